@@ -1,0 +1,36 @@
+/** A plant as clients see it. */
+export interface Plant {
+  readonly name: string
+  readonly tag?: string
+}
+
+/** A plant as it is created. `id` is an int64, and a bigint because a number is exact only up to 2^53. */
+export interface NewPlant extends Plant {
+  readonly id: bigint
+}
+
+/** The member of a would-be plant that is missing or wrong. */
+export type PlantFlaw = 'name' | 'id' | 'tag'
+
+const INT64_MIN = -(2n ** 63n)
+const INT64_MAX = 2n ** 63n - 1n
+
+export function isInt64(value: unknown): value is bigint {
+  return typeof value === 'bigint' && value >= INT64_MIN && value <= INT64_MAX
+}
+
+/** A string that UTF-8 can carry: one with a lone surrogate would come back as another string. */
+export function isText(value: unknown): value is string {
+  return typeof value === 'string' && value.isWellFormed()
+}
+
+/** Reads a plant from the members of a JSON object; members of other names are ignored. */
+export function readNewPlant(members: ReadonlyMap<string, unknown>): NewPlant | PlantFlaw {
+  const name = members.get('name')
+  const id = members.get('id')
+  if (!isText(name)) return 'name'
+  if (!isInt64(id)) return 'id'
+  if (!members.has('tag')) return { id, name }
+  const tag = members.get('tag')
+  return isText(tag) ? { id, name, tag } : 'tag'
+}

@@ -1,0 +1,46 @@
+import type { NewPlant, Plant } from './plant.ts'
+
+/** What became of a create: the plant is stored (now, or before with the same content), or its id is taken by another. */
+export type Created = 'stored' | 'conflict'
+
+export interface PlantRange {
+  /** Only plants with a greater id. */
+  readonly after: bigint | undefined
+  /** At most so many plants; undefined means all. */
+  readonly limit: number | undefined
+}
+
+/** One owner's plants as of one moment. */
+export interface PlantList {
+  /** The id of the last plant of the list where `limit` cut it short, to go on behind. */
+  readonly cutAt: bigint | undefined
+  /** The next stretch, bounded in bytes, or undefined after the last. */
+  next(): Promise<readonly Plant[] | undefined> | readonly Plant[] | undefined
+  /** Must be called when the reader leaves before the end. */
+  close(): void
+}
+
+/**
+ * Where plants are kept: all that HTTP knows of a storage, and all that a storage knows of the service.
+ * A create that resolves is durable; a list shows nothing that is not. `owner` is any text that UTF-8 can carry.
+ */
+export interface PlantStore {
+  /**
+   * Keeps a plant under (owner, id).
+   * @throws StoreUnavailable when it is not certain that the plant is kept; repeating the create is safe.
+   * @throws StoreFull when there is no room for it.
+   */
+  create(owner: string, plant: NewPlant): Promise<Created>
+  /** @throws StoreUnavailable when plants cannot be read. */
+  list(owner: string, range: PlantRange): Promise<PlantList> | PlantList
+  /** Why creates cannot be kept at the moment, in a few words; undefined while they can. */
+  trouble(): string | undefined
+  /** Makes everything durable and lets go of the storage; creates that still wait are answered first. */
+  close(): Promise<void>
+}
+
+/** The storage cannot say for certain that a create was kept. */
+export class StoreUnavailable extends Error {}
+
+/** The storage has no room for another plant. */
+export class StoreFull extends Error {}
