@@ -63,6 +63,11 @@ export class Problem extends Error {
   }
 }
 
+/** The code of a failed system call ("ENOSPC"), or undefined for an error of another kind. */
+export function errorCodeOf(error: unknown): string | undefined {
+  return error instanceof Error && 'code' in error && typeof error.code === 'string' ? error.code : undefined
+}
+
 /** The configuration cannot be used; each problem is one line that says what to change. */
 export class ConfigError extends Error {
   readonly problems: readonly string[]

@@ -1,0 +1,67 @@
+import { randomBytes } from 'node:crypto'
+import { mkdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { dirname } from 'node:path'
+import { SignJWT } from 'jose/jwt/sign'
+import { ConfigError } from '../errors.ts'
+
+const KEY_BYTES = 32
+
+export interface DevClaims {
+  readonly issuer: string
+  readonly audience: string
+  readonly sub: string
+  readonly ttlSeconds: number
+  readonly scope?: string | undefined
+}
+
+/** @throws ConfigError when the file holds something else than a development key. */
+export function readDevKey(path: string): Uint8Array | undefined {
+  let text: string
+  try {
+    text = readFileSync(path, 'latin1')
+  } catch (error) {
+    if (hasCode(error, 'ENOENT')) return undefined
+    throw error
+  }
+  const key = Buffer.from(text, 'base64url')
+  if (key.length === KEY_BYTES && text === encode(key)) return key
+  throw new ConfigError([`${path} holds no development key: remove it, and "serve --dev" makes a new one`])
+}
+
+/** The development key of a data directory, which is made where there is none. Whoever reads the file can make tokens. */
+export function readOrCreateDevKey(path: string): Uint8Array {
+  const existing = readDevKey(path)
+  if (existing !== undefined) return existing
+  mkdirSync(dirname(path), { recursive: true, mode: 0o700 })
+  const key = randomBytes(KEY_BYTES)
+  try {
+    // wx: of two that start at the same time one creates the file, and the other takes what it finds.
+    writeFileSync(path, encode(key), { flag: 'wx', mode: 0o600 })
+    return key
+  } catch (error) {
+    const theirs = hasCode(error, 'EEXIST') ? readDevKey(path) : undefined
+    if (theirs === undefined) throw error
+    return theirs
+  }
+}
+
+/** An access token signed with the development key; `typ` as RFC 9068 §2.1 has it. */
+export function signDevToken(key: Uint8Array, claims: DevClaims): Promise<string> {
+  const issuedAt = Math.floor(Date.now() / 1000)
+  return new SignJWT(claims.scope === undefined ? {} : { scope: claims.scope })
+    .setProtectedHeader({ alg: 'HS256', typ: 'at+jwt' })
+    .setIssuer(claims.issuer)
+    .setAudience(claims.audience)
+    .setSubject(claims.sub)
+    .setIssuedAt(issuedAt)
+    .setExpirationTime(issuedAt + claims.ttlSeconds)
+    .sign(key)
+}
+
+function encode(key: Buffer): string {
+  return `${key.toString('base64url')}\n`
+}
+
+function hasCode(error: unknown, code: string): boolean {
+  return error instanceof Error && 'code' in error && error.code === code
+}

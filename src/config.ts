@@ -1,0 +1,216 @@
+import { readFileSync } from 'node:fs'
+import { createKeySource, type KeyConfig } from './auth/keys.ts'
+import { ConfigError } from './errors.ts'
+import type { LogLevel } from './ops/log.ts'
+
+/** Where a server listens. */
+export type Address = { readonly host: string; readonly port: number } | { readonly path: string }
+
+/** All that the service can be told. */
+export interface Config {
+  readonly listen: Address
+  readonly adminListen: Address | 'off'
+  readonly dataDirectory: string
+  readonly maxDataBytes: number
+  readonly issuer: string
+  readonly audience: string
+  readonly keys: KeyConfig
+  readonly ownerClaim: string
+  readonly audienceClaim: string
+  /** Undefined: `scope`, else `scp`. */
+  readonly scopeClaim: string | undefined
+  readonly readScope: string | undefined
+  readonly writeScope: string | undefined
+  readonly clockToleranceSeconds: number
+  readonly maxBodyBytes: number
+  readonly maxConnections: number
+  /** Requests a second for each owner; undefined for no limit. */
+  readonly rateLimit: number | undefined
+  readonly drainDelaySeconds: number
+  readonly shutdownTimeoutSeconds: number
+  readonly logLevel: LogLevel
+}
+
+/** What a command needs of it: all; all but the keys, which `--dev` brings; or the storage alone. */
+export type Need = 'service' | 'dev' | 'storage'
+
+export const DEV_ISSUER = 'plant-store-dev'
+export const DEV_AUDIENCE = 'plants'
+
+/** [name, default as it would be written, meaning]; `--help` and the README's table show just this. */
+export const VARIABLES = [
+  ['PLANTS_LISTEN', '127.0.0.1:8080', 'where plants are served: host:port, [::1]:port or unix:/path; port 0 picks a free one'],
+  ['PLANTS_ADMIN_LISTEN', '127.0.0.1:8081', 'where health is served: the same forms, or off'],
+  ['PLANTS_DATA', './data', 'directory of the embedded store'],
+  ['PLANTS_MAX_DATA_BYTES', '268435456', 'size of the embedded database above which POST answers 507; at most 1073741824'],
+  ['PLANTS_ISSUER', '', 'required: the iss that a token must have'],
+  ['PLANTS_AUDIENCE', '', 'required: the audience that a token must have'],
+  ['PLANTS_JWT_SECRET_FILE', '', 'file with the HS256 secret: its bytes, less one final newline'],
+  ['PLANTS_JWT_SECRET', '', 'the HS256 secret itself, 32 bytes or more'],
+  ['PLANTS_JWKS_FILE', '', 'file with a JSON Web Key Set; read again when it changes'],
+  ['PLANTS_JWKS_URL', '', 'URL of a JSON Web Key Set; with none of these four, the issuer\'s discovery document names it'],
+  ['PLANTS_OWNER_CLAIM', 'sub', 'the claim whose value owns plants'],
+  ['PLANTS_AUDIENCE_CLAIM', 'aud', 'the claim that holds the audience'],
+  ['PLANTS_READ_SCOPE', '', 'the scope that GET requires'],
+  ['PLANTS_WRITE_SCOPE', '', 'the scope that POST requires'],
+  ['PLANTS_SCOPE_CLAIM', '', 'the claim that holds scopes; unset: scope, else scp'],
+  ['PLANTS_CLOCK_TOLERANCE', '5', 'seconds by which the clocks of issuer and service may differ'],
+  ['PLANTS_MAX_BODY_BYTES', '1048576', 'longest request body'],
+  ['PLANTS_MAX_CONNECTIONS', '10000', 'connections at a time'],
+  ['PLANTS_RATE_LIMIT', '', 'requests a second for each owner; unset: no limit'],
+  ['PLANTS_DRAIN_DELAY', '0', 'seconds that a stop serves on, so that balancers notice'],
+  ['PLANTS_SHUTDOWN_TIMEOUT', '10', 'seconds that a stop waits for what is under way'],
+  ['PLANTS_LOG_LEVEL', 'info', 'silent, error, info (with one line a request) or debug'],
+] as const satisfies readonly (readonly [name: `PLANTS_${string}`, fallback: string, meaning: string])[]
+
+type Name = (typeof VARIABLES)[number][0]
+
+const FALLBACKS: ReadonlyMap<string, string> = new Map(VARIABLES.map(([name, fallback]) => [name, fallback]))
+const LOG_LEVELS: Readonly<Record<string, LogLevel>> = { silent: 'silent', error: 'error', info: 'info', debug: 'debug' }
+/** RFC 6749 §3.3. */
+const SCOPE_TOKEN = /^[\x21\x23-\x5b\x5d-\x7e]+$/
+const GIB = 1024 ** 3
+
+/**
+ * Reads the configuration from environment variables; an empty value counts as unset.
+ * @throws ConfigError that names every problem.
+ */
+export function readConfig(env: Readonly<Record<string, string | undefined>>, need: Need): Omit<Config, 'keys'> & { readonly keys: KeyConfig | undefined } {
+  const reader = new Reader(env)
+  reader.refuseUnknown()
+  const serves = need !== 'storage'
+  const issuer = reader.text('PLANTS_ISSUER') ?? (need === 'dev' ? DEV_ISSUER : undefined)
+  const audience = reader.text('PLANTS_AUDIENCE') ?? (need === 'dev' ? DEV_AUDIENCE : undefined)
+  if (serves && issuer === undefined) reader.problem('PLANTS_ISSUER', 'is required: the iss that tokens have')
+  if (serves && audience === undefined) reader.problem('PLANTS_AUDIENCE', 'is required: the aud that tokens have for this service')
+  const config = {
+    listen: reader.address('PLANTS_LISTEN'),
+    adminListen: reader.text('PLANTS_ADMIN_LISTEN') === 'off' ? ('off' as const) : reader.address('PLANTS_ADMIN_LISTEN'),
+    dataDirectory: reader.text('PLANTS_DATA') ?? '',
+    maxDataBytes: reader.integer('PLANTS_MAX_DATA_BYTES', 65_536, GIB) ?? 0,
+    issuer: issuer ?? '',
+    audience: audience ?? '',
+    keys: serves ? reader.keys(need, issuer) : undefined,
+    ownerClaim: reader.text('PLANTS_OWNER_CLAIM') ?? '',
+    audienceClaim: reader.text('PLANTS_AUDIENCE_CLAIM') ?? '',
+    scopeClaim: reader.text('PLANTS_SCOPE_CLAIM'),
+    readScope: reader.scope('PLANTS_READ_SCOPE'),
+    writeScope: reader.scope('PLANTS_WRITE_SCOPE'),
+    clockToleranceSeconds: reader.integer('PLANTS_CLOCK_TOLERANCE', 0, 3600) ?? 0,
+    maxBodyBytes: reader.integer('PLANTS_MAX_BODY_BYTES', 1, 16 * 1024 * 1024) ?? 0,
+    maxConnections: reader.integer('PLANTS_MAX_CONNECTIONS', 1, 1_000_000) ?? 0,
+    rateLimit: reader.integer('PLANTS_RATE_LIMIT', 1, 1_000_000),
+    drainDelaySeconds: reader.integer('PLANTS_DRAIN_DELAY', 0, 3600) ?? 0,
+    shutdownTimeoutSeconds: reader.integer('PLANTS_SHUTDOWN_TIMEOUT', 0, 3600) ?? 0,
+    logLevel: reader.logLevel('PLANTS_LOG_LEVEL'),
+  }
+  if (reader.problems.length > 0) throw new ConfigError(reader.problems)
+  return config
+}
+
+class Reader {
+  readonly problems: string[] = []
+  readonly #env: Readonly<Record<string, string | undefined>>
+
+  constructor(env: Readonly<Record<string, string | undefined>>) {
+    this.#env = env
+  }
+
+  problem(name: string, what: string): void {
+    this.problems.push(`${name} ${what}`)
+  }
+
+  refuseUnknown(): void {
+    for (const [name, value] of Object.entries(this.#env)) {
+      if (!name.startsWith('PLANTS_') || !value || FALLBACKS.has(name)) continue
+      if (name.startsWith('PLANTS_ETCD_')) this.problem(name, 'cannot be used: this version keeps plants in the embedded store only; unset it')
+      else this.problem(name, 'is not known: see --help for the variables that are')
+    }
+  }
+
+  text(name: Name): string | undefined {
+    return this.#env[name] || FALLBACKS.get(name) || undefined
+  }
+
+  integer(name: Name, min: number, max: number): number | undefined {
+    const text = this.text(name)
+    if (text === undefined) return undefined
+    const value = Number(text)
+    if (/^[0-9]{1,15}$/.test(text) && value >= min && value <= max) return value
+    this.problem(name, `must be an integer from ${min} to ${max}, and is ${JSON.stringify(text)}`)
+    return undefined
+  }
+
+  scope(name: Name): string | undefined {
+    const text = this.text(name)
+    if (text !== undefined && !SCOPE_TOKEN.test(text)) this.problem(name, `must be one scope, and is ${JSON.stringify(text)}`)
+    return text
+  }
+
+  logLevel(name: Name): LogLevel {
+    const text = this.text(name) ?? ''
+    const level = Object.hasOwn(LOG_LEVELS, text) ? LOG_LEVELS[text] : undefined
+    if (level === undefined) this.problem(name, `must be one of ${Object.keys(LOG_LEVELS).join(', ')}, and is ${JSON.stringify(text)}`)
+    return level ?? 'info'
+  }
+
+  address(name: Name): Address {
+    const text = this.text(name) ?? ''
+    const path = /^unix:(.+)$/s.exec(text)?.[1]
+    if (path !== undefined) return { path }
+    const [, bracketed, plain, digits] = /^(?:\[([0-9a-fA-F:.]+)\]|([^:[\]/\s]+)):([0-9]{1,5})$/.exec(text) ?? []
+    const host = bracketed ?? plain
+    const port = Number(digits)
+    if (host === undefined || port > 65_535) this.problem(name, `must be host:port, [IPv6]:port or unix:/path, and is ${JSON.stringify(text)}`)
+    return { host: host ?? '', port }
+  }
+
+  /** The one source of keys, tried out, so that what is wrong with it is told along with everything else. */
+  keys(need: Need, issuer: string | undefined): KeyConfig | undefined {
+    const sources = (['PLANTS_JWT_SECRET_FILE', 'PLANTS_JWT_SECRET', 'PLANTS_JWKS_FILE', 'PLANTS_JWKS_URL'] as const).filter((name) => this.text(name) !== undefined)
+    if (need === 'dev') {
+      for (const name of sources) this.problem(name, 'cannot be used with --dev, which makes a key of its own')
+      return undefined
+    }
+    const [source, second] = sources
+    if (second !== undefined) {
+      this.problem(sources.join(', '), 'are set: keys come from one place only')
+      return undefined
+    }
+    try {
+      const config = this.#keyConfig(source)
+      if (config.kind !== 'discovery' || issuer !== undefined) createKeySource(config, issuer ?? '', () => {}).close()
+      return config
+    } catch (error) {
+      if (error instanceof ConfigError) this.problems.push(...error.problems)
+      else this.problem(source ?? 'PLANTS_ISSUER', `cannot be used: ${error instanceof Error ? error.message : String(error)}`)
+      return undefined
+    }
+  }
+
+  #keyConfig(source: Name | undefined): KeyConfig {
+    const text = source === undefined ? '' : (this.text(source) ?? '')
+    switch (source) {
+      case 'PLANTS_JWT_SECRET_FILE': {
+        const bytes = readFileSync(text)
+        return { kind: 'secret', secret: bytes.at(-1) === 0x0a ? bytes.subarray(0, -1) : bytes }
+      }
+      case 'PLANTS_JWT_SECRET':
+        return { kind: 'secret', secret: Buffer.from(text) }
+      case 'PLANTS_JWKS_FILE':
+        return { kind: 'file', path: text }
+      case 'PLANTS_JWKS_URL':
+        return { kind: 'url', url: text }
+      default:
+        return { kind: 'discovery' }
+    }
+  }
+}
+
+/** The defaults, for a service that is embedded and reads no environment. */
+export const DEFAULTS: Omit<Config, 'issuer' | 'audience' | 'keys'> = defaults()
+
+function defaults(): Omit<Config, 'issuer' | 'audience' | 'keys'> {
+  const { issuer, audience, keys, ...rest } = readConfig({}, 'storage')
+  return rest
+}

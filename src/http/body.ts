@@ -1,0 +1,102 @@
+import { isUtf8 } from 'node:buffer'
+import { Problem } from '../errors.ts'
+import type { Exchange } from './exchange.ts'
+
+/** Bodies that are held and writes that wait, together: more than this is turned away before it is read. */
+const HELD_MAX_BYTES = 64 * 1024 * 1024
+const OVERLOADED_RETRY_SECONDS = 1
+
+/** The client went away, or sent no whole body: there is nobody to answer. */
+export class ClientGone extends Error {}
+
+/** Counts the bytes of the bodies that are held at a time. */
+export class BodyBudget {
+  #heldBytes = 0
+
+  /** @throws Problem `overloaded` when there is no room; else the returned function gives the room back, once. */
+  take(bytes: number): () => void {
+    if (this.#heldBytes + bytes > HELD_MAX_BYTES) throw new Problem('overloaded', ['Retry-After', String(OVERLOADED_RETRY_SECONDS)])
+    this.#heldBytes += bytes
+    let held = true
+    return () => {
+      if (held) this.#heldBytes -= bytes
+      held = false
+    }
+  }
+}
+
+/** @throws Problem when the headers say that the body is no JSON in UTF-8, or too large. */
+export function checkBodyHeaders({ head }: Exchange, maxBodyBytes: number): void {
+  const [type, second] = head.contentTypes
+  if (second !== undefined) throw new Problem('contentTypeRepeated')
+  if (type === undefined || !isJson(type)) throw new Problem('mediaTypeUnsupported')
+  if (head.contentEncodings.some((coding) => coding.trim().toLowerCase() !== 'identity')) {
+    throw new Problem('contentEncodingUnsupported', ['Accept-Encoding', 'identity'])
+  }
+  if ((head.contentLengthBytes ?? 0) > maxBodyBytes) throw new Problem('bodyTooLarge')
+}
+
+const TOKEN = "[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+/** RFC 9110 §8.3.1: type, then parameters whose value is a token or a quoted string. */
+const MEDIA_TYPE = new RegExp(`^application/json((?:[ \\t]*;[ \\t]*(?:${TOKEN}=(?:${TOKEN}|"(?:[^"\\\\]|\\\\.)*"))?)*)[ \\t]*$`, 'i')
+const CHARSET = new RegExp(`;[ \\t]*charset=(${TOKEN}|"[^"]*")`, 'gi')
+
+function isJson(contentType: string): boolean {
+  const parameters = MEDIA_TYPE.exec(contentType)?.[1]
+  if (parameters === undefined) return false
+  return [...parameters.matchAll(CHARSET)].every(([, charset]) => /^"?utf-8"?$/i.test(charset ?? ''))
+}
+
+/**
+ * Reads a body as text.
+ * @throws Problem `bodyTooLarge` behind `maxBodyBytes`, `bodyNotUtf8`.
+ * @throws ClientGone when it ends early.
+ */
+export async function readText(exchange: Exchange, maxBodyBytes: number): Promise<string> {
+  const bytes = await readBytes(exchange, maxBodyBytes)
+  if (bytes === undefined) throw new Problem('bodyTooLarge')
+  if (!isUtf8(bytes) || (bytes[0] === 0xef && bytes[1] === 0xbb && bytes[2] === 0xbf)) throw new Problem('bodyNotUtf8')
+  return bytes.toString('utf8')
+}
+
+/** Reads a body to its end, or gives undefined and stops reading once it is longer than allowed. */
+function readBytes(exchange: Exchange, maxBytes: number): Promise<Buffer | undefined> {
+  const { req, res } = exchange
+  if (exchange.expectsContinue) res.writeContinue()
+  exchange.bodyTaken = true
+  return new Promise((resolve, reject) => {
+    const chunks: Buffer[] = []
+    let bytes = 0
+    req.on('data', (chunk: Buffer) => {
+      bytes += chunk.length
+      if (bytes <= maxBytes) {
+        chunks.push(chunk)
+        return
+      }
+      req.removeAllListeners('data').pause()
+      exchange.bodyTaken = false
+      resolve(undefined)
+    })
+    req.once('end', () => resolve(chunks.length === 1 && chunks[0] ? chunks[0] : Buffer.concat(chunks, bytes)))
+    // An error of the request is always followed by its close.
+    req.once('error', () => {})
+    req.once('close', () => reject(new ClientGone()))
+  })
+}
+
+/** Reads a body to nowhere; false once it is longer than allowed, or when the client went away. */
+export async function discardBody(exchange: Exchange, maxBytes: number): Promise<boolean> {
+  const { req } = exchange
+  return new Promise((resolve) => {
+    let bytes = 0
+    req.on('data', (chunk: Buffer) => {
+      bytes += chunk.length
+      if (bytes <= maxBytes) return
+      req.removeAllListeners('data').pause()
+      resolve(false)
+    })
+    req.once('end', () => resolve(true))
+    req.once('error', () => {})
+    req.once('close', () => resolve(false))
+  })
+}

@@ -1,0 +1,46 @@
+import { randomUUID } from 'node:crypto'
+import type { IncomingMessage, ServerResponse } from 'node:http'
+import { type Head, readHead } from './head.ts'
+
+/** One request and its answer. */
+export class Exchange {
+  readonly req: IncomingMessage
+  readonly res: ServerResponse
+  readonly head: Head
+  readonly startedAtMs = performance.now()
+  readonly requestId: string
+  /** Known once the token is verified. */
+  owner: string | undefined
+  /** The path pattern that the request matched. */
+  route: string | undefined
+  /** Set when reading the body begins; after that `readBody` sees it to its end. */
+  bodyTaken = false
+  /** Set when there is nobody to answer any more, or somebody else has answered. */
+  cancelled = false
+
+  constructor(req: IncomingMessage, res: ServerResponse) {
+    this.req = req
+    this.res = res
+    this.head = readHead(req.rawHeaders)
+    const [given, second] = this.head.requestIds
+    this.requestId = given !== undefined && second === undefined && /^[\x21-\x7e]{1,128}$/.test(given) ? given : randomUUID()
+  }
+
+  get method(): string {
+    return this.req.method ?? ''
+  }
+
+  /** Whether the client waits for "100 Continue" before it sends the body; HTTP/1.0 knows no such thing (RFC 9110 §10.1.1). */
+  get expectsContinue(): boolean {
+    return this.req.httpVersion === '1.1' && this.head.expectations.length === 1 && this.head.expectations[0]?.toLowerCase() === '100-continue'
+  }
+
+  get hasUnknownExpectation(): boolean {
+    return this.req.httpVersion === '1.1' && this.head.expectations.length > 0 && !this.expectsContinue
+  }
+
+  /** Whether there is a body that nobody has begun to read. */
+  get hasUnreadBody(): boolean {
+    return !this.bodyTaken && (this.head.chunked || (this.head.contentLengthBytes ?? 0) > 0)
+  }
+}

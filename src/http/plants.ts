@@ -1,0 +1,120 @@
+import { setImmediate as nextTurn } from 'node:timers/promises'
+import { Problem } from '../errors.ts'
+import { type Plant, type PlantFlaw, readNewPlant } from '../plants/plant.ts'
+import type { PlantList, PlantRange, PlantStore } from '../plants/store.ts'
+import { type BodyBudget, checkBodyHeaders, readText } from './body.ts'
+import { readCursor, writeCursor } from './cursor.ts'
+import { readObject } from './json.ts'
+import { type Answer, jsonAnswer } from './respond.ts'
+import type { Call } from './router.ts'
+
+const LIMIT_MAX = 2 ** 31 - 1
+
+export interface CreateOptions {
+  readonly store: PlantStore
+  readonly budget: BodyBudget
+  readonly maxBodyBytes: number
+}
+
+/** POST /plants */
+export function createPlant({ store, budget, maxBodyBytes }: CreateOptions): (call: Call) => Promise<Answer> {
+  return async ({ exchange, owner }) => {
+    checkBodyHeaders(exchange, maxBodyBytes)
+    const giveBack = budget.take(exchange.head.contentLengthBytes ?? maxBodyBytes)
+    try {
+      const plant = readNewPlant(readObject(await readText(exchange, maxBodyBytes), ['id', 'name', 'tag']))
+      if (typeof plant === 'string') throw flawProblem(plant)
+      const created = await store.create(owner, plant)
+      switch (created) {
+        case 'stored':
+          return jsonAnswer(200, publicPlant(plant))
+        case 'conflict':
+          throw new Problem('idTaken')
+      }
+    } finally {
+      giveBack()
+    }
+  }
+}
+
+/** The Plant shape and nothing else, in one order of members. */
+function publicPlant({ name, tag }: Plant): Plant {
+  return tag === undefined ? { name } : { name, tag }
+}
+
+function flawProblem(flaw: PlantFlaw): Problem {
+  switch (flaw) {
+    case 'name':
+      return new Problem('nameInvalid')
+    case 'id':
+      return new Problem('idInvalid')
+    case 'tag':
+      return new Problem('tagInvalid')
+  }
+}
+
+/** GET /plants */
+export function listPlants(store: PlantStore): (call: Call) => Answer | Promise<Answer> {
+  return ({ exchange, owner, query }) => {
+    const range = readRange(owner, query)
+    const answer = (list: PlantList): Answer | Promise<Answer> => listAnswer(list, owner, range.limit, exchange.method === 'HEAD')
+    const list = store.list(owner, range)
+    return list instanceof Promise ? list.then(answer) : answer(list)
+  }
+}
+
+function readRange(owner: string, query: string): PlantRange {
+  if (query === '') return { after: undefined, limit: undefined }
+  const parameters = new URLSearchParams(query)
+  const [limitText, secondLimit] = parameters.getAll('limit')
+  const limit = limitText === undefined ? undefined : Number(limitText)
+  if (limitText !== undefined && (secondLimit !== undefined || !/^[0-9]{1,10}$/.test(limitText) || Number(limit) > LIMIT_MAX)) throw new Problem('limitInvalid')
+  const [cursor, secondCursor] = parameters.getAll('after')
+  const after = cursor === undefined ? undefined : readCursor(owner, cursor)
+  if (cursor !== undefined && (secondCursor !== undefined || after === undefined)) throw new Problem('afterInvalid')
+  return { after, limit }
+}
+
+/** A list of one stretch is sent whole, with its length; a longer one stretch by stretch, as the client takes it. */
+function listAnswer(list: PlantList, owner: string, limit: number | undefined, headOnly: boolean): Answer | Promise<Answer> {
+  // RFC 8288: a query alone, since the service does not know what stands before /plants.
+  const headers = list.cutAt === undefined ? [] : ['Link', `<?limit=${limit}&after=${writeCursor(owner, list.cutAt)}>; rel="next"`]
+  const first = list.next()
+  if (first instanceof Promise) return first.then(async (plants) => stretchesAnswer(list, plants, await list.next(), headers, headOnly))
+  const second = list.next()
+  if (second instanceof Promise) return second.then((plants) => stretchesAnswer(list, first, plants, headers, headOnly))
+  return stretchesAnswer(list, first, second, headers, headOnly)
+}
+
+function stretchesAnswer(
+  list: PlantList,
+  first: readonly Plant[] | undefined,
+  second: readonly Plant[] | undefined,
+  headers: readonly string[],
+  headOnly: boolean,
+): Answer {
+  if (second === undefined) return jsonAnswer(200, first ?? [], headers)
+  if (!headOnly) return { status: 200, headers, body: streamPlants(list, first, second) }
+  list.close()
+  return { status: 200, headers, body: streamPlants(list, undefined, undefined) }
+}
+
+async function* streamPlants(list: PlantList, first: readonly Plant[] | undefined, second: readonly Plant[] | undefined): AsyncGenerator<string, void, undefined> {
+  try {
+    let opening = '['
+    const begun = [first, second]
+    for (;;) {
+      const stretch = begun.shift() ?? (await list.next())
+      if (stretch === undefined) break
+      if (stretch.length > 0) {
+        yield opening + JSON.stringify(stretch).slice(1, -1)
+        opening = ','
+      }
+      // A client that takes all at once must not keep the others waiting.
+      await nextTurn()
+    }
+    yield opening === '[' ? '[]' : ']'
+  } finally {
+    list.close()
+  }
+}

@@ -1,0 +1,63 @@
+import { randomUUID } from 'node:crypto'
+import { type ServerResponse, STATUS_CODES } from 'node:http'
+import { pipeline } from 'node:stream'
+import { Problem } from '../errors.ts'
+import type { Exchange } from './exchange.ts'
+
+/** What is sent back. A body is JSON; one that is made while it is sent comes as text in pieces, and has no length. */
+export interface Answer {
+  readonly status: number
+  /** Name and value in turn. */
+  readonly headers: readonly string[]
+  readonly body: Buffer | AsyncIterable<string> | undefined
+}
+
+/** Every answer says that nobody may keep it, and that it is what it says it is. */
+const COMMON = ['Cache-Control', 'no-store', 'X-Content-Type-Options', 'nosniff'] as const
+
+export function jsonAnswer(status: number, value: unknown, headers: readonly string[] = []): Answer {
+  return { status, headers, body: Buffer.from(JSON.stringify(value)) }
+}
+
+export function problemAnswer({ status, error, message, headers }: Problem): Answer {
+  return jsonAnswer(status, { error, message }, headers)
+}
+
+function headersOf({ headers, body }: Answer, requestId: string, close: boolean): string[] {
+  const all: string[] = [...COMMON, 'Request-Id', requestId]
+  if (body !== undefined) all.push('Content-Type', 'application/json')
+  if (Buffer.isBuffer(body)) all.push('Content-Length', String(body.length))
+  all.push(...headers)
+  if (close) all.push('Connection', 'close')
+  return all
+}
+
+/**
+ * Sends an answer through Node. A failure in the middle of a body destroys the socket, so that a part is never taken
+ * for the whole. `done` is called once the last byte is handed on, or nobody is there to take it.
+ */
+export function send({ req, res, requestId }: Exchange, answer: Answer, close: boolean, done: (error?: Error | null) => void): void {
+  res.writeHead(answer.status, headersOf(answer, requestId, close))
+  const { body } = answer
+  if (body === undefined || Buffer.isBuffer(body) || req.method === 'HEAD') {
+    res.end(Buffer.isBuffer(body) ? body : undefined)
+    done()
+  } else {
+    pipeline(body, res, done)
+  }
+}
+
+/** Sends an answer of the admin listener, which has no requests of its own kind. */
+export function sendPlain(res: ServerResponse, answer: Answer): void {
+  res.writeHead(answer.status, headersOf(answer, randomUUID(), false))
+  res.end(answer.body)
+}
+
+/** An answer as text, for a connection that Node's own machinery is not to touch any more. Always the last on it. */
+export function rawAnswer(answer: Answer, requestId: string, withBody: boolean): string {
+  const lines = [`HTTP/1.1 ${answer.status} ${STATUS_CODES[answer.status] ?? ''}`, `Date: ${new Date().toUTCString()}`]
+  const headers = headersOf(answer, requestId, true)
+  for (let i = 0; i + 1 < headers.length; i += 2) lines.push(`${headers[i]}: ${headers[i + 1]}`)
+  const body = withBody && Buffer.isBuffer(answer.body) ? answer.body.toString('utf8') : ''
+  return `${lines.join('\r\n')}\r\n\r\n${body}`
+}

@@ -1,0 +1,103 @@
+import { createServer, type IncomingMessage, type RequestListener, type Server, type ServerResponse } from 'node:http'
+import type { Duplex } from 'node:stream'
+import { Socket } from 'node:net'
+import { Problem } from '../errors.ts'
+import { Connection, type ConnectionHost } from './connection.ts'
+import { Exchange } from './exchange.ts'
+
+/** Request line and headers together; Node counts their bytes without the separators. */
+const HEADERS_MAX_BYTES = 16 * 1024
+/** Longer than a load balancer keeps an idle connection (60 s is usual), so that it is never the server that closes first. */
+const KEEP_ALIVE_MS = 65_000
+const HEADERS_TIMEOUT_MS = 10_000
+const REQUEST_TIMEOUT_MS = 30_000
+/** A connection on which nothing moves: a reader that stalls. */
+const STALLED_MS = 30_000
+/** Node looks for requests that take too long only every 30 s otherwise. */
+const TIMEOUT_CHECK_MS = 1000
+
+export interface HttpTimeouts {
+  readonly headersMs: number
+  readonly requestMs: number
+  readonly stalledMs: number
+}
+
+const TIMEOUTS: HttpTimeouts = { headersMs: HEADERS_TIMEOUT_MS, requestMs: REQUEST_TIMEOUT_MS, stalledMs: STALLED_MS }
+
+/** The connections of one service, whichever server they come through. */
+export class Connections {
+  readonly #host: ConnectionHost
+  readonly #bySocket = new Map<Socket, Connection>()
+
+  constructor(host: ConnectionHost) {
+    this.#host = host
+  }
+
+  /** To be mounted in a `node:http` server. */
+  readonly handler: RequestListener = (req: IncomingMessage, res: ServerResponse) => {
+    const connection = this.of(req.socket)
+    if (req.httpVersion === '1.1' || req.httpVersion === '1.0') connection.enter(new Exchange(req, res))
+    else connection.fail(new Problem('malformedRequest'))
+  }
+
+  of(socket: Socket): Connection {
+    const known = this.#bySocket.get(socket)
+    if (known) return known
+    const connection = new Connection(socket, this.#host)
+    this.#bySocket.set(socket, connection)
+    socket.once('close', () => this.#bySocket.delete(socket))
+    return connection
+  }
+
+  /** Destroys those that have nothing under way: never used, or between two requests. */
+  closeIdle(server: Server): void {
+    server.closeIdleConnections()
+    for (const [socket, connection] of this.#bySocket) if (connection.idle && socket.bytesRead === 0) socket.destroy()
+  }
+
+  destroyAll(): void {
+    for (const socket of this.#bySocket.keys()) socket.destroy()
+  }
+}
+
+/** A server of the project's own: bounded, and every failure of Node's parser answered in the Error shape. */
+export function createHttpServer(connections: Connections, maxConnections: number, timeouts: HttpTimeouts = TIMEOUTS): Server {
+  const server = createServer({
+    maxHeaderSize: HEADERS_MAX_BYTES,
+    keepAliveTimeout: KEEP_ALIVE_MS,
+    headersTimeout: timeouts.headersMs,
+    requestTimeout: timeouts.requestMs,
+    connectionsCheckingInterval: Math.min(TIMEOUT_CHECK_MS, timeouts.headersMs),
+    // Checked by the router, which answers in the Error shape.
+    requireHostHeader: false,
+  })
+  // Bounded by their size alone: Node drops what is beyond a number silently, a second Authorization included.
+  server.maxHeadersCount = 0
+  server.maxConnections = maxConnections
+  server.timeout = timeouts.stalledMs
+  // A client that has sent its requests and closes its side still gets the answers. Node's types do not know the property.
+  Object.assign(server, { httpAllowHalfOpen: true })
+  server.on('connection', (socket: Socket) => connections.of(socket))
+  server.on('request', connections.handler)
+  server.on('checkContinue', connections.handler)
+  server.on('checkExpectation', connections.handler)
+  server.on('connect', (_req: IncomingMessage, stream: Duplex) => {
+    // Node types a plain socket as Duplex here.
+    if (!(stream instanceof Socket)) return
+    connections.of(stream).fail(new Problem('methodUnknown'))
+    stream.on('error', () => {}).resume()
+  })
+  server.on('clientError', (error: NodeJS.ErrnoException, stream: Duplex) => {
+    const problem = parserProblem(error)
+    if (problem && stream instanceof Socket && stream.writable && stream.bytesRead > 0) connections.of(stream).fail(problem)
+    else stream.destroy()
+  })
+  return server
+}
+
+/** What a failure of Node's parser means to the client; undefined where the connection itself failed. */
+function parserProblem(error: NodeJS.ErrnoException): Problem | undefined {
+  if (error.code === 'ERR_HTTP_REQUEST_TIMEOUT') return new Problem('requestTimeout')
+  if (error.code === 'HPE_HEADER_OVERFLOW') return new Problem('headersTooLarge')
+  return error.code?.startsWith('HPE_') ? new Problem('malformedRequest') : undefined
+}

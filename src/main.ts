@@ -1,0 +1,181 @@
+#!/usr/bin/env node
+import { readFileSync } from 'node:fs'
+import { parseArgs } from 'node:util'
+import { readDevKey, readOrCreateDevKey, signDevToken } from './auth/dev.ts'
+import { type Config, readConfig, VARIABLES } from './config.ts'
+import { ConfigError, errorCodeOf } from './errors.ts'
+import { createLog } from './ops/log.ts'
+import { createService, type Listening } from './service.ts'
+import { checkStore, exportStore, importStore } from './store/sqljs/tools.ts'
+
+const USAGE = `usage: plant-store [serve] [--dev]
+       plant-store token --sub NAME [--ttl SECONDS] [--scope "SCOPE …"]
+       plant-store check
+       plant-store export FILE
+       plant-store import FILE
+       plant-store --help | --version`
+
+const HELP = `${USAGE}
+
+serve    serves plants; --dev makes a key in the data directory and prints curl lines that work as they are
+token    prints a token for the key that serve --dev made
+check    says whether the data directory is sound; changes nothing
+export   writes everything to a new SQLite file, also while the service runs
+import   creates every plant of such a file in the store, which no service may hold meanwhile
+
+Environment variables:
+`
+
+const DEV_TTL_SECONDS = 8 * 60 * 60
+const FLUSH_MS = 1000
+
+/** The command line is wrong; the message says how. */
+class UsageError extends Error {}
+
+const PARSED = {
+  dev: { type: 'boolean' },
+  sub: { type: 'string' },
+  ttl: { type: 'string' },
+  scope: { type: 'string' },
+  help: { type: 'boolean', short: 'h' },
+  version: { type: 'boolean' },
+} as const
+
+/** The options that each command takes, and how many arguments. */
+const COMMANDS: Readonly<Record<string, { readonly options: readonly string[]; readonly args: number }>> = {
+  serve: { options: ['dev'], args: 0 },
+  token: { options: ['sub', 'ttl', 'scope'], args: 0 },
+  check: { options: [], args: 0 },
+  export: { options: [], args: 1 },
+  import: { options: [], args: 1 },
+}
+
+async function main(argv: readonly string[]): Promise<void> {
+  const { values, positionals } = parse(argv)
+  if (values.help) return print(help())
+  if (values.version) return print(version())
+  const [command = 'serve', ...args] = positionals
+  const known = Object.hasOwn(COMMANDS, command) ? COMMANDS[command] : undefined
+  if (!known) throw new UsageError(`there is no command ${JSON.stringify(command)}`)
+  const stray = Object.keys(values).find((name) => !known.options.includes(name))
+  if (stray !== undefined) throw new UsageError(`${command} takes no --${stray}`)
+  if (args.length !== known.args) throw new UsageError(`${command} takes ${known.args === 0 ? 'no argument' : 'one FILE'}`)
+  const [file = ''] = args
+  switch (command) {
+    case 'serve':
+      return serve(values.dev === true)
+    case 'token':
+      return token(values)
+    case 'check':
+      return print(await checkStore(readConfig(process.env, 'storage').dataDirectory))
+    case 'export':
+      return print(await exportStore(readConfig(process.env, 'storage').dataDirectory, file))
+    case 'import':
+      return print(await importStore(readConfig(process.env, 'storage'), file, (line) => process.stderr.write(`${line}\n`)))
+    default:
+  }
+}
+
+function parse(argv: readonly string[]): ReturnType<typeof parseArgs<{ options: typeof PARSED; allowPositionals: true }>> {
+  try {
+    return parseArgs({ args: [...argv], options: PARSED, allowPositionals: true })
+  } catch (error) {
+    throw new UsageError(error instanceof Error ? error.message : String(error))
+  }
+}
+
+async function serve(dev: boolean): Promise<void> {
+  const config = configure(dev)
+  const log = createLog(config.logLevel)
+  const service = createService(config, {
+    log,
+    onFatal(error) {
+      process.stderr.write(`plant-store: memory and disk may differ; ending, and the next start recovers: ${String(error)}\n`)
+      process.exit(1)
+    },
+  })
+  let stopping = false
+  const stop = (signal: NodeJS.Signals): void => {
+    if (stopping) process.exit(1)
+    stopping = true
+    log.info('stopping', { signal })
+    service.close().then(
+      () => end(0),
+      (error: unknown) => {
+        log.error('the stop failed', { error })
+        return end(1)
+      },
+    )
+  }
+  const end = async (code: number): Promise<void> => {
+    log.info('stopped')
+    await log.flush(FLUSH_MS)
+    process.exit(code)
+  }
+  process.on('SIGTERM', stop).on('SIGINT', stop)
+  const listening = await service.listen()
+  log.info('listening', { version: version(), plants: listening.plants, admin: listening.admin, data: config.dataDirectory, keys: config.keys.kind })
+  if (dev) process.stderr.write(await invitation(config, listening))
+}
+
+function configure(dev: boolean): Config {
+  const { keys, ...config } = readConfig(process.env, dev ? 'dev' : 'service')
+  return { ...config, keys: keys ?? { kind: 'secret', secret: readOrCreateDevKey(devKeyPath(config.dataDirectory)) } }
+}
+
+function devKeyPath(dataDirectory: string): string {
+  return `${dataDirectory}/dev.key`
+}
+
+async function token(values: { readonly sub?: string; readonly ttl?: string; readonly scope?: string }): Promise<void> {
+  const { sub, ttl = String(DEV_TTL_SECONDS), scope } = values
+  if (!sub) throw new UsageError('token needs --sub NAME: whose token it is to be')
+  if (!/^[1-9][0-9]{0,9}$/.test(ttl)) throw new UsageError('--ttl must be a number of seconds, 1 or more')
+  const config = readConfig(process.env, 'dev')
+  const key = readDevKey(devKeyPath(config.dataDirectory))
+  if (!key) throw new Error(`there is no development key in ${config.dataDirectory}: start "plant-store serve --dev" first`)
+  print(await signDevToken(key, { issuer: config.issuer, audience: config.audience, sub, ttlSeconds: Number(ttl), scope }))
+}
+
+/** Lines to paste: they create a plant and list it. */
+async function invitation(config: Config, { plants }: Listening): Promise<string> {
+  if (config.keys.kind !== 'secret') return ''
+  const scope = [config.readScope, config.writeScope].filter((name) => name !== undefined).join(' ') || undefined
+  const claims = { issuer: config.issuer, audience: config.audience, sub: 'alice', ttlSeconds: DEV_TTL_SECONDS, scope }
+  const bearer = `-H 'Authorization: Bearer ${await signDevToken(config.keys.secret, claims)}'`
+  const socket = /^unix:(.*)$/s.exec(plants)?.[1]
+  const target = socket === undefined ? `${plants}/plants` : `--unix-socket '${socket}' http://localhost/plants`
+  return `
+The plant store listens on ${plants} with a development key; never use that key for anything real.
+Paste these in another shell, to create a plant and to list it:
+
+curl -i ${target} ${bearer} -H 'Content-Type: application/json' -d '{"id": 1, "name": "Monstera", "tag": "indoor"}'
+
+curl -i ${target} ${bearer}
+
+`
+}
+
+function help(): string {
+  const width = Math.max(...VARIABLES.map(([name]) => name.length))
+  return HELP + VARIABLES.map(([name, fallback, meaning]) => `  ${name.padEnd(width)}  ${meaning}${fallback && ` (default ${fallback})`}`).join('\n')
+}
+
+function version(): string {
+  // The package's own manifest, one folder above this file in every layout that is shipped.
+  const manifest = JSON.parse(readFileSync(new URL('../package.json', import.meta.url), 'utf8')) as { readonly version: string }
+  return manifest.version
+}
+
+function print(text: string): void {
+  process.stdout.write(`${text}\n`)
+}
+
+/** Exit status 2: the command line or the configuration is wrong. 1: anything else. */
+main(process.argv.slice(2)).catch((error: unknown) => {
+  const wrongUse = error instanceof UsageError
+  const lines = error instanceof ConfigError ? error.problems : [error instanceof Error ? error.message : String(error)]
+  process.stderr.write(lines.map((line) => `plant-store: ${line}\n`).join('') + (wrongUse ? `${USAGE}\n` : ''))
+  if (errorCodeOf(error) === undefined && !wrongUse && !(error instanceof ConfigError) && process.env['PLANTS_LOG_LEVEL'] === 'debug') console.error(error)
+  process.exit(wrongUse || error instanceof ConfigError ? 2 : 1)
+})

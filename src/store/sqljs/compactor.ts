@@ -1,0 +1,85 @@
+import { isMainThread, parentPort, Worker, workerData } from 'node:worker_threads'
+import { PlantDatabase, type Row } from './database.ts'
+import { type Files, nodeFiles } from './files.ts'
+import { type Replay, replay, type Survey, survey } from './recovery.ts'
+import { SNAPSHOT, writeSnapshot } from './snapshot.ts'
+
+export interface CompactionJob {
+  readonly directory: string
+  /** Journals up to this number are closed, and go into the snapshot. */
+  readonly upToJournal: number
+  /** The sequence that they end with; anything else that is found means that something is lost or not acknowledged. */
+  readonly sequence: number
+  /** Whether no journal follows: the store is being closed. */
+  readonly complete: boolean
+}
+
+/** Builds the next snapshot and resolves with its length in bytes. */
+export type Compact = (job: CompactionJob) => Promise<number>
+
+/** Rows that are handed to SQLite at once: enough to make a transaction cheap, few enough to stay small in memory. */
+const BATCH_ROWS = 1000
+
+/**
+ * Builds the next snapshot from the last one and the closed journals, and puts it in place; the journals it covers are
+ * left to the caller to remove. A crash before the rename leaves the old snapshot and all journals, one after it the
+ * new snapshot and journals that it covers: both recover to the same plants.
+ */
+export async function compact(files: Files, job: CompactionJob): Promise<number> {
+  const found = await survey(files, job.directory)
+  const closed: Survey = { ...found, journals: found.journals.filter((number) => number <= job.upToJournal) }
+  const { database, replayed } = await buildDatabase(files, closed)
+  const { sequence } = replayed
+  try {
+    if (sequence !== job.sequence) throw new Error(`the closed journals end with write ${sequence} instead of ${job.sequence}`)
+    return await writeSnapshot(files, job.directory, SNAPSHOT, database.toFile({ sequence, complete: job.complete }), sequence)
+  } finally {
+    database.close()
+  }
+}
+
+/** A database of all that a survey found, to become a file. */
+export async function buildDatabase(files: Files, found: Survey): Promise<{ readonly database: PlantDatabase; readonly replayed: Replay }> {
+  const database = await PlantDatabase.building(found.snapshot?.database)
+  const batch = batched((rows) => database.insert(rows))
+  const replayed = await replay(files, found, batch.add)
+  batch.end()
+  return { database, replayed }
+}
+
+/** Gathers small groups, so that each transaction holds at least BATCH_ROWS rows. */
+export function batched(insert: (rows: readonly Row[]) => void): { add(rows: readonly Row[]): void; end(): void } {
+  let waiting: Row[] = []
+  const end = (): void => {
+    if (waiting.length > 0) insert(waiting)
+    waiting = []
+  }
+  return {
+    add(rows) {
+      for (const row of rows) waiting.push(row)
+      if (waiting.length >= BATCH_ROWS) end()
+    },
+    end,
+  }
+}
+
+/** Runs a job in a worker thread, so that requests never wait for it; a worker that dies rejects. */
+export const compactInWorker: Compact = (job) =>
+  new Promise((resolve, reject) => {
+    const worker = new Worker(new URL(import.meta.url), { workerData: job })
+    worker.once('message', (bytes: unknown) => (typeof bytes === 'number' ? resolve(bytes) : reject(new Error(String(bytes)))))
+    worker.once('error', reject)
+    worker.once('exit', (code) => reject(new Error(`the compaction's thread ended with ${code} before its work was done`)))
+  })
+
+if (!isMainThread && isJob(workerData)) {
+  compact(nodeFiles, workerData).then(
+    (bytes) => parentPort?.postMessage(bytes),
+    (error: unknown) => parentPort?.postMessage(error instanceof Error ? (error.stack ?? error.message) : String(error)),
+  )
+}
+
+/** The service itself may run in somebody's worker thread: then the data is not ours. */
+function isJob(data: unknown): data is CompactionJob {
+  return typeof data === 'object' && data !== null && 'upToJournal' in data && 'directory' in data && 'complete' in data
+}

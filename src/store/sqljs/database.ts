@@ -1,0 +1,204 @@
+import initSqlJs, { type Database, type SqlJs, type Statement, type Value } from 'sql.js'
+import type { Plant } from '../../plants/plant.ts'
+
+/** A plant as it is stored and journalled; the id as decimal digits, the one form that JSON, SQLite and sql.js all keep exact. */
+export type Row = readonly [owner: string, id: string, name: string, tag?: string]
+
+export interface Meta {
+  /** The last journal sequence that the file covers. */
+  readonly sequence: number
+  /** Whether the file holds everything by itself, with no journal behind it. */
+  readonly complete: boolean
+}
+
+/** A stretch of one owner's plants. */
+export interface Stretch {
+  readonly plants: readonly Plant[]
+  /** The last plant's id, where more plants follow it in the range asked for. */
+  readonly cutAt: bigint | undefined
+}
+
+export const FORMAT_VERSION = 1
+const FIRST_ID = -(2n ** 63n)
+const LAST_ID = 2n ** 63n - 1n
+
+const TABLES = (schema: string): string => `
+  CREATE TABLE ${schema}.plants (owner TEXT NOT NULL, id INTEGER NOT NULL, name TEXT NOT NULL, tag TEXT, PRIMARY KEY (owner, id)) WITHOUT ROWID;
+  CREATE TABLE ${schema}.meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;`
+
+let library: Promise<SqlJs> | undefined
+
+/** Compiles SQLite once a process; called early, it does so while other things start. */
+export function loadSqlite(): Promise<SqlJs> {
+  return (library ??= initSqlJs())
+}
+
+/** Plants in SQLite, inside this process's memory. Everything is synchronous: what one call does, no other sees in part. */
+export class PlantDatabase {
+  readonly #db: Database
+  readonly #insert: Statement
+  readonly #find: Statement
+  readonly #page: Statement
+  readonly #skip: Statement
+  readonly #pages: Statement
+
+  private constructor(db: Database, schema: 'main' | 'mem') {
+    this.#db = db
+    this.#insert = db.prepare(`INSERT INTO ${schema}.plants VALUES (?, CAST(? AS INTEGER), ?, ?)`)
+    this.#find = db.prepare(`SELECT name, tag FROM ${schema}.plants WHERE owner = ? AND id = CAST(? AS INTEGER)`)
+    const range = `FROM ${schema}.plants WHERE owner = ? AND id BETWEEN CAST(? AS INTEGER) AND CAST(? AS INTEGER) ORDER BY id`
+    this.#page = db.prepare(`SELECT name, tag, id ${range} LIMIT ?`)
+    this.#skip = db.prepare(`SELECT id ${range} LIMIT 1 OFFSET ?`)
+    this.#pages = db.prepare(`PRAGMA ${schema}.page_count`)
+  }
+
+  /**
+   * A database to serve from, holding what a snapshot holds. The plants live in an attached `:memory:` database: sql.js
+   * keeps its main database as one growing array, and each growth copies all of it (110 ms at 100 MB, seen).
+   * The bytes are used up.
+   */
+  static async serving(snapshot?: Uint8Array): Promise<PlantDatabase> {
+    const db = new (await loadSqlite()).Database(snapshot)
+    db.run(`PRAGMA main.journal_mode = OFF; PRAGMA main.synchronous = OFF; ATTACH ':memory:' AS mem; PRAGMA mem.journal_mode = OFF;${TABLES('mem')}`)
+    if (snapshot) db.run('INSERT INTO mem.plants SELECT * FROM main.plants; DROP TABLE main.plants; DROP TABLE main.meta; VACUUM main')
+    return new PlantDatabase(db, 'mem')
+  }
+
+  /** A database that becomes a file, starting from one or from nothing. The bytes are used up. */
+  static async building(from?: Uint8Array): Promise<PlantDatabase> {
+    const db = new (await loadSqlite()).Database(from)
+    db.run('PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF')
+    if (!from) db.run(TABLES('main'))
+    return new PlantDatabase(db, 'main')
+  }
+
+  /** Inserts plants that are not there yet, all in one transaction. */
+  insert(rows: readonly Row[]): void {
+    this.#db.run('BEGIN')
+    for (const [owner, id, name, tag] of rows) this.#insert.run([owner, id, name, tag ?? null])
+    this.#db.run('COMMIT')
+  }
+
+  find(owner: string, id: string): Plant | undefined {
+    this.#find.bind([owner, id])
+    const plant = this.#find.step() ? toPlant(this.#find.get()) : undefined
+    this.#find.reset()
+    return plant
+  }
+
+  /**
+   * One owner's plants with `from` ≤ id ≤ `to`, ascending: at most `maxPlants`, and no further than the one that
+   * brings their text to `maxChars`. Plants in `skip` are passed over and not counted.
+   */
+  page(owner: string, from: bigint, to: bigint, maxPlants: number, maxChars: number, skip: ReadonlySet<bigint>): Stretch {
+    const page = this.#page
+    page.bind([owner, from, to, maxPlants + skip.size + 1])
+    const plants: Plant[] = []
+    let chars = 0
+    let cutAt: bigint | undefined
+    while (page.step()) {
+      if (skip.size > 0 && skip.has(rowId(page))) continue
+      const plant = toPlant(page.get())
+      plants.push(plant)
+      chars += plant.name.length + (plant.tag?.length ?? 0)
+      if (plants.length < maxPlants && chars < maxChars) continue
+      const last = rowId(page)
+      while (page.step()) {
+        if (skip.size > 0 && skip.has(rowId(page))) continue
+        cutAt = last
+        break
+      }
+      break
+    }
+    page.reset()
+    return { plants, cutAt }
+  }
+
+  /** The id of the plant that stands `count` plants behind the first one with an id of at least `from`. */
+  idAt(owner: string, from: bigint, count: number): bigint | undefined {
+    this.#skip.bind([owner, from, LAST_ID, count])
+    const id = this.#skip.step() ? rowIdOf(this.#skip, 0) : undefined
+    this.#skip.reset()
+    return id
+  }
+
+  /** Has SQLite verify the file, and counts the plants. @throws Error when it finds damage. */
+  check(): number {
+    const verdict = this.#one('PRAGMA integrity_check')
+    if (verdict !== 'ok') throw new Error(`SQLite finds damage: ${String(verdict)}`)
+    return Number(this.#one('SELECT count(*) FROM plants'))
+  }
+
+  #one(sql: string): Value | undefined {
+    const statement = this.#db.prepare(sql)
+    statement.step()
+    const [value] = statement.get()
+    statement.free()
+    return value
+  }
+
+  pageCount(): number {
+    this.#pages.step()
+    const [count] = this.#pages.get()
+    this.#pages.reset()
+    return Number(count)
+  }
+
+  /** The file's bytes, described by `meta`. Only of a database that was opened by `building`. */
+  toFile(meta: Meta): Uint8Array {
+    this.#db.run(`REPLACE INTO meta VALUES ('format', ${FORMAT_VERSION}), ('sequence', ${meta.sequence}), ('complete', ${meta.complete ? 1 : 0})`)
+    return this.#db.export()
+  }
+
+  close(): void {
+    this.#db.close()
+  }
+}
+
+/** The `meta` table of a database file. @throws Error when the file is no such database. */
+export async function readMeta(bytes: Uint8Array): Promise<Meta & { readonly format: number }> {
+  return query(bytes, 'SELECT key, value FROM meta', (statement) => {
+    const values = new Map<unknown, Value | undefined>()
+    while (statement.step()) {
+      const [key, value] = statement.get()
+      values.set(key, value)
+    }
+    return { format: Number(values.get('format')), sequence: Number(values.get('sequence')), complete: values.get('complete') === 1 }
+  })
+}
+
+/**
+ * Every plant of a database file, in order, as it stands there: of any type, since the file may have been edited.
+ * @throws Error when the file is no SQLite database with such a table.
+ */
+export async function readPlants(bytes: Uint8Array, each: (values: readonly unknown[]) => Promise<void>): Promise<void> {
+  await query(bytes, 'SELECT owner, id, name, tag FROM plants ORDER BY owner, id', async (statement) => {
+    while (statement.step()) await each(statement.get(null, { useBigInt: true }))
+  })
+}
+
+async function query<T>(bytes: Uint8Array, sql: string, read: (statement: Statement) => T | Promise<T>): Promise<T> {
+  const db = new (await loadSqlite()).Database(bytes)
+  try {
+    return await read(db.prepare(sql))
+  } finally {
+    db.close()
+  }
+}
+
+function rowId(statement: Statement): bigint {
+  return rowIdOf(statement, 2)
+}
+
+function rowIdOf(statement: Statement, column: number): bigint {
+  const id = statement.get(null, { useBigInt: true })[column]
+  if (typeof id !== 'bigint') throw new TypeError('an id that is no integer')
+  return id
+}
+
+function toPlant([name, tag]: readonly Value[]): Plant {
+  // The columns are TEXT NOT NULL and TEXT, and only strings are ever bound to them.
+  return tag === null ? { name: name as string } : { name: name as string, tag: tag as string }
+}
+
+export const ALL_IDS = { from: FIRST_ID, to: LAST_ID } as const

@@ -1,0 +1,121 @@
+import { constants, createReadStream, type Stats } from 'node:fs'
+import * as fs from 'node:fs/promises'
+import { errorCodeOf } from '../../errors.ts'
+
+/**
+ * How a file is opened. `append`: an existing file, each write at its end and durable when it returns (O_DSYNC: one
+ * system call where write and fdatasync are two). `aside`: a new or emptied file, durable once `sync` has returned.
+ */
+export type Mode = 'append' | 'aside'
+
+/** One open file; each method is one system call and may fail, so that a test can fail any of them. */
+export interface File {
+  /** Writes at the end and returns how many bytes were taken: fewer than given is a short write. */
+  write(bytes: Uint8Array): Promise<number>
+  sync(): Promise<void>
+  truncate(lengthBytes: number): Promise<void>
+  close(): Promise<void>
+}
+
+/** All file access of the store. A test replaces one call of it, or all by a simulated disk. */
+export interface Files {
+  /** Creates a directory of mode 0700 where there is none; true when it was created. Parents must exist. */
+  makeDirectory(path: string): Promise<boolean>
+  /** The names in a directory. */
+  list(directory: string): Promise<readonly string[]>
+  /** A file's bytes. */
+  read(path: string): Promise<Buffer>
+  /** A file's first bytes, at most `lengthBytes`. */
+  readStart(path: string, lengthBytes: number): Promise<Buffer>
+  open(path: string, mode: Mode): Promise<File>
+  rename(from: string, to: string): Promise<void>
+  remove(path: string): Promise<void>
+  /** Makes creations, renames and removals in a directory durable. */
+  syncDirectory(path: string): Promise<void>
+}
+
+const { O_APPEND, O_CREAT, O_DSYNC, O_TRUNC, O_WRONLY } = constants
+const FLAGS: Readonly<Record<Mode, number>> = {
+  append: O_WRONLY | O_APPEND | O_DSYNC,
+  aside: O_WRONLY | O_APPEND | O_CREAT | O_TRUNC,
+}
+
+export const nodeFiles: Files = {
+  async makeDirectory(path) {
+    try {
+      await fs.mkdir(path, { mode: 0o700 })
+      return true
+    } catch (error) {
+      if (errorCodeOf(error) !== 'EEXIST') throw error
+      const stats: Stats = await fs.stat(path)
+      if (!stats.isDirectory()) throw error
+      return false
+    }
+  },
+  list: (directory) => fs.readdir(directory),
+  read: (path) => fs.readFile(path),
+  async readStart(path, lengthBytes) {
+    const chunks: Buffer[] = []
+    for await (const chunk of createReadStream(path, { end: lengthBytes - 1 })) chunks.push(Buffer.from(chunk))
+    return Buffer.concat(chunks)
+  },
+  async open(path, mode) {
+    const handle = await fs.open(path, FLAGS[mode], 0o600)
+    return {
+      async write(bytes) {
+        return (await handle.write(bytes)).bytesWritten
+      },
+      sync: () => (mode === 'append' ? handle.datasync() : handle.sync()),
+      truncate: (lengthBytes) => handle.truncate(lengthBytes),
+      close: () => handle.close(),
+    }
+  },
+  rename: (from, to) => fs.rename(from, to),
+  remove: (path) => fs.unlink(path),
+  async syncDirectory(path) {
+    const handle = await fs.open(path, 'r')
+    try {
+      await handle.sync()
+    } finally {
+      await handle.close()
+    }
+  },
+}
+
+/**
+ * Puts a whole file in its place so that a crash leaves the old one or the new one, never a part: written beside,
+ * synced, renamed over it, and the directory synced, since a rename is durable only then.
+ */
+export async function replaceFile(files: Files, directory: string, name: string, parts: readonly Uint8Array[]): Promise<void> {
+  await writeAside(files, directory, name, parts)
+  await putInPlace(files, directory, name)
+}
+
+export async function writeAside(files: Files, directory: string, name: string, parts: readonly Uint8Array[]): Promise<void> {
+  const file = await files.open(`${directory}/${name}${ASIDE}`, 'aside')
+  try {
+    for (const part of parts) await writeWhole(file, part)
+    await file.sync()
+  } finally {
+    await file.close()
+  }
+}
+
+export async function putInPlace(files: Files, directory: string, name: string): Promise<void> {
+  await files.rename(`${directory}/${name}${ASIDE}`, `${directory}/${name}`)
+  await files.syncDirectory(directory)
+}
+
+/** The ending of a file that is still being written; one found at start is a leftover of a crash. */
+export const ASIDE = '.tmp'
+
+/** A large buffer goes in pieces: one write call takes at most 2 GiB on Linux. */
+const WRITE_BYTES = 64 * 1024 * 1024
+
+async function writeWhole(file: File, bytes: Uint8Array): Promise<void> {
+  for (let at = 0; at < bytes.length; ) {
+    const taken = await file.write(bytes.subarray(at, at + WRITE_BYTES))
+    if (taken === 0) throw new Error('the file system took no bytes')
+    at += taken
+  }
+}

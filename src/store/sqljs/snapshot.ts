@@ -1,0 +1,51 @@
+import { createHash } from 'node:crypto'
+import { FORMAT_VERSION, type Meta, readMeta } from './database.ts'
+import { replaceFile, type Files } from './files.ts'
+import { StoreCorrupt } from './journal.ts'
+
+/*
+ * A snapshot is an ordinary SQLite file with 64 bytes behind its last page, which SQLite ignores and a start verifies:
+ * magic (16 bytes), version (uint32), reserved (uint32), sequence (uint64), SHA-256 of all before it. Big-endian.
+ */
+export const SNAPSHOT = 'plants.sqlite'
+const MAGIC = Buffer.from('plant-store snap')
+const SHA_BYTES = 32
+const TRAILER_BYTES = MAGIC.length + 16 + SHA_BYTES
+
+export interface Snapshot extends Meta {
+  /** The SQLite file, without the trailer. */
+  readonly database: Buffer
+  /** The file's length, trailer included. */
+  readonly fileBytes: number
+}
+
+/** Puts a database file in place as the snapshot, durable when this resolves; returns its length in bytes. */
+export async function writeSnapshot(files: Files, directory: string, name: string, database: Uint8Array, sequence: number): Promise<number> {
+  const trailer = Buffer.alloc(TRAILER_BYTES - SHA_BYTES)
+  MAGIC.copy(trailer)
+  trailer.writeUInt32BE(FORMAT_VERSION, MAGIC.length)
+  trailer.writeBigUInt64BE(BigInt(sequence), MAGIC.length + 8)
+  const sha = createHash('sha256').update(database).update(trailer).digest()
+  await replaceFile(files, directory, name, [database, trailer, sha])
+  return database.length + TRAILER_BYTES
+}
+
+/**
+ * Reads and verifies a snapshot.
+ * @throws StoreCorrupt when any byte of it is not as it was written, or its version is unknown.
+ */
+export async function readSnapshot(file: string, bytes: Buffer): Promise<Snapshot> {
+  const at = bytes.length - TRAILER_BYTES
+  const edited = 'the checksum behind the last page does not fit. If it was edited with sqlite3 on purpose, move it away and run "plant-store import" on it'
+  if (at < 0 || !bytes.subarray(at, at + MAGIC.length).equals(MAGIC)) throw new StoreCorrupt(file, Math.max(at, 0), edited)
+  const version = bytes.readUInt32BE(at + MAGIC.length)
+  const sha = createHash('sha256').update(bytes.subarray(0, -SHA_BYTES)).digest()
+  if (!sha.equals(bytes.subarray(-SHA_BYTES))) throw new StoreCorrupt(file, at, edited)
+  if (version !== FORMAT_VERSION) throw new StoreCorrupt(file, at + MAGIC.length, `it has version ${version}, and this plant-store reads version ${FORMAT_VERSION}`)
+  const database = bytes.subarray(0, at)
+  const { format, sequence, complete } = await readMeta(database)
+  if (format !== FORMAT_VERSION || BigInt(sequence) !== bytes.readBigUInt64BE(at + MAGIC.length + 8)) {
+    throw new StoreCorrupt(file, at, 'its meta table and its trailer differ')
+  }
+  return { database, fileBytes: bytes.length, sequence, complete }
+}

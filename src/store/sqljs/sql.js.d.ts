@@ -1,0 +1,32 @@
+/** What database.ts uses of sql.js 1.16; the published types know neither `useBigInt` nor that a bigint may be bound. */
+declare module 'sql.js' {
+  export type Value = string | number | bigint | Uint8Array | null
+
+  export interface Statement {
+    bind(values: readonly Value[]): boolean
+    /** True while there is a row. */
+    step(): boolean
+    /** The current row's columns; with `useBigInt`, integers are bigint and exact. */
+    get(values?: null, config?: { readonly useBigInt?: boolean }): Value[]
+    /** Binds, steps once and resets. */
+    run(values?: readonly Value[]): boolean
+    reset(): boolean
+    free(): boolean
+  }
+
+  export interface Database {
+    /** Runs statements that give no rows. */
+    run(sql: string): Database
+    prepare(sql: string): Statement
+    /** The main database as a file's bytes. Finalizes nothing, copies everything. */
+    export(): Uint8Array
+    close(): void
+  }
+
+  export interface SqlJs {
+    /** Takes the bytes as they are: SQLite writes into them. */
+    readonly Database: new (bytes?: Uint8Array) => Database
+  }
+
+  export default function initSqlJs(): Promise<SqlJs>
+}

@@ -1,0 +1,346 @@
+import { dirname, resolve as resolvePath } from 'node:path'
+import { errorCodeOf } from '../../errors.ts'
+import type { NewPlant, Plant } from '../../plants/plant.ts'
+import { type Created, type PlantList, type PlantRange, type PlantStore, StoreFull, StoreUnavailable } from '../../plants/store.ts'
+import { batched, type Compact, compactInWorker } from './compactor.ts'
+import { PlantDatabase, type Row } from './database.ts'
+import { type Files, nodeFiles } from './files.ts'
+import { groupLine, journalName, journalNumber } from './journal.ts'
+import { JournalKeeper, type JournalPlan, type StoreLog } from './keeper.ts'
+import { listPlants, Listings } from './listing.ts'
+import { type DirectoryLock, lockDirectory } from './lock.ts'
+import { type Replay, replay, type Survey, survey } from './recovery.ts'
+
+export interface SqljsStoreOptions {
+  readonly directory: string
+  /** Size of the database in memory above which creates are refused. */
+  readonly maxDataBytes: number
+  readonly log: StoreLog
+  /** Called when memory and journal may differ: the process must end, and start from the journal. */
+  readonly onFatal: (error: unknown) => void
+  readonly files?: Files
+  readonly compact?: Compact
+}
+
+interface Waiting {
+  readonly row: Row
+  readonly resolve: (created: Created) => void
+  readonly reject: (error: Error) => void
+}
+
+interface Group {
+  readonly rows: readonly Row[]
+  /** What to tell whom once the rows are durable. */
+  readonly answers: readonly { readonly waiting: Waiting; readonly created: Created }[]
+}
+
+/** Journals are compacted when they outgrow the snapshot, so that a write costs O(1) amortized and a start O(size). */
+const COMPACT_BYTES = 4 * 1024 * 1024
+const FIRST_COMPACT_RETRY_MS = 1000
+const LAST_COMPACT_RETRY_MS = 60_000
+/** A group takes no more plants once their text is so long. */
+const GROUP_CHARS = 4 * 1024 * 1024
+/** SQLite's default page, and what of it an overflow page carries. */
+const PAGE_BYTES = 4096
+const OVERFLOW_BYTES = PAGE_BYTES - 4
+/** Pages that one insert may add by splitting a leaf and what is above it. */
+const SPLIT_PAGES = 3
+
+/**
+ * Plants in SQLite in memory, made durable by a journal and a snapshot in one directory.
+ *
+ * A create waits undecided while a group is in flight; then all that wait are decided at once, appended as one line
+ * with one sync, applied to the database, and answered. So nothing is answered, and nothing can be read, that is not
+ * durable, and two creates of one id always meet.
+ */
+export class SqljsStore implements PlantStore {
+  readonly #options: SqljsStoreOptions
+  readonly #files: Files
+  readonly #directory: string
+  readonly #compact: Compact
+  readonly #lock: DirectoryLock
+  readonly #database: PlantDatabase
+  readonly #keeper: JournalKeeper
+  readonly #listings = new Listings()
+  readonly #maxPages: number
+
+  #waiting: Waiting[] = []
+  #writing: Promise<void> | undefined
+  #sequence: number
+  /** The last sequence of a snapshot that is complete by itself, or -1. */
+  #completeAt: number
+  #snapshotBytes: number
+  #compacting: Promise<void> | undefined
+  #compactTimer: NodeJS.Timeout | undefined
+  #compactRetryMs = FIRST_COMPACT_RETRY_MS
+  /** The length of the journals that are closed and wait for a compaction. */
+  #closedBytes: number
+  /** The database's size when it was last asked for, and the most that was added since. */
+  #pages: number
+  #pagesAdded = 0
+  #closed = false
+  #dead = false
+
+  private constructor(options: SqljsStoreOptions, lock: DirectoryLock, database: PlantDatabase, found: Survey, replayed: Replay, keeper: JournalKeeper) {
+    this.#options = options
+    this.#files = options.files ?? nodeFiles
+    this.#directory = options.directory
+    this.#compact = options.compact ?? compactInWorker
+    this.#lock = lock
+    this.#database = database
+    this.#keeper = keeper
+    this.#maxPages = Math.floor(options.maxDataBytes / PAGE_BYTES)
+    this.#pages = database.pageCount()
+    this.#sequence = replayed.sequence
+    this.#completeAt = found.snapshot === undefined ? 0 : found.snapshot.complete ? found.snapshot.sequence : -1
+    this.#snapshotBytes = found.snapshot?.fileBytes ?? 0
+    this.#closedBytes = replayed.closedBytes
+  }
+
+  /**
+   * Locks the directory, recovers what it holds, and makes it ready to be written to where the disk allows it.
+   * @throws DirectoryLocked when another process holds it, StoreCorrupt when it is damaged; nothing is changed then.
+   */
+  static async open(options: SqljsStoreOptions): Promise<SqljsStore> {
+    const { directory, log, files = nodeFiles } = options
+    await makeDirectories(files, resolvePath(directory))
+    const lock = await lockDirectory(directory)
+    try {
+      const found = await survey(files, directory)
+      const database = await PlantDatabase.serving(found.snapshot?.database)
+      const batch = batched((rows) => database.insert(rows))
+      const replayed = await replay(files, found, batch.add)
+      batch.end()
+      const { last } = replayed
+      if (last && last.tornBytes > 0) {
+        const file = `${directory}/${journalName(last.number)}`
+        log('error', 'the last line of the journal is torn: it was never acknowledged, and is cut off', { file, byte: last.goodBytes, bytes: last.tornBytes })
+      }
+      await removeLeftovers(files, found, log)
+      const keeper = new JournalKeeper(files, directory, log, planJournal(found, replayed))
+      await keeper.renew()
+      return new SqljsStore(options, lock, database, found, replayed, keeper)
+    } catch (error) {
+      await lock.release()
+      throw error
+    }
+  }
+
+  create(owner: string, plant: NewPlant): Promise<Created> {
+    const id = plant.id.toString()
+    const row: Row = plant.tag === undefined ? [owner, id, plant.name] : [owner, id, plant.name, plant.tag]
+    return new Promise((resolve, reject) => {
+      if (this.#closed || this.#dead) {
+        reject(new StoreUnavailable('the store is closed'))
+        return
+      }
+      this.#waiting.push({ row, resolve, reject })
+      this.#writing ??= this.#write()
+    })
+  }
+
+  list(owner: string, range: PlantRange): PlantList | Promise<PlantList> {
+    return listPlants(this.#database, this.#listings, owner, range)
+  }
+
+  trouble(): string | undefined {
+    return this.#keeper.trouble
+  }
+
+  async close(): Promise<void> {
+    if (this.#closed) return
+    this.#closed = true
+    clearTimeout(this.#compactTimer)
+    await this.#writing
+    await this.#compacting
+    await this.#keeper.close()
+    try {
+      if (!this.#dead) await this.#leaveComplete()
+    } catch (error) {
+      // Nothing acknowledged depends on it: the next start replays the journals.
+      this.#options.log('error', 'no snapshot could be left at the end; the next start replays the journals', { error })
+    }
+    this.#database.close()
+    await this.#lock.release()
+  }
+
+  async #write(): Promise<void> {
+    while (this.#waiting.length > 0) {
+      if (!this.#keeper.ready) {
+        this.#rejectAll(this.#waiting.splice(0), new StoreUnavailable(this.#keeper.trouble))
+        continue
+      }
+      const { rows, answers } = this.#decide()
+      if (rows.length === 0) continue
+      try {
+        await this.#keeper.append(groupLine(this.#sequence + 1, rows))
+      } catch (error) {
+        const unavailable = error instanceof StoreUnavailable ? error : new StoreUnavailable('the write failed', { cause: error })
+        this.#rejectAll(answers.map(({ waiting }) => waiting), unavailable)
+        continue
+      }
+      this.#sequence += 1
+      try {
+        this.#database.insert(rows)
+      } catch (error) {
+        // The plants are durable and cannot be shown: nobody is answered, and a start replays them.
+        this.#dead = true
+        this.#options.onFatal(error)
+        return
+      }
+      for (const [owner, id] of rows) this.#listings.created(owner, id)
+      for (const { waiting, created } of answers) waiting.resolve(created)
+      this.#compactWhenDue()
+    }
+    this.#writing = undefined
+  }
+
+  /**
+   * Decides what waits, against the database and the group itself. What rests on the database alone is answered at
+   * once, since all of that is durable; what rests on a plant of the group shares its fate.
+   */
+  #decide(): Group {
+    const rows: Row[] = []
+    const answers: { waiting: Waiting; created: Created }[] = []
+    const inGroup = new Map<string, Row>()
+    let chars = 0
+    let taken = 0
+    let groupPages = 0
+    for (const waiting of this.#waiting) {
+      if (chars > GROUP_CHARS) break
+      taken += 1
+      const { row } = waiting
+      const [owner, id, name, tag] = row
+      const key = `${id} ${owner}`
+      const rival = inGroup.get(key)
+      if (rival) {
+        answers.push({ waiting, created: rival[2] === name && rival[3] === tag ? 'stored' : 'conflict' })
+        continue
+      }
+      const kept = this.#database.find(owner, id)
+      if (kept) {
+        waiting.resolve(sameContent(kept, name, tag) ? 'stored' : 'conflict')
+        continue
+      }
+      const pages = this.#room(row, groupPages)
+      if (pages === undefined) {
+        waiting.reject(new StoreFull())
+        continue
+      }
+      groupPages += pages
+      chars += owner.length + name.length + (tag?.length ?? 0)
+      rows.push(row)
+      inGroup.set(key, row)
+      answers.push({ waiting, created: 'stored' })
+    }
+    this.#waiting.splice(0, taken)
+    return { rows, answers }
+  }
+
+  /** The most pages that a row may add, or undefined where there may be no room for them. */
+  #room([owner, , name, tag]: Row, groupPages: number): number | undefined {
+    const bytes = Buffer.byteLength(owner) + Buffer.byteLength(name) + Buffer.byteLength(tag ?? '')
+    const pages = Math.ceil(bytes / OVERFLOW_BYTES) + SPLIT_PAGES
+    if (this.#pages + this.#pagesAdded + pages > this.#maxPages) {
+      this.#pages = this.#database.pageCount()
+      this.#pagesAdded = groupPages
+      if (this.#pages + this.#pagesAdded + pages > this.#maxPages) return undefined
+    }
+    this.#pagesAdded += pages
+    return pages
+  }
+
+  #rejectAll(waiting: readonly Waiting[], error: Error): void {
+    for (const { reject } of waiting) reject(error)
+  }
+
+  /** Where the journals have outgrown the snapshot: turns to a new one, and has those before it compacted. */
+  #compactWhenDue(): void {
+    const dueBytes = Math.max(COMPACT_BYTES, this.#snapshotBytes)
+    if (this.#closed || this.#compacting || this.#compactTimer || this.#closedBytes + this.#keeper.bytes <= dueBytes) return
+    // What was closed for a compaction that failed is compacted first, unless the journal has grown as much again.
+    const turn = this.#closedBytes === 0 || this.#keeper.bytes > dueBytes
+    this.#compacting = this.#compactJournals(turn)
+      .catch((error: unknown) => this.#compactLater(error))
+      .finally(() => {
+        this.#compacting = undefined
+      })
+  }
+
+  async #compactJournals(turn: boolean): Promise<void> {
+    if (turn) this.#closedBytes += await this.#keeper.turn()
+    const upToJournal = this.#keeper.number - 1
+    const startedAt = performance.now()
+    const bytes = await this.#compact({ directory: this.#directory, upToJournal, sequence: this.#keeper.firstSequence - 1, complete: false })
+    this.#snapshotBytes = bytes
+    this.#completeAt = -1
+    this.#closedBytes = 0
+    this.#compactRetryMs = FIRST_COMPACT_RETRY_MS
+    this.#options.log('info', 'compacted', { snapshotBytes: bytes, ms: Math.round(performance.now() - startedAt) })
+    await this.#removeJournals(upToJournal)
+  }
+
+  #compactLater(error: unknown): void {
+    this.#options.log('error', 'the journals could not be compacted; they are kept, and it is tried again', { error, retryMs: this.#compactRetryMs })
+    if (this.#closed) return
+    this.#compactTimer = setTimeout(() => {
+      this.#compactTimer = undefined
+      this.#compactWhenDue()
+    }, this.#compactRetryMs)
+    this.#compactTimer.unref()
+    this.#compactRetryMs = Math.min(this.#compactRetryMs * 2, LAST_COMPACT_RETRY_MS)
+  }
+
+  /** Removes journals that a snapshot covers. One that stays is no harm: the next start removes it. */
+  async #removeJournals(upTo: number): Promise<void> {
+    for (const name of await this.#files.list(this.#directory)) {
+      const number = journalNumber(name)
+      if (number !== undefined && number <= upTo) await this.#files.remove(`${this.#directory}/${name}`)
+    }
+  }
+
+  /** Leaves the directory with a snapshot that is complete by itself, and no journal. */
+  async #leaveComplete(): Promise<void> {
+    if (this.#sequence !== this.#completeAt) {
+      await this.#compact({ directory: this.#directory, upToJournal: this.#keeper.number, sequence: this.#sequence, complete: true })
+    }
+    await this.#removeJournals(this.#keeper.number)
+  }
+}
+
+function sameContent(plant: Plant, name: string, tag: string | undefined): boolean {
+  return plant.name === name && plant.tag === tag
+}
+
+/** The journal that the store goes on with: the last one's good lines, or a new one behind all that is there. */
+function planJournal(found: Survey, { sequence, last }: Replay): JournalPlan {
+  if (last?.nextSequence === sequence + 1) {
+    const { number, firstSequence, nextSequence, goodBytes } = last
+    return { number, firstSequence, nextSequence, goodBytes }
+  }
+  return { number: found.nextJournal, firstSequence: sequence + 1, nextSequence: sequence + 1, goodBytes: 0 }
+}
+
+/** Failing to remove what is of no use is no reason not to serve. */
+async function removeLeftovers(files: Files, found: Survey, log: StoreLog): Promise<void> {
+  for (const name of found.leftovers) {
+    try {
+      await files.remove(`${found.directory}/${name}`)
+    } catch (error) {
+      if (errorCodeOf(error) !== 'ENOENT') log('error', 'a file of no use could not be removed', { file: `${found.directory}/${name}`, error })
+    }
+  }
+}
+
+/** A directory that was created is durable only once the one above it is synced. */
+async function makeDirectories(files: Files, path: string): Promise<void> {
+  let created
+  try {
+    created = await files.makeDirectory(path)
+  } catch (error) {
+    if (errorCodeOf(error) !== 'ENOENT') throw error
+    await makeDirectories(files, dirname(path))
+    created = await files.makeDirectory(path)
+  }
+  if (created) await files.syncDirectory(dirname(path))
+}

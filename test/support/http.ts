@@ -1,0 +1,59 @@
+import { request } from 'node:http'
+import { connect } from 'node:net'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { token } from './tokens.ts'
+
+export interface Reply {
+  readonly status: number
+  readonly headers: Readonly<Record<string, string | readonly string[] | undefined>>
+  readonly text: string
+  /** The body as JSON; throws where it is none. */
+  json(): unknown
+}
+
+export interface CallOptions {
+  readonly method?: string
+  readonly path?: string
+  /** Undefined for no token at all. */
+  readonly token?: string | undefined
+  readonly headers?: Readonly<Record<string, string | readonly string[]>>
+  readonly body?: string | Uint8Array
+}
+
+/** One request on a connection of its own; a token of alice's unless told otherwise. */
+export function call(port: number, options: CallOptions = {}): Promise<Reply> {
+  const { method = 'GET', path = '/plants', headers = {}, body } = options
+  const bearer = 'token' in options ? options.token : token('alice')
+  return new Promise((resolve, reject) => {
+    const req = request({ host: '127.0.0.1', port, method, path, agent: false, headers: { ...(bearer === undefined ? {} : { authorization: `Bearer ${bearer}` }), ...headers } }, (res) => {
+      let text = ''
+      res.setEncoding('utf8')
+      res.on('data', (chunk: string) => (text += chunk))
+      res.on('error', reject)
+      res.on('end', () => resolve({ status: res.statusCode ?? 0, headers: res.headers, text, json: () => JSON.parse(text) as unknown }))
+    })
+    req.on('error', reject)
+    req.end(body)
+  })
+}
+
+/** Creates a plant from an object, or from JSON text as it is. */
+export function post(port: number, plant: unknown, options: CallOptions = {}): Promise<Reply> {
+  const body = typeof plant === 'string' || plant instanceof Uint8Array ? plant : JSON.stringify(plant)
+  return call(port, { method: 'POST', body, ...options, headers: { 'content-type': 'application/json', ...options.headers } })
+}
+
+/** Sends bytes as they are and gives all that came back when the server closed, or after `waitMs`. */
+export async function raw(port: number, bytes: string | Uint8Array, { waitMs = 1500, halfClose = false } = {}): Promise<string> {
+  const socket = connect(port, '127.0.0.1')
+  let text = ''
+  socket.setEncoding('latin1')
+  socket.on('data', (chunk: string) => (text += chunk))
+  socket.on('error', () => {})
+  const closed = new Promise((resolve) => socket.once('close', resolve))
+  socket.write(typeof bytes === 'string' ? Buffer.from(bytes, 'latin1') : bytes)
+  if (halfClose) socket.end()
+  await Promise.race([closed, sleep(waitMs, undefined, { ref: false })])
+  socket.destroy()
+  return text
+}

@@ -1,0 +1,65 @@
+import { mkdtemp, rm } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import type { TestContext } from 'node:test'
+import { type Config, DEFAULTS } from '../../dist/config.js'
+import { createLog } from '../../dist/ops/log.js'
+import { createService, type PlantService } from '../../dist/service.js'
+import { checkStore } from '../../dist/store/sqljs/tools.js'
+import { AUDIENCE, ISSUER, SECRET } from './tokens.ts'
+
+/** A directory that is removed when the test has ended. */
+export async function temporaryDirectory(t: TestContext): Promise<string> {
+  const directory = await mkdtemp(join(tmpdir(), 'plant-store-'))
+  t.after(() => rm(directory, { recursive: true, force: true }))
+  return directory
+}
+
+export interface RunningService {
+  readonly service: PlantService
+  readonly port: number
+  readonly adminPort: number
+  readonly dataDirectory: string
+  readonly logLines: readonly string[]
+  close(): Promise<void>
+}
+
+function portOf(url: string | undefined): number {
+  return Number(new URL(url ?? 'http://x:0').port)
+}
+
+/** The whole service in this process on free ports, with its data in a temporary directory; closed and checked when the test ends. */
+export async function startService(t: TestContext, overrides: Partial<Config> = {}): Promise<RunningService> {
+  const dataDirectory = overrides.dataDirectory ?? join(await temporaryDirectory(t), 'data')
+  const config: Config = {
+    ...DEFAULTS,
+    listen: { host: '127.0.0.1', port: 0 },
+    adminListen: { host: '127.0.0.1', port: 0 },
+    issuer: ISSUER,
+    audience: AUDIENCE,
+    keys: { kind: 'secret', secret: Buffer.from(SECRET) },
+    ...overrides,
+    dataDirectory,
+  }
+  const logLines: string[] = []
+  const sink = {
+    write(lines: string, done: () => void) {
+      logLines.push(...lines.split('\n').filter((line) => line !== ''))
+      done()
+    },
+  }
+  const service = createService(config, {
+    log: createLog(config.logLevel, sink),
+    onFatal(error) {
+      throw error
+    },
+  })
+  const { plants, admin } = await service.listen()
+  let closed: Promise<void> | undefined
+  const close = (): Promise<void> => (closed ??= service.close())
+  t.after(async () => {
+    await close()
+    await checkStore(dataDirectory)
+  })
+  return { service, port: portOf(plants), adminPort: portOf(admin), dataDirectory, logLines, close }
+}
