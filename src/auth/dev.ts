@@ -20,7 +20,7 @@ export function readDevKey(path: string): Uint8Array | undefined {
   try {
     text = readFileSync(path, 'latin1')
   } catch (error) {
-    if (hasCode(error, 'ENOENT')) return undefined
+    if (error instanceof Error && 'code' in error && error.code === 'ENOENT') return undefined
     throw error
   }
   const key = Buffer.from(text, 'base64url')
@@ -34,15 +34,9 @@ export function readOrCreateDevKey(path: string): Uint8Array {
   if (existing !== undefined) return existing
   mkdirSync(dirname(path), { recursive: true, mode: 0o700 })
   const key = randomBytes(KEY_BYTES)
-  try {
-    // wx: of two that start at the same time one creates the file, and the other takes what it finds.
-    writeFileSync(path, encode(key), { flag: 'wx', mode: 0o600 })
-    return key
-  } catch (error) {
-    const theirs = hasCode(error, 'EEXIST') ? readDevKey(path) : undefined
-    if (theirs === undefined) throw error
-    return theirs
-  }
+  // wx: of two that start at the same moment one makes the key, and the other fails rather than replace it.
+  writeFileSync(path, encode(key), { flag: 'wx', mode: 0o600 })
+  return key
 }
 
 /** An access token signed with the development key; `typ` as RFC 9068 §2.1 has it. */
@@ -60,8 +54,4 @@ export function signDevToken(key: Uint8Array, claims: DevClaims): Promise<string
 
 function encode(key: Buffer): string {
   return `${key.toString('base64url')}\n`
-}
-
-function hasCode(error: unknown, code: string): boolean {
-  return error instanceof Error && 'code' in error && error.code === code
 }

@@ -1,4 +1,5 @@
-import { mkdtemp, rm } from 'node:fs/promises'
+import { rmSync } from 'node:fs'
+import { mkdtemp } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import type { TestContext } from 'node:test'
@@ -8,10 +9,15 @@ import { createService, type PlantService } from '../../dist/service.js'
 import { checkStore } from '../../dist/store/sqljs/tools.js'
 import { AUDIENCE, ISSUER, SECRET } from './tokens.ts'
 
-/** A directory that is removed when the test has ended. */
-export async function temporaryDirectory(t: TestContext): Promise<string> {
+const directories: string[] = []
+process.on('exit', () => {
+  for (const directory of directories) rmSync(directory, { recursive: true, force: true })
+})
+
+/** A directory that is removed when the test file has ended: what a test does last, such as checking the store, still finds it. */
+export async function temporaryDirectory(): Promise<string> {
   const directory = await mkdtemp(join(tmpdir(), 'plant-store-'))
-  t.after(() => rm(directory, { recursive: true, force: true }))
+  directories.push(directory)
   return directory
 }
 
@@ -30,7 +36,7 @@ function portOf(url: string | undefined): number {
 
 /** The whole service in this process on free ports, with its data in a temporary directory; closed and checked when the test ends. */
 export async function startService(t: TestContext, overrides: Partial<Config> = {}): Promise<RunningService> {
-  const dataDirectory = overrides.dataDirectory ?? join(await temporaryDirectory(t), 'data')
+  const dataDirectory = overrides.dataDirectory ?? join(await temporaryDirectory(), 'data')
   const config: Config = {
     ...DEFAULTS,
     listen: { host: '127.0.0.1', port: 0 },
