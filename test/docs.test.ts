@@ -1,0 +1,42 @@
+import assert from 'node:assert/strict'
+import { readFileSync } from 'node:fs'
+import { test } from 'node:test'
+import { VARIABLES } from '../dist/config.js'
+import { conditions } from '../dist/errors.js'
+
+function read(name: string): string {
+  return readFileSync(new URL(`../${name}`, import.meta.url), 'utf8')
+}
+
+/** The cells of the table whose first heading is given. */
+function table(text: string, heading: string): string[][] {
+  const lines = text.split('\n')
+  const start = lines.findIndex((line) => line.startsWith(`| ${heading} |`))
+  assert.notEqual(start, -1, `there is no table of ${heading}`)
+  const rows: string[][] = []
+  for (const line of lines.slice(start + 2)) {
+    if (!line.startsWith('|')) break
+    rows.push(line.split('|').slice(1, -1).map((cell) => cell.trim()))
+  }
+  return rows
+}
+
+test('the README lists the configuration as the code reads it', () => {
+  const expected = VARIABLES.map(([name, fallback, meaning]) => [`\`${name}\``, fallback === '' ? '' : `\`${fallback}\``, meaning])
+  assert.deepEqual(table(read('README.md'), 'variable'), expected)
+})
+
+test('the README lists exactly the error values of the catalogue', () => {
+  const expected = [...conditions.values()].map(([error]) => String(error)).sort()
+  assert.deepEqual(table(read('README.md'), 'error').map(([error]) => error), expected)
+})
+
+test('the documents name the versions that are installed', () => {
+  // The project's own manifest, which has these members.
+  const { version, dependencies } = JSON.parse(read('package.json')) as { version: string; dependencies: Record<string, string> }
+  assert.match(read('CHANGELOG.md'), new RegExp(`^## ${version.replaceAll('.', '\\.')}$`, 'm'))
+  assert.deepEqual(
+    table(read('SECURITY.md'), 'package').map(([name, pinned]) => [name, pinned]),
+    Object.entries(dependencies).map(([name, pinned]) => [`\`${name}\``, pinned]),
+  )
+})
