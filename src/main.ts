@@ -3,7 +3,7 @@ import { readFileSync } from 'node:fs'
 import { parseArgs } from 'node:util'
 import { readDevKey, readOrCreateDevKey, signDevToken } from './auth/dev.ts'
 import { type Config, readConfig, VARIABLES } from './config.ts'
-import { ConfigError, errorCodeOf } from './errors.ts'
+import { ConfigError } from './errors.ts'
 import { createLog } from './ops/log.ts'
 import { createService, type Listening } from './service.ts'
 import { checkStore, exportStore, importStore } from './store/sqljs/tools.ts'
@@ -171,11 +171,10 @@ function print(text: string): void {
   process.stdout.write(`${text}\n`)
 }
 
-/** Exit status 2: the command line or the configuration is wrong. 1: anything else. */
+/** Status 2: the command line or the configuration is wrong. 1: it could not be done. */
 main(process.argv.slice(2)).catch((error: unknown) => {
   const wrongUse = error instanceof UsageError
-  const lines = error instanceof ConfigError ? error.problems : [error instanceof Error ? error.message : String(error)]
-  process.stderr.write(lines.map((line) => `plant-store: ${line}\n`).join('') + (wrongUse ? `${USAGE}\n` : ''))
-  if (errorCodeOf(error) === undefined && !wrongUse && !(error instanceof ConfigError) && process.env['PLANTS_LOG_LEVEL'] === 'debug') console.error(error)
+  const problems = error instanceof ConfigError ? error.problems : [error instanceof Error ? error.message : String(error)]
+  process.stderr.write(problems.map((problem) => `plant-store: ${problem}\n`).join('') + (wrongUse ? `${USAGE}\n` : ''))
   process.exit(wrongUse || error instanceof ConfigError ? 2 : 1)
 })

@@ -104,7 +104,7 @@ function render(level: LogLevel, message: string, fields?: Fields): string {
   }
 }
 
-/** What JSON.stringify cannot do by itself. It comes back here with each member of the answer: causes of causes are reached. */
+/** What JSON.stringify cannot do by itself. It is asked of the answer's members too, so of causes of causes. */
 function replace(_name: string, value: unknown): unknown {
   if (typeof value === 'bigint') return String(value)
   if (!(value instanceof Error)) return value

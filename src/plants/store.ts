@@ -43,4 +43,6 @@ export interface PlantStore {
 export class StoreUnavailable extends Error {}
 
 /** The storage has no room for another plant. */
-export class StoreFull extends Error {}
+export class StoreFull extends Error {
+  override readonly message = 'the store is full'
+}

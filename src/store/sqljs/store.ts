@@ -135,7 +135,8 @@ export class SqljsStore implements PlantStore {
         return
       }
       this.#waiting.push({ row, resolve, reject })
-      this.#writing ??= this.#write()
+      // Begun behind this turn's other creates, which so share a group.
+      this.#writing ??= Promise.resolve().then(() => this.#write())
     })
   }
 

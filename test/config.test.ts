@@ -1,0 +1,131 @@
+import assert from 'node:assert/strict'
+import { writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { test } from 'node:test'
+import { readConfig } from '../dist/config.js'
+import { ConfigError } from '../dist/errors.js'
+import { temporaryDirectory } from './support/service.ts'
+
+const MINIMUM = { PLANTS_ISSUER: 'https://issuer.test', PLANTS_AUDIENCE: 'plants', PLANTS_JWT_SECRET: 'x'.repeat(32) }
+
+function problems(env: Readonly<Record<string, string>>): readonly string[] {
+  try {
+    readConfig(env, 'service')
+  } catch (error) {
+    assert.ok(error instanceof ConfigError)
+    return error.problems
+  }
+  return []
+}
+
+test('the defaults are those of the table', () => {
+  const { keys, ...config } = readConfig(MINIMUM, 'service')
+  assert.equal(keys?.kind, 'secret')
+  assert.deepEqual(config, {
+    listen: { host: '127.0.0.1', port: 8080 },
+    adminListen: { host: '127.0.0.1', port: 8081 },
+    dataDirectory: './data',
+    maxDataBytes: 268_435_456,
+    issuer: 'https://issuer.test',
+    audience: 'plants',
+    ownerClaim: 'sub',
+    audienceClaim: 'aud',
+    scopeClaim: undefined,
+    readScope: undefined,
+    writeScope: undefined,
+    clockToleranceSeconds: 5,
+    maxBodyBytes: 1_048_576,
+    maxConnections: 10_000,
+    rateLimit: undefined,
+    drainDelaySeconds: 0,
+    shutdownTimeoutSeconds: 10,
+    logLevel: 'info',
+  })
+})
+
+test('every problem is named at once', () => {
+  const found = problems({
+    PLANTS_LISTEN: 'nowhere',
+    PLANTS_ADMIN_LISTEN: '127.0.0.1:65536',
+    PLANTS_MAX_DATA_BYTES: '1073741825',
+    PLANTS_CLOCK_TOLERANCE: '-1',
+    PLANTS_READ_SCOPE: 'two scopes',
+    PLANTS_LOG_LEVEL: 'constructor',
+    PLANTS_JWT_SECRET: 'too short',
+    PLANTS_TYPO: 'x',
+    PLANTS_ETCD_ENDPOINTS: 'http://127.0.0.1:2379',
+  })
+  for (const name of [
+    'PLANTS_LISTEN', 'PLANTS_ADMIN_LISTEN', 'PLANTS_MAX_DATA_BYTES', 'PLANTS_CLOCK_TOLERANCE', 'PLANTS_READ_SCOPE', 'PLANTS_LOG_LEVEL',
+    'PLANTS_TYPO', 'PLANTS_ETCD_ENDPOINTS', 'PLANTS_ISSUER', 'PLANTS_AUDIENCE',
+  ]) {
+    assert.ok(found.some((line) => line.startsWith(`${name} `)), `${name} in ${JSON.stringify(found)}`)
+  }
+  assert.ok(found.some((line) => line.includes('32 bytes')), JSON.stringify(found))
+  assert.equal(found.length, 11)
+})
+
+test('an empty value counts as unset', () => {
+  assert.equal(readConfig({ ...MINIMUM, PLANTS_LISTEN: '', PLANTS_ETCD_ENDPOINTS: '', PLANTS_TYPO: '' }, 'service').maxBodyBytes, 1_048_576)
+  assert.deepEqual(problems({ ...MINIMUM, PLANTS_ISSUER: '' }), ['PLANTS_ISSUER is required: the iss that tokens have'])
+})
+
+test('an address is host:port, [IPv6]:port or unix:/path, and the admin listener may be off', () => {
+  const listen = (text: string) => readConfig({ ...MINIMUM, PLANTS_LISTEN: text }, 'service').listen
+  assert.deepEqual(listen('0.0.0.0:0'), { host: '0.0.0.0', port: 0 })
+  assert.deepEqual(listen('localhost:65535'), { host: 'localhost', port: 65_535 })
+  assert.deepEqual(listen('[::1]:80'), { host: '::1', port: 80 })
+  assert.deepEqual(listen('unix:/run/plants.sock'), { path: '/run/plants.sock' })
+  assert.equal(readConfig({ ...MINIMUM, PLANTS_ADMIN_LISTEN: 'off' }, 'service').adminListen, 'off')
+  for (const wrong of ['8080', ':8080', '::1:80', 'host:', 'host:x', 'unix:', 'off', 'host:123456']) {
+    assert.equal(problems({ ...MINIMUM, PLANTS_LISTEN: wrong }).length, 1, wrong)
+  }
+})
+
+test('integers are exact decimal digits within their bounds', () => {
+  const edges: readonly (readonly [name: string, min: number, max: number])[] = [
+    ['PLANTS_MAX_DATA_BYTES', 65_536, 1_073_741_824],
+    ['PLANTS_CLOCK_TOLERANCE', 0, 3600],
+    ['PLANTS_MAX_BODY_BYTES', 1, 16_777_216],
+    ['PLANTS_MAX_CONNECTIONS', 1, 1_000_000],
+    ['PLANTS_RATE_LIMIT', 1, 1_000_000],
+    ['PLANTS_DRAIN_DELAY', 0, 3600],
+    ['PLANTS_SHUTDOWN_TIMEOUT', 0, 3600],
+  ]
+  for (const [name, min, max] of edges) {
+    for (const good of [min, max]) assert.deepEqual(problems({ ...MINIMUM, [name]: String(good) }), [], `${name}=${good}`)
+    for (const bad of [String(min - 1), String(max + 1), '1e3', '1.5', ' 1', '0x10', '1_000']) {
+      assert.equal(problems({ ...MINIMUM, [name]: bad }).length, 1, `${name}=${bad}`)
+    }
+  }
+})
+
+test('keys come from one place only', () => {
+  const found = problems({ ...MINIMUM, PLANTS_JWKS_URL: 'https://issuer.test/keys' })
+  assert.deepEqual(found, ['PLANTS_JWT_SECRET, PLANTS_JWKS_URL are set: keys come from one place only'])
+})
+
+test('a secret file is taken by its bytes, less one final newline', async () => {
+  const file = join(await temporaryDirectory(), 'secret')
+  const secretOf = (bytes: string): string => {
+    writeFileSync(file, bytes)
+    const { PLANTS_JWT_SECRET: _, ...rest } = MINIMUM
+    const { keys } = readConfig({ ...rest, PLANTS_JWT_SECRET_FILE: file }, 'service')
+    assert.ok(keys?.kind === 'secret')
+    return Buffer.from(keys.secret).toString()
+  }
+  const secret = 's'.repeat(32)
+  assert.equal(secretOf(secret), secret)
+  assert.equal(secretOf(`${secret}\n`), secret)
+  assert.equal(secretOf(`${secret}\n\n`), `${secret}\n`)
+  writeFileSync(file, `${'s'.repeat(31)}\n`)
+  assert.match(problems({ PLANTS_ISSUER: 'i', PLANTS_AUDIENCE: 'a', PLANTS_JWT_SECRET_FILE: file }).join(), /32 bytes/)
+  assert.match(problems({ PLANTS_ISSUER: 'i', PLANTS_AUDIENCE: 'a', PLANTS_JWT_SECRET_FILE: `${file}.gone` }).join(), /PLANTS_JWT_SECRET_FILE.*no such file/)
+})
+
+test('without a key of its own the issuer must be a URL to discover one from', () => {
+  assert.match(problems({ PLANTS_ISSUER: 'not a url', PLANTS_AUDIENCE: 'plants' }).join(), /PLANTS_ISSUER/)
+  assert.match(problems({ PLANTS_ISSUER: 'http://issuer.test', PLANTS_AUDIENCE: 'plants' }).join(), /https/)
+  assert.deepEqual(problems({ PLANTS_ISSUER: 'https://issuer.test/', PLANTS_AUDIENCE: 'plants' }), [])
+  assert.deepEqual(problems({ PLANTS_ISSUER: 'http://127.0.0.1:9/', PLANTS_AUDIENCE: 'plants' }), [])
+})

@@ -1,0 +1,194 @@
+import assert from 'node:assert/strict'
+import { execFile } from 'node:child_process'
+import { existsSync, readdirSync, readFileSync, renameSync, statSync, writeFileSync } from 'node:fs'
+import { createServer } from 'node:net'
+import { join } from 'node:path'
+import { test } from 'node:test'
+import { promisify } from 'node:util'
+import initSqlJs from 'sql.js'
+import { VARIABLES } from '../../dist/config.js'
+import { call, post } from '../support/http.ts'
+import { run, startProcess } from '../support/process.ts'
+import { temporaryDirectory } from '../support/service.ts'
+import { token } from '../support/tokens.ts'
+
+test('--help prints every configuration variable, --version the version of the package', async () => {
+  const help = await run(['--help'])
+  assert.equal(help.status, 0)
+  for (const [name, fallback] of VARIABLES) assert.match(help.stdout, new RegExp(`^  ${name} .*${fallback === '' ? '' : 'default'}`, 'm'))
+  // The project's own manifest.
+  const { version } = JSON.parse(readFileSync(new URL('../../package.json', import.meta.url), 'utf8')) as { version: string }
+  assert.deepEqual(await run(['--version']), { status: 0, stdout: `${version}\n`, stderr: '' })
+})
+
+test('a wrong command line ends with status 2 and says how it is used', async () => {
+  for (const args of [['bogus'], ['constructor'], ['serve', 'x'], ['serve', '--nope'], ['export'], ['export', 'a', 'b'], ['check', '--dev'], ['token'], ['token', '--sub', 'a', '--ttl', '0']]) {
+    const { status, stderr } = await run(args)
+    assert.equal(status, 2, args.join(' '))
+    assert.match(stderr, /^plant-store: .+\nusage: plant-store/, args.join(' '))
+  }
+})
+
+test('a wrong configuration ends with status 2, every problem on a line, and touches nothing', async () => {
+  const directory = await temporaryDirectory()
+  const { status, stdout, stderr } = await run(['serve'], { PLANTS_DATA: 'data', PLANTS_LISTEN: 'x', PLANTS_RATE_LIMIT: 'many' }, directory)
+  assert.deepEqual([status, stdout], [2, ''])
+  assert.deepEqual(stderr.match(/^plant-store: PLANTS_\w+/gm), ['PLANTS_ISSUER', 'PLANTS_AUDIENCE', 'PLANTS_LISTEN', 'PLANTS_RATE_LIMIT'].map((name) => `plant-store: ${name}`))
+  assert.deepEqual(readdirSync(directory), [])
+  const dev = await run(['serve', '--dev'], { PLANTS_DATA: 'data', PLANTS_JWKS_URL: 'https://issuer.test' }, directory)
+  assert.equal(dev.status, 2)
+  assert.match(dev.stderr, /PLANTS_JWKS_URL cannot be used with --dev/)
+  assert.deepEqual(readdirSync(directory), [])
+})
+
+test('serve --dev prints curl lines that create and list a plant; after kill -9 the key and the plant are still there', async (t) => {
+  const directory = join(await temporaryDirectory(), 'data')
+  const first = await startProcess(t, directory, {}, ['serve', '--dev'])
+  const lines = await curlLines(first.output)
+  assert.equal(lines.length, 2)
+  const [created, listed] = [await shell(lines[0]), await shell(lines[1])]
+  assert.match(created, /^HTTP\/1.1 200 OK\r\n[^]*\{"name":"Monstera","tag":"indoor"\}$/)
+  assert.match(listed, /^HTTP\/1.1 200 OK\r\n[^]*\[\{"name":"Monstera","tag":"indoor"\}\]$/)
+  assert.equal(statSync(join(directory, 'dev.key')).mode & 0o777, 0o600)
+  await first.kill('SIGKILL')
+
+  const second = await startProcess(t, directory, {}, ['serve', '--dev'])
+  const oldToken = /Bearer ([\w.-]+)/.exec(lines[0] ?? '')?.[1]
+  assert.deepEqual((await call(second.port, { token: oldToken })).json(), [{ name: 'Monstera', tag: 'indoor' }])
+  const made = await run(['token', '--sub', 'bob', '--ttl', '60'], { PLANTS_DATA: directory })
+  assert.equal(made.status, 0)
+  assert.deepEqual((await call(second.port, { token: made.stdout.trim() })).json(), [])
+  assert.equal(await second.kill('SIGTERM'), 0)
+})
+
+test('token says what to do where there is no development key', async () => {
+  const { status, stderr } = await run(['token', '--sub', 'bob'], { PLANTS_DATA: await temporaryDirectory() })
+  assert.equal(status, 1)
+  assert.match(stderr, /no development key.*serve --dev/)
+})
+
+test('a second process on the same data, and a port in use, are refused with status 1 and a message that helps', async (t) => {
+  const directory = join(await temporaryDirectory(), 'data')
+  const holder = await startProcess(t, directory)
+  const env = { PLANTS_ISSUER: 'i', PLANTS_AUDIENCE: 'a', PLANTS_JWT_SECRET: 'x'.repeat(32), PLANTS_LISTEN: '127.0.0.1:0', PLANTS_ADMIN_LISTEN: 'off' }
+  const second = await run(['serve'], { ...env, PLANTS_DATA: directory })
+  assert.equal(second.status, 1)
+  assert.match(second.stderr, new RegExp(`${holder.child.pid}`))
+
+  const taken = createServer().listen(0, '127.0.0.1')
+  t.after(() => taken.close())
+  await new Promise((resolve) => taken.once('listening', resolve))
+  const address = taken.address()
+  assert.ok(address !== null && typeof address === 'object')
+  const third = await run(['serve'], { ...env, PLANTS_DATA: join(await temporaryDirectory(), 'data'), PLANTS_LISTEN: `127.0.0.1:${address.port}` })
+  assert.equal(third.status, 1)
+  assert.match(third.stderr, new RegExp(`cannot listen on 127.0.0.1:${address.port}: another process listens there`))
+})
+
+test('SIGTERM and SIGINT end with status 0 and leave one snapshot that sqlite3 could open', async (t) => {
+  for (const signal of ['SIGTERM', 'SIGINT'] as const) {
+    const directory = join(await temporaryDirectory(), 'data')
+    const server = await startProcess(t, directory)
+    assert.equal((await post(server.port, { id: 1, name: 'Fern' })).status, 200)
+    assert.equal(await server.kill(signal), 0)
+    assert.deepEqual(readdirSync(directory).sort(), ['lock-1', 'plants.sqlite'])
+    const bytes = readFileSync(join(directory, 'plants.sqlite'))
+    assert.equal(bytes.toString('latin1', 0, 15), 'SQLite format 3')
+    assert.equal(statSync(join(directory, 'plants.sqlite')).mode & 0o777, 0o600)
+    assert.equal(statSync(directory).mode & 0o777, 0o700)
+    const again = await startProcess(t, directory)
+    assert.deepEqual((await call(again.port)).json(), [{ name: 'Fern' }])
+    assert.equal(await again.kill(signal), 0)
+  }
+})
+
+test('check says what is there, names damage, and finds no store where there is none', async (t) => {
+  const directory = join(await temporaryDirectory(), 'data')
+  assert.match((await run(['check'], { PLANTS_DATA: directory })).stderr, /there is no store in/)
+  const server = await startProcess(t, directory)
+  for (let id = 1; id <= 3; id++) await post(server.port, { id, name: 'Fern' })
+  const running = await run(['check'], { PLANTS_DATA: directory })
+  assert.deepEqual([running.status, running.stderr], [0, ''])
+  assert.match(running.stdout, /is sound: 3 plants in no snapshot and 1 journal, up to write 3/)
+  await server.kill('SIGKILL')
+  const journal = join(directory, 'journal-00000001.log')
+  const bytes = readFileSync(journal)
+  bytes[100] = (bytes[100] ?? 0) ^ 1
+  writeFileSync(journal, bytes)
+  const damaged = await run(['check'], { PLANTS_DATA: directory })
+  assert.equal(damaged.status, 1)
+  assert.match(damaged.stderr, /journal-00000001\.log is damaged at byte \d+/)
+  const start = await run(['serve'], { PLANTS_DATA: directory, PLANTS_ISSUER: 'i', PLANTS_AUDIENCE: 'a', PLANTS_JWT_SECRET: 'x'.repeat(32), PLANTS_LISTEN: '127.0.0.1:0', PLANTS_ADMIN_LISTEN: 'off' })
+  assert.equal(start.status, 1)
+  assert.match(start.stderr, /journal-00000001\.log is damaged at byte \d+/)
+  assert.deepEqual(readFileSync(journal), bytes)
+})
+
+test('export while the service runs and import elsewhere give the same plants to the same owners', async (t) => {
+  const directory = await temporaryDirectory()
+  const [data, other, file] = [join(directory, 'data'), join(directory, 'other'), join(directory, 'plants.db')]
+  const server = await startProcess(t, data)
+  for (const [id, name] of [['-9223372036854775808', 'low'], ['9223372036854775807', 'high'], ['0', 'nul \\u0000 and \\"quotes\\"']]) {
+    assert.equal((await post(server.port, `{"id":${id},"name":"${name}"}`)).status, 200)
+  }
+  assert.equal((await post(server.port, { id: 1, name: 'of bob', tag: '🌱' }, { token: token('bob') })).status, 200)
+  const exported = await run(['export', file], { PLANTS_DATA: data })
+  assert.deepEqual([exported.status, exported.stdout], [0, `4 plants written to ${file}\n`])
+  assert.match((await run(['export', file], { PLANTS_DATA: data })).stderr, /exists already/)
+  assert.match((await run(['import', file], { PLANTS_DATA: data })).stderr, new RegExp(`${server.child.pid}`), 'a service holds the directory')
+
+  const imported = await run(['import', file], { PLANTS_DATA: other })
+  assert.deepEqual([imported.status, imported.stdout], [0, `4 plants read from ${file}; all of them are in the store\n`])
+  const copy = await startProcess(t, other)
+  assert.deepEqual((await call(copy.port)).json(), [{ name: 'low' }, { name: 'nul \u0000 and "quotes"' }, { name: 'high' }])
+  assert.deepEqual((await call(copy.port, { token: token('bob') })).json(), [{ name: 'of bob', tag: '🌱' }])
+  assert.equal(await copy.kill('SIGTERM'), 0)
+  assert.equal((await run(['import', file], { PLANTS_DATA: other })).status, 0, 'the same plants again are no conflict')
+})
+
+test('import names what it cannot keep and keeps the rest; an edited snapshot is refused at start and comes in by import', async (t) => {
+  const directory = await temporaryDirectory()
+  const [data, file] = [join(directory, 'data'), join(directory, 'edited.sqlite')]
+  const server = await startProcess(t, data)
+  for (const id of [1, 2]) await post(server.port, { id, name: 'Fern' })
+  assert.equal(await server.kill('SIGTERM'), 0)
+  const SQL = await initSqlJs()
+  const database = new SQL.Database(readFileSync(join(data, 'plants.sqlite')))
+  database.run("UPDATE plants SET name = 'Moss' WHERE id = 2; INSERT INTO plants VALUES ('alice', 3, 'Ivy', NULL); INSERT INTO plants VALUES ('alice', 4, x'00', NULL)")
+  writeFileSync(join(data, 'plants.sqlite.edited'), database.export())
+  renameSync(join(data, 'plants.sqlite'), join(directory, 'original.sqlite'))
+  renameSync(join(data, 'plants.sqlite.edited'), join(data, 'plants.sqlite'))
+  const refused = await run(['check'], { PLANTS_DATA: data })
+  assert.equal(refused.status, 1)
+  assert.match(refused.stderr, /plants\.sqlite is damaged at byte \d+: .*plant-store import/)
+  renameSync(join(data, 'plants.sqlite'), file)
+  renameSync(join(directory, 'original.sqlite'), join(data, 'plants.sqlite'))
+
+  const imported = await run(['import', file], { PLANTS_DATA: data })
+  assert.equal(imported.status, 1, imported.stdout + imported.stderr)
+  assert.match(imported.stderr, /not imported: owner "alice", id 2: the store has another plant with this id/)
+  assert.match(imported.stderr, /not imported: owner "alice", id 4: .*must be text/)
+  assert.match(imported.stderr, /2 of 4 plants are in the store/)
+  const again = await startProcess(t, data)
+  assert.deepEqual((await call(again.port)).json(), [{ name: 'Fern' }, { name: 'Fern' }, { name: 'Ivy' }])
+  assert.equal(await again.kill('SIGTERM'), 0)
+
+  writeFileSync(join(directory, 'text'), 'no database')
+  const garbage = await run(['import', join(directory, 'text')], { PLANTS_DATA: join(directory, 'new') })
+  assert.equal(garbage.status, 1)
+  assert.match(garbage.stderr, /cannot be read as a SQLite file/)
+  assert.ok(!existsSync(join(directory, 'new', 'plants.sqlite')))
+})
+
+async function curlLines(output: () => string): Promise<string[]> {
+  for (;;) {
+    const lines = output().match(/^curl .*$/gm) ?? []
+    if (lines.length >= 2) return lines
+    await new Promise((resolve) => setTimeout(resolve, 10))
+  }
+}
+
+async function shell(line: string | undefined): Promise<string> {
+  const { stdout } = await promisify(execFile)('sh', ['-c', line ?? 'false'])
+  return stdout
+}
