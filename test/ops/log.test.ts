@@ -1,0 +1,341 @@
+import assert from 'node:assert/strict'
+import { type ChildProcess, fork, spawnSync } from 'node:child_process'
+import { once } from 'node:events'
+import { closeSync, constants, mkdtempSync, openSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { Socket } from 'node:net'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import type { Readable } from 'node:stream'
+import { after, test } from 'node:test'
+import { setImmediate as turn, setTimeout as delay } from 'node:timers/promises'
+import { createLog, type LogSink, ownerHash } from '../../dist/ops/log.js'
+
+const MAX_UNREAD = 2 ** 20
+
+const root = mkdtempSync(join(tmpdir(), 'plants-log-'))
+const children = new Set<ChildProcess>()
+
+after(() => {
+  for (const child of children) child.kill('SIGKILL')
+  rmSync(root, { recursive: true, force: true })
+})
+
+/** A reader that takes a write when told to. */
+class Sink implements LogSink {
+  readonly writes: string[] = []
+  readonly #dones: ((error?: unknown) => void)[] = []
+
+  write(lines: string, done: (error?: unknown) => void): void {
+    this.writes.push(lines)
+    this.#dones.push(done)
+  }
+
+  take(error?: unknown): void {
+    this.#dones.shift()?.(error)
+  }
+
+  /** Every line written so far. */
+  get lines(): Readonly<Record<string, unknown>>[] {
+    return parse(this.writes.join(''))
+  }
+}
+
+function parse(text: string): Readonly<Record<string, unknown>>[] {
+  assert.ok(text === '' || text.endsWith('\n'))
+  // A line is a JSON object, or this throws or a test's comparison fails.
+  return text.split('\n').slice(0, -1).map((line) => JSON.parse(line) as Readonly<Record<string, unknown>>)
+}
+
+async function logged(fields: Readonly<Record<string, unknown>>): Promise<Readonly<Record<string, unknown>>> {
+  const sink = new Sink()
+  createLog('info', sink).info('m', fields)
+  await turn()
+  const [line, ...more] = sink.lines
+  assert.equal(more.length, 0)
+  return line ?? assert.fail('no line')
+}
+
+test('log: a line has time, level and message, then the fields', async () => {
+  const line = await logged({ status: 200, path: '/plants\n"', gone: undefined })
+  assert.deepEqual(Object.keys(line), ['time', 'level', 'message', 'status', 'path'])
+  assert.equal(new Date(String(line['time'])).toISOString(), line['time'])
+  assert.deepEqual({ ...line, time: 0 }, { time: 0, level: 'info', message: 'm', status: 200, path: '/plants\n"' })
+})
+
+test('log: fields do not replace time, level or message', async () => {
+  const line = await logged({ message: 'x', level: 'x', time: 'x', other: 1 })
+  assert.deepEqual([line['message'], line['level'], line['other']], ['m', 'info', 1])
+  assert.notEqual(line['time'], 'x')
+})
+
+test('log: errors keep name, message, stack and the chain of causes, bigints become strings', async () => {
+  const error = new TypeError('outer', { cause: new RangeError('inner', { cause: 7n }) })
+  const secret = Object.assign(new Error('e'), { token: 't' })
+  const line = await logged({ error, id: 2n ** 63n - 1n, list: [1n, new Error('in a list')], secret })
+  assert.equal(line['id'], '9223372036854775807')
+  assert.deepEqual(line['error'], {
+    name: 'TypeError', message: 'outer', stack: error.stack,
+    cause: { name: 'RangeError', message: 'inner', stack: error.cause instanceof Error ? error.cause.stack : '', cause: '7' },
+  })
+  assert.match(JSON.stringify(line['list']), /^\["1",\{"name":"Error","message":"in a list"/)
+  assert.doesNotMatch(JSON.stringify(line), /token/)
+})
+
+test('log: never throws, and says so where a field cannot be written', async () => {
+  const circle: Record<string, unknown> = {}
+  circle['self'] = circle
+  const chain = new Error('chain')
+  chain.cause = chain
+  const fail = () => {
+    throw new Error('hostile')
+  }
+  const proxy = new Proxy({}, { ownKeys: fail })
+  const hostile = [circle, { chain }, { get x() { return fail() } }, { x: { toJSON: fail } }, { proxy }]
+  for (const fields of hostile) {
+    const line = await logged({ fields })
+    assert.deepEqual([line['message'], line['fields']], ['m', 'could not be written as JSON'])
+  }
+  assert.equal((await logged({ x: '\ud800', f: () => 1, s: Symbol('s'), n: NaN }))['x'], '\ud800')
+})
+
+test('log: a level writes itself and what is graver', async () => {
+  const all = ['error', 'info', 'debug'] as const
+  const levels = [['silent', []], ['error', all.slice(0, 1)], ['info', all.slice(0, 2)], ['debug', all]] as const
+  for (const [level, expected] of levels) {
+    const sink = new Sink()
+    const log = createLog(level, sink)
+    log.error('e')
+    log.info('i')
+    log.debug('d', { get x() { return level === 'debug' ? 1 : assert.fail('a level that is off looks at no field') } })
+    await turn()
+    assert.deepEqual(sink.lines.map((line) => line['level']), expected)
+  }
+})
+
+test('log: the lines of one turn are one write, and order is kept', async () => {
+  const sink = new Sink()
+  const log = createLog('info', sink)
+  for (let n = 0; n < 100; n++) log.info('n', { n })
+  assert.equal(sink.writes.length, 0)
+  await turn()
+  assert.equal(sink.writes.length, 1)
+  log.info('n', { n: 100 })
+  log.info('n', { n: 101 })
+  await turn()
+  assert.equal(sink.writes.length, 1, 'one write at a time')
+  sink.take()
+  assert.deepEqual(sink.lines.map((line) => line['n']), [...Array(102).keys()])
+  assert.equal(sink.writes.length, 2)
+})
+
+test('log: beyond 1 MiB unread lines are dropped, counted, and told of where they are missing', async () => {
+  const sink = new Sink()
+  const log = createLog('info', sink)
+  // Lines of exactly 1,024 bytes.
+  const frame = (await logged({ n: 1_000_000, pad: '' }))
+  const pad = 'x'.repeat(1024 - JSON.stringify(frame).length - 1)
+  const line = (n: number) => log.info('m', { n, pad })
+  line(1_000_000)
+  await turn()
+  assert.equal(sink.writes[0]?.length, 1024)
+  for (let n = 1; n < 1024; n++) line(1_000_000 + n)
+  assert.equal(log.dropped, 0, 'exactly 1 MiB fits')
+  line(2_000_000)
+  assert.equal(log.dropped, 1)
+  log.info('short')
+  assert.equal(log.dropped, 2)
+  sink.take()
+  line(3_000_000)
+  assert.equal(log.dropped, 2, 'there is room again')
+  sink.take()
+  const lines = sink.lines
+  assert.deepEqual(lines.slice(0, 1024).map((each) => each['n']), Array.from({ length: 1024 }, (_, n) => 1_000_000 + n))
+  assert.deepEqual({ ...lines[1024], time: 0 }, { time: 0, level: 'error', message: 'log lines were dropped', dropped: 2 })
+  assert.equal(lines[1025]?.['n'], 3_000_000)
+  assert.equal(lines.length, 1026)
+})
+
+test('log: a line that could never fit is dropped and told of, and the next one is written', async () => {
+  const sink = new Sink()
+  const log = createLog('info', sink)
+  log.info('x'.repeat(MAX_UNREAD))
+  await turn()
+  sink.take()
+  log.info('next')
+  await turn()
+  sink.take()
+  assert.deepEqual(sink.lines.map((line) => line['message']), ['log lines were dropped', 'next'])
+  await log.flush(10_000)
+})
+
+test('log: what a failed write lost is counted and told of with the next line, and nothing is tried meanwhile', async () => {
+  const sink = new Sink()
+  const log = createLog('info', sink)
+  for (const message of ['a', 'b']) log.info(message)
+  await turn()
+  sink.take(new Error('ENOSPC'))
+  assert.equal(log.dropped, 2)
+  await log.flush(10_000)
+  assert.equal(sink.writes.length, 1)
+  log.info('c')
+  await turn()
+  sink.take(new Error('ENOSPC'))
+  assert.equal(log.dropped, 3)
+  log.info('d')
+  await turn()
+  sink.take()
+  assert.equal(sink.writes.length, 3)
+  assert.match(sink.writes[2] ?? '', /^\n\{.*"message":"d"\}\n\{.*"message":"log lines were dropped","dropped":3\}\n$/)
+})
+
+test('log: flush waits for the reader, and no longer than it is told', async () => {
+  const sink = new Sink()
+  const log = createLog('info', sink)
+  await log.flush(10_000)
+  log.info('a')
+  const start = performance.now()
+  await log.flush(50)
+  assert.ok(performance.now() - start >= 45)
+  let flushed = false
+  const flush = log.flush(10_000).then(() => { flushed = true })
+  await turn()
+  assert.equal(flushed, false)
+  sink.take()
+  await flush
+})
+
+test('log: an owner is 12 hex digits of its SHA-256', () => {
+  assert.equal(ownerHash('abc'), 'ba7816bf8f01')
+  assert.equal(ownerHash(''), 'e3b0c44298fc')
+})
+
+const CHILD = join(root, 'child.mjs')
+const SCRIPT = `
+  import { createLog } from ${JSON.stringify(new URL('../../dist/ops/log.js', import.meta.url).href)}
+  const log = createLog('info')
+  let n = 0
+  process.on('message', async ({ lines = 0, exit = false, flush = 0 }) => {
+    for (let i = 0; i < lines; i++) {
+      log.info('line', { n: n++, pad: 'x'.repeat(1000) })
+      if (i % 100 === 99) await new Promise(setImmediate)
+    }
+    await log.flush(flush)
+    if (exit) process.exit(0)
+    process.send({ n, dropped: log.dropped, cpu: process.cpuUsage().user })
+  })
+  process.send('ready')`
+
+interface State { readonly n: number, readonly dropped: number, readonly cpu: number }
+
+interface Writer {
+  readonly child: ChildProcess
+  tell(message: { readonly lines?: number, readonly flush?: number, readonly exit?: boolean }): Promise<State>
+  /** Exit status, and the milliseconds it took. */
+  exit(): Promise<readonly [number | null, number]>
+}
+
+async function writer(stdout: 'pipe' | number): Promise<Writer> {
+  writeFileSync(CHILD, SCRIPT)
+  const child = fork(CHILD, { stdio: ['ignore', stdout, 'inherit', 'ipc'], execArgv: [] })
+  children.add(child)
+  await once(child, 'message')
+  return {
+    child,
+    async tell(message) {
+      child.send(message)
+      // What the script above sends.
+      return (await once(child, 'message'))[0] as State
+    },
+    async exit() {
+      const start = performance.now()
+      child.send({ lines: 1, flush: 1000, exit: true })
+      const [code] = await once(child, 'exit')
+      children.delete(child)
+      return [typeof code === 'number' ? code : null, performance.now() - start]
+    },
+  }
+}
+
+/** A child's stdout both ways: a socket pair, as Node and systemd make them, and a pipe, as shells and containers do. */
+async function channel(kind: 'socket' | 'pipe'): Promise<{ readonly writer: Writer, readonly reader: Readable }> {
+  if (kind === 'socket') {
+    const made = await writer('pipe')
+    return { writer: made, reader: made.child.stdout ?? assert.fail() }
+  }
+  const path = join(root, `fifo-${Math.random()}`)
+  assert.equal(spawnSync('mkfifo', [path]).status, 0)
+  const read = openSync(path, constants.O_RDONLY | constants.O_NONBLOCK)
+  const write = openSync(path, constants.O_WRONLY)
+  const made = await writer(write)
+  closeSync(write)
+  return { writer: made, reader: new Socket({ fd: read, writable: false }) }
+}
+
+for (const kind of ['socket', 'pipe'] as const) {
+  test(`log: a ${kind} that nobody reads neither blocks the process nor keeps it from exiting`, async () => {
+    const { writer, reader } = await channel(kind)
+    const start = performance.now()
+    const state = await writer.tell({ lines: 10_240 })
+    assert.ok(performance.now() - start < 10_000)
+    assert.ok(state.dropped > 10_240 - 3_000 && state.dropped < 10_240, `${state.dropped} dropped`)
+    assert.equal((await writer.tell({})).dropped, state.dropped)
+    const [code, took] = await writer.exit()
+    assert.equal(code, 0)
+    assert.ok(took > 900 && took < 2_000, `exit took ${took} ms`)
+    reader.destroy()
+  })
+
+  test(`log: a ${kind} read again after a stall tells how many lines are missing, and where`, async () => {
+    const { writer, reader } = await channel(kind)
+    const { dropped } = await writer.tell({ lines: 5_000 })
+    assert.ok(dropped > 0)
+    let text = ''
+    reader.setEncoding('utf8').on('data', (chunk) => { text += chunk })
+    await writer.tell({ flush: 5_000 })
+    assert.deepEqual(await writer.tell({ lines: 100, flush: 5_000 }).then(({ n, dropped }) => [n, dropped]), [5_100, dropped])
+    const [code, took] = await writer.exit()
+    assert.equal(code, 0)
+    assert.ok(took < 900, `exit took ${took} ms`)
+    for (let tries = 0; !text.includes('"n":5100,') && tries < 100; tries++) await delay(10)
+    const lines = parse(text)
+    const gap = lines.findIndex((line) => line['message'] === 'log lines were dropped')
+    assert.equal(lines[gap]?.['dropped'], dropped)
+    const kept = 5_000 - dropped
+    assert.deepEqual(lines.slice(0, gap).map((line) => line['n']), [...Array(kept).keys()])
+    assert.deepEqual(lines.slice(gap + 1).map((line) => line['n']), Array.from({ length: 101 }, (_, n) => 5_000 + n))
+  })
+
+  test(`log: a ${kind} whose reader has gone is no crash and no loop`, async () => {
+    const { writer, reader } = await channel(kind)
+    await writer.tell({ lines: 10, flush: 1_000 })
+    reader.destroy()
+    await once(reader, 'close')
+    const before = await writer.tell({ lines: 2_000, flush: 1_000 })
+    assert.equal(before.dropped, 2_000)
+    await delay(300)
+    const later = await writer.tell({ lines: 1, flush: 1_000 })
+    assert.equal(later.dropped, 2_001)
+    assert.ok(later.cpu - before.cpu < 150_000, `${later.cpu - before.cpu} µs of CPU in 300 ms`)
+    const [code, took] = await writer.exit()
+    assert.equal(code, 0)
+    assert.ok(took < 900, `exit took ${took} ms`)
+  })
+}
+
+test('log: a file gets every line', async () => {
+  const path = join(root, 'file')
+  const fd = openSync(path, 'w')
+  const file = await writer(fd)
+  await file.tell({ lines: 3_000, flush: 1_000 })
+  await file.exit()
+  closeSync(fd)
+  assert.deepEqual(parse(readFileSync(path, 'utf8')).map((line) => line['n']), [...Array(3_001).keys()])
+})
+
+test('log: a full disk loses lines and counts them, nothing else', async () => {
+  const fd = openSync('/dev/full', 'w')
+  const full = await writer(fd)
+  assert.equal((await full.tell({ lines: 1_000, flush: 1_000 })).dropped, 1_000)
+  assert.equal((await full.exit())[0], 0)
+  closeSync(fd)
+})

@@ -1,0 +1,326 @@
+import assert from 'node:assert/strict'
+import { type ChildProcess, spawn, spawnSync } from 'node:child_process'
+import { once } from 'node:events'
+import { chmodSync, mkdirSync, mkdtempSync, readdirSync, rmSync, statSync, symlinkSync, writeFileSync } from 'node:fs'
+import { connect, createServer } from 'node:net'
+import { hostname, tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { createInterface } from 'node:readline'
+import { after, test, type TestContext } from 'node:test'
+import { DirectoryLocked, isLocked, lockDirectory } from '../../../dist/store/sqljs/lock.js'
+
+const ROUNDS = Number(process.env['PLANTS_TEST_ROUNDS'] ?? 10)
+const NOBODY = 65534 // a user id
+const children = new Set<ChildProcess>()
+const root = mkdtempSync(join(tmpdir(), 'plants-lock-'))
+
+after(() => {
+  for (const child of children) child.kill('SIGKILL')
+  rmSync(root, { recursive: true, force: true })
+})
+
+let directories = 0
+function directory(): string {
+  const dir = join(root, `d${directories++}`)
+  mkdirSync(dir)
+  return dir
+}
+
+const LOCK = new URL('../../../dist/store/sqljs/lock.js', import.meta.url).href
+const IMPORT = `import { lockDirectory } from ${JSON.stringify(LOCK)}`
+
+/** Says ready, waits for the time to start at, says what came of it, and stays while its stdin is open. */
+const STARTER = `
+  ${IMPORT}
+  process.stdout.write('ready\\n')
+  process.stdin.once('data', async (start) => {
+    while (Date.now() < Number(start)) {}
+    try {
+      await lockDirectory(process.argv[1])
+      process.stdout.write('holds\\n')
+    } catch (error) {
+      process.stdout.write(error.constructor.name + ' ' + error.message + '\\n', () => process.exit())
+    }
+  })
+  process.stdin.on('end', () => process.exit())`
+
+interface Starter {
+  readonly child: ChildProcess
+  begin(time: number): void
+  line(): Promise<string>
+  kill(signal?: NodeJS.Signals): Promise<void>
+}
+
+async function starter(dir: string, prefix: readonly string[] = [], uid?: number): Promise<Starter> {
+  const [command = '', ...args] = [...prefix, process.execPath, '--input-type=module', '-e', STARTER, dir]
+  const child = spawn(command, args, { stdio: ['pipe', 'pipe', 'inherit'], ...(uid === undefined ? {} : { uid }) })
+  children.add(child)
+  const gone = once(child, 'exit')
+  const lines = createInterface({ input: child.stdout })[Symbol.asyncIterator]()
+  const line = async () => String((await lines.next()).value)
+  child.stdin.on('error', () => {})
+  assert.equal(await line(), 'ready')
+  return {
+    child,
+    line,
+    begin: (time) => child.stdin.write(String(time)),
+    async kill(signal = 'SIGKILL') {
+      child.kill(signal)
+      await gone
+      children.delete(child)
+    },
+  }
+}
+
+async function holder(dir: string, prefix?: readonly string[]): Promise<Starter> {
+  const process = await starter(dir, prefix)
+  process.begin(0)
+  assert.equal(await process.line(), 'holds')
+  return process
+}
+
+async function refusal(dir: string): Promise<string> {
+  try {
+    await (await lockDirectory(dir)).release()
+  } catch (error) {
+    if (error instanceof DirectoryLocked) return error.message
+    throw error
+  }
+  return assert.fail('the lock was given twice')
+}
+
+test('lock: a second holder in the same process is refused, until the first releases', async () => {
+  const dir = directory()
+  assert.equal(await isLocked(dir), false)
+  const lock = await lockDirectory(dir)
+  assert.equal(await isLocked(dir), true)
+  const message = await refusal(dir)
+  const holder = `process ${process.pid} on host ${hostname()}`
+  assert.match(message, new RegExp(`^${dir} is in use by ${holder}, started at 20.*Z: stop`))
+  assert.deepEqual(readdirSync(dir), ['lock-1'])
+  await lock.release()
+  assert.deepEqual(readdirSync(dir), ['lock-1'], 'the highest name is never removed')
+  assert.equal(await isLocked(dir), false)
+  await (await lockDirectory(dir)).release()
+  assert.deepEqual(readdirSync(dir), ['lock-2'])
+})
+
+test('lock: the socket is for its owner alone', async () => {
+  const dir = directory()
+  const lock = await lockDirectory(dir)
+  assert.equal(statSync(join(dir, 'lock-1')).mode & 0o777, 0o600)
+  await lock.release()
+})
+
+test('lock: another process that holds it is named, and gone with SIGKILL it holds nothing', async () => {
+  const dir = directory()
+  const other = await holder(dir)
+  assert.match(await refusal(dir), new RegExp(`process ${other.child.pid} on host`))
+  assert.equal(await isLocked(dir), true)
+  await other.kill()
+  assert.equal(await isLocked(dir), false)
+  await (await lockDirectory(dir)).release()
+  assert.deepEqual(readdirSync(dir), ['lock-2'])
+})
+
+test('lock: a holder that is stopped holds it still, and is said not to answer', async () => {
+  const dir = directory()
+  const other = await holder(dir)
+  other.child.kill('SIGSTOP')
+  assert.match(await refusal(dir), /is in use by a process that did not answer: /)
+  await other.kill()
+  await (await lockDirectory(dir)).release()
+})
+
+test('lock: a stopped holder with no room for one more connection holds it still', async () => {
+  const dir = directory()
+  const other = await holder(dir)
+  other.child.kill('SIGSTOP')
+  // The backlog is 511 connections, or the system's limit where that is lower.
+  const sockets = Array.from({ length: 600 }, () => connect({ path: join(dir, 'lock-1') }).on('error', () => {}))
+  await new Promise((resolve) => setTimeout(resolve, 200))
+  assert.ok(sockets.some((socket) => socket.destroyed), 'the backlog is full')
+  assert.match(await refusal(dir), /a process that did not answer/)
+  assert.equal(await isLocked(dir), true)
+  for (const socket of sockets) socket.destroy()
+  await other.kill()
+})
+
+test('lock: a listener that says something else holds it still', async () => {
+  const dir = directory()
+  for (const answer of ['', 'null\n', '7\n', '{"pid":"x"}\n', 'x'.repeat(100_000)]) {
+    const server = createServer((socket) => socket.on('error', () => {}).end(answer)).listen(join(dir, 'lock-1'))
+    await once(server, 'listening')
+    assert.match(await refusal(dir), /a process that did not answer/)
+    await new Promise((resolve) => server.close(resolve))
+  }
+})
+
+test('lock: works where the path of a socket would be too long, at every length around the limit', async () => {
+  const parent = directory()
+  for (const length of [80, 81, 82, 83, 98, 99, 100, 101, 102, 107, 108, 109, 250, 600]) {
+    let dir = parent
+    while (dir.length < length) dir = join(dir, 'x'.repeat(Math.max(1, Math.min(200, length - dir.length - 1))))
+    mkdirSync(dir, { recursive: true })
+    for (const name of readdirSync(dir)) if (/^(lock|starting)-/.test(name)) rmSync(join(dir, name))
+    const lock = await lockDirectory(dir)
+    assert.match(await refusal(dir), new RegExp(`process ${process.pid} `), `${length} bytes`)
+    assert.ok(readdirSync(dir).includes('lock-1'), `${length} bytes`)
+    await lock.release()
+    assert.equal(await isLocked(dir), false)
+  }
+})
+
+test('lock: the highest number counts, not the last name of the alphabet, and numbers have no end', async () => {
+  const dir = directory()
+  writeFileSync(join(dir, 'lock-9'), '')
+  writeFileSync(join(dir, 'lock-10'), '')
+  const others = ['lock-', 'lock-011', 'lock-12.bak', 'lock-x', 'plants.sqlite', 'starting-x']
+  for (const name of others) writeFileSync(join(dir, name), '')
+  await (await lockDirectory(dir)).release()
+  assert.deepEqual(readdirSync(dir).sort(), [...others, 'lock-11'].sort())
+  writeFileSync(join(dir, 'lock-9007199254740993'), '')
+  const lock = await lockDirectory(dir)
+  assert.ok(readdirSync(dir).includes('lock-9007199254740994'))
+  await refusal(dir)
+  await lock.release()
+})
+
+test('lock: a connection that fails in another way than being refused is no free lock', async (t) => {
+  const dir = directory()
+  symlinkSync('lock-1', join(dir, 'lock-1'))
+  await assert.rejects(lockDirectory(dir), { code: 'ELOOP' })
+  await assert.rejects(isLocked(dir), { code: 'ELOOP' })
+  assert.deepEqual(readdirSync(dir), ['lock-1'])
+  await assert.rejects(lockDirectory(join(dir, 'none')), { code: 'ENOENT' })
+  writeFileSync(join(dir, 'file'), '')
+  await assert.rejects(lockDirectory(join(dir, 'file')), { code: 'ENOTDIR' })
+  const runs = process.getuid?.() === 0 && spawnSync(process.execPath, ['-v'], { uid: NOBODY }).status === 0
+  const skip = runs ? false : 'SKIPPED: cannot start this Node as another user'
+  if (!runs) console.log(skip)
+  await t.test('the socket of another user', { skip }, async () => {
+    const shared = directory()
+    chmodSync(root, 0o755)
+    chmodSync(shared, 0o777)
+    const lock = await lockDirectory(shared)
+    const other = await starter(shared, [], NOBODY)
+    other.begin(0)
+    assert.match(await other.line(), /^Error connect EACCES/)
+    await lock.release()
+    assert.deepEqual(readdirSync(shared), ['lock-1'])
+  })
+})
+
+test('lock: a starter whose random name is removed before it links starts over', async () => {
+  const dir = directory()
+  let removed = 0
+  let done = false
+  const remove = () => {
+    for (const name of readdirSync(dir)) {
+      if (!name.startsWith('starting-') || removed === 3) continue
+      rmSync(join(dir, name), { force: true })
+      removed++
+    }
+    if (!done) setImmediate(remove)
+  }
+  remove()
+  const lock = await lockDirectory(dir)
+  done = true
+  assert.ok(removed > 0)
+  assert.deepEqual(readdirSync(dir), ['lock-1'])
+  await lock.release()
+})
+
+test('lock: the random names of starters that died are removed by the next holder', async () => {
+  const dir = directory()
+  writeFileSync(join(dir, 'starting-0123456789abcdef'), '')
+  const lock = await lockDirectory(dir)
+  assert.deepEqual(readdirSync(dir), ['lock-1'])
+  await lock.release()
+})
+
+test('lock: of thirty starters in one process one wins', async () => {
+  const dir = directory()
+  for (let round = 0; round < ROUNDS; round++) {
+    const results = await Promise.allSettled(Array.from({ length: 30 }, () => lockDirectory(dir)))
+    const won = results.flatMap((result) => (result.status === 'fulfilled' ? [result.value] : []))
+    for (const result of results) assert.ok(result.status === 'fulfilled' || result.reason instanceof DirectoryLocked)
+    assert.equal(won.length, 1)
+    assert.equal(await isLocked(dir), true)
+    await won[0]?.release()
+  }
+})
+
+test('lock: a held lock keeps no process alive, and neither does a connection to it', async () => {
+  const dir = directory()
+  const script = `${IMPORT}; await lockDirectory(process.argv[1]); console.log(1); setTimeout(() => {}, 300)`
+  const child = spawn(process.execPath, ['--input-type=module', '-e', script, dir], { stdio: ['ignore', 'pipe', 'inherit'] })
+  children.add(child)
+  await once(child.stdout, 'data')
+  const socket = connect({ path: join(dir, 'lock-1'), allowHalfOpen: true }).on('error', () => {})
+  const [code] = await once(child, 'exit')
+  assert.equal(code, 0)
+  socket.destroy()
+})
+
+async function race(t: TestContext, prefixes: readonly (readonly string[])[]): Promise<void> {
+  const dir = directory()
+  let last = await holder(dir)
+  let won = 0
+  for (let round = 0; round < ROUNDS; round++) {
+    const starters = await Promise.all(prefixes.map((prefix) => starter(dir, prefix)))
+    await last.kill()
+    const start = Date.now() + 30
+    for (const each of starters) each.begin(start)
+    const said = await Promise.all(starters.map((each) => each.line()))
+    const winners = starters.filter((_, index) => said[index] === 'holds')
+    assert.equal(winners.length, 1, `round ${round}: ${said.join('; ')}`)
+    assert.ok(said.every((line) => line === 'holds' || line.startsWith('DirectoryLocked ')), said.join('; '))
+    assert.equal(readdirSync(dir).filter((name) => name.startsWith('starting-')).length, 0)
+    for (const [index, each] of starters.entries()) if (said[index] !== 'holds') await each.kill()
+    won++
+    last = winners[0] ?? assert.fail()
+  }
+  await last.kill()
+  t.diagnostic(`exactly one winner in ${won} of ${ROUNDS} rounds of ${prefixes.length} starters`)
+}
+
+test('lock: of two processes at the same instant over a killed holder, one wins', (t) => race(t, [[], []]))
+
+test('lock: of four processes at the same instant over a killed holder, one wins', (t) => race(t, [[], [], [], []]))
+
+const UNSHARE = ['unshare', '-pfn', '--kill-child']
+const unshared = spawnSync('unshare', [...UNSHARE.slice(1), 'true'])
+const skip = unshared.status === 0 ? false : `SKIPPED: unshare does not work: ${String(unshared.stderr ?? unshared.error)}`
+if (skip !== false) console.log(skip)
+
+/** unshare is gone first, and the kernel kills its child after it. */
+async function untilFree(dir: string): Promise<void> {
+  for (let tries = 0; (await isLocked(dir)) && tries < 100; tries++) await new Promise((resolve) => setTimeout(resolve, 20))
+}
+
+test('lock: holds across PID and network namespaces', { skip }, async () => {
+  const dir = directory()
+  const inside = await holder(dir, UNSHARE)
+  assert.match(await refusal(dir), /is in use by process 1 on host/)
+  await inside.kill()
+  await untilFree(dir)
+  const lock = await lockDirectory(dir)
+  const other = await starter(dir, UNSHARE)
+  other.begin(0)
+  assert.match(await other.line(), new RegExp(`^DirectoryLocked .*process ${process.pid} on`))
+  await lock.release()
+})
+
+test('lock: of four processes in and out of namespaces, one wins', { skip }, async () => {
+  const dir = directory()
+  for (let round = 0; round < ROUNDS; round++) {
+    const starters = await Promise.all([[], UNSHARE, [], UNSHARE].map((prefix) => starter(dir, prefix)))
+    const start = Date.now() + 30
+    for (const each of starters) each.begin(start)
+    const said = await Promise.all(starters.map((each) => each.line()))
+    assert.equal(said.filter((line) => line === 'holds').length, 1, said.join('; '))
+    for (const each of starters) await each.kill()
+    await untilFree(dir)
+  }
+})
