@@ -13,7 +13,6 @@ export interface JournalPlan {
 
 export type StoreLog = (level: 'info' | 'error', message: string, fields?: Readonly<Record<string, unknown>>) => void
 
-const FIRST_RETRY_MS = 100
 const LAST_RETRY_MS = 5000
 
 /**
@@ -27,16 +26,18 @@ export class JournalKeeper {
   #journal: Journal | undefined
   #plan: JournalPlan
   #trouble: string | undefined
-  #retryMs = FIRST_RETRY_MS
+  readonly #firstRetryMs: number
+  #retryMs: number
   #timer: NodeJS.Timeout | undefined
   #busy: Promise<unknown> = Promise.resolve()
   #closed = false
 
-  constructor(files: Files, directory: string, log: StoreLog, plan: JournalPlan) {
+  constructor(files: Files, directory: string, log: StoreLog, plan: JournalPlan, firstRetryMs: number) {
     this.#files = files
     this.#directory = directory
     this.#log = log
     this.#plan = plan
+    this.#firstRetryMs = this.#retryMs = firstRetryMs
   }
 
   get trouble(): string | undefined {
@@ -173,7 +174,7 @@ export class JournalKeeper {
   #recovered(): void {
     clearTimeout(this.#timer)
     this.#trouble = undefined
-    this.#retryMs = FIRST_RETRY_MS
+    this.#retryMs = this.#firstRetryMs
     this.#log('info', 'plants can be written again')
   }
 }

@@ -19,7 +19,12 @@ export interface SqljsStoreOptions {
   /** Called when memory and journal may differ: the process must end, and start from the journal. */
   readonly onFatal: (error: unknown) => void
   readonly files?: Files
+  readonly lock?: (directory: string) => Promise<DirectoryLock>
   readonly compact?: Compact
+  /** Length of the journals in bytes above which they are compacted, where the snapshot is no longer than that. */
+  readonly compactBytes?: number
+  /** How long after a failed write or compaction another way is tried at first. */
+  readonly retryMs?: { readonly write: number; readonly compaction: number }
 }
 
 interface Waiting {
@@ -36,7 +41,7 @@ interface Group {
 
 /** Journals are compacted when they outgrow the snapshot, so that a write costs O(1) amortized and a start O(size). */
 const COMPACT_BYTES = 4 * 1024 * 1024
-const FIRST_COMPACT_RETRY_MS = 1000
+const RETRY_MS = { write: 100, compaction: 1000 } as const
 const LAST_COMPACT_RETRY_MS = 60_000
 /** A group takes no more plants once their text is so long. */
 const GROUP_CHARS = 4 * 1024 * 1024
@@ -63,6 +68,8 @@ export class SqljsStore implements PlantStore {
   readonly #keeper: JournalKeeper
   readonly #listings = new Listings()
   readonly #maxPages: number
+  readonly #compactBytes: number
+  readonly #firstCompactRetryMs: number
 
   #waiting: Waiting[] = []
   #writing: Promise<void> | undefined
@@ -72,7 +79,7 @@ export class SqljsStore implements PlantStore {
   #snapshotBytes: number
   #compacting: Promise<void> | undefined
   #compactTimer: NodeJS.Timeout | undefined
-  #compactRetryMs = FIRST_COMPACT_RETRY_MS
+  #compactRetryMs: number
   /** The length of the journals that are closed and wait for a compaction. */
   #closedBytes: number
   /** The database's size when it was last asked for, and the most that was added since. */
@@ -90,6 +97,8 @@ export class SqljsStore implements PlantStore {
     this.#database = database
     this.#keeper = keeper
     this.#maxPages = Math.floor(options.maxDataBytes / PAGE_BYTES)
+    this.#compactBytes = options.compactBytes ?? COMPACT_BYTES
+    this.#firstCompactRetryMs = this.#compactRetryMs = (options.retryMs ?? RETRY_MS).compaction
     this.#pages = database.pageCount()
     this.#sequence = replayed.sequence
     this.#completeAt = found.snapshot === undefined ? 0 : found.snapshot.complete ? found.snapshot.sequence : -1
@@ -102,9 +111,9 @@ export class SqljsStore implements PlantStore {
    * @throws DirectoryLocked when another process holds it, StoreCorrupt when it is damaged; nothing is changed then.
    */
   static async open(options: SqljsStoreOptions): Promise<SqljsStore> {
-    const { directory, log, files = nodeFiles } = options
+    const { directory, log, files = nodeFiles, lock: takeLock = lockDirectory, retryMs = RETRY_MS } = options
     await makeDirectories(files, resolvePath(directory))
-    const lock = await lockDirectory(directory)
+    const lock = await takeLock(directory)
     try {
       const found = await survey(files, directory)
       const database = await PlantDatabase.serving(found.snapshot?.database)
@@ -117,7 +126,7 @@ export class SqljsStore implements PlantStore {
         log('error', 'the last line of the journal is torn: it was never acknowledged, and is cut off', { file, byte: last.goodBytes, bytes: last.tornBytes })
       }
       await removeLeftovers(files, found, log)
-      const keeper = new JournalKeeper(files, directory, log, planJournal(found, replayed))
+      const keeper = new JournalKeeper(files, directory, log, planJournal(found, replayed), retryMs.write)
       await keeper.renew()
       return new SqljsStore(options, lock, database, found, replayed, keeper)
     } catch (error) {
@@ -257,7 +266,7 @@ export class SqljsStore implements PlantStore {
 
   /** Where the journals have outgrown the snapshot: turns to a new one, and has those before it compacted. */
   #compactWhenDue(): void {
-    const dueBytes = Math.max(COMPACT_BYTES, this.#snapshotBytes)
+    const dueBytes = Math.max(this.#compactBytes, this.#snapshotBytes)
     if (this.#closed || this.#compacting || this.#compactTimer || this.#closedBytes + this.#keeper.bytes <= dueBytes) return
     // What was closed for a compaction that failed is compacted first, unless the journal has grown as much again.
     const turn = this.#closedBytes === 0 || this.#keeper.bytes > dueBytes
@@ -276,7 +285,7 @@ export class SqljsStore implements PlantStore {
     this.#snapshotBytes = bytes
     this.#completeAt = -1
     this.#closedBytes = 0
-    this.#compactRetryMs = FIRST_COMPACT_RETRY_MS
+    this.#compactRetryMs = this.#firstCompactRetryMs
     this.#options.log('info', 'compacted', { snapshotBytes: bytes, ms: Math.round(performance.now() - startedAt) })
     await this.#removeJournals(upToJournal)
   }
