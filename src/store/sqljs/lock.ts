@@ -1,6 +1,6 @@
 import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
-import { chmod, constants, link, open, readdir, rm } from 'node:fs/promises'
+import { chmod, constants, link, open, readdir, rename, rm, writeFile } from 'node:fs/promises'
 import { connect, createServer, type Server } from 'node:net'
 import { hostname } from 'node:os'
 import { join } from 'node:path'
@@ -13,7 +13,7 @@ const MAX_ANSWER = 1024 // characters
 const MAX_ATTEMPTS = 100 // each lost one means that another starter got further
 
 export interface DirectoryLock {
-  /** Lets the next process in. The lock's name stays: the highest is never removed. */
+  /** Lets the next process in. The lock's name stays, as a plain file: the highest is never removed. */
   release(): Promise<void>
 }
 
@@ -40,7 +40,7 @@ export async function lockDirectory(dir: string): Promise<DirectoryLock> {
       const holder = await ask(locate(`lock-${last}`))
       if (holder !== undefined) throw new DirectoryLocked(dir, holder)
       const server = await tryToHold(dir, locate, last + 1n)
-      if (server !== undefined) return { release: () => close(server) }
+      if (server !== undefined) return { release: () => release(dir, last + 1n, server) }
     }
     throw new Error(`${dir} could not be locked: other processes kept starting on it at the same time`)
   })
@@ -63,7 +63,7 @@ async function tryToHold(dir: string, locate: Locate, number: bigint): Promise<S
     socket.unref().on('error', () => socket.destroy())
     socket.end(introduction(), () => socket.destroy())
   }).unref()
-  const name = `starting-${randomBytes(8).toString('hex')}`
+  const name = randomName()
   let held = false
   try {
     // Exclusive: a cluster's worker would otherwise let its primary listen.
@@ -85,6 +85,25 @@ async function tryToHold(dir: string, locate: Locate, number: bigint): Promise<S
   } finally {
     if (!held) await close(server)
   }
+}
+
+/**
+ * Puts an empty file in the socket's place before it falls silent: the name stays, to which nobody answers any more, and
+ * the directory holds nothing but plain files, which every tool can copy. Where that fails, the silent socket serves as well.
+ */
+async function release(dir: string, number: bigint, server: Server): Promise<void> {
+  const name = randomName()
+  try {
+    await writeFile(join(dir, name), '', { flag: 'wx', mode: 0o600 })
+    await rename(join(dir, name), join(dir, `lock-${number}`))
+  } catch {
+    await rm(join(dir, name), { force: true }).catch(() => {})
+  }
+  await close(server)
+}
+
+function randomName(): string {
+  return `starting-${randomBytes(8).toString('hex')}`
 }
 
 /** Removes lower locks, and random names: those of dead starters, our own, and those of live ones, which start over. */
@@ -116,7 +135,8 @@ function ask(path: string): Promise<string | undefined> {
     })
     socket.on('error', (error) => {
       const code = errorCodeOf(error)
-      if (code === 'ECONNREFUSED' || code === 'ENOENT') resolve(undefined)
+      // Linux refuses a connection to a plain file; elsewhere it may be said to be no socket.
+      if (code === 'ECONNREFUSED' || code === 'ENOENT' || code === 'ENOTSOCK') resolve(undefined)
       // EAGAIN: so many wait for its answer already that no more can. ECONNRESET: it was there a moment ago.
       else if (code !== 'EAGAIN' && code !== 'ECONNRESET') reject(error)
     })

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { type ChildProcess, spawn, spawnSync } from 'node:child_process'
 import { once } from 'node:events'
-import { chmodSync, mkdirSync, mkdtempSync, readdirSync, rmSync, statSync, symlinkSync, writeFileSync } from 'node:fs'
+import { chmodSync, cpSync, mkdirSync, mkdtempSync, readdirSync, rmSync, statSync, symlinkSync, writeFileSync } from 'node:fs'
 import { connect, createServer } from 'node:net'
 import { hostname, tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -88,6 +88,18 @@ async function refusal(dir: string): Promise<string> {
   }
   return assert.fail('the lock was given twice')
 }
+
+test('lock: a directory that was released holds plain files alone, and a copy of it can be held', async () => {
+  const dir = directory()
+  const lock = await lockDirectory(dir)
+  assert.ok(statSync(join(dir, 'lock-1')).isSocket())
+  await lock.release()
+  assert.ok(statSync(join(dir, 'lock-1')).isFile())
+  const copy = `${dir}-copy`
+  cpSync(dir, copy, { recursive: true })
+  await (await lockDirectory(copy)).release()
+  await (await lockDirectory(dir)).release()
+})
 
 test('lock: a second holder in the same process is refused, until the first releases', async () => {
   const dir = directory()
