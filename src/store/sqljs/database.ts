@@ -26,6 +26,10 @@ const TABLES = (schema: string): string => `
   CREATE TABLE ${schema}.plants (owner TEXT NOT NULL, id INTEGER NOT NULL, name TEXT NOT NULL, tag TEXT, PRIMARY KEY (owner, id)) WITHOUT ROWID;
   CREATE TABLE ${schema}.meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;`
 
+/** A column of text. sql.js takes a leading U+FEFF for a byte order mark and drops it: of two it drops one. */
+const text = (column: string): string => `iif(unicode(${column}) = 0xfeff, char(0xfeff) || ${column}, ${column})`
+const NAME_TAG = `${text('name')}, ${text('tag')}`
+
 let library: Promise<SqlJs> | undefined
 
 /** Compiles SQLite once a process; called early, it does so while other things start. */
@@ -45,9 +49,9 @@ export class PlantDatabase {
   private constructor(db: Database, schema: 'main' | 'mem') {
     this.#db = db
     this.#insert = db.prepare(`INSERT INTO ${schema}.plants VALUES (?, CAST(? AS INTEGER), ?, ?)`)
-    this.#find = db.prepare(`SELECT name, tag FROM ${schema}.plants WHERE owner = ? AND id = CAST(? AS INTEGER)`)
+    this.#find = db.prepare(`SELECT ${NAME_TAG} FROM ${schema}.plants WHERE owner = ? AND id = CAST(? AS INTEGER)`)
     const range = `FROM ${schema}.plants WHERE owner = ? AND id BETWEEN CAST(? AS INTEGER) AND CAST(? AS INTEGER) ORDER BY id`
-    this.#page = db.prepare(`SELECT name, tag, id ${range} LIMIT ?`)
+    this.#page = db.prepare(`SELECT ${NAME_TAG}, id ${range} LIMIT ?`)
     this.#skip = db.prepare(`SELECT id ${range} LIMIT 1 OFFSET ?`)
     this.#pages = db.prepare(`PRAGMA ${schema}.page_count`)
   }
@@ -172,7 +176,7 @@ export async function readMeta(bytes: Uint8Array): Promise<Meta & { readonly for
  * @throws Error when the file is no SQLite database with such a table.
  */
 export async function readPlants(bytes: Uint8Array, each: (values: readonly unknown[]) => Promise<void>): Promise<void> {
-  await query(bytes, 'SELECT owner, id, name, tag FROM plants ORDER BY owner, id', async (statement) => {
+  await query(bytes, `SELECT ${text('owner')}, id, ${NAME_TAG} FROM plants ORDER BY owner, id`, async (statement) => {
     while (statement.step()) await each(statement.get(null, { useBigInt: true }))
   })
 }
