@@ -1,0 +1,61 @@
+import type { TestContext } from 'node:test'
+import { compact } from '../../../dist/store/sqljs/compactor.js'
+import { type Files, nodeFiles } from '../../../dist/store/sqljs/files.js'
+import { SqljsStore } from '../../../dist/store/sqljs/store.js'
+import { checkStore } from '../../../dist/store/sqljs/tools.js'
+import { storeContract, type StoreUnderTest } from '../../contract/store.contract.ts'
+import { temporaryDirectory } from '../../support/service.ts'
+
+async function openStore(t: TestContext, compactBytes?: number): Promise<StoreUnderTest> {
+  const directory = await temporaryDirectory()
+  let held: Promise<void> | undefined
+  const files: Files = {
+    ...nodeFiles,
+    async open(path, mode) {
+      const file = await nodeFiles.open(path, mode)
+      return {
+        async write(bytes) {
+          await held
+          return file.write(bytes)
+        },
+        sync: () => file.sync(),
+        truncate: (lengthBytes) => file.truncate(lengthBytes),
+        close: () => file.close(),
+      }
+    },
+  }
+  const open = (): Promise<SqljsStore> =>
+    SqljsStore.open({
+      directory,
+      maxDataBytes: 2 ** 28,
+      files,
+      // Here and not in a worker thread, which takes a tenth of a second to start.
+      compact: (job) => compact(nodeFiles, job),
+      log: (level, message) => t.diagnostic(`${level}: ${message}`),
+      onFatal(error) {
+        throw error
+      },
+      ...(compactBytes === undefined ? {} : { compactBytes }),
+    })
+  let current = await open()
+  t.after(async () => {
+    await current.close()
+    await checkStore(directory)
+  })
+  return {
+    store: current,
+    async reopen() {
+      await current.close()
+      current = await open()
+      return current
+    },
+    hold() {
+      let release = (): void => {}
+      held = new Promise((resolve) => (release = resolve))
+      return () => release()
+    },
+  }
+}
+
+storeContract('sql.js', (t) => openStore(t))
+storeContract('sql.js, compacting whenever it can', (t) => openStore(t, 1))
