@@ -13,7 +13,21 @@ export interface LogSink {
   write(lines: string, done: (error?: unknown) => void): unknown
 }
 
+/** What the line of a request says. */
+export interface RequestLine {
+  readonly method: string
+  /** The path pattern that matched, if any. */
+  readonly route: string | undefined
+  readonly status: number
+  readonly ms: number
+  readonly requestId: string
+  /** As `ownerHash` gives it. */
+  readonly owner: string | undefined
+}
+
 export interface Log {
+  /** At level info. The one line that is written so often that it has a way of its own. */
+  request(line: RequestLine): void
   error(message: string, fields?: Fields): void
   info(message: string, fields?: Fields): void
   debug(message: string, fields?: Fields): void
@@ -78,6 +92,7 @@ export function createLog(level: LogLevel, out: LogSink = standardOutput()): Log
     error: at('error'),
     info: at('info'),
     debug: at('debug'),
+    request: LEVELS.info > LEVELS[level] ? () => {} : (line) => append(renderRequest(line)),
     get dropped() {
       return dropped
     },
@@ -102,6 +117,17 @@ function render(level: LogLevel, message: string, fields?: Fields): string {
     // A circle, or a getter or toJSON that throws.
     return `${JSON.stringify({ ...head, fields: 'could not be written as JSON' })}\n`
   }
+}
+
+let now = { ms: 0, iso: '' }
+
+/** The same as `render` gives, in a tenth of the time. A method is a token, and a route one of ours: neither needs escaping. */
+function renderRequest({ method, route, status, ms, requestId, owner }: RequestLine): string {
+  const time = Date.now()
+  if (time !== now.ms) now = { ms: time, iso: new Date(time).toISOString() }
+  const matched = route === undefined ? '' : `"route":"${route}",`
+  const of = owner === undefined ? '' : `,"owner":"${owner}"`
+  return `{"time":"${now.iso}","level":"info","message":"request","method":"${method}",${matched}"status":${status},"ms":${ms},"requestId":${JSON.stringify(requestId)}${of}}\n`
 }
 
 /** What JSON.stringify cannot do by itself. It is asked of the answer's members too, so of causes of causes. */

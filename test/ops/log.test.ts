@@ -339,3 +339,20 @@ test('log: a full disk loses lines and counts them, nothing else', async () => {
   assert.equal((await full.exit())[0], 0)
   closeSync(fd)
 })
+
+test('log: the line of a request is JSON whatever the caller chose as its id, and is only written at level info', async () => {
+  const written: string[] = []
+  const sink = { write: (lines: string, done: () => void) => (written.push(lines), done()) }
+  const line = { method: 'GET', route: '/plants', status: 200, ms: 0.25, requestId: '"\\</script>', owner: 'abc' }
+  const [loud, quiet] = [createLog('info', sink), createLog('error', sink)]
+  loud.request(line)
+  loud.request({ ...line, route: undefined, owner: undefined })
+  quiet.request(line)
+  await Promise.all([loud.flush(1000), quiet.flush(1000)])
+  const lines = written.join('').trimEnd().split('\n').map((text) => JSON.parse(text) as Record<string, unknown>)
+  assert.equal(lines.length, 2)
+  const { time, ...first } = lines[0] ?? {}
+  assert.ok(Math.abs(Date.parse(String(time)) - Date.now()) < 60_000)
+  assert.deepEqual(first, { level: 'info', message: 'request', ...line })
+  assert.deepEqual(Object.keys(lines[1] ?? {}), ['time', 'level', 'message', 'method', 'status', 'ms', 'requestId'])
+})
