@@ -85,7 +85,7 @@ export class RemoteKeys implements KeySource {
   /** One at a time: who comes while it runs waits for it. None while the last one is younger than this. Never rejects. */
   #attempt(cooldown: number): Promise<void> {
     if (this.#running !== undefined) return this.#running
-    if (this.#fetcher.closed || performance.now() < this.#attemptedAt + cooldown) return Promise.resolve()
+    if (performance.now() < this.#attemptedAt + cooldown) return Promise.resolve()
     this.#running = this.#fetchSet().finally(() => (this.#running = undefined))
     return this.#running
   }

@@ -1,0 +1,41 @@
+import assert from 'node:assert/strict'
+import { statSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { test } from 'node:test'
+import { readDevKey, readOrCreateDevKey, signDevToken } from '../../dist/auth/dev.js'
+import { Verifier } from '../../dist/auth/verifier.js'
+import { ConfigError } from '../../dist/errors.js'
+import { RULES, secretKeys, temporaryDirectory } from './tokens.ts'
+
+test('the development key is made once, readable by its owner alone, in a directory that is too', () => {
+  const directory = join(temporaryDirectory(), 'a', 'b')
+  const path = join(directory, 'dev.key')
+  assert.equal(readDevKey(path), undefined)
+  const key = readOrCreateDevKey(path)
+  assert.equal(key.length, 32)
+  assert.equal(statSync(path).mode & 0o777, 0o600)
+  assert.equal(statSync(directory).mode & 0o777, 0o700)
+  assert.deepEqual(readOrCreateDevKey(path), key)
+  assert.deepEqual(readDevKey(path), key)
+  assert.notDeepEqual(readOrCreateDevKey(join(directory, 'other.key')), key)
+})
+
+test('a file that holds no development key is refused by name and left alone', () => {
+  const path = join(temporaryDirectory(), 'dev.key')
+  for (const text of ['', '\n', 'short\n', 'A'.repeat(43), `${'A'.repeat(42)}B\n`, `${'A'.repeat(44)}\n`]) {
+    writeFileSync(path, text)
+    assert.throws(() => readOrCreateDevKey(path), (error) => error instanceof ConfigError && error.message.includes(path))
+    assert.equal(statSync(path).size, text.length)
+  }
+})
+
+test('a development token is accepted under its key, with its scope and until its end', async () => {
+  const key = readOrCreateDevKey(join(temporaryDirectory(), 'dev.key'))
+  const claims = { issuer: RULES.issuer, audience: RULES.audience, sub: 'alice', ttlSeconds: 60 }
+  const by = new Verifier(secretKeys(key), RULES)
+  assert.deepEqual(await by.verify(await signDevToken(key, claims)), { owner: 'alice', scopes: new Set() })
+  const scoped = await signDevToken(key, { ...claims, scope: 'read write' })
+  assert.deepEqual(await by.verify(scoped), { owner: 'alice', scopes: new Set(['read', 'write']) })
+  const later = new Verifier(secretKeys(key), RULES, () => Date.now() + 66_000)
+  await assert.rejects(async () => later.verify(scoped), { condition: 'tokenExpired' })
+})

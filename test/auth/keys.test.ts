@@ -1,0 +1,200 @@
+import assert from 'node:assert/strict'
+import { generateKeyPairSync } from 'node:crypto'
+import { mkdirSync, renameSync, rmSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { test } from 'node:test'
+import { createKeySource, type KeyConfig, type KeyLog } from '../../dist/auth/keys.js'
+import { readKeySet } from '../../dist/auth/keyset.js'
+import { TIMING } from '../../dist/auth/source.js'
+import { ConfigError } from '../../dist/errors.js'
+import {
+  claims, ed25519, eventually, fileKeys, ISSUER, jwk, keyFile, type Members, p256, p384, pause, refusedAs, rsa, rsa2, silent,
+  temporaryDirectory, token, verifier,
+} from './tokens.ts'
+
+const FAST = { ...TIMING, poll: 10 }
+const weak = generateKeyPairSync('rsa', { modulusLength: 1024 })
+
+function configRefused(config: KeyConfig, issuer: string, ...words: readonly string[]): void {
+  assert.throws(() => createKeySource(config, issuer, silent), (error) => {
+    assert(error instanceof ConfigError)
+    for (const word of words) assert(error.message.includes(word), `${error.message} lacks ${word}`)
+    return true
+  }, JSON.stringify(config))
+}
+
+function fileRefused(keys: readonly Members[], ...words: readonly string[]): void {
+  const path = keyFile(...keys)
+  configRefused({ kind: 'file', path }, ISSUER, path, ...words)
+}
+
+test('a secret of 32 bytes is taken, one of 31 refused', () => {
+  assert.deepEqual(createKeySource({ kind: 'secret', secret: Buffer.alloc(32) }, ISSUER, silent).algorithms, ['HS256'])
+  configRefused({ kind: 'secret', secret: Buffer.alloc(31) }, ISSUER, '32 bytes')
+})
+
+test('keys come over https, or http on loopback, and no other way', () => {
+  const urls = [
+    'http://issuer.example/jwks', 'http://127.0.0.1.example/', 'http://localhost.example/', 'http://128.0.0.1/',
+    'http://[::2]/', 'http://0.0.0.0/', 'ftp://127.0.0.1/', 'file:///etc/jwks', 'data:,{}', '//127.0.0.1/', 'jwks', '',
+    'https://user:word@issuer.example/', 'https://user@issuer.example/', 'https://:word@issuer.example/',
+    'http://127.0.0.1@evil.example/',
+  ]
+  for (const url of urls) {
+    configRefused({ kind: 'url', url }, ISSUER, 'PLANTS_JWKS_URL')
+    configRefused({ kind: 'discovery' }, url, 'PLANTS_ISSUER')
+  }
+  const good = ['https://issuer.example/', 'http://127.9.8.7:1/', 'http://[::1]/', 'http://localhost:8080/', 'http://127.1/']
+  for (const url of good) {
+    createKeySource({ kind: 'url', url }, 'no url at all', silent).close()
+    createKeySource({ kind: 'discovery' }, url, silent).close()
+  }
+})
+
+test('a password in a URL is not shown', () => {
+  const show = (): unknown => createKeySource({ kind: 'url', url: 'https://user:word@issuer.example/' }, ISSUER, silent)
+  assert.throws(show, (error: Error) => !error.message.includes('word'))
+})
+
+test('a key file that is missing, no file, too large or no key set stops the start', () => {
+  const directory = temporaryDirectory()
+  const path = join(directory, 'jwks.json')
+  configRefused({ kind: 'file', path }, ISSUER, path, 'ENOENT')
+  configRefused({ kind: 'file', path: directory }, ISSUER, directory, 'not a file')
+  for (const text of ['', '{', '[]', '{}', '{"keys":{}}', 'null', JSON.stringify(jwk(rsa.publicKey))]) {
+    writeFileSync(path, text)
+    configRefused({ kind: 'file', path }, ISSUER, path)
+  }
+  writeFileSync(path, Buffer.from('{"keys":[],"x":"\xff"}', 'latin1'))
+  configRefused({ kind: 'file', path }, ISSUER, path)
+})
+
+test('a key file of 1 MiB is read, and one byte past refused', () => {
+  const path = keyFile(jwk(rsa.publicKey))
+  const text = JSON.stringify({ keys: [jwk(rsa.publicKey)] })
+  writeFileSync(path, text.padEnd(1024 * 1024))
+  createKeySource({ kind: 'file', path }, ISSUER, silent)
+  writeFileSync(path, text.padEnd(1024 * 1024 + 1))
+  configRefused({ kind: 'file', path }, ISSUER, path, 'larger')
+})
+
+test('a symmetric, private, weak or invalid key in a file stops the start, named by its kid or index', () => {
+  const good = jwk(rsa.publicKey, { kid: 'good' })
+  fileRefused([good, { kty: 'oct', k: 'AAAA', kid: 'bad' }], 'key "bad"', 'symmetric')
+  fileRefused([good, { kty: 'oct', k: 'AAAA', use: 'enc' }], 'key 1', 'symmetric')
+  for (const pair of [rsa, p256, ed25519]) fileRefused([good, jwk(pair.privateKey, { kid: 'bad' })], 'key "bad"', 'private')
+  fileRefused([good, jwk(rsa.privateKey, { use: 'enc' })], 'key 1', 'private')
+  fileRefused([jwk(weak.publicKey, { kid: 'bad' })], 'key "bad"', '1024')
+  for (const e of ['AQ', 'Ag', 'BA', 'AA', '']) fileRefused([jwk(rsa.publicKey, { kid: 'bad', e })], 'key "bad"', 'exponent')
+  fileRefused([jwk(p256.publicKey, { kid: 'bad', x: jwk(p384.publicKey)['x'] })], 'key "bad"', 'not a valid')
+  fileRefused([jwk(p256.publicKey, { kid: 'bad', y: jwk(p256.publicKey)['x'] })], 'key "bad"', 'not a valid')
+  fileRefused([jwk(ed25519.publicKey, { kid: 'bad', x: 'AAAA' })], 'key "bad"', 'not a valid')
+  fileRefused([jwk(rsa.publicKey, { kid: 'bad', n: 7 })], 'key "bad"', 'not a valid')
+  fileRefused([jwk(rsa.publicKey, { kid: 7 })], 'key 0', 'kid')
+  const path = join(temporaryDirectory(), 'jwks.json')
+  writeFileSync(path, JSON.stringify({ keys: [good, null] }))
+  configRefused({ kind: 'file', path }, ISSUER, path, 'key 1')
+  fileRefused([{ kty: 'oct', kid: 'one' }, jwk(weak.publicKey, { kid: 'two' })], 'key "one"', 'key "two"')
+})
+
+test('an RSA key of 2048 bits with an exponent of 3 is strong enough', () => {
+  const { publicKey } = generateKeyPairSync('rsa', { modulusLength: 2048, publicExponent: 3 })
+  assert.equal(readKeySet(Buffer.from(JSON.stringify({ keys: [jwk(publicKey)] }))).size, 1)
+})
+
+const OTHERS: readonly Members[] = [
+  jwk(rsa2.publicKey, { kid: 'one', use: 'enc' }),
+  jwk(rsa2.publicKey, { kid: 'one', use: 7 }),
+  jwk(rsa2.publicKey, { kid: 'one', key_ops: ['encrypt'] }),
+  jwk(rsa2.publicKey, { kid: 'one', key_ops: 'verify' }),
+  jwk(rsa2.publicKey, { kid: 'one', alg: 'RSA-OAEP' }),
+  jwk(rsa2.publicKey, { kid: 'one', alg: 'HS256' }),
+  { kty: 'AKP', kid: 'one', pub: 'AAAA' },
+  { kty: 'whatever', kid: 'one' },
+  { kid: 'one' },
+  { ...jwk(generateKeyPairSync('ec', { namedCurve: 'secp256k1' }).publicKey), kid: 'one' },
+  { ...jwk(generateKeyPairSync('x25519').publicKey), kid: 'one' },
+  { ...jwk(generateKeyPairSync('ed448').publicKey), kid: 'one' },
+]
+
+test('keys for another purpose are passed over, and alone are as good as none', async () => {
+  const good = jwk(rsa.publicKey, { kid: 'one', use: 'sig', key_ops: ['verify', 'encrypt'], ext: 'x' })
+  const by = verifier(fileKeys(...OTHERS, good))
+  assert.equal((await by.verify(token({ alg: 'RS256', kid: 'one' }, claims(), rsa.privateKey, 'RS256'))).owner, 'alice')
+  for (const other of OTHERS) fileRefused([other], 'no key')
+})
+
+test('the same keys have the same text, whatever their order, spelling and further members', () => {
+  const read = (...keys: readonly Members[]): string => readKeySet(Buffer.from(JSON.stringify({ keys }))).text
+  const [one, two] = [jwk(rsa.publicKey, { kid: 'one' }), jwk(p256.publicKey, { kid: 'two' })]
+  const text = read(one, two)
+  assert.equal(read({ x5c: ['AA=='], ...two, use: 'sig' }, one, OTHERS[0] ?? {}, one), text)
+  assert.notEqual(read(one), text)
+  assert.notEqual(read({ ...one, kid: 'three' }, two), text)
+  assert.notEqual(read({ ...one, alg: 'RS256' }, two), text)
+})
+
+test('a key file is read again: a new key counts, a broken version keeps the old ones and is said once', async () => {
+  const path = keyFile(jwk(rsa.publicKey, { kid: 'one' }))
+  const errors: string[] = []
+  const log: KeyLog = (level, _, fields) => {
+    if (level === 'error') errors.push(String(fields?.['reason']))
+  }
+  const keys = createKeySource({ kind: 'file', path }, ISSUER, log, FAST)
+  keys.start?.()
+  try {
+    const by = verifier(keys)
+    const one = token({ alg: 'RS256', kid: 'one' }, claims(), rsa.privateKey, 'RS256')
+    const two = token({ alg: 'RS256', kid: 'two' }, claims(), rsa2.privateKey, 'RS256')
+    await by.verify(one)
+    await assert.rejects(async () => by.verify(two), refusedAs('tokenInvalid'))
+
+    const write = (text: string): void => {
+      writeFileSync(`${path}.new`, text)
+      renameSync(`${path}.new`, path)
+    }
+    write('{')
+    await eventually(() => errors.length === 1, 'a broken file is logged')
+    rmSync(path)
+    await eventually(() => errors.length === 2, 'a missing file is logged')
+    mkdirSync(path)
+    await eventually(() => errors.length === 3, 'a directory is logged')
+    rmSync(path, { recursive: true })
+    write(JSON.stringify({ keys: [jwk(rsa2.publicKey, { kid: 'two' }), jwk(weak.publicKey, { kid: 'bad' })] }))
+    await eventually(() => errors.at(-1)?.includes('key "bad"') === true, 'a weak key is logged')
+    const said = errors.length
+    await pause(60)
+    assert.equal(errors.length, said)
+    assert(errors.every((error) => error.includes(path)))
+    assert.equal(keys.generation, 0)
+    assert.equal(keys.trouble(), undefined)
+    assert.equal((await by.verify(one)).owner, 'alice')
+
+    write(JSON.stringify({ keys: [jwk(rsa.publicKey, { kid: 'one', x: 1 })] }))
+    await pause(60)
+    assert.equal(keys.generation, 0)
+    assert(!(by.verify(one) instanceof Promise))
+
+    write(JSON.stringify({ keys: [jwk(rsa2.publicKey, { kid: 'two' })] }))
+    await eventually(() => keys.generation === 1, 'the new keys count')
+    assert.equal((await by.verify(two)).owner, 'alice')
+    await assert.rejects(async () => by.verify(one), refusedAs('tokenInvalid'))
+  } finally {
+    keys.close()
+  }
+})
+
+test('reading a key file again does not keep a process alive, and ends with close', async () => {
+  const path = keyFile(jwk(rsa.publicKey))
+  const logged: string[] = []
+  const timers = (): number => process.getActiveResourcesInfo().filter((name) => name === 'Timeout').length
+  const before = timers()
+  const keys = createKeySource({ kind: 'file', path }, ISSUER, (_, message) => logged.push(message), FAST)
+  keys.start?.()
+  keys.start?.()
+  assert.equal(timers(), before)
+  keys.close()
+  writeFileSync(path, '{')
+  await pause(60)
+  assert.deepEqual(logged, [])
+})

@@ -1,0 +1,445 @@
+import assert from 'node:assert/strict'
+import { generateKeyPairSync } from 'node:crypto'
+import { createServer, type RequestListener, type Server } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { after, test } from 'node:test'
+import { createKeySource, type KeyLog, type KeySource, type Timing } from '../../dist/auth/keys.js'
+import { TIMING } from '../../dist/auth/source.js'
+import type { Verifier } from '../../dist/auth/verifier.js'
+import { Problem } from '../../dist/errors.js'
+import {
+  claims, ed25519, eventually, jwk, type Members, p256, pause, refusedAs, rsa, rsa2, silent, token, verifier,
+} from './tokens.ts'
+
+/** Nothing happens by itself within a test, except what the test makes quicker. */
+const SLOW: Timing = { ...TIMING, fetch: 2000, retry: 600_000, cooldown: 600_000 }
+
+const ONE = jwk(rsa.publicKey, { kid: 'one' })
+const TWO = jwk(rsa2.publicKey, { kid: 'two' })
+const tokenOne = token({ alg: 'RS256', kid: 'one' }, claims(), rsa.privateKey, 'RS256')
+const tokenTwo = token({ alg: 'RS256', kid: 'two' }, claims(), rsa2.privateKey, 'RS256')
+
+const unhandled: unknown[] = []
+process.on('unhandledRejection', (reason) => unhandled.push(reason))
+after(() => {
+  assert.deepEqual(unhandled, [])
+})
+
+/** A real issuer; `answer` may be changed while it runs. */
+class Issuer {
+  hits = 0
+  paths: string[] = []
+  answer: RequestListener
+  readonly #server: Server
+
+  private constructor(answer: RequestListener) {
+    this.answer = answer
+    this.#server = createServer((request, response) => {
+      this.hits++
+      this.paths.push(request.url ?? '')
+      this.answer(request, response)
+    })
+  }
+
+  static async open(answer: RequestListener): Promise<Issuer> {
+    const issuer = new Issuer(answer)
+    await new Promise<void>((resolve) => issuer.#server.listen(0, '127.0.0.1', resolve))
+    return issuer
+  }
+
+  get url(): string {
+    // A listening TCP server has an AddressInfo.
+    return `http://127.0.0.1:${(this.#server.address() as AddressInfo).port}`
+  }
+
+  close(): void {
+    this.#server.close()
+    this.#server.closeAllConnections()
+  }
+}
+
+function serving(...keys: readonly Members[]): RequestListener {
+  return text(JSON.stringify({ keys }))
+}
+
+function text(body: string | Uint8Array, status = 200, headers: Readonly<Record<string, string>> = {}): RequestListener {
+  return (_, response) => {
+    response.writeHead(status, headers).end(body)
+  }
+}
+
+interface Setting {
+  readonly issuer: Issuer
+  readonly keys: KeySource
+  readonly by: Verifier
+  readonly errors: readonly string[]
+}
+
+type Run = (setting: Setting) => Promise<void>
+
+async function withIssuer(answer: RequestListener, timing: Partial<Timing>, run: Run): Promise<void> {
+  const issuer = await Issuer.open(answer)
+  const errors: string[] = []
+  const log: KeyLog = (level, message, fields) => {
+    if (level === 'error') errors.push(`${message} ${JSON.stringify(fields)}`)
+  }
+  const keys = createKeySource({ kind: 'url', url: `${issuer.url}/jwks` }, 'https://x.example', log, { ...SLOW, ...timing })
+  try {
+    await run({ issuer, keys, by: verifier(keys), errors })
+  } finally {
+    keys.close()
+    issuer.close()
+  }
+}
+
+async function accepted(by: Verifier, text: string): Promise<void> {
+  assert.equal((await by.verify(text)).owner, 'alice')
+}
+
+/** Twice: a token that was waiting while the keys came was verified under the keys of before, and is not remembered. */
+async function remember(by: Verifier, text: string): Promise<void> {
+  await accepted(by, text)
+  await accepted(by, text)
+  assert(!(by.verify(text) instanceof Promise))
+}
+
+async function refused(by: Verifier, text: string, condition: string): Promise<void> {
+  await assert.rejects(async () => by.verify(text), refusedAs(condition))
+}
+
+test('a start fetches at once, and one fetch serves every request that waits for it', async () => {
+  await withIssuer(serving(ONE), {}, async ({ issuer, keys, by }) => {
+    assert.notEqual(keys.trouble(), undefined)
+    keys.start?.()
+    await Promise.all([tokenOne, tokenOne, tokenOne].map((one) => accepted(by, one)))
+    assert.equal(keys.trouble(), undefined)
+    assert.equal(issuer.hits, 1)
+  })
+})
+
+test('keys that cannot be had are 503 for a well-formed token, and 401 for one that is not', async () => {
+  await withIssuer(text('', 500), {}, async ({ keys, by, errors }) => {
+    await refused(by, tokenOne, 'keysUnavailable')
+    const [header, , signature] = tokenOne.split('.')
+    const parts = [`${header}..${signature}`, `${header}._w.${signature}`, tokenOne.replace(/[^.]*$/, '')]
+    const malformed = ['a.b.c', `${tokenOne}.a`, ...parts]
+    for (const one of malformed) await refused(by, one, 'tokenInvalid')
+    assert.match(keys.trouble() ?? '', /500/)
+    assert.match(errors[0] ?? '', /500/)
+  })
+})
+
+const MIB = 1024 * 1024
+const BAD_ANSWERS: Readonly<Record<string, RequestListener>> = {
+  'a status of 500 with a good body': text(JSON.stringify({ keys: [ONE] }), 500),
+  'a status of 203': text(JSON.stringify({ keys: [ONE] }), 203),
+  'a status of 204': (_, response) => response.writeHead(204).end(),
+  'a redirect': (request, response) => {
+    if (request.url === '/jwks') response.writeHead(302, { Location: '/moved' }).end()
+    else serving(ONE)(request, response)
+  },
+  'garbage': text('<html>'),
+  'no key set': text(JSON.stringify(ONE)),
+  'keys that are no array': text('{"keys":{}}'),
+  'bytes that are not UTF-8': text(Buffer.from(`{"keys":[${JSON.stringify(ONE)}],"x":"\xff"}`, 'latin1')),
+  'one byte over 1 MiB': text(JSON.stringify({ keys: [ONE] }).padEnd(MIB + 1)),
+  'half of what was announced': (_, response) => {
+    response.writeHead(200, { 'Content-Length': '100000' }).write(JSON.stringify({ keys: [ONE] }))
+    setTimeout(() => response.destroy(), 10)
+  },
+  'no key': serving(),
+  'keys of other kinds only': serving({ ...ONE, use: 'enc' }, { kty: 'AKP', kid: 'one' }),
+  'a symmetric key': serving({ kty: 'oct', k: Buffer.alloc(32).toString('base64url'), kid: 'one' }),
+  'a private key': serving(jwk(rsa.privateKey, { kid: 'one' })),
+  'a weak key': serving(jwk(generateKeyPairSync('rsa', { modulusLength: 1024 }).publicKey, { kid: 'one' })),
+}
+
+for (const [name, answer] of Object.entries(BAD_ANSWERS)) {
+  test(`${name} from the issuer is no key set, and does not replace a good one`, async () => {
+    await withIssuer(answer, { cooldown: 0 }, async ({ issuer, keys, by }) => {
+      await refused(by, tokenOne, 'keysUnavailable')
+      assert.equal(keys.generation, 0)
+      issuer.answer = serving(ONE)
+      await remember(by, tokenOne)
+      assert.equal(keys.generation, 1)
+      issuer.answer = answer
+      // An unknown key fetches again; the set at hand is still good enough to say no.
+      const hits = issuer.hits
+      await refused(by, tokenTwo, 'tokenInvalid')
+      assert(issuer.hits > hits)
+      assert(!(by.verify(tokenOne) instanceof Promise))
+      assert.equal(keys.trouble(), undefined)
+    })
+  })
+}
+
+test('a key set of exactly 1 MiB is read', async () => {
+  await withIssuer(text(JSON.stringify({ keys: [ONE] }).padEnd(MIB)), {}, async ({ by }) => accepted(by, tokenOne))
+})
+
+test('an endless key set is not read to its end', async () => {
+  let sent = 0
+  let gone = false
+  const endless: RequestListener = (_, response) => {
+    const chunk = Buffer.alloc(64 * 1024, ' ')
+    const more = (): void => {
+      while (!gone && response.write(chunk)) sent += chunk.length
+    }
+    response.on('drain', more).on('close', () => (gone = true))
+    more()
+  }
+  await withIssuer(endless, {}, async ({ by }) => {
+    await refused(by, tokenOne, 'keysUnavailable')
+    await eventually(() => gone, 'the connection is closed')
+    assert(sent < 16 * MIB)
+  })
+})
+
+test('an issuer that is silent, before or within the body, is waited for no longer than the fetch timeout', async () => {
+  const silences: readonly RequestListener[] = [() => {}, (_, response) => response.writeHead(200).write('{"keys":[')]
+  for (const silence of silences) {
+    await withIssuer(silence, { fetch: 100 }, async ({ keys, by }) => {
+      const started = performance.now()
+      await refused(by, tokenOne, 'keysUnavailable')
+      const waited = performance.now() - started
+      assert(waited > 90 && waited < 1000, String(waited))
+      assert.match(keys.trouble() ?? '', /within 100 ms/)
+    })
+  }
+})
+
+test('an issuer that cannot be reached is not asked again within the cooldown, however many tokens come', async () => {
+  await withIssuer(text('', 500), { cooldown: 300 }, async ({ issuer, by }) => {
+    const many = async (): Promise<void> => {
+      for (let n = 0; n < 20; n++) await refused(by, tokenOne, 'keysUnavailable')
+      await Promise.all(Array.from({ length: 20 }, () => refused(by, tokenOne, 'keysUnavailable')))
+    }
+    await many()
+    assert.equal(issuer.hits, 1)
+    await pause(310)
+    await many()
+    assert.equal(issuer.hits, 2)
+  })
+})
+
+test('Retry-After says when the next attempt may be, in whole seconds', async () => {
+  await withIssuer(text('', 500), { cooldown: 30_000 }, async ({ by }) => {
+    await assert.rejects(async () => by.verify(tokenOne), (error) => {
+      assert(error instanceof Problem)
+      assert.deepEqual(error.headers, ['Retry-After', '30'])
+      return true
+    })
+  })
+  await withIssuer(text('', 500), { cooldown: 30_000, retry: 2_000 }, async ({ by }) => {
+    await assert.rejects(async () => by.verify(tokenOne), (error) => error instanceof Problem && error.headers[1] === '2')
+  })
+})
+
+test('an unknown kid fetches again, once per cooldown; a rotated key is then known and the old one is not', async () => {
+  await withIssuer(serving(ONE), { cooldown: 300 }, async ({ issuer, keys, by }) => {
+    await accepted(by, tokenOne)
+    await refused(by, tokenTwo, 'tokenInvalid')
+    assert.equal(issuer.hits, 1)
+    issuer.answer = serving(TWO)
+    await pause(310)
+    const before = keys.generation
+    await Promise.all(Array.from({ length: 10 }, () => accepted(by, tokenTwo)))
+    assert.equal(issuer.hits, 2)
+    assert.equal(keys.generation, before + 1)
+    await refused(by, tokenOne, 'tokenInvalid')
+    await Promise.all(Array.from({ length: 10 }, () => refused(by, tokenOne, 'tokenInvalid')))
+    assert.equal(issuer.hits, 2)
+  })
+})
+
+test('the cooldown holds for an unknown kid while the issuer fails, too', async () => {
+  await withIssuer(serving(ONE), { cooldown: 200 }, async ({ issuer, by }) => {
+    await accepted(by, tokenOne)
+    issuer.answer = text('', 500)
+    await pause(210)
+    for (let n = 0; n < 20; n++) await refused(by, tokenTwo, 'tokenInvalid')
+    assert.equal(issuer.hits, 2)
+  })
+})
+
+test('a set is refreshed in the background; the same keys again keep remembered tokens, others do not', async () => {
+  await withIssuer(serving(ONE), { refresh: 20 }, async ({ issuer, keys, by }) => {
+    keys.start?.()
+    await remember(by, tokenOne)
+    const { generation } = keys
+    issuer.answer = serving({ ...ONE, use: 'sig', x: 1 })
+    const hits = issuer.hits
+    await eventually(() => issuer.hits > hits + 2, 'the set is fetched again')
+    assert.equal(keys.generation, generation)
+    assert(!(by.verify(tokenOne) instanceof Promise))
+    issuer.answer = serving(TWO)
+    await eventually(() => keys.generation === generation + 1, 'the new set counts')
+    await refused(by, tokenOne, 'tokenInvalid')
+    await accepted(by, tokenTwo)
+  })
+})
+
+test('a set is used while the issuer is down, until it is too old; then nothing passes, remembered or not', async () => {
+  await withIssuer(serving(ONE), { usable: 1000, refresh: 50 }, async ({ issuer, keys, by }) => {
+    keys.start?.()
+    await remember(by, tokenOne)
+    issuer.answer = text('', 500)
+    const hits = issuer.hits
+    await eventually(() => issuer.hits > hits + 2, 'refreshing fails')
+    assert(!(by.verify(tokenOne) instanceof Promise))
+    await refused(by, tokenTwo, 'tokenInvalid')
+    assert.equal(keys.trouble(), undefined)
+    await eventually(() => keys.trouble() !== undefined, 'the set is too old')
+    await refused(by, tokenOne, 'keysUnavailable')
+    await refused(by, tokenTwo, 'keysUnavailable')
+  })
+})
+
+test('without a set the background tries again by itself, after growing pauses, until the issuer is back', async () => {
+  await withIssuer(text('', 500), { retry: 10, cooldown: 80 }, async ({ issuer, keys, by, errors }) => {
+    const times: number[] = []
+    issuer.answer = (request, response) => {
+      times.push(performance.now())
+      text('', 500)(request, response)
+    }
+    keys.start?.()
+    await eventually(() => times.length === 7, 'seven attempts')
+    const pauses = times.slice(1).map((time, index) => time - (times[index] ?? 0))
+    for (const [index, least] of [9, 19, 39, 78, 78, 78].entries()) assert((pauses[index] ?? 0) >= least, String(pauses))
+    assert((pauses[5] ?? 0) < 300, String(pauses))
+    assert(errors.length >= 6)
+    issuer.answer = serving(ONE)
+    await eventually(() => keys.trouble() === undefined, 'healed')
+    await accepted(by, tokenOne)
+  })
+})
+
+test('bad keys of a remote set are left out, named in the log once, and the good ones count', async () => {
+  const bad = [{ kty: 'oct', k: 'AAAA', kid: 'symmetric' }, jwk(p256.privateKey, { kid: 'private' })]
+  await withIssuer(serving(...bad, ONE), { refresh: 10 }, async ({ issuer, by, errors }) => {
+    await accepted(by, tokenOne)
+    await refused(by, token({ alg: 'ES256', kid: 'private' }, claims(), p256.privateKey, 'ES256'), 'tokenInvalid')
+    await eventually(() => issuer.hits > 3, 'refreshed')
+    assert.equal(errors.length, 1)
+    assert.match(errors[0] ?? '', /symmetric.*private/)
+  })
+})
+
+test('close ends the background and what is under way, and nothing is fetched after it', async () => {
+  await withIssuer(() => {}, { retry: 1, cooldown: 1 }, async ({ issuer, keys, by, errors }) => {
+    const waiting = refused(by, tokenOne, 'keysUnavailable')
+    await eventually(() => issuer.hits === 1, 'asked')
+    const closed = performance.now()
+    keys.close()
+    await waiting
+    assert(performance.now() - closed < 1000)
+    await pause(30)
+    await refused(by, tokenOne, 'keysUnavailable')
+    assert.equal(issuer.hits, 1)
+    assert.deepEqual(errors, [])
+  })
+})
+
+for (const refresh of [20, 600_000]) {
+  test(`a set that is fetched again every ${refresh} ms does not grow too old after 100 ms`, async () => {
+    await withIssuer(serving(ONE), { usable: 100, refresh }, async ({ issuer, keys, by }) => {
+      await accepted(by, tokenOne)
+      await eventually(() => issuer.hits > 3, 'fetched before its end')
+      issuer.answer = text('', 500)
+      await eventually(() => /500/.test(keys.trouble() ?? ''), 'too old')
+      issuer.answer = serving(ONE)
+      const asked = issuer.hits
+      await refused(by, tokenOne, 'keysUnavailable')
+      assert.equal(issuer.hits, asked)
+    })
+  })
+}
+
+test('a set that is fetched again in time stays the same set for longer than one may be used', async () => {
+  await withIssuer(serving(ONE), { usable: 300, refresh: 20 }, async ({ keys, by }) => {
+    await accepted(by, tokenOne)
+    const { generation } = keys
+    await pause(600)
+    assert.equal(keys.generation, generation)
+    assert.equal(keys.trouble(), undefined)
+  })
+})
+
+test('the background does not keep a process alive', async () => {
+  const keys = createKeySource({ kind: 'url', url: 'http://127.0.0.1:9/' }, 'https://x.example', silent, SLOW)
+  const count = (): number => process.getActiveResourcesInfo().filter((name) => name === 'Timeout').length
+  const before = count()
+  keys.start?.()
+  assert.equal(count(), before)
+  const untried = keys.trouble()
+  await eventually(() => keys.trouble() !== untried, 'tried')
+  assert.equal(count(), before)
+  keys.close()
+})
+
+/** An issuer with a discovery document of these members, in front of its key set. */
+function discovering(document: (url: string) => unknown): (issuer: Issuer) => RequestListener {
+  return (issuer) => (request, response) => {
+    const answer = request.url?.endsWith('/jwks') ? serving(ONE) : text(JSON.stringify(document(issuer.url)))
+    answer(request, response)
+  }
+}
+
+async function discover(
+  suffix: string,
+  document: (url: string) => unknown,
+  run: (keys: KeySource, issuer: Issuer) => Promise<void>,
+): Promise<void> {
+  const issuer = await Issuer.open(() => {})
+  issuer.answer = discovering(document)(issuer)
+  const keys = createKeySource({ kind: 'discovery' }, issuer.url + suffix, silent, { ...SLOW, refresh: 30 })
+  try {
+    await run(keys, issuer)
+  } finally {
+    keys.close()
+    issuer.close()
+  }
+}
+
+const SUFFIXES = [['', ''], ['/', ''], ['/realms/x', '/realms/x'], ['/realms/x/', '/realms/x'], ['//', '/']] as const
+for (const [suffix, path] of SUFFIXES) {
+  test(`discovery: an issuer ending in "${suffix}" is asked below ${path}/.well-known, at every refresh`, async () => {
+    const document = (url: string): unknown => ({ issuer: url + suffix, jwks_uri: `${url}/jwks` })
+    await discover(suffix, document, async (keys, issuer) => {
+      await accepted(verifier(keys), tokenOne)
+      assert.deepEqual(issuer.paths.slice(0, 2), [`${path}/.well-known/openid-configuration`, '/jwks'])
+      await eventually(() => issuer.paths.filter((one) => one.includes('.well-known')).length > 1, 'discovered again')
+    })
+  })
+}
+
+const BAD_DOCUMENTS: Readonly<Record<string, (url: string) => unknown>> = {
+  'another issuer': (url) => ({ issuer: 'https://evil.example', jwks_uri: `${url}/jwks` }),
+  'the issuer with a slash more': (url) => ({ issuer: `${url}/`, jwks_uri: `${url}/jwks` }),
+  'no issuer': (url) => ({ jwks_uri: `${url}/jwks` }),
+  'a list of issuers': (url) => ({ issuer: [url], jwks_uri: `${url}/jwks` }),
+  'no jwks_uri': (url) => ({ issuer: url }),
+  'a relative jwks_uri': (url) => ({ issuer: url, jwks_uri: '/jwks' }),
+  // Linux takes 0.0.0.0 for this machine: both would be answered with good keys.
+  'a jwks_uri over plain http': (url) => ({ issuer: url, jwks_uri: `${url.replace('127.0.0.1', '0.0.0.0')}/jwks` }),
+  'keys within the jwks_uri': (url) => ({ issuer: url, jwks_uri: `data:,${encodeURI(JSON.stringify({ keys: [ONE] }))}` }),
+  'a list instead of a document': (url) => [{ issuer: url, jwks_uri: `${url}/jwks` }],
+}
+
+for (const [name, document] of Object.entries(BAD_DOCUMENTS)) {
+  test(`discovery: ${name} gives no keys`, async () => {
+    await discover('', document, async (keys, issuer) => {
+      await refused(verifier(keys), tokenOne, 'keysUnavailable')
+      assert(!issuer.paths.includes('/jwks'))
+    })
+  })
+}
+
+test('all kinds of key in one remote set', async () => {
+  const answer = serving(ONE, jwk(p256.publicKey, { kid: 'ec' }), jwk(ed25519.publicKey, { kid: 'ed' }))
+  await withIssuer(answer, {}, async ({ by }) => {
+    await accepted(by, tokenOne)
+    await accepted(by, token({ alg: 'ES256', kid: 'ec' }, claims(), p256.privateKey, 'ES256'))
+    await accepted(by, token({ alg: 'EdDSA', kid: 'ed' }, claims(), ed25519.privateKey, 'EdDSA'))
+  })
+})

@@ -1,0 +1,120 @@
+import assert from 'node:assert/strict'
+import { constants, createHmac, generateKeyPairSync, type KeyObject, sign as signBytes } from 'node:crypto'
+import { mkdtempSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { createKeySource, type KeyLog, type KeySource } from '../../dist/auth/keys.js'
+import { type TokenRules, Verifier } from '../../dist/auth/verifier.js'
+import { Problem } from '../../dist/errors.js'
+
+/** Tokens are built by hand, so that they can be wrong in every way that a library would refuse to write. */
+
+export const ISSUER = 'https://issuer.example/'
+export const AUDIENCE = 'plants'
+/** Seconds; the frozen clock of most tests. */
+export const NOW = 1_800_000_000
+
+export const RULES: TokenRules = {
+  issuer: ISSUER,
+  audience: AUDIENCE,
+  ownerClaim: 'sub',
+  audienceClaim: 'aud',
+  scopeClaim: undefined,
+  clockToleranceSeconds: 5,
+}
+
+export const rsa = generateKeyPairSync('rsa', { modulusLength: 2048 })
+export const rsa2 = generateKeyPairSync('rsa', { modulusLength: 2048 })
+export const p256 = generateKeyPairSync('ec', { namedCurve: 'P-256' })
+export const p384 = generateKeyPairSync('ec', { namedCurve: 'P-384' })
+export const p521 = generateKeyPairSync('ec', { namedCurve: 'P-521' })
+export const ed25519 = generateKeyPairSync('ed25519')
+export const SECRET = Buffer.alloc(32, 7)
+
+export type Members = Readonly<Record<string, unknown>>
+
+export function jwk(key: KeyObject, more: Members = {}): Members {
+  return { ...key.export({ format: 'jwk' }), ...more }
+}
+
+export function claims(more: Members = {}): Members {
+  return { iss: ISSUER, aud: AUDIENCE, sub: 'alice', iat: NOW, exp: NOW + 60, ...more }
+}
+
+export function without(name: string, from: Members = claims()): Members {
+  return Object.fromEntries(Object.entries(from).filter(([key]) => key !== name))
+}
+
+/** Members, or the very text or bytes. */
+type Part = Members | string | Uint8Array
+
+export function base64url(part: Part): string {
+  const bytes = part instanceof Uint8Array ? part : Buffer.from(typeof part === 'string' ? part : JSON.stringify(part))
+  return Buffer.from(bytes).toString('base64url')
+}
+
+export function signature(alg: string, input: string, key: KeyObject | Uint8Array): string {
+  if (key instanceof Uint8Array) return createHmac(`sha${alg.slice(2)}`, key).update(input).digest('base64url')
+  const hash = alg.startsWith('Ed') ? null : `sha${alg.slice(2)}`
+  const pss = { padding: constants.RSA_PKCS1_PSS_PADDING, saltLength: constants.RSA_PSS_SALTLEN_DIGEST }
+  const options = { key, dsaEncoding: 'ieee-p1363', ...(alg.startsWith('PS') ? pss : {}) } as const
+  return signBytes(hash, Buffer.from(input), options).toString('base64url')
+}
+
+/** A token of any header and payload, signed by `alg` whatever the header says. */
+export function token(header: Part, payload: Part, key: KeyObject | Uint8Array, alg: string): string {
+  const input = `${base64url(header)}.${base64url(payload)}`
+  return `${input}.${signature(alg, input, key)}`
+}
+
+export function hs256(payload: Part = claims(), header: Members = {}): string {
+  return token({ alg: 'HS256', ...header }, payload, SECRET, 'HS256')
+}
+
+export function temporaryDirectory(): string {
+  return mkdtempSync(join(tmpdir(), 'plants-auth-'))
+}
+
+export function keyFile(...keys: readonly Members[]): string {
+  const path = join(temporaryDirectory(), 'jwks.json')
+  writeFileSync(path, JSON.stringify({ keys }))
+  return path
+}
+
+export const silent: KeyLog = () => {}
+
+export function secretKeys(secret: Uint8Array = SECRET): KeySource {
+  return createKeySource({ kind: 'secret', secret }, ISSUER, silent)
+}
+
+export function fileKeys(...keys: readonly Members[]): KeySource {
+  return createKeySource({ kind: 'file', path: keyFile(...keys) }, ISSUER, silent)
+}
+
+export function verifier(keys: KeySource = secretKeys(), rules: Partial<TokenRules> = {}): Verifier {
+  return new Verifier(keys, { ...RULES, ...rules }, () => NOW * 1000)
+}
+
+/** What `assert.rejects` compares: the condition, and the challenge where there is one. */
+export function refusedAs(condition: string): (error: unknown) => boolean {
+  return (error) => {
+    if (!(error instanceof Problem) || error.condition !== condition) throw error
+    const [name, value] = error.headers
+    if (condition === 'keysUnavailable') return name === 'Retry-After' && /^[1-9][0-9]*$/.test(value ?? '')
+    assert.equal(name, 'WWW-Authenticate')
+    assert.equal(value, 'Bearer realm="plants", error="invalid_token"')
+    return error.cause !== undefined
+  }
+}
+
+export async function eventually(check: () => boolean, what: string): Promise<void> {
+  const end = performance.now() + 3000
+  while (!check()) {
+    if (performance.now() > end) throw new Error(`never: ${what}`)
+    await pause(5)
+  }
+}
+
+export function pause(ms: number): Promise<void> {
+  return new Promise((resolve) => setTimeout(resolve, ms))
+}
