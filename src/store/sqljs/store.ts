@@ -116,6 +116,7 @@ export class SqljsStore implements PlantStore {
     const lock = await takeLock(directory)
     try {
       const found = await survey(files, directory)
+      if (found.snapshot === undefined && found.journals.length === 0) await syncAbove(files, resolvePath(directory))
       const database = await PlantDatabase.serving(found.snapshot?.database)
       const batch = batched((rows) => database.insert(rows))
       const replayed = await replay(files, found, batch.add)
@@ -128,6 +129,8 @@ export class SqljsStore implements PlantStore {
       await removeLeftovers(files, found, log)
       const keeper = new JournalKeeper(files, directory, log, planJournal(found, replayed), retryMs.write)
       await keeper.renew()
+      // Where there is no room for that, reading goes on all the same, but not from what only memory may hold.
+      if (!keeper.ready && last) await syncJournal(files, `${directory}/${journalName(last.number)}`)
       return new SqljsStore(options, lock, database, found, replayed, keeper)
     } catch (error) {
       await lock.release()
@@ -314,6 +317,8 @@ export class SqljsStore implements PlantStore {
     if (this.#sequence !== this.#completeAt) {
       await this.#compact({ directory: this.#directory, upToJournal: this.#keeper.number, sequence: this.#sequence, complete: true })
     }
+    // The snapshot may be one that was found, put in place by a start that was killed before it synced this.
+    await this.#files.syncDirectory(this.#directory)
     await this.#removeJournals(this.#keeper.number)
   }
 }
@@ -331,26 +336,52 @@ function planJournal(found: Survey, { sequence, last }: Replay): JournalPlan {
   return { number: found.nextJournal, firstSequence: sequence + 1, nextSequence: sequence + 1, goodBytes: 0 }
 }
 
-/** Failing to remove what is of no use is no reason not to serve. */
+/**
+ * Failing to remove what is of no use is no reason not to serve. A start that was killed may have put the snapshot in
+ * place and not come to making that durable: only then are the journals that it covers of no use.
+ */
 async function removeLeftovers(files: Files, found: Survey, log: StoreLog): Promise<void> {
-  for (const name of found.leftovers) {
-    try {
-      await files.remove(`${found.directory}/${name}`)
-    } catch (error) {
-      if (errorCodeOf(error) !== 'ENOENT') log('error', 'a file of no use could not be removed', { file: `${found.directory}/${name}`, error })
-    }
+  try {
+    if (found.leftovers.length > 0) await files.syncDirectory(found.directory)
+    for (const name of found.leftovers) await files.remove(`${found.directory}/${name}`)
+  } catch (error) {
+    log('error', 'files of no use could not be removed', { directory: found.directory, files: found.leftovers, error })
   }
 }
 
-/** A directory that was created is durable only once the one above it is synced. */
 async function makeDirectories(files: Files, path: string): Promise<void> {
-  let created
   try {
-    created = await files.makeDirectory(path)
+    await files.makeDirectory(path)
   } catch (error) {
     if (errorCodeOf(error) !== 'ENOENT') throw error
     await makeDirectories(files, dirname(path))
-    created = await files.makeDirectory(path)
+    await files.makeDirectory(path)
   }
-  if (created) await files.syncDirectory(dirname(path))
+}
+
+async function syncJournal(files: Files, path: string): Promise<void> {
+  const file = await files.open(path, 'append')
+  try {
+    await file.sync()
+  } finally {
+    await file.close()
+  }
+}
+
+/** What a directory may say that is there to be used and not to be read, or on a file system that syncs no directories: it was not made by a start. */
+const NOT_OURS: ReadonlySet<string | undefined> = new Set(['EACCES', 'EPERM', 'EROFS', 'EINVAL'])
+
+/**
+ * Makes a directory's own name durable. It may have been made by a start that was killed before it came to this, and so
+ * may any directory above it: all of them are synced.
+ */
+async function syncAbove(files: Files, path: string): Promise<void> {
+  const above = dirname(path)
+  if (above === path) return
+  try {
+    await files.syncDirectory(above)
+  } catch (error) {
+    if (!NOT_OURS.has(errorCodeOf(error))) throw error
+  }
+  await syncAbove(files, above)
 }
