@@ -1,0 +1,356 @@
+import assert from 'node:assert/strict'
+import { test, type TestContext } from 'node:test'
+import { setTimeout as sleep } from 'node:timers/promises'
+import type { NewPlant } from '../../dist/plants/plant.js'
+import { StoreUnavailable } from '../../dist/plants/store.js'
+import { compact } from '../../dist/store/sqljs/compactor.js'
+import { SqljsStore } from '../../dist/store/sqljs/store.js'
+import { checkStore } from '../../dist/store/sqljs/tools.js'
+import { plant, readAll } from '../contract/store.contract.ts'
+import { seeded } from '../support/random.ts'
+import { type DiskCall, type Fate, type Fault, type Pending, SimulatedDisk, simulatedFiles } from './simulated-disk.ts'
+
+/** PLANTS_TEST_ALL_STATES=1 tries every state that is described here; otherwise a sample of them, chosen by the seed. */
+const ALL_STATES = process.env['PLANTS_TEST_ALL_STATES'] === '1'
+const THOROUGH = 0.1
+const DIRECTORY = '/srv/plants/data'
+const OWNERS = ['alice', 'bob'] as const
+
+type Owner = (typeof OWNERS)[number]
+
+/** What clients sent and were told, in order. What was told must be true for ever after. */
+class Ledger {
+  readonly #sent: { readonly owner: Owner; readonly text: string }[] = []
+  readonly #told: { readonly owner: Owner; readonly text: string }[] = []
+
+  get moment(): { readonly sent: number; readonly told: number } {
+    return { sent: this.#sent.length, told: this.#told.length }
+  }
+
+  async create(store: SqljsStore, owner: Owner, created: NewPlant): Promise<void> {
+    const text = textOf(created)
+    this.#sent.push({ owner, text })
+    try {
+      if ((await store.create(owner, created)) === 'stored') this.#told.push({ owner, text })
+    } catch (error) {
+      if (!(error instanceof StoreUnavailable)) throw error
+    }
+  }
+
+  /** A list that was shown: what stands in it must not vanish, and must have been sent. */
+  show(plants: ReadonlyMap<Owner, readonly string[]>): void {
+    for (const [owner, texts] of plants) for (const text of texts) this.#told.push({ owner, text })
+  }
+
+  check(found: ReadonlyMap<Owner, readonly string[]>, { sent, told }: { readonly sent: number; readonly told: number }): void {
+    for (const owner of OWNERS) {
+      const texts = new Set(found.get(owner))
+      const allowed = new Set(this.#sent.slice(0, sent).filter((each) => each.owner === owner).map(({ text }) => text))
+      for (const each of this.#told.slice(0, told)) if (each.owner === owner) assert.ok(texts.has(each.text), `${owner}: ${each.text} was acknowledged, and is lost`)
+      for (const text of texts) assert.ok(allowed.has(text), `${owner}: ${text} was never sent`)
+      assert.equal(new Set([...texts].map((text) => text.split(' ')[0])).size, found.get(owner)?.length, 'two plants have one id')
+    }
+  }
+
+  /** As it was at a moment. */
+  upTo({ sent, told }: { readonly sent: number; readonly told: number }): Ledger {
+    const copy = new Ledger()
+    copy.#sent.push(...this.#sent.slice(0, sent))
+    copy.#told.push(...this.#told.slice(0, told))
+    return copy
+  }
+}
+
+/** A plant as text that holds its id, which a list does not give: every name begins with it. */
+function textOf({ name, tag }: { readonly name: string; readonly tag?: string }): string {
+  return tag === undefined ? name : `${name} #${tag}`
+}
+
+/** The disk at one call of a run, and what had been sent and told by then. */
+interface Moment {
+  readonly at: string
+  readonly disk: SimulatedDisk
+  readonly sent: number
+  readonly told: number
+}
+
+interface Machine {
+  readonly disk: SimulatedDisk
+  readonly ledger: Ledger
+  readonly moments: Moment[]
+  /** Which call fails, counted from 0, and how. */
+  readonly fault?: { readonly call: number; readonly fault: Fault }
+  /** Which calls fail as long as the run lasts. */
+  readonly faults?: (call: DiskCall) => Fault | undefined
+}
+
+function openStore({ disk, ledger, moments, fault, faults }: Machine): Promise<SqljsStore> {
+  const record = (at: string): void => void moments.push({ at, disk: disk.copy(), ...ledger.moment })
+  let calls = moments.filter(({ at }) => !at.startsWith('in ')).length
+  let call = ''
+  const files = simulatedFiles(disk, {
+    onCall(each) {
+      call = `${each.name} ${each.path}`
+      record(`before ${calls} ${call}`)
+      return calls++ === fault?.call ? fault.fault : faults?.(each)
+    },
+    onWriting: () => record(`in ${call}`),
+  })
+  return SqljsStore.open({
+    directory: DIRECTORY,
+    maxDataBytes: 2 ** 26,
+    files,
+    lock: async () => ({ release: async () => {} }),
+    compact: (job) => compact(files, job),
+    compactBytes: 1,
+    retryMs: { write: 1, compaction: 1 },
+    log: () => {},
+    onFatal(error) {
+      throw error
+    },
+  })
+}
+
+async function listed(store: SqljsStore): Promise<ReadonlyMap<Owner, readonly string[]>> {
+  const found = new Map<Owner, readonly string[]>()
+  for (const owner of OWNERS) found.set(owner, (await readAll(store.list(owner, { after: undefined, limit: undefined }))).map(textOf))
+  return found
+}
+
+/** Lets everything that the store does in the background come to its end: what has no timer ends within these turns. */
+async function settle(): Promise<void> {
+  for (let i = 0; i < 30; i++) await new Promise((resolve) => setImmediate(resolve))
+}
+
+/** Starts, groups of writes, turns and compactions beside writes, a clean stop, a start on what it left, a stop without writes, and a start that writes again. */
+async function live(machine: Machine, patient: boolean): Promise<void> {
+  const { ledger, moments, disk } = machine
+  const large = 'x'.repeat(3000)
+  const pause = async (): Promise<void> => {
+    await settle()
+    // Retries wait for a timer.
+    if (patient) await sleep(3)
+  }
+  const start = async (): Promise<SqljsStore | undefined> => {
+    try {
+      return await openStore(machine)
+    } catch (error) {
+      // Only a failed call keeps a store from being opened, and only so long as it fails.
+      if (!machine.fault) throw error
+      return undefined
+    }
+  }
+  const run = async (use: (store: SqljsStore) => Promise<void>, close: boolean): Promise<void> => {
+    const store = (await start()) ?? (await openStore(machine))
+    await use(store)
+    await pause()
+    ledger.show(await listed(store))
+    if (close) await store.close()
+  }
+  await run(async (store) => {
+    await Promise.all([ledger.create(store, 'alice', plant(1n, '1 a')), ledger.create(store, 'bob', plant(1n, '1 b', 't')), ledger.create(store, 'alice', plant(2n, '2'))])
+    await ledger.create(store, 'alice', plant(3n, '3'))
+    await Promise.all([ledger.create(store, 'alice', plant(4n, '4 first')), ledger.create(store, 'alice', plant(4n, '4 second'))])
+    await pause()
+    // A client repeats what was not answered, and another one takes the same id.
+    await ledger.create(store, 'alice', plant(3n, '3'))
+    await ledger.create(store, 'alice', plant(4n, '4 second'))
+    for (let id = 5n; id < 13n; id++) {
+      void ledger.create(store, 'bob', plant(id, `${id} ${large}`))
+      if (id % 3n === 0n) await pause()
+    }
+    await ledger.create(store, 'alice', plant(20n, '20'))
+    await pause()
+    await ledger.create(store, 'alice', plant(21n, '21'))
+  }, true)
+  await run(async (store) => {
+    await ledger.create(store, 'alice', plant(30n, '30'))
+    await ledger.create(store, 'alice', plant(21n, '21'))
+  }, true)
+  await run(async () => {}, true)
+  await run(async (store) => {
+    await ledger.create(store, 'alice', plant(40n, '40'))
+    await ledger.create(store, 'bob', plant(41n, '41'))
+  }, false)
+  moments.push({ at: 'the end', disk: disk.copy(), ...ledger.moment })
+}
+
+const MAX_SUBSETS_OF = 5
+
+/** The fates of all pending changes that are worth trying: none and all, every subset of a few, one alone, all but one, and writes in part. */
+function* fatesOf(pending: readonly Pending[], random: () => number): Generator<readonly Fate[]> {
+  const all = (fate: Fate): Fate[] => pending.map(() => fate)
+  yield all('lost')
+  yield all('kept')
+  if (pending.length <= MAX_SUBSETS_OF) {
+    for (let bits = 1; bits < 2 ** pending.length - 1; bits++) yield pending.map((_, i) => ((bits >> i) & 1 ? 'kept' : 'lost'))
+  } else {
+    for (const i of pending.keys()) {
+      yield all('lost').with(i, 'kept')
+      yield all('kept').with(i, 'lost')
+    }
+    for (let i = 0; i < 10; i++) yield pending.map(() => (random() < 0.5 ? 'kept' : 'lost'))
+  }
+  for (const [i, { lengthBytes }] of pending.entries()) {
+    if (lengthBytes < 2) continue
+    const middle = 1 + Math.floor(random() * (lengthBytes - 1))
+    for (const piece of [{ from: 0, to: 1 }, { from: 0, to: middle }, { from: 0, to: lengthBytes - 1 }, { from: middle, to: lengthBytes }, { from: 1, to: lengthBytes }]) {
+      yield all('kept').with(i, piece)
+      yield all('lost').with(i, piece)
+    }
+  }
+}
+
+/** The distinct disks that a power loss may leave. */
+function* powerLosses(disk: SimulatedDisk, random: () => number): Generator<SimulatedDisk> {
+  const seen = new Set<string>()
+  for (const fates of fatesOf(disk.pending(), random)) {
+    const left = disk.afterPowerLoss(fates)
+    const what = left.describe()
+    if (seen.has(what)) continue
+    seen.add(what)
+    yield left
+  }
+}
+
+/** Opens what is left and compares; `thorough` closes it cleanly then, checks it, and opens that as well. */
+async function recover(disk: SimulatedDisk, ledger: Ledger, moment: Moment, thorough: boolean): Promise<void> {
+  let closing = false
+  // A close that cannot write is quick.
+  const machine: Machine = { disk, ledger, moments: [], faults: () => (closing && !thorough ? { code: 'EIO', how: 'refused' } : undefined) }
+  const store = await openStore(machine)
+  try {
+    ledger.check(await listed(store), moment)
+    assert.equal(store.trouble(), undefined)
+  } finally {
+    closing = true
+    await store.close()
+  }
+  if (!thorough) return
+  await checkStore(DIRECTORY, simulatedFiles(disk, { onCall: () => undefined, onWriting: () => {} }))
+  const again = await openStore(machine)
+  ledger.check(await listed(again), moment)
+  await again.close()
+}
+
+async function recoverEach(moment: Moment, ledger: Ledger, random: () => number, share: number): Promise<number> {
+  let states = 0
+  for (const disk of powerLosses(moment.disk, random)) {
+    if (!ALL_STATES && random() > share) continue
+    states += 1
+    const described = disk.describe()
+    try {
+      await recover(disk, ledger, moment, random() < THOROUGH)
+    } catch (error) {
+      throw new Error(`after a power loss ${moment.at}, with ${described.replaceAll(/[^{},]{80,}/g, (base64) => `${base64.slice(0, 60)}…`)}: ${String(error)}`, { cause: error })
+    }
+  }
+  return states
+}
+
+async function lifeOf(faultless: Partial<Machine> = {}): Promise<Machine> {
+  const disk = SimulatedDisk.empty()
+  disk.makeDirectory('/srv')
+  disk.syncDirectory('/')
+  const machine: Machine = { disk, ledger: new Ledger(), moments: [], ...faultless }
+  await live(machine, machine.fault !== undefined)
+  return machine
+}
+
+function count(t: TestContext, what: string): void {
+  t.diagnostic(what)
+}
+
+test('crash states: a power loss at every call of a life leaves a disk that opens with all that was acknowledged', async (t) => {
+  const { random } = seeded(t)
+  const { moments, ledger } = await lifeOf()
+  const names = new Set(moments.map(({ at }) => at.replace(/^(before \d+|in) (\S+) .*\/data\/?/, '$2 ')))
+  for (const name of ['rename plants.sqlite', 'remove journal-00000001.log', 'rename journal-00000003.log', 'sync plants.sqlite.tmp']) assert.ok(names.has(name), `the life should have come to ${name}`)
+  let states = 0
+  for (const moment of moments) states += await recoverEach(moment, ledger, random, 1)
+  count(t, `${states} states after ${moments.length} moments`)
+})
+
+test('crash states: what is answered after a kill survives a power loss at every call that follows it', async (t) => {
+  const { random } = seeded(t)
+  const { moments, ledger } = await lifeOf()
+  let [starts, states] = [0, 0]
+  for (const moment of moments) {
+    // What is about to become durable under its name is where most can be forgotten.
+    const eventful = moment.at.includes('syncDirectory')
+    if (!ALL_STATES && !eventful && random() > 0.3) continue
+    starts += 1
+    states += await killedThenLost(moment, ledger, random, eventful ? 0.6 : 0.2)
+  }
+  count(t, `${states} states after ${starts} kills`)
+})
+
+test('crash states: what is shown after a kill on a disk that has become full survives a power loss', async (t) => {
+  const { random } = seeded(t)
+  const { moments, ledger } = await lifeOf()
+  let [starts, states] = [0, 0]
+  for (const moment of moments) {
+    if (!ALL_STATES && random() > 0.3) continue
+    starts += 1
+    states += await killedThenLost(moment, ledger, random, 0.3, ({ name, mode }) => (name === 'write' && mode === 'aside' ? { code: 'ENOSPC', how: 'refused' } : undefined))
+  }
+  count(t, `${states} states after ${starts} kills`)
+})
+
+/** Kills the process at a moment, starts another one that reads and writes, and has the power fail at each of its calls and behind them. */
+async function killedThenLost(moment: Moment, sentBefore: Ledger, random: () => number, share: number, faults?: Machine['faults']): Promise<number> {
+  const ledger = sentBefore.upTo(moment)
+  const disk = moment.disk.copy()
+  const machine: Machine = { disk, ledger, moments: [], ...(faults ? { faults } : {}) }
+  const store = await openStore(machine)
+  const shown = await listed(store)
+  ledger.check(shown, moment)
+  ledger.show(shown)
+  machine.moments.push({ at: 'after the start', disk: disk.copy(), ...ledger.moment })
+  // What is there is created again: what memory alone remembers must not be vouched for.
+  for (const owner of OWNERS) {
+    const [text] = shown.get(owner) ?? []
+    if (text !== undefined && !text.includes('#')) await ledger.create(store, owner, plant(BigInt(text.split(' ')[0] ?? ''), text))
+  }
+  await ledger.create(store, 'alice', plant(50n, '50'))
+  await settle()
+  machine.moments.push({ at: 'at the end', disk: disk.copy(), ...ledger.moment })
+  let states = 0
+  for (const later of machine.moments) states += await recoverEach({ ...later, at: `${later.at}, behind a kill ${moment.at}` }, ledger, random, share)
+  await store.close()
+  return states
+}
+
+const FAULTS: Readonly<Record<string, readonly Fault[]>> = {
+  write: [
+    { code: 'EIO', how: 'unsynced' },
+    { code: 'ENOSPC', how: 'refused' },
+    { code: 'ENOSPC', how: 'unsynced' },
+    { code: 'EIO', how: 'short' },
+  ],
+  sync: [{ code: 'EIO', how: 'unsynced' }],
+}
+const REFUSED: readonly Fault[] = [{ code: 'EIO', how: 'refused' }]
+
+test('crash states: a power loss behind any call that failed leaves a disk that opens with all that was acknowledged', async (t) => {
+  const { random } = seeded(t)
+  const calls = (await lifeOf()).moments.flatMap(({ at }) => /^before (\d+) (\S+) /.exec(at)?.slice(1) ?? [])
+  let [lives, states] = [0, 0]
+  for (let i = 0; i < calls.length; i += 2) {
+    const [call, name = ''] = [Number(calls[i]), calls[i + 1]]
+    for (const fault of FAULTS[name] ?? REFUSED) {
+      if (!ALL_STATES && random() > 0.35) continue
+      lives += 1
+      const { moments, ledger } = await lifeOf({ fault: { call, fault } })
+      const failedAt = moments.findIndex(({ at }) => at.startsWith(`before ${call} `))
+      for (const moment of moments.slice(failedAt)) {
+        if (!ALL_STATES && random() > 0.15) continue
+        const behind = { ...moment, at: `${moment.at}, behind ${fault.code} (${fault.how}) ${moments[failedAt]?.at}` }
+        states += await recoverEach(behind, ledger, random, 0.2)
+        // Once more with a kill first: what a failed sync left is then known to nobody.
+        if (random() < 0.05) states += await killedThenLost(behind, ledger, random, 0.05)
+      }
+    }
+  }
+  count(t, `${states} states after ${lives} lives with one failed call each`)
+})

@@ -1,0 +1,338 @@
+import { dirname } from 'node:path'
+import type { File, Files, Mode } from '../../dist/store/sqljs/files.js'
+
+/*
+ * A disk that forgets what was not synced, and the memory in front of it that a killed process leaves as it is.
+ *
+ * - A write or a truncation is seen by every reader at once, and is on the disk after a sync of that file that
+ *   succeeded. Until then it may be there wholly, in part (any piece of it, with zeros where the rest would be), or not
+ *   at all, and later ones may be there without earlier ones. A write to a file opened `append` (O_DSYNC) includes the sync.
+ * - A sync that fails makes nothing durable and marks what it covered as clean: readers go on seeing it, no later sync
+ *   writes it, and whether it is on the disk is never known.
+ * - Creating a file, making a directory, renaming and removing change names at once, and are on the disk after a sync of
+ *   the directory they stand in. Until then each of them is there or is not, whatever becomes of the others; a rename
+ *   happens in one piece. A directory sync that fails leaves them so, and a later one can make them durable: file systems
+ *   that cannot write their own journal stop, they do not go on without it.
+ * - A kill loses nothing. A power loss loses what is not on the disk.
+ */
+
+type Change =
+  | { readonly kind: 'write'; readonly at: number; readonly bytes: Buffer; readonly state: State }
+  | { readonly kind: 'truncate'; readonly lengthBytes: number; readonly state: State }
+
+/** One change of a directory; `node` is what the name stands for. */
+type Move =
+  | { readonly kind: 'link'; readonly name: string; readonly node: number; readonly state: State }
+  | { readonly kind: 'rename'; readonly from: string; readonly name: string; readonly node: number; readonly state: State }
+  | { readonly kind: 'unlink'; readonly name: string; readonly state: State }
+
+/** On the disk; not yet; or marked as clean by a sync that failed, so that it may be and may not. */
+type State = 'synced' | 'dirty' | 'stuck'
+
+interface FileNode {
+  readonly kind: 'file'
+  readonly base: Buffer
+  readonly changes: readonly Change[]
+}
+
+interface DirectoryNode {
+  readonly kind: 'directory'
+  readonly base: ReadonlyMap<string, number>
+  readonly changes: readonly Move[]
+}
+
+type Node = FileNode | DirectoryNode
+
+/** What a power loss does to one change: it is on the disk, or only the bytes from `from` to `to` of a write are, or nothing is. */
+export type Fate = 'kept' | 'lost' | { readonly from: number; readonly to: number }
+
+/** A change that is not certainly on the disk. */
+export interface Pending {
+  /** How many bytes a write has; 0 for anything else. */
+  readonly lengthBytes: number
+}
+
+const ROOT = 0
+
+export class SimulatedDisk {
+  readonly #nodes: Map<number, Node>
+  #nextNode: number
+
+  private constructor(nodes: Map<number, Node>, nextNode: number) {
+    this.#nodes = nodes
+    this.#nextNode = nextNode
+  }
+
+  /** A disk with nothing but its root. */
+  static empty(): SimulatedDisk {
+    return new SimulatedDisk(new Map([[ROOT, { kind: 'directory', base: new Map(), changes: [] }]]), ROOT + 1)
+  }
+
+  /** The same, memory included: what a killed process leaves behind. */
+  copy(): SimulatedDisk {
+    return new SimulatedDisk(new Map(this.#nodes), this.#nextNode)
+  }
+
+  /** Every change that a power loss may undo, in the order in which `afterPowerLoss` takes their fates. */
+  pending(): readonly Pending[] {
+    return [...this.#nodes.values()].flatMap(({ changes }: { readonly changes: readonly (Change | Move)[] }) =>
+      changes.filter(({ state }) => state !== 'synced').map((change) => ({ lengthBytes: change.kind === 'write' ? change.bytes.length : 0 })),
+    )
+  }
+
+  /** What is on the disk when the power comes back. */
+  afterPowerLoss(fates: readonly Fate[]): SimulatedDisk {
+    let next = 0
+    const fateOf = ({ state }: Change | Move): Fate => (state === 'synced' ? 'kept' : (fates[next++] ?? 'lost'))
+    const nodes = new Map<number, Node>()
+    for (const [id, node] of this.#nodes) {
+      if (node.kind === 'file') {
+        const base = node.changes.reduce((bytes, change) => changed(bytes, change, fateOf(change)), node.base)
+        nodes.set(id, { kind: 'file', base, changes: [] })
+      } else {
+        const base = node.changes.reduce((names, move) => (fateOf(move) === 'lost' ? names : moved(names, move)), node.base)
+        nodes.set(id, { kind: 'directory', base, changes: [] })
+      }
+    }
+    return new SimulatedDisk(nodes, this.#nextNode)
+  }
+
+  /** Names and contents of all files, to tell states apart. */
+  describe(directory = ROOT): string {
+    return [...this.#names(directory)]
+      .toSorted(([a], [b]) => (a < b ? -1 : 1))
+      .map(([name, id]) => `${name}{${this.#nodes.get(id)?.kind === 'directory' ? this.describe(id) : this.read(id).toString('base64')}}`)
+      .join()
+  }
+
+  find(path: string): number | undefined {
+    let id: number | undefined = ROOT
+    for (const part of path.split('/').slice(1)) if (part !== '' && id !== undefined) id = this.#nodes.get(id)?.kind === 'directory' ? this.#names(id).get(part) : undefined
+    return id
+  }
+
+  names(directory: string): string[] {
+    return [...this.#names(this.#must(directory))].map(([name]) => name)
+  }
+
+  read(id: number): Buffer {
+    return Buffer.from(this.#file(id).changes.reduce((bytes, change) => changed(bytes, change, 'kept'), this.#file(id).base))
+  }
+
+  makeDirectory(path: string): boolean {
+    if (this.find(path) !== undefined) return false
+    this.#link(path, { kind: 'directory', base: new Map(), changes: [] })
+    return true
+  }
+
+  createOrEmpty(path: string): number {
+    const there = this.find(path)
+    if (there === undefined) return this.#link(path, { kind: 'file', base: Buffer.alloc(0), changes: [] })
+    this.truncate(there, 0)
+    return there
+  }
+
+  write(id: number, bytes: Uint8Array): void {
+    this.#change(id, { kind: 'write', at: this.read(id).length, bytes: Buffer.from(bytes), state: 'dirty' })
+  }
+
+  truncate(id: number, lengthBytes: number): void {
+    this.#change(id, { kind: 'truncate', lengthBytes, state: 'dirty' })
+  }
+
+  sync(id: number, state: 'synced' | 'stuck' = 'synced'): void {
+    const node = this.#nodes.get(id)
+    const mark = <T extends Change | Move>(change: T): T => (change.state === 'dirty' ? { ...change, state } : change)
+    if (node?.kind === 'file') this.#nodes.set(id, settledFile(node.base, node.changes.map(mark)))
+    if (node?.kind === 'directory') this.#nodes.set(id, settledDirectory(node.base, node.changes.map(mark)))
+  }
+
+  syncDirectory(path: string): void {
+    this.sync(this.#must(path))
+  }
+
+  rename(from: string, to: string): void {
+    this.#move(from, { kind: 'rename', from: nameOf(from), name: nameOf(to), node: this.#must(from), state: 'dirty' })
+  }
+
+  remove(path: string): void {
+    this.#must(path)
+    this.#move(path, { kind: 'unlink', name: nameOf(path), state: 'dirty' })
+  }
+
+  #must(path: string): number {
+    const id = this.find(path)
+    if (id === undefined) throw systemError('ENOENT', path)
+    return id
+  }
+
+  #file(id: number): FileNode {
+    const node = this.#nodes.get(id)
+    if (node?.kind !== 'file') throw systemError('EISDIR', String(id))
+    return node
+  }
+
+  #names(id: number): ReadonlyMap<string, number> {
+    const node = this.#nodes.get(id)
+    if (node?.kind !== 'directory') throw systemError('ENOTDIR', String(id))
+    return node.changes.reduce(moved, node.base)
+  }
+
+  #link(path: string, node: Node): number {
+    const id = this.#nextNode++
+    this.#move(path, { kind: 'link', name: nameOf(path), node: id, state: 'dirty' })
+    this.#nodes.set(id, node)
+    return id
+  }
+
+  #move(path: string, move: Move): void {
+    const id = this.#must(dirname(path))
+    const node = this.#nodes.get(id)
+    if (node?.kind === 'directory') this.#nodes.set(id, { ...node, changes: [...node.changes, move] })
+  }
+
+  #change(id: number, change: Change): void {
+    const node = this.#file(id)
+    this.#nodes.set(id, { ...node, changes: [...node.changes, change] })
+  }
+}
+
+function nameOf(path: string): string {
+  return path.slice(path.lastIndexOf('/') + 1)
+}
+
+function settledFile(base: Buffer, changes: readonly Change[]): FileNode {
+  if (changes.some(({ state }) => state !== 'synced')) return { kind: 'file', base, changes }
+  return { kind: 'file', base: changes.reduce((bytes, change) => changed(bytes, change, 'kept'), base), changes: [] }
+}
+
+function settledDirectory(base: ReadonlyMap<string, number>, changes: readonly Move[]): DirectoryNode {
+  if (changes.some(({ state }) => state !== 'synced')) return { kind: 'directory', base, changes }
+  return { kind: 'directory', base: changes.reduce(moved, base), changes: [] }
+}
+
+function changed(bytes: Buffer, change: Change, fate: Fate): Buffer {
+  if (fate === 'lost') return bytes
+  if (change.kind === 'truncate') return resized(bytes, change.lengthBytes)
+  const { from, to } = fate === 'kept' ? { from: 0, to: change.bytes.length } : fate
+  const grown = resized(bytes, Math.max(bytes.length, change.at + to))
+  change.bytes.copy(grown, change.at + from, from, to)
+  return grown
+}
+
+function resized(bytes: Buffer, lengthBytes: number): Buffer {
+  const sized = Buffer.alloc(lengthBytes)
+  bytes.copy(sized)
+  return sized
+}
+
+function moved(names: ReadonlyMap<string, number>, move: Move): ReadonlyMap<string, number> {
+  const next = new Map(names)
+  if (move.kind === 'rename' && next.get(move.from) === move.node) next.delete(move.from)
+  if (move.kind === 'unlink') next.delete(move.name)
+  else next.set(move.name, move.node)
+  return next
+}
+
+export function systemError(code: string, what: string): Error {
+  return Object.assign(new Error(`${code}: ${what}`), { code })
+}
+
+/** One call of `Files` or `File`, by the name of its method and the path it is about. */
+export interface DiskCall {
+  readonly name: 'makeDirectory' | 'list' | 'read' | 'readStart' | 'open' | 'rename' | 'remove' | 'syncDirectory' | 'write' | 'sync' | 'truncate' | 'close'
+  readonly path: string
+  readonly mode: Mode | undefined
+}
+
+/** How a call fails: before it did anything, after a write took half, or after a write that could not be synced. */
+export interface Fault {
+  readonly code: string
+  readonly how: 'refused' | 'short' | 'unsynced'
+}
+
+export interface Observer {
+  /** Called ahead of each call, and once more while an O_DSYNC write is under way; may have the call fail. */
+  onCall(call: DiskCall): Fault | undefined
+  onWriting(): void
+}
+
+/** The store's file access over a simulated disk. */
+export function simulatedFiles(disk: SimulatedDisk, observer: Observer): Files {
+  /** Resolves with how the call fails where it does so in its own way, and throws where it is refused. */
+  async function begin(name: DiskCall['name'], path: string, mode?: Mode): Promise<Fault | undefined> {
+    const fault = observer.onCall({ name, path, mode })
+    // A real call takes its time, in which others go on.
+    await Promise.resolve()
+    if (fault?.how === 'refused') throw systemError(fault.code, `${name} ${path}`)
+    return fault
+  }
+
+  function fileAt(id: number, path: string, mode: Mode): File {
+    return {
+      async write(bytes) {
+        const fault = await begin('write', path, mode)
+        const taken = fault?.how === 'short' ? Math.floor(bytes.length / 2) : bytes.length
+        disk.write(id, bytes.subarray(0, taken))
+        if (mode !== 'append') return taken
+        observer.onWriting()
+        disk.sync(id, fault?.how === 'unsynced' ? 'stuck' : 'synced')
+        if (fault?.how === 'unsynced') throw systemError(fault.code, `write ${path}`)
+        return taken
+      },
+      async sync() {
+        const fault = await begin('sync', path, mode)
+        disk.sync(id, fault ? 'stuck' : 'synced')
+        if (fault) throw systemError(fault.code, `sync ${path}`)
+      },
+      async truncate(lengthBytes) {
+        await begin('truncate', path, mode)
+        disk.truncate(id, lengthBytes)
+      },
+      async close() {
+        await begin('close', path, mode)
+      },
+    }
+  }
+
+  return {
+    async makeDirectory(path) {
+      await begin('makeDirectory', path)
+      return disk.makeDirectory(path)
+    },
+    async list(directory) {
+      await begin('list', directory)
+      return disk.names(directory)
+    },
+    async read(path) {
+      await begin('read', path)
+      return disk.read(found(path))
+    },
+    async readStart(path, lengthBytes) {
+      await begin('readStart', path)
+      return disk.read(found(path)).subarray(0, lengthBytes)
+    },
+    async open(path, mode) {
+      await begin('open', path, mode)
+      return fileAt(mode === 'aside' ? disk.createOrEmpty(path) : found(path), path, mode)
+    },
+    async rename(from, to) {
+      await begin('rename', to)
+      disk.rename(from, to)
+    },
+    async remove(path) {
+      await begin('remove', path)
+      disk.remove(path)
+    },
+    async syncDirectory(path) {
+      await begin('syncDirectory', path)
+      disk.syncDirectory(path)
+    },
+  }
+
+  function found(path: string): number {
+    const id = disk.find(path)
+    if (id === undefined) throw systemError('ENOENT', path)
+    return id
+  }
+}
