@@ -1,12 +1,11 @@
 #!/usr/bin/env node
 import { readFileSync } from 'node:fs'
 import { parseArgs } from 'node:util'
-import { readDevKey, readOrCreateDevKey, signDevToken } from './auth/dev.ts'
+import type { DevClaims } from './auth/dev.ts'
 import { type Config, readConfig, VARIABLES } from './config.ts'
 import { ConfigError } from './errors.ts'
 import { createLog } from './ops/log.ts'
 import { createService, type Listening } from './service.ts'
-import { checkStore, exportStore, importStore } from './store/sqljs/tools.ts'
 
 const USAGE = `usage: plant-store [serve] [--dev]
        plant-store token --sub NAME [--ttl SECONDS] [--scope "SCOPE …"]
@@ -66,14 +65,18 @@ async function main(argv: readonly string[]): Promise<void> {
       return serve(values.dev === true)
     case 'token':
       return token(values)
-    case 'check':
-      return print(await checkStore(readConfig(process.env, 'storage').dataDirectory))
-    case 'export':
-      return print(await exportStore(readConfig(process.env, 'storage').dataDirectory, file))
-    case 'import':
-      return print(await importStore(readConfig(process.env, 'storage'), file, (line) => process.stderr.write(`${line}\n`)))
     default:
+      return print(await storage(command, file))
   }
+}
+
+/** check, export, import. What only a command needs is loaded by that command: a service starts the sooner. */
+async function storage(command: string, file: string): Promise<string> {
+  const { checkStore, exportStore, importStore } = await import('./store/sqljs/tools.ts')
+  const config = readConfig(process.env, 'storage')
+  if (command === 'check') return checkStore(config.dataDirectory)
+  if (command === 'export') return exportStore(config.dataDirectory, file)
+  return importStore(config, file, (line) => process.stderr.write(`${line}\n`))
 }
 
 function parse(argv: readonly string[]): ReturnType<typeof parseArgs<{ options: typeof PARSED; allowPositionals: true }>> {
@@ -85,7 +88,7 @@ function parse(argv: readonly string[]): ReturnType<typeof parseArgs<{ options: 
 }
 
 async function serve(dev: boolean): Promise<void> {
-  const config = configure(dev)
+  const config = await configure(dev)
   const log = createLog(config.logLevel)
   const service = createService(config, {
     log,
@@ -118,9 +121,11 @@ async function serve(dev: boolean): Promise<void> {
   if (dev) process.stderr.write(await invitation(config, listening))
 }
 
-function configure(dev: boolean): Config {
+async function configure(dev: boolean): Promise<Config> {
   const { keys, ...config } = readConfig(process.env, dev ? 'dev' : 'service')
-  return { ...config, keys: keys ?? { kind: 'secret', secret: readOrCreateDevKey(devKeyPath(config.dataDirectory)) } }
+  if (keys) return { ...config, keys }
+  const { readOrCreateDevKey } = await import('./auth/dev.ts')
+  return { ...config, keys: { kind: 'secret', secret: readOrCreateDevKey(devKeyPath(config.dataDirectory)) } }
 }
 
 function devKeyPath(dataDirectory: string): string {
@@ -131,17 +136,25 @@ async function token(values: { readonly sub?: string; readonly ttl?: string; rea
   const { sub, ttl = String(DEV_TTL_SECONDS), scope } = values
   if (!sub) throw new UsageError('token needs --sub NAME: whose token it is to be')
   if (!/^[1-9][0-9]{0,9}$/.test(ttl)) throw new UsageError('--ttl must be a number of seconds, 1 or more')
+  const { readDevKey, signDevToken } = await import('./auth/dev.ts')
   const config = readConfig(process.env, 'dev')
   const key = readDevKey(devKeyPath(config.dataDirectory))
   if (!key) throw new Error(`there is no development key in ${config.dataDirectory}: start "plant-store serve --dev" first`)
-  print(await signDevToken(key, { issuer: config.issuer, audience: config.audience, sub, ttlSeconds: Number(ttl), scope }))
+  print(await signDevToken(key, devClaims(config, sub, Number(ttl), scope)))
+}
+
+function devClaims(config: Omit<Config, 'keys'>, sub: string, ttlSeconds: number, scope: string | undefined): DevClaims {
+  const { issuer, audience, ownerClaim, audienceClaim, scopeClaim = 'scope' } = config
+  const more = { [ownerClaim]: sub, [audienceClaim]: audience, ...(scope === undefined ? {} : { [scopeClaim]: scope }) }
+  return { issuer, audience, sub, ttlSeconds, scope, more }
 }
 
 /** Lines to paste: they create a plant and list it. */
 async function invitation(config: Config, { plants }: Listening): Promise<string> {
   if (config.keys.kind !== 'secret') return ''
+  const { signDevToken } = await import('./auth/dev.ts')
   const scope = [config.readScope, config.writeScope].filter((name) => name !== undefined).join(' ') || undefined
-  const claims = { issuer: config.issuer, audience: config.audience, sub: 'alice', ttlSeconds: DEV_TTL_SECONDS, scope }
+  const claims = devClaims(config, 'alice', DEV_TTL_SECONDS, scope)
   const bearer = `-H 'Authorization: Bearer ${await signDevToken(config.keys.secret, claims)}'`
   const socket = /^unix:(.*)$/s.exec(plants)?.[1]
   const target = socket === undefined ? `${plants}/plants` : `--unix-socket '${socket}' http://localhost/plants`

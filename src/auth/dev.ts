@@ -12,6 +12,8 @@ export interface DevClaims {
   readonly sub: string
   readonly ttlSeconds: number
   readonly scope?: string | undefined
+  /** Further claims, for a service that reads owner, audience or scopes from others than the usual ones. */
+  readonly more?: Readonly<Record<string, string>>
 }
 
 /** @throws ConfigError when the file holds something else than a development key. */
@@ -42,7 +44,7 @@ export function readOrCreateDevKey(path: string): Uint8Array {
 /** An access token signed with the development key; `typ` as RFC 9068 §2.1 has it. */
 export function signDevToken(key: Uint8Array, claims: DevClaims): Promise<string> {
   const issuedAt = Math.floor(Date.now() / 1000)
-  return new SignJWT(claims.scope === undefined ? {} : { scope: claims.scope })
+  return new SignJWT({ ...claims.more, ...(claims.scope === undefined ? {} : { scope: claims.scope }) })
     .setProtectedHeader({ alg: 'HS256', typ: 'at+jwt' })
     .setIssuer(claims.issuer)
     .setAudience(claims.audience)

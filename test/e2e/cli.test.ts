@@ -61,6 +61,17 @@ test('serve --dev prints curl lines that create and list a plant; after kill -9 
   assert.equal(await second.kill('SIGTERM'), 0)
 })
 
+test('serve --dev and token make tokens that fit where owner, audience and scopes are read from other claims', async (t) => {
+  const directory = join(await temporaryDirectory(), 'data')
+  const claims = { PLANTS_OWNER_CLAIM: 'tenant', PLANTS_AUDIENCE_CLAIM: 'client_id', PLANTS_SCOPE_CLAIM: 'roles', PLANTS_READ_SCOPE: 'plants:read', PLANTS_WRITE_SCOPE: 'plants:write' }
+  const server = await startProcess(t, directory, claims, ['serve', '--dev'])
+  for (const line of await curlLines(server.output)) assert.match(await shell(line), /^HTTP\/1.1 200 OK\r\n/)
+  const env = { ...claims, PLANTS_DATA: directory }
+  const reader = (await run(['token', '--sub', 'alice', '--scope', 'plants:read'], env)).stdout.trim()
+  assert.deepEqual((await call(server.port, { token: reader })).json(), [{ name: 'Monstera', tag: 'indoor' }])
+  assert.equal((await post(server.port, { id: 2, name: 'Fern' }, { token: reader })).status, 403)
+})
+
 test('token says what to do where there is no development key', async () => {
   const { status, stderr } = await run(['token', '--sub', 'bob'], { PLANTS_DATA: await temporaryDirectory() })
   assert.equal(status, 1)
