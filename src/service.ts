@@ -14,7 +14,7 @@ import { createPlant, listPlants } from './http/plants.ts'
 import { RateLimit } from './http/rate.ts'
 import { type Answer, problemAnswer } from './http/respond.ts'
 import { createRouter } from './http/router.ts'
-import { Connections, createHttpServer } from './http/server.ts'
+import { Connections, createHttpServer, stopAccepting } from './http/server.ts'
 import { type Log, ownerHash } from './ops/log.ts'
 import { type PlantStore, StoreFull, StoreUnavailable } from './plants/store.ts'
 import { loadSqlite } from './store/sqljs/database.ts'
@@ -147,32 +147,21 @@ export function createService(config: Config, { log, onFatal }: ServiceHooks): P
   }
 
   async function closeAll(): Promise<void> {
+    draining = true
     if (server?.listening) {
-      draining = true
       await sleep(config.drainDelaySeconds * 1000)
-      await stopServer(server)
+      stopAccepting(server)
     }
+    const givenUp = await connections.drain(config.shutdownTimeoutSeconds * 1000)
+    if (givenUp > 0) log.error('requests still under way at the deadline were given up', { connections: givenUp, timeoutSeconds: config.shutdownTimeoutSeconds })
     // An open that is still under way ends first; that it failed was said to whoever asked for it.
     await opening?.catch(() => {})
-    connections.destroyAll()
+    route = undefined
+    server?.close()
     keys.close()
     await store?.close()
     admin?.closeAllConnections()
     admin?.close()
-  }
-
-  /** Accepts no more, lets what is under way end, and leaves nothing open behind the deadline. */
-  async function stopServer(stopping: Server): Promise<void> {
-    const closed = new Promise((resolve) => stopping.close(resolve))
-    const idle = setInterval(() => connections.closeIdle(stopping), 50)
-    connections.closeIdle(stopping)
-    const deadline = setTimeout(() => {
-      log.error('requests still under way at the deadline were given up', { timeoutSeconds: config.shutdownTimeoutSeconds })
-      connections.destroyAll()
-    }, config.shutdownTimeoutSeconds * 1000)
-    await closed
-    clearTimeout(deadline)
-    clearInterval(idle)
   }
 
   return { open, listen: listenAll, close, handler: connections.handler }

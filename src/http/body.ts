@@ -37,8 +37,8 @@ export function checkBodyHeaders({ head }: Exchange, maxBodyBytes: number): void
 }
 
 const TOKEN = "[!#$%&'*+.^_`|~0-9A-Za-z-]+"
-/** RFC 9110 §8.3.1: type, then parameters whose value is a token or a quoted string. */
-const MEDIA_TYPE = new RegExp(`^application/json((?:[ \\t]*;[ \\t]*(?:${TOKEN}=(?:${TOKEN}|"(?:[^"\\\\]|\\\\.)*"))?)*)[ \\t]*$`, 'i')
+/** RFC 9110 §8.3.1: type, then parameters whose value is a token or a quoted string. A text fits it in one way at most, so that it is refused in linear time. */
+const MEDIA_TYPE = new RegExp(`^application/json((?:[ \\t]*;(?:[ \\t]*${TOKEN}=(?:${TOKEN}|"(?:[^"\\\\]|\\\\.)*"))?)*)[ \\t]*$`, 'i')
 const CHARSET = new RegExp(`;[ \\t]*charset=(${TOKEN}|"[^"]*")`, 'gi')
 
 function isJson(contentType: string): boolean {
@@ -62,6 +62,8 @@ export async function readText(exchange: Exchange, maxBodyBytes: number): Promis
 /** Reads a body to its end, or gives undefined and stops reading once it is longer than allowed. */
 function readBytes(exchange: Exchange, maxBytes: number): Promise<Buffer | undefined> {
   const { req, res } = exchange
+  // It went away while its token was verified: the request's events are over, and would be waited for in vain.
+  if (req.destroyed) return Promise.reject(new ClientGone())
   if (exchange.expectsContinue) res.writeContinue()
   exchange.bodyTaken = true
   return new Promise((resolve, reject) => {
@@ -77,7 +79,11 @@ function readBytes(exchange: Exchange, maxBytes: number): Promise<Buffer | undef
       exchange.bodyTaken = false
       resolve(undefined)
     })
-    req.once('end', () => resolve(chunks.length === 1 && chunks[0] ? chunks[0] : Buffer.concat(chunks, bytes)))
+    req.once('end', () => {
+      // Answered by then that it took too long: it must not take effect after all.
+      if (exchange.cancelled) reject(new ClientGone())
+      else resolve(chunks.length === 1 && chunks[0] ? chunks[0] : Buffer.concat(chunks, bytes))
+    })
     // An error of the request is always followed by its close.
     req.once('error', () => {})
     req.once('close', () => reject(new ClientGone()))

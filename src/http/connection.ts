@@ -3,7 +3,7 @@ import type { Socket } from 'node:net'
 import { Problem } from '../errors.ts'
 import { discardBody } from './body.ts'
 import type { Exchange } from './exchange.ts'
-import { type Answer, problemAnswer, rawAnswer, send } from './respond.ts'
+import { abandon, type Answer, problemAnswer, rawAnswer, send } from './respond.ts'
 
 /** Requests of one connection that may wait behind another before the socket is paused. */
 const WAITING_MAX = 16
@@ -36,26 +36,28 @@ export class Connection {
   /** Whether the end of the current answer is waited for. */
   #armed = false
   /** What to say behind the last answer: the parser has given up on what follows. */
-  #failure: Problem | undefined
-  /** Set with the last answer: whatever else comes in is not looked at. */
+  #failure: { readonly problem: Problem; readonly requestId: string } | undefined
+  /** Set by a request that is the last: whatever comes behind it is not looked at. */
+  #last = false
+  /** Set with the last answer. */
   #closing = false
-  #lingerUntilBytes = 0
+  /** Nothing is read beyond this: behind the last answer it only delays a reset. */
+  #readUntilBytes = Infinity
+  /** What had come in when a stop last looked. */
+  #seenBytes = 0
 
   constructor(socket: Socket, host: ConnectionHost) {
     this.#socket = socket
     this.#host = host
-    // Node resumes a socket whenever somebody reads a body; while too much waits it stays paused.
+    // Node resumes a socket whenever somebody reads a body; while too much has come in it stays paused.
     socket.on('resume', () => {
-      if (this.#waiting.length >= WAITING_MAX) socket.pause()
+      if (this.#waiting.length >= WAITING_MAX || socket.bytesRead > this.#readUntilBytes) socket.pause()
     })
   }
 
-  get idle(): boolean {
-    return this.#settled && this.#waiting.length === 0
-  }
-
   enter(exchange: Exchange): void {
-    if (this.#closing || this.#failure) return
+    if (this.#closing || this.#failure || this.#last) return
+    this.#last = exchange.isLast
     if (this.#settled) {
       this.#start(exchange)
       return
@@ -65,22 +67,53 @@ export class Connection {
   }
 
   /** What Node could not parse, or waited for in vain. Everything before it is answered first. */
-  fail(problem: Problem): void {
-    if (this.#closing) {
-      this.#linger()
+  fail(problem: Problem, requestId: string = randomUUID()): void {
+    this.#linger()
+    if (this.#closing || this.#failure) return
+    const newest = this.#waiting.at(-1) ?? this.#current
+    if (!newest || newest.req.complete) {
+      if (this.#last) return
+      this.#failure = { problem, requestId }
+      this.#proceed()
       return
     }
-    if (this.#failure) return
-    this.#failure = problem
-    const newest = this.#waiting.at(-1) ?? this.#current
-    if (newest && !newest.req.complete) {
-      // It is this request that has no end.
-      newest.cancelled = true
-      if (this.#waiting.length > 0) this.#waiting.pop()
-      else if (this.#answered) this.#end('')
-      else this.#closeWith(problemAnswer(problem), newest)
+    // It is this request that has no end.
+    newest.cancelled = true
+    if (this.#waiting.length > 0) {
+      this.#waiting.pop()
+      this.#failure = { problem, requestId: newest.requestId }
+      this.#proceed()
+    } else if (newest.res.headersSent) {
+      // Its answer is on its way, and nothing may be said behind it.
+      this.#closing = true
+      if (newest.res.writableFinished) this.#end('')
+      else newest.res.once('finish', () => this.#end(''))
+    } else {
+      this.#closeWith(problemAnswer(problem), newest)
     }
-    if (!this.#closing) this.#proceed()
+  }
+
+  /** Nothing has moved for too long: the client does not read, or a body does not come. */
+  stall(): void {
+    const current = this.#current
+    if (current && !current.req.complete && !current.res.headersSent && this.#waiting.length === 0) this.fail(new Problem('requestTimeout'))
+    else this.#socket.destroy()
+  }
+
+  /** Node lets go of a socket that CONNECT came in on: what it did for the answers under way is done here then. */
+  adopt(stalledMs: number): void {
+    this.#socket.on('error', () => {})
+    this.#socket.on('drain', () => this.#current?.res.emit('drain'))
+    this.#readUntilBytes = this.#socket.bytesRead + DISCARD_MAX_BYTES
+    this.#socket.on('data', () => this.#linger())
+    this.#socket.setTimeout(stalledMs, () => this.#socket.destroy())
+  }
+
+  /** Lets go of the client where nothing is under way, and nothing has come in since this was last asked. */
+  closeIdle(): void {
+    const { bytesRead } = this.#socket
+    if (this.#settled && this.#waiting.length === 0 && bytesRead === this.#seenBytes) this.#socket.destroy()
+    this.#seenBytes = bytesRead
   }
 
   get #settled(): boolean {
@@ -100,13 +133,14 @@ export class Connection {
   }
 
   #next(): void {
-    if (this.#closing) return
+    // Node closes behind a list to HTTP/1.0, which knows no other end of it.
+    if (this.#closing || !this.#socket.writable) return
     const exchange = this.#waiting.shift()
     if (exchange) {
       this.#start(exchange)
       if (this.#waiting.length < WAITING_MAX) this.#socket.resume()
     } else if (this.#failure) {
-      this.#closeWith(problemAnswer(this.#failure), undefined)
+      this.#closeWith(problemAnswer(this.#failure.problem), undefined)
     }
   }
 
@@ -135,7 +169,10 @@ export class Connection {
   }
 
   #answer(exchange: Exchange, answer: Answer): void {
-    if (exchange.cancelled || this.#socket.destroyed) return
+    if (exchange.cancelled || this.#socket.destroyed) {
+      abandon(answer)
+      return
+    }
     if (!exchange.hasUnreadBody) {
       this.#send(exchange, answer)
       return
@@ -148,15 +185,15 @@ export class Connection {
     else if (contentLengthBytes !== undefined) this.#send(exchange, answer)
     else {
       void discardBody(exchange, DISCARD_MAX_BYTES).then((ended) => {
-        if (exchange.cancelled || this.#closing) return
-        if (ended) this.#send(exchange, answer)
+        if (exchange.cancelled || this.#socket.destroyed) abandon(answer)
+        else if (ended) this.#send(exchange, answer)
         else this.#closeWith(answer, exchange)
       })
     }
   }
 
   #send(exchange: Exchange, answer: Answer): void {
-    const close = this.#host.draining && this.#waiting.length === 0
+    const close = this.#waiting.length === 0 && (this.#last || this.#host.draining)
     if (close) this.#closing = true
     send(exchange, answer, close, () => {
       this.#answered = true
@@ -167,30 +204,35 @@ export class Connection {
 
   /** The last answer on this connection, past Node's own: that would reset a client which is still sending. */
   #closeWith(answer: Answer, exchange: Exchange | undefined): void {
+    if (exchange && answer.body !== undefined && !Buffer.isBuffer(answer.body)) {
+      // A list needs Node's own; what its owner, who is known, sent along is read meanwhile.
+      this.#last = true
+      exchange.req.resume()
+      this.#send(exchange, answer)
+      return
+    }
     if (exchange) {
       exchange.cancelled = true
       this.#host.answered(exchange, answer.status)
     }
-    // A list cannot be sent this way; nobody sends 64 KiB along with a GET for an answer that matters.
-    const { body } = answer
-    const text = rawAnswer(answer, exchange?.requestId ?? randomUUID(), exchange?.method !== 'HEAD')
-    this.#end(body === undefined || Buffer.isBuffer(body) ? text : '')
+    this.#end(rawAnswer(answer, exchange?.requestId ?? this.#failure?.requestId ?? randomUUID(), exchange?.method !== 'HEAD'))
     exchange?.req.on('data', () => this.#linger()).resume()
   }
 
   /** Half-closes, and lets go of the socket only once the client had time to read: data that nobody reads turns a close into a reset. */
   #end(text: string): void {
     const known = this.#current?.owner !== undefined
+    this.#readUntilBytes = this.#socket.bytesRead + (known ? LINGER_MAX_BYTES : DISCARD_MAX_BYTES)
     this.#closing = true
     this.#waiting.length = 0
-    this.#lingerUntilBytes = this.#socket.bytesRead + (known ? LINGER_MAX_BYTES : DISCARD_MAX_BYTES)
     this.#socket.end(text)
     this.#socket.once('end', () => this.#socket.destroy())
+    this.#socket.resume()
     const timer = setTimeout(() => this.#socket.destroy(), LINGER_MS)
     this.#socket.once('close', () => clearTimeout(timer))
   }
 
   #linger(): void {
-    if (this.#closing && this.#lingerUntilBytes > 0 && this.#socket.bytesRead > this.#lingerUntilBytes) this.#socket.pause()
+    if (this.#socket.bytesRead > this.#readUntilBytes) this.#socket.pause()
   }
 }

@@ -1,6 +1,5 @@
-import { randomUUID } from 'node:crypto'
 import type { IncomingMessage, ServerResponse } from 'node:http'
-import { type Head, readHead } from './head.ts'
+import { type Head, readHead, requestIdOf } from './head.ts'
 
 /** One request and its answer. */
 export class Exchange {
@@ -22,12 +21,20 @@ export class Exchange {
     this.req = req
     this.res = res
     this.head = readHead(req.rawHeaders)
-    const [given, second] = this.head.requestIds
-    this.requestId = given !== undefined && second === undefined && /^[\x21-\x7e]{1,128}$/.test(given) ? given : randomUUID()
+    this.requestId = requestIdOf(this.head)
   }
 
   get method(): string {
     return this.req.method ?? ''
+  }
+
+  get hasKnownVersion(): boolean {
+    return this.req.httpVersion === '1.1' || this.req.httpVersion === '1.0'
+  }
+
+  /** Whether nothing behind it on its connection is served: the client says so, or Node's parser drops what came along with it, as it does behind an Upgrade. */
+  get isLast(): boolean {
+    return !this.res.shouldKeepAlive || this.head.upgrade || !this.hasKnownVersion
   }
 
   /** Whether the client waits for "100 Continue" before it sends the body; HTTP/1.0 knows no such thing (RFC 9110 §10.1.1). */

@@ -1,3 +1,5 @@
+import { randomUUID } from 'node:crypto'
+
 /** What the service looks at of a request's header fields; a list holds every line of that name. */
 export interface Head {
   readonly hosts: readonly string[]
@@ -9,42 +11,52 @@ export interface Head {
   /** Undefined without a Content-Length: then there is no body, or a chunked one. Node has checked that it is a number. */
   readonly contentLengthBytes: number | undefined
   readonly chunked: boolean
+  /** Whether another protocol is asked for; the service knows none. */
+  readonly upgrade: boolean
 }
 
-const NONE: readonly string[] = []
+const NONE: string[] = []
+
+/** Most requests have no line of most names: they share one empty list. */
+function add(values: string[], value: string): string[] {
+  if (values === NONE) return [value]
+  values.push(value)
+  return values
+}
 
 /** Reads `rawHeaders`, where names and values alternate: Node's own `headers` would hide a line that stands twice. */
 export function readHead(rawHeaders: readonly string[]): Head {
-  const head: { -readonly [K in keyof Head]: Head[K] } = {
+  const head = {
     hosts: NONE,
     authorization: NONE,
     contentTypes: NONE,
     contentEncodings: NONE,
     expectations: NONE,
     requestIds: NONE,
-    contentLengthBytes: undefined,
+    contentLengthBytes: undefined as number | undefined,
     chunked: false,
+    upgrade: false,
   }
   for (let i = 0; i + 1 < rawHeaders.length; i += 2) {
     const value = rawHeaders[i + 1] ?? ''
     switch (rawHeaders[i]?.toLowerCase()) {
       case 'host':
-        head.hosts = [...head.hosts, value]
+        head.hosts = add(head.hosts, value)
         break
       case 'authorization':
-        head.authorization = [...head.authorization, value]
+        head.authorization = add(head.authorization, value)
         break
       case 'content-type':
-        head.contentTypes = [...head.contentTypes, value]
+        head.contentTypes = add(head.contentTypes, value)
         break
       case 'content-encoding':
-        head.contentEncodings = [...head.contentEncodings, value]
+        head.contentEncodings = add(head.contentEncodings, value)
         break
       case 'expect':
-        head.expectations = [...head.expectations, value]
+        head.expectations = add(head.expectations, value)
         break
       case 'request-id':
-        head.requestIds = [...head.requestIds, value]
+        head.requestIds = add(head.requestIds, value)
         break
       case 'content-length':
         head.contentLengthBytes = Number(value)
@@ -52,8 +64,17 @@ export function readHead(rawHeaders: readonly string[]): Head {
       case 'transfer-encoding':
         head.chunked = true
         break
+      case 'upgrade':
+        head.upgrade = true
+        break
       default:
     }
   }
   return head
+}
+
+/** The caller's own id of a request, where it sent a usable one, else a new one. */
+export function requestIdOf({ requestIds }: Head): string {
+  const [given, second] = requestIds
+  return given !== undefined && second === undefined && /^[\x21-\x7e]{1,128}$/.test(given) ? given : randomUUID()
 }

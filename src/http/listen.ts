@@ -1,4 +1,4 @@
-import { chmodSync, unlinkSync } from 'node:fs'
+import { chmodSync, lstatSync, unlinkSync } from 'node:fs'
 import type { Server } from 'node:http'
 import { connect } from 'node:net'
 import type { Address } from '../config.ts'
@@ -16,7 +16,7 @@ export async function listen(server: Server, address: Address): Promise<string> 
   try {
     await listenOnce(server, address)
   } catch (error) {
-    if (!('path' in address) || errorCodeOf(error) !== 'EADDRINUSE' || (await isAlive(address.path))) throw explain(error, address)
+    if (!('path' in address) || errorCodeOf(error) !== 'EADDRINUSE' || !(await isStale(address.path))) throw explain(error, address)
     unlinkSync(address.path)
     await listenOnce(server, address).catch((again: unknown) => {
       throw explain(again, address)
@@ -39,18 +39,21 @@ function listenOnce(server: Server, address: Address): Promise<void> {
   })
 }
 
-/** Only a refused connection says that nobody listens. */
-function isAlive(path: string): Promise<boolean> {
+/** Only a refused connection says that nobody listens; Linux refuses one to an ordinary file as well. */
+function isStale(path: string): Promise<boolean> {
   return new Promise((resolve) => {
     const socket = connect(path)
-    socket.once('connect', () => resolve(true) ?? socket.destroy())
-    socket.once('error', (error) => resolve(errorCodeOf(error) !== 'ECONNREFUSED'))
+    socket.once('connect', () => {
+      socket.destroy()
+      resolve(false)
+    })
+    socket.once('error', (error) => resolve(errorCodeOf(error) === 'ECONNREFUSED' && lstatSync(path, { throwIfNoEntry: false })?.isSocket() === true))
   })
 }
 
 function explain(error: unknown, address: Address): ListenFailed {
   const where = 'path' in address ? `unix:${address.path}` : `${address.host}:${address.port}`
   const code = errorCodeOf(error)
-  const what = code === 'EADDRINUSE' ? 'another process listens there; stop it or choose another address' : error instanceof Error ? error.message : String(error)
+  const what = code === 'EADDRINUSE' ? `another process listens there${'path' in address ? ', or it is no socket' : ''}; stop it or choose another address` : error instanceof Error ? error.message : String(error)
   return new ListenFailed(`cannot listen on ${where}: ${what}`, { cause: error })
 }

@@ -5,7 +5,7 @@ import type { PlantList, PlantRange, PlantStore } from '../plants/store.ts'
 import { type BodyBudget, checkBodyHeaders, readText } from './body.ts'
 import { readCursor, writeCursor } from './cursor.ts'
 import { readObject } from './json.ts'
-import { type Answer, jsonAnswer } from './respond.ts'
+import { type Answer, jsonAnswer, type TextStream } from './respond.ts'
 import type { Call } from './router.ts'
 
 const LIMIT_MAX = 2 ** 31 - 1
@@ -55,9 +55,9 @@ function flawProblem(flaw: PlantFlaw): Problem {
 
 /** GET /plants */
 export function listPlants(store: PlantStore): (call: Call) => Answer | Promise<Answer> {
-  return ({ exchange, owner, query }) => {
+  return ({ owner, query }) => {
     const range = readRange(owner, query)
-    const answer = (list: PlantList): Answer | Promise<Answer> => listAnswer(list, owner, range.limit, exchange.method === 'HEAD')
+    const answer = (list: PlantList): Answer | Promise<Answer> => listAnswer(list, owner, range.limit)
     const list = store.list(owner, range)
     return list instanceof Promise ? list.then(answer) : answer(list)
   }
@@ -76,45 +76,42 @@ function readRange(owner: string, query: string): PlantRange {
 }
 
 /** A list of one stretch is sent whole, with its length; a longer one stretch by stretch, as the client takes it. */
-function listAnswer(list: PlantList, owner: string, limit: number | undefined, headOnly: boolean): Answer | Promise<Answer> {
+function listAnswer(list: PlantList, owner: string, limit: number | undefined): Answer | Promise<Answer> {
   // RFC 8288: a query alone, since the service does not know what stands before /plants.
   const headers = list.cutAt === undefined ? [] : ['Link', `<?limit=${limit}&after=${writeCursor(owner, list.cutAt)}>; rel="next"`]
-  const first = list.next()
-  if (first instanceof Promise) return first.then(async (plants) => stretchesAnswer(list, plants, await list.next(), headers, headOnly))
-  const second = list.next()
-  if (second instanceof Promise) return second.then((plants) => stretchesAnswer(list, first, plants, headers, headOnly))
-  return stretchesAnswer(list, first, second, headers, headOnly)
-}
-
-function stretchesAnswer(
-  list: PlantList,
-  first: readonly Plant[] | undefined,
-  second: readonly Plant[] | undefined,
-  headers: readonly string[],
-  headOnly: boolean,
-): Answer {
-  if (second === undefined) return jsonAnswer(200, first ?? [], headers)
-  if (!headOnly) return { status: 200, headers, body: streamPlants(list, first, second) }
-  list.close()
-  return { status: 200, headers, body: streamPlants(list, undefined, undefined) }
-}
-
-async function* streamPlants(list: PlantList, first: readonly Plant[] | undefined, second: readonly Plant[] | undefined): AsyncGenerator<string, void, undefined> {
-  try {
-    let opening = '['
-    const begun = [first, second]
-    for (;;) {
-      const stretch = begun.shift() ?? (await list.next())
-      if (stretch === undefined) break
-      if (stretch.length > 0) {
-        yield opening + JSON.stringify(stretch).slice(1, -1)
-        opening = ','
-      }
-      // A client that takes all at once must not keep the others waiting.
-      await nextTurn()
-    }
-    yield opening === '[' ? '[]' : ']'
-  } finally {
+  const answer = (first: Stretch, second: Stretch): Answer =>
+    second === undefined ? jsonAnswer(200, first ?? [], headers) : { status: 200, headers, body: plantStream(list, [first, second]) }
+  const leave = (error: unknown): never => {
     list.close()
+    throw error
   }
+  try {
+    const first = list.next()
+    if (first instanceof Promise) return first.then(async (plants) => answer(plants, await list.next())).catch(leave)
+    const second = list.next()
+    return second instanceof Promise ? second.then((plants) => answer(first, plants)).catch(leave) : answer(first, second)
+  } catch (error) {
+    return leave(error)
+  }
+}
+
+type Stretch = readonly Plant[] | undefined
+
+function plantStream(list: PlantList, begun: readonly Stretch[]): TextStream {
+  return { [Symbol.asyncIterator]: () => streamPlants(list, [...begun]), close: () => list.close() }
+}
+
+async function* streamPlants(list: PlantList, begun: Stretch[]): AsyncGenerator<string, void, undefined> {
+  let opening = '['
+  for (;;) {
+    const stretch = begun.shift() ?? (await list.next())
+    if (stretch === undefined) break
+    if (stretch.length > 0) {
+      yield opening + JSON.stringify(stretch).slice(1, -1)
+      opening = ','
+    }
+    // A client that takes all at once must not keep the others waiting.
+    await nextTurn()
+  }
+  yield opening === '[' ? '[]' : ']'
 }

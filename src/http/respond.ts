@@ -4,12 +4,18 @@ import { pipeline } from 'node:stream'
 import { Problem } from '../errors.ts'
 import type { Exchange } from './exchange.ts'
 
+/** A body that is made while it is sent. */
+export interface TextStream extends AsyncIterable<string> {
+  /** Called when nobody reads on, begun or not: a generator that was never begun runs no `finally`. */
+  close(): void
+}
+
 /** What is sent back. A body is JSON; one that is made while it is sent comes as text in pieces, and has no length. */
 export interface Answer {
   readonly status: number
   /** Name and value in turn. */
   readonly headers: readonly string[]
-  readonly body: Buffer | AsyncIterable<string> | undefined
+  readonly body: Buffer | TextStream | undefined
 }
 
 /** Every answer says that nobody may keep it, and that it is what it says it is. */
@@ -32,6 +38,11 @@ function headersOf({ headers, body }: Answer, requestId: string, close: boolean)
   return all
 }
 
+/** Lets go of an answer that is not sent. */
+export function abandon({ body }: Answer): void {
+  if (body !== undefined && !Buffer.isBuffer(body)) body.close()
+}
+
 /**
  * Sends an answer through Node. A failure in the middle of a body destroys the socket, so that a part is never taken
  * for the whole. `done` is called once the last byte is handed on, or nobody is there to take it.
@@ -39,18 +50,25 @@ function headersOf({ headers, body }: Answer, requestId: string, close: boolean)
 export function send({ req, res, requestId }: Exchange, answer: Answer, close: boolean, done: (error?: Error | null) => void): void {
   res.writeHead(answer.status, headersOf(answer, requestId, close))
   const { body } = answer
-  if (body === undefined || Buffer.isBuffer(body) || req.method === 'HEAD') {
-    res.end(Buffer.isBuffer(body) ? body : undefined)
+  if (body === undefined || Buffer.isBuffer(body)) {
+    res.end(body)
+    done()
+  } else if (req.method === 'HEAD') {
+    body.close()
+    res.end()
     done()
   } else {
-    pipeline(body, res, done)
+    pipeline(body, res, (error) => {
+      body.close()
+      done(error)
+    })
   }
 }
 
 /** Sends an answer of the admin listener, which has no requests of its own kind. */
 export function sendPlain(res: ServerResponse, answer: Answer): void {
   res.writeHead(answer.status, headersOf(answer, randomUUID(), false))
-  res.end(answer.body)
+  res.end(Buffer.isBuffer(answer.body) ? answer.body : undefined)
 }
 
 /** An answer as text, for a connection that Node's own machinery is not to touch any more. Always the last on it. */

@@ -38,6 +38,7 @@ export function createRouter(routes: Routes, access: Access): (exchange: Exchang
   const allowed = new Map([...routes].map(([path, operations]) => [path, allowOf(operations)]))
 
   return (exchange) => {
+    if (!exchange.hasKnownVersion) throw new Problem('malformedRequest')
     const { hosts } = exchange.head
     if (hosts.length !== 1 || !HOST.test(hosts[0] ?? '')) throw new Problem('hostInvalid')
     const { path, query } = splitTarget(exchange.req.url ?? '')

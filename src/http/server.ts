@@ -1,9 +1,11 @@
 import { createServer, type IncomingMessage, type RequestListener, type Server, type ServerResponse } from 'node:http'
 import type { Duplex } from 'node:stream'
-import { Socket } from 'node:net'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { Server as NetServer, Socket } from 'node:net'
 import { Problem } from '../errors.ts'
 import { Connection, type ConnectionHost } from './connection.ts'
 import { Exchange } from './exchange.ts'
+import { readHead, requestIdOf } from './head.ts'
 
 /** Request line and headers together; Node counts their bytes without the separators. */
 const HEADERS_MAX_BYTES = 16 * 1024
@@ -15,6 +17,8 @@ const REQUEST_TIMEOUT_MS = 30_000
 const STALLED_MS = 30_000
 /** Node looks for requests that take too long only every 30 s otherwise. */
 const TIMEOUT_CHECK_MS = 1000
+/** How often a stop looks which connections it can let go of. */
+const DRAIN_CHECK_MS = 25
 
 export interface HttpTimeouts {
   readonly headersMs: number
@@ -35,9 +39,7 @@ export class Connections {
 
   /** To be mounted in a `node:http` server. */
   readonly handler: RequestListener = (req: IncomingMessage, res: ServerResponse) => {
-    const connection = this.of(req.socket)
-    if (req.httpVersion === '1.1' || req.httpVersion === '1.0') connection.enter(new Exchange(req, res))
-    else connection.fail(new Problem('malformedRequest'))
+    this.of(req.socket).enter(new Exchange(req, res))
   }
 
   of(socket: Socket): Connection {
@@ -49,14 +51,15 @@ export class Connections {
     return connection
   }
 
-  /** Destroys those that have nothing under way: never used, or between two requests. */
-  closeIdle(server: Server): void {
-    server.closeIdleConnections()
-    for (const [socket, connection] of this.#bySocket) if (connection.idle && socket.bytesRead === 0) socket.destroy()
-  }
-
-  destroyAll(): void {
+  /** Lets go of every connection, each once its requests are answered, and of what is left behind the deadline: gives their number. */
+  async drain(timeoutMs: number): Promise<number> {
+    const deadline = performance.now() + timeoutMs
+    while (this.#bySocket.size > 0 && performance.now() < deadline) {
+      for (const connection of this.#bySocket.values()) connection.closeIdle()
+      await sleep(DRAIN_CHECK_MS)
+    }
     for (const socket of this.#bySocket.keys()) socket.destroy()
+    return this.#bySocket.size
   }
 }
 
@@ -81,18 +84,25 @@ export function createHttpServer(connections: Connections, maxConnections: numbe
   server.on('request', connections.handler)
   server.on('checkContinue', connections.handler)
   server.on('checkExpectation', connections.handler)
-  server.on('connect', (_req: IncomingMessage, stream: Duplex) => {
+  server.on('connect', (req: IncomingMessage, stream: Duplex) => {
     // Node types a plain socket as Duplex here.
     if (!(stream instanceof Socket)) return
-    connections.of(stream).fail(new Problem('methodUnknown'))
-    stream.on('error', () => {}).resume()
+    const connection = connections.of(stream)
+    connection.adopt(timeouts.stalledMs)
+    connection.fail(new Problem('methodUnknown'), requestIdOf(readHead(req.rawHeaders)))
   })
+  server.on('timeout', (socket: Socket) => connections.of(socket).stall())
   server.on('clientError', (error: NodeJS.ErrnoException, stream: Duplex) => {
     const problem = parserProblem(error)
     if (problem && stream instanceof Socket && stream.writable && stream.bytesRead > 0) connections.of(stream).fail(problem)
     else stream.destroy()
   })
   return server
+}
+
+/** Accepts no more. Node's own `close` would also destroy connections whose last answer is still on its way. */
+export function stopAccepting(server: Server): void {
+  NetServer.prototype.close.call(server)
 }
 
 /** What a failure of Node's parser means to the client; undefined where the connection itself failed. */
