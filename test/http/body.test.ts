@@ -1,0 +1,277 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { Verifier } from '../../dist/auth/verifier.js'
+import { call, post } from '../support/http.ts'
+import { startService } from '../support/service.ts'
+import { token } from '../support/tokens.ts'
+import { headerLines, verdict } from '../support/verdict.ts'
+import { converse, firstAnswer, head, postBytes, Wire } from '../support/wire.ts'
+
+const JSON_TYPE = 'Content-Type: application/json'
+const CHUNKED = 'Transfer-Encoding: chunked'
+
+function chunks(...texts: readonly string[]): string {
+  return `${texts.map((text) => `${text.length.toString(16)}\r\n${text}\r\n`).join('')}0\r\n\r\n`
+}
+
+/** The JSON of a plant, exactly so many bytes long. */
+function plantOf(id: number, bytes: number): string {
+  const empty = JSON.stringify({ id, name: '' })
+  return JSON.stringify({ id, name: 'x'.repeat(bytes - empty.length) })
+}
+
+test('body: its members', async (t) => {
+  const { port } = await startService(t)
+  let id = 0
+  const verdictOf = async (body: string) => verdict(await post(port, body))
+
+  await t.test('the answer is the Plant shape, without id and without what was not sent', async () => {
+    assert.equal((await post(port, { tag: 'b', id: ++id, name: 'a', x: 1 })).text, '{"name":"a","tag":"b"}')
+    assert.equal((await post(port, { id: ++id, name: 'a' })).text, '{"name":"a"}')
+    assert.equal((await post(port, { id: ++id, name: '', tag: '' })).text, '{"name":"","tag":""}')
+  })
+
+  await t.test('unknown members of any kind are ignored', async () => {
+    for (const member of [
+      '"x":null', '"__proto__":{"name":"b"}', '"constructor":1', '"toString":"x"', '"":[]', '"ID":"x"', '"Name":7', '" name":8', '"name ":8', '"name\\u0000":8',
+      '"x":[1,{"x":1,"x":2}]', '"x":{"id":1,"id":2}', `"x":${'['.repeat(50_000)}${']'.repeat(50_000)}`, '"x":1e400', '"x":"\\ud800"', '"hasOwnProperty":1', '"0":1',
+    ]) {
+      const reply = await post(port, `{"id":${++id},${member},"name":"a"}`)
+      assert.deepEqual([verdict(reply), reply.text], [200, '{"name":"a"}'], member.slice(0, 50))
+    }
+  })
+
+  await t.test('a name that stands twice is refused, however it is escaped', async () => {
+    for (const members of [
+      '"id":1,"id":1', '"id":1,"\\u0069d":2', '"\\u0069\\u0064":1,"id":1', '"x":1,"x":1', '"x":1,"\\u0078":1', '"é":1,"\\u00e9":1', '"💐":1,"\\ud83d\\udc90":1',
+      '"":1,"":1', '"__proto__":1,"__proto__":2', '"/":1,"\\/":1', '"\\ud800":1,"\\ud800":1', '"tag":null,"tag":"a"',
+    ]) {
+      assert.equal(await verdictOf(`{"id":901,"name":"a",${members}}`.replace('"id":901,"name":"a","id"', '"name":"a","id"')), 'memberRepeated', members)
+    }
+    assert.equal(await verdictOf('{"name":"a","id":902,"name":"b"}'), 'memberRepeated')
+    assert.equal(await verdictOf('{"name":"a","id":902,"id":902'), 'bodyNotJson', 'what is no JSON is that first')
+  })
+
+  await t.test('what is no JSON object is refused', async () => {
+    for (const body of [
+      '', ' ', '[]', '"a"', '7', 'null', 'true', '{', '}', '{}{}', '{"id":1,"name":"a"},', '{"id":1,"name":"a",}', "{'id':1}", '{id:1}', '{"id":1 "name":"a"}', '[{"id":1,"name":"a"}]',
+      '{"id":1,"name":"a\n"}', '{"id":1,"name":"a"}\0', '{"id":1,"name":"\\x41"}', '{"id":1,"name":"a"}//', '/**/{"id":1,"name":"a"}', '\u00a0{"id":1,"name":"a"}', '{"id":1,"name":"a', `${'{"x":'.repeat(50_000)}`,
+    ]) {
+      assert.equal(await verdictOf(body), 'bodyNotJson', body.slice(0, 50))
+    }
+    assert.equal(await verdictOf(` \t\r\n{ "id" : ${++id} , "name" : "a" } \n`), 200)
+  })
+
+  await t.test('name, id and tag have their types', async () => {
+    for (const value of ['null', '7', 'true', '[]', '{}', '["a"]']) {
+      assert.equal(await verdictOf(`{"id":903,"name":${value}}`), 'nameInvalid', value)
+      assert.equal(await verdictOf(`{"id":903,"name":"a","tag":${value}}`), 'tagInvalid', value)
+    }
+    assert.equal(await verdictOf('{}'), 'nameInvalid')
+  })
+
+  await t.test('of all that, only what was answered with 200 is there', async () => {
+    assert.equal((JSON.parse((await call(port)).text) as unknown[]).length, id)
+  })
+})
+
+test('body: its size', async (t) => {
+  const { port } = await startService(t, { maxBodyBytes: 1000 })
+
+  await t.test('the longest is taken, one byte more is 413, by Content-Length and chunked', async () => {
+    assert.equal(verdict(await firstAnswer(port, postBytes(plantOf(1, 1000)))), 200)
+    assert.equal(verdict(await firstAnswer(port, postBytes(plantOf(2, 1001)))), 'bodyTooLarge')
+    for (const [size, expected] of [[1000, 200], [1001, 'bodyTooLarge']] as const) {
+      const body = plantOf(3, size)
+      const answer = await firstAnswer(port, head('POST', '/plants', { lines: [JSON_TYPE, CHUNKED] }) + chunks(body.slice(0, 400), body.slice(400)))
+      assert.equal(verdict(answer), expected)
+    }
+  })
+
+  await t.test('413 comes before the body where its length is told', async () => {
+    const wire = await Wire.to(port)
+    const [answer] = await wire.write(head('POST', '/plants', { lines: [JSON_TYPE, 'Content-Length: 1001'] })).answers(1)
+    assert.ok(answer)
+    assert.equal(verdict(answer), 'bodyTooLarge')
+    assert.deepEqual(headerLines(answer, 'connection'), ['close'])
+    wire.destroy()
+  })
+
+  await t.test('a body in single bytes is taken', async () => {
+    const body = postBytes({ id: 4, name: 'a' })
+    const wire = await Wire.to(port)
+    for (const byte of body) {
+      wire.write(byte)
+      if (byte === '{') await new Promise((resolve) => setTimeout(resolve, 20))
+    }
+    assert.equal(verdict((await wire.answers(1))[0] ?? assert.fail()), 200)
+    wire.destroy()
+  })
+
+  await t.test('chunk extensions and trailers are passed over', async () => {
+    const body = '{"id":5,"name":"a"}'
+    const bytes = `${head('POST', '/plants', { lines: [JSON_TYPE, CHUNKED, 'Trailer: X'] })}${body.length.toString(16)};a=b;c="d"\r\n${body}\r\n0\r\nX: y\r\nAuthorization: Bearer z\r\n\r\n`
+    assert.deepEqual((await converse(port, bytes)).map(verdict), [200])
+  })
+})
+
+test('body: the default limit is 1 MiB', async (t) => {
+  const { port } = await startService(t)
+  assert.equal(verdict(await post(port, plantOf(1, 2 ** 20))), 200)
+  assert.equal(verdict(await firstAnswer(port, postBytes(plantOf(2, 2 ** 20 + 1)))), 'bodyTooLarge')
+})
+
+test('body: 413 reaches a client that is still sending 5 MiB and reads only then', async (t) => {
+  const { port } = await startService(t)
+  for (const framing of ['Content-Length: 5242880', CHUNKED]) {
+    const wire = await Wire.to(port)
+    wire.write(head('POST', '/plants', { lines: [JSON_TYPE, framing] }))
+    for (let sent = 0; sent < 80; sent++) {
+      const piece = ' '.repeat(65_536)
+      const bytes = framing === CHUNKED ? `10000\r\n${piece}\r\n` : piece
+      await new Promise<void>((resolve) => wire.socket.write(bytes, 'latin1', () => resolve()))
+    }
+    assert.deepEqual((await wire.allAnswers()).map(verdict), ['bodyTooLarge'], framing)
+    assert.equal(wire.error, undefined, 'no reset before the answer was read')
+    wire.destroy()
+  }
+})
+
+test('body: behind a refused token a small one is discarded, and the connection goes on', async (t) => {
+  const { port } = await startService(t)
+  const limit = 64 * 1024
+  for (const size of [1, 1000, limit]) {
+    for (const framing of ['length', 'chunked']) {
+      const body = 'x'.repeat(size)
+      const refused = framing === 'length'
+        ? head('POST', '/plants', { token: undefined, lines: [JSON_TYPE, `Content-Length: ${size}`] }) + body
+        : head('POST', '/plants', { token: undefined, lines: [JSON_TYPE, CHUNKED] }) + chunks(body)
+      const wire = await Wire.to(port)
+      const answers = await wire.write(refused + head('GET', '/plants')).answers(2)
+      assert.deepEqual(answers.map(verdict), ['tokenMissing', 200], `${framing} ${size}`)
+      wire.destroy()
+    }
+  }
+})
+
+test('body: behind a refused token more than 64 KiB ends the connection, with the answer readable by a client that is still sending', async (t) => {
+  const { port } = await startService(t)
+  const piece = 'x'.repeat(2048)
+  for (const framing of ['Content-Length: 65537', 'Content-Length: 100000000', CHUNKED]) {
+    const wire = await Wire.to(port)
+    wire.write(head('POST', '/plants', { token: undefined, lines: [JSON_TYPE, framing] }))
+    for (let sent = 0; sent < 40 && !wire.ended; sent++) {
+      wire.write(framing === CHUNKED ? `800\r\n${piece}\r\n` : piece)
+      await new Promise((resolve) => setImmediate(resolve))
+    }
+    const [answer] = await wire.answers(1)
+    assert.ok(answer)
+    assert.equal(verdict(answer), 'tokenMissing', framing)
+    assert.deepEqual(headerLines(answer, 'connection'), ['close'])
+    await wire.allAnswers()
+    wire.destroy()
+  }
+})
+
+test('body: without a valid token the service does not swallow what is sent', async (t) => {
+  const { port } = await startService(t)
+  const wire = await Wire.to(port)
+  wire.write(head('POST', '/plants', { token: undefined, lines: [JSON_TYPE, CHUNKED] }))
+  const piece = Buffer.from(`10000\r\n${'x'.repeat(65_536)}\r\n`)
+  const closed = new Promise((resolve) => wire.socket.once('close', resolve))
+  const pump = (): void => {
+    while (!wire.socket.destroyed && wire.socket.bytesWritten < 2 ** 30) {
+      if (!wire.socket.write(piece)) {
+        wire.socket.once('drain', pump)
+        return
+      }
+    }
+  }
+  pump()
+  await closed
+  // What the kernels of both sides hold is a few MiB; what was written beyond was read by the service.
+  assert.ok(wire.socket.bytesWritten - wire.socket.writableLength < 32 * 2 ** 20, String(wire.socket.bytesWritten))
+})
+
+test('body: Expect: 100-continue is told to go on only once everything else is right', async (t) => {
+  const { port } = await startService(t)
+  const expecting = (lines: readonly string[], bearer: string | undefined = token('alice')) =>
+    head('POST', '/plants', { token: bearer, lines: [...lines, 'Expect: 100-Continue'] })
+  const body = '{"id":1,"name":"a"}'
+  const wire = await Wire.to(port)
+  wire.write(expecting([JSON_TYPE, `Content-Length: ${body.length}`]))
+  while (!wire.text.includes('\r\n\r\n')) await new Promise((resolve) => setTimeout(resolve, 5))
+  assert.match(wire.text, /^HTTP\/1\.1 100 Continue\r\n\r\n$/)
+  assert.deepEqual((await wire.write(body + head('GET', '/plants')).answers(2)).map(verdict), [200, 200])
+  wire.destroy()
+  for (const [bytes, expected] of [
+    [expecting([JSON_TYPE, 'Content-Length: 5'], 'abc'), 'tokenInvalid'],
+    [expecting(['Content-Type: text/plain', 'Content-Length: 5']), 'mediaTypeUnsupported'],
+    [expecting([JSON_TYPE, 'Content-Length: 9999999']), 'bodyTooLarge'],
+    [head('POST', '/plants', { lines: [JSON_TYPE, 'Content-Length: 5', 'Expect: 200-ok'] }), 'expectationFailed'],
+    [head('POST', '/plants', { lines: [JSON_TYPE, 'Content-Length: 5', 'Expect: 100-continue', 'Expect: 100-continue'] }), 'expectationFailed'],
+  ] as const) {
+    const refusing = await Wire.to(port)
+    const [answer] = await refusing.write(bytes).answers(1)
+    assert.equal(verdict(answer ?? assert.fail()), expected)
+    assert.ok(!refusing.text.includes('100 Continue'))
+    refusing.destroy()
+  }
+  // HTTP/1.0 knows no expectation: it is passed over.
+  assert.deepEqual((await converse(port, postBytes({ id: 2, name: 'a' }, { version: '1.0', lines: ['Expect: 100-continue'] }))).map(verdict), [200])
+})
+
+test('body: a GET may have one, and is answered', async (t) => {
+  const { port } = await startService(t)
+  await post(port, { id: 1, name: 'x'.repeat(900_000) })
+  await post(port, { id: 2, name: 'x'.repeat(900_000) })
+  for (const [lines, body] of [
+    [['Content-Length: 5'], 'abcde'],
+    [[CHUNKED], chunks('abcde')],
+    [['Content-Length: 100000'], 'x'.repeat(100_000)],
+    [['Content-Length: 5', 'Expect: 100-continue'], ''],
+  ] as const) {
+    const wire = await Wire.to(port)
+    const [answer] = await wire.write(head('GET', '/plants', { lines }) + body).answers(1)
+    assert.ok(answer)
+    assert.equal(verdict(answer), 200, lines.join())
+    assert.equal((JSON.parse(answer.body) as unknown[]).length, 2)
+    wire.destroy()
+  }
+})
+
+test('body: clients that go away while their token is verified hold no room for their bodies', async (t) => {
+  const { port } = await startService(t, { maxBodyBytes: 16 * 2 ** 20 })
+  const verify = Verifier.prototype.verify
+  const slow = t.mock.method(Verifier.prototype, 'verify', async function (this: Verifier, text: string) {
+    await new Promise((resolve) => setTimeout(resolve, 150))
+    return verify.call(this, text)
+  })
+  for (let i = 0; i < 5; i++) {
+    const wire = await Wire.to(port)
+    wire.write(head('POST', '/plants', { lines: [JSON_TYPE, `Content-Length: ${16 * 2 ** 20}`] }))
+    while (slow.mock.callCount() <= i) await new Promise((resolve) => setTimeout(resolve, 2))
+    wire.socket.resetAndDestroy()
+  }
+  await new Promise((resolve) => setTimeout(resolve, 300))
+  slow.mock.restore()
+  assert.equal(verdict(await post(port, { id: 1, name: 'a' })), 200)
+})
+
+test('body: clients that go away while they send hold no room for their bodies', async (t) => {
+  const { port } = await startService(t, { maxBodyBytes: 16 * 2 ** 20 })
+  for (let i = 0; i < 9; i++) {
+    const wire = await Wire.to(port)
+    wire.write(head('POST', '/plants', { lines: [JSON_TYPE, i % 2 === 0 ? CHUNKED : `Content-Length: ${16 * 2 ** 20}`] }))
+    wire.write('1\r\n{\r\n')
+    await new Promise((resolve) => setTimeout(resolve, 5))
+    if (i % 3 === 0) wire.halfClose()
+    else wire.socket.resetAndDestroy()
+  }
+  for (let tries = 0; ; tries++) {
+    const answer = await post(port, { id: 1, name: 'a' })
+    if (answer.status === 200) break
+    assert.ok(tries < 100, 'the room was not given back')
+    await new Promise((resolve) => setTimeout(resolve, 20))
+  }
+})

@@ -1,0 +1,66 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { RateLimit } from '../../dist/http/rate.js'
+import { call, post } from '../support/http.ts'
+import { startService } from '../support/service.ts'
+import { token } from '../support/tokens.ts'
+import { headerLines, verdict } from '../support/verdict.ts'
+import { head, Wire } from '../support/wire.ts'
+
+test('scopes: GET and HEAD require the one, POST the other', async (t) => {
+  const { port } = await startService(t, { readScope: 'read', writeScope: 'write' })
+  const outcome = async (claims: Readonly<Record<string, unknown>>) => {
+    const bearer = token('alice', claims)
+    const replies = [await call(port, { token: bearer }), await post(port, { id: 1, name: 'a' }, { token: bearer })]
+    assert.equal((await call(port, { method: 'HEAD', token: bearer })).status, replies[0]?.status)
+    for (const [at, reply] of replies.entries()) {
+      if (reply.status === 403) assert.deepEqual(headerLines(reply, 'www-authenticate'), [`Bearer realm="plants", error="insufficient_scope", scope="${['read', 'write'][at]}"`])
+    }
+    return replies.map(verdict)
+  }
+  const NO = 'scopeMissing'
+  assert.deepEqual(await outcome({}), [NO, NO])
+  assert.deepEqual(await outcome({ scope: 'read' }), [200, NO])
+  assert.deepEqual(await outcome({ scope: 'write' }), [NO, 200])
+  assert.deepEqual(await outcome({ scope: 'other write  read' }), [200, 200])
+  assert.deepEqual(await outcome({ scp: ['read', 'write'] }), [200, 200])
+  assert.deepEqual(await outcome({ scope: '', scp: ['read', 'write'] }), [NO, NO])
+  assert.deepEqual(await outcome({ scope: 'READ reader read:all' }), [NO, NO])
+  assert.deepEqual(await outcome({ scope: ['read'] }), [200, NO])
+  assert.deepEqual(await outcome({ scope: { read: true } }), [NO, NO])
+  const options = await call(port, { method: 'OPTIONS', token: undefined })
+  assert.equal(verdict(options), 204)
+})
+
+test('rate: so many requests a second for each owner, and the scope is looked at first', async (t) => {
+  const { port } = await startService(t, { rateLimit: 5, writeScope: 'write' })
+  const wire = await Wire.to(port)
+  const verdicts = async (bearer: string, method: string) => {
+    const before = (await wire.answers(0)).length
+    wire.write(head(method, '/plants', { token: bearer }).repeat(7))
+    return (await wire.answers(before + 7)).slice(before)
+  }
+  // Refused for its scope, a request is not counted.
+  assert.deepEqual((await verdicts(token('alice'), 'POST')).map(verdict), Array.from({ length: 7 }, () => 'scopeMissing'))
+  const answers = await verdicts(token('alice'), 'GET')
+  assert.deepEqual(answers.slice(0, 5).map(verdict), [200, 200, 200, 200, 200])
+  assert.ok(answers.slice(5).map(verdict).includes('rateLimited'))
+  for (const answer of answers.filter(({ status }) => status === 429)) assert.deepEqual(headerLines(answer, 'retry-after'), ['1'])
+  // Somebody else is not concerned.
+  assert.deepEqual((await verdicts(token('bob'), 'GET')).slice(0, 5).map(verdict), [200, 200, 200, 200, 200])
+  wire.destroy()
+})
+
+test('rate: a refused request does not lengthen the wait, and a second later there is room for as many again', () => {
+  let now = 1000
+  const limit = new RateLimit(3, () => now)
+  const taken = () => [1, 2, 3, 4, 5].map(() => limit.take('a') ?? 0)
+  assert.deepEqual(taken(), [0, 0, 0, 1, 1])
+  now += 333
+  assert.deepEqual(limit.take('a'), 1)
+  now += 1
+  assert.deepEqual(taken(), [0, 1, 1, 1, 1])
+  now += 1000
+  assert.deepEqual(taken(), [0, 0, 0, 1, 1])
+  assert.equal(limit.take('b'), undefined)
+})

@@ -1,0 +1,78 @@
+import { once } from 'node:events'
+import type { Server } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import type { TestContext } from 'node:test'
+import type { Caller } from '../../dist/auth/verifier.js'
+import { Problem } from '../../dist/errors.js'
+import { BodyBudget, ClientGone } from '../../dist/http/body.js'
+import type { Exchange } from '../../dist/http/exchange.js'
+import { createPlant, listPlants } from '../../dist/http/plants.js'
+import { problemAnswer } from '../../dist/http/respond.js'
+import { createRouter } from '../../dist/http/router.js'
+import { Connections, createHttpServer, type HttpTimeouts } from '../../dist/http/server.js'
+import type { NewPlant, Plant } from '../../dist/plants/plant.js'
+import type { Created, PlantList, PlantStore } from '../../dist/plants/store.js'
+
+export interface BareOptions {
+  readonly store?: Partial<PlantStore>
+  readonly timeouts?: Partial<HttpTimeouts>
+  readonly authenticate?: (exchange: Exchange) => Caller | Promise<Caller>
+}
+
+export interface Bare {
+  readonly port: number
+  readonly server: Server
+  readonly connections: Connections
+  /** Plants that were created, by id. */
+  readonly plants: ReadonlyMap<bigint, Plant>
+  /** Method and status of every answer so far. */
+  readonly answered: readonly string[]
+}
+
+const LONG_MS = 60_000
+
+/** HTTP alone, around a store in memory that a test can make slow or break, with timeouts that a test can wait for. */
+export async function startBare(t: TestContext, { store = {}, timeouts = {}, authenticate = () => ALICE }: BareOptions = {}): Promise<Bare> {
+  const plants = new Map<bigint, Plant>()
+  const answered: string[] = []
+  const whole: PlantStore = {
+    create: (_owner: string, { id, name }: NewPlant): Promise<Created> => {
+      plants.set(id, { name })
+      return Promise.resolve('stored')
+    },
+    list: () => listOf([[...plants.values()]]),
+    trouble: () => undefined,
+    close: () => Promise.resolve(),
+    ...store,
+  }
+  const operations = new Map([
+    ['GET', { handle: listPlants(whole), scope: undefined }],
+    ['POST', { handle: createPlant({ store: whole, budget: new BodyBudget(), maxBodyBytes: 2 ** 20 }), scope: undefined }],
+  ])
+  const connections = new Connections({
+    serve: createRouter(new Map([['/plants', operations]]), { authenticate, rateLimit: undefined }),
+    explain(error) {
+      if (error instanceof ClientGone) return undefined
+      return problemAnswer(error instanceof Problem ? error : new Problem('internal'))
+    },
+    answered: ({ method }, status) => answered.push(`${method} ${status}`),
+    draining: false,
+  })
+  const server = createHttpServer(connections, 100, { headersMs: LONG_MS, requestMs: LONG_MS, stalledMs: LONG_MS, ...timeouts })
+  server.listen(0, '127.0.0.1')
+  await once(server, 'listening')
+  t.after(async () => {
+    server.close()
+    await connections.drain(0)
+  })
+  // It listens on TCP.
+  return { port: (server.address() as AddressInfo).port, server, connections, plants, answered }
+}
+
+export const ALICE: Caller = { owner: 'alice', scopes: new Set() }
+
+/** A list of these stretches. `closed` is called when the list is let go of. */
+export function listOf(stretches: readonly (readonly Plant[])[], closed: () => void = () => {}): PlantList {
+  const left = [...stretches]
+  return { cutAt: undefined, next: () => left.shift(), close: closed }
+}
