@@ -1,6 +1,6 @@
 # What a person types. Every target installs what it needs when that is missing or older than the lock file.
 .DEFAULT_GOAL := help
-.PHONY: help run dev build test check token clean
+.PHONY: help run dev build test check bench token clean
 
 INSTALLED := node_modules/.package-lock.json
 BUILT := dist/main.js
@@ -25,6 +25,10 @@ test: check ## build, check types, run all tests; TEST=file runs some
 
 check: $(BUILT) ## check the types of everything, tests and scripts included
 	@npx tsc --noEmit --project test
+
+# Variables on make's command line reach the script as environment: CHART, OUT, DUR, WARM, RUNS.
+bench: $(BUILT) ## measure beside bare node:http; WORKLOADS='get20 post' runs some, CHART=file.svg draws them
+	@node --import tsx scripts/bench.ts $(WORKLOADS)
 
 token: $(BUILT) ## print a token for the development key; SUB=name says whose
 	@node dist/main.js token --sub '$(SUB)'

@@ -1,0 +1,83 @@
+/*
+ * Measures the built service beside a bare node:http server: `make bench WORKLOADS='get20 post' CHART=file.svg`.
+ * Server on one core, load on the other; runs in turn, medians; answers are checked before they are counted, and any error
+ * under load ends it all. Environment: DUR and WARM (seconds a run, and before the first), RUNS, OUT (JSON), CHART (SVG).
+ */
+import { existsSync, writeFileSync } from 'node:fs'
+import { chart } from './bench/chart.ts'
+import { caveats, describeMachine } from './bench/machine.ts'
+import { Bench, type Figures, type Row, type Settings } from './bench/measure.ts'
+import { Load } from './bench/processes.ts'
+import { WORKLOADS } from './bench/workloads.ts'
+
+const SECONDS_MAX = 60
+const RUNS_MAX = 20
+const COLUMNS = ['requests/s', 'of bare', 'p50 µs', 'p99 µs', 'p999 µs', 'CPU µs', 'RSS MiB'] as const
+
+class UsageError extends Error {}
+
+function setting(name: string, fallback: number, max: number): number {
+  const value = Number(process.env[name] || fallback)
+  if (value > 0 && value <= max) return value
+  throw new UsageError(`${name} must be a number above 0 and up to ${max}`)
+}
+
+function tell(line: string): void {
+  process.stdout.write(`${line}\n`)
+}
+
+function tableLine(workload: string, server: string, cells: readonly string[]): string {
+  return `${workload.padEnd(11)} ${server.padEnd(12)} ${cells.map((cell) => cell.padStart(10)).join(' ')}`
+}
+
+function cellsOf(row: Row): string[] {
+  const { requestsPerSecond, shareOfBare, p50, p99, p999, cpuMicrosPerRequest, rssMiB } = row
+  // A list of everything is one request, and takes a second.
+  const rate = requestsPerSecond.toFixed(requestsPerSecond < 100 ? 2 : 0)
+  return [rate, shareOfBare?.toFixed(2) ?? '', String(p50), String(p99), String(p999), cpuMicrosPerRequest.toFixed(1), rssMiB.toFixed(1)]
+}
+
+function show(workload: string, { title, rows, notes }: Figures): void {
+  tell('')
+  tell(`${title}:`)
+  if (rows.length > 0) tell(tableLine('workload', '', COLUMNS))
+  for (const row of rows) tell(tableLine(workload, row.server, cellsOf(row)))
+  for (const note of notes) tell(`${''.padEnd(11)} ${note}`)
+}
+
+async function main(): Promise<void> {
+  const settings: Settings = { seconds: setting('DUR', 3, SECONDS_MAX), warmSeconds: setting('WARM', 1, SECONDS_MAX), runs: Math.ceil(setting('RUNS', 3, RUNS_MAX)) }
+  const wanted = process.argv.length > 2 ? process.argv.slice(2) : Object.keys(WORKLOADS)
+  const stray = wanted.find((name) => !Object.hasOwn(WORKLOADS, name))
+  if (stray !== undefined) throw new UsageError(`there is no workload ${stray}: ${Object.keys(WORKLOADS).join(' ')}`)
+  if (!existsSync('/proc/self/status')) throw new UsageError('CPU and memory are read from /proc, which only Linux has')
+  const machine = describeMachine()
+  const where = `${machine.cpu}, ${machine.cores} cores, Node ${machine.node}, Linux ${machine.kernel}, ${machine.date}`
+  tell(`${where}; ${settings.runs} runs of ${settings.seconds} s, medians`)
+  for (const caveat of caveats()) tell(`caution: ${caveat}`)
+  const load = new Load()
+  const bench = new Bench(settings, load, tell)
+  const results: Record<string, Figures> = {}
+  for (const name of wanted) {
+    const figures = await WORKLOADS[name]?.(bench)
+    if (!figures) continue
+    results[name] = figures
+    show(name, figures)
+  }
+  load.close()
+  const out = process.env['OUT'] || 'bench.json'
+  writeFileSync(out, `${JSON.stringify({ machine, settings, caveats: caveats(), results }, null, 2)}\n`)
+  tell(`\nwritten: ${out}`)
+  const chartFile = process.env['CHART']
+  if (!chartFile) return
+  writeFileSync(chartFile, chart(results, `${where}; server on one core, load on the other`))
+  tell(`written: ${chartFile}`)
+}
+
+main().then(
+  () => process.exit(0),
+  (error: unknown) => {
+    process.stderr.write(`bench: ${error instanceof Error ? error.message : String(error)}\n`)
+    process.exit(error instanceof UsageError ? 2 : 1)
+  },
+)

@@ -1,0 +1,19 @@
+/** Microseconds. */
+export interface Percentiles {
+  readonly p50: number
+  readonly p99: number
+  readonly p999: number
+  readonly max: number
+}
+
+export function percentiles(micros: readonly number[]): Percentiles {
+  const sorted = Float64Array.from(micros).sort()
+  const at = (share: number): number => Math.round(sorted[Math.max(0, Math.ceil(sorted.length * share) - 1)] ?? 0)
+  return { p50: at(0.5), p99: at(0.99), p999: at(0.999), max: at(1) }
+}
+
+export function median(values: readonly number[]): number {
+  const sorted = [...values].sort((a, b) => a - b)
+  const middle = (sorted.length - 1) / 2
+  return ((sorted[Math.floor(middle)] ?? NaN) + (sorted[Math.ceil(middle)] ?? NaN)) / 2
+}

@@ -1,0 +1,70 @@
+import { spawnSync } from 'node:child_process'
+import { readFileSync, statfsSync } from 'node:fs'
+import { cpus, release, tmpdir, totalmem } from 'node:os'
+
+/** The kernel counts in hundredths of a second, whatever its own tick. */
+const TICKS = 100
+const TMPFS_MAGIC = 0x01021994
+const SERVER_CORE = '0'
+const LOAD_CORE = '1'
+
+/** Whether servers get a core of their own, the load and this process the other. */
+export const pinned = cpus().length > 1 && spawnSync('taskset', ['-apc', LOAD_CORE, String(process.pid)], { stdio: 'ignore' }).status === 0
+
+/** A command line, on the servers' core. */
+export function onServerCore(command: readonly [string, ...string[]]): readonly [string, ...string[]] {
+  return pinned ? ['taskset', '-c', SERVER_CORE, ...command] : command
+}
+
+export interface Machine {
+  readonly cpu: string
+  readonly cores: number
+  readonly memoryGiB: number
+  readonly kernel: string
+  readonly node: string
+  readonly pinned: boolean
+  readonly date: string
+}
+
+export function describeMachine(): Machine {
+  const all = cpus()
+  return {
+    cpu: all[0]?.model.trim() ?? 'unknown',
+    cores: all.length,
+    memoryGiB: Math.round(totalmem() / 2 ** 30),
+    kernel: release(),
+    node: process.version,
+    pinned,
+    date: new Date().toISOString().slice(0, 10),
+  }
+}
+
+/** What weakens the figures on this machine. */
+export function caveats(): string[] {
+  const all: string[] = []
+  if (!pinned) all.push(`${cpus().length > 1 ? 'taskset is not there' : 'there is one core only'}: server and load share their cores, and the figures are less steady`)
+  if (statfsSync(tmpdir()).type === TMPFS_MAGIC) all.push(`${tmpdir()} is in memory: what is durable there costs nothing; TMPDIR names another place`)
+  return all
+}
+
+function statFields(pid: number | 'self'): number[] {
+  // The second field, the command's name, stands in parentheses and may hold spaces; the third comes first here.
+  return readFileSync(`/proc/${pid}/stat`, 'latin1').split(') ').at(-1)?.split(' ').map(Number) ?? []
+}
+
+/** CPU seconds of a process, all its threads included. */
+export function cpuSeconds(pid: number | 'self'): number {
+  const fields = statFields(pid)
+  return ((fields[11] ?? NaN) + (fields[12] ?? NaN)) / TICKS
+}
+
+/** CPU seconds that the whole machine has worked. */
+export function busySeconds(): number {
+  const [user = NaN, nice = NaN, system = NaN, , , irq = NaN, softirq = NaN] = /^cpu +(.*)/.exec(readFileSync('/proc/stat', 'latin1'))?.[1]?.split(' ').map(Number) ?? []
+  return (user + nice + system + irq + softirq) / TICKS
+}
+
+export function rssMiB(pid: number): number {
+  const [, kib] = /VmRSS:\s+(\d+)/.exec(readFileSync(`/proc/${pid}/status`, 'latin1')) ?? []
+  return Number(kib) / 1024
+}
