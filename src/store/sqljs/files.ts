@@ -91,19 +91,33 @@ export async function replaceFile(files: Files, directory: string, name: string,
   await putInPlace(files, directory, name)
 }
 
-export async function writeAside(files: Files, directory: string, name: string, parts: readonly Uint8Array[]): Promise<void> {
-  const file = await files.open(`${directory}/${name}${ASIDE}`, 'aside')
-  try {
-    for (const part of parts) await writeWhole(file, part)
-    await file.sync()
-  } finally {
-    await file.close()
-  }
+export function writeAside(files: Files, directory: string, name: string, parts: readonly Uint8Array[]): Promise<void> {
+  const path = `${directory}/${name}${ASIDE}`
+  return orDiscard(files, path, async () => {
+    const file = await files.open(path, 'aside')
+    try {
+      for (const part of parts) await writeWhole(file, part)
+      await file.sync()
+    } finally {
+      await file.close()
+    }
+  })
 }
 
 export async function putInPlace(files: Files, directory: string, name: string): Promise<void> {
-  await files.rename(`${directory}/${name}${ASIDE}`, `${directory}/${name}`)
+  const path = `${directory}/${name}${ASIDE}`
+  await orDiscard(files, path, () => files.rename(path, `${directory}/${name}`))
   await files.syncDirectory(directory)
+}
+
+/** What did not come to its end must not keep a full disk full; if it stays all the same, the next start removes it. */
+async function orDiscard(files: Files, path: string, work: () => Promise<void>): Promise<void> {
+  try {
+    await work()
+  } catch (error) {
+    await files.remove(path).catch(() => {})
+    throw error
+  }
 }
 
 /** The ending of a file that is still being written; one found at start is a leftover of a crash. */

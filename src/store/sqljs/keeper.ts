@@ -89,11 +89,8 @@ export class JournalKeeper {
     if (this.#closed) return
     try {
       await this.#exclusively(async () => {
-        const { number, firstSequence } = this.#plan
         const lines = await this.#goodLines()
-        this.#letGo()
-        this.#journal = await Journal.create(this.#files, this.#directory, number, firstSequence, lines)
-        this.#plan = { ...this.#plan, goodBytes: this.#journal.bytes }
+        await this.#goOnWith(this.#plan, lines)
       })
       if (this.#trouble !== undefined) this.#recovered()
     } catch (error) {
@@ -107,24 +104,34 @@ export class JournalKeeper {
    */
   async turn(): Promise<number> {
     return this.#exclusively(async () => {
+      // A journal in doubt may end in a line that was not acknowledged: only renewing it makes it one that others may follow.
+      if (!this.#journal) throw new StoreUnavailable(this.#trouble)
       const closedBytes = this.bytes
       const firstSequence = this.#plan.nextSequence
-      const next: JournalPlan = { number: this.#plan.number + 1, firstSequence, nextSequence: firstSequence, goodBytes: 0 }
       try {
-        const journal = await Journal.create(this.#files, this.#directory, next.number, firstSequence, new Uint8Array())
-        this.#letGo()
-        this.#journal = journal
-        this.#plan = { ...next, goodBytes: journal.bytes }
+        await this.#goOnWith({ number: this.#plan.number + 1, firstSequence, nextSequence: firstSequence, goodBytes: 0 }, new Uint8Array())
         return closedBytes
       } catch (error) {
-        if (error instanceof JournalMisplaced) {
-          this.#letGo()
-          this.#plan = next
-          this.#failed(error)
-        }
+        if (error instanceof JournalMisplaced) this.#failed(error)
         throw error
       }
     })
+  }
+
+  /** Puts a journal in place and lets go of the one before, as soon as that may no longer be the one to write to. */
+  async #goOnWith(plan: JournalPlan, lines: Uint8Array): Promise<void> {
+    try {
+      const journal = await Journal.create(this.#files, this.#directory, plan.number, plan.firstSequence, lines)
+      this.#letGo()
+      this.#journal = journal
+      this.#plan = { ...plan, goodBytes: journal.bytes }
+    } catch (error) {
+      if (error instanceof JournalMisplaced) {
+        this.#letGo()
+        this.#plan = plan
+      }
+      throw error
+    }
   }
 
   async close(): Promise<void> {

@@ -50,6 +50,7 @@ const PAGE_BYTES = 4096
 const OVERFLOW_BYTES = PAGE_BYTES - 4
 /** Pages that one insert may add by splitting a leaf and what is above it. */
 const SPLIT_PAGES = 3
+const CLOSED = 'the store is closed'
 
 /**
  * Plants in SQLite in memory, made durable by a journal and a snapshot in one directory.
@@ -85,8 +86,9 @@ export class SqljsStore implements PlantStore {
   /** The database's size when it was last asked for, and the most that was added since. */
   #pages: number
   #pagesAdded = 0
-  #closed = false
-  #dead = false
+  #closed: Promise<void> | undefined
+  /** Why nothing can be kept any more. */
+  #dead: string | undefined
 
   private constructor(options: SqljsStoreOptions, lock: DirectoryLock, database: PlantDatabase, found: Survey, replayed: Replay, keeper: JournalKeeper) {
     this.#options = options
@@ -142,8 +144,8 @@ export class SqljsStore implements PlantStore {
     const id = plant.id.toString()
     const row: Row = plant.tag === undefined ? [owner, id, plant.name] : [owner, id, plant.name, plant.tag]
     return new Promise((resolve, reject) => {
-      if (this.#closed || this.#dead) {
-        reject(new StoreUnavailable('the store is closed'))
+      if (this.#closed || this.#dead !== undefined) {
+        reject(new StoreUnavailable(this.#dead ?? CLOSED))
         return
       }
       this.#waiting.push({ row, resolve, reject })
@@ -153,22 +155,25 @@ export class SqljsStore implements PlantStore {
   }
 
   list(owner: string, range: PlantRange): PlantList | Promise<PlantList> {
+    if (this.#closed) throw new StoreUnavailable(CLOSED)
     return listPlants(this.#database, this.#listings, owner, range)
   }
 
   trouble(): string | undefined {
-    return this.#keeper.trouble
+    return this.#dead ?? this.#keeper.trouble
   }
 
-  async close(): Promise<void> {
-    if (this.#closed) return
-    this.#closed = true
+  close(): Promise<void> {
+    return (this.#closed ??= this.#close())
+  }
+
+  async #close(): Promise<void> {
     clearTimeout(this.#compactTimer)
     await this.#writing
     await this.#compacting
     await this.#keeper.close()
     try {
-      if (!this.#dead) await this.#leaveComplete()
+      if (this.#dead === undefined) await this.#leaveComplete()
     } catch (error) {
       // Nothing acknowledged depends on it: the next start replays the journals.
       this.#options.log('error', 'no snapshot could be left at the end; the next start replays the journals', { error })
@@ -178,34 +183,42 @@ export class SqljsStore implements PlantStore {
   }
 
   async #write(): Promise<void> {
-    while (this.#waiting.length > 0) {
-      if (!this.#keeper.ready) {
-        this.#rejectAll(this.#waiting.splice(0), new StoreUnavailable(this.#keeper.trouble))
-        continue
+    let group: Group = { rows: [], answers: [] }
+    try {
+      while (this.#waiting.length > 0) {
+        if (!this.#keeper.ready) {
+          reject(this.#waiting.splice(0), new StoreUnavailable(this.#keeper.trouble))
+          continue
+        }
+        group = this.#decide()
+        if (group.rows.length > 0) await this.#writeGroup(group)
       }
-      const { rows, answers } = this.#decide()
-      if (rows.length === 0) continue
+    } catch (error) {
+      this.#dead = `memory and journal may differ: ${String(error)}`
       try {
-        await this.#keeper.append(groupLine(this.#sequence + 1, rows))
-      } catch (error) {
-        const unavailable = error instanceof StoreUnavailable ? error : new StoreUnavailable('the write failed', { cause: error })
-        this.#rejectAll(answers.map(({ waiting }) => waiting), unavailable)
-        continue
-      }
-      this.#sequence += 1
-      try {
-        this.#database.insert(rows)
-      } catch (error) {
-        // The plants are durable and cannot be shown: nobody is answered, and a start replays them.
-        this.#dead = true
         this.#options.onFatal(error)
-        return
+      } finally {
+        // Only where the process goes on: what of it is durable, the next start finds.
+        reject([...group.answers.map(({ waiting }) => waiting), ...this.#waiting.splice(0)], new StoreUnavailable(this.#dead))
       }
-      for (const [owner, id] of rows) this.#listings.created(owner, id)
-      for (const { waiting, created } of answers) waiting.resolve(created)
-      this.#compactWhenDue()
+    } finally {
+      this.#writing = undefined
     }
-    this.#writing = undefined
+  }
+
+  /** Makes a group durable, applies it, and answers it. @throws when it is durable and cannot be applied. */
+  async #writeGroup({ rows, answers }: Group): Promise<void> {
+    try {
+      await this.#keeper.append(groupLine(this.#sequence + 1, rows))
+    } catch (error) {
+      reject(answers.map(({ waiting }) => waiting), error instanceof StoreUnavailable ? error : new StoreUnavailable('the write failed', { cause: error }))
+      return
+    }
+    this.#sequence += 1
+    this.#database.insert(rows)
+    for (const [owner, id] of rows) this.#listings.created(owner, id)
+    for (const { waiting, created } of answers) waiting.resolve(created)
+    this.#compactWhenDue()
   }
 
   /**
@@ -263,14 +276,11 @@ export class SqljsStore implements PlantStore {
     return pages
   }
 
-  #rejectAll(waiting: readonly Waiting[], error: Error): void {
-    for (const { reject } of waiting) reject(error)
-  }
-
   /** Where the journals have outgrown the snapshot: turns to a new one, and has those before it compacted. */
   #compactWhenDue(): void {
     const dueBytes = Math.max(this.#compactBytes, this.#snapshotBytes)
-    if (this.#closed || this.#compacting || this.#compactTimer || this.#closedBytes + this.#keeper.bytes <= dueBytes) return
+    // A snapshot that is not complete needs the next journal in its place.
+    if (this.#closed || this.#compacting || this.#compactTimer || !this.#keeper.ready || this.#closedBytes + this.#keeper.bytes <= dueBytes) return
     // What was closed for a compaction that failed is compacted first, unless the journal has grown as much again.
     const turn = this.#closedBytes === 0 || this.#keeper.bytes > dueBytes
     this.#compacting = this.#compactJournals(turn)
@@ -321,6 +331,10 @@ export class SqljsStore implements PlantStore {
     await this.#files.syncDirectory(this.#directory)
     await this.#removeJournals(this.#keeper.number)
   }
+}
+
+function reject(waiting: readonly Waiting[], error: Error): void {
+  for (const each of waiting) each.reject(error)
 }
 
 function sameContent(plant: Plant, name: string, tag: string | undefined): boolean {
