@@ -17,3 +17,7 @@ export function median(values: readonly number[]): number {
   const middle = (sorted.length - 1) / 2
   return ((sorted[Math.floor(middle)] ?? NaN) + (sorted[Math.ceil(middle)] ?? NaN)) / 2
 }
+
+export function tenth(value: number): number {
+  return Math.round(value * 10) / 10
+}

@@ -16,6 +16,8 @@ import { AUDIENCE, ISSUER, SECRET, sign } from './tokens.ts'
 const MAIN = here('../../dist/main.js')
 const START_MS_MAX = 60_000
 const CALL_MS_MAX = 10_000
+/** Behind a start, before memory is looked at. */
+export const SETTLE_MS = 200
 
 /** Everything that a run leaves on the disk. */
 export const work = mkdtempSync(join(tmpdir(), 'plant-store-bench-'))
