@@ -9,7 +9,8 @@ import { createAdminServer } from './http/admin.ts'
 import { BodyBudget, ClientGone } from './http/body.ts'
 import type { ConnectionHost } from './http/connection.ts'
 import type { Exchange } from './http/exchange.ts'
-import { listen } from './http/listen.ts'
+import { ListenFailed, listen } from './http/listen.ts'
+import { RememberedPages } from './http/pages.ts'
 import { createPlant, listPlants } from './http/plants.ts'
 import { RateLimit } from './http/rate.ts'
 import { type Answer, problemAnswer } from './http/respond.ts'
@@ -51,9 +52,11 @@ export function createService(config: Config, { log, onFatal }: ServiceHooks): P
   const keys = createKeySource(config.keys, config.issuer, (level, message, fields) => log[level](message, fields))
   const verifier = new Verifier(keys, config)
   const budget = new BodyBudget()
+  const pages = new RememberedPages()
   const rateLimit = config.rateLimit === undefined ? undefined : new RateLimit(config.rateLimit)
   let store: PlantStore | undefined
   let opening: Promise<void> | undefined
+  let listening: Promise<Listening> | undefined
   let closing: Promise<void> | undefined
   let draining = false
   let route: ((exchange: Exchange) => Answer | Promise<Answer>) | undefined
@@ -89,8 +92,8 @@ export function createService(config: Config, { log, onFatal }: ServiceHooks): P
         [
           PATH,
           new Map([
-            ['GET', { handle: listPlants(opened), scope: config.readScope }],
-            ['POST', { handle: createPlant({ store: opened, budget, maxBodyBytes: config.maxBodyBytes }), scope: config.writeScope }],
+            ['GET', { handle: listPlants(opened, pages), scope: config.readScope }],
+            ['POST', { handle: createPlant({ store: opened, pages, budget, maxBodyBytes: config.maxBodyBytes }), scope: config.writeScope }],
           ]),
         ],
       ]),
@@ -116,30 +119,34 @@ export function createService(config: Config, { log, onFatal }: ServiceHooks): P
   }
 
   function logRequest({ method, route: matched, owner, requestId, startedAtMs }: Exchange, status: number): void {
-    if (config.logLevel !== 'info' && config.logLevel !== 'debug') return
     const ms = Math.round((performance.now() - startedAtMs) * 1000) / 1000
-    log.info('request', { method, route: matched, status, ms, requestId, owner: owner === undefined ? undefined : ownerHash(owner) })
+    log.request({ method, route: matched, status, ms, requestId, owner: owner === undefined ? undefined : ownerHash(owner) })
   }
 
   async function listenAll(): Promise<Listening> {
-    // Compiling SQLite takes the longest of all: it begins before anything else.
-    void loadSqlite()
+    if (closing) throw new ListenFailed('the service is closed')
     try {
-      if (config.adminListen !== 'off') {
-        admin = createAdminServer(() => ({
-          service: closing ? 'draining' : route ? undefined : 'starting',
-          keys: keys.trouble(),
-          storage: store?.trouble(),
-        }))
-      }
-      const adminAddress = admin && config.adminListen !== 'off' ? await listen(admin, config.adminListen) : undefined
-      await open()
-      server = createHttpServer(connections, config.maxConnections)
-      return { plants: await listen(server, config.listen), admin: adminAddress }
+      return await (listening ??= listenBoth())
     } catch (error) {
       await close()
       throw error
     }
+  }
+
+  async function listenBoth(): Promise<Listening> {
+    // Compiling SQLite takes the longest of all: it begins before anything else.
+    void loadSqlite()
+    if (config.adminListen !== 'off') {
+      admin = createAdminServer(() => ({
+        service: closing ? 'draining' : route ? undefined : 'starting',
+        keys: keys.trouble(),
+        storage: store?.trouble(),
+      }))
+    }
+    const adminAddress = admin && config.adminListen !== 'off' ? await listen(admin, config.adminListen) : undefined
+    await open()
+    server = createHttpServer(connections, config.maxConnections)
+    return { plants: await listen(server, config.listen), admin: adminAddress }
   }
 
   function close(): Promise<void> {
@@ -148,6 +155,8 @@ export function createService(config: Config, { log, onFatal }: ServiceHooks): P
 
   async function closeAll(): Promise<void> {
     draining = true
+    // What is about to listen would do so behind a close that did not wait for it.
+    await listening?.catch(() => {})
     if (server?.listening) {
       await sleep(config.drainDelaySeconds * 1000)
       stopAccepting(server)

@@ -69,6 +69,7 @@ function readBytes(exchange: Exchange, maxBytes: number): Promise<Buffer | undef
   return new Promise((resolve, reject) => {
     const chunks: Buffer[] = []
     let bytes = 0
+    let ended = false
     req.on('data', (chunk: Buffer) => {
       bytes += chunk.length
       if (bytes <= maxBytes) {
@@ -80,13 +81,16 @@ function readBytes(exchange: Exchange, maxBytes: number): Promise<Buffer | undef
       resolve(undefined)
     })
     req.once('end', () => {
+      ended = true
       // Answered by then that it took too long: it must not take effect after all.
       if (exchange.cancelled) reject(new ClientGone())
       else resolve(chunks.length === 1 && chunks[0] ? chunks[0] : Buffer.concat(chunks, bytes))
     })
     // An error of the request is always followed by its close.
     req.once('error', () => {})
-    req.once('close', () => reject(new ClientGone()))
+    req.once('close', () => {
+      if (!ended) reject(new ClientGone())
+    })
   })
 }
 

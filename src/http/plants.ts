@@ -5,6 +5,7 @@ import type { PlantList, PlantRange, PlantStore } from '../plants/store.ts'
 import { type BodyBudget, checkBodyHeaders, readText } from './body.ts'
 import { readCursor, writeCursor } from './cursor.ts'
 import { readObject } from './json.ts'
+import type { RememberedPages } from './pages.ts'
 import { type Answer, jsonAnswer, type TextStream } from './respond.ts'
 import type { Call } from './router.ts'
 
@@ -12,12 +13,13 @@ const LIMIT_MAX = 2 ** 31 - 1
 
 export interface CreateOptions {
   readonly store: PlantStore
+  readonly pages: RememberedPages
   readonly budget: BodyBudget
   readonly maxBodyBytes: number
 }
 
 /** POST /plants */
-export function createPlant({ store, budget, maxBodyBytes }: CreateOptions): (call: Call) => Promise<Answer> {
+export function createPlant({ store, pages, budget, maxBodyBytes }: CreateOptions): (call: Call) => Promise<Answer> {
   return async ({ exchange, owner }) => {
     checkBodyHeaders(exchange, maxBodyBytes)
     const giveBack = budget.take(exchange.head.contentLengthBytes ?? maxBodyBytes)
@@ -27,6 +29,7 @@ export function createPlant({ store, budget, maxBodyBytes }: CreateOptions): (ca
       const created = await store.create(owner, plant)
       switch (created) {
         case 'stored':
+          pages.forget(owner)
           return jsonAnswer(200, publicPlant(plant))
         case 'conflict':
           throw new Problem('idTaken')
@@ -54,12 +57,17 @@ function flawProblem(flaw: PlantFlaw): Problem {
 }
 
 /** GET /plants */
-export function listPlants(store: PlantStore): (call: Call) => Answer | Promise<Answer> {
+export function listPlants(store: PlantStore, pages: RememberedPages): (call: Call) => Answer | Promise<Answer> {
   return ({ owner, query }) => {
+    const remembered = pages.get(owner, query)
+    if (remembered) return remembered
     const range = readRange(owner, query)
-    const answer = (list: PlantList): Answer | Promise<Answer> => listAnswer(list, owner, range.limit)
     const list = store.list(owner, range)
-    return list instanceof Promise ? list.then(answer) : answer(list)
+    if (list instanceof Promise) return list.then((found) => listAnswer(found, owner, range.limit))
+    const answer = listAnswer(list, owner, range.limit)
+    // Only what was made in this turn: a create may have come between the parts of anything else.
+    if (!(answer instanceof Promise)) pages.add(owner, query, answer)
+    return answer
   }
 }
 

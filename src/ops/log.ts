@@ -104,9 +104,20 @@ export function createLog(level: LogLevel, out: LogSink = standardOutput()): Log
   }
 }
 
+/** Owners whose hash is remembered: most requests are of an owner who was just there. Longer names are hashed each time. */
+const HASHES_MAX = 4096
+const HASHED_MAX_CHARS = 128
+const hashes = new Map<string, string>()
+
 /** Stands for an owner in the log: the first 12 hex digits of SHA-256. */
 export function ownerHash(owner: string): string {
-  return createHash('sha256').update(owner).digest('hex').slice(0, 12)
+  const known = hashes.get(owner)
+  if (known !== undefined) return known
+  const hash = createHash('sha256').update(owner).digest('hex').slice(0, 12)
+  if (owner.length > HASHED_MAX_CHARS) return hash
+  if (hashes.size >= HASHES_MAX) hashes.clear()
+  hashes.set(owner, hash)
+  return hash
 }
 
 function render(level: LogLevel, message: string, fields?: Fields): string {
