@@ -6,6 +6,7 @@ import type { Caller } from '../../dist/auth/verifier.js'
 import { Problem } from '../../dist/errors.js'
 import { BodyBudget, ClientGone } from '../../dist/http/body.js'
 import type { Exchange } from '../../dist/http/exchange.js'
+import { RememberedPages } from '../../dist/http/pages.js'
 import { createPlant, listPlants } from '../../dist/http/plants.js'
 import { problemAnswer } from '../../dist/http/respond.js'
 import { createRouter } from '../../dist/http/router.js'
@@ -45,9 +46,10 @@ export async function startBare(t: TestContext, { store = {}, timeouts = {}, aut
     close: () => Promise.resolve(),
     ...store,
   }
+  const pages = new RememberedPages()
   const operations = new Map([
-    ['GET', { handle: listPlants(whole), scope: undefined }],
-    ['POST', { handle: createPlant({ store: whole, budget: new BodyBudget(), maxBodyBytes: 2 ** 20 }), scope: undefined }],
+    ['GET', { handle: listPlants(whole, pages), scope: undefined }],
+    ['POST', { handle: createPlant({ store: whole, pages, budget: new BodyBudget(), maxBodyBytes: 2 ** 20 }), scope: undefined }],
   ])
   const connections = new Connections({
     serve: createRouter(new Map([['/plants', operations]]), { authenticate, rateLimit: undefined }),
