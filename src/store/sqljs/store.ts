@@ -230,11 +230,13 @@ export class SqljsStore implements PlantStore {
     const answers: { waiting: Waiting; created: Created }[] = []
     const inGroup = new Map<string, Row>()
     let chars = 0
-    let taken = 0
+    let taken = this.#waiting.length
     let groupPages = 0
-    for (const waiting of this.#waiting) {
-      if (chars > GROUP_CHARS) break
-      taken += 1
+    for (const [i, waiting] of this.#waiting.entries()) {
+      if (chars > GROUP_CHARS) {
+        taken = i
+        break
+      }
       const { row } = waiting
       const [owner, id, name, tag] = row
       const key = `${id} ${owner}`
@@ -250,6 +252,11 @@ export class SqljsStore implements PlantStore {
       }
       const pages = this.#room(row, groupPages)
       if (pages === undefined) {
+        // Counted as the worst case behind the others of the group there is no room: with those applied it is known better.
+        if (rows.length > 0) {
+          taken = i
+          break
+        }
         waiting.reject(new StoreFull())
         continue
       }
