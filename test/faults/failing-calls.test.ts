@@ -1,9 +1,7 @@
 import assert from 'node:assert/strict'
-import { copyFileSync, mkdirSync, readdirSync } from 'node:fs'
 import { cp, readdir } from 'node:fs/promises'
 import { test, type TestContext } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { errorCodeOf } from '../../dist/errors.js'
 import type { NewPlant } from '../../dist/plants/plant.js'
 import { StoreUnavailable } from '../../dist/plants/store.js'
 import { compact } from '../../dist/store/sqljs/compactor.js'
@@ -13,6 +11,7 @@ import { SqljsStore, type SqljsStoreOptions } from '../../dist/store/sqljs/store
 import { checkStore } from '../../dist/store/sqljs/tools.js'
 import { plant, readAll } from '../contract/store.contract.ts'
 import { temporaryDirectory } from '../support/service.ts'
+import { leftByKill } from '../store/sqljs/fixtures.ts'
 import { type DiskCall, type Fault, systemError } from './simulated-disk.ts'
 
 const OWNER = 'alice'
@@ -142,18 +141,7 @@ class World {
 
   /** As if the process were killed now: what is left must open. */
   async verifyAfterKill(): Promise<void> {
-    const left = `${await temporaryDirectory()}/data`
-    mkdirSync(left)
-    // At once, so that the store does nothing new meanwhile; one call of it may be under way, as with a real kill.
-    for (const name of readdirSync(this.directory)) {
-      if (/^(lock|starting)-/.test(name)) continue
-      try {
-        copyFileSync(`${this.directory}/${name}`, `${left}/${name}`)
-      } catch (error) {
-        if (errorCodeOf(error) !== 'ENOENT') throw error
-      }
-    }
-    await this.verify(left)
+    await this.verify(await leftByKill(this.directory))
   }
 }
 

@@ -1,0 +1,133 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { crc32 } from 'node:zlib'
+import type { Row } from '../../../dist/store/sqljs/database.js'
+import { groupLine, journalName, journalNumber, readHeader, readJournal, StoreCorrupt } from '../../../dist/store/sqljs/journal.js'
+import { BIT_PATTERNS } from './fixtures.ts'
+
+const FILE = '/data/journal-00000007.log'
+const FIRST = 41
+const GROUPS: readonly (readonly Row[])[] = [
+  [['alice', '1', 'Oak']],
+  [['alice', '-9223372036854775808', 'a\u0000b\n\u2028', '🌵'], ['bob', '1', '']],
+  [['"; 42 [', '9', ' 42 [["x","1","y"]]', '']],
+  [['alice', '2', 'Elm', 'x'.repeat(300)]],
+]
+
+function header(text: string): Buffer {
+  return Buffer.from(`${text} ${crc32(text).toString(16).padStart(8, '0')}\n`)
+}
+
+const HEADER = header(`plant-store-journal 1 ${FIRST}`)
+const LINES = GROUPS.map((rows, i) => groupLine(FIRST + i, rows))
+const JOURNAL = Buffer.concat([HEADER, ...LINES])
+/** Where each line ends, the header first. */
+const ENDS = LINES.reduce((ends, line) => [...ends, (ends.at(-1) ?? 0) + line.length], [HEADER.length])
+
+function read(bytes: Buffer, isLast = true): { readonly groups: (readonly Row[])[]; readonly goodBytes: number; readonly tornBytes: number } {
+  const groups: (readonly Row[])[] = []
+  const { goodBytes, tornBytes, nextSequence } = readJournal(FILE, bytes, isLast, (rows, sequence) => {
+    assert.equal(sequence, FIRST + groups.length)
+    groups.push(rows)
+  })
+  assert.equal(nextSequence, FIRST + groups.length)
+  return { groups, goodBytes, tornBytes }
+}
+
+/** A refusal that names the file and the byte. */
+function corruptAt(byte: number, what = /./): (error: unknown) => boolean {
+  return (error) => {
+    assert.ok(error instanceof StoreCorrupt, String(error))
+    assert.ok(error.message.startsWith(`${FILE} is damaged at byte ${byte}: `), error.message)
+    assert.match(error.message, what)
+    return true
+  }
+}
+
+test('journal: a line is checksum, sequence and rows as JSON, and nothing else', () => {
+  const rest = '41 [["alice","1","Oak"]]'
+  assert.equal(String(groupLine(41, [['alice', '1', 'Oak']])), `${crc32(rest).toString(16).padStart(8, '0')} ${rest}\n`)
+})
+
+test('journal: what was written is read back, whether another journal follows or not', () => {
+  for (const isLast of [true, false]) assert.deepEqual(read(JOURNAL, isLast), { groups: [...GROUPS], goodBytes: JOURNAL.length, tornBytes: 0 })
+})
+
+test('journal: cut at any byte, the last one gives every line before the cut and calls the rest torn', (t) => {
+  for (let length = HEADER.length; length <= JOURNAL.length; length++) {
+    const whole = ENDS.filter((end) => end <= length)
+    const goodBytes = whole.at(-1) ?? 0
+    assert.deepEqual(read(JOURNAL.subarray(0, length)), { groups: GROUPS.slice(0, whole.length - 1), goodBytes, tornBytes: length - goodBytes })
+  }
+  t.diagnostic(`cut at ${JOURNAL.length - HEADER.length + 1} bytes`)
+})
+
+test('journal: cut inside its first line it has no header, which is no damage by itself', () => {
+  for (let length = 0; length < HEADER.length; length++) assert.equal(readHeader(FILE, HEADER.subarray(0, length)), undefined)
+  assert.equal(readHeader(FILE, HEADER), FIRST)
+})
+
+test('journal: cut at any byte but between two lines, one that another follows is damaged', () => {
+  for (let length = HEADER.length; length < JOURNAL.length; length++) {
+    if (ENDS.includes(length)) continue
+    const at = ENDS.findLast((end) => end <= length) ?? 0
+    assert.throws(() => read(JOURNAL.subarray(0, length), false), corruptAt(at, /a later journal follows/))
+  }
+})
+
+test('journal: any byte flipped before the last line is damage, in file and byte; in the last line, the lines before it stand', (t) => {
+  const lastAt = ENDS.at(-2) ?? 0
+  let flips = 0
+  for (const pattern of BIT_PATTERNS) {
+    for (let at = 0; at < JOURNAL.length; at++) {
+      const bytes = Buffer.from(JOURNAL)
+      bytes[at] = (JOURNAL[at] ?? 0) ^ pattern
+      const line = ENDS.findLast((end) => end <= at) ?? 0
+      flips += 1
+      const isNewline = bytes[at] === 10
+      if (line < lastAt || isNewline) assert.throws(() => read(bytes), corruptAt(line), `byte ${at} ^ ${pattern}`)
+      else assert.deepEqual(read(bytes), { groups: GROUPS.slice(0, -1), goodBytes: lastAt, tornBytes: JOURNAL.length - lastAt }, `byte ${at} ^ ${pattern}`)
+      assert.throws(() => read(bytes, false), corruptAt(line))
+    }
+  }
+  t.diagnostic(`${flips} flips`)
+})
+
+test('journal: a broken newline between the last two lines is damage: a good line stands behind it', () => {
+  for (const length of [JOURNAL.length, JOURNAL.length - 1]) {
+    for (let value = 0; value < 256; value++) {
+      if (value === 10) continue
+      const bytes = Buffer.from(JOURNAL.subarray(0, length))
+      bytes[(ENDS.at(-2) ?? 0) - 1] = value
+      assert.throws(() => read(bytes), corruptAt(ENDS.at(-3) ?? 0, /a good one follows/))
+    }
+  }
+})
+
+test('journal: a line of another sequence is damage, were its checksum ever so right', () => {
+  for (const sequence of [FIRST + 1, FIRST + 3, 0]) {
+    const bytes = Buffer.concat([HEADER, ...LINES.slice(0, 2), groupLine(sequence, [['a', '1', 'x']]), groupLine(sequence + 1, [['a', '1', 'x']])])
+    assert.throws(() => read(bytes), corruptAt(ENDS[2] ?? 0))
+  }
+})
+
+test('journal: zeros where a line should be are torn at the end and damage before it', () => {
+  const torn = Buffer.concat([JOURNAL, Buffer.alloc(100)])
+  assert.deepEqual(read(torn), { groups: [...GROUPS], goodBytes: JOURNAL.length, tornBytes: 100 })
+  assert.throws(() => read(Buffer.concat([JOURNAL.subarray(0, ENDS[2]), Buffer.alloc(10), JOURNAL.subarray(ENDS[2])])), corruptAt(ENDS[2] ?? 0))
+})
+
+test('journal: another version is refused by its name, whatever follows', () => {
+  const bytes = Buffer.concat([header('plant-store-journal 2 41'), Buffer.from('whatever\n')])
+  assert.throws(() => readHeader(FILE, bytes), corruptAt(0, /it has version 2, and this plant-store reads version 1/))
+})
+
+test('journal: what does not begin as one is refused', () => {
+  for (const bytes of [Buffer.from('\n'), Buffer.from('hello\n'), Buffer.alloc(200), Buffer.from(' '.repeat(128))]) assert.throws(() => readHeader(FILE, bytes), corruptAt(0))
+})
+
+test('journal: names and numbers belong to each other, in the order of their digits', () => {
+  for (const number of [1, 99_999_999, 100_000_000]) assert.equal(journalNumber(journalName(number)), number)
+  assert.equal(journalName(7), 'journal-00000007.log')
+  for (const name of ['journal-7.log', 'journal-00000007.log.tmp', 'xjournal-00000007.log', 'journal-0000000a.log', 'plants.sqlite']) assert.equal(journalNumber(name), undefined)
+})

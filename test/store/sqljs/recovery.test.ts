@@ -1,0 +1,242 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { crc32 } from 'node:zlib'
+import { compactInWorker } from '../../../dist/store/sqljs/compactor.js'
+import { StoreCorrupt } from '../../../dist/store/sqljs/journal.js'
+import type { SqljsStore } from '../../../dist/store/sqljs/store.js'
+import { checkStore } from '../../../dist/store/sqljs/tools.js'
+import { plant } from '../../contract/store.contract.ts'
+import { temporaryDirectory } from '../../support/service.ts'
+import { directoryOf, filesOf, killedAfter, list, type LogLine, openStore, plantsTo } from './fixtures.ts'
+
+const NEVER = { compact: () => Promise.reject(new Error('not now')), retryMs: { write: 1, compaction: 1 } } as const
+const names = (count: number): { readonly name: string }[] => Array.from({ length: count }, (_, i) => ({ name: `plant ${i + 1}` }))
+
+/** Opens such a directory, compares it, writes to it, closes it, checks it and opens it again. */
+async function opensWith(files: ReadonlyMap<string, Uint8Array>, count: number): Promise<LogLine[]> {
+  const directory = await directoryOf(files)
+  const lines: LogLine[] = []
+  const store = await openStore(directory, {}, lines)
+  assert.deepEqual(await list(store), names(count))
+  assert.equal(await store.create('alice', plant(1000n, 'new')), 'stored')
+  await store.close()
+  await checkStore(directory)
+  const again = await openStore(directory)
+  assert.deepEqual(await list(again), [...names(count), { name: 'new' }])
+  await again.close()
+  return lines
+}
+
+/** Refuses such a directory, names one of its files and where in it, and changes nothing. */
+async function refuses(files: ReadonlyMap<string, Uint8Array>, file: string, what = /./): Promise<void> {
+  const directory = await directoryOf(files)
+  await assert.rejects(openStore(directory), (error) => {
+    assert.ok(error instanceof StoreCorrupt, String(error))
+    assert.ok(error.message.startsWith(`${directory}/${file} is damaged at byte `), error.message)
+    assert.match(error.message, what)
+    return true
+  })
+  assert.deepEqual(await filesOf(directory), new Map([...files].toSorted(([a], [b]) => (a < b ? -1 : 1))))
+  await assert.rejects(checkStore(directory), StoreCorrupt)
+}
+
+function without(files: ReadonlyMap<string, Buffer>, ...gone: readonly string[]): Map<string, Buffer> {
+  return new Map([...files].filter(([name]) => !gone.includes(name)))
+}
+
+function lineEnds(journal: Buffer): number[] {
+  return [...journal.entries()].filter(([, byte]) => byte === 10).map(([at]) => at + 1)
+}
+
+const FIRST = 'journal-00000001.log'
+
+/** Three closed journals, whose compaction never came to pass, and the one in use with two writes. */
+async function severalJournals(): Promise<Map<string, Buffer>> {
+  const files = await killedAfter(plantsTo(3n), { ...NEVER, compactBytes: 1 })
+  const journals = [...files.keys()]
+  assert.ok(journals.length >= 3 && journals.every((name) => name.startsWith('journal-')), journals.join())
+  return files
+}
+
+test('recovery: a journal cut at any byte opens with every write before the cut, and says what it cut off and where', async (t) => {
+  const journal = (await killedAfter(plantsTo(3n))).get(FIRST) ?? Buffer.alloc(0)
+  const ends = lineEnds(journal)
+  assert.equal(ends.length, 4)
+  for (let length = 0; length <= journal.length; length++) {
+    const whole = ends.filter((end) => end <= length)
+    const lines = await opensWith(new Map([[FIRST, journal.subarray(0, length)]]), Math.max(whole.length - 1, 0))
+    const torn = lines.filter(({ message }) => message.includes('torn'))
+    const goodBytes = whole.at(-1) ?? 0
+    assert.equal(torn.length, goodBytes > 0 && length > goodBytes ? 1 : 0, `cut at ${length}`)
+    for (const { level, fields } of torn) {
+      assert.equal(level, 'error')
+      assert.match(String(fields?.['file']), /journal-00000001\.log$/)
+      assert.deepEqual([fields?.['byte'], fields?.['bytes']], [goodBytes, length - goodBytes])
+    }
+  }
+  t.diagnostic(`cut at ${journal.length + 1} bytes`)
+})
+
+test('recovery: a journal with any byte flipped opens without its last line where that is hit, and is refused otherwise', async (t) => {
+  const journal = (await killedAfter(plantsTo(2n))).get(FIRST) ?? Buffer.alloc(0)
+  const lastAt = lineEnds(journal).at(-2) ?? 0
+  for (let at = 0; at < journal.length; at++) {
+    const flipped = Buffer.from(journal)
+    flipped[at] = (journal[at] ?? 0) ^ 0x80
+    const files = new Map([[FIRST, flipped]])
+    if (at >= lastAt) assert.ok((await opensWith(files, 1)).some(({ message }) => message.includes('torn')))
+    else await refuses(files, FIRST)
+  }
+  t.diagnostic(`${journal.length} flips`)
+})
+
+test('recovery: a closed journal is taken whole or not at all: cut or flipped anywhere it is refused', async (t) => {
+  const files = await severalJournals()
+  const journal = files.get(FIRST) ?? Buffer.alloc(0)
+  for (let at = 0; at < journal.length; at++) {
+    const flipped = Buffer.from(journal)
+    flipped[at] = (journal[at] ?? 0) ^ 0x01
+    await refuses(new Map(files).set(FIRST, flipped), FIRST)
+    const cut = new Map(files).set(FIRST, journal.subarray(0, at))
+    // Cut between two lines it is sound by itself; it is the next one that does not follow.
+    await refuses(cut, lineEnds(journal).includes(at) ? 'journal-00000002.log' : FIRST)
+  }
+  t.diagnostic(`${journal.length} flips, cut at ${journal.length} bytes`)
+})
+
+test('recovery: several journals are read in order, up to the last', async () => {
+  await opensWith(await severalJournals(), 3)
+})
+
+test('recovery: a journal that is missing in between or at the beginning is noticed', async () => {
+  const files = await severalJournals()
+  for (const gone of [...files.keys()].slice(0, -1)) {
+    // One without a write is begun when a compaction is tried again and nothing was written meanwhile.
+    if (lineEnds(files.get(gone) ?? Buffer.alloc(0)).length === 1) continue
+    const next = [...files.keys()].find((name) => name > gone) ?? ''
+    await refuses(without(files, gone), next)
+  }
+})
+
+test('recovery: a last journal without a whole first line is a turn that did not come to its end', async () => {
+  const files = await killedAfter(plantsTo(2n))
+  for (const begun of ['', 'plant-store-jour', 'plant-store-journal 1 3 00000000']) await opensWith(new Map(files).set('journal-00000002.log', Buffer.from(begun)), 2)
+})
+
+test('recovery: a first line that is not whole is damage where a later journal follows', async () => {
+  const files = await killedAfter(plantsTo(2n))
+  const next = Buffer.from(files.get(FIRST) ?? '')
+  await refuses(new Map([[FIRST, Buffer.from('plant-store')], ['journal-00000002.log', next]]), FIRST, /a later journal follows/)
+})
+
+test('recovery: a last journal that holds no write yet is gone on with', async () => {
+  const files = await killedAfter(plantsTo(2n), { compactBytes: 1 })
+  assert.ok(files.has('plants.sqlite'))
+  await opensWith(files, 2)
+})
+
+test('recovery: an incomplete snapshot without the journal behind it is refused, and so are journals without their snapshot', async () => {
+  const files = await killedAfter(plantsTo(2n), { compactBytes: 1 })
+  const journals = [...files.keys()].filter((name) => name.startsWith('journal-'))
+  await refuses(without(files, ...journals), 'plants.sqlite', /the journal that begins with write \d+ is missing/)
+  await refuses(without(files, 'plants.sqlite'), journals[0] ?? '', /a file is missing/)
+})
+
+test('recovery: after a crash between a snapshot’s rename and the removal of its journals nothing is read twice, whichever of them are left', async () => {
+  const before = await severalJournals()
+  const directory = await directoryOf(before)
+  const store = await openStore(directory, NEVER)
+  await store.close()
+  await (await openStore(directory)).close()
+  const snapshot = (await filesOf(directory)).get('plants.sqlite')
+  assert.ok(snapshot)
+  const journals = [...before]
+  for (let bits = 0; bits < 2 ** journals.length; bits++) {
+    const left = new Map(journals.filter((_, i) => (bits >> i) & 1)).set('plants.sqlite', snapshot)
+    await opensWith(left, 3)
+  }
+})
+
+test('recovery: covered journals are removed unread, what damage there may be behind their first line', async () => {
+  const files = await killedAfter(plantsTo(3n), { compactBytes: 1 })
+  const last = [...files.keys()].filter((name) => name.startsWith('journal-')).at(-1) ?? ''
+  const text = 'plant-store-journal 1 1'
+  const covered = Buffer.from(`${text} ${crc32(text).toString(16).padStart(8, '0')}\nnot a line\n`)
+  assert.ok(last > FIRST)
+  await opensWith(new Map(files).set(FIRST, covered), 3)
+})
+
+test('recovery: another version of a journal is refused by its name', async () => {
+  const text = 'plant-store-journal 2 1'
+  await refuses(new Map([[FIRST, Buffer.from(`${text} ${crc32(text).toString(16).padStart(8, '0')}\n`)]]), FIRST, /it has version 2/)
+})
+
+test('recovery: what a crash left half written beside is removed', async () => {
+  const files = await killedAfter(plantsTo(2n))
+  const directory = await directoryOf(new Map(files).set('plants.sqlite.tmp', Buffer.from('half')).set('journal-00000002.log.tmp', Buffer.from('half')))
+  const store = await openStore(directory)
+  assert.deepEqual([...(await filesOf(directory)).keys()], [FIRST])
+  await store.close()
+})
+
+test('recovery: reopened after each write, with a clean stop and without one, it holds everything every time', async () => {
+  const directory = `${await temporaryDirectory()}/data`
+  const left: SqljsStore[] = []
+  for (let id = 1n; id <= 24n; id++) {
+    const store = await openStore(directory, { compactBytes: id % 3n === 0n ? 1 : 2 ** 20 })
+    assert.deepEqual(await list(store), names(Number(id) - 1))
+    assert.equal(await store.create('alice', plant(id)), 'stored')
+    if (id > 1n) assert.equal(await store.create('alice', plant(id - 1n)), 'stored')
+    // Every second one is left as it is: nothing of it must still be under way when the next one begins.
+    for (let i = 0; i < 5; i++) await new Promise((resolve) => setTimeout(resolve, 2))
+    if (id % 2n === 0n) await store.close()
+    else left.push(store)
+  }
+  await checkStore(directory)
+  // Only now, for their file descriptors.
+  for (const store of left) await store.close()
+})
+
+test('recovery: a clean stop leaves one file, a complete snapshot', async () => {
+  const directory = `${await temporaryDirectory()}/data`
+  const store = await openStore(directory)
+  for (const each of plantsTo(5n)) await store.create('alice', each)
+  await store.close()
+  assert.deepEqual([...(await filesOf(directory)).keys()], ['plants.sqlite'])
+})
+
+test('recovery: a start behind a clean stop writes no snapshot when it is stopped without a write', async () => {
+  const directory = `${await temporaryDirectory()}/data`
+  const store = await openStore(directory)
+  await store.create('alice', plant(1n))
+  await store.close()
+  const before = await filesOf(directory)
+  const again = await openStore(directory, { compact: () => assert.fail('a compaction was asked for') })
+  await again.close()
+  assert.deepEqual(await filesOf(directory), before)
+})
+
+test('compaction: in its worker thread it keeps everything, while creates go on', async () => {
+  const directory = `${await temporaryDirectory()}/data`
+  const lines: LogLine[] = []
+  const store = await openStore(directory, { compact: compactInWorker, compactBytes: 1000 }, lines)
+  let count = 0
+  const deadline = performance.now() + 10_000
+  while (lines.filter(({ message }) => message === 'compacted').length < 2 && performance.now() < deadline) {
+    await Promise.all(Array.from({ length: 20 }, () => store.create('alice', plant(BigInt(++count)))))
+  }
+  assert.ok(performance.now() < deadline)
+  await store.close()
+  const again = await openStore(directory)
+  assert.deepEqual(await list(again), names(count))
+  await again.close()
+  await checkStore(directory)
+})
+
+test('compaction: a worker thread that cannot do its work says why', async () => {
+  const directory = `${await temporaryDirectory()}/nowhere`
+  await assert.rejects(compactInWorker({ directory, upToJournal: 1, sequence: 1, complete: false }), /ENOENT/)
+  const wrong = await directoryOf(await killedAfter(plantsTo(2n)))
+  await assert.rejects(compactInWorker({ directory: wrong, upToJournal: 1, sequence: 7, complete: false }), /end with write 2 instead of 7/)
+  assert.deepEqual([...(await filesOf(wrong)).keys()], [FIRST])
+})

@@ -1,0 +1,112 @@
+import assert from 'node:assert/strict'
+import { createHash } from 'node:crypto'
+import { test } from 'node:test'
+import { readMeta, readPlants } from '../../../dist/store/sqljs/database.js'
+import { StoreCorrupt } from '../../../dist/store/sqljs/journal.js'
+import { readSnapshot } from '../../../dist/store/sqljs/snapshot.js'
+import { plant } from '../../contract/store.contract.ts'
+import { temporaryDirectory } from '../../support/service.ts'
+import { BIT_PATTERNS, directoryOf, filesOf, list, openStore } from './fixtures.ts'
+
+const FILE = '/data/plants.sqlite'
+const TRAILER_BYTES = 64
+
+/** The snapshot that a clean stop leaves behind three writes. */
+async function snapshot(): Promise<Buffer> {
+  const directory = `${await temporaryDirectory()}/data`
+  const store = await openStore(directory)
+  await store.create('alice', plant(1n, 'Oak', 'old'))
+  await store.create('alice', plant(-(2n ** 63n), '\ufeffa\u0000b'))
+  await store.create('bob', plant(1n, ''))
+  await store.close()
+  const bytes = (await filesOf(directory)).get('plants.sqlite')
+  assert.ok(bytes)
+  return bytes
+}
+
+function sealed(database: Uint8Array, version: number, sequence: bigint): Buffer {
+  const trailer = Buffer.alloc(TRAILER_BYTES - 32)
+  trailer.write('plant-store snap', 'latin1')
+  trailer.writeUInt32BE(version, 16)
+  trailer.writeBigUInt64BE(sequence, 24)
+  return Buffer.concat([database, trailer, createHash('sha256').update(database).update(trailer).digest()])
+}
+
+function corruptAt(byte: number, what: RegExp): (error: unknown) => boolean {
+  return (error) => {
+    assert.ok(error instanceof StoreCorrupt, String(error))
+    assert.ok(error.message.startsWith(`${FILE} is damaged at byte ${byte}: `), error.message)
+    assert.match(error.message, what)
+    return true
+  }
+}
+
+test('snapshot: a SQLite file with whole pages, a meta table, and a trailer of 64 bytes', async () => {
+  const bytes = await snapshot()
+  const database = bytes.subarray(0, -TRAILER_BYTES)
+  assert.equal(database.toString('latin1', 0, 16), 'SQLite format 3\0')
+  assert.equal(database.length % 4096, 0)
+  assert.deepEqual(bytes, sealed(database, 1, 3n))
+  const { sequence, complete, fileBytes } = await readSnapshot(FILE, Buffer.from(bytes))
+  assert.deepEqual({ sequence, complete, fileBytes }, { sequence: 3, complete: true, fileBytes: bytes.length })
+})
+
+test('snapshot: SQLite reads the file as it is, the trailer behind its last page left aside', async () => {
+  const bytes = await snapshot()
+  assert.deepEqual(await readMeta(Buffer.from(bytes)), { format: 1, sequence: 3, complete: true })
+  const plants: (readonly unknown[])[] = []
+  await readPlants(Buffer.from(bytes), async (values) => void plants.push([...values]))
+  assert.deepEqual(plants, [
+    ['alice', -(2n ** 63n), '\ufeffa\u0000b', null],
+    ['alice', 1n, 'Oak', 'old'],
+    ['bob', 1n, '', null],
+  ])
+})
+
+test('snapshot: any byte flipped is damage, and how an edited one comes back is said', async (t) => {
+  const bytes = await snapshot()
+  let flips = 0
+  for (const pattern of BIT_PATTERNS) {
+    for (let at = 0; at < bytes.length; at++) {
+      const was = bytes[at] ?? 0
+      bytes[at] = was ^ pattern
+      flips += 1
+      await assert.rejects(readSnapshot(FILE, bytes), corruptAt(bytes.length - TRAILER_BYTES, /run "plant-store import" on it/))
+      bytes[at] = was
+    }
+  }
+  await readSnapshot(FILE, bytes)
+  t.diagnostic(`${flips} flips`)
+})
+
+test('snapshot: cut at any length it is damaged, and so it is with a byte more', async (t) => {
+  const bytes = await snapshot()
+  for (let length = 0; length < bytes.length; length++) await assert.rejects(readSnapshot(FILE, bytes.subarray(0, length)), StoreCorrupt)
+  await assert.rejects(readSnapshot(FILE, Buffer.concat([bytes, Buffer.alloc(1)])), StoreCorrupt)
+  t.diagnostic(`cut at ${bytes.length} bytes`)
+})
+
+test('snapshot: another version is refused by its name', async () => {
+  const database = (await snapshot()).subarray(0, -TRAILER_BYTES)
+  await assert.rejects(readSnapshot(FILE, sealed(database, 2, 3n)), corruptAt(database.length + 16, /it has version 2, and this plant-store reads version 1/))
+})
+
+test('snapshot: a trailer that speaks of another sequence than the tables is damage', async () => {
+  const database = (await snapshot()).subarray(0, -TRAILER_BYTES)
+  await assert.rejects(readSnapshot(FILE, sealed(database, 1, 4n)), corruptAt(database.length, /differ/))
+})
+
+test('snapshot: a damaged one keeps the store from starting, and nothing is changed', async () => {
+  const bytes = await snapshot()
+  bytes[5000] = (bytes[5000] ?? 0) ^ 1
+  const directory = await directoryOf(new Map([['plants.sqlite', bytes]]))
+  await assert.rejects(openStore(directory), (error) => error instanceof StoreCorrupt && error.message.startsWith(`${directory}/plants.sqlite is damaged at byte `))
+  assert.deepEqual(await filesOf(directory), new Map([['plants.sqlite', bytes]]))
+})
+
+test('snapshot: one of a clean stop is enough by itself', async () => {
+  const directory = await directoryOf(new Map([['plants.sqlite', await snapshot()]]))
+  const store = await openStore(directory)
+  assert.deepEqual(await list(store), [{ name: '\ufeffa\u0000b' }, { name: 'Oak', tag: 'old' }])
+  await store.close()
+})
