@@ -41,10 +41,16 @@ export async function compact(files: Files, job: CompactionJob): Promise<number>
 /** A database of all that a survey found, to become a file. */
 export async function buildDatabase(files: Files, found: Survey): Promise<{ readonly database: PlantDatabase; readonly replayed: Replay }> {
   const database = await PlantDatabase.building(found.snapshot?.database)
-  const batch = batched((rows) => database.insert(rows))
-  const replayed = await replay(files, found, batch.add)
-  batch.end()
-  return { database, replayed }
+  try {
+    const batch = batched((rows) => database.insert(rows))
+    const replayed = await replay(files, found, batch.add)
+    batch.end()
+    return { database, replayed }
+  } catch (error) {
+    // SQLite's memory is nothing that a garbage collector sees, and whoever reads without a lock tries again.
+    database.close()
+    throw error
+  }
 }
 
 /** Gathers small groups, so that each transaction holds at least BATCH_ROWS rows. */

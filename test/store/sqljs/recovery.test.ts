@@ -2,6 +2,7 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { crc32 } from 'node:zlib'
 import { compactInWorker } from '../../../dist/store/sqljs/compactor.js'
+import { PlantDatabase } from '../../../dist/store/sqljs/database.js'
 import { StoreCorrupt } from '../../../dist/store/sqljs/journal.js'
 import type { SqljsStore } from '../../../dist/store/sqljs/store.js'
 import { checkStore } from '../../../dist/store/sqljs/tools.js'
@@ -214,6 +215,16 @@ test('recovery: a start behind a clean stop writes no snapshot when it is stoppe
   const again = await openStore(directory, { compact: () => assert.fail('a compaction was asked for') })
   await again.close()
   assert.deepEqual(await filesOf(directory), before)
+})
+
+test('recovery: a damaged directory that is read again and again costs the memory of one', async (t) => {
+  const files = await severalJournals()
+  const directory = await directoryOf(new Map(files).set(FIRST, (files.get(FIRST) ?? Buffer.alloc(0)).subarray(0, 40)))
+  const opened = t.mock.method(PlantDatabase, 'building')
+  const closed = t.mock.method(PlantDatabase.prototype, 'close')
+  await assert.rejects(checkStore(directory), StoreCorrupt)
+  assert.ok(opened.mock.callCount() > 0)
+  assert.equal(closed.mock.callCount(), opened.mock.callCount())
 })
 
 test('compaction: in its worker thread it keeps everything, while creates go on', async () => {
