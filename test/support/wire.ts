@@ -41,18 +41,29 @@ export function postBytes(plant: unknown, { lines = [], ...options }: HeadOption
 /** A connection whose bytes the test decides. All text is latin1: a character is a byte. */
 export class Wire {
   readonly socket: Socket
-  text = ''
   /** Set when the connection was reset. */
   error: Error | undefined
+  #text = ''
+  readonly #answers: WireAnswer[] = []
+  /** What has come behind the last whole answer. */
+  #rest = ''
   #ended = false
 
   constructor(socket: Socket) {
     this.socket = socket
     socket.setEncoding('latin1').setNoDelay(true)
-    socket.on('data', (chunk: string) => (this.text += chunk))
+    socket.on('data', (chunk: string) => {
+      this.#text += chunk
+      this.#rest += chunk
+    })
     socket.on('end', () => (this.#ended = true))
     socket.on('error', (error) => (this.error = error))
     socket.on('close', () => (this.#ended = true))
+  }
+
+  /** All that has come so far. */
+  get text(): string {
+    return this.#text
   }
 
   static async to(target: number | string): Promise<Wire> {
@@ -80,23 +91,33 @@ export class Wire {
   /** Waits for so many answers in all, interim ones not counted. `heads` are the requests that were HEAD, by their place. */
   async answers(count: number, heads: readonly number[] = []): Promise<WireAnswer[]> {
     for (;;) {
-      const { answers } = readAnswers(this.text, heads, this.#ended)
-      if (answers.length >= count) return answers
-      if (this.#ended) throw new Error(`the connection ended after ${answers.length} answers of ${count}: ${JSON.stringify(this.text.slice(-2000))}`)
-      await this.#change(`${answers.length} answers of ${count}`)
+      this.#read(heads)
+      const seen = this.#answers.length
+      if (seen >= count) return [...this.#answers]
+      if (this.#ended) throw new Error(`the connection ended after ${seen} answers of ${count}: ${JSON.stringify(this.text.slice(-2000))}`)
+      await this.#change(`${seen} answers of ${count}`)
     }
   }
 
   /** Waits for the end of the connection and gives all answers; anything that is no whole answer is a failure. */
   async allAnswers(heads: readonly number[] = []): Promise<WireAnswer[]> {
     while (!this.#ended) await this.#change('no end')
-    const { answers, rest } = readAnswers(this.text, heads, true)
-    if (rest !== '') throw new Error(`behind ${answers.length} answers: ${JSON.stringify(rest.slice(0, 2000))}`)
-    return answers
+    this.#read(heads)
+    if (this.#rest !== '') throw new Error(`behind ${this.#answers.length} answers: ${JSON.stringify(this.#rest.slice(0, 2000))}`)
+    return [...this.#answers]
   }
 
   destroy(): void {
     this.socket.destroy()
+  }
+
+  #read(heads: readonly number[]): void {
+    for (;;) {
+      const found = readAnswer(this.#rest, heads.includes(this.#answers.length), this.#ended)
+      if (!found) return
+      if (found.answer) this.#answers.push(found.answer)
+      this.#rest = found.rest
+    }
   }
 
   async #change(seen: string): Promise<void> {
@@ -105,7 +126,8 @@ export class Wire {
       const done = (): void => {
         clearTimeout(timer)
         for (const event of ['data', 'end', 'close']) socket.off(event, done)
-        resolve()
+        // What comes at once is looked at once.
+        setTimeout(resolve, 2)
       }
       const timer = setTimeout(() => reject(new Error(`after ${PATIENCE_MS} ms: ${seen}; ${JSON.stringify(this.text.slice(-500))}`)), PATIENCE_MS)
       for (const event of ['data', 'end', 'close']) socket.on(event, done)
@@ -135,31 +157,23 @@ export async function firstAnswer(target: number | string, bytes: string | Uint8
   }
 }
 
-function readAnswers(text: string, heads: readonly number[], ended: boolean): { readonly answers: WireAnswer[]; readonly rest: string } {
-  const answers: WireAnswer[] = []
-  let rest = text
-  for (;;) {
-    const end = rest.indexOf('\r\n\r\n')
-    if (end < 0) return { answers, rest }
-    const [statusLine = '', ...lines] = rest.slice(0, end).split('\r\n')
-    const [, version = '', statusText = ''] = /^HTTP\/(1\.[01]) ([0-9]{3}) /.exec(`${statusLine} `) ?? []
-    if (version === '') throw new Error(`no status line: ${JSON.stringify(rest.slice(0, 200))}`)
-    const status = Number(statusText)
-    const headers = new Map<string, string[]>()
-    for (const line of lines) {
-      const [, name = '', value = ''] = /^([^:]+): ?(.*)$/s.exec(line) ?? []
-      headers.set(name.toLowerCase(), [...(headers.get(name.toLowerCase()) ?? []), value])
-    }
-    const after = rest.slice(end + 4)
-    if (status < 200) {
-      rest = after
-      continue
-    }
-    const found = status === 204 || heads.includes(answers.length) ? { body: '', rest: after } : readBody(after, headers, ended)
-    if (!found) return { answers, rest }
-    answers.push({ status, version, headers, body: found.body })
-    rest = found.rest
+/** Undefined while the next answer is not whole; without an answer for an interim one. */
+function readAnswer(text: string, toHead: boolean, ended: boolean): { readonly answer?: WireAnswer; readonly rest: string } | undefined {
+  const end = text.indexOf('\r\n\r\n')
+  if (end < 0) return undefined
+  const [statusLine = '', ...lines] = text.slice(0, end).split('\r\n')
+  const [, version = '', statusText = ''] = /^HTTP\/(1\.[01]) ([0-9]{3}) /.exec(`${statusLine} `) ?? []
+  if (version === '') throw new Error(`no status line: ${JSON.stringify(text.slice(0, 200))}`)
+  const status = Number(statusText)
+  const headers = new Map<string, string[]>()
+  for (const line of lines) {
+    const [, name = '', value = ''] = /^([^:]+): ?(.*)$/s.exec(line) ?? []
+    headers.set(name.toLowerCase(), [...(headers.get(name.toLowerCase()) ?? []), value])
   }
+  const after = text.slice(end + 4)
+  if (status < 200) return { rest: after }
+  const found = status === 204 || toHead ? { body: '', rest: after } : readBody(after, headers, ended)
+  return found && { answer: { status, version, headers, body: found.body }, rest: found.rest }
 }
 
 /** Undefined while the body is not whole. */

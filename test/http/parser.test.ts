@@ -1,0 +1,138 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { call, post } from '../support/http.ts'
+import { startService } from '../support/service.ts'
+import { token } from '../support/tokens.ts'
+import { headerLines, verdict } from '../support/verdict.ts'
+import { converse, firstAnswer, head, postBytes, Wire } from '../support/wire.ts'
+
+const JSON_TYPE = 'Content-Type: application/json'
+const GOOD = head('GET', '/plants')
+
+/** Requests that are no HTTP, or that two readers could read in two ways. */
+const MALFORMED: Readonly<Record<string, string>> = {
+  garbage: 'GARBAGE\r\n\r\n',
+  'a TLS hello': '\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03',
+  'an HTTP/2 preface': 'PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n',
+  'no version': 'GET /plants\r\nHost: a\r\n\r\n',
+  'a space in the target': 'GET /pl ants HTTP/1.1\r\nHost: a\r\n\r\n',
+  'a control character in the target': 'GET /plants\x01 HTTP/1.1\r\nHost: a\r\n\r\n',
+  'a header without colon': 'GET /plants HTTP/1.1\r\nHost: a\r\nNonsense\r\n\r\n',
+  'a space before the colon': 'GET /plants HTTP/1.1\r\nHost : a\r\n\r\n',
+  'a NUL in a header': 'GET /plants HTTP/1.1\r\nHost: a\r\nX: a\0b\r\n\r\n',
+  'a folded header': 'GET /plants HTTP/1.1\r\nHost: a\r\n b\r\nX: a\r\n\r\n',
+  'a bare CR': 'GET /plants HTTP/1.1\r\nHost: a\r\nX: a\rb\r\n\r\n',
+  'two Content-Lengths': `${head('POST', '/plants', { lines: [JSON_TYPE, 'Content-Length: 5', 'Content-Length: 6'] })}abcdef`,
+  'the same Content-Length twice': `${head('POST', '/plants', { lines: [JSON_TYPE, 'Content-Length: 5', 'Content-Length: 5'] })}abcde`,
+  'a Content-Length list': `${head('POST', '/plants', { lines: [JSON_TYPE, 'Content-Length: 5, 5'] })}abcde`,
+  'a negative Content-Length': head('POST', '/plants', { lines: [JSON_TYPE, 'Content-Length: -1'] }),
+  'a signed Content-Length': `${head('POST', '/plants', { lines: [JSON_TYPE, 'Content-Length: +5'] })}abcde`,
+  'a hexadecimal Content-Length': `${head('POST', '/plants', { lines: [JSON_TYPE, 'Content-Length: 0x5'] })}abcde`,
+  'an endless Content-Length': head('POST', '/plants', { lines: [JSON_TYPE, `Content-Length: ${'9'.repeat(30)}`] }),
+  'Content-Length and Transfer-Encoding': `${head('POST', '/plants', { lines: [JSON_TYPE, 'Content-Length: 5', 'Transfer-Encoding: chunked'] })}0\r\n\r\n`,
+  'Transfer-Encoding and Content-Length': `${head('POST', '/plants', { lines: [JSON_TYPE, 'Transfer-Encoding: chunked', 'Content-Length: 5'] })}0\r\n\r\n`,
+  'a Transfer-Encoding that is not chunked': head('POST', '/plants', { lines: [JSON_TYPE, 'Transfer-Encoding: identity'] }),
+  'a Transfer-Encoding that does not end in chunked': head('POST', '/plants', { lines: [JSON_TYPE, 'Transfer-Encoding: chunked, gzip'] }),
+}
+
+/** Bodies that break off in their framing. The request before was whole up to there, so that it is the one answered. */
+const BROKEN_CHUNKS: Readonly<Record<string, string>> = {
+  'a chunk size that is none': 'xyz\r\n',
+  'a negative chunk size': '-1\r\n',
+  'an endless chunk size': `${'f'.repeat(20)}\r\n`,
+  'a chunk longer than its size': '1\r\nab\r\n0\r\n\r\n',
+  'a chunk extension of 20 KiB': `1;${'x'.repeat(20_000)}\r\na\r\n0\r\n\r\n`,
+}
+
+test('parser', async (t) => {
+  const { port } = await startService(t)
+
+  for (const [name, bytes] of Object.entries(MALFORMED)) {
+    await t.test(`${name}: 400, the connection closes, and what follows is not read as a request`, async () => {
+      const wire = await Wire.to(port)
+      const answers = await wire.write(bytes + GOOD).halfClose().allAnswers()
+      assert.deepEqual(answers.map(verdict), ['malformedRequest'])
+      assert.deepEqual(headerLines(answers[0] ?? assert.fail(), 'connection'), ['close'])
+      assert.equal(wire.error, undefined)
+    })
+  }
+
+  for (const [name, chunks] of Object.entries(BROKEN_CHUNKS)) {
+    await t.test(`${name}: one 400, with and without a token`, async () => {
+      for (const options of [{}, { token: undefined }]) {
+        const answers = await converse(port, head('POST', '/plants', { ...options, lines: [JSON_TYPE, 'Transfer-Encoding: chunked'] }) + chunks)
+        assert.deepEqual(answers.map(verdict), ['malformedRequest'])
+      }
+    })
+  }
+
+  await t.test('a request that the client itself breaks off is answered 400, and not carried out', async () => {
+    for (const bytes of ['GET /plants HTTP/1.1\r\nHost: a\r\n', postBytes({ id: 66, name: 'half' }).slice(0, -1), `${head('POST', '/plants', { lines: [JSON_TYPE, 'Transfer-Encoding: chunked'] })}13\r\n{"id":66,"name":"a"}`]) {
+      assert.deepEqual((await converse(port, bytes)).map(verdict), ['malformedRequest'])
+    }
+    assert.equal((await call(port)).text, '[]')
+  })
+
+  await t.test('a good request in front of garbage is answered before the 400', async () => {
+    for (const good of [GOOD, postBytes({ id: 67, name: 'a' }), head('POST', '/plants', { token: undefined, lines: ['Content-Length: 3'] }) + 'abc']) {
+      const answers = await converse(port, good + good + MALFORMED['garbage'])
+      assert.deepEqual(answers.map(({ status }) => status), [...answers.slice(0, 2).map(({ status }) => status), 400])
+      assert.equal(answers[0]?.status, good.startsWith('POST') && !good.includes('Bearer') ? 401 : 200)
+    }
+  })
+
+  await t.test('behind a request that closes the connection nothing is answered, be it good or bad', async () => {
+    for (const behind of [GOOD, MALFORMED['garbage'] ?? '', postBytes({ id: 68, name: 'late' }), '\r\n', 'x'.repeat(300_000)]) {
+      for (const last of [head('GET', '/trees', { lines: ['Connection: close'] }), head('GET', '/trees', { version: '1.0' })]) {
+        const wire = await Wire.to(port)
+        const answers = await wire.write(last + behind).allAnswers()
+        assert.deepEqual(answers.map(verdict), ['pathUnknown'])
+        assert.deepEqual(headerLines(answers[0] ?? assert.fail(), 'connection'), ['close'])
+        wire.destroy()
+      }
+    }
+    assert.ok(!(await call(port)).text.includes('late'))
+  })
+
+  await t.test('empty lines before a request are passed over', async () => {
+    assert.deepEqual((await converse(port, `\r\n\r\n${GOOD}\r\n${GOOD}`)).map(verdict), [200, 200])
+  })
+
+  await t.test('headers just below 16 KiB pass, one byte more is 431, and so is a long target', async () => {
+    // Node counts the target, names and values, and refuses at the limit itself.
+    const counted = 'XHost'.length + 'plants.test'.length + 'Authorization'.length + `Bearer ${token('alice')}`.length + '/plants'.length
+    const sized = (bytes: number) => firstAnswer(port, head('GET', '/plants', { lines: [`X: ${'x'.repeat(bytes - counted)}`] }))
+    assert.equal(verdict(await sized(16_383)), 200)
+    assert.equal(verdict(await sized(16_384)), 'headersTooLarge')
+    for (const bytes of [
+      head('GET', '/plants', { lines: [`X: ${'x'.repeat(16_384)}`] }),
+      head('GET', `/plants?${'x'.repeat(16_384)}`),
+      head('GET', '/plants', { lines: Array.from({ length: 400 }, (_, at) => `X-${at}: ${'x'.repeat(50)}`) }),
+      `${'X'.repeat(20)}: ${'x'.repeat(20_000)}`.replace(/^/, 'GET / HTTP/1.1\r\n'),
+      head('GET', '/plants', { lines: [`X: ${'x'.repeat(2_000_000)}`] }),
+    ]) {
+      const answer = await firstAnswer(port, bytes)
+      assert.equal(verdict(answer), 'headersTooLarge')
+      assert.deepEqual(headerLines(answer, 'connection'), ['close'])
+    }
+    assert.equal(verdict(await firstAnswer(port, GOOD)), 200)
+  })
+
+  await t.test('trailers over 16 KiB are 431, and the plant is not created', async () => {
+    const body = '{"id":69,"name":"trailed"}'
+    const bytes = `${head('POST', '/plants', { lines: [JSON_TYPE, 'Transfer-Encoding: chunked'] })}${body.length.toString(16)}\r\n${body}\r\n0\r\nX: ${'x'.repeat(20_000)}\r\n\r\n`
+    assert.deepEqual((await converse(port, bytes)).map(verdict), ['headersTooLarge'])
+    assert.ok(!(await call(port)).text.includes('trailed'))
+  })
+
+  await t.test('a client that only half-closes still gets its answers', async () => {
+    for (const bytes of [GOOD, GOOD + GOOD, postBytes({ id: 70, name: 'a' }) + GOOD, head('POST', '/plants', { token: undefined, lines: ['Transfer-Encoding: chunked'] }) + '1\r\na\r\n0\r\n\r\n']) {
+      const answers = await converse(port, bytes)
+      assert.equal(answers.length, bytes.split('HTTP/1.1').length - 1)
+    }
+  })
+
+  await t.test('after all that the service is well', async () => {
+    assert.equal(verdict(await post(port, { id: 71, name: 'a' })), 200)
+  })
+})

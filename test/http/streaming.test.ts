@@ -1,0 +1,194 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { setTimeout as sleep } from 'node:timers/promises'
+import type { Plant } from '../../dist/plants/plant.js'
+import type { PlantList } from '../../dist/plants/store.js'
+import { ALICE, listOf, startBare } from '../support/bare.ts'
+import { call, type Reply } from '../support/http.ts'
+import { startService } from '../support/service.ts'
+import { token } from '../support/tokens.ts'
+import { headerLines, verdict } from '../support/verdict.ts'
+import { head, postBytes, Wire } from '../support/wire.ts'
+
+function namesOf(text: string): string[] {
+  return (JSON.parse(text) as Plant[]).map(({ name }) => name)
+}
+
+/** Creates plants with these ids, a few thousand a second. */
+async function plant(port: number, ids: readonly number[], bearer = token('alice')): Promise<void> {
+  const lanes = 8
+  await Promise.all(Array.from({ length: lanes }, async (_, lane) => {
+    const wire = await Wire.to(port)
+    const mine = ids.filter((_id, at) => at % lanes === lane)
+    const answers = await wire.write(mine.map((id) => postBytes({ id, name: String(id) }, { token: bearer })).join('')).answers(mine.length)
+    assert.ok(answers.every(({ status }) => status === 200))
+    wire.destroy()
+  }))
+}
+
+test('streaming: lists of 10,100 plants', async (t) => {
+  const { port, service } = await startService(t, { logLevel: 'silent' })
+  const count = 10_100
+  // Even ids, so that others fit between them.
+  const ids = Array.from({ length: count }, (_, at) => 2 * at)
+  await plant(port, ids)
+  const all = ids.map(String)
+
+  await t.test('all of them come, in order, as valid JSON', async () => {
+    const reply = await call(port)
+    assert.equal(verdict(reply), 200)
+    assert.deepEqual(headerLines(reply, 'content-type'), ['application/json'])
+    assert.deepEqual(namesOf(reply.text), all)
+  })
+
+  await t.test('HEAD on it has no body, and the next answer follows at once', async () => {
+    const wire = await Wire.to(port)
+    const answers = await wire.write(head('HEAD', '/plants') + head('HEAD', '/plants?limit=5000') + head('GET', '/plants?limit=1')).answers(3, [0, 1])
+    assert.deepEqual(answers.map(verdict), [200, 200, 200])
+    assert.equal(headerLines(answers[1] ?? assert.fail(), 'link').length, 1)
+    wire.destroy()
+  })
+
+  await t.test('HTTP/1.0 gets it whole, and then the end of the connection', async () => {
+    for (const lines of [[], ['Connection: keep-alive']]) {
+      const wire = await Wire.to(port)
+      const answers = await wire.write(head('GET', '/plants', { version: '1.0', lines })).allAnswers()
+      assert.deepEqual(answers.map(verdict), [200])
+      assert.deepEqual(namesOf(answers[0]?.body ?? ''), all)
+      wire.destroy()
+    }
+  })
+
+  await t.test('pages of any size, walked to the end, are the whole list', async () => {
+    for (const limit of [999, 1000, 1001, 5000, 10_099, 10_100, 10_101]) {
+      const names: string[] = []
+      let pages = 0
+      for (let path: string | undefined = `/plants?limit=${limit}`; path !== undefined; pages++) {
+        const reply: Reply = await call(port, { path })
+        names.push(...namesOf(reply.text))
+        const query = /^<(.*)>/.exec(headerLines(reply, 'link')[0] ?? '')?.[1]
+        path = query === undefined ? undefined : `/plants${query}`
+      }
+      assert.deepEqual([names.length, pages], [count, Math.ceil(count / limit)], String(limit))
+      assert.deepEqual(names, all)
+    }
+  })
+
+  await t.test('limit=5000 is the first 5000 as of the request, whatever is created meanwhile, and the cursor goes on without loss', async () => {
+    const wire = await Wire.to(port)
+    wire.write(head('GET', '/plants?limit=5000'))
+    while (!wire.text.includes('\r\n\r\n')) await sleep(1)
+    wire.socket.pause()
+    const between = Array.from({ length: 300 }, (_, at) => at * 60 + 1)
+    await plant(port, between)
+    wire.socket.resume()
+    const [answer] = await wire.answers(1)
+    assert.ok(answer)
+    const first = namesOf(answer.body)
+    assert.equal(first.length, 5000)
+    assert.equal(Number(first.at(-1)), 2 * 4999)
+    assert.deepEqual(first, all.slice(0, 5000))
+    const query = /^<(.*)>/.exec(headerLines(answer, 'link')[0] ?? '')?.[1]
+    const rest = namesOf((await call(port, { path: `/plants${query}` })).text)
+    const added = between.filter((id) => id > 2 * 4999)
+    const expected = [...ids.slice(5000), ...added].sort((a, b) => a - b).slice(0, 5000).map(String)
+    assert.deepEqual(rest, expected)
+    wire.destroy()
+  })
+
+  await t.test('readers that leave in the middle do no harm', async () => {
+    for (let round = 0; round < 20; round++) {
+      const wire = await Wire.to(port)
+      wire.write(head('GET', round % 2 === 0 ? '/plants' : '/plants?limit=5000'))
+      if (round % 4 > 1) while (wire.text === '') await sleep(1)
+      wire.socket.resetAndDestroy()
+    }
+    assert.equal(namesOf((await call(port)).text).length, count + 300)
+  })
+
+  await t.test('others are answered while a long list is read', async () => {
+    const slow = await Wire.to(port)
+    slow.socket.pause()
+    slow.write(head('GET', '/plants').repeat(10))
+    for (let round = 0; round < 10; round++) assert.equal(verdict(await call(port, { path: '/plants?limit=1' })), 200)
+    slow.destroy()
+  })
+
+  await service.close()
+})
+
+test('streaming: a failure in the middle never looks like the end of the list', async (t) => {
+  let failing = 0
+  const { port } = await startBare(t, {
+    store: {
+      list: (): PlantList => {
+        let calls = 0
+        return {
+          cutAt: undefined,
+          next: () => {
+            if (calls++ === 3) throw new Error('the disk is gone')
+            return [{ name: 'x'.repeat(1000) }]
+          },
+          close: () => failing++,
+        }
+      },
+    },
+  })
+  for (const version of ['1.1', '1.0']) {
+    const wire = await Wire.to(port)
+    await assert.rejects(wire.write(head('GET', '/plants', { version })).answers(2))
+    assert.match(wire.text, /^HTTP\/1\.1 200 /)
+    assert.ok(!wire.text.includes('\r\n0\r\n\r\n'))
+    assert.ok(!wire.text.includes(']'))
+    wire.destroy()
+  }
+  assert.equal(failing, 2)
+})
+
+test('streaming: a failure before the first byte is an answer, and the list is let go of', async (t) => {
+  for (const failsAt of [0, 1]) {
+    for (const asynchronous of [false, true]) {
+      let closed = 0
+      let calls = 0
+      const next = () => {
+        if (calls++ === failsAt) throw new Error('the disk is gone')
+        return [{ name: 'a' }]
+      }
+      const { port } = await startBare(t, { store: { list: () => ({ cutAt: undefined, next: asynchronous ? async () => next() : next, close: () => closed++ }) } })
+      const wire = await Wire.to(port)
+      assert.deepEqual((await wire.write(head('GET', '/plants')).answers(1)).map(verdict), ['internal'])
+      assert.equal(closed, 1)
+      wire.destroy()
+    }
+  }
+})
+
+test('streaming: every list is let go of, however its reader leaves', async (t) => {
+  let opened = 0
+  let closed = 0
+  const stretches = Array.from({ length: 50 }, () => Array.from({ length: 100 }, () => ({ name: 'x'.repeat(1000) })))
+  const { port } = await startBare(t, {
+    store: {
+      list: async () => {
+        opened++
+        await sleep(30)
+        return listOf(stretches, () => closed++)
+      },
+    },
+    authenticate: () => ALICE,
+  })
+  // Before the list is there, at its beginning, in its middle, at its end; as HEAD; with a body that is too long.
+  for (const [bytes, leaveAfter] of [
+    [head('GET', '/plants'), -1], [head('GET', '/plants'), 0], [head('GET', '/plants'), 200_000], [head('GET', '/plants'), Infinity], [head('HEAD', '/plants'), 0],
+    [`${head('GET', '/plants', { lines: ['Transfer-Encoding: chunked'] })}${'800\r\n' + 'x'.repeat(2048)}\r\n`, -1], [`${head('GET', '/plants', { lines: ['Content-Length: 100000'] })}abc`, 200_000],
+  ] as const) {
+    const before = opened
+    const wire = await Wire.to(port)
+    wire.write(bytes)
+    while (opened === before) await sleep(1)
+    if (leaveAfter >= 0) while (wire.text.length <= leaveAfter && !wire.text.endsWith('\r\n0\r\n\r\n')) await sleep(1)
+    wire.socket.resetAndDestroy()
+  }
+  for (let tries = 0; closed < opened && tries < 200; tries++) await sleep(10)
+  assert.deepEqual([opened, closed], [7, 7])
+})
