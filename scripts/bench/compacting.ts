@@ -83,7 +83,7 @@ async function loadOverCompaction(bench: Bench, server: Server, ask: Ask): Promi
   const snapshot = `${server.data}/plants.sqlite`
   const old = statSync(snapshot).ino
   const meter = bench.meter(server)
-  const { result, stop: endLoad } = bench.load.run({ ...bench.spec(server, ask, COMPACTION_SECONDS_MAX), samples: true })
+  const { result, stop: endLoad } = bench.run(server, { ...bench.spec(server, ask, COMPACTION_SECONDS_MAX), samples: true })
   let ended = false
   const end = result.finally(() => (ended = true))
   end.catch(() => {})

@@ -41,16 +41,16 @@ async function listAll(bench: Bench, filling: Filling): Promise<Listed> {
   const { seconds, warmSeconds, runs } = bench.settings
   const listSeconds = Math.min(seconds * runs, SECONDS_MAX)
   const others = { ...OTHERS, ...filling }
-  const other = (duration: number): Parameters<Bench['load']['run']>[0] => ({ ...bench.spec(server, others, duration), pauseMs: OTHERS_PAUSE_MS })
-  const alone = await bench.load.run(other(warmSeconds)).result
+  const other = (duration: number): ReturnType<Bench['spec']> => ({ ...bench.spec(server, others, duration), pauseMs: OTHERS_PAUSE_MS })
+  const alone = await bench.run(server, other(warmSeconds)).result
   bench.made(server, alone.requests + OTHERS.connections)
   const warmMiB = rssMiB(server.pid)
   let mostMiB = warmMiB
   const sampling = setInterval(() => (mostMiB = Math.max(mostMiB, rssMiB(server.pid))), SAMPLE_MS)
   try {
     const meter = bench.meter(server)
-    const lists = bench.load.run(bench.spec(server, { kind: 'list', limit: 0, ...filling, connections: 1 }, listSeconds))
-    const meanwhile = bench.load.run(other(listSeconds * 2))
+    const lists = bench.run(server, bench.spec(server, { kind: 'list', limit: 0, ...filling, connections: 1 }, listSeconds))
+    const meanwhile = bench.run(server, other(listSeconds * 2))
     // A failure is told once the lists are through.
     meanwhile.result.catch(() => {})
     const result = await lists.result

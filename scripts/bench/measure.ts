@@ -1,4 +1,5 @@
 import { spawnSync } from 'node:child_process'
+import { readFileSync } from 'node:fs'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { median } from './figures.ts'
 import type { LoadResult, LoadSpec } from './load.ts'
@@ -74,6 +75,17 @@ export class Bench {
     return { ...ask, port: server.port, offset: this.offset(server), mayRepeat: server.name === 'bare', seconds, pauseMs: 0, samples: false }
   }
 
+  /** A run whose failure says which server it was, and what that wrote last. `stop` ends it before its time. */
+  run(server: Server, spec: Omit<LoadSpec, 'id'>): { readonly result: Promise<LoadResult>; stop(): void } {
+    const { result, stop: end } = this.load.run(spec)
+    const explained = result.catch((error: unknown) => {
+      const { exitCode, signalCode } = server.child
+      const state = exitCode === null && signalCode === null ? 'still runs' : `ended with ${exitCode ?? signalCode}`
+      throw new Error(`${server.name} (which ${state}), ${spec.kind}: ${error instanceof Error ? error.message : String(error)}\n${lastLines(server)}`)
+    })
+    return { result: explained, stop: end }
+  }
+
   /** How many requests were made of a server, the ones that opened connections included. */
   offset(server: Server): number {
     return this.#offsets.get(server) ?? 0
@@ -85,7 +97,7 @@ export class Bench {
 
   /** A run that nobody counts: the code gets compiled, pages and tokens remembered. */
   async warm(server: Server, ask: Ask): Promise<void> {
-    const { requests } = await this.load.run(this.spec(server, ask, this.settings.warmSeconds)).result
+    const { requests } = await this.run(server, this.spec(server, ask, this.settings.warmSeconds)).result
     this.made(server, requests + ask.connections)
   }
 
@@ -94,7 +106,7 @@ export class Bench {
     const othersMax = ask.kind === 'post' || ask.kind === 'mixed' ? OTHERS_MAX.writing : OTHERS_MAX.reading
     for (let attempt = 1; ; attempt++) {
       const meter = this.meter(server)
-      const result = await this.load.run(this.spec(server, ask, this.settings.seconds)).result
+      const result = await this.run(server, this.spec(server, ask, this.settings.seconds)).result
       const { cpuSeconds: used, othersShare } = meter()
       this.made(server, result.requests + ask.connections)
       if (othersShare <= othersMax || attempt > REPEATS_A_RUN || this.#repeats >= REPEATS_IN_ALL) {
@@ -138,6 +150,11 @@ export class Bench {
     }
     return { title, rows, values: {}, notes: doubts(rows) }
   }
+}
+
+/** What a server logged last, but for its requests. */
+function lastLines({ logFile }: Server): string {
+  return readFileSync(logFile, 'utf8').split('\n').filter((line) => !line.includes('"message":"request"')).slice(-10).join('\n')
 }
 
 export interface Measured {
