@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict'
-import { test } from 'node:test'
+import { describe, test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Created } from '../../dist/plants/store.js'
 import { ALICE, startBare } from '../support/bare.ts'
@@ -8,136 +8,139 @@ import { token } from '../support/tokens.ts'
 import { verdict } from '../support/verdict.ts'
 import { head, postBytes, Wire } from '../support/wire.ts'
 
-test('pipelining: a GET behind a POST sees its plant, again and again', async (t) => {
-  const { port } = await startService(t)
-  const wire = await Wire.to(port)
-  let bytes = ''
-  const expected: string[] = []
-  for (let id = 0; id < 100; id++) {
-    bytes += postBytes({ id, name: String(id) }) + head('GET', '/plants')
-    expected.push(`{"name":"${id}"}`, JSON.stringify(Array.from({ length: id + 1 }, (_, at) => ({ name: String(at) }))))
-  }
-  const answers = await wire.write(bytes).answers(200)
-  assert.deepEqual(answers.map(({ body }) => body), expected)
-  wire.destroy()
-})
-
-test('pipelining: answers come in order, whatever each of them needs', async (t) => {
-  const { port } = await startService(t)
-  const requests: readonly (readonly [string, ReturnType<typeof verdict>, boolean?])[] = [
-    [postBytes({ id: 1, name: 'a' }), 200], [head('GET', '/trees'), 'pathUnknown'], [head('HEAD', '/plants'), 200, true], [postBytes({ id: 1, name: 'b' }), 'idTaken'],
-    [head('OPTIONS', '/plants'), 204], [postBytes('{'), 'bodyNotJson'], [head('GET', '/plants', { token: undefined }), 'tokenMissing'], [head('GET', '/plants', { token: token(`new ${Math.random()}`) }), 200],
-    [`${head('POST', '/plants', { token: undefined, lines: ['Transfer-Encoding: chunked'] })}3\r\nabc\r\n0\r\n\r\n`, 'tokenMissing'], [`${head('POST', '/plants', { lines: ['Content-Type: text/plain', 'Content-Length: 3'] })}abc`, 'mediaTypeUnsupported'],
-    [`${head('GET', '/plants', { lines: ['Content-Length: 3'] })}abc`, 200], [head('TRACE', '/plants'), 'methodUnknown'],
-  ]
-  const rounds = 8
-  const all = Array.from({ length: rounds }, () => requests).flat()
-  const heads = all.flatMap(([, , isHead], at) => (isHead ? [at] : []))
-  for (const pieceBytes of [Infinity, 1000, 7]) {
+// Mostly waiting: side by side.
+describe('pipelining', { concurrency: true }, () => {
+  test('a GET behind a POST sees its plant, again and again', async (t) => {
+    const { port } = await startService(t)
     const wire = await Wire.to(port)
-    const bytes = all.map(([text]) => text).join('')
-    for (let at = 0; at < bytes.length; at += pieceBytes) {
-      wire.write(bytes.slice(at, at + pieceBytes))
-      if (at % 700 === 0) await new Promise((resolve) => setImmediate(resolve))
+    let bytes = ''
+    const expected: string[] = []
+    for (let id = 0; id < 100; id++) {
+      bytes += postBytes({ id, name: String(id) }) + head('GET', '/plants')
+      expected.push(`{"name":"${id}"}`, JSON.stringify(Array.from({ length: id + 1 }, (_, at) => ({ name: String(at) }))))
     }
-    const answers = await wire.answers(all.length, heads)
-    assert.deepEqual(answers.map((answer, at) => (heads.includes(at) ? answer.status : verdict(answer))), all.map(([, expected]) => expected), String(pieceBytes))
+    const answers = await wire.write(bytes).answers(200)
+    assert.deepEqual(answers.map(({ body }) => body), expected)
     wire.destroy()
-  }
-})
+  })
 
-test('pipelining: one request of a connection is handled at a time, other connections go on', async (t) => {
-  let running = 0
-  let most = 0
-  const { port } = await startBare(t, {
-    store: {
-      create: async (): Promise<Created> => {
-        most = Math.max(most, ++running)
-        await sleep(2)
-        running--
-        return 'stored'
+  test('answers come in order, whatever each of them needs', async (t) => {
+    const { port } = await startService(t)
+    const requests: readonly (readonly [string, ReturnType<typeof verdict>, boolean?])[] = [
+      [postBytes({ id: 1, name: 'a' }), 200], [head('GET', '/trees'), 'pathUnknown'], [head('HEAD', '/plants'), 200, true], [postBytes({ id: 1, name: 'b' }), 'idTaken'],
+      [head('OPTIONS', '/plants'), 204], [postBytes('{'), 'bodyNotJson'], [head('GET', '/plants', { token: undefined }), 'tokenMissing'], [head('GET', '/plants', { token: token(`new ${Math.random()}`) }), 200],
+      [`${head('POST', '/plants', { token: undefined, lines: ['Transfer-Encoding: chunked'] })}3\r\nabc\r\n0\r\n\r\n`, 'tokenMissing'], [`${head('POST', '/plants', { lines: ['Content-Type: text/plain', 'Content-Length: 3'] })}abc`, 'mediaTypeUnsupported'],
+      [`${head('GET', '/plants', { lines: ['Content-Length: 3'] })}abc`, 200], [head('TRACE', '/plants'), 'methodUnknown'],
+    ]
+    const rounds = 8
+    const all = Array.from({ length: rounds }, () => requests).flat()
+    const heads = all.flatMap(([, , isHead], at) => (isHead ? [at] : []))
+    for (const pieceBytes of [Infinity, 1000, 7]) {
+      const wire = await Wire.to(port)
+      const bytes = all.map(([text]) => text).join('')
+      for (let at = 0; at < bytes.length; at += pieceBytes) {
+        wire.write(bytes.slice(at, at + pieceBytes))
+        if (at % 700 === 0) await new Promise((resolve) => setImmediate(resolve))
+      }
+      const answers = await wire.answers(all.length, heads)
+      assert.deepEqual(answers.map((answer, at) => (heads.includes(at) ? answer.status : verdict(answer))), all.map(([, expected]) => expected), String(pieceBytes))
+      wire.destroy()
+    }
+  })
+
+  test('one request of a connection is handled at a time, other connections go on', async (t) => {
+    let running = 0
+    let most = 0
+    const { port } = await startBare(t, {
+      store: {
+        create: async (): Promise<Created> => {
+          most = Math.max(most, ++running)
+          await sleep(2)
+          running--
+          return 'stored'
+        },
       },
-    },
+    })
+    const wire = await Wire.to(port)
+    await wire.write(Array.from({ length: 50 }, (_, id) => postBytes({ id, name: 'a' })).join('')).answers(50)
+    assert.equal(most, 1)
+    const wires = await Promise.all(Array.from({ length: 5 }, () => Wire.to(port)))
+    await Promise.all(wires.map((other, id) => other.write(postBytes({ id, name: 'a' })).answers(1)))
+    assert.ok(most > 1)
+    for (const other of [wire, ...wires]) other.destroy()
   })
-  const wire = await Wire.to(port)
-  await wire.write(Array.from({ length: 50 }, (_, id) => postBytes({ id, name: 'a' })).join('')).answers(50)
-  assert.equal(most, 1)
-  const wires = await Promise.all(Array.from({ length: 5 }, () => Wire.to(port)))
-  await Promise.all(wires.map((other, id) => other.write(postBytes({ id, name: 'a' })).answers(1)))
-  assert.ok(most > 1)
-  for (const other of [wire, ...wires]) other.destroy()
-})
 
-test('pipelining: behind one request 16 may wait, then nothing more is read until there is room', async (t) => {
-  let release = (): void => {}
-  const held = new Promise<void>((resolve) => (release = resolve))
-  let served = 0
-  const { port, server } = await startBare(t, {
-    authenticate: async () => {
-      served++
-      await held
-      return ALICE
-    },
-  })
-  const socket = new Promise<import('node:net').Socket>((resolve) => server.once('connection', resolve))
-  const wire = await Wire.to(port)
-  const side = await socket
-  // One at a time, so that each is read by itself.
-  for (let sent = 1; sent <= 16; sent++) {
+  test('behind one request 16 may wait, then nothing more is read until there is room', async (t) => {
+    let release = (): void => {}
+    const held = new Promise<void>((resolve) => (release = resolve))
+    let served = 0
+    const { port, server } = await startBare(t, {
+      authenticate: async () => {
+        served++
+        await held
+        return ALICE
+      },
+    })
+    const socket = new Promise<import('node:net').Socket>((resolve) => server.once('connection', resolve))
+    const wire = await Wire.to(port)
+    const side = await socket
+    // One at a time, so that each is read by itself.
+    for (let sent = 1; sent <= 16; sent++) {
+      const before = side.bytesRead
+      wire.write(head('GET', '/plants'))
+      while (side.bytesRead === before) await sleep(1)
+    }
+    assert.equal(side.isPaused(), false, 'one is handled, 15 wait')
     const before = side.bytesRead
     wire.write(head('GET', '/plants'))
     while (side.bytesRead === before) await sleep(1)
-  }
-  assert.equal(side.isPaused(), false, 'one is handled, 15 wait')
-  const before = side.bytesRead
-  wire.write(head('GET', '/plants'))
-  while (side.bytesRead === before) await sleep(1)
-  await sleep(10)
-  assert.equal(side.isPaused(), true, 'one is handled, 16 wait')
-  const full = side.bytesRead
-  wire.write(head('GET', '/plants').repeat(100))
-  await sleep(50)
-  assert.equal(side.bytesRead, full)
-  assert.equal(served, 1)
-  release()
-  assert.deepEqual((await wire.answers(117)).map(({ status }) => status), Array.from({ length: 117 }, () => 200))
-  wire.destroy()
-})
+    await sleep(10)
+    assert.equal(side.isPaused(), true, 'one is handled, 16 wait')
+    const full = side.bytesRead
+    wire.write(head('GET', '/plants').repeat(100))
+    await sleep(50)
+    assert.equal(side.bytesRead, full)
+    assert.equal(served, 1)
+    release()
+    assert.deepEqual((await wire.answers(117)).map(({ status }) => status), Array.from({ length: 117 }, () => 200))
+    wire.destroy()
+  })
 
-test('pipelining: large bodies behind one another, and a list in front of them, all arrive', async (t) => {
-  const { port } = await startService(t)
-  const wire = await Wire.to(port)
-  const name = 'x'.repeat(300_000)
-  const posts = Array.from({ length: 6 }, (_, id) => postBytes({ id, name: name + id }))
-  const answers = await wire.write(posts.join('') + head('GET', '/plants') + postBytes({ id: 7, name }) + head('GET', '/plants?limit=1')).answers(9)
-  assert.deepEqual(answers.map(verdict), Array.from({ length: 9 }, () => 200))
-  assert.equal((JSON.parse(answers[6]?.body ?? '') as unknown[]).length, 6)
-  wire.destroy()
-})
-
-test('pipelining: CONNECT behind a list comes behind the whole list', async (t) => {
-  const { port } = await startService(t)
-  const wire = await Wire.to(port)
-  const posts = Array.from({ length: 16 }, (_, id) => postBytes({ id, name: 'x'.repeat(900_000) }))
-  await wire.write(posts.join('')).answers(16)
-  const other = await Wire.to(port)
-  const answers = await other.write(head('GET', '/plants') + head('CONNECT', 'a:1') + 'x'.repeat(500_000)).allAnswers()
-  assert.deepEqual(answers.map(verdict), [200, 'methodUnknown'])
-  assert.equal((JSON.parse(answers[0]?.body ?? '') as unknown[]).length, 16)
-  for (const each of [wire, other]) each.destroy()
-})
-
-test('pipelining: clients that leave at any moment leave the service well', async (t) => {
-  const { port } = await startService(t)
-  const all = postBytes({ id: 1, name: 'a' }) + head('GET', '/plants') + head('POST', '/plants', { token: undefined, lines: ['Transfer-Encoding: chunked'] }) + '1\r\na\r\n0\r\n\r\n' + postBytes({ id: 2, name: 'a' })
-  for (let cut = 1; cut < all.length; cut += 23) {
+  test('large bodies behind one another, and a list in front of them, all arrive', async (t) => {
+    const { port } = await startService(t)
     const wire = await Wire.to(port)
-    wire.write(all.slice(0, cut))
-    if (cut % 3 === 0) await new Promise((resolve) => setImmediate(resolve))
-    if (cut % 2 === 0) wire.socket.resetAndDestroy()
-    else wire.destroy()
-  }
-  const wire = await Wire.to(port)
-  assert.deepEqual((await wire.write(all).answers(4)).map(verdict), [200, 200, 'tokenMissing', 200])
-  wire.destroy()
+    const name = 'x'.repeat(300_000)
+    const posts = Array.from({ length: 6 }, (_, id) => postBytes({ id, name: name + id }))
+    const answers = await wire.write(posts.join('') + head('GET', '/plants') + postBytes({ id: 7, name }) + head('GET', '/plants?limit=1')).answers(9)
+    assert.deepEqual(answers.map(verdict), Array.from({ length: 9 }, () => 200))
+    assert.equal((JSON.parse(answers[6]?.body ?? '') as unknown[]).length, 6)
+    wire.destroy()
+  })
+
+  test('CONNECT behind a list comes behind the whole list', async (t) => {
+    const { port } = await startService(t)
+    const wire = await Wire.to(port)
+    const posts = Array.from({ length: 16 }, (_, id) => postBytes({ id, name: 'x'.repeat(900_000) }))
+    await wire.write(posts.join('')).answers(16)
+    const other = await Wire.to(port)
+    const answers = await other.write(head('GET', '/plants') + head('CONNECT', 'a:1') + 'x'.repeat(500_000)).allAnswers()
+    assert.deepEqual(answers.map(verdict), [200, 'methodUnknown'])
+    assert.equal((JSON.parse(answers[0]?.body ?? '') as unknown[]).length, 16)
+    for (const each of [wire, other]) each.destroy()
+  })
+
+  test('clients that leave at any moment leave the service well', async (t) => {
+    const { port } = await startService(t)
+    const all = postBytes({ id: 1, name: 'a' }) + head('GET', '/plants') + head('POST', '/plants', { token: undefined, lines: ['Transfer-Encoding: chunked'] }) + '1\r\na\r\n0\r\n\r\n' + postBytes({ id: 2, name: 'a' })
+    for (let cut = 1; cut < all.length; cut += 23) {
+      const wire = await Wire.to(port)
+      wire.write(all.slice(0, cut))
+      if (cut % 3 === 0) await new Promise((resolve) => setImmediate(resolve))
+      if (cut % 2 === 0) wire.socket.resetAndDestroy()
+      else wire.destroy()
+    }
+    const wire = await Wire.to(port)
+    assert.deepEqual((await wire.write(all).answers(4)).map(verdict), [200, 200, 'tokenMissing', 200])
+    wire.destroy()
+  })
 })

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { once } from 'node:events'
-import { test } from 'node:test'
+import { describe, test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Created } from '../../dist/plants/store.js'
 import { listOf, startBare } from '../support/bare.ts'
@@ -10,114 +10,117 @@ import { head, postBytes, Wire } from '../support/wire.ts'
 const SHORT_MS = 150
 const HALF_POST = postBytes({ id: 1, name: 'half' }).slice(0, -3)
 
-test('timeouts: headers that take too long are 408, behind what was asked before', async (t) => {
-  const { port } = await startBare(t, { timeouts: { headersMs: SHORT_MS } })
-  for (const before of ['', head('GET', '/plants')]) {
-    const wire = await Wire.to(port)
-    const answers = await wire.write(`${before}GET /plants HTTP/1.1\r\nHost:`).allAnswers()
-    assert.deepEqual(answers.map(verdict), before === '' ? ['requestTimeout'] : [200, 'requestTimeout'])
-    assert.deepEqual(headerLines(answers.at(-1) ?? assert.fail(), 'connection'), ['close'])
-    wire.destroy()
-  }
-})
-
-test('timeouts: a connection that is never used is closed without a word', async (t) => {
-  const { port } = await startBare(t, { timeouts: { headersMs: SHORT_MS } })
-  const wire = await Wire.to(port)
-  assert.deepEqual(await wire.allAnswers(), [])
-  wire.destroy()
-})
-
-test('timeouts: a body that takes too long is 408, whether it trickles or stalls, and its plant is not created', async (t) => {
-  // As in service: a connection on which nothing moves is cut after as long as a whole request may take.
-  const { port, plants, answered } = await startBare(t, { timeouts: { headersMs: SHORT_MS, requestMs: 2 * SHORT_MS, stalledMs: 2 * SHORT_MS } })
-  for (const trickling of [false, true]) {
-    for (const bytes of [HALF_POST, `${head('POST', '/plants', { lines: ['Content-Type: application/json', 'Transfer-Encoding: chunked'] })}5\r\n{"id"\r\n`]) {
+// Mostly waiting: side by side.
+describe('timeouts', { concurrency: true }, () => {
+  test('headers that take too long are 408, behind what was asked before', async (t) => {
+    const { port } = await startBare(t, { timeouts: { headersMs: SHORT_MS } })
+    for (const before of ['', head('GET', '/plants')]) {
       const wire = await Wire.to(port)
-      wire.write(bytes)
-      while (trickling && !wire.ended) {
-        wire.write(bytes === HALF_POST ? '' : '1\r\n \r\n')
-        await sleep(10)
-      }
-      const answers = await wire.allAnswers()
-      assert.deepEqual(answers.map(verdict), ['requestTimeout'])
-      // What still comes does not make it whole.
-      wire.write(bytes === HALF_POST ? '"}\n' : '0\r\n\r\n')
-      await sleep(10)
+      const answers = await wire.write(`${before}GET /plants HTTP/1.1\r\nHost:`).allAnswers()
+      assert.deepEqual(answers.map(verdict), before === '' ? ['requestTimeout'] : [200, 'requestTimeout'])
+      assert.deepEqual(headerLines(answers.at(-1) ?? assert.fail(), 'connection'), ['close'])
       wire.destroy()
     }
-  }
-  assert.equal(plants.size, 0)
-  assert.deepEqual(new Set(answered), new Set(['POST 408']))
-})
-
-test('timeouts: a whole body behind its 408 is not carried out', async (t) => {
-  const { port, plants } = await startBare(t, { timeouts: { headersMs: SHORT_MS, requestMs: SHORT_MS } })
-  const wire = await Wire.to(port)
-  const [answer] = await wire.write(HALF_POST).answers(1)
-  assert.equal(verdict(answer ?? assert.fail()), 'requestTimeout')
-  wire.write(postBytes({ id: 1, name: 'half' }).slice(-3))
-  await sleep(50)
-  assert.equal(plants.size, 0)
-  wire.destroy()
-})
-
-test('timeouts: a body that nobody reads and that never ends brings no second answer', async (t) => {
-  const { port } = await startBare(t, { timeouts: { headersMs: SHORT_MS, requestMs: SHORT_MS } })
-  for (const bytes of [`${head('GET', '/plants', { lines: ['Content-Length: 5'] })}ab`, `${head('DELETE', '/plants', { lines: ['Content-Length: 5'] })}ab`]) {
-    const wire = await Wire.to(port)
-    const answers = await wire.write(bytes).allAnswers()
-    assert.equal(answers.length, 1)
-    wire.destroy()
-  }
-})
-
-test('timeouts: nothing is said into the middle of a list', async (t) => {
-  let left = 40
-  const { port } = await startBare(t, {
-    timeouts: { headersMs: SHORT_MS, requestMs: SHORT_MS },
-    store: {
-      list: () => ({
-        cutAt: undefined,
-        next: async () => {
-          await sleep(15)
-          return left-- > 0 ? [{ name: 'a' }] : undefined
-        },
-        close() {},
-      }),
-    },
   })
-  const wire = await Wire.to(port)
-  const answers = await wire.write(`${head('GET', '/plants', { lines: ['Content-Length: 5'] })}ab`).allAnswers()
-  assert.deepEqual(answers.map(verdict), [200])
-  assert.equal((JSON.parse(answers[0]?.body ?? '') as unknown[]).length, 40)
-  wire.destroy()
-})
 
-test('timeouts: what the service itself takes counts for no timeout of the client', async (t) => {
-  const { port } = await startBare(t, {
-    timeouts: { headersMs: SHORT_MS, requestMs: SHORT_MS },
-    store: { create: async (): Promise<Created> => (await sleep(4 * SHORT_MS), 'stored') },
-  })
-  const wire = await Wire.to(port)
-  assert.deepEqual((await wire.write(postBytes({ id: 1, name: 'a' }) + head('GET', '/plants')).answers(2)).map(verdict), [200, 200])
-  wire.destroy()
-})
-
-test('timeouts: a reader that stalls is cut, in a list and in a single answer, and the list is let go of', async (t) => {
-  const plants = Array.from({ length: 100 }, () => ({ name: 'x'.repeat(10_000) }))
-  let closed = 0
-  for (const stretches of [Array.from({ length: 100 }, () => plants), [Array.from({ length: 20 }, () => plants).flat()]]) {
-    const { port, server } = await startBare(t, { timeouts: { stalledMs: SHORT_MS }, store: { list: () => listOf(stretches, () => closed++) } })
-    const connected = once(server, 'connection')
+  test('a connection that is never used is closed without a word', async (t) => {
+    const { port } = await startBare(t, { timeouts: { headersMs: SHORT_MS } })
     const wire = await Wire.to(port)
-    wire.socket.pause()
-    wire.write(head('GET', '/plants') + head('GET', '/plants'))
-    // The first of its arguments is the socket.
-    const [side] = (await connected) as [import('node:net').Socket]
-    if (!side.destroyed) await once(side, 'close')
+    assert.deepEqual(await wire.allAnswers(), [])
     wire.destroy()
-  }
-  await sleep(10)
-  assert.equal(closed, 1, 'the list of several stretches; the other had come to its end')
+  })
+
+  test('a body that takes too long is 408, whether it trickles or stalls, and its plant is not created', async (t) => {
+    // As in service: a connection on which nothing moves is cut after as long as a whole request may take.
+    const { port, plants, answered } = await startBare(t, { timeouts: { headersMs: SHORT_MS, requestMs: 2 * SHORT_MS, stalledMs: 2 * SHORT_MS } })
+    for (const trickling of [false, true]) {
+      for (const bytes of [HALF_POST, `${head('POST', '/plants', { lines: ['Content-Type: application/json', 'Transfer-Encoding: chunked'] })}5\r\n{"id"\r\n`]) {
+        const wire = await Wire.to(port)
+        wire.write(bytes)
+        while (trickling && !wire.ended) {
+          wire.write(bytes === HALF_POST ? '' : '1\r\n \r\n')
+          await sleep(10)
+        }
+        const answers = await wire.allAnswers()
+        assert.deepEqual(answers.map(verdict), ['requestTimeout'])
+        // What still comes does not make it whole.
+        wire.write(bytes === HALF_POST ? '"}\n' : '0\r\n\r\n')
+        await sleep(10)
+        wire.destroy()
+      }
+    }
+    assert.equal(plants.size, 0)
+    assert.deepEqual(new Set(answered), new Set(['POST 408']))
+  })
+
+  test('a whole body behind its 408 is not carried out', async (t) => {
+    const { port, plants } = await startBare(t, { timeouts: { headersMs: SHORT_MS, requestMs: SHORT_MS } })
+    const wire = await Wire.to(port)
+    const [answer] = await wire.write(HALF_POST).answers(1)
+    assert.equal(verdict(answer ?? assert.fail()), 'requestTimeout')
+    wire.write(postBytes({ id: 1, name: 'half' }).slice(-3))
+    await sleep(50)
+    assert.equal(plants.size, 0)
+    wire.destroy()
+  })
+
+  test('a body that nobody reads and that never ends brings no second answer', async (t) => {
+    const { port } = await startBare(t, { timeouts: { headersMs: SHORT_MS, requestMs: SHORT_MS } })
+    for (const bytes of [`${head('GET', '/plants', { lines: ['Content-Length: 5'] })}ab`, `${head('DELETE', '/plants', { lines: ['Content-Length: 5'] })}ab`]) {
+      const wire = await Wire.to(port)
+      const answers = await wire.write(bytes).allAnswers()
+      assert.equal(answers.length, 1)
+      wire.destroy()
+    }
+  })
+
+  test('nothing is said into the middle of a list', async (t) => {
+    let left = 40
+    const { port } = await startBare(t, {
+      timeouts: { headersMs: SHORT_MS, requestMs: SHORT_MS },
+      store: {
+        list: () => ({
+          cutAt: undefined,
+          next: async () => {
+            await sleep(15)
+            return left-- > 0 ? [{ name: 'a' }] : undefined
+          },
+          close() {},
+        }),
+      },
+    })
+    const wire = await Wire.to(port)
+    const answers = await wire.write(`${head('GET', '/plants', { lines: ['Content-Length: 5'] })}ab`).allAnswers()
+    assert.deepEqual(answers.map(verdict), [200])
+    assert.equal((JSON.parse(answers[0]?.body ?? '') as unknown[]).length, 40)
+    wire.destroy()
+  })
+
+  test('what the service itself takes counts for no timeout of the client', async (t) => {
+    const { port } = await startBare(t, {
+      timeouts: { headersMs: SHORT_MS, requestMs: SHORT_MS },
+      store: { create: async (): Promise<Created> => (await sleep(4 * SHORT_MS), 'stored') },
+    })
+    const wire = await Wire.to(port)
+    assert.deepEqual((await wire.write(postBytes({ id: 1, name: 'a' }) + head('GET', '/plants')).answers(2)).map(verdict), [200, 200])
+    wire.destroy()
+  })
+
+  test('a reader that stalls is cut, in a list and in a single answer, and the list is let go of', async (t) => {
+    const plants = Array.from({ length: 100 }, () => ({ name: 'x'.repeat(10_000) }))
+    let closed = 0
+    for (const stretches of [Array.from({ length: 100 }, () => plants), [Array.from({ length: 20 }, () => plants).flat()]]) {
+      const { port, server } = await startBare(t, { timeouts: { stalledMs: SHORT_MS }, store: { list: () => listOf(stretches, () => closed++) } })
+      const connected = once(server, 'connection')
+      const wire = await Wire.to(port)
+      wire.socket.pause()
+      wire.write(head('GET', '/plants') + head('GET', '/plants'))
+      // The first of its arguments is the socket.
+      const [side] = (await connected) as [import('node:net').Socket]
+      if (!side.destroyed) await once(side, 'close')
+      wire.destroy()
+    }
+    await sleep(10)
+    assert.equal(closed, 1, 'the list of several stretches; the other had come to its end')
+  })
 })
