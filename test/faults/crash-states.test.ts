@@ -339,7 +339,7 @@ test('crash states: a power loss behind any call that failed leaves a disk that 
   for (let i = 0; i < calls.length; i += 2) {
     const [call, name = ''] = [Number(calls[i]), calls[i + 1]]
     for (const fault of FAULTS[name] ?? REFUSED) {
-      if (!ALL_STATES && random() > 0.35) continue
+      if (!ALL_STATES && random() > 0.25) continue
       lives += 1
       const { moments, ledger } = await lifeOf({ fault: { call, fault } })
       const failedAt = moments.findIndex(({ at }) => at.startsWith(`before ${call} `))
