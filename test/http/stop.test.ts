@@ -68,7 +68,7 @@ describe('stop', { concurrency: true }, () => {
   })
 
   test('readiness goes red first, and through the drain delay everything is served on with Connection: close', async (t) => {
-    const { port, adminPort, close } = await startService(t, { drainDelaySeconds: 1 })
+    const { port, adminPort, close } = await startService(t, { drainDelaySeconds: 3 })
     const used = await Wire.to(port)
     await used.write(head('GET', '/plants')).answers(1)
     const stopped = close()
