@@ -77,12 +77,12 @@ describe('timeouts', { concurrency: true }, () => {
   test('nothing is said into the middle of a list', async (t) => {
     let left = 40
     const { port } = await startBare(t, {
-      timeouts: { headersMs: SHORT_MS, requestMs: SHORT_MS },
+      timeouts: { headersMs: SHORT_MS, requestMs: 1000 },
       store: {
         list: () => ({
           cutAt: undefined,
           next: async () => {
-            await sleep(15)
+            await sleep(40)
             return left-- > 0 ? [{ name: 'a' }] : undefined
           },
           close() {},
