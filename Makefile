@@ -1,6 +1,6 @@
 # What a person types. Every target installs what it needs when that is missing or older than the lock file.
 .DEFAULT_GOAL := help
-.PHONY: help run dev build test check bench token clean
+.PHONY: help run dev build test check bench crash token clean
 
 INSTALLED := node_modules/.package-lock.json
 BUILT := dist/main.js
@@ -8,6 +8,7 @@ SOURCES := $(shell find src -name '*.ts')
 # TEST=path names the test files to run; all of them otherwise.
 TEST ?= $(shell find test -name '*.test.ts' | sort)
 SUB ?= alice
+ROUNDS ?= 50
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,6 +30,9 @@ check: $(BUILT) ## check the types of everything, tests and scripts included
 # Variables on make's command line reach the script as environment: CHART, OUT, DUR, WARM, RUNS.
 bench: $(BUILT) ## measure beside bare node:http; WORKLOADS='get20 post' runs some, CHART=file.svg draws them
 	@node --import tsx scripts/bench.ts $(WORKLOADS)
+
+crash: $(BUILT) ## kill the service under load, ROUNDS=n times, and look for what is lost; SEED=n repeats a run's choices
+	@node --import tsx scripts/crash.ts --rounds $(ROUNDS) $(addprefix --seed ,$(SEED))
 
 token: $(BUILT) ## print a token for the development key; SUB=name says whose
 	@node dist/main.js token --sub '$(SUB)'
