@@ -1,9 +1,9 @@
-import { dirname, resolve as resolvePath } from 'node:path'
-import { errorCodeOf } from '../../errors.ts'
+import { resolve as resolvePath } from 'node:path'
 import type { NewPlant, Plant } from '../../plants/plant.ts'
 import { type Created, type PlantList, type PlantRange, type PlantStore, StoreFull, StoreUnavailable } from '../../plants/store.ts'
 import { batched, type Compact, compactInWorker } from './compactor.ts'
 import { PlantDatabase, type Row } from './database.ts'
+import { makeDirectories, removeLeftovers, syncAbove, syncJournal } from './directory.ts'
 import { type Files, nodeFiles } from './files.ts'
 import { groupLine, journalName, journalNumber } from './journal.ts'
 import { JournalKeeper, type JournalPlan, type StoreLog } from './keeper.ts'
@@ -355,54 +355,4 @@ function planJournal(found: Survey, { sequence, last }: Replay): JournalPlan {
     return { number, firstSequence, nextSequence, goodBytes }
   }
   return { number: found.nextJournal, firstSequence: sequence + 1, nextSequence: sequence + 1, goodBytes: 0 }
-}
-
-/**
- * Failing to remove what is of no use is no reason not to serve. A start that was killed may have put the snapshot in
- * place and not come to making that durable: only then are the journals that it covers of no use.
- */
-async function removeLeftovers(files: Files, found: Survey, log: StoreLog): Promise<void> {
-  try {
-    if (found.leftovers.length > 0) await files.syncDirectory(found.directory)
-    for (const name of found.leftovers) await files.remove(`${found.directory}/${name}`)
-  } catch (error) {
-    log('error', 'files of no use could not be removed', { directory: found.directory, files: found.leftovers, error })
-  }
-}
-
-async function makeDirectories(files: Files, path: string): Promise<void> {
-  try {
-    await files.makeDirectory(path)
-  } catch (error) {
-    if (errorCodeOf(error) !== 'ENOENT') throw error
-    await makeDirectories(files, dirname(path))
-    await files.makeDirectory(path)
-  }
-}
-
-async function syncJournal(files: Files, path: string): Promise<void> {
-  const file = await files.open(path, 'append')
-  try {
-    await file.sync()
-  } finally {
-    await file.close()
-  }
-}
-
-/** What a directory may say that is there to be used and not to be read, or on a file system that syncs no directories: it was not made by a start. */
-const NOT_OURS: ReadonlySet<string | undefined> = new Set(['EACCES', 'EPERM', 'EROFS', 'EINVAL'])
-
-/**
- * Makes a directory's own name durable. It may have been made by a start that was killed before it came to this, and so
- * may any directory above it: all of them are synced.
- */
-async function syncAbove(files: Files, path: string): Promise<void> {
-  const above = dirname(path)
-  if (above === path) return
-  try {
-    await files.syncDirectory(above)
-  } catch (error) {
-    if (!NOT_OURS.has(errorCodeOf(error))) throw error
-  }
-  await syncAbove(files, above)
 }
