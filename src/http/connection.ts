@@ -93,6 +93,11 @@ export class Connection {
     }
   }
 
+  /** Node has waited too long for the rest of a request. While another one is being answered that is not the client's fault: its bytes may not even be read. */
+  expire(): void {
+    if (this.#settled || !this.#current?.req.complete) this.fail(new Problem('requestTimeout'))
+  }
+
   /** Nothing has moved for too long: the client does not read, or a body does not come. */
   stall(): void {
     const current = this.#current

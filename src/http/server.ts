@@ -94,7 +94,9 @@ export function createHttpServer(connections: Connections, maxConnections: numbe
   server.on('timeout', (socket: Socket) => connections.of(socket).stall())
   server.on('clientError', (error: NodeJS.ErrnoException, stream: Duplex) => {
     const problem = parserProblem(error)
-    if (problem && stream instanceof Socket && stream.writable && stream.bytesRead > 0) connections.of(stream).fail(problem)
+    if (!(stream instanceof Socket) || !stream.writable || stream.bytesRead === 0) stream.destroy()
+    else if (error.code === 'ERR_HTTP_REQUEST_TIMEOUT') connections.of(stream).expire()
+    else if (problem) connections.of(stream).fail(problem)
     else stream.destroy()
   })
   return server
@@ -107,7 +109,6 @@ export function stopAccepting(server: Server): void {
 
 /** What a failure of Node's parser means to the client; undefined where the connection itself failed. */
 function parserProblem(error: NodeJS.ErrnoException): Problem | undefined {
-  if (error.code === 'ERR_HTTP_REQUEST_TIMEOUT') return new Problem('requestTimeout')
   if (error.code === 'HPE_HEADER_OVERFLOW') return new Problem('headersTooLarge')
   return error.code?.startsWith('HPE_') ? new Problem('malformedRequest') : undefined
 }

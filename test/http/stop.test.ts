@@ -53,7 +53,7 @@ describe('stop', { concurrency: true }, () => {
 
   test('an answer that is still on its way arrives whole', async (t) => {
     const { port, close } = await startService(t, { maxBodyBytes: 16 * 2 ** 20 })
-    for (let id = 0; id < 2; id++) await post(port, { id, name: 'x'.repeat(12 * 2 ** 20) })
+    for (let id = 0; id < 2; id++) await post(port, { id, name: 'x'.repeat(8 * 2 ** 20) })
     const [single, list] = await Promise.all([Wire.to(port), Wire.to(port)])
     for (const wire of [single, list]) wire.socket.pause()
     single.write(head('GET', '/plants?limit=1'))

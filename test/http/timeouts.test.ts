@@ -7,7 +7,7 @@ import { listOf, startBare } from '../support/bare.ts'
 import { headerLines, verdict } from '../support/verdict.ts'
 import { head, postBytes, Wire } from '../support/wire.ts'
 
-const SHORT_MS = 150
+const SHORT_MS = 300
 const HALF_POST = postBytes({ id: 1, name: 'half' }).slice(0, -3)
 
 // Mostly waiting: side by side.
@@ -104,6 +104,21 @@ describe('timeouts', { concurrency: true }, () => {
     const wire = await Wire.to(port)
     assert.deepEqual((await wire.write(postBytes({ id: 1, name: 'a' }) + head('GET', '/plants')).answers(2)).map(verdict), [200, 200])
     wire.destroy()
+  })
+
+  test('a request that waits behind a slow one is not late, however much of it is still to be read', async (t) => {
+    const { port } = await startBare(t, {
+      timeouts: { headersMs: SHORT_MS, requestMs: SHORT_MS },
+      store: { create: async (): Promise<Created> => (await sleep(4 * SHORT_MS), 'stored') },
+    })
+    for (const cut of [HALF_POST.length, 30]) {
+      const wire = await Wire.to(port)
+      const slow = postBytes({ id: 1, name: 'half' })
+      wire.write(slow + slow.slice(0, cut))
+      await wire.answers(1)
+      assert.deepEqual((await wire.write(slow.slice(cut)).answers(2)).map(verdict), [200, 200])
+      wire.destroy()
+    }
   })
 
   test('a reader that stalls is cut, in a list and in a single answer, and the list is let go of', async (t) => {
