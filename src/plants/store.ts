@@ -10,7 +10,7 @@ export interface PlantRange {
   readonly limit: number | undefined
 }
 
-/** One owner's plants as of one moment. */
+/** One owner's plants. A list that a limit cuts is as of one moment; a longer one without may show what is created while it is read. */
 export interface PlantList {
   /** The id of the last plant of the list where `limit` cut it short, to go on behind. */
   readonly cutAt: bigint | undefined
