@@ -37,7 +37,11 @@ export function listPlants(database: PlantDatabase, listings: Listings, owner: s
   const { plants, cutAt } = database.page(owner, from, ALL_IDS.to, Math.min(limit ?? STRETCH_PLANTS, STRETCH_PLANTS), STRETCH_CHARS, NONE)
   if (cutAt === undefined || plants.length === limit) return shortList(plants, cutAt)
   const list = new LongList(database, listings, owner, from)
-  return limit === undefined ? list : list.countTo(limit)
+  if (limit === undefined) return list
+  return list.countTo(limit).catch((error: unknown) => {
+    list.close()
+    throw error
+  })
 }
 
 /** A list that one stretch holds. */
