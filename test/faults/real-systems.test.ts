@@ -89,8 +89,12 @@ class Writer {
   /** Creates from several connections until `enough`, and gives the statuses. */
   async createMany(service: Process, chars: number, enough: (statuses: readonly number[]) => boolean): Promise<readonly number[]> {
     const statuses: number[] = []
+    const deadline = performance.now() + PATIENCE_MS
     const creates = async (): Promise<void> => {
-      while (!enough(statuses)) statuses.push((await this.create(service, chars)).status)
+      while (!enough(statuses)) {
+        if (performance.now() > deadline) assert.fail(`after ${PATIENCE_MS} ms and ${statuses.length} creates there are not enough`)
+        statuses.push((await this.create(service, chars)).status)
+      }
     }
     await Promise.all(Array.from({ length: WRITERS }, creates))
     return statuses
