@@ -130,7 +130,8 @@ export class Connection {
     if (this.#settled) this.#next()
     else if (this.#answered && !this.#armed) {
       this.#armed = true
-      this.#current?.res.once('finish', () => {
+      // In front of Node's own listener, which closes the socket where the client has half-closed it.
+      this.#current?.res.prependOnceListener('finish', () => {
         this.#armed = false
         this.#next()
       })
