@@ -25,6 +25,12 @@ export class StoreCorrupt extends Error {
   }
 }
 
+/** One line of a journal. */
+export interface Group {
+  readonly sequence: number
+  readonly rows: readonly Row[]
+}
+
 /** What stands in a journal. `goodBytes` ends behind the last good line; `tornBytes` are what follows it, never acknowledged. */
 export interface JournalExtent {
   readonly firstSequence: number
@@ -78,16 +84,11 @@ export function readHeader(file: string, bytes: Buffer): number | undefined {
 }
 
 /**
- * Reads a whole journal and hands over its groups in order. Of the last one, a broken line at the very end was never acknowledged, since one group is in
- * flight at a time: it is torn, and left out. Anything else that is wrong is damage.
+ * Reads a whole journal, group by group. Of the last one, a broken line at the very end was never acknowledged, since
+ * one group is in flight at a time: it is torn, and left out. Anything else that is wrong is damage.
  * @throws StoreCorrupt with file and byte.
  */
-export function readJournal(
-  file: string,
-  bytes: Buffer,
-  isLast: boolean,
-  onGroup: (rows: readonly Row[], sequence: number) => void,
-): JournalExtent {
+export function* readJournal(file: string, bytes: Buffer, isLast: boolean): Generator<Group, JournalExtent, undefined> {
   const firstSequence = readHeader(file, bytes)
   if (firstSequence === undefined) throw new StoreCorrupt(file, 0, 'its first line is not whole')
   const headerBytes = bytes.indexOf(NEWLINE) + 1
@@ -102,7 +103,7 @@ export function readJournal(
       if (holdsLine(bytes.subarray(at), sequence + 1)) throw new StoreCorrupt(file, at, 'a line is broken, and a good one follows')
       break
     }
-    onGroup(rows, sequence)
+    yield { sequence, rows }
     sequence += 1
     at = end + 1
   }

@@ -147,7 +147,10 @@ export class JournalKeeper {
     if (nextSequence === firstSequence) return new Uint8Array()
     const path = `${this.#directory}/${journalName(number)}`
     const bytes = (await this.#files.read(path)).subarray(0, goodBytes)
-    const extent = readJournal(path, bytes, false, () => {})
+    const groups = readJournal(path, bytes, false)
+    let step = groups.next()
+    while (!step.done) step = groups.next()
+    const extent = step.value
     if (extent.firstSequence !== firstSequence || extent.nextSequence !== nextSequence) {
       throw new StoreCorrupt(path, bytes.length, 'acknowledged lines are missing')
     }

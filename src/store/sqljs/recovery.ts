@@ -1,3 +1,4 @@
+import { setImmediate as nextTurn } from 'node:timers/promises'
 import { errorCodeOf } from '../../errors.ts'
 import type { Row } from './database.ts'
 import { ASIDE, type Files } from './files.ts'
@@ -71,21 +72,40 @@ export async function survey(files: Files, directory: string): Promise<Survey> {
   return { directory, snapshot, journals, nextJournal: end === undefined ? 1 : end.first === undefined ? end.number : end.number + 1, leftovers }
 }
 
+/** Behind so much time, and again each time, a replay lets others run and tells how far it is. */
+const PROGRESS_MS = 1000
+
 /**
- * Hands over every group behind the snapshot, in order.
+ * Hands over every group behind the snapshot, in order. `onProgress` is told the number of groups so far.
  * @throws StoreCorrupt naming file and byte; groups were handed over before it then.
  */
-export async function replay(files: Files, found: Survey, onGroup: (rows: readonly Row[]) => void): Promise<Replay> {
+export async function replay(
+  files: Files,
+  found: Survey,
+  onGroup: (rows: readonly Row[]) => void,
+  onProgress: (groups: number) => void = () => {},
+): Promise<Replay> {
   const covered = found.snapshot?.sequence ?? 0
   let sequence = covered
   let last: LastJournal | undefined
   let closedBytes = 0
+  let replayed = 0
+  let toldAtMs = performance.now()
   for (const [i, number] of found.journals.entries()) {
     const path = `${found.directory}/${journalName(number)}`
     const isLast = i === found.journals.length - 1 && number === found.nextJournal - 1
-    const extent = readJournal(path, await files.read(path), isLast, (rows, at) => {
-      if (at > covered) onGroup(rows)
-    })
+    const groups = readJournal(path, await files.read(path), isLast)
+    let step = groups.next()
+    for (; !step.done; step = groups.next()) {
+      if (step.value.sequence <= covered) continue
+      onGroup(step.value.rows)
+      replayed += 1
+      if (performance.now() - toldAtMs < PROGRESS_MS) continue
+      onProgress(replayed)
+      await nextTurn()
+      toldAtMs = performance.now()
+    }
+    const extent = step.value
     if (i > 0 && extent.firstSequence !== sequence + 1) {
       throw new StoreCorrupt(path, 0, `it begins with write ${extent.firstSequence}, and the journal before it ends with write ${sequence}`)
     }

@@ -121,7 +121,7 @@ export class SqljsStore implements PlantStore {
       if (found.snapshot === undefined && found.journals.length === 0) await syncAbove(files, resolvePath(directory))
       const database = await PlantDatabase.serving(found.snapshot?.database)
       const batch = batched((rows) => database.insert(rows))
-      const replayed = await replay(files, found, batch.add)
+      const replayed = await replay(files, found, batch.add, (groups) => log('info', 'recovering', { groups }))
       batch.end()
       const { last } = replayed
       if (last && last.tornBytes > 0) {

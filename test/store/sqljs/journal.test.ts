@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { crc32 } from 'node:zlib'
 import type { Row } from '../../../dist/store/sqljs/database.js'
-import { groupLine, journalName, journalNumber, readHeader, readJournal, StoreCorrupt } from '../../../dist/store/sqljs/journal.js'
+import { groupLine, type JournalExtent, journalName, journalNumber, readHeader, readJournal, StoreCorrupt } from '../../../dist/store/sqljs/journal.js'
 import { BIT_PATTERNS } from './fixtures.ts'
 
 const FILE = '/data/journal-00000007.log'
@@ -24,9 +24,19 @@ const JOURNAL = Buffer.concat([HEADER, ...LINES])
 /** Where each line ends, the header first. */
 const ENDS = LINES.reduce((ends, line) => [...ends, (ends.at(-1) ?? 0) + line.length], [HEADER.length])
 
+/** Hands over every group, and gives what the reader ends with. */
+function readAll(file: string, bytes: Buffer, isLast: boolean, onGroup: (rows: readonly Row[], sequence: number) => void): JournalExtent {
+  const groups = readJournal(file, bytes, isLast)
+  for (;;) {
+    const step = groups.next()
+    if (step.done) return step.value
+    onGroup(step.value.rows, step.value.sequence)
+  }
+}
+
 function read(bytes: Buffer, isLast = true): { readonly groups: (readonly Row[])[]; readonly goodBytes: number; readonly tornBytes: number } {
   const groups: (readonly Row[])[] = []
-  const { goodBytes, tornBytes, nextSequence } = readJournal(FILE, bytes, isLast, (rows, sequence) => {
+  const { goodBytes, tornBytes, nextSequence } = readAll(FILE, bytes, isLast, (rows, sequence) => {
     assert.equal(sequence, FIRST + groups.length)
     groups.push(rows)
   })
