@@ -25,10 +25,10 @@ export class StoreCorrupt extends Error {
   }
 }
 
-/** One line of a journal. */
+/** One line of a journal, whose checksum fits. */
 export interface Group {
   readonly sequence: number
-  readonly rows: readonly Row[]
+  rows(): readonly Row[]
 }
 
 /** What stands in a journal. `goodBytes` ends behind the last good line; `tornBytes` are what follows it, never acknowledged. */
@@ -96,25 +96,25 @@ export function* readJournal(file: string, bytes: Buffer, isLast: boolean): Gene
   let at = headerBytes
   while (at < bytes.length) {
     const end = bytes.indexOf(NEWLINE, at)
-    const rows = end < 0 ? undefined : readLine(bytes.subarray(at, end), sequence)
-    if (rows === undefined) {
+    const json = end < 0 ? undefined : readLine(bytes.subarray(at, end), sequence)
+    if (json === undefined) {
       if (!isLast) throw new StoreCorrupt(file, at, 'a line is broken, and a later journal follows')
       if (end >= 0 && end < bytes.length - 1) throw new StoreCorrupt(file, at, 'a line is broken, and more lines follow')
       if (holdsLine(bytes.subarray(at), sequence + 1)) throw new StoreCorrupt(file, at, 'a line is broken, and a good one follows')
       break
     }
-    yield { sequence, rows }
+    // The checksum says that this is what groupLine wrote.
+    yield { sequence, rows: () => JSON.parse(json.toString('utf8')) as readonly Row[] }
     sequence += 1
     at = end + 1
   }
   return { firstSequence, nextSequence: sequence, headerBytes, goodBytes: at, tornBytes: bytes.length - at }
 }
 
-function readLine(line: Buffer, sequence: number): readonly Row[] | undefined {
-  const json = 9 + String(sequence).length + 1
-  if (line.toString('latin1', 8, json) !== ` ${sequence} ` || line.toString('latin1', 0, 8) !== checksum(line.subarray(9))) return undefined
-  // The checksum says that this is what groupLine wrote.
-  return JSON.parse(line.toString('utf8', json)) as readonly Row[]
+/** The JSON of a line of this sequence, or undefined where it is broken. */
+function readLine(line: Buffer, sequence: number): Buffer | undefined {
+  const start = `${checksum(line.subarray(9))} ${sequence} `
+  return line.toString('latin1', 0, start.length) === start ? line.subarray(start.length) : undefined
 }
 
 /** Whether a good line of this sequence stands inside what looks like one broken line: then the newline before it is what broke. */

@@ -98,7 +98,7 @@ export async function replay(
     let step = groups.next()
     for (; !step.done; step = groups.next()) {
       if (step.value.sequence <= covered) continue
-      onGroup(step.value.rows)
+      onGroup(step.value.rows())
       replayed += 1
       if (performance.now() - toldAtMs < PROGRESS_MS) continue
       onProgress(replayed)

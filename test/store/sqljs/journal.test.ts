@@ -30,7 +30,7 @@ function readAll(file: string, bytes: Buffer, isLast: boolean, onGroup: (rows: r
   for (;;) {
     const step = groups.next()
     if (step.done) return step.value
-    onGroup(step.value.rows, step.value.sequence)
+    onGroup(step.value.rows(), step.value.sequence)
   }
 }
 
