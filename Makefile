@@ -1,6 +1,6 @@
 # What a person types. Every target installs what it needs when that is missing or older than the lock file.
 .DEFAULT_GOAL := help
-.PHONY: help run dev build test check bench crash token clean
+.PHONY: help run dev build test check limits bench crash token clean
 
 INSTALLED := node_modules/.package-lock.json
 BUILT := dist/main.js
@@ -33,6 +33,9 @@ bench: $(BUILT) ## measure beside bare node:http; WORKLOADS='get20 post' runs so
 
 crash: $(BUILT) ## kill the service under load, ROUNDS=n times, and look for what is lost; SEED=n repeats a run's choices
 	@node --import tsx scripts/crash.ts --rounds $(ROUNDS) $(addprefix --seed ,$(SEED))
+
+limits: $(BUILT) ## measure the store at its limits: stalls, peaks, the longest recovery
+	@node --import tsx scripts/limits.ts
 
 token: $(BUILT) ## print a token for the development key; SUB=name says whose
 	@node dist/main.js token --sub '$(SUB)'
