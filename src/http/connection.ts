@@ -7,6 +7,8 @@ import { abandon, type Answer, problemAnswer, rawAnswer, send } from './respond.
 
 /** Requests of one connection that may wait behind another before the socket is paused. */
 const WAITING_MAX = 16
+/** A pause takes hold only behind what was read at once, 64 KiB: no more requests than this with a token fit there, and whoever sends more is let go of. */
+const WAITING_LIMIT = 256
 /** A body that nobody reads is discarded up to here; with more of it the connection is closed. */
 const DISCARD_MAX_BYTES = 64 * 1024
 /** Behind an answer that closes the connection, a known owner may still send so much: a client that reads only once it has sent sees the answer. */
@@ -63,7 +65,8 @@ export class Connection {
       return
     }
     if (this.#waiting.push(exchange) >= WAITING_MAX) this.#socket.pause()
-    this.#proceed()
+    if (this.#waiting.length > WAITING_LIMIT) this.#abandon()
+    else this.#proceed()
   }
 
   /** What Node could not parse, or waited for in vain. Everything before it is answered first. */
@@ -119,6 +122,12 @@ export class Connection {
     const { bytesRead } = this.#socket
     if (this.#settled && this.#waiting.length === 0 && bytesRead === this.#seenBytes) this.#socket.destroy()
     this.#seenBytes = bytesRead
+  }
+
+  #abandon(): void {
+    this.#closing = true
+    this.#waiting.length = 0
+    this.#socket.destroy()
   }
 
   get #settled(): boolean {

@@ -63,6 +63,8 @@ export function readHead(rawHeaders: readonly string[]): Head {
         break
       case 'transfer-encoding':
         head.chunked = true
+        // What is coded besides ("gzip, chunked") is as unreadable as it would be by Content-Encoding.
+        if (value.toLowerCase() !== 'chunked') head.contentEncodings = add(head.contentEncodings, value)
         break
       case 'upgrade':
         head.upgrade = true

@@ -53,3 +53,10 @@ test('media type', async (t) => {
     assert.equal(verdict(await call(port, { headers: { 'content-type': 'text/plain', 'content-encoding': 'gzip', accept: 'text/html' } })), 200)
   })
 })
+
+test('a transfer coding besides chunked is refused like a Content-Encoding', async (t) => {
+  const { port } = await startService(t)
+  const lines = ['Content-Type: application/json', 'Transfer-Encoding: gzip, chunked']
+  const answer = await firstAnswer(port, `${head('POST', '/plants', { lines })}0\r\n\r\n`)
+  assert.equal(verdict(answer), 'contentEncodingUnsupported')
+})

@@ -1,8 +1,11 @@
 import assert from 'node:assert/strict'
+import { once } from 'node:events'
+import { connect } from 'node:net'
 import { describe, test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Created } from '../../dist/plants/store.js'
 import { ALICE, startBare } from '../support/bare.ts'
+import { call } from '../support/http.ts'
 import { startService } from '../support/service.ts'
 import { token } from '../support/tokens.ts'
 import { verdict } from '../support/verdict.ts'
@@ -145,4 +148,13 @@ describe('pipelining', { concurrency: true }, () => {
     assert.deepEqual((await wire.write(all).answers(4)).map(verdict), [200, 200, 'tokenMissing', 200])
     wire.destroy()
   })
+})
+
+test('a client that sends requests by the thousand without reading is let go of, and others are served meanwhile', async (t) => {
+  const { port } = await startService(t)
+  const flood = Array.from({ length: 20 }, () => connect(port, '127.0.0.1').pause())
+  const gone = flood.map((socket) => once(socket.on('error', () => {}).resume(), 'close'))
+  for (const socket of flood) socket.write('GET / HTTP/1.1\r\n\r\n'.repeat(8000))
+  for (let i = 0; i < 5; i++) assert.equal((await call(port)).status, 200)
+  await Promise.all(gone)
 })

@@ -35,6 +35,8 @@ export interface Files {
 }
 
 const { O_APPEND, O_CREAT, O_DSYNC, O_TRUNC, O_WRONLY } = constants
+// Without it an append would be acknowledged that nobody has synced.
+if (O_DSYNC === undefined) throw new Error('this platform has no O_DSYNC, which the store writes with')
 const FLAGS: Readonly<Record<Mode, number>> = {
   append: O_WRONLY | O_APPEND | O_DSYNC,
   aside: O_WRONLY | O_APPEND | O_CREAT | O_TRUNC,

@@ -16,6 +16,8 @@ const VERSION = 1
 /** A header is shorter, whatever its sequence. */
 export const HEADER_MAX_BYTES = 128
 const HEADER = /^(plant-store-journal (\d+) (\d+)) ([0-9a-f]{8})$/
+const CHECKSUM = /^[0-9a-f]{8}$/
+const CANDIDATES_MAX = 100
 const NEWLINE = 10
 
 /** A file of the store is damaged, or not of this format: a person must look. */
@@ -121,8 +123,11 @@ function readLine(line: Buffer, sequence: number): Buffer | undefined {
 function holdsLine(bytes: Buffer, sequence: number): boolean {
   const end = bytes.at(-1) === NEWLINE ? bytes.length - 1 : bytes.length
   const mark = ` ${sequence} [`
+  let tried = 0
   for (let at = bytes.indexOf(mark); at >= 0; at = bytes.indexOf(mark, at + 1)) {
-    if (at >= 8 && readLine(bytes.subarray(at - 8, end), sequence)) return true
+    if (at < 8 || !CHECKSUM.test(bytes.toString('latin1', at - 8, at))) continue
+    // A text made of such marks would take hours: then a person must look.
+    if (++tried > CANDIDATES_MAX || readLine(bytes.subarray(at - 8, end), sequence)) return true
   }
   return false
 }

@@ -133,7 +133,10 @@ export class SqljsStore implements PlantStore {
       await keeper.renew()
       // Where there is no room for that, reading goes on all the same, but not from what only memory may hold.
       if (!keeper.ready && last) await syncJournal(files, `${directory}/${journalName(last.number)}`)
-      return new SqljsStore(options, lock, database, found, replayed, keeper)
+      const store = new SqljsStore(options, lock, database, found, replayed, keeper)
+      // What a kill interrupted: where nothing is written any more, nothing else would ever bring it on.
+      store.#compactWhenDue()
+      return store
     } catch (error) {
       await lock.release()
       throw error
@@ -288,6 +291,8 @@ export class SqljsStore implements PlantStore {
     const dueBytes = Math.max(this.#compactBytes, this.#snapshotBytes)
     // A snapshot that is not complete needs the next journal in its place.
     if (this.#closed || this.#compacting || this.#compactTimer || !this.#keeper.ready || this.#closedBytes + this.#keeper.bytes <= dueBytes) return
+    // At a start there may be no group behind the snapshot.
+    if (this.#closedBytes === 0 && this.#sequence < this.#keeper.firstSequence) return
     // What was closed for a compaction that failed is compacted first, unless the journal has grown as much again.
     const turn = this.#closedBytes === 0 || this.#keeper.bytes > dueBytes
     this.#compacting = this.#compactJournals(turn)
@@ -312,10 +317,15 @@ export class SqljsStore implements PlantStore {
 
   #compactLater(error: unknown): void {
     this.#options.log('error', 'the journals could not be compacted; they are kept, and it is tried again', { error, retryMs: this.#compactRetryMs })
+    this.#compactAfterDelay()
+  }
+
+  #compactAfterDelay(): void {
     if (this.#closed) return
     this.#compactTimer = setTimeout(() => {
       this.#compactTimer = undefined
-      this.#compactWhenDue()
+      if (this.#keeper.ready) this.#compactWhenDue()
+      else this.#compactAfterDelay()
     }, this.#compactRetryMs)
     this.#compactTimer.unref()
     this.#compactRetryMs = Math.min(this.#compactRetryMs * 2, LAST_COMPACT_RETRY_MS)

@@ -227,6 +227,20 @@ test('recovery: a damaged directory that is read again and again costs the memor
   assert.equal(closed.mock.callCount(), opened.mock.callCount())
 })
 
+test('recovery: journals that a kill left too long are compacted by the next start, with nothing written', async () => {
+  const files = await killedAfter(plantsTo(3n), { compactBytes: 2 ** 20 })
+  const directory = await directoryOf(files)
+  const lines: LogLine[] = []
+  const store = await openStore(directory, { compactBytes: 1 }, lines)
+  const deadline = performance.now() + 10_000
+  while (!lines.some(({ message }) => message === 'compacted') && performance.now() < deadline) await new Promise(setImmediate)
+  assert.ok(performance.now() < deadline, 'compacted')
+  await store.close()
+  const again = await openStore(directory)
+  assert.deepEqual(await list(again), names(3))
+  await again.close()
+})
+
 test('compaction: in its worker thread it keeps everything, while creates go on', async () => {
   const directory = `${await temporaryDirectory()}/data`
   const lines: LogLine[] = []
