@@ -114,6 +114,16 @@ test('journal: a broken newline between the last two lines is damage: a good lin
   }
 })
 
+test('journal: a torn line that looks like the start of the next one a hundred times is torn, and a hundred and one times for a person to look at', () => {
+  const mark = (count: number, sum: string): Buffer => Buffer.from(`00000000 ${FIRST + GROUPS.length} [["alice","1","${`${sum} ${FIRST + GROUPS.length + 1} [`.repeat(count)}`)
+  const end = JOURNAL.length
+  for (const [count, sum] of [[100, '00000000'], [5000, 'not a sum']] as const) {
+    const torn = mark(count, sum)
+    assert.deepEqual(read(Buffer.concat([JOURNAL, torn])), { groups: [...GROUPS], goodBytes: end, tornBytes: torn.length })
+  }
+  assert.throws(() => read(Buffer.concat([JOURNAL, mark(101, '00000000')])), corruptAt(end))
+})
+
 test('journal: a line of another sequence is damage, were its checksum ever so right', () => {
   for (const sequence of [FIRST + 1, FIRST + 3, 0]) {
     const bytes = Buffer.concat([HEADER, ...LINES.slice(0, 2), groupLine(sequence, [['a', '1', 'x']]), groupLine(sequence + 1, [['a', '1', 'x']])])
