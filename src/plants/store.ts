@@ -28,7 +28,7 @@ export interface PlantStore {
   /**
    * Keeps a plant under (owner, id).
    * @throws StoreUnavailable when it is not certain that the plant is kept; repeating the create is safe.
-   * @throws StoreFull when there is no room for it.
+   * @throws StoreFull when there is no room for it, PlantTooLarge when there never would be.
    */
   create(owner: string, plant: NewPlant): Promise<Created>
   /** @throws StoreUnavailable when plants cannot be read. */
@@ -42,7 +42,22 @@ export interface PlantStore {
 /** The storage cannot say for certain that a create was kept. */
 export class StoreUnavailable extends Error {}
 
+/** The plant is larger than the storage keeps any. */
+export class PlantTooLarge extends Error {
+  override readonly message = 'the plant is too large for the store'
+}
+
 /** The storage has no room for another plant. */
 export class StoreFull extends Error {
   override readonly message = 'the store is full'
+}
+
+/** What a start found. */
+export interface Recovered {
+  readonly plants: number
+  /** Groups that were replayed from the journals. */
+  readonly groups: number
+  /** Bytes of a torn last line, which were cut off. */
+  readonly tornBytes: number
+  readonly ms: number
 }

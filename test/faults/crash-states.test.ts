@@ -103,6 +103,8 @@ function openStore({ disk, ledger, moments, fault, faults }: Machine): Promise<S
     lock: async () => ({ release: async () => {} }),
     compact: (job) => compact(files, job),
     compactBytes: 1,
+    // Room for several small lines, and for no large one.
+    reserveBytes: 1000,
     retryMs: { write: 1, compaction: 1 },
     log: () => {},
     onFatal(error) {
@@ -191,12 +193,16 @@ function* fatesOf(pending: readonly Pending[], random: () => number): Generator<
     }
     for (let i = 0; i < 10; i++) yield pending.map(() => (random() < 0.5 ? 'kept' : 'lost'))
   }
-  for (const [i, { lengthBytes }] of pending.entries()) {
-    if (lengthBytes < 2) continue
-    const middle = 1 + Math.floor(random() * (lengthBytes - 1))
-    for (const piece of [{ from: 0, to: 1 }, { from: 0, to: middle }, { from: 0, to: lengthBytes - 1 }, { from: middle, to: lengthBytes }, { from: 1, to: lengthBytes }]) {
-      yield all('kept').with(i, piece)
-      yield all('lost').with(i, piece)
+  for (const [i, { lengthBytes, textBytes }] of pending.entries()) {
+    if (textBytes < 3) continue
+    const [first = 1, second = 1] = [1 + Math.floor(random() * (textBytes - 1)), 1 + Math.floor(random() * (textBytes - 1))].toSorted((a, b) => a - b)
+    const piecewise: Fate[] = [[{ from: 0, to: 1 }], [{ from: 0, to: first }], [{ from: 0, to: textBytes - 1 }], [{ from: first, to: textBytes }], [{ from: 1, to: textBytes }], [{ from: first, to: second }]]
+    piecewise.push([{ from: 0, to: first }, { from: second, to: textBytes }])
+    // Of a line with its reserve: the one without the other, and each in part.
+    if (textBytes < lengthBytes) piecewise.push([{ from: 0, to: textBytes }], [{ from: textBytes, to: lengthBytes }], [{ from: 0, to: first }, { from: second, to: lengthBytes - 1 }], [{ from: 0, to: textBytes + 1 }])
+    for (const fate of piecewise) {
+      yield all('kept').with(i, fate)
+      yield all('lost').with(i, fate)
     }
   }
 }
@@ -266,6 +272,9 @@ test('crash states: a power loss at every call of a life leaves a disk that open
   const { moments, ledger } = await lifeOf()
   const names = new Set(moments.map(({ at }) => at.replace(/^(before \d+|in) (\S+) .*\/data\/?/, '$2 ')))
   for (const name of ['rename plants.sqlite', 'remove journal-00000001.log', 'rename journal-00000003.log', 'sync plants.sqlite.tmp']) assert.ok(names.has(name), `the life should have come to ${name}`)
+  const lines = moments.filter(({ at }) => at.startsWith('in write')).flatMap(({ disk }) => disk.pending())
+  const kinds = new Set(lines.filter(({ lengthBytes }) => lengthBytes > 0).map(({ lengthBytes, textBytes, inPlace }) => (inPlace ? 'in place' : textBytes < lengthBytes ? 'with a reserve' : 'longer')))
+  assert.deepEqual([...kinds].toSorted(), ['in place', 'longer', 'with a reserve'], 'the life should have come to each kind of write')
   let states = 0
   for (const moment of moments) states += await recoverEach(moment, ledger, random, 1)
   count(t, `${states} states after ${moments.length} moments`)

@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict'
-import { cp, readdir } from 'node:fs/promises'
+import { cp, readdir, readFile } from 'node:fs/promises'
 import { test, type TestContext } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { NewPlant } from '../../dist/plants/plant.js'
-import { StoreUnavailable } from '../../dist/plants/store.js'
+import { StoreFull, StoreUnavailable } from '../../dist/plants/store.js'
 import { compact } from '../../dist/store/sqljs/compactor.js'
 import { PlantDatabase } from '../../dist/store/sqljs/database.js'
 import { type Files, type Mode, nodeFiles } from '../../dist/store/sqljs/files.js'
@@ -40,9 +40,9 @@ function failingFiles(onCall: (call: DiskCall) => Fault | undefined): Files {
       begin('open', path, mode)
       const file = await nodeFiles.open(path, mode)
       return {
-        async write(bytes) {
+        async write(bytes, at) {
           const fault = begin('write', path, mode)
-          return after(fault, path, await file.write(fault?.how === 'short' ? bytes.subarray(0, bytes.length / 2) : bytes))
+          return after(fault, path, await file.write(fault?.how === 'short' ? bytes.subarray(0, bytes.length / 2) : bytes, at))
         },
         sync: async () => after(begin('sync', path, mode), path, await file.sync()),
         truncate: async (lengthBytes) => (begin('truncate', path, mode), file.truncate(lengthBytes)),
@@ -110,6 +110,11 @@ class World {
       assert.ok(error instanceof StoreUnavailable, String(error))
       return false
     }
+  }
+
+  /** The first journal's bytes. */
+  journal(): Promise<Buffer> {
+    return readFile(`${this.directory}/journal-00000001.log`)
   }
 
   async names(): Promise<string[]> {
@@ -221,11 +226,11 @@ test('failing calls behind a short write: where it cannot be cut off, the journa
     assert.ok(await world.create(plant(1n)))
     let isShort = true
     world.fail(({ name, mode }) => {
-      if (name === 'write' && mode === 'append' && isShort) {
+      if (name === 'write' && mode === 'durable' && isShort) {
         isShort = false
         return { code: '', how: 'short' }
       }
-      return name === broken && mode === 'append' ? { code: 'EIO', how: name === 'sync' ? 'unsynced' : 'refused' } : undefined
+      return name === broken && mode === 'durable' ? { code: 'EIO', how: name === 'sync' ? 'unsynced' : 'refused' } : undefined
     })
     assert.equal(await world.create(plant(2n)), false)
     await world.verifyAfterKill()
@@ -234,6 +239,53 @@ test('failing calls behind a short write: where it cannot be cut off, the journa
     await world.closeAndVerify()
   }
   t.diagnostic('2 failures')
+})
+
+test('failing calls of the write that takes a reserve: want of room costs no create, and after anything else creates come back', async (t) => {
+  await eachCall(
+    t,
+    async () => {
+      const world = await World.create()
+      await world.open()
+      return world
+    },
+    async (world) => {
+      await until('the create works', () => world.create(plant(1n)))
+      await until('the next one works', () => world.create(plant(2n)))
+      assert.deepEqual(await world.names(), world.acknowledged)
+      assert.equal(world.opened.trouble(), undefined)
+      await world.verifyAfterKill()
+      await world.closeAndVerify()
+    },
+  )
+  for (const fault of [{ code: 'ENOSPC', how: 'refused' }, { code: 'EDQUOT', how: 'unsynced' }, { code: '', how: 'short' }] as const) {
+    const world = await World.create()
+    await world.open()
+    let writes = 0
+    world.fail(({ name, mode }) => (name === 'write' && mode === 'durable' && writes++ === 0 ? fault : undefined))
+    for (let id = 1n; id < 4n; id++) assert.ok(await world.create(plant(id)), `${fault.code} ${fault.how}`)
+    assert.equal(writes, 4, 'the line was written again by itself')
+    assert.deepEqual(world.lines, [])
+    // What room there is stays free: no more is reserved.
+    assert.ok(!(await world.journal()).includes(0))
+    await world.verifyAfterKill()
+    await world.closeAndVerify()
+  }
+})
+
+test('failing calls behind a write into the reserve: no rest of a long line stands behind a shorter one', async () => {
+  const world = await World.create()
+  await world.open()
+  assert.ok(await world.create(plant(1n)))
+  assert.ok((await world.journal()).includes(0), 'there is a reserve')
+  let writes = 0
+  world.fail(({ name, mode }) => (name === 'write' && (mode === 'aside' || writes++ === 0) ? { code: 'ENOSPC', how: mode === 'aside' ? 'refused' : 'short' } : undefined))
+  assert.equal(await world.create({ id: 2n, name: 'x'.repeat(1000) }), false)
+  assert.ok(await world.create(plant(3n)))
+  const text = (await world.journal()).toString('latin1').replace(/\0+$/, '')
+  assert.deepEqual(text.split('\n').slice(1).map((line) => line.slice(9)), ['1 [["alice","1","plant 1"]]', '2 [["alice","3","plant 3"]]', ''])
+  await world.verifyAfterKill()
+  await world.closeAndVerify()
 })
 
 test('failing calls of a turn and a compaction: creates go on or come back, and the journals are compacted in the end', async (t) => {
@@ -336,6 +388,22 @@ test('a write that found no space does not cost the journal: while it cannot be 
   await world.closeAndVerify()
 })
 
+test('while the disk is in doubt, a create that the database has no room for is told so, and what is kept already is not', async () => {
+  const world = await World.create()
+  const store = await world.open({ maxDataBytes: 65_536 })
+  assert.ok(await world.create(plant(1n)))
+  world.fail(({ path }) => (/journal/.test(path) ? { code: 'ENOSPC', how: 'refused' } : undefined))
+  assert.equal(await world.create(plant(2n)), false)
+  const huge = { id: 3n, name: 'x'.repeat(65_536) }
+  await assert.rejects(store.create(OWNER, huge), StoreFull)
+  await assert.rejects(store.create(OWNER, { ...huge, id: 1n }), StoreUnavailable)
+  assert.equal(await world.create(plant(4n)), false, 'a refusal takes no room')
+  world.fail(() => undefined)
+  await until('the create works', () => world.create(plant(4n)))
+  await assert.rejects(store.create(OWNER, huge), StoreFull)
+  await world.closeAndVerify()
+})
+
 test('no journal is begun behind one that is in doubt: a turn that is tried again waits until that is renewed', async () => {
   const world = await World.create()
   await world.open({ compactBytes: 1 })
@@ -345,7 +413,7 @@ test('no journal is begun behind one that is in doubt: a turn that is tried agai
   world.fail(({ name, mode, path }) => {
     if (name === 'open' && path.endsWith('2.log.tmp') && turnFails) return { code: 'ENOSPC', how: 'refused' }
     if (name === 'open' && path.endsWith('1.log.tmp')) return { code: 'ENOSPC', how: 'refused' }
-    return name === 'write' && mode === 'append' && writes++ === 1 ? inDoubt : undefined
+    return name === 'write' && mode === 'durable' && writes++ === 1 ? inDoubt : undefined
   })
   const first = world.create(plant(1n))
   const second = first.then(() => world.create(plant(2n)))

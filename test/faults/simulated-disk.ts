@@ -5,8 +5,8 @@ import type { File, Files, Mode } from '../../dist/store/sqljs/files.js'
  * A disk that forgets what was not synced, and the memory in front of it that a killed process leaves as it is.
  *
  * - A write or a truncation is seen by every reader at once, and is on the disk after a sync of that file that
- *   succeeded. Until then it may be there wholly, in part (any piece of it, with zeros where the rest would be), or not
- *   at all, and later ones may be there without earlier ones. A write to a file opened `append` (O_DSYNC) includes the sync.
+ *   succeeded. Until then it may be there wholly, in part (any pieces of it; where the rest would be stands what stood
+ *   there before, or zeros behind the end), or not at all, and later ones may be there without earlier ones. A write to a file opened `durable` (O_DSYNC) includes the sync.
  * - A sync that fails makes nothing durable and marks what it covered as clean: readers go on seeing it, no later sync
  *   writes it, and whether it is on the disk is never known.
  * - Creating a file, making a directory, renaming and removing change names at once, and are on the disk after a sync of
@@ -43,13 +43,17 @@ interface DirectoryNode {
 
 type Node = FileNode | DirectoryNode
 
-/** What a power loss does to one change: it is on the disk, or only the bytes from `from` to `to` of a write are, or nothing is. */
-export type Fate = 'kept' | 'lost' | { readonly from: number; readonly to: number }
+/** What a power loss does to one change: it is on the disk, or only these pieces of a write are, or nothing is. */
+export type Fate = 'kept' | 'lost' | readonly { readonly from: number; readonly to: number }[]
 
 /** A change that is not certainly on the disk. */
 export interface Pending {
   /** How many bytes a write has; 0 for anything else. */
   readonly lengthBytes: number
+  /** How many of them stand before the zeros that it ends with. */
+  readonly textBytes: number
+  /** Whether a write makes no file longer. */
+  readonly inPlace: boolean
 }
 
 const ROOT = 0
@@ -75,8 +79,13 @@ export class SimulatedDisk {
 
   /** Every change that a power loss may undo, in the order in which `afterPowerLoss` takes their fates. */
   pending(): readonly Pending[] {
-    return [...this.#nodes.values()].flatMap(({ changes }: { readonly changes: readonly (Change | Move)[] }) =>
-      changes.filter(({ state }) => state !== 'synced').map((change) => ({ lengthBytes: change.kind === 'write' ? change.bytes.length : 0 })),
+    return [...this.#nodes.values()].flatMap(({ base, changes }: Node) =>
+      changes
+        .filter(({ state }: Change | Move) => state !== 'synced')
+        .map((change: Change | Move) => {
+          if (change.kind !== 'write') return { lengthBytes: 0, textBytes: 0, inPlace: false }
+          return { lengthBytes: change.bytes.length, textBytes: textLength(change.bytes), inPlace: Buffer.isBuffer(base) && change.at + change.bytes.length <= base.length }
+        }),
     )
   }
 
@@ -132,8 +141,8 @@ export class SimulatedDisk {
     return there
   }
 
-  write(id: number, bytes: Uint8Array): void {
-    this.#change(id, { kind: 'write', at: this.read(id).length, bytes: Buffer.from(bytes), state: 'dirty' })
+  write(id: number, bytes: Uint8Array, at: number): void {
+    this.#change(id, { kind: 'write', at, bytes: Buffer.from(bytes), state: 'dirty' })
   }
 
   truncate(id: number, lengthBytes: number): void {
@@ -214,10 +223,15 @@ function settledDirectory(base: ReadonlyMap<string, number>, changes: readonly M
 function changed(bytes: Buffer, change: Change, fate: Fate): Buffer {
   if (fate === 'lost') return bytes
   if (change.kind === 'truncate') return resized(bytes, change.lengthBytes)
-  const { from, to } = fate === 'kept' ? { from: 0, to: change.bytes.length } : fate
-  const grown = resized(bytes, Math.max(bytes.length, change.at + to))
-  change.bytes.copy(grown, change.at + from, from, to)
+  const pieces = fate === 'kept' ? [{ from: 0, to: change.bytes.length }] : fate
+  const grown = resized(bytes, Math.max(bytes.length, ...pieces.map(({ to }) => change.at + to)))
+  for (const { from, to } of pieces) change.bytes.copy(grown, change.at + from, from, to)
   return grown
+}
+
+/** The length without zeros at the end. */
+export function textLength(bytes: Uint8Array): number {
+  return bytes.findLastIndex((byte) => byte !== 0) + 1
 }
 
 function resized(bytes: Buffer, lengthBytes: number): Buffer {
@@ -270,11 +284,11 @@ export function simulatedFiles(disk: SimulatedDisk, observer: Observer): Files {
 
   function fileAt(id: number, path: string, mode: Mode): File {
     return {
-      async write(bytes) {
+      async write(bytes, at) {
         const fault = await begin('write', path, mode)
         const taken = fault?.how === 'short' ? Math.floor(bytes.length / 2) : bytes.length
-        disk.write(id, bytes.subarray(0, taken))
-        if (mode !== 'append') return taken
+        disk.write(id, bytes.subarray(0, taken), at)
+        if (mode !== 'durable') return taken
         observer.onWriting()
         disk.sync(id, fault?.how === 'unsynced' ? 'stuck' : 'synced')
         if (fault?.how === 'unsynced') throw systemError(fault.code, `write ${path}`)

@@ -30,6 +30,12 @@ const TABLES = (schema: string): string => `
 const text = (column: string): string => `iif(unicode(${column}) = 0xfeff, char(0xfeff) || ${column}, ${column})`
 const NAME_TAG = `${text('name')}, ${text('tag')}`
 
+/*
+ * Where no memory is left for a text that is bound, sql.js binds NULL, silently. A NULL among these makes the statement fail: as
+ * a name that must not be NULL, or as a LIMIT.
+ */
+const unlessNull = (value: string, ...bound: readonly string[]): string => `iif(${bound.map((each) => `${each} IS NULL`).join(' OR ')}, NULL, ${value})`
+
 let library: Promise<SqlJs> | undefined
 
 /** Compiles SQLite once a process; called early, it does so while other things start. */
@@ -39,20 +45,26 @@ export function loadSqlite(): Promise<SqlJs> {
 
 /** Plants in SQLite, inside this process's memory. Everything is synchronous: what one call does, no other sees in part. */
 export class PlantDatabase {
+  readonly #library: SqlJs
   readonly #db: Database
   readonly #insert: Statement
+  readonly #insertTagged: Statement
   readonly #find: Statement
   readonly #page: Statement
   readonly #skip: Statement
   readonly #pages: Statement
+  #count: number
 
-  private constructor(db: Database, schema: 'main' | 'mem') {
+  private constructor(library: SqlJs, db: Database, schema: 'main' | 'mem', count: number) {
+    this.#library = library
     this.#db = db
-    this.#insert = db.prepare(`INSERT INTO ${schema}.plants VALUES (?, CAST(? AS INTEGER), ?, ?)`)
-    this.#find = db.prepare(`SELECT ${NAME_TAG} FROM ${schema}.plants WHERE owner = ? AND id = CAST(? AS INTEGER)`)
-    const range = `FROM ${schema}.plants WHERE owner = ? AND id BETWEEN CAST(? AS INTEGER) AND CAST(? AS INTEGER) ORDER BY id`
-    this.#page = db.prepare(`SELECT ${NAME_TAG}, id ${range} LIMIT ?`)
-    this.#skip = db.prepare(`SELECT id ${range} LIMIT 1 OFFSET ?`)
+    this.#count = count
+    this.#insert = db.prepare(`INSERT INTO ${schema}.plants VALUES (?, CAST(? AS INTEGER), ?, NULL)`)
+    this.#insertTagged = db.prepare(`INSERT INTO ${schema}.plants VALUES (?1, CAST(?2 AS INTEGER), ${unlessNull('?3', '?4')}, ?4)`)
+    this.#find = db.prepare(`SELECT ${NAME_TAG} FROM ${schema}.plants WHERE owner = ?1 AND id = CAST(?2 AS INTEGER) LIMIT ${unlessNull('1', '?1', '?2')}`)
+    const range = `FROM ${schema}.plants WHERE owner = ?1 AND id BETWEEN CAST(?2 AS INTEGER) AND CAST(?3 AS INTEGER) ORDER BY id`
+    this.#page = db.prepare(`SELECT ${NAME_TAG}, id ${range} LIMIT ${unlessNull('?4', '?1', '?2', '?3')}`)
+    this.#skip = db.prepare(`SELECT id ${range} LIMIT ${unlessNull('1', '?1', '?2', '?3')} OFFSET ?4`)
     this.#pages = db.prepare(`PRAGMA ${schema}.page_count`)
   }
 
@@ -62,25 +74,45 @@ export class PlantDatabase {
    * The bytes are used up.
    */
   static async serving(snapshot?: Uint8Array): Promise<PlantDatabase> {
-    const db = new (await loadSqlite()).Database(snapshot)
+    const library = await loadSqlite()
+    const db = new library.Database(snapshot)
     db.run(`PRAGMA main.journal_mode = OFF; PRAGMA main.synchronous = OFF; ATTACH ':memory:' AS mem; PRAGMA mem.journal_mode = OFF;${TABLES('mem')}`)
-    if (snapshot) db.run('INSERT INTO mem.plants SELECT * FROM main.plants; DROP TABLE main.plants; DROP TABLE main.meta; VACUUM main')
-    return new PlantDatabase(db, 'mem')
+    if (!snapshot) return new PlantDatabase(library, db, 'mem', 0)
+    const count = db.run('INSERT INTO mem.plants SELECT * FROM main.plants').getRowsModified()
+    db.run('DROP TABLE main.plants; DROP TABLE main.meta; VACUUM main')
+    return new PlantDatabase(library, db, 'mem', count)
   }
 
   /** A database that becomes a file, starting from one or from nothing. The bytes are used up. */
   static async building(from?: Uint8Array): Promise<PlantDatabase> {
-    const db = new (await loadSqlite()).Database(from)
+    const library = await loadSqlite()
+    const db = new library.Database(from)
     db.run('PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF')
     if (!from) db.run(TABLES('main'))
-    return new PlantDatabase(db, 'main')
+    return new PlantDatabase(library, db, 'main', 0)
+  }
+
+  /** Whether there are so many bytes of memory in one piece, or can be had. */
+  hasMemory(bytes: number): boolean {
+    const place = this.#library._malloc(bytes)
+    if (place !== 0) this.#library._free(place)
+    return place !== 0
   }
 
   /** Inserts plants that are not there yet, all in one transaction. */
   insert(rows: readonly Row[]): void {
     this.#db.run('BEGIN')
-    for (const [owner, id, name, tag] of rows) this.#insert.run([owner, id, name, tag ?? null])
+    for (const [owner, id, name, tag] of rows) {
+      if (tag === undefined) this.#insert.run([owner, id, name])
+      else this.#insertTagged.run([owner, id, name, tag])
+    }
     this.#db.run('COMMIT')
+    this.#count += rows.length
+  }
+
+  /** How many plants there are. Only of a database to serve from: others do not count what they begin with. */
+  get count(): number {
+    return this.#count
   }
 
   find(owner: string, id: string): Plant | undefined {

@@ -32,7 +32,7 @@ export async function makeDirectories(files: Files, path: string): Promise<void>
 
 /** Makes durable what a journal shows that only memory may hold. */
 export async function syncJournal(files: Files, path: string): Promise<void> {
-  const file = await files.open(path, 'append')
+  const file = await files.open(path, 'durable')
   try {
     await file.sync()
   } finally {

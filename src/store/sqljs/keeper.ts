@@ -23,6 +23,7 @@ export class JournalKeeper {
   readonly #files: Files
   readonly #directory: string
   readonly #log: StoreLog
+  readonly #reserveBytes: number | undefined
   #journal: Journal | undefined
   #plan: JournalPlan
   #trouble: string | undefined
@@ -32,11 +33,12 @@ export class JournalKeeper {
   #busy: Promise<unknown> = Promise.resolve()
   #closed = false
 
-  constructor(files: Files, directory: string, log: StoreLog, plan: JournalPlan, firstRetryMs: number) {
+  constructor(files: Files, directory: string, log: StoreLog, plan: JournalPlan, firstRetryMs: number, reserveBytes?: number) {
     this.#files = files
     this.#directory = directory
     this.#log = log
     this.#plan = plan
+    this.#reserveBytes = reserveBytes
     this.#firstRetryMs = this.#retryMs = firstRetryMs
   }
 
@@ -121,7 +123,7 @@ export class JournalKeeper {
   /** Puts a journal in place and lets go of the one before, as soon as that may no longer be the one to write to. */
   async #goOnWith(plan: JournalPlan, lines: Uint8Array): Promise<void> {
     try {
-      const journal = await Journal.create(this.#files, this.#directory, plan.number, plan.firstSequence, lines)
+      const journal = await Journal.create(this.#files, this.#directory, plan.number, plan.firstSequence, lines, this.#reserveBytes)
       this.#letGo()
       this.#journal = journal
       this.#plan = { ...plan, goodBytes: journal.bytes }

@@ -27,6 +27,8 @@ export interface Replay {
   readonly sequence: number
   /** The last journal, where there is one with a whole header. */
   readonly last: LastJournal | undefined
+  /** How many groups were handed over. */
+  readonly groups: number
   /** The length of the journals before it. */
   readonly closedBytes: number
 }
@@ -72,7 +74,9 @@ export async function survey(files: Files, directory: string): Promise<Survey> {
   return { directory, snapshot, journals, nextJournal: end === undefined ? 1 : end.first === undefined ? end.number : end.number + 1, leftovers }
 }
 
-/** Behind so much time, and again each time, a replay lets others run and tells how far it is. */
+/** Behind so much time, and again each time, a replay lets others run: a probe takes several turns, and has a second. */
+const TURN_MS = 50
+/** How often it tells how far it is. */
 const PROGRESS_MS = 1000
 
 /**
@@ -91,6 +95,7 @@ export async function replay(
   let closedBytes = 0
   let replayed = 0
   let toldAtMs = performance.now()
+  let turnedAtMs = toldAtMs
   for (const [i, number] of found.journals.entries()) {
     const path = `${found.directory}/${journalName(number)}`
     const isLast = i === found.journals.length - 1 && number === found.nextJournal - 1
@@ -100,10 +105,14 @@ export async function replay(
       if (step.value.sequence <= covered) continue
       onGroup(step.value.rows())
       replayed += 1
-      if (performance.now() - toldAtMs < PROGRESS_MS) continue
-      onProgress(replayed)
+      const now = performance.now()
+      if (now - turnedAtMs < TURN_MS) continue
+      if (now - toldAtMs >= PROGRESS_MS) {
+        onProgress(replayed)
+        toldAtMs = now
+      }
       await nextTurn()
-      toldAtMs = performance.now()
+      turnedAtMs = performance.now()
     }
     const extent = step.value
     if (i > 0 && extent.firstSequence !== sequence + 1) {
@@ -113,7 +122,7 @@ export async function replay(
     if (isLast) last = { ...extent, number }
     else closedBytes += extent.goodBytes
   }
-  return { sequence, last, closedBytes }
+  return { sequence, last, groups: replayed, closedBytes }
 }
 
 async function readIfThere(files: Files, path: string): Promise<Snapshot | undefined> {

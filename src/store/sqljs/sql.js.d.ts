@@ -17,6 +17,8 @@ declare module 'sql.js' {
   export interface Database {
     /** Runs statements that give no rows. */
     run(sql: string): Database
+    /** Rows that the last INSERT, UPDATE or DELETE changed. */
+    getRowsModified(): number
     prepare(sql: string): Statement
     /** The main database as a file's bytes. Finalizes nothing, copies everything. */
     export(): Uint8Array
@@ -26,6 +28,9 @@ declare module 'sql.js' {
   export interface SqlJs {
     /** Takes the bytes as they are: SQLite writes into them. */
     readonly Database: new (bytes?: Uint8Array) => Database
+    /** A place of so many bytes in SQLite's memory, which grows for it; 0 where it cannot. */
+    _malloc(bytes: number): number
+    _free(place: number): void
   }
 
   export default function initSqlJs(): Promise<SqlJs>

@@ -1,6 +1,8 @@
 import { resolve as resolvePath } from 'node:path'
+import { setImmediate as nextTurn } from 'node:timers/promises'
+import { type Histogram, Metrics } from '../../ops/metrics.ts'
 import type { NewPlant, Plant } from '../../plants/plant.ts'
-import { type Created, type PlantList, type PlantRange, type PlantStore, StoreFull, StoreUnavailable } from '../../plants/store.ts'
+import { type Created, type PlantList, type PlantRange, type PlantStore, type Recovered, StoreFull, StoreUnavailable } from '../../plants/store.ts'
 import { batched, type Compact, compactInWorker } from './compactor.ts'
 import { PlantDatabase, type Row } from './database.ts'
 import { makeDirectories, removeLeftovers, syncAbove, syncJournal } from './directory.ts'
@@ -18,11 +20,15 @@ export interface SqljsStoreOptions {
   readonly log: StoreLog
   /** Called when memory and journal may differ: the process must end, and start from the journal. */
   readonly onFatal: (error: unknown) => void
+  /** Where its metrics are told. */
+  readonly metrics?: Metrics
   readonly files?: Files
   readonly lock?: (directory: string) => Promise<DirectoryLock>
   readonly compact?: Compact
   /** Length of the journals in bytes above which they are compacted, where the snapshot is no longer than that. */
   readonly compactBytes?: number
+  /** Zeros that are written behind the journal's last line at a time. */
+  readonly reserveBytes?: number
   /** How long after a failed write or compaction another way is tried at first. */
   readonly retryMs?: { readonly write: number; readonly compaction: number }
 }
@@ -48,9 +54,17 @@ const GROUP_CHARS = 4 * 1024 * 1024
 /** SQLite's default page, and what of it an overflow page carries. */
 const PAGE_BYTES = 4096
 const OVERFLOW_BYTES = PAGE_BYTES - 4
+/** SQLite's memory that must be left beside a row's own: for the rest of its group, and for reading. */
+const RESERVE_BYTES = 16 * 1024 * 1024
+/** What an insert takes of a row's bytes: as they are bound, as a record, as pages. */
+const ROW_COPIES = 3
 /** Pages that one insert may add by splitting a leaf and what is above it. */
 const SPLIT_PAGES = 3
+/** Turns of the event loop that a group waits for more creates, as long as each turn brings some. */
+const GATHER_TURNS = 8
 const CLOSED = 'the store is closed'
+const SYNC_BOUNDS_SECONDS = [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10]
+const GROUP_BOUNDS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000]
 
 /**
  * Plants in SQLite in memory, made durable by a journal and a snapshot in one directory.
@@ -71,6 +85,10 @@ export class SqljsStore implements PlantStore {
   readonly #maxPages: number
   readonly #compactBytes: number
   readonly #firstCompactRetryMs: number
+  readonly #syncSeconds: Histogram
+  readonly #groupPlants: Histogram
+  readonly #compactions = { success: 0, failure: 0 }
+  readonly recovered: Recovered
 
   #waiting: Waiting[] = []
   #writing: Promise<void> | undefined
@@ -90,7 +108,7 @@ export class SqljsStore implements PlantStore {
   /** Why nothing can be kept any more. */
   #dead: string | undefined
 
-  private constructor(options: SqljsStoreOptions, lock: DirectoryLock, database: PlantDatabase, found: Survey, replayed: Replay, keeper: JournalKeeper) {
+  private constructor(options: SqljsStoreOptions, lock: DirectoryLock, database: PlantDatabase, found: Survey, replayed: Replay, keeper: JournalKeeper, recovered: Recovered) {
     this.#options = options
     this.#files = options.files ?? nodeFiles
     this.#directory = options.directory
@@ -106,6 +124,23 @@ export class SqljsStore implements PlantStore {
     this.#completeAt = found.snapshot === undefined ? 0 : found.snapshot.complete ? found.snapshot.sequence : -1
     this.#snapshotBytes = found.snapshot?.fileBytes ?? 0
     this.#closedBytes = replayed.closedBytes
+    this.recovered = recovered
+    const metrics = options.metrics ?? new Metrics()
+    this.#syncSeconds = metrics.histogram('plant_store_sync_seconds', 'Time in which the writes of one group became durable.', SYNC_BOUNDS_SECONDS)
+    this.#groupPlants = metrics.histogram('plant_store_group_plants', 'Plants that became durable with one sync.', GROUP_BOUNDS)
+    this.#addMetrics(metrics)
+  }
+
+  #addMetrics(metrics: Metrics): void {
+    metrics.gauge('plant_store_plants', 'Plants that are stored.', () => this.#database.count)
+    metrics.gauge('plant_store_data_bytes', 'Size of the database in memory.', () => (this.#closed ? undefined : this.#database.pageCount() * PAGE_BYTES))
+    metrics.gauge('plant_store_data_limit_bytes', 'PLANTS_MAX_DATA_BYTES: above it POST answers 507.', () => this.#options.maxDataBytes)
+    metrics.gauge('plant_store_journal_bytes', 'Length of the journals that are not compacted yet.', () => this.#closedBytes + this.#keeper.bytes)
+    metrics.gauge('plant_store_snapshot_bytes', 'Length of the snapshot.', () => this.#snapshotBytes)
+    metrics.gauge('plant_store_waiting_writes', 'Creates that wait for the group in flight.', () => this.#waiting.length)
+    metrics.counter('plant_store_compactions_total', 'Compactions of the journals.', () => Object.entries(this.#compactions).map(([result, count]) => [{ result }, count]))
+    metrics.gauge('plant_store_recovery_seconds', 'How long the start took to recover the plants.', () => this.recovered.ms / 1000)
+    metrics.gauge('plant_store_recovered_groups', 'Groups that the start replayed from the journals.', () => this.recovered.groups)
   }
 
   /**
@@ -114,6 +149,7 @@ export class SqljsStore implements PlantStore {
    */
   static async open(options: SqljsStoreOptions): Promise<SqljsStore> {
     const { directory, log, files = nodeFiles, lock: takeLock = lockDirectory, retryMs = RETRY_MS } = options
+    const startedAtMs = performance.now()
     await makeDirectories(files, resolvePath(directory))
     const lock = await takeLock(directory)
     try {
@@ -129,11 +165,13 @@ export class SqljsStore implements PlantStore {
         log('error', 'the last line of the journal is torn: it was never acknowledged, and is cut off', { file, byte: last.goodBytes, bytes: last.tornBytes })
       }
       await removeLeftovers(files, found, log)
-      const keeper = new JournalKeeper(files, directory, log, planJournal(found, replayed), retryMs.write)
+      const keeper = new JournalKeeper(files, directory, log, planJournal(found, replayed), retryMs.write, options.reserveBytes)
       await keeper.renew()
       // Where there is no room for that, reading goes on all the same, but not from what only memory may hold.
       if (!keeper.ready && last) await syncJournal(files, `${directory}/${journalName(last.number)}`)
-      const store = new SqljsStore(options, lock, database, found, replayed, keeper)
+      const ms = Math.round(performance.now() - startedAtMs)
+      const recovered = { plants: database.count, groups: replayed.groups, tornBytes: last?.tornBytes ?? 0, ms }
+      const store = new SqljsStore(options, lock, database, found, replayed, keeper, recovered)
       // What a kill interrupted: where nothing is written any more, nothing else would ever bring it on.
       store.#compactWhenDue()
       return store
@@ -189,8 +227,9 @@ export class SqljsStore implements PlantStore {
     let group: Group = { rows: [], answers: [] }
     try {
       while (this.#waiting.length > 0) {
+        await this.#gather()
         if (!this.#keeper.ready) {
-          reject(this.#waiting.splice(0), new StoreUnavailable(this.#keeper.trouble))
+          for (const waiting of this.#waiting.splice(0)) waiting.reject(this.#refusal(waiting.row))
           continue
         }
         group = this.#decide()
@@ -209,10 +248,21 @@ export class SqljsStore implements PlantStore {
     }
   }
 
+  /** Lets creates that are on their way join the group: a sync costs as much for one as for all of them. */
+  async #gather(): Promise<void> {
+    for (let turns = 0, seen = 0; turns < GATHER_TURNS && this.#waiting.length > seen; turns++) {
+      seen = this.#waiting.length
+      await nextTurn()
+    }
+  }
+
   /** Makes a group durable, applies it, and answers it. @throws when it is durable and cannot be applied. */
   async #writeGroup({ rows, answers }: Group): Promise<void> {
     try {
+      const startedAtMs = performance.now()
       await this.#keeper.append(groupLine(this.#sequence + 1, rows))
+      this.#syncSeconds.observe((performance.now() - startedAtMs) / 1000)
+      this.#groupPlants.observe(rows.length)
     } catch (error) {
       reject(answers.map(({ waiting }) => waiting), error instanceof StoreUnavailable ? error : new StoreUnavailable('the write failed', { cause: error }))
       return
@@ -273,9 +323,18 @@ export class SqljsStore implements PlantStore {
     return { rows, answers }
   }
 
-  /** The most pages that a row may add, or undefined where there may be no room for them. */
+  /** Why a row cannot be kept while the journal is in doubt: where it could not be anyway, waiting for the disk is in vain. */
+  #refusal(row: Row): Error {
+    const [owner, id] = row
+    const hasRoom = this.#database.find(owner, id) !== undefined || this.#room(row, 0) !== undefined
+    return hasRoom ? new StoreUnavailable(this.#keeper.trouble) : new StoreFull()
+  }
+
+  /** The most pages that a row may add, or undefined where there may be no room for them, be it in memory. */
   #room([owner, , name, tag]: Row, groupPages: number): number | undefined {
     const bytes = Buffer.byteLength(owner) + Buffer.byteLength(name) + Buffer.byteLength(tag ?? '')
+    // Here nothing is durable yet: an insert that finds no memory behind the sync ends the process, and the next start may find no more.
+    if (!this.#database.hasMemory(RESERVE_BYTES + ROW_COPIES * bytes)) return undefined
     const pages = Math.ceil(bytes / OVERFLOW_BYTES) + SPLIT_PAGES
     if (this.#pages + this.#pagesAdded + pages > this.#maxPages) {
       this.#pages = this.#database.pageCount()
@@ -311,11 +370,13 @@ export class SqljsStore implements PlantStore {
     this.#completeAt = -1
     this.#closedBytes = 0
     this.#compactRetryMs = this.#firstCompactRetryMs
+    this.#compactions.success++
     this.#options.log('info', 'compacted', { snapshotBytes: bytes, ms: Math.round(performance.now() - startedAt) })
     await this.#removeJournals(upToJournal)
   }
 
   #compactLater(error: unknown): void {
+    this.#compactions.failure++
     this.#options.log('error', 'the journals could not be compacted; they are kept, and it is tried again', { error, retryMs: this.#compactRetryMs })
     this.#compactAfterDelay()
   }

@@ -2,6 +2,8 @@ import { access, readFile } from 'node:fs/promises'
 import { basename, dirname } from 'node:path'
 import { errorCodeOf } from '../../errors.ts'
 import { isInt64, isText, type NewPlant } from '../../plants/plant.ts'
+import type { PlantStore } from '../../plants/store.ts'
+import type { StoreLog } from './keeper.ts'
 import { buildDatabase } from './compactor.ts'
 import { readPlants } from './database.ts'
 import { type Files, nodeFiles } from './files.ts'
@@ -9,12 +11,12 @@ import { journalName, StoreCorrupt } from './journal.ts'
 import { isLocked } from './lock.ts'
 import { type Replay, type Survey, survey } from './recovery.ts'
 import { writeSnapshot } from './snapshot.ts'
-import { SqljsStore } from './store.ts'
 
 /** A compaction that passes by can remove a journal under a reader; so often in a row it does not. */
 const READ_ATTEMPTS = 5
-/** Creates under way at a time: enough for large groups, few enough to stay small in memory. */
+/** Creates under way at a time, and their characters: enough for large groups, few enough to stay small in memory, and to come through to etcd in time. */
 const IMPORT_AT_ONCE = 1000
+const IMPORT_CHARS = 8 * 1024 * 1024
 const PROGRESS_MS = 1000
 
 /**
@@ -53,12 +55,12 @@ export async function exportStore(directory: string, file: string, files: Files 
 }
 
 /**
- * Creates every plant of a SQLite file in the store. One that is there already with the same content is no conflict;
+ * Creates every plant of a SQLite file in the store that `open` opens. One that is there already with the same content is no conflict;
  * what cannot be kept is told in a line each, and the rest is created all the same.
  * @throws DirectoryLocked while a service holds the directory; Error when anything could not be kept.
  */
 export async function importStore(
-  { dataDirectory, maxDataBytes }: { readonly dataDirectory: string; readonly maxDataBytes: number },
+  open: (log: StoreLog, onFatal: (error: unknown) => void) => Promise<PlantStore>,
   file: string,
   tell: (line: string) => void,
 ): Promise<string> {
@@ -66,17 +68,21 @@ export async function importStore(
   let read = 0
   let lost = 0
   let fatal: unknown
-  const store = await SqljsStore.open({
-    directory: dataDirectory,
-    maxDataBytes,
-    log: (level, message) => level === 'error' && tell(message),
-    onFatal: (error) => (fatal = error),
-  })
+  const store = await open(
+    (level, message) => level === 'error' && tell(message),
+    (error) => (fatal = error),
+  )
+  const trouble = store.trouble()
+  if (trouble !== undefined) {
+    await store.close()
+    throw new Error(`nothing can be kept at the moment: ${trouble}`)
+  }
   const lose = (what: string, why: string): void => {
     lost += 1
     tell(`not imported: ${what}: ${why}`)
   }
   let underWay: Promise<void>[] = []
+  let chars = 0
   let toldAtMs = performance.now()
   try {
     await readPlants(bytes, async ([owner, id, name, tag]) => {
@@ -95,9 +101,11 @@ export async function importStore(
           (error: unknown) => lose(what, error instanceof Error ? error.message : String(error)),
         ),
       )
-      if (underWay.length < IMPORT_AT_ONCE) return
+      chars += name.length + (tag?.length ?? 0)
+      if (underWay.length < IMPORT_AT_ONCE && chars < IMPORT_CHARS) return
       await Promise.all(underWay)
       underWay = []
+      chars = 0
       if (performance.now() - toldAtMs < PROGRESS_MS) return
       tell(`${read} plants read`)
       toldAtMs = performance.now()

@@ -14,9 +14,9 @@ async function openStore(t: TestContext, compactBytes?: number): Promise<StoreUn
     async open(path, mode) {
       const file = await nodeFiles.open(path, mode)
       return {
-        async write(bytes) {
+        async write(bytes, at) {
           await held
-          return file.write(bytes)
+          return file.write(bytes, at)
         },
         sync: () => file.sync(),
         truncate: (lengthBytes) => file.truncate(lengthBytes),

@@ -28,6 +28,8 @@ export function openStore(directory: string, options: Partial<SqljsStoreOptions>
     },
     lock: async () => ({ release: async () => {} }),
     compact: (job) => compact(nodeFiles, job),
+    // So that each byte of a file can be tried.
+    reserveBytes: 0,
     ...options,
   })
 }

@@ -96,7 +96,8 @@ test('journal: any byte flipped before the last line is damage, in file and byte
       flips += 1
       const isNewline = bytes[at] === 10
       if (line < lastAt || isNewline) assert.throws(() => read(bytes), corruptAt(line), `byte ${at} ^ ${pattern}`)
-      else assert.deepEqual(read(bytes), { groups: GROUPS.slice(0, -1), goodBytes: lastAt, tornBytes: JOURNAL.length - lastAt }, `byte ${at} ^ ${pattern}`)
+      // A zero at the very end is taken for the reserve.
+      else assert.deepEqual(read(bytes), { groups: GROUPS.slice(0, -1), goodBytes: lastAt, tornBytes: JOURNAL.length - lastAt - (bytes.at(-1) === 0 ? 1 : 0) }, `byte ${at} ^ ${pattern}`)
       assert.throws(() => read(bytes, false), corruptAt(line))
     }
   }
@@ -131,10 +132,62 @@ test('journal: a line of another sequence is damage, were its checksum ever so r
   }
 })
 
-test('journal: zeros where a line should be are torn at the end and damage before it', () => {
-  const torn = Buffer.concat([JOURNAL, Buffer.alloc(100)])
-  assert.deepEqual(read(torn), { groups: [...GROUPS], goodBytes: JOURNAL.length, tornBytes: 100 })
+test('journal: zeros behind the last line are its reserve, however many, whether another journal follows or not', () => {
+  for (const reserveBytes of [1, 100, 600_000]) {
+    for (const isLast of [true, false]) assert.deepEqual(read(Buffer.concat([JOURNAL, Buffer.alloc(reserveBytes)]), isLast), { groups: [...GROUPS], goodBytes: JOURNAL.length, tornBytes: 0 })
+  }
+  assert.deepEqual(read(Buffer.concat([HEADER, Buffer.alloc(100)])), { groups: [], goodBytes: HEADER.length, tornBytes: 0 })
+})
+
+test('journal: of a line that was written into the reserve, whichever pieces are missing, the lines before it stand and nothing of it counts', (t) => {
+  const lastAt = ENDS.at(-2) ?? 0
+  const line = JOURNAL.subarray(lastAt)
+  const pieces = 10
+  const pieceBytes = Math.ceil(line.length / pieces)
+  // Sectors begin anywhere in a line.
+  for (let shift = 0; shift < pieceBytes; shift += 3) {
+    for (let bits = 0; bits < 2 ** pieces - 1; bits++) {
+      const bytes = Buffer.concat([JOURNAL.subarray(0, lastAt), Buffer.alloc(line.length + 1000)])
+      for (const [i, byte] of line.entries()) if ((bits >> Math.min(Math.floor((i + shift) / pieceBytes), pieces - 1)) & 1) bytes[lastAt + i] = byte
+      const { groups, goodBytes, tornBytes } = read(bytes)
+      assert.deepEqual([groups, goodBytes], [GROUPS.slice(0, -1), lastAt])
+      assert.equal(tornBytes, bytes.findLastIndex((byte) => byte !== 0) + 1 - lastAt, 'what remains of it is told, and no zeros')
+      if (tornBytes > 0) assert.throws(() => read(bytes, false), corruptAt(lastAt, /a later journal follows/))
+    }
+  }
+  t.diagnostic(`${2 ** pieces - 1} subsets of ${pieces} pieces`)
+})
+
+test('journal: zeros in place of any stretch of what was acknowledged, with a whole line behind, are damage', (t) => {
+  const lastAt = ENDS.at(-2) ?? 0
+  let stretches = 0
+  for (const reserve of [Buffer.alloc(0), Buffer.alloc(100)]) {
+    for (let from = 0; from < lastAt; from++) {
+      for (let to = from + 1; to <= lastAt; to++) {
+        const bytes = Buffer.concat([JOURNAL, reserve]).fill(0, from, to)
+        stretches += 1
+        assert.throws(() => read(bytes), corruptAt(ENDS.findLast((end) => end <= from) ?? 0), `from ${from} to ${to}`)
+      }
+    }
+  }
+  t.diagnostic(`${stretches} stretches`)
+})
+
+test('journal: a line that is lost in zeros may quote later lines: it is torn all the same, but behind the zeros themselves', () => {
+  const quoted = groupLine(FIRST + GROUPS.length + 5, [['alice', '1', 'Oak']])
+  const torn = (...parts: readonly (string | Uint8Array)[]): Buffer => Buffer.concat([JOURNAL, ...parts.map((part) => Buffer.from(part))])
+  assert.equal(read(torn(Buffer.alloc(50), 'x', quoted)).tornBytes, 51 + quoted.length)
+  assert.throws(() => read(torn(Buffer.alloc(50), quoted)), corruptAt(JOURNAL.length, /a good one follows/))
+})
+
+test('journal: zeros between two lines are damage', () => {
   assert.throws(() => read(Buffer.concat([JOURNAL.subarray(0, ENDS[2]), Buffer.alloc(10), JOURNAL.subarray(ENDS[2])])), corruptAt(ENDS[2] ?? 0))
+})
+
+test('journal: what a file system shows in place of unwritten bytes other than zeros is never taken for a line', () => {
+  const old = Buffer.from(JOURNAL).fill(0, 0, 20)
+  assert.throws(() => read(Buffer.concat([JOURNAL, Buffer.alloc(10), old, Buffer.alloc(10)])), corruptAt(JOURNAL.length))
+  assert.deepEqual(read(Buffer.concat([JOURNAL, old.subarray(0, 33), Buffer.alloc(10)])), { groups: [...GROUPS], goodBytes: JOURNAL.length, tornBytes: 33 })
 })
 
 test('journal: another version is refused by its name, whatever follows', () => {

@@ -3,14 +3,18 @@ import { test } from 'node:test'
 import { crc32 } from 'node:zlib'
 import { compactInWorker } from '../../../dist/store/sqljs/compactor.js'
 import { PlantDatabase } from '../../../dist/store/sqljs/database.js'
+import { type Files, nodeFiles } from '../../../dist/store/sqljs/files.js'
 import { StoreCorrupt } from '../../../dist/store/sqljs/journal.js'
 import type { SqljsStore } from '../../../dist/store/sqljs/store.js'
-import { checkStore } from '../../../dist/store/sqljs/tools.js'
+import { checkStore, exportStore } from '../../../dist/store/sqljs/tools.js'
 import { plant } from '../../contract/store.contract.ts'
+import { textLength } from '../../faults/simulated-disk.ts'
 import { temporaryDirectory } from '../../support/service.ts'
 import { directoryOf, filesOf, killedAfter, list, type LogLine, openStore, plantsTo } from './fixtures.ts'
 
 const NEVER = { compact: () => Promise.reject(new Error('not now')), retryMs: { write: 1, compaction: 1 } } as const
+/** Room for all the lines of a test. */
+const RESERVE = { reserveBytes: 1000 } as const
 const names = (count: number): { readonly name: string }[] => Array.from({ length: count }, (_, i) => ({ name: `plant ${i + 1}` }))
 
 /** Opens such a directory, compares it, writes to it, closes it, checks it and opens it again. */
@@ -107,6 +111,54 @@ test('recovery: a closed journal is taken whole or not at all: cut or flipped an
 
 test('recovery: several journals are read in order, up to the last', async () => {
   await opensWith(await severalJournals(), 3)
+})
+
+test('recovery: journals are read with what is reserved behind them, the last one and closed ones', async () => {
+  const files = await killedAfter(plantsTo(3n), { ...NEVER, ...RESERVE, compactBytes: 1 })
+  const journals = [...files.keys()].filter((name) => files.get(name)?.at(-1) === 0)
+  assert.ok(journals.length >= 3 && journals.includes(FIRST), journals.join())
+  const lines = await opensWith(files, 3)
+  assert.ok(!lines.some(({ message }) => message.includes('torn')))
+  // A kill or a power loss may leave any length of it.
+  for (const length of [1, 100, 10_000]) await opensWith(new Map([...files].map(([name, bytes]) => [name, Buffer.concat([bytes.subarray(0, textLength(bytes)), Buffer.alloc(length)])])), 3)
+})
+
+test('recovery: closed lines that read as the reserve again are missed', async () => {
+  const files = await killedAfter(plantsTo(3n), { ...NEVER, ...RESERVE, compactBytes: 1 })
+  const journal = Buffer.from(files.get(FIRST) ?? '')
+  await refuses(new Map(files).set(FIRST, journal.fill(0, lineEnds(journal)[0])), 'journal-00000002.log', /the journal before it ends with write 0/)
+})
+
+test('recovery: a line that is torn in the reserve is cut off, and told with the length of what is left of it', async () => {
+  const files = await killedAfter(plantsTo(3n), RESERVE)
+  const journal = files.get(FIRST) ?? Buffer.alloc(0)
+  const [, , from = 0, end = 0] = lineEnds(journal)
+  for (const [zerosFrom, zerosTo, tornBytes] of [[from + 10, end, 10], [from, from + 10, end - from], [from + 10, from + 20, end - from], [end - 1, end, end - from - 1], [from, end, 0]] as const) {
+    const lines = await opensWith(new Map([[FIRST, Buffer.from(journal).fill(0, zerosFrom, zerosTo)]]), 2)
+    assert.deepEqual(lines.filter(({ message }) => message.includes('torn')).map(({ fields }) => [fields?.['byte'], fields?.['bytes']]), tornBytes === 0 ? [] : [[from, tornBytes]])
+  }
+})
+
+test('recovery: a reader without the lock that meets a write, and sees a line but not the one before it, reads again', async () => {
+  const directory = await directoryOf(await killedAfter(plantsTo(4n), RESERVE))
+  for (const lost of [1, 2]) {
+    let reads = 0
+    const files: Files = {
+      ...nodeFiles,
+      async read(path) {
+        const bytes = await nodeFiles.read(path)
+        if (!path.endsWith(FIRST) || reads++ > 0) return bytes
+        const ends = lineEnds(bytes)
+        return bytes.fill(0, ends[1], ends[1 + lost])
+      },
+    }
+    assert.match(await checkStore(directory, files), /4 plants/)
+    assert.equal(reads, 2)
+    reads = 0
+    const file = `${await temporaryDirectory()}/export.sqlite`
+    assert.match(await exportStore(directory, file, files), /4 plants/)
+    assert.equal(reads, 2)
+  }
 })
 
 test('recovery: a journal that is missing in between or at the beginning is noticed', async () => {

@@ -14,6 +14,20 @@ const PLANTS: Readonly<Record<string, readonly Plant[]>> = {
   'ünïcode owner': [{ name: 'beyond 2^53', tag: 'exact' }],
 }
 
+/** What test/fixtures/version-1-reserve holds: closed journals with and without a line, the last one with one, and a reserve behind each line, as a kill left them. */
+const RESERVED: readonly Plant[] = [{ name: 'plant 1' }, { name: 'plant 2' }, { name: '\u0000', tag: 'a zero, escaped' }]
+
+test('versions: journals of version 1 with a reserve are read, written to, and read again', async () => {
+  const directory = await temporaryDirectory()
+  await cp(fileURLToPath(new URL('../../fixtures/version-1-reserve', import.meta.url)), directory, { recursive: true })
+  assert.match(await checkStore(directory), /3 plants in no snapshot and 5 journals/)
+  const store = await openStore(directory)
+  assert.deepEqual(await list(store), RESERVED)
+  assert.equal(await store.create('alice', { id: 4n, name: 'another' }), 'stored')
+  await store.close()
+  assert.match(await checkStore(directory), /4 plants in a snapshot and 0 journals/)
+})
+
 test('versions: a directory of journal version 1 and snapshot version 1 is read, written to, and read again', async () => {
   const directory = await temporaryDirectory()
   await cp(fileURLToPath(new URL('../../fixtures/version-1', import.meta.url)), directory, { recursive: true })

@@ -1,0 +1,90 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { loadSqlite, PlantDatabase } from '../../../dist/store/sqljs/database.js'
+
+/** Node's types leave it to those of the DOM. */
+declare const WebAssembly: { readonly Memory: { readonly prototype: { grow(this: { readonly buffer: ArrayBuffer }, pages: number): number } } }
+
+const MIB = 1024 * 1024
+const LIMIT_MIB = 32
+const grow = WebAssembly.Memory.prototype.grow
+
+/** As where the system gives no more memory, or WebAssembly's own limit is reached: growing fails from here on. */
+WebAssembly.Memory.prototype.grow = function (pages) {
+  if (this.buffer.byteLength + pages * 65_536 > LIMIT_MIB * MIB) throw new RangeError('no more memory')
+  return grow.call(this, pages)
+}
+
+/** A database filled with so many MiB of small plants; SQLite's memory is that of the process, and only a close gives it back. */
+async function filled(mib: number): Promise<PlantDatabase> {
+  const database = await PlantDatabase.serving()
+  for (let id = 0; database.pageCount() * 4096 < mib * MIB; id += 100) {
+    database.insert(Array.from({ length: 100 }, (_, i) => ['filler', String(id + i), 'n'.repeat(3000)]))
+  }
+  return database
+}
+
+/** What a call gives, or undefined where it throws. */
+function attempt<T>(call: () => T): { readonly value: T } | undefined {
+  try {
+    return { value: call() }
+  } catch {
+    return undefined
+  }
+}
+
+test('memory: a plant is inserted as it is or not at all, however little memory is left', async () => {
+  let refused = 0
+  for (const mib of [20, 23]) {
+    for (const size of [1_000_000, 4_000_000]) {
+      for (const row of [['alice', '1', 'n', 't'.repeat(size)], ['alice', '1', 'n'.repeat(size), 't'], ['alice', '1', 'n'.repeat(size)], ['a'.repeat(size), '1', 'n']] as const) {
+        const database = await filled(mib)
+        const [owner, id, name, tag] = row
+        if (attempt(() => database.insert([row]))) {
+          const found = attempt(() => database.find(owner, id))
+          if (found) assert.ok(found.value?.name === name && found.value.tag === tag, `${mib} MiB and ${size} bytes: ${JSON.stringify(found.value)?.slice(0, 40)}`)
+        } else refused++
+        database.close()
+      }
+    }
+  }
+  assert.ok(refused > 0)
+})
+
+/** Takes all the memory that there is but for one piece of so many bytes; the function gives it back. */
+async function leaveOnly(bytes: number): Promise<() => void> {
+  const { _malloc: take, _free: give } = await loadSqlite()
+  const left = bytes === 0 ? 0 : take(bytes)
+  const taken: number[] = []
+  for (let size = 4 * MIB; size >= 16; size /= 2) {
+    for (let place = take(size); place !== 0; place = take(size)) taken.push(place)
+  }
+  if (left !== 0) give(left)
+  return () => taken.forEach((place) => give(place))
+}
+
+test('memory: what is read is right or an error, however little memory is left', async () => {
+  const plant = { name: 'n'.repeat(5000), tag: 't'.repeat(20_000) }
+  const database = await filled(1)
+  const owners = [10, 1000, 9000].map((length) => 'o'.repeat(length))
+  for (const id of ['7', '9223372036854775807']) database.insert(owners.map((owner) => [owner, id, plant.name, plant.tag]))
+  const outcomes = { right: 0, failed: 0 }
+  const count = <T>(found: { readonly value: T } | undefined, right: T, what: string): void => {
+    if (found) assert.deepEqual(found.value, right, what)
+    outcomes[found ? 'right' : 'failed']++
+  }
+  for (let bytes = 0; bytes < 150_000; bytes = Math.ceil(bytes * 1.1) + 16) {
+    const giveBack = await leaveOnly(bytes)
+    for (const owner of owners) {
+      const what = `with ${bytes} bytes left, an owner of ${owner.length}`
+      count(attempt(() => database.find(owner, '7')), plant, what)
+      count(attempt(() => database.page(owner, 0n, 2n ** 63n - 1n, 1, 10, new Set())), { plants: [plant], cutAt: 7n }, what)
+      count(attempt(() => database.page(owner, 9n, 2n ** 63n - 1n, 10, 10, new Set())), { plants: [plant], cutAt: undefined }, what)
+      count(attempt(() => database.idAt(owner, 9n, 0)), 2n ** 63n - 1n, what)
+    }
+    giveBack()
+  }
+  assert.ok(outcomes.right > 50 && outcomes.failed > 50, JSON.stringify(outcomes))
+  assert.deepEqual(database.find(owners[0] ?? '', '7'), plant)
+  database.close()
+})
