@@ -14,10 +14,10 @@ export function insufficientScope(scope: string): readonly string[] {
   return ['WWW-Authenticate', `${REALM}, error="insufficient_scope", scope="${scope}"`]
 }
 
-// RFC 9110 §11.1: auth-scheme is a token (§5.6.2).
-const SCHEME = /^[!#$%&'*+.^_`|~0-9A-Za-z-]*/
+// RFC 9110 §11.1: auth-scheme is a token (§5.6.2), in any case.
+const SCHEME = /^bearer(?![!#$%&'*+.^_`|~0-9a-z-])/i
 // RFC 6750 §2.1: "Bearer" 1*SP b64token, and nothing else: no comma, no parameters, no second token.
-const B64TOKEN = /^ +([A-Za-z0-9._~+/-]+=*)$/
+const CREDENTIALS = /^bearer +([a-z0-9._~+/-]+=*)$/i
 
 /**
  * The token of a request, given all its Authorization lines. Node would join or drop the second of two, so that two
@@ -27,9 +27,8 @@ const B64TOKEN = /^ +([A-Za-z0-9._~+/-]+=*)$/
 export function readBearer(values: readonly string[]): string {
   if (values.length > 1) throw new Problem('authorizationMalformed', INVALID_REQUEST, 'several Authorization lines')
   const value = values[0] ?? ''
-  const scheme = SCHEME.exec(value)?.[0] ?? ''
-  if (scheme.toLowerCase() !== 'bearer') throw new Problem('tokenMissing', TOKEN_MISSING)
-  const token = B64TOKEN.exec(value.slice(scheme.length))?.[1]
-  if (token === undefined) throw new Problem('authorizationMalformed', INVALID_REQUEST, 'no b64token behind Bearer')
-  return token
+  const token = CREDENTIALS.exec(value)?.[1]
+  if (token !== undefined) return token
+  if (!SCHEME.test(value)) throw new Problem('tokenMissing', TOKEN_MISSING)
+  throw new Problem('authorizationMalformed', INVALID_REQUEST, 'no b64token behind Bearer')
 }

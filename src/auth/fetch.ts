@@ -16,6 +16,11 @@ export function isTrustworthy(url: unknown): url is string {
   return username === '' && password === '' && (protocol === 'https:' || (protocol === 'http:' && loopback))
 }
 
+/** A URL for log and readiness: its query may hold what is none of their readers' business. */
+function shown(url: string): string {
+  return url.replace(/[?#].*$/s, '')
+}
+
 /** Fetches one document at a time, each bounded in time and size. */
 export class Fetcher {
   readonly #timeoutMs: number
@@ -33,7 +38,7 @@ export class Fetcher {
   readonly get: Get = async (url) => {
     if (this.#closed) throw new Error('closed')
     const running = (this.#running = new AbortController())
-    const late = new Error(`${url} did not answer in full within ${this.#timeoutMs} ms`)
+    const late = new Error(`${shown(url)} did not answer in full within ${this.#timeoutMs} ms`)
     const timer = setTimeout(() => running.abort(late), this.#timeoutMs).unref()
     try {
       return await fetchBytes(url, running.signal)
@@ -53,14 +58,14 @@ async function fetchBytes(url: string, signal: AbortSignal): Promise<Uint8Array>
   const { status, body } = await fetch(url, { signal, redirect: 'error', headers: { Accept: 'application/json' } })
   if (status !== 200 || body === null) {
     await body?.cancel()
-    throw new Error(`${url} answered ${status}`)
+    throw new Error(`${shown(url)} answered ${status}`)
   }
   const chunks: Uint8Array[] = []
   let size = 0
   // Leaving the loop cancels the body, and with it the connection.
   for await (const chunk of body) {
     size += chunk.length
-    if (size > MAX_KEY_SET_BYTES) throw new Error(`${url} answered more than ${MAX_KEY_SET_BYTES} bytes`)
+    if (size > MAX_KEY_SET_BYTES) throw new Error(`${shown(url)} answered more than ${MAX_KEY_SET_BYTES} bytes`)
     chunks.push(chunk)
   }
   return Buffer.concat(chunks)
@@ -73,7 +78,7 @@ async function fetchBytes(url: string, signal: AbortSignal): Promise<Uint8Array>
 export async function discoverKeySetUrl(issuer: string, get: Get): Promise<string> {
   const url = `${issuer.replace(/\/$/, '')}/.well-known/openid-configuration`
   const { issuer: named, jwks_uri: keySetUrl } = readJsonObject(await get(url))
-  if (named !== issuer) throw new Error(`${url} is of another issuer: ${JSON.stringify(named)}`.slice(0, 500))
-  if (!isTrustworthy(keySetUrl)) throw new Error(`${url} names a jwks_uri that is neither https nor on loopback`)
+  if (named !== issuer) throw new Error(`${shown(url)} is of another issuer: ${JSON.stringify(named)}`.slice(0, 500))
+  if (!isTrustworthy(keySetUrl)) throw new Error(`${shown(url)} names a jwks_uri that is neither https nor on loopback`)
   return keySetUrl
 }

@@ -2,9 +2,15 @@ const utf8 = new TextDecoder('utf-8', { fatal: true })
 
 export type JsonObject = Readonly<Record<string, unknown>>
 
-/** One JSON object in UTF-8. @throws Error when the bytes are anything else. */
+/** One JSON object in UTF-8. @throws Error when the bytes are anything else; it quotes nothing of them, as JSON.parse's own would. */
 export function readJsonObject(bytes: Uint8Array): JsonObject {
-  const value: unknown = JSON.parse(utf8.decode(bytes))
+  const text = utf8.decode(bytes)
+  let value: unknown
+  try {
+    value = JSON.parse(text)
+  } catch {
+    throw new Error('not JSON')
+  }
   if (!isJsonObject(value)) throw new Error('not a JSON object')
   return value
 }

@@ -2,6 +2,7 @@ import type { Caller } from './verifier.ts'
 
 interface Entry {
   readonly caller: Caller
+  readonly bytes: number
   /** Seconds since 1970, as the token has it. */
   readonly exp: number
 }
@@ -11,7 +12,10 @@ export interface RememberedLimits {
   readonly tokenBytes: number
 }
 
-/** About 16 MiB at worst: what is kept beside a token was read from it, and is no longer than the token itself. */
+/** What a scope costs that is kept by itself: some have a single character. */
+const SCOPE_BYTES = 64
+
+/** About 16 MiB at worst: what is kept beside a token was read from it, and is no longer than the token itself; scopes are counted as well. */
 export const REMEMBERED_LIMITS: RememberedLimits = { entries: 10_000, tokenBytes: 8 * 1024 * 1024 }
 
 /**
@@ -49,8 +53,10 @@ export class RememberedTokens {
   add(token: string, generation: number, exp: number, caller: Caller): void {
     if (generation !== this.#generation) return
     this.#forget(token)
-    this.#entries.set(token, { caller, exp })
-    this.#tokenBytes += token.length
+    const bytes = token.length + SCOPE_BYTES * caller.scopes.size
+    // A copy: V8 keeps the whole header line, up to 16 KiB, for the part of it that is the token.
+    this.#entries.set(Buffer.from(token, 'latin1').toString('latin1'), { caller, exp, bytes })
+    this.#tokenBytes += bytes
     // A Map iterates in the order of insertion: its first key is the oldest.
     for (const oldest of this.#entries.keys()) {
       if (this.#entries.size <= this.#limits.entries && this.#tokenBytes <= this.#limits.tokenBytes) return
@@ -59,6 +65,7 @@ export class RememberedTokens {
   }
 
   #forget(token: string): void {
-    if (this.#entries.delete(token)) this.#tokenBytes -= token.length
+    this.#tokenBytes -= this.#entries.get(token)?.bytes ?? 0
+    this.#entries.delete(token)
   }
 }

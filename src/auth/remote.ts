@@ -4,7 +4,7 @@ import { Problem } from '../errors.ts'
 import { Fetcher, type Get } from './fetch.ts'
 import { reasonOf } from './json.ts'
 import { type KeySet, PUBLIC_ALGORITHMS, readKeySet } from './keyset.ts'
-import type { KeyLog, KeySource, Timing } from './source.ts'
+import type { KeyFetches, KeyLog, KeySource, Timing } from './source.ts'
 
 /**
  * Keys that are fetched from an issuer. jose's own remote set is not used: its cooldown counts only after a success,
@@ -22,6 +22,8 @@ export class RemoteKeys implements KeySource {
   #running: Promise<void> | undefined
   #attemptedAt = -Infinity
   #failures = 0
+  #succeeded = 0
+  #failed = 0
   #reason = 'no key set has been fetched yet'
   #flaws = ''
   #timer: NodeJS.Timeout | undefined
@@ -56,6 +58,11 @@ export class RemoteKeys implements KeySource {
 
   trouble(): string | undefined {
     return this.#usable() === undefined ? `no usable key set: ${this.#reason}` : undefined
+  }
+
+  get fetches(): KeyFetches {
+    const ageMs = this.#usable() === undefined ? undefined : performance.now() - this.#usableUntil + this.#timing.usable
+    return { succeeded: this.#succeeded, failed: this.#failed, ageMs }
   }
 
   start(): void {
@@ -97,6 +104,7 @@ export class RemoteKeys implements KeySource {
       this.#accept(readKeySet(await this.#load(this.#fetcher.get)))
     } catch (error) {
       this.#failures++
+      this.#failed++
       this.#reason = reasonOf(error)
       if (!this.#fetcher.closed) this.#log('error', 'key set could not be fetched', { reason: this.#reason })
     }
@@ -117,6 +125,7 @@ export class RemoteKeys implements KeySource {
     }
     this.#usableUntil = performance.now() + this.#timing.usable
     this.#failures = 0
+    this.#succeeded++
     this.#reason = 'the key set is too old'
   }
 

@@ -16,9 +16,18 @@ export interface KeySource {
   key(header: CompactJWSHeaderParameters): Promise<CryptoKey>
   /** Why no token can be verified at the moment, in a few words; undefined while they can. */
   trouble(): string | undefined
+  /** Of a source that fetches: how that went. */
+  readonly fetches?: KeyFetches
   /** Begins what goes on in the background; a source without it has nothing to begin. */
   start?(): void
   close(): void
+}
+
+export interface KeyFetches {
+  readonly succeeded: number
+  readonly failed: number
+  /** How long ago the set at hand was last fetched; undefined where there is none. */
+  readonly ageMs: number | undefined
 }
 
 /** Milliseconds. Tests shrink them; the service has no reason to. */

@@ -29,6 +29,8 @@ export class Verifier {
   readonly #rules: TokenRules
   readonly #now: () => number
   readonly #remembered: RememberedTokens
+  /** Tokens that were verified in full, by outcome, and those that had been before. */
+  readonly counts = { accepted: 0, refused: 0, remembered: 0 }
 
   /** `now` is in milliseconds since 1970. */
   constructor(keys: KeySource, rules: TokenRules, now: () => number = Date.now, remembered = new RememberedTokens()) {
@@ -51,7 +53,21 @@ export class Verifier {
   verify(token: string): Caller | Promise<Caller> {
     // Taken before any waiting: a token verified while the keys change must not outlive the old ones.
     const generation = this.#keys.generation
-    return this.#remembered.get(token, generation, Math.floor(this.#now() / 1000)) ?? this.#verify(token, generation)
+    const known = this.#remembered.get(token, generation, Math.floor(this.#now() / 1000))
+    if (known === undefined) return this.#count(this.#verify(token, generation))
+    this.counts.remembered++
+    return known
+  }
+
+  async #count(verifying: Promise<Caller>): Promise<Caller> {
+    try {
+      const caller = await verifying
+      this.counts.accepted++
+      return caller
+    } catch (error) {
+      this.counts.refused++
+      throw error
+    }
   }
 
   async #verify(token: string, generation: number): Promise<Caller> {

@@ -1,8 +1,7 @@
-import { randomUUID } from 'node:crypto'
 import type { Socket } from 'node:net'
 import { Problem } from '../errors.ts'
 import { discardBody } from './body.ts'
-import type { Exchange } from './exchange.ts'
+import { type Exchange, recordOf, type RequestRecord } from './exchange.ts'
 import { abandon, type Answer, problemAnswer, rawAnswer, send } from './respond.ts'
 
 /** Requests of one connection that may wait behind another before the socket is paused. */
@@ -19,8 +18,9 @@ export interface ConnectionHost {
   /** Answers a request; a rejection is the caller's to turn into an answer. */
   serve(exchange: Exchange): Answer | Promise<Answer>
   /** What to answer for a failure; undefined where there is nobody to answer. */
-  explain(error: unknown, exchange: Exchange): Answer | undefined
-  answered(exchange: Exchange, status: number): void
+  explain(error: unknown, request: RequestRecord): Answer | undefined
+  /** Called once for every request that is answered, those included that Node's parser refuses. */
+  answered(request: RequestRecord, status: number): void
   readonly draining: boolean
 }
 
@@ -31,6 +31,8 @@ export interface ConnectionHost {
 export class Connection {
   readonly #socket: Socket
   readonly #host: ConnectionHost
+  /** How long a reader may stand still; undefined where somebody else's server holds the socket, and may answer requests on it too. */
+  readonly #stalledMs: number | undefined
   readonly #waiting: Exchange[] = []
   #current: Exchange | undefined
   /** Whether `#current` has been answered; its bytes may still be on their way. */
@@ -38,7 +40,7 @@ export class Connection {
   /** Whether the end of the current answer is waited for. */
   #armed = false
   /** What to say behind the last answer: the parser has given up on what follows. */
-  #failure: { readonly problem: Problem; readonly requestId: string } | undefined
+  #failure: { readonly problem: Problem; readonly request: RequestRecord } | undefined
   /** Set by a request that is the last: whatever comes behind it is not looked at. */
   #last = false
   /** Set with the last answer. */
@@ -48,18 +50,29 @@ export class Connection {
   /** What had come in when a stop last looked. */
   #seenBytes = 0
 
-  constructor(socket: Socket, host: ConnectionHost) {
+  constructor(socket: Socket, host: ConnectionHost, stalledMs: number | undefined) {
     this.#socket = socket
     this.#host = host
+    this.#stalledMs = stalledMs
+    // Node would close at once behind the last answer: with bytes left unread that is a reset, which takes answers back that are still on their way (RFC 9112 §9.6).
+    if (stalledMs !== undefined) socket.destroySoon = () => this.#end('')
+    // Behind an Upgrade Node's parser is silent about what is wrong with chunks: once the client has ended its side, nothing else would end the request before its time.
+    if (stalledMs !== undefined) socket.on('end', () => this.#endIncomplete())
     // Node resumes a socket whenever somebody reads a body; while too much has come in it stays paused.
     socket.on('resume', () => {
       if (this.#waiting.length >= WAITING_MAX || socket.bytesRead > this.#readUntilBytes) socket.pause()
     })
   }
 
+  /** How many requests are being answered, or wait for it. */
+  get active(): number {
+    return this.#waiting.length + (this.#answered || this.#current?.cancelled ? 0 : 1)
+  }
+
   enter(exchange: Exchange): void {
     if (this.#closing || this.#failure || this.#last) return
-    this.#last = exchange.isLast
+    // In a stop too: a client that always has a request waiting would never be told to leave.
+    this.#last = exchange.isLast || this.#host.draining
     if (this.#settled) {
       this.#start(exchange)
       return
@@ -70,13 +83,13 @@ export class Connection {
   }
 
   /** What Node could not parse, or waited for in vain. Everything before it is answered first. */
-  fail(problem: Problem, requestId: string = randomUUID()): void {
+  fail(problem: Problem, request: RequestRecord = recordOf()): void {
     this.#linger()
     if (this.#closing || this.#failure) return
     const newest = this.#waiting.at(-1) ?? this.#current
     if (!newest || newest.req.complete) {
       if (this.#last) return
-      this.#failure = { problem, requestId }
+      this.#failure = { problem, request }
       this.#proceed()
       return
     }
@@ -84,7 +97,8 @@ export class Connection {
     newest.cancelled = true
     if (this.#waiting.length > 0) {
       this.#waiting.pop()
-      this.#failure = { problem, requestId: newest.requestId }
+      this.#last = false
+      this.#failure = { problem, request: newest }
       this.#proceed()
     } else if (newest.res.headersSent) {
       // Its answer is on its way, and nothing may be said behind it.
@@ -92,8 +106,13 @@ export class Connection {
       if (newest.res.writableFinished) this.#end('')
       else newest.res.once('finish', () => this.#end(''))
     } else {
-      this.#closeWith(problemAnswer(problem), newest)
+      this.#closeWith(this.#refusal(problem, newest), newest, newest)
     }
+  }
+
+  #endIncomplete(): void {
+    const newest = this.#waiting.at(-1) ?? this.#current
+    if (newest && !newest.req.complete && !newest.cancelled) this.fail(new Problem('malformedRequest'))
   }
 
   /** Node has waited too long for the rest of a request. While another one is being answered that is not the client's fault: its bytes may not even be read. */
@@ -101,33 +120,35 @@ export class Connection {
     if (this.#settled || !this.#current?.req.complete) this.fail(new Problem('requestTimeout'))
   }
 
-  /** Nothing has moved for too long: the client does not read, or a body does not come. */
-  stall(): void {
-    const current = this.#current
-    if (current && !current.req.complete && !current.res.headersSent && this.#waiting.length === 0) this.fail(new Problem('requestTimeout'))
-    else this.#socket.destroy()
-  }
-
   /** Node lets go of a socket that CONNECT came in on: what it did for the answers under way is done here then. */
-  adopt(stalledMs: number): void {
+  adopt(): void {
     this.#socket.on('error', () => {})
     this.#socket.on('drain', () => this.#current?.res.emit('drain'))
     this.#readUntilBytes = this.#socket.bytesRead + DISCARD_MAX_BYTES
     this.#socket.on('data', () => this.#linger())
-    this.#socket.setTimeout(stalledMs, () => this.#socket.destroy())
+    this.#socket.setTimeout(this.#stalledMs ?? 0, () => this.#socket.destroy())
   }
 
-  /** Lets go of the client where nothing is under way, and nothing has come in since this was last asked. */
-  closeIdle(): void {
+  /**
+   * Lets go of the client where nothing is under way, and nothing has come in since this was last asked. True: nothing is
+   * under way on a socket that is somebody else's to close.
+   */
+  closeIdle(): boolean {
     const { bytesRead } = this.#socket
-    if (this.#settled && this.#waiting.length === 0 && bytesRead === this.#seenBytes) this.#socket.destroy()
+    const idle = this.#settled && this.#waiting.length === 0
+    if (idle && !this.#foreign && bytesRead === this.#seenBytes) this.#socket.destroy()
     this.#seenBytes = bytesRead
+    return idle && this.#foreign
   }
 
   #abandon(): void {
     this.#closing = true
     this.#waiting.length = 0
     this.#socket.destroy()
+  }
+
+  get #foreign(): boolean {
+    return this.#stalledMs === undefined
   }
 
   get #settled(): boolean {
@@ -155,7 +176,8 @@ export class Connection {
       this.#start(exchange)
       if (this.#waiting.length < WAITING_MAX) this.#socket.resume()
     } else if (this.#failure) {
-      this.#closeWith(problemAnswer(this.#failure.problem), undefined)
+      const { problem, request } = this.#failure
+      this.#closeWith(this.#refusal(problem, request), undefined, request)
     }
   }
 
@@ -183,6 +205,10 @@ export class Connection {
     else exchange.cancelled = true
   }
 
+  #refusal(problem: Problem, request: RequestRecord): Answer {
+    return this.#host.explain(problem, request) ?? problemAnswer(problem)
+  }
+
   #answer(exchange: Exchange, answer: Answer): void {
     if (exchange.cancelled || this.#socket.destroyed) {
       abandon(answer)
@@ -195,14 +221,14 @@ export class Connection {
     const { contentLengthBytes } = exchange.head
     const tooLong = (contentLengthBytes ?? 0) > DISCARD_MAX_BYTES
     // A client that still waits for "100 Continue" may send the body or not: what follows could be read either way.
-    if (tooLong || exchange.expectsContinue || answer.status === 413) this.#closeWith(answer, exchange)
+    if (tooLong || exchange.expectsContinue || answer.status === 413) this.#closeWith(answer, exchange, exchange)
     // Node itself discards what is left of a body once its answer is sent.
     else if (contentLengthBytes !== undefined) this.#send(exchange, answer)
     else {
       void discardBody(exchange, DISCARD_MAX_BYTES).then((ended) => {
         if (exchange.cancelled || this.#socket.destroyed) abandon(answer)
         else if (ended) this.#send(exchange, answer)
-        else this.#closeWith(answer, exchange)
+        else this.#closeWith(answer, exchange, exchange)
       })
     }
   }
@@ -212,36 +238,40 @@ export class Connection {
     if (close) this.#closing = true
     send(exchange, answer, close, () => {
       this.#answered = true
+      // Node ends the connection behind an answer that stands in for "100 Continue", and to HTTP/1.0 behind one without a length.
+      if (!exchange.res.shouldKeepAlive || (exchange.req.httpVersion === '1.0' && !Buffer.isBuffer(answer.body))) this.#closing = true
       this.#host.answered(exchange, answer.status)
       if (this.#waiting.length > 0 || this.#failure) this.#proceed()
     })
+    // What was taken at once cannot stall: a timer for every request, as Node would set it, is most often for nothing. Node clears it with the next one.
+    if (this.#stalledMs !== undefined && (!exchange.res.writableEnded || this.#socket.writableLength > 0)) this.#socket.setTimeout(this.#stalledMs)
   }
 
-  /** The last answer on this connection, past Node's own: that would reset a client which is still sending. */
-  #closeWith(answer: Answer, exchange: Exchange | undefined): void {
-    if (exchange && answer.body !== undefined && !Buffer.isBuffer(answer.body)) {
-      // A list needs Node's own; what its owner, who is known, sent along is read meanwhile.
+  /** The last answer on this connection, past Node's own: on somebody else's server that would reset a client which is still sending. */
+  #closeWith(answer: Answer, exchange: Exchange | undefined, request: RequestRecord): void {
+    const isList = answer.body !== undefined && !Buffer.isBuffer(answer.body)
+    if (exchange && (isList || (this.#foreign && exchange.res.socket === null))) {
+      // A list needs Node's own, and so does what must not overtake an answer of somebody else's; what a known owner sent along is read meanwhile.
       this.#last = true
       exchange.req.resume()
       this.#send(exchange, answer)
       return
     }
-    if (exchange) {
-      exchange.cancelled = true
-      this.#host.answered(exchange, answer.status)
-    }
-    this.#end(rawAnswer(answer, exchange?.requestId ?? this.#failure?.requestId ?? randomUUID(), exchange?.method !== 'HEAD'))
+    if (exchange) exchange.cancelled = true
+    this.#host.answered(request, answer.status)
+    this.#end(rawAnswer(answer, request.requestId, request.method !== 'HEAD'))
     exchange?.req.on('data', () => this.#linger()).resume()
   }
 
   /** Half-closes, and lets go of the socket only once the client had time to read: data that nobody reads turns a close into a reset. */
   #end(text: string): void {
+    if (!this.#socket.writable) return
     const known = this.#current?.owner !== undefined
     this.#readUntilBytes = this.#socket.bytesRead + (known ? LINGER_MAX_BYTES : DISCARD_MAX_BYTES)
     this.#closing = true
     this.#waiting.length = 0
+    // Once the client has ended its side too, the socket destroys itself.
     this.#socket.end(text)
-    this.#socket.once('end', () => this.#socket.destroy())
     this.#socket.resume()
     const timer = setTimeout(() => this.#socket.destroy(), LINGER_MS)
     this.#socket.once('close', () => clearTimeout(timer))

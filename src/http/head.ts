@@ -8,9 +8,12 @@ export interface Head {
   readonly contentEncodings: readonly string[]
   readonly expectations: readonly string[]
   readonly requestIds: readonly string[]
+  readonly traceParents: readonly string[]
   /** Undefined without a Content-Length: then there is no body, or a chunked one. Node has checked that it is a number. */
   readonly contentLengthBytes: number | undefined
   readonly chunked: boolean
+  /** Whether Transfer-Encoding stands twice, or does not end in "chunked". Node's parser lets a few of these through. */
+  readonly codingsUnclear: boolean
   /** Whether another protocol is asked for; the service knows none. */
   readonly upgrade: boolean
 }
@@ -33,8 +36,10 @@ export function readHead(rawHeaders: readonly string[]): Head {
     contentEncodings: NONE,
     expectations: NONE,
     requestIds: NONE,
+    traceParents: NONE,
     contentLengthBytes: undefined as number | undefined,
     chunked: false,
+    codingsUnclear: false,
     upgrade: false,
   }
   for (let i = 0; i + 1 < rawHeaders.length; i += 2) {
@@ -58,10 +63,14 @@ export function readHead(rawHeaders: readonly string[]): Head {
       case 'request-id':
         head.requestIds = add(head.requestIds, value)
         break
+      case 'traceparent':
+        head.traceParents = add(head.traceParents, value)
+        break
       case 'content-length':
         head.contentLengthBytes = Number(value)
         break
       case 'transfer-encoding':
+        head.codingsUnclear = head.chunked || !/(?:^|,)[ \t]*chunked$/i.test(value)
         head.chunked = true
         // What is coded besides ("gzip, chunked") is as unreadable as it would be by Content-Encoding.
         if (value.toLowerCase() !== 'chunked') head.contentEncodings = add(head.contentEncodings, value)
@@ -79,4 +88,14 @@ export function readHead(rawHeaders: readonly string[]): Head {
 export function requestIdOf({ requestIds }: Head): string {
   const [given, second] = requestIds
   return given !== undefined && second === undefined && /^[\x21-\x7e]{1,128}$/.test(given) ? given : randomUUID()
+}
+
+/** W3C Trace Context §3.2.2: version, trace-id, parent-id and flags; a later version may have more behind them. */
+const TRACE_PARENT = /^(?!ff)([0-9a-f]{2})-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-.*)?$/
+
+/** The trace that the caller counts the request to; two headers name none (§4.2). */
+export function traceIdOf({ traceParents }: Head): string | undefined {
+  if (traceParents.length !== 1) return undefined
+  const [, version, traceId, more] = TRACE_PARENT.exec(traceParents[0] ?? '') ?? []
+  return version === '00' && more !== undefined ? undefined : traceId
 }

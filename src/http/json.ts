@@ -9,6 +9,8 @@ const LITERAL = /-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|true|false
 const NUMBER = /^(-?)([0-9]+)(?:\.([0-9]+))?(?:[eE](.+))?$/
 const UNICODE_ESCAPE = /u[0-9A-Fa-f]{4}/y
 const INT64_DIGITS = 19
+/** Codes of the characters that the scanner looks at one by one. */
+const [QUOTE, COMMA, BACKSLASH, OPEN_ARRAY, OPEN_OBJECT, CLOSE_OBJECT] = [0x22, 0x2c, 0x5c, 0x5b, 0x7b, 0x7d]
 
 /**
  * Reads one JSON object (RFC 8259) and answers with those of its members that are wanted. JSON.parse would round ids, keep
@@ -72,51 +74,83 @@ class Scanner {
   /** Passes one value of any depth: the brackets still to be closed are kept here, not on the call stack. */
   value(): string {
     const start = this.#skipSpace()
-    const due: string[] = []
-    do {
-      const opened = this.take('[') ? ']' : this.take('{') ? '}' : ''
-      if (opened === '') this.#passScalar()
-      else if (!this.take(opened)) {
-        due.push(opened)
-        if (opened === '}') this.memberName()
-        continue
-      }
-      let closer = due.at(-1)
-      while (closer !== undefined && this.take(closer)) {
-        due.pop()
-        closer = due.at(-1)
-      }
-      if (closer !== undefined) this.expect(',')
-      if (closer === '}') this.memberName()
-    } while (due.length > 0)
+    const code = this.#text.charCodeAt(start)
+    if (code === OPEN_ARRAY || code === OPEN_OBJECT) this.#passNested(code)
+    else this.#passScalar(code)
     return this.#text.slice(start, this.#at)
   }
 
+  #passNested(first: number): void {
+    // A byte for each, so that a body of brackets takes little more memory than it is long.
+    let due = new Uint8Array(64)
+    let depth = 0
+    let code = first
+    for (;;) {
+      if (code === OPEN_ARRAY || code === OPEN_OBJECT) {
+        this.#at++
+        // In ASCII a closing bracket stands two behind its opening one.
+        const closer = code + 2
+        code = this.#next()
+        if (depth === due.length) due = twiceAsLong(due)
+        due[depth++] = closer
+        if (code !== closer) {
+          if (closer === CLOSE_OBJECT) code = this.#nextMember()
+          continue
+        }
+      } else {
+        this.#passScalar(code)
+        code = this.#next()
+      }
+      while (code === due[depth - 1]) {
+        this.#at++
+        if (--depth === 0) return
+        code = this.#next()
+      }
+      if (code !== COMMA) throw new Problem('bodyNotJson')
+      this.#at++
+      code = due[depth - 1] === CLOSE_OBJECT ? this.#nextMember() : this.#next()
+    }
+  }
+
+  #nextMember(): number {
+    this.memberName()
+    return this.#next()
+  }
+
+  /** Skips whitespace; answers with where that ends. */
   #skipSpace(): number {
     while (isSpace(this.#text.charCodeAt(this.#at))) this.#at++
     return this.#at
   }
 
-  #passScalar(): void {
-    if (this.#text.charAt(this.#at) === '"') return this.#passString()
+  /** The next character's code behind whitespace; NaN at the end. */
+  #next(): number {
+    let code = this.#text.charCodeAt(this.#at)
+    while (isSpace(code)) code = this.#text.charCodeAt(++this.#at)
+    return code
+  }
+
+  #passScalar(first: number): void {
+    if (first === QUOTE) return this.#passString()
     this.#at = this.#endOf(LITERAL, this.#at)
   }
 
   #passString(): void {
     this.expect('"')
+    let at = this.#at
     for (;;) {
-      const code = this.#text.charCodeAt(this.#at++)
-      if (code === 0x22) return
-      if (code === 0x5c) this.#passEscape()
+      const code = this.#text.charCodeAt(at++)
+      if (code === QUOTE) break
+      if (code === BACKSLASH) at = this.#endOfEscape(at)
       // Not `code < 0x20`: behind the end of the text it is NaN.
       else if (!(code >= 0x20)) throw new Problem('bodyNotJson')
     }
+    this.#at = at
   }
 
-  #passEscape(): void {
-    const escape = this.#text.charAt(this.#at)
-    if (escape !== '' && '"\\/bfnrt'.includes(escape)) this.#at++
-    else this.#at = this.#endOf(UNICODE_ESCAPE, this.#at)
+  #endOfEscape(at: number): number {
+    const escape = this.#text.charAt(at)
+    return escape !== '' && '"\\/bfnrt'.includes(escape) ? at + 1 : this.#endOf(UNICODE_ESCAPE, at)
   }
 
   #endOf(pattern: RegExp, start: number): number {
@@ -124,6 +158,12 @@ class Scanner {
     if (!pattern.test(this.#text)) throw new Problem('bodyNotJson')
     return pattern.lastIndex
   }
+}
+
+function twiceAsLong(bytes: Uint8Array): Uint8Array<ArrayBuffer> {
+  const longer = new Uint8Array(2 * bytes.length)
+  longer.set(bytes)
+  return longer
 }
 
 function isSpace(code: number): boolean {

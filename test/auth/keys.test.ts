@@ -69,6 +69,14 @@ test('a key file that is missing, no file, too large or no key set stops the sta
   configRefused({ kind: 'file', path }, ISSUER, path)
 })
 
+test('a file that is no key set is refused without a word of what it holds: it may be the secret, under the wrong variable', () => {
+  const path = join(temporaryDirectory(), 'jwks.json')
+  for (const text of ['xyzzy', 'xyzzy'.repeat(20), '"xyzzy', '{"xyzzy":}', '{"keys":[]} xyzzy']) {
+    writeFileSync(path, text)
+    assert.throws(() => createKeySource({ kind: 'file', path }, ISSUER, silent), (error) => error instanceof ConfigError && !error.message.includes('xyz'), text)
+  }
+})
+
 test('a key file of 1 MiB is read, and one byte past refused', () => {
   const path = keyFile(jwk(rsa.publicKey))
   const text = JSON.stringify({ keys: [jwk(rsa.publicKey)] })

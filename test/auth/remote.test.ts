@@ -208,6 +208,37 @@ test('an issuer that is silent, before or within the body, is waited for no long
   }
 })
 
+test('a query of the key set\'s URL, which may hold a secret, is in no reason and no log line', async () => {
+  const failures: Readonly<Record<string, RequestListener>> = {
+    'a status': text('', 404),
+    'too many bytes': text(' '.repeat(MIB + 1)),
+    'silence': () => {},
+    'a redirect': text('', 302, { Location: '/jwks?code=hidden' }),
+    'half a body': (_, response) => response.writeHead(200, { 'Content-Length': '9' }).write('{', () => response.destroy()),
+    'garbage': text('code=hidden'),
+  }
+  for (const [name, answer] of Object.entries(failures)) {
+    const issuer = await Issuer.open(answer)
+    const document = discovering((url) => ({ issuer: url, jwks_uri: `${url}/keys?code=hidden` }))(issuer)
+    const said: string[] = []
+    const log: KeyLog = (_level, message, fields) => said.push(`${message} ${JSON.stringify(fields)}`)
+    const sources = [
+      createKeySource({ kind: 'url', url: `${issuer.url}/keys?code=hidden#hidden` }, 'https://x.example', log, { ...SLOW, fetch: 100 }),
+      createKeySource({ kind: 'discovery' }, issuer.url, log, { ...SLOW, fetch: 100 }),
+    ]
+    issuer.answer = (request, response) => (request.url?.includes('.well-known') ? document : answer)(request, response)
+    for (const keys of sources) {
+      await refused(verifier(keys), tokenOne, 'keysUnavailable')
+      assert.notEqual(keys.trouble(), undefined)
+      said.push(keys.trouble() ?? '')
+      keys.close()
+    }
+    issuer.close()
+    assert.equal(said.length, 4, name)
+    for (const line of said) assert(!line.includes('hidden'), `${name}: ${line}`)
+  }
+})
+
 test('an issuer that cannot be reached is not asked again within the cooldown, however many tokens come', async () => {
   await withIssuer(text('', 500), { cooldown: 300 }, async ({ issuer, by }) => {
     const many = async (): Promise<void> => {

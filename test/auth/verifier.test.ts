@@ -284,6 +284,14 @@ test('why a token is refused does not carry its claims', async () => {
   })
 })
 
+test('why a token is refused quotes nothing of its header or payload', async () => {
+  for (const part of ['xyzzy', '{"xyzzy":}', '"xyzzy"', '{"alg":"HS256"} xyzzy']) {
+    for (const text of [token(part, claims(), SECRET, 'HS256'), token({ alg: 'HS256' }, part, SECRET, 'HS256')]) {
+      await assert.rejects(verify(text), (error: Error) => typeof error.cause === 'string' && !error.cause.includes('xyz'))
+    }
+  }
+})
+
 test('a verified token is remembered and answered without a promise', async () => {
   const by = verifier()
   const text = hs256()

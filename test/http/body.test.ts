@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { Verifier } from '../../dist/auth/verifier.js'
+import { startBare } from '../support/bare.ts'
 import { call, post } from '../support/http.ts'
 import { startService } from '../support/service.ts'
 import { token } from '../support/tokens.ts'
@@ -73,6 +74,48 @@ test('body: its members', async (t) => {
   await t.test('of all that, only what was answered with 200 is there', async () => {
     assert.equal((JSON.parse((await call(port)).text) as unknown[]).length, id)
   })
+})
+
+/** Bodies at the default limit, each made to be slow, deep, large or read in two ways. */
+const EXTREME: Readonly<Record<string, readonly [body: string | Buffer, expected: ReturnType<typeof verdict>]>> = {
+  'arrays nested 100,000 deep': [`{"id":1,"name":"a","x":${'['.repeat(100_000)}${']'.repeat(100_000)}}`, 200],
+  'objects nested 100,000 deep': [`{"id":1,"name":"a","x":${'{"":'.repeat(100_000)}1${'}'.repeat(100_000)}}`, 200],
+  'arrays in objects in arrays, 60,000 deep': [`{"id":1,"name":"a","x":${'[{"":'.repeat(60_000)}1${'}]'.repeat(60_000)}}`, 200],
+  'one bracket too few at the end of 100,000': [`{"id":1,"name":"a","x":${'['.repeat(100_000)}${']'.repeat(99_999)}}`, 'bodyNotJson'],
+  'one bracket of the wrong kind in 100,000': [`{"id":1,"name":"a","x":${'['.repeat(100_000)}}${']'.repeat(99_999)}}`, 'bodyNotJson'],
+  'a million open brackets': ['{"x":'.padEnd(1_000_000, '['), 'bodyNotJson'],
+  '100,000 members': [`{"id":1,${Array.from({ length: 100_000 }, (_, at) => `"${at}":0,`).join('')}"name":"a"}`, 200],
+  '100,000 members, the last one again in escapes': [`{"id":1,"name":"a",${Array.from({ length: 100_000 }, (_, at) => `"${at}":0`).join()},"\\u0039\\u0039999":0}`, 'memberRepeated'],
+  'a name of a megabyte, twice': [`{"id":1,"name":"a","${'x'.repeat(500_000)}":1,"${'x'.repeat(500_000)}":1}`, 'memberRepeated'],
+  'a string of a megabyte in escapes': [plantOf(1, 500).replace(/x+/, '\\u0061'.repeat(170_000)), 200],
+  'an id of a million digits': [`{"name":"a","id":${'9'.repeat(1_000_000)}}`, 'idInvalid'],
+  'an id that is 1 behind a million digits': [`{"name":"a","id":1${'0'.repeat(500_000)}e-500000}`, 200],
+  'an exponent of a million digits': [`{"name":"a","id":1e-${'9'.repeat(1_000_000)}}`, 'idInvalid'],
+  'a megabyte of space': [' \t\r\n'.repeat(250_000), 'bodyNotJson'],
+  'a megabyte of space around a plant': [`${' \t\r\n'.repeat(120_000)}{"id":1,"name":"a"}${'\n'.repeat(480_000)}`, 200],
+  'a plant behind a megabyte of plant': [`${plantOf(1, 1_000_000)}{"id":2,"name":"b"}`, 'bodyNotJson'],
+  'NUL bytes for space': ['{"id":1,\0"name":"a"}', 'bodyNotJson'],
+  'NUL bytes behind': ['{"id":1,"name":"a"}\0\0', 'bodyNotJson'],
+  'UTF-16, little end first, with a mark': [Buffer.concat([Buffer.from([0xff, 0xfe]), Buffer.from('{"id":1,"name":"a"}', 'utf16le')]), 'bodyNotUtf8'],
+  'UTF-16, big end first': [Buffer.from('{"id":1,"name":"a"}', 'utf16le').swap16(), 'bodyNotJson'],
+  'UTF-7': ['+AHs-"id":1,"name":"a"+AH0-', 'bodyNotJson'],
+  'an overlong quote': [Buffer.from('7b226964223a312c226e616d65223a2261c0a27d', 'hex'), 'bodyNotUtf8'],
+  'an overlong slash of three bytes': [Buffer.from('7b226964223a312c226e616d65223a22e080af227d', 'hex'), 'bodyNotUtf8'],
+  'an overlong slash of four bytes': [Buffer.from('7b226964223a312c226e616d65223a22f08080af227d', 'hex'), 'bodyNotUtf8'],
+  'surrogates in UTF-8': [Buffer.from('7b226964223a312c226e616d65223a22eda0bdedb290227d', 'hex'), 'bodyNotUtf8'],
+  'a cut character behind the end': [Buffer.concat([Buffer.from('{"id":1,"name":"a"}'), Buffer.from([0xe2, 0x82])]), 'bodyNotUtf8'],
+}
+
+test('body: what is deep, large or in another encoding', async (t) => {
+  const { port } = await startService(t)
+  for (const [at, [name, [body, expected]]] of Object.entries(EXTREME).entries()) {
+    await t.test(name, async () => {
+      const bearer = token(`extreme ${at}`)
+      const reply = await post(port, body, { token: bearer })
+      assert.equal(verdict(reply), expected)
+      assert.deepEqual((await call(port, { token: bearer })).json(), expected === 200 ? [reply.json()] : [])
+    })
+  }
 })
 
 test('body: its size', async (t) => {
@@ -274,4 +317,48 @@ test('body: clients that go away while they send hold no room for their bodies',
     assert.ok(tries < 100, 'the room was not given back')
     await new Promise((resolve) => setTimeout(resolve, 20))
   }
+})
+
+test('body: bodies of one owner that take their time leave room for those of others', async (t) => {
+  const { port } = await startService(t)
+  const holders: Wire[] = []
+  // More than the budget holds, by their announced length.
+  for (let i = 0; i < 70; i++) {
+    const holder = await Wire.to(port)
+    holders.push(holder.write(`${head('POST', '/plants', { lines: [JSON_TYPE, `Content-Length: ${2 ** 20}`] })}{`))
+  }
+  while (!holders.some((holder) => holder.text.includes('50303'))) await new Promise((resolve) => setTimeout(resolve, 5))
+  assert.equal(verdict(await post(port, { id: 1, name: 'a' }, { token: token('bob') })), 200)
+  const big = { id: 2, name: 'x'.repeat(2 ** 20 - 100) }
+  assert.equal(verdict(await post(port, big, { token: token('carol') })), 200)
+  for (const holder of holders) holder.destroy()
+})
+
+test('body: many that come chunked and are short are all kept, while the store is slow', async (t) => {
+  let release = (): void => {}
+  const held = new Promise<void>((resolve) => (release = resolve))
+  const { port, plants } = await startBare(t, { store: { create: () => held.then(() => 'stored') } })
+  const wires = await Promise.all(Array.from({ length: 90 }, () => Wire.to(port)))
+  for (const wire of wires) wire.write(`${head('POST', '/plants', { lines: [JSON_TYPE, CHUNKED] })}${chunks('{"id":1,"name":"many"}')}`)
+  await new Promise((resolve) => setTimeout(resolve, 200))
+  release()
+  const answers = await Promise.all(wires.map((wire) => wire.answers(1)))
+  assert.deepEqual(new Set(answers.flat().map(verdict)), new Set([200]))
+  assert.equal(plants.size, 0)
+  for (const wire of wires) wire.destroy()
+})
+
+test('body: writes that wait for a slow store are bounded, the others are told when to come again, and room comes back', async (t) => {
+  let release = (): void => {}
+  const held = new Promise<void>((resolve) => (release = resolve))
+  const { port } = await startBare(t, { store: { create: () => held.then(() => 'stored') } })
+  const writes = Array.from({ length: 40 }, (_, id) => post(port, plantOf(id, 2 ** 20)))
+  // Half of the 64 MiB is one owner's at most.
+  const refused = await Promise.race([Promise.any(writes), new Promise<never>((_, reject) => setTimeout(reject, 10_000, new Error('none is refused')).unref())])
+  assert.deepEqual([verdict(refused), headerLines(refused, 'retry-after')], ['overloaded', ['1']])
+  release()
+  const verdicts = (await Promise.all(writes)).map(verdict)
+  assert.ok(verdicts.filter((each) => each === 200).length >= 30, verdicts.join())
+  assert.deepEqual(new Set(verdicts), new Set([200, 'overloaded']))
+  assert.equal(verdict(await post(port, plantOf(99, 2 ** 20))), 200)
 })

@@ -3,8 +3,10 @@ import { test } from 'node:test'
 import { RememberedPages } from '../../dist/http/pages.js'
 import { type Answer, jsonAnswer } from '../../dist/http/respond.js'
 import { call, post } from '../support/http.ts'
+import { seeded } from '../support/random.ts'
 import { startService } from '../support/service.ts'
 import { token } from '../support/tokens.ts'
+import { head, postBytes, Wire } from '../support/wire.ts'
 
 const MIB = 1024 * 1024
 
@@ -28,6 +30,81 @@ test('a create is seen by the very next list of its owner, whatever was listed b
     }
   }
   assert.deepEqual((await call(port, { token: token('bob') })).json(), [])
+})
+
+interface Seen {
+  readonly owner: string
+  /** Moments, counted by one clock for all. */
+  readonly begun: number
+  readonly ended: number
+  readonly ids: ReadonlySet<number>
+  /** Of ids up to here the list says whether they are there. */
+  readonly known: number
+}
+
+/** Whether `a` shows something that `b`, which must not be older, would have to show and does not. */
+function showsMore(a: Seen, b: Seen): boolean {
+  return [...a.ids].some((id) => id <= b.known && !b.ids.has(id))
+}
+
+test('creates and lists of several connections at once are linearizable: lists grow in one order, and no remembered one outlives a create', async (t) => {
+  const { random } = seeded(t)
+  const { port } = await startService(t, { logLevel: 'silent' })
+  const below = (limit: number): number => Math.floor(random() * limit)
+  const created: { readonly owner: string; readonly id: number; readonly begun: number; ended: number }[] = []
+  const lists: Seen[] = []
+  let clock = 0
+  const ids = Array.from({ length: 2000 }, (_, id) => id)
+  const client = async (owner: string): Promise<void> => {
+    const wire = await Wire.to(port)
+    const bearer = token(owner)
+    for (let requests = 0; requests < 150; ) {
+      const [before, answers] = [requests, [] as ((body: string) => void)[]]
+      let bytes = ''
+      const begun = clock++
+      // Some of them pipelined: those overlap for this observer, and still show each what the one before it did.
+      for (let left = 1 + below(3); left > 0; left--) {
+        requests++
+        if (below(3) === 0) {
+          // The lowest that is left, or any: into the first page, and behind it.
+          const id = ids.splice(below(2) * below(ids.length), 1)[0] ?? assert.fail()
+          const create = { owner, id, begun, ended: Infinity }
+          created.push(create)
+          bytes += postBytes({ id, name: String(id) }, { token: bearer })
+          answers.push(() => (create.ended = clock))
+        } else {
+          const limit = [Infinity, Infinity, 1, 3][below(4)] ?? Infinity
+          bytes += head('GET', limit === Infinity ? '/plants' : `/plants?limit=${limit}`, { token: bearer })
+          answers.push((body) => {
+            const found = (JSON.parse(body) as { readonly name: string }[]).map(({ name }) => Number(name))
+            lists.push({ owner, begun, ended: clock, ids: new Set(found), known: found.length === limit ? (found.at(-1) ?? 0) : Infinity })
+          })
+        }
+      }
+      const found = (await wire.write(bytes).answers(requests)).slice(before)
+      clock++
+      for (const [at, { status, body }] of found.entries()) {
+        assert.equal(status, 200)
+        answers[at]?.(body)
+      }
+    }
+    wire.destroy()
+  }
+  await Promise.all([...Array.from({ length: 6 }, () => client('alice')), client('bob'), client('bob')])
+
+  for (const [at, list] of lists.entries()) {
+    const must = created.filter(({ owner, id, ended }) => owner === list.owner && ended < list.begun && id <= list.known)
+    for (const { id } of must) assert.ok(list.ids.has(id), `${id} was acknowledged before and is missing`)
+    const may = new Set(created.filter(({ owner, begun }) => owner === list.owner && begun <= list.ended).map(({ id }) => id))
+    for (const id of list.ids) assert.ok(may.has(id), `${id} was not even asked for, or is somebody else's`)
+    for (const other of lists.slice(0, at)) {
+      if (other.owner !== list.owner) continue
+      const [ahead, behind] = [showsMore(list, other), showsMore(other, list)]
+      assert.ok(!(ahead && behind), 'two lists show each what the other lacks')
+      if (other.ended < list.begun) assert.ok(!behind, 'a later list lacks what an earlier one showed')
+      if (list.ended < other.begun) assert.ok(!ahead, 'a later list lacks what an earlier one showed')
+    }
+  }
 })
 
 test('pages: an answer is given again for the same owner and query only, until that owner is forgotten', () => {

@@ -1,5 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { startBare } from '../support/bare.ts'
 import { call, post } from '../support/http.ts'
 import { startService } from '../support/service.ts'
 import { token } from '../support/tokens.ts'
@@ -73,6 +75,17 @@ test('parser', async (t) => {
     assert.equal((await call(port)).text, '[]')
   })
 
+  await t.test('a client that goes on sending behind garbage is not reset, and reads the 400', async () => {
+    const wire = await Wire.to(port)
+    wire.write('GARBAGE\r\n\r\n')
+    for (let i = 0; i < 10; i++) {
+      await sleep(10)
+      wire.write('x')
+    }
+    assert.deepEqual((await wire.halfClose().allAnswers()).map(verdict), ['malformedRequest'])
+    assert.equal(wire.error, undefined)
+  })
+
   await t.test('a good request in front of garbage is answered before the 400', async () => {
     for (const good of [GOOD, postBytes({ id: 67, name: 'a' }), head('POST', '/plants', { token: undefined, lines: ['Content-Length: 3'] }) + 'abc']) {
       const answers = await converse(port, good + good + MALFORMED['garbage'])
@@ -92,6 +105,30 @@ test('parser', async (t) => {
       }
     }
     assert.ok(!(await call(port)).text.includes('late'))
+  })
+
+  await t.test('a good request in front of a broken one that would have been the last is answered before the 400', async () => {
+    const first = postBytes({ id: 73, name: 'first' })
+    for (const broken of [
+      head('GET', '/plants', { lines: ['Connection: close', 'Transfer-Encoding: chunked;q=1'] }),
+      postBytes({ id: 74, name: 'half' }, { lines: ['Connection: close'] }).slice(0, -1),
+    ]) assert.deepEqual((await converse(port, first + broken)).map(verdict), [200, 'malformedRequest'])
+    assert.ok(!(await call(port)).text.includes('half'))
+  })
+
+  await t.test('behind an answer that Node closes the connection with nothing is answered, and nothing carried out', async () => {
+    for (const [first, expected] of [
+      [head('GET', '/plants', { lines: ['Expect: 100-continue'] }), 200],
+      [head('GET', '/trees', { lines: ['Expect: 100-continue'] }), 'pathUnknown'],
+      [head('TRACE', '/plants', { lines: ['Expect: 100-continue', 'Expect: 100-continue'] }), 'methodUnknown'],
+      [head('OPTIONS', '/plants', { version: '1.0', lines: ['Connection: keep-alive'] }), 204],
+      [`${head('POST', '/plants', { lines: ['Expect: a 100-continue', 'Content-Length: 3'] })}abc`, 'expectationFailed'],
+    ] as const) {
+      const answers = await converse(port, first + postBytes({ id: 72, name: 'behind' }) + GOOD)
+      assert.deepEqual(answers.map(verdict), [expected])
+      assert.deepEqual(headerLines(answers[0] ?? assert.fail(), 'connection'), ['close'])
+    }
+    assert.ok(!(await call(port)).text.includes('behind'))
   })
 
   await t.test('empty lines before a request are passed over', async () => {
@@ -135,4 +172,16 @@ test('parser', async (t) => {
   await t.test('after all that the service is well', async () => {
     assert.equal(verdict(await post(port, { id: 71, name: 'a' })), 200)
   })
+})
+
+test('parser: a body that is broken behind an Upgrade is 400 as soon as the client has ended its side', async (t) => {
+  const { port, plants } = await startBare(t)
+  const lines = ['Connection: Upgrade', 'Upgrade: websocket', 'Content-Type: application/json', 'Transfer-Encoding: chunked']
+  for (const method of ['POST', 'CHECKOUT']) {
+    const wire = await Wire.to(port)
+    wire.write(`${head(method, '/plants', { lines })}2\r\n{}\r\n0\r\nX: a\0\r\n\r\n`)
+    wire.socket.end()
+    assert.deepEqual((await wire.allAnswers()).map(({ status }) => status), [400])
+  }
+  assert.equal(plants.size, 0)
 })

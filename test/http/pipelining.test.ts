@@ -110,6 +110,38 @@ describe('pipelining', { concurrency: true }, () => {
     wire.destroy()
   })
 
+  test('behind a last answer the service half-closes: a client that goes on sending is not reset', async (t) => {
+    const { port } = await startService(t)
+    for (const last of [head('GET', '/plants', { lines: ['Connection: close'] }), head('GET', '/plants', { token: undefined, lines: ['Connection: close'] }), head('GET', '/plants', { version: '1.0' }), head('GET', '/plants', { lines: ['Connection: Upgrade', 'Upgrade: a'] })]) {
+      const wire = await Wire.to(port)
+      assert.equal((await wire.write(head('GET', '/plants') + last).allAnswers()).length, 2)
+      // The first of these would bring about a reset, and the next one meet it.
+      for (let i = 0; i < 3; i++) await new Promise<void>((resolve) => wire.socket.write('GET / HTTP/1.1\r\n\r\n', () => resolve()))
+      const closed = new Promise((resolve) => wire.socket.once('close', resolve))
+      wire.halfClose()
+      await closed
+      assert.equal(wire.error, undefined, last)
+    }
+  })
+
+  test('a last answer that is still on its way is not lost to what the client sends behind its request', async (t) => {
+    const { port, server } = await startBare(t)
+    const name = 'x'.repeat(100_000)
+    const other = await Wire.to(port)
+    await other.write(postBytes({ id: 1, name }) + postBytes({ id: 2, name })).answers(2)
+    other.destroy()
+    // More than the client's kernel takes while the client does not read: the rest waits in the service's.
+    const flushed = new Promise<void>((resolve) => server.once('connection', (side) => side.once('finish', resolve)))
+    const wire = await Wire.to(port)
+    wire.socket.pause()
+    wire.write(head('GET', '/plants', { lines: ['Connection: close'] }))
+    await flushed
+    await new Promise<void>((resolve) => wire.socket.write('x', () => resolve()))
+    wire.socket.resume()
+    assert.deepEqual((await wire.allAnswers()).map(({ body }) => JSON.parse(body) as unknown), [[{ name }, { name }]])
+    wire.destroy()
+  })
+
   test('large bodies behind one another, and a list in front of them, all arrive', async (t) => {
     const { port } = await startService(t)
     const wire = await Wire.to(port)

@@ -23,6 +23,18 @@ describe('timeouts', { concurrency: true }, () => {
     }
   })
 
+  test('headers that dribble are 408 too, however steadily', async (t) => {
+    const { port } = await startBare(t, { timeouts: { headersMs: SHORT_MS } })
+    const wire = await Wire.to(port)
+    wire.write('GET /plants HTTP/1.1\r\nHost: ')
+    while (!wire.ended) {
+      wire.write('a')
+      await sleep(10)
+    }
+    assert.deepEqual((await wire.allAnswers()).map(verdict), ['requestTimeout'])
+    wire.destroy()
+  })
+
   test('a connection that is never used is closed without a word', async (t) => {
     const { port } = await startBare(t, { timeouts: { headersMs: SHORT_MS } })
     const wire = await Wire.to(port)

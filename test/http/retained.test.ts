@@ -1,0 +1,62 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { setFlagsFromString } from 'node:v8'
+import { runInNewContext } from 'node:vm'
+import { RememberedTokens } from '../../dist/auth/remembered.js'
+import { startService } from '../support/service.ts'
+import { token } from '../support/tokens.ts'
+import { verdict } from '../support/verdict.ts'
+import { head, Wire } from '../support/wire.ts'
+
+setFlagsFromString('--expose-gc')
+// What the flag adds to every new context.
+const collect = runInNewContext('gc') as () => void
+const MIB = 1024 * 1024
+const REQUESTS = 1000
+/** As much as a header or a target may have. */
+const PADDING = 15_000
+
+function usedMiB(): number {
+  collect()
+  const { heapUsed, external } = process.memoryUsage()
+  return (heapUsed + external) / MIB
+}
+
+/** How far the service's memory has grown once such requests are answered. */
+async function growthMiB(port: number, requestOf: (at: number) => string): Promise<number> {
+  const beforeMiB = usedMiB()
+  for (let at = 0; at < REQUESTS; at += 100) {
+    const wire = await Wire.to(port)
+    wire.write(Array.from({ length: 99 }, (_, i) => requestOf(at + i)).join(''))
+    for (const answer of await wire.answers(99)) assert.equal(verdict(answer), 200)
+    wire.destroy()
+  }
+  return usedMiB() - beforeMiB
+}
+
+test('retained: a token that is remembered does not keep the blanks in front of it', async (t) => {
+  const { port } = await startService(t, { logLevel: 'silent' })
+  const request = (at: number) => head('GET', '/plants', { token: undefined, lines: [`Authorization: Bearer${' '.repeat(PADDING)}${token(`owner ${at % 10}`, { at })}`] })
+  const grownMiB = await growthMiB(port, request)
+  assert.ok(grownMiB < 5, `${grownMiB} MiB`)
+})
+
+test('retained: a page that is remembered does not keep the target that asked for it', async (t) => {
+  const { port } = await startService(t, { logLevel: 'silent' })
+  const owners = Array.from({ length: 20 }, (_, i) => token(`owner ${i}`))
+  const request = (at: number) => head('GET', `http://${'a'.repeat(PADDING)}/plants?limit=${1_000_000_000 + at}`, { token: owners[at % owners.length] })
+  const grownMiB = await growthMiB(port, request)
+  assert.ok(grownMiB < 5, `${grownMiB} MiB`)
+})
+
+test('retained: tokens with thousands of scopes are remembered in a few MiB all the same', () => {
+  const remembered = new RememberedTokens()
+  const beforeMiB = usedMiB()
+  for (let at = 0; at < 700; at++) {
+    const scopes = new Set(Array.from({ length: 3000 }, (_, i) => (at * 3000 + i).toString(36)))
+    remembered.add(String(at).padStart(12_000, 'x'), 0, 2e9, { owner: 'alice', scopes })
+  }
+  const grownMiB = usedMiB() - beforeMiB
+  assert.ok(remembered.size > 10)
+  assert.ok(grownMiB < 20, `${grownMiB} MiB`)
+})
