@@ -1,7 +1,9 @@
+import { createPrivateKey, X509Certificate } from 'node:crypto'
 import { readFileSync } from 'node:fs'
 import { createKeySource, type KeyConfig } from './auth/keys.ts'
 import { ConfigError } from './errors.ts'
 import type { LogLevel } from './ops/log.ts'
+import type { EtcdConfig } from './store/etcd/store.ts'
 
 /** Where a server listens. */
 export type Address = { readonly host: string; readonly port: number } | { readonly path: string }
@@ -12,6 +14,8 @@ export interface Config {
   readonly adminListen: Address | 'off'
   readonly dataDirectory: string
   readonly maxDataBytes: number
+  /** Where plants are kept instead of the data directory. */
+  readonly etcd: EtcdConfig | undefined
   readonly issuer: string
   readonly audience: string
   readonly keys: KeyConfig
@@ -43,6 +47,13 @@ export const VARIABLES = [
   ['PLANTS_ADMIN_LISTEN', '127.0.0.1:8081', 'where health is served: the same forms, or off'],
   ['PLANTS_DATA', './data', 'directory of the embedded store'],
   ['PLANTS_MAX_DATA_BYTES', '268435456', 'size of the embedded database above which POST answers 507; at most 1073741824'],
+  ['PLANTS_ETCD_ENDPOINTS', '', 'client URLs of etcd members, with commas between; set, plants are kept there instead'],
+  ['PLANTS_ETCD_PREFIX', 'plants/', 'what all keys in etcd begin with; ends in /'],
+  ['PLANTS_ETCD_USERNAME', '', 'user of etcd'],
+  ['PLANTS_ETCD_PASSWORD_FILE', '', 'file with that user\'s password: its text, less one final newline'],
+  ['PLANTS_ETCD_CA_FILE', '', 'file with the PEM certificates that etcd\'s are signed by; unset: those that Node trusts'],
+  ['PLANTS_ETCD_CERT_FILE', '', 'file with the PEM client certificate for etcd'],
+  ['PLANTS_ETCD_KEY_FILE', '', 'file with the PEM key of that certificate'],
   ['PLANTS_ISSUER', '', 'required: the iss that a token must have'],
   ['PLANTS_AUDIENCE', '', 'required: the audience that a token must have'],
   ['PLANTS_JWT_SECRET_FILE', '', 'file with the HS256 secret: its bytes, less one final newline'],
@@ -56,7 +67,7 @@ export const VARIABLES = [
   ['PLANTS_SCOPE_CLAIM', '', 'the claim that holds scopes; unset: scope, else scp'],
   ['PLANTS_CLOCK_TOLERANCE', '5', 'seconds by which the clocks of issuer and service may differ'],
   ['PLANTS_MAX_BODY_BYTES', '1048576', 'longest request body'],
-  ['PLANTS_MAX_CONNECTIONS', '10000', 'connections at a time'],
+  ['PLANTS_MAX_CONNECTIONS', '10000', 'connections at a time; one more is closed without an answer'],
   ['PLANTS_RATE_LIMIT', '', 'requests a second for each owner; unset: no limit'],
   ['PLANTS_DRAIN_DELAY', '0', 'seconds that a stop serves on, so that balancers notice'],
   ['PLANTS_SHUTDOWN_TIMEOUT', '10', 'seconds that a stop waits for what is under way'],
@@ -65,11 +76,28 @@ export const VARIABLES = [
 
 type Name = (typeof VARIABLES)[number][0]
 
+const ETCD_NAMES = VARIABLES.map(([name]) => name).filter((name) => name.startsWith('PLANTS_ETCD_') && name !== 'PLANTS_ETCD_ENDPOINTS')
+const ETCD_PAIRS: readonly (readonly [Name, Name])[] = [
+  ['PLANTS_ETCD_USERNAME', 'PLANTS_ETCD_PASSWORD_FILE'],
+  ['PLANTS_ETCD_CERT_FILE', 'PLANTS_ETCD_KEY_FILE'],
+]
+
 const FALLBACKS: ReadonlyMap<string, string> = new Map(VARIABLES.map(([name, fallback]) => [name, fallback]))
 const LOG_LEVELS: Readonly<Record<string, LogLevel>> = { silent: 'silent', error: 'error', info: 'info', debug: 'debug' }
 /** RFC 6749 §3.3. */
 const SCOPE_TOKEN = /^[\x21\x23-\x5b\x5d-\x7e]+$/
 const GIB = 1024 ** 3
+
+/** What each number may be, ends included. */
+export const BOUNDS = {
+  maxDataBytes: [65_536, GIB],
+  clockToleranceSeconds: [0, 3600],
+  maxBodyBytes: [1, 16 * 1024 * 1024],
+  maxConnections: [1, 1_000_000],
+  rateLimit: [1, 1_000_000],
+  drainDelaySeconds: [0, 3600],
+  shutdownTimeoutSeconds: [0, 3600],
+} as const satisfies Partial<Record<keyof Config, readonly [min: number, max: number]>>
 
 /**
  * Reads the configuration from environment variables; an empty value counts as unset.
@@ -87,7 +115,8 @@ export function readConfig(env: Readonly<Record<string, string | undefined>>, ne
     listen: reader.address('PLANTS_LISTEN'),
     adminListen: reader.text('PLANTS_ADMIN_LISTEN') === 'off' ? ('off' as const) : reader.address('PLANTS_ADMIN_LISTEN'),
     dataDirectory: reader.text('PLANTS_DATA') ?? '',
-    maxDataBytes: reader.integer('PLANTS_MAX_DATA_BYTES', 65_536, GIB) ?? 0,
+    maxDataBytes: reader.integer('PLANTS_MAX_DATA_BYTES', BOUNDS.maxDataBytes) ?? 0,
+    etcd: reader.etcd(),
     issuer: issuer ?? '',
     audience: audience ?? '',
     keys: serves ? reader.keys(need, issuer) : undefined,
@@ -96,12 +125,12 @@ export function readConfig(env: Readonly<Record<string, string | undefined>>, ne
     scopeClaim: reader.text('PLANTS_SCOPE_CLAIM'),
     readScope: reader.scope('PLANTS_READ_SCOPE'),
     writeScope: reader.scope('PLANTS_WRITE_SCOPE'),
-    clockToleranceSeconds: reader.integer('PLANTS_CLOCK_TOLERANCE', 0, 3600) ?? 0,
-    maxBodyBytes: reader.integer('PLANTS_MAX_BODY_BYTES', 1, 16 * 1024 * 1024) ?? 0,
-    maxConnections: reader.integer('PLANTS_MAX_CONNECTIONS', 1, 1_000_000) ?? 0,
-    rateLimit: reader.integer('PLANTS_RATE_LIMIT', 1, 1_000_000),
-    drainDelaySeconds: reader.integer('PLANTS_DRAIN_DELAY', 0, 3600) ?? 0,
-    shutdownTimeoutSeconds: reader.integer('PLANTS_SHUTDOWN_TIMEOUT', 0, 3600) ?? 0,
+    clockToleranceSeconds: reader.integer('PLANTS_CLOCK_TOLERANCE', BOUNDS.clockToleranceSeconds) ?? 0,
+    maxBodyBytes: reader.integer('PLANTS_MAX_BODY_BYTES', BOUNDS.maxBodyBytes) ?? 0,
+    maxConnections: reader.integer('PLANTS_MAX_CONNECTIONS', BOUNDS.maxConnections) ?? 0,
+    rateLimit: reader.integer('PLANTS_RATE_LIMIT', BOUNDS.rateLimit),
+    drainDelaySeconds: reader.integer('PLANTS_DRAIN_DELAY', BOUNDS.drainDelaySeconds) ?? 0,
+    shutdownTimeoutSeconds: reader.integer('PLANTS_SHUTDOWN_TIMEOUT', BOUNDS.shutdownTimeoutSeconds) ?? 0,
     logLevel: reader.logLevel('PLANTS_LOG_LEVEL'),
   }
   if (reader.problems.length > 0) throw new ConfigError(reader.problems)
@@ -123,8 +152,7 @@ class Reader {
   refuseUnknown(): void {
     for (const [name, value] of Object.entries(this.#env)) {
       if (!name.startsWith('PLANTS_') || !value || FALLBACKS.has(name)) continue
-      if (name.startsWith('PLANTS_ETCD_')) this.problem(name, 'cannot be used: this version keeps plants in the embedded store only; unset it')
-      else this.problem(name, 'is not known: see --help for the variables that are')
+      this.problem(name, 'is not known: see --help for the variables that are')
     }
   }
 
@@ -132,7 +160,7 @@ class Reader {
     return this.#env[name] || FALLBACKS.get(name) || undefined
   }
 
-  integer(name: Name, min: number, max: number): number | undefined {
+  integer(name: Name, [min, max]: readonly [min: number, max: number]): number | undefined {
     const text = this.text(name)
     if (text === undefined) return undefined
     const value = Number(text)
@@ -163,6 +191,52 @@ class Reader {
     const port = Number(digits)
     if (host === undefined || port > 65_535) this.problem(name, `must be host:port, [IPv6]:port or unix:/path, and is ${JSON.stringify(text)}`)
     return { host: host ?? '', port }
+  }
+
+  /** Undefined for the embedded store. */
+  etcd(): EtcdConfig | undefined {
+    const list = this.text('PLANTS_ETCD_ENDPOINTS')
+    const prefix = this.text('PLANTS_ETCD_PREFIX') ?? ''
+    const name = this.text('PLANTS_ETCD_USERNAME')
+    const password = this.file('PLANTS_ETCD_PASSWORD_FILE')
+    const ca = this.pem('PLANTS_ETCD_CA_FILE', (bytes) => new X509Certificate(bytes))
+    const cert = this.pem('PLANTS_ETCD_CERT_FILE', (bytes) => new X509Certificate(bytes))
+    const key = this.pem('PLANTS_ETCD_KEY_FILE', createPrivateKey)
+    const asked = ETCD_NAMES.filter((each) => this.#env[each])
+    if (list === undefined) {
+      for (const each of asked) this.problem(each, 'is of no use without PLANTS_ETCD_ENDPOINTS')
+      return undefined
+    }
+    const endpoints = list.split(',').map((text) => text.trim().replace(/\/$/, ''))
+    for (const each of endpoints) if (!isOrigin(each)) this.problem('PLANTS_ETCD_ENDPOINTS', `must be http:// or https:// with a host, a port and no more, and has ${JSON.stringify(each.replace(/.*@/s, '…@'))}`)
+    const secure = endpoints.filter((each) => each.startsWith('https:')).length
+    if (secure > 0 && secure < endpoints.length) this.problem('PLANTS_ETCD_ENDPOINTS', 'must be all http or all https')
+    if (secure === 0) for (const each of asked) if (/(CA|CERT|KEY)_FILE$/.test(each)) this.problem(each, 'is of no use without https in PLANTS_ETCD_ENDPOINTS')
+    if (!prefix.endsWith('/') || !prefix.isWellFormed()) this.problem('PLANTS_ETCD_PREFIX', `must end in /, and is ${JSON.stringify(prefix)}`)
+    for (const [one, other] of ETCD_PAIRS) if (asked.includes(one) !== asked.includes(other)) this.problem(one, `and ${other} go together`)
+    const user = name === undefined ? undefined : { name, password: (password ?? Buffer.alloc(0)).toString().replace(/\n$/, '') }
+    return { endpoints, prefix, user, tls: { ca, cert, key } }
+  }
+
+  file(name: Name): Buffer | undefined {
+    const path = this.text(name)
+    try {
+      return path === undefined ? undefined : readFileSync(path)
+    } catch (error) {
+      this.problem(name, `cannot be read: ${error instanceof Error ? error.message : String(error)}`)
+      return undefined
+    }
+  }
+
+  /** A file that `parse` accepts. */
+  pem(name: Name, parse: (bytes: Buffer) => unknown): Buffer | undefined {
+    const bytes = this.file(name)
+    try {
+      if (bytes) parse(bytes)
+    } catch (error) {
+      this.problem(name, `holds no PEM that can be used: ${error instanceof Error ? error.message : String(error)}`)
+    }
+    return bytes
   }
 
   /** The one source of keys, tried out, so that what is wrong with it is told along with everything else. */
@@ -205,6 +279,10 @@ class Reader {
         return { kind: 'discovery' }
     }
   }
+}
+
+function isOrigin(text: string): boolean {
+  return /^https?:\/\//.test(text) && URL.canParse(text) && new URL(text).href === `${new URL(text).origin}/`
 }
 
 /** The defaults, for a service that is embedded and reads no environment. */

@@ -33,7 +33,7 @@ const CATALOGUE = {
   internal: [50001, 'Something went wrong here: try again, and quote the Request-Id to the operator if it stays.'],
   methodUnknown: [50101, 'This method is not implemented.'],
   keysUnavailable: [50301, 'The keys that verify tokens cannot be had at the moment: try again later.'],
-  storageUnavailable: [50302, 'The plant could not be stored for certain: try again, a repeated POST is safe.'],
+  storageUnavailable: [50302, 'The store cannot be read, or cannot say that it keeps the plant, at the moment: try again, a repeated POST is safe.'],
   overloaded: [50303, 'Too much is waiting already: try again later.'],
   storageFull: [50701, 'The store is full: plants can be read, and no new one can be kept.'],
 } as const satisfies Readonly<Record<string, readonly [error: number, message: string]>>

@@ -1,12 +1,12 @@
 #!/usr/bin/env node
-import { readFileSync } from 'node:fs'
 import { parseArgs } from 'node:util'
 import { setFlagsFromString } from 'node:v8'
 import type { DevClaims } from './auth/dev.ts'
 import { type Config, readConfig, VARIABLES } from './config.ts'
 import { ConfigError } from './errors.ts'
 import { createLog } from './ops/log.ts'
-import { createService, type Listening } from './service.ts'
+import { createService, type Listening, openStorage } from './service.ts'
+import { version } from './version.ts'
 
 const USAGE = `usage: plant-store [serve] [--dev]
        plant-store token --sub NAME [--ttl SECONDS] [--scope "SCOPE …"]
@@ -21,7 +21,7 @@ serve    serves plants; --dev makes a key in the data directory and prints curl 
 token    prints a token for the key that serve --dev made
 check    says whether the data directory is sound; changes nothing
 export   writes everything to a new SQLite file, also while the service runs
-import   creates every plant of such a file in the store, which no service may hold meanwhile
+import   creates every plant of such a file in the store: in etcd, or in the data directory, which no service may hold meanwhile
 
 Environment variables:
 `
@@ -75,9 +75,10 @@ async function main(argv: readonly string[]): Promise<void> {
 async function storage(command: string, file: string): Promise<string> {
   const { checkStore, exportStore, importStore } = await import('./store/sqljs/tools.ts')
   const config = readConfig(process.env, 'storage')
+  if (command === 'import') return importStore((log, onFatal) => openStorage(config, log, onFatal), file, (line) => process.stderr.write(`${line}\n`))
+  if (config.etcd) throw new Error(`${command} is for the embedded store: what is in etcd is looked at with "etcdctl endpoint status" and saved with "etcdctl snapshot save"`)
   if (command === 'check') return checkStore(config.dataDirectory)
-  if (command === 'export') return exportStore(config.dataDirectory, file)
-  return importStore(config, file, (line) => process.stderr.write(`${line}\n`))
+  return exportStore(config.dataDirectory, file)
 }
 
 function parse(argv: readonly string[]): ReturnType<typeof parseArgs<{ options: typeof PARSED; allowPositionals: true }>> {
@@ -118,8 +119,23 @@ async function serve(dev: boolean): Promise<void> {
   }
   process.on('SIGTERM', stop).on('SIGINT', stop)
   const listening = await service.listen()
-  log.info('listening', { version: version(), plants: listening.plants, admin: listening.admin, data: config.dataDirectory, keys: config.keys.kind })
+  log.info('listening', { version: version(), ...listening, data: config.etcd?.endpoints ?? config.dataDirectory, ...keyFields(config) })
   if (dev) process.stderr.write(await invitation(config, listening))
+}
+
+/** Where keys come from, and never what they are. */
+function keyFields({ keys, issuer }: Config): { readonly keys: string; readonly keysFrom: string | undefined } {
+  switch (keys.kind) {
+    case 'secret':
+      return { keys: 'secret', keysFrom: undefined }
+    case 'file':
+      return { keys: 'file', keysFrom: keys.path }
+    case 'url':
+      // A query may hold what is none of the log's business.
+      return { keys: 'url', keysFrom: keys.url.replace(/[?#].*$/s, '') }
+    case 'discovery':
+      return { keys: 'discovery', keysFrom: issuer }
+  }
 }
 
 async function configure(dev: boolean): Promise<Config> {
@@ -175,15 +191,12 @@ function help(): string {
   return HELP + VARIABLES.map(([name, fallback, meaning]) => `  ${name.padEnd(width)}  ${meaning}${fallback && ` (default ${fallback})`}`).join('\n')
 }
 
-function version(): string {
-  // The package's own manifest, one folder above this file in every layout that is shipped.
-  const manifest = JSON.parse(readFileSync(new URL('../package.json', import.meta.url), 'utf8')) as { readonly version: string }
-  return manifest.version
-}
-
 function print(text: string): void {
   process.stdout.write(`${text}\n`)
 }
+
+// Else it would have Node open its inspector, on a port of loopback where anybody on the machine may run code in this process.
+process.on('SIGUSR1', () => {})
 
 // V8 compiles WebAssembly that runs often a second time, and by its default takes SQLite's start for that already: a quarter
 // of the time to the first answer, and 10 MiB, for nothing. Under load it still comes to it within seconds.

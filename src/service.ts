@@ -1,24 +1,31 @@
 import type { RequestListener, Server } from 'node:http'
-import { setTimeout as sleep } from 'node:timers/promises'
+import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises'
 import { readBearer } from './auth/bearer.ts'
 import { createKeySource } from './auth/keys.ts'
 import { Verifier } from './auth/verifier.ts'
-import type { Config } from './config.ts'
-import { Problem } from './errors.ts'
-import { createAdminServer } from './http/admin.ts'
+import type { Address, Config } from './config.ts'
+import { conditions, Problem } from './errors.ts'
+import { addServiceMetrics } from './figures.ts'
+import { type Checks, createAdminServer, livez, readyz, textAnswer } from './http/admin.ts'
 import { BodyBudget, ClientGone } from './http/body.ts'
 import type { ConnectionHost } from './http/connection.ts'
-import type { Exchange } from './http/exchange.ts'
-import { ListenFailed, listen } from './http/listen.ts'
+import { RequestDurations } from './http/durations.ts'
+import type { Exchange, RequestRecord } from './http/exchange.ts'
+import { ListenFailed, listen, type Listener } from './http/listen.ts'
+import { openApiAnswer } from './http/openapi.ts'
 import { RememberedPages } from './http/pages.ts'
 import { createPlant, listPlants } from './http/plants.ts'
 import { RateLimit } from './http/rate.ts'
 import { type Answer, problemAnswer } from './http/respond.ts'
 import { createRouter } from './http/router.ts'
-import { Connections, createHttpServer, stopAccepting } from './http/server.ts'
+import { Connections, createHttpServer } from './http/server.ts'
+import { connectionsWithinLimit } from './ops/descriptors.ts'
 import { type Log, ownerHash } from './ops/log.ts'
-import { type PlantStore, StoreFull, StoreUnavailable } from './plants/store.ts'
+import { Metrics, METRICS_TYPE } from './ops/metrics.ts'
+import { addProcessMetrics, watchEventLoop } from './ops/process.ts'
+import { type PlantStore, PlantTooLarge, type Recovered, StoreFull, StoreUnavailable } from './plants/store.ts'
 import { loadSqlite } from './store/sqljs/database.ts'
+import type { StoreLog } from './store/sqljs/keeper.ts'
 import { SqljsStore } from './store/sqljs/store.ts'
 
 export interface ServiceHooks {
@@ -27,10 +34,11 @@ export interface ServiceHooks {
   readonly onFatal: (error: unknown) => void
 }
 
-/** Where the service listens, as URLs or `unix:` paths. */
+/** Where the service listens, as URLs or `unix:` paths, and what it found in its storage. */
 export interface Listening {
   readonly plants: string
   readonly admin: string | undefined
+  readonly recovered: Recovered | undefined
 }
 
 export interface PlantService {
@@ -45,7 +53,20 @@ export interface PlantService {
 }
 
 const STORE_RETRY_SECONDS = 1
+/** For those who probe and scrape: they must not take the descriptors that the store needs either. */
+const ADMIN_MAX_CONNECTIONS = 32
 const PATH = '/plants'
+
+type StorageConfig = Pick<Config, 'etcd' | 'dataDirectory' | 'maxDataBytes'>
+/** What is kept elsewhere is not recovered. */
+type Storage = PlantStore & { readonly recovered?: Recovered }
+
+/** Opens the storage that was chosen. What etcd alone needs is loaded only then. @throws DirectoryLocked, StoreCorrupt */
+export async function openStorage({ etcd, dataDirectory, maxDataBytes }: StorageConfig, log: StoreLog, onFatal: ServiceHooks['onFatal'], metrics = new Metrics()): Promise<Storage> {
+  if (!etcd) return SqljsStore.open({ directory: dataDirectory, maxDataBytes, log, onFatal, metrics })
+  const { EtcdStore } = await import('./store/etcd/store.ts')
+  return EtcdStore.open(etcd, log)
+}
 
 /** Wires tokens, storage and HTTP. @throws ConfigError when the keys cannot be used. */
 export function createService(config: Config, { log, onFatal }: ServiceHooks): PlantService {
@@ -54,39 +75,43 @@ export function createService(config: Config, { log, onFatal }: ServiceHooks): P
   const budget = new BodyBudget()
   const pages = new RememberedPages()
   const rateLimit = config.rateLimit === undefined ? undefined : new RateLimit(config.rateLimit)
+  const metrics = new Metrics()
+  const durations = new RequestDurations(metrics, [PATH])
+  const errors = new Map([...conditions.values()].map(([error]) => [error, 0]))
   let store: PlantStore | undefined
-  let opening: Promise<void> | undefined
+  let opening: Promise<Recovered | undefined> | undefined
   let listening: Promise<Listening> | undefined
   let closing: Promise<void> | undefined
   let draining = false
+  /** Set once plants are listened for. */
+  let serving = false
   let route: ((exchange: Exchange) => Answer | Promise<Answer>) | undefined
   let server: Server | undefined
   let admin: Server | undefined
+  let stopWatching = (): void => {}
+  let listener: Listener | undefined
+  let adminListener: Listener | undefined
 
   const host: ConnectionHost = {
     serve: (exchange) => (route ? route(exchange) : open().then(() => serveOpened(exchange))),
     explain,
-    answered: logRequest,
+    answered,
     get draining() {
       return draining
     },
   }
   const connections = new Connections(host)
+  const maxConnections = Math.min(config.maxConnections, connectionsWithinLimit(ADMIN_MAX_CONNECTIONS))
+  addServiceMetrics(metrics, { connections, maxConnections, verifier, keys, pages, budget, log, errors, checks })
 
-  function open(): Promise<void> {
+  function open(): Promise<Recovered | undefined> {
     return (opening ??= openStore())
   }
 
-  async function openStore(): Promise<void> {
+  async function openStore(): Promise<Recovered | undefined> {
     if (closing) throw new StoreUnavailable('the service is closed')
     keys.start?.()
-    const opened = await SqljsStore.open({
-      directory: config.dataDirectory,
-      maxDataBytes: config.maxDataBytes,
-      log: (level, message, fields) => log[level](message, fields),
-      onFatal,
-    })
-    store = opened
+    const opened = (store = await openStorage(config, (level, message, fields) => log[level](message, fields), onFatal, metrics))
     route = createRouter(
       new Map([
         [
@@ -99,6 +124,7 @@ export function createService(config: Config, { log, onFatal }: ServiceHooks): P
       ]),
       { authenticate: (exchange) => verifier.verify(readBearer(exchange.head.authorization)), rateLimit },
     )
+    return opened.recovered
   }
 
   function serveOpened(exchange: Exchange): Answer | Promise<Answer> {
@@ -106,21 +132,28 @@ export function createService(config: Config, { log, onFatal }: ServiceHooks): P
     return route(exchange)
   }
 
-  function explain(error: unknown, exchange: Exchange): Answer | undefined {
+  function explain(error: unknown, { requestId }: RequestRecord): Answer | undefined {
     if (error instanceof ClientGone) return undefined
-    if (error instanceof Problem) {
-      log.debug('refused', { requestId: exchange.requestId, error: error.error, cause: error.cause })
-      return problemAnswer(error)
-    }
-    if (error instanceof StoreUnavailable) return problemAnswer(new Problem('storageUnavailable', ['Retry-After', String(STORE_RETRY_SECONDS)]))
-    if (error instanceof StoreFull) return problemAnswer(new Problem('storageFull'))
-    log.error('a request failed', { requestId: exchange.requestId, error })
-    return problemAnswer(new Problem('internal'))
+    const problem = problemOf(error)
+    errors.set(problem.error, (errors.get(problem.error) ?? 0) + 1)
+    if (problem === error) log.debug('refused', { requestId, error: problem.error, cause: problem.cause })
+    else if (problem.condition === 'internal') log.error('a request failed', { requestId, error })
+    return problemAnswer(problem)
   }
 
-  function logRequest({ method, route: matched, owner, requestId, startedAtMs }: Exchange, status: number): void {
-    const ms = Math.round((performance.now() - startedAtMs) * 1000) / 1000
-    log.request({ method, route: matched, status, ms, requestId, owner: owner === undefined ? undefined : ownerHash(owner) })
+  function answered({ method, route: matched, owner, requestId, traceId, startedAtMs }: RequestRecord, status: number): void {
+    const ms = performance.now() - startedAtMs
+    durations.record(method, matched, status, ms / 1000)
+    log.request({ method, route: matched, status, ms: Math.round(ms * 1000) / 1000, requestId, traceId, owner: owner === undefined ? undefined : ownerHash(owner) })
+  }
+
+  /** What is wrong, by the name of what the service needs. Red from the first moment of a stop on. */
+  function checks(): Checks {
+    return {
+      service: closing ? 'draining' : serving ? undefined : 'starting',
+      keys: keys.trouble(),
+      storage: store ? store.trouble() : 'not recovered yet',
+    }
   }
 
   async function listenAll(): Promise<Listening> {
@@ -135,18 +168,31 @@ export function createService(config: Config, { log, onFatal }: ServiceHooks): P
 
   async function listenBoth(): Promise<Listening> {
     // Compiling SQLite takes the longest of all: it begins before anything else.
-    void loadSqlite()
-    if (config.adminListen !== 'off') {
-      admin = createAdminServer(() => ({
-        service: closing ? 'draining' : route ? undefined : 'starting',
-        keys: keys.trouble(),
-        storage: store?.trouble(),
-      }))
-    }
-    const adminAddress = admin && config.adminListen !== 'off' ? await listen(admin, config.adminListen) : undefined
-    await open()
-    server = createHttpServer(connections, config.maxConnections)
-    return { plants: await listen(server, config.listen), admin: adminAddress }
+    if (!config.etcd) void loadSqlite()
+    // Whoever looks after the service can see how it starts, however long that takes.
+    if (config.adminListen !== 'off') adminListener = await listenForAdmin(config.adminListen)
+    const recovered = await open()
+    if (maxConnections < config.maxConnections) log.info('the limit of open files leaves room for fewer connections than PLANTS_MAX_CONNECTIONS', { connections: maxConnections })
+    server = createHttpServer(connections, maxConnections)
+    listener = await listen(server, config.listen)
+    serving = true
+    return { plants: listener.url, admin: adminListener?.url, recovered }
+  }
+
+  function listenForAdmin(address: Address): Promise<Listener> {
+    addProcessMetrics(metrics)
+    stopWatching = watchEventLoop(metrics)
+    admin = createAdminServer(
+      new Map([
+        ['/livez', livez],
+        ['/openapi.json', openApiAnswer],
+        ['/readyz', () => readyz(checks())],
+        ['/metrics', () => textAnswer(metrics.render(), METRICS_TYPE)],
+      ]),
+      (error) => log.error('an admin request failed', { error }),
+    )
+    admin.maxConnections = ADMIN_MAX_CONNECTIONS
+    return listen(admin, address)
   }
 
   function close(): Promise<void> {
@@ -157,9 +203,11 @@ export function createService(config: Config, { log, onFatal }: ServiceHooks): P
     draining = true
     // What is about to listen would do so behind a close that did not wait for it.
     await listening?.catch(() => {})
-    if (server?.listening) {
+    if (listener) {
       await sleep(config.drainDelaySeconds * 1000)
-      stopAccepting(server)
+      // Connections that are made already are taken first: whatever is not would be reset.
+      await nextTurn()
+      listener.stop()
     }
     const givenUp = await connections.drain(config.shutdownTimeoutSeconds * 1000)
     if (givenUp > 0) log.error('requests still under way at the deadline were given up', { connections: givenUp, timeoutSeconds: config.shutdownTimeoutSeconds })
@@ -169,9 +217,27 @@ export function createService(config: Config, { log, onFatal }: ServiceHooks): P
     server?.close()
     keys.close()
     await store?.close()
+    stopWatching()
+    adminListener?.stop()
     admin?.closeAllConnections()
     admin?.close()
   }
 
-  return { open, listen: listenAll, close, handler: connections.handler }
+  return {
+    async open() {
+      await open()
+    },
+    listen: listenAll,
+    close,
+    handler: connections.handler,
+  }
+}
+
+/** A failure as the caller is told of it; what nobody foresaw says nothing outside. */
+function problemOf(error: unknown): Problem {
+  if (error instanceof Problem) return error
+  if (error instanceof StoreUnavailable) return new Problem('storageUnavailable', ['Retry-After', String(STORE_RETRY_SECONDS)])
+  if (error instanceof StoreFull) return new Problem('storageFull')
+  if (error instanceof PlantTooLarge) return new Problem('bodyTooLarge')
+  return new Problem('internal')
 }

@@ -26,6 +26,7 @@ test('the defaults are those of the table', () => {
     adminListen: { host: '127.0.0.1', port: 8081 },
     dataDirectory: './data',
     maxDataBytes: 268_435_456,
+    etcd: undefined,
     issuer: 'https://issuer.test',
     audience: 'plants',
     ownerClaim: 'sub',
@@ -53,7 +54,7 @@ test('every problem is named at once', () => {
     PLANTS_LOG_LEVEL: 'constructor',
     PLANTS_JWT_SECRET: 'too short',
     PLANTS_TYPO: 'x',
-    PLANTS_ETCD_ENDPOINTS: 'http://127.0.0.1:2379',
+    PLANTS_ETCD_ENDPOINTS: '127.0.0.1:2379',
   })
   for (const name of [
     'PLANTS_LISTEN', 'PLANTS_ADMIN_LISTEN', 'PLANTS_MAX_DATA_BYTES', 'PLANTS_CLOCK_TOLERANCE', 'PLANTS_READ_SCOPE', 'PLANTS_LOG_LEVEL',
@@ -128,4 +129,33 @@ test('without a key of its own the issuer must be a URL to discover one from', (
   assert.match(problems({ PLANTS_ISSUER: 'http://issuer.test', PLANTS_AUDIENCE: 'plants' }).join(), /https/)
   assert.deepEqual(problems({ PLANTS_ISSUER: 'https://issuer.test/', PLANTS_AUDIENCE: 'plants' }), [])
   assert.deepEqual(problems({ PLANTS_ISSUER: 'http://127.0.0.1:9/', PLANTS_AUDIENCE: 'plants' }), [])
+})
+
+test('etcd: endpoints are origins, and all has its default but them', () => {
+  const etcd = (more: Readonly<Record<string, string>>) => readConfig({ ...MINIMUM, ...more }, 'service').etcd
+  const tls = { ca: undefined, cert: undefined, key: undefined }
+  assert.deepEqual(etcd({ PLANTS_ETCD_ENDPOINTS: 'http://127.0.0.1:2379/, http://[::1]:80' }), { endpoints: ['http://127.0.0.1:2379', 'http://[::1]:80'], prefix: 'plants/', user: undefined, tls })
+  assert.deepEqual(etcd({ PLANTS_ETCD_ENDPOINTS: 'https://etcd.test', PLANTS_ETCD_PREFIX: 'a/b/' }), { endpoints: ['https://etcd.test'], prefix: 'a/b/', user: undefined, tls })
+  for (const wrong of ['etcd:2379', 'unix:/x', 'http://user@etcd:2379', 'http://etcd:2379/v3', 'http://etcd:2379?', 'http://etcd:x', 'http://etcd:1,', ',']) {
+    assert.match(problems({ ...MINIMUM, PLANTS_ETCD_ENDPOINTS: wrong }).join(), /^PLANTS_ETCD_ENDPOINTS must be http/, wrong)
+  }
+  for (const wrong of ['http://root:secret@etcd:2379', 'root:secret@etcd:2379', 'http://root:sec@secret@etcd:2379']) assert.doesNotMatch(problems({ ...MINIMUM, PLANTS_ETCD_ENDPOINTS: wrong }).join(), /secret/)
+  assert.deepEqual(problems({ ...MINIMUM, PLANTS_ETCD_ENDPOINTS: 'https://a:1,http://a:2' }), ['PLANTS_ETCD_ENDPOINTS must be all http or all https'])
+})
+
+test('etcd: user and password, certificate and key go together, files are read and tried, and nothing stands without endpoints', async () => {
+  const directory = await temporaryDirectory()
+  const file = join(directory, 'password')
+  writeFileSync(file, ' päss\n\n')
+  const http = { ...MINIMUM, PLANTS_ETCD_ENDPOINTS: 'http://127.0.0.1:1' }
+  const https = { ...MINIMUM, PLANTS_ETCD_ENDPOINTS: 'https://127.0.0.1:1' }
+  assert.deepEqual(readConfig({ ...http, PLANTS_ETCD_USERNAME: 'p', PLANTS_ETCD_PASSWORD_FILE: file }, 'storage').etcd?.user, { name: 'p', password: ' päss\n' })
+  const named = (env: Readonly<Record<string, string>>): readonly string[] => problems(env).map((line) => line.split(' ')[0] ?? '')
+  assert.deepEqual(problems({ ...http, PLANTS_ETCD_USERNAME: 'p' }), ['PLANTS_ETCD_USERNAME and PLANTS_ETCD_PASSWORD_FILE go together'])
+  assert.deepEqual(problems({ ...http, PLANTS_ETCD_PREFIX: 'x' }), ['PLANTS_ETCD_PREFIX must end in /, and is "x"'])
+  assert.deepEqual(named({ ...https, PLANTS_ETCD_CERT_FILE: file }), ['PLANTS_ETCD_CERT_FILE', 'PLANTS_ETCD_CERT_FILE'])
+  assert.deepEqual(named({ ...https, PLANTS_ETCD_CA_FILE: `${file}.gone`, PLANTS_ETCD_CERT_FILE: file, PLANTS_ETCD_KEY_FILE: file }), ['PLANTS_ETCD_CA_FILE', 'PLANTS_ETCD_CERT_FILE', 'PLANTS_ETCD_KEY_FILE'])
+  assert.match(problems({ ...https, PLANTS_ETCD_CA_FILE: file }).join(), /PLANTS_ETCD_CA_FILE holds no PEM/)
+  assert.match(problems({ ...http, PLANTS_ETCD_CA_FILE: file }).join('|'), /PLANTS_ETCD_CA_FILE is of no use without https/)
+  assert.deepEqual(named({ ...MINIMUM, PLANTS_ETCD_PREFIX: 'x/', PLANTS_ETCD_USERNAME: 'p' }), ['PLANTS_ETCD_PREFIX', 'PLANTS_ETCD_USERNAME'])
 })

@@ -1,8 +1,24 @@
 import type { IncomingMessage, ServerResponse } from 'node:http'
-import { type Head, readHead, requestIdOf } from './head.ts'
+import { type Head, readHead, requestIdOf, traceIdOf } from './head.ts'
+
+/** What log and metrics say of a request. */
+export interface RequestRecord {
+  readonly method: string | undefined
+  readonly route: string | undefined
+  readonly owner: string | undefined
+  readonly requestId: string
+  readonly traceId: string | undefined
+  readonly startedAtMs: number
+}
+
+/** The record of a request that never became an exchange: of what Node's parser refuses nothing is known, nor when it began. */
+export function recordOf(method?: string, rawHeaders: readonly string[] = []): RequestRecord {
+  const head = readHead(rawHeaders)
+  return { method, route: undefined, owner: undefined, requestId: requestIdOf(head), traceId: traceIdOf(head), startedAtMs: performance.now() }
+}
 
 /** One request and its answer. */
-export class Exchange {
+export class Exchange implements RequestRecord {
   readonly req: IncomingMessage
   readonly res: ServerResponse
   readonly head: Head
@@ -28,13 +44,23 @@ export class Exchange {
     return this.req.method ?? ''
   }
 
+  get traceId(): string | undefined {
+    return traceIdOf(this.head)
+  }
+
   get hasKnownVersion(): boolean {
     return this.req.httpVersion === '1.1' || this.req.httpVersion === '1.0'
   }
 
+  /** Whether two readers could see its end in two places, which is as good as an attack (RFC 9112 §6.1, §6.3, §11.2). */
+  get hasUnclearEnd(): boolean {
+    const { chunked, codingsUnclear, contentLengthBytes } = this.head
+    return chunked && (codingsUnclear || contentLengthBytes !== undefined || this.req.httpVersion !== '1.1')
+  }
+
   /** Whether nothing behind it on its connection is served: the client says so, or Node's parser drops what came along with it, as it does behind an Upgrade. */
   get isLast(): boolean {
-    return !this.res.shouldKeepAlive || this.head.upgrade || !this.hasKnownVersion
+    return !this.res.shouldKeepAlive || this.head.upgrade || !this.hasKnownVersion || this.hasUnclearEnd
   }
 
   /** Whether the client waits for "100 Continue" before it sends the body; HTTP/1.0 knows no such thing (RFC 9110 §10.1.1). */

@@ -1,42 +1,90 @@
-import { chmodSync, lstatSync, unlinkSync } from 'node:fs'
+import { randomBytes } from 'node:crypto'
+import { chmodSync, linkSync, lstatSync, renameSync, unlinkSync } from 'node:fs'
 import type { Server } from 'node:http'
-import { connect } from 'node:net'
+import { connect, Server as NetServer } from 'node:net'
 import type { Address } from '../config.ts'
 import { errorCodeOf } from '../errors.ts'
 
 /** The address cannot be listened on; the message says which, and what to do. */
 export class ListenFailed extends Error {}
 
+export interface Listener {
+  /** The address as a URL or `unix:` path. */
+  readonly url: string
+  /** Accepts no more, and removes the socket file where it is still this listener's. What was accepted goes on. */
+  stop(): void
+}
+
+/** What `sockaddr_un` holds, less the byte that ends it. */
+const SOCKET_PATH_MAX_BYTES = 107
+const ASIDE_BYTES = 9
+
 /**
- * Listens, and resolves with the address as a URL or `unix:` path. A socket file that nobody listens on any more is
- * replaced, one that somebody does is not.
+ * Listens. A socket file that nobody listens on any more is replaced, one that somebody does is not.
  * @throws ListenFailed
  */
-export async function listen(server: Server, address: Address): Promise<string> {
+export async function listen(server: Server, address: Address): Promise<Listener> {
   try {
+    if ('path' in address) return await listenOnPath(server, address.path)
     await listenOnce(server, address)
   } catch (error) {
-    if (!('path' in address) || errorCodeOf(error) !== 'EADDRINUSE' || !(await isStale(address.path))) throw explain(error, address)
-    unlinkSync(address.path)
-    await listenOnce(server, address).catch((again: unknown) => {
-      throw explain(again, address)
-    })
+    throw explain(error, address)
   }
-  // For the owner and the group: whoever may connect still needs a token.
-  if ('path' in address) chmodSync(address.path, 0o660)
   const bound = server.address()
-  if (typeof bound === 'string' || bound === null) return `unix:${String(bound)}`
-  return `http://${bound.family === 'IPv6' ? `[${bound.address}]` : bound.address}:${bound.port}`
+  // It listens on TCP.
+  if (typeof bound === 'string' || bound === null) throw new ListenFailed(String(bound))
+  return { url: `http://${bound.family === 'IPv6' ? `[${bound.address}]` : bound.address}:${bound.port}`, stop: () => stopAccepting(server) }
+}
+
+/**
+ * Bound under a name of its own, and linked to the path only then: its mode is right from the first moment, and Node, which
+ * removes whatever stands under the name that it bound, never removes the file of somebody who came after.
+ */
+async function listenOnPath(server: Server, path: string): Promise<Listener> {
+  const lengthBytes = Buffer.byteLength(path)
+  if (lengthBytes > SOCKET_PATH_MAX_BYTES - ASIDE_BYTES) throw new Error(`the path has ${lengthBytes} bytes, and a socket's may have ${SOCKET_PATH_MAX_BYTES - ASIDE_BYTES} at most`)
+  const aside = `${path}.${randomBytes(4).toString('hex')}`
+  await listenOnce(server, { path: aside })
+  try {
+    // For the owner and the group: whoever may connect still needs a token.
+    chmodSync(aside, 0o660)
+    await putInPlace(aside, path)
+  } catch (error) {
+    stopAccepting(server)
+    throw error
+  }
+  const { ino } = lstatSync(path)
+  const stop = (): void => {
+    // While it is listened on, no other file gets its number.
+    if (server.listening && lstatSync(path, { throwIfNoEntry: false })?.ino === ino) unlinkSync(path)
+    stopAccepting(server)
+  }
+  return { url: `unix:${path}`, stop }
+}
+
+async function putInPlace(aside: string, path: string): Promise<void> {
+  try {
+    linkSync(aside, path)
+    unlinkSync(aside)
+  } catch (error) {
+    if (errorCodeOf(error) !== 'EEXIST' || !(await isStale(path))) throw error
+    renameSync(aside, path)
+  }
 }
 
 function listenOnce(server: Server, address: Address): Promise<void> {
   return new Promise((resolve, reject) => {
     server.once('error', reject)
-    server.listen('path' in address ? { path: address.path } : { host: address.host, port: address.port }, () => {
+    server.listen(address, () => {
       server.off('error', reject)
       resolve()
     })
   })
+}
+
+/** Node's own `close` would also destroy connections whose last answer is still on its way. */
+function stopAccepting(server: Server): void {
+  NetServer.prototype.close.call(server)
 }
 
 /** Only a refused connection says that nobody listens; Linux refuses one to an ordinary file as well. */
@@ -54,6 +102,7 @@ function isStale(path: string): Promise<boolean> {
 function explain(error: unknown, address: Address): ListenFailed {
   const where = 'path' in address ? `unix:${address.path}` : `${address.host}:${address.port}`
   const code = errorCodeOf(error)
-  const what = code === 'EADDRINUSE' ? `another process listens there${'path' in address ? ', or it is no socket' : ''}; stop it or choose another address` : error instanceof Error ? error.message : String(error)
+  const taken = code === 'EADDRINUSE' || code === 'EEXIST'
+  const what = taken ? `another process listens there${'path' in address ? ', or it is no socket' : ''}; stop it or choose another address` : error instanceof Error ? error.message : String(error)
   return new ListenFailed(`cannot listen on ${where}: ${what}`, { cause: error })
 }

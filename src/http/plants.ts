@@ -22,9 +22,12 @@ export interface CreateOptions {
 export function createPlant({ store, pages, budget, maxBodyBytes }: CreateOptions): (call: Call) => Promise<Answer> {
   return async ({ exchange, owner }) => {
     checkBodyHeaders(exchange, maxBodyBytes)
-    const giveBack = budget.take(exchange.head.contentLengthBytes ?? maxBodyBytes)
+    const hold = budget.take(owner, exchange.head.contentLengthBytes ?? maxBodyBytes)
     try {
-      const plant = readNewPlant(readObject(await readText(exchange, maxBodyBytes), ['id', 'name', 'tag']))
+      const text = await readText(exchange, maxBodyBytes)
+      // Of a body that came without its length the longest was counted.
+      hold(Buffer.byteLength(text))
+      const plant = readNewPlant(readObject(text, ['id', 'name', 'tag']))
       if (typeof plant === 'string') throw flawProblem(plant)
       const created = await store.create(owner, plant)
       switch (created) {
@@ -35,7 +38,7 @@ export function createPlant({ store, pages, budget, maxBodyBytes }: CreateOption
           throw new Problem('idTaken')
       }
     } finally {
-      giveBack()
+      hold(0)
     }
   }
 }
@@ -73,7 +76,8 @@ export function listPlants(store: PlantStore, pages: RememberedPages): (call: Ca
 
 function readRange(owner: string, query: string): PlantRange {
   if (query === '') return { after: undefined, limit: undefined }
-  const parameters = new URLSearchParams(query)
+  // It would drop a first "?", which belongs to a name here.
+  const parameters = new URLSearchParams(`?${query}`)
   const [limitText, secondLimit] = parameters.getAll('limit')
   const limit = limitText === undefined ? undefined : Number(limitText)
   if (limitText !== undefined && (secondLimit !== undefined || !/^[0-9]{1,10}$/.test(limitText) || Number(limit) > LIMIT_MAX)) throw new Problem('limitInvalid')
@@ -109,17 +113,23 @@ function plantStream(list: PlantList, begun: readonly Stretch[]): TextStream {
   return { [Symbol.asyncIterator]: () => streamPlants(list, [...begun]), close: () => list.close() }
 }
 
-async function* streamPlants(list: PlantList, begun: Stretch[]): AsyncGenerator<string, void, undefined> {
+async function* streamPlants(list: PlantList, begun: Stretch[]): AsyncGenerator<Buffer, void, undefined> {
   let opening = '['
   for (;;) {
-    const stretch = begun.shift() ?? (await list.next())
-    if (stretch === undefined) break
-    if (stretch.length > 0) {
-      yield opening + JSON.stringify(stretch).slice(1, -1)
+    // A client that does not read holds these bytes, and nothing that they were made from.
+    const bytes = await nextBytes(opening, list, begun)
+    if (bytes === undefined) break
+    if (bytes.length > 0) {
+      yield bytes
       opening = ','
     }
     // A client that takes all at once must not keep the others waiting.
     await nextTurn()
   }
-  yield opening === '[' ? '[]' : ']'
+  yield Buffer.from(opening === '[' ? '[]' : ']')
+}
+
+async function nextBytes(opening: string, list: PlantList, begun: Stretch[]): Promise<Buffer | undefined> {
+  const stretch = begun.length > 0 ? begun.shift() : await list.next()
+  return stretch && Buffer.from(stretch.length === 0 ? '' : opening + JSON.stringify(stretch).slice(1, -1))
 }

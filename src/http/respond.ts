@@ -5,7 +5,7 @@ import { Problem } from '../errors.ts'
 import type { Exchange } from './exchange.ts'
 
 /** A body that is made while it is sent. */
-export interface TextStream extends AsyncIterable<string> {
+export interface TextStream extends AsyncIterable<Buffer> {
   /** Called when nobody reads on, begun or not: a generator that was never begun runs no `finally`. */
   close(): void
 }
@@ -16,6 +16,8 @@ export interface Answer {
   /** Name and value in turn. */
   readonly headers: readonly string[]
   readonly body: Buffer | TextStream | undefined
+  /** The body's media type, where it is not JSON. */
+  readonly type?: string
 }
 
 /** Every answer says that nobody may keep it, and that it is what it says it is. */
@@ -29,9 +31,9 @@ export function problemAnswer({ status, error, message, headers }: Problem): Ans
   return jsonAnswer(status, { error, message }, headers)
 }
 
-function headersOf({ headers, body }: Answer, requestId: string, close: boolean): string[] {
+function headersOf({ headers, body, type = 'application/json' }: Answer, requestId: string, close: boolean): string[] {
   const all: string[] = [...COMMON, 'Request-Id', requestId]
-  if (body !== undefined) all.push('Content-Type', 'application/json')
+  if (body !== undefined) all.push('Content-Type', type)
   if (Buffer.isBuffer(body)) all.push('Content-Length', String(body.length))
   all.push(...headers)
   if (close) all.push('Connection', 'close')
@@ -72,7 +74,7 @@ export function sendPlain(res: ServerResponse, answer: Answer): void {
 }
 
 /** An answer as text, for a connection that Node's own machinery is not to touch any more. Always the last on it. */
-export function rawAnswer(answer: Answer, requestId: string, withBody: boolean): string {
+export function rawAnswer(answer: Answer, requestId: string = randomUUID(), withBody = true): string {
   const lines = [`HTTP/1.1 ${answer.status} ${STATUS_CODES[answer.status] ?? ''}`, `Date: ${new Date().toUTCString()}`]
   const headers = headersOf(answer, requestId, true)
   for (let i = 0; i + 1 < headers.length; i += 2) lines.push(`${headers[i]}: ${headers[i + 1]}`)

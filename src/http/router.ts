@@ -38,7 +38,7 @@ export function createRouter(routes: Routes, access: Access): (exchange: Exchang
   const allowed = new Map([...routes].map(([path, operations]) => [path, allowOf(operations)]))
 
   return (exchange) => {
-    if (!exchange.hasKnownVersion) throw new Problem('malformedRequest')
+    if (!exchange.hasKnownVersion || exchange.hasUnclearEnd) throw new Problem('malformedRequest')
     const { hosts } = exchange.head
     if (hosts.length !== 1 || !HOST.test(hosts[0] ?? '')) throw new Problem('hostInvalid')
     const { path, query } = splitTarget(exchange.req.url ?? '')
@@ -69,9 +69,9 @@ function allowOf(operations: ReadonlyMap<string, Operation>): string {
   return [...operations.keys()].flatMap((method) => (method === 'GET' ? ['GET', 'HEAD'] : [method])).concat('OPTIONS').join(', ')
 }
 
-/** The path, byte for byte, and the query of a target in origin form or absolute form (RFC 9112 §3.2). */
+/** The path, byte for byte, and the query of a target in origin form or absolute form (RFC 9112 §3.2); one with user info, or without a host, is no path (RFC 9110 §4.2). */
 function splitTarget(target: string): { readonly path: string; readonly query: string } {
-  const origin = target.startsWith('/') ? target : target.replace(/^https?:\/\/[^/?#]*/i, '')
+  const origin = target.startsWith('/') ? target : target.replace(/^https?:\/\/[^/?#@]+/i, '')
   const mark = origin.indexOf('?')
   return mark < 0 ? { path: origin, query: '' } : { path: origin.slice(0, mark), query: origin.slice(mark + 1) }
 }

@@ -1,11 +1,10 @@
 import { createServer, type IncomingMessage, type RequestListener, type Server, type ServerResponse } from 'node:http'
 import type { Duplex } from 'node:stream'
-import { setTimeout as sleep } from 'node:timers/promises'
-import { Server as NetServer, Socket } from 'node:net'
+import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises'
+import { Socket } from 'node:net'
 import { Problem } from '../errors.ts'
 import { Connection, type ConnectionHost } from './connection.ts'
-import { Exchange } from './exchange.ts'
-import { readHead, requestIdOf } from './head.ts'
+import { Exchange, recordOf } from './exchange.ts'
 
 /** Request line and headers together; Node counts their bytes without the separators. */
 const HEADERS_MAX_BYTES = 16 * 1024
@@ -13,7 +12,7 @@ const HEADERS_MAX_BYTES = 16 * 1024
 const KEEP_ALIVE_MS = 65_000
 const HEADERS_TIMEOUT_MS = 10_000
 const REQUEST_TIMEOUT_MS = 30_000
-/** A connection on which nothing moves: a reader that stalls. */
+/** A reader that stalls. */
 const STALLED_MS = 30_000
 /** Node looks for requests that take too long only every 30 s otherwise. */
 const TIMEOUT_CHECK_MS = 1000
@@ -32,6 +31,8 @@ const TIMEOUTS: HttpTimeouts = { headersMs: HEADERS_TIMEOUT_MS, requestMs: REQUE
 export class Connections {
   readonly #host: ConnectionHost
   readonly #bySocket = new Map<Socket, Connection>()
+  /** Connections that were turned away because there were too many. */
+  refused = 0
 
   constructor(host: ConnectionHost) {
     this.#host = host
@@ -42,21 +43,33 @@ export class Connections {
     this.of(req.socket).enter(new Exchange(req, res))
   }
 
-  of(socket: Socket): Connection {
+  /** A socket that is first heard of through a request is of somebody else's server, which bounds how long a reader may stand still. */
+  of(socket: Socket, stalledMs?: number): Connection {
     const known = this.#bySocket.get(socket)
     if (known) return known
-    const connection = new Connection(socket, this.#host)
+    const connection = new Connection(socket, this.#host, stalledMs)
     this.#bySocket.set(socket, connection)
     socket.once('close', () => this.#bySocket.delete(socket))
     return connection
+  }
+
+  get size(): number {
+    return this.#bySocket.size
+  }
+
+  /** Requests that are being answered, or wait for it. */
+  get active(): number {
+    return [...this.#bySocket.values()].reduce((sum, connection) => sum + connection.active, 0)
   }
 
   /** Lets go of every connection, each once its requests are answered, and of what is left behind the deadline: gives their number. */
   async drain(timeoutMs: number): Promise<number> {
     const deadline = performance.now() + timeoutMs
     while (this.#bySocket.size > 0 && performance.now() < deadline) {
-      for (const connection of this.#bySocket.values()) connection.closeIdle()
+      for (const [socket, connection] of this.#bySocket) if (connection.closeIdle()) this.#bySocket.delete(socket)
       await sleep(DRAIN_CHECK_MS)
+      // Behind a busy stretch timers run first: what came in meanwhile is read only then.
+      await nextTurn()
     }
     for (const socket of this.#bySocket.keys()) socket.destroy()
     return this.#bySocket.size
@@ -77,10 +90,10 @@ export function createHttpServer(connections: Connections, maxConnections: numbe
   // Bounded by their size alone: Node drops what is beyond a number silently, a second Authorization included.
   server.maxHeadersCount = 0
   server.maxConnections = maxConnections
-  server.timeout = timeouts.stalledMs
   // A client that has sent its requests and closes its side still gets the answers. Node's types do not know the property.
   Object.assign(server, { httpAllowHalfOpen: true })
-  server.on('connection', (socket: Socket) => connections.of(socket))
+  server.on('connection', (socket: Socket) => connections.of(socket, timeouts.stalledMs))
+  server.on('drop', () => connections.refused++)
   server.on('request', connections.handler)
   server.on('checkContinue', connections.handler)
   server.on('checkExpectation', connections.handler)
@@ -88,13 +101,12 @@ export function createHttpServer(connections: Connections, maxConnections: numbe
     // Node types a plain socket as Duplex here.
     if (!(stream instanceof Socket)) return
     const connection = connections.of(stream)
-    connection.adopt(timeouts.stalledMs)
-    connection.fail(new Problem('methodUnknown'), requestIdOf(readHead(req.rawHeaders)))
+    connection.adopt()
+    connection.fail(new Problem('methodUnknown'), recordOf(req.method, req.rawHeaders))
   })
-  server.on('timeout', (socket: Socket) => connections.of(socket).stall())
   server.on('clientError', (error: NodeJS.ErrnoException, stream: Duplex) => {
     const problem = parserProblem(error)
-    if (!(stream instanceof Socket) || !stream.writable || stream.bytesRead === 0) stream.destroy()
+    if (!(stream instanceof Socket) || stream.bytesRead === 0) stream.destroy()
     else if (error.code === 'ERR_HTTP_REQUEST_TIMEOUT') connections.of(stream).expire()
     else if (problem) connections.of(stream).fail(problem)
     else stream.destroy()
@@ -102,13 +114,8 @@ export function createHttpServer(connections: Connections, maxConnections: numbe
   return server
 }
 
-/** Accepts no more. Node's own `close` would also destroy connections whose last answer is still on its way. */
-export function stopAccepting(server: Server): void {
-  NetServer.prototype.close.call(server)
-}
-
 /** What a failure of Node's parser means to the client; undefined where the connection itself failed. */
-function parserProblem(error: NodeJS.ErrnoException): Problem | undefined {
+export function parserProblem(error: NodeJS.ErrnoException): Problem | undefined {
   if (error.code === 'HPE_HEADER_OVERFLOW') return new Problem('headersTooLarge')
   return error.code?.startsWith('HPE_') ? new Problem('malformedRequest') : undefined
 }

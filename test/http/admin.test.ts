@@ -1,9 +1,19 @@
 import assert from 'node:assert/strict'
-import { test } from 'node:test'
+import { existsSync } from 'node:fs'
+import { mkdir } from 'node:fs/promises'
+import { createServer } from 'node:net'
+import { join } from 'node:path'
+import { test, type TestContext } from 'node:test'
+import { createPlantService, type PlantService } from '../../dist/index.js'
+import { type Files, nodeFiles } from '../../dist/store/sqljs/files.js'
+import { groupLine, Journal } from '../../dist/store/sqljs/journal.js'
 import { SqljsStore } from '../../dist/store/sqljs/store.js'
-import { call } from '../support/http.ts'
-import { startService } from '../support/service.ts'
+import { call, post, type Reply } from '../support/http.ts'
+import { scrape } from '../support/metrics.ts'
+import { startService, temporaryDirectory } from '../support/service.ts'
+import { AUDIENCE, ISSUER, SECRET } from '../support/tokens.ts'
 import { assertCommon, headerLines, verdict } from '../support/verdict.ts'
+import { firstAnswer, postBytes, Wire } from '../support/wire.ts'
 
 test('admin: livez and readyz need no token, and say what is wrong', async (t) => {
   const { adminPort, port } = await startService(t)
@@ -46,4 +56,191 @@ test('admin: it can be off', async (t) => {
   const { port, adminPort } = await startService(t, { adminListen: 'off' })
   assert.equal(adminPort, 0)
   assert.equal((await call(port)).status, 200)
+})
+
+test('admin: metrics answer HEAD with their length alone, and nothing but GET and HEAD', async (t) => {
+  const { adminPort, port } = await startService(t)
+  const only = await call(adminPort, { path: '/metrics', method: 'HEAD', token: undefined })
+  assertCommon(only)
+  assert.deepEqual([only.status, only.text, headerLines(only, 'content-type')], [200, '', ['text/plain; version=0.0.4; charset=utf-8']])
+  assert.ok(Number(headerLines(only, 'content-length')[0]) > 1000)
+  const posted = await call(adminPort, { path: '/metrics', method: 'POST', token: undefined, body: 'x' })
+  assert.deepEqual([verdict(posted), headerLines(posted, 'allow')], ['methodNotAllowed', ['GET, HEAD']])
+  assert.equal(verdict(await call(port, { path: '/metrics' })), 'pathUnknown', 'the public listener has plants alone')
+})
+
+test('admin: what is no request is refused in the Error shape, and a probe without Host or with an expectation is answered', async (t) => {
+  const { adminPort } = await startService(t)
+  for (const [bytes, expected] of [
+    ['GARBAGE\r\n\r\n', 'malformedRequest'],
+    [`GET /livez HTTP/1.1\r\nX: ${'x'.repeat(20_000)}\r\n\r\n`, 'headersTooLarge'],
+    ['CONNECT a:1 HTTP/1.1\r\nHost: a\r\n\r\n', 'methodUnknown'],
+    ['GET /livez HTTP/1.1\r\n\r\n', 200],
+    ['GET /livez HTTP/1.0\r\n\r\n', 200],
+    ['GET /livez HTTP/1.1\r\nHost: a\r\nExpect: much\r\n\r\n', 200],
+  ] as const) {
+    assert.equal(verdict(await firstAnswer(adminPort, bytes)), expected, bytes.slice(0, 50))
+  }
+})
+
+test('admin: a metric that cannot be read is a 500 and a line in the log, and no end of the service', async (t) => {
+  const { adminPort, logLines } = await startService(t)
+  const broken = t.mock.method(process, 'cpuUsage', () => {
+    throw new Error('no CPU')
+  })
+  assert.equal(verdict(await call(adminPort, { path: '/metrics', token: undefined })), 'internal')
+  broken.mock.restore()
+  assert.match(logLines.join('\n'), /"an admin request failed".*no CPU/)
+  await scrape(adminPort)
+})
+
+const READY = { status: 'ok', checks: { service: 'ok', keys: 'ok', storage: 'ok' } }
+
+function state({ status, json }: Reply): unknown {
+  return [status, json()]
+}
+
+interface Starting {
+  readonly service: PlantService
+  readonly admin: string
+  readonly plants: string
+  get(path: string): Promise<Reply>
+}
+
+/** A service on unix sockets, so that it can be asked before it says where it listens. */
+async function quietService(t: TestContext, dataDirectory?: string): Promise<Starting> {
+  const directory = await temporaryDirectory()
+  const [plants, admin] = [join(directory, 'plants.sock'), join(directory, 'admin.sock')]
+  const service = createPlantService({
+    issuer: ISSUER,
+    audience: AUDIENCE,
+    keys: { kind: 'secret', secret: Buffer.from(SECRET) },
+    dataDirectory: dataDirectory ?? join(directory, 'data'),
+    listen: { path: plants },
+    adminListen: { path: admin },
+    logLevel: 'silent',
+  })
+  t.after(() => service.close())
+  return { service, admin, plants, get: (path) => call(admin, { path, token: undefined }) }
+}
+
+async function appears(path: string): Promise<void> {
+  while (!existsSync(path)) await new Promise((resolve) => setTimeout(resolve, 1))
+}
+
+test('admin: while the store recovers it is alive and not ready, and nobody is let in', async (t) => {
+  const original = SqljsStore.open.bind(SqljsStore)
+  let release = (): void => {}
+  const held = new Promise<void>((resolve) => (release = resolve))
+  t.mock.method(SqljsStore, 'open', (options: Parameters<typeof original>[0]) => held.then(() => original(options)))
+  const { service, admin, plants, get } = await quietService(t)
+  const listening = service.listen()
+  await appears(admin)
+  assert.deepEqual(state(await get('/livez')), [200, { status: 'ok' }])
+  assert.deepEqual(state(await get('/readyz')), [503, { status: 'unavailable', checks: { service: 'starting', keys: 'ok', storage: 'not recovered yet' } }])
+  const found = await scrape(admin)
+  assert.deepEqual(found.all('plant_store_ready'), [['plant_store_ready{check="service"}', 0], ['plant_store_ready{check="keys"}', 1], ['plant_store_ready{check="storage"}', 0]])
+  assert.deepEqual(found.all('plant_store_plants'), [], 'nothing is said of a store that is not open')
+  assert.equal(existsSync(plants), false)
+  release()
+  await listening
+  assert.deepEqual(state(await get('/readyz')), [200, READY])
+  assert.equal((await call(plants)).status, 200)
+  assert.equal((await scrape(admin)).value('plant_store_plants'), 0)
+})
+
+test('admin: a long recovery leaves room for probes', async (t) => {
+  const GROUPS = 2000
+  const dataDirectory = join(await temporaryDirectory(), 'data')
+  await mkdir(dataDirectory)
+  const lines = Array.from({ length: GROUPS }, (_, i) => groupLine(i + 1, [['alice', String(i), 'Fern']]))
+  await (await Journal.create(nodeFiles, dataDirectory, 1, 1, Buffer.concat(lines))).close()
+  const { service, admin, get } = await quietService(t, dataDirectory)
+  // Time flies: as if each group took 30 ms, and all of them a minute.
+  const now = performance.now.bind(performance)
+  let skippedMs = 0
+  t.mock.method(performance, 'now', () => now() + (skippedMs += 30))
+  const listening = service.listen()
+  let listens = false
+  void listening.finally(() => (listens = true))
+  await appears(admin)
+  let starting = 0
+  while (!listens) {
+    const [live, ready] = [await get('/livez'), await get('/readyz')]
+    assert.equal(live.status, 200)
+    if (ready.status === 503) starting++
+  }
+  // Every turn takes at most a twentieth of a second, and a probe a few of them. A kubelet waits a second for it.
+  assert.ok(starting >= 60, `${starting} times two probes were answered in that minute`)
+  const { recovered } = await listening
+  assert.deepEqual({ ...recovered, ms: 0 }, { plants: GROUPS, groups: GROUPS, tornBytes: 0, ms: 0 })
+  const { value } = await scrape(admin)
+  assert.deepEqual([value('plant_store_plants'), value('plant_store_recovered_groups')], [GROUPS, GROUPS])
+})
+
+test('admin: while it drains it is alive and not ready', async (t) => {
+  const { port, adminPort, close } = await startService(t)
+  const get = (path: string) => call(adminPort, { path, token: undefined })
+  const half = postBytes({ id: 1, name: 'in flight' })
+  const wire = await Wire.to(port)
+  wire.write(half.slice(0, -3))
+  while ((await scrape(adminPort)).value('http_server_active_requests') === 0);
+  const stopped = close()
+  assert.deepEqual(state(await get('/readyz')), [503, { status: 'unavailable', checks: { service: 'draining', keys: 'ok', storage: 'ok' } }])
+  assert.equal((await get('/livez')).status, 200)
+  assert.equal((await scrape(adminPort)).value('plant_store_ready{check="service"}'), 0)
+  assert.equal((await wire.write(half.slice(-3)).answers(1))[0]?.status, 200)
+  await stopped
+  wire.destroy()
+})
+
+test('admin: with a full disk it is alive and not ready, and ready again by itself once there is room', async (t) => {
+  let full = false
+  const refuse = (): void => {
+    if (full) throw Object.assign(new Error('ENOSPC: no space left on device'), { code: 'ENOSPC' })
+  }
+  const files: Files = {
+    ...nodeFiles,
+    async open(path, mode) {
+      const file = await nodeFiles.open(path, mode)
+      return {
+        ...file,
+        async write(bytes, at) {
+          refuse()
+          return file.write(bytes, at)
+        },
+      }
+    },
+  }
+  const original = SqljsStore.open.bind(SqljsStore)
+  t.mock.method(SqljsStore, 'open', (options: Parameters<typeof original>[0]) => original({ ...options, files }))
+  const { port, adminPort } = await startService(t)
+  const get = (path: string) => call(adminPort, { path, token: undefined })
+  full = true
+  assert.equal((await post(port, { id: 1, name: 'Fern' })).status, 503)
+  const red = await get('/readyz')
+  assert.equal(red.status, 503)
+  // As readyz gives it.
+  const { checks } = red.json() as { checks: Record<string, string> }
+  assert.deepEqual([checks['service'], checks['keys']], ['ok', 'ok'])
+  assert.match(checks['storage'] ?? '', /ENOSPC/)
+  assert.equal((await get('/livez')).status, 200)
+  const found = await scrape(adminPort)
+  assert.deepEqual([found.value('plant_store_ready{check="storage"}'), found.value('plant_store_errors_total{error="50302"}'), found.value('plant_store_sync_seconds_count')], [0, 1, 0])
+  assert.equal((await call(port)).status, 200, 'reading goes on')
+  full = false
+  while ((await get('/readyz')).status !== 200);
+  assert.equal((await post(port, { id: 1, name: 'Fern' })).status, 200)
+  assert.equal((await scrape(adminPort)).value('plant_store_sync_seconds_count'), 1)
+})
+
+test('admin: an address that is taken fails the start before the store is touched', async (t) => {
+  const { service, admin, plants } = await quietService(t)
+  const taken = createServer().listen(admin)
+  t.after(() => taken.close())
+  await appears(admin)
+  const opened = t.mock.method(SqljsStore, 'open')
+  await assert.rejects(service.listen(), /cannot listen on unix:.*another process listens there/)
+  assert.equal(opened.mock.callCount(), 0)
+  assert.equal(existsSync(plants), false)
 })

@@ -1,20 +1,22 @@
 import assert from 'node:assert/strict'
 import { once } from 'node:events'
-import { existsSync, readFileSync, statSync, symlinkSync, writeFileSync } from 'node:fs'
+import { existsSync, readdirSync, readFileSync, rmSync, statSync, symlinkSync, writeFileSync } from 'node:fs'
 import { createServer as createHttp } from 'node:http'
 import { createServer } from 'node:net'
-import { join } from 'node:path'
+import { networkInterfaces } from 'node:os'
+import { dirname, join } from 'node:path'
 import { test, type TestContext } from 'node:test'
 import { spawnSync } from 'node:child_process'
 import { ListenFailed, listen } from '../../dist/http/listen.js'
 import { startService, temporaryDirectory } from '../support/service.ts'
+import { token } from '../support/tokens.ts'
 import { verdict } from '../support/verdict.ts'
 import { firstAnswer, head } from '../support/wire.ts'
 
 async function serverOn(t: TestContext, address: Parameters<typeof listen>[1]): Promise<string> {
   const server = createHttp((_req, res) => res.end())
   t.after(() => server.close())
-  return listen(server, address)
+  return (await listen(server, address)).url
 }
 
 /** A socket file whose process is gone. */
@@ -45,6 +47,58 @@ test('listen: a socket that somebody listens on is refused, and left alone', asy
   await startService(t, { listen: { path } })
   await assert.rejects(startService(t, { listen: { path } }), (error) => error instanceof ListenFailed && error.message.includes(`unix:${path}`))
   assert.equal(verdict(await firstAnswer(path, head('GET', '/plants'))), 200)
+})
+
+test('listen: what stands in the way is left as it was, with nothing beside it', async (t) => {
+  const directory = await temporaryDirectory()
+  const path = join(directory, 'plants.sock')
+  const { close } = await startService(t, { listen: { path } })
+  const { ino } = statSync(path)
+  await assert.rejects(startService(t, { listen: { path } }), ListenFailed)
+  await assert.rejects(startService(t, { adminListen: { path } }), ListenFailed)
+  assert.equal(statSync(path).ino, ino)
+  assert.deepEqual(readdirSync(directory), ['plants.sock'])
+  await close()
+  assert.deepEqual(readdirSync(directory), [])
+})
+
+test('listen: health on a unix socket, under the same rules', async (t) => {
+  const path = join(await temporaryDirectory(), 'admin.sock')
+  leaveStaleSocket(path)
+  const { close } = await startService(t, { adminListen: { path } })
+  assert.equal(statSync(path).mode & 0o777, 0o660)
+  for (const target of ['/livez', '/readyz']) assert.equal((await firstAnswer(path, head('GET', target, { token: undefined }))).status, 200)
+  await assert.rejects(startService(t, { adminListen: { path } }), (error) => error instanceof ListenFailed && error.message.includes(`unix:${path}`))
+  await close()
+  assert.deepEqual(readdirSync(dirname(path)), [])
+  writeFileSync(path, 'precious')
+  await assert.rejects(startService(t, { adminListen: { path } }), ListenFailed)
+  assert.equal(readFileSync(path, 'utf8'), 'precious')
+})
+
+test('listen: at a stop a socket file that is somebody else\'s by now is left alone', async (t) => {
+  const directory = await temporaryDirectory()
+  const [listen, adminListen] = [{ path: join(directory, 'plants.sock') }, { path: join(directory, 'admin.sock') }]
+  const { close } = await startService(t, { listen, adminListen })
+  for (const { path } of [listen, adminListen]) rmSync(path)
+  await startService(t, { listen, adminListen })
+  await close()
+  assert.equal(verdict(await firstAnswer(listen.path, head('GET', '/plants'))), 200)
+  assert.equal((await firstAnswer(adminListen.path, head('GET', '/livez'))).status, 200)
+})
+
+test('listen: a socket path that is too long is refused in words, and the longest is taken', async (t) => {
+  const directory = await temporaryDirectory()
+  const pathOf = (bytes: number): string => join(directory, 'é'.padEnd(bytes - directory.length - 2, 's'))
+  const longest = { path: pathOf(98) }
+  assert.equal(Buffer.byteLength(longest.path), 98)
+  await startService(t, { listen: longest })
+  assert.equal(verdict(await firstAnswer(longest.path, head('GET', '/plants'))), 200)
+  for (const name of ['listen', 'adminListen'] as const) {
+    const path = pathOf(99)
+    await assert.rejects(startService(t, { [name]: { path } }), (error) => error instanceof ListenFailed && error.message === `cannot listen on unix:${path}: the path has 99 bytes, and a socket's may have 98 at most`)
+  }
+  assert.equal(readdirSync(directory).length, 1)
 })
 
 test('listen: a file that is no socket is refused, and left alone', async (t) => {
@@ -80,13 +134,15 @@ test('listen: the address is given as a URL or a unix: path', async (t) => {
   assert.equal(await serverOn(t, { path }), `unix:${path}`)
 })
 
-test('listen: IPv6', async (t) => {
-  let url: string
-  try {
-    url = await serverOn(t, { host: '::1', port: 0 })
-  } catch {
-    t.skip('this machine has no IPv6')
-    return
+test('listen: plants and health on IPv4 and IPv6, on free ports', async (t) => {
+  const hasIPv6 = Object.values(networkInterfaces()).flat().some((each) => each?.address === '::1')
+  if (!hasIPv6) t.diagnostic('this machine has no IPv6: only IPv4 was tried')
+  for (const [host, inUrl] of [['127.0.0.1', '127.0.0.1'], ['localhost', 'localhost'], ['::1', '[::1]']] as const) {
+    if (host === '::1' && !hasIPv6) continue
+    const { port, adminPort } = await startService(t, { listen: { host, port: 0 }, adminListen: { host, port: 0 } })
+    assert.ok(port > 0 && adminPort > 0 && port !== adminPort)
+    const plants = await fetch(`http://${inUrl}:${port}/plants`, { headers: { authorization: `Bearer ${token('alice')}` } })
+    assert.deepEqual([plants.status, await plants.text()], [200, '[]'])
+    assert.equal((await fetch(`http://${inUrl}:${adminPort}/readyz`)).status, 200)
   }
-  assert.match(url, /^http:\/\/\[::1\]:[0-9]+$/)
 })

@@ -101,6 +101,77 @@ describe('stop', { concurrency: true }, () => {
     assert.deepEqual(await wire.allAnswers(), [])
   })
 
+  test('the deadline holds against a reader that stalls, and against senders that dribble', async (t) => {
+    const { port, close, logLines } = await startService(t, { shutdownTimeoutSeconds: 1, maxBodyBytes: 16 * 2 ** 20 })
+    for (let id = 0; id < 2; id++) await post(port, { id, name: 'x'.repeat(8 * 2 ** 20) })
+    const [reader, headers, body] = await Promise.all([Wire.to(port), Wire.to(port), Wire.to(port)])
+    reader.socket.pause()
+    reader.write(head('GET', '/plants'))
+    headers.write('GET /plants HTTP/1.1\r\nDribble: ')
+    body.write(postBytes({ id: 9, name: 'never whole' }, { lines: ['Transfer-Encoding: chunked'] }).replace(/Content-Length.*\r\n/, '').split('\r\n\r\n')[0] + '\r\n\r\n')
+    const dribbling = setInterval(() => {
+      headers.write('x')
+      body.write('1\r\n \r\n')
+    }, 5)
+    t.after(() => clearInterval(dribbling))
+    await sleep(100)
+    await close()
+    assert.ok(logLines.some((line) => line.includes('given up') && line.includes('"connections":3')), logLines.join('\n'))
+    assert.deepEqual([await headers.allAnswers(), await body.allAnswers()], [[], []])
+    reader.destroy()
+  })
+
+  test('a request that came in while the process was busy is answered', async (t) => {
+    const { port, close } = await startService(t)
+    const wire = await Wire.to(port)
+    await wire.write(head('GET', '/plants')).answers(1)
+    const stopped = close()
+    // Between two looks at what is idle.
+    await sleep(10)
+    wire.write(head('GET', '/plants'))
+    for (const until = performance.now() + 100; performance.now() < until; );
+    assert.deepEqual((await wire.allAnswers()).map(verdict), [200, 200])
+    await stopped
+  })
+
+  test('a client that always has requests waiting is told to leave as well, and what was answered before that is all that was done', async (t) => {
+    const { port, close, logLines, dataDirectory } = await startService(t, { drainDelaySeconds: 1, shutdownTimeoutSeconds: 5 })
+    const wire = await Wire.to(port)
+    let sent = 0
+    const send = (): void => void wire.write(postBytes({ id: sent, name: `piped ${sent++}` }))
+    for (let i = 0; i < 8; i++) send()
+    // Each answer brings the next request.
+    wire.socket.on('data', (text: string) => {
+      for (const _ of text.matchAll(/HTTP\/1\.1 200/g)) send()
+    })
+    await wire.answers(20)
+    await close()
+    const answers = await wire.allAnswers()
+    assert.deepEqual(answers.map((answer) => headerLines(answer, 'connection')[0]), answers.map((_, at) => (at < answers.length - 1 ? 'keep-alive' : 'close')))
+    assert.ok(!logLines.some((line) => line.includes('given up')))
+    const again = await startService(t, { dataDirectory })
+    assert.deepEqual((await call(again.port)).json(), answers.map((_, at) => ({ name: `piped ${at}` })))
+  })
+
+  test('up to its end the admin listener says that it lives and drains, also when nobody else is let in any more', async (t) => {
+    const { port, adminPort, close } = await startService(t)
+    const half = postBytes({ id: 1, name: 'half' })
+    const wire = await Wire.to(port)
+    wire.write(half.slice(0, -3))
+    await sleep(50)
+    const stopped = close()
+    for (let refused = false; !refused; ) {
+      refused = await Wire.to(port).then((other) => !other.socket.destroy(), () => true)
+    }
+    const ready = await call(adminPort, { path: '/readyz', token: undefined })
+    assert.deepEqual([ready.status, ready.json()], [503, { status: 'unavailable', checks: { service: 'draining', keys: 'ok', storage: 'ok' } }])
+    assert.equal((await call(adminPort, { path: '/livez', token: undefined })).status, 200)
+    wire.write(half.slice(-3))
+    assert.deepEqual((await wire.allAnswers()).map(verdict), [200])
+    await stopped
+    await assert.rejects(Wire.to(adminPort))
+  })
+
   test('a second close is the first one, and nothing listens after it', async (t) => {
     const { service, port } = await startService(t)
     assert.equal(service.close(), service.close())
@@ -152,6 +223,15 @@ describe('stop', { concurrency: true }, () => {
     for (const wire of wires) {
       assert.equal((await wire.write(head('GET', '/plants')).answers(2)).length, 2)
       wire.destroy()
+    }
+    // Once they have left there is room again.
+    for (let tries = 0; ; tries++) {
+      const wire = await Wire.to(port)
+      const answer = await wire.write(head('GET', '/plants')).answers(1).catch(() => undefined)
+      wire.destroy()
+      if (answer) break
+      assert.ok(tries < 100)
+      await sleep(20)
     }
   })
 })

@@ -20,12 +20,12 @@ export interface CallOptions {
   readonly body?: string | Uint8Array
 }
 
-/** One request on a connection of its own; a token of alice's unless told otherwise. */
-export function call(port: number, options: CallOptions = {}): Promise<Reply> {
+/** One request on a connection of its own, to a port or a unix socket; a token of alice's unless told otherwise. */
+export function call(target: number | string, options: CallOptions = {}): Promise<Reply> {
   const { method = 'GET', path = '/plants', headers = {}, body } = options
   const bearer = 'token' in options ? options.token : token('alice')
   return new Promise((resolve, reject) => {
-    const req = request({ host: '127.0.0.1', port, method, path, agent: false, headers: { ...(bearer === undefined ? {} : { authorization: `Bearer ${bearer}` }), ...headers } }, (res) => {
+    const req = request({ ...(typeof target === 'string' ? { socketPath: target } : { host: '127.0.0.1', port: target }), method, path, agent: false, headers: { ...(bearer === undefined ? {} : { authorization: `Bearer ${bearer}` }), ...headers } }, (res) => {
       let text = ''
       res.setEncoding('utf8')
       res.on('data', (chunk: string) => (text += chunk))

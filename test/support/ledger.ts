@@ -14,6 +14,8 @@ interface Entry {
   readonly sent: Content[]
   /** The one that certainly is: it was acknowledged, or shown by a GET. */
   kept: Content | undefined
+  /** What was answered 409: another stood there, and stands there for good. */
+  readonly refused: Content[]
 }
 
 /** Ids whose fate was open until a list told. */
@@ -51,7 +53,7 @@ export class Ledger {
   sends(owner: string, { id, name, tag }: SentPlant): void {
     const entries = this.#owners.get(owner) ?? new Map<bigint, Entry>()
     this.#owners.set(owner, entries)
-    const entry = entries.get(id) ?? { sent: [], kept: undefined }
+    const entry = entries.get(id) ?? { sent: [], kept: undefined, refused: [] }
     entries.set(id, entry)
     if (entry.sent.some((other) => same(other, { name, tag }))) return
     entry.sent.push(tag === undefined ? { name } : { name, tag })
@@ -66,8 +68,10 @@ export class Ledger {
       if (entry.kept && entry.kept !== content) this.#problem(owner, id, '200 to other content than was kept before')
       if (!entry.kept) this.acknowledged += 1
       entry.kept = content
+      if (entry.refused.includes(content)) this.#problem(owner, id, '200 to what was answered 409 before')
     } else if (status === 409) {
       if (entry.kept === content) this.#problem(owner, id, '409 to what was kept before')
+      entry.refused.push(content)
       const rivals = entry.sent.filter((other) => other !== content)
       if (rivals.length === 0) this.#problem(owner, id, '409, and nothing else was ever sent')
       // Whatever stands in the way is durable.
@@ -86,6 +90,7 @@ export class Ledger {
       const content = entry?.sent.find((other) => same(other, plant))
       if (!entry || !content) this.#problem(owner, id, `listed, and never sent: ${plant.name.slice(0, 80)}`)
       else if (entry.kept && entry.kept !== content) this.#problem(owner, id, 'listed with other content than was kept before')
+      else if (entry.refused.includes(content)) this.#problem(owner, id, 'listed with what was answered 409 before')
       else entry.kept = content
     }
   }
@@ -107,6 +112,23 @@ export class Ledger {
     const absent = open.filter(([, entry]) => !entry.kept)
     if (afterStart) for (const [, { sent }] of absent) this.chars -= sent.splice(0).reduce((sum, { name, tag }) => sum + name.length + (tag?.length ?? 0), 0)
     return { shown: open.filter(([, entry]) => entry.kept).map(([id]) => id), absent: absent.map(([id]) => id) }
+  }
+
+  /** What every list that is asked for from now on must hold. */
+  certain(owner: string): ReadonlyMap<bigint, Content> {
+    return new Map([...(this.#owners.get(owner) ?? [])].flatMap(([id, { kept }]) => (kept ? [[id, kept] as const] : [])))
+  }
+
+  /** Holds a list against what was certain when it was asked for; one that was cut short shows nothing behind its last plant. */
+  showsCertain(owner: string, plants: readonly Content[], certain: ReadonlyMap<bigint, Content>, cut: boolean): void {
+    this.shows(owner, plants)
+    const listed = new Set(plants.map(({ name }) => name))
+    const last = cut ? BigInt(plants.at(-1)?.name.split(' ')[0] ?? 0) : undefined
+    for (const [id, { name }] of certain) {
+      if (listed.has(name) || (last !== undefined && id > last)) continue
+      this.lost += 1
+      this.#problem(owner, id, 'certain when a list was asked for, and not in it')
+    }
   }
 
   /** What is certainly stored under an id. */

@@ -1,7 +1,10 @@
 import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
+import { writeFileSync } from 'node:fs'
+import { join } from 'node:path'
 import type { TestContext } from 'node:test'
-import { fileURLToPath } from 'node:url'
+import { fileURLToPath, pathToFileURL } from 'node:url'
+import { temporaryDirectory } from './service.ts'
 import { AUDIENCE, ISSUER, SECRET } from './tokens.ts'
 
 export const MAIN = fileURLToPath(new URL('../../dist/main.js', import.meta.url))
@@ -12,6 +15,13 @@ export interface Outcome {
   readonly stderr: string
 }
 
+/** The built program, or another copy of it, where it is run, and how many files it may open. */
+export interface Program {
+  readonly main?: string
+  readonly cwd?: string
+  readonly maxDescriptors?: number
+}
+
 type Environment = Readonly<Record<string, string>>
 
 /** Only what is given, and what Node needs: the surroundings must not change what a test sees. */
@@ -19,9 +29,16 @@ function environment(env: Environment): Record<string, string> {
   return { PATH: process.env['PATH'] ?? '', ...env }
 }
 
+/** The environment in which a process, and each of its threads, runs this before everything else. */
+export async function preload(source: string): Promise<Environment> {
+  const path = join(await temporaryDirectory(), 'preload.mjs')
+  writeFileSync(path, source)
+  return { NODE_OPTIONS: `--import=${pathToFileURL(path).href}` }
+}
+
 /** Runs a command of the built program to its end. */
-export async function run(args: readonly string[], env: Environment = {}, cwd?: string): Promise<Outcome> {
-  const child = spawn(process.execPath, [MAIN, ...args], { env: environment(env), stdio: ['ignore', 'pipe', 'pipe'], ...(cwd === undefined ? {} : { cwd }) })
+export async function run(args: readonly string[], env: Environment = {}, cwd?: string, main = MAIN): Promise<Outcome> {
+  const child = spawn(process.execPath, [main, ...args], { env: environment(env), stdio: ['ignore', 'pipe', 'pipe'], ...(cwd === undefined ? {} : { cwd }) })
   let [stdout, stderr] = ['', '']
   child.stdout.setEncoding('utf8').on('data', (text: string) => (stdout += text))
   child.stderr.setEncoding('utf8').on('data', (text: string) => (stderr += text))
@@ -39,8 +56,10 @@ export interface ServerProcess {
 }
 
 /** Starts `serve` as a process of its own and resolves once it listens. */
-export async function startProcess(t: TestContext, dataDirectory: string, env: Environment = {}, args: readonly string[] = ['serve']): Promise<ServerProcess> {
-  const child = spawn(process.execPath, [MAIN, ...args], {
+export async function startProcess(t: TestContext, dataDirectory: string, env: Environment = {}, args: readonly string[] = ['serve'], { main = MAIN, cwd, maxDescriptors }: Program = {}): Promise<ServerProcess> {
+  const limit = maxDescriptors === undefined ? '' : `ulimit -n ${maxDescriptors} && `
+  const child = spawn('sh', ['-c', `${limit}exec "$0" "$@"`, process.execPath, main, ...args], {
+    ...(cwd === undefined ? {} : { cwd }),
     env: environment({
       PLANTS_LISTEN: '127.0.0.1:0',
       PLANTS_ADMIN_LISTEN: '127.0.0.1:0',
@@ -51,14 +70,17 @@ export async function startProcess(t: TestContext, dataDirectory: string, env: E
     stdio: ['ignore', 'pipe', 'pipe'],
   })
   t.after(() => child.kill('SIGKILL'))
-  let text = ''
+  let [text, told] = ['', false]
   const exited = once(child, 'exit').then(() => child.exitCode)
   const listening = new Promise<{ plants: string; admin: string }>((resolve, reject) => {
     const read = (chunk: string): void => {
       text += chunk
+      if (told) return
       const line = /^\{.*"message":"listening".*\}$/m.exec(text)?.[0]
       // The service's own line, whose fields are its documented ones.
-      if (line !== undefined) resolve(JSON.parse(line) as { plants: string; admin: string })
+      if (line === undefined) return
+      told = true
+      resolve(JSON.parse(line) as { plants: string; admin: string })
     }
     child.stdout.setEncoding('utf8').on('data', read)
     child.stderr.setEncoding('utf8').on('data', read)

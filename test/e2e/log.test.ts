@@ -1,0 +1,67 @@
+import assert from 'node:assert/strict'
+import { appendFileSync, readFileSync, truncateSync } from 'node:fs'
+import { join } from 'node:path'
+import { test } from 'node:test'
+import { pathToFileURL } from 'node:url'
+import { post } from '../support/http.ts'
+import { MAIN, preload, type ServerProcess, startProcess } from '../support/process.ts'
+import { temporaryDirectory } from '../support/service.ts'
+import { SECRET } from '../support/tokens.ts'
+
+function startLine({ output }: ServerProcess): Record<string, unknown> {
+  // The service's own line.
+  return JSON.parse(/^\{.*"message":"listening".*\}$/m.exec(output())?.[0] ?? '') as Record<string, unknown>
+}
+
+test('log: the line of a start says version, addresses, storage, where keys come from and what was recovered, and no secret', async (t) => {
+  const directory = join(await temporaryDirectory(), 'data')
+  const first = await startProcess(t, directory)
+  const { time, recovered, ...line } = startLine(first)
+  assert.ok(Math.abs(Date.parse(String(time)) - Date.now()) < 60_000)
+  assert.deepEqual(line, {
+    level: 'info',
+    message: 'listening',
+    version: '1.0.0',
+    plants: `http://127.0.0.1:${first.port}`,
+    admin: `http://127.0.0.1:${first.adminPort}`,
+    data: directory,
+    keys: 'secret',
+  })
+  for (let id = 1; id <= 3; id++) await post(first.port, { id, name: 'Fern' })
+  assert.ok(!first.output().includes(SECRET))
+  await first.kill('SIGKILL')
+  const journal = join(directory, 'journal-00000001.log')
+  truncateSync(journal, readFileSync(journal).lastIndexOf('\n') + 1)
+  appendFileSync(journal, '0123abcd 4 [["al')
+
+  const second = await startProcess(t, directory, { PLANTS_JWT_SECRET: '', PLANTS_JWKS_URL: 'http://127.0.0.1:1/keys?code=hidden' })
+  // As the line above has it.
+  const found = startLine(second) as { readonly recovered: { readonly ms: number }; readonly keys: string; readonly keysFrom: string }
+  assert.deepEqual([found.keys, found.keysFrom], ['url', 'http://127.0.0.1:1/keys'])
+  assert.deepEqual({ ...found.recovered, ms: 0 }, { plants: 3, groups: 3, tornBytes: 16, ms: 0 })
+  assert.ok(found.recovered.ms >= 0)
+  assert.equal(await second.kill('SIGTERM'), 0)
+  assert.deepEqual(Object.keys(recovered ?? {}), ['plants', 'groups', 'tornBytes', 'ms'])
+})
+
+test('log: a crash says on stderr what it was, and ends with status 1', async (t) => {
+  const server = await startProcess(t, join(await temporaryDirectory(), 'data'), await preload("process.on('SIGUSR2', () => { throw new Error('the sky is falling') })"))
+  assert.equal(await server.kill('SIGUSR2'), 1)
+  while (!server.output().includes('the sky is falling')) await new Promise((resolve) => setTimeout(resolve, 5))
+  assert.match(server.output(), /Error: the sky is falling/)
+})
+
+test('log: where memory and disk may differ the process says so on stderr and ends, and the next one has what was durable', async (t) => {
+  const directory = join(await temporaryDirectory(), 'data')
+  const database = new URL('store/sqljs/database.js', pathToFileURL(MAIN)).href
+  const broken = await startProcess(t, directory, await preload(`
+    const { PlantDatabase } = await import(${JSON.stringify(database)})
+    PlantDatabase.prototype.insert = () => { throw new Error('out of memory') }`))
+  await assert.rejects(post(broken.port, { id: 1, name: 'Fern' }))
+  assert.equal(await broken.exited, 1)
+  while (!broken.output().includes('out of memory')) await new Promise((resolve) => setTimeout(resolve, 5))
+  assert.match(broken.output(), /^plant-store: memory and disk may differ; .*out of memory$/m)
+  const next = await startProcess(t, directory)
+  assert.match(next.output(), /"recovered":\{"plants":1,"groups":1,/)
+  assert.equal(await next.kill('SIGTERM'), 0)
+})

@@ -1,0 +1,191 @@
+import assert from 'node:assert/strict'
+import { spawn, spawnSync } from 'node:child_process'
+import { chmodSync, chownSync, cpSync, lstatSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { connect } from 'node:net'
+import { join } from 'node:path'
+import { test } from 'node:test'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { fileURLToPath, pathToFileURL } from 'node:url'
+import { call, post } from '../support/http.ts'
+import { MAIN, preload, run, type ServerProcess, startProcess } from '../support/process.ts'
+import { temporaryDirectory } from '../support/service.ts'
+import { AUDIENCE, ISSUER, SECRET } from '../support/tokens.ts'
+import { verdict } from '../support/verdict.ts'
+
+/** Every file below a directory and itself, by kind and mode. */
+function modesOf(path: string): Map<string, string> {
+  const found = new Map<string, string>()
+  const walk = (at: string, name: string): void => {
+    const stats = lstatSync(at)
+    found.set(name, `${stats.isDirectory() ? 'directory' : stats.isSocket() ? 'socket' : 'file'} ${(stats.mode & 0o7777).toString(8)}`)
+    if (stats.isDirectory()) for (const child of readdirSync(at)) walk(join(at, child), `${name}/${child}`)
+  }
+  walk(path, '.')
+  return found
+}
+
+/** Runs with a umask; each thing that a directory ever held is looked at, as often as can be. */
+async function withUmask<T>(umask: number, work: () => Promise<T>): Promise<T> {
+  const before = process.umask(umask)
+  try {
+    return await work()
+  } finally {
+    process.umask(before)
+  }
+}
+
+for (const umask of [0o000, 0o077]) {
+  test(`process: under a umask of ${umask.toString(8)} every file is for its owner alone, directories too, and sockets for the group`, async (t) => {
+    const parent = await temporaryDirectory()
+    const data = join(parent, 'deep', 'data')
+    const socket = join(parent, 'plants.sock')
+    const seen = new Map<string, Set<string>>()
+    const look = (): void => {
+      for (const [name, mode] of modesOf(join(parent, 'deep'))) seen.set(name, (seen.get(name) ?? new Set()).add(mode))
+    }
+    const exported = join(parent, 'export.sqlite')
+    await withUmask(umask, async () => {
+      const server = await startProcess(t, data, { PLANTS_LISTEN: '127.0.0.1:0' }, ['serve', '--dev'])
+      const bearer = (await run(['token', '--sub', 'alice'], { PLANTS_DATA: data })).stdout.trim()
+      // Journals that are long enough for a compaction.
+      for (let id = 0; id < 8; id++) {
+        assert.equal(verdict(await post(server.port, { id, name: 'x'.repeat(900_000) }, { token: bearer })), 200)
+        look()
+      }
+      for (let tries = 0; !seen.has('./data/plants.sqlite') && tries < 500; tries++) {
+        look()
+        await sleep(5)
+      }
+      assert.equal((await run(['export', exported], { PLANTS_DATA: data })).status, 0)
+      look()
+      await server.kill('SIGKILL')
+      const again = spawn(process.execPath, [MAIN, 'serve', '--dev'], { stdio: 'ignore', env: { PATH: process.env['PATH'], PLANTS_DATA: data, PLANTS_LISTEN: `unix:${socket}`, PLANTS_ADMIN_LISTEN: `unix:${socket}.admin` } })
+      const exited = new Promise((resolve) => again.once('exit', resolve))
+      t.after(() => again.kill('SIGKILL'))
+      for (let tries = 0; !readdirSync(parent).includes('plants.sock') && tries < 500; tries++) await sleep(10)
+      look()
+      const sockets = [...modesOf(parent)].filter(([name]) => name.startsWith('./plants.sock'))
+      assert.deepEqual(sockets.map(([, mode]) => mode), ['socket 660', 'socket 660'])
+      again.kill('SIGTERM')
+      await exited
+      look()
+    })
+    assert.equal(modesOf(exported).get('.'), 'file 600')
+    for (const name of ['.', './data', './data/dev.key', './data/plants.sqlite', './data/journal-00000001.log']) assert.ok(seen.has(name), name)
+    for (const [name, modes] of seen) {
+      const kinds = [...modes].filter((mode) => mode !== 'file 600' && mode !== 'directory 700' && !(mode === 'socket 600' && /\/(lock|starting)-/.test(name)))
+      assert.deepEqual(kinds, [], name)
+    }
+  })
+}
+
+/** Whether anything accepts a connection on a port of loopback. */
+function accepts(port: number): Promise<boolean> {
+  return new Promise((resolve) => {
+    const socket = connect(port, '127.0.0.1')
+    socket.once('connect', () => resolve(true)).once('error', () => resolve(false))
+    socket.once('close', () => {}).unref()
+    setTimeout(() => socket.destroy(), 200).unref()
+  })
+}
+
+test('process: SIGUSR1 opens no inspector, which would let everybody on the machine run code in it', async (t) => {
+  const server = await startProcess(t, join(await temporaryDirectory(), 'data'), { NODE_OPTIONS: '--inspect-port=127.0.0.1:19229' })
+  for (let i = 0; i < 3; i++) {
+    server.child.kill('SIGUSR1')
+    await sleep(100)
+  }
+  assert.equal(await accepts(19_229), false)
+  assert.equal((await call(server.port)).status, 200)
+  assert.ok(!server.output().includes('Debugger listening'), server.output())
+  assert.equal(await server.kill('SIGTERM'), 0)
+})
+
+const HTTP = JSON.stringify(new URL('http/connection.js', pathToFileURL(MAIN)).href)
+/** Each at a place where nobody could be told of it: what to run on SIGUSR2, or at once. */
+const IMPOSSIBLE: Readonly<Record<string, string>> = {
+  'a throw in a timer': "process.on('SIGUSR2', () => setTimeout(() => { throw new Error('impossible') }, 1))",
+  'a rejection that nobody handles': "process.on('SIGUSR2', () => { void Promise.reject(new Error('impossible')) })",
+  "a throw in a socket's event": "import { Server } from 'node:net'; process.on('SIGUSR2', () => { const s = new Server(); s.listen(0, () => { throw new Error('impossible') }) })",
+  'a throw while a request comes in': `const { Connection } = await import(${HTTP}); process.on('SIGUSR2', () => { Connection.prototype.enter = () => { throw new Error('impossible') } })`,
+}
+
+async function diesOf(server: ServerProcess): Promise<void> {
+  assert.equal(await server.exited, 1)
+  for (let tries = 0; !server.output().includes('impossible') && tries < 200; tries++) await sleep(5)
+  assert.match(server.output(), /impossible/)
+}
+
+for (const [name, source] of Object.entries(IMPOSSIBLE)) {
+  test(`process: ${name} ends it with status 1 and its cause on stderr, nobody is answered, and what was acknowledged is there again`, async (t) => {
+    const directory = join(await temporaryDirectory(), 'data')
+    const server = await startProcess(t, directory, await preload(source))
+    assert.equal((await post(server.port, { id: 1, name: 'Fern' })).status, 200)
+    server.child.kill('SIGUSR2')
+    if (name.includes('request')) {
+      await sleep(50)
+      await assert.rejects(post(server.port, { id: 2, name: 'Moss' }))
+    }
+    await diesOf(server)
+    const next = await startProcess(t, directory)
+    assert.deepEqual((await call(next.port)).json(), [{ name: 'Fern' }])
+    assert.equal(await next.kill('SIGTERM'), 0)
+  })
+}
+
+test('process: a compaction whose thread throws is logged and made up for; no request is lost to it', async (t) => {
+  const directory = join(await temporaryDirectory(), 'data')
+  const server = await startProcess(t, directory, await preload(`
+    import { isMainThread, threadId } from 'node:worker_threads'
+    if (!isMainThread && threadId === 1) setTimeout(() => { throw new Error('impossible') }, 0)`))
+  for (let id = 0; id < 12; id++) assert.equal(verdict(await post(server.port, { id, name: 'x'.repeat(900_000) })), 200)
+  for (let tries = 0; !/"message":"compacted"/.test(server.output()) && tries < 500; tries++) await sleep(10)
+  assert.match(server.output(), /could not be compacted.*impossible/)
+  assert.match(server.output(), /"message":"compacted"/)
+  assert.equal(await server.kill('SIGTERM'), 0)
+})
+
+const ROOT = fileURLToPath(new URL('../..', import.meta.url))
+const isRoot = process.getuid?.() === 0
+const canUnshare = isRoot && spawnSync('unshare', ['--mount', 'setpriv', '--version']).status === 0
+
+test('process: an unprivileged user serves on a root that is read-only, with no capability, and writes nothing but its data', { skip: canUnshare ? false : 'needs root, unshare and setpriv' }, async (t) => {
+  const work = await temporaryDirectory()
+  const data = join(work, 'data')
+  mkdirSync(data, { mode: 0o700 })
+  chownSync(data, 65_532, 65_532)
+  chmodSync(work, 0o755)
+  // What it runs must be there to be read by anybody: a checkout may lie in a home directory.
+  for (const name of ['dist', 'node_modules/jose', 'node_modules/sql.js', 'package.json']) cpSync(join(ROOT, name), join(work, 'app', name), { recursive: true })
+  cpSync(process.execPath, join(work, 'node'))
+  writeFileSync(join(work, 'secret'), SECRET, { mode: 0o400 })
+  chownSync(join(work, 'secret'), 65_532, 65_532)
+  const script = `
+    mount --make-rprivate / && mount --bind ${data} ${data} &&
+    mount -o remount,bind,ro / && { mount -o remount,bind,ro /tmp 2>/dev/null || true; } &&
+    exec setpriv --reuid 65532 --regid 65532 --clear-groups --no-new-privs --bounding-set=-all --inh-caps=-all ${work}/node ${work}/app/dist/main.js serve`
+  const child = spawn('unshare', ['--mount', 'sh', '-c', script], {
+    env: { PATH: process.env['PATH'], PLANTS_LISTEN: '127.0.0.1:0', PLANTS_ADMIN_LISTEN: '127.0.0.1:0', PLANTS_DATA: data, PLANTS_ISSUER: ISSUER, PLANTS_AUDIENCE: AUDIENCE, PLANTS_JWT_SECRET_FILE: join(work, 'secret') },
+    stdio: ['ignore', 'pipe', 'pipe'],
+  })
+  t.after(() => child.kill('SIGKILL'))
+  let text = ''
+  child.stdout.setEncoding('utf8').on('data', (chunk: string) => (text += chunk))
+  child.stderr.setEncoding('utf8').on('data', (chunk: string) => (text += chunk))
+  const exited = new Promise((resolve) => child.once('exit', resolve))
+  const listening = /"plants":"http:\/\/127\.0\.0\.1:(\d+)"/
+  for (let tries = 0; !listening.test(text) && child.exitCode === null && tries < 1000; tries++) await sleep(10)
+  const port = Number(listening.exec(text)?.[1] ?? assert.fail(text))
+  const status = readFileSync(`/proc/${child.pid}/status`, 'utf8')
+  for (const line of [/^Uid:\t65532\t65532\t65532\t65532$/m, /^CapEff:\t0+$/m, /^CapBnd:\t0+$/m, /^NoNewPrivs:\t1$/m]) assert.match(status, line)
+  assert.match(readFileSync(`/proc/${child.pid}/mountinfo`, 'utf8'), / \/ ro[, ]/)
+  // Through a turn of the journal and a compaction, which makes and removes files.
+  for (let id = 0; id < 8; id++) assert.equal(verdict(await post(port, { id, name: 'x'.repeat(900_000) })), 200)
+  for (let tries = 0; !text.includes('"message":"compacted"') && tries < 500; tries++) await sleep(10)
+  assert.match(text, /"message":"compacted"/)
+  child.kill('SIGTERM')
+  assert.equal(await exited, 0)
+  assert.deepEqual(readdirSync(work).toSorted(), ['app', 'data', 'node', 'secret'])
+  assert.ok(readdirSync(data).includes('plants.sqlite'))
+  assert.ok(!text.includes('"level":"error"'), text)
+})

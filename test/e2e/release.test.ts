@@ -1,0 +1,89 @@
+import assert from 'node:assert/strict'
+import { execFile } from 'node:child_process'
+import { existsSync, readdirSync, readFileSync, statSync } from 'node:fs'
+import { cp } from 'node:fs/promises'
+import { dirname, join } from 'node:path'
+import { test } from 'node:test'
+import { promisify } from 'node:util'
+import { call, post } from '../support/http.ts'
+import { run, startProcess } from '../support/process.ts'
+import { listArchive, makeRelease, ROOT, unpack } from '../support/release.ts'
+import { temporaryDirectory } from '../support/service.ts'
+import { token } from '../support/tokens.ts'
+
+const MAX_FOLDER_BYTES = 3 * 1024 * 1024
+const DOCUMENTS = ['CHANGELOG.md', 'LICENSE', 'README.md', 'SECURITY.md', 'package.json']
+
+const directory = await temporaryDirectory()
+const release = await makeRelease(join(directory, 'release'))
+
+/** Every source file's path in dist/, without its ending. */
+const modules = readdirSync(join(ROOT, 'src'), { recursive: true, encoding: 'utf8' })
+  .filter((name) => name.endsWith('.ts') && !name.endsWith('.d.ts'))
+  .map((name) => `dist/${name.slice(0, -'.ts'.length)}`)
+
+test('the same sources give the same bytes, whoever packs them, and whatever modes a checkout has', async () => {
+  const checkout = join(directory, 'checkout')
+  for (const name of [...DOCUMENTS, 'dist', 'scripts/dist.ts', 'node_modules/jose', 'node_modules/sql.js', 'node_modules/tsx', 'node_modules/esbuild', 'node_modules/@esbuild']) {
+    await cp(join(ROOT, name), join(checkout, name), { recursive: true })
+  }
+  await promisify(execFile)('chmod', ['-R', 'g=,o=', checkout])
+  const again = await makeRelease(join(directory, 'again'), checkout)
+  assert.deepEqual(readFileSync(again.package), readFileSync(release.package))
+  assert.deepEqual(readFileSync(again.archive), readFileSync(release.archive))
+})
+
+test('the npm package holds the compiled sources with their types, the documents, and nothing else; npm itself would pack the same', async () => {
+  const expected = [...DOCUMENTS, ...modules.flatMap((name) => [`${name}.js`, `${name}.d.ts`])].sort()
+  assert.deepEqual(await listArchive(release.package), expected)
+  const { stdout } = await promisify(execFile)('npm', ['pack', '--dry-run', '--ignore-scripts', '--json'], { cwd: ROOT })
+  // npm's documented report.
+  const [report] = JSON.parse(stdout) as readonly [{ readonly files: readonly { readonly path: string }[] }]
+  assert.deepEqual(report.files.map(({ path }) => path).sort(), expected)
+})
+
+test('the folder holds the compiled sources, the documents, and of the two packages a part with its license', async () => {
+  const names = await listArchive(release.archive)
+  const own = names.filter((name) => !name.startsWith('node_modules/'))
+  assert.deepEqual(own, [...DOCUMENTS, ...modules.map((name) => `${name}.js`)].sort())
+  const foreign = names.filter((name) => name.startsWith('node_modules/')).map((name) => name.slice('node_modules/'.length))
+  assert.deepEqual([...new Set(foreign.map((name) => name.replace(/\/.*/, '')))], ['jose', 'sql.js'])
+  const besides = foreign.filter((name) => !/^jose\/dist\/webapi\/.+\.js$/.test(name))
+  assert.deepEqual(besides, ['jose/LICENSE.md', 'jose/package.json', 'sql.js/LICENSE', 'sql.js/dist/sql-wasm.js', 'sql.js/dist/sql-wasm.wasm', 'sql.js/package.json'])
+  for (const name of foreign) assert.deepEqual(readFileSync(join(directory, 'release/plant-store/node_modules', name)), readFileSync(join(ROOT, 'node_modules', name)))
+  const bytes = names.reduce((sum, name) => sum + statSync(join(directory, 'release/plant-store', name)).size, 0)
+  assert.ok(bytes < MAX_FOLDER_BYTES, `${bytes} bytes`)
+})
+
+test('the folder runs elsewhere with node alone: what was created is listed after kill -9, and every command works', async (t) => {
+  const elsewhere = await temporaryDirectory()
+  for (let above = elsewhere; above !== dirname(above); above = dirname(above)) assert.ok(!existsSync(join(above, 'node_modules')), above)
+  await unpack(release.archive, elsewhere)
+  const main = join(elsewhere, 'plant-store/dist/main.js')
+  assert.ok(statSync(main).mode & 0o100, 'it can be started by its name')
+  const [data, other, file] = [join(elsewhere, 'data'), join(elsewhere, 'other'), join(elsewhere, 'plants.db')]
+  const command = async (...args: string[]): Promise<string> => {
+    const { status, stdout, stderr } = await run(args, { PLANTS_DATA: args[0] === 'import' ? other : data }, elsewhere, main)
+    assert.deepEqual([status, stderr], [0, ''], args.join(' '))
+    return stdout
+  }
+  assert.equal(await command('--version'), '1.0.0\n')
+
+  const first = await startProcess(t, data, {}, ['serve'], { main, cwd: elsewhere })
+  assert.equal((await post(first.port, { id: 7, name: 'Monstera' })).status, 200)
+  await first.kill('SIGKILL')
+  const second = await startProcess(t, data, {}, ['serve'], { main, cwd: elsewhere })
+  assert.deepEqual((await call(second.port)).json(), [{ name: 'Monstera' }])
+  assert.match(await command('check'), /is sound: 1 plants/)
+  assert.match(await command('export', file), /^1 plants written/)
+  // The last snapshot is made in a thread of its own.
+  assert.equal(await second.kill('SIGTERM'), 0)
+  assert.ok(existsSync(join(data, 'plants.sqlite')))
+  assert.match(await command('import', file), /^1 plants read/)
+
+  const dev = await startProcess(t, other, {}, ['serve', '--dev'], { main, cwd: elsewhere })
+  const made = await run(['token', '--sub', 'alice'], { PLANTS_DATA: other }, elsewhere, main)
+  assert.deepEqual((await call(dev.port, { token: made.stdout.trim() })).json(), [{ name: 'Monstera' }])
+  assert.equal((await call(dev.port, { token: token('alice') })).status, 401)
+  assert.equal(await dev.kill('SIGTERM'), 0)
+})

@@ -1,0 +1,280 @@
+import assert from 'node:assert/strict'
+import { spawnSync } from 'node:child_process'
+import { generateKeyPairSync } from 'node:crypto'
+import { once } from 'node:events'
+import { readdirSync, readFileSync, statSync } from 'node:fs'
+import { createServer, METHODS } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { join } from 'node:path'
+import { test } from 'node:test'
+import { conditions } from '../../dist/errors.js'
+import { startBare } from '../support/bare.ts'
+import { call, post } from '../support/http.ts'
+import { scrape, type Scrape } from '../support/metrics.ts'
+import { startService } from '../support/service.ts'
+import { token } from '../support/tokens.ts'
+import { converse, firstAnswer, head, postBytes, Wire } from '../support/wire.ts'
+
+const DURATION = 'http_server_request_duration_seconds'
+
+/** "METHOD ROUTE STATUS" of every series, with its count. */
+function requests({ all }: Scrape): Record<string, number> {
+  return Object.fromEntries(
+    all(`${DURATION}_count`).map(([sample, count]) => {
+      const [, method, route, status] = /\{http_request_method="(\w+)",http_route="([^"]*)",http_response_status_code="(\d+)"\}$/.exec(sample) ?? assert.fail(sample)
+      return [`${method} ${route} ${status}`, count]
+    }),
+  )
+}
+
+function sum(entries: readonly (readonly [string, number])[]): number {
+  return entries.reduce((total, [, value]) => total + value, 0)
+}
+
+/** The error values that were answered, with how often. */
+function errors({ all }: Scrape): Record<string, number> {
+  const found = all('plant_store_errors_total').map(([sample, count]) => [/"(\d+)"/.exec(sample)?.[1] ?? '', count] as const)
+  assert.deepEqual(found.map(([error]) => Number(error)), [...conditions.values()].map(([error]) => error), 'every value of the catalogue is there from the start')
+  return Object.fromEntries(found.filter(([, count]) => count > 0))
+}
+
+test('metrics: every request that is answered counts once and has one log line, whoever refused it', async (t) => {
+  const { port, adminPort, logLines } = await startService(t, { maxBodyBytes: 100 })
+  assert.deepEqual(requests(await scrape(adminPort)), {})
+  for (let i = 0; i < 3; i++) await call(port)
+  for (const id of [1, 2]) await post(port, { id, name: 'Fern' })
+  await post(port, { id: 2, name: 'Moss' })
+  await post(port, { id: 3, name: 'x'.repeat(200) })
+  await call(port, { token: undefined })
+  await call(port, { method: 'HEAD' })
+  await call(port, { method: 'OPTIONS' })
+  await call(port, { method: 'PUT' })
+  await call(port, { method: 'PROPFIND' })
+  await call(port, { path: '/trees' })
+  await call(port, { path: '/plants?limit=x' })
+  await converse(port, 'GARBAGE\r\n\r\n')
+  await converse(port, head('CONNECT', 'plants.test:443', { lines: ['Request-Id: connected'] }))
+  await converse(port, head('GET', '/plants', { lines: [`X: ${'x'.repeat(20_000)}`] }))
+  await converse(port, `${head('GET', '/plants')}${head('GET', '/plants')}GARBAGE\r\n\r\n`)
+  // Two requests wait behind one whose body is on its way; the last of them is cut off in its body.
+  await converse(port, postBytes({ id: 4, name: 'a' }) + head('GET', '/plants') + postBytes({ id: 5, name: 'a' }).slice(0, -1))
+  const expected = {
+    'GET /plants 200': 6,
+    'POST /plants 200': 3,
+    'POST /plants 409': 1,
+    'POST /plants 413': 1,
+    'GET /plants 401': 1,
+    'HEAD /plants 200': 1,
+    'OPTIONS /plants 204': 1,
+    'PUT /plants 405': 1,
+    '_OTHER /plants 501': 1,
+    'GET  404': 1,
+    'GET /plants 400': 1,
+    '_OTHER  400': 2,
+    'CONNECT  501': 1,
+    '_OTHER  431': 1,
+    'POST  400': 1,
+  }
+  const found = await scrape(adminPort)
+  assert.deepEqual(requests(found), expected)
+  assert.deepEqual(errors(found), { 40001: 3, 40011: 1, 40101: 1, 40401: 1, 40501: 1, 40901: 1, 41301: 1, 43101: 1, 50101: 2 })
+
+  // The service's own lines, whose fields are its documented ones.
+  const lines = logLines.map((line) => JSON.parse(line) as Record<string, unknown>).filter(({ message }) => message === 'request')
+  const logged: Record<string, number> = {}
+  for (const { method, route, status } of lines) {
+    const key = `${method === undefined || method === 'PROPFIND' ? '_OTHER' : String(method)} ${String(route ?? '')} ${String(status)}`
+    logged[key] = (logged[key] ?? 0) + 1
+  }
+  assert.deepEqual(logged, expected)
+  assert.equal(lines.find(({ method }) => method === 'CONNECT')?.['requestId'], 'connected')
+  assert.equal(sum(found.all(`${DURATION}_count`)), lines.length)
+  const loggedSeconds = lines.reduce((total, { ms }) => total + Number(ms) / 1000, 0)
+  // The log rounds to microseconds.
+  assert.ok(Math.abs(sum(found.all(`${DURATION}_sum`)) - loggedSeconds) <= lines.length * 1e-6)
+  for (const [sample, count] of found.all(`${DURATION}_count`)) {
+    assert.equal(found.value(sample.replace('_count{', '_bucket{').replace('}', ',le="+Inf"}')), count)
+  }
+})
+
+test('metrics: a request that never came whole counts as 408', async (t) => {
+  const { port, answered } = await startBare(t, { timeouts: { headersMs: 100, requestMs: 100 } })
+  const wire = await Wire.to(port)
+  const [answer] = await wire.write('GET /plants HTTP/1.1\r\nHost: a\r\n').allAnswers()
+  assert.equal(answer?.status, 408)
+  assert.deepEqual(answered, ['undefined 408'])
+})
+
+test('metrics: whatever callers send, series are bounded, and nothing of theirs is in a label', async (t) => {
+  const { port, adminPort } = await startService(t)
+  for (const method of METHODS) await firstAnswer(port, head(method, '/plants'), method === 'HEAD' ? [0] : [])
+  const usual = requests(await scrape(adminPort))
+  assert.deepEqual(Object.keys(usual).map((key) => key.split(' ')[0]).sort().filter((method, at, all) => method !== all[at - 1]), ['CONNECT', 'DELETE', 'GET', 'HEAD', 'OPTIONS', 'PATCH', 'POST', 'PUT', 'TRACE', '_OTHER'])
+  for (let i = 0; i < 30; i++) {
+    await converse(port, head('GET', `/odd"path\\${i}`, { token: token(`odd-owner-${i}`), lines: [`Request-Id: odd-id-${i}`, `User-Agent: odd-${i}`] }))
+    await converse(port, head('GET', '/plants', { token: token(`odd-owner-${i}`) }))
+    await converse(port, `ODD${i} /odd HTTP/1.1\r\nHost: a\r\n\r\n`)
+  }
+  const found = await scrape(adminPort)
+  assert.deepEqual(Object.keys(requests(found)).filter((key) => !(key in usual)).sort(), ['GET  404', '_OTHER  400'])
+  assert.doesNotMatch(found.text, /odd/i)
+  assert.doesNotMatch(found.text, /alice/)
+  const names = [...found.samples.keys()].flatMap((sample) => [...sample.matchAll(/[{,](\w+)="/g)].map(([, name]) => name))
+  assert.deepEqual([...new Set(names)].sort(), ['check', 'error', 'http_request_method', 'http_response_status_code', 'http_route', 'le', 'node', 'result', 'version'])
+})
+
+test('metrics: plants, bytes, groups and syncs are those of the store, also after a restart', async (t) => {
+  const first = await startService(t)
+  for (let id = 0; id < 5; id++) await post(first.port, { id, name: 'Fern' })
+  await post(first.port, { id: 0, name: 'Fern' })
+  const wire = await Wire.to(first.port)
+  await wire.write(postBytes({ id: 100, name: 'a' })).answers(1)
+  wire.destroy()
+  const found = await scrape(first.adminPort)
+  assert.equal(found.value('plant_store_plants'), 6)
+  assert.equal(found.value('plant_store_sync_seconds_count'), 6, 'what is stored already takes no sync')
+  assert.equal(found.value('plant_store_group_plants_count'), 6)
+  assert.equal(found.value('plant_store_group_plants_sum'), 6)
+  assert.ok(found.value('plant_store_sync_seconds_sum') > 0)
+  const journals = readdirSync(first.dataDirectory).filter((name) => name.startsWith('journal-'))
+  const lines = journals.map((name) => readFileSync(join(first.dataDirectory, name), 'utf8').replace(/\0+$/, ''))
+  assert.equal(found.value('plant_store_journal_bytes'), lines.join('').length, 'what is reserved is not counted')
+  assert.ok(found.value('plant_store_data_bytes') > 0 && found.value('plant_store_data_bytes') % 4096 === 0)
+  assert.equal(found.value('plant_store_waiting_writes'), 0)
+  assert.deepEqual(found.all('plant_store_compactions_total'), [['plant_store_compactions_total{result="success"}', 0], ['plant_store_compactions_total{result="failure"}', 0]])
+  await first.close()
+
+  const second = await startService(t, { dataDirectory: first.dataDirectory })
+  await post(second.port, { id: 7, name: 'Fern' })
+  const again = await scrape(second.adminPort)
+  assert.equal(again.value('plant_store_plants'), 7)
+  assert.equal(again.value('plant_store_recovered_groups'), 0, 'a clean stop leaves nothing to replay')
+  assert.equal(again.value('plant_store_snapshot_bytes'), sumSizes(first.dataDirectory, ['plants.sqlite']))
+  assert.ok(again.value('plant_store_recovery_seconds') > 0)
+})
+
+function sumSizes(directory: string, names: readonly string[]): number {
+  return names.reduce((bytes, name) => bytes + statSync(join(directory, name)).size, 0)
+}
+
+test('metrics: tokens that were verified, refused and remembered are told apart', async (t) => {
+  const { port, adminPort } = await startService(t)
+  const alice = token('alice')
+  for (let i = 0; i < 4; i++) await call(port, { token: alice })
+  await call(port, { token: token('bob') })
+  for (const bad of [`${alice}x`, token('alice', { exp: 1 }), 'abc']) await call(port, { token: bad })
+  await call(port, { token: undefined })
+  const { value } = await scrape(adminPort)
+  assert.equal(value('plant_store_tokens_verified_total{result="accepted"}'), 2)
+  assert.equal(value('plant_store_tokens_verified_total{result="refused"}'), 3)
+  assert.equal(value('plant_store_tokens_remembered_total'), 3)
+  assert.equal(value('plant_store_token_cache_entries'), 2)
+})
+
+test('metrics: fetches of the key set count by result, and its age is there while there is one', async (t) => {
+  const set = { keys: [] as unknown[] }
+  const issuer = createServer((_req, res) => res.end(JSON.stringify(set))).listen(0, '127.0.0.1')
+  await once(issuer, 'listening')
+  t.after(() => issuer.close())
+  // It listens on TCP.
+  const url = `http://127.0.0.1:${(issuer.address() as AddressInfo).port}/keys`
+  set.keys = [generateKeyPairSync('ed25519').publicKey.export({ format: 'jwk' })]
+  const good = await startService(t, { keys: { kind: 'url', url } })
+  let found = await scrape(good.adminPort)
+  while (found.value('plant_store_ready{check="keys"}') === 0) found = await scrape(good.adminPort)
+  assert.deepEqual(found.all('plant_store_key_set_fetches_total'), [['plant_store_key_set_fetches_total{result="success"}', 1], ['plant_store_key_set_fetches_total{result="failure"}', 0]])
+  const age = found.value('plant_store_key_set_age_seconds')
+  assert.ok(age >= 0 && age < 60, String(age))
+  assert.ok((await scrape(good.adminPort)).value('plant_store_key_set_age_seconds') > age)
+
+  set.keys = []
+  const bad = await startService(t, { keys: { kind: 'url', url } })
+  do found = await scrape(bad.adminPort)
+  while (found.value('plant_store_key_set_fetches_total{result="failure"}') === 0)
+  assert.equal(found.value('plant_store_key_set_fetches_total{result="success"}'), 0)
+  assert.deepEqual(found.all('plant_store_key_set_age_seconds'), [])
+  assert.equal(found.value('plant_store_ready{check="keys"}'), 0)
+  const secret = await scrape((await startService(t)).adminPort)
+  assert.deepEqual(secret.all('plant_store_key_set'), [], 'a secret is not fetched')
+})
+
+test('metrics: requests that are turned away under load count by their error value, and what they wait for is shown', async (t) => {
+  const limited = await startService(t, { rateLimit: 1 })
+  for (let i = 0; i < 3; i++) await call(limited.port)
+  assert.deepEqual(errors(await scrape(limited.adminPort)), { 42901: 2 })
+
+  const MIB = 2 ** 20
+  const { port, adminPort } = await startService(t, { maxBodyBytes: 16 * MIB })
+  const wires = await Promise.all(Array.from({ length: 3 }, () => Wire.to(port)))
+  // Two of one owner, as many as one may have, and one of another.
+  const tokens = ['alice', 'alice', 'bob'].map((sub) => token(sub))
+  for (const [i, wire] of wires.entries()) wire.write(head('POST', '/plants', { token: tokens[i], lines: ['Content-Type: application/json', `Content-Length: ${16 * MIB}`] }))
+  let found = await scrape(adminPort)
+  while (found.value('http_server_active_requests') < 3 || found.value('plant_store_held_body_bytes') < 48 * MIB) found = await scrape(adminPort)
+  assert.equal(found.value('http_server_active_requests'), 3)
+  assert.equal(found.value('plant_store_held_body_bytes'), 48 * MIB)
+  assert.equal(found.value('plant_store_connections'), 3)
+  assert.equal((await post(port, { id: 1, name: 'a' })).status, 503)
+  assert.deepEqual(errors(await scrape(adminPort)), { 50303: 1 })
+  for (const wire of wires) wire.destroy()
+  do found = await scrape(adminPort)
+  while (found.value('plant_store_connections') > 0)
+  assert.equal(found.value('http_server_active_requests'), 0)
+  assert.equal(found.value('plant_store_held_body_bytes'), 0)
+  assert.deepEqual(requests(found), { 'POST /plants 503': 1, 'POST /plants 400': 3 }, 'a body that breaks off is refused')
+})
+
+test('metrics: connections beyond the limit are counted, and the others shown', async (t) => {
+  const { port, adminPort } = await startService(t, { maxConnections: 1 })
+  const kept = await Wire.to(port)
+  await kept.write(head('GET', '/plants')).answers(1)
+  const refused = await Wire.to(port)
+  assert.deepEqual(await refused.allAnswers(), [])
+  const { value } = await scrape(adminPort)
+  assert.deepEqual([value('plant_store_connections'), value('plant_store_connections_limit'), value('plant_store_connections_refused_total')], [1, 1, 1])
+  for (const wire of [kept, refused]) wire.destroy()
+})
+
+test('metrics: the process tells of itself', async (t) => {
+  const { adminPort } = await startService(t)
+  let found = await scrape(adminPort)
+  const seconds = found.value('process_start_time_seconds')
+  assert.ok(Math.abs(seconds - (Date.now() / 1000 - process.uptime())) < 5)
+  assert.ok(found.value('process_cpu_seconds_total') > 0.05)
+  assert.ok(found.value('process_resident_memory_bytes') > 10 * 2 ** 20)
+  assert.ok(found.value('process_heap_bytes') > 2 ** 20)
+  const descriptors = found.value('process_open_fds')
+  assert.ok(descriptors > 3 && descriptors < found.value('process_max_fds'))
+  assert.equal(found.value(`plant_store_build_info{version="1.0.0",node="${process.version}"}`), 1)
+  const wires = await Promise.all(Array.from({ length: 20 }, () => Wire.to(adminPort)))
+  assert.ok((await scrape(adminPort)).value('process_open_fds') >= descriptors + 20)
+  for (const wire of wires) wire.destroy()
+  // The loop is held up on purpose; the timer that was due meanwhile says so.
+  const until = performance.now() + 350
+  while (performance.now() < until);
+  do found = await scrape(adminPort)
+  while (found.value('nodejs_eventloop_delay_seconds_count') === 0)
+  assert.ok(found.value('nodejs_eventloop_delay_seconds_sum') >= 0.2)
+})
+
+test('metrics: without an admin listener nothing is measured in the background', async (t) => {
+  const intervals = t.mock.method(globalThis, 'setInterval')
+  await startService(t, { adminListen: 'off' })
+  const without = intervals.mock.callCount()
+  const { close } = await startService(t)
+  assert.equal(intervals.mock.callCount(), without + 1)
+  const cleared = t.mock.method(globalThis, 'clearInterval')
+  await close()
+  assert.ok(cleared.mock.calls.some(({ arguments: [timer] }) => timer === intervals.mock.calls.at(-1)?.result), 'and the end of the service is the end of that')
+})
+
+test('metrics: promtool has nothing to say about them', async (t) => {
+  // Keys from a URL, so that all metrics are there.
+  const { port, adminPort } = await startService(t, { keys: { kind: 'url', url: 'http://127.0.0.1:1/keys' } })
+  await call(port)
+  await call(port, { path: '/trees' })
+  const { text } = await scrape(adminPort)
+  const { status, stdout, stderr, error } = spawnSync('promtool', ['check', 'metrics'], { input: text, encoding: 'utf8' })
+  if (error) return t.skip('SKIPPED: there is no promtool here')
+  assert.deepEqual([status, stdout, stderr], [0, '', ''])
+})
