@@ -1,0 +1,96 @@
+import { connect } from 'node:net'
+import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises'
+import { type Answer, AnswerReader } from './answers.ts'
+
+/** What a connection sends, and how it ends. All text is latin1. */
+export interface Script {
+  readonly text: string
+  /** Where one write ends and another begins. */
+  readonly cuts: readonly number[]
+  readonly ending: 'half-close' | 'answers-first' | 'destroy' | 'reset'
+  /** With `destroy` and `reset`: what is sent before it. */
+  readonly sendOnly: number
+  /** Milliseconds between writes, 0 for a turn of the event loop. */
+  readonly pauseMs: number
+}
+
+export interface Talk {
+  readonly answers: readonly Answer[]
+  /** Whether this side broke off, so that answers may be missing. */
+  readonly cut: boolean
+  /** How the connection ended: in peace, where the service said that no more comes. */
+  readonly end: string
+  readonly isReset: boolean
+  readonly tookMs: number
+  /** What was no answer, or too long in coming. */
+  readonly flaw: string | undefined
+}
+
+/** No answer takes so long, on a loaded machine either: the service itself waits 30 s for a request. */
+const PATIENCE_MS = 35_000
+
+/** Sends a script and takes down what comes back. `certain` answers come without an end of what is sent. */
+export async function talk(port: number, script: Script, certain: number, isHead: (index: number) => boolean | undefined): Promise<Talk> {
+  const startedAt = performance.now()
+  const reader = new AnswerReader(isHead)
+  const socket = connect({ port, host: '127.0.0.1', allowHalfOpen: true, noDelay: true })
+  let flaw: string | undefined
+  let ended = false
+  let over = false
+  let wake = (): void => {}
+  const attempt = (action: () => void): void => {
+    try {
+      action()
+    } catch (error) {
+      flaw ??= error instanceof Error ? error.message : String(error)
+      socket.destroy()
+    }
+  }
+  socket.setEncoding('latin1')
+  socket.on('data', (text: string) => {
+    attempt(() => reader.push(text))
+    if (reader.answers.length >= certain) wake()
+  })
+  socket.on('end', () => {
+    ended = true
+    attempt(() => reader.end())
+    socket.end()
+    wake()
+  })
+  // A reset is told by what is missing.
+  let error: string | undefined
+  socket.on('error', ({ message }) => (error = message))
+  const closed = new Promise<void>((resolve) => {
+    socket.on('close', () => {
+      over = true
+      wake()
+      resolve()
+    })
+  })
+  const patience = setTimeout(() => {
+    flaw ??= `no end after ${PATIENCE_MS} ms, and ${reader.answers.length} answers; then ${JSON.stringify(reader.rest.slice(0, 200))}`
+    socket.destroy()
+  }, PATIENCE_MS)
+
+  const cut = script.ending === 'destroy' || script.ending === 'reset'
+  let sent = 0
+  for (const end of [...script.cuts, script.text.length]) {
+    const until = cut ? Math.min(end, script.sendOnly) : end
+    if (over || until <= sent) continue
+    socket.write(script.text.slice(sent, until), 'latin1')
+    sent = until
+    if (end < script.text.length) await (script.pauseMs > 0 ? sleep(script.pauseMs) : nextTurn())
+  }
+  if (script.ending === 'half-close') socket.end()
+  else if (script.ending === 'answers-first') {
+    if (reader.answers.length < certain && !ended && !over) await new Promise<void>((resolve) => (wake = resolve))
+    socket.end()
+  } else {
+    await (script.pauseMs > 0 ? sleep(script.pauseMs) : nextTurn())
+    if (script.ending === 'destroy') socket.destroy()
+    else socket.resetAndDestroy()
+  }
+  await closed
+  clearTimeout(patience)
+  return { answers: reader.answers, cut, end: `${ended ? 'in peace' : 'without an end'}${error === undefined ? '' : `, ${error}`}; ${JSON.stringify(reader.rest.slice(0, 100))}`, isReset: error !== undefined, tookMs: performance.now() - startedAt, flaw }
+}
