@@ -3,6 +3,9 @@ import { readFileSync } from 'node:fs'
 import { test } from 'node:test'
 import { VARIABLES } from '../dist/config.js'
 import { conditions } from '../dist/errors.js'
+import { call } from './support/http.ts'
+import { scrape } from './support/metrics.ts'
+import { startService } from './support/service.ts'
 
 function read(name: string): string {
   return readFileSync(new URL(`../${name}`, import.meta.url), 'utf8')
@@ -39,4 +42,18 @@ test('the documents name the versions that are installed', () => {
     table(read('SECURITY.md'), 'package').map(([name, pinned]) => [name, pinned]),
     Object.entries(dependencies).map(([name, pinned]) => [`\`${name}\``, pinned]),
   )
+})
+
+test('every metric that the README names is there, and but for two that matter less it names all', async (t) => {
+  // Keys that are fetched, so that their metrics are there: the age only once a set was had, which needs an issuer.
+  const { port, adminPort } = await startService(t, { keys: { kind: 'url', url: 'http://127.0.0.1:1/keys' } })
+  await call(port)
+  const { types } = await scrape(adminPort)
+  const known = [...types.keys(), 'plant_store_key_set_age_seconds']
+  const named = table(read('README.md'), 'metric').flatMap(([names = '']) => names.split(', ').map((name) => name.replaceAll('`', '')))
+  for (const name of named) assert.ok(known.includes(name), `${name} is in the README's table only`)
+  const untold = ['process_heap_bytes', 'plant_store_snapshot_bytes']
+  assert.deepEqual([...named, ...untold].sort(), known.sort())
+  const anywhere = read('README.md').match(/\b(?:http_server|plant_store|process|nodejs)_[a-z_]+/g) ?? []
+  for (const name of anywhere) assert.ok(known.includes(name.replace(/_(?:bucket|sum|count)$/, '')), `${name} does not exist`)
 })

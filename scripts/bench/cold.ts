@@ -22,7 +22,7 @@ export async function cold(million: Filling): Promise<Figures> {
     let left: Server | undefined
     // The first start finds nothing in the page cache, and is not counted.
     for (let i = 0; i <= STARTS; i++) {
-      const server: Server = await launch(name, filling, left)
+      const server: Server = await launch(name, filling, left === undefined ? {} : { left })
       await sleep(SETTLE_MS)
       if (i > 0) ms.push(server.firstAnswerMs)
       rss.push(rssMiB(server.pid))

@@ -4,7 +4,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { median } from './figures.ts'
 import type { LoadResult, LoadSpec } from './load.ts'
 import { busySeconds, cpuSeconds, rssMiB } from './machine.ts'
-import { launch, type Load, type Name, type Server, stop } from './processes.ts'
+import { launch, type Load, type Server, stop } from './processes.ts'
 import type { Asked } from './requests.ts'
 import type { Filling } from './stores.ts'
 
@@ -25,7 +25,7 @@ export interface Settings {
 
 /** Medians over the runs; latencies in microseconds. */
 export interface Row {
-  readonly server: Name
+  readonly server: string
   readonly requestsPerSecond: number
   /** Of the bare server's requests per second. */
   readonly shareOfBare: number | undefined
@@ -158,7 +158,7 @@ function lastLines({ logFile }: Server): string {
 }
 
 export interface Measured {
-  readonly server: Name
+  readonly server: string
   readonly rssMiB: number
   readonly runs: readonly Run[]
 }

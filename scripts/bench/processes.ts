@@ -91,15 +91,29 @@ async function freePort(): Promise<number> {
   return address.port
 }
 
+async function importInto(etcd: Readonly<Record<string, string>>, file: string): Promise<void> {
+  const child = spawn(process.execPath, [MAIN, 'import', file], { stdio: ['ignore', 'ignore', 'inherit'], env: { PATH: process.env['PATH'] ?? '', ...etcd } })
+  await once(child, 'exit')
+  if (child.exitCode !== 0) throw new Error('the plants could not be imported into etcd')
+}
+
 let started = 0
 
+export interface LaunchOptions {
+  /** Whose store it goes on with. */
+  readonly left?: Server
+  /** Where in etcd its plants are kept, as configuration. */
+  readonly etcd?: Readonly<Record<string, string>>
+}
+
 /** Starts a server on a store of its own, or on one that an earlier server left, and waits for its first answer. */
-export async function launch(name: Name, filling: Filling, left?: Server): Promise<Server> {
+export async function launch(name: Name, filling: Filling, { left, etcd = {} }: LaunchOptions = {}): Promise<Server> {
   const directory = join(work, `server-${++started}`)
   mkdirSync(directory)
   const data = left?.data ?? join(directory, 'data')
   if (name === 'plant-store' && !left) await stores.copyTo(data, filling)
   if (name === 'bare') bareMain ??= compileBare()
+  if (Object.keys(etcd).length > 0) await importInto(etcd, `${data}/plants.sqlite`)
   // What was written so far is not to be flushed under the load.
   spawnSync('sync')
   const port = await freePort()
@@ -108,7 +122,7 @@ export async function launch(name: Name, filling: Filling, left?: Server): Promi
   const env =
     name === 'bare'
       ? { PORT: String(port) }
-      : { PLANTS_LISTEN: `127.0.0.1:${port}`, PLANTS_ADMIN_LISTEN: 'off', PLANTS_DATA: data, PLANTS_JWT_SECRET: SECRET, PLANTS_ISSUER: ISSUER, PLANTS_AUDIENCE: AUDIENCE }
+      : { PLANTS_LISTEN: `127.0.0.1:${port}`, PLANTS_ADMIN_LISTEN: 'off', PLANTS_DATA: data, PLANTS_JWT_SECRET: SECRET, PLANTS_ISSUER: ISSUER, PLANTS_AUDIENCE: AUDIENCE, ...etcd }
   const [command, ...args] = onServerCore(name === 'bare' ? [process.execPath, bareMain ?? ''] : [process.execPath, MAIN, 'serve'])
   const token = sign(user(0))
   const startedAt = performance.now()

@@ -1,5 +1,6 @@
 import { cold } from './cold.ts'
 import { compacting } from './compacting.ts'
+import { etcd } from './etcd.ts'
 import { list } from './listing.ts'
 import type { Ask, Bench, Figures } from './measure.ts'
 import { call, type Server } from './processes.ts'
@@ -30,6 +31,7 @@ export const WORKLOADS: Readonly<Record<string, (bench: Bench) => Promise<Figure
   list,
   tokens: (bench) => bench.compare('GET of 20, every token new', SMALL, ask('tokens', SMALL)),
   cold: () => cold(MILLION),
+  etcd,
 }
 
 /** Every plant that was acknowledged is listed, each once. */

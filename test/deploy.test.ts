@@ -1,0 +1,101 @@
+import assert from 'node:assert/strict'
+import { execFileSync, spawnSync } from 'node:child_process'
+import { existsSync, readFileSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { test } from 'node:test'
+import { type Config, DEFAULTS, readConfig, VARIABLES } from '../dist/config.js'
+import { ROOT } from './support/release.ts'
+import { temporaryDirectory } from './support/service.ts'
+import { SECRET } from './support/tokens.ts'
+
+/** What a last snapshot may take, beyond the delay and the timeout of a stop. */
+const SNAPSHOT_SECONDS = 15
+/** What the Kubernetes example leaves to the application, which stops first. */
+const APPLICATION_SECONDS = 30
+/** Descriptors besides connections, as the README has it. */
+const OTHER_DESCRIPTORS = 64
+
+const read = (path: string): string => readFileSync(join(ROOT, path), 'utf8')
+const dockerfile = read('scripts/deploy/Dockerfile')
+const unit = read('scripts/deploy/plant-store.service')
+const kubernetes = read('scripts/deploy/kubernetes.yaml')
+
+function find(text: string, pattern: RegExp): string {
+  const found = pattern.exec(text)?.[1]
+  assert.ok(found !== undefined, `${pattern} is not there`)
+  return found
+}
+
+const secretFile = join(await temporaryDirectory(), 'jwt-secret')
+writeFileSync(secretFile, SECRET)
+
+/** The service's own reading of the variables that a file sets. */
+function configOf(pairs: Iterable<RegExpMatchArray>): Omit<Config, 'keys'> {
+  const env = Object.fromEntries([...pairs].map(([, name, value]) => [name, value]))
+  const file = env['PLANTS_JWT_SECRET_FILE']
+  assert.match(file ?? '', /\/jwt-secret$/)
+  return readConfig({ ...env, PLANTS_JWT_SECRET_FILE: secretFile }, 'service')
+}
+
+const image = [...find(dockerfile, /^ENV (.*)$/m).matchAll(/(\S+)=(\S+)/g)]
+const ofUnit = configOf(unit.matchAll(/^Environment=(\w+)=(.*)$/gm))
+const ofPod = configOf([...image, ...kubernetes.matchAll(/\{ name: (PLANTS_\w+), value: "(.*)" \}/g)])
+
+test('what deploys the service names only variables that there are', () => {
+  const known = new Set<string>(VARIABLES.map(([name]) => name))
+  for (const text of [dockerfile, unit, kubernetes]) {
+    const named = text.match(/PLANTS_\w+/g) ?? []
+    assert.ok(named.length > 0)
+    assert.deepEqual(named.filter((name) => !known.has(name)), [])
+  }
+})
+
+test('a stop has the time that it may take, and the limits fit the configuration', () => {
+  const stopSeconds = (config: Omit<Config, 'keys'>): number => config.drainDelaySeconds + config.shutdownTimeoutSeconds + SNAPSHOT_SECONDS
+  assert.ok(Number(find(unit, /^TimeoutStopSec=(\d+)$/m)) >= stopSeconds(ofUnit))
+  assert.ok(Number(find(kubernetes, /terminationGracePeriodSeconds: (\d+)$/m)) >= stopSeconds(ofPod) + APPLICATION_SECONDS)
+  assert.ok(Number(find(unit, /^LimitNOFILE=(\d+)$/m)) >= ofUnit.maxConnections + OTHER_DESCRIPTORS)
+  const peakMiB = Number(find(read('README.md'), /at the peak of a compaction at 256 MiB \| ([\d,]+) MiB of memory/).replace(',', ''))
+  assert.equal(DEFAULTS.maxDataBytes, 256 * 1024 * 1024)
+  for (const limit of [find(unit, /^MemoryMax=(\d+)M$/m), find(kubernetes, /limits: \{ memory: (\d+)Mi \}/)]) assert.ok(Number(limit) > peakMiB)
+})
+
+test('probes, ports, users and paths are the same on both sides', () => {
+  assert.deepEqual(ofPod.listen, { host: '0.0.0.0', port: Number(find(dockerfile, /^EXPOSE (\d+)$/m)) })
+  assert.ok(ofPod.adminListen !== 'off' && 'port' in ofPod.adminListen)
+  const { port } = ofPod.adminListen
+  const probes = [...kubernetes.matchAll(/httpGet: \{ path: (\S+), port: (\d+) \}/g)].map(([, path, number]) => [path, Number(number)])
+  assert.deepEqual(probes, [['/readyz', port], ['/readyz', port], ['/livez', port]])
+  assert.ok(DEFAULTS.adminListen !== 'off' && 'port' in DEFAULTS.adminListen)
+  assert.equal(find(dockerfile, /^HEALTHCHECK .*'(http:[^']+)'/m), `http://127.0.0.1:${DEFAULTS.adminListen.port}/readyz`)
+
+  const user = find(dockerfile, /^USER (\d+):\d+$/m)
+  assert.deepEqual([...kubernetes.matchAll(/(?:runAsUser|runAsGroup|fsGroup): (\d+)$/gm)].map(([, id]) => id), [user, user, user])
+  assert.equal(find(dockerfile, /^COPY .*--chown=(\S+) \/empty \/data$/m), `${user}:${user}`)
+  assert.equal(ofPod.dataDirectory, find(kubernetes, /\{ name: data, mountPath: (\S+) \}/))
+  assert.equal(ofPod.dataDirectory, find(dockerfile, /^VOLUME (\S+)$/m))
+  assert.equal(find(dockerfile, /^ENTRYPOINT (.*)$/m), '["/usr/local/bin/node", "/plant-store/dist/main.js"]')
+  assert.equal(find(unit, /^ExecStart=(.*)$/m), '/usr/bin/node /opt/plant-store/dist/main.js serve')
+
+  // The project's own manifest, which has this member.
+  const { version } = JSON.parse(read('package.json')) as { readonly version: string }
+  for (const text of [dockerfile, kubernetes, unit, read('README.md')]) {
+    for (const [, named] of text.matchAll(/\bplant-store[-:](\d+\.\d+\.\d+)/g)) assert.equal(named, version)
+  }
+})
+
+test('what the image is made from is there, and nothing else is sent along', () => {
+  const copied = [...dockerfile.matchAll(/^COPY (?!--from)(.*) \S+$/gm)].flatMap(([, names = '']) => names.split(' '))
+  for (const name of copied) assert.ok(existsSync(join(ROOT, name)), name)
+  const [first, ...allowed] = read('scripts/deploy/Dockerfile.dockerignore').split('\n').filter((line) => line !== '' && !line.startsWith('#'))
+  assert.equal(first, '*')
+  assert.deepEqual(allowed.map((line) => line.replace(/^!/, '')).sort(), copied.sort())
+})
+
+test('systemd takes the unit as it is, and finds little exposed', { skip: spawnSync('systemd-analyze', ['--version']).status !== 0 && 'needs systemd-analyze' }, () => {
+  const verified = spawnSync('systemd-analyze', ['verify', '--recursive-errors=no', join(ROOT, 'scripts/deploy/plant-store.service')], { encoding: 'utf8' })
+  // Where node is elsewhere, that alone is what it may say.
+  assert.deepEqual(verified.stderr.split('\n').filter((line) => line.includes('plant-store.service') && !/\/usr\/bin\/node is not executable/.test(line)), [])
+  const report = execFileSync('systemd-analyze', ['security', '--offline=yes', '--no-pager', join(ROOT, 'scripts/deploy/plant-store.service')], { encoding: 'utf8' })
+  assert.ok(Number(find(report, /Overall exposure level for \S+: ([\d.]+)/)) <= 1.5, report)
+})
