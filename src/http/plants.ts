@@ -10,6 +10,8 @@ import { type Answer, jsonAnswer, type TextStream } from './respond.ts'
 import type { Call } from './router.ts'
 
 const LIMIT_MAX = 2 ** 31 - 1
+const EMPTY = Buffer.from('[]')
+const COMMA = 0x2c
 
 export interface CreateOptions {
   readonly store: PlantStore
@@ -91,45 +93,40 @@ function readRange(owner: string, query: string): PlantRange {
 function listAnswer(list: PlantList, owner: string, limit: number | undefined): Answer | Promise<Answer> {
   // RFC 8288: a query alone, since the service does not know what stands before /plants.
   const headers = list.cutAt === undefined ? [] : ['Link', `<?limit=${limit}&after=${writeCursor(owner, list.cutAt)}>; rel="next"`]
-  const answer = (first: Stretch, second: Stretch): Answer =>
-    second === undefined ? jsonAnswer(200, first ?? [], headers) : { status: 200, headers, body: plantStream(list, [first, second]) }
+  const answer = (first: Stretch, second: Stretch): Answer => ({ status: 200, headers, body: second === undefined ? (first ?? EMPTY) : plantStream(list, [first, second]) })
   const leave = (error: unknown): never => {
     list.close()
     throw error
   }
   try {
     const first = list.next()
-    if (first instanceof Promise) return first.then(async (plants) => answer(plants, await list.next())).catch(leave)
+    if (first instanceof Promise) return first.then(async (stretch) => answer(stretch, await list.next())).catch(leave)
     const second = list.next()
-    return second instanceof Promise ? second.then((plants) => answer(first, plants)).catch(leave) : answer(first, second)
+    return second instanceof Promise ? second.then((stretch) => answer(first, stretch)).catch(leave) : answer(first, second)
   } catch (error) {
     return leave(error)
   }
 }
 
-type Stretch = readonly Plant[] | undefined
+type Stretch = Buffer | undefined
 
-function plantStream(list: PlantList, begun: readonly Stretch[]): TextStream {
-  return { [Symbol.asyncIterator]: () => streamPlants(list, [...begun]), close: () => list.close() }
+function plantStream(list: PlantList, begun: Stretch[]): TextStream {
+  return { [Symbol.asyncIterator]: () => streamPlants(list, begun), close: () => list.close() }
 }
 
+/** One array of the stretches: each without its last bracket, and but for the first with a comma for its first one. */
 async function* streamPlants(list: PlantList, begun: Stretch[]): AsyncGenerator<Buffer, void, undefined> {
-  let opening = '['
+  let begins = true
   for (;;) {
-    // A client that does not read holds these bytes, and nothing that they were made from.
-    const bytes = await nextBytes(opening, list, begun)
-    if (bytes === undefined) break
-    if (bytes.length > 0) {
-      yield bytes
-      opening = ','
+    const stretch = begun.length > 0 ? begun.shift() : await list.next()
+    if (stretch === undefined) break
+    if (stretch.length > EMPTY.length) {
+      if (!begins) stretch[0] = COMMA
+      begins = false
+      yield stretch.subarray(0, -1)
     }
     // A client that takes all at once must not keep the others waiting.
     await nextTurn()
   }
-  yield Buffer.from(opening === '[' ? '[]' : ']')
-}
-
-async function nextBytes(opening: string, list: PlantList, begun: Stretch[]): Promise<Buffer | undefined> {
-  const stretch = begun.length > 0 ? begun.shift() : await list.next()
-  return stretch && Buffer.from(stretch.length === 0 ? '' : opening + JSON.stringify(stretch).slice(1, -1))
+  yield begins ? EMPTY : EMPTY.subarray(1)
 }

@@ -1,4 +1,4 @@
-import type { NewPlant, Plant } from './plant.ts'
+import type { NewPlant } from './plant.ts'
 
 /** What became of a create: the plant is stored (now, or before with the same content), or its id is taken by another. */
 export type Created = 'stored' | 'conflict'
@@ -14,8 +14,8 @@ export interface PlantRange {
 export interface PlantList {
   /** The id of the last plant of the list where `limit` cut it short, to go on behind. */
   readonly cutAt: bigint | undefined
-  /** The next stretch, bounded in bytes, or undefined after the last. */
-  next(): Promise<readonly Plant[] | undefined> | readonly Plant[] | undefined
+  /** The next stretch, bounded in bytes, or undefined after the last: a JSON array of plants in UTF-8, each with name and tag alone. */
+  next(): Promise<Buffer | undefined> | Buffer | undefined
   /** Must be called when the reader leaves before the end. */
   close(): void
 }

@@ -3,7 +3,7 @@ import { test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Plant } from '../../dist/plants/plant.js'
 import type { PlantList } from '../../dist/plants/store.js'
-import { ALICE, listOf, startBare } from '../support/bare.ts'
+import { ALICE, listOf, startBare, stretchOf } from '../support/bare.ts'
 import { call, type Reply } from '../support/http.ts'
 import { startService } from '../support/service.ts'
 import { token } from '../support/tokens.ts'
@@ -127,7 +127,7 @@ test('streaming: a failure in the middle never looks like the end of the list', 
           cutAt: undefined,
           next: () => {
             if (calls++ === 3) throw new Error('the disk is gone')
-            return [{ name: 'x'.repeat(1000) }]
+            return stretchOf([{ name: 'x'.repeat(1000) }])
           },
           close: () => failing++,
         }
@@ -152,7 +152,7 @@ test('streaming: a failure before the first byte is an answer, and the list is l
       let calls = 0
       const next = () => {
         if (calls++ === failsAt) throw new Error('the disk is gone')
-        return [{ name: 'a' }]
+        return stretchOf([{ name: 'a' }])
       }
       const { port } = await startBare(t, { store: { list: () => ({ cutAt: undefined, next: asynchronous ? async () => next() : next, close: () => closed++ }) } })
       const wire = await Wire.to(port)

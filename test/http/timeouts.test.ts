@@ -3,7 +3,7 @@ import { once } from 'node:events'
 import { describe, test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Created } from '../../dist/plants/store.js'
-import { listOf, startBare } from '../support/bare.ts'
+import { listOf, startBare, stretchOf } from '../support/bare.ts'
 import { headerLines, verdict } from '../support/verdict.ts'
 import { head, postBytes, Wire } from '../support/wire.ts'
 
@@ -95,7 +95,7 @@ describe('timeouts', { concurrency: true }, () => {
           cutAt: undefined,
           next: async () => {
             await sleep(40)
-            return left-- > 0 ? [{ name: 'a' }] : undefined
+            return left-- > 0 ? stretchOf([{ name: 'a' }]) : undefined
           },
           close() {},
         }),

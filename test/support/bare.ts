@@ -73,8 +73,13 @@ export async function startBare(t: TestContext, { store = {}, timeouts = {}, aut
 
 export const ALICE: Caller = { owner: 'alice', scopes: new Set() }
 
+/** A stretch as a store gives it. */
+export function stretchOf(plants: readonly Plant[]): Buffer {
+  return Buffer.from(JSON.stringify(plants))
+}
+
 /** A list of these stretches. `closed` is called when the list is let go of. */
 export function listOf(stretches: readonly (readonly Plant[])[], closed: () => void = () => {}): PlantList {
-  const left = [...stretches]
+  const left = stretches.map(stretchOf)
   return { cutAt: undefined, next: () => left.shift(), close: closed }
 }

@@ -76,7 +76,7 @@ class EtcdList implements PlantList {
     this.cutAt = cutAt
   }
 
-  next(): Promise<readonly Plant[] | undefined> | readonly Plant[] | undefined {
+  next(): Promise<Buffer | undefined> | Buffer | undefined {
     if (this.#left === 0) return undefined
     if (this.#at < this.#entries.length) return this.#stretch()
     return this.#more ? this.#turn() : undefined
@@ -87,7 +87,7 @@ class EtcdList implements PlantList {
     this.#entries = []
   }
 
-  #stretch(): readonly Plant[] {
+  #stretch(): Buffer {
     const plants: Plant[] = []
     for (let chars = 0; chars < STRETCH_CHARS && this.#left > 0; this.#at++) {
       const entry = this.#entries[this.#at]
@@ -97,10 +97,10 @@ class EtcdList implements PlantList {
       chars += entry.value.length
       this.#left -= 1
     }
-    return plants
+    return Buffer.from(JSON.stringify(plants))
   }
 
-  async #turn(): Promise<readonly Plant[] | undefined> {
+  async #turn(): Promise<Buffer | undefined> {
     const { entries, more } = await this.#pages.next(Infinity).catch((error: unknown) => {
       throw new StoreUnavailable(reasonOf(error), { cause: error })
     })

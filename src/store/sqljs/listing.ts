@@ -1,11 +1,10 @@
 import { setImmediate as nextTurn } from 'node:timers/promises'
-import type { Plant } from '../../plants/plant.ts'
 import type { PlantList, PlantRange } from '../../plants/store.ts'
 import { ALL_IDS, type PlantDatabase } from './database.ts'
 
-/** A stretch ends behind so many plants or so many characters, so that a list of any length takes constant memory. */
+/** A stretch ends behind so many plants or so many bytes, so that a list of any length takes constant memory. */
 const STRETCH_PLANTS = 1000
-const STRETCH_CHARS = 64 * 1024
+const STRETCH_BYTES = 96 * 1024
 /** Plants counted in one turn of the event loop. */
 const COUNT_PLANTS = 20_000
 const NONE: ReadonlySet<bigint> = new Set()
@@ -32,10 +31,10 @@ export class Listings {
 
 export function listPlants(database: PlantDatabase, listings: Listings, owner: string, range: PlantRange): PlantList | Promise<PlantList> {
   const { after, limit } = range
-  if (limit === 0 || after === ALL_IDS.to) return shortList([], undefined)
+  if (limit === 0 || after === ALL_IDS.to) return shortList(undefined, undefined)
   const from = after === undefined ? ALL_IDS.from : after + 1n
-  const { plants, cutAt } = database.page(owner, from, ALL_IDS.to, Math.min(limit ?? STRETCH_PLANTS, STRETCH_PLANTS), STRETCH_CHARS, NONE)
-  if (cutAt === undefined || plants.length === limit) return shortList(plants, cutAt)
+  const { json, isFull, cutAt } = database.page(owner, from, ALL_IDS.to, Math.min(limit ?? STRETCH_PLANTS, STRETCH_PLANTS), STRETCH_BYTES, NONE)
+  if (cutAt === undefined || (isFull && limit !== undefined && limit <= STRETCH_PLANTS)) return shortList(json, cutAt)
   const list = new LongList(database, listings, owner, from)
   if (limit === undefined) return list
   return list.countTo(limit).catch((error: unknown) => {
@@ -45,8 +44,8 @@ export function listPlants(database: PlantDatabase, listings: Listings, owner: s
 }
 
 /** A list that one stretch holds. */
-function shortList(plants: readonly Plant[], cutAt: bigint | undefined): PlantList {
-  let rest: readonly Plant[] | undefined = plants
+function shortList(json: Buffer | undefined, cutAt: bigint | undefined): PlantList {
+  let rest = json
   return {
     cutAt,
     next: () => {
@@ -101,12 +100,12 @@ class LongList implements PlantList {
     if (this.#counted !== undefined && owner === this.#owner && BigInt(id) <= this.#counted) this.#created.add(BigInt(id))
   }
 
-  next(): readonly Plant[] | undefined {
+  next(): Buffer | undefined {
     if (this.#from === undefined) return undefined
-    const { plants, cutAt } = this.#database.page(this.#owner, this.#from, this.#last, STRETCH_PLANTS, STRETCH_CHARS, this.#created)
+    const { json, cutAt } = this.#database.page(this.#owner, this.#from, this.#last, STRETCH_PLANTS, STRETCH_BYTES, this.#created)
     this.#from = cutAt === undefined ? undefined : cutAt + 1n
     if (this.#from === undefined) this.close()
-    return plants
+    return json
   }
 
   close(): void {

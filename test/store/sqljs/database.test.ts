@@ -12,21 +12,52 @@ const ALL = [-(2n ** 63n), 2n ** 63n - 1n] as const
 
 test('database: a page ends at its number of plants, at its length of text, or with the last plant', async () => {
   const database = await PlantDatabase.serving()
+  // As JSON they have 15, 24 and 12 bytes.
+  const stored = [{ name: 'xxxx' }, { name: 'xx', tag: 'xx' }, { name: 'x' }]
   database.insert([['a', '1', 'xxxx'], ['a', '2', 'xx', 'xx'], ['a', '3', 'x'], ['b', '2', 'y']])
-  const page = (plants: number, chars: number, skip: readonly bigint[] = []): readonly [number, bigint | undefined] => {
-    const { plants: found, cutAt } = database.page('a', ...ALL, plants, chars, new Set(skip))
-    return [found.length, cutAt]
+  const page = (plants: number, bytes: number, skip: readonly bigint[] = []): readonly [number, bigint | undefined] => {
+    const { json, isFull, cutAt } = database.page('a', ...ALL, plants, bytes, new Set(skip))
+    const { length } = JSON.parse(json.toString()) as unknown[]
+    assert.equal(json.toString(), JSON.stringify(stored.filter((_, i) => !skip.includes(BigInt(i + 1))).slice(0, length)))
+    assert.equal(isFull, length === plants && cutAt !== undefined)
+    return [length, cutAt]
   }
   assert.deepEqual(page(10, 100), [3, undefined])
   assert.deepEqual(page(3, 100), [3, undefined])
   assert.deepEqual(page(2, 100), [2, 2n])
   assert.deepEqual(page(10, 1), [1, 1n])
-  assert.deepEqual(page(10, 5), [2, 2n])
-  assert.deepEqual(page(10, 9), [3, undefined])
+  assert.deepEqual(page(10, 15), [1, 1n])
+  assert.deepEqual(page(10, 16), [2, 2n])
+  assert.deepEqual(page(10, 40), [3, undefined])
   assert.deepEqual(page(2, 100, [1n]), [2, undefined])
   assert.deepEqual(page(1, 100, [2n]), [1, 1n])
   assert.deepEqual(page(2, 100, [3n]), [2, undefined])
   assert.deepEqual(page(10, 100, [1n, 2n, 3n]), [0, undefined])
+  database.close()
+})
+
+test('database: a list is the JSON of its plants, whoever makes the text of it: SQLite of short ones, else JavaScript', async () => {
+  const database = await PlantDatabase.serving()
+  const everyUnit = Array.from({ length: 0x10000 }, (_, unit) => String.fromCharCode(unit)).filter((unit) => unit.isWellFormed?.() ?? !/[\ud800-\udfff]/.test(unit))
+  const texts = ['', '\ufeff', '\ufeff\ufeffx', '\u0000', 'a\u0000b', '\u{1f331}', '"\\/', '{"name":"x"}', 'null', '[1]', 'x'.repeat(256), 'x'.repeat(257), 'é'.repeat(128), 'é'.repeat(129)]
+  for (let at = 0; at < everyUnit.length; at += 64) texts.push(everyUnit.slice(at, at + 64).join(''))
+  const plants = texts.flatMap((text) => [{ name: text }, { name: 'n', tag: text }, { name: text, tag: text }])
+  database.insert(plants.map(({ name, tag }, id) => (tag === undefined ? ['a', String(id), name] : ['a', String(id), name, tag])))
+  const read = (skip: ReadonlySet<bigint>, maxPlants: number, maxBytes: number): string => {
+    const pieces: string[] = []
+    for (let from: bigint | undefined = 0n; from !== undefined; ) {
+      const { json, cutAt } = database.page('a', from, ALL[1], maxPlants, maxBytes, skip)
+      pieces.push(json.toString().slice(1, -1))
+      from = cutAt === undefined ? undefined : cutAt + 1n
+    }
+    return `[${pieces.join()}]`
+  }
+  const right = JSON.stringify(plants)
+  for (const maxPlants of [1, 7, 5000]) {
+    assert.equal(read(new Set(), maxPlants, 2 ** 30), right, `by ${maxPlants}`)
+    assert.equal(read(new Set([-1n]), maxPlants, 2 ** 30), right, `row by row, by ${maxPlants}`)
+  }
+  assert.equal(read(new Set(), 100, 1000), right)
   database.close()
 })
 

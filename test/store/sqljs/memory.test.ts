@@ -68,6 +68,9 @@ test('memory: what is read is right or an error, however little memory is left',
   const database = await filled(1)
   const owners = [10, 1000, 9000].map((length) => 'o'.repeat(length))
   for (const id of ['7', '9223372036854775807']) database.insert(owners.map((owner) => [owner, id, plant.name, plant.tag]))
+  const small = Array.from({ length: 100 }, (_, i) => ({ name: `é${i}`.padEnd(200, '"'), tag: 't' }))
+  const smallJson = Buffer.from(JSON.stringify(small.slice(0, -1)))
+  for (const owner of owners) database.insert(small.map(({ name, tag }, i) => [`small ${owner}`, String(i), name, tag]))
   const outcomes = { right: 0, failed: 0 }
   const count = <T>(found: { readonly value: T } | undefined, right: T, what: string): void => {
     if (found) assert.deepEqual(found.value, right, what)
@@ -78,8 +81,9 @@ test('memory: what is read is right or an error, however little memory is left',
     for (const owner of owners) {
       const what = `with ${bytes} bytes left, an owner of ${owner.length}`
       count(attempt(() => database.find(owner, '7')), plant, what)
-      count(attempt(() => database.page(owner, 0n, 2n ** 63n - 1n, 1, 10, new Set())), { plants: [plant], cutAt: 7n }, what)
-      count(attempt(() => database.page(owner, 9n, 2n ** 63n - 1n, 10, 10, new Set())), { plants: [plant], cutAt: undefined }, what)
+      count(attempt(() => database.page(owner, 0n, 2n ** 63n - 1n, 1, 10, new Set())), { json: Buffer.from(JSON.stringify([plant])), isFull: true, cutAt: 7n }, what)
+      count(attempt(() => database.page(owner, 9n, 2n ** 63n - 1n, 10, 10, new Set())), { json: Buffer.from(JSON.stringify([plant])), isFull: false, cutAt: undefined }, what)
+      count(attempt(() => database.page(`small ${owner}`, 0n, 2n ** 63n - 1n, 99, 90_000, new Set())), { json: smallJson, isFull: true, cutAt: 98n }, what)
       count(attempt(() => database.idAt(owner, 9n, 0)), 2n ** 63n - 1n, what)
     }
     giveBack()
