@@ -31,7 +31,7 @@ test: check ## build, check types, run all tests; TEST=file runs some
 check: $(BUILT) ## check the types of everything, tests and scripts included
 	@npx tsc --noEmit --project test
 
-# Variables on make's command line reach the script as environment: CHART, OUT, DUR, WARM, RUNS.
+# Variables on make's command line reach the script as environment: CHART, OUT, DUR, WARM, RUNS, NODE_ARGS.
 bench: $(BUILT) ## measure beside bare node:http; WORKLOADS='get20 post' runs some, CHART=file.svg draws them
 	@node --import tsx scripts/bench.ts $(WORKLOADS)
 

@@ -16,6 +16,8 @@ import { AUDIENCE, ISSUER, SECRET, sign } from './tokens.ts'
 const MAIN = here('../../dist/main.js')
 const START_MS_MAX = 60_000
 const CALL_MS_MAX = 10_000
+/** For Node, before the service: `--cpu-prof`, say. */
+const NODE_ARGS = process.env['NODE_ARGS']?.split(' ') ?? []
 /** Behind a start, before memory is looked at. */
 export const SETTLE_MS = 200
 
@@ -123,7 +125,7 @@ export async function launch(name: Name, filling: Filling, { left, etcd = {} }: 
     name === 'bare'
       ? { PORT: String(port) }
       : { PLANTS_LISTEN: `127.0.0.1:${port}`, PLANTS_ADMIN_LISTEN: 'off', PLANTS_DATA: data, PLANTS_JWT_SECRET: SECRET, PLANTS_ISSUER: ISSUER, PLANTS_AUDIENCE: AUDIENCE, ...etcd }
-  const [command, ...args] = onServerCore(name === 'bare' ? [process.execPath, bareMain ?? ''] : [process.execPath, MAIN, 'serve'])
+  const [command, ...args] = onServerCore(name === 'bare' ? [process.execPath, bareMain ?? ''] : [process.execPath, ...NODE_ARGS, MAIN, 'serve'])
   const token = sign(user(0))
   const startedAt = performance.now()
   const child = spawn(command, args, { stdio: ['ignore', log, log], env: { PATH: process.env['PATH'] ?? '', NODE_ENV: 'production', ...env } })

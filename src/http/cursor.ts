@@ -1,4 +1,4 @@
-import { createHash } from 'node:crypto'
+import { hash } from 'node:crypto'
 
 /*
  * A cursor is base64url of: version (1 byte), id (int64, big-endian), and the first 8 bytes of
@@ -10,10 +10,15 @@ const ID_END = 9
 const BYTES = ID_END + 8
 
 export function writeCursor(owner: string, id: bigint): string {
-  const bytes = Buffer.alloc(BYTES)
+  const ownerBytes = Buffer.byteLength(owner)
+  const hashed = Buffer.allocUnsafe(ID_END + ownerBytes)
+  hashed[0] = VERSION
+  hashed.write(owner, 1)
+  hashed.writeBigInt64BE(id, 1 + ownerBytes)
+  const bytes = Buffer.allocUnsafe(BYTES)
   bytes[0] = VERSION
   bytes.writeBigInt64BE(id, 1)
-  createHash('sha256').update(bytes.subarray(0, 1)).update(owner).update(bytes.subarray(1, ID_END)).digest().copy(bytes, ID_END, 0, BYTES - ID_END)
+  bytes.write(hash('sha256', hashed, 'binary'), ID_END, 'latin1')
   return bytes.toString('base64url')
 }
 
