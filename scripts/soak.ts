@@ -16,7 +16,7 @@ import { Random, subSeed } from './fuzz/random.ts'
 import { Realm } from './fuzz/realm.ts'
 import { type Actors, someRequest } from './fuzz/requests.ts'
 import { talk } from './fuzz/talk.ts'
-import { otherTokens } from './fuzz/worker.ts'
+import { hopelessTokens } from './fuzz/worker.ts'
 
 const OWNERS = 32
 const CONNECTIONS = 8
@@ -56,7 +56,7 @@ async function soak(): Promise<number> {
   const root = await mkdtemp(join(tmpdir(), 'plant-store-soak-'))
   const owners = new Map(Array.from({ length: OWNERS }, (_, at) => [`owner ${at}`, new Owner(`owner ${at}`, realm.tokenOf(`owner ${at}`))]))
   const all = [...owners.values()]
-  const others = otherTokens({ realm, owners: new Map(), shared: new Map() }, 'other')
+  const others = [hopelessTokens(realm, 'other'), realm.forged('other')] as const
   const { service, port } = await Service.start({ ...realm.environment(root), PLANTS_DATA: join(root, 'data') })
   const samples: Sample[] = []
   const stored: number[] = []

@@ -30,6 +30,7 @@ export type Reading =
 
 const MALFORMED = 40001
 const HEADERS_TOO_LARGE = 43101
+const TOO_SLOW = 40801
 /** Node counts less than all: between the two, both are right. */
 const SURELY_SMALL_BYTES = 15_000
 const SURELY_LARGE_BYTES = 18_000
@@ -44,8 +45,13 @@ const LOOSE_LINE = /[A-Z-]+[ \t\f]+[^\r\n]*?[ \t\f]*HTTP\/\d\.\d[ \t]*\r?\n/y
 const ABSOLUTE = /^https?:\/\/(?:[A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\])(?::\d+)?(?:[/?][\x21\x23-\x7e]*)?$/i
 const EXTENSIONS = /^(?:;[!#$%&'*+\-.^_`|~0-9A-Za-z]+(?:=(?:[!#$%&'*+\-.^_`|~0-9A-Za-z]+|"[\x20\x21\x23-\x5b\x5d-\x7e]*"))?)*$/
 
-/** Reads until the first thing that is no whole good request. The end of the text is the end of the connection. */
-export function readRequests(text: string): readonly Reading[] {
+/** Reads until the first thing that is no whole good request. The end of the text is the end of the connection, or, where it `stalls`, the client is too slow for the head that it is in. */
+export function readRequests(text: string, stalls = false): readonly Reading[] {
+  const readings = readAll(text)
+  return stalls ? readings.map((reading) => (reading.kind === 'malformed' ? { ...reading, errors: [TOO_SLOW] } : reading)) : readings
+}
+
+function readAll(text: string): readonly Reading[] {
   const readings: Reading[] = []
   let at = 0
   for (;;) {
@@ -185,8 +191,8 @@ function readFields(text: string, from: number): { readonly fields: readonly (re
   }
 }
 
-/** Not by a pattern: that takes quadratic time for many spaces in the middle. */
-function trimSpace(text: string): string {
+/** White space of HTTP alone, which String.trim knows more of. Not by a pattern: that takes quadratic time for many spaces in the middle. */
+export function trimSpace(text: string): string {
   let [start, end] = [0, text.length]
   while (text[start] === ' ' || text[start] === '\t') start++
   while (end > start && (text[end - 1] === ' ' || text[end - 1] === '\t')) end--

@@ -28,9 +28,9 @@ export async function replay({ realm: name, script, grants, owners }: Finding): 
       const text = plants.map((plant) => creation(token, plant)).join('')
       if (text !== '') await talk(port, { text, cuts: [], ending: 'half-close', sendOnly: 0, pauseMs: 0 }, 0, () => false)
     }
-    const readings = readRequests(script.text)
+    const readings = readRequests(script.text, script.ending === 'stall')
     const heard = await talk(port, script, certainAnswers(readings), (index) => isHead(readings[index]))
-    return compare(readings, heard, world, new Map(), false) ?? service.complaints[0]
+    return compare(readings, heard, world, new Map(), false).flaw ?? service.complaints[0]
   } finally {
     await service.kill('SIGKILL')
     await rm(root, { recursive: true })

@@ -3,12 +3,14 @@ import { someId, someText, spellPlant, spoilBody } from './bodies.ts'
 import { type Owner, SharedOwner } from './model.ts'
 import type { Random } from './random.ts'
 
+export type Tokens = readonly [string, ...string[]]
+
 /** Whose tokens a connection may use. */
 export interface Actors {
   readonly owners: readonly [Owner, ...Owner[]]
   readonly shared: readonly [SharedOwner, ...SharedOwner[]]
-  /** Tokens that are good for less, or for nothing. */
-  readonly others: readonly [string, ...string[]]
+  /** Tokens that are good for less, or for nothing, by kind. */
+  readonly others: readonly [Tokens, ...Tokens[]]
   readonly maxBodyBytes: number
 }
 
@@ -37,7 +39,7 @@ function authorization(random: Random, { owners, others }: Actors): string[] {
       const at = random.below(token.length)
       return [`Authorization: Bearer ${token.slice(0, at)}${random.pick(['A', 'b', '_', '-', '.', '', '+', '/', '=', '~'])}${token.slice(at + 1)}`]
     }
-    default: return [`Authorization: Bearer ${random.pick(others)}`]
+    default: return [`Authorization: Bearer ${random.pick(random.pick(others))}`]
   }
 }
 
