@@ -112,7 +112,7 @@ export class Era {
 
   async #compareLists(port: number, owners: readonly (Owner | SharedOwner)[]): Promise<void> {
     const text = owners.map(({ token }) => `GET /plants HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer ${token}\r\n\r\n`).join('')
-    const { answers, flaw } = await talk(port, { text, cuts: [], ending: 'half-close', sendOnly: 0, pauseMs: 0 }, owners.length, () => false)
+    const { answers, flaw } = await talk(port, { text, cuts: [], ending: 'half-close', sendOnly: 0, pauseMs: 0, readsLate: false }, owners.length, () => false)
     if (flaw !== undefined || answers.length !== owners.length) this.complaints.push(`${answers.length} lists of ${owners.length}: ${flaw ?? ''}`)
     for (const [index, owner] of owners.entries()) {
       const answer = answers[index]

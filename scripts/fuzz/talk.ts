@@ -13,6 +13,8 @@ export interface Script {
   readonly sendOnly: number
   /** Milliseconds between writes, 0 for a turn of the event loop. */
   readonly pauseMs: number
+  /** Whether nothing is read before all is sent: a reset in between takes answers away. */
+  readonly readsLate: boolean
 }
 
 export interface Talk {
@@ -60,6 +62,7 @@ export async function talk(port: number, script: Script, certain: number, isHead
     socket.end()
     wake()
   })
+  if (script.readsLate) socket.pause()
   // A reset is told by what is missing.
   let error: string | undefined
   socket.on('error', ({ message }) => (error = message))
@@ -85,6 +88,7 @@ export async function talk(port: number, script: Script, certain: number, isHead
     sent = until
     if (end < script.text.length) await (script.pauseMs > 0 ? sleep(script.pauseMs) : nextTurn())
   }
+  socket.resume()
   for (; stalls && !ended && !over; sent++) {
     await sleep(STALL_MS)
     if (!ended && !over) socket.write(script.text.slice(sent, sent + 1), 'latin1')

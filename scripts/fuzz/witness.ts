@@ -17,6 +17,8 @@ const LEGAL: ReadonlySet<number> = new Set([200, 204, 400, 401, 403, 404, 405, 4
 
 /** How long the service reads on, by its design, behind its last answer on a connection: a client that is not done by then is reset, and may lose answers (RFC 9112 §9.6). */
 const LINGER_MS = 1000
+/** How long the service waits for a head, by its design, and with what a loaded machine adds to it. */
+const [STALL_MIN_MS, STALL_MAX_MS] = [10_000, 25_000]
 
 /** To be called before anything is sent: what others may see of it from then on. */
 export function announce(readings: readonly Reading[], { realm, shared }: World): void {
@@ -83,6 +85,7 @@ function findFlaw(readings: readonly Reading[], talk: Talk, world: World, before
         const outcome = outcomeOf(answer, isHead)
         if (!reading.errors.some((error) => (isHead ? Math.floor(error / 100) * 100 : error) === outcome)) throw new Error(`${outcome} instead of ${reading.errors.join(' or ')}`)
         if (!said) throw new Error(`${outcome} without Connection: close`)
+        if (outcome === 40801 && (talk.tookMs < STALL_MIN_MS || talk.tookMs > STALL_MAX_MS)) throw new Error(`${outcome} after ${Math.round(talk.tookMs)} ms`)
       } else {
         const outcome = checkAnswer(reading, answer, world, before)
         const closes = closesBehind(reading, outcome)

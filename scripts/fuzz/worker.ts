@@ -74,7 +74,7 @@ export class Worker {
     const { owners } = this.#actors()
     const good = Array.from({ length: random.below(4) }, () => `${random.pick(['GET', 'HEAD'])} /plants?limit=${random.below(3)} HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer ${random.pick(owners).token}\r\n\r\n`).join('')
     const slow = `${random.pick(['GET', 'POST'])} /plants HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer ${random.pick(owners).token}\r\nX: ${'s'.repeat(200)}`
-    return this.#play(port, { text: good + slow, cuts: [], ending: 'stall', sendOnly: good.length + 1 + random.below(slow.length), pauseMs: 0 }, totals, () => false)
+    return this.#play(port, { text: good + slow, cuts: [], ending: 'stall', sendOnly: good.length + 1 + random.below(slow.length), pauseMs: 0, readsLate: false }, totals, () => false)
   }
 
   async #play(port: number, script: Script, totals: Totals, isKilled: () => boolean): Promise<Finding | undefined> {
@@ -106,13 +106,14 @@ export class Worker {
       text = mutate(random, text)
     }
     const cuts: number[] = []
+    const readsLate = random.chance(0.08)
     const way = random.next()
     const byByte = way < 0.02 && text.length < 3000
     if (byByte) for (let at = 1; at < text.length; at++) cuts.push(at)
-    else if (way < 0.35) for (let at = random.small(800); at < text.length; at += 1 + random.small(text.length)) cuts.push(at)
+    else if (way < (readsLate ? 0.8 : 0.35)) for (let at = random.small(800); at < text.length; at += 1 + random.small(text.length)) cuts.push(at)
     const end = random.next()
     const ending = end < 0.6 ? 'half-close' : end < 0.92 ? 'answers-first' : end < 0.96 ? 'destroy' : 'reset'
-    return { text, cuts, ending, sendOnly: random.chance(0.3) ? text.length : random.below(text.length + 1), pauseMs: random.chance(0.05) && cuts.length < 20 ? 1 + random.below(4) : 0 }
+    return { text, cuts, ending, sendOnly: random.chance(0.3) ? text.length : random.below(text.length + 1), pauseMs: random.chance(readsLate ? 0.6 : 0.05) && cuts.length < 20 ? 1 + random.below(4) : 0, readsLate }
   }
 
   #actors(): Actors {
