@@ -25,9 +25,9 @@ export function judge(request: Request, realm: Realm): Judgement {
   const doubts = [...request.doubts, ...request.broken]
   const finally_ = (...errors: readonly number[]): Judgement => ({ errors: [...doubts, ...errors], wish: undefined })
   const { method, version } = request
-  // A reader may see to it before anything else.
-  if (method === 'CONNECT') return finally_(40001, 40002, 50101)
   if (version !== '1.1' && version !== '1.0') return finally_(40001)
+  // Its Host need not be looked at.
+  if (method === 'CONNECT') return finally_(40002, 50101)
   const hosts = valuesOf(request, 'host')
   // RFC 3986 §3.2.2.
   if (hosts.length !== 1 || !/^[A-Za-z0-9\-._~!$&'()*+,;=:[\]%]*$/.test(hosts[0] ?? '')) return finally_(40002)
