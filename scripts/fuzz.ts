@@ -30,6 +30,11 @@ const seconds = Number(values.seconds)
 const totals: Totals = { requests: 0, connections: 0, statuses: new Map(), mutated: 0, unclear: 0, lost: 0 }
 let [owners, kills, eras, wrong] = [0, 0, 0, 0]
 
+/** Fewer than requests: some are behind a last one, and some clients go before they are answered, or before they have sent all. */
+function answers(): number {
+  return [...totals.statuses.values()].reduce((sum, count) => sum + count, 0)
+}
+
 /** Gives how many things were wrong. */
 async function fuzzSeed(seed: number): Promise<number> {
   const findings: (readonly [Finding, file: string])[] = []
@@ -63,15 +68,15 @@ async function fuzzSeed(seed: number): Promise<number> {
 async function fuzz(): Promise<number> {
   const startedAt = performance.now()
   for (let seed = firstSeed; seed < firstSeed + seeds; seed++) {
-    const before = totals.requests
+    const [before, answered] = [totals.requests, answers()]
     console.log(`${seconds} s, seed ${seed}`)
     const found = await fuzzSeed(seed)
     wrong += found
-    if (seeds > 1) console.log(`requests ${totals.requests - before}, findings ${found}, seed ${seed}`)
+    if (seeds > 1) console.log(`requests ${totals.requests - before}, of which answered ${answers() - answered}, findings ${found}, seed ${seed}`)
   }
   const took = (performance.now() - startedAt) / 1000
   const statuses = [...totals.statuses].sort(([a], [b]) => a - b).map(([status, count]) => `${status}: ${count}`)
-  console.log(`requests ${totals.requests}, ${Math.round(totals.requests / took)} a second; connections ${totals.connections}, of which mutated ${totals.mutated}, unclear ${totals.unclear}, reset behind their last request ${totals.lost}
+  console.log(`requests ${totals.requests}, of which answered ${answers()}, ${Math.round(totals.requests / took)} a second; connections ${totals.connections}, of which mutated ${totals.mutated}, unclear ${totals.unclear}, reset behind their last request ${totals.lost}
 answers ${statuses.join(', ')}
 owners compared ${owners}, kills ${kills}, eras ${eras}
 findings ${wrong}, ${seeds > 1 ? `seeds ${firstSeed} to ${firstSeed + seeds - 1}` : `seed ${firstSeed}`}`)
