@@ -47,8 +47,8 @@ cluster: $(BUILT) ## three members of etcd and two instances on this machine, an
 faults: $(BUILT) ## break a cluster of etcd under load, FAULTS=n times, and look for broken promises; INSTANCES=n, SEED=n
 	@node --import tsx scripts/cluster-faults.ts --faults $(FAULTS) --instances $(INSTANCES) $(addprefix --seed ,$(SEED))
 
-fuzz: $(BUILT) ## send hostile requests for SECONDS=n and hold each answer against a model; SEED=n, or REPLAY=file of a finding
-	@node --import tsx scripts/fuzz.ts $(addprefix --seconds ,$(SECONDS)) $(addprefix --seed ,$(SEED)) $(addprefix --replay ,$(REPLAY))
+fuzz: $(BUILT) ## send hostile requests for SECONDS=n and hold each answer against a model; SEED=n, SEEDS=n one after another, or REPLAY=file of a finding
+	@node --import tsx scripts/fuzz.ts $(addprefix --seconds ,$(SECONDS)) $(addprefix --seed ,$(SEED)) $(addprefix --seeds ,$(SEEDS)) $(addprefix --replay ,$(REPLAY))
 
 soak: $(BUILT) ## mixed traffic for SECONDS=n, and whether memory stays flat; CHART=file.svg draws it
 	@node --import tsx scripts/soak.ts $(addprefix --seconds ,$(SECONDS)) $(addprefix --seed ,$(SEED)) $(addprefix --chart ,$(CHART))

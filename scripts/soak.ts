@@ -16,7 +16,7 @@ import { Random, subSeed } from './fuzz/random.ts'
 import { Realm } from './fuzz/realm.ts'
 import { type Actors, someRequest } from './fuzz/requests.ts'
 import { talk } from './fuzz/talk.ts'
-import { otherTokens } from './fuzz/worker.ts'
+import { hopelessTokens } from './fuzz/worker.ts'
 
 const OWNERS = 32
 const CONNECTIONS = 8
@@ -46,7 +46,7 @@ function median(samples: readonly Sample[]): number {
 /** Bytes of all lists. */
 async function storedBytes(port: number, owners: readonly Owner[]): Promise<number> {
   const text = owners.map(({ token }) => `GET /plants HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer ${token}\r\n\r\n`).join('')
-  const { answers } = await talk(port, { text, cuts: [], ending: 'half-close', sendOnly: 0, pauseMs: 0 }, owners.length, () => false)
+  const { answers } = await talk(port, { text, cuts: [], ending: 'half-close', sendOnly: 0, pauseMs: 0, readsLate: false }, owners.length, () => false)
   return answers.reduce((sum, { body }) => sum + body.length, 0)
 }
 
@@ -56,7 +56,7 @@ async function soak(): Promise<number> {
   const root = await mkdtemp(join(tmpdir(), 'plant-store-soak-'))
   const owners = new Map(Array.from({ length: OWNERS }, (_, at) => [`owner ${at}`, new Owner(`owner ${at}`, realm.tokenOf(`owner ${at}`))]))
   const all = [...owners.values()]
-  const others = otherTokens({ realm, owners: new Map(), shared: new Map() }, 'other')
+  const others = [hopelessTokens(realm, 'other'), realm.forged('other')] as const
   const { service, port } = await Service.start({ ...realm.environment(root), PLANTS_DATA: join(root, 'data') })
   const samples: Sample[] = []
   const stored: number[] = []
@@ -74,7 +74,7 @@ async function soak(): Promise<number> {
       if (random.chance(0.25)) text = mutate(random, text)
       const readings = readRequests(text)
       const end = random.next()
-      const { answers, flaw } = await talk(port, { text, cuts: [], ending: end < 0.9 ? 'half-close' : end < 0.95 ? 'destroy' : 'reset', sendOnly: random.below(text.length + 1), pauseMs: 0 }, 0, (index) => isHead(readings[index]))
+      const { answers, flaw } = await talk(port, { text, cuts: [], ending: end < 0.9 ? 'half-close' : end < 0.95 ? 'destroy' : 'reset', sendOnly: random.below(text.length + 1), pauseMs: 0, readsLate: false }, 0, (index) => isHead(readings[index]))
       requests += readings.length
       bad += answers.filter(({ status }) => status >= 400).length
       faults.push(...answers.filter(({ status }) => status >= 500 && status !== 501).map(({ status }) => `the status ${status}`), ...(flaw === undefined ? [] : [flaw]))

@@ -92,6 +92,10 @@ test('what the image is made from is there, and nothing else is sent along', () 
   assert.deepEqual(allowed.map((line) => line.replace(/^!/, '')).sort(), copied.sort())
 })
 
+test('under systemd a crash leaves no memory behind, where keys and tokens stand', () => {
+  assert.match(unit, /^LimitCORE=0$/m)
+})
+
 test('systemd takes the unit as it is, and finds little exposed', { skip: spawnSync('systemd-analyze', ['--version']).status !== 0 && 'needs systemd-analyze' }, () => {
   const verified = spawnSync('systemd-analyze', ['verify', '--recursive-errors=no', join(ROOT, 'scripts/deploy/plant-store.service')], { encoding: 'utf8' })
   // Where node is elsewhere, that alone is what it may say.

@@ -1,5 +1,6 @@
 import { join } from 'node:path'
 import { run } from '../../test/support/process.ts'
+import { keepFinding } from './finding.ts'
 import { plantsOf } from './form.ts'
 import { Owner, SharedOwner } from './model.ts'
 import { Service } from './process.ts'
@@ -10,6 +11,9 @@ import { type Finding, type Totals, Worker } from './worker.ts'
 
 const WORKERS = 48
 const SHARED_OWNERS = 2
+/** Connections that are too slow for the service, which takes it 10 s to say: a short era has no time for them. */
+const STALLED = 4
+const STALLED_MIN_SECONDS = 15
 /** Lists that are asked for on one connection. */
 const LISTS_AT_ONCE = 50
 const LISTING_CONNECTIONS = 4
@@ -20,7 +24,9 @@ export class Era {
   readonly #root: string
   readonly #totals: Totals
   readonly #workers: readonly Worker[]
-  readonly findings: Finding[] = []
+  readonly #stalled: readonly Worker[]
+  /** Each with the file that it is kept in. */
+  readonly findings: (readonly [finding: Finding, file: string])[] = []
   readonly complaints: string[] = []
   kills = 0
 
@@ -29,7 +35,10 @@ export class Era {
     this.#world = { realm, owners: new Map(), shared: new Map(shared.map((owner) => [owner.name, owner])) }
     this.#root = root
     this.#totals = totals
-    this.#workers = Array.from({ length: WORKERS }, (_, number) => new Worker(this.#world, seed, number))
+    const forged = realm.forged('all 0')
+    const workers = Array.from({ length: WORKERS + STALLED }, (_, number) => new Worker(this.#world, seed, number, forged))
+    this.#workers = workers.slice(0, WORKERS)
+    this.#stalled = workers.slice(WORKERS)
   }
 
   get owners(): number {
@@ -49,7 +58,7 @@ export class Era {
       try {
         // What a killed service has left is compared first.
         if (isLast) await this.#verify(port)
-        if (!this.#failed) await this.#traffic(service, port, Math.max(500, seconds * 1000 * share - (performance.now() - startedAt)), !isLast)
+        if (!this.#failed) await this.#traffic(service, port, Math.max(500, seconds * 1000 * share - (performance.now() - startedAt)), isLast ? (seconds < STALLED_MIN_SECONDS ? [] : this.#stalled) : 'kill')
         if (isLast && !this.#failed) await this.#verify(port)
       } finally {
         const code = await service.kill(isLast && !this.#failed ? 'SIGTERM' : 'SIGKILL')
@@ -62,26 +71,29 @@ export class Era {
     }
   }
 
-  /** `thenKill`: SIGKILL comes in the middle of it. */
-  async #traffic(service: Service, port: number, ms: number, thenKill: boolean): Promise<void> {
+  /** SIGKILL comes in the middle of it, or it lasts until the service has given up on those who stall. */
+  async #traffic(service: Service, port: number, ms: number, end: 'kill' | readonly Worker[]): Promise<void> {
     const startedAt = performance.now()
     let over = false
     let killed = false
+    const take = (finding: Finding | undefined): void => {
+      if (!finding) return
+      const file = keepFinding(finding)
+      console.error(`found after ${((performance.now() - startedAt) / 1000).toFixed(1)} s: ${finding.what.slice(0, 200)}\nmake fuzz REPLAY=${file}`)
+      this.findings.push([finding, file])
+    }
+    const stalled = end === 'kill' ? [] : end.map(async (worker) => take(await worker.stall(port, this.#totals)))
     const timer = setTimeout(() => {
-      over = true
-      if (!thenKill) return
-      killed = true
-      this.kills += 1
-      void service.kill('SIGKILL')
-    }, ms)
-    await Promise.all(this.#workers.map(async (worker) => {
-      while (!over && !this.#failed && service.complaints.length === 0) {
-        const finding = await worker.step(port, this.#totals, () => killed)
-        if (!finding) continue
-        if (this.findings.length === 0) console.error(`found after ${((performance.now() - startedAt) / 1000).toFixed(1)} s: ${finding.what.slice(0, 200)}`)
-        this.findings.push(finding)
+      if (end === 'kill') {
+        killed = true
+        this.kills += 1
+        void service.kill('SIGKILL')
       }
-    }))
+      void Promise.all(stalled).then(() => (over = true))
+    }, ms)
+    await Promise.all([...stalled, ...this.#workers.map(async (worker) => {
+      while (!over && !killed && !this.#failed && service.complaints.length === 0) take(await worker.step(port, this.#totals, () => killed))
+    })])
     clearTimeout(timer)
   }
 
@@ -100,7 +112,7 @@ export class Era {
 
   async #compareLists(port: number, owners: readonly (Owner | SharedOwner)[]): Promise<void> {
     const text = owners.map(({ token }) => `GET /plants HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer ${token}\r\n\r\n`).join('')
-    const { answers, flaw } = await talk(port, { text, cuts: [], ending: 'half-close', sendOnly: 0, pauseMs: 0 }, owners.length, () => false)
+    const { answers, flaw } = await talk(port, { text, cuts: [], ending: 'half-close', sendOnly: 0, pauseMs: 0, readsLate: false }, owners.length, () => false)
     if (flaw !== undefined || answers.length !== owners.length) this.complaints.push(`${answers.length} lists of ${owners.length}: ${flaw ?? ''}`)
     for (const [index, owner] of owners.entries()) {
       const answer = answers[index]

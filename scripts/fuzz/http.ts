@@ -30,6 +30,7 @@ export type Reading =
 
 const MALFORMED = 40001
 const HEADERS_TOO_LARGE = 43101
+const TOO_SLOW = 40801
 /** Node counts less than all: between the two, both are right. */
 const SURELY_SMALL_BYTES = 15_000
 const SURELY_LARGE_BYTES = 18_000
@@ -39,13 +40,18 @@ const KNOWN: ReadonlySet<string> = new Set(METHODS)
 const NAME = /[!#$%&'*+\-.^_`|~0-9A-Za-z]+:/y
 const CONTROL = /[\x00-\x08\x0a-\x1f\x7f]/
 const REQUEST_LINE = /([A-Z-]+) ([\x21-\x7e\x80-\xff]+) HTTP\/(\d\.\d)\r\n/y
-/** What some readers take for a request line: other spaces, a line end of LF alone. */
-const LOOSE_LINE = /[A-Z-]+[ \t\f]+[^\r\n]*?[ \t\f]*HTTP\/\d\.\d[ \t]*\r?\n/y
+/** What some readers take for a request line: other spaces. */
+const LOOSE_LINE = /[A-Z-]+[ \t\f]+[^\r\n]*?[ \t\f]*HTTP\/\d\.\d[ \t]*\r\n/y
 const ABSOLUTE = /^https?:\/\/(?:[A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\])(?::\d+)?(?:[/?][\x21\x23-\x7e]*)?$/i
 const EXTENSIONS = /^(?:;[!#$%&'*+\-.^_`|~0-9A-Za-z]+(?:=(?:[!#$%&'*+\-.^_`|~0-9A-Za-z]+|"[\x20\x21\x23-\x5b\x5d-\x7e]*"))?)*$/
 
-/** Reads until the first thing that is no whole good request. The end of the text is the end of the connection. */
-export function readRequests(text: string): readonly Reading[] {
+/** Reads until the first thing that is no whole good request. The end of the text is the end of the connection, or, where it `stalls`, the client is too slow for the head that it is in. */
+export function readRequests(text: string, stalls = false): readonly Reading[] {
+  const readings = readAll(text)
+  return stalls ? readings.map((reading) => (reading.kind === 'malformed' ? { ...reading, errors: [TOO_SLOW] } : reading)) : readings
+}
+
+function readAll(text: string): readonly Reading[] {
   const readings: Reading[] = []
   let at = 0
   for (;;) {
@@ -137,8 +143,7 @@ function readChunks(text: string, start: number, from: number, head: Head): Foun
     const lineEnd = text.indexOf('\n', at)
     const line = text.slice(at, lineEnd < 0 ? undefined : lineEnd + 1)
     const [, digits = '', space = '', extensions = ''] = /^([0-9A-Fa-f]+)([ \t]*)(;[^\r\n]*)?\r\n$/.exec(line) ?? []
-    // Size and line end may have been written otherwise.
-    if (digits === '') return /^[0-9A-Fa-f]+[ \t]*(?:;.*)?\n$/.test(line) ? unclear(text, start) : done([MALFORMED])
+    if (digits === '') return done([MALFORMED])
     if (digits.replace(/^0+/, '').length > 15) return done([MALFORMED])
     if (space !== '' || !EXTENSIONS.test(extensions)) return unclear(text, start)
     if (extensions.length > HEAD_MAX_BYTES) return done([MALFORMED])
@@ -147,7 +152,6 @@ function readChunks(text: string, start: number, from: number, head: Head): Foun
     if (size === 0) return readTrailers(text, start, at, done)
     pieces.push(text.slice(at, at + size))
     at += size
-    if (text.startsWith('\n', at)) return unclear(text, start)
     if (!text.startsWith('\r\n', at)) return done([MALFORMED])
     at += 2
   }
@@ -169,14 +173,14 @@ function readFields(text: string, from: number): { readonly fields: readonly (re
   const fields: (readonly [string, string])[] = []
   for (let at = from; ; ) {
     if (text.startsWith('\r\n', at)) return { fields, end: at + 2 }
-    if (text.startsWith('\n', at)) return 'unclear'
     NAME.lastIndex = at
     const [name] = NAME.exec(text) ?? []
     if (name === undefined) return undefined
     const lineFeed = text.indexOf('\n', at)
     if (lineFeed < 0) return undefined
     const line = text.slice(at + name.length, lineFeed)
-    if (!line.endsWith('\r')) return CONTROL.test(line) ? undefined : 'unclear'
+    // RFC 9112 §2.2 lets readers take LF alone for a line's end: then two of them see two requests.
+    if (!line.endsWith('\r')) return undefined
     if (CONTROL.test(line.slice(0, -1))) return undefined
     // llhttp knows a space behind these, and no tab, which is as much OWS.
     if (/^(?:content-length|transfer-encoding):$/i.test(name) && /\t[ \t]*\r$/.test(line)) return 'unclear'
@@ -185,8 +189,8 @@ function readFields(text: string, from: number): { readonly fields: readonly (re
   }
 }
 
-/** Not by a pattern: that takes quadratic time for many spaces in the middle. */
-function trimSpace(text: string): string {
+/** White space of HTTP alone, which String.trim knows more of. Not by a pattern: that takes quadratic time for many spaces in the middle. */
+export function trimSpace(text: string): string {
   let [start, end] = [0, text.length]
   while (text[start] === ' ' || text[start] === '\t') start++
   while (end > start && (text[end - 1] === ' ' || text[end - 1] === '\t')) end--

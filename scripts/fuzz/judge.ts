@@ -1,4 +1,4 @@
-import { type Request, valuesOf } from './http.ts'
+import { type Request, trimSpace, valuesOf } from './http.ts'
 import { type Content, readBody } from './json.ts'
 import type { Realm } from './realm.ts'
 
@@ -25,9 +25,9 @@ export function judge(request: Request, realm: Realm): Judgement {
   const doubts = [...request.doubts, ...request.broken]
   const finally_ = (...errors: readonly number[]): Judgement => ({ errors: [...doubts, ...errors], wish: undefined })
   const { method, version } = request
-  // A reader may see to it before anything else.
-  if (method === 'CONNECT') return finally_(40001, 40002, 50101)
   if (version !== '1.1' && version !== '1.0') return finally_(40001)
+  // Its Host need not be looked at.
+  if (method === 'CONNECT') return finally_(40002, 50101)
   const hosts = valuesOf(request, 'host')
   // RFC 3986 §3.2.2.
   if (hosts.length !== 1 || !/^[A-Za-z0-9\-._~!$&'()*+,;=:[\]%]*$/.test(hosts[0] ?? '')) return finally_(40002)
@@ -54,7 +54,7 @@ export function judge(request: Request, realm: Realm): Judgement {
   if (type === 'other') return finally_(41501)
   if (type === 'doubtful') doubts.push(41501)
   const codings = [...valuesOf(request, 'content-encoding'), ...valuesOf(request, 'transfer-encoding').filter((value) => value.toLowerCase() !== 'chunked')]
-  if (codings.some((coding) => coding.trim().toLowerCase() !== 'identity')) return finally_(41502)
+  if (codings.some((coding) => coding.toLowerCase() !== 'identity')) return finally_(41502)
   if (Math.max(request.declared, request.body.length) > realm.maxBodyBytes) return finally_(41301)
   if (request.broken.length > 0) return { errors: doubts, wish: undefined }
   const body = readBody(request.body)
@@ -92,9 +92,9 @@ function readCredentials(values: readonly string[]): { readonly token: string } 
 /** RFC 9110 §8.3.1; an empty parameter is allowed by §5.6.6 and by nobody's tests, and what is no parameter at all by neither. */
 function readMediaType(value: string): 'json' | 'other' | 'doubtful' {
   const [essence = '', ...parameters] = value.split(';')
-  if (essence.trim().toLowerCase() !== 'application/json') return 'other'
+  if (trimSpace(essence).toLowerCase() !== 'application/json') return 'other'
   if (value.includes('"') || parameters.some((text) => !/^[ \t]*[!#$%&'*+\-.^_`|~0-9A-Za-z]+=[!#$%&'*+\-.^_`|~0-9A-Za-z]+[ \t]*$/.test(text))) return 'doubtful'
-  const charsets = parameters.map((text) => text.trim().toLowerCase()).filter((text) => text.startsWith('charset='))
+  const charsets = parameters.map((text) => trimSpace(text).toLowerCase()).filter((text) => text.startsWith('charset='))
   return charsets.every((text) => text === 'charset=utf-8') ? 'json' : 'other'
 }
 
@@ -109,7 +109,7 @@ export function closesBehind(request: Request, outcome: number): boolean | 'eith
   // An error that HEAD does not show may be one of the parser's.
   if (outcome % 100 === 0 && request.doubts.some((error) => Math.floor(error / 100) * 100 === outcome)) return 'either'
   if (outcome === 40801 || outcome === 41301 || outcome === 43101 || outcome === 40001 || request.method === 'CONNECT') return true
-  const tokens = valuesOf(request, 'connection').join(',').toLowerCase().split(',').map((token) => token.trim())
+  const tokens = valuesOf(request, 'connection').join(',').toLowerCase().split(',').map((token) => trimSpace(token))
   if (valuesOf(request, 'upgrade').length > 0) return true
   // A proxy's field of old, which llhttp heeds.
   if (valuesOf(request, 'proxy-connection').length > 0) return 'either'

@@ -1,7 +1,7 @@
-import { createECDH, createHmac, createPrivateKey, createPublicKey, type KeyObject, sign } from 'node:crypto'
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { AUDIENCE, ISSUER, SECRET } from '../../test/support/tokens.ts'
+import { forgers, KEY_SET, PUBLIC_SIGNERS, SECRET_SIGNERS, type Signer } from './keys.ts'
 
 /** What a token that was made here is good for. */
 export interface Grant {
@@ -11,24 +11,23 @@ export interface Grant {
 }
 
 type Json = Readonly<Record<string, unknown>>
-type Signer = (input: string) => Buffer
 
-/** One configuration of the service, and every token that its keys have signed for somebody. All keys are fixed, so that what was sent can be sent again. */
+/** One configuration of the service, and every token that its keys have signed for somebody. */
 export class Realm {
   readonly name: string
   readonly maxBodyBytes: number
   readonly scopes: boolean
   readonly mayBeFull: boolean
   readonly #env: Readonly<Record<string, string>>
-  readonly #keys: readonly (readonly [header: Json, signer: Signer])[]
+  readonly #signers: readonly Signer[]
   /** Any other token is good for nothing. */
   readonly grants = new Map<string, Grant>()
   #made = 0
 
-  constructor(name: string, env: Readonly<Record<string, string>>, keys: readonly (readonly [Json, Signer])[]) {
+  constructor(name: string, env: Readonly<Record<string, string>>, signers: readonly Signer[]) {
     this.name = name
     this.#env = env
-    this.#keys = keys
+    this.#signers = signers
     this.maxBodyBytes = Number(env['PLANTS_MAX_BODY_BYTES'] ?? 1024 * 1024)
     this.scopes = env['PLANTS_READ_SCOPE'] !== undefined
     this.mayBeFull = env['PLANTS_MAX_DATA_BYTES'] !== undefined
@@ -48,10 +47,9 @@ export class Realm {
 
   /** A token that is good, but for what is changed; `grant` says for what. */
   token(claims: Json, header: Json = {}, grant?: Grant): string {
-    const [own, signer] = this.#keys[this.#made++ % this.#keys.length] ?? ([{}, () => Buffer.alloc(0)] as const)
-    const part = (value: Json): string => Buffer.from(JSON.stringify(value)).toString('base64url')
-    const input = `${part({ typ: 'at+jwt', ...own, ...header })}.${part({ iss: ISSUER, aud: AUDIENCE, exp: EXP, ...claims })}`
-    const token = `${input}.${signer(input).toString('base64url')}`
+    const signer = this.#signers[this.#made++ % this.#signers.length]
+    if (!signer) throw new Error('no key')
+    const token = write(signer, claims, header)
     if (grant) this.grants.set(token, grant)
     return token
   }
@@ -61,12 +59,18 @@ export class Realm {
     return this.token({ sub: owner, scope: scopes, ...(this.#made % 3 === 0 ? { iat: 1_700_000_000, nbf: 1_700_000_000 } : {}) }, {}, { owner, read: may('plants:read'), write: may('plants:write') })
   }
 
+  /** Tokens that say what good ones say, and that no key has signed as it should. */
+  forged(sub: string): readonly [string, ...string[]] {
+    const [first = '', ...more] = forgers(this.#signers).map((signer) => write(signer, { sub, scope: 'plants:read plants:write' }))
+    return [first, ...more]
+  }
+
   /** Its own tokens and nobody else's plants. */
   static all(): readonly [Realm, ...Realm[]] {
     return [
-      new Realm('secret', { PLANTS_JWT_SECRET: SECRET }, [[{ alg: 'HS256' }, hmac]]),
-      new Realm('public keys, scopes, small bodies', { PLANTS_READ_SCOPE: 'plants:read', PLANTS_WRITE_SCOPE: 'plants:write', PLANTS_MAX_BODY_BYTES: '5000' }, PUBLIC),
-      new Realm('full', { PLANTS_JWT_SECRET: SECRET, PLANTS_MAX_DATA_BYTES: '300000', PLANTS_MAX_BODY_BYTES: '20000' }, [[{ alg: 'HS256' }, hmac]]),
+      new Realm('secret', { PLANTS_JWT_SECRET: SECRET }, SECRET_SIGNERS),
+      new Realm('public keys, scopes, small bodies', { PLANTS_READ_SCOPE: 'plants:read', PLANTS_WRITE_SCOPE: 'plants:write', PLANTS_MAX_BODY_BYTES: '5000' }, PUBLIC_SIGNERS),
+      new Realm('full', { PLANTS_JWT_SECRET: SECRET, PLANTS_MAX_DATA_BYTES: '300000', PLANTS_MAX_BODY_BYTES: '20000' }, SECRET_SIGNERS),
     ]
   }
 }
@@ -74,23 +78,8 @@ export class Realm {
 /** In the year 2100. */
 const EXP = 4_102_444_800
 
-const hmac: Signer = (input) => createHmac('sha256', SECRET).update(input).digest()
-
-// RFC 8410 §7: what stands before the 32 bytes of a private key of Ed25519 in PKCS #8.
-const ed25519 = createPrivateKey({ format: 'der', type: 'pkcs8', key: Buffer.concat([Buffer.from('302e020100300506032b657004220420', 'hex'), Buffer.alloc(32, 7)]) })
-const p256 = p256Key(Buffer.alloc(32, 9))
-const PUBLIC: readonly (readonly [Json, Signer])[] = [
-  [{ alg: 'EdDSA', kid: 'ed' }, (input) => sign(null, Buffer.from(input), ed25519)],
-  [{ alg: 'ES256', kid: 'ec' }, (input) => sign('sha256', Buffer.from(input), { key: p256, dsaEncoding: 'ieee-p1363' })],
-  // One key of the set fits each algorithm.
-  [{ alg: 'ES256' }, (input) => sign('sha256', Buffer.from(input), { key: p256, dsaEncoding: 'ieee-p1363' })],
-]
-const KEY_SET = JSON.stringify({ keys: [{ ...createPublicKey(ed25519).export({ format: 'jwk' }), kid: 'ed' }, { ...createPublicKey(p256).export({ format: 'jwk' }), kid: 'ec' }] })
-
-function p256Key(d: Buffer): KeyObject {
-  const curve = createECDH('prime256v1')
-  curve.setPrivateKey(d)
-  const point = curve.getPublicKey()
-  const text = (bytes: Buffer): string => bytes.toString('base64url')
-  return createPrivateKey({ format: 'jwk', key: { kty: 'EC', crv: 'P-256', d: text(d), x: text(point.subarray(1, 33)), y: text(point.subarray(33)) } })
+function write([own, sign]: Signer, claims: Json, header: Json = {}): string {
+  const part = (value: Json): string => Buffer.from(JSON.stringify(value)).toString('base64url')
+  const input = `${part({ typ: 'at+jwt', ...own, ...header })}.${part({ iss: ISSUER, aud: AUDIENCE, exp: EXP, ...claims })}`
+  return `${input}.${sign(input).toString('base64url')}`
 }

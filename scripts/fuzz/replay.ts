@@ -26,11 +26,11 @@ export async function replay({ realm: name, script, grants, owners }: Finding): 
       world.owners.set(sub, owner)
       for (const [id, plant, tag] of plants) owner.keep(BigInt(id), tag === undefined ? { name: plant } : { name: plant, tag })
       const text = plants.map((plant) => creation(token, plant)).join('')
-      if (text !== '') await talk(port, { text, cuts: [], ending: 'half-close', sendOnly: 0, pauseMs: 0 }, 0, () => false)
+      if (text !== '') await talk(port, { text, cuts: [], ending: 'half-close', sendOnly: 0, pauseMs: 0, readsLate: false }, 0, () => false)
     }
-    const readings = readRequests(script.text)
+    const readings = readRequests(script.text, script.ending === 'stall')
     const heard = await talk(port, script, certainAnswers(readings), (index) => isHead(readings[index]))
-    return compare(readings, heard, world, new Map(), false) ?? service.complaints[0]
+    return compare(readings, heard, world, new Map(), false).flaw ?? service.complaints[0]
   } finally {
     await service.kill('SIGKILL')
     await rm(root, { recursive: true })
@@ -55,7 +55,7 @@ export async function minimize(finding: Finding): Promise<Finding> {
     return true
   }
   if (!(await attempt(finding.script))) return { ...finding, what: `${finding.what} (not seen again)` }
-  await attempt({ ...best.script, cuts: [], pauseMs: 0 })
+  await attempt({ ...best.script, cuts: [], pauseMs: 0, readsLate: false })
   let pieces = best.script.text.split(/(?=(?:GET|HEAD|POST|OPTIONS|PUT) [/*h])/)
   for (let size = Math.ceil(pieces.length / 2); tries < TRIES_MAX; size = Math.ceil(size / 2)) {
     for (let at = 0; at < pieces.length; ) {

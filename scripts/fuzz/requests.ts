@@ -3,26 +3,28 @@ import { someId, someText, spellPlant, spoilBody } from './bodies.ts'
 import { type Owner, SharedOwner } from './model.ts'
 import type { Random } from './random.ts'
 
+export type Tokens = readonly [string, ...string[]]
+
 /** Whose tokens a connection may use. */
 export interface Actors {
   readonly owners: readonly [Owner, ...Owner[]]
   readonly shared: readonly [SharedOwner, ...SharedOwner[]]
-  /** Tokens that are good for less, or for nothing. */
-  readonly others: readonly [string, ...string[]]
+  /** Tokens that are good for less, or for nothing, by kind. */
+  readonly others: readonly [Tokens, ...Tokens[]]
   readonly maxBodyBytes: number
 }
 
 const SHARED_IDS = 300
 const JSON_TYPE = 'Content-Type: application/json'
-const TYPES: readonly [string, ...string[]] = ['application/json; charset=utf-8', 'Application/JSON', 'application/json;charset="UTF-8"', 'application/json; a=b', 'application/json ;charset=UTF-8', 'text/plain', 'application/jsonx', 'application/json; charset=latin1', 'application/json, text/plain', '', 'application/json; charset=utf-8; charset=ascii', 'application/problem+json', 'json', 'application/json;', '*/*', 'multipart/form-data; boundary=a', `application/json${';a=b'.repeat(300)}`]
+const TYPES: readonly [string, ...string[]] = ['application/json; charset=utf-8', 'Application/JSON', 'application/json;charset="UTF-8"', 'application/json; a=b', 'application/json ;charset=UTF-8', 'text/plain', 'application/jsonx', 'application/json; charset=latin1', 'application/json, text/plain', '', '\xa0application/json', 'application/json\xa0; a=b', 'application/json; charset=utf-8; charset=ascii', 'application/problem+json', 'json', 'application/json;', '*/*', 'multipart/form-data; boundary=a', `application/json${';a=b'.repeat(300)}`]
 const TARGETS: readonly [string, ...string[]] = ['/', '/plants/', '//plants', '/%70lants', '/Plants', '/plants%2f', '/plants;x', '*', '/livez', '/metrics', '/plants#', '/../plants', '/./plants', 'http://a/plants', 'https://[::1]:8/plants?limit=1', 'http://a', 'ftp://a/plants', 'http://u@a/plants', 'plants', '/plants\\', '/plants%00', 'HTTP://A/plants', '/__proto__', '/plants\xe9']
 const LINES: readonly [string, ...string[]] = [
-  'Accept: */*', 'Connection: keep-alive', 'Connection: Keep-Alive, TE', 'X-Forwarded-For: 1.2.3.4', 'Cookie: a=b', 'Content-Encoding: identity', 'Content-Encoding: gzip', 'Content-Encoding: ', 'Content-Encoding: identity, gzip', 'Request-Id: mine', 'Request-Id: not mine', `Request-Id: ${'r'.repeat(129)}`, 'Request-Id: \xe9', 'Request-Id: "<>;', 'Request-Id: a\r\nRequest-Id: b',
+  'Accept: */*', 'Connection: keep-alive', 'Connection: Keep-Alive, TE', 'Connection: \xa0close', 'Connection: close\x85', 'X-Forwarded-For: 1.2.3.4', 'Cookie: a=b', 'Content-Encoding: identity', 'Content-Encoding: gzip', 'Content-Encoding: ', 'Content-Encoding: identity, gzip', 'Content-Encoding: \xa0identity', 'Content-Encoding: identity\x85', 'Request-Id: mine', 'Request-Id: not mine', `Request-Id: ${'r'.repeat(129)}`, 'Request-Id: \xe9', 'Request-Id: "<>;', 'Request-Id: a\r\nRequest-Id: b',
   'Host: b', 'Authorization: Basic YTpi', 'Content-Type: application/json', 'Content-Length: 0', 'Content-Length: 7', 'Content-Length: 00', 'Content-Length: +1', 'Content-Length: 1, 1', 'Content-Length: 0x1', 'Content-Length:', 'Content-Length: 18446744073709551615', 'Content-Length: 99999', 'Transfer-Encoding: identity', 'Transfer-Encoding: gzip, chunked', 'Transfer-Encoding: chunked, identity', 'Transfer-Encoding: xchunked', 'Transfer-Encoding : chunked', 'Transfer-Encoding: "chunked"', 'Transfer-Encoding: chunked;q=1', 'Transfer-Encoding:\tchunked',
   'Expect: 100-continue', 'Expect: 100-Continue', 'Expect: 200-ok', 'Expect: 100-continue\r\nExpect: 100-continue', 'Expect: ', 'Upgrade: h2c', 'Connection: Upgrade\r\nUpgrade: websocket', 'Trailer: X', 'X:', 'x: \t ', 'X-\x80: a', ' X: folded', 'X : a', ': a', 'X', 'X: a\0b', 'X: a\x7fb', 'X: \xff\xfe', 'X: a\rb', 'X: a\nY: b', 'If-None-Match: *', 'Range: bytes=0-1', 'X-HTTP-Method-Override: DELETE', 'Content-Length: 5\r\nTransfer-Encoding: chunked', 'HTTP2-Settings: AAMA', 'Keep-Alive: timeout=1',
 ]
 const QUERIES: readonly [string, ...string[]] = ['limit=0', 'limit=1', 'limit=2', 'limit=007', 'limit=%31', 'l%69mit=3', 'limit=2147483647', 'limit=2147483648', 'limit=-1', 'limit=+1', 'limit=1.0', 'limit=', 'limit', 'limit=1&limit=1', 'limit=1&limi%74=2', 'limit=%', 'limit=1%00', 'limit=00000000001', 'limit=1;after=', 'after=', 'after=AQ', 'after=x&after=x', 'x=1', 'x=%zz&limit=2', '&&limit=1&', '?limit=1', 'limit==1', 'Limit=-1', 'limit=%D9%A1', 'limit[]=-1', '+limit=x', 'access_token=a']
-const CONTROLS: readonly [string, ...string[]] = ['GARBAGE\r\n\r\n', '\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03', 'PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n', '\0', 'GET', 'GET /plants\r\n\r\n', 'GET /plants HTTP/1.1', 'get /plants HTTP/1.1\r\n\r\n', 'GET /plants HTTP/1.1\r\nHost', '\r\n\r\n', 'GET /plants HTTP/11\r\n\r\n', 'GET  /plants HTTP/1.1\r\nHost: a\r\n\r\n', 'GET /plants HTTP/1.1\nHost: a\n\n', 'GET /plants HTTP/2.0\r\nHost: a\r\n\r\n', 'CONNECT a:1 HTTP/1.1\r\nHost: a\r\n\r\n']
+const CONTROLS: readonly [string, ...string[]] = ['GARBAGE\r\n\r\n', '\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03', 'PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n', '\0', 'GET', 'GET /plants\r\n\r\n', 'GET /plants HTTP/1.1', 'get /plants HTTP/1.1\r\n\r\n', 'GET /plants HTTP/1.1\r\nHost', '\r\n\r\n', 'GET /plants HTTP/11\r\n\r\n', 'GET  /plants HTTP/1.1\r\nHost: a\r\n\r\n', 'GET /plants HTTP/1.1\nHost: a\n\n', 'GET /plants HTTP/2.0\r\nHost: a\r\n\r\n', 'CONNECT a:1 HTTP/1.1\r\nHost: a\r\n\r\n', 'CONNECT a:1\r\n\r\n', 'CONNECT /plants HTTP/2.0\r\nHost: a\r\n\r\n']
 
 function authorization(random: Random, { owners, others }: Actors): string[] {
   const { token } = random.pick(owners)
@@ -37,7 +39,7 @@ function authorization(random: Random, { owners, others }: Actors): string[] {
       const at = random.below(token.length)
       return [`Authorization: Bearer ${token.slice(0, at)}${random.pick(['A', 'b', '_', '-', '.', '', '+', '/', '=', '~'])}${token.slice(at + 1)}`]
     }
-    default: return [`Authorization: Bearer ${random.pick(others)}`]
+    default: return [`Authorization: Bearer ${random.pick(random.pick(others))}`]
   }
 }
 

@@ -7,11 +7,14 @@ export interface Script {
   readonly text: string
   /** Where one write ends and another begins. */
   readonly cuts: readonly number[]
-  readonly ending: 'half-close' | 'answers-first' | 'destroy' | 'reset'
-  /** With `destroy` and `reset`: what is sent before it. */
+  /** `stall`: the rest comes byte by byte, more slowly than the service waits. */
+  readonly ending: 'half-close' | 'answers-first' | 'destroy' | 'reset' | 'stall'
+  /** With `destroy`, `reset` and `stall`: what is sent before it. */
   readonly sendOnly: number
   /** Milliseconds between writes, 0 for a turn of the event loop. */
   readonly pauseMs: number
+  /** Whether nothing is read before all is sent: a reset in between takes answers away. */
+  readonly readsLate: boolean
 }
 
 export interface Talk {
@@ -28,6 +31,8 @@ export interface Talk {
 
 /** No answer takes so long, on a loaded machine either: the service itself waits 30 s for a request. */
 const PATIENCE_MS = 35_000
+/** Between the bytes of a client that stalls. */
+const STALL_MS = 500
 
 /** Sends a script and takes down what comes back. `certain` answers come without an end of what is sent. */
 export async function talk(port: number, script: Script, certain: number, isHead: (index: number) => boolean | undefined): Promise<Talk> {
@@ -57,6 +62,7 @@ export async function talk(port: number, script: Script, certain: number, isHead
     socket.end()
     wake()
   })
+  if (script.readsLate) socket.pause()
   // A reset is told by what is missing.
   let error: string | undefined
   socket.on('error', ({ message }) => (error = message))
@@ -73,15 +79,21 @@ export async function talk(port: number, script: Script, certain: number, isHead
   }, PATIENCE_MS)
 
   const cut = script.ending === 'destroy' || script.ending === 'reset'
+  const stalls = script.ending === 'stall'
   let sent = 0
   for (const end of [...script.cuts, script.text.length]) {
-    const until = cut ? Math.min(end, script.sendOnly) : end
+    const until = cut || stalls ? Math.min(end, script.sendOnly) : end
     if (over || until <= sent) continue
     socket.write(script.text.slice(sent, until), 'latin1')
     sent = until
     if (end < script.text.length) await (script.pauseMs > 0 ? sleep(script.pauseMs) : nextTurn())
   }
-  if (script.ending === 'half-close') socket.end()
+  socket.resume()
+  for (; stalls && !ended && !over; sent++) {
+    await sleep(STALL_MS)
+    if (!ended && !over) socket.write(script.text.slice(sent, sent + 1), 'latin1')
+  }
+  if (script.ending === 'half-close' || stalls) socket.end()
   else if (script.ending === 'answers-first') {
     if (reader.answers.length < certain && !ended && !over) await new Promise<void>((resolve) => (wake = resolve))
     socket.end()

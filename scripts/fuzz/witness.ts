@@ -15,8 +15,10 @@ export interface World {
 /** Where readers may differ, what may be answered at all. */
 const LEGAL: ReadonlySet<number> = new Set([200, 204, 400, 401, 403, 404, 405, 409, 413, 415, 417, 431, 501, 507])
 
-/** How long the service waits, by its design, for a client that goes on sending behind a last answer: a slow one may be reset. */
+/** How long the service reads on, by its design, behind its last answer on a connection: a client that is not done by then is reset, and may lose answers (RFC 9112 §9.6). */
 const LINGER_MS = 1000
+/** How long the service waits for a head, by its design, and with what a loaded machine adds to it. */
+const [STALL_MIN_MS, STALL_MAX_MS] = [10_000, 25_000]
 
 /** To be called before anything is sent: what others may see of it from then on. */
 export function announce(readings: readonly Reading[], { realm, shared }: World): void {
@@ -34,18 +36,40 @@ export function certainAnswers(readings: readonly Reading[]): number {
   return first < 0 ? readings.length : first
 }
 
+/** What is wrong, if anything, and whether answers were lost that the service does not promise to bring. */
+export interface Comparison {
+  readonly flaw: string | undefined
+  readonly lost: boolean
+}
+
 /**
  * Holds what came back against what was sent, and takes it over into the model. `before` is what was acknowledged of the shared
- * owners' plants before. Gives what is wrong; nothing is believed behind the first.
+ * owners' plants before. Nothing is believed behind the first flaw.
  */
-export function compare(readings: readonly Reading[], talk: Talk, world: World, before: ReadonlyMap<string, ReadonlySet<number>>, killed: boolean): string | undefined {
-  if (talk.flaw !== undefined && !killed) return talk.flaw
-  const mayMiss = talk.cut || killed
+export function compare(readings: readonly Reading[], talk: Talk, world: World, before: ReadonlyMap<string, ReadonlySet<number>>, killed: boolean): Comparison {
+  let lost = false
+  const mayMiss = (unanswered: readonly Reading[]): boolean => talk.cut || killed || (lost = isLate(unanswered, talk, world))
+  const flaw = talk.flaw !== undefined && !killed ? talk.flaw : findFlaw(readings, talk, world, before, mayMiss)
+  return { flaw, lost }
+}
+
+/** Whether answers are missing because the client was reset: not before its time, and only behind a request that may have been the last. */
+function isLate(unanswered: readonly Reading[], talk: Talk, world: World): boolean {
+  return talk.isReset && talk.tookMs >= LINGER_MS && unanswered.some((reading) => mayBeLast(reading, world))
+}
+
+function mayBeLast(reading: Reading, world: World): boolean {
+  if (reading.kind !== 'request') return true
+  const { errors, wish } = judge(reading, world.realm)
+  return [...errors, ...(wish ? [200] : [])].some((outcome) => closesBehind(reading, outcome) !== false)
+}
+
+function findFlaw(readings: readonly Reading[], talk: Talk, world: World, before: ReadonlyMap<string, ReadonlySet<number>>, mayMiss: (unanswered: readonly Reading[]) => boolean): string | undefined {
   let next = 0
   for (const [index, reading] of readings.entries()) {
     const answer = talk.answers[next]
     if (answer === undefined) {
-      if (!mayMiss && reading.kind !== 'unclear' && !(talk.isReset && (talk.tookMs > LINGER_MS || endsEarly(readings)))) return `request ${index} is not answered, and the connection ended after ${Math.round(talk.tookMs)} ms ${talk.end}`
+      if (reading.kind !== 'unclear' && !mayMiss(readings.slice(index))) return `request ${index} is not answered, and the connection ended after ${Math.round(talk.tookMs)} ms ${talk.end}`
       leaveOpen(readings.slice(index), world)
       return undefined
     }
@@ -61,6 +85,7 @@ export function compare(readings: readonly Reading[], talk: Talk, world: World, 
         const outcome = outcomeOf(answer, isHead)
         if (!reading.errors.some((error) => (isHead ? Math.floor(error / 100) * 100 : error) === outcome)) throw new Error(`${outcome} instead of ${reading.errors.join(' or ')}`)
         if (!said) throw new Error(`${outcome} without Connection: close`)
+        if (outcome === 40801 && (talk.tookMs < STALL_MIN_MS || talk.tookMs > STALL_MAX_MS)) throw new Error(`${outcome} after ${Math.round(talk.tookMs)} ms`)
       } else {
         const outcome = checkAnswer(reading, answer, world, before)
         const closes = closesBehind(reading, outcome)
@@ -75,12 +100,6 @@ export function compare(readings: readonly Reading[], talk: Talk, world: World, 
   }
   if (talk.answers.length > next) return `${talk.answers.length} answers instead of ${next}`
   return undefined
-}
-
-/** RFC 9112 §9.6: a client that sends more behind its last request risks the answers. */
-function endsEarly(readings: readonly Reading[]): boolean {
-  const last = readings.findIndex((reading) => reading.kind === 'request' && closesBehind(reading, 200) !== false)
-  return last >= 0 && last < readings.length - 1
 }
 
 function checkAnswer(request: Request, answer: Answer, world: World, before: ReadonlyMap<string, ReadonlySet<number>>): number {
@@ -105,6 +124,7 @@ function grantWish(wish: Wish, request: Request, answer: Answer, outcome: number
   if (wish.kind === 'options') return [204]
   const shared = world.shared.get(wish.owner)
   const owner = world.owners.get(wish.owner)
+  if (owner && !owner.isCertain) throw new Error(`the oracle does not know what ${owner.name} has, and should not have asked`)
   if (wish.kind === 'list') {
     if (shared) {
       const flaw = outcome === 200 && request.method === 'GET' ? shared.flaw(plantsOf(answer.body), before.get(wish.owner) ?? new Set()) : undefined

@@ -43,7 +43,7 @@ export function checkBodyHeaders({ head }: Exchange, maxBodyBytes: number): void
   const [type, second] = head.contentTypes
   if (second !== undefined) throw new Problem('contentTypeRepeated')
   if (type === undefined || !isJson(type)) throw new Problem('mediaTypeUnsupported')
-  if (head.contentEncodings.some((coding) => coding.trim().toLowerCase() !== 'identity')) {
+  if (head.contentEncodings.some((coding) => coding.toLowerCase() !== 'identity')) {
     throw new Problem('contentEncodingUnsupported', ['Accept-Encoding', 'identity'])
   }
   if ((head.contentLengthBytes ?? 0) > maxBodyBytes) throw new Problem('bodyTooLarge')

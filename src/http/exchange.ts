@@ -17,6 +17,11 @@ export function recordOf(method?: string, rawHeaders: readonly string[] = []): R
   return { method, route: undefined, owner: undefined, requestId: requestIdOf(head), traceId: traceIdOf(head), startedAtMs: performance.now() }
 }
 
+/** Node's parser shows a request line without a version as 0.9. */
+export function isKnownVersion({ httpVersion }: IncomingMessage): boolean {
+  return httpVersion === '1.1' || httpVersion === '1.0'
+}
+
 /** One request and its answer. */
 export class Exchange implements RequestRecord {
   readonly req: IncomingMessage
@@ -49,7 +54,7 @@ export class Exchange implements RequestRecord {
   }
 
   get hasKnownVersion(): boolean {
-    return this.req.httpVersion === '1.1' || this.req.httpVersion === '1.0'
+    return isKnownVersion(this.req)
   }
 
   /** Whether two readers could see its end in two places, which is as good as an attack (RFC 9112 §6.1, §6.3, §11.2). */

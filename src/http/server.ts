@@ -4,7 +4,7 @@ import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promi
 import { Socket } from 'node:net'
 import { Problem } from '../errors.ts'
 import { Connection, type ConnectionHost } from './connection.ts'
-import { Exchange, recordOf } from './exchange.ts'
+import { Exchange, isKnownVersion, recordOf } from './exchange.ts'
 
 /** Request line and headers together; Node counts their bytes without the separators. */
 const HEADERS_MAX_BYTES = 16 * 1024
@@ -102,7 +102,7 @@ export function createHttpServer(connections: Connections, maxConnections: numbe
     if (!(stream instanceof Socket)) return
     const connection = connections.of(stream)
     connection.adopt()
-    connection.fail(new Problem('methodUnknown'), recordOf(req.method, req.rawHeaders))
+    connection.fail(new Problem(isKnownVersion(req) ? 'methodUnknown' : 'malformedRequest'), recordOf(req.method, req.rawHeaders))
   })
   server.on('clientError', (error: NodeJS.ErrnoException, stream: Duplex) => {
     const problem = parserProblem(error)

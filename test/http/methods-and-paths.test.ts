@@ -59,6 +59,12 @@ test('methods and paths', async (t) => {
     }
   })
 
+  await t.test('CONNECT without a version, or with one that nobody speaks, is 400 as every other request is', async () => {
+    for (const bytes of ['CONNECT /plants\r\n\r\n', 'CONNECT plants.test:443\r\nHost: plants.test\r\n\r\n', head('CONNECT', 'plants.test:443', { version: '2.0' }), 'GET /plants\r\n\r\n']) {
+      assert.equal(verdict(await firstAnswer(port, bytes)), 'malformedRequest', bytes)
+    }
+  })
+
   await t.test('paths are compared byte by byte', async () => {
     for (const target of [
       '/', '/plants/', '//plants', '/%70lants', '/Plants', '/plants;a=b', '/plants%3Flimit=1', '/plants#a', '/./plants', '/a/../plants', '/plants/1', '/plants%00', '/plant', '/plantss', '*', '/livez', '/readyz', '/metrics', '/openapi.json',
