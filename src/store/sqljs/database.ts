@@ -1,4 +1,5 @@
-import initSqlJs, { type Database, type SqlJs, type Statement, type Value } from 'sql.js'
+import { createRequire } from 'node:module'
+import type { Database, default as InitSqlJs, SqlJs, Statement, Value } from 'sql.js'
 import type { Plant } from '../../plants/plant.ts'
 
 /** A plant as it is stored and journalled; the id as decimal digits, the one form that JSON, SQLite and sql.js all keep exact. */
@@ -35,6 +36,9 @@ const NAME_TAG = `${text('name')}, ${text('tag')}`
  * a name that must not be NULL, or as a LIMIT.
  */
 const unlessNull = (value: string, ...bound: readonly string[]): string => `iif(${bound.map((each) => `${each} IS NULL`).join(' OR ')}, NULL, ${value})`
+
+// Imported, a CommonJS module is read through for the names that it exports before it runs: 15 ms for this one, a tenth of a start.
+const initSqlJs = createRequire(import.meta.url)('sql.js') as typeof InitSqlJs
 
 let library: Promise<SqlJs> | undefined
 
