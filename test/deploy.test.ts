@@ -74,8 +74,8 @@ test('probes, ports, users and paths are the same on both sides', () => {
   assert.equal(find(dockerfile, /^COPY .*--chown=(\S+) \/empty \/data$/m), `${user}:${user}`)
   assert.equal(ofPod.dataDirectory, find(kubernetes, /\{ name: data, mountPath: (\S+) \}/))
   assert.equal(ofPod.dataDirectory, find(dockerfile, /^VOLUME (\S+)$/m))
-  assert.equal(find(dockerfile, /^ENTRYPOINT (.*)$/m), '["/usr/local/bin/node", "/plant-store/dist/main.js"]')
-  assert.equal(find(unit, /^ExecStart=(.*)$/m), '/usr/bin/node /opt/plant-store/dist/main.js serve')
+  assert.equal(find(dockerfile, /^ENTRYPOINT (.*)$/m), '["/usr/local/bin/node", "--max-semi-space-size=4", "/plant-store/dist/main.js"]')
+  assert.equal(find(unit, /^ExecStart=(.*)$/m), '/usr/bin/node --max-semi-space-size=4 /opt/plant-store/dist/main.js serve')
 
   // The project's own manifest, which has this member.
   const { version } = JSON.parse(read('package.json')) as { readonly version: string }

@@ -1,3 +1,4 @@
+import { setPriority } from 'node:os'
 import { isMainThread, parentPort, Worker, workerData } from 'node:worker_threads'
 import { PlantDatabase, type Row } from './database.ts'
 import { type Files, nodeFiles } from './files.ts'
@@ -19,6 +20,8 @@ export type Compact = (job: CompactionJob) => Promise<number>
 
 /** Rows that are handed to SQLite at once: enough to make a transaction cheap, few enough to stay small in memory. */
 const BATCH_ROWS = 1000
+/** Of the thread that compacts, as nice(1) counts. */
+const NICENESS = 10
 
 /**
  * Builds the next snapshot from the last one and the closed journals, and puts it in place; the journals it covers are
@@ -79,10 +82,21 @@ export const compactInWorker: Compact = (job) =>
   })
 
 if (!isMainThread && isJob(workerData)) {
+  yieldToRequests()
   compact(nodeFiles, workerData).then(
     (bytes) => parentPort?.postMessage(bytes),
     (error: unknown) => parentPort?.postMessage(error instanceof Error ? (error.stack ?? error.message) : String(error)),
   )
+}
+
+/** Where all share one core, requests come first; compacting still gets a tenth of it. On Linux priorities are a thread's own, elsewhere the process's. */
+function yieldToRequests(): void {
+  if (process.platform !== 'linux') return
+  try {
+    setPriority(NICENESS)
+  } catch {
+    // A sandbox may forbid the call, which costs time and nothing else.
+  }
 }
 
 /** The service itself may run in somebody's worker thread: then the data is not ours. */

@@ -1,4 +1,6 @@
 import assert from 'node:assert/strict'
+import { readdirSync, readFileSync } from 'node:fs'
+import { getPriority } from 'node:os'
 import { test } from 'node:test'
 import { crc32 } from 'node:zlib'
 import { compactInWorker } from '../../../dist/store/sqljs/compactor.js'
@@ -316,4 +318,27 @@ test('compaction: a worker thread that cannot do its work says why', async () =>
   const wrong = await directoryOf(await killedAfter(plantsTo(2n)))
   await assert.rejects(compactInWorker({ directory: wrong, upToJournal: 1, sequence: 7, complete: false }), /end with write 2 instead of 7/)
   assert.deepEqual([...(await filesOf(wrong)).keys()], [FIRST])
+})
+
+test('compaction: its thread comes after those that answer', { skip: process.platform !== 'linux' && 'priorities are a thread\'s own on Linux alone' }, async () => {
+  const directory = await directoryOf(await killedAfter(plantsTo(3000n)))
+  const before = getPriority()
+  const niceness = (thread: string): number => {
+    try {
+      return Number(readFileSync(`/proc/self/task/${thread}/stat`, 'utf8').split(') ')[1]?.split(' ')[16])
+    } catch {
+      // It ended in between.
+      return before
+    }
+  }
+  let done = false
+  let lowest = 0
+  const compacted = compactInWorker({ directory, upToJournal: 1, sequence: 3000, complete: true }).finally(() => (done = true))
+  while (!done) {
+    lowest = Math.max(lowest, ...readdirSync('/proc/self/task').map(niceness))
+    await new Promise(setImmediate)
+  }
+  await compacted
+  assert.equal(lowest, 10)
+  assert.equal(getPriority(), before)
 })
