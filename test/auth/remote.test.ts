@@ -224,7 +224,7 @@ test('a query of the key set\'s URL, which may hold a secret, is in no reason an
     const document = discovering((url) => ({ issuer: url, jwks_uri: `${url}/keys?code=hidden` }))(issuer)
     const said: string[] = []
     const log: KeyLog = (_level, message, fields) => said.push(`${message} ${JSON.stringify(fields)}`)
-    const timing = name === 'silence' ? { ...SLOW, fetch: 500 } : SLOW
+    const timing = name === 'silence' ? { ...SLOW, fetch: 100 } : SLOW
     const sources = [
       createKeySource({ kind: 'url', url: `${issuer.url}/keys?code=hidden#hidden` }, 'https://x.example', log, timing),
       createKeySource({ kind: 'discovery' }, issuer.url, log, timing),

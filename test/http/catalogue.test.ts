@@ -6,9 +6,10 @@ import { StoreUnavailable } from '../../dist/plants/store.js'
 import { SqljsStore } from '../../dist/store/sqljs/store.js'
 import { startBare } from '../support/bare.ts'
 import { startService } from '../support/service.ts'
+import { stopClock } from '../support/time.ts'
 import { token } from '../support/tokens.ts'
 import { headerLines, verdict } from '../support/verdict.ts'
-import { firstAnswer, head, postBytes, Wire, type WireAnswer } from '../support/wire.ts'
+import { answersToHalf, firstAnswer, head, postBytes, Wire, type WireAnswer } from '../support/wire.ts'
 
 interface Case {
   readonly answer: () => Promise<WireAnswer>
@@ -61,7 +62,7 @@ test('catalogue: every failure has its status, value, message and headers', asyn
     requestTimeout: {
       answer: async () => {
         const bare = await startBare(t, { timeouts: { headersMs: 100 } })
-        return firstAnswer(bare.port, 'GET /plants HTTP/1.1\r\n')
+        return (await answersToHalf(bare.port, (wire) => void wire.write('GET /plants HTTP/1.1\r\n')))[0] ?? assert.fail()
       },
       closes: true,
     },
@@ -79,7 +80,10 @@ test('catalogue: every failure has its status, value, message and headers', asyn
       answer: async () => {
         const limited = await startService(t, { rateLimit: 1 })
         const wire = await Wire.to(limited.port)
+        // Both in one second.
+        const clock = stopClock(t)
         const answers = await wire.write(head('GET', '/plants') + head('GET', '/plants')).answers(2)
+        clock.restore()
         wire.destroy()
         return answers[1] ?? assert.fail()
       },

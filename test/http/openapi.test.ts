@@ -11,9 +11,10 @@ import { startBare } from '../support/bare.ts'
 import { call, post } from '../support/http.ts'
 import { flaws, isObject, resolve, type Schema } from '../support/schema.ts'
 import { startService } from '../support/service.ts'
+import { stopClock } from '../support/time.ts'
 import { token } from '../support/tokens.ts'
 import { assertCommon, headerLines, verdict } from '../support/verdict.ts'
-import { firstAnswer, head, postBytes, Wire, type WireAnswer } from '../support/wire.ts'
+import { answersToHalf, firstAnswer, head, postBytes, Wire, type WireAnswer } from '../support/wire.ts'
 
 type Examples = Readonly<Record<string, { readonly value: unknown }>>
 
@@ -249,7 +250,10 @@ async function failureCases(t: TestContext, port: number, good: string): Promise
     tokenExpired: meet({ token: token('alice', { exp: 1_000_000 }) }),
     tokenUnacceptable: meet({ token: token('alice', { aud: 'others' }) }),
     scopeMissing: meet({ token: token('alice', { scope: 'others' }) }),
-    requestTimeout: (method) => firstAnswer(bare.port, bytesOf(method, '/plants', { id: 1, name: 'a' }, {}).slice(0, -3), headsOf(method)),
+    async requestTimeout(method) {
+      const half = bytesOf(method, '/plants', { id: 1, name: 'a' }, {}).slice(0, -3)
+      return (await answersToHalf(bare.port, (wire) => void wire.write(half), (wire) => wire.answers(1, headsOf(method))))[0] ?? assert.fail()
+    },
     async idTaken(method) {
       const other = token('other', { scope: 'plants:write' })
       await send(port, method, { token: other, body: { id: 1, name: 'a' } })
@@ -262,7 +266,10 @@ async function failureCases(t: TestContext, port: number, good: string): Promise
     async rateLimited(method) {
       const bytes = bytesOf(method, '/plants', { id: 1, name: 'a' }, { token: token(method) })
       const wire = await Wire.to(limited.port)
+      // Both in one second.
+      const clock = stopClock(t)
       const answers = await wire.write(bytes + bytes).answers(2, method === 'head' ? [0, 1] : [])
+      clock.restore()
       wire.destroy()
       return answers[1] ?? assert.fail()
     },

@@ -4,6 +4,7 @@ import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promi
 import { call } from '../support/http.ts'
 import { scrape } from '../support/metrics.ts'
 import { startService } from '../support/service.ts'
+import { until } from '../support/time.ts'
 import { token } from '../support/tokens.ts'
 import { verdict } from '../support/verdict.ts'
 import { head, postBytes, Wire } from '../support/wire.ts'
@@ -82,12 +83,9 @@ test('stages', async (t) => {
 
   await t.test('behind all of them nothing is held: no connection, no request, no body, no write', async () => {
     const zero = ['plant_store_connections', 'http_server_active_requests', 'plant_store_held_body_bytes', 'plant_store_waiting_writes']
-    for (let tries = 0; ; tries++) {
+    await until('nothing is held', async () => {
       const found = await scrape(adminPort)
-      const held = zero.map((name) => found.value(name))
-      if (held.every((value) => value === 0)) return
-      assert.ok(tries < 200, held.join())
-      await sleep(20)
-    }
+      return zero.every((name) => found.value(name) === 0)
+    })
   })
 })
