@@ -3,10 +3,10 @@ import { generateKeyPairSync, sign } from 'node:crypto'
 import { once } from 'node:events'
 import { createServer, type RequestListener } from 'node:http'
 import type { AddressInfo } from 'node:net'
-import { setTimeout as sleep } from 'node:timers/promises'
 import { test, type TestContext } from 'node:test'
 import { call, post } from '../support/http.ts'
 import { startService } from '../support/service.ts'
+import { until } from '../support/time.ts'
 import { AUDIENCE } from '../support/tokens.ts'
 
 const { publicKey, privateKey } = generateKeyPairSync('ec', { namedCurve: 'P-256' })
@@ -56,6 +56,6 @@ test('while the issuer cannot be reached a token is 503 with Retry-After and no 
   assert.match(ready.text, /"keys":"(?!ok)/)
   up = true
   // The background tries again within seconds.
-  for (let i = 0; i < 100 && (await call(adminPort, { path: '/readyz' })).status !== 200; i++) await sleep(100)
+  await until('it is ready', async () => (await call(adminPort, { path: '/readyz' })).status === 200)
   assert.equal((await call(port, { token: signed(issuer, 'alice') })).status, 200)
 })
