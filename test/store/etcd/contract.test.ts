@@ -5,6 +5,7 @@ import { after, test } from 'node:test'
 import { EtcdStore } from '../../../dist/store/etcd/store.js'
 import { storeContract } from '../../contract/store.contract.ts'
 import { Cluster, NO_ETCD } from '../../support/etcd.ts'
+import { NO_TLS, PATIENT } from '../../support/etcd-store.ts'
 
 if (NO_ETCD !== undefined) {
   test('etcd: the contract', { skip: NO_ETCD }, () => {})
@@ -40,7 +41,7 @@ if (NO_ETCD !== undefined) {
     // Every test has a part of the cluster to itself.
     const prefix = `contract/${opened++}/`
     const log = (level: string, message: string, fields: unknown): void => t.diagnostic(`${level}: ${message} ${JSON.stringify(fields)}`)
-    const open = (): Promise<EtcdStore> => EtcdStore.open({ endpoints: [endpoint], prefix, user: undefined, tls: { ca: undefined, cert: undefined, key: undefined } }, log)
+    const open = (): Promise<EtcdStore> => EtcdStore.open({ endpoints: [endpoint], prefix, user: undefined, tls: NO_TLS, timing: PATIENT }, log)
     let current = await open()
     t.after(() => current.close())
     return {
