@@ -5,12 +5,13 @@ import { test, type TestContext } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { call, post } from '../support/http.ts'
 import { type ServerProcess, startProcess } from '../support/process.ts'
+import { THOROUGH } from '../support/scale.ts'
 import { temporaryDirectory } from '../support/service.ts'
 import { token } from '../support/tokens.ts'
 import { verdict } from '../support/verdict.ts'
 import { head, postBytes, Wire } from '../support/wire.ts'
 
-const IDLE = 10_000
+const IDLE = THOROUGH ? 10_000 : 2000
 /** An idle connection is kept for a little longer. */
 const KEPT_MS = 60_000
 /** Descriptors of the tests' own process and of the service beside those connections. */

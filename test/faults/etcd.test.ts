@@ -4,13 +4,14 @@ import { Cluster, type Member, NO_ETCD } from '../support/etcd.ts'
 import { faultRun } from '../support/etcd-run.ts'
 import { call, post } from '../support/http.ts'
 import { seeded } from '../support/random.ts'
+import { THOROUGH } from '../support/scale.ts'
 import { startService } from '../support/service.ts'
 import { PATIENCE_MS, until } from '../support/time.ts'
 import { verdict } from '../support/verdict.ts'
 
 const skip = NO_ETCD ?? false
 /** PLANTS_TEST_FAULTS sets how many; each takes about two and a half seconds. `make faults` is the long run. */
-const FAULTS = Number(process.env['PLANTS_TEST_FAULTS'] ?? 2)
+const FAULTS = Number(process.env['PLANTS_TEST_FAULTS'] ?? (THOROUGH ? 2 : 1))
 const TLS = { ca: undefined, cert: undefined, key: undefined }
 
 async function leaderOf(cluster: Cluster): Promise<Member> {

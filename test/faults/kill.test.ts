@@ -7,12 +7,13 @@ import { checkStore } from '../../dist/store/sqljs/tools.js'
 import { call } from '../support/http.ts'
 import { startProcess } from '../support/process.ts'
 import { seeded } from '../support/random.ts'
+import { THOROUGH } from '../support/scale.ts'
 import { temporaryDirectory } from '../support/service.ts'
 import { until } from '../support/time.ts'
 import { token } from '../support/tokens.ts'
 
 /** PLANTS_TEST_KILLS sets how often; each takes about half a second. */
-const KILLS = Number(process.env['PLANTS_TEST_KILLS'] ?? 20)
+const KILLS = Number(process.env['PLANTS_TEST_KILLS'] ?? (THOROUGH ? 20 : 5))
 const CLIENTS = 32
 const WRITING_MS = 200
 

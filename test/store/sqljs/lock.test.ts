@@ -8,10 +8,11 @@ import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { after, test, type TestContext } from 'node:test'
 import { DirectoryLocked, isLocked, lockDirectory } from '../../../dist/store/sqljs/lock.js'
+import { THOROUGH } from '../../support/scale.ts'
 import { until } from '../../support/time.ts'
 
 const NO_ANSWER = /a process that did not answer/
-const ROUNDS = Number(process.env['PLANTS_TEST_ROUNDS'] ?? 10)
+const ROUNDS = Number(process.env['PLANTS_TEST_ROUNDS'] ?? (THOROUGH ? 10 : 3))
 const NOBODY = 65534 // a user id
 const children = new Set<ChildProcess>()
 const root = mkdtempSync(join(tmpdir(), 'plants-lock-'))
