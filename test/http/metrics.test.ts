@@ -1,10 +1,8 @@
 import assert from 'node:assert/strict'
 import { spawnSync } from 'node:child_process'
 import { generateKeyPairSync } from 'node:crypto'
-import { once } from 'node:events'
 import { readdirSync, readFileSync, statSync } from 'node:fs'
-import { createServer, METHODS } from 'node:http'
-import type { AddressInfo } from 'node:net'
+import { METHODS } from 'node:http'
 import { join } from 'node:path'
 import { test } from 'node:test'
 import { conditions } from '../../dist/errors.js'
@@ -12,6 +10,7 @@ import { startBare } from '../support/bare.ts'
 import { call, post } from '../support/http.ts'
 import { scrape, type Scrape } from '../support/metrics.ts'
 import { startService } from '../support/service.ts'
+import { serving } from '../support/serving.ts'
 import { stopClock, until } from '../support/time.ts'
 import { token } from '../support/tokens.ts'
 import { answersToHalf, converse, firstAnswer, head, postBytes, Wire } from '../support/wire.ts'
@@ -173,11 +172,7 @@ test('metrics: tokens that were verified, refused and remembered are told apart'
 
 test('metrics: fetches of the key set count by result, and its age is there while there is one', async (t) => {
   const set = { keys: [] as unknown[] }
-  const issuer = createServer((_req, res) => res.end(JSON.stringify(set))).listen(0, '127.0.0.1')
-  await once(issuer, 'listening')
-  t.after(() => issuer.close())
-  // It listens on TCP.
-  const url = `http://127.0.0.1:${(issuer.address() as AddressInfo).port}/keys`
+  const url = `${await serving(t, (_req, res) => res.end(JSON.stringify(set)))}/keys`
   set.keys = [generateKeyPairSync('ed25519').publicKey.export({ format: 'jwk' })]
   const good = await startService(t, { keys: { kind: 'url', url } })
   let found = await scrape(good.adminPort)

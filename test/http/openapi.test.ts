@@ -4,11 +4,11 @@ import { readFileSync } from 'node:fs'
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { type TestContext, test } from 'node:test'
-import { setTimeout as sleep } from 'node:timers/promises'
 import { type Condition, conditions } from '../../dist/errors.js'
 import { SqljsStore } from '../../dist/store/sqljs/store.js'
 import { startBare } from '../support/bare.ts'
 import { call, post } from '../support/http.ts'
+import { answerUnderLoad } from '../support/overload.ts'
 import { flaws, isObject, resolve, type Schema } from '../support/schema.ts'
 import { startService } from '../support/service.ts'
 import { stopClock } from '../support/time.ts'
@@ -285,22 +285,7 @@ async function failureCases(t: TestContext, port: number, good: string): Promise
     },
     keysUnavailable: (method) => send(keyless.port, method, { token: token('alice', {}, { alg: 'RS256', kid: 'a' }) }),
     storageUnavailable: (method) => send(closed, method),
-    async overloaded(method) {
-      const loaded = await startService(t, { maxBodyBytes: 16 * 1024 * 1024 })
-      const chunked = head('POST', '/plants', { lines: ['Content-Type: application/json', 'Transfer-Encoding: chunked'] })
-      const holders: Wire[] = []
-      // Four fill the budget; one that arrives while the small body is held is turned away itself.
-      for (;;) {
-        const holder = await Wire.to(loaded.port)
-        holders.push(holder)
-        holder.write(`${chunked}1\r\n{\r\n`)
-        await sleep(20)
-        const answer = await send(loaded.port, method)
-        if (answer.status < 400 && holders.length < 8) continue
-        for (const each of holders) each.destroy()
-        return answer
-      }
-    },
+    overloaded: (method) => answerUnderLoad(t, (loaded) => send(loaded, method)),
     async storageFull(method) {
       const full = await startService(t, { maxDataBytes: 65_536 })
       for (let id = 0; ; id++) {
