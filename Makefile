@@ -27,7 +27,7 @@ build: $(BUILT) ## compile src/ to dist/
 
 # A whole file must end in the time that is given, also on a machine that is loaded: it ends hangs alone.
 test: check ## build, check types, run all tests; TEST=file runs some, PLANTS_TEST_THOROUGH=1 has each do all that it can
-	@node --import tsx --test --test-concurrency=3 --test-timeout=900000 $(TEST)
+	@node --import tsx --test --test-concurrency=4 --test-timeout=900000 $(TEST)
 
 check: $(BUILT) ## check the types of everything, tests and scripts included
 	@npx tsc --noEmit --project test

@@ -14,8 +14,8 @@ import { type DiskCall, type Fate, type Fault, type Pending, SimulatedDisk, simu
 /** PLANTS_TEST_ALL_STATES=1 tries every state that is described here; otherwise a sample of them, chosen by the seed. */
 const ALL_STATES = process.env['PLANTS_TEST_ALL_STATES'] === '1'
 const CHECKED = 0.1
-/** How many of the states, and how many of the lives with one failed call. */
-const [STATES, LIVES] = THOROUGH ? [1, 0.25] : [0.3, 0.1]
+/** How many of the states, of the moments of a kill, and of the lives with one failed call. */
+const [STATES, KILLS, LIVES] = THOROUGH ? [1, 0.3, 0.25] : [0.3, 0.1, 0.1]
 const DIRECTORY = '/srv/plants/data'
 const OWNERS = ['alice', 'bob'] as const
 
@@ -290,7 +290,7 @@ test('crash states: what is answered after a kill survives a power loss at every
   for (const moment of moments) {
     // What is about to become durable under its name is where most can be forgotten.
     const eventful = moment.at.includes('syncDirectory')
-    if (!ALL_STATES && !eventful && random() > 0.3) continue
+    if (!ALL_STATES && !eventful && random() > KILLS) continue
     starts += 1
     states += await killedThenLost(moment, ledger, random, eventful ? 0.6 : 0.2)
   }
@@ -302,7 +302,7 @@ test('crash states: what is shown after a kill on a disk that has become full su
   const { moments, ledger } = await lifeOf()
   let [starts, states] = [0, 0]
   for (const moment of moments) {
-    if (!ALL_STATES && random() > 0.3) continue
+    if (!ALL_STATES && random() > KILLS) continue
     starts += 1
     states += await killedThenLost(moment, ledger, random, 0.3, ({ name, mode }) => (name === 'write' && mode === 'aside' ? { code: 'ENOSPC', how: 'refused' } : undefined))
   }

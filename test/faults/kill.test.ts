@@ -13,7 +13,7 @@ import { until } from '../support/time.ts'
 import { token } from '../support/tokens.ts'
 
 /** PLANTS_TEST_KILLS sets how often; each takes about half a second. */
-const KILLS = Number(process.env['PLANTS_TEST_KILLS'] ?? (THOROUGH ? 20 : 5))
+const KILLS = Number(process.env['PLANTS_TEST_KILLS'] ?? (THOROUGH ? 20 : 4))
 const CLIENTS = 32
 const WRITING_MS = 200
 

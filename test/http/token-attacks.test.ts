@@ -5,6 +5,7 @@ import { deflateRawSync } from 'node:zlib'
 import { AUDIENCE, base64url, claims, ed25519, ISSUER, jwk, type Members, p256, p384, p521, rsa, rsa2, SECRET, signature, token } from '../auth/tokens.ts'
 import { call } from '../support/http.ts'
 import { scrape } from '../support/metrics.ts'
+import { sampled } from '../support/scale.ts'
 import { startService } from '../support/service.ts'
 import { serving } from '../support/serving.ts'
 import { stopClock } from '../support/time.ts'
@@ -107,7 +108,7 @@ test('token attacks: with public keys, no algorithm passes for any other, whiche
       }
     }
   }
-  await attack(t, await withKeySet(t), [...new Set(attacks)], ['tokenInvalid'])
+  await attack(t, await withKeySet(t), sampled(new Set(attacks), 4), ['tokenInvalid'])
 })
 
 test('token attacks: with a secret, no algorithm passes but HS256', async (t) => {

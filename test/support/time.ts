@@ -33,7 +33,8 @@ export interface StoppedClock {
 
 /** The monotonic clock stands still until the test ends, and goes on only as it is told to. Timers run all the same. */
 export function stopClock(t: TestContext): StoppedClock {
-  let nowMs = performance.now()
+  // A whole number, so that sums are exact.
+  let nowMs = Math.ceil(performance.now())
   const mocked = t.mock.method(performance, 'now', () => nowMs)
   return { pass: (ms) => (nowMs += ms), restore: () => mocked.mock.restore() }
 }

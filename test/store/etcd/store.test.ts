@@ -17,6 +17,8 @@ import { verdict } from '../../support/verdict.ts'
 
 const NO_ETCDCTL = spawnSync('etcdctl', ['version']).error && 'etcdctl is not installed, so LITTLE of the etcd store is tested (Debian: apt-get install etcd-client)'
 const skip = NO_ETCD ?? NO_ETCDCTL ?? false
+/** Made at once, unlike one of RSA. */
+const EC_KEY = ['-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:prime256v1', '-nodes'] as const
 const OPENSSL = spawnSync('openssl', ['version']).status === 0
 
 async function ownCluster(t: TestContext, options: ClusterOptions): Promise<Cluster> {
@@ -214,10 +216,10 @@ test('TLS: the cluster is known by its CA, the service by its certificate; witho
   const directory = await temporaryDirectory()
   const file = (name: string): string => join(directory, name)
   const openssl = (...args: readonly string[]): void => assert.equal(spawnSync('openssl', args, { cwd: directory }).status, 0, args.join(' '))
-  openssl('req', '-x509', '-newkey', 'rsa:2048', '-nodes', '-keyout', 'ca.key', '-out', 'ca.pem', '-subj', '/CN=ca', '-days', '2')
+  openssl('req', '-x509', ...EC_KEY, '-keyout', 'ca.key', '-out', 'ca.pem', '-subj', '/CN=ca', '-days', '2')
   writeFileSync(file('ext'), 'subjectAltName=IP:127.0.0.1')
   for (const name of ['server', 'client']) {
-    openssl('req', '-newkey', 'rsa:2048', '-nodes', '-keyout', `${name}.key`, '-out', `${name}.csr`, '-subj', `/CN=${name}`)
+    openssl('req', ...EC_KEY, '-keyout', `${name}.key`, '-out', `${name}.csr`, '-subj', `/CN=${name}`)
     openssl('x509', '-req', '-in', `${name}.csr`, '-CA', 'ca.pem', '-CAkey', 'ca.key', '-CAcreateserial', '-out', `${name}.pem`, '-days', '2', '-extfile', 'ext')
   }
   const cluster = await ownCluster(t, { scheme: 'https', flags: ['--cert-file', file('server.pem'), '--key-file', file('server.key'), '--client-cert-auth', '--trusted-ca-file', file('ca.pem')] })

@@ -8,6 +8,7 @@ import { Cluster, gateway, NO_ETCD } from '../../support/etcd.ts'
 import { configured, NO_TLS, openStore, PATIENT } from '../../support/etcd-store.ts'
 import { call, post } from '../../support/http.ts'
 import { startProcess } from '../../support/process.ts'
+import { LONG } from '../../support/scale.ts'
 import { startService, temporaryDirectory } from '../../support/service.ts'
 import { serving } from '../../support/serving.ts'
 import { token } from '../../support/tokens.ts'
@@ -125,7 +126,7 @@ test('the time of a call is over when it is over, though most of it went into a 
   assert.ok(asked <= 1)
 })
 
-test('readers of lists that stall hold some MiB each, also where plants are large, and the process lives', { skip }, async (t) => {
+test('readers of lists that stall hold some MiB each, also where plants are large, and the process lives', { skip: skip || LONG }, async (t) => {
   const config = await configured()
   const store = await openStore(t, config)
   // One page of all would be 30 MB.
