@@ -5,7 +5,7 @@ import { test, type TestContext } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { call, post } from '../support/http.ts'
 import { type ServerProcess, startProcess } from '../support/process.ts'
-import { THOROUGH } from '../support/scale.ts'
+import { LONG, THOROUGH } from '../support/scale.ts'
 import { temporaryDirectory } from '../support/service.ts'
 import { token } from '../support/tokens.ts'
 import { verdict } from '../support/verdict.ts'
@@ -87,7 +87,7 @@ test('load: connections never take the descriptors that the store and the admin 
   assert.equal(await service.kill('SIGTERM'), 0)
 })
 
-test('load: readers that stall and senders that dribble take bounded memory, and others are served meanwhile', async (t) => {
+test('load: readers that stall and senders that dribble take bounded memory, and others are served meanwhile', { skip: LONG }, async (t) => {
   const service = await startProcess(t, `${await temporaryDirectory()}/data`, {})
   const [LISTED_MIB, READERS] = [16, 40]
   for (let id = 0; id < LISTED_MIB * 64; ) {

@@ -10,6 +10,7 @@ import { Cluster, type ClusterOptions, NO_ETCD, Proxy } from '../../support/etcd
 import { configured, NO_TLS, openStore, PATIENT } from '../../support/etcd-store.ts'
 import { call, post } from '../../support/http.ts'
 import { run, startProcess } from '../../support/process.ts'
+import { THOROUGH } from '../../support/scale.ts'
 import { startService, temporaryDirectory } from '../../support/service.ts'
 import { until } from '../../support/time.ts'
 import { token } from '../../support/tokens.ts'
@@ -90,7 +91,7 @@ test('a plant that etcd takes for too large is 413, the longest owner and a full
 
 test('plants of 1 MB after small ones are listed whole, though the page that they come in is asked for smaller', { skip }, async (t) => {
   const store = await openStore(t, await configured())
-  const plants = [...Array.from({ length: 16 }, (_, i) => plant(BigInt(i), `${i}`)), ...Array.from({ length: 40 }, (_, i) => plant(BigInt(100 + i), `${i} ${'x'.repeat(1_000_000)}`)), plant(1000n)]
+  const plants = [...Array.from({ length: 16 }, (_, i) => plant(BigInt(i), `${i}`)), ...Array.from({ length: THOROUGH ? 40 : 12 }, (_, i) => plant(BigInt(100 + i), `${i} ${'x'.repeat(1_000_000)}`)), plant(1000n)]
   for (const each of plants) assert.equal(await store.create('alice', each), 'stored')
   const found = await readAll(store.list('alice', { after: undefined, limit: undefined }))
   // Not deepEqual: a difference of megabytes takes it minutes to describe.
