@@ -24,7 +24,7 @@ const OWNERS = ['alice', 'bob', 'carol', 'dave', 'eve'] as const
 const DIRECTORY_ROUNDS = 25
 const DIRECTORY_CHARS = 16 * 1024 * 1024
 const COMPACTION_PATIENCE_MS = 3000
-const START_PATIENCE_MS = 30_000
+const START_PATIENCE_MS = 120_000
 
 const { values } = parseArgs({ options: { rounds: { type: 'string', default: '200' }, seed: { type: 'string' } } })
 const rounds = Number(values.rounds)

@@ -107,14 +107,6 @@ export function refusedAs(condition: string): (error: unknown) => boolean {
   }
 }
 
-export async function eventually(check: () => boolean, what: string): Promise<void> {
-  const end = performance.now() + 3000
-  while (!check()) {
-    if (performance.now() > end) throw new Error(`never: ${what}`)
-    await pause(5)
-  }
-}
-
 export function pause(ms: number): Promise<void> {
   return new Promise((resolve) => setTimeout(resolve, ms))
 }

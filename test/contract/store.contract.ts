@@ -3,6 +3,7 @@ import { test, type TestContext } from 'node:test'
 import type { NewPlant, Plant } from '../../dist/plants/plant.js'
 import { type Created, type PlantList, type PlantRange, type PlantStore, StoreUnavailable } from '../../dist/plants/store.js'
 import { seeded } from '../support/random.ts'
+import { THOROUGH } from '../support/scale.ts'
 
 /** A storage under test. */
 export interface StoreUnderTest {
@@ -19,7 +20,37 @@ export interface StoreUnderTest {
 /** Opens a storage that holds nothing; it is closed and checked when the test ends. */
 export type StoreFactory = (t: TestContext) => Promise<StoreUnderTest>
 
+/** What passes here waits from `hold` on, until the function that it gives is called. */
+export class Gate {
+  passed: Promise<void> | undefined
+
+  readonly hold = (): (() => void) => {
+    let release = (): void => {}
+    this.passed = new Promise((resolve) => (release = resolve))
+    return () => {
+      this.passed = undefined
+      release()
+    }
+  }
+}
+
+/** A storage that is opened so, again and again, and closed when the test ends; its creates pass a gate. */
+export async function underTest(t: TestContext, open: () => Promise<PlantStore>, { hold }: Gate): Promise<StoreUnderTest> {
+  let current = await open()
+  t.after(() => current.close())
+  return {
+    store: current,
+    async reopen() {
+      await current.close()
+      current = await open()
+      return current
+    },
+    hold,
+  }
+}
+
 const ALL: PlantRange = { after: undefined, limit: undefined }
+const LONGEST = THOROUGH ? 2 ** 20 : 2 ** 17
 const MIN = -(2n ** 63n)
 const MAX = 2n ** 63n - 1n
 
@@ -54,8 +85,8 @@ async function create(store: PlantStore, owner: string, plants: readonly NewPlan
   assert.deepEqual(new Set(created), new Set(plants.length === 0 ? [] : ['stored']))
 }
 
-/** What HTTP relies on in any storage. */
-export function storeContract(name: string, open: StoreFactory): void {
+/** What HTTP relies on in any storage. A long list has so many plants, a multiple of 1500. */
+export function storeContract(name: string, open: StoreFactory, long = 6000): void {
   const contract = (behaviour: string, run: (under: StoreUnderTest, t: TestContext) => Promise<void>): void => {
     test(`${name}: ${behaviour}`, async (t) => run(await open(t), t))
   }
@@ -145,7 +176,7 @@ export function storeContract(name: string, open: StoreFactory): void {
   })
 
   contract('a long list comes in several stretches, whole and in order, with and without a limit', async ({ store }) => {
-    const count = 5000
+    const count = long
     for (let at = 0; at < count; at += 500) await create(store, 'alice', Array.from({ length: 500 }, (_, i) => plant(BigInt(at + i))))
     await create(store, 'alicf', [plant(1n)])
     const names = Array.from({ length: count }, (_, i) => `plant ${i}`)
@@ -154,20 +185,22 @@ export function storeContract(name: string, open: StoreFactory): void {
       return { names: plants.map(({ name }) => name), cutAt }
     }
     assert.deepEqual(await read(undefined), { names, cutAt: undefined })
-    for (const limit of [999, 1000, 1001, 1002, 2500, 4999]) assert.deepEqual(await read(limit), { names: names.slice(0, limit), cutAt: BigInt(limit - 1) })
-    for (const limit of [5000, 5001, 2 ** 31 - 1]) assert.deepEqual(await read(limit), { names, cutAt: undefined })
-    assert.deepEqual(await read(1500, 1999n), { names: names.slice(2000, 3500), cutAt: 3499n })
+    for (const limit of [999, 1000, 1001, 1002, count / 2, count - 1]) assert.deepEqual(await read(limit), { names: names.slice(0, limit), cutAt: BigInt(limit - 1) })
+    for (const limit of [count, count + 1, 2 ** 31 - 1]) assert.deepEqual(await read(limit), { names, cutAt: undefined })
+    const third = count / 3
+    assert.deepEqual(await read(third, BigInt(third - 1)), { names: names.slice(third, 2 * third), cutAt: BigInt(2 * third - 1) })
   })
 
   contract('a limited list holds exactly as many plants as it says, whatever is created while it is read', async ({ store }) => {
-    for (const [owner, limit] of [['alice', 2000], ['bob', 3000]] as const) {
-      for (let at = 0; at < 3000; at += 500) await create(store, owner, Array.from({ length: 500 }, (_, i) => plant(BigInt((at + i) * 2), 'old')))
+    const third = Math.min(long, 3000) / 3
+    for (const [owner, limit] of [['alice', 2 * third], ['bob', 3 * third]] as const) {
+      for (let at = 0; at < 3 * third; at += 500) await create(store, owner, Array.from({ length: 500 }, (_, i) => plant(BigInt((at + i) * 2), 'old')))
       const list = await store.list(owner, { after: undefined, limit })
       const first = read((await list.next()) ?? Buffer.from('[]'))
-      await create(store, owner, [1n, 2001n, 3999n, 4001n, 6001n].map((id) => plant(id, 'new')))
+      await create(store, owner, [1, 2 * third + 1, 4 * third - 1, 4 * third + 1, 6 * third + 1].map((id) => plant(BigInt(id), 'new')))
       const { plants, cutAt } = await readPage(list)
       assert.deepEqual([...first, ...plants].map(({ name }) => name), Array.from({ length: limit }, () => 'old'))
-      assert.equal(cutAt, limit === 2000 ? 3998n : undefined)
+      assert.equal(cutAt, limit < 3 * third ? BigInt(4 * third - 2) : undefined)
     }
   })
 
@@ -201,21 +234,22 @@ export function storeContract(name: string, open: StoreFactory): void {
   })
 
   contract('a list that its reader leaves before the end disturbs nobody', async ({ store }) => {
-    for (let at = 0; at < 3000; at += 500) await create(store, 'alice', Array.from({ length: 500 }, (_, i) => plant(BigInt(at + i))))
-    for (const limit of [undefined, 2500]) {
+    const count = Math.min(long, 3000)
+    for (let at = 0; at < count; at += 500) await create(store, 'alice', Array.from({ length: 500 }, (_, i) => plant(BigInt(at + i))))
+    for (const limit of [undefined, count - 500]) {
       const list = await store.list('alice', { after: undefined, limit })
       await list.next()
       list.close()
       list.close()
     }
     await create(store, 'alice', [plant(-1n)])
-    assert.equal((await readAll(store.list('alice', ALL))).length, 3001)
+    assert.equal((await readAll(store.list('alice', ALL))).length, count + 1)
   })
 
-  contract('every text comes back unchanged: empty, U+0000, emoji, combining, every line end, 1 MiB', async ({ store, reopen }) => {
+  contract('every text comes back unchanged: empty, U+0000, emoji, combining, every line end, and as long as a body may be', async ({ store, reopen }) => {
     const texts = [
       '', '\u0000', 'a\u0000b', '\u0000\u0000', 'end\u0000', '🌵🪴', '👩‍🌾', 'e\u0301', 'é', '\n', '\r\n', '\u2028\u2029', '\ufeff', '\ufefftext', '\ufeff\ufeff', 'text\ufeff', '"\\/', "'", '\u0001\u001f\u007f', '\ud83c\udf35',
-      '\uffff\ufffe\ufffd', '\u{10ffff}', 'x'.repeat(2 ** 20), '🌵'.repeat(2 ** 18), '\u0000'.repeat(2 ** 16), '\u0001'.repeat(2 ** 20),
+      '\uffff\ufffe\ufffd', '\u{10ffff}', 'x'.repeat(LONGEST), '🌵'.repeat(LONGEST / 4), '\u0000'.repeat(LONGEST / 16), '\u0001'.repeat(LONGEST),
     ]
     const plants = texts.flatMap((text, i) => [plant(BigInt(2 * i), text), plant(BigInt(2 * i + 1), `tag ${i}`, text)])
     await create(store, 'alice', plants)

@@ -1,12 +1,10 @@
 import assert from 'node:assert/strict'
 import { generateKeyPairSync, sign } from 'node:crypto'
-import { once } from 'node:events'
-import { createServer, type RequestListener } from 'node:http'
-import type { AddressInfo } from 'node:net'
-import { setTimeout as sleep } from 'node:timers/promises'
-import { test, type TestContext } from 'node:test'
+import { test } from 'node:test'
 import { call, post } from '../support/http.ts'
 import { startService } from '../support/service.ts'
+import { serving } from '../support/serving.ts'
+import { until } from '../support/time.ts'
 import { AUDIENCE } from '../support/tokens.ts'
 
 const { publicKey, privateKey } = generateKeyPairSync('ec', { namedCurve: 'P-256' })
@@ -18,19 +16,8 @@ function signed(issuer: string, sub: string): string {
   return `${input}.${sign('sha256', Buffer.from(input), { key: privateKey, dsaEncoding: 'ieee-p1363' }).toString('base64url')}`
 }
 
-async function startIssuer(t: TestContext, listener: RequestListener): Promise<string> {
-  const server = createServer(listener).listen(0, '127.0.0.1')
-  await once(server, 'listening')
-  t.after(() => {
-    server.closeAllConnections()
-    server.close()
-  })
-  // It listens on TCP.
-  return `http://127.0.0.1:${(server.address() as AddressInfo).port}`
-}
-
 test('keys are discovered from the issuer, and its tokens create and list plants', async (t) => {
-  const issuer: string = await startIssuer(t, (req, res) => {
+  const issuer: string = await serving(t, (req, res) => {
     if (req.url === '/realm/.well-known/openid-configuration') res.end(JSON.stringify({ issuer: `${issuer}/realm/`, jwks_uri: `${issuer}/keys` }))
     else if (req.url === '/keys') res.end(KEY_SET)
     else res.writeHead(404).end()
@@ -45,7 +32,7 @@ test('keys are discovered from the issuer, and its tokens create and list plants
 
 test('while the issuer cannot be reached a token is 503 with Retry-After and no token 401; readiness says why; both heal by themselves', async (t) => {
   let up = false
-  const issuer = await startIssuer(t, (_req, res) => (up ? res.end(KEY_SET) : res.writeHead(500).end()))
+  const issuer = await serving(t, (_req, res) => (up ? res.end(KEY_SET) : res.writeHead(500).end()))
   const { port, adminPort } = await startService(t, { issuer, keys: { kind: 'url', url: `${issuer}/keys` } })
   const refused = await call(port, { token: signed(issuer, 'alice') })
   assert.deepEqual([refused.status, refused.json()], [503, { error: 50301, message: 'The keys that verify tokens cannot be had at the moment: try again later.' }])
@@ -56,6 +43,6 @@ test('while the issuer cannot be reached a token is 503 with Retry-After and no 
   assert.match(ready.text, /"keys":"(?!ok)/)
   up = true
   // The background tries again within seconds.
-  for (let i = 0; i < 100 && (await call(adminPort, { path: '/readyz' })).status !== 200; i++) await sleep(100)
+  await until('it is ready', async () => (await call(adminPort, { path: '/readyz' })).status === 200)
   assert.equal((await call(port, { token: signed(issuer, 'alice') })).status, 200)
 })

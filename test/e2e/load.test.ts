@@ -5,12 +5,15 @@ import { test, type TestContext } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { call, post } from '../support/http.ts'
 import { type ServerProcess, startProcess } from '../support/process.ts'
+import { LONG, THOROUGH } from '../support/scale.ts'
 import { temporaryDirectory } from '../support/service.ts'
 import { token } from '../support/tokens.ts'
 import { verdict } from '../support/verdict.ts'
 import { head, postBytes, Wire } from '../support/wire.ts'
 
-const IDLE = 10_000
+const IDLE = THOROUGH ? 10_000 : 2000
+/** An idle connection is kept for a little longer. */
+const KEPT_MS = 60_000
 /** Descriptors of the tests' own process and of the service beside those connections. */
 const SPARE = 200
 /** Far more than a connection takes, and far less than one that grew would. */
@@ -42,12 +45,14 @@ async function open(t: TestContext, port: number, count: number, bytes: string):
   return sockets.filter((socket) => socket.bytesRead > 0 && !socket.destroyed)
 }
 
-test(`load: ${IDLE} idle connections take little memory each, and others are served meanwhile`, { timeout: 60_000 }, async (t) => {
+test(`load: ${IDLE} idle connections take little memory each, and others are served meanwhile`, async (t) => {
   if (maxDescriptors() < IDLE + SPARE) return t.skip(`NOT TESTED: this takes ${IDLE + SPARE} descriptors (ulimit -n), and ${maxDescriptors()} are allowed`)
-  const service = await startProcess(t, `${await temporaryDirectory()}/data`, { PLANTS_MAX_CONNECTIONS: String(IDLE + 10) })
+  const service = await startProcess(t, `${await temporaryDirectory()}/data`, { PLANTS_MAX_CONNECTIONS: String(IDLE + 10), PLANTS_SHUTDOWN_TIMEOUT: '120' })
   for (let id = 0; id < 500; id++) await call(service.port, { path: '/plants?limit=1' })
   const before = residentBytes(service)
+  const openedAtMs = performance.now()
   const idle = await open(t, service.port, IDLE, head('GET', '/plants?limit=1'))
+  if (performance.now() - openedAtMs > KEPT_MS) return t.skip('NOT TESTED: this machine is too slow: the first connections are let go of before the last ones are there')
   assert.equal(idle.length, IDLE)
   const each = (residentBytes(service) - before) / IDLE
   assert.equal((await post(service.port, { id: 1, name: 'meanwhile' })).status, 200)
@@ -61,7 +66,7 @@ test(`load: ${IDLE} idle connections take little memory each, and others are ser
   assert.doesNotMatch(service.output(), /given up/)
 })
 
-test('load: connections never take the descriptors that the store and the admin listener need', { timeout: 60_000 }, async (t) => {
+test('load: connections never take the descriptors that the store and the admin listener need', async (t) => {
   const service = await startProcess(t, `${await temporaryDirectory()}/data`, {}, ['serve'], { maxDescriptors: 200 })
   const held = await open(t, service.port, 250, head('GET', '/plants?limit=1'))
   assert.ok(held.length >= 50, `${held.length} were let in`)
@@ -82,7 +87,7 @@ test('load: connections never take the descriptors that the store and the admin 
   assert.equal(await service.kill('SIGTERM'), 0)
 })
 
-test('load: readers that stall and senders that dribble take bounded memory, and others are served meanwhile', { timeout: 60_000 }, async (t) => {
+test('load: readers that stall and senders that dribble take bounded memory, and others are served meanwhile', { skip: LONG }, async (t) => {
   const service = await startProcess(t, `${await temporaryDirectory()}/data`, {})
   const [LISTED_MIB, READERS] = [16, 40]
   for (let id = 0; id < LISTED_MIB * 64; ) {
@@ -111,7 +116,7 @@ test('load: readers that stall and senders that dribble take bounded memory, and
   t.diagnostic(`${READERS} stalled readers of ${LISTED_MIB} MiB each and 200 dribbling senders: ${Math.round(grownMiB)} MiB more resident memory`)
 })
 
-test('load: bodies that come in chunks of one byte take the memory of their bytes', { timeout: 60_000 }, async (t) => {
+test('load: bodies that come in chunks of one byte take the memory of their bytes', async (t) => {
   const service = await startProcess(t, `${await temporaryDirectory()}/data`, {})
   assert.equal((await post(service.port, { id: 1, name: 'a' })).status, 200)
   const before = residentBytes(service)

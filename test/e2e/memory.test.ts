@@ -3,6 +3,7 @@ import { join } from 'node:path'
 import { test } from 'node:test'
 import { call, post } from '../support/http.ts'
 import { preload, startProcess } from '../support/process.ts'
+import { LONG } from '../support/scale.ts'
 import { temporaryDirectory } from '../support/service.ts'
 import { headerLines, verdict } from '../support/verdict.ts'
 
@@ -32,7 +33,7 @@ async function listed(port: number): Promise<unknown[]> {
   return plants
 }
 
-test('memory: where there is no more of it for SQLite, creates are refused before they are written, lists go on, and nothing acknowledged is lost', async (t) => {
+test('memory: where there is no more of it for SQLite, creates are refused before they are written, lists go on, and nothing acknowledged is lost', { skip: LONG }, async (t) => {
   const directory = join(await temporaryDirectory(), 'data')
   const limited = await memoryOf(64)
   const server = await startProcess(t, directory, limited)

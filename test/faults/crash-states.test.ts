@@ -8,11 +8,14 @@ import { SqljsStore } from '../../dist/store/sqljs/store.js'
 import { checkStore } from '../../dist/store/sqljs/tools.js'
 import { plant, readAll } from '../contract/store.contract.ts'
 import { seeded } from '../support/random.ts'
+import { THOROUGH } from '../support/scale.ts'
 import { type DiskCall, type Fate, type Fault, type Pending, SimulatedDisk, simulatedFiles } from './simulated-disk.ts'
 
 /** PLANTS_TEST_ALL_STATES=1 tries every state that is described here; otherwise a sample of them, chosen by the seed. */
 const ALL_STATES = process.env['PLANTS_TEST_ALL_STATES'] === '1'
-const THOROUGH = 0.1
+const CHECKED = 0.1
+/** How many of the states, of the moments of a kill, and of the lives with one failed call. */
+const [STATES, KILLS, LIVES] = THOROUGH ? [1, 0.3, 0.25] : [0.3, 0.1, 0.1]
 const DIRECTORY = '/srv/plants/data'
 const OWNERS = ['alice', 'bob'] as const
 
@@ -242,11 +245,11 @@ async function recover(disk: SimulatedDisk, ledger: Ledger, moment: Moment, thor
 async function recoverEach(moment: Moment, ledger: Ledger, random: () => number, share: number): Promise<number> {
   let states = 0
   for (const disk of powerLosses(moment.disk, random)) {
-    if (!ALL_STATES && random() > share) continue
+    if (!ALL_STATES && random() > share * STATES) continue
     states += 1
     const described = disk.describe()
     try {
-      await recover(disk, ledger, moment, random() < THOROUGH)
+      await recover(disk, ledger, moment, random() < CHECKED)
     } catch (error) {
       throw new Error(`after a power loss ${moment.at}, with ${described.replaceAll(/[^{},]{80,}/g, (base64) => `${base64.slice(0, 60)}…`)}: ${String(error)}`, { cause: error })
     }
@@ -287,7 +290,7 @@ test('crash states: what is answered after a kill survives a power loss at every
   for (const moment of moments) {
     // What is about to become durable under its name is where most can be forgotten.
     const eventful = moment.at.includes('syncDirectory')
-    if (!ALL_STATES && !eventful && random() > 0.3) continue
+    if (!ALL_STATES && !eventful && random() > KILLS) continue
     starts += 1
     states += await killedThenLost(moment, ledger, random, eventful ? 0.6 : 0.2)
   }
@@ -299,7 +302,7 @@ test('crash states: what is shown after a kill on a disk that has become full su
   const { moments, ledger } = await lifeOf()
   let [starts, states] = [0, 0]
   for (const moment of moments) {
-    if (!ALL_STATES && random() > 0.3) continue
+    if (!ALL_STATES && random() > KILLS) continue
     starts += 1
     states += await killedThenLost(moment, ledger, random, 0.3, ({ name, mode }) => (name === 'write' && mode === 'aside' ? { code: 'ENOSPC', how: 'refused' } : undefined))
   }
@@ -348,7 +351,7 @@ test('crash states: a power loss behind any call that failed leaves a disk that 
   for (let i = 0; i < calls.length; i += 2) {
     const [call, name = ''] = [Number(calls[i]), calls[i + 1]]
     for (const fault of FAULTS[name] ?? REFUSED) {
-      if (!ALL_STATES && random() > 0.25) continue
+      if (!ALL_STATES && random() > LIVES) continue
       lives += 1
       const { moments, ledger } = await lifeOf({ fault: { call, fault } })
       const failedAt = moments.findIndex(({ at }) => at.startsWith(`before ${call} `))

@@ -10,12 +10,13 @@ import { type Files, type Mode, nodeFiles } from '../../dist/store/sqljs/files.j
 import { SqljsStore, type SqljsStoreOptions } from '../../dist/store/sqljs/store.js'
 import { checkStore } from '../../dist/store/sqljs/tools.js'
 import { plant, readAll } from '../contract/store.contract.ts'
+import { sampled } from '../support/scale.ts'
 import { temporaryDirectory } from '../support/service.ts'
+import { until } from '../support/time.ts'
 import { leftByKill } from '../store/sqljs/fixtures.ts'
 import { type DiskCall, type Fault, systemError } from './simulated-disk.ts'
 
 const OWNER = 'alice'
-const PATIENCE_MS = 3000
 
 /** Real files, each call of which can be made to fail. */
 function failingFiles(onCall: (call: DiskCall) => Fault | undefined): Files {
@@ -150,14 +151,6 @@ class World {
   }
 }
 
-async function until(what: string, is: () => boolean | Promise<boolean>): Promise<void> {
-  const deadline = performance.now() + PATIENCE_MS
-  while (!(await is())) {
-    assert.ok(performance.now() < deadline, `it never came to this: ${what}`)
-    await sleep(1)
-  }
-}
-
 const FAULTS: Readonly<Record<string, readonly Fault[]>> = {
   write: [
     { code: 'EIO', how: 'refused' },
@@ -179,7 +172,7 @@ async function eachCall(t: TestContext, begin: () => Promise<World>, operation: 
   faultless.fail((call) => void calls.push(call))
   await operation(faultless, () => false)
   let tried = 0
-  for (const [i, { name, path }] of calls.entries()) {
+  for (const [i, { name, path }] of sampled(calls.entries(), 3)) {
     for (const fault of FAULTS[name] ?? OTHER_FAULTS) {
       const world = await begin()
       let call = 0
@@ -207,8 +200,9 @@ test('failing calls of a write: no acknowledgement, reading goes on, trouble is 
     async (world, failed) => {
       const wasStored = await world.create(plant(2n))
       assert.equal(wasStored, !failed())
-      assert.deepEqual(await world.names(), world.acknowledged)
+      // Now: by itself it soon heals.
       assert.equal(world.opened.trouble() === undefined, !failed())
+      assert.deepEqual(await world.names(), world.acknowledged)
       await until('the create works again', () => world.create(plant(2n)))
       assert.equal(world.opened.trouble(), undefined)
       assert.equal(await world.opened.create(OWNER, plant(2n, 'other')), 'conflict')

@@ -4,21 +4,20 @@ import { once } from 'node:events'
 import { readdirSync, readFileSync, readlinkSync } from 'node:fs'
 import { join } from 'node:path'
 import { test, type TestContext } from 'node:test'
-import { setTimeout as sleep } from 'node:timers/promises'
 import { call, post, type Reply } from '../support/http.ts'
 import { jsonOf, Ledger, plantOf } from '../support/ledger.ts'
 import { MAIN, run } from '../support/process.ts'
+import { LONG, sampled } from '../support/scale.ts'
 import { temporaryDirectory } from '../support/service.ts'
+import { PATIENCE_MS, until } from '../support/time.ts'
 import { AUDIENCE, ISSUER, SECRET } from '../support/tokens.ts'
 
 const OWNER = 'alice'
 const WRITERS = 8
-/** Longer than any delay of the store's own before it tries again. */
-const PATIENCE_MS = 20_000
 
 /** The first command that works here. */
 function works(...commands: readonly (readonly [string, ...string[]])[]): readonly string[] | undefined {
-  return commands.find(([name, ...args]) => spawnSync(name, args, { stdio: 'ignore', timeout: 5000 }).status === 0)
+  return commands.find(([name, ...args]) => spawnSync(name, args, { stdio: 'ignore', timeout: PATIENCE_MS }).status === 0)
 }
 
 /** Loud, since a test that does not run proves nothing. */
@@ -63,12 +62,6 @@ async function serve(t: TestContext, directory: string, prefix: readonly string[
       child.kill('SIGKILL')
       await exited
     },
-  }
-}
-
-async function until(what: string, holds: () => boolean | Promise<boolean>): Promise<void> {
-  for (const deadline = performance.now() + PATIENCE_MS; !(await holds()); await sleep(20)) {
-    if (performance.now() > deadline) assert.fail(`after ${PATIENCE_MS} ms it does not hold: ${what}`)
   }
 }
 
@@ -185,7 +178,8 @@ async function fillAndFree(t: TestContext, disk: Mounted): Promise<void> {
   assert.equal(await service.ready(), 200)
   const statuses = await writer.createMany(service, 60_000, isFull)
   assert.ok(statuses.filter((status) => status === 200).length > 10, 'the disk took some')
-  assert.equal(await service.ready(), 503)
+  // A create of another writer may have found room since.
+  await until('readiness is red', async () => (await writer.create(service, 60_000)).status === 503 && (await service.ready()) === 503)
   await writer.compare(service, { exactly: true })
 
   disk.run('rm ballast')
@@ -211,7 +205,7 @@ test('full: a tmpfs filled by creates refuses them, is read from, and takes them
   await fillAndFree(t, await mounted(t, MOUNT ?? [], (point) => `mount -t tmpfs -o size=3m tmpfs ${point}`))
 })
 
-test('full: an ext4 on a loop device filled by creates refuses them, is read from, and takes them again once there is room', { skip: skipWithout(LOOP, 'no loop device can be mounted') }, async (t) => {
+test('full: an ext4 on a loop device filled by creates refuses them, is read from, and takes them again once there is room', { skip: skipWithout(LOOP, 'no loop device can be mounted') || LONG }, async (t) => {
   const image = join(await temporaryDirectory(), 'image')
   await fillAndFree(t, await mounted(t, ['unshare', '-m'], (point) => `truncate -s 4M ${image} && mkfs.ext4 -q -m 0 ${image} && mount -o loop ${image} ${point}`))
 })
@@ -320,7 +314,7 @@ test('strace: where calls fail now and then, only those creates are refused, and
   const { writer, directory } = setup
   let { service } = setup
   const mixed = (all: readonly number[]): boolean => [503, 200].every((wanted) => all.filter((status) => status === wanted).length >= WRITERS)
-  for (const [what, faults] of FAULTS) {
+  for (const [what, faults] of sampled(FAULTS, 2)) {
     await t.test(what, async () => {
       const injection = { faults, paths: [setup.journal] }
       const lift = await inject(t, service.pid, injection)
@@ -402,14 +396,18 @@ for (const [where, prefix, skip] of [
     const setup = await setUp(t)
     const { writer, service, directory } = setup
     const before = readdirSync(directory)
-    const { status, stderr } = await refused(directory, prefix, ['serve'])
-    assert.equal(status, 1)
-    assert.match(stderr, new RegExp(`in use by process ${service.pid} on host .*: stop that first`))
+    // On a machine that is held up the holder may not say in time who it is.
+    await until('the refusal names the holder', async () => {
+      const { status, stderr } = await refused(directory, prefix, ['serve'])
+      assert.equal(status, 1)
+      assert.match(stderr, /in use by .*: stop that first/)
+      return stderr.includes(`in use by process ${service.pid} on host `)
+    })
     const backup = join(await temporaryDirectory(), 'backup.sqlite')
     assert.equal((await run(['export', backup], { PLANTS_DATA: directory })).status, 0)
     const imported = await refused(directory, prefix, ['import', backup])
     assert.equal(imported.status, 1)
-    assert.match(imported.stderr, /in use by process/)
+    assert.match(imported.stderr, /in use by /)
     assert.deepEqual(readdirSync(directory), before)
     assert.equal((await writer.create(service)).status, 200)
     // Killed, it needs no hand: the next start is let in at once.

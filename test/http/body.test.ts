@@ -3,7 +3,9 @@ import { test } from 'node:test'
 import { Verifier } from '../../dist/auth/verifier.js'
 import { startBare } from '../support/bare.ts'
 import { call, post } from '../support/http.ts'
+import { scrape } from '../support/metrics.ts'
 import { startService } from '../support/service.ts'
+import { PATIENCE_MS, stretchTimers, until } from '../support/time.ts'
 import { token } from '../support/tokens.ts'
 import { headerLines, verdict } from '../support/verdict.ts'
 import { converse, firstAnswer, head, postBytes, Wire } from '../support/wire.ts'
@@ -164,7 +166,11 @@ test('body: the default limit is 1 MiB', async (t) => {
   assert.equal(verdict(await firstAnswer(port, postBytes(plantOf(2, 2 ** 20 + 1)))), 'bodyTooLarge')
 })
 
+/** A client that has been answered is let go of behind so many milliseconds, whatever it still sends. */
+const LINGER_MS = 1000
+
 test('body: 413 reaches a client that is still sending 5 MiB and reads only then', async (t) => {
+  stretchTimers(t, LINGER_MS)
   const { port } = await startService(t)
   for (const framing of ['Content-Length: 5242880', CHUNKED]) {
     const wire = await Wire.to(port)
@@ -198,6 +204,7 @@ test('body: behind a refused token a small one is discarded, and the connection 
 })
 
 test('body: behind a refused token more than 64 KiB ends the connection, with the answer readable by a client that is still sending', async (t) => {
+  stretchTimers(t, LINGER_MS)
   const { port } = await startService(t)
   const piece = 'x'.repeat(2048)
   for (const framing of ['Content-Length: 65537', 'Content-Length: 100000000', CHUNKED]) {
@@ -243,7 +250,7 @@ test('body: Expect: 100-continue is told to go on only once everything else is r
   const body = '{"id":1,"name":"a"}'
   const wire = await Wire.to(port)
   wire.write(expecting([JSON_TYPE, `Content-Length: ${body.length}`]))
-  while (!wire.text.includes('\r\n\r\n')) await new Promise((resolve) => setTimeout(resolve, 5))
+  await until('it is told to go on', () => wire.text.includes('\r\n\r\n'))
   assert.match(wire.text, /^HTTP\/1\.1 100 Continue\r\n\r\n$/)
   assert.deepEqual((await wire.write(body + head('GET', '/plants')).answers(2)).map(verdict), [200, 200])
   wire.destroy()
@@ -284,21 +291,24 @@ test('body: a GET may have one, and is answered', async (t) => {
 })
 
 test('body: clients that go away while their token is verified hold no room for their bodies', async (t) => {
-  const { port } = await startService(t, { maxBodyBytes: 16 * 2 ** 20 })
+  const { port, adminPort } = await startService(t, { maxBodyBytes: 16 * 2 ** 20 })
   const verify = Verifier.prototype.verify
+  let release = (): void => {}
+  const held = new Promise<void>((resolve) => (release = resolve))
   const slow = t.mock.method(Verifier.prototype, 'verify', async function (this: Verifier, text: string) {
-    await new Promise((resolve) => setTimeout(resolve, 150))
+    await held
     return verify.call(this, text)
   })
   for (let i = 0; i < 5; i++) {
     const wire = await Wire.to(port)
     wire.write(head('POST', '/plants', { lines: [JSON_TYPE, `Content-Length: ${16 * 2 ** 20}`] }))
-    while (slow.mock.callCount() <= i) await new Promise((resolve) => setTimeout(resolve, 2))
+    await until('its token is verified', () => slow.mock.callCount() > i)
     wire.socket.resetAndDestroy()
   }
-  await new Promise((resolve) => setTimeout(resolve, 300))
+  await until('they are gone', async () => (await scrape(adminPort)).value('plant_store_connections') === 0)
   slow.mock.restore()
-  assert.equal(verdict(await post(port, { id: 1, name: 'a' })), 200)
+  release()
+  await until('there is room', async () => (await post(port, { id: 1, name: 'a' })).status === 200)
 })
 
 test('body: clients that go away while they send hold no room for their bodies', async (t) => {
@@ -311,12 +321,7 @@ test('body: clients that go away while they send hold no room for their bodies',
     if (i % 3 === 0) wire.halfClose()
     else wire.socket.resetAndDestroy()
   }
-  for (let tries = 0; ; tries++) {
-    const answer = await post(port, { id: 1, name: 'a' })
-    if (answer.status === 200) break
-    assert.ok(tries < 100, 'the room was not given back')
-    await new Promise((resolve) => setTimeout(resolve, 20))
-  }
+  await until('the room is given back', async () => (await post(port, { id: 1, name: 'a' })).status === 200)
 })
 
 test('body: bodies of one owner that take their time leave room for those of others', async (t) => {
@@ -327,7 +332,7 @@ test('body: bodies of one owner that take their time leave room for those of oth
     const holder = await Wire.to(port)
     holders.push(holder.write(`${head('POST', '/plants', { lines: [JSON_TYPE, `Content-Length: ${2 ** 20}`] })}{`))
   }
-  while (!holders.some((holder) => holder.text.includes('50303'))) await new Promise((resolve) => setTimeout(resolve, 5))
+  await until('one is turned away', () => holders.some((holder) => holder.text.includes('50303')))
   assert.equal(verdict(await post(port, { id: 1, name: 'a' }, { token: token('bob') })), 200)
   const big = { id: 2, name: 'x'.repeat(2 ** 20 - 100) }
   assert.equal(verdict(await post(port, big, { token: token('carol') })), 200)
@@ -354,7 +359,7 @@ test('body: writes that wait for a slow store are bounded, the others are told w
   const { port } = await startBare(t, { store: { create: () => held.then(() => 'stored') } })
   const writes = Array.from({ length: 40 }, (_, id) => post(port, plantOf(id, 2 ** 20)))
   // Half of the 64 MiB is one owner's at most.
-  const refused = await Promise.race([Promise.any(writes), new Promise<never>((_, reject) => setTimeout(reject, 10_000, new Error('none is refused')).unref())])
+  const refused = await Promise.race([Promise.any(writes), new Promise<never>((_, reject) => setTimeout(reject, PATIENCE_MS, new Error('none is refused')).unref())])
   assert.deepEqual([verdict(refused), headerLines(refused, 'retry-after')], ['overloaded', ['1']])
   release()
   const verdicts = (await Promise.all(writes)).map(verdict)

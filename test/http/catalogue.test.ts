@@ -1,14 +1,15 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { setTimeout as sleep } from 'node:timers/promises'
 import { type Condition, conditions } from '../../dist/errors.js'
 import { StoreUnavailable } from '../../dist/plants/store.js'
 import { SqljsStore } from '../../dist/store/sqljs/store.js'
 import { startBare } from '../support/bare.ts'
+import { answerUnderLoad } from '../support/overload.ts'
 import { startService } from '../support/service.ts'
+import { stopClock } from '../support/time.ts'
 import { token } from '../support/tokens.ts'
 import { headerLines, verdict } from '../support/verdict.ts'
-import { firstAnswer, head, postBytes, Wire, type WireAnswer } from '../support/wire.ts'
+import { answersToHalf, firstAnswer, head, postBytes, Wire, type WireAnswer } from '../support/wire.ts'
 
 interface Case {
   readonly answer: () => Promise<WireAnswer>
@@ -61,7 +62,7 @@ test('catalogue: every failure has its status, value, message and headers', asyn
     requestTimeout: {
       answer: async () => {
         const bare = await startBare(t, { timeouts: { headersMs: 100 } })
-        return firstAnswer(bare.port, 'GET /plants HTTP/1.1\r\n')
+        return (await answersToHalf(bare.port, (wire) => void wire.write('GET /plants HTTP/1.1\r\n')))[0] ?? assert.fail()
       },
       closes: true,
     },
@@ -79,7 +80,10 @@ test('catalogue: every failure has its status, value, message and headers', asyn
       answer: async () => {
         const limited = await startService(t, { rateLimit: 1 })
         const wire = await Wire.to(limited.port)
+        // Both in one second.
+        const clock = stopClock(t)
         const answers = await wire.write(head('GET', '/plants') + head('GET', '/plants')).answers(2)
+        clock.restore()
         wire.destroy()
         return answers[1] ?? assert.fail()
       },
@@ -117,23 +121,7 @@ test('catalogue: every failure has its status, value, message and headers', asyn
       headers: { 'retry-after': WHOLE_SECONDS },
     },
     overloaded: {
-      answer: async () => {
-        const loaded = await startService(t, { maxBodyBytes: 16 * 1024 * 1024 })
-        const chunked = head('POST', '/plants', { lines: ['Content-Type: application/json', 'Transfer-Encoding: chunked'] })
-        const holders: Wire[] = []
-        // Four fill the budget. One that arrives while the small body is held is turned away itself, so that there is always another.
-        for (;;) {
-          const holder = await Wire.to(loaded.port)
-          holders.push(holder)
-          holder.write(`${chunked}1\r\n{\r\n`)
-          await sleep(20)
-          const answer = await firstAnswer(loaded.port, postBytes({ id: 1, name: 'a' }))
-          if (answer.status === 200) continue
-          // Now: what is done after the test is done in order, and the service would wait for them first.
-          for (const each of holders) each.destroy()
-          return answer
-        }
-      },
+      answer: () => answerUnderLoad(t, (loaded) => firstAnswer(loaded, postBytes({ id: 1, name: 'a' }))),
       headers: { 'retry-after': WHOLE_SECONDS },
     },
     storageFull: {

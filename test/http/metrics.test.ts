@@ -1,10 +1,8 @@
 import assert from 'node:assert/strict'
 import { spawnSync } from 'node:child_process'
 import { generateKeyPairSync } from 'node:crypto'
-import { once } from 'node:events'
 import { readdirSync, readFileSync, statSync } from 'node:fs'
-import { createServer, METHODS } from 'node:http'
-import type { AddressInfo } from 'node:net'
+import { METHODS } from 'node:http'
 import { join } from 'node:path'
 import { test } from 'node:test'
 import { conditions } from '../../dist/errors.js'
@@ -12,8 +10,10 @@ import { startBare } from '../support/bare.ts'
 import { call, post } from '../support/http.ts'
 import { scrape, type Scrape } from '../support/metrics.ts'
 import { startService } from '../support/service.ts'
+import { serving } from '../support/serving.ts'
+import { stopClock, until } from '../support/time.ts'
 import { token } from '../support/tokens.ts'
-import { converse, firstAnswer, head, postBytes, Wire } from '../support/wire.ts'
+import { answersToHalf, converse, firstAnswer, head, postBytes, Wire } from '../support/wire.ts'
 
 const DURATION = 'http_server_request_duration_seconds'
 
@@ -99,8 +99,7 @@ test('metrics: every request that is answered counts once and has one log line, 
 
 test('metrics: a request that never came whole counts as 408', async (t) => {
   const { port, answered } = await startBare(t, { timeouts: { headersMs: 100, requestMs: 100 } })
-  const wire = await Wire.to(port)
-  const [answer] = await wire.write('GET /plants HTTP/1.1\r\nHost: a\r\n').allAnswers()
+  const [answer] = await answersToHalf(port, (wire) => void wire.write('GET /plants HTTP/1.1\r\nHost: a\r\n'))
   assert.equal(answer?.status, 408)
   assert.deepEqual(answered, ['undefined 408'])
 })
@@ -173,11 +172,7 @@ test('metrics: tokens that were verified, refused and remembered are told apart'
 
 test('metrics: fetches of the key set count by result, and its age is there while there is one', async (t) => {
   const set = { keys: [] as unknown[] }
-  const issuer = createServer((_req, res) => res.end(JSON.stringify(set))).listen(0, '127.0.0.1')
-  await once(issuer, 'listening')
-  t.after(() => issuer.close())
-  // It listens on TCP.
-  const url = `http://127.0.0.1:${(issuer.address() as AddressInfo).port}/keys`
+  const url = `${await serving(t, (_req, res) => res.end(JSON.stringify(set)))}/keys`
   set.keys = [generateKeyPairSync('ed25519').publicKey.export({ format: 'jwk' })]
   const good = await startService(t, { keys: { kind: 'url', url } })
   let found = await scrape(good.adminPort)
@@ -200,7 +195,10 @@ test('metrics: fetches of the key set count by result, and its age is there whil
 
 test('metrics: requests that are turned away under load count by their error value, and what they wait for is shown', async (t) => {
   const limited = await startService(t, { rateLimit: 1 })
+  // All in one second.
+  const clock = stopClock(t)
   for (let i = 0; i < 3; i++) await call(limited.port)
+  clock.restore()
   assert.deepEqual(errors(await scrape(limited.adminPort)), { 42901: 2 })
 
   const MIB = 2 ** 20
@@ -217,11 +215,11 @@ test('metrics: requests that are turned away under load count by their error val
   assert.equal((await post(port, { id: 1, name: 'a' })).status, 503)
   assert.deepEqual(errors(await scrape(adminPort)), { 50303: 1 })
   for (const wire of wires) wire.destroy()
-  do found = await scrape(adminPort)
-  while (found.value('plant_store_connections') > 0)
-  assert.equal(found.value('http_server_active_requests'), 0)
-  assert.equal(found.value('plant_store_held_body_bytes'), 0)
-  assert.deepEqual(requests(found), { 'POST /plants 503': 1, 'POST /plants 400': 3 }, 'a body that breaks off is refused')
+  await until('nothing is held, and each body that broke off was refused', async () => {
+    found = await scrape(adminPort)
+    return ['plant_store_connections', 'http_server_active_requests', 'plant_store_held_body_bytes'].every((name) => found.value(name) === 0) && requests(found)['POST /plants 400'] === 3
+  })
+  assert.deepEqual(requests(found), { 'POST /plants 503': 1, 'POST /plants 400': 3 })
 })
 
 test('metrics: connections beyond the limit are counted, and the others shown', async (t) => {

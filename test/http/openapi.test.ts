@@ -4,16 +4,17 @@ import { readFileSync } from 'node:fs'
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { type TestContext, test } from 'node:test'
-import { setTimeout as sleep } from 'node:timers/promises'
 import { type Condition, conditions } from '../../dist/errors.js'
 import { SqljsStore } from '../../dist/store/sqljs/store.js'
 import { startBare } from '../support/bare.ts'
 import { call, post } from '../support/http.ts'
+import { answerUnderLoad } from '../support/overload.ts'
 import { flaws, isObject, resolve, type Schema } from '../support/schema.ts'
 import { startService } from '../support/service.ts'
+import { stopClock } from '../support/time.ts'
 import { token } from '../support/tokens.ts'
 import { assertCommon, headerLines, verdict } from '../support/verdict.ts'
-import { firstAnswer, head, postBytes, Wire, type WireAnswer } from '../support/wire.ts'
+import { answersToHalf, firstAnswer, head, postBytes, Wire, type WireAnswer } from '../support/wire.ts'
 
 type Examples = Readonly<Record<string, { readonly value: unknown }>>
 
@@ -249,7 +250,10 @@ async function failureCases(t: TestContext, port: number, good: string): Promise
     tokenExpired: meet({ token: token('alice', { exp: 1_000_000 }) }),
     tokenUnacceptable: meet({ token: token('alice', { aud: 'others' }) }),
     scopeMissing: meet({ token: token('alice', { scope: 'others' }) }),
-    requestTimeout: (method) => firstAnswer(bare.port, bytesOf(method, '/plants', { id: 1, name: 'a' }, {}).slice(0, -3), headsOf(method)),
+    async requestTimeout(method) {
+      const half = bytesOf(method, '/plants', { id: 1, name: 'a' }, {}).slice(0, -3)
+      return (await answersToHalf(bare.port, (wire) => void wire.write(half), (wire) => wire.answers(1, headsOf(method))))[0] ?? assert.fail()
+    },
     async idTaken(method) {
       const other = token('other', { scope: 'plants:write' })
       await send(port, method, { token: other, body: { id: 1, name: 'a' } })
@@ -262,7 +266,10 @@ async function failureCases(t: TestContext, port: number, good: string): Promise
     async rateLimited(method) {
       const bytes = bytesOf(method, '/plants', { id: 1, name: 'a' }, { token: token(method) })
       const wire = await Wire.to(limited.port)
+      // Both in one second.
+      const clock = stopClock(t)
       const answers = await wire.write(bytes + bytes).answers(2, method === 'head' ? [0, 1] : [])
+      clock.restore()
       wire.destroy()
       return answers[1] ?? assert.fail()
     },
@@ -278,22 +285,7 @@ async function failureCases(t: TestContext, port: number, good: string): Promise
     },
     keysUnavailable: (method) => send(keyless.port, method, { token: token('alice', {}, { alg: 'RS256', kid: 'a' }) }),
     storageUnavailable: (method) => send(closed, method),
-    async overloaded(method) {
-      const loaded = await startService(t, { maxBodyBytes: 16 * 1024 * 1024 })
-      const chunked = head('POST', '/plants', { lines: ['Content-Type: application/json', 'Transfer-Encoding: chunked'] })
-      const holders: Wire[] = []
-      // Four fill the budget; one that arrives while the small body is held is turned away itself.
-      for (;;) {
-        const holder = await Wire.to(loaded.port)
-        holders.push(holder)
-        holder.write(`${chunked}1\r\n{\r\n`)
-        await sleep(20)
-        const answer = await send(loaded.port, method)
-        if (answer.status < 400 && holders.length < 8) continue
-        for (const each of holders) each.destroy()
-        return answer
-      }
-    },
+    overloaded: (method) => answerUnderLoad(t, (loaded) => send(loaded, method)),
     async storageFull(method) {
       const full = await startService(t, { maxDataBytes: 65_536 })
       for (let id = 0; ; id++) {

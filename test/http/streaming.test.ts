@@ -6,6 +6,7 @@ import type { PlantList } from '../../dist/plants/store.js'
 import { ALICE, listOf, startBare, stretchOf } from '../support/bare.ts'
 import { call, type Reply } from '../support/http.ts'
 import { startService } from '../support/service.ts'
+import { until } from '../support/time.ts'
 import { token } from '../support/tokens.ts'
 import { headerLines, verdict } from '../support/verdict.ts'
 import { head, postBytes, Wire } from '../support/wire.ts'
@@ -189,6 +190,6 @@ test('streaming: every list is let go of, however its reader leaves', async (t) 
     if (leaveAfter >= 0) while (wire.text.length <= leaveAfter && !wire.text.endsWith('\r\n0\r\n\r\n')) await sleep(1)
     wire.socket.resetAndDestroy()
   }
-  for (let tries = 0; closed < opened && tries < 200; tries++) await sleep(10)
+  await until('all are let go of', () => closed >= opened)
   assert.deepEqual([opened, closed], [7, 7])
 })

@@ -3,14 +3,15 @@ import { createHash } from 'node:crypto'
 import { once } from 'node:events'
 import { Agent, type IncomingMessage, request } from 'node:http'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { Cluster, freePort, gateway, type Member, Proxy, type ProxyMode } from './etcd.ts'
+import { Cluster, gateway, type Member, Proxy, type ProxyMode } from './etcd.ts'
 import { jsonOf, Ledger, plantOf, type SentPlant } from './ledger.ts'
+import { freePort } from './ports.ts'
 import { MAIN } from './process.ts'
+import { PATIENCE_MS, until } from './time.ts'
 import { AUDIENCE, ISSUER, SECRET, token } from './tokens.ts'
 
 const MEMBERS = 3
 const CLIENTS = 48
-const PATIENCE_MS = 30_000
 /** An owner is left for a fresh one after so many plants, so that whole lists stay short. */
 const OWNER_PLANTS = 150
 /** Names that are apart by little, or hold what separates keys. */
@@ -137,12 +138,14 @@ export async function faultRun({ seed, faults, instances: count, tell }: RunOpti
 
   async function noSpace(): Promise<void> {
     const member = aMember()
-    const { body } = await gateway(member.endpoint, '/v3/maintenance/status', {})
+    const { body } = await gateway(member.endpoint, '/v3/maintenance/status', {}, PATIENCE_MS)
     // etcd's own answer.
     const memberID = (body as { readonly header: { readonly member_id: string } }).header.member_id
-    await gateway(member.endpoint, '/v3/maintenance/alarm', { action: 'ACTIVATE', memberID, alarm: 'NOSPACE' })
+    const alarm = (action: string): Promise<void> =>
+      until(`${action} is done`, async () => (await gateway(member.endpoint, '/v3/maintenance/alarm', { action, memberID, alarm: 'NOSPACE' }).catch(() => undefined))?.status === 200)
+    await alarm('ACTIVATE')
     await lasting()
-    await gateway(member.endpoint, '/v3/maintenance/alarm', { action: 'DEACTIVATE', memberID, alarm: 'NOSPACE' })
+    await alarm('DEACTIVATE')
   }
 
   async function instanceKilled(): Promise<void> {
@@ -289,11 +292,13 @@ export async function faultRun({ seed, faults, instances: count, tell }: RunOpti
     }
   }
 
-  /** Nothing is being sent, and nothing is broken: every list on every instance is whole, and settles what was open. */
+  /** Nothing is being sent, and nothing is broken: every list on every instance is whole, and settles what was open. On a machine that is held up it may take more than one call. */
   async function verify(): Promise<void> {
     for (const owner of ledger.owners) {
       for (const instance of instances) {
-        const { status, text } = await call(instance, owner, '/plants')
+        let answer = await call(instance, owner, '/plants')
+        for (const deadline = performance.now() + PATIENCE_MS; answer.status === 503 && performance.now() < deadline; ) answer = await call(instance, owner, '/plants')
+        const { status, text } = answer
         if (status !== 200) ledger.problems.push(`GET: ${status} ${text}`)
         // As above.
         else ledger.showsAll(owner, JSON.parse(text) as { name: string; tag?: string }[], false)

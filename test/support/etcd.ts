@@ -5,13 +5,14 @@ import { connect, createServer, type Server, type Socket } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
+import { freePort } from './ports.ts'
+import { PATIENCE_MS } from './time.ts'
 
 /** Why tests on etcd are skipped; undefined where it is installed. */
 export const NO_ETCD = spawnSync('etcd', ['--version']).status === 0 ? undefined : 'etcd is not installed, so NOTHING of the etcd store is tested here (Debian: apt-get install etcd-server)'
 // Loud, since a test that does not run proves nothing.
 if (NO_ETCD !== undefined && process.env['NODE_TEST_CONTEXT'] !== undefined) console.log(`SKIPPED: ${NO_ETCD}`)
 
-const START_PATIENCE_MS = 20_000
 const live = new Set<ChildProcess>()
 const directories: string[] = []
 process.on('exit', () => {
@@ -22,19 +23,6 @@ process.on('exit', () => {
 
 // As a test that takes too long is ended: without this no "exit" comes, and members stay.
 for (const signal of ['SIGINT', 'SIGTERM'] as const) process.once(signal, () => process.exit(1))
-
-/** Below those that the kernel gives to outgoing connections: such a one could have taken it when a member starts again. */
-const PORTS = { from: 10_000, count: 20_000 } as const
-
-export async function freePort(): Promise<number> {
-  for (;;) {
-    const port = PORTS.from + Math.floor(Math.random() * PORTS.count)
-    const server = createServer().listen(port, '127.0.0.1')
-    const free = await once(server, 'listening').then(() => true, () => false)
-    server.close()
-    if (free) return port
-  }
-}
 
 async function portOf(server: Server): Promise<number> {
   if (!server.listening) await once(server, 'listening')
@@ -224,7 +212,7 @@ export class Cluster {
 
   /** Resolves when every member that is given answers a linearizable read. */
   async ready(members: readonly Member[] = this.members): Promise<void> {
-    const deadline = performance.now() + START_PATIENCE_MS
+    const deadline = performance.now() + PATIENCE_MS
     for (const { endpoint, output } of members) {
       for (;;) {
         const { status } = await gateway(endpoint, '/v3/kv/range', { key: 'AA==' }, 2000).catch(() => ({ status: 0 }))

@@ -1,6 +1,4 @@
 import { request } from 'node:http'
-import { connect } from 'node:net'
-import { setTimeout as sleep } from 'node:timers/promises'
 import { token } from './tokens.ts'
 
 export interface Reply {
@@ -41,19 +39,4 @@ export function call(target: number | string, options: CallOptions = {}): Promis
 export function post(port: number, plant: unknown, options: CallOptions = {}): Promise<Reply> {
   const body = typeof plant === 'string' || plant instanceof Uint8Array ? plant : JSON.stringify(plant)
   return call(port, { method: 'POST', body, ...options, headers: { 'content-type': 'application/json', ...options.headers } })
-}
-
-/** Sends bytes as they are and gives all that came back when the server closed, or after `waitMs`. */
-export async function raw(port: number, bytes: string | Uint8Array, { waitMs = 1500, halfClose = false } = {}): Promise<string> {
-  const socket = connect(port, '127.0.0.1')
-  let text = ''
-  socket.setEncoding('latin1')
-  socket.on('data', (chunk: string) => (text += chunk))
-  socket.on('error', () => {})
-  const closed = new Promise((resolve) => socket.once('close', resolve))
-  socket.write(typeof bytes === 'string' ? Buffer.from(bytes, 'latin1') : bytes)
-  if (halfClose) socket.end()
-  await Promise.race([closed, sleep(waitMs, undefined, { ref: false })])
-  socket.destroy()
-  return text
 }

@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict'
 import { call } from './http.ts'
+import { until } from './time.ts'
 
 export interface Scrape {
   readonly text: string
@@ -53,4 +54,9 @@ export async function scrape(admin: number | string): Promise<Scrape> {
   assert.equal(reply.status, 200)
   assert.equal(reply.headers['content-type'], 'text/plain; version=0.0.4; charset=utf-8')
   return readMetrics(reply.text)
+}
+
+/** Waits until so many requests are under way, whose heads the service has read: what it has read nothing of it need not answer. */
+export function underWay(admin: number | string, requests: number): Promise<void> {
+  return until(`${requests} requests are under way`, async () => (await scrape(admin)).value('http_server_active_requests') === requests)
 }

@@ -39,6 +39,8 @@ export async function startService(t: TestContext, overrides: Partial<Config> = 
   const dataDirectory = overrides.dataDirectory ?? join(await temporaryDirectory(), 'data')
   const config: Config = {
     ...DEFAULTS,
+    // A test that is slow is no reason to give up its requests.
+    shutdownTimeoutSeconds: 120,
     listen: { host: '127.0.0.1', port: 0 },
     adminListen: { host: '127.0.0.1', port: 0 },
     issuer: ISSUER,

@@ -1,5 +1,6 @@
 import { once } from 'node:events'
 import { connect, type Socket } from 'node:net'
+import { PATIENCE_MS } from './time.ts'
 import { token } from './tokens.ts'
 
 /** One answer as it stood on the wire. Header names are in lower case, each with all its lines. */
@@ -10,8 +11,7 @@ export interface WireAnswer {
   readonly body: string
 }
 
-/** Long enough for a loaded machine; a test that comes near it has found a hang. */
-const PATIENCE_MS = 10_000
+const BEGINNINGS_MAX = 20
 
 export interface HeadOptions {
   readonly token?: string | undefined
@@ -101,10 +101,15 @@ export class Wire {
 
   /** Waits for the end of the connection and gives all answers; anything that is no whole answer is a failure. */
   async allAnswers(heads: readonly number[] = []): Promise<WireAnswer[]> {
-    while (!this.#ended) await this.#change('no end')
+    await this.end()
     this.#read(heads)
     if (this.#rest !== '') throw new Error(`behind ${this.#answers.length} answers: ${JSON.stringify(this.#rest.slice(0, 2000))}`)
     return [...this.#answers]
+  }
+
+  /** Waits for the end of the connection. */
+  async end(): Promise<void> {
+    while (!this.#ended) await this.#change('no end')
   }
 
   destroy(): void {
@@ -126,8 +131,8 @@ export class Wire {
       const done = (): void => {
         clearTimeout(timer)
         for (const event of ['data', 'end', 'close']) socket.off(event, done)
-        // What comes at once is looked at once.
-        setTimeout(resolve, 2)
+        // What comes at once is looked at once, and what is long, from its beginning each time, more seldom.
+        setTimeout(resolve, Math.min(2 + this.#rest.length / 2 ** 16, 50))
       }
       const timer = setTimeout(() => reject(new Error(`after ${PATIENCE_MS} ms: ${seen}; ${JSON.stringify(this.text.slice(-500))}`)), PATIENCE_MS)
       for (const event of ['data', 'end', 'close']) socket.on(event, done)
@@ -142,6 +147,23 @@ export async function converse(target: number | string, bytes: string | Uint8Arr
     return await wire.write(bytes).halfClose().allAnswers()
   } finally {
     wire.destroy()
+  }
+}
+
+/**
+ * All answers to the beginning of a request, of which no more comes. A service that reads nothing of it in time, as on a
+ * machine that is held up, lets go of the client without a word: then it is begun again.
+ */
+export async function answersToHalf(target: number | string, begin: (wire: Wire) => void | Promise<void>, read = (wire: Wire) => wire.allAnswers()): Promise<WireAnswer[]> {
+  for (let tries = 0; ; tries++) {
+    const wire = await Wire.to(target)
+    try {
+      await begin(wire)
+      await wire.end()
+      if (wire.text !== '' || tries === BEGINNINGS_MAX) return await read(wire)
+    } finally {
+      wire.destroy()
+    }
   }
 }
 

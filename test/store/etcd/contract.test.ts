@@ -3,8 +3,10 @@ import { Agent, createServer, request } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { after, test } from 'node:test'
 import { EtcdStore } from '../../../dist/store/etcd/store.js'
-import { storeContract } from '../../contract/store.contract.ts'
+import { Gate, storeContract, underTest } from '../../contract/store.contract.ts'
 import { Cluster, NO_ETCD } from '../../support/etcd.ts'
+import { NO_TLS, PATIENT } from '../../support/etcd-store.ts'
+import { THOROUGH } from '../../support/scale.ts'
 
 if (NO_ETCD !== undefined) {
   test('etcd: the contract', { skip: NO_ETCD }, () => {})
@@ -13,7 +15,7 @@ if (NO_ETCD !== undefined) {
   const cluster = await Cluster.start(1, { flags: ['--unsafe-no-fsync', '--max-request-bytes', '16777216'] })
   const [member] = cluster.members
   // Stands before etcd, so that creates can be made to wait on their way.
-  let held: Promise<void> | undefined
+  const gate = new Gate()
   const agent = new Agent({ keepAlive: true })
   const front = createServer((req, res) => {
     const passOn = (): void => {
@@ -24,7 +26,7 @@ if (NO_ETCD !== undefined) {
       onward.on('error', () => res.destroy())
       req.pipe(onward)
     }
-    if (held && req.url === '/v3/kv/txn') void held.then(passOn)
+    if (gate.passed && req.url === '/v3/kv/txn') void gate.passed.then(passOn)
     else passOn()
   }).listen(0, '127.0.0.1')
   await once(front, 'listening')
@@ -40,24 +42,7 @@ if (NO_ETCD !== undefined) {
     // Every test has a part of the cluster to itself.
     const prefix = `contract/${opened++}/`
     const log = (level: string, message: string, fields: unknown): void => t.diagnostic(`${level}: ${message} ${JSON.stringify(fields)}`)
-    const open = (): Promise<EtcdStore> => EtcdStore.open({ endpoints: [endpoint], prefix, user: undefined, tls: { ca: undefined, cert: undefined, key: undefined } }, log)
-    let current = await open()
-    t.after(() => current.close())
-    return {
-      store: current,
-      async reopen() {
-        await current.close()
-        current = await open()
-        return current
-      },
-      hold() {
-        let release = (): void => {}
-        held = new Promise((resolve) => (release = resolve))
-        return () => {
-          held = undefined
-          release()
-        }
-      },
-    }
-  })
+    const open = (): Promise<EtcdStore> => EtcdStore.open({ endpoints: [endpoint], prefix, user: undefined, tls: NO_TLS, timing: PATIENT }, log)
+    return underTest(t, open, gate)
+  }, THOROUGH ? 6000 : 1500)
 }

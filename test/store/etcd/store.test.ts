@@ -2,32 +2,25 @@ import assert from 'node:assert/strict'
 import { spawnSync } from 'node:child_process'
 import { existsSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { after, test, type TestContext } from 'node:test'
-import { setTimeout as sleep } from 'node:timers/promises'
+import { test, type TestContext } from 'node:test'
 import { StoreUnavailable } from '../../../dist/plants/store.js'
-import { type EtcdConfig, EtcdStore } from '../../../dist/store/etcd/store.js'
+import type { EtcdConfig } from '../../../dist/store/etcd/store.js'
 import { plant, readAll } from '../../contract/store.contract.ts'
 import { Cluster, type ClusterOptions, NO_ETCD, Proxy } from '../../support/etcd.ts'
+import { configured, NO_TLS, openStore, PATIENT } from '../../support/etcd-store.ts'
 import { call, post } from '../../support/http.ts'
 import { run, startProcess } from '../../support/process.ts'
+import { THOROUGH } from '../../support/scale.ts'
 import { startService, temporaryDirectory } from '../../support/service.ts'
+import { until } from '../../support/time.ts'
 import { token } from '../../support/tokens.ts'
 import { verdict } from '../../support/verdict.ts'
 
 const NO_ETCDCTL = spawnSync('etcdctl', ['version']).error && 'etcdctl is not installed, so LITTLE of the etcd store is tested (Debian: apt-get install etcd-client)'
 const skip = NO_ETCD ?? NO_ETCDCTL ?? false
-const NO_TLS = { ca: undefined, cert: undefined, key: undefined }
+/** Made at once, unlike one of RSA. */
+const EC_KEY = ['-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:prime256v1', '-nodes'] as const
 const OPENSSL = spawnSync('openssl', ['version']).status === 0
-
-let shared: Promise<Cluster> | undefined
-let prefixes = 0
-after(async () => (await shared)?.close())
-
-/** One member for all tests that leave it as it is, with keys of its own for each. */
-async function configured(): Promise<EtcdConfig> {
-  shared ??= Cluster.start(1, { flags: ['--unsafe-no-fsync'] })
-  return { endpoints: (await shared).endpoints, prefix: `store/${prefixes++}/`, user: undefined, tls: NO_TLS }
-}
 
 async function ownCluster(t: TestContext, options: ClusterOptions): Promise<Cluster> {
   const cluster = await Cluster.start(1, { ...options, flags: ['--unsafe-no-fsync', ...(options.flags ?? [])] })
@@ -35,20 +28,10 @@ async function ownCluster(t: TestContext, options: ClusterOptions): Promise<Clus
   return cluster
 }
 
-async function openStore(t: TestContext, config: EtcdConfig): Promise<EtcdStore> {
-  const store = await EtcdStore.open(config, (level, message, fields) => t.diagnostic(`${level}: ${message} ${JSON.stringify(fields)}`))
-  t.after(() => store.close())
-  return store
-}
-
 function etcdctl(endpoint: string, ...args: readonly string[]): string {
   const { status, stdout, stderr } = spawnSync('etcdctl', [`--endpoints=${endpoint}`, ...args], { encoding: 'utf8', env: { PATH: process.env['PATH'] ?? '', ETCDCTL_API: '3' } })
   assert.equal(status, 0, stderr)
   return stdout
-}
-
-async function until(what: () => boolean | Promise<boolean>): Promise<void> {
-  while (!(await what())) await sleep(20)
 }
 
 test('in etcd a plant lies under prefix, base64url of the owner, and the id with its sign bit flipped, as JSON', { skip }, async (t) => {
@@ -108,7 +91,7 @@ test('a plant that etcd takes for too large is 413, the longest owner and a full
 
 test('plants of 1 MB after small ones are listed whole, though the page that they come in is asked for smaller', { skip }, async (t) => {
   const store = await openStore(t, await configured())
-  const plants = [...Array.from({ length: 16 }, (_, i) => plant(BigInt(i), `${i}`)), ...Array.from({ length: 40 }, (_, i) => plant(BigInt(100 + i), `${i} ${'x'.repeat(1_000_000)}`)), plant(1000n)]
+  const plants = [...Array.from({ length: 16 }, (_, i) => plant(BigInt(i), `${i}`)), ...Array.from({ length: THOROUGH ? 40 : 12 }, (_, i) => plant(BigInt(100 + i), `${i} ${'x'.repeat(1_000_000)}`)), plant(1000n)]
   for (const each of plants) assert.equal(await store.create('alice', each), 'stored')
   const found = await readAll(store.list('alice', { after: undefined, limit: undefined }))
   // Not deepEqual: a difference of megabytes takes it minutes to describe.
@@ -156,13 +139,16 @@ test('readiness follows etcd: red with a reason while nothing is answered, green
   assert.equal(verdict(await post(port, { id: 1, name: 'x' })), 'storageUnavailable')
   assert.equal(verdict(await call(port)), 'storageUnavailable')
   proxy.mode = 'pass'
-  await until(async () => (await ready()) === 200)
-  assert.equal((await post(port, { id: 1, name: 'x' })).status, 200)
+  await until('it is ready', async () => (await ready()) === 200)
+  // A machine that is held up may take longer than this service waits.
+  await until('plants are kept', async () => (await post(port, { id: 1, name: 'x' })).status === 200)
   proxy.mode = 'hang'
-  await until(async () => (await ready()) === 503)
-  assert.match((await call(adminPort, { path: '/readyz' })).text, /"storage":"etcd did not answer in time: .*no answer within/)
+  await until('the reason is told', async () => {
+    const { status, text } = await call(adminPort, { path: '/readyz' })
+    return status === 503 && /"storage":"etcd did not answer in time: .*no answer within/.test(text)
+  })
   proxy.mode = 'pass'
-  await until(async () => (await ready()) === 200)
+  await until('it is ready again', async () => (await ready()) === 200)
 })
 
 test('a list that etcd breaks off destroys the connection, and is never a well-formed end', { skip }, async (t) => {
@@ -172,8 +158,9 @@ test('a list that etcd breaks off destroys the connection, and is never a well-f
   const store = await openStore(t, config)
   for (let i = 0; i < 60; i++) await store.create('alice', plant(BigInt(i), 'x'.repeat(300_000)))
   const { port } = await startService(t, { etcd: { ...config, endpoints: [`http://127.0.0.1:${proxy.port}`], timing: { attempt: 1000, call: 1500, probe: 1500 } } })
-  const response = await fetch(`http://127.0.0.1:${port}/plants`, { headers: { authorization: `Bearer ${token('alice')}` } })
-  assert.equal(response.status, 200)
+  const ask = () => fetch(`http://127.0.0.1:${port}/plants`, { headers: { authorization: `Bearer ${token('alice')}` } })
+  let response = await ask()
+  await until('a list has begun', async () => response.status === 200 || (response = await ask()).status === 200)
   proxy.mode = 'refuse'
   await assert.rejects(response.text())
 })
@@ -185,11 +172,15 @@ test('a create whose answer is lost after etcd has done it is stored by the next
   t.after(() => [lossy, good].forEach((proxy) => proxy.close()))
   const endpoint = ({ port }: Proxy): string => `http://127.0.0.1:${port}`
   const both = await openStore(t, { ...config, endpoints: [endpoint(lossy), endpoint(good)] })
-  const alone = await openStore(t, { ...config, endpoints: [endpoint(lossy)], timing: { attempt: 100, call: 200, probe: 200 } })
+  const hasty = await openStore(t, { ...config, endpoints: [endpoint(lossy)], timing: { attempt: 200, call: 200, probe: 200 } })
+  const alone = await openStore(t, { ...config, endpoints: [endpoint(lossy)] })
   lossy.mode = 'drop-answers'
   assert.equal(await both.create('alice', plant(1n, 'a')), 'stored')
-  await assert.rejects(alone.create('alice', plant(2n, 'b')), StoreUnavailable)
-  assert.ok(lossy.dropped >= 2)
+  const { dropped } = lossy
+  assert.ok(dropped >= 1)
+  // At least once it came to an answer.
+  do await assert.rejects(hasty.create('alice', plant(2n, 'b')), StoreUnavailable)
+  while (lossy.dropped === dropped)
   lossy.mode = 'pass'
   assert.equal(await alone.create('alice', plant(2n, 'b')), 'stored')
   assert.equal(await alone.create('alice', plant(2n, 'c')), 'conflict')
@@ -200,7 +191,7 @@ test('users of etcd: a right password works, through a restart of etcd too; a wr
   const cluster = await ownCluster(t, { flags: ['--auth-token-ttl', '2'] })
   const [endpoint = ''] = cluster.endpoints
   for (const args of ['user add root:pw', 'user grant-role root root', 'user add p:secret', 'role add plants', 'role grant-permission plants --prefix=true readwrite plants/', 'user grant-role p plants']) etcdctl(endpoint, ...args.split(' '))
-  const config: EtcdConfig = { endpoints: cluster.endpoints, prefix: 'plants/', user: { name: 'p', password: 'secret' }, tls: NO_TLS }
+  const config: EtcdConfig = { endpoints: cluster.endpoints, prefix: 'plants/', user: { name: 'p', password: 'secret' }, tls: NO_TLS, timing: PATIENT }
   const store = await openStore(t, config)
   assert.equal(await store.create('alice', plant(1n)), 'stored', 'users are not asked for yet')
   etcdctl(endpoint, 'auth', 'enable')
@@ -226,25 +217,27 @@ test('TLS: the cluster is known by its CA, the service by its certificate; witho
   const directory = await temporaryDirectory()
   const file = (name: string): string => join(directory, name)
   const openssl = (...args: readonly string[]): void => assert.equal(spawnSync('openssl', args, { cwd: directory }).status, 0, args.join(' '))
-  openssl('req', '-x509', '-newkey', 'rsa:2048', '-nodes', '-keyout', 'ca.key', '-out', 'ca.pem', '-subj', '/CN=ca', '-days', '2')
+  openssl('req', '-x509', ...EC_KEY, '-keyout', 'ca.key', '-out', 'ca.pem', '-subj', '/CN=ca', '-days', '2')
   writeFileSync(file('ext'), 'subjectAltName=IP:127.0.0.1')
   for (const name of ['server', 'client']) {
-    openssl('req', '-newkey', 'rsa:2048', '-nodes', '-keyout', `${name}.key`, '-out', `${name}.csr`, '-subj', `/CN=${name}`)
+    openssl('req', ...EC_KEY, '-keyout', `${name}.key`, '-out', `${name}.csr`, '-subj', `/CN=${name}`)
     openssl('x509', '-req', '-in', `${name}.csr`, '-CA', 'ca.pem', '-CAkey', 'ca.key', '-CAcreateserial', '-out', `${name}.pem`, '-days', '2', '-extfile', 'ext')
   }
   const cluster = await ownCluster(t, { scheme: 'https', flags: ['--cert-file', file('server.pem'), '--key-file', file('server.key'), '--client-cert-auth', '--trusted-ca-file', file('ca.pem')] })
   const data = join(directory, 'data')
   const env = { PLANTS_ETCD_ENDPOINTS: cluster.endpoints.join(), PLANTS_ETCD_CA_FILE: file('ca.pem'), PLANTS_ETCD_CERT_FILE: file('client.pem'), PLANTS_ETCD_KEY_FILE: file('client.key') }
   const server = await startProcess(t, data, env)
-  await until(async () => (await call(server.adminPort, { path: '/readyz' })).status === 200)
+  await until('it is ready', async () => (await call(server.adminPort, { path: '/readyz' })).status === 200)
   assert.equal((await post(server.port, { id: 1, name: 'x' })).status, 200)
   const { PLANTS_ETCD_CA_FILE: _, ...unknownCa } = env
   const { PLANTS_ETCD_CERT_FILE: __, PLANTS_ETCD_KEY_FILE: ___, ...nobody } = env
   const refused = async (wrong: Readonly<Record<string, string>>, reason: RegExp): Promise<void> => {
     const { adminPort } = await startProcess(t, data, wrong)
-    const { status, text } = await call(adminPort, { path: '/readyz' })
-    assert.equal(status, 503)
-    assert.match(text, reason)
+    await until(`the reason is ${reason}`, async () => {
+      const { status, text } = await call(adminPort, { path: '/readyz' })
+      assert.equal(status, 503)
+      return reason.test(text)
+    })
   }
   await Promise.all([refused(unknownCa, /self.signed|unable to (?:get|verify)/), refused(nobody, /certificate required|bad certificate|ECONNRESET|socket hang up/)])
 })

@@ -1,50 +1,21 @@
 import assert from 'node:assert/strict'
 import { once } from 'node:events'
-import { createServer, type RequestListener } from 'node:http'
 import { connect, createServer as createTcpServer, type AddressInfo } from 'node:net'
-import { after, test, type TestContext } from 'node:test'
-import { setTimeout as sleep } from 'node:timers/promises'
+import { test } from 'node:test'
 import { StoreUnavailable } from '../../../dist/plants/store.js'
-import { type EtcdConfig, EtcdStore } from '../../../dist/store/etcd/store.js'
 import { plant, readAll } from '../../contract/store.contract.ts'
 import { Cluster, gateway, NO_ETCD } from '../../support/etcd.ts'
+import { configured, NO_TLS, openStore, PATIENT } from '../../support/etcd-store.ts'
 import { call, post } from '../../support/http.ts'
 import { startProcess } from '../../support/process.ts'
+import { LONG } from '../../support/scale.ts'
 import { startService, temporaryDirectory } from '../../support/service.ts'
+import { serving } from '../../support/serving.ts'
 import { token } from '../../support/tokens.ts'
 import { verdict } from '../../support/verdict.ts'
 
 const skip = NO_ETCD ?? false
-const NO_TLS = { ca: undefined, cert: undefined, key: undefined }
 const ALL = { after: undefined, limit: undefined } as const
-
-let shared: Promise<Cluster> | undefined
-let prefixes = 0
-after(async () => (await shared)?.close())
-
-/** One member for all tests, with keys of its own for each. */
-async function configured(): Promise<EtcdConfig> {
-  shared ??= Cluster.start(1, { flags: ['--unsafe-no-fsync'] })
-  return { endpoints: (await shared).endpoints, prefix: `trouble/${prefixes++}/`, user: undefined, tls: NO_TLS }
-}
-
-async function openStore(t: TestContext, config: EtcdConfig): Promise<EtcdStore> {
-  const store = await EtcdStore.open(config, (level, message, fields) => t.diagnostic(`${level}: ${message} ${JSON.stringify(fields)}`))
-  t.after(() => store.close())
-  return store
-}
-
-/** The endpoint of something that is no etcd. */
-async function listening(t: TestContext, listener: RequestListener): Promise<string> {
-  const server = createServer(listener).listen(0, '127.0.0.1')
-  await once(server, 'listening')
-  t.after(() => {
-    server.closeAllConnections()
-    server.close()
-  })
-  // It listens on TCP.
-  return `http://127.0.0.1:${(server.address() as AddressInfo).port}`
-}
 
 test('a prefix that lies in an owner\'s range of another deployment shows that owner nothing of it', { skip }, async (t) => {
   const outer = await configured()
@@ -65,7 +36,7 @@ test('a prefix that lies in an owner\'s range of another deployment shows that o
 
 test('an answer without a revision is no list of etcd\'s: 503, never an empty list', { skip }, async (t) => {
   for (const text of ['{}', '[]', '"ok"', '0', 'null', '{"status":"ok"}', '{"header":{}}']) {
-    const endpoint = await listening(t, (_, res) => res.end(text))
+    const endpoint = await serving(t, (_, res) => res.end(text))
     const store = await openStore(t, { ...(await configured()), endpoints: [endpoint], timing: { attempt: 100, call: 200, probe: 200 } })
     await assert.rejects(Promise.resolve(store.list('alice', ALL)), StoreUnavailable, text)
     await assert.rejects(Promise.resolve(store.list('alice', { after: undefined, limit: 5 })), StoreUnavailable, text)
@@ -102,14 +73,18 @@ test('large plants are listed over a network that a whole page does not come thr
   const store = await openStore(t, config)
   for (let id = 0n; id < 8n; id++) await store.create('alice', plant(id, 'x'.repeat(500_000)))
   const target = Number(new URL(config.endpoints[0] ?? '').port)
-  // About 4 MB a second.
+  // Of each answer so much comes through at once, and the rest not at all.
+  const throughBytes = 1_500_000
   const slow = createTcpServer((client) => {
     const server = connect(target, '127.0.0.1')
-    client.pipe(server)
+    let leftBytes = 0
+    client.on('data', (bytes: Buffer) => {
+      leftBytes = throughBytes
+      server.write(bytes)
+    })
     server.on('data', (bytes: Buffer) => {
-      server.pause()
-      client.write(bytes)
-      void sleep(bytes.length / 4000).then(() => server.resume())
+      if (leftBytes > 0) client.write(bytes)
+      leftBytes -= bytes.length
     })
     for (const [from, to] of [[client, server], [server, client]] as const) from.on('error', () => {}).on('close', () => to.destroy())
   }).listen(0, '127.0.0.1')
@@ -117,7 +92,7 @@ test('large plants are listed over a network that a whole page does not come thr
   t.after(() => slow.close())
   // It listens on TCP.
   const { port } = slow.address() as AddressInfo
-  const far = await openStore(t, { ...config, endpoints: [`http://127.0.0.1:${port}`], timing: { attempt: 700, call: 2000, probe: 2000 } })
+  const far = await openStore(t, { ...config, endpoints: [`http://127.0.0.1:${port}`], timing: { ...PATIENT, attempt: 1000 } })
   assert.equal((await readAll(far.list('alice', ALL))).length, 8)
 })
 
@@ -140,7 +115,7 @@ test('values and keys that others wrote below the prefix are refused with their 
 test('the time of a call is over when it is over, though most of it went into a token', async (t) => {
   const header = { revision: '7' }
   let asked = 0
-  const endpoint = await listening(t, (req, res) => {
+  const endpoint = await serving(t, (req, res) => {
     req.resume()
     const put = req.url === '/v3/kv/txn'
     if (put) asked += 1
@@ -151,7 +126,7 @@ test('the time of a call is over when it is over, though most of it went into a 
   assert.ok(asked <= 1)
 })
 
-test('readers of lists that stall hold some MiB each, also where plants are large, and the process lives', { skip }, async (t) => {
+test('readers of lists that stall hold some MiB each, also where plants are large, and the process lives', { skip: skip || LONG }, async (t) => {
   const config = await configured()
   const store = await openStore(t, config)
   // One page of all would be 30 MB.

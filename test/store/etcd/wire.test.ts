@@ -7,6 +7,7 @@ import { PlantTooLarge, StoreFull, StoreUnavailable } from '../../../dist/plants
 import type { ClientOptions } from '../../../dist/store/etcd/client.js'
 import { EtcdStore } from '../../../dist/store/etcd/store.js'
 import { readAll } from '../../contract/store.contract.ts'
+import { NO_TLS, PATIENT } from '../../support/etcd-store.ts'
 
 /** A status with JSON, or with text as it is; 'hang' never answers, 'cut' ends the connection in mid-answer. */
 type Reply = readonly [status: number, body: unknown] | 'hang' | 'cut'
@@ -72,7 +73,7 @@ async function scripted(t: TestContext, probe: Reply = [200, { header: HEADER }]
 }
 
 async function open(t: TestContext, endpoints: readonly string[], options: Partial<ClientOptions> = {}): Promise<EtcdStore> {
-  const config = { prefix: 'plants/', user: undefined, tls: { ca: undefined, cert: undefined, key: undefined }, timing: { attempt: 200, call: 1000, probe: 1000 }, ...options, endpoints }
+  const config = { prefix: 'plants/', user: undefined, tls: NO_TLS, timing: { ...PATIENT, attempt: PATIENT.call }, ...options, endpoints }
   const store = await EtcdStore.open(config, () => {})
   t.after(() => store.close())
   return store
@@ -139,7 +140,7 @@ test('an empty list, and one of which etcd leaves everything out, is empty; a li
 
 test('a list that fails on its way rejects, rather than ends', async (t) => {
   const { endpoint, script } = await scripted(t)
-  const store = await open(t, [endpoint], { timing: { attempt: 50, call: 150, probe: 150 } })
+  const store = await open(t, [endpoint], { timing: { attempt: 1000, call: 1000, probe: 1000 } })
   script([200, { header: HEADER, kvs: [kv('8000000000000000', { name: 'a' })], more: true, count: '2' }], [503, 'no'], [503, 'no'], [503, 'no'], [503, 'no'])
   const list = await store.list('alice', { after: undefined, limit: undefined })
   assert.deepEqual(await list.next(), [{ name: 'a' }])
@@ -150,7 +151,7 @@ test('whatever another endpoint may answer otherwise is asked of the next one, a
   const failures: readonly Reply[] = ['hang', 'cut', [503, { error: 'etcdserver: no leader', code: 14 }], [503, 'upstream is gone'], [200, 'no JSON'], [500, { message: 'x', code: 2 }], [429, { message: 'etcdserver: too many requests', code: 8 }]]
   for (const failure of failures) {
     const [first, second] = [await scripted(t), await scripted(t)]
-    const store = await open(t, [first.endpoint, second.endpoint])
+    const store = await open(t, [first.endpoint, second.endpoint], { timing: { ...PATIENT, attempt: failure === 'hang' ? 1000 : PATIENT.call } })
     first.script(failure)
     second.script(PUT, PUT)
     for (const id of [1n, 2n]) assert.equal(await store.create('alice', { id, name: 'x' }), 'stored', String(failure))

@@ -3,19 +3,19 @@ import { compact } from '../../../dist/store/sqljs/compactor.js'
 import { type Files, nodeFiles } from '../../../dist/store/sqljs/files.js'
 import { SqljsStore } from '../../../dist/store/sqljs/store.js'
 import { checkStore } from '../../../dist/store/sqljs/tools.js'
-import { storeContract, type StoreUnderTest } from '../../contract/store.contract.ts'
+import { Gate, storeContract, type StoreUnderTest, underTest } from '../../contract/store.contract.ts'
 import { temporaryDirectory } from '../../support/service.ts'
 
 async function openStore(t: TestContext, compactBytes?: number): Promise<StoreUnderTest> {
   const directory = await temporaryDirectory()
-  let held: Promise<void> | undefined
+  const gate = new Gate()
   const files: Files = {
     ...nodeFiles,
     async open(path, mode) {
       const file = await nodeFiles.open(path, mode)
       return {
         async write(bytes, at) {
-          await held
+          await gate.passed
           return file.write(bytes, at)
         },
         sync: () => file.sync(),
@@ -37,24 +37,9 @@ async function openStore(t: TestContext, compactBytes?: number): Promise<StoreUn
       },
       ...(compactBytes === undefined ? {} : { compactBytes }),
     })
-  let current = await open()
-  t.after(async () => {
-    await current.close()
-    await checkStore(directory)
-  })
-  return {
-    store: current,
-    async reopen() {
-      await current.close()
-      current = await open()
-      return current
-    },
-    hold() {
-      let release = (): void => {}
-      held = new Promise((resolve) => (release = resolve))
-      return () => release()
-    },
-  }
+  const under = await underTest(t, open, gate)
+  t.after(() => checkStore(directory))
+  return under
 }
 
 storeContract('sql.js', (t) => openStore(t))

@@ -1,4 +1,4 @@
-import { copyFileSync, mkdirSync, readdirSync } from 'node:fs'
+import { copyFileSync, existsSync, mkdirSync, readdirSync, readFileSync } from 'node:fs'
 import { mkdir, readdir, readFile, writeFile } from 'node:fs/promises'
 import { errorCodeOf } from '../../../dist/errors.js'
 import type { NewPlant, Plant } from '../../../dist/plants/plant.js'
@@ -7,6 +7,7 @@ import { nodeFiles } from '../../../dist/store/sqljs/files.js'
 import { SqljsStore, type SqljsStoreOptions } from '../../../dist/store/sqljs/store.js'
 import { plant, readAll } from '../../contract/store.contract.ts'
 import { temporaryDirectory } from '../../support/service.ts'
+import { until } from '../../support/time.ts'
 
 /** One bit low, high and in between, all bits, and a pair: what a disk or a cable does to a byte. */
 export const BIT_PATTERNS: readonly number[] = [0x01, 0x20, 0x80, 0xff, 0x0a]
@@ -53,20 +54,26 @@ export async function directoryOf(files: ReadonlyMap<string, Uint8Array>): Promi
   return directory
 }
 
-/** What a killed process leaves that wrote these plants, one write each, and turned its journal behind some of them. */
-function isCompacted(directory: string): boolean {
-  const names = readdirSync(directory)
-  return names.includes('plants.sqlite') && names.filter((name) => name.startsWith('journal-')).length === 1
+function journalsIn(directory: string): string[] {
+  return readdirSync(directory).filter((name) => /^journal-\d+\.log$/.test(name)).toSorted()
 }
 
+/** The last journal holds nothing but its header. */
+function isTurned(directory: string): boolean {
+  const text = readFileSync(`${directory}/${journalsIn(directory).at(-1)}`, 'latin1')
+  return text.indexOf('\n') === text.replace(/\0+$/, '').length - 1
+}
+
+/** What a killed process leaves that wrote these plants, one write each, and turned its journal behind some of them. */
 export async function killedAfter(plants: readonly NewPlant[], options: Partial<SqljsStoreOptions> = {}): Promise<Map<string, Buffer>> {
   const directory = `${await temporaryDirectory()}/data`
   const store = await openStore(directory, options)
   for (const each of plants) {
     await store.create('alice', each)
-    // The turn and the compaction that a write brings about: with one byte allowed every write does, and its end is waited for.
-    const compacts = options.compactBytes === 1 && options.compact === undefined
-    for (let i = 0; i < 3 || (compacts && i < 1000 && !isCompacted(directory)); i++) await new Promise((resolve) => setTimeout(resolve, 2))
+    // What a write brings about with one byte allowed: a turn, or where it can come to pass, a compaction.
+    if (options.compactBytes !== 1) continue
+    if (options.compact !== undefined) await until('the journal is turned', () => isTurned(directory))
+    else await until('the journals are compacted', () => journalsIn(directory).length === 1 && existsSync(`${directory}/plants.sqlite`))
   }
   const left = await leftByKill(directory)
   await store.close()

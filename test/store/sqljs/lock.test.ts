@@ -8,8 +8,11 @@ import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { after, test, type TestContext } from 'node:test'
 import { DirectoryLocked, isLocked, lockDirectory } from '../../../dist/store/sqljs/lock.js'
+import { THOROUGH } from '../../support/scale.ts'
+import { until } from '../../support/time.ts'
 
-const ROUNDS = Number(process.env['PLANTS_TEST_ROUNDS'] ?? 10)
+const NO_ANSWER = /a process that did not answer/
+const ROUNDS = Number(process.env['PLANTS_TEST_ROUNDS'] ?? (THOROUGH ? 10 : 3))
 const NOBODY = 65534 // a user id
 const children = new Set<ChildProcess>()
 const root = mkdtempSync(join(tmpdir(), 'plants-lock-'))
@@ -89,6 +92,13 @@ async function refusal(dir: string): Promise<string> {
   return assert.fail('the lock was given twice')
 }
 
+/** The refusal names the holder: at once, or where this machine is held up, once the holder has had time to answer. */
+async function refusedBy(dir: string, holder: RegExp): Promise<void> {
+  let message = ''
+  await until(`the refusal says ${holder}`, async () => holder.test((message = await refusal(dir))) || !NO_ANSWER.test(message))
+  assert.match(message, holder)
+}
+
 test('lock: a directory that was released holds plain files alone, and a copy of it can be held', async () => {
   const dir = directory()
   const lock = await lockDirectory(dir)
@@ -106,9 +116,8 @@ test('lock: a second holder in the same process is refused, until the first rele
   assert.equal(await isLocked(dir), false)
   const lock = await lockDirectory(dir)
   assert.equal(await isLocked(dir), true)
-  const message = await refusal(dir)
   const holder = `process ${process.pid} on host ${hostname()}`
-  assert.match(message, new RegExp(`^${dir} is in use by ${holder}, started at 20.*Z: stop`))
+  await refusedBy(dir, new RegExp(`^${dir} is in use by ${holder}, started at 20.*Z: stop`))
   assert.deepEqual(readdirSync(dir), ['lock-1'])
   await lock.release()
   assert.deepEqual(readdirSync(dir), ['lock-1'], 'the highest name is never removed')
@@ -127,7 +136,7 @@ test('lock: the socket is for its owner alone', async () => {
 test('lock: another process that holds it is named, and gone with SIGKILL it holds nothing', async () => {
   const dir = directory()
   const other = await holder(dir)
-  assert.match(await refusal(dir), new RegExp(`process ${other.child.pid} on host`))
+  await refusedBy(dir, new RegExp(`process ${other.child.pid} on host`))
   assert.equal(await isLocked(dir), true)
   await other.kill()
   assert.equal(await isLocked(dir), false)
@@ -150,8 +159,7 @@ test('lock: a stopped holder with no room for one more connection holds it still
   other.child.kill('SIGSTOP')
   // The backlog is 511 connections, or the system's limit where that is lower.
   const sockets = Array.from({ length: 600 }, () => connect({ path: join(dir, 'lock-1') }).on('error', () => {}))
-  await new Promise((resolve) => setTimeout(resolve, 200))
-  assert.ok(sockets.some((socket) => socket.destroyed), 'the backlog is full')
+  await until('the backlog is full', () => sockets.some((socket) => socket.destroyed))
   assert.match(await refusal(dir), /a process that did not answer/)
   assert.equal(await isLocked(dir), true)
   for (const socket of sockets) socket.destroy()
@@ -176,7 +184,7 @@ test('lock: works where the path of a socket would be too long, at every length 
     mkdirSync(dir, { recursive: true })
     for (const name of readdirSync(dir)) if (/^(lock|starting)-/.test(name)) rmSync(join(dir, name))
     const lock = await lockDirectory(dir)
-    assert.match(await refusal(dir), new RegExp(`process ${process.pid} `), `${length} bytes`)
+    await refusedBy(dir, new RegExp(`process ${process.pid} `))
     assert.ok(readdirSync(dir).includes('lock-1'), `${length} bytes`)
     await lock.release()
     assert.equal(await isLocked(dir), false)
@@ -307,20 +315,24 @@ const skip = unshared.status === 0 ? false : `SKIPPED: unshare does not work: ${
 if (skip !== false) console.log(skip)
 
 /** unshare is gone first, and the kernel kills its child after it. */
-async function untilFree(dir: string): Promise<void> {
-  for (let tries = 0; (await isLocked(dir)) && tries < 100; tries++) await new Promise((resolve) => setTimeout(resolve, 20))
+function untilFree(dir: string): Promise<void> {
+  return until('the directory is free', async () => !(await isLocked(dir)))
 }
 
 test('lock: holds across PID and network namespaces', { skip }, async () => {
   const dir = directory()
   const inside = await holder(dir, UNSHARE)
-  assert.match(await refusal(dir), /is in use by process 1 on host/)
+  await refusedBy(dir, /is in use by process 1 on host/)
   await inside.kill()
   await untilFree(dir)
   const lock = await lockDirectory(dir)
-  const other = await starter(dir, UNSHARE)
-  other.begin(0)
-  assert.match(await other.line(), new RegExp(`^DirectoryLocked .*process ${process.pid} on`))
+  await until('the refusal names this process', async () => {
+    const other = await starter(dir, UNSHARE)
+    other.begin(0)
+    const line = await other.line()
+    assert.match(line, /^DirectoryLocked /)
+    return line.includes(`process ${process.pid} on`)
+  })
   await lock.release()
 })
 

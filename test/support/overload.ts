@@ -1,0 +1,25 @@
+import type { TestContext } from 'node:test'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { startService } from './service.ts'
+import { head, Wire, type WireAnswer } from './wire.ts'
+
+const HOLDERS_MAX = 8
+
+/** What is answered once bodies that are on their way take all the room for them; the last of some answers where it never fails. */
+export async function answerUnderLoad(t: TestContext, ask: (port: number) => Promise<WireAnswer>): Promise<WireAnswer> {
+  const { port } = await startService(t, { maxBodyBytes: 16 * 2 ** 20 })
+  const chunked = head('POST', '/plants', { lines: ['Content-Type: application/json', 'Transfer-Encoding: chunked'] })
+  const holders: Wire[] = []
+  // Four fill the budget; one that arrives while a small body is held is turned away itself.
+  for (;;) {
+    const holder = await Wire.to(port)
+    holders.push(holder)
+    holder.write(`${chunked}1\r\n{\r\n`)
+    await sleep(20)
+    const answer = await ask(port)
+    if (answer.status < 400 && holders.length < HOLDERS_MAX) continue
+    // Now: what is done after the test is done in order, and the service would wait for them first.
+    for (const each of holders) each.destroy()
+    return answer
+  }
+}
