@@ -4,6 +4,7 @@ import type { NewPlant, Plant } from '../../dist/plants/plant.js'
 import { type Created, type PlantList, type PlantRange, type PlantStore, StoreUnavailable } from '../../dist/plants/store.js'
 import { seeded } from '../support/random.ts'
 import { THOROUGH } from '../support/scale.ts'
+import { until } from '../support/time.ts'
 
 /** A storage under test. */
 export interface StoreUnderTest {
@@ -93,7 +94,7 @@ export function storeContract(name: string, open: StoreFactory, long = 6000): vo
 
   contract('an empty store lists nothing, and has no trouble', async ({ store }) => {
     assert.deepEqual(await readPage(store.list('alice', ALL)), { plants: [], cutAt: undefined })
-    assert.equal(store.trouble(), undefined)
+    await until('there is no trouble', () => store.trouble() === undefined)
   })
 
   contract('a plant that was created is listed, with its tag where it has one', async ({ store }) => {

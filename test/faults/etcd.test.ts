@@ -25,7 +25,7 @@ test('three members: the loss of the leader is outlasted; without a majority 503
   t.after(() => cluster.close())
   const etcd = { endpoints: cluster.endpoints, prefix: 'plants/', user: undefined, tls: TLS }
   // The one outlasts whatever an election takes on this machine; the other finds out soon that there will be none.
-  const { port, adminPort } = await startService(t, { etcd: { ...etcd, timing: { attempt: 700, call: PATIENCE_MS, probe: PATIENCE_MS } } })
+  const { port, adminPort } = await startService(t, { etcd: { ...etcd, timing: { attempt: 700, call: PATIENCE_MS, probe: 5000 } } })
   const hasty = await startService(t, { etcd: { ...etcd, timing: { attempt: 700, call: 2000, probe: 2000 } } })
   const ready = async (port = adminPort): Promise<number> => (await call(port, { path: '/readyz' })).status
   let id = 0
@@ -44,7 +44,7 @@ test('three members: the loss of the leader is outlasted; without a majority 503
   const paused = await leaderOf(cluster)
   paused.signal('SIGSTOP')
   await createOne()
-  assert.equal(await ready(), 200)
+  await until('readiness is green', async () => (await ready()) === 200)
 
   const other = cluster.members.find((member) => member !== paused)
   assert.ok(other)

@@ -5,8 +5,8 @@ import { Cluster } from './etcd.ts'
 import { PATIENCE_MS } from './time.ts'
 
 export const NO_TLS: EtcdConfig['tls'] = { ca: undefined, cert: undefined, key: undefined }
-/** Outlasts whatever a loaded machine does to etcd: only what never comes is given up. */
-export const PATIENT: ClientTiming = { attempt: 2000, call: PATIENCE_MS, probe: PATIENCE_MS }
+/** Outlasts whatever a loaded machine does to etcd: only what never comes is given up. Not so a probe, which soon is made again, and may keep a process from its end. */
+export const PATIENT: ClientTiming = { attempt: 2000, call: PATIENCE_MS, probe: 5000 }
 
 let shared: Promise<Cluster> | undefined
 let prefixes = 0

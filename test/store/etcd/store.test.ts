@@ -204,7 +204,7 @@ test('users of etcd: a right password works, through a restart of etcd too; a wr
   cluster.startMember(member)
   assert.equal(await store.create('alice', plant(4n)), 'stored')
   assert.equal((await readAll(store.list('alice', { after: undefined, limit: undefined }))).length, 4)
-  assert.equal(store.trouble(), undefined)
+  await until('there is no trouble', () => store.trouble() === undefined)
   for (const [other, reason] of [[{ ...config, user: { name: 'p', password: 'wrong' } }, /authentication failed/], [{ ...config, prefix: 'other/' }, /permission denied/], [{ ...config, user: undefined }, /user name is empty/]] as const) {
     const refused = await openStore(t, other)
     assert.match(refused.trouble() ?? '', reason)
