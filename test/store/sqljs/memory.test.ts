@@ -69,7 +69,7 @@ test('memory: what is read is right or an error, however little memory is left',
   const database = await filled(1)
   const owners = [10, 1000, 9000].map((length) => 'o'.repeat(length))
   for (const id of ['7', '9223372036854775807']) database.insert(owners.map((owner) => [owner, id, plant.name, plant.tag]))
-  const small = Array.from({ length: 100 }, (_, i) => ({ name: `é${i}`.padEnd(200, '"'), tag: 't' }))
+  const small = Array.from({ length: 100 }, (_, i) => ({ name: `é${i}`.padEnd(120, '"'), tag: 't' }))
   const smallJson = Buffer.from(JSON.stringify(small.slice(0, -1)))
   for (const owner of owners) database.insert(small.map(({ name, tag }, i) => [`small ${owner}`, String(i), name, tag]))
   const outcomes = { right: 0, failed: 0 }
