@@ -61,6 +61,20 @@ test('database: a list is the JSON of its plants, whoever makes the text of it: 
   database.close()
 })
 
+test('database: a page of any number of plants says where it ends and why', async () => {
+  const database = await PlantDatabase.serving()
+  const plants = Array.from({ length: 300 }, (_, id) => ({ name: `n${id}` }))
+  database.insert(plants.map(({ name }, id) => ['a', String(id), name]))
+  for (const maxPlants of [1, 99, 100, 101, 199, 200, 201, 299, 300, 301, 1000]) {
+    for (const skip of [new Set<bigint>(), new Set([-1n])]) {
+      const { json, isFull, cutAt } = database.page('a', ...ALL, maxPlants, 2 ** 30, skip)
+      const isCut = maxPlants < plants.length
+      assert.deepEqual([json.toString(), isFull, cutAt], [JSON.stringify(plants.slice(0, maxPlants)), isCut, isCut ? BigInt(maxPlants - 1) : undefined], `${maxPlants} plants`)
+    }
+  }
+  database.close()
+})
+
 test('database: the plant so many places behind an id is found, or none', async () => {
   const database = await PlantDatabase.serving()
   database.insert([['a', '-5', ''], ['a', '7', ''], ['a', '9', ''], ['b', '8', '']])
