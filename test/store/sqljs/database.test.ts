@@ -40,7 +40,7 @@ test('database: a page ends at its number of plants, at its length of text, or w
 test('database: a list is the JSON of its plants, whoever makes the text of it: SQLite of short ones, else JavaScript', async () => {
   const database = await PlantDatabase.serving()
   const everyUnit = Array.from({ length: 0x10000 }, (_, unit) => String.fromCharCode(unit)).filter((unit) => unit.isWellFormed?.() ?? !/[\ud800-\udfff]/.test(unit))
-  const texts = ['', '\ufeff', '\ufeff\ufeffx', '\u0000', 'a\u0000b', '\u{1f331}', '"\\/', '{"name":"x"}', 'null', '[1]', 'x'.repeat(128), 'x'.repeat(129), 'é'.repeat(64), 'é'.repeat(65)]
+  const texts = ['', '\ufeff', '\ufeff\ufeffx', '\u0000', 'a\u0000b', '\u{1f331}', '"\\/', '{"name":"x"}', 'null', '[1]', 'x'.repeat(256), 'x'.repeat(257), 'é'.repeat(128), 'é'.repeat(129)]
   for (let at = 0; at < everyUnit.length; at += 64) texts.push(everyUnit.slice(at, at + 64).join(''))
   const plants = texts.flatMap((text) => [{ name: text }, { name: 'n', tag: text }, { name: text, tag: text }])
   database.insert(plants.map(({ name, tag }, id) => (tag === undefined ? ['a', String(id), name] : ['a', String(id), name, tag])))
@@ -59,6 +59,20 @@ test('database: a list is the JSON of its plants, whoever makes the text of it: 
     assert.equal(read(new Set([-1n]), maxPlants, 2 ** 30), right, `row by row, by ${maxPlants}`)
   }
   assert.equal(read(new Set(), 100, 1000), right)
+  database.close()
+})
+
+test('database: a page of any number of plants says where it ends and why', async () => {
+  const database = await PlantDatabase.serving()
+  const plants = Array.from({ length: 300 }, (_, id) => ({ name: `n${id}` }))
+  database.insert(plants.map(({ name }, id) => ['a', String(id), name]))
+  for (const maxPlants of [1, 99, 100, 101, 199, 200, 201, 299, 300, 301, 1000]) {
+    for (const skip of [new Set<bigint>(), new Set([-1n])]) {
+      const { json, isFull, cutAt } = database.page('a', ...ALL, maxPlants, 2 ** 30, skip)
+      const isCut = maxPlants < plants.length
+      assert.deepEqual([json.toString(), isFull, cutAt], [JSON.stringify(plants.slice(0, maxPlants)), isCut, isCut ? BigInt(maxPlants - 1) : undefined], `${maxPlants} plants`)
+    }
+  }
   database.close()
 })
 

@@ -93,3 +93,14 @@ test('memory: what is read is right or an error, however little memory is left',
   assert.deepEqual(database.find(owners[0] ?? '', '7'), plant)
   database.close()
 })
+
+test('memory: a page of texts that JSON makes six times as long takes little more than it gives', async () => {
+  const database = await filled(1)
+  const text = '\u0001'.repeat(256)
+  database.insert(Array.from({ length: 1000 }, (_, id) => ['alice', String(id), text, text]))
+  const giveBack = await leaveOnly(2 * MIB)
+  const found = attempt(() => database.page('alice', 0n, 2n ** 63n - 1n, 1000, 96 * 1024, new Set()))
+  giveBack()
+  assert.equal((JSON.parse(found?.value.json.toString() ?? '[]') as unknown[]).length, 32)
+  database.close()
+})
