@@ -14,7 +14,10 @@ export interface PlantRange {
 export interface PlantList {
   /** The id of the last plant of the list where `limit` cut it short, to go on behind. */
   readonly cutAt: bigint | undefined
-  /** The next stretch, bounded in bytes, or undefined after the last: a JSON array of plants in UTF-8, each with name and tag alone. */
+  /**
+   * The next stretch, bounded in bytes, or undefined after the last: a JSON array of plants in UTF-8, each with name and tag
+   * alone. The bytes of one that is not empty are the caller's.
+   */
   next(): Promise<Buffer | undefined> | Buffer | undefined
   /** Must be called when the reader leaves before the end. */
   close(): void
