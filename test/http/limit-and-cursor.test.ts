@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { writeCursor } from '../../dist/http/cursor.js'
+import { readCursor, writeCursor } from '../../dist/http/cursor.js'
 import { call, post, type Reply } from '../support/http.ts'
 import { startService } from '../support/service.ts'
 import { token } from '../support/tokens.ts'
@@ -126,4 +126,17 @@ test('limit and cursor', async (t) => {
     assert.deepEqual((await walk(again.port, nextOf(first) ?? '')).flat(), all.slice(5))
     await again.close()
   })
+})
+
+test('cursor: every version writes and reads the same, so that instances of two of them can serve side by side', () => {
+  const written = [
+    ['alice', 7n, 'AQAAAAAAAAAHXE-pbpA72T8'],
+    ['Zoë 🌱', -(2n ** 63n), 'AYAAAAAAAAAAe7Br5gJIpSk'],
+    ['a\u0000b', 2n ** 63n - 1n, 'AX__________Bqu-aADeAfY'],
+  ] as const
+  for (const [owner, id, cursor] of written) {
+    assert.equal(writeCursor(owner, id), cursor)
+    assert.equal(readCursor(owner, cursor), id)
+    assert.equal(readCursor(`${owner} `, cursor), undefined)
+  }
 })
