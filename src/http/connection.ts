@@ -3,6 +3,7 @@ import { Problem } from '../errors.ts'
 import { discardBody } from './body.ts'
 import { type Exchange, recordOf, type RequestRecord } from './exchange.ts'
 import { abandon, type Answer, problemAnswer, rawAnswer, send } from './respond.ts'
+import type { TurnEnd } from './turn.ts'
 
 /** Requests of one connection that may wait behind another before the socket is paused. */
 const WAITING_MAX = 16
@@ -31,6 +32,7 @@ export interface ConnectionHost {
 export class Connection {
   readonly #socket: Socket
   readonly #host: ConnectionHost
+  readonly #turnEnd: TurnEnd
   /** How long a reader may stand still; undefined where somebody else's server holds the socket, and may answer requests on it too. */
   readonly #stalledMs: number | undefined
   readonly #waiting: Exchange[] = []
@@ -50,9 +52,10 @@ export class Connection {
   /** What had come in when a stop last looked. */
   #seenBytes = 0
 
-  constructor(socket: Socket, host: ConnectionHost, stalledMs: number | undefined) {
+  constructor(socket: Socket, host: ConnectionHost, turnEnd: TurnEnd, stalledMs: number | undefined) {
     this.#socket = socket
     this.#host = host
+    this.#turnEnd = turnEnd
     this.#stalledMs = stalledMs
     // Node would close at once behind the last answer: with bytes left unread that is a reset, which takes answers back that are still on their way (RFC 9112 §9.6).
     if (stalledMs !== undefined) socket.destroySoon = () => this.#end('')
@@ -186,14 +189,17 @@ export class Connection {
     this.#answered = false
     try {
       const answer = this.#host.serve(exchange)
-      if (!(answer instanceof Promise)) {
+      if (answer instanceof Promise) {
+        answer.then(
+          (value) => this.#answer(exchange, value),
+          (error: unknown) => this.#explain(exchange, error),
+        )
+      } else if (this.#foreign) {
+        // Node ends its side at once behind a client that has ended its own, where the server does not say otherwise.
         this.#answer(exchange, answer)
-        return
+      } else {
+        this.#turnEnd.add(() => this.#answer(exchange, answer))
       }
-      answer.then(
-        (value) => this.#answer(exchange, value),
-        (error: unknown) => this.#explain(exchange, error),
-      )
     } catch (error) {
       this.#explain(exchange, error)
     }

@@ -5,6 +5,7 @@ import { Socket } from 'node:net'
 import { Problem } from '../errors.ts'
 import { Connection, type ConnectionHost } from './connection.ts'
 import { Exchange, isKnownVersion, recordOf } from './exchange.ts'
+import { TurnEnd } from './turn.ts'
 
 /** Request line and headers together; Node counts their bytes without the separators. */
 const HEADERS_MAX_BYTES = 16 * 1024
@@ -30,6 +31,7 @@ const TIMEOUTS: HttpTimeouts = { headersMs: HEADERS_TIMEOUT_MS, requestMs: REQUE
 /** The connections of one service, whichever server they come through. */
 export class Connections {
   readonly #host: ConnectionHost
+  readonly #turnEnd = new TurnEnd()
   readonly #bySocket = new Map<Socket, Connection>()
   /** Connections that were turned away because there were too many. */
   refused = 0
@@ -47,7 +49,7 @@ export class Connections {
   of(socket: Socket, stalledMs?: number): Connection {
     const known = this.#bySocket.get(socket)
     if (known) return known
-    const connection = new Connection(socket, this.#host, stalledMs)
+    const connection = new Connection(socket, this.#host, this.#turnEnd, stalledMs)
     this.#bySocket.set(socket, connection)
     socket.once('close', () => this.#bySocket.delete(socket))
     return connection
