@@ -39,6 +39,8 @@ export class Connection {
   #current: Exchange | undefined
   /** Whether `#current` has been answered; its bytes may still be on their way. */
   #answered = true
+  /** The current request's answer, while it waits for the end of the turn. Whatever else happens on the connection sends it first. */
+  #late: Answer | undefined
   /** Whether the end of the current answer is waited for. */
   #armed = false
   /** What to say behind the last answer: the parser has given up on what follows. */
@@ -73,6 +75,7 @@ export class Connection {
   }
 
   enter(exchange: Exchange): void {
+    this.#sendLate()
     if (this.#closing || this.#failure || this.#last) return
     // In a stop too: a client that always has a request waiting would never be told to leave.
     this.#last = exchange.isLast || this.#host.draining
@@ -87,6 +90,7 @@ export class Connection {
 
   /** What Node could not parse, or waited for in vain. Everything before it is answered first. */
   fail(problem: Problem, request: RequestRecord = recordOf()): void {
+    this.#sendLate()
     this.#linger()
     if (this.#closing || this.#failure) return
     const newest = this.#waiting.at(-1) ?? this.#current
@@ -114,17 +118,20 @@ export class Connection {
   }
 
   #endIncomplete(): void {
+    this.#sendLate()
     const newest = this.#waiting.at(-1) ?? this.#current
     if (newest && !newest.req.complete && !newest.cancelled) this.fail(new Problem('malformedRequest'))
   }
 
   /** Node has waited too long for the rest of a request. While another one is being answered that is not the client's fault: its bytes may not even be read. */
   expire(): void {
+    this.#sendLate()
     if (this.#settled || !this.#current?.req.complete) this.fail(new Problem('requestTimeout'))
   }
 
   /** Node lets go of a socket that CONNECT came in on: what it did for the answers under way is done here then. */
   adopt(): void {
+    this.#sendLate()
     this.#socket.on('error', () => {})
     this.#socket.on('drain', () => this.#current?.res.emit('drain'))
     this.#readUntilBytes = this.#socket.bytesRead + DISCARD_MAX_BYTES
@@ -194,12 +201,24 @@ export class Connection {
           (value) => this.#answer(exchange, value),
           (error: unknown) => this.#explain(exchange, error),
         )
-      } else if (this.#foreign) {
-        // Node ends its side at once behind a client that has ended its own, where the server does not say otherwise.
+      } else if (this.#foreign || this.#waiting.length > 0) {
+        // Somebody else's server may end its side behind a client that has ended its own; and what waits must not pile up, a turn for each.
         this.#answer(exchange, answer)
       } else {
-        this.#turnEnd.add(() => this.#answer(exchange, answer))
+        this.#late = answer
+        this.#turnEnd.add(() => this.#sendLate())
       }
+    } catch (error) {
+      this.#explain(exchange, error)
+    }
+  }
+
+  #sendLate(): void {
+    const [exchange, answer] = [this.#current, this.#late]
+    if (!exchange || !answer) return
+    this.#late = undefined
+    try {
+      this.#answer(exchange, answer)
     } catch (error) {
       this.#explain(exchange, error)
     }
