@@ -200,7 +200,7 @@ process.on('SIGUSR1', () => {})
 
 // V8 compiles WebAssembly that runs often a second time, and by its default takes SQLite's start for that already: its parser
 // alone takes 40 ms and 14 MiB, for nothing. What load makes run often it compiles again all the same.
-setFlagsFromString('--wasm-tiering-budget=400000000')
+setFlagsFromString('--wasm-tiering-budget=200000000')
 
 /** Status 2: the command line or the configuration is wrong. 1: it could not be done. */
 main(process.argv.slice(2)).catch((error: unknown) => {

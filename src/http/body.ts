@@ -55,6 +55,8 @@ const MEDIA_TYPE = new RegExp(`^application/json((?:[ \\t]*;(?:[ \\t]*${TOKEN}=(
 const CHARSET = new RegExp(`;[ \\t]*charset=(${TOKEN}|"[^"]*")`, 'gi')
 
 function isJson(contentType: string): boolean {
+  // As nearly every client writes it.
+  if (contentType === 'application/json') return true
   const parameters = MEDIA_TYPE.exec(contentType)?.[1]
   if (parameters === undefined) return false
   return [...parameters.matchAll(CHARSET)].every(([, charset]) => /^"?utf-8"?$/i.test(charset ?? ''))

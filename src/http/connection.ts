@@ -206,14 +206,14 @@ export class Connection {
         this.#answer(exchange, answer)
       } else {
         this.#late = answer
-        this.#turnEnd.add(() => this.#sendLate())
+        this.#turnEnd.add(this.#sendLate)
       }
     } catch (error) {
       this.#explain(exchange, error)
     }
   }
 
-  #sendLate(): void {
+  readonly #sendLate = (): void => {
     const [exchange, answer] = [this.#current, this.#late]
     if (!exchange || !answer) return
     this.#late = undefined

@@ -28,7 +28,7 @@ export function createPlant({ store, pages, budget, maxBodyBytes }: CreateOption
     try {
       const text = await readText(exchange, maxBodyBytes)
       // Of a body that came without its length the longest was counted.
-      hold(Buffer.byteLength(text))
+      if (exchange.head.contentLengthBytes === undefined) hold(Buffer.byteLength(text))
       const plant = readNewPlant(readObject(text, ['id', 'name', 'tag']))
       if (typeof plant === 'string') throw flawProblem(plant)
       const created = await store.create(owner, plant)
