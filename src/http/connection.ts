@@ -39,8 +39,6 @@ export class Connection {
   #current: Exchange | undefined
   /** Whether `#current` has been answered; its bytes may still be on their way. */
   #answered = true
-  /** The current request's answer, while it waits for the end of the turn. Whatever else happens on the connection sends it first. */
-  #late: Answer | undefined
   /** Whether the end of the current answer is waited for. */
   #armed = false
   /** What to say behind the last answer: the parser has given up on what follows. */
@@ -75,7 +73,6 @@ export class Connection {
   }
 
   enter(exchange: Exchange): void {
-    this.#sendLate()
     if (this.#closing || this.#failure || this.#last) return
     // In a stop too: a client that always has a request waiting would never be told to leave.
     this.#last = exchange.isLast || this.#host.draining
@@ -90,7 +87,6 @@ export class Connection {
 
   /** What Node could not parse, or waited for in vain. Everything before it is answered first. */
   fail(problem: Problem, request: RequestRecord = recordOf()): void {
-    this.#sendLate()
     this.#linger()
     if (this.#closing || this.#failure) return
     const newest = this.#waiting.at(-1) ?? this.#current
@@ -118,20 +114,17 @@ export class Connection {
   }
 
   #endIncomplete(): void {
-    this.#sendLate()
     const newest = this.#waiting.at(-1) ?? this.#current
     if (newest && !newest.req.complete && !newest.cancelled) this.fail(new Problem('malformedRequest'))
   }
 
   /** Node has waited too long for the rest of a request. While another one is being answered that is not the client's fault: its bytes may not even be read. */
   expire(): void {
-    this.#sendLate()
     if (this.#settled || !this.#current?.req.complete) this.fail(new Problem('requestTimeout'))
   }
 
   /** Node lets go of a socket that CONNECT came in on: what it did for the answers under way is done here then. */
   adopt(): void {
-    this.#sendLate()
     this.#socket.on('error', () => {})
     this.#socket.on('drain', () => this.#current?.res.emit('drain'))
     this.#readUntilBytes = this.#socket.bytesRead + DISCARD_MAX_BYTES
@@ -205,21 +198,18 @@ export class Connection {
         // Somebody else's server may end its side behind a client that has ended its own; and what waits must not pile up, a turn for each.
         this.#answer(exchange, answer)
       } else {
-        this.#late = answer
-        this.#turnEnd.add(this.#sendLate)
+        this.#turnEnd.add(() => this.#answerLate(exchange, answer))
       }
     } catch (error) {
       this.#explain(exchange, error)
     }
   }
 
-  readonly #sendLate = (): void => {
-    const [exchange, answer] = [this.#current, this.#late]
-    if (!exchange || !answer) return
-    this.#late = undefined
+  #answerLate(exchange: Exchange, answer: Answer): void {
     try {
       this.#answer(exchange, answer)
     } catch (error) {
+      // Thrown on, it would keep others' answers.
       this.#explain(exchange, error)
     }
   }
