@@ -7,6 +7,7 @@ import { createKeySource, type KeyConfig, type KeyLog } from '../../dist/auth/ke
 import { readKeySet } from '../../dist/auth/keyset.js'
 import { TIMING } from '../../dist/auth/source.js'
 import { ConfigError } from '../../dist/errors.js'
+import { PEM, readPair } from '../support/keys.ts'
 import { until } from '../support/time.ts'
 import {
   claims, ed25519, fileKeys, ISSUER, jwk, keyFile, type Members, p256, p384, pause, refusedAs, rsa, rsa2, silent,
@@ -14,7 +15,7 @@ import {
 } from './tokens.ts'
 
 const FAST = { ...TIMING, poll: 10 }
-const weak = generateKeyPairSync('rsa', { modulusLength: 1024 })
+const weak = readPair(generateKeyPairSync('rsa', { modulusLength: 1024, ...PEM }))
 
 function configRefused(config: KeyConfig, issuer: string, ...words: readonly string[]): void {
   assert.throws(() => createKeySource(config, issuer, silent), (error) => {
@@ -107,7 +108,7 @@ test('a symmetric, private, weak or invalid key in a file stops the start, named
 })
 
 test('an RSA key of 2048 bits with an exponent of 3 is strong enough', () => {
-  const { publicKey } = generateKeyPairSync('rsa', { modulusLength: 2048, publicExponent: 3 })
+  const { publicKey } = readPair(generateKeyPairSync('rsa', { modulusLength: 2048, publicExponent: 3, ...PEM }))
   assert.equal(readKeySet(Buffer.from(JSON.stringify({ keys: [jwk(publicKey)] }))).size, 1)
 })
 
@@ -121,9 +122,9 @@ const OTHERS: readonly Members[] = [
   { kty: 'AKP', kid: 'one', pub: 'AAAA' },
   { kty: 'whatever', kid: 'one' },
   { kid: 'one' },
-  { ...jwk(generateKeyPairSync('ec', { namedCurve: 'secp256k1' }).publicKey), kid: 'one' },
-  { ...jwk(generateKeyPairSync('x25519').publicKey), kid: 'one' },
-  { ...jwk(generateKeyPairSync('ed448').publicKey), kid: 'one' },
+  { ...jwk(readPair(generateKeyPairSync('ec', { namedCurve: 'secp256k1', ...PEM })).publicKey), kid: 'one' },
+  { ...jwk(readPair(generateKeyPairSync('x25519', PEM)).publicKey), kid: 'one' },
+  { ...jwk(readPair(generateKeyPairSync('ed448', PEM)).publicKey), kid: 'one' },
 ]
 
 test('keys for another purpose are passed over, and alone are as good as none', async () => {

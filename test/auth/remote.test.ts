@@ -7,6 +7,7 @@ import { createKeySource, type KeyLog, type KeySource, type Timing } from '../..
 import { TIMING } from '../../dist/auth/source.js'
 import type { Verifier } from '../../dist/auth/verifier.js'
 import { Problem } from '../../dist/errors.js'
+import { PEM, readPair } from '../support/keys.ts'
 import { stopClock, until } from '../support/time.ts'
 import {
   claims, ed25519, jwk, type Members, p256, pause, refusedAs, rsa, rsa2, silent, token, verifier,
@@ -152,7 +153,7 @@ const BAD_ANSWERS: Readonly<Record<string, RequestListener>> = {
   'keys of other kinds only': serving({ ...ONE, use: 'enc' }, { kty: 'AKP', kid: 'one' }),
   'a symmetric key': serving({ kty: 'oct', k: Buffer.alloc(32).toString('base64url'), kid: 'one' }),
   'a private key': serving(jwk(rsa.privateKey, { kid: 'one' })),
-  'a weak key': serving(jwk(generateKeyPairSync('rsa', { modulusLength: 1024 }).publicKey, { kid: 'one' })),
+  'a weak key': serving(jwk(readPair(generateKeyPairSync('rsa', { modulusLength: 1024, ...PEM })).publicKey, { kid: 'one' })),
 }
 
 for (const [name, answer] of Object.entries(BAD_ANSWERS)) {

@@ -6,6 +6,7 @@ import { join } from 'node:path'
 import { createKeySource, type KeyLog, type KeySource } from '../../dist/auth/keys.js'
 import { type TokenRules, Verifier } from '../../dist/auth/verifier.js'
 import { Problem } from '../../dist/errors.js'
+import { PEM, readPair } from '../support/keys.ts'
 
 /** Tokens are built by hand, so that they can be wrong in every way that a library would refuse to write. */
 
@@ -23,12 +24,12 @@ export const RULES: TokenRules = {
   clockToleranceSeconds: 5,
 }
 
-export const rsa = generateKeyPairSync('rsa', { modulusLength: 2048 })
-export const rsa2 = generateKeyPairSync('rsa', { modulusLength: 2048 })
-export const p256 = generateKeyPairSync('ec', { namedCurve: 'P-256' })
-export const p384 = generateKeyPairSync('ec', { namedCurve: 'P-384' })
-export const p521 = generateKeyPairSync('ec', { namedCurve: 'P-521' })
-export const ed25519 = generateKeyPairSync('ed25519')
+export const rsa = readPair(generateKeyPairSync('rsa', { modulusLength: 2048, ...PEM }))
+export const rsa2 = readPair(generateKeyPairSync('rsa', { modulusLength: 2048, ...PEM }))
+export const p256 = readPair(generateKeyPairSync('ec', { namedCurve: 'P-256', ...PEM }))
+export const p384 = readPair(generateKeyPairSync('ec', { namedCurve: 'P-384', ...PEM }))
+export const p521 = readPair(generateKeyPairSync('ec', { namedCurve: 'P-521', ...PEM }))
+export const ed25519 = readPair(generateKeyPairSync('ed25519', PEM))
 export const SECRET = Buffer.alloc(32, 7)
 
 export type Members = Readonly<Record<string, unknown>>

@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict'
-import type { KeyObject } from 'node:crypto'
 import { test } from 'node:test'
 import { RememberedTokens } from '../../dist/auth/remembered.js'
 import { type Caller, type TokenRules, Verifier } from '../../dist/auth/verifier.js'
+import type { KeyPair } from '../support/keys.ts'
 import {
   AUDIENCE, base64url, claims, ed25519, fileKeys, hs256, ISSUER, jwk, type Members, NOW, p256, p384, p521, refusedAs, rsa,
   rsa2, RULES, SECRET, secretKeys, signature, token, verifier, without,
@@ -21,12 +21,7 @@ async function ownerOf(payload: Members | string, rules: Partial<TokenRules> = {
   return (await verify(hs256(payload), verifier(secretKeys(), rules))).owner
 }
 
-interface Pair {
-  readonly publicKey: KeyObject
-  readonly privateKey: KeyObject
-}
-
-const SIGNERS: readonly (readonly [alg: string, pair: Pair])[] = [
+const SIGNERS: readonly (readonly [alg: string, pair: KeyPair])[] = [
   ['RS256', rsa], ['RS384', rsa], ['RS512', rsa], ['PS256', rsa], ['PS384', rsa], ['PS512', rsa],
   ['ES256', p256], ['ES384', p384], ['ES512', p521], ['EdDSA', ed25519], ['Ed25519', ed25519],
 ]

@@ -2,12 +2,13 @@ import assert from 'node:assert/strict'
 import { generateKeyPairSync, sign } from 'node:crypto'
 import { test } from 'node:test'
 import { call, post } from '../support/http.ts'
+import { PEM, readPair } from '../support/keys.ts'
 import { startService } from '../support/service.ts'
 import { serving } from '../support/serving.ts'
 import { until } from '../support/time.ts'
 import { AUDIENCE } from '../support/tokens.ts'
 
-const { publicKey, privateKey } = generateKeyPairSync('ec', { namedCurve: 'P-256' })
+const { publicKey, privateKey } = readPair(generateKeyPairSync('ec', { namedCurve: 'P-256', ...PEM }))
 const KEY_SET = JSON.stringify({ keys: [{ ...publicKey.export({ format: 'jwk' }), kid: 'one', alg: 'ES256', use: 'sig' }] })
 
 function signed(issuer: string, sub: string): string {

@@ -8,6 +8,7 @@ import { test } from 'node:test'
 import { conditions } from '../../dist/errors.js'
 import { startBare } from '../support/bare.ts'
 import { call, post } from '../support/http.ts'
+import { PEM, readPair } from '../support/keys.ts'
 import { scrape, type Scrape } from '../support/metrics.ts'
 import { startService } from '../support/service.ts'
 import { serving } from '../support/serving.ts'
@@ -173,7 +174,7 @@ test('metrics: tokens that were verified, refused and remembered are told apart'
 test('metrics: fetches of the key set count by result, and its age is there while there is one', async (t) => {
   const set = { keys: [] as unknown[] }
   const url = `${await serving(t, (_req, res) => res.end(JSON.stringify(set)))}/keys`
-  set.keys = [generateKeyPairSync('ed25519').publicKey.export({ format: 'jwk' })]
+  set.keys = [readPair(generateKeyPairSync('ed25519', PEM)).publicKey.export({ format: 'jwk' })]
   const good = await startService(t, { keys: { kind: 'url', url } })
   let found = await scrape(good.adminPort)
   while (found.value('plant_store_ready{check="keys"}') === 0) found = await scrape(good.adminPort)
