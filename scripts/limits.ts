@@ -39,7 +39,7 @@ for (const plantsAGroup of GROUPS) {
 
 /** As main.ts does: what is measured is the service's store. */
 async function grow(): Promise<void> {
-  setFlagsFromString('--wasm-tiering-budget=20000000')
+  setFlagsFromString('--wasm-tiering-budget=200000000')
   const directory = join(work, 'grow')
   let compactions = 0
   const store = await SqljsStore.open({

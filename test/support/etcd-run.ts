@@ -64,7 +64,7 @@ class Instance {
     process.once('exit', () => child.kill('SIGKILL'))
     for (const stream of [child.stdout, child.stderr]) stream.setEncoding('utf8').on('data', (text: string) => (this.output = (this.output + text).slice(-4000)))
     for (;;) {
-      if (child.exitCode !== null) throw new Error(`an instance ended with ${child.exitCode}: ${this.output}`)
+      if (child.exitCode !== null || child.signalCode !== null) throw new Error(`an instance ended with ${child.exitCode ?? child.signalCode}: ${this.output}`)
       const res = await fetch(`http://127.0.0.1:${this.port}/`).catch(() => undefined)
       if (res?.status === 404) return
       await sleep(10)
@@ -177,8 +177,8 @@ export async function faultRun({ seed, faults, instances: count, tell }: RunOpti
     for (let i = 0; i < count; i++) {
       const proxies = await Promise.all(cluster.members.map(({ port }) => Proxy.start(() => port)))
       const instance = new Instance(await freePort(), proxies, i)
-      await instance.start()
       instances.push(instance)
+      await instance.start()
     }
     await run()
   } finally {
@@ -202,6 +202,16 @@ export async function faultRun({ seed, faults, instances: count, tell }: RunOpti
     const clients = Array.from({ length: CLIENTS }, async () => {
       while (running && ledger.problems.length === 0) await operation()
     })
+    try {
+      await makeFaults()
+    } finally {
+      running = false
+    }
+    await Promise.all(clients)
+    await verify()
+  }
+
+  async function makeFaults(): Promise<void> {
     const kinds = Object.keys(FAULTS)
     let order: string[] = []
     for (let i = 0; i < faults && ledger.problems.length === 0; i++) {
@@ -218,9 +228,6 @@ export async function faultRun({ seed, faults, instances: count, tell }: RunOpti
       tell(`fault ${i + 1}: ${kind}; ${totals.operations} operations, every instance keeps plants again after ${Math.round(recoveryMs)} ms`)
       await sleep(200 + ofFaults() * 600)
     }
-    running = false
-    await Promise.all(clients)
-    await verify()
   }
 
   async function post(instance: Instance, owner: string, plant: SentPlant): Promise<number> {

@@ -52,6 +52,8 @@ export class Proxy {
   static async start(target: () => number): Promise<Proxy> {
     const server = createServer({ allowHalfOpen: false }).listen(0, '127.0.0.1')
     const proxy = new Proxy(server, await portOf(server))
+    // Where what it stands before did not even start, nobody closes it.
+    server.unref()
     server.on('connection', (client) => proxy.#join(client, target()))
     return proxy
   }
