@@ -18,8 +18,12 @@ export interface CompactionJob {
 /** Builds the next snapshot and resolves with its length in bytes. */
 export type Compact = (job: CompactionJob) => Promise<number>
 
-/** Rows that are handed to SQLite at once: enough to make a transaction cheap, few enough to stay small in memory. */
-const BATCH_ROWS = 1000
+/**
+ * What is handed to SQLite at once: so many rows that those of one owner stand together, and few enough, or of so little text, to
+ * stay small in memory and not to keep a start from answering probes.
+ */
+const BATCH_ROWS = 4_000
+const BATCH_CHARACTERS = 4 * 1024 * 1024
 /** Of the thread that compacts, as nice(1) counts. */
 const NICENESS = 10
 
@@ -56,17 +60,22 @@ export async function buildDatabase(files: Files, found: Survey): Promise<{ read
   }
 }
 
-/** Gathers small groups, so that each transaction holds at least BATCH_ROWS rows. */
+/** Gathers groups, and inserts them by owner: where owners take turns, what follows one another in the tree is then inserted so. */
 export function batched(insert: (rows: readonly Row[]) => void): { add(rows: readonly Row[]): void; end(): void } {
   let waiting: Row[] = []
+  let characters = 0
   const end = (): void => {
-    if (waiting.length > 0) insert(waiting)
+    if (waiting.length > 0) insert(waiting.sort(([a], [b]) => (a < b ? -1 : a > b ? 1 : 0)))
     waiting = []
+    characters = 0
   }
   return {
     add(rows) {
-      for (const row of rows) waiting.push(row)
-      if (waiting.length >= BATCH_ROWS) end()
+      for (const row of rows) {
+        waiting.push(row)
+        for (const text of row) characters += text?.length ?? 0
+      }
+      if (waiting.length >= BATCH_ROWS || characters >= BATCH_CHARACTERS) end()
     },
     end,
   }
@@ -75,6 +84,7 @@ export function batched(insert: (rows: readonly Row[]) => void): { add(rows: rea
 /** Runs a job in a worker thread, so that requests never wait for it; a worker that dies rejects. */
 export const compactInWorker: Compact = (job) =>
   new Promise((resolve, reject) => {
+    // With the options that the process has: loaders that find its packages may be among them, and what it is permitted.
     const worker = new Worker(new URL(import.meta.url), { workerData: job })
     worker.once('message', (bytes: unknown) => (typeof bytes === 'number' ? resolve(bytes) : reject(new Error(String(bytes)))))
     worker.once('error', reject)

@@ -4,14 +4,17 @@ import { getPriority } from 'node:os'
 import { test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { crc32 } from 'node:zlib'
-import { compactInWorker } from '../../../dist/store/sqljs/compactor.js'
-import { PlantDatabase } from '../../../dist/store/sqljs/database.js'
+import { batched, compactInWorker } from '../../../dist/store/sqljs/compactor.js'
+import { PlantDatabase, type Row } from '../../../dist/store/sqljs/database.js'
 import { type Files, nodeFiles } from '../../../dist/store/sqljs/files.js'
-import { StoreCorrupt } from '../../../dist/store/sqljs/journal.js'
+import { groupLine, Journal, StoreCorrupt } from '../../../dist/store/sqljs/journal.js'
+import { replay, survey } from '../../../dist/store/sqljs/recovery.js'
+import { SNAPSHOT } from '../../../dist/store/sqljs/snapshot.js'
 import type { SqljsStore } from '../../../dist/store/sqljs/store.js'
 import { checkStore, exportStore } from '../../../dist/store/sqljs/tools.js'
 import { plant } from '../../contract/store.contract.ts'
 import { textLength } from '../../faults/simulated-disk.ts'
+import { seeded } from '../../support/random.ts'
 import { temporaryDirectory } from '../../support/service.ts'
 import { sampled } from '../../support/scale.ts'
 import { until } from '../../support/time.ts'
@@ -344,4 +347,44 @@ test('compaction: its thread comes after those that answer', { skip: process.pla
   await compacted
   assert.equal(lowest, Math.max(10, before))
   assert.equal(getPriority(), before)
+})
+
+test('recovery: of a journal whose owners take turns every plant is back, in memory and in the next snapshot, and little is in hand at a time', async (t) => {
+  const { random } = seeded(t)
+  const long = 'o'.repeat(16_000)
+  const owners = [...Array.from({ length: 40 }, (_, i) => `${['é', 'a', 'Z', '🌱', 'b'][i % 5]}${i}`), long]
+  const kept = new Map<string, { readonly name: string }[]>(owners.map((owner) => [owner, []]))
+  const lines: Buffer[] = []
+  for (let id = 0; id < 5_200; ) {
+    const group = Array.from({ length: 1 + Math.floor(random() * 64) }, (): Row => {
+      // Both bounds are met: first that of their number, then that of their text, where owners are long and where names are.
+      const owner = id > 4_100 && id < 4_600 ? long : (owners[Math.floor(random() * 40)] ?? '')
+      const name = `plant ${id}${id > 4_800 && id % 64 === 0 ? 'x'.repeat(900_000) : ''}`
+      kept.get(owner)?.push({ name })
+      return [owner, String(id++), name]
+    })
+    lines.push(groupLine(lines.length + 1, group))
+  }
+  const directory = await temporaryDirectory()
+  await (await Journal.create(nodeFiles, directory, 1, 1, Buffer.concat(lines))).close()
+
+  const batches: (readonly Row[])[] = []
+  const batch = batched((rows) => batches.push(rows))
+  await replay(nodeFiles, await survey(nodeFiles, directory), batch.add)
+  batch.end()
+  assert.equal(batches.flat().length, [...kept.values()].flat().length)
+  for (const rows of batches) {
+    assert.ok(rows.length < 4_000 + 64)
+    assert.ok(rows.flat().join('').length < 6_000_000)
+    assert.deepEqual(rows.map(([owner]) => owner), rows.map(([owner]) => owner).toSorted())
+  }
+
+  // From the journal, then from the snapshot that the close leaves.
+  for (const before of ['journal-00000001.log', SNAPSHOT]) {
+    assert.ok(readdirSync(directory).includes(before))
+    const store = await openStore(directory, { compact: compactInWorker })
+    for (const owner of owners) assert.deepEqual(await list(store, owner), kept.get(owner))
+    await store.close()
+    assert.deepEqual(readdirSync(directory), [SNAPSHOT])
+  }
 })
