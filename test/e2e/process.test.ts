@@ -162,6 +162,17 @@ const ROOT = fileURLToPath(new URL('../..', import.meta.url))
 const isRoot = process.getuid?.() === 0
 const canUnshare = isRoot && spawnSync('unshare', ['--mount', 'setpriv', '--version']).status === 0
 
+test('process: a compaction runs under the options that node was given, so that loaders which the service needs are there too', async (t) => {
+  const directory = await temporaryDirectory()
+  const [first, loads, data] = [join(directory, 'first.mjs'), join(directory, 'loads'), join(directory, 'data')]
+  writeFileSync(first, `import { appendFileSync } from 'node:fs'\nappendFileSync(${JSON.stringify(loads)}, 'x')\n`)
+  const service = await startProcess(t, data, {}, ['serve'], { options: [`--import=${pathToFileURL(first).href}`] })
+  const { status } = await post(service.port, { id: 1, name: 'Monstera' })
+  assert.deepEqual([status, await service.kill('SIGTERM')], [200, 0])
+  assert.ok(readdirSync(data).includes('plants.sqlite'), 'nothing was compacted')
+  assert.equal(readFileSync(loads, 'utf8'), 'xx')
+})
+
 test('process: an unprivileged user serves on a root that is read-only, with no capability, and writes nothing but its data', { skip: canUnshare ? false : 'needs root, unshare and setpriv' }, async (t) => {
   const work = await temporaryDirectory()
   const data = join(work, 'data')

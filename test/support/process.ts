@@ -15,9 +15,10 @@ export interface Outcome {
   readonly stderr: string
 }
 
-/** The built program, or another copy of it, where it is run, and how many files it may open. */
+/** The built program, or another copy of it, the options of node itself, where it is run, and how many files it may open. */
 export interface Program {
   readonly main?: string
+  readonly options?: readonly string[]
   readonly cwd?: string
   readonly maxDescriptors?: number
 }
@@ -56,9 +57,9 @@ export interface ServerProcess {
 }
 
 /** Starts `serve` as a process of its own and resolves once it listens. */
-export async function startProcess(t: TestContext, dataDirectory: string, env: Environment = {}, args: readonly string[] = ['serve'], { main = MAIN, cwd, maxDescriptors }: Program = {}): Promise<ServerProcess> {
+export async function startProcess(t: TestContext, dataDirectory: string, env: Environment = {}, args: readonly string[] = ['serve'], { main = MAIN, options = [], cwd, maxDescriptors }: Program = {}): Promise<ServerProcess> {
   const limit = maxDescriptors === undefined ? '' : `ulimit -n ${maxDescriptors} && `
-  const child = spawn('sh', ['-c', `${limit}exec "$0" "$@"`, process.execPath, main, ...args], {
+  const child = spawn('sh', ['-c', `${limit}exec "$0" "$@"`, process.execPath, ...options, main, ...args], {
     ...(cwd === undefined ? {} : { cwd }),
     env: environment({
       PLANTS_LISTEN: '127.0.0.1:0',
