@@ -1,6 +1,6 @@
 import type { KeySource } from './auth/keys.ts'
 import type { Verifier } from './auth/verifier.ts'
-import type { BodyBudget } from './http/body.ts'
+import type { MemoryBudget } from './http/budget.ts'
 import type { RememberedPages } from './http/pages.ts'
 import type { Connections } from './http/server.ts'
 import type { Log } from './ops/log.ts'
@@ -13,7 +13,7 @@ export interface Parts {
   readonly verifier: Verifier
   readonly keys: KeySource
   readonly pages: RememberedPages
-  readonly budget: BodyBudget
+  readonly budget: MemoryBudget
   readonly log: Log
   /** How often each error value was answered. */
   readonly errors: ReadonlyMap<number, number>

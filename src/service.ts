@@ -7,7 +7,8 @@ import type { Address, Config } from './config.ts'
 import { conditions, Problem } from './errors.ts'
 import { addServiceMetrics } from './figures.ts'
 import { type Checks, createAdminServer, livez, readyz, textAnswer } from './http/admin.ts'
-import { BodyBudget, ClientGone } from './http/body.ts'
+import { ClientGone } from './http/body.ts'
+import { MemoryBudget } from './http/budget.ts'
 import type { ConnectionHost } from './http/connection.ts'
 import { RequestDurations } from './http/durations.ts'
 import type { Exchange, RequestRecord } from './http/exchange.ts'
@@ -55,6 +56,8 @@ export interface PlantService {
 const STORE_RETRY_SECONDS = 1
 /** For those who probe and scrape: they must not take the descriptors that the store needs either. */
 const ADMIN_MAX_CONNECTIONS = 32
+/** Bodies that are held and writes that wait, together. */
+const BODIES_MAX_BYTES = 64 * 1024 * 1024
 const PATH = '/plants'
 
 type StorageConfig = Pick<Config, 'etcd' | 'dataDirectory' | 'maxDataBytes'>
@@ -72,7 +75,7 @@ export async function openStorage({ etcd, dataDirectory, maxDataBytes }: Storage
 export function createService(config: Config, { log, onFatal }: ServiceHooks): PlantService {
   const keys = createKeySource(config.keys, config.issuer, (level, message, fields) => log[level](message, fields))
   const verifier = new Verifier(keys, config)
-  const budget = new BodyBudget()
+  const budget = new MemoryBudget(BODIES_MAX_BYTES)
   const pages = new RememberedPages()
   const rateLimit = config.rateLimit === undefined ? undefined : new RateLimit(config.rateLimit)
   const metrics = new Metrics()

@@ -2,41 +2,8 @@ import { isUtf8 } from 'node:buffer'
 import { Problem } from '../errors.ts'
 import type { Exchange } from './exchange.ts'
 
-/** Bodies that are held and writes that wait, together: more than this is turned away before it is read. */
-const HELD_MAX_BYTES = 64 * 1024 * 1024
-const OVERLOADED_RETRY_SECONDS = 1
-
 /** The client went away, or sent no whole body: there is nobody to answer. */
 export class ClientGone extends Error {}
-
-/** Counts the bytes of the bodies that are held at a time. */
-export class BodyBudget {
-  #heldBytes = 0
-  readonly #byOwner = new Map<string, number>()
-
-  get heldBytes(): number {
-    return this.#heldBytes
-  }
-
-  /**
-   * An owner may hold as much as stays free for the others: one alone half of it all.
-   * @throws Problem `overloaded` when there is no room; else the returned function says how much of it is still needed.
-   */
-  take(owner: string, bytes: number): (bytesNeeded: number) => void {
-    const freeBytes = HELD_MAX_BYTES - this.#heldBytes - bytes
-    if ((this.#byOwner.get(owner) ?? 0) + bytes > freeBytes) throw new Problem('overloaded', ['Retry-After', String(OVERLOADED_RETRY_SECONDS)])
-    let held = 0
-    const hold = (bytesNeeded: number): void => {
-      const ofOwner = (this.#byOwner.get(owner) ?? 0) + bytesNeeded - held
-      this.#heldBytes += bytesNeeded - held
-      held = bytesNeeded
-      if (ofOwner === 0) this.#byOwner.delete(owner)
-      else this.#byOwner.set(owner, ofOwner)
-    }
-    hold(bytes)
-    return hold
-  }
-}
 
 /** @throws Problem when the headers say that the body is no JSON in UTF-8, or too large. */
 export function checkBodyHeaders({ head }: Exchange, maxBodyBytes: number): void {

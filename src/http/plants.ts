@@ -2,7 +2,8 @@ import { setImmediate as nextTurn } from 'node:timers/promises'
 import { Problem } from '../errors.ts'
 import { type Plant, type PlantFlaw, readNewPlant } from '../plants/plant.ts'
 import type { PlantList, PlantRange, PlantStore } from '../plants/store.ts'
-import { type BodyBudget, checkBodyHeaders, readText } from './body.ts'
+import { checkBodyHeaders, readText } from './body.ts'
+import type { MemoryBudget } from './budget.ts'
 import { readCursor, writeCursor } from './cursor.ts'
 import { readObject } from './json.ts'
 import type { RememberedPages } from './pages.ts'
@@ -16,7 +17,7 @@ const COMMA = 0x2c
 export interface CreateOptions {
   readonly store: PlantStore
   readonly pages: RememberedPages
-  readonly budget: BodyBudget
+  readonly budget: MemoryBudget
   readonly maxBodyBytes: number
 }
 

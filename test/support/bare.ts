@@ -4,7 +4,8 @@ import type { AddressInfo } from 'node:net'
 import type { TestContext } from 'node:test'
 import type { Caller } from '../../dist/auth/verifier.js'
 import { Problem } from '../../dist/errors.js'
-import { BodyBudget, ClientGone } from '../../dist/http/body.js'
+import { ClientGone } from '../../dist/http/body.js'
+import { MemoryBudget } from '../../dist/http/budget.js'
 import type { Exchange } from '../../dist/http/exchange.js'
 import { RememberedPages } from '../../dist/http/pages.js'
 import { createPlant, listPlants } from '../../dist/http/plants.js'
@@ -49,7 +50,7 @@ export async function startBare(t: TestContext, { store = {}, timeouts = {}, aut
   const pages = new RememberedPages()
   const operations = new Map([
     ['GET', { handle: listPlants(whole, pages), scope: undefined }],
-    ['POST', { handle: createPlant({ store: whole, pages, budget: new BodyBudget(), maxBodyBytes: 2 ** 20 }), scope: undefined }],
+    ['POST', { handle: createPlant({ store: whole, pages, budget: new MemoryBudget(2 ** 26), maxBodyBytes: 2 ** 20 }), scope: undefined }],
   ])
   const connections = new Connections({
     serve: createRouter(new Map([['/plants', operations]]), { authenticate, rateLimit: undefined }),
