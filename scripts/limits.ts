@@ -92,7 +92,7 @@ async function million(): Promise<number> {
   const directory = join(work, 'million')
   mkdirSync(directory)
   const database = await PlantDatabase.building()
-  for (let at = 0; at < PLANTS; at += 10_000) database.insert(rows(at, 10_000))
+  for (let at = 0; at < PLANTS; at += 10_000) database.insert(rows(at, 10_000), 1)
   const bytes = await writeSnapshot(nodeFiles, directory, SNAPSHOT, database.toFile({ sequence: 1, complete: true }), 1)
   database.close()
   await start('1,000,000 plants in the snapshot')

@@ -22,7 +22,7 @@ process.on('exit', () => rmSync(work, { recursive: true, force: true }))
 const data = join(work, 'data')
 mkdirSync(data)
 const database = await PlantDatabase.building()
-database.insert(Array.from({ length: PLANTS }, (_, i): Row => ['alice', String(i), 'x'.repeat(1024 * 1024 - 100)]))
+database.insert(Array.from({ length: PLANTS }, (_, i): Row => ['alice', String(i), 'x'.repeat(1024 * 1024 - 100)]), 1)
 await writeSnapshot(nodeFiles, data, SNAPSHOT, database.toFile({ sequence: 1, complete: true }), 1)
 database.close()
 

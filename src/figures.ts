@@ -13,7 +13,8 @@ export interface Parts {
   readonly verifier: Verifier
   readonly keys: KeySource
   readonly pages: RememberedPages
-  readonly budget: MemoryBudget
+  readonly bodies: MemoryBudget
+  readonly answers: MemoryBudget
   readonly log: Log
   /** How often each error value was answered. */
   readonly errors: ReadonlyMap<number, number>
@@ -22,7 +23,7 @@ export interface Parts {
 }
 
 /** The service's own metrics beside the storage's. All are read off its parts when somebody asks; no label has a value that a caller chose. */
-export function addServiceMetrics(metrics: Metrics, { connections, maxConnections, verifier, keys, pages, budget, log, errors, checks }: Parts): void {
+export function addServiceMetrics(metrics: Metrics, { connections, maxConnections, verifier, keys, pages, bodies, answers, log, errors, checks }: Parts): void {
   const { counts } = verifier
   metrics.gauge('plant_store_build_info', 'Always 1; the labels say what runs.', () => [[{ version: version(), node: process.version }, 1]])
   metrics.gauge('plant_store_ready', 'Whether a check of /readyz is green.', () => Object.entries(checks()).map(([check, trouble]) => [{ check }, trouble === undefined ? 1 : 0]))
@@ -31,7 +32,8 @@ export function addServiceMetrics(metrics: Metrics, { connections, maxConnection
   metrics.gauge('plant_store_connections', 'Open connections.', () => connections.size)
   metrics.gauge('plant_store_connections_limit', 'Most connections at a time: PLANTS_MAX_CONNECTIONS, or fewer where the limit of open files is lower.', () => maxConnections)
   metrics.counter('plant_store_connections_refused_total', 'Connections that were closed at once because there were too many.', () => connections.refused)
-  metrics.gauge('plant_store_held_body_bytes', 'Room taken by request bodies that are read or wait to be stored.', () => budget.heldBytes)
+  metrics.gauge('plant_store_held_body_bytes', 'Room taken by request bodies that are read or wait to be stored.', () => bodies.heldBytes)
+  metrics.gauge('plant_store_held_answer_bytes', 'Answers that clients have not taken yet.', () => answers.heldBytes)
   metrics.gauge('plant_store_remembered_pages_bytes', 'Answers to lists that are remembered.', () => pages.bytes)
   metrics.counter('plant_store_tokens_verified_total', 'Tokens whose signature and claims were checked.', () => [
     [{ result: 'accepted' }, counts.accepted],

@@ -21,6 +21,7 @@ import { type Answer, problemAnswer } from './http/respond.ts'
 import { createRouter } from './http/router.ts'
 import { Connections, createHttpServer } from './http/server.ts'
 import { connectionsWithinLimit } from './ops/descriptors.ts'
+import { FairQueue } from './ops/fair-queue.ts'
 import { type Log, ownerHash } from './ops/log.ts'
 import { Metrics, METRICS_TYPE } from './ops/metrics.ts'
 import { addProcessMetrics, watchEventLoop } from './ops/process.ts'
@@ -58,6 +59,8 @@ const STORE_RETRY_SECONDS = 1
 const ADMIN_MAX_CONNECTIONS = 32
 /** Bodies that are held and writes that wait, together. */
 const BODIES_MAX_BYTES = 64 * 1024 * 1024
+/** Answers that clients have not taken yet, together. */
+const ANSWERS_MAX_BYTES = 64 * 1024 * 1024
 const PATH = '/plants'
 
 type StorageConfig = Pick<Config, 'etcd' | 'dataDirectory' | 'maxDataBytes'>
@@ -65,8 +68,8 @@ type StorageConfig = Pick<Config, 'etcd' | 'dataDirectory' | 'maxDataBytes'>
 type Storage = PlantStore & { readonly recovered?: Recovered }
 
 /** Opens the storage that was chosen. What etcd alone needs is loaded only then. @throws DirectoryLocked, StoreCorrupt */
-export async function openStorage({ etcd, dataDirectory, maxDataBytes }: StorageConfig, log: StoreLog, onFatal: ServiceHooks['onFatal'], metrics = new Metrics()): Promise<Storage> {
-  if (!etcd) return SqljsStore.open({ directory: dataDirectory, maxDataBytes, log, onFatal, metrics })
+export async function openStorage({ etcd, dataDirectory, maxDataBytes }: StorageConfig, log: StoreLog, onFatal: ServiceHooks['onFatal'], metrics = new Metrics(), queue = new FairQueue()): Promise<Storage> {
+  if (!etcd) return SqljsStore.open({ directory: dataDirectory, maxDataBytes, log, onFatal, metrics, queue })
   const { EtcdStore } = await import('./store/etcd/store.ts')
   return EtcdStore.open(etcd, log)
 }
@@ -75,7 +78,9 @@ export async function openStorage({ etcd, dataDirectory, maxDataBytes }: Storage
 export function createService(config: Config, { log, onFatal }: ServiceHooks): PlantService {
   const keys = createKeySource(config.keys, config.issuer, (level, message, fields) => log[level](message, fields))
   const verifier = new Verifier(keys, config)
-  const budget = new MemoryBudget(BODIES_MAX_BYTES)
+  const bodies = new MemoryBudget(BODIES_MAX_BYTES)
+  const answers = new MemoryBudget(ANSWERS_MAX_BYTES)
+  const queue = new FairQueue()
   const pages = new RememberedPages()
   const rateLimit = config.rateLimit === undefined ? undefined : new RateLimit(config.rateLimit)
   const metrics = new Metrics()
@@ -105,7 +110,7 @@ export function createService(config: Config, { log, onFatal }: ServiceHooks): P
   }
   const connections = new Connections(host)
   const maxConnections = Math.min(config.maxConnections, connectionsWithinLimit(ADMIN_MAX_CONNECTIONS))
-  addServiceMetrics(metrics, { connections, maxConnections, verifier, keys, pages, budget, log, errors, checks })
+  addServiceMetrics(metrics, { connections, maxConnections, verifier, keys, pages, bodies, answers, log, errors, checks })
 
   function open(): Promise<Recovered | undefined> {
     return (opening ??= openStore())
@@ -114,14 +119,15 @@ export function createService(config: Config, { log, onFatal }: ServiceHooks): P
   async function openStore(): Promise<Recovered | undefined> {
     if (closing) throw new StoreUnavailable('the service is closed')
     keys.start?.()
-    const opened = (store = await openStorage(config, (level, message, fields) => log[level](message, fields), onFatal, metrics))
+    const opened = (store = await openStorage(config, (level, message, fields) => log[level](message, fields), onFatal, metrics, queue))
+    const options = { store: opened, pages, queue, bodies, answers, maxBodyBytes: config.maxBodyBytes }
     route = createRouter(
       new Map([
         [
           PATH,
           new Map([
-            ['GET', { handle: listPlants(opened, pages), scope: config.readScope }],
-            ['POST', { handle: createPlant({ store: opened, pages, budget, maxBodyBytes: config.maxBodyBytes }), scope: config.writeScope }],
+            ['GET', { handle: listPlants(options), scope: config.readScope }],
+            ['POST', { handle: createPlant(options), scope: config.writeScope }],
           ]),
         ],
       ]),

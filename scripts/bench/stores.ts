@@ -40,10 +40,10 @@ async function build(directory: string, { users, plants }: Filling): Promise<voi
     const { name, tag } = plant(i)
     rows.push(tag === undefined ? [owner, String(i + 1), name] : [owner, String(i + 1), name, tag])
     if (rows.length < BATCH_ROWS) continue
-    database.insert(rows)
+    database.insert(rows, 1)
     rows = []
   }
-  database.insert(rows)
+  database.insert(rows, 1)
   mkdirSync(directory, { recursive: true })
   await writeSnapshot(nodeFiles, directory, SNAPSHOT, database.toFile({ sequence: 1, complete: true }), 1)
   database.close()

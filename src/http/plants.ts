@@ -1,9 +1,10 @@
-import { setImmediate as nextTurn } from 'node:timers/promises'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { Problem } from '../errors.ts'
-import { type Plant, type PlantFlaw, readNewPlant } from '../plants/plant.ts'
+import type { FairQueue } from '../ops/fair-queue.ts'
+import { type NewPlant, type Plant, type PlantFlaw, readNewPlant } from '../plants/plant.ts'
 import type { PlantList, PlantRange, PlantStore } from '../plants/store.ts'
-import { checkBodyHeaders, readText } from './body.ts'
-import type { MemoryBudget } from './budget.ts'
+import { checkBodyHeaders, ClientGone, readText } from './body.ts'
+import { type Hold, type MemoryBudget, overloaded } from './budget.ts'
 import { readCursor, writeCursor } from './cursor.ts'
 import { readObject } from './json.ts'
 import type { RememberedPages } from './pages.ts'
@@ -13,30 +14,42 @@ import type { Call } from './router.ts'
 const LIMIT_MAX = 2 ** 31 - 1
 const EMPTY = Buffer.from('[]')
 const COMMA = 0x2c
+/** A body of so many characters is read in half a millisecond, whatever is in it. A longer one waits for its turn. */
+const SHORT_CHARS = 16 * 1024
+/** How often an open list asks for room where answers under way have taken all of it. */
+const ROOM_CHECK_MS = 100
 
-export interface CreateOptions {
+export interface PlantOptions {
   readonly store: PlantStore
   readonly pages: RememberedPages
-  readonly budget: MemoryBudget
+  /** Work that may take a millisecond or more waits here for its owner's turn. */
+  readonly queue: FairQueue
+  /** Memory for bodies that are read, and for creates that wait. */
+  readonly bodies: MemoryBudget
+  /** Memory for answers that clients have not taken yet. */
+  readonly answers: MemoryBudget
   readonly maxBodyBytes: number
 }
 
 /** POST /plants */
-export function createPlant({ store, pages, budget, maxBodyBytes }: CreateOptions): (call: Call) => Promise<Answer> {
+export function createPlant(options: PlantOptions): (call: Call) => Promise<Answer> {
+  const { store, pages, queue, bodies, answers, maxBodyBytes } = options
   return async ({ exchange, owner }) => {
     checkBodyHeaders(exchange, maxBodyBytes)
-    const hold = budget.take(owner, exchange.head.contentLengthBytes ?? maxBodyBytes)
+    // The answer repeats the plant.
+    if (!answers.hasRoom(owner)) throw overloaded()
+    const hold = bodies.take(owner, exchange.head.contentLengthBytes ?? maxBodyBytes)
     try {
       const text = await readText(exchange, maxBodyBytes)
       // Of a body that came without its length the longest was counted.
       if (exchange.head.contentLengthBytes === undefined) hold(Buffer.byteLength(text))
-      const plant = readNewPlant(readObject(text, ['id', 'name', 'tag']))
-      if (typeof plant === 'string') throw flawProblem(plant)
+      const isShort = text.length <= SHORT_CHARS
+      const plant = isShort ? readPlant(text) : await queue.run(owner, () => readPlant(text))
       const created = await store.create(owner, plant)
       switch (created) {
         case 'stored':
           pages.forget(owner)
-          return jsonAnswer(200, publicPlant(plant))
+          return isShort ? plantAnswer(plant) : await queue.run(owner, () => plantAnswer(plant))
         case 'conflict':
           throw new Problem('idTaken')
       }
@@ -44,6 +57,17 @@ export function createPlant({ store, pages, budget, maxBodyBytes }: CreateOption
       hold(0)
     }
   }
+}
+
+/** @throws Problem that says what is wrong with the body. */
+function readPlant(text: string): NewPlant {
+  const plant = readNewPlant(readObject(text, ['id', 'name', 'tag']))
+  if (typeof plant === 'string') throw flawProblem(plant)
+  return plant
+}
+
+function plantAnswer(plant: Plant): Answer {
+  return jsonAnswer(200, publicPlant(plant))
 }
 
 /** The Plant shape and nothing else, in one order of members. */
@@ -63,17 +87,24 @@ function flawProblem(flaw: PlantFlaw): Problem {
 }
 
 /** GET /plants */
-export function listPlants(store: PlantStore, pages: RememberedPages): (call: Call) => Answer | Promise<Answer> {
-  return ({ owner, query }) => {
-    const remembered = pages.get(owner, query)
-    if (remembered) return remembered
+export function listPlants(options: PlantOptions): (call: Call) => Answer | Promise<Answer> {
+  const { store, pages, queue, answers } = options
+  return ({ exchange, owner, query }) => {
+    if (!answers.hasRoom(owner)) throw overloaded()
+    const cached = pages.get(owner, query)
+    if (cached) return cached
     const range = readRange(owner, query)
-    const list = store.list(owner, range)
-    if (list instanceof Promise) return list.then((found) => listAnswer(found, owner, range.limit))
-    const answer = listAnswer(list, owner, range.limit)
-    // Only what was made in this turn: a create may have come between the parts of anything else.
-    if (!(answer instanceof Promise)) pages.add(owner, query, answer)
-    return answer
+    return queue.run(owner, () => {
+      if (exchange.req.socket.destroyed) throw new ClientGone()
+      // Asked again: others may have had their turn in between.
+      if (!answers.hasRoom(owner)) throw overloaded()
+      const list = store.list(owner, range)
+      if (list instanceof Promise) return list.then((found) => queue.run(owner, () => listAnswer(found, owner, range, options)))
+      const answer = listAnswer(list, owner, range, options)
+      // Only what was made in one piece of work: a create may have come between the parts of anything else.
+      if (!(answer instanceof Promise)) pages.add(owner, query, answer)
+      return answer
+    })
   }
 }
 
@@ -90,44 +121,85 @@ function readRange(owner: string, query: string): PlantRange {
   return { after, limit }
 }
 
-/** A list of one stretch is sent whole, with its length; a longer one stretch by stretch, as the client takes it. */
-function listAnswer(list: PlantList, owner: string, limit: number | undefined): Answer | Promise<Answer> {
+/** A list of one chunk is sent whole, with its length; a longer one chunk by chunk, as the client takes it. */
+function listAnswer(list: PlantList, owner: string, { limit }: PlantRange, options: PlantOptions): Answer | Promise<Answer> {
   // RFC 8288: a query alone, since the service does not know what stands before /plants.
   const headers = list.cutAt === undefined ? [] : ['Link', `<?limit=${limit}&after=${writeCursor(owner, list.cutAt)}>; rel="next"`]
-  const answer = (first: Stretch, second: Stretch): Answer => ({ status: 200, headers, body: second === undefined ? (first ?? EMPTY) : plantStream(list, [first, second]) })
+  const answer = (first: Buffer | undefined): Answer => {
+    const body = list.ended || first === undefined ? (first ?? EMPTY) : new PlantStream(list, first, owner, options)
+    return { status: 200, headers, body }
+  }
   const leave = (error: unknown): never => {
     list.close()
     throw error
   }
   try {
     const first = list.next()
-    if (first instanceof Promise) return first.then(async (stretch) => answer(stretch, await list.next())).catch(leave)
-    const second = list.next()
-    return second instanceof Promise ? second.then((stretch) => answer(first, stretch)).catch(leave) : answer(first, second)
+    return first instanceof Promise ? first.then(answer).catch(leave) : answer(first)
   } catch (error) {
     return leave(error)
   }
 }
 
-type Stretch = Buffer | undefined
+/** A list as one JSON array. The chunk that its client has not taken yet counts as an answer under way. */
+class PlantStream implements TextStream {
+  readonly #list: PlantList
+  readonly #owner: string
+  readonly #queue: FairQueue
+  readonly #answers: MemoryBudget
+  readonly #hold: Hold
+  #first: Buffer | undefined
+  #closed = false
 
-function plantStream(list: PlantList, begun: Stretch[]): TextStream {
-  return { [Symbol.asyncIterator]: () => streamPlants(list, begun), close: () => list.close() }
-}
-
-/** One array of the stretches: each without its last bracket, and but for the first with a comma for its first one. */
-async function* streamPlants(list: PlantList, begun: Stretch[]): AsyncGenerator<Buffer, void, undefined> {
-  let begins = true
-  for (;;) {
-    const stretch = begun.length > 0 ? begun.shift() : await list.next()
-    if (stretch === undefined) break
-    if (stretch.length > EMPTY.length) {
-      if (!begins) stretch[0] = COMMA
-      begins = false
-      yield stretch.subarray(0, -1)
-    }
-    // A client that takes all at once must not keep the others waiting.
-    await nextTurn()
+  constructor(list: PlantList, first: Buffer, owner: string, { queue, answers }: PlantOptions) {
+    this.#list = list
+    this.#first = first
+    this.#owner = owner
+    this.#queue = queue
+    this.#answers = answers
+    this.#hold = answers.hold(owner, first.length + (list.heldBytes ?? 0))
   }
-  yield begins ? EMPTY : EMPTY.subarray(1)
+
+  close(): void {
+    this.#closed = true
+    this.#first = undefined
+    this.#list.close()
+    this.#hold(0)
+  }
+
+  /** Each chunk without its last bracket, and each but the first with a comma for its first one. */
+  async *[Symbol.asyncIterator](): AsyncGenerator<Buffer, void, undefined> {
+    let begins = true
+    for (let chunk = this.#first; chunk !== undefined; chunk = await this.#next()) {
+      this.#first = undefined
+      if (chunk.length === EMPTY.length) continue
+      if (!begins) chunk[0] = COMMA
+      begins = false
+      yield chunk.subarray(0, -1)
+    }
+    yield begins ? EMPTY : EMPTY.subarray(1)
+  }
+
+  /** The chunk before it was taken. The next one waits for its turn and for room; the connection's clock bounds that. */
+  async #next(): Promise<Buffer | undefined> {
+    this.#hold(this.#list.heldBytes ?? 0)
+    while (!this.#closed) {
+      const made = await this.#queue.run(this.#owner, () => this.#makeNext())
+      if (made !== 'no room') return made
+      await sleep(ROOM_CHECK_MS)
+    }
+    return undefined
+  }
+
+  /** Whether there is room is asked in the same tick in which the chunk is made and counted. */
+  #makeNext(): Promise<Buffer | undefined> | Buffer | undefined | 'no room' {
+    if (!this.#answers.hasRoom(this.#owner)) return 'no room'
+    const chunk = this.#list.next()
+    return chunk instanceof Promise ? chunk.then((made) => this.#count(made)) : this.#count(chunk)
+  }
+
+  #count(chunk: Buffer | undefined): Buffer | undefined {
+    if (!this.#closed) this.#hold((chunk?.length ?? 0) + (this.#list.heldBytes ?? 0))
+    return chunk
+  }
 }

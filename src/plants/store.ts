@@ -10,15 +10,19 @@ export interface PlantRange {
   readonly limit: number | undefined
 }
 
-/** One owner's plants. A list that a limit cuts is as of one moment; a longer one without may show what is created while it is read. */
+/** One owner's plants as of one moment: what is created while the list is read is not in it. */
 export interface PlantList {
-  /** The id of the last plant of the list where `limit` cut it short, to go on behind. */
+  /** The id of the last plant of the list where `limit` cut it short. */
   readonly cutAt: bigint | undefined
   /**
-   * The next stretch, bounded in bytes, or undefined after the last: a JSON array of plants in UTF-8, each with name and tag
+   * The next chunk, bounded in bytes, or undefined after the last: a JSON array of plants in UTF-8, each with name and tag
    * alone. The bytes of one that is not empty are the caller's.
    */
   next(): Promise<Buffer | undefined> | Buffer | undefined
+  /** True once `next` has no more chunks to return. */
+  readonly ended: boolean
+  /** Bytes that the list keeps in memory between two chunks; undefined for none. */
+  readonly heldBytes?: number
   /** Must be called when the reader leaves before the end. */
   close(): void
 }

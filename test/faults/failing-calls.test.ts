@@ -483,7 +483,7 @@ test('a database that cannot be asked ends the store: nobody waits for ever', as
   const world = await World.create()
   await world.open()
   assert.ok(await world.create(plant(1n)))
-  const broken = t.mock.method(PlantDatabase.prototype, 'find', () => {
+  const broken = t.mock.method(PlantDatabase.prototype, 'existing', () => {
     throw new Error('out of memory')
   })
   assert.deepEqual(await Promise.all([world.create(plant(2n)), world.create(plant(3n))]), [false, false])

@@ -112,13 +112,13 @@ test('pages: an answer is given again for the same owner and query only, until t
   const [one, two] = [jsonAnswer(200, [1]), jsonAnswer(200, [2])]
   pages.add('alice', 'limit=1', one)
   pages.add('bob', 'limit=1', two)
-  assert.equal(pages.get('alice', 'limit=1'), one)
-  assert.equal(pages.get('bob', 'limit=1'), two)
+  assert.deepEqual(pages.get('alice', 'limit=1'), one)
+  assert.deepEqual(pages.get('bob', 'limit=1'), two)
   assert.equal(pages.get('alice', ''), undefined)
   assert.equal(pages.get('Alice', 'limit=1'), undefined)
   pages.forget('alice')
   assert.equal(pages.get('alice', 'limit=1'), undefined)
-  assert.equal(pages.get('bob', 'limit=1'), two)
+  assert.deepEqual(pages.get('bob', 'limit=1'), two)
   pages.forget('bob')
   assert.equal(pages.bytes, 0)
 })
@@ -126,7 +126,7 @@ test('pages: an answer is given again for the same owner and query only, until t
 test('pages: never more than 16 MiB are kept, and the oldest owners go first', () => {
   const pages = new RememberedPages()
   for (let owner = 0; owner < 40; owner++) {
-    pages.add(`owner ${owner}`, '', page(MIB))
+    pages.add(`owner ${owner}`, '', page(MIB - 512))
     assert.ok(pages.bytes <= 16 * MIB)
   }
   assert.equal(pages.get('owner 0', ''), undefined)
@@ -135,15 +135,34 @@ test('pages: never more than 16 MiB are kept, and the oldest owners go first', (
   assert.equal(pages.get('huge', ''), undefined)
 })
 
-test('pages: one owner keeps at most 64, and unusual spellings of a query are not kept', () => {
+test('pages: one owner keeps a sixteenth of the cache, and evicts no other owner', () => {
   const pages = new RememberedPages()
-  pages.add('bob', '', page(1))
-  for (let limit = 0; limit < 1000; limit++) pages.add('alice', `limit=${limit}`, page(1))
-  assert.ok(pages.bytes <= 65 * 1024)
+  for (let owner = 0; owner < 5000; owner++) pages.add(`owner ${owner}`, '', page(1000))
+  for (let limit = 0; limit < 1000; limit++) {
+    pages.add('alice', `limit=${limit}`, page(100_000))
+    assert.ok(pages.bytes <= 5000 * 1512 + MIB)
+  }
   assert.ok(pages.get('alice', 'limit=999'))
-  assert.ok(pages.get('bob', ''))
-  for (const query of ['limit=1&x=2', 'x', '&', 'limit=%31', 'after=abc', `limit=1&after=${'a'.repeat(33)}`]) {
+  for (let owner = 0; owner < 5000; owner++) assert.ok(pages.get(`owner ${owner}`, ''))
+  pages.add('bob', '', page(MIB - 511))
+  assert.equal(pages.get('bob', ''), undefined, 'a page that is larger than a share')
+})
+
+test('pages: unusual spellings of a query, and pages after a cursor, are not kept', () => {
+  const pages = new RememberedPages()
+  for (const query of ['limit=1&x=2', 'x', '&', 'limit=%31', 'after=abc', 'limit=1&after=abc', 'limit=00000000001']) {
     pages.add('alice', query, page(1))
     assert.equal(pages.get('alice', query), undefined, query)
+  }
+  assert.equal(pages.bytes, 0)
+})
+
+test('pages: a page keeps its own bytes, and not what they were cut from', () => {
+  const pages = new RememberedPages()
+  for (let owner = 0; owner < 100; owner++) {
+    pages.add(`owner ${owner}`, '', { status: 200, headers: [], body: Buffer.alloc(8192).subarray(0, 100) })
+    const body = pages.get(`owner ${owner}`, '')?.body
+    assert.ok(Buffer.isBuffer(body))
+    assert.equal(body.buffer.byteLength, 100)
   }
 })

@@ -95,7 +95,7 @@ describe('timeouts', { concurrency: true }, () => {
             return some.length > 0 ? stretchOf(some) : undefined
           }
           // The first two at once: from them on the answer is under way.
-          return { cutAt: undefined, next: () => (left.length > plants.length - 2 ? stretch() : sleep(40).then(stretch)), close() {} }
+          return { cutAt: undefined, next: () => (left.length > plants.length - 2 ? stretch() : sleep(40).then(stretch)), ended: false, close() {} }
         },
       },
     })

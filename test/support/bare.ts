@@ -3,6 +3,7 @@ import type { Server } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import type { TestContext } from 'node:test'
 import type { Caller } from '../../dist/auth/verifier.js'
+import { FairQueue } from '../../dist/ops/fair-queue.js'
 import { Problem } from '../../dist/errors.js'
 import { ClientGone } from '../../dist/http/body.js'
 import { MemoryBudget } from '../../dist/http/budget.js'
@@ -18,6 +19,8 @@ import type { Created, PlantList, PlantStore } from '../../dist/plants/store.js'
 export interface BareOptions {
   readonly store?: Partial<PlantStore>
   readonly timeouts?: Partial<HttpTimeouts>
+  /** Bytes of answers that clients have not taken yet. */
+  readonly answersMaxBytes?: number
   readonly authenticate?: (exchange: Exchange) => Caller | Promise<Caller>
 }
 
@@ -29,12 +32,13 @@ export interface Bare {
   readonly plants: ReadonlyMap<bigint, Plant>
   /** Method and status of every answer so far. */
   readonly answered: readonly string[]
+  readonly answers: MemoryBudget
 }
 
 const LONG_MS = 60_000
 
 /** HTTP alone, around a store in memory that a test can make slow or break, with timeouts that a test can wait for. */
-export async function startBare(t: TestContext, { store = {}, timeouts = {}, authenticate = () => ALICE }: BareOptions = {}): Promise<Bare> {
+export async function startBare(t: TestContext, { store = {}, timeouts = {}, answersMaxBytes = 2 ** 26, authenticate = () => ALICE }: BareOptions = {}): Promise<Bare> {
   const plants = new Map<bigint, Plant>()
   const answered: string[] = []
   const whole: PlantStore = {
@@ -48,9 +52,12 @@ export async function startBare(t: TestContext, { store = {}, timeouts = {}, aut
     ...store,
   }
   const pages = new RememberedPages()
+  const answers = new MemoryBudget(answersMaxBytes)
+  const bodies = new MemoryBudget(2 ** 26)
+  const options = { store: whole, pages, queue: new FairQueue(), bodies, answers, maxBodyBytes: 2 ** 20 }
   const operations = new Map([
-    ['GET', { handle: listPlants(whole, pages), scope: undefined }],
-    ['POST', { handle: createPlant({ store: whole, pages, budget: new MemoryBudget(2 ** 26), maxBodyBytes: 2 ** 20 }), scope: undefined }],
+    ['GET', { handle: listPlants(options), scope: undefined }],
+    ['POST', { handle: createPlant(options), scope: undefined }],
   ])
   const connections = new Connections({
     serve: createRouter(new Map([['/plants', operations]]), { authenticate, rateLimit: undefined }),
@@ -69,7 +76,7 @@ export async function startBare(t: TestContext, { store = {}, timeouts = {}, aut
     await connections.drain(0)
   })
   // It listens on TCP.
-  return { port: (server.address() as AddressInfo).port, server, connections, plants, answered }
+  return { port: (server.address() as AddressInfo).port, server, connections, plants, answered, answers }
 }
 
 export const ALICE: Caller = { owner: 'alice', scopes: new Set() }
@@ -82,5 +89,12 @@ export function stretchOf(plants: readonly Plant[]): Buffer {
 /** A list of these stretches. `closed` is called when the list is let go of. */
 export function listOf(stretches: readonly (readonly Plant[])[], closed: () => void = () => {}): PlantList {
   const left = stretches.map(stretchOf)
-  return { cutAt: undefined, next: () => left.shift(), close: closed }
+  return {
+    cutAt: undefined,
+    next: () => left.shift(),
+    get ended() {
+      return left.length === 0
+    },
+    close: closed,
+  }
 }

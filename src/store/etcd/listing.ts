@@ -15,7 +15,7 @@ const SHRINKING = 8
 /** base64 of so many characters is decoded in one turn of the event loop. */
 const STRETCH_CHARS = 128 * 1024
 
-export const EMPTY: PlantList = { cutAt: undefined, next: () => undefined, close: () => {} }
+export const EMPTY: PlantList = { cutAt: undefined, next: () => undefined, ended: true, close: () => {} }
 
 /** Reads a range page by page, each from the last key on. */
 class Pages {
@@ -74,6 +74,10 @@ class EtcdList implements PlantList {
     this.#more = more
     this.#left = left
     this.cutAt = cutAt
+  }
+
+  get ended(): boolean {
+    return this.#left === 0 || (this.#at >= this.#entries.length && !this.#more)
   }
 
   next(): Promise<Buffer | undefined> | Buffer | undefined {

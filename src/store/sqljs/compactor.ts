@@ -1,6 +1,6 @@
 import { setPriority } from 'node:os'
 import { isMainThread, parentPort, Worker, workerData } from 'node:worker_threads'
-import { PlantDatabase, type Row } from './database.ts'
+import { PlantDatabase, type Row, type StoredRow } from './database.ts'
 import { type Files, nodeFiles } from './files.ts'
 import { type Replay, replay, type Survey, survey } from './recovery.ts'
 import { SNAPSHOT, writeSnapshot } from './snapshot.ts'
@@ -49,7 +49,7 @@ export async function compact(files: Files, job: CompactionJob): Promise<number>
 export async function buildDatabase(files: Files, found: Survey): Promise<{ readonly database: PlantDatabase; readonly replayed: Replay }> {
   const database = await PlantDatabase.building(found.snapshot?.database)
   try {
-    const batch = batched((rows) => database.insert(rows))
+    const batch = batched((rows) => database.insertStored(rows))
     const replayed = await replay(files, found, batch.add)
     batch.end()
     return { database, replayed }
@@ -60,19 +60,22 @@ export async function buildDatabase(files: Files, found: Survey): Promise<{ read
   }
 }
 
-/** Gathers groups, and inserts them by owner: where owners take turns, what follows one another in the tree is then inserted so. */
-export function batched(insert: (rows: readonly Row[]) => void): { add(rows: readonly Row[]): void; end(): void } {
-  let waiting: Row[] = []
+/** Gathers batches and inserts their rows by owner: rows that are neighbours in the tree then follow each other. */
+export function batched(insert: (rows: readonly StoredRow[]) => void): {
+  add(rows: readonly Row[], sequence: number): void
+  end(): void
+} {
+  let waiting: StoredRow[] = []
   let characters = 0
   const end = (): void => {
-    if (waiting.length > 0) insert(waiting.sort(([a], [b]) => (a < b ? -1 : a > b ? 1 : 0)))
+    if (waiting.length > 0) insert(waiting.sort(({ row: [a] }, { row: [b] }) => (a < b ? -1 : a > b ? 1 : 0)))
     waiting = []
     characters = 0
   }
   return {
-    add(rows) {
+    add(rows, sequence) {
       for (const row of rows) {
-        waiting.push(row)
+        waiting.push({ row, sequence })
         for (const text of row) characters += text?.length ?? 0
       }
       if (waiting.length >= BATCH_ROWS || characters >= BATCH_CHARACTERS) end()

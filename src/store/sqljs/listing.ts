@@ -1,114 +1,90 @@
-import { setImmediate as nextTurn } from 'node:timers/promises'
+import type { FairQueue } from '../../ops/fair-queue.ts'
 import type { PlantList, PlantRange } from '../../plants/store.ts'
-import { ALL_IDS, type PlantDatabase } from './database.ts'
+import { ALL_IDS, type Chunk, type PlantDatabase, type View } from './database.ts'
 
-/** A stretch ends behind so many plants or so many bytes, so that a list of any length takes constant memory. */
-const STRETCH_PLANTS = 1000
-const STRETCH_BYTES = 96 * 1024
-/** Plants counted in one turn of the event loop. */
-const COUNT_PLANTS = 20_000
-const NONE: ReadonlySet<bigint> = new Set()
+/** A chunk ends after so many rows or so many bytes: a list of any length takes constant memory and short ticks. */
+const CHUNK_ROWS = 1000
+const CHUNK_BYTES = 96 * 1024
+/** Rows that one piece of work counts: 2 ms. */
+const COUNT_ROWS = 20_000
 
 /**
- * The lists that are being read in several stretches. A limited one has said in its first line where it is cut, so what
- * its owner creates behind its back, in the part that was counted already, must be kept out of it.
+ * Lists an owner's plants as of a sequence. Only a list whose limit is beyond its first chunk comes later: its first
+ * bytes say where it is cut, so the plants up to there are counted first, a piece of work at a time.
  */
-export class Listings {
-  readonly #open = new Set<LongList>()
-
-  add(list: LongList): void {
-    this.#open.add(list)
-  }
-
-  delete(list: LongList): void {
-    this.#open.delete(list)
-  }
-
-  created(owner: string, id: string): void {
-    for (const list of this.#open) list.created(owner, id)
-  }
+export function listPlants(
+  database: PlantDatabase,
+  queue: FairQueue,
+  owner: string,
+  { after, limit }: PlantRange,
+  asOf: number,
+): PlantList | Promise<PlantList> {
+  if (limit === 0 || after === ALL_IDS.to) return new ChunkedList(database, undefined, undefined)
+  const view: View = { owner, from: after === undefined ? ALL_IDS.from : after + 1n, to: ALL_IDS.to, asOf }
+  const first = database.chunk(view, Math.min(limit ?? CHUNK_ROWS, CHUNK_ROWS), CHUNK_BYTES)
+  const { cutAt, plants } = first
+  if (cutAt === undefined || limit === undefined) return new ChunkedList(database, first, restOf(view, cutAt))
+  if (plants === limit) return new ChunkedList(database, first, undefined, cutAt)
+  // The first chunk is made again after the count: kept meanwhile, it would be memory that nothing bounds.
+  return cutByLimit(database, queue, view, cutAt, limit - plants).then(
+    (last) => new ChunkedList(database, undefined, { ...view, to: last ?? view.to }, last),
+  )
 }
 
-export function listPlants(database: PlantDatabase, listings: Listings, owner: string, range: PlantRange): PlantList | Promise<PlantList> {
-  const { after, limit } = range
-  if (limit === 0 || after === ALL_IDS.to) return shortList(undefined, undefined)
-  const from = after === undefined ? ALL_IDS.from : after + 1n
-  const { json, isFull, cutAt } = database.page(owner, from, ALL_IDS.to, Math.min(limit ?? STRETCH_PLANTS, STRETCH_PLANTS), STRETCH_BYTES, NONE)
-  if (cutAt === undefined || (isFull && limit !== undefined && limit <= STRETCH_PLANTS)) return shortList(json, cutAt)
-  const list = new LongList(database, listings, owner, from)
-  if (limit === undefined) return list
-  return list.countTo(limit).catch((error: unknown) => {
-    list.close()
-    throw error
-  })
+function restOf(view: View, cutAt: bigint | undefined): View | undefined {
+  return cutAt === undefined || cutAt >= view.to ? undefined : { ...view, from: cutAt + 1n }
 }
 
-/** A list that one stretch holds. */
-function shortList(json: Buffer | undefined, cutAt: bigint | undefined): PlantList {
-  let rest = json
-  return {
-    cutAt,
-    next: () => {
-      const stretch = rest
-      rest = undefined
-      return stretch
-    },
-    close: () => {},
+/** The id of the `plants`-th plant after `cutAt`, where more follow it in the view. */
+async function cutByLimit(
+  database: PlantDatabase,
+  queue: FairQueue,
+  view: View,
+  cutAt: bigint,
+  plants: number,
+): Promise<bigint | undefined> {
+  let [at, left] = [cutAt, plants]
+  while (left > 0) {
+    const rest: View | undefined = restOf(view, at)
+    const passed = rest && (await queue.run(view.owner, () => database.pass(rest, left, COUNT_ROWS)))
+    if (passed?.at === undefined) return undefined
+    ;({ at, left } = { at: passed.at, left: passed.left })
   }
+  const rest = restOf(view, at)
+  return rest && database.hasPlant(rest) ? at : undefined
 }
 
-class LongList implements PlantList {
+/** A list that is read from the database as its reader takes it. It keeps nothing between two chunks but where it is. */
+class ChunkedList implements PlantList {
+  readonly cutAt: bigint | undefined
   readonly #database: PlantDatabase
-  readonly #listings: Listings
-  readonly #owner: string
-  readonly #created = new Set<bigint>()
-  #from: bigint | undefined
-  /** Up to this id the plants are counted; nothing is, in a list without limit. */
-  #counted: bigint | undefined
-  #last = ALL_IDS.to
-  cutAt: bigint | undefined
+  #first: Chunk | undefined
+  #rest: View | undefined
 
-  constructor(database: PlantDatabase, listings: Listings, owner: string, from: bigint) {
+  constructor(database: PlantDatabase, first: Chunk | undefined, rest: View | undefined, cutAt?: bigint) {
     this.#database = database
-    this.#listings = listings
-    this.#owner = owner
-    this.#from = from
+    this.#first = first
+    this.#rest = rest
+    this.cutAt = cutAt
   }
 
-  /** Finds out where `limit` cuts the list, in several turns of the event loop. */
-  async countTo(limit: number): Promise<this> {
-    this.#listings.add(this)
-    let at = this.#from
-    for (let left = limit - 1; at !== undefined && left > 0; ) {
-      const step = Math.min(left, COUNT_PLANTS)
-      at = this.#database.idAt(this.#owner, at, step)
-      this.#counted = at ?? ALL_IDS.to
-      left -= step
-      if (left > 0) await nextTurn()
-    }
-    const last = at
-    if (last !== undefined && last < ALL_IDS.to && this.#database.idAt(this.#owner, last + 1n, 0) !== undefined) {
-      this.#last = last
-      this.cutAt = last
-    } else {
-      this.#counted = ALL_IDS.to
-    }
-    return this
-  }
-
-  created(owner: string, id: string): void {
-    if (this.#counted !== undefined && owner === this.#owner && BigInt(id) <= this.#counted) this.#created.add(BigInt(id))
+  get ended(): boolean {
+    return this.#first === undefined && this.#rest === undefined
   }
 
   next(): Buffer | undefined {
-    if (this.#from === undefined) return undefined
-    const { json, cutAt } = this.#database.page(this.#owner, this.#from, this.#last, STRETCH_PLANTS, STRETCH_BYTES, this.#created)
-    this.#from = cutAt === undefined ? undefined : cutAt + 1n
-    if (this.#from === undefined) this.close()
+    const first = this.#first
+    this.#first = undefined
+    if (first) return first.json
+    const view = this.#rest
+    if (!view) return undefined
+    const { json, cutAt } = this.#database.chunk(view, CHUNK_ROWS, CHUNK_BYTES)
+    this.#rest = cutAt === undefined ? undefined : restOf(view, cutAt)
     return json
   }
 
   close(): void {
-    this.#listings.delete(this)
+    this.#first = undefined
+    this.#rest = undefined
   }
 }

@@ -86,7 +86,7 @@ const PROGRESS_MS = 1000
 export async function replay(
   files: Files,
   found: Survey,
-  onGroup: (rows: readonly Row[]) => void,
+  onGroup: (rows: readonly Row[], sequence: number) => void,
   onProgress: (groups: number) => void = () => {},
 ): Promise<Replay> {
   const covered = found.snapshot?.sequence ?? 0
@@ -103,7 +103,7 @@ export async function replay(
     let step = groups.next()
     for (; !step.done; step = groups.next()) {
       if (step.value.sequence <= covered) continue
-      onGroup(step.value.rows())
+      onGroup(step.value.rows(), step.value.sequence)
       replayed += 1
       const now = performance.now()
       if (now - turnedAtMs < TURN_MS) continue

@@ -1,5 +1,5 @@
 import { createHash } from 'node:crypto'
-import { FORMAT_VERSION, type Meta, readMeta } from './database.ts'
+import { FORMAT_VERSION, READABLE_VERSIONS, type Meta, readMeta } from './database.ts'
 import { replaceFile, type Files } from './files.ts'
 import { StoreCorrupt } from './journal.ts'
 
@@ -41,10 +41,13 @@ export async function readSnapshot(file: string, bytes: Buffer): Promise<Snapsho
   const version = bytes.readUInt32BE(at + MAGIC.length)
   const sha = createHash('sha256').update(bytes.subarray(0, -SHA_BYTES)).digest()
   if (!sha.equals(bytes.subarray(-SHA_BYTES))) throw new StoreCorrupt(file, at, edited)
-  if (version !== FORMAT_VERSION) throw new StoreCorrupt(file, at + MAGIC.length, `it has version ${version}, and this plant-store reads version ${FORMAT_VERSION}`)
+  if (!READABLE_VERSIONS.includes(version)) {
+    const readable = READABLE_VERSIONS.join(' and ')
+    throw new StoreCorrupt(file, at + MAGIC.length, `it has version ${version}, and this plant-store reads version ${readable}`)
+  }
   const database = bytes.subarray(0, at)
   const { format, sequence, complete } = await readMeta(database)
-  if (format !== FORMAT_VERSION || BigInt(sequence) !== bytes.readBigUInt64BE(at + MAGIC.length + 8)) {
+  if (format !== version || BigInt(sequence) !== bytes.readBigUInt64BE(at + MAGIC.length + 8)) {
     throw new StoreCorrupt(file, at, 'its meta table and its trailer differ')
   }
   return { database, fileBytes: bytes.length, sequence, complete }

@@ -1,7 +1,8 @@
 import { resolve as resolvePath } from 'node:path'
 import { setImmediate as nextTurn } from 'node:timers/promises'
+import { FairQueue } from '../../ops/fair-queue.ts'
 import { type Histogram, Metrics } from '../../ops/metrics.ts'
-import type { NewPlant, Plant } from '../../plants/plant.ts'
+import type { NewPlant } from '../../plants/plant.ts'
 import { type Created, type PlantList, type PlantRange, type PlantStore, type Recovered, StoreFull, StoreUnavailable } from '../../plants/store.ts'
 import { batched, type Compact, compactInWorker } from './compactor.ts'
 import { PlantDatabase, type Row } from './database.ts'
@@ -9,7 +10,7 @@ import { makeDirectories, removeLeftovers, syncAbove, syncJournal } from './dire
 import { type Files, nodeFiles } from './files.ts'
 import { groupLine, journalName, journalNumber } from './journal.ts'
 import { JournalKeeper, type JournalPlan, type StoreLog } from './keeper.ts'
-import { listPlants, Listings } from './listing.ts'
+import { listPlants } from './listing.ts'
 import { type DirectoryLock, lockDirectory } from './lock.ts'
 import { type Replay, replay, type Survey, survey } from './recovery.ts'
 
@@ -22,6 +23,8 @@ export interface SqljsStoreOptions {
   readonly onFatal: (error: unknown) => void
   /** Where its metrics are told. */
   readonly metrics?: Metrics
+  /** Where work that may take a millisecond or more waits for its turn. */
+  readonly queue?: FairQueue
   readonly files?: Files
   readonly lock?: (directory: string) => Promise<DirectoryLock>
   readonly compact?: Compact
@@ -49,8 +52,10 @@ interface Group {
 const COMPACT_BYTES = 4 * 1024 * 1024
 const RETRY_MS = { write: 100, compaction: 1000 } as const
 const LAST_COMPACT_RETRY_MS = 60_000
-/** A group takes no more plants once their text is so long. */
-const GROUP_CHARS = 4 * 1024 * 1024
+/** A batch takes no more plants once their text is so long: writing it as JSON and applying it take 10 ms. */
+const BATCH_CHARS = 1024 * 1024
+/** Deciding goes on in a later tick once it took so long. */
+const DECIDE_MS = 5
 /** SQLite's default page, and what of it an overflow page carries. */
 const PAGE_BYTES = 4096
 const OVERFLOW_BYTES = PAGE_BYTES - 4
@@ -81,7 +86,7 @@ export class SqljsStore implements PlantStore {
   readonly #lock: DirectoryLock
   readonly #database: PlantDatabase
   readonly #keeper: JournalKeeper
-  readonly #listings = new Listings()
+  readonly #queue: FairQueue
   readonly #maxPages: number
   readonly #compactBytes: number
   readonly #firstCompactRetryMs: number
@@ -116,6 +121,7 @@ export class SqljsStore implements PlantStore {
     this.#lock = lock
     this.#database = database
     this.#keeper = keeper
+    this.#queue = options.queue ?? new FairQueue()
     this.#maxPages = Math.floor(options.maxDataBytes / PAGE_BYTES)
     this.#compactBytes = options.compactBytes ?? COMPACT_BYTES
     this.#firstCompactRetryMs = this.#compactRetryMs = (options.retryMs ?? RETRY_MS).compaction
@@ -156,7 +162,7 @@ export class SqljsStore implements PlantStore {
       const found = await survey(files, directory)
       if (found.snapshot === undefined && found.journals.length === 0) await syncAbove(files, resolvePath(directory))
       const database = await PlantDatabase.serving(found.snapshot?.database)
-      const batch = batched((rows) => database.insert(rows))
+      const batch = batched((rows) => database.insertStored(rows))
       const replayed = await replay(files, found, batch.add, (groups) => log('info', 'recovering', { groups }))
       batch.end()
       const { last } = replayed
@@ -197,7 +203,7 @@ export class SqljsStore implements PlantStore {
 
   list(owner: string, range: PlantRange): PlantList | Promise<PlantList> {
     if (this.#closed) throw new StoreUnavailable(CLOSED)
-    return listPlants(this.#database, this.#listings, owner, range)
+    return listPlants(this.#database, this.#queue, owner, range, this.#sequence)
   }
 
   trouble(): string | undefined {
@@ -268,8 +274,7 @@ export class SqljsStore implements PlantStore {
       return
     }
     this.#sequence += 1
-    this.#database.insert(rows)
-    for (const [owner, id] of rows) this.#listings.created(owner, id)
+    this.#database.insert(rows, this.#sequence)
     for (const { waiting, created } of answers) waiting.resolve(created)
     this.#compactWhenDue()
   }
@@ -285,8 +290,9 @@ export class SqljsStore implements PlantStore {
     let chars = 0
     let taken = this.#waiting.length
     let groupPages = 0
+    const startedAtMs = performance.now()
     for (const [i, waiting] of this.#waiting.entries()) {
-      if (chars > GROUP_CHARS) {
+      if (chars > BATCH_CHARS || (i > 0 && performance.now() - startedAtMs > DECIDE_MS)) {
         taken = i
         break
       }
@@ -298,9 +304,9 @@ export class SqljsStore implements PlantStore {
         answers.push({ waiting, created: rival[2] === name && rival[3] === tag ? 'stored' : 'conflict' })
         continue
       }
-      const kept = this.#database.find(owner, id)
-      if (kept) {
-        waiting.resolve(sameContent(kept, name, tag) ? 'stored' : 'conflict')
+      const existing = this.#database.existing(row)
+      if (existing !== 'none') {
+        waiting.resolve(existing === 'same' ? 'stored' : 'conflict')
         continue
       }
       const pages = this.#room(row, groupPages)
@@ -325,8 +331,7 @@ export class SqljsStore implements PlantStore {
 
   /** Why a row cannot be kept while the journal is in doubt: where it could not be anyway, waiting for the disk is in vain. */
   #refusal(row: Row): Error {
-    const [owner, id] = row
-    const hasRoom = this.#database.find(owner, id) !== undefined || this.#room(row, 0) !== undefined
+    const hasRoom = this.#database.existing(row) !== 'none' || this.#room(row, 0) !== undefined
     return hasRoom ? new StoreUnavailable(this.#keeper.trouble) : new StoreFull()
   }
 
@@ -413,10 +418,6 @@ export class SqljsStore implements PlantStore {
 
 function reject(waiting: readonly Waiting[], error: Error): void {
   for (const each of waiting) each.reject(error)
-}
-
-function sameContent(plant: Plant, name: string, tag: string | undefined): boolean {
-  return plant.name === name && plant.tag === tag
 }
 
 /** The journal that the store goes on with: the last one's good lines, or a new one behind all that is there. */

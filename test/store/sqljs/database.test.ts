@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { StoreFull } from '../../../dist/plants/store.js'
-import { PlantDatabase } from '../../../dist/store/sqljs/database.js'
+import { ALL_IDS, type Chunk, PlantDatabase, type Row } from '../../../dist/store/sqljs/database.js'
 import { checkStore } from '../../../dist/store/sqljs/tools.js'
 import { plant } from '../../contract/store.contract.ts'
 import { seeded } from '../../support/random.ts'
@@ -9,92 +9,112 @@ import { temporaryDirectory } from '../../support/service.ts'
 import { sampled } from '../../support/scale.ts'
 import { filesOf, list, openStore } from './fixtures.ts'
 
-const ALL = [-(2n ** 63n), 2n ** 63n - 1n] as const
+const NOW = 1
+const LATER = 2
 
-test('database: a page ends at its number of plants, at its length of text, or with the last plant', async () => {
+test('database: a chunk ends at its rows, at its bytes, or with the last plant', async () => {
   const database = await PlantDatabase.serving()
   // As JSON they have 15, 24 and 12 bytes.
   const stored = [{ name: 'xxxx' }, { name: 'xx', tag: 'xx' }, { name: 'x' }]
-  database.insert([['a', '1', 'xxxx'], ['a', '2', 'xx', 'xx'], ['a', '3', 'x'], ['b', '2', 'y']])
-  const page = (plants: number, bytes: number, skip: readonly bigint[] = []): readonly [number, bigint | undefined] => {
-    const { json, isFull, cutAt } = database.page('a', ...ALL, plants, bytes, new Set(skip))
-    const { length } = JSON.parse(json.toString()) as unknown[]
-    assert.equal(json.toString(), JSON.stringify(stored.filter((_, i) => !skip.includes(BigInt(i + 1))).slice(0, length)))
-    assert.equal(isFull, length === plants && cutAt !== undefined)
-    return [length, cutAt]
+  database.insert([['a', '1', 'xxxx'], ['a', '2', 'xx', 'xx'], ['a', '3', 'x'], ['b', '2', 'y']], NOW)
+  const read = (rows: number, bytes: number): readonly [number, bigint | undefined] => {
+    const { json, plants, cutAt } = database.chunk({ owner: 'a', ...ALL_IDS, asOf: NOW }, rows, bytes)
+    assert.equal(json.toString(), JSON.stringify(stored.slice(0, plants)))
+    return [plants, cutAt]
   }
-  assert.deepEqual(page(10, 100), [3, undefined])
-  assert.deepEqual(page(3, 100), [3, undefined])
-  assert.deepEqual(page(2, 100), [2, 2n])
-  assert.deepEqual(page(10, 1), [1, 1n])
-  assert.deepEqual(page(10, 15), [1, 1n])
-  assert.deepEqual(page(10, 16), [2, 2n])
-  assert.deepEqual(page(10, 40), [3, undefined])
-  assert.deepEqual(page(2, 100, [1n]), [2, undefined])
-  assert.deepEqual(page(1, 100, [2n]), [1, 1n])
-  assert.deepEqual(page(2, 100, [3n]), [2, undefined])
-  assert.deepEqual(page(10, 100, [1n, 2n, 3n]), [0, undefined])
+  assert.deepEqual(read(10, 100), [3, undefined])
+  assert.deepEqual(read(3, 100), [3, undefined])
+  assert.deepEqual(read(2, 100), [2, 2n])
+  assert.deepEqual(read(10, 1), [1, 1n])
+  assert.deepEqual(read(10, 15), [1, 1n])
+  assert.deepEqual(read(10, 16), [2, 2n])
+  assert.deepEqual(read(10, 40), [3, undefined])
   database.close()
 })
 
-test('database: a list is the JSON of its plants, whoever makes the text of it: SQLite of short ones, else JavaScript', async () => {
+test('database: a view shows no row of a later sequence, and looks at a bounded number', async () => {
   const database = await PlantDatabase.serving()
-  const everyUnit = Array.from({ length: 0x10000 }, (_, unit) => String.fromCharCode(unit)).filter((unit) => unit.isWellFormed?.() ?? !/[\ud800-\udfff]/.test(unit))
+  const long = 'x'.repeat(1000)
+  // Every third row is old. Short texts are written by SQLite, long ones row by row.
+  const rows = Array.from({ length: 3000 }, (_, id): Row => ['a', String(id), id % 7 === 0 ? `${id} ${long}` : String(id)])
+  database.insert(rows.filter((_, id) => id % 3 === 0), NOW)
+  database.insert(rows.filter((_, id) => id % 3 !== 0), LATER)
+  for (const asOf of [0, NOW, LATER]) {
+    const visible = rows.filter((_, id) => asOf === LATER || (asOf === NOW && id % 3 === 0)).map(([, , name]) => ({ name }))
+    for (const maxRows of [1, 99, 100, 250, 5000]) {
+      const found: unknown[] = []
+      let from: bigint | undefined = ALL_IDS.from
+      for (let chunks = 1; from !== undefined; chunks++) {
+        const { json, plants, cutAt }: Chunk = database.chunk({ owner: 'a', from, to: ALL_IDS.to, asOf }, maxRows, 2 ** 30)
+        const some = JSON.parse(json.toString()) as unknown[]
+        assert.equal(some.length, plants)
+        if (cutAt !== undefined) assert.equal(cutAt, BigInt(chunks * maxRows - 1))
+        found.push(...some)
+        from = cutAt === undefined ? undefined : cutAt + 1n
+      }
+      assert.deepEqual(found, visible, `as of ${asOf}, by ${maxRows}`)
+    }
+    for (const plants of [1, 2, 500, 1000, 1001, 3000, 3001]) {
+      let [at, left]: [bigint | undefined, number] = [-1n, plants]
+      while (at !== undefined && left > 0) ({ at, left } = database.pass({ owner: 'a', from: at + 1n, to: ALL_IDS.to, asOf }, left, 700))
+      assert.equal(at, visible.length >= plants ? BigInt(visible[plants - 1]?.name.split(' ')[0] ?? '') : undefined, `${plants} as of ${asOf}`)
+      assert.equal(left, Math.max(0, plants - visible.length))
+    }
+    assert.equal(database.hasPlant({ owner: 'a', from: 1n, to: 2n, asOf }), asOf === LATER)
+    assert.equal(database.hasPlant({ owner: 'a', from: 1n, to: 3n, asOf }), asOf >= NOW)
+  }
+  database.close()
+})
+
+test('database: a list is the JSON of its plants, written by SQLite or by JavaScript', async () => {
+  const database = await PlantDatabase.serving()
+  const everyUnit = Array.from({ length: 0x10000 }, (_, unit) => String.fromCharCode(unit)).filter((unit) => unit.isWellFormed())
   const texts = ['', '\ufeff', '\ufeff\ufeffx', '\u0000', 'a\u0000b', '\u{1f331}', '"\\/', '{"name":"x"}', 'null', '[1]', 'x'.repeat(256), 'x'.repeat(257), 'é'.repeat(128), 'é'.repeat(129)]
   for (let at = 0; at < everyUnit.length; at += 64) texts.push(everyUnit.slice(at, at + 64).join(''))
   const plants = texts.flatMap((text) => [{ name: text }, { name: 'n', tag: text }, { name: text, tag: text }])
-  database.insert(plants.map(({ name, tag }, id) => (tag === undefined ? ['a', String(id), name] : ['a', String(id), name, tag])))
-  const read = (skip: ReadonlySet<bigint>, maxPlants: number, maxBytes: number): string => {
+  database.insert(plants.map(({ name, tag }, id) => (tag === undefined ? ['a', String(id), name] : ['a', String(id), name, tag])), NOW)
+  for (const [maxRows, maxBytes] of [[1, 2 ** 30], [7, 2 ** 30], [5000, 2 ** 30], [100, 1000]] as const) {
     const pieces: string[] = []
     for (let from: bigint | undefined = 0n; from !== undefined; ) {
-      const { json, cutAt } = database.page('a', from, ALL[1], maxPlants, maxBytes, skip)
+      const { json, cutAt }: Chunk = database.chunk({ owner: 'a', from, to: ALL_IDS.to, asOf: NOW }, maxRows, maxBytes)
       pieces.push(json.toString().slice(1, -1))
       from = cutAt === undefined ? undefined : cutAt + 1n
     }
-    return `[${pieces.join()}]`
+    assert.equal(`[${pieces.join()}]`, JSON.stringify(plants), `by ${maxRows} and ${maxBytes} bytes`)
   }
-  const right = JSON.stringify(plants)
-  for (const maxPlants of [1, 7, 5000]) {
-    assert.equal(read(new Set(), maxPlants, 2 ** 30), right, `by ${maxPlants}`)
-    assert.equal(read(new Set([-1n]), maxPlants, 2 ** 30), right, `row by row, by ${maxPlants}`)
-  }
-  assert.equal(read(new Set(), 100, 1000), right)
   database.close()
 })
 
-test('database: a page of any number of plants says where it ends and why', async () => {
+test('database: a plant is compared with the one of its id, byte for byte', async () => {
   const database = await PlantDatabase.serving()
-  const plants = Array.from({ length: 300 }, (_, id) => ({ name: `n${id}` }))
-  database.insert(plants.map(({ name }, id) => ['a', String(id), name]))
-  for (const maxPlants of [1, 99, 100, 101, 199, 200, 201, 299, 300, 301, 1000]) {
-    for (const skip of [new Set<bigint>(), new Set([-1n])]) {
-      const { json, isFull, cutAt } = database.page('a', ...ALL, maxPlants, 2 ** 30, skip)
-      const isCut = maxPlants < plants.length
-      assert.deepEqual([json.toString(), isFull, cutAt], [JSON.stringify(plants.slice(0, maxPlants)), isCut, isCut ? BigInt(maxPlants - 1) : undefined], `${maxPlants} plants`)
+  const texts = ['', 'a', 'A', 'a\u0000', '\u0000', 'é', 'e\u0301', '\ufeffa', '1', '1.0', 'x'.repeat(300_000), `${'x'.repeat(299_999)}y`]
+  const tags = [undefined, ...texts]
+  const rows = texts.flatMap((name) => tags.map((tag): Row => (tag === undefined ? ['a', '7', name] : ['a', '7', name, tag])))
+  for (const [at, stored] of rows.entries()) {
+    const [, , name, tag] = stored
+    const owner = `owner ${at}`
+    database.insert([tag === undefined ? [owner, '7', name] : [owner, '7', name, tag]], NOW)
+    // Each against all: 24,336 pairs would take seconds.
+    for (const other of rows.filter((_, i) => i === at || (i + at) % 11 === 0)) {
+      const [, , otherName, otherTag] = other
+      const row: Row = otherTag === undefined ? [owner, '7', otherName] : [owner, '7', otherName, otherTag]
+      assert.equal(database.existing(row), other === stored ? 'same' : 'other')
     }
+    assert.equal(database.existing([owner, '8', name]), 'none')
   }
-  database.close()
-})
-
-test('database: the plant so many places behind an id is found, or none', async () => {
-  const database = await PlantDatabase.serving()
-  database.insert([['a', '-5', ''], ['a', '7', ''], ['a', '9', ''], ['b', '8', '']])
-  assert.equal(database.idAt('a', ALL[0], 0), -5n)
-  assert.equal(database.idAt('a', ALL[0], 2), 9n)
-  assert.equal(database.idAt('a', 8n, 0), 9n)
-  assert.equal(database.idAt('a', ALL[0], 3), undefined)
-  assert.equal(database.idAt('c', ALL[0], 0), undefined)
+  assert.equal(database.existing(['nobody', '7', 'a']), 'none')
   database.close()
 })
 
 test('database: what serves holds what a file held, and a file what was built', async () => {
   const building = await PlantDatabase.building()
-  building.insert([['a', '9223372036854775807', '\ufeff\u0000', '']])
+  building.insert([['a', '9223372036854775807', '\ufeff\u0000', '']], 1)
   const bytes = building.toFile({ sequence: 7, complete: false })
   building.close()
   const serving = await PlantDatabase.serving(Buffer.from(bytes))
-  assert.deepEqual(serving.find('a', '9223372036854775807'), { name: '\ufeff\u0000', tag: '' })
-  assert.equal(serving.find('a', '9223372036854775806'), undefined)
+  assert.equal(serving.existing(['a', '9223372036854775807', '\ufeff\u0000', '']), 'same')
+  assert.equal(serving.existing(['a', '9223372036854775806', '\ufeff\u0000', '']), 'none')
+  assert.equal(serving.chunk({ owner: 'a', ...ALL_IDS, asOf: 1 }, 10, 100).json.toString(), JSON.stringify([{ name: '\ufeff\u0000', tag: '' }]))
   serving.close()
   const again = await PlantDatabase.building(Buffer.from(bytes))
   assert.equal(again.check(), 1)

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { loadSqlite, PlantDatabase } from '../../../dist/store/sqljs/database.js'
+import { ALL_IDS, loadSqlite, PlantDatabase } from '../../../dist/store/sqljs/database.js'
 import { sampled } from '../../support/scale.ts'
 
 /** Node's types leave it to those of the DOM. */
@@ -20,7 +20,7 @@ WebAssembly.Memory.prototype.grow = function (pages) {
 async function filled(mib: number): Promise<PlantDatabase> {
   const database = await PlantDatabase.serving()
   for (let id = 0; database.pageCount() * 4096 < mib * MIB; id += 100) {
-    database.insert(Array.from({ length: 100 }, (_, i) => ['filler', String(id + i), 'n'.repeat(3000)]))
+    database.insert(Array.from({ length: 100 }, (_, i) => ['filler', String(id + i), 'n'.repeat(3000)]), 1)
   }
   return database
 }
@@ -40,10 +40,9 @@ test('memory: a plant is inserted as it is or not at all, however little memory 
     for (const size of [1_000_000, 4_000_000]) {
       for (const row of [['alice', '1', 'n', 't'.repeat(size)], ['alice', '1', 'n'.repeat(size), 't'], ['alice', '1', 'n'.repeat(size)], ['a'.repeat(size), '1', 'n']] as const) {
         const database = await filled(mib)
-        const [owner, id, name, tag] = row
-        if (attempt(() => database.insert([row]))) {
-          const found = attempt(() => database.find(owner, id))
-          if (found) assert.ok(found.value?.name === name && found.value.tag === tag, `${mib} MiB and ${size} bytes: ${JSON.stringify(found.value)?.slice(0, 40)}`)
+        if (attempt(() => database.insert([row], 1))) {
+          const found = attempt(() => database.existing(row))
+          if (found) assert.equal(found.value, 'same', `${mib} MiB and ${size} bytes`)
         } else refused++
         database.close()
       }
@@ -68,10 +67,10 @@ test('memory: what is read is right or an error, however little memory is left',
   const plant = { name: 'n'.repeat(5000), tag: 't'.repeat(20_000) }
   const database = await filled(1)
   const owners = [10, 1000, 9000].map((length) => 'o'.repeat(length))
-  for (const id of ['7', '9223372036854775807']) database.insert(owners.map((owner) => [owner, id, plant.name, plant.tag]))
+  for (const id of ['7', '9223372036854775807']) database.insert(owners.map((owner) => [owner, id, plant.name, plant.tag]), 1)
   const small = Array.from({ length: 100 }, (_, i) => ({ name: `é${i}`.padEnd(120, '"'), tag: 't' }))
   const smallJson = Buffer.from(JSON.stringify(small.slice(0, -1)))
-  for (const owner of owners) database.insert(small.map(({ name, tag }, i) => [`small ${owner}`, String(i), name, tag]))
+  for (const owner of owners) database.insert(small.map(({ name, tag }, i) => [`small ${owner}`, String(i), name, tag]), 1)
   const outcomes = { right: 0, failed: 0 }
   const count = <T>(found: { readonly value: T } | undefined, right: T, what: string): void => {
     if (found) assert.deepEqual(found.value, right, what)
@@ -81,25 +80,26 @@ test('memory: what is read is right or an error, however little memory is left',
     const giveBack = await leaveOnly(bytes)
     for (const owner of owners) {
       const what = `with ${bytes} bytes left, an owner of ${owner.length}`
-      count(attempt(() => database.find(owner, '7')), plant, what)
-      count(attempt(() => database.page(owner, 0n, 2n ** 63n - 1n, 1, 10, new Set())), { json: Buffer.from(JSON.stringify([plant])), isFull: true, cutAt: 7n }, what)
-      count(attempt(() => database.page(owner, 9n, 2n ** 63n - 1n, 10, 10, new Set())), { json: Buffer.from(JSON.stringify([plant])), isFull: false, cutAt: undefined }, what)
-      count(attempt(() => database.page(`small ${owner}`, 0n, 2n ** 63n - 1n, 99, 90_000, new Set())), { json: smallJson, isFull: true, cutAt: 98n }, what)
-      count(attempt(() => database.idAt(owner, 9n, 0)), 2n ** 63n - 1n, what)
+      count(attempt(() => database.existing([owner, '7', plant.name, plant.tag])), 'same', what)
+      count(attempt(() => database.existing([owner, '7', plant.name])), 'other', what)
+      count(attempt(() => database.chunk({ owner, ...ALL_IDS, asOf: 1 }, 1, 10)), { json: Buffer.from(JSON.stringify([plant])), plants: 1, cutAt: 7n }, what)
+      count(attempt(() => database.chunk({ owner, from: 9n, to: ALL_IDS.to, asOf: 1 }, 10, 10)), { json: Buffer.from(JSON.stringify([plant])), plants: 1, cutAt: undefined }, what)
+      count(attempt(() => database.chunk({ owner: `small ${owner}`, ...ALL_IDS, asOf: 1 }, 99, 90_000)), { json: smallJson, plants: 99, cutAt: 98n }, what)
+      count(attempt(() => database.pass({ owner, from: 9n, to: ALL_IDS.to, asOf: 1 }, 1, 10)), { at: 2n ** 63n - 1n, left: 0 }, what)
     }
     giveBack()
   }
   assert.ok(outcomes.right > 50 && outcomes.failed > 50, JSON.stringify(outcomes))
-  assert.deepEqual(database.find(owners[0] ?? '', '7'), plant)
+  assert.equal(database.existing([owners[0] ?? '', '7', plant.name, plant.tag]), 'same')
   database.close()
 })
 
 test('memory: a page of texts that JSON makes six times as long takes little more than it gives', async () => {
   const database = await filled(1)
   const text = '\u0001'.repeat(256)
-  database.insert(Array.from({ length: 1000 }, (_, id) => ['alice', String(id), text, text]))
+  database.insert(Array.from({ length: 1000 }, (_, id) => ['alice', String(id), text, text]), 1)
   const giveBack = await leaveOnly(2 * MIB)
-  const found = attempt(() => database.page('alice', 0n, 2n ** 63n - 1n, 1000, 96 * 1024, new Set()))
+  const found = attempt(() => database.chunk({ owner: 'alice', ...ALL_IDS, asOf: 1 }, 1000, 96 * 1024))
   giveBack()
   assert.equal((JSON.parse(found?.value.json.toString() ?? '[]') as unknown[]).length, 32)
   database.close()

@@ -369,7 +369,7 @@ test('recovery: of a journal whose owners take turns every plant is back, in mem
   await (await Journal.create(nodeFiles, directory, 1, 1, Buffer.concat(lines))).close()
 
   const batches: (readonly Row[])[] = []
-  const batch = batched((rows) => batches.push(rows))
+  const batch = batched((rows) => batches.push(rows.map(({ row }) => row)))
   await replay(nodeFiles, await survey(nodeFiles, directory), batch.add)
   batch.end()
   assert.equal(batches.flat().length, [...kept.values()].flat().length)

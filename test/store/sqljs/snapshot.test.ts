@@ -47,14 +47,14 @@ test('snapshot: a SQLite file with whole pages, a meta table, and a trailer of 6
   const database = bytes.subarray(0, -TRAILER_BYTES)
   assert.equal(database.toString('latin1', 0, 16), 'SQLite format 3\0')
   assert.equal(database.length % 4096, 0)
-  assert.deepEqual(bytes, sealed(database, 1, 3n))
+  assert.deepEqual(bytes, sealed(database, 2, 3n))
   const { sequence, complete, fileBytes } = await readSnapshot(FILE, Buffer.from(bytes))
   assert.deepEqual({ sequence, complete, fileBytes }, { sequence: 3, complete: true, fileBytes: bytes.length })
 })
 
 test('snapshot: SQLite reads the file as it is, the trailer behind its last page left aside', async () => {
   const bytes = await snapshot()
-  assert.deepEqual(await readMeta(Buffer.from(bytes)), { format: 1, sequence: 3, complete: true })
+  assert.deepEqual(await readMeta(Buffer.from(bytes)), { format: 2, sequence: 3, complete: true })
   const plants: (readonly unknown[])[] = []
   await readPlants(Buffer.from(bytes), async (values) => void plants.push([...values]))
   assert.deepEqual(plants, [
@@ -89,7 +89,7 @@ test('snapshot: cut at any length it is damaged, and so it is with a byte more',
 
 test('snapshot: another version is refused by its name', async () => {
   const database = (await snapshot()).subarray(0, -TRAILER_BYTES)
-  await assert.rejects(readSnapshot(FILE, sealed(database, 2, 3n)), corruptAt(database.length + 16, /it has version 2, and this plant-store reads version 1/))
+  await assert.rejects(readSnapshot(FILE, sealed(database, 3, 3n)), corruptAt(database.length + 16, /it has version 3, and this plant-store reads version 1 and 2/))
 })
 
 test('snapshot: a trailer that speaks of another sequence than the tables is damage', async () => {
