@@ -234,6 +234,29 @@ export function storeContract(name: string, open: StoreFactory, long = 6000): vo
     await reading
   })
 
+  contract('a list is as of one moment, with a limit or without: later creates are in none of its chunks', async ({ store }) => {
+    const count = Math.min(long, 3000)
+    for (let at = 0; at < count; at += 500) {
+      await create(store, 'alice', Array.from({ length: 500 }, (_, i) => plant(2n * BigInt(at + i))))
+    }
+    const before = await readAll(store.list('alice', ALL))
+    for (const [at, limit] of [undefined, count - 1, count, count + 1].entries()) {
+      const list = await store.list('alice', { after: undefined, limit })
+      const found: Plant[] = []
+      for (let round = 0n; ; round++) {
+        const json = await list.next()
+        if (json === undefined) break
+        // A list of plants, as the interface says.
+        found.push(...(JSON.parse(json.toString()) as Plant[]))
+        // Between plants that were read already, and between those that come.
+        if (round < 2n) await create(store, 'alice', [1n, BigInt(count) + 1n, BigInt(2 * count) - 19n].map((id) => plant(id + 2n * round + 4n * BigInt(at))))
+      }
+      assert.equal(list.ended, true)
+      assert.deepEqual(found, limit === undefined ? before : before.slice(0, limit), `limit ${limit}`)
+      before.splice(0, before.length, ...(await readAll(store.list('alice', ALL))))
+    }
+  })
+
   contract('a list that its reader leaves before the end disturbs nobody', async ({ store }) => {
     const count = Math.min(long, 3000)
     for (let at = 0; at < count; at += 500) await create(store, 'alice', Array.from({ length: 500 }, (_, i) => plant(BigInt(at + i))))

@@ -1,13 +1,14 @@
 import assert from 'node:assert/strict'
-import { cp } from 'node:fs/promises'
+import { cp, readFile } from 'node:fs/promises'
 import { fileURLToPath } from 'node:url'
 import { test } from 'node:test'
 import type { Plant } from '../../../dist/plants/plant.js'
+import { readMeta } from '../../../dist/store/sqljs/database.js'
 import { checkStore } from '../../../dist/store/sqljs/tools.js'
 import { temporaryDirectory } from '../../support/service.ts'
 import { list, openStore } from './fixtures.ts'
 
-/** What test/fixtures/version-1 holds: a snapshot that is not complete by itself, and the journal behind it. Written once, and never again. */
+/** What the fixtures hold: a snapshot that is not complete by itself, and the journal after it. Each was written once, by its version. */
 const PLANTS: Readonly<Record<string, readonly Plant[]>> = {
   alice: [{ name: 'lowest', tag: '' }, { name: 'x'.repeat(5000) }, { name: 'in the journal' }, { name: 'last' }, { name: 'highest' }],
   bob: [{ name: '\u0000 "quoted" \\ \n 🌱', tag: '\ufeffmarked' }, { name: 'in the same group', tag: 't' }],
@@ -28,15 +29,26 @@ test('versions: journals of version 1 with a reserve are read, written to, and r
   assert.match(await checkStore(directory), /4 plants in a snapshot and 0 journals/)
 })
 
-test('versions: a directory of journal version 1 and snapshot version 1 is read, written to, and read again', async () => {
-  const directory = await temporaryDirectory()
-  await cp(fileURLToPath(new URL('../../fixtures/version-1', import.meta.url)), directory, { recursive: true })
-  assert.match(await checkStore(directory), /8 plants in a snapshot and 1 journal/)
-  const store = await openStore(directory)
-  for (const [owner, plants] of Object.entries(PLANTS)) assert.deepEqual(await list(store, owner), plants)
-  assert.equal(await store.create('ünïcode owner', { id: 2n ** 53n + 1n, name: 'beyond 2^53', tag: 'exact' }), 'stored')
-  assert.equal(await store.create('ünïcode owner', { id: 2n ** 53n, name: 'beyond 2^53', tag: 'exact' }), 'stored')
-  assert.equal(await store.create('bob', { id: 7n, name: 'another' }), 'conflict')
-  await store.close()
-  assert.match(await checkStore(directory), /9 plants in a snapshot and 0 journals/)
-})
+for (const version of [1, 2]) {
+  test(`versions: a snapshot of version ${version} and a journal are read, written to, and read again`, async () => {
+    const directory = await temporaryDirectory()
+    await cp(fileURLToPath(new URL(`../../fixtures/version-${version}`, import.meta.url)), directory, { recursive: true })
+    assert.match(await checkStore(directory), /8 plants in a snapshot and 1 journal/)
+    const store = await openStore(directory)
+    const plants = version === 1 ? PLANTS : { ...PLANTS, bob: [PLANTS['bob']?.[0], { name: 'in the same batch', tag: 't' }] }
+    for (const [owner, expected] of Object.entries(plants)) assert.deepEqual(await list(store, owner), expected)
+    assert.equal(await store.create('ünïcode owner', { id: 2n ** 53n + 1n, name: 'beyond 2^53', tag: 'exact' }), 'stored')
+    assert.equal(await store.create('ünïcode owner', { id: 2n ** 53n, name: 'beyond 2^53', tag: 'exact' }), 'stored')
+    assert.equal(await store.create('bob', { id: 7n, name: 'another' }), 'conflict')
+    await store.close()
+    assert.match(await checkStore(directory), /9 plants in a snapshot and 0 journals/)
+    // Whatever it was before, it is of the version that is written now.
+    const snapshot = await readFile(`${directory}/plants.sqlite`)
+    assert.equal((await readMeta(snapshot.subarray(0, -64))).format, 2)
+    const again = await openStore(directory)
+    for (const [owner, expected] of Object.entries(plants)) {
+      if (owner !== 'ünïcode owner') assert.deepEqual(await list(again, owner), expected)
+    }
+    await again.close()
+  })
+}

@@ -1,0 +1,80 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { setImmediate as nextTick } from 'node:timers/promises'
+import { FairQueue } from '../../dist/ops/fair-queue.js'
+import { stopClock } from '../support/time.ts'
+
+const BUDGET_MS = 8
+
+test('queue: work runs at once while the tick has time left, and its result comes without a promise', async (t) => {
+  const clock = stopClock(t)
+  const queue = new FairQueue()
+  const done: number[] = []
+  for (let piece = 0; piece < 4; piece++) {
+    const result = queue.run('alice', () => {
+      clock.pass(2)
+      return done.push(piece)
+    })
+    assert.equal(result, piece + 1)
+  }
+  const late = queue.run('alice', () => done.push(4))
+  assert.ok(late instanceof Promise)
+  assert.deepEqual(done, [0, 1, 2, 3])
+  assert.equal(await late, 5)
+})
+
+test('queue: a tick ends after its budget, however much waits', async (t) => {
+  const clock = stopClock(t)
+  const queue = new FairQueue()
+  let done = 0
+  const all = Array.from({ length: 100 }, () => queue.run('alice', () => (clock.pass(3), done++)))
+  let most = 0
+  for (let ticks = 0; done < 100; ticks++) {
+    const before = done
+    await nextTick()
+    most = Math.max(most, done - before)
+    assert.ok(ticks < 200)
+  }
+  assert.equal(most, Math.ceil(BUDGET_MS / 3))
+  assert.deepEqual(await Promise.all(all), Array.from({ length: 100 }, (_, i) => i))
+})
+
+test('queue: an owner with a thousand pieces delays another owner by one of them', async (t) => {
+  const clock = stopClock(t)
+  const queue = new FairQueue()
+  const order: string[] = []
+  const piece = (owner: string): (() => void) => () => {
+    clock.pass(15)
+    order.push(owner)
+  }
+  const all = Array.from({ length: 1000 }, () => queue.run('alice', piece('alice')))
+  const before = order.length
+  all.push(queue.run('bob', piece('bob')), queue.run('carol', piece('carol')), queue.run('bob', piece('bob')))
+  await Promise.all(all)
+  assert.deepEqual(order.slice(before, before + 5), ['alice', 'bob', 'carol', 'alice', 'bob'])
+  assert.equal(order.length, 1003)
+})
+
+test('queue: what work throws reaches its caller alone, at once or later', async (t) => {
+  const clock = stopClock(t)
+  const queue = new FairQueue()
+  const fail = (): never => {
+    clock.pass(BUDGET_MS)
+    throw new Error('broken')
+  }
+  assert.throws(() => queue.run('alice', fail), /broken/)
+  const failing = queue.run('alice', fail)
+  const good = queue.run('alice', () => 'good')
+  await assert.rejects(Promise.resolve(failing), /broken/)
+  assert.equal(await good, 'good')
+  await nextTick()
+  assert.equal(queue.run('alice', () => 'again'), 'again')
+})
+
+test('queue: small pieces of work set no timer', (t) => {
+  const clock = stopClock(t)
+  const timers = t.mock.method(globalThis, 'setImmediate')
+  const queue = new FairQueue()
+  for (let piece = 0; piece < 9; piece++) queue.run('alice', () => clock.pass(0.1))
+  assert.equal(timers.mock.callCount(), 0)
+})
