@@ -1,6 +1,6 @@
 # What a person types. Every target installs what it needs when that is missing or older than the lock file.
 .DEFAULT_GOAL := help
-.PHONY: help run dev build test check limits json exhaust bench crash cluster faults drain fuzz soak token dist sbom clean
+.PHONY: help run dev build test check limits json exhaust measure bench crash cluster faults drain fuzz soak token dist sbom clean
 
 INSTALLED := node_modules/.package-lock.json
 BUILT := dist/main.js
@@ -54,8 +54,11 @@ fuzz: $(BUILT) ## send hostile requests for SECONDS=n and hold each answer again
 soak: $(BUILT) ## mixed traffic for SECONDS=n, and whether memory stays flat; CHART=file.svg draws it
 	@node --import tsx scripts/soak.ts $(addprefix --seconds ,$(SECONDS)) $(addprefix --seed ,$(SEED)) $(addprefix --chart ,$(CHART))
 
-exhaust: $(BUILT) ## ask with TOKENS=n tokens and stall READERS=n readers of a large store, and print what memory that takes
-	@node --import tsx scripts/exhaust.ts && node --import tsx scripts/stalled.ts
+exhaust: $(BUILT) ## ask a large store with TOKENS=n tokens, and print what memory that takes
+	@node --import tsx scripts/exhaust.ts
+
+measure: $(BUILT) ## what hostile clients cost: SCENARIO=stalls, or memory; MAIN=dist/main.js of another build
+	@node --import tsx scripts/measure.ts $(SCENARIO)
 
 json: $(BUILT) ## measure how long reading a body takes, by shape and length, hostile ones included; SHAPES='a,b' runs some
 	@node --import tsx scripts/json.ts
