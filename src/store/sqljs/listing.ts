@@ -5,8 +5,8 @@ import { ALL_IDS, type Chunk, type PlantDatabase, type View } from './database.t
 /** A chunk ends after so many rows or so many bytes: a list of any length takes constant memory and short ticks. */
 const CHUNK_ROWS = 1000
 const CHUNK_BYTES = 96 * 1024
-/** Rows that one piece of work counts: 2 ms. */
-const COUNT_ROWS = 20_000
+/** Rows that one piece of work counts: 1 ms. */
+const COUNT_ROWS = 5_000
 
 /**
  * Lists an owner's plants as of a sequence. Only a list whose limit is beyond its first chunk comes later: its first
