@@ -395,9 +395,9 @@ function hasSequences(db: Database): boolean {
   return has
 }
 
-/** All rows of the main database, in the order of the columns of version 2. */
+/** All rows of the main database, in the order of the columns of version 2; of that version SQLite copies whole cells. */
 function allRows(db: Database): string {
-  return `SELECT owner, id, ${hasSequences(db) ? 'sequence' : BEFORE_ALL}, name, tag FROM main.plants`
+  return hasSequences(db) ? 'SELECT * FROM main.plants' : `SELECT owner, id, ${BEFORE_ALL}, name, tag FROM main.plants`
 }
 
 /** Makes the tables of version 2 from those of version 1, in place. */
