@@ -93,9 +93,9 @@ export function listPlants(options: PlantOptions): (call: Call) => Answer | Prom
     if (!answers.hasRoom(owner)) throw overloaded()
     const cached = pages.get(owner, query)
     if (cached) return cached
-    const range = readRange(owner, query)
     return queue.run(owner, () => {
       if (exchange.req.socket.destroyed) throw new ClientGone()
+      const range = readRange(owner, query)
       // Asked again: others may have had their turn in between.
       if (!answers.hasRoom(owner)) throw overloaded()
       const list = store.list(owner, range)

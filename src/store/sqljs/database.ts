@@ -43,6 +43,10 @@ export const FORMAT_VERSION = 2
 export const READABLE_VERSIONS: readonly number[] = [1, FORMAT_VERSION]
 /** The sequence of a row that a file of version 1 held: it was stored before anything that is asked for now. */
 const BEFORE_ALL = 0
+/** A text of so many characters is bound as bytes. */
+const LONG_CHARS = 1024
+/** Memory for what is bound beside long texts: the longest owner that a token can carry, the id, malloc's own bytes. */
+const BOUND_MARGIN_BYTES = 64 * 1024
 /** More than memory holds. */
 const ALL_ROWS = 2 ** 31 - 1
 const FIRST_ID = -(2n ** 63n)
@@ -116,15 +120,15 @@ export class PlantDatabase {
     this.#db = db
     this.#plants = plants
     const table = `${schema}.plants`
-    this.#insert = db.prepare(`INSERT INTO ${table} VALUES (?1, CAST(?2 AS INTEGER), ?3, ?4, NULL)`)
+    this.#insert = db.prepare(`INSERT INTO ${table} VALUES (?1, CAST(?2 AS INTEGER), ?3, CAST(?4 AS TEXT), NULL)`)
     this.#insertTagged = db.prepare(
-      `INSERT INTO ${table} VALUES (?1, CAST(?2 AS INTEGER), ?3, ${unlessNull('?4', '?5')}, ?5)`,
+      `INSERT INTO ${table} VALUES (?1, CAST(?2 AS INTEGER), ?3, ${unlessNull('CAST(?4 AS TEXT)', '?5')}, CAST(?5 AS TEXT))`,
     )
     const plant = `FROM ${table} WHERE owner = ?1 AND id = CAST(?2 AS INTEGER)`
     this.#exists = db.prepare(`SELECT 1 ${plant} LIMIT ${unlessNull('1', '?1', '?2')}`)
     // Lengths first: SQLite knows them without reading the text, which may be long.
-    const sameName = 'octet_length(name) = octet_length(?3) AND name = ?3'
-    const sameTag = 'octet_length(tag) = octet_length(?4) AND tag = ?4'
+    const sameName = 'octet_length(name) = octet_length(?3) AND name = CAST(?3 AS TEXT)'
+    const sameTag = 'octet_length(tag) = octet_length(?4) AND tag = CAST(?4 AS TEXT)'
     this.#compare = db.prepare(`SELECT ${unlessNull(`${sameName} AND tag IS NULL`, '?3')} ${plant}`)
     this.#compareTagged = db.prepare(
       `SELECT ${unlessNull(`${sameName} AND ifnull(${sameTag}, 0)`, '?3', '?4')} ${plant}`,
@@ -193,8 +197,21 @@ export class PlantDatabase {
   }
 
   #insertRow([owner, id, name, tag]: Row, sequence: number): void {
-    if (tag === undefined) this.#insert.run([owner, id, sequence, name])
-    else this.#insertTagged.run([owner, id, sequence, name, tag])
+    if (tag === undefined) this.#insert.run([owner, id, sequence, ...this.#texts(name)])
+    else this.#insertTagged.run([owner, id, sequence, ...this.#texts(name, tag)])
+  }
+
+  /**
+   * Texts to be bound, long ones as bytes: sql.js writes a string into SQLite's memory character by character, and 1 MB
+   * of it takes 7 ms. It does not look whether there is memory for bytes, and would write to address 0: so that is asked
+   * here, for all of them at once.
+   */
+  #texts(...texts: readonly string[]): readonly (string | Uint8Array)[] {
+    if (texts.every((text) => text.length < LONG_CHARS)) return texts
+    const bound = texts.map((text) => Buffer.from(text))
+    const bytes = bound.reduce((sum, { length }) => sum + length, 0)
+    if (!this.hasMemory(bytes + BOUND_MARGIN_BYTES)) throw new Error('SQLite has no memory left for a text')
+    return bound
   }
 
   /** How many plants there are. Only of a database to serve from: others do not count what they begin with. */
@@ -209,7 +226,7 @@ export class PlantDatabase {
     this.#exists.reset()
     if (!exists) return 'none'
     const compare = tag === undefined ? this.#compare : this.#compareTagged
-    compare.bind(tag === undefined ? [owner, id, name] : [owner, id, name, tag])
+    compare.bind([owner, id, ...(tag === undefined ? this.#texts(name) : this.#texts(name, tag))])
     compare.step()
     const [same] = compare.get()
     compare.reset()
