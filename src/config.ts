@@ -1,9 +1,9 @@
-import { createPrivateKey, X509Certificate } from 'node:crypto'
 import { readFileSync } from 'node:fs'
 import { createKeySource, type KeyConfig } from './auth/keys.ts'
 import { ConfigError } from './errors.ts'
 import type { LogLevel } from './ops/log.ts'
 import type { EtcdConfig } from './store/etcd/store.ts'
+import { tlsProblems } from './store/etcd/tls.ts'
 
 /** Where a server listens. */
 export type Address = { readonly host: string; readonly port: number } | { readonly path: string }
@@ -81,6 +81,11 @@ const ETCD_PAIRS: readonly (readonly [Name, Name])[] = [
   ['PLANTS_ETCD_USERNAME', 'PLANTS_ETCD_PASSWORD_FILE'],
   ['PLANTS_ETCD_CERT_FILE', 'PLANTS_ETCD_KEY_FILE'],
 ]
+const ETCD_TLS_NAMES = {
+  ca: 'PLANTS_ETCD_CA_FILE',
+  cert: 'PLANTS_ETCD_CERT_FILE',
+  key: 'PLANTS_ETCD_KEY_FILE',
+} as const
 
 const FALLBACKS: ReadonlyMap<string, string> = new Map(VARIABLES.map(([name, fallback]) => [name, fallback]))
 const LOG_LEVELS: Readonly<Record<string, LogLevel>> = { silent: 'silent', error: 'error', info: 'info', debug: 'debug' }
@@ -199,9 +204,11 @@ class Reader {
     const prefix = this.text('PLANTS_ETCD_PREFIX') ?? ''
     const name = this.text('PLANTS_ETCD_USERNAME')
     const password = this.file('PLANTS_ETCD_PASSWORD_FILE')
-    const ca = this.pem('PLANTS_ETCD_CA_FILE', (bytes) => new X509Certificate(bytes))
-    const cert = this.pem('PLANTS_ETCD_CERT_FILE', (bytes) => new X509Certificate(bytes))
-    const key = this.pem('PLANTS_ETCD_KEY_FILE', createPrivateKey)
+    const ca = this.file('PLANTS_ETCD_CA_FILE')
+    const cert = this.file('PLANTS_ETCD_CERT_FILE')
+    const key = this.file('PLANTS_ETCD_KEY_FILE')
+    const tls = { ca, cert, key }
+    for (const { member, what } of tlsProblems(tls)) this.problem(ETCD_TLS_NAMES[member], what)
     const asked = ETCD_NAMES.filter((each) => this.#env[each])
     if (list === undefined) {
       for (const each of asked) this.problem(each, 'is of no use without PLANTS_ETCD_ENDPOINTS')
@@ -215,7 +222,7 @@ class Reader {
     if (!prefix.endsWith('/') || !prefix.isWellFormed()) this.problem('PLANTS_ETCD_PREFIX', `must end in /, and is ${JSON.stringify(prefix)}`)
     for (const [one, other] of ETCD_PAIRS) if (asked.includes(one) !== asked.includes(other)) this.problem(one, `and ${other} go together`)
     const user = name === undefined ? undefined : { name, password: (password ?? Buffer.alloc(0)).toString().replace(/\n$/, '') }
-    return { endpoints, prefix, user, tls: { ca, cert, key } }
+    return { endpoints, prefix, user, tls }
   }
 
   file(name: Name): Buffer | undefined {
@@ -226,17 +233,6 @@ class Reader {
       this.problem(name, `cannot be read: ${error instanceof Error ? error.message : String(error)}`)
       return undefined
     }
-  }
-
-  /** A file that `parse` accepts. */
-  pem(name: Name, parse: (bytes: Buffer) => unknown): Buffer | undefined {
-    const bytes = this.file(name)
-    try {
-      if (bytes) parse(bytes)
-    } catch (error) {
-      this.problem(name, `holds no PEM that can be used: ${error instanceof Error ? error.message : String(error)}`)
-    }
-    return bytes
   }
 
   /** The one source of keys, tried out, so that what is wrong with it is told along with everything else. */

@@ -1,4 +1,4 @@
-import type { NewPlant, Plant } from '../../plants/plant.ts'
+import type { Plant } from '../../plants/plant.ts'
 
 /*
  * How plants lie in etcd, and what its messages look like. A key is: prefix, base64url of the owner's UTF-8, "/", and the id
@@ -55,18 +55,46 @@ export function keyBehind(key: Buffer): Buffer {
 /** @throws Error for a key that is no plant's. */
 export function idOf(key: string): bigint {
   const digits = /\/([0-9a-f]{16})$/.exec(Buffer.from(key, 'base64').toString('latin1'))?.[1]
-  if (digits === undefined) throw new Error(`etcd holds a key that is no plant's: ${key.slice(0, 100)}`)
+  if (digits === undefined) throw new Error('etcd holds a key that is no plant\'s')
   return BigInt.asIntN(64, BigInt(`0x${digits}`) ^ SIGN)
 }
 
-/** Puts the plant unless its key exists; then reads what is there. */
-export function createMessage(key: Buffer, { name, tag }: NewPlant): unknown {
+/** A plant as it lies in etcd, as base64. Like plants are like bytes: JSON.stringify is exact. */
+export function plantValue({ name, tag }: Plant): string {
+  const text = JSON.stringify(tag === undefined ? { name } : { name, tag })
+  return Buffer.from(text).toString('base64')
+}
+
+/** Puts the plant unless its key exists. It does not read what is there, which may be long. */
+export function createMessage(key: Buffer, plant: Plant): unknown {
   const k = key.toString('base64')
-  const value = Buffer.from(JSON.stringify(tag === undefined ? { name } : { name, tag })).toString('base64')
   return {
     compare: [{ key: k, target: 'CREATE', result: 'EQUAL', create_revision: '0' }],
-    success: [{ request_put: { key: k, value } }],
-    failure: [{ request_range: { key: k } }],
+    success: [{ request_put: { key: k, value: plantValue(plant) } }],
+  }
+}
+
+/** Has etcd compare. A transaction without any range would not be linearizable. */
+export function compareMessage(key: Buffer, plant: Plant): unknown {
+  const k = key.toString('base64')
+  const count = [{ request_range: { key: k, count_only: true } }]
+  return {
+    compare: [{ key: k, target: 'VALUE', result: 'EQUAL', value: plantValue(plant) }],
+    success: count,
+    failure: count,
+  }
+}
+
+/**
+ * Needs a majority and the rights to read and to write, and changes nothing: no create revision is
+ * below 0, and etcd checks the rights of both branches. A full cluster takes a delete, but no put.
+ */
+export function probeMessage(key: Buffer): unknown {
+  const k = key.toString('base64')
+  return {
+    compare: [{ key: k, target: 'CREATE', result: 'LESS', create_revision: '0' }],
+    success: [{ request_delete_range: { key: k } }],
+    failure: [{ request_range: { key: k, count_only: true } }],
   }
 }
 
@@ -89,29 +117,41 @@ interface RangeAnswer {
 }
 
 interface TxnAnswer {
+  readonly header?: RangeAnswer['header']
   readonly succeeded?: boolean
   readonly responses?: readonly { readonly response_range?: RangeAnswer }[]
 }
 
 /** @throws Error for what is no answer of etcd's: each has a revision, and without it would look like an empty range. */
 export function readPage(body: unknown): Page {
-  const { header, more = false, count = '0', ...range } = body as RangeAnswer
+  const { header, more = false, count = '0', kvs = [] } = (body ?? {}) as RangeAnswer
+  const revision = revisionOf(header)
+  const entries = kvs.map(({ key = '', value = '', create_revision: created }) => ({
+    key,
+    value,
+    createRevision: Number(created),
+  }))
+  return { entries, more, count: Number(count), revision }
+}
+
+function revisionOf(header: RangeAnswer['header']): number {
   const revision = Number(header?.revision)
   if (!(revision > 0)) throw new Error('the answer is not etcd\'s: it has no revision')
-  return { entries: entriesOf(range), more, count: Number(count), revision }
+  return revision
 }
 
-function entriesOf({ kvs = [] }: RangeAnswer): readonly Entry[] {
-  return kvs.map(({ key = '', value = '', create_revision: created }) => ({ key, value, createRevision: Number(created) }))
+export interface Outcome {
+  /** Whether the comparison held. */
+  readonly succeeded: boolean
+  /** What the branch that was taken counted. */
+  readonly count: number
 }
 
-/** Undefined where the plant was put; else what its key held. */
-export function readRival(body: unknown): Plant | undefined {
-  const { succeeded = false, responses } = body as TxnAnswer
-  if (succeeded) return undefined
-  const [rival] = entriesOf(responses?.[0]?.response_range ?? {})
-  if (!rival) throw new Error('etcd neither put a plant nor says what is there')
-  return readPlant(rival)
+/** @throws Error for what is no answer of etcd's. */
+export function readOutcome(body: unknown): Outcome {
+  const { succeeded = false, header, responses } = (body ?? {}) as TxnAnswer
+  revisionOf(header)
+  return { succeeded, count: Number(responses?.[0]?.response_range?.count ?? 0) }
 }
 
 /** @throws Error for a value that is no plant. */
@@ -122,7 +162,10 @@ export function readPlant({ key, value }: Entry): Plant {
   } catch {
     plant = undefined
   }
-  if (!isPlant(plant)) throw new Error(`etcd holds a value that is no plant, under the key ${key.slice(0, 100)}`)
+  // The rest of the key names the owner, whom no line of the log names.
+  if (!isPlant(plant)) {
+    throw new Error(`etcd holds a value that is no plant, under the id ${idOf(key)}`)
+  }
   return plant.tag === undefined ? { name: plant.name } : { name: plant.name, tag: plant.tag }
 }
 

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { spawnSync } from 'node:child_process'
-import { existsSync, writeFileSync } from 'node:fs'
+import { existsSync } from 'node:fs'
 import { join } from 'node:path'
 import { test, type TestContext } from 'node:test'
 import { StoreUnavailable } from '../../../dist/plants/store.js'
@@ -8,6 +8,7 @@ import type { EtcdConfig } from '../../../dist/store/etcd/store.js'
 import { plant, readAll } from '../../contract/store.contract.ts'
 import { Cluster, type ClusterOptions, NO_ETCD, Proxy } from '../../support/etcd.ts'
 import { configured, NO_TLS, openStore, PATIENT } from '../../support/etcd-store.ts'
+import { Authority, NO_SECURED_ETCD } from '../../support/etcd-tls.ts'
 import { call, post } from '../../support/http.ts'
 import { run, startProcess } from '../../support/process.ts'
 import { THOROUGH } from '../../support/scale.ts'
@@ -18,10 +19,7 @@ import { verdict } from '../../support/verdict.ts'
 
 const NO_ETCDCTL = spawnSync('etcdctl', ['version']).error && 'etcdctl is not installed, so LITTLE of the etcd store is tested (Debian: apt-get install etcd-client)'
 const skip = NO_ETCD ?? NO_ETCDCTL ?? false
-/** Made at once, unlike one of RSA. */
-const EC_KEY = ['-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:prime256v1', '-nodes'] as const
-const OPENSSL = spawnSync('openssl', ['version']).status === 0
-
+const secured = NO_SECURED_ETCD ?? false
 async function ownCluster(t: TestContext, options: ClusterOptions): Promise<Cluster> {
   const cluster = await Cluster.start(1, { ...options, flags: ['--unsafe-no-fsync', ...(options.flags ?? [])] })
   t.after(() => cluster.close())
@@ -145,7 +143,7 @@ test('readiness follows etcd: red with a reason while nothing is answered, green
   proxy.mode = 'hang'
   await until('the reason is told', async () => {
     const { status, text } = await call(adminPort, { path: '/readyz' })
-    return status === 503 && /"storage":"etcd did not answer in time: .*no answer within/.test(text)
+    return status === 503 && /"storage":"etcd did not answer in time: .*timed out/.test(text)
   })
   proxy.mode = 'pass'
   await until('it is ready again', async () => (await ready()) === 200)
@@ -213,16 +211,11 @@ test('users of etcd: a right password works, through a restart of etcd too; a wr
   }
 })
 
-test('TLS: the cluster is known by its CA, the service by its certificate; without either nothing is kept', { skip: skip || (OPENSSL ? false : 'openssl is not installed') }, async (t) => {
-  const directory = await temporaryDirectory()
-  const file = (name: string): string => join(directory, name)
-  const openssl = (...args: readonly string[]): void => assert.equal(spawnSync('openssl', args, { cwd: directory }).status, 0, args.join(' '))
-  openssl('req', '-x509', ...EC_KEY, '-keyout', 'ca.key', '-out', 'ca.pem', '-subj', '/CN=ca', '-days', '2')
-  writeFileSync(file('ext'), 'subjectAltName=IP:127.0.0.1')
-  for (const name of ['server', 'client']) {
-    openssl('req', ...EC_KEY, '-keyout', `${name}.key`, '-out', `${name}.csr`, '-subj', `/CN=${name}`)
-    openssl('x509', '-req', '-in', `${name}.csr`, '-CA', 'ca.pem', '-CAkey', 'ca.key', '-CAcreateserial', '-out', `${name}.pem`, '-days', '2', '-extfile', 'ext')
-  }
+test('TLS: without the CA or a client certificate nothing is kept', { skip: secured }, async (t) => {
+  const authority = new Authority(await temporaryDirectory())
+  const { directory } = authority
+  const file = (name: string): string => authority.file(name)
+  for (const name of ['server', 'client']) authority.sign(name, `/CN=${name}`)
   const cluster = await ownCluster(t, { scheme: 'https', flags: ['--cert-file', file('server.pem'), '--key-file', file('server.key'), '--client-cert-auth', '--trusted-ca-file', file('ca.pem')] })
   const data = join(directory, 'data')
   const env = { PLANTS_ETCD_ENDPOINTS: cluster.endpoints.join(), PLANTS_ETCD_CA_FILE: file('ca.pem'), PLANTS_ETCD_CERT_FILE: file('client.pem'), PLANTS_ETCD_KEY_FILE: file('client.key') }

@@ -8,7 +8,7 @@ import type { ClientOptions } from '../../../dist/store/etcd/client.js'
 import { EtcdStore } from '../../../dist/store/etcd/store.js'
 import { readAll } from '../../contract/store.contract.ts'
 import { NO_TLS, PATIENT } from '../../support/etcd-store.ts'
-import { until } from '../../support/time.ts'
+import { stopClock, until } from '../../support/time.ts'
 
 /** A status with JSON, or with text as it is; 'hang' never answers, 'cut' ends the connection in mid-answer. */
 type Reply = readonly [status: number, body: unknown] | 'hang' | 'cut'
@@ -17,6 +17,7 @@ interface Asked {
   readonly path: string
   readonly body: string
   readonly authorization: string | undefined
+  readonly accept: string | undefined
 }
 
 interface Scripted {
@@ -27,7 +28,12 @@ interface Scripted {
   script(...replies: readonly Reply[]): void
 }
 
-const PROBE = JSON.stringify({ key: base64('plants/') })
+const PREFIX = base64('plants/')
+/** No create revision is below 0. Written out: etcd ignores a member that is misspelt. */
+const NEVER = `{"key":"${PREFIX}","target":"CREATE","result":"LESS","create_revision":"0"}`
+const PROBE = `{"compare":[${NEVER}],`
+  + `"success":[{"request_delete_range":{"key":"${PREFIX}"}}],`
+  + `"failure":[{"request_range":{"key":"${PREFIX}","count_only":true}}]}`
 const HEADER = { cluster_id: '1', member_id: '2', revision: '7', raft_term: '3' }
 const PUT = [200, { header: HEADER, succeeded: true, responses: [{ response_put: { header: { revision: '7' } } }] }] as const
 const NO_TOKEN = [400, { error: 'etcdserver: user name is empty', message: 'etcdserver: user name is empty', code: 3 }] as const
@@ -52,7 +58,9 @@ async function scripted(t: TestContext, probe: Reply = [200, { header: HEADER }]
     req.setEncoding('utf8').on('data', (text: string) => (body += text))
     req.on('end', () => {
       const isProbe = body === PROBE
-      if (!isProbe) asked.push({ path: `${req.method} ${req.url} ${req.headers['content-type']}`, body, authorization: req.headers.authorization })
+      const { authorization, accept, 'content-type': type } = req.headers
+      const path = `${req.method} ${req.url} ${type}`
+      if (!isProbe) asked.push({ path, body, authorization, accept })
       const reply = isProbe ? probe : replies.shift()
       if (reply === undefined || reply === 'hang') return
       if (reply === 'cut') {
@@ -84,7 +92,7 @@ function kv(id: string, plant: unknown, createRevision = '5'): unknown {
   return { key: base64(`${ALICE}${id}`), create_revision: createRevision, mod_revision: createRevision, version: '1', value: base64(JSON.stringify(plant)) }
 }
 
-test('a create is exactly one transaction: put where the key was never created, else read', async (t) => {
+test('a create is exactly one transaction: put where the key was never created', async (t) => {
   const { endpoint, asked, script } = await scripted(t)
   const store = await open(t, [endpoint])
   script(PUT)
@@ -93,22 +101,36 @@ test('a create is exactly one transaction: put where the key was never created, 
   assert.deepEqual(asked, [
     {
       path: 'POST /v3/kv/txn application/json',
-      body: `{"compare":[{"key":"${SEVEN}","target":"CREATE","result":"EQUAL","create_revision":"0"}],"success":[{"request_put":{"key":"${SEVEN}","value":"${value}"}}],"failure":[{"request_range":{"key":"${SEVEN}"}}]}`,
+      body:
+        `{"compare":[{"key":"${SEVEN}","target":"CREATE","result":"EQUAL","create_revision":"0"}],`
+        + `"success":[{"request_put":{"key":"${SEVEN}","value":"${value}"}}]}`,
       authorization: undefined,
+      accept: 'application/json',
     },
   ])
 })
 
-test('where the transaction did not put ("succeeded" is left out then), what it read decides, by content', async (t) => {
-  const { endpoint, script } = await scripted(t)
+test('where a create did not put, etcd compares; what is there comes in no answer', async (t) => {
+  const { endpoint, asked, script } = await scripted(t)
   const store = await open(t, [endpoint])
-  const read = (plant: unknown): Reply => [200, { header: HEADER, responses: [{ response_range: { header: { revision: '7' }, kvs: [kv('8000000000000007', plant)], count: '1' } }] }]
   const oak = { id: 7n, name: 'Oak', tag: 'old' }
-  for (const [there, created] of [[{ tag: 'old', name: 'Oak' }, 'stored'], [{ name: 'Oak' }, 'conflict'], [{ name: 'Oak', tag: '' }, 'conflict'], [{ name: 'Elm', tag: 'old' }, 'conflict']] as const) {
-    script(read(there))
-    assert.equal(await store.create('alice', oak), created, JSON.stringify(there))
-  }
-  script(read('no plant'))
+  const outcome = (succeeded: boolean | undefined, count: string | undefined): Reply => [
+    200,
+    { header: HEADER, succeeded, responses: [{ response_range: { header: HEADER, count } }] },
+  ]
+  script([200, { header: HEADER }], outcome(true, '1'))
+  assert.equal(await store.create('alice', oak), 'stored')
+  const range = `[{"request_range":{"key":"${SEVEN}","count_only":true}}]`
+  const value = base64('{"name":"Oak","tag":"old"}')
+  assert.deepEqual(asked.slice(1).map(({ path, body }) => [path, body]), [[
+    'POST /v3/kv/txn application/json',
+    `{"compare":[{"key":"${SEVEN}","target":"VALUE","result":"EQUAL","value":"${value}"}],`
+      + `"success":${range},"failure":${range}}`,
+  ]])
+  script([200, { header: HEADER }], outcome(undefined, '1'))
+  assert.equal(await store.create('alice', oak), 'conflict')
+  // Deleted by hand between the two.
+  script([200, { header: HEADER }], outcome(undefined, undefined))
   await assert.rejects(store.create('alice', oak), StoreUnavailable)
 })
 
@@ -202,14 +224,64 @@ test('a user may be configured before the cluster asks for one, and gets a token
   assert.deepEqual(asked.map(({ authorization }) => authorization), [undefined, undefined, undefined, undefined, 'one.1'])
 })
 
-test('a wrong password is trouble, and is asked for again', async (t) => {
-  const { endpoint, script } = await scripted(t)
-  const wrong: Reply = [400, { error: 'etcdserver: authentication failed, invalid user ID or password', code: 3 }]
-  script(wrong, wrong, tokenOf('one.1'), PUT)
+test('a refused login is repeated once a second, however many calls there are', async (t) => {
+  const { endpoint, asked, script } = await scripted(t)
+  const clock = stopClock(t)
+  const message = 'etcdserver: authentication failed, invalid user ID or password'
+  script([400, { error: message, code: 3 }])
   const store = await open(t, [endpoint], { user: { name: 'p', password: 'x' } })
-  assert.match(store.trouble() ?? '', /authentication failed/)
-  await assert.rejects(store.create('alice', { id: 1n, name: 'x' }), StoreUnavailable)
+  assert.equal(store.trouble(), message)
+  const create = (id: bigint): Promise<unknown> => store.create('alice', { id, name: 'x' })
+  clock.pass(999)
+  for (let id = 0n; id < 50n; id++) {
+    await assert.rejects(
+      create(id),
+      (error) => error instanceof StoreUnavailable && error.message === message,
+    )
+  }
+  assert.equal(asked.length, 1)
+  clock.pass(1)
+  script(tokenOf('one.1'), PUT)
+  assert.equal(await create(1n), 'stored')
+  assert.equal(asked.length, 3)
+})
+
+test('a call denied without a token asks for one, once; with one it does not', async (t) => {
+  const { endpoint, asked, script } = await scripted(t)
+  const denied: Reply = [403, { error: 'etcdserver: permission denied', code: 7 }]
+  const off: Reply = [412, { error: 'etcdserver: authentication is not enabled', code: 9 }]
+  script(off, denied, tokenOf('one.1'), PUT, denied)
+  const store = await open(t, [endpoint], { user: { name: 'p', password: 'x' } })
   assert.equal(await store.create('alice', { id: 1n, name: 'x' }), 'stored')
+  for (let id = 2n; id < 4n; id++) {
+    await assert.rejects(store.create('alice', { id, name: 'x' }), StoreUnavailable)
+    script(denied)
+  }
+  const tokens = asked.map(({ authorization }) => authorization)
+  assert.deepEqual(tokens, [undefined, undefined, undefined, 'one.1', 'one.1', 'one.1'])
+})
+
+test('a refused client certificate is told as it is, and is not tried for seconds', async (t) => {
+  const { endpoint, asked, script } = await scripted(t)
+  const store = await open(t, [endpoint])
+  // As etcd's embed/serve.go writes it.
+  const said = 'CommonName of client sending a request against gateway will be ignored'
+  script([400, `${said} and not used as expected\n`])
+  await assert.rejects(
+    store.create('alice', { id: 1n, name: 'x' }),
+    (error) => error instanceof StoreUnavailable && /has a CommonName$/.test(error.message),
+  )
+  assert.equal(asked.length, 1)
+})
+
+test('a full cluster is ready: after a probe that it refuses comes a read', async (t) => {
+  const { endpoint, asked, script } = await scripted(t, NO_SPACE)
+  script([200, { header: HEADER }])
+  const store = await open(t, [endpoint])
+  assert.equal(store.trouble(), undefined)
+  const [read] = asked
+  assert.equal(read?.body, JSON.stringify({ key: PREFIX }))
+  assert.equal(read?.path, 'POST /v3/kv/range application/json')
 })
 
 test('without space a create looks whether its plant is there; not there, the store is full, unless an attempt was left open', async (t) => {

@@ -1,0 +1,184 @@
+import assert from 'node:assert/strict'
+import { generateKeyPairSync } from 'node:crypto'
+import { writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { test } from 'node:test'
+import { StoreUnavailable } from '../../../dist/plants/store.js'
+import type { EtcdStore } from '../../../dist/store/etcd/store.js'
+import { plant, readAll } from '../../contract/store.contract.ts'
+import { openStore } from '../../support/etcd-store.ts'
+import { NO_SECURED_ETCD, SecuredCluster } from '../../support/etcd-tls.ts'
+import { call, post } from '../../support/http.ts'
+import { startService, temporaryDirectory } from '../../support/service.ts'
+import { until } from '../../support/time.ts'
+import { verdict } from '../../support/verdict.ts'
+
+const skip = NO_SECURED_ETCD ?? false
+const ALL = { after: undefined, limit: undefined } as const
+
+/** Keeps a plant, lists as many as there must be, and sees readiness green. */
+async function works(store: EtcdStore, id: bigint): Promise<void> {
+  assert.equal(await store.create('alice', plant(id)), 'stored')
+  assert.equal((await readAll(store.list('alice', ALL))).length, Number(id))
+  await until('it is ready', () => store.trouble() === undefined)
+}
+
+test(
+  'auth on before the start, then off, then on again: every call works at once',
+  { skip },
+  async (t) => {
+    const secured = await SecuredCluster.start(t)
+    secured.ctl('auth enable')
+    const store = await openStore(t, secured.config())
+    await works(store, 1n)
+    secured.ctl('auth disable')
+    await works(store, 2n)
+    secured.ctl('auth enable')
+    await works(store, 3n)
+  },
+)
+
+test('auth switched on while the service runs: every call works at once', { skip }, async (t) => {
+  const secured = await SecuredCluster.start(t)
+  const store = await openStore(t, secured.config())
+  await works(store, 1n)
+  secured.ctl('auth enable')
+  await works(store, 2n)
+  secured.ctl('auth disable')
+  await works(store, 3n)
+  secured.ctl('auth enable')
+  await works(store, 4n)
+})
+
+test(
+  'a changed password, user or role is named, and all works when it is back',
+  { skip },
+  async (t) => {
+    const secured = await SecuredCluster.start(t)
+    secured.ctl('auth enable')
+    const store = await openStore(t, secured.config())
+    await works(store, 1n)
+    let id = 2n
+    const broken = async (change: () => void, reason: RegExp, back: () => void): Promise<void> => {
+      change()
+      await assert.rejects(
+        store.create('alice', plant(id)),
+        (error) => error instanceof StoreUnavailable && reason.test(error.message),
+      )
+      await until('readiness says why', () => reason.test(store.trouble() ?? ''))
+      back()
+      // A refused login is repeated once a second.
+      await until('it is ready again', () => store.trouble() === undefined)
+      await works(store, id)
+      id += 1n
+    }
+    const password = (text: string) => (): void => {
+      secured.ctl('user passwd plants --interactive=false', `${text}\n`)
+    }
+    await broken(password('other'), /authentication failed/, password('secret'))
+    await broken(
+      () => secured.ctl('user revoke-role plants rw'),
+      /permission denied; the user of etcd needs readwrite on plants\/$/,
+      () => secured.ctl('user grant-role plants rw'),
+    )
+    const recreate = (): void => {
+      secured.ctl('user add plants:secret')
+      secured.ctl('user grant-role plants rw')
+    }
+    await broken(() => secured.ctl('user delete plants'), /authentication failed/, recreate)
+    secured.ctl('role grant-permission rw read other')
+    await works(store, id)
+  },
+)
+
+test('a token of etcd that expires while it is in use is renewed', { skip }, async (t) => {
+  const directory = await temporaryDirectory()
+  const { publicKey, privateKey } = generateKeyPairSync('rsa', { modulusLength: 2048 })
+  const [publicFile, privateFile] = [join(directory, 'public'), join(directory, 'private')]
+  writeFileSync(publicFile, publicKey.export({ type: 'spki', format: 'pem' }))
+  writeFileSync(privateFile, privateKey.export({ type: 'pkcs1', format: 'pem' }))
+  const signing = `jwt,pub-key=${publicFile},priv-key=${privateFile},sign-method=RS256,ttl=1s`
+  const secured = await SecuredCluster.start(t, ['--auth-token', signing])
+  secured.ctl('auth enable')
+  const store = await openStore(t, secured.config())
+  const end = Date.now() + 3500
+  let id = 1n
+  for (; Date.now() < end; id++) await works(store, id)
+  // Rights that changed make every token an old one.
+  secured.ctl('role grant-permission rw read other')
+  await works(store, id)
+  secured.ctl('auth disable')
+  await works(store, id + 1n)
+  secured.ctl('auth enable')
+  await works(store, id + 2n)
+})
+
+test(
+  'a read-only user: lists go on, POST is 503, readiness is red, the log says why',
+  { skip },
+  async (t) => {
+    const secured = await SecuredCluster.start(t)
+    secured.ctl('auth enable')
+    const { port, adminPort, logLines } = await startService(t, { etcd: secured.config() })
+    assert.equal((await post(port, { id: 1, name: 'Monstera' })).status, 200)
+    assert.equal((await call(adminPort, { path: '/readyz' })).status, 200)
+    secured.ctl('user grant-role plants ro')
+    secured.ctl('user revoke-role plants rw')
+    const refused = await Promise.all(
+      Array.from({ length: 20 }, (_, id) => post(port, { id: id + 2, name: 'a plant of mine' })),
+    )
+    for (const reply of refused) {
+      assert.equal(verdict(reply), 'storageUnavailable')
+      assert.equal(reply.headers['retry-after'], '1')
+    }
+    const reason = 'etcdserver: permission denied; the user of etcd needs readwrite on plants/'
+    await until('readiness is red', async () => {
+      const { status, text } = await call(adminPort, { path: '/readyz' })
+      return status === 503 && text.includes(`"storage":"${reason}"`)
+    })
+    assert.deepEqual((await call(port)).json(), [{ name: 'Monstera' }])
+    const lines = logLines.filter((line) => line.includes('a plant could not be kept'))
+    assert.ok(lines.length >= 1 && lines.length < refused.length, `${lines.length} lines`)
+    // The log's own lines.
+    for (const line of lines) assert.equal((JSON.parse(line) as { reason: string }).reason, reason)
+    assert.doesNotMatch(logLines.join('\n'), /secret|a plant of mine/)
+    secured.ctl('user grant-role plants rw')
+    await until(
+      'readiness is green',
+      async () => (await call(adminPort, { path: '/readyz' })).status === 200,
+    )
+    assert.equal((await post(port, { id: 2, name: 'x' })).status, 200)
+  },
+)
+
+test(
+  'a client certificate with a CommonName is refused by name once etcd has users',
+  { skip },
+  async (t) => {
+    const secured = await SecuredCluster.start(t)
+    secured.authority.sign('named', '/CN=plants')
+    const store = await openStore(t, secured.config('named'))
+    await works(store, 1n)
+    secured.ctl('auth enable')
+    const reason = 'etcd refuses the client certificate, because it has a CommonName'
+    await assert.rejects(
+      store.create('alice', plant(2n)),
+      (error) => error instanceof StoreUnavailable && error.message === reason,
+    )
+    await until('readiness says why', () => store.trouble() === reason)
+    secured.ctl('auth disable')
+    await works(store, 2n)
+  },
+)
+
+test(
+  'an expired client certificate is named by readiness, and is no error at start',
+  { skip },
+  async (t) => {
+    const secured = await SecuredCluster.start(t)
+    secured.authority.sign('expired', '/O=plants', -1)
+    const timing = { attempt: 300, call: 600, probe: 600 }
+    const store = await openStore(t, { ...secured.config('expired'), timing })
+    assert.match(store.trouble() ?? '', /; the client certificate expired at .+ GMT$/)
+  },
+)

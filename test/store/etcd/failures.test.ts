@@ -1,0 +1,93 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { Failures } from '../../../dist/store/etcd/failures.js'
+import { NO_TLS } from '../../support/etcd-store.ts'
+import { call, post } from '../../support/http.ts'
+import { startService } from '../../support/service.ts'
+import { serving } from '../../support/serving.ts'
+import { stopClock, until } from '../../support/time.ts'
+import { verdict } from '../../support/verdict.ts'
+
+type Line = readonly [message: string, fields: unknown]
+
+function recorded(): { readonly failures: Failures; readonly lines: Line[] } {
+  const lines: Line[] = []
+  const failures = new Failures((_level, message, fields) => lines.push([message, fields]))
+  return { failures, lines }
+}
+
+test('a cause is logged once a second; the next line counts what was left out', (t) => {
+  const clock = stopClock(t)
+  const { failures, lines } = recorded()
+  for (let i = 0; i < 10; i++) failures.report('no plant', 'denied')
+  failures.report('no plant', 'timed out')
+  clock.pass(999)
+  failures.report('no plant', 'denied')
+  clock.pass(1)
+  for (let i = 0; i < 3; i++) failures.report('no plant', 'denied')
+  assert.deepEqual(lines, [
+    ['no plant', { reason: 'denied' }],
+    ['no plant', { reason: 'timed out', notLogged: 9 }],
+    ['no plant', { reason: 'denied', notLogged: 1 }],
+  ])
+})
+
+test('causes that are never the same make 32 lines a second', (t) => {
+  const clock = stopClock(t)
+  const { failures, lines } = recorded()
+  for (let i = 0; i < 1000; i++) failures.report('no plant', `cause ${i}`)
+  assert.equal(lines.length, 32)
+  clock.pass(1000)
+  failures.report('no plant', 'cause 0')
+  assert.deepEqual(lines.at(-1), ['no plant', { reason: 'cause 0', notLogged: 968 }])
+})
+
+test('each 503 has its cause in the log, and no token, password, plant or owner', async (t) => {
+  let said: readonly [status: number, text: string] = [500, '']
+  // What a proxy before etcd might do: it says back what it was sent.
+  const endpoint = await serving(t, (req, res) => {
+    let body = ''
+    req.setEncoding('utf8').on('data', (text: string) => (body += text))
+    req.on('end', () => {
+      const [status, text] = said
+      res.writeHead(status).end(text === 'echo' ? `${req.headers.authorization} ${body}` : text)
+    })
+  })
+  said = [200, '{"header":{"revision":"7"},"token":"etcd-token.1"}']
+  const { port, adminPort, logLines } = await startService(t, {
+    etcd: {
+      endpoints: [endpoint],
+      prefix: 'plants/',
+      user: { name: 'p', password: 'pass-word' },
+      tls: NO_TLS,
+      timing: { attempt: 200, call: 300, probe: 300 },
+    },
+  })
+  assert.equal((await call(adminPort, { path: '/readyz' })).status, 200)
+  const causes: readonly (readonly [typeof said, RegExp])[] = [
+    [[500, 'echo'], /etcd did not answer in time: etcd answered 500 without JSON/],
+    [[404, 'echo'], /etcd did not answer in time: etcd answered 404 without JSON/],
+    [[200, 'echo'], /etcd did not answer in time: etcd answered 200 without JSON/],
+    [[403, '{"message":"etcdserver: permission denied"}'], /permission denied; the user of etcd/],
+  ]
+  for (const [answer, reason] of causes) {
+    said = answer
+    const from = logLines.length
+    const replies = [await post(port, { id: 1, name: 'a plant of mine' }), await call(port)]
+    for (const reply of replies) assert.equal(verdict(reply), 'storageUnavailable')
+    for (const message of ['a plant could not be kept', 'plants could not be read']) {
+      // The log writes a moment later.
+      await until(`${message}: ${reason}`, () =>
+        logLines.slice(from).some((line) => line.includes(message) && reason.test(line)),
+      )
+    }
+    await until('readiness says why', async () => {
+      const { text } = await call(adminPort, { path: '/readyz' })
+      return reason.test(text)
+    })
+  }
+  const value = Buffer.from('{"name":"a plant of mine"}').toString('base64').slice(0, 16)
+  for (const secret of ['etcd-token', 'pass-word', 'a plant of mine', value, 'YWxpY2U', 'alice']) {
+    assert.ok(!logLines.join('\n').includes(secret), secret)
+  }
+})

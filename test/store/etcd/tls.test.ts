@@ -1,0 +1,90 @@
+import assert from 'node:assert/strict'
+import { generateKeyPairSync, X509Certificate } from 'node:crypto'
+import { writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { test } from 'node:test'
+import { readConfig } from '../../../dist/config.js'
+import { ConfigError } from '../../../dist/errors.js'
+import { type EtcdTls, outOfDate } from '../../../dist/store/etcd/tls.js'
+import { AUTHORITY, CERTIFICATE, EXPIRED, KEY, SELF_SIGNED } from '../../support/etcd-pem.ts'
+import { run } from '../../support/process.ts'
+import { temporaryDirectory } from '../../support/service.ts'
+import { SECRET } from '../../support/tokens.ts'
+
+const MINIMUM = {
+  PLANTS_ISSUER: 'https://issuer.test',
+  PLANTS_AUDIENCE: 'plants',
+  PLANTS_JWT_SECRET: SECRET,
+}
+
+function problems(env: Readonly<Record<string, string>>): readonly string[] {
+  try {
+    readConfig(env, 'service')
+  } catch (error) {
+    assert.ok(error instanceof ConfigError)
+    return error.problems
+  }
+  return []
+}
+
+test('a certificate and a key that cannot serve are named, and end the start', async () => {
+  const directory = await temporaryDirectory()
+  const { privateKey } = generateKeyPairSync('ec', { namedCurve: 'P-256' })
+  const files = {
+    authority: AUTHORITY,
+    certificate: CERTIFICATE,
+    bundle: `a comment\n${CERTIFICATE}${AUTHORITY}`,
+    expired: EXPIRED,
+    selfSigned: SELF_SIGNED,
+    key: KEY,
+    otherKey: privateKey.export({ type: 'pkcs8', format: 'pem' }),
+    noPem: new X509Certificate(CERTIFICATE).raw,
+  }
+  for (const [name, content] of Object.entries(files)) writeFileSync(join(directory, name), content)
+  const env = (ca: string, cert: string, key: string): Record<string, string> => ({
+    ...MINIMUM,
+    PLANTS_ETCD_ENDPOINTS: 'https://127.0.0.1:1',
+    PLANTS_ETCD_CA_FILE: join(directory, ca),
+    PLANTS_ETCD_CERT_FILE: join(directory, cert),
+    PLANTS_ETCD_KEY_FILE: join(directory, key),
+  })
+  assert.deepEqual(problems(env('authority', 'certificate', 'key')), [])
+  // The chain after the certificate; an authority after another certificate.
+  assert.deepEqual(problems(env('bundle', 'bundle', 'key')), [])
+  // As etcd --auto-tls makes them: trusted for itself.
+  assert.deepEqual(problems(env('selfSigned', 'selfSigned', 'key')), [])
+  // It may be the clock that is wrong.
+  assert.deepEqual(problems(env('authority', 'expired', 'key')), [])
+  const mismatch = 'PLANTS_ETCD_KEY_FILE is not the key of the first certificate'
+  assert.deepEqual(problems(env('authority', 'certificate', 'otherKey')), [mismatch])
+  assert.deepEqual(problems(env('authority', 'authority', 'key')), [mismatch])
+  assert.deepEqual(problems(env('certificate', 'certificate', 'key')), [
+    'PLANTS_ETCD_CA_FILE holds no certificate of an authority',
+  ])
+  const noPem = 'holds no PEM that can be used: there is no certificate in it'
+  assert.deepEqual(problems(env('noPem', 'key', 'key')), [
+    `PLANTS_ETCD_CA_FILE ${noPem}`,
+    `PLANTS_ETCD_CERT_FILE ${noPem}`,
+  ])
+  const { status, stderr } = await run(['serve'], env('authority', 'certificate', 'otherKey'))
+  assert.equal(status, 2)
+  assert.ok(stderr.includes(mismatch), stderr)
+})
+
+test('a client certificate is out of date before its first day and after its last', () => {
+  const tls = (text?: string): EtcdTls => {
+    const cert = text === undefined ? undefined : Buffer.from(text)
+    return { ca: undefined, cert, key: undefined }
+  }
+  const now = Date.parse('2026-01-01T00:00:00Z')
+  assert.equal(outOfDate(tls(CERTIFICATE), now), undefined)
+  assert.equal(
+    outOfDate(tls(EXPIRED), now),
+    'the client certificate expired at Jan  1 00:00:00 2021 GMT',
+  )
+  assert.equal(
+    outOfDate(tls(CERTIFICATE), Date.parse('2019-12-31T23:59:59Z')),
+    'the client certificate is valid from Jan  1 00:00:00 2020 GMT on',
+  )
+  for (const none of [undefined, 'no PEM']) assert.equal(outOfDate(tls(none), now), undefined)
+})
