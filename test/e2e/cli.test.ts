@@ -1,6 +1,15 @@
 import assert from 'node:assert/strict'
-import { execFile } from 'node:child_process'
-import { existsSync, readdirSync, readFileSync, renameSync, statSync, writeFileSync } from 'node:fs'
+import { execFile, spawn } from 'node:child_process'
+import { once } from 'node:events'
+import {
+  existsSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  renameSync,
+  statSync,
+  writeFileSync,
+} from 'node:fs'
 import { createServer } from 'node:net'
 import { join } from 'node:path'
 import { test } from 'node:test'
@@ -8,7 +17,7 @@ import { promisify } from 'node:util'
 import initSqlJs from 'sql.js'
 import { VARIABLES } from '../../dist/config.js'
 import { call, post } from '../support/http.ts'
-import { run, startProcess } from '../support/process.ts'
+import { MAIN, preload, run, startProcess } from '../support/process.ts'
 import { temporaryDirectory } from '../support/service.ts'
 import { token } from '../support/tokens.ts'
 
@@ -190,6 +199,54 @@ test('import names what it cannot keep and keeps the rest; an edited snapshot is
   assert.match(garbage.stderr, /cannot be read as a SQLite file/)
   assert.ok(!existsSync(join(directory, 'new', 'plants.sqlite')))
 })
+
+test('import and check go on, with the same status, when nobody reads their output', async () => {
+  const directory = await temporaryDirectory()
+  const [data, file] = [join(directory, 'data'), join(directory, 'plants.db')]
+  const SQL = await initSqlJs()
+  const database = new SQL.Database()
+  database.run(`CREATE TABLE plants (owner, id, name, tag);
+    WITH RECURSIVE ids(id) AS (VALUES (1) UNION ALL SELECT id + 1 FROM ids WHERE id < 5000)
+    INSERT INTO plants SELECT iif(id < 5000, 7, 'alice'), id, 'Fern', NULL FROM ids`)
+  writeFileSync(file, database.export())
+  const env = { PLANTS_DATA: data }
+  assert.equal(await statusUnread(['import', file], env), 1)
+  assert.match((await run(['check'], env)).stdout, /1 plants/)
+  assert.equal(await statusUnread(['check'], env), 0)
+  assert.equal(await statusUnread(['export', file], env), 1)
+})
+
+test('check and export fail where no store is, export where no link can be made', async () => {
+  const directory = await temporaryDirectory()
+  const [data, file] = [join(directory, 'data'), join(directory, 'plants.db')]
+  mkdirSync(data)
+  const missing = { status: 1, stdout: '', stderr: `plant-store: there is no store in ${data}\n` }
+  assert.deepEqual(await run(['check'], { PLANTS_DATA: data }), missing)
+  assert.deepEqual(await run(['export', file], { PLANTS_DATA: data }), missing)
+  writeFileSync(join(data, 'journal-00000001.log'), '')
+  const withoutLinks = await preload(`
+    import fs from 'node:fs/promises'
+    import { syncBuiltinESMExports } from 'node:module'
+    fs.link = async () => { throw Object.assign(new Error('EPERM: link'), { code: 'EPERM' }) }
+    syncBuiltinESMExports()`)
+  const { status, stderr } = await run(['export', file], { PLANTS_DATA: data, ...withoutLinks })
+  assert.equal(status, 1)
+  assert.match(stderr, /^plant-store: the file system of .* has no hard links, .*: name a file on/)
+  assert.deepEqual(readdirSync(directory), ['data'])
+})
+
+/** The status of a command whose output has no reader left. */
+async function statusUnread(
+  args: readonly string[],
+  env: Readonly<Record<string, string>>,
+): Promise<number | null> {
+  const child = spawn(process.execPath, [MAIN, ...args], { env, stdio: ['ignore', 'pipe', 'pipe'] })
+  child.stdout.destroy()
+  child.stderr.destroy()
+  // The argument's types are those of the event: the status, or null after a signal.
+  const [status] = (await once(child, 'exit')) as [number | null]
+  return status
+}
 
 async function curlLines(output: () => string): Promise<string[]> {
   for (;;) {

@@ -261,16 +261,6 @@ export async function readMeta(bytes: Uint8Array): Promise<Meta & { readonly for
   })
 }
 
-/**
- * Every plant of a database file, in order, as it stands there: of any type, since the file may have been edited.
- * @throws Error when the file is no SQLite database with such a table.
- */
-export async function readPlants(bytes: Uint8Array, each: (values: readonly unknown[]) => Promise<void>): Promise<void> {
-  await query(bytes, `SELECT ${text('owner')}, id, ${NAME_TAG} FROM plants ORDER BY owner, id`, async (statement) => {
-    while (statement.step()) await each(statement.get(null, { useBigInt: true }))
-  })
-}
-
 async function query<T>(bytes: Uint8Array, sql: string, read: (statement: Statement) => T | Promise<T>): Promise<T> {
   const db = new (await loadSqlite()).Database(bytes)
   try {
