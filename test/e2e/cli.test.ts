@@ -13,10 +13,10 @@ import {
 import { createServer } from 'node:net'
 import { join } from 'node:path'
 import { test } from 'node:test'
-import { promisify } from 'node:util'
+import { parseArgs, promisify } from 'node:util'
 import initSqlJs from 'sql.js'
 import { VARIABLES } from '../../dist/config.js'
-import { call, post } from '../support/http.ts'
+import { call, post, type Reply } from '../support/http.ts'
 import { MAIN, preload, run, startProcess } from '../support/process.ts'
 import { temporaryDirectory } from '../support/service.ts'
 import { token } from '../support/tokens.ts'
@@ -50,14 +50,21 @@ test('a wrong configuration ends with status 2, every problem on a line, and tou
   assert.deepEqual(readdirSync(directory), [])
 })
 
+test('serve --dev prints a curl line for a unix socket as well', async (t) => {
+  const directory = await temporaryDirectory()
+  const env = { PLANTS_LISTEN: `unix:${join(directory, 'plants socket')}` }
+  const server = await startProcess(t, join(directory, 'data'), env, ['serve', '--dev'])
+  for (const line of await curlLines(server.output)) assert.equal((await asCurl(line)).status, 200)
+})
+
 test('serve --dev prints curl lines that create and list a plant; after kill -9 the key and the plant are still there', async (t) => {
   const directory = join(await temporaryDirectory(), 'data')
   const first = await startProcess(t, directory, {}, ['serve', '--dev'])
   const lines = await curlLines(first.output)
   assert.equal(lines.length, 2)
-  const [created, listed] = [await shell(lines[0]), await shell(lines[1])]
-  assert.match(created, /^HTTP\/1.1 200 OK\r\n[^]*\{"name":"Monstera","tag":"indoor"\}$/)
-  assert.match(listed, /^HTTP\/1.1 200 OK\r\n[^]*\[\{"name":"Monstera","tag":"indoor"\}\]$/)
+  const [created, listed] = [await asCurl(lines[0]), await asCurl(lines[1])]
+  assert.deepEqual([created.status, created.json()], [200, { name: 'Monstera', tag: 'indoor' }])
+  assert.deepEqual([listed.status, listed.json()], [200, [{ name: 'Monstera', tag: 'indoor' }]])
   assert.equal(statSync(join(directory, 'dev.key')).mode & 0o777, 0o600)
   await first.kill('SIGKILL')
 
@@ -74,7 +81,7 @@ test('serve --dev and token make tokens that fit where owner, audience and scope
   const directory = join(await temporaryDirectory(), 'data')
   const claims = { PLANTS_OWNER_CLAIM: 'tenant', PLANTS_AUDIENCE_CLAIM: 'client_id', PLANTS_SCOPE_CLAIM: 'roles', PLANTS_READ_SCOPE: 'plants:read', PLANTS_WRITE_SCOPE: 'plants:write' }
   const server = await startProcess(t, directory, claims, ['serve', '--dev'])
-  for (const line of await curlLines(server.output)) assert.match(await shell(line), /^HTTP\/1.1 200 OK\r\n/)
+  for (const line of await curlLines(server.output)) assert.equal((await asCurl(line)).status, 200)
   const env = { ...claims, PLANTS_DATA: directory }
   const reader = (await run(['token', '--sub', 'alice', '--scope', 'plants:read'], env)).stdout.trim()
   assert.deepEqual((await call(server.port, { token: reader })).json(), [{ name: 'Monstera', tag: 'indoor' }])
@@ -256,7 +263,27 @@ async function curlLines(output: () => string): Promise<string[]> {
   }
 }
 
-async function shell(line: string | undefined): Promise<string> {
-  const { stdout } = await promisify(execFile)('sh', ['-c', line ?? 'false'])
-  return stdout
+/** Sends what a line has curl send. A shell takes the line apart, as where somebody pastes it. */
+async function asCurl(line = ''): Promise<Reply> {
+  const script = `curl() { printf '%s\\0' "$@"; }\n${line}`
+  const { stdout } = await promisify(execFile)('sh', ['-c', script])
+  const { values, positionals } = parseArgs({
+    args: stdout.split('\0').slice(0, -1),
+    allowPositionals: true,
+    options: {
+      include: { type: 'boolean', short: 'i' },
+      header: { type: 'string', short: 'H', multiple: true, default: [] },
+      data: { type: 'string', short: 'd' },
+      'unix-socket': { type: 'string' },
+    },
+  })
+  assert.equal(positionals.length, 1, line)
+  const { port, pathname } = new URL(positionals[0] ?? '')
+  const { data, header, 'unix-socket': socket = Number(port) } = values
+  return call(socket, {
+    token: undefined,
+    path: pathname,
+    headers: Object.fromEntries(header.map((each) => each.split(': '))),
+    ...(data === undefined ? {} : { method: 'POST', body: data }),
+  })
 }
