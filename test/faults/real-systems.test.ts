@@ -211,7 +211,7 @@ const noLoop = skipWithout(
 )
 const onExt4 = { skip: noLoop || LONG }
 
-test('full: an ext4 filled by creates refuses them, and takes them with room', onExt4, async (t) => {
+test('full: an ext4 filled by creates refuses them, takes them with room', onExt4, async (t) => {
   const image = join(await temporaryDirectory(), 'image')
   await fillAndFree(t, await mounted(t, ['unshare', '-m'], (point) => `truncate -s 4M ${image} && mkfs.ext4 -q -m 0 ${image} && mount -o loop ${image} ${point}`))
 })
