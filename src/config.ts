@@ -88,6 +88,15 @@ const ETCD_TLS_NAMES = {
 } as const
 
 const FALLBACKS: ReadonlyMap<string, string> = new Map(VARIABLES.map(([name, fallback]) => [name, fallback]))
+/** What Kubernetes sets for a Service named plants, or plants-…: names and values. */
+const SERVICE_VARIABLE = new RegExp(
+  `^PLANTS(_[A-Z0-9_]+)?_(${[
+    'SERVICE_HOST=[0-9a-f.:]+',
+    'SERVICE_PORT(_[A-Z0-9_]+)?=[0-9]+',
+    'PORT(_[0-9]+_(TCP|UDP|SCTP))?=(tcp|udp|sctp)://.+',
+    'PORT_[0-9]+_(TCP|UDP|SCTP)_(PROTO=(tcp|udp|sctp)|PORT=[0-9]+|ADDR=[0-9a-f.:]+)',
+  ].join('|')})$`,
+)
 const LOG_LEVELS: Readonly<Record<string, LogLevel>> = { silent: 'silent', error: 'error', info: 'info', debug: 'debug' }
 /** RFC 6749 §3.3. */
 const SCOPE_TOKEN = /^[\x21\x23-\x5b\x5d-\x7e]+$/
@@ -157,6 +166,7 @@ class Reader {
   refuseUnknown(): void {
     for (const [name, value] of Object.entries(this.#env)) {
       if (!name.startsWith('PLANTS_') || !value || FALLBACKS.has(name)) continue
+      if (SERVICE_VARIABLE.test(`${name}=${value}`)) continue
       this.problem(name, 'is not known: see --help for the variables that are')
     }
   }

@@ -73,6 +73,8 @@ async function main(argv: readonly string[]): Promise<void> {
 
 /** check, export, import. What only a command needs is loaded by that command: a service starts the sooner. */
 async function storage(command: string, file: string): Promise<string> {
+  // Where the reader of a pipe has left, the work goes on, and the status tells how it ended.
+  for (const stream of [process.stdout, process.stderr]) stream.on('error', () => {})
   const { checkStore, exportStore, importStore } = await import('./store/sqljs/tools.ts')
   const config = readConfig(process.env, 'storage')
   if (command === 'import') return importStore((log, onFatal) => openStorage(config, log, onFatal), file, (line) => process.stderr.write(`${line}\n`))

@@ -2,8 +2,9 @@ import assert from 'node:assert/strict'
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { test } from 'node:test'
-import { readConfig } from '../dist/config.js'
+import { readConfig, VARIABLES } from '../dist/config.js'
 import { ConfigError } from '../dist/errors.js'
+import { serviceVariables } from './support/kubernetes.ts'
 import { temporaryDirectory } from './support/service.ts'
 
 const MINIMUM = { PLANTS_ISSUER: 'https://issuer.test', PLANTS_AUDIENCE: 'plants', PLANTS_JWT_SECRET: 'x'.repeat(32) }
@@ -64,6 +65,49 @@ test('every problem is named at once', () => {
   }
   assert.ok(found.some((line) => line.includes('32 bytes')), JSON.stringify(found))
   assert.equal(found.length, 11)
+})
+
+test('what Kubernetes sets for a Service named plants, or plants-…, is no setting', () => {
+  const ports = [
+    { name: 'plants', port: 8080, protocol: 'TCP' },
+    { name: 'web-2', port: 53, protocol: 'UDP' },
+    { name: undefined, port: 65_535, protocol: 'SCTP' },
+  ] as const
+  for (const name of ['plants', 'plants-api', 'plants-2--b', 'plants-listen']) {
+    for (const address of ['10.96.0.10', 'fd00::1']) {
+      const variables = serviceVariables(name, address, ports)
+      assert.equal(Object.keys(variables).length, 17)
+      assert.deepEqual(problems({ ...MINIMUM, ...variables }), [])
+    }
+  }
+})
+
+test('a misspelt setting is refused, also one that looks like a variable of Kubernetes', () => {
+  const refused = (name: string, value: string): void =>
+    assert.deepEqual(problems({ ...MINIMUM, [name]: value }), [
+      `${name} is not known: see --help for the variables that are`,
+    ])
+  for (const [name, fallback] of VARIABLES) {
+    const own = name.slice('PLANTS_'.length)
+    const misspelt = Array.from(own, (_, i) => own.slice(0, i) + own.slice(i + 1))
+    misspelt.push(`_${own}`, `${own}_`, `${own}S`, own.toLowerCase())
+    misspelt.push(`${own}PORT`, `${own}_PORT`, `${own}_HOST`)
+    for (const each of misspelt) {
+      for (const value of [fallback, '8080', '10.96.0.10', 'x']) {
+        if (value !== '') refused(`PLANTS_${each}`, value)
+      }
+    }
+  }
+  refused('PLANTS_LISTENPORT', '8080')
+  for (const value of ['8080', '127.0.0.1:8080', 'http://127.0.0.1:8080']) {
+    for (const name of ['PORT', 'ADMIN_PORT', 'PORT_8080_TCP']) refused(`PLANTS_${name}`, value)
+  }
+  refused('PLANTS_SERVICE_HOST', 'plants.example')
+  refused('PLANTS_SERVICE_PORT', 'http')
+  refused('PLANTS_PORT_8080_TCP_PROTO', 'https')
+  refused('PLANTS_PORT_8080_TCP_ADDR', 'plants.example')
+  refused('PLANTS_PORT_HTTP_TCP', 'tcp://10.96.0.10:8080')
+  refused('PLANTS_api_PORT', 'tcp://10.96.0.10:8080')
 })
 
 test('an empty value counts as unset', () => {

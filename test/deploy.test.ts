@@ -5,6 +5,8 @@ import { join } from 'node:path'
 import { test } from 'node:test'
 import { type Config, DEFAULTS, readConfig, VARIABLES } from '../dist/config.js'
 import { ROOT } from './support/release.ts'
+import { serviceVariables } from './support/kubernetes.ts'
+import { startProcess } from './support/process.ts'
 import { temporaryDirectory } from './support/service.ts'
 import { SECRET } from './support/tokens.ts'
 
@@ -84,6 +86,29 @@ test('probes, ports, users and paths are the same on both sides', () => {
   }
 })
 
+test('Kubernetes sets no variables for its Service, and with them it starts', async (t) => {
+  const pod = kubernetes.slice(kubernetes.indexOf('kind: StatefulSet'))
+  assert.match(pod, /^ {6}enableServiceLinks: false$/m)
+  const documents = kubernetes.split(/^---$/m)
+  const [service = ''] = documents.filter((each) => /^kind: Service$/m.test(each))
+  const name = find(service, /^ {2}name: (\S+)$/m)
+  const port = Number(find(service, /\{ name: plants, port: (\d+), targetPort: \d+ \}/))
+  const ports = [{ name: 'plants', port, protocol: 'TCP' as const }]
+  const variables = serviceVariables(name, '10.96.0.10', ports)
+  assert.deepEqual(variables, {
+    PLANTS_SERVICE_HOST: '10.96.0.10',
+    PLANTS_SERVICE_PORT: '8080',
+    PLANTS_SERVICE_PORT_PLANTS: '8080',
+    PLANTS_PORT: 'tcp://10.96.0.10:8080',
+    PLANTS_PORT_8080_TCP: 'tcp://10.96.0.10:8080',
+    PLANTS_PORT_8080_TCP_PROTO: 'tcp',
+    PLANTS_PORT_8080_TCP_PORT: '8080',
+    PLANTS_PORT_8080_TCP_ADDR: '10.96.0.10',
+  })
+  const server = await startProcess(t, join(await temporaryDirectory(), 'data'), variables)
+  assert.equal(await server.kill('SIGTERM'), 0)
+})
+
 test('what the image is made from is there, and nothing else is sent along', () => {
   const copied = [...dockerfile.matchAll(/^COPY (?!--from)(.*) \S+$/gm)].flatMap(([, names = '']) => names.split(' '))
   for (const name of copied) assert.ok(existsSync(join(ROOT, name)), name)
@@ -96,7 +121,12 @@ test('under systemd a crash leaves no memory behind, where keys and tokens stand
   assert.match(unit, /^LimitCORE=0$/m)
 })
 
-test('systemd takes the unit as it is, and finds little exposed', { skip: spawnSync('systemd-analyze', ['--version']).status !== 0 && 'needs systemd-analyze' }, () => {
+const NO_SYSTEMD =
+  spawnSync('systemd-analyze', ['--version']).status !== 0 &&
+  'SKIPPED: systemd-analyze is missing (Debian: apt-get install systemd)'
+if (NO_SYSTEMD !== false) console.log(NO_SYSTEMD)
+
+test('systemd takes the unit as it is, and finds little exposed', { skip: NO_SYSTEMD }, () => {
   const verified = spawnSync('systemd-analyze', ['verify', '--recursive-errors=no', join(ROOT, 'scripts/deploy/plant-store.service')], { encoding: 'utf8' })
   // Where node is elsewhere, that alone is what it may say.
   assert.deepEqual(verified.stderr.split('\n').filter((line) => line.includes('plant-store.service') && !/\/usr\/bin\/node is not executable/.test(line)), [])

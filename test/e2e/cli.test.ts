@@ -1,14 +1,23 @@
 import assert from 'node:assert/strict'
-import { execFile } from 'node:child_process'
-import { existsSync, readdirSync, readFileSync, renameSync, statSync, writeFileSync } from 'node:fs'
+import { execFile, spawn } from 'node:child_process'
+import { once } from 'node:events'
+import {
+  existsSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  renameSync,
+  statSync,
+  writeFileSync,
+} from 'node:fs'
 import { createServer } from 'node:net'
 import { join } from 'node:path'
 import { test } from 'node:test'
-import { promisify } from 'node:util'
+import { parseArgs, promisify } from 'node:util'
 import initSqlJs from 'sql.js'
 import { VARIABLES } from '../../dist/config.js'
-import { call, post } from '../support/http.ts'
-import { run, startProcess } from '../support/process.ts'
+import { call, post, type Reply } from '../support/http.ts'
+import { MAIN, preload, run, startProcess } from '../support/process.ts'
 import { temporaryDirectory } from '../support/service.ts'
 import { token } from '../support/tokens.ts'
 
@@ -41,14 +50,21 @@ test('a wrong configuration ends with status 2, every problem on a line, and tou
   assert.deepEqual(readdirSync(directory), [])
 })
 
+test('serve --dev prints a curl line for a unix socket as well', async (t) => {
+  const directory = await temporaryDirectory()
+  const env = { PLANTS_LISTEN: `unix:${join(directory, 'plants socket')}` }
+  const server = await startProcess(t, join(directory, 'data'), env, ['serve', '--dev'])
+  for (const line of await curlLines(server.output)) assert.equal((await asCurl(line)).status, 200)
+})
+
 test('serve --dev prints curl lines that create and list a plant; after kill -9 the key and the plant are still there', async (t) => {
   const directory = join(await temporaryDirectory(), 'data')
   const first = await startProcess(t, directory, {}, ['serve', '--dev'])
   const lines = await curlLines(first.output)
   assert.equal(lines.length, 2)
-  const [created, listed] = [await shell(lines[0]), await shell(lines[1])]
-  assert.match(created, /^HTTP\/1.1 200 OK\r\n[^]*\{"name":"Monstera","tag":"indoor"\}$/)
-  assert.match(listed, /^HTTP\/1.1 200 OK\r\n[^]*\[\{"name":"Monstera","tag":"indoor"\}\]$/)
+  const [created, listed] = [await asCurl(lines[0]), await asCurl(lines[1])]
+  assert.deepEqual([created.status, created.json()], [200, { name: 'Monstera', tag: 'indoor' }])
+  assert.deepEqual([listed.status, listed.json()], [200, [{ name: 'Monstera', tag: 'indoor' }]])
   assert.equal(statSync(join(directory, 'dev.key')).mode & 0o777, 0o600)
   await first.kill('SIGKILL')
 
@@ -65,7 +81,7 @@ test('serve --dev and token make tokens that fit where owner, audience and scope
   const directory = join(await temporaryDirectory(), 'data')
   const claims = { PLANTS_OWNER_CLAIM: 'tenant', PLANTS_AUDIENCE_CLAIM: 'client_id', PLANTS_SCOPE_CLAIM: 'roles', PLANTS_READ_SCOPE: 'plants:read', PLANTS_WRITE_SCOPE: 'plants:write' }
   const server = await startProcess(t, directory, claims, ['serve', '--dev'])
-  for (const line of await curlLines(server.output)) assert.match(await shell(line), /^HTTP\/1.1 200 OK\r\n/)
+  for (const line of await curlLines(server.output)) assert.equal((await asCurl(line)).status, 200)
   const env = { ...claims, PLANTS_DATA: directory }
   const reader = (await run(['token', '--sub', 'alice', '--scope', 'plants:read'], env)).stdout.trim()
   assert.deepEqual((await call(server.port, { token: reader })).json(), [{ name: 'Monstera', tag: 'indoor' }])
@@ -188,8 +204,56 @@ test('import names what it cannot keep and keeps the rest; an edited snapshot is
   const garbage = await run(['import', join(directory, 'text')], { PLANTS_DATA: join(directory, 'new') })
   assert.equal(garbage.status, 1)
   assert.match(garbage.stderr, /cannot be read as a SQLite file/)
-  assert.ok(!existsSync(join(directory, 'new', 'plants.sqlite')))
+  assert.ok(!existsSync(join(directory, 'new')), 'no store is opened for such a file')
 })
+
+test('import and check go on, with the same status, when nobody reads their output', async () => {
+  const directory = await temporaryDirectory()
+  const [data, file] = [join(directory, 'data'), join(directory, 'plants.db')]
+  const SQL = await initSqlJs()
+  const database = new SQL.Database()
+  database.run(`CREATE TABLE plants (owner, id, name, tag);
+    WITH RECURSIVE ids(id) AS (VALUES (1) UNION ALL SELECT id + 1 FROM ids WHERE id < 5000)
+    INSERT INTO plants SELECT iif(id < 5000, 7, 'alice'), id, 'Fern', NULL FROM ids`)
+  writeFileSync(file, database.export())
+  const env = { PLANTS_DATA: data }
+  assert.equal(await statusUnread(['import', file], env), 1)
+  assert.match((await run(['check'], env)).stdout, /1 plants/)
+  assert.equal(await statusUnread(['check'], env), 0)
+  assert.equal(await statusUnread(['export', file], env), 1)
+})
+
+test('check and export fail where no store is, export where no link can be made', async () => {
+  const directory = await temporaryDirectory()
+  const [data, file] = [join(directory, 'data'), join(directory, 'plants.db')]
+  mkdirSync(data)
+  const missing = { status: 1, stdout: '', stderr: `plant-store: there is no store in ${data}\n` }
+  assert.deepEqual(await run(['check'], { PLANTS_DATA: data }), missing)
+  assert.deepEqual(await run(['export', file], { PLANTS_DATA: data }), missing)
+  writeFileSync(join(data, 'journal-00000001.log'), '')
+  const withoutLinks = await preload(`
+    import fs from 'node:fs/promises'
+    import { syncBuiltinESMExports } from 'node:module'
+    fs.link = async () => { throw Object.assign(new Error('EPERM: link'), { code: 'EPERM' }) }
+    syncBuiltinESMExports()`)
+  const { status, stderr } = await run(['export', file], { PLANTS_DATA: data, ...withoutLinks })
+  assert.equal(status, 1)
+  assert.match(stderr, /^plant-store: the file system of .* has no hard links, .*: name a file on/)
+  assert.deepEqual(readdirSync(directory), ['data'])
+})
+
+/** The status of a command whose output has no reader left. */
+async function statusUnread(
+  args: readonly string[],
+  env: Readonly<Record<string, string>>,
+): Promise<number | null> {
+  const child = spawn(process.execPath, [MAIN, ...args], { env, stdio: ['ignore', 'pipe', 'pipe'] })
+  child.stdout.destroy()
+  child.stderr.destroy()
+  // The argument's types are those of the event: the status, or null after a signal.
+  const [status] = (await once(child, 'exit')) as [number | null]
+  return status
+}
 
 async function curlLines(output: () => string): Promise<string[]> {
   for (;;) {
@@ -199,7 +263,27 @@ async function curlLines(output: () => string): Promise<string[]> {
   }
 }
 
-async function shell(line: string | undefined): Promise<string> {
-  const { stdout } = await promisify(execFile)('sh', ['-c', line ?? 'false'])
-  return stdout
+/** Sends what a line has curl send. A shell takes the line apart, as where somebody pastes it. */
+async function asCurl(line = ''): Promise<Reply> {
+  const script = `curl() { printf '%s\\0' "$@"; }\n${line}`
+  const { stdout } = await promisify(execFile)('sh', ['-c', script])
+  const { values, positionals } = parseArgs({
+    args: stdout.split('\0').slice(0, -1),
+    allowPositionals: true,
+    options: {
+      include: { type: 'boolean', short: 'i' },
+      header: { type: 'string', short: 'H', multiple: true, default: [] },
+      data: { type: 'string', short: 'd' },
+      'unix-socket': { type: 'string' },
+    },
+  })
+  assert.equal(positionals.length, 1, line)
+  const { port, pathname } = new URL(positionals[0] ?? '')
+  const { data, header, 'unix-socket': socket = Number(port) } = values
+  return call(socket, {
+    token: undefined,
+    path: pathname,
+    headers: Object.fromEntries(header.map((each) => each.split(': '))),
+    ...(data === undefined ? {} : { method: 'POST', body: data }),
+  })
 }

@@ -205,7 +205,13 @@ test('full: a tmpfs filled by creates refuses them, is read from, and takes them
   await fillAndFree(t, await mounted(t, MOUNT ?? [], (point) => `mount -t tmpfs -o size=3m tmpfs ${point}`))
 })
 
-test('full: an ext4 on a loop device filled by creates refuses them, is read from, and takes them again once there is room', { skip: skipWithout(LOOP, 'no loop device can be mounted') || LONG }, async (t) => {
+const noLoop = skipWithout(
+  LOOP,
+  'no ext4 can be mounted from a loop device: as root, Debian: apt-get install e2fsprogs',
+)
+const onExt4 = { skip: noLoop || LONG }
+
+test('full: an ext4 filled by creates refuses them, takes them with room', onExt4, async (t) => {
   const image = join(await temporaryDirectory(), 'image')
   await fillAndFree(t, await mounted(t, ['unshare', '-m'], (point) => `truncate -s 4M ${image} && mkfs.ext4 -q -m 0 ${image} && mount -o loop ${image} ${point}`))
 })
@@ -231,7 +237,10 @@ test('full: a compaction that finds no room leaves what room there is to creates
 // ---- calls that fail
 
 const STRACE = works(['strace', '-qq', '-o', '/dev/null', '-e', 'inject=fsync:error=EIO', 'true'])
-const noStrace = skipWithout(STRACE, 'strace is missing, or may not trace')
+const noStrace = skipWithout(
+  STRACE,
+  'strace is missing, or may not trace (Debian: apt-get install strace)',
+)
 /** Whichever of them carries durability. */
 const WRITES = 'write,pwrite64,writev,pwritev'
 const SYNCS = 'fsync,fdatasync,sync_file_range'

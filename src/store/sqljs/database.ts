@@ -61,7 +61,6 @@ const TABLES = (schema: string): string => `
 
 /** A column of text. sql.js takes a leading U+FEFF for a byte order mark and drops it: of two it drops one. */
 const text = (column: string): string => `iif(unicode(${column}) = 0xfeff, char(0xfeff) || ${column}, ${column})`
-const NAME_TAG = `${text('name')}, ${text('tag')}`
 
 /*
  * Where no memory is left for a text that is bound, sql.js binds NULL, silently. A NULL among these makes the statement fail: as
@@ -362,16 +361,6 @@ export async function readMeta(bytes: Uint8Array): Promise<Meta & { readonly for
       values.set(key, value)
     }
     return { format: Number(values.get('format')), sequence: Number(values.get('sequence')), complete: values.get('complete') === 1 }
-  })
-}
-
-/**
- * Every plant of a database file, in order, as it stands there: of any type, since the file may have been edited.
- * @throws Error when the file is no SQLite database with such a table.
- */
-export async function readPlants(bytes: Uint8Array, each: (values: readonly unknown[]) => Promise<void>): Promise<void> {
-  await query(bytes, `SELECT ${text('owner')}, id, ${NAME_TAG} FROM plants ORDER BY owner, id`, async (statement) => {
-    while (statement.step()) await each(statement.get(null, { useBigInt: true }))
   })
 }
 

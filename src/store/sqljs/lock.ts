@@ -119,7 +119,8 @@ async function highest(dir: string): Promise<bigint> {
   return (await readdir(dir)).map(lockNumber).reduce((most, number) => (number > most ? number : most), 0n)
 }
 
-function lockNumber(name: string): bigint {
+/** 0 for a name that is no lock's. */
+export function lockNumber(name: string): bigint {
   return BigInt(/^lock-([1-9][0-9]*)$/.exec(name)?.[1] ?? 0)
 }
 

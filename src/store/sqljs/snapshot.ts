@@ -19,14 +19,25 @@ export interface Snapshot extends Meta {
   readonly fileBytes: number
 }
 
-/** Puts a database file in place as the snapshot, durable when this resolves; returns its length in bytes. */
-export async function writeSnapshot(files: Files, directory: string, name: string, database: Uint8Array, sequence: number): Promise<number> {
+/** A database file with its trailer, in parts. */
+export function sealed(database: Uint8Array, sequence: number): readonly Uint8Array[] {
   const trailer = Buffer.alloc(TRAILER_BYTES - SHA_BYTES)
   MAGIC.copy(trailer)
   trailer.writeUInt32BE(FORMAT_VERSION, MAGIC.length)
   trailer.writeBigUInt64BE(BigInt(sequence), MAGIC.length + 8)
   const sha = createHash('sha256').update(database).update(trailer).digest()
-  await replaceFile(files, directory, name, [database, trailer, sha])
+  return [database, trailer, sha]
+}
+
+/** Puts a database file in place as the snapshot and makes it durable; returns its bytes. */
+export async function writeSnapshot(
+  files: Files,
+  directory: string,
+  name: string,
+  database: Uint8Array,
+  sequence: number,
+): Promise<number> {
+  await replaceFile(files, directory, name, sealed(database, sequence))
   return database.length + TRAILER_BYTES
 }
 

@@ -1,22 +1,17 @@
-import { access, readFile } from 'node:fs/promises'
-import { basename, dirname } from 'node:path'
 import { errorCodeOf } from '../../errors.ts'
-import { isInt64, isText, type NewPlant } from '../../plants/plant.ts'
 import type { PlantStore } from '../../plants/store.ts'
 import type { StoreLog } from './keeper.ts'
 import { buildDatabase } from './compactor.ts'
-import { readPlants } from './database.ts'
 import { type Files, nodeFiles } from './files.ts'
-import { journalName, StoreCorrupt } from './journal.ts'
-import { isLocked } from './lock.ts'
+import { journalName, journalNumber, StoreCorrupt } from './journal.ts'
+import { isLocked, lockNumber } from './lock.ts'
+import { refuseTarget, writeNewFile } from './new-file.ts'
 import { type Replay, type Survey, survey } from './recovery.ts'
-import { writeSnapshot } from './snapshot.ts'
+import { sealed, SNAPSHOT } from './snapshot.ts'
+import { openSource, type Source, type SourcePlant, type SourceRow } from './source.ts'
 
 /** A compaction that passes by can remove a journal under a reader; so often in a row it does not. */
 const READ_ATTEMPTS = 5
-/** Creates under way at a time, and their characters: enough for large groups, few enough to stay small in memory, and to come through to etcd in time. */
-const IMPORT_AT_ONCE = 1000
-const IMPORT_CHARS = 8 * 1024 * 1024
 const PROGRESS_MS = 1000
 
 /**
@@ -37,21 +32,21 @@ export async function checkStore(directory: string, files: Files = nodeFiles): P
 
 /**
  * Writes everything that is durable to a new SQLite file. Takes no lock: a service may go on writing.
- * @throws StoreCorrupt; Error when the file exists already, or there is no store.
+ * @throws StoreCorrupt; Error when the file exists already or cannot be made, or there is no store.
  */
 export async function exportStore(directory: string, file: string, files: Files = nodeFiles): Promise<string> {
-  if (await access(file).then(() => true, () => false)) throw new Error(`${file} exists already: name a file that does not`)
-  return readUnlocked(files, directory, async (found) => {
-    const { database, replayed } = await buildDatabase(files, found)
-    try {
-      const plants = database.check()
-      const meta = { sequence: replayed.sequence, complete: true }
-      await writeSnapshot(files, dirname(file), basename(file), database.toFile(meta), meta.sequence)
-      return `${plants} plants written to ${file}`
-    } finally {
-      database.close()
-    }
-  })
+  await refuseTarget(file, directory)
+  const { database, replayed } = await readUnlocked(files, directory, (found) =>
+    buildDatabase(files, found),
+  )
+  try {
+    const plants = database.check()
+    const { sequence } = replayed
+    await writeNewFile(file, sealed(database.toFile({ sequence, complete: true }), sequence))
+    return `${plants} plants written to ${file}`
+  } finally {
+    database.close()
+  }
 }
 
 /**
@@ -64,55 +59,51 @@ export async function importStore(
   file: string,
   tell: (line: string) => void,
 ): Promise<string> {
-  const bytes = await readFile(file)
-  let read = 0
-  let lost = 0
+  const source = await openSource(file)
+  try {
+    if (source.isPartial) {
+      const what = `${file} was made while a service ran, and may lack what its journals hold`
+      tell(`${what}: "plant-store export" makes a file that has everything`)
+    }
+    return await importSource(open, file, source, tell)
+  } finally {
+    await source.close()
+  }
+}
+
+async function importSource(
+  open: (log: StoreLog, onFatal: (error: unknown) => void) => Promise<PlantStore>,
+  file: string,
+  source: Source,
+  tell: (line: string) => void,
+): Promise<string> {
   let fatal: unknown
   const store = await open(
     (level, message) => level === 'error' && tell(message),
     (error) => (fatal = error),
   )
-  const trouble = store.trouble()
-  if (trouble !== undefined) {
-    await store.close()
-    throw new Error(`nothing can be kept at the moment: ${trouble}`)
-  }
-  const lose = (what: string, why: string): void => {
+  let [read, lost, toldAtMs] = [0, 0, performance.now()]
+  const keep = async ({ place, content }: SourceRow): Promise<void> => {
+    const flaw = 'flaw' in content ? content.flaw : await flawOf(store, content)
+    if (flaw === undefined) return
     lost += 1
-    tell(`not imported: ${what}: ${why}`)
+    tell(`not imported: ${place}: ${flaw}`)
   }
-  let underWay: Promise<void>[] = []
-  let chars = 0
-  let toldAtMs = performance.now()
+  const next = (): Promise<readonly SourceRow[]> =>
+    source.next().catch((error: unknown) => {
+      const before = `${read - lost} of the ${read} plants before that are in the store`
+      throw new Error(`${textOf(error)}; ${before}`, { cause: error })
+    })
   try {
-    await readPlants(bytes, async ([owner, id, name, tag]) => {
-      read += 1
-      const what = `owner ${JSON.stringify(owner)}, id ${String(id)}`
-      if (!isText(owner) || owner === '' || !isInt64(id) || !isText(name) || !(tag === null || isText(tag))) {
-        lose(what, 'owner and name must be text, id an int64, and tag text or NULL')
-        return
-      }
-      const plant: NewPlant = tag === null ? { id, name } : { id, name, tag }
-      underWay.push(
-        store.create(owner, plant).then(
-          (created) => {
-            if (created === 'conflict') lose(what, 'the store has another plant with this id')
-          },
-          (error: unknown) => lose(what, error instanceof Error ? error.message : String(error)),
-        ),
-      )
-      chars += name.length + (tag?.length ?? 0)
-      if (underWay.length < IMPORT_AT_ONCE && chars < IMPORT_CHARS) return
-      await Promise.all(underWay)
-      underWay = []
-      chars = 0
-      if (performance.now() - toldAtMs < PROGRESS_MS) return
+    const trouble = store.trouble()
+    if (trouble !== undefined) throw new Error(`nothing can be kept at the moment: ${trouble}`)
+    for (let rows = await next(); rows.length > 0; rows = await next()) {
+      read += rows.length
+      await Promise.all(rows.map(keep))
+      if (performance.now() - toldAtMs < PROGRESS_MS) continue
       tell(`${read} plants read`)
       toldAtMs = performance.now()
-    }).catch((error: unknown) => {
-      throw new Error(`${file} cannot be read as a SQLite file with a table of plants: ${error instanceof Error ? error.message : String(error)}`)
-    })
-    await Promise.all(underWay)
+    }
   } finally {
     await store.close()
   }
@@ -121,13 +112,38 @@ export async function importStore(
   return `${read} plants read from ${file}; all of them are in the store`
 }
 
-/** Reads a whole directory without its lock, once more whenever a compaction passed by. */
+/** Creates a plant; why it could not be kept, or undefined. */
+async function flawOf(
+  store: PlantStore,
+  { owner, plant }: SourcePlant,
+): Promise<string | undefined> {
+  try {
+    const created = await store.create(owner, plant)
+    return created === 'conflict' ? 'the store has another plant with this id' : undefined
+  } catch (error) {
+    return textOf(error)
+  }
+}
+
+/** A file that only a service makes. A store of no plants is a lock alone, after a clean stop. */
+const isOurs = (name: string): boolean =>
+  name === SNAPSHOT || journalNumber(name) !== undefined || lockNumber(name) > 0n
+
+/**
+ * Reads a whole directory without its lock, and again after a compaction came between.
+ * @throws Error where there is no store.
+ */
 async function readUnlocked<T>(files: Files, directory: string, read: (found: Survey) => Promise<T>): Promise<T> {
+  const names = await files.list(directory).catch((error: unknown) => {
+    if (errorCodeOf(error) === 'ENOENT' || errorCodeOf(error) === 'ENOTDIR') return []
+    throw error
+  })
+  if (!names.some(isOurs)) throw new Error(`there is no store in ${directory}`)
   for (let attempt = 1; ; attempt++) {
     try {
       return await read(await survey(files, directory))
     } catch (error) {
-      if (attempt === READ_ATTEMPTS) throw errorCodeOf(error) === 'ENOENT' ? new Error(`there is no store in ${directory}`, { cause: error }) : error
+      if (attempt === READ_ATTEMPTS) throw error
     }
   }
 }
@@ -137,4 +153,8 @@ async function refuseTorn(directory: string, { last }: Replay): Promise<void> {
   if (!last || last.tornBytes === 0 || (await isLocked(directory))) return
   const what = `its last line is torn (${last.tornBytes} bytes). It was never acknowledged, and the next start of the service cuts it off`
   throw new StoreCorrupt(`${directory}/${journalName(last.number)}`, last.goodBytes, what)
+}
+
+function textOf(error: unknown): string {
+  return error instanceof Error ? error.message : String(error)
 }

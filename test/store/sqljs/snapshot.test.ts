@@ -1,9 +1,10 @@
 import assert from 'node:assert/strict'
 import { createHash } from 'node:crypto'
 import { test } from 'node:test'
-import { readMeta, readPlants } from '../../../dist/store/sqljs/database.js'
+import { readMeta } from '../../../dist/store/sqljs/database.js'
 import { StoreCorrupt } from '../../../dist/store/sqljs/journal.js'
 import { readSnapshot } from '../../../dist/store/sqljs/snapshot.js'
+import { openRows } from '../../../dist/store/sqljs/source-rows.js'
 import { plant } from '../../contract/store.contract.ts'
 import { temporaryDirectory } from '../../support/service.ts'
 import { sampled } from '../../support/scale.ts'
@@ -55,12 +56,10 @@ test('snapshot: a SQLite file with whole pages, a meta table, and a trailer of 6
 test('snapshot: SQLite reads the file as it is, the trailer behind its last page left aside', async () => {
   const bytes = await snapshot()
   assert.deepEqual(await readMeta(Buffer.from(bytes)), { format: 2, sequence: 3, complete: true })
-  const plants: (readonly unknown[])[] = []
-  await readPlants(Buffer.from(bytes), async (values) => void plants.push([...values]))
-  assert.deepEqual(plants, [
-    ['alice', -(2n ** 63n), '\ufeffa\u0000b', null],
-    ['alice', 1n, 'Oak', 'old'],
-    ['bob', 1n, '', null],
+  assert.deepEqual([...await openRows(Buffer.from(bytes))], [
+    { owner: 'alice', id: -(2n ** 63n), name: '\ufeffa\u0000b', tag: { is: 'NULL' } },
+    { owner: 'alice', id: 1n, name: 'Oak', tag: 'old' },
+    { owner: 'bob', id: 1n, name: '', tag: { is: 'NULL' } },
   ])
 })
 

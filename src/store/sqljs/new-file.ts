@@ -1,0 +1,87 @@
+import { randomBytes } from 'node:crypto'
+import { link, lstat, open, stat, unlink } from 'node:fs/promises'
+import { basename, dirname, join } from 'node:path'
+import { errorCodeOf } from '../../errors.ts'
+import { nodeFiles } from './files.ts'
+
+/* Files that are made where others have files too, so never in the store's own directory. */
+
+/** What SQLite takes for a part of a file when it finds it beside the file. */
+export const SQLITE_LOGS = ['-wal', '-journal'] as const
+/** What link() fails with where a file system has no hard links (vfat: EPERM). */
+const NO_LINKS: readonly unknown[] = ['EPERM', 'ENOTSUP', 'EOPNOTSUPP', 'ENOSYS', 'EMLINK']
+
+/**
+ * Refuses a name before any work is done for it: one that is taken, one in a folder that does not
+ * exist, and one in `reserved`.
+ * @throws Error that says what to do.
+ */
+export async function refuseTarget(file: string, reserved: string): Promise<void> {
+  if (file.endsWith('/') || basename(file) === '')
+    throw new Error('FILE must name a file that does not exist')
+  const folder = dirname(file)
+  const found = await stat(folder, { bigint: true }).catch((error: unknown) => {
+    const code = errorCodeOf(error)
+    if (code === 'ENOENT') throw new Error(`the folder ${folder} does not exist`, { cause: error })
+    if (code === 'ENOTDIR') return undefined
+    throw error
+  })
+  if (!found?.isDirectory()) throw new Error(`${folder} is not a folder`)
+  const own = await stat(reserved, { bigint: true }).catch(() => undefined)
+  // By inode: a link, or a second mount, is another path to the same folder.
+  if (own?.ino === found.ino && own.dev === found.dev) {
+    const what = `${folder} is the data directory, whose files are the store's own`
+    throw new Error(`${what}: name a file elsewhere`)
+  }
+  if (await exists(file)) throw taken(file)
+  for (const ending of SQLITE_LOGS) {
+    if (!(await exists(file + ending))) continue
+    const what = `SQLite would take ${file}${ending} for a part of the new file`
+    throw new Error(`${what}: name another one`)
+  }
+}
+
+/**
+ * Writes a new file, durable when this resolves, and never over another: link() fails where the
+ * name was taken meanwhile. Until the file is whole it has a name that no one can prepare for.
+ */
+export async function writeNewFile(file: string, parts: readonly Uint8Array[]): Promise<void> {
+  const folder = dirname(file)
+  const temporary = join(folder, `.plant-store-${randomBytes(8).toString('hex')}`)
+  const handle = await open(temporary, 'wx', 0o600)
+  try {
+    try {
+      // The umask may have taken away more.
+      await handle.chmod(0o600)
+      for (const part of parts) await handle.writeFile(part)
+      await handle.sync()
+    } finally {
+      await handle.close()
+    }
+    await link(temporary, file)
+  } catch (error) {
+    const code = errorCodeOf(error)
+    if (code === 'EEXIST') throw taken(file)
+    if (!NO_LINKS.includes(code)) throw error
+    const what = `the file system of ${folder} has no hard links, and a file may be overwritten`
+    throw new Error(`${what}: name a file on another one, and copy it from there`, { cause: error })
+  } finally {
+    await unlink(temporary).catch(() => {})
+  }
+  await nodeFiles.syncDirectory(folder)
+}
+
+function taken(file: string): Error {
+  return new Error(`${file} exists already: name a file that does not exist`)
+}
+
+/** A link counts, wherever it leads. */
+async function exists(path: string): Promise<boolean> {
+  try {
+    await lstat(path)
+    return true
+  } catch (error) {
+    if (errorCodeOf(error) === 'ENOENT') return false
+    throw error
+  }
+}

@@ -1,0 +1,119 @@
+import type { Database, Statement, Value } from 'sql.js'
+import { loadSqlite } from './database.ts'
+
+/** What a value is where it is not of the type that it should be. */
+export interface Odd {
+  readonly is: string
+}
+
+/** A row of a file of any origin. */
+export interface Cells {
+  readonly owner: string | Odd
+  readonly id: bigint | Odd
+  readonly name: string | Odd
+  readonly tag: string | Odd
+}
+
+export const NULL = 'NULL'
+const KINDS: Readonly<Record<string, string>> = {
+  null: NULL,
+  integer: 'an integer',
+  real: 'a real number',
+  text: 'text',
+  blob: 'a blob',
+}
+
+/*
+ * The bytes of a text; the type's name of anything else. Of a text, sql.js would drop a byte order
+ * mark at its start, and replace what is not valid by U+FFFD, which makes one owner of two.
+ */
+const textOf = (column: string): string =>
+  `iif(typeof(${column}) = 'text', CAST(${column} AS BLOB), typeof(${column}))`
+/*
+ * No ORDER BY and no index: sorting rows that have no end never returns one. Reading a plain table
+ * from its first page to its last runs nothing that the file brings along.
+ */
+const ROWS = `
+  SELECT ${textOf('owner')}, iif(typeof(id) = 'integer', id, typeof(id)),
+    ${textOf('name')}, ${textOf('tag')}
+  FROM main.plants NOT INDEXED`
+/** A row takes 4 bytes of a page, and 2 in its list of rows (sqlite.org/fileformat2.html, 1.6). */
+const MIN_ROW_BYTES = 6
+
+type Decoder = InstanceType<typeof TextDecoder>
+
+/**
+ * Every row of the table of plants in a file, in the table's order. The bytes are used up.
+ * @throws Error when the file has no such table; while rows are read, when it is damaged.
+ */
+export async function openRows(bytes: Uint8Array): Promise<Generator<Cells>> {
+  const db = new (await loadSqlite()).Database(bytes)
+  try {
+    // What sqlite.org/security.html asks for, as far as it is not the default here.
+    db.run('PRAGMA trusted_schema = OFF; PRAGMA cell_size_check = ON')
+    refuseOtherThanTable(db)
+    const [[encoding] = []] = all(db, 'PRAGMA encoding')
+    const decoder = new TextDecoder(String(encoding), { fatal: true, ignoreBOM: true })
+    return rowsOf(db, db.prepare(ROWS), decoder, bytes.length / MIN_ROW_BYTES)
+  } catch (error) {
+    db.close()
+    throw error
+  }
+}
+
+function* rowsOf(
+  db: Database,
+  rows: Statement,
+  decoder: Decoder,
+  maxRows: number,
+): Generator<Cells> {
+  try {
+    for (let read = 1; rows.step(); read++) {
+      // Pages that refer to each other return the same rows again and again.
+      if (read > maxRows) throw new Error('it has more rows than it has room for')
+      const [owner, id, name, tag] = rows.get(null, { useBigInt: true })
+      yield {
+        owner: cellOf(decoder, owner),
+        id: typeof id === 'bigint' ? id : { is: kindOf(id) },
+        name: cellOf(decoder, name),
+        tag: cellOf(decoder, tag),
+      }
+    }
+  } finally {
+    db.close()
+  }
+}
+
+/** A view can run without end; virtual tables and generated columns run what the file says. */
+function refuseOtherThanTable(db: Database): void {
+  const [found] = all(db, 'PRAGMA main.table_list(plants)')
+  if (!found) throw new Error('there is no table named plants')
+  const type = String(found[2])
+  const kind = type === 'view' ? type : `${type} table`
+  if (type !== 'table') throw new Error(`plants must be a plain table, and is a ${kind}`)
+  // The last value of each column says whether it is hidden or generated.
+  if (all(db, 'PRAGMA main.table_xinfo(plants)').some((column) => column.at(-1) !== 0)) {
+    throw new Error('plants must be a plain table, and has a generated column')
+  }
+}
+
+function cellOf(decoder: Decoder, value: Value | undefined): string | Odd {
+  if (!(value instanceof Uint8Array)) return { is: kindOf(value) }
+  try {
+    return decoder.decode(value)
+  } catch {
+    return { is: `not valid ${decoder.encoding.toUpperCase()}` }
+  }
+}
+
+function kindOf(value: Value | undefined): string {
+  return KINDS[String(value)] ?? 'not known'
+}
+
+function all(db: Database, sql: string): Value[][] {
+  const statement = db.prepare(sql)
+  const rows: Value[][] = []
+  while (statement.step()) rows.push(statement.get())
+  statement.free()
+  return rows
+}

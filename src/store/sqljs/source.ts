@@ -1,0 +1,209 @@
+import { once } from 'node:events'
+import { type BigIntStats, constants } from 'node:fs'
+import { type FileHandle, open, realpath } from 'node:fs/promises'
+import { isMainThread, parentPort, Worker, workerData } from 'node:worker_threads'
+import { errorCodeOf } from '../../errors.ts'
+import type { NewPlant } from '../../plants/plant.ts'
+import { readMeta } from './database.ts'
+import { nodeFiles } from './files.ts'
+import { SQLITE_LOGS } from './new-file.ts'
+import { type Cells, NULL, openRows } from './source-rows.ts'
+
+/*
+ * A SQLite file of any origin, read in a thread of its own. SQLite trusts the pages of a file: 20
+ * of them that refer to each other keep it reading the schema without end. The thread is ended when
+ * it takes too long, and the memory that a file may break is not the store's.
+ */
+
+export interface SourcePlant {
+  readonly owner: string
+  readonly plant: NewPlant
+}
+
+/** A row of the file: a plant, or why it is none. */
+export interface SourceRow {
+  /** Where the row is in the file, in words. */
+  readonly place: string
+  readonly content: SourcePlant | { readonly flaw: string }
+}
+
+export interface Source {
+  /** Whether it is a snapshot that needs journals: a service ran when it was made. */
+  readonly isPartial: boolean
+  /** The next rows; none after the last. */
+  next(): Promise<readonly SourceRow[]>
+  close(): Promise<void>
+}
+
+/** sql.js counts the bytes of a file with 31 bits. */
+const MAX_FILE_BYTES = 2 ** 31 - 1
+const READ_BYTES = 64 * 1024 * 1024
+/** How long SQLite may take to open a file, or to read a batch of rows. */
+const PATIENCE_MS = 30_000
+/** Creates under way at a time, and their text: few enough for memory, and for etcd in time. */
+const BATCH_ROWS = 1000
+const BATCH_CHARS = 8 * 1024 * 1024
+/** How much of an owner a message repeats. */
+const QUOTED_CHARS = 100
+
+/**
+ * Opens a SQLite file that has a table of plants.
+ * @throws Error that says what is wrong with the file.
+ */
+export async function openSource(file: string, patienceMs = PATIENCE_MS): Promise<Source> {
+  const bytes = await readWhole(file)
+  const options = { workerData: { source: bytes }, transferList: [bytes.buffer] }
+  const worker = new Worker(new URL(import.meta.url), options)
+  // `once` below takes the first error alone.
+  worker.on('error', () => {})
+  const close = async (): Promise<void> => void (await worker.terminate())
+  const ask = async (): Promise<unknown> => {
+    try {
+      const answered = once(worker, 'message', { signal: AbortSignal.timeout(patienceMs) })
+      worker.postMessage('next')
+      const [answer]: unknown[] = await answered
+      return answer
+    } catch (error) {
+      await close()
+      const late = `SQLite came to no end with it within ${patienceMs / 1000} s`
+      const why = errorCodeOf(error) === 'ABORT_ERR' ? late : textOf(error)
+      const what = `${file} cannot be read as a SQLite file with a table of plants`
+      throw new Error(`${what}: ${why}`, { cause: error })
+    }
+  }
+  const isPartial = (await ask()) === true
+  // The thread runs `read` below, which answers with rows from the second time on.
+  return { isPartial, close, next: async () => (await ask()) as readonly SourceRow[] }
+}
+
+/**
+ * Reads a file that nothing writes to meanwhile.
+ * @throws Error for anything but a regular file, and for one that lacks what a log of it holds.
+ */
+async function readWhole(file: string): Promise<Uint8Array<ArrayBuffer>> {
+  const irregular = (cause?: unknown): Error =>
+    new Error(`${file} is not a regular file`, { cause })
+  // Without O_NONBLOCK, opening a FIFO waits for a writer.
+  const flags = constants.O_RDONLY | constants.O_NONBLOCK
+  const handle = await open(file, flags).catch((error: unknown) => {
+    const code = errorCodeOf(error)
+    if (code === 'ENOENT') throw new Error(`there is no file ${file}`, { cause: error })
+    // A socket.
+    throw code === 'ENXIO' ? irregular(error) : error
+  })
+  try {
+    const before = await handle.stat({ bigint: true })
+    if (!before.isFile()) throw irregular()
+    if (before.size > MAX_FILE_BYTES) {
+      const what = `${file} is ${before.size} bytes long`
+      throw new Error(`${what}, and at most ${MAX_FILE_BYTES} can be read`)
+    }
+    const bytes = await readBytes(file, handle, Number(before.size))
+    await refuseLogs(file)
+    if (isOther(before, await handle.stat({ bigint: true }))) throw changed(file)
+    return bytes
+  } finally {
+    await handle.close()
+  }
+}
+
+async function readBytes(
+  file: string,
+  handle: FileHandle,
+  length: number,
+): Promise<Uint8Array<ArrayBuffer>> {
+  let bytes
+  try {
+    bytes = new Uint8Array(length)
+  } catch (error) {
+    throw new Error(`there is no memory for the ${length} bytes of ${file}`, { cause: error })
+  }
+  for (let at = 0; at < length; ) {
+    const { bytesRead } = await handle.read(bytes, at, Math.min(length - at, READ_BYTES), at)
+    if (bytesRead === 0) throw changed(file)
+    at += bytesRead
+  }
+  return bytes
+}
+
+function isOther(before: BigIntStats, after: BigIntStats): boolean {
+  return before.mtimeNs !== after.mtimeNs || before.size !== after.size
+}
+
+function changed(file: string): Error {
+  return new Error(`${file} changed while it was read: stop what writes to it first`)
+}
+
+/** Logs are what SQLite brings into a file when it opens it. A cleared one begins with a zero. */
+async function refuseLogs(file: string): Promise<void> {
+  // SQLite keeps them beside the file itself, not beside a link to it.
+  const path = await realpath(file)
+  for (const ending of SQLITE_LOGS) {
+    const [first = 0] = await nodeFiles.readStart(path + ending, 1).catch((error: unknown) => {
+      if (errorCodeOf(error) === 'ENOENT') return []
+      throw error
+    })
+    if (first === 0) continue
+    const reading = 'SELECT count(*) FROM plants'
+    const sql = ending === '-wal' ? 'PRAGMA wal_checkpoint(TRUNCATE)' : reading
+    const what = `${path}${ending} holds changes that are not in ${file} yet`
+    throw new Error(`${what}: with what writes to it stopped, run sqlite3 ${file} '${sql}'`)
+  }
+}
+
+// In the thread: one answer for each message. An error ends the thread, and `ask` throws it.
+if (!isMainThread && parentPort && isJob(workerData)) {
+  const port = parentPort
+  const answers = read(workerData.source)
+  port.on('message', () => void answers.next().then(({ value = [] }) => port.postMessage(value)))
+}
+
+function isJob(data: unknown): data is { readonly source: Uint8Array } {
+  if (typeof data !== 'object' || data === null || !('source' in data)) return false
+  return data.source instanceof Uint8Array
+}
+
+/** First whether the file is partial, then its rows. */
+async function* read(bytes: Uint8Array): AsyncGenerator<boolean | readonly SourceRow[]> {
+  const rows = await openRows(bytes)
+  const meta = await readMeta(bytes).catch(() => undefined)
+  yield meta !== undefined && Number.isInteger(meta.format) && !meta.complete
+  let batch: SourceRow[] = []
+  let chars = 0
+  let number = 0
+  for (const cells of rows) {
+    const content = contentOf(cells)
+    batch.push({ place: placeOf(cells, ++number), content })
+    if ('plant' in content) chars += content.plant.name.length + (content.plant.tag?.length ?? 0)
+    if (batch.length < BATCH_ROWS && chars < BATCH_CHARS) continue
+    yield batch
+    batch = []
+    chars = 0
+  }
+  yield batch
+}
+
+function contentOf({ owner, id, name, tag }: Cells): SourceRow['content'] {
+  if (typeof owner !== 'string') return { flaw: `owner must be text, and is ${owner.is}` }
+  if (owner === '') return { flaw: 'owner must be text, and is empty' }
+  if (typeof id !== 'bigint') return { flaw: `id must be an integer, and is ${id.is}` }
+  if (typeof name !== 'string') return { flaw: `name must be text, and is ${name.is}` }
+  if (typeof tag === 'string') return { owner, plant: { id, name, tag } }
+  if (tag.is === NULL) return { owner, plant: { id, name } }
+  return { flaw: `tag must be text or NULL, and is ${tag.is}` }
+}
+
+/** Owner and id, and the number of the row where these do not say which one it is. */
+function placeOf({ owner, id }: Cells, number: number): string {
+  const isShort = typeof owner === 'string' && owner.length <= QUOTED_CHARS
+  const parts: string[] = []
+  if (typeof owner === 'string' && owner !== '') {
+    parts.push(`owner ${JSON.stringify(owner.slice(0, QUOTED_CHARS))}${isShort ? '' : '…'}`)
+  }
+  if (typeof id === 'bigint') parts.push(`id ${id}`)
+  return (parts.length === 2 && isShort ? parts : [`row ${number}`, ...parts]).join(', ')
+}
+
+function textOf(error: unknown): string {
+  return error instanceof Error ? error.message : String(error)
+}

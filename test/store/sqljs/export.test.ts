@@ -1,0 +1,171 @@
+import assert from 'node:assert/strict'
+import {
+  existsSync,
+  lstatSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs'
+import { basename, dirname } from 'node:path'
+import { test } from 'node:test'
+import { type Files, nodeFiles } from '../../../dist/store/sqljs/files.js'
+import { lockDirectory } from '../../../dist/store/sqljs/lock.js'
+import { checkStore, exportStore } from '../../../dist/store/sqljs/tools.js'
+import { temporaryDirectory } from '../../support/service.ts'
+import { directoryOf, filesOf, killedAfter, list, openStore, plantsTo } from './fixtures.ts'
+
+async function storeOfTwo(): Promise<string> {
+  return directoryOf(await killedAfter(plantsTo(2n)))
+}
+
+const OWN = "whose files are the store's own"
+
+const modeOf = (path: string): number => lstatSync(path).mode & 0o777
+
+test('export: a file named FILE.tmp, and what a link of that name leads to, stay', async () => {
+  const data = await storeOfTwo()
+  const folder = await temporaryDirectory()
+  const victim = `${await temporaryDirectory()}/victim`
+  writeFileSync(victim, 'mine', { mode: 0o644 })
+  writeFileSync(`${folder}/a.tmp`, 'mine too', { mode: 0o666 })
+  symlinkSync(victim, `${folder}/b.tmp`)
+  for (const name of ['a', 'b']) {
+    assert.equal(
+      await exportStore(data, `${folder}/${name}`),
+      `2 plants written to ${folder}/${name}`,
+    )
+    assert.equal(modeOf(`${folder}/${name}`), 0o600)
+  }
+  assert.equal(readFileSync(`${folder}/a.tmp`, 'utf8'), 'mine too')
+  assert.equal(readFileSync(victim, 'utf8'), 'mine')
+  assert.deepEqual(readdirSync(folder).toSorted(), ['a', 'a.tmp', 'b', 'b.tmp'])
+})
+
+test('export: the file has mode 0600 whatever the umask', async () => {
+  const data = await storeOfTwo()
+  const folder = await temporaryDirectory()
+  for (const mask of [0, 0o777]) {
+    const before = process.umask(mask)
+    try {
+      await exportStore(data, `${folder}/${mask}`)
+    } finally {
+      process.umask(before)
+    }
+    assert.equal(modeOf(`${folder}/${mask}`), 0o600)
+  }
+})
+
+test('export: what has the name already is refused, and a link is not followed', async () => {
+  const data = await storeOfTwo()
+  const folder = await temporaryDirectory()
+  writeFileSync(`${folder}/file`, 'mine')
+  mkdirSync(`${folder}/folder`)
+  symlinkSync('file', `${folder}/link`)
+  symlinkSync('nowhere', `${folder}/dangling`)
+  for (const name of ['file', 'folder', 'link', 'dangling']) {
+    await assert.rejects(exportStore(data, `${folder}/${name}`), {
+      message: `${folder}/${name} exists already: name a file that does not exist`,
+    })
+  }
+  assert.equal(readFileSync(`${folder}/file`, 'utf8'), 'mine')
+  assert.deepEqual(readdirSync(folder).toSorted(), ['dangling', 'file', 'folder', 'link'])
+})
+
+test('export: a file that appears while the store is read is kept', async () => {
+  const data = await storeOfTwo()
+  const file = `${await temporaryDirectory()}/plants.db`
+  const files: Files = {
+    ...nodeFiles,
+    read(path) {
+      writeFileSync(file, 'mine')
+      return nodeFiles.read(path)
+    },
+  }
+  await assert.rejects(
+    exportStore(data, file, files),
+    /exists already: name a file that does not exist/,
+  )
+  assert.equal(readFileSync(file, 'utf8'), 'mine')
+  assert.deepEqual(readdirSync(dirname(file)), ['plants.db'])
+})
+
+test('export: into the data directory is refused, by whatever name and path', async () => {
+  const data = await storeOfTwo()
+  const before = await filesOf(data)
+  const linked = `${await temporaryDirectory()}/linked`
+  symlinkSync(data, linked)
+  const names = ['journal-00000009.log', 'plants.sqlite', 'plants.db', 'lock-7', 'a.tmp']
+  for (const folder of [data, linked, `${data}/../${basename(data)}`]) {
+    for (const name of names) {
+      await assert.rejects(exportStore(data, `${folder}/${name}`), {
+        message: `${folder} is the data directory, ${OWN}: name a file elsewhere`,
+      })
+      await assert.rejects(exportStore(linked, `${folder}/${name}`), /is the data directory/)
+    }
+  }
+  assert.deepEqual(await filesOf(data), before)
+  const store = await openStore(data)
+  assert.equal((await list(store)).length, 2)
+  await store.close()
+})
+
+test('export: a folder that does not exist, or is none, is named', async () => {
+  const data = await storeOfTwo()
+  const folder = await temporaryDirectory()
+  writeFileSync(`${folder}/file`, '')
+  const refused = async (file: string, message: string): Promise<void> =>
+    assert.rejects(exportStore(data, file), { message })
+  await refused(`${folder}/missing/plants.db`, `the folder ${folder}/missing does not exist`)
+  await refused(`${folder}/file/plants.db`, `${folder}/file is not a folder`)
+  for (const name of ['', '/', `${folder}/new/`])
+    await refused(name, 'FILE must name a file that does not exist')
+})
+
+test('export: refused beside a -wal or -journal, which SQLite would take for its own', async () => {
+  const data = await storeOfTwo()
+  const file = `${await temporaryDirectory()}/plants.db`
+  for (const ending of ['-wal', '-journal']) {
+    const folder = await temporaryDirectory()
+    writeFileSync(`${folder}/plants.db${ending}`, '')
+    await assert.rejects(exportStore(data, `${folder}/plants.db`), {
+      message:
+        `SQLite would take ${folder}/plants.db${ending} for a part of the new file: ` +
+        'name another one',
+    })
+    assert.ok(!existsSync(file))
+  }
+})
+
+test('check and export: a directory in which no service has been holds no store', async () => {
+  const empty = await temporaryDirectory()
+  const foreign = await temporaryDirectory()
+  for (const name of ['notes.txt', 'lock', 'lock-0', 'dev.key', 'journal-00000001.log.tmp'])
+    writeFileSync(`${foreign}/${name}`, '')
+  const target = `${await temporaryDirectory()}/plants.db`
+  for (const directory of [empty, foreign, `${empty}/missing`, `${foreign}/notes.txt`]) {
+    const message = `there is no store in ${directory}`
+    await assert.rejects(checkStore(directory), { message })
+    await assert.rejects(exportStore(directory, target), { message })
+  }
+  assert.ok(!existsSync(target))
+})
+
+test('check and export: a store that was served and holds nothing has 0 plants', async () => {
+  const served = `${await temporaryDirectory()}/data`
+  const store = await openStore(served, { lock: lockDirectory })
+  assert.match(await checkStore(served), /is sound: 0 plants in no snapshot and 1 journal/)
+  await store.close()
+  assert.deepEqual(readdirSync(served), ['lock-1'])
+  assert.match(await checkStore(served), /is sound: 0 plants in no snapshot and 0 journals/)
+  const target = `${await temporaryDirectory()}/plants.db`
+  assert.match(await exportStore(served, target), /^0 plants written to /)
+})
+
+test('check: a first journal cut in its header is a store of 0 plants', async () => {
+  for (const begun of ['', 'plant-store-jour']) {
+    const directory = await directoryOf(new Map([['journal-00000001.log', Buffer.from(begun)]]))
+    assert.match(await checkStore(directory), /is sound: 0 plants/)
+  }
+})

@@ -1,0 +1,345 @@
+import assert from 'node:assert/strict'
+import { execFileSync } from 'node:child_process'
+import { once } from 'node:events'
+import { readFileSync, symlinkSync, truncateSync, writeFileSync } from 'node:fs'
+import { utimes } from 'node:fs/promises'
+import { createServer } from 'node:net'
+import { test } from 'node:test'
+import initSqlJs from 'sql.js'
+import type { Plant } from '../../../dist/plants/plant.js'
+import { openSource } from '../../../dist/store/sqljs/source.js'
+import { importStore } from '../../../dist/store/sqljs/tools.js'
+import { temporaryDirectory } from '../../support/service.ts'
+import { filesOf, killedAfter, leftByKill, list, openStore, plantsTo } from './fixtures.ts'
+
+const TABLE = 'CREATE TABLE plants (owner, id, name, tag);'
+const PAGE_BYTES = 1024
+
+const SQL = await initSqlJs()
+
+/** The bytes of a SQLite file that such statements make. */
+function database(sql: string, encoding = 'UTF-8'): Buffer {
+  const db = new SQL.Database()
+  db.run(`PRAGMA page_size = ${PAGE_BYTES}; PRAGMA encoding = '${encoding}'; ${sql}`)
+  const bytes = Buffer.from(db.export())
+  db.close()
+  return bytes
+}
+
+async function fileOf(bytes: Uint8Array): Promise<string> {
+  const file = `${await temporaryDirectory()}/plants.db`
+  writeFileSync(file, bytes)
+  return file
+}
+
+interface Imported {
+  /** What the command prints, or the message that it fails with. */
+  readonly outcome: string
+  readonly lines: readonly string[]
+  plantsOf(owner: string): Promise<Plant[]>
+}
+
+async function importFrom(file: string, directory?: string): Promise<Imported> {
+  const data = directory ?? `${await temporaryDirectory()}/data`
+  const lines: string[] = []
+  const outcome = await importStore(
+    () => openStore(data),
+    file,
+    (line) => lines.push(line),
+  ).catch((error: unknown) => {
+    assert.ok(error instanceof Error)
+    return error.message
+  })
+  return {
+    outcome,
+    lines,
+    async plantsOf(owner) {
+      const store = await openStore(data)
+      const plants = await list(store, owner)
+      await store.close()
+      return plants
+    },
+  }
+}
+
+test('import: a value of a wrong type refuses its row by its place alone', async () => {
+  const bytes = database(`${TABLE} INSERT INTO plants VALUES
+    ('alice', 1, 'first', NULL), (7, 2, 'x', NULL), (NULL, 3, 'x', NULL), (x'61', 4, 'x', NULL),
+    ('', 5, 'x', NULL), ('alice', '6', 'x', NULL), ('alice', NULL, 'x', NULL),
+    ('alice', 8.5, 'x', NULL), ('alice', 9, NULL, NULL), ('alice', 10, 11, NULL),
+    ('alice', 12, 'x', 13), ('alice', 14, 'x', x'00'), (1e300, x'00', 'x', 'x'),
+    ('alice', 15, 'last', '')`)
+  const { outcome, lines, plantsOf } = await importFrom(await fileOf(bytes))
+  assert.equal(outcome, '2 of 14 plants are in the store; the others are named above')
+  assert.deepEqual(lines, [
+    'not imported: row 2, id 2: owner must be text, and is an integer',
+    'not imported: row 3, id 3: owner must be text, and is NULL',
+    'not imported: row 4, id 4: owner must be text, and is a blob',
+    'not imported: row 5, id 5: owner must be text, and is empty',
+    'not imported: row 6, owner "alice": id must be an integer, and is text',
+    'not imported: row 7, owner "alice": id must be an integer, and is NULL',
+    'not imported: row 8, owner "alice": id must be an integer, and is a real number',
+    'not imported: owner "alice", id 9: name must be text, and is NULL',
+    'not imported: owner "alice", id 10: name must be text, and is an integer',
+    'not imported: owner "alice", id 12: tag must be text or NULL, and is an integer',
+    'not imported: owner "alice", id 14: tag must be text or NULL, and is a blob',
+    'not imported: row 13: owner must be text, and is a real number',
+  ])
+  assert.deepEqual(await plantsOf('alice'), [{ name: 'first' }, { name: 'last', tag: '' }])
+})
+
+test('import: text that is not valid UTF-8 is refused, and never replaced', async () => {
+  const text = (hex: string): string => `CAST(x'${hex}' AS TEXT)`
+  const bytes = database(`${TABLE} INSERT INTO plants VALUES
+    (${text('61ff')}, 1, 'x', NULL), (${text('61fe')}, 1, 'y', NULL),
+    ('alice', 1, ${text('c0af')}, NULL), ('alice', 2, 'x', ${text('eda080')}),
+    ('alice', 3, ${text('c3a9')}, ${text('00')})`)
+  const { outcome, lines, plantsOf } = await importFrom(await fileOf(bytes))
+  assert.equal(outcome, '1 of 5 plants are in the store; the others are named above')
+  assert.deepEqual(lines, [
+    'not imported: row 1, id 1: owner must be text, and is not valid UTF-8',
+    'not imported: row 2, id 1: owner must be text, and is not valid UTF-8',
+    'not imported: owner "alice", id 1: name must be text, and is not valid UTF-8',
+    'not imported: owner "alice", id 2: tag must be text or NULL, and is not valid UTF-8',
+  ])
+  assert.deepEqual(await plantsOf('a\ufffd'), [])
+  assert.deepEqual(await plantsOf('alice'), [{ name: 'é', tag: '\0' }])
+})
+
+test('import: a byte order mark at the start of a text, and U+0000 within, stay', async () => {
+  const marked = `char(0xfeff) || char(0xfeff)`
+  const bytes = database(
+    `${TABLE} INSERT INTO plants VALUES (${marked}, 1, ${marked} || char(0) || 'a', ${marked})`,
+  )
+  const { lines, plantsOf } = await importFrom(await fileOf(bytes))
+  assert.deepEqual(lines, [])
+  assert.deepEqual(await plantsOf('\ufeff\ufeff'), [
+    { name: '\ufeff\ufeff\0a', tag: '\ufeff\ufeff' },
+  ])
+})
+
+test('import: a file in UTF-16 comes in, and its broken texts are refused', async () => {
+  for (const encoding of ['UTF-16le', 'UTF-16be']) {
+    const broken = encoding === 'UTF-16le' ? '00d8' : 'd800'
+    const bytes = database(
+      `${TABLE} INSERT INTO plants VALUES
+        ('é🌱', 1, 'x', char(0xfeff)), ('é🌱', 2, CAST(x'${broken}' AS TEXT), NULL)`,
+      encoding,
+    )
+    const { lines, plantsOf } = await importFrom(await fileOf(bytes))
+    assert.deepEqual(lines, [
+      'not imported: owner "é🌱", id 2: name must be text, ' +
+        `and is not valid ${encoding.toUpperCase()}`,
+    ])
+    assert.deepEqual(await plantsOf('é🌱'), [{ name: 'x', tag: '\ufeff' }])
+  }
+})
+
+test('import: a long value of a row that is refused is not repeated whole', async () => {
+  const owner = 'o'.repeat(1_000_000)
+  const { lines } = await importFrom(
+    await fileOf(database(`${TABLE} INSERT INTO plants VALUES ('${owner}', 1, NULL, NULL)`)),
+  )
+  assert.deepEqual(lines, [
+    `not imported: row 1, owner "${'o'.repeat(100)}"…, id 1: name must be text, and is NULL`,
+  ])
+})
+
+test('import: plants that are a view, a virtual table or computed are refused', async () => {
+  const unending =
+    'WITH RECURSIVE n(i) AS (VALUES (1) UNION ALL SELECT i FROM n) SELECT i, i, i, i FROM n'
+  const cases: readonly (readonly [sql: string, what: string])[] = [
+    [
+      `CREATE VIEW plants (owner, id, name, tag) AS ${unending}`,
+      'plants must be a plain table, and is a view',
+    ],
+    [
+      'CREATE VIRTUAL TABLE plants USING fts3(owner, id, name, tag)',
+      'plants must be a plain table, and is a virtual table',
+    ],
+    [
+      "CREATE TABLE plants (owner, id, tag, name AS (printf('%.*c', 1e9, 'x')))",
+      'plants must be a plain table, and has a generated column',
+    ],
+    [
+      'CREATE TABLE plants (owner, id, tag, name AS (owner) STORED)',
+      'plants must be a plain table, and has a generated column',
+    ],
+    ['CREATE TABLE trees (owner, id, name, tag)', 'there is no table named plants'],
+    ['CREATE TABLE plants (owner, id, name)', 'no such column: tag'],
+  ]
+  for (const [sql, what] of cases) {
+    const file = await fileOf(database(sql))
+    const { outcome } = await importFrom(file)
+    assert.equal(outcome, `${file} cannot be read as a SQLite file with a table of plants: ${what}`)
+  }
+})
+
+test('import: a table of other columns, a trigger, an index and a check comes in', async () => {
+  const bytes =
+    database(`CREATE TABLE Plants (tag, name, more DEFAULT (random()), id, owner, CHECK (id > 0));
+    CREATE INDEX computed ON plants (hex(name)) WHERE id > 5;
+    CREATE TRIGGER more AFTER INSERT ON plants BEGIN SELECT 1; END;
+    INSERT INTO plants (owner, id, name) VALUES ('alice', 9, 'nine'), ('alice', 3, 'three')`)
+  const { outcome, plantsOf } = await importFrom(await fileOf(bytes))
+  assert.match(outcome, /^2 plants read from .*; all of them are in the store$/)
+  assert.deepEqual(await plantsOf('alice'), [{ name: 'three' }, { name: 'nine' }])
+})
+
+/** Fills an interior page of a table's tree, all of whose children are the same page. */
+function repeat(page: Buffer, from: number, child: number): void {
+  const children = 50
+  const cellBytes = 5
+  const cells = PAGE_BYTES - children * cellBytes
+  page.fill(0, from)
+  page[from] = 5
+  page.writeUInt16BE(children, from + 3)
+  page.writeUInt16BE(cells, from + 5)
+  page.writeUInt32BE(child, from + 8)
+  for (let i = 0; i < children; i++) {
+    page.writeUInt32BE(child, cells + i * cellBytes)
+    page[cells + i * cellBytes + 4] = i + 1
+    page.writeUInt16BE(cells + i * cellBytes, from + 12 + 2 * i)
+  }
+}
+
+/** Puts 15 levels of 50 times the same page over the root of a tree: its rows have no end. */
+function withoutEnd(bytes: Buffer, root: number): Buffer {
+  const header = root === 1 ? 100 : 0
+  const pages = Array.from({ length: bytes.length / PAGE_BYTES }, (_, i) =>
+    Buffer.from(bytes.subarray(i * PAGE_BYTES, (i + 1) * PAGE_BYTES)),
+  )
+  const top = pages[root - 1] ?? Buffer.alloc(0)
+  const leaf = Buffer.from(top)
+  // A leaf's header and the places of its cells come first; the cells stay where they are.
+  const headBytes = 8 + 2 * top.readUInt16BE(header + 3)
+  leaf.fill(0, 0, header + headBytes)
+  top.copy(leaf, 0, header, header + headBytes)
+  pages.push(leaf)
+  for (let level = 0; level < 15; level++) {
+    const page = Buffer.alloc(PAGE_BYTES)
+    repeat(page, 0, pages.length)
+    pages.push(page)
+  }
+  repeat(top, header, pages.length)
+  pages[0]?.writeUInt32BE(pages.length, 28)
+  return Buffer.concat(pages)
+}
+
+test('import: rows without end, from pages that refer to each other, come to an end', async () => {
+  const bytes = withoutEnd(
+    database(`${TABLE} INSERT INTO plants VALUES ('alice', 1, 'Fern', NULL)`),
+    2,
+  )
+  const file = await fileOf(bytes)
+  const { outcome, plantsOf } = await importFrom(file)
+  assert.match(outcome, /cannot be read .*: it has more rows than it has room for/)
+  assert.deepEqual(await plantsOf('alice'), [{ name: 'Fern' }])
+})
+
+test('import: a schema without end is given up, and nothing is opened', async () => {
+  const file = await fileOf(withoutEnd(database(TABLE), 1))
+  await assert.rejects(openSource(file, 300), {
+    message:
+      `${file} cannot be read as a SQLite file with a table of plants: ` +
+      'SQLite came to no end with it within 0.3 s',
+  })
+})
+
+test('import: a file that lacks pages says how many of its rows came in before', async () => {
+  const rows = Array.from({ length: 3000 }, (_, i) => `('alice', ${i}, '${'x'.repeat(100)}', NULL)`)
+  const bytes = database(`${TABLE} INSERT INTO plants VALUES ${rows.join()}`)
+  // Pages of zeros: the header must still fit the length.
+  const file = await fileOf(bytes.fill(0, bytes.length / 2))
+  const { outcome, plantsOf } = await importFrom(file)
+  const [, read] =
+    /: database disk image is malformed; (\d+) of the \d+ plants before that are in/.exec(
+      outcome,
+    ) ?? []
+  assert.ok(Number(read) > 0, outcome)
+  assert.equal((await plantsOf('alice')).length, Number(read))
+})
+
+test('import: a log that is not in the file yet is refused, with what to do', async () => {
+  const file = await fileOf(database(TABLE))
+  const link = `${await temporaryDirectory()}/link.db`
+  symlinkSync(file, link)
+  writeFileSync(`${file}-wal`, '')
+  writeFileSync(`${file}-journal`, Buffer.alloc(512))
+  assert.match(
+    (await importFrom(file)).outcome,
+    /^0 plants read/,
+    'an empty one and a cleared one hold nothing',
+  )
+  for (const [ending, sql] of [
+    ['-wal', 'PRAGMA wal_checkpoint(TRUNCATE)'],
+    ['-journal', 'SELECT count(*) FROM plants'],
+  ] as const) {
+    writeFileSync(`${file}${ending}`, 'x')
+    for (const path of [file, link]) {
+      const message =
+        `${file}${ending} holds changes that are not in ${path} yet: ` +
+        `with what writes to it stopped, run sqlite3 ${path} '${sql}'`
+      assert.equal((await importFrom(path)).outcome, message)
+    }
+    writeFileSync(`${file}${ending}`, '')
+  }
+})
+
+test('import: what is no file, or too large, is refused before it is read', async (t) => {
+  const folder = await temporaryDirectory()
+  execFileSync('mkfifo', [`${folder}/fifo`])
+  const socket = createServer().listen(`${folder}/socket`)
+  t.after(() => socket.close())
+  await once(socket, 'listening')
+  for (const path of [folder, `${folder}/fifo`, '/dev/zero']) {
+    assert.equal((await importFrom(path)).outcome, `${path} is not a regular file`)
+  }
+  assert.match((await importFrom(`${folder}/socket`)).outcome, /is not a regular file|ENXIO/)
+  assert.equal((await importFrom(`${folder}/gone`)).outcome, `there is no file ${folder}/gone`)
+  writeFileSync(`${folder}/large`, '')
+  truncateSync(`${folder}/large`, 2 ** 31)
+  assert.equal(
+    (await importFrom(`${folder}/large`)).outcome,
+    `${folder}/large is 2147483648 bytes long, and at most 2147483647 can be read`,
+  )
+})
+
+test('import: a file that changes while it is read is refused', async () => {
+  const file = await fileOf(database(TABLE))
+  truncateSync(file, 2 ** 26)
+  let done = false
+  const touching = (async () => {
+    for (let second = 1; !done; second++) await utimes(file, second, second)
+  })()
+  const { outcome } = await importFrom(file)
+  done = true
+  await touching
+  assert.equal(outcome, `${file} changed while it was read: stop what writes to it first`)
+})
+
+test('import: the own snapshot changes nothing, and one without its journals is told', async () => {
+  const files = await killedAfter(plantsTo(3n), { compactBytes: 1 })
+  const file = await fileOf(files.get('plants.sqlite') ?? Buffer.alloc(0))
+  const { lines, outcome } = await importFrom(file)
+  assert.match(outcome, /^[123] plants read from /)
+  assert.deepEqual(lines, [
+    `${file} was made while a service ran, and may lack what its journals hold: ` +
+      '"plant-store export" makes a file that has everything',
+  ])
+  const data = `${await temporaryDirectory()}/data`
+  const store = await openStore(data)
+  for (const each of plantsTo(3n)) await store.create('alice', each)
+  await store.close()
+  const before = readFileSync(`${data}/plants.sqlite`)
+  const again = await importFrom(`${data}/plants.sqlite`, data)
+  assert.equal(
+    again.outcome,
+    `3 plants read from ${data}/plants.sqlite; all of them are in the store`,
+  )
+  assert.deepEqual(again.lines, [])
+  assert.deepEqual(
+    (await filesOf(await leftByKill(data))).get('plants.sqlite')?.length,
+    before.length,
+  )
+})
