@@ -58,6 +58,8 @@ const STORE_RETRY_SECONDS = 1
 const ADMIN_MAX_CONNECTIONS = 32
 /** Bodies that are held and writes that wait, together. */
 const BODIES_MAX_BYTES = 64 * 1024 * 1024
+/** Answers that wait for their clients, together. */
+const ANSWERS_MAX_BYTES = 64 * 1024 * 1024
 const PATH = '/plants'
 
 type StorageConfig = Pick<Config, 'etcd' | 'dataDirectory' | 'maxDataBytes'>
@@ -76,6 +78,7 @@ export function createService(config: Config, { log, onFatal }: ServiceHooks): P
   const keys = createKeySource(config.keys, config.issuer, (level, message, fields) => log[level](message, fields))
   const verifier = new Verifier(keys, config)
   const budget = new MemoryBudget(BODIES_MAX_BYTES)
+  const answers = new MemoryBudget(ANSWERS_MAX_BYTES)
   const pages = new RememberedPages()
   const rateLimit = config.rateLimit === undefined ? undefined : new RateLimit(config.rateLimit)
   const metrics = new Metrics()
@@ -99,6 +102,7 @@ export function createService(config: Config, { log, onFatal }: ServiceHooks): P
     serve: (exchange) => (route ? route(exchange) : open().then(() => serveOpened(exchange))),
     explain,
     answered,
+    holdAnswer: (owner, bytes) => answers.hold(owner, bytes),
     get draining() {
       return draining
     },
@@ -192,9 +196,9 @@ export function createService(config: Config, { log, onFatal }: ServiceHooks): P
         ['/readyz', () => readyz(checks())],
         ['/metrics', () => textAnswer(metrics.render(), METRICS_TYPE)],
       ]),
+      ADMIN_MAX_CONNECTIONS,
       (error) => log.error('an admin request failed', { error }),
     )
-    admin.maxConnections = ADMIN_MAX_CONNECTIONS
     return listen(admin, address)
   }
 

@@ -1,17 +1,17 @@
 import { once } from 'node:events'
 import type { Server } from 'node:http'
-import type { AddressInfo } from 'node:net'
 import type { TestContext } from 'node:test'
 import type { Caller } from '../../dist/auth/verifier.js'
 import { Problem } from '../../dist/errors.js'
 import { ClientGone } from '../../dist/http/body.js'
 import { MemoryBudget } from '../../dist/http/budget.js'
+import type { ConnectionHost, HttpTimeouts } from '../../dist/http/connection.js'
 import type { Exchange } from '../../dist/http/exchange.js'
 import { RememberedPages } from '../../dist/http/pages.js'
 import { createPlant, listPlants } from '../../dist/http/plants.js'
 import { problemAnswer } from '../../dist/http/respond.js'
 import { createRouter } from '../../dist/http/router.js'
-import { Connections, createHttpServer, type HttpTimeouts } from '../../dist/http/server.js'
+import { Connections, createHttpServer } from '../../dist/http/server.js'
 import type { NewPlant, Plant } from '../../dist/plants/plant.js'
 import type { Created, PlantList, PlantStore } from '../../dist/plants/store.js'
 
@@ -19,12 +19,17 @@ export interface BareOptions {
   readonly store?: Partial<PlantStore>
   readonly timeouts?: Partial<HttpTimeouts>
   readonly authenticate?: (exchange: Exchange) => Caller | Promise<Caller>
+  /** A unix socket to listen on: its buffers are small, and of one size everywhere. */
+  readonly path?: string
 }
 
 export interface Bare {
+  /** 0 on a unix socket. */
   readonly port: number
   readonly server: Server
   readonly connections: Connections
+  /** Answers that wait for their clients. */
+  readonly answers: MemoryBudget
   /** Plants that were created, by id. */
   readonly plants: ReadonlyMap<bigint, Plant>
   /** Method and status of every answer so far. */
@@ -32,9 +37,16 @@ export interface Bare {
 }
 
 const LONG_MS = 60_000
+const LONG: HttpTimeouts = {
+  headersMs: LONG_MS,
+  keepAliveMs: LONG_MS,
+  requestMs: LONG_MS,
+  servingMs: LONG_MS,
+  stalledMs: LONG_MS,
+}
 
 /** HTTP alone, around a store in memory that a test can make slow or break, with timeouts that a test can wait for. */
-export async function startBare(t: TestContext, { store = {}, timeouts = {}, authenticate = () => ALICE }: BareOptions = {}): Promise<Bare> {
+export async function startBare(t: TestContext, { store = {}, timeouts = {}, authenticate = () => ALICE, path }: BareOptions = {}): Promise<Bare> {
   const plants = new Map<bigint, Plant>()
   const answered: string[] = []
   const whole: PlantStore = {
@@ -52,24 +64,29 @@ export async function startBare(t: TestContext, { store = {}, timeouts = {}, aut
     ['GET', { handle: listPlants(whole, pages), scope: undefined }],
     ['POST', { handle: createPlant({ store: whole, pages, budget: new MemoryBudget(2 ** 26), maxBodyBytes: 2 ** 20 }), scope: undefined }],
   ])
-  const connections = new Connections({
+  const answers = new MemoryBudget(2 ** 26)
+  const host: ConnectionHost = {
     serve: createRouter(new Map([['/plants', operations]]), { authenticate, rateLimit: undefined }),
     explain(error) {
       if (error instanceof ClientGone) return undefined
       return problemAnswer(error instanceof Problem ? error : new Problem('internal'))
     },
     answered: ({ method }, status) => answered.push(`${method} ${status}`),
+    holdAnswer: (owner, bytes) => answers.hold(owner, bytes),
     draining: false,
-  })
-  const server = createHttpServer(connections, 100, { headersMs: LONG_MS, requestMs: LONG_MS, stalledMs: LONG_MS, ...timeouts })
-  server.listen(0, '127.0.0.1')
+  }
+  const connections = new Connections(host, { ...LONG, ...timeouts })
+  const server = createHttpServer(connections, 100)
+  if (path === undefined) server.listen(0, '127.0.0.1')
+  else server.listen(path)
   await once(server, 'listening')
   t.after(async () => {
     server.close()
     await connections.drain(0)
   })
-  // It listens on TCP.
-  return { port: (server.address() as AddressInfo).port, server, connections, plants, answered }
+  const address = server.address()
+  const port = address !== null && typeof address === 'object' ? address.port : 0
+  return { port, server, connections, answers, plants, answered }
 }
 
 export const ALICE: Caller = { owner: 'alice', scopes: new Set() }
