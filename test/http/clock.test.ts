@@ -211,6 +211,8 @@ test('clock: a process that was held up ends no connection for it', async (t) =>
   const whole = postBytes({ id: 1, name: 'whole' })
   wire.write(whole.slice(0, -3))
   await until('it is received', () => connections.active === 1)
+  // Until the clock has seen it.
+  await sleep(3 * connections.checkMs)
   wire.write(whole.slice(-3))
   Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 1.5 * limitMs)
   assert.deepEqual((await wire.answers(1)).map(verdict), [200])
