@@ -114,6 +114,8 @@ export class Connection {
     this.#headIsLate = false
     // In a stop too: a client that always has a request waiting would never be told to leave.
     if (exchange.isLast || this.#host.draining) this.#intake = 'last'
+    // Until its body is read it must not flow past: the application may listen too.
+    if (this.#embedded && exchange.hasUnreadBody) exchange.req.pause()
     if (this.#embedded ? exchange.res.socket !== null : this.#settled) {
       this.#start(exchange)
       return
@@ -369,6 +371,7 @@ export class Connection {
 
   /** Never throws: what fails here must neither keep the answers of others, nor reach an application's server. */
   #deliver(exchange: Exchange, answer: Answer, last: boolean): void {
+    if (this.#embedded) exchange.req.resume()
     if (this.#cancelledElsewhere(exchange)) {
       abandon(answer)
       return
