@@ -191,12 +191,12 @@ export class Connection {
     this.#held = undefined
   }
 
-  /** How long a client has made nothing move; undefined while the service itself is to blame. */
-  get quietMs(): number | undefined {
+  /** How long the client has been still, of which the clock has not seen the last part; undefined while it is served. */
+  quietMs(unseenMs: number): number | undefined {
     const state = this.#state
     if (state === 'serving') return undefined
-    const ageMs = this.#hasMoved(state) ? 0 : this.#ageMs
-    return state === 'sending' && ageMs === 0 ? undefined : ageMs
+    if (this.#hasMoved(state)) return state === 'sending' ? undefined : 0
+    return this.#ageMs + unseenMs
   }
 
   /** The clock's hand: ends what has been in one state for too long. To be called every second or so. */

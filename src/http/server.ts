@@ -76,9 +76,11 @@ export class Connections {
 
   /** Closes the connection that has been quiet for longest; false if all of them are being answered. */
   closeQuietest(): boolean {
+    const unseenMs = performance.now() - this.#checkedAtMs
     let quietest: Socket | undefined
     let longestMs = -1
-    for (const [socket, { quietMs = -1 }] of this.#bySocket) {
+    for (const [socket, connection] of this.#bySocket) {
+      const quietMs = connection.quietMs(unseenMs) ?? -1
       if (quietMs <= longestMs) continue
       quietest = socket
       longestMs = quietMs
