@@ -104,6 +104,7 @@ export function createService(config: Config, { log, onFatal }: ServiceHooks): P
     serve: (exchange) => (route ? route(exchange) : open().then(() => serveOpened(exchange))),
     explain,
     answered,
+    holdAnswer: (owner, bytes) => answers.hold(owner, bytes),
     get draining() {
       return draining
     },
@@ -198,9 +199,9 @@ export function createService(config: Config, { log, onFatal }: ServiceHooks): P
         ['/readyz', () => readyz(checks())],
         ['/metrics', () => textAnswer(metrics.render(), METRICS_TYPE)],
       ]),
+      ADMIN_MAX_CONNECTIONS,
       (error) => log.error('an admin request failed', { error }),
     )
-    admin.maxConnections = ADMIN_MAX_CONNECTIONS
     return listen(admin, address)
   }
 

@@ -1,8 +1,8 @@
-import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http'
-import type { Duplex } from 'node:stream'
+import type { Server } from 'node:http'
 import { Problem } from '../errors.ts'
-import { type Answer, jsonAnswer, problemAnswer, rawAnswer, sendPlain } from './respond.ts'
-import { parserProblem } from './server.ts'
+import type { ConnectionHost, HttpTimeouts } from './connection.ts'
+import { type Answer, jsonAnswer, problemAnswer } from './respond.ts'
+import { Connections, createHttpServer } from './server.ts'
 
 /** Each thing that the service needs, with what is wrong with it at the moment; undefined where nothing is. */
 export type Checks = Readonly<Record<string, string | undefined>>
@@ -10,31 +10,29 @@ export type Checks = Readonly<Record<string, string | undefined>>
 /** What is answered to GET, by path. */
 export type AdminPaths = ReadonlyMap<string, () => Answer>
 
-/** A server for those who operate the service, apart from the one for plants: no tokens, no plants. */
-export function createAdminServer(paths: AdminPaths, onError: (error: unknown) => void): Server {
-  const answer = (req: IncomingMessage, res: ServerResponse): void => {
-    try {
-      sendPlain(res, answerOf(paths, req.method ?? '', (req.url ?? '').replace(/\?.*$/s, '')))
-    } catch (error) {
-      onError(error)
-      sendPlain(res, problemAnswer(new Problem('internal')))
-    }
-  }
-  // A probe that sends no Host is answered all the same.
-  const server = createServer({ maxHeaderSize: 16 * 1024, requireHostHeader: false }, answer)
-  server.on('checkExpectation', answer)
-  server.on('connect', (_req: IncomingMessage, stream: Duplex) => refuse(stream, new Problem('methodUnknown')))
-  server.on('clientError', (error: NodeJS.ErrnoException, stream: Duplex) => {
-    const problem = error.code === 'ERR_HTTP_REQUEST_TIMEOUT' ? new Problem('requestTimeout') : parserProblem(error)
-    if (problem && stream.writable) refuse(stream, problem)
-    else stream.destroy()
-  })
-  return server
+/** A probe takes milliseconds. Another one must find room soon. */
+const TIMEOUTS: HttpTimeouts = {
+  headersMs: 5000,
+  keepAliveMs: 5000,
+  requestMs: 5000,
+  servingMs: 5000,
+  stalledMs: 5000,
 }
 
-function refuse(stream: Duplex, problem: Problem): void {
-  stream.on('error', () => {})
-  stream.end(rawAnswer(problemAnswer(problem)), () => stream.destroy())
+/** A server for operators, apart from the one for plants: no tokens, no plants. */
+export function createAdminServer(paths: AdminPaths, maxConnections: number, onError: (error: unknown) => void): Server {
+  const host: ConnectionHost = {
+    serve: ({ method, req }) => answerOf(paths, method, (req.url ?? '').replace(/\?.*$/s, '')),
+    explain(error) {
+      if (error instanceof Problem) return problemAnswer(error)
+      onError(error)
+      return problemAnswer(new Problem('internal'))
+    },
+    answered: () => {},
+    holdAnswer: () => () => {},
+    draining: false,
+  }
+  return createHttpServer(new Connections(host, TIMEOUTS), maxConnections, 'closeQuietest')
 }
 
 function answerOf(paths: AdminPaths, method: string, path: string): Answer {

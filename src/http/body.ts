@@ -1,4 +1,5 @@
 import { isUtf8 } from 'node:buffer'
+import type { IncomingMessage } from 'node:http'
 import { Problem } from '../errors.ts'
 import type { Exchange } from './exchange.ts'
 
@@ -41,23 +42,29 @@ export async function readText(exchange: Exchange, maxBodyBytes: number): Promis
   return bytes.toString('utf8')
 }
 
-/** Reads a body to its end, or gives undefined and stops reading once it is longer than allowed. */
+/** Reads a body to its end, or returns undefined and stops once it is longer than allowed. */
 function readBytes(exchange: Exchange, maxBytes: number): Promise<Buffer | undefined> {
   const { req, res } = exchange
-  // It went away while its token was verified: the request's events are over, and would be waited for in vain.
+  if (!exchange.bodyTaken && isRead(req)) {
+    exchange.bodyTaken = true
+    const cause = 'the body was read before the handler: mount it before body parsers'
+    return Promise.reject(new Error(cause))
+  }
+  // The client left while its token was verified: the request's events are over.
   if (req.destroyed) return Promise.reject(new ClientGone())
-  if (exchange.expectsContinue) res.writeContinue()
+  if (exchange.awaitsContinue) res.writeContinue()
+  exchange.awaitsContinue = false
   exchange.bodyTaken = true
   return new Promise((resolve, reject) => {
     // Copied together as they come: a chunk of one byte would cost 200 where each was kept. Most bodies are one chunk, and are not copied.
     let held: Buffer = Buffer.alloc(0)
     let bytes = 0
     let ended = false
-    req.on('data', (chunk: Buffer) => {
+    const take = (chunk: Buffer): void => {
       const before = bytes
       bytes += chunk.length
       if (bytes > maxBytes) {
-        req.removeAllListeners('data').pause()
+        req.off('data', take).pause()
         exchange.bodyTaken = false
         resolve(undefined)
       } else if (before === 0) {
@@ -66,11 +73,13 @@ function readBytes(exchange: Exchange, maxBytes: number): Promise<Buffer | undef
         if (bytes > held.length) held = Buffer.concat([held.subarray(0, before)], Math.max(bytes, 2 * before))
         chunk.copy(held, before)
       }
-    })
+    }
+    // An embedding application may have paused it: a listener alone does not undo that.
+    req.on('data', take).resume()
     req.once('end', () => {
       ended = true
       // Answered by then that it took too long: it must not take effect after all.
-      if (exchange.cancelled) reject(new ClientGone())
+      if (exchange.phase === 'cancelled') reject(new ClientGone())
       else resolve(held.subarray(0, bytes))
     })
     // An error of the request is always followed by its close.
@@ -81,17 +90,25 @@ function readBytes(exchange: Exchange, maxBytes: number): Promise<Buffer | undef
   })
 }
 
+/** True if an embedding application has read the body, reads it, or turned its bytes into text. */
+function isRead(req: IncomingMessage): boolean {
+  const { readableDidRead, readableEnded, readableEncoding } = req
+  return readableDidRead || readableEnded || readableEncoding !== null || req.listenerCount('readable') > 0
+}
+
 /** Reads a body to nowhere; false once it is longer than allowed, or when the client went away. */
 export async function discardBody(exchange: Exchange, maxBytes: number): Promise<boolean> {
   const { req } = exchange
+  exchange.bodyTaken = true
   return new Promise((resolve) => {
     let bytes = 0
-    req.on('data', (chunk: Buffer) => {
+    const count = (chunk: Buffer): void => {
       bytes += chunk.length
       if (bytes <= maxBytes) return
-      req.removeAllListeners('data').pause()
+      req.off('data', count).pause()
       resolve(false)
-    })
+    }
+    req.on('data', count).resume()
     req.once('end', () => resolve(true))
     req.once('error', () => {})
     req.once('close', () => resolve(false))

@@ -1,19 +1,21 @@
 import type { Socket } from 'node:net'
 import { Problem } from '../errors.ts'
 import { discardBody } from './body.ts'
+import type { Hold } from './budget.ts'
 import { type Exchange, recordOf, type RequestRecord } from './exchange.ts'
 import { abandon, type Answer, problemAnswer, rawAnswer, send } from './respond.ts'
 import type { TurnEnd } from './turn.ts'
 
 /** Requests of one connection that may wait behind another before the socket is paused. */
 const WAITING_MAX = 16
-/** A pause takes hold only behind what was read at once, 64 KiB: no more requests than this with a token fit there, and whoever sends more is let go of. */
+/** `pause()` acts after the current 64 KiB read, which holds at most 256 requests with a token. */
 const WAITING_LIMIT = 256
-/** A body that nobody reads is discarded up to here; with more of it the connection is closed. */
+/** A body that nothing reads is discarded up to here; with more of it the connection is closed. */
 const DISCARD_MAX_BYTES = 64 * 1024
-/** Behind an answer that closes the connection, a known owner may still send so much: a client that reads only once it has sent sees the answer. */
+/** After the last answer a known owner may still send this much, and sees the answer even if it reads only then. */
 const LINGER_MAX_BYTES = 16 * 1024 * 1024
 const LINGER_MS = 1000
+const RETRY_SECONDS = 1
 
 export interface ConnectionHost {
   /** Answers a request; a rejection is the caller's to turn into an answer. */
@@ -22,8 +24,36 @@ export interface ConnectionHost {
   explain(error: unknown, request: RequestRecord): Answer | undefined
   /** Called once for every request that is answered, those included that Node's parser refuses. */
   answered(request: RequestRecord, status: number): void
+  /** Counts an answer that waits in memory until its client takes it. */
+  holdAnswer(owner: string, bytes: number): Hold
   readonly draining: boolean
 }
+
+/** How long a connection may stay in each state; `headersMs` is Node's to measure. */
+export interface HttpTimeouts {
+  readonly headersMs: number
+  readonly keepAliveMs: number
+  readonly requestMs: number
+  readonly servingMs: number
+  readonly stalledMs: number
+}
+
+/**
+ * What a connection waits for; a connection that lingers after its last answer has a timer instead.
+ * - idle: the next request's head. Ends without a word, or with `408` if Node has called that head late.
+ * - receiving: the rest of a body that is read. Ends with `408`.
+ * - serving: the service itself. Ends with `503`: a create may still be stored, and repeating it is safe.
+ * - sending: the client, which takes the answer; starts over whenever it takes a piece. Ends at once, so that a part of
+ *   an answer is never taken for the whole.
+ * - discarding: the rest of a body whose request is answered. Ends without a word.
+ */
+type State = 'idle' | 'receiving' | 'serving' | 'sending' | 'discarding'
+
+/**
+ * What is taken after the requests that are known: more of them; none; none but what the parser's failure is answered
+ * with; or nothing at all, because the last answer is made.
+ */
+type Intake = 'open' | 'last' | 'failed' | 'closed'
 
 /**
  * One client connection: its requests are served one at a time, in order, so that a request sees what the one before
@@ -33,35 +63,41 @@ export class Connection {
   readonly #socket: Socket
   readonly #host: ConnectionHost
   readonly #turnEnd: TurnEnd
-  /** How long a reader may stand still; undefined where somebody else's server holds the socket, and may answer requests on it too. */
-  readonly #stalledMs: number | undefined
+  readonly #timeouts: HttpTimeouts
+  /** In another application's server, which owns the socket and may answer requests on it too. */
+  readonly #embedded: boolean
   readonly #waiting: Exchange[] = []
   #current: Exchange | undefined
-  /** Whether `#current` has been answered; its bytes may still be on their way. */
-  #answered = true
-  /** Whether the end of the current answer is waited for. */
-  #armed = false
-  /** What to say behind the last answer: the parser has given up on what follows. */
+  #intake: Intake = 'open'
+  /** What to say after the last answer: the parser has given up on what follows. */
   #failure: { readonly problem: Problem; readonly request: RequestRecord } | undefined
-  /** Set by a request that is the last: whatever comes behind it is not looked at. */
-  #last = false
-  /** Set with the last answer. */
-  #closing = false
-  /** Nothing is read beyond this: behind the last answer it only delays a reset. */
+  /** Node reports a late head once. It did while another request was answered, whose fault the delay may be. */
+  #headIsLate = false
+  /** Nothing is read beyond this: after the last answer it only delays a reset. */
   #readUntilBytes = Infinity
   /** What had come in when a stop last looked. */
   #seenBytes = 0
+  /** The current answer, while it waits in memory. */
+  #held: Hold | undefined
+  // What the clock saw when it last looked, and since when that is so.
+  #seenState: State = 'idle'
+  #seenExchange: Exchange | undefined
+  #seenSentBytes = 0
+  #ageMs = 0
 
-  constructor(socket: Socket, host: ConnectionHost, turnEnd: TurnEnd, stalledMs: number | undefined) {
+  constructor(socket: Socket, host: ConnectionHost, turnEnd: TurnEnd, timeouts: HttpTimeouts, embedded: boolean) {
     this.#socket = socket
     this.#host = host
     this.#turnEnd = turnEnd
-    this.#stalledMs = stalledMs
-    // Node would close at once behind the last answer: with bytes left unread that is a reset, which takes answers back that are still on their way (RFC 9112 §9.6).
-    if (stalledMs !== undefined) socket.destroySoon = () => this.#end('')
-    // Behind an Upgrade Node's parser is silent about what is wrong with chunks: once the client has ended its side, nothing else would end the request before its time.
-    if (stalledMs !== undefined) socket.on('end', () => this.#endIncomplete())
-    // Node resumes a socket whenever somebody reads a body; while too much has come in it stays paused.
+    this.#timeouts = timeouts
+    this.#embedded = embedded
+    if (!embedded) {
+      // Node would close at once after the last answer: with bytes left unread that is a reset, which takes answers back that are still on their way (RFC 9112 §9.6).
+      socket.destroySoon = () => this.#end('')
+      // After an Upgrade Node's parser is silent about what is wrong with chunks: once the client has ended its side, nothing else would end the request before its time.
+      socket.on('end', () => this.#endIncomplete())
+    }
+    // Node resumes a socket whenever a body is read; while too much has come in it stays paused.
     socket.on('resume', () => {
       if (this.#waiting.length >= WAITING_MAX || socket.bytesRead > this.#readUntilBytes) socket.pause()
     })
@@ -69,43 +105,42 @@ export class Connection {
 
   /** How many requests are being answered, or wait for it. */
   get active(): number {
-    return this.#waiting.length + (this.#answered || this.#current?.cancelled ? 0 : 1)
+    const phase = this.#current?.phase
+    return this.#waiting.length + (phase === 'serving' || phase === 'sending' ? 1 : 0)
   }
 
   enter(exchange: Exchange): void {
-    if (this.#closing || this.#failure || this.#last) return
+    if (this.#intake !== 'open') return
+    this.#headIsLate = false
     // In a stop too: a client that always has a request waiting would never be told to leave.
-    this.#last = exchange.isLast || this.#host.draining
-    if (this.#settled) {
+    if (exchange.isLast || this.#host.draining) this.#intake = 'last'
+    // Until its body is read it must not flow past: the application may listen too.
+    if (this.#embedded && exchange.hasUnreadBody) exchange.req.pause()
+    if (this.#embedded ? exchange.res.socket !== null : this.#settled) {
       this.#start(exchange)
       return
     }
     if (this.#waiting.push(exchange) >= WAITING_MAX) this.#socket.pause()
     if (this.#waiting.length > WAITING_LIMIT) this.#abandon()
+    else if (this.#embedded) this.#startInTurn(exchange)
     else this.#proceed()
   }
 
-  /** What Node could not parse, or waited for in vain. Everything before it is answered first. */
+  /** What Node could not parse, or waited for too long. Everything before it is answered first. */
   fail(problem: Problem, request: RequestRecord = recordOf()): void {
     this.#linger()
-    if (this.#closing || this.#failure) return
+    if (this.#intake === 'closed' || this.#intake === 'failed') return
     const newest = this.#waiting.at(-1) ?? this.#current
     if (!newest || newest.req.complete) {
-      if (this.#last) return
-      this.#failure = { problem, request }
-      this.#proceed()
-      return
-    }
-    // It is this request that has no end.
-    newest.cancelled = true
-    if (this.#waiting.length > 0) {
+      if (this.#intake === 'last') return
+      this.#failAfter(problem, request)
+    } else if (this.#waiting.length > 0) {
+      // It is this request that has no end.
       this.#waiting.pop()
-      this.#last = false
-      this.#failure = { problem, request: newest }
-      this.#proceed()
+      this.#failAfter(problem, newest)
     } else if (newest.res.headersSent) {
-      // Its answer is on its way, and nothing may be said behind it.
-      this.#closing = true
+      // Its answer is on its way, and nothing may be said after it.
+      this.#intake = 'closed'
       if (newest.res.writableFinished) this.#end('')
       else newest.res.once('finish', () => this.#end(''))
     } else {
@@ -113,67 +148,163 @@ export class Connection {
     }
   }
 
+  #failAfter(problem: Problem, request: RequestRecord): void {
+    this.#intake = 'failed'
+    this.#failure = { problem, request }
+    this.#proceed()
+  }
+
   #endIncomplete(): void {
     const newest = this.#waiting.at(-1) ?? this.#current
-    if (newest && !newest.req.complete && !newest.cancelled) this.fail(new Problem('malformedRequest'))
+    if (newest && !newest.req.complete && newest.phase !== 'cancelled') this.fail(new Problem('malformedRequest'))
   }
 
-  /** Node has waited too long for the rest of a request. While another one is being answered that is not the client's fault: its bytes may not even be read. */
+  /** Node has waited too long for a head. While another request is answered, its bytes may not even be read. */
   expire(): void {
-    if (this.#settled || !this.#current?.req.complete) this.fail(new Problem('requestTimeout'))
+    if (this.#settled) this.fail(new Problem('requestTimeout'))
+    else this.#headIsLate = true
   }
 
-  /** Node lets go of a socket that CONNECT came in on: what it did for the answers under way is done here then. */
+  /** Node releases a socket that CONNECT came in on: what it did for the answers under way is done here then. */
   adopt(): void {
     this.#socket.on('error', () => {})
     this.#socket.on('drain', () => this.#current?.res.emit('drain'))
     this.#readUntilBytes = this.#socket.bytesRead + DISCARD_MAX_BYTES
     this.#socket.on('data', () => this.#linger())
-    this.#socket.setTimeout(this.#stalledMs ?? 0, () => this.#socket.destroy())
   }
 
   /**
-   * Lets go of the client where nothing is under way, and nothing has come in since this was last asked. True: nothing is
-   * under way on a socket that is somebody else's to close.
+   * Closes the connection where nothing is under way, and nothing has come in since the last call. True: nothing is
+   * under way on a socket that is another application's to close.
    */
   closeIdle(): boolean {
     const { bytesRead } = this.#socket
-    const idle = this.#settled && this.#waiting.length === 0
-    if (idle && !this.#foreign && bytesRead === this.#seenBytes) this.#socket.destroy()
+    const idle = this.#waiting.length === 0 && (this.#embedded ? this.#state === 'idle' : this.#settled)
+    if (idle && !this.#embedded && bytesRead === this.#seenBytes) this.#socket.destroy()
     this.#seenBytes = bytesRead
-    return idle && this.#foreign
+    return idle && this.#embedded
+  }
+
+  /** The socket is closed: what its answer held is free. */
+  gone(): void {
+    this.#held?.(0)
+    this.#held = undefined
+  }
+
+  /** How long the client has been still, of which the clock has not seen the last part; undefined while it is served. */
+  quietMs(unseenMs: number): number | undefined {
+    const state = this.#state
+    if (state === 'serving') return undefined
+    if (this.#hasMoved(state)) return state === 'sending' ? undefined : 0
+    return this.#ageMs + unseenMs
+  }
+
+  /** The clock's hand: ends what has been in one state for too long. To be called every second or so. */
+  check(passedMs: number): void {
+    const state = this.#state
+    if (this.#hasMoved(state)) {
+      this.#seenState = state
+      this.#seenExchange = this.#current
+      this.#seenSentBytes = this.#sentBytes(state)
+      this.#ageMs = 0
+      return
+    }
+    this.#ageMs += passedMs
+    if (this.#ageMs >= this.#limitMs(state)) this.#endState(state)
+  }
+
+  get #state(): State {
+    const current = this.#current
+    if (!current) return 'idle'
+    const { phase, req, res, bodyTaken } = current
+    // An application that embeds the service may have answered itself.
+    if (phase === 'cancelled' || (phase === 'serving' && res.headersSent)) return 'idle'
+    if (phase === 'serving') return bodyTaken && !req.complete ? 'receiving' : 'serving'
+    if (!res.writableFinished) return 'sending'
+    return req.complete ? 'idle' : 'discarding'
+  }
+
+  #hasMoved(state: State): boolean {
+    return state !== this.#seenState || this.#current !== this.#seenExchange || this.#sentBytes(state) !== this.#seenSentBytes
+  }
+
+  /** Bytes that have left the process: of a chunk that waits none, until all of it has left. */
+  #sentBytes(state: State): number {
+    return state === 'sending' ? this.#socket.bytesWritten - this.#socket.writableLength : 0
+  }
+
+  #limitMs(state: State): number {
+    const { headersMs, keepAliveMs, requestMs, servingMs, stalledMs } = this.#timeouts
+    switch (state) {
+      case 'idle':
+        // Node closes an idle connection first. It misses one whose client sends a head without an end.
+        return this.#embedded ? Infinity : this.#headIsLate ? headersMs : keepAliveMs + headersMs
+      case 'receiving':
+        return requestMs
+      case 'serving':
+        return servingMs
+      case 'sending':
+        return stalledMs
+      case 'discarding':
+        return this.#embedded ? Infinity : requestMs
+    }
+  }
+
+  #endState(state: State): void {
+    const current = this.#current
+    if (state === 'receiving' && current) {
+      this.#closeWith(this.#refusal(new Problem('requestTimeout'), current), current, current)
+    } else if (state === 'serving' && current) {
+      const problem = new Problem('storageUnavailable', ['Retry-After', String(RETRY_SECONDS)])
+      this.#closeWith(this.#refusal(problem, current), current, current)
+    } else if (state === 'discarding') {
+      this.#end('')
+    } else if (state === 'idle' && this.#headIsLate) {
+      this.#headIsLate = false
+      this.fail(new Problem('requestTimeout'))
+    } else {
+      this.#socket.destroy()
+    }
   }
 
   #abandon(): void {
-    this.#closing = true
+    this.#intake = 'closed'
     this.#waiting.length = 0
     this.#socket.destroy()
   }
 
-  get #foreign(): boolean {
-    return this.#stalledMs === undefined
-  }
-
   get #settled(): boolean {
-    return this.#current === undefined || (this.#answered && this.#current.res.writableFinished)
+    if (!this.#current) return true
+    const { phase, res } = this.#current
+    return (phase === 'answered' || phase === 'flushing') && res.writableFinished
   }
 
   /** Goes on once the current answer is on its way, so that answers to a client that does not read never pile up. */
   #proceed(): void {
     if (this.#settled) this.#next()
-    else if (this.#answered && !this.#armed) {
-      this.#armed = true
-      // In front of Node's own listener, which closes the socket where the client has half-closed it.
-      this.#current?.res.prependOnceListener('finish', () => {
-        this.#armed = false
-        this.#next()
-      })
+    else if (this.#current?.phase === 'answered') {
+      this.#current.phase = 'flushing'
+      // Before Node's own listener, which closes the socket where the client has half-closed it.
+      this.#current.res.prependOnceListener('finish', () => this.#next())
     }
   }
 
+  /** In another application's server Node keeps the order: a request's turn comes when its response gets the socket. */
+  #startInTurn(exchange: Exchange): void {
+    exchange.res.once('socket', () => {
+      process.nextTick(() => {
+        const at = this.#waiting.indexOf(exchange)
+        if (at < 0) return
+        this.#waiting.splice(at, 1)
+        this.#start(exchange)
+        if (this.#waiting.length < WAITING_MAX) this.#socket.resume()
+      })
+    })
+  }
+
   #next(): void {
-    // Node closes behind a list to HTTP/1.0, which knows no other end of it.
-    if (this.#closing || !this.#socket.writable) return
+    // Node closes after a list to HTTP/1.0, which knows no other end of it.
+    if (this.#intake === 'closed' || !this.#socket.writable) return
     const exchange = this.#waiting.shift()
     if (exchange) {
       this.#start(exchange)
@@ -186,7 +317,8 @@ export class Connection {
 
   #start(exchange: Exchange): void {
     this.#current = exchange
-    this.#answered = false
+    if (this.#cancelledElsewhere(exchange)) return
+    exchange.phase = 'serving'
     try {
       const answer = this.#host.serve(exchange)
       if (answer instanceof Promise) {
@@ -194,22 +326,13 @@ export class Connection {
           (value) => this.#answer(exchange, value),
           (error: unknown) => this.#explain(exchange, error),
         )
-      } else if (this.#foreign || this.#waiting.length > 0) {
-        // Somebody else's server may end its side behind a client that has ended its own; and what waits must not pile up, a turn for each.
+      } else if (this.#embedded || this.#waiting.length > 0) {
+        // Another application's server may end its side after a client that has ended its own; and what waits must not pile up, a tick for each.
         this.#answer(exchange, answer)
       } else {
-        this.#turnEnd.add(() => this.#answerLate(exchange, answer))
+        this.#turnEnd.add(() => this.#answer(exchange, answer))
       }
     } catch (error) {
-      this.#explain(exchange, error)
-    }
-  }
-
-  #answerLate(exchange: Exchange, answer: Answer): void {
-    try {
-      this.#answer(exchange, answer)
-    } catch (error) {
-      // Thrown on, it would keep others' answers.
       this.#explain(exchange, error)
     }
   }
@@ -217,73 +340,109 @@ export class Connection {
   #explain(exchange: Exchange, error: unknown): void {
     const answer = this.#host.explain(error, exchange)
     if (answer) this.#answer(exchange, answer)
-    else exchange.cancelled = true
+    else exchange.phase = 'cancelled'
   }
 
   #refusal(problem: Problem, request: RequestRecord): Answer {
     return this.#host.explain(problem, request) ?? problemAnswer(problem)
   }
 
+  /** True if there is no client to answer, or the application that embeds the service has answered itself. */
+  #cancelledElsewhere(exchange: Exchange): boolean {
+    const { res } = exchange
+    if (this.#socket.destroyed || res.headersSent || res.destroyed) exchange.phase = 'cancelled'
+    return exchange.phase === 'cancelled'
+  }
+
   #answer(exchange: Exchange, answer: Answer): void {
-    if (exchange.cancelled || this.#socket.destroyed) {
+    const { contentLengthBytes } = exchange.head
+    if (!exchange.hasUnreadBody || this.#cancelledElsewhere(exchange)) {
+      this.#deliver(exchange, answer, false)
+    } else if ((contentLengthBytes ?? 0) > DISCARD_MAX_BYTES || exchange.awaitsContinue || answer.status === 413) {
+      // A client that still waits for "100 Continue" may send the body or not: what follows could be read either way.
+      this.#deliver(exchange, answer, true)
+    } else if (contentLengthBytes !== undefined) {
+      // Node itself discards what is left of a body once its answer is sent.
+      this.#deliver(exchange, answer, false)
+    } else {
+      void discardBody(exchange, DISCARD_MAX_BYTES).then((ended) => this.#deliver(exchange, answer, !ended))
+    }
+  }
+
+  /** Never throws: what fails here must neither keep the answers of others, nor reach an application's server. */
+  #deliver(exchange: Exchange, answer: Answer, last: boolean): void {
+    if (this.#embedded) exchange.req.resume()
+    if (this.#cancelledElsewhere(exchange)) {
       abandon(answer)
       return
     }
-    if (!exchange.hasUnreadBody) {
-      this.#send(exchange, answer)
-      return
+    try {
+      this.#sendAs(exchange, answer, last)
+    } catch (error) {
+      abandon(answer)
+      const failure = exchange.res.headersSent ? undefined : this.#host.explain(error, exchange)
+      try {
+        if (failure) this.#sendAs(exchange, failure, last)
+        else this.#socket.destroy()
+      } catch {
+        this.#socket.destroy()
+      }
     }
-    const { contentLengthBytes } = exchange.head
-    const tooLong = (contentLengthBytes ?? 0) > DISCARD_MAX_BYTES
-    // A client that still waits for "100 Continue" may send the body or not: what follows could be read either way.
-    if (tooLong || exchange.expectsContinue || answer.status === 413) this.#closeWith(answer, exchange, exchange)
-    // Node itself discards what is left of a body once its answer is sent.
-    else if (contentLengthBytes !== undefined) this.#send(exchange, answer)
-    else {
-      void discardBody(exchange, DISCARD_MAX_BYTES).then((ended) => {
-        if (exchange.cancelled || this.#socket.destroyed) abandon(answer)
-        else if (ended) this.#send(exchange, answer)
-        else this.#closeWith(answer, exchange, exchange)
-      })
-    }
+  }
+
+  #sendAs(exchange: Exchange, answer: Answer, last: boolean): void {
+    if (last) this.#closeWith(answer, exchange, exchange)
+    else this.#send(exchange, answer)
   }
 
   #send(exchange: Exchange, answer: Answer): void {
-    const close = this.#waiting.length === 0 && (this.#last || this.#host.draining)
-    if (close) this.#closing = true
+    const last = this.#intake === 'last' || this.#intake === 'closed' || this.#host.draining
+    const close = last && this.#waiting.length === 0
+    if (close) this.#intake = 'closed'
+    exchange.phase = 'sending'
     send(exchange, answer, close, () => {
-      this.#answered = true
-      // Node ends the connection behind an answer that stands in for "100 Continue", and to HTTP/1.0 behind one without a length.
-      if (!exchange.res.shouldKeepAlive || (exchange.req.httpVersion === '1.0' && !Buffer.isBuffer(answer.body))) this.#closing = true
+      exchange.phase = 'answered'
+      // Node ends the connection after an answer that stands in for "100 Continue", and to HTTP/1.0 after one without a length.
+      if (!exchange.res.shouldKeepAlive || (exchange.req.httpVersion === '1.0' && !Buffer.isBuffer(answer.body))) this.#intake = 'closed'
       this.#host.answered(exchange, answer.status)
       if (this.#waiting.length > 0 || this.#failure) this.#proceed()
     })
-    // What was taken at once cannot stall: a timer for every request, as Node would set it, is most often for nothing. Node clears it with the next one.
-    if (this.#stalledMs !== undefined && (!exchange.res.writableEnded || this.#socket.writableLength > 0)) this.#socket.setTimeout(this.#stalledMs)
+    if (!exchange.res.writableFinished) this.#hold(exchange, answer)
   }
 
-  /** The last answer on this connection, past Node's own: on somebody else's server that would reset a client which is still sending. */
+  /** Most answers are taken at once, and never come here. */
+  #hold({ owner, method, res }: Exchange, { body }: Answer): void {
+    if (owner === undefined || method === 'HEAD' || !Buffer.isBuffer(body)) return
+    const held = this.#host.holdAnswer(owner, body.length)
+    this.#held = held
+    res.once('finish', () => {
+      held(0)
+      // The next answer may be there already.
+      if (this.#held === held) this.#held = undefined
+    })
+  }
+
+  /** The last answer on this connection, past Node's own: that would reset a client which is still sending. */
   #closeWith(answer: Answer, exchange: Exchange | undefined, request: RequestRecord): void {
-    const isList = answer.body !== undefined && !Buffer.isBuffer(answer.body)
-    if (exchange && (isList || (this.#foreign && exchange.res.socket === null))) {
-      // A list needs Node's own, and so does what must not overtake an answer of somebody else's; what a known owner sent along is read meanwhile.
-      this.#last = true
+    if (exchange && answer.body !== undefined && !Buffer.isBuffer(answer.body)) {
+      // A list needs Node's own; what a known owner sent along is read meanwhile.
+      this.#intake = 'last'
       exchange.req.resume()
       this.#send(exchange, answer)
       return
     }
-    if (exchange) exchange.cancelled = true
+    if (exchange) exchange.phase = 'cancelled'
     this.#host.answered(request, answer.status)
     this.#end(rawAnswer(answer, request.requestId, request.method !== 'HEAD'))
     exchange?.req.on('data', () => this.#linger()).resume()
   }
 
-  /** Half-closes, and lets go of the socket only once the client had time to read: data that nobody reads turns a close into a reset. */
+  /** Half-closes, and closes once the client had time to read: data that nothing reads turns a close into a reset. */
   #end(text: string): void {
     if (!this.#socket.writable) return
     const known = this.#current?.owner !== undefined
     this.#readUntilBytes = this.#socket.bytesRead + (known ? LINGER_MAX_BYTES : DISCARD_MAX_BYTES)
-    this.#closing = true
+    this.#intake = 'closed'
     this.#waiting.length = 0
     // Once the client has ended its side too, the socket destroys itself.
     this.#socket.end(text)

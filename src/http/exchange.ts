@@ -22,6 +22,13 @@ export function isKnownVersion({ httpVersion }: IncomingMessage): boolean {
   return httpVersion === '1.1' || httpVersion === '1.0'
 }
 
+/**
+ * How far a request has come. It waits its turn, is served, and its answer is sent; then it is `answered`, or `flushing`
+ * while the next request waits for its last byte. Nothing is sent once it is `cancelled`: the client has left, the
+ * embedding application has answered, or the answer went past Node.
+ */
+export type Phase = 'waiting' | 'serving' | 'sending' | 'answered' | 'flushing' | 'cancelled'
+
 /** One request and its answer. */
 export class Exchange implements RequestRecord {
   readonly req: IncomingMessage
@@ -33,10 +40,11 @@ export class Exchange implements RequestRecord {
   owner: string | undefined
   /** The path pattern that the request matched. */
   route: string | undefined
-  /** Set when reading the body begins; after that `readBody` sees it to its end. */
+  /** Set when reading the body begins; it is then read to its end, or to a limit. */
   bodyTaken = false
-  /** Set when there is nobody to answer any more, or somebody else has answered. */
-  cancelled = false
+  phase: Phase = 'waiting'
+  /** Set while the client waits for "100 Continue" and Node has not sent it. */
+  awaitsContinue = false
 
   constructor(req: IncomingMessage, res: ServerResponse) {
     this.req = req
@@ -68,7 +76,7 @@ export class Exchange implements RequestRecord {
     return !this.res.shouldKeepAlive || this.head.upgrade || !this.hasKnownVersion || this.hasUnclearEnd
   }
 
-  /** Whether the client waits for "100 Continue" before it sends the body; HTTP/1.0 knows no such thing (RFC 9110 §10.1.1). */
+  /** Whether the client asked for "100 Continue"; HTTP/1.0 knows no such thing (RFC 9110 §10.1.1). */
   get expectsContinue(): boolean {
     return this.req.httpVersion === '1.1' && this.head.expectations.length === 1 && this.head.expectations[0]?.toLowerCase() === '100-continue'
   }
@@ -77,8 +85,8 @@ export class Exchange implements RequestRecord {
     return this.req.httpVersion === '1.1' && this.head.expectations.length > 0 && !this.expectsContinue
   }
 
-  /** Whether there is a body that nobody has begun to read. */
+  /** True if there is a body that the service has not begun to read, nor an embedding application read to its end. */
   get hasUnreadBody(): boolean {
-    return !this.bodyTaken && (this.head.chunked || (this.head.contentLengthBytes ?? 0) > 0)
+    return !this.bodyTaken && !this.req.readableEnded && (this.head.chunked || (this.head.contentLengthBytes ?? 0) > 0)
   }
 }

@@ -1,6 +1,7 @@
 import { randomUUID } from 'node:crypto'
-import { type ServerResponse, STATUS_CODES } from 'node:http'
+import { STATUS_CODES } from 'node:http'
 import { pipeline } from 'node:stream'
+import { setImmediate as nextTurn } from 'node:timers/promises'
 import { Problem } from '../errors.ts'
 import type { Exchange } from './exchange.ts'
 
@@ -19,6 +20,8 @@ export interface Answer {
   /** The body's media type, where it is not JSON. */
   readonly type?: string
 }
+
+const PIECE_MAX_BYTES = 64 * 1024
 
 /** Every answer says that nobody may keep it, and that it is what it says it is. */
 const COMMON = ['Cache-Control', 'no-store', 'X-Content-Type-Options', 'nosniff'] as const
@@ -52,25 +55,30 @@ export function abandon({ body }: Answer): void {
 export function send({ req, res, requestId }: Exchange, answer: Answer, close: boolean, done: (error?: Error | null) => void): void {
   res.writeHead(answer.status, headersOf(answer, requestId, close))
   const { body } = answer
-  if (body === undefined || Buffer.isBuffer(body)) {
-    res.end(body)
-    done()
-  } else if (req.method === 'HEAD') {
-    body.close()
+  if (body === undefined || req.method === 'HEAD') {
+    abandon(answer)
     res.end()
     done()
+  } else if (Buffer.isBuffer(body) && body.length <= PIECE_MAX_BYTES) {
+    res.end(body)
+    done()
   } else {
-    pipeline(body, res, (error) => {
-      body.close()
+    pipeline(piecesOf(Buffer.isBuffer(body) ? [body] : body), res, (error) => {
+      abandon(answer)
       done(error)
     })
   }
 }
 
-/** Sends an answer of the admin listener, which has no requests of its own kind. */
-export function sendPlain(res: ServerResponse, answer: Answer): void {
-  res.writeHead(answer.status, headersOf(answer, randomUUID(), false))
-  res.end(Buffer.isBuffer(answer.body) ? answer.body : undefined)
+/** A socket tells that bytes have left it only by the piece: small ones show that a slow reader reads. */
+async function* piecesOf(body: Iterable<Buffer> | AsyncIterable<Buffer>): AsyncGenerator<Buffer> {
+  for await (const chunk of body) {
+    for (let at = 0; at < chunk.length; at += PIECE_MAX_BYTES) {
+      // A client that takes all at once must not keep the others waiting.
+      if (at > 0) await nextTurn()
+      yield chunk.subarray(at, at + PIECE_MAX_BYTES)
+    }
+  }
 }
 
 /** An answer as text, for a connection that Node's own machinery is not to touch any more. Always the last on it. */

@@ -1,57 +1,67 @@
+import { EventEmitter } from 'node:events'
 import { createServer, type IncomingMessage, type RequestListener, type Server, type ServerResponse } from 'node:http'
 import type { Duplex } from 'node:stream'
 import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises'
 import { Socket } from 'node:net'
 import { Problem } from '../errors.ts'
-import { Connection, type ConnectionHost } from './connection.ts'
+import { Connection, type ConnectionHost, type HttpTimeouts } from './connection.ts'
 import { Exchange, isKnownVersion, recordOf } from './exchange.ts'
 import { TurnEnd } from './turn.ts'
 
 /** Request line and headers together; Node counts their bytes without the separators. */
 const HEADERS_MAX_BYTES = 16 * 1024
-/** Longer than a load balancer keeps an idle connection (60 s is usual), so that it is never the server that closes first. */
-const KEEP_ALIVE_MS = 65_000
-const HEADERS_TIMEOUT_MS = 10_000
-const REQUEST_TIMEOUT_MS = 30_000
-/** A reader that stalls. */
-const STALLED_MS = 30_000
-/** Node looks for requests that take too long only every 30 s otherwise. */
-const TIMEOUT_CHECK_MS = 1000
-/** How often a stop looks which connections it can let go of. */
+/** The clock looks at every connection this often. Node looks for late heads only every 30 s otherwise. */
+const CHECK_MS = 1000
+/** How often a stop looks which connections it can close. */
 const DRAIN_CHECK_MS = 25
 
-export interface HttpTimeouts {
-  readonly headersMs: number
-  readonly requestMs: number
-  readonly stalledMs: number
+const TIMEOUTS: HttpTimeouts = {
+  headersMs: 10_000,
+  // Longer than a load balancer keeps an idle connection (60 s is usual): the server must not be the first to close.
+  keepAliveMs: 65_000,
+  requestMs: 30_000,
+  servingMs: 60_000,
+  stalledMs: 30_000,
 }
-
-const TIMEOUTS: HttpTimeouts = { headersMs: HEADERS_TIMEOUT_MS, requestMs: REQUEST_TIMEOUT_MS, stalledMs: STALLED_MS }
 
 /** The connections of one service, whichever server they come through. */
 export class Connections {
+  /** To be mounted in a `node:http` server. */
+  readonly handler: RequestListener
+  readonly timeouts: HttpTimeouts
+  /** How often timeouts are looked for. */
+  readonly checkMs: number
   readonly #host: ConnectionHost
   readonly #turnEnd = new TurnEnd()
   readonly #bySocket = new Map<Socket, Connection>()
+  #clock: NodeJS.Timeout | undefined
+  #checkedAtMs = 0
   /** Connections that were turned away because there were too many. */
   refused = 0
 
-  constructor(host: ConnectionHost) {
+  constructor(host: ConnectionHost, timeouts: HttpTimeouts = TIMEOUTS) {
     this.#host = host
+    this.timeouts = timeouts
+    this.checkMs = Math.min(CHECK_MS, ...Object.values(timeouts))
+    this.handler = handlerOf((socket) => this.get(socket) ?? this.add(socket, true))
   }
 
-  /** To be mounted in a `node:http` server. */
-  readonly handler: RequestListener = (req: IncomingMessage, res: ServerResponse) => {
-    this.of(req.socket).enter(new Exchange(req, res))
+  get(socket: Socket): Connection | undefined {
+    return this.#bySocket.get(socket)
   }
 
-  /** A socket that is first heard of through a request is of somebody else's server, which bounds how long a reader may stand still. */
-  of(socket: Socket, stalledMs?: number): Connection {
-    const known = this.#bySocket.get(socket)
-    if (known) return known
-    const connection = new Connection(socket, this.#host, this.#turnEnd, stalledMs)
+  /** A socket that is first seen with a request is another application's: `embedded`. */
+  add(socket: Socket, embedded: boolean): Connection {
+    const connection = new Connection(socket, this.#host, this.#turnEnd, this.timeouts, embedded)
     this.#bySocket.set(socket, connection)
-    socket.once('close', () => this.#bySocket.delete(socket))
+    socket.once('close', () => {
+      this.#bySocket.delete(socket)
+      connection.gone()
+    })
+    if (!this.#clock) {
+      this.#checkedAtMs = performance.now()
+      this.#clock = setInterval(() => this.#check(), this.checkMs).unref()
+    }
     return connection
   }
 
@@ -64,13 +74,42 @@ export class Connections {
     return [...this.#bySocket.values()].reduce((sum, connection) => sum + connection.active, 0)
   }
 
-  /** Lets go of every connection, each once its requests are answered, and of what is left behind the deadline: gives their number. */
+  /** Closes the connection that has been quiet for longest; false if all of them are being answered. */
+  closeQuietest(): boolean {
+    const unseenMs = performance.now() - this.#checkedAtMs
+    let quietest: Socket | undefined
+    let longestMs = -1
+    for (const [socket, connection] of this.#bySocket) {
+      const quietMs = connection.quietMs(unseenMs) ?? -1
+      if (quietMs <= longestMs) continue
+      quietest = socket
+      longestMs = quietMs
+    }
+    if (!quietest) return false
+    // Its close event comes too late for the next connection of this tick.
+    this.#bySocket.delete(quietest)
+    quietest.destroy()
+    return true
+  }
+
+  #check(): void {
+    const nowMs = performance.now()
+    // After a pause of the whole process, what clients have sent meanwhile is read only after this.
+    const passedMs = Math.min(nowMs - this.#checkedAtMs, 2 * this.checkMs)
+    this.#checkedAtMs = nowMs
+    for (const connection of this.#bySocket.values()) connection.check(passedMs)
+    if (this.#bySocket.size > 0) return
+    clearInterval(this.#clock)
+    this.#clock = undefined
+  }
+
+  /** Closes every connection once its requests are answered, and at the deadline the rest: returns their number. */
   async drain(timeoutMs: number): Promise<number> {
     const deadline = performance.now() + timeoutMs
     while (this.#bySocket.size > 0 && performance.now() < deadline) {
       for (const [socket, connection] of this.#bySocket) if (connection.closeIdle()) this.#bySocket.delete(socket)
       await sleep(DRAIN_CHECK_MS)
-      // Behind a busy stretch timers run first: what came in meanwhile is read only then.
+      // After a busy stretch timers run first: what came in meanwhile is read only then.
       await nextTurn()
     }
     for (const socket of this.#bySocket.keys()) socket.destroy()
@@ -78,46 +117,65 @@ export class Connections {
   }
 }
 
-/** A server of the project's own: bounded, and every failure of Node's parser answered in the Error shape. */
-export function createHttpServer(connections: Connections, maxConnections: number, timeouts: HttpTimeouts = TIMEOUTS): Server {
+function handlerOf(connectionOf: (socket: Socket) => Connection): RequestListener {
+  // An emitter calls its listeners with itself as `this`.
+  return function handler(this: unknown, req: IncomingMessage, res: ServerResponse): void {
+    // Its close event may be over, and would never remove it.
+    if (req.socket.destroyed) return
+    const exchange = new Exchange(req, res)
+    // Node sends "100 Continue" before `request`, and leaves it to those who listen for `checkContinue`.
+    exchange.awaitsContinue = exchange.expectsContinue && this instanceof EventEmitter && this.listeners('checkContinue').includes(handler)
+    connectionOf(req.socket).enter(exchange)
+  }
+}
+
+/**
+ * A server of the project's own: bounded, and every failure of Node's parser answered in the Error shape. When full, it
+ * refuses the next connection, or closes the one that has been quiet for longest.
+ */
+export function createHttpServer(connections: Connections, maxConnections: number, whenFull: 'refuse' | 'closeQuietest' = 'refuse'): Server {
   const server = createServer({
     maxHeaderSize: HEADERS_MAX_BYTES,
-    keepAliveTimeout: KEEP_ALIVE_MS,
-    headersTimeout: timeouts.headersMs,
-    requestTimeout: timeouts.requestMs,
-    connectionsCheckingInterval: Math.min(TIMEOUT_CHECK_MS, timeouts.headersMs),
+    keepAliveTimeout: connections.timeouts.keepAliveMs,
+    headersTimeout: connections.timeouts.headersMs,
+    // The clock's, which knows what is the client's fault.
+    requestTimeout: 0,
+    connectionsCheckingInterval: connections.checkMs,
     // Checked by the router, which answers in the Error shape.
     requireHostHeader: false,
   })
   // Bounded by their size alone: Node drops what is beyond a number silently, a second Authorization included.
   server.maxHeadersCount = 0
-  server.maxConnections = maxConnections
+  if (whenFull === 'refuse') server.maxConnections = maxConnections
+  const hasRoom = (): boolean => whenFull === 'refuse' || connections.size < maxConnections
   // A client that has sent its requests and closes its side still gets the answers. Node's types do not know the property.
   Object.assign(server, { httpAllowHalfOpen: true })
-  server.on('connection', (socket: Socket) => connections.of(socket, timeouts.stalledMs))
+  server.on('connection', (socket: Socket) => {
+    if (hasRoom() || connections.closeQuietest()) connections.add(socket, false)
+    else socket.destroy()
+  })
   server.on('drop', () => connections.refused++)
   server.on('request', connections.handler)
   server.on('checkContinue', connections.handler)
   server.on('checkExpectation', connections.handler)
   server.on('connect', (req: IncomingMessage, stream: Duplex) => {
-    // Node types a plain socket as Duplex here.
-    if (!(stream instanceof Socket)) return
-    const connection = connections.of(stream)
-    connection.adopt()
-    connection.fail(new Problem(isKnownVersion(req) ? 'methodUnknown' : 'malformedRequest'), recordOf(req.method, req.rawHeaders))
+    const connection = stream instanceof Socket ? connections.get(stream) : undefined
+    connection?.adopt()
+    connection?.fail(new Problem(isKnownVersion(req) ? 'methodUnknown' : 'malformedRequest'), recordOf(req.method, req.rawHeaders))
   })
   server.on('clientError', (error: NodeJS.ErrnoException, stream: Duplex) => {
+    // Node types a plain socket as Duplex here.
+    const connection = stream instanceof Socket && stream.bytesRead > 0 ? connections.get(stream) : undefined
     const problem = parserProblem(error)
-    if (!(stream instanceof Socket) || stream.bytesRead === 0) stream.destroy()
-    else if (error.code === 'ERR_HTTP_REQUEST_TIMEOUT') connections.of(stream).expire()
-    else if (problem) connections.of(stream).fail(problem)
+    if (connection && error.code === 'ERR_HTTP_REQUEST_TIMEOUT') connection.expire()
+    else if (connection && problem) connection.fail(problem)
     else stream.destroy()
   })
   return server
 }
 
 /** What a failure of Node's parser means to the client; undefined where the connection itself failed. */
-export function parserProblem(error: NodeJS.ErrnoException): Problem | undefined {
+function parserProblem(error: NodeJS.ErrnoException): Problem | undefined {
   if (error.code === 'HPE_HEADER_OVERFLOW') return new Problem('headersTooLarge')
   return error.code?.startsWith('HPE_') ? new Problem('malformedRequest') : undefined
 }

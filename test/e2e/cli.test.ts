@@ -181,7 +181,7 @@ test('import names what it cannot keep and keeps the rest; an edited snapshot is
   assert.equal(await server.kill('SIGTERM'), 0)
   const SQL = await initSqlJs()
   const database = new SQL.Database(readFileSync(join(data, 'plants.sqlite')))
-  database.run("UPDATE plants SET name = 'Moss' WHERE id = 2; INSERT INTO plants VALUES ('alice', 3, 'Ivy', NULL); INSERT INTO plants VALUES ('alice', 4, x'00', NULL)")
+  database.run("UPDATE plants SET name = 'Moss' WHERE id = 2; INSERT INTO plants VALUES ('alice', 3, 0, 'Ivy', NULL); INSERT INTO plants VALUES ('alice', 4, 0, x'00', NULL)")
   writeFileSync(join(data, 'plants.sqlite.edited'), database.export())
   renameSync(join(data, 'plants.sqlite'), join(directory, 'original.sqlite'))
   renameSync(join(data, 'plants.sqlite.edited'), join(data, 'plants.sqlite'))
@@ -214,7 +214,7 @@ test('import and check go on, with the same status, when nobody reads their outp
   const database = new SQL.Database()
   database.run(`CREATE TABLE plants (owner, id, name, tag);
     WITH RECURSIVE ids(id) AS (VALUES (1) UNION ALL SELECT id + 1 FROM ids WHERE id < 5000)
-    INSERT INTO plants SELECT iif(id < 5000, 7, 'alice'), id, 'Fern', NULL FROM ids`)
+    INSERT INTO plants SELECT iif(id < 5000, 7, 'alice'), id, 0, 'Fern', NULL FROM ids`)
   writeFileSync(file, database.export())
   const env = { PLANTS_DATA: data }
   assert.equal(await statusUnread(['import', file], env), 1)

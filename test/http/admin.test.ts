@@ -3,7 +3,7 @@ import { existsSync } from 'node:fs'
 import { mkdir } from 'node:fs/promises'
 import { createServer } from 'node:net'
 import { join } from 'node:path'
-import { test, type TestContext } from 'node:test'
+import { describe, test, type TestContext } from 'node:test'
 import { createPlantService, type PlantService } from '../../dist/index.js'
 import { type Files, nodeFiles } from '../../dist/store/sqljs/files.js'
 import { groupLine, Journal } from '../../dist/store/sqljs/journal.js'
@@ -11,9 +11,10 @@ import { SqljsStore } from '../../dist/store/sqljs/store.js'
 import { call, post, type Reply } from '../support/http.ts'
 import { scrape } from '../support/metrics.ts'
 import { startService, temporaryDirectory } from '../support/service.ts'
+import { until } from '../support/time.ts'
 import { AUDIENCE, ISSUER, SECRET } from '../support/tokens.ts'
 import { assertCommon, headerLines, verdict } from '../support/verdict.ts'
-import { firstAnswer, postBytes, Wire } from '../support/wire.ts'
+import { answersToHalf, converse, firstAnswer, postBytes, Wire } from '../support/wire.ts'
 
 test('admin: livez and readyz need no token, and say what is wrong', async (t) => {
   const { adminPort, port } = await startService(t)
@@ -243,4 +244,71 @@ test('admin: an address that is taken fails the start before the store is touche
   await assert.rejects(service.listen(), /cannot listen on unix:.*another process listens there/)
   assert.equal(opened.mock.callCount(), 0)
   assert.equal(existsSync(plants), false)
+})
+
+const ADMIN_MAX = 32
+const LIVEZ = 'GET /livez HTTP/1.1\r\nHost: a\r\n\r\n'
+
+// Mostly waiting: side by side.
+describe('admin connections', { concurrency: true }, () => {
+  test('as many idle ones as there may be never lock out a probe', async (t) => {
+    const { adminPort } = await startService(t)
+    const wires: Wire[] = []
+    // Never used, in the middle of a head, used before.
+    for (const bytes of ['', 'GET /livez HTTP/1.1\r\nHost:', LIVEZ]) {
+      for (let at = 0; at < ADMIN_MAX; at++) wires.push((await Wire.to(adminPort)).write(bytes))
+      for (let round = 0; round < 3; round++) {
+        const reply = await call(adminPort, { path: '/readyz', token: undefined })
+        assert.deepEqual(state(reply), [200, READY])
+      }
+    }
+    for (const wire of wires) wire.destroy()
+  })
+
+  test('a new one closes the one that was idle longest, and no other', async (t) => {
+    const { adminPort } = await startService(t)
+    const wires: Wire[] = []
+    for (let at = 0; at < ADMIN_MAX; at++) wires.push(await Wire.to(adminPort))
+    const [first, second, ...others] = wires
+    assert.ok(first && second)
+    // The first is not idle for as long as the second.
+    await first.write(LIVEZ).answers(1)
+    const wire = await Wire.to(adminPort)
+    await wire.write(LIVEZ).answers(1)
+    assert.deepEqual(await second.allAnswers(), [])
+    for (const kept of [first, ...others]) assert.equal(kept.ended, false)
+    assert.equal((await first.write(LIVEZ).answers(2)).length, 2)
+    for (const each of [wire, ...wires]) each.destroy()
+  })
+
+  test('a reader that stalls does not lock out a probe either', async (t) => {
+    const directory = await temporaryDirectory()
+    const path = join(directory, 'admin.sock')
+    await startService(t, { adminListen: { path } })
+    const wires: Wire[] = []
+    for (let at = 0; at < ADMIN_MAX; at++) {
+      const wire = await Wire.to(path)
+      wire.socket.pause()
+      wire.write('GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n'.repeat(200))
+      wires.push(wire)
+    }
+    await until('a probe is answered', () => call(path, { path: '/livez', token: undefined }).then(({ status }) => status === 200, () => false))
+    for (const wire of wires) wire.destroy()
+  })
+
+  test('an idle one is closed within seconds, and a late head is 408', async (t) => {
+    const { adminPort } = await startService(t)
+    const used = await Wire.to(adminPort)
+    await used.write(LIVEZ).answers(1)
+    const late = answersToHalf(adminPort, (wire) => void wire.write('GET /livez HTTP/1.1\r\nHost:'))
+    assert.deepEqual((await used.allAnswers()).map(verdict), [200])
+    assert.deepEqual((await late).map(verdict), ['requestTimeout'])
+    used.destroy()
+  })
+
+  test('a client that sends its requests and closes its side is answered', async (t) => {
+    const { adminPort } = await startService(t)
+    const answers = await converse(adminPort, LIVEZ.repeat(20))
+    assert.deepEqual(answers.map(verdict), Array.from({ length: 20 }, () => 200))
+  })
 })

@@ -1,18 +1,18 @@
 import { once } from 'node:events'
 import type { Server } from 'node:http'
-import type { AddressInfo } from 'node:net'
 import type { TestContext } from 'node:test'
 import type { Caller } from '../../dist/auth/verifier.js'
 import { FairQueue } from '../../dist/ops/fair-queue.js'
 import { Problem } from '../../dist/errors.js'
 import { ClientGone } from '../../dist/http/body.js'
 import { MemoryBudget } from '../../dist/http/budget.js'
+import type { ConnectionHost, HttpTimeouts } from '../../dist/http/connection.js'
 import type { Exchange } from '../../dist/http/exchange.js'
 import { RememberedPages } from '../../dist/http/pages.js'
 import { createPlant, listPlants } from '../../dist/http/plants.js'
 import { problemAnswer } from '../../dist/http/respond.js'
 import { createRouter } from '../../dist/http/router.js'
-import { Connections, createHttpServer, type HttpTimeouts } from '../../dist/http/server.js'
+import { Connections, createHttpServer } from '../../dist/http/server.js'
 import type { NewPlant, Plant } from '../../dist/plants/plant.js'
 import type { Created, PlantList, PlantStore } from '../../dist/plants/store.js'
 
@@ -22,23 +22,37 @@ export interface BareOptions {
   /** Bytes of answers that clients have not taken yet. */
   readonly answersMaxBytes?: number
   readonly authenticate?: (exchange: Exchange) => Caller | Promise<Caller>
+  /** A unix socket to listen on: its buffers are small, and of one size everywhere. */
+  readonly path?: string
 }
 
 export interface Bare {
+  /** 0 on a unix socket. */
   readonly port: number
   readonly server: Server
   readonly connections: Connections
+  /** Answers that wait for their clients. */
+  readonly answers: MemoryBudget
   /** Plants that were created, by id. */
   readonly plants: ReadonlyMap<bigint, Plant>
   /** Method and status of every answer so far. */
   readonly answered: readonly string[]
-  readonly answers: MemoryBudget
 }
 
 const LONG_MS = 60_000
+const LONG: HttpTimeouts = {
+  headersMs: LONG_MS,
+  keepAliveMs: LONG_MS,
+  requestMs: LONG_MS,
+  servingMs: LONG_MS,
+  stalledMs: LONG_MS,
+}
 
 /** HTTP alone, around a store in memory that a test can make slow or break, with timeouts that a test can wait for. */
-export async function startBare(t: TestContext, { store = {}, timeouts = {}, answersMaxBytes = 2 ** 26, authenticate = () => ALICE }: BareOptions = {}): Promise<Bare> {
+export async function startBare(
+  t: TestContext,
+  { store = {}, timeouts = {}, answersMaxBytes = 2 ** 26, authenticate = () => ALICE, path }: BareOptions = {},
+): Promise<Bare> {
   const plants = new Map<bigint, Plant>()
   const answered: string[] = []
   const whole: PlantStore = {
@@ -59,24 +73,28 @@ export async function startBare(t: TestContext, { store = {}, timeouts = {}, ans
     ['GET', { handle: listPlants(options), scope: undefined }],
     ['POST', { handle: createPlant(options), scope: undefined }],
   ])
-  const connections = new Connections({
+  const host: ConnectionHost = {
     serve: createRouter(new Map([['/plants', operations]]), { authenticate, rateLimit: undefined }),
     explain(error) {
       if (error instanceof ClientGone) return undefined
       return problemAnswer(error instanceof Problem ? error : new Problem('internal'))
     },
     answered: ({ method }, status) => answered.push(`${method} ${status}`),
+    holdAnswer: (owner, bytes) => answers.hold(owner, bytes),
     draining: false,
-  })
-  const server = createHttpServer(connections, 100, { headersMs: LONG_MS, requestMs: LONG_MS, stalledMs: LONG_MS, ...timeouts })
-  server.listen(0, '127.0.0.1')
+  }
+  const connections = new Connections(host, { ...LONG, ...timeouts })
+  const server = createHttpServer(connections, 100)
+  if (path === undefined) server.listen(0, '127.0.0.1')
+  else server.listen(path)
   await once(server, 'listening')
   t.after(async () => {
     server.close()
     await connections.drain(0)
   })
-  // It listens on TCP.
-  return { port: (server.address() as AddressInfo).port, server, connections, plants, answered, answers }
+  const address = server.address()
+  const port = address !== null && typeof address === 'object' ? address.port : 0
+  return { port, server, connections, answers, plants, answered }
 }
 
 export const ALICE: Caller = { owner: 'alice', scopes: new Set() }

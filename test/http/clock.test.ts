@@ -1,0 +1,267 @@
+import assert from 'node:assert/strict'
+import { once } from 'node:events'
+import type { Socket } from 'node:net'
+import { join } from 'node:path'
+import { describe, test, type TestContext } from 'node:test'
+import { setTimeout as sleep } from 'node:timers/promises'
+import type { Created, PlantStore } from '../../dist/plants/store.js'
+import { type Bare, type BareOptions, listOf, startBare } from '../support/bare.ts'
+import { temporaryDirectory } from '../support/service.ts'
+import { until } from '../support/time.ts'
+import { headerLines, verdict } from '../support/verdict.ts'
+import { answersToHalf, head, postBytes, Wire } from '../support/wire.ts'
+
+/*
+ * Each state of a connection has one limit: a test for each shows what ends it. Readers that stall use a unix socket,
+ * whose buffers are small.
+ */
+
+const SHORT_MS = 300
+const TIMES_OF_A_SECOND_MS = 1200
+const SMALL = 60_000
+const LARGE = 3_000_000
+
+interface OnPath extends Bare {
+  readonly path: string
+}
+
+async function startOnPath(t: TestContext, options: BareOptions = {}): Promise<OnPath> {
+  const path = join(await temporaryDirectory(), 'plants.sock')
+  return { ...(await startBare(t, { ...options, path })), path }
+}
+
+/** A store whose list is one answer of about so many bytes. */
+function listing(bytes: number): Pick<PlantStore, 'list'> {
+  return { list: () => listOf([[{ name: 'x'.repeat(bytes) }]]) }
+}
+
+interface Stalled {
+  readonly wire: Wire
+  readonly side: Socket
+}
+
+/** A client that sends this and reads nothing, with the service's side of its connection. */
+async function stall({ server, path }: OnPath, bytes: string): Promise<Stalled> {
+  const connected = once(server, 'connection')
+  const wire = await Wire.to(path)
+  wire.socket.pause()
+  wire.write(bytes)
+  // The first of its arguments is the socket.
+  const [side] = (await connected) as [Socket]
+  return { wire, side }
+}
+
+async function closed(side: Socket): Promise<void> {
+  await until('the service closes', () => side.destroyed)
+}
+
+// Mostly waiting: side by side.
+describe('clock', { concurrency: true }, () => {
+  test('sending: strangers that pipeline small answers and read none are closed', async (t) => {
+    const bare = await startOnPath(t, { timeouts: { stalledMs: SHORT_MS } })
+    const stranger = head('GET', '/trees', { token: undefined, lines: [`X: ${'x'.repeat(300)}`] })
+    const clients: Stalled[] = []
+    for (let at = 0; at < 10; at++) clients.push(await stall(bare, stranger.repeat(4000)))
+    for (const { side } of clients) await closed(side)
+    for (const { wire } of clients) wire.destroy()
+    await until('none is kept', () => bare.connections.size === 0)
+  })
+
+  test('sending: a reader that takes nothing is closed after its time, not twice', async (t) => {
+    // The clock looks as often as the shortest limit.
+    const timeouts = { stalledMs: TIMES_OF_A_SECOND_MS, requestMs: 50 }
+    const bare = await startOnPath(t, { timeouts, store: listing(LARGE) })
+    const took: number[] = []
+    // A machine that is held up may be late, and not always.
+    while (took.length < 5 && !took.some((ms) => ms < 2 * TIMES_OF_A_SECOND_MS)) {
+      const start = performance.now()
+      const { wire, side } = await stall(bare, head('GET', '/plants'))
+      await closed(side)
+      took.push(performance.now() - start)
+      wire.destroy()
+    }
+    assert.ok(took.every((ms) => ms >= TIMES_OF_A_SECOND_MS), String(took))
+    assert.ok(took.some((ms) => ms < 2 * TIMES_OF_A_SECOND_MS), String(took))
+  })
+
+  test('sending: a reader that takes a piece now and then gets all of it', async (t) => {
+    const bare = await startOnPath(t, { timeouts: { stalledMs: SHORT_MS }, store: listing(LARGE) })
+    const { wire } = await stall(bare, head('GET', '/plants'))
+    const start = performance.now()
+    while (wire.text.length < LARGE && !wire.ended) {
+      wire.socket.resume()
+      await sleep(1)
+      wire.socket.pause()
+      await sleep(SHORT_MS / 6)
+    }
+    wire.socket.resume()
+    const [answer] = await wire.answers(1)
+    assert.ok(performance.now() - start > 2 * SHORT_MS, 'it took longer than one limit')
+    assert.deepEqual(headerLines(answer ?? assert.fail(), 'content-length'), [String(answer?.body.length)])
+    assert.equal(answer?.body, JSON.stringify([{ name: 'x'.repeat(LARGE) }]))
+    wire.destroy()
+  })
+
+  test('sending: a client whose earlier answers go out slowly gets the later ones', async (t) => {
+    const timeouts = { stalledMs: SHORT_MS, requestMs: SHORT_MS, headersMs: SHORT_MS }
+    const bare = await startOnPath(t, { timeouts, store: listing(SMALL) })
+    const count = 40
+    const { wire } = await stall(bare, head('GET', '/plants').repeat(count))
+    const start = performance.now()
+    while (wire.text.length < count * SMALL && !wire.ended) {
+      wire.socket.resume()
+      await sleep(1)
+      wire.socket.pause()
+      await sleep(SHORT_MS / 10)
+    }
+    wire.socket.resume()
+    assert.deepEqual((await wire.answers(count)).map(verdict), Array.from({ length: count }, () => 200))
+    assert.ok(performance.now() - start > 2 * SHORT_MS, 'it took longer than one limit')
+    wire.destroy()
+  })
+
+  test('receiving: a body late while an earlier answer goes out is 408', async (t) => {
+    const timeouts = { headersMs: SHORT_MS, requestMs: SHORT_MS }
+    const bare = await startOnPath(t, { timeouts, store: listing(LARGE) })
+    const half = postBytes({ id: 1, name: 'half' }).slice(0, -3)
+    const { wire, side } = await stall(bare, head('GET', '/plants') + half)
+    await sleep(4 * SHORT_MS)
+    assert.equal(side.destroyed, false)
+    wire.socket.resume()
+    const answers = await wire.allAnswers()
+    assert.deepEqual(answers.map(verdict), [200, 'requestTimeout'])
+    assert.deepEqual(headerLines(answers[1] ?? assert.fail(), 'connection'), ['close'])
+    assert.equal(bare.plants.size, 0)
+    wire.destroy()
+  })
+
+  test('idle: a head late while an earlier request is served is 408, though it trickles', async (t) => {
+    const create = async (): Promise<Created> => (await sleep(4 * SHORT_MS), 'stored')
+    const { port } = await startBare(t, { timeouts: { headersMs: SHORT_MS }, store: { create } })
+    const answers = await answersToHalf(port, async (wire) => {
+      wire.write(`${postBytes({ id: 1, name: 'slow' })}GET /plants HTTP/1.1\r\nX: `)
+      while (!wire.ended) {
+        wire.write('x')
+        await sleep(10)
+      }
+    })
+    assert.deepEqual(answers.map(verdict), [200, 'requestTimeout'])
+    assert.deepEqual(headerLines(answers[1] ?? assert.fail(), 'connection'), ['close'])
+  })
+
+  test('idle: a connection on which nothing is asked any more is closed', async (t) => {
+    const { port } = await startBare(t, { timeouts: { keepAliveMs: SHORT_MS } })
+    const wire = await Wire.to(port)
+    await wire.write(head('GET', '/plants')).answers(1)
+    assert.deepEqual((await wire.allAnswers()).map(verdict), [200])
+    wire.destroy()
+  })
+
+  test('serving: a request that the store never answers is 503, and the next closed', async (t) => {
+    let finish = (_created: Created): void => {}
+    const create = (): Promise<Created> => new Promise((resolve) => (finish = resolve))
+    const { port, connections, answered } = await startBare(t, {
+      timeouts: { servingMs: SHORT_MS },
+      store: { create },
+    })
+    const wire = await Wire.to(port)
+    wire.write(postBytes({ id: 1, name: 'never' }) + head('GET', '/plants'))
+    const answers = await wire.allAnswers()
+    assert.deepEqual(answers.map(verdict), ['storageUnavailable'])
+    const [answer] = answers
+    assert.deepEqual(headerLines(answer ?? assert.fail(), 'connection'), ['close'])
+    assert.deepEqual(headerLines(answer ?? assert.fail(), 'retry-after'), ['1'])
+    finish('stored')
+    await until('it is gone', () => connections.size === 0)
+    assert.deepEqual(answered, ['POST 503'])
+    assert.equal(connections.active, 0)
+    wire.destroy()
+  })
+
+  test('discarding: a body that never ends after its answer is closed', async (t) => {
+    const { port, connections } = await startBare(t, { timeouts: { requestMs: SHORT_MS } })
+    const wire = await Wire.to(port)
+    wire.write(`${head('GET', '/plants', { lines: ['Content-Length: 50'] })}ab`)
+    await wire.answers(1)
+    while (!wire.ended) {
+      wire.write('')
+      await sleep(10)
+    }
+    assert.deepEqual((await wire.allAnswers()).map(verdict), [200])
+    wire.destroy()
+    await until('it is gone', () => connections.size === 0)
+  })
+
+  test('discarding: a body read to nowhere before its answer is 408', async (t) => {
+    const { port } = await startBare(t, { timeouts: { requestMs: SHORT_MS } })
+    const lines = ['Transfer-Encoding: chunked']
+    const bytes = `${head('POST', '/plants', { token: undefined, lines })}5\r\n{"id"\r\n`
+    const answers = await answersToHalf(port, (wire) => void wire.write(bytes))
+    assert.deepEqual(answers.map(verdict), ['requestTimeout'])
+  })
+})
+
+// By itself: it holds up all others.
+test('clock: a process that was held up ends no connection for it', async (t) => {
+  const limitMs = 2000
+  // The clock looks as often as the shortest limit.
+  const timeouts = { requestMs: limitMs, keepAliveMs: limitMs / 20 }
+  const { port, connections } = await startBare(t, { timeouts })
+  const wire = await Wire.to(port)
+  const whole = postBytes({ id: 1, name: 'whole' })
+  wire.write(whole.slice(0, -3))
+  await until('it is received', () => connections.active === 1)
+  // Until the clock has seen it.
+  await sleep(3 * connections.checkMs)
+  wire.write(whole.slice(-3))
+  Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 1.5 * limitMs)
+  assert.deepEqual((await wire.answers(1)).map(verdict), [200])
+  wire.destroy()
+})
+
+describe('answers that wait in memory', { concurrency: true }, () => {
+  for (const bytes of [SMALL, LARGE]) {
+    // Enough of them that the socket does not take all.
+    const count = Math.ceil(LARGE / bytes)
+    const body = JSON.stringify([{ name: 'x'.repeat(bytes) }])
+
+    test(`of ${bytes} bytes: are counted until the client has read them`, async (t) => {
+      const bare = await startOnPath(t, { store: listing(bytes) })
+      const { wire } = await stall(bare, head('GET', '/plants').repeat(count))
+      await until('one is held', () => bare.answers.heldBytes === body.length)
+      wire.socket.resume()
+      await wire.answers(count)
+      await until('none is held', () => bare.answers.heldBytes === 0)
+      wire.destroy()
+    })
+
+    test(`of ${bytes} bytes: are counted until the client has left`, async (t) => {
+      const bare = await startOnPath(t, { store: listing(bytes) })
+      const { wire } = await stall(bare, head('GET', '/plants').repeat(count))
+      await until('one is held', () => bare.answers.heldBytes === body.length)
+      wire.destroy()
+      await until('none is held', () => bare.answers.heldBytes === 0)
+    })
+
+    test(`of ${bytes} bytes: are counted until the clock has ended them`, async (t) => {
+      const timeouts = { stalledMs: SHORT_MS }
+      const bare = await startOnPath(t, { timeouts, store: listing(bytes) })
+      const { wire, side } = await stall(bare, head('GET', '/plants').repeat(count))
+      await until('one is held', () => bare.answers.heldBytes === body.length)
+      await closed(side)
+      await until('none is held', () => bare.answers.heldBytes === 0)
+      wire.destroy()
+    })
+  }
+
+  test('many readers that stall are counted together, and none of HEAD', async (t) => {
+    const bare = await startOnPath(t, { store: listing(LARGE) })
+    const held = JSON.stringify([{ name: 'x'.repeat(LARGE) }]).length
+    const clients: Stalled[] = []
+    for (let at = 0; at < 5; at++) clients.push(await stall(bare, head('GET', '/plants')))
+    const only = await stall(bare, head('HEAD', '/plants').repeat(2))
+    await until('all are held', () => bare.answers.heldBytes === 5 * held)
+    for (const { wire } of [...clients, only]) wire.destroy()
+    await until('none is held', () => bare.answers.heldBytes === 0)
+  })
+})

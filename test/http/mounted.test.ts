@@ -1,0 +1,395 @@
+import assert from 'node:assert/strict'
+import { once } from 'node:events'
+import { createServer, type IncomingMessage, type RequestListener, type Server, type ServerResponse } from 'node:http'
+import { join } from 'node:path'
+import { PassThrough } from 'node:stream'
+import { describe, test, type TestContext } from 'node:test'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { createLog } from '../../dist/ops/log.js'
+import { createService, type PlantService } from '../../dist/service.js'
+import { DEFAULTS } from '../../dist/config.js'
+import { SqljsStore } from '../../dist/store/sqljs/store.js'
+import { temporaryDirectory } from '../support/service.ts'
+import { PATIENCE_MS, until } from '../support/time.ts'
+import { AUDIENCE, ISSUER, SECRET } from '../support/tokens.ts'
+import { headerLines, verdict } from '../support/verdict.ts'
+import { head, postBytes, Wire } from '../support/wire.ts'
+
+/*
+ * The handler in another application's server, which may do to a request and its response whatever it likes, before and
+ * meanwhile. A rejection or an exception that nothing handles fails a test by itself.
+ */
+
+type Mounting = (service: PlantService, req: IncomingMessage, res: ServerResponse) => void
+
+interface Mounted {
+  readonly service: PlantService
+  readonly server: Server
+  readonly port: number
+  readonly logLines: readonly string[]
+}
+
+async function startOpen(t: TestContext): Promise<{ readonly service: PlantService; readonly logLines: string[] }> {
+  const logLines: string[] = []
+  const log = createLog('info', { write: (lines, done) => (logLines.push(lines), done()) })
+  const service = createService(
+    {
+      ...DEFAULTS,
+      issuer: ISSUER,
+      audience: AUDIENCE,
+      keys: { kind: 'secret', secret: Buffer.from(SECRET) },
+      dataDirectory: join(await temporaryDirectory(), 'data'),
+      shutdownTimeoutSeconds: 2 * (PATIENCE_MS / 1000),
+    },
+    {
+      log,
+      onFatal(error) {
+        throw error
+      },
+    },
+  )
+  await service.open()
+  t.after(() => service.close())
+  return { service, logLines }
+}
+
+async function listening(t: TestContext, server: Server): Promise<number> {
+  server.listen(0, '127.0.0.1')
+  await once(server, 'listening')
+  t.after(() => {
+    server.close()
+    server.closeAllConnections()
+  })
+  const address = server.address()
+  assert.ok(address !== null && typeof address === 'object')
+  return address.port
+}
+
+/** A service in a server of the test's own, by default as its only listener. */
+async function mount(t: TestContext, mounting?: Mounting): Promise<Mounted> {
+  const { service, logLines } = await startOpen(t)
+  const listener: RequestListener = mounting ? (req, res) => mounting(service, req, res) : service.handler
+  const server = createServer(listener)
+  return { service, server, port: await listening(t, server), logLines }
+}
+
+/** What a body parser does: reads all of it, then passes the request on. */
+function parseFirst(service: PlantService, req: IncomingMessage, res: ServerResponse): void {
+  req.on('data', () => {}).once('end', () => setImmediate(() => service.handler(req, res)))
+}
+
+const TIMED_OUT = 'timed out by the application'
+
+/** As a timeout middleware answers. */
+function timeOut(res: ServerResponse): void {
+  res.writeHead(504, { 'content-length': TIMED_OUT.length }).end(TIMED_OUT)
+}
+
+const GET = head('GET', '/plants')
+const FERN = postBytes({ id: 1, name: 'Fern' })
+const CHUNKED = head('POST', '/plants', {
+  lines: ['Content-Type: application/json', 'Transfer-Encoding: chunked'],
+})
+const CHUNKED_FERN = `${CHUNKED}16\r\n{"id":1,"name":"Fern"}\r\n0\r\n\r\n`
+const READ_BEFORE = 'the body was read before the handler: mount it before body parsers'
+
+describe('mounted', { concurrency: true }, () => {
+  test('an answer that the application gave first stays the only one', async (t) => {
+    // Before the handler, while it waits for the body, and while it waits for the store.
+    const ways: readonly Mounting[] = [
+      (service, req, res) => {
+        timeOut(res)
+        service.handler(req, res)
+      },
+      (service, req, res) => {
+        service.handler(req, res)
+        if (!res.headersSent) timeOut(res)
+      },
+      (service, req, res) => {
+        service.handler(req, res)
+        req.once('end', () => timeOut(res))
+      },
+    ]
+    for (const way of ways) {
+      let first = true
+      const { port } = await mount(t, (service, req, res) => {
+        if (!first) service.handler(req, res)
+        else way(service, req, res)
+        first = false
+      })
+      const wire = await Wire.to(port)
+      const answers = await wire.write(FERN + GET).answers(2)
+      assert.deepEqual(answers.map(({ status }) => status), [504, 200])
+      assert.equal(answers[0]?.body, TIMED_OUT)
+      wire.destroy()
+    }
+  })
+
+  test('an answer that the application has only begun is left to it', async (t) => {
+    const { port } = await mount(t, (service, req, res) => {
+      if (req.method === 'POST') res.writeHead(202)
+      service.handler(req, res)
+      if (req.method === 'POST') setImmediate(() => res.end('"later"'))
+    })
+    const wire = await Wire.to(port)
+    const answers = await wire.write(FERN + GET).answers(2)
+    assert.deepEqual(answers.map(({ status }) => status), [202, 200])
+    assert.equal(answers[0]?.body, '"later"')
+    wire.destroy()
+  })
+
+  test('an application that ends a list in its middle ends nothing else', async (t) => {
+    let ended = 0
+    const { port } = await mount(t, (service, req, res) => {
+      service.handler(req, res)
+      if (req.url !== '/plants?limit=1000000') return
+      const end = (): void => {
+        if (!res.headersSent) return void setImmediate(end)
+        res.end('application')
+        res.end('again')
+        ended++
+      }
+      end()
+    })
+    const wire = await Wire.to(port)
+    const posts = Array.from({ length: 8 }, (_, id) => postBytes({ id, name: 'x'.repeat(900_000) }))
+    await wire.write(posts.join('')).answers(posts.length)
+    for (let round = 0; round < 3; round++) {
+      const other = await Wire.to(port)
+      other.write(head('GET', '/plants?limit=1000000'))
+      await until('it is ended', () => ended > round)
+      await sleep(20)
+      other.destroy()
+    }
+    assert.equal((await wire.write(head('GET', '/plants?limit=1')).answers(9)).length, 9)
+    wire.destroy()
+  })
+
+  test('an application that destroys the response ends nothing else', async (t) => {
+    for (const early of [true, false]) {
+      const { port } = await mount(t, (service, req, res) => {
+        if (early && req.method === 'POST') res.destroy()
+        service.handler(req, res)
+        if (!early && req.method === 'POST') res.destroy()
+      })
+      const wire = await Wire.to(port)
+      wire.write(FERN)
+      assert.deepEqual(await wire.allAnswers(), [])
+      const other = await Wire.to(port)
+      assert.deepEqual((await other.write(GET).answers(1)).map(verdict), [200])
+      for (const each of [wire, other]) each.destroy()
+    }
+  })
+
+  test('a body that a parser has read is 500 at once, with a line that says why', async (t) => {
+    const { port, logLines } = await mount(t, (service, req, res) => {
+      if (req.method === 'POST') parseFirst(service, req, res)
+      else service.handler(req, res)
+    })
+    for (const post of [FERN, CHUNKED_FERN, postBytes({ id: 1, name: 'x'.repeat(200_000) })]) {
+      logLines.length === 0 || assert.ok(logLines.join('').includes(READ_BEFORE))
+      const wire = await Wire.to(port)
+      const answers = await wire.write(post + GET).answers(2)
+      assert.deepEqual(answers.map(verdict), ['internal', 200])
+      assert.deepEqual(headerLines(answers[0] ?? assert.fail(), 'connection'), ['keep-alive'])
+      wire.destroy()
+    }
+    const errors = logLines.join('').split('\n').filter((line) => line.includes('"error"'))
+    assert.ok(errors.length >= 3 && errors.every((line) => line.includes(READ_BEFORE)), errors.join('\n'))
+  })
+
+  test('a body that a parser has read does not hold up a refusal', async (t) => {
+    const { port } = await mount(t, parseFirst)
+    for (const lines of [['Content-Length: 2'], ['Content-Length: 100000'], ['Transfer-Encoding: chunked']]) {
+      const wire = await Wire.to(port)
+      const body = lines[0] === 'Content-Length: 2' ? '{}' : lines[0] === 'Content-Length: 100000' ? ' '.repeat(100_000) : '0\r\n\r\n'
+      const bytes = head('POST', '/plants', { token: undefined, lines }) + body + GET.replace('GET', 'OPTIONS')
+      assert.deepEqual((await wire.write(bytes).answers(2)).map(verdict), ['tokenMissing', 204], lines[0])
+      wire.destroy()
+    }
+  })
+
+  test('a body whose bytes the application has made text is 500', async (t) => {
+    const ways: readonly Mounting[] = [
+      (service, req, res) => service.handler(req.setEncoding('latin1'), res),
+      (service, req, res) => service.handler(req.on('readable', () => {}), res),
+    ]
+    for (const way of ways) {
+      const { port, logLines } = await mount(t, way)
+      const wire = await Wire.to(port)
+      assert.deepEqual((await wire.write(FERN).answers(1)).map(verdict), ['internal'])
+      assert.ok(logLines.join('').includes(READ_BEFORE))
+      wire.destroy()
+    }
+  })
+
+  test('a body that the application paused, copies or counts is read all the same', async (t) => {
+    let counted = 0
+    const copy = new PassThrough()
+    const ways: readonly Mounting[] = [
+      (service, req, res) => service.handler(req.pause(), res),
+      (service, req, res) => {
+        req.pipe(copy, { end: false })
+        service.handler(req, res)
+      },
+      (service, req, res) => {
+        service.handler(req, res)
+        req.on('data', (chunk: Buffer) => (counted += chunk.length))
+      },
+    ]
+    for (const way of ways) {
+      const { port } = await mount(t, way)
+      const wire = await Wire.to(port)
+      assert.deepEqual((await wire.write(FERN).answers(1)).map(verdict), [200])
+      wire.destroy()
+    }
+    // What is too long for us is not taken from others either.
+    const { port } = await mount(t, (service, req, res) => {
+      service.handler(req, res)
+      req.on('data', (chunk: Buffer) => (counted += chunk.length))
+    })
+    counted = 0
+    const wire = await Wire.to(port)
+    const bytes = `${CHUNKED}${'100000\r\n'}${' '.repeat(2 ** 20)}\r\n5\r\nxxxxx\r\n0\r\n\r\n`
+    assert.deepEqual((await wire.write(bytes).allAnswers()).map(verdict), ['bodyTooLarge'])
+    assert.equal(counted, 2 ** 20 + 5)
+    wire.destroy()
+  })
+
+  test('a socket that is closed when the handler sees it does not hold up a close', async (t) => {
+    let seen = 0
+    const { service, port } = await mount(t, (handlerOf, req, res) => {
+      void once(req.socket, 'close').then(() => {
+        handlerOf.handler(req, res)
+        seen++
+      })
+    })
+    const wire = await Wire.to(port)
+    wire.write(GET)
+    wire.halfClose().destroy()
+    await until('it was handed over', () => seen === 1)
+    // The deadline of a close is longer than a test's patience.
+    let closed = false
+    void service.close().then(() => (closed = true))
+    await until('it is closed', () => closed)
+  })
+
+  test('requests that the application hands over out of order are all answered', async (t) => {
+    // The first one needs a session that takes its time.
+    const { port } = await mount(t, (service, req, res) => {
+      if (req.method === 'POST') setTimeout(() => service.handler(req, res), 50)
+      else service.handler(req, res)
+    })
+    const wire = await Wire.to(port)
+    const answers = await wire.write(FERN + GET + head('GET', '/plants?limit=1')).answers(3)
+    assert.deepEqual(answers.map(verdict), [200, 200, 200])
+    // Each sees what the one before it did.
+    assert.deepEqual(answers.map(({ body }) => body), ['{"name":"Fern"}', '[{"name":"Fern"}]', '[{"name":"Fern"}]'])
+    wire.destroy()
+  })
+
+  test('more requests than may wait are answered in their order', async (t) => {
+    const { port } = await mount(t)
+    const wire = await Wire.to(port)
+    const posts = Array.from({ length: 100 }, (_, id) => postBytes({ id, name: String(id) }))
+    const answers = await wire.write(posts.join('') + GET).answers(101)
+    assert.deepEqual(answers.slice(0, -1).map(({ body }) => body), posts.map((_, id) => `{"name":"${id}"}`))
+    assert.equal((JSON.parse(answers.at(-1)?.body ?? '') as unknown[]).length, 100)
+    wire.destroy()
+  })
+
+  test('HTTP/1.0, and a server that keeps nothing alive, get whole answers', async (t) => {
+    const { port, server } = await mount(t)
+    server.keepAliveTimeout = 1
+    server.maxRequestsPerSocket = 1
+    for (const version of ['1.0', '1.1']) {
+      const wire = await Wire.to(port)
+      assert.deepEqual((await wire.write(head('GET', '/plants', { version })).allAnswers()).map(verdict), [200])
+      wire.destroy()
+    }
+  })
+
+  test('headers that the application set stay, and a response it cannot send ends alone', async (t) => {
+    const { port } = await mount(t, (service, req, res) => {
+      res.setHeader('Access-Control-Allow-Origin', '*')
+      if (req.method === 'OPTIONS') {
+        res.writeHead = () => {
+          throw new Error('patched')
+        }
+      }
+      service.handler(req, res)
+    })
+    const wire = await Wire.to(port)
+    const [answer] = await wire.write(GET + head('OPTIONS', '/plants')).answers(1)
+    assert.deepEqual(headerLines(answer ?? assert.fail(), 'access-control-allow-origin'), ['*'])
+    assert.deepEqual((await wire.allAnswers()).map(verdict), [200])
+    wire.destroy()
+  })
+})
+
+describe('mounted: 100 Continue', { concurrency: true }, () => {
+  const lines = ['Content-Type: application/json', 'Content-Length: 22', 'Expect: 100-continue']
+  const asked = head('POST', '/plants', { lines })
+  const interim = (wire: Wire): number => wire.text.split('HTTP/1.1 100 Continue\r\n\r\n').length - 1
+
+  async function assertOnce(port: number): Promise<void> {
+    const wire = await Wire.to(port)
+    wire.write(asked)
+    await until('it may send', () => interim(wire) > 0)
+    assert.deepEqual((await wire.write('{"id":1,"name":"Fern"}').answers(1)).map(verdict), [200])
+    assert.deepEqual((await wire.write(GET).answers(2)).map(verdict), [200, 200])
+    assert.equal(interim(wire), 1)
+    wire.destroy()
+  }
+
+  test('is sent once by the server that the handler is mounted in', async (t) => {
+    await assertOnce((await mount(t)).port)
+    await assertOnce((await mount(t, (service, req, res) => service.handler(req, res))).port)
+  })
+
+  test('is sent once where the handler listens for checkContinue too', async (t) => {
+    const { service, server, port } = await mount(t)
+    server.on('checkContinue', service.handler)
+    await assertOnce(port)
+  })
+
+  test('is sent once where the application sends it itself', async (t) => {
+    const { service, server, port } = await mount(t)
+    server.on('checkContinue', (req, res) => {
+      res.writeContinue()
+      if (req.url === '/plants') server.emit('request', req, res)
+      else service.handler(req, res)
+    })
+    await assertOnce(port)
+  })
+
+  test('once it was sent, a refusal keeps the connection', async (t) => {
+    const { port } = await mount(t)
+    const wire = await Wire.to(port)
+    wire.write(asked.replace(/Authorization: .*\r\n/, ''))
+    await until('it may send', () => interim(wire) > 0)
+    const answers = await wire.write(`{"id":1,"name":"Fern"}${GET}`).answers(2)
+    assert.deepEqual(answers.map(verdict), ['tokenMissing', 200])
+    wire.destroy()
+  })
+})
+
+// By itself: it replaces what all stores share.
+test('mounted: a timeout while the store works is the only answer, and the plant is kept', async (t) => {
+  const create = SqljsStore.prototype.create
+  const { port } = await mount(t, (service, req, res) => {
+    if (req.method === 'POST') setTimeout(() => timeOut(res), 50)
+    service.handler(req, res)
+  })
+  t.mock.method(SqljsStore.prototype, 'create', async function (this: SqljsStore, ...args: Parameters<typeof create>) {
+    const created = await create.apply(this, args)
+    await sleep(200)
+    return created
+  })
+  const wire = await Wire.to(port)
+  const answers = await wire.write(FERN + GET).answers(2)
+  assert.deepEqual(answers.map(({ status }) => status), [504, 200])
+  await sleep(300)
+  assert.deepEqual((await wire.write(GET).answers(3)).slice(-1).map(({ body }) => body), ['[{"name":"Fern"}]'])
+  wire.destroy()
+})
