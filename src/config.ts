@@ -1,39 +1,13 @@
-import { readFileSync } from 'node:fs'
-import { createKeySource, type KeyConfig } from './auth/keys.ts'
+import type { KeyConfig } from './auth/keys.ts'
 import { ConfigError } from './errors.ts'
-import type { LogLevel } from './ops/log.ts'
-import type { EtcdConfig } from './store/etcd/store.ts'
-import { tlsProblems } from './store/etcd/tls.ts'
+import {
+  BOUNDS, type Config, ETCD_PREFIX, readKeys, readSettings, type Settings,
+} from './options.ts'
+import { readRegularFile } from './regular-file.ts'
+import { REPORTED, type Report } from './rules.ts'
 
-/** Where a server listens. */
-export type Address = { readonly host: string; readonly port: number } | { readonly path: string }
-
-/** All that the service can be told. */
-export interface Config {
-  readonly listen: Address
-  readonly adminListen: Address | 'off'
-  readonly dataDirectory: string
-  readonly maxDataBytes: number
-  /** Where plants are kept instead of the data directory. */
-  readonly etcd: EtcdConfig | undefined
-  readonly issuer: string
-  readonly audience: string
-  readonly keys: KeyConfig
-  readonly ownerClaim: string
-  readonly audienceClaim: string
-  /** Undefined: `scope`, else `scp`. */
-  readonly scopeClaim: string | undefined
-  readonly readScope: string | undefined
-  readonly writeScope: string | undefined
-  readonly clockToleranceSeconds: number
-  readonly maxBodyBytes: number
-  readonly maxConnections: number
-  /** Requests a second for each owner; undefined for no limit. */
-  readonly rateLimit: number | undefined
-  readonly drainDelaySeconds: number
-  readonly shutdownTimeoutSeconds: number
-  readonly logLevel: LogLevel
-}
+export type { Address } from './http/listen.ts'
+export type { Config } from './options.ts'
 
 /** What a command needs of it: all; all but the keys, which `--dev` brings; or the storage alone. */
 export type Need = 'service' | 'dev' | 'storage'
@@ -48,7 +22,7 @@ export const VARIABLES = [
   ['PLANTS_DATA', './data', 'directory of the embedded store'],
   ['PLANTS_MAX_DATA_BYTES', '268435456', 'size of the embedded database above which POST answers 507; at most 1073741824'],
   ['PLANTS_ETCD_ENDPOINTS', '', 'client URLs of etcd members, with commas between; set, plants are kept there instead'],
-  ['PLANTS_ETCD_PREFIX', 'plants/', 'what all keys in etcd begin with; ends in /'],
+  ['PLANTS_ETCD_PREFIX', ETCD_PREFIX, 'what all keys in etcd begin with; ends in /'],
   ['PLANTS_ETCD_USERNAME', '', 'user of etcd'],
   ['PLANTS_ETCD_PASSWORD_FILE', '', 'file with that user\'s password: its text, less one final newline'],
   ['PLANTS_ETCD_CA_FILE', '', 'file with the PEM certificates that etcd\'s are signed by; unset: those that Node trusts'],
@@ -76,18 +50,47 @@ export const VARIABLES = [
 
 type Name = (typeof VARIABLES)[number][0]
 
-const ETCD_NAMES = VARIABLES.map(([name]) => name).filter((name) => name.startsWith('PLANTS_ETCD_') && name !== 'PLANTS_ETCD_ENDPOINTS')
-const ETCD_PAIRS: readonly (readonly [Name, Name])[] = [
-  ['PLANTS_ETCD_USERNAME', 'PLANTS_ETCD_PASSWORD_FILE'],
-  ['PLANTS_ETCD_CERT_FILE', 'PLANTS_ETCD_KEY_FILE'],
-]
-const ETCD_TLS_NAMES = {
-  ca: 'PLANTS_ETCD_CA_FILE',
-  cert: 'PLANTS_ETCD_CERT_FILE',
-  key: 'PLANTS_ETCD_KEY_FILE',
-} as const
+/** The option that each variable sets, as `createPlantService` takes it. */
+const OPTIONS = {
+  PLANTS_LISTEN: 'listen',
+  PLANTS_ADMIN_LISTEN: 'adminListen',
+  PLANTS_DATA: 'dataDirectory',
+  PLANTS_MAX_DATA_BYTES: 'maxDataBytes',
+  PLANTS_ETCD_ENDPOINTS: 'etcd.endpoints',
+  PLANTS_ETCD_PREFIX: 'etcd.prefix',
+  PLANTS_ETCD_USERNAME: 'etcd.user.name',
+  PLANTS_ETCD_PASSWORD_FILE: 'etcd.user.password',
+  PLANTS_ETCD_CA_FILE: 'etcd.tls.ca',
+  PLANTS_ETCD_CERT_FILE: 'etcd.tls.cert',
+  PLANTS_ETCD_KEY_FILE: 'etcd.tls.key',
+  PLANTS_ISSUER: 'issuer',
+  PLANTS_AUDIENCE: 'audience',
+  PLANTS_JWT_SECRET_FILE: 'keys.secret',
+  PLANTS_JWT_SECRET: 'keys.secret',
+  PLANTS_JWKS_FILE: 'keys.path',
+  PLANTS_JWKS_URL: 'keys.url',
+  PLANTS_OWNER_CLAIM: 'ownerClaim',
+  PLANTS_AUDIENCE_CLAIM: 'audienceClaim',
+  PLANTS_READ_SCOPE: 'readScope',
+  PLANTS_WRITE_SCOPE: 'writeScope',
+  PLANTS_SCOPE_CLAIM: 'scopeClaim',
+  PLANTS_CLOCK_TOLERANCE: 'clockToleranceSeconds',
+  PLANTS_MAX_BODY_BYTES: 'maxBodyBytes',
+  PLANTS_MAX_CONNECTIONS: 'maxConnections',
+  PLANTS_RATE_LIMIT: 'rateLimit',
+  PLANTS_DRAIN_DELAY: 'drainDelaySeconds',
+  PLANTS_SHUTDOWN_TIMEOUT: 'shutdownTimeoutSeconds',
+  PLANTS_LOG_LEVEL: 'logLevel',
+} as const satisfies Readonly<Record<Name, string>>
 
 const FALLBACKS: ReadonlyMap<string, string> = new Map(VARIABLES.map(([name, fallback]) => [name, fallback]))
+const NAMES = VARIABLES.map(([name]) => name)
+const ETCD_NAMES = NAMES.filter((name) => name.startsWith('PLANTS_ETCD_'))
+const KEY_NAMES = NAMES.filter((name) => OPTIONS[name].startsWith('keys.'))
+/** A secret or a key has a few KiB, and all certificates that a system trusts have some 200. */
+const SECRET_MAX_BYTES = 64 * 1024
+const PEM_MAX_BYTES = 1024 * 1024
+
 /** What Kubernetes sets for a Service named plants, or plants-…: names and values. */
 const SERVICE_VARIABLE = new RegExp(
   `^PLANTS(_[A-Z0-9_]+)?_(${[
@@ -97,69 +100,58 @@ const SERVICE_VARIABLE = new RegExp(
     'PORT_[0-9]+_(TCP|UDP|SCTP)_(PROTO=(tcp|udp|sctp)|PORT=[0-9]+|ADDR=[0-9a-f.:]+)',
   ].join('|')})$`,
 )
-const LOG_LEVELS: Readonly<Record<string, LogLevel>> = { silent: 'silent', error: 'error', info: 'info', debug: 'debug' }
-/** RFC 6749 §3.3. */
-const SCOPE_TOKEN = /^[\x21\x23-\x5b\x5d-\x7e]+$/
-const GIB = 1024 ** 3
 
-/** What each number may be, ends included. */
-export const BOUNDS = {
-  maxDataBytes: [65_536, GIB],
-  clockToleranceSeconds: [0, 3600],
-  maxBodyBytes: [1, 16 * 1024 * 1024],
-  maxConnections: [1, 1_000_000],
-  rateLimit: [1, 1_000_000],
-  drainDelaySeconds: [0, 3600],
-  shutdownTimeoutSeconds: [0, 3600],
-} as const satisfies Partial<Record<keyof Config, readonly [min: number, max: number]>>
+type Environment = Readonly<Record<string, string | undefined>>
+
+/** What a command is given: keys only where it verifies tokens with configured ones. */
+export type ReadConfig = Settings & { readonly keys: KeyConfig | undefined }
 
 /**
  * Reads the configuration from environment variables; an empty value counts as unset.
- * @throws ConfigError that names every problem.
+ * @throws ConfigError that names every problem by its variable.
  */
-export function readConfig(env: Readonly<Record<string, string | undefined>>, need: Need): Omit<Config, 'keys'> & { readonly keys: KeyConfig | undefined } {
+export function readConfig(env: Environment, need: Need): ReadConfig {
   const reader = new Reader(env)
   reader.refuseUnknown()
-  const serves = need !== 'storage'
-  const issuer = reader.text('PLANTS_ISSUER') ?? (need === 'dev' ? DEV_ISSUER : undefined)
-  const audience = reader.text('PLANTS_AUDIENCE') ?? (need === 'dev' ? DEV_AUDIENCE : undefined)
-  if (serves && issuer === undefined) reader.problem('PLANTS_ISSUER', 'is required: the iss that tokens have')
-  if (serves && audience === undefined) reader.problem('PLANTS_AUDIENCE', 'is required: the aud that tokens have for this service')
-  const config = {
-    listen: reader.address('PLANTS_LISTEN'),
-    adminListen: reader.text('PLANTS_ADMIN_LISTEN') === 'off' ? ('off' as const) : reader.address('PLANTS_ADMIN_LISTEN'),
-    dataDirectory: reader.text('PLANTS_DATA') ?? '',
-    maxDataBytes: reader.integer('PLANTS_MAX_DATA_BYTES', BOUNDS.maxDataBytes) ?? 0,
-    etcd: reader.etcd(),
-    issuer: issuer ?? '',
-    audience: audience ?? '',
-    keys: serves ? reader.keys(need, issuer) : undefined,
-    ownerClaim: reader.text('PLANTS_OWNER_CLAIM') ?? '',
-    audienceClaim: reader.text('PLANTS_AUDIENCE_CLAIM') ?? '',
-    scopeClaim: reader.text('PLANTS_SCOPE_CLAIM'),
-    readScope: reader.scope('PLANTS_READ_SCOPE'),
-    writeScope: reader.scope('PLANTS_WRITE_SCOPE'),
-    clockToleranceSeconds: reader.integer('PLANTS_CLOCK_TOLERANCE', BOUNDS.clockToleranceSeconds) ?? 0,
-    maxBodyBytes: reader.integer('PLANTS_MAX_BODY_BYTES', BOUNDS.maxBodyBytes) ?? 0,
-    maxConnections: reader.integer('PLANTS_MAX_CONNECTIONS', BOUNDS.maxConnections) ?? 0,
-    rateLimit: reader.integer('PLANTS_RATE_LIMIT', BOUNDS.rateLimit),
-    drainDelaySeconds: reader.integer('PLANTS_DRAIN_DELAY', BOUNDS.drainDelaySeconds) ?? 0,
-    shutdownTimeoutSeconds: reader.integer('PLANTS_SHUTDOWN_TIMEOUT', BOUNDS.shutdownTimeoutSeconds) ?? 0,
-    logLevel: reader.logLevel('PLANTS_LOG_LEVEL'),
+  const wrong: Report = (option, what) => reader.problem(reader.nameOf(option), what)
+  const settings = readSettings(reader.options(need), wrong)
+  const keys = need === 'service' ? readKeys(reader.keys(), settings?.issuer, wrong) : undefined
+  if (need === 'dev') reader.refuseKeys()
+  if (!settings || reader.problems.length > 0) throw new ConfigError(reader.problems)
+  return { ...settings, keys }
+}
+
+/**
+ * Reads the options of an embedding application. What is left out has the variable's default.
+ * @throws ConfigError that names every problem by its option.
+ */
+export function readOptions(given: unknown): Config {
+  if (typeof given !== 'object' || given === null) {
+    throw new ConfigError(['the options must be an object'])
   }
-  if (reader.problems.length > 0) throw new ConfigError(reader.problems)
-  return config
+  const problems: string[] = []
+  const wrong: Report = (option, what) => void problems.push(`${option} ${what}`)
+  const options = new Map<string, unknown>(Object.entries(new Reader({}).options('service')))
+  for (const [name, value] of Object.entries(given)) {
+    if (value !== undefined) options.set(name, value)
+  }
+  const source = options.get('keys')
+  options.delete('keys')
+  const settings = readSettings(Object.fromEntries(options), wrong)
+  const keys = readKeys(source, settings?.issuer, wrong)
+  if (!settings || !keys || problems.length > 0) throw new ConfigError(problems)
+  return { ...settings, keys }
 }
 
 class Reader {
   readonly problems: string[] = []
-  readonly #env: Readonly<Record<string, string | undefined>>
+  readonly #env: Environment
 
-  constructor(env: Readonly<Record<string, string | undefined>>) {
+  constructor(env: Environment) {
     this.#env = env
   }
 
-  problem(name: string, what: string): void {
+  problem(name: string, what: string): undefined {
     this.problems.push(`${name} ${what}`)
   }
 
@@ -171,130 +163,98 @@ class Reader {
     }
   }
 
-  text(name: Name): string | undefined {
-    return this.#env[name] || FALLBACKS.get(name) || undefined
+  /** The variable of an option; of two for one option, the one that is set. */
+  nameOf(option: string): string {
+    const names = NAMES.filter((name) => OPTIONS[name] === option)
+    return names.find((name) => this.#env[name]) ?? names[0] ?? option
   }
 
-  integer(name: Name, [min, max]: readonly [min: number, max: number]): number | undefined {
-    const text = this.text(name)
-    if (text === undefined) return undefined
-    const value = Number(text)
-    if (/^[0-9]{1,15}$/.test(text) && value >= min && value <= max) return value
-    this.problem(name, `must be an integer from ${min} to ${max}, and is ${JSON.stringify(text)}`)
-    return undefined
-  }
-
-  scope(name: Name): string | undefined {
-    const text = this.text(name)
-    if (text !== undefined && !SCOPE_TOKEN.test(text)) this.problem(name, `must be one scope, and is ${JSON.stringify(text)}`)
-    return text
-  }
-
-  logLevel(name: Name): LogLevel {
-    const text = this.text(name) ?? ''
-    const level = Object.hasOwn(LOG_LEVELS, text) ? LOG_LEVELS[text] : undefined
-    if (level === undefined) this.problem(name, `must be one of ${Object.keys(LOG_LEVELS).join(', ')}, and is ${JSON.stringify(text)}`)
-    return level ?? 'info'
-  }
-
-  address(name: Name): Address {
-    const text = this.text(name) ?? ''
-    const path = /^unix:(.+)$/s.exec(text)?.[1]
-    if (path !== undefined) return { path }
-    const [, bracketed, plain, digits] = /^(?:\[([0-9a-fA-F:.]+)\]|([^:[\]/\s]+)):([0-9]{1,5})$/.exec(text) ?? []
-    const host = bracketed ?? plain
-    const port = Number(digits)
-    if (host === undefined || port > 65_535) this.problem(name, `must be host:port, [IPv6]:port or unix:/path, and is ${JSON.stringify(text)}`)
-    return { host: host ?? '', port }
-  }
-
-  /** Undefined for the embedded store. */
-  etcd(): EtcdConfig | undefined {
-    const list = this.text('PLANTS_ETCD_ENDPOINTS')
-    const prefix = this.text('PLANTS_ETCD_PREFIX') ?? ''
-    const name = this.text('PLANTS_ETCD_USERNAME')
-    const password = this.file('PLANTS_ETCD_PASSWORD_FILE')
-    const ca = this.file('PLANTS_ETCD_CA_FILE')
-    const cert = this.file('PLANTS_ETCD_CERT_FILE')
-    const key = this.file('PLANTS_ETCD_KEY_FILE')
-    const tls = { ca, cert, key }
-    for (const { member, what } of tlsProblems(tls)) this.problem(ETCD_TLS_NAMES[member], what)
-    const asked = ETCD_NAMES.filter((each) => this.#env[each])
-    if (list === undefined) {
-      for (const each of asked) this.problem(each, 'is of no use without PLANTS_ETCD_ENDPOINTS')
-      return undefined
+  /** All but the keys, as an embedding application would say it. */
+  options(need: Need): Readonly<Record<string, unknown>> {
+    const plain = NAMES.filter((name) => !OPTIONS[name].includes('.'))
+    const options = Object.fromEntries(plain.map((name) => [OPTIONS[name], this.#value(name)]))
+    if (need !== 'service') {
+      options['issuer'] ??= DEV_ISSUER
+      options['audience'] ??= DEV_AUDIENCE
     }
-    const endpoints = list.split(',').map((text) => text.trim().replace(/\/$/, ''))
-    for (const each of endpoints) if (!isOrigin(each)) this.problem('PLANTS_ETCD_ENDPOINTS', `must be http:// or https:// with a host, a port and no more, and has ${JSON.stringify(each.replace(/.*@/s, '…@'))}`)
-    const secure = endpoints.filter((each) => each.startsWith('https:')).length
-    if (secure > 0 && secure < endpoints.length) this.problem('PLANTS_ETCD_ENDPOINTS', 'must be all http or all https')
-    if (secure === 0) for (const each of asked) if (/(CA|CERT|KEY)_FILE$/.test(each)) this.problem(each, 'is of no use without https in PLANTS_ETCD_ENDPOINTS')
-    if (!prefix.endsWith('/') || !prefix.isWellFormed()) this.problem('PLANTS_ETCD_PREFIX', `must end in /, and is ${JSON.stringify(prefix)}`)
-    for (const [one, other] of ETCD_PAIRS) if (asked.includes(one) !== asked.includes(other)) this.problem(one, `and ${other} go together`)
-    const user = name === undefined ? undefined : { name, password: (password ?? Buffer.alloc(0)).toString().replace(/\n$/, '') }
-    return { endpoints, prefix, user, tls }
+    return { ...options, etcd: this.#etcd() }
   }
 
-  file(name: Name): Buffer | undefined {
-    const path = this.text(name)
-    try {
-      return path === undefined ? undefined : readFileSync(path)
-    } catch (error) {
-      this.problem(name, `cannot be read: ${error instanceof Error ? error.message : String(error)}`)
-      return undefined
-    }
-  }
-
-  /** The one source of keys, tried out, so that what is wrong with it is told along with everything else. */
-  keys(need: Need, issuer: string | undefined): KeyConfig | undefined {
-    const sources = (['PLANTS_JWT_SECRET_FILE', 'PLANTS_JWT_SECRET', 'PLANTS_JWKS_FILE', 'PLANTS_JWKS_URL'] as const).filter((name) => this.text(name) !== undefined)
-    if (need === 'dev') {
-      for (const name of sources) this.problem(name, 'cannot be used with --dev, which makes a key of its own')
-      return undefined
-    }
-    const [source, second] = sources
-    if (second !== undefined) {
+  keys(): unknown {
+    const sources = KEY_NAMES.filter((name) => this.#text(name) !== undefined)
+    const [source] = sources
+    if (sources.length > 1) {
       this.problem(sources.join(', '), 'are set: keys come from one place only')
-      return undefined
+      return REPORTED
     }
-    try {
-      const config = this.#keyConfig(source)
-      if (config.kind !== 'discovery' || issuer !== undefined) createKeySource(config, issuer ?? '', () => {}).close()
-      return config
-    } catch (error) {
-      if (error instanceof ConfigError) this.problems.push(...error.problems)
-      else this.problem(source ?? 'PLANTS_ISSUER', `cannot be used: ${error instanceof Error ? error.message : String(error)}`)
-      return undefined
-    }
-  }
-
-  #keyConfig(source: Name | undefined): KeyConfig {
-    const text = source === undefined ? '' : (this.text(source) ?? '')
     switch (source) {
-      case 'PLANTS_JWT_SECRET_FILE': {
-        const bytes = readFileSync(text)
-        return { kind: 'secret', secret: bytes.at(-1) === 0x0a ? bytes.subarray(0, -1) : bytes }
-      }
+      case 'PLANTS_JWT_SECRET_FILE':
+        return { kind: 'secret', secret: this.#secret(source) }
       case 'PLANTS_JWT_SECRET':
-        return { kind: 'secret', secret: Buffer.from(text) }
+        return { kind: 'secret', secret: this.#text(source) }
       case 'PLANTS_JWKS_FILE':
-        return { kind: 'file', path: text }
+        return { kind: 'file', path: this.#text(source) }
       case 'PLANTS_JWKS_URL':
-        return { kind: 'url', url: text }
+        return { kind: 'url', url: this.#text(source) }
       default:
         return { kind: 'discovery' }
     }
   }
-}
 
-function isOrigin(text: string): boolean {
-  return /^https?:\/\//.test(text) && URL.canParse(text) && new URL(text).href === `${new URL(text).origin}/`
-}
+  refuseKeys(): void {
+    for (const name of KEY_NAMES.filter((each) => this.#text(each) !== undefined)) {
+      this.problem(name, 'cannot be used with --dev, which makes a key of its own')
+    }
+  }
 
-/** The defaults, for a service that is embedded and reads no environment. */
-export const DEFAULTS: Omit<Config, 'issuer' | 'audience' | 'keys'> = defaults()
+  #etcd(): unknown {
+    const list = this.#text('PLANTS_ETCD_ENDPOINTS')
+    if (list === undefined) {
+      for (const name of ETCD_NAMES.filter((each) => this.#env[each])) {
+        this.problem(name, 'is of no use without PLANTS_ETCD_ENDPOINTS')
+      }
+      return undefined
+    }
+    const name = this.#text('PLANTS_ETCD_USERNAME')
+    const bytes = this.#secret('PLANTS_ETCD_PASSWORD_FILE')
+    const password = Buffer.isBuffer(bytes) ? bytes.toString() : bytes
+    return {
+      endpoints: list.split(','),
+      prefix: this.#text('PLANTS_ETCD_PREFIX'),
+      user: name === undefined && password === undefined ? undefined : { name, password },
+      tls: {
+        ca: this.#file('PLANTS_ETCD_CA_FILE', PEM_MAX_BYTES),
+        cert: this.#file('PLANTS_ETCD_CERT_FILE', PEM_MAX_BYTES),
+        key: this.#file('PLANTS_ETCD_KEY_FILE', PEM_MAX_BYTES),
+      },
+    }
+  }
 
-function defaults(): Omit<Config, 'issuer' | 'audience' | 'keys'> {
-  const { issuer, audience, keys, ...rest } = readConfig({}, 'storage')
-  return rest
+  #text(name: Name): string | undefined {
+    return this.#env[name] || FALLBACKS.get(name) || undefined
+  }
+
+  /** A number where the option is one and digits are all that is written. */
+  #value(name: Name): string | number | undefined {
+    const text = this.#text(name)
+    const isNumber = Object.hasOwn(BOUNDS, OPTIONS[name]) && /^[0-9]{1,15}$/.test(text ?? '')
+    return isNumber ? Number(text) : text
+  }
+
+  /** A file's bytes less one final newline. */
+  #secret(name: Name): Buffer | typeof REPORTED | undefined {
+    const bytes = this.#file(name, SECRET_MAX_BYTES)
+    return Buffer.isBuffer(bytes) && bytes.at(-1) === 0x0a ? bytes.subarray(0, -1) : bytes
+  }
+
+  #file(name: Name, maxBytes: number): Buffer | typeof REPORTED | undefined {
+    const path = this.#text(name)
+    try {
+      return path === undefined ? undefined : readRegularFile(path, maxBytes)
+    } catch (error) {
+      const reason = error instanceof Error ? error.message : String(error)
+      this.problem(name, `cannot be read: ${reason}`)
+      return REPORTED
+    }
+  }
 }

@@ -1,9 +1,10 @@
 #!/usr/bin/env node
+import { resolve } from 'node:path'
 import { parseArgs } from 'node:util'
 import { setFlagsFromString } from 'node:v8'
 import type { DevClaims } from './auth/dev.ts'
 import { type Config, readConfig, VARIABLES } from './config.ts'
-import { ConfigError } from './errors.ts'
+import { ConfigError, errorCodeOf } from './errors.ts'
 import { createLog } from './ops/log.ts'
 import { createService, type Listening, openStorage } from './service.ts'
 import { version } from './version.ts'
@@ -28,6 +29,7 @@ Environment variables:
 
 const DEV_TTL_SECONDS = 8 * 60 * 60
 const FLUSH_MS = 1000
+const STOP_SIGNALS = ['SIGTERM', 'SIGINT', 'SIGHUP'] as const
 
 /** The command line is wrong; the message says how. */
 class UsageError extends Error {}
@@ -67,7 +69,7 @@ async function main(argv: readonly string[]): Promise<void> {
     case 'token':
       return token(values)
     default:
-      return print(await storage(command, file))
+      return print(await storage(command, resolve(file)))
   }
 }
 
@@ -106,21 +108,19 @@ async function serve(dev: boolean): Promise<void> {
     if (stopping) process.exit(1)
     stopping = true
     log.info('stopping', { signal })
-    service.close().then(
-      () => end(0),
-      (error: unknown) => {
-        log.error('the stop failed', { error })
-        return end(1)
-      },
-    )
+    void service.close().then(async () => {
+      log.info('stopped')
+      await log.flush(FLUSH_MS)
+      process.exit(0)
+    })
   }
-  const end = async (code: number): Promise<void> => {
-    log.info('stopped')
-    await log.flush(FLUSH_MS)
-    process.exit(code)
-  }
-  process.on('SIGTERM', stop).on('SIGINT', stop)
-  const listening = await service.listen()
+  for (const signal of STOP_SIGNALS) process.on(signal, stop)
+  const listening = await service.listen().catch((error: unknown) => {
+    // The stop ends the process once it has ended what was under way.
+    if (stopping) return undefined
+    throw error
+  })
+  if (!listening) return
   log.info('listening', { version: version(), ...listening, data: config.etcd?.endpoints ?? config.dataDirectory, ...keyFields(config) })
   if (dev) process.stderr.write(await invitation(config, listening))
 }
@@ -194,8 +194,23 @@ function help(): string {
 }
 
 function print(text: string): void {
-  process.stdout.write(`${text}\n`)
+  process.stdout.write(`${text}\n`, (error) => {
+    if (error && errorCodeOf(error) !== 'EPIPE') fail(error)
+  })
 }
+
+/** Status 2: the command line or the configuration is wrong. 1: it could not be done. */
+function fail(error: unknown): never {
+  const wrongUse = error instanceof UsageError
+  const message = error instanceof Error ? error.message : String(error)
+  const problems = error instanceof ConfigError ? error.problems : [message]
+  const lines = problems.map((problem) => `plant-store: ${problem}\n`)
+  process.stderr.write(`${lines.join('')}${wrongUse ? `${USAGE}\n` : ''}`)
+  process.exit(wrongUse || error instanceof ConfigError ? 2 : 1)
+}
+
+// A reader that is gone does not end the process. Each writer has a callback where it must know.
+for (const stream of [process.stdout, process.stderr]) stream.on('error', () => {})
 
 // Else it would have Node open its inspector, on a port of loopback where anybody on the machine may run code in this process.
 process.on('SIGUSR1', () => {})
@@ -204,10 +219,4 @@ process.on('SIGUSR1', () => {})
 // alone takes 40 ms and 14 MiB, for nothing. What load makes run often it compiles again all the same.
 setFlagsFromString('--wasm-tiering-budget=200000000')
 
-/** Status 2: the command line or the configuration is wrong. 1: it could not be done. */
-main(process.argv.slice(2)).catch((error: unknown) => {
-  const wrongUse = error instanceof UsageError
-  const problems = error instanceof ConfigError ? error.problems : [error instanceof Error ? error.message : String(error)]
-  process.stderr.write(problems.map((problem) => `plant-store: ${problem}\n`).join('') + (wrongUse ? `${USAGE}\n` : ''))
-  process.exit(wrongUse || error instanceof ConfigError ? 2 : 1)
-})
+main(process.argv.slice(2)).catch(fail)

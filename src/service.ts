@@ -43,18 +43,30 @@ export interface Listening {
   readonly recovered: Recovered | undefined
 }
 
+/**
+ * Calls of `open`, and of `listen`, that come while one is under way share its attempt. A failed
+ * attempt leaves nothing open, and may be repeated.
+ */
 export interface PlantService {
   /** Opens the store. `listen` does it too; before it is done, requests wait. @throws DirectoryLocked, StoreCorrupt */
   open(): Promise<void>
-  /** Opens the store and the configured listeners. @throws ListenFailed besides what `open` throws; nothing stays open then. */
+  /** Opens the store and the listeners. @throws ListenFailed besides what `open` throws. */
   listen(): Promise<Listening>
-  /** Answers what is under way, lets go of the store, and resolves; requests that come later are refused. */
+  /**
+   * Answers what is under way, releases all that is open, and resolves. What fails of it is logged.
+   * `open`, `listen` and requests are refused after it.
+   */
   close(): Promise<void>
   /** Serves plants in any `node:http` server. */
   readonly handler: RequestListener
 }
 
+/** Something to do and its name in the log, if it fails. */
+type Step = readonly [name: string, run: () => unknown]
+
 const STORE_RETRY_SECONDS = 1
+const UNOPENED = 'the store could not be opened'
+const CLOSED = 'the service is closed: create another one'
 /** For those who probe and scrape: they must not take the descriptors that the store needs either. */
 const ADMIN_MAX_CONNECTIONS = 32
 /** Bodies that are held and writes that wait, together. */
@@ -87,9 +99,23 @@ export function createService(config: Config, { log, onFatal }: ServiceHooks): P
   const durations = new RequestDurations(metrics, [PATH])
   const errors = new Map([...conditions.values()].map(([error]) => [error, 0]))
   let store: PlantStore | undefined
+  let storeMetrics = new Metrics()
+  let processMetrics = new Metrics()
+  /** The attempt that is under way, or has succeeded. */
   let opening: Promise<Recovered | undefined> | undefined
   let listening: Promise<Listening> | undefined
   let closing: Promise<void> | undefined
+  /** A request opens the store again only after this. */
+  let openAgainAtMs = -Infinity
+  /** Whether `open` or a request wants the store: a `listen` that fails leaves it open then. */
+  let keepsOpen = false
+  /** A store that is closed before another one can be opened. */
+  let releasing: Promise<void> | undefined
+  /** Called once nothing can fail any more: a failed attempt must not leave keys being fetched. */
+  let startKeys = (): void => {
+    startKeys = () => {}
+    keys.start?.()
+  }
   let draining = false
   /** Set once plants are listened for. */
   let serving = false
@@ -101,7 +127,7 @@ export function createService(config: Config, { log, onFatal }: ServiceHooks): P
   let adminListener: Listener | undefined
 
   const host: ConnectionHost = {
-    serve: (exchange) => (route ? route(exchange) : open().then(() => serveOpened(exchange))),
+    serve: (exchange) => (route ? route(exchange) : serveUnopened(exchange)),
     explain,
     answered,
     holdAnswer: (owner, bytes) => answers.hold(owner, bytes),
@@ -113,15 +139,32 @@ export function createService(config: Config, { log, onFatal }: ServiceHooks): P
   const maxConnections = Math.min(config.maxConnections, connectionsWithinLimit(ADMIN_MAX_CONNECTIONS))
   addServiceMetrics(metrics, { connections, maxConnections, verifier, keys, pages, bodies, answers, log, errors, checks })
 
-  function open(): Promise<Recovered | undefined> {
-    return (opening ??= openStore())
+  const closeServer: Step = ['close the server', () => server?.close()]
+  const release: Step = ['release the store', releaseStore]
+  const closeAdmin: readonly Step[] = [
+    ['stop watching the event loop', () => stopWatching()],
+    ['accept no more on the admin listener', () => adminListener?.stop()],
+    ['close the connections of the admin listener', () => admin?.closeAllConnections()],
+    ['close the admin server', () => admin?.close()],
+  ]
+
+  function openStore(): Promise<Recovered | undefined> {
+    return (opening ??= tryToOpenStore().catch((error: unknown) => {
+      opening = undefined
+      openAgainAtMs = performance.now() + STORE_RETRY_SECONDS * 1000
+      throw error
+    }))
   }
 
-  async function openStore(): Promise<Recovered | undefined> {
-    if (closing) throw new StoreUnavailable('the service is closed')
-    keys.start?.()
-    const opened = (store = await openStorage(config, (level, message, fields) => log[level](message, fields), onFatal, metrics, queue))
-    const options = { store: opened, pages, queue, bodies, answers, maxBodyBytes: config.maxBodyBytes }
+  async function tryToOpenStore(): Promise<Recovered | undefined> {
+    await releasing?.catch(() => {})
+    if (closing) throw new StoreUnavailable(CLOSED)
+    storeMetrics = new Metrics()
+    const tell: StoreLog = (level, message, fields) => log[level](message, fields)
+    const storage = await openStorage(config, tell, onFatal, storeMetrics, queue)
+    store = storage
+    const { maxBodyBytes } = config
+    const options = { store: storage, pages, queue, bodies, answers, maxBodyBytes }
     route = createRouter(
       new Map([
         [
@@ -134,11 +177,32 @@ export function createService(config: Config, { log, onFatal }: ServiceHooks): P
       ]),
       { authenticate: (exchange) => verifier.verify(readBearer(exchange.head.authorization)), rateLimit },
     )
-    return opened.recovered
+    return storage.recovered
   }
 
-  function serveOpened(exchange: Exchange): Answer | Promise<Answer> {
-    if (!route) throw new StoreUnavailable('the store is not open')
+  async function open(): Promise<void> {
+    keepsOpen = true
+    try {
+      await openStore()
+    } catch (error) {
+      keepsOpen = false
+      throw error
+    }
+    startKeys()
+  }
+
+  /** Requests try once a second at most: repeated ones must not lock and scan a directory each. */
+  async function serveUnopened(exchange: Exchange): Promise<Answer> {
+    const isFirst = opening === undefined
+    if (closing) throw new StoreUnavailable(CLOSED)
+    if (isFirst && performance.now() < openAgainAtMs) throw new StoreUnavailable(UNOPENED)
+    try {
+      await open()
+    } catch (error) {
+      if (isFirst) log.error(UNOPENED, { error })
+      throw new StoreUnavailable(UNOPENED, { cause: error })
+    }
+    if (!route) throw new StoreUnavailable(CLOSED)
     return route(exchange)
   }
 
@@ -167,42 +231,48 @@ export function createService(config: Config, { log, onFatal }: ServiceHooks): P
   }
 
   async function listenAll(): Promise<Listening> {
-    if (closing) throw new ListenFailed('the service is closed')
-    try {
-      return await (listening ??= listenBoth())
-    } catch (error) {
-      await close()
+    if (closing) throw new ListenFailed(CLOSED)
+    return (listening ??= listenBoth().catch(async (error: unknown) => {
+      await runAll([closeServer, ...(keepsOpen ? [] : [release]), ...closeAdmin])
+      listening = undefined
       throw error
-    }
+    }))
   }
 
   async function listenBoth(): Promise<Listening> {
     // Compiling SQLite takes the longest of all: it begins before anything else.
-    if (!config.etcd) void loadSqlite()
+    if (!config.etcd) loadSqlite().catch(() => {})
     // Whoever looks after the service can see how it starts, however long that takes.
     if (config.adminListen !== 'off') adminListener = await listenForAdmin(config.adminListen)
-    const recovered = await open()
+    const recovered = await openStore()
+    if (closing) throw new ListenFailed(CLOSED)
     if (maxConnections < config.maxConnections) log.info('the limit of open files leaves room for fewer connections than PLANTS_MAX_CONNECTIONS', { connections: maxConnections })
     server = createHttpServer(connections, maxConnections)
     listener = await listen(server, config.listen)
     serving = true
+    startKeys()
     return { plants: listener.url, admin: adminListener?.url, recovered }
   }
 
   function listenForAdmin(address: Address): Promise<Listener> {
-    addProcessMetrics(metrics)
-    stopWatching = watchEventLoop(metrics)
+    processMetrics = new Metrics()
+    addProcessMetrics(processMetrics)
+    stopWatching = watchEventLoop(processMetrics)
     admin = createAdminServer(
       new Map([
         ['/livez', livez],
         ['/openapi.json', openApiAnswer],
         ['/readyz', () => readyz(checks())],
-        ['/metrics', () => textAnswer(metrics.render(), METRICS_TYPE)],
+        ['/metrics', () => textAnswer(renderAll(), METRICS_TYPE)],
       ]),
       ADMIN_MAX_CONNECTIONS,
       (error) => log.error('an admin request failed', { error }),
     )
     return listen(admin, address)
+  }
+
+  function renderAll(): string {
+    return [metrics, processMetrics, storeMetrics].map((each) => each.render()).join('')
   }
 
   function close(): Promise<void> {
@@ -211,32 +281,51 @@ export function createService(config: Config, { log, onFatal }: ServiceHooks): P
 
   async function closeAll(): Promise<void> {
     draining = true
-    // What is about to listen would do so behind a close that did not wait for it.
-    await listening?.catch(() => {})
-    if (listener) {
-      await sleep(config.drainDelaySeconds * 1000)
+    await runAll([
+      // It would open its listener after the stop.
+      ['wait for a pending listen', () => listening?.catch(() => {})],
+      ['serve through the drain delay', () => listener && sleep(config.drainDelaySeconds * 1000)],
       // Connections that are made already are taken first: whatever is not would be reset.
-      await nextTurn()
-      listener.stop()
+      ['take the connections that are made', () => listener && nextTurn()],
+      ['accept no more', () => listener?.stop()],
+      ['answer what is under way', drain],
+      // That it failed was told to its caller.
+      ['wait for the store to open', () => opening?.catch(() => {})],
+      ['close the keys', () => keys.close()],
+      closeServer,
+      release,
+      ...closeAdmin,
+    ])
+  }
+
+  async function drain(): Promise<void> {
+    const { shutdownTimeoutSeconds: timeoutSeconds } = config
+    const givenUp = await connections.drain(timeoutSeconds * 1000)
+    if (givenUp === 0) return
+    const message = 'requests still under way at the deadline were given up'
+    log.error(message, { connections: givenUp, timeoutSeconds })
+  }
+
+  async function releaseStore(): Promise<void> {
+    route = opening = undefined
+    releasing = store?.close()
+    await releasing
+    store = undefined
+  }
+
+  /** Runs each step, whatever became of the one before. */
+  async function runAll(steps: readonly Step[]): Promise<void> {
+    for (const [name, step] of steps) {
+      try {
+        await step()
+      } catch (error) {
+        log.error('a step failed, and the next ones are taken', { step: name, error })
+      }
     }
-    const givenUp = await connections.drain(config.shutdownTimeoutSeconds * 1000)
-    if (givenUp > 0) log.error('requests still under way at the deadline were given up', { connections: givenUp, timeoutSeconds: config.shutdownTimeoutSeconds })
-    // An open that is still under way ends first; that it failed was said to whoever asked for it.
-    await opening?.catch(() => {})
-    route = undefined
-    server?.close()
-    keys.close()
-    await store?.close()
-    stopWatching()
-    adminListener?.stop()
-    admin?.closeAllConnections()
-    admin?.close()
   }
 
   return {
-    async open() {
-      await open()
-    },
+    open,
     listen: listenAll,
     close,
     handler: connections.handler,

@@ -1,11 +1,14 @@
 import assert from 'node:assert/strict'
+import { execFileSync, spawnSync } from 'node:child_process'
 import { writeFileSync } from 'node:fs'
-import { join } from 'node:path'
+import { join, resolve } from 'node:path'
 import { test } from 'node:test'
 import { readConfig, VARIABLES } from '../dist/config.js'
 import { ConfigError } from '../dist/errors.js'
 import { serviceVariables } from './support/kubernetes.ts'
+import { MAIN } from './support/process.ts'
 import { temporaryDirectory } from './support/service.ts'
+import { PATIENCE_MS } from './support/time.ts'
 
 const MINIMUM = { PLANTS_ISSUER: 'https://issuer.test', PLANTS_AUDIENCE: 'plants', PLANTS_JWT_SECRET: 'x'.repeat(32) }
 
@@ -25,7 +28,7 @@ test('the defaults are those of the table', () => {
   assert.deepEqual(config, {
     listen: { host: '127.0.0.1', port: 8080 },
     adminListen: { host: '127.0.0.1', port: 8081 },
-    dataDirectory: './data',
+    dataDirectory: resolve('data'),
     maxDataBytes: 268_435_456,
     etcd: undefined,
     issuer: 'https://issuer.test',
@@ -164,7 +167,12 @@ test('a secret file is taken by its bytes, less one final newline', async () => 
   assert.equal(secretOf(`${secret}\n`), secret)
   assert.equal(secretOf(`${secret}\n\n`), `${secret}\n`)
   writeFileSync(file, `${'s'.repeat(31)}\n`)
-  assert.match(problems({ PLANTS_ISSUER: 'i', PLANTS_AUDIENCE: 'a', PLANTS_JWT_SECRET_FILE: file }).join(), /32 bytes/)
+  const short = 'must have at least 32 bytes, and has 31'
+  const required = { PLANTS_ISSUER: 'i', PLANTS_AUDIENCE: 'a' }
+  const fromFile = problems({ ...required, PLANTS_JWT_SECRET_FILE: file })
+  assert.deepEqual(fromFile, [`PLANTS_JWT_SECRET_FILE ${short}`])
+  const itself = problems({ ...required, PLANTS_JWT_SECRET: 's'.repeat(31) })
+  assert.deepEqual(itself, [`PLANTS_JWT_SECRET ${short}`])
   assert.match(problems({ PLANTS_ISSUER: 'i', PLANTS_AUDIENCE: 'a', PLANTS_JWT_SECRET_FILE: `${file}.gone` }).join(), /PLANTS_JWT_SECRET_FILE.*no such file/)
 })
 
@@ -195,11 +203,78 @@ test('etcd: user and password, certificate and key go together, files are read a
   const https = { ...MINIMUM, PLANTS_ETCD_ENDPOINTS: 'https://127.0.0.1:1' }
   assert.deepEqual(readConfig({ ...http, PLANTS_ETCD_USERNAME: 'p', PLANTS_ETCD_PASSWORD_FILE: file }, 'storage').etcd?.user, { name: 'p', password: ' päss\n' })
   const named = (env: Readonly<Record<string, string>>): readonly string[] => problems(env).map((line) => line.split(' ')[0] ?? '')
-  assert.deepEqual(problems({ ...http, PLANTS_ETCD_USERNAME: 'p' }), ['PLANTS_ETCD_USERNAME and PLANTS_ETCD_PASSWORD_FILE go together'])
+  const lonely = problems({ ...http, PLANTS_ETCD_USERNAME: 'p' })
+  assert.deepEqual(lonely, ["PLANTS_ETCD_PASSWORD_FILE is required: the user's"])
   assert.deepEqual(problems({ ...http, PLANTS_ETCD_PREFIX: 'x' }), ['PLANTS_ETCD_PREFIX must end in /, and is "x"'])
-  assert.deepEqual(named({ ...https, PLANTS_ETCD_CERT_FILE: file }), ['PLANTS_ETCD_CERT_FILE', 'PLANTS_ETCD_CERT_FILE'])
+  const lonelyCertificate = named({ ...https, PLANTS_ETCD_CERT_FILE: file })
+  assert.deepEqual(lonelyCertificate.toSorted(), ['PLANTS_ETCD_CERT_FILE', 'PLANTS_ETCD_KEY_FILE'])
   assert.deepEqual(named({ ...https, PLANTS_ETCD_CA_FILE: `${file}.gone`, PLANTS_ETCD_CERT_FILE: file, PLANTS_ETCD_KEY_FILE: file }), ['PLANTS_ETCD_CA_FILE', 'PLANTS_ETCD_CERT_FILE', 'PLANTS_ETCD_KEY_FILE'])
   assert.match(problems({ ...https, PLANTS_ETCD_CA_FILE: file }).join(), /PLANTS_ETCD_CA_FILE holds no PEM/)
   assert.match(problems({ ...http, PLANTS_ETCD_CA_FILE: file }).join('|'), /PLANTS_ETCD_CA_FILE is of no use without https/)
   assert.deepEqual(named({ ...MINIMUM, PLANTS_ETCD_PREFIX: 'x/', PLANTS_ETCD_USERNAME: 'p' }), ['PLANTS_ETCD_PREFIX', 'PLANTS_ETCD_USERNAME'])
+})
+
+test('a path is resolved when it is read, that of a socket and of a key file too', async (t) => {
+  const directory = await temporaryDirectory()
+  const before = process.cwd()
+  process.chdir(directory)
+  t.after(() => process.chdir(before))
+  // RFC 8037, appendix A.2.
+  const key = { kty: 'OKP', crv: 'Ed25519', x: '11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo' }
+  writeFileSync('jwks.json', JSON.stringify({ keys: [key] }))
+  const { dataDirectory, listen, adminListen, keys } = readConfig({
+    PLANTS_ISSUER: 'i',
+    PLANTS_AUDIENCE: 'a',
+    PLANTS_JWKS_FILE: 'jwks.json',
+    PLANTS_DATA: '../data',
+    PLANTS_LISTEN: 'unix:plants.sock',
+    PLANTS_ADMIN_LISTEN: 'unix:./admin.sock',
+  }, 'service')
+  assert.equal(dataDirectory, resolve(directory, '../data'))
+  assert.deepEqual(listen, { path: resolve('plants.sock') })
+  assert.deepEqual(adminListen, { path: resolve('admin.sock') })
+  assert.deepEqual(keys, { kind: 'file', path: resolve('jwks.json') })
+})
+
+/** Each file that the configuration reads, with what else it takes to be read. */
+const ETCD = { PLANTS_ETCD_ENDPOINTS: 'https://127.0.0.1:1' }
+const FILES: Readonly<Record<string, Readonly<Record<string, string>>>> = {
+  PLANTS_JWT_SECRET_FILE: { PLANTS_JWT_SECRET: '' },
+  PLANTS_JWKS_FILE: { PLANTS_JWT_SECRET: '' },
+  PLANTS_ETCD_PASSWORD_FILE: { ...ETCD, PLANTS_ETCD_USERNAME: 'p' },
+  PLANTS_ETCD_CA_FILE: ETCD,
+  PLANTS_ETCD_CERT_FILE: ETCD,
+  PLANTS_ETCD_KEY_FILE: ETCD,
+}
+
+for (const [name, more] of Object.entries(FILES)) {
+  test(`${name}: a pipe, a device or a directory ends the start with status 2`, async () => {
+    const directory = await temporaryDirectory()
+    const pipe = join(directory, 'pipe')
+    execFileSync('mkfifo', [pipe])
+    for (const path of [pipe, '/dev/zero', directory]) {
+      const env = { PATH: process.env['PATH'], PLANTS_DATA: join(directory, 'data') }
+      const { status, stderr } = spawnSync(process.execPath, [MAIN, 'serve'], {
+        env: { ...env, ...MINIMUM, ...more, [name]: path },
+        timeout: PATIENCE_MS,
+        encoding: 'utf8',
+      })
+      assert.equal(status, 2, `${path}: ${stderr}`)
+      const problem = `^plant-store: ${name} .*${path}.* is not a (regular )?file$`
+      assert.match(stderr, new RegExp(problem, 'm'))
+    }
+  })
+}
+
+test('a secret file may have 64 KiB, and the certificates for etcd 1 MiB', async () => {
+  const file = join(await temporaryDirectory(), 'file')
+  const secret = { ...MINIMUM, PLANTS_JWT_SECRET: '', PLANTS_JWT_SECRET_FILE: file }
+  const ca = { ...MINIMUM, PLANTS_ETCD_ENDPOINTS: 'https://127.0.0.1:1', PLANTS_ETCD_CA_FILE: file }
+  for (const [env, bytes] of [[secret, 64 * 1024], [ca, 1024 * 1024]] as const) {
+    writeFileSync(file, 'x'.repeat(bytes))
+    assert.doesNotMatch(problems(env).join(), /cannot be read/)
+    writeFileSync(file, 'x'.repeat(bytes + 1))
+    const problem = `^PLANTS_\\w+ cannot be read: ${file} has more than ${bytes} bytes$`
+    assert.match(problems(env).join(), new RegExp(problem))
+  }
 })

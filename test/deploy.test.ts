@@ -3,11 +3,11 @@ import { execFileSync, spawnSync } from 'node:child_process'
 import { existsSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { test } from 'node:test'
-import { type Config, DEFAULTS, readConfig, VARIABLES } from '../dist/config.js'
+import { type Config, readConfig, VARIABLES } from '../dist/config.js'
 import { ROOT } from './support/release.ts'
 import { serviceVariables } from './support/kubernetes.ts'
 import { startProcess } from './support/process.ts'
-import { temporaryDirectory } from './support/service.ts'
+import { DEFAULTS, temporaryDirectory } from './support/service.ts'
 import { SECRET } from './support/tokens.ts'
 
 /** What a last snapshot may take, beyond the delay and the timeout of a stop. */

@@ -1,10 +1,12 @@
 import { randomBytes } from 'node:crypto'
-import { mkdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { mkdirSync, writeFileSync } from 'node:fs'
 import { dirname } from 'node:path'
 import { SignJWT } from 'jose/jwt/sign'
-import { ConfigError } from '../errors.ts'
+import { ConfigError, errorCodeOf } from '../errors.ts'
+import { readRegularFile } from '../regular-file.ts'
 
 const KEY_BYTES = 32
+const FILE_MAX_BYTES = 64 * 1024
 
 export interface DevClaims {
   readonly issuer: string
@@ -20,10 +22,11 @@ export interface DevClaims {
 export function readDevKey(path: string): Uint8Array | undefined {
   let text: string
   try {
-    text = readFileSync(path, 'latin1')
+    text = readRegularFile(path, FILE_MAX_BYTES).toString('latin1')
   } catch (error) {
-    if (error instanceof Error && 'code' in error && error.code === 'ENOENT') return undefined
-    throw error
+    if (errorCodeOf(error) === 'ENOENT') return undefined
+    const reason = error instanceof Error ? error.message : String(error)
+    throw new ConfigError([`the development key of PLANTS_DATA cannot be read: ${reason}`])
   }
   const key = Buffer.from(text, 'base64url')
   if (key.length === KEY_BYTES && text === encode(key)) return key

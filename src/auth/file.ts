@@ -82,7 +82,7 @@ function readContent(path: string): Content {
 /** Unlike a remote set, a file is in its reader's own hands: one bad key makes it all a mistake to be told of. */
 function readGoodSet(path: string, content: Content): KeySet {
   const refused = (problems: readonly string[]): ConfigError =>
-    new ConfigError(problems.map((problem) => `PLANTS_JWKS_FILE: ${path}: ${problem}`))
+    new ConfigError(problems.map((problem) => `${path}: ${problem}`))
   if (typeof content === 'string') throw refused([content])
   let set: KeySet
   try {

@@ -18,7 +18,10 @@ export type KeyConfig =
 const MIN_SECRET_BYTES = 32
 const HS256 = { name: 'HMAC', hash: 'SHA-256' }
 
-/** @throws ConfigError when the keys cannot be used, or come from where they cannot be believed. */
+/**
+ * Each problem is without the name of an option, which the caller knows.
+ * @throws ConfigError when the keys cannot be used, or come from where they cannot be believed.
+ */
 export function createKeySource(config: KeyConfig, issuer: string, log: KeyLog, timing: Timing = TIMING): KeySource {
   switch (config.kind) {
     case 'secret':
@@ -26,24 +29,26 @@ export function createKeySource(config: KeyConfig, issuer: string, log: KeyLog, 
     case 'file':
       return new FileKeys(config.path, log, timing)
     case 'url':
-      mustBeTrustworthy('PLANTS_JWKS_URL', config.url)
+      mustBeTrustworthy(config.url)
       return new RemoteKeys((get) => get(config.url), log, timing)
     case 'discovery':
-      mustBeTrustworthy('PLANTS_ISSUER, which keys are discovered from,', issuer)
+      mustBeTrustworthy(issuer)
       // The document is read at every refresh: an issuer may move its keys.
       return new RemoteKeys(async (get) => get(await discoverKeySetUrl(issuer, get)), log, timing)
   }
 }
 
 /** The value itself is not shown: it may hold a password. */
-function mustBeTrustworthy(name: string, url: string): void {
+function mustBeTrustworthy(url: string): void {
   if (isTrustworthy(url)) return
-  throw new ConfigError([`${name} must be an https URL, or http on 127.0.0.0/8, [::1] or localhost, without user info`])
+  const loopback = '127.0.0.0/8, [::1] or localhost'
+  throw new ConfigError([`must be an https URL, or http on ${loopback}, without user info`])
 }
 
 function secretKeys(secret: Uint8Array): KeySource {
   if (secret.length < MIN_SECRET_BYTES) {
-    throw new ConfigError([`The JWT secret must have at least ${MIN_SECRET_BYTES} bytes; it has ${secret.length}`])
+    const problem = `must have at least ${MIN_SECRET_BYTES} bytes, and has ${secret.length}`
+    throw new ConfigError([problem])
   }
   let imported: Promise<CryptoKey> | undefined
   return {

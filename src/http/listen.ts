@@ -2,8 +2,10 @@ import { randomBytes } from 'node:crypto'
 import { chmodSync, linkSync, lstatSync, renameSync, unlinkSync } from 'node:fs'
 import type { Server } from 'node:http'
 import { connect, Server as NetServer } from 'node:net'
-import type { Address } from '../config.ts'
 import { errorCodeOf } from '../errors.ts'
+
+/** Where a server listens. The path is absolute, and has at most SOCKET_PATH_MAX_BYTES. */
+export type Address = { readonly host: string; readonly port: number } | { readonly path: string }
 
 /** The address cannot be listened on; the message says which, and what to do. */
 export class ListenFailed extends Error {}
@@ -15,9 +17,10 @@ export interface Listener {
   stop(): void
 }
 
-/** What `sockaddr_un` holds, less the byte that ends it. */
-const SOCKET_PATH_MAX_BYTES = 107
+/** What follows a socket's path while it is not in place: a dot and 8 hex digits. */
 const ASIDE_BYTES = 9
+/** `sockaddr_un` holds 108, the last of which is 0. Node 20 silently cuts off what is longer. */
+export const SOCKET_PATH_MAX_BYTES = 107 - ASIDE_BYTES
 
 /**
  * Listens. A socket file that nobody listens on any more is replaced, one that somebody does is not.
@@ -41,25 +44,29 @@ export async function listen(server: Server, address: Address): Promise<Listener
  * removes whatever stands under the name that it bound, never removes the file of somebody who came after.
  */
 async function listenOnPath(server: Server, path: string): Promise<Listener> {
-  const lengthBytes = Buffer.byteLength(path)
-  if (lengthBytes > SOCKET_PATH_MAX_BYTES - ASIDE_BYTES) throw new Error(`the path has ${lengthBytes} bytes, and a socket's may have ${SOCKET_PATH_MAX_BYTES - ASIDE_BYTES} at most`)
   const aside = `${path}.${randomBytes(4).toString('hex')}`
   await listenOnce(server, { path: aside })
   try {
+    const { ino } = lstatSync(aside)
     // For the owner and the group: whoever may connect still needs a token.
     chmodSync(aside, 0o660)
     await putInPlace(aside, path)
+    return { url: `unix:${path}`, stop: () => stopOnPath(server, path, ino) }
   } catch (error) {
     stopAccepting(server)
     throw error
   }
-  const { ino } = lstatSync(path)
-  const stop = (): void => {
+}
+
+/** @throws Error when the file cannot be removed; no more is accepted all the same. */
+function stopOnPath(server: Server, path: string, ino: number): void {
+  try {
     // While it is listened on, no other file gets its number.
-    if (server.listening && lstatSync(path, { throwIfNoEntry: false })?.ino === ino) unlinkSync(path)
+    const isOwn = server.listening && lstatSync(path, { throwIfNoEntry: false })?.ino === ino
+    if (isOwn) unlinkSync(path)
+  } finally {
     stopAccepting(server)
   }
-  return { url: `unix:${path}`, stop }
 }
 
 async function putInPlace(aside: string, path: string): Promise<void> {

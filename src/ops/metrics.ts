@@ -98,7 +98,7 @@ export class Metrics {
       const found = samples()
       if (found.length > 0) lines.push(`# HELP ${name} ${help.replaceAll('\\', '\\\\').replaceAll('\n', '\\n')}`, `# TYPE ${name} ${type}`, ...found)
     }
-    return `${lines.join('\n')}\n`
+    return lines.map((line) => `${line}\n`).join('')
   }
 }
 

@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict'
+import { execFileSync } from 'node:child_process'
 import { statSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { test } from 'node:test'
@@ -27,6 +28,21 @@ test('a file that holds no development key is refused by name and left alone', (
     assert.throws(() => readOrCreateDevKey(path), (error) => error instanceof ConfigError && error.message.includes(path))
     assert.equal(statSync(path).size, text.length)
   }
+})
+
+test('a development key that is a pipe or too long is refused, and never waited for', () => {
+  const directory = temporaryDirectory()
+  const [pipe, long] = [join(directory, 'pipe'), join(directory, 'long')]
+  execFileSync('mkfifo', [pipe])
+  writeFileSync(long, 'A'.repeat(64 * 1024 + 1))
+  const why = 'the development key of PLANTS_DATA cannot be read: '
+  const refused = (path: string, what: string): void => assert.throws(
+    () => readDevKey(path),
+    (error) => error instanceof ConfigError && error.message === `${why}${path} ${what}`,
+  )
+  refused(pipe, 'is not a regular file')
+  refused(directory, 'is not a regular file')
+  refused(long, 'has more than 65536 bytes')
 })
 
 test('a development token is accepted under its key, with its scope and until its end', async () => {

@@ -43,8 +43,8 @@ test('keys come over https, or http on loopback, and no other way', () => {
     'http://127.0.0.1@evil.example/',
   ]
   for (const url of urls) {
-    configRefused({ kind: 'url', url }, ISSUER, 'PLANTS_JWKS_URL')
-    configRefused({ kind: 'discovery' }, url, 'PLANTS_ISSUER')
+    configRefused({ kind: 'url', url }, ISSUER, 'must be an https URL')
+    configRefused({ kind: 'discovery' }, url, 'must be an https URL')
   }
   const good = ['https://issuer.example/', 'http://127.9.8.7:1/', 'http://[::1]/', 'http://localhost:8080/', 'http://127.1/']
   for (const url of good) {

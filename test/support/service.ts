@@ -3,11 +3,14 @@ import { mkdtemp } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import type { TestContext } from 'node:test'
-import { type Config, DEFAULTS } from '../../dist/config.js'
+import { type Config, readConfig } from '../../dist/config.js'
 import { createLog } from '../../dist/ops/log.js'
 import { createService, type PlantService } from '../../dist/service.js'
 import { checkStore } from '../../dist/store/sqljs/tools.js'
 import { AUDIENCE, ISSUER, SECRET } from './tokens.ts'
+
+/** What the service does where nothing else is said. */
+export const { keys: _, ...DEFAULTS } = readConfig({}, 'storage')
 
 const directories: string[] = []
 process.on('exit', () => {

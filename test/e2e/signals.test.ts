@@ -1,0 +1,168 @@
+import assert from 'node:assert/strict'
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { existsSync, readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { test, type TestContext } from 'node:test'
+import { pathToFileURL } from 'node:url'
+import initSqlJs from 'sql.js'
+import { call, post } from '../support/http.ts'
+import { underWay } from '../support/metrics.ts'
+import { MAIN, preload, run, startProcess } from '../support/process.ts'
+import { temporaryDirectory } from '../support/service.ts'
+import { until } from '../support/time.ts'
+import { AUDIENCE, ISSUER, SECRET } from '../support/tokens.ts'
+import { verdict } from '../support/verdict.ts'
+import { postBytes, Wire } from '../support/wire.ts'
+
+const SIGNALS = ['SIGTERM', 'SIGINT', 'SIGHUP'] as const
+
+for (const signal of SIGNALS) {
+  test(`signals: ${signal} drains, leaves a snapshot and ends with status 0`, async (t) => {
+    const directory = join(await temporaryDirectory(), 'data')
+    const server = await startProcess(t, directory)
+    const half = postBytes({ id: 1, name: 'in flight' })
+    const wire = (await Wire.to(server.port)).write(half.slice(0, -3))
+    await underWay(server.adminPort, 1)
+    const exited = server.kill(signal)
+    await until('it stops', () =>
+      server.output().includes(`"message":"stopping","signal":"${signal}"`),
+    )
+    assert.deepEqual((await wire.write(half.slice(-3)).allAnswers()).map(verdict), [200])
+    assert.equal(await exited, 0)
+    assert.ok(readdirSync(directory).includes('plants.sqlite'))
+  })
+
+  test(`signals: after another one, ${signal} ends it at once`, async (t) => {
+    const directory = join(await temporaryDirectory(), 'data')
+    const server = await startProcess(t, directory, { PLANTS_SHUTDOWN_TIMEOUT: '3600' })
+    const wire = (await Wire.to(server.port)).write(postBytes({ id: 1, name: 'half' }).slice(0, -3))
+    await underWay(server.adminPort, 1)
+    const [first = 'SIGTERM'] = SIGNALS.filter((each) => each !== signal)
+    void server.kill(first)
+    await until('it stops', () => server.output().includes('"message":"stopping"'))
+    assert.equal(await server.kill(signal), 1)
+    wire.destroy()
+  })
+}
+
+/** Makes the store open only after SIGUSR2; `recovering` on stderr says that it waits. */
+function slowRecovery(): Promise<Readonly<Record<string, string>>> {
+  const store = JSON.stringify(new URL('store/sqljs/store.js', pathToFileURL(MAIN)).href)
+  return preload(`
+    import { once } from 'node:events'
+    import { isMainThread } from 'node:worker_threads'
+    const { SqljsStore } = await import(${store})
+    const { open } = SqljsStore
+    if (isMainThread) SqljsStore.open = async (options) => {
+      const released = once(process, 'SIGUSR2')
+      const busy = setInterval(() => {}, 1000)
+      process.stderr.write('recovering\\n')
+      await released
+      clearInterval(busy)
+      return open.call(SqljsStore, options)
+    }`)
+}
+
+test('signals: during a recovery the stop waits for it, and loses nothing', async (t) => {
+  const directory = join(await temporaryDirectory(), 'data')
+  const before = await startProcess(t, directory)
+  assert.equal((await post(before.port, { id: 1, name: 'Fern' })).status, 200)
+  await before.kill('SIGKILL')
+  const env = {
+    PATH: process.env['PATH'],
+    PLANTS_DATA: directory,
+    PLANTS_ISSUER: ISSUER,
+    PLANTS_AUDIENCE: AUDIENCE,
+    PLANTS_JWT_SECRET: SECRET,
+    PLANTS_LISTEN: '127.0.0.1:0',
+    PLANTS_ADMIN_LISTEN: 'off',
+    PLANTS_DRAIN_DELAY: '3600',
+    ...(await slowRecovery()),
+  }
+  const child = spawn(process.execPath, [MAIN, 'serve'], { env, stdio: ['ignore', 'pipe', 'pipe'] })
+  t.after(() => child.kill('SIGKILL'))
+  let text = ''
+  child.stdout.setEncoding('utf8').on('data', (chunk: string) => (text += chunk))
+  child.stderr.setEncoding('utf8').on('data', (chunk: string) => (text += chunk))
+  const exited = once(child, 'exit')
+  await until('it recovers', () => text.includes('recovering'))
+  child.kill('SIGTERM')
+  await until('it stops', () => text.includes('"message":"stopping"'))
+  child.kill('SIGUSR2')
+  assert.deepEqual(await exited, [0, null])
+  assert.doesNotMatch(text, /"message":"listening"|"level":"error"/)
+  const again = await startProcess(t, directory)
+  assert.deepEqual((await call(again.port)).json(), [{ name: 'Fern' }])
+})
+
+/** Runs a command whose output, errors too, goes to a reader that has left already. */
+async function unread(
+  t: TestContext,
+  args: readonly string[],
+  env: Readonly<Record<string, string>>,
+) {
+  const folder = await temporaryDirectory()
+  const [pidFile, statusFile] = [join(folder, 'pid'), join(folder, 'status')]
+  const start = `"$0" "$@" 2>&1 & echo $! > ${pidFile}`
+  const script = `{ ${start}; wait $!; echo $? > ${statusFile}; } | true`
+  const shell = spawn('sh', ['-c', script, process.execPath, MAIN, ...args], {
+    env: { PATH: process.env['PATH'], ...env },
+    stdio: 'ignore',
+  })
+  const isWritten = (file: string): boolean => existsSync(file) && statSync(file).size > 0
+  await until('it runs', () => isWritten(pidFile))
+  const pid = Number(readFileSync(pidFile, 'utf8'))
+  t.after(() => shell.kill('SIGKILL'))
+  return {
+    kill: (signal: NodeJS.Signals) => process.kill(pid, signal),
+    async status(): Promise<number> {
+      await until('it has ended', () => isWritten(statusFile))
+      return Number(readFileSync(statusFile, 'utf8'))
+    },
+  }
+}
+
+test('output: serve --dev goes on when its reader is gone', async (t) => {
+  const folder = await temporaryDirectory()
+  const listen = { PLANTS_LISTEN: `unix:${folder}/plants.sock`, PLANTS_ADMIN_LISTEN: 'off' }
+  const env = { PLANTS_DATA: join(folder, 'data'), ...listen }
+  const server = await unread(t, ['serve', '--dev'], env)
+  await until('it listens', () => existsSync(join(folder, 'plants.sock')))
+  const bearer = (await run(['token', '--sub', 'alice'], env)).stdout.trim()
+  for (let i = 0; i < 3; i++) {
+    const { status } = await call(join(folder, 'plants.sock'), { token: bearer })
+    assert.equal(status, 200)
+  }
+  server.kill('SIGTERM')
+  assert.equal(await server.status(), 0)
+})
+
+test('output: import goes on when its reader is gone', async (t) => {
+  const folder = await temporaryDirectory()
+  const [data, file, other] = ['data', 'plants.db', 'other'].map((name) => join(folder, name))
+  assert.ok(data && file && other)
+  const source = await startProcess(t, data)
+  assert.equal((await post(source.port, { id: 0, name: 'Fern' })).status, 200)
+  assert.equal(await source.kill('SIGTERM'), 0)
+  const SQL = await initSqlJs()
+  const database = new SQL.Database(readFileSync(join(data, 'plants.sqlite')))
+  // The first one is refused, in a line of its own, and many follow.
+  database.run(`
+    INSERT INTO plants VALUES ('alice', -1, 0, x'00', NULL);
+    WITH RECURSIVE ids(id) AS (VALUES (1) UNION ALL SELECT id + 1 FROM ids WHERE id < 5000)
+    INSERT INTO plants SELECT 'alice', id, 0, 'Moss', NULL FROM ids`)
+  writeFileSync(file, database.export())
+  const importing = await unread(t, ['import', file], { PLANTS_DATA: other })
+  assert.equal(await importing.status(), 1)
+  const { port } = await startProcess(t, other)
+  assert.equal(((await call(port)).json() as unknown[]).length, 5001)
+})
+
+test('output: a command whose output cannot be written ends with status 1', async () => {
+  const child = spawn('sh', ['-c', '"$0" "$@" > /dev/full', process.execPath, MAIN, '--version'])
+  let stderr = ''
+  child.stderr.setEncoding('utf8').on('data', (text: string) => (stderr += text))
+  const [status] = await once(child, 'close')
+  assert.deepEqual([status, stderr], [1, 'plant-store: ENOSPC: no space left on device, write\n'])
+})
