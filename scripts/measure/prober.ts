@@ -1,7 +1,7 @@
-/* A process that asks one server again and again on one connection, and says how long each answer took. */
+/* A process that asks one server again and again, and says how long each answer took. */
 import { type ChildProcess, fork } from 'node:child_process'
 import { once } from 'node:events'
-import { connect } from 'node:net'
+import { connect, type Socket } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { setPriority } from 'node:os'
 import { fileURLToPath } from 'node:url'
@@ -12,6 +12,8 @@ const PAUSE_MS = 5
 interface Probe {
   readonly port: number
   readonly request: string
+  /** Whether each request has a connection of its own. */
+  readonly reconnects: boolean
 }
 
 export interface Waits {
@@ -41,28 +43,40 @@ export class Prober {
   }
 }
 
-async function probe({ port, request }: Probe): Promise<void> {
+async function probe({ port, request, reconnects }: Probe): Promise<void> {
   const waits: number[] = []
   let askedAtMs: number | undefined
   process.once('message', () => {
     if (askedAtMs !== undefined) waits.push(performance.now() - askedAtMs)
     process.send?.(waits)
   })
-  const socket = connect(port, '127.0.0.1')
+  let socket: Socket | undefined
   for (;;) {
     askedAtMs = performance.now()
-    socket.write(request)
-    const chunk = await new Promise<Buffer>((resolve, reject) => {
-      socket.once('data', resolve)
-      socket.once('error', reject)
-      socket.once('close', () => reject(new Error('the service closed the connection of a probe')))
-    })
+    socket ??= connect(port, '127.0.0.1')
+    const chunk = await answerOf(socket, request)
     if (!/^HTTP\/1\.1 (200|503) /.test(chunk.toString('latin1', 0, 20))) throw new Error(chunk.toString())
     waits.push(performance.now() - askedAtMs)
     askedAtMs = undefined
-    socket.removeAllListeners('close').removeAllListeners('error')
+    if (reconnects) {
+      socket.destroy()
+      socket = undefined
+    }
     await sleep(PAUSE_MS)
   }
+}
+
+/** Its first bytes: the answers that probes get are short. */
+function answerOf(socket: Socket, request: string): Promise<Buffer> {
+  return new Promise((resolve, reject) => {
+    socket.once('data', (chunk: Buffer) => {
+      socket.removeAllListeners()
+      resolve(chunk)
+    })
+    socket.once('error', reject)
+    socket.once('close', () => reject(new Error('the service closed the connection of a probe')))
+    socket.write(request)
+  })
 }
 
 if (process.argv[1] === fileURLToPath(import.meta.url)) {

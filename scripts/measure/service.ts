@@ -12,10 +12,17 @@ import { AUDIENCE, ISSUER, SECRET } from '../../test/support/tokens.ts'
 const MAIN = process.env['MAIN'] || new URL('../../dist/main.js', import.meta.url).pathname
 const INSERT_ROWS = 10_000
 
+const running = new Set<ChildProcess>()
+const folders = new Set<string>()
+process.on('exit', () => {
+  for (const child of running) child.kill('SIGKILL')
+  for (const folder of folders) rmSync(folder, { recursive: true, force: true })
+})
+
 /** A folder that is removed when the process ends. */
 export function workFolder(): string {
   const folder = mkdtempSync(join(tmpdir(), 'plant-store-measure-'))
-  process.on('exit', () => rmSync(folder, { recursive: true, force: true }))
+  folders.add(folder)
   return folder
 }
 
@@ -58,7 +65,7 @@ export async function launch(data: string, env: Readonly<Record<string, string>>
       ...env,
     },
   })
-  process.once('exit', () => child.kill('SIGKILL'))
+  running.add(child)
   let ports: readonly number[] | undefined
   for await (const line of createInterface({ input: child.stdout })) {
     const found = /"message":"listening".*"plants":"http:\/\/[^"]*:(\d+)","admin":"http:\/\/[^"]*:(\d+)"/.exec(line)
@@ -78,6 +85,7 @@ export async function launch(data: string, env: Readonly<Record<string, string>>
     async stop() {
       child.kill('SIGKILL')
       await once(child, 'exit')
+      running.delete(child)
     },
   }
 }

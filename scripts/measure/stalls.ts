@@ -5,7 +5,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import type { Row } from '../../dist/store/sqljs/database.js'
 import { token } from '../../test/support/tokens.ts'
 import { head, postBytes } from '../../test/support/wire.ts'
-import { Prober, type Waits } from './prober.ts'
+import { Prober } from './prober.ts'
 import { fill, launch, type Launched, workFolder } from './service.ts'
 
 const SECONDS = 8
@@ -73,22 +73,27 @@ export async function stalls(): Promise<void> {
   await fill(data, rows)
   // Probes come first, or it would be the load's own processor that they wait for.
   setPriority(LOAD_NICENESS)
-  console.log(`${SECONDS} s each; waits in ms: /livez p99, longest; another owner's GET p99, longest`)
+  console.log(`${SECONDS} s each; p99 and longest wait in ms of: /livez, another owner's GET, the same on a new connection`)
   await measure(data, undefined)
   for (const attack of ATTACKS) await measure(data, attack)
 }
 
 async function measure(data: string, attack: Attack | undefined): Promise<void> {
   const service = await launch(data)
-  await sleep(500)
-  const sockets = attack ? attackWith(attack, service) : []
-  const livez = new Prober({ port: service.adminPort, request: 'GET /livez HTTP/1.1\r\nHost: a\r\n\r\n' })
   // A query that is never cached.
-  const small = new Prober({ port: service.port, request: head('GET', '/plants?limit=20&x=1', { token: token('alice') }) })
+  const small = head('GET', '/plants?limit=20&x=1', { token: token('alice') })
+  const livez = 'GET /livez HTTP/1.1\r\nHost: a\r\n\r\n'
+  const probers = [
+    new Prober({ port: service.adminPort, request: livez, reconnects: true }),
+    new Prober({ port: service.port, request: small, reconnects: false }),
+    new Prober({ port: service.port, request: small, reconnects: true }),
+  ]
+  await sleep(1500)
+  const sockets = attack ? attackWith(attack, service) : []
   await sleep(SECONDS * 1000)
-  const [ofLivez, ofSmall] = [await livez.stop(), await small.stop()]
-  const shown = ({ p99Ms, longestMs }: Waits): string => `${p99Ms.toFixed(1).padStart(7)} ${longestMs.toFixed(1).padStart(7)}`
-  console.log(`${(attack?.name ?? 'idle').padEnd(56)} ${shown(ofLivez)} ${shown(ofSmall)}  ${service.residentMiB().toFixed(0)} MiB`)
+  const waits = await Promise.all(probers.map((prober) => prober.stop()))
+  const shown = waits.map(({ p99Ms, longestMs }) => `${p99Ms.toFixed(1).padStart(7)} ${longestMs.toFixed(1).padStart(7)}`)
+  console.log(`${(attack?.name ?? 'idle').padEnd(56)} ${shown.join('  ')}  ${service.residentMiB().toFixed(0)} MiB`)
   for (const socket of sockets) socket.destroy()
   await service.stop()
 }

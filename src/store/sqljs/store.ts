@@ -55,7 +55,7 @@ const LAST_COMPACT_RETRY_MS = 60_000
 /** A batch takes no more plants once their text is so long: writing it as JSON and applying it take 10 ms. */
 const BATCH_CHARS = 1024 * 1024
 /** Deciding goes on in a later tick once it took so long. */
-const DECIDE_MS = 5
+const DECIDE_MS = 3
 /** SQLite's default page, and what of it an overflow page carries. */
 const PAGE_BYTES = 4096
 const OVERFLOW_BYTES = PAGE_BYTES - 4

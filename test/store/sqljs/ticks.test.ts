@@ -8,7 +8,7 @@ import { temporaryDirectory } from '../../support/service.ts'
 import { processorMs, stopClock } from '../../support/time.ts'
 import { openStore } from './fixtures.ts'
 
-const DECIDE_MS = 5
+const DECIDE_MS = 3
 
 test('ticks: creates that take long to decide are decided over several ticks', async (t) => {
   const store = await openStore(await temporaryDirectory())
