@@ -5,7 +5,8 @@ import type { Caller } from '../../dist/auth/verifier.js'
 import { Problem } from '../../dist/errors.js'
 import { ClientGone } from '../../dist/http/body.js'
 import { MemoryBudget } from '../../dist/http/budget.js'
-import type { ConnectionHost, HttpTimeouts } from '../../dist/http/connection.js'
+import type { HttpTimeouts } from '../../dist/http/clock.js'
+import type { ConnectionHost } from '../../dist/http/connection.js'
 import type { Exchange } from '../../dist/http/exchange.js'
 import { RememberedPages } from '../../dist/http/pages.js'
 import { createPlant, listPlants } from '../../dist/http/plants.js'
@@ -46,7 +47,8 @@ const LONG: HttpTimeouts = {
 }
 
 /** HTTP alone, around a store in memory that a test can make slow or break, with timeouts that a test can wait for. */
-export async function startBare(t: TestContext, { store = {}, timeouts = {}, authenticate = () => ALICE, path }: BareOptions = {}): Promise<Bare> {
+export async function startBare(t: TestContext, options: BareOptions = {}): Promise<Bare> {
+  const { store = {}, timeouts = {}, authenticate = () => ALICE, path } = options
   const plants = new Map<bigint, Plant>()
   const answered: string[] = []
   const whole: PlantStore = {
