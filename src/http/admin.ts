@@ -1,6 +1,7 @@
 import type { Server } from 'node:http'
 import { Problem } from '../errors.ts'
-import type { ConnectionHost, HttpTimeouts } from './connection.ts'
+import type { HttpTimeouts } from './clock.ts'
+import type { ConnectionHost } from './connection.ts'
 import { type Answer, jsonAnswer, problemAnswer } from './respond.ts'
 import { Connections, createHttpServer } from './server.ts'
 
@@ -20,7 +21,11 @@ const TIMEOUTS: HttpTimeouts = {
 }
 
 /** A server for operators, apart from the one for plants: no tokens, no plants. */
-export function createAdminServer(paths: AdminPaths, maxConnections: number, onError: (error: unknown) => void): Server {
+export function createAdminServer(
+  paths: AdminPaths,
+  maxConnections: number,
+  onError: (error: unknown) => void,
+): Server {
   const host: ConnectionHost = {
     serve: ({ method, req }) => answerOf(paths, method, (req.url ?? '').replace(/\?.*$/s, '')),
     explain(error) {

@@ -92,8 +92,8 @@ function readBytes(exchange: Exchange, maxBytes: number): Promise<Buffer | undef
 
 /** True if an embedding application has read the body, reads it, or turned its bytes into text. */
 function isRead(req: IncomingMessage): boolean {
-  const { readableDidRead, readableEnded, readableEncoding } = req
-  return readableDidRead || readableEnded || readableEncoding !== null || req.listenerCount('readable') > 0
+  if (req.readableDidRead || req.readableEnded) return true
+  return req.readableEncoding !== null || req.listenerCount('readable') > 0
 }
 
 /** Reads a body to nowhere; false once it is longer than allowed, or when the client went away. */

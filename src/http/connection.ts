@@ -2,7 +2,9 @@ import type { Socket } from 'node:net'
 import { Problem } from '../errors.ts'
 import { discardBody } from './body.ts'
 import type { Hold } from './budget.ts'
+import { Clock, type HttpTimeouts, stateOf } from './clock.ts'
 import { type Exchange, recordOf, type RequestRecord } from './exchange.ts'
+import { Linger } from './linger.ts'
 import { abandon, type Answer, problemAnswer, rawAnswer, send } from './respond.ts'
 import type { TurnEnd } from './turn.ts'
 
@@ -12,10 +14,6 @@ const WAITING_MAX = 16
 const WAITING_LIMIT = 256
 /** A body that nothing reads is discarded up to here; with more of it the connection is closed. */
 const DISCARD_MAX_BYTES = 64 * 1024
-/** After the last answer a known owner may still send this much, and sees the answer even if it reads only then. */
-const LINGER_MAX_BYTES = 16 * 1024 * 1024
-const LINGER_MS = 1000
-const RETRY_SECONDS = 1
 
 export interface ConnectionHost {
   /** Answers a request; a rejection is the caller's to turn into an answer. */
@@ -29,29 +27,9 @@ export interface ConnectionHost {
   readonly draining: boolean
 }
 
-/** How long a connection may stay in each state; `headersMs` is Node's to measure. */
-export interface HttpTimeouts {
-  readonly headersMs: number
-  readonly keepAliveMs: number
-  readonly requestMs: number
-  readonly servingMs: number
-  readonly stalledMs: number
-}
-
 /**
- * What a connection waits for; a connection that lingers after its last answer has a timer instead.
- * - idle: the next request's head. Ends without a word, or with `408` if Node has called that head late.
- * - receiving: the rest of a body that is read. Ends with `408`.
- * - serving: the service itself. Ends with `503`: a create may still be stored, and repeating it is safe.
- * - sending: the client, which takes the answer; starts over whenever it takes a piece. Ends at once, so that a part of
- *   an answer is never taken for the whole.
- * - discarding: the rest of a body whose request is answered. Ends without a word.
- */
-type State = 'idle' | 'receiving' | 'serving' | 'sending' | 'discarding'
-
-/**
- * What is taken after the requests that are known: more of them; none; none but what the parser's failure is answered
- * with; or nothing at all, because the last answer is made.
+ * What may follow the requests that are known: more of them; nothing; only the answer to a failure
+ * of the parser; or nothing, and the last answer is made.
  */
 type Intake = 'open' | 'last' | 'failed' | 'closed'
 
@@ -63,7 +41,8 @@ export class Connection {
   readonly #socket: Socket
   readonly #host: ConnectionHost
   readonly #turnEnd: TurnEnd
-  readonly #timeouts: HttpTimeouts
+  readonly #clock: Clock
+  readonly #linger: Linger
   /** In another application's server, which owns the socket and may answer requests on it too. */
   readonly #embedded: boolean
   readonly #waiting: Exchange[] = []
@@ -71,35 +50,36 @@ export class Connection {
   #intake: Intake = 'open'
   /** What to say after the last answer: the parser has given up on what follows. */
   #failure: { readonly problem: Problem; readonly request: RequestRecord } | undefined
-  /** Node reports a late head once. It did while another request was answered, whose fault the delay may be. */
+  /** Node reports a late head once: it did so while another request was answered. */
   #headIsLate = false
-  /** Nothing is read beyond this: after the last answer it only delays a reset. */
-  #readUntilBytes = Infinity
   /** What had come in when a stop last looked. */
   #seenBytes = 0
   /** The current answer, while it waits in memory. */
   #held: Hold | undefined
-  // What the clock saw when it last looked, and since when that is so.
-  #seenState: State = 'idle'
-  #seenExchange: Exchange | undefined
-  #seenSentBytes = 0
-  #ageMs = 0
 
-  constructor(socket: Socket, host: ConnectionHost, turnEnd: TurnEnd, timeouts: HttpTimeouts, embedded: boolean) {
+  constructor(
+    socket: Socket,
+    host: ConnectionHost,
+    turnEnd: TurnEnd,
+    timeouts: HttpTimeouts,
+    embedded: boolean,
+  ) {
     this.#socket = socket
     this.#host = host
     this.#turnEnd = turnEnd
-    this.#timeouts = timeouts
+    this.#clock = new Clock(socket, timeouts, embedded)
+    this.#linger = new Linger(socket)
     this.#embedded = embedded
     if (!embedded) {
-      // Node would close at once after the last answer: with bytes left unread that is a reset, which takes answers back that are still on their way (RFC 9112 §9.6).
+      // Node would close at once after the last answer.
       socket.destroySoon = () => this.#end('')
-      // After an Upgrade Node's parser is silent about what is wrong with chunks: once the client has ended its side, nothing else would end the request before its time.
+      // After an Upgrade Node's parser is silent about broken chunks: when the client has ended its
+      // side, nothing else would end the request before its time.
       socket.on('end', () => this.#endIncomplete())
     }
     // Node resumes a socket whenever a body is read; while too much has come in it stays paused.
     socket.on('resume', () => {
-      if (this.#waiting.length >= WAITING_MAX || socket.bytesRead > this.#readUntilBytes) socket.pause()
+      if (this.#waiting.length >= WAITING_MAX || this.#linger.isFull) socket.pause()
     })
   }
 
@@ -128,7 +108,7 @@ export class Connection {
 
   /** What Node could not parse, or waited for too long. Everything before it is answered first. */
   fail(problem: Problem, request: RequestRecord = recordOf()): void {
-    this.#linger()
+    this.#linger.pauseIfFull()
     if (this.#intake === 'closed' || this.#intake === 'failed') return
     const newest = this.#waiting.at(-1) ?? this.#current
     if (!newest || newest.req.complete) {
@@ -156,30 +136,32 @@ export class Connection {
 
   #endIncomplete(): void {
     const newest = this.#waiting.at(-1) ?? this.#current
-    if (newest && !newest.req.complete && newest.phase !== 'cancelled') this.fail(new Problem('malformedRequest'))
+    if (!newest || newest.req.complete || newest.phase === 'cancelled') return
+    this.fail(new Problem('malformedRequest'))
   }
 
-  /** Node has waited too long for a head. While another request is answered, its bytes may not even be read. */
+  /** Node has waited too long for a head, which may not be read while another is answered. */
   expire(): void {
     if (this.#settled) this.fail(new Problem('requestTimeout'))
     else this.#headIsLate = true
   }
 
-  /** Node releases a socket that CONNECT came in on: what it did for the answers under way is done here then. */
+  /** Node releases the socket of a CONNECT: what it did for the answers under way is done here. */
   adopt(): void {
     this.#socket.on('error', () => {})
     this.#socket.on('drain', () => this.#current?.res.emit('drain'))
-    this.#readUntilBytes = this.#socket.bytesRead + DISCARD_MAX_BYTES
-    this.#socket.on('data', () => this.#linger())
+    this.#linger.limit(false)
+    this.#socket.on('data', () => this.#linger.pauseIfFull())
   }
 
   /**
-   * Closes the connection where nothing is under way, and nothing has come in since the last call. True: nothing is
-   * under way on a socket that is another application's to close.
+   * Closes the connection if nothing is under way, and nothing has come in since the last call.
+   * Returns true if the socket is idle and another application's to close.
    */
   closeIdle(): boolean {
     const { bytesRead } = this.#socket
-    const idle = this.#waiting.length === 0 && (this.#embedded ? this.#state === 'idle' : this.#settled)
+    const settled = this.#embedded ? stateOf(this.#current) === 'idle' : this.#settled
+    const idle = settled && this.#waiting.length === 0
     if (idle && !this.#embedded && bytesRead === this.#seenBytes) this.#socket.destroy()
     this.#seenBytes = bytesRead
     return idle && this.#embedded
@@ -191,80 +173,30 @@ export class Connection {
     this.#held = undefined
   }
 
-  /** How long the client has been still, of which the clock has not seen the last part; undefined while it is served. */
+  /** How long the client has been still, `unseenMs` of it since `check`; undefined while served. */
   quietMs(unseenMs: number): number | undefined {
-    const state = this.#state
-    if (state === 'serving') return undefined
-    if (this.#hasMoved(state)) return state === 'sending' ? undefined : 0
-    return this.#ageMs + unseenMs
+    return this.#clock.quietMs(this.#current, unseenMs)
   }
 
-  /** The clock's hand: ends what has been in one state for too long. To be called every second or so. */
+  /** Ends what has lasted too long. To be called every second or so. */
   check(passedMs: number): void {
-    const state = this.#state
-    if (this.#hasMoved(state)) {
-      this.#seenState = state
-      this.#seenExchange = this.#current
-      this.#seenSentBytes = this.#sentBytes(state)
-      this.#ageMs = 0
-      return
-    }
-    this.#ageMs += passedMs
-    if (this.#ageMs >= this.#limitMs(state)) this.#endState(state)
+    if (!this.#clock.isOver(this.#current, this.#headIsLate, passedMs)) return
+    const state = stateOf(this.#current)
+    if (state === 'receiving') this.#endCurrent(new Problem('requestTimeout'))
+    else if (state === 'serving') this.#endCurrent(unavailable())
+    else if (state === 'discarding') this.#end('')
+    else if (state === 'idle' && this.#headIsLate) this.#endLate()
+    else this.#socket.destroy()
   }
 
-  get #state(): State {
+  #endCurrent(problem: Problem): void {
     const current = this.#current
-    if (!current) return 'idle'
-    const { phase, req, res, bodyTaken } = current
-    // An application that embeds the service may have answered itself.
-    if (phase === 'cancelled' || (phase === 'serving' && res.headersSent)) return 'idle'
-    if (phase === 'serving') return bodyTaken && !req.complete ? 'receiving' : 'serving'
-    if (!res.writableFinished) return 'sending'
-    return req.complete ? 'idle' : 'discarding'
+    if (current) this.#closeWith(this.#refusal(problem, current), current, current)
   }
 
-  #hasMoved(state: State): boolean {
-    return state !== this.#seenState || this.#current !== this.#seenExchange || this.#sentBytes(state) !== this.#seenSentBytes
-  }
-
-  /** Bytes that have left the process: of a chunk that waits none, until all of it has left. */
-  #sentBytes(state: State): number {
-    return state === 'sending' ? this.#socket.bytesWritten - this.#socket.writableLength : 0
-  }
-
-  #limitMs(state: State): number {
-    const { headersMs, keepAliveMs, requestMs, servingMs, stalledMs } = this.#timeouts
-    switch (state) {
-      case 'idle':
-        // Node closes an idle connection first. It misses one whose client sends a head without an end.
-        return this.#embedded ? Infinity : this.#headIsLate ? headersMs : keepAliveMs + headersMs
-      case 'receiving':
-        return requestMs
-      case 'serving':
-        return servingMs
-      case 'sending':
-        return stalledMs
-      case 'discarding':
-        return this.#embedded ? Infinity : requestMs
-    }
-  }
-
-  #endState(state: State): void {
-    const current = this.#current
-    if (state === 'receiving' && current) {
-      this.#closeWith(this.#refusal(new Problem('requestTimeout'), current), current, current)
-    } else if (state === 'serving' && current) {
-      const problem = new Problem('storageUnavailable', ['Retry-After', String(RETRY_SECONDS)])
-      this.#closeWith(this.#refusal(problem, current), current, current)
-    } else if (state === 'discarding') {
-      this.#end('')
-    } else if (state === 'idle' && this.#headIsLate) {
-      this.#headIsLate = false
-      this.fail(new Problem('requestTimeout'))
-    } else {
-      this.#socket.destroy()
-    }
+  #endLate(): void {
+    this.#headIsLate = false
+    this.fail(new Problem('requestTimeout'))
   }
 
   #abandon(): void {
@@ -289,7 +221,7 @@ export class Connection {
     }
   }
 
-  /** In another application's server Node keeps the order: a request's turn comes when its response gets the socket. */
+  /** In another application's server Node keeps the order: by it a response gets the socket. */
   #startInTurn(exchange: Exchange): void {
     exchange.res.once('socket', () => {
       process.nextTick(() => {
@@ -327,7 +259,8 @@ export class Connection {
           (error: unknown) => this.#explain(exchange, error),
         )
       } else if (this.#embedded || this.#waiting.length > 0) {
-        // Another application's server may end its side after a client that has ended its own; and what waits must not pile up, a tick for each.
+        // Another application's server may close with a client that has ended its side. Requests
+        // that wait must not take a tick each.
         this.#answer(exchange, answer)
       } else {
         this.#turnEnd.add(() => this.#answer(exchange, answer))
@@ -347,7 +280,7 @@ export class Connection {
     return this.#host.explain(problem, request) ?? problemAnswer(problem)
   }
 
-  /** True if there is no client to answer, or the application that embeds the service has answered itself. */
+  /** True if the client has left, or the application that embeds the service has answered. */
   #cancelledElsewhere(exchange: Exchange): boolean {
     const { res } = exchange
     if (this.#socket.destroyed || res.headersSent || res.destroyed) exchange.phase = 'cancelled'
@@ -356,20 +289,23 @@ export class Connection {
 
   #answer(exchange: Exchange, answer: Answer): void {
     const { contentLengthBytes } = exchange.head
+    const tooLong = (contentLengthBytes ?? 0) > DISCARD_MAX_BYTES
     if (!exchange.hasUnreadBody || this.#cancelledElsewhere(exchange)) {
       this.#deliver(exchange, answer, false)
-    } else if ((contentLengthBytes ?? 0) > DISCARD_MAX_BYTES || exchange.awaitsContinue || answer.status === 413) {
-      // A client that still waits for "100 Continue" may send the body or not: what follows could be read either way.
+    } else if (tooLong || exchange.awaitsContinue || answer.status === 413) {
+      // A client that waits for "100 Continue" may send the body or not: what follows is unclear.
       this.#deliver(exchange, answer, true)
     } else if (contentLengthBytes !== undefined) {
       // Node itself discards what is left of a body once its answer is sent.
       this.#deliver(exchange, answer, false)
     } else {
-      void discardBody(exchange, DISCARD_MAX_BYTES).then((ended) => this.#deliver(exchange, answer, !ended))
+      void discardBody(exchange, DISCARD_MAX_BYTES).then((ended) => {
+        this.#deliver(exchange, answer, !ended)
+      })
     }
   }
 
-  /** Never throws: what fails here must neither keep the answers of others, nor reach an application's server. */
+  /** Never throws: it would keep the answers of others, or reach an application's server. */
   #deliver(exchange: Exchange, answer: Answer, last: boolean): void {
     if (this.#embedded) exchange.req.resume()
     if (this.#cancelledElsewhere(exchange)) {
@@ -396,18 +332,20 @@ export class Connection {
   }
 
   #send(exchange: Exchange, answer: Answer): void {
+    const { req, res } = exchange
     const last = this.#intake === 'last' || this.#intake === 'closed' || this.#host.draining
     const close = last && this.#waiting.length === 0
     if (close) this.#intake = 'closed'
     exchange.phase = 'sending'
     send(exchange, answer, close, () => {
       exchange.phase = 'answered'
-      // Node ends the connection after an answer that stands in for "100 Continue", and to HTTP/1.0 after one without a length.
-      if (!exchange.res.shouldKeepAlive || (exchange.req.httpVersion === '1.0' && !Buffer.isBuffer(answer.body))) this.#intake = 'closed'
+      // Node closes after an answer in place of "100 Continue", and after a list to HTTP/1.0.
+      const hasLength = req.httpVersion !== '1.0' || Buffer.isBuffer(answer.body)
+      if (!res.shouldKeepAlive || !hasLength) this.#intake = 'closed'
       this.#host.answered(exchange, answer.status)
       if (this.#waiting.length > 0 || this.#failure) this.#proceed()
     })
-    if (!exchange.res.writableFinished) this.#hold(exchange, answer)
+    if (!res.writableFinished) this.#hold(exchange, answer)
   }
 
   /** Most answers are taken at once, and never come here. */
@@ -422,7 +360,7 @@ export class Connection {
     })
   }
 
-  /** The last answer on this connection, past Node's own: that would reset a client which is still sending. */
+  /** The last answer, past Node's own, which would reset a client that is still sending. */
   #closeWith(answer: Answer, exchange: Exchange | undefined, request: RequestRecord): void {
     if (exchange && answer.body !== undefined && !Buffer.isBuffer(answer.body)) {
       // A list needs Node's own; what a known owner sent along is read meanwhile.
@@ -434,24 +372,17 @@ export class Connection {
     if (exchange) exchange.phase = 'cancelled'
     this.#host.answered(request, answer.status)
     this.#end(rawAnswer(answer, request.requestId, request.method !== 'HEAD'))
-    exchange?.req.on('data', () => this.#linger()).resume()
+    exchange?.req.on('data', () => this.#linger.pauseIfFull()).resume()
   }
 
-  /** Half-closes, and closes once the client had time to read: data that nothing reads turns a close into a reset. */
   #end(text: string): void {
     if (!this.#socket.writable) return
-    const known = this.#current?.owner !== undefined
-    this.#readUntilBytes = this.#socket.bytesRead + (known ? LINGER_MAX_BYTES : DISCARD_MAX_BYTES)
     this.#intake = 'closed'
     this.#waiting.length = 0
-    // Once the client has ended its side too, the socket destroys itself.
-    this.#socket.end(text)
-    this.#socket.resume()
-    const timer = setTimeout(() => this.#socket.destroy(), LINGER_MS)
-    this.#socket.once('close', () => clearTimeout(timer))
+    this.#linger.end(text, this.#current?.owner !== undefined)
   }
+}
 
-  #linger(): void {
-    if (this.#socket.bytesRead > this.#readUntilBytes) this.#socket.pause()
-  }
+function unavailable(): Problem {
+  return new Problem('storageUnavailable', ['Retry-After', '1'])
 }

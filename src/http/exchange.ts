@@ -23,9 +23,10 @@ export function isKnownVersion({ httpVersion }: IncomingMessage): boolean {
 }
 
 /**
- * How far a request has come. It waits its turn, is served, and its answer is sent; then it is `answered`, or `flushing`
- * while the next request waits for its last byte. Nothing is sent once it is `cancelled`: the client has left, the
- * embedding application has answered, or the answer went past Node.
+ * How far a request has come. It waits its turn, is served, and its answer is sent. Then it is
+ * `answered`, or `flushing` while the next request waits for its last byte. Nothing is sent once it
+ * is `cancelled`: the client has left, the application that embeds the service has answered, or the
+ * answer went past Node.
  */
 export type Phase = 'waiting' | 'serving' | 'sending' | 'answered' | 'flushing' | 'cancelled'
 
@@ -76,7 +77,7 @@ export class Exchange implements RequestRecord {
     return !this.res.shouldKeepAlive || this.head.upgrade || !this.hasKnownVersion || this.hasUnclearEnd
   }
 
-  /** Whether the client asked for "100 Continue"; HTTP/1.0 knows no such thing (RFC 9110 §10.1.1). */
+  /** Whether the client asked for "100 Continue"; HTTP/1.0 does not know it (RFC 9110 §10.1.1). */
   get expectsContinue(): boolean {
     return this.req.httpVersion === '1.1' && this.head.expectations.length === 1 && this.head.expectations[0]?.toLowerCase() === '100-continue'
   }
@@ -85,8 +86,9 @@ export class Exchange implements RequestRecord {
     return this.req.httpVersion === '1.1' && this.head.expectations.length > 0 && !this.expectsContinue
   }
 
-  /** True if there is a body that the service has not begun to read, nor an embedding application read to its end. */
+  /** True if there is a body, and neither the service nor an application before it has read it. */
   get hasUnreadBody(): boolean {
-    return !this.bodyTaken && !this.req.readableEnded && (this.head.chunked || (this.head.contentLengthBytes ?? 0) > 0)
+    if (this.bodyTaken || this.req.readableEnded) return false
+    return this.head.chunked || (this.head.contentLengthBytes ?? 0) > 0
   }
 }

@@ -4,20 +4,21 @@ import type { Duplex } from 'node:stream'
 import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises'
 import { Socket } from 'node:net'
 import { Problem } from '../errors.ts'
-import { Connection, type ConnectionHost, type HttpTimeouts } from './connection.ts'
+import type { HttpTimeouts } from './clock.ts'
+import { Connection, type ConnectionHost } from './connection.ts'
 import { Exchange, isKnownVersion, recordOf } from './exchange.ts'
 import { TurnEnd } from './turn.ts'
 
 /** Request line and headers together; Node counts their bytes without the separators. */
 const HEADERS_MAX_BYTES = 16 * 1024
-/** The clock looks at every connection this often. Node looks for late heads only every 30 s otherwise. */
+/** The clock looks this often. Node looks for late heads only every 30 s otherwise. */
 const CHECK_MS = 1000
 /** How often a stop looks which connections it can close. */
 const DRAIN_CHECK_MS = 25
 
 const TIMEOUTS: HttpTimeouts = {
   headersMs: 10_000,
-  // Longer than a load balancer keeps an idle connection (60 s is usual): the server must not be the first to close.
+  // Longer than a load balancer keeps one (60 s is usual): the server must not be first to close.
   keepAliveMs: 65_000,
   requestMs: 30_000,
   servingMs: 60_000,
@@ -52,7 +53,8 @@ export class Connections {
 
   /** A socket that is first seen with a request is another application's: `embedded`. */
   add(socket: Socket, embedded: boolean): Connection {
-    const connection = new Connection(socket, this.#host, this.#turnEnd, this.timeouts, embedded)
+    const { timeouts } = this
+    const connection = new Connection(socket, this.#host, this.#turnEnd, timeouts, embedded)
     this.#bySocket.set(socket, connection)
     socket.once('close', () => {
       this.#bySocket.delete(socket)
@@ -74,7 +76,7 @@ export class Connections {
     return [...this.#bySocket.values()].reduce((sum, connection) => sum + connection.active, 0)
   }
 
-  /** Closes the connection that has been quiet for longest; false if all of them are being answered. */
+  /** Closes the connection that has been quiet for longest; false if all are being answered. */
   closeQuietest(): boolean {
     const unseenMs = performance.now() - this.#checkedAtMs
     let quietest: Socket | undefined
@@ -103,11 +105,13 @@ export class Connections {
     this.#clock = undefined
   }
 
-  /** Closes every connection once its requests are answered, and at the deadline the rest: returns their number. */
+  /** Closes each connection once it is answered, the rest at the deadline; returns their number. */
   async drain(timeoutMs: number): Promise<number> {
     const deadline = performance.now() + timeoutMs
     while (this.#bySocket.size > 0 && performance.now() < deadline) {
-      for (const [socket, connection] of this.#bySocket) if (connection.closeIdle()) this.#bySocket.delete(socket)
+      for (const [socket, connection] of this.#bySocket) {
+        if (connection.closeIdle()) this.#bySocket.delete(socket)
+      }
       await sleep(DRAIN_CHECK_MS)
       // After a busy stretch timers run first: what came in meanwhile is read only then.
       await nextTurn()
@@ -123,17 +127,25 @@ function handlerOf(connectionOf: (socket: Socket) => Connection): RequestListene
     // Its close event may be over, and would never remove it.
     if (req.socket.destroyed) return
     const exchange = new Exchange(req, res)
-    // Node sends "100 Continue" before `request`, and leaves it to those who listen for `checkContinue`.
-    exchange.awaitsContinue = exchange.expectsContinue && this instanceof EventEmitter && this.listeners('checkContinue').includes(handler)
+    // Node has sent "100 Continue", except to a listener for `checkContinue`.
+    exchange.awaitsContinue = exchange.expectsContinue && listensFor('checkContinue', this, handler)
     connectionOf(req.socket).enter(exchange)
   }
 }
 
+function listensFor(event: string, emitter: unknown, listener: RequestListener): boolean {
+  return emitter instanceof EventEmitter && emitter.listeners(event).includes(listener)
+}
+
 /**
- * A server of the project's own: bounded, and every failure of Node's parser answered in the Error shape. When full, it
- * refuses the next connection, or closes the one that has been quiet for longest.
+ * A server of the project's own: bounded, and every failure of Node's parser answered in the Error
+ * shape. When full it refuses a connection, or closes the one that has been quiet for longest.
  */
-export function createHttpServer(connections: Connections, maxConnections: number, whenFull: 'refuse' | 'closeQuietest' = 'refuse'): Server {
+export function createHttpServer(
+  connections: Connections,
+  maxConnections: number,
+  whenFull: 'refuse' | 'closeQuietest' = 'refuse',
+): Server {
   const server = createServer({
     maxHeaderSize: HEADERS_MAX_BYTES,
     keepAliveTimeout: connections.timeouts.keepAliveMs,
@@ -158,14 +170,16 @@ export function createHttpServer(connections: Connections, maxConnections: numbe
   server.on('request', connections.handler)
   server.on('checkContinue', connections.handler)
   server.on('checkExpectation', connections.handler)
-  server.on('connect', (req: IncomingMessage, stream: Duplex) => {
-    const connection = stream instanceof Socket ? connections.get(stream) : undefined
+  server.on('connect', (req: IncomingMessage) => {
+    const connection = connections.get(req.socket)
     connection?.adopt()
-    connection?.fail(new Problem(isKnownVersion(req) ? 'methodUnknown' : 'malformedRequest'), recordOf(req.method, req.rawHeaders))
+    const problem = new Problem(isKnownVersion(req) ? 'methodUnknown' : 'malformedRequest')
+    connection?.fail(problem, recordOf(req.method, req.rawHeaders))
   })
   server.on('clientError', (error: NodeJS.ErrnoException, stream: Duplex) => {
     // Node types a plain socket as Duplex here.
-    const connection = stream instanceof Socket && stream.bytesRead > 0 ? connections.get(stream) : undefined
+    const isUsed = stream instanceof Socket && stream.bytesRead > 0
+    const connection = isUsed ? connections.get(stream) : undefined
     const problem = parserProblem(error)
     if (connection && error.code === 'ERR_HTTP_REQUEST_TIMEOUT') connection.expire()
     else if (connection && problem) connection.fail(problem)

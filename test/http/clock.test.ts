@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict'
 import { once } from 'node:events'
+import { createServer } from 'node:http'
 import type { Socket } from 'node:net'
 import { join } from 'node:path'
 import { describe, test, type TestContext } from 'node:test'
@@ -198,6 +199,61 @@ describe('clock', { concurrency: true }, () => {
     const bytes = `${head('POST', '/plants', { token: undefined, lines })}5\r\n{"id"\r\n`
     const answers = await answersToHalf(port, (wire) => void wire.write(bytes))
     assert.deepEqual(answers.map(verdict), ['requestTimeout'])
+  })
+})
+
+describe('clock in the server of another application', { concurrency: true }, () => {
+  /** The handler in a server on a unix socket. */
+  async function mountOnPath(t: TestContext, options: BareOptions): Promise<OnPath> {
+    const bare = await startBare(t, options)
+    const path = join(await temporaryDirectory(), 'mounted.sock')
+    const server = createServer(bare.connections.handler).listen(path)
+    await once(server, 'listening')
+    t.after(() => {
+      server.close()
+      server.closeAllConnections()
+    })
+    return { ...bare, server, path }
+  }
+
+  test('sending: a reader that stalls is closed, and its answers are released', async (t) => {
+    const timeouts = { stalledMs: SHORT_MS }
+    for (const [bytes, count] of [[LARGE, 2], [SMALL, 100]] as const) {
+      const bare = await mountOnPath(t, { timeouts, store: listing(bytes) })
+      const { wire, side } = await stall(bare, head('GET', '/plants').repeat(count))
+      await until('one is held', () => bare.answers.heldBytes > 0)
+      await closed(side)
+      await until('none is held', () => bare.answers.heldBytes === 0)
+      wire.destroy()
+    }
+  })
+
+  test('receiving: a body that never ends is 408', async (t) => {
+    const { path, connections } = await mountOnPath(t, { timeouts: { requestMs: SHORT_MS } })
+    const half = postBytes({ id: 1, name: 'half' }).slice(0, -3)
+    const answers = await answersToHalf(path, (wire) => void wire.write(half))
+    assert.deepEqual(answers.map(verdict), ['requestTimeout'])
+    assert.deepEqual(headerLines(answers[0] ?? assert.fail(), 'connection'), ['close'])
+    assert.equal(connections.active, 0)
+  })
+
+  test('serving: a request that the store never answers is 503', async (t) => {
+    const create = (): Promise<Created> => new Promise(() => {})
+    const { path } = await mountOnPath(t, { timeouts: { servingMs: SHORT_MS }, store: { create } })
+    const wire = await Wire.to(path)
+    wire.write(postBytes({ id: 1, name: 'never' }))
+    assert.deepEqual((await wire.allAnswers()).map(verdict), ['storageUnavailable'])
+    wire.destroy()
+  })
+
+  test('idle: a connection is the application\'s to close', async (t) => {
+    const timeouts = { keepAliveMs: SHORT_MS, headersMs: SHORT_MS, requestMs: SHORT_MS }
+    const { path } = await mountOnPath(t, { timeouts })
+    const wire = await Wire.to(path)
+    await wire.write(head('GET', '/plants')).answers(1)
+    await sleep(5 * SHORT_MS)
+    assert.equal((await wire.write(head('GET', '/plants')).answers(2)).length, 2)
+    wire.destroy()
   })
 })
 

@@ -38,7 +38,12 @@ async function prime({ port, connections }: { readonly port: number; readonly co
 
 /** Connections alone, around a host of the test's. */
 async function startHost(t: TestContext, host: Partial<ConnectionHost> & Pick<ConnectionHost, 'serve'>): Promise<{ readonly port: number; readonly connections: Connections }> {
-  const whole = { explain: () => problemAnswer(new Problem('internal')), answered: () => {}, holdAnswer: () => () => {}, draining: false }
+  const whole = {
+    explain: () => problemAnswer(new Problem('internal')),
+    answered: () => {},
+    holdAnswer: () => () => {},
+    draining: false,
+  }
   // Not spread: `draining` may be a getter.
   const connections = new Connections(Object.defineProperties(whole, Object.getOwnPropertyDescriptors(host)) as typeof whole & typeof host)
   const server = createHttpServer(connections, 1000)
