@@ -130,6 +130,7 @@ export function createService(config: Config, { log, onFatal }: ServiceHooks): P
     serve: (exchange) => (route ? route(exchange) : serveUnopened(exchange)),
     explain,
     answered,
+    accepted: () => queue.connectionArrived(),
     holdAnswer: (owner, bytes) => answers.hold(owner, bytes),
     get draining() {
       return draining

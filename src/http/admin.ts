@@ -34,6 +34,7 @@ export function createAdminServer(
       return problemAnswer(new Problem('internal'))
     },
     answered: () => {},
+    accepted: () => {},
     holdAnswer: () => () => {},
     draining: false,
   }

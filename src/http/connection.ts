@@ -22,6 +22,8 @@ export interface ConnectionHost {
   explain(error: unknown, request: RequestRecord): Answer | undefined
   /** Called once for every request that is answered, those included that Node's parser refuses. */
   answered(request: RequestRecord, status: number): void
+  /** Called when a server of the service's own has accepted a connection. */
+  accepted(): void
   /** Counts an answer that waits in memory until its client takes it. */
   holdAnswer(owner: string, bytes: number): Hold
   readonly draining: boolean

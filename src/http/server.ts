@@ -67,6 +67,11 @@ export class Connections {
     return connection
   }
 
+  accept(socket: Socket): void {
+    this.#host.accepted()
+    this.add(socket, false)
+  }
+
   get size(): number {
     return this.#bySocket.size
   }
@@ -163,7 +168,7 @@ export function createHttpServer(
   // A client that has sent its requests and closes its side still gets the answers. Node's types do not know the property.
   Object.assign(server, { httpAllowHalfOpen: true })
   server.on('connection', (socket: Socket) => {
-    if (hasRoom() || connections.closeQuietest()) connections.add(socket, false)
+    if (hasRoom() || connections.closeQuietest()) connections.accept(socket)
     else socket.destroy()
   })
   server.on('drop', () => connections.refused++)

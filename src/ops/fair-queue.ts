@@ -1,10 +1,13 @@
-/**
- * Time that queued work may take in one tick of the event loop. Short, because libuv accepts one connection a tick: with
- * hundreds of them arriving, a new one waits for as many ticks.
- */
+/** Time that queued work may take in one tick of the event loop, before sockets and probes have their turn. */
 const BUDGET_MS = 3
 /** What was spent is counted across ticks until it is worth a reset: lone small pieces of work set no timer. */
 const RESET_MS = 1
+
+/**
+ * libuv accepts one connection a tick. While they arrive, waiting work stays back for so long between two ticks that run
+ * some: of hundreds that arrive at once, the last one then waits for a few pieces of work and not for hundreds.
+ */
+const ARRIVAL_MS = 10
 
 /**
  * Runs pieces of work that may take a millisecond or more. A piece runs at once while the tick has time left and nothing
@@ -16,6 +19,8 @@ export class FairQueue {
   readonly #waiting = new Map<string, (() => void)[]>()
   #spentMs = 0
   #scheduled = false
+  #hasArrival = false
+  #ranAtMs = 0
 
   /** @throws whatever `work` throws; as a rejection where it had to wait. */
   run<T>(owner: string, work: () => T | Promise<T>): T | Promise<T> {
@@ -33,6 +38,11 @@ export class FairQueue {
       else this.#waiting.set(owner, [piece])
       this.#schedule()
     })
+  }
+
+  /** A connection was accepted; more may wait for it. */
+  connectionArrived(): void {
+    this.#hasArrival = true
   }
 
   #timed<T>(work: () => T): T {
@@ -53,6 +63,13 @@ export class FairQueue {
 
   #tick(): void {
     this.#scheduled = false
+    const staysBack = this.#hasArrival && performance.now() - this.#ranAtMs < ARRIVAL_MS
+    this.#hasArrival = false
+    if (!staysBack) this.#runSome()
+    if (this.#waiting.size > 0) this.#schedule()
+  }
+
+  #runSome(): void {
     this.#spentMs = 0
     for (const [owner, pieces] of this.#waiting) {
       // To the end of the order, which this loop comes to again.
@@ -62,6 +79,6 @@ export class FairQueue {
       piece?.()
       if (this.#spentMs >= BUDGET_MS) break
     }
-    if (this.#waiting.size > 0) this.#schedule()
+    this.#ranAtMs = performance.now()
   }
 }

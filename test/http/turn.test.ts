@@ -41,7 +41,7 @@ async function startHost(t: TestContext, host: Partial<ConnectionHost> & Pick<Co
   const whole = {
     explain: () => problemAnswer(new Problem('internal')),
     answered: () => {},
-    holdAnswer: () => () => {},
+    accepted: () => {}, holdAnswer: () => () => {},
     draining: false,
   }
   // Not spread: `draining` may be a getter.

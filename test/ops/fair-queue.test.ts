@@ -78,3 +78,26 @@ test('queue: small pieces of work set no timer', (t) => {
   for (let piece = 0; piece < 9; piece++) queue.run('alice', () => clock.pass(0.1))
   assert.equal(timers.mock.callCount(), 0)
 })
+
+test('queue: while connections arrive waiting work stays back, but for 10 ms at most', async (t) => {
+  const clock = stopClock(t)
+  const queue = new FairQueue()
+  let done = 0
+  const all = Array.from({ length: 5 }, () => queue.run('alice', () => (clock.pass(15), done++)))
+  assert.equal(done, 1)
+  await nextTick()
+  assert.equal(done, 2)
+  for (let ms = 0; ms < 10; ms++) {
+    queue.connectionArrived()
+    await nextTick()
+    assert.equal(done, 2, `after ${ms} ms`)
+    clock.pass(1)
+  }
+  queue.connectionArrived()
+  await nextTick()
+  assert.equal(done, 3)
+  // None arrives any more.
+  await nextTick()
+  assert.equal(done, 4)
+  await Promise.all(all)
+})

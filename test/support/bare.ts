@@ -81,6 +81,7 @@ export async function startBare(
       return problemAnswer(error instanceof Problem ? error : new Problem('internal'))
     },
     answered: ({ method }, status) => answered.push(`${method} ${status}`),
+    accepted: () => {},
     holdAnswer: (owner, bytes) => answers.hold(owner, bytes),
     draining: false,
   }
