@@ -1,10 +1,13 @@
 import { randomBytes } from 'node:crypto'
-import { mkdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { mkdirSync, writeFileSync } from 'node:fs'
 import { dirname } from 'node:path'
 import { SignJWT } from 'jose/jwt/sign'
-import { ConfigError } from '../errors.ts'
+import { ConfigError, errorCodeOf } from '../errors.ts'
+import { readRegularFile } from './regular.ts'
 
 const KEY_BYTES = 32
+/** In base64url, with a final newline. */
+const FILE_BYTES = 44
 
 export interface DevClaims {
   readonly issuer: string
@@ -18,12 +21,13 @@ export interface DevClaims {
 
 /** @throws ConfigError when the file holds something else than a development key. */
 export function readDevKey(path: string): Uint8Array | undefined {
-  let text: string
+  let text = ''
   try {
-    text = readFileSync(path, 'latin1')
+    text = readRegularFile(path, FILE_BYTES).toString('latin1')
   } catch (error) {
-    if (error instanceof Error && 'code' in error && error.code === 'ENOENT') return undefined
-    throw error
+    const code = errorCodeOf(error)
+    if (code === 'ENOENT') return undefined
+    if (code !== undefined) throw error
   }
   const key = Buffer.from(text, 'base64url')
   if (key.length === KEY_BYTES && text === encode(key)) return key
