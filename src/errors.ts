@@ -63,6 +63,9 @@ export class Problem extends Error {
   }
 }
 
+/** The client has left, or sent no whole body: there is nobody to answer. */
+export class ClientGone extends Error {}
+
 /** The code of a failed system call ("ENOSPC"), or undefined for an error of another kind. */
 export function errorCodeOf(error: unknown): string | undefined {
   return error instanceof Error && 'code' in error && typeof error.code === 'string' ? error.code : undefined

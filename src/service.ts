@@ -1,13 +1,13 @@
 import type { RequestListener, Server } from 'node:http'
 import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises'
 import { readBearer } from './auth/bearer.ts'
+import type { Caller } from './auth/caller.ts'
 import { createKeySource } from './auth/keys.ts'
 import { Verifier } from './auth/verifier.ts'
 import type { Address, Config } from './config.ts'
-import { conditions, Problem } from './errors.ts'
+import { ClientGone, conditions, Problem } from './errors.ts'
 import { addServiceMetrics } from './figures.ts'
 import { type Checks, createAdminServer, livez, readyz, textAnswer } from './http/admin.ts'
-import { ClientGone } from './http/body.ts'
 import { MemoryBudget } from './http/budget.ts'
 import type { ConnectionHost } from './http/connection.ts'
 import { RequestDurations } from './http/durations.ts'
@@ -136,6 +136,9 @@ export function createService(config: Config, { log, onFatal }: ServiceHooks): P
       return draining
     },
   }
+  const authenticate = ({ head, req }: Exchange): Caller | Promise<Caller> => {
+    return verifier.verify(readBearer(head.authorization), req)
+  }
   const connections = new Connections(host)
   const maxConnections = Math.min(config.maxConnections, connectionsWithinLimit(ADMIN_MAX_CONNECTIONS))
   addServiceMetrics(metrics, { connections, maxConnections, verifier, keys, pages, bodies, answers, log, errors, checks })
@@ -176,7 +179,7 @@ export function createService(config: Config, { log, onFatal }: ServiceHooks): P
           ]),
         ],
       ]),
-      { authenticate: (exchange) => verifier.verify(readBearer(exchange.head.authorization)), rateLimit },
+      { authenticate, rateLimit },
     )
     return storage.recovered
   }

@@ -20,7 +20,7 @@ export interface DevClaims {
 
 /** @throws ConfigError when the file holds something else than a development key. */
 export function readDevKey(path: string): Uint8Array | undefined {
-  let text: string
+  let text = ''
   try {
     text = readRegularFile(path, FILE_MAX_BYTES).toString('latin1')
   } catch (error) {

@@ -1,6 +1,9 @@
 import { readJsonObject } from './json.ts'
 import { MAX_KEY_SET_BYTES } from './source.ts'
 
+/** Characters of a URL in a message. */
+const MAX_SHOWN = 200
+
 /** Fetches one document, bounded in time and size. */
 export type Get = (url: string) => Promise<Uint8Array>
 
@@ -16,9 +19,9 @@ export function isTrustworthy(url: unknown): url is string {
   return username === '' && password === '' && (protocol === 'https:' || (protocol === 'http:' && loopback))
 }
 
-/** A URL for log and readiness: its query may hold what is none of their readers' business. */
+/** A URL for log and readiness: without its query, which may hold a secret, and not endless. */
 function shown(url: string): string {
-  return url.replace(/[?#].*$/s, '')
+  return url.replace(/[?#].*$/s, '').slice(0, MAX_SHOWN)
 }
 
 /** Fetches one document at a time, each bounded in time and size. */
@@ -78,7 +81,10 @@ async function fetchBytes(url: string, signal: AbortSignal): Promise<Uint8Array>
 export async function discoverKeySetUrl(issuer: string, get: Get): Promise<string> {
   const url = `${issuer.replace(/\/$/, '')}/.well-known/openid-configuration`
   const { issuer: named, jwks_uri: keySetUrl } = readJsonObject(await get(url))
-  if (named !== issuer) throw new Error(`${shown(url)} is of another issuer: ${JSON.stringify(named)}`.slice(0, 500))
+  if (named !== issuer) {
+    const other = typeof named === 'string' ? `of another issuer: ${shown(named)}` : 'of no issuer'
+    throw new Error(`${shown(url)} is ${other}`)
+  }
   if (!isTrustworthy(keySetUrl)) throw new Error(`${shown(url)} names a jwks_uri that is neither https nor on loopback`)
   return keySetUrl
 }

@@ -1,8 +1,8 @@
-import { readFileSync, statSync } from 'node:fs'
 import type { CompactJWSHeaderParameters, CryptoKey } from 'jose'
 import { ConfigError } from '../errors.ts'
 import { reasonOf } from './json.ts'
 import { type KeySet, PUBLIC_ALGORITHMS, readKeySet } from './keyset.ts'
+import { readRegularFile } from '../regular-file.ts'
 import { type KeyLog, type KeySource, MAX_KEY_SET_BYTES, type Timing } from './source.ts'
 
 /** What is at a path: the bytes of a file, or why there are none. */
@@ -30,6 +30,10 @@ export class FileKeys implements KeySource {
     this.#timing = timing
     this.#seen = readContent(path)
     this.#set = readGoodSet(path, this.#seen)
+  }
+
+  get atOnce(): number {
+    return this.#set.atOnce
   }
 
   get generation(): number {
@@ -69,11 +73,7 @@ export class FileKeys implements KeySource {
 
 function readContent(path: string): Content {
   try {
-    const stats = statSync(path)
-    // A pipe would be read once and then block for ever.
-    if (!stats.isFile()) return 'is not a file'
-    if (stats.size > MAX_KEY_SET_BYTES) return `is larger than ${MAX_KEY_SET_BYTES} bytes`
-    return readFileSync(path)
+    return readRegularFile(path, MAX_KEY_SET_BYTES)
   } catch (error) {
     return `cannot be read: ${reasonOf(error)}`
   }

@@ -1,4 +1,4 @@
-import type { Caller } from './verifier.ts'
+import type { Caller } from './caller.ts'
 
 interface Entry {
   readonly caller: Caller

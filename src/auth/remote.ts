@@ -3,8 +3,12 @@ import { JWKSNoMatchingKey } from 'jose/errors'
 import { Problem } from '../errors.ts'
 import { Fetcher, type Get } from './fetch.ts'
 import { reasonOf } from './json.ts'
-import { type KeySet, PUBLIC_ALGORITHMS, readKeySet } from './keyset.ts'
+import { AT_ONCE_IF_FAST, type KeySet, PUBLIC_ALGORITHMS, readKeySetInSteps } from './keyset.ts'
+import type { Wait } from './queue.ts'
 import type { KeyFetches, KeyLog, KeySource, Timing } from './source.ts'
+
+/** Characters: an error of Node may quote a whole URL. */
+const MAX_REASON = 400
 
 /**
  * Keys that are fetched from an issuer. jose's own remote set is not used: its cooldown counts only after a success,
@@ -37,12 +41,17 @@ export class RemoteKeys implements KeySource {
     this.#fetcher = new Fetcher(timing.fetch)
   }
 
+  get atOnce(): number {
+    // Without a set, tokens only come to wait for one.
+    return this.#set?.atOnce ?? AT_ONCE_IF_FAST
+  }
+
   get generation(): number {
     this.#usable()
     return this.#generation
   }
 
-  async key(header: CompactJWSHeaderParameters): Promise<CryptoKey> {
+  async key(header: CompactJWSHeaderParameters, wait: Wait): Promise<CryptoKey> {
     const set = this.#usable()
     try {
       if (set !== undefined) return await set.find(header)
@@ -50,7 +59,8 @@ export class RemoteKeys implements KeySource {
       if (!(error instanceof JWKSNoMatchingKey)) throw error
     }
     // No set, or a key that it does not know: perhaps the issuer has changed its keys.
-    await this.#attempt(this.#timing.cooldown)
+    const fetching = this.#attempt(this.#timing.cooldown)
+    if (fetching !== undefined) await wait(fetching)
     const latest = this.#usable()
     if (latest === undefined) throw this.#unavailable()
     return latest.find(header)
@@ -90,9 +100,9 @@ export class RemoteKeys implements KeySource {
   }
 
   /** One at a time: who comes while it runs waits for it. None while the last one is younger than this. Never rejects. */
-  #attempt(cooldown: number): Promise<void> {
+  #attempt(cooldown: number): Promise<void> | undefined {
     if (this.#running !== undefined) return this.#running
-    if (performance.now() < this.#attemptedAt + cooldown) return Promise.resolve()
+    if (performance.now() < this.#attemptedAt + cooldown) return undefined
     this.#running = this.#fetchSet().finally(() => (this.#running = undefined))
     return this.#running
   }
@@ -101,11 +111,11 @@ export class RemoteKeys implements KeySource {
     clearTimeout(this.#timer)
     this.#attemptedAt = performance.now()
     try {
-      this.#accept(readKeySet(await this.#load(this.#fetcher.get)))
+      this.#accept(await readKeySetInSteps(await this.#load(this.#fetcher.get)))
     } catch (error) {
       this.#failures++
       this.#failed++
-      this.#reason = reasonOf(error)
+      this.#reason = reasonOf(error).slice(0, MAX_REASON)
       if (!this.#fetcher.closed) this.#log('error', 'key set could not be fetched', { reason: this.#reason })
     }
     this.#schedule()

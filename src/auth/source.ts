@@ -1,4 +1,5 @@
 import type { CompactJWSHeaderParameters, CryptoKey } from 'jose'
+import type { Wait } from './queue.ts'
 
 export type KeyLog = (level: 'info' | 'error', message: string, fields?: Readonly<Record<string, unknown>>) => void
 
@@ -6,14 +7,20 @@ export type KeyLog = (level: 'info' | 'error', message: string, fields?: Readonl
 export interface KeySource {
   /** The only algorithms that a token may name. */
   readonly algorithms: readonly string[]
+  /**
+   * How many signatures may be verified at once. They run on libuv's four threads, as the writes of
+   * the journal do, and together should delay one by no more than a few milliseconds.
+   */
+  readonly atOnce: number
   /** Another number whenever the keys are not the same any more: a token verified before must be verified again. */
   readonly generation: number
   /**
-   * The one key that fits a token's header, which is not verified yet.
+   * The one key that fits a token's header, which is not verified yet. Where it must be fetched
+   * first, `wait` waits for that.
    * @throws JOSEError when there is none, or more than one (as a rejection, like the next).
    * @throws Problem keysUnavailable when no keys are at hand.
    */
-  key(header: CompactJWSHeaderParameters): Promise<CryptoKey>
+  key(header: CompactJWSHeaderParameters, wait: Wait): Promise<CryptoKey>
   /** Why no token can be verified at the moment, in a few words; undefined while they can. */
   trouble(): string | undefined
   /** Of a source that fetches: how that went. */

@@ -2,16 +2,12 @@ import { JOSEError, JWTClaimValidationFailed, JWTExpired } from 'jose/errors'
 import { jwtVerify } from 'jose/jwt/verify'
 import { type Condition, Problem } from '../errors.ts'
 import { INVALID_TOKEN } from './bearer.ts'
+import type { Caller } from './caller.ts'
 import { checkCompact } from './compact.ts'
 import { type JsonObject, reasonOf } from './json.ts'
+import { type Client, VerificationQueue, type Wait } from './queue.ts'
 import { RememberedTokens } from './remembered.ts'
 import type { KeySource } from './source.ts'
-
-/** Who sent a request, as a verified token says. */
-export interface Caller {
-  readonly owner: string
-  readonly scopes: ReadonlySet<string>
-}
 
 /** What a token must say. */
 export interface TokenRules {
@@ -24,11 +20,17 @@ export interface TokenRules {
   readonly clockToleranceSeconds: number
 }
 
+interface Verified {
+  readonly payload: JsonObject
+  readonly exp: number
+}
+
 export class Verifier {
   readonly #keys: KeySource
   readonly #rules: TokenRules
   readonly #now: () => number
   readonly #remembered: RememberedTokens
+  readonly #queue: VerificationQueue
   /** Tokens that were verified in full, by outcome, and those that had been before. */
   readonly counts = { accepted: 0, refused: 0, remembered: 0 }
 
@@ -38,6 +40,7 @@ export class Verifier {
     this.#rules = rules
     this.#now = now
     this.#remembered = remembered
+    this.#queue = new VerificationQueue(keys)
   }
 
   /** How many verified tokens are remembered. */
@@ -49,19 +52,28 @@ export class Verifier {
    * The caller that a token stands for; without a promise where the token has been verified before, its exp lies ahead
    * and the keys are the same.
    * @throws Problem (as a rejection) tokenInvalid, tokenExpired, tokenUnacceptable, keysUnavailable; `cause` says why.
+   * @throws Problem (as a rejection) overloaded when too many tokens wait.
+   * @throws ClientGone (as a rejection) when the client left while its token waited.
    */
-  verify(token: string): Caller | Promise<Caller> {
-    // Taken before any waiting: a token verified while the keys change must not outlive the old ones.
-    const generation = this.#keys.generation
+  verify(token: string, client: Client): Caller | Promise<Caller> {
+    return this.#recall(token, this.#keys.generation)
+      ?? this.#queue.run(client, (wait) => this.#verifyInTurn(token, wait))
+  }
+
+  #recall(token: string, generation: number): Caller | undefined {
     const known = this.#remembered.get(token, generation, Math.floor(this.#now() / 1000))
-    if (known === undefined) return this.#count(this.#verify(token, generation))
-    this.counts.remembered++
+    if (known !== undefined) this.counts.remembered++
     return known
   }
 
-  async #count(verifying: Promise<Caller>): Promise<Caller> {
+  async #verifyInTurn(token: string, wait: Wait): Promise<Caller> {
+    // Taken before the key: a token verified while the keys change must not outlive the old ones.
+    const { generation } = this.#keys
+    // The same token may have been verified while this one waited.
+    const known = this.#recall(token, generation)
+    if (known !== undefined) return known
     try {
-      const caller = await verifying
+      const caller = await this.#verify(token, generation, wait)
       this.counts.accepted++
       return caller
     } catch (error) {
@@ -70,9 +82,9 @@ export class Verifier {
     }
   }
 
-  async #verify(token: string, generation: number): Promise<Caller> {
+  async #verify(token: string, generation: number, wait: Wait): Promise<Caller> {
     checkForm(token)
-    const { payload, exp } = await this.#verifyWithJose(token)
+    const { payload, exp } = await this.#verifyWithJose(token, wait)
     const owner = claimOf(payload, this.#rules.ownerClaim)
     if (typeof owner !== 'string' || owner === '' || !owner.isWellFormed()) {
       throw refusal('tokenUnacceptable', 'the owner claim is no usable string')
@@ -82,10 +94,10 @@ export class Verifier {
     return caller
   }
 
-  async #verifyWithJose(token: string): Promise<{ readonly payload: JsonObject, readonly exp: number }> {
+  async #verifyWithJose(token: string, wait: Wait): Promise<Verified> {
     const { issuer, audience, audienceClaim, ownerClaim, clockToleranceSeconds } = this.#rules
     try {
-      const { payload } = await jwtVerify(token, (header) => this.#keys.key(header), {
+      const { payload } = await jwtVerify(token, (header) => this.#keys.key(header, wait), {
         // RFC 8725 §3.1: what may verify a token is settled here and by the key, never by the token's header.
         algorithms: [...this.#keys.algorithms],
         issuer,

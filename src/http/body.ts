@@ -1,10 +1,7 @@
 import { isUtf8 } from 'node:buffer'
 import type { IncomingMessage } from 'node:http'
-import { Problem } from '../errors.ts'
+import { ClientGone, Problem } from '../errors.ts'
 import type { Exchange } from './exchange.ts'
-
-/** The client went away, or sent no whole body: there is nobody to answer. */
-export class ClientGone extends Error {}
 
 /** @throws Problem when the headers say that the body is no JSON in UTF-8, or too large. */
 export function checkBodyHeaders({ head }: Exchange, maxBodyBytes: number): void {

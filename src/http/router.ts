@@ -1,5 +1,5 @@
 import { insufficientScope } from '../auth/bearer.ts'
-import type { Caller } from '../auth/verifier.ts'
+import type { Caller } from '../auth/caller.ts'
 import { Problem } from '../errors.ts'
 import type { Exchange } from './exchange.ts'
 import type { RateLimit } from './rate.ts'

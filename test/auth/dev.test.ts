@@ -1,12 +1,11 @@
 import assert from 'node:assert/strict'
 import { execFileSync } from 'node:child_process'
-import { statSync, writeFileSync } from 'node:fs'
+import { statSync, truncateSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { test } from 'node:test'
 import { readDevKey, readOrCreateDevKey, signDevToken } from '../../dist/auth/dev.js'
-import { Verifier } from '../../dist/auth/verifier.js'
 import { ConfigError } from '../../dist/errors.js'
-import { RULES, secretKeys, temporaryDirectory } from './tokens.ts'
+import { PatientVerifier, RULES, secretKeys, temporaryDirectory } from './tokens.ts'
 
 test('the development key is made once, readable by its owner alone, in a directory that is too', () => {
   const directory = join(temporaryDirectory(), 'a', 'b')
@@ -48,10 +47,26 @@ test('a development key that is a pipe or too long is refused, and never waited 
 test('a development token is accepted under its key, with its scope and until its end', async () => {
   const key = readOrCreateDevKey(join(temporaryDirectory(), 'dev.key'))
   const claims = { issuer: RULES.issuer, audience: RULES.audience, sub: 'alice', ttlSeconds: 60 }
-  const by = new Verifier(secretKeys(key), RULES)
+  const by = new PatientVerifier(secretKeys(key), RULES)
   assert.deepEqual(await by.verify(await signDevToken(key, claims)), { owner: 'alice', scopes: new Set() })
   const scoped = await signDevToken(key, { ...claims, scope: 'read write' })
   assert.deepEqual(await by.verify(scoped), { owner: 'alice', scopes: new Set(['read', 'write']) })
-  const later = new Verifier(secretKeys(key), RULES, () => Date.now() + 66_000)
+  const later = new PatientVerifier(secretKeys(key), RULES, () => Date.now() + 66_000)
   await assert.rejects(async () => later.verify(scoped), { condition: 'tokenExpired' })
+})
+
+test('a development key that is a FIFO, a directory or a huge file is refused at once', () => {
+  const directory = temporaryDirectory()
+  const fifo = join(directory, 'fifo')
+  execFileSync('mkfifo', [fifo])
+  const huge = join(directory, 'huge')
+  writeFileSync(huge, '')
+  // More than Node would read into one buffer.
+  truncateSync(huge, 2 ** 40)
+  for (const path of [fifo, directory, huge, '/dev/zero']) {
+    const named = (error: unknown): boolean => {
+      return error instanceof ConfigError && error.message.includes(path)
+    }
+    assert.throws(() => readOrCreateDevKey(path), named, path)
+  }
 })

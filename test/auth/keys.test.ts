@@ -1,17 +1,18 @@
 import assert from 'node:assert/strict'
+import { execFileSync } from 'node:child_process'
 import { generateKeyPairSync } from 'node:crypto'
 import { mkdirSync, renameSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { test } from 'node:test'
 import { createKeySource, type KeyConfig, type KeyLog } from '../../dist/auth/keys.js'
-import { readKeySet } from '../../dist/auth/keyset.js'
+import { MAX_KEYS, readKeySet } from '../../dist/auth/keyset.js'
 import { TIMING } from '../../dist/auth/source.js'
 import { ConfigError } from '../../dist/errors.js'
 import { PEM, readPair } from '../support/keys.ts'
 import { until } from '../support/time.ts'
 import {
-  claims, ed25519, fileKeys, ISSUER, jwk, keyFile, type Members, p256, p384, pause, refusedAs, rsa, rsa2, silent,
-  temporaryDirectory, token, verifier,
+  claims, ed25519, fileKeys, ISSUER, jwk, keyFile, type Members, p256, p384, p521, pause, refusedAs,
+  rsa, rsa2, silent, temporaryDirectory, token, verifier,
 } from './tokens.ts'
 
 const FAST = { ...TIMING, poll: 10 }
@@ -110,6 +111,88 @@ test('a symmetric, private, weak or invalid key in a file stops the start, named
 test('an RSA key of 2048 bits with an exponent of 3 is strong enough', () => {
   const { publicKey } = readPair(generateKeyPairSync('rsa', { modulusLength: 2048, publicExponent: 3, ...PEM }))
   assert.equal(readKeySet(Buffer.from(JSON.stringify({ keys: [jwk(publicKey)] }))).size, 1)
+})
+
+function read(...keys: readonly unknown[]): ReturnType<typeof readKeySet> {
+  return readKeySet(Buffer.from(JSON.stringify({ keys })))
+}
+
+/** An RSA key of so many bits; whether anybody could know its factors does not matter here. */
+function rsaOf(bits: number, exponent: bigint, kid = 'big'): Members {
+  const number = (value: bigint): string => {
+    const hex = value.toString(16)
+    const even = hex.padStart(hex.length + (hex.length % 2), '0')
+    return Buffer.from(even, 'hex').toString('base64url')
+  }
+  return { kty: 'RSA', kid, n: number((1n << BigInt(bits - 1)) + 1n), e: number(exponent) }
+}
+
+test('RSA: 16,384 bits and an exponent below 2^64 are taken, and one past refused', () => {
+  const longest = 2n ** 64n - 1n
+  for (const [bits, exponent] of [[16_384, 65_537n], [2048, longest], [16_384, longest]] as const) {
+    assert.deepEqual(read(rsaOf(bits, exponent)).flaws, [])
+    assert.equal(read(rsaOf(bits, exponent)).size, 1)
+  }
+  const refused = 'key "big" is oversized:'
+  fileRefused([rsaOf(16_385, 65_537n)], `${refused} "n" has 2732 characters, more than 2731`)
+  fileRefused([rsaOf(2048, 2n ** 64n + 1n)], `${refused} "e" has 12 characters, more than 11`)
+})
+
+test('a member of a key that is too long is refused by its length', () => {
+  const long = Buffer.alloc(20_000, 1).toString('base64url')
+  const pairs = [[rsa, 'n'], [rsa, 'e'], [p256, 'x'], [p256, 'y'], [ed25519, 'x']] as const
+  for (const [{ publicKey }, name] of pairs) {
+    fileRefused([jwk(publicKey, { kid: 'bad', [name]: long })], 'key "bad"', `"${name}" has 26667`)
+  }
+  assert.equal(read(jwk(p521.publicKey)).size, 1)
+})
+
+test('of a longer set the first 100 keys are kept, and the others counted', () => {
+  const numbered = (count: number): readonly Members[] => {
+    return Array.from({ length: count }, (_, i) => jwk(p256.publicKey, { kid: `k${i}` }))
+  }
+  assert.equal(MAX_KEYS, 100)
+  const whole = read(...OTHERS, ...numbered(100), ...OTHERS)
+  assert.deepEqual([whole.size, whole.flaws], [100, []])
+  const { size, flaws, text } = read(...OTHERS, ...numbered(3000))
+  assert.deepEqual([size, flaws], [100, ['keys after the first 100: 2900']])
+  assert(text.includes('"k99"') && !text.includes('"k100"'))
+  fileRefused(numbered(101), 'keys after the first 100: 1')
+  createKeySource({ kind: 'file', path: keyFile(...numbered(100)) }, ISSUER, silent)
+})
+
+test('rejected keys take few words, however many they are and whatever they are called', () => {
+  const sets: readonly (readonly unknown[])[] = [
+    Array.from({ length: 5000 }, () => ({ kty: 'oct', kid: 'x'.repeat(100) })),
+    Array.from({ length: 50_000 }, () => 0),
+    [{ kty: 'oct', kid: '\u0000'.repeat(500_000) }],
+  ]
+  for (const set of sets) assert(read(...set).flaws.join('; ').length < 2000)
+  assert.deepEqual(read(...Array.from({ length: 102 }, () => 0)).flaws.slice(9), [
+    'key 9 is not a JSON object', 'more rejected keys: 90', 'keys after the first 100: 2',
+  ])
+  const { flaws } = read({ kty: 'oct', kid: 'x'.repeat(65) })
+  assert.deepEqual(flaws, [`key "${'x'.repeat(64)}" is symmetric`])
+})
+
+test('members of a key may be nested as deep as JSON goes', () => {
+  const deep = `${'['.repeat(100_000)}${']'.repeat(100_000)}`
+  for (const name of ['kty', 'crv', 'kid', 'n']) {
+    const shallow = JSON.stringify(jwk(rsa.publicKey, { [name]: 'deep' }))
+    const members = shallow.replace('"deep"', deep)
+    const { size, flaws } = readKeySet(Buffer.from(`{"keys":[${members}]}`))
+    // crv has no meaning for RSA.
+    assert.equal(size, name === 'crv' ? 1 : 0)
+    assert(!flaws.join().includes('call stack'), flaws.join())
+  }
+})
+
+test('a key file that is a FIFO or a device is refused at once', () => {
+  const path = join(temporaryDirectory(), 'fifo')
+  execFileSync('mkfifo', [path])
+  for (const each of [path, '/dev/zero']) {
+    configRefused({ kind: 'file', path: each }, ISSUER, each, 'not a file')
+  }
 })
 
 const OTHERS: readonly Members[] = [

@@ -4,13 +4,14 @@ import { createServer, type RequestListener, type Server } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { after, test } from 'node:test'
 import { createKeySource, type KeyLog, type KeySource, type Timing } from '../../dist/auth/keys.js'
+import { readKeySetInSteps } from '../../dist/auth/keyset.js'
 import { TIMING } from '../../dist/auth/source.js'
-import type { Verifier } from '../../dist/auth/verifier.js'
 import { Problem } from '../../dist/errors.js'
 import { PEM, readPair } from '../support/keys.ts'
 import { stopClock, until } from '../support/time.ts'
 import {
-  claims, ed25519, jwk, type Members, p256, pause, refusedAs, rsa, rsa2, silent, token, verifier,
+  claims, ed25519, jwk, type Members, p256, p521, type PatientVerifier, pause, refusedAs, rsa, rsa2,
+  silent, token, verifier,
 } from './tokens.ts'
 
 /** Nothing happens by itself within a test, except what the test makes quicker. */
@@ -73,7 +74,7 @@ function text(body: string | Uint8Array, status = 200, headers: Readonly<Record<
 interface Setting {
   readonly issuer: Issuer
   readonly keys: KeySource
-  readonly by: Verifier
+  readonly by: PatientVerifier
   readonly errors: readonly string[]
 }
 
@@ -94,18 +95,18 @@ async function withIssuer(answer: RequestListener, timing: Partial<Timing>, run:
   }
 }
 
-async function accepted(by: Verifier, text: string): Promise<void> {
+async function accepted(by: PatientVerifier, text: string): Promise<void> {
   assert.equal((await by.verify(text)).owner, 'alice')
 }
 
 /** Twice: a token that was waiting while the keys came was verified under the keys of before, and is not remembered. */
-async function remember(by: Verifier, text: string): Promise<void> {
+async function remember(by: PatientVerifier, text: string): Promise<void> {
   await accepted(by, text)
   await accepted(by, text)
   assert(!(by.verify(text) instanceof Promise))
 }
 
-async function refused(by: Verifier, text: string, condition: string): Promise<void> {
+async function refused(by: PatientVerifier, text: string, condition: string): Promise<void> {
   await assert.rejects(async () => by.verify(text), refusedAs(condition))
 }
 
@@ -499,4 +500,75 @@ test('all kinds of key in one remote set', async () => {
     await accepted(by, token({ alg: 'ES256', kid: 'ec' }, claims(), p256.privateKey, 'ES256'))
     await accepted(by, token({ alg: 'EdDSA', kid: 'ed' }, claims(), ed25519.privateKey, 'EdDSA'))
   })
+})
+
+test('while keys are fetched for some tokens, those of known keys are verified', async () => {
+  const known = jwk(p521.publicKey, { kid: 'known' })
+  const ofBob = claims({ sub: 'bob' })
+  const bob = token({ alg: 'ES512', kid: 'known' }, ofBob, p521.privateKey, 'ES512')
+  await withIssuer(serving(known), { cooldown: 0 }, async ({ issuer, keys, by }) => {
+    keys.start?.()
+    await until('fetched', () => keys.trouble() === undefined)
+    // With such a key one token is verified at a time.
+    assert.equal(keys.atOnce, 1)
+    let answer = (): void => {}
+    issuer.answer = (request, response) => (answer = () => serving(known, ONE)(request, response))
+    const header = { alg: 'RS256', kid: 'one' }
+    const waiting = [1, 2, 3].map((jti) => {
+      return accepted(by, token(header, claims({ jti }), rsa.privateKey, 'RS256'))
+    })
+    await until('asked', () => issuer.hits === 2)
+    assert.equal((await by.verify(bob)).owner, 'bob')
+    answer()
+    await Promise.all(waiting)
+  })
+})
+
+test('a remote set of 3,000 keys keeps 100, and says so once', async () => {
+  const others = Array.from({ length: 2999 }, (_, i) => jwk(p256.publicKey, { kid: `k${i}` }))
+  const answer = serving(ONE, ...others)
+  await withIssuer(answer, { refresh: 10 }, async ({ issuer, by, errors }) => {
+    await accepted(by, tokenOne)
+    await until('refreshed', () => issuer.hits > 3)
+    const flaws = JSON.stringify({ flaws: 'keys after the first 100: 2900' })
+    assert.deepEqual(errors, [`keys of the key set are left out ${flaws}`])
+  })
+})
+
+test('a key set is imported one key in a tick', async () => {
+  const keys = Array.from({ length: 50 }, (_, i) => jwk(p256.publicKey, { kid: `k${i}` }))
+  let ticks = 0
+  let counting = setImmediate(function count() {
+    ticks++
+    counting = setImmediate(count)
+  })
+  assert.equal((await readKeySetInSteps(Buffer.from(JSON.stringify({ keys })))).size, 50)
+  clearImmediate(counting)
+  assert(ticks >= 50, String(ticks))
+})
+
+test('what an issuer says is in no message at length', async () => {
+  const long = 'x'.repeat(500_000)
+  const deep = `${'['.repeat(100_000)}${']'.repeat(100_000)}`
+  const documents: readonly ((url: string) => string)[] = [
+    () => JSON.stringify({ issuer: long }),
+    () => `{"issuer":${deep}}`,
+    (url) => JSON.stringify({ issuer: url, jwks_uri: `${url}/${long}` }),
+    (url) => JSON.stringify({ issuer: url, jwks_uri: `https://${long}` }),
+  ]
+  for (const document of documents) {
+    const issuer = await Issuer.open(() => {})
+    issuer.answer = (request, response) => text(document(issuer.url))(request, response)
+    const said: string[] = []
+    const log: KeyLog = (_, message, fields) => said.push(message + JSON.stringify(fields))
+    const keys = createKeySource({ kind: 'discovery' }, issuer.url, log, SLOW)
+    await refused(verifier(keys), tokenOne, 'keysUnavailable')
+    said.push(keys.trouble() ?? '')
+    assert.equal(said.length, 2)
+    for (const line of said) {
+      assert(line.length < 500 && !line.includes('call stack'), line.slice(0, 1000))
+    }
+    keys.close()
+    issuer.close()
+  }
 })

@@ -293,12 +293,14 @@ test('body: a GET may have one, and is answered', async (t) => {
 test('body: clients that go away while their token is verified hold no room for their bodies', async (t) => {
   const { port, adminPort } = await startService(t, { maxBodyBytes: 16 * 2 ** 20 })
   const verify = Verifier.prototype.verify
+  type Arguments = Parameters<typeof verify>
   let release = (): void => {}
   const held = new Promise<void>((resolve) => (release = resolve))
-  const slow = t.mock.method(Verifier.prototype, 'verify', async function (this: Verifier, text: string) {
+  async function verifyLate(this: Verifier, ...args: Arguments) {
     await held
-    return verify.call(this, text)
-  })
+    return verify.apply(this, args)
+  }
+  const slow = t.mock.method(Verifier.prototype, 'verify', verifyLate)
   for (let i = 0; i < 5; i++) {
     const wire = await Wire.to(port)
     wire.write(head('POST', '/plants', { lines: [JSON_TYPE, `Content-Length: ${16 * 2 ** 20}`] }))
