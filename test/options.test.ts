@@ -115,7 +115,7 @@ const WRONG: readonly (readonly [options: Readonly<Record<string, unknown>>, pro
   ],
   [{ keys: { kind: 'secret', secret: SECRET, path: '/x' } }, 'keys.path is not known'],
   [{ keys: { kind: 'file', path: null } }, 'keys.path must be a path, and is null'],
-  [{ keys: { kind: 'file', path: '/dev/null' } }, 'keys.path /dev/null: is not a file'],
+  [{ keys: { kind: 'file', path: '/dev/null' } }, 'keys.path cannot be read: /dev/null is not a regular file'],
   [{ keys: { kind: 'url', url: '' } }, 'keys.url must be a text that is not empty, and is ""'],
   [
     { keys: { kind: 'url', url: 'http://issuer.test/keys' } },

@@ -83,7 +83,7 @@ function readContent(path: string): Content {
 function readGoodSet(path: string, content: Content): KeySet {
   const refused = (problems: readonly string[]): ConfigError =>
     new ConfigError(problems.map((problem) => `${path}: ${problem}`))
-  if (typeof content === 'string') throw refused([content])
+  if (typeof content === 'string') throw new ConfigError([content])
   let set: KeySet
   try {
     set = readKeySet(content)

@@ -63,7 +63,7 @@ test('a key file that is missing, no file, too large or no key set stops the sta
   const directory = temporaryDirectory()
   const path = join(directory, 'jwks.json')
   configRefused({ kind: 'file', path }, ISSUER, path, 'ENOENT')
-  configRefused({ kind: 'file', path: directory }, ISSUER, directory, 'not a file')
+  configRefused({ kind: 'file', path: directory }, ISSUER, directory, 'not a regular file')
   for (const text of ['', '{', '[]', '{}', '{"keys":{}}', 'null', JSON.stringify(jwk(rsa.publicKey))]) {
     writeFileSync(path, text)
     configRefused({ kind: 'file', path }, ISSUER, path)
@@ -86,7 +86,7 @@ test('a key file of 1 MiB is read, and one byte past refused', () => {
   writeFileSync(path, text.padEnd(1024 * 1024))
   createKeySource({ kind: 'file', path }, ISSUER, silent)
   writeFileSync(path, text.padEnd(1024 * 1024 + 1))
-  configRefused({ kind: 'file', path }, ISSUER, path, 'larger')
+  configRefused({ kind: 'file', path }, ISSUER, path, 'has more than')
 })
 
 test('a symmetric, private, weak or invalid key in a file stops the start, named by its kid or index', () => {
@@ -191,7 +191,7 @@ test('a key file that is a FIFO or a device is refused at once', () => {
   const path = join(temporaryDirectory(), 'fifo')
   execFileSync('mkfifo', [path])
   for (const each of [path, '/dev/zero']) {
-    configRefused({ kind: 'file', path: each }, ISSUER, each, 'not a file')
+    configRefused({ kind: 'file', path: each }, ISSUER, each, 'not a regular file')
   }
 })
 
