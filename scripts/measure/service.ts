@@ -35,7 +35,7 @@ export async function fill(data: string, rows: readonly Row[]): Promise<void> {
   database.close()
   const child = spawn(process.execPath, [MAIN, 'import', join(folder, SNAPSHOT)], {
     stdio: ['ignore', 'ignore', 'ignore'],
-    env: { PATH: process.env['PATH'], PLANTS_DATA: data },
+    env: { PATH: process.env['PATH'], PLANTS_DATA: data, PLANTS_MAX_DATA_BYTES: String(2 ** 30) },
   })
   await once(child, 'exit')
   if (child.exitCode !== 0) throw new Error(`the import ended with ${child.exitCode}`)
