@@ -57,7 +57,7 @@ soak: $(BUILT) ## mixed traffic for SECONDS=n, and whether memory stays flat; CH
 exhaust: $(BUILT) ## ask a large store with TOKENS=n tokens, and print what memory that takes
 	@node --import tsx scripts/exhaust.ts
 
-measure: $(BUILT) ## what hostile clients cost: SCENARIO=stalls, or memory; MAIN=dist/main.js of another build
+measure: $(BUILT) ## what hostile clients cost: SCENARIO=stalls, strangers or memory; MAIN=dist/main.js of another build
 	@node --import tsx scripts/measure.ts $(SCENARIO)
 
 json: $(BUILT) ## measure how long reading a body takes, by shape and length, hostile ones included; SHAPES='a,b' runs some

@@ -8,7 +8,7 @@ import { fill, launch, workFolder } from './service.ts'
 
 const READERS = 1000
 const IDLE = 10_000
-const PLANTS = 40
+const PLANTS = 8
 const OWNERS = 10
 /** Readers come in steps, so that the listener's backlog takes them all. */
 const STEP = 250

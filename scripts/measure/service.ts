@@ -50,8 +50,8 @@ export interface Launched {
 }
 
 /** Starts the service on one processor, where `taskset` is there; the load is meant to be on the other. */
-export async function launch(data: string, env: Readonly<Record<string, string>> = {}): Promise<Launched> {
-  const child = spawn('taskset', ['-c', '0', 'nice', '-n', '-10', process.execPath, MAIN, 'serve'], {
+export async function launch(data: string, env: Readonly<Record<string, string>> = {}, main = MAIN): Promise<Launched> {
+  const child = spawn('taskset', ['-c', '0', 'nice', '-n', '-10', process.execPath, main, 'serve'], {
     stdio: ['ignore', 'pipe', 'inherit'],
     env: {
       PATH: process.env['PATH'],

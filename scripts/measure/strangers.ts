@@ -1,24 +1,22 @@
 /**
  * Durable POSTs of one owner, first alone and then beside strangers who send RATE bad ES512
  * signatures a second: how long each takes, and how long another owner's GET and /livez wait.
- * MAINS=a/main.js,b/main.js compares builds in one run.
  */
-import { fork, spawn } from 'node:child_process'
+import { fork } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { writeFileSync } from 'node:fs'
 import { Agent, request } from 'node:http'
-import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
 import {
   AUDIENCE, base64url, claims, ISSUER, jwk, type Members, p521, token,
 } from '../../test/auth/tokens.ts'
+import { launch, workFolder } from './service.ts'
 
-const MAIN = new URL('../../dist/main.js', import.meta.url).pathname
-const MAINS = (process.env['MAINS'] ?? MAIN).split(',')
-const RATE = Number(process.env['RATE'] ?? 800)
+const MAINS: readonly (string | undefined)[] = process.env['MAINS']?.split(',') ?? [undefined]
+const RATE = Number(process.env['RATE'] ?? 240)
 const SECONDS = Number(process.env['SECONDS'] ?? 5)
 const ROUNDS = Number(process.env['ROUNDS'] ?? 1)
 /** Half of a signature: 521 bits. */
@@ -132,51 +130,31 @@ interface Owners {
   created: number
 }
 
-async function run(main: string, directory: string): Promise<void> {
+async function run(main: string | undefined, directory: string): Promise<void> {
   const keyFile = join(directory, 'jwks.json')
   writeFileSync(keyFile, JSON.stringify({ keys: [jwk(p521.publicKey, { kid: 'one' })] }))
-  const env = {
-    PATH: process.env['PATH'],
-    PLANTS_LISTEN: '127.0.0.1:0',
-    PLANTS_ADMIN_LISTEN: '127.0.0.1:0',
-    PLANTS_DATA: join(directory, 'data'),
-    PLANTS_ISSUER: ISSUER,
-    PLANTS_AUDIENCE: AUDIENCE,
-    PLANTS_JWKS_FILE: keyFile,
-  }
-  const stdio = ['ignore', 'pipe', 'inherit'] as const
-  const child = spawn(process.execPath, [main, 'serve'], { stdio: [...stdio], env })
-  const ports = await new Promise<Ports>((resolve) => {
-    let text = ''
-    child.stdout.setEncoding('utf8').on('data', (chunk: string) => {
-      text = (text + chunk).slice(-10_000)
-      const line = /^\{.*"message":"listening".*\}$/m.exec(text)?.[0]
-      if (line === undefined) return
-      // The service's own line, whose fields are its documented ones.
-      const { plants, admin } = JSON.parse(line) as { plants: string; admin: string }
-      resolve({ plants: Number(new URL(plants).port), admin: Number(new URL(admin).port) })
-    })
-  })
+  const service = await launch(join(directory, 'data'), { PLANTS_JWKS_FILE: keyFile, PLANTS_ISSUER: ISSUER, PLANTS_AUDIENCE: AUDIENCE }, main)
+  const ports = { plants: service.port, admin: service.adminPort }
   const sign = (sub: string): string => token(HEADER, payload(sub), p521.privateKey, 'ES512')
   const owners = { alice: sign('alice'), bob: sign('bob'), created: 0 }
   for (const bearer of [owners.alice, owners.bob]) await call(ports.plants, '/plants', bearer)
   for (const strangers of [false, true]) await measure(ports, owners, strangers)
-  child.kill('SIGTERM')
-  await once(child, 'exit')
+  await service.stop()
 }
 
-const target = process.argv[2]
-if (target === undefined) {
-  const work = mkdtempSync(join(tmpdir(), 'plant-store-verify-'))
-  process.on('exit', () => rmSync(work, { recursive: true, force: true }))
+/** Owners' waits, quiet and beside strangers; MAINS=a/main.js,b/main.js compares builds in turn. */
+export async function strangers(): Promise<void> {
   for (let round = 0; round < ROUNDS; round++) {
     for (const main of MAINS) {
-      if (MAINS.length > 1) console.log(main)
-      await run(main, mkdtempSync(join(work, 'run-')))
+      if (main !== undefined) console.log(main)
+      await run(main, workFolder())
     }
   }
-} else {
-  process.send?.(await attack(Number(target)))
-  process.disconnect()
+  agent.destroy()
 }
-agent.destroy()
+
+if (process.argv[1] === fileURLToPath(import.meta.url)) {
+  process.send?.(await attack(Number(process.argv[2])))
+  process.disconnect()
+  agent.destroy()
+}
