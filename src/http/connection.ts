@@ -251,7 +251,7 @@ export class Connection {
 
   #start(exchange: Exchange): void {
     this.#current = exchange
-    if (this.#cancelledElsewhere(exchange)) return
+    if (this.#embedded && this.#cancelledElsewhere(exchange)) return
     exchange.phase = 'serving'
     try {
       const answer = this.#host.serve(exchange)

@@ -196,8 +196,8 @@ export class PlantDatabase {
   }
 
   #insertRow([owner, id, name, tag]: Row, sequence: number): void {
-    if (tag === undefined) this.#insert.run([owner, id, sequence, ...this.#texts(name)])
-    else this.#insertTagged.run([owner, id, sequence, ...this.#texts(name, tag)])
+    const insert = tag === undefined ? this.#insert : this.#insertTagged
+    insert.run([owner, id, sequence, ...this.#texts(name, tag)])
   }
 
   /**
@@ -205,8 +205,9 @@ export class PlantDatabase {
    * of it takes 7 ms. It does not look whether there is memory for bytes, and would write to address 0: so that is asked
    * here, for all of them at once.
    */
-  #texts(...texts: readonly string[]): readonly (string | Uint8Array)[] {
-    if (texts.every((text) => text.length < LONG_CHARS)) return texts
+  #texts(name: string, tag: string | undefined): readonly (string | Uint8Array)[] {
+    const texts = tag === undefined ? [name] : [name, tag]
+    if (name.length < LONG_CHARS && (tag === undefined || tag.length < LONG_CHARS)) return texts
     const bound = texts.map((text) => Buffer.from(text))
     const bytes = bound.reduce((sum, { length }) => sum + length, 0)
     if (!this.hasMemory(bytes + BOUND_MARGIN_BYTES)) throw new Error('SQLite has no memory left for a text')
@@ -225,7 +226,7 @@ export class PlantDatabase {
     this.#exists.reset()
     if (!exists) return 'none'
     const compare = tag === undefined ? this.#compare : this.#compareTagged
-    compare.bind([owner, id, ...(tag === undefined ? this.#texts(name) : this.#texts(name, tag))])
+    compare.bind([owner, id, ...this.#texts(name, tag)])
     compare.step()
     const [same] = compare.get()
     compare.reset()
