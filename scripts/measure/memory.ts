@@ -12,6 +12,8 @@ const PLANTS = 8
 const OWNERS = 10
 /** Readers come in steps, so that the listener's backlog takes them all. */
 const STEP = 250
+/** Long enough for every reader's socket to be full, and for the first ones to be closed. */
+const STALLED_MS = 45_000
 const LARGE = 'x'.repeat(2 ** 20 - 200)
 
 /** What readers that ask for long plants and read nothing take, and 10,000 connections that ask for nothing. */
@@ -41,13 +43,16 @@ export async function memory(): Promise<void> {
   let peakMiB = 0
   const sampling = setInterval(() => (peakMiB = Math.max(peakMiB, service.residentMiB())), 20)
   const readers = await open(READERS, (n) => head('GET', '/plants', { token: token(`owner ${n % OWNERS}`) }))
-  await sleep(10_000)
+  await sleep(STALLED_MS)
   clearInterval(sampling)
   const stalledMiB = service.residentMiB()
+  const metrics = await (await fetch(`http://127.0.0.1:${service.adminPort}/metrics`)).text()
+  const metric = (name: string): number => Number(new RegExp(`^${name} (.*)$`, 'm').exec(metrics)?.[1]) / 2 ** 20
   const shown = (mib: number): string => `${mib.toFixed(0)} MiB`
   console.log(`${OWNERS * PLANTS} plants of 1 MiB: ${shown(quietMiB)}`)
   console.log(`and ${IDLE} idle connections: ${shown(idleMiB)}, ${(((idleMiB - quietMiB) * 1024) / IDLE).toFixed(1)} KiB each`)
   console.log(`and ${READERS} readers that read nothing: ${shown(stalledMiB)}, at most ${shown(peakMiB)}`)
+  console.log(`of it answers under way ${shown(metric('plant_store_held_answer_bytes'))}, heap ${shown(metric('process_heap_bytes'))}`)
   for (const socket of [...idle, ...readers]) socket.destroy()
   await service.stop()
 }

@@ -8,7 +8,7 @@ import { type Hold, type MemoryBudget, overloaded } from './budget.ts'
 import { readCursor, writeCursor } from './cursor.ts'
 import { readObject } from './json.ts'
 import type { RememberedPages } from './pages.ts'
-import { type Answer, jsonAnswer, type TextStream } from './respond.ts'
+import { type Answer, jsonAnswer, PIECE_MAX_BYTES, type TextStream } from './respond.ts'
 import type { Call } from './router.ts'
 
 const LIMIT_MAX = 2 ** 31 - 1
@@ -149,6 +149,7 @@ class PlantStream implements TextStream {
   readonly #answers: MemoryBudget
   readonly #hold: Hold
   #first: Buffer | undefined
+  #keptBytes = 0
   #closed = false
 
   constructor(list: PlantList, first: Buffer, owner: string, { queue, answers }: PlantOptions) {
@@ -170,19 +171,27 @@ class PlantStream implements TextStream {
   /** Each chunk without its last bracket, and each but the first with a comma for its first one. */
   async *[Symbol.asyncIterator](): AsyncGenerator<Buffer, void, undefined> {
     let begins = true
-    for (let chunk = this.#first; chunk !== undefined; chunk = await this.#next()) {
-      this.#first = undefined
-      if (chunk.length === EMPTY.length) continue
-      if (!begins) chunk[0] = COMMA
-      begins = false
-      yield chunk.subarray(0, -1)
+    let chunk = this.#first
+    this.#first = undefined
+    while (chunk !== undefined) {
+      const { length }: Buffer = chunk
+      if (length > EMPTY.length) {
+        if (!begins) chunk[0] = COMMA
+        begins = false
+        for (let at = 0; at < length - 1; at += PIECE_MAX_BYTES) yield pieceOf(chunk, at, length - 1)
+      }
+      // Forgotten at once: the next one may have to wait for long.
+      chunk = undefined
+      chunk = await this.#next(length)
     }
     yield begins ? EMPTY : EMPTY.subarray(1)
   }
 
   /** The chunk before it was taken. The next one waits for its turn and for room; the connection's clock bounds that. */
-  async #next(): Promise<Buffer | undefined> {
-    this.#hold(this.#list.heldBytes ?? 0)
+  async #next(taken: number): Promise<Buffer | undefined> {
+    // Node keeps the last piece that it has written until there is another.
+    this.#keptBytes = Math.min(taken, PIECE_MAX_BYTES) + (this.#list.heldBytes ?? 0)
+    if (!this.#closed) this.#hold(this.#keptBytes)
     while (!this.#closed) {
       const made = await this.#queue.run(this.#owner, () => this.#makeNext())
       if (made !== 'no room') return made
@@ -193,7 +202,13 @@ class PlantStream implements TextStream {
 
   /** Whether there is room is asked in the same tick in which the chunk is made and counted. */
   #makeNext(): Promise<Buffer | undefined> | Buffer | undefined | 'no room' {
-    if (!this.#answers.hasRoom(this.#owner)) return 'no room'
+    if (this.#closed) return undefined
+    // Without what this list keeps itself, or many lists would wait for each other.
+    this.#hold(0)
+    if (!this.#answers.hasRoom(this.#owner)) {
+      this.#hold(this.#keptBytes)
+      return 'no room'
+    }
     const chunk = this.#list.next()
     return chunk instanceof Promise ? chunk.then((made) => this.#count(made)) : this.#count(chunk)
   }
@@ -202,4 +217,10 @@ class PlantStream implements TextStream {
     if (!this.#closed) this.#hold((chunk?.length ?? 0) + (this.#list.heldBytes ?? 0))
     return chunk
   }
+}
+
+/** What follows `at`, up to `end`. A copy where it is a part: Node keeps the last one, and with it all that it is cut from. */
+function pieceOf(chunk: Buffer, at: number, end: number): Buffer {
+  if (end <= PIECE_MAX_BYTES) return chunk.subarray(0, end)
+  return Buffer.from(chunk.subarray(at, Math.min(at + PIECE_MAX_BYTES, end)))
 }

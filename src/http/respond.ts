@@ -4,7 +4,7 @@ import { pipeline } from 'node:stream'
 import { Problem } from '../errors.ts'
 import type { Exchange } from './exchange.ts'
 
-/** A body that is made while it is sent. */
+/** A body that is made while it is sent, in pieces of PIECE_MAX_BYTES at most. */
 export interface TextStream extends AsyncIterable<Buffer> {
   /** Called when nobody reads on, begun or not: a generator that was never begun runs no `finally`. */
   close(): void
@@ -21,7 +21,8 @@ export interface Answer {
 }
 
 /** A reader must take so much within the time for one that stalls. */
-const PIECE_MAX_BYTES = 64 * 1024
+/** How much is handed to a socket at a time: it tells only when a whole piece has left it, and a slow reader must be seen to read. */
+export const PIECE_MAX_BYTES = 64 * 1024
 
 /** Every answer says that nobody may keep it, and that it is what it says it is. */
 const COMMON = ['Cache-Control', 'no-store', 'X-Content-Type-Options', 'nosniff'] as const
@@ -60,7 +61,7 @@ export function send({ req, res, requestId }: Exchange, answer: Answer, close: b
     res.end()
     done()
   } else if (!Buffer.isBuffer(body)) {
-    pipeline(piecesOf(body), res, (error) => {
+    pipeline(body, res, (error) => {
       body.close()
       done(error)
     })
@@ -92,15 +93,6 @@ function sendPieces(res: ServerResponse, body: Buffer, done: () => void): void {
   }
   res.on('drain', next).on('close', end)
   next()
-}
-
-/** A socket tells only when a whole chunk has left it: small ones show that a reader reads. */
-async function* piecesOf(chunks: AsyncIterable<Buffer>): AsyncGenerator<Buffer> {
-  for await (const chunk of chunks) {
-    for (let at = 0; at < chunk.length; at += PIECE_MAX_BYTES) {
-      yield chunk.subarray(at, at + PIECE_MAX_BYTES)
-    }
-  }
 }
 
 /** An answer as text, for a connection that Node's own machinery is not to touch any more. Always the last on it. */

@@ -1,10 +1,19 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
+import { setFlagsFromString } from 'node:v8'
+import { runInNewContext } from 'node:vm'
 import type { Plant } from '../../dist/plants/plant.js'
-import { ALICE, type Bare, listOf, startBare } from '../support/bare.ts'
+import type { Caller } from '../../dist/auth/caller.js'
+import type { Exchange } from '../../dist/http/exchange.js'
+import type { PlantList } from '../../dist/plants/store.js'
+import { ALICE, type Bare, listOf, startBare, stretchOf } from '../support/bare.ts'
 import { until } from '../support/time.ts'
 import { headerLines, verdict } from '../support/verdict.ts'
 import { head, postBytes, Wire } from '../support/wire.ts'
+
+setFlagsFromString('--expose-gc')
+// V8 gives it to contexts that are made from now on.
+const collect = runInNewContext('gc') as () => void
 
 const MIB = 2 ** 20
 const LARGE: readonly Plant[] = [{ name: 'x'.repeat(MIB) }]
@@ -82,5 +91,38 @@ test('answers: a list that finds no room goes on when there is some, and is whol
   }
   assert.ok(found.length >= 2)
   for (const list of found) assert.deepEqual((list as readonly Plant[]).map(({ name }) => name.length), Array.from({ length: CHUNKS }, () => MIB))
+  await until('nothing is held', () => answers.heldBytes === 0)
+})
+
+test('answers: what is counted is what is kept: a piece of a chunk keeps no whole chunk', async (t) => {
+  let made = 0
+  const list = (): PlantList => {
+    let left = CHUNKS
+    return {
+      cutAt: undefined,
+      next: () => (made++, left-- > 0 ? stretchOf(LARGE) : undefined),
+      get ended() {
+        return left === 0
+      },
+      close: () => {},
+    }
+  }
+  const authenticate = ({ head: { authorization } }: Exchange): Caller => ({ ...ALICE, owner: authorization[0] ?? '' })
+  const { port, answers } = await startBare(t, { answersMaxBytes: 4 * MIB, store: { list }, authenticate })
+  const readers: Wire[] = []
+  for (let reader = 0; reader < 40; reader++) {
+    const before = made
+    readers.push(await stalled(port, `owner ${reader}`))
+    await until('the reader has its first chunk, or there is no room', () => made > before || answers.heldBytes >= 4 * MIB)
+  }
+  await until('there is no room', () => answers.heldBytes >= 4 * MIB)
+  // Chunks that are no garbage: those of readers that wait for room would be 40 MiB.
+  let keptBytes = Infinity
+  await until('no more is kept than is counted', () => {
+    collect()
+    keptBytes = process.memoryUsage().arrayBuffers
+    return keptBytes < 16 * MIB
+  })
+  for (const reader of readers) reader.destroy()
   await until('nothing is held', () => answers.heldBytes === 0)
 })

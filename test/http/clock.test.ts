@@ -106,7 +106,7 @@ describe('clock', { concurrency: true }, () => {
   test('sending: a client whose earlier answers go out slowly gets the later ones', async (t) => {
     const timeouts = { stalledMs: SHORT_MS, requestMs: SHORT_MS, headersMs: SHORT_MS }
     const bare = await startOnPath(t, { timeouts, store: listing(SMALL) })
-    const count = 40
+    const count = 120
     const { wire } = await stall(bare, head('GET', '/plants').repeat(count))
     const start = performance.now()
     while (wire.text.length < count * SMALL && !wire.ended) {
