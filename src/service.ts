@@ -1,5 +1,5 @@
 import type { RequestListener, Server } from 'node:http'
-import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { readBearer } from './auth/bearer.ts'
 import type { Caller } from './auth/caller.ts'
 import { createKeySource } from './auth/keys.ts'
@@ -289,8 +289,7 @@ export function createService(config: Config, { log, onFatal }: ServiceHooks): P
       // It would open its listener after the stop.
       ['wait for a pending listen', () => listening?.catch(() => {})],
       ['serve through the drain delay', () => listener && sleep(config.drainDelaySeconds * 1000)],
-      // Connections that are made already are taken first: whatever is not would be reset.
-      ['take the connections that are made', () => listener && nextTurn()],
+      ['accept the connections that are made', () => listener && connections.acceptAll()],
       ['accept no more', () => listener?.stop()],
       ['answer what is under way', drain],
       // That it failed was told to its caller.

@@ -53,7 +53,8 @@ export class RememberedTokens {
   add(token: string, generation: number, exp: number, caller: Caller): void {
     if (generation !== this.#generation) return
     this.#forget(token)
-    const bytes = token.length + SCOPE_BYTES * caller.scopes.size
+    // V8 may keep an owner at two bytes a character.
+    const bytes = token.length + 2 * caller.owner.length + SCOPE_BYTES * caller.scopes.size
     // A copy: V8 keeps the whole header line, up to 16 KiB, for the part of it that is the token.
     this.#entries.set(Buffer.from(token, 'latin1').toString('latin1'), { caller, exp, bytes })
     this.#tokenBytes += bytes

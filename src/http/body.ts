@@ -28,13 +28,18 @@ function isJson(contentType: string): boolean {
 }
 
 /**
- * Reads a body as text.
- * @throws Problem `bodyTooLarge` behind `maxBodyBytes`, `bodyNotUtf8`.
+ * Reads a body to its end.
+ * @throws Problem `bodyTooLarge` after `maxBodyBytes`.
  * @throws ClientGone when it ends early.
  */
-export async function readText(exchange: Exchange, maxBodyBytes: number): Promise<string> {
+export async function readBody(exchange: Exchange, maxBodyBytes: number): Promise<Buffer> {
   const bytes = await readBytes(exchange, maxBodyBytes)
   if (bytes === undefined) throw new Problem('bodyTooLarge')
+  return bytes
+}
+
+/** @throws Problem `bodyNotUtf8`. */
+export function textOf(bytes: Buffer): string {
   if (!isUtf8(bytes) || (bytes[0] === 0xef && bytes[1] === 0xbb && bytes[2] === 0xbf)) throw new Problem('bodyNotUtf8')
   return bytes.toString('utf8')
 }

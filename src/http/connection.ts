@@ -4,7 +4,7 @@ import { discardBody } from './body.ts'
 import type { Hold } from './budget.ts'
 import { Clock, type HttpTimeouts, stateOf } from './clock.ts'
 import { type Exchange, recordOf, type RequestRecord } from './exchange.ts'
-import { Linger } from './linger.ts'
+import { cutOff, Linger } from './linger.ts'
 import { abandon, type Answer, problemAnswer, rawAnswer, send } from './respond.ts'
 import type { TurnEnd } from './turn.ts'
 
@@ -55,7 +55,7 @@ export class Connection {
   /** Node reports a late head once: it did so while another request was answered. */
   #headIsLate = false
   /** What had come in when a stop last looked. */
-  #seenBytes = 0
+  #seenBytes = -1
   /** The current answer, while it waits in memory. */
   #held: Hold | undefined
 
@@ -81,8 +81,13 @@ export class Connection {
     }
     // Node resumes a socket whenever a body is read; while too much has come in it stays paused.
     socket.on('resume', () => {
-      if (this.#waiting.length >= WAITING_MAX || this.#linger.isFull) socket.pause()
+      if (this.#isFull || this.#linger.isFull) socket.pause()
     })
+  }
+
+  /** True while no more may be read. The body of a request that waits is kept in its chunks, at 250 bytes for each. */
+  get #isFull(): boolean {
+    return this.#waiting.length >= WAITING_MAX || this.#waiting.some(({ hasUnreadBody }) => hasUnreadBody)
   }
 
   /** How many requests are being answered, or wait for it. */
@@ -102,7 +107,8 @@ export class Connection {
       this.#start(exchange)
       return
     }
-    if (this.#waiting.push(exchange) >= WAITING_MAX) this.#socket.pause()
+    this.#waiting.push(exchange)
+    if (this.#isFull) this.#socket.pause()
     if (this.#waiting.length > WAITING_LIMIT) this.#abandon()
     else if (this.#embedded) this.#startInTurn(exchange)
     else this.#proceed()
@@ -188,7 +194,7 @@ export class Connection {
     else if (state === 'serving') this.#endCurrent(unavailable())
     else if (state === 'discarding') this.#end('')
     else if (state === 'idle' && this.#headIsLate) this.#endLate()
-    else this.#socket.destroy()
+    else cutOff(this.#socket)
   }
 
   #endCurrent(problem: Problem): void {
@@ -231,7 +237,7 @@ export class Connection {
         if (at < 0) return
         this.#waiting.splice(at, 1)
         this.#start(exchange)
-        if (this.#waiting.length < WAITING_MAX) this.#socket.resume()
+        if (!this.#isFull) this.#socket.resume()
       })
     })
   }
@@ -242,7 +248,7 @@ export class Connection {
     const exchange = this.#waiting.shift()
     if (exchange) {
       this.#start(exchange)
-      if (this.#waiting.length < WAITING_MAX) this.#socket.resume()
+      if (!this.#isFull) this.#socket.resume()
     } else if (this.#failure) {
       const { problem, request } = this.#failure
       this.#closeWith(this.#refusal(problem, request), undefined, request)

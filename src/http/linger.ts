@@ -6,6 +6,17 @@ const STRANGER_MAX_BYTES = 64 * 1024
 const LINGER_MS = 1000
 
 /**
+ * Ends a connection in the middle of an answer. To HTTP/1.0 a list has no other end than the connection's: after a plain
+ * close a part of it would look whole, so TCP resets it. A unix socket knows no reset.
+ */
+export function cutOff(socket: Socket): void {
+  // Node would wait until all is sent, which a stalled reader never lets it.
+  socket.destroySoon = () => socket.destroy()
+  if (socket.remoteAddress === undefined) socket.destroy()
+  else socket.resetAndDestroy()
+}
+
+/**
  * The end of a connection. It half-closes, and closes once the client had time to read: with bytes
  * left unread a close is a reset, which takes back answers on their way (RFC 9112 §9.6).
  */

@@ -4,6 +4,9 @@ import type { Answer } from './respond.ts'
 const PAGES_MAX_BYTES = 16 * 1024 * 1024
 /** What one owner's pages may take of it: an owner of large pages evicts no other owner's. */
 const OWNER_MAX_BYTES = PAGES_MAX_BYTES / 16
+/** What an owner costs beside its pages: its name, which V8 may keep at two bytes a character, and a Map. */
+const OWNER_OVERHEAD_BYTES = 512
+const CHAR_BYTES = 2
 /** What a page costs beside its body, roughly: its answer, its headers, its place in a Map. */
 const PAGE_OVERHEAD_BYTES = 512
 /**
@@ -34,13 +37,17 @@ export class RememberedPages {
     const bytes = body.length + PAGE_OVERHEAD_BYTES
     if (bytes > OWNER_MAX_BYTES) return
     if ((this.#owners.get(owner)?.bytes ?? 0) + bytes > OWNER_MAX_BYTES) this.forget(owner)
+    const ownerBytes = OWNER_OVERHEAD_BYTES + CHAR_BYTES * owner.length
     // A Map iterates in the order of insertion: the first owner is the one whose pages are the oldest.
     for (const oldest of this.#owners.keys()) {
-      if (this.#bytes + bytes <= PAGES_MAX_BYTES) break
+      if (this.#bytes + ownerBytes + bytes <= PAGES_MAX_BYTES) break
       this.forget(oldest)
     }
     let own = this.#owners.get(owner)
-    if (!own) this.#owners.set(owner, (own = { pages: new Map(), bytes: 0 }))
+    if (!own) {
+      this.#owners.set(owner, (own = { pages: new Map(), bytes: ownerBytes }))
+      this.#bytes += ownerBytes
+    }
     // Copies, or a page of 100 bytes keeps the 8 KiB that it was cut from, and a query the whole request target.
     own.pages.set(copyOfText(query), { ...answer, body: copyOf(body) })
     own.bytes += bytes

@@ -3,7 +3,7 @@ import { ClientGone, Problem } from '../errors.ts'
 import type { FairQueue } from '../ops/fair-queue.ts'
 import { type NewPlant, type Plant, type PlantFlaw, readNewPlant } from '../plants/plant.ts'
 import type { PlantList, PlantRange, PlantStore } from '../plants/store.ts'
-import { checkBodyHeaders, readText } from './body.ts'
+import { checkBodyHeaders, readBody, textOf } from './body.ts'
 import { type Hold, type MemoryBudget, overloaded } from './budget.ts'
 import { readCursor, writeCursor } from './cursor.ts'
 import { readObject } from './json.ts'
@@ -14,8 +14,8 @@ import type { Call } from './router.ts'
 const LIMIT_MAX = 2 ** 31 - 1
 const EMPTY = Buffer.from('[]')
 const COMMA = 0x2c
-/** A body of so many characters is read in half a millisecond, whatever is in it. A longer one waits for its turn. */
-const SHORT_CHARS = 16 * 1024
+/** A body of so many bytes is read in a millisecond or two, whatever is in it. A longer one waits for its turn. */
+const SHORT_BYTES = 16 * 1024
 /** How often an open list asks for room where answers under way have taken all of it. */
 const ROOM_CHECK_MS = 100
 
@@ -37,14 +37,14 @@ export function createPlant(options: PlantOptions): (call: Call) => Promise<Answ
   return async ({ exchange, owner }) => {
     checkBodyHeaders(exchange, maxBodyBytes)
     // The answer repeats the plant.
-    if (!answers.hasRoom(owner)) throw overloaded()
+    if (!answers.hasRoom(owner, exchange.head.contentLengthBytes)) throw overloaded()
     const hold = bodies.take(owner, exchange.head.contentLengthBytes ?? maxBodyBytes)
     try {
-      const text = await readText(exchange, maxBodyBytes)
+      const body = await readBody(exchange, maxBodyBytes)
       // Of a body that came without its length the longest was counted.
-      if (exchange.head.contentLengthBytes === undefined) hold(Buffer.byteLength(text))
-      const isShort = text.length <= SHORT_CHARS
-      const plant = isShort ? readPlant(text) : await queue.run(owner, () => readPlant(text))
+      if (exchange.head.contentLengthBytes === undefined) hold(body.length)
+      const isShort = body.length <= SHORT_BYTES
+      const plant = isShort ? readPlant(body) : await queue.run(owner, () => readPlant(body))
       const created = await store.create(owner, plant)
       switch (created) {
         case 'stored':
@@ -60,8 +60,8 @@ export function createPlant(options: PlantOptions): (call: Call) => Promise<Answ
 }
 
 /** @throws Problem that says what is wrong with the body. */
-function readPlant(text: string): NewPlant {
-  const plant = readNewPlant(readObject(text, ['id', 'name', 'tag']))
+function readPlant(body: Buffer): NewPlant {
+  const plant = readNewPlant(readObject(textOf(body), ['id', 'name', 'tag']))
   if (typeof plant === 'string') throw flawProblem(plant)
   return plant
 }
@@ -99,7 +99,7 @@ export function listPlants(options: PlantOptions): (call: Call) => Answer | Prom
       // Asked again: others may have had their turn in between.
       if (!answers.hasRoom(owner)) throw overloaded()
       const list = store.list(owner, range)
-      if (list instanceof Promise) return list.then((found) => queue.run(owner, () => listAnswer(found, owner, range, options)))
+      if (list instanceof Promise) return list.then((found) => queue.run(owner, () => lateAnswer(found, owner, range, options)))
       const answer = listAnswer(list, owner, range, options)
       // Only what was made in one piece of work: a create may have come between the parts of anything else.
       if (!(answer instanceof Promise)) pages.add(owner, query, answer)
@@ -119,6 +119,13 @@ function readRange(owner: string, query: string): PlantRange {
   const after = cursor === undefined ? undefined : readCursor(owner, cursor)
   if (cursor !== undefined && (secondCursor !== undefined || after === undefined)) throw new Problem('afterInvalid')
   return { after, limit }
+}
+
+/** A list that was counted first, in pieces: whether there is room is asked once more. */
+function lateAnswer(list: PlantList, owner: string, range: PlantRange, options: PlantOptions): Answer | Promise<Answer> {
+  if (options.answers.hasRoom(owner)) return listAnswer(list, owner, range, options)
+  list.close()
+  throw overloaded()
 }
 
 /** A list of one chunk is sent whole, with its length; a longer one chunk by chunk, as the client takes it. */

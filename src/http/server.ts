@@ -7,12 +7,15 @@ import { Problem } from '../errors.ts'
 import type { HttpTimeouts } from './clock.ts'
 import { Connection, type ConnectionHost } from './connection.ts'
 import { Exchange, isKnownVersion, recordOf } from './exchange.ts'
+import { cutOff } from './linger.ts'
 import { TurnEnd } from './turn.ts'
 
 /** Request line and headers together; Node counts their bytes without the separators. */
 const HEADERS_MAX_BYTES = 16 * 1024
 /** The clock looks this often. Node looks for late heads only every 30 s otherwise. */
 const CHECK_MS = 1000
+/** A stop takes so many connections that were made before it, even if more come all the time. */
+const ACCEPT_TICKS_MAX = 10_000
 /** How often a stop looks which connections it can close. */
 const DRAIN_CHECK_MS = 25
 
@@ -39,6 +42,8 @@ export class Connections {
   #checkedAtMs = 0
   /** Connections that were turned away because there were too many. */
   refused = 0
+  /** Connections that were accepted so far. */
+  accepted = 0
 
   constructor(host: ConnectionHost, timeouts: HttpTimeouts = TIMEOUTS) {
     this.#host = host
@@ -68,6 +73,7 @@ export class Connections {
   }
 
   accept(socket: Socket): void {
+    this.accepted++
     this.#host.accepted()
     this.add(socket, false)
   }
@@ -110,6 +116,15 @@ export class Connections {
     this.#clock = undefined
   }
 
+  /** Waits until all connections that are made are accepted, one a tick: with the listener they would be reset. */
+  async acceptAll(): Promise<void> {
+    for (let before = -1, ticks = 0; before < this.accepted && ticks < ACCEPT_TICKS_MAX; ticks++) {
+      before = this.accepted
+      await nextTurn()
+      await nextTurn()
+    }
+  }
+
   /** Closes each connection once it is answered, the rest at the deadline; returns their number. */
   async drain(timeoutMs: number): Promise<number> {
     const deadline = performance.now() + timeoutMs
@@ -121,7 +136,7 @@ export class Connections {
       // After a busy stretch timers run first: what came in meanwhile is read only then.
       await nextTurn()
     }
-    for (const socket of this.#bySocket.keys()) socket.destroy()
+    for (const socket of this.#bySocket.keys()) cutOff(socket)
     return this.#bySocket.size
   }
 }

@@ -65,12 +65,14 @@ export class FairQueue {
     this.#scheduled = false
     const staysBack = this.#hasArrival && performance.now() - this.#ranAtMs < ARRIVAL_MS
     this.#hasArrival = false
-    if (!staysBack) this.#runSome()
+    // Work that ran at once in this tick counts: it is not followed by as much again.
+    const isSpent = this.#spentMs >= BUDGET_MS
+    this.#spentMs = 0
+    if (!staysBack && !isSpent) this.#runSome()
     if (this.#waiting.size > 0) this.#schedule()
   }
 
   #runSome(): void {
-    this.#spentMs = 0
     for (const [owner, pieces] of this.#waiting) {
       // To the end of the order, which this loop comes to again.
       this.#waiting.delete(owner)
@@ -79,6 +81,7 @@ export class FairQueue {
       piece?.()
       if (this.#spentMs >= BUDGET_MS) break
     }
+    this.#spentMs = 0
     this.#ranAtMs = performance.now()
   }
 }

@@ -140,7 +140,7 @@ test('pages: one owner keeps a sixteenth of the cache, and evicts no other owner
   for (let owner = 0; owner < 5000; owner++) pages.add(`owner ${owner}`, '', page(1000))
   for (let limit = 0; limit < 1000; limit++) {
     pages.add('alice', `limit=${limit}`, page(100_000))
-    assert.ok(pages.bytes <= 5000 * 1512 + MIB)
+    assert.ok(pages.bytes <= 5000 * (1512 + 512 + 20) + MIB + 1024)
   }
   assert.ok(pages.get('alice', 'limit=999'))
   for (let owner = 0; owner < 5000; owner++) assert.ok(pages.get(`owner ${owner}`, ''))
@@ -165,4 +165,17 @@ test('pages: a page keeps its own bytes, and not what they were cut from', () =>
     assert.ok(Buffer.isBuffer(body))
     assert.equal(body.buffer.byteLength, 100)
   }
+})
+
+test('pages: the name of an owner counts', () => {
+  const pages = new RememberedPages()
+  const name = 'é'.repeat(8800)
+  for (let owner = 0; owner < 3000; owner++) {
+    pages.add(`${owner} ${name}`, '', page(1))
+    assert.ok(pages.bytes <= 16 * MIB)
+  }
+  // By bodies alone all 3,000 would be there, and hold 53 MB.
+  assert.equal(pages.get(`0 ${name}`, ''), undefined)
+  for (let owner = 0; owner < 3000; owner++) pages.forget(`${owner} ${name}`)
+  assert.equal(pages.bytes, 0)
 })

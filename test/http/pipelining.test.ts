@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict'
-import { connect } from 'node:net'
+import { once } from 'node:events'
+import { connect, type Socket } from 'node:net'
 import { describe, test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Created } from '../../dist/plants/store.js'
@@ -197,4 +198,27 @@ test('a client that sends requests by the thousand without reading is let go of,
   for (const socket of flood) socket.write('GET / HTTP/1.1\r\n\r\n'.repeat(8000))
   for (let i = 0; i < 5; i++) assert.equal((await call(port)).status, 200)
   await Promise.all(gone)
+})
+
+test('pipelining: while a request with a body waits, no more is read', async (t) => {
+  let release = (): void => {}
+  const held = new Promise<void>((resolve) => (release = resolve))
+  const { port, server } = await startBare(t, {
+    store: { create: async (): Promise<Created> => (await held, 'stored') },
+  })
+  const accepted = once(server, 'connection')
+  const wire = await Wire.to(port)
+  // The listener's own value.
+  const [side] = (await accepted) as [Socket]
+  const small = head('POST', '/plants', { lines: ['Content-Type: application/json', 'Transfer-Encoding: chunked'] })
+  const body = `{"id": 1, "name": "${'x'.repeat(16_000)}"}`
+  const chunks = [...body].map((unit) => `1\r\n${unit}\r\n`).join('')
+  const requests = 20
+  wire.write(postBytes({ id: 0, name: 'first' }) + `${small}${chunks}0\r\n\r\n`.repeat(requests))
+  await until('it is not read', () => side.isPaused())
+  // What one read holds: in chunks of one byte the rest would take 40 MB.
+  assert.ok(side.bytesRead <= 2 * 64 * 1024, String(side.bytesRead))
+  release()
+  assert.deepEqual((await wire.answers(requests + 1)).map(verdict), Array.from({ length: requests + 1 }, () => 200))
+  wire.destroy()
 })

@@ -8,6 +8,8 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { Connection } from '../../dist/http/connection.js'
 import { ListenFailed } from '../../dist/http/listen.js'
 import { createPlantService } from '../../dist/index.js'
+import type { PlantList } from '../../dist/plants/store.js'
+import { startBare, stretchOf } from '../support/bare.ts'
 import { call, post } from '../support/http.ts'
 import { scrape, underWay } from '../support/metrics.ts'
 import { DEFAULTS, startService, temporaryDirectory } from '../support/service.ts'
@@ -249,4 +251,38 @@ test('stop: a request that came in while the process was busy is answered', asyn
   const stopped = close()
   assert.deepEqual((await wire.allAnswers()).map(verdict), [200, 200])
   await stopped
+})
+
+test('stop: connections that are made with their request sent are accepted and answered', async (t) => {
+  const { port, close } = await startService(t)
+  const clients = Array.from({ length: 100 }, () => connect(port, '127.0.0.1'))
+  // The kernel makes them; nothing of the service has run since.
+  const answers = clients.map(async (client, id) => {
+    client.write(postBytes({ id, name: 'made before the stop' }))
+    const text: Buffer[] = []
+    for await (const chunk of client) text.push(chunk as Buffer) // without an encoding, chunks are buffers
+    return Buffer.concat(text).toString()
+  })
+  await Promise.all(clients.map((client) => once(client, 'connect')))
+  const stopped = close()
+  for (const answer of await Promise.all(answers)) assert.match(answer, /^HTTP\/1\.1 200 /)
+  await stopped
+})
+
+test('stop: a list that is cut off at the deadline is reset: to HTTP/1.0 an end is that of a list', async (t) => {
+  const list = (): PlantList => ({
+    cutAt: undefined,
+    next: async () => (await sleep(5), stretchOf([{ name: 'and another' }])),
+    ended: false,
+    close: () => {},
+  })
+  const { port, connections } = await startBare(t, { store: { list } })
+  const wires = await Promise.all([Wire.to(port), Wire.to(port)])
+  for (const [at, wire] of wires.entries()) wire.write(head('GET', '/plants', { version: `1.${at}` }))
+  for (const wire of wires) await until('the list has begun', () => wire.text.includes('another'))
+  assert.equal(await connections.drain(100), 2)
+  for (const wire of wires) {
+    await wire.end()
+    assert.match(String(wire.error), /ECONNRESET/)
+  }
 })

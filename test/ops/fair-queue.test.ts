@@ -85,6 +85,8 @@ test('queue: while connections arrive waiting work stays back, but for 10 ms at 
   let done = 0
   const all = Array.from({ length: 5 }, () => queue.run('alice', () => (clock.pass(15), done++)))
   assert.equal(done, 1)
+  // The tick of the first piece, and the next one.
+  await nextTick()
   await nextTick()
   assert.equal(done, 2)
   for (let ms = 0; ms < 10; ms++) {
@@ -100,4 +102,18 @@ test('queue: while connections arrive waiting work stays back, but for 10 ms at 
   await nextTick()
   assert.equal(done, 4)
   await Promise.all(all)
+})
+
+test('queue: work that ran at once in a tick is not followed by as much again', async (t) => {
+  const clock = stopClock(t)
+  const queue = new FairQueue()
+  let done = 0
+  const piece = (): number => (clock.pass(BUDGET_MS), ++done)
+  queue.run('alice', piece)
+  const later = queue.run('alice', piece)
+  await nextTick()
+  assert.equal(done, 1)
+  await nextTick()
+  assert.equal(done, 2)
+  assert.equal(await later, 2)
 })
