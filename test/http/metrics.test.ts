@@ -74,7 +74,7 @@ test('metrics: every request that is answered counts once and has one log line, 
     '_OTHER  400': 2,
     'CONNECT  501': 1,
     '_OTHER  431': 1,
-    'POST  400': 1,
+    'POST /plants 400': 1,
   }
   const found = await scrape(adminPort)
   assert.deepEqual(requests(found), expected)
