@@ -8,7 +8,7 @@ import { head, postBytes } from '../../test/support/wire.ts'
 import { Prober } from './prober.ts'
 import { fill, launch, type Launched, workFolder } from './service.ts'
 
-const SECONDS = 8
+const SECONDS = Number(process.env['SECONDS'] ?? 8)
 const LOAD_NICENESS = 10
 const MILLION = 1_000_000
 const LARGE = 'x'.repeat(2 ** 20 - 200)

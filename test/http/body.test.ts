@@ -369,3 +369,14 @@ test('body: writes that wait for a slow store are bounded, the others are told w
   assert.deepEqual(new Set(verdicts), new Set([200, 'overloaded']))
   assert.equal(verdict(await post(port, plantOf(99, 2 ** 20))), 200)
 })
+
+test('body: one that the parser gives up on while its token is verified is 400, and no error of ours', async (t) => {
+  const { port, logLines } = await startService(t)
+  const wire = await Wire.to(port)
+  // A token that was never seen is verified in another thread.
+  const bearer = token('alice', { jti: 'never seen' })
+  wire.write(`${head('POST', '/plants', { token: bearer, lines: ['Content-Type: application/json', 'Transfer-Encoding: chunked'] })}1\r\n{\r\nZZ\r\n`)
+  assert.deepEqual((await wire.allAnswers()).map(verdict), ['malformedRequest'])
+  await call(port)
+  assert.deepEqual(logLines.filter((line) => line.includes('"level":"error"')), [])
+})
