@@ -88,7 +88,7 @@ export class Exchange implements RequestRecord {
 
   /** True if there is a body, and neither the service nor an application before it has read it. */
   get hasUnreadBody(): boolean {
-    if (this.bodyTaken || this.req.readableEnded) return false
-    return this.head.chunked || (this.head.contentLengthBytes ?? 0) > 0
+    if (!this.head.chunked && (this.head.contentLengthBytes ?? 0) === 0) return false
+    return !this.bodyTaken && !this.req.readableEnded
   }
 }
