@@ -47,13 +47,15 @@ export function textOf(bytes: Buffer): string {
 /** Reads a body to its end, or returns undefined and stops once it is longer than allowed. */
 function readBytes(exchange: Exchange, maxBytes: number): Promise<Buffer | undefined> {
   const { req, res } = exchange
-  // While its token was verified the client left, or the parser gave up on its body.
-  if (req.destroyed || exchange.phase === 'cancelled') return Promise.reject(new ClientGone())
+  // While its token was verified the parser gave up on its body.
+  if (exchange.phase === 'cancelled') return Promise.reject(new ClientGone())
   if (!exchange.bodyTaken && isRead(req)) {
     exchange.bodyTaken = true
     const cause = 'the body was read before the handler: mount it before body parsers'
     return Promise.reject(new Error(cause))
   }
+  // The client left while its token was verified: the request's events are over.
+  if (req.destroyed) return Promise.reject(new ClientGone())
   if (exchange.awaitsContinue) res.writeContinue()
   exchange.awaitsContinue = false
   exchange.bodyTaken = true
