@@ -1,7 +1,8 @@
 /*
- * Measures the built service beside a bare node:http server: `make bench WORKLOADS='get20 post' CHART=file.svg`.
- * Server on one core, load on the other; runs in turn, medians; answers are checked before they are counted, and any error
- * under load ends it all. Environment: DUR and WARM (seconds a run, and before the first), RUNS, OUT (JSON), CHART (SVG).
+ * Measures the built service beside a bare node:http server: `make bench WORKLOADS='get20 post'
+ * CHART=file.svg`. Server on one core, load on the other; runs in turn, medians; answers are
+ * checked before they are counted, and any error under load ends it all. Environment: DUR and WARM
+ * (seconds a run, and before the first), RUNS, OUT (JSON), CHART (SVG).
  */
 import { existsSync, writeFileSync } from 'node:fs'
 import { chart } from './bench/chart.ts'
@@ -12,7 +13,15 @@ import { WORKLOADS } from './bench/workloads.ts'
 
 const SECONDS_MAX = 60
 const RUNS_MAX = 20
-const COLUMNS = ['requests/s', 'of bare', 'p50 µs', 'p99 µs', 'p999 µs', 'CPU µs', 'RSS MiB'] as const
+const COLUMNS = [
+  'requests/s',
+  'of bare',
+  'p50 µs',
+  'p99 µs',
+  'p999 µs',
+  'CPU µs',
+  'RSS MiB',
+] as const
 
 class UsageError extends Error {}
 
@@ -34,7 +43,15 @@ function cellsOf(row: Row): string[] {
   const { requestsPerSecond, shareOfBare, p50, p99, p999, cpuMicrosPerRequest, rssMiB } = row
   // A list of everything is one request, and takes a second.
   const rate = requestsPerSecond.toFixed(requestsPerSecond < 100 ? 2 : 0)
-  return [rate, shareOfBare?.toFixed(2) ?? '', String(p50), String(p99), String(p999), cpuMicrosPerRequest.toFixed(1), rssMiB.toFixed(1)]
+  return [
+    rate,
+    shareOfBare?.toFixed(2) ?? '',
+    String(p50),
+    String(p99),
+    String(p999),
+    cpuMicrosPerRequest.toFixed(1),
+    rssMiB.toFixed(1),
+  ]
 }
 
 function show(workload: string, { title, rows, notes }: Figures): void {
@@ -46,11 +63,17 @@ function show(workload: string, { title, rows, notes }: Figures): void {
 }
 
 async function main(): Promise<void> {
-  const settings: Settings = { seconds: setting('DUR', 3, SECONDS_MAX), warmSeconds: setting('WARM', 1, SECONDS_MAX), runs: Math.ceil(setting('RUNS', 3, RUNS_MAX)) }
+  const settings: Settings = {
+    seconds: setting('DUR', 3, SECONDS_MAX),
+    warmSeconds: setting('WARM', 1, SECONDS_MAX),
+    runs: Math.ceil(setting('RUNS', 3, RUNS_MAX)),
+  }
   const wanted = process.argv.length > 2 ? process.argv.slice(2) : Object.keys(WORKLOADS)
   const stray = wanted.find((name) => !Object.hasOwn(WORKLOADS, name))
-  if (stray !== undefined) throw new UsageError(`there is no workload ${stray}: ${Object.keys(WORKLOADS).join(' ')}`)
-  if (!existsSync('/proc/self/status')) throw new UsageError('CPU and memory are read from /proc, which only Linux has')
+  if (stray !== undefined)
+    throw new UsageError(`there is no workload ${stray}: ${Object.keys(WORKLOADS).join(' ')}`)
+  if (!existsSync('/proc/self/status'))
+    throw new UsageError('CPU and memory are read from /proc, which only Linux has')
   const machine = describeMachine()
   const where = `${machine.cpu}, ${machine.cores} cores, Node ${machine.node}, Linux ${machine.kernel}, ${machine.date}`
   tell(`${where}; ${settings.runs} runs of ${settings.seconds} s, medians`)
@@ -66,7 +89,10 @@ async function main(): Promise<void> {
   }
   load.close()
   const out = process.env['OUT'] || 'bench.json'
-  writeFileSync(out, `${JSON.stringify({ machine, settings, caveats: caveats(), results }, null, 2)}\n`)
+  writeFileSync(
+    out,
+    `${JSON.stringify({ machine, settings, caveats: caveats(), results }, null, 2)}\n`,
+  )
   tell(`\nwritten: ${out}`)
   const chartFile = process.env['CHART']
   if (!chartFile) return

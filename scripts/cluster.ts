@@ -1,6 +1,7 @@
 /*
- * Three members of etcd and two instances of the service on this machine, to be tried out by hand: prints curl lines, and how
- * a member is killed and started again. All of it, plants included, is gone when it ends.
+ * Three members of etcd and two instances of the service on this machine, to be tried out by hand:
+ * prints curl lines, and how a member is killed and started again. All of it, plants included, is
+ * gone when it ends.
  */
 import { spawn } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
@@ -15,15 +16,32 @@ const INSTANCES = 2
 const [ISSUER, AUDIENCE] = ['plant-store-cluster', 'plants']
 const TTL_SECONDS = 8 * 60 * 60
 
-async function startInstance(port: number, endpoints: readonly string[], secret: string): Promise<void> {
-  const env = { PATH: process.env['PATH'] ?? '', PLANTS_LISTEN: `127.0.0.1:${port}`, PLANTS_ADMIN_LISTEN: 'off', PLANTS_LOG_LEVEL: 'error', PLANTS_ETCD_ENDPOINTS: endpoints.join(), PLANTS_JWT_SECRET: secret, PLANTS_ISSUER: ISSUER, PLANTS_AUDIENCE: AUDIENCE }
-  const child = spawn(process.execPath, [MAIN, 'serve'], { stdio: ['ignore', 'inherit', 'inherit'], env })
+async function startInstance(
+  port: number,
+  endpoints: readonly string[],
+  secret: string,
+): Promise<void> {
+  const env = {
+    PATH: process.env['PATH'] ?? '',
+    PLANTS_LISTEN: `127.0.0.1:${port}`,
+    PLANTS_ADMIN_LISTEN: 'off',
+    PLANTS_LOG_LEVEL: 'error',
+    PLANTS_ETCD_ENDPOINTS: endpoints.join(),
+    PLANTS_JWT_SECRET: secret,
+    PLANTS_ISSUER: ISSUER,
+    PLANTS_AUDIENCE: AUDIENCE,
+  }
+  const child = spawn(process.execPath, [MAIN, 'serve'], {
+    stdio: ['ignore', 'inherit', 'inherit'],
+    env,
+  })
   process.once('exit', () => child.kill('SIGKILL'))
   child.once('exit', (code) => {
     console.error(`the instance on port ${port} has ended with ${code}`)
     process.exit(1)
   })
-  while ((await fetch(`http://127.0.0.1:${port}/`).catch(() => undefined)) === undefined) await sleep(20)
+  while ((await fetch(`http://127.0.0.1:${port}/`).catch(() => undefined)) === undefined)
+    await sleep(20)
 }
 
 /** Says when a member is gone, and brings it back a while after. */
@@ -38,16 +56,28 @@ async function keepAlive(cluster: Cluster, member: Member): Promise<void> {
 }
 
 async function main(): Promise<void> {
-  if (NO_ETCD !== undefined) throw new Error('etcd is not installed (Debian: apt-get install etcd-server)')
-  // Members and instances are ended, and the directory is removed, by what listens to "exit". No other listener is wanted.
-  for (const signal of ['SIGINT', 'SIGTERM'] as const) process.removeAllListeners(signal).once(signal, () => process.exit(0))
+  if (NO_ETCD !== undefined)
+    throw new Error('etcd is not installed (Debian: apt-get install etcd-server)')
+  // Members and instances are ended, and the directory is removed, by what listens to "exit". No
+  // other listener is wanted.
+  for (const signal of ['SIGINT', 'SIGTERM'] as const)
+    process.removeAllListeners(signal).once(signal, () => process.exit(0))
   const cluster = await Cluster.start(MEMBERS)
   for (const member of cluster.members) void keepAlive(cluster, member)
   const secret = randomBytes(32).toString('hex')
-  const claims = { issuer: ISSUER, audience: AUDIENCE, sub: 'alice', ttlSeconds: TTL_SECONDS, scope: undefined, more: { sub: 'alice', aud: AUDIENCE } }
+  const claims = {
+    issuer: ISSUER,
+    audience: AUDIENCE,
+    sub: 'alice',
+    ttlSeconds: TTL_SECONDS,
+    scope: undefined,
+    more: { sub: 'alice', aud: AUDIENCE },
+  }
   const bearer = `-H 'Authorization: Bearer ${await signDevToken(Buffer.from(secret), claims)}'`
   const { endpoints } = cluster
-  console.log(`Three members of etcd:\n${cluster.members.map(({ name, endpoint, pid }) => `  ${name}  ${endpoint}  process ${pid}`).join('\n')}\n`)
+  console.log(
+    `Three members of etcd:\n${cluster.members.map(({ name, endpoint, pid }) => `  ${name}  ${endpoint}  process ${pid}`).join('\n')}\n`,
+  )
   for (let i = 0; i < INSTANCES; i++) {
     const port = await freePort()
     // Each begins with another member.

@@ -1,9 +1,18 @@
 /*
- * Makes what is released, in release/: the package for npm, and a folder with its archive that node alone can run. The
- * folder holds the compiled code and, of the packages, only the files that the code can come to. The same sources give
- * the same bytes: order, owners, modes and times are fixed.
+ * Makes what is released, in release/: the package for npm, and a folder with its archive that node
+ * alone can run. The folder holds the compiled code and, of the packages, only the files that the
+ * code can come to. The same sources give the same bytes: order, owners, modes and times are fixed.
  */
-import { chmodSync, cpSync, mkdirSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
+import {
+  chmodSync,
+  cpSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from 'node:fs'
 import { createRequire, isBuiltin } from 'node:module'
 import { dirname, join, relative, resolve } from 'node:path'
 import { parseArgs } from 'node:util'
@@ -12,40 +21,60 @@ import { gzipSync } from 'node:zlib'
 const ROOT = join(import.meta.dirname, '..')
 const MAIN = join('dist', 'main.js')
 const DOCUMENTS = ['CHANGELOG.md', 'LICENSE', 'README.md', 'SECURITY.md'] as const
-/** Seconds; the time that npm gives to every file of a package. See https://reproducible-builds.org/specs/source-date-epoch/ */
+/**
+ * Seconds; the time that npm gives to every file of a package. See
+ * https://reproducible-builds.org/specs/source-date-epoch/
+ */
 const TIME_SECONDS = Number(process.env['SOURCE_DATE_EPOCH'] || 499_162_500)
 
 /** With --folder the folder alone is made: an image needs no more. */
-const { values } = parseArgs({ options: { folder: { type: 'boolean', default: false }, out: { type: 'string', default: join(ROOT, 'release') } } })
+const { values } = parseArgs({
+  options: {
+    folder: { type: 'boolean', default: false },
+    out: { type: 'string', default: join(ROOT, 'release') },
+  },
+})
 const RELEASE = resolve(values.out)
 const FOLDER = join(RELEASE, 'plant-store')
 // The project's own manifest, which has these members.
-const { version } = JSON.parse(readFileSync(join(ROOT, 'package.json'), 'utf8')) as { readonly version: string }
+const { version } = JSON.parse(readFileSync(join(ROOT, 'package.json'), 'utf8')) as {
+  readonly version: string
+}
 
 rmSync(RELEASE, { recursive: true, force: true })
 mkdirSync(RELEASE, { recursive: true })
 makeFolder()
 if (!values.folder) {
   // Not by `npm pack`, which takes over the modes that a checkout happens to have.
-  const packed = ['package.json', ...DOCUMENTS].map((name) => join(ROOT, name)).concat(filesOf(join(ROOT, 'dist')))
+  const packed = ['package.json', ...DOCUMENTS]
+    .map((name) => join(ROOT, name))
+    .concat(filesOf(join(ROOT, 'dist')))
   writeFileSync(join(RELEASE, `plant-store-${version}.tgz`), archive('package', ROOT, packed))
-  writeFileSync(join(RELEASE, `plant-store-${version}-node.tar.gz`), archive('plant-store', FOLDER, filesOf(FOLDER)))
+  writeFileSync(
+    join(RELEASE, `plant-store-${version}-node.tar.gz`),
+    archive('plant-store', FOLDER, filesOf(FOLDER)),
+  )
 }
-for (const path of [...(values.folder ? [] : filesOf(RELEASE, false)), FOLDER]) console.log(`${relative(ROOT, path)}  ${sizeOf(path)} bytes`)
+for (const path of [...(values.folder ? [] : filesOf(RELEASE, false)), FOLDER])
+  console.log(`${relative(ROOT, path)}  ${sizeOf(path)} bytes`)
 
 function makeFolder(): void {
   const compiled = filesOf(join(ROOT, 'dist')).filter((path) => path.endsWith('.js'))
   const reached = closure(compiled)
   const packages = new Set([...reached].map(packageOf).filter((path) => path !== ROOT))
   for (const path of packages) {
-    for (const name of readdirSync(path)) if (name === 'package.json' || /^licen[cs]e/i.test(name)) reached.add(join(path, name))
+    for (const name of readdirSync(path))
+      if (name === 'package.json' || /^licen[cs]e/i.test(name)) reached.add(join(path, name))
   }
   for (const name of ['package.json', ...DOCUMENTS]) reached.add(join(ROOT, name))
   for (const path of reached) cpSync(path, join(FOLDER, relative(ROOT, path)))
   for (const path of filesOf(FOLDER)) chmodSync(path, modeOf(relative(FOLDER, path)))
 }
 
-/** All files that these can come to: what they import, what that imports, and the WebAssembly that is named in any of it. */
+/**
+ * All files that these can come to: what they import, what that imports, and the WebAssembly that
+ * is named in any of it.
+ */
 function closure(from: readonly string[]): Set<string> {
   const reached = new Set<string>()
   const waiting = [...from]
@@ -54,10 +83,13 @@ function closure(from: readonly string[]): Set<string> {
     reached.add(path)
     if (!path.endsWith('.js')) continue
     const text = readFileSync(path, 'utf8')
-    for (const [, name = ''] of text.matchAll(/(?:\bfrom|\bimport|\bimport\s*\(|\brequire\s*\()\s*["']([\w@.:/-]+)["']/g)) {
+    for (const [, name = ''] of text.matchAll(
+      /(?:\bfrom|\bimport|\bimport\s*\(|\brequire\s*\()\s*["']([\w@.:/-]+)["']/g,
+    )) {
       if (!isBuiltin(name)) waiting.push(createRequire(path).resolve(name))
     }
-    for (const [, name = ''] of text.matchAll(/["']([\w.-]+\.wasm)["']/g)) waiting.push(join(dirname(path), name))
+    for (const [, name = ''] of text.matchAll(/["']([\w.-]+\.wasm)["']/g))
+      waiting.push(join(dirname(path), name))
   }
   return reached
 }
@@ -75,19 +107,32 @@ function filesOf(directory: string, recursive = true): string[] {
 }
 
 function sizeOf(path: string): number {
-  return (statSync(path).isFile() ? [path] : filesOf(path)).reduce((sum, file) => sum + statSync(file).size, 0)
+  return (statSync(path).isFile() ? [path] : filesOf(path)).reduce(
+    (sum, file) => sum + statSync(file).size,
+    0,
+  )
 }
 
 function modeOf(name: string): number {
   return name === MAIN ? 0o755 : 0o644
 }
 
-/** Files of a folder as a gzipped ustar archive (POSIX.1-1988): a header of 512 bytes before each, which is filled up to a multiple of that. */
+/**
+ * Files of a folder as a gzipped ustar archive (POSIX.1-1988): a header of 512 bytes before each,
+ * which is filled up to a multiple of that.
+ */
 function archive(prefix: string, folder: string, paths: readonly string[]): Buffer {
-  const blocks = paths.map((path) => relative(folder, path)).sort().flatMap((name) => {
-    const bytes = readFileSync(join(folder, name))
-    return [header(`${prefix}/${name}`, bytes.length, modeOf(name)), bytes, Buffer.alloc(-bytes.length & 511)]
-  })
+  const blocks = paths
+    .map((path) => relative(folder, path))
+    .sort()
+    .flatMap((name) => {
+      const bytes = readFileSync(join(folder, name))
+      return [
+        header(`${prefix}/${name}`, bytes.length, modeOf(name)),
+        bytes,
+        Buffer.alloc(-bytes.length & 511),
+      ]
+    })
   return gzipSync(Buffer.concat([...blocks, Buffer.alloc(1024)]), { level: 9 })
 }
 
@@ -95,8 +140,25 @@ function header(name: string, sizeBytes: number, mode: number): Buffer {
   if (Buffer.byteLength(name) > 100) throw new Error(`${name} is too long for the archive's header`)
   const block = Buffer.alloc(512)
   const octal = (value: number, digits: number): string => value.toString(8).padStart(digits, '0')
-  const fields = [[0, name], [100, octal(mode, 7)], [108, octal(0, 7)], [116, octal(0, 7)], [124, octal(sizeBytes, 11)], [136, octal(TIME_SECONDS, 11)], [148, ' '.repeat(8)], [156, '0'], [257, 'ustar\x0000']] as const
+  const fields = [
+    [0, name],
+    [100, octal(mode, 7)],
+    [108, octal(0, 7)],
+    [116, octal(0, 7)],
+    [124, octal(sizeBytes, 11)],
+    [136, octal(TIME_SECONDS, 11)],
+    [148, ' '.repeat(8)],
+    [156, '0'],
+    [257, 'ustar\x0000'],
+  ] as const
   for (const [offset, text] of fields) block.write(text, offset, 'latin1')
-  block.write(`${octal(block.reduce((sum, byte) => sum + byte, 0), 6)}\0`, 148, 'latin1')
+  block.write(
+    `${octal(
+      block.reduce((sum, byte) => sum + byte, 0),
+      6,
+    )}\0`,
+    148,
+    'latin1',
+  )
   return block
 }

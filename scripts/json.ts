@@ -1,8 +1,9 @@
 /**
- * How long reading a body takes, by shape and length: time per byte must not grow with the length, whatever is in it.
- * The first rows are ordinary plants, for comparison. SHAPES='members,open arrays' runs some.
+ * How long reading a body takes, by shape and length: time per byte must not grow with the length,
+ * whatever is in it. The first rows are ordinary plants, for comparison. SHAPES='members,open
+ * arrays' runs some.
  */
-import { Problem } from '../dist/errors.js'
+import { HttpError } from '../dist/errors.js'
 import { readObject } from '../dist/http/json.js'
 
 const KIB = 1024
@@ -11,8 +12,14 @@ const WANTED = ['id', 'name', 'tag']
 /** Each figure is the shortest of so many runs: what disturbs a run only lengthens it. */
 const RUNS = 3
 
-/** A body that begins and ends so, with as much in between as fits; `piece` is told which one it is. */
-function filled(before: string, piece: (at: number) => string, after: string): (bytes: number) => string {
+/**
+ * A body that begins and ends so, with as much in between as fits; `piece` is told which one it is.
+ */
+function filled(
+  before: string,
+  piece: (at: number) => string,
+  after: string,
+): (bytes: number) => string {
   return (bytes) => {
     const pieces: string[] = [before]
     for (let at = 0, left = bytes - before.length - after.length; left > 0; at++) {
@@ -32,19 +39,22 @@ function nested(open: string, close: string): (bytes: number) => string {
   }
 }
 
-/** V8 hashes names that look like array indices without a seed: these meet in one bucket of any table of up to 65,536. */
+/**
+ * V8 hashes names that look like array indices without a seed: these meet in one bucket of any
+ * table of up to 65,536.
+ */
 const colliding = (at: number): string => String(1_000_000_000 + at * 65_536)
 
 const SHAPES: Readonly<Record<string, (bytes: number) => string>> = {
   'plain string': filled('{"id":1,"name":"', () => 'x'.repeat(64), '"}'),
   'escaped string': filled('{"id":1,"name":"', () => '\\u0041\\n', '"}'),
   'string without end': filled('{"id":1,"name":"', () => 'x'.repeat(64), ''),
-  'surrogates': filled('{"id":1,"name":"', () => '\\ud83d\\udc90', '"}'),
-  'digits': filled('{"id":', () => '9'.repeat(64), '}'),
+  surrogates: filled('{"id":1,"name":"', () => '\\ud83d\\udc90', '"}'),
+  digits: filled('{"id":', () => '9'.repeat(64), '}'),
   'zeros and one': filled('{"id":1', () => '0'.repeat(64), '1}'),
-  'fraction': filled('{"id":0.', () => '90'.repeat(32), '}'),
-  'exponent': filled('{"id":1e', () => '9'.repeat(64), '}'),
-  'members': filled('{"id":1', (at) => `,"k${at}":1`, '}'),
+  fraction: filled('{"id":0.', () => '90'.repeat(32), '}'),
+  exponent: filled('{"id":1e', () => '9'.repeat(64), '}'),
+  members: filled('{"id":1', (at) => `,"k${at}":1`, '}'),
   'colliding members': filled('{"id":1', (at) => `,"${colliding(at)}":1`, '}'),
   'colliding, escaped': filled('{"id":1', (at) => `,"\\u0031${colliding(at).slice(1)}":1`, '}'),
   'one name again': filled('{"id":1', () => ',"a":1', '}'),
@@ -55,7 +65,7 @@ const SHAPES: Readonly<Record<string, (bytes: number) => string>> = {
   'nested objects': nested('{"":', '}'),
   'open arrays': filled('{"x":', () => '['.repeat(64), ''),
   'open objects': filled('{"x":', () => '{"":', ''),
-  'space': filled('{', () => ' \t\r\n', '}'),
+  space: filled('{', () => ' \t\r\n', '}'),
   'space between': filled('{"x":[0', () => '  ,  0', ']}'),
 }
 
@@ -63,7 +73,7 @@ function read(text: string): void {
   try {
     readObject(text, WANTED)
   } catch (error) {
-    if (!(error instanceof Problem)) throw error
+    if (!(error instanceof HttpError)) throw error
   }
 }
 
@@ -80,13 +90,18 @@ function measure(text: string): number {
 
 const small = JSON.stringify({ id: 7, name: 'Monstera', tag: 'indoor' })
 const chosen = process.env['SHAPES']?.split(',').map((name) => name.trim())
-const cells = (name: string, values: readonly string[]): string => [name.padEnd(20), ...values.map((value) => value.padStart(10))].join('')
+const cells = (name: string, values: readonly string[]): string =>
+  [name.padEnd(20), ...values.map((value) => value.padStart(10))].join('')
 
 for (let warm = 0; warm < 20_000; warm++) read(small)
 const startMs = performance.now()
 for (let round = 0; round < 300_000; round++) read(small)
-console.log(`an ordinary plant of ${small.length} bytes: ${(((performance.now() - startMs) * 1e6) / 300_000).toFixed(0)} ns`)
-console.log(cells('ns a byte', [...LENGTHS_BYTES.map((bytes) => `${bytes / KIB} KiB`), 'ms at most']))
+console.log(
+  `an ordinary plant of ${small.length} bytes: ${(((performance.now() - startMs) * 1e6) / 300_000).toFixed(0)} ns`,
+)
+console.log(
+  cells('ns a byte', [...LENGTHS_BYTES.map((bytes) => `${bytes / KIB} KiB`), 'ms at most']),
+)
 for (const [name, make] of Object.entries(SHAPES)) {
   if (chosen && !chosen.includes(name)) continue
   const figures = LENGTHS_BYTES.map((bytes) => measure(make(bytes)))

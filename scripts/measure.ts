@@ -1,6 +1,6 @@
 /*
- * Measures the built service under what hostile clients do: `make measure SCENARIO=stalls`, strangers or memory.
- * MAIN=path measures another build of the service, such as an older one.
+ * Measures the built service under what hostile clients do: `make measure SCENARIO=stalls`,
+ * strangers or memory. MAIN=path measures another build of the service, such as an older one.
  */
 import { memory } from './measure/memory.ts'
 import { stalls } from './measure/stalls.ts'

@@ -1,7 +1,12 @@
 import type { KeyConfig } from './auth/keys.ts'
 import { ConfigError } from './errors.ts'
 import {
-  BOUNDS, type Config, ETCD_PREFIX, readKeys, readSettings, type Settings,
+  BOUNDS,
+  type Config,
+  ETCD_PREFIX,
+  readKeys,
+  readSettings,
+  type Settings,
 } from './options.ts'
 import { readRegularFile } from './regular-file.ts'
 import { REPORTED, type Report } from './rules.ts'
@@ -9,23 +14,47 @@ import { REPORTED, type Report } from './rules.ts'
 export type { Address } from './http/listen.ts'
 export type { Config } from './options.ts'
 
-/** What a command needs of it: all; all but the keys, which `--dev` brings; or the storage alone. */
+/**
+ * What a command needs of it: all; all but the keys, which `--dev` brings; or the storage alone.
+ */
 export type Need = 'service' | 'dev' | 'storage'
 
 export const DEV_ISSUER = 'plant-store-dev'
 export const DEV_AUDIENCE = 'plants'
 
-/** [name, default as it would be written, meaning]; `--help` and the README's table show just this. */
+/**
+ * [name, default as it would be written, meaning]; `--help` and the README's table show just this.
+ */
 export const VARIABLES = [
-  ['PLANTS_LISTEN', '127.0.0.1:8080', 'where plants are served: host:port, [::1]:port or unix:/path; port 0 picks a free one'],
+  [
+    'PLANTS_LISTEN',
+    '127.0.0.1:8080',
+    'where plants are served: host:port, [::1]:port or unix:/path; port 0 picks a free one',
+  ],
   ['PLANTS_ADMIN_LISTEN', '127.0.0.1:8081', 'where health is served: the same forms, or off'],
   ['PLANTS_DATA', './data', 'directory of the embedded store'],
-  ['PLANTS_MAX_DATA_BYTES', '268435456', 'size of the embedded database above which POST answers 507; at most 1073741824'],
-  ['PLANTS_ETCD_ENDPOINTS', '', 'client URLs of etcd members, with commas between; set, plants are kept there instead'],
+  [
+    'PLANTS_MAX_DATA_BYTES',
+    '268435456',
+    'size of the embedded database above which POST answers 507; at most 1073741824',
+  ],
+  [
+    'PLANTS_ETCD_ENDPOINTS',
+    '',
+    'client URLs of etcd members, with commas between; set, plants are kept there instead',
+  ],
   ['PLANTS_ETCD_PREFIX', ETCD_PREFIX, 'what all keys in etcd begin with; ends in /'],
   ['PLANTS_ETCD_USERNAME', '', 'user of etcd'],
-  ['PLANTS_ETCD_PASSWORD_FILE', '', 'file with that user\'s password: its text, less one final newline'],
-  ['PLANTS_ETCD_CA_FILE', '', 'file with the PEM certificates that etcd\'s are signed by; unset: those that Node trusts'],
+  [
+    'PLANTS_ETCD_PASSWORD_FILE',
+    '',
+    "file with that user's password: its text, less one final newline",
+  ],
+  [
+    'PLANTS_ETCD_CA_FILE',
+    '',
+    "file with the PEM certificates that etcd's are signed by; unset: those that Node trusts",
+  ],
   ['PLANTS_ETCD_CERT_FILE', '', 'file with the PEM client certificate for etcd'],
   ['PLANTS_ETCD_KEY_FILE', '', 'file with the PEM key of that certificate'],
   ['PLANTS_ISSUER', '', 'required: the iss that a token must have'],
@@ -33,7 +62,11 @@ export const VARIABLES = [
   ['PLANTS_JWT_SECRET_FILE', '', 'file with the HS256 secret: its bytes, less one final newline'],
   ['PLANTS_JWT_SECRET', '', 'the HS256 secret itself, 32 bytes or more'],
   ['PLANTS_JWKS_FILE', '', 'file with a JSON Web Key Set; read again when it changes'],
-  ['PLANTS_JWKS_URL', '', 'URL of a JSON Web Key Set; with none of these four, the issuer\'s discovery document names it'],
+  [
+    'PLANTS_JWKS_URL',
+    '',
+    "URL of a JSON Web Key Set; with none of these four, the issuer's discovery document names it",
+  ],
   ['PLANTS_OWNER_CLAIM', 'sub', 'the claim whose value owns plants'],
   ['PLANTS_AUDIENCE_CLAIM', 'aud', 'the claim that holds the audience'],
   ['PLANTS_READ_SCOPE', '', 'the scope that GET requires'],
@@ -41,12 +74,20 @@ export const VARIABLES = [
   ['PLANTS_SCOPE_CLAIM', '', 'the claim that holds scopes; unset: scope, else scp'],
   ['PLANTS_CLOCK_TOLERANCE', '5', 'seconds by which the clocks of issuer and service may differ'],
   ['PLANTS_MAX_BODY_BYTES', '1048576', 'longest request body'],
-  ['PLANTS_MAX_CONNECTIONS', '10000', 'connections at a time; one more is closed without an answer'],
+  [
+    'PLANTS_MAX_CONNECTIONS',
+    '10000',
+    'connections at a time; one more is closed without an answer',
+  ],
   ['PLANTS_RATE_LIMIT', '', 'requests a second for each owner; unset: no limit'],
   ['PLANTS_DRAIN_DELAY', '0', 'seconds that a stop serves on, so that balancers notice'],
   ['PLANTS_SHUTDOWN_TIMEOUT', '10', 'seconds that a stop waits for what is under way'],
   ['PLANTS_LOG_LEVEL', 'info', 'silent, error, info (with one line a request) or debug'],
-] as const satisfies readonly (readonly [name: `PLANTS_${string}`, fallback: string, meaning: string])[]
+] as const satisfies readonly (readonly [
+  name: `PLANTS_${string}`,
+  fallback: string,
+  meaning: string,
+])[]
 
 type Name = (typeof VARIABLES)[number][0]
 
@@ -83,7 +124,9 @@ const OPTIONS = {
   PLANTS_LOG_LEVEL: 'logLevel',
 } as const satisfies Readonly<Record<Name, string>>
 
-const FALLBACKS: ReadonlyMap<string, string> = new Map(VARIABLES.map(([name, fallback]) => [name, fallback]))
+const FALLBACKS: ReadonlyMap<string, string> = new Map(
+  VARIABLES.map(([name, fallback]) => [name, fallback]),
+)
 const NAMES = VARIABLES.map(([name]) => name)
 const ETCD_NAMES = NAMES.filter((name) => name.startsWith('PLANTS_ETCD_'))
 const KEY_NAMES = NAMES.filter((name) => OPTIONS[name].startsWith('keys.'))

@@ -44,7 +44,9 @@ const PARSED = {
 } as const
 
 /** The options that each command takes, and how many arguments. */
-const COMMANDS: Readonly<Record<string, { readonly options: readonly string[]; readonly args: number }>> = {
+const COMMANDS: Readonly<
+  Record<string, { readonly options: readonly string[]; readonly args: number }>
+> = {
   serve: { options: ['dev'], args: 0 },
   token: { options: ['sub', 'ttl', 'scope'], args: 0 },
   check: { options: [], args: 0 },
@@ -61,7 +63,8 @@ async function main(argv: readonly string[]): Promise<void> {
   if (!known) throw new UsageError(`there is no command ${JSON.stringify(command)}`)
   const stray = Object.keys(values).find((name) => !known.options.includes(name))
   if (stray !== undefined) throw new UsageError(`${command} takes no --${stray}`)
-  if (args.length !== known.args) throw new UsageError(`${command} takes ${known.args === 0 ? 'no argument' : 'one FILE'}`)
+  if (args.length !== known.args)
+    throw new UsageError(`${command} takes ${known.args === 0 ? 'no argument' : 'one FILE'}`)
   const [file = ''] = args
   switch (command) {
     case 'serve':
@@ -73,19 +76,32 @@ async function main(argv: readonly string[]): Promise<void> {
   }
 }
 
-/** check, export, import. What only a command needs is loaded by that command: a service starts the sooner. */
+/**
+ * check, export, import. What only a command needs is loaded by that command: a service starts the
+ * sooner.
+ */
 async function storage(command: string, file: string): Promise<string> {
   // Where the reader of a pipe has left, the work goes on, and the status tells how it ended.
   for (const stream of [process.stdout, process.stderr]) stream.on('error', () => {})
   const { checkStore, exportStore, importStore } = await import('./store/sqljs/tools.ts')
   const config = readConfig(process.env, 'storage')
-  if (command === 'import') return importStore((log, onFatal) => openStorage(config, log, onFatal), file, (line) => process.stderr.write(`${line}\n`))
-  if (config.etcd) throw new Error(`${command} is for the embedded store: what is in etcd is looked at with "etcdctl endpoint status" and saved with "etcdctl snapshot save"`)
+  if (command === 'import')
+    return importStore(
+      (log, onFatal) => openStorage(config, log, onFatal),
+      file,
+      (line) => process.stderr.write(`${line}\n`),
+    )
+  if (config.etcd)
+    throw new Error(
+      `${command} is for the embedded store: what is in etcd is looked at with "etcdctl endpoint status" and saved with "etcdctl snapshot save"`,
+    )
   if (command === 'check') return checkStore(config.dataDirectory)
   return exportStore(config.dataDirectory, file)
 }
 
-function parse(argv: readonly string[]): ReturnType<typeof parseArgs<{ options: typeof PARSED; allowPositionals: true }>> {
+function parse(
+  argv: readonly string[],
+): ReturnType<typeof parseArgs<{ options: typeof PARSED; allowPositionals: true }>> {
   try {
     return parseArgs({ args: [...argv], options: PARSED, allowPositionals: true })
   } catch (error) {
@@ -99,7 +115,9 @@ async function serve(dev: boolean): Promise<void> {
   const service = createService(config, {
     log,
     onFatal(error) {
-      process.stderr.write(`plant-store: memory and disk may differ; ending, and the next start recovers: ${String(error)}\n`)
+      process.stderr.write(
+        `plant-store: memory and disk may differ; ending, and the next start recovers: ${String(error)}\n`,
+      )
       process.exit(1)
     },
   })
@@ -121,12 +139,20 @@ async function serve(dev: boolean): Promise<void> {
     throw error
   })
   if (!listening) return
-  log.info('listening', { version: version(), ...listening, data: config.etcd?.endpoints ?? config.dataDirectory, ...keyFields(config) })
+  log.info('listening', {
+    version: version(),
+    ...listening,
+    data: config.etcd?.endpoints ?? config.dataDirectory,
+    ...keyFields(config),
+  })
   if (dev) process.stderr.write(await invitation(config, listening))
 }
 
 /** Where keys come from, and never what they are. */
-function keyFields({ keys, issuer }: Config): { readonly keys: string; readonly keysFrom: string | undefined } {
+function keyFields({ keys, issuer }: Config): {
+  readonly keys: string
+  readonly keysFrom: string | undefined
+} {
   switch (keys.kind) {
     case 'secret':
       return { keys: 'secret', keysFrom: undefined }
@@ -144,27 +170,47 @@ async function configure(dev: boolean): Promise<Config> {
   const { keys, ...config } = readConfig(process.env, dev ? 'dev' : 'service')
   if (keys) return { ...config, keys }
   const { readOrCreateDevKey } = await import('./auth/dev.ts')
-  return { ...config, keys: { kind: 'secret', secret: readOrCreateDevKey(devKeyPath(config.dataDirectory)) } }
+  return {
+    ...config,
+    keys: { kind: 'secret', secret: readOrCreateDevKey(devKeyPath(config.dataDirectory)) },
+  }
 }
 
 function devKeyPath(dataDirectory: string): string {
   return `${dataDirectory}/dev.key`
 }
 
-async function token(values: { readonly sub?: string; readonly ttl?: string; readonly scope?: string }): Promise<void> {
+async function token(values: {
+  readonly sub?: string
+  readonly ttl?: string
+  readonly scope?: string
+}): Promise<void> {
   const { sub, ttl = String(DEV_TTL_SECONDS), scope } = values
   if (!sub) throw new UsageError('token needs --sub NAME: whose token it is to be')
-  if (!/^[1-9][0-9]{0,9}$/.test(ttl)) throw new UsageError('--ttl must be a number of seconds, 1 or more')
+  if (!/^[1-9][0-9]{0,9}$/.test(ttl))
+    throw new UsageError('--ttl must be a number of seconds, 1 or more')
   const { readDevKey, signDevToken } = await import('./auth/dev.ts')
   const config = readConfig(process.env, 'dev')
   const key = readDevKey(devKeyPath(config.dataDirectory))
-  if (!key) throw new Error(`there is no development key in ${config.dataDirectory}: start "plant-store serve --dev" first`)
+  if (!key)
+    throw new Error(
+      `there is no development key in ${config.dataDirectory}: start "plant-store serve --dev" first`,
+    )
   print(await signDevToken(key, devClaims(config, sub, Number(ttl), scope)))
 }
 
-function devClaims(config: Omit<Config, 'keys'>, sub: string, ttlSeconds: number, scope: string | undefined): DevClaims {
+function devClaims(
+  config: Omit<Config, 'keys'>,
+  sub: string,
+  ttlSeconds: number,
+  scope: string | undefined,
+): DevClaims {
   const { issuer, audience, ownerClaim, audienceClaim, scopeClaim = 'scope' } = config
-  const more = { [ownerClaim]: sub, [audienceClaim]: audience, ...(scope === undefined ? {} : { [scopeClaim]: scope }) }
+  const more = {
+    [ownerClaim]: sub,
+    [audienceClaim]: audience,
+    ...(scope === undefined ? {} : { [scopeClaim]: scope }),
+  }
   return { issuer, audience, sub, ttlSeconds, scope, more }
 }
 
@@ -172,11 +218,14 @@ function devClaims(config: Omit<Config, 'keys'>, sub: string, ttlSeconds: number
 async function invitation(config: Config, { plants }: Listening): Promise<string> {
   if (config.keys.kind !== 'secret') return ''
   const { signDevToken } = await import('./auth/dev.ts')
-  const scope = [config.readScope, config.writeScope].filter((name) => name !== undefined).join(' ') || undefined
+  const scope =
+    [config.readScope, config.writeScope].filter((name) => name !== undefined).join(' ') ||
+    undefined
   const claims = devClaims(config, 'alice', DEV_TTL_SECONDS, scope)
   const bearer = `-H 'Authorization: Bearer ${await signDevToken(config.keys.secret, claims)}'`
   const socket = /^unix:(.*)$/s.exec(plants)?.[1]
-  const target = socket === undefined ? `${plants}/plants` : `--unix-socket '${socket}' http://localhost/plants`
+  const target =
+    socket === undefined ? `${plants}/plants` : `--unix-socket '${socket}' http://localhost/plants`
   return `
 The plant store listens on ${plants} with a development key; never use that key for anything real.
 Paste these in another shell, to create a plant and to list it:
@@ -190,7 +239,13 @@ curl -i ${target} ${bearer}
 
 function help(): string {
   const width = Math.max(...VARIABLES.map(([name]) => name.length))
-  return HELP + VARIABLES.map(([name, fallback, meaning]) => `  ${name.padEnd(width)}  ${meaning}${fallback && ` (default ${fallback})`}`).join('\n')
+  return (
+    HELP +
+    VARIABLES.map(
+      ([name, fallback, meaning]) =>
+        `  ${name.padEnd(width)}  ${meaning}${fallback && ` (default ${fallback})`}`,
+    ).join('\n')
+  )
 }
 
 function print(text: string): void {
@@ -212,11 +267,13 @@ function fail(error: unknown): never {
 // A reader that is gone does not end the process. Each writer has a callback where it must know.
 for (const stream of [process.stdout, process.stderr]) stream.on('error', () => {})
 
-// Else it would have Node open its inspector, on a port of loopback where anybody on the machine may run code in this process.
+// Else it would have Node open its inspector, on a port of loopback where anybody on the machine
+// may run code in this process.
 process.on('SIGUSR1', () => {})
 
-// V8 compiles WebAssembly that runs often a second time, and by its default takes SQLite's start for that already: its parser
-// alone takes 40 ms and 14 MiB, for nothing. What load makes run often it compiles again all the same.
+// V8 compiles WebAssembly that runs often a second time, and by its default takes SQLite's start
+// for that already: its parser alone takes 40 ms and 14 MiB, for nothing. What load makes run often
+// it compiles again all the same.
 setFlagsFromString('--wasm-tiering-budget=200000000')
 
 main(process.argv.slice(2)).catch(fail)

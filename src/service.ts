@@ -5,19 +5,19 @@ import type { Caller } from './auth/caller.ts'
 import { createKeySource } from './auth/keys.ts'
 import { Verifier } from './auth/verifier.ts'
 import type { Address, Config } from './config.ts'
-import { ClientGone, conditions, Problem } from './errors.ts'
-import { addServiceMetrics } from './figures.ts'
-import { type Checks, createAdminServer, livez, readyz, textAnswer } from './http/admin.ts'
+import { ClientGone, conditions, HttpError } from './errors.ts'
+import { addServiceMetrics } from './service-metrics.ts'
+import { type Checks, createAdminServer, livez, readyz, textResponse } from './http/admin.ts'
 import { MemoryBudget } from './http/budget.ts'
 import type { ConnectionHost } from './http/connection.ts'
 import { RequestDurations } from './http/durations.ts'
 import type { Exchange, RequestRecord } from './http/exchange.ts'
 import { ListenFailed, listen, type Listener } from './http/listen.ts'
-import { openApiAnswer } from './http/openapi.ts'
-import { RememberedPages } from './http/pages.ts'
+import { openApiResponse } from './http/openapi.ts'
+import { PageCache } from './http/page-cache.ts'
 import { createPlant, listPlants } from './http/plants.ts'
-import { RateLimit } from './http/rate.ts'
-import { type Answer, problemAnswer } from './http/respond.ts'
+import { RateLimit } from './http/rate-limit.ts'
+import { type HttpResponse, errorResponse } from './http/response.ts'
 import { createRouter } from './http/router.ts'
 import { Connections, createHttpServer } from './http/server.ts'
 import { connectionsWithinLimit } from './ops/descriptors.ts'
@@ -25,7 +25,13 @@ import { FairQueue } from './ops/fair-queue.ts'
 import { type Log, ownerHash } from './ops/log.ts'
 import { Metrics, METRICS_TYPE } from './ops/metrics.ts'
 import { addProcessMetrics, watchEventLoop } from './ops/process.ts'
-import { type PlantStore, PlantTooLarge, type Recovered, StoreFull, StoreUnavailable } from './plants/store.ts'
+import {
+  type PlantStore,
+  PlantTooLarge,
+  type Recovered,
+  StoreFull,
+  StoreUnavailable,
+} from './plants/store.ts'
 import { loadSqlite } from './store/sqljs/database.ts'
 import type { StoreLog } from './store/sqljs/keeper.ts'
 import { SqljsStore } from './store/sqljs/store.ts'
@@ -48,7 +54,10 @@ export interface Listening {
  * attempt leaves nothing open, and may be repeated.
  */
 export interface PlantService {
-  /** Opens the store. `listen` does it too; before it is done, requests wait. @throws DirectoryLocked, StoreCorrupt */
+  /**
+   * Opens the store. `listen` does it too; before it is done, requests wait. @throws
+   * DirectoryLocked, StoreCorrupt
+   */
   open(): Promise<void>
   /** Opens the store and the listeners. @throws ListenFailed besides what `open` throws. */
   listen(): Promise<Listening>
@@ -67,7 +76,9 @@ type Step = readonly [name: string, run: () => unknown]
 const STORE_RETRY_SECONDS = 1
 const UNOPENED = 'the store could not be opened'
 const CLOSED = 'the service is closed: create another one'
-/** For those who probe and scrape: they must not take the descriptors that the store needs either. */
+/**
+ * For those who probe and scrape: they must not take the descriptors that the store needs either.
+ */
 const ADMIN_MAX_CONNECTIONS = 32
 /** Bodies that are held and writes that wait, together. */
 const BODIES_MAX_BYTES = 64 * 1024 * 1024
@@ -79,21 +90,33 @@ type StorageConfig = Pick<Config, 'etcd' | 'dataDirectory' | 'maxDataBytes'>
 /** What is kept elsewhere is not recovered. */
 type Storage = PlantStore & { readonly recovered?: Recovered }
 
-/** Opens the storage that was chosen. What etcd alone needs is loaded only then. @throws DirectoryLocked, StoreCorrupt */
-export async function openStorage({ etcd, dataDirectory, maxDataBytes }: StorageConfig, log: StoreLog, onFatal: ServiceHooks['onFatal'], metrics = new Metrics(), queue = new FairQueue()): Promise<Storage> {
-  if (!etcd) return SqljsStore.open({ directory: dataDirectory, maxDataBytes, log, onFatal, metrics, queue })
+/**
+ * Opens the storage that was chosen. What etcd alone needs is loaded only then. @throws
+ * DirectoryLocked, StoreCorrupt
+ */
+export async function openStorage(
+  { etcd, dataDirectory, maxDataBytes }: StorageConfig,
+  log: StoreLog,
+  onFatal: ServiceHooks['onFatal'],
+  metrics = new Metrics(),
+  queue = new FairQueue(),
+): Promise<Storage> {
+  if (!etcd)
+    return SqljsStore.open({ directory: dataDirectory, maxDataBytes, log, onFatal, metrics, queue })
   const { EtcdStore } = await import('./store/etcd/store.ts')
   return EtcdStore.open(etcd, log)
 }
 
 /** Wires tokens, storage and HTTP. @throws ConfigError when the keys cannot be used. */
 export function createService(config: Config, { log, onFatal }: ServiceHooks): PlantService {
-  const keys = createKeySource(config.keys, config.issuer, (level, message, fields) => log[level](message, fields))
+  const keys = createKeySource(config.keys, config.issuer, (level, message, fields) =>
+    log[level](message, fields),
+  )
   const verifier = new Verifier(keys, config)
   const bodies = new MemoryBudget(BODIES_MAX_BYTES)
   const answers = new MemoryBudget(ANSWERS_MAX_BYTES)
   const queue = new FairQueue()
-  const pages = new RememberedPages()
+  const pages = new PageCache()
   const rateLimit = config.rateLimit === undefined ? undefined : new RateLimit(config.rateLimit)
   const metrics = new Metrics()
   const durations = new RequestDurations(metrics, [PATH])
@@ -119,7 +142,7 @@ export function createService(config: Config, { log, onFatal }: ServiceHooks): P
   let draining = false
   /** Set once plants are listened for. */
   let serving = false
-  let route: ((exchange: Exchange) => Answer | Promise<Answer>) | undefined
+  let route: ((exchange: Exchange) => HttpResponse | Promise<HttpResponse>) | undefined
   let server: Server | undefined
   let admin: Server | undefined
   let stopWatching = (): void => {}
@@ -131,7 +154,7 @@ export function createService(config: Config, { log, onFatal }: ServiceHooks): P
     explain,
     answered,
     accepted: () => queue.connectionArrived(),
-    holdAnswer: (owner, bytes) => answers.hold(owner, bytes),
+    holdResponse: (owner, bytes) => answers.hold(owner, bytes),
     get draining() {
       return draining
     },
@@ -140,8 +163,22 @@ export function createService(config: Config, { log, onFatal }: ServiceHooks): P
     return verifier.verify(readBearer(head.authorization), req)
   }
   const connections = new Connections(host)
-  const maxConnections = Math.min(config.maxConnections, connectionsWithinLimit(ADMIN_MAX_CONNECTIONS))
-  addServiceMetrics(metrics, { connections, maxConnections, verifier, keys, pages, bodies, answers, log, errors, checks })
+  const maxConnections = Math.min(
+    config.maxConnections,
+    connectionsWithinLimit(ADMIN_MAX_CONNECTIONS),
+  )
+  addServiceMetrics(metrics, {
+    connections,
+    maxConnections,
+    verifier,
+    keys,
+    pages,
+    bodies,
+    answers,
+    log,
+    errors,
+    checks,
+  })
 
   const closeServer: Step = ['close the server', () => server?.close()]
   const release: Step = ['release the store', releaseStore]
@@ -196,7 +233,7 @@ export function createService(config: Config, { log, onFatal }: ServiceHooks): P
   }
 
   /** Requests try once a second at most: repeated ones must not lock and scan a directory each. */
-  async function serveUnopened(exchange: Exchange): Promise<Answer> {
+  async function serveUnopened(exchange: Exchange): Promise<HttpResponse> {
     const isFirst = opening === undefined
     if (closing) throw new StoreUnavailable(CLOSED)
     if (isFirst && performance.now() < openAgainAtMs) throw new StoreUnavailable(UNOPENED)
@@ -210,27 +247,41 @@ export function createService(config: Config, { log, onFatal }: ServiceHooks): P
     return route(exchange)
   }
 
-  function explain(error: unknown, { requestId }: RequestRecord): Answer | undefined {
+  function explain(error: unknown, { requestId }: RequestRecord): HttpResponse | undefined {
     if (error instanceof ClientGone) return undefined
-    const problem = problemOf(error)
+    const problem = httpErrorOf(error)
     errors.set(problem.error, (errors.get(problem.error) ?? 0) + 1)
-    if (problem === error) log.debug('refused', { requestId, error: problem.error, cause: problem.cause })
+    if (problem === error)
+      log.debug('refused', { requestId, error: problem.error, cause: problem.cause })
     else if (problem.condition === 'internal') log.error('a request failed', { requestId, error })
-    return problemAnswer(problem)
+    return errorResponse(problem)
   }
 
-  function answered({ method, route: matched, owner, requestId, traceId, startedAtMs }: RequestRecord, status: number): void {
+  function answered(
+    { method, route: matched, owner, requestId, traceId, startedAtMs }: RequestRecord,
+    status: number,
+  ): void {
     const ms = performance.now() - startedAtMs
     durations.record(method, matched, status, ms / 1000)
-    log.request({ method, route: matched, status, ms: Math.round(ms * 1000) / 1000, requestId, traceId, owner: owner === undefined ? undefined : ownerHash(owner) })
+    log.request({
+      method,
+      route: matched,
+      status,
+      ms: Math.round(ms * 1000) / 1000,
+      requestId,
+      traceId,
+      owner: owner === undefined ? undefined : ownerHash(owner),
+    })
   }
 
-  /** What is wrong, by the name of what the service needs. Red from the first moment of a stop on. */
+  /**
+   * What is wrong, by the name of what the service needs. Red from the first moment of a stop on.
+   */
   function checks(): Checks {
     return {
       service: closing ? 'draining' : serving ? undefined : 'starting',
-      keys: keys.trouble(),
-      storage: store ? store.trouble() : 'not recovered yet',
+      keys: keys.unavailableReason(),
+      storage: store ? store.unavailableReason() : 'not recovered yet',
     }
   }
 
@@ -250,7 +301,11 @@ export function createService(config: Config, { log, onFatal }: ServiceHooks): P
     if (config.adminListen !== 'off') adminListener = await listenForAdmin(config.adminListen)
     const recovered = await openStore()
     if (closing) throw new ListenFailed(CLOSED)
-    if (maxConnections < config.maxConnections) log.info('the limit of open files leaves room for fewer connections than PLANTS_MAX_CONNECTIONS', { connections: maxConnections })
+    if (maxConnections < config.maxConnections)
+      log.info(
+        'the limit of open files leaves room for fewer connections than PLANTS_MAX_CONNECTIONS',
+        { connections: maxConnections },
+      )
     server = createHttpServer(connections, maxConnections)
     listener = await listen(server, config.listen)
     serving = true
@@ -265,9 +320,9 @@ export function createService(config: Config, { log, onFatal }: ServiceHooks): P
     admin = createAdminServer(
       new Map([
         ['/livez', livez],
-        ['/openapi.json', openApiAnswer],
+        ['/openapi.json', openApiResponse],
         ['/readyz', () => readyz(checks())],
-        ['/metrics', () => textAnswer(renderAll(), METRICS_TYPE)],
+        ['/metrics', () => textResponse(renderAll(), METRICS_TYPE)],
       ]),
       ADMIN_MAX_CONNECTIONS,
       (error) => log.error('an admin request failed', { error }),
@@ -336,10 +391,11 @@ export function createService(config: Config, { log, onFatal }: ServiceHooks): P
 }
 
 /** A failure as the caller is told of it; what nobody foresaw says nothing outside. */
-function problemOf(error: unknown): Problem {
-  if (error instanceof Problem) return error
-  if (error instanceof StoreUnavailable) return new Problem('storageUnavailable', ['Retry-After', String(STORE_RETRY_SECONDS)])
-  if (error instanceof StoreFull) return new Problem('storageFull')
-  if (error instanceof PlantTooLarge) return new Problem('bodyTooLarge')
-  return new Problem('internal')
+function httpErrorOf(error: unknown): HttpError {
+  if (error instanceof HttpError) return error
+  if (error instanceof StoreUnavailable)
+    return new HttpError('storageUnavailable', ['Retry-After', String(STORE_RETRY_SECONDS)])
+  if (error instanceof StoreFull) return new HttpError('storageFull')
+  if (error instanceof PlantTooLarge) return new HttpError('bodyTooLarge')
+  return new HttpError('internal')
 }

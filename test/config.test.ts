@@ -10,7 +10,11 @@ import { MAIN } from './support/process.ts'
 import { temporaryDirectory } from './support/service.ts'
 import { PATIENCE_MS } from './support/time.ts'
 
-const MINIMUM = { PLANTS_ISSUER: 'https://issuer.test', PLANTS_AUDIENCE: 'plants', PLANTS_JWT_SECRET: 'x'.repeat(32) }
+const MINIMUM = {
+  PLANTS_ISSUER: 'https://issuer.test',
+  PLANTS_AUDIENCE: 'plants',
+  PLANTS_JWT_SECRET: 'x'.repeat(32),
+}
 
 function problems(env: Readonly<Record<string, string>>): readonly string[] {
   try {
@@ -61,12 +65,26 @@ test('every problem is named at once', () => {
     PLANTS_ETCD_ENDPOINTS: '127.0.0.1:2379',
   })
   for (const name of [
-    'PLANTS_LISTEN', 'PLANTS_ADMIN_LISTEN', 'PLANTS_MAX_DATA_BYTES', 'PLANTS_CLOCK_TOLERANCE', 'PLANTS_READ_SCOPE', 'PLANTS_LOG_LEVEL',
-    'PLANTS_TYPO', 'PLANTS_ETCD_ENDPOINTS', 'PLANTS_ISSUER', 'PLANTS_AUDIENCE',
+    'PLANTS_LISTEN',
+    'PLANTS_ADMIN_LISTEN',
+    'PLANTS_MAX_DATA_BYTES',
+    'PLANTS_CLOCK_TOLERANCE',
+    'PLANTS_READ_SCOPE',
+    'PLANTS_LOG_LEVEL',
+    'PLANTS_TYPO',
+    'PLANTS_ETCD_ENDPOINTS',
+    'PLANTS_ISSUER',
+    'PLANTS_AUDIENCE',
   ]) {
-    assert.ok(found.some((line) => line.startsWith(`${name} `)), `${name} in ${JSON.stringify(found)}`)
+    assert.ok(
+      found.some((line) => line.startsWith(`${name} `)),
+      `${name} in ${JSON.stringify(found)}`,
+    )
   }
-  assert.ok(found.some((line) => line.includes('32 bytes')), JSON.stringify(found))
+  assert.ok(
+    found.some((line) => line.includes('32 bytes')),
+    JSON.stringify(found),
+  )
   assert.equal(found.length, 11)
 })
 
@@ -114,8 +132,16 @@ test('a misspelt setting is refused, also one that looks like a variable of Kube
 })
 
 test('an empty value counts as unset', () => {
-  assert.equal(readConfig({ ...MINIMUM, PLANTS_LISTEN: '', PLANTS_ETCD_ENDPOINTS: '', PLANTS_TYPO: '' }, 'service').maxBodyBytes, 1_048_576)
-  assert.deepEqual(problems({ ...MINIMUM, PLANTS_ISSUER: '' }), ['PLANTS_ISSUER is required: the iss that tokens have'])
+  assert.equal(
+    readConfig(
+      { ...MINIMUM, PLANTS_LISTEN: '', PLANTS_ETCD_ENDPOINTS: '', PLANTS_TYPO: '' },
+      'service',
+    ).maxBodyBytes,
+    1_048_576,
+  )
+  assert.deepEqual(problems({ ...MINIMUM, PLANTS_ISSUER: '' }), [
+    'PLANTS_ISSUER is required: the iss that tokens have',
+  ])
 })
 
 test('an address is host:port, [IPv6]:port or unix:/path, and the admin listener may be off', () => {
@@ -125,7 +151,16 @@ test('an address is host:port, [IPv6]:port or unix:/path, and the admin listener
   assert.deepEqual(listen('[::1]:80'), { host: '::1', port: 80 })
   assert.deepEqual(listen('unix:/run/plants.sock'), { path: '/run/plants.sock' })
   assert.equal(readConfig({ ...MINIMUM, PLANTS_ADMIN_LISTEN: 'off' }, 'service').adminListen, 'off')
-  for (const wrong of ['8080', ':8080', '::1:80', 'host:', 'host:x', 'unix:', 'off', 'host:123456']) {
+  for (const wrong of [
+    '8080',
+    ':8080',
+    '::1:80',
+    'host:',
+    'host:x',
+    'unix:',
+    'off',
+    'host:123456',
+  ]) {
     assert.equal(problems({ ...MINIMUM, PLANTS_LISTEN: wrong }).length, 1, wrong)
   }
 })
@@ -141,7 +176,8 @@ test('integers are exact decimal digits within their bounds', () => {
     ['PLANTS_SHUTDOWN_TIMEOUT', 0, 3600],
   ]
   for (const [name, min, max] of edges) {
-    for (const good of [min, max]) assert.deepEqual(problems({ ...MINIMUM, [name]: String(good) }), [], `${name}=${good}`)
+    for (const good of [min, max])
+      assert.deepEqual(problems({ ...MINIMUM, [name]: String(good) }), [], `${name}=${good}`)
     for (const bad of [String(min - 1), String(max + 1), '1e3', '1.5', ' 1', '0x10', '1_000']) {
       assert.equal(problems({ ...MINIMUM, [name]: bad }).length, 1, `${name}=${bad}`)
     }
@@ -150,7 +186,9 @@ test('integers are exact decimal digits within their bounds', () => {
 
 test('keys come from one place only', () => {
   const found = problems({ ...MINIMUM, PLANTS_JWKS_URL: 'https://issuer.test/keys' })
-  assert.deepEqual(found, ['PLANTS_JWT_SECRET, PLANTS_JWKS_URL are set: keys come from one place only'])
+  assert.deepEqual(found, [
+    'PLANTS_JWT_SECRET, PLANTS_JWKS_URL are set: keys come from one place only',
+  ])
 })
 
 test('a secret file is taken by its bytes, less one final newline', async () => {
@@ -173,26 +211,74 @@ test('a secret file is taken by its bytes, less one final newline', async () => 
   assert.deepEqual(fromFile, [`PLANTS_JWT_SECRET_FILE ${short}`])
   const itself = problems({ ...required, PLANTS_JWT_SECRET: 's'.repeat(31) })
   assert.deepEqual(itself, [`PLANTS_JWT_SECRET ${short}`])
-  assert.match(problems({ PLANTS_ISSUER: 'i', PLANTS_AUDIENCE: 'a', PLANTS_JWT_SECRET_FILE: `${file}.gone` }).join(), /PLANTS_JWT_SECRET_FILE.*no such file/)
+  assert.match(
+    problems({
+      PLANTS_ISSUER: 'i',
+      PLANTS_AUDIENCE: 'a',
+      PLANTS_JWT_SECRET_FILE: `${file}.gone`,
+    }).join(),
+    /PLANTS_JWT_SECRET_FILE.*no such file/,
+  )
 })
 
 test('without a key of its own the issuer must be a URL to discover one from', () => {
-  assert.match(problems({ PLANTS_ISSUER: 'not a url', PLANTS_AUDIENCE: 'plants' }).join(), /PLANTS_ISSUER/)
-  assert.match(problems({ PLANTS_ISSUER: 'http://issuer.test', PLANTS_AUDIENCE: 'plants' }).join(), /https/)
-  assert.deepEqual(problems({ PLANTS_ISSUER: 'https://issuer.test/', PLANTS_AUDIENCE: 'plants' }), [])
-  assert.deepEqual(problems({ PLANTS_ISSUER: 'http://127.0.0.1:9/', PLANTS_AUDIENCE: 'plants' }), [])
+  assert.match(
+    problems({ PLANTS_ISSUER: 'not a url', PLANTS_AUDIENCE: 'plants' }).join(),
+    /PLANTS_ISSUER/,
+  )
+  assert.match(
+    problems({ PLANTS_ISSUER: 'http://issuer.test', PLANTS_AUDIENCE: 'plants' }).join(),
+    /https/,
+  )
+  assert.deepEqual(
+    problems({ PLANTS_ISSUER: 'https://issuer.test/', PLANTS_AUDIENCE: 'plants' }),
+    [],
+  )
+  assert.deepEqual(
+    problems({ PLANTS_ISSUER: 'http://127.0.0.1:9/', PLANTS_AUDIENCE: 'plants' }),
+    [],
+  )
 })
 
 test('etcd: endpoints are origins, and all has its default but them', () => {
-  const etcd = (more: Readonly<Record<string, string>>) => readConfig({ ...MINIMUM, ...more }, 'service').etcd
+  const etcd = (more: Readonly<Record<string, string>>) =>
+    readConfig({ ...MINIMUM, ...more }, 'service').etcd
   const tls = { ca: undefined, cert: undefined, key: undefined }
-  assert.deepEqual(etcd({ PLANTS_ETCD_ENDPOINTS: 'http://127.0.0.1:2379/, http://[::1]:80' }), { endpoints: ['http://127.0.0.1:2379', 'http://[::1]:80'], prefix: 'plants/', user: undefined, tls })
-  assert.deepEqual(etcd({ PLANTS_ETCD_ENDPOINTS: 'https://etcd.test', PLANTS_ETCD_PREFIX: 'a/b/' }), { endpoints: ['https://etcd.test'], prefix: 'a/b/', user: undefined, tls })
-  for (const wrong of ['etcd:2379', 'unix:/x', 'http://user@etcd:2379', 'http://etcd:2379/v3', 'http://etcd:2379?', 'http://etcd:x', 'http://etcd:1,', ',']) {
-    assert.match(problems({ ...MINIMUM, PLANTS_ETCD_ENDPOINTS: wrong }).join(), /^PLANTS_ETCD_ENDPOINTS must be http/, wrong)
+  assert.deepEqual(etcd({ PLANTS_ETCD_ENDPOINTS: 'http://127.0.0.1:2379/, http://[::1]:80' }), {
+    endpoints: ['http://127.0.0.1:2379', 'http://[::1]:80'],
+    prefix: 'plants/',
+    user: undefined,
+    tls,
+  })
+  assert.deepEqual(
+    etcd({ PLANTS_ETCD_ENDPOINTS: 'https://etcd.test', PLANTS_ETCD_PREFIX: 'a/b/' }),
+    { endpoints: ['https://etcd.test'], prefix: 'a/b/', user: undefined, tls },
+  )
+  for (const wrong of [
+    'etcd:2379',
+    'unix:/x',
+    'http://user@etcd:2379',
+    'http://etcd:2379/v3',
+    'http://etcd:2379?',
+    'http://etcd:x',
+    'http://etcd:1,',
+    ',',
+  ]) {
+    assert.match(
+      problems({ ...MINIMUM, PLANTS_ETCD_ENDPOINTS: wrong }).join(),
+      /^PLANTS_ETCD_ENDPOINTS must be http/,
+      wrong,
+    )
   }
-  for (const wrong of ['http://root:secret@etcd:2379', 'root:secret@etcd:2379', 'http://root:sec@secret@etcd:2379']) assert.doesNotMatch(problems({ ...MINIMUM, PLANTS_ETCD_ENDPOINTS: wrong }).join(), /secret/)
-  assert.deepEqual(problems({ ...MINIMUM, PLANTS_ETCD_ENDPOINTS: 'https://a:1,http://a:2' }), ['PLANTS_ETCD_ENDPOINTS must be all http or all https'])
+  for (const wrong of [
+    'http://root:secret@etcd:2379',
+    'root:secret@etcd:2379',
+    'http://root:sec@secret@etcd:2379',
+  ])
+    assert.doesNotMatch(problems({ ...MINIMUM, PLANTS_ETCD_ENDPOINTS: wrong }).join(), /secret/)
+  assert.deepEqual(problems({ ...MINIMUM, PLANTS_ETCD_ENDPOINTS: 'https://a:1,http://a:2' }), [
+    'PLANTS_ETCD_ENDPOINTS must be all http or all https',
+  ])
 })
 
 test('etcd: user and password, certificate and key go together, files are read and tried, and nothing stands without endpoints', async () => {
@@ -201,17 +287,41 @@ test('etcd: user and password, certificate and key go together, files are read a
   writeFileSync(file, ' päss\n\n')
   const http = { ...MINIMUM, PLANTS_ETCD_ENDPOINTS: 'http://127.0.0.1:1' }
   const https = { ...MINIMUM, PLANTS_ETCD_ENDPOINTS: 'https://127.0.0.1:1' }
-  assert.deepEqual(readConfig({ ...http, PLANTS_ETCD_USERNAME: 'p', PLANTS_ETCD_PASSWORD_FILE: file }, 'storage').etcd?.user, { name: 'p', password: ' päss\n' })
-  const named = (env: Readonly<Record<string, string>>): readonly string[] => problems(env).map((line) => line.split(' ')[0] ?? '')
+  assert.deepEqual(
+    readConfig({ ...http, PLANTS_ETCD_USERNAME: 'p', PLANTS_ETCD_PASSWORD_FILE: file }, 'storage')
+      .etcd?.user,
+    { name: 'p', password: ' päss\n' },
+  )
+  const named = (env: Readonly<Record<string, string>>): readonly string[] =>
+    problems(env).map((line) => line.split(' ')[0] ?? '')
   const lonely = problems({ ...http, PLANTS_ETCD_USERNAME: 'p' })
   assert.deepEqual(lonely, ["PLANTS_ETCD_PASSWORD_FILE is required: the user's"])
-  assert.deepEqual(problems({ ...http, PLANTS_ETCD_PREFIX: 'x' }), ['PLANTS_ETCD_PREFIX must end in /, and is "x"'])
+  assert.deepEqual(problems({ ...http, PLANTS_ETCD_PREFIX: 'x' }), [
+    'PLANTS_ETCD_PREFIX must end in /, and is "x"',
+  ])
   const lonelyCertificate = named({ ...https, PLANTS_ETCD_CERT_FILE: file })
   assert.deepEqual(lonelyCertificate.toSorted(), ['PLANTS_ETCD_CERT_FILE', 'PLANTS_ETCD_KEY_FILE'])
-  assert.deepEqual(named({ ...https, PLANTS_ETCD_CA_FILE: `${file}.gone`, PLANTS_ETCD_CERT_FILE: file, PLANTS_ETCD_KEY_FILE: file }), ['PLANTS_ETCD_CA_FILE', 'PLANTS_ETCD_CERT_FILE', 'PLANTS_ETCD_KEY_FILE'])
-  assert.match(problems({ ...https, PLANTS_ETCD_CA_FILE: file }).join(), /PLANTS_ETCD_CA_FILE holds no PEM/)
-  assert.match(problems({ ...http, PLANTS_ETCD_CA_FILE: file }).join('|'), /PLANTS_ETCD_CA_FILE is of no use without https/)
-  assert.deepEqual(named({ ...MINIMUM, PLANTS_ETCD_PREFIX: 'x/', PLANTS_ETCD_USERNAME: 'p' }), ['PLANTS_ETCD_PREFIX', 'PLANTS_ETCD_USERNAME'])
+  assert.deepEqual(
+    named({
+      ...https,
+      PLANTS_ETCD_CA_FILE: `${file}.gone`,
+      PLANTS_ETCD_CERT_FILE: file,
+      PLANTS_ETCD_KEY_FILE: file,
+    }),
+    ['PLANTS_ETCD_CA_FILE', 'PLANTS_ETCD_CERT_FILE', 'PLANTS_ETCD_KEY_FILE'],
+  )
+  assert.match(
+    problems({ ...https, PLANTS_ETCD_CA_FILE: file }).join(),
+    /PLANTS_ETCD_CA_FILE holds no PEM/,
+  )
+  assert.match(
+    problems({ ...http, PLANTS_ETCD_CA_FILE: file }).join('|'),
+    /PLANTS_ETCD_CA_FILE is of no use without https/,
+  )
+  assert.deepEqual(named({ ...MINIMUM, PLANTS_ETCD_PREFIX: 'x/', PLANTS_ETCD_USERNAME: 'p' }), [
+    'PLANTS_ETCD_PREFIX',
+    'PLANTS_ETCD_USERNAME',
+  ])
 })
 
 test('a path is resolved when it is read, that of a socket and of a key file too', async (t) => {
@@ -222,14 +332,17 @@ test('a path is resolved when it is read, that of a socket and of a key file too
   // RFC 8037, appendix A.2.
   const key = { kty: 'OKP', crv: 'Ed25519', x: '11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo' }
   writeFileSync('jwks.json', JSON.stringify({ keys: [key] }))
-  const { dataDirectory, listen, adminListen, keys } = readConfig({
-    PLANTS_ISSUER: 'i',
-    PLANTS_AUDIENCE: 'a',
-    PLANTS_JWKS_FILE: 'jwks.json',
-    PLANTS_DATA: '../data',
-    PLANTS_LISTEN: 'unix:plants.sock',
-    PLANTS_ADMIN_LISTEN: 'unix:./admin.sock',
-  }, 'service')
+  const { dataDirectory, listen, adminListen, keys } = readConfig(
+    {
+      PLANTS_ISSUER: 'i',
+      PLANTS_AUDIENCE: 'a',
+      PLANTS_JWKS_FILE: 'jwks.json',
+      PLANTS_DATA: '../data',
+      PLANTS_LISTEN: 'unix:plants.sock',
+      PLANTS_ADMIN_LISTEN: 'unix:./admin.sock',
+    },
+    'service',
+  )
   assert.equal(dataDirectory, resolve(directory, '../data'))
   assert.deepEqual(listen, { path: resolve('plants.sock') })
   assert.deepEqual(adminListen, { path: resolve('admin.sock') })
@@ -270,7 +383,10 @@ test('a secret file may have 64 KiB, and the certificates for etcd 1 MiB', async
   const file = join(await temporaryDirectory(), 'file')
   const secret = { ...MINIMUM, PLANTS_JWT_SECRET: '', PLANTS_JWT_SECRET_FILE: file }
   const ca = { ...MINIMUM, PLANTS_ETCD_ENDPOINTS: 'https://127.0.0.1:1', PLANTS_ETCD_CA_FILE: file }
-  for (const [env, bytes] of [[secret, 64 * 1024], [ca, 1024 * 1024]] as const) {
+  for (const [env, bytes] of [
+    [secret, 64 * 1024],
+    [ca, 1024 * 1024],
+  ] as const) {
     writeFileSync(file, 'x'.repeat(bytes))
     assert.doesNotMatch(problems(env).join(), /cannot be read/)
     writeFileSync(file, 'x'.repeat(bytes + 1))

@@ -41,48 +41,89 @@ function configOf(pairs: Iterable<RegExpMatchArray>): Omit<Config, 'keys'> {
 
 const image = [...find(dockerfile, /^ENV (.*)$/m).matchAll(/(\S+)=(\S+)/g)]
 const ofUnit = configOf(unit.matchAll(/^Environment=(\w+)=(.*)$/gm))
-const ofPod = configOf([...image, ...kubernetes.matchAll(/\{ name: (PLANTS_\w+), value: "(.*)" \}/g)])
+const ofPod = configOf([
+  ...image,
+  ...kubernetes.matchAll(/\{ name: (PLANTS_\w+), value: "(.*)" \}/g),
+])
 
 test('what deploys the service names only variables that there are', () => {
   const known = new Set<string>(VARIABLES.map(([name]) => name))
   for (const text of [dockerfile, unit, kubernetes]) {
     const named = text.match(/PLANTS_\w+/g) ?? []
     assert.ok(named.length > 0)
-    assert.deepEqual(named.filter((name) => !known.has(name)), [])
+    assert.deepEqual(
+      named.filter((name) => !known.has(name)),
+      [],
+    )
   }
 })
 
 test('a stop has the time that it may take, and the limits fit the configuration', () => {
-  const stopSeconds = (config: Omit<Config, 'keys'>): number => config.drainDelaySeconds + config.shutdownTimeoutSeconds + SNAPSHOT_SECONDS
+  const stopSeconds = (config: Omit<Config, 'keys'>): number =>
+    config.drainDelaySeconds + config.shutdownTimeoutSeconds + SNAPSHOT_SECONDS
   assert.ok(Number(find(unit, /^TimeoutStopSec=(\d+)$/m)) >= stopSeconds(ofUnit))
-  assert.ok(Number(find(kubernetes, /terminationGracePeriodSeconds: (\d+)$/m)) >= stopSeconds(ofPod) + APPLICATION_SECONDS)
+  assert.ok(
+    Number(find(kubernetes, /terminationGracePeriodSeconds: (\d+)$/m)) >=
+      stopSeconds(ofPod) + APPLICATION_SECONDS,
+  )
   assert.ok(Number(find(unit, /^LimitNOFILE=(\d+)$/m)) >= ofUnit.maxConnections + OTHER_DESCRIPTORS)
-  const peakMiB = Number(find(read('README.md'), /at the peak of a compaction at 256 MiB \| ([\d,]+) MiB of memory/).replace(',', ''))
+  const peakMiB = Number(
+    find(
+      read('README.md'),
+      /at the peak of a compaction at 256 MiB \| ([\d,]+) MiB of memory/,
+    ).replace(',', ''),
+  )
   assert.equal(DEFAULTS.maxDataBytes, 256 * 1024 * 1024)
-  for (const limit of [find(unit, /^MemoryMax=(\d+)M$/m), find(kubernetes, /limits: \{ memory: (\d+)Mi \}/)]) assert.ok(Number(limit) > peakMiB)
+  for (const limit of [
+    find(unit, /^MemoryMax=(\d+)M$/m),
+    find(kubernetes, /limits: \{ memory: (\d+)Mi \}/),
+  ])
+    assert.ok(Number(limit) > peakMiB)
 })
 
 test('probes, ports, users and paths are the same on both sides', () => {
-  assert.deepEqual(ofPod.listen, { host: '0.0.0.0', port: Number(find(dockerfile, /^EXPOSE (\d+)$/m)) })
+  assert.deepEqual(ofPod.listen, {
+    host: '0.0.0.0',
+    port: Number(find(dockerfile, /^EXPOSE (\d+)$/m)),
+  })
   assert.ok(ofPod.adminListen !== 'off' && 'port' in ofPod.adminListen)
   const { port } = ofPod.adminListen
-  const probes = [...kubernetes.matchAll(/httpGet: \{ path: (\S+), port: (\d+) \}/g)].map(([, path, number]) => [path, Number(number)])
-  assert.deepEqual(probes, [['/readyz', port], ['/readyz', port], ['/livez', port]])
+  const probes = [...kubernetes.matchAll(/httpGet: \{ path: (\S+), port: (\d+) \}/g)].map(
+    ([, path, number]) => [path, Number(number)],
+  )
+  assert.deepEqual(probes, [
+    ['/readyz', port],
+    ['/readyz', port],
+    ['/livez', port],
+  ])
   assert.ok(DEFAULTS.adminListen !== 'off' && 'port' in DEFAULTS.adminListen)
-  assert.equal(find(dockerfile, /^HEALTHCHECK .*'(http:[^']+)'/m), `http://127.0.0.1:${DEFAULTS.adminListen.port}/readyz`)
+  assert.equal(
+    find(dockerfile, /^HEALTHCHECK .*'(http:[^']+)'/m),
+    `http://127.0.0.1:${DEFAULTS.adminListen.port}/readyz`,
+  )
 
   const user = find(dockerfile, /^USER (\d+):\d+$/m)
-  assert.deepEqual([...kubernetes.matchAll(/(?:runAsUser|runAsGroup|fsGroup): (\d+)$/gm)].map(([, id]) => id), [user, user, user])
+  assert.deepEqual(
+    [...kubernetes.matchAll(/(?:runAsUser|runAsGroup|fsGroup): (\d+)$/gm)].map(([, id]) => id),
+    [user, user, user],
+  )
   assert.equal(find(dockerfile, /^COPY .*--chown=(\S+) \/empty \/data$/m), `${user}:${user}`)
   assert.equal(ofPod.dataDirectory, find(kubernetes, /\{ name: data, mountPath: (\S+) \}/))
   assert.equal(ofPod.dataDirectory, find(dockerfile, /^VOLUME (\S+)$/m))
-  assert.equal(find(dockerfile, /^ENTRYPOINT (.*)$/m), '["/usr/local/bin/node", "--max-semi-space-size=4", "/plant-store/dist/main.js"]')
-  assert.equal(find(unit, /^ExecStart=(.*)$/m), '/usr/bin/node --max-semi-space-size=4 /opt/plant-store/dist/main.js serve')
+  assert.equal(
+    find(dockerfile, /^ENTRYPOINT (.*)$/m),
+    '["/usr/local/bin/node", "--max-semi-space-size=4", "/plant-store/dist/main.js"]',
+  )
+  assert.equal(
+    find(unit, /^ExecStart=(.*)$/m),
+    '/usr/bin/node --max-semi-space-size=4 /opt/plant-store/dist/main.js serve',
+  )
 
   // The project's own manifest, which has this member.
   const { version } = JSON.parse(read('package.json')) as { readonly version: string }
   for (const text of [dockerfile, kubernetes, unit, read('README.md')]) {
-    for (const [, named] of text.matchAll(/\bplant-store[-:](\d+\.\d+\.\d+)/g)) assert.equal(named, version)
+    for (const [, named] of text.matchAll(/\bplant-store[-:](\d+\.\d+\.\d+)/g))
+      assert.equal(named, version)
   }
 })
 
@@ -110,9 +151,13 @@ test('Kubernetes sets no variables for its Service, and with them it starts', as
 })
 
 test('what the image is made from is there, and nothing else is sent along', () => {
-  const copied = [...dockerfile.matchAll(/^COPY (?!--from)(.*) \S+$/gm)].flatMap(([, names = '']) => names.split(' '))
+  const copied = [...dockerfile.matchAll(/^COPY (?!--from)(.*) \S+$/gm)].flatMap(([, names = '']) =>
+    names.split(' '),
+  )
   for (const name of copied) assert.ok(existsSync(join(ROOT, name)), name)
-  const [first, ...allowed] = read('scripts/deploy/Dockerfile.dockerignore').split('\n').filter((line) => line !== '' && !line.startsWith('#'))
+  const [first, ...allowed] = read('scripts/deploy/Dockerfile.dockerignore')
+    .split('\n')
+    .filter((line) => line !== '' && !line.startsWith('#'))
   assert.equal(first, '*')
   assert.deepEqual(allowed.map((line) => line.replace(/^!/, '')).sort(), copied.sort())
 })
@@ -127,9 +172,25 @@ const NO_SYSTEMD =
 if (NO_SYSTEMD !== false) console.log(NO_SYSTEMD)
 
 test('systemd takes the unit as it is, and finds little exposed', { skip: NO_SYSTEMD }, () => {
-  const verified = spawnSync('systemd-analyze', ['verify', '--recursive-errors=no', join(ROOT, 'scripts/deploy/plant-store.service')], { encoding: 'utf8' })
+  const verified = spawnSync(
+    'systemd-analyze',
+    ['verify', '--recursive-errors=no', join(ROOT, 'scripts/deploy/plant-store.service')],
+    { encoding: 'utf8' },
+  )
   // Where node is elsewhere, that alone is what it may say.
-  assert.deepEqual(verified.stderr.split('\n').filter((line) => line.includes('plant-store.service') && !/\/usr\/bin\/node is not executable/.test(line)), [])
-  const report = execFileSync('systemd-analyze', ['security', '--offline=yes', '--no-pager', join(ROOT, 'scripts/deploy/plant-store.service')], { encoding: 'utf8' })
+  assert.deepEqual(
+    verified.stderr
+      .split('\n')
+      .filter(
+        (line) =>
+          line.includes('plant-store.service') && !/\/usr\/bin\/node is not executable/.test(line),
+      ),
+    [],
+  )
+  const report = execFileSync(
+    'systemd-analyze',
+    ['security', '--offline=yes', '--no-pager', join(ROOT, 'scripts/deploy/plant-store.service')],
+    { encoding: 'utf8' },
+  )
   assert.ok(Number(find(report, /Overall exposure level for \S+: ([\d.]+)/)) <= 1.5, report)
 })

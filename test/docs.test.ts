@@ -19,24 +19,39 @@ function table(text: string, heading: string): string[][] {
   const rows: string[][] = []
   for (const line of lines.slice(start + 2)) {
     if (!line.startsWith('|')) break
-    rows.push(line.split('|').slice(1, -1).map((cell) => cell.trim()))
+    rows.push(
+      line
+        .split('|')
+        .slice(1, -1)
+        .map((cell) => cell.trim()),
+    )
   }
   return rows
 }
 
 test('the README lists the configuration as the code reads it', () => {
-  const expected = VARIABLES.map(([name, fallback, meaning]) => [`\`${name}\``, fallback === '' ? '' : `\`${fallback}\``, meaning])
+  const expected = VARIABLES.map(([name, fallback, meaning]) => [
+    `\`${name}\``,
+    fallback === '' ? '' : `\`${fallback}\``,
+    meaning,
+  ])
   assert.deepEqual(table(read('README.md'), 'variable'), expected)
 })
 
 test('the README lists exactly the error values of the catalogue', () => {
   const expected = [...conditions.values()].map(([error]) => String(error)).sort()
-  assert.deepEqual(table(read('README.md'), 'error').map(([error]) => error), expected)
+  assert.deepEqual(
+    table(read('README.md'), 'error').map(([error]) => error),
+    expected,
+  )
 })
 
 test('the documents name the versions that are installed', () => {
   // The project's own manifest, which has these members.
-  const { version, dependencies } = JSON.parse(read('package.json')) as { version: string; dependencies: Record<string, string> }
+  const { version, dependencies } = JSON.parse(read('package.json')) as {
+    version: string
+    dependencies: Record<string, string>
+  }
   assert.match(read('CHANGELOG.md'), new RegExp(`^## ${version.replaceAll('.', '\\.')}$`, 'm'))
   assert.deepEqual(
     table(read('SECURITY.md'), 'package').map(([name, pinned]) => [name, pinned]),
@@ -45,15 +60,22 @@ test('the documents name the versions that are installed', () => {
 })
 
 test('every metric that the README names is there, and but for two that matter less it names all', async (t) => {
-  // Keys that are fetched, so that their metrics are there: the age only once a set was had, which needs an issuer.
-  const { port, adminPort } = await startService(t, { keys: { kind: 'url', url: 'http://127.0.0.1:1/keys' } })
+  // Keys that are fetched, so that their metrics are there: the age only once a set was had, which
+  // needs an issuer.
+  const { port, adminPort } = await startService(t, {
+    keys: { kind: 'url', url: 'http://127.0.0.1:1/keys' },
+  })
   await call(port)
   const { types } = await scrape(adminPort)
   const known = [...types.keys(), 'plant_store_key_set_age_seconds']
-  const named = table(read('README.md'), 'metric').flatMap(([names = '']) => names.split(', ').map((name) => name.replaceAll('`', '')))
+  const named = table(read('README.md'), 'metric').flatMap(([names = '']) =>
+    names.split(', ').map((name) => name.replaceAll('`', '')),
+  )
   for (const name of named) assert.ok(known.includes(name), `${name} is in the README's table only`)
   const untold = ['process_heap_bytes', 'plant_store_snapshot_bytes']
   assert.deepEqual([...named, ...untold].sort(), known.sort())
-  const anywhere = read('README.md').match(/\b(?:http_server|plant_store|process|nodejs)_[a-z_]+/g) ?? []
-  for (const name of anywhere) assert.ok(known.includes(name.replace(/_(?:bucket|sum|count)$/, '')), `${name} does not exist`)
+  const anywhere =
+    read('README.md').match(/\b(?:http_server|plant_store|process|nodejs)_[a-z_]+/g) ?? []
+  for (const name of anywhere)
+    assert.ok(known.includes(name.replace(/_(?:bucket|sum|count)$/, '')), `${name} does not exist`)
 })

@@ -115,7 +115,10 @@ const WRONG: readonly (readonly [options: Readonly<Record<string, unknown>>, pro
   ],
   [{ keys: { kind: 'secret', secret: SECRET, path: '/x' } }, 'keys.path is not known'],
   [{ keys: { kind: 'file', path: null } }, 'keys.path must be a path, and is null'],
-  [{ keys: { kind: 'file', path: '/dev/null' } }, 'keys.path cannot be read: /dev/null is not a regular file'],
+  [
+    { keys: { kind: 'file', path: '/dev/null' } },
+    'keys.path cannot be read: /dev/null is not a regular file',
+  ],
   [{ keys: { kind: 'url', url: '' } }, 'keys.url must be a text that is not empty, and is ""'],
   [
     { keys: { kind: 'url', url: 'http://issuer.test/keys' } },
@@ -137,10 +140,7 @@ const WRONG: readonly (readonly [options: Readonly<Record<string, unknown>>, pro
     { etcd: { endpoints: ['http://a:1', 'https://a:2'] } },
     'etcd.endpoints must be all http or all https',
   ],
-  [
-    { etcd: { endpoints: [Object.create(null)] } },
-    `etcd.endpoints ${ORIGIN}, and has "an object"`,
-  ],
+  [{ etcd: { endpoints: [Object.create(null)] } }, `etcd.endpoints ${ORIGIN}, and has "an object"`],
   [{ etcd: { ...ETCD, prefix: 'plants' } }, 'etcd.prefix must end in /, and is "plants"'],
   [{ etcd: { ...ETCD, prefix: null } }, 'etcd.prefix must end in /, and is null'],
   [{ etcd: { ...ETCD, user: null } }, 'etcd.user must be an object'],
@@ -283,7 +283,9 @@ test('options: a certificate for etcd may be text or bytes, and must fit its key
   assert.deepEqual(read({ ca, cert, key }), expected)
   assert.deepEqual(read(expected), expected)
   const wrong = (tls: unknown) => problemsOf({ ...GOOD, etcd: { ...secure, tls } })
-  assert.deepEqual(wrong({ cert, key: OTHER_KEY }), ['etcd.tls.key is not the key of the first certificate'])
+  assert.deepEqual(wrong({ cert, key: OTHER_KEY }), [
+    'etcd.tls.key is not the key of the first certificate',
+  ])
   assert.deepEqual(wrong({ cert }), ['etcd.tls.key is required by the certificate'])
   assert.deepEqual(wrong({ key }), ['etcd.tls.cert is required by the key'])
   assert.match(wrong({ ca: key }).join(), /^etcd\.tls\.ca holds no PEM that can be used: /)

@@ -1,4 +1,5 @@
-// The limit of Node's HTTP: constant bodies of the sizes that the real ones have, no tokens, no storage.
+// The limit of Node's HTTP: constant bodies of the sizes that the real ones have, no tokens, no
+// storage.
 import { createServer, type ServerResponse } from 'node:http'
 import { created, page } from './plants.ts'
 

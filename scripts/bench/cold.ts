@@ -31,7 +31,9 @@ export async function cold(million: Filling): Promise<Figures> {
     }
     values[`${key}Ms`] = Math.round(median(ms))
     values[`${key}IdleMiB`] = tenth(median(rss))
-    notes.push(`${text}: first answer after ${Math.round(median(ms))} ms, idle ${tenth(median(rss))} MiB`)
+    notes.push(
+      `${text}: first answer after ${Math.round(median(ms))} ms, idle ${tenth(median(rss))} MiB`,
+    )
   }
   return { title: 'from the start of the process to its first answer', rows: [], values, notes }
 }

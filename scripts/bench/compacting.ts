@@ -8,7 +8,10 @@ import { call, launch, type Server, stop } from './processes.ts'
 import type { Filling } from './stores.ts'
 import { sign } from './tokens.ts'
 
-/** Journals are compacted once they are longer than the snapshot: this much short of it the load begins, and its own POSTs do the rest. */
+/**
+ * Journals are compacted once they are longer than the snapshot: this much short of it the load
+ * begins, and its own POSTs do the rest.
+ */
 const SHORT_BYTES = 48 * 1024
 /** A plant as large as a body may be, nearly. */
 const BIG_NAME = 1_000_000
@@ -22,7 +25,10 @@ interface Window {
   readonly endMs: number
 }
 
-/** Requests before, during and behind one compaction of each run, told apart by what the service logs. */
+/**
+ * Requests before, during and behind one compaction of each run, told apart by what the service
+ * logs.
+ */
 export async function compacting(bench: Bench, filling: Filling, ask: Ask): Promise<Figures> {
   const bare = await launch('bare', filling)
   await bench.warm(bare, ask)
@@ -63,11 +69,16 @@ export async function compacting(bench: Bench, filling: Filling, ask: Ask): Prom
 }
 
 function fileBytes(server: Server, prefix: string): number {
-  const names = readdirSync(server.data).filter((name) => name.startsWith(prefix) && !name.endsWith('.tmp'))
+  const names = readdirSync(server.data).filter(
+    (name) => name.startsWith(prefix) && !name.endsWith('.tmp'),
+  )
   return names.reduce((sum, name) => sum + statSync(`${server.data}/${name}`).size, 0)
 }
 
-/** Writes large plants until the journal is nearly as long as the snapshot. They are nobody's whom the load asks for. */
+/**
+ * Writes large plants until the journal is nearly as long as the snapshot. They are nobody's whom
+ * the load asks for.
+ */
 async function grow(server: Server): Promise<void> {
   const token = sign('filler')
   for (let id = 1; ; id++) {
@@ -79,15 +90,23 @@ async function grow(server: Server): Promise<void> {
   }
 }
 
-async function loadOverCompaction(bench: Bench, server: Server, ask: Ask): Promise<{ readonly during: Run; readonly outside: Run; readonly window: Window }> {
+async function loadOverCompaction(
+  bench: Bench,
+  server: Server,
+  ask: Ask,
+): Promise<{ readonly during: Run; readonly outside: Run; readonly window: Window }> {
   const snapshot = `${server.data}/plants.sqlite`
   const old = statSync(snapshot).ino
   const meter = bench.meter(server)
-  const { result, stop: endLoad } = bench.run(server, { ...bench.spec(server, ask, COMPACTION_SECONDS_MAX), samples: true })
+  const { result, stop: endLoad } = bench.run(server, {
+    ...bench.spec(server, ask, COMPACTION_SECONDS_MAX),
+    samples: true,
+  })
   let ended = false
   const end = result.finally(() => (ended = true))
   end.catch(() => {})
-  // The new snapshot takes the old one's place at the end of a compaction; the log is read once the load is over.
+  // The new snapshot takes the old one's place at the end of a compaction; the log is read once the
+  // load is over.
   while (!ended && statSync(snapshot).ino === old) await sleep(20)
   await sleep(BEHIND_MS)
   endLoad()
@@ -95,7 +114,8 @@ async function loadOverCompaction(bench: Bench, server: Server, ask: Ask): Promi
   const { cpuSeconds, othersShare } = meter()
   bench.made(server, requests + ask.connections)
   const window = readCompaction(server)
-  const isWithin = ({ endMs, micros }: Sample): boolean => endMs >= window.startMs && endMs - micros / 1000 <= window.endMs
+  const isWithin = ({ endMs, micros }: Sample): boolean =>
+    endMs >= window.startMs && endMs - micros / 1000 <= window.endMs
   const within = samples.filter(isWithin)
   const rest = samples.filter((sample) => !isWithin(sample))
   const lastedSeconds = (window.endMs - window.startMs) / 1000
@@ -108,14 +128,21 @@ async function loadOverCompaction(bench: Bench, server: Server, ask: Ask): Promi
     othersShare,
     loadShare,
   })
-  return { during: toRun(within, lastedSeconds), outside: toRun(rest, loadSeconds - lastedSeconds), window }
+  return {
+    during: toRun(within, lastedSeconds),
+    outside: toRun(rest, loadSeconds - lastedSeconds),
+    window,
+  }
 }
 
 /** The service logs a compaction when it has ended, and how long it took. */
 function readCompaction(server: Server): Window {
-  const lines = readFileSync(server.logFile, 'utf8').split('\n').filter((line) => line.includes('"message":"compacted"'))
+  const lines = readFileSync(server.logFile, 'utf8')
+    .split('\n')
+    .filter((line) => line.includes('"message":"compacted"'))
   const [line] = lines
-  if (line === undefined || lines.length > 1) throw new Error(`${lines.length} compactions instead of 1: see how much is written`)
+  if (line === undefined || lines.length > 1)
+    throw new Error(`${lines.length} compactions instead of 1: see how much is written`)
   // The service's own line, whose fields these are.
   const { time, ms } = JSON.parse(line) as { readonly time: string; readonly ms: number }
   const endMs = Date.parse(time)

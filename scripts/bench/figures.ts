@@ -8,7 +8,8 @@ export interface Percentiles {
 
 export function percentiles(micros: readonly number[]): Percentiles {
   const sorted = Float64Array.from(micros).sort()
-  const at = (share: number): number => Math.round(sorted[Math.max(0, Math.ceil(sorted.length * share) - 1)] ?? 0)
+  const at = (share: number): number =>
+    Math.round(sorted[Math.max(0, Math.ceil(sorted.length * share) - 1)] ?? 0)
   return { p50: at(0.5), p99: at(0.99), p999: at(0.999), max: at(1) }
 }
 

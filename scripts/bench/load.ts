@@ -1,4 +1,5 @@
-// The load generator, a process of its own: each connection sends its next request when the last one is answered.
+// The load generator, a process of its own: each connection sends its next request when the last
+// one is answered.
 import { connect, type Socket } from 'node:net'
 import { cpuUsage } from 'node:process'
 import { percentiles, type Percentiles } from './figures.ts'
@@ -32,7 +33,9 @@ export interface Sample {
 }
 
 export type ToLoad = { readonly run: LoadSpec } | { readonly stop: number }
-export type FromLoad = { readonly id: number; readonly result: LoadResult } | { readonly id: number; readonly error: string }
+export type FromLoad =
+  | { readonly id: number; readonly result: LoadResult }
+  | { readonly id: number; readonly error: string }
 
 /** Bounds the memory of the load generator: no run comes near it. */
 const REQUESTS_MAX = 4_000_000
@@ -44,20 +47,30 @@ const OPENING_BRACE = 0x7b
 /** Every read of every socket lands here, and is used up before the next one. */
 const INCOMING = Buffer.alloc(256 * 1024)
 
-/** One connection, and as much of HTTP as the two servers speak. Anything but a 200 is a failure. */
+/**
+ * One connection, and as much of HTTP as the two servers speak. Anything but a 200 is a failure.
+ */
 class Connection {
   readonly #socket: Socket
   #answered: (plants: number) => void = () => {}
   /** What came of a head that is not whole yet. */
   #begun: Buffer | undefined
-  /** Bytes of the body that are to come; undefined while a head is read, Infinity for a chunked body. */
+  /**
+   * Bytes of the body that are to come; undefined while a head is read, Infinity for a chunked
+   * body.
+   */
   #left: number | undefined
   #tail = ''
   #objects = 0
   #done = false
 
   constructor(port: number, ready: () => void, failed: (error: Error) => void) {
-    this.#socket = connect({ host: '127.0.0.1', port, noDelay: true, onread: { buffer: INCOMING, callback: (count) => this.#read(count, failed) } })
+    this.#socket = connect({
+      host: '127.0.0.1',
+      port,
+      noDelay: true,
+      onread: { buffer: INCOMING, callback: (count) => this.#read(count, failed) },
+    })
     this.#socket.once('connect', ready)
     this.#socket.on('error', failed)
     this.#socket.on('close', () => {
@@ -98,7 +111,10 @@ class Connection {
       this.#begun = undefined
       const head = whole.toString('latin1', 0, end)
       body = whole.subarray(end + HEAD_END.length)
-      if (!head.startsWith('HTTP/1.1 200 ')) throw new Error(`an answer under load: ${head.slice(0, 60)} ${body.toString('utf8').slice(0, 200)}`)
+      if (!head.startsWith('HTTP/1.1 200 '))
+        throw new Error(
+          `an answer under load: ${head.slice(0, 60)} ${body.toString('utf8').slice(0, 200)}`,
+        )
       const length = /content-length: (\d+)/i.exec(head)?.[1]
       this.#left = length === undefined ? Infinity : Number(length)
       this.#tail = ''
@@ -106,7 +122,9 @@ class Connection {
     }
     if (this.#left === Infinity) {
       for (const byte of body) if (byte === OPENING_BRACE) this.#objects += 1
-      this.#tail = (this.#tail + body.toString('latin1', Math.max(0, body.length - CHUNKED_END.length))).slice(-CHUNKED_END.length)
+      this.#tail = (
+        this.#tail + body.toString('latin1', Math.max(0, body.length - CHUNKED_END.length))
+      ).slice(-CHUNKED_END.length)
       if (this.#tail === CHUNKED_END) this.#end()
       return
     }
@@ -130,13 +148,21 @@ async function run(spec: LoadSpec): Promise<LoadResult> {
   const failed = new Promise<never>((_, reject) => (fail = reject))
   // It may fail while nobody waits for it any more.
   failed.catch(() => {})
-  const watchdog = setTimeout(() => fail(new Error('an answer never came')), spec.seconds * 1000 + ANSWER_MS_MAX)
+  const watchdog = setTimeout(
+    () => fail(new Error('an answer never came')),
+    spec.seconds * 1000 + ANSWER_MS_MAX,
+  )
   try {
     for (let i = 0; i < spec.connections; i++) {
-      // Node accepts one connection a turn: all that open and send at once are served unevenly, which would fill the tail.
-      // So each is known to be accepted, by a first answer, before the run begins.
+      // Node accepts one connection a turn: all that open and send at once are served unevenly,
+      // which would fill the tail. So each is known to be accepted, by a first answer, before the
+      // run begins.
       const opening = new Promise<void>((resolve) => {
-        const connection = new Connection(spec.port, () => (spec.kind === 'list' ? resolve() : connection.send(next(), () => resolve())), fail)
+        const connection = new Connection(
+          spec.port,
+          () => (spec.kind === 'list' ? resolve() : connection.send(next(), () => resolve())),
+          fail,
+        )
         open.push(connection)
       })
       await Promise.race([opening, failed])
@@ -149,7 +175,12 @@ async function run(spec: LoadSpec): Promise<LoadResult> {
   }
 }
 
-function measure(spec: LoadSpec, open: readonly Connection[], next: () => string | Buffer, fail: (error: Error) => void): Promise<LoadResult> {
+function measure(
+  spec: LoadSpec,
+  open: readonly Connection[],
+  next: () => string | Buffer,
+  fail: (error: Error) => void,
+): Promise<LoadResult> {
   return new Promise((resolve) => {
     const micros: number[] = []
     const ends: number[] = []
@@ -169,7 +200,8 @@ function measure(spec: LoadSpec, open: readonly Connection[], next: () => string
           const at = performance.now()
           micros.push((at - sentAt) * 1000)
           if (spec.samples) ends.push(epochMs + at)
-          if (spec.kind === 'list' && objects !== spec.plants) return fail(new Error(`a list of ${objects} plants instead of ${spec.plants}`))
+          if (spec.kind === 'list' && objects !== spec.plants)
+            return fail(new Error(`a list of ${objects} plants instead of ${spec.plants}`))
           if (spec.pauseMs > 0) setTimeout(go, spec.pauseMs, connection)
           else go(connection)
         })
@@ -180,7 +212,13 @@ function measure(spec: LoadSpec, open: readonly Connection[], next: () => string
       const wallMs = performance.now() - startedAt
       const { user, system } = cpuUsage(cpu)
       const samples = ends.map((endMs, i) => ({ endMs, micros: micros[i] ?? 0 }))
-      resolve({ requests: micros.length, seconds: wallMs / 1000, ...percentiles(micros), loadShare: (user + system) / 1000 / wallMs, samples })
+      resolve({
+        requests: micros.length,
+        seconds: wallMs / 1000,
+        ...percentiles(micros),
+        loadShare: (user + system) / 1000 / wallMs,
+        samples,
+      })
     }
     for (const connection of open) go(connection)
   })

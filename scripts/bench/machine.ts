@@ -9,10 +9,14 @@ const SERVER_CORE = '0'
 const LOAD_CORE = '1'
 
 /** Whether servers get a core of their own, the load and this process the other. */
-export const pinned = cpus().length > 1 && spawnSync('taskset', ['-apc', LOAD_CORE, String(process.pid)], { stdio: 'ignore' }).status === 0
+export const pinned =
+  cpus().length > 1 &&
+  spawnSync('taskset', ['-apc', LOAD_CORE, String(process.pid)], { stdio: 'ignore' }).status === 0
 
 /** A command line, on the servers' core. */
-export function onServerCore(command: readonly [string, ...string[]]): readonly [string, ...string[]] {
+export function onServerCore(
+  command: readonly [string, ...string[]],
+): readonly [string, ...string[]] {
   return pinned ? ['taskset', '-c', SERVER_CORE, ...command] : command
 }
 
@@ -42,14 +46,23 @@ export function describeMachine(): Machine {
 /** What weakens the figures on this machine. */
 export function caveats(): string[] {
   const all: string[] = []
-  if (!pinned) all.push(`${cpus().length > 1 ? 'taskset is not there' : 'there is one core only'}: server and load share their cores, and the figures are less steady`)
-  if (statfsSync(tmpdir()).type === TMPFS_MAGIC) all.push(`${tmpdir()} is in memory: what is durable there costs nothing; TMPDIR names another place`)
+  if (!pinned)
+    all.push(
+      `${cpus().length > 1 ? 'taskset is not there' : 'there is one core only'}: server and load share their cores, and the figures are less steady`,
+    )
+  if (statfsSync(tmpdir()).type === TMPFS_MAGIC)
+    all.push(
+      `${tmpdir()} is in memory: what is durable there costs nothing; TMPDIR names another place`,
+    )
   return all
 }
 
 function statFields(pid: number | 'self'): number[] {
-  // The second field, the command's name, stands in parentheses and may hold spaces; the third comes first here.
-  return readFileSync(`/proc/${pid}/stat`, 'latin1').split(') ').at(-1)?.split(' ').map(Number) ?? []
+  // The second field, the command's name, stands in parentheses and may hold spaces; the third
+  // comes first here.
+  return (
+    readFileSync(`/proc/${pid}/stat`, 'latin1').split(') ').at(-1)?.split(' ').map(Number) ?? []
+  )
 }
 
 /** CPU seconds of a process, all its threads included. */
@@ -60,7 +73,8 @@ export function cpuSeconds(pid: number | 'self'): number {
 
 /** CPU seconds that the whole machine has worked. */
 export function busySeconds(): number {
-  const [user = NaN, nice = NaN, system = NaN, , , irq = NaN, softirq = NaN] = /^cpu +(.*)/.exec(readFileSync('/proc/stat', 'latin1'))?.[1]?.split(' ').map(Number) ?? []
+  const [user = NaN, nice = NaN, system = NaN, , , irq = NaN, softirq = NaN] =
+    /^cpu +(.*)/.exec(readFileSync('/proc/stat', 'latin1'))?.[1]?.split(' ').map(Number) ?? []
   return (user + nice + system + irq + softirq) / TICKS
 }
 

@@ -8,7 +8,10 @@ import { launch, type Load, type Server, stop } from './processes.ts'
 import type { Asked } from './requests.ts'
 import type { Filling } from './stores.ts'
 
-/** Above this share of a core used by others a run is repeated: nobody else is meant to work meanwhile, but for the disk's own threads. */
+/**
+ * Above this share of a core used by others a run is repeated: nobody else is meant to work
+ * meanwhile, but for the disk's own threads.
+ */
 const OTHERS_MAX = { reading: 0.06, writing: 0.2 } as const
 const REPEATS_A_RUN = 3
 /** On a machine that is never quiet, figures come late enough as it is. */
@@ -72,16 +75,35 @@ export class Bench {
   }
 
   spec(server: Server, ask: Ask, seconds: number): Omit<LoadSpec, 'id'> {
-    return { ...ask, port: server.port, offset: this.offset(server), mayRepeat: server.name === 'bare', seconds, pauseMs: 0, samples: false }
+    return {
+      ...ask,
+      port: server.port,
+      offset: this.offset(server),
+      mayRepeat: server.name === 'bare',
+      seconds,
+      pauseMs: 0,
+      samples: false,
+    }
   }
 
-  /** A run whose failure says which server it was, and what that wrote last. `stop` ends it before its time. */
-  run(server: Server, spec: Omit<LoadSpec, 'id'>): { readonly result: Promise<LoadResult>; stop(): void } {
+  /**
+   * A run whose failure says which server it was, and what that wrote last. `stop` ends it before
+   * its time.
+   */
+  run(
+    server: Server,
+    spec: Omit<LoadSpec, 'id'>,
+  ): { readonly result: Promise<LoadResult>; stop(): void } {
     const { result, stop: end } = this.load.run(spec)
     const explained = result.catch((error: unknown) => {
       const { exitCode, signalCode } = server.child
-      const state = exitCode === null && signalCode === null ? 'still runs' : `ended with ${exitCode ?? signalCode}`
-      throw new Error(`${server.name} (which ${state}), ${spec.kind}: ${error instanceof Error ? error.message : String(error)}\n${lastLines(server)}`)
+      const state =
+        exitCode === null && signalCode === null
+          ? 'still runs'
+          : `ended with ${exitCode ?? signalCode}`
+      throw new Error(
+        `${server.name} (which ${state}), ${spec.kind}: ${error instanceof Error ? error.message : String(error)}\n${lastLines(server)}`,
+      )
     })
     return { result: explained, stop: end }
   }
@@ -97,13 +119,15 @@ export class Bench {
 
   /** A run that nobody counts: the code gets compiled, pages and tokens remembered. */
   async warm(server: Server, ask: Ask): Promise<void> {
-    const { requests } = await this.run(server, this.spec(server, ask, this.settings.warmSeconds)).result
+    const { requests } = await this.run(server, this.spec(server, ask, this.settings.warmSeconds))
+      .result
     this.made(server, requests + ask.connections)
   }
 
   /** One run, repeated while others used the machine. */
   async measure(server: Server, ask: Ask): Promise<Run> {
-    const othersMax = ask.kind === 'post' || ask.kind === 'mixed' ? OTHERS_MAX.writing : OTHERS_MAX.reading
+    const othersMax =
+      ask.kind === 'post' || ask.kind === 'mixed' ? OTHERS_MAX.writing : OTHERS_MAX.reading
     for (let attempt = 1; ; attempt++) {
       const meter = this.meter(server)
       const result = await this.run(server, this.spec(server, ask, this.settings.seconds)).result
@@ -111,7 +135,15 @@ export class Bench {
       this.made(server, result.requests + ask.connections)
       if (othersShare <= othersMax || attempt > REPEATS_A_RUN || this.#repeats >= REPEATS_IN_ALL) {
         const { requests, p50, p99, p999, loadShare } = result
-        return { requestsPerSecond: requests / result.seconds, cpuMicrosPerRequest: (used * 1e6) / requests, p50, p99, p999, loadShare, othersShare }
+        return {
+          requestsPerSecond: requests / result.seconds,
+          cpuMicrosPerRequest: (used * 1e6) / requests,
+          p50,
+          p99,
+          p999,
+          loadShare,
+          othersShare,
+        }
       }
       this.#repeats += 1
       this.#tell(`  ${server.name}: others used ${othersShare.toFixed(2)} of a core, run repeated`)
@@ -119,21 +151,37 @@ export class Bench {
     }
   }
 
-  /** Starts to count; what it returns ends that, and tells what the server used, and what others did of a core. */
+  /**
+   * Starts to count; what it returns ends that, and tells what the server used, and what others did
+   * of a core.
+   */
   meter(server: Server): () => { readonly cpuSeconds: number; readonly othersShare: number } {
     const read = (): { readonly server: number; readonly others: number } => {
       const used = cpuSeconds(server.pid)
-      return { server: used, others: busySeconds() - used - cpuSeconds('self') - cpuSeconds(this.load.pid) }
+      return {
+        server: used,
+        others: busySeconds() - used - cpuSeconds('self') - cpuSeconds(this.load.pid),
+      }
     }
     const [startedAt, before] = [performance.now(), read()]
     return () => {
       const after = read()
-      return { cpuSeconds: after.server - before.server, othersShare: ((after.others - before.others) * 1000) / (performance.now() - startedAt) }
+      return {
+        cpuSeconds: after.server - before.server,
+        othersShare: ((after.others - before.others) * 1000) / (performance.now() - startedAt),
+      }
     }
   }
 
-  /** Both servers warmed up, then measured in turn. `end` looks at the plant store when all is done. */
-  async compare(title: string, filling: Filling, ask: Ask, end?: (server: Server) => Promise<void>): Promise<Figures> {
+  /**
+   * Both servers warmed up, then measured in turn. `end` looks at the plant store when all is done.
+   */
+  async compare(
+    title: string,
+    filling: Filling,
+    ask: Ask,
+    end?: (server: Server) => Promise<void>,
+  ): Promise<Figures> {
     const servers = [await launch('bare', filling), await launch('plant-store', filling)]
     for (const server of servers) await this.warm(server, ask)
     const measured = new Map<Server, Run[]>(servers.map((server) => [server, []]))
@@ -143,7 +191,13 @@ export class Bench {
         all.push(await this.measure(server, ask))
       }
     }
-    const rows = rowsOf(servers.map((server) => ({ server: server.name, rssMiB: rssMiB(server.pid), runs: measured.get(server) ?? [] })))
+    const rows = rowsOf(
+      servers.map((server) => ({
+        server: server.name,
+        rssMiB: rssMiB(server.pid),
+        runs: measured.get(server) ?? [],
+      })),
+    )
     for (const server of servers) {
       if (server.name === 'plant-store') await end?.(server)
       await stop(server)
@@ -154,7 +208,11 @@ export class Bench {
 
 /** What a server logged last, but for its requests. */
 function lastLines({ logFile }: Server): string {
-  return readFileSync(logFile, 'utf8').split('\n').filter((line) => !line.includes('"message":"request"')).slice(-10).join('\n')
+  return readFileSync(logFile, 'utf8')
+    .split('\n')
+    .filter((line) => !line.includes('"message":"request"'))
+    .slice(-10)
+    .join('\n')
 }
 
 export interface Measured {
@@ -189,7 +247,13 @@ export function rowsOf(measured: readonly Measured[]): Row[] {
 /** What makes figures worth less than they look. */
 export function doubts(rows: readonly Row[]): string[] {
   return rows.flatMap(({ server, loadShare, othersShare }) => [
-    ...(loadShare > LOAD_SHARE_MAX ? [`${server}: the load generator worked ${Math.round(loadShare * 100)}% of the time, and may be what was measured`] : []),
-    ...(othersShare > OTHERS_MAX.writing ? [`${server}: others used ${othersShare.toFixed(2)} of a core meanwhile`] : []),
+    ...(loadShare > LOAD_SHARE_MAX
+      ? [
+          `${server}: the load generator worked ${Math.round(loadShare * 100)}% of the time, and may be what was measured`,
+        ]
+      : []),
+    ...(othersShare > OTHERS_MAX.writing
+      ? [`${server}: others used ${othersShare.toFixed(2)} of a core meanwhile`]
+      : []),
   ])
 }

@@ -1,6 +1,14 @@
 import { type ChildProcess, fork, spawn, spawnSync } from 'node:child_process'
 import { once } from 'node:events'
-import { closeSync, mkdirSync, mkdtempSync, openSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import {
+  closeSync,
+  mkdirSync,
+  mkdtempSync,
+  openSync,
+  readFileSync,
+  rmSync,
+  writeFileSync,
+} from 'node:fs'
 import { request } from 'node:http'
 import { createServer } from 'node:net'
 import { tmpdir } from 'node:os'
@@ -58,26 +66,56 @@ export interface Reply {
 /** One request on a connection of its own. */
 export function call(port: number, token: string, path: string, body?: string): Promise<Reply> {
   return new Promise((resolve, reject) => {
-    const headers = { authorization: `Bearer ${token}`, ...(body === undefined ? {} : { 'content-type': 'application/json' }) }
-    const req = request({ host: '127.0.0.1', port, path, method: body === undefined ? 'GET' : 'POST', agent: false, headers }, (res) => {
-      let text = ''
-      res.setEncoding('utf8')
-      res.on('data', (chunk: string) => (text += chunk))
-      res.on('error', reject)
-      res.on('end', () => resolve({ status: res.statusCode ?? 0, text }))
-    })
+    const headers = {
+      authorization: `Bearer ${token}`,
+      ...(body === undefined ? {} : { 'content-type': 'application/json' }),
+    }
+    const req = request(
+      {
+        host: '127.0.0.1',
+        port,
+        path,
+        method: body === undefined ? 'GET' : 'POST',
+        agent: false,
+        headers,
+      },
+      (res) => {
+        let text = ''
+        res.setEncoding('utf8')
+        res.on('data', (chunk: string) => (text += chunk))
+        res.on('error', reject)
+        res.on('end', () => resolve({ status: res.statusCode ?? 0, text }))
+      },
+    )
     req.setTimeout(CALL_MS_MAX, () => req.destroy(new Error('no answer came')))
     req.on('error', reject)
     req.end(body)
   })
 }
 
-/** Plain JavaScript of `bare.ts`: what tsx loads beside it would tell on its start and its memory. */
+/**
+ * Plain JavaScript of `bare.ts`: what tsx loads beside it would tell on its start and its memory.
+ */
 let bareMain: string | undefined
 function compileBare(): string {
   const out = join(work, 'bare')
-  const options = ['--ignoreConfig', '--module', 'nodenext', '--target', 'es2023', '--types', 'node', '--rewriteRelativeImportExtensions', '--outDir', out]
-  const { status, stdout } = spawnSync(process.execPath, [here('../../node_modules/typescript/bin/tsc'), ...options, here('bare.ts')], { encoding: 'utf8' })
+  const options = [
+    '--ignoreConfig',
+    '--module',
+    'nodenext',
+    '--target',
+    'es2023',
+    '--types',
+    'node',
+    '--rewriteRelativeImportExtensions',
+    '--outDir',
+    out,
+  ]
+  const { status, stdout } = spawnSync(
+    process.execPath,
+    [here('../../node_modules/typescript/bin/tsc'), ...options, here('bare.ts')],
+    { encoding: 'utf8' },
+  )
   if (status !== 0) throw new Error(`bare.ts cannot be compiled: ${stdout}`)
   writeFileSync(join(out, 'package.json'), '{"type":"module"}')
   return join(out, 'bare.js')
@@ -94,7 +132,10 @@ async function freePort(): Promise<number> {
 }
 
 async function importInto(etcd: Readonly<Record<string, string>>, file: string): Promise<void> {
-  const child = spawn(process.execPath, [MAIN, 'import', file], { stdio: ['ignore', 'ignore', 'inherit'], env: { PATH: process.env['PATH'] ?? '', ...etcd } })
+  const child = spawn(process.execPath, [MAIN, 'import', file], {
+    stdio: ['ignore', 'ignore', 'inherit'],
+    env: { PATH: process.env['PATH'] ?? '', ...etcd },
+  })
   await once(child, 'exit')
   if (child.exitCode !== 0) throw new Error('the plants could not be imported into etcd')
 }
@@ -108,8 +149,15 @@ export interface LaunchOptions {
   readonly etcd?: Readonly<Record<string, string>>
 }
 
-/** Starts a server on a store of its own, or on one that an earlier server left, and waits for its first answer. */
-export async function launch(name: Name, filling: Filling, { left, etcd = {} }: LaunchOptions = {}): Promise<Server> {
+/**
+ * Starts a server on a store of its own, or on one that an earlier server left, and waits for its
+ * first answer.
+ */
+export async function launch(
+  name: Name,
+  filling: Filling,
+  { left, etcd = {} }: LaunchOptions = {},
+): Promise<Server> {
   const directory = join(work, `server-${++started}`)
   mkdirSync(directory)
   const data = left?.data ?? join(directory, 'data')
@@ -124,34 +172,63 @@ export async function launch(name: Name, filling: Filling, { left, etcd = {} }: 
   const env =
     name === 'bare'
       ? { PORT: String(port) }
-      : { PLANTS_LISTEN: `127.0.0.1:${port}`, PLANTS_ADMIN_LISTEN: 'off', PLANTS_DATA: data, PLANTS_JWT_SECRET: SECRET, PLANTS_ISSUER: ISSUER, PLANTS_AUDIENCE: AUDIENCE, ...etcd }
-  const [command, ...args] = onServerCore(name === 'bare' ? [process.execPath, bareMain ?? ''] : [process.execPath, ...NODE_ARGS, MAIN, 'serve'])
+      : {
+          PLANTS_LISTEN: `127.0.0.1:${port}`,
+          PLANTS_ADMIN_LISTEN: 'off',
+          PLANTS_DATA: data,
+          PLANTS_JWT_SECRET: SECRET,
+          PLANTS_ISSUER: ISSUER,
+          PLANTS_AUDIENCE: AUDIENCE,
+          ...etcd,
+        }
+  const [command, ...args] = onServerCore(
+    name === 'bare'
+      ? [process.execPath, bareMain ?? '']
+      : [process.execPath, ...NODE_ARGS, MAIN, 'serve'],
+  )
   const token = sign(user(0))
   const startedAt = performance.now()
-  const child = spawn(command, args, { stdio: ['ignore', log, log], env: { PATH: process.env['PATH'] ?? '', NODE_ENV: 'production', ...env } })
+  const child = spawn(command, args, {
+    stdio: ['ignore', log, log],
+    env: { PATH: process.env['PATH'] ?? '', NODE_ENV: 'production', ...env },
+  })
   closeSync(log)
   live.add(child)
   child.once('exit', () => live.delete(child))
   for (;;) {
-    if (child.exitCode !== null || child.signalCode !== null) throw new Error(`${name} ended: ${readFileSync(logFile, 'utf8').slice(-2000)}`)
+    if (child.exitCode !== null || child.signalCode !== null)
+      throw new Error(`${name} ended: ${readFileSync(logFile, 'utf8').slice(-2000)}`)
     const reply = await call(port, token, '/plants?limit=20').catch(() => undefined)
     if (reply?.status === 200) break
     if (reply) throw new Error(`${name}: the first answer was ${reply.status} ${reply.text}`)
     if (performance.now() - startedAt > START_MS_MAX) throw new Error(`${name} never answered`)
     await sleep(1)
   }
-  const server = { name, port, pid: child.pid ?? 0, child, data, logFile, firstAnswerMs: performance.now() - startedAt }
+  const server = {
+    name,
+    port,
+    pid: child.pid ?? 0,
+    child,
+    data,
+    logFile,
+    firstAnswerMs: performance.now() - startedAt,
+  }
   if (name === 'plant-store') await checkPages(server, filling)
   else await checkPages(server, { users: 1, plants: 100 }, [20, 100])
   return server
 }
 
 /** The answers are right before they are counted. */
-async function checkPages({ name, port }: Server, { users, plants }: Filling, limits: readonly number[] = [1, 20, 100]): Promise<void> {
+async function checkPages(
+  { name, port }: Server,
+  { users, plants }: Filling,
+  limits: readonly number[] = [1, 20, 100],
+): Promise<void> {
   for (const u of users > 0 ? new Set([0, users - 1]) : []) {
     for (const limit of limits) {
       const { status, text } = await call(port, sign(user(u)), `/plants?limit=${limit}`)
-      if (status !== 200 || text !== page(u * plants, Math.min(limit, plants))) throw new Error(`${name} answers wrongly: ${status} ${text.slice(0, 300)}`)
+      if (status !== 200 || text !== page(u * plants, Math.min(limit, plants)))
+        throw new Error(`${name} answers wrongly: ${status} ${text.slice(0, 300)}`)
     }
   }
 }
@@ -161,18 +238,25 @@ export async function stop({ child, data, name }: Server, { keep = false } = {})
     child.kill('SIGTERM')
     await once(child, 'exit')
   }
-  if (name === 'plant-store' && child.exitCode !== 0) throw new Error(`plant-store ended with ${child.exitCode ?? child.signalCode}`)
+  if (name === 'plant-store' && child.exitCode !== 0)
+    throw new Error(`plant-store ended with ${child.exitCode ?? child.signalCode}`)
   if (!keep) rmSync(data, { recursive: true, force: true })
 }
 
 /** The load generator: one process for all runs, whose code is warm after the first. */
 export class Load {
   readonly #child: ChildProcess
-  readonly #waiting = new Map<number, { resolve(result: LoadResult): void; reject(error: Error): void }>()
+  readonly #waiting = new Map<
+    number,
+    { resolve(result: LoadResult): void; reject(error: Error): void }
+  >()
   #runs = 0
 
   constructor() {
-    this.#child = fork(here('load.ts'), { execArgv: ['--import', 'tsx'], serialization: 'advanced' })
+    this.#child = fork(here('load.ts'), {
+      execArgv: ['--import', 'tsx'],
+      serialization: 'advanced',
+    })
     live.add(this.#child)
     // The load generator sends nothing else.
     this.#child.on('message', (message: FromLoad) => {
@@ -183,7 +267,8 @@ export class Load {
     })
     this.#child.once('exit', (code) => {
       live.delete(this.#child)
-      for (const { reject } of this.#waiting.values()) reject(new Error(`the load generator ended with ${code}`))
+      for (const { reject } of this.#waiting.values())
+        reject(new Error(`the load generator ended with ${code}`))
     })
   }
 
@@ -197,7 +282,9 @@ export class Load {
     const send = (message: ToLoad): void => {
       this.#child.send(message)
     }
-    const result = new Promise<LoadResult>((resolve, reject) => this.#waiting.set(id, { resolve, reject }))
+    const result = new Promise<LoadResult>((resolve, reject) =>
+      this.#waiting.set(id, { resolve, reject }),
+    )
     send({ run: { ...spec, id } })
     return { result, stop: () => send({ stop: id }) }
   }
@@ -206,4 +293,3 @@ export class Load {
     this.#child.disconnect()
   }
 }
-

@@ -3,9 +3,10 @@ import { FIRST_POSTED, newPlant, user } from './plants.ts'
 import { sign } from './tokens.ts'
 
 /**
- * What a run asks for. `get`: pages of `limit`, the users in turn. `cursor`: the page behind a plant whose cursor no run
- * used before. `post`: new plants. `mixed`: every tenth request a POST, the others `get`. `tokens`: `get`, each request
- * with a token never seen before. `list`: all plants of the first user.
+ * What a run asks for. `get`: pages of `limit`, the users in turn. `cursor`: the page behind a
+ * plant whose cursor no run used before. `post`: new plants. `mixed`: every tenth request a POST,
+ * the others `get`. `tokens`: `get`, each request with a token never seen before. `list`: all
+ * plants of the first user.
  */
 export type Kind = 'get' | 'cursor' | 'post' | 'mixed' | 'tokens' | 'list'
 
@@ -15,7 +16,10 @@ export interface Asked {
   readonly users: number
   /** Plants that each user was filled with. */
   readonly plants: number
-  /** How many requests earlier runs against the same server may have made: ids, cursors and tokens go on from there. */
+  /**
+   * How many requests earlier runs against the same server may have made: ids, cursors and tokens
+   * go on from there.
+   */
   readonly offset: number
   /** Whether cursors may come again: to a server that remembers nothing. */
   readonly mayRepeat: boolean
@@ -28,7 +32,14 @@ function head(line: string, token: string): string {
 }
 
 /** The requests of a run, one a call; those that repeat are built once. */
-export function requests({ kind, limit, users, plants, offset, mayRepeat }: Asked): () => string | Buffer {
+export function requests({
+  kind,
+  limit,
+  users,
+  plants,
+  offset,
+  mayRepeat,
+}: Asked): () => string | Buffer {
   const each = Array.from({ length: users }, (_, u) => (tokens[u] ??= sign(user(u))))
   const inTurn = <T>(all: readonly T[], n: number): T => {
     const item = all[n % all.length]
@@ -36,8 +47,14 @@ export function requests({ kind, limit, users, plants, offset, mayRepeat }: Aske
     return item
   }
   let made = 0
-  const gets = each.map((token) => Buffer.from(`${head(kind === 'list' ? 'GET /plants' : `GET /plants?limit=${limit}`, token)}\r\n`))
-  const posts = each.map((token) => `${head('POST /plants', token)}Content-Type: application/json\r\nContent-Length: `)
+  const gets = each.map((token) =>
+    Buffer.from(
+      `${head(kind === 'list' ? 'GET /plants' : `GET /plants?limit=${limit}`, token)}\r\n`,
+    ),
+  )
+  const posts = each.map(
+    (token) => `${head('POST /plants', token)}Content-Type: application/json\r\nContent-Length: `,
+  )
   const get = (): Buffer => inTurn(gets, made++)
   let posted = offset
   const post = (): string => {
@@ -53,7 +70,8 @@ export function requests({ kind, limit, users, plants, offset, mayRepeat }: Aske
     case 'mixed':
       return () => (++made % 10 === 0 ? post() : inTurn(gets, made))
     case 'tokens':
-      return () => `${head(`GET /plants?limit=${limit}`, sign(user(made % users), String(offset + made++)))}\r\n`
+      return () =>
+        `${head(`GET /plants?limit=${limit}`, sign(user(made % users), String(offset + made++)))}\r\n`
     case 'cursor': {
       // Always enough plants behind the cursor for a whole page.
       const cursors = plants - limit
@@ -61,7 +79,10 @@ export function requests({ kind, limit, users, plants, offset, mayRepeat }: Aske
         const n = offset + made++
         const u = n % users
         const row = Math.floor(n / users)
-        if (row >= cursors && !mayRepeat) throw new Error('every cursor of the store has been asked at: a shorter DUR or fewer RUNS will do')
+        if (row >= cursors && !mayRepeat)
+          throw new Error(
+            'every cursor of the store has been asked at: a shorter DUR or fewer RUNS will do',
+          )
         const at = row % cursors
         return `${head(`GET /plants?limit=${limit}&after=${writeCursor(user(u), BigInt(u * plants + at + 1))}`, inTurn(each, u))}\r\n`
       }

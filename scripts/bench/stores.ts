@@ -45,6 +45,12 @@ async function build(directory: string, { users, plants }: Filling): Promise<voi
   }
   database.insert(rows, 1)
   mkdirSync(directory, { recursive: true })
-  await writeSnapshot(nodeFiles, directory, SNAPSHOT, database.toFile({ sequence: 1, complete: true }), 1)
+  await writeSnapshot(
+    nodeFiles,
+    directory,
+    SNAPSHOT,
+    database.toFile({ sequence: 1, complete: true }),
+    1,
+  )
   database.close()
 }

@@ -16,16 +16,29 @@ const CONNECTIONS = 64
 
 const MIXED: Ask = { kind: 'mixed', limit: 20, ...MILLION, connections: CONNECTIONS }
 
-function ask(kind: Ask['kind'], filling: Filling, { limit = 20, connections = CONNECTIONS } = {}): Ask {
+function ask(
+  kind: Ask['kind'],
+  filling: Filling,
+  { limit = 20, connections = CONNECTIONS } = {},
+): Ask {
   return { kind, limit, ...filling, connections }
 }
 
 export const WORKLOADS: Readonly<Record<string, (bench: Bench) => Promise<Figures>>> = {
   get20: (bench) => bench.compare('GET of 20, 100 users in turn', SMALL, ask('get', SMALL)),
-  get100: (bench) => bench.compare('GET of 100, 100 users in turn', MEDIUM, ask('get', MEDIUM, { limit: 100 })),
-  cursor: (bench) => bench.compare('GET of 20 behind a cursor never asked before', LARGE, ask('cursor', LARGE)),
-  post: (bench) => bench.compare('POST, durable', SMALL, ask('post', SMALL), (server) => allStored(bench, server)),
-  post1: (bench) => bench.compare('POST, durable, 1 connection', SMALL, ask('post', SMALL, { connections: 1 }), (server) => allStored(bench, server)),
+  get100: (bench) =>
+    bench.compare('GET of 100, 100 users in turn', MEDIUM, ask('get', MEDIUM, { limit: 100 })),
+  cursor: (bench) =>
+    bench.compare('GET of 20 behind a cursor never asked before', LARGE, ask('cursor', LARGE)),
+  post: (bench) =>
+    bench.compare('POST, durable', SMALL, ask('post', SMALL), (server) => allStored(bench, server)),
+  post1: (bench) =>
+    bench.compare(
+      'POST, durable, 1 connection',
+      SMALL,
+      ask('post', SMALL, { connections: 1 }),
+      (server) => allStored(bench, server),
+    ),
   mixed: (bench) => bench.compare('9 GETs of 20 to 1 POST, 1,000,000 plants', MILLION, MIXED),
   compacting: (bench) => compacting(bench, MILLION, MIXED),
   list,
@@ -43,5 +56,6 @@ async function allStored(bench: Bench, server: Server): Promise<void> {
     found += (JSON.parse(text) as readonly unknown[]).length
   }
   const acknowledged = SMALL.users * SMALL.plants + bench.offset(server)
-  if (found !== acknowledged) throw new Error(`${found} plants are listed, and ${acknowledged} were acknowledged`)
+  if (found !== acknowledged)
+    throw new Error(`${found} plants are listed, and ${acknowledged} were acknowledged`)
 }

@@ -1,5 +1,5 @@
 /** One answer as it stood on the wire; all text is latin1. */
-export interface Answer {
+export interface HttpResponse {
   readonly status: number
   readonly headers: ReadonlyMap<string, readonly string[]>
   readonly body: string
@@ -10,7 +10,7 @@ export interface Answer {
 
 /** Takes answers off what comes in. Throws at anything that is no answer. */
 export class AnswerReader {
-  readonly answers: Answer[] = []
+  readonly answers: HttpResponse[] = []
   readonly #isHead: (index: number) => boolean | undefined
   #text = ''
   #interim = 0
@@ -38,7 +38,8 @@ export class AnswerReader {
   /** The service sends no more. */
   end(): void {
     const end = this.#text === '' ? 0 : this.#read(0, true)
-    if (end === undefined) throw new Error(`the answers end with ${JSON.stringify(this.#text.slice(0, 300))}`)
+    if (end === undefined)
+      throw new Error(`the answers end with ${JSON.stringify(this.#text.slice(0, 300))}`)
     this.#text = this.#text.slice(end)
   }
 
@@ -48,47 +49,72 @@ export class AnswerReader {
     if (headEnd < 0) return undefined
     const [line = '', ...fields] = text.slice(from, headEnd).split('\r\n')
     const status = Number(/^HTTP\/1\.1 ([1-5]\d\d) [\x20-\x7e]*$/.exec(line)?.[1])
-    if (Number.isNaN(status)) throw new Error(`no status line: ${JSON.stringify(line.slice(0, 200))}`)
+    if (Number.isNaN(status))
+      throw new Error(`no status line: ${JSON.stringify(line.slice(0, 200))}`)
     const headers = new Map<string, string[]>()
     for (const field of fields) {
-      const [, name, value = ''] = /^([A-Za-z-]+): ([\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?)$/.exec(field) ?? []
-      if (name === undefined) throw new Error(`no header line: ${JSON.stringify(field.slice(0, 200))}`)
+      const [, name, value = ''] =
+        /^([A-Za-z-]+): ([\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?)$/.exec(field) ?? []
+      if (name === undefined)
+        throw new Error(`no header line: ${JSON.stringify(field.slice(0, 200))}`)
       const known = headers.get(name.toLowerCase())
       if (known) known.push(value)
       else headers.set(name.toLowerCase(), [value])
     }
     const at = headEnd + 4
     if (status < 200) {
-      if (status !== 100 || fields.length > 0) throw new Error(`the interim answer ${JSON.stringify(text.slice(from, at))}`)
+      if (status !== 100 || fields.length > 0)
+        throw new Error(`the interim answer ${JSON.stringify(text.slice(from, at))}`)
       this.#interim += 1
       return at
     }
-    const isHead = this.#isHead(this.answers.length) ?? (text.startsWith('HTTP/1.1 ', at) || (ended && at === text.length))
-    const found = status === 204 || isHead ? { body: '', end: at, framing: 'none' as const } : readBody(text, at, headers, ended)
+    const isHead =
+      this.#isHead(this.answers.length) ??
+      (text.startsWith('HTTP/1.1 ', at) || (ended && at === text.length))
+    const found =
+      status === 204 || isHead
+        ? { body: '', end: at, framing: 'none' as const }
+        : readBody(text, at, headers, ended)
     if (found === undefined) return undefined
-    this.answers.push({ status, headers, body: found.body, framing: found.framing, interim: this.#interim })
+    this.answers.push({
+      status,
+      headers,
+      body: found.body,
+      framing: found.framing,
+      interim: this.#interim,
+    })
     this.#interim = 0
     return found.end
   }
 }
 
 /** Undefined while the body is not whole. */
-function readBody(text: string, at: number, headers: ReadonlyMap<string, readonly string[]>, ended: boolean): { readonly body: string; readonly end: number; readonly framing: Answer['framing'] } | undefined {
+function readBody(
+  text: string,
+  at: number,
+  headers: ReadonlyMap<string, readonly string[]>,
+  ended: boolean,
+):
+  | { readonly body: string; readonly end: number; readonly framing: HttpResponse['framing'] }
+  | undefined {
   const [lengths, codings] = [headers.get('content-length'), headers.get('transfer-encoding')]
   if (lengths && codings) throw new Error('an answer with Content-Length and Transfer-Encoding')
   if (lengths) {
-    if (lengths.length > 1 || !/^\d+$/.test(lengths[0] ?? '')) throw new Error(`Content-Length: ${lengths.join(' and ')}`)
+    if (lengths.length > 1 || !/^\d+$/.test(lengths[0] ?? ''))
+      throw new Error(`Content-Length: ${lengths.join(' and ')}`)
     const end = at + Number(lengths[0])
     return text.length < end ? undefined : { body: text.slice(at, end), end, framing: 'length' }
   }
-  if (!codings) return ended ? { body: text.slice(at), end: text.length, framing: 'close' } : undefined
+  if (!codings)
+    return ended ? { body: text.slice(at), end: text.length, framing: 'close' } : undefined
   if (codings.join() !== 'chunked') throw new Error(`Transfer-Encoding: ${codings.join(' and ')}`)
   const pieces: string[] = []
   for (;;) {
     const lineEnd = text.indexOf('\r\n', at)
     if (lineEnd < 0) return undefined
     const line = text.slice(at, lineEnd)
-    if (!/^[0-9a-f]{1,8}$/i.test(line)) throw new Error(`no chunk size: ${JSON.stringify(line.slice(0, 100))}`)
+    if (!/^[0-9a-f]{1,8}$/i.test(line))
+      throw new Error(`no chunk size: ${JSON.stringify(line.slice(0, 100))}`)
     const start = lineEnd + 2
     const end = start + Number.parseInt(line, 16)
     if (text.length < end + 2) return undefined

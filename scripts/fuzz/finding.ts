@@ -3,7 +3,10 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import type { Finding } from './worker.ts'
 
-/** Leaves a finding in a file by which it can be repeated, at once: whoever ends the run must not take it away. */
+/**
+ * Leaves a finding in a file by which it can be repeated, at once: whoever ends the run must not
+ * take it away.
+ */
 export function keepFinding(finding: Finding): string {
   const file = join(mkdtempSync(join(tmpdir(), 'plant-store-finding-')), 'finding.json')
   writeFileSync(file, JSON.stringify(finding))

@@ -1,11 +1,15 @@
-import type { Answer } from './answers.ts'
+import type { HttpResponse } from './answers.ts'
 
-/** What every answer must be, whatever was asked: its outcome is 200, 204, or the value of `error`; to HEAD, which shows none, `status × 100`. @throws Error that says what is wrong. */
-export function outcomeOf(answer: Answer, isHead: boolean): number {
+/**
+ * What every answer must be, whatever was asked: its outcome is 200, 204, or the value of `error`;
+ * to HEAD, which shows none, `status × 100`. @throws Error that says what is wrong.
+ */
+export function outcomeOf(answer: HttpResponse, isHead: boolean): number {
   const { status, headers, body, framing } = answer
   const one = (name: string, form: RegExp): string => {
     const values = headers.get(name) ?? []
-    if (values.length !== 1 || !form.test(values[0] ?? '')) throw new Error(`${status} with ${name}: ${values.join(' and ')}`)
+    if (values.length !== 1 || !form.test(values[0] ?? ''))
+      throw new Error(`${status} with ${name}: ${values.join(' and ')}`)
     return values[0] ?? ''
   }
   one('cache-control', /^no-store$/)
@@ -14,7 +18,8 @@ export function outcomeOf(answer: Answer, isHead: boolean): number {
   one('date', / GMT$/)
   if (status === 204) {
     one('allow', /^GET, HEAD, POST, OPTIONS$/)
-    for (const name of ['content-type', 'content-length', 'transfer-encoding']) if (headers.has(name)) throw new Error(`204 with ${name}`)
+    for (const name of ['content-type', 'content-length', 'transfer-encoding'])
+      if (headers.has(name)) throw new Error(`204 with ${name}`)
     return 204
   }
   one('content-type', /^application\/json$/)
@@ -27,33 +32,66 @@ export function outcomeOf(answer: Answer, isHead: boolean): number {
 
 function errorOf(status: number, body: string): number {
   const value: unknown = JSON.parse(Buffer.from(body, 'latin1').toString('utf8'))
-  if (typeof value !== 'object' || value === null || Object.keys(value).join() !== 'error,message') throw new Error(`${status} with the body ${body.slice(0, 200)}`)
+  if (typeof value !== 'object' || value === null || Object.keys(value).join() !== 'error,message')
+    throw new Error(`${status} with the body ${body.slice(0, 200)}`)
   // Checked right above.
   const { error, message } = value as { readonly error: unknown; readonly message: unknown }
-  if (typeof error !== 'number' || !Number.isInteger(error) || Math.floor(error / 100) !== status || error % 100 === 0 || typeof message !== 'string' || message === '') throw new Error(`${status} with the body ${body.slice(0, 200)}`)
+  if (
+    typeof error !== 'number' ||
+    !Number.isInteger(error) ||
+    Math.floor(error / 100) !== status ||
+    error % 100 === 0 ||
+    typeof message !== 'string' ||
+    message === ''
+  )
+    throw new Error(`${status} with the body ${body.slice(0, 200)}`)
   return error
 }
 
 /** Headers that belong to an error, and to no other. */
-const BELONGING: readonly (readonly [name: string, errors: (outcome: number) => boolean, form: (outcome: number) => RegExp])[] = [
-  ['www-authenticate', (outcome) => [401, 403].includes(Math.floor(outcome / 100)) || outcome === 40003, (outcome) =>
-    outcome === 40101 ? /^Bearer realm="plants"$/ : outcome === 40003 ? /, error="invalid_request"$/ : outcome === 40301 ? /, error="insufficient_scope", scope="plants:(?:read|write)"$/ : outcome > 40101 && outcome < 40200 ? /, error="invalid_token"$/ : /^Bearer realm="plants"/],
+const BELONGING: readonly (readonly [
+  name: string,
+  errors: (outcome: number) => boolean,
+  form: (outcome: number) => RegExp,
+])[] = [
+  [
+    'www-authenticate',
+    (outcome) => [401, 403].includes(Math.floor(outcome / 100)) || outcome === 40003,
+    (outcome) =>
+      outcome === 40101
+        ? /^Bearer realm="plants"$/
+        : outcome === 40003
+          ? /, error="invalid_request"$/
+          : outcome === 40301
+            ? /, error="insufficient_scope", scope="plants:(?:read|write)"$/
+            : outcome > 40101 && outcome < 40200
+              ? /, error="invalid_token"$/
+              : /^Bearer realm="plants"/,
+  ],
   ['allow', (outcome) => Math.floor(outcome / 100) === 405, () => /^GET, HEAD, POST, OPTIONS$/],
   ['accept-encoding', (outcome) => outcome === 41502, () => /^identity$/],
   ['retry-after', (outcome) => [429, 503].includes(Math.floor(outcome / 100)), () => /^[1-9]\d*$/],
   ['link', () => false, () => /./],
 ]
 
-function checkErrorHeaders(status: number, outcome: number, one: (name: string, form: RegExp) => string, headers: Answer['headers']): void {
+function checkErrorHeaders(
+  status: number,
+  outcome: number,
+  one: (name: string, form: RegExp) => string,
+  headers: HttpResponse['headers'],
+): void {
   for (const [name, belongs, form] of BELONGING) {
     if (belongs(outcome)) one(name, form(outcome))
     // To HEAD the error itself is not shown.
-    else if (headers.has(name) && outcome % 100 !== 0) throw new Error(`${status} with ${name}: ${headers.get(name)?.join(' and ')}`)
+    else if (headers.has(name) && outcome % 100 !== 0)
+      throw new Error(`${status} with ${name}: ${headers.get(name)?.join(' and ')}`)
   }
 }
 
 /** The plants of a body. @throws Error where it is no array of Plant objects. */
-export function plantsOf(body: string): readonly { readonly name: string; readonly tag?: string }[] {
+export function plantsOf(
+  body: string,
+): readonly { readonly name: string; readonly tag?: string }[] {
   const value: unknown = JSON.parse(Buffer.from(body, 'latin1').toString('utf8'))
   if (!Array.isArray(value)) throw new Error(`no array: ${body.slice(0, 200)}`)
   return value.map(plantOf)
@@ -62,7 +100,8 @@ export function plantsOf(body: string): readonly { readonly name: string; readon
 export function plantOf(value: unknown): { readonly name: string; readonly tag?: string } {
   // Each member is looked at before it is believed.
   const { name, tag, ...more } = value as { readonly name: unknown; readonly tag?: unknown }
-  if (typeof name !== 'string' || Object.keys(more).length > 0) throw new Error(`no Plant: ${JSON.stringify(value).slice(0, 200)}`)
+  if (typeof name !== 'string' || Object.keys(more).length > 0)
+    throw new Error(`no Plant: ${JSON.stringify(value).slice(0, 200)}`)
   if (tag === undefined) return { name }
   if (typeof tag !== 'string') throw new Error(`no Plant: ${JSON.stringify(value).slice(0, 200)}`)
   return { name, tag }

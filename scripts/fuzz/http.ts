@@ -1,7 +1,8 @@
 import { METHODS } from 'node:http'
 
 /*
- * The oracle's own reading of the bytes of a connection (RFC 9112), strict. All text is latin1: a character is a byte.
+ * The oracle's own reading of the bytes of a connection (RFC 9112), strict. All text is latin1: a
+ * character is a byte.
  */
 
 export interface Request {
@@ -42,13 +43,22 @@ const CONTROL = /[\x00-\x08\x0a-\x1f\x7f]/
 const REQUEST_LINE = /([A-Z-]+) ([\x21-\x7e\x80-\xff]+) HTTP\/(\d\.\d)\r\n/y
 /** What some readers take for a request line: other spaces. */
 const LOOSE_LINE = /[A-Z-]+[ \t\f]+[^\r\n]*?[ \t\f]*HTTP\/\d\.\d[ \t]*\r\n/y
-const ABSOLUTE = /^https?:\/\/(?:[A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\])(?::\d+)?(?:[/?][\x21\x23-\x7e]*)?$/i
-const EXTENSIONS = /^(?:;[!#$%&'*+\-.^_`|~0-9A-Za-z]+(?:=(?:[!#$%&'*+\-.^_`|~0-9A-Za-z]+|"[\x20\x21\x23-\x5b\x5d-\x7e]*"))?)*$/
+const ABSOLUTE =
+  /^https?:\/\/(?:[A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\])(?::\d+)?(?:[/?][\x21\x23-\x7e]*)?$/i
+const EXTENSIONS =
+  /^(?:;[!#$%&'*+\-.^_`|~0-9A-Za-z]+(?:=(?:[!#$%&'*+\-.^_`|~0-9A-Za-z]+|"[\x20\x21\x23-\x5b\x5d-\x7e]*"))?)*$/
 
-/** Reads until the first thing that is no whole good request. The end of the text is the end of the connection, or, where it `stalls`, the client is too slow for the head that it is in. */
+/**
+ * Reads until the first thing that is no whole good request. The end of the text is the end of the
+ * connection, or, where it `stalls`, the client is too slow for the head that it is in.
+ */
 export function readRequests(text: string, stalls = false): readonly Reading[] {
   const readings = readAll(text)
-  return stalls ? readings.map((reading) => (reading.kind === 'malformed' ? { ...reading, errors: [TOO_SLOW] } : reading)) : readings
+  return stalls
+    ? readings.map((reading) =>
+        reading.kind === 'malformed' ? { ...reading, errors: [TOO_SLOW] } : reading,
+      )
+    : readings
 }
 
 function readAll(text: string): readonly Reading[] {
@@ -71,7 +81,15 @@ interface Found {
 }
 
 function refuse(text: string, start: number): Found {
-  return { reading: { kind: 'malformed', errors: text.length - start > SURELY_SMALL_BYTES ? [MALFORMED, HEADERS_TOO_LARGE] : [MALFORMED], mayBeHead: text.startsWith('HEAD ', start) }, end: undefined }
+  return {
+    reading: {
+      kind: 'malformed',
+      errors:
+        text.length - start > SURELY_SMALL_BYTES ? [MALFORMED, HEADERS_TOO_LARGE] : [MALFORMED],
+      mayBeHead: text.startsWith('HEAD ', start),
+    },
+    end: undefined,
+  }
 }
 
 function unclear(text: string, start: number): Found {
@@ -85,32 +103,63 @@ function readRequest(text: string, start: number): Found {
     LOOSE_LINE.lastIndex = start
     return LOOSE_LINE.test(text) ? unclear(text, start) : refuse(text, start)
   }
-  if (!KNOWN.has(method) || !/^[/*A-Za-z]/.test(target)) return method === 'CONNECT' ? unclear(text, start) : refuse(text, start)
+  if (!KNOWN.has(method) || !/^[/*A-Za-z]/.test(target))
+    return method === 'CONNECT' ? unclear(text, start) : refuse(text, start)
   const doubts: number[] = []
-  if (method === 'CONNECT' || (!target.startsWith('/') && target !== '*' && !ABSOLUTE.test(target)) || /[\x80-\xff]|#.*#/.test(target)) doubts.push(MALFORMED)
+  if (
+    method === 'CONNECT' ||
+    (!target.startsWith('/') && target !== '*' && !ABSOLUTE.test(target)) ||
+    /[\x80-\xff]|#.*#/.test(target)
+  )
+    doubts.push(MALFORMED)
   const section = readFields(text, start + line.length)
   if (section === undefined) return refuse(text, start)
   if (section === 'unclear') return unclear(text, start)
   const { fields, end } = section
-  const size = target.length + fields.reduce((sum, [name, value]) => sum + name.length + value.length, 0)
+  const size =
+    target.length + fields.reduce((sum, [name, value]) => sum + name.length + value.length, 0)
   const head = { kind: 'request', method, target, version, fields, doubts } as const
   if (size > SURELY_LARGE_BYTES) {
     // What else is wrong with it may come first.
-    const isWrong = doubts.length > 0 || !/^1\.[01]$/.test(version) || readBody(text, start, end, head).reading.kind !== 'request'
-    return { reading: { kind: 'malformed', errors: isWrong ? [HEADERS_TOO_LARGE, MALFORMED] : [HEADERS_TOO_LARGE], mayBeHead: method === 'HEAD' }, end: undefined }
+    const isWrong =
+      doubts.length > 0 ||
+      !/^1\.[01]$/.test(version) ||
+      readBody(text, start, end, head).reading.kind !== 'request'
+    return {
+      reading: {
+        kind: 'malformed',
+        errors: isWrong ? [HEADERS_TOO_LARGE, MALFORMED] : [HEADERS_TOO_LARGE],
+        mayBeHead: method === 'HEAD',
+      },
+      end: undefined,
+    }
   }
   if (size > SURELY_SMALL_BYTES) doubts.push(HEADERS_TOO_LARGE)
   if (version !== '1.1' && version !== '1.0') {
     // It is refused for its version, or for what is wrong with its body where that is found first.
     const { reading } = readBody(text, start, end, head)
-    return { reading: { ...head, body: Buffer.alloc(0), framing: 'none', declared: 0, broken: reading.kind === 'request' ? reading.broken : [MALFORMED] }, end: undefined }
+    return {
+      reading: {
+        ...head,
+        body: Buffer.alloc(0),
+        framing: 'none',
+        declared: 0,
+        broken: reading.kind === 'request' ? reading.broken : [MALFORMED],
+      },
+      end: undefined,
+    }
   }
   const found = readBody(text, start, end, head)
-  // Nobody frames what is behind CONNECT.
-  // Behind an upgrade Node's parser is silent about what is wrong with chunks: such a request ends as one that takes too long.
-  const mayBeSilent = method === 'CONNECT' || (valuesOf(head, 'upgrade').length > 0 && valuesOf(head, 'transfer-encoding').length > 0)
+  // Nobody frames what is behind CONNECT. Behind an upgrade Node's parser is silent about what is
+  // wrong with chunks: such a request ends as one that takes too long.
+  const mayBeSilent =
+    method === 'CONNECT' ||
+    (valuesOf(head, 'upgrade').length > 0 && valuesOf(head, 'transfer-encoding').length > 0)
   const { reading } = found
-  return mayBeSilent && (reading.kind === 'malformed' || (reading.kind === 'request' && reading.broken.length > 0)) ? unclear(text, start) : found
+  return mayBeSilent &&
+    (reading.kind === 'malformed' || (reading.kind === 'request' && reading.broken.length > 0))
+    ? unclear(text, start)
+    : found
 }
 
 type Head = Pick<Request, 'kind' | 'method' | 'target' | 'version' | 'fields' | 'doubts'>
@@ -120,29 +169,54 @@ function readBody(text: string, start: number, at: number, head: Head): Found {
   const codings = valuesOf(head, 'transfer-encoding')
   const [length] = lengths
   if (codings.length > 0) {
-    // RFC 9112 §6.1: either is as good as an attack; in HTTP/1.0 there is no such field.
-    // Behind an upgrade no reader looks for a body, and one that is asked to go on may refuse the head by itself.
-    if (length === undefined && (valuesOf(head, 'upgrade').length > 0 || valuesOf(head, 'expect').length > 0) && !/^chunked$/i.test(codings.join())) return unclear(text, start)
-    if (length !== undefined || !/(?:^|,)[ \t]*chunked$/i.test(codings.at(-1) ?? '')) return refuse(text, start)
+    // RFC 9112 §6.1: either is as good as an attack; in HTTP/1.0 there is no such field. Behind an
+    // upgrade no reader looks for a body, and one that is asked to go on may refuse the head by
+    // itself.
+    if (
+      length === undefined &&
+      (valuesOf(head, 'upgrade').length > 0 || valuesOf(head, 'expect').length > 0) &&
+      !/^chunked$/i.test(codings.join())
+    )
+      return unclear(text, start)
+    if (length !== undefined || !/(?:^|,)[ \t]*chunked$/i.test(codings.at(-1) ?? ''))
+      return refuse(text, start)
     if (codings.length > 1 || head.version === '1.0') return refuse(text, start)
     if (/chunked.*chunked/i.test(codings.join())) return unclear(text, start)
     return readChunks(text, start, at, head)
   }
-  if (length === undefined) return { reading: { ...head, body: Buffer.alloc(0), framing: 'none', declared: 0, broken: [] }, end: at }
-  if (lengths.length > 1 || !/^\d+$/.test(length) || BigInt(length) >= 2n ** 64n) return refuse(text, start)
+  if (length === undefined)
+    return {
+      reading: { ...head, body: Buffer.alloc(0), framing: 'none', declared: 0, broken: [] },
+      end: at,
+    }
+  if (lengths.length > 1 || !/^\d+$/.test(length) || BigInt(length) >= 2n ** 64n)
+    return refuse(text, start)
   const declared = Number(length)
   const whole = text.length - at >= declared
   const body = Buffer.from(text.slice(at, at + declared), 'latin1')
-  return { reading: { ...head, body, framing: 'length', declared, broken: whole ? [] : [MALFORMED] }, end: whole ? at + declared : undefined }
+  return {
+    reading: { ...head, body, framing: 'length', declared, broken: whole ? [] : [MALFORMED] },
+    end: whole ? at + declared : undefined,
+  }
 }
 
 function readChunks(text: string, start: number, from: number, head: Head): Found {
   const pieces: string[] = []
-  const done = (broken: readonly number[], end?: number): Found => ({ reading: { ...head, body: Buffer.from(pieces.join(''), 'latin1'), framing: 'chunked', declared: 0, broken }, end })
+  const done = (broken: readonly number[], end?: number): Found => ({
+    reading: {
+      ...head,
+      body: Buffer.from(pieces.join(''), 'latin1'),
+      framing: 'chunked',
+      declared: 0,
+      broken,
+    },
+    end,
+  })
   for (let at = from; ; ) {
     const lineEnd = text.indexOf('\n', at)
     const line = text.slice(at, lineEnd < 0 ? undefined : lineEnd + 1)
-    const [, digits = '', space = '', extensions = ''] = /^([0-9A-Fa-f]+)([ \t]*)(;[^\r\n]*)?\r\n$/.exec(line) ?? []
+    const [, digits = '', space = '', extensions = ''] =
+      /^([0-9A-Fa-f]+)([ \t]*)(;[^\r\n]*)?\r\n$/.exec(line) ?? []
     if (digits === '') return done([MALFORMED])
     if (digits.replace(/^0+/, '').length > 15) return done([MALFORMED])
     if (space !== '' || !EXTENSIONS.test(extensions)) return unclear(text, start)
@@ -157,19 +231,40 @@ function readChunks(text: string, start: number, from: number, head: Head): Foun
   }
 }
 
-function readTrailers(text: string, start: number, at: number, done: (broken: readonly number[], end?: number) => Found): Found {
+function readTrailers(
+  text: string,
+  start: number,
+  at: number,
+  done: (broken: readonly number[], end?: number) => Found,
+): Found {
   const trailers = readFields(text, at)
   if (trailers === 'unclear') return unclear(text, start)
-  if (trailers === undefined) return done(text.length - at > SURELY_SMALL_BYTES ? [MALFORMED, HEADERS_TOO_LARGE] : [MALFORMED])
+  if (trailers === undefined)
+    return done(
+      text.length - at > SURELY_SMALL_BYTES ? [MALFORMED, HEADERS_TOO_LARGE] : [MALFORMED],
+    )
   const size = trailers.fields.reduce((sum, [name, value]) => sum + name.length + value.length, 0)
   if (size > SURELY_LARGE_BYTES) return done([HEADERS_TOO_LARGE])
-  // A field that frames messages has no business here (RFC 9110 §6.5.1); between the sizes both are right.
-  if (size > SURELY_SMALL_BYTES || trailers.fields.some(([name]) => /^(?:content-length|transfer-encoding|connection|proxy-connection|upgrade)$/.test(name))) return unclear(text, start)
+  // A field that frames messages has no business here (RFC 9110 §6.5.1); between the sizes both are
+  // right.
+  if (
+    size > SURELY_SMALL_BYTES ||
+    trailers.fields.some(([name]) =>
+      /^(?:content-length|transfer-encoding|connection|proxy-connection|upgrade)$/.test(name),
+    )
+  )
+    return unclear(text, start)
   return done([], trailers.end)
 }
 
 /** Field lines up to the empty one. Undefined where they are malformed. */
-function readFields(text: string, from: number): { readonly fields: readonly (readonly [string, string])[]; readonly end: number } | 'unclear' | undefined {
+function readFields(
+  text: string,
+  from: number,
+):
+  | { readonly fields: readonly (readonly [string, string])[]; readonly end: number }
+  | 'unclear'
+  | undefined {
   const fields: (readonly [string, string])[] = []
   for (let at = from; ; ) {
     if (text.startsWith('\r\n', at)) return { fields, end: at + 2 }
@@ -183,13 +278,17 @@ function readFields(text: string, from: number): { readonly fields: readonly (re
     if (!line.endsWith('\r')) return undefined
     if (CONTROL.test(line.slice(0, -1))) return undefined
     // llhttp knows a space behind these, and no tab, which is as much OWS.
-    if (/^(?:content-length|transfer-encoding):$/i.test(name) && /\t[ \t]*\r$/.test(line)) return 'unclear'
+    if (/^(?:content-length|transfer-encoding):$/i.test(name) && /\t[ \t]*\r$/.test(line))
+      return 'unclear'
     fields.push([name.slice(0, -1).toLowerCase(), trimSpace(line.slice(0, -1))])
     at = lineFeed + 1
   }
 }
 
-/** White space of HTTP alone, which String.trim knows more of. Not by a pattern: that takes quadratic time for many spaces in the middle. */
+/**
+ * White space of HTTP alone, which String.trim knows more of. Not by a pattern: that takes
+ * quadratic time for many spaces in the middle.
+ */
 export function trimSpace(text: string): string {
   let [start, end] = [0, text.length]
   while (text[start] === ' ' || text[start] === '\t') start++
@@ -201,10 +300,17 @@ export function valuesOf({ fields }: Pick<Request, 'fields'>, name: string): rea
   return fields.filter(([other]) => other === name).map(([, value]) => value)
 }
 
-/** Whether the answer to one of these shows no body; undefined where nobody can say, because it may come from a parser that gave up. */
+/**
+ * Whether the answer to one of these shows no body; undefined where nobody can say, because it may
+ * come from a parser that gave up.
+ */
 export function isHead(reading: Reading | undefined): boolean | undefined {
   if (reading?.kind === 'malformed' && !reading.mayBeHead) return false
   if (reading?.kind !== 'request') return undefined
-  const isSure = reading.method !== 'HEAD' || (reading.broken.length === 0 && reading.doubts.length === 0 && /^1\.[01]$/.test(reading.version))
+  const isSure =
+    reading.method !== 'HEAD' ||
+    (reading.broken.length === 0 &&
+      reading.doubts.length === 0 &&
+      /^1\.[01]$/.test(reading.version))
   return isSure ? reading.method === 'HEAD' : undefined
 }

@@ -1,6 +1,6 @@
 /*
- * The oracle's own reading of a body: JSON.parse says whether it is JSON, and what it hides (names that stand twice, the
- * digits of a number) is read from the text then known to be good.
+ * The oracle's own reading of a body: JSON.parse says whether it is JSON, and what it hides (names
+ * that stand twice, the digits of a number) is read from the text then known to be good.
  */
 
 export interface Content {
@@ -27,7 +27,8 @@ export function readBody(bytes: Buffer): BodyReading {
   if (text.startsWith('\ufeff')) return { errors: [40005] }
   try {
     const value: unknown = JSON.parse(text)
-    if (typeof value !== 'object' || value === null || Array.isArray(value)) return { errors: [40006] }
+    if (typeof value !== 'object' || value === null || Array.isArray(value))
+      return { errors: [40006] }
   } catch {
     return { errors: [40006] }
   }
@@ -76,7 +77,8 @@ function membersOf(text: string): readonly (readonly [string, string])[] {
 
 /** By decimal arithmetic: digits × 10^shift. */
 function int64Of(written: string): bigint | undefined {
-  const [, sign, whole = '', fraction = '', exponent = '0'] = /^(-?)(\d+)(?:\.(\d+))?(?:[eE]([+-]?\d+))?$/.exec(written) ?? []
+  const [, sign, whole = '', fraction = '', exponent = '0'] =
+    /^(-?)(\d+)(?:\.(\d+))?(?:[eE]([+-]?\d+))?$/.exec(written) ?? []
   if (sign === undefined) return undefined
   const digits = BigInt(whole + fraction)
   if (digits === 0n) return 0n

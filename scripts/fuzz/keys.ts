@@ -1,4 +1,12 @@
-import { constants, createECDH, createHmac, createPrivateKey, createPublicKey, type KeyObject, sign } from 'node:crypto'
+import {
+  constants,
+  createECDH,
+  createHmac,
+  createPrivateKey,
+  createPublicKey,
+  type KeyObject,
+  sign,
+} from 'node:crypto'
 import { SECRET } from '../../test/support/tokens.ts'
 
 /*
@@ -30,27 +38,69 @@ function inverse(value: bigint, modulus: bigint): bigint {
 function rsaKey(): KeyObject {
   const [p, q, e] = [3n * 2n ** 1022n + 1037n, 2n ** 1024n - 105n, 65537n]
   const d = inverse(e, (p - 1n) * (q - 1n))
-  return createPrivateKey({ format: 'jwk', key: { kty: 'RSA', n: number(p * q), e: number(e), d: number(d), p: number(p), q: number(q), dp: number(d % (p - 1n)), dq: number(d % (q - 1n)), qi: number(inverse(q, p)) } })
+  return createPrivateKey({
+    format: 'jwk',
+    key: {
+      kty: 'RSA',
+      n: number(p * q),
+      e: number(e),
+      d: number(d),
+      p: number(p),
+      q: number(q),
+      dp: number(d % (p - 1n)),
+      dq: number(d % (q - 1n)),
+      qi: number(inverse(q, p)),
+    },
+  })
 }
 
 function ecKey(curve: string, crv: string, d: Buffer): KeyObject {
   const ecdh = createECDH(curve)
   ecdh.setPrivateKey(d)
   const point = ecdh.getPublicKey().subarray(1)
-  return createPrivateKey({ format: 'jwk', key: { kty: 'EC', crv, d: text(d), x: text(point.subarray(0, d.length)), y: text(point.subarray(d.length)) } })
+  return createPrivateKey({
+    format: 'jwk',
+    key: {
+      kty: 'EC',
+      crv,
+      d: text(d),
+      x: text(point.subarray(0, d.length)),
+      y: text(point.subarray(d.length)),
+    },
+  })
 }
 
 // RFC 8410 §7: what stands before the 32 bytes of a private key of Ed25519 in PKCS #8.
-const ed25519 = createPrivateKey({ format: 'der', type: 'pkcs8', key: Buffer.concat([Buffer.from('302e020100300506032b657004220420', 'hex'), Buffer.alloc(32, 7)]) })
+const ed25519 = createPrivateKey({
+  format: 'der',
+  type: 'pkcs8',
+  key: Buffer.concat([Buffer.from('302e020100300506032b657004220420', 'hex'), Buffer.alloc(32, 7)]),
+})
 const rsa = rsaKey()
 const p256 = ecKey('prime256v1', 'P-256', Buffer.alloc(32, 9))
 const p384 = ecKey('secp384r1', 'P-384', Buffer.alloc(48, 9))
 const p521 = ecKey('secp521r1', 'P-521', Buffer.alloc(66, 1))
 
-const ecdsa = (hash: string, key: KeyObject) => (input: string): Buffer => sign(hash, Buffer.from(input), { key, dsaEncoding: 'ieee-p1363' })
-const pkcs1 = (hash: string) => (input: string): Buffer => sign(hash, Buffer.from(input), rsa)
-const pss = (hash: string) => (input: string): Buffer => sign(hash, Buffer.from(input), { key: rsa, padding: constants.RSA_PKCS1_PSS_PADDING, saltLength: constants.RSA_PSS_SALTLEN_DIGEST })
-const hmac = (secret: string) => (input: string): Buffer => createHmac('sha256', secret).update(input).digest()
+const ecdsa =
+  (hash: string, key: KeyObject) =>
+  (input: string): Buffer =>
+    sign(hash, Buffer.from(input), { key, dsaEncoding: 'ieee-p1363' })
+const pkcs1 =
+  (hash: string) =>
+  (input: string): Buffer =>
+    sign(hash, Buffer.from(input), rsa)
+const pss =
+  (hash: string) =>
+  (input: string): Buffer =>
+    sign(hash, Buffer.from(input), {
+      key: rsa,
+      padding: constants.RSA_PKCS1_PSS_PADDING,
+      saltLength: constants.RSA_PSS_SALTLEN_DIGEST,
+    })
+const hmac =
+  (secret: string) =>
+  (input: string): Buffer =>
+    createHmac('sha256', secret).update(input).digest()
 
 export const SECRET_SIGNERS: readonly Signer[] = [[{ alg: 'HS256' }, hmac(SECRET)]]
 
@@ -68,10 +118,19 @@ export const PUBLIC_SIGNERS: readonly Signer[] = [
   [{ alg: 'RS256' }, pkcs1('sha256')],
 ]
 
-const PUBLIC_KEYS = Object.entries({ ed: ed25519, ec: p256, rsa, 'ec 384': p384, 'ec 521': p521 }).map(([kid, key]) => ({ ...createPublicKey(key).export({ format: 'jwk' }), kid }))
+const PUBLIC_KEYS = Object.entries({
+  ed: ed25519,
+  ec: p256,
+  rsa,
+  'ec 384': p384,
+  'ec 521': p521,
+}).map(([kid, key]) => ({ ...createPublicKey(key).export({ format: 'jwk' }), kid }))
 export const KEY_SET = JSON.stringify({ keys: PUBLIC_KEYS })
 
-/** Signers that no configuration trusts, whatever they name: public keys taken for secrets, a key for another algorithm's, signatures of another form. */
+/**
+ * Signers that no configuration trusts, whatever they name: public keys taken for secrets, a key
+ * for another algorithm's, signatures of another form.
+ */
 export function forgers(trusted: readonly Signer[]): readonly Signer[] {
   const pem = String(createPublicKey(rsa).export({ type: 'spki', format: 'pem' }))
   const forged: Signer[] = [
@@ -91,9 +150,14 @@ export function forgers(trusted: readonly Signer[]): readonly Signer[] {
   ]
   for (const [header, signs] of trusted) {
     const { length } = signs('')
-    forged.push([header, () => Buffer.alloc(length)], [header, () => Buffer.alloc(length, 255)], [header, () => Buffer.alloc(1)])
+    forged.push(
+      [header, () => Buffer.alloc(length)],
+      [header, () => Buffer.alloc(length, 255)],
+      [header, () => Buffer.alloc(1)],
+    )
     // The key itself, under the name of another algorithm.
-    for (const [own, signer] of trusted) if (own['alg'] !== header['alg']) forged.push([header, signer])
+    for (const [own, signer] of trusted)
+      if (own['alg'] !== header['alg']) forged.push([header, signer])
   }
   return forged
 }

@@ -9,7 +9,10 @@ export class Owner {
   readonly open = new Map<bigint, Content[]>()
   /** Positions that were learnt from Link headers. */
   readonly cursors = new Map<string, bigint>()
-  /** Set when readers may differ on what was sent with its token: then its list is only looked at, not compared. */
+  /**
+   * Set when readers may differ on what was sent with its token: then its list is only looked at,
+   * not compared.
+   */
   blurred = false
   #sorted: readonly bigint[] | undefined
 
@@ -39,10 +42,15 @@ export class Owner {
     return after === undefined ? this.#sorted : this.#sorted.filter((id) => id > after)
   }
 
-  /** Whether a whole list can be this owner's: each plant that is kept, in the order of ids, and any of the open ones between. */
+  /**
+   * Whether a whole list can be this owner's: each plant that is kept, in the order of ids, and any
+   * of the open ones between.
+   */
   explains(listed: readonly Content[]): boolean {
     if (this.blurred) return true
-    const ids = [...new Set([...this.plants.keys(), ...this.open.keys()])].sort((a, b) => (a < b ? -1 : 1))
+    const ids = [...new Set([...this.plants.keys(), ...this.open.keys()])].sort((a, b) =>
+      a < b ? -1 : 1,
+    )
     // How much of the list may have been passed.
     let reached = new Set([0])
     for (const id of ids) {
@@ -50,7 +58,11 @@ export class Owner {
       const kept = this.plants.get(id)
       for (const at of reached) {
         const shown = listed[at]
-        if (shown && (kept ? [kept] : (this.open.get(id) ?? [])).some((plant) => isSame(plant, shown))) next.add(at + 1)
+        if (
+          shown &&
+          (kept ? [kept] : (this.open.get(id) ?? [])).some((plant) => isSame(plant, shown))
+        )
+          next.add(at + 1)
         if (!kept) next.add(at)
       }
       reached = next
@@ -59,7 +71,10 @@ export class Owner {
   }
 }
 
-/** An owner that all connections write to at once. The id settles the content, so that nobody is ever refused. */
+/**
+ * An owner that all connections write to at once. The id settles the content, so that nobody is
+ * ever refused.
+ */
 export class SharedOwner {
   readonly name: string
   readonly token: string
@@ -81,12 +96,15 @@ export class SharedOwner {
     let found = 0
     for (const { name, tag } of listed) {
       const id = Number.parseInt(name, 10)
-      if (tag !== undefined || name !== SharedOwner.plant(id).name || !this.sent.has(id)) return `lists ${JSON.stringify(name)}, which was never sent`
+      if (tag !== undefined || name !== SharedOwner.plant(id).name || !this.sent.has(id))
+        return `lists ${JSON.stringify(name)}, which was never sent`
       if (id <= last) return `lists ${id} behind ${last}`
       if (before.has(id)) found += 1
       last = id
     }
-    return found < before.size ? `lists ${found} of the ${before.size} plants that were acknowledged before` : undefined
+    return found < before.size
+      ? `lists ${found} of the ${before.size} plants that were acknowledged before`
+      : undefined
   }
 }
 

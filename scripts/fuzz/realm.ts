@@ -56,12 +56,22 @@ export class Realm {
 
   tokenOf(owner: string, scopes = 'plants:read plants:write'): string {
     const may = (scope: string): boolean => !this.scopes || scopes.split(' ').includes(scope)
-    return this.token({ sub: owner, scope: scopes, ...(this.#made % 3 === 0 ? { iat: 1_700_000_000, nbf: 1_700_000_000 } : {}) }, {}, { owner, read: may('plants:read'), write: may('plants:write') })
+    return this.token(
+      {
+        sub: owner,
+        scope: scopes,
+        ...(this.#made % 3 === 0 ? { iat: 1_700_000_000, nbf: 1_700_000_000 } : {}),
+      },
+      {},
+      { owner, read: may('plants:read'), write: may('plants:write') },
+    )
   }
 
   /** Tokens that say what good ones say, and that no key has signed as it should. */
   forged(sub: string): readonly [string, ...string[]] {
-    const [first = '', ...more] = forgers(this.#signers).map((signer) => write(signer, { sub, scope: 'plants:read plants:write' }))
+    const [first = '', ...more] = forgers(this.#signers).map((signer) =>
+      write(signer, { sub, scope: 'plants:read plants:write' }),
+    )
     return [first, ...more]
   }
 
@@ -69,8 +79,24 @@ export class Realm {
   static all(): readonly [Realm, ...Realm[]] {
     return [
       new Realm('secret', { PLANTS_JWT_SECRET: SECRET }, SECRET_SIGNERS),
-      new Realm('public keys, scopes, small bodies', { PLANTS_READ_SCOPE: 'plants:read', PLANTS_WRITE_SCOPE: 'plants:write', PLANTS_MAX_BODY_BYTES: '5000' }, PUBLIC_SIGNERS),
-      new Realm('full', { PLANTS_JWT_SECRET: SECRET, PLANTS_MAX_DATA_BYTES: '300000', PLANTS_MAX_BODY_BYTES: '20000' }, SECRET_SIGNERS),
+      new Realm(
+        'public keys, scopes, small bodies',
+        {
+          PLANTS_READ_SCOPE: 'plants:read',
+          PLANTS_WRITE_SCOPE: 'plants:write',
+          PLANTS_MAX_BODY_BYTES: '5000',
+        },
+        PUBLIC_SIGNERS,
+      ),
+      new Realm(
+        'full',
+        {
+          PLANTS_JWT_SECRET: SECRET,
+          PLANTS_MAX_DATA_BYTES: '300000',
+          PLANTS_MAX_BODY_BYTES: '20000',
+        },
+        SECRET_SIGNERS,
+      ),
     ]
   }
 }

@@ -12,24 +12,44 @@ import type { Finding } from './worker.ts'
 /** Tries to make a finding smaller; each starts a service. */
 const TRIES_MAX = 25
 
-/** Sends again what a finding sent, to a fresh service that holds what was known before: gives what is wrong. */
-export async function replay({ realm: name, script, grants, owners }: Finding): Promise<string | undefined> {
+/**
+ * Sends again what a finding sent, to a fresh service that holds what was known before: gives what
+ * is wrong.
+ */
+export async function replay({
+  realm: name,
+  script,
+  grants,
+  owners,
+}: Finding): Promise<string | undefined> {
   const realm = Realm.all().find((other) => other.name === name)
   if (!realm) throw new Error(`no realm ${name}`)
   for (const [token, grant] of grants) realm.grants.set(token, grant)
   const world: World = { realm, owners: new Map(), shared: new Map() }
   const root = await mkdtemp(join(tmpdir(), 'plant-store-replay-'))
-  const { service, port } = await Service.start({ ...realm.environment(root), PLANTS_DATA: join(root, 'data') })
+  const { service, port } = await Service.start({
+    ...realm.environment(root),
+    PLANTS_DATA: join(root, 'data'),
+  })
   try {
     for (const { name: sub, token, plants } of owners) {
       const owner = new Owner(sub, token)
       world.owners.set(sub, owner)
-      for (const [id, plant, tag] of plants) owner.keep(BigInt(id), tag === undefined ? { name: plant } : { name: plant, tag })
+      for (const [id, plant, tag] of plants)
+        owner.keep(BigInt(id), tag === undefined ? { name: plant } : { name: plant, tag })
       const text = plants.map((plant) => creation(token, plant)).join('')
-      if (text !== '') await talk(port, { text, cuts: [], ending: 'half-close', sendOnly: 0, pauseMs: 0, readsLate: false }, 0, () => false)
+      if (text !== '')
+        await talk(
+          port,
+          { text, cuts: [], ending: 'half-close', sendOnly: 0, pauseMs: 0, readsLate: false },
+          0,
+          () => false,
+        )
     }
     const readings = readRequests(script.text, script.ending === 'stall')
-    const heard = await talk(port, script, certainAnswers(readings), (index) => isHead(readings[index]))
+    const heard = await talk(port, script, certainAnswers(readings), (index) =>
+      isHead(readings[index]),
+    )
     return compare(readings, heard, world, new Map(), false).flaw ?? service.complaints[0]
   } finally {
     await service.kill('SIGKILL')
@@ -38,7 +58,9 @@ export async function replay({ realm: name, script, grants, owners }: Finding): 
 }
 
 function creation(token: string, [id, name, tag]: readonly [string, string, string?]): string {
-  const body = Buffer.from(`{"id":${id},"name":${JSON.stringify(name)}${tag === undefined ? '' : `,"tag":${JSON.stringify(tag)}`}}`).toString('latin1')
+  const body = Buffer.from(
+    `{"id":${id},"name":${JSON.stringify(name)}${tag === undefined ? '' : `,"tag":${JSON.stringify(tag)}`}}`,
+  ).toString('latin1')
   return `POST /plants HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer ${token}\r\nContent-Type: application/json\r\nContent-Length: ${body.length}\r\n\r\n${body}`
 }
 
@@ -54,7 +76,8 @@ export async function minimize(finding: Finding): Promise<Finding> {
     best = { ...best, what, script }
     return true
   }
-  if (!(await attempt(finding.script))) return { ...finding, what: `${finding.what} (not seen again)` }
+  if (!(await attempt(finding.script)))
+    return { ...finding, what: `${finding.what} (not seen again)` }
   await attempt({ ...best.script, cuts: [], pauseMs: 0, readsLate: false })
   let pieces = best.script.text.split(/(?=(?:GET|HEAD|POST|OPTIONS|PUT) [/*h])/)
   for (let size = Math.ceil(pieces.length / 2); tries < TRIES_MAX; size = Math.ceil(size / 2)) {

@@ -1,6 +1,6 @@
 import { connect } from 'node:net'
-import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises'
-import { type Answer, AnswerReader } from './answers.ts'
+import { setImmediate as yieldTick, setTimeout as sleep } from 'node:timers/promises'
+import { type HttpResponse, AnswerReader } from './answers.ts'
 
 /** What a connection sends, and how it ends. All text is latin1. */
 export interface Script {
@@ -18,7 +18,7 @@ export interface Script {
 }
 
 export interface Talk {
-  readonly answers: readonly Answer[]
+  readonly answers: readonly HttpResponse[]
   /** Whether this side broke off, so that answers may be missing. */
   readonly cut: boolean
   /** How the connection ended: in peace, where the service said that no more comes. */
@@ -29,13 +29,23 @@ export interface Talk {
   readonly flaw: string | undefined
 }
 
-/** No answer takes so long, on a loaded machine either: the service itself waits 30 s for a request. */
+/**
+ * No answer takes so long, on a loaded machine either: the service itself waits 30 s for a request.
+ */
 const PATIENCE_MS = 35_000
 /** Between the bytes of a client that stalls. */
 const STALL_MS = 500
 
-/** Sends a script and takes down what comes back. `certain` answers come without an end of what is sent. */
-export async function talk(port: number, script: Script, certain: number, isHead: (index: number) => boolean | undefined): Promise<Talk> {
+/**
+ * Sends a script and takes down what comes back. `certain` answers come without an end of what is
+ * sent.
+ */
+export async function talk(
+  port: number,
+  script: Script,
+  certain: number,
+  isHead: (index: number) => boolean | undefined,
+): Promise<Talk> {
   const startedAt = performance.now()
   const reader = new AnswerReader(isHead)
   const socket = connect({ port, host: '127.0.0.1', allowHalfOpen: true, noDelay: true })
@@ -86,7 +96,7 @@ export async function talk(port: number, script: Script, certain: number, isHead
     if (over || until <= sent) continue
     socket.write(script.text.slice(sent, until), 'latin1')
     sent = until
-    if (end < script.text.length) await (script.pauseMs > 0 ? sleep(script.pauseMs) : nextTurn())
+    if (end < script.text.length) await (script.pauseMs > 0 ? sleep(script.pauseMs) : yieldTick())
   }
   socket.resume()
   for (; stalls && !ended && !over; sent++) {
@@ -95,14 +105,22 @@ export async function talk(port: number, script: Script, certain: number, isHead
   }
   if (script.ending === 'half-close' || stalls) socket.end()
   else if (script.ending === 'answers-first') {
-    if (reader.answers.length < certain && !ended && !over) await new Promise<void>((resolve) => (wake = resolve))
+    if (reader.answers.length < certain && !ended && !over)
+      await new Promise<void>((resolve) => (wake = resolve))
     socket.end()
   } else {
-    await (script.pauseMs > 0 ? sleep(script.pauseMs) : nextTurn())
+    await (script.pauseMs > 0 ? sleep(script.pauseMs) : yieldTick())
     if (script.ending === 'destroy') socket.destroy()
     else socket.resetAndDestroy()
   }
   await closed
   clearTimeout(patience)
-  return { answers: reader.answers, cut, end: `${ended ? 'in peace' : 'without an end'}${error === undefined ? '' : `, ${error}`}; ${JSON.stringify(reader.rest.slice(0, 100))}`, isReset: error !== undefined, tookMs: performance.now() - startedAt, flaw }
+  return {
+    answers: reader.answers,
+    cut,
+    end: `${ended ? 'in peace' : 'without an end'}${error === undefined ? '' : `, ${error}`}; ${JSON.stringify(reader.rest.slice(0, 100))}`,
+    isReset: error !== undefined,
+    tookMs: performance.now() - startedAt,
+    flaw,
+  }
 }

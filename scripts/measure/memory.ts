@@ -16,7 +16,10 @@ const STEP = 250
 const STALLED_MS = 45_000
 const LARGE = 'x'.repeat(2 ** 20 - 200)
 
-/** What readers that ask for long plants and read nothing take, and 10,000 connections that ask for nothing. */
+/**
+ * What readers that ask for long plants and read nothing take, and 10,000 connections that ask for
+ * nothing.
+ */
 export async function memory(): Promise<void> {
   const data = join(workFolder(), 'data')
   const rows: Row[] = []
@@ -42,17 +45,26 @@ export async function memory(): Promise<void> {
   const idleMiB = service.residentMiB()
   let peakMiB = 0
   const sampling = setInterval(() => (peakMiB = Math.max(peakMiB, service.residentMiB())), 20)
-  const readers = await open(READERS, (n) => head('GET', '/plants', { token: token(`owner ${n % OWNERS}`) }))
+  const readers = await open(READERS, (n) =>
+    head('GET', '/plants', { token: token(`owner ${n % OWNERS}`) }),
+  )
   await sleep(STALLED_MS)
   clearInterval(sampling)
   const stalledMiB = service.residentMiB()
   const metrics = await (await fetch(`http://127.0.0.1:${service.adminPort}/metrics`)).text()
-  const metric = (name: string): number => Number(new RegExp(`^${name} (.*)$`, 'm').exec(metrics)?.[1]) / 2 ** 20
+  const metric = (name: string): number =>
+    Number(new RegExp(`^${name} (.*)$`, 'm').exec(metrics)?.[1]) / 2 ** 20
   const shown = (mib: number): string => `${mib.toFixed(0)} MiB`
   console.log(`${OWNERS * PLANTS} plants of 1 MiB: ${shown(quietMiB)}`)
-  console.log(`and ${IDLE} idle connections: ${shown(idleMiB)}, ${(((idleMiB - quietMiB) * 1024) / IDLE).toFixed(1)} KiB each`)
-  console.log(`and ${READERS} readers that read nothing: ${shown(stalledMiB)}, at most ${shown(peakMiB)}`)
-  console.log(`of it answers under way ${shown(metric('plant_store_held_answer_bytes'))}, heap ${shown(metric('process_heap_bytes'))}`)
+  console.log(
+    `and ${IDLE} idle connections: ${shown(idleMiB)}, ${(((idleMiB - quietMiB) * 1024) / IDLE).toFixed(1)} KiB each`,
+  )
+  console.log(
+    `and ${READERS} readers that read nothing: ${shown(stalledMiB)}, at most ${shown(peakMiB)}`,
+  )
+  console.log(
+    `of it answers under way ${shown(metric('plant_store_held_answer_bytes'))}, heap ${shown(metric('process_heap_bytes'))}`,
+  )
   for (const socket of [...idle, ...readers]) socket.destroy()
   await service.stop()
 }

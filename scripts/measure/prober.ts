@@ -23,7 +23,10 @@ export interface Waits {
   readonly longestMs: number
 }
 
-/** Probes until it is stopped. A request that is still unanswered then counts with the time it has waited. */
+/**
+ * Probes until it is stopped. A request that is still unanswered then counts with the time it has
+ * waited.
+ */
 export class Prober {
   readonly #child: ChildProcess
 
@@ -38,7 +41,8 @@ export class Prober {
     const [waits] = (await once(this.#child, 'message')) as [number[]] // the only message that the process below sends
     this.#child.kill()
     const sorted = waits.sort((a, b) => a - b)
-    const at = (share: number): number => sorted[Math.min(sorted.length - 1, Math.floor(sorted.length * share))] ?? NaN
+    const at = (share: number): number =>
+      sorted[Math.min(sorted.length - 1, Math.floor(sorted.length * share))] ?? NaN
     return { count: sorted.length, p50Ms: at(0.5), p99Ms: at(0.99), longestMs: at(1) }
   }
 }
@@ -55,7 +59,8 @@ async function probe({ port, request, reconnects }: Probe): Promise<void> {
     askedAtMs = performance.now()
     socket ??= connect(port, '127.0.0.1')
     const chunk = await answerOf(socket, request)
-    if (!/^HTTP\/1\.1 (200|503) /.test(chunk.toString('latin1', 0, 20))) throw new Error(chunk.toString())
+    if (!/^HTTP\/1\.1 (200|503) /.test(chunk.toString('latin1', 0, 20)))
+      throw new Error(chunk.toString())
     waits.push(performance.now() - askedAtMs)
     askedAtMs = undefined
     if (reconnects) {

@@ -30,8 +30,15 @@ export function workFolder(): string {
 export async function fill(data: string, rows: readonly Row[]): Promise<void> {
   const folder = workFolder()
   const database = await PlantDatabase.building()
-  for (let at = 0; at < rows.length; at += INSERT_ROWS) database.insert(rows.slice(at, at + INSERT_ROWS), 1)
-  await writeSnapshot(nodeFiles, folder, SNAPSHOT, database.toFile({ sequence: 1, complete: true }), 1)
+  for (let at = 0; at < rows.length; at += INSERT_ROWS)
+    database.insert(rows.slice(at, at + INSERT_ROWS), 1)
+  await writeSnapshot(
+    nodeFiles,
+    folder,
+    SNAPSHOT,
+    database.toFile({ sequence: 1, complete: true }),
+    1,
+  )
   database.close()
   const child = spawn(process.execPath, [MAIN, 'import', join(folder, SNAPSHOT)], {
     stdio: ['ignore', 'ignore', 'ignore'],
@@ -49,26 +56,40 @@ export interface Launched {
   stop(): Promise<void>
 }
 
-/** Starts the service on one processor, where `taskset` is there; the load is meant to be on the other. */
-export async function launch(data: string, env: Readonly<Record<string, string>> = {}, main = MAIN): Promise<Launched> {
-  const child = spawn('taskset', ['-c', '0', 'nice', '-n', '-10', process.execPath, main, 'serve'], {
-    stdio: ['ignore', 'pipe', 'inherit'],
-    env: {
-      PATH: process.env['PATH'],
-      PLANTS_LISTEN: '127.0.0.1:0',
-      PLANTS_ADMIN_LISTEN: '127.0.0.1:0',
-      PLANTS_DATA: data,
-      PLANTS_MAX_DATA_BYTES: String(2 ** 30),
-      PLANTS_ISSUER: ISSUER,
-      PLANTS_AUDIENCE: AUDIENCE,
-      ...('PLANTS_JWKS_FILE' in env ? {} : { PLANTS_JWT_SECRET: SECRET }),
-      ...env,
+/**
+ * Starts the service on one processor, where `taskset` is there; the load is meant to be on the
+ * other.
+ */
+export async function launch(
+  data: string,
+  env: Readonly<Record<string, string>> = {},
+  main = MAIN,
+): Promise<Launched> {
+  const child = spawn(
+    'taskset',
+    ['-c', '0', 'nice', '-n', '-10', process.execPath, main, 'serve'],
+    {
+      stdio: ['ignore', 'pipe', 'inherit'],
+      env: {
+        PATH: process.env['PATH'],
+        PLANTS_LISTEN: '127.0.0.1:0',
+        PLANTS_ADMIN_LISTEN: '127.0.0.1:0',
+        PLANTS_DATA: data,
+        PLANTS_MAX_DATA_BYTES: String(2 ** 30),
+        PLANTS_ISSUER: ISSUER,
+        PLANTS_AUDIENCE: AUDIENCE,
+        ...('PLANTS_JWKS_FILE' in env ? {} : { PLANTS_JWT_SECRET: SECRET }),
+        ...env,
+      },
     },
-  })
+  )
   running.add(child)
   let ports: readonly number[] | undefined
   for await (const line of createInterface({ input: child.stdout })) {
-    const found = /"message":"listening".*"plants":"http:\/\/[^"]*:(\d+)","admin":"http:\/\/[^"]*:(\d+)"/.exec(line)
+    const found =
+      /"message":"listening".*"plants":"http:\/\/[^"]*:(\d+)","admin":"http:\/\/[^"]*:(\d+)"/.exec(
+        line,
+      )
     if (!found) continue
     ports = found.slice(1).map(Number)
     break
@@ -81,7 +102,8 @@ export async function launch(data: string, env: Readonly<Record<string, string>>
     child,
     port,
     adminPort,
-    residentMiB: () => Number(/VmRSS:\s+(\d+)/.exec(readFileSync(`/proc/${child.pid}/status`, 'utf8'))?.[1]) / 1024,
+    residentMiB: () =>
+      Number(/VmRSS:\s+(\d+)/.exec(readFileSync(`/proc/${child.pid}/status`, 'utf8'))?.[1]) / 1024,
     async stop() {
       child.kill('SIGKILL')
       await once(child, 'exit')

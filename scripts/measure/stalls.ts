@@ -16,7 +16,10 @@ const MALLORY = token('mallory')
 const LARGE_ID = 5_000_000
 const SMALL_ID = 5_000_001
 
-/** What one owner with a valid token does on many connections at once, each again as soon as it is answered. */
+/**
+ * What one owner with a valid token does on many connections at once, each again as soon as it is
+ * answered.
+ */
 interface Attack {
   readonly name: string
   readonly connections: number
@@ -34,7 +37,8 @@ const ATTACKS: readonly Attack[] = [
   {
     name: '300 uncached lists of a plant of 1 MB',
     connections: 300,
-    request: (connection, round) => head('GET', `/plants?limit=1&x=${connection}-${round}`, { token: token('large') }),
+    request: (connection, round) =>
+      head('GET', `/plants?limit=1&x=${connection}-${round}`, { token: token('large') }),
   },
   {
     name: '500 unread lists of 1,000,000 plants',
@@ -68,12 +72,22 @@ const ATTACKS: readonly Attack[] = [
 /** The longest wait of a probe, and of another owner's small list, while one owner attacks. */
 export async function stalls(): Promise<void> {
   const data = join(workFolder(), 'data')
-  const rows: Row[] = Array.from({ length: MILLION }, (_, i) => ['mallory', String(i), `plant ${i}`])
-  rows.push(['mallory', String(LARGE_ID), LARGE], ['large', '1', LARGE], ['alice', String(SMALL_ID), 'Monstera'])
+  const rows: Row[] = Array.from({ length: MILLION }, (_, i) => [
+    'mallory',
+    String(i),
+    `plant ${i}`,
+  ])
+  rows.push(
+    ['mallory', String(LARGE_ID), LARGE],
+    ['large', '1', LARGE],
+    ['alice', String(SMALL_ID), 'Monstera'],
+  )
   await fill(data, rows)
   // Probes come first, or it would be the load's own processor that they wait for.
   setPriority(LOAD_NICENESS)
-  console.log(`${SECONDS} s each; p99 and longest wait in ms of: /livez, another owner's GET, the same on a new connection`)
+  console.log(
+    `${SECONDS} s each; p99 and longest wait in ms of: /livez, another owner's GET, the same on a new connection`,
+  )
   await measure(data, undefined)
   for (const attack of ATTACKS) await measure(data, attack)
 }
@@ -92,13 +106,20 @@ async function measure(data: string, attack: Attack | undefined): Promise<void> 
   const sockets = attack ? attackWith(attack, service) : []
   await sleep(SECONDS * 1000)
   const waits = await Promise.all(probers.map((prober) => prober.stop()))
-  const shown = waits.map(({ p99Ms, longestMs }) => `${p99Ms.toFixed(1).padStart(7)} ${longestMs.toFixed(1).padStart(7)}`)
-  console.log(`${(attack?.name ?? 'idle').padEnd(56)} ${shown.join('  ')}  ${service.residentMiB().toFixed(0)} MiB`)
+  const shown = waits.map(
+    ({ p99Ms, longestMs }) => `${p99Ms.toFixed(1).padStart(7)} ${longestMs.toFixed(1).padStart(7)}`,
+  )
+  console.log(
+    `${(attack?.name ?? 'idle').padEnd(56)} ${shown.join('  ')}  ${service.residentMiB().toFixed(0)} MiB`,
+  )
   for (const socket of sockets) socket.destroy()
   await service.stop()
 }
 
-function attackWith({ connections, request, unread = false }: Attack, { port }: Launched): readonly Socket[] {
+function attackWith(
+  { connections, request, unread = false }: Attack,
+  { port }: Launched,
+): readonly Socket[] {
   return Array.from({ length: connections }, (_, connection) => {
     const socket = connect(port, '127.0.0.1').on('error', () => {})
     let round = 0
@@ -107,10 +128,11 @@ function attackWith({ connections, request, unread = false }: Attack, { port }: 
     ask()
     if (unread) socket.pause()
     // An answer's end is seen by what every answer here ends in; what is between is not looked at.
-    else socket.on('data', (chunk) => {
-      atEnd = (atEnd + chunk.toString('latin1', Math.max(0, chunk.length - 8))).slice(-8)
-      if (/(?:[\]}]|0\r\n\r\n)$/.test(atEnd)) ask()
-    })
+    else
+      socket.on('data', (chunk) => {
+        atEnd = (atEnd + chunk.toString('latin1', Math.max(0, chunk.length - 8))).slice(-8)
+        if (/(?:[\]}]|0\r\n\r\n)$/.test(atEnd)) ask()
+      })
     return socket
   })
 }

@@ -11,7 +11,14 @@ import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
 import {
-  AUDIENCE, base64url, claims, ISSUER, jwk, type Members, p521, token,
+  AUDIENCE,
+  base64url,
+  claims,
+  ISSUER,
+  jwk,
+  type Members,
+  p521,
+  token,
 } from '../../test/auth/tokens.ts'
 import { launch, workFolder } from './service.ts'
 
@@ -133,7 +140,11 @@ interface Owners {
 async function run(main: string | undefined, directory: string): Promise<void> {
   const keyFile = join(directory, 'jwks.json')
   writeFileSync(keyFile, JSON.stringify({ keys: [jwk(p521.publicKey, { kid: 'one' })] }))
-  const service = await launch(join(directory, 'data'), { PLANTS_JWKS_FILE: keyFile, PLANTS_ISSUER: ISSUER, PLANTS_AUDIENCE: AUDIENCE }, main)
+  const service = await launch(
+    join(directory, 'data'),
+    { PLANTS_JWKS_FILE: keyFile, PLANTS_ISSUER: ISSUER, PLANTS_AUDIENCE: AUDIENCE },
+    main,
+  )
   const ports = { plants: service.port, admin: service.adminPort }
   const sign = (sub: string): string => token(HEADER, payload(sub), p521.privateKey, 'ES512')
   const owners = { alice: sign('alice'), bob: sign('bob'), created: 0 }

@@ -2,16 +2,16 @@ import { webcrypto } from 'node:crypto'
 import type { CryptoKey } from 'jose'
 import { ConfigError } from '../errors.ts'
 import { discoverKeySetUrl, isTrustworthy } from './fetch.ts'
-import { FileKeys } from './file.ts'
-import { RemoteKeys } from './remote.ts'
-import { type KeyLog, type KeySource, TIMING, type Timing } from './source.ts'
+import { FileKeys } from './file-keys.ts'
+import { RemoteKeys } from './remote-keys.ts'
+import { type KeyLog, type KeySource, TIMING, type Timing } from './key-source.ts'
 
-export type { KeyLog, KeySource, Timing } from './source.ts'
+export type { KeyLog, KeySource, Timing } from './key-source.ts'
 
 export type KeyConfig =
-  | { readonly kind: 'secret', readonly secret: Uint8Array }
-  | { readonly kind: 'file', readonly path: string }
-  | { readonly kind: 'url', readonly url: string }
+  | { readonly kind: 'secret'; readonly secret: Uint8Array }
+  | { readonly kind: 'file'; readonly path: string }
+  | { readonly kind: 'url'; readonly url: string }
   | { readonly kind: 'discovery' }
 
 /** RFC 7518 §3.2: a key for HS256 has at least as many bytes as its hash. */
@@ -24,7 +24,12 @@ const HS256 = { name: 'HMAC', hash: 'SHA-256' }
  * Each problem is without the name of an option, which the caller knows.
  * @throws ConfigError when the keys cannot be used, or come from where they cannot be believed.
  */
-export function createKeySource(config: KeyConfig, issuer: string, log: KeyLog, timing: Timing = TIMING): KeySource {
+export function createKeySource(
+  config: KeyConfig,
+  issuer: string,
+  log: KeyLog,
+  timing: Timing = TIMING,
+): KeySource {
   switch (config.kind) {
     case 'secret':
       return secretKeys(config.secret)
@@ -59,7 +64,7 @@ function secretKeys(secret: Uint8Array): KeySource {
     generation: 0,
     // Imported once: given the bytes, jose would import them for every token.
     key: () => (imported ??= webcrypto.subtle.importKey('raw', secret, HS256, false, ['verify'])),
-    trouble: () => undefined,
+    unavailableReason: () => undefined,
     close() {},
   }
 }

@@ -1,13 +1,13 @@
 import { JOSEError, JWTClaimValidationFailed, JWTExpired } from 'jose/errors'
 import { jwtVerify } from 'jose/jwt/verify'
-import { type Condition, Problem } from '../errors.ts'
+import { type Condition, HttpError } from '../errors.ts'
 import { INVALID_TOKEN } from './bearer.ts'
 import type { Caller } from './caller.ts'
-import { checkCompact } from './compact.ts'
-import { type JsonObject, reasonOf } from './json.ts'
-import { type Client, VerificationQueue, type Wait } from './queue.ts'
-import { RememberedTokens } from './remembered.ts'
-import type { KeySource } from './source.ts'
+import { checkJws } from './jws.ts'
+import { type JsonObject, reasonOf } from './json-object.ts'
+import { type Client, VerificationQueue, type Wait } from './verification-queue.ts'
+import { TokenCache } from './token-cache.ts'
+import type { KeySource } from './key-source.ts'
 
 /** What a token must say. */
 export interface TokenRules {
@@ -29,13 +29,18 @@ export class Verifier {
   readonly #keys: KeySource
   readonly #rules: TokenRules
   readonly #now: () => number
-  readonly #remembered: RememberedTokens
+  readonly #remembered: TokenCache
   readonly #queue: VerificationQueue
   /** Tokens that were verified in full, by outcome, and those that had been before. */
   readonly counts = { accepted: 0, refused: 0, remembered: 0 }
 
   /** `now` is in milliseconds since 1970. */
-  constructor(keys: KeySource, rules: TokenRules, now: () => number = Date.now, remembered = new RememberedTokens()) {
+  constructor(
+    keys: KeySource,
+    rules: TokenRules,
+    now: () => number = Date.now,
+    remembered = new TokenCache(),
+  ) {
     this.#keys = keys
     this.#rules = rules
     this.#now = now
@@ -49,15 +54,18 @@ export class Verifier {
   }
 
   /**
-   * The caller that a token stands for; without a promise where the token has been verified before, its exp lies ahead
-   * and the keys are the same.
-   * @throws Problem (as a rejection) tokenInvalid, tokenExpired, tokenUnacceptable, keysUnavailable; `cause` says why.
-   * @throws Problem (as a rejection) overloaded when too many tokens wait.
+   * The caller that a token stands for; without a promise where the token has been verified before,
+   * its exp lies ahead and the keys are the same.
+   * @throws HttpError (as a rejection) tokenInvalid, tokenExpired, tokenUnacceptable,
+   * keysUnavailable; `cause` says why.
+   * @throws HttpError (as a rejection) overloaded when too many tokens wait.
    * @throws ClientGone (as a rejection) when the client left while its token waited.
    */
   verify(token: string, client: Client): Caller | Promise<Caller> {
-    return this.#recall(token, this.#keys.generation)
-      ?? this.#queue.run(client, (wait) => this.#verifyInTurn(token, wait))
+    return (
+      this.#recall(token, this.#keys.generation) ??
+      this.#queue.run(client, (wait) => this.#verifyInTurn(token, wait))
+    )
   }
 
   #recall(token: string, generation: number): Caller | undefined {
@@ -98,7 +106,8 @@ export class Verifier {
     const { issuer, audience, audienceClaim, ownerClaim, clockToleranceSeconds } = this.#rules
     try {
       const { payload } = await jwtVerify(token, (header) => this.#keys.key(header, wait), {
-        // RFC 8725 §3.1: what may verify a token is settled here and by the key, never by the token's header.
+        // RFC 8725 §3.1: what may verify a token is settled here and by the key, never by the
+        // token's header.
         algorithms: [...this.#keys.algorithms],
         issuer,
         requiredClaims: ['exp', audienceClaim, ownerClaim],
@@ -114,17 +123,25 @@ export class Verifier {
       }
       return { payload, exp }
     } catch (error) {
-      // Of jose's errors the text alone: the objects carry the token's claims, which have no place in a log.
+      // Of jose's errors the text alone: the objects carry the token's claims, which have no place
+      // in a log.
       if (error instanceof JWTExpired) throw refusal('tokenExpired', error.message)
-      if (error instanceof JWTClaimValidationFailed) throw refusal('tokenUnacceptable', error.message)
+      if (error instanceof JWTClaimValidationFailed)
+        throw refusal('tokenUnacceptable', error.message)
       if (error instanceof JOSEError) throw refusal('tokenInvalid', error.message)
       throw error
     }
   }
 
-  /** RFC 8693 §4.2: one string, names separated by spaces. `scp`, `roles` and `permissions` are mostly arrays. */
+  /**
+   * RFC 8693 §4.2: one string, names separated by spaces. `scp`, `roles` and `permissions` are
+   * mostly arrays.
+   */
   #scopes(payload: JsonObject): ReadonlySet<string> {
-    const value = claimOf(payload, this.#rules.scopeClaim ?? (Object.hasOwn(payload, 'scope') ? 'scope' : 'scp'))
+    const value = claimOf(
+      payload,
+      this.#rules.scopeClaim ?? (Object.hasOwn(payload, 'scope') ? 'scope' : 'scp'),
+    )
     if (typeof value === 'string') return new Set(value.split(' ').filter((name) => name !== ''))
     return new Set(isStrings(value) ? value : [])
   }
@@ -132,17 +149,20 @@ export class Verifier {
 
 function checkForm(token: string): void {
   try {
-    checkCompact(token)
+    checkJws(token)
   } catch (error) {
     throw refusal('tokenInvalid', reasonOf(error))
   }
 }
 
-function refusal(condition: Condition, reason: string): Problem {
-  return new Problem(condition, INVALID_TOKEN, reason)
+function refusal(condition: Condition, reason: string): HttpError {
+  return new HttpError(condition, INVALID_TOKEN, reason)
 }
 
-/** An own member only: a claim name may be configured as `constructor`, and every object inherits one of those. */
+/**
+ * An own member only: a claim name may be configured as `constructor`, and every object inherits
+ * one of those.
+ */
 function claimOf(payload: JsonObject, name: string): unknown {
   return Object.hasOwn(payload, name) ? payload[name] : undefined
 }

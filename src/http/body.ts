@@ -1,22 +1,28 @@
 import { isUtf8 } from 'node:buffer'
 import type { IncomingMessage } from 'node:http'
-import { ClientGone, Problem } from '../errors.ts'
+import { ClientGone, HttpError } from '../errors.ts'
 import type { Exchange } from './exchange.ts'
 
-/** @throws Problem when the headers say that the body is no JSON in UTF-8, or too large. */
+/** @throws HttpError when the headers say that the body is no JSON in UTF-8, or too large. */
 export function checkBodyHeaders({ head }: Exchange, maxBodyBytes: number): void {
   const [type, second] = head.contentTypes
-  if (second !== undefined) throw new Problem('contentTypeRepeated')
-  if (type === undefined || !isJson(type)) throw new Problem('mediaTypeUnsupported')
+  if (second !== undefined) throw new HttpError('contentTypeRepeated')
+  if (type === undefined || !isJson(type)) throw new HttpError('mediaTypeUnsupported')
   if (head.contentEncodings.some((coding) => coding.toLowerCase() !== 'identity')) {
-    throw new Problem('contentEncodingUnsupported', ['Accept-Encoding', 'identity'])
+    throw new HttpError('contentEncodingUnsupported', ['Accept-Encoding', 'identity'])
   }
-  if ((head.contentLengthBytes ?? 0) > maxBodyBytes) throw new Problem('bodyTooLarge')
+  if ((head.contentLengthBytes ?? 0) > maxBodyBytes) throw new HttpError('bodyTooLarge')
 }
 
 const TOKEN = "[!#$%&'*+.^_`|~0-9A-Za-z-]+"
-/** RFC 9110 §8.3.1: type, then parameters whose value is a token or a quoted string. A text fits it in one way at most, so that it is refused in linear time. */
-const MEDIA_TYPE = new RegExp(`^application/json((?:[ \\t]*;(?:[ \\t]*${TOKEN}=(?:${TOKEN}|"(?:[^"\\\\]|\\\\.)*"))?)*)[ \\t]*$`, 'i')
+/**
+ * RFC 9110 §8.3.1: type, then parameters whose value is a token or a quoted string. A text fits it
+ * in one way at most, so that it is refused in linear time.
+ */
+const MEDIA_TYPE = new RegExp(
+  `^application/json((?:[ \\t]*;(?:[ \\t]*${TOKEN}=(?:${TOKEN}|"(?:[^"\\\\]|\\\\.)*"))?)*)[ \\t]*$`,
+  'i',
+)
 const CHARSET = new RegExp(`;[ \\t]*charset=(${TOKEN}|"[^"]*")`, 'gi')
 
 function isJson(contentType: string): boolean {
@@ -24,23 +30,26 @@ function isJson(contentType: string): boolean {
   if (contentType === 'application/json') return true
   const parameters = MEDIA_TYPE.exec(contentType)?.[1]
   if (parameters === undefined) return false
-  return [...parameters.matchAll(CHARSET)].every(([, charset]) => /^"?utf-8"?$/i.test(charset ?? ''))
+  return [...parameters.matchAll(CHARSET)].every(([, charset]) =>
+    /^"?utf-8"?$/i.test(charset ?? ''),
+  )
 }
 
 /**
  * Reads a body to its end.
- * @throws Problem `bodyTooLarge` after `maxBodyBytes`.
+ * @throws HttpError `bodyTooLarge` after `maxBodyBytes`.
  * @throws ClientGone when it ends early.
  */
 export async function readBody(exchange: Exchange, maxBodyBytes: number): Promise<Buffer> {
   const bytes = await readBytes(exchange, maxBodyBytes)
-  if (bytes === undefined) throw new Problem('bodyTooLarge')
+  if (bytes === undefined) throw new HttpError('bodyTooLarge')
   return bytes
 }
 
-/** @throws Problem `bodyNotUtf8`. */
+/** @throws HttpError `bodyNotUtf8`. */
 export function textOf(bytes: Buffer): string {
-  if (!isUtf8(bytes) || (bytes[0] === 0xef && bytes[1] === 0xbb && bytes[2] === 0xbf)) throw new Problem('bodyNotUtf8')
+  if (!isUtf8(bytes) || (bytes[0] === 0xef && bytes[1] === 0xbb && bytes[2] === 0xbf))
+    throw new HttpError('bodyNotUtf8')
   return bytes.toString('utf8')
 }
 
@@ -60,7 +69,8 @@ function readBytes(exchange: Exchange, maxBytes: number): Promise<Buffer | undef
   exchange.awaitsContinue = false
   exchange.bodyTaken = true
   return new Promise((resolve, reject) => {
-    // Copied together as they come: a chunk of one byte would cost 200 where each was kept. Most bodies are one chunk, and are not copied.
+    // Copied together as they come: a chunk of one byte would cost 200 where each was kept. Most
+    // bodies are one chunk, and are not copied.
     let held: Buffer = Buffer.alloc(0)
     let bytes = 0
     let ended = false
@@ -74,7 +84,8 @@ function readBytes(exchange: Exchange, maxBytes: number): Promise<Buffer | undef
       } else if (before === 0) {
         held = chunk
       } else {
-        if (bytes > held.length) held = Buffer.concat([held.subarray(0, before)], Math.max(bytes, 2 * before))
+        if (bytes > held.length)
+          held = Buffer.concat([held.subarray(0, before)], Math.max(bytes, 2 * before))
         chunk.copy(held, before)
       }
     }

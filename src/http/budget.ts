@@ -1,4 +1,4 @@
-import { Problem } from '../errors.ts'
+import { HttpError } from '../errors.ts'
 
 const RETRY_SECONDS = 1
 
@@ -24,7 +24,7 @@ export class MemoryBudget {
     return (this.#byOwner.get(owner) ?? 0) + bytes <= this.#maxBytes - this.#heldBytes - bytes
   }
 
-  /** @throws Problem `overloaded` when there is no room. */
+  /** @throws HttpError `overloaded` when there is no room. */
   take(owner: string, bytes: number): Hold {
     if (!this.hasRoom(owner, bytes)) throw overloaded()
     return this.hold(owner, bytes)
@@ -45,6 +45,6 @@ export class MemoryBudget {
   }
 }
 
-export function overloaded(): Problem {
-  return new Problem('overloaded', ['Retry-After', String(RETRY_SECONDS)])
+export function overloaded(): HttpError {
+  return new HttpError('overloaded', ['Retry-After', String(RETRY_SECONDS)])
 }

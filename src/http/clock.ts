@@ -63,7 +63,9 @@ export class Clock {
     return this.#ageMs >= this.#limitMs(state, headIsLate)
   }
 
-  /** How long the client has been still; undefined while it is served. `unseenMs`: since `isOver`. */
+  /**
+   * How long the client has been still; undefined while it is served. `unseenMs`: since `isOver`.
+   */
   quietMs(current: Exchange | undefined, unseenMs: number): number | undefined {
     const state = stateOf(current)
     if (state === 'serving') return undefined

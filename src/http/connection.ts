@@ -1,12 +1,12 @@
 import type { Socket } from 'node:net'
-import { Problem } from '../errors.ts'
+import { HttpError } from '../errors.ts'
 import { discardBody } from './body.ts'
 import type { Hold } from './budget.ts'
 import { Clock, type HttpTimeouts, stateOf } from './clock.ts'
 import { type Exchange, recordOf, type RequestRecord } from './exchange.ts'
 import { cutOff, Linger } from './linger.ts'
-import { abandon, type Answer, problemAnswer, rawAnswer, send } from './respond.ts'
-import type { TurnEnd } from './turn.ts'
+import { abandon, type HttpResponse, errorResponse, rawResponse, send } from './response.ts'
+import type { TickEnd } from './tick.ts'
 
 /** Requests of one connection that may wait behind another before the socket is paused. */
 const WAITING_MAX = 16
@@ -17,15 +17,15 @@ const DISCARD_MAX_BYTES = 64 * 1024
 
 export interface ConnectionHost {
   /** Answers a request; a rejection is the caller's to turn into an answer. */
-  serve(exchange: Exchange): Answer | Promise<Answer>
+  serve(exchange: Exchange): HttpResponse | Promise<HttpResponse>
   /** What to answer for a failure; undefined where there is nobody to answer. */
-  explain(error: unknown, request: RequestRecord): Answer | undefined
+  explain(error: unknown, request: RequestRecord): HttpResponse | undefined
   /** Called once for every request that is answered, those included that Node's parser refuses. */
   answered(request: RequestRecord, status: number): void
   /** Called when a server of the service's own has accepted a connection. */
   accepted(): void
   /** Counts an answer that waits in memory until its client takes it. */
-  holdAnswer(owner: string, bytes: number): Hold
+  holdResponse(owner: string, bytes: number): Hold
   readonly draining: boolean
 }
 
@@ -36,13 +36,14 @@ export interface ConnectionHost {
 type Intake = 'open' | 'last' | 'failed' | 'closed'
 
 /**
- * One client connection: its requests are served one at a time, in order, so that a request sees what the one before
- * it did (RFC 9112 §9.3.2; Node would run them side by side), and what comes first is answered first.
+ * One client connection: its requests are served one at a time, in order, so that a request sees
+ * what the one before it did (RFC 9112 §9.3.2; Node would run them side by side), and what comes
+ * first is answered first.
  */
 export class Connection {
   readonly #socket: Socket
   readonly #host: ConnectionHost
-  readonly #turnEnd: TurnEnd
+  readonly #tickEnd: TickEnd
   readonly #clock: Clock
   readonly #linger: Linger
   /** In another application's server, which owns the socket and may answer requests on it too. */
@@ -51,7 +52,7 @@ export class Connection {
   #current: Exchange | undefined
   #intake: Intake = 'open'
   /** What to say after the last answer: the parser has given up on what follows. */
-  #failure: { readonly problem: Problem; readonly request: RequestRecord } | undefined
+  #failure: { readonly problem: HttpError; readonly request: RequestRecord } | undefined
   /** Node reports a late head once: it did so while another request was answered. */
   #headIsLate = false
   /** What had come in when a stop last looked. */
@@ -62,13 +63,13 @@ export class Connection {
   constructor(
     socket: Socket,
     host: ConnectionHost,
-    turnEnd: TurnEnd,
+    tickEnd: TickEnd,
     timeouts: HttpTimeouts,
     embedded: boolean,
   ) {
     this.#socket = socket
     this.#host = host
-    this.#turnEnd = turnEnd
+    this.#tickEnd = tickEnd
     this.#clock = new Clock(socket, timeouts, embedded)
     this.#linger = new Linger(socket)
     this.#embedded = embedded
@@ -85,9 +86,15 @@ export class Connection {
     })
   }
 
-  /** True while no more may be read. The body of a request that waits is kept in its chunks, at 250 bytes for each. */
+  /**
+   * True while no more may be read. The body of a request that waits is kept in its chunks, at 250
+   * bytes for each.
+   */
   get #isFull(): boolean {
-    return this.#waiting.length >= WAITING_MAX || this.#waiting.some(({ hasUnreadBody }) => hasUnreadBody)
+    return (
+      this.#waiting.length >= WAITING_MAX ||
+      this.#waiting.some(({ hasUnreadBody }) => hasUnreadBody)
+    )
   }
 
   /** How many requests are being answered, or wait for it. */
@@ -115,7 +122,7 @@ export class Connection {
   }
 
   /** What Node could not parse, or waited for too long. Everything before it is answered first. */
-  fail(problem: Problem, request: RequestRecord = recordOf()): void {
+  fail(problem: HttpError, request: RequestRecord = recordOf()): void {
     this.#linger.pauseIfFull()
     if (this.#intake === 'closed' || this.#intake === 'failed') return
     const newest = this.#waiting.at(-1) ?? this.#current
@@ -136,7 +143,7 @@ export class Connection {
     }
   }
 
-  #failAfter(problem: Problem, request: RequestRecord): void {
+  #failAfter(problem: HttpError, request: RequestRecord): void {
     this.#intake = 'failed'
     this.#failure = { problem, request }
     this.#proceed()
@@ -145,12 +152,12 @@ export class Connection {
   #endIncomplete(): void {
     const newest = this.#waiting.at(-1) ?? this.#current
     if (!newest || newest.req.complete || newest.phase === 'cancelled') return
-    this.fail(new Problem('malformedRequest'))
+    this.fail(new HttpError('malformedRequest'))
   }
 
   /** Node has waited too long for a head, which may not be read while another is answered. */
   expire(): void {
-    if (this.#settled) this.fail(new Problem('requestTimeout'))
+    if (this.#settled) this.fail(new HttpError('requestTimeout'))
     else this.#headIsLate = true
   }
 
@@ -190,21 +197,21 @@ export class Connection {
   check(passedMs: number): void {
     if (!this.#clock.isOver(this.#current, this.#headIsLate, passedMs)) return
     const state = stateOf(this.#current)
-    if (state === 'receiving') this.#endCurrent(new Problem('requestTimeout'))
+    if (state === 'receiving') this.#endCurrent(new HttpError('requestTimeout'))
     else if (state === 'serving') this.#endCurrent(unavailable())
     else if (state === 'discarding') this.#end('')
     else if (state === 'idle' && this.#headIsLate) this.#endLate()
     else cutOff(this.#socket)
   }
 
-  #endCurrent(problem: Problem): void {
+  #endCurrent(problem: HttpError): void {
     const current = this.#current
     if (current) this.#closeWith(this.#refusal(problem, current), current, current)
   }
 
   #endLate(): void {
     this.#headIsLate = false
-    this.fail(new Problem('requestTimeout'))
+    this.fail(new HttpError('requestTimeout'))
   }
 
   #abandon(): void {
@@ -219,7 +226,10 @@ export class Connection {
     return (phase === 'answered' || phase === 'flushing') && res.writableFinished
   }
 
-  /** Goes on once the current answer is on its way, so that answers to a client that does not read never pile up. */
+  /**
+   * Goes on once the current answer is on its way, so that answers to a client that does not read
+   * never pile up.
+   */
   #proceed(): void {
     if (this.#settled) this.#next()
     else if (this.#current?.phase === 'answered') {
@@ -271,7 +281,7 @@ export class Connection {
         // that wait must not take a tick each.
         this.#answer(exchange, answer)
       } else {
-        this.#turnEnd.add(() => this.#answer(exchange, answer))
+        this.#tickEnd.add(() => this.#answer(exchange, answer))
       }
     } catch (error) {
       this.#explain(exchange, error)
@@ -284,8 +294,8 @@ export class Connection {
     else exchange.phase = 'cancelled'
   }
 
-  #refusal(problem: Problem, request: RequestRecord): Answer {
-    return this.#host.explain(problem, request) ?? problemAnswer(problem)
+  #refusal(problem: HttpError, request: RequestRecord): HttpResponse {
+    return this.#host.explain(problem, request) ?? errorResponse(problem)
   }
 
   /** True if the client has left, or the application that embeds the service has answered. */
@@ -295,7 +305,7 @@ export class Connection {
     return exchange.phase === 'cancelled'
   }
 
-  #answer(exchange: Exchange, answer: Answer): void {
+  #answer(exchange: Exchange, answer: HttpResponse): void {
     const { contentLengthBytes } = exchange.head
     const tooLong = (contentLengthBytes ?? 0) > DISCARD_MAX_BYTES
     if (!exchange.hasUnreadBody || this.#cancelledElsewhere(exchange)) {
@@ -314,7 +324,7 @@ export class Connection {
   }
 
   /** Never throws: it would keep the answers of others, or reach an application's server. */
-  #deliver(exchange: Exchange, answer: Answer, last: boolean): void {
+  #deliver(exchange: Exchange, answer: HttpResponse, last: boolean): void {
     if (this.#embedded) exchange.req.resume()
     if (this.#cancelledElsewhere(exchange)) {
       abandon(answer)
@@ -334,12 +344,12 @@ export class Connection {
     }
   }
 
-  #sendAs(exchange: Exchange, answer: Answer, last: boolean): void {
+  #sendAs(exchange: Exchange, answer: HttpResponse, last: boolean): void {
     if (last) this.#closeWith(answer, exchange, exchange)
     else this.#send(exchange, answer)
   }
 
-  #send(exchange: Exchange, answer: Answer): void {
+  #send(exchange: Exchange, answer: HttpResponse): void {
     const { req, res } = exchange
     const last = this.#intake === 'last' || this.#intake === 'closed' || this.#host.draining
     const close = last && this.#waiting.length === 0
@@ -357,9 +367,9 @@ export class Connection {
   }
 
   /** Most answers are taken at once, and never come here. */
-  #hold({ owner, method, res }: Exchange, { body }: Answer): void {
+  #hold({ owner, method, res }: Exchange, { body }: HttpResponse): void {
     if (owner === undefined || method === 'HEAD' || !Buffer.isBuffer(body)) return
-    const held = this.#host.holdAnswer(owner, body.length)
+    const held = this.#host.holdResponse(owner, body.length)
     this.#held = held
     res.once('finish', () => {
       held(0)
@@ -369,7 +379,7 @@ export class Connection {
   }
 
   /** The last answer, past Node's own, which would reset a client that is still sending. */
-  #closeWith(answer: Answer, exchange: Exchange | undefined, request: RequestRecord): void {
+  #closeWith(answer: HttpResponse, exchange: Exchange | undefined, request: RequestRecord): void {
     if (exchange && answer.body !== undefined && !Buffer.isBuffer(answer.body)) {
       // A list needs Node's own; what a known owner sent along is read meanwhile.
       this.#intake = 'last'
@@ -379,7 +389,7 @@ export class Connection {
     }
     if (exchange) exchange.phase = 'cancelled'
     this.#host.answered(request, answer.status)
-    this.#end(rawAnswer(answer, request.requestId, request.method !== 'HEAD'))
+    this.#end(rawResponse(answer, request.requestId, request.method !== 'HEAD'))
     exchange?.req.on('data', () => this.#linger.pauseIfFull()).resume()
   }
 
@@ -391,6 +401,6 @@ export class Connection {
   }
 }
 
-function unavailable(): Problem {
-  return new Problem('storageUnavailable', ['Retry-After', '1'])
+function unavailable(): HttpError {
+  return new HttpError('storageUnavailable', ['Retry-After', '1'])
 }

@@ -2,8 +2,9 @@ import { hash } from 'node:crypto'
 
 /*
  * A cursor is base64url of: version (1 byte), id (int64, big-endian), and the first 8 bytes of
- * SHA-256(version, owner, id). The hash needs no secret: it keeps one owner's cursor from fitting another's list by
- * mistake, and says nothing that the owner does not know. The id has a fixed length, so the hash's input is unambiguous.
+ * SHA-256(version, owner, id). The hash needs no secret: it keeps one owner's cursor from fitting
+ * another's list by mistake, and says nothing that the owner does not know. The id has a fixed
+ * length, so the hash's input is unambiguous.
  */
 const VERSION = 1
 const ID_END = 9

@@ -11,10 +11,20 @@ export interface RequestRecord {
   readonly startedAtMs: number
 }
 
-/** The record of a request that never became an exchange: of what Node's parser refuses nothing is known, nor when it began. */
+/**
+ * The record of a request that never became an exchange: of what Node's parser refuses nothing is
+ * known, nor when it began.
+ */
 export function recordOf(method?: string, rawHeaders: readonly string[] = []): RequestRecord {
   const head = readHead(rawHeaders)
-  return { method, route: undefined, owner: undefined, requestId: requestIdOf(head), traceId: traceIdOf(head), startedAtMs: performance.now() }
+  return {
+    method,
+    route: undefined,
+    owner: undefined,
+    requestId: requestIdOf(head),
+    traceId: traceIdOf(head),
+    startedAtMs: performance.now(),
+  }
 }
 
 /** Node's parser shows a request line without a version as 0.9. */
@@ -66,24 +76,41 @@ export class Exchange implements RequestRecord {
     return isKnownVersion(this.req)
   }
 
-  /** Whether two readers could see its end in two places, which is as good as an attack (RFC 9112 §6.1, §6.3, §11.2). */
+  /**
+   * Whether two readers could see its end in two places, which is as good as an attack (RFC 9112
+   * §6.1, §6.3, §11.2).
+   */
   get hasUnclearEnd(): boolean {
     const { chunked, codingsUnclear, contentLengthBytes } = this.head
-    return chunked && (codingsUnclear || contentLengthBytes !== undefined || this.req.httpVersion !== '1.1')
+    return (
+      chunked &&
+      (codingsUnclear || contentLengthBytes !== undefined || this.req.httpVersion !== '1.1')
+    )
   }
 
-  /** Whether nothing behind it on its connection is served: the client says so, or Node's parser drops what came along with it, as it does behind an Upgrade. */
+  /**
+   * Whether nothing behind it on its connection is served: the client says so, or Node's parser
+   * drops what came along with it, as it does behind an Upgrade.
+   */
   get isLast(): boolean {
-    return !this.res.shouldKeepAlive || this.head.upgrade || !this.hasKnownVersion || this.hasUnclearEnd
+    return (
+      !this.res.shouldKeepAlive || this.head.upgrade || !this.hasKnownVersion || this.hasUnclearEnd
+    )
   }
 
   /** Whether the client asked for "100 Continue"; HTTP/1.0 does not know it (RFC 9110 §10.1.1). */
   get expectsContinue(): boolean {
-    return this.req.httpVersion === '1.1' && this.head.expectations.length === 1 && this.head.expectations[0]?.toLowerCase() === '100-continue'
+    return (
+      this.req.httpVersion === '1.1' &&
+      this.head.expectations.length === 1 &&
+      this.head.expectations[0]?.toLowerCase() === '100-continue'
+    )
   }
 
   get hasUnknownExpectation(): boolean {
-    return this.req.httpVersion === '1.1' && this.head.expectations.length > 0 && !this.expectsContinue
+    return (
+      this.req.httpVersion === '1.1' && this.head.expectations.length > 0 && !this.expectsContinue
+    )
   }
 
   /** True if there is a body, and neither the service nor an application before it has read it. */

@@ -9,10 +9,16 @@ export interface Head {
   readonly expectations: readonly string[]
   readonly requestIds: readonly string[]
   readonly traceParents: readonly string[]
-  /** Undefined without a Content-Length: then there is no body, or a chunked one. Node has checked that it is a number. */
+  /**
+   * Undefined without a Content-Length: then there is no body, or a chunked one. Node has checked
+   * that it is a number.
+   */
   readonly contentLengthBytes: number | undefined
   readonly chunked: boolean
-  /** Whether Transfer-Encoding stands twice, or does not end in "chunked". Node's parser lets a few of these through. */
+  /**
+   * Whether Transfer-Encoding stands twice, or does not end in "chunked". Node's parser lets a few
+   * of these through.
+   */
   readonly codingsUnclear: boolean
   /** Whether another protocol is asked for; the service knows none. */
   readonly upgrade: boolean
@@ -27,7 +33,10 @@ function add(values: string[], value: string): string[] {
   return values
 }
 
-/** Reads `rawHeaders`, where names and values alternate: Node's own `headers` would hide a line that stands twice. */
+/**
+ * Reads `rawHeaders`, where names and values alternate: Node's own `headers` would hide a line that
+ * stands twice.
+ */
 export function readHead(rawHeaders: readonly string[]): Head {
   const head = {
     hosts: NONE,
@@ -72,8 +81,10 @@ export function readHead(rawHeaders: readonly string[]): Head {
       case 'transfer-encoding':
         head.codingsUnclear = head.chunked || !/(?:^|,)[ \t]*chunked$/i.test(value)
         head.chunked = true
-        // What is coded besides ("gzip, chunked") is as unreadable as it would be by Content-Encoding.
-        if (value.toLowerCase() !== 'chunked') head.contentEncodings = add(head.contentEncodings, value)
+        // What is coded besides ("gzip, chunked") is as unreadable as it would be by
+        // Content-Encoding.
+        if (value.toLowerCase() !== 'chunked')
+          head.contentEncodings = add(head.contentEncodings, value)
         break
       case 'upgrade':
         head.upgrade = true
@@ -87,11 +98,17 @@ export function readHead(rawHeaders: readonly string[]): Head {
 /** The caller's own id of a request, where it sent a usable one, else a new one. */
 export function requestIdOf({ requestIds }: Head): string {
   const [given, second] = requestIds
-  return given !== undefined && second === undefined && /^[\x21-\x7e]{1,128}$/.test(given) ? given : randomUUID()
+  return given !== undefined && second === undefined && /^[\x21-\x7e]{1,128}$/.test(given)
+    ? given
+    : randomUUID()
 }
 
-/** W3C Trace Context §3.2.2: version, trace-id, parent-id and flags; a later version may have more behind them. */
-const TRACE_PARENT = /^(?!ff)([0-9a-f]{2})-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-.*)?$/
+/**
+ * W3C Trace Context §3.2.2: version, trace-id, parent-id and flags; a later version may have more
+ * behind them.
+ */
+const TRACE_PARENT =
+  /^(?!ff)([0-9a-f]{2})-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-.*)?$/
 
 /** The trace that the caller counts the request to; two headers name none (§4.2). */
 export function traceIdOf({ traceParents }: Head): string | undefined {

@@ -1,10 +1,11 @@
-import { Problem } from '../errors.ts'
+import { HttpError } from '../errors.ts'
 import { isInt64 } from '../plants/plant.ts'
 
 /** Stands for every array and object inside the body: they are checked, never built. */
 export const NESTED: unique symbol = Symbol('nested')
 
-// Every repetition in these patterns is of one character class: repeated groups make V8's matcher keep a stack.
+// Every repetition in these patterns is of one character class: repeated groups make V8's matcher
+// keep a stack.
 const LITERAL = /-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|true|false|null/y
 /** An int64 as nearly every client writes one. */
 const PLAIN_INTEGER = /^-?[0-9]{1,18}$/
@@ -12,14 +13,19 @@ const NUMBER = /^(-?)([0-9]+)(?:\.([0-9]+))?(?:[eE](.+))?$/
 const UNICODE_ESCAPE = /u[0-9A-Fa-f]{4}/y
 const INT64_DIGITS = 19
 /** Codes of the characters that the scanner looks at one by one. */
-const [QUOTE, COMMA, BACKSLASH, OPEN_ARRAY, OPEN_OBJECT, CLOSE_OBJECT] = [0x22, 0x2c, 0x5c, 0x5b, 0x7b, 0x7d]
+const [QUOTE, COMMA, BACKSLASH, OPEN_ARRAY, OPEN_OBJECT, CLOSE_OBJECT] = [
+  0x22, 0x2c, 0x5c, 0x5b, 0x7b, 0x7d,
+]
 
 /**
- * Reads one JSON object (RFC 8259) and answers with those of its members that are wanted. JSON.parse would round ids, keep
- * the last of two members of one name, and can be made to take quadratic time; this takes linear time, and no call stack.
- * A value is a string, true, false or null as it is; a number that is exactly an int64, in any notation, as a bigint, and
- * every other number as NaN; an array or object as NESTED. Lone surrogates stay in strings: the guards judge them.
- * @throws Problem bodyNotJson, or memberRepeated where the text is JSON but a name of the object itself stands twice.
+ * Reads one JSON object (RFC 8259) and answers with those of its members that are wanted.
+ * JSON.parse would round ids, keep the last of two members of one name, and can be made to take
+ * quadratic time; this takes linear time, and no call stack. A value is a string, true, false or
+ * null as it is; a number that is exactly an int64, in any notation, as a bigint, and every other
+ * number as NaN; an array or object as NESTED. Lone surrogates stay in strings: the guards judge
+ * them.
+ * @throws HttpError bodyNotJson, or memberRepeated where the text is JSON but a name of the object
+ * itself stands twice.
  */
 export function readObject(text: string, wanted: readonly string[]): ReadonlyMap<string, unknown> {
   const scanner = new Scanner(text)
@@ -39,7 +45,7 @@ export function readObject(text: string, wanted: readonly string[]): ReadonlyMap
     scanner.expect('}')
   }
   scanner.expect('')
-  if (repeated) throw new Problem('memberRepeated')
+  if (repeated) throw new HttpError('memberRepeated')
   return members
 }
 
@@ -61,10 +67,12 @@ class Scanner {
   }
 
   expect(character: string): void {
-    if (!this.take(character)) throw new Problem('bodyNotJson')
+    if (!this.take(character)) throw new HttpError('bodyNotJson')
   }
 
-  /** Passes a member's name and its colon; answers with the name as it is written, quotes included. */
+  /**
+   * Passes a member's name and its colon; answers with the name as it is written, quotes included.
+   */
   memberName(): string {
     const start = this.#skipSpace()
     this.#passString()
@@ -73,7 +81,10 @@ class Scanner {
     return name
   }
 
-  /** Passes one value of any depth: the brackets still to be closed are kept here, not on the call stack. */
+  /**
+   * Passes one value of any depth: the brackets still to be closed are kept here, not on the call
+   * stack.
+   */
   value(): string {
     const start = this.#skipSpace()
     const code = this.#text.charCodeAt(start)
@@ -108,7 +119,7 @@ class Scanner {
         if (--depth === 0) return
         code = this.#next()
       }
-      if (code !== COMMA) throw new Problem('bodyNotJson')
+      if (code !== COMMA) throw new HttpError('bodyNotJson')
       this.#at++
       code = due[depth - 1] === CLOSE_OBJECT ? this.#nextMember() : this.#next()
     }
@@ -145,7 +156,7 @@ class Scanner {
       if (code === QUOTE) break
       if (code === BACKSLASH) at = this.#endOfEscape(at)
       // Not `code < 0x20`: behind the end of the text it is NaN.
-      else if (!(code >= 0x20)) throw new Problem('bodyNotJson')
+      else if (!(code >= 0x20)) throw new HttpError('bodyNotJson')
     }
     this.#at = at
   }
@@ -157,7 +168,7 @@ class Scanner {
 
   #endOf(pattern: RegExp, start: number): number {
     pattern.lastIndex = start
-    if (!pattern.test(this.#text)) throw new Problem('bodyNotJson')
+    if (!pattern.test(this.#text)) throw new HttpError('bodyNotJson')
     return pattern.lastIndex
   }
 }
@@ -173,8 +184,9 @@ function isSpace(code: number): boolean {
 }
 
 /**
- * The name behind the quote it was written with. The quote stays because V8 hashes strings that look like array indices
- * without a seed, so that a Set of such names, or JSON.parse on them, can be made quadratic.
+ * The name behind the quote it was written with. The quote stays because V8 hashes strings that
+ * look like array indices without a seed, so that a Set of such names, or JSON.parse on them, can
+ * be made quadratic.
  */
 function nameOf(written: string): string {
   return written.includes('\\') ? decode(`"\\${written}`) : written.slice(0, -1)
@@ -193,14 +205,18 @@ function decode(written: string): string {
   return written.includes('\\') ? String(JSON.parse(written)) : written.slice(1, -1)
 }
 
-/** The exact value of a checked number where it is an int64, else NaN. Nothing is computed before its size is known. */
+/**
+ * The exact value of a checked number where it is an int64, else NaN. Nothing is computed before
+ * its size is known.
+ */
 function int64Of(written: string): bigint | number {
   const [, sign = '', whole = '', fraction = '', exponent = '0'] = NUMBER.exec(written) ?? []
   const digits = (whole + fraction).replace(/^0+/, '')
   if (digits === '') return 0n
   let end = digits.length
   while (digits.charCodeAt(end - 1) === 0x30) end--
-  // Trailing zeros moved into the exponent. Exact wherever it can matter: past 2^53 no length of text brings it back.
+  // Trailing zeros moved into the exponent. Exact wherever it can matter: past 2^53 no length of
+  // text brings it back.
   const zeros = Number(exponent) - fraction.length + (digits.length - end)
   if (zeros < 0 || end + zeros > INT64_DIGITS) return NaN
   const value = BigInt(sign + digits.slice(0, end) + '0'.repeat(zeros))

@@ -6,8 +6,9 @@ const STRANGER_MAX_BYTES = 64 * 1024
 const LINGER_MS = 1000
 
 /**
- * Ends a connection in the middle of an answer. To HTTP/1.0 a list has no other end than the connection's: after a plain
- * close a part of it would look whole, so TCP resets it. A unix socket knows no reset.
+ * Ends a connection in the middle of an answer. To HTTP/1.0 a list has no other end than the
+ * connection's: after a plain close a part of it would look whole, so TCP resets it. A unix socket
+ * knows no reset.
  */
 export function cutOff(socket: Socket): void {
   // Node would wait until all is sent, which a stalled reader never lets it.

@@ -13,7 +13,10 @@ export class ListenFailed extends Error {}
 export interface Listener {
   /** The address as a URL or `unix:` path. */
   readonly url: string
-  /** Accepts no more, and removes the socket file where it is still this listener's. What was accepted goes on. */
+  /**
+   * Accepts no more, and removes the socket file where it is still this listener's. What was
+   * accepted goes on.
+   */
   stop(): void
 }
 
@@ -23,7 +26,8 @@ const ASIDE_BYTES = 9
 export const SOCKET_PATH_MAX_BYTES = 107 - ASIDE_BYTES
 
 /**
- * Listens. A socket file that nobody listens on any more is replaced, one that somebody does is not.
+ * Listens. A socket file that nobody listens on any more is replaced, one that somebody does is
+ * not.
  * @throws ListenFailed
  */
 export async function listen(server: Server, address: Address): Promise<Listener> {
@@ -36,12 +40,16 @@ export async function listen(server: Server, address: Address): Promise<Listener
   const bound = server.address()
   // It listens on TCP.
   if (typeof bound === 'string' || bound === null) throw new ListenFailed(String(bound))
-  return { url: `http://${bound.family === 'IPv6' ? `[${bound.address}]` : bound.address}:${bound.port}`, stop: () => stopAccepting(server) }
+  return {
+    url: `http://${bound.family === 'IPv6' ? `[${bound.address}]` : bound.address}:${bound.port}`,
+    stop: () => stopAccepting(server),
+  }
 }
 
 /**
- * Bound under a name of its own, and linked to the path only then: its mode is right from the first moment, and Node, which
- * removes whatever stands under the name that it bound, never removes the file of somebody who came after.
+ * Bound under a name of its own, and linked to the path only then: its mode is right from the first
+ * moment, and Node, which removes whatever stands under the name that it bound, never removes the
+ * file of somebody who came after.
  */
 async function listenOnPath(server: Server, path: string): Promise<Listener> {
   const aside = `${path}.${randomBytes(4).toString('hex')}`
@@ -94,7 +102,10 @@ function stopAccepting(server: Server): void {
   NetServer.prototype.close.call(server)
 }
 
-/** Only a refused connection says that nobody listens; Linux refuses one to an ordinary file as well. */
+/**
+ * Only a refused connection says that nobody listens; Linux refuses one to an ordinary file as
+ * well.
+ */
 function isStale(path: string): Promise<boolean> {
   return new Promise((resolve) => {
     const socket = connect(path)
@@ -102,7 +113,12 @@ function isStale(path: string): Promise<boolean> {
       socket.destroy()
       resolve(false)
     })
-    socket.once('error', (error) => resolve(errorCodeOf(error) === 'ECONNREFUSED' && lstatSync(path, { throwIfNoEntry: false })?.isSocket() === true))
+    socket.once('error', (error) =>
+      resolve(
+        errorCodeOf(error) === 'ECONNREFUSED' &&
+          lstatSync(path, { throwIfNoEntry: false })?.isSocket() === true,
+      ),
+    )
   })
 }
 
@@ -110,6 +126,10 @@ function explain(error: unknown, address: Address): ListenFailed {
   const where = 'path' in address ? `unix:${address.path}` : `${address.host}:${address.port}`
   const code = errorCodeOf(error)
   const taken = code === 'EADDRINUSE' || code === 'EEXIST'
-  const what = taken ? `another process listens there${'path' in address ? ', or it is no socket' : ''}; stop it or choose another address` : error instanceof Error ? error.message : String(error)
+  const what = taken
+    ? `another process listens there${'path' in address ? ', or it is no socket' : ''}; stop it or choose another address`
+    : error instanceof Error
+      ? error.message
+      : String(error)
   return new ListenFailed(`cannot listen on ${where}: ${what}`, { cause: error })
 }

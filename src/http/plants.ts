@@ -1,27 +1,30 @@
 import { setTimeout as sleep } from 'node:timers/promises'
-import { ClientGone, Problem } from '../errors.ts'
+import { ClientGone, HttpError } from '../errors.ts'
 import type { FairQueue } from '../ops/fair-queue.ts'
-import { type NewPlant, type Plant, type PlantFlaw, readNewPlant } from '../plants/plant.ts'
+import { type NewPlant, type Plant, type InvalidMember, readNewPlant } from '../plants/plant.ts'
 import type { PlantList, PlantRange, PlantStore } from '../plants/store.ts'
 import { checkBodyHeaders, readBody, textOf } from './body.ts'
 import { type Hold, type MemoryBudget, overloaded } from './budget.ts'
 import { readCursor, writeCursor } from './cursor.ts'
 import { readObject } from './json.ts'
-import type { RememberedPages } from './pages.ts'
-import { type Answer, jsonAnswer, PIECE_MAX_BYTES, type TextStream } from './respond.ts'
+import type { PageCache } from './page-cache.ts'
+import { type HttpResponse, jsonResponse, PIECE_MAX_BYTES, type TextStream } from './response.ts'
 import type { Call } from './router.ts'
 
 const LIMIT_MAX = 2 ** 31 - 1
 const EMPTY = Buffer.from('[]')
 const COMMA = 0x2c
-/** A body of so many bytes is read in a millisecond or two, whatever is in it. A longer one waits for its turn. */
+/**
+ * A body of so many bytes is read in a millisecond or two, whatever is in it. A longer one waits
+ * for its turn.
+ */
 const SHORT_BYTES = 16 * 1024
 /** How often an open list asks for room where answers under way have taken all of it. */
 const ROOM_CHECK_MS = 100
 
 export interface PlantOptions {
   readonly store: PlantStore
-  readonly pages: RememberedPages
+  readonly pages: PageCache
   /** Work that may take a millisecond or more waits here for its owner's turn. */
   readonly queue: FairQueue
   /** Memory for bodies that are read, and for creates that wait. */
@@ -32,7 +35,7 @@ export interface PlantOptions {
 }
 
 /** POST /plants */
-export function createPlant(options: PlantOptions): (call: Call) => Promise<Answer> {
+export function createPlant(options: PlantOptions): (call: Call) => Promise<HttpResponse> {
   const { store, pages, queue, bodies, answers, maxBodyBytes } = options
   return async ({ exchange, owner }) => {
     checkBodyHeaders(exchange, maxBodyBytes)
@@ -48,10 +51,10 @@ export function createPlant(options: PlantOptions): (call: Call) => Promise<Answ
       const created = await store.create(owner, plant)
       switch (created) {
         case 'stored':
-          pages.forget(owner)
-          return isShort ? plantAnswer(plant) : await queue.run(owner, () => plantAnswer(plant))
+          pages.invalidate(owner)
+          return isShort ? plantResponse(plant) : await queue.run(owner, () => plantResponse(plant))
         case 'conflict':
-          throw new Problem('idTaken')
+          throw new HttpError('idTaken')
       }
     } finally {
       hold(0)
@@ -59,15 +62,15 @@ export function createPlant(options: PlantOptions): (call: Call) => Promise<Answ
   }
 }
 
-/** @throws Problem that says what is wrong with the body. */
+/** @throws HttpError that says what is wrong with the body. */
 function readPlant(body: Buffer): NewPlant {
   const plant = readNewPlant(readObject(textOf(body), ['id', 'name', 'tag']))
-  if (typeof plant === 'string') throw flawProblem(plant)
+  if (typeof plant === 'string') throw invalidMember(plant)
   return plant
 }
 
-function plantAnswer(plant: Plant): Answer {
-  return jsonAnswer(200, publicPlant(plant))
+function plantResponse(plant: Plant): HttpResponse {
+  return jsonResponse(200, publicPlant(plant))
 }
 
 /** The Plant shape and nothing else, in one order of members. */
@@ -75,19 +78,19 @@ function publicPlant({ name, tag }: Plant): Plant {
   return tag === undefined ? { name } : { name, tag }
 }
 
-function flawProblem(flaw: PlantFlaw): Problem {
+function invalidMember(flaw: InvalidMember): HttpError {
   switch (flaw) {
     case 'name':
-      return new Problem('nameInvalid')
+      return new HttpError('nameInvalid')
     case 'id':
-      return new Problem('idInvalid')
+      return new HttpError('idInvalid')
     case 'tag':
-      return new Problem('tagInvalid')
+      return new HttpError('tagInvalid')
   }
 }
 
 /** GET /plants */
-export function listPlants(options: PlantOptions): (call: Call) => Answer | Promise<Answer> {
+export function listPlants(options: PlantOptions): (call: Call) => HttpResponse | Promise<HttpResponse> {
   const { store, pages, queue, answers } = options
   return ({ exchange, owner, query }) => {
     if (!answers.hasRoom(owner)) throw overloaded()
@@ -99,9 +102,13 @@ export function listPlants(options: PlantOptions): (call: Call) => Answer | Prom
       // Asked again: others may have had their turn in between.
       if (!answers.hasRoom(owner)) throw overloaded()
       const list = store.list(owner, range)
-      if (list instanceof Promise) return list.then((found) => queue.run(owner, () => lateAnswer(found, owner, range, options)))
-      const answer = listAnswer(list, owner, range, options)
-      // Only what was made in one piece of work: a create may have come between the parts of anything else.
+      if (list instanceof Promise)
+        return list.then((found) =>
+          queue.run(owner, () => lateListResponse(found, owner, range, options)),
+        )
+      const answer = listResponse(list, owner, range, options)
+      // Only what was made in one piece of work: a create may have come between the parts of
+      // anything else.
       if (!(answer instanceof Promise)) pages.add(owner, query, answer)
       return answer
     })
@@ -114,26 +121,50 @@ function readRange(owner: string, query: string): PlantRange {
   const parameters = new URLSearchParams(`?${query}`)
   const [limitText, secondLimit] = parameters.getAll('limit')
   const limit = limitText === undefined ? undefined : Number(limitText)
-  if (limitText !== undefined && (secondLimit !== undefined || !/^[0-9]{1,10}$/.test(limitText) || Number(limit) > LIMIT_MAX)) throw new Problem('limitInvalid')
+  if (
+    limitText !== undefined &&
+    (secondLimit !== undefined || !/^[0-9]{1,10}$/.test(limitText) || Number(limit) > LIMIT_MAX)
+  )
+    throw new HttpError('limitInvalid')
   const [cursor, secondCursor] = parameters.getAll('after')
   const after = cursor === undefined ? undefined : readCursor(owner, cursor)
-  if (cursor !== undefined && (secondCursor !== undefined || after === undefined)) throw new Problem('afterInvalid')
+  if (cursor !== undefined && (secondCursor !== undefined || after === undefined))
+    throw new HttpError('afterInvalid')
   return { after, limit }
 }
 
 /** A list that was counted first, in pieces: whether there is room is asked once more. */
-function lateAnswer(list: PlantList, owner: string, range: PlantRange, options: PlantOptions): Answer | Promise<Answer> {
-  if (options.answers.hasRoom(owner)) return listAnswer(list, owner, range, options)
+function lateListResponse(
+  list: PlantList,
+  owner: string,
+  range: PlantRange,
+  options: PlantOptions,
+): HttpResponse | Promise<HttpResponse> {
+  if (options.answers.hasRoom(owner)) return listResponse(list, owner, range, options)
   list.close()
   throw overloaded()
 }
 
-/** A list of one chunk is sent whole, with its length; a longer one chunk by chunk, as the client takes it. */
-function listAnswer(list: PlantList, owner: string, { limit }: PlantRange, options: PlantOptions): Answer | Promise<Answer> {
+/**
+ * A list of one chunk is sent whole, with its length; a longer one chunk by chunk, as the client
+ * takes it.
+ */
+function listResponse(
+  list: PlantList,
+  owner: string,
+  { limit }: PlantRange,
+  options: PlantOptions,
+): HttpResponse | Promise<HttpResponse> {
   // RFC 8288: a query alone, since the service does not know what stands before /plants.
-  const headers = list.cutAt === undefined ? [] : ['Link', `<?limit=${limit}&after=${writeCursor(owner, list.cutAt)}>; rel="next"`]
-  const answer = (first: Buffer | undefined): Answer => {
-    const body = list.ended || first === undefined ? (first ?? EMPTY) : new PlantStream(list, first, owner, options)
+  const headers =
+    list.cutAt === undefined
+      ? []
+      : ['Link', `<?limit=${limit}&after=${writeCursor(owner, list.cutAt)}>; rel="next"`]
+  const answer = (first: Buffer | undefined): HttpResponse => {
+    const body =
+      list.ended || first === undefined
+        ? (first ?? EMPTY)
+        : new PlantStream(list, first, owner, options)
     return { status: 200, headers, body }
   }
   const leave = (error: unknown): never => {
@@ -148,7 +179,10 @@ function listAnswer(list: PlantList, owner: string, { limit }: PlantRange, optio
   }
 }
 
-/** A list as one JSON array. The chunk that its client has not taken yet counts as an answer under way. */
+/**
+ * A list as one JSON array. The chunk that its client has not taken yet counts as an answer under
+ * way.
+ */
 class PlantStream implements TextStream {
   readonly #list: PlantList
   readonly #owner: string
@@ -185,7 +219,8 @@ class PlantStream implements TextStream {
       if (length > EMPTY.length) {
         if (!begins) chunk[0] = COMMA
         begins = false
-        for (let at = 0; at < length - 1; at += PIECE_MAX_BYTES) yield pieceOf(chunk, at, length - 1)
+        for (let at = 0; at < length - 1; at += PIECE_MAX_BYTES)
+          yield pieceOf(chunk, at, length - 1)
       }
       // Forgotten at once: the next one may have to wait for long.
       chunk = undefined
@@ -194,7 +229,10 @@ class PlantStream implements TextStream {
     yield begins ? EMPTY : EMPTY.subarray(1)
   }
 
-  /** The chunk before it was taken. The next one waits for its turn and for room; the connection's clock bounds that. */
+  /**
+   * The chunk before it was taken. The next one waits for its turn and for room; the connection's
+   * clock bounds that.
+   */
   async #next(taken: number): Promise<Buffer | undefined> {
     // Node keeps the last piece that it has written until there is another.
     this.#keptBytes = Math.min(taken, PIECE_MAX_BYTES) + (this.#list.heldBytes ?? 0)
@@ -226,7 +264,10 @@ class PlantStream implements TextStream {
   }
 }
 
-/** What follows `at`, up to `end`. A copy where it is a part: Node keeps the last one, and with it all that it is cut from. */
+/**
+ * What follows `at`, up to `end`. A copy where it is a part: Node keeps the last one, and with it
+ * all that it is cut from.
+ */
 function pieceOf(chunk: Buffer, at: number, end: number): Buffer {
   if (end <= PIECE_MAX_BYTES) return chunk.subarray(0, end)
   return Buffer.from(chunk.subarray(at, Math.min(at + PIECE_MAX_BYTES, end)))

@@ -1,14 +1,20 @@
 import { EventEmitter } from 'node:events'
-import { createServer, type IncomingMessage, type RequestListener, type Server, type ServerResponse } from 'node:http'
+import {
+  createServer,
+  type IncomingMessage,
+  type RequestListener,
+  type Server,
+  type ServerResponse,
+} from 'node:http'
 import type { Duplex } from 'node:stream'
-import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises'
+import { setImmediate as yieldTick, setTimeout as sleep } from 'node:timers/promises'
 import { Socket } from 'node:net'
-import { Problem } from '../errors.ts'
+import { HttpError } from '../errors.ts'
 import type { HttpTimeouts } from './clock.ts'
 import { Connection, type ConnectionHost } from './connection.ts'
 import { Exchange, isKnownVersion, recordOf } from './exchange.ts'
 import { cutOff } from './linger.ts'
-import { TurnEnd } from './turn.ts'
+import { TickEnd } from './tick.ts'
 
 /** Request line and headers together; Node counts their bytes without the separators. */
 const HEADERS_MAX_BYTES = 16 * 1024
@@ -36,7 +42,7 @@ export class Connections {
   /** How often timeouts are looked for. */
   readonly checkMs: number
   readonly #host: ConnectionHost
-  readonly #turnEnd = new TurnEnd()
+  readonly #tickEnd = new TickEnd()
   readonly #bySocket = new Map<Socket, Connection>()
   #clock: NodeJS.Timeout | undefined
   #checkedAtMs = 0
@@ -59,7 +65,7 @@ export class Connections {
   /** A socket that is first seen with a request is another application's: `embedded`. */
   add(socket: Socket, embedded: boolean): Connection {
     const { timeouts } = this
-    const connection = new Connection(socket, this.#host, this.#turnEnd, timeouts, embedded)
+    const connection = new Connection(socket, this.#host, this.#tickEnd, timeouts, embedded)
     this.#bySocket.set(socket, connection)
     socket.once('close', () => {
       this.#bySocket.delete(socket)
@@ -116,12 +122,15 @@ export class Connections {
     this.#clock = undefined
   }
 
-  /** Waits until all connections that are made are accepted, one a tick: with the listener they would be reset. */
+  /**
+   * Waits until all connections that are made are accepted, one a tick: with the listener they
+   * would be reset.
+   */
   async acceptAll(): Promise<void> {
     for (let before = -1, ticks = 0; before < this.accepted && ticks < ACCEPT_TICKS_MAX; ticks++) {
       before = this.accepted
-      await nextTurn()
-      await nextTurn()
+      await yieldTick()
+      await yieldTick()
     }
   }
 
@@ -134,7 +143,7 @@ export class Connections {
       }
       await sleep(DRAIN_CHECK_MS)
       // After a busy stretch timers run first: what came in meanwhile is read only then.
-      await nextTurn()
+      await yieldTick()
     }
     for (const socket of this.#bySocket.keys()) cutOff(socket)
     return this.#bySocket.size
@@ -176,11 +185,13 @@ export function createHttpServer(
     // Checked by the router, which answers in the Error shape.
     requireHostHeader: false,
   })
-  // Bounded by their size alone: Node drops what is beyond a number silently, a second Authorization included.
+  // Bounded by their size alone: Node drops what is beyond a number silently, a second
+  // Authorization included.
   server.maxHeadersCount = 0
   if (whenFull === 'refuse') server.maxConnections = maxConnections
   const hasRoom = (): boolean => whenFull === 'refuse' || connections.size < maxConnections
-  // A client that has sent its requests and closes its side still gets the answers. Node's types do not know the property.
+  // A client that has sent its requests and closes its side still gets the answers. Node's types do
+  // not know the property.
   Object.assign(server, { httpAllowHalfOpen: true })
   server.on('connection', (socket: Socket) => {
     if (hasRoom() || connections.closeQuietest()) connections.accept(socket)
@@ -193,14 +204,14 @@ export function createHttpServer(
   server.on('connect', (req: IncomingMessage) => {
     const connection = connections.get(req.socket)
     connection?.adopt()
-    const problem = new Problem(isKnownVersion(req) ? 'methodUnknown' : 'malformedRequest')
+    const problem = new HttpError(isKnownVersion(req) ? 'methodUnknown' : 'malformedRequest')
     connection?.fail(problem, recordOf(req.method, req.rawHeaders))
   })
   server.on('clientError', (error: NodeJS.ErrnoException, stream: Duplex) => {
     // Node types a plain socket as Duplex here.
     const isUsed = stream instanceof Socket && stream.bytesRead > 0
     const connection = isUsed ? connections.get(stream) : undefined
-    const problem = parserProblem(error)
+    const problem = parserError(error)
     if (connection && error.code === 'ERR_HTTP_REQUEST_TIMEOUT') connection.expire()
     else if (connection && problem) connection.fail(problem)
     else stream.destroy()
@@ -208,8 +219,11 @@ export function createHttpServer(
   return server
 }
 
-/** What a failure of Node's parser means to the client; undefined where the connection itself failed. */
-function parserProblem(error: NodeJS.ErrnoException): Problem | undefined {
-  if (error.code === 'HPE_HEADER_OVERFLOW') return new Problem('headersTooLarge')
-  return error.code?.startsWith('HPE_') ? new Problem('malformedRequest') : undefined
+/**
+ * What a failure of Node's parser means to the client; undefined where the connection itself
+ * failed.
+ */
+function parserError(error: NodeJS.ErrnoException): HttpError | undefined {
+  if (error.code === 'HPE_HEADER_OVERFLOW') return new HttpError('headersTooLarge')
+  return error.code?.startsWith('HPE_') ? new HttpError('malformedRequest') : undefined
 }

@@ -1,9 +1,15 @@
 import { readFileSync } from 'node:fs'
 
-/** What the process holds open by itself, and what the store, a compaction and the keys open now and then. */
+/**
+ * What the process holds open by itself, and what the store, a compaction and the keys open now and
+ * then.
+ */
 const OWN_DESCRIPTORS = 64
 
-/** Most files that may be open, Infinity where there is no limit; undefined where the system does not tell. Node has raised the soft limit to the hard one when it started. */
+/**
+ * Most files that may be open, Infinity where there is no limit; undefined where the system does
+ * not tell. Node has raised the soft limit to the hard one when it started.
+ */
 export function maxDescriptors(): number | undefined {
   try {
     const soft = /^Max open files +(\S+)/m.exec(readFileSync('/proc/self/limits', 'latin1'))?.[1]
@@ -13,7 +19,10 @@ export function maxDescriptors(): number | undefined {
   }
 }
 
-/** So many connections may be open before the store lacks descriptors, beside `others` that are bounded as well. */
+/**
+ * So many connections may be open before the store lacks descriptors, beside `others` that are
+ * bounded as well.
+ */
 export function connectionsWithinLimit(others: number): number {
   return Math.max(1, (maxDescriptors() ?? Infinity) - others - OWN_DESCRIPTORS)
 }

@@ -1,18 +1,25 @@
-/** Time that queued work may take in one tick of the event loop, before sockets and probes have their turn. */
+/**
+ * Time that queued work may take in one tick of the event loop, before sockets and probes have
+ * their turn.
+ */
 const BUDGET_MS = 3
-/** What was spent is counted across ticks until it is worth a reset: lone small pieces of work set no timer. */
+/**
+ * What was spent is counted across ticks until it is worth a reset: lone small pieces of work set
+ * no timer.
+ */
 const RESET_MS = 1
 
 /**
- * libuv accepts one connection a tick. While they arrive, waiting work stays back for so long between two ticks that run
- * some: of hundreds that arrive at once, the last one then waits for a few pieces of work and not for hundreds.
+ * libuv accepts one connection a tick. While they arrive, waiting work stays back for so long
+ * between two ticks that run some: of hundreds that arrive at once, the last one then waits for a
+ * few pieces of work and not for hundreds.
  */
 const ARRIVAL_MS = 10
 
 /**
- * Runs pieces of work that may take a millisecond or more. A piece runs at once while the tick has time left and nothing
- * waits. Otherwise it waits for a later tick, where owners take turns: an owner with a thousand pieces delays another
- * owner's piece by one of them.
+ * Runs pieces of work that may take a millisecond or more. A piece runs at once while the tick has
+ * time left and nothing waits. Otherwise it waits for a later tick, where owners take turns: an
+ * owner with a thousand pieces delays another owner's piece by one of them.
  */
 export class FairQueue {
   /** Owners in the order of their turns. */

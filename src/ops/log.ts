@@ -8,7 +8,10 @@ const LEVELS = { silent: 0, error: 1, info: 2, debug: 3 } as const
 export type LogLevel = keyof typeof LEVELS
 export type Fields = Readonly<Record<string, unknown>>
 
-/** Where whole lines go, one call at a time. Any Writable will do, if somebody listens for its 'error'. */
+/**
+ * Where whole lines go, one call at a time. Any Writable will do, if somebody listens for its
+ * 'error'.
+ */
 export interface LogSink {
   write(lines: string, done: (error?: unknown) => void): unknown
 }
@@ -36,11 +39,17 @@ export interface Log {
   debug(message: string, fields?: Fields): void
   /** Lines lost so far, because the reader is too slow or gone. */
   readonly dropped: number
-  /** Resolves when all lines are written or lost, or after the timeout: what is stuck then, only process.exit ends. */
+  /**
+   * Resolves when all lines are written or lost, or after the timeout: what is stuck then, only
+   * process.exit ends.
+   */
   flush(timeoutMs: number): Promise<void>
 }
 
-/** A log of one JSON object a line, written once a turn of the event loop. It never throws and never waits for its reader. */
+/**
+ * A log of one JSON object a line, written once a turn of the event loop. It never throws and never
+ * waits for its reader.
+ */
 export function createLog(level: LogLevel, out: LogSink = standardOutput()): Log {
   let pending: string[] = []
   let unread = 0 // bytes, pending or handed to the sink
@@ -88,9 +97,10 @@ export function createLog(level: LogLevel, out: LogSink = standardOutput()): Log
     })
   }
 
-  const at = (own: LogLevel) => LEVELS[own] > LEVELS[level]
-    ? () => {}
-    : (message: string, fields?: Fields) => append(render(own, message, fields))
+  const at = (own: LogLevel) =>
+    LEVELS[own] > LEVELS[level]
+      ? () => {}
+      : (message: string, fields?: Fields) => append(render(own, message, fields))
   return {
     error: at('error'),
     info: at('info'),
@@ -99,15 +109,19 @@ export function createLog(level: LogLevel, out: LogSink = standardOutput()): Log
     get dropped() {
       return dropped
     },
-    flush: (timeoutMs) => new Promise((resolve) => {
-      if (!busy) return resolve()
-      const timer = setTimeout(resolve, timeoutMs)
-      waiting.push(() => resolve(clearTimeout(timer)))
-    }),
+    flush: (timeoutMs) =>
+      new Promise((resolve) => {
+        if (!busy) return resolve()
+        const timer = setTimeout(resolve, timeoutMs)
+        waiting.push(() => resolve(clearTimeout(timer)))
+      }),
   }
 }
 
-/** Owners whose hash is remembered: most requests are of an owner who was just there. Longer names are hashed each time. */
+/**
+ * Owners whose hash is remembered: most requests are of an owner who was just there. Longer names
+ * are hashed each time.
+ */
 const HASHES_MAX = 4096
 const HASHED_MAX_CHARS = 128
 const hashes = new Map<string, string>()
@@ -135,8 +149,19 @@ function render(level: LogLevel, message: string, fields?: Fields): string {
 
 let now = { ms: 0, iso: '' }
 
-/** The same as `render` gives, in a tenth of the time. A method is a token, and a route one of ours: neither needs escaping. */
-function renderRequest({ method, route, status, ms, requestId, traceId, owner }: RequestLine): string {
+/**
+ * The same as `render` gives, in a tenth of the time. A method is a token, and a route one of ours:
+ * neither needs escaping.
+ */
+function renderRequest({
+  method,
+  route,
+  status,
+  ms,
+  requestId,
+  traceId,
+  owner,
+}: RequestLine): string {
   const time = Date.now()
   if (time !== now.ms) now = { ms: time, iso: new Date(time).toISOString() }
   const by = method === undefined ? '' : `"method":"${method}",`
@@ -146,7 +171,10 @@ function renderRequest({ method, route, status, ms, requestId, traceId, owner }:
   return `{"time":"${now.iso}","level":"info","message":"request",${by}${matched}"status":${status},"ms":${ms},"requestId":${JSON.stringify(requestId)}${traced}${of}}\n`
 }
 
-/** What JSON.stringify cannot do by itself. It is asked of the answer's members too, so of causes of causes. */
+/**
+ * What JSON.stringify cannot do by itself. It is asked of the answer's members too, so of causes of
+ * causes.
+ */
 function replace(_name: string, value: unknown): unknown {
   if (typeof value === 'bigint') return String(value)
   if (!(value instanceof Error)) return value
@@ -154,13 +182,15 @@ function replace(_name: string, value: unknown): unknown {
 }
 
 /**
- * A pipe or socket is written by process.stdout: on Linux a net.Socket that does not block, whatever its documentation says,
- * and a second one on the same descriptor would take its events. Not by fs.write: while the reader stalls that holds a
- * thread, and process.exit waits for it. All else (a file, a terminal) takes what it is given.
+ * A pipe or socket is written by process.stdout: on Linux a net.Socket that does not block,
+ * whatever its documentation says, and a second one on the same descriptor would take its events.
+ * Not by fs.write: while the reader stalls that holds a thread, and process.exit waits for it. All
+ * else (a file, a terminal) takes what it is given.
  */
 function standardOutput(): LogSink {
   const kind = fstatSync(1)
-  if (kind.isFIFO() || kind.isSocket()) return process.stdout.off('error', ignore).on('error', ignore)
+  if (kind.isFIFO() || kind.isSocket())
+    return process.stdout.off('error', ignore).on('error', ignore)
   return {
     write(lines, done) {
       try {
@@ -173,5 +203,7 @@ function standardOutput(): LogSink {
   }
 }
 
-/** The callback of the write that failed has it already; unheard, the event would end the process. */
+/**
+ * The callback of the write that failed has it already; unheard, the event would end the process.
+ */
 function ignore(): void {}

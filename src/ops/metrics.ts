@@ -1,6 +1,9 @@
 export type Labels = Readonly<Record<string, string>>
 
-/** A value, one for each set of labels, or undefined where there is nothing to say: then the metric is left out. */
+/**
+ * A value, one for each set of labels, or undefined where there is nothing to say: then the metric
+ * is left out.
+ */
 export type Reading = number | undefined | readonly (readonly [labels: Labels, value: number])[]
 
 interface Family {
@@ -12,8 +15,9 @@ interface Family {
 export const METRICS_TYPE = 'text/plain; version=0.0.4; charset=utf-8'
 
 /**
- * How often values were up to each bound, as Prometheus counts them; a bound belongs to its own bucket.
- * Observing allocates nothing: the sum stands behind the counts, since a number in an object's own field may be boxed.
+ * How often values were up to each bound, as Prometheus counts them; a bound belongs to its own
+ * bucket. Observing allocates nothing: the sum stands behind the counts, since a number in an
+ * object's own field may be boxed.
  */
 export class Histogram {
   readonly #bounds: readonly number[]
@@ -42,14 +46,17 @@ export class Histogram {
       count += this.#cells[at] ?? 0
       lines.push(sample(`${name}_bucket`, { ...labels, le: numeral(bound) }, count))
     }
-    lines.push(sample(`${name}_sum`, labels, this.#cells.at(-1) ?? 0), sample(`${name}_count`, labels, count))
+    lines.push(
+      sample(`${name}_sum`, labels, this.#cells.at(-1) ?? 0),
+      sample(`${name}_count`, labels, count),
+    )
     return lines
   }
 }
 
 /**
- * Metrics in Prometheus' text format, version 0.0.4. Counters and gauges are read when somebody asks, and nothing is
- * kept for them here: what nobody reads costs nothing.
+ * Metrics in Prometheus' text format, version 0.0.4. Counters and gauges are read when somebody
+ * asks, and nothing is kept for them here: what nobody reads costs nothing.
  */
 export class Metrics {
   readonly #families = new Map<string, Family>()
@@ -66,10 +73,16 @@ export class Metrics {
     return this.histograms(name, help, bounds)({})
   }
 
-  /** A histogram for each set of labels. The function makes one, and is called once for each set. */
+  /**
+   * A histogram for each set of labels. The function makes one, and is called once for each set.
+   */
   histograms(name: string, help: string, bounds: readonly number[]): (labels: Labels) => Histogram {
     const members: (readonly [Labels, Histogram])[] = []
-    this.#add(name, { type: 'histogram', help, samples: () => members.flatMap(([labels, histogram]) => histogram.samples(name, labels)) })
+    this.#add(name, {
+      type: 'histogram',
+      help,
+      samples: () => members.flatMap(([labels, histogram]) => histogram.samples(name, labels)),
+    })
     return (labels) => {
       const histogram = new Histogram(bounds)
       members.push([labels, histogram])
@@ -81,7 +94,9 @@ export class Metrics {
     const samples = (): readonly string[] => {
       const reading = read()
       if (reading === undefined) return []
-      return typeof reading === 'number' ? [sample(name, {}, reading)] : reading.map(([labels, value]) => sample(name, labels, value))
+      return typeof reading === 'number'
+        ? [sample(name, {}, reading)]
+        : reading.map(([labels, value]) => sample(name, labels, value))
     }
     this.#add(name, { type, help, samples })
   }
@@ -96,7 +111,12 @@ export class Metrics {
     const lines: string[] = []
     for (const [name, { type, help, samples }] of this.#families) {
       const found = samples()
-      if (found.length > 0) lines.push(`# HELP ${name} ${help.replaceAll('\\', '\\\\').replaceAll('\n', '\\n')}`, `# TYPE ${name} ${type}`, ...found)
+      if (found.length > 0)
+        lines.push(
+          `# HELP ${name} ${help.replaceAll('\\', '\\\\').replaceAll('\n', '\\n')}`,
+          `# TYPE ${name} ${type}`,
+          ...found,
+        )
     }
     return lines.map((line) => `${line}\n`).join('')
   }

@@ -4,13 +4,16 @@ export interface Plant {
   readonly tag?: string
 }
 
-/** A plant as it is created. `id` is an int64, and a bigint because a number is exact only up to 2^53. */
+/**
+ * A plant as it is created. `id` is an int64, and a bigint because a number is exact only up to
+ * 2^53.
+ */
 export interface NewPlant extends Plant {
   readonly id: bigint
 }
 
 /** The member of a would-be plant that is missing or wrong. */
-export type PlantFlaw = 'name' | 'id' | 'tag'
+export type InvalidMember = 'name' | 'id' | 'tag'
 
 const INT64_MIN = -(2n ** 63n)
 const INT64_MAX = 2n ** 63n - 1n
@@ -25,7 +28,7 @@ export function isText(value: unknown): value is string {
 }
 
 /** Reads a plant from the members of a JSON object; members of other names are ignored. */
-export function readNewPlant(members: ReadonlyMap<string, unknown>): NewPlant | PlantFlaw {
+export function readNewPlant(members: ReadonlyMap<string, unknown>): NewPlant | InvalidMember {
   const name = members.get('name')
   const id = members.get('id')
   if (!isText(name)) return 'name'

@@ -1,6 +1,9 @@
 import type { NewPlant } from './plant.ts'
 
-/** What became of a create: the plant is stored (now, or before with the same content), or its id is taken by another. */
+/**
+ * What became of a create: the plant is stored (now, or before with the same content), or its id is
+ * taken by another.
+ */
 export type Created = 'stored' | 'conflict'
 
 export interface PlantRange {
@@ -15,8 +18,8 @@ export interface PlantList {
   /** The id of the last plant of the list where `limit` cut it short. */
   readonly cutAt: bigint | undefined
   /**
-   * The next chunk, bounded in bytes, or undefined after the last: a JSON array of plants in UTF-8, each with name and tag
-   * alone. The bytes of one that is not empty are the caller's.
+   * The next chunk, bounded in bytes, or undefined after the last: a JSON array of plants in UTF-8,
+   * each with name and tag alone. The bytes of one that is not empty are the caller's.
    */
   next(): Promise<Buffer | undefined> | Buffer | undefined
   /** True once `next` has no more chunks to return. */
@@ -28,21 +31,26 @@ export interface PlantList {
 }
 
 /**
- * Where plants are kept: all that HTTP knows of a storage, and all that a storage knows of the service.
- * A create that resolves is durable; a list shows nothing that is not. `owner` is any text that UTF-8 can carry.
+ * Where plants are kept: all that HTTP knows of a storage, and all that a storage knows of the
+ * service. A create that resolves is durable; a list shows nothing that is not. `owner` is any text
+ * that UTF-8 can carry.
  */
 export interface PlantStore {
   /**
    * Keeps a plant under (owner, id).
-   * @throws StoreUnavailable when it is not certain that the plant is kept; repeating the create is safe.
+   * @throws StoreUnavailable when it is not certain that the plant is kept; repeating the create is
+   * safe.
    * @throws StoreFull when there is no room for it, PlantTooLarge when there never would be.
    */
   create(owner: string, plant: NewPlant): Promise<Created>
   /** @throws StoreUnavailable when plants cannot be read. */
   list(owner: string, range: PlantRange): Promise<PlantList> | PlantList
   /** Why creates cannot be kept at the moment, in a few words; undefined while they can. */
-  trouble(): string | undefined
-  /** Makes everything durable and lets go of the storage; creates that still wait are answered first. */
+  unavailableReason(): string | undefined
+  /**
+   * Makes everything durable and lets go of the storage; creates that still wait are answered
+   * first.
+   */
   close(): Promise<void>
 }
 

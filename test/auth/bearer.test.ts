@@ -1,16 +1,20 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { INVALID_TOKEN, insufficientScope, readBearer } from '../../dist/auth/bearer.js'
-import { Problem } from '../../dist/errors.js'
+import { HttpError } from '../../dist/errors.js'
 import { processorMs } from '../support/time.ts'
 
 function refused(values: readonly string[], condition: string, challenge: string): void {
-  assert.throws(() => readBearer(values), (error) => {
-    assert(error instanceof Problem)
-    assert.equal(error.condition, condition)
-    assert.deepEqual(error.headers, ['WWW-Authenticate', challenge])
-    return true
-  }, JSON.stringify(values))
+  assert.throws(
+    () => readBearer(values),
+    (error) => {
+      assert(error instanceof HttpError)
+      assert.equal(error.condition, condition)
+      assert.deepEqual(error.headers, ['WWW-Authenticate', challenge])
+      return true
+    },
+    JSON.stringify(values),
+  )
 }
 
 test('a token behind Bearer is read, whatever the case of the scheme and the number of spaces', () => {
@@ -20,21 +24,49 @@ test('a token behind Bearer is read, whatever the case of the scheme and the num
 })
 
 test('no Authorization, an empty one or another scheme is a missing token, and the challenge names no error', () => {
-  for (const values of [[], [''], ['Basic abc'], ['Bearerx abc'], ['Bearer.x abc'], ['xBearer abc'], [', abc'], ['abc']]) {
+  for (const values of [
+    [],
+    [''],
+    ['Basic abc'],
+    ['Bearerx abc'],
+    ['Bearer.x abc'],
+    ['xBearer abc'],
+    [', abc'],
+    ['abc'],
+  ]) {
     refused(values, 'tokenMissing', 'Bearer realm="plants"')
   }
 })
 
 test('Bearer with anything else behind it than one token is malformed', () => {
   const values = [
-    'Bearer', 'Bearer ', 'Bearer a b', 'Bearer a,b', 'Bearer a ', 'Bearer\ta', 'Bearer,a', 'Bearer:a', 'Bearer "a"',
-    'Bearer =', 'Bearer/a', 'Bearer a=b', 'Bearer ä', 'Bearer a\n', 'Bearer token="a"',
+    'Bearer',
+    'Bearer ',
+    'Bearer a b',
+    'Bearer a,b',
+    'Bearer a ',
+    'Bearer\ta',
+    'Bearer,a',
+    'Bearer:a',
+    'Bearer "a"',
+    'Bearer =',
+    'Bearer/a',
+    'Bearer a=b',
+    'Bearer ä',
+    'Bearer a\n',
+    'Bearer token="a"',
   ]
-  for (const value of values) refused([value], 'authorizationMalformed', 'Bearer realm="plants", error="invalid_request"')
+  for (const value of values)
+    refused([value], 'authorizationMalformed', 'Bearer realm="plants", error="invalid_request"')
 })
 
 test('two Authorization lines are malformed, the same and other schemes included', () => {
-  for (const values of [['Bearer a', 'Bearer a'], ['Basic a', 'Bearer a'], ['Basic a', 'Basic a'], ['', '']]) {
+  for (const values of [
+    ['Bearer a', 'Bearer a'],
+    ['Basic a', 'Bearer a'],
+    ['Basic a', 'Basic a'],
+    ['', ''],
+  ]) {
     refused(values, 'authorizationMalformed', 'Bearer realm="plants", error="invalid_request"')
   }
 })
@@ -43,7 +75,7 @@ test('a long line is read in linear time', async () => {
   const length = 1_000_000
   const took = await processorMs(() => {
     for (const tail of [' '.repeat(length), `${'='.repeat(length)}a`, `${'a'.repeat(length)},`]) {
-      assert.throws(() => readBearer([`Bearer ${tail}`]), Problem)
+      assert.throws(() => readBearer([`Bearer ${tail}`]), HttpError)
     }
   })
   // Quadratic time would be a quarter of an hour.
@@ -51,7 +83,10 @@ test('a long line is read in linear time', async () => {
 })
 
 test('the challenges for a refused token and a missing scope', () => {
-  assert.deepEqual(INVALID_TOKEN, ['WWW-Authenticate', 'Bearer realm="plants", error="invalid_token"'])
+  assert.deepEqual(INVALID_TOKEN, [
+    'WWW-Authenticate',
+    'Bearer realm="plants", error="invalid_token"',
+  ])
   const challenge = 'Bearer realm="plants", error="insufficient_scope", scope="plants:write"'
   assert.deepEqual(insufficientScope('plants:write'), ['WWW-Authenticate', challenge])
 })

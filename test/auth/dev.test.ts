@@ -22,9 +22,19 @@ test('the development key is made once, readable by its owner alone, in a direct
 
 test('a file that holds no development key is refused by name and left alone', () => {
   const path = join(temporaryDirectory(), 'dev.key')
-  for (const text of ['', '\n', 'short\n', 'A'.repeat(43), `${'A'.repeat(42)}B\n`, `${'A'.repeat(44)}\n`]) {
+  for (const text of [
+    '',
+    '\n',
+    'short\n',
+    'A'.repeat(43),
+    `${'A'.repeat(42)}B\n`,
+    `${'A'.repeat(44)}\n`,
+  ]) {
     writeFileSync(path, text)
-    assert.throws(() => readOrCreateDevKey(path), (error) => error instanceof ConfigError && error.message.includes(path))
+    assert.throws(
+      () => readOrCreateDevKey(path),
+      (error) => error instanceof ConfigError && error.message.includes(path),
+    )
     assert.equal(statSync(path).size, text.length)
   }
 })
@@ -35,10 +45,11 @@ test('a development key that is a pipe or too long is refused, and never waited 
   execFileSync('mkfifo', [pipe])
   writeFileSync(long, 'A'.repeat(64 * 1024 + 1))
   const why = 'the development key of PLANTS_DATA cannot be read: '
-  const refused = (path: string, what: string): void => assert.throws(
-    () => readDevKey(path),
-    (error) => error instanceof ConfigError && error.message === `${why}${path} ${what}`,
-  )
+  const refused = (path: string, what: string): void =>
+    assert.throws(
+      () => readDevKey(path),
+      (error) => error instanceof ConfigError && error.message === `${why}${path} ${what}`,
+    )
   refused(pipe, 'is not a regular file')
   refused(directory, 'is not a regular file')
   refused(long, 'has more than 65536 bytes')
@@ -48,7 +59,10 @@ test('a development token is accepted under its key, with its scope and until it
   const key = readOrCreateDevKey(join(temporaryDirectory(), 'dev.key'))
   const claims = { issuer: RULES.issuer, audience: RULES.audience, sub: 'alice', ttlSeconds: 60 }
   const by = new PatientVerifier(secretKeys(key), RULES)
-  assert.deepEqual(await by.verify(await signDevToken(key, claims)), { owner: 'alice', scopes: new Set() })
+  assert.deepEqual(await by.verify(await signDevToken(key, claims)), {
+    owner: 'alice',
+    scopes: new Set(),
+  })
   const scoped = await signDevToken(key, { ...claims, scope: 'read write' })
   assert.deepEqual(await by.verify(scoped), { owner: 'alice', scopes: new Set(['read', 'write']) })
   const later = new PatientVerifier(secretKeys(key), RULES, () => Date.now() + 66_000)

@@ -5,25 +5,46 @@ import { mkdirSync, renameSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { test } from 'node:test'
 import { createKeySource, type KeyConfig, type KeyLog } from '../../dist/auth/keys.js'
-import { MAX_KEYS, readKeySet } from '../../dist/auth/keyset.js'
-import { TIMING } from '../../dist/auth/source.js'
+import { MAX_KEYS, readKeySet } from '../../dist/auth/key-set.js'
+import { TIMING } from '../../dist/auth/key-source.js'
 import { ConfigError } from '../../dist/errors.js'
 import { PEM, readPair } from '../support/keys.ts'
 import { until } from '../support/time.ts'
 import {
-  claims, ed25519, fileKeys, ISSUER, jwk, keyFile, type Members, p256, p384, p521, pause, refusedAs,
-  rsa, rsa2, silent, temporaryDirectory, token, verifier,
+  claims,
+  ed25519,
+  fileKeys,
+  ISSUER,
+  jwk,
+  keyFile,
+  type Members,
+  p256,
+  p384,
+  p521,
+  pause,
+  refusedAs,
+  rsa,
+  rsa2,
+  silent,
+  temporaryDirectory,
+  token,
+  verifier,
 } from './tokens.ts'
 
 const FAST = { ...TIMING, poll: 10 }
 const weak = readPair(generateKeyPairSync('rsa', { modulusLength: 1024, ...PEM }))
 
 function configRefused(config: KeyConfig, issuer: string, ...words: readonly string[]): void {
-  assert.throws(() => createKeySource(config, issuer, silent), (error) => {
-    assert(error instanceof ConfigError)
-    for (const word of words) assert(error.message.includes(word), `${error.message} lacks ${word}`)
-    return true
-  }, JSON.stringify(config))
+  assert.throws(
+    () => createKeySource(config, issuer, silent),
+    (error) => {
+      assert(error instanceof ConfigError)
+      for (const word of words)
+        assert(error.message.includes(word), `${error.message} lacks ${word}`)
+      return true
+    },
+    JSON.stringify(config),
+  )
 }
 
 function fileRefused(keys: readonly Members[], ...words: readonly string[]): void {
@@ -32,22 +53,43 @@ function fileRefused(keys: readonly Members[], ...words: readonly string[]): voi
 }
 
 test('a secret of 32 bytes is taken, one of 31 refused', () => {
-  assert.deepEqual(createKeySource({ kind: 'secret', secret: Buffer.alloc(32) }, ISSUER, silent).algorithms, ['HS256'])
+  assert.deepEqual(
+    createKeySource({ kind: 'secret', secret: Buffer.alloc(32) }, ISSUER, silent).algorithms,
+    ['HS256'],
+  )
   configRefused({ kind: 'secret', secret: Buffer.alloc(31) }, ISSUER, '32 bytes')
 })
 
 test('keys come over https, or http on loopback, and no other way', () => {
   const urls = [
-    'http://issuer.example/jwks', 'http://127.0.0.1.example/', 'http://localhost.example/', 'http://128.0.0.1/',
-    'http://[::2]/', 'http://0.0.0.0/', 'ftp://127.0.0.1/', 'file:///etc/jwks', 'data:,{}', '//127.0.0.1/', 'jwks', '',
-    'https://user:word@issuer.example/', 'https://user@issuer.example/', 'https://:word@issuer.example/',
+    'http://issuer.example/jwks',
+    'http://127.0.0.1.example/',
+    'http://localhost.example/',
+    'http://128.0.0.1/',
+    'http://[::2]/',
+    'http://0.0.0.0/',
+    'ftp://127.0.0.1/',
+    'file:///etc/jwks',
+    'data:,{}',
+    '//127.0.0.1/',
+    'jwks',
+    '',
+    'https://user:word@issuer.example/',
+    'https://user@issuer.example/',
+    'https://:word@issuer.example/',
     'http://127.0.0.1@evil.example/',
   ]
   for (const url of urls) {
     configRefused({ kind: 'url', url }, ISSUER, 'must be an https URL')
     configRefused({ kind: 'discovery' }, url, 'must be an https URL')
   }
-  const good = ['https://issuer.example/', 'http://127.9.8.7:1/', 'http://[::1]/', 'http://localhost:8080/', 'http://127.1/']
+  const good = [
+    'https://issuer.example/',
+    'http://127.9.8.7:1/',
+    'http://[::1]/',
+    'http://localhost:8080/',
+    'http://127.1/',
+  ]
   for (const url of good) {
     createKeySource({ kind: 'url', url }, 'no url at all', silent).close()
     createKeySource({ kind: 'discovery' }, url, silent).close()
@@ -55,7 +97,8 @@ test('keys come over https, or http on loopback, and no other way', () => {
 })
 
 test('a password in a URL is not shown', () => {
-  const show = (): unknown => createKeySource({ kind: 'url', url: 'https://user:word@issuer.example/' }, ISSUER, silent)
+  const show = (): unknown =>
+    createKeySource({ kind: 'url', url: 'https://user:word@issuer.example/' }, ISSUER, silent)
   assert.throws(show, (error: Error) => !error.message.includes('word'))
 })
 
@@ -64,7 +107,15 @@ test('a key file that is missing, no file, too large or no key set stops the sta
   const path = join(directory, 'jwks.json')
   configRefused({ kind: 'file', path }, ISSUER, path, 'ENOENT')
   configRefused({ kind: 'file', path: directory }, ISSUER, directory, 'not a regular file')
-  for (const text of ['', '{', '[]', '{}', '{"keys":{}}', 'null', JSON.stringify(jwk(rsa.publicKey))]) {
+  for (const text of [
+    '',
+    '{',
+    '[]',
+    '{}',
+    '{"keys":{}}',
+    'null',
+    JSON.stringify(jwk(rsa.publicKey)),
+  ]) {
     writeFileSync(path, text)
     configRefused({ kind: 'file', path }, ISSUER, path)
   }
@@ -76,7 +127,11 @@ test('a file that is no key set is refused without a word of what it holds: it m
   const path = join(temporaryDirectory(), 'jwks.json')
   for (const text of ['xyzzy', 'xyzzy'.repeat(20), '"xyzzy', '{"xyzzy":}', '{"keys":[]} xyzzy']) {
     writeFileSync(path, text)
-    assert.throws(() => createKeySource({ kind: 'file', path }, ISSUER, silent), (error) => error instanceof ConfigError && !error.message.includes('xyz'), text)
+    assert.throws(
+      () => createKeySource({ kind: 'file', path }, ISSUER, silent),
+      (error) => error instanceof ConfigError && !error.message.includes('xyz'),
+      text,
+    )
   }
 })
 
@@ -93,23 +148,39 @@ test('a symmetric, private, weak or invalid key in a file stops the start, named
   const good = jwk(rsa.publicKey, { kid: 'good' })
   fileRefused([good, { kty: 'oct', k: 'AAAA', kid: 'bad' }], 'key "bad"', 'symmetric')
   fileRefused([good, { kty: 'oct', k: 'AAAA', use: 'enc' }], 'key 1', 'symmetric')
-  for (const pair of [rsa, p256, ed25519]) fileRefused([good, jwk(pair.privateKey, { kid: 'bad' })], 'key "bad"', 'private')
+  for (const pair of [rsa, p256, ed25519])
+    fileRefused([good, jwk(pair.privateKey, { kid: 'bad' })], 'key "bad"', 'private')
   fileRefused([good, jwk(rsa.privateKey, { use: 'enc' })], 'key 1', 'private')
   fileRefused([jwk(weak.publicKey, { kid: 'bad' })], 'key "bad"', '1024')
-  for (const e of ['AQ', 'Ag', 'BA', 'AA', '']) fileRefused([jwk(rsa.publicKey, { kid: 'bad', e })], 'key "bad"', 'exponent')
-  fileRefused([jwk(p256.publicKey, { kid: 'bad', x: jwk(p384.publicKey)['x'] })], 'key "bad"', 'not a valid')
-  fileRefused([jwk(p256.publicKey, { kid: 'bad', y: jwk(p256.publicKey)['x'] })], 'key "bad"', 'not a valid')
+  for (const e of ['AQ', 'Ag', 'BA', 'AA', ''])
+    fileRefused([jwk(rsa.publicKey, { kid: 'bad', e })], 'key "bad"', 'exponent')
+  fileRefused(
+    [jwk(p256.publicKey, { kid: 'bad', x: jwk(p384.publicKey)['x'] })],
+    'key "bad"',
+    'not a valid',
+  )
+  fileRefused(
+    [jwk(p256.publicKey, { kid: 'bad', y: jwk(p256.publicKey)['x'] })],
+    'key "bad"',
+    'not a valid',
+  )
   fileRefused([jwk(ed25519.publicKey, { kid: 'bad', x: 'AAAA' })], 'key "bad"', 'not a valid')
   fileRefused([jwk(rsa.publicKey, { kid: 'bad', n: 7 })], 'key "bad"', 'not a valid')
   fileRefused([jwk(rsa.publicKey, { kid: 7 })], 'key 0', 'kid')
   const path = join(temporaryDirectory(), 'jwks.json')
   writeFileSync(path, JSON.stringify({ keys: [good, null] }))
   configRefused({ kind: 'file', path }, ISSUER, path, 'key 1')
-  fileRefused([{ kty: 'oct', kid: 'one' }, jwk(weak.publicKey, { kid: 'two' })], 'key "one"', 'key "two"')
+  fileRefused(
+    [{ kty: 'oct', kid: 'one' }, jwk(weak.publicKey, { kid: 'two' })],
+    'key "one"',
+    'key "two"',
+  )
 })
 
 test('an RSA key of 2048 bits with an exponent of 3 is strong enough', () => {
-  const { publicKey } = readPair(generateKeyPairSync('rsa', { modulusLength: 2048, publicExponent: 3, ...PEM }))
+  const { publicKey } = readPair(
+    generateKeyPairSync('rsa', { modulusLength: 2048, publicExponent: 3, ...PEM }),
+  )
   assert.equal(readKeySet(Buffer.from(JSON.stringify({ keys: [jwk(publicKey)] }))).size, 1)
 })
 
@@ -129,7 +200,11 @@ function rsaOf(bits: number, exponent: bigint, kid = 'big'): Members {
 
 test('RSA: 16,384 bits and an exponent below 2^64 are taken, and one past refused', () => {
   const longest = 2n ** 64n - 1n
-  for (const [bits, exponent] of [[16_384, 65_537n], [2048, longest], [16_384, longest]] as const) {
+  for (const [bits, exponent] of [
+    [16_384, 65_537n],
+    [2048, longest],
+    [16_384, longest],
+  ] as const) {
     assert.deepEqual(read(rsaOf(bits, exponent)).flaws, [])
     assert.equal(read(rsaOf(bits, exponent)).size, 1)
   }
@@ -140,7 +215,13 @@ test('RSA: 16,384 bits and an exponent below 2^64 are taken, and one past refuse
 
 test('a member of a key that is too long is refused by its length', () => {
   const long = Buffer.alloc(20_000, 1).toString('base64url')
-  const pairs = [[rsa, 'n'], [rsa, 'e'], [p256, 'x'], [p256, 'y'], [ed25519, 'x']] as const
+  const pairs = [
+    [rsa, 'n'],
+    [rsa, 'e'],
+    [p256, 'x'],
+    [p256, 'y'],
+    [ed25519, 'x'],
+  ] as const
   for (const [{ publicKey }, name] of pairs) {
     fileRefused([jwk(publicKey, { kid: 'bad', [name]: long })], 'key "bad"', `"${name}" has 26667`)
   }
@@ -169,7 +250,9 @@ test('rejected keys take few words, however many they are and whatever they are 
   ]
   for (const set of sets) assert(read(...set).flaws.join('; ').length < 2000)
   assert.deepEqual(read(...Array.from({ length: 102 }, () => 0)).flaws.slice(9), [
-    'key 9 is not a JSON object', 'more rejected keys: 90', 'keys after the first 100: 2',
+    'key 9 is not a JSON object',
+    'more rejected keys: 90',
+    'keys after the first 100: 2',
   ])
   const { flaws } = read({ kty: 'oct', kid: 'x'.repeat(65) })
   assert.deepEqual(flaws, [`key "${'x'.repeat(64)}" is symmetric`])
@@ -205,20 +288,32 @@ const OTHERS: readonly Members[] = [
   { kty: 'AKP', kid: 'one', pub: 'AAAA' },
   { kty: 'whatever', kid: 'one' },
   { kid: 'one' },
-  { ...jwk(readPair(generateKeyPairSync('ec', { namedCurve: 'secp256k1', ...PEM })).publicKey), kid: 'one' },
+  {
+    ...jwk(readPair(generateKeyPairSync('ec', { namedCurve: 'secp256k1', ...PEM })).publicKey),
+    kid: 'one',
+  },
   { ...jwk(readPair(generateKeyPairSync('x25519', PEM)).publicKey), kid: 'one' },
   { ...jwk(readPair(generateKeyPairSync('ed448', PEM)).publicKey), kid: 'one' },
 ]
 
 test('keys for another purpose are passed over, and alone are as good as none', async () => {
-  const good = jwk(rsa.publicKey, { kid: 'one', use: 'sig', key_ops: ['verify', 'encrypt'], ext: 'x' })
+  const good = jwk(rsa.publicKey, {
+    kid: 'one',
+    use: 'sig',
+    key_ops: ['verify', 'encrypt'],
+    ext: 'x',
+  })
   const by = verifier(fileKeys(...OTHERS, good))
-  assert.equal((await by.verify(token({ alg: 'RS256', kid: 'one' }, claims(), rsa.privateKey, 'RS256'))).owner, 'alice')
+  assert.equal(
+    (await by.verify(token({ alg: 'RS256', kid: 'one' }, claims(), rsa.privateKey, 'RS256'))).owner,
+    'alice',
+  )
   for (const other of OTHERS) fileRefused([other], 'no key')
 })
 
 test('the same keys have the same text, whatever their order, spelling and further members', () => {
-  const read = (...keys: readonly Members[]): string => readKeySet(Buffer.from(JSON.stringify({ keys }))).text
+  const read = (...keys: readonly Members[]): string =>
+    readKeySet(Buffer.from(JSON.stringify({ keys }))).text
   const [one, two] = [jwk(rsa.publicKey, { kid: 'one' }), jwk(p256.publicKey, { kid: 'two' })]
   const text = read(one, two)
   assert.equal(read({ x5c: ['AA=='], ...two, use: 'sig' }, one, OTHERS[0] ?? {}, one), text)
@@ -253,14 +348,18 @@ test('a key file is read again: a new key counts, a broken version keeps the old
     mkdirSync(path)
     await until('a directory is logged', () => errors.length === 3)
     rmSync(path, { recursive: true })
-    write(JSON.stringify({ keys: [jwk(rsa2.publicKey, { kid: 'two' }), jwk(weak.publicKey, { kid: 'bad' })] }))
+    write(
+      JSON.stringify({
+        keys: [jwk(rsa2.publicKey, { kid: 'two' }), jwk(weak.publicKey, { kid: 'bad' })],
+      }),
+    )
     await until('a weak key is logged', () => errors.at(-1)?.includes('key "bad"') === true)
     const said = errors.length
     await pause(60)
     assert.equal(errors.length, said)
     assert(errors.every((error) => error.includes(path)))
     assert.equal(keys.generation, 0)
-    assert.equal(keys.trouble(), undefined)
+    assert.equal(keys.unavailableReason(), undefined)
     assert.equal((await by.verify(one)).owner, 'alice')
 
     write(JSON.stringify({ keys: [jwk(rsa.publicKey, { kid: 'one', x: 1 })] }))
@@ -280,9 +379,15 @@ test('a key file is read again: a new key counts, a broken version keeps the old
 test('reading a key file again does not keep a process alive, and ends with close', async () => {
   const path = keyFile(jwk(rsa.publicKey))
   const logged: string[] = []
-  const timers = (): number => process.getActiveResourcesInfo().filter((name) => name === 'Timeout').length
+  const timers = (): number =>
+    process.getActiveResourcesInfo().filter((name) => name === 'Timeout').length
   const before = timers()
-  const keys = createKeySource({ kind: 'file', path }, ISSUER, (_, message) => logged.push(message), FAST)
+  const keys = createKeySource(
+    { kind: 'file', path },
+    ISSUER,
+    (_, message) => logged.push(message),
+    FAST,
+  )
   keys.start?.()
   keys.start?.()
   assert(timers() <= before)

@@ -2,8 +2,8 @@ import assert from 'node:assert/strict'
 import { setImmediate as nextTick } from 'node:timers/promises'
 import { type TestContext, test } from 'node:test'
 import type { KeyConfig } from '../../dist/auth/keys.js'
-import { type Client, MAX_WAITING, VerificationQueue } from '../../dist/auth/queue.js'
-import { ClientGone, Problem } from '../../dist/errors.js'
+import { type Client, MAX_WAITING, VerificationQueue } from '../../dist/auth/verification-queue.js'
+import { ClientGone, HttpError } from '../../dist/errors.js'
 import { call } from '../support/http.ts'
 import { scrape, underWay } from '../support/metrics.ts'
 import { type RunningService, startService } from '../support/service.ts'
@@ -11,8 +11,22 @@ import { until } from '../support/time.ts'
 import { headerLines } from '../support/verdict.ts'
 import { firstAnswer, head, Wire } from '../support/wire.ts'
 import {
-  AUDIENCE, claims, fileKeys, hs256, ISSUER, jwk, keyFile, type Members, p256, p521, refusedAs,
-  rsa, SECRET, STAYS, token, verifier,
+  AUDIENCE,
+  claims,
+  fileKeys,
+  hs256,
+  ISSUER,
+  jwk,
+  keyFile,
+  type Members,
+  p256,
+  p521,
+  refusedAs,
+  rsa,
+  SECRET,
+  STAYS,
+  token,
+  verifier,
 } from './tokens.ts'
 
 const now = Math.floor(Date.now() / 1000)
@@ -123,7 +137,10 @@ for (const [atOnce, what, keys, sign] of AT_ONCE) {
     await until('they are verified', () => held.running >= atOnce)
     assert.equal(held.running, atOnce)
     held.open()
-    assert.deepEqual(await Promise.all(wires.map(statusOf)), wires.map(() => 200))
+    assert.deepEqual(
+      await Promise.all(wires.map(statusOf)),
+      wires.map(() => 200),
+    )
     assert.equal(held.most, atOnce)
   })
 }
@@ -189,7 +206,10 @@ test('the same token of several requests at once is verified once', async (t) =>
   for (let i = 0; i < 5; i++) wires.push(await ask(port, bearer))
   await underWay(adminPort, wires.length)
   held.open()
-  assert.deepEqual(await Promise.all(wires.map(statusOf)), wires.map(() => 200))
+  assert.deepEqual(
+    await Promise.all(wires.map(statusOf)),
+    wires.map(() => 200),
+  )
   assert.equal(held.begun, 1)
   const { value } = await scrape(adminPort)
   assert.equal(value('plant_store_tokens_verified_total{result="accepted"}'), 1)
@@ -197,7 +217,10 @@ test('the same token of several requests at once is verified once', async (t) =>
 })
 
 test('many malformed tokens at once are read a few in each tick', async () => {
-  for (const [by, atOnce] of [[verifier(fileKeys(SLOW_KEY)), 1], [verifier(), 32]] as const) {
+  for (const [by, atOnce] of [
+    [verifier(fileKeys(SLOW_KEY)), 1],
+    [verifier(), 32],
+  ] as const) {
     let refused = 0
     const all = Array.from({ length: 100 }, async () => {
       await assert.rejects(async () => by.verify('a.b.c'), refusedAs('tokenInvalid'))
@@ -216,10 +239,11 @@ function queueOf(keys: { atOnce: number }) {
   const queue = new VerificationQueue(keys)
   const running: [name: string, end: () => void][] = []
   const begun: string[] = []
-  const add = (name: string, client: Client = STAYS): Promise<void> => queue.run(client, () => {
-    begun.push(name)
-    return new Promise((resolve) => running.push([name, resolve]))
-  })
+  const add = (name: string, client: Client = STAYS): Promise<void> =>
+    queue.run(client, () => {
+      begun.push(name)
+      return new Promise((resolve) => running.push([name, resolve]))
+    })
   const end = async (): Promise<void> => {
     running.shift()?.[1]()
     await nextTick()
@@ -262,10 +286,12 @@ test('a turn that waits for something else is free, and is taken again after it'
   const pending = new Promise<void>((resolve) => (arrive = resolve))
   const steps: string[] = []
   const client = { destroyed: false }
-  const fetching = [STAYS, client].map((each, i) => queue.run(each, async (wait) => {
-    await wait(pending)
-    steps.push(`${i} goes on`)
-  }))
+  const fetching = [STAYS, client].map((each, i) =>
+    queue.run(each, async (wait) => {
+      await wait(pending)
+      steps.push(`${i} goes on`)
+    }),
+  )
   const other = add('other')
   await nextTick()
   await nextTick()
@@ -298,7 +324,7 @@ test('one who comes back from a fetch to a full queue is refused, and frees noth
   const all = Array.from({ length: 1 + MAX_WAITING }, (_, i) => add(String(i)))
   arrive()
   await assert.rejects(fetching, (error) => {
-    return error instanceof Problem && error.condition === 'overloaded'
+    return error instanceof HttpError && error.condition === 'overloaded'
   })
   await nextTick()
   assert.deepEqual(begun, ['0'])

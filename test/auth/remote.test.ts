@@ -4,14 +4,26 @@ import { createServer, type RequestListener, type Server } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { after, test } from 'node:test'
 import { createKeySource, type KeyLog, type KeySource, type Timing } from '../../dist/auth/keys.js'
-import { readKeySetInSteps } from '../../dist/auth/keyset.js'
-import { TIMING } from '../../dist/auth/source.js'
-import { Problem } from '../../dist/errors.js'
+import { readKeySetInSteps } from '../../dist/auth/key-set.js'
+import { TIMING } from '../../dist/auth/key-source.js'
+import { HttpError } from '../../dist/errors.js'
 import { PEM, readPair } from '../support/keys.ts'
 import { stopClock, until } from '../support/time.ts'
 import {
-  claims, ed25519, jwk, type Members, p256, p521, type PatientVerifier, pause, refusedAs, rsa, rsa2,
-  silent, token, verifier,
+  claims,
+  ed25519,
+  jwk,
+  type Members,
+  p256,
+  p521,
+  type PatientVerifier,
+  pause,
+  refusedAs,
+  rsa,
+  rsa2,
+  silent,
+  token,
+  verifier,
 } from './tokens.ts'
 
 /** Nothing happens by itself within a test, except what the test makes quicker. */
@@ -65,7 +77,11 @@ function serving(...keys: readonly Members[]): RequestListener {
   return text(JSON.stringify({ keys }))
 }
 
-function text(body: string | Uint8Array, status = 200, headers: Readonly<Record<string, string>> = {}): RequestListener {
+function text(
+  body: string | Uint8Array,
+  status = 200,
+  headers: Readonly<Record<string, string>> = {},
+): RequestListener {
   return (_, response) => {
     response.writeHead(status, headers).end(body)
   }
@@ -80,13 +96,22 @@ interface Setting {
 
 type Run = (setting: Setting) => Promise<void>
 
-async function withIssuer(answer: RequestListener, timing: Partial<Timing>, run: Run): Promise<void> {
+async function withIssuer(
+  answer: RequestListener,
+  timing: Partial<Timing>,
+  run: Run,
+): Promise<void> {
   const issuer = await Issuer.open(answer)
   const errors: string[] = []
   const log: KeyLog = (level, message, fields) => {
     if (level === 'error') errors.push(`${message} ${JSON.stringify(fields)}`)
   }
-  const keys = createKeySource({ kind: 'url', url: `${issuer.url}/jwks` }, 'https://x.example', log, { ...SLOW, ...timing })
+  const keys = createKeySource(
+    { kind: 'url', url: `${issuer.url}/jwks` },
+    'https://x.example',
+    log,
+    { ...SLOW, ...timing },
+  )
   try {
     await run({ issuer, keys, by: verifier(keys), errors })
   } finally {
@@ -99,7 +124,10 @@ async function accepted(by: PatientVerifier, text: string): Promise<void> {
   assert.equal((await by.verify(text)).owner, 'alice')
 }
 
-/** Twice: a token that was waiting while the keys came was verified under the keys of before, and is not remembered. */
+/**
+ * Twice: a token that was waiting while the keys came was verified under the keys of before, and is
+ * not remembered.
+ */
 async function remember(by: PatientVerifier, text: string): Promise<void> {
   await accepted(by, text)
   await accepted(by, text)
@@ -112,10 +140,10 @@ async function refused(by: PatientVerifier, text: string, condition: string): Pr
 
 test('a start fetches at once, and one fetch serves every request that waits for it', async () => {
   await withIssuer(serving(ONE), {}, async ({ issuer, keys, by }) => {
-    assert.notEqual(keys.trouble(), undefined)
+    assert.notEqual(keys.unavailableReason(), undefined)
     keys.start?.()
     await Promise.all([tokenOne, tokenOne, tokenOne].map((one) => accepted(by, one)))
-    assert.equal(keys.trouble(), undefined)
+    assert.equal(keys.unavailableReason(), undefined)
     assert.equal(issuer.hits, 1)
   })
 })
@@ -124,10 +152,14 @@ test('keys that cannot be had are 503 for a well-formed token, and 401 for one t
   await withIssuer(text('', 500), {}, async ({ keys, by, errors }) => {
     await refused(by, tokenOne, 'keysUnavailable')
     const [header, , signature] = tokenOne.split('.')
-    const parts = [`${header}..${signature}`, `${header}._w.${signature}`, tokenOne.replace(/[^.]*$/, '')]
+    const parts = [
+      `${header}..${signature}`,
+      `${header}._w.${signature}`,
+      tokenOne.replace(/[^.]*$/, ''),
+    ]
     const malformed = ['a.b.c', `${tokenOne}.a`, ...parts]
     for (const one of malformed) await refused(by, one, 'tokenInvalid')
-    assert.match(keys.trouble() ?? '', /500/)
+    assert.match(keys.unavailableReason() ?? '', /500/)
     assert.match(errors[0] ?? '', /500/)
   })
 })
@@ -141,10 +173,12 @@ const BAD_ANSWERS: Readonly<Record<string, RequestListener>> = {
     if (request.url === '/jwks') response.writeHead(302, { Location: '/moved' }).end()
     else serving(ONE)(request, response)
   },
-  'garbage': text('<html>'),
+  garbage: text('<html>'),
   'no key set': text(JSON.stringify(ONE)),
   'keys that are no array': text('{"keys":{}}'),
-  'bytes that are not UTF-8': text(Buffer.from(`{"keys":[${JSON.stringify(ONE)}],"x":"\xff"}`, 'latin1')),
+  'bytes that are not UTF-8': text(
+    Buffer.from(`{"keys":[${JSON.stringify(ONE)}],"x":"\xff"}`, 'latin1'),
+  ),
   'one byte over 1 MiB': text(JSON.stringify({ keys: [ONE] }).padEnd(MIB + 1)),
   'half of what was announced': (_, response) => {
     response.writeHead(200, { 'Content-Length': '100000' }).write(JSON.stringify({ keys: [ONE] }))
@@ -154,7 +188,11 @@ const BAD_ANSWERS: Readonly<Record<string, RequestListener>> = {
   'keys of other kinds only': serving({ ...ONE, use: 'enc' }, { kty: 'AKP', kid: 'one' }),
   'a symmetric key': serving({ kty: 'oct', k: Buffer.alloc(32).toString('base64url'), kid: 'one' }),
   'a private key': serving(jwk(rsa.privateKey, { kid: 'one' })),
-  'a weak key': serving(jwk(readPair(generateKeyPairSync('rsa', { modulusLength: 1024, ...PEM })).publicKey, { kid: 'one' })),
+  'a weak key': serving(
+    jwk(readPair(generateKeyPairSync('rsa', { modulusLength: 1024, ...PEM })).publicKey, {
+      kid: 'one',
+    }),
+  ),
 }
 
 for (const [name, answer] of Object.entries(BAD_ANSWERS)) {
@@ -171,13 +209,15 @@ for (const [name, answer] of Object.entries(BAD_ANSWERS)) {
       await refused(by, tokenTwo, 'tokenInvalid')
       assert(issuer.hits > hits)
       assert(!(by.verify(tokenOne) instanceof Promise))
-      assert.equal(keys.trouble(), undefined)
+      assert.equal(keys.unavailableReason(), undefined)
     })
   })
 }
 
 test('a key set of exactly 1 MiB is read', async () => {
-  await withIssuer(text(JSON.stringify({ keys: [ONE] }).padEnd(MIB)), {}, async ({ by }) => accepted(by, tokenOne))
+  await withIssuer(text(JSON.stringify({ keys: [ONE] }).padEnd(MIB)), {}, async ({ by }) =>
+    accepted(by, tokenOne),
+  )
 })
 
 test('an endless key set is not read to its end', async () => {
@@ -199,7 +239,10 @@ test('an endless key set is not read to its end', async () => {
 })
 
 test('an issuer that is silent, before or within the body, is waited for no longer than the fetch timeout', async () => {
-  const silences: readonly RequestListener[] = [() => {}, (_, response) => response.writeHead(200).write('{"keys":[')]
+  const silences: readonly RequestListener[] = [
+    () => {},
+    (_, response) => response.writeHead(200).write('{"keys":['),
+  ]
   for (const silence of silences) {
     await withIssuer(silence, { fetch: 100 }, async ({ keys, by }) => {
       const started = performance.now()
@@ -207,35 +250,45 @@ test('an issuer that is silent, before or within the body, is waited for no long
       await refused(by, tokenOne, 'keysUnavailable')
       const waited = performance.now() - started
       assert(waited > 90, String(waited))
-      assert.match(keys.trouble() ?? '', /within 100 ms/)
+      assert.match(keys.unavailableReason() ?? '', /within 100 ms/)
     })
   }
 })
 
-test('a query of the key set\'s URL, which may hold a secret, is in no reason and no log line', async () => {
+test("a query of the key set's URL, which may hold a secret, is in no reason and no log line", async () => {
   const failures: Readonly<Record<string, RequestListener>> = {
     'a status': text('', 404),
     'too many bytes': text(' '.repeat(MIB + 1)),
-    'silence': () => {},
+    silence: () => {},
     'a redirect': text('', 302, { Location: '/jwks?code=hidden' }),
-    'half a body': (_, response) => response.writeHead(200, { 'Content-Length': '9' }).write('{', () => response.destroy()),
-    'garbage': text('code=hidden'),
+    'half a body': (_, response) =>
+      response.writeHead(200, { 'Content-Length': '9' }).write('{', () => response.destroy()),
+    garbage: text('code=hidden'),
   }
   for (const [name, answer] of Object.entries(failures)) {
     const issuer = await Issuer.open(answer)
-    const document = discovering((url) => ({ issuer: url, jwks_uri: `${url}/keys?code=hidden` }))(issuer)
+    const document = discovering((url) => ({ issuer: url, jwks_uri: `${url}/keys?code=hidden` }))(
+      issuer,
+    )
     const said: string[] = []
-    const log: KeyLog = (_level, message, fields) => said.push(`${message} ${JSON.stringify(fields)}`)
+    const log: KeyLog = (_level, message, fields) =>
+      said.push(`${message} ${JSON.stringify(fields)}`)
     const timing = name === 'silence' ? { ...SLOW, fetch: 100 } : SLOW
     const sources = [
-      createKeySource({ kind: 'url', url: `${issuer.url}/keys?code=hidden#hidden` }, 'https://x.example', log, timing),
+      createKeySource(
+        { kind: 'url', url: `${issuer.url}/keys?code=hidden#hidden` },
+        'https://x.example',
+        log,
+        timing,
+      ),
       createKeySource({ kind: 'discovery' }, issuer.url, log, timing),
     ]
-    issuer.answer = (request, response) => (request.url?.includes('.well-known') ? document : answer)(request, response)
+    issuer.answer = (request, response) =>
+      (request.url?.includes('.well-known') ? document : answer)(request, response)
     for (const keys of sources) {
       await refused(verifier(keys), tokenOne, 'keysUnavailable')
-      assert.notEqual(keys.trouble(), undefined)
-      said.push(keys.trouble() ?? '')
+      assert.notEqual(keys.unavailableReason(), undefined)
+      said.push(keys.unavailableReason() ?? '')
       keys.close()
     }
     issuer.close()
@@ -265,14 +318,20 @@ test('an issuer that cannot be reached is not asked again within the cooldown, h
 test('Retry-After says when the next attempt may be, in whole seconds', async (t) => {
   stopClock(t)
   await withIssuer(text('', 500), { cooldown: 30_000 }, async ({ by }) => {
-    await assert.rejects(async () => by.verify(tokenOne), (error) => {
-      assert(error instanceof Problem)
-      assert.deepEqual(error.headers, ['Retry-After', '30'])
-      return true
-    })
+    await assert.rejects(
+      async () => by.verify(tokenOne),
+      (error) => {
+        assert(error instanceof HttpError)
+        assert.deepEqual(error.headers, ['Retry-After', '30'])
+        return true
+      },
+    )
   })
   await withIssuer(text('', 500), { cooldown: 30_000, retry: 2_000 }, async ({ by }) => {
-    await assert.rejects(async () => by.verify(tokenOne), (error) => error instanceof Problem && error.headers[1] === '2')
+    await assert.rejects(
+      async () => by.verify(tokenOne),
+      (error) => error instanceof HttpError && error.headers[1] === '2',
+    )
   })
 })
 
@@ -332,39 +391,51 @@ test('a set is used while the issuer is down, until it is too old; then nothing 
     await until('refreshing fails', () => issuer.hits > hits + 2)
     assert(!(by.verify(tokenOne) instanceof Promise))
     await refused(by, tokenTwo, 'tokenInvalid')
-    assert.equal(keys.trouble(), undefined)
+    assert.equal(keys.unavailableReason(), undefined)
     clock.pass(SLOW.usable - 1)
-    assert.equal(keys.trouble(), undefined)
+    assert.equal(keys.unavailableReason(), undefined)
     clock.pass(1)
-    assert.notEqual(keys.trouble(), undefined)
+    assert.notEqual(keys.unavailableReason(), undefined)
     await refused(by, tokenOne, 'keysUnavailable')
     await refused(by, tokenTwo, 'keysUnavailable')
   })
 })
 
 test('without a set the background tries again by itself, after growing pauses, until the issuer is back', async () => {
-  await withIssuer(text('', 500), { retry: 10, cooldown: 80 }, async ({ issuer, keys, by, errors }) => {
-    const times: number[] = []
-    issuer.answer = (request, response) => {
-      times.push(performance.now())
-      text('', 500)(request, response)
-    }
-    keys.start?.()
-    await until('seven attempts', () => times.length === 7)
-    const pauses = times.slice(1).map((time, index) => time - (times[index] ?? 0))
-    for (const [index, least] of [9, 19, 39, 78, 78, 78].entries()) assert((pauses[index] ?? 0) >= least, String(pauses))
-    assert(errors.length >= 6)
-    issuer.answer = serving(ONE)
-    await until('healed', () => keys.trouble() === undefined)
-    await accepted(by, tokenOne)
-  })
+  await withIssuer(
+    text('', 500),
+    { retry: 10, cooldown: 80 },
+    async ({ issuer, keys, by, errors }) => {
+      const times: number[] = []
+      issuer.answer = (request, response) => {
+        times.push(performance.now())
+        text('', 500)(request, response)
+      }
+      keys.start?.()
+      await until('seven attempts', () => times.length === 7)
+      const pauses = times.slice(1).map((time, index) => time - (times[index] ?? 0))
+      for (const [index, least] of [9, 19, 39, 78, 78, 78].entries())
+        assert((pauses[index] ?? 0) >= least, String(pauses))
+      assert(errors.length >= 6)
+      issuer.answer = serving(ONE)
+      await until('healed', () => keys.unavailableReason() === undefined)
+      await accepted(by, tokenOne)
+    },
+  )
 })
 
 test('bad keys of a remote set are left out, named in the log once, and the good ones count', async () => {
-  const bad = [{ kty: 'oct', k: 'AAAA', kid: 'symmetric' }, jwk(p256.privateKey, { kid: 'private' })]
+  const bad = [
+    { kty: 'oct', k: 'AAAA', kid: 'symmetric' },
+    jwk(p256.privateKey, { kid: 'private' }),
+  ]
   await withIssuer(serving(...bad, ONE), { refresh: 10 }, async ({ issuer, by, errors }) => {
     await accepted(by, tokenOne)
-    await refused(by, token({ alg: 'ES256', kid: 'private' }, claims(), p256.privateKey, 'ES256'), 'tokenInvalid')
+    await refused(
+      by,
+      token({ alg: 'ES256', kid: 'private' }, claims(), p256.privateKey, 'ES256'),
+      'tokenInvalid',
+    )
     await until('refreshed', () => issuer.hits > 3)
     assert.equal(errors.length, 1)
     assert.match(errors[0] ?? '', /symmetric.*private/)
@@ -372,17 +443,21 @@ test('bad keys of a remote set are left out, named in the log once, and the good
 })
 
 test('close ends the background and what is under way, and nothing is fetched after it', async () => {
-  await withIssuer(() => {}, { retry: 1, cooldown: 1 }, async ({ issuer, keys, by, errors }) => {
-    const waiting = refused(by, tokenOne, 'keysUnavailable')
-    await until('asked', () => issuer.hits === 1)
-    keys.close()
-    // Nothing else would end it.
-    await waiting
-    await pause(30)
-    await refused(by, tokenOne, 'keysUnavailable')
-    assert.equal(issuer.hits, 1)
-    assert.deepEqual(errors, [])
-  })
+  await withIssuer(
+    () => {},
+    { retry: 1, cooldown: 1 },
+    async ({ issuer, keys, by, errors }) => {
+      const waiting = refused(by, tokenOne, 'keysUnavailable')
+      await until('asked', () => issuer.hits === 1)
+      keys.close()
+      // Nothing else would end it.
+      await waiting
+      await pause(30)
+      await refused(by, tokenOne, 'keysUnavailable')
+      assert.equal(issuer.hits, 1)
+      assert.deepEqual(errors, [])
+    },
+  )
 })
 
 for (const refresh of [20, 600_000]) {
@@ -394,10 +469,11 @@ for (const refresh of [20, 600_000]) {
       await until('fetched before its end', () => issuer.hits > 3)
       issuer.answer = text('', 500)
       await until('fails before its end', () => keys.fetches?.failed === 1)
-      assert.equal(keys.trouble(), undefined)
+      assert.equal(keys.unavailableReason(), undefined)
       clock.pass(100)
-      assert.match(keys.trouble() ?? '', /500/)
-      // What is under way now, or planned for the end of the set, is the last that the background does: then it waits for the cooldown.
+      assert.match(keys.unavailableReason() ?? '', /500/)
+      // What is under way now, or planned for the end of the set, is the last that the background
+      // does: then it waits for the cooldown.
       const failed = keys.fetches?.failed ?? 0
       await until('fails behind its end', () => (keys.fetches?.failed ?? 0) > failed)
       const asked = issuer.hits
@@ -419,18 +495,24 @@ test('a set that is fetched again in time stays the same set for longer than one
       clock.pass(200)
     }
     assert.equal(keys.generation, generation)
-    assert.equal(keys.trouble(), undefined)
+    assert.equal(keys.unavailableReason(), undefined)
   })
 })
 
 test('the background does not keep a process alive', async () => {
-  const keys = createKeySource({ kind: 'url', url: 'http://127.0.0.1:9/' }, 'https://x.example', silent, SLOW)
-  const count = (): number => process.getActiveResourcesInfo().filter((name) => name === 'Timeout').length
+  const keys = createKeySource(
+    { kind: 'url', url: 'http://127.0.0.1:9/' },
+    'https://x.example',
+    silent,
+    SLOW,
+  )
+  const count = (): number =>
+    process.getActiveResourcesInfo().filter((name) => name === 'Timeout').length
   const before = count()
   keys.start?.()
   assert(count() <= before)
-  const untried = keys.trouble()
-  await until('tried', () => keys.trouble() !== untried)
+  const untried = keys.unavailableReason()
+  await until('tried', () => keys.unavailableReason() !== untried)
   assert(count() <= before)
   keys.close()
 })
@@ -438,7 +520,9 @@ test('the background does not keep a process alive', async () => {
 /** An issuer with a discovery document of these members, in front of its key set. */
 function discovering(document: (url: string) => unknown): (issuer: Issuer) => RequestListener {
   return (issuer) => (request, response) => {
-    const answer = request.url?.endsWith('/jwks') ? serving(ONE) : text(JSON.stringify(document(issuer.url)))
+    const answer = request.url?.endsWith('/jwks')
+      ? serving(ONE)
+      : text(JSON.stringify(document(issuer.url)))
     answer(request, response)
   }
 }
@@ -450,7 +534,10 @@ async function discover(
 ): Promise<void> {
   const issuer = await Issuer.open(() => {})
   issuer.answer = discovering(document)(issuer)
-  const keys = createKeySource({ kind: 'discovery' }, issuer.url + suffix, silent, { ...SLOW, refresh: 30 })
+  const keys = createKeySource({ kind: 'discovery' }, issuer.url + suffix, silent, {
+    ...SLOW,
+    refresh: 30,
+  })
   try {
     await run(keys, issuer)
   } finally {
@@ -459,14 +546,26 @@ async function discover(
   }
 }
 
-const SUFFIXES = [['', ''], ['/', ''], ['/realms/x', '/realms/x'], ['/realms/x/', '/realms/x'], ['//', '/']] as const
+const SUFFIXES = [
+  ['', ''],
+  ['/', ''],
+  ['/realms/x', '/realms/x'],
+  ['/realms/x/', '/realms/x'],
+  ['//', '/'],
+] as const
 for (const [suffix, path] of SUFFIXES) {
   test(`discovery: an issuer ending in "${suffix}" is asked below ${path}/.well-known, at every refresh`, async () => {
     const document = (url: string): unknown => ({ issuer: url + suffix, jwks_uri: `${url}/jwks` })
     await discover(suffix, document, async (keys, issuer) => {
       await accepted(verifier(keys), tokenOne)
-      assert.deepEqual(issuer.paths.slice(0, 2), [`${path}/.well-known/openid-configuration`, '/jwks'])
-      await until('discovered again', () => issuer.paths.filter((one) => one.includes('.well-known')).length > 1)
+      assert.deepEqual(issuer.paths.slice(0, 2), [
+        `${path}/.well-known/openid-configuration`,
+        '/jwks',
+      ])
+      await until(
+        'discovered again',
+        () => issuer.paths.filter((one) => one.includes('.well-known')).length > 1,
+      )
     })
   })
 }
@@ -479,8 +578,14 @@ const BAD_DOCUMENTS: Readonly<Record<string, (url: string) => unknown>> = {
   'no jwks_uri': (url) => ({ issuer: url }),
   'a relative jwks_uri': (url) => ({ issuer: url, jwks_uri: '/jwks' }),
   // Linux takes 0.0.0.0 for this machine: both would be answered with good keys.
-  'a jwks_uri over plain http': (url) => ({ issuer: url, jwks_uri: `${url.replace('127.0.0.1', '0.0.0.0')}/jwks` }),
-  'keys within the jwks_uri': (url) => ({ issuer: url, jwks_uri: `data:,${encodeURI(JSON.stringify({ keys: [ONE] }))}` }),
+  'a jwks_uri over plain http': (url) => ({
+    issuer: url,
+    jwks_uri: `${url.replace('127.0.0.1', '0.0.0.0')}/jwks`,
+  }),
+  'keys within the jwks_uri': (url) => ({
+    issuer: url,
+    jwks_uri: `data:,${encodeURI(JSON.stringify({ keys: [ONE] }))}`,
+  }),
   'a list instead of a document': (url) => [{ issuer: url, jwks_uri: `${url}/jwks` }],
 }
 
@@ -494,7 +599,11 @@ for (const [name, document] of Object.entries(BAD_DOCUMENTS)) {
 }
 
 test('all kinds of key in one remote set', async () => {
-  const answer = serving(ONE, jwk(p256.publicKey, { kid: 'ec' }), jwk(ed25519.publicKey, { kid: 'ed' }))
+  const answer = serving(
+    ONE,
+    jwk(p256.publicKey, { kid: 'ec' }),
+    jwk(ed25519.publicKey, { kid: 'ed' }),
+  )
   await withIssuer(answer, {}, async ({ by }) => {
     await accepted(by, tokenOne)
     await accepted(by, token({ alg: 'ES256', kid: 'ec' }, claims(), p256.privateKey, 'ES256'))
@@ -508,7 +617,7 @@ test('while keys are fetched for some tokens, those of known keys are verified',
   const bob = token({ alg: 'ES512', kid: 'known' }, ofBob, p521.privateKey, 'ES512')
   await withIssuer(serving(known), { cooldown: 0 }, async ({ issuer, keys, by }) => {
     keys.start?.()
-    await until('fetched', () => keys.trouble() === undefined)
+    await until('fetched', () => keys.unavailableReason() === undefined)
     // With such a key one token is verified at a time.
     assert.equal(keys.atOnce, 1)
     let answer = (): void => {}
@@ -563,7 +672,7 @@ test('what an issuer says is in no message at length', async () => {
     const log: KeyLog = (_, message, fields) => said.push(message + JSON.stringify(fields))
     const keys = createKeySource({ kind: 'discovery' }, issuer.url, log, SLOW)
     await refused(verifier(keys), tokenOne, 'keysUnavailable')
-    said.push(keys.trouble() ?? '')
+    said.push(keys.unavailableReason() ?? '')
     assert.equal(said.length, 2)
     for (const line of said) {
       assert(line.length < 500 && !line.includes('call stack'), line.slice(0, 1000))

@@ -1,16 +1,25 @@
 import assert from 'node:assert/strict'
-import { constants, createHmac, generateKeyPairSync, type KeyObject, sign as signBytes } from 'node:crypto'
+import {
+  constants,
+  createHmac,
+  generateKeyPairSync,
+  type KeyObject,
+  sign as signBytes,
+} from 'node:crypto'
 import { mkdtempSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import type { Caller } from '../../dist/auth/caller.js'
 import { createKeySource, type KeyLog, type KeySource } from '../../dist/auth/keys.js'
-import type { Client } from '../../dist/auth/queue.js'
+import type { Client } from '../../dist/auth/verification-queue.js'
 import { type TokenRules, Verifier } from '../../dist/auth/verifier.js'
-import { Problem } from '../../dist/errors.js'
+import { HttpError } from '../../dist/errors.js'
 import { PEM, readPair } from '../support/keys.ts'
 
-/** Tokens are built by hand, so that they can be wrong in every way that a library would refuse to write. */
+/**
+ * Tokens are built by hand, so that they can be wrong in every way that a library would refuse to
+ * write.
+ */
 
 export const ISSUER = 'https://issuer.example/'
 export const AUDIENCE = 'plants'
@@ -52,20 +61,34 @@ export function without(name: string, from: Members = claims()): Members {
 type Part = Members | string | Uint8Array
 
 export function base64url(part: Part): string {
-  const bytes = part instanceof Uint8Array ? part : Buffer.from(typeof part === 'string' ? part : JSON.stringify(part))
+  const bytes =
+    part instanceof Uint8Array
+      ? part
+      : Buffer.from(typeof part === 'string' ? part : JSON.stringify(part))
   return Buffer.from(bytes).toString('base64url')
 }
 
 export function signature(alg: string, input: string, key: KeyObject | Uint8Array): string {
-  if (key instanceof Uint8Array) return createHmac(`sha${alg.slice(2)}`, key).update(input).digest('base64url')
+  if (key instanceof Uint8Array)
+    return createHmac(`sha${alg.slice(2)}`, key)
+      .update(input)
+      .digest('base64url')
   const hash = alg.startsWith('Ed') ? null : `sha${alg.slice(2)}`
-  const pss = { padding: constants.RSA_PKCS1_PSS_PADDING, saltLength: constants.RSA_PSS_SALTLEN_DIGEST }
+  const pss = {
+    padding: constants.RSA_PKCS1_PSS_PADDING,
+    saltLength: constants.RSA_PSS_SALTLEN_DIGEST,
+  }
   const options = { key, dsaEncoding: 'ieee-p1363', ...(alg.startsWith('PS') ? pss : {}) } as const
   return signBytes(hash, Buffer.from(input), options).toString('base64url')
 }
 
 /** A token of any header and payload, signed by `alg` whatever the header says. */
-export function token(header: Part, payload: Part, key: KeyObject | Uint8Array, alg: string): string {
+export function token(
+  header: Part,
+  payload: Part,
+  key: KeyObject | Uint8Array,
+  alg: string,
+): string {
   const input = `${base64url(header)}.${base64url(payload)}`
   return `${input}.${signature(alg, input, key)}`
 }
@@ -110,9 +133,10 @@ export function verifier(keys = secretKeys(), rules: Partial<TokenRules> = {}): 
 /** What `assert.rejects` compares: the condition, and the challenge where there is one. */
 export function refusedAs(condition: string): (error: unknown) => boolean {
   return (error) => {
-    if (!(error instanceof Problem) || error.condition !== condition) throw error
+    if (!(error instanceof HttpError) || error.condition !== condition) throw error
     const [name, value] = error.headers
-    if (condition === 'keysUnavailable') return name === 'Retry-After' && /^[1-9][0-9]*$/.test(value ?? '')
+    if (condition === 'keysUnavailable')
+      return name === 'Retry-After' && /^[1-9][0-9]*$/.test(value ?? '')
     assert.equal(name, 'WWW-Authenticate')
     assert.equal(value, 'Bearer realm="plants", error="invalid_token"')
     return error.cause !== undefined

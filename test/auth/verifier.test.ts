@@ -2,12 +2,33 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import type { Caller } from '../../dist/auth/caller.js'
 import type { KeySource } from '../../dist/auth/keys.js'
-import { RememberedTokens } from '../../dist/auth/remembered.js'
+import { TokenCache } from '../../dist/auth/token-cache.js'
 import type { TokenRules } from '../../dist/auth/verifier.js'
 import type { KeyPair } from '../support/keys.ts'
 import {
-  AUDIENCE, base64url, claims, ed25519, fileKeys, hs256, ISSUER, jwk, type Members, NOW, p256, p384,
-  p521, PatientVerifier, refusedAs, rsa, rsa2, RULES, SECRET, secretKeys, signature, token, verifier,
+  AUDIENCE,
+  base64url,
+  claims,
+  ed25519,
+  fileKeys,
+  hs256,
+  ISSUER,
+  jwk,
+  type Members,
+  NOW,
+  p256,
+  p384,
+  p521,
+  PatientVerifier,
+  refusedAs,
+  rsa,
+  rsa2,
+  RULES,
+  SECRET,
+  secretKeys,
+  signature,
+  token,
+  verifier,
   without,
 } from './tokens.ts'
 
@@ -20,13 +41,25 @@ async function refused(text: string, condition: string, by = verifier()): Promis
   await assert.rejects(verify(text, by), refusedAs(condition))
 }
 
-async function ownerOf(payload: Members | string, rules: Partial<TokenRules> = {}): Promise<string> {
+async function ownerOf(
+  payload: Members | string,
+  rules: Partial<TokenRules> = {},
+): Promise<string> {
   return (await verify(hs256(payload), verifier(secretKeys(), rules))).owner
 }
 
 const SIGNERS: readonly (readonly [alg: string, pair: KeyPair])[] = [
-  ['RS256', rsa], ['RS384', rsa], ['RS512', rsa], ['PS256', rsa], ['PS384', rsa], ['PS512', rsa],
-  ['ES256', p256], ['ES384', p384], ['ES512', p521], ['EdDSA', ed25519], ['Ed25519', ed25519],
+  ['RS256', rsa],
+  ['RS384', rsa],
+  ['RS512', rsa],
+  ['PS256', rsa],
+  ['PS384', rsa],
+  ['PS512', rsa],
+  ['ES256', p256],
+  ['ES384', p384],
+  ['ES512', p521],
+  ['EdDSA', ed25519],
+  ['Ed25519', ed25519],
 ]
 
 for (const [alg, { publicKey, privateKey }] of SIGNERS) {
@@ -46,21 +79,39 @@ test('a token signed HS256 with the secret is accepted, whatever its kid; with a
 })
 
 test('a token signed HS384 or HS512 with the secret is refused', async () => {
-  for (const alg of ['HS384', 'HS512']) await refused(token({ alg }, claims(), SECRET, alg), 'tokenInvalid')
+  for (const alg of ['HS384', 'HS512'])
+    await refused(token({ alg }, claims(), SECRET, alg), 'tokenInvalid')
 })
 
-test('a token signed HS256 with the public key\'s text is refused', async () => {
+test("a token signed HS256 with the public key's text is refused", async () => {
   const by = verifier(fileKeys(jwk(rsa.publicKey, { kid: 'one' })))
   const pem = rsa.publicKey.export({ type: 'spki', format: 'pem' })
   const der = rsa.publicKey.export({ type: 'spki', format: 'der' })
   for (const text of [pem, String(pem).trim(), der, JSON.stringify(jwk(rsa.publicKey))]) {
-    await refused(token({ alg: 'HS256', kid: 'one' }, claims(), Buffer.from(text), 'HS256'), 'tokenInvalid', by)
+    await refused(
+      token({ alg: 'HS256', kid: 'one' }, claims(), Buffer.from(text), 'HS256'),
+      'tokenInvalid',
+      by,
+    )
   }
 })
 
 test('an unsigned token is refused in every spelling of alg', async () => {
   const by = [verifier(), verifier(fileKeys(jwk(rsa.publicKey)))]
-  const spellings = ['none', 'None', 'NONE', 'nOnE', 'none ', '', null, undefined, 0, ['none'], ['HS256'], 'toString']
+  const spellings = [
+    'none',
+    'None',
+    'NONE',
+    'nOnE',
+    'none ',
+    '',
+    null,
+    undefined,
+    0,
+    ['none'],
+    ['HS256'],
+    'toString',
+  ]
   for (const alg of spellings) {
     const head = `${base64url({ alg })}.${base64url(claims())}`
     for (const one of by) {
@@ -73,16 +124,39 @@ test('an unsigned token is refused in every spelling of alg', async () => {
 
 test('a key that the token brings along never helps it', async () => {
   const by = verifier(fileKeys(jwk(rsa.publicKey, { kid: 'one' })))
-  const more = { jwk: jwk(rsa2.publicKey), jku: 'https://evil.example/', x5u: 'https://evil.example/', x5c: ['AA=='] }
-  await refused(token({ alg: 'RS256', ...more }, claims(), rsa2.privateKey, 'RS256'), 'tokenInvalid', by)
-  await refused(token({ alg: 'RS256', kid: 'one', ...more }, claims(), rsa2.privateKey, 'RS256'), 'tokenInvalid', by)
+  const more = {
+    jwk: jwk(rsa2.publicKey),
+    jku: 'https://evil.example/',
+    x5u: 'https://evil.example/',
+    x5c: ['AA=='],
+  }
+  await refused(
+    token({ alg: 'RS256', ...more }, claims(), rsa2.privateKey, 'RS256'),
+    'tokenInvalid',
+    by,
+  )
+  await refused(
+    token({ alg: 'RS256', kid: 'one', ...more }, claims(), rsa2.privateKey, 'RS256'),
+    'tokenInvalid',
+    by,
+  )
 })
 
 test('the kid chooses the key: an unknown one and one that is no string are refused', async () => {
-  const by = verifier(fileKeys(jwk(rsa.publicKey, { kid: 'one' }), jwk(rsa2.publicKey, { kid: 'two' })))
-  assert.equal((await verify(token({ alg: 'RS256', kid: 'two' }, claims(), rsa2.privateKey, 'RS256'), by)).owner, 'alice')
+  const by = verifier(
+    fileKeys(jwk(rsa.publicKey, { kid: 'one' }), jwk(rsa2.publicKey, { kid: 'two' })),
+  )
+  assert.equal(
+    (await verify(token({ alg: 'RS256', kid: 'two' }, claims(), rsa2.privateKey, 'RS256'), by))
+      .owner,
+    'alice',
+  )
   for (const kid of ['one', 'three', '', null, 2, ['two'], { kid: 'two' }]) {
-    await refused(token({ alg: 'RS256', kid }, claims(), rsa2.privateKey, 'RS256'), 'tokenInvalid', by)
+    await refused(
+      token({ alg: 'RS256', kid }, claims(), rsa2.privateKey, 'RS256'),
+      'tokenInvalid',
+      by,
+    )
   }
 })
 
@@ -93,23 +167,45 @@ test('a token without a kid passes where exactly one key fits its algorithm', as
   assert.equal((await verify(bare, verifier(fileKeys(one, ...others)))).owner, 'alice')
   await refused(bare, 'tokenInvalid', verifier(fileKeys(jwk(p256.publicKey))))
   await refused(bare, 'tokenInvalid', verifier(fileKeys(one, two)))
-  assert.equal((await verify(bare, verifier(fileKeys(jwk(rsa.publicKey), jwk(rsa.publicKey))))).owner, 'alice')
+  assert.equal(
+    (await verify(bare, verifier(fileKeys(jwk(rsa.publicKey), jwk(rsa.publicKey))))).owner,
+    'alice',
+  )
 })
 
 test('a key verifies only the algorithm that it names', async () => {
   const by = verifier(fileKeys(jwk(rsa.publicKey, { kid: 'one', alg: 'PS256' })))
-  assert.equal((await verify(token({ alg: 'PS256', kid: 'one' }, claims(), rsa.privateKey, 'PS256'), by)).owner, 'alice')
-  await refused(token({ alg: 'RS256', kid: 'one' }, claims(), rsa.privateKey, 'RS256'), 'tokenInvalid', by)
+  assert.equal(
+    (await verify(token({ alg: 'PS256', kid: 'one' }, claims(), rsa.privateKey, 'PS256'), by))
+      .owner,
+    'alice',
+  )
+  await refused(
+    token({ alg: 'RS256', kid: 'one' }, claims(), rsa.privateKey, 'RS256'),
+    'tokenInvalid',
+    by,
+  )
 })
 
 test('exp: required, a finite number, and past once the tolerance is', async () => {
   await refused(hs256(claims({ exp: NOW - 5 })), 'tokenExpired')
   assert.equal(await ownerOf(claims({ exp: NOW - 4 })), 'alice')
-  await refused(hs256(claims({ exp: NOW })), 'tokenExpired', verifier(secretKeys(), { clockToleranceSeconds: 0 }))
+  await refused(
+    hs256(claims({ exp: NOW })),
+    'tokenExpired',
+    verifier(secretKeys(), { clockToleranceSeconds: 0 }),
+  )
   await refused(hs256(without('exp')), 'tokenUnacceptable')
-  for (const exp of [String(NOW + 60), null, [NOW + 60], true]) await refused(hs256(claims({ exp })), 'tokenUnacceptable')
-  await refused(hs256(JSON.stringify(claims()).replace(/"exp":\d+/, '"exp":1e400')), 'tokenUnacceptable')
-  await refused(hs256(JSON.stringify(claims()).replace(/"exp":\d+/, '"exp":-1e400')), 'tokenExpired')
+  for (const exp of [String(NOW + 60), null, [NOW + 60], true])
+    await refused(hs256(claims({ exp })), 'tokenUnacceptable')
+  await refused(
+    hs256(JSON.stringify(claims()).replace(/"exp":\d+/, '"exp":1e400')),
+    'tokenUnacceptable',
+  )
+  await refused(
+    hs256(JSON.stringify(claims()).replace(/"exp":\d+/, '"exp":-1e400')),
+    'tokenExpired',
+  )
 })
 
 test('nbf: not ahead by more than the tolerance, and a number; so is iat', async () => {
@@ -132,7 +228,16 @@ test('iss: required, and equal to the issuer byte for byte', async () => {
 test('aud: required, the audience or a list that holds it', async () => {
   assert.equal(await ownerOf(claims({ aud: ['other', AUDIENCE] })), 'alice')
   await refused(hs256(without('aud')), 'tokenUnacceptable')
-  for (const aud of ['other', `${AUDIENCE} `, '', null, [], ['other'], [[AUDIENCE]], { [AUDIENCE]: AUDIENCE }]) {
+  for (const aud of [
+    'other',
+    `${AUDIENCE} `,
+    '',
+    null,
+    [],
+    ['other'],
+    [[AUDIENCE]],
+    { [AUDIENCE]: AUDIENCE },
+  ]) {
     await refused(hs256(claims({ aud })), 'tokenUnacceptable')
   }
 })
@@ -194,7 +299,11 @@ test('base64url with padding, space, other alphabet or unused bits is refused in
     assert.equal((await verify(good)).owner, sub)
     const parts = good.split('.')
     for (const [index, part] of parts.entries()) {
-      const bad = ['', ` ${part}`, ...['=', '==', ' ', '\n', 'A', '+', '/', 'ä'].map((tail) => part + tail)]
+      const bad = [
+        '',
+        ` ${part}`,
+        ...['=', '==', ' ', '\n', 'A', '+', '/', 'ä'].map((tail) => part + tail),
+      ]
       const last = part.at(-1) ?? ''
       const alphabet = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_'
       const twin = alphabet[alphabet.indexOf(last) + 1] ?? ''
@@ -205,18 +314,33 @@ test('base64url with padding, space, other alphabet or unused bits is refused in
 })
 
 test('unused bits are refused where the signature would still verify', async () => {
-  // 32 bytes end in a character of which two bits are unused; the header is signed as text, the signature is not.
+  // 32 bytes end in a character of which two bits are unused; the header is signed as text, the
+  // signature is not.
   const good = hs256()
   const alphabet = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_'
   const twin = good.slice(0, -1) + alphabet[alphabet.indexOf(good.at(-1) ?? '') | 1]
   assert.notEqual(twin, good)
-  assert.deepEqual(Buffer.from(twin.split('.')[2] ?? '', 'base64url'), Buffer.from(good.split('.')[2] ?? '', 'base64url'))
+  assert.deepEqual(
+    Buffer.from(twin.split('.')[2] ?? '', 'base64url'),
+    Buffer.from(good.split('.')[2] ?? '', 'base64url'),
+  )
   await refused(twin, 'tokenInvalid')
 })
 
 test('other than three parts are refused', async () => {
   const good = hs256()
-  for (const text of ['', '.', '..', '...', 'a', 'a.b', `${good}.`, `.${good}`, `${good}.a`, `${good}.a.b`]) {
+  for (const text of [
+    '',
+    '.',
+    '..',
+    '...',
+    'a',
+    'a.b',
+    `${good}.`,
+    `.${good}`,
+    `${good}.a`,
+    `${good}.a.b`,
+  ]) {
     await refused(text, 'tokenInvalid')
   }
 })
@@ -224,13 +348,17 @@ test('other than three parts are refused', async () => {
 test('a token of 12288 bytes passes, and one past is refused', async () => {
   const head = base64url({ alg: 'HS256' })
   const bare = Buffer.byteLength(JSON.stringify(claims({ pad: '' })))
-  for (const [length, passes] of [[12_288, true], [12_289, false]] as const) {
-    // Header and signature may be padded too, to reach a length that base64url alone would jump over.
+  for (const [length, passes] of [
+    [12_288, true],
+    [12_289, false],
+  ] as const) {
+    // Header and signature may be padded too, to reach a length that base64url alone would jump
+    // over.
     const found = [0, 1, 2, 3].flatMap((more) => {
       const header = more === 0 ? head : base64url({ alg: 'HS256', x: 'x'.repeat(more) })
       const room = length - header.length - 2 - 43
-      const bytes = Math.floor(room * 3 / 4)
-      return Math.ceil(bytes * 4 / 3) === room ? [{ header, bytes }] : []
+      const bytes = Math.floor((room * 3) / 4)
+      return Math.ceil((bytes * 4) / 3) === room ? [{ header, bytes }] : []
     })[0]
     assert(found !== undefined)
     const input = `${found.header}.${base64url(claims({ pad: 'x'.repeat(found.bytes - bare) }))}`
@@ -241,16 +369,37 @@ test('a token of 12288 bytes passes, and one past is refused', async () => {
 })
 
 test('typ: absent or that of an access token, in any case; every other kind is refused', async () => {
-  for (const typ of ['JWT', 'jwt', 'at+jwt', 'AT+JWT', 'application/at+jwt', 'Application/At+JWT']) {
+  for (const typ of [
+    'JWT',
+    'jwt',
+    'at+jwt',
+    'AT+JWT',
+    'application/at+jwt',
+    'Application/At+JWT',
+  ]) {
     assert.equal((await verify(hs256(claims(), { typ }))).owner, 'alice')
   }
-  for (const typ of ['logout+jwt', 'id_token', 'dpop+jwt', 'application/jwt', '', 'JOSE', 'at+jwt ', null, 1, ['JWT']]) {
+  for (const typ of [
+    'logout+jwt',
+    'id_token',
+    'dpop+jwt',
+    'application/jwt',
+    '',
+    'JOSE',
+    'at+jwt ',
+    null,
+    1,
+    ['JWT'],
+  ]) {
     await refused(hs256(claims(), { typ }), 'tokenInvalid')
   }
 })
 
 test('a header or payload that is not UTF-8 or no JSON object is refused', async () => {
-  const brokenPayload = Buffer.from(JSON.stringify(claims({ sub: 'al\u0000ce' })).replace('\\u0000', '\u0001'), 'latin1')
+  const brokenPayload = Buffer.from(
+    JSON.stringify(claims({ sub: 'al\u0000ce' })).replace('\\u0000', '\u0001'),
+    'latin1',
+  )
   brokenPayload[brokenPayload.indexOf(1)] = 0xff
   const brokenHeader = Buffer.from('{"alg":"HS256","x":"\u0001"}', 'latin1')
   brokenHeader[brokenHeader.indexOf(1)] = 0xff
@@ -263,8 +412,9 @@ test('a header or payload that is not UTF-8 or no JSON object is refused', async
 })
 
 test('scopes: a space-separated string or an array of strings, from scope, else scp, or the configured claim', async () => {
-  const scopes = async (more: Members, scopeClaim?: string): Promise<readonly string[]> =>
-    [...(await verify(hs256(claims(more)), verifier(secretKeys(), { scopeClaim }))).scopes]
+  const scopes = async (more: Members, scopeClaim?: string): Promise<readonly string[]> => [
+    ...(await verify(hs256(claims(more)), verifier(secretKeys(), { scopeClaim }))).scopes,
+  ]
   assert.deepEqual(await scopes({ scope: ' a:b  c ' }), ['a:b', 'c'])
   assert.deepEqual(await scopes({ scope: ['a', 'c d'] }), ['a', 'c d'])
   assert.deepEqual(await scopes({ scp: 'a c' }), ['a', 'c'])
@@ -272,20 +422,30 @@ test('scopes: a space-separated string or an array of strings, from scope, else 
   assert.deepEqual(await scopes({ scope: null, scp: 'c' }), [])
   assert.deepEqual(await scopes({ roles: ['a'], scope: 'c' }, 'roles'), ['a'])
   assert.deepEqual(await scopes({ scope: 'c' }, 'roles'), [])
-  for (const scope of [1, null, {}, ['a', 1], true, '']) assert.deepEqual(await scopes({ scope }), [])
+  for (const scope of [1, null, {}, ['a', 1], true, ''])
+    assert.deepEqual(await scopes({ scope }), [])
 })
 
 test('why a token is refused does not carry its claims', async () => {
-  await assert.rejects(verify(hs256(claims({ iss: 'other', private: 'matter' }))), (error: Error) => {
-    assert.equal(error.cause, 'unexpected "iss" claim value')
-    return true
-  })
+  await assert.rejects(
+    verify(hs256(claims({ iss: 'other', private: 'matter' }))),
+    (error: Error) => {
+      assert.equal(error.cause, 'unexpected "iss" claim value')
+      return true
+    },
+  )
 })
 
 test('why a token is refused quotes nothing of its header or payload', async () => {
   for (const part of ['xyzzy', '{"xyzzy":}', '"xyzzy"', '{"alg":"HS256"} xyzzy']) {
-    for (const text of [token(part, claims(), SECRET, 'HS256'), token({ alg: 'HS256' }, part, SECRET, 'HS256')]) {
-      await assert.rejects(verify(text), (error: Error) => typeof error.cause === 'string' && !error.cause.includes('xyz'))
+    for (const text of [
+      token(part, claims(), SECRET, 'HS256'),
+      token({ alg: 'HS256' }, part, SECRET, 'HS256'),
+    ]) {
+      await assert.rejects(
+        verify(text),
+        (error: Error) => typeof error.cause === 'string' && !error.cause.includes('xyz'),
+      )
     }
   }
 })
@@ -355,15 +515,21 @@ test('a remembered token is forgotten when the keys change, while it is being ve
 
 test('as many tokens are remembered as entries and bytes allow, and the oldest go first', () => {
   const caller: Caller = { owner: 'alice', scopes: new Set() }
-  const few = new RememberedTokens({ entries: 2, tokenBytes: 1000 })
+  const few = new TokenCache({ entries: 2, tokenBytes: 1000 })
   for (const text of ['a', 'b', 'b', 'c']) few.add(text, 0, NOW, caller)
-  assert.deepEqual(['a', 'b', 'c'].map((text) => few.get(text, 0, 0)), [undefined, caller, caller])
+  assert.deepEqual(
+    ['a', 'b', 'c'].map((text) => few.get(text, 0, 0)),
+    [undefined, caller, caller],
+  )
   assert.equal(few.size, 2)
 
   // Each entry counts its owner, too, at two bytes a character.
-  const small = new RememberedTokens({ entries: 1000, tokenBytes: 10 + 2 * 10 })
+  const small = new TokenCache({ entries: 1000, tokenBytes: 10 + 2 * 10 })
   for (const text of ['1234', '567890', '1234', 'x']) small.add(text, 0, NOW, caller)
-  assert.deepEqual(['567890', '1234', 'x'].map((text) => small.get(text, 0, 0)), [undefined, caller, caller])
+  assert.deepEqual(
+    ['567890', '1234', 'x'].map((text) => small.get(text, 0, 0)),
+    [undefined, caller, caller],
+  )
   small.add('x'.repeat(21), 0, NOW, caller)
   assert.equal(small.size, 0)
   small.add('12345678901234567890', 0, NOW, caller)
@@ -379,5 +545,8 @@ test('a header of a token that is too long is refused before it is parsed', asyn
   const members = Object.fromEntries(Array.from({ length: 900 }, (_, i) => [`k${i}`, 1]))
   const long = token({ alg: 'HS256', ...members }, claims(), SECRET, 'HS256')
   assert.ok(long.length < 12_288)
-  await assert.rejects(async () => new PatientVerifier(secretKeys(SECRET), RULES).verify(long), refusedAs('tokenInvalid'))
+  await assert.rejects(
+    async () => new PatientVerifier(secretKeys(SECRET), RULES).verify(long),
+    refusedAs('tokenInvalid'),
+  )
 })

@@ -24,14 +24,27 @@ import { token } from '../support/tokens.ts'
 test('--help prints every configuration variable, --version the version of the package', async () => {
   const help = await run(['--help'])
   assert.equal(help.status, 0)
-  for (const [name, fallback] of VARIABLES) assert.match(help.stdout, new RegExp(`^  ${name} .*${fallback === '' ? '' : 'default'}`, 'm'))
+  for (const [name, fallback] of VARIABLES)
+    assert.match(help.stdout, new RegExp(`^  ${name} .*${fallback === '' ? '' : 'default'}`, 'm'))
   // The project's own manifest.
-  const { version } = JSON.parse(readFileSync(new URL('../../package.json', import.meta.url), 'utf8')) as { version: string }
+  const { version } = JSON.parse(
+    readFileSync(new URL('../../package.json', import.meta.url), 'utf8'),
+  ) as { version: string }
   assert.deepEqual(await run(['--version']), { status: 0, stdout: `${version}\n`, stderr: '' })
 })
 
 test('a wrong command line ends with status 2 and says how it is used', async () => {
-  for (const args of [['bogus'], ['constructor'], ['serve', 'x'], ['serve', '--nope'], ['export'], ['export', 'a', 'b'], ['check', '--dev'], ['token'], ['token', '--sub', 'a', '--ttl', '0']]) {
+  for (const args of [
+    ['bogus'],
+    ['constructor'],
+    ['serve', 'x'],
+    ['serve', '--nope'],
+    ['export'],
+    ['export', 'a', 'b'],
+    ['check', '--dev'],
+    ['token'],
+    ['token', '--sub', 'a', '--ttl', '0'],
+  ]) {
     const { status, stderr } = await run(args)
     assert.equal(status, 2, args.join(' '))
     assert.match(stderr, /^plant-store: .+\nusage: plant-store/, args.join(' '))
@@ -40,11 +53,24 @@ test('a wrong command line ends with status 2 and says how it is used', async ()
 
 test('a wrong configuration ends with status 2, every problem on a line, and touches nothing', async () => {
   const directory = await temporaryDirectory()
-  const { status, stdout, stderr } = await run(['serve'], { PLANTS_DATA: 'data', PLANTS_LISTEN: 'x', PLANTS_RATE_LIMIT: 'many' }, directory)
+  const { status, stdout, stderr } = await run(
+    ['serve'],
+    { PLANTS_DATA: 'data', PLANTS_LISTEN: 'x', PLANTS_RATE_LIMIT: 'many' },
+    directory,
+  )
   assert.deepEqual([status, stdout], [2, ''])
-  assert.deepEqual(stderr.match(/^plant-store: PLANTS_\w+/gm), ['PLANTS_ISSUER', 'PLANTS_AUDIENCE', 'PLANTS_LISTEN', 'PLANTS_RATE_LIMIT'].map((name) => `plant-store: ${name}`))
+  assert.deepEqual(
+    stderr.match(/^plant-store: PLANTS_\w+/gm),
+    ['PLANTS_ISSUER', 'PLANTS_AUDIENCE', 'PLANTS_LISTEN', 'PLANTS_RATE_LIMIT'].map(
+      (name) => `plant-store: ${name}`,
+    ),
+  )
   assert.deepEqual(readdirSync(directory), [])
-  const dev = await run(['serve', '--dev'], { PLANTS_DATA: 'data', PLANTS_JWKS_URL: 'https://issuer.test' }, directory)
+  const dev = await run(
+    ['serve', '--dev'],
+    { PLANTS_DATA: 'data', PLANTS_JWKS_URL: 'https://issuer.test' },
+    directory,
+  )
   assert.equal(dev.status, 2)
   assert.match(dev.stderr, /PLANTS_JWKS_URL cannot be used with --dev/)
   assert.deepEqual(readdirSync(directory), [])
@@ -70,7 +96,9 @@ test('serve --dev prints curl lines that create and list a plant; after kill -9 
 
   const second = await startProcess(t, directory, {}, ['serve', '--dev'])
   const oldToken = /Bearer ([\w.-]+)/.exec(lines[0] ?? '')?.[1]
-  assert.deepEqual((await call(second.port, { token: oldToken })).json(), [{ name: 'Monstera', tag: 'indoor' }])
+  assert.deepEqual((await call(second.port, { token: oldToken })).json(), [
+    { name: 'Monstera', tag: 'indoor' },
+  ])
   const made = await run(['token', '--sub', 'bob', '--ttl', '60'], { PLANTS_DATA: directory })
   assert.equal(made.status, 0)
   assert.deepEqual((await call(second.port, { token: made.stdout.trim() })).json(), [])
@@ -79,17 +107,29 @@ test('serve --dev prints curl lines that create and list a plant; after kill -9 
 
 test('serve --dev and token make tokens that fit where owner, audience and scopes are read from other claims', async (t) => {
   const directory = join(await temporaryDirectory(), 'data')
-  const claims = { PLANTS_OWNER_CLAIM: 'tenant', PLANTS_AUDIENCE_CLAIM: 'client_id', PLANTS_SCOPE_CLAIM: 'roles', PLANTS_READ_SCOPE: 'plants:read', PLANTS_WRITE_SCOPE: 'plants:write' }
+  const claims = {
+    PLANTS_OWNER_CLAIM: 'tenant',
+    PLANTS_AUDIENCE_CLAIM: 'client_id',
+    PLANTS_SCOPE_CLAIM: 'roles',
+    PLANTS_READ_SCOPE: 'plants:read',
+    PLANTS_WRITE_SCOPE: 'plants:write',
+  }
   const server = await startProcess(t, directory, claims, ['serve', '--dev'])
   for (const line of await curlLines(server.output)) assert.equal((await asCurl(line)).status, 200)
   const env = { ...claims, PLANTS_DATA: directory }
-  const reader = (await run(['token', '--sub', 'alice', '--scope', 'plants:read'], env)).stdout.trim()
-  assert.deepEqual((await call(server.port, { token: reader })).json(), [{ name: 'Monstera', tag: 'indoor' }])
+  const reader = (
+    await run(['token', '--sub', 'alice', '--scope', 'plants:read'], env)
+  ).stdout.trim()
+  assert.deepEqual((await call(server.port, { token: reader })).json(), [
+    { name: 'Monstera', tag: 'indoor' },
+  ])
   assert.equal((await post(server.port, { id: 2, name: 'Fern' }, { token: reader })).status, 403)
 })
 
 test('token says what to do where there is no development key', async () => {
-  const { status, stderr } = await run(['token', '--sub', 'bob'], { PLANTS_DATA: await temporaryDirectory() })
+  const { status, stderr } = await run(['token', '--sub', 'bob'], {
+    PLANTS_DATA: await temporaryDirectory(),
+  })
   assert.equal(status, 1)
   assert.match(stderr, /no development key.*serve --dev/)
 })
@@ -97,7 +137,13 @@ test('token says what to do where there is no development key', async () => {
 test('a second process on the same data, and a port in use, are refused with status 1 and a message that helps', async (t) => {
   const directory = join(await temporaryDirectory(), 'data')
   const holder = await startProcess(t, directory)
-  const env = { PLANTS_ISSUER: 'i', PLANTS_AUDIENCE: 'a', PLANTS_JWT_SECRET: 'x'.repeat(32), PLANTS_LISTEN: '127.0.0.1:0', PLANTS_ADMIN_LISTEN: 'off' }
+  const env = {
+    PLANTS_ISSUER: 'i',
+    PLANTS_AUDIENCE: 'a',
+    PLANTS_JWT_SECRET: 'x'.repeat(32),
+    PLANTS_LISTEN: '127.0.0.1:0',
+    PLANTS_ADMIN_LISTEN: 'off',
+  }
   const second = await run(['serve'], { ...env, PLANTS_DATA: directory })
   assert.equal(second.status, 1)
   assert.match(second.stderr, new RegExp(`${holder.child.pid}`))
@@ -107,9 +153,16 @@ test('a second process on the same data, and a port in use, are refused with sta
   await new Promise((resolve) => taken.once('listening', resolve))
   const address = taken.address()
   assert.ok(address !== null && typeof address === 'object')
-  const third = await run(['serve'], { ...env, PLANTS_DATA: join(await temporaryDirectory(), 'data'), PLANTS_LISTEN: `127.0.0.1:${address.port}` })
+  const third = await run(['serve'], {
+    ...env,
+    PLANTS_DATA: join(await temporaryDirectory(), 'data'),
+    PLANTS_LISTEN: `127.0.0.1:${address.port}`,
+  })
   assert.equal(third.status, 1)
-  assert.match(third.stderr, new RegExp(`cannot listen on 127.0.0.1:${address.port}: another process listens there`))
+  assert.match(
+    third.stderr,
+    new RegExp(`cannot listen on 127.0.0.1:${address.port}: another process listens there`),
+  )
 })
 
 test('SIGTERM and SIGINT end with status 0 and leave one snapshot that sqlite3 could open', async (t) => {
@@ -145,7 +198,14 @@ test('check says what is there, names damage, and finds no store where there is 
   const damaged = await run(['check'], { PLANTS_DATA: directory })
   assert.equal(damaged.status, 1)
   assert.match(damaged.stderr, /journal-00000001\.log is damaged at byte \d+/)
-  const start = await run(['serve'], { PLANTS_DATA: directory, PLANTS_ISSUER: 'i', PLANTS_AUDIENCE: 'a', PLANTS_JWT_SECRET: 'x'.repeat(32), PLANTS_LISTEN: '127.0.0.1:0', PLANTS_ADMIN_LISTEN: 'off' })
+  const start = await run(['serve'], {
+    PLANTS_DATA: directory,
+    PLANTS_ISSUER: 'i',
+    PLANTS_AUDIENCE: 'a',
+    PLANTS_JWT_SECRET: 'x'.repeat(32),
+    PLANTS_LISTEN: '127.0.0.1:0',
+    PLANTS_ADMIN_LISTEN: 'off',
+  })
   assert.equal(start.status, 1)
   assert.match(start.stderr, /journal-00000001\.log is damaged at byte \d+/)
   assert.deepEqual(readFileSync(journal), bytes)
@@ -153,24 +213,52 @@ test('check says what is there, names damage, and finds no store where there is 
 
 test('export while the service runs and import elsewhere give the same plants to the same owners', async (t) => {
   const directory = await temporaryDirectory()
-  const [data, other, file] = [join(directory, 'data'), join(directory, 'other'), join(directory, 'plants.db')]
+  const [data, other, file] = [
+    join(directory, 'data'),
+    join(directory, 'other'),
+    join(directory, 'plants.db'),
+  ]
   const server = await startProcess(t, data)
-  for (const [id, name] of [['-9223372036854775808', 'low'], ['9223372036854775807', 'high'], ['0', 'nul \\u0000 and \\"quotes\\"']]) {
+  for (const [id, name] of [
+    ['-9223372036854775808', 'low'],
+    ['9223372036854775807', 'high'],
+    ['0', 'nul \\u0000 and \\"quotes\\"'],
+  ]) {
     assert.equal((await post(server.port, `{"id":${id},"name":"${name}"}`)).status, 200)
   }
-  assert.equal((await post(server.port, { id: 1, name: 'of bob', tag: '🌱' }, { token: token('bob') })).status, 200)
+  assert.equal(
+    (await post(server.port, { id: 1, name: 'of bob', tag: '🌱' }, { token: token('bob') })).status,
+    200,
+  )
   const exported = await run(['export', file], { PLANTS_DATA: data })
   assert.deepEqual([exported.status, exported.stdout], [0, `4 plants written to ${file}\n`])
   assert.match((await run(['export', file], { PLANTS_DATA: data })).stderr, /exists already/)
-  assert.match((await run(['import', file], { PLANTS_DATA: data })).stderr, new RegExp(`${server.child.pid}`), 'a service holds the directory')
+  assert.match(
+    (await run(['import', file], { PLANTS_DATA: data })).stderr,
+    new RegExp(`${server.child.pid}`),
+    'a service holds the directory',
+  )
 
   const imported = await run(['import', file], { PLANTS_DATA: other })
-  assert.deepEqual([imported.status, imported.stdout], [0, `4 plants read from ${file}; all of them are in the store\n`])
+  assert.deepEqual(
+    [imported.status, imported.stdout],
+    [0, `4 plants read from ${file}; all of them are in the store\n`],
+  )
   const copy = await startProcess(t, other)
-  assert.deepEqual((await call(copy.port)).json(), [{ name: 'low' }, { name: 'nul \u0000 and "quotes"' }, { name: 'high' }])
-  assert.deepEqual((await call(copy.port, { token: token('bob') })).json(), [{ name: 'of bob', tag: '🌱' }])
+  assert.deepEqual((await call(copy.port)).json(), [
+    { name: 'low' },
+    { name: 'nul \u0000 and "quotes"' },
+    { name: 'high' },
+  ])
+  assert.deepEqual((await call(copy.port, { token: token('bob') })).json(), [
+    { name: 'of bob', tag: '🌱' },
+  ])
   assert.equal(await copy.kill('SIGTERM'), 0)
-  assert.equal((await run(['import', file], { PLANTS_DATA: other })).status, 0, 'the same plants again are no conflict')
+  assert.equal(
+    (await run(['import', file], { PLANTS_DATA: other })).status,
+    0,
+    'the same plants again are no conflict',
+  )
 })
 
 test('import names what it cannot keep and keeps the rest; an edited snapshot is refused at start and comes in by import', async (t) => {
@@ -181,7 +269,9 @@ test('import names what it cannot keep and keeps the rest; an edited snapshot is
   assert.equal(await server.kill('SIGTERM'), 0)
   const SQL = await initSqlJs()
   const database = new SQL.Database(readFileSync(join(data, 'plants.sqlite')))
-  database.run("UPDATE plants SET name = 'Moss' WHERE id = 2; INSERT INTO plants VALUES ('alice', 3, 0, 'Ivy', NULL); INSERT INTO plants VALUES ('alice', 4, 0, x'00', NULL)")
+  database.run(
+    "UPDATE plants SET name = 'Moss' WHERE id = 2; INSERT INTO plants VALUES ('alice', 3, 0, 'Ivy', NULL); INSERT INTO plants VALUES ('alice', 4, 0, x'00', NULL)",
+  )
   writeFileSync(join(data, 'plants.sqlite.edited'), database.export())
   renameSync(join(data, 'plants.sqlite'), join(directory, 'original.sqlite'))
   renameSync(join(data, 'plants.sqlite.edited'), join(data, 'plants.sqlite'))
@@ -193,15 +283,24 @@ test('import names what it cannot keep and keeps the rest; an edited snapshot is
 
   const imported = await run(['import', file], { PLANTS_DATA: data })
   assert.equal(imported.status, 1, imported.stdout + imported.stderr)
-  assert.match(imported.stderr, /not imported: owner "alice", id 2: the store has another plant with this id/)
+  assert.match(
+    imported.stderr,
+    /not imported: owner "alice", id 2: the store has another plant with this id/,
+  )
   assert.match(imported.stderr, /not imported: owner "alice", id 4: .*must be text/)
   assert.match(imported.stderr, /2 of 4 plants are in the store/)
   const again = await startProcess(t, data)
-  assert.deepEqual((await call(again.port)).json(), [{ name: 'Fern' }, { name: 'Fern' }, { name: 'Ivy' }])
+  assert.deepEqual((await call(again.port)).json(), [
+    { name: 'Fern' },
+    { name: 'Fern' },
+    { name: 'Ivy' },
+  ])
   assert.equal(await again.kill('SIGTERM'), 0)
 
   writeFileSync(join(directory, 'text'), 'no database')
-  const garbage = await run(['import', join(directory, 'text')], { PLANTS_DATA: join(directory, 'new') })
+  const garbage = await run(['import', join(directory, 'text')], {
+    PLANTS_DATA: join(directory, 'new'),
+  })
   assert.equal(garbage.status, 1)
   assert.match(garbage.stderr, /cannot be read as a SQLite file/)
   assert.ok(!existsSync(join(directory, 'new')), 'no store is opened for such a file')

@@ -9,7 +9,10 @@ import { temporaryDirectory } from '../support/service.ts'
 import { token } from '../support/tokens.ts'
 import { head, Wire } from '../support/wire.ts'
 
-/** PLANTS_TEST_RESTARTS sets how often, PLANTS_TEST_REQUESTS how much is asked at least: `make drain` sets both. */
+/**
+ * PLANTS_TEST_RESTARTS sets how often, PLANTS_TEST_REQUESTS how much is asked at least: `make
+ * drain` sets both.
+ */
 const RESTARTS = Number(process.env['PLANTS_TEST_RESTARTS'] ?? 2)
 const REQUESTS = Number(process.env['PLANTS_TEST_REQUESTS'] ?? 1000)
 const AGENT_CLIENTS = 12
@@ -43,7 +46,11 @@ class Instance {
   }
 
   async start(port: number): Promise<void> {
-    this.process = await startProcess(this.#t, this.#directory, { PLANTS_LISTEN: `127.0.0.1:${port}`, PLANTS_DRAIN_DELAY: String(DRAIN_DELAY_SECONDS), PLANTS_SHUTDOWN_TIMEOUT: '120' })
+    this.process = await startProcess(this.#t, this.#directory, {
+      PLANTS_LISTEN: `127.0.0.1:${port}`,
+      PLANTS_DRAIN_DELAY: String(DRAIN_DELAY_SECONDS),
+      PLANTS_SHUTDOWN_TIMEOUT: '120',
+    })
     this.drainsSinceMs = Infinity
     this.signalledAtMs = Infinity
   }
@@ -52,7 +59,10 @@ class Instance {
 /** One request by one kind of client. */
 type Send = (port: number, body: string | undefined) => Promise<Answered>
 
-const HEADERS = { authorization: `Bearer ${token('alice', { exp: Math.floor(Date.now() / 1000) + 3600 })}`, 'content-type': 'application/json' }
+const HEADERS = {
+  authorization: `Bearer ${token('alice', { exp: Math.floor(Date.now() / 1000) + 3600 })}`,
+  'content-type': 'application/json',
+}
 const PATH = '/plants?limit=1'
 
 function agentClient(t: TestContext): Send {
@@ -60,20 +70,41 @@ function agentClient(t: TestContext): Send {
   t.after(() => agent.destroy())
   return (port, body) =>
     new Promise((resolve, reject) => {
-      const req = request({ host: '127.0.0.1', port, path: PATH, method: body === undefined ? 'GET' : 'POST', agent, headers: HEADERS }, (res) => {
-        let text = ''
-        res.setEncoding('utf8').on('data', (chunk: string) => (text += chunk))
-        const { connection }: IncomingHttpHeaders = res.headers
-        res.on('error', reject).on('end', () => resolve({ status: res.statusCode ?? 0, closes: connection === 'close', text }))
-      })
+      const req = request(
+        {
+          host: '127.0.0.1',
+          port,
+          path: PATH,
+          method: body === undefined ? 'GET' : 'POST',
+          agent,
+          headers: HEADERS,
+        },
+        (res) => {
+          let text = ''
+          res.setEncoding('utf8').on('data', (chunk: string) => (text += chunk))
+          const { connection }: IncomingHttpHeaders = res.headers
+          res
+            .on('error', reject)
+            .on('end', () =>
+              resolve({ status: res.statusCode ?? 0, closes: connection === 'close', text }),
+            )
+        },
+      )
       req.on('error', reject).end(body)
     })
 }
 
 function fetchClient(): Send {
   return async (port, body) => {
-    const response = await fetch(`http://127.0.0.1:${port}${PATH}`, body === undefined ? { headers: HEADERS } : { method: 'POST', headers: HEADERS, body })
-    return { status: response.status, closes: response.headers.get('connection') === 'close', text: await response.text() }
+    const response = await fetch(
+      `http://127.0.0.1:${port}${PATH}`,
+      body === undefined ? { headers: HEADERS } : { method: 'POST', headers: HEADERS, body },
+    )
+    return {
+      status: response.status,
+      closes: response.headers.get('connection') === 'close',
+      text: await response.text(),
+    }
   }
 }
 
@@ -83,19 +114,24 @@ function codeOf(error: unknown): unknown {
 }
 
 /**
- * Refused before anything was sent; or sent, by a client that had asked for nothing through the whole delay and so could not be
- * told to leave, when its idle connection was let go of (RFC 9112 §9.5).
+ * Refused before anything was sent; or sent, by a client that had asked for nothing through the
+ * whole delay and so could not be told to leave, when its idle connection was let go of (RFC 9112
+ * §9.5).
  */
 function isRefused(error: unknown, sentMs: number, { signalledAtMs }: Instance): boolean {
   const code = codeOf(error)
   if (code === 'ECONNREFUSED') return true
-  return sentMs > signalledAtMs + DRAIN_DELAY_SECONDS * 1000 && (code === 'ECONNRESET' || code === 'EPIPE' || code === 'UND_ERR_SOCKET')
+  return (
+    sentMs > signalledAtMs + DRAIN_DELAY_SECONDS * 1000 &&
+    (code === 'ECONNRESET' || code === 'EPIPE' || code === 'UND_ERR_SOCKET')
+  )
 }
 
 test(`drain: ${RESTARTS} restarts of two instances under load, and no request fails`, async (t) => {
   const root = await temporaryDirectory()
   const instances = [new Instance(t, `${root}/a`), new Instance(t, `${root}/b`)] as const
-  // Ports that no connection is made from: such a one could have taken it when an instance starts again.
+  // Ports that no connection is made from: such a one could have taken it when an instance starts
+  // again.
   for (const instance of instances) await instance.start(await freePort())
   const ports = instances.map(({ process: { port } }) => port)
   const failures: string[] = []
@@ -114,12 +150,14 @@ test(`drain: ${RESTARTS} restarts of two instances under load, and no request fa
       try {
         const { status, closes: leaves, text } = await send(port, body)
         answered += 1
-        // The text of a list is a JSON array, and the one of a create the plant; both are compared or counted below.
+        // The text of a list is a JSON array, and the one of a create the plant; both are compared
+        // or counted below.
         const value: unknown = JSON.parse(text)
         const isRight = body === undefined ? Array.isArray(value) : text === JSON.stringify(plant)
         if (status !== 200 || !isRight) failures.push(`${status} ${text}`)
         else if (body !== undefined) instance.acknowledged.add(plant.name)
-        if (sentMs > instance.drainsSinceMs && !leaves) failures.push('the connection was kept after the signal')
+        if (sentMs > instance.drainsSinceMs && !leaves)
+          failures.push('the connection was kept after the signal')
         if (leaves) closes += 1
         if (leaves) at += 1
       } catch (error) {
@@ -130,7 +168,10 @@ test(`drain: ${RESTARTS} restarts of two instances under load, and no request fa
       }
     }
   }
-  const clients = [...Array.from({ length: AGENT_CLIENTS }, () => agentClient(t)), ...Array.from({ length: FETCH_CLIENTS }, fetchClient)].map(client)
+  const clients = [
+    ...Array.from({ length: AGENT_CLIENTS }, () => agentClient(t)),
+    ...Array.from({ length: FETCH_CLIENTS }, fetchClient),
+  ].map(client)
 
   let probes = 0
   for (let restart = 1; restart <= RESTARTS; restart++) {
@@ -150,7 +191,10 @@ test(`drain: ${RESTARTS} restarts of two instances under load, and no request fa
         const live = await call(adminPort, { path: '/livez', token: undefined })
         if (ready.status === 200 && instance.drainsSinceMs === Infinity) continue
         instance.drainsSinceMs = Math.min(instance.drainsSinceMs, performance.now())
-        assert.deepEqual([ready.status, ready.text.includes('"service":"draining"'), live.status], [503, true, 200])
+        assert.deepEqual(
+          [ready.status, ready.text.includes('"service":"draining"'), live.status],
+          [503, true, 200],
+        )
         probes += 1
       } catch (error) {
         if (error instanceof assert.AssertionError) throw error
@@ -160,17 +204,39 @@ test(`drain: ${RESTARTS} restarts of two instances under load, and no request fa
     }
     assert.equal(await exited, 0)
     assert.ok(gone)
-    for (const wire of idle) assert.equal((await wire.allAnswers()).length, idle.indexOf(wire) < IDLE ? 0 : 1)
+    for (const wire of idle)
+      assert.equal((await wire.allAnswers()).length, idle.indexOf(wire) < IDLE ? 0 : 1)
     // Nothing was waited for up to the deadline, and nothing else was wrong.
-    assert.deepEqual(instance.process.output().split('\n').filter((line) => line.includes('"level":"error"')), [])
+    assert.deepEqual(
+      instance.process
+        .output()
+        .split('\n')
+        .filter((line) => line.includes('"level":"error"')),
+      [],
+    )
     await instance.start(port)
-    const listed = new Set((JSON.parse((await call(port, { token: token('alice') })).text) as readonly { readonly name: string }[]).map(({ name }) => name))
-    assert.deepEqual([...instance.acknowledged].filter((name) => !listed.has(name)), [], 'acknowledged, and lost')
+    const listed = new Set(
+      (
+        JSON.parse((await call(port, { token: token('alice') })).text) as readonly {
+          readonly name: string
+        }[]
+      ).map(({ name }) => name),
+    )
+    assert.deepEqual(
+      [...instance.acknowledged].filter((name) => !listed.has(name)),
+      [],
+      'acknowledged, and lost',
+    )
   }
   running = false
   await Promise.all(clients)
-  assert.deepEqual(ports, instances.map(({ process: { port } }) => port))
+  assert.deepEqual(
+    ports,
+    instances.map(({ process: { port } }) => port),
+  )
   assert.deepEqual(failures, [])
   assert.ok(closes >= RESTARTS, 'clients were on the instances that were stopped')
-  t.diagnostic(`${RESTARTS} restarts, ${answered} requests answered, 0 failed, ${closes} told to leave, ${refused} refused before sending, ${probes} probes while draining`)
+  t.diagnostic(
+    `${RESTARTS} restarts, ${answered} requests answered, 0 failed, ${closes} told to leave, ${refused} refused before sending, ${probes} probes while draining`,
+  )
 })

@@ -27,32 +27,52 @@ function residentBytes({ child }: ServerProcess): number {
 
 /** Node has raised its own soft limit to the hard one, which is what a child gets. */
 function maxDescriptors(): number {
-  return Number(/^Max open files +(\d+)/m.exec(readFileSync('/proc/self/limits', 'utf8'))?.[1] ?? Infinity)
+  return Number(
+    /^Max open files +(\d+)/m.exec(readFileSync('/proc/self/limits', 'utf8'))?.[1] ?? Infinity,
+  )
 }
 
 /** Connections that sent something, each answered or closed by the time this resolves. */
-async function open(t: TestContext, port: number, count: number, bytes: string): Promise<readonly Socket[]> {
+async function open(
+  t: TestContext,
+  port: number,
+  count: number,
+  bytes: string,
+): Promise<readonly Socket[]> {
   const sockets: Socket[] = []
   t.after(() => sockets.forEach((socket) => socket.destroy()))
   const one = (): Promise<void> =>
     new Promise((resolve) => {
       const socket = connect(port, '127.0.0.1')
       sockets.push(socket)
-      socket.on('error', () => {}).once('data', resolve).once('close', resolve)
+      socket
+        .on('error', () => {})
+        .once('data', resolve)
+        .once('close', resolve)
       socket.write(bytes)
     })
-  while (sockets.length < count) await Promise.all(Array.from({ length: Math.min(250, count - sockets.length) }, one))
+  while (sockets.length < count)
+    await Promise.all(Array.from({ length: Math.min(250, count - sockets.length) }, one))
   return sockets.filter((socket) => socket.bytesRead > 0 && !socket.destroyed)
 }
 
 test(`load: ${IDLE} idle connections take little memory each, and others are served meanwhile`, async (t) => {
-  if (maxDescriptors() < IDLE + SPARE) return t.skip(`NOT TESTED: this takes ${IDLE + SPARE} descriptors (ulimit -n), and ${maxDescriptors()} are allowed`)
-  const service = await startProcess(t, `${await temporaryDirectory()}/data`, { PLANTS_MAX_CONNECTIONS: String(IDLE + 10), PLANTS_SHUTDOWN_TIMEOUT: '120' })
+  if (maxDescriptors() < IDLE + SPARE)
+    return t.skip(
+      `NOT TESTED: this takes ${IDLE + SPARE} descriptors (ulimit -n), and ${maxDescriptors()} are allowed`,
+    )
+  const service = await startProcess(t, `${await temporaryDirectory()}/data`, {
+    PLANTS_MAX_CONNECTIONS: String(IDLE + 10),
+    PLANTS_SHUTDOWN_TIMEOUT: '120',
+  })
   for (let id = 0; id < 500; id++) await call(service.port, { path: '/plants?limit=1' })
   const before = residentBytes(service)
   const openedAtMs = performance.now()
   const idle = await open(t, service.port, IDLE, head('GET', '/plants?limit=1'))
-  if (performance.now() - openedAtMs > KEPT_MS) return t.skip('NOT TESTED: this machine is too slow: the first connections are let go of before the last ones are there')
+  if (performance.now() - openedAtMs > KEPT_MS)
+    return t.skip(
+      'NOT TESTED: this machine is too slow: the first connections are let go of before the last ones are there',
+    )
   assert.equal(idle.length, IDLE)
   const each = (residentBytes(service) - before) / IDLE
   assert.equal((await post(service.port, { id: 1, name: 'meanwhile' })).status, 200)
@@ -60,14 +80,18 @@ test(`load: ${IDLE} idle connections take little memory each, and others are ser
   assert.equal((await call(service.adminPort, { path: '/readyz', token: undefined })).status, 200)
   assert.ok(each < IDLE_MAX_BYTES, `${each} bytes`)
   assert.equal(idle.filter((socket) => socket.destroyed).length, 0)
-  t.diagnostic(`${Math.round(before / MIB)} MiB before, ${Math.round(each)} bytes of resident memory for each idle connection`)
+  t.diagnostic(
+    `${Math.round(before / MIB)} MiB before, ${Math.round(each)} bytes of resident memory for each idle connection`,
+  )
   // They do not hold the stop up either.
   assert.equal(await service.kill('SIGTERM'), 0)
   assert.doesNotMatch(service.output(), /given up/)
 })
 
 test('load: connections never take the descriptors that the store and the admin listener need', async (t) => {
-  const service = await startProcess(t, `${await temporaryDirectory()}/data`, {}, ['serve'], { maxDescriptors: 200 })
+  const service = await startProcess(t, `${await temporaryDirectory()}/data`, {}, ['serve'], {
+    maxDescriptors: 200,
+  })
   const held = await open(t, service.port, 250, head('GET', '/plants?limit=1'))
   assert.ok(held.length >= 50, `${held.length} were let in`)
   const [writer] = held
@@ -78,43 +102,61 @@ test('load: connections never take the descriptors that the store and the admin 
   for (let id = 0; id < 6; id++) writer.write(postBytes({ id, name: 'x'.repeat(900_000) }))
   while (!/"message":"compacted"|"level":"error"/.test(service.output())) await sleep(20)
   assert.doesNotMatch(service.output(), /"level":"error"/)
-  assert.match(service.output(), new RegExp(`leaves room for fewer connections.*"connections":${held.length}\\b`))
+  assert.match(
+    service.output(),
+    new RegExp(`leaves room for fewer connections.*"connections":${held.length}\\b`),
+  )
   assert.equal((await call(service.adminPort, { path: '/readyz', token: undefined })).status, 200)
   while (text.split('HTTP/1.1 200').length - 1 < 6) await sleep(20)
   for (const socket of held) socket.destroy()
   // With them gone there is room for others.
-  while ((await call(service.port, { path: '/plants?limit=1' }).catch(() => undefined))?.status !== 200) await sleep(20)
+  while (
+    (await call(service.port, { path: '/plants?limit=1' }).catch(() => undefined))?.status !== 200
+  )
+    await sleep(20)
   assert.equal(await service.kill('SIGTERM'), 0)
 })
 
-test('load: readers that stall and senders that dribble take bounded memory, and others are served meanwhile', { skip: LONG }, async (t) => {
-  const service = await startProcess(t, `${await temporaryDirectory()}/data`, {})
-  const [LISTED_MIB, READERS] = [16, 40]
-  for (let id = 0; id < LISTED_MIB * 64; ) {
-    const group = Array.from({ length: 64 }, () => post(service.port, { id: id++, name: 'x'.repeat(MIB / 64) }))
-    for (const { status } of await Promise.all(group)) assert.equal(status, 200)
-  }
-  const before = residentBytes(service)
-  const sockets: Socket[] = []
-  t.after(() => sockets.forEach((socket) => socket.destroy()))
-  const add = (bytes: string): void => {
-    const socket = connect(service.port, '127.0.0.1').pause()
-    sockets.push(socket.on('error', () => {}))
-    socket.write(bytes)
-  }
-  for (let i = 0; i < READERS; i++) add(head('GET', '/plants'))
-  for (let i = 0; i < 100; i++) add('GET /plants HTTP/1.1\r\nHost: dribb')
-  for (let i = 0; i < 100; i++) add(postBytes({ id: 10_000 + i, name: 'x'.repeat(1000) }).slice(0, -900))
-  for (let round = 0; round < 20; round++) {
-    for (const socket of sockets.slice(READERS)) socket.write(' ')
-    assert.equal((await call(service.port, { path: '/plants?limit=0', token: token('bob') })).status, 200)
-    await sleep(20)
-  }
-  const grownMiB = (residentBytes(service) - before) / MIB
-  // All of their lists would be 640 MiB.
-  assert.ok(grownMiB < 300, `${grownMiB} MiB`)
-  t.diagnostic(`${READERS} stalled readers of ${LISTED_MIB} MiB each and 200 dribbling senders: ${Math.round(grownMiB)} MiB more resident memory`)
-})
+test(
+  'load: readers that stall and senders that dribble take bounded memory, and others are served meanwhile',
+  { skip: LONG },
+  async (t) => {
+    const service = await startProcess(t, `${await temporaryDirectory()}/data`, {})
+    const [LISTED_MIB, READERS] = [16, 40]
+    for (let id = 0; id < LISTED_MIB * 64; ) {
+      const group = Array.from({ length: 64 }, () =>
+        post(service.port, { id: id++, name: 'x'.repeat(MIB / 64) }),
+      )
+      for (const { status } of await Promise.all(group)) assert.equal(status, 200)
+    }
+    const before = residentBytes(service)
+    const sockets: Socket[] = []
+    t.after(() => sockets.forEach((socket) => socket.destroy()))
+    const add = (bytes: string): void => {
+      const socket = connect(service.port, '127.0.0.1').pause()
+      sockets.push(socket.on('error', () => {}))
+      socket.write(bytes)
+    }
+    for (let i = 0; i < READERS; i++) add(head('GET', '/plants'))
+    for (let i = 0; i < 100; i++) add('GET /plants HTTP/1.1\r\nHost: dribb')
+    for (let i = 0; i < 100; i++)
+      add(postBytes({ id: 10_000 + i, name: 'x'.repeat(1000) }).slice(0, -900))
+    for (let round = 0; round < 20; round++) {
+      for (const socket of sockets.slice(READERS)) socket.write(' ')
+      assert.equal(
+        (await call(service.port, { path: '/plants?limit=0', token: token('bob') })).status,
+        200,
+      )
+      await sleep(20)
+    }
+    const grownMiB = (residentBytes(service) - before) / MIB
+    // All of their lists would be 640 MiB.
+    assert.ok(grownMiB < 300, `${grownMiB} MiB`)
+    t.diagnostic(
+      `${READERS} stalled readers of ${LISTED_MIB} MiB each and 200 dribbling senders: ${Math.round(grownMiB)} MiB more resident memory`,
+    )
+  },
+)
 
 test('load: bodies that come in chunks of one byte take the memory of their bytes', async (t) => {
   const service = await startProcess(t, `${await temporaryDirectory()}/data`, {})
@@ -127,19 +169,24 @@ test('load: bodies that come in chunks of one byte take the memory of their byte
   for (const wire of wires) wire.write(head('POST', '/plants', { lines }) + bytes)
   while (wires.some(({ socket }) => socket.writableLength > 0)) await sleep(5)
   // Answered behind all that was read before it, on a machine where both share a core.
-  for (let i = 0; i < 3; i++) assert.equal((await call(service.port, { path: '/plants?limit=0' })).status, 200)
+  for (let i = 0; i < 3; i++)
+    assert.equal((await call(service.port, { path: '/plants?limit=0' })).status, 200)
   const grownMiB = (residentBytes(service) - before) / MIB
   // 200 bytes and more for each chunk would be 200 MiB and more.
   assert.ok(grownMiB < 130, `${grownMiB} MiB`)
   t.diagnostic(`4 bodies of 250,000 chunks: ${Math.round(grownMiB)} MiB more resident memory`)
-  for (const wire of wires) assert.deepEqual((await wire.write('0\r\n\r\n').answers(1)).map(verdict), [200])
+  for (const wire of wires)
+    assert.deepEqual((await wire.write('0\r\n\r\n').answers(1)).map(verdict), [200])
   for (const wire of wires) wire.destroy()
 })
 
 test('load: a second signal ends the process at once, whatever is under way', async (t) => {
-  const service = await startProcess(t, `${await temporaryDirectory()}/data`, { PLANTS_DRAIN_DELAY: '3600' })
+  const service = await startProcess(t, `${await temporaryDirectory()}/data`, {
+    PLANTS_DRAIN_DELAY: '3600',
+  })
   assert.equal((await post(service.port, { id: 1, name: 'acknowledged' })).status, 200)
   service.child.kill('SIGTERM')
-  while ((await call(service.adminPort, { path: '/readyz', token: undefined })).status !== 503) await sleep(5)
+  while ((await call(service.adminPort, { path: '/readyz', token: undefined })).status !== 503)
+    await sleep(5)
   assert.equal(await service.kill('SIGINT'), 1)
 })

@@ -10,7 +10,10 @@ import { SECRET } from '../support/tokens.ts'
 
 function startLine({ output }: ServerProcess): Record<string, unknown> {
   // The service's own line.
-  return JSON.parse(/^\{.*"message":"listening".*\}$/m.exec(output())?.[0] ?? '') as Record<string, unknown>
+  return JSON.parse(/^\{.*"message":"listening".*\}$/m.exec(output())?.[0] ?? '') as Record<
+    string,
+    unknown
+  >
 }
 
 test('log: the line of a start says version, addresses, storage, where keys come from and what was recovered, and no secret', async (t) => {
@@ -34,9 +37,16 @@ test('log: the line of a start says version, addresses, storage, where keys come
   truncateSync(journal, readFileSync(journal).lastIndexOf('\n') + 1)
   appendFileSync(journal, '0123abcd 4 [["al')
 
-  const second = await startProcess(t, directory, { PLANTS_JWT_SECRET: '', PLANTS_JWKS_URL: 'http://127.0.0.1:1/keys?code=hidden' })
+  const second = await startProcess(t, directory, {
+    PLANTS_JWT_SECRET: '',
+    PLANTS_JWKS_URL: 'http://127.0.0.1:1/keys?code=hidden',
+  })
   // As the line above has it.
-  const found = startLine(second) as { readonly recovered: { readonly ms: number }; readonly keys: string; readonly keysFrom: string }
+  const found = startLine(second) as {
+    readonly recovered: { readonly ms: number }
+    readonly keys: string
+    readonly keysFrom: string
+  }
   assert.deepEqual([found.keys, found.keysFrom], ['url', 'http://127.0.0.1:1/keys'])
   assert.deepEqual({ ...found.recovered, ms: 0 }, { plants: 3, groups: 3, tornBytes: 16, ms: 0 })
   assert.ok(found.recovered.ms >= 0)
@@ -45,21 +55,31 @@ test('log: the line of a start says version, addresses, storage, where keys come
 })
 
 test('log: a crash says on stderr what it was, and ends with status 1', async (t) => {
-  const server = await startProcess(t, join(await temporaryDirectory(), 'data'), await preload("process.on('SIGUSR2', () => { throw new Error('the sky is falling') })"))
+  const server = await startProcess(
+    t,
+    join(await temporaryDirectory(), 'data'),
+    await preload("process.on('SIGUSR2', () => { throw new Error('the sky is falling') })"),
+  )
   assert.equal(await server.kill('SIGUSR2'), 1)
-  while (!server.output().includes('the sky is falling')) await new Promise((resolve) => setTimeout(resolve, 5))
+  while (!server.output().includes('the sky is falling'))
+    await new Promise((resolve) => setTimeout(resolve, 5))
   assert.match(server.output(), /Error: the sky is falling/)
 })
 
 test('log: where memory and disk may differ the process says so on stderr and ends, and the next one has what was durable', async (t) => {
   const directory = join(await temporaryDirectory(), 'data')
   const database = new URL('store/sqljs/database.js', pathToFileURL(MAIN)).href
-  const broken = await startProcess(t, directory, await preload(`
+  const broken = await startProcess(
+    t,
+    directory,
+    await preload(`
     const { PlantDatabase } = await import(${JSON.stringify(database)})
-    PlantDatabase.prototype.insert = () => { throw new Error('out of memory') }`))
+    PlantDatabase.prototype.insert = () => { throw new Error('out of memory') }`),
+  )
   await assert.rejects(post(broken.port, { id: 1, name: 'Fern' }))
   assert.equal(await broken.exited, 1)
-  while (!broken.output().includes('out of memory')) await new Promise((resolve) => setTimeout(resolve, 5))
+  while (!broken.output().includes('out of memory'))
+    await new Promise((resolve) => setTimeout(resolve, 5))
   assert.match(broken.output(), /^plant-store: memory and disk may differ; .*out of memory$/m)
   const next = await startProcess(t, directory)
   assert.match(next.output(), /"recovered":\{"plants":1,"groups":1,/)

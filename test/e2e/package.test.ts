@@ -8,32 +8,65 @@ import { makeRelease, ROOT } from '../support/release.ts'
 import { temporaryDirectory } from '../support/service.ts'
 
 /** What the embedding must not look at: a service that read it would refuse to start. */
-const ENVIRONMENT = { PATH: process.env['PATH'] ?? '', PLANTS_LISTEN: 'nonsense', PLANTS_UNKNOWN: 'x', PLANTS_LOG_LEVEL: 'debug' }
-const STRICT = ['--strict', '--exactOptionalPropertyTypes', '--noUncheckedIndexedAccess', '--skipLibCheck', 'false', '--target', 'es2023', '--types', 'node']
+const ENVIRONMENT = {
+  PATH: process.env['PATH'] ?? '',
+  PLANTS_LISTEN: 'nonsense',
+  PLANTS_UNKNOWN: 'x',
+  PLANTS_LOG_LEVEL: 'debug',
+}
+const STRICT = [
+  '--strict',
+  '--exactOptionalPropertyTypes',
+  '--noUncheckedIndexedAccess',
+  '--skipLibCheck',
+  'false',
+  '--target',
+  'es2023',
+  '--types',
+  'node',
+]
 
 const project = join(await temporaryDirectory(), 'project')
 const modules = join(ROOT, 'node_modules')
 await mkdir(project)
 const { package: tarball } = await makeRelease(join(project, '..', 'release'))
 // The two dependencies come from this project's own folder, so that nothing is asked of a registry.
-const dependencies = { 'plant-store': `file:${tarball}`, jose: `file:${join(modules, 'jose')}`, 'sql.js': `file:${join(modules, 'sql.js')}` }
+const dependencies = {
+  'plant-store': `file:${tarball}`,
+  jose: `file:${join(modules, 'jose')}`,
+  'sql.js': `file:${join(modules, 'sql.js')}`,
+}
 await writeFile(join(project, 'package.json'), JSON.stringify({ private: true, dependencies }))
-await start('npm', ['install', '--offline', '--ignore-scripts', '--no-audit', '--no-fund', '--no-install-links'], process.env)
+await start(
+  'npm',
+  ['install', '--offline', '--ignore-scripts', '--no-audit', '--no-fund', '--no-install-links'],
+  process.env,
+)
 await mkdir(join(project, 'node_modules/@types'))
 await symlink(join(modules, '@types/node'), join(project, 'node_modules/@types/node'))
 await cp(join(ROOT, 'test/fixtures/embedding'), project, { recursive: true })
 
-async function start(program: string, args: readonly string[], env: NodeJS.ProcessEnv = ENVIRONMENT): Promise<string> {
+async function start(
+  program: string,
+  args: readonly string[],
+  env: NodeJS.ProcessEnv = ENVIRONMENT,
+): Promise<string> {
   try {
     return (await promisify(execFile)(program, args, { cwd: project, env })).stdout
   } catch (error) {
-    const said = error instanceof Error && 'stdout' in error && 'stderr' in error ? `${error.message}\n${String(error.stdout)}\n${String(error.stderr)}` : error
+    const said =
+      error instanceof Error && 'stdout' in error && 'stderr' in error
+        ? `${error.message}\n${String(error.stdout)}\n${String(error.stderr)}`
+        : error
     throw new Error(`${program} ${args.join(' ')}: ${String(said)}`)
   }
 }
 
 test('the installed package runs by its name', async () => {
-  assert.equal(await start('npm', ['exec', '--offline', '--', 'plant-store', '--version']), '1.0.0\n')
+  assert.equal(
+    await start('npm', ['exec', '--offline', '--', 'plant-store', '--version']),
+    '1.0.0\n',
+  )
 })
 
 test('from JavaScript, two services live in one process that stays its own, and it ends when they are closed', async () => {
@@ -46,8 +79,28 @@ test('from CommonJS it is there as well', async () => {
 
 test('from TypeScript it compiles with the strictest checks, its own declarations included, and runs', async () => {
   const tsc = join(modules, '.bin/tsc')
-  await start(tsc, [...STRICT, '--module', 'esnext', '--moduleResolution', 'bundler', '--noEmit', 'app.ts'])
-  await writeFile(join(project, 'package.json'), JSON.stringify({ private: true, type: 'module', dependencies }))
-  await start(tsc, [...STRICT, '--module', 'nodenext', '--moduleResolution', 'nodenext', '--outDir', 'out', 'app.ts'])
+  await start(tsc, [
+    ...STRICT,
+    '--module',
+    'esnext',
+    '--moduleResolution',
+    'bundler',
+    '--noEmit',
+    'app.ts',
+  ])
+  await writeFile(
+    join(project, 'package.json'),
+    JSON.stringify({ private: true, type: 'module', dependencies }),
+  )
+  await start(tsc, [
+    ...STRICT,
+    '--module',
+    'nodenext',
+    '--moduleResolution',
+    'nodenext',
+    '--outDir',
+    'out',
+    'app.ts',
+  ])
   assert.equal((await start(process.execPath, ['out/app.js'])).split('\n').at(-2), 'done')
 })

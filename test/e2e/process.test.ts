@@ -1,6 +1,15 @@
 import assert from 'node:assert/strict'
 import { spawn, spawnSync } from 'node:child_process'
-import { chmodSync, chownSync, cpSync, lstatSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
+import {
+  chmodSync,
+  chownSync,
+  cpSync,
+  lstatSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  writeFileSync,
+} from 'node:fs'
 import { connect } from 'node:net'
 import { join } from 'node:path'
 import { test } from 'node:test'
@@ -32,8 +41,12 @@ function modesOf(path: string): Map<string, string> {
     // What was listed may have been removed since.
     const stats = lstatSync(at, { throwIfNoEntry: false })
     if (!stats) return
-    found.set(name, `${stats.isDirectory() ? 'directory' : stats.isSocket() ? 'socket' : 'file'} ${(stats.mode & 0o7777).toString(8)}`)
-    if (stats.isDirectory()) for (const child of childrenOf(at)) walk(join(at, child), `${name}/${child}`)
+    found.set(
+      name,
+      `${stats.isDirectory() ? 'directory' : stats.isSocket() ? 'socket' : 'file'} ${(stats.mode & 0o7777).toString(8)}`,
+    )
+    if (stats.isDirectory())
+      for (const child of childrenOf(at)) walk(join(at, child), `${name}/${child}`)
   }
   walk(path, '.')
   return found
@@ -56,15 +69,22 @@ for (const umask of sampled([0o000, 0o077], 2)) {
     const socket = join(parent, 'plants.sock')
     const seen = new Map<string, Set<string>>()
     const look = (): void => {
-      for (const [name, mode] of modesOf(join(parent, 'deep'))) seen.set(name, (seen.get(name) ?? new Set()).add(mode))
+      for (const [name, mode] of modesOf(join(parent, 'deep')))
+        seen.set(name, (seen.get(name) ?? new Set()).add(mode))
     }
     const exported = join(parent, 'export.sqlite')
     await withUmask(umask, async () => {
-      const server = await startProcess(t, data, { PLANTS_LISTEN: '127.0.0.1:0' }, ['serve', '--dev'])
+      const server = await startProcess(t, data, { PLANTS_LISTEN: '127.0.0.1:0' }, [
+        'serve',
+        '--dev',
+      ])
       const bearer = (await run(['token', '--sub', 'alice'], { PLANTS_DATA: data })).stdout.trim()
       // Journals that are long enough for a compaction.
       for (let id = 0; id < 8; id++) {
-        assert.equal(verdict(await post(server.port, { id, name: 'x'.repeat(900_000) }, { token: bearer })), 200)
+        assert.equal(
+          verdict(await post(server.port, { id, name: 'x'.repeat(900_000) }, { token: bearer })),
+          200,
+        )
         look()
       }
       await until('there is a snapshot', () => {
@@ -74,21 +94,44 @@ for (const umask of sampled([0o000, 0o077], 2)) {
       assert.equal((await run(['export', exported], { PLANTS_DATA: data })).status, 0)
       look()
       await server.kill('SIGKILL')
-      const again = spawn(process.execPath, [MAIN, 'serve', '--dev'], { stdio: 'ignore', env: { PATH: process.env['PATH'], PLANTS_DATA: data, PLANTS_LISTEN: `unix:${socket}`, PLANTS_ADMIN_LISTEN: `unix:${socket}.admin` } })
+      const again = spawn(process.execPath, [MAIN, 'serve', '--dev'], {
+        stdio: 'ignore',
+        env: {
+          PATH: process.env['PATH'],
+          PLANTS_DATA: data,
+          PLANTS_LISTEN: `unix:${socket}`,
+          PLANTS_ADMIN_LISTEN: `unix:${socket}.admin`,
+        },
+      })
       const exited = new Promise((resolve) => again.once('exit', resolve))
       t.after(() => again.kill('SIGKILL'))
       await until('it listens', () => readdirSync(parent).includes('plants.sock'))
       look()
       const sockets = modesOf(parent)
-      assert.deepEqual(['./plants.sock', './plants.sock.admin'].map((name) => sockets.get(name)), ['socket 660', 'socket 660'])
+      assert.deepEqual(
+        ['./plants.sock', './plants.sock.admin'].map((name) => sockets.get(name)),
+        ['socket 660', 'socket 660'],
+      )
       again.kill('SIGTERM')
       await exited
       look()
     })
     assert.equal(modesOf(exported).get('.'), 'file 600')
-    for (const name of ['.', './data', './data/dev.key', './data/plants.sqlite', './data/journal-00000001.log']) assert.ok(seen.has(name), name)
+    for (const name of [
+      '.',
+      './data',
+      './data/dev.key',
+      './data/plants.sqlite',
+      './data/journal-00000001.log',
+    ])
+      assert.ok(seen.has(name), name)
     for (const [name, modes] of seen) {
-      const kinds = [...modes].filter((mode) => mode !== 'file 600' && mode !== 'directory 700' && !(mode === 'socket 600' && /\/(lock|starting)-/.test(name)))
+      const kinds = [...modes].filter(
+        (mode) =>
+          mode !== 'file 600' &&
+          mode !== 'directory 700' &&
+          !(mode === 'socket 600' && /\/(lock|starting)-/.test(name)),
+      )
       assert.deepEqual(kinds, [], name)
     }
   })
@@ -105,7 +148,9 @@ function accepts(port: number): Promise<boolean> {
 
 test('process: SIGUSR1 opens no inspector, which would let everybody on the machine run code in it', async (t) => {
   const port = await freePort()
-  const server = await startProcess(t, join(await temporaryDirectory(), 'data'), { NODE_OPTIONS: `--inspect-port=127.0.0.1:${port}` })
+  const server = await startProcess(t, join(await temporaryDirectory(), 'data'), {
+    NODE_OPTIONS: `--inspect-port=127.0.0.1:${port}`,
+  })
   for (let i = 0; i < 3; i++) {
     server.child.kill('SIGUSR1')
     await sleep(100)
@@ -119,9 +164,12 @@ test('process: SIGUSR1 opens no inspector, which would let everybody on the mach
 const HTTP = JSON.stringify(new URL('http/connection.js', pathToFileURL(MAIN)).href)
 /** Each at a place where nobody could be told of it: what to run on SIGUSR2, or at once. */
 const IMPOSSIBLE: Readonly<Record<string, string>> = {
-  'a throw in a timer': "process.on('SIGUSR2', () => setTimeout(() => { throw new Error('impossible') }, 1))",
-  'a rejection that nobody handles': "process.on('SIGUSR2', () => { void Promise.reject(new Error('impossible')) })",
-  "a throw in a socket's event": "import { Server } from 'node:net'; process.on('SIGUSR2', () => { const s = new Server(); s.listen(0, () => { throw new Error('impossible') }) })",
+  'a throw in a timer':
+    "process.on('SIGUSR2', () => setTimeout(() => { throw new Error('impossible') }, 1))",
+  'a rejection that nobody handles':
+    "process.on('SIGUSR2', () => { void Promise.reject(new Error('impossible')) })",
+  "a throw in a socket's event":
+    "import { Server } from 'node:net'; process.on('SIGUSR2', () => { const s = new Server(); s.listen(0, () => { throw new Error('impossible') }) })",
   'a throw while a request comes in': `const { Connection } = await import(${HTTP}); process.on('SIGUSR2', () => { Connection.prototype.enter = () => { throw new Error('impossible') }; process.stderr.write('armed\\n') })`,
 }
 
@@ -149,10 +197,15 @@ for (const [name, source] of Object.entries(IMPOSSIBLE)) {
 
 test('process: a compaction whose thread throws is logged and made up for; no request is lost to it', async (t) => {
   const directory = join(await temporaryDirectory(), 'data')
-  const server = await startProcess(t, directory, await preload(`
+  const server = await startProcess(
+    t,
+    directory,
+    await preload(`
     import { isMainThread, threadId } from 'node:worker_threads'
-    if (!isMainThread && threadId === 1) setTimeout(() => { throw new Error('impossible') }, 0)`))
-  for (let id = 0; id < 12; id++) assert.equal(verdict(await post(server.port, { id, name: 'x'.repeat(900_000) })), 200)
+    if (!isMainThread && threadId === 1) setTimeout(() => { throw new Error('impossible') }, 0)`),
+  )
+  for (let id = 0; id < 12; id++)
+    assert.equal(verdict(await post(server.port, { id, name: 'x'.repeat(900_000) })), 200)
   await until('the journals are compacted', () => server.output().includes('"message":"compacted"'))
   assert.match(server.output(), /could not be compacted.*impossible/)
   assert.equal(await server.kill('SIGTERM'), 0)
@@ -164,51 +217,80 @@ const canUnshare = isRoot && spawnSync('unshare', ['--mount', 'setpriv', '--vers
 
 test('process: a compaction runs under the options that node was given, so that loaders which the service needs are there too', async (t) => {
   const directory = await temporaryDirectory()
-  const [first, loads, data] = [join(directory, 'first.mjs'), join(directory, 'loads'), join(directory, 'data')]
-  writeFileSync(first, `import { appendFileSync } from 'node:fs'\nappendFileSync(${JSON.stringify(loads)}, 'x')\n`)
-  const service = await startProcess(t, data, {}, ['serve'], { options: [`--import=${pathToFileURL(first).href}`] })
+  const [first, loads, data] = [
+    join(directory, 'first.mjs'),
+    join(directory, 'loads'),
+    join(directory, 'data'),
+  ]
+  writeFileSync(
+    first,
+    `import { appendFileSync } from 'node:fs'\nappendFileSync(${JSON.stringify(loads)}, 'x')\n`,
+  )
+  const service = await startProcess(t, data, {}, ['serve'], {
+    options: [`--import=${pathToFileURL(first).href}`],
+  })
   const { status } = await post(service.port, { id: 1, name: 'Monstera' })
   assert.deepEqual([status, await service.kill('SIGTERM')], [200, 0])
   assert.ok(readdirSync(data).includes('plants.sqlite'), 'nothing was compacted')
   assert.equal(readFileSync(loads, 'utf8'), 'xx')
 })
 
-test('process: an unprivileged user serves on a root that is read-only, with no capability, and writes nothing but its data', { skip: canUnshare ? false : 'needs root, unshare and setpriv' }, async (t) => {
-  const work = await temporaryDirectory()
-  const data = join(work, 'data')
-  mkdirSync(data, { mode: 0o700 })
-  chownSync(data, 65_532, 65_532)
-  chmodSync(work, 0o755)
-  // What it runs must be there to be read by anybody: a checkout may lie in a home directory.
-  for (const name of ['dist', 'node_modules/jose', 'node_modules/sql.js', 'package.json']) cpSync(join(ROOT, name), join(work, 'app', name), { recursive: true })
-  cpSync(process.execPath, join(work, 'node'))
-  writeFileSync(join(work, 'secret'), SECRET, { mode: 0o400 })
-  chownSync(join(work, 'secret'), 65_532, 65_532)
-  const script = `
+test(
+  'process: an unprivileged user serves on a root that is read-only, with no capability, and writes nothing but its data',
+  { skip: canUnshare ? false : 'needs root, unshare and setpriv' },
+  async (t) => {
+    const work = await temporaryDirectory()
+    const data = join(work, 'data')
+    mkdirSync(data, { mode: 0o700 })
+    chownSync(data, 65_532, 65_532)
+    chmodSync(work, 0o755)
+    // What it runs must be there to be read by anybody: a checkout may lie in a home directory.
+    for (const name of ['dist', 'node_modules/jose', 'node_modules/sql.js', 'package.json'])
+      cpSync(join(ROOT, name), join(work, 'app', name), { recursive: true })
+    cpSync(process.execPath, join(work, 'node'))
+    writeFileSync(join(work, 'secret'), SECRET, { mode: 0o400 })
+    chownSync(join(work, 'secret'), 65_532, 65_532)
+    const script = `
     mount --make-rprivate / && mount --bind ${data} ${data} &&
     mount -o remount,bind,ro / && { mount -o remount,bind,ro /tmp 2>/dev/null || true; } &&
     exec setpriv --reuid 65532 --regid 65532 --clear-groups --no-new-privs --bounding-set=-all --inh-caps=-all ${work}/node ${work}/app/dist/main.js serve`
-  const child = spawn('unshare', ['--mount', 'sh', '-c', script], {
-    env: { PATH: process.env['PATH'], PLANTS_LISTEN: '127.0.0.1:0', PLANTS_ADMIN_LISTEN: '127.0.0.1:0', PLANTS_DATA: data, PLANTS_ISSUER: ISSUER, PLANTS_AUDIENCE: AUDIENCE, PLANTS_JWT_SECRET_FILE: join(work, 'secret') },
-    stdio: ['ignore', 'pipe', 'pipe'],
-  })
-  t.after(() => child.kill('SIGKILL'))
-  let text = ''
-  child.stdout.setEncoding('utf8').on('data', (chunk: string) => (text += chunk))
-  child.stderr.setEncoding('utf8').on('data', (chunk: string) => (text += chunk))
-  const exited = new Promise((resolve) => child.once('exit', resolve))
-  const listening = /"plants":"http:\/\/127\.0\.0\.1:(\d+)"/
-  await until('it listens', () => listening.test(text) || child.exitCode !== null)
-  const port = Number(listening.exec(text)?.[1] ?? assert.fail(text))
-  const status = readFileSync(`/proc/${child.pid}/status`, 'utf8')
-  for (const line of [/^Uid:\t65532\t65532\t65532\t65532$/m, /^CapEff:\t0+$/m, /^CapBnd:\t0+$/m, /^NoNewPrivs:\t1$/m]) assert.match(status, line)
-  assert.match(readFileSync(`/proc/${child.pid}/mountinfo`, 'utf8'), / \/ ro[, ]/)
-  // Through a turn of the journal and a compaction, which makes and removes files.
-  for (let id = 0; id < 8; id++) assert.equal(verdict(await post(port, { id, name: 'x'.repeat(900_000) })), 200)
-  await until('the journals are compacted', () => text.includes('"message":"compacted"'))
-  child.kill('SIGTERM')
-  assert.equal(await exited, 0)
-  assert.deepEqual(readdirSync(work).toSorted(), ['app', 'data', 'node', 'secret'])
-  assert.ok(readdirSync(data).includes('plants.sqlite'))
-  assert.ok(!text.includes('"level":"error"'), text)
-})
+    const child = spawn('unshare', ['--mount', 'sh', '-c', script], {
+      env: {
+        PATH: process.env['PATH'],
+        PLANTS_LISTEN: '127.0.0.1:0',
+        PLANTS_ADMIN_LISTEN: '127.0.0.1:0',
+        PLANTS_DATA: data,
+        PLANTS_ISSUER: ISSUER,
+        PLANTS_AUDIENCE: AUDIENCE,
+        PLANTS_JWT_SECRET_FILE: join(work, 'secret'),
+      },
+      stdio: ['ignore', 'pipe', 'pipe'],
+    })
+    t.after(() => child.kill('SIGKILL'))
+    let text = ''
+    child.stdout.setEncoding('utf8').on('data', (chunk: string) => (text += chunk))
+    child.stderr.setEncoding('utf8').on('data', (chunk: string) => (text += chunk))
+    const exited = new Promise((resolve) => child.once('exit', resolve))
+    const listening = /"plants":"http:\/\/127\.0\.0\.1:(\d+)"/
+    await until('it listens', () => listening.test(text) || child.exitCode !== null)
+    const port = Number(listening.exec(text)?.[1] ?? assert.fail(text))
+    const status = readFileSync(`/proc/${child.pid}/status`, 'utf8')
+    for (const line of [
+      /^Uid:\t65532\t65532\t65532\t65532$/m,
+      /^CapEff:\t0+$/m,
+      /^CapBnd:\t0+$/m,
+      /^NoNewPrivs:\t1$/m,
+    ])
+      assert.match(status, line)
+    assert.match(readFileSync(`/proc/${child.pid}/mountinfo`, 'utf8'), / \/ ro[, ]/)
+    // Through a turn of the journal and a compaction, which makes and removes files.
+    for (let id = 0; id < 8; id++)
+      assert.equal(verdict(await post(port, { id, name: 'x'.repeat(900_000) })), 200)
+    await until('the journals are compacted', () => text.includes('"message":"compacted"'))
+    child.kill('SIGTERM')
+    assert.equal(await exited, 0)
+    assert.deepEqual(readdirSync(work).toSorted(), ['app', 'data', 'node', 'secret'])
+    assert.ok(readdirSync(data).includes('plants.sqlite'))
+    assert.ok(!text.includes('"level":"error"'), text)
+  },
+)

@@ -24,7 +24,16 @@ const modules = readdirSync(join(ROOT, 'src'), { recursive: true, encoding: 'utf
 
 test('the same sources give the same bytes, whoever packs them, and whatever modes a checkout has', async () => {
   const checkout = join(directory, 'checkout')
-  for (const name of [...DOCUMENTS, 'dist', 'scripts/dist.ts', 'node_modules/jose', 'node_modules/sql.js', 'node_modules/tsx', 'node_modules/esbuild', 'node_modules/@esbuild']) {
+  for (const name of [
+    ...DOCUMENTS,
+    'dist',
+    'scripts/dist.ts',
+    'node_modules/jose',
+    'node_modules/sql.js',
+    'node_modules/tsx',
+    'node_modules/esbuild',
+    'node_modules/@esbuild',
+  ]) {
     await cp(join(ROOT, name), join(checkout, name), { recursive: true })
   }
   await promisify(execFile)('chmod', ['-R', 'g=,o=', checkout])
@@ -34,11 +43,20 @@ test('the same sources give the same bytes, whoever packs them, and whatever mod
 })
 
 test('the npm package holds the compiled sources with their types, the documents, and nothing else; npm itself would pack the same', async () => {
-  const expected = [...DOCUMENTS, ...modules.flatMap((name) => [`${name}.js`, `${name}.d.ts`])].sort()
+  const expected = [
+    ...DOCUMENTS,
+    ...modules.flatMap((name) => [`${name}.js`, `${name}.d.ts`]),
+  ].sort()
   assert.deepEqual(await listArchive(release.package), expected)
-  const { stdout } = await promisify(execFile)('npm', ['pack', '--dry-run', '--ignore-scripts', '--json'], { cwd: ROOT })
+  const { stdout } = await promisify(execFile)(
+    'npm',
+    ['pack', '--dry-run', '--ignore-scripts', '--json'],
+    { cwd: ROOT },
+  )
   // npm's documented report.
-  const [report] = JSON.parse(stdout) as readonly [{ readonly files: readonly { readonly path: string }[] }]
+  const [report] = JSON.parse(stdout) as readonly [
+    { readonly files: readonly { readonly path: string }[] },
+  ]
   assert.deepEqual(report.files.map(({ path }) => path).sort(), expected)
 })
 
@@ -46,24 +64,53 @@ test('the folder holds the compiled sources, the documents, and of the two packa
   const names = await listArchive(release.archive)
   const own = names.filter((name) => !name.startsWith('node_modules/'))
   assert.deepEqual(own, [...DOCUMENTS, ...modules.map((name) => `${name}.js`)].sort())
-  const foreign = names.filter((name) => name.startsWith('node_modules/')).map((name) => name.slice('node_modules/'.length))
-  assert.deepEqual([...new Set(foreign.map((name) => name.replace(/\/.*/, '')))], ['jose', 'sql.js'])
+  const foreign = names
+    .filter((name) => name.startsWith('node_modules/'))
+    .map((name) => name.slice('node_modules/'.length))
+  assert.deepEqual(
+    [...new Set(foreign.map((name) => name.replace(/\/.*/, '')))],
+    ['jose', 'sql.js'],
+  )
   const besides = foreign.filter((name) => !/^jose\/dist\/webapi\/.+\.js$/.test(name))
-  assert.deepEqual(besides, ['jose/LICENSE.md', 'jose/package.json', 'sql.js/LICENSE', 'sql.js/dist/sql-wasm.js', 'sql.js/dist/sql-wasm.wasm', 'sql.js/package.json'])
-  for (const name of foreign) assert.deepEqual(readFileSync(join(directory, 'release/plant-store/node_modules', name)), readFileSync(join(ROOT, 'node_modules', name)))
-  const bytes = names.reduce((sum, name) => sum + statSync(join(directory, 'release/plant-store', name)).size, 0)
+  assert.deepEqual(besides, [
+    'jose/LICENSE.md',
+    'jose/package.json',
+    'sql.js/LICENSE',
+    'sql.js/dist/sql-wasm.js',
+    'sql.js/dist/sql-wasm.wasm',
+    'sql.js/package.json',
+  ])
+  for (const name of foreign)
+    assert.deepEqual(
+      readFileSync(join(directory, 'release/plant-store/node_modules', name)),
+      readFileSync(join(ROOT, 'node_modules', name)),
+    )
+  const bytes = names.reduce(
+    (sum, name) => sum + statSync(join(directory, 'release/plant-store', name)).size,
+    0,
+  )
   assert.ok(bytes < MAX_FOLDER_BYTES, `${bytes} bytes`)
 })
 
 test('the folder runs elsewhere with node alone: what was created is listed after kill -9, and every command works', async (t) => {
   const elsewhere = await temporaryDirectory()
-  for (let above = elsewhere; above !== dirname(above); above = dirname(above)) assert.ok(!existsSync(join(above, 'node_modules')), above)
+  for (let above = elsewhere; above !== dirname(above); above = dirname(above))
+    assert.ok(!existsSync(join(above, 'node_modules')), above)
   await unpack(release.archive, elsewhere)
   const main = join(elsewhere, 'plant-store/dist/main.js')
   assert.ok(statSync(main).mode & 0o100, 'it can be started by its name')
-  const [data, other, file] = [join(elsewhere, 'data'), join(elsewhere, 'other'), join(elsewhere, 'plants.db')]
+  const [data, other, file] = [
+    join(elsewhere, 'data'),
+    join(elsewhere, 'other'),
+    join(elsewhere, 'plants.db'),
+  ]
   const command = async (...args: string[]): Promise<string> => {
-    const { status, stdout, stderr } = await run(args, { PLANTS_DATA: args[0] === 'import' ? other : data }, elsewhere, main)
+    const { status, stdout, stderr } = await run(
+      args,
+      { PLANTS_DATA: args[0] === 'import' ? other : data },
+      elsewhere,
+      main,
+    )
     assert.deepEqual([status, stderr], [0, ''], args.join(' '))
     return stdout
   }
@@ -83,7 +130,9 @@ test('the folder runs elsewhere with node alone: what was created is listed afte
 
   const dev = await startProcess(t, other, {}, ['serve', '--dev'], { main, cwd: elsewhere })
   const made = await run(['token', '--sub', 'alice'], { PLANTS_DATA: other }, elsewhere, main)
-  assert.deepEqual((await call(dev.port, { token: made.stdout.trim() })).json(), [{ name: 'Monstera' }])
+  assert.deepEqual((await call(dev.port, { token: made.stdout.trim() })).json(), [
+    { name: 'Monstera' },
+  ])
   assert.equal((await call(dev.port, { token: token('alice') })).status, 401)
   assert.equal(await dev.kill('SIGTERM'), 0)
 })

@@ -3,15 +3,25 @@ import { test, type TestContext } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { NewPlant } from '../../dist/plants/plant.js'
 import { StoreUnavailable } from '../../dist/plants/store.js'
-import { compact } from '../../dist/store/sqljs/compactor.js'
+import { compact } from '../../dist/store/sqljs/compaction.js'
 import { SqljsStore } from '../../dist/store/sqljs/store.js'
 import { checkStore } from '../../dist/store/sqljs/tools.js'
 import { plant, readAll } from '../contract/store.contract.ts'
 import { seeded } from '../support/random.ts'
 import { THOROUGH } from '../support/scale.ts'
-import { type DiskCall, type Fate, type Fault, type Pending, SimulatedDisk, simulatedFiles } from './simulated-disk.ts'
+import {
+  type DiskCall,
+  type Fate,
+  type Fault,
+  type Pending,
+  SimulatedDisk,
+  simulatedFiles,
+} from './simulated-disk.ts'
 
-/** PLANTS_TEST_ALL_STATES=1 tries every state that is described here; otherwise a sample of them, chosen by the seed. */
+/**
+ * PLANTS_TEST_ALL_STATES=1 tries every state that is described here; otherwise a sample of them,
+ * chosen by the seed.
+ */
 const ALL_STATES = process.env['PLANTS_TEST_ALL_STATES'] === '1'
 const CHECKED = 0.1
 /** How many of the states, of the moments of a kill, and of the lives with one failed call. */
@@ -45,13 +55,27 @@ class Ledger {
     for (const [owner, texts] of plants) for (const text of texts) this.#told.push({ owner, text })
   }
 
-  check(found: ReadonlyMap<Owner, readonly string[]>, { sent, told }: { readonly sent: number; readonly told: number }): void {
+  check(
+    found: ReadonlyMap<Owner, readonly string[]>,
+    { sent, told }: { readonly sent: number; readonly told: number },
+  ): void {
     for (const owner of OWNERS) {
       const texts = new Set(found.get(owner))
-      const allowed = new Set(this.#sent.slice(0, sent).filter((each) => each.owner === owner).map(({ text }) => text))
-      for (const each of this.#told.slice(0, told)) if (each.owner === owner) assert.ok(texts.has(each.text), `${owner}: ${each.text} was acknowledged, and is lost`)
+      const allowed = new Set(
+        this.#sent
+          .slice(0, sent)
+          .filter((each) => each.owner === owner)
+          .map(({ text }) => text),
+      )
+      for (const each of this.#told.slice(0, told))
+        if (each.owner === owner)
+          assert.ok(texts.has(each.text), `${owner}: ${each.text} was acknowledged, and is lost`)
       for (const text of texts) assert.ok(allowed.has(text), `${owner}: ${text} was never sent`)
-      assert.equal(new Set([...texts].map((text) => text.split(' ')[0])).size, found.get(owner)?.length, 'two plants have one id')
+      assert.equal(
+        new Set([...texts].map((text) => text.split(' ')[0])).size,
+        found.get(owner)?.length,
+        'two plants have one id',
+      )
     }
   }
 
@@ -88,7 +112,8 @@ interface Machine {
 }
 
 function openStore({ disk, ledger, moments, fault, faults }: Machine): Promise<SqljsStore> {
-  const record = (at: string): void => void moments.push({ at, disk: disk.copy(), ...ledger.moment })
+  const record = (at: string): void =>
+    void moments.push({ at, disk: disk.copy(), ...ledger.moment })
   let calls = moments.filter(({ at }) => !at.startsWith('in ')).length
   let call = ''
   const files = simulatedFiles(disk, {
@@ -118,16 +143,26 @@ function openStore({ disk, ledger, moments, fault, faults }: Machine): Promise<S
 
 async function listed(store: SqljsStore): Promise<ReadonlyMap<Owner, readonly string[]>> {
   const found = new Map<Owner, readonly string[]>()
-  for (const owner of OWNERS) found.set(owner, (await readAll(store.list(owner, { after: undefined, limit: undefined }))).map(textOf))
+  for (const owner of OWNERS)
+    found.set(
+      owner,
+      (await readAll(store.list(owner, { after: undefined, limit: undefined }))).map(textOf),
+    )
   return found
 }
 
-/** Lets everything that the store does in the background come to its end: what has no timer ends within these turns. */
+/**
+ * Lets everything that the store does in the background come to its end: what has no timer ends
+ * within these turns.
+ */
 async function settle(): Promise<void> {
   for (let i = 0; i < 30; i++) await new Promise((resolve) => setImmediate(resolve))
 }
 
-/** Starts, groups of writes, turns and compactions beside writes, a clean stop, a start on what it left, a stop without writes, and a start that writes again. */
+/**
+ * Starts, groups of writes, turns and compactions beside writes, a clean stop, a start on what it
+ * left, a stop without writes, and a start that writes again.
+ */
 async function live(machine: Machine, patient: boolean): Promise<void> {
   const { ledger, moments, disk } = machine
   const large = 'x'.repeat(3000)
@@ -153,9 +188,16 @@ async function live(machine: Machine, patient: boolean): Promise<void> {
     if (close) await store.close()
   }
   await run(async (store) => {
-    await Promise.all([ledger.create(store, 'alice', plant(1n, '1 a')), ledger.create(store, 'bob', plant(1n, '1 b', 't')), ledger.create(store, 'alice', plant(2n, '2'))])
+    await Promise.all([
+      ledger.create(store, 'alice', plant(1n, '1 a')),
+      ledger.create(store, 'bob', plant(1n, '1 b', 't')),
+      ledger.create(store, 'alice', plant(2n, '2')),
+    ])
     await ledger.create(store, 'alice', plant(3n, '3'))
-    await Promise.all([ledger.create(store, 'alice', plant(4n, '4 first')), ledger.create(store, 'alice', plant(4n, '4 second'))])
+    await Promise.all([
+      ledger.create(store, 'alice', plant(4n, '4 first')),
+      ledger.create(store, 'alice', plant(4n, '4 second')),
+    ])
     await pause()
     // A client repeats what was not answered, and another one takes the same id.
     await ledger.create(store, 'alice', plant(3n, '3'))
@@ -182,13 +224,17 @@ async function live(machine: Machine, patient: boolean): Promise<void> {
 
 const MAX_SUBSETS_OF = 5
 
-/** The fates of all pending changes that are worth trying: none and all, every subset of a few, one alone, all but one, and writes in part. */
+/**
+ * The fates of all pending changes that are worth trying: none and all, every subset of a few, one
+ * alone, all but one, and writes in part.
+ */
 function* fatesOf(pending: readonly Pending[], random: () => number): Generator<readonly Fate[]> {
   const all = (fate: Fate): Fate[] => pending.map(() => fate)
   yield all('lost')
   yield all('kept')
   if (pending.length <= MAX_SUBSETS_OF) {
-    for (let bits = 1; bits < 2 ** pending.length - 1; bits++) yield pending.map((_, i) => ((bits >> i) & 1 ? 'kept' : 'lost'))
+    for (let bits = 1; bits < 2 ** pending.length - 1; bits++)
+      yield pending.map((_, i) => ((bits >> i) & 1 ? 'kept' : 'lost'))
   } else {
     for (const i of pending.keys()) {
       yield all('lost').with(i, 'kept')
@@ -198,11 +244,33 @@ function* fatesOf(pending: readonly Pending[], random: () => number): Generator<
   }
   for (const [i, { lengthBytes, textBytes }] of pending.entries()) {
     if (textBytes < 3) continue
-    const [first = 1, second = 1] = [1 + Math.floor(random() * (textBytes - 1)), 1 + Math.floor(random() * (textBytes - 1))].toSorted((a, b) => a - b)
-    const piecewise: Fate[] = [[{ from: 0, to: 1 }], [{ from: 0, to: first }], [{ from: 0, to: textBytes - 1 }], [{ from: first, to: textBytes }], [{ from: 1, to: textBytes }], [{ from: first, to: second }]]
-    piecewise.push([{ from: 0, to: first }, { from: second, to: textBytes }])
+    const [first = 1, second = 1] = [
+      1 + Math.floor(random() * (textBytes - 1)),
+      1 + Math.floor(random() * (textBytes - 1)),
+    ].toSorted((a, b) => a - b)
+    const piecewise: Fate[] = [
+      [{ from: 0, to: 1 }],
+      [{ from: 0, to: first }],
+      [{ from: 0, to: textBytes - 1 }],
+      [{ from: first, to: textBytes }],
+      [{ from: 1, to: textBytes }],
+      [{ from: first, to: second }],
+    ]
+    piecewise.push([
+      { from: 0, to: first },
+      { from: second, to: textBytes },
+    ])
     // Of a line with its reserve: the one without the other, and each in part.
-    if (textBytes < lengthBytes) piecewise.push([{ from: 0, to: textBytes }], [{ from: textBytes, to: lengthBytes }], [{ from: 0, to: first }, { from: second, to: lengthBytes - 1 }], [{ from: 0, to: textBytes + 1 }])
+    if (textBytes < lengthBytes)
+      piecewise.push(
+        [{ from: 0, to: textBytes }],
+        [{ from: textBytes, to: lengthBytes }],
+        [
+          { from: 0, to: first },
+          { from: second, to: lengthBytes - 1 },
+        ],
+        [{ from: 0, to: textBytes + 1 }],
+      )
     for (const fate of piecewise) {
       yield all('kept').with(i, fate)
       yield all('lost').with(i, fate)
@@ -222,15 +290,28 @@ function* powerLosses(disk: SimulatedDisk, random: () => number): Generator<Simu
   }
 }
 
-/** Opens what is left and compares; `thorough` closes it cleanly then, checks it, and opens that as well. */
-async function recover(disk: SimulatedDisk, ledger: Ledger, moment: Moment, thorough: boolean): Promise<void> {
+/**
+ * Opens what is left and compares; `thorough` closes it cleanly then, checks it, and opens that as
+ * well.
+ */
+async function recover(
+  disk: SimulatedDisk,
+  ledger: Ledger,
+  moment: Moment,
+  thorough: boolean,
+): Promise<void> {
   let closing = false
   // A close that cannot write is quick.
-  const machine: Machine = { disk, ledger, moments: [], faults: () => (closing && !thorough ? { code: 'EIO', how: 'refused' } : undefined) }
+  const machine: Machine = {
+    disk,
+    ledger,
+    moments: [],
+    faults: () => (closing && !thorough ? { code: 'EIO', how: 'refused' } : undefined),
+  }
   const store = await openStore(machine)
   try {
     ledger.check(await listed(store), moment)
-    assert.equal(store.trouble(), undefined)
+    assert.equal(store.unavailableReason(), undefined)
   } finally {
     closing = true
     await store.close()
@@ -244,7 +325,12 @@ async function recover(disk: SimulatedDisk, ledger: Ledger, moment: Moment, thor
   await again.close()
 }
 
-async function recoverEach(moment: Moment, ledger: Ledger, random: () => number, share: number): Promise<number> {
+async function recoverEach(
+  moment: Moment,
+  ledger: Ledger,
+  random: () => number,
+  share: number,
+): Promise<number> {
   let states = 0
   for (const disk of powerLosses(moment.disk, random)) {
     if (!ALL_STATES && random() > share * STATES) continue
@@ -253,7 +339,10 @@ async function recoverEach(moment: Moment, ledger: Ledger, random: () => number,
     try {
       await recover(disk, ledger, moment, random() < CHECKED)
     } catch (error) {
-      throw new Error(`after a power loss ${moment.at}, with ${described.replaceAll(/[^{},]{80,}/g, (base64) => `${base64.slice(0, 60)}…`)}: ${String(error)}`, { cause: error })
+      throw new Error(
+        `after a power loss ${moment.at}, with ${described.replaceAll(/[^{},]{80,}/g, (base64) => `${base64.slice(0, 60)}…`)}: ${String(error)}`,
+        { cause: error },
+      )
     }
   }
   return states
@@ -275,11 +364,31 @@ function count(t: TestContext, what: string): void {
 test('crash states: a power loss at every call of a life leaves a disk that opens with all that was acknowledged', async (t) => {
   const { random } = seeded(t)
   const { moments, ledger } = await lifeOf()
-  const names = new Set(moments.map(({ at }) => at.replace(/^(before \d+|in) (\S+) .*\/data\/?/, '$2 ')))
-  for (const name of ['rename plants.sqlite', 'remove journal-00000001.log', 'rename journal-00000003.log', 'sync plants.sqlite.tmp']) assert.ok(names.has(name), `the life should have come to ${name}`)
-  const lines = moments.filter(({ at }) => at.startsWith('in write')).flatMap(({ disk }) => disk.pending())
-  const kinds = new Set(lines.filter(({ lengthBytes }) => lengthBytes > 0).map(({ lengthBytes, textBytes, inPlace }) => (inPlace ? 'in place' : textBytes < lengthBytes ? 'with a reserve' : 'longer')))
-  assert.deepEqual([...kinds].toSorted(), ['in place', 'longer', 'with a reserve'], 'the life should have come to each kind of write')
+  const names = new Set(
+    moments.map(({ at }) => at.replace(/^(before \d+|in) (\S+) .*\/data\/?/, '$2 ')),
+  )
+  for (const name of [
+    'rename plants.sqlite',
+    'remove journal-00000001.log',
+    'rename journal-00000003.log',
+    'sync plants.sqlite.tmp',
+  ])
+    assert.ok(names.has(name), `the life should have come to ${name}`)
+  const lines = moments
+    .filter(({ at }) => at.startsWith('in write'))
+    .flatMap(({ disk }) => disk.pending())
+  const kinds = new Set(
+    lines
+      .filter(({ lengthBytes }) => lengthBytes > 0)
+      .map(({ lengthBytes, textBytes, inPlace }) =>
+        inPlace ? 'in place' : textBytes < lengthBytes ? 'with a reserve' : 'longer',
+      ),
+  )
+  assert.deepEqual(
+    [...kinds].toSorted(),
+    ['in place', 'longer', 'with a reserve'],
+    'the life should have come to each kind of write',
+  )
   let states = 0
   for (const moment of moments) states += await recoverEach(moment, ledger, random, 1)
   count(t, `${states} states after ${moments.length} moments`)
@@ -306,13 +415,24 @@ test('crash states: what is shown after a kill on a disk that has become full su
   for (const moment of moments) {
     if (!ALL_STATES && random() > KILLS) continue
     starts += 1
-    states += await killedThenLost(moment, ledger, random, 0.3, ({ name, mode }) => (name === 'write' && mode === 'aside' ? { code: 'ENOSPC', how: 'refused' } : undefined))
+    states += await killedThenLost(moment, ledger, random, 0.3, ({ name, mode }) =>
+      name === 'write' && mode === 'aside' ? { code: 'ENOSPC', how: 'refused' } : undefined,
+    )
   }
   count(t, `${states} states after ${starts} kills`)
 })
 
-/** Kills the process at a moment, starts another one that reads and writes, and has the power fail at each of its calls and behind them. */
-async function killedThenLost(moment: Moment, sentBefore: Ledger, random: () => number, share: number, faults?: Machine['faults']): Promise<number> {
+/**
+ * Kills the process at a moment, starts another one that reads and writes, and has the power fail
+ * at each of its calls and behind them.
+ */
+async function killedThenLost(
+  moment: Moment,
+  sentBefore: Ledger,
+  random: () => number,
+  share: number,
+  faults?: Machine['faults'],
+): Promise<number> {
   const ledger = sentBefore.upTo(moment)
   const disk = moment.disk.copy()
   const machine: Machine = { disk, ledger, moments: [], ...(faults ? { faults } : {}) }
@@ -324,13 +444,20 @@ async function killedThenLost(moment: Moment, sentBefore: Ledger, random: () => 
   // What is there is created again: what memory alone remembers must not be vouched for.
   for (const owner of OWNERS) {
     const [text] = shown.get(owner) ?? []
-    if (text !== undefined && !text.includes('#')) await ledger.create(store, owner, plant(BigInt(text.split(' ')[0] ?? ''), text))
+    if (text !== undefined && !text.includes('#'))
+      await ledger.create(store, owner, plant(BigInt(text.split(' ')[0] ?? ''), text))
   }
   await ledger.create(store, 'alice', plant(50n, '50'))
   await settle()
   machine.moments.push({ at: 'at the end', disk: disk.copy(), ...ledger.moment })
   let states = 0
-  for (const later of machine.moments) states += await recoverEach({ ...later, at: `${later.at}, behind a kill ${moment.at}` }, ledger, random, share)
+  for (const later of machine.moments)
+    states += await recoverEach(
+      { ...later, at: `${later.at}, behind a kill ${moment.at}` },
+      ledger,
+      random,
+      share,
+    )
   await store.close()
   return states
 }
@@ -348,7 +475,9 @@ const REFUSED: readonly Fault[] = [{ code: 'EIO', how: 'refused' }]
 
 test('crash states: a power loss behind any call that failed leaves a disk that opens with all that was acknowledged', async (t) => {
   const { random } = seeded(t)
-  const calls = (await lifeOf()).moments.flatMap(({ at }) => /^before (\d+) (\S+) /.exec(at)?.slice(1) ?? [])
+  const calls = (await lifeOf()).moments.flatMap(
+    ({ at }) => /^before (\d+) (\S+) /.exec(at)?.slice(1) ?? [],
+  )
   let [lives, states] = [0, 0]
   for (let i = 0; i < calls.length; i += 2) {
     const [call, name = ''] = [Number(calls[i]), calls[i + 1]]
@@ -359,7 +488,10 @@ test('crash states: a power loss behind any call that failed leaves a disk that 
       const failedAt = moments.findIndex(({ at }) => at.startsWith(`before ${call} `))
       for (const moment of moments.slice(failedAt)) {
         if (!ALL_STATES && random() > 0.15) continue
-        const behind = { ...moment, at: `${moment.at}, behind ${fault.code} (${fault.how}) ${moments[failedAt]?.at}` }
+        const behind = {
+          ...moment,
+          at: `${moment.at}, behind ${fault.code} (${fault.how}) ${moments[failedAt]?.at}`,
+        }
         states += await recoverEach(behind, ledger, random, 0.2)
         // Once more with a kill first: what a failed sync left is then known to nobody.
         if (random() < 0.05) states += await killedThenLost(behind, ledger, random, 0.05)

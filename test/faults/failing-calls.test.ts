@@ -4,7 +4,7 @@ import { test, type TestContext } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { NewPlant } from '../../dist/plants/plant.js'
 import { StoreFull, StoreUnavailable } from '../../dist/plants/store.js'
-import { compact } from '../../dist/store/sqljs/compactor.js'
+import { compact } from '../../dist/store/sqljs/compaction.js'
 import { PlantDatabase } from '../../dist/store/sqljs/database.js'
 import { type Files, type Mode, nodeFiles } from '../../dist/store/sqljs/files.js'
 import { SqljsStore, type SqljsStoreOptions } from '../../dist/store/sqljs/store.js'
@@ -33,7 +33,10 @@ function failingFiles(onCall: (call: DiskCall) => Fault | undefined): Files {
     makeDirectory: async (path) => (begin('makeDirectory', path), nodeFiles.makeDirectory(path)),
     list: async (path) => (begin('list', path), nodeFiles.list(path)),
     read: async (path) => (begin('read', path), nodeFiles.read(path)),
-    readStart: async (path, lengthBytes) => (begin('readStart', path), nodeFiles.readStart(path, lengthBytes)),
+    readStart: async (path, lengthBytes) => (
+      begin('readStart', path),
+      nodeFiles.readStart(path, lengthBytes)
+    ),
     rename: async (from, to) => (begin('rename', to), nodeFiles.rename(from, to)),
     remove: async (path) => (begin('remove', path), nodeFiles.remove(path)),
     syncDirectory: async (path) => (begin('syncDirectory', path), nodeFiles.syncDirectory(path)),
@@ -43,10 +46,20 @@ function failingFiles(onCall: (call: DiskCall) => Fault | undefined): Files {
       return {
         async write(bytes, at) {
           const fault = begin('write', path, mode)
-          return after(fault, path, await file.write(fault?.how === 'short' ? bytes.subarray(0, bytes.length / 2) : bytes, at))
+          return after(
+            fault,
+            path,
+            await file.write(
+              fault?.how === 'short' ? bytes.subarray(0, bytes.length / 2) : bytes,
+              at,
+            ),
+          )
         },
         sync: async () => after(begin('sync', path, mode), path, await file.sync()),
-        truncate: async (lengthBytes) => (begin('truncate', path, mode), file.truncate(lengthBytes)),
+        truncate: async (lengthBytes) => (
+          begin('truncate', path, mode),
+          file.truncate(lengthBytes)
+        ),
         close: async () => {
           // Closed all the same, as the kernel does it.
           await file.close()
@@ -119,20 +132,33 @@ class World {
   }
 
   async names(): Promise<string[]> {
-    return (await readAll(this.opened.list(OWNER, { after: undefined, limit: undefined }))).map(({ name }) => name)
+    return (await readAll(this.opened.list(OWNER, { after: undefined, limit: undefined }))).map(
+      ({ name }) => name,
+    )
   }
 
   get acknowledged(): string[] {
-    return [...this.#sent].filter(([id]) => this.#acknowledged.has(id)).toSorted(([a], [b]) => (a < b ? -1 : 1)).map(([, name]) => name)
+    return [...this.#sent]
+      .filter(([id]) => this.#acknowledged.has(id))
+      .toSorted(([a], [b]) => (a < b ? -1 : 1))
+      .map(([, name]) => name)
   }
 
-  /** Ends with what every fault test ends with: the directory is sound, and holds what was acknowledged and nothing else that was never sent. */
+  /**
+   * Ends with what every fault test ends with: the directory is sound, and holds what was
+   * acknowledged and nothing else that was never sent.
+   */
   async verify(directory = this.directory): Promise<void> {
     const reopened = new World(directory)
-    const store = await reopened.open({ files: nodeFiles, compact: (job) => compact(nodeFiles, job) })
+    const store = await reopened.open({
+      files: nodeFiles,
+      compact: (job) => compact(nodeFiles, job),
+    })
     const names = await reopened.names()
-    for (const name of this.acknowledged) assert.ok(names.includes(name), `${name} was acknowledged, and is lost`)
-    for (const name of names) assert.ok([...this.#sent.values()].includes(name), `${name} was never sent`)
+    for (const name of this.acknowledged)
+      assert.ok(names.includes(name), `${name} was acknowledged, and is lost`)
+    for (const name of names)
+      assert.ok([...this.#sent.values()].includes(name), `${name} was never sent`)
     await store.close()
     await checkStore(directory)
   }
@@ -166,7 +192,11 @@ const OTHER_FAULTS: readonly Fault[] = [
 ]
 
 /** Has each call that an operation makes fail in turn, in each way. */
-async function eachCall(t: TestContext, begin: () => Promise<World>, operation: (world: World, failed: () => boolean) => Promise<void>): Promise<void> {
+async function eachCall(
+  t: TestContext,
+  begin: () => Promise<World>,
+  operation: (world: World, failed: () => boolean) => Promise<void>,
+): Promise<void> {
   const calls: DiskCall[] = []
   const faultless = await begin()
   faultless.fail((call) => void calls.push(call))
@@ -181,14 +211,17 @@ async function eachCall(t: TestContext, begin: () => Promise<World>, operation: 
       try {
         await operation(world, () => call > i)
       } catch (error) {
-        throw new Error(`call ${i}, ${name} ${path}, ${fault.code} ${fault.how}: ${String(error)}`, { cause: error })
+        throw new Error(
+          `call ${i}, ${name} ${path}, ${fault.code} ${fault.how}: ${String(error)}`,
+          { cause: error },
+        )
       }
     }
   }
   t.diagnostic(`${tried} failures of ${calls.length} calls`)
 }
 
-test('failing calls of a write: no acknowledgement, reading goes on, trouble is told, and the same create works later', async (t) => {
+test('failing calls of a write: no acknowledgement, reading goes on, unavailableReason is told, and the same create works later', async (t) => {
   await eachCall(
     t,
     async () => {
@@ -201,10 +234,10 @@ test('failing calls of a write: no acknowledgement, reading goes on, trouble is 
       const wasStored = await world.create(plant(2n))
       assert.equal(wasStored, !failed())
       // Now: by itself it soon heals.
-      assert.equal(world.opened.trouble() === undefined, !failed())
+      assert.equal(world.opened.unavailableReason() === undefined, !failed())
       assert.deepEqual(await world.names(), world.acknowledged)
       await until('the create works again', () => world.create(plant(2n)))
-      assert.equal(world.opened.trouble(), undefined)
+      assert.equal(world.opened.unavailableReason(), undefined)
       assert.equal(await world.opened.create(OWNER, plant(2n, 'other')), 'conflict')
       assert.deepEqual(await world.names(), world.acknowledged)
       await world.verifyAfterKill()
@@ -224,7 +257,9 @@ test('failing calls behind a short write: where it cannot be cut off, the journa
         isShort = false
         return { code: '', how: 'short' }
       }
-      return name === broken && mode === 'durable' ? { code: 'EIO', how: name === 'sync' ? 'unsynced' : 'refused' } : undefined
+      return name === broken && mode === 'durable'
+        ? { code: 'EIO', how: name === 'sync' ? 'unsynced' : 'refused' }
+        : undefined
     })
     assert.equal(await world.create(plant(2n)), false)
     await world.verifyAfterKill()
@@ -247,17 +282,24 @@ test('failing calls of the write that takes a reserve: want of room costs no cre
       await until('the create works', () => world.create(plant(1n)))
       await until('the next one works', () => world.create(plant(2n)))
       assert.deepEqual(await world.names(), world.acknowledged)
-      assert.equal(world.opened.trouble(), undefined)
+      assert.equal(world.opened.unavailableReason(), undefined)
       await world.verifyAfterKill()
       await world.closeAndVerify()
     },
   )
-  for (const fault of [{ code: 'ENOSPC', how: 'refused' }, { code: 'EDQUOT', how: 'unsynced' }, { code: '', how: 'short' }] as const) {
+  for (const fault of [
+    { code: 'ENOSPC', how: 'refused' },
+    { code: 'EDQUOT', how: 'unsynced' },
+    { code: '', how: 'short' },
+  ] as const) {
     const world = await World.create()
     await world.open()
     let writes = 0
-    world.fail(({ name, mode }) => (name === 'write' && mode === 'durable' && writes++ === 0 ? fault : undefined))
-    for (let id = 1n; id < 4n; id++) assert.ok(await world.create(plant(id)), `${fault.code} ${fault.how}`)
+    world.fail(({ name, mode }) =>
+      name === 'write' && mode === 'durable' && writes++ === 0 ? fault : undefined,
+    )
+    for (let id = 1n; id < 4n; id++)
+      assert.ok(await world.create(plant(id)), `${fault.code} ${fault.how}`)
     assert.equal(writes, 4, 'the line was written again by itself')
     assert.deepEqual(world.lines, [])
     // What room there is stays free: no more is reserved.
@@ -273,11 +315,21 @@ test('failing calls behind a write into the reserve: no rest of a long line stan
   assert.ok(await world.create(plant(1n)))
   assert.ok((await world.journal()).includes(0), 'there is a reserve')
   let writes = 0
-  world.fail(({ name, mode }) => (name === 'write' && (mode === 'aside' || writes++ === 0) ? { code: 'ENOSPC', how: mode === 'aside' ? 'refused' : 'short' } : undefined))
+  world.fail(({ name, mode }) =>
+    name === 'write' && (mode === 'aside' || writes++ === 0)
+      ? { code: 'ENOSPC', how: mode === 'aside' ? 'refused' : 'short' }
+      : undefined,
+  )
   assert.equal(await world.create({ id: 2n, name: 'x'.repeat(1000) }), false)
   assert.ok(await world.create(plant(3n)))
   const text = (await world.journal()).toString('latin1').replace(/\0+$/, '')
-  assert.deepEqual(text.split('\n').slice(1).map((line) => line.slice(9)), ['1 [["alice","1","plant 1"]]', '2 [["alice","3","plant 3"]]', ''])
+  assert.deepEqual(
+    text
+      .split('\n')
+      .slice(1)
+      .map((line) => line.slice(9)),
+    ['1 [["alice","1","plant 1"]]', '2 [["alice","3","plant 3"]]', ''],
+  )
   await world.verifyAfterKill()
   await world.closeAndVerify()
 })
@@ -298,10 +350,15 @@ test('failing calls of a turn and a compaction: creates go on or come back, and 
       })
       await until('creates work', () => world.create(plant(3n)))
       assert.deepEqual(await world.names(), world.acknowledged)
-      assert.equal(world.opened.trouble(), undefined)
+      assert.equal(world.opened.unavailableReason(), undefined)
       await world.verifyAfterKill()
       await world.closeAndVerify()
-      assert.deepEqual((await readdir(world.directory)).filter((name) => !/^(lock-\d+|plants\.sqlite)$/.test(name)), [])
+      assert.deepEqual(
+        (await readdir(world.directory)).filter(
+          (name) => !/^(lock-\d+|plants\.sqlite)$/.test(name),
+        ),
+        [],
+      )
     },
   )
 })
@@ -329,7 +386,7 @@ test('failing calls of a start: it opens, at once or the next time, with everyth
       assert.deepEqual(await world.names(), origin.acknowledged)
       await until('a create works', () => world.create(plant(9n)))
       assert.deepEqual(await world.names(), [...origin.acknowledged, 'plant 9'])
-      assert.equal(world.opened.trouble(), undefined)
+      assert.equal(world.opened.unavailableReason(), undefined)
       for (let id = 1n; id < 5n; id++) assert.ok(await world.create(plant(id)))
       await world.verifyAfterKill()
       await world.closeAndVerify()
@@ -358,11 +415,13 @@ test('a start on a full disk reads, refuses creates and says why; when space com
   await world.open()
   assert.ok(await world.create(plant(1n)))
   await world.opened.close()
-  world.fail(({ name, mode }) => (name === 'write' && mode === 'aside' ? { code: 'ENOSPC', how: 'refused' } : undefined))
+  world.fail(({ name, mode }) =>
+    name === 'write' && mode === 'aside' ? { code: 'ENOSPC', how: 'refused' } : undefined,
+  )
   await world.open()
   assert.deepEqual(await world.names(), ['plant 1'])
   assert.equal(await world.create(plant(2n)), false)
-  assert.match(world.opened.trouble() ?? '', /ENOSPC/)
+  assert.match(world.opened.unavailableReason() ?? '', /ENOSPC/)
   world.fail(() => undefined)
   await until('the create works', () => world.create(plant(2n)))
   await world.closeAndVerify()
@@ -373,9 +432,16 @@ test('a write that found no space does not cost the journal: while it cannot be 
   await world.open()
   assert.ok(await world.create(plant(1n)))
   let isFull = true
-  world.fail(({ name, mode }) => (name === 'write' && (mode === 'aside' || isFull) ? { code: 'ENOSPC', how: 'refused' } : undefined))
+  world.fail(({ name, mode }) =>
+    name === 'write' && (mode === 'aside' || isFull)
+      ? { code: 'ENOSPC', how: 'refused' }
+      : undefined,
+  )
   assert.equal(await world.create(plant(2n)), false)
-  await until('renewing fails', () => world.lines.filter((line) => line.startsWith('plants cannot be written')).length > 2)
+  await until(
+    'renewing fails',
+    () => world.lines.filter((line) => line.startsWith('plants cannot be written')).length > 2,
+  )
   isFull = false
   assert.ok(await world.create(plant(3n)))
   await world.verifyAfterKill()
@@ -405,7 +471,8 @@ test('no journal is begun behind one that is in doubt: a turn that is tried agai
   const inDoubt: Fault = { code: 'EIO', how: 'unsynced' }
   let writes = 0
   world.fail(({ name, mode, path }) => {
-    if (name === 'open' && path.endsWith('2.log.tmp') && turnFails) return { code: 'ENOSPC', how: 'refused' }
+    if (name === 'open' && path.endsWith('2.log.tmp') && turnFails)
+      return { code: 'ENOSPC', how: 'refused' }
     if (name === 'open' && path.endsWith('1.log.tmp')) return { code: 'ENOSPC', how: 'refused' }
     return name === 'write' && mode === 'durable' && writes++ === 1 ? inDoubt : undefined
   })
@@ -428,17 +495,23 @@ test('nothing is compacted while the journal that is to follow the snapshot is n
   await world.open({ compactBytes: 1 })
   let phase: 'no snapshot' | 'no journal' = 'no snapshot'
   world.fail(({ name, path }) => {
-    if (phase === 'no snapshot') return name === 'rename' && path.endsWith('.sqlite') ? { code: 'EIO', how: 'refused' } : undefined
+    if (phase === 'no snapshot')
+      return name === 'rename' && path.endsWith('.sqlite')
+        ? { code: 'EIO', how: 'refused' }
+        : undefined
     return name === 'rename' && path.endsWith('.log') ? { code: 'EIO', how: 'refused' } : undefined
   })
   assert.ok(await world.create(plant(1n)))
-  await until('a compaction has failed', () => world.lines.some((line) => line.includes('could not be compacted')))
+  await until('a compaction has failed', () =>
+    world.lines.some((line) => line.includes('could not be compacted')),
+  )
   phase = 'no journal'
-  // A compaction that was under way may still have come to its end: then the next one waits until the journal is as long as the snapshot.
+  // A compaction that was under way may still have come to its end: then the next one waits until
+  // the journal is as long as the snapshot.
   let id = 2n
   await until('the next journal is missing', async () => {
     await world.create(plant(id++, 'x'.repeat(1000)))
-    return world.opened.trouble() !== undefined
+    return world.opened.unavailableReason() !== undefined
   })
   await sleep(50)
   await world.verifyAfterKill()
@@ -450,10 +523,19 @@ test('nothing is compacted while the journal that is to follow the snapshot is n
 test('what could not be written leaves nothing beside: a full disk is not kept full by it', async () => {
   const world = await World.create()
   await world.open({ compactBytes: 1 })
-  world.fail(({ name, mode, path }) => (name === 'sync' && mode === 'aside' && path.includes('.sqlite') ? { code: 'ENOSPC', how: 'unsynced' } : undefined))
+  world.fail(({ name, mode, path }) =>
+    name === 'sync' && mode === 'aside' && path.includes('.sqlite')
+      ? { code: 'ENOSPC', how: 'unsynced' }
+      : undefined,
+  )
   assert.ok(await world.create(plant(1n)))
-  await until('a compaction has failed', () => world.lines.some((line) => line.includes('could not be compacted')))
-  assert.deepEqual((await readdir(world.directory)).filter((name) => name.endsWith('.sqlite.tmp')), [])
+  await until('a compaction has failed', () =>
+    world.lines.some((line) => line.includes('could not be compacted')),
+  )
+  assert.deepEqual(
+    (await readdir(world.directory)).filter((name) => name.endsWith('.sqlite.tmp')),
+    [],
+  )
   await world.closeAndVerify()
 })
 
@@ -470,7 +552,7 @@ test('a group that is durable and cannot be applied ends the store: nobody waits
   assert.deepEqual(await Promise.all(creates), [false, false, false])
   assert.deepEqual(world.fatal.map(String), ['Error: out of memory'])
   assert.equal(await world.create(plant(4n)), false)
-  assert.notEqual(world.opened.trouble(), undefined)
+  assert.notEqual(world.opened.unavailableReason(), undefined)
   await world.opened.close()
   broken.mock.restore()
   await world.verify()
@@ -486,7 +568,10 @@ test('a database that cannot be asked ends the store: nobody waits for ever', as
   const broken = t.mock.method(PlantDatabase.prototype, 'existing', () => {
     throw new Error('out of memory')
   })
-  assert.deepEqual(await Promise.all([world.create(plant(2n)), world.create(plant(3n))]), [false, false])
+  assert.deepEqual(await Promise.all([world.create(plant(2n)), world.create(plant(3n))]), [
+    false,
+    false,
+  ])
   assert.equal(world.fatal.length, 1)
   await world.opened.close()
   broken.mock.restore()

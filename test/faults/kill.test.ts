@@ -23,13 +23,28 @@ interface Sent {
 }
 
 /** Creates a plant and gives the status, or undefined where no answer came. */
-function create(agent: Agent, port: number, bearer: string, plant: Sent): Promise<number | undefined> {
+function create(
+  agent: Agent,
+  port: number,
+  bearer: string,
+  plant: Sent,
+): Promise<number | undefined> {
   return new Promise((resolve) => {
-    const req = request({ host: '127.0.0.1', port, method: 'POST', path: '/plants', agent, headers: { authorization: bearer, 'content-type': 'application/json' } }, (res) => {
-      res.on('error', () => resolve(undefined))
-      res.on('close', () => resolve(undefined))
-      res.resume().on('end', () => resolve(res.statusCode))
-    })
+    const req = request(
+      {
+        host: '127.0.0.1',
+        port,
+        method: 'POST',
+        path: '/plants',
+        agent,
+        headers: { authorization: bearer, 'content-type': 'application/json' },
+      },
+      (res) => {
+        res.on('error', () => resolve(undefined))
+        res.on('close', () => resolve(undefined))
+        res.resume().on('end', () => resolve(res.statusCode))
+      },
+    )
     req.on('error', () => resolve(undefined))
     req.end(JSON.stringify(plant))
   })
@@ -48,21 +63,37 @@ test(`kill -9: killed ${KILLS} times while ${CLIENTS} clients write, it starts a
   for (let round = 0; round <= KILLS; round++) {
     const server = await startProcess(t, directory, { PLANTS_LOG_LEVEL: 'info' })
     // A plant's name holds its id, which a list does not show.
-    const found = new Map((JSON.parse((await call(server.port)).text) as readonly Sent[]).map(({ name }) => [name.split(' ')[0] ?? '', name]))
-    for (const [key, { name }] of acknowledged) assert.ok(found.get(key) === name, `plant ${key} was acknowledged, and is lost in round ${round}`)
-    for (const [key, name] of found) assert.ok(sent.get(key)?.name === name, `plant ${key} was never sent so`)
+    const found = new Map(
+      (JSON.parse((await call(server.port)).text) as readonly Sent[]).map(({ name }) => [
+        name.split(' ')[0] ?? '',
+        name,
+      ]),
+    )
+    for (const [key, { name }] of acknowledged)
+      assert.ok(
+        found.get(key) === name,
+        `plant ${key} was acknowledged, and is lost in round ${round}`,
+      )
+    for (const [key, name] of found)
+      assert.ok(sent.get(key)?.name === name, `plant ${key} was never sent so`)
     if (round === KILLS) {
       assert.equal(await server.kill('SIGTERM'), 0)
       break
     }
     // What was sent and not answered is sent again, and one that was answered.
     const agent = new Agent({ keepAlive: true })
-    const again = [...sent.entries()].filter(([key]) => !acknowledged.has(key)).slice(-CLIENTS).map(([, plant]) => plant)
+    const again = [...sent.entries()]
+      .filter(([key]) => !acknowledged.has(key))
+      .slice(-CLIENTS)
+      .map(([, plant]) => plant)
     let running = true
     const clients = Array.from({ length: CLIENTS }, async () => {
       while (running) {
         const id = nextId++
-        const plant = again.pop() ?? { id, name: `${id} `.padEnd(random() < 0.1 ? 40_000 : 40, 'x') }
+        const plant = again.pop() ?? {
+          id,
+          name: `${id} `.padEnd(random() < 0.1 ? 40_000 : 40, 'x'),
+        }
         const key = String(plant.id)
         sent.set(key, plant)
         const status = await create(agent, server.port, bearer, plant)
@@ -85,5 +116,7 @@ test(`kill -9: killed ${KILLS} times while ${CLIENTS} clients write, it starts a
   }
   await checkStore(directory)
   assert.ok(acknowledged.size > KILLS)
-  t.diagnostic(`${acknowledged.size} plants acknowledged, ${sent.size - acknowledged.size} never answered, a new snapshot in ${compactions} rounds`)
+  t.diagnostic(
+    `${acknowledged.size} plants acknowledged, ${sent.size - acknowledged.size} never answered, a new snapshot in ${compactions} rounds`,
+  )
 })

@@ -16,8 +16,13 @@ const OWNER = 'alice'
 const WRITERS = 8
 
 /** The first command that works here. */
-function works(...commands: readonly (readonly [string, ...string[]])[]): readonly string[] | undefined {
-  return commands.find(([name, ...args]) => spawnSync(name, args, { stdio: 'ignore', timeout: PATIENCE_MS }).status === 0)
+function works(
+  ...commands: readonly (readonly [string, ...string[]])[]
+): readonly string[] | undefined {
+  return commands.find(
+    ([name, ...args]) =>
+      spawnSync(name, args, { stdio: 'ignore', timeout: PATIENCE_MS }).status === 0,
+  )
 }
 
 /** Loud, since a test that does not run proves nothing. */
@@ -37,11 +42,27 @@ interface Process {
   end(): Promise<void>
 }
 
-/** Starts the service through a command that becomes it; `first` is waited for when the process is there and nothing has run yet. */
-async function serve(t: TestContext, directory: string, prefix: readonly string[] = [], first?: (pid: number) => Promise<unknown>): Promise<Process> {
+/**
+ * Starts the service through a command that becomes it; `first` is waited for when the process is
+ * there and nothing has run yet.
+ */
+async function serve(
+  t: TestContext,
+  directory: string,
+  prefix: readonly string[] = [],
+  first?: (pid: number) => Promise<unknown>,
+): Promise<Process> {
   const held = first ? ['sh', '-c', 'read go && exec "$@"', 'sh'] : []
   const [command = '', ...args] = [...held, ...prefix, process.execPath, MAIN, 'serve']
-  const env = { PATH: process.env['PATH'] ?? '', PLANTS_LISTEN: '127.0.0.1:0', PLANTS_ADMIN_LISTEN: '127.0.0.1:0', PLANTS_DATA: directory, PLANTS_ISSUER: ISSUER, PLANTS_AUDIENCE: AUDIENCE, PLANTS_JWT_SECRET: SECRET }
+  const env = {
+    PATH: process.env['PATH'] ?? '',
+    PLANTS_LISTEN: '127.0.0.1:0',
+    PLANTS_ADMIN_LISTEN: '127.0.0.1:0',
+    PLANTS_DATA: directory,
+    PLANTS_ISSUER: ISSUER,
+    PLANTS_AUDIENCE: AUDIENCE,
+    PLANTS_JWT_SECRET: SECRET,
+  }
   const child = spawn(command, args, { env, stdio: 'pipe' })
   t.after(() => child.kill('SIGKILL'))
   const exited = once(child, 'close')
@@ -50,14 +71,21 @@ async function serve(t: TestContext, directory: string, prefix: readonly string[
   child.stderr.setEncoding('utf8').on('data', (chunk: string) => (text += chunk))
   await first?.(child.pid ?? 0)
   child.stdin.on('error', () => {}).end('\n')
-  await until('the service listens', () => text.includes('"message":"listening"') || child.exitCode !== null)
-  const [, port, adminPort] = /"message":"listening".*"plants":"http:\/\/[^:]+:(\d+)".*"admin":"http:\/\/[^:]+:(\d+)"/.exec(text) ?? assert.fail(text)
+  await until(
+    'the service listens',
+    () => text.includes('"message":"listening"') || child.exitCode !== null,
+  )
+  const [, port, adminPort] =
+    /"message":"listening".*"plants":"http:\/\/[^:]+:(\d+)".*"admin":"http:\/\/[^:]+:(\d+)"/.exec(
+      text,
+    ) ?? assert.fail(text)
   return {
     pid: child.pid ?? 0,
     port: Number(port),
     exited,
     output: () => text,
-    ready: async () => (await call(Number(adminPort), { path: '/readyz', token: undefined })).status,
+    ready: async () =>
+      (await call(Number(adminPort), { path: '/readyz', token: undefined })).status,
     async end() {
       child.kill('SIGKILL')
       await exited
@@ -80,12 +108,17 @@ class Writer {
   }
 
   /** Creates from several connections until `enough`, and gives the statuses. */
-  async createMany(service: Process, chars: number, enough: (statuses: readonly number[]) => boolean): Promise<readonly number[]> {
+  async createMany(
+    service: Process,
+    chars: number,
+    enough: (statuses: readonly number[]) => boolean,
+  ): Promise<readonly number[]> {
     const statuses: number[] = []
     const deadline = performance.now() + PATIENCE_MS
     const creates = async (): Promise<void> => {
       while (!enough(statuses)) {
-        if (performance.now() > deadline) assert.fail(`after ${PATIENCE_MS} ms and ${statuses.length} creates there are not enough`)
+        if (performance.now() > deadline)
+          assert.fail(`after ${PATIENCE_MS} ms and ${statuses.length} creates there are not enough`)
         statuses.push((await this.create(service, chars)).status)
       }
     }
@@ -93,7 +126,10 @@ class Writer {
     return statuses
   }
 
-  /** The list holds all that was acknowledged and nothing that was not sent; `exactly` forbids what was refused, too. */
+  /**
+   * The list holds all that was acknowledged and nothing that was not sent; `exactly` forbids what
+   * was refused, too.
+   */
   async compare(service: Process, { afterStart = false, exactly = false } = {}): Promise<void> {
     const reply = await call(service.port)
     assert.equal(reply.status, 200)
@@ -130,8 +166,14 @@ function assertUnavailable(reply: Reply): void {
 
 // ---- a file system that is really full
 
-const MOUNT = works(['unshare', '-Urm', 'sh', '-c', 'mount -t tmpfs tmpfs /mnt'], ['unshare', '-m', 'sh', '-c', 'mount -t tmpfs tmpfs /mnt'])
-const LOOP_IMAGE = ['-c', 'f=$(mktemp) && trap "rm -f $f" EXIT && truncate -s 4M $f && mkfs.ext4 -q -m 0 $f && mount -o loop $f /mnt && umount /mnt'] as const
+const MOUNT = works(
+  ['unshare', '-Urm', 'sh', '-c', 'mount -t tmpfs tmpfs /mnt'],
+  ['unshare', '-m', 'sh', '-c', 'mount -t tmpfs tmpfs /mnt'],
+)
+const LOOP_IMAGE = [
+  '-c',
+  'f=$(mktemp) && trap "rm -f $f" EXIT && truncate -s 4M $f && mkfs.ext4 -q -m 0 $f && mount -o loop $f /mnt && umount /mnt',
+] as const
 const LOOP = works(['unshare', '-m', 'sh', ...LOOP_IMAGE])
 
 interface Mounted {
@@ -142,10 +184,18 @@ interface Mounted {
 }
 
 /** A small file system that lives as long as the test. */
-async function mounted(t: TestContext, unshare: readonly string[], mount: (point: string) => string): Promise<Mounted> {
+async function mounted(
+  t: TestContext,
+  unshare: readonly string[],
+  mount: (point: string) => string,
+): Promise<Mounted> {
   const point = await temporaryDirectory()
   const [command = '', options = ''] = unshare
-  const holder = spawn(command, [options, 'sh', '-c', `${mount(point)} && echo mounted && exec cat`], { stdio: ['pipe', 'pipe', 'inherit'] })
+  const holder = spawn(
+    command,
+    [options, 'sh', '-c', `${mount(point)} && echo mounted && exec cat`],
+    { stdio: ['pipe', 'pipe', 'inherit'] },
+  )
   const gone = once(holder, 'exit')
   t.after(() => {
     holder.kill('SIGKILL')
@@ -159,7 +209,11 @@ async function mounted(t: TestContext, unshare: readonly string[], mount: (point
     inside,
     run(script) {
       const [enter = '', ...args] = inside
-      const { status, stdout, stderr } = spawnSync(enter, [...args, 'sh', '-c', `cd ${point} && ${script}`], { encoding: 'utf8' })
+      const { status, stdout, stderr } = spawnSync(
+        enter,
+        [...args, 'sh', '-c', `cd ${point} && ${script}`],
+        { encoding: 'utf8' },
+      )
       assert.equal(status, 0, stderr)
       return stdout
     },
@@ -179,7 +233,11 @@ async function fillAndFree(t: TestContext, disk: Mounted): Promise<void> {
   const statuses = await writer.createMany(service, 60_000, isFull)
   assert.ok(statuses.filter((status) => status === 200).length > 10, 'the disk took some')
   // A create of another writer may have found room since.
-  await until('readiness is red', async () => (await writer.create(service, 60_000)).status === 503 && (await service.ready()) === 503)
+  await until(
+    'readiness is red',
+    async () =>
+      (await writer.create(service, 60_000)).status === 503 && (await service.ready()) === 503,
+  )
   await writer.compare(service, { exactly: true })
 
   disk.run('rm ballast')
@@ -197,13 +255,23 @@ async function fillAndFree(t: TestContext, disk: Mounted): Promise<void> {
   await service.end()
   disk.run('test ! -e data/plants.sqlite.tmp')
   const [enter = '', ...args] = disk.inside
-  const checked = spawnSync(enter, [...args, process.execPath, MAIN, 'check'], { env: { PATH: process.env['PATH'], PLANTS_DATA: disk.directory }, encoding: 'utf8' })
+  const checked = spawnSync(enter, [...args, process.execPath, MAIN, 'check'], {
+    env: { PATH: process.env['PATH'], PLANTS_DATA: disk.directory },
+    encoding: 'utf8',
+  })
   assert.equal(checked.status, 0, checked.stderr)
 }
 
-test('full: a tmpfs filled by creates refuses them, is read from, and takes them again once there is room', { skip: skipWithout(MOUNT, 'no tmpfs can be mounted with unshare') }, async (t) => {
-  await fillAndFree(t, await mounted(t, MOUNT ?? [], (point) => `mount -t tmpfs -o size=3m tmpfs ${point}`))
-})
+test(
+  'full: a tmpfs filled by creates refuses them, is read from, and takes them again once there is room',
+  { skip: skipWithout(MOUNT, 'no tmpfs can be mounted with unshare') },
+  async (t) => {
+    await fillAndFree(
+      t,
+      await mounted(t, MOUNT ?? [], (point) => `mount -t tmpfs -o size=3m tmpfs ${point}`),
+    )
+  },
+)
 
 const noLoop = skipWithout(
   LOOP,
@@ -213,26 +281,48 @@ const onExt4 = { skip: noLoop || LONG }
 
 test('full: an ext4 filled by creates refuses them, takes them with room', onExt4, async (t) => {
   const image = join(await temporaryDirectory(), 'image')
-  await fillAndFree(t, await mounted(t, ['unshare', '-m'], (point) => `truncate -s 4M ${image} && mkfs.ext4 -q -m 0 ${image} && mount -o loop ${image} ${point}`))
+  await fillAndFree(
+    t,
+    await mounted(
+      t,
+      ['unshare', '-m'],
+      (point) =>
+        `truncate -s 4M ${image} && mkfs.ext4 -q -m 0 ${image} && mount -o loop ${image} ${point}`,
+    ),
+  )
 })
 
-test('full: a compaction that finds no room leaves what room there is to creates, and is made up for later', { skip: skipWithout(MOUNT, 'no tmpfs can be mounted with unshare') }, async (t) => {
-  const disk = await mounted(t, MOUNT ?? [], (point) => `mount -t tmpfs -o size=12m tmpfs ${point}`)
-  const writer = new Writer()
-  // 4 MiB of journals are compacted; 6 MiB have no room for a snapshot of that length beside them.
-  disk.run('head -c 6M /dev/zero > ballast')
-  const service = await serve(t, disk.directory, disk.inside)
-  await writer.createMany(service, 300_000, () => service.output().includes('the journals could not be compacted'))
-  await until('creates have the room that the compaction left', async () => (await writer.create(service)).status === 200)
-  disk.run('test ! -e data/plants.sqlite.tmp')
-  disk.run('rm ballast')
-  await writer.comesBack(service)
-  await writer.isCompacted(service)
-  await service.end()
-  const again = await serve(t, disk.directory, disk.inside)
-  await writer.compare(again, { afterStart: true })
-  await again.end()
-})
+test(
+  'full: a compaction that finds no room leaves what room there is to creates, and is made up for later',
+  { skip: skipWithout(MOUNT, 'no tmpfs can be mounted with unshare') },
+  async (t) => {
+    const disk = await mounted(
+      t,
+      MOUNT ?? [],
+      (point) => `mount -t tmpfs -o size=12m tmpfs ${point}`,
+    )
+    const writer = new Writer()
+    // 4 MiB of journals are compacted; 6 MiB have no room for a snapshot of that length beside
+    // them.
+    disk.run('head -c 6M /dev/zero > ballast')
+    const service = await serve(t, disk.directory, disk.inside)
+    await writer.createMany(service, 300_000, () =>
+      service.output().includes('the journals could not be compacted'),
+    )
+    await until(
+      'creates have the room that the compaction left',
+      async () => (await writer.create(service)).status === 200,
+    )
+    disk.run('test ! -e data/plants.sqlite.tmp')
+    disk.run('rm ballast')
+    await writer.comesBack(service)
+    await writer.isCompacted(service)
+    await service.end()
+    const again = await serve(t, disk.directory, disk.inside)
+    await writer.compare(again, { afterStart: true })
+    await again.end()
+  },
+)
 
 // ---- calls that fail
 
@@ -252,12 +342,24 @@ interface Injection {
 }
 
 function straceArgs({ faults, paths }: Injection): string[] {
-  return ['-f', '-o', '/dev/null', ...paths.flatMap((path) => ['-P', path]), ...faults.flatMap((fault) => ['-e', `inject=${fault}`])]
+  return [
+    '-f',
+    '-o',
+    '/dev/null',
+    ...paths.flatMap((path) => ['-P', path]),
+    ...faults.flatMap((fault) => ['-e', `inject=${fault}`]),
+  ]
 }
 
 /** Makes calls of a running process fail, until the function that it gives is called. */
-async function inject(t: TestContext, pid: number, injection: Injection): Promise<() => Promise<void>> {
-  const tracer = spawn('strace', [...straceArgs(injection), '-p', String(pid)], { stdio: ['ignore', 'ignore', 'pipe'] })
+async function inject(
+  t: TestContext,
+  pid: number,
+  injection: Injection,
+): Promise<() => Promise<void>> {
+  const tracer = spawn('strace', [...straceArgs(injection), '-p', String(pid)], {
+    stdio: ['ignore', 'ignore', 'pipe'],
+  })
   t.after(() => tracer.kill('SIGTERM'))
   const gone = once(tracer, 'exit')
   let text = ''
@@ -286,7 +388,10 @@ async function setUp(t: TestContext): Promise<Setup> {
 }
 
 /** After a kill, a start finds what was acknowledged, and the checker finds nothing wrong. */
-async function restartAndCompare(t: TestContext, { writer, service, directory }: Setup): Promise<void> {
+async function restartAndCompare(
+  t: TestContext,
+  { writer, service, directory }: Setup,
+): Promise<void> {
   await service.end()
   const again = await serve(t, directory)
   await writer.compare(again, { afterStart: true })
@@ -296,84 +401,129 @@ async function restartAndCompare(t: TestContext, { writer, service, directory }:
   assert.equal(status, 0, stderr)
 }
 
-test('strace: a journal that cannot be made durable acknowledges nothing, and the service recovers by itself', { skip: noStrace }, async (t) => {
-  const setup = await setUp(t)
-  const { writer, service, directory, journal } = setup
-  const lift = await inject(t, service.pid, { faults: [`${WRITES}:error=EIO`, `${SYNCS}:error=EIO`], paths: [journal, `${journal}.tmp`, directory] })
-  const statuses = await writer.createMany(service, 100, (all) => all.length >= 40)
-  assert.ok(statuses.every((status) => status === 503), 'no 200 without durability')
-  assert.equal(await service.ready(), 503)
-  await writer.compare(service, { exactly: true })
-  await lift()
-  await writer.comesBack(service)
-  await writer.compare(service)
-  await restartAndCompare(t, setup)
-})
+test(
+  'strace: a journal that cannot be made durable acknowledges nothing, and the service recovers by itself',
+  { skip: noStrace },
+  async (t) => {
+    const setup = await setUp(t)
+    const { writer, service, directory, journal } = setup
+    const lift = await inject(t, service.pid, {
+      faults: [`${WRITES}:error=EIO`, `${SYNCS}:error=EIO`],
+      paths: [journal, `${journal}.tmp`, directory],
+    })
+    const statuses = await writer.createMany(service, 100, (all) => all.length >= 40)
+    assert.ok(
+      statuses.every((status) => status === 503),
+      'no 200 without durability',
+    )
+    assert.equal(await service.ready(), 503)
+    await writer.compare(service, { exactly: true })
+    await lift()
+    await writer.comesBack(service)
+    await writer.compare(service)
+    await restartAndCompare(t, setup)
+  },
+)
 
 /** Calls count for each thread of the service. */
 const FAULTS: readonly (readonly [what: string, faults: readonly string[]])[] = [
   ['writes fail with EIO', [`${WRITES}:error=EIO:when=2+3`]],
   ['writes find no space', [`${WRITES}:error=ENOSPC:when=2+3`]],
-  ['writes find no space, and nothing can be cut off', [`${WRITES}:error=ENOSPC:when=2+3`, 'ftruncate:error=EIO']],
-  ['writes find no space, and what was cut off cannot be synced', [`${WRITES}:error=ENOSPC:when=2+3`, `${SYNCS}:error=EIO`]],
+  [
+    'writes find no space, and nothing can be cut off',
+    [`${WRITES}:error=ENOSPC:when=2+3`, 'ftruncate:error=EIO'],
+  ],
+  [
+    'writes find no space, and what was cut off cannot be synced',
+    [`${WRITES}:error=ENOSPC:when=2+3`, `${SYNCS}:error=EIO`],
+  ],
 ]
 
-test('strace: where calls fail now and then, only those creates are refused, and none that was acknowledged is lost', { skip: noStrace }, async (t) => {
-  const setup = await setUp(t)
-  const { writer, directory } = setup
-  let { service } = setup
-  const mixed = (all: readonly number[]): boolean => [503, 200].every((wanted) => all.filter((status) => status === wanted).length >= WRITERS)
-  for (const [what, faults] of sampled(FAULTS, 2)) {
-    await t.test(what, async () => {
-      const injection = { faults, paths: [setup.journal] }
-      const lift = await inject(t, service.pid, injection)
-      await writer.createMany(service, 100, mixed)
-      await writer.compare(service)
-      await lift()
-      await writer.comesBack(service)
-      await inject(t, service.pid, injection)
-      await writer.createMany(service, 100, mixed)
-      await service.end()
-      service = await serve(t, directory)
-      await writer.compare(service, { afterStart: true })
+test(
+  'strace: where calls fail now and then, only those creates are refused, and none that was acknowledged is lost',
+  { skip: noStrace },
+  async (t) => {
+    const setup = await setUp(t)
+    const { writer, directory } = setup
+    let { service } = setup
+    const mixed = (all: readonly number[]): boolean =>
+      [503, 200].every((wanted) => all.filter((status) => status === wanted).length >= WRITERS)
+    for (const [what, faults] of sampled(FAULTS, 2)) {
+      await t.test(what, async () => {
+        const injection = { faults, paths: [setup.journal] }
+        const lift = await inject(t, service.pid, injection)
+        await writer.createMany(service, 100, mixed)
+        await writer.compare(service)
+        await lift()
+        await writer.comesBack(service)
+        await inject(t, service.pid, injection)
+        await writer.createMany(service, 100, mixed)
+        await service.end()
+        service = await serve(t, directory)
+        await writer.compare(service, { afterStart: true })
+      })
+    }
+    await restartAndCompare(t, { ...setup, service })
+  },
+)
+
+test(
+  'strace: a start that cannot renew its journal serves what there is, and takes creates once it can',
+  { skip: noStrace },
+  async (t) => {
+    const setup = await setUp(t)
+    const { writer, directory, journal } = setup
+    await setup.service.end()
+    let lift = async (): Promise<void> => {}
+    const service = await serve(t, directory, [], async (pid) => {
+      lift = await inject(t, pid, { faults: [`${SYNCS}:error=EIO`], paths: [`${journal}.tmp`] })
     })
-  }
-  await restartAndCompare(t, { ...setup, service })
-})
+    await writer.compare(service, { afterStart: true })
+    assert.equal((await writer.create(service)).status, 503)
+    assert.equal(await service.ready(), 503)
+    await lift()
+    await writer.comesBack(service)
+    await restartAndCompare(t, { ...setup, service })
+  },
+)
 
-test('strace: a start that cannot renew its journal serves what there is, and takes creates once it can', { skip: noStrace }, async (t) => {
-  const setup = await setUp(t)
-  const { writer, directory, journal } = setup
-  await setup.service.end()
-  let lift = async (): Promise<void> => {}
-  const service = await serve(t, directory, [], async (pid) => {
-    lift = await inject(t, pid, { faults: [`${SYNCS}:error=EIO`], paths: [`${journal}.tmp`] })
-  })
-  await writer.compare(service, { afterStart: true })
-  assert.equal((await writer.create(service)).status, 503)
-  assert.equal(await service.ready(), 503)
-  await lift()
-  await writer.comesBack(service)
-  await restartAndCompare(t, { ...setup, service })
-})
+test(
+  'strace: a compaction that cannot write costs no request, and is made up for',
+  { skip: noStrace },
+  async (t) => {
+    const setup = await setUp(t)
+    const { writer, service, directory } = setup
+    const lift = await inject(t, service.pid, {
+      faults: [`${WRITES}:error=EIO`],
+      paths: [join(directory, 'plants.sqlite.tmp')],
+    })
+    const statuses = await writer.createMany(service, 400_000, () =>
+      service.output().includes('the journals could not be compacted'),
+    )
+    assert.ok(statuses.every((status) => status === 200))
+    await lift()
+    await writer.isCompacted(service)
+    await restartAndCompare(t, setup)
+  },
+)
 
-test('strace: a compaction that cannot write costs no request, and is made up for', { skip: noStrace }, async (t) => {
-  const setup = await setUp(t)
-  const { writer, service, directory } = setup
-  const lift = await inject(t, service.pid, { faults: [`${WRITES}:error=EIO`], paths: [join(directory, 'plants.sqlite.tmp')] })
-  const statuses = await writer.createMany(service, 400_000, () => service.output().includes('the journals could not be compacted'))
-  assert.ok(statuses.every((status) => status === 200))
-  await lift()
-  await writer.isCompacted(service)
-  await restartAndCompare(t, setup)
-})
-
-test('the journal is open O_DSYNC, so that a write returns once it is on the disk', { skip: process.platform === 'linux' ? false : skipWithout(undefined, '/proc is not here') }, async (t) => {
-  const { service, journal } = await setUp(t)
-  const fd = readdirSync(`/proc/${service.pid}/fd`).find((name) => linkOf(`/proc/${service.pid}/fd/${name}`) === journal)
-  const flags = Number.parseInt(/^flags:\s+([0-7]+)$/m.exec(readFileSync(`/proc/${service.pid}/fdinfo/${fd}`, 'latin1'))?.[1] ?? '', 8)
-  assert.equal(flags & 0o10000, 0o10000)
-})
+test(
+  'the journal is open O_DSYNC, so that a write returns once it is on the disk',
+  { skip: process.platform === 'linux' ? false : skipWithout(undefined, '/proc is not here') },
+  async (t) => {
+    const { service, journal } = await setUp(t)
+    const fd = readdirSync(`/proc/${service.pid}/fd`).find(
+      (name) => linkOf(`/proc/${service.pid}/fd/${name}`) === journal,
+    )
+    const flags = Number.parseInt(
+      /^flags:\s+([0-7]+)$/m.exec(
+        readFileSync(`/proc/${service.pid}/fdinfo/${fd}`, 'latin1'),
+      )?.[1] ?? '',
+      8,
+    )
+    assert.equal(flags & 0o10000, 0o10000)
+  },
+)
 
 function linkOf(path: string): string | undefined {
   try {
@@ -385,12 +535,31 @@ function linkOf(path: string): string | undefined {
 
 // ---- the lock, as an operator meets it
 
-const NAMESPACE = works(['unshare', '-pf', '--kill-child', 'true'], ['unshare', '-Urpf', '--kill-child', 'true'])?.slice(0, -1)
+const NAMESPACE = works(
+  ['unshare', '-pf', '--kill-child', 'true'],
+  ['unshare', '-Urpf', '--kill-child', 'true'],
+)?.slice(0, -1)
 
-async function refused(directory: string, prefix: readonly string[], args: readonly string[]): Promise<{ status: number | null; stderr: string }> {
+async function refused(
+  directory: string,
+  prefix: readonly string[],
+  args: readonly string[],
+): Promise<{ status: number | null; stderr: string }> {
   const [command = '', ...rest] = [...prefix, process.execPath, MAIN, ...args]
-  const env = { PATH: process.env['PATH'] ?? '', PLANTS_LISTEN: '127.0.0.1:0', PLANTS_ADMIN_LISTEN: 'off', PLANTS_DATA: directory, PLANTS_ISSUER: ISSUER, PLANTS_AUDIENCE: AUDIENCE, PLANTS_JWT_SECRET: SECRET }
-  const child: ChildProcess = spawn(command, rest, { env, stdio: ['ignore', 'ignore', 'pipe'], timeout: PATIENCE_MS })
+  const env = {
+    PATH: process.env['PATH'] ?? '',
+    PLANTS_LISTEN: '127.0.0.1:0',
+    PLANTS_ADMIN_LISTEN: 'off',
+    PLANTS_DATA: directory,
+    PLANTS_ISSUER: ISSUER,
+    PLANTS_AUDIENCE: AUDIENCE,
+    PLANTS_JWT_SECRET: SECRET,
+  }
+  const child: ChildProcess = spawn(command, rest, {
+    env,
+    stdio: ['ignore', 'ignore', 'pipe'],
+    timeout: PATIENCE_MS,
+  })
   let stderr = ''
   child.stderr?.setEncoding('utf8').on('data', (text: string) => (stderr += text))
   await once(child, 'close')
@@ -399,27 +568,35 @@ async function refused(directory: string, prefix: readonly string[], args: reado
 
 for (const [where, prefix, skip] of [
   ['here', [], false],
-  ['in another PID namespace', NAMESPACE ?? [], skipWithout(NAMESPACE, 'unshare makes no PID namespace')],
+  [
+    'in another PID namespace',
+    NAMESPACE ?? [],
+    skipWithout(NAMESPACE, 'unshare makes no PID namespace'),
+  ],
 ] as const) {
-  test(`lock: a second service and an import ${where} end with a message that names the first, and disturb nothing`, { skip }, async (t) => {
-    const setup = await setUp(t)
-    const { writer, service, directory } = setup
-    const before = readdirSync(directory)
-    // On a machine that is held up the holder may not say in time who it is.
-    await until('the refusal names the holder', async () => {
-      const { status, stderr } = await refused(directory, prefix, ['serve'])
-      assert.equal(status, 1)
-      assert.match(stderr, /in use by .*: stop that first/)
-      return stderr.includes(`in use by process ${service.pid} on host `)
-    })
-    const backup = join(await temporaryDirectory(), 'backup.sqlite')
-    assert.equal((await run(['export', backup], { PLANTS_DATA: directory })).status, 0)
-    const imported = await refused(directory, prefix, ['import', backup])
-    assert.equal(imported.status, 1)
-    assert.match(imported.stderr, /in use by /)
-    assert.deepEqual(readdirSync(directory), before)
-    assert.equal((await writer.create(service)).status, 200)
-    // Killed, it needs no hand: the next start is let in at once.
-    await restartAndCompare(t, setup)
-  })
+  test(
+    `lock: a second service and an import ${where} end with a message that names the first, and disturb nothing`,
+    { skip },
+    async (t) => {
+      const setup = await setUp(t)
+      const { writer, service, directory } = setup
+      const before = readdirSync(directory)
+      // On a machine that is held up the holder may not say in time who it is.
+      await until('the refusal names the holder', async () => {
+        const { status, stderr } = await refused(directory, prefix, ['serve'])
+        assert.equal(status, 1)
+        assert.match(stderr, /in use by .*: stop that first/)
+        return stderr.includes(`in use by process ${service.pid} on host `)
+      })
+      const backup = join(await temporaryDirectory(), 'backup.sqlite')
+      assert.equal((await run(['export', backup], { PLANTS_DATA: directory })).status, 0)
+      const imported = await refused(directory, prefix, ['import', backup])
+      assert.equal(imported.status, 1)
+      assert.match(imported.stderr, /in use by /)
+      assert.deepEqual(readdirSync(directory), before)
+      assert.equal((await writer.create(service)).status, 200)
+      // Killed, it needs no hand: the next start is let in at once.
+      await restartAndCompare(t, setup)
+    },
+  )
 }

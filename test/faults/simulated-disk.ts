@@ -2,14 +2,18 @@ import { dirname } from 'node:path'
 import type { File, Files, Mode } from '../../dist/store/sqljs/files.js'
 
 /*
- * A disk that forgets what was not synced, and the memory in front of it that a killed process leaves as it is.
+ * A disk that forgets what was not synced, and the memory in front of it that a killed process
+ * leaves as it is.
  *
- * - A write or a truncation is seen by every reader at once, and is on the disk after a sync of that file that
+ * - A write or a truncation is seen by every reader at once, and is on the disk after a sync of
+ * that file that
  *   succeeded. Until then it may be there wholly, in part (any pieces of it; where the rest would be stands what stood
  *   there before, or zeros behind the end), or not at all, and later ones may be there without earlier ones. A write to a file opened `durable` (O_DSYNC) includes the sync.
- * - A sync that fails makes nothing durable and marks what it covered as clean: readers go on seeing it, no later sync
+ * - A sync that fails makes nothing durable and marks what it covered as clean: readers go on
+ * seeing it, no later sync
  *   writes it, and whether it is on the disk is never known.
- * - Creating a file, making a directory, renaming and removing change names at once, and are on the disk after a sync of
+ * - Creating a file, making a directory, renaming and removing change names at once, and are on the
+ * disk after a sync of
  *   the directory they stand in. Until then each of them is there or is not, whatever becomes of the others; a rename
  *   happens in one piece. A directory sync that fails leaves them so, and a later one can make them durable: file systems
  *   that cannot write their own journal stop, they do not go on without it.
@@ -23,10 +27,18 @@ type Change =
 /** One change of a directory; `node` is what the name stands for. */
 type Move =
   | { readonly kind: 'link'; readonly name: string; readonly node: number; readonly state: State }
-  | { readonly kind: 'rename'; readonly from: string; readonly name: string; readonly node: number; readonly state: State }
+  | {
+      readonly kind: 'rename'
+      readonly from: string
+      readonly name: string
+      readonly node: number
+      readonly state: State
+    }
   | { readonly kind: 'unlink'; readonly name: string; readonly state: State }
 
-/** On the disk; not yet; or marked as clean by a sync that failed, so that it may be and may not. */
+/**
+ * On the disk; not yet; or marked as clean by a sync that failed, so that it may be and may not.
+ */
 type State = 'synced' | 'dirty' | 'stuck'
 
 interface FileNode {
@@ -43,7 +55,10 @@ interface DirectoryNode {
 
 type Node = FileNode | DirectoryNode
 
-/** What a power loss does to one change: it is on the disk, or only these pieces of a write are, or nothing is. */
+/**
+ * What a power loss does to one change: it is on the disk, or only these pieces of a write are, or
+ * nothing is.
+ */
 export type Fate = 'kept' | 'lost' | readonly { readonly from: number; readonly to: number }[]
 
 /** A change that is not certainly on the disk. */
@@ -69,7 +84,10 @@ export class SimulatedDisk {
 
   /** A disk with nothing but its root. */
   static empty(): SimulatedDisk {
-    return new SimulatedDisk(new Map([[ROOT, { kind: 'directory', base: new Map(), changes: [] }]]), ROOT + 1)
+    return new SimulatedDisk(
+      new Map([[ROOT, { kind: 'directory', base: new Map(), changes: [] }]]),
+      ROOT + 1,
+    )
   }
 
   /** The same, memory included: what a killed process leaves behind. */
@@ -77,14 +95,21 @@ export class SimulatedDisk {
     return new SimulatedDisk(new Map(this.#nodes), this.#nextNode)
   }
 
-  /** Every change that a power loss may undo, in the order in which `afterPowerLoss` takes their fates. */
+  /**
+   * Every change that a power loss may undo, in the order in which `afterPowerLoss` takes their
+   * fates.
+   */
   pending(): readonly Pending[] {
     return [...this.#nodes.values()].flatMap(({ base, changes }: Node) =>
       changes
         .filter(({ state }: Change | Move) => state !== 'synced')
         .map((change: Change | Move) => {
           if (change.kind !== 'write') return { lengthBytes: 0, textBytes: 0, inPlace: false }
-          return { lengthBytes: change.bytes.length, textBytes: textLength(change.bytes), inPlace: Buffer.isBuffer(base) && change.at + change.bytes.length <= base.length }
+          return {
+            lengthBytes: change.bytes.length,
+            textBytes: textLength(change.bytes),
+            inPlace: Buffer.isBuffer(base) && change.at + change.bytes.length <= base.length,
+          }
         }),
     )
   }
@@ -92,14 +117,21 @@ export class SimulatedDisk {
   /** What is on the disk when the power comes back. */
   afterPowerLoss(fates: readonly Fate[]): SimulatedDisk {
     let next = 0
-    const fateOf = ({ state }: Change | Move): Fate => (state === 'synced' ? 'kept' : (fates[next++] ?? 'lost'))
+    const fateOf = ({ state }: Change | Move): Fate =>
+      state === 'synced' ? 'kept' : (fates[next++] ?? 'lost')
     const nodes = new Map<number, Node>()
     for (const [id, node] of this.#nodes) {
       if (node.kind === 'file') {
-        const base = node.changes.reduce((bytes, change) => changed(bytes, change, fateOf(change)), node.base)
+        const base = node.changes.reduce(
+          (bytes, change) => changed(bytes, change, fateOf(change)),
+          node.base,
+        )
         nodes.set(id, { kind: 'file', base, changes: [] })
       } else {
-        const base = node.changes.reduce((names, move) => (fateOf(move) === 'lost' ? names : moved(names, move)), node.base)
+        const base = node.changes.reduce(
+          (names, move) => (fateOf(move) === 'lost' ? names : moved(names, move)),
+          node.base,
+        )
         nodes.set(id, { kind: 'directory', base, changes: [] })
       }
     }
@@ -110,13 +142,18 @@ export class SimulatedDisk {
   describe(directory = ROOT): string {
     return [...this.#names(directory)]
       .toSorted(([a], [b]) => (a < b ? -1 : 1))
-      .map(([name, id]) => `${name}{${this.#nodes.get(id)?.kind === 'directory' ? this.describe(id) : this.read(id).toString('base64')}}`)
+      .map(
+        ([name, id]) =>
+          `${name}{${this.#nodes.get(id)?.kind === 'directory' ? this.describe(id) : this.read(id).toString('base64')}}`,
+      )
       .join()
   }
 
   find(path: string): number | undefined {
     let id: number | undefined = ROOT
-    for (const part of path.split('/').slice(1)) if (part !== '' && id !== undefined) id = this.#nodes.get(id)?.kind === 'directory' ? this.#names(id).get(part) : undefined
+    for (const part of path.split('/').slice(1))
+      if (part !== '' && id !== undefined)
+        id = this.#nodes.get(id)?.kind === 'directory' ? this.#names(id).get(part) : undefined
     return id
   }
 
@@ -125,7 +162,12 @@ export class SimulatedDisk {
   }
 
   read(id: number): Buffer {
-    return Buffer.from(this.#file(id).changes.reduce((bytes, change) => changed(bytes, change, 'kept'), this.#file(id).base))
+    return Buffer.from(
+      this.#file(id).changes.reduce(
+        (bytes, change) => changed(bytes, change, 'kept'),
+        this.#file(id).base,
+      ),
+    )
   }
 
   makeDirectory(path: string): boolean {
@@ -136,7 +178,8 @@ export class SimulatedDisk {
 
   createOrEmpty(path: string): number {
     const there = this.find(path)
-    if (there === undefined) return this.#link(path, { kind: 'file', base: Buffer.alloc(0), changes: [] })
+    if (there === undefined)
+      return this.#link(path, { kind: 'file', base: Buffer.alloc(0), changes: [] })
     this.truncate(there, 0)
     return there
   }
@@ -151,9 +194,11 @@ export class SimulatedDisk {
 
   sync(id: number, state: 'synced' | 'stuck' = 'synced'): void {
     const node = this.#nodes.get(id)
-    const mark = <T extends Change | Move>(change: T): T => (change.state === 'dirty' ? { ...change, state } : change)
+    const mark = <T extends Change | Move>(change: T): T =>
+      change.state === 'dirty' ? { ...change, state } : change
     if (node?.kind === 'file') this.#nodes.set(id, settledFile(node.base, node.changes.map(mark)))
-    if (node?.kind === 'directory') this.#nodes.set(id, settledDirectory(node.base, node.changes.map(mark)))
+    if (node?.kind === 'directory')
+      this.#nodes.set(id, settledDirectory(node.base, node.changes.map(mark)))
   }
 
   syncDirectory(path: string): void {
@@ -161,7 +206,13 @@ export class SimulatedDisk {
   }
 
   rename(from: string, to: string): void {
-    this.#move(from, { kind: 'rename', from: nameOf(from), name: nameOf(to), node: this.#must(from), state: 'dirty' })
+    this.#move(from, {
+      kind: 'rename',
+      from: nameOf(from),
+      name: nameOf(to),
+      node: this.#must(from),
+      state: 'dirty',
+    })
   }
 
   remove(path: string): void {
@@ -197,7 +248,8 @@ export class SimulatedDisk {
   #move(path: string, move: Move): void {
     const id = this.#must(dirname(path))
     const node = this.#nodes.get(id)
-    if (node?.kind === 'directory') this.#nodes.set(id, { ...node, changes: [...node.changes, move] })
+    if (node?.kind === 'directory')
+      this.#nodes.set(id, { ...node, changes: [...node.changes, move] })
   }
 
   #change(id: number, change: Change): void {
@@ -212,10 +264,17 @@ function nameOf(path: string): string {
 
 function settledFile(base: Buffer, changes: readonly Change[]): FileNode {
   if (changes.some(({ state }) => state !== 'synced')) return { kind: 'file', base, changes }
-  return { kind: 'file', base: changes.reduce((bytes, change) => changed(bytes, change, 'kept'), base), changes: [] }
+  return {
+    kind: 'file',
+    base: changes.reduce((bytes, change) => changed(bytes, change, 'kept'), base),
+    changes: [],
+  }
 }
 
-function settledDirectory(base: ReadonlyMap<string, number>, changes: readonly Move[]): DirectoryNode {
+function settledDirectory(
+  base: ReadonlyMap<string, number>,
+  changes: readonly Move[],
+): DirectoryNode {
   if (changes.some(({ state }) => state !== 'synced')) return { kind: 'directory', base, changes }
   return { kind: 'directory', base: changes.reduce(moved, base), changes: [] }
 }
@@ -254,27 +313,52 @@ export function systemError(code: string, what: string): Error {
 
 /** One call of `Files` or `File`, by the name of its method and the path it is about. */
 export interface DiskCall {
-  readonly name: 'makeDirectory' | 'list' | 'read' | 'readStart' | 'open' | 'rename' | 'remove' | 'syncDirectory' | 'write' | 'sync' | 'truncate' | 'close'
+  readonly name:
+    | 'makeDirectory'
+    | 'list'
+    | 'read'
+    | 'readStart'
+    | 'open'
+    | 'rename'
+    | 'remove'
+    | 'syncDirectory'
+    | 'write'
+    | 'sync'
+    | 'truncate'
+    | 'close'
   readonly path: string
   readonly mode: Mode | undefined
 }
 
-/** How a call fails: before it did anything, after a write took half, or after a write that could not be synced. */
+/**
+ * How a call fails: before it did anything, after a write took half, or after a write that could
+ * not be synced.
+ */
 export interface Fault {
   readonly code: string
   readonly how: 'refused' | 'short' | 'unsynced'
 }
 
 export interface Observer {
-  /** Called ahead of each call, and once more while an O_DSYNC write is under way; may have the call fail. */
+  /**
+   * Called ahead of each call, and once more while an O_DSYNC write is under way; may have the call
+   * fail.
+   */
   onCall(call: DiskCall): Fault | undefined
   onWriting(): void
 }
 
 /** The store's file access over a simulated disk. */
 export function simulatedFiles(disk: SimulatedDisk, observer: Observer): Files {
-  /** Resolves with how the call fails where it does so in its own way, and throws where it is refused. */
-  async function begin(name: DiskCall['name'], path: string, mode?: Mode): Promise<Fault | undefined> {
+  /**
+   * Resolves with how the call fails where it does so in its own way, and throws where it is
+   * refused.
+   */
+  async function begin(
+    name: DiskCall['name'],
+    path: string,
+    mode?: Mode,
+  ): Promise<Fault | undefined> {
     const fault = observer.onCall({ name, path, mode })
     // A real call takes its time, in which others go on.
     await Promise.resolve()

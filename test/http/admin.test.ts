@@ -6,7 +6,7 @@ import { join } from 'node:path'
 import { describe, test, type TestContext } from 'node:test'
 import { createPlantService, type PlantService } from '../../dist/index.js'
 import { type Files, nodeFiles } from '../../dist/store/sqljs/files.js'
-import { groupLine, Journal } from '../../dist/store/sqljs/journal.js'
+import { batchLine, Journal } from '../../dist/store/sqljs/journal.js'
 import { SqljsStore } from '../../dist/store/sqljs/store.js'
 import { call, post, type Reply } from '../support/http.ts'
 import { scrape } from '../support/metrics.ts'
@@ -24,29 +24,51 @@ test('admin: livez and readyz need no token, and say what is wrong', async (t) =
     assertCommon(reply)
     assert.equal(reply.status, 200)
     const only = await get(path, 'HEAD')
-    assert.deepEqual([only.status, only.text, headerLines(only, 'content-length')], [200, '', headerLines(reply, 'content-length')])
+    assert.deepEqual(
+      [only.status, only.text, headerLines(only, 'content-length')],
+      [200, '', headerLines(reply, 'content-length')],
+    )
   }
   assert.deepEqual((await get('/livez')).json(), { status: 'ok' })
-  assert.deepEqual((await get('/readyz')).json(), { status: 'ok', checks: { service: 'ok', keys: 'ok', storage: 'ok' } })
+  assert.deepEqual((await get('/readyz')).json(), {
+    status: 'ok',
+    checks: { service: 'ok', keys: 'ok', storage: 'ok' },
+  })
 
-  const trouble = t.mock.method(SqljsStore.prototype, 'trouble', () => 'the disk is full')
+  const unavailableReason = t.mock.method(SqljsStore.prototype, 'unavailableReason', () => 'the disk is full')
   const red = await get('/readyz')
-  assert.deepEqual([red.status, red.json()], [503, { status: 'unavailable', checks: { service: 'ok', keys: 'ok', storage: 'the disk is full' } }])
+  assert.deepEqual(
+    [red.status, red.json()],
+    [
+      503,
+      { status: 'unavailable', checks: { service: 'ok', keys: 'ok', storage: 'the disk is full' } },
+    ],
+  )
   assert.equal((await get('/livez')).status, 200)
-  trouble.mock.restore()
+  unavailableReason.mock.restore()
   assert.equal((await get('/readyz')).status, 200)
 
-  for (const path of ['/plants', '/', '/livez/', '/readyz/x', '//livez']) assert.equal(verdict(await get(path)), 'pathUnknown', path)
+  for (const path of ['/plants', '/', '/livez/', '/readyz/x', '//livez'])
+    assert.equal(verdict(await get(path)), 'pathUnknown', path)
   for (const method of ['POST', 'PUT', 'DELETE', 'OPTIONS']) {
     const reply = await get('/livez', method)
-    assert.deepEqual([verdict(reply), headerLines(reply, 'allow')], ['methodNotAllowed', ['GET, HEAD']])
+    assert.deepEqual(
+      [verdict(reply), headerLines(reply, 'allow')],
+      ['methodNotAllowed', ['GET, HEAD']],
+    )
   }
-  assert.equal(verdict(await call(port, { path: '/livez' })), 'pathUnknown', 'the public listener has plants alone')
+  assert.equal(
+    verdict(await call(port, { path: '/livez' })),
+    'pathUnknown',
+    'the public listener has plants alone',
+  )
 })
 
 test('admin: without keys it is not ready', async (t) => {
   // Nobody listens on port 1.
-  const { adminPort } = await startService(t, { keys: { kind: 'url', url: 'http://127.0.0.1:1/keys' } })
+  const { adminPort } = await startService(t, {
+    keys: { kind: 'url', url: 'http://127.0.0.1:1/keys' },
+  })
   const reply = await call(adminPort, { path: '/readyz', token: undefined })
   assert.equal(reply.status, 503)
   assert.match(reply.text, /"keys":"[^"]*no usable key set/)
@@ -63,11 +85,26 @@ test('admin: metrics answer HEAD with their length alone, and nothing but GET an
   const { adminPort, port } = await startService(t)
   const only = await call(adminPort, { path: '/metrics', method: 'HEAD', token: undefined })
   assertCommon(only)
-  assert.deepEqual([only.status, only.text, headerLines(only, 'content-type')], [200, '', ['text/plain; version=0.0.4; charset=utf-8']])
+  assert.deepEqual(
+    [only.status, only.text, headerLines(only, 'content-type')],
+    [200, '', ['text/plain; version=0.0.4; charset=utf-8']],
+  )
   assert.ok(Number(headerLines(only, 'content-length')[0]) > 1000)
-  const posted = await call(adminPort, { path: '/metrics', method: 'POST', token: undefined, body: 'x' })
-  assert.deepEqual([verdict(posted), headerLines(posted, 'allow')], ['methodNotAllowed', ['GET, HEAD']])
-  assert.equal(verdict(await call(port, { path: '/metrics' })), 'pathUnknown', 'the public listener has plants alone')
+  const posted = await call(adminPort, {
+    path: '/metrics',
+    method: 'POST',
+    token: undefined,
+    body: 'x',
+  })
+  assert.deepEqual(
+    [verdict(posted), headerLines(posted, 'allow')],
+    ['methodNotAllowed', ['GET, HEAD']],
+  )
+  assert.equal(
+    verdict(await call(port, { path: '/metrics' })),
+    'pathUnknown',
+    'the public listener has plants alone',
+  )
 })
 
 test('admin: what is no request is refused in the Error shape, and a probe without Host or with an expectation is answered', async (t) => {
@@ -133,15 +170,31 @@ test('admin: while the store recovers it is alive and not ready, and nobody is l
   const original = SqljsStore.open.bind(SqljsStore)
   let release = (): void => {}
   const held = new Promise<void>((resolve) => (release = resolve))
-  t.mock.method(SqljsStore, 'open', (options: Parameters<typeof original>[0]) => held.then(() => original(options)))
+  t.mock.method(SqljsStore, 'open', (options: Parameters<typeof original>[0]) =>
+    held.then(() => original(options)),
+  )
   const { service, admin, plants, get } = await quietService(t)
   const listening = service.listen()
   await appears(admin)
   assert.deepEqual(state(await get('/livez')), [200, { status: 'ok' }])
-  assert.deepEqual(state(await get('/readyz')), [503, { status: 'unavailable', checks: { service: 'starting', keys: 'ok', storage: 'not recovered yet' } }])
+  assert.deepEqual(state(await get('/readyz')), [
+    503,
+    {
+      status: 'unavailable',
+      checks: { service: 'starting', keys: 'ok', storage: 'not recovered yet' },
+    },
+  ])
   const found = await scrape(admin)
-  assert.deepEqual(found.all('plant_store_ready'), [['plant_store_ready{check="service"}', 0], ['plant_store_ready{check="keys"}', 1], ['plant_store_ready{check="storage"}', 0]])
-  assert.deepEqual(found.all('plant_store_plants'), [], 'nothing is said of a store that is not open')
+  assert.deepEqual(found.all('plant_store_ready'), [
+    ['plant_store_ready{check="service"}', 0],
+    ['plant_store_ready{check="keys"}', 1],
+    ['plant_store_ready{check="storage"}', 0],
+  ])
+  assert.deepEqual(
+    found.all('plant_store_plants'),
+    [],
+    'nothing is said of a store that is not open',
+  )
   assert.equal(existsSync(plants), false)
   release()
   await listening
@@ -154,7 +207,9 @@ test('admin: a long recovery leaves room for probes', async (t) => {
   const GROUPS = 2000
   const dataDirectory = join(await temporaryDirectory(), 'data')
   await mkdir(dataDirectory)
-  const lines = Array.from({ length: GROUPS }, (_, i) => groupLine(i + 1, [['alice', String(i), 'Fern']]))
+  const lines = Array.from({ length: GROUPS }, (_, i) =>
+    batchLine(i + 1, [['alice', String(i), 'Fern']]),
+  )
   await (await Journal.create(nodeFiles, dataDirectory, 1, 1, Buffer.concat(lines))).close()
   const { service, admin, get } = await quietService(t, dataDirectory)
   // Time flies: as if each group took 30 ms, and all of them a minute.
@@ -171,12 +226,16 @@ test('admin: a long recovery leaves room for probes', async (t) => {
     assert.equal(live.status, 200)
     if (ready.status === 503) starting++
   }
-  // Every turn takes at most a twentieth of a second, and a probe a few of them. A kubelet waits a second for it.
+  // Every turn takes at most a twentieth of a second, and a probe a few of them. A kubelet waits a
+  // second for it.
   assert.ok(starting >= 60, `${starting} times two probes were answered in that minute`)
   const { recovered } = await listening
   assert.deepEqual({ ...recovered, ms: 0 }, { plants: GROUPS, groups: GROUPS, tornBytes: 0, ms: 0 })
   const { value } = await scrape(admin)
-  assert.deepEqual([value('plant_store_plants'), value('plant_store_recovered_groups')], [GROUPS, GROUPS])
+  assert.deepEqual(
+    [value('plant_store_plants'), value('plant_store_recovered_groups')],
+    [GROUPS, GROUPS],
+  )
 })
 
 test('admin: while it drains it is alive and not ready', async (t) => {
@@ -187,7 +246,10 @@ test('admin: while it drains it is alive and not ready', async (t) => {
   wire.write(half.slice(0, -3))
   while ((await scrape(adminPort)).value('http_server_active_requests') === 0);
   const stopped = close()
-  assert.deepEqual(state(await get('/readyz')), [503, { status: 'unavailable', checks: { service: 'draining', keys: 'ok', storage: 'ok' } }])
+  assert.deepEqual(state(await get('/readyz')), [
+    503,
+    { status: 'unavailable', checks: { service: 'draining', keys: 'ok', storage: 'ok' } },
+  ])
   assert.equal((await get('/livez')).status, 200)
   assert.equal((await scrape(adminPort)).value('plant_store_ready{check="service"}'), 0)
   assert.equal((await wire.write(half.slice(-3)).answers(1))[0]?.status, 200)
@@ -214,7 +276,9 @@ test('admin: with a full disk it is alive and not ready, and ready again by itse
     },
   }
   const original = SqljsStore.open.bind(SqljsStore)
-  t.mock.method(SqljsStore, 'open', (options: Parameters<typeof original>[0]) => original({ ...options, files }))
+  t.mock.method(SqljsStore, 'open', (options: Parameters<typeof original>[0]) =>
+    original({ ...options, files }),
+  )
   const { port, adminPort } = await startService(t)
   const get = (path: string) => call(adminPort, { path, token: undefined })
   full = true
@@ -227,7 +291,14 @@ test('admin: with a full disk it is alive and not ready, and ready again by itse
   assert.match(checks['storage'] ?? '', /ENOSPC/)
   assert.equal((await get('/livez')).status, 200)
   const found = await scrape(adminPort)
-  assert.deepEqual([found.value('plant_store_ready{check="storage"}'), found.value('plant_store_errors_total{error="50302"}'), found.value('plant_store_sync_seconds_count')], [0, 1, 0])
+  assert.deepEqual(
+    [
+      found.value('plant_store_ready{check="storage"}'),
+      found.value('plant_store_errors_total{error="50302"}'),
+      found.value('plant_store_sync_seconds_count'),
+    ],
+    [0, 1, 0],
+  )
   assert.equal((await call(port)).status, 200, 'reading goes on')
   full = false
   while ((await get('/readyz')).status !== 200);
@@ -292,7 +363,12 @@ describe('admin connections', { concurrency: true }, () => {
       wire.write('GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n'.repeat(200))
       wires.push(wire)
     }
-    await until('a probe is answered', () => call(path, { path: '/livez', token: undefined }).then(({ status }) => status === 200, () => false))
+    await until('a probe is answered', () =>
+      call(path, { path: '/livez', token: undefined }).then(
+        ({ status }) => status === 200,
+        () => false,
+      ),
+    )
     for (const wire of wires) wire.destroy()
   })
 
@@ -309,6 +385,9 @@ describe('admin connections', { concurrency: true }, () => {
   test('a client that sends its requests and closes its side is answered', async (t) => {
     const { adminPort } = await startService(t)
     const answers = await converse(adminPort, LIVEZ.repeat(20))
-    assert.deepEqual(answers.map(verdict), Array.from({ length: 20 }, () => 200))
+    assert.deepEqual(
+      answers.map(verdict),
+      Array.from({ length: 20 }, () => 200),
+    )
   })
 })

@@ -24,8 +24,14 @@ const CHUNKS = 40
 function start(t: Parameters<typeof startBare>[0], answersMaxBytes: number): Promise<Bare> {
   return startBare(t, {
     answersMaxBytes,
-    store: { list: (owner) => listOf(owner === 'small' ? [[{ name: 'a' }]] : Array.from({ length: CHUNKS }, () => LARGE)) },
-    authenticate: (exchange) => ({ ...ALICE, owner: exchange.head.authorization[0]?.slice('Bearer '.length) ?? '' }),
+    store: {
+      list: (owner) =>
+        listOf(owner === 'small' ? [[{ name: 'a' }]] : Array.from({ length: CHUNKS }, () => LARGE)),
+    },
+    authenticate: (exchange) => ({
+      ...ALICE,
+      owner: exchange.head.authorization[0]?.slice('Bearer '.length) ?? '',
+    }),
   })
 }
 
@@ -54,7 +60,10 @@ test('answers: with too many bytes unread a request is refused, until readers ta
   assert.deepEqual([await ask(port, small), await ask(port, create)], [200, 200])
   for (let reader = 0; reader < 8; reader++) {
     readers.push(await stalled(port, `owner ${reader}`))
-    await until('the reader has its answer, or waits for room', () => answers.heldBytes >= Math.min(reader + 1, 4) * MIB)
+    await until(
+      'the reader has its answer, or waits for room',
+      () => answers.heldBytes >= Math.min(reader + 1, 4) * MIB,
+    )
   }
   // One chunk beyond the bound at most: what was made is counted in the tick in which it was made.
   assert.ok(answers.heldBytes < 5.1 * MIB, String(answers.heldBytes))
@@ -78,7 +87,9 @@ test('answers: one owner leaves room for others', async (t) => {
 
 test('answers: a list that finds no room goes on when there is some, and is whole', async (t) => {
   const { port, answers } = await start(t, 2 * MIB)
-  const readers = await Promise.all(Array.from({ length: 6 }, (_, reader) => stalled(port, `owner ${reader}`)))
+  const readers = await Promise.all(
+    Array.from({ length: 6 }, (_, reader) => stalled(port, `owner ${reader}`)),
+  )
   await until('there is no room', () => answers.heldBytes >= 2 * MIB)
   for (const reader of readers) reader.socket.resume()
   const found: unknown[] = []
@@ -90,7 +101,11 @@ test('answers: a list that finds no room goes on when there is some, and is whol
     reader.destroy()
   }
   assert.ok(found.length >= 2)
-  for (const list of found) assert.deepEqual((list as readonly Plant[]).map(({ name }) => name.length), Array.from({ length: CHUNKS }, () => MIB))
+  for (const list of found)
+    assert.deepEqual(
+      (list as readonly Plant[]).map(({ name }) => name.length),
+      Array.from({ length: CHUNKS }, () => MIB),
+    )
   await until('nothing is held', () => answers.heldBytes === 0)
 })
 
@@ -107,13 +122,23 @@ test('answers: what is counted is what is kept: a piece of a chunk keeps no whol
       close: () => {},
     }
   }
-  const authenticate = ({ head: { authorization } }: Exchange): Caller => ({ ...ALICE, owner: authorization[0] ?? '' })
-  const { port, answers } = await startBare(t, { answersMaxBytes: 4 * MIB, store: { list }, authenticate })
+  const authenticate = ({ head: { authorization } }: Exchange): Caller => ({
+    ...ALICE,
+    owner: authorization[0] ?? '',
+  })
+  const { port, answers } = await startBare(t, {
+    answersMaxBytes: 4 * MIB,
+    store: { list },
+    authenticate,
+  })
   const readers: Wire[] = []
   for (let reader = 0; reader < 40; reader++) {
     const before = made
     readers.push(await stalled(port, `owner ${reader}`))
-    await until('the reader has its first chunk, or there is no room', () => made > before || answers.heldBytes >= 4 * MIB)
+    await until(
+      'the reader has its first chunk, or there is no room',
+      () => made > before || answers.heldBytes >= 4 * MIB,
+    )
   }
   await until('there is no room', () => answers.heldBytes >= 4 * MIB)
   // Chunks that are no garbage: those of readers that wait for room would be 40 MiB.

@@ -9,7 +9,8 @@ import { firstAnswer, head } from '../support/wire.ts'
 test('authorization', async (t) => {
   const { port } = await startService(t)
   const good = token('alice')
-  const send = (lines: readonly string[], target = '/plants') => firstAnswer(port, head('GET', target, { token: undefined, lines }))
+  const send = (lines: readonly string[], target = '/plants') =>
+    firstAnswer(port, head('GET', target, { token: undefined, lines }))
   const challenged = async (lines: readonly string[]) => {
     const answer = await send(lines)
     return [verdict(answer), headerLines(answer, 'www-authenticate').join('|')]
@@ -19,12 +20,23 @@ test('authorization', async (t) => {
   const INVALID = ['tokenInvalid', 'Bearer realm="plants", error="invalid_token"']
 
   await t.test('the scheme is case-insensitive, and more than one space may follow', async () => {
-    for (const scheme of ['Bearer', 'bearer', 'BEARER', 'bEaReR', 'Bearer  ']) assert.equal(verdict(await send([`Authorization: ${scheme} ${good}`])), 200, scheme)
+    for (const scheme of ['Bearer', 'bearer', 'BEARER', 'bEaReR', 'Bearer  '])
+      assert.equal(verdict(await send([`Authorization: ${scheme} ${good}`])), 200, scheme)
     assert.equal(verdict(await send([`AUTHORIZATION:Bearer ${good}  `])), 200)
   })
 
   await t.test('no token at all: 401 without an error attribute', async () => {
-    for (const lines of [[], ['Authorization:'], ['Authorization: Basic YTpi'], ['Authorization: Digest a="b"'], [`Authorization: ${good}`], [`Authorization: Bearerx ${good}`], ['Proxy-Authorization: Bearer a'], [`X-Authorization: Bearer ${good}`], ['Cookie: access_token=a']]) {
+    for (const lines of [
+      [],
+      ['Authorization:'],
+      ['Authorization: Basic YTpi'],
+      ['Authorization: Digest a="b"'],
+      [`Authorization: ${good}`],
+      [`Authorization: Bearerx ${good}`],
+      ['Proxy-Authorization: Bearer a'],
+      [`X-Authorization: Bearer ${good}`],
+      ['Cookie: access_token=a'],
+    ]) {
       assert.deepEqual(await challenged(lines), MISSING, lines.join())
     }
   })
@@ -32,59 +44,160 @@ test('authorization', async (t) => {
   await t.test('a token in the query or in the body is not read', async () => {
     assert.equal(verdict(await send([], `/plants?access_token=${good}`)), 'tokenMissing')
     const body = `access_token=${good}`
-    const form = head('POST', '/plants', { token: undefined, lines: ['Content-Type: application/x-www-form-urlencoded', `Content-Length: ${body.length}`] })
+    const form = head('POST', '/plants', {
+      token: undefined,
+      lines: ['Content-Type: application/x-www-form-urlencoded', `Content-Length: ${body.length}`],
+    })
     assert.equal(verdict(await firstAnswer(port, form + body)), 'tokenMissing')
   })
 
   await t.test('Bearer with anything but one token behind it: 400', async () => {
-    for (const value of ['Bearer', 'Bearer ', 'bearer', `Bearer ${good} x`, `Bearer ${good},`, `Bearer ${good}, Bearer ${good}`, 'Bearer "a"', 'Bearer =', 'Bearer a=b', `Bearer\t${good}`, 'Bearer é', 'Bearer a;b', `Bearer, ${good}`]) {
+    for (const value of [
+      'Bearer',
+      'Bearer ',
+      'bearer',
+      `Bearer ${good} x`,
+      `Bearer ${good},`,
+      `Bearer ${good}, Bearer ${good}`,
+      'Bearer "a"',
+      'Bearer =',
+      'Bearer a=b',
+      `Bearer\t${good}`,
+      'Bearer é',
+      'Bearer a;b',
+      `Bearer, ${good}`,
+    ]) {
       assert.deepEqual(await challenged([`Authorization: ${value}`]), MALFORMED, value)
     }
-    for (const lines of [[`Authorization: Bearer ${good}`, `Authorization: Bearer ${good}`], [`Authorization: Bearer ${good}`, 'Authorization: Basic YTpi'], ['Authorization:', `authorization: Bearer ${good}`], ['Authorization: Basic YTpi', 'Authorization: Basic YTpi']]) {
+    for (const lines of [
+      [`Authorization: Bearer ${good}`, `Authorization: Bearer ${good}`],
+      [`Authorization: Bearer ${good}`, 'Authorization: Basic YTpi'],
+      ['Authorization:', `authorization: Bearer ${good}`],
+      ['Authorization: Basic YTpi', 'Authorization: Basic YTpi'],
+    ]) {
       assert.deepEqual(await challenged(lines), MALFORMED, lines.join())
     }
   })
 
   await t.test('a second Authorization is seen behind any number of headers', async () => {
     const padding = Array.from({ length: 3000 }, () => 'a:')
-    assert.deepEqual(await challenged([`Authorization: Bearer ${good}`, ...padding, `Authorization: Bearer ${good}`]), MALFORMED)
+    assert.deepEqual(
+      await challenged([
+        `Authorization: Bearer ${good}`,
+        ...padding,
+        `Authorization: Bearer ${good}`,
+      ]),
+      MALFORMED,
+    )
   })
 
   await t.test('a well-formed token that is none of ours: 401 with invalid_token', async () => {
     const [head64 = '', payload = '', signature = ''] = good.split('.')
     const other = token('bob').split('.')[1] ?? ''
-    for (const value of ['a', 'a.b.c', '===a'.slice(3), '~', `${head64}.${payload}.`, `${head64}.${payload}`, `${head64}.${other}.${signature}`, `${head64}.${payload}.${signature}=`, `${good}.${signature}`, 'x'.repeat(14_000), `${Buffer.from('{"alg":"none"}').toString('base64url')}.${payload}.`]) {
-      assert.deepEqual(await challenged([`Authorization: Bearer ${value}`]), INVALID, value.slice(0, 60))
+    for (const value of [
+      'a',
+      'a.b.c',
+      '===a'.slice(3),
+      '~',
+      `${head64}.${payload}.`,
+      `${head64}.${payload}`,
+      `${head64}.${other}.${signature}`,
+      `${head64}.${payload}.${signature}=`,
+      `${good}.${signature}`,
+      'x'.repeat(14_000),
+      `${Buffer.from('{"alg":"none"}').toString('base64url')}.${payload}.`,
+    ]) {
+      assert.deepEqual(
+        await challenged([`Authorization: Bearer ${value}`]),
+        INVALID,
+        value.slice(0, 60),
+      )
     }
   })
 
-  await t.test('expired, not yet valid, for others, or without an owner: 401 with invalid_token', async () => {
-    const now = Math.floor(Date.now() / 1000)
-    const refused: readonly (readonly [string, string])[] = [
-      [token('alice', { exp: now - 60 }), 'tokenExpired'], [token('alice', { nbf: now + 3600 }), 'tokenUnacceptable'], [token('alice', { aud: 'others' }), 'tokenUnacceptable'],
-      [token('alice', { aud: undefined }), 'tokenUnacceptable'], [token('alice', { iss: 'https://others.test' }), 'tokenUnacceptable'], [token('alice', { exp: undefined }), 'tokenUnacceptable'],
-      [token(undefined), 'tokenUnacceptable'], [token(''), 'tokenUnacceptable'], [token('\ud800'), 'tokenUnacceptable'], [token('alice', { sub: 7 }), 'tokenUnacceptable'],
-    ]
-    for (const [value, condition] of refused) {
-      for (const method of ['GET', 'POST', 'HEAD']) {
-        const answer = await firstAnswer(port, head(method, '/plants', { token: value }), method === 'HEAD' ? [0] : [])
-        assert.equal(answer.status, 401)
-        if (method !== 'HEAD') assert.equal(verdict(answer), condition)
-        assert.deepEqual(headerLines(answer, 'www-authenticate'), ['Bearer realm="plants", error="invalid_token"'])
+  await t.test(
+    'expired, not yet valid, for others, or without an owner: 401 with invalid_token',
+    async () => {
+      const now = Math.floor(Date.now() / 1000)
+      const refused: readonly (readonly [string, string])[] = [
+        [token('alice', { exp: now - 60 }), 'tokenExpired'],
+        [token('alice', { nbf: now + 3600 }), 'tokenUnacceptable'],
+        [token('alice', { aud: 'others' }), 'tokenUnacceptable'],
+        [token('alice', { aud: undefined }), 'tokenUnacceptable'],
+        [token('alice', { iss: 'https://others.test' }), 'tokenUnacceptable'],
+        [token('alice', { exp: undefined }), 'tokenUnacceptable'],
+        [token(undefined), 'tokenUnacceptable'],
+        [token(''), 'tokenUnacceptable'],
+        [token('\ud800'), 'tokenUnacceptable'],
+        [token('alice', { sub: 7 }), 'tokenUnacceptable'],
+      ]
+      for (const [value, condition] of refused) {
+        for (const method of ['GET', 'POST', 'HEAD']) {
+          const answer = await firstAnswer(
+            port,
+            head(method, '/plants', { token: value }),
+            method === 'HEAD' ? [0] : [],
+          )
+          assert.equal(answer.status, 401)
+          if (method !== 'HEAD') assert.equal(verdict(answer), condition)
+          assert.deepEqual(headerLines(answer, 'www-authenticate'), [
+            'Bearer realm="plants", error="invalid_token"',
+          ])
+        }
       }
-    }
-  })
+    },
+  )
 
-  await t.test('the token is looked at before expectation, media type, size, JSON and parameters', async () => {
-    const wrong = ['Expect: a-miracle', 'Content-Type: text/plain', 'Content-Encoding: gzip', 'Content-Length: 5']
-    assert.equal(verdict(await firstAnswer(port, `${head('POST', '/plants', { token: undefined, lines: wrong })}abcde`)), 'tokenMissing')
-    assert.equal(verdict(await firstAnswer(port, `${head('POST', '/plants', { lines: wrong })}abcde`)), 'expectationFailed')
-    assert.equal(verdict(await firstAnswer(port, `${head('POST', '/plants', { lines: wrong.slice(1) })}abcde`)), 'mediaTypeUnsupported')
-    assert.equal(verdict(await firstAnswer(port, head('POST', '/plants', { lines: ['Content-Type: text/plain', 'Content-Length: 99999999'] }))), 'mediaTypeUnsupported')
-    assert.equal(verdict(await call(port, { token: undefined, path: '/plants?limit=x' })), 'tokenMissing')
-    assert.equal(verdict(await call(port, { token: undefined, path: '/trees' })), 'pathUnknown')
-    assert.equal(verdict(await call(port, { token: undefined, method: 'DELETE' })), 'methodNotAllowed')
-  })
+  await t.test(
+    'the token is looked at before expectation, media type, size, JSON and parameters',
+    async () => {
+      const wrong = [
+        'Expect: a-miracle',
+        'Content-Type: text/plain',
+        'Content-Encoding: gzip',
+        'Content-Length: 5',
+      ]
+      assert.equal(
+        verdict(
+          await firstAnswer(
+            port,
+            `${head('POST', '/plants', { token: undefined, lines: wrong })}abcde`,
+          ),
+        ),
+        'tokenMissing',
+      )
+      assert.equal(
+        verdict(await firstAnswer(port, `${head('POST', '/plants', { lines: wrong })}abcde`)),
+        'expectationFailed',
+      )
+      assert.equal(
+        verdict(
+          await firstAnswer(port, `${head('POST', '/plants', { lines: wrong.slice(1) })}abcde`),
+        ),
+        'mediaTypeUnsupported',
+      )
+      assert.equal(
+        verdict(
+          await firstAnswer(
+            port,
+            head('POST', '/plants', {
+              lines: ['Content-Type: text/plain', 'Content-Length: 99999999'],
+            }),
+          ),
+        ),
+        'mediaTypeUnsupported',
+      )
+      assert.equal(
+        verdict(await call(port, { token: undefined, path: '/plants?limit=x' })),
+        'tokenMissing',
+      )
+      assert.equal(verdict(await call(port, { token: undefined, path: '/trees' })), 'pathUnknown')
+      assert.equal(
+        verdict(await call(port, { token: undefined, method: 'DELETE' })),
+        'methodNotAllowed',
+      )
+    },
+  )
 
   await t.test('neither a token nor a plant is in the log', async () => {
     const logged = await startService(t, { logLevel: 'debug' })
@@ -96,6 +209,13 @@ test('authorization', async (t) => {
     await logged.close()
     const text = logged.logLines.join('\n')
     assert.ok(logged.logLines.length >= 4)
-    for (const part of [...secret.split('.').slice(1), 'secret plant', 'other plant', 'xyzzy', '"alice"']) assert.ok(!text.includes(part), part)
+    for (const part of [
+      ...secret.split('.').slice(1),
+      'secret plant',
+      'other plant',
+      'xyzzy',
+      '"alice"',
+    ])
+      assert.ok(!text.includes(part), part)
   })
 })

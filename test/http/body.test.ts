@@ -28,16 +28,37 @@ test('body: its members', async (t) => {
   let id = 0
   const verdictOf = async (body: string) => verdict(await post(port, body))
 
-  await t.test('the answer is the Plant shape, without id and without what was not sent', async () => {
-    assert.equal((await post(port, { tag: 'b', id: ++id, name: 'a', x: 1 })).text, '{"name":"a","tag":"b"}')
-    assert.equal((await post(port, { id: ++id, name: 'a' })).text, '{"name":"a"}')
-    assert.equal((await post(port, { id: ++id, name: '', tag: '' })).text, '{"name":"","tag":""}')
-  })
+  await t.test(
+    'the answer is the Plant shape, without id and without what was not sent',
+    async () => {
+      assert.equal(
+        (await post(port, { tag: 'b', id: ++id, name: 'a', x: 1 })).text,
+        '{"name":"a","tag":"b"}',
+      )
+      assert.equal((await post(port, { id: ++id, name: 'a' })).text, '{"name":"a"}')
+      assert.equal((await post(port, { id: ++id, name: '', tag: '' })).text, '{"name":"","tag":""}')
+    },
+  )
 
   await t.test('unknown members of any kind are ignored', async () => {
     for (const member of [
-      '"x":null', '"__proto__":{"name":"b"}', '"constructor":1', '"toString":"x"', '"":[]', '"ID":"x"', '"Name":7', '" name":8', '"name ":8', '"name\\u0000":8',
-      '"x":[1,{"x":1,"x":2}]', '"x":{"id":1,"id":2}', `"x":${'['.repeat(50_000)}${']'.repeat(50_000)}`, '"x":1e400', '"x":"\\ud800"', '"hasOwnProperty":1', '"0":1',
+      '"x":null',
+      '"__proto__":{"name":"b"}',
+      '"constructor":1',
+      '"toString":"x"',
+      '"":[]',
+      '"ID":"x"',
+      '"Name":7',
+      '" name":8',
+      '"name ":8',
+      '"name\\u0000":8',
+      '"x":[1,{"x":1,"x":2}]',
+      '"x":{"id":1,"id":2}',
+      `"x":${'['.repeat(50_000)}${']'.repeat(50_000)}`,
+      '"x":1e400',
+      '"x":"\\ud800"',
+      '"hasOwnProperty":1',
+      '"0":1',
     ]) {
       const reply = await post(port, `{"id":${++id},${member},"name":"a"}`)
       assert.deepEqual([verdict(reply), reply.text], [200, '{"name":"a"}'], member.slice(0, 50))
@@ -46,19 +67,61 @@ test('body: its members', async (t) => {
 
   await t.test('a name that stands twice is refused, however it is escaped', async () => {
     for (const members of [
-      '"id":1,"id":1', '"id":1,"\\u0069d":2', '"\\u0069\\u0064":1,"id":1', '"x":1,"x":1', '"x":1,"\\u0078":1', '"é":1,"\\u00e9":1', '"💐":1,"\\ud83d\\udc90":1',
-      '"":1,"":1', '"__proto__":1,"__proto__":2', '"/":1,"\\/":1', '"\\ud800":1,"\\ud800":1', '"tag":null,"tag":"a"',
+      '"id":1,"id":1',
+      '"id":1,"\\u0069d":2',
+      '"\\u0069\\u0064":1,"id":1',
+      '"x":1,"x":1',
+      '"x":1,"\\u0078":1',
+      '"é":1,"\\u00e9":1',
+      '"💐":1,"\\ud83d\\udc90":1',
+      '"":1,"":1',
+      '"__proto__":1,"__proto__":2',
+      '"/":1,"\\/":1',
+      '"\\ud800":1,"\\ud800":1',
+      '"tag":null,"tag":"a"',
     ]) {
-      assert.equal(await verdictOf(`{"id":901,"name":"a",${members}}`.replace('"id":901,"name":"a","id"', '"name":"a","id"')), 'memberRepeated', members)
+      assert.equal(
+        await verdictOf(
+          `{"id":901,"name":"a",${members}}`.replace('"id":901,"name":"a","id"', '"name":"a","id"'),
+        ),
+        'memberRepeated',
+        members,
+      )
     }
     assert.equal(await verdictOf('{"name":"a","id":902,"name":"b"}'), 'memberRepeated')
-    assert.equal(await verdictOf('{"name":"a","id":902,"id":902'), 'bodyNotJson', 'what is no JSON is that first')
+    assert.equal(
+      await verdictOf('{"name":"a","id":902,"id":902'),
+      'bodyNotJson',
+      'what is no JSON is that first',
+    )
   })
 
   await t.test('what is no JSON object is refused', async () => {
     for (const body of [
-      '', ' ', '[]', '"a"', '7', 'null', 'true', '{', '}', '{}{}', '{"id":1,"name":"a"},', '{"id":1,"name":"a",}', "{'id':1}", '{id:1}', '{"id":1 "name":"a"}', '[{"id":1,"name":"a"}]',
-      '{"id":1,"name":"a\n"}', '{"id":1,"name":"a"}\0', '{"id":1,"name":"\\x41"}', '{"id":1,"name":"a"}//', '/**/{"id":1,"name":"a"}', '\u00a0{"id":1,"name":"a"}', '{"id":1,"name":"a', `${'{"x":'.repeat(50_000)}`,
+      '',
+      ' ',
+      '[]',
+      '"a"',
+      '7',
+      'null',
+      'true',
+      '{',
+      '}',
+      '{}{}',
+      '{"id":1,"name":"a"},',
+      '{"id":1,"name":"a",}',
+      "{'id':1}",
+      '{id:1}',
+      '{"id":1 "name":"a"}',
+      '[{"id":1,"name":"a"}]',
+      '{"id":1,"name":"a\n"}',
+      '{"id":1,"name":"a"}\0',
+      '{"id":1,"name":"\\x41"}',
+      '{"id":1,"name":"a"}//',
+      '/**/{"id":1,"name":"a"}',
+      '\u00a0{"id":1,"name":"a"}',
+      '{"id":1,"name":"a',
+      `${'{"x":'.repeat(50_000)}`,
     ]) {
       assert.equal(await verdictOf(body), 'bodyNotJson', body.slice(0, 50))
     }
@@ -79,33 +142,89 @@ test('body: its members', async (t) => {
 })
 
 /** Bodies at the default limit, each made to be slow, deep, large or read in two ways. */
-const EXTREME: Readonly<Record<string, readonly [body: string | Buffer, expected: ReturnType<typeof verdict>]>> = {
-  'arrays nested 100,000 deep': [`{"id":1,"name":"a","x":${'['.repeat(100_000)}${']'.repeat(100_000)}}`, 200],
-  'objects nested 100,000 deep': [`{"id":1,"name":"a","x":${'{"":'.repeat(100_000)}1${'}'.repeat(100_000)}}`, 200],
-  'arrays in objects in arrays, 60,000 deep': [`{"id":1,"name":"a","x":${'[{"":'.repeat(60_000)}1${'}]'.repeat(60_000)}}`, 200],
-  'one bracket too few at the end of 100,000': [`{"id":1,"name":"a","x":${'['.repeat(100_000)}${']'.repeat(99_999)}}`, 'bodyNotJson'],
-  'one bracket of the wrong kind in 100,000': [`{"id":1,"name":"a","x":${'['.repeat(100_000)}}${']'.repeat(99_999)}}`, 'bodyNotJson'],
+const EXTREME: Readonly<
+  Record<string, readonly [body: string | Buffer, expected: ReturnType<typeof verdict>]>
+> = {
+  'arrays nested 100,000 deep': [
+    `{"id":1,"name":"a","x":${'['.repeat(100_000)}${']'.repeat(100_000)}}`,
+    200,
+  ],
+  'objects nested 100,000 deep': [
+    `{"id":1,"name":"a","x":${'{"":'.repeat(100_000)}1${'}'.repeat(100_000)}}`,
+    200,
+  ],
+  'arrays in objects in arrays, 60,000 deep': [
+    `{"id":1,"name":"a","x":${'[{"":'.repeat(60_000)}1${'}]'.repeat(60_000)}}`,
+    200,
+  ],
+  'one bracket too few at the end of 100,000': [
+    `{"id":1,"name":"a","x":${'['.repeat(100_000)}${']'.repeat(99_999)}}`,
+    'bodyNotJson',
+  ],
+  'one bracket of the wrong kind in 100,000': [
+    `{"id":1,"name":"a","x":${'['.repeat(100_000)}}${']'.repeat(99_999)}}`,
+    'bodyNotJson',
+  ],
   'a million open brackets': ['{"x":'.padEnd(1_000_000, '['), 'bodyNotJson'],
-  '100,000 members': [`{"id":1,${Array.from({ length: 100_000 }, (_, at) => `"${at}":0,`).join('')}"name":"a"}`, 200],
-  '100,000 members, the last one again in escapes': [`{"id":1,"name":"a",${Array.from({ length: 100_000 }, (_, at) => `"${at}":0`).join()},"\\u0039\\u0039999":0}`, 'memberRepeated'],
-  'a name of a megabyte, twice': [`{"id":1,"name":"a","${'x'.repeat(500_000)}":1,"${'x'.repeat(500_000)}":1}`, 'memberRepeated'],
-  'a string of a megabyte in escapes': [plantOf(1, 500).replace(/x+/, '\\u0061'.repeat(170_000)), 200],
+  '100,000 members': [
+    `{"id":1,${Array.from({ length: 100_000 }, (_, at) => `"${at}":0,`).join('')}"name":"a"}`,
+    200,
+  ],
+  '100,000 members, the last one again in escapes': [
+    `{"id":1,"name":"a",${Array.from({ length: 100_000 }, (_, at) => `"${at}":0`).join()},"\\u0039\\u0039999":0}`,
+    'memberRepeated',
+  ],
+  'a name of a megabyte, twice': [
+    `{"id":1,"name":"a","${'x'.repeat(500_000)}":1,"${'x'.repeat(500_000)}":1}`,
+    'memberRepeated',
+  ],
+  'a string of a megabyte in escapes': [
+    plantOf(1, 500).replace(/x+/, '\\u0061'.repeat(170_000)),
+    200,
+  ],
   'an id of a million digits': [`{"name":"a","id":${'9'.repeat(1_000_000)}}`, 'idInvalid'],
-  'an id that is 1 behind a million digits': [`{"name":"a","id":1${'0'.repeat(500_000)}e-500000}`, 200],
+  'an id that is 1 behind a million digits': [
+    `{"name":"a","id":1${'0'.repeat(500_000)}e-500000}`,
+    200,
+  ],
   'an exponent of a million digits': [`{"name":"a","id":1e-${'9'.repeat(1_000_000)}}`, 'idInvalid'],
   'a megabyte of space': [' \t\r\n'.repeat(250_000), 'bodyNotJson'],
-  'a megabyte of space around a plant': [`${' \t\r\n'.repeat(120_000)}{"id":1,"name":"a"}${'\n'.repeat(480_000)}`, 200],
-  'a plant behind a megabyte of plant': [`${plantOf(1, 1_000_000)}{"id":2,"name":"b"}`, 'bodyNotJson'],
+  'a megabyte of space around a plant': [
+    `${' \t\r\n'.repeat(120_000)}{"id":1,"name":"a"}${'\n'.repeat(480_000)}`,
+    200,
+  ],
+  'a plant behind a megabyte of plant': [
+    `${plantOf(1, 1_000_000)}{"id":2,"name":"b"}`,
+    'bodyNotJson',
+  ],
   'NUL bytes for space': ['{"id":1,\0"name":"a"}', 'bodyNotJson'],
   'NUL bytes behind': ['{"id":1,"name":"a"}\0\0', 'bodyNotJson'],
-  'UTF-16, little end first, with a mark': [Buffer.concat([Buffer.from([0xff, 0xfe]), Buffer.from('{"id":1,"name":"a"}', 'utf16le')]), 'bodyNotUtf8'],
+  'UTF-16, little end first, with a mark': [
+    Buffer.concat([Buffer.from([0xff, 0xfe]), Buffer.from('{"id":1,"name":"a"}', 'utf16le')]),
+    'bodyNotUtf8',
+  ],
   'UTF-16, big end first': [Buffer.from('{"id":1,"name":"a"}', 'utf16le').swap16(), 'bodyNotJson'],
   'UTF-7': ['+AHs-"id":1,"name":"a"+AH0-', 'bodyNotJson'],
-  'an overlong quote': [Buffer.from('7b226964223a312c226e616d65223a2261c0a27d', 'hex'), 'bodyNotUtf8'],
-  'an overlong slash of three bytes': [Buffer.from('7b226964223a312c226e616d65223a22e080af227d', 'hex'), 'bodyNotUtf8'],
-  'an overlong slash of four bytes': [Buffer.from('7b226964223a312c226e616d65223a22f08080af227d', 'hex'), 'bodyNotUtf8'],
-  'surrogates in UTF-8': [Buffer.from('7b226964223a312c226e616d65223a22eda0bdedb290227d', 'hex'), 'bodyNotUtf8'],
-  'a cut character behind the end': [Buffer.concat([Buffer.from('{"id":1,"name":"a"}'), Buffer.from([0xe2, 0x82])]), 'bodyNotUtf8'],
+  'an overlong quote': [
+    Buffer.from('7b226964223a312c226e616d65223a2261c0a27d', 'hex'),
+    'bodyNotUtf8',
+  ],
+  'an overlong slash of three bytes': [
+    Buffer.from('7b226964223a312c226e616d65223a22e080af227d', 'hex'),
+    'bodyNotUtf8',
+  ],
+  'an overlong slash of four bytes': [
+    Buffer.from('7b226964223a312c226e616d65223a22f08080af227d', 'hex'),
+    'bodyNotUtf8',
+  ],
+  'surrogates in UTF-8': [
+    Buffer.from('7b226964223a312c226e616d65223a22eda0bdedb290227d', 'hex'),
+    'bodyNotUtf8',
+  ],
+  'a cut character behind the end': [
+    Buffer.concat([Buffer.from('{"id":1,"name":"a"}'), Buffer.from([0xe2, 0x82])]),
+    'bodyNotUtf8',
+  ],
 }
 
 test('body: what is deep, large or in another encoding', async (t) => {
@@ -115,7 +234,10 @@ test('body: what is deep, large or in another encoding', async (t) => {
       const bearer = token(`extreme ${at}`)
       const reply = await post(port, body, { token: bearer })
       assert.equal(verdict(reply), expected)
-      assert.deepEqual((await call(port, { token: bearer })).json(), expected === 200 ? [reply.json()] : [])
+      assert.deepEqual(
+        (await call(port, { token: bearer })).json(),
+        expected === 200 ? [reply.json()] : [],
+      )
     })
   }
 })
@@ -123,19 +245,31 @@ test('body: what is deep, large or in another encoding', async (t) => {
 test('body: its size', async (t) => {
   const { port } = await startService(t, { maxBodyBytes: 1000 })
 
-  await t.test('the longest is taken, one byte more is 413, by Content-Length and chunked', async () => {
-    assert.equal(verdict(await firstAnswer(port, postBytes(plantOf(1, 1000)))), 200)
-    assert.equal(verdict(await firstAnswer(port, postBytes(plantOf(2, 1001)))), 'bodyTooLarge')
-    for (const [size, expected] of [[1000, 200], [1001, 'bodyTooLarge']] as const) {
-      const body = plantOf(3, size)
-      const answer = await firstAnswer(port, head('POST', '/plants', { lines: [JSON_TYPE, CHUNKED] }) + chunks(body.slice(0, 400), body.slice(400)))
-      assert.equal(verdict(answer), expected)
-    }
-  })
+  await t.test(
+    'the longest is taken, one byte more is 413, by Content-Length and chunked',
+    async () => {
+      assert.equal(verdict(await firstAnswer(port, postBytes(plantOf(1, 1000)))), 200)
+      assert.equal(verdict(await firstAnswer(port, postBytes(plantOf(2, 1001)))), 'bodyTooLarge')
+      for (const [size, expected] of [
+        [1000, 200],
+        [1001, 'bodyTooLarge'],
+      ] as const) {
+        const body = plantOf(3, size)
+        const answer = await firstAnswer(
+          port,
+          head('POST', '/plants', { lines: [JSON_TYPE, CHUNKED] }) +
+            chunks(body.slice(0, 400), body.slice(400)),
+        )
+        assert.equal(verdict(answer), expected)
+      }
+    },
+  )
 
   await t.test('413 comes before the body where its length is told', async () => {
     const wire = await Wire.to(port)
-    const [answer] = await wire.write(head('POST', '/plants', { lines: [JSON_TYPE, 'Content-Length: 1001'] })).answers(1)
+    const [answer] = await wire
+      .write(head('POST', '/plants', { lines: [JSON_TYPE, 'Content-Length: 1001'] }))
+      .answers(1)
     assert.ok(answer)
     assert.equal(verdict(answer), 'bodyTooLarge')
     assert.deepEqual(headerLines(answer, 'connection'), ['close'])
@@ -166,7 +300,10 @@ test('body: the default limit is 1 MiB', async (t) => {
   assert.equal(verdict(await firstAnswer(port, postBytes(plantOf(2, 2 ** 20 + 1)))), 'bodyTooLarge')
 })
 
-/** A client that has been answered is let go of behind so many milliseconds, whatever it still sends. */
+/**
+ * A client that has been answered is let go of behind so many milliseconds, whatever it still
+ * sends.
+ */
 const LINGER_MS = 1000
 
 test('body: 413 reaches a client that is still sending 5 MiB and reads only then', async (t) => {
@@ -192,9 +329,14 @@ test('body: behind a refused token a small one is discarded, and the connection 
   for (const size of [1, 1000, limit]) {
     for (const framing of ['length', 'chunked']) {
       const body = 'x'.repeat(size)
-      const refused = framing === 'length'
-        ? head('POST', '/plants', { token: undefined, lines: [JSON_TYPE, `Content-Length: ${size}`] }) + body
-        : head('POST', '/plants', { token: undefined, lines: [JSON_TYPE, CHUNKED] }) + chunks(body)
+      const refused =
+        framing === 'length'
+          ? head('POST', '/plants', {
+              token: undefined,
+              lines: [JSON_TYPE, `Content-Length: ${size}`],
+            }) + body
+          : head('POST', '/plants', { token: undefined, lines: [JSON_TYPE, CHUNKED] }) +
+            chunks(body)
       const wire = await Wire.to(port)
       const answers = await wire.write(refused + head('GET', '/plants')).answers(2)
       assert.deepEqual(answers.map(verdict), ['tokenMissing', 200], `${framing} ${size}`)
@@ -239,8 +381,12 @@ test('body: without a valid token the service does not swallow what is sent', as
   }
   pump()
   await closed
-  // What the kernels of both sides hold is a few MiB; what was written beyond was read by the service.
-  assert.ok(wire.socket.bytesWritten - wire.socket.writableLength < 32 * 2 ** 20, String(wire.socket.bytesWritten))
+  // What the kernels of both sides hold is a few MiB; what was written beyond was read by the
+  // service.
+  assert.ok(
+    wire.socket.bytesWritten - wire.socket.writableLength < 32 * 2 ** 20,
+    String(wire.socket.bytesWritten),
+  )
 })
 
 test('body: Expect: 100-continue is told to go on only once everything else is right', async (t) => {
@@ -252,14 +398,25 @@ test('body: Expect: 100-continue is told to go on only once everything else is r
   wire.write(expecting([JSON_TYPE, `Content-Length: ${body.length}`]))
   await until('it is told to go on', () => wire.text.includes('\r\n\r\n'))
   assert.match(wire.text, /^HTTP\/1\.1 100 Continue\r\n\r\n$/)
-  assert.deepEqual((await wire.write(body + head('GET', '/plants')).answers(2)).map(verdict), [200, 200])
+  assert.deepEqual(
+    (await wire.write(body + head('GET', '/plants')).answers(2)).map(verdict),
+    [200, 200],
+  )
   wire.destroy()
   for (const [bytes, expected] of [
     [expecting([JSON_TYPE, 'Content-Length: 5'], 'abc'), 'tokenInvalid'],
     [expecting(['Content-Type: text/plain', 'Content-Length: 5']), 'mediaTypeUnsupported'],
     [expecting([JSON_TYPE, 'Content-Length: 9999999']), 'bodyTooLarge'],
-    [head('POST', '/plants', { lines: [JSON_TYPE, 'Content-Length: 5', 'Expect: 200-ok'] }), 'expectationFailed'],
-    [head('POST', '/plants', { lines: [JSON_TYPE, 'Content-Length: 5', 'Expect: 100-continue', 'Expect: 100-continue'] }), 'expectationFailed'],
+    [
+      head('POST', '/plants', { lines: [JSON_TYPE, 'Content-Length: 5', 'Expect: 200-ok'] }),
+      'expectationFailed',
+    ],
+    [
+      head('POST', '/plants', {
+        lines: [JSON_TYPE, 'Content-Length: 5', 'Expect: 100-continue', 'Expect: 100-continue'],
+      }),
+      'expectationFailed',
+    ],
   ] as const) {
     const refusing = await Wire.to(port)
     const [answer] = await refusing.write(bytes).answers(1)
@@ -268,7 +425,15 @@ test('body: Expect: 100-continue is told to go on only once everything else is r
     refusing.destroy()
   }
   // HTTP/1.0 knows no expectation: it is passed over.
-  assert.deepEqual((await converse(port, postBytes({ id: 2, name: 'a' }, { version: '1.0', lines: ['Expect: 100-continue'] }))).map(verdict), [200])
+  assert.deepEqual(
+    (
+      await converse(
+        port,
+        postBytes({ id: 2, name: 'a' }, { version: '1.0', lines: ['Expect: 100-continue'] }),
+      )
+    ).map(verdict),
+    [200],
+  )
 })
 
 test('body: a GET may have one, and is answered', async (t) => {
@@ -307,7 +472,10 @@ test('body: clients that go away while their token is verified hold no room for 
     await until('its token is verified', () => slow.mock.callCount() > i)
     wire.socket.resetAndDestroy()
   }
-  await until('they are gone', async () => (await scrape(adminPort)).value('plant_store_connections') === 0)
+  await until(
+    'they are gone',
+    async () => (await scrape(adminPort)).value('plant_store_connections') === 0,
+  )
   slow.mock.restore()
   release()
   await until('there is room', async () => (await post(port, { id: 1, name: 'a' })).status === 200)
@@ -317,13 +485,20 @@ test('body: clients that go away while they send hold no room for their bodies',
   const { port } = await startService(t, { maxBodyBytes: 16 * 2 ** 20 })
   for (let i = 0; i < 9; i++) {
     const wire = await Wire.to(port)
-    wire.write(head('POST', '/plants', { lines: [JSON_TYPE, i % 2 === 0 ? CHUNKED : `Content-Length: ${16 * 2 ** 20}`] }))
+    wire.write(
+      head('POST', '/plants', {
+        lines: [JSON_TYPE, i % 2 === 0 ? CHUNKED : `Content-Length: ${16 * 2 ** 20}`],
+      }),
+    )
     wire.write('1\r\n{\r\n')
     await new Promise((resolve) => setTimeout(resolve, 5))
     if (i % 3 === 0) wire.halfClose()
     else wire.socket.resetAndDestroy()
   }
-  await until('the room is given back', async () => (await post(port, { id: 1, name: 'a' })).status === 200)
+  await until(
+    'the room is given back',
+    async () => (await post(port, { id: 1, name: 'a' })).status === 200,
+  )
 })
 
 test('body: bodies of one owner that take their time leave room for those of others', async (t) => {
@@ -332,7 +507,11 @@ test('body: bodies of one owner that take their time leave room for those of oth
   // More than the budget holds, by their announced length.
   for (let i = 0; i < 70; i++) {
     const holder = await Wire.to(port)
-    holders.push(holder.write(`${head('POST', '/plants', { lines: [JSON_TYPE, `Content-Length: ${2 ** 20}`] })}{`))
+    holders.push(
+      holder.write(
+        `${head('POST', '/plants', { lines: [JSON_TYPE, `Content-Length: ${2 ** 20}`] })}{`,
+      ),
+    )
   }
   await until('one is turned away', () => holders.some((holder) => holder.text.includes('50303')))
   assert.equal(verdict(await post(port, { id: 1, name: 'a' }, { token: token('bob') })), 200)
@@ -344,9 +523,14 @@ test('body: bodies of one owner that take their time leave room for those of oth
 test('body: many that come chunked and are short are all kept, while the store is slow', async (t) => {
   let release = (): void => {}
   const held = new Promise<void>((resolve) => (release = resolve))
-  const { port, plants } = await startBare(t, { store: { create: () => held.then(() => 'stored') } })
+  const { port, plants } = await startBare(t, {
+    store: { create: () => held.then(() => 'stored') },
+  })
   const wires = await Promise.all(Array.from({ length: 90 }, () => Wire.to(port)))
-  for (const wire of wires) wire.write(`${head('POST', '/plants', { lines: [JSON_TYPE, CHUNKED] })}${chunks('{"id":1,"name":"many"}')}`)
+  for (const wire of wires)
+    wire.write(
+      `${head('POST', '/plants', { lines: [JSON_TYPE, CHUNKED] })}${chunks('{"id":1,"name":"many"}')}`,
+    )
   await new Promise((resolve) => setTimeout(resolve, 200))
   release()
   const answers = await Promise.all(wires.map((wire) => wire.answers(1)))
@@ -361,7 +545,12 @@ test('body: writes that wait for a slow store are bounded, the others are told w
   const { port } = await startBare(t, { store: { create: () => held.then(() => 'stored') } })
   const writes = Array.from({ length: 40 }, (_, id) => post(port, plantOf(id, 2 ** 20)))
   // Half of the 64 MiB is one owner's at most.
-  const refused = await Promise.race([Promise.any(writes), new Promise<never>((_, reject) => setTimeout(reject, PATIENCE_MS, new Error('none is refused')).unref())])
+  const refused = await Promise.race([
+    Promise.any(writes),
+    new Promise<never>((_, reject) =>
+      setTimeout(reject, PATIENCE_MS, new Error('none is refused')).unref(),
+    ),
+  ])
   assert.deepEqual([verdict(refused), headerLines(refused, 'retry-after')], ['overloaded', ['1']])
   release()
   const verdicts = (await Promise.all(writes)).map(verdict)
@@ -375,8 +564,13 @@ test('body: one that the parser gives up on while its token is verified is 400, 
   const wire = await Wire.to(port)
   // A token that was never seen is verified in another thread.
   const bearer = token('alice', { jti: 'never seen' })
-  wire.write(`${head('POST', '/plants', { token: bearer, lines: ['Content-Type: application/json', 'Transfer-Encoding: chunked'] })}1\r\n{\r\nZZ\r\n`)
+  wire.write(
+    `${head('POST', '/plants', { token: bearer, lines: ['Content-Type: application/json', 'Transfer-Encoding: chunked'] })}1\r\n{\r\nZZ\r\n`,
+  )
   assert.deepEqual((await wire.allAnswers()).map(verdict), ['malformedRequest'])
   await call(port)
-  assert.deepEqual(logLines.filter((line) => line.includes('"level":"error"')), [])
+  assert.deepEqual(
+    logLines.filter((line) => line.includes('"level":"error"')),
+    [],
+  )
 })

@@ -9,7 +9,14 @@ import { startService } from '../support/service.ts'
 import { stopClock } from '../support/time.ts'
 import { token } from '../support/tokens.ts'
 import { headerLines, verdict } from '../support/verdict.ts'
-import { answersToHalf, firstAnswer, head, postBytes, Wire, type WireAnswer } from '../support/wire.ts'
+import {
+  answersToHalf,
+  firstAnswer,
+  head,
+  postBytes,
+  Wire,
+  type WireAnswer,
+} from '../support/wire.ts'
 
 interface Case {
   readonly answer: () => Promise<WireAnswer>
@@ -19,29 +26,52 @@ interface Case {
   readonly closes?: boolean
 }
 
-/** Fields that belong to some failures alone: where a case does not name them, they must be missing. */
+/**
+ * Fields that belong to some failures alone: where a case does not name them, they must be missing.
+ */
 const SPECIAL = ['www-authenticate', 'allow', 'retry-after', 'accept-encoding', 'link'] as const
 const REALM = 'Bearer realm="plants"'
 const WHOLE_SECONDS = /^[1-9][0-9]*$/
 
 test('catalogue: every failure has its status, value, message and headers', async (t) => {
-  const scoped = await startService(t, { readScope: 'plants:read', writeScope: 'plants:write', maxBodyBytes: 1000 })
+  const scoped = await startService(t, {
+    readScope: 'plants:read',
+    writeScope: 'plants:write',
+    maxBodyBytes: 1000,
+  })
   const port = scoped.port
   const good = token('alice', { scope: 'plants:read plants:write' })
-  const get = (target: string, lines: readonly string[] = []) => firstAnswer(port, head('GET', target, { token: good, lines }))
-  const post = (body: unknown, lines: readonly string[] = []) => firstAnswer(port, postBytes(body, { token: good, lines }))
-  const bad = (claims: Readonly<Record<string, unknown>>) => firstAnswer(port, head('GET', '/plants', { token: token('alice', claims) }))
-  const typed = (lines: readonly string[]) => firstAnswer(port, `${head('POST', '/plants', { token: good, lines: [...lines, 'Content-Length: 2'] })}{}`)
+  const get = (target: string, lines: readonly string[] = []) =>
+    firstAnswer(port, head('GET', target, { token: good, lines }))
+  const post = (body: unknown, lines: readonly string[] = []) =>
+    firstAnswer(port, postBytes(body, { token: good, lines }))
+  const bad = (claims: Readonly<Record<string, unknown>>) =>
+    firstAnswer(port, head('GET', '/plants', { token: token('alice', claims) }))
+  const typed = (lines: readonly string[]) =>
+    firstAnswer(
+      port,
+      `${head('POST', '/plants', { token: good, lines: [...lines, 'Content-Length: 2'] })}{}`,
+    )
 
   const cases: Readonly<Record<Condition, Case>> = {
     malformedRequest: { answer: () => firstAnswer(port, 'GARBAGE\r\n\r\n'), closes: true },
-    hostInvalid: { answer: () => firstAnswer(port, head('GET', '/plants', { token: good, host: undefined })) },
+    hostInvalid: {
+      answer: () => firstAnswer(port, head('GET', '/plants', { token: good, host: undefined })),
+    },
     authorizationMalformed: {
       answer: () => firstAnswer(port, head('GET', '/plants', { token: 'a,b' })),
       headers: { 'www-authenticate': `${REALM}, error="invalid_request"` },
     },
-    contentTypeRepeated: { answer: () => typed(['Content-Type: application/json', 'Content-Type: application/json']) },
-    bodyNotUtf8: { answer: () => firstAnswer(port, `${head('POST', '/plants', { token: good, lines: ['Content-Type: application/json', 'Content-Length: 1'] })}\xff`) },
+    contentTypeRepeated: {
+      answer: () => typed(['Content-Type: application/json', 'Content-Type: application/json']),
+    },
+    bodyNotUtf8: {
+      answer: () =>
+        firstAnswer(
+          port,
+          `${head('POST', '/plants', { token: good, lines: ['Content-Type: application/json', 'Content-Length: 1'] })}\xff`,
+        ),
+    },
     bodyNotJson: { answer: () => post('[]') },
     memberRepeated: { answer: () => post('{"id":1,"name":"a","name":"a"}') },
     nameInvalid: { answer: () => post({ id: 1 }) },
@@ -49,20 +79,39 @@ test('catalogue: every failure has its status, value, message and headers', asyn
     tagInvalid: { answer: () => post({ id: 1, name: 'a', tag: null }) },
     limitInvalid: { answer: () => get('/plants?limit=-1') },
     afterInvalid: { answer: () => get('/plants?after=') },
-    tokenMissing: { answer: () => firstAnswer(port, head('GET', '/plants', { token: undefined })), headers: { 'www-authenticate': REALM } },
-    tokenInvalid: { answer: () => firstAnswer(port, head('GET', '/plants', { token: 'abc' })), headers: { 'www-authenticate': `${REALM}, error="invalid_token"` } },
-    tokenExpired: { answer: () => bad({ exp: 1_000_000 }), headers: { 'www-authenticate': `${REALM}, error="invalid_token"` } },
-    tokenUnacceptable: { answer: () => bad({ aud: 'others' }), headers: { 'www-authenticate': `${REALM}, error="invalid_token"` } },
+    tokenMissing: {
+      answer: () => firstAnswer(port, head('GET', '/plants', { token: undefined })),
+      headers: { 'www-authenticate': REALM },
+    },
+    tokenInvalid: {
+      answer: () => firstAnswer(port, head('GET', '/plants', { token: 'abc' })),
+      headers: { 'www-authenticate': `${REALM}, error="invalid_token"` },
+    },
+    tokenExpired: {
+      answer: () => bad({ exp: 1_000_000 }),
+      headers: { 'www-authenticate': `${REALM}, error="invalid_token"` },
+    },
+    tokenUnacceptable: {
+      answer: () => bad({ aud: 'others' }),
+      headers: { 'www-authenticate': `${REALM}, error="invalid_token"` },
+    },
     scopeMissing: {
       answer: () => bad({ scope: 'plants:write' }),
       headers: { 'www-authenticate': `${REALM}, error="insufficient_scope", scope="plants:read"` },
     },
     pathUnknown: { answer: () => get('/trees') },
-    methodNotAllowed: { answer: () => firstAnswer(port, head('DELETE', '/plants', { token: good })), headers: { allow: 'GET, HEAD, POST, OPTIONS' } },
+    methodNotAllowed: {
+      answer: () => firstAnswer(port, head('DELETE', '/plants', { token: good })),
+      headers: { allow: 'GET, HEAD, POST, OPTIONS' },
+    },
     requestTimeout: {
       answer: async () => {
         const bare = await startBare(t, { timeouts: { headersMs: 100 } })
-        return (await answersToHalf(bare.port, (wire) => void wire.write('GET /plants HTTP/1.1\r\n')))[0] ?? assert.fail()
+        return (
+          (
+            await answersToHalf(bare.port, (wire) => void wire.write('GET /plants HTTP/1.1\r\n'))
+          )[0] ?? assert.fail()
+        )
       },
       closes: true,
     },
@@ -74,7 +123,10 @@ test('catalogue: every failure has its status, value, message and headers', asyn
     },
     bodyTooLarge: { answer: () => post({ id: 1, name: 'x'.repeat(1000) }), closes: true },
     mediaTypeUnsupported: { answer: () => typed(['Content-Type: text/plain']) },
-    contentEncodingUnsupported: { answer: () => typed(['Content-Type: application/json', 'Content-Encoding: gzip']), headers: { 'accept-encoding': 'identity' } },
+    contentEncodingUnsupported: {
+      answer: () => typed(['Content-Type: application/json', 'Content-Encoding: gzip']),
+      headers: { 'accept-encoding': 'identity' },
+    },
     expectationFailed: { answer: () => get('/plants', ['Expect: a-miracle']) },
     rateLimited: {
       answer: async () => {
@@ -105,14 +157,21 @@ test('catalogue: every failure has its status, value, message and headers', asyn
     keysUnavailable: {
       answer: async () => {
         // Nobody listens on port 1.
-        const keyless = await startService(t, { keys: { kind: 'url', url: 'http://127.0.0.1:1/keys' } })
-        return firstAnswer(keyless.port, head('GET', '/plants', { token: token('alice', {}, { alg: 'RS256', kid: 'a' }) }))
+        const keyless = await startService(t, {
+          keys: { kind: 'url', url: 'http://127.0.0.1:1/keys' },
+        })
+        return firstAnswer(
+          keyless.port,
+          head('GET', '/plants', { token: token('alice', {}, { alg: 'RS256', kid: 'a' }) }),
+        )
       },
       headers: { 'retry-after': WHOLE_SECONDS },
     },
     storageUnavailable: {
       answer: async () => {
-        const mocked = t.mock.method(SqljsStore.prototype, 'create', () => Promise.reject(new StoreUnavailable('a secret of the inside')))
+        const mocked = t.mock.method(SqljsStore.prototype, 'create', () =>
+          Promise.reject(new StoreUnavailable('a secret of the inside')),
+        )
         const answer = await post({ id: 6, name: 'a' })
         mocked.mock.restore()
         assert.ok(!answer.body.includes('secret'))
@@ -121,7 +180,8 @@ test('catalogue: every failure has its status, value, message and headers', asyn
       headers: { 'retry-after': WHOLE_SECONDS },
     },
     overloaded: {
-      answer: () => answerUnderLoad(t, (loaded) => firstAnswer(loaded, postBytes({ id: 1, name: 'a' }))),
+      answer: () =>
+        answerUnderLoad(t, (loaded) => firstAnswer(loaded, postBytes({ id: 1, name: 'a' }))),
       headers: { 'retry-after': WHOLE_SECONDS },
     },
     storageFull: {
@@ -136,7 +196,11 @@ test('catalogue: every failure has its status, value, message and headers', asyn
     },
   }
 
-  assert.deepEqual(Object.keys(cases).sort(), [...conditions.keys()].sort(), 'every entry of the catalogue has a case')
+  assert.deepEqual(
+    Object.keys(cases).sort(),
+    [...conditions.keys()].sort(),
+    'every entry of the catalogue has a case',
+  )
   for (const [condition, { answer, headers = {}, closes = false }] of Object.entries(cases)) {
     await t.test(condition, async () => {
       const found = await answer()
@@ -158,23 +222,39 @@ test('catalogue: every failure has its status, value, message and headers', asyn
 test('catalogue: values are int32, unique, and begin with the status', () => {
   const values = [...conditions.values()].map(([error]) => error)
   assert.equal(new Set(values).size, values.length)
-  for (const value of values) assert.ok(Number.isInteger(value) && value >= 40_001 && value < 60_000, String(value))
+  for (const value of values)
+    assert.ok(Number.isInteger(value) && value >= 40_001 && value < 60_000, String(value))
 })
 
-test('catalogue: the Request-Id is the caller\'s where it is usable, else a new one', async (t) => {
+test("catalogue: the Request-Id is the caller's where it is usable, else a new one", async (t) => {
   const { port } = await startService(t)
-  const idFor = async (lines: readonly string[]) => headerLines(await firstAnswer(port, head('GET', '/plants', { lines })), 'request-id')[0] ?? ''
-  for (const id of ['a', '!"#~', 'x'.repeat(128)]) assert.equal(await idFor([`Request-Id: ${id}`]), id)
+  const idFor = async (lines: readonly string[]) =>
+    headerLines(await firstAnswer(port, head('GET', '/plants', { lines })), 'request-id')[0] ?? ''
+  for (const id of ['a', '!"#~', 'x'.repeat(128)])
+    assert.equal(await idFor([`Request-Id: ${id}`]), id)
   const fresh = /^[0-9a-f]{8}-[0-9a-f-]{27}$/
-  for (const lines of [[], ['Request-Id:'], ['Request-Id: a b'], [`Request-Id: ${'x'.repeat(129)}`], ['Request-Id: \xe9'], ['Request-Id: a', 'Request-Id: a']]) {
+  for (const lines of [
+    [],
+    ['Request-Id:'],
+    ['Request-Id: a b'],
+    [`Request-Id: ${'x'.repeat(129)}`],
+    ['Request-Id: \xe9'],
+    ['Request-Id: a', 'Request-Id: a'],
+  ]) {
     assert.match(await idFor(lines), fresh, lines.join())
   }
   assert.notEqual(await idFor([]), await idFor([]))
   for (const bytes of [
     head('GET', '/plants', { version: '2.0', lines: ['Request-Id: mine'] }),
     head('CONNECT', 'plants.test:443', { lines: ['Request-Id: mine'] }),
-    head('POST', '/plants', { lines: ['Request-Id: mine', 'Content-Type: application/json', 'Content-Length: 9999999'] }),
+    head('POST', '/plants', {
+      lines: ['Request-Id: mine', 'Content-Type: application/json', 'Content-Length: 9999999'],
+    }),
   ]) {
-    assert.deepEqual(headerLines(await firstAnswer(port, bytes), 'request-id'), ['mine'], bytes.slice(0, 10))
+    assert.deepEqual(
+      headerLines(await firstAnswer(port, bytes), 'request-id'),
+      ['mine'],
+      bytes.slice(0, 10),
+    )
   }
 })

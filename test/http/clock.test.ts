@@ -13,8 +13,8 @@ import { headerLines, verdict } from '../support/verdict.ts'
 import { answersToHalf, head, postBytes, Wire } from '../support/wire.ts'
 
 /*
- * Each state of a connection has one limit: a test for each shows what ends it. Readers that stall use a unix socket,
- * whose buffers are small.
+ * Each state of a connection has one limit: a test for each shows what ends it. Readers that stall
+ * use a unix socket, whose buffers are small.
  */
 
 const SHORT_MS = 300
@@ -81,8 +81,14 @@ describe('clock', { concurrency: true }, () => {
       took.push(performance.now() - start)
       wire.destroy()
     }
-    assert.ok(took.every((ms) => ms >= TIMES_OF_A_SECOND_MS), String(took))
-    assert.ok(took.some((ms) => ms < 2 * TIMES_OF_A_SECOND_MS), String(took))
+    assert.ok(
+      took.every((ms) => ms >= TIMES_OF_A_SECOND_MS),
+      String(took),
+    )
+    assert.ok(
+      took.some((ms) => ms < 2 * TIMES_OF_A_SECOND_MS),
+      String(took),
+    )
   })
 
   test('sending: a reader that takes a piece now and then gets all of it', async (t) => {
@@ -98,7 +104,9 @@ describe('clock', { concurrency: true }, () => {
     wire.socket.resume()
     const [answer] = await wire.answers(1)
     assert.ok(performance.now() - start > 2 * SHORT_MS, 'it took longer than one limit')
-    assert.deepEqual(headerLines(answer ?? assert.fail(), 'content-length'), [String(answer?.body.length)])
+    assert.deepEqual(headerLines(answer ?? assert.fail(), 'content-length'), [
+      String(answer?.body.length),
+    ])
     assert.equal(answer?.body, JSON.stringify([{ name: 'x'.repeat(LARGE) }]))
     wire.destroy()
   })
@@ -116,7 +124,10 @@ describe('clock', { concurrency: true }, () => {
       await sleep(SHORT_MS / 10)
     }
     wire.socket.resume()
-    assert.deepEqual((await wire.answers(count)).map(verdict), Array.from({ length: count }, () => 200))
+    assert.deepEqual(
+      (await wire.answers(count)).map(verdict),
+      Array.from({ length: count }, () => 200),
+    )
     assert.ok(performance.now() - start > 2 * SHORT_MS, 'it took longer than one limit')
     wire.destroy()
   })
@@ -218,7 +229,10 @@ describe('clock in the server of another application', { concurrency: true }, ()
 
   test('sending: a reader that stalls is closed, and its answers are released', async (t) => {
     const timeouts = { stalledMs: SHORT_MS }
-    for (const [bytes, count] of [[LARGE, 2], [SMALL, 100]] as const) {
+    for (const [bytes, count] of [
+      [LARGE, 2],
+      [SMALL, 100],
+    ] as const) {
       const bare = await mountOnPath(t, { timeouts, store: listing(bytes) })
       const { wire, side } = await stall(bare, head('GET', '/plants').repeat(count))
       await until('one is held', () => bare.answers.heldBytes > 0)
@@ -246,7 +260,7 @@ describe('clock in the server of another application', { concurrency: true }, ()
     wire.destroy()
   })
 
-  test('idle: a connection is the application\'s to close', async (t) => {
+  test("idle: a connection is the application's to close", async (t) => {
     const timeouts = { keepAliveMs: SHORT_MS, headersMs: SHORT_MS, requestMs: SHORT_MS }
     const { path } = await mountOnPath(t, { timeouts })
     const wire = await Wire.to(path)

@@ -29,10 +29,25 @@ function namesOf(reply: Reply): string[] {
 
 test('limit and cursor', async (t) => {
   const { port, dataDirectory, close } = await startService(t)
-  const ids = [-(2n ** 63n), -(2n ** 53n) - 1n, -7n, -1n, 0n, 1n, 2n, 10n, 2n ** 53n, 2n ** 53n + 1n, 2n ** 63n - 2n, 2n ** 63n - 1n]
-  for (const id of [...ids].reverse()) assert.equal(verdict(await post(port, `{"id":${id},"name":"${id}"}`)), 200)
+  const ids = [
+    -(2n ** 63n),
+    -(2n ** 53n) - 1n,
+    -7n,
+    -1n,
+    0n,
+    1n,
+    2n,
+    10n,
+    2n ** 53n,
+    2n ** 53n + 1n,
+    2n ** 63n - 2n,
+    2n ** 63n - 1n,
+  ]
+  for (const id of [...ids].reverse())
+    assert.equal(verdict(await post(port, `{"id":${id},"name":"${id}"}`)), 200)
   const all = ids.map(String)
-  const get = (query: string, bearer = token('alice')) => call(port, { path: `/plants${query}`, token: bearer })
+  const get = (query: string, bearer = token('alice')) =>
+    call(port, { path: `/plants${query}`, token: bearer })
   const walk = async (target: number, query: string, bearer = token('alice')) => {
     const pages: string[][] = []
     for (let next: string | undefined = query; next !== undefined; ) {
@@ -43,16 +58,24 @@ test('limit and cursor', async (t) => {
     return pages
   }
 
-  await t.test('without parameters the list is whole, ascending by id, and has no Link', async () => {
-    const reply = await get('')
-    assert.deepEqual([namesOf(reply), nextOf(reply)], [all, undefined])
-  })
+  await t.test(
+    'without parameters the list is whole, ascending by id, and has no Link',
+    async () => {
+      const reply = await get('')
+      assert.deepEqual([namesOf(reply), nextOf(reply)], [all, undefined])
+    },
+  )
 
   await t.test('walking along the Links gives the whole list, for every page size', async () => {
     for (let limit = 1; limit <= all.length + 1; limit++) {
       const pages = await walk(port, `?limit=${limit}`)
       assert.deepEqual(pages.flat(), all)
-      assert.deepEqual(pages.map(({ length }) => length), Array.from({ length: Math.ceil(all.length / limit) }, (_, at) => Math.min(limit, all.length - at * limit)))
+      assert.deepEqual(
+        pages.map(({ length }) => length),
+        Array.from({ length: Math.ceil(all.length / limit) }, (_, at) =>
+          Math.min(limit, all.length - at * limit),
+        ),
+      )
     }
   })
 
@@ -67,8 +90,12 @@ test('limit and cursor', async (t) => {
 
   await t.test('HEAD has the Link and the length of GET, and no body', async () => {
     const bytes = (method: string) => head(method, '/plants?limit=3')
-    const [got, only] = [await firstAnswer(port, bytes('GET')), await firstAnswer(port, bytes('HEAD'), [0])]
-    for (const name of ['link', 'content-length', 'content-type']) assert.deepEqual(headerLines(only, name), headerLines(got, name), name)
+    const [got, only] = [
+      await firstAnswer(port, bytes('GET')),
+      await firstAnswer(port, bytes('HEAD'), [0]),
+    ]
+    for (const name of ['link', 'content-length', 'content-type'])
+      assert.deepEqual(headerLines(only, name), headerLines(got, name), name)
     assert.deepEqual([only.status, only.body], [200, ''])
   })
 
@@ -81,12 +108,50 @@ test('limit and cursor', async (t) => {
   })
 
   await t.test('limits are 1 to 10 digits from 0 to 2147483647, once decoded', async () => {
-    for (const [query, length] of [['?limit=2147483647', 12], ['?limit=0000000002', 2], ['?limit=%32', 2], ['?%6cimit=2', 2], ['?x=1&limit=2&y', 2], ['?limit=2&', 2], ['?Limit=x', 12], ['?', 12], ['?limi=x&after2', 12], ['??limit=2', 12]] as const) {
+    for (const [query, length] of [
+      ['?limit=2147483647', 12],
+      ['?limit=0000000002', 2],
+      ['?limit=%32', 2],
+      ['?%6cimit=2', 2],
+      ['?x=1&limit=2&y', 2],
+      ['?limit=2&', 2],
+      ['?Limit=x', 12],
+      ['?', 12],
+      ['?limi=x&after2', 12],
+      ['??limit=2', 12],
+    ] as const) {
       assert.equal(namesOf(await get(query)).length, length, query)
     }
     for (const query of [
-      '?limit=2147483648', '?limit=9999999999', '?limit=00000000002', '?limit=-1', '?limit=+1', '?limit=%2B1', '?limit=1.0', '?limit=1e1', '?limit=0x1', '?limit=', '?limit', '?limit=%20', '?limit=1%20', '?limit=%201',
-      '?limit=a', '?limit=null', '?limit=1&limit=1', '?limit=1&%6cimit=1', '?limit=1&limit', '?limit=%', '?limit=%zz', '?limit=1%00', '?limit=%D9%A1', '?limit=1%0A', '?limit=-0', '?limit=NaN', '?limit=Infinity', '?limit=1,2', '?limit[]=1&limit=[]',
+      '?limit=2147483648',
+      '?limit=9999999999',
+      '?limit=00000000002',
+      '?limit=-1',
+      '?limit=+1',
+      '?limit=%2B1',
+      '?limit=1.0',
+      '?limit=1e1',
+      '?limit=0x1',
+      '?limit=',
+      '?limit',
+      '?limit=%20',
+      '?limit=1%20',
+      '?limit=%201',
+      '?limit=a',
+      '?limit=null',
+      '?limit=1&limit=1',
+      '?limit=1&%6cimit=1',
+      '?limit=1&limit',
+      '?limit=%',
+      '?limit=%zz',
+      '?limit=1%00',
+      '?limit=%D9%A1',
+      '?limit=1%0A',
+      '?limit=-0',
+      '?limit=NaN',
+      '?limit=Infinity',
+      '?limit=1,2',
+      '?limit[]=1&limit=[]',
     ]) {
       assert.equal(verdict(await get(query)), 'limitInvalid', query)
     }
@@ -95,12 +160,36 @@ test('limit and cursor', async (t) => {
   await t.test('a cursor that does not fit is refused', async () => {
     const good = writeCursor('alice', 0n)
     const bytes = Buffer.from(good, 'base64url')
-    const flipped = [...bytes.keys()].map((at) => Buffer.from(bytes.map((byte, i) => (i === at ? byte ^ 1 : byte))).toString('base64url'))
+    const flipped = [...bytes.keys()].map((at) =>
+      Buffer.from(bytes.map((byte, i) => (i === at ? byte ^ 1 : byte))).toString('base64url'),
+    )
     for (const cursor of [
-      '', 'x', good.slice(1), `${good}A`, `${good}=`, `${good}%3D`, `%20${good}`, good.toLowerCase(), Buffer.concat([bytes, Buffer.alloc(1)]).toString('base64url'), bytes.toString('hex'), '0', '-1', ...flipped,
-      writeCursor('bob', 0n), writeCursor('', 0n), writeCursor('alice ', 0n), 'A'.repeat(10_000), `${good}&after=${good}`, `${good}&after=`, '%00', '%ff',
-      // The last character of 17 bytes holds four bits that say nothing: one cursor has one spelling.
-      ...[...'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_'].map((last) => good.slice(0, -1) + last).filter((cursor) => cursor !== good),
+      '',
+      'x',
+      good.slice(1),
+      `${good}A`,
+      `${good}=`,
+      `${good}%3D`,
+      `%20${good}`,
+      good.toLowerCase(),
+      Buffer.concat([bytes, Buffer.alloc(1)]).toString('base64url'),
+      bytes.toString('hex'),
+      '0',
+      '-1',
+      ...flipped,
+      writeCursor('bob', 0n),
+      writeCursor('', 0n),
+      writeCursor('alice ', 0n),
+      'A'.repeat(10_000),
+      `${good}&after=${good}`,
+      `${good}&after=`,
+      '%00',
+      '%ff',
+      // The last character of 17 bytes holds four bits that say nothing: one cursor has one
+      // spelling.
+      ...[...'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_']
+        .map((last) => good.slice(0, -1) + last)
+        .filter((cursor) => cursor !== good),
     ]) {
       assert.equal(verdict(await get(`?after=${cursor}`)), 'afterInvalid', cursor.slice(0, 40))
     }
@@ -110,14 +199,17 @@ test('limit and cursor', async (t) => {
     assert.equal(verdict(await get(`?limit=1&after=${good}`)), 200)
   })
 
-  await t.test('a walk sees what is created ahead of it, once, and is not disturbed by what is created behind', async () => {
-    const bearer = token('carol')
-    for (const id of [10, 20, 30]) await post(port, { id, name: String(id) }, { token: bearer })
-    const first = await get('?limit=2', bearer)
-    assert.deepEqual(namesOf(first), ['10', '20'])
-    for (const id of [5, 15, 25]) await post(port, { id, name: String(id) }, { token: bearer })
-    assert.deepEqual((await walk(port, nextOf(first) ?? '', bearer)).flat(), ['25', '30'])
-  })
+  await t.test(
+    'a walk sees what is created ahead of it, once, and is not disturbed by what is created behind',
+    async () => {
+      const bearer = token('carol')
+      for (const id of [10, 20, 30]) await post(port, { id, name: String(id) }, { token: bearer })
+      const first = await get('?limit=2', bearer)
+      assert.deepEqual(namesOf(first), ['10', '20'])
+      for (const id of [5, 15, 25]) await post(port, { id, name: String(id) }, { token: bearer })
+      assert.deepEqual((await walk(port, nextOf(first) ?? '', bearer)).flat(), ['25', '30'])
+    },
+  )
 
   await t.test('a cursor outlives a restart', async () => {
     const first = await get('?limit=5')

@@ -1,6 +1,14 @@
 import assert from 'node:assert/strict'
 import { once } from 'node:events'
-import { existsSync, readdirSync, readFileSync, rmSync, statSync, symlinkSync, writeFileSync } from 'node:fs'
+import {
+  existsSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  statSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs'
 import { createServer as createHttp } from 'node:http'
 import { createServer } from 'node:net'
 import { networkInterfaces } from 'node:os'
@@ -21,7 +29,10 @@ async function serverOn(t: TestContext, address: Parameters<typeof listen>[1]): 
 
 /** A socket file whose process is gone. */
 function leaveStaleSocket(path: string): void {
-  spawnSync(process.execPath, ['-e', `require('net').createServer().listen(${JSON.stringify(path)}, () => process.kill(process.pid, 'SIGKILL'))`])
+  spawnSync(process.execPath, [
+    '-e',
+    `require('net').createServer().listen(${JSON.stringify(path)}, () => process.kill(process.pid, 'SIGKILL'))`,
+  ])
   assert.ok(statSync(path).isSocket())
 }
 
@@ -30,7 +41,10 @@ test('listen: on a unix socket, for owner and group, removed at the end', async 
   const { close } = await startService(t, { listen: { path } })
   assert.equal(statSync(path).mode & 0o777, 0o660)
   assert.equal(verdict(await firstAnswer(path, head('GET', '/plants'))), 200)
-  assert.equal(verdict(await firstAnswer(path, head('GET', '/plants', { token: undefined }))), 'tokenMissing')
+  assert.equal(
+    verdict(await firstAnswer(path, head('GET', '/plants', { token: undefined }))),
+    'tokenMissing',
+  )
   await close()
   assert.equal(existsSync(path), false)
 })
@@ -45,7 +59,10 @@ test('listen: a stale socket file is replaced', async (t) => {
 test('listen: a socket that somebody listens on is refused, and left alone', async (t) => {
   const path = join(await temporaryDirectory(), 'plants.sock')
   await startService(t, { listen: { path } })
-  await assert.rejects(startService(t, { listen: { path } }), (error) => error instanceof ListenFailed && error.message.includes(`unix:${path}`))
+  await assert.rejects(
+    startService(t, { listen: { path } }),
+    (error) => error instanceof ListenFailed && error.message.includes(`unix:${path}`),
+  )
   assert.equal(verdict(await firstAnswer(path, head('GET', '/plants'))), 200)
 })
 
@@ -67,8 +84,12 @@ test('listen: health on a unix socket, under the same rules', async (t) => {
   leaveStaleSocket(path)
   const { close } = await startService(t, { adminListen: { path } })
   assert.equal(statSync(path).mode & 0o777, 0o660)
-  for (const target of ['/livez', '/readyz']) assert.equal((await firstAnswer(path, head('GET', target, { token: undefined }))).status, 200)
-  await assert.rejects(startService(t, { adminListen: { path } }), (error) => error instanceof ListenFailed && error.message.includes(`unix:${path}`))
+  for (const target of ['/livez', '/readyz'])
+    assert.equal((await firstAnswer(path, head('GET', target, { token: undefined }))).status, 200)
+  await assert.rejects(
+    startService(t, { adminListen: { path } }),
+    (error) => error instanceof ListenFailed && error.message.includes(`unix:${path}`),
+  )
   await close()
   assert.deepEqual(readdirSync(dirname(path)), [])
   writeFileSync(path, 'precious')
@@ -76,9 +97,12 @@ test('listen: health on a unix socket, under the same rules', async (t) => {
   assert.equal(readFileSync(path, 'utf8'), 'precious')
 })
 
-test('listen: at a stop a socket file that is somebody else\'s by now is left alone', async (t) => {
+test("listen: at a stop a socket file that is somebody else's by now is left alone", async (t) => {
   const directory = await temporaryDirectory()
-  const [listen, adminListen] = [{ path: join(directory, 'plants.sock') }, { path: join(directory, 'admin.sock') }]
+  const [listen, adminListen] = [
+    { path: join(directory, 'plants.sock') },
+    { path: join(directory, 'admin.sock') },
+  ]
   const { close } = await startService(t, { listen, adminListen })
   for (const { path } of [listen, adminListen]) rmSync(path)
   await startService(t, { listen, adminListen })
@@ -117,8 +141,17 @@ test('listen: a port in use is refused, says what to do, and leaves nothing open
   // It listens on TCP.
   const { port } = taken.address() as { readonly port: number }
   const dataDirectory = join(await temporaryDirectory(), 'data')
-  for (const overrides of [{ listen: { host: '127.0.0.1', port } }, { adminListen: { host: '127.0.0.1', port } }]) {
-    await assert.rejects(startService(t, { ...overrides, dataDirectory }), (error) => error instanceof ListenFailed && error.message === `cannot listen on 127.0.0.1:${port}: another process listens there; stop it or choose another address`)
+  for (const overrides of [
+    { listen: { host: '127.0.0.1', port } },
+    { adminListen: { host: '127.0.0.1', port } },
+  ]) {
+    await assert.rejects(
+      startService(t, { ...overrides, dataDirectory }),
+      (error) =>
+        error instanceof ListenFailed &&
+        error.message ===
+          `cannot listen on 127.0.0.1:${port}: another process listens there; stop it or choose another address`,
+    )
   }
   const { port: free } = await startService(t, { dataDirectory })
   assert.equal(verdict(await firstAnswer(free, head('GET', '/plants'))), 200)
@@ -131,13 +164,24 @@ test('listen: the address is given as a URL or a unix: path', async (t) => {
 })
 
 test('listen: plants and health on IPv4 and IPv6, on free ports', async (t) => {
-  const hasIPv6 = Object.values(networkInterfaces()).flat().some((each) => each?.address === '::1')
+  const hasIPv6 = Object.values(networkInterfaces())
+    .flat()
+    .some((each) => each?.address === '::1')
   if (!hasIPv6) t.diagnostic('this machine has no IPv6: only IPv4 was tried')
-  for (const [host, inUrl] of [['127.0.0.1', '127.0.0.1'], ['localhost', 'localhost'], ['::1', '[::1]']] as const) {
+  for (const [host, inUrl] of [
+    ['127.0.0.1', '127.0.0.1'],
+    ['localhost', 'localhost'],
+    ['::1', '[::1]'],
+  ] as const) {
     if (host === '::1' && !hasIPv6) continue
-    const { port, adminPort } = await startService(t, { listen: { host, port: 0 }, adminListen: { host, port: 0 } })
+    const { port, adminPort } = await startService(t, {
+      listen: { host, port: 0 },
+      adminListen: { host, port: 0 },
+    })
     assert.ok(port > 0 && adminPort > 0 && port !== adminPort)
-    const plants = await fetch(`http://${inUrl}:${port}/plants`, { headers: { authorization: `Bearer ${token('alice')}` } })
+    const plants = await fetch(`http://${inUrl}:${port}/plants`, {
+      headers: { authorization: `Bearer ${token('alice')}` },
+    })
     assert.deepEqual([plants.status, await plants.text()], [200, '[]'])
     assert.equal((await fetch(`http://${inUrl}:${adminPort}/readyz`)).status, 200)
   }

@@ -7,51 +7,131 @@ import { verdict } from '../support/verdict.ts'
 import { firstAnswer, head } from '../support/wire.ts'
 
 const ACCEPTED = [
-  'application/json', 'Application/JSON', 'application/json;charset=utf-8', 'application/json; charset=UTF-8', 'application/json \t; \t charset="utf-8"', 'application/json;',
-  'application/json; ;;', 'application/json; a=b', 'application/json; a="b;c"', 'application/json; a="\\"; b="', 'application/json;a=b;charset=utf-8;c=d', 'application/json; profile="x y"',
+  'application/json',
+  'Application/JSON',
+  'application/json;charset=utf-8',
+  'application/json; charset=UTF-8',
+  'application/json \t; \t charset="utf-8"',
+  'application/json;',
+  'application/json; ;;',
+  'application/json; a=b',
+  'application/json; a="b;c"',
+  'application/json; a="\\"; b="',
+  'application/json;a=b;charset=utf-8;c=d',
+  'application/json; profile="x y"',
 ]
 
 const REFUSED = [
-  '', 'text/plain', 'application/jsonp', 'application/json+x', 'application/ld+json', 'text/json', 'application/x-www-form-urlencoded', 'multipart/form-data; boundary=a', '*/*',
-  'application/json, application/json', 'application/json; charset=latin1', 'application/json; charset=utf-16', 'application/json; charset="us-ascii"', 'application/json; charset=utf-8; charset=latin1',
-  'application/json; charset', 'application/json; charset=', 'application/json; charset="utf-8', 'application/json; charset = utf-8', 'application/json x', 'application/json; a b', 'json', 'application /json', 'application/json; charset=utf8',
+  '',
+  'text/plain',
+  'application/jsonp',
+  'application/json+x',
+  'application/ld+json',
+  'text/json',
+  'application/x-www-form-urlencoded',
+  'multipart/form-data; boundary=a',
+  '*/*',
+  'application/json, application/json',
+  'application/json; charset=latin1',
+  'application/json; charset=utf-16',
+  'application/json; charset="us-ascii"',
+  'application/json; charset=utf-8; charset=latin1',
+  'application/json; charset',
+  'application/json; charset=',
+  'application/json; charset="utf-8',
+  'application/json; charset = utf-8',
+  'application/json x',
+  'application/json; a b',
+  'json',
+  'application /json',
+  'application/json; charset=utf8',
 ]
 
 test('media type', async (t) => {
   const { port } = await startService(t)
   const body = '{"id":1,"name":"a"}'
-  const send = async (...lines: readonly string[]) => verdict(await firstAnswer(port, head('POST', '/plants', { lines: [...lines, `Content-Length: ${body.length}`] }) + body))
+  const send = async (...lines: readonly string[]) =>
+    verdict(
+      await firstAnswer(
+        port,
+        head('POST', '/plants', { lines: [...lines, `Content-Length: ${body.length}`] }) + body,
+      ),
+    )
 
-  await t.test('application/json with parameters that do not speak of another charset', async () => {
-    for (const type of ACCEPTED) assert.equal(await send(`Content-Type: ${type}`), 200, type)
-  })
+  await t.test(
+    'application/json with parameters that do not speak of another charset',
+    async () => {
+      for (const type of ACCEPTED) assert.equal(await send(`Content-Type: ${type}`), 200, type)
+    },
+  )
 
   await t.test('anything else is 415', async () => {
-    for (const type of REFUSED) assert.equal(await send(`Content-Type: ${type}`), 'mediaTypeUnsupported', type)
+    for (const type of REFUSED)
+      assert.equal(await send(`Content-Type: ${type}`), 'mediaTypeUnsupported', type)
     assert.equal(await send(), 'mediaTypeUnsupported')
   })
 
   await t.test('two lines are refused, the same ones too', async () => {
-    assert.equal(await send('Content-Type: application/json', 'content-type: application/json'), 'contentTypeRepeated')
-    assert.equal(await send('Content-Type: text/plain', 'Content-Type: application/json'), 'contentTypeRepeated')
+    assert.equal(
+      await send('Content-Type: application/json', 'content-type: application/json'),
+      'contentTypeRepeated',
+    )
+    assert.equal(
+      await send('Content-Type: text/plain', 'Content-Type: application/json'),
+      'contentTypeRepeated',
+    )
   })
 
   await t.test('no coding but identity', async () => {
-    for (const coding of ['identity', 'Identity', ' \t identity \t ']) assert.equal(await send('Content-Type: application/json', `Content-Encoding: ${coding}`), 200)
-    for (const coding of ['gzip', 'br', 'x', 'identity, gzip', '', '\u00a0identity', 'identity\u00a0']) assert.equal(await send('Content-Type: application/json', `Content-Encoding: ${coding}`), 'contentEncodingUnsupported', coding)
-    assert.equal(await send('Content-Type: application/json', 'Content-Encoding: identity', 'Content-Encoding: gzip'), 'contentEncodingUnsupported')
+    for (const coding of ['identity', 'Identity', ' \t identity \t '])
+      assert.equal(await send('Content-Type: application/json', `Content-Encoding: ${coding}`), 200)
+    for (const coding of [
+      'gzip',
+      'br',
+      'x',
+      'identity, gzip',
+      '',
+      '\u00a0identity',
+      'identity\u00a0',
+    ])
+      assert.equal(
+        await send('Content-Type: application/json', `Content-Encoding: ${coding}`),
+        'contentEncodingUnsupported',
+        coding,
+      )
+    assert.equal(
+      await send(
+        'Content-Type: application/json',
+        'Content-Encoding: identity',
+        'Content-Encoding: gzip',
+      ),
+      'contentEncodingUnsupported',
+    )
   })
 
   await t.test('a long type that almost fits is refused at once', async () => {
     for (const filler of [';   ', ' ; ', ';', '; a=b ', '; a="b" ', '\t', ';a="\\"']) {
       const type = `application/json${filler.repeat(Math.floor(8000 / filler.length))}@`
-      const took = await processorMs(async () => assert.equal(await send(`Content-Type: ${type}`), 'mediaTypeUnsupported'))
+      const took = await processorMs(async () =>
+        assert.equal(await send(`Content-Type: ${type}`), 'mediaTypeUnsupported'),
+      )
       assert.ok(took < 5000, filler)
     }
   })
 
   await t.test('GET does not mind either', async () => {
-    assert.equal(verdict(await call(port, { headers: { 'content-type': 'text/plain', 'content-encoding': 'gzip', accept: 'text/html' } })), 200)
+    assert.equal(
+      verdict(
+        await call(port, {
+          headers: {
+            'content-type': 'text/plain',
+            'content-encoding': 'gzip',
+            accept: 'text/html',
+          },
+        }),
+      ),
+      200,
+    )
   })
 })
 

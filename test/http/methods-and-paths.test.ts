@@ -11,87 +11,195 @@ const ALLOW = ['GET, HEAD, POST, OPTIONS']
 test('methods and paths', async (t) => {
   const { port } = await startService(t)
   await post(port, { id: 1, name: 'a' })
-  const send = (method: string, target: string, options: Parameters<typeof head>[2] = {}) => firstAnswer(port, head(method, target, options), method === 'HEAD' ? [0] : [])
+  const send = (method: string, target: string, options: Parameters<typeof head>[2] = {}) =>
+    firstAnswer(port, head(method, target, options), method === 'HEAD' ? [0] : [])
 
   await t.test('OPTIONS is answered before any token is looked at', async () => {
     for (const bearer of [undefined, 'abc', 'a,b']) {
       const answer = await send('OPTIONS', '/plants?limit=x', { token: bearer })
-      assert.deepEqual([verdict(answer), answer.body, headerLines(answer, 'allow')], [204, '', ALLOW])
-      for (const name of ['content-type', 'content-length', 'transfer-encoding']) assert.deepEqual(headerLines(answer, name), [], name)
+      assert.deepEqual(
+        [verdict(answer), answer.body, headerLines(answer, 'allow')],
+        [204, '', ALLOW],
+      )
+      for (const name of ['content-type', 'content-length', 'transfer-encoding'])
+        assert.deepEqual(headerLines(answer, name), [], name)
     }
     assert.equal(verdict(await send('OPTIONS', '*', { token: undefined })), 'pathUnknown')
   })
 
   await t.test('HEAD is GET without its body, for failures too', async () => {
-    for (const [target, bearer] of [['/plants', 'good'], ['/plants?limit=x', 'good'], ['/trees', 'good'], ['/plants', 'abc'], ['/plants', undefined], ['/plants', 'a,b']] as const) {
+    for (const [target, bearer] of [
+      ['/plants', 'good'],
+      ['/plants?limit=x', 'good'],
+      ['/trees', 'good'],
+      ['/plants', 'abc'],
+      ['/plants', undefined],
+      ['/plants', 'a,b'],
+    ] as const) {
       const options = bearer === 'good' ? {} : { token: bearer }
       const [got, only] = [await send('GET', target, options), await send('HEAD', target, options)]
       assert.equal(only.status, got.status)
-      for (const name of ['content-length', 'content-type', 'www-authenticate', 'cache-control']) assert.deepEqual(headerLines(only, name), headerLines(got, name), name)
+      for (const name of ['content-length', 'content-type', 'www-authenticate', 'cache-control'])
+        assert.deepEqual(headerLines(only, name), headerLines(got, name), name)
       assert.equal(only.body, '')
     }
     // Nothing of a body comes before the next answer.
     const wire = await Wire.to(port)
-    const answers = await wire.write(head('HEAD', '/plants') + head('HEAD', '/trees') + head('GET', '/plants')).answers(3, [0, 1])
-    assert.deepEqual(answers.map(({ status, body }) => [status, body]), [[200, ''], [404, ''], [200, '[{"name":"a"}]']])
+    const answers = await wire
+      .write(head('HEAD', '/plants') + head('HEAD', '/trees') + head('GET', '/plants'))
+      .answers(3, [0, 1])
+    assert.deepEqual(
+      answers.map(({ status, body }) => [status, body]),
+      [
+        [200, ''],
+        [404, ''],
+        [200, '[{"name":"a"}]'],
+      ],
+    )
     wire.destroy()
   })
 
-  await t.test('PUT, PATCH and DELETE are 405, and every other method that Node parses 501', async () => {
-    for (const method of METHODS) {
-      if (['GET', 'HEAD', 'POST', 'OPTIONS', 'CONNECT'].includes(method)) continue
-      const expected = ['PUT', 'PATCH', 'DELETE'].includes(method) ? 'methodNotAllowed' : 'methodUnknown'
-      const answer = await send(method, '/plants', { token: undefined })
-      assert.equal(verdict(answer), expected, method)
-      assert.deepEqual(headerLines(answer, 'allow'), expected === 'methodNotAllowed' ? ALLOW : [])
-      assert.equal(verdict(await send(method, '/trees', { token: undefined })), 'pathUnknown', method)
-    }
-    for (const method of ['get', 'Get', 'FOO', 'GETT']) assert.equal(verdict(await send(method, '/plants')), 'malformedRequest', method)
-  })
+  await t.test(
+    'PUT, PATCH and DELETE are 405, and every other method that Node parses 501',
+    async () => {
+      for (const method of METHODS) {
+        if (['GET', 'HEAD', 'POST', 'OPTIONS', 'CONNECT'].includes(method)) continue
+        const expected = ['PUT', 'PATCH', 'DELETE'].includes(method)
+          ? 'methodNotAllowed'
+          : 'methodUnknown'
+        const answer = await send(method, '/plants', { token: undefined })
+        assert.equal(verdict(answer), expected, method)
+        assert.deepEqual(headerLines(answer, 'allow'), expected === 'methodNotAllowed' ? ALLOW : [])
+        assert.equal(
+          verdict(await send(method, '/trees', { token: undefined })),
+          'pathUnknown',
+          method,
+        )
+      }
+      for (const method of ['get', 'Get', 'FOO', 'GETT'])
+        assert.equal(verdict(await send(method, '/plants')), 'malformedRequest', method)
+    },
+  )
 
   await t.test('CONNECT is 501, and ends the connection', async () => {
     for (const behind of ['', head('GET', '/plants'), 'x'.repeat(200_000)]) {
       const wire = await Wire.to(port)
-      const [answer, second] = await wire.write(head('CONNECT', 'plants.test:443') + behind).allAnswers()
+      const [answer, second] = await wire
+        .write(head('CONNECT', 'plants.test:443') + behind)
+        .allAnswers()
       assert.equal(verdict(answer ?? assert.fail()), 'methodUnknown')
       assert.equal(second, undefined)
       wire.destroy()
     }
   })
 
-  await t.test('CONNECT without a version, or with one that nobody speaks, is 400 as every other request is', async () => {
-    for (const bytes of ['CONNECT /plants\r\n\r\n', 'CONNECT plants.test:443\r\nHost: plants.test\r\n\r\n', head('CONNECT', 'plants.test:443', { version: '2.0' }), 'GET /plants\r\n\r\n']) {
-      assert.equal(verdict(await firstAnswer(port, bytes)), 'malformedRequest', bytes)
-    }
-  })
+  await t.test(
+    'CONNECT without a version, or with one that nobody speaks, is 400 as every other request is',
+    async () => {
+      for (const bytes of [
+        'CONNECT /plants\r\n\r\n',
+        'CONNECT plants.test:443\r\nHost: plants.test\r\n\r\n',
+        head('CONNECT', 'plants.test:443', { version: '2.0' }),
+        'GET /plants\r\n\r\n',
+      ]) {
+        assert.equal(verdict(await firstAnswer(port, bytes)), 'malformedRequest', bytes)
+      }
+    },
+  )
 
   await t.test('paths are compared byte by byte', async () => {
     for (const target of [
-      '/', '/plants/', '//plants', '/%70lants', '/Plants', '/plants;a=b', '/plants%3Flimit=1', '/plants#a', '/./plants', '/a/../plants', '/plants/1', '/plants%00', '/plant', '/plantss', '*', '/livez', '/readyz', '/metrics', '/openapi.json',
-      '/plants%2F', '/\\plants', '/plants\\', '/constructor', '/__proto__', '/plants%20', '/PLANTS',
+      '/',
+      '/plants/',
+      '//plants',
+      '/%70lants',
+      '/Plants',
+      '/plants;a=b',
+      '/plants%3Flimit=1',
+      '/plants#a',
+      '/./plants',
+      '/a/../plants',
+      '/plants/1',
+      '/plants%00',
+      '/plant',
+      '/plantss',
+      '*',
+      '/livez',
+      '/readyz',
+      '/metrics',
+      '/openapi.json',
+      '/plants%2F',
+      '/\\plants',
+      '/plants\\',
+      '/constructor',
+      '/__proto__',
+      '/plants%20',
+      '/PLANTS',
     ]) {
       const answer = await send('GET', target)
       assert.equal(verdict(answer), 'pathUnknown', target)
     }
-    for (const target of ['/plants', '/plants?', '/plants?limit=1', '/plants??', '/plants?a=/b/../c', '/plants?/']) assert.equal(verdict(await send('GET', target)), 200, target)
+    for (const target of [
+      '/plants',
+      '/plants?',
+      '/plants?limit=1',
+      '/plants??',
+      '/plants?a=/b/../c',
+      '/plants?/',
+    ])
+      assert.equal(verdict(await send('GET', target)), 200, target)
   })
 
   await t.test('absolute-form targets are accepted', async () => {
-    for (const target of ['http://plants.test/plants', 'HTTP://other:8080/plants', 'https://a/plants?limit=1', 'http://[::1]:1/plants']) {
+    for (const target of [
+      'http://plants.test/plants',
+      'HTTP://other:8080/plants',
+      'https://a/plants?limit=1',
+      'http://[::1]:1/plants',
+    ]) {
       assert.equal(verdict(await send('GET', target)), 200, target)
-      assert.equal(verdict(await firstAnswer(port, head('GET', target, { token: undefined }))), 'tokenMissing', target)
+      assert.equal(
+        verdict(await firstAnswer(port, head('GET', target, { token: undefined }))),
+        'tokenMissing',
+        target,
+      )
     }
     assert.deepEqual((await send('GET', 'http://a/plants?limit=0')).body, '[]')
-    for (const target of ['http://plants.test', 'http://plants.test/', 'http://a/b/plants', 'ftp://a/plants', 'http://a?/plants']) assert.equal(verdict(await send('GET', target)), 'pathUnknown', target)
+    for (const target of [
+      'http://plants.test',
+      'http://plants.test/',
+      'http://a/b/plants',
+      'ftp://a/plants',
+      'http://a?/plants',
+    ])
+      assert.equal(verdict(await send('GET', target)), 'pathUnknown', target)
   })
 
   await t.test('exactly one Host', async () => {
-    for (const host of ['a', 'a:80', '[::1]:80', '', '127.0.0.1', 'a_b.c']) assert.equal(verdict(await send('GET', '/plants', { host })), 200, host)
+    for (const host of ['a', 'a:80', '[::1]:80', '', '127.0.0.1', 'a_b.c'])
+      assert.equal(verdict(await send('GET', '/plants', { host })), 200, host)
     assert.equal(verdict(await send('GET', '/plants', { host: undefined })), 'hostInvalid')
-    assert.equal(verdict(await send('GET', '/trees', { host: undefined, token: undefined })), 'hostInvalid')
-    assert.equal(verdict(await send('GET', '/plants', { lines: ['Host: plants.test'] })), 'hostInvalid')
-    for (const host of ['a b', 'a/b', 'a@b', 'a,b', '"a"', 'a?b', '<a>', 'a\\b', 'é'].filter((text) => text !== 'a,b')) assert.equal(verdict(await send('GET', '/plants', { host })), 'hostInvalid', host)
-    assert.equal(verdict(await firstAnswer(port, head('GET', '/plants', { lines: Array.from({ length: 3000 }, () => 'Host:') }))), 'hostInvalid')
+    assert.equal(
+      verdict(await send('GET', '/trees', { host: undefined, token: undefined })),
+      'hostInvalid',
+    )
+    assert.equal(
+      verdict(await send('GET', '/plants', { lines: ['Host: plants.test'] })),
+      'hostInvalid',
+    )
+    for (const host of ['a b', 'a/b', 'a@b', 'a,b', '"a"', 'a?b', '<a>', 'a\\b', 'é'].filter(
+      (text) => text !== 'a,b',
+    ))
+      assert.equal(verdict(await send('GET', '/plants', { host })), 'hostInvalid', host)
+    assert.equal(
+      verdict(
+        await firstAnswer(
+          port,
+          head('GET', '/plants', { lines: Array.from({ length: 3000 }, () => 'Host:') }),
+        ),
+      ),
+      'hostInvalid',
+    )
   })
 
   await t.test('HTTP/1.0 is served, and its connection closed', async () => {
@@ -109,7 +217,9 @@ test('methods and paths', async (t) => {
     for (const version of ['2.0', '0.9', '1.2', '3.0', '1', '1.10', 'x']) {
       for (const lines of [[], ['Connection: keep-alive']]) {
         const wire = await Wire.to(port)
-        const [answer, second] = await wire.write(head('GET', '/plants', { version, lines }) + head('GET', '/plants')).allAnswers()
+        const [answer, second] = await wire
+          .write(head('GET', '/plants', { version, lines }) + head('GET', '/plants'))
+          .allAnswers()
         assert.ok(answer)
         assert.equal(verdict(answer), 'malformedRequest', version)
         assert.deepEqual(headerLines(answer, 'connection'), ['close'])
@@ -119,15 +229,26 @@ test('methods and paths', async (t) => {
     }
   })
 
-  await t.test('an Upgrade is passed over, and nothing behind it is answered in its place', async () => {
-    for (const behind of ['', head('GET', '/trees')]) {
-      const wire = await Wire.to(port)
-      wire.write(head('GET', '/plants', { lines: ['Connection: Upgrade, HTTP2-Settings', 'Upgrade: h2c', 'HTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA'] }) + behind)
-      const [answer, second] = await wire.allAnswers()
-      assert.equal(verdict(answer ?? assert.fail()), 200)
-      assert.deepEqual(headerLines(answer ?? assert.fail(), 'connection'), ['close'])
-      assert.equal(second, undefined)
-      wire.destroy()
-    }
-  })
+  await t.test(
+    'an Upgrade is passed over, and nothing behind it is answered in its place',
+    async () => {
+      for (const behind of ['', head('GET', '/trees')]) {
+        const wire = await Wire.to(port)
+        wire.write(
+          head('GET', '/plants', {
+            lines: [
+              'Connection: Upgrade, HTTP2-Settings',
+              'Upgrade: h2c',
+              'HTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA',
+            ],
+          }) + behind,
+        )
+        const [answer, second] = await wire.allAnswers()
+        assert.equal(verdict(answer ?? assert.fail()), 200)
+        assert.deepEqual(headerLines(answer ?? assert.fail(), 'connection'), ['close'])
+        assert.equal(second, undefined)
+        wire.destroy()
+      }
+    },
+  )
 })

@@ -22,7 +22,10 @@ const DURATION = 'http_server_request_duration_seconds'
 function requests({ all }: Scrape): Record<string, number> {
   return Object.fromEntries(
     all(`${DURATION}_count`).map(([sample, count]) => {
-      const [, method, route, status] = /\{http_request_method="(\w+)",http_route="([^"]*)",http_response_status_code="(\d+)"\}$/.exec(sample) ?? assert.fail(sample)
+      const [, method, route, status] =
+        /\{http_request_method="(\w+)",http_route="([^"]*)",http_response_status_code="(\d+)"\}$/.exec(
+          sample,
+        ) ?? assert.fail(sample)
       return [`${method} ${route} ${status}`, count]
     }),
   )
@@ -34,8 +37,14 @@ function sum(entries: readonly (readonly [string, number])[]): number {
 
 /** The error values that were answered, with how often. */
 function errors({ all }: Scrape): Record<string, number> {
-  const found = all('plant_store_errors_total').map(([sample, count]) => [/"(\d+)"/.exec(sample)?.[1] ?? '', count] as const)
-  assert.deepEqual(found.map(([error]) => Number(error)), [...conditions.values()].map(([error]) => error), 'every value of the catalogue is there from the start')
+  const found = all('plant_store_errors_total').map(
+    ([sample, count]) => [/"(\d+)"/.exec(sample)?.[1] ?? '', count] as const,
+  )
+  assert.deepEqual(
+    found.map(([error]) => Number(error)),
+    [...conditions.values()].map(([error]) => error),
+    'every value of the catalogue is there from the start',
+  )
   return Object.fromEntries(found.filter(([, count]) => count > 0))
 }
 
@@ -58,7 +67,12 @@ test('metrics: every request that is answered counts once and has one log line, 
   await converse(port, head('GET', '/plants', { lines: [`X: ${'x'.repeat(20_000)}`] }))
   await converse(port, `${head('GET', '/plants')}${head('GET', '/plants')}GARBAGE\r\n\r\n`)
   // Two requests wait behind one whose body is on its way; the last of them is cut off in its body.
-  await converse(port, postBytes({ id: 4, name: 'a' }) + head('GET', '/plants') + postBytes({ id: 5, name: 'a' }).slice(0, -1))
+  await converse(
+    port,
+    postBytes({ id: 4, name: 'a' }) +
+      head('GET', '/plants') +
+      postBytes({ id: 5, name: 'a' }).slice(0, -1),
+  )
   const expected = {
     'GET /plants 200': 6,
     'POST /plants 200': 3,
@@ -78,10 +92,22 @@ test('metrics: every request that is answered counts once and has one log line, 
   }
   const found = await scrape(adminPort)
   assert.deepEqual(requests(found), expected)
-  assert.deepEqual(errors(found), { 40001: 3, 40011: 1, 40101: 1, 40401: 1, 40501: 1, 40901: 1, 41301: 1, 43101: 1, 50101: 2 })
+  assert.deepEqual(errors(found), {
+    40001: 3,
+    40011: 1,
+    40101: 1,
+    40401: 1,
+    40501: 1,
+    40901: 1,
+    41301: 1,
+    43101: 1,
+    50101: 2,
+  })
 
   // The service's own lines, whose fields are its documented ones.
-  const lines = logLines.map((line) => JSON.parse(line) as Record<string, unknown>).filter(({ message }) => message === 'request')
+  const lines = logLines
+    .map((line) => JSON.parse(line) as Record<string, unknown>)
+    .filter(({ message }) => message === 'request')
   const logged: Record<string, number> = {}
   for (const { method, route, status } of lines) {
     const key = `${method === undefined || method === 'PROPFIND' ? '_OTHER' : String(method)} ${String(route ?? '')} ${String(status)}`
@@ -94,33 +120,69 @@ test('metrics: every request that is answered counts once and has one log line, 
   // The log rounds to microseconds.
   assert.ok(Math.abs(sum(found.all(`${DURATION}_sum`)) - loggedSeconds) <= lines.length * 1e-6)
   for (const [sample, count] of found.all(`${DURATION}_count`)) {
-    assert.equal(found.value(sample.replace('_count{', '_bucket{').replace('}', ',le="+Inf"}')), count)
+    assert.equal(
+      found.value(sample.replace('_count{', '_bucket{').replace('}', ',le="+Inf"}')),
+      count,
+    )
   }
 })
 
 test('metrics: a request that never came whole counts as 408', async (t) => {
   const { port, answered } = await startBare(t, { timeouts: { headersMs: 100, requestMs: 100 } })
-  const [answer] = await answersToHalf(port, (wire) => void wire.write('GET /plants HTTP/1.1\r\nHost: a\r\n'))
+  const [answer] = await answersToHalf(
+    port,
+    (wire) => void wire.write('GET /plants HTTP/1.1\r\nHost: a\r\n'),
+  )
   assert.equal(answer?.status, 408)
   assert.deepEqual(answered, ['undefined 408'])
 })
 
 test('metrics: whatever callers send, series are bounded, and nothing of theirs is in a label', async (t) => {
   const { port, adminPort } = await startService(t)
-  for (const method of METHODS) await firstAnswer(port, head(method, '/plants'), method === 'HEAD' ? [0] : [])
+  for (const method of METHODS)
+    await firstAnswer(port, head(method, '/plants'), method === 'HEAD' ? [0] : [])
   const usual = requests(await scrape(adminPort))
-  assert.deepEqual(Object.keys(usual).map((key) => key.split(' ')[0]).sort().filter((method, at, all) => method !== all[at - 1]), ['CONNECT', 'DELETE', 'GET', 'HEAD', 'OPTIONS', 'PATCH', 'POST', 'PUT', 'TRACE', '_OTHER'])
+  assert.deepEqual(
+    Object.keys(usual)
+      .map((key) => key.split(' ')[0])
+      .sort()
+      .filter((method, at, all) => method !== all[at - 1]),
+    ['CONNECT', 'DELETE', 'GET', 'HEAD', 'OPTIONS', 'PATCH', 'POST', 'PUT', 'TRACE', '_OTHER'],
+  )
   for (let i = 0; i < 30; i++) {
-    await converse(port, head('GET', `/odd"path\\${i}`, { token: token(`odd-owner-${i}`), lines: [`Request-Id: odd-id-${i}`, `User-Agent: odd-${i}`] }))
+    await converse(
+      port,
+      head('GET', `/odd"path\\${i}`, {
+        token: token(`odd-owner-${i}`),
+        lines: [`Request-Id: odd-id-${i}`, `User-Agent: odd-${i}`],
+      }),
+    )
     await converse(port, head('GET', '/plants', { token: token(`odd-owner-${i}`) }))
     await converse(port, `ODD${i} /odd HTTP/1.1\r\nHost: a\r\n\r\n`)
   }
   const found = await scrape(adminPort)
-  assert.deepEqual(Object.keys(requests(found)).filter((key) => !(key in usual)).sort(), ['GET  404', '_OTHER  400'])
+  assert.deepEqual(
+    Object.keys(requests(found))
+      .filter((key) => !(key in usual))
+      .sort(),
+    ['GET  404', '_OTHER  400'],
+  )
   assert.doesNotMatch(found.text, /odd/i)
   assert.doesNotMatch(found.text, /alice/)
-  const names = [...found.samples.keys()].flatMap((sample) => [...sample.matchAll(/[{,](\w+)="/g)].map(([, name]) => name))
-  assert.deepEqual([...new Set(names)].sort(), ['check', 'error', 'http_request_method', 'http_response_status_code', 'http_route', 'le', 'node', 'result', 'version'])
+  const names = [...found.samples.keys()].flatMap((sample) =>
+    [...sample.matchAll(/[{,](\w+)="/g)].map(([, name]) => name),
+  )
+  assert.deepEqual([...new Set(names)].sort(), [
+    'check',
+    'error',
+    'http_request_method',
+    'http_response_status_code',
+    'http_route',
+    'le',
+    'node',
+    'result',
+    'version',
+  ])
 })
 
 test('metrics: plants, bytes, groups and syncs are those of the store, also after a restart', async (t) => {
@@ -132,24 +194,46 @@ test('metrics: plants, bytes, groups and syncs are those of the store, also afte
   wire.destroy()
   const found = await scrape(first.adminPort)
   assert.equal(found.value('plant_store_plants'), 6)
-  assert.equal(found.value('plant_store_sync_seconds_count'), 6, 'what is stored already takes no sync')
+  assert.equal(
+    found.value('plant_store_sync_seconds_count'),
+    6,
+    'what is stored already takes no sync',
+  )
   assert.equal(found.value('plant_store_group_plants_count'), 6)
   assert.equal(found.value('plant_store_group_plants_sum'), 6)
   assert.ok(found.value('plant_store_sync_seconds_sum') > 0)
   const journals = readdirSync(first.dataDirectory).filter((name) => name.startsWith('journal-'))
-  const lines = journals.map((name) => readFileSync(join(first.dataDirectory, name), 'utf8').replace(/\0+$/, ''))
-  assert.equal(found.value('plant_store_journal_bytes'), lines.join('').length, 'what is reserved is not counted')
-  assert.ok(found.value('plant_store_data_bytes') > 0 && found.value('plant_store_data_bytes') % 4096 === 0)
+  const lines = journals.map((name) =>
+    readFileSync(join(first.dataDirectory, name), 'utf8').replace(/\0+$/, ''),
+  )
+  assert.equal(
+    found.value('plant_store_journal_bytes'),
+    lines.join('').length,
+    'what is reserved is not counted',
+  )
+  assert.ok(
+    found.value('plant_store_data_bytes') > 0 && found.value('plant_store_data_bytes') % 4096 === 0,
+  )
   assert.equal(found.value('plant_store_waiting_writes'), 0)
-  assert.deepEqual(found.all('plant_store_compactions_total'), [['plant_store_compactions_total{result="success"}', 0], ['plant_store_compactions_total{result="failure"}', 0]])
+  assert.deepEqual(found.all('plant_store_compactions_total'), [
+    ['plant_store_compactions_total{result="success"}', 0],
+    ['plant_store_compactions_total{result="failure"}', 0],
+  ])
   await first.close()
 
   const second = await startService(t, { dataDirectory: first.dataDirectory })
   await post(second.port, { id: 7, name: 'Fern' })
   const again = await scrape(second.adminPort)
   assert.equal(again.value('plant_store_plants'), 7)
-  assert.equal(again.value('plant_store_recovered_groups'), 0, 'a clean stop leaves nothing to replay')
-  assert.equal(again.value('plant_store_snapshot_bytes'), sumSizes(first.dataDirectory, ['plants.sqlite']))
+  assert.equal(
+    again.value('plant_store_recovered_groups'),
+    0,
+    'a clean stop leaves nothing to replay',
+  )
+  assert.equal(
+    again.value('plant_store_snapshot_bytes'),
+    sumSizes(first.dataDirectory, ['plants.sqlite']),
+  )
   assert.ok(again.value('plant_store_recovery_seconds') > 0)
 })
 
@@ -162,7 +246,8 @@ test('metrics: tokens that were verified, refused and remembered are told apart'
   const alice = token('alice')
   for (let i = 0; i < 4; i++) await call(port, { token: alice })
   await call(port, { token: token('bob') })
-  for (const bad of [`${alice}x`, token('alice', { exp: 1 }), 'abc']) await call(port, { token: bad })
+  for (const bad of [`${alice}x`, token('alice', { exp: 1 }), 'abc'])
+    await call(port, { token: bad })
   await call(port, { token: undefined })
   const { value } = await scrape(adminPort)
   assert.equal(value('plant_store_tokens_verified_total{result="accepted"}'), 2)
@@ -178,7 +263,10 @@ test('metrics: fetches of the key set count by result, and its age is there whil
   const good = await startService(t, { keys: { kind: 'url', url } })
   let found = await scrape(good.adminPort)
   while (found.value('plant_store_ready{check="keys"}') === 0) found = await scrape(good.adminPort)
-  assert.deepEqual(found.all('plant_store_key_set_fetches_total'), [['plant_store_key_set_fetches_total{result="success"}', 1], ['plant_store_key_set_fetches_total{result="failure"}', 0]])
+  assert.deepEqual(found.all('plant_store_key_set_fetches_total'), [
+    ['plant_store_key_set_fetches_total{result="success"}', 1],
+    ['plant_store_key_set_fetches_total{result="failure"}', 0],
+  ])
   const age = found.value('plant_store_key_set_age_seconds')
   assert.ok(age >= 0 && age < 60, String(age))
   assert.ok((await scrape(good.adminPort)).value('plant_store_key_set_age_seconds') > age)
@@ -207,9 +295,19 @@ test('metrics: requests that are turned away under load count by their error val
   const wires = await Promise.all(Array.from({ length: 3 }, () => Wire.to(port)))
   // Two of one owner, as many as one may have, and one of another.
   const tokens = ['alice', 'alice', 'bob'].map((sub) => token(sub))
-  for (const [i, wire] of wires.entries()) wire.write(head('POST', '/plants', { token: tokens[i], lines: ['Content-Type: application/json', `Content-Length: ${16 * MIB}`] }))
+  for (const [i, wire] of wires.entries())
+    wire.write(
+      head('POST', '/plants', {
+        token: tokens[i],
+        lines: ['Content-Type: application/json', `Content-Length: ${16 * MIB}`],
+      }),
+    )
   let found = await scrape(adminPort)
-  while (found.value('http_server_active_requests') < 3 || found.value('plant_store_held_body_bytes') < 48 * MIB) found = await scrape(adminPort)
+  while (
+    found.value('http_server_active_requests') < 3 ||
+    found.value('plant_store_held_body_bytes') < 48 * MIB
+  )
+    found = await scrape(adminPort)
   assert.equal(found.value('http_server_active_requests'), 3)
   assert.equal(found.value('plant_store_held_body_bytes'), 48 * MIB)
   assert.equal(found.value('plant_store_connections'), 3)
@@ -218,7 +316,13 @@ test('metrics: requests that are turned away under load count by their error val
   for (const wire of wires) wire.destroy()
   await until('nothing is held, and each body that broke off was refused', async () => {
     found = await scrape(adminPort)
-    return ['plant_store_connections', 'http_server_active_requests', 'plant_store_held_body_bytes'].every((name) => found.value(name) === 0) && requests(found)['POST /plants 400'] === 3
+    return (
+      [
+        'plant_store_connections',
+        'http_server_active_requests',
+        'plant_store_held_body_bytes',
+      ].every((name) => found.value(name) === 0) && requests(found)['POST /plants 400'] === 3
+    )
   })
   assert.deepEqual(requests(found), { 'POST /plants 503': 1, 'POST /plants 400': 3 })
 })
@@ -230,7 +334,14 @@ test('metrics: connections beyond the limit are counted, and the others shown', 
   const refused = await Wire.to(port)
   assert.deepEqual(await refused.allAnswers(), [])
   const { value } = await scrape(adminPort)
-  assert.deepEqual([value('plant_store_connections'), value('plant_store_connections_limit'), value('plant_store_connections_refused_total')], [1, 1, 1])
+  assert.deepEqual(
+    [
+      value('plant_store_connections'),
+      value('plant_store_connections_limit'),
+      value('plant_store_connections_refused_total'),
+    ],
+    [1, 1, 1],
+  )
   for (const wire of [kept, refused]) wire.destroy()
 })
 
@@ -264,16 +375,26 @@ test('metrics: without an admin listener nothing is measured in the background',
   assert.equal(intervals.mock.callCount(), without + 1)
   const cleared = t.mock.method(globalThis, 'clearInterval')
   await close()
-  assert.ok(cleared.mock.calls.some(({ arguments: [timer] }) => timer === intervals.mock.calls.at(-1)?.result), 'and the end of the service is the end of that')
+  assert.ok(
+    cleared.mock.calls.some(
+      ({ arguments: [timer] }) => timer === intervals.mock.calls.at(-1)?.result,
+    ),
+    'and the end of the service is the end of that',
+  )
 })
 
 test('metrics: promtool has nothing to say about them', async (t) => {
   // Keys from a URL, so that all metrics are there.
-  const { port, adminPort } = await startService(t, { keys: { kind: 'url', url: 'http://127.0.0.1:1/keys' } })
+  const { port, adminPort } = await startService(t, {
+    keys: { kind: 'url', url: 'http://127.0.0.1:1/keys' },
+  })
   await call(port)
   await call(port, { path: '/trees' })
   const { text } = await scrape(adminPort)
-  const { status, stdout, stderr, error } = spawnSync('promtool', ['check', 'metrics'], { input: text, encoding: 'utf8' })
+  const { status, stdout, stderr, error } = spawnSync('promtool', ['check', 'metrics'], {
+    input: text,
+    encoding: 'utf8',
+  })
   if (error) return t.skip('SKIPPED: promtool is missing (Debian: apt-get install prometheus)')
   assert.deepEqual([status, stdout, stderr], [0, '', ''])
 })

@@ -1,6 +1,12 @@
 import assert from 'node:assert/strict'
 import { once } from 'node:events'
-import { createServer, type IncomingMessage, type RequestListener, type Server, type ServerResponse } from 'node:http'
+import {
+  createServer,
+  type IncomingMessage,
+  type RequestListener,
+  type Server,
+  type ServerResponse,
+} from 'node:http'
 import { join } from 'node:path'
 import { PassThrough } from 'node:stream'
 import { describe, test, type TestContext } from 'node:test'
@@ -15,8 +21,9 @@ import { headerLines, verdict } from '../support/verdict.ts'
 import { head, postBytes, Wire } from '../support/wire.ts'
 
 /*
- * The handler in another application's server, which may do to a request and its response whatever it likes, before and
- * meanwhile. A rejection or an exception that nothing handles fails a test by itself.
+ * The handler in another application's server, which may do to a request and its response whatever
+ * it likes, before and meanwhile. A rejection or an exception that nothing handles fails a test by
+ * itself.
  */
 
 type Mounting = (service: PlantService, req: IncomingMessage, res: ServerResponse) => void
@@ -28,7 +35,9 @@ interface Mounted {
   readonly logLines: readonly string[]
 }
 
-async function startOpen(t: TestContext): Promise<{ readonly service: PlantService; readonly logLines: string[] }> {
+async function startOpen(
+  t: TestContext,
+): Promise<{ readonly service: PlantService; readonly logLines: string[] }> {
   const logLines: string[] = []
   const log = createLog('info', { write: (lines, done) => (logLines.push(lines), done()) })
   const service = createService(
@@ -67,7 +76,9 @@ async function listening(t: TestContext, server: Server): Promise<number> {
 /** A service in a server of the test's own, by default as its only listener. */
 async function mount(t: TestContext, mounting?: Mounting): Promise<Mounted> {
   const { service, logLines } = await startOpen(t)
-  const listener: RequestListener = mounting ? (req, res) => mounting(service, req, res) : service.handler
+  const listener: RequestListener = mounting
+    ? (req, res) => mounting(service, req, res)
+    : service.handler
   const server = createServer(listener)
   return { service, server, port: await listening(t, server), logLines }
 }
@@ -118,7 +129,10 @@ describe('mounted', { concurrency: true }, () => {
       })
       const wire = await Wire.to(port)
       const answers = await wire.write(FERN + GET).answers(2)
-      assert.deepEqual(answers.map(({ status }) => status), [504, 200])
+      assert.deepEqual(
+        answers.map(({ status }) => status),
+        [504, 200],
+      )
       assert.equal(answers[0]?.body, TIMED_OUT)
       wire.destroy()
     }
@@ -132,7 +146,10 @@ describe('mounted', { concurrency: true }, () => {
     })
     const wire = await Wire.to(port)
     const answers = await wire.write(FERN + GET).answers(2)
-    assert.deepEqual(answers.map(({ status }) => status), [202, 200])
+    assert.deepEqual(
+      answers.map(({ status }) => status),
+      [202, 200],
+    )
     assert.equal(answers[0]?.body, '"later"')
     wire.destroy()
   })
@@ -193,17 +210,37 @@ describe('mounted', { concurrency: true }, () => {
       assert.deepEqual(headerLines(answers[0] ?? assert.fail(), 'connection'), ['keep-alive'])
       wire.destroy()
     }
-    const errors = logLines.join('').split('\n').filter((line) => line.includes('"error"'))
-    assert.ok(errors.length >= 3 && errors.every((line) => line.includes(READ_BEFORE)), errors.join('\n'))
+    const errors = logLines
+      .join('')
+      .split('\n')
+      .filter((line) => line.includes('"error"'))
+    assert.ok(
+      errors.length >= 3 && errors.every((line) => line.includes(READ_BEFORE)),
+      errors.join('\n'),
+    )
   })
 
   test('a body that a parser has read does not hold up a refusal', async (t) => {
     const { port } = await mount(t, parseFirst)
-    for (const lines of [['Content-Length: 2'], ['Content-Length: 100000'], ['Transfer-Encoding: chunked']]) {
+    for (const lines of [
+      ['Content-Length: 2'],
+      ['Content-Length: 100000'],
+      ['Transfer-Encoding: chunked'],
+    ]) {
       const wire = await Wire.to(port)
-      const body = lines[0] === 'Content-Length: 2' ? '{}' : lines[0] === 'Content-Length: 100000' ? ' '.repeat(100_000) : '0\r\n\r\n'
-      const bytes = head('POST', '/plants', { token: undefined, lines }) + body + GET.replace('GET', 'OPTIONS')
-      assert.deepEqual((await wire.write(bytes).answers(2)).map(verdict), ['tokenMissing', 204], lines[0])
+      const body =
+        lines[0] === 'Content-Length: 2'
+          ? '{}'
+          : lines[0] === 'Content-Length: 100000'
+            ? ' '.repeat(100_000)
+            : '0\r\n\r\n'
+      const bytes =
+        head('POST', '/plants', { token: undefined, lines }) + body + GET.replace('GET', 'OPTIONS')
+      assert.deepEqual(
+        (await wire.write(bytes).answers(2)).map(verdict),
+        ['tokenMissing', 204],
+        lines[0],
+      )
       wire.destroy()
     }
   })
@@ -211,7 +248,11 @@ describe('mounted', { concurrency: true }, () => {
   test('a body whose bytes the application has made text is 500', async (t) => {
     const ways: readonly Mounting[] = [
       (service, req, res) => service.handler(req.setEncoding('latin1'), res),
-      (service, req, res) => service.handler(req.on('readable', () => {}), res),
+      (service, req, res) =>
+        service.handler(
+          req.on('readable', () => {}),
+          res,
+        ),
     ]
     for (const way of ways) {
       const { port, logLines } = await mount(t, way)
@@ -283,7 +324,10 @@ describe('mounted', { concurrency: true }, () => {
     const answers = await wire.write(FERN + GET + head('GET', '/plants?limit=1')).answers(3)
     assert.deepEqual(answers.map(verdict), [200, 200, 200])
     // Each sees what the one before it did.
-    assert.deepEqual(answers.map(({ body }) => body), ['{"name":"Fern"}', '[{"name":"Fern"}]', '[{"name":"Fern"}]'])
+    assert.deepEqual(
+      answers.map(({ body }) => body),
+      ['{"name":"Fern"}', '[{"name":"Fern"}]', '[{"name":"Fern"}]'],
+    )
     wire.destroy()
   })
 
@@ -292,7 +336,10 @@ describe('mounted', { concurrency: true }, () => {
     const wire = await Wire.to(port)
     const posts = Array.from({ length: 100 }, (_, id) => postBytes({ id, name: String(id) }))
     const answers = await wire.write(posts.join('') + GET).answers(101)
-    assert.deepEqual(answers.slice(0, -1).map(({ body }) => body), posts.map((_, id) => `{"name":"${id}"}`))
+    assert.deepEqual(
+      answers.slice(0, -1).map(({ body }) => body),
+      posts.map((_, id) => `{"name":"${id}"}`),
+    )
     assert.equal((JSON.parse(answers.at(-1)?.body ?? '') as unknown[]).length, 100)
     wire.destroy()
   })
@@ -303,7 +350,10 @@ describe('mounted', { concurrency: true }, () => {
     server.maxRequestsPerSocket = 1
     for (const version of ['1.0', '1.1']) {
       const wire = await Wire.to(port)
-      assert.deepEqual((await wire.write(head('GET', '/plants', { version })).allAnswers()).map(verdict), [200])
+      assert.deepEqual(
+        (await wire.write(head('GET', '/plants', { version })).allAnswers()).map(verdict),
+        [200],
+      )
       wire.destroy()
     }
   })
@@ -329,7 +379,8 @@ describe('mounted', { concurrency: true }, () => {
 describe('mounted: 100 Continue', { concurrency: true }, () => {
   const lines = ['Content-Type: application/json', 'Content-Length: 22', 'Expect: 100-continue']
   const asked = head('POST', '/plants', { lines })
-  const interim = (wire: Wire): number => wire.text.split('HTTP/1.1 100 Continue\r\n\r\n').length - 1
+  const interim = (wire: Wire): number =>
+    wire.text.split('HTTP/1.1 100 Continue\r\n\r\n').length - 1
 
   async function assertOnce(port: number): Promise<void> {
     const wire = await Wire.to(port)
@@ -380,15 +431,25 @@ test('mounted: a timeout while the store works is the only answer, and the plant
     if (req.method === 'POST') setTimeout(() => timeOut(res), 50)
     service.handler(req, res)
   })
-  t.mock.method(SqljsStore.prototype, 'create', async function (this: SqljsStore, ...args: Parameters<typeof create>) {
-    const created = await create.apply(this, args)
-    await sleep(200)
-    return created
-  })
+  t.mock.method(
+    SqljsStore.prototype,
+    'create',
+    async function (this: SqljsStore, ...args: Parameters<typeof create>) {
+      const created = await create.apply(this, args)
+      await sleep(200)
+      return created
+    },
+  )
   const wire = await Wire.to(port)
   const answers = await wire.write(FERN + GET).answers(2)
-  assert.deepEqual(answers.map(({ status }) => status), [504, 200])
+  assert.deepEqual(
+    answers.map(({ status }) => status),
+    [504, 200],
+  )
   await sleep(300)
-  assert.deepEqual((await wire.write(GET).answers(3)).slice(-1).map(({ body }) => body), ['[{"name":"Fern"}]'])
+  assert.deepEqual(
+    (await wire.write(GET).answers(3)).slice(-1).map(({ body }) => body),
+    ['[{"name":"Fern"}]'],
+  )
   wire.destroy()
 })

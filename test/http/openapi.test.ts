@@ -14,13 +14,24 @@ import { startService } from '../support/service.ts'
 import { stopClock } from '../support/time.ts'
 import { token } from '../support/tokens.ts'
 import { assertCommon, headerLines, verdict } from '../support/verdict.ts'
-import { answersToHalf, firstAnswer, head, postBytes, Wire, type WireAnswer } from '../support/wire.ts'
+import {
+  answersToHalf,
+  firstAnswer,
+  head,
+  postBytes,
+  Wire,
+  type WireAnswer,
+} from '../support/wire.ts'
 
 type Examples = Readonly<Record<string, { readonly value: unknown }>>
 
 interface Described {
-  readonly headers: Readonly<Record<string, { readonly required: boolean; readonly schema: Schema }>>
-  readonly content?: Readonly<Record<string, { readonly schema: Schema; readonly examples: Examples }>>
+  readonly headers: Readonly<
+    Record<string, { readonly required: boolean; readonly schema: Schema }>
+  >
+  readonly content?: Readonly<
+    Record<string, { readonly schema: Schema; readonly examples: Examples }>
+  >
 }
 
 interface Operation {
@@ -33,7 +44,10 @@ interface Document {
   readonly info: { readonly version: string }
   readonly security: unknown
   readonly paths: Readonly<Record<string, Readonly<Record<string, Operation>>>>
-  readonly components: { readonly schemas: Readonly<Record<string, Schema>>; readonly securitySchemes: Readonly<Record<string, Schema>> }
+  readonly components: {
+    readonly schemas: Readonly<Record<string, Schema>>
+    readonly securitySchemes: Readonly<Record<string, Schema>>
+  }
 }
 
 const METHODS = ['get', 'head', 'post', 'options'] as const
@@ -59,7 +73,12 @@ function* objectsIn(value: unknown, at = '#'): Generator<readonly [string, Schem
 }
 
 /** Holds an answer against its description: under its own status, or under "default". */
-function assertDescribed(document: Document, method: string, answer: WireAnswer, key = String(answer.status)): void {
+function assertDescribed(
+  document: Document,
+  method: string,
+  answer: WireAnswer,
+  key = String(answer.status),
+): void {
   assertCommon(answer)
   const where = `${method} ${answer.status}`
   const { responses } = operationOf(document, method)
@@ -67,16 +86,28 @@ function assertDescribed(document: Document, method: string, answer: WireAnswer,
   const { headers, content } = responses[key] ?? assert.fail(`${where} is not described`)
   for (const [name, { required, schema }] of Object.entries(headers)) {
     const lines = headerLines(answer, name.toLowerCase())
-    assert.ok(lines.length === 1 || (lines.length === 0 && !required), `${where}: ${lines.length} lines of ${name}`)
-    for (const line of lines) assert.deepEqual(flaws(document, schema, schema['type'] === 'integer' ? Number(line) : line), [], `${where}: ${name}`)
+    assert.ok(
+      lines.length === 1 || (lines.length === 0 && !required),
+      `${where}: ${lines.length} lines of ${name}`,
+    )
+    for (const line of lines)
+      assert.deepEqual(
+        flaws(document, schema, schema['type'] === 'integer' ? Number(line) : line),
+        [],
+        `${where}: ${name}`,
+      )
   }
   const described = Object.keys(headers).map((name) => name.toLowerCase())
-  for (const name of SPECIAL) if (headerLines(answer, name).length > 0) assert.ok(described.includes(name), `${where}: ${name} is not described`)
+  for (const name of SPECIAL)
+    if (headerLines(answer, name).length > 0)
+      assert.ok(described.includes(name), `${where}: ${name} is not described`)
   if (content === undefined) {
     assert.equal(answer.body, '', where)
     return
   }
-  const { schema } = content[headerLines(answer, 'content-type').join()] ?? assert.fail(`${where}: another media type`)
+  const { schema } =
+    content[headerLines(answer, 'content-type').join()] ??
+    assert.fail(`${where}: another media type`)
   assert.deepEqual(flaws(document, schema, JSON.parse(answer.body), true), [], where)
 }
 
@@ -85,7 +116,15 @@ function exampleNames({ content }: Described): readonly string[] {
   return Object.keys(content?.['application/json']?.examples ?? {})
 }
 
-function send(port: number, method: string, { target = '/plants', body = { id: 1, name: 'a' }, ...options }: Parameters<typeof head>[2] & { readonly target?: string; readonly body?: unknown } = {}): Promise<WireAnswer> {
+function send(
+  port: number,
+  method: string,
+  {
+    target = '/plants',
+    body = { id: 1, name: 'a' },
+    ...options
+  }: Parameters<typeof head>[2] & { readonly target?: string; readonly body?: unknown } = {},
+): Promise<WireAnswer> {
   return firstAnswer(port, bytesOf(method, target, body, options), headsOf(method))
 }
 
@@ -94,19 +133,36 @@ function headsOf(method: string): readonly number[] {
   return method === 'head' ? [0] : []
 }
 
-function bytesOf(method: string, target: string, body: unknown, options: Parameters<typeof head>[2]): string {
+function bytesOf(
+  method: string,
+  target: string,
+  body: unknown,
+  options: Parameters<typeof head>[2],
+): string {
   return method === 'post' ? postBytes(body, options) : head(method.toUpperCase(), target, options)
 }
 
 test('openapi: the document is served without a token, on the admin listener', async (t) => {
   const { adminPort, port } = await startService(t)
-  const get = (method: string) => call(adminPort, { path: '/openapi.json', method, token: undefined })
-  const [first, second, only, refused] = [await get('GET'), await get('GET'), await get('HEAD'), await get('POST')]
+  const get = (method: string) =>
+    call(adminPort, { path: '/openapi.json', method, token: undefined })
+  const [first, second, only, refused] = [
+    await get('GET'),
+    await get('GET'),
+    await get('HEAD'),
+    await get('POST'),
+  ]
   assertCommon(first)
   assert.deepEqual([first.status, headerLines(first, 'content-type')], [200, ['application/json']])
   assert.equal(second.text, first.text)
-  assert.deepEqual([only.status, only.text, headerLines(only, 'content-length')], [200, '', [String(Buffer.byteLength(first.text))]])
-  assert.deepEqual([verdict(refused), headerLines(refused, 'allow')], ['methodNotAllowed', ['GET, HEAD']])
+  assert.deepEqual(
+    [only.status, only.text, headerLines(only, 'content-length')],
+    [200, '', [String(Buffer.byteLength(first.text))]],
+  )
+  assert.deepEqual(
+    [verdict(refused), headerLines(refused, 'allow')],
+    ['methodNotAllowed', ['GET, HEAD']],
+  )
   assert.equal(verdict(await call(port, { path: '/openapi.json' })), 'pathUnknown')
 })
 
@@ -114,10 +170,13 @@ test('openapi: the document is sound in itself', async (t) => {
   const { adminPort } = await startService(t)
   const document = await fetchDocument(adminPort)
   // The project's own manifest.
-  const { version } = JSON.parse(readFileSync(new URL('../../package.json', import.meta.url), 'utf8')) as { readonly version: string }
+  const { version } = JSON.parse(
+    readFileSync(new URL('../../package.json', import.meta.url), 'utf8'),
+  ) as { readonly version: string }
   assert.equal(document.info.version, version)
   assert.deepEqual(Object.keys(document.components.schemas), ['Plant', 'NewPlant', 'Error'])
-  const { type, scheme, bearerFormat } = document.components.securitySchemes['bearer'] ?? assert.fail()
+  const { type, scheme, bearerFormat } =
+    document.components.securitySchemes['bearer'] ?? assert.fail()
   assert.deepEqual([type, scheme, bearerFormat], ['http', 'bearer', 'JWT'])
   assert.deepEqual(document.security, [{ bearer: [] }], 'for the whole service')
 
@@ -135,8 +194,15 @@ test('openapi: the document is sound in itself', async (t) => {
       examples.push(name)
     }
   }
-  assert.deepEqual([...references].sort(), ['Error', 'NewPlant', 'Plant'].map((name) => `#/components/schemas/${name}`))
-  assert.deepEqual([...conditions.keys()].filter((condition) => !examples.includes(condition)), [], 'every failure of the catalogue is shown')
+  assert.deepEqual(
+    [...references].sort(),
+    ['Error', 'NewPlant', 'Plant'].map((name) => `#/components/schemas/${name}`),
+  )
+  assert.deepEqual(
+    [...conditions.keys()].filter((condition) => !examples.includes(condition)),
+    [],
+    'every failure of the catalogue is shown',
+  )
   const ids = Object.values(document.paths['/plants'] ?? {}).map(({ operationId }) => operationId)
   assert.equal(new Set(ids).size, ids.length)
 })
@@ -146,49 +212,99 @@ test('openapi: what the service takes fits the description, and what it refuses 
   const document = await fetchDocument(adminPort)
   const { NewPlant = assert.fail() } = document.components.schemas
   const plants: readonly unknown[] = [
-    { id: 1, name: 'a' }, { id: -5, name: '', tag: '' }, { id: 2 ** 53, name: 'a', tag: 'b', other: [null] }, { id: -(2 ** 62), name: '\u0000\ud83c\udf31' },
-    { id: 3 }, { name: 'a' }, { id: '3', name: 'a' }, { id: 3.5, name: 'a' }, { id: 2 ** 64, name: 'a' }, { id: null, name: 'a' }, { id: 3, name: 4 }, { id: 3, name: 'a', tag: null }, { id: 3, name: 'a', tag: 4 }, [], 'a', null,
+    { id: 1, name: 'a' },
+    { id: -5, name: '', tag: '' },
+    { id: 2 ** 53, name: 'a', tag: 'b', other: [null] },
+    { id: -(2 ** 62), name: '\u0000\ud83c\udf31' },
+    { id: 3 },
+    { name: 'a' },
+    { id: '3', name: 'a' },
+    { id: 3.5, name: 'a' },
+    { id: 2 ** 64, name: 'a' },
+    { id: null, name: 'a' },
+    { id: 3, name: 4 },
+    { id: 3, name: 'a', tag: null },
+    { id: 3, name: 'a', tag: 4 },
+    [],
+    'a',
+    null,
   ]
   for (const plant of plants) {
     const { status } = await post(port, plant === 'a' ? '"a"' : plant)
-    assert.equal(status, flaws(document, NewPlant, plant).length === 0 ? 200 : 400, JSON.stringify(plant))
+    assert.equal(
+      status,
+      flaws(document, NewPlant, plant).length === 0 ? 200 : 400,
+      JSON.stringify(plant),
+    )
   }
-  const [limit = assert.fail(), after = assert.fail()] = operationOf(document, 'get').parameters ?? []
+  const [limit = assert.fail(), after = assert.fail()] =
+    operationOf(document, 'get').parameters ?? []
   assert.deepEqual([limit.name, after.name], ['limit', 'after'])
   for (const value of [0, 1, 2 ** 31 - 1, -1, 2 ** 31, 0.5]) {
-    assert.equal((await call(port, { path: `/plants?limit=${value}` })).status, flaws(document, limit.schema, value).length === 0 ? 200 : 400, String(value))
+    assert.equal(
+      (await call(port, { path: `/plants?limit=${value}` })).status,
+      flaws(document, limit.schema, value).length === 0 ? 200 : 400,
+      String(value),
+    )
   }
-  const [, cursor = ''] = /&after=([^>]*)>/.exec(headerLines(await call(port, { path: '/plants?limit=2' }), 'link').join()) ?? []
+  const [, cursor = ''] =
+    /&after=([^>]*)>/.exec(
+      headerLines(await call(port, { path: '/plants?limit=2' }), 'link').join(),
+    ) ?? []
   for (const value of [cursor, '']) {
-    assert.equal((await call(port, { path: `/plants?after=${value}` })).status, flaws(document, after.schema, value).length === 0 ? 200 : 400, value)
+    assert.equal(
+      (await call(port, { path: `/plants?after=${value}` })).status,
+      flaws(document, after.schema, value).length === 0 ? 200 : 400,
+      value,
+    )
   }
 })
 
 test('openapi: every answer is described, and every description is met by an answer', async (t) => {
-  const { adminPort, port } = await startService(t, { readScope: 'plants:read', writeScope: 'plants:write', maxBodyBytes: 1000 })
+  const { adminPort, port } = await startService(t, {
+    readScope: 'plants:read',
+    writeScope: 'plants:write',
+    maxBodyBytes: 1000,
+  })
   const document = await fetchDocument(adminPort)
   const good = token('alice', { scope: 'plants:read plants:write' })
   const raise = await failureCases(t, port, good)
 
   for (const method of METHODS) {
     // An answer to HEAD shows no body; its conditions are those of GET.
-    const shown = Object.entries(operationOf(document, method === 'head' ? 'get' : method).responses)
+    const shown = Object.entries(
+      operationOf(document, method === 'head' ? 'get' : method).responses,
+    )
     for (const [condition, [error]] of conditions) {
       const answerTo = raise[condition]
       if (!answerTo) continue
-      const [status, response] = shown.find(([key, described]) => key !== 'default' && exampleNames(described).includes(condition)) ?? []
+      const [status, response] =
+        shown.find(
+          ([key, described]) => key !== 'default' && exampleNames(described).includes(condition),
+        ) ?? []
       await t.test(`${method}: ${response ? '' : 'never '}${error}`, async () => {
         const answer = await answerTo(method)
         assertDescribed(document, method, answer)
         if (response) assert.equal(answer.status, Number(status))
         if (method !== 'head') assert.equal(verdict(answer) === condition, response !== undefined)
-        if (response && method !== 'head') assert.deepEqual(JSON.parse(answer.body), response.content?.['application/json']?.examples[condition]?.value)
+        if (response && method !== 'head')
+          assert.deepEqual(
+            JSON.parse(answer.body),
+            response.content?.['application/json']?.examples[condition]?.value,
+          )
       })
     }
-    assert.deepEqual(Object.keys(operationOf(document, method).responses), shown.map(([status]) => status))
+    assert.deepEqual(
+      Object.keys(operationOf(document, method).responses),
+      shown.map(([status]) => status),
+    )
   }
   const elsewhere = exampleNames(operationOf(document, 'get').responses['default'] ?? assert.fail())
-  assert.deepEqual([...Object.keys(raise), ...elsewhere].sort(), [...conditions.keys()].sort(), 'every entry of the catalogue is met')
+  assert.deepEqual(
+    [...Object.keys(raise), ...elsewhere].sort(),
+    [...conditions.keys()].sort(),
+    'every entry of the catalogue is met',
+  )
 
   await t.test('success', async () => {
     const seen = new Set<string>()
@@ -200,33 +316,74 @@ test('openapi: every answer is described, and every description is met by an ans
       return answer
     }
     assert.equal((await succeed('get')).body, '[]')
-    for (const body of [{ id: 1, name: 'a', tag: 'b' }, { id: 2, name: 'c' }, { id: 2, name: 'c' }]) await succeed('post', { body })
+    for (const body of [
+      { id: 1, name: 'a', tag: 'b' },
+      { id: 2, name: 'c' },
+      { id: 2, name: 'c' },
+    ])
+      await succeed('post', { body })
     assert.equal((await succeed('get')).body, '[{"name":"a","tag":"b"},{"name":"c"}]')
-    for (const method of ['get', 'head']) assert.equal(headerLines(await succeed(method, { target: '/plants?limit=1' }), 'link').length, 1)
+    for (const method of ['get', 'head'])
+      assert.equal(
+        headerLines(await succeed(method, { target: '/plants?limit=1' }), 'link').length,
+        1,
+      )
     await succeed('options', { token: undefined })
-    const described = Object.entries(document.paths['/plants'] ?? {}).flatMap(([method, { responses }]) => Object.keys(responses).filter((status) => Number(status) < 400).map((status) => `${method} ${status}`))
+    const described = Object.entries(document.paths['/plants'] ?? {}).flatMap(
+      ([method, { responses }]) =>
+        Object.keys(responses)
+          .filter((status) => Number(status) < 400)
+          .map((status) => `${method} ${status}`),
+    )
     assert.deepEqual([...seen].sort(), described.sort())
   })
 
   await t.test('what is none of the operations is described as the default of each', async () => {
     const others: readonly (readonly [Condition, WireAnswer])[] = [
       ['pathUnknown', await send(port, 'get', { target: '/trees' })],
-      ...(await Promise.all(['put', 'patch', 'delete'].map(async (method) => ['methodNotAllowed', await send(port, method)] as const))),
-      ...(await Promise.all(['trace', 'search'].map(async (method) => ['methodUnknown', await send(port, method)] as const))),
+      ...(await Promise.all(
+        ['put', 'patch', 'delete'].map(
+          async (method) => ['methodNotAllowed', await send(port, method)] as const,
+        ),
+      )),
+      ...(await Promise.all(
+        ['trace', 'search'].map(
+          async (method) => ['methodUnknown', await send(port, method)] as const,
+        ),
+      )),
     ]
     for (const [condition, answer] of others) {
       assert.equal(verdict(answer), condition)
-      for (const method of METHODS.filter((name) => name !== 'head')) assertDescribed(document, method, answer, 'default')
+      for (const method of METHODS.filter((name) => name !== 'head'))
+        assertDescribed(document, method, answer, 'default')
     }
-    assert.deepEqual([...exampleNames(operationOf(document, 'post').responses['default'] ?? assert.fail())].sort(), [...new Set(others.map(([condition]) => condition))].sort())
+    assert.deepEqual(
+      [...exampleNames(operationOf(document, 'post').responses['default'] ?? assert.fail())].sort(),
+      [...new Set(others.map(([condition]) => condition))].sort(),
+    )
     assertDescribed(document, 'head', await send(port, 'head', { target: '/trees' }), 'default')
   })
 })
 
 /** How each failure of an operation is met: by which methods, the document says. */
-async function failureCases(t: TestContext, port: number, good: string): Promise<Readonly<Partial<Record<Condition, (method: Method) => Promise<WireAnswer>>>>> {
-  const meet = (options: Parameters<typeof send>[2]) => (method: Method) => send(port, method, { token: good, ...options })
-  const typed = (body: string, ...lines: readonly string[]) => (method: Method) => firstAnswer(port, head(method.toUpperCase(), '/plants', { token: good, lines: [...lines, `Content-Length: ${body.length}`] }) + body, headsOf(method))
+async function failureCases(
+  t: TestContext,
+  port: number,
+  good: string,
+): Promise<Readonly<Partial<Record<Condition, (method: Method) => Promise<WireAnswer>>>>> {
+  const meet = (options: Parameters<typeof send>[2]) => (method: Method) =>
+    send(port, method, { token: good, ...options })
+  const typed =
+    (body: string, ...lines: readonly string[]) =>
+    (method: Method) =>
+      firstAnswer(
+        port,
+        head(method.toUpperCase(), '/plants', {
+          token: good,
+          lines: [...lines, `Content-Length: ${body.length}`],
+        }) + body,
+        headsOf(method),
+      )
   const bare = await startBare(t, { timeouts: { headersMs: 100, requestMs: 200 } })
   const limited = await startService(t, { rateLimit: 1 })
   // Nobody listens on port 1.
@@ -236,7 +393,11 @@ async function failureCases(t: TestContext, port: number, good: string): Promise
     malformedRequest: meet({ lines: ['no colon'] }),
     hostInvalid: meet({ host: undefined }),
     authorizationMalformed: meet({ token: 'a,b' }),
-    contentTypeRepeated: typed('{}', 'Content-Type: application/json', 'Content-Type: application/json'),
+    contentTypeRepeated: typed(
+      '{}',
+      'Content-Type: application/json',
+      'Content-Type: application/json',
+    ),
     bodyNotUtf8: typed('\xff', 'Content-Type: application/json'),
     bodyNotJson: meet({ body: [] }),
     memberRepeated: meet({ body: '{"id":1,"name":"a","name":"a"}' }),
@@ -252,7 +413,15 @@ async function failureCases(t: TestContext, port: number, good: string): Promise
     scopeMissing: meet({ token: token('alice', { scope: 'others' }) }),
     async requestTimeout(method) {
       const half = bytesOf(method, '/plants', { id: 1, name: 'a' }, {}).slice(0, -3)
-      return (await answersToHalf(bare.port, (wire) => void wire.write(half), (wire) => wire.answers(1, headsOf(method))))[0] ?? assert.fail()
+      return (
+        (
+          await answersToHalf(
+            bare.port,
+            (wire) => void wire.write(half),
+            (wire) => wire.answers(1, headsOf(method)),
+          )
+        )[0] ?? assert.fail()
+      )
     },
     async idTaken(method) {
       const other = token('other', { scope: 'plants:write' })
@@ -261,7 +430,11 @@ async function failureCases(t: TestContext, port: number, good: string): Promise
     },
     bodyTooLarge: meet({ body: { id: 1, name: 'x'.repeat(1000) } }),
     mediaTypeUnsupported: typed('{}', 'Content-Type: text/plain'),
-    contentEncodingUnsupported: typed('{}', 'Content-Type: application/json', 'Content-Encoding: gzip'),
+    contentEncodingUnsupported: typed(
+      '{}',
+      'Content-Type: application/json',
+      'Content-Encoding: gzip',
+    ),
     expectationFailed: meet({ lines: ['Expect: a-miracle'] }),
     async rateLimited(method) {
       const bytes = bytesOf(method, '/plants', { id: 1, name: 'a' }, { token: token(method) })
@@ -275,15 +448,22 @@ async function failureCases(t: TestContext, port: number, good: string): Promise
     },
     headersTooLarge: meet({ lines: [`X: ${'x'.repeat(20_000)}`] }),
     async internal(method) {
-      const mocked = t.mock.method(SqljsStore.prototype, method === 'post' ? 'create' : 'list', () => {
-        throw new Error('a bug')
-      })
+      const mocked = t.mock.method(
+        SqljsStore.prototype,
+        method === 'post' ? 'create' : 'list',
+        () => {
+          throw new Error('a bug')
+        },
+      )
       // Somebody whose list is not remembered.
-      const answer = await send(port, method, { token: token('nobody', { scope: 'plants:read plants:write' }) })
+      const answer = await send(port, method, {
+        token: token('nobody', { scope: 'plants:read plants:write' }),
+      })
       mocked.mock.restore()
       return answer
     },
-    keysUnavailable: (method) => send(keyless.port, method, { token: token('alice', {}, { alg: 'RS256', kid: 'a' }) }),
+    keysUnavailable: (method) =>
+      send(keyless.port, method, { token: token('alice', {}, { alg: 'RS256', kid: 'a' }) }),
     storageUnavailable: (method) => send(closed, method),
     overloaded: (method) => answerUnderLoad(t, (loaded) => send(loaded, method)),
     async storageFull(method) {

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { RememberedPages } from '../../dist/http/pages.js'
-import { type Answer, jsonAnswer } from '../../dist/http/respond.js'
+import { PageCache } from '../../dist/http/page-cache.js'
+import { type HttpResponse, jsonResponse } from '../../dist/http/response.js'
 import { call, post } from '../support/http.ts'
 import { seeded } from '../support/random.ts'
 import { startService } from '../support/service.ts'
@@ -10,7 +10,7 @@ import { head, postBytes, Wire } from '../support/wire.ts'
 
 const MIB = 1024 * 1024
 
-function page(bytes: number): Answer {
+function page(bytes: number): HttpResponse {
   return { status: 200, headers: [], body: Buffer.alloc(bytes) }
 }
 
@@ -24,7 +24,10 @@ test('a create is seen by the very next list of its owner, whatever was listed b
     for (let again = 0; again < 2; again++) {
       for (const [i, limit] of [Infinity, 2, 1].entries()) {
         const { headers, json } = await call(port, { path: paths[i] ?? '' })
-        assert.deepEqual(json(), names.slice(0, limit).map((name) => ({ name })))
+        assert.deepEqual(
+          json(),
+          names.slice(0, limit).map((name) => ({ name })),
+        )
         assert.equal(headers['link'] !== undefined, limit < names.length)
       }
     }
@@ -42,7 +45,9 @@ interface Seen {
   readonly known: number
 }
 
-/** Whether `a` shows something that `b`, which must not be older, would have to show and does not. */
+/**
+ * Whether `a` shows something that `b`, which must not be older, would have to show and does not.
+ */
 function showsMore(a: Seen, b: Seen): boolean {
   return [...a.ids].some((id) => id <= b.known && !b.ids.has(id))
 }
@@ -51,7 +56,12 @@ test('creates and lists of several connections at once are linearizable: lists g
   const { random } = seeded(t)
   const { port } = await startService(t, { logLevel: 'silent' })
   const below = (limit: number): number => Math.floor(random() * limit)
-  const created: { readonly owner: string; readonly id: number; readonly begun: number; ended: number }[] = []
+  const created: {
+    readonly owner: string
+    readonly id: number
+    readonly begun: number
+    ended: number
+  }[] = []
   const lists: Seen[] = []
   let clock = 0
   const ids = Array.from({ length: 2000 }, (_, id) => id)
@@ -62,7 +72,8 @@ test('creates and lists of several connections at once are linearizable: lists g
       const [before, answers] = [requests, [] as ((body: string) => void)[]]
       let bytes = ''
       const begun = clock++
-      // Some of them pipelined: those overlap for this observer, and still show each what the one before it did.
+      // Some of them pipelined: those overlap for this observer, and still show each what the one
+      // before it did.
       for (let left = 1 + below(3); left > 0; left--) {
         requests++
         if (below(3) === 0) {
@@ -74,10 +85,20 @@ test('creates and lists of several connections at once are linearizable: lists g
           answers.push(() => (create.ended = clock))
         } else {
           const limit = [Infinity, Infinity, 1, 3][below(4)] ?? Infinity
-          bytes += head('GET', limit === Infinity ? '/plants' : `/plants?limit=${limit}`, { token: bearer })
+          bytes += head('GET', limit === Infinity ? '/plants' : `/plants?limit=${limit}`, {
+            token: bearer,
+          })
           answers.push((body) => {
-            const found = (JSON.parse(body) as { readonly name: string }[]).map(({ name }) => Number(name))
-            lists.push({ owner, begun, ended: clock, ids: new Set(found), known: found.length === limit ? (found.at(-1) ?? 0) : Infinity })
+            const found = (JSON.parse(body) as { readonly name: string }[]).map(({ name }) =>
+              Number(name),
+            )
+            lists.push({
+              owner,
+              begun,
+              ended: clock,
+              ids: new Set(found),
+              known: found.length === limit ? (found.at(-1) ?? 0) : Infinity,
+            })
           })
         }
       }
@@ -90,41 +111,55 @@ test('creates and lists of several connections at once are linearizable: lists g
     }
     wire.destroy()
   }
-  await Promise.all([...Array.from({ length: 6 }, () => client('alice')), client('bob'), client('bob')])
+  await Promise.all([
+    ...Array.from({ length: 6 }, () => client('alice')),
+    client('bob'),
+    client('bob'),
+  ])
 
   for (const [at, list] of lists.entries()) {
-    const must = created.filter(({ owner, id, ended }) => owner === list.owner && ended < list.begun && id <= list.known)
-    for (const { id } of must) assert.ok(list.ids.has(id), `${id} was acknowledged before and is missing`)
-    const may = new Set(created.filter(({ owner, begun }) => owner === list.owner && begun <= list.ended).map(({ id }) => id))
-    for (const id of list.ids) assert.ok(may.has(id), `${id} was not even asked for, or is somebody else's`)
+    const must = created.filter(
+      ({ owner, id, ended }) => owner === list.owner && ended < list.begun && id <= list.known,
+    )
+    for (const { id } of must)
+      assert.ok(list.ids.has(id), `${id} was acknowledged before and is missing`)
+    const may = new Set(
+      created
+        .filter(({ owner, begun }) => owner === list.owner && begun <= list.ended)
+        .map(({ id }) => id),
+    )
+    for (const id of list.ids)
+      assert.ok(may.has(id), `${id} was not even asked for, or is somebody else's`)
     for (const other of lists.slice(0, at)) {
       if (other.owner !== list.owner) continue
       const [ahead, behind] = [showsMore(list, other), showsMore(other, list)]
       assert.ok(!(ahead && behind), 'two lists show each what the other lacks')
-      if (other.ended < list.begun) assert.ok(!behind, 'a later list lacks what an earlier one showed')
-      if (list.ended < other.begun) assert.ok(!ahead, 'a later list lacks what an earlier one showed')
+      if (other.ended < list.begun)
+        assert.ok(!behind, 'a later list lacks what an earlier one showed')
+      if (list.ended < other.begun)
+        assert.ok(!ahead, 'a later list lacks what an earlier one showed')
     }
   }
 })
 
 test('pages: an answer is given again for the same owner and query only, until that owner is forgotten', () => {
-  const pages = new RememberedPages()
-  const [one, two] = [jsonAnswer(200, [1]), jsonAnswer(200, [2])]
+  const pages = new PageCache()
+  const [one, two] = [jsonResponse(200, [1]), jsonResponse(200, [2])]
   pages.add('alice', 'limit=1', one)
   pages.add('bob', 'limit=1', two)
   assert.deepEqual(pages.get('alice', 'limit=1'), one)
   assert.deepEqual(pages.get('bob', 'limit=1'), two)
   assert.equal(pages.get('alice', ''), undefined)
   assert.equal(pages.get('Alice', 'limit=1'), undefined)
-  pages.forget('alice')
+  pages.invalidate('alice')
   assert.equal(pages.get('alice', 'limit=1'), undefined)
   assert.deepEqual(pages.get('bob', 'limit=1'), two)
-  pages.forget('bob')
+  pages.invalidate('bob')
   assert.equal(pages.bytes, 0)
 })
 
 test('pages: never more than 16 MiB are kept, and the oldest owners go first', () => {
-  const pages = new RememberedPages()
+  const pages = new PageCache()
   for (let owner = 0; owner < 40; owner++) {
     pages.add(`owner ${owner}`, '', page(MIB - 512))
     assert.ok(pages.bytes <= 16 * MIB)
@@ -136,7 +171,7 @@ test('pages: never more than 16 MiB are kept, and the oldest owners go first', (
 })
 
 test('pages: one owner keeps a sixteenth of the cache, and evicts no other owner', () => {
-  const pages = new RememberedPages()
+  const pages = new PageCache()
   for (let owner = 0; owner < 5000; owner++) pages.add(`owner ${owner}`, '', page(1000))
   for (let limit = 0; limit < 1000; limit++) {
     pages.add('alice', `limit=${limit}`, page(100_000))
@@ -149,8 +184,16 @@ test('pages: one owner keeps a sixteenth of the cache, and evicts no other owner
 })
 
 test('pages: unusual spellings of a query, and pages after a cursor, are not kept', () => {
-  const pages = new RememberedPages()
-  for (const query of ['limit=1&x=2', 'x', '&', 'limit=%31', 'after=abc', 'limit=1&after=abc', 'limit=00000000001']) {
+  const pages = new PageCache()
+  for (const query of [
+    'limit=1&x=2',
+    'x',
+    '&',
+    'limit=%31',
+    'after=abc',
+    'limit=1&after=abc',
+    'limit=00000000001',
+  ]) {
     pages.add('alice', query, page(1))
     assert.equal(pages.get('alice', query), undefined, query)
   }
@@ -158,9 +201,13 @@ test('pages: unusual spellings of a query, and pages after a cursor, are not kep
 })
 
 test('pages: a page keeps its own bytes, and not what they were cut from', () => {
-  const pages = new RememberedPages()
+  const pages = new PageCache()
   for (let owner = 0; owner < 100; owner++) {
-    pages.add(`owner ${owner}`, '', { status: 200, headers: [], body: Buffer.alloc(8192).subarray(0, 100) })
+    pages.add(`owner ${owner}`, '', {
+      status: 200,
+      headers: [],
+      body: Buffer.alloc(8192).subarray(0, 100),
+    })
     const body = pages.get(`owner ${owner}`, '')?.body
     assert.ok(Buffer.isBuffer(body))
     assert.equal(body.buffer.byteLength, 100)
@@ -168,7 +215,7 @@ test('pages: a page keeps its own bytes, and not what they were cut from', () =>
 })
 
 test('pages: the name of an owner counts', () => {
-  const pages = new RememberedPages()
+  const pages = new PageCache()
   const name = 'é'.repeat(8800)
   for (let owner = 0; owner < 3000; owner++) {
     pages.add(`${owner} ${name}`, '', page(1))
@@ -176,6 +223,6 @@ test('pages: the name of an owner counts', () => {
   }
   // By bodies alone all 3,000 would be there, and hold 53 MB.
   assert.equal(pages.get(`0 ${name}`, ''), undefined)
-  for (let owner = 0; owner < 3000; owner++) pages.forget(`${owner} ${name}`)
+  for (let owner = 0; owner < 3000; owner++) pages.invalidate(`${owner} ${name}`)
   assert.equal(pages.bytes, 0)
 })

@@ -28,17 +28,28 @@ const MALFORMED: Readonly<Record<string, string>> = {
   'two Content-Lengths': `${head('POST', '/plants', { lines: [JSON_TYPE, 'Content-Length: 5', 'Content-Length: 6'] })}abcdef`,
   'the same Content-Length twice': `${head('POST', '/plants', { lines: [JSON_TYPE, 'Content-Length: 5', 'Content-Length: 5'] })}abcde`,
   'a Content-Length list': `${head('POST', '/plants', { lines: [JSON_TYPE, 'Content-Length: 5, 5'] })}abcde`,
-  'a negative Content-Length': head('POST', '/plants', { lines: [JSON_TYPE, 'Content-Length: -1'] }),
+  'a negative Content-Length': head('POST', '/plants', {
+    lines: [JSON_TYPE, 'Content-Length: -1'],
+  }),
   'a signed Content-Length': `${head('POST', '/plants', { lines: [JSON_TYPE, 'Content-Length: +5'] })}abcde`,
   'a hexadecimal Content-Length': `${head('POST', '/plants', { lines: [JSON_TYPE, 'Content-Length: 0x5'] })}abcde`,
-  'an endless Content-Length': head('POST', '/plants', { lines: [JSON_TYPE, `Content-Length: ${'9'.repeat(30)}`] }),
+  'an endless Content-Length': head('POST', '/plants', {
+    lines: [JSON_TYPE, `Content-Length: ${'9'.repeat(30)}`],
+  }),
   'Content-Length and Transfer-Encoding': `${head('POST', '/plants', { lines: [JSON_TYPE, 'Content-Length: 5', 'Transfer-Encoding: chunked'] })}0\r\n\r\n`,
   'Transfer-Encoding and Content-Length': `${head('POST', '/plants', { lines: [JSON_TYPE, 'Transfer-Encoding: chunked', 'Content-Length: 5'] })}0\r\n\r\n`,
-  'a Transfer-Encoding that is not chunked': head('POST', '/plants', { lines: [JSON_TYPE, 'Transfer-Encoding: identity'] }),
-  'a Transfer-Encoding that does not end in chunked': head('POST', '/plants', { lines: [JSON_TYPE, 'Transfer-Encoding: chunked, gzip'] }),
+  'a Transfer-Encoding that is not chunked': head('POST', '/plants', {
+    lines: [JSON_TYPE, 'Transfer-Encoding: identity'],
+  }),
+  'a Transfer-Encoding that does not end in chunked': head('POST', '/plants', {
+    lines: [JSON_TYPE, 'Transfer-Encoding: chunked, gzip'],
+  }),
 }
 
-/** Bodies that break off in their framing. The request before was whole up to there, so that it is the one answered. */
+/**
+ * Bodies that break off in their framing. The request before was whole up to there, so that it is
+ * the one answered.
+ */
 const BROKEN_CHUNKS: Readonly<Record<string, string>> = {
   'a chunk size that is none': 'xyz\r\n',
   'a negative chunk size': '-1\r\n',
@@ -51,112 +62,183 @@ test('parser', async (t) => {
   const { port } = await startService(t)
 
   for (const [name, bytes] of Object.entries(MALFORMED)) {
-    await t.test(`${name}: 400, the connection closes, and what follows is not read as a request`, async () => {
-      const wire = await Wire.to(port)
-      const answers = await wire.write(bytes + GOOD).halfClose().allAnswers()
-      assert.deepEqual(answers.map(verdict), ['malformedRequest'])
-      assert.deepEqual(headerLines(answers[0] ?? assert.fail(), 'connection'), ['close'])
-      assert.equal(wire.error, undefined)
-    })
+    await t.test(
+      `${name}: 400, the connection closes, and what follows is not read as a request`,
+      async () => {
+        const wire = await Wire.to(port)
+        const answers = await wire
+          .write(bytes + GOOD)
+          .halfClose()
+          .allAnswers()
+        assert.deepEqual(answers.map(verdict), ['malformedRequest'])
+        assert.deepEqual(headerLines(answers[0] ?? assert.fail(), 'connection'), ['close'])
+        assert.equal(wire.error, undefined)
+      },
+    )
   }
 
   for (const [name, chunks] of Object.entries(BROKEN_CHUNKS)) {
     await t.test(`${name}: one 400, with and without a token`, async () => {
       for (const options of [{}, { token: undefined }]) {
-        const answers = await converse(port, head('POST', '/plants', { ...options, lines: [JSON_TYPE, 'Transfer-Encoding: chunked'] }) + chunks)
+        const answers = await converse(
+          port,
+          head('POST', '/plants', {
+            ...options,
+            lines: [JSON_TYPE, 'Transfer-Encoding: chunked'],
+          }) + chunks,
+        )
         assert.deepEqual(answers.map(verdict), ['malformedRequest'])
       }
     })
   }
 
-  await t.test('a request that the client itself breaks off is answered 400, and not carried out', async () => {
-    for (const bytes of ['GET /plants HTTP/1.1\r\nHost: a\r\n', postBytes({ id: 66, name: 'half' }).slice(0, -1), `${head('POST', '/plants', { lines: [JSON_TYPE, 'Transfer-Encoding: chunked'] })}13\r\n{"id":66,"name":"a"}`]) {
-      assert.deepEqual((await converse(port, bytes)).map(verdict), ['malformedRequest'])
-    }
-    assert.equal((await call(port)).text, '[]')
-  })
+  await t.test(
+    'a request that the client itself breaks off is answered 400, and not carried out',
+    async () => {
+      for (const bytes of [
+        'GET /plants HTTP/1.1\r\nHost: a\r\n',
+        postBytes({ id: 66, name: 'half' }).slice(0, -1),
+        `${head('POST', '/plants', { lines: [JSON_TYPE, 'Transfer-Encoding: chunked'] })}13\r\n{"id":66,"name":"a"}`,
+      ]) {
+        assert.deepEqual((await converse(port, bytes)).map(verdict), ['malformedRequest'])
+      }
+      assert.equal((await call(port)).text, '[]')
+    },
+  )
 
-  await t.test('a client that goes on sending behind garbage is not reset, and reads the 400', async (inner) => {
-    // How long the service waits for a client that has been answered.
-    stretchTimers(inner, 1000)
-    const wire = await Wire.to(port)
-    wire.write('GARBAGE\r\n\r\n')
-    for (let i = 0; i < 10; i++) {
-      await sleep(10)
-      wire.write('x')
-    }
-    assert.deepEqual((await wire.halfClose().allAnswers()).map(verdict), ['malformedRequest'])
-    assert.equal(wire.error, undefined)
-  })
+  await t.test(
+    'a client that goes on sending behind garbage is not reset, and reads the 400',
+    async (inner) => {
+      // How long the service waits for a client that has been answered.
+      stretchTimers(inner, 1000)
+      const wire = await Wire.to(port)
+      wire.write('GARBAGE\r\n\r\n')
+      for (let i = 0; i < 10; i++) {
+        await sleep(10)
+        wire.write('x')
+      }
+      assert.deepEqual((await wire.halfClose().allAnswers()).map(verdict), ['malformedRequest'])
+      assert.equal(wire.error, undefined)
+    },
+  )
 
   await t.test('a good request in front of garbage is answered before the 400', async () => {
-    for (const good of [GOOD, postBytes({ id: 67, name: 'a' }), head('POST', '/plants', { token: undefined, lines: ['Content-Length: 3'] }) + 'abc']) {
+    for (const good of [
+      GOOD,
+      postBytes({ id: 67, name: 'a' }),
+      head('POST', '/plants', { token: undefined, lines: ['Content-Length: 3'] }) + 'abc',
+    ]) {
       const answers = await converse(port, good + good + MALFORMED['garbage'])
-      assert.deepEqual(answers.map(({ status }) => status), [...answers.slice(0, 2).map(({ status }) => status), 400])
-      assert.equal(answers[0]?.status, good.startsWith('POST') && !good.includes('Bearer') ? 401 : 200)
+      assert.deepEqual(
+        answers.map(({ status }) => status),
+        [...answers.slice(0, 2).map(({ status }) => status), 400],
+      )
+      assert.equal(
+        answers[0]?.status,
+        good.startsWith('POST') && !good.includes('Bearer') ? 401 : 200,
+      )
     }
   })
 
-  await t.test('behind a request that closes the connection nothing is answered, be it good or bad', async () => {
-    for (const behind of [GOOD, MALFORMED['garbage'] ?? '', postBytes({ id: 68, name: 'late' }), '\r\n', 'x'.repeat(300_000)]) {
-      for (const last of [head('GET', '/trees', { lines: ['Connection: close'] }), head('GET', '/trees', { version: '1.0' })]) {
-        const wire = await Wire.to(port)
-        const answers = await wire.write(last + behind).allAnswers()
-        assert.deepEqual(answers.map(verdict), ['pathUnknown'])
-        assert.deepEqual(headerLines(answers[0] ?? assert.fail(), 'connection'), ['close'])
-        wire.destroy()
+  await t.test(
+    'behind a request that closes the connection nothing is answered, be it good or bad',
+    async () => {
+      for (const behind of [
+        GOOD,
+        MALFORMED['garbage'] ?? '',
+        postBytes({ id: 68, name: 'late' }),
+        '\r\n',
+        'x'.repeat(300_000),
+      ]) {
+        for (const last of [
+          head('GET', '/trees', { lines: ['Connection: close'] }),
+          head('GET', '/trees', { version: '1.0' }),
+        ]) {
+          const wire = await Wire.to(port)
+          const answers = await wire.write(last + behind).allAnswers()
+          assert.deepEqual(answers.map(verdict), ['pathUnknown'])
+          assert.deepEqual(headerLines(answers[0] ?? assert.fail(), 'connection'), ['close'])
+          wire.destroy()
+        }
       }
-    }
-    assert.ok(!(await call(port)).text.includes('late'))
-  })
+      assert.ok(!(await call(port)).text.includes('late'))
+    },
+  )
 
-  await t.test('a good request in front of a broken one that would have been the last is answered before the 400', async () => {
-    const first = postBytes({ id: 73, name: 'first' })
-    for (const broken of [
-      head('GET', '/plants', { lines: ['Connection: close', 'Transfer-Encoding: chunked;q=1'] }),
-      postBytes({ id: 74, name: 'half' }, { lines: ['Connection: close'] }).slice(0, -1),
-    ]) assert.deepEqual((await converse(port, first + broken)).map(verdict), [200, 'malformedRequest'])
-    assert.ok(!(await call(port)).text.includes('half'))
-  })
+  await t.test(
+    'a good request in front of a broken one that would have been the last is answered before the 400',
+    async () => {
+      const first = postBytes({ id: 73, name: 'first' })
+      for (const broken of [
+        head('GET', '/plants', { lines: ['Connection: close', 'Transfer-Encoding: chunked;q=1'] }),
+        postBytes({ id: 74, name: 'half' }, { lines: ['Connection: close'] }).slice(0, -1),
+      ])
+        assert.deepEqual((await converse(port, first + broken)).map(verdict), [
+          200,
+          'malformedRequest',
+        ])
+      assert.ok(!(await call(port)).text.includes('half'))
+    },
+  )
 
-  await t.test('behind an answer that Node closes the connection with nothing is answered, and nothing carried out', async () => {
-    for (const [first, expected] of [
-      [head('GET', '/plants', { lines: ['Expect: 100-continue'] }), 200],
-      [head('GET', '/trees', { lines: ['Expect: 100-continue'] }), 'pathUnknown'],
-      [head('TRACE', '/plants', { lines: ['Expect: 100-continue', 'Expect: 100-continue'] }), 'methodUnknown'],
-      [head('OPTIONS', '/plants', { version: '1.0', lines: ['Connection: keep-alive'] }), 204],
-      [`${head('POST', '/plants', { lines: ['Expect: a 100-continue', 'Content-Length: 3'] })}abc`, 'expectationFailed'],
-    ] as const) {
-      const answers = await converse(port, first + postBytes({ id: 72, name: 'behind' }) + GOOD)
-      assert.deepEqual(answers.map(verdict), [expected])
-      assert.deepEqual(headerLines(answers[0] ?? assert.fail(), 'connection'), ['close'])
-    }
-    assert.ok(!(await call(port)).text.includes('behind'))
-  })
+  await t.test(
+    'behind an answer that Node closes the connection with nothing is answered, and nothing carried out',
+    async () => {
+      for (const [first, expected] of [
+        [head('GET', '/plants', { lines: ['Expect: 100-continue'] }), 200],
+        [head('GET', '/trees', { lines: ['Expect: 100-continue'] }), 'pathUnknown'],
+        [
+          head('TRACE', '/plants', { lines: ['Expect: 100-continue', 'Expect: 100-continue'] }),
+          'methodUnknown',
+        ],
+        [head('OPTIONS', '/plants', { version: '1.0', lines: ['Connection: keep-alive'] }), 204],
+        [
+          `${head('POST', '/plants', { lines: ['Expect: a 100-continue', 'Content-Length: 3'] })}abc`,
+          'expectationFailed',
+        ],
+      ] as const) {
+        const answers = await converse(port, first + postBytes({ id: 72, name: 'behind' }) + GOOD)
+        assert.deepEqual(answers.map(verdict), [expected])
+        assert.deepEqual(headerLines(answers[0] ?? assert.fail(), 'connection'), ['close'])
+      }
+      assert.ok(!(await call(port)).text.includes('behind'))
+    },
+  )
 
   await t.test('empty lines before a request are passed over', async () => {
     assert.deepEqual((await converse(port, `\r\n\r\n${GOOD}\r\n${GOOD}`)).map(verdict), [200, 200])
   })
 
-  await t.test('headers just below 16 KiB pass, one byte more is 431, and so is a long target', async () => {
-    // Node counts the target, names and values, and refuses at the limit itself.
-    const counted = 'XHost'.length + 'plants.test'.length + 'Authorization'.length + `Bearer ${token('alice')}`.length + '/plants'.length
-    const sized = (bytes: number) => firstAnswer(port, head('GET', '/plants', { lines: [`X: ${'x'.repeat(bytes - counted)}`] }))
-    assert.equal(verdict(await sized(16_383)), 200)
-    assert.equal(verdict(await sized(16_384)), 'headersTooLarge')
-    for (const bytes of [
-      head('GET', '/plants', { lines: [`X: ${'x'.repeat(16_384)}`] }),
-      head('GET', `/plants?${'x'.repeat(16_384)}`),
-      head('GET', '/plants', { lines: Array.from({ length: 400 }, (_, at) => `X-${at}: ${'x'.repeat(50)}`) }),
-      `${'X'.repeat(20)}: ${'x'.repeat(20_000)}`.replace(/^/, 'GET / HTTP/1.1\r\n'),
-      head('GET', '/plants', { lines: [`X: ${'x'.repeat(2_000_000)}`] }),
-    ]) {
-      const answer = await firstAnswer(port, bytes)
-      assert.equal(verdict(answer), 'headersTooLarge')
-      assert.deepEqual(headerLines(answer, 'connection'), ['close'])
-    }
-    assert.equal(verdict(await firstAnswer(port, GOOD)), 200)
-  })
+  await t.test(
+    'headers just below 16 KiB pass, one byte more is 431, and so is a long target',
+    async () => {
+      // Node counts the target, names and values, and refuses at the limit itself.
+      const counted =
+        'XHost'.length +
+        'plants.test'.length +
+        'Authorization'.length +
+        `Bearer ${token('alice')}`.length +
+        '/plants'.length
+      const sized = (bytes: number) =>
+        firstAnswer(port, head('GET', '/plants', { lines: [`X: ${'x'.repeat(bytes - counted)}`] }))
+      assert.equal(verdict(await sized(16_383)), 200)
+      assert.equal(verdict(await sized(16_384)), 'headersTooLarge')
+      for (const bytes of [
+        head('GET', '/plants', { lines: [`X: ${'x'.repeat(16_384)}`] }),
+        head('GET', `/plants?${'x'.repeat(16_384)}`),
+        head('GET', '/plants', {
+          lines: Array.from({ length: 400 }, (_, at) => `X-${at}: ${'x'.repeat(50)}`),
+        }),
+        `${'X'.repeat(20)}: ${'x'.repeat(20_000)}`.replace(/^/, 'GET / HTTP/1.1\r\n'),
+        head('GET', '/plants', { lines: [`X: ${'x'.repeat(2_000_000)}`] }),
+      ]) {
+        const answer = await firstAnswer(port, bytes)
+        assert.equal(verdict(answer), 'headersTooLarge')
+        assert.deepEqual(headerLines(answer, 'connection'), ['close'])
+      }
+      assert.equal(verdict(await firstAnswer(port, GOOD)), 200)
+    },
+  )
 
   await t.test('trailers over 16 KiB are 431, and the plant is not created', async () => {
     const body = '{"id":69,"name":"trailed"}'
@@ -166,7 +248,13 @@ test('parser', async (t) => {
   })
 
   await t.test('a client that only half-closes still gets its answers', async () => {
-    for (const bytes of [GOOD, GOOD + GOOD, postBytes({ id: 70, name: 'a' }) + GOOD, head('POST', '/plants', { token: undefined, lines: ['Transfer-Encoding: chunked'] }) + '1\r\na\r\n0\r\n\r\n']) {
+    for (const bytes of [
+      GOOD,
+      GOOD + GOOD,
+      postBytes({ id: 70, name: 'a' }) + GOOD,
+      head('POST', '/plants', { token: undefined, lines: ['Transfer-Encoding: chunked'] }) +
+        '1\r\na\r\n0\r\n\r\n',
+    ]) {
       const answers = await converse(port, bytes)
       assert.equal(answers.length, bytes.split('HTTP/1.1').length - 1)
     }
@@ -179,12 +267,20 @@ test('parser', async (t) => {
 
 test('parser: a body that is broken behind an Upgrade is 400 as soon as the client has ended its side', async (t) => {
   const { port, plants } = await startBare(t)
-  const lines = ['Connection: Upgrade', 'Upgrade: websocket', 'Content-Type: application/json', 'Transfer-Encoding: chunked']
+  const lines = [
+    'Connection: Upgrade',
+    'Upgrade: websocket',
+    'Content-Type: application/json',
+    'Transfer-Encoding: chunked',
+  ]
   for (const method of ['POST', 'CHECKOUT']) {
     const wire = await Wire.to(port)
     wire.write(`${head(method, '/plants', { lines })}2\r\n{}\r\n0\r\nX: a\0\r\n\r\n`)
     wire.socket.end()
-    assert.deepEqual((await wire.allAnswers()).map(({ status }) => status), [400])
+    assert.deepEqual(
+      (await wire.allAnswers()).map(({ status }) => status),
+      [400],
+    )
   }
   assert.equal(plants.size, 0)
 })

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { setFlagsFromString } from 'node:v8'
 import { runInNewContext } from 'node:vm'
-import { RememberedTokens } from '../../dist/auth/remembered.js'
+import { TokenCache } from '../../dist/auth/token-cache.js'
 import { startService } from '../support/service.ts'
 import { token } from '../support/tokens.ts'
 import { verdict } from '../support/verdict.ts'
@@ -36,7 +36,11 @@ async function growthMiB(port: number, requestOf: (at: number) => string): Promi
 
 test('retained: a token that is remembered does not keep the blanks in front of it', async (t) => {
   const { port } = await startService(t, { logLevel: 'silent' })
-  const request = (at: number) => head('GET', '/plants', { token: undefined, lines: [`Authorization: Bearer${' '.repeat(PADDING)}${token(`owner ${at % 10}`, { at })}`] })
+  const request = (at: number) =>
+    head('GET', '/plants', {
+      token: undefined,
+      lines: [`Authorization: Bearer${' '.repeat(PADDING)}${token(`owner ${at % 10}`, { at })}`],
+    })
   const grownMiB = await growthMiB(port, request)
   assert.ok(grownMiB < 5, `${grownMiB} MiB`)
 })
@@ -44,13 +48,16 @@ test('retained: a token that is remembered does not keep the blanks in front of 
 test('retained: a page that is remembered does not keep the target that asked for it', async (t) => {
   const { port } = await startService(t, { logLevel: 'silent' })
   const owners = Array.from({ length: 20 }, (_, i) => token(`owner ${i}`))
-  const request = (at: number) => head('GET', `http://${'a'.repeat(PADDING)}/plants?limit=${1_000_000_000 + at}`, { token: owners[at % owners.length] })
+  const request = (at: number) =>
+    head('GET', `http://${'a'.repeat(PADDING)}/plants?limit=${1_000_000_000 + at}`, {
+      token: owners[at % owners.length],
+    })
   const grownMiB = await growthMiB(port, request)
   assert.ok(grownMiB < 5, `${grownMiB} MiB`)
 })
 
 test('retained: tokens with thousands of scopes are remembered in a few MiB all the same', () => {
-  const remembered = new RememberedTokens()
+  const remembered = new TokenCache()
   const beforeMiB = usedMiB()
   for (let at = 0; at < 700; at++) {
     const scopes = new Set(Array.from({ length: 3000 }, (_, i) => (at * 3000 + i).toString(36)))

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { RateLimit } from '../../dist/http/rate.js'
+import { RateLimit } from '../../dist/http/rate-limit.js'
 import { call, post } from '../support/http.ts'
 import { startService } from '../support/service.ts'
 import { stopClock } from '../support/time.ts'
@@ -12,10 +12,16 @@ test('scopes: GET and HEAD require the one, POST the other', async (t) => {
   const { port } = await startService(t, { readScope: 'read', writeScope: 'write' })
   const outcome = async (claims: Readonly<Record<string, unknown>>) => {
     const bearer = token('alice', claims)
-    const replies = [await call(port, { token: bearer }), await post(port, { id: 1, name: 'a' }, { token: bearer })]
+    const replies = [
+      await call(port, { token: bearer }),
+      await post(port, { id: 1, name: 'a' }, { token: bearer }),
+    ]
     assert.equal((await call(port, { method: 'HEAD', token: bearer })).status, replies[0]?.status)
     for (const [at, reply] of replies.entries()) {
-      if (reply.status === 403) assert.deepEqual(headerLines(reply, 'www-authenticate'), [`Bearer realm="plants", error="insufficient_scope", scope="${['read', 'write'][at]}"`])
+      if (reply.status === 403)
+        assert.deepEqual(headerLines(reply, 'www-authenticate'), [
+          `Bearer realm="plants", error="insufficient_scope", scope="${['read', 'write'][at]}"`,
+        ])
     }
     return replies.map(verdict)
   }
@@ -44,12 +50,24 @@ test('rate: so many requests a second for each owner, and the scope is looked at
     return (await wire.answers(before + 7)).slice(before)
   }
   // Refused for its scope, a request is not counted.
-  assert.deepEqual((await verdicts(token('alice'), 'POST')).map(verdict), Array.from({ length: 7 }, () => 'scopeMissing'))
+  assert.deepEqual(
+    (await verdicts(token('alice'), 'POST')).map(verdict),
+    Array.from({ length: 7 }, () => 'scopeMissing'),
+  )
   const answers = await verdicts(token('alice'), 'GET')
   assert.deepEqual(answers.map(verdict), [200, 200, 200, 200, 200, 'rateLimited', 'rateLimited'])
-  for (const answer of answers.filter(({ status }) => status === 429)) assert.deepEqual(headerLines(answer, 'retry-after'), ['1'])
+  for (const answer of answers.filter(({ status }) => status === 429))
+    assert.deepEqual(headerLines(answer, 'retry-after'), ['1'])
   // Somebody else is not concerned.
-  assert.deepEqual((await verdicts(token('bob'), 'GET')).map(verdict), [200, 200, 200, 200, 200, 'rateLimited', 'rateLimited'])
+  assert.deepEqual((await verdicts(token('bob'), 'GET')).map(verdict), [
+    200,
+    200,
+    200,
+    200,
+    200,
+    'rateLimited',
+    'rateLimited',
+  ])
   wire.destroy()
 })
 

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { setImmediate as nextTurn, setTimeout as sleep } from 'node:timers/promises'
+import { setImmediate as yieldTick, setTimeout as sleep } from 'node:timers/promises'
 import { call } from '../support/http.ts'
 import { scrape } from '../support/metrics.ts'
 import { THOROUGH } from '../support/scale.ts'
@@ -15,17 +15,34 @@ const SHARE = 7
 const LINES = ['Content-Type: application/json', 'Transfer-Encoding: chunked']
 const BODY = '{"id":2,"name":"chunked"}'
 
-/** One of each kind of request, with what is answered. Owners of their own for each try, so that each begins with nothing. */
-function conversation(owner: string): { readonly bytes: string; readonly answers: readonly unknown[]; readonly ends: readonly number[] } {
+/**
+ * One of each kind of request, with what is answered. Owners of their own for each try, so that
+ * each begins with nothing.
+ */
+function conversation(owner: string): {
+  readonly bytes: string
+  readonly answers: readonly unknown[]
+  readonly ends: readonly number[]
+} {
   const bearer = token(owner)
   const requests: readonly (readonly [string, unknown])[] = [
     [postBytes({ id: 1, name: 'whole' }, { token: bearer }), 200],
-    [`${head('POST', '/plants', { token: bearer, lines: LINES })}8;a=b\r\n${BODY.slice(0, 8)}\r\n11\r\n${BODY.slice(8)}\r\n0\r\nX: y\r\n\r\n`, 200],
-    [`${head('POST', '/plants', { token: undefined, lines: LINES })}1\r\na\r\n0\r\n\r\n`, 'tokenMissing'],
+    [
+      `${head('POST', '/plants', { token: bearer, lines: LINES })}8;a=b\r\n${BODY.slice(0, 8)}\r\n11\r\n${BODY.slice(8)}\r\n0\r\nX: y\r\n\r\n`,
+      200,
+    ],
+    [
+      `${head('POST', '/plants', { token: undefined, lines: LINES })}1\r\na\r\n0\r\n\r\n`,
+      'tokenMissing',
+    ],
     [head('GET', '/plants', { token: bearer }), 200],
   ]
   let end = 0
-  return { bytes: requests.map(([bytes]) => bytes).join(''), answers: requests.map(([, answer]) => answer), ends: requests.map(([bytes]) => (end += bytes.length)) }
+  return {
+    bytes: requests.map(([bytes]) => bytes).join(''),
+    answers: requests.map(([, answer]) => answer),
+    ends: requests.map(([bytes]) => (end += bytes.length)),
+  }
 }
 
 test('stages', async (t) => {
@@ -33,62 +50,112 @@ test('stages', async (t) => {
   let owners = 0
   const length = conversation('o0000').bytes.length
   /** Runs one for each place, some at a time. */
-  const atEach = async (places: readonly number[], run: (place: number, owner: string) => Promise<void>): Promise<void> => {
+  const atEach = async (
+    places: readonly number[],
+    run: (place: number, owner: string) => Promise<void>,
+  ): Promise<void> => {
     const left = [...places]
-    await Promise.all(Array.from({ length: 16 }, async () => {
-      for (let place = left.pop(); place !== undefined; place = left.pop()) await run(place, `o${String(owners++).padStart(4, '0')}`)
-    }))
+    await Promise.all(
+      Array.from({ length: 16 }, async () => {
+        for (let place = left.pop(); place !== undefined; place = left.pop())
+          await run(place, `o${String(owners++).padStart(4, '0')}`)
+      }),
+    )
   }
-  const everywhere = Array.from({ length: length - 1 }, (_, at) => at + 1).filter((at) => THOROUGH || at % SHARE === 0)
+  const everywhere = Array.from({ length: length - 1 }, (_, at) => at + 1).filter(
+    (at) => THOROUGH || at % SHARE === 0,
+  )
 
   await t.test('four requests cut in two at any byte are the same four requests', () =>
     atEach(everywhere, async (place, owner) => {
       const { bytes, answers } = conversation(owner)
       const wire = await Wire.to(port)
       wire.write(bytes.slice(0, place))
-      await nextTurn()
-      await nextTurn()
-      assert.deepEqual((await wire.write(bytes.slice(place)).answers(answers.length)).map(verdict), answers, String(place))
-      assert.deepEqual(JSON.parse((await wire.answers(answers.length)).at(-1)?.body ?? ''), [{ name: 'whole' }, { name: 'chunked' }])
+      await yieldTick()
+      await yieldTick()
+      assert.deepEqual(
+        (await wire.write(bytes.slice(place)).answers(answers.length)).map(verdict),
+        answers,
+        String(place),
+      )
+      assert.deepEqual(JSON.parse((await wire.answers(answers.length)).at(-1)?.body ?? ''), [
+        { name: 'whole' },
+        { name: 'chunked' },
+      ])
       wire.destroy()
-    }))
+    }),
+  )
 
-  await t.test('a client that stops sending at any byte gets an answer to each whole request, and one 400 for a part of one', () =>
-    atEach(everywhere.filter((place) => place % 3 === 0), async (place, owner) => {
-      const { bytes, answers, ends } = conversation(owner)
-      const wire = await Wire.to(port)
-      const whole = ends.filter((end) => end <= place).length
-      const found = await wire.write(bytes.slice(0, place)).halfClose().allAnswers()
-      assert.deepEqual(found.map(verdict), [...answers.slice(0, whole), ...(place > (ends[whole - 1] ?? 0) ? ['malformedRequest'] : [])], String(place))
-      assert.equal(wire.error, undefined)
-      wire.destroy()
-      const kept = (await call(port, { token: token(owner) })).text
-      assert.deepEqual([kept.includes('whole'), kept.includes('chunked')], [whole > 0, whole > 1], String(place))
-    }))
+  await t.test(
+    'a client that stops sending at any byte gets an answer to each whole request, and one 400 for a part of one',
+    () =>
+      atEach(
+        everywhere.filter((place) => place % 3 === 0),
+        async (place, owner) => {
+          const { bytes, answers, ends } = conversation(owner)
+          const wire = await Wire.to(port)
+          const whole = ends.filter((end) => end <= place).length
+          const found = await wire.write(bytes.slice(0, place)).halfClose().allAnswers()
+          assert.deepEqual(
+            found.map(verdict),
+            [
+              ...answers.slice(0, whole),
+              ...(place > (ends[whole - 1] ?? 0) ? ['malformedRequest'] : []),
+            ],
+            String(place),
+          )
+          assert.equal(wire.error, undefined)
+          wire.destroy()
+          const kept = (await call(port, { token: token(owner) })).text
+          assert.deepEqual(
+            [kept.includes('whole'), kept.includes('chunked')],
+            [whole > 0, whole > 1],
+            String(place),
+          )
+        },
+      ),
+  )
 
-  await t.test('a client that resets the connection at any byte leaves nothing behind, and at most what it had asked for', async () => {
-    const cut: (readonly [place: number, owner: string])[] = []
-    await atEach(everywhere.filter((place) => place % 3 === 1), async (place, owner) => {
-      const wire = await Wire.to(port)
-      wire.write(conversation(owner).bytes.slice(0, place))
-      if (place % 2 === 0) await nextTurn()
-      if (place % 5 === 0) await sleep(2)
-      wire.socket.resetAndDestroy()
-      cut.push([place, owner])
-    })
-    for (const [place, owner] of cut) {
-      const { ends } = conversation(owner)
-      const kept = (await call(port, { token: token(owner) })).text
-      assert.ok(!kept.includes('whole') || place >= (ends[0] ?? 0), String(place))
-      assert.ok(!kept.includes('chunked') || (place >= (ends[1] ?? 0) && kept.includes('whole')), String(place))
-    }
-  })
+  await t.test(
+    'a client that resets the connection at any byte leaves nothing behind, and at most what it had asked for',
+    async () => {
+      const cut: (readonly [place: number, owner: string])[] = []
+      await atEach(
+        everywhere.filter((place) => place % 3 === 1),
+        async (place, owner) => {
+          const wire = await Wire.to(port)
+          wire.write(conversation(owner).bytes.slice(0, place))
+          if (place % 2 === 0) await yieldTick()
+          if (place % 5 === 0) await sleep(2)
+          wire.socket.resetAndDestroy()
+          cut.push([place, owner])
+        },
+      )
+      for (const [place, owner] of cut) {
+        const { ends } = conversation(owner)
+        const kept = (await call(port, { token: token(owner) })).text
+        assert.ok(!kept.includes('whole') || place >= (ends[0] ?? 0), String(place))
+        assert.ok(
+          !kept.includes('chunked') || (place >= (ends[1] ?? 0) && kept.includes('whole')),
+          String(place),
+        )
+      }
+    },
+  )
 
-  await t.test('behind all of them nothing is held: no connection, no request, no body, no write', async () => {
-    const zero = ['plant_store_connections', 'http_server_active_requests', 'plant_store_held_body_bytes', 'plant_store_waiting_writes']
-    await until('nothing is held', async () => {
-      const found = await scrape(adminPort)
-      return zero.every((name) => found.value(name) === 0)
-    })
-  })
+  await t.test(
+    'behind all of them nothing is held: no connection, no request, no body, no write',
+    async () => {
+      const zero = [
+        'plant_store_connections',
+        'http_server_active_requests',
+        'plant_store_held_body_bytes',
+        'plant_store_waiting_writes',
+      ]
+      await until('nothing is held', async () => {
+        const found = await scrape(adminPort)
+        return zero.every((name) => found.value(name) === 0)
+      })
+    },
+  )
 })

@@ -25,7 +25,12 @@ describe('stop', { concurrency: true }, () => {
     const half = postBytes({ id: 1, name: 'in flight' })
     const [waiting, pipelined] = await Promise.all([Wire.to(port), Wire.to(port)])
     waiting.write(half.slice(0, -3))
-    pipelined.write(postBytes({ id: 2, name: 'before' }) + postBytes({ id: 3, name: 'behind' }) + head('GET', '/plants?limit=1') + half.slice(0, -3))
+    pipelined.write(
+      postBytes({ id: 2, name: 'before' }) +
+        postBytes({ id: 3, name: 'behind' }) +
+        head('GET', '/plants?limit=1') +
+        half.slice(0, -3),
+    )
     await pipelined.answers(3)
     await underWay(adminPort, 2)
     const stopped = close()
@@ -40,13 +45,22 @@ describe('stop', { concurrency: true }, () => {
     }
     await stopped
     const again = await startService(t, { dataDirectory })
-    assert.deepEqual((await call(again.port)).json(), [{ name: 'in flight' }, { name: 'before' }, { name: 'behind' }])
+    assert.deepEqual((await call(again.port)).json(), [
+      { name: 'in flight' },
+      { name: 'before' },
+      { name: 'behind' },
+    ])
   })
 
   test('idle connections, used and never used, and half a request that does not move, do not hold it up', async (t) => {
     // Longer than anything waits for the test itself.
     const { port, close } = await startService(t, { shutdownTimeoutSeconds: 3600 })
-    const [unused, used, half, keptHalf] = await Promise.all([Wire.to(port), Wire.to(port), Wire.to(port), Wire.to(port)])
+    const [unused, used, half, keptHalf] = await Promise.all([
+      Wire.to(port),
+      Wire.to(port),
+      Wire.to(port),
+      Wire.to(port),
+    ])
     await used.write(head('GET', '/plants')).answers(1)
     half.write('GET /plants HT')
     await keptHalf.write(`${head('GET', '/plants')}GET /pl`).answers(1)
@@ -68,8 +82,20 @@ describe('stop', { concurrency: true }, () => {
     const stopped = close()
     await sleep(200)
     for (const wire of [single, list]) wire.socket.resume()
-    assert.deepEqual((await single.allAnswers()).map(({ status, body }) => [status, (JSON.parse(body) as unknown[]).length]), [[200, 1]])
-    assert.deepEqual((await list.allAnswers()).map(({ status, body }) => [status, (JSON.parse(body) as unknown[]).length]), [[200, 2]])
+    assert.deepEqual(
+      (await single.allAnswers()).map(({ status, body }) => [
+        status,
+        (JSON.parse(body) as unknown[]).length,
+      ]),
+      [[200, 1]],
+    )
+    assert.deepEqual(
+      (await list.allAnswers()).map(({ status, body }) => [
+        status,
+        (JSON.parse(body) as unknown[]).length,
+      ]),
+      [[200, 2]],
+    )
     await stopped
   })
 
@@ -82,15 +108,29 @@ describe('stop', { concurrency: true }, () => {
     const stopped = close()
     assert.equal((await call(adminPort, { path: '/readyz' })).status, 503)
     assert.equal((await call(adminPort, { path: '/livez' })).status, 200)
-    for (const answer of [await firstAnswer(port, postBytes({ id: 1, name: 'late' })), await firstAnswer(port, head('GET', '/plants')), await firstAnswer(port, head('GET', '/trees')), (await used.write(head('OPTIONS', '/plants')).allAnswers())[1]]) {
+    for (const answer of [
+      await firstAnswer(port, postBytes({ id: 1, name: 'late' })),
+      await firstAnswer(port, head('GET', '/plants')),
+      await firstAnswer(port, head('GET', '/trees')),
+      (await used.write(head('OPTIONS', '/plants')).allAnswers())[1],
+    ]) {
       assert.ok(answer)
       assert.deepEqual(headerLines(answer, 'connection'), ['close'])
     }
-    // Of what is pipelined, what comes behind the answer that closes is not carried out: the client knows, and repeats it.
+    // Of what is pipelined, what comes behind the answer that closes is not carried out: the client
+    // knows, and repeats it.
     const wire = await Wire.to(port)
-    const answers = await wire.write([10, 11, 12].map((id) => postBytes({ id, name: `piped ${id}` })).join('')).allAnswers()
-    assert.deepEqual(answers.map((answer) => headerLines(answer, 'connection')[0]).indexOf('close'), answers.length - 1)
-    assert.deepEqual(answers.map(({ body }) => body), [10, 11, 12].slice(0, answers.length).map((id) => `{"name":"piped ${id}"}`))
+    const answers = await wire
+      .write([10, 11, 12].map((id) => postBytes({ id, name: `piped ${id}` })).join(''))
+      .allAnswers()
+    assert.deepEqual(
+      answers.map((answer) => headerLines(answer, 'connection')[0]).indexOf('close'),
+      answers.length - 1,
+    )
+    assert.deepEqual(
+      answers.map(({ body }) => body),
+      [10, 11, 12].slice(0, answers.length).map((id) => `{"name":"piped ${id}"}`),
+    )
     const list = await firstAnswer(port, head('GET', '/plants'))
     assert.equal(list.body.split('piped').length - 1, answers.length)
     endDelay()
@@ -98,7 +138,9 @@ describe('stop', { concurrency: true }, () => {
   })
 
   test('what is still under way at the deadline is given up, and the log says so', async (t) => {
-    const { port, adminPort, close, logLines } = await startService(t, { shutdownTimeoutSeconds: 1 })
+    const { port, adminPort, close, logLines } = await startService(t, {
+      shutdownTimeoutSeconds: 1,
+    })
     const half = postBytes({ id: 1, name: 'half' })
     const wire = await Wire.to(port)
     wire.write(half.slice(0, -3))
@@ -111,24 +153,35 @@ describe('stop', { concurrency: true }, () => {
   })
 
   test('the deadline holds against a reader that stalls, and against senders that dribble', async (t) => {
-    const { port, adminPort, close, logLines } = await startService(t, { shutdownTimeoutSeconds: 1, maxBodyBytes: 16 * 2 ** 20 })
+    const { port, adminPort, close, logLines } = await startService(t, {
+      shutdownTimeoutSeconds: 1,
+      maxBodyBytes: 16 * 2 ** 20,
+    })
     for (let id = 0; id < 2; id++) await post(port, { id, name: 'x'.repeat(8 * 2 ** 20) })
     const [reader, headers, body] = await Promise.all([Wire.to(port), Wire.to(port), Wire.to(port)])
     reader.socket.pause()
     reader.write(head('GET', '/plants'))
     headers.write('GET /plants HTTP/1.1\r\nDribble: ')
-    body.write(postBytes({ id: 9, name: 'never whole' }, { lines: ['Transfer-Encoding: chunked'] }).replace(/Content-Length.*\r\n/, '').split('\r\n\r\n')[0] + '\r\n\r\n')
+    body.write(
+      postBytes({ id: 9, name: 'never whole' }, { lines: ['Transfer-Encoding: chunked'] })
+        .replace(/Content-Length.*\r\n/, '')
+        .split('\r\n\r\n')[0] + '\r\n\r\n',
+    )
     const dribbling = setInterval(() => {
       headers.write('x')
       body.write('1\r\n \r\n')
     }, 5)
     t.after(() => clearInterval(dribbling))
     await underWay(adminPort, 2)
-    // The connection of the third is there by then; behind one more question something of it has been read.
+    // The connection of the third is there by then; behind one more question something of it has
+    // been read.
     assert.equal((await scrape(adminPort)).value('plant_store_connections'), 3)
     await scrape(adminPort)
     await close()
-    assert.ok(logLines.some((line) => line.includes('given up') && line.includes('"connections":3')), logLines.join('\n'))
+    assert.ok(
+      logLines.some((line) => line.includes('given up') && line.includes('"connections":3')),
+      logLines.join('\n'),
+    )
     assert.deepEqual([await headers.allAnswers(), await body.allAnswers()], [[], []])
     reader.destroy()
   })
@@ -146,10 +199,16 @@ describe('stop', { concurrency: true }, () => {
     await wire.answers(20)
     await close()
     const answers = await wire.allAnswers()
-    assert.deepEqual(answers.map((answer) => headerLines(answer, 'connection')[0]), answers.map((_, at) => (at < answers.length - 1 ? 'keep-alive' : 'close')))
+    assert.deepEqual(
+      answers.map((answer) => headerLines(answer, 'connection')[0]),
+      answers.map((_, at) => (at < answers.length - 1 ? 'keep-alive' : 'close')),
+    )
     assert.ok(!logLines.some((line) => line.includes('given up')))
     const again = await startService(t, { dataDirectory })
-    assert.deepEqual((await call(again.port)).json(), answers.map((_, at) => ({ name: `piped ${at}` })))
+    assert.deepEqual(
+      (await call(again.port)).json(),
+      answers.map((_, at) => ({ name: `piped ${at}` })),
+    )
   })
 
   test('up to its end the admin listener says that it lives and drains, also when nobody else is let in any more', async (t) => {
@@ -160,10 +219,16 @@ describe('stop', { concurrency: true }, () => {
     await underWay(adminPort, 1)
     const stopped = close()
     for (let refused = false; !refused; ) {
-      refused = await Wire.to(port).then((other) => !other.socket.destroy(), () => true)
+      refused = await Wire.to(port).then(
+        (other) => !other.socket.destroy(),
+        () => true,
+      )
     }
     const ready = await call(adminPort, { path: '/readyz', token: undefined })
-    assert.deepEqual([ready.status, ready.json()], [503, { status: 'unavailable', checks: { service: 'draining', keys: 'ok', storage: 'ok' } }])
+    assert.deepEqual(
+      [ready.status, ready.json()],
+      [503, { status: 'unavailable', checks: { service: 'draining', keys: 'ok', storage: 'ok' } }],
+    )
     assert.equal((await call(adminPort, { path: '/livez', token: undefined })).status, 200)
     wire.write(half.slice(-3))
     assert.deepEqual((await wire.allAnswers()).map(verdict), [200])
@@ -182,18 +247,28 @@ describe('stop', { concurrency: true }, () => {
   test('while the service is starting, the start ends first, and nothing stays open', async (t) => {
     for (const turns of [0, 5]) {
       const dataDirectory = join(await temporaryDirectory(), 'data')
-      const config = { ...DEFAULTS, listen: { host: '127.0.0.1', port: 0 }, adminListen: { host: '127.0.0.1', port: 0 }, issuer: ISSUER, audience: AUDIENCE, keys: { kind: 'secret', secret: Buffer.from(SECRET) }, logLevel: 'silent', dataDirectory } as const
+      const config = {
+        ...DEFAULTS,
+        listen: { host: '127.0.0.1', port: 0 },
+        adminListen: { host: '127.0.0.1', port: 0 },
+        issuer: ISSUER,
+        audience: AUDIENCE,
+        keys: { kind: 'secret', secret: Buffer.from(SECRET) },
+        logLevel: 'silent',
+        dataDirectory,
+      } as const
       const service = createPlantService(config)
       const started = service.listen().catch(() => undefined)
       for (let turn = 0; turn < turns; turn++) await new Promise((resolve) => setImmediate(resolve))
       await service.close()
       const listening = await started
-      for (const url of [listening?.plants, listening?.admin]) if (url !== undefined) await assert.rejects(Wire.to(Number(new URL(url).port)))
+      for (const url of [listening?.plants, listening?.admin])
+        if (url !== undefined) await assert.rejects(Wire.to(Number(new URL(url).port)))
       await startService(t, { dataDirectory })
     }
   })
 
-  test('mounted in a server of somebody else\'s, close answers what is in flight, and later requests are refused', async (t) => {
+  test("mounted in a server of somebody else's, close answers what is in flight, and later requests are refused", async (t) => {
     const { service, adminPort, close } = await startService(t)
     const outer = createServer(service.handler).listen(0, '127.0.0.1')
     await once(outer, 'listening')
@@ -208,7 +283,8 @@ describe('stop', { concurrency: true }, () => {
     await sleep(100)
     assert.deepEqual((await wire.write(half.slice(-3)).allAnswers()).map(verdict), [200])
     await stopped
-    for (const bytes of [head('GET', '/plants'), postBytes({ id: 2, name: 'b' })]) assert.equal(verdict(await firstAnswer(port, bytes)), 'storageUnavailable')
+    for (const bytes of [head('GET', '/plants'), postBytes({ id: 2, name: 'b' })])
+      assert.equal(verdict(await firstAnswer(port, bytes)), 'storageUnavailable')
   })
 
   test('connections beyond the maximum are turned away, and those within go on', async (t) => {
@@ -226,7 +302,10 @@ describe('stop', { concurrency: true }, () => {
     // Once they have left there is room again.
     await until('somebody is let in', async () => {
       const wire = await Wire.to(port)
-      const answer = await wire.write(head('GET', '/plants')).answers(1).catch(() => undefined)
+      const answer = await wire
+        .write(head('GET', '/plants'))
+        .answers(1)
+        .catch(() => undefined)
       wire.destroy()
       return answer !== undefined
     })
@@ -278,7 +357,8 @@ test('stop: a list that is cut off at the deadline is reset: to HTTP/1.0 an end 
   })
   const { port, connections } = await startBare(t, { store: { list } })
   const wires = await Promise.all([Wire.to(port), Wire.to(port)])
-  for (const [at, wire] of wires.entries()) wire.write(head('GET', '/plants', { version: `1.${at}` }))
+  for (const [at, wire] of wires.entries())
+    wire.write(head('GET', '/plants', { version: `1.${at}` }))
   for (const wire of wires) await until('the list has begun', () => wire.text.includes('another'))
   assert.equal(await connections.drain(100), 2)
   for (const wire of wires) {

@@ -18,13 +18,17 @@ function namesOf(text: string): string[] {
 /** Creates plants with these ids, a few thousand a second. */
 async function plant(port: number, ids: readonly number[], bearer = token('alice')): Promise<void> {
   const lanes = 8
-  await Promise.all(Array.from({ length: lanes }, async (_, lane) => {
-    const wire = await Wire.to(port)
-    const mine = ids.filter((_id, at) => at % lanes === lane)
-    const answers = await wire.write(mine.map((id) => postBytes({ id, name: String(id) }, { token: bearer })).join('')).answers(mine.length)
-    assert.ok(answers.every(({ status }) => status === 200))
-    wire.destroy()
-  }))
+  await Promise.all(
+    Array.from({ length: lanes }, async (_, lane) => {
+      const wire = await Wire.to(port)
+      const mine = ids.filter((_id, at) => at % lanes === lane)
+      const answers = await wire
+        .write(mine.map((id) => postBytes({ id, name: String(id) }, { token: bearer })).join(''))
+        .answers(mine.length)
+      assert.ok(answers.every(({ status }) => status === 200))
+      wire.destroy()
+    }),
+  )
 }
 
 test('streaming: lists of 10,100 plants', async (t) => {
@@ -44,7 +48,13 @@ test('streaming: lists of 10,100 plants', async (t) => {
 
   await t.test('HEAD on it has no body, and the next answer follows at once', async () => {
     const wire = await Wire.to(port)
-    const answers = await wire.write(head('HEAD', '/plants') + head('HEAD', '/plants?limit=5000') + head('GET', '/plants?limit=1')).answers(3, [0, 1])
+    const answers = await wire
+      .write(
+        head('HEAD', '/plants') +
+          head('HEAD', '/plants?limit=5000') +
+          head('GET', '/plants?limit=1'),
+      )
+      .answers(3, [0, 1])
     assert.deepEqual(answers.map(verdict), [200, 200, 200])
     assert.equal(headerLines(answers[1] ?? assert.fail(), 'link').length, 1)
     wire.destroy()
@@ -53,7 +63,9 @@ test('streaming: lists of 10,100 plants', async (t) => {
   await t.test('HTTP/1.0 gets it whole, and then the end of the connection', async () => {
     for (const lines of [[], ['Connection: keep-alive']]) {
       const wire = await Wire.to(port)
-      const answers = await wire.write(head('GET', '/plants', { version: '1.0', lines })).allAnswers()
+      const answers = await wire
+        .write(head('GET', '/plants', { version: '1.0', lines }))
+        .allAnswers()
       assert.deepEqual(answers.map(verdict), [200])
       assert.deepEqual(namesOf(answers[0]?.body ?? ''), all)
       wire.destroy()
@@ -75,27 +87,33 @@ test('streaming: lists of 10,100 plants', async (t) => {
     }
   })
 
-  await t.test('limit=5000 is the first 5000 as of the request, whatever is created meanwhile, and the cursor goes on without loss', async () => {
-    const wire = await Wire.to(port)
-    wire.write(head('GET', '/plants?limit=5000'))
-    while (!wire.text.includes('\r\n\r\n')) await sleep(1)
-    wire.socket.pause()
-    const between = Array.from({ length: 300 }, (_, at) => at * 60 + 1)
-    await plant(port, between)
-    wire.socket.resume()
-    const [answer] = await wire.answers(1)
-    assert.ok(answer)
-    const first = namesOf(answer.body)
-    assert.equal(first.length, 5000)
-    assert.equal(Number(first.at(-1)), 2 * 4999)
-    assert.deepEqual(first, all.slice(0, 5000))
-    const query = /^<(.*)>/.exec(headerLines(answer, 'link')[0] ?? '')?.[1]
-    const rest = namesOf((await call(port, { path: `/plants${query}` })).text)
-    const added = between.filter((id) => id > 2 * 4999)
-    const expected = [...ids.slice(5000), ...added].sort((a, b) => a - b).slice(0, 5000).map(String)
-    assert.deepEqual(rest, expected)
-    wire.destroy()
-  })
+  await t.test(
+    'limit=5000 is the first 5000 as of the request, whatever is created meanwhile, and the cursor goes on without loss',
+    async () => {
+      const wire = await Wire.to(port)
+      wire.write(head('GET', '/plants?limit=5000'))
+      while (!wire.text.includes('\r\n\r\n')) await sleep(1)
+      wire.socket.pause()
+      const between = Array.from({ length: 300 }, (_, at) => at * 60 + 1)
+      await plant(port, between)
+      wire.socket.resume()
+      const [answer] = await wire.answers(1)
+      assert.ok(answer)
+      const first = namesOf(answer.body)
+      assert.equal(first.length, 5000)
+      assert.equal(Number(first.at(-1)), 2 * 4999)
+      assert.deepEqual(first, all.slice(0, 5000))
+      const query = /^<(.*)>/.exec(headerLines(answer, 'link')[0] ?? '')?.[1]
+      const rest = namesOf((await call(port, { path: `/plants${query}` })).text)
+      const added = between.filter((id) => id > 2 * 4999)
+      const expected = [...ids.slice(5000), ...added]
+        .sort((a, b) => a - b)
+        .slice(0, 5000)
+        .map(String)
+      assert.deepEqual(rest, expected)
+      wire.destroy()
+    },
+  )
 
   await t.test('readers that leave in the middle do no harm', async () => {
     for (let round = 0; round < 20; round++) {
@@ -111,7 +129,8 @@ test('streaming: lists of 10,100 plants', async (t) => {
     const slow = await Wire.to(port)
     slow.socket.pause()
     slow.write(head('GET', '/plants').repeat(10))
-    for (let round = 0; round < 10; round++) assert.equal(verdict(await call(port, { path: '/plants?limit=1' })), 200)
+    for (let round = 0; round < 10; round++)
+      assert.equal(verdict(await call(port, { path: '/plants?limit=1' })), 200)
     slow.destroy()
   })
 
@@ -156,9 +175,13 @@ test('streaming: a failure before the first byte is an answer, and the list is l
       throw new Error('the disk is gone')
     }
     const next = asynchronous ? async () => fail() : fail
-    const { port } = await startBare(t, { store: { list: () => ({ cutAt: undefined, next, ended: false, close: () => closed++ }) } })
+    const { port } = await startBare(t, {
+      store: { list: () => ({ cutAt: undefined, next, ended: false, close: () => closed++ }) },
+    })
     const wire = await Wire.to(port)
-    assert.deepEqual((await wire.write(head('GET', '/plants')).answers(1)).map(verdict), ['internal'])
+    assert.deepEqual((await wire.write(head('GET', '/plants')).answers(1)).map(verdict), [
+      'internal',
+    ])
     assert.equal(closed, 1)
     wire.destroy()
   }
@@ -167,7 +190,9 @@ test('streaming: a failure before the first byte is an answer, and the list is l
 test('streaming: every list is let go of, however its reader leaves', async (t) => {
   let opened = 0
   let closed = 0
-  const stretches = Array.from({ length: 50 }, () => Array.from({ length: 100 }, () => ({ name: 'x'.repeat(1000) })))
+  const stretches = Array.from({ length: 50 }, () =>
+    Array.from({ length: 100 }, () => ({ name: 'x'.repeat(1000) })),
+  )
   const { port } = await startBare(t, {
     store: {
       list: async () => {
@@ -178,16 +203,26 @@ test('streaming: every list is let go of, however its reader leaves', async (t) 
     },
     authenticate: () => ALICE,
   })
-  // Before the list is there, at its beginning, in its middle, at its end; as HEAD; with a body that is too long.
+  // Before the list is there, at its beginning, in its middle, at its end; as HEAD; with a body
+  // that is too long.
   for (const [bytes, leaveAfter] of [
-    [head('GET', '/plants'), -1], [head('GET', '/plants'), 0], [head('GET', '/plants'), 200_000], [head('GET', '/plants'), Infinity], [head('HEAD', '/plants'), 0],
-    [`${head('GET', '/plants', { lines: ['Transfer-Encoding: chunked'] })}${'800\r\n' + 'x'.repeat(2048)}\r\n`, -1], [`${head('GET', '/plants', { lines: ['Content-Length: 100000'] })}abc`, 200_000],
+    [head('GET', '/plants'), -1],
+    [head('GET', '/plants'), 0],
+    [head('GET', '/plants'), 200_000],
+    [head('GET', '/plants'), Infinity],
+    [head('HEAD', '/plants'), 0],
+    [
+      `${head('GET', '/plants', { lines: ['Transfer-Encoding: chunked'] })}${'800\r\n' + 'x'.repeat(2048)}\r\n`,
+      -1,
+    ],
+    [`${head('GET', '/plants', { lines: ['Content-Length: 100000'] })}abc`, 200_000],
   ] as const) {
     const before = opened
     const wire = await Wire.to(port)
     wire.write(bytes)
     while (opened === before) await sleep(1)
-    if (leaveAfter >= 0) while (wire.text.length <= leaveAfter && !wire.text.endsWith('\r\n0\r\n\r\n')) await sleep(1)
+    if (leaveAfter >= 0)
+      while (wire.text.length <= leaveAfter && !wire.text.endsWith('\r\n0\r\n\r\n')) await sleep(1)
     wire.socket.resetAndDestroy()
   }
   await until('all are let go of', () => closed >= opened)

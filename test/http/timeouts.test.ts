@@ -16,8 +16,14 @@ describe('timeouts', { concurrency: true }, () => {
   test('headers that take too long are 408, behind what was asked before', async (t) => {
     const { port } = await startBare(t, { timeouts: { headersMs: SHORT_MS } })
     for (const before of ['', head('GET', '/plants')]) {
-      const answers = await answersToHalf(port, (wire) => void wire.write(`${before}GET /plants HTTP/1.1\r\nHost:`))
-      assert.deepEqual(answers.map(verdict), before === '' ? ['requestTimeout'] : [200, 'requestTimeout'])
+      const answers = await answersToHalf(
+        port,
+        (wire) => void wire.write(`${before}GET /plants HTTP/1.1\r\nHost:`),
+      )
+      assert.deepEqual(
+        answers.map(verdict),
+        before === '' ? ['requestTimeout'] : [200, 'requestTimeout'],
+      )
       assert.deepEqual(headerLines(answers.at(-1) ?? assert.fail(), 'connection'), ['close'])
     }
   })
@@ -42,10 +48,16 @@ describe('timeouts', { concurrency: true }, () => {
   })
 
   test('a body that takes too long is 408, whether it trickles or stalls, and its plant is not created', async (t) => {
-    // As in service: a connection on which nothing moves is cut after as long as a whole request may take.
-    const { port, plants, answered } = await startBare(t, { timeouts: { headersMs: SHORT_MS, requestMs: 2 * SHORT_MS, stalledMs: 2 * SHORT_MS } })
+    // As in service: a connection on which nothing moves is cut after as long as a whole request
+    // may take.
+    const { port, plants, answered } = await startBare(t, {
+      timeouts: { headersMs: SHORT_MS, requestMs: 2 * SHORT_MS, stalledMs: 2 * SHORT_MS },
+    })
     for (const trickling of [false, true]) {
-      for (const bytes of [HALF_POST, `${head('POST', '/plants', { lines: ['Content-Type: application/json', 'Transfer-Encoding: chunked'] })}5\r\n{"id"\r\n`]) {
+      for (const bytes of [
+        HALF_POST,
+        `${head('POST', '/plants', { lines: ['Content-Type: application/json', 'Transfer-Encoding: chunked'] })}5\r\n{"id"\r\n`,
+      ]) {
         const answers = await answersToHalf(port, async (wire) => {
           wire.write(bytes)
           while (trickling && !wire.ended) {
@@ -65,7 +77,9 @@ describe('timeouts', { concurrency: true }, () => {
   })
 
   test('a whole body behind its 408 is not carried out', async (t) => {
-    const { port, plants } = await startBare(t, { timeouts: { headersMs: SHORT_MS, requestMs: SHORT_MS } })
+    const { port, plants } = await startBare(t, {
+      timeouts: { headersMs: SHORT_MS, requestMs: SHORT_MS },
+    })
     const answers = await answersToHalf(port, async (wire) => {
       wire.write(HALF_POST)
       while (!wire.ended) await sleep(10)
@@ -78,7 +92,10 @@ describe('timeouts', { concurrency: true }, () => {
 
   test('a body that nobody reads and that never ends brings no second answer', async (t) => {
     const { port } = await startBare(t, { timeouts: { headersMs: SHORT_MS, requestMs: SHORT_MS } })
-    for (const bytes of [`${head('GET', '/plants', { lines: ['Content-Length: 5'] })}ab`, `${head('DELETE', '/plants', { lines: ['Content-Length: 5'] })}ab`]) {
+    for (const bytes of [
+      `${head('GET', '/plants', { lines: ['Content-Length: 5'] })}ab`,
+      `${head('DELETE', '/plants', { lines: ['Content-Length: 5'] })}ab`,
+    ]) {
       assert.equal((await answersToHalf(port, (wire) => void wire.write(bytes))).length, 1)
     }
   })
@@ -95,11 +112,19 @@ describe('timeouts', { concurrency: true }, () => {
             return some.length > 0 ? stretchOf(some) : undefined
           }
           // The first two at once: from them on the answer is under way.
-          return { cutAt: undefined, next: () => (left.length > plants.length - 2 ? stretch() : sleep(40).then(stretch)), ended: false, close() {} }
+          return {
+            cutAt: undefined,
+            next: () => (left.length > plants.length - 2 ? stretch() : sleep(40).then(stretch)),
+            ended: false,
+            close() {},
+          }
         },
       },
     })
-    const answers = await answersToHalf(port, (wire) => void wire.write(`${head('GET', '/plants', { lines: ['Content-Length: 5'] })}ab`))
+    const answers = await answersToHalf(
+      port,
+      (wire) => void wire.write(`${head('GET', '/plants', { lines: ['Content-Length: 5'] })}ab`),
+    )
     assert.deepEqual(answers.map(verdict), [200])
     assert.deepEqual(JSON.parse(answers[0]?.body ?? ''), plants)
   })
@@ -110,7 +135,11 @@ describe('timeouts', { concurrency: true }, () => {
       store: { create: async (): Promise<Created> => (await sleep(3 * SHORT_MS), 'stored') },
     })
     // Closed by the client's end: else an idle connection is kept.
-    const answers = await answersToHalf(port, (wire) => void wire.write(postBytes({ id: 1, name: 'a' }) + head('GET', '/plants')).halfClose())
+    const answers = await answersToHalf(
+      port,
+      (wire) =>
+        void wire.write(postBytes({ id: 1, name: 'a' }) + head('GET', '/plants')).halfClose(),
+    )
     assert.deepEqual(answers.map(verdict), [200, 200])
   })
 
@@ -133,8 +162,14 @@ describe('timeouts', { concurrency: true }, () => {
   test('a reader that stalls is cut, in a list and in a single answer, and the list is let go of', async (t) => {
     const plants = Array.from({ length: 100 }, () => ({ name: 'x'.repeat(10_000) }))
     let closed = 0
-    for (const stretches of [Array.from({ length: 100 }, () => plants), [Array.from({ length: 20 }, () => plants).flat()]]) {
-      const { port, server } = await startBare(t, { timeouts: { stalledMs: SHORT_MS }, store: { list: () => listOf(stretches, () => closed++) } })
+    for (const stretches of [
+      Array.from({ length: 100 }, () => plants),
+      [Array.from({ length: 20 }, () => plants).flat()],
+    ]) {
+      const { port, server } = await startBare(t, {
+        timeouts: { stalledMs: SHORT_MS },
+        store: { list: () => listOf(stretches, () => closed++) },
+      })
       const connected = once(server, 'connection')
       const wire = await Wire.to(port)
       wire.socket.pause()

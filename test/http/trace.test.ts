@@ -7,13 +7,21 @@ const TRACE = '4bf92f3577b34da6a3ce929d0e0e4736'
 const PARENT = '00f067aa0ba902b7'
 
 /** What a caller sends, and the trace that is logged. */
-const CASES: readonly (readonly [name: string, lines: readonly string[], traceId: string | undefined])[] = [
+const CASES: readonly (readonly [
+  name: string,
+  lines: readonly string[],
+  traceId: string | undefined,
+])[] = [
   ['none', [], undefined],
   ['sampled', [`traceparent: 00-${TRACE}-${PARENT}-01`], TRACE],
   ['not sampled, with other flags', [`traceparent: 00-${TRACE}-${PARENT}-f2`], TRACE],
   ['the name in other letters', [`TraceParent: 00-${TRACE}-${PARENT}-01`], TRACE],
   ['spaces around it', [`traceparent:   00-${TRACE}-${PARENT}-01 \t`], TRACE],
-  ['twice', [`traceparent: 00-${TRACE}-${PARENT}-01`, `traceparent: 00-${TRACE}-${PARENT}-01`], undefined],
+  [
+    'twice',
+    [`traceparent: 00-${TRACE}-${PARENT}-01`, `traceparent: 00-${TRACE}-${PARENT}-01`],
+    undefined,
+  ],
   ['a list', [`traceparent: 00-${TRACE}-${PARENT}-01, 00-${TRACE}-${PARENT}-01`], undefined],
   ['empty', ['traceparent:'], undefined],
   ['a trace of zeros', [`traceparent: 00-${'0'.repeat(32)}-${PARENT}-01`], undefined],
@@ -27,8 +35,16 @@ const CASES: readonly (readonly [name: string, lines: readonly string[], traceId
   ['version 00 with more behind', [`traceparent: 00-${TRACE}-${PARENT}-01-more`], undefined],
   ['version 00 with a dash behind', [`traceparent: 00-${TRACE}-${PARENT}-01-`], undefined],
   ['a later version', [`traceparent: cc-${TRACE}-${PARENT}-01`], TRACE],
-  ['a later version with more behind', [`traceparent: 01-${TRACE}-${PARENT}-01-what-the-future-brings`], TRACE],
-  ['a later version with more behind, and no dash between', [`traceparent: 01-${TRACE}-${PARENT}-01more`], undefined],
+  [
+    'a later version with more behind',
+    [`traceparent: 01-${TRACE}-${PARENT}-01-what-the-future-brings`],
+    TRACE,
+  ],
+  [
+    'a later version with more behind, and no dash between',
+    [`traceparent: 01-${TRACE}-${PARENT}-01more`],
+    undefined,
+  ],
   ['version ff', [`traceparent: ff-${TRACE}-${PARENT}-01`], undefined],
   ['a version of capitals', [`traceparent: CC-${TRACE}-${PARENT}-01`], undefined],
   ['something else', ['traceparent: "},{"level":"error'], undefined],
@@ -50,6 +66,10 @@ test('trace: the log names the trace of a valid traceparent, and of no other', a
 test('trace: a request that is refused before it is routed is traced as far as its head was read', async (t) => {
   const { port, logLines } = await startService(t)
   await converse(port, head('CONNECT', 'a:1', { lines: [`traceparent: 00-${TRACE}-${PARENT}-01`] }))
-  while (!logLines.some((line) => line.includes('"CONNECT"'))) await new Promise((resolve) => setImmediate(resolve))
-  assert.match(logLines.join('\n'), new RegExp(`"method":"CONNECT","status":501,.*"traceId":"${TRACE}"`))
+  while (!logLines.some((line) => line.includes('"CONNECT"')))
+    await new Promise((resolve) => setImmediate(resolve))
+  assert.match(
+    logLines.join('\n'),
+    new RegExp(`"method":"CONNECT","status":501,.*"traceId":"${TRACE}"`),
+  )
 })

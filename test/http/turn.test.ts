@@ -2,12 +2,12 @@ import assert from 'node:assert/strict'
 import { once } from 'node:events'
 import type { AddressInfo, Socket } from 'node:net'
 import { test, type TestContext } from 'node:test'
-import { setImmediate as nextTurn } from 'node:timers/promises'
-import { Problem } from '../../dist/errors.js'
+import { setImmediate as yieldTick } from 'node:timers/promises'
+import { HttpError } from '../../dist/errors.js'
 import type { ConnectionHost } from '../../dist/http/connection.js'
-import { problemAnswer } from '../../dist/http/respond.js'
+import { errorResponse } from '../../dist/http/response.js'
 import { Connections, createHttpServer } from '../../dist/http/server.js'
-import { TurnEnd } from '../../dist/http/turn.js'
+import { TickEnd } from '../../dist/http/tick.js'
 import { listOf, startBare } from '../support/bare.ts'
 import { startService } from '../support/service.ts'
 import { until } from '../support/time.ts'
@@ -17,7 +17,9 @@ import { head, postBytes, Wire } from '../support/wire.ts'
 const GET = head('GET', '/plants')
 const ARRIVAL_MS = 20
 
-/** What all of these send is read in one turn of the event loop: it is held up until it has come in. */
+/**
+ * What all of these send is read in one turn of the event loop: it is held up until it has come in.
+ */
 function inOneTurn(send: () => void): void {
   send()
   Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, ARRIVAL_MS)
@@ -26,8 +28,17 @@ function inOneTurn(send: () => void): void {
 /** What a prime asks for. */
 const PRIMING = 4
 
-/** Two requests are read in one turn: the answers of the next turn wait for its end, the first one included. */
-async function prime({ port, connections }: { readonly port: number; readonly connections: Connections }): Promise<void> {
+/**
+ * Two requests are read in one turn: the answers of the next turn wait for its end, the first one
+ * included.
+ */
+async function prime({
+  port,
+  connections,
+}: {
+  readonly port: number
+  readonly connections: Connections
+}): Promise<void> {
   const wires = [await Wire.to(port), await Wire.to(port)]
   for (const wire of wires) await wire.write(GET).answers(1)
   inOneTurn(() => wires.forEach((wire) => wire.write(GET)))
@@ -37,15 +48,22 @@ async function prime({ port, connections }: { readonly port: number; readonly co
 }
 
 /** Connections alone, around a host of the test's. */
-async function startHost(t: TestContext, host: Partial<ConnectionHost> & Pick<ConnectionHost, 'serve'>): Promise<{ readonly port: number; readonly connections: Connections }> {
+async function startHost(
+  t: TestContext,
+  host: Partial<ConnectionHost> & Pick<ConnectionHost, 'serve'>,
+): Promise<{ readonly port: number; readonly connections: Connections }> {
   const whole = {
-    explain: () => problemAnswer(new Problem('internal')),
+    explain: () => errorResponse(new HttpError('internal')),
     answered: () => {},
-    accepted: () => {}, holdAnswer: () => () => {},
+    accepted: () => {},
+    holdResponse: () => () => {},
     draining: false,
   }
   // Not spread: `draining` may be a getter.
-  const connections = new Connections(Object.defineProperties(whole, Object.getOwnPropertyDescriptors(host)) as typeof whole & typeof host)
+  const connections = new Connections(
+    Object.defineProperties(whole, Object.getOwnPropertyDescriptors(host)) as typeof whole &
+      typeof host,
+  )
   const server = createHttpServer(connections, 1000)
   server.listen(0, '127.0.0.1')
   await once(server, 'listening')
@@ -58,7 +76,7 @@ async function startHost(t: TestContext, host: Partial<ConnectionHost> & Pick<Co
 }
 
 function recording(): { readonly sent: number[]; readonly add: (count: number) => void } {
-  const turnEnd = new TurnEnd()
+  const tickEnd = new TickEnd()
   const sent: number[] = []
   let next = 0
   return {
@@ -66,7 +84,7 @@ function recording(): { readonly sent: number[]; readonly add: (count: number) =
     add(count) {
       for (let i = 0; i < count; i++) {
         const id = next++
-        turnEnd.add(() => sent.push(id))
+        tickEnd.add(() => sent.push(id))
       }
     },
   }
@@ -77,7 +95,7 @@ test('turn: an answer that is alone in its turn waits for nothing', async () => 
   for (const expected of [[0], [0, 1], [0, 1, 2]]) {
     add(1)
     assert.deepEqual(sent, expected)
-    await nextTurn()
+    await yieldTick()
   }
 })
 
@@ -85,17 +103,17 @@ test('turn: of several answers behind a quiet turn only the first is sent at onc
   const { sent, add } = recording()
   add(3)
   assert.deepEqual(sent, [0])
-  await nextTurn()
+  await yieldTick()
   assert.deepEqual(sent, [0, 1, 2])
 })
 
 test('turn: behind a busy turn all wait for the end of theirs, and one alone is again sent at once behind that', async () => {
   const { sent, add } = recording()
   add(2)
-  await nextTurn()
+  await yieldTick()
   add(1)
   assert.deepEqual(sent, [0, 1])
-  await nextTurn()
+  await yieldTick()
   assert.deepEqual(sent, [0, 1, 2])
   add(1)
   assert.deepEqual(sent, [0, 1, 2, 3])
@@ -108,22 +126,25 @@ test('turn: no more than 32 answers wait, and all are sent in their order, once'
     add(1)
     assert.ok(i - sent.length < 32, `${sent.length} of ${i + 1} sent`)
   }
-  await nextTurn()
+  await yieldTick()
   assert.deepEqual(sent, all)
 })
 
 test('turn: what is added while others are sent is sent too', async () => {
-  const turnEnd = new TurnEnd()
+  const tickEnd = new TickEnd()
   const sent: string[] = []
   const chain = (name: string, left: number): void => {
     sent.push(`${name}${left}`)
-    if (left > 0) turnEnd.add(() => chain(name, left - 1))
+    if (left > 0) tickEnd.add(() => chain(name, left - 1))
   }
-  for (const name of ['a', 'b', 'c']) turnEnd.add(() => chain(name, 50))
-  for (let turns = 0; turns < 100 && sent.length < 153; turns++) await nextTurn()
+  for (const name of ['a', 'b', 'c']) tickEnd.add(() => chain(name, 50))
+  for (let turns = 0; turns < 100 && sent.length < 153; turns++) await yieldTick()
   assert.equal(sent.length, 153)
   for (const name of ['a', 'b', 'c']) {
-    assert.deepEqual(sent.filter((each) => each.startsWith(name)), Array.from({ length: 51 }, (_, i) => `${name}${50 - i}`))
+    assert.deepEqual(
+      sent.filter((each) => each.startsWith(name)),
+      Array.from({ length: 51 }, (_, i) => `${name}${50 - i}`),
+    )
   }
 })
 
@@ -132,22 +153,34 @@ test('turn: of many clients that ask in one turn each gets its own answers in th
   const wires = await Promise.all(Array.from({ length: 100 }, () => Wire.to(port)))
   const stays = (at: number): boolean => at % 7 !== 3
   for (let round = 0; round < 3; round++) {
-    // All written in one turn of this process, so that the service, which runs in it too, reads them in one.
+    // All written in one turn of this process, so that the service, which runs in it too, reads
+    // them in one.
     for (const [at, wire] of wires.entries()) {
       const own = { token: token(`owner ${at}`) }
-      wire.write(head('GET', '/plants', own) + postBytes({ id: round, name: `${at}-${round}` }, own) + head('GET', '/plants', own) + head('HEAD', '/plants?limit=0', own))
+      wire.write(
+        head('GET', '/plants', own) +
+          postBytes({ id: round, name: `${at}-${round}` }, own) +
+          head('GET', '/plants', own) +
+          head('HEAD', '/plants?limit=0', own),
+      )
       if (round === 2 && !stays(at)) wire.socket.resetAndDestroy()
     }
     for (const [at, wire] of wires.entries()) {
       if (round === 2 && !stays(at)) continue
       const count = 4 * (round + 1)
-      const answers = await wire.answers(count, Array.from({ length: round + 1 }, (_, i) => 4 * i + 3))
+      const answers = await wire.answers(
+        count,
+        Array.from({ length: round + 1 }, (_, i) => 4 * i + 3),
+      )
       const plants = Array.from({ length: round + 1 }, (_, i) => ({ name: `${at}-${i}` }))
       const [before, created, after, none] = answers.slice(-4)
       assert.deepEqual(JSON.parse(before?.body ?? ''), plants.slice(0, -1))
       assert.deepEqual(JSON.parse(created?.body ?? ''), plants.at(-1))
       assert.deepEqual(JSON.parse(after?.body ?? ''), plants)
-      assert.deepEqual([none?.status, none?.body, none?.headers.get('content-length')], [200, '', ['2']])
+      assert.deepEqual(
+        [none?.status, none?.body, none?.headers.get('content-length')],
+        [200, '', ['2']],
+      )
     }
   }
   for (const wire of wires) wire.destroy()
@@ -160,28 +193,43 @@ test('turn: GETs with a token, pipelined by the thousand, are all answered, howe
   // 256 of 256 bytes may be read at once.
   for (const bytes of [257, 260, 264, 268, 272, 276]) {
     const wire = await Wire.to(port)
-    const request = head('GET', '/plants', { token: bearer, lines: [`X: ${'x'.repeat(bytes - bare)}`] })
+    const request = head('GET', '/plants', {
+      token: bearer,
+      lines: [`X: ${'x'.repeat(bytes - bare)}`],
+    })
     assert.equal(request.length, bytes)
     const answers = await wire.write(request.repeat(1000)).answers(1000)
-    assert.ok(answers.every(({ status }) => status === 200), String(bytes))
+    assert.ok(
+      answers.every(({ status }) => status === 200),
+      String(bytes),
+    )
     wire.destroy()
   }
 })
 
-test('turn: an answer that cannot be sent is a 500 to its own client, and keeps nobody else\'s', async (t) => {
+test("turn: an answer that cannot be sent is a 500 to its own client, and keeps nobody else's", async (t) => {
   const { port, connections } = await startHost(t, {
     // Stands for whatever may throw while an answer is sent: Node refuses to write such a header.
-    serve: ({ req }) => ({ status: 200, headers: req.url === '/bad' ? ['X', 'a\nb'] : [], body: Buffer.from(`"${req.url}"`) }),
+    serve: ({ req }) => ({
+      status: 200,
+      headers: req.url === '/bad' ? ['X', 'a\nb'] : [],
+      body: Buffer.from(`"${req.url}"`),
+    }),
   })
   for (const count of [40, 6]) {
     await prime({ port, connections })
     const wires = await Promise.all(Array.from({ length: count }, () => Wire.to(port)))
     await until('all are accepted', () => connections.size === count)
-    inOneTurn(() => wires.forEach((wire, at) => wire.write(head('GET', at === 5 ? '/bad' : `/${at}`))))
+    inOneTurn(() =>
+      wires.forEach((wire, at) => wire.write(head('GET', at === 5 ? '/bad' : `/${at}`))),
+    )
     const seen = await Promise.all(wires.map(async (wire) => (await wire.answers(1))[0]))
     const [bad] = seen.splice(5, 1)
     assert.equal(bad?.status, 500)
-    assert.deepEqual(seen.map((answer) => `${answer?.status} ${answer?.body}`), [...wires.keys()].filter((at) => at !== 5).map((at) => `200 "/${at}"`))
+    assert.deepEqual(
+      seen.map((answer) => `${answer?.status} ${answer?.body}`),
+      [...wires.keys()].filter((at) => at !== 5).map((at) => `200 "/${at}"`),
+    )
     assert.equal(connections.active, 0)
     for (const wire of wires) wire.destroy()
   }
@@ -214,7 +262,8 @@ test('turn: a list whose reader is gone before the end of the turn is let go of,
     await until('it is accepted', () => sides.length === at + 1)
   }
   inOneTurn(() => wires.forEach((wire) => wire.write(GET)))
-  for (const wire of wires.slice(2)) assert.equal((await wire.answers(1))[0]?.body, '[{"name":"a"},{"name":"b"},{"name":"c"}]')
+  for (const wire of wires.slice(2))
+    assert.equal((await wire.answers(1))[0]?.body, '[{"name":"a"},{"name":"b"},{"name":"c"}]')
   for (const wire of wires.slice(0, 2)) {
     await wire.end()
     assert.equal(wire.text, '')
@@ -247,10 +296,18 @@ test('turn: a stop that begins between the decision and the end of the turn lets
   await prime(started)
   const wires = await Promise.all(Array.from({ length: 3 }, () => Wire.to(started.port)))
   await until('all are accepted', () => started.connections.size === 3)
-  inOneTurn(() => wires.forEach((wire, at) => wire.write(head('GET', at === 2 ? '/stop' : `/${at}`)).halfClose()))
+  inOneTurn(() =>
+    wires.forEach((wire, at) => wire.write(head('GET', at === 2 ? '/stop' : `/${at}`)).halfClose()),
+  )
   const answers = (await Promise.all(wires.map((wire) => wire.allAnswers()))).flat()
-  assert.deepEqual(answers.map(({ body }) => body), ['"/0"', '"/1"', '"/stop"'])
-  assert.deepEqual(answers.map(({ headers }) => headers.get('connection')), [['close'], ['close'], ['close']])
+  assert.deepEqual(
+    answers.map(({ body }) => body),
+    ['"/0"', '"/1"', '"/stop"'],
+  )
+  assert.deepEqual(
+    answers.map(({ headers }) => headers.get('connection')),
+    [['close'], ['close'], ['close']],
+  )
   await drained
   assert.equal(started.connections.size, 0)
 })
@@ -261,7 +318,8 @@ test('turn: what its decision saw is answered, though a create is acknowledged b
   const readers = await Promise.all(Array.from({ length: 8 }, () => Wire.to(port)))
   await writer.write(GET).answers(1)
   for (let id = 1; id <= 30; id++) {
-    // Lists are under way on all connections while the create is, so that turns have several answers.
+    // Lists are under way on all connections while the create is, so that turns have several
+    // answers.
     inOneTurn(() => {
       for (const reader of readers.slice(4)) reader.write(GET)
       writer.write(postBytes({ id, name: String(id) }))
@@ -269,7 +327,13 @@ test('turn: what its decision saw is answered, though a create is acknowledged b
     })
     await writer.answers(1 + id)
     for (const reader of readers) reader.write(GET)
-    const seen = await Promise.all(readers.map(async (reader) => (await reader.answers(2 * id)).slice(-2).map(({ body }) => (JSON.parse(body) as unknown[]).length)))
+    const seen = await Promise.all(
+      readers.map(async (reader) =>
+        (await reader.answers(2 * id))
+          .slice(-2)
+          .map(({ body }) => (JSON.parse(body) as unknown[]).length),
+      ),
+    )
     for (const [before, behind] of seen) {
       assert.ok(before === id - 1 || before === id, `${before} plants, with ${id} on their way`)
       assert.equal(behind, id)

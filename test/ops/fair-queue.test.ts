@@ -27,7 +27,9 @@ test('queue: a tick ends after its budget, however much waits', async (t) => {
   const clock = stopClock(t)
   const queue = new FairQueue()
   let done = 0
-  const all = Array.from({ length: 100 }, () => queue.run('alice', () => (clock.pass(1.25), done++)))
+  const all = Array.from({ length: 100 }, () =>
+    queue.run('alice', () => (clock.pass(1.25), done++)),
+  )
   let most = 0
   for (let ticks = 0; done < 100; ticks++) {
     const before = done
@@ -36,20 +38,29 @@ test('queue: a tick ends after its budget, however much waits', async (t) => {
     assert.ok(ticks < 200)
   }
   assert.equal(most, Math.ceil(BUDGET_MS / 1.25))
-  assert.deepEqual(await Promise.all(all), Array.from({ length: 100 }, (_, i) => i))
+  assert.deepEqual(
+    await Promise.all(all),
+    Array.from({ length: 100 }, (_, i) => i),
+  )
 })
 
 test('queue: an owner with a thousand pieces delays another owner by one of them', async (t) => {
   const clock = stopClock(t)
   const queue = new FairQueue()
   const order: string[] = []
-  const piece = (owner: string): (() => void) => () => {
-    clock.pass(15)
-    order.push(owner)
-  }
+  const piece =
+    (owner: string): (() => void) =>
+    () => {
+      clock.pass(15)
+      order.push(owner)
+    }
   const all = Array.from({ length: 1000 }, () => queue.run('alice', piece('alice')))
   const before = order.length
-  all.push(queue.run('bob', piece('bob')), queue.run('carol', piece('carol')), queue.run('bob', piece('bob')))
+  all.push(
+    queue.run('bob', piece('bob')),
+    queue.run('carol', piece('carol')),
+    queue.run('bob', piece('bob')),
+  )
   await Promise.all(all)
   assert.deepEqual(order.slice(before, before + 5), ['alice', 'bob', 'carol', 'alice', 'bob'])
   assert.equal(order.length, 1003)
@@ -68,7 +79,10 @@ test('queue: what work throws reaches its caller alone, at once or later', async
   await assert.rejects(Promise.resolve(failing), /broken/)
   assert.equal(await good, 'good')
   await nextTick()
-  assert.equal(queue.run('alice', () => 'again'), 'again')
+  assert.equal(
+    queue.run('alice', () => 'again'),
+    'again',
+  )
 })
 
 test('queue: small pieces of work set no timer', (t) => {

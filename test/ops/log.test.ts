@@ -1,7 +1,15 @@
 import assert from 'node:assert/strict'
 import { type ChildProcess, fork, spawnSync } from 'node:child_process'
 import { once } from 'node:events'
-import { closeSync, constants, mkdtempSync, openSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import {
+  closeSync,
+  constants,
+  mkdtempSync,
+  openSync,
+  readFileSync,
+  rmSync,
+  writeFileSync,
+} from 'node:fs'
 import { Socket } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -44,10 +52,15 @@ class Sink implements LogSink {
 function parse(text: string): Readonly<Record<string, unknown>>[] {
   assert.ok(text === '' || text.endsWith('\n'))
   // A line is a JSON object, or this throws or a test's comparison fails.
-  return text.split('\n').slice(0, -1).map((line) => JSON.parse(line) as Readonly<Record<string, unknown>>)
+  return text
+    .split('\n')
+    .slice(0, -1)
+    .map((line) => JSON.parse(line) as Readonly<Record<string, unknown>>)
 }
 
-async function logged(fields: Readonly<Record<string, unknown>>): Promise<Readonly<Record<string, unknown>>> {
+async function logged(
+  fields: Readonly<Record<string, unknown>>,
+): Promise<Readonly<Record<string, unknown>>> {
   const sink = new Sink()
   createLog('info', sink).info('m', fields)
   await turn()
@@ -60,7 +73,10 @@ test('log: a line has time, level and message, then the fields', async () => {
   const line = await logged({ status: 200, path: '/plants\n"', gone: undefined })
   assert.deepEqual(Object.keys(line), ['time', 'level', 'message', 'status', 'path'])
   assert.equal(new Date(String(line['time'])).toISOString(), line['time'])
-  assert.deepEqual({ ...line, time: 0 }, { time: 0, level: 'info', message: 'm', status: 200, path: '/plants\n"' })
+  assert.deepEqual(
+    { ...line, time: 0 },
+    { time: 0, level: 'info', message: 'm', status: 200, path: '/plants\n"' },
+  )
 })
 
 test('log: fields do not replace time, level or message', async () => {
@@ -72,11 +88,23 @@ test('log: fields do not replace time, level or message', async () => {
 test('log: errors keep name, message, stack and the chain of causes, bigints become strings', async () => {
   const error = new TypeError('outer', { cause: new RangeError('inner', { cause: 7n }) })
   const secret = Object.assign(new Error('e'), { token: 't' })
-  const line = await logged({ error, id: 2n ** 63n - 1n, list: [1n, new Error('in a list')], secret })
+  const line = await logged({
+    error,
+    id: 2n ** 63n - 1n,
+    list: [1n, new Error('in a list')],
+    secret,
+  })
   assert.equal(line['id'], '9223372036854775807')
   assert.deepEqual(line['error'], {
-    name: 'TypeError', message: 'outer', stack: error.stack,
-    cause: { name: 'RangeError', message: 'inner', stack: error.cause instanceof Error ? error.cause.stack : '', cause: '7' },
+    name: 'TypeError',
+    message: 'outer',
+    stack: error.stack,
+    cause: {
+      name: 'RangeError',
+      message: 'inner',
+      stack: error.cause instanceof Error ? error.cause.stack : '',
+      cause: '7',
+    },
   })
   assert.match(JSON.stringify(line['list']), /^\["1",\{"name":"Error","message":"in a list"/)
   assert.doesNotMatch(JSON.stringify(line), /token/)
@@ -91,7 +119,17 @@ test('log: never throws, and says so where a field cannot be written', async () 
     throw new Error('hostile')
   }
   const proxy = new Proxy({}, { ownKeys: fail })
-  const hostile = [circle, { chain }, { get x() { return fail() } }, { x: { toJSON: fail } }, { proxy }]
+  const hostile = [
+    circle,
+    { chain },
+    {
+      get x() {
+        return fail()
+      },
+    },
+    { x: { toJSON: fail } },
+    { proxy },
+  ]
   for (const fields of hostile) {
     const line = await logged({ fields })
     assert.deepEqual([line['message'], line['fields']], ['m', 'could not be written as JSON'])
@@ -101,15 +139,27 @@ test('log: never throws, and says so where a field cannot be written', async () 
 
 test('log: a level writes itself and what is graver', async () => {
   const all = ['error', 'info', 'debug'] as const
-  const levels = [['silent', []], ['error', all.slice(0, 1)], ['info', all.slice(0, 2)], ['debug', all]] as const
+  const levels = [
+    ['silent', []],
+    ['error', all.slice(0, 1)],
+    ['info', all.slice(0, 2)],
+    ['debug', all],
+  ] as const
   for (const [level, expected] of levels) {
     const sink = new Sink()
     const log = createLog(level, sink)
     log.error('e')
     log.info('i')
-    log.debug('d', { get x() { return level === 'debug' ? 1 : assert.fail('a level that is off looks at no field') } })
+    log.debug('d', {
+      get x() {
+        return level === 'debug' ? 1 : assert.fail('a level that is off looks at no field')
+      },
+    })
     await turn()
-    assert.deepEqual(sink.lines.map((line) => line['level']), expected)
+    assert.deepEqual(
+      sink.lines.map((line) => line['level']),
+      expected,
+    )
   }
 })
 
@@ -125,7 +175,10 @@ test('log: the lines of one turn are one write, and order is kept', async () => 
   await turn()
   assert.equal(sink.writes.length, 1, 'one write at a time')
   sink.take()
-  assert.deepEqual(sink.lines.map((line) => line['n']), [...Array(102).keys()])
+  assert.deepEqual(
+    sink.lines.map((line) => line['n']),
+    [...Array(102).keys()],
+  )
   assert.equal(sink.writes.length, 2)
 })
 
@@ -133,7 +186,7 @@ test('log: beyond 1 MiB unread lines are dropped, counted, and told of where the
   const sink = new Sink()
   const log = createLog('info', sink)
   // Lines of exactly 1,024 bytes.
-  const frame = (await logged({ n: 1_000_000, pad: '' }))
+  const frame = await logged({ n: 1_000_000, pad: '' })
   const pad = 'x'.repeat(1024 - JSON.stringify(frame).length - 1)
   const line = (n: number) => log.info('m', { n, pad })
   line(1_000_000)
@@ -150,8 +203,14 @@ test('log: beyond 1 MiB unread lines are dropped, counted, and told of where the
   assert.equal(log.dropped, 2, 'there is room again')
   sink.take()
   const lines = sink.lines
-  assert.deepEqual(lines.slice(0, 1024).map((each) => each['n']), Array.from({ length: 1024 }, (_, n) => 1_000_000 + n))
-  assert.deepEqual({ ...lines[1024], time: 0 }, { time: 0, level: 'error', message: 'log lines were dropped', dropped: 2 })
+  assert.deepEqual(
+    lines.slice(0, 1024).map((each) => each['n']),
+    Array.from({ length: 1024 }, (_, n) => 1_000_000 + n),
+  )
+  assert.deepEqual(
+    { ...lines[1024], time: 0 },
+    { time: 0, level: 'error', message: 'log lines were dropped', dropped: 2 },
+  )
   assert.equal(lines[1025]?.['n'], 3_000_000)
   assert.equal(lines.length, 1026)
 })
@@ -165,7 +224,10 @@ test('log: a line that could never fit is dropped and told of, and the next one 
   log.info('next')
   await turn()
   sink.take()
-  assert.deepEqual(sink.lines.map((line) => line['message']), ['log lines were dropped', 'next'])
+  assert.deepEqual(
+    sink.lines.map((line) => line['message']),
+    ['log lines were dropped', 'next'],
+  )
   await log.flush(10_000)
 })
 
@@ -186,7 +248,10 @@ test('log: what a failed write lost is counted and told of with the next line, a
   await turn()
   sink.take()
   assert.equal(sink.writes.length, 3)
-  assert.match(sink.writes[2] ?? '', /^\n\{.*"message":"d"\}\n\{.*"message":"log lines were dropped","dropped":3\}\n$/)
+  assert.match(
+    sink.writes[2] ?? '',
+    /^\n\{.*"message":"d"\}\n\{.*"message":"log lines were dropped","dropped":3\}\n$/,
+  )
 })
 
 test('log: flush waits for the reader, and no longer than it is told', async () => {
@@ -198,7 +263,9 @@ test('log: flush waits for the reader, and no longer than it is told', async () 
   await log.flush(50)
   assert.ok(performance.now() - start >= 45)
   let flushed = false
-  const flush = log.flush(PATIENCE_MS).then(() => { flushed = true })
+  const flush = log.flush(PATIENCE_MS).then(() => {
+    flushed = true
+  })
   await turn()
   assert.equal(flushed, false)
   sink.take()
@@ -226,11 +293,19 @@ const SCRIPT = `
   })
   process.send('ready')`
 
-interface State { readonly n: number, readonly dropped: number, readonly cpu: number }
+interface State {
+  readonly n: number
+  readonly dropped: number
+  readonly cpu: number
+}
 
 interface Writer {
   readonly child: ChildProcess
-  tell(message: { readonly lines?: number, readonly flush?: number, readonly exit?: boolean }): Promise<State>
+  tell(message: {
+    readonly lines?: number
+    readonly flush?: number
+    readonly exit?: boolean
+  }): Promise<State>
   /** Ends with a flush that takes so long at most. Exit status, and the milliseconds it took. */
   exit(flushMs?: number): Promise<readonly [number | null, number]>
 }
@@ -257,8 +332,13 @@ async function writer(stdout: 'pipe' | number): Promise<Writer> {
   }
 }
 
-/** A child's stdout both ways: a socket pair, as Node and systemd make them, and a pipe, as shells and containers do. */
-async function channel(kind: 'socket' | 'pipe'): Promise<{ readonly writer: Writer, readonly reader: Readable }> {
+/**
+ * A child's stdout both ways: a socket pair, as Node and systemd make them, and a pipe, as shells
+ * and containers do.
+ */
+async function channel(
+  kind: 'socket' | 'pipe',
+): Promise<{ readonly writer: Writer; readonly reader: Readable }> {
   if (kind === 'socket') {
     const made = await writer('pipe')
     return { writer: made, reader: made.child.stdout ?? assert.fail() }
@@ -289,9 +369,14 @@ for (const kind of ['socket', 'pipe'] as const) {
     const { dropped } = await writer.tell({ lines: 5_000 })
     assert.ok(dropped > 0)
     let text = ''
-    reader.setEncoding('utf8').on('data', (chunk) => { text += chunk })
+    reader.setEncoding('utf8').on('data', (chunk) => {
+      text += chunk
+    })
     await writer.tell({ flush: PATIENCE_MS })
-    assert.deepEqual(await writer.tell({ lines: 100, flush: PATIENCE_MS }).then(({ n, dropped }) => [n, dropped]), [5_100, dropped])
+    assert.deepEqual(
+      await writer.tell({ lines: 100, flush: PATIENCE_MS }).then(({ n, dropped }) => [n, dropped]),
+      [5_100, dropped],
+    )
     const [code, took] = await writer.exit()
     assert.equal(code, 0)
     assert.ok(took < PATIENCE_MS - 1000, `exit took ${took} ms`)
@@ -300,8 +385,14 @@ for (const kind of ['socket', 'pipe'] as const) {
     const gap = lines.findIndex((line) => line['message'] === 'log lines were dropped')
     assert.equal(lines[gap]?.['dropped'], dropped)
     const kept = 5_000 - dropped
-    assert.deepEqual(lines.slice(0, gap).map((line) => line['n']), [...Array(kept).keys()])
-    assert.deepEqual(lines.slice(gap + 1).map((line) => line['n']), Array.from({ length: 101 }, (_, n) => 5_000 + n))
+    assert.deepEqual(
+      lines.slice(0, gap).map((line) => line['n']),
+      [...Array(kept).keys()],
+    )
+    assert.deepEqual(
+      lines.slice(gap + 1).map((line) => line['n']),
+      Array.from({ length: 101 }, (_, n) => 5_000 + n),
+    )
   })
 
   test(`log: a ${kind} whose reader has gone is no crash and no loop`, async () => {
@@ -328,7 +419,10 @@ test('log: a file gets every line', async () => {
   await file.tell({ lines: 3_000, flush: PATIENCE_MS })
   await file.exit()
   closeSync(fd)
-  assert.deepEqual(parse(readFileSync(path, 'utf8')).map((line) => line['n']), [...Array(3_001).keys()])
+  assert.deepEqual(
+    parse(readFileSync(path, 'utf8')).map((line) => line['n']),
+    [...Array(3_001).keys()],
+  )
 })
 
 test('log: a full disk loses lines and counts them, nothing else', async () => {
@@ -342,16 +436,41 @@ test('log: a full disk loses lines and counts them, nothing else', async () => {
 test('log: the line of a request is JSON whatever the caller chose as its id, and is only written at level info', async () => {
   const written: string[] = []
   const sink = { write: (lines: string, done: () => void) => (written.push(lines), done()) }
-  const line = { method: 'GET', route: '/plants', status: 200, ms: 0.25, requestId: '"\\</script>', traceId: '4bf92f3577b34da6a3ce929d0e0e4736', owner: 'abc' }
+  const line = {
+    method: 'GET',
+    route: '/plants',
+    status: 200,
+    ms: 0.25,
+    requestId: '"\\</script>',
+    traceId: '4bf92f3577b34da6a3ce929d0e0e4736',
+    owner: 'abc',
+  }
   const [loud, quiet] = [createLog('info', sink), createLog('error', sink)]
   loud.request(line)
-  loud.request({ ...line, method: undefined, route: undefined, traceId: undefined, owner: undefined })
+  loud.request({
+    ...line,
+    method: undefined,
+    route: undefined,
+    traceId: undefined,
+    owner: undefined,
+  })
   quiet.request(line)
   await Promise.all([loud.flush(PATIENCE_MS), quiet.flush(PATIENCE_MS)])
-  const lines = written.join('').trimEnd().split('\n').map((text) => JSON.parse(text) as Record<string, unknown>)
+  const lines = written
+    .join('')
+    .trimEnd()
+    .split('\n')
+    .map((text) => JSON.parse(text) as Record<string, unknown>)
   assert.equal(lines.length, 2)
   const { time, ...first } = lines[0] ?? {}
   assert.ok(Math.abs(Date.parse(String(time)) - Date.now()) < 60_000)
   assert.deepEqual(first, { level: 'info', message: 'request', ...line })
-  assert.deepEqual(Object.keys(lines[1] ?? {}), ['time', 'level', 'message', 'status', 'ms', 'requestId'])
+  assert.deepEqual(Object.keys(lines[1] ?? {}), [
+    'time',
+    'level',
+    'message',
+    'status',
+    'ms',
+    'requestId',
+  ])
 })

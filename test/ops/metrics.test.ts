@@ -79,8 +79,14 @@ test('metrics: values are read when somebody asks, and a name is given once', ()
 
 test('metrics: promtool reads what is hard to write', (t) => {
   const metrics = new Metrics()
-  metrics.gauge('plant_store_hard', 'A \\ and a\nnew line.', () => [[{ path: '\\"\n' }, Infinity], [{ path: 'ü' }, NaN]])
-  const { status, stdout, stderr, error } = spawnSync('promtool', ['check', 'metrics'], { input: metrics.render(), encoding: 'utf8' })
+  metrics.gauge('plant_store_hard', 'A \\ and a\nnew line.', () => [
+    [{ path: '\\"\n' }, Infinity],
+    [{ path: 'ü' }, NaN],
+  ])
+  const { status, stdout, stderr, error } = spawnSync('promtool', ['check', 'metrics'], {
+    input: metrics.render(),
+    encoding: 'utf8',
+  })
   if (error) return t.skip('SKIPPED: promtool is missing (Debian: apt-get install prometheus)')
   assert.deepEqual([status, stdout, stderr], [0, '', ''])
 })

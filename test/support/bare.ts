@@ -2,15 +2,15 @@ import { once } from 'node:events'
 import type { Server } from 'node:http'
 import type { TestContext } from 'node:test'
 import type { Caller } from '../../dist/auth/caller.js'
-import { ClientGone, Problem } from '../../dist/errors.js'
+import { ClientGone, HttpError } from '../../dist/errors.js'
 import { FairQueue } from '../../dist/ops/fair-queue.js'
 import { MemoryBudget } from '../../dist/http/budget.js'
 import type { HttpTimeouts } from '../../dist/http/clock.js'
 import type { ConnectionHost } from '../../dist/http/connection.js'
 import type { Exchange } from '../../dist/http/exchange.js'
-import { RememberedPages } from '../../dist/http/pages.js'
+import { PageCache } from '../../dist/http/page-cache.js'
 import { createPlant, listPlants } from '../../dist/http/plants.js'
-import { problemAnswer } from '../../dist/http/respond.js'
+import { errorResponse } from '../../dist/http/response.js'
 import { createRouter } from '../../dist/http/router.js'
 import { Connections, createHttpServer } from '../../dist/http/server.js'
 import type { NewPlant, Plant } from '../../dist/plants/plant.js'
@@ -48,10 +48,19 @@ const LONG: HttpTimeouts = {
   stalledMs: LONG_MS,
 }
 
-/** HTTP alone, around a store in memory that a test can make slow or break, with timeouts that a test can wait for. */
+/**
+ * HTTP alone, around a store in memory that a test can make slow or break, with timeouts that a
+ * test can wait for.
+ */
 export async function startBare(
   t: TestContext,
-  { store = {}, timeouts = {}, answersMaxBytes = 2 ** 26, authenticate = () => ALICE, path }: BareOptions = {},
+  {
+    store = {},
+    timeouts = {},
+    answersMaxBytes = 2 ** 26,
+    authenticate = () => ALICE,
+    path,
+  }: BareOptions = {},
 ): Promise<Bare> {
   const plants = new Map<bigint, Plant>()
   const answered: string[] = []
@@ -61,14 +70,21 @@ export async function startBare(
       return Promise.resolve('stored')
     },
     list: () => listOf([[...plants.values()]]),
-    trouble: () => undefined,
+    unavailableReason: () => undefined,
     close: () => Promise.resolve(),
     ...store,
   }
-  const pages = new RememberedPages()
+  const pages = new PageCache()
   const answers = new MemoryBudget(answersMaxBytes)
   const bodies = new MemoryBudget(2 ** 26)
-  const options = { store: whole, pages, queue: new FairQueue(), bodies, answers, maxBodyBytes: 2 ** 20 }
+  const options = {
+    store: whole,
+    pages,
+    queue: new FairQueue(),
+    bodies,
+    answers,
+    maxBodyBytes: 2 ** 20,
+  }
   const operations = new Map([
     ['GET', { handle: listPlants(options), scope: undefined }],
     ['POST', { handle: createPlant(options), scope: undefined }],
@@ -77,11 +93,11 @@ export async function startBare(
     serve: createRouter(new Map([['/plants', operations]]), { authenticate, rateLimit: undefined }),
     explain(error) {
       if (error instanceof ClientGone) return undefined
-      return problemAnswer(error instanceof Problem ? error : new Problem('internal'))
+      return errorResponse(error instanceof HttpError ? error : new HttpError('internal'))
     },
     answered: ({ method }, status) => answered.push(`${method} ${status}`),
     accepted: () => {},
-    holdAnswer: (owner, bytes) => answers.hold(owner, bytes),
+    holdResponse: (owner, bytes) => answers.hold(owner, bytes),
     draining: false,
   }
   const connections = new Connections(host, { ...LONG, ...timeouts })
@@ -106,7 +122,10 @@ export function stretchOf(plants: readonly Plant[]): Buffer {
 }
 
 /** A list of these stretches. `closed` is called when the list is let go of. */
-export function listOf(stretches: readonly (readonly Plant[])[], closed: () => void = () => {}): PlantList {
+export function listOf(
+  stretches: readonly (readonly Plant[])[],
+  closed: () => void = () => {},
+): PlantList {
   const left = stretches.map(stretchOf)
   return {
     cutAt: undefined,

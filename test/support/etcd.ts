@@ -9,16 +9,21 @@ import { freePort } from './ports.ts'
 import { PATIENCE_MS } from './time.ts'
 
 /** Why tests on etcd are skipped; undefined where it is installed. */
-export const NO_ETCD = spawnSync('etcd', ['--version']).status === 0 ? undefined : 'etcd is not installed, so NOTHING of the etcd store is tested here (Debian: apt-get install etcd-server)'
+export const NO_ETCD =
+  spawnSync('etcd', ['--version']).status === 0
+    ? undefined
+    : 'etcd is not installed, so NOTHING of the etcd store is tested here (Debian: apt-get install etcd-server)'
 // Loud, since a test that does not run proves nothing.
-if (NO_ETCD !== undefined && process.env['NODE_TEST_CONTEXT'] !== undefined) console.log(`SKIPPED: ${NO_ETCD}`)
+if (NO_ETCD !== undefined && process.env['NODE_TEST_CONTEXT'] !== undefined)
+  console.log(`SKIPPED: ${NO_ETCD}`)
 
 const live = new Set<ChildProcess>()
 const directories: string[] = []
 process.on('exit', () => {
   for (const child of live) child.kill('SIGKILL')
   // A member that is being killed may still write.
-  for (const directory of directories) rmSync(directory, { recursive: true, force: true, maxRetries: 10, retryDelay: 20 })
+  for (const directory of directories)
+    rmSync(directory, { recursive: true, force: true, maxRetries: 10, retryDelay: 20 })
 })
 
 // As a test that takes too long is ended: without this no "exit" comes, and members stay.
@@ -31,7 +36,10 @@ async function portOf(server: Server): Promise<number> {
   return address.port
 }
 
-/** What a proxy does: pass all on, refuse connections, swallow all that comes, or swallow answers alone and then end the connection. */
+/**
+ * What a proxy does: pass all on, refuse connections, swallow all that comes, or swallow answers
+ * alone and then end the connection.
+ */
 export type ProxyMode = 'pass' | 'refuse' | 'hang' | 'drop-answers'
 
 /** A TCP proxy that can get in the way. Connections that are open follow the mode as well. */
@@ -69,7 +77,10 @@ export class Proxy {
       return
     }
     const server = connect(port, '127.0.0.1')
-    for (const [from, to] of [[client, server], [server, client]] as const) {
+    for (const [from, to] of [
+      [client, server],
+      [server, client],
+    ] as const) {
       this.#sockets.add(from)
       from.setNoDelay(true)
       from.on('data', (bytes: Buffer) => {
@@ -109,7 +120,14 @@ export class Member {
   #child: ChildProcess | undefined
   output = ''
 
-  constructor(name: string, port: number, peerPort: number, peers: Proxy | undefined, directory: string, { scheme = 'http', flags = [], command = ['etcd'] }: ClusterOptions) {
+  constructor(
+    name: string,
+    port: number,
+    peerPort: number,
+    peers: Proxy | undefined,
+    directory: string,
+    { scheme = 'http', flags = [], command = ['etcd'] }: ClusterOptions,
+  ) {
     this.name = name
     this.port = port
     this.peerPort = peerPort
@@ -118,9 +136,22 @@ export class Member {
     this.#command = command
     const client = `${scheme}://127.0.0.1:${port}`
     this.#args = [
-      '--name', name, '--data-dir', join(directory, name), '--logger', 'zap', '--log-level', 'error',
-      '--listen-client-urls', client, '--advertise-client-urls', client,
-      '--listen-peer-urls', `http://127.0.0.1:${peerPort}`, '--initial-advertise-peer-urls', this.peerUrl,
+      '--name',
+      name,
+      '--data-dir',
+      join(directory, name),
+      '--logger',
+      'zap',
+      '--log-level',
+      'error',
+      '--listen-client-urls',
+      client,
+      '--advertise-client-urls',
+      client,
+      '--listen-peer-urls',
+      `http://127.0.0.1:${peerPort}`,
+      '--initial-advertise-peer-urls',
+      this.peerUrl,
       ...flags,
     ]
   }
@@ -139,10 +170,16 @@ export class Member {
 
   start(initialCluster: string): void {
     const [command, ...args] = this.#command
-    const child = spawn(command, [...args, ...this.#args, '--initial-cluster', initialCluster], { stdio: ['ignore', 'pipe', 'pipe'], env: { PATH: process.env['PATH'] ?? '' } })
+    const child = spawn(command, [...args, ...this.#args, '--initial-cluster', initialCluster], {
+      stdio: ['ignore', 'pipe', 'pipe'],
+      env: { PATH: process.env['PATH'] ?? '' },
+    })
     this.#child = child
     live.add(child)
-    for (const stream of [child.stdout, child.stderr]) stream.setEncoding('utf8').on('data', (text: string) => (this.output = (this.output + text).slice(-4000)))
+    for (const stream of [child.stdout, child.stderr])
+      stream
+        .setEncoding('utf8')
+        .on('data', (text: string) => (this.output = (this.output + text).slice(-4000)))
     child.once('exit', () => live.delete(child))
   }
 
@@ -176,8 +213,17 @@ export interface ClusterOptions {
 }
 
 /** A call of the gateway, as curl would make it. */
-export async function gateway(endpoint: string, path: string, message: unknown, timeoutMs = 5000): Promise<{ readonly status: number; readonly body: unknown }> {
-  const res = await fetch(`${endpoint}${path}`, { method: 'POST', body: JSON.stringify(message), signal: AbortSignal.timeout(timeoutMs) })
+export async function gateway(
+  endpoint: string,
+  path: string,
+  message: unknown,
+  timeoutMs = 5000,
+): Promise<{ readonly status: number; readonly body: unknown }> {
+  const res = await fetch(`${endpoint}${path}`, {
+    method: 'POST',
+    body: JSON.stringify(message),
+    signal: AbortSignal.timeout(timeoutMs),
+  })
   return { status: res.status, body: await res.json() }
 }
 
@@ -196,7 +242,16 @@ export class Cluster {
     const members: Member[] = []
     for (let i = 1; i <= count; i++) {
       const [port, peerPort] = [await freePort(), await freePort()]
-      members.push(new Member(`m${i}`, port, peerPort, options.apart === true ? await Proxy.start(() => peerPort) : undefined, directory, options))
+      members.push(
+        new Member(
+          `m${i}`,
+          port,
+          peerPort,
+          options.apart === true ? await Proxy.start(() => peerPort) : undefined,
+          directory,
+          options,
+        ),
+      )
     }
     const cluster = new Cluster(members)
     for (const member of members) cluster.startMember(member)
@@ -217,9 +272,12 @@ export class Cluster {
     const deadline = performance.now() + PATIENCE_MS
     for (const { endpoint, output } of members) {
       for (;;) {
-        const { status } = await gateway(endpoint, '/v3/kv/range', { key: 'AA==' }, 2000).catch(() => ({ status: 0 }))
+        const { status } = await gateway(endpoint, '/v3/kv/range', { key: 'AA==' }, 2000).catch(
+          () => ({ status: 0 }),
+        )
         if (status === 200) break
-        if (performance.now() > deadline) throw new Error(`${endpoint} did not become ready: ${output}`)
+        if (performance.now() > deadline)
+          throw new Error(`${endpoint} did not become ready: ${output}`)
         await sleep(50)
       }
     }
@@ -227,9 +285,14 @@ export class Cluster {
 
   async leader(): Promise<Member | undefined> {
     for (const member of this.members) {
-      const { body } = await gateway(member.endpoint, '/v3/maintenance/status', {}, 1000).catch(() => ({ body: undefined }))
+      const { body } = await gateway(member.endpoint, '/v3/maintenance/status', {}, 1000).catch(
+        () => ({ body: undefined }),
+      )
       // etcd's own answer.
-      const { header, leader } = (body ?? {}) as { readonly header?: { readonly member_id?: string }; readonly leader?: string }
+      const { header, leader } = (body ?? {}) as {
+        readonly header?: { readonly member_id?: string }
+        readonly leader?: string
+      }
       if (leader !== undefined && header?.member_id === leader) return member
     }
     return undefined

@@ -18,18 +18,42 @@ export interface CallOptions {
   readonly body?: string | Uint8Array
 }
 
-/** One request on a connection of its own, to a port or a unix socket; a token of alice's unless told otherwise. */
+/**
+ * One request on a connection of its own, to a port or a unix socket; a token of alice's unless
+ * told otherwise.
+ */
 export function call(target: number | string, options: CallOptions = {}): Promise<Reply> {
   const { method = 'GET', path = '/plants', headers = {}, body } = options
   const bearer = 'token' in options ? options.token : token('alice')
   return new Promise((resolve, reject) => {
-    const req = request({ ...(typeof target === 'string' ? { socketPath: target } : { host: '127.0.0.1', port: target }), method, path, agent: false, headers: { ...(bearer === undefined ? {} : { authorization: `Bearer ${bearer}` }), ...headers } }, (res) => {
-      let text = ''
-      res.setEncoding('utf8')
-      res.on('data', (chunk: string) => (text += chunk))
-      res.on('error', reject)
-      res.on('end', () => resolve({ status: res.statusCode ?? 0, headers: res.headers, text, json: () => JSON.parse(text) as unknown }))
-    })
+    const req = request(
+      {
+        ...(typeof target === 'string'
+          ? { socketPath: target }
+          : { host: '127.0.0.1', port: target }),
+        method,
+        path,
+        agent: false,
+        headers: {
+          ...(bearer === undefined ? {} : { authorization: `Bearer ${bearer}` }),
+          ...headers,
+        },
+      },
+      (res) => {
+        let text = ''
+        res.setEncoding('utf8')
+        res.on('data', (chunk: string) => (text += chunk))
+        res.on('error', reject)
+        res.on('end', () =>
+          resolve({
+            status: res.statusCode ?? 0,
+            headers: res.headers,
+            text,
+            json: () => JSON.parse(text) as unknown,
+          }),
+        )
+      },
+    )
     req.on('error', reject)
     req.end(body)
   })
@@ -37,6 +61,12 @@ export function call(target: number | string, options: CallOptions = {}): Promis
 
 /** Creates a plant from an object, or from JSON text as it is. */
 export function post(port: number, plant: unknown, options: CallOptions = {}): Promise<Reply> {
-  const body = typeof plant === 'string' || plant instanceof Uint8Array ? plant : JSON.stringify(plant)
-  return call(port, { method: 'POST', body, ...options, headers: { 'content-type': 'application/json', ...options.headers } })
+  const body =
+    typeof plant === 'string' || plant instanceof Uint8Array ? plant : JSON.stringify(plant)
+  return call(port, {
+    method: 'POST',
+    body,
+    ...options,
+    headers: { 'content-type': 'application/json', ...options.headers },
+  })
 }

@@ -1,9 +1,15 @@
-import { createPrivateKey, createPublicKey, type ED25519KeyPairOptions, type KeyObject, type KeyPairSyncResult } from 'node:crypto'
+import {
+  createPrivateKey,
+  createPublicKey,
+  type ED25519KeyPairOptions,
+  type KeyObject,
+  type KeyPairSyncResult,
+} from 'node:crypto'
 
 /**
- * For `generateKeyPairSync`, whose result then goes through `readPair`. Node 20 stops for good when the garbage
- * collection that an export causes frees what made the same key: each waits for the key's lock, on one thread. A key
- * that was read has nothing that made it.
+ * For `generateKeyPairSync`, whose result then goes through `readPair`. Node 20 stops for good when
+ * the garbage collection that an export causes frees what made the same key: each waits for the
+ * key's lock, on one thread. A key that was read has nothing that made it.
  */
 export const PEM: ED25519KeyPairOptions<'pem', 'pem'> = {
   publicKeyEncoding: { type: 'spki', format: 'pem' },

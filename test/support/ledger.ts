@@ -34,8 +34,9 @@ export function jsonOf({ id, name, tag }: SentPlant): string {
 }
 
 /**
- * What was sent and what came back, kept outside of the service, and held against what it lists. A plant that was
- * acknowledged must be listed from then on, and so must one that a GET has shown once.
+ * What was sent and what came back, kept outside of the service, and held against what it lists. A
+ * plant that was acknowledged must be listed from then on, and so must one that a GET has shown
+ * once.
  */
 export class Ledger {
   readonly #owners = new Map<string, Map<bigint, Entry>>()
@@ -65,10 +66,12 @@ export class Ledger {
     const content = entry?.sent.find((other) => same(other, { name, tag }))
     if (!entry || !content) throw new Error('an answer to what was not sent')
     if (status === 200) {
-      if (entry.kept && entry.kept !== content) this.#problem(owner, id, '200 to other content than was kept before')
+      if (entry.kept && entry.kept !== content)
+        this.#problem(owner, id, '200 to other content than was kept before')
       if (!entry.kept) this.acknowledged += 1
       entry.kept = content
-      if (entry.refused.includes(content)) this.#problem(owner, id, '200 to what was answered 409 before')
+      if (entry.refused.includes(content))
+        this.#problem(owner, id, '200 to what was answered 409 before')
     } else if (status === 409) {
       if (entry.kept === content) this.#problem(owner, id, '409 to what was kept before')
       entry.refused.push(content)
@@ -88,16 +91,19 @@ export class Ledger {
       last = id
       const entry = this.#owners.get(owner)?.get(id)
       const content = entry?.sent.find((other) => same(other, plant))
-      if (!entry || !content) this.#problem(owner, id, `listed, and never sent: ${plant.name.slice(0, 80)}`)
-      else if (entry.kept && entry.kept !== content) this.#problem(owner, id, 'listed with other content than was kept before')
-      else if (entry.refused.includes(content)) this.#problem(owner, id, 'listed with what was answered 409 before')
+      if (!entry || !content)
+        this.#problem(owner, id, `listed, and never sent: ${plant.name.slice(0, 80)}`)
+      else if (entry.kept && entry.kept !== content)
+        this.#problem(owner, id, 'listed with other content than was kept before')
+      else if (entry.refused.includes(content))
+        this.#problem(owner, id, 'listed with what was answered 409 before')
       else entry.kept = content
     }
   }
 
   /**
-   * Holds an owner's whole list, taken while nothing was being sent, against what was kept. What is absent after a start
-   * is on no disk any more: from then on it counts as never sent.
+   * Holds an owner's whole list, taken while nothing was being sent, against what was kept. What is
+   * absent after a start is on no disk any more: from then on it counts as never sent.
    */
   showsAll(owner: string, plants: readonly Content[], afterStart: boolean): Settled {
     const entries = this.#owners.get(owner) ?? new Map<bigint, Entry>()
@@ -110,17 +116,36 @@ export class Ledger {
       this.#problem(owner, id, 'kept before, and not listed')
     }
     const absent = open.filter(([, entry]) => !entry.kept)
-    if (afterStart) for (const [, { sent }] of absent) this.chars -= sent.splice(0).reduce((sum, { name, tag }) => sum + name.length + (tag?.length ?? 0), 0)
-    return { shown: open.filter(([, entry]) => entry.kept).map(([id]) => id), absent: absent.map(([id]) => id) }
+    if (afterStart)
+      for (const [, { sent }] of absent)
+        this.chars -= sent
+          .splice(0)
+          .reduce((sum, { name, tag }) => sum + name.length + (tag?.length ?? 0), 0)
+    return {
+      shown: open.filter(([, entry]) => entry.kept).map(([id]) => id),
+      absent: absent.map(([id]) => id),
+    }
   }
 
   /** What every list that is asked for from now on must hold. */
   certain(owner: string): ReadonlyMap<bigint, Content> {
-    return new Map([...(this.#owners.get(owner) ?? [])].flatMap(([id, { kept }]) => (kept ? [[id, kept] as const] : [])))
+    return new Map(
+      [...(this.#owners.get(owner) ?? [])].flatMap(([id, { kept }]) =>
+        kept ? [[id, kept] as const] : [],
+      ),
+    )
   }
 
-  /** Holds a list against what was certain when it was asked for; one that was cut short shows nothing behind its last plant. */
-  showsCertain(owner: string, plants: readonly Content[], certain: ReadonlyMap<bigint, Content>, cut: boolean): void {
+  /**
+   * Holds a list against what was certain when it was asked for; one that was cut short shows
+   * nothing behind its last plant.
+   */
+  showsCertain(
+    owner: string,
+    plants: readonly Content[],
+    certain: ReadonlyMap<bigint, Content>,
+    cut: boolean,
+  ): void {
     this.shows(owner, plants)
     const listed = new Set(plants.map(({ name }) => name))
     const last = cut ? BigInt(plants.at(-1)?.name.split(' ')[0] ?? 0) : undefined
@@ -142,6 +167,9 @@ export class Ledger {
   }
 }
 
-function same(a: Content, b: { readonly name: string; readonly tag?: string | undefined }): boolean {
+function same(
+  a: Content,
+  b: { readonly name: string; readonly tag?: string | undefined },
+): boolean {
   return a.name === b.name && a.tag === b.tag
 }

@@ -15,10 +15,14 @@ export interface Scrape {
 }
 
 const NAME = '[a-zA-Z_:][a-zA-Z0-9_:]*'
-const LABELS = '(?:\\{[a-zA-Z_][a-zA-Z0-9_]*="(?:[^"\\\\\\n]|\\\\[\\\\"n])*"(?:,[a-zA-Z_][a-zA-Z0-9_]*="(?:[^"\\\\\\n]|\\\\[\\\\"n])*")*\\})?'
+const LABELS =
+  '(?:\\{[a-zA-Z_][a-zA-Z0-9_]*="(?:[^"\\\\\\n]|\\\\[\\\\"n])*"(?:,[a-zA-Z_][a-zA-Z0-9_]*="(?:[^"\\\\\\n]|\\\\[\\\\"n])*")*\\})?'
 const SAMPLE = new RegExp(`^(${NAME})(${LABELS}) ([+-]?(?:[0-9.]+(?:e[+-]?[0-9]+)?|Inf)|NaN)$`)
 
-/** Reads the text format of version 0.0.4 strictly: every family once, named and typed before its samples, and none of them twice. */
+/**
+ * Reads the text format of version 0.0.4 strictly: every family once, named and typed before its
+ * samples, and none of them twice.
+ */
 export function readMetrics(text: string): Scrape {
   const samples = new Map<string, number>()
   const types = new Map<string, string>()
@@ -34,8 +38,14 @@ export function readMetrics(text: string): Scrape {
       types.set(name, rest)
       family = name
     } else {
-      const [, sampleName = '', labels = '', value = ''] = SAMPLE.exec(line) ?? assert.fail(`no sample: ${line}`)
-      assert.ok(sampleName === family || (types.get(family) === 'histogram' && /^_(bucket|sum|count)$/.test(sampleName.slice(family.length))), `${sampleName} in the group of ${family}`)
+      const [, sampleName = '', labels = '', value = ''] =
+        SAMPLE.exec(line) ?? assert.fail(`no sample: ${line}`)
+      assert.ok(
+        sampleName === family ||
+          (types.get(family) === 'histogram' &&
+            /^_(bucket|sum|count)$/.test(sampleName.slice(family.length))),
+        `${sampleName} in the group of ${family}`,
+      )
       assert.ok(!samples.has(sampleName + labels), `${line} stands twice`)
       samples.set(sampleName + labels, Number(value.replace('Inf', 'Infinity')))
     }
@@ -56,7 +66,13 @@ export async function scrape(admin: number | string): Promise<Scrape> {
   return readMetrics(reply.text)
 }
 
-/** Waits until so many requests are under way, whose heads the service has read: what it has read nothing of it need not answer. */
+/**
+ * Waits until so many requests are under way, whose heads the service has read: what it has read
+ * nothing of it need not answer.
+ */
 export function underWay(admin: number | string, requests: number): Promise<void> {
-  return until(`${requests} requests are under way`, async () => (await scrape(admin)).value('http_server_active_requests') === requests)
+  return until(
+    `${requests} requests are under way`,
+    async () => (await scrape(admin)).value('http_server_active_requests') === requests,
+  )
 }

@@ -5,10 +5,18 @@ import { head, Wire, type WireAnswer } from './wire.ts'
 
 const HOLDERS_MAX = 8
 
-/** What is answered once bodies that are on their way take all the room for them; the last of some answers where it never fails. */
-export async function answerUnderLoad(t: TestContext, ask: (port: number) => Promise<WireAnswer>): Promise<WireAnswer> {
+/**
+ * What is answered once bodies that are on their way take all the room for them; the last of some
+ * answers where it never fails.
+ */
+export async function answerUnderLoad(
+  t: TestContext,
+  ask: (port: number) => Promise<WireAnswer>,
+): Promise<WireAnswer> {
   const { port } = await startService(t, { maxBodyBytes: 16 * 2 ** 20 })
-  const chunked = head('POST', '/plants', { lines: ['Content-Type: application/json', 'Transfer-Encoding: chunked'] })
+  const chunked = head('POST', '/plants', {
+    lines: ['Content-Type: application/json', 'Transfer-Encoding: chunked'],
+  })
   const holders: Wire[] = []
   // Four fill the budget; one that arrives while a small body is held is turned away itself.
   for (;;) {

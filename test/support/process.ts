@@ -15,7 +15,10 @@ export interface Outcome {
   readonly stderr: string
 }
 
-/** The built program, or another copy of it, the options of node itself, where it is run, and how many files it may open. */
+/**
+ * The built program, or another copy of it, the options of node itself, where it is run, and how
+ * many files it may open.
+ */
 export interface Program {
   readonly main?: string
   readonly options?: readonly string[]
@@ -30,7 +33,9 @@ function environment(env: Environment): Record<string, string> {
   return { PATH: process.env['PATH'] ?? '', ...env }
 }
 
-/** The environment in which a process, and each of its threads, runs this before everything else. */
+/**
+ * The environment in which a process, and each of its threads, runs this before everything else.
+ */
 export async function preload(source: string): Promise<Environment> {
   const path = join(await temporaryDirectory(), 'preload.mjs')
   writeFileSync(path, source)
@@ -38,8 +43,17 @@ export async function preload(source: string): Promise<Environment> {
 }
 
 /** Runs a command of the built program to its end. */
-export async function run(args: readonly string[], env: Environment = {}, cwd?: string, main = MAIN): Promise<Outcome> {
-  const child = spawn(process.execPath, [main, ...args], { env: environment(env), stdio: ['ignore', 'pipe', 'pipe'], ...(cwd === undefined ? {} : { cwd }) })
+export async function run(
+  args: readonly string[],
+  env: Environment = {},
+  cwd?: string,
+  main = MAIN,
+): Promise<Outcome> {
+  const child = spawn(process.execPath, [main, ...args], {
+    env: environment(env),
+    stdio: ['ignore', 'pipe', 'pipe'],
+    ...(cwd === undefined ? {} : { cwd }),
+  })
   let [stdout, stderr] = ['', '']
   child.stdout.setEncoding('utf8').on('data', (text: string) => (stdout += text))
   child.stderr.setEncoding('utf8').on('data', (text: string) => (stderr += text))
@@ -57,19 +71,31 @@ export interface ServerProcess {
 }
 
 /** Starts `serve` as a process of its own and resolves once it listens. */
-export async function startProcess(t: TestContext, dataDirectory: string, env: Environment = {}, args: readonly string[] = ['serve'], { main = MAIN, options = [], cwd, maxDescriptors }: Program = {}): Promise<ServerProcess> {
+export async function startProcess(
+  t: TestContext,
+  dataDirectory: string,
+  env: Environment = {},
+  args: readonly string[] = ['serve'],
+  { main = MAIN, options = [], cwd, maxDescriptors }: Program = {},
+): Promise<ServerProcess> {
   const limit = maxDescriptors === undefined ? '' : `ulimit -n ${maxDescriptors} && `
-  const child = spawn('sh', ['-c', `${limit}exec "$0" "$@"`, process.execPath, ...options, main, ...args], {
-    ...(cwd === undefined ? {} : { cwd }),
-    env: environment({
-      PLANTS_LISTEN: '127.0.0.1:0',
-      PLANTS_ADMIN_LISTEN: '127.0.0.1:0',
-      PLANTS_DATA: dataDirectory,
-      ...(args.includes('--dev') ? {} : { PLANTS_ISSUER: ISSUER, PLANTS_AUDIENCE: AUDIENCE, PLANTS_JWT_SECRET: SECRET }),
-      ...env,
-    }),
-    stdio: ['ignore', 'pipe', 'pipe'],
-  })
+  const child = spawn(
+    'sh',
+    ['-c', `${limit}exec "$0" "$@"`, process.execPath, ...options, main, ...args],
+    {
+      ...(cwd === undefined ? {} : { cwd }),
+      env: environment({
+        PLANTS_LISTEN: '127.0.0.1:0',
+        PLANTS_ADMIN_LISTEN: '127.0.0.1:0',
+        PLANTS_DATA: dataDirectory,
+        ...(args.includes('--dev')
+          ? {}
+          : { PLANTS_ISSUER: ISSUER, PLANTS_AUDIENCE: AUDIENCE, PLANTS_JWT_SECRET: SECRET }),
+        ...env,
+      }),
+      stdio: ['ignore', 'pipe', 'pipe'],
+    },
+  )
   t.after(() => child.kill('SIGKILL'))
   let [text, told] = ['', false]
   const exited = once(child, 'exit').then(() => child.exitCode)

@@ -6,14 +6,20 @@ export interface Seeded {
   readonly random: () => number
 }
 
-/** Randomness that a failure can be repeated with: the seed is printed, and PLANTS_TEST_SEED sets it. */
+/**
+ * Randomness that a failure can be repeated with: the seed is printed, and PLANTS_TEST_SEED sets
+ * it.
+ */
 export function seeded(t: TestContext): Seeded {
   const seed = Number(process.env['PLANTS_TEST_SEED'] ?? Math.floor(Math.random() * 2 ** 31))
   t.diagnostic(`PLANTS_TEST_SEED=${seed}`)
   return { seed, random: mulberry32(seed) }
 }
 
-/** Mulberry32, by Tommy Ettinger, in the public domain: 32 bits of state are enough to pick test cases. */
+/**
+ * Mulberry32, by Tommy Ettinger, in the public domain: 32 bits of state are enough to pick test
+ * cases.
+ */
 function mulberry32(seed: number): () => number {
   let state = seed | 0
   return () => {

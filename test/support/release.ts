@@ -14,14 +14,23 @@ export interface Release {
 
 /** Makes what is released, in a directory, from this project's folder or a copy of it. */
 export async function makeRelease(directory: string, root = ROOT): Promise<Release> {
-  await exec(process.execPath, ['--import', 'tsx', 'scripts/dist.ts', '--out', directory], { cwd: root })
-  return { package: join(directory, 'plant-store-1.0.0.tgz'), archive: join(directory, 'plant-store-1.0.0-node.tar.gz') }
+  await exec(process.execPath, ['--import', 'tsx', 'scripts/dist.ts', '--out', directory], {
+    cwd: root,
+  })
+  return {
+    package: join(directory, 'plant-store-1.0.0.tgz'),
+    archive: join(directory, 'plant-store-1.0.0-node.tar.gz'),
+  }
 }
 
 /** The names in an archive, without what all of them begin with. */
 export async function listArchive(file: string): Promise<string[]> {
   const { stdout } = await exec('tar', ['-tzf', file])
-  return stdout.trim().split('\n').map((name) => name.replace(/^[^/]+\//, '')).sort()
+  return stdout
+    .trim()
+    .split('\n')
+    .map((name) => name.replace(/^[^/]+\//, ''))
+    .sort()
 }
 
 export async function unpack(file: string, directory: string): Promise<void> {

@@ -8,15 +8,26 @@ const TYPES: Readonly<Record<string, (value: unknown) => boolean>> = {
 }
 
 /** [lowest, first above]: both are exact as doubles. */
-const RANGES: Readonly<Record<string, readonly [number, number]>> = { int32: [-(2 ** 31), 2 ** 31], int64: [-(2 ** 63), 2 ** 63] }
+const RANGES: Readonly<Record<string, readonly [number, number]>> = {
+  int32: [-(2 ** 31), 2 ** 31],
+  int64: [-(2 ** 63), 2 ** 63],
+}
 
 /**
- * What keeps a value from fitting a JSON schema; nothing where it fits. Knows the keywords that the project's own document
- * uses, and throws at any other, which would pass unseen. `closed`: members that the schema does not name are flaws too.
+ * What keeps a value from fitting a JSON schema; nothing where it fits. Knows the keywords that the
+ * project's own document uses, and throws at any other, which would pass unseen. `closed`: members
+ * that the schema does not name are flaws too.
  */
-export function flaws(document: unknown, schema: Schema, value: unknown, closed = false, at = '$'): readonly string[] {
+export function flaws(
+  document: unknown,
+  schema: Schema,
+  value: unknown,
+  closed = false,
+  at = '$',
+): readonly string[] {
   return Object.entries(schema).flatMap(([keyword, wanted]) => {
-    const flaw = (wrong: boolean): readonly string[] => (wrong ? [`${at} breaks ${keyword} ${JSON.stringify(wanted)}: ${JSON.stringify(value)}`] : [])
+    const flaw = (wrong: boolean): readonly string[] =>
+      wrong ? [`${at} breaks ${keyword} ${JSON.stringify(wanted)}: ${JSON.stringify(value)}`] : []
     switch (keyword) {
       case 'description':
         return []
@@ -40,14 +51,24 @@ export function flaws(document: unknown, schema: Schema, value: unknown, closed 
       case 'pattern':
         return flaw(typeof value === 'string' && !new RegExp(String(wanted), 'u').test(value))
       case 'required':
-        return flaw(isObject(value) && !(Array.isArray(wanted) ? wanted : unknownTo(keyword, wanted)).every((name) => Object.hasOwn(value, String(name))))
+        return flaw(
+          isObject(value) &&
+            !(Array.isArray(wanted) ? wanted : unknownTo(keyword, wanted)).every((name) =>
+              Object.hasOwn(value, String(name)),
+            ),
+        )
       case 'items':
-        return Array.isArray(value) ? value.flatMap((item: unknown, i) => flaws(document, schemaOf(wanted), item, closed, `${at}[${i}]`)) : []
+        return Array.isArray(value)
+          ? value.flatMap((item: unknown, i) =>
+              flaws(document, schemaOf(wanted), item, closed, `${at}[${i}]`),
+            )
+          : []
       case 'properties': {
         if (!isObject(value)) return []
         const named = schemaOf(wanted)
         return Object.entries(value).flatMap(([name, member]) => {
-          if (Object.hasOwn(named, name)) return flaws(document, schemaOf(named[name]), member, closed, `${at}.${name}`)
+          if (Object.hasOwn(named, name))
+            return flaws(document, schemaOf(named[name]), member, closed, `${at}.${name}`)
           return closed ? [`${at}.${name} is not described`] : []
         })
       }
@@ -62,7 +83,8 @@ export function resolve(document: unknown, reference: string): unknown {
   const [start, ...names] = reference.split('/')
   if (start !== '#') throw new Error(`not a local reference: ${reference}`)
   return names.reduce<unknown>((found, name) => {
-    if (!isObject(found) || !Object.hasOwn(found, name)) throw new Error(`a dangling reference: ${reference}`)
+    if (!isObject(found) || !Object.hasOwn(found, name))
+      throw new Error(`a dangling reference: ${reference}`)
     return found[name]
   }, document)
 }

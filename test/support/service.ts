@@ -17,7 +17,10 @@ process.on('exit', () => {
   for (const directory of directories) rmSync(directory, { recursive: true, force: true })
 })
 
-/** A directory that is removed when the test file has ended: what a test does last, such as checking the store, still finds it. */
+/**
+ * A directory that is removed when the test file has ended: what a test does last, such as checking
+ * the store, still finds it.
+ */
 export async function temporaryDirectory(): Promise<string> {
   const directory = await mkdtemp(join(tmpdir(), 'plant-store-'))
   directories.push(directory)
@@ -37,8 +40,14 @@ function portOf(url: string | undefined): number {
   return Number(new URL(url ?? 'http://x:0').port)
 }
 
-/** The whole service in this process on free ports, with its data in a temporary directory; closed and checked when the test ends. */
-export async function startService(t: TestContext, overrides: Partial<Config> = {}): Promise<RunningService> {
+/**
+ * The whole service in this process on free ports, with its data in a temporary directory; closed
+ * and checked when the test ends.
+ */
+export async function startService(
+  t: TestContext,
+  overrides: Partial<Config> = {},
+): Promise<RunningService> {
   const dataDirectory = overrides.dataDirectory ?? join(await temporaryDirectory(), 'data')
   const config: Config = {
     ...DEFAULTS,

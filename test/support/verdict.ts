@@ -5,7 +5,10 @@ import type { WireAnswer } from './wire.ts'
 
 /** All lines of a header field; none where it is missing. */
 export function headerLines({ headers }: Reply | WireAnswer, name: string): readonly string[] {
-  const value = headers instanceof Map ? (headers as ReadonlyMap<string, readonly string[]>).get(name) : (headers as Reply['headers'])[name]
+  const value =
+    headers instanceof Map
+      ? (headers as ReadonlyMap<string, readonly string[]>).get(name)
+      : (headers as Reply['headers'])[name]
   return value === undefined ? [] : typeof value === 'string' ? [value] : value
 }
 
@@ -17,13 +20,19 @@ export function assertCommon(answer: Reply | WireAnswer): void {
   assert.equal(headerLines(answer, 'date').length, 1)
 }
 
-/** The catalogue entry that an answer is, or its status where it is no failure; that it has the right form is asserted. */
+/**
+ * The catalogue entry that an answer is, or its status where it is no failure; that it has the
+ * right form is asserted.
+ */
 export function verdict(answer: Reply | WireAnswer): Condition | number {
   assertCommon(answer)
   if (answer.status < 400) return answer.status
   assert.deepEqual(headerLines(answer, 'content-type'), ['application/json'])
   // Checked member by member below.
-  const body = JSON.parse('text' in answer ? answer.text : answer.body) as { readonly error: unknown; readonly message: unknown }
+  const body = JSON.parse('text' in answer ? answer.text : answer.body) as {
+    readonly error: unknown
+    readonly message: unknown
+  }
   assert.deepEqual(Object.keys(body), ['error', 'message'])
   for (const [condition, [error, message]] of conditions) {
     if (error !== body.error) continue

@@ -15,7 +15,10 @@ const BEGINNINGS_MAX = 20
 
 export interface HeadOptions {
   readonly token?: string | undefined
-  /** Lines as they are, without their ends; a Host and an Authorization of alice's come first unless told otherwise. */
+  /**
+   * Lines as they are, without their ends; a Host and an Authorization of alice's come first unless
+   * told otherwise.
+   */
   readonly lines?: readonly string[]
   readonly host?: string | undefined
   readonly version?: string
@@ -34,8 +37,15 @@ export function head(method: string, target: string, options: HeadOptions = {}):
 
 /** A whole POST of a plant. */
 export function postBytes(plant: unknown, { lines = [], ...options }: HeadOptions = {}): string {
-  const body = Buffer.from(typeof plant === 'string' ? plant : JSON.stringify(plant)).toString('latin1')
-  return head('POST', '/plants', { ...options, lines: ['Content-Type: application/json', `Content-Length: ${body.length}`, ...lines] }) + body
+  const body = Buffer.from(typeof plant === 'string' ? plant : JSON.stringify(plant)).toString(
+    'latin1',
+  )
+  return (
+    head('POST', '/plants', {
+      ...options,
+      lines: ['Content-Type: application/json', `Content-Length: ${body.length}`, ...lines],
+    }) + body
+  )
 }
 
 /** A connection whose bytes the test decides. All text is latin1: a character is a byte. */
@@ -67,7 +77,10 @@ export class Wire {
   }
 
   static async to(target: number | string): Promise<Wire> {
-    const socket = typeof target === 'string' ? connect({ path: target, allowHalfOpen: true }) : connect({ port: target, host: '127.0.0.1', allowHalfOpen: true })
+    const socket =
+      typeof target === 'string'
+        ? connect({ path: target, allowHalfOpen: true })
+        : connect({ port: target, host: '127.0.0.1', allowHalfOpen: true })
     await once(socket, 'connect')
     return new Wire(socket)
   }
@@ -88,22 +101,34 @@ export class Wire {
     return this.#ended
   }
 
-  /** Waits for so many answers in all, interim ones not counted. `heads` are the requests that were HEAD, by their place. */
+  /**
+   * Waits for so many answers in all, interim ones not counted. `heads` are the requests that were
+   * HEAD, by their place.
+   */
   async answers(count: number, heads: readonly number[] = []): Promise<WireAnswer[]> {
     for (;;) {
       this.#read(heads)
       const seen = this.#answers.length
       if (seen >= count) return [...this.#answers]
-      if (this.#ended) throw new Error(`the connection ended after ${seen} answers of ${count}: ${JSON.stringify(this.text.slice(-2000))}`)
+      if (this.#ended)
+        throw new Error(
+          `the connection ended after ${seen} answers of ${count}: ${JSON.stringify(this.text.slice(-2000))}`,
+        )
       await this.#change(`${seen} answers of ${count}`)
     }
   }
 
-  /** Waits for the end of the connection and gives all answers; anything that is no whole answer is a failure. */
+  /**
+   * Waits for the end of the connection and gives all answers; anything that is no whole answer is
+   * a failure.
+   */
   async allAnswers(heads: readonly number[] = []): Promise<WireAnswer[]> {
     await this.end()
     this.#read(heads)
-    if (this.#rest !== '') throw new Error(`behind ${this.#answers.length} answers: ${JSON.stringify(this.#rest.slice(0, 2000))}`)
+    if (this.#rest !== '')
+      throw new Error(
+        `behind ${this.#answers.length} answers: ${JSON.stringify(this.#rest.slice(0, 2000))}`,
+      )
     return [...this.#answers]
   }
 
@@ -131,17 +156,30 @@ export class Wire {
       const done = (): void => {
         clearTimeout(timer)
         for (const event of ['data', 'end', 'close']) socket.off(event, done)
-        // What comes at once is looked at once, and what is long, from its beginning each time, more seldom.
+        // What comes at once is looked at once, and what is long, from its beginning each time,
+        // more seldom.
         setTimeout(resolve, Math.min(2 + this.#rest.length / 2 ** 16, 50))
       }
-      const timer = setTimeout(() => reject(new Error(`after ${PATIENCE_MS} ms: ${seen}; ${JSON.stringify(this.text.slice(-500))}`)), PATIENCE_MS)
+      const timer = setTimeout(
+        () =>
+          reject(
+            new Error(`after ${PATIENCE_MS} ms: ${seen}; ${JSON.stringify(this.text.slice(-500))}`),
+          ),
+        PATIENCE_MS,
+      )
       for (const event of ['data', 'end', 'close']) socket.on(event, done)
     })
   }
 }
 
-/** One exchange on a connection of its own, of which the service may make what it likes: all answers until it closes. */
-export async function converse(target: number | string, bytes: string | Uint8Array): Promise<WireAnswer[]> {
+/**
+ * One exchange on a connection of its own, of which the service may make what it likes: all answers
+ * until it closes.
+ */
+export async function converse(
+  target: number | string,
+  bytes: string | Uint8Array,
+): Promise<WireAnswer[]> {
   const wire = await Wire.to(target)
   try {
     return await wire.write(bytes).halfClose().allAnswers()
@@ -151,10 +189,15 @@ export async function converse(target: number | string, bytes: string | Uint8Arr
 }
 
 /**
- * All answers to the beginning of a request, of which no more comes. A service that reads nothing of it in time, as on a
- * machine that is held up, lets go of the client without a word: then it is begun again.
+ * All answers to the beginning of a request, of which no more comes. A service that reads nothing
+ * of it in time, as on a machine that is held up, lets go of the client without a word: then it is
+ * begun again.
  */
-export async function answersToHalf(target: number | string, begin: (wire: Wire) => void | Promise<void>, read = (wire: Wire) => wire.allAnswers()): Promise<WireAnswer[]> {
+export async function answersToHalf(
+  target: number | string,
+  begin: (wire: Wire) => void | Promise<void>,
+  read = (wire: Wire) => wire.allAnswers(),
+): Promise<WireAnswer[]> {
   for (let tries = 0; ; tries++) {
     const wire = await Wire.to(target)
     try {
@@ -168,7 +211,11 @@ export async function answersToHalf(target: number | string, begin: (wire: Wire)
 }
 
 /** The first answer to these bytes; the connection is left open by the client until it has it. */
-export async function firstAnswer(target: number | string, bytes: string | Uint8Array, heads: readonly number[] = []): Promise<WireAnswer> {
+export async function firstAnswer(
+  target: number | string,
+  bytes: string | Uint8Array,
+  heads: readonly number[] = [],
+): Promise<WireAnswer> {
   const wire = await Wire.to(target)
   try {
     const [answer] = await wire.write(bytes).answers(1, heads)
@@ -180,11 +227,16 @@ export async function firstAnswer(target: number | string, bytes: string | Uint8
 }
 
 /** Undefined while the next answer is not whole; without an answer for an interim one. */
-function readAnswer(text: string, toHead: boolean, ended: boolean): { readonly answer?: WireAnswer; readonly rest: string } | undefined {
+function readAnswer(
+  text: string,
+  toHead: boolean,
+  ended: boolean,
+): { readonly answer?: WireAnswer; readonly rest: string } | undefined {
   const end = text.indexOf('\r\n\r\n')
   if (end < 0) return undefined
   const [statusLine = '', ...lines] = text.slice(0, end).split('\r\n')
-  const [, version = '', statusText = ''] = /^HTTP\/(1\.[01]) ([0-9]{3}) /.exec(`${statusLine} `) ?? []
+  const [, version = '', statusText = ''] =
+    /^HTTP\/(1\.[01]) ([0-9]{3}) /.exec(`${statusLine} `) ?? []
   if (version === '') throw new Error(`no status line: ${JSON.stringify(text.slice(0, 200))}`)
   const status = Number(statusText)
   const headers = new Map<string, string[]>()
@@ -194,15 +246,24 @@ function readAnswer(text: string, toHead: boolean, ended: boolean): { readonly a
   }
   const after = text.slice(end + 4)
   if (status < 200) return { rest: after }
-  const found = status === 204 || toHead ? { body: '', rest: after } : readBody(after, headers, ended)
+  const found =
+    status === 204 || toHead ? { body: '', rest: after } : readBody(after, headers, ended)
   return found && { answer: { status, version, headers, body: found.body }, rest: found.rest }
 }
 
 /** Undefined while the body is not whole. */
-function readBody(text: string, headers: ReadonlyMap<string, readonly string[]>, ended: boolean): { readonly body: string; readonly rest: string } | undefined {
+function readBody(
+  text: string,
+  headers: ReadonlyMap<string, readonly string[]>,
+  ended: boolean,
+): { readonly body: string; readonly rest: string } | undefined {
   const length = headers.get('content-length')?.[0]
-  if (length !== undefined) return text.length < Number(length) ? undefined : { body: text.slice(0, Number(length)), rest: text.slice(Number(length)) }
-  if (headers.get('transfer-encoding')?.[0] !== 'chunked') return ended ? { body: text, rest: '' } : undefined
+  if (length !== undefined)
+    return text.length < Number(length)
+      ? undefined
+      : { body: text.slice(0, Number(length)), rest: text.slice(Number(length)) }
+  if (headers.get('transfer-encoding')?.[0] !== 'chunked')
+    return ended ? { body: text, rest: '' } : undefined
   const pieces: string[] = []
   for (let at = 0; ; ) {
     const lineEnd = text.indexOf('\r\n', at)

@@ -2,12 +2,25 @@ import type { Plant } from '../../plants/plant.ts'
 import type { PlantList } from '../../plants/store.ts'
 import type { EtcdClient } from './client.ts'
 import { AnswerTooLong } from './gateway.ts'
-import { type Entry, ID_DIGITS, idOf, keyBehind, type KeyRange, type Page, rangeMessage, readPage, readPlant } from './wire.ts'
+import {
+  type Entry,
+  ID_DIGITS,
+  idOf,
+  keyBehind,
+  type KeyRange,
+  type Page,
+  rangeMessage,
+  readPage,
+  readPlant,
+} from './wire.ts'
 
 export const RANGE_PATH = '/v3/kv/range'
 /** Nothing is known of the sizes yet; the usual limits are met by one page. */
 const FIRST_ENTRIES = 32
-/** As long as a page should become, by what the ones before it held; and what is taken where the plants are larger than those. */
+/**
+ * As long as a page should become, by what the ones before it held; and what is taken where the
+ * plants are larger than those.
+ */
 const PAGE_BYTES = 1024 * 1024
 const PAGE_MAX_BYTES = 4 * 1024 * 1024
 const GROWTH = 4
@@ -18,7 +31,12 @@ const CHUNK_CHARS = 128 * 1024
 /** An entry itself, without its key and value, takes as long and as much memory as so many. */
 const ENTRY_CHARS = 256
 
-export const EMPTY: PlantList = { cutAt: undefined, next: () => undefined, ended: true, close: () => {} }
+export const EMPTY: PlantList = {
+  cutAt: undefined,
+  next: () => undefined,
+  ended: true,
+  close: () => {},
+}
 
 /** Reads a range page by page, each from the last key on. */
 class Pages {
@@ -46,13 +64,18 @@ class Pages {
           maxBytes: asked === 1 ? Infinity : PAGE_MAX_BYTES,
         })
         const page = readPage(body)
-        // A key of another length is that of a deployment whose prefix lies in this range, and of a plant of somebody else.
+        // A key of another length is that of a deployment whose prefix lies in this range, and of a
+        // plant of somebody else.
         const keyBytes = this.range.end.length + ID_DIGITS
-        if (page.entries.some(({ key }) => Buffer.byteLength(key, 'base64') !== keyBytes)) throw new Error('among an owner\'s plants etcd holds a key that is none of them')
+        if (page.entries.some(({ key }) => Buffer.byteLength(key, 'base64') !== keyBytes))
+          throw new Error("among an owner's plants etcd holds a key that is none of them")
         const last = page.entries.at(-1)
         if (last) {
           this.range = { first: keyBehind(Buffer.from(last.key, 'base64')), end: this.range.end }
-          this.entries = Math.max(1, Math.min(this.entries * GROWTH, Math.floor((PAGE_BYTES / bytes) * page.entries.length)))
+          this.entries = Math.max(
+            1,
+            Math.min(this.entries * GROWTH, Math.floor((PAGE_BYTES / bytes) * page.entries.length)),
+          )
         }
         return page
       } catch (error) {
@@ -64,8 +87,9 @@ class Pages {
 }
 
 /**
- * A list as of one moment, which is its first page's revision: plants never change, so leaving out what was created later
- * makes later reads the same, and needs no revision that a compaction of etcd's may take away.
+ * A list as of one moment, which is its first page's revision: plants never change, so leaving out
+ * what was created later makes later reads the same, and needs no revision that a compaction of
+ * etcd's may take away.
  */
 class EtcdList implements PlantList {
   readonly cutAt: bigint | undefined

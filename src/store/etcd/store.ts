@@ -1,5 +1,13 @@
 import type { NewPlant } from '../../plants/plant.ts'
-import { type Created, type PlantList, type PlantRange, type PlantStore, PlantTooLarge, StoreFull, StoreUnavailable } from '../../plants/store.ts'
+import {
+  type Created,
+  type PlantList,
+  type PlantRange,
+  type PlantStore,
+  PlantTooLarge,
+  StoreFull,
+  StoreUnavailable,
+} from '../../plants/store.ts'
 import { type ClientOptions, EtcdClient } from './client.ts'
 import { type EtcdLog, Failures } from './failures.ts'
 import { EtcdRefusal, reasonOf } from './gateway.ts'
@@ -34,8 +42,8 @@ const DENIED = /permission denied/
 const NOT_KEPT = 'a plant could not be kept'
 
 /**
- * Plants in an etcd cluster, which any number of instances share. A create is one transaction, a list is read page by page
- * with linearizable reads, and the process keeps nothing.
+ * Plants in an etcd cluster, which any number of instances share. A create is one transaction, a
+ * list is read page by page with linearizable reads, and the process keeps nothing.
  */
 export class EtcdStore implements PlantStore {
   readonly #client: EtcdClient
@@ -44,7 +52,7 @@ export class EtcdStore implements PlantStore {
   readonly #log: EtcdLog
   readonly #failures: Failures
   readonly #underWay = new Set<Promise<Created>>()
-  #trouble: string | undefined
+  #unavailableReason: string | undefined
   #full = false
   #timer: NodeJS.Timeout | undefined
   #closed: Promise<void> | undefined
@@ -57,7 +65,10 @@ export class EtcdStore implements PlantStore {
     this.#failures = new Failures(log)
   }
 
-  /** Resolves once it is known whether etcd answers; where it does not, the store says so and waits for it. */
+  /**
+   * Resolves once it is known whether etcd answers; where it does not, the store says so and waits
+   * for it.
+   */
   static async open(config: EtcdConfig, log: EtcdLog): Promise<EtcdStore> {
     const store = new EtcdStore(config, log)
     await store.#probe()
@@ -68,7 +79,10 @@ export class EtcdStore implements PlantStore {
     return this.#keep(this.#create(owner, plant))
   }
 
-  /** Never at once: what HTTP remembers of a list that came at once, another instance would not know to forget. */
+  /**
+   * Never at once: what HTTP remembers of a list that came at once, another instance would not know
+   * to forget.
+   */
   async list(owner: string, { after, limit }: PlantRange): Promise<PlantList> {
     this.#refuseClosed()
     // To etcd a limit of 0 means all.
@@ -78,8 +92,8 @@ export class EtcdStore implements PlantStore {
     return openList(this.#client, owner, range, limit ?? Infinity, fail).catch(fail)
   }
 
-  trouble(): string | undefined {
-    return this.#trouble
+  unavailableReason(): string | undefined {
+    return this.#unavailableReason
   }
 
   close(): Promise<void> {
@@ -159,21 +173,26 @@ export class EtcdStore implements PlantStore {
   #setFull(full: boolean): void {
     if (this.#full === full) return
     this.#full = full
-    if (full) this.#log('error', 'etcd has no space left: no new plant can be kept, and reading goes on', {})
+    if (full)
+      this.#log(
+        'error',
+        'etcd has no space left: no new plant can be kept, and reading goes on',
+        {},
+      )
     else this.#log('info', 'etcd has space again', {})
   }
 
   /** etcd's own /health is good without a majority and knows nothing of rights. Never rejects. */
   async #probe(): Promise<void> {
-    const before = this.#trouble
+    const before = this.#unavailableReason
     try {
       await this.#ask(Buffer.from(this.#prefix))
-      this.#trouble = undefined
+      this.#unavailableReason = undefined
       if (before !== undefined) this.#log('info', 'etcd is ready again', {})
     } catch (error) {
-      this.#trouble = [this.#reasonOf(error), outOfDate(this.#tls)].filter(Boolean).join('; ')
-      if (before !== this.#trouble) {
-        this.#log('error', 'etcd is not ready', { reason: this.#trouble })
+      this.#unavailableReason = [this.#reasonOf(error), outOfDate(this.#tls)].filter(Boolean).join('; ')
+      if (before !== this.#unavailableReason) {
+        this.#log('error', 'etcd is not ready', { reason: this.#unavailableReason })
       }
     }
     if (this.#closed) return

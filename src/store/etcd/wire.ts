@@ -1,10 +1,11 @@
 import type { Plant } from '../../plants/plant.ts'
 
 /*
- * How plants lie in etcd, and what its messages look like. A key is: prefix, base64url of the owner's UTF-8, "/", and the id
- * as 16 hex digits with its sign bit flipped, so that keys ascend as ids do. base64url knows no "/", so no owner's keys begin
- * as another's do. A value is a plant as JSON. In messages keys and values are base64 and every int64 is a string; members
- * that are false, zero or empty are left out, and unknown ones ignored.
+ * How plants lie in etcd, and what its messages look like. A key is: prefix, base64url of the
+ * owner's UTF-8, "/", and the id as 16 hex digits with its sign bit flipped, so that keys ascend as
+ * ids do. base64url knows no "/", so no owner's keys begin as another's do. A value is a plant as
+ * JSON. In messages keys and values are base64 and every int64 is a string; members that are false,
+ * zero or empty are left out, and unknown ones ignored.
  */
 
 /** From `first` to `end`, which is excluded. */
@@ -34,13 +35,19 @@ const SIGN = 1n << 63n
 export const ID_DIGITS = 16
 
 export function plantKey(prefix: string, owner: string, id: bigint): Buffer {
-  return Buffer.from(`${ownerPrefix(prefix, owner)}/${(BigInt.asUintN(64, id) ^ SIGN).toString(16).padStart(ID_DIGITS, '0')}`)
+  return Buffer.from(
+    `${ownerPrefix(prefix, owner)}/${(BigInt.asUintN(64, id) ^ SIGN).toString(16).padStart(ID_DIGITS, '0')}`,
+  )
 }
 
 /** All keys of an owner's plants behind `after`. "0" follows "/". */
 export function plantRange(prefix: string, owner: string, after: bigint | undefined): KeyRange {
   const begin = ownerPrefix(prefix, owner)
-  return { first: after === undefined ? Buffer.from(`${begin}/`) : keyBehind(plantKey(prefix, owner, after)), end: Buffer.from(`${begin}0`) }
+  return {
+    first:
+      after === undefined ? Buffer.from(`${begin}/`) : keyBehind(plantKey(prefix, owner, after)),
+    end: Buffer.from(`${begin}0`),
+  }
 }
 
 function ownerPrefix(prefix: string, owner: string): string {
@@ -55,7 +62,7 @@ export function keyBehind(key: Buffer): Buffer {
 /** @throws Error for a key that is no plant's. */
 export function idOf(key: string): bigint {
   const digits = /\/([0-9a-f]{16})$/.exec(Buffer.from(key, 'base64').toString('latin1'))?.[1]
-  if (digits === undefined) throw new Error('etcd holds a key that is no plant\'s')
+  if (digits === undefined) throw new Error("etcd holds a key that is no plant's")
   return BigInt.asIntN(64, BigInt(`0x${digits}`) ^ SIGN)
 }
 
@@ -102,16 +109,28 @@ export function keyMessage(key: Buffer): unknown {
   return { key: key.toString('base64') }
 }
 
-/** Without "serializable" a range is linearizable: it shows whatever was acknowledged before it was asked for. */
+/**
+ * Without "serializable" a range is linearizable: it shows whatever was acknowledged before it was
+ * asked for.
+ */
 export function rangeMessage({ first, end }: KeyRange, limit: number, keysOnly: boolean): unknown {
-  const range = { key: first.toString('base64'), range_end: end.toString('base64'), limit: String(limit) }
+  const range = {
+    key: first.toString('base64'),
+    range_end: end.toString('base64'),
+    limit: String(limit),
+  }
   return keysOnly ? { ...range, keys_only: true } : range
 }
 
-// etcd's own answers, by its rpc.proto: that is why the casts below hold. All members are optional, as the gateway leaves out what is empty.
+// etcd's own answers, by its rpc.proto: that is why the casts below hold. All members are optional,
+// as the gateway leaves out what is empty.
 interface RangeAnswer {
   readonly header?: { readonly revision?: string }
-  readonly kvs?: readonly { readonly key?: string; readonly value?: string; readonly create_revision?: string }[]
+  readonly kvs?: readonly {
+    readonly key?: string
+    readonly value?: string
+    readonly create_revision?: string
+  }[]
   readonly more?: boolean
   readonly count?: string
 }
@@ -122,7 +141,10 @@ interface TxnAnswer {
   readonly responses?: readonly { readonly response_range?: RangeAnswer }[]
 }
 
-/** @throws Error for what is no answer of etcd's: each has a revision, and without it would look like an empty range. */
+/**
+ * @throws Error for what is no answer of etcd's: each has a revision, and without it would look
+ * like an empty range.
+ */
 export function readPage(body: unknown): Page {
   const { header, more = false, count = '0', kvs = [] } = (body ?? {}) as RangeAnswer
   const revision = revisionOf(header)
@@ -136,7 +158,7 @@ export function readPage(body: unknown): Page {
 
 function revisionOf(header: RangeAnswer['header']): number {
   const revision = Number(header?.revision)
-  if (!(revision > 0)) throw new Error('the answer is not etcd\'s: it has no revision')
+  if (!(revision > 0)) throw new Error("the answer is not etcd's: it has no revision")
   return revision
 }
 
@@ -170,6 +192,12 @@ export function readPlant({ key, value }: Entry): Plant {
 }
 
 function isPlant(value: unknown): value is Plant {
-  if (typeof value !== 'object' || value === null || !('name' in value) || typeof value.name !== 'string') return false
+  if (
+    typeof value !== 'object' ||
+    value === null ||
+    !('name' in value) ||
+    typeof value.name !== 'string'
+  )
+    return false
   return !('tag' in value) || typeof value.tag === 'string'
 }

@@ -1,7 +1,10 @@
 import { createRequire } from 'node:module'
 import type { Database, default as InitSqlJs, SqlJs, Statement, Value } from 'sql.js'
 
-/** A plant as it is stored and journalled; the id as decimal digits, the one form that JSON, SQLite and sql.js all keep exact. */
+/**
+ * A plant as it is stored and journalled; the id as decimal digits, the one form that JSON, SQLite
+ * and sql.js all keep exact.
+ */
 export type Row = readonly [owner: string, id: string, name: string, tag?: string]
 
 export interface Meta {
@@ -17,7 +20,10 @@ export interface StoredRow {
   readonly sequence: number
 }
 
-/** A range of one owner's ids, ends included, as of a sequence: rows that a later batch stored are not seen. */
+/**
+ * A range of one owner's ids, ends included, as of a sequence: rows that a later batch stored are
+ * not seen.
+ */
 export interface View {
   readonly owner: string
   readonly from: bigint
@@ -35,43 +41,58 @@ export interface Chunk {
   readonly cutAt: bigint | undefined
 }
 
-/** What a create meets: no plant of that id, one with the same content, or one with other content. */
+/**
+ * What a create meets: no plant of that id, one with the same content, or one with other content.
+ */
 export type Existing = 'none' | 'same' | 'other'
 
 /** Version 2 gave each row its `sequence`; version 1 is still read. */
 export const FORMAT_VERSION = 2
 export const READABLE_VERSIONS: readonly number[] = [1, FORMAT_VERSION]
-/** The sequence of a row that a file of version 1 held: it was stored before anything that is asked for now. */
+/**
+ * The sequence of a row that a file of version 1 held: it was stored before anything that is asked
+ * for now.
+ */
 const BEFORE_ALL = 0
 /** A text of so many characters is bound as bytes. */
 const LONG_CHARS = 1024
-/** Memory for what is bound beside long texts: the longest owner that a token can carry, the id, malloc's own bytes. */
+/**
+ * Memory for what is bound beside long texts: the longest owner that a token can carry, the id,
+ * malloc's own bytes.
+ */
 const BOUND_MARGIN_BYTES = 64 * 1024
 /** More than memory holds. */
 const ALL_ROWS = 2 ** 31 - 1
 const FIRST_ID = -(2n ** 63n)
 const LAST_ID = 2n ** 63n - 1n
 
-/** `sequence` comes before the texts, so that reading it never walks through a long name's pages. */
+/**
+ * `sequence` comes before the texts, so that reading it never walks through a long name's pages.
+ */
 const TABLES = (schema: string): string => `
   CREATE TABLE ${schema}.plants (
     owner TEXT NOT NULL, id INTEGER NOT NULL, sequence INTEGER NOT NULL, name TEXT NOT NULL, tag TEXT,
     PRIMARY KEY (owner, id)) WITHOUT ROWID;
   CREATE TABLE ${schema}.meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;`
 
-/** A column of text. sql.js takes a leading U+FEFF for a byte order mark and drops it: of two it drops one. */
-const text = (column: string): string => `iif(unicode(${column}) = 0xfeff, char(0xfeff) || ${column}, ${column})`
+/**
+ * A column of text. sql.js takes a leading U+FEFF for a byte order mark and drops it: of two it
+ * drops one.
+ */
+const text = (column: string): string =>
+  `iif(unicode(${column}) = 0xfeff, char(0xfeff) || ${column}, ${column})`
 
 /*
- * Where no memory is left for a text that is bound, sql.js binds NULL, silently. A NULL among these makes the statement fail: as
- * a name that must not be NULL, or as a LIMIT.
+ * Where no memory is left for a text that is bound, sql.js binds NULL, silently. A NULL among these
+ * makes the statement fail: as a name that must not be NULL, or as a LIMIT.
  */
-const unlessNull = (value: string, ...bound: readonly string[]): string => `iif(${bound.map((each) => `${each} IS NULL`).join(' OR ')}, NULL, ${value})`
+const unlessNull = (value: string, ...bound: readonly string[]): string =>
+  `iif(${bound.map((each) => `${each} IS NULL`).join(' OR ')}, NULL, ${value})`
 
 /**
- * SQLite makes the text of so many plants in one crossing, which takes less than half of what their rows take one by one (`make
- * bench WORKLOADS=cursor`), but only of texts up to so many bytes: its memory is never given back. For a longer one stands a
- * U+0000, which JSON text never holds.
+ * SQLite makes the text of so many plants in one crossing, which takes less than half of what their
+ * rows take one by one (`make bench WORKLOADS=cursor`), but only of texts up to so many bytes: its
+ * memory is never given back. For a longer one stands a U+0000, which JSON text never holds.
  */
 const CROSSING_ROWS = 100
 const SMALL_BYTES = 256
@@ -82,12 +103,16 @@ const SMALL_PLANT = `CASE
     WHEN octet_length(name) > ${SMALL_BYTES} OR octet_length(tag) > ${SMALL_BYTES} THEN char(${MARK})
     WHEN tag IS NULL THEN json_object('name', name)
     ELSE json_object('name', name, 'tag', tag) END`
-/** Compared with a bare `?1`, SQLite would prepare some statements anew at each use, since sql.js clears what was bound: 5 to 12 µs. */
+/**
+ * Compared with a bare `?1`, SQLite would prepare some statements anew at each use, since sql.js
+ * clears what was bound: 5 to 12 µs.
+ */
 const OWNER = 'owner = CAST(?1 AS TEXT)'
 
 const EMPTY_ARRAY = Buffer.from('[]')
 
-// Imported, a CommonJS module is read through for the names that it exports before it runs: 15 ms for this one, a tenth of a start.
+// Imported, a CommonJS module is read through for the names that it exports before it runs: 15 ms
+// for this one, a tenth of a start.
 const require = createRequire(import.meta.url)
 const initSqlJs = require('sql.js') as typeof InitSqlJs
 
@@ -98,7 +123,10 @@ export function loadSqlite(): Promise<SqlJs> {
   return (library ??= initSqlJs())
 }
 
-/** Plants in SQLite, inside this process's memory. Everything is synchronous: what one call does, no other sees in part. */
+/**
+ * Plants in SQLite, inside this process's memory. Everything is synchronous: what one call does, no
+ * other sees in part.
+ */
 export class PlantDatabase {
   readonly #library: SqlJs
   readonly #db: Database
@@ -119,7 +147,9 @@ export class PlantDatabase {
     this.#db = db
     this.#plants = plants
     const table = `${schema}.plants`
-    this.#insert = db.prepare(`INSERT INTO ${table} VALUES (?1, CAST(?2 AS INTEGER), ?3, CAST(?4 AS TEXT), NULL)`)
+    this.#insert = db.prepare(
+      `INSERT INTO ${table} VALUES (?1, CAST(?2 AS INTEGER), ?3, CAST(?4 AS TEXT), NULL)`,
+    )
     this.#insertTagged = db.prepare(
       `INSERT INTO ${table} VALUES (?1, CAST(?2 AS INTEGER), ?3, ${unlessNull('CAST(?4 AS TEXT)', '?5')}, CAST(?5 AS TEXT))`,
     )
@@ -142,20 +172,24 @@ export class PlantDatabase {
       `SELECT iif(sequence > ?5, NULL, ${text('name')}), iif(sequence > ?5, NULL, ${text('tag')}), id ${range} ${limit}`,
     )
     const seen = `FROM (SELECT id, sequence ${range} ${limit}) WHERE sequence <= ?5`
-    this.#count = db.prepare(`SELECT count(*) FILTER (WHERE sequence <= ?5), max(id) FROM (SELECT id, sequence ${range} ${limit})`)
+    this.#count = db.prepare(
+      `SELECT count(*) FILTER (WHERE sequence <= ?5), max(id) FROM (SELECT id, sequence ${range} ${limit})`,
+    )
     this.#nth = db.prepare(`SELECT id ${seen} LIMIT 1 OFFSET ?6`)
     this.#pages = db.prepare(`PRAGMA ${schema}.page_count`)
   }
 
   /**
-   * A database to serve from, holding what a snapshot holds. The plants live in an attached `:memory:` database: sql.js
-   * keeps its main database as one growing array, and each growth copies all of it (110 ms at 100 MB, seen).
-   * The bytes are used up.
+   * A database to serve from, holding what a snapshot holds. The plants live in an attached
+   * `:memory:` database: sql.js keeps its main database as one growing array, and each growth
+   * copies all of it (110 ms at 100 MB, seen). The bytes are used up.
    */
   static async serving(snapshot?: Uint8Array): Promise<PlantDatabase> {
     const library = await loadSqlite()
     const db = new library.Database(snapshot)
-    db.run(`PRAGMA main.journal_mode = OFF; PRAGMA main.synchronous = OFF; ATTACH ':memory:' AS mem; PRAGMA mem.journal_mode = OFF;${TABLES('mem')}`)
+    db.run(
+      `PRAGMA main.journal_mode = OFF; PRAGMA main.synchronous = OFF; ATTACH ':memory:' AS mem; PRAGMA mem.journal_mode = OFF;${TABLES('mem')}`,
+    )
     if (!snapshot) return new PlantDatabase(library, db, 'mem', 0)
     const plants = db.run(`INSERT INTO mem.plants ${allRows(db)}`).getRowsModified()
     db.run('DROP TABLE main.plants; DROP TABLE main.meta; VACUUM main')
@@ -201,25 +235,32 @@ export class PlantDatabase {
   }
 
   /**
-   * Texts to be bound, long ones as bytes: sql.js writes a string into SQLite's memory character by character, and 1 MB
-   * of it takes 7 ms. It does not look whether there is memory for bytes, and would write to address 0: so that is asked
-   * here, for all of them at once.
+   * Texts to be bound, long ones as bytes: sql.js writes a string into SQLite's memory character by
+   * character, and 1 MB of it takes 7 ms. It does not look whether there is memory for bytes, and
+   * would write to address 0: so that is asked here, for all of them at once.
    */
   #texts(name: string, tag: string | undefined): readonly (string | Uint8Array)[] {
     const texts = tag === undefined ? [name] : [name, tag]
     if (name.length < LONG_CHARS && (tag === undefined || tag.length < LONG_CHARS)) return texts
     const bound = texts.map((text) => Buffer.from(text))
     const bytes = bound.reduce((sum, { length }) => sum + length, 0)
-    if (!this.hasMemory(bytes + BOUND_MARGIN_BYTES)) throw new Error('SQLite has no memory left for a text')
+    if (!this.hasMemory(bytes + BOUND_MARGIN_BYTES))
+      throw new Error('SQLite has no memory left for a text')
     return bound
   }
 
-  /** How many plants there are. Only of a database to serve from: others do not count what they begin with. */
+  /**
+   * How many plants there are. Only of a database to serve from: others do not count what they
+   * begin with.
+   */
   get count(): number {
     return this.#plants
   }
 
-  /** Compares a plant with the one of its id, inside SQLite: a text of 1 MB takes 7 ms in JavaScript, and 0.1 ms here. */
+  /**
+   * Compares a plant with the one of its id, inside SQLite: a text of 1 MB takes 7 ms in
+   * JavaScript, and 0.1 ms here.
+   */
   existing([owner, id, name, tag]: Row): Existing {
     this.#exists.bind([owner, id])
     const exists = this.#exists.step()
@@ -235,8 +276,9 @@ export class PlantDatabase {
   }
 
   /**
-   * One owner's plants, ascending: looks at `maxRows` rows at most, and at none after the plant that brings the text to
-   * `maxBytes`. Rows that the view does not see count as looked at, so that the work is bounded whatever came since.
+   * One owner's plants, ascending: looks at `maxRows` rows at most, and at none after the plant
+   * that brings the text to `maxBytes`. Rows that the view does not see count as looked at, so that
+   * the work is bounded whatever came since.
    */
   chunk({ owner, from, to, asOf }: View, maxRows: number, maxBytes: number): Chunk {
     const parts: Buffer[] = []
@@ -250,7 +292,8 @@ export class PlantDatabase {
       rowsLeft -= rows
       bytesLeft -= part.json.length
       const { cutAt } = part
-      if (cutAt === undefined || rowsLeft === 0 || bytesLeft <= 0) return { json: joined(parts), plants, cutAt }
+      if (cutAt === undefined || rowsLeft === 0 || bytesLeft <= 0)
+        return { json: joined(parts), plants, cutAt }
       at = cutAt + 1n
     }
   }
@@ -287,14 +330,23 @@ export class PlantDatabase {
       if (++seen === maxRows || bytes >= maxBytes) last = rowId(rows, 2)
     }
     rows.reset()
-    return { json: Buffer.from(`[${plants.join()}]`), plants: plants.length, cutAt: hasMore ? last : undefined }
+    return {
+      json: Buffer.from(`[${plants.join()}]`),
+      plants: plants.length,
+      cutAt: hasMore ? last : undefined,
+    }
   }
 
   /**
-   * Passes over plants of a view, looking at `maxRows` rows at most. `at` is the last id it came to; `left` is how many
-   * plants of those asked for it has not reached. No `at`: the view holds fewer plants.
+   * Passes over plants of a view, looking at `maxRows` rows at most. `at` is the last id it came
+   * to; `left` is how many plants of those asked for it has not reached. No `at`: the view holds
+   * fewer plants.
    */
-  pass(view: View, plants: number, maxRows: number): { readonly at: bigint | undefined; readonly left: number } {
+  pass(
+    view: View,
+    plants: number,
+    maxRows: number,
+  ): { readonly at: bigint | undefined; readonly left: number } {
     const { owner, from, to, asOf } = view
     const range = [owner, from, to, maxRows, asOf]
     const count = this.#count
@@ -344,7 +396,9 @@ export class PlantDatabase {
 
   /** The file's bytes, described by `meta`. Only of a database that was opened by `building`. */
   toFile(meta: Meta): Uint8Array {
-    this.#db.run(`REPLACE INTO meta VALUES ('format', ${FORMAT_VERSION}), ('sequence', ${meta.sequence}), ('complete', ${meta.complete ? 1 : 0})`)
+    this.#db.run(
+      `REPLACE INTO meta VALUES ('format', ${FORMAT_VERSION}), ('sequence', ${meta.sequence}), ('complete', ${meta.complete ? 1 : 0})`,
+    )
     return this.#db.export()
   }
 
@@ -361,11 +415,19 @@ export async function readMeta(bytes: Uint8Array): Promise<Meta & { readonly for
       const [key, value] = statement.get()
       values.set(key, value)
     }
-    return { format: Number(values.get('format')), sequence: Number(values.get('sequence')), complete: values.get('complete') === 1 }
+    return {
+      format: Number(values.get('format')),
+      sequence: Number(values.get('sequence')),
+      complete: values.get('complete') === 1,
+    }
   })
 }
 
-async function query<T>(bytes: Uint8Array, sql: string, read: (statement: Statement) => T | Promise<T>): Promise<T> {
+async function query<T>(
+  bytes: Uint8Array,
+  sql: string,
+  read: (statement: Statement) => T | Promise<T>,
+): Promise<T> {
   const db = new (await loadSqlite()).Database(bytes)
   try {
     return await read(db.prepare(sql))
@@ -385,7 +447,9 @@ function joined(arrays: readonly Buffer[]): Buffer {
   const [first] = arrays
   if (!first) return EMPTY_ARRAY
   if (arrays.length === 1) return first
-  const all = Buffer.concat(arrays.map((array, i) => (i < arrays.length - 1 ? array.subarray(0, -1) : array)))
+  const all = Buffer.concat(
+    arrays.map((array, i) => (i < arrays.length - 1 ? array.subarray(0, -1) : array)),
+  )
   let at = 0
   for (const { length } of arrays) {
     if (at > 0) all[at] = COMMA
@@ -396,15 +460,22 @@ function joined(arrays: readonly Buffer[]): Buffer {
 
 /** Whether the table of plants is that of version 2. */
 function hasSequences(db: Database): boolean {
-  const columns = db.prepare("SELECT 1 FROM pragma_table_info('plants', 'main') WHERE name = 'sequence'")
+  const columns = db.prepare(
+    "SELECT 1 FROM pragma_table_info('plants', 'main') WHERE name = 'sequence'",
+  )
   const has = columns.step()
   columns.free()
   return has
 }
 
-/** All rows of the main database, in the order of the columns of version 2; of that version SQLite copies whole cells. */
+/**
+ * All rows of the main database, in the order of the columns of version 2; of that version SQLite
+ * copies whole cells.
+ */
 function allRows(db: Database): string {
-  return hasSequences(db) ? 'SELECT * FROM main.plants' : `SELECT owner, id, ${BEFORE_ALL}, name, tag FROM main.plants`
+  return hasSequences(db)
+    ? 'SELECT * FROM main.plants'
+    : `SELECT owner, id, ${BEFORE_ALL}, name, tag FROM main.plants`
 }
 
 /** Makes the tables of version 2 from those of version 1, in place. */

@@ -3,14 +3,20 @@ import * as fs from 'node:fs/promises'
 import { errorCodeOf } from '../../errors.ts'
 
 /**
- * How a file is opened. `durable`: an existing file, each write durable when it returns (O_DSYNC: one system call where
- * write and fdatasync are two). `aside`: a new or emptied file, durable once `sync` has returned.
+ * How a file is opened. `durable`: an existing file, each write durable when it returns (O_DSYNC:
+ * one system call where write and fdatasync are two). `aside`: a new or emptied file, durable once
+ * `sync` has returned.
  */
 export type Mode = 'durable' | 'aside'
 
-/** One open file; each method is one system call and may fail, so that a test can fail any of them. */
+/**
+ * One open file; each method is one system call and may fail, so that a test can fail any of them.
+ */
 export interface File {
-  /** Writes from byte `at` on and returns how many bytes were taken: fewer than given is a short write. */
+  /**
+   * Writes from byte `at` on and returns how many bytes were taken: fewer than given is a short
+   * write.
+   */
   write(bytes: Uint8Array, at: number): Promise<number>
   sync(): Promise<void>
   truncate(lengthBytes: number): Promise<void>
@@ -19,7 +25,10 @@ export interface File {
 
 /** All file access of the store. A test replaces one call of it, or all by a simulated disk. */
 export interface Files {
-  /** Creates a directory of mode 0700 where there is none; true when it was created. Parents must exist. */
+  /**
+   * Creates a directory of mode 0700 where there is none; true when it was created. Parents must
+   * exist.
+   */
   makeDirectory(path: string): Promise<boolean>
   /** The names in a directory. */
   list(directory: string): Promise<readonly string[]>
@@ -36,7 +45,8 @@ export interface Files {
 
 const { O_CREAT, O_DSYNC, O_TRUNC, O_WRONLY } = constants
 // Without it a write would be acknowledged that nobody has synced.
-if (O_DSYNC === undefined) throw new Error('this platform has no O_DSYNC, which the store writes with')
+if (O_DSYNC === undefined)
+  throw new Error('this platform has no O_DSYNC, which the store writes with')
 const FLAGS: Readonly<Record<Mode, number>> = {
   durable: O_WRONLY | O_DSYNC,
   aside: O_WRONLY | O_CREAT | O_TRUNC,
@@ -58,16 +68,20 @@ export const nodeFiles: Files = {
   read: (path) => fs.readFile(path),
   async readStart(path, lengthBytes) {
     const chunks: Buffer[] = []
-    for await (const chunk of createReadStream(path, { end: lengthBytes - 1 })) chunks.push(Buffer.from(chunk))
+    for await (const chunk of createReadStream(path, { end: lengthBytes - 1 }))
+      chunks.push(Buffer.from(chunk))
     return Buffer.concat(chunks)
   },
   async open(path, mode) {
     const handle = await fs.open(path, FLAGS[mode], 0o600)
     return {
-      // Every group waits for one: the handle's own write takes 10 µs more. It does not wait for this one when it closes; callers do.
+      // Every group waits for one: the handle's own write takes 10 µs more. It does not wait for
+      // this one when it closes; callers do.
       write: (bytes, at) =>
         new Promise((resolve, reject) => {
-          write(handle.fd, bytes, 0, bytes.length, at, (error, taken) => (error ? reject(error) : resolve(taken)))
+          write(handle.fd, bytes, 0, bytes.length, at, (error, taken) =>
+            error ? reject(error) : resolve(taken),
+          )
         }),
       sync: () => (mode === 'durable' ? handle.datasync() : handle.sync()),
       truncate: (lengthBytes) => handle.truncate(lengthBytes),
@@ -87,15 +101,26 @@ export const nodeFiles: Files = {
 }
 
 /**
- * Puts a whole file in its place so that a crash leaves the old one or the new one, never a part: written beside,
- * synced, renamed over it, and the directory synced, since a rename is durable only then.
+ * Puts a whole file in its place so that a crash leaves the old one or the new one, never a part:
+ * written beside, synced, renamed over it, and the directory synced, since a rename is durable only
+ * then.
  */
-export async function replaceFile(files: Files, directory: string, name: string, parts: readonly Uint8Array[]): Promise<void> {
+export async function replaceFile(
+  files: Files,
+  directory: string,
+  name: string,
+  parts: readonly Uint8Array[],
+): Promise<void> {
   await writeAside(files, directory, name, parts)
   await putInPlace(files, directory, name)
 }
 
-export function writeAside(files: Files, directory: string, name: string, parts: readonly Uint8Array[]): Promise<void> {
+export function writeAside(
+  files: Files,
+  directory: string,
+  name: string,
+  parts: readonly Uint8Array[],
+): Promise<void> {
   const path = `${directory}/${name}${ASIDE}`
   return orDiscard(files, path, async () => {
     const file = await files.open(path, 'aside')
@@ -118,7 +143,10 @@ export async function putInPlace(files: Files, directory: string, name: string):
   await files.syncDirectory(directory)
 }
 
-/** What did not come to its end must not keep a full disk full; if it stays all the same, the next start removes it. */
+/**
+ * What did not come to its end must not keep a full disk full; if it stays all the same, the next
+ * start removes it.
+ */
 async function orDiscard(files: Files, path: string, work: () => Promise<void>): Promise<void> {
   try {
     await work()
@@ -128,7 +156,9 @@ async function orDiscard(files: Files, path: string, work: () => Promise<void>):
   }
 }
 
-/** The ending of a file that is still being written; one found at start is a leftover of a crash. */
+/**
+ * The ending of a file that is still being written; one found at start is a leftover of a crash.
+ */
 export const ASIDE = '.tmp'
 
 /** A large buffer goes in pieces: one write call takes at most 2 GiB on Linux. */

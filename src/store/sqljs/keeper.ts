@@ -1,39 +1,60 @@
 import { StoreUnavailable } from '../../plants/store.ts'
 import type { Files } from './files.ts'
-import { AppendFailed, Journal, JournalMisplaced, journalName, readJournal, StoreCorrupt } from './journal.ts'
+import {
+  AppendFailed,
+  Journal,
+  JournalMisplaced,
+  journalName,
+  readJournal,
+  StoreCorrupt,
+} from './journal.ts'
 
 /** A journal to be put in place: new, or the good lines of one that is in doubt. */
 export interface JournalPlan {
   readonly number: number
   readonly firstSequence: number
-  /** The sequence behind its good lines, and the length of the file up to there; equal to firstSequence and 0 for a new one. */
+  /**
+   * The sequence behind its good lines, and the length of the file up to there; equal to
+   * firstSequence and 0 for a new one.
+   */
   readonly nextSequence: number
   readonly goodBytes: number
 }
 
-export type StoreLog = (level: 'info' | 'error', message: string, fields?: Readonly<Record<string, unknown>>) => void
+export type StoreLog = (
+  level: 'info' | 'error',
+  message: string,
+  fields?: Readonly<Record<string, unknown>>,
+) => void
 
 const LAST_RETRY_MS = 5000
 
 /**
- * Keeps one journal fit to be written to. After a failure that leaves its file in doubt there is one way on, renewing,
- * tried again with a growing delay; until it succeeds nothing is appended.
+ * Keeps one journal fit to be written to. After a failure that leaves its file in doubt there is
+ * one way on, renewing, tried again with a growing delay; until it succeeds nothing is appended.
  */
-export class JournalKeeper {
+export class JournalWriter {
   readonly #files: Files
   readonly #directory: string
   readonly #log: StoreLog
   readonly #reserveBytes: number | undefined
   #journal: Journal | undefined
   #plan: JournalPlan
-  #trouble: string | undefined
+  #unavailableReason: string | undefined
   readonly #firstRetryMs: number
   #retryMs: number
   #timer: NodeJS.Timeout | undefined
   #busy: Promise<unknown> = Promise.resolve()
   #closed = false
 
-  constructor(files: Files, directory: string, log: StoreLog, plan: JournalPlan, firstRetryMs: number, reserveBytes?: number) {
+  constructor(
+    files: Files,
+    directory: string,
+    log: StoreLog,
+    plan: JournalPlan,
+    firstRetryMs: number,
+    reserveBytes?: number,
+  ) {
     this.#files = files
     this.#directory = directory
     this.#log = log
@@ -42,8 +63,8 @@ export class JournalKeeper {
     this.#firstRetryMs = this.#retryMs = firstRetryMs
   }
 
-  get trouble(): string | undefined {
-    return this.#trouble
+  get unavailableReason(): string | undefined {
+    return this.#unavailableReason
   }
 
   /** Whether a group may be appended now. */
@@ -70,21 +91,28 @@ export class JournalKeeper {
     try {
       await this.#exclusively(async () => {
         const journal = this.#journal
-        if (!journal) throw new StoreUnavailable(this.#trouble)
+        if (!journal) throw new StoreUnavailable(this.#unavailableReason)
         await journal.append(line)
-        this.#plan = { ...this.#plan, nextSequence: this.#plan.nextSequence + 1, goodBytes: journal.bytes }
+        this.#plan = {
+          ...this.#plan,
+          nextSequence: this.#plan.nextSequence + 1,
+          goodBytes: journal.bytes,
+        }
       })
-      if (this.#trouble !== undefined) this.#recovered()
+      if (this.#unavailableReason !== undefined) this.#recovered()
     } catch (error) {
       if (error instanceof StoreUnavailable) throw error
       // A file that a sync failed on, or that could not be cut back, is never touched again.
       if (!(error instanceof AppendFailed && error.clean)) this.#letGo()
       this.#failed(error)
-      throw new StoreUnavailable(this.#trouble, { cause: error })
+      throw new StoreUnavailable(this.#unavailableReason, { cause: error })
     }
   }
 
-  /** Puts the planned journal in place: at start, and whenever the one in use is in doubt. Never throws; `trouble` tells. */
+  /**
+   * Puts the planned journal in place: at start, and whenever the one in use is in doubt. Never
+   * throws; `unavailableReason` tells.
+   */
   async renew(): Promise<void> {
     clearTimeout(this.#timer)
     this.#timer = undefined
@@ -94,24 +122,35 @@ export class JournalKeeper {
         const lines = await this.#goodLines()
         await this.#goOnWith(this.#plan, lines)
       })
-      if (this.#trouble !== undefined) this.#recovered()
+      if (this.#unavailableReason !== undefined) this.#recovered()
     } catch (error) {
       this.#failed(error)
     }
   }
 
   /**
-   * Turns to the next journal; the one before is closed for good. Resolves with the length of that one in bytes.
-   * @throws when that fails: it goes on with the one before, or, where the new one may be in place already, renews that.
+   * Turns to the next journal; the one before is closed for good. Resolves with the length of that
+   * one in bytes.
+   * @throws when that fails: it goes on with the one before, or, where the new one may be in place
+   * already, renews that.
    */
   async turn(): Promise<number> {
     return this.#exclusively(async () => {
-      // A journal in doubt may end in a line that was not acknowledged: only renewing it makes it one that others may follow.
-      if (!this.#journal) throw new StoreUnavailable(this.#trouble)
+      // A journal in doubt may end in a line that was not acknowledged: only renewing it makes it
+      // one that others may follow.
+      if (!this.#journal) throw new StoreUnavailable(this.#unavailableReason)
       const closedBytes = this.bytes
       const firstSequence = this.#plan.nextSequence
       try {
-        await this.#goOnWith({ number: this.#plan.number + 1, firstSequence, nextSequence: firstSequence, goodBytes: 0 }, new Uint8Array())
+        await this.#goOnWith(
+          {
+            number: this.#plan.number + 1,
+            firstSequence,
+            nextSequence: firstSequence,
+            goodBytes: 0,
+          },
+          new Uint8Array(),
+        )
         return closedBytes
       } catch (error) {
         if (error instanceof JournalMisplaced) this.#failed(error)
@@ -120,10 +159,20 @@ export class JournalKeeper {
     })
   }
 
-  /** Puts a journal in place and lets go of the one before, as soon as that may no longer be the one to write to. */
+  /**
+   * Puts a journal in place and lets go of the one before, as soon as that may no longer be the one
+   * to write to.
+   */
   async #goOnWith(plan: JournalPlan, lines: Uint8Array): Promise<void> {
     try {
-      const journal = await Journal.create(this.#files, this.#directory, plan.number, plan.firstSequence, lines, this.#reserveBytes)
+      const journal = await Journal.create(
+        this.#files,
+        this.#directory,
+        plan.number,
+        plan.firstSequence,
+        lines,
+        this.#reserveBytes,
+      )
       this.#letGo()
       this.#journal = journal
       this.#plan = { ...plan, goodBytes: journal.bytes }
@@ -174,8 +223,11 @@ export class JournalKeeper {
 
   #failed(error: unknown): void {
     const reason = error instanceof Error ? error.message : String(error)
-    this.#trouble = reason
-    this.#log('error', 'plants cannot be written at the moment; reading goes on', { error, retryMs: this.#retryMs })
+    this.#unavailableReason = reason
+    this.#log('error', 'plants cannot be written at the moment; reading goes on', {
+      error,
+      retryMs: this.#retryMs,
+    })
     clearTimeout(this.#timer)
     if (this.#closed) return
     this.#timer = setTimeout(() => void this.renew(), this.#retryMs)
@@ -185,7 +237,7 @@ export class JournalKeeper {
 
   #recovered(): void {
     clearTimeout(this.#timer)
-    this.#trouble = undefined
+    this.#unavailableReason = undefined
     this.#retryMs = this.#firstRetryMs
     this.#log('info', 'plants can be written again')
   }

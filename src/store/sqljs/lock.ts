@@ -13,7 +13,9 @@ const MAX_ANSWER = 1024 // characters
 const MAX_ATTEMPTS = 100 // each lost one means that another starter got further
 
 export interface DirectoryLock {
-  /** Lets the next process in. The lock's name stays, as a plain file: the highest is never removed. */
+  /**
+   * Lets the next process in. The lock's name stays, as a plain file: the highest is never removed.
+   */
   release(): Promise<void>
 }
 
@@ -27,11 +29,13 @@ export class DirectoryLocked extends Error {
 type Locate = (name: string) => string
 
 /**
- * Takes the directory for this process: the holder listens on the socket with the highest name `lock-N`, and the kernel
- * refuses connections to it the moment that process is gone, in whatever namespace it ran.
- * Only link() decides. Whoever links `lock-(N+1)` has seen N dead; a starter that slept since an older N finds its name
- * taken, or links it below the highest, which is never removed, and sees that it lost.
- * @throws DirectoryLocked when somebody holds it; anything else that kept it from being known is thrown as it is.
+ * Takes the directory for this process: the holder listens on the socket with the highest name
+ * `lock-N`, and the kernel refuses connections to it the moment that process is gone, in whatever
+ * namespace it ran. Only link() decides. Whoever links `lock-(N+1)` has seen N dead; a starter that
+ * slept since an older N finds its name taken, or links it below the highest, which is never
+ * removed, and sees that it lost.
+ * @throws DirectoryLocked when somebody holds it; anything else that kept it from being known is
+ * thrown as it is.
  */
 export async function lockDirectory(dir: string): Promise<DirectoryLock> {
   return withSockets(dir, async (locate) => {
@@ -42,7 +46,9 @@ export async function lockDirectory(dir: string): Promise<DirectoryLock> {
       const server = await tryToHold(dir, locate, last + 1n)
       if (server !== undefined) return { release: () => release(dir, last + 1n, server) }
     }
-    throw new Error(`${dir} could not be locked: other processes kept starting on it at the same time`)
+    throw new Error(
+      `${dir} could not be locked: other processes kept starting on it at the same time`,
+    )
   })
 }
 
@@ -57,7 +63,10 @@ export async function isLocked(dir: string): Promise<boolean> {
   })
 }
 
-/** Listens under a random name, then links it to `lock-N`; the server where this process is now the holder. */
+/**
+ * Listens under a random name, then links it to `lock-N`; the server where this process is now the
+ * holder.
+ */
 async function tryToHold(dir: string, locate: Locate, number: bigint): Promise<Server | undefined> {
   const server = createServer((socket) => {
     socket.unref().on('error', () => socket.destroy())
@@ -69,7 +78,8 @@ async function tryToHold(dir: string, locate: Locate, number: bigint): Promise<S
     // Exclusive: a cluster's worker would otherwise let its primary listen.
     server.listen({ path: locate(name), exclusive: true })
     await once(server, 'listening')
-    // A connection that cannot be accepted (no descriptors left) is no reason to stop: the lock holds all the same.
+    // A connection that cannot be accepted (no descriptors left) is no reason to stop: the lock
+    // holds all the same.
     server.on('error', () => {})
     await chmod(join(dir, name), 0o600)
     await link(join(dir, name), join(dir, `lock-${number}`))
@@ -88,8 +98,9 @@ async function tryToHold(dir: string, locate: Locate, number: bigint): Promise<S
 }
 
 /**
- * Puts an empty file in the socket's place before it falls silent: the name stays, to which nobody answers any more, and
- * the directory holds nothing but plain files, which every tool can copy. Where that fails, the silent socket serves as well.
+ * Puts an empty file in the socket's place before it falls silent: the name stays, to which nobody
+ * answers any more, and the directory holds nothing but plain files, which every tool can copy.
+ * Where that fails, the silent socket serves as well.
  */
 async function release(dir: string, number: bigint, server: Server): Promise<void> {
   const name = randomName()
@@ -106,7 +117,10 @@ function randomName(): string {
   return `starting-${randomBytes(8).toString('hex')}`
 }
 
-/** Removes lower locks, and random names: those of dead starters, our own, and those of live ones, which start over. */
+/**
+ * Removes lower locks, and random names: those of dead starters, our own, and those of live ones,
+ * which start over.
+ */
 async function removeOthers(dir: string, own: bigint): Promise<void> {
   for (const name of await readdir(dir)) {
     const number = lockNumber(name)
@@ -116,7 +130,9 @@ async function removeOthers(dir: string, own: bigint): Promise<void> {
 
 /** The number of the highest lock, 0 where there is none. */
 async function highest(dir: string): Promise<bigint> {
-  return (await readdir(dir)).map(lockNumber).reduce((most, number) => (number > most ? number : most), 0n)
+  return (await readdir(dir))
+    .map(lockNumber)
+    .reduce((most, number) => (number > most ? number : most), 0n)
 }
 
 /** 0 for a name that is no lock's. */
@@ -138,7 +154,8 @@ function ask(path: string): Promise<string | undefined> {
       const code = errorCodeOf(error)
       // Linux refuses a connection to a plain file; elsewhere it may be said to be no socket.
       if (code === 'ECONNREFUSED' || code === 'ENOENT' || code === 'ENOTSOCK') resolve(undefined)
-      // EAGAIN: so many wait for its answer already that no more can. ECONNRESET: it was there a moment ago.
+      // EAGAIN: so many wait for its answer already that no more can. ECONNRESET: it was there a
+      // moment ago.
       else if (code !== 'EAGAIN' && code !== 'ECONNRESET') reject(error)
     })
     socket.on('close', () => {
@@ -156,8 +173,11 @@ function introduction(): string {
 function describe(answer: string): string {
   try {
     // Object() makes an object of anything; its members are still unknown.
-    const { pid, hostname, started } = Object(JSON.parse(answer)) as Readonly<Record<string, unknown>>
-    if (typeof pid === 'number') return `process ${pid} on host ${String(hostname)}, started at ${String(started)}`
+    const { pid, hostname, started } = Object(JSON.parse(answer)) as Readonly<
+      Record<string, unknown>
+    >
+    if (typeof pid === 'number')
+      return `process ${pid} on host ${String(hostname)}, started at ${String(started)}`
   } catch {
     // Cut short or not ours: it is there all the same.
   }
@@ -168,7 +188,9 @@ function close(server: Server): Promise<void> {
   return new Promise((resolve) => server.close(() => resolve()))
 }
 
-/** Runs `use` with a way from a name in the directory to a path that is short enough for a socket. */
+/**
+ * Runs `use` with a way from a name in the directory to a path that is short enough for a socket.
+ */
 async function withSockets<T>(dir: string, use: (locate: Locate) => Promise<T>): Promise<T> {
   const handle = await open(dir, constants.O_RDONLY | constants.O_DIRECTORY)
   try {

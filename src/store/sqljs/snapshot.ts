@@ -4,8 +4,9 @@ import { replaceFile, type Files } from './files.ts'
 import { StoreCorrupt } from './journal.ts'
 
 /*
- * A snapshot is an ordinary SQLite file with 64 bytes behind its last page, which SQLite ignores and a start verifies:
- * magic (16 bytes), version (uint32), reserved (uint32), sequence (uint64), SHA-256 of all before it. Big-endian.
+ * A snapshot is an ordinary SQLite file with 64 bytes behind its last page, which SQLite ignores
+ * and a start verifies: magic (16 bytes), version (uint32), reserved (uint32), sequence (uint64),
+ * SHA-256 of all before it. Big-endian.
  */
 export const SNAPSHOT = 'plants.sqlite'
 const MAGIC = Buffer.from('plant-store snap')
@@ -47,14 +48,20 @@ export async function writeSnapshot(
  */
 export async function readSnapshot(file: string, bytes: Buffer): Promise<Snapshot> {
   const at = bytes.length - TRAILER_BYTES
-  const edited = 'the checksum behind the last page does not fit. If it was edited with sqlite3 on purpose, move it away and run "plant-store import" on it'
-  if (at < 0 || !bytes.subarray(at, at + MAGIC.length).equals(MAGIC)) throw new StoreCorrupt(file, Math.max(at, 0), edited)
+  const edited =
+    'the checksum behind the last page does not fit. If it was edited with sqlite3 on purpose, move it away and run "plant-store import" on it'
+  if (at < 0 || !bytes.subarray(at, at + MAGIC.length).equals(MAGIC))
+    throw new StoreCorrupt(file, Math.max(at, 0), edited)
   const version = bytes.readUInt32BE(at + MAGIC.length)
   const sha = createHash('sha256').update(bytes.subarray(0, -SHA_BYTES)).digest()
   if (!sha.equals(bytes.subarray(-SHA_BYTES))) throw new StoreCorrupt(file, at, edited)
   if (!READABLE_VERSIONS.includes(version)) {
     const readable = READABLE_VERSIONS.join(' and ')
-    throw new StoreCorrupt(file, at + MAGIC.length, `it has version ${version}, and this plant-store reads version ${readable}`)
+    throw new StoreCorrupt(
+      file,
+      at + MAGIC.length,
+      `it has version ${version}, and this plant-store reads version ${readable}`,
+    )
   }
   const database = bytes.subarray(0, at)
   const { format, sequence, complete } = await readMeta(database)

@@ -1,4 +1,7 @@
-/** What database.ts uses of sql.js 1.16; the published types know neither `useBigInt` nor that a bigint may be bound. */
+/**
+ * What database.ts uses of sql.js 1.16; the published types know neither `useBigInt` nor that a
+ * bigint may be bound.
+ */
 declare module 'sql.js' {
   export type Value = string | number | bigint | Uint8Array | null
 

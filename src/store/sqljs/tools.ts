@@ -1,16 +1,18 @@
 import { errorCodeOf } from '../../errors.ts'
 import type { PlantStore } from '../../plants/store.ts'
 import type { StoreLog } from './keeper.ts'
-import { buildDatabase } from './compactor.ts'
+import { buildDatabase } from './compaction.ts'
 import { type Files, nodeFiles } from './files.ts'
 import { journalName, journalNumber, StoreCorrupt } from './journal.ts'
 import { isLocked, lockNumber } from './lock.ts'
 import { refuseTarget, writeNewFile } from './new-file.ts'
-import { type Replay, type Survey, survey } from './recovery.ts'
+import { type Replay, type DirectoryScan, scanDirectory } from './recovery.ts'
 import { sealed, SNAPSHOT } from './snapshot.ts'
 import { openSource, type Source, type SourcePlant, type SourceRow } from './source.ts'
 
-/** A compaction that passes by can remove a journal under a reader; so often in a row it does not. */
+/**
+ * A compaction that passes by can remove a journal under a reader; so often in a row it does not.
+ */
 const READ_ATTEMPTS = 5
 const PROGRESS_MS = 1000
 
@@ -31,10 +33,15 @@ export async function checkStore(directory: string, files: Files = nodeFiles): P
 }
 
 /**
- * Writes everything that is durable to a new SQLite file. Takes no lock: a service may go on writing.
+ * Writes everything that is durable to a new SQLite file. Takes no lock: a service may go on
+ * writing.
  * @throws StoreCorrupt; Error when the file exists already or cannot be made, or there is no store.
  */
-export async function exportStore(directory: string, file: string, files: Files = nodeFiles): Promise<string> {
+export async function exportStore(
+  directory: string,
+  file: string,
+  files: Files = nodeFiles,
+): Promise<string> {
   await refuseTarget(file, directory)
   const { database, replayed } = await readUnlocked(files, directory, (found) =>
     buildDatabase(files, found),
@@ -50,9 +57,11 @@ export async function exportStore(directory: string, file: string, files: Files 
 }
 
 /**
- * Creates every plant of a SQLite file in the store that `open` opens. One that is there already with the same content is no conflict;
- * what cannot be kept is told in a line each, and the rest is created all the same.
- * @throws DirectoryLocked while a service holds the directory; Error when anything could not be kept.
+ * Creates every plant of a SQLite file in the store that `open` opens. One that is there already
+ * with the same content is no conflict; what cannot be kept is told in a line each, and the rest is
+ * created all the same.
+ * @throws DirectoryLocked while a service holds the directory; Error when anything could not be
+ * kept.
  */
 export async function importStore(
   open: (log: StoreLog, onFatal: (error: unknown) => void) => Promise<PlantStore>,
@@ -95,8 +104,8 @@ async function importSource(
       throw new Error(`${textOf(error)}; ${before}`, { cause: error })
     })
   try {
-    const trouble = store.trouble()
-    if (trouble !== undefined) throw new Error(`nothing can be kept at the moment: ${trouble}`)
+    const unavailableReason = store.unavailableReason()
+    if (unavailableReason !== undefined) throw new Error(`nothing can be kept at the moment: ${unavailableReason}`)
     for (let rows = await next(); rows.length > 0; rows = await next()) {
       read += rows.length
       await Promise.all(rows.map(keep))
@@ -108,7 +117,8 @@ async function importSource(
     await store.close()
   }
   if (fatal !== undefined) throw fatal
-  if (lost > 0) throw new Error(`${read - lost} of ${read} plants are in the store; the others are named above`)
+  if (lost > 0)
+    throw new Error(`${read - lost} of ${read} plants are in the store; the others are named above`)
   return `${read} plants read from ${file}; all of them are in the store`
 }
 
@@ -133,7 +143,11 @@ const isOurs = (name: string): boolean =>
  * Reads a whole directory without its lock, and again after a compaction came between.
  * @throws Error where there is no store.
  */
-async function readUnlocked<T>(files: Files, directory: string, read: (found: Survey) => Promise<T>): Promise<T> {
+async function readUnlocked<T>(
+  files: Files,
+  directory: string,
+  read: (found: DirectoryScan) => Promise<T>,
+): Promise<T> {
   const names = await files.list(directory).catch((error: unknown) => {
     if (errorCodeOf(error) === 'ENOENT' || errorCodeOf(error) === 'ENOTDIR') return []
     throw error
@@ -141,7 +155,7 @@ async function readUnlocked<T>(files: Files, directory: string, read: (found: Su
   if (!names.some(isOurs)) throw new Error(`there is no store in ${directory}`)
   for (let attempt = 1; ; attempt++) {
     try {
-      return await read(await survey(files, directory))
+      return await read(await scanDirectory(files, directory))
     } catch (error) {
       if (attempt === READ_ATTEMPTS) throw error
     }

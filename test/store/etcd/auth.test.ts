@@ -20,7 +20,7 @@ const ALL = { after: undefined, limit: undefined } as const
 async function works(store: EtcdStore, id: bigint): Promise<void> {
   assert.equal(await store.create('alice', plant(id)), 'stored')
   assert.equal((await readAll(store.list('alice', ALL))).length, Number(id))
-  await until('it is ready', () => store.trouble() === undefined)
+  await until('it is ready', () => store.unavailableReason() === undefined)
 }
 
 test(
@@ -65,10 +65,10 @@ test(
         store.create('alice', plant(id)),
         (error) => error instanceof StoreUnavailable && reason.test(error.message),
       )
-      await until('readiness says why', () => reason.test(store.trouble() ?? ''))
+      await until('readiness says why', () => reason.test(store.unavailableReason() ?? ''))
       back()
       // A refused login is repeated once a second.
-      await until('it is ready again', () => store.trouble() === undefined)
+      await until('it is ready again', () => store.unavailableReason() === undefined)
       await works(store, id)
       id += 1n
     }
@@ -165,7 +165,7 @@ test(
       store.create('alice', plant(2n)),
       (error) => error instanceof StoreUnavailable && error.message === reason,
     )
-    await until('readiness says why', () => store.trouble() === reason)
+    await until('readiness says why', () => store.unavailableReason() === reason)
     secured.ctl('auth disable')
     await works(store, 2n)
   },
@@ -179,6 +179,6 @@ test(
     secured.authority.sign('expired', '/O=plants', -1)
     const timing = { attempt: 300, call: 600, probe: 600 }
     const store = await openStore(t, { ...secured.config('expired'), timing })
-    assert.match(store.trouble() ?? '', /; the client certificate expired at .+ GMT$/)
+    assert.match(store.unavailableReason() ?? '', /; the client certificate expired at .+ GMT$/)
   },
 )

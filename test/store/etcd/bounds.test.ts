@@ -107,9 +107,9 @@ test('readiness does not wait for a place: calls that hang in number leave it gr
   const before = probes
   await until(
     'readiness was looked at',
-    () => store.trouble() !== undefined || probes >= before + 2,
+    () => store.unavailableReason() !== undefined || probes >= before + 2,
   )
-  assert.equal(store.trouble(), undefined)
+  assert.equal(store.unavailableReason(), undefined)
   await failed
 })
 

@@ -1,9 +1,14 @@
 import type { TestContext } from 'node:test'
-import { compact } from '../../../dist/store/sqljs/compactor.js'
+import { compact } from '../../../dist/store/sqljs/compaction.js'
 import { type Files, nodeFiles } from '../../../dist/store/sqljs/files.js'
 import { SqljsStore } from '../../../dist/store/sqljs/store.js'
 import { checkStore } from '../../../dist/store/sqljs/tools.js'
-import { Gate, storeContract, type StoreUnderTest, underTest } from '../../contract/store.contract.ts'
+import {
+  Gate,
+  storeContract,
+  type StoreUnderTest,
+  underTest,
+} from '../../contract/store.contract.ts'
 import { temporaryDirectory } from '../../support/service.ts'
 
 async function openStore(t: TestContext, compactBytes?: number): Promise<StoreUnderTest> {

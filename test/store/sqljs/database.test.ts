@@ -16,9 +16,21 @@ test('database: a chunk ends at its rows, at its bytes, or with the last plant',
   const database = await PlantDatabase.serving()
   // As JSON they have 15, 24 and 12 bytes.
   const stored = [{ name: 'xxxx' }, { name: 'xx', tag: 'xx' }, { name: 'x' }]
-  database.insert([['a', '1', 'xxxx'], ['a', '2', 'xx', 'xx'], ['a', '3', 'x'], ['b', '2', 'y']], NOW)
+  database.insert(
+    [
+      ['a', '1', 'xxxx'],
+      ['a', '2', 'xx', 'xx'],
+      ['a', '3', 'x'],
+      ['b', '2', 'y'],
+    ],
+    NOW,
+  )
   const read = (rows: number, bytes: number): readonly [number, bigint | undefined] => {
-    const { json, plants, cutAt } = database.chunk({ owner: 'a', ...ALL_IDS, asOf: NOW }, rows, bytes)
+    const { json, plants, cutAt } = database.chunk(
+      { owner: 'a', ...ALL_IDS, asOf: NOW },
+      rows,
+      bytes,
+    )
     assert.equal(json.toString(), JSON.stringify(stored.slice(0, plants)))
     return [plants, cutAt]
   }
@@ -36,16 +48,31 @@ test('database: a view shows no row of a later sequence, and looks at a bounded 
   const database = await PlantDatabase.serving()
   const long = 'x'.repeat(1000)
   // Every third row is old. Short texts are written by SQLite, long ones row by row.
-  const rows = Array.from({ length: 3000 }, (_, id): Row => ['a', String(id), id % 7 === 0 ? `${id} ${long}` : String(id)])
-  database.insert(rows.filter((_, id) => id % 3 === 0), NOW)
-  database.insert(rows.filter((_, id) => id % 3 !== 0), LATER)
+  const rows = Array.from(
+    { length: 3000 },
+    (_, id): Row => ['a', String(id), id % 7 === 0 ? `${id} ${long}` : String(id)],
+  )
+  database.insert(
+    rows.filter((_, id) => id % 3 === 0),
+    NOW,
+  )
+  database.insert(
+    rows.filter((_, id) => id % 3 !== 0),
+    LATER,
+  )
   for (const asOf of [0, NOW, LATER]) {
-    const visible = rows.filter((_, id) => asOf === LATER || (asOf === NOW && id % 3 === 0)).map(([, , name]) => ({ name }))
+    const visible = rows
+      .filter((_, id) => asOf === LATER || (asOf === NOW && id % 3 === 0))
+      .map(([, , name]) => ({ name }))
     for (const maxRows of [1, 99, 100, 250, 5000]) {
       const found: unknown[] = []
       let from: bigint | undefined = ALL_IDS.from
       for (let chunks = 1; from !== undefined; chunks++) {
-        const { json, plants, cutAt }: Chunk = database.chunk({ owner: 'a', from, to: ALL_IDS.to, asOf }, maxRows, 2 ** 30)
+        const { json, plants, cutAt }: Chunk = database.chunk(
+          { owner: 'a', from, to: ALL_IDS.to, asOf },
+          maxRows,
+          2 ** 30,
+        )
         const some = JSON.parse(json.toString()) as unknown[]
         assert.equal(some.length, plants)
         if (cutAt !== undefined) assert.equal(cutAt, BigInt(chunks * maxRows - 1))
@@ -56,8 +83,19 @@ test('database: a view shows no row of a later sequence, and looks at a bounded 
     }
     for (const plants of [1, 2, 500, 1000, 1001, 3000, 3001]) {
       let [at, left]: [bigint | undefined, number] = [-1n, plants]
-      while (at !== undefined && left > 0) ({ at, left } = database.pass({ owner: 'a', from: at + 1n, to: ALL_IDS.to, asOf }, left, 700))
-      assert.equal(at, visible.length >= plants ? BigInt(visible[plants - 1]?.name.split(' ')[0] ?? '') : undefined, `${plants} as of ${asOf}`)
+      while (at !== undefined && left > 0)
+        ({ at, left } = database.pass(
+          { owner: 'a', from: at + 1n, to: ALL_IDS.to, asOf },
+          left,
+          700,
+        ))
+      assert.equal(
+        at,
+        visible.length >= plants
+          ? BigInt(visible[plants - 1]?.name.split(' ')[0] ?? '')
+          : undefined,
+        `${plants} as of ${asOf}`,
+      )
       assert.equal(left, Math.max(0, plants - visible.length))
     }
     assert.equal(database.hasPlant({ owner: 'a', from: 1n, to: 2n, asOf }), asOf === LATER)
@@ -68,28 +106,83 @@ test('database: a view shows no row of a later sequence, and looks at a bounded 
 
 test('database: a list is the JSON of its plants, written by SQLite or by JavaScript', async () => {
   const database = await PlantDatabase.serving()
-  const everyUnit = Array.from({ length: 0x10000 }, (_, unit) => String.fromCharCode(unit)).filter((unit) => unit.isWellFormed())
-  const texts = ['', '\ufeff', '\ufeff\ufeffx', '\u0000', 'a\u0000b', '\u{1f331}', '"\\/', '{"name":"x"}', 'null', '[1]', 'x'.repeat(256), 'x'.repeat(257), 'é'.repeat(128), 'é'.repeat(129)]
-  for (let at = 0; at < everyUnit.length; at += 64) texts.push(everyUnit.slice(at, at + 64).join(''))
-  const plants = texts.flatMap((text) => [{ name: text }, { name: 'n', tag: text }, { name: text, tag: text }])
-  database.insert(plants.map(({ name, tag }, id) => (tag === undefined ? ['a', String(id), name] : ['a', String(id), name, tag])), NOW)
-  for (const [maxRows, maxBytes] of [[1, 2 ** 30], [7, 2 ** 30], [5000, 2 ** 30], [100, 1000]] as const) {
+  const everyUnit = Array.from({ length: 0x10000 }, (_, unit) => String.fromCharCode(unit)).filter(
+    (unit) => unit.isWellFormed(),
+  )
+  const texts = [
+    '',
+    '\ufeff',
+    '\ufeff\ufeffx',
+    '\u0000',
+    'a\u0000b',
+    '\u{1f331}',
+    '"\\/',
+    '{"name":"x"}',
+    'null',
+    '[1]',
+    'x'.repeat(256),
+    'x'.repeat(257),
+    'é'.repeat(128),
+    'é'.repeat(129),
+  ]
+  for (let at = 0; at < everyUnit.length; at += 64)
+    texts.push(everyUnit.slice(at, at + 64).join(''))
+  const plants = texts.flatMap((text) => [
+    { name: text },
+    { name: 'n', tag: text },
+    { name: text, tag: text },
+  ])
+  database.insert(
+    plants.map(({ name, tag }, id) =>
+      tag === undefined ? ['a', String(id), name] : ['a', String(id), name, tag],
+    ),
+    NOW,
+  )
+  for (const [maxRows, maxBytes] of [
+    [1, 2 ** 30],
+    [7, 2 ** 30],
+    [5000, 2 ** 30],
+    [100, 1000],
+  ] as const) {
     const pieces: string[] = []
     for (let from: bigint | undefined = 0n; from !== undefined; ) {
-      const { json, cutAt }: Chunk = database.chunk({ owner: 'a', from, to: ALL_IDS.to, asOf: NOW }, maxRows, maxBytes)
+      const { json, cutAt }: Chunk = database.chunk(
+        { owner: 'a', from, to: ALL_IDS.to, asOf: NOW },
+        maxRows,
+        maxBytes,
+      )
       pieces.push(json.toString().slice(1, -1))
       from = cutAt === undefined ? undefined : cutAt + 1n
     }
-    assert.equal(`[${pieces.join()}]`, JSON.stringify(plants), `by ${maxRows} and ${maxBytes} bytes`)
+    assert.equal(
+      `[${pieces.join()}]`,
+      JSON.stringify(plants),
+      `by ${maxRows} and ${maxBytes} bytes`,
+    )
   }
   database.close()
 })
 
 test('database: a plant is compared with the one of its id, byte for byte', async () => {
   const database = await PlantDatabase.serving()
-  const texts = ['', 'a', 'A', 'a\u0000', '\u0000', 'é', 'e\u0301', '\ufeffa', '1', '1.0', 'x'.repeat(9000), `${'x'.repeat(8999)}y`]
+  const texts = [
+    '',
+    'a',
+    'A',
+    'a\u0000',
+    '\u0000',
+    'é',
+    'e\u0301',
+    '\ufeffa',
+    '1',
+    '1.0',
+    'x'.repeat(9000),
+    `${'x'.repeat(8999)}y`,
+  ]
   const tags = [undefined, ...texts]
-  const rows = texts.flatMap((name) => tags.map((tag): Row => (tag === undefined ? ['a', '7', name] : ['a', '7', name, tag])))
+  const rows = texts.flatMap((name) =>
+    tags.map((tag): Row => (tag === undefined ? ['a', '7', name] : ['a', '7', name, tag])),
+  )
   for (const [at, stored] of rows.entries()) {
     const [, , name, tag] = stored
     const owner = `owner ${at}`
@@ -97,7 +190,8 @@ test('database: a plant is compared with the one of its id, byte for byte', asyn
     // Each against all: 24,336 pairs would take seconds.
     for (const other of rows.filter((_, i) => i === at || (i + at) % 11 === 0)) {
       const [, , otherName, otherTag] = other
-      const row: Row = otherTag === undefined ? [owner, '7', otherName] : [owner, '7', otherName, otherTag]
+      const row: Row =
+        otherTag === undefined ? [owner, '7', otherName] : [owner, '7', otherName, otherTag]
       assert.equal(database.existing(row), other === stored ? 'same' : 'other')
     }
     assert.equal(database.existing([owner, '8', name]), 'none')
@@ -114,7 +208,10 @@ test('database: what serves holds what a file held, and a file what was built', 
   const serving = await PlantDatabase.serving(Buffer.from(bytes))
   assert.equal(serving.existing(['a', '9223372036854775807', '\ufeff\u0000', '']), 'same')
   assert.equal(serving.existing(['a', '9223372036854775806', '\ufeff\u0000', '']), 'none')
-  assert.equal(serving.chunk({ owner: 'a', ...ALL_IDS, asOf: 1 }, 10, 100).json.toString(), JSON.stringify([{ name: '\ufeff\u0000', tag: '' }]))
+  assert.equal(
+    serving.chunk({ owner: 'a', ...ALL_IDS, asOf: 1 }, 10, 100).json.toString(),
+    JSON.stringify([{ name: '\ufeff\u0000', tag: '' }]),
+  )
   serving.close()
   const again = await PlantDatabase.building(Buffer.from(bytes))
   assert.equal(again.check(), 1)
@@ -143,11 +240,17 @@ test('room: a store of any size of plants is full within its limit, answers what
         }),
       )
     }
-    assert.equal(store.trouble(), undefined)
+    assert.equal(store.unavailableReason(), undefined)
     assert.equal((await list(store)).length, stored.length)
     const [name = ''] = stored
-    assert.equal(await store.create('alice', plant(BigInt(name.split(' ')[0] ?? ''), name)), 'stored')
-    assert.equal(await store.create('alice', plant(BigInt(name.split(' ')[0] ?? ''), 'other')), 'conflict')
+    assert.equal(
+      await store.create('alice', plant(BigInt(name.split(' ')[0] ?? ''), name)),
+      'stored',
+    )
+    assert.equal(
+      await store.create('alice', plant(BigInt(name.split(' ')[0] ?? ''), 'other')),
+      'conflict',
+    )
     await store.close()
     const bytes = (await filesOf(directory)).get('plants.sqlite')?.length ?? 0
     // A page or two of the file are not in memory: its meta table, and the trailer.

@@ -2,14 +2,16 @@ import { copyFileSync, existsSync, mkdirSync, readdirSync, readFileSync } from '
 import { mkdir, readdir, readFile, writeFile } from 'node:fs/promises'
 import { errorCodeOf } from '../../../dist/errors.js'
 import type { NewPlant, Plant } from '../../../dist/plants/plant.js'
-import { compact } from '../../../dist/store/sqljs/compactor.js'
+import { compact } from '../../../dist/store/sqljs/compaction.js'
 import { nodeFiles } from '../../../dist/store/sqljs/files.js'
 import { SqljsStore, type SqljsStoreOptions } from '../../../dist/store/sqljs/store.js'
 import { plant, readAll } from '../../contract/store.contract.ts'
 import { temporaryDirectory } from '../../support/service.ts'
 import { until } from '../../support/time.ts'
 
-/** One bit low, high and in between, all bits, and a pair: what a disk or a cable does to a byte. */
+/**
+ * One bit low, high and in between, all bits, and a pair: what a disk or a cable does to a byte.
+ */
 export const BIT_PATTERNS: readonly number[] = [0x01, 0x20, 0x80, 0xff, 0x0a]
 
 export interface LogLine {
@@ -18,8 +20,15 @@ export interface LogLine {
   readonly fields: Readonly<Record<string, unknown>> | undefined
 }
 
-/** A store without a lock, so that it can be left as a killed process leaves it, and without worker threads, which are slow to start. */
-export function openStore(directory: string, options: Partial<SqljsStoreOptions> = {}, lines: LogLine[] = []): Promise<SqljsStore> {
+/**
+ * A store without a lock, so that it can be left as a killed process leaves it, and without worker
+ * threads, which are slow to start.
+ */
+export function openStore(
+  directory: string,
+  options: Partial<SqljsStoreOptions> = {},
+  lines: LogLine[] = [],
+): Promise<SqljsStore> {
   return SqljsStore.open({
     directory,
     maxDataBytes: 2 ** 26,
@@ -42,7 +51,8 @@ export function list(store: SqljsStore, owner = 'alice'): Promise<Plant[]> {
 /** The files of a directory, by name. */
 export async function filesOf(directory: string): Promise<Map<string, Buffer>> {
   const files = new Map<string, Buffer>()
-  for (const name of (await readdir(directory)).toSorted()) files.set(name, await readFile(`${directory}/${name}`))
+  for (const name of (await readdir(directory)).toSorted())
+    files.set(name, await readFile(`${directory}/${name}`))
   return files
 }
 
@@ -55,7 +65,9 @@ export async function directoryOf(files: ReadonlyMap<string, Uint8Array>): Promi
 }
 
 function journalsIn(directory: string): string[] {
-  return readdirSync(directory).filter((name) => /^journal-\d+\.log$/.test(name)).toSorted()
+  return readdirSync(directory)
+    .filter((name) => /^journal-\d+\.log$/.test(name))
+    .toSorted()
 }
 
 /** The last journal holds nothing but its header. */
@@ -64,16 +76,28 @@ function isTurned(directory: string): boolean {
   return text.indexOf('\n') === text.replace(/\0+$/, '').length - 1
 }
 
-/** What a killed process leaves that wrote these plants, one write each, and turned its journal behind some of them. */
-export async function killedAfter(plants: readonly NewPlant[], options: Partial<SqljsStoreOptions> = {}): Promise<Map<string, Buffer>> {
+/**
+ * What a killed process leaves that wrote these plants, one write each, and turned its journal
+ * behind some of them.
+ */
+export async function killedAfter(
+  plants: readonly NewPlant[],
+  options: Partial<SqljsStoreOptions> = {},
+): Promise<Map<string, Buffer>> {
   const directory = `${await temporaryDirectory()}/data`
   const store = await openStore(directory, options)
   for (const each of plants) {
     await store.create('alice', each)
-    // What a write brings about with one byte allowed: a turn, or where it can come to pass, a compaction.
+    // What a write brings about with one byte allowed: a turn, or where it can come to pass, a
+    // compaction.
     if (options.compactBytes !== 1) continue
-    if (options.compact !== undefined) await until('the journal is turned', () => isTurned(directory))
-    else await until('the journals are compacted', () => journalsIn(directory).length === 1 && existsSync(`${directory}/plants.sqlite`))
+    if (options.compact !== undefined)
+      await until('the journal is turned', () => isTurned(directory))
+    else
+      await until(
+        'the journals are compacted',
+        () => journalsIn(directory).length === 1 && existsSync(`${directory}/plants.sqlite`),
+      )
   }
   const left = await leftByKill(directory)
   await store.close()
@@ -81,8 +105,9 @@ export async function killedAfter(plants: readonly NewPlant[], options: Partial<
 }
 
 /**
- * A copy of a directory as a kill would leave it, but for files half written beside. It is made at once, so that the store
- * begins nothing meanwhile; one call of it may be under way, as with a real kill.
+ * A copy of a directory as a kill would leave it, but for files half written beside. It is made at
+ * once, so that the store begins nothing meanwhile; one call of it may be under way, as with a real
+ * kill.
  */
 export async function leftByKill(directory: string): Promise<string> {
   const left = `${await temporaryDirectory()}/data`

@@ -2,14 +2,25 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { crc32 } from 'node:zlib'
 import type { Row } from '../../../dist/store/sqljs/database.js'
-import { groupLine, type JournalExtent, journalName, journalNumber, readHeader, readJournal, StoreCorrupt } from '../../../dist/store/sqljs/journal.js'
+import {
+  batchLine,
+  type JournalExtent,
+  journalName,
+  journalNumber,
+  readHeader,
+  readJournal,
+  StoreCorrupt,
+} from '../../../dist/store/sqljs/journal.js'
 import { BIT_PATTERNS } from './fixtures.ts'
 
 const FILE = '/data/journal-00000007.log'
 const FIRST = 41
 const GROUPS: readonly (readonly Row[])[] = [
   [['alice', '1', 'Oak']],
-  [['alice', '-9223372036854775808', 'a\u0000b\n\u2028', '🌵'], ['bob', '1', '']],
+  [
+    ['alice', '-9223372036854775808', 'a\u0000b\n\u2028', '🌵'],
+    ['bob', '1', ''],
+  ],
   [['"; 42 [', '9', ' 42 [["x","1","y"]]', '']],
   [['alice', '2', 'Elm', 'x'.repeat(300)]],
 ]
@@ -19,13 +30,21 @@ function header(text: string): Buffer {
 }
 
 const HEADER = header(`plant-store-journal 1 ${FIRST}`)
-const LINES = GROUPS.map((rows, i) => groupLine(FIRST + i, rows))
+const LINES = GROUPS.map((rows, i) => batchLine(FIRST + i, rows))
 const JOURNAL = Buffer.concat([HEADER, ...LINES])
 /** Where each line ends, the header first. */
-const ENDS = LINES.reduce((ends, line) => [...ends, (ends.at(-1) ?? 0) + line.length], [HEADER.length])
+const ENDS = LINES.reduce(
+  (ends, line) => [...ends, (ends.at(-1) ?? 0) + line.length],
+  [HEADER.length],
+)
 
 /** Hands over every group, and gives what the reader ends with. */
-function readAll(file: string, bytes: Buffer, isLast: boolean, onGroup: (rows: readonly Row[], sequence: number) => void): JournalExtent {
+function readAll(
+  file: string,
+  bytes: Buffer,
+  isLast: boolean,
+  onGroup: (rows: readonly Row[], sequence: number) => void,
+): JournalExtent {
   const groups = readJournal(file, bytes, isLast)
   for (;;) {
     const step = groups.next()
@@ -34,7 +53,10 @@ function readAll(file: string, bytes: Buffer, isLast: boolean, onGroup: (rows: r
   }
 }
 
-function read(bytes: Buffer, isLast = true): { readonly groups: (readonly Row[])[]; readonly goodBytes: number; readonly tornBytes: number } {
+function read(
+  bytes: Buffer,
+  isLast = true,
+): { readonly groups: (readonly Row[])[]; readonly goodBytes: number; readonly tornBytes: number } {
   const groups: (readonly Row[])[] = []
   const { goodBytes, tornBytes, nextSequence } = readAll(FILE, bytes, isLast, (rows, sequence) => {
     assert.equal(sequence, FIRST + groups.length)
@@ -56,24 +78,37 @@ function corruptAt(byte: number, what = /./): (error: unknown) => boolean {
 
 test('journal: a line is checksum, sequence and rows as JSON, and nothing else', () => {
   const rest = '41 [["alice","1","Oak"]]'
-  assert.equal(String(groupLine(41, [['alice', '1', 'Oak']])), `${crc32(rest).toString(16).padStart(8, '0')} ${rest}\n`)
+  assert.equal(
+    String(batchLine(41, [['alice', '1', 'Oak']])),
+    `${crc32(rest).toString(16).padStart(8, '0')} ${rest}\n`,
+  )
 })
 
 test('journal: what was written is read back, whether another journal follows or not', () => {
-  for (const isLast of [true, false]) assert.deepEqual(read(JOURNAL, isLast), { groups: [...GROUPS], goodBytes: JOURNAL.length, tornBytes: 0 })
+  for (const isLast of [true, false])
+    assert.deepEqual(read(JOURNAL, isLast), {
+      groups: [...GROUPS],
+      goodBytes: JOURNAL.length,
+      tornBytes: 0,
+    })
 })
 
 test('journal: cut at any byte, the last one gives every line before the cut and calls the rest torn', (t) => {
   for (let length = HEADER.length; length <= JOURNAL.length; length++) {
     const whole = ENDS.filter((end) => end <= length)
     const goodBytes = whole.at(-1) ?? 0
-    assert.deepEqual(read(JOURNAL.subarray(0, length)), { groups: GROUPS.slice(0, whole.length - 1), goodBytes, tornBytes: length - goodBytes })
+    assert.deepEqual(read(JOURNAL.subarray(0, length)), {
+      groups: GROUPS.slice(0, whole.length - 1),
+      goodBytes,
+      tornBytes: length - goodBytes,
+    })
   }
   t.diagnostic(`cut at ${JOURNAL.length - HEADER.length + 1} bytes`)
 })
 
 test('journal: cut inside its first line it has no header, which is no damage by itself', () => {
-  for (let length = 0; length < HEADER.length; length++) assert.equal(readHeader(FILE, HEADER.subarray(0, length)), undefined)
+  for (let length = 0; length < HEADER.length; length++)
+    assert.equal(readHeader(FILE, HEADER.subarray(0, length)), undefined)
   assert.equal(readHeader(FILE, HEADER), FIRST)
 })
 
@@ -81,7 +116,10 @@ test('journal: cut at any byte but between two lines, one that another follows i
   for (let length = HEADER.length; length < JOURNAL.length; length++) {
     if (ENDS.includes(length)) continue
     const at = ENDS.findLast((end) => end <= length) ?? 0
-    assert.throws(() => read(JOURNAL.subarray(0, length), false), corruptAt(at, /a later journal follows/))
+    assert.throws(
+      () => read(JOURNAL.subarray(0, length), false),
+      corruptAt(at, /a later journal follows/),
+    )
   }
 })
 
@@ -95,9 +133,19 @@ test('journal: any byte flipped before the last line is damage, in file and byte
       const line = ENDS.findLast((end) => end <= at) ?? 0
       flips += 1
       const isNewline = bytes[at] === 10
-      if (line < lastAt || isNewline) assert.throws(() => read(bytes), corruptAt(line), `byte ${at} ^ ${pattern}`)
+      if (line < lastAt || isNewline)
+        assert.throws(() => read(bytes), corruptAt(line), `byte ${at} ^ ${pattern}`)
       // A zero at the very end is taken for the reserve.
-      else assert.deepEqual(read(bytes), { groups: GROUPS.slice(0, -1), goodBytes: lastAt, tornBytes: JOURNAL.length - lastAt - (bytes.at(-1) === 0 ? 1 : 0) }, `byte ${at} ^ ${pattern}`)
+      else
+        assert.deepEqual(
+          read(bytes),
+          {
+            groups: GROUPS.slice(0, -1),
+            goodBytes: lastAt,
+            tornBytes: JOURNAL.length - lastAt - (bytes.at(-1) === 0 ? 1 : 0),
+          },
+          `byte ${at} ^ ${pattern}`,
+        )
       assert.throws(() => read(bytes, false), corruptAt(line))
     }
   }
@@ -116,27 +164,51 @@ test('journal: a broken newline between the last two lines is damage: a good lin
 })
 
 test('journal: a torn line that looks like the start of the next one a hundred times is torn, and a hundred and one times for a person to look at', () => {
-  const mark = (count: number, sum: string): Buffer => Buffer.from(`00000000 ${FIRST + GROUPS.length} [["alice","1","${`${sum} ${FIRST + GROUPS.length + 1} [`.repeat(count)}`)
+  const mark = (count: number, sum: string): Buffer =>
+    Buffer.from(
+      `00000000 ${FIRST + GROUPS.length} [["alice","1","${`${sum} ${FIRST + GROUPS.length + 1} [`.repeat(count)}`,
+    )
   const end = JOURNAL.length
-  for (const [count, sum] of [[100, '00000000'], [5000, 'not a sum']] as const) {
+  for (const [count, sum] of [
+    [100, '00000000'],
+    [5000, 'not a sum'],
+  ] as const) {
     const torn = mark(count, sum)
-    assert.deepEqual(read(Buffer.concat([JOURNAL, torn])), { groups: [...GROUPS], goodBytes: end, tornBytes: torn.length })
+    assert.deepEqual(read(Buffer.concat([JOURNAL, torn])), {
+      groups: [...GROUPS],
+      goodBytes: end,
+      tornBytes: torn.length,
+    })
   }
   assert.throws(() => read(Buffer.concat([JOURNAL, mark(101, '00000000')])), corruptAt(end))
 })
 
 test('journal: a line of another sequence is damage, were its checksum ever so right', () => {
   for (const sequence of [FIRST + 1, FIRST + 3, 0]) {
-    const bytes = Buffer.concat([HEADER, ...LINES.slice(0, 2), groupLine(sequence, [['a', '1', 'x']]), groupLine(sequence + 1, [['a', '1', 'x']])])
+    const bytes = Buffer.concat([
+      HEADER,
+      ...LINES.slice(0, 2),
+      batchLine(sequence, [['a', '1', 'x']]),
+      batchLine(sequence + 1, [['a', '1', 'x']]),
+    ])
     assert.throws(() => read(bytes), corruptAt(ENDS[2] ?? 0))
   }
 })
 
 test('journal: zeros behind the last line are its reserve, however many, whether another journal follows or not', () => {
   for (const reserveBytes of [1, 100, 600_000]) {
-    for (const isLast of [true, false]) assert.deepEqual(read(Buffer.concat([JOURNAL, Buffer.alloc(reserveBytes)]), isLast), { groups: [...GROUPS], goodBytes: JOURNAL.length, tornBytes: 0 })
+    for (const isLast of [true, false])
+      assert.deepEqual(read(Buffer.concat([JOURNAL, Buffer.alloc(reserveBytes)]), isLast), {
+        groups: [...GROUPS],
+        goodBytes: JOURNAL.length,
+        tornBytes: 0,
+      })
   }
-  assert.deepEqual(read(Buffer.concat([HEADER, Buffer.alloc(100)])), { groups: [], goodBytes: HEADER.length, tornBytes: 0 })
+  assert.deepEqual(read(Buffer.concat([HEADER, Buffer.alloc(100)])), {
+    groups: [],
+    goodBytes: HEADER.length,
+    tornBytes: 0,
+  })
 })
 
 test('journal: of a line that was written into the reserve, whichever pieces are missing, the lines before it stand and nothing of it counts', (t) => {
@@ -148,11 +220,18 @@ test('journal: of a line that was written into the reserve, whichever pieces are
   for (let shift = 0; shift < pieceBytes; shift += 3) {
     for (let bits = 0; bits < 2 ** pieces - 1; bits++) {
       const bytes = Buffer.concat([JOURNAL.subarray(0, lastAt), Buffer.alloc(line.length + 1000)])
-      for (const [i, byte] of line.entries()) if ((bits >> Math.min(Math.floor((i + shift) / pieceBytes), pieces - 1)) & 1) bytes[lastAt + i] = byte
+      for (const [i, byte] of line.entries())
+        if ((bits >> Math.min(Math.floor((i + shift) / pieceBytes), pieces - 1)) & 1)
+          bytes[lastAt + i] = byte
       const { groups, goodBytes, tornBytes } = read(bytes)
       assert.deepEqual([groups, goodBytes], [GROUPS.slice(0, -1), lastAt])
-      assert.equal(tornBytes, bytes.findLastIndex((byte) => byte !== 0) + 1 - lastAt, 'what remains of it is told, and no zeros')
-      if (tornBytes > 0) assert.throws(() => read(bytes, false), corruptAt(lastAt, /a later journal follows/))
+      assert.equal(
+        tornBytes,
+        bytes.findLastIndex((byte) => byte !== 0) + 1 - lastAt,
+        'what remains of it is told, and no zeros',
+      )
+      if (tornBytes > 0)
+        assert.throws(() => read(bytes, false), corruptAt(lastAt, /a later journal follows/))
     }
   }
   t.diagnostic(`${2 ** pieces - 1} subsets of ${pieces} pieces`)
@@ -166,7 +245,11 @@ test('journal: zeros in place of any stretch of what was acknowledged, with a wh
       for (let to = from + 1; to <= lastAt; to++) {
         const bytes = Buffer.concat([JOURNAL, reserve]).fill(0, from, to)
         stretches += 1
-        assert.throws(() => read(bytes), corruptAt(ENDS.findLast((end) => end <= from) ?? 0), `from ${from} to ${to}`)
+        assert.throws(
+          () => read(bytes),
+          corruptAt(ENDS.findLast((end) => end <= from) ?? 0),
+          `from ${from} to ${to}`,
+        )
       }
     }
   }
@@ -174,33 +257,67 @@ test('journal: zeros in place of any stretch of what was acknowledged, with a wh
 })
 
 test('journal: a line that is lost in zeros may quote later lines: it is torn all the same, but behind the zeros themselves', () => {
-  const quoted = groupLine(FIRST + GROUPS.length + 5, [['alice', '1', 'Oak']])
-  const torn = (...parts: readonly (string | Uint8Array)[]): Buffer => Buffer.concat([JOURNAL, ...parts.map((part) => Buffer.from(part))])
+  const quoted = batchLine(FIRST + GROUPS.length + 5, [['alice', '1', 'Oak']])
+  const torn = (...parts: readonly (string | Uint8Array)[]): Buffer =>
+    Buffer.concat([JOURNAL, ...parts.map((part) => Buffer.from(part))])
   assert.equal(read(torn(Buffer.alloc(50), 'x', quoted)).tornBytes, 51 + quoted.length)
-  assert.throws(() => read(torn(Buffer.alloc(50), quoted)), corruptAt(JOURNAL.length, /a good one follows/))
+  assert.throws(
+    () => read(torn(Buffer.alloc(50), quoted)),
+    corruptAt(JOURNAL.length, /a good one follows/),
+  )
 })
 
 test('journal: zeros between two lines are damage', () => {
-  assert.throws(() => read(Buffer.concat([JOURNAL.subarray(0, ENDS[2]), Buffer.alloc(10), JOURNAL.subarray(ENDS[2])])), corruptAt(ENDS[2] ?? 0))
+  assert.throws(
+    () =>
+      read(
+        Buffer.concat([JOURNAL.subarray(0, ENDS[2]), Buffer.alloc(10), JOURNAL.subarray(ENDS[2])]),
+      ),
+    corruptAt(ENDS[2] ?? 0),
+  )
 })
 
 test('journal: what a file system shows in place of unwritten bytes other than zeros is never taken for a line', () => {
   const old = Buffer.from(JOURNAL).fill(0, 0, 20)
-  assert.throws(() => read(Buffer.concat([JOURNAL, Buffer.alloc(10), old, Buffer.alloc(10)])), corruptAt(JOURNAL.length))
-  assert.deepEqual(read(Buffer.concat([JOURNAL, old.subarray(0, 33), Buffer.alloc(10)])), { groups: [...GROUPS], goodBytes: JOURNAL.length, tornBytes: 33 })
+  assert.throws(
+    () => read(Buffer.concat([JOURNAL, Buffer.alloc(10), old, Buffer.alloc(10)])),
+    corruptAt(JOURNAL.length),
+  )
+  assert.deepEqual(read(Buffer.concat([JOURNAL, old.subarray(0, 33), Buffer.alloc(10)])), {
+    groups: [...GROUPS],
+    goodBytes: JOURNAL.length,
+    tornBytes: 33,
+  })
 })
 
 test('journal: another version is refused by its name, whatever follows', () => {
   const bytes = Buffer.concat([header('plant-store-journal 2 41'), Buffer.from('whatever\n')])
-  assert.throws(() => readHeader(FILE, bytes), corruptAt(0, /it has version 2, and this plant-store reads version 1/))
+  assert.throws(
+    () => readHeader(FILE, bytes),
+    corruptAt(0, /it has version 2, and this plant-store reads version 1/),
+  )
 })
 
 test('journal: what does not begin as one is refused', () => {
-  for (const bytes of [Buffer.from('\n'), Buffer.from('hello\n'), Buffer.alloc(200), Buffer.from(' '.repeat(128))]) assert.throws(() => readHeader(FILE, bytes), corruptAt(0))
+  for (const bytes of [
+    Buffer.from('\n'),
+    Buffer.from('hello\n'),
+    Buffer.alloc(200),
+    Buffer.from(' '.repeat(128)),
+  ])
+    assert.throws(() => readHeader(FILE, bytes), corruptAt(0))
 })
 
 test('journal: names and numbers belong to each other, in the order of their digits', () => {
-  for (const number of [1, 99_999_999, 100_000_000]) assert.equal(journalNumber(journalName(number)), number)
+  for (const number of [1, 99_999_999, 100_000_000])
+    assert.equal(journalNumber(journalName(number)), number)
   assert.equal(journalName(7), 'journal-00000007.log')
-  for (const name of ['journal-7.log', 'journal-00000007.log.tmp', 'xjournal-00000007.log', 'journal-0000000a.log', 'plants.sqlite']) assert.equal(journalNumber(name), undefined)
+  for (const name of [
+    'journal-7.log',
+    'journal-00000007.log.tmp',
+    'xjournal-00000007.log',
+    'journal-0000000a.log',
+    'plants.sqlite',
+  ])
+    assert.equal(journalNumber(name), undefined)
 })

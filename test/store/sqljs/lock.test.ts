@@ -1,7 +1,17 @@
 import assert from 'node:assert/strict'
 import { type ChildProcess, spawn, spawnSync } from 'node:child_process'
 import { once } from 'node:events'
-import { chmodSync, cpSync, mkdirSync, mkdtempSync, readdirSync, rmSync, statSync, symlinkSync, writeFileSync } from 'node:fs'
+import {
+  chmodSync,
+  cpSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  rmSync,
+  statSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs'
 import { connect, createServer } from 'node:net'
 import { hostname, tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -32,7 +42,10 @@ function directory(): string {
 const LOCK = new URL('../../../dist/store/sqljs/lock.js', import.meta.url).href
 const IMPORT = `import { lockDirectory } from ${JSON.stringify(LOCK)}`
 
-/** Says ready, waits for the time to start at, says what came of it, and stays while its stdin is open. */
+/**
+ * Says ready, waits for the time to start at, says what came of it, and stays while its stdin is
+ * open.
+ */
 const STARTER = `
   ${IMPORT}
   process.stdout.write('ready\\n')
@@ -54,9 +67,23 @@ interface Starter {
   kill(signal?: NodeJS.Signals): Promise<void>
 }
 
-async function starter(dir: string, prefix: readonly string[] = [], uid?: number): Promise<Starter> {
-  const [command = '', ...args] = [...prefix, process.execPath, '--input-type=module', '-e', STARTER, dir]
-  const child = spawn(command, args, { stdio: ['pipe', 'pipe', 'inherit'], ...(uid === undefined ? {} : { uid }) })
+async function starter(
+  dir: string,
+  prefix: readonly string[] = [],
+  uid?: number,
+): Promise<Starter> {
+  const [command = '', ...args] = [
+    ...prefix,
+    process.execPath,
+    '--input-type=module',
+    '-e',
+    STARTER,
+    dir,
+  ]
+  const child = spawn(command, args, {
+    stdio: ['pipe', 'pipe', 'inherit'],
+    ...(uid === undefined ? {} : { uid }),
+  })
   children.add(child)
   const gone = once(child, 'exit')
   const lines = createInterface({ input: child.stdout })[Symbol.asyncIterator]()
@@ -92,10 +119,16 @@ async function refusal(dir: string): Promise<string> {
   return assert.fail('the lock was given twice')
 }
 
-/** The refusal names the holder: at once, or where this machine is held up, once the holder has had time to answer. */
+/**
+ * The refusal names the holder: at once, or where this machine is held up, once the holder has had
+ * time to answer.
+ */
 async function refusedBy(dir: string, holder: RegExp): Promise<void> {
   let message = ''
-  await until(`the refusal says ${holder}`, async () => holder.test((message = await refusal(dir))) || !NO_ANSWER.test(message))
+  await until(
+    `the refusal says ${holder}`,
+    async () => holder.test((message = await refusal(dir))) || !NO_ANSWER.test(message),
+  )
   assert.match(message, holder)
 }
 
@@ -158,7 +191,9 @@ test('lock: a stopped holder with no room for one more connection holds it still
   const other = await holder(dir)
   other.child.kill('SIGSTOP')
   // The backlog is 511 connections, or the system's limit where that is lower.
-  const sockets = Array.from({ length: 600 }, () => connect({ path: join(dir, 'lock-1') }).on('error', () => {}))
+  const sockets = Array.from({ length: 600 }, () =>
+    connect({ path: join(dir, 'lock-1') }).on('error', () => {}),
+  )
   await until('the backlog is full', () => sockets.some((socket) => socket.destroyed))
   assert.match(await refusal(dir), /a process that did not answer/)
   assert.equal(await isLocked(dir), true)
@@ -169,7 +204,9 @@ test('lock: a stopped holder with no room for one more connection holds it still
 test('lock: a listener that says something else holds it still', async () => {
   const dir = directory()
   for (const answer of ['', 'null\n', '7\n', '{"pid":"x"}\n', 'x'.repeat(100_000)]) {
-    const server = createServer((socket) => socket.on('error', () => {}).end(answer)).listen(join(dir, 'lock-1'))
+    const server = createServer((socket) => socket.on('error', () => {}).end(answer)).listen(
+      join(dir, 'lock-1'),
+    )
     await once(server, 'listening')
     assert.match(await refusal(dir), /a process that did not answer/)
     await new Promise((resolve) => server.close(resolve))
@@ -180,7 +217,8 @@ test('lock: works where the path of a socket would be too long, at every length 
   const parent = directory()
   for (const length of [80, 81, 82, 83, 98, 99, 100, 101, 102, 107, 108, 109, 250, 600]) {
     let dir = parent
-    while (dir.length < length) dir = join(dir, 'x'.repeat(Math.max(1, Math.min(200, length - dir.length - 1))))
+    while (dir.length < length)
+      dir = join(dir, 'x'.repeat(Math.max(1, Math.min(200, length - dir.length - 1))))
     mkdirSync(dir, { recursive: true })
     for (const name of readdirSync(dir)) if (/^(lock|starting)-/.test(name)) rmSync(join(dir, name))
     const lock = await lockDirectory(dir)
@@ -215,7 +253,8 @@ test('lock: a connection that fails in another way than being refused is no free
   await assert.rejects(lockDirectory(join(dir, 'none')), { code: 'ENOENT' })
   writeFileSync(join(dir, 'file'), '')
   await assert.rejects(lockDirectory(join(dir, 'file')), { code: 'ENOTDIR' })
-  const runs = process.getuid?.() === 0 && spawnSync(process.execPath, ['-v'], { uid: NOBODY }).status === 0
+  const runs =
+    process.getuid?.() === 0 && spawnSync(process.execPath, ['-v'], { uid: NOBODY }).status === 0
   const skip = runs ? false : 'SKIPPED: cannot start this Node as another user'
   if (!runs) console.log(skip)
   await t.test('the socket of another user', { skip }, async () => {
@@ -264,7 +303,8 @@ test('lock: of thirty starters in one process one wins', async () => {
   for (let round = 0; round < ROUNDS; round++) {
     const results = await Promise.allSettled(Array.from({ length: 30 }, () => lockDirectory(dir)))
     const won = results.flatMap((result) => (result.status === 'fulfilled' ? [result.value] : []))
-    for (const result of results) assert.ok(result.status === 'fulfilled' || result.reason instanceof DirectoryLocked)
+    for (const result of results)
+      assert.ok(result.status === 'fulfilled' || result.reason instanceof DirectoryLocked)
     assert.equal(won.length, 1)
     assert.equal(await isLocked(dir), true)
     await won[0]?.release()
@@ -274,7 +314,9 @@ test('lock: of thirty starters in one process one wins', async () => {
 test('lock: a held lock keeps no process alive, and neither does a connection to it', async () => {
   const dir = directory()
   const script = `${IMPORT}; await lockDirectory(process.argv[1]); console.log(1); setTimeout(() => {}, 300)`
-  const child = spawn(process.execPath, ['--input-type=module', '-e', script, dir], { stdio: ['ignore', 'pipe', 'inherit'] })
+  const child = spawn(process.execPath, ['--input-type=module', '-e', script, dir], {
+    stdio: ['ignore', 'pipe', 'inherit'],
+  })
   children.add(child)
   await once(child.stdout, 'data')
   const socket = connect({ path: join(dir, 'lock-1'), allowHalfOpen: true }).on('error', () => {})
@@ -295,7 +337,10 @@ async function race(t: TestContext, prefixes: readonly (readonly string[])[]): P
     const said = await Promise.all(starters.map((each) => each.line()))
     const winners = starters.filter((_, index) => said[index] === 'holds')
     assert.equal(winners.length, 1, `round ${round}: ${said.join('; ')}`)
-    assert.ok(said.every((line) => line === 'holds' || line.startsWith('DirectoryLocked ')), said.join('; '))
+    assert.ok(
+      said.every((line) => line === 'holds' || line.startsWith('DirectoryLocked ')),
+      said.join('; '),
+    )
     assert.equal(readdirSync(dir).filter((name) => name.startsWith('starting-')).length, 0)
     for (const [index, each] of starters.entries()) if (said[index] !== 'holds') await each.kill()
     won++
@@ -305,13 +350,18 @@ async function race(t: TestContext, prefixes: readonly (readonly string[])[]): P
   t.diagnostic(`exactly one winner in ${won} of ${ROUNDS} rounds of ${prefixes.length} starters`)
 }
 
-test('lock: of two processes at the same instant over a killed holder, one wins', (t) => race(t, [[], []]))
+test('lock: of two processes at the same instant over a killed holder, one wins', (t) =>
+  race(t, [[], []]))
 
-test('lock: of four processes at the same instant over a killed holder, one wins', (t) => race(t, [[], [], [], []]))
+test('lock: of four processes at the same instant over a killed holder, one wins', (t) =>
+  race(t, [[], [], [], []]))
 
 const UNSHARE = ['unshare', '-pfn', '--kill-child']
 const unshared = spawnSync('unshare', [...UNSHARE.slice(1), 'true'])
-const skip = unshared.status === 0 ? false : `SKIPPED: unshare does not work: ${String(unshared.stderr ?? unshared.error)}`
+const skip =
+  unshared.status === 0
+    ? false
+    : `SKIPPED: unshare does not work: ${String(unshared.stderr ?? unshared.error)}`
 if (skip !== false) console.log(skip)
 
 /** unshare is gone first, and the kernel kills its child after it. */
@@ -339,7 +389,9 @@ test('lock: holds across PID and network namespaces', { skip }, async () => {
 test('lock: of four processes in and out of namespaces, one wins', { skip }, async () => {
   const dir = directory()
   for (let round = 0; round < ROUNDS; round++) {
-    const starters = await Promise.all([[], UNSHARE, [], UNSHARE].map((prefix) => starter(dir, prefix)))
+    const starters = await Promise.all(
+      [[], UNSHARE, [], UNSHARE].map((prefix) => starter(dir, prefix)),
+    )
     const start = Date.now() + 30
     for (const each of starters) each.begin(start)
     const said = await Promise.all(starters.map((each) => each.line()))

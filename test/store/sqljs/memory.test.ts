@@ -4,23 +4,37 @@ import { ALL_IDS, loadSqlite, PlantDatabase } from '../../../dist/store/sqljs/da
 import { sampled } from '../../support/scale.ts'
 
 /** Node's types leave it to those of the DOM. */
-declare const WebAssembly: { readonly Memory: { readonly prototype: { grow(this: { readonly buffer: ArrayBuffer }, pages: number): number } } }
+declare const WebAssembly: {
+  readonly Memory: {
+    readonly prototype: { grow(this: { readonly buffer: ArrayBuffer }, pages: number): number }
+  }
+}
 
 const MIB = 1024 * 1024
 const LIMIT_MIB = 32
 const grow = WebAssembly.Memory.prototype.grow
 
-/** As where the system gives no more memory, or WebAssembly's own limit is reached: growing fails from here on. */
+/**
+ * As where the system gives no more memory, or WebAssembly's own limit is reached: growing fails
+ * from here on.
+ */
 WebAssembly.Memory.prototype.grow = function (pages) {
-  if (this.buffer.byteLength + pages * 65_536 > LIMIT_MIB * MIB) throw new RangeError('no more memory')
+  if (this.buffer.byteLength + pages * 65_536 > LIMIT_MIB * MIB)
+    throw new RangeError('no more memory')
   return grow.call(this, pages)
 }
 
-/** A database filled with so many MiB of small plants; SQLite's memory is that of the process, and only a close gives it back. */
+/**
+ * A database filled with so many MiB of small plants; SQLite's memory is that of the process, and
+ * only a close gives it back.
+ */
 async function filled(mib: number): Promise<PlantDatabase> {
   const database = await PlantDatabase.serving()
   for (let id = 0; database.pageCount() * 4096 < mib * MIB; id += 100) {
-    database.insert(Array.from({ length: 100 }, (_, i) => ['filler', String(id + i), 'n'.repeat(3000)]), 1)
+    database.insert(
+      Array.from({ length: 100 }, (_, i) => ['filler', String(id + i), 'n'.repeat(3000)]),
+      1,
+    )
   }
   return database
 }
@@ -38,7 +52,12 @@ test('memory: a plant is inserted as it is or not at all, however little memory 
   let refused = 0
   for (const mib of sampled([23, 20], 2)) {
     for (const size of [1_000_000, 4_000_000]) {
-      for (const row of [['alice', '1', 'n', 't'.repeat(size)], ['alice', '1', 'n'.repeat(size), 't'], ['alice', '1', 'n'.repeat(size)], ['a'.repeat(size), '1', 'n']] as const) {
+      for (const row of [
+        ['alice', '1', 'n', 't'.repeat(size)],
+        ['alice', '1', 'n'.repeat(size), 't'],
+        ['alice', '1', 'n'.repeat(size)],
+        ['a'.repeat(size), '1', 'n'],
+      ] as const) {
         const database = await filled(mib)
         if (attempt(() => database.insert([row], 1))) {
           const found = attempt(() => database.existing(row))
@@ -51,7 +70,10 @@ test('memory: a plant is inserted as it is or not at all, however little memory 
   assert.ok(refused > 0)
 })
 
-/** Takes all the memory that there is but for one piece of so many bytes; the function gives it back. */
+/**
+ * Takes all the memory that there is but for one piece of so many bytes; the function gives it
+ * back.
+ */
 async function leaveOnly(bytes: number): Promise<() => void> {
   const { _malloc: take, _free: give } = await loadSqlite()
   const left = bytes === 0 ? 0 : take(bytes)
@@ -67,10 +89,21 @@ test('memory: what is read is right or an error, however little memory is left',
   const plant = { name: 'n'.repeat(5000), tag: 't'.repeat(20_000) }
   const database = await filled(1)
   const owners = [10, 1000, 9000].map((length) => 'o'.repeat(length))
-  for (const id of ['7', '9223372036854775807']) database.insert(owners.map((owner) => [owner, id, plant.name, plant.tag]), 1)
-  const small = Array.from({ length: 100 }, (_, i) => ({ name: `é${i}`.padEnd(120, '"'), tag: 't' }))
+  for (const id of ['7', '9223372036854775807'])
+    database.insert(
+      owners.map((owner) => [owner, id, plant.name, plant.tag]),
+      1,
+    )
+  const small = Array.from({ length: 100 }, (_, i) => ({
+    name: `é${i}`.padEnd(120, '"'),
+    tag: 't',
+  }))
   const smallJson = Buffer.from(JSON.stringify(small.slice(0, -1)))
-  for (const owner of owners) database.insert(small.map(({ name, tag }, i) => [`small ${owner}`, String(i), name, tag]), 1)
+  for (const owner of owners)
+    database.insert(
+      small.map(({ name, tag }, i) => [`small ${owner}`, String(i), name, tag]),
+      1,
+    )
   const outcomes = { right: 0, failed: 0 }
   const count = <T>(found: { readonly value: T } | undefined, right: T, what: string): void => {
     if (found) assert.deepEqual(found.value, right, what)
@@ -80,12 +113,36 @@ test('memory: what is read is right or an error, however little memory is left',
     const giveBack = await leaveOnly(bytes)
     for (const owner of owners) {
       const what = `with ${bytes} bytes left, an owner of ${owner.length}`
-      count(attempt(() => database.existing([owner, '7', plant.name, plant.tag])), 'same', what)
-      count(attempt(() => database.existing([owner, '7', plant.name])), 'other', what)
-      count(attempt(() => database.chunk({ owner, ...ALL_IDS, asOf: 1 }, 1, 10)), { json: Buffer.from(JSON.stringify([plant])), plants: 1, cutAt: 7n }, what)
-      count(attempt(() => database.chunk({ owner, from: 9n, to: ALL_IDS.to, asOf: 1 }, 10, 10)), { json: Buffer.from(JSON.stringify([plant])), plants: 1, cutAt: undefined }, what)
-      count(attempt(() => database.chunk({ owner: `small ${owner}`, ...ALL_IDS, asOf: 1 }, 99, 90_000)), { json: smallJson, plants: 99, cutAt: 98n }, what)
-      count(attempt(() => database.pass({ owner, from: 9n, to: ALL_IDS.to, asOf: 1 }, 1, 10)), { at: 2n ** 63n - 1n, left: 0 }, what)
+      count(
+        attempt(() => database.existing([owner, '7', plant.name, plant.tag])),
+        'same',
+        what,
+      )
+      count(
+        attempt(() => database.existing([owner, '7', plant.name])),
+        'other',
+        what,
+      )
+      count(
+        attempt(() => database.chunk({ owner, ...ALL_IDS, asOf: 1 }, 1, 10)),
+        { json: Buffer.from(JSON.stringify([plant])), plants: 1, cutAt: 7n },
+        what,
+      )
+      count(
+        attempt(() => database.chunk({ owner, from: 9n, to: ALL_IDS.to, asOf: 1 }, 10, 10)),
+        { json: Buffer.from(JSON.stringify([plant])), plants: 1, cutAt: undefined },
+        what,
+      )
+      count(
+        attempt(() => database.chunk({ owner: `small ${owner}`, ...ALL_IDS, asOf: 1 }, 99, 90_000)),
+        { json: smallJson, plants: 99, cutAt: 98n },
+        what,
+      )
+      count(
+        attempt(() => database.pass({ owner, from: 9n, to: ALL_IDS.to, asOf: 1 }, 1, 10)),
+        { at: 2n ** 63n - 1n, left: 0 },
+        what,
+      )
     }
     giveBack()
   }
@@ -97,9 +154,14 @@ test('memory: what is read is right or an error, however little memory is left',
 test('memory: a page of texts that JSON makes six times as long takes little more than it gives', async () => {
   const database = await filled(1)
   const text = '\u0001'.repeat(256)
-  database.insert(Array.from({ length: 1000 }, (_, id) => ['alice', String(id), text, text]), 1)
+  database.insert(
+    Array.from({ length: 1000 }, (_, id) => ['alice', String(id), text, text]),
+    1,
+  )
   const giveBack = await leaveOnly(2 * MIB)
-  const found = attempt(() => database.chunk({ owner: 'alice', ...ALL_IDS, asOf: 1 }, 1000, 96 * 1024))
+  const found = attempt(() =>
+    database.chunk({ owner: 'alice', ...ALL_IDS, asOf: 1 }, 1000, 96 * 1024),
+  )
   giveBack()
   assert.equal((JSON.parse(found?.value.json.toString() ?? '[]') as unknown[]).length, 32)
   database.close()

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import { join } from 'node:path'
 import { test } from 'node:test'
 import { Metrics } from '../../../dist/ops/metrics.js'
-import { compactInWorker } from '../../../dist/store/sqljs/compactor.js'
+import { compactInWorker } from '../../../dist/store/sqljs/compaction.js'
 import { SqljsStore, type SqljsStoreOptions } from '../../../dist/store/sqljs/store.js'
 import { readMetrics } from '../../support/metrics.ts'
 import { temporaryDirectory } from '../../support/service.ts'
@@ -12,7 +12,14 @@ async function open(options: Partial<SqljsStoreOptions> = {}) {
   const fail = (error: unknown) => {
     throw error
   }
-  const store = await SqljsStore.open({ directory: join(await temporaryDirectory(), 'data'), maxDataBytes: 2 ** 30, log: () => {}, onFatal: fail, metrics, ...options })
+  const store = await SqljsStore.open({
+    directory: join(await temporaryDirectory(), 'data'),
+    maxDataBytes: 2 ** 30,
+    log: () => {},
+    onFatal: fail,
+    metrics,
+    ...options,
+  })
   return { store, scrape: () => readMetrics(metrics.render()) }
 }
 
@@ -25,22 +32,31 @@ test('metrics: compactions count by result, and what is compacted is in the jour
     retryMs: { write: 10, compaction: 10 },
     compact: (job) => (broken ? Promise.reject(new Error('no memory')) : compactInWorker(job)),
   })
-  for (let id = 0n; id < 40n; id++) await store.create('alice', { id, name: 'a name of some length' })
-  while (scrape().value(compactions('failure')) < 2) await new Promise((resolve) => setTimeout(resolve, 5))
+  for (let id = 0n; id < 40n; id++)
+    await store.create('alice', { id, name: 'a name of some length' })
+  while (scrape().value(compactions('failure')) < 2)
+    await new Promise((resolve) => setTimeout(resolve, 5))
   assert.equal(scrape().value(compactions('success')), 0)
   const before = scrape().value('plant_store_journal_bytes')
   broken = false
-  while (scrape().value(compactions('success')) === 0) await new Promise((resolve) => setTimeout(resolve, 5))
+  while (scrape().value(compactions('success')) === 0)
+    await new Promise((resolve) => setTimeout(resolve, 5))
   assert.ok(scrape().value('plant_store_journal_bytes') < before)
   assert.ok(scrape().value('plant_store_snapshot_bytes') > 0)
   assert.equal(scrape().value('plant_store_plants'), 40)
   await store.close()
-  assert.deepEqual(scrape().all('plant_store_data_bytes'), [], 'a store that is closed is asked for nothing that it has no more')
+  assert.deepEqual(
+    scrape().all('plant_store_data_bytes'),
+    [],
+    'a store that is closed is asked for nothing that it has no more',
+  )
 })
 
 test('metrics: plants that share a sync are one group', async () => {
   const { store, scrape } = await open()
-  await Promise.all(Array.from({ length: 30 }, (_, id) => store.create('alice', { id: BigInt(id), name: 'Fern' })))
+  await Promise.all(
+    Array.from({ length: 30 }, (_, id) => store.create('alice', { id: BigInt(id), name: 'Fern' })),
+  )
   await Promise.all(['same', 'other'].map((name) => store.create('alice', { id: 100n, name })))
   const { value } = scrape()
   assert.equal(value('plant_store_group_plants_sum'), 31)

@@ -4,11 +4,11 @@ import { getPriority } from 'node:os'
 import { test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { crc32 } from 'node:zlib'
-import { batched, compactInWorker } from '../../../dist/store/sqljs/compactor.js'
+import { batched, compactInWorker } from '../../../dist/store/sqljs/compaction.js'
 import { PlantDatabase, type Row } from '../../../dist/store/sqljs/database.js'
 import { type Files, nodeFiles } from '../../../dist/store/sqljs/files.js'
-import { groupLine, Journal, StoreCorrupt } from '../../../dist/store/sqljs/journal.js'
-import { replay, survey } from '../../../dist/store/sqljs/recovery.js'
+import { batchLine, Journal, StoreCorrupt } from '../../../dist/store/sqljs/journal.js'
+import { replay, scanDirectory } from '../../../dist/store/sqljs/recovery.js'
 import { SNAPSHOT } from '../../../dist/store/sqljs/snapshot.js'
 import type { SqljsStore } from '../../../dist/store/sqljs/store.js'
 import { checkStore, exportStore } from '../../../dist/store/sqljs/tools.js'
@@ -18,15 +18,31 @@ import { seeded } from '../../support/random.ts'
 import { temporaryDirectory } from '../../support/service.ts'
 import { sampled } from '../../support/scale.ts'
 import { until } from '../../support/time.ts'
-import { directoryOf, filesOf, killedAfter, leftByKill, list, type LogLine, openStore, plantsTo } from './fixtures.ts'
+import {
+  directoryOf,
+  filesOf,
+  killedAfter,
+  leftByKill,
+  list,
+  type LogLine,
+  openStore,
+  plantsTo,
+} from './fixtures.ts'
 
-const NEVER = { compact: () => Promise.reject(new Error('not now')), retryMs: { write: 1, compaction: 1 } } as const
+const NEVER = {
+  compact: () => Promise.reject(new Error('not now')),
+  retryMs: { write: 1, compaction: 1 },
+} as const
 /** Room for all the lines of a test. */
 const RESERVE = { reserveBytes: 1000 } as const
-const names = (count: number): { readonly name: string }[] => Array.from({ length: count }, (_, i) => ({ name: `plant ${i + 1}` }))
+const names = (count: number): { readonly name: string }[] =>
+  Array.from({ length: count }, (_, i) => ({ name: `plant ${i + 1}` }))
 
 /** Opens such a directory, compares it, writes to it, closes it, checks it and opens it again. */
-async function opensWith(files: ReadonlyMap<string, Uint8Array>, count: number): Promise<LogLine[]> {
+async function opensWith(
+  files: ReadonlyMap<string, Uint8Array>,
+  count: number,
+): Promise<LogLine[]> {
   const directory = await directoryOf(files)
   const lines: LogLine[] = []
   const store = await openStore(directory, {}, lines)
@@ -41,7 +57,11 @@ async function opensWith(files: ReadonlyMap<string, Uint8Array>, count: number):
 }
 
 /** Refuses such a directory, names one of its files and where in it, and changes nothing. */
-async function refuses(files: ReadonlyMap<string, Uint8Array>, file: string, what = /./): Promise<void> {
+async function refuses(
+  files: ReadonlyMap<string, Uint8Array>,
+  file: string,
+  what = /./,
+): Promise<void> {
   const directory = await directoryOf(files)
   await assert.rejects(openStore(directory), (error) => {
     assert.ok(error instanceof StoreCorrupt, String(error))
@@ -49,11 +69,17 @@ async function refuses(files: ReadonlyMap<string, Uint8Array>, file: string, wha
     assert.match(error.message, what)
     return true
   })
-  assert.deepEqual(await filesOf(directory), new Map([...files].toSorted(([a], [b]) => (a < b ? -1 : 1))))
+  assert.deepEqual(
+    await filesOf(directory),
+    new Map([...files].toSorted(([a], [b]) => (a < b ? -1 : 1))),
+  )
   await assert.rejects(checkStore(directory), StoreCorrupt)
 }
 
-function without(files: ReadonlyMap<string, Buffer>, ...gone: readonly string[]): Map<string, Buffer> {
+function without(
+  files: ReadonlyMap<string, Buffer>,
+  ...gone: readonly string[]
+): Map<string, Buffer> {
   return new Map([...files].filter(([name]) => !gone.includes(name)))
 }
 
@@ -63,11 +89,16 @@ function lineEnds(journal: Buffer): number[] {
 
 const FIRST = 'journal-00000001.log'
 
-/** Three closed journals, whose compaction never came to pass, and the one in use with two writes. */
+/**
+ * Three closed journals, whose compaction never came to pass, and the one in use with two writes.
+ */
 async function severalJournals(): Promise<Map<string, Buffer>> {
   const files = await killedAfter(plantsTo(3n), { ...NEVER, compactBytes: 1 })
   const journals = [...files.keys()]
-  assert.ok(journals.length >= 3 && journals.every((name) => name.startsWith('journal-')), journals.join())
+  assert.ok(
+    journals.length >= 3 && journals.every((name) => name.startsWith('journal-')),
+    journals.join(),
+  )
   return files
 }
 
@@ -77,7 +108,10 @@ test('recovery: a journal cut at any byte opens with every write before the cut,
   assert.equal(ends.length, 4)
   for (const length of sampled(Array(journal.length + 1).keys(), 3)) {
     const whole = ends.filter((end) => end <= length)
-    const lines = await opensWith(new Map([[FIRST, journal.subarray(0, length)]]), Math.max(whole.length - 1, 0))
+    const lines = await opensWith(
+      new Map([[FIRST, journal.subarray(0, length)]]),
+      Math.max(whole.length - 1, 0),
+    )
     const torn = lines.filter(({ message }) => message.includes('torn'))
     const goodBytes = whole.at(-1) ?? 0
     assert.equal(torn.length, goodBytes > 0 && length > goodBytes ? 1 : 0, `cut at ${length}`)
@@ -96,7 +130,8 @@ test('recovery: a journal with any byte flipped opens without its last line wher
     const flipped = Buffer.from(journal)
     flipped[at] = (journal[at] ?? 0) ^ 0x80
     const files = new Map([[FIRST, flipped]])
-    if (at >= lastAt) assert.ok((await opensWith(files, 1)).some(({ message }) => message.includes('torn')))
+    if (at >= lastAt)
+      assert.ok((await opensWith(files, 1)).some(({ message }) => message.includes('torn')))
     else await refuses(files, FIRST)
   }
   t.diagnostic(`${journal.length} flips`)
@@ -127,22 +162,49 @@ test('recovery: journals are read with what is reserved behind them, the last on
   const lines = await opensWith(files, 3)
   assert.ok(!lines.some(({ message }) => message.includes('torn')))
   // A kill or a power loss may leave any length of it.
-  for (const length of [1, 100, 10_000]) await opensWith(new Map([...files].map(([name, bytes]) => [name, Buffer.concat([bytes.subarray(0, textLength(bytes)), Buffer.alloc(length)])])), 3)
+  for (const length of [1, 100, 10_000])
+    await opensWith(
+      new Map(
+        [...files].map(([name, bytes]) => [
+          name,
+          Buffer.concat([bytes.subarray(0, textLength(bytes)), Buffer.alloc(length)]),
+        ]),
+      ),
+      3,
+    )
 })
 
 test('recovery: closed lines that read as the reserve again are missed', async () => {
   const files = await killedAfter(plantsTo(3n), { ...NEVER, ...RESERVE, compactBytes: 1 })
   const journal = Buffer.from(files.get(FIRST) ?? '')
-  await refuses(new Map(files).set(FIRST, journal.fill(0, lineEnds(journal)[0])), 'journal-00000002.log', /the journal before it ends with write 0/)
+  await refuses(
+    new Map(files).set(FIRST, journal.fill(0, lineEnds(journal)[0])),
+    'journal-00000002.log',
+    /the journal before it ends with write 0/,
+  )
 })
 
 test('recovery: a line that is torn in the reserve is cut off, and told with the length of what is left of it', async () => {
   const files = await killedAfter(plantsTo(3n), RESERVE)
   const journal = files.get(FIRST) ?? Buffer.alloc(0)
   const [, , from = 0, end = 0] = lineEnds(journal)
-  for (const [zerosFrom, zerosTo, tornBytes] of [[from + 10, end, 10], [from, from + 10, end - from], [from + 10, from + 20, end - from], [end - 1, end, end - from - 1], [from, end, 0]] as const) {
-    const lines = await opensWith(new Map([[FIRST, Buffer.from(journal).fill(0, zerosFrom, zerosTo)]]), 2)
-    assert.deepEqual(lines.filter(({ message }) => message.includes('torn')).map(({ fields }) => [fields?.['byte'], fields?.['bytes']]), tornBytes === 0 ? [] : [[from, tornBytes]])
+  for (const [zerosFrom, zerosTo, tornBytes] of [
+    [from + 10, end, 10],
+    [from, from + 10, end - from],
+    [from + 10, from + 20, end - from],
+    [end - 1, end, end - from - 1],
+    [from, end, 0],
+  ] as const) {
+    const lines = await opensWith(
+      new Map([[FIRST, Buffer.from(journal).fill(0, zerosFrom, zerosTo)]]),
+      2,
+    )
+    assert.deepEqual(
+      lines
+        .filter(({ message }) => message.includes('torn'))
+        .map(({ fields }) => [fields?.['byte'], fields?.['bytes']]),
+      tornBytes === 0 ? [] : [[from, tornBytes]],
+    )
   }
 })
 
@@ -171,7 +233,8 @@ test('recovery: a reader without the lock that meets a write, and sees a line bu
 test('recovery: a journal that is missing in between or at the beginning is noticed', async () => {
   const files = await severalJournals()
   for (const gone of [...files.keys()].slice(0, -1)) {
-    // One without a write is begun when a compaction is tried again and nothing was written meanwhile.
+    // One without a write is begun when a compaction is tried again and nothing was written
+    // meanwhile.
     if (lineEnds(files.get(gone) ?? Buffer.alloc(0)).length === 1) continue
     const next = [...files.keys()].find((name) => name > gone) ?? ''
     await refuses(without(files, gone), next)
@@ -180,13 +243,21 @@ test('recovery: a journal that is missing in between or at the beginning is noti
 
 test('recovery: a last journal without a whole first line is a turn that did not come to its end', async () => {
   const files = await killedAfter(plantsTo(2n))
-  for (const begun of ['', 'plant-store-jour', 'plant-store-journal 1 3 00000000']) await opensWith(new Map(files).set('journal-00000002.log', Buffer.from(begun)), 2)
+  for (const begun of ['', 'plant-store-jour', 'plant-store-journal 1 3 00000000'])
+    await opensWith(new Map(files).set('journal-00000002.log', Buffer.from(begun)), 2)
 })
 
 test('recovery: a first line that is not whole is damage where a later journal follows', async () => {
   const files = await killedAfter(plantsTo(2n))
   const next = Buffer.from(files.get(FIRST) ?? '')
-  await refuses(new Map([[FIRST, Buffer.from('plant-store')], ['journal-00000002.log', next]]), FIRST, /a later journal follows/)
+  await refuses(
+    new Map([
+      [FIRST, Buffer.from('plant-store')],
+      ['journal-00000002.log', next],
+    ]),
+    FIRST,
+    /a later journal follows/,
+  )
 })
 
 test('recovery: a last journal that holds no write yet is gone on with', async () => {
@@ -198,7 +269,11 @@ test('recovery: a last journal that holds no write yet is gone on with', async (
 test('recovery: an incomplete snapshot without the journal behind it is refused, and so are journals without their snapshot', async () => {
   const files = await killedAfter(plantsTo(2n), { compactBytes: 1 })
   const journals = [...files.keys()].filter((name) => name.startsWith('journal-'))
-  await refuses(without(files, ...journals), 'plants.sqlite', /the journal that begins with write \d+ is missing/)
+  await refuses(
+    without(files, ...journals),
+    'plants.sqlite',
+    /the journal that begins with write \d+ is missing/,
+  )
   await refuses(without(files, 'plants.sqlite'), journals[0] ?? '', /a file is missing/)
 })
 
@@ -229,12 +304,20 @@ test('recovery: covered journals are removed unread, what damage there may be be
 
 test('recovery: another version of a journal is refused by its name', async () => {
   const text = 'plant-store-journal 2 1'
-  await refuses(new Map([[FIRST, Buffer.from(`${text} ${crc32(text).toString(16).padStart(8, '0')}\n`)]]), FIRST, /it has version 2/)
+  await refuses(
+    new Map([[FIRST, Buffer.from(`${text} ${crc32(text).toString(16).padStart(8, '0')}\n`)]]),
+    FIRST,
+    /it has version 2/,
+  )
 })
 
 test('recovery: what a crash left half written beside is removed', async () => {
   const files = await killedAfter(plantsTo(2n))
-  const directory = await directoryOf(new Map(files).set('plants.sqlite.tmp', Buffer.from('half')).set('journal-00000002.log.tmp', Buffer.from('half')))
+  const directory = await directoryOf(
+    new Map(files)
+      .set('plants.sqlite.tmp', Buffer.from('half'))
+      .set('journal-00000002.log.tmp', Buffer.from('half')),
+  )
   const store = await openStore(directory)
   assert.deepEqual([...(await filesOf(directory)).keys()], [FIRST])
   await store.close()
@@ -275,14 +358,18 @@ test('recovery: a start behind a clean stop writes no snapshot when it is stoppe
   await store.create('alice', plant(1n))
   await store.close()
   const before = await filesOf(directory)
-  const again = await openStore(directory, { compact: () => assert.fail('a compaction was asked for') })
+  const again = await openStore(directory, {
+    compact: () => assert.fail('a compaction was asked for'),
+  })
   await again.close()
   assert.deepEqual(await filesOf(directory), before)
 })
 
 test('recovery: a damaged directory that is read again and again costs the memory of one', async (t) => {
   const files = await severalJournals()
-  const directory = await directoryOf(new Map(files).set(FIRST, (files.get(FIRST) ?? Buffer.alloc(0)).subarray(0, 40)))
+  const directory = await directoryOf(
+    new Map(files).set(FIRST, (files.get(FIRST) ?? Buffer.alloc(0)).subarray(0, 40)),
+  )
   const opened = t.mock.method(PlantDatabase, 'building')
   const closed = t.mock.method(PlantDatabase.prototype, 'close')
   await assert.rejects(checkStore(directory), StoreCorrupt)
@@ -295,7 +382,9 @@ test('recovery: journals that a kill left too long are compacted by the next sta
   const directory = await directoryOf(files)
   const lines: LogLine[] = []
   const store = await openStore(directory, { compactBytes: 1 }, lines)
-  await until('the journals are compacted', () => lines.some(({ message }) => message === 'compacted'))
+  await until('the journals are compacted', () =>
+    lines.some(({ message }) => message === 'compacted'),
+  )
   await store.close()
   const again = await openStore(directory)
   assert.deepEqual(await list(again), names(3))
@@ -308,7 +397,9 @@ test('compaction: in its worker thread it keeps everything, while creates go on'
   const store = await openStore(directory, { compact: compactInWorker, compactBytes: 1000 }, lines)
   let count = 0
   await until('the journals are compacted twice', async () => {
-    await Promise.all(Array.from({ length: 20 }, () => store.create('alice', plant(BigInt(++count)))))
+    await Promise.all(
+      Array.from({ length: 20 }, () => store.create('alice', plant(BigInt(++count)))),
+    )
     return lines.filter(({ message }) => message === 'compacted').length >= 2
   })
   await store.close()
@@ -320,63 +411,87 @@ test('compaction: in its worker thread it keeps everything, while creates go on'
 
 test('compaction: a worker thread that cannot do its work says why', async () => {
   const directory = `${await temporaryDirectory()}/nowhere`
-  await assert.rejects(compactInWorker({ directory, upToJournal: 1, sequence: 1, complete: false }), /ENOENT/)
+  await assert.rejects(
+    compactInWorker({ directory, upToJournal: 1, sequence: 1, complete: false }),
+    /ENOENT/,
+  )
   const wrong = await directoryOf(await killedAfter(plantsTo(2n)))
-  await assert.rejects(compactInWorker({ directory: wrong, upToJournal: 1, sequence: 7, complete: false }), /end with write 2 instead of 7/)
+  await assert.rejects(
+    compactInWorker({ directory: wrong, upToJournal: 1, sequence: 7, complete: false }),
+    /end with write 2 instead of 7/,
+  )
   assert.deepEqual([...(await filesOf(wrong)).keys()], [FIRST])
 })
 
-test('compaction: its thread comes after those that answer', { skip: process.platform !== 'linux' && 'priorities are a thread\'s own on Linux alone' }, async () => {
-  const directory = await directoryOf(await killedAfter(plantsTo(3000n)))
-  const before = getPriority()
-  const niceness = (thread: string): number => {
-    try {
-      return Number(readFileSync(`/proc/self/task/${thread}/stat`, 'utf8').split(') ')[1]?.split(' ')[16])
-    } catch {
-      // It ended in between.
-      return before
+test(
+  'compaction: its thread comes after those that answer',
+  { skip: process.platform !== 'linux' && "priorities are a thread's own on Linux alone" },
+  async () => {
+    const directory = await directoryOf(await killedAfter(plantsTo(3000n)))
+    const before = getPriority()
+    const niceness = (thread: string): number => {
+      try {
+        return Number(
+          readFileSync(`/proc/self/task/${thread}/stat`, 'utf8').split(') ')[1]?.split(' ')[16],
+        )
+      } catch {
+        // It ended in between.
+        return before
+      }
     }
-  }
-  let done = false
-  let lowest = 0
-  const compacted = compactInWorker({ directory, upToJournal: 1, sequence: 3000, complete: true }).finally(() => (done = true))
-  while (!done) {
-    lowest = Math.max(lowest, ...readdirSync('/proc/self/task').map(niceness))
-    await new Promise(setImmediate)
-  }
-  await compacted
-  assert.equal(lowest, Math.max(10, before))
-  assert.equal(getPriority(), before)
-})
+    let done = false
+    let lowest = 0
+    const compacted = compactInWorker({
+      directory,
+      upToJournal: 1,
+      sequence: 3000,
+      complete: true,
+    }).finally(() => (done = true))
+    while (!done) {
+      lowest = Math.max(lowest, ...readdirSync('/proc/self/task').map(niceness))
+      await new Promise(setImmediate)
+    }
+    await compacted
+    assert.equal(lowest, Math.max(10, before))
+    assert.equal(getPriority(), before)
+  },
+)
 
 test('recovery: of a journal whose owners take turns every plant is back, in memory and in the next snapshot, and little is in hand at a time', async (t) => {
   const { random } = seeded(t)
   const long = 'o'.repeat(16_000)
-  const owners = [...Array.from({ length: 40 }, (_, i) => `${['é', 'a', 'Z', '🌱', 'b'][i % 5]}${i}`), long]
+  const owners = [
+    ...Array.from({ length: 40 }, (_, i) => `${['é', 'a', 'Z', '🌱', 'b'][i % 5]}${i}`),
+    long,
+  ]
   const kept = new Map<string, { readonly name: string }[]>(owners.map((owner) => [owner, []]))
   const lines: Buffer[] = []
   for (let id = 0; id < 5_200; ) {
     const group = Array.from({ length: 1 + Math.floor(random() * 64) }, (): Row => {
-      // Both bounds are met: first that of their number, then that of their text, where owners are long and where names are.
+      // Both bounds are met: first that of their number, then that of their text, where owners are
+      // long and where names are.
       const owner = id > 4_100 && id < 4_600 ? long : (owners[Math.floor(random() * 40)] ?? '')
       const name = `plant ${id}${id > 4_800 && id % 64 === 0 ? 'x'.repeat(900_000) : ''}`
       kept.get(owner)?.push({ name })
       return [owner, String(id++), name]
     })
-    lines.push(groupLine(lines.length + 1, group))
+    lines.push(batchLine(lines.length + 1, group))
   }
   const directory = await temporaryDirectory()
   await (await Journal.create(nodeFiles, directory, 1, 1, Buffer.concat(lines))).close()
 
   const batches: (readonly Row[])[] = []
   const batch = batched((rows) => batches.push(rows.map(({ row }) => row)))
-  await replay(nodeFiles, await survey(nodeFiles, directory), batch.add)
+  await replay(nodeFiles, await scanDirectory(nodeFiles, directory), batch.add)
   batch.end()
   assert.equal(batches.flat().length, [...kept.values()].flat().length)
   for (const rows of batches) {
     assert.ok(rows.length < 4_000 + 64)
     assert.ok(rows.flat().join('').length < 6_000_000)
-    assert.deepEqual(rows.map(([owner]) => owner), rows.map(([owner]) => owner).toSorted())
+    assert.deepEqual(
+      rows.map(([owner]) => owner),
+      rows.map(([owner]) => owner).toSorted(),
+    )
   }
 
   // From the journal, then from the snapshot that the close leaves.

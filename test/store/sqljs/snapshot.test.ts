@@ -31,7 +31,11 @@ function sealed(database: Uint8Array, version: number, sequence: bigint): Buffer
   trailer.write('plant-store snap', 'latin1')
   trailer.writeUInt32BE(version, 16)
   trailer.writeBigUInt64BE(sequence, 24)
-  return Buffer.concat([database, trailer, createHash('sha256').update(database).update(trailer).digest()])
+  return Buffer.concat([
+    database,
+    trailer,
+    createHash('sha256').update(database).update(trailer).digest(),
+  ])
 }
 
 function corruptAt(byte: number, what: RegExp): (error: unknown) => boolean {
@@ -50,17 +54,23 @@ test('snapshot: a SQLite file with whole pages, a meta table, and a trailer of 6
   assert.equal(database.length % 4096, 0)
   assert.deepEqual(bytes, sealed(database, 2, 3n))
   const { sequence, complete, fileBytes } = await readSnapshot(FILE, Buffer.from(bytes))
-  assert.deepEqual({ sequence, complete, fileBytes }, { sequence: 3, complete: true, fileBytes: bytes.length })
+  assert.deepEqual(
+    { sequence, complete, fileBytes },
+    { sequence: 3, complete: true, fileBytes: bytes.length },
+  )
 })
 
 test('snapshot: SQLite reads the file as it is, the trailer behind its last page left aside', async () => {
   const bytes = await snapshot()
   assert.deepEqual(await readMeta(Buffer.from(bytes)), { format: 2, sequence: 3, complete: true })
-  assert.deepEqual([...await openRows(Buffer.from(bytes))], [
-    { owner: 'alice', id: -(2n ** 63n), name: '\ufeffa\u0000b', tag: { is: 'NULL' } },
-    { owner: 'alice', id: 1n, name: 'Oak', tag: 'old' },
-    { owner: 'bob', id: 1n, name: '', tag: { is: 'NULL' } },
-  ])
+  assert.deepEqual(
+    [...(await openRows(Buffer.from(bytes)))],
+    [
+      { owner: 'alice', id: -(2n ** 63n), name: '\ufeffa\u0000b', tag: { is: 'NULL' } },
+      { owner: 'alice', id: 1n, name: 'Oak', tag: 'old' },
+      { owner: 'bob', id: 1n, name: '', tag: { is: 'NULL' } },
+    ],
+  )
 })
 
 test('snapshot: any byte flipped is damage, and how an edited one comes back is said', async (t) => {
@@ -71,7 +81,10 @@ test('snapshot: any byte flipped is damage, and how an edited one comes back is 
       const was = bytes[at] ?? 0
       bytes[at] = was ^ pattern
       flips += 1
-      await assert.rejects(readSnapshot(FILE, bytes), corruptAt(bytes.length - TRAILER_BYTES, /run "plant-store import" on it/))
+      await assert.rejects(
+        readSnapshot(FILE, bytes),
+        corruptAt(bytes.length - TRAILER_BYTES, /run "plant-store import" on it/),
+      )
       bytes[at] = was
     }
   }
@@ -81,26 +94,38 @@ test('snapshot: any byte flipped is damage, and how an edited one comes back is 
 
 test('snapshot: cut at any length it is damaged, and so it is with a byte more', async (t) => {
   const bytes = await snapshot()
-  for (let length = 0; length < bytes.length; length++) await assert.rejects(readSnapshot(FILE, bytes.subarray(0, length)), StoreCorrupt)
+  for (let length = 0; length < bytes.length; length++)
+    await assert.rejects(readSnapshot(FILE, bytes.subarray(0, length)), StoreCorrupt)
   await assert.rejects(readSnapshot(FILE, Buffer.concat([bytes, Buffer.alloc(1)])), StoreCorrupt)
   t.diagnostic(`cut at ${bytes.length} bytes`)
 })
 
 test('snapshot: another version is refused by its name', async () => {
   const database = (await snapshot()).subarray(0, -TRAILER_BYTES)
-  await assert.rejects(readSnapshot(FILE, sealed(database, 3, 3n)), corruptAt(database.length + 16, /it has version 3, and this plant-store reads version 1 and 2/))
+  await assert.rejects(
+    readSnapshot(FILE, sealed(database, 3, 3n)),
+    corruptAt(database.length + 16, /it has version 3, and this plant-store reads version 1 and 2/),
+  )
 })
 
 test('snapshot: a trailer that speaks of another sequence than the tables is damage', async () => {
   const database = (await snapshot()).subarray(0, -TRAILER_BYTES)
-  await assert.rejects(readSnapshot(FILE, sealed(database, 1, 4n)), corruptAt(database.length, /differ/))
+  await assert.rejects(
+    readSnapshot(FILE, sealed(database, 1, 4n)),
+    corruptAt(database.length, /differ/),
+  )
 })
 
 test('snapshot: a damaged one keeps the store from starting, and nothing is changed', async () => {
   const bytes = await snapshot()
   bytes[5000] = (bytes[5000] ?? 0) ^ 1
   const directory = await directoryOf(new Map([['plants.sqlite', bytes]]))
-  await assert.rejects(openStore(directory), (error) => error instanceof StoreCorrupt && error.message.startsWith(`${directory}/plants.sqlite is damaged at byte `))
+  await assert.rejects(
+    openStore(directory),
+    (error) =>
+      error instanceof StoreCorrupt &&
+      error.message.startsWith(`${directory}/plants.sqlite is damaged at byte `),
+  )
   assert.deepEqual(await filesOf(directory), new Map([['plants.sqlite', bytes]]))
 })
 

@@ -16,11 +16,15 @@ test('ticks: creates that take long to decide are decided over several ticks', a
   const clock = stopClock(t)
   let decided = 0
   const original = PlantDatabase.prototype.existing
-  const slow = t.mock.method(PlantDatabase.prototype, 'existing', function (this: PlantDatabase, row: Parameters<typeof original>[0]) {
-    decided++
-    clock.pass(2)
-    return original.call(this, row)
-  })
+  const slow = t.mock.method(
+    PlantDatabase.prototype,
+    'existing',
+    function (this: PlantDatabase, row: Parameters<typeof original>[0]) {
+      decided++
+      clock.pass(2)
+      return original.call(this, row)
+    },
+  )
   const all = Array.from({ length: 50 }, () => store.create('alice', plant(1n, 'Elm')))
   let most = 0
   for (let ticks = 0; decided < 50; ticks++) {
@@ -43,7 +47,8 @@ test('ticks: a small create against a plant of 1 MiB costs little more than any 
   await store.create('alice', plant(2n, 'Oak'))
   const cost = (id: bigint): Promise<number> =>
     processorMs(async () => {
-      for (let i = 0; i < 500; i++) assert.equal(await store.create('alice', plant(id, 'Elm')), 'conflict')
+      for (let i = 0; i < 500; i++)
+        assert.equal(await store.create('alice', plant(id, 'Elm')), 'conflict')
     })
   await cost(2n)
   const [ofLarge, ofSmall] = [await cost(1n), await cost(2n)]
@@ -58,7 +63,9 @@ test('ticks: where a limit cuts a long list is counted a piece at a time', async
   const queue = new FairQueue()
   const store = await openStore(await temporaryDirectory(), { queue })
   for (let at = 0n; at < 45_000n; at += 1500n) {
-    await Promise.all(Array.from({ length: 1500 }, (_, i) => store.create('alice', plant(at + BigInt(i), ''))))
+    await Promise.all(
+      Array.from({ length: 1500 }, (_, i) => store.create('alice', plant(at + BigInt(i), ''))),
+    )
   }
   const pieces = t.mock.method(queue, 'run')
   const list = await store.list('alice', { after: undefined, limit: 44_000 })

@@ -8,19 +8,40 @@ import { checkStore } from '../../../dist/store/sqljs/tools.js'
 import { temporaryDirectory } from '../../support/service.ts'
 import { list, openStore } from './fixtures.ts'
 
-/** What the fixtures hold: a snapshot that is not complete by itself, and the journal after it. Each was written once, by its version. */
+/**
+ * What the fixtures hold: a snapshot that is not complete by itself, and the journal after it. Each
+ * was written once, by its version.
+ */
 const PLANTS: Readonly<Record<string, readonly Plant[]>> = {
-  alice: [{ name: 'lowest', tag: '' }, { name: 'x'.repeat(5000) }, { name: 'in the journal' }, { name: 'last' }, { name: 'highest' }],
-  bob: [{ name: '\u0000 "quoted" \\ \n 🌱', tag: '\ufeffmarked' }, { name: 'in the same group', tag: 't' }],
+  alice: [
+    { name: 'lowest', tag: '' },
+    { name: 'x'.repeat(5000) },
+    { name: 'in the journal' },
+    { name: 'last' },
+    { name: 'highest' },
+  ],
+  bob: [
+    { name: '\u0000 "quoted" \\ \n 🌱', tag: '\ufeffmarked' },
+    { name: 'in the same group', tag: 't' },
+  ],
   'ünïcode owner': [{ name: 'beyond 2^53', tag: 'exact' }],
 }
 
-/** What test/fixtures/version-1-reserve holds: closed journals with and without a line, the last one with one, and a reserve behind each line, as a kill left them. */
-const RESERVED: readonly Plant[] = [{ name: 'plant 1' }, { name: 'plant 2' }, { name: '\u0000', tag: 'a zero, escaped' }]
+/**
+ * What test/fixtures/version-1-reserve holds: closed journals with and without a line, the last one
+ * with one, and a reserve behind each line, as a kill left them.
+ */
+const RESERVED: readonly Plant[] = [
+  { name: 'plant 1' },
+  { name: 'plant 2' },
+  { name: '\u0000', tag: 'a zero, escaped' },
+]
 
 test('versions: journals of version 1 with a reserve are read, written to, and read again', async () => {
   const directory = await temporaryDirectory()
-  await cp(fileURLToPath(new URL('../../fixtures/version-1-reserve', import.meta.url)), directory, { recursive: true })
+  await cp(fileURLToPath(new URL('../../fixtures/version-1-reserve', import.meta.url)), directory, {
+    recursive: true,
+  })
   assert.match(await checkStore(directory), /3 plants in no snapshot and 5 journals/)
   const store = await openStore(directory)
   assert.deepEqual(await list(store), RESERVED)
@@ -32,13 +53,31 @@ test('versions: journals of version 1 with a reserve are read, written to, and r
 for (const version of [1, 2]) {
   test(`versions: a snapshot of version ${version} and a journal are read, written to, and read again`, async () => {
     const directory = await temporaryDirectory()
-    await cp(fileURLToPath(new URL(`../../fixtures/version-${version}`, import.meta.url)), directory, { recursive: true })
+    await cp(
+      fileURLToPath(new URL(`../../fixtures/version-${version}`, import.meta.url)),
+      directory,
+      { recursive: true },
+    )
     assert.match(await checkStore(directory), /8 plants in a snapshot and 1 journal/)
     const store = await openStore(directory)
-    const plants = version === 1 ? PLANTS : { ...PLANTS, bob: [PLANTS['bob']?.[0], { name: 'in the same batch', tag: 't' }] }
-    for (const [owner, expected] of Object.entries(plants)) assert.deepEqual(await list(store, owner), expected)
-    assert.equal(await store.create('ünïcode owner', { id: 2n ** 53n + 1n, name: 'beyond 2^53', tag: 'exact' }), 'stored')
-    assert.equal(await store.create('ünïcode owner', { id: 2n ** 53n, name: 'beyond 2^53', tag: 'exact' }), 'stored')
+    const plants =
+      version === 1
+        ? PLANTS
+        : { ...PLANTS, bob: [PLANTS['bob']?.[0], { name: 'in the same batch', tag: 't' }] }
+    for (const [owner, expected] of Object.entries(plants))
+      assert.deepEqual(await list(store, owner), expected)
+    assert.equal(
+      await store.create('ünïcode owner', {
+        id: 2n ** 53n + 1n,
+        name: 'beyond 2^53',
+        tag: 'exact',
+      }),
+      'stored',
+    )
+    assert.equal(
+      await store.create('ünïcode owner', { id: 2n ** 53n, name: 'beyond 2^53', tag: 'exact' }),
+      'stored',
+    )
     assert.equal(await store.create('bob', { id: 7n, name: 'another' }), 'conflict')
     await store.close()
     assert.match(await checkStore(directory), /9 plants in a snapshot and 0 journals/)

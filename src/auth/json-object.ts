@@ -2,7 +2,10 @@ const utf8 = new TextDecoder('utf-8', { fatal: true })
 
 export type JsonObject = Readonly<Record<string, unknown>>
 
-/** One JSON object in UTF-8. @throws Error when the bytes are anything else; it quotes nothing of them, as JSON.parse's own would. */
+/**
+ * One JSON object in UTF-8. @throws Error when the bytes are anything else; it quotes nothing of
+ * them, as JSON.parse's own would.
+ */
 export function readJsonObject(bytes: Uint8Array): JsonObject {
   const text = utf8.decode(bytes)
   let value: unknown

@@ -1,18 +1,19 @@
 import type { CompactJWSHeaderParameters, CryptoKey } from 'jose'
 import { JWKSNoMatchingKey } from 'jose/errors'
-import { Problem } from '../errors.ts'
+import { HttpError } from '../errors.ts'
 import { Fetcher, type Get } from './fetch.ts'
-import { reasonOf } from './json.ts'
-import { AT_ONCE_IF_FAST, type KeySet, PUBLIC_ALGORITHMS, readKeySetInSteps } from './keyset.ts'
-import type { Wait } from './queue.ts'
-import type { KeyFetches, KeyLog, KeySource, Timing } from './source.ts'
+import { reasonOf } from './json-object.ts'
+import { AT_ONCE_IF_FAST, type KeySet, PUBLIC_ALGORITHMS, readKeySetInSteps } from './key-set.ts'
+import type { Wait } from './verification-queue.ts'
+import type { KeyFetches, KeyLog, KeySource, Timing } from './key-source.ts'
 
 /** Characters: an error of Node may quote a whole URL. */
 const MAX_REASON = 400
 
 /**
- * Keys that are fetched from an issuer. jose's own remote set is not used: its cooldown counts only after a success,
- * so that every request would reach an issuer that is down. Times are of the monotonic clock, in milliseconds.
+ * Keys that are fetched from an issuer. jose's own remote set is not used: its cooldown counts only
+ * after a success, so that every request would reach an issuer that is down. Times are of the
+ * monotonic clock, in milliseconds.
  */
 export class RemoteKeys implements KeySource {
   readonly algorithms = PUBLIC_ALGORITHMS
@@ -66,12 +67,15 @@ export class RemoteKeys implements KeySource {
     return latest.find(header)
   }
 
-  trouble(): string | undefined {
+  unavailableReason(): string | undefined {
     return this.#usable() === undefined ? `no usable key set: ${this.#reason}` : undefined
   }
 
   get fetches(): KeyFetches {
-    const ageMs = this.#usable() === undefined ? undefined : performance.now() - this.#usableUntil + this.#timing.usable
+    const ageMs =
+      this.#usable() === undefined
+        ? undefined
+        : performance.now() - this.#usableUntil + this.#timing.usable
     return { succeeded: this.#succeeded, failed: this.#failed, ageMs }
   }
 
@@ -84,7 +88,10 @@ export class RemoteKeys implements KeySource {
     this.#fetcher.close()
   }
 
-  /** The set at hand, dropped once it is too old: what was verified with it is then not remembered either. */
+  /**
+   * The set at hand, dropped once it is too old: what was verified with it is then not remembered
+   * either.
+   */
   #usable(): KeySet | undefined {
     if (this.#set !== undefined && performance.now() >= this.#usableUntil) {
       this.#set = undefined
@@ -93,13 +100,16 @@ export class RemoteKeys implements KeySource {
     return this.#set
   }
 
-  #unavailable(): Problem {
+  #unavailable(): HttpError {
     const next = Math.min(this.#nextAt, this.#attemptedAt + this.#timing.cooldown)
     const seconds = Math.max(1, Math.ceil((next - performance.now()) / 1000))
-    return new Problem('keysUnavailable', ['Retry-After', String(seconds)], this.#reason)
+    return new HttpError('keysUnavailable', ['Retry-After', String(seconds)], this.#reason)
   }
 
-  /** One at a time: who comes while it runs waits for it. None while the last one is younger than this. Never rejects. */
+  /**
+   * One at a time: who comes while it runs waits for it. None while the last one is younger than
+   * this. Never rejects.
+   */
   #attempt(cooldown: number): Promise<void> | undefined {
     if (this.#running !== undefined) return this.#running
     if (performance.now() < this.#attemptedAt + cooldown) return undefined
@@ -116,15 +126,20 @@ export class RemoteKeys implements KeySource {
       this.#failures++
       this.#failed++
       this.#reason = reasonOf(error).slice(0, MAX_REASON)
-      if (!this.#fetcher.closed) this.#log('error', 'key set could not be fetched', { reason: this.#reason })
+      if (!this.#fetcher.closed)
+        this.#log('error', 'key set could not be fetched', { reason: this.#reason })
     }
     this.#schedule()
   }
 
-  /** @throws Error when no key is usable: the set is as good as none, and does not replace one that is better. */
+  /**
+   * @throws Error when no key is usable: the set is as good as none, and does not replace one that
+   * is better.
+   */
   #accept(set: KeySet): void {
     const flaws = set.flaws.join('; ')
-    if (flaws !== this.#flaws && flaws !== '') this.#log('error', 'keys of the key set are left out', { flaws })
+    if (flaws !== this.#flaws && flaws !== '')
+      this.#log('error', 'keys of the key set are left out', { flaws })
     this.#flaws = flaws
     if (set.size === 0) throw new Error('the key set holds no key that can verify a token')
     // The same keys again leave remembered tokens as they are.
@@ -143,9 +158,10 @@ export class RemoteKeys implements KeySource {
     if (this.#fetcher.closed) return
     const { refresh, retry, cooldown } = this.#timing
     const now = performance.now()
-    const pause = this.#usable() === undefined
-      ? Math.min(retry * 2 ** (this.#failures - 1), cooldown)
-      : Math.min(refresh, this.#usableUntil - now)
+    const pause =
+      this.#usable() === undefined
+        ? Math.min(retry * 2 ** (this.#failures - 1), cooldown)
+        : Math.min(refresh, this.#usableUntil - now)
     this.#nextAt = now + pause
     this.#timer = setTimeout(() => void this.#attempt(0), pause).unref()
   }

@@ -1,4 +1,4 @@
-import { ClientGone, Problem } from '../errors.ts'
+import { ClientGone, HttpError } from '../errors.ts'
 
 /** The slowest common signature, of ES512, takes 3 ms of a core: the last waits about 1.5 s. */
 export const MAX_WAITING = 512
@@ -30,7 +30,7 @@ export class VerificationQueue {
 
   /**
    * Does the work once it has a turn.
-   * @throws Problem overloaded when too many wait for one.
+   * @throws HttpError overloaded when too many wait for one.
    * @throws ClientGone when the client left while it waited.
    */
   async run<T>(client: Client, work: (wait: Wait) => Promise<T>): Promise<T> {
@@ -59,7 +59,7 @@ export class VerificationQueue {
     if (this.#waiting.length === 0 && this.#running < this.#keys.atOnce) this.#running++
     else if (this.#waiting.length < MAX_WAITING) {
       await new Promise<void>((begin, drop) => this.#waiting.push({ client, begin, drop }))
-    } else throw new Problem('overloaded', ['Retry-After', String(RETRY_SECONDS)])
+    } else throw new HttpError('overloaded', ['Retry-After', String(RETRY_SECONDS)])
   }
 
   /** Frees the turn in the next tick: many malformed tokens, each refused at once, share none. */

@@ -7,7 +7,7 @@ interface Entry {
   readonly exp: number
 }
 
-export interface RememberedLimits {
+export interface TokenCacheLimits {
   readonly entries: number
   readonly tokenBytes: number
 }
@@ -15,20 +15,24 @@ export interface RememberedLimits {
 /** What a scope costs that is kept by itself: some have a single character. */
 const SCOPE_BYTES = 64
 
-/** About 16 MiB at worst: what is kept beside a token was read from it, and is no longer than the token itself; scopes are counted as well. */
-export const REMEMBERED_LIMITS: RememberedLimits = { entries: 10_000, tokenBytes: 8 * 1024 * 1024 }
+/**
+ * About 16 MiB at worst: what is kept beside a token was read from it, and is no longer than the
+ * token itself; scopes are counted as well.
+ */
+export const TOKEN_CACHE_LIMITS: TokenCacheLimits = { entries: 10_000, tokenBytes: 8 * 1024 * 1024 }
 
 /**
- * Tokens that have been verified, so that the next request with the same one costs no signature check. The whole token
- * is the key: a hash or a jti could be met by another token. All entries are of one generation of keys.
+ * Tokens that have been verified, so that the next request with the same one costs no signature
+ * check. The whole token is the key: a hash or a jti could be met by another token. All entries are
+ * of one generation of keys.
  */
-export class RememberedTokens {
-  readonly #limits: RememberedLimits
+export class TokenCache {
+  readonly #limits: TokenCacheLimits
   readonly #entries = new Map<string, Entry>()
   #tokenBytes = 0
   #generation = 0
 
-  constructor(limits: RememberedLimits = REMEMBERED_LIMITS) {
+  constructor(limits: TokenCacheLimits = TOKEN_CACHE_LIMITS) {
     this.#limits = limits
   }
 
@@ -36,7 +40,10 @@ export class RememberedTokens {
     return this.#entries.size
   }
 
-  /** Forgets everything when the keys have changed, and the token once `seconds` has reached its exp. */
+  /**
+   * Forgets everything when the keys have changed, and the token once `seconds` has reached its
+   * exp.
+   */
   get(token: string, generation: number, seconds: number): Caller | undefined {
     if (generation !== this.#generation) {
       this.#entries.clear()
@@ -49,7 +56,10 @@ export class RememberedTokens {
     return undefined
   }
 
-  /** `generation` is that of the keys before the token was verified; when they have changed since, nothing is kept. */
+  /**
+   * `generation` is that of the keys before the token was verified; when they have changed since,
+   * nothing is kept.
+   */
   add(token: string, generation: number, exp: number, caller: Caller): void {
     if (generation !== this.#generation) return
     this.#forget(token)
@@ -60,7 +70,8 @@ export class RememberedTokens {
     this.#tokenBytes += bytes
     // A Map iterates in the order of insertion: its first key is the oldest.
     for (const oldest of this.#entries.keys()) {
-      if (this.#entries.size <= this.#limits.entries && this.#tokenBytes <= this.#limits.tokenBytes) return
+      if (this.#entries.size <= this.#limits.entries && this.#tokenBytes <= this.#limits.tokenBytes)
+        return
       this.#forget(oldest)
     }
   }

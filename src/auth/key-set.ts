@@ -3,9 +3,11 @@ import type { JsonWebKey, KeyObject } from 'node:crypto'
 import { setImmediate as nextTick } from 'node:timers/promises'
 import type { JWK } from 'jose'
 import { createLocalJWKSet, type LocalJWKSet } from 'jose/jwks/local'
-import { isJsonObject, type JsonObject, readJsonObject, reasonOf } from './json.ts'
+import { isJsonObject, type JsonObject, readJsonObject, reasonOf } from './json-object.ts'
 
-/** RFC 7518 §3.1, RFC 8037 §3.1, RFC 9864 §2.2: what a public key may verify, by its kty and crv. */
+/**
+ * RFC 7518 §3.1, RFC 8037 §3.1, RFC 9864 §2.2: what a public key may verify, by its kty and crv.
+ */
 const FITTING: ReadonlyMap<string, readonly string[]> = new Map([
   ['RSA', ['RS256', 'RS384', 'RS512', 'PS256', 'PS384', 'PS512']],
   ['EC P-256', ['ES256']],
@@ -26,7 +28,12 @@ const MIN_RSA_BITS = 2048
  * Characters of base64url: RSA keys of 16,384 bits and exponents of 64, as in OpenSSL, and P-521.
  * Node takes minutes to import an exponent of 500 KB.
  */
-const MAX_MEMBER_LENGTHS = [['n', 2731], ['e', 11], ['x', 88], ['y', 88]] as const
+const MAX_MEMBER_LENGTHS = [
+  ['n', 2731],
+  ['e', 11],
+  ['x', 88],
+  ['y', 88],
+] as const
 
 /** Each takes up to 2 ms to import. */
 export const MAX_KEYS = 100
@@ -43,7 +50,10 @@ export interface KeySet {
   readonly text: string
   /** How many keys are usable. */
   readonly size: number
-  /** Keys that have no business in a set of public keys, one line each, named by kid or else by index. */
+  /**
+   * Keys that have no business in a set of public keys, one line each, named by kid or else by
+   * index.
+   */
   readonly flaws: readonly string[]
   /** How many signatures may be verified at once. */
   readonly atOnce: number
@@ -51,9 +61,9 @@ export interface KeySet {
 }
 
 /**
- * Reads a JSON Web Key Set (RFC 7517 §5) and keeps its usable keys. Keys for other purposes are passed over in silence;
- * symmetric, private, weak, oversized and invalid ones are left out, and are `flaws`; so are those
- * after the first 100.
+ * Reads a JSON Web Key Set (RFC 7517 §5) and keeps its usable keys. Keys for other purposes are
+ * passed over in silence; symmetric, private, weak, oversized and invalid ones are left out, and
+ * are `flaws`; so are those after the first 100.
  * @throws Error when the bytes are no key set at all.
  */
 export function readKeySet(bytes: Uint8Array): KeySet {
@@ -138,9 +148,11 @@ function readKey(jwk: unknown): JWK {
   const { alg, kid } = jwk
   const secrecy = secrecyOf(jwk)
   if (secrecy !== undefined) throw new Error(secrecy)
-  if (kid !== undefined && typeof kid !== 'string') throw new Error('has a kid that is not a string')
+  if (kid !== undefined && typeof kid !== 'string')
+    throw new Error('has a kid that is not a string')
   checkLengths(jwk)
-  // An EC or OKP key that createPublicKey has taken is a point of its curve; its export is the canonical spelling.
+  // An EC or OKP key that createPublicKey has taken is a point of its curve; its export is the
+  // canonical spelling.
   const key = importPublic(jwk)
   checkStrength(key)
   return {
@@ -174,7 +186,9 @@ function importPublic(jwk: JsonObject): KeyObject {
 function checkStrength(key: KeyObject): void {
   if (key.asymmetricKeyType !== 'rsa') return
   const { modulusLength = 0, publicExponent = 0n } = key.asymmetricKeyDetails ?? {}
-  if (modulusLength < MIN_RSA_BITS) throw new Error(`is weak: ${modulusLength} bits, fewer than ${MIN_RSA_BITS}`)
+  if (modulusLength < MIN_RSA_BITS)
+    throw new Error(`is weak: ${modulusLength} bits, fewer than ${MIN_RSA_BITS}`)
   // With an exponent of 1 every signature is its own message; an even one is no RSA exponent.
-  if (publicExponent < 3n || publicExponent % 2n === 0n) throw new Error(`is weak: its public exponent is ${publicExponent}`)
+  if (publicExponent < 3n || publicExponent % 2n === 0n)
+    throw new Error(`is weak: its public exponent is ${publicExponent}`)
 }

@@ -1,6 +1,6 @@
 /**
- * At most so many requests a second for each owner, as many at once (GCRA, the leaky bucket as a meter: what is kept
- * for an owner is the time at which its bucket is empty).
+ * At most so many requests a second for each owner, as many at once (GCRA, the leaky bucket as a
+ * meter: what is kept for an owner is the time at which its bucket is empty).
  */
 export class RateLimit {
   readonly #intervalMs: number
@@ -25,10 +25,14 @@ export class RateLimit {
     return undefined
   }
 
-  /** An empty bucket is as good as none, and a bucket is empty after a second: what is kept is bounded by two seconds' requests. */
+  /**
+   * An empty bucket is as good as none, and a bucket is empty after a second: what is kept is
+   * bounded by two seconds' requests.
+   */
   #sweep(now: number): void {
     if (now < this.#sweepAtMs) return
     this.#sweepAtMs = now + 1000
-    for (const [owner, emptyAt] of this.#emptyAtMs) if (emptyAt <= now) this.#emptyAtMs.delete(owner)
+    for (const [owner, emptyAt] of this.#emptyAtMs)
+      if (emptyAt <= now) this.#emptyAtMs.delete(owner)
   }
 }

@@ -1,16 +1,17 @@
 import type { CompactJWSHeaderParameters, CryptoKey } from 'jose'
 import { ConfigError } from '../errors.ts'
-import { reasonOf } from './json.ts'
-import { type KeySet, PUBLIC_ALGORITHMS, readKeySet } from './keyset.ts'
+import { reasonOf } from './json-object.ts'
+import { type KeySet, PUBLIC_ALGORITHMS, readKeySet } from './key-set.ts'
 import { readRegularFile } from '../regular-file.ts'
-import { type KeyLog, type KeySource, MAX_KEY_SET_BYTES, type Timing } from './source.ts'
+import { type KeyLog, type KeySource, MAX_KEY_SET_BYTES, type Timing } from './key-source.ts'
 
 /** What is at a path: the bytes of a file, or why there are none. */
 type Content = Buffer | string
 
 /**
- * The keys of PLANTS_JWKS_FILE. The file is read and compared again and again rather than watched: a mounted volume
- * swaps symbolic links, which not every watcher sees. Reading is synchronous: the file is local and small.
+ * The keys of PLANTS_JWKS_FILE. The file is read and compared again and again rather than watched:
+ * a mounted volume swaps symbolic links, which not every watcher sees. Reading is synchronous: the
+ * file is local and small.
  */
 export class FileKeys implements KeySource {
   readonly algorithms = PUBLIC_ALGORITHMS
@@ -44,7 +45,7 @@ export class FileKeys implements KeySource {
     return this.#set.find(header)
   }
 
-  trouble(): undefined {
+  unavailableReason(): undefined {
     return undefined
   }
 
@@ -66,7 +67,9 @@ export class FileKeys implements KeySource {
       this.#set = set
       this.#log('info', 'key file read', { path: this.#path, keys: set.size })
     } catch (error) {
-      this.#log('error', 'key file is broken, its earlier keys stay in use', { reason: reasonOf(error) })
+      this.#log('error', 'key file is broken, its earlier keys stay in use', {
+        reason: reasonOf(error),
+      })
     }
   }
 }
@@ -79,7 +82,10 @@ function readContent(path: string): Content {
   }
 }
 
-/** Unlike a remote set, a file is in its reader's own hands: one bad key makes it all a mistake to be told of. */
+/**
+ * Unlike a remote set, a file is in its reader's own hands: one bad key makes it all a mistake to
+ * be told of.
+ */
 function readGoodSet(path: string, content: Content): KeySet {
   const refused = (problems: readonly string[]): ConfigError =>
     new ConfigError(problems.map((problem) => `${path}: ${problem}`))

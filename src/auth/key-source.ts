@@ -1,7 +1,11 @@
 import type { CompactJWSHeaderParameters, CryptoKey } from 'jose'
-import type { Wait } from './queue.ts'
+import type { Wait } from './verification-queue.ts'
 
-export type KeyLog = (level: 'info' | 'error', message: string, fields?: Readonly<Record<string, unknown>>) => void
+export type KeyLog = (
+  level: 'info' | 'error',
+  message: string,
+  fields?: Readonly<Record<string, unknown>>,
+) => void
 
 /** Where the keys come from that verify tokens. */
 export interface KeySource {
@@ -12,17 +16,20 @@ export interface KeySource {
    * the journal do, and together should delay one by no more than a few milliseconds.
    */
   readonly atOnce: number
-  /** Another number whenever the keys are not the same any more: a token verified before must be verified again. */
+  /**
+   * Another number whenever the keys are not the same any more: a token verified before must be
+   * verified again.
+   */
   readonly generation: number
   /**
    * The one key that fits a token's header, which is not verified yet. Where it must be fetched
    * first, `wait` waits for that.
    * @throws JOSEError when there is none, or more than one (as a rejection, like the next).
-   * @throws Problem keysUnavailable when no keys are at hand.
+   * @throws HttpError keysUnavailable when no keys are at hand.
    */
   key(header: CompactJWSHeaderParameters, wait: Wait): Promise<CryptoKey>
   /** Why no token can be verified at the moment, in a few words; undefined while they can. */
-  trouble(): string | undefined
+  unavailableReason(): string | undefined
   /** Of a source that fetches: how that went. */
   readonly fetches?: KeyFetches
   /** Begins what goes on in the background; a source without it has nothing to begin. */
@@ -45,9 +52,14 @@ export interface Timing {
   readonly fetch: number
   /** How often a remote set is fetched again in the background. */
   readonly refresh: number
-  /** A request makes no fetch sooner than this after the last attempt began, whatever became of it. */
+  /**
+   * A request makes no fetch sooner than this after the last attempt began, whatever became of it.
+   */
   readonly cooldown: number
-  /** First pause of the background without a usable set; each further one is twice as long, up to the cooldown. */
+  /**
+   * First pause of the background without a usable set; each further one is twice as long, up to
+   * the cooldown.
+   */
   readonly retry: number
   /** How long a remote set is used after it was last fetched. */
   readonly usable: number
