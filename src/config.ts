@@ -1,5 +1,5 @@
 import type { KeyConfig } from './auth/keys.ts'
-import { ConfigError } from './errors.ts'
+import { ConfigError, reasonOf } from './errors.ts'
 import {
   BOUNDS,
   type Config,
@@ -295,7 +295,7 @@ class Reader {
     try {
       return path === undefined ? undefined : readRegularFile(path, maxBytes)
     } catch (error) {
-      const reason = error instanceof Error ? error.message : String(error)
+      const reason = reasonOf(error)
       this.problem(name, `cannot be read: ${reason}`)
       return REPORTED
     }

@@ -111,3 +111,13 @@ export class ConfigError extends Error {
     this.problems = problems
   }
 }
+
+/**
+ * An error in one line. The message of `fetch` says nothing, its cause does; that of an
+ * AggregateError may be empty, its code is not.
+ */
+export function reasonOf(error: unknown): string {
+  if (!(error instanceof Error)) return String(error)
+  const message = error.message || errorCodeOf(error) || error.name
+  return error.cause instanceof Error ? `${message}: ${reasonOf(error.cause)}` : message
+}

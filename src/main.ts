@@ -4,7 +4,7 @@ import { parseArgs } from 'node:util'
 import { setFlagsFromString } from 'node:v8'
 import type { DevClaims } from './auth/dev.ts'
 import { type Config, readConfig, VARIABLES } from './config.ts'
-import { ConfigError, errorCodeOf } from './errors.ts'
+import { ConfigError, errorCodeOf, reasonOf } from './errors.ts'
 import { createLog } from './ops/log.ts'
 import { createService, type Listening, openStorage } from './service.ts'
 import { version } from './version.ts'
@@ -105,7 +105,7 @@ function parse(
   try {
     return parseArgs({ args: [...argv], options: PARSED, allowPositionals: true })
   } catch (error) {
-    throw new UsageError(error instanceof Error ? error.message : String(error))
+    throw new UsageError(reasonOf(error))
   }
 }
 
@@ -257,7 +257,7 @@ function print(text: string): void {
 /** Status 2: the command line or the configuration is wrong. 1: it could not be done. */
 function fail(error: unknown): never {
   const wrongUse = error instanceof UsageError
-  const message = error instanceof Error ? error.message : String(error)
+  const message = reasonOf(error)
   const problems = error instanceof ConfigError ? error.problems : [message]
   const lines = problems.map((problem) => `plant-store: ${problem}\n`)
   process.stderr.write(`${lines.join('')}${wrongUse ? `${USAGE}\n` : ''}`)

@@ -46,7 +46,10 @@ export function addServiceMetrics(
     [{ version: version(), node: process.version }, 1],
   ])
   metrics.gauge('plant_store_ready', 'Whether a check of /readyz is green.', () =>
-    Object.entries(checks()).map(([check, unavailableReason]) => [{ check }, unavailableReason === undefined ? 1 : 0]),
+    Object.entries(checks()).map(([check, unavailableReason]) => [
+      { check },
+      unavailableReason === undefined ? 1 : 0,
+    ]),
   )
   metrics.gauge(
     'http_server_active_requests',

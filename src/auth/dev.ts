@@ -2,7 +2,7 @@ import { randomBytes } from 'node:crypto'
 import { mkdirSync, writeFileSync } from 'node:fs'
 import { dirname } from 'node:path'
 import { SignJWT } from 'jose/jwt/sign'
-import { ConfigError, errorCodeOf } from '../errors.ts'
+import { ConfigError, errorCodeOf, reasonOf } from '../errors.ts'
 import { readRegularFile } from '../regular-file.ts'
 
 const KEY_BYTES = 32
@@ -28,7 +28,7 @@ export function readDevKey(path: string): Uint8Array | undefined {
     text = readRegularFile(path, FILE_MAX_BYTES).toString('latin1')
   } catch (error) {
     if (errorCodeOf(error) === 'ENOENT') return undefined
-    const reason = error instanceof Error ? error.message : String(error)
+    const reason = reasonOf(error)
     throw new ConfigError([`the development key of PLANTS_DATA cannot be read: ${reason}`])
   }
   const key = Buffer.from(text, 'base64url')

@@ -1,6 +1,5 @@
 import type { CompactJWSHeaderParameters, CryptoKey } from 'jose'
-import { ConfigError } from '../errors.ts'
-import { reasonOf } from './json-object.ts'
+import { ConfigError, reasonOf } from '../errors.ts'
 import { type KeySet, PUBLIC_ALGORITHMS, readKeySet } from './key-set.ts'
 import { readRegularFile } from '../regular-file.ts'
 import { type KeyLog, type KeySource, MAX_KEY_SET_BYTES, type Timing } from './key-source.ts'

@@ -1,9 +1,10 @@
+import { reasonOf } from '../errors.ts'
 import { createPublicKey } from 'node:crypto'
 import type { JsonWebKey, KeyObject } from 'node:crypto'
 import { setImmediate as nextTick } from 'node:timers/promises'
 import type { JWK } from 'jose'
 import { createLocalJWKSet, type LocalJWKSet } from 'jose/jwks/local'
-import { isJsonObject, type JsonObject, readJsonObject, reasonOf } from './json-object.ts'
+import { isJsonObject, type JsonObject, readJsonObject } from './json-object.ts'
 
 /**
  * RFC 7518 §3.1, RFC 8037 §3.1, RFC 9864 §2.2: what a public key may verify, by its kty and crv.

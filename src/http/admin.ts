@@ -63,7 +63,9 @@ export function readyz(checks: Checks): HttpResponse {
   const ready = found.every(([, unavailableReason]) => unavailableReason === undefined)
   return jsonResponse(ready ? 200 : 503, {
     status: ready ? 'ok' : 'unavailable',
-    checks: Object.fromEntries(found.map(([name, unavailableReason]) => [name, unavailableReason ?? 'ok'])),
+    checks: Object.fromEntries(
+      found.map(([name, unavailableReason]) => [name, unavailableReason ?? 'ok']),
+    ),
   })
 }
 

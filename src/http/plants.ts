@@ -90,7 +90,9 @@ function invalidMember(flaw: InvalidMember): HttpError {
 }
 
 /** GET /plants */
-export function listPlants(options: PlantOptions): (call: Call) => HttpResponse | Promise<HttpResponse> {
+export function listPlants(
+  options: PlantOptions,
+): (call: Call) => HttpResponse | Promise<HttpResponse> {
   const { store, pages, queue, answers } = options
   return ({ exchange, owner, query }) => {
     if (!answers.hasRoom(owner)) throw overloaded()

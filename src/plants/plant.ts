@@ -12,6 +12,11 @@ export interface NewPlant extends Plant {
   readonly id: bigint
 }
 
+/** True if a create of one plant repeats that of the other, whose id is the same. */
+export function hasSameContent(a: Plant, b: Plant): boolean {
+  return a.name === b.name && a.tag === b.tag
+}
+
 /** The member of a would-be plant that is missing or wrong. */
 export type InvalidMember = 'name' | 'id' | 'tag'
 

@@ -1,13 +1,7 @@
+import { reasonOf } from '../../errors.ts'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { StoreUnavailable } from '../../plants/store.ts'
-import {
-  AnswerTooLong,
-  type EtcdAnswer,
-  EtcdRefusal,
-  Gateway,
-  reasonOf,
-  stringOf,
-} from './gateway.ts'
+import { AnswerTooLong, type EtcdAnswer, EtcdRefusal, Gateway, stringOf } from './gateway.ts'
 import { Places } from './places.ts'
 import type { EtcdTls } from './tls.ts'
 import { AuthToken, isStale } from './token.ts'

@@ -1,7 +1,6 @@
 import { Agent, type IncomingMessage, request } from 'node:http'
 import { Agent as TlsAgent, request as tlsRequest } from 'node:https'
 import { setImmediate as nextTick } from 'node:timers/promises'
-import { errorCodeOf } from '../../errors.ts'
 import type { EtcdTls } from './tls.ts'
 
 export interface EtcdAnswer {
@@ -132,10 +131,4 @@ export function stringOf(value: unknown, name: string): string {
   if (typeof value !== 'object' || value === null) return ''
   const member: unknown = Reflect.get(value, name)
   return typeof member === 'string' ? member : ''
-}
-
-/** An address that has several numbers fails without a message (AggregateError). */
-export function reasonOf(error: unknown): string {
-  if (!(error instanceof Error)) return String(error)
-  return error.message || errorCodeOf(error) || error.name
 }

@@ -1,3 +1,4 @@
+import { reasonOf } from '../../errors.ts'
 import type { NewPlant } from '../../plants/plant.ts'
 import {
   type Created,
@@ -10,7 +11,7 @@ import {
 } from '../../plants/store.ts'
 import { type ClientOptions, EtcdClient } from './client.ts'
 import { type EtcdLog, Failures } from './failures.ts'
-import { EtcdRefusal, reasonOf } from './gateway.ts'
+import { EtcdRefusal } from './gateway.ts'
 import { EMPTY, openList, RANGE_PATH } from './listing.ts'
 import { type EtcdTls, outOfDate } from './tls.ts'
 import {
@@ -190,7 +191,9 @@ export class EtcdStore implements PlantStore {
       this.#unavailableReason = undefined
       if (before !== undefined) this.#log('info', 'etcd is ready again', {})
     } catch (error) {
-      this.#unavailableReason = [this.#reasonOf(error), outOfDate(this.#tls)].filter(Boolean).join('; ')
+      this.#unavailableReason = [this.#reasonOf(error), outOfDate(this.#tls)]
+        .filter(Boolean)
+        .join('; ')
       if (before !== this.#unavailableReason) {
         this.#log('error', 'etcd is not ready', { reason: this.#unavailableReason })
       }

@@ -1,3 +1,4 @@
+import { reasonOf } from '../../errors.ts'
 import { createPrivateKey, X509Certificate } from 'node:crypto'
 
 /** PEM, as etcd's own clients have it. */
@@ -24,7 +25,7 @@ export function tlsProblems({ ca, cert, key }: EtcdTls): readonly TlsProblem[] {
     try {
       return parse()
     } catch (error) {
-      const reason = error instanceof Error ? error.message : String(error)
+      const reason = reasonOf(error)
       problems.push({ member, what: `holds no PEM that can be used: ${reason}` })
       return undefined
     }

@@ -11,7 +11,11 @@ import type { DirectoryScan } from './recovery.ts'
  * put the snapshot in place and not come to making that durable: only then are the journals that it
  * covers of no use.
  */
-export async function removeObsolete(files: Files, found: DirectoryScan, log: StoreLog): Promise<void> {
+export async function removeObsolete(
+  files: Files,
+  found: DirectoryScan,
+  log: StoreLog,
+): Promise<void> {
   try {
     if (found.obsoleteFiles.length > 0) await files.syncDirectory(found.directory)
     for (const name of found.obsoleteFiles) await files.remove(`${found.directory}/${name}`)

@@ -1,3 +1,4 @@
+import { reasonOf } from '../../errors.ts'
 import { StoreUnavailable } from '../../plants/store.ts'
 import type { Files } from './files.ts'
 import {
@@ -222,7 +223,7 @@ export class JournalWriter {
   }
 
   #failed(error: unknown): void {
-    const reason = error instanceof Error ? error.message : String(error)
+    const reason = reasonOf(error)
     this.#unavailableReason = reason
     this.#log('error', 'plants cannot be written at the moment; reading goes on', {
       error,

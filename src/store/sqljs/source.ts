@@ -2,7 +2,7 @@ import { once } from 'node:events'
 import { type BigIntStats, constants } from 'node:fs'
 import { type FileHandle, open, realpath } from 'node:fs/promises'
 import { isMainThread, parentPort, Worker, workerData } from 'node:worker_threads'
-import { errorCodeOf } from '../../errors.ts'
+import { errorCodeOf, reasonOf } from '../../errors.ts'
 import type { NewPlant } from '../../plants/plant.ts'
 import { readMeta } from './database.ts'
 import { nodeFiles } from './files.ts'
@@ -205,5 +205,5 @@ function placeOf({ owner, id }: Cells, number: number): string {
 }
 
 function textOf(error: unknown): string {
-  return error instanceof Error ? error.message : String(error)
+  return reasonOf(error)
 }

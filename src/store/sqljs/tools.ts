@@ -1,4 +1,4 @@
-import { errorCodeOf } from '../../errors.ts'
+import { errorCodeOf, reasonOf } from '../../errors.ts'
 import type { PlantStore } from '../../plants/store.ts'
 import type { StoreLog } from './keeper.ts'
 import { buildDatabase } from './compaction.ts'
@@ -105,7 +105,8 @@ async function importSource(
     })
   try {
     const unavailableReason = store.unavailableReason()
-    if (unavailableReason !== undefined) throw new Error(`nothing can be kept at the moment: ${unavailableReason}`)
+    if (unavailableReason !== undefined)
+      throw new Error(`nothing can be kept at the moment: ${unavailableReason}`)
     for (let rows = await next(); rows.length > 0; rows = await next()) {
       read += rows.length
       await Promise.all(rows.map(keep))
@@ -170,5 +171,5 @@ async function refuseTorn(directory: string, { last }: Replay): Promise<void> {
 }
 
 function textOf(error: unknown): string {
-  return error instanceof Error ? error.message : String(error)
+  return reasonOf(error)
 }
