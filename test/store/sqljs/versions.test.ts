@@ -1,10 +1,11 @@
 import assert from 'node:assert/strict'
 import { cp, readFile } from 'node:fs/promises'
-import { fileURLToPath } from 'node:url'
+import { join } from 'node:path'
 import { test } from 'node:test'
 import type { Plant } from '../../../dist/plants/plant.js'
 import { readMeta } from '../../../dist/store/sqljs/database.js'
 import { checkStore } from '../../../dist/store/sqljs/tools.js'
+import { ROOT } from '../../support/release.ts'
 import { temporaryDirectory } from '../../support/service.ts'
 import { list, openStore } from './fixtures.ts'
 
@@ -39,7 +40,7 @@ const RESERVED: readonly Plant[] = [
 
 test('versions: journals of version 1 with a reserve are read, written to, and read again', async () => {
   const directory = await temporaryDirectory()
-  await cp(fileURLToPath(new URL('../../fixtures/version-1-reserve', import.meta.url)), directory, {
+  await cp(join(ROOT, 'test/fixtures/version-1-reserve'), directory, {
     recursive: true,
   })
   assert.match(await checkStore(directory), /3 plants in no snapshot and 5 journals/)
@@ -54,7 +55,7 @@ for (const version of [1, 2]) {
   test(`versions: a snapshot of version ${version} and a journal are read, written to, and read again`, async () => {
     const directory = await temporaryDirectory()
     await cp(
-      fileURLToPath(new URL(`../../fixtures/version-${version}`, import.meta.url)),
+      join(ROOT, `test/fixtures/version-${version}`),
       directory,
       { recursive: true },
     )

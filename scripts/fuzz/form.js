@@ -1,0 +1,94 @@
+/**
+ * What every answer must be, whatever was asked: its outcome is 200, 204, or the value of `error`;
+ * to HEAD, which shows none, `status × 100`. @throws Error that says what is wrong.
+ */
+export function outcomeOf(answer, isHead) {
+    const { status, headers, body, framing } = answer;
+    const one = (name, form) => {
+        const values = headers.get(name) ?? [];
+        if (values.length !== 1 || !form.test(values[0] ?? ''))
+            throw new Error(`${status} with ${name}: ${values.join(' and ')}`);
+        return values[0] ?? '';
+    };
+    one('cache-control', /^no-store$/);
+    one('x-content-type-options', /^nosniff$/);
+    one('request-id', /^[\x21-\x7e]{1,128}$/);
+    one('date', / GMT$/);
+    if (status === 204) {
+        one('allow', /^GET, HEAD, POST, OPTIONS$/);
+        for (const name of ['content-type', 'content-length', 'transfer-encoding'])
+            if (headers.has(name))
+                throw new Error(`204 with ${name}`);
+        return 204;
+    }
+    one('content-type', /^application\/json$/);
+    if (framing === 'none' && !isHead)
+        throw new Error('an answer without a body');
+    if (status === 200)
+        return 200;
+    const outcome = isHead ? status * 100 : errorOf(status, body);
+    checkErrorHeaders(status, outcome, one, headers);
+    return outcome;
+}
+function errorOf(status, body) {
+    const value = JSON.parse(Buffer.from(body, 'latin1').toString('utf8'));
+    if (typeof value !== 'object' || value === null || Object.keys(value).join() !== 'error,message')
+        throw new Error(`${status} with the body ${body.slice(0, 200)}`);
+    // Checked right above.
+    const { error, message } = value;
+    if (typeof error !== 'number' ||
+        !Number.isInteger(error) ||
+        Math.floor(error / 100) !== status ||
+        error % 100 === 0 ||
+        typeof message !== 'string' ||
+        message === '')
+        throw new Error(`${status} with the body ${body.slice(0, 200)}`);
+    return error;
+}
+/** Headers that belong to an error, and to no other. */
+const BELONGING = [
+    [
+        'www-authenticate',
+        (outcome) => [401, 403].includes(Math.floor(outcome / 100)) || outcome === 40003,
+        (outcome) => outcome === 40101
+            ? /^Bearer realm="plants"$/
+            : outcome === 40003
+                ? /, error="invalid_request"$/
+                : outcome === 40301
+                    ? /, error="insufficient_scope", scope="plants:(?:read|write)"$/
+                    : outcome > 40101 && outcome < 40200
+                        ? /, error="invalid_token"$/
+                        : /^Bearer realm="plants"/,
+    ],
+    ['allow', (outcome) => Math.floor(outcome / 100) === 405, () => /^GET, HEAD, POST, OPTIONS$/],
+    ['accept-encoding', (outcome) => outcome === 41502, () => /^identity$/],
+    ['retry-after', (outcome) => [429, 503].includes(Math.floor(outcome / 100)), () => /^[1-9]\d*$/],
+    ['link', () => false, () => /./],
+];
+function checkErrorHeaders(status, outcome, one, headers) {
+    for (const [name, belongs, form] of BELONGING) {
+        if (belongs(outcome))
+            one(name, form(outcome));
+        // To HEAD the error itself is not shown.
+        else if (headers.has(name) && outcome % 100 !== 0)
+            throw new Error(`${status} with ${name}: ${headers.get(name)?.join(' and ')}`);
+    }
+}
+/** The plants of a body. @throws Error where it is no array of Plant objects. */
+export function plantsOf(body) {
+    const value = JSON.parse(Buffer.from(body, 'latin1').toString('utf8'));
+    if (!Array.isArray(value))
+        throw new Error(`no array: ${body.slice(0, 200)}`);
+    return value.map(plantOf);
+}
+export function plantOf(value) {
+    // Each member is looked at before it is believed.
+    const { name, tag, ...more } = value;
+    if (typeof name !== 'string' || Object.keys(more).length > 0)
+        throw new Error(`no Plant: ${JSON.stringify(value).slice(0, 200)}`);
+    if (tag === undefined)
+        return { name };
+    if (typeof tag !== 'string')
+        throw new Error(`no Plant: ${JSON.stringify(value).slice(0, 200)}`);
+    return { name, tag };
+}

@@ -1,0 +1,259 @@
+import { METHODS } from 'node:http';
+const MALFORMED = 40001;
+const HEADERS_TOO_LARGE = 43101;
+const TOO_SLOW = 40801;
+/** Node counts less than all: between the two, both are right. */
+const SURELY_SMALL_BYTES = 15_000;
+const SURELY_LARGE_BYTES = 18_000;
+const HEAD_MAX_BYTES = 16 * 1024;
+const KNOWN = new Set(METHODS);
+const NAME = /[!#$%&'*+\-.^_`|~0-9A-Za-z]+:/y;
+const CONTROL = /[\x00-\x08\x0a-\x1f\x7f]/;
+const REQUEST_LINE = /([A-Z-]+) ([\x21-\x7e\x80-\xff]+) HTTP\/(\d\.\d)\r\n/y;
+/** What some readers take for a request line: other spaces. */
+const LOOSE_LINE = /[A-Z-]+[ \t\f]+[^\r\n]*?[ \t\f]*HTTP\/\d\.\d[ \t]*\r\n/y;
+const ABSOLUTE = /^https?:\/\/(?:[A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\])(?::\d+)?(?:[/?][\x21\x23-\x7e]*)?$/i;
+const EXTENSIONS = /^(?:;[!#$%&'*+\-.^_`|~0-9A-Za-z]+(?:=(?:[!#$%&'*+\-.^_`|~0-9A-Za-z]+|"[\x20\x21\x23-\x5b\x5d-\x7e]*"))?)*$/;
+/**
+ * Reads until the first thing that is no whole good request. The end of the text is the end of the
+ * connection, or, where it `stalls`, the client is too slow for the head that it is in.
+ */
+export function readRequests(text, stalls = false) {
+    const readings = readAll(text);
+    return stalls
+        ? readings.map((reading) => reading.kind === 'malformed' ? { ...reading, errors: [TOO_SLOW] } : reading)
+        : readings;
+}
+function readAll(text) {
+    const readings = [];
+    let at = 0;
+    for (;;) {
+        while (text[at] === '\r' || text[at] === '\n')
+            at++;
+        if (at >= text.length)
+            return readings;
+        const found = readRequest(text, at);
+        readings.push(found.reading);
+        if (found.end === undefined)
+            return readings;
+        at = found.end;
+    }
+}
+function refuse(text, start) {
+    return {
+        reading: {
+            kind: 'malformed',
+            errors: text.length - start > SURELY_SMALL_BYTES ? [MALFORMED, HEADERS_TOO_LARGE] : [MALFORMED],
+            mayBeHead: text.startsWith('HEAD ', start),
+        },
+        end: undefined,
+    };
+}
+function unclear(text, start) {
+    return { reading: { kind: 'unclear', rest: text.slice(start) }, end: undefined };
+}
+function readRequest(text, start) {
+    REQUEST_LINE.lastIndex = start;
+    const [line, method = '', target = '', version = ''] = REQUEST_LINE.exec(text) ?? [];
+    if (line === undefined) {
+        LOOSE_LINE.lastIndex = start;
+        return LOOSE_LINE.test(text) ? unclear(text, start) : refuse(text, start);
+    }
+    if (!KNOWN.has(method) || !/^[/*A-Za-z]/.test(target))
+        return method === 'CONNECT' ? unclear(text, start) : refuse(text, start);
+    const doubts = [];
+    if (method === 'CONNECT' ||
+        (!target.startsWith('/') && target !== '*' && !ABSOLUTE.test(target)) ||
+        /[\x80-\xff]|#.*#/.test(target))
+        doubts.push(MALFORMED);
+    const section = readFields(text, start + line.length);
+    if (section === undefined)
+        return refuse(text, start);
+    if (section === 'unclear')
+        return unclear(text, start);
+    const { fields, end } = section;
+    const size = target.length + fields.reduce((sum, [name, value]) => sum + name.length + value.length, 0);
+    const head = { kind: 'request', method, target, version, fields, doubts };
+    if (size > SURELY_LARGE_BYTES) {
+        // What else is wrong with it may come first.
+        const isWrong = doubts.length > 0 ||
+            !/^1\.[01]$/.test(version) ||
+            readBody(text, start, end, head).reading.kind !== 'request';
+        return {
+            reading: {
+                kind: 'malformed',
+                errors: isWrong ? [HEADERS_TOO_LARGE, MALFORMED] : [HEADERS_TOO_LARGE],
+                mayBeHead: method === 'HEAD',
+            },
+            end: undefined,
+        };
+    }
+    if (size > SURELY_SMALL_BYTES)
+        doubts.push(HEADERS_TOO_LARGE);
+    if (version !== '1.1' && version !== '1.0') {
+        // It is refused for its version, or for what is wrong with its body where that is found first.
+        const { reading } = readBody(text, start, end, head);
+        return {
+            reading: {
+                ...head,
+                body: Buffer.alloc(0),
+                framing: 'none',
+                declared: 0,
+                broken: reading.kind === 'request' ? reading.broken : [MALFORMED],
+            },
+            end: undefined,
+        };
+    }
+    const found = readBody(text, start, end, head);
+    // Nobody frames what is behind CONNECT. Behind an upgrade Node's parser is silent about what is
+    // wrong with chunks: such a request ends as one that takes too long.
+    const mayBeSilent = method === 'CONNECT' ||
+        (valuesOf(head, 'upgrade').length > 0 && valuesOf(head, 'transfer-encoding').length > 0);
+    const { reading } = found;
+    return mayBeSilent &&
+        (reading.kind === 'malformed' || (reading.kind === 'request' && reading.broken.length > 0))
+        ? unclear(text, start)
+        : found;
+}
+function readBody(text, start, at, head) {
+    const lengths = valuesOf(head, 'content-length');
+    const codings = valuesOf(head, 'transfer-encoding');
+    const [length] = lengths;
+    if (codings.length > 0) {
+        // RFC 9112 §6.1: either is as good as an attack; in HTTP/1.0 there is no such field. Behind an
+        // upgrade no reader looks for a body, and one that is asked to go on may refuse the head by
+        // itself.
+        if (length === undefined &&
+            (valuesOf(head, 'upgrade').length > 0 || valuesOf(head, 'expect').length > 0) &&
+            !/^chunked$/i.test(codings.join()))
+            return unclear(text, start);
+        if (length !== undefined || !/(?:^|,)[ \t]*chunked$/i.test(codings.at(-1) ?? ''))
+            return refuse(text, start);
+        if (codings.length > 1 || head.version === '1.0')
+            return refuse(text, start);
+        if (/chunked.*chunked/i.test(codings.join()))
+            return unclear(text, start);
+        return readChunks(text, start, at, head);
+    }
+    if (length === undefined)
+        return {
+            reading: { ...head, body: Buffer.alloc(0), framing: 'none', declared: 0, broken: [] },
+            end: at,
+        };
+    if (lengths.length > 1 || !/^\d+$/.test(length) || BigInt(length) >= 2n ** 64n)
+        return refuse(text, start);
+    const declared = Number(length);
+    const whole = text.length - at >= declared;
+    const body = Buffer.from(text.slice(at, at + declared), 'latin1');
+    return {
+        reading: { ...head, body, framing: 'length', declared, broken: whole ? [] : [MALFORMED] },
+        end: whole ? at + declared : undefined,
+    };
+}
+function readChunks(text, start, from, head) {
+    const pieces = [];
+    const done = (broken, end) => ({
+        reading: {
+            ...head,
+            body: Buffer.from(pieces.join(''), 'latin1'),
+            framing: 'chunked',
+            declared: 0,
+            broken,
+        },
+        end,
+    });
+    for (let at = from;;) {
+        const lineEnd = text.indexOf('\n', at);
+        const line = text.slice(at, lineEnd < 0 ? undefined : lineEnd + 1);
+        const [, digits = '', space = '', extensions = ''] = /^([0-9A-Fa-f]+)([ \t]*)(;[^\r\n]*)?\r\n$/.exec(line) ?? [];
+        if (digits === '')
+            return done([MALFORMED]);
+        if (digits.replace(/^0+/, '').length > 15)
+            return done([MALFORMED]);
+        if (space !== '' || !EXTENSIONS.test(extensions))
+            return unclear(text, start);
+        if (extensions.length > HEAD_MAX_BYTES)
+            return done([MALFORMED]);
+        const size = Number.parseInt(digits, 16);
+        at += line.length;
+        if (size === 0)
+            return readTrailers(text, start, at, done);
+        pieces.push(text.slice(at, at + size));
+        at += size;
+        if (!text.startsWith('\r\n', at))
+            return done([MALFORMED]);
+        at += 2;
+    }
+}
+function readTrailers(text, start, at, done) {
+    const trailers = readFields(text, at);
+    if (trailers === 'unclear')
+        return unclear(text, start);
+    if (trailers === undefined)
+        return done(text.length - at > SURELY_SMALL_BYTES ? [MALFORMED, HEADERS_TOO_LARGE] : [MALFORMED]);
+    const size = trailers.fields.reduce((sum, [name, value]) => sum + name.length + value.length, 0);
+    if (size > SURELY_LARGE_BYTES)
+        return done([HEADERS_TOO_LARGE]);
+    // A field that frames messages has no business here (RFC 9110 §6.5.1); between the sizes both are
+    // right.
+    if (size > SURELY_SMALL_BYTES ||
+        trailers.fields.some(([name]) => /^(?:content-length|transfer-encoding|connection|proxy-connection|upgrade)$/.test(name)))
+        return unclear(text, start);
+    return done([], trailers.end);
+}
+/** Field lines up to the empty one. Undefined where they are malformed. */
+function readFields(text, from) {
+    const fields = [];
+    for (let at = from;;) {
+        if (text.startsWith('\r\n', at))
+            return { fields, end: at + 2 };
+        NAME.lastIndex = at;
+        const [name] = NAME.exec(text) ?? [];
+        if (name === undefined)
+            return undefined;
+        const lineFeed = text.indexOf('\n', at);
+        if (lineFeed < 0)
+            return undefined;
+        const line = text.slice(at + name.length, lineFeed);
+        // RFC 9112 §2.2 lets readers take LF alone for a line's end: then two of them see two requests.
+        if (!line.endsWith('\r'))
+            return undefined;
+        if (CONTROL.test(line.slice(0, -1)))
+            return undefined;
+        // llhttp knows a space behind these, and no tab, which is as much OWS.
+        if (/^(?:content-length|transfer-encoding):$/i.test(name) && /\t[ \t]*\r$/.test(line))
+            return 'unclear';
+        fields.push([name.slice(0, -1).toLowerCase(), trimSpace(line.slice(0, -1))]);
+        at = lineFeed + 1;
+    }
+}
+/**
+ * White space of HTTP alone, which String.trim knows more of. Not by a pattern: that takes
+ * quadratic time for many spaces in the middle.
+ */
+export function trimSpace(text) {
+    let [start, end] = [0, text.length];
+    while (text[start] === ' ' || text[start] === '\t')
+        start++;
+    while (end > start && (text[end - 1] === ' ' || text[end - 1] === '\t'))
+        end--;
+    return text.slice(start, end);
+}
+export function valuesOf({ fields }, name) {
+    return fields.filter(([other]) => other === name).map(([, value]) => value);
+}
+/**
+ * Whether the answer to one of these shows no body; undefined where nobody can say, because it may
+ * come from a parser that gave up.
+ */
+export function isHead(reading) {
+    if (reading?.kind === 'malformed' && !reading.mayBeHead)
+        return false;
+    if (reading?.kind !== 'request')
+        return undefined;
+    const isSure = reading.method !== 'HEAD' ||
+        (reading.broken.length === 0 &&
+            reading.doubts.length === 0 &&
+            /^1\.[01]$/.test(reading.version));
+    return isSure ? reading.method === 'HEAD' : undefined;
+}
