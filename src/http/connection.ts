@@ -28,8 +28,8 @@ export interface ConnectionHost {
  * One client connection. Its requests are served one at a time, in order (Node would serve them
  * side by side), so that each sees what the one before it did (RFC 9112 §9.3.2).
  *
- * What is under way is `#current` and its phase, by which `stateOf` names the connection's state.
- * What follows is `#intake`. Only `#advance` goes on to it, or Node's order in an embedding server.
+ * Its state is that of the current request, as `stateOf` names it, and of the intake: what follows.
+ * `#advance` alone goes on to what follows; in another application's server Node's order does.
  */
 export class Connection {
   readonly #socket: Socket
@@ -37,10 +37,7 @@ export class Connection {
   readonly #tickEnd: TickEnd
   readonly #clock: Clock
   readonly #linger: Linger
-  /**
-   * True in another application's server, which owns the socket and may answer requests on it too.
-   * Node's order decides there when a request is served.
-   */
+  /** In another application's server, which owns the socket and may answer requests on it too. */
   readonly #embedded: boolean
   #current: Exchange | undefined
   readonly #intake = new Intake()
@@ -72,9 +69,7 @@ export class Connection {
     // After an Upgrade Node's parser does not report broken chunks: no event but this one would end
     // the request before its timeout.
     socket.on('end', () => {
-      const incomplete = this.#incomplete
-      if (incomplete && incomplete.phase !== 'cancelled')
-        this.fail(new HttpError('malformedRequest'))
+      if (this.#incomplete) this.fail(new HttpError('malformedRequest'))
     })
   }
 
@@ -84,10 +79,8 @@ export class Connection {
     // During a stop too: a client that always has a request waiting would never be told to leave.
     this.#intake.received(exchange.isLast || this.#host.draining)
     if (this.#embedded) holdBody(exchange)
-    if (this.#embedded ? exchange.res.socket !== null : this.#isDone) {
-      this.#start(exchange)
-      return
-    }
+    const isDue = this.#embedded ? exchange.res.socket !== null : this.#isDone
+    if (isDue) return this.#start(exchange)
     this.#intake.wait(exchange)
     if (this.#intake.isFull) this.#socket.pause()
     if (this.#intake.isOverfull) this.#socket.destroy()
@@ -160,7 +153,8 @@ export class Connection {
     if (end === undefined) return
     if (end === 'close') this.#end('')
     else if (end === 'cut off') cutOff(this.#socket)
-    else this.#refuse({ error: end, request: (!this.#isDone && this.#current) || recordOf() })
+    else if (this.#current && !this.#isDone) this.#refuse({ error: end, request: this.#current })
+    else this.fail(end)
   }
 
   /** True if all of the last response has left the process, so that the next request is due. */
@@ -169,7 +163,7 @@ export class Connection {
     return !current || (current.phase === 'sent' && current.res.writableFinished)
   }
 
-  /** The request that is still being received: the newest one, if any. */
+  /** The request that is still being received. */
   get #incomplete(): Exchange | undefined {
     const newest = this.#intake.newest ?? this.#current
     return newest?.req.complete === false ? newest : undefined
@@ -242,10 +236,7 @@ export class Connection {
   /** Never throws: it would stop other responses, or reach the embedding application. */
   #deliver(exchange: Exchange, response: HttpResponse, goesOn: boolean): void {
     if (this.#embedded) exchange.req.resume()
-    if (this.#isCancelled(exchange)) {
-      abandon(response)
-      return
-    }
+    if (this.#isCancelled(exchange)) return abandon(response)
     try {
       this.#send(exchange, response, goesOn)
     } catch (error) {
@@ -279,8 +270,7 @@ export class Connection {
   }
 
   #sendByNode(exchange: Exchange, response: HttpResponse): void {
-    const isLast = this.#intake.isLast || this.#host.draining
-    const closes = isLast && this.#intake.size === 0
+    const closes = (this.#intake.isLast || this.#host.draining) && this.#intake.size === 0
     if (closes) this.#intake.close()
     exchange.phase = 'sending'
     send(exchange, response, closes, () => this.#sent(exchange, response))

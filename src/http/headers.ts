@@ -15,7 +15,7 @@ class Headers {
   /** Undefined without Content-Length: no body, or a chunked one. Node has checked the number. */
   contentLengthBytes: number | undefined = undefined
   chunked = false
-  /** True if Transfer-Encoding is repeated, or not chunked at its end. Node accepts some of these. */
+  /** True if Transfer-Encoding is repeated, or its end is not chunked. Node accepts a few such. */
   codingsUnclear = false
   /** True if the client asks for another protocol. The service knows none. */
   upgrade = false
@@ -23,25 +23,37 @@ class Headers {
 
 export type RequestHeaders = Readonly<Headers>
 
-type List = Exclude<keyof Headers, 'contentLengthBytes' | 'chunked' | 'codingsUnclear' | 'upgrade'>
+type List = NonNullable<ReturnType<typeof listOf>>
 
-const LISTS: ReadonlyMap<string, List> = new Map([
-  ['host', 'hosts'],
-  ['authorization', 'authorization'],
-  ['content-type', 'contentTypes'],
-  ['content-encoding', 'contentEncodings'],
-  ['expect', 'expectations'],
-  ['request-id', 'requestIds'],
-  ['traceparent', 'traceParents'],
-])
+/** A switch: looking up a new string in a Map takes twice the time. */
+function listOf(name: string) {
+  switch (name) {
+    case 'host':
+      return 'hosts'
+    case 'authorization':
+      return 'authorization'
+    case 'content-type':
+      return 'contentTypes'
+    case 'content-encoding':
+      return 'contentEncodings'
+    case 'expect':
+      return 'expectations'
+    case 'request-id':
+      return 'requestIds'
+    case 'traceparent':
+      return 'traceParents'
+    default:
+      return undefined
+  }
+}
 
-/** Reads `rawHeaders` (names and values alternate): Node's own `headers` hides a repeated header. */
+/** Reads `rawHeaders` (names and values alternate): Node's `headers` hides a repeated header. */
 export function readHeaders(rawHeaders: readonly string[]): RequestHeaders {
   const headers = new Headers()
   for (let i = 0; i + 1 < rawHeaders.length; i += 2) {
     const name = rawHeaders[i]?.toLowerCase() ?? ''
     const value = rawHeaders[i + 1] ?? ''
-    const list = LISTS.get(name)
+    const list = listOf(name)
     if (list !== undefined) add(headers, list, value)
     else if (name === 'content-length') headers.contentLengthBytes = Number(value)
     else if (name === 'transfer-encoding') addTransferEncoding(headers, value)

@@ -19,7 +19,7 @@ export interface Listener {
 
 /** The suffix of a temporary socket path: a dot and 8 hex digits. */
 const SUFFIX_BYTES = 9
-/** `sockaddr_un` holds 107 bytes and a final 0. Node 20 cuts off what is longer without an error. */
+/** `sockaddr_un` holds 107 bytes and a final 0. Node 20 cuts off a longer path without an error. */
 export const SOCKET_PATH_MAX_BYTES = 107 - SUFFIX_BYTES
 
 /**
@@ -97,7 +97,7 @@ function stopAccepting(server: Server): void {
   NetServer.prototype.close.call(server)
 }
 
-/** True if no process listens on the socket file. Linux refuses a connection to any other file too. */
+/** True if no process listens on the socket. Linux refuses a connection to an ordinary file too. */
 function isStale(path: string): Promise<boolean> {
   return new Promise((resolve) => {
     const socket = connect(path)
