@@ -159,8 +159,8 @@ export function createService(config: Config, { log, onFatal }: ServiceHooks): P
       return draining
     },
   }
-  const authenticate = ({ head, req }: Exchange): Caller | Promise<Caller> => {
-    return verifier.verify(readBearer(head.authorization), req)
+  const authenticate = ({ headers, req }: Exchange): Caller | Promise<Caller> => {
+    return verifier.verify(readBearer(headers.authorization), req)
   }
   const connections = new Connections(host)
   const maxConnections = Math.min(

@@ -4,14 +4,14 @@ import { ClientGone, HttpError } from '../errors.ts'
 import type { Exchange } from './exchange.ts'
 
 /** @throws HttpError when the headers say that the body is no JSON in UTF-8, or too large. */
-export function checkBodyHeaders({ head }: Exchange, maxBodyBytes: number): void {
-  const [type, second] = head.contentTypes
+export function checkBodyHeaders({ headers }: Exchange, maxBodyBytes: number): void {
+  const [type, second] = headers.contentTypes
   if (second !== undefined) throw new HttpError('contentTypeRepeated')
   if (type === undefined || !isJson(type)) throw new HttpError('mediaTypeUnsupported')
-  if (head.contentEncodings.some((coding) => coding.toLowerCase() !== 'identity')) {
+  if (headers.contentEncodings.some((coding) => coding.toLowerCase() !== 'identity')) {
     throw new HttpError('contentEncodingUnsupported', ['Accept-Encoding', 'identity'])
   }
-  if ((head.contentLengthBytes ?? 0) > maxBodyBytes) throw new HttpError('bodyTooLarge')
+  if ((headers.contentLengthBytes ?? 0) > maxBodyBytes) throw new HttpError('bodyTooLarge')
 }
 
 const TOKEN = "[!#$%&'*+.^_`|~0-9A-Za-z-]+"
@@ -109,23 +109,4 @@ function readBytes(exchange: Exchange, maxBytes: number): Promise<Buffer | undef
 function isRead(req: IncomingMessage): boolean {
   if (req.readableDidRead || req.readableEnded) return true
   return req.readableEncoding !== null || req.listenerCount('readable') > 0
-}
-
-/** Reads a body to nowhere; false once it is longer than allowed, or when the client went away. */
-export async function discardBody(exchange: Exchange, maxBytes: number): Promise<boolean> {
-  const { req } = exchange
-  exchange.bodyTaken = true
-  return new Promise((resolve) => {
-    let bytes = 0
-    const count = (chunk: Buffer): void => {
-      bytes += chunk.length
-      if (bytes <= maxBytes) return
-      req.off('data', count).pause()
-      resolve(false)
-    }
-    req.on('data', count).resume()
-    req.once('end', () => resolve(true))
-    req.once('error', () => {})
-    req.once('close', () => resolve(false))
-  })
 }

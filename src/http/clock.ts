@@ -1,7 +1,8 @@
 import type { Socket } from 'node:net'
+import { HttpError } from '../errors.ts'
 import type { Exchange } from './exchange.ts'
 
-/** How long a connection may stay in each state; `headersMs` is Node's to measure. */
+/** How long a connection may stay in each state. Node itself measures `headersMs`. */
 export interface HttpTimeouts {
   readonly headersMs: number
   readonly keepAliveMs: number
@@ -11,33 +12,36 @@ export interface HttpTimeouts {
 }
 
 /**
- * What a connection waits for. One that lingers after its last answer has a timer instead.
- * - idle: the next request's head. It ends without a word, or with 408 if Node called a head late.
- * - receiving: the rest of a body that is read. It ends with 408.
- * - serving: the service itself. It ends with 503: a create may still be stored.
- * - sending: the client, which takes the answer; each piece that it takes starts the time anew.
- *   It ends with the socket, so that a part of an answer is never taken for the whole.
- * - discarding: the rest of a body whose request is answered. It ends without a word.
+ * What a connection waits for. After its last response it lingers, which has a timer (linger.ts).
+ * - idle: the next request's headers.
+ * - receiving: the rest of a body that is read.
+ * - serving: the service itself.
+ * - sending: the client takes the response. The limit starts again with each piece that it takes.
+ * - discarding: the rest of a body whose request is answered.
  */
 export type State = 'idle' | 'receiving' | 'serving' | 'sending' | 'discarding'
 
+/** What ends a connection whose state has lasted too long: a last response, or none. */
+export type End = HttpError | 'close' | 'cut off'
+
+/** The state of a connection, from its current request. */
 export function stateOf(current: Exchange | undefined): State {
   if (!current) return 'idle'
   const { phase, req, res, bodyTaken } = current
-  // An application that embeds the service may have answered itself.
+  // The second: an embedding application has responded itself.
   if (phase === 'cancelled' || (phase === 'serving' && res.headersSent)) return 'idle'
   if (phase === 'serving') return bodyTaken && !req.complete ? 'receiving' : 'serving'
   if (!res.writableFinished) return 'sending'
   return req.complete ? 'idle' : 'discarding'
 }
 
-/** Measures how long one connection stays in one state. It costs a request nothing. */
+/** Measures how long one connection stays in one state. A request itself never updates it. */
 export class Clock {
   readonly #socket: Socket
   readonly #timeouts: HttpTimeouts
-  /** In another application's server, whose connection it is between our requests. */
+  /** In another application's server, which owns the connection between our requests. */
   readonly #embedded: boolean
-  // What it saw last, and for how long.
+  // As of the last check, and for how long.
   #state: State = 'idle'
   #exchange: Exchange | undefined
   #sentBytes = 0
@@ -49,28 +53,29 @@ export class Clock {
     this.#embedded = embedded
   }
 
-  /** True if the state of `current` has lasted too long. To be asked every second or so. */
-  isOver(current: Exchange | undefined, headIsLate: boolean, passedMs: number): boolean {
+  /** What ends the connection if its state has lasted too long. To be called every second or so. */
+  check(current: Exchange | undefined, isLate: boolean, passedMs: number): End | undefined {
     const state = stateOf(current)
     if (this.#hasMoved(state, current)) {
       this.#state = state
       this.#exchange = current
       this.#sentBytes = this.#sent(state)
       this.#ageMs = 0
-      return false
+      return undefined
     }
     this.#ageMs += passedMs
-    return this.#ageMs >= this.#limitMs(state, headIsLate)
+    return this.#ageMs < this.#limitMs(state, isLate) ? undefined : endOf(state, isLate)
   }
 
   /**
-   * How long the client has been still; undefined while it is served. `unseenMs`: since `isOver`.
+   * How long the client has done nothing, `uncheckedMs` of it since `check`; undefined if it waits
+   * for the service or is taking a response.
    */
-  quietMs(current: Exchange | undefined, unseenMs: number): number | undefined {
+  quietMs(current: Exchange | undefined, uncheckedMs: number): number | undefined {
     const state = stateOf(current)
     if (state === 'serving') return undefined
     if (this.#hasMoved(state, current)) return state === 'sending' ? undefined : 0
-    return this.#ageMs + unseenMs
+    return this.#ageMs + uncheckedMs
   }
 
   #hasMoved(state: State, current: Exchange | undefined): boolean {
@@ -78,18 +83,18 @@ export class Clock {
     return this.#sent(state) !== this.#sentBytes
   }
 
-  /** Bytes that have left the process; of a chunk none are counted until all of it has left. */
+  /** Bytes that have left the process. A piece counts only when all of it has left. */
   #sent(state: State): number {
     return state === 'sending' ? this.#socket.bytesWritten - this.#socket.writableLength : 0
   }
 
-  #limitMs(state: State, headIsLate: boolean): number {
+  #limitMs(state: State, isLate: boolean): number {
     const { headersMs, keepAliveMs, requestMs, servingMs, stalledMs } = this.#timeouts
     switch (state) {
       case 'idle':
-        // Without a late head it is Node that closes first.
         if (this.#embedded) return Infinity
-        return headIsLate ? headersMs : keepAliveMs + headersMs
+        // Without late headers Node's own keep-alive timeout comes first.
+        return isLate ? headersMs : keepAliveMs + headersMs
       case 'receiving':
         return requestMs
       case 'serving':
@@ -99,5 +104,22 @@ export class Clock {
       case 'discarding':
         return this.#embedded ? Infinity : requestMs
     }
+  }
+}
+
+function endOf(state: State, isLate: boolean): End {
+  switch (state) {
+    case 'idle':
+      return isLate ? new HttpError('requestTimeout') : 'cut off'
+    case 'receiving':
+      return new HttpError('requestTimeout')
+    case 'serving':
+      // A create may still be stored.
+      return new HttpError('storageUnavailable', ['Retry-After', '1'])
+    case 'sending':
+      // A part of the response must not be taken for the whole.
+      return 'cut off'
+    case 'discarding':
+      return 'close'
   }
 }

@@ -1,44 +1,35 @@
 import type { Socket } from 'node:net'
 import { HttpError } from '../errors.ts'
-import { discardBody } from './body.ts'
 import type { Hold } from './budget.ts'
 import { Clock, type HttpTimeouts, stateOf } from './clock.ts'
-import { type Exchange, recordOf, type RequestRecord } from './exchange.ts'
+import { Exchange, recordOf, type RequestRecord } from './exchange.ts'
+import { Intake, type Refusal } from './intake.ts'
 import { cutOff, Linger } from './linger.ts'
-import { abandon, type HttpResponse, errorResponse, rawResponse, send } from './response.ts'
+import { abandon, errorResponse, type HttpResponse, rawResponse, send } from './response.ts'
 import type { TickEnd } from './tick.ts'
+import { holdBody, settleUnreadBody } from './unread-body.ts'
 
-/** Requests of one connection that may wait behind another before the socket is paused. */
-const WAITING_MAX = 16
-/** `pause()` acts after the current 64 KiB read, which holds at most 256 requests with a token. */
-const WAITING_LIMIT = 256
-/** A body that nothing reads is discarded up to here; with more of it the connection is closed. */
-const DISCARD_MAX_BYTES = 64 * 1024
-
+/** What a connection needs of the service. */
 export interface ConnectionHost {
-  /** Answers a request; a rejection is the caller's to turn into an answer. */
+  /** Answers a request. What it throws goes to `explain`. */
   serve(exchange: Exchange): HttpResponse | Promise<HttpResponse>
-  /** What to answer for a failure; undefined where there is nobody to answer. */
+  /** The response to a failure; undefined if the client has left. */
   explain(error: unknown, request: RequestRecord): HttpResponse | undefined
-  /** Called once for every request that is answered, those included that Node's parser refuses. */
+  /** Called once for each request that is answered, also for those that Node's parser refuses. */
   answered(request: RequestRecord, status: number): void
-  /** Called when a server of the service's own has accepted a connection. */
+  /** Called when a server of the service itself has accepted a connection. */
   accepted(): void
-  /** Counts an answer that waits in memory until its client takes it. */
+  /** Counts a response that waits in memory until its client takes it. */
   holdResponse(owner: string, bytes: number): Hold
   readonly draining: boolean
 }
 
 /**
- * What may follow the requests that are known: more of them; nothing; only the answer to a failure
- * of the parser; or nothing, and the last answer is made.
- */
-type Intake = 'open' | 'last' | 'failed' | 'closed'
-
-/**
- * One client connection: its requests are served one at a time, in order, so that a request sees
- * what the one before it did (RFC 9112 §9.3.2; Node would run them side by side), and what comes
- * first is answered first.
+ * One client connection. Its requests are served one at a time, in order (Node would serve them
+ * side by side), so that each sees what the one before it did (RFC 9112 §9.3.2).
+ *
+ * Its state is that of the current request, as `stateOf` names it, and of the intake: what follows.
+ * `#advance` alone goes on to what follows; in another application's server Node's order does.
  */
 export class Connection {
   readonly #socket: Socket
@@ -48,17 +39,12 @@ export class Connection {
   readonly #linger: Linger
   /** In another application's server, which owns the socket and may answer requests on it too. */
   readonly #embedded: boolean
-  readonly #waiting: Exchange[] = []
   #current: Exchange | undefined
-  #intake: Intake = 'open'
-  /** What to say after the last answer: the parser has given up on what follows. */
-  #failure: { readonly problem: HttpError; readonly request: RequestRecord } | undefined
-  /** Node reports a late head once: it did so while another request was answered. */
-  #headIsLate = false
-  /** What had come in when a stop last looked. */
-  #seenBytes = -1
-  /** The current answer, while it waits in memory. */
-  #held: Hold | undefined
+  readonly #intake = new Intake()
+  /** The memory of the current response. */
+  #hold: Hold | undefined
+  /** What the client had sent when a stop last looked. */
+  #bytesAtLastLook = -1
 
   constructor(
     socket: Socket,
@@ -73,215 +59,159 @@ export class Connection {
     this.#clock = new Clock(socket, timeouts, embedded)
     this.#linger = new Linger(socket)
     this.#embedded = embedded
-    if (!embedded) {
-      // Node would close at once after the last answer.
-      socket.destroySoon = () => this.#end('')
-      // After an Upgrade Node's parser is silent about broken chunks: when the client has ended its
-      // side, nothing else would end the request before its time.
-      socket.on('end', () => this.#endIncomplete())
-    }
-    // Node resumes a socket whenever a body is read; while too much has come in it stays paused.
+    // Node resumes the socket whenever a body is read.
     socket.on('resume', () => {
-      if (this.#isFull || this.#linger.isFull) socket.pause()
+      if (this.#intake.isFull || this.#linger.isFull) socket.pause()
+    })
+    if (embedded) return
+    // Node calls it after the last response, and would close at once.
+    socket.destroySoon = () => this.#end('')
+    // After an Upgrade Node's parser does not report broken chunks: no event but this one would end
+    // the request before its timeout.
+    socket.on('end', () => {
+      if (this.#incomplete) this.fail(new HttpError('malformedRequest'))
     })
   }
 
-  /**
-   * True while no more may be read. The body of a request that waits is kept in its chunks, at 250
-   * bytes for each.
-   */
-  get #isFull(): boolean {
-    return (
-      this.#waiting.length >= WAITING_MAX ||
-      this.#waiting.some(({ hasUnreadBody }) => hasUnreadBody)
-    )
-  }
-
-  /** How many requests are being answered, or wait for it. */
-  get active(): number {
-    const phase = this.#current?.phase
-    return this.#waiting.length + (phase === 'serving' || phase === 'sending' ? 1 : 0)
-  }
-
+  /** Takes the next request that Node has parsed. */
   enter(exchange: Exchange): void {
-    if (this.#intake !== 'open') return
-    this.#headIsLate = false
-    // In a stop too: a client that always has a request waiting would never be told to leave.
-    if (exchange.isLast || this.#host.draining) this.#intake = 'last'
-    // Until its body is read it must not flow past: the application may listen too.
-    if (this.#embedded && exchange.hasUnreadBody) exchange.req.pause()
-    if (this.#embedded ? exchange.res.socket !== null : this.#settled) {
-      this.#start(exchange)
-      return
-    }
-    this.#waiting.push(exchange)
-    if (this.#isFull) this.#socket.pause()
-    if (this.#waiting.length > WAITING_LIMIT) this.#abandon()
+    if (!this.#intake.isOpen) return
+    // During a stop too: a client that always has a request waiting would never be told to leave.
+    this.#intake.received(exchange.isLast || this.#host.draining)
+    if (this.#embedded) holdBody(exchange)
+    const isDue = this.#embedded ? exchange.res.socket !== null : this.#isDone
+    if (isDue) return this.#start(exchange)
+    this.#intake.wait(exchange)
+    if (this.#intake.isFull) this.#socket.pause()
+    if (this.#intake.isOverfull) this.#socket.destroy()
     else if (this.#embedded) this.#startInTurn(exchange)
-    else this.#proceed()
   }
 
-  /** What Node could not parse, or waited for too long. Everything before it is answered first. */
-  fail(problem: HttpError, request: RequestRecord = recordOf()): void {
+  /** Answers what Node could not parse, after all requests before it. */
+  fail(error: HttpError, request: RequestRecord = recordOf()): void {
     this.#linger.pauseIfFull()
-    if (this.#intake === 'closed' || this.#intake === 'failed') return
-    const newest = this.#waiting.at(-1) ?? this.#current
-    if (!newest || newest.req.complete) {
-      if (this.#intake === 'last') return
-      this.#failAfter(problem, request)
-    } else if (this.#waiting.length > 0) {
-      // It is this request that has no end.
-      this.#waiting.pop()
-      this.#failAfter(problem, newest)
-    } else if (newest.res.headersSent) {
-      // Its answer is on its way, and nothing may be said after it.
-      this.#intake = 'closed'
-      if (newest.res.writableFinished) this.#end('')
-      else newest.res.once('finish', () => this.#end(''))
+    if (this.#intake.isDecided) return
+    const broken = this.#incomplete
+    if (!broken || broken !== this.#current) {
+      this.#intake.refuse({ error, request: broken ?? request })
+    } else if (broken.res.headersSent) {
+      // Its response is under way: nothing may follow it.
+      this.#intake.close()
     } else {
-      this.#closeWith(this.#refusal(problem, newest), newest, newest)
+      this.#refuse({ error, request: broken })
     }
+    this.#advance()
   }
 
-  #failAfter(problem: HttpError, request: RequestRecord): void {
-    this.#intake = 'failed'
-    this.#failure = { problem, request }
-    this.#proceed()
+  /** Node reports late headers once. While a response is under way they may be unread. */
+  headersLate(): void {
+    if (this.#isDone) this.fail(new HttpError('requestTimeout'))
+    else this.#intake.headersLate()
   }
 
-  #endIncomplete(): void {
-    const newest = this.#waiting.at(-1) ?? this.#current
-    if (!newest || newest.req.complete || newest.phase === 'cancelled') return
-    this.fail(new HttpError('malformedRequest'))
-  }
-
-  /** Node has waited too long for a head, which may not be read while another is answered. */
-  expire(): void {
-    if (this.#settled) this.fail(new HttpError('requestTimeout'))
-    else this.#headIsLate = true
-  }
-
-  /** Node releases the socket of a CONNECT: what it did for the answers under way is done here. */
-  adopt(): void {
+  /** Answers a CONNECT. Node has removed its own listeners from the socket before. */
+  refuseConnect(error: HttpError, request: RequestRecord): void {
     this.#socket.on('error', () => {})
     this.#socket.on('drain', () => this.#current?.res.emit('drain'))
     this.#linger.limit(false)
     this.#socket.on('data', () => this.#linger.pauseIfFull())
+    this.fail(error, request)
+  }
+
+  /** How many requests are being answered or wait. */
+  get active(): number {
+    const phase = this.#current?.phase
+    return this.#intake.size + (phase === 'serving' || phase === 'sending' ? 1 : 0)
   }
 
   /**
    * Closes the connection if nothing is under way, and nothing has come in since the last call.
-   * Returns true if the socket is idle and another application's to close.
+   * Returns true if it is idle and another application's to close.
    */
   closeIdle(): boolean {
     const { bytesRead } = this.#socket
-    const settled = this.#embedded ? stateOf(this.#current) === 'idle' : this.#settled
-    const idle = settled && this.#waiting.length === 0
-    if (idle && !this.#embedded && bytesRead === this.#seenBytes) this.#socket.destroy()
-    this.#seenBytes = bytesRead
-    return idle && this.#embedded
+    const isDone = this.#embedded ? stateOf(this.#current) === 'idle' : this.#isDone
+    const isIdle = isDone && this.#intake.size === 0
+    if (isIdle && !this.#embedded && bytesRead === this.#bytesAtLastLook) this.#socket.destroy()
+    this.#bytesAtLastLook = bytesRead
+    return isIdle && this.#embedded
   }
 
-  /** The socket is closed: what its answer held is free. */
+  /** The socket is closed: its response needs no more memory. */
   gone(): void {
-    this.#held?.(0)
-    this.#held = undefined
+    this.#hold?.(0)
   }
 
-  /** How long the client has been still, `unseenMs` of it since `check`; undefined while served. */
-  quietMs(unseenMs: number): number | undefined {
-    return this.#clock.quietMs(this.#current, unseenMs)
+  /** How long the client has done nothing, `uncheckedMs` of it since `check`; see Clock. */
+  quietMs(uncheckedMs: number): number | undefined {
+    return this.#clock.quietMs(this.#current, uncheckedMs)
   }
 
   /** Ends what has lasted too long. To be called every second or so. */
   check(passedMs: number): void {
-    if (!this.#clock.isOver(this.#current, this.#headIsLate, passedMs)) return
-    const state = stateOf(this.#current)
-    if (state === 'receiving') this.#endCurrent(new HttpError('requestTimeout'))
-    else if (state === 'serving') this.#endCurrent(unavailable())
-    else if (state === 'discarding') this.#end('')
-    else if (state === 'idle' && this.#headIsLate) this.#endLate()
-    else cutOff(this.#socket)
+    const end = this.#clock.check(this.#current, this.#intake.isLate, passedMs)
+    if (end === undefined) return
+    if (end === 'close') this.#end('')
+    else if (end === 'cut off') cutOff(this.#socket)
+    else if (this.#current && !this.#isDone) this.#refuse({ error: end, request: this.#current })
+    else this.fail(end)
   }
 
-  #endCurrent(problem: HttpError): void {
+  /** True if all of the last response has left the process, so that the next request is due. */
+  get #isDone(): boolean {
     const current = this.#current
-    if (current) this.#closeWith(this.#refusal(problem, current), current, current)
+    return !current || (current.phase === 'sent' && current.res.writableFinished)
   }
 
-  #endLate(): void {
-    this.#headIsLate = false
-    this.fail(new HttpError('requestTimeout'))
+  /** The request that is still being received. */
+  get #incomplete(): Exchange | undefined {
+    const newest = this.#intake.newest ?? this.#current
+    return newest?.req.complete === false ? newest : undefined
   }
 
-  #abandon(): void {
-    this.#intake = 'closed'
-    this.#waiting.length = 0
-    this.#socket.destroy()
-  }
-
-  get #settled(): boolean {
-    if (!this.#current) return true
-    const { phase, res } = this.#current
-    return (phase === 'answered' || phase === 'flushing') && res.writableFinished
-  }
-
-  /**
-   * Goes on once the current answer is on its way, so that answers to a client that does not read
-   * never pile up.
-   */
-  #proceed(): void {
-    if (this.#settled) this.#next()
-    else if (this.#current?.phase === 'answered') {
-      this.#current.phase = 'flushing'
-      // Before Node's own listener, which closes the socket where the client has half-closed it.
-      this.#current.res.prependOnceListener('finish', () => this.#next())
-    }
-  }
-
-  /** In another application's server Node keeps the order: by it a response gets the socket. */
+  /** It is a response's turn when Node assigns the socket to it. */
   #startInTurn(exchange: Exchange): void {
     exchange.res.once('socket', () => {
       process.nextTick(() => {
-        const at = this.#waiting.indexOf(exchange)
-        if (at < 0) return
-        this.#waiting.splice(at, 1)
-        this.#start(exchange)
-        if (!this.#isFull) this.#socket.resume()
+        if (this.#intake.take(exchange)) this.#startWaiting(exchange)
       })
     })
   }
 
-  #next(): void {
-    // Node closes after a list to HTTP/1.0, which knows no other end of it.
-    if (this.#intake === 'closed' || !this.#socket.writable) return
-    const exchange = this.#waiting.shift()
-    if (exchange) {
-      this.#start(exchange)
-      if (!this.#isFull) this.#socket.resume()
-    } else if (this.#failure) {
-      const { problem, request } = this.#failure
-      this.#closeWith(this.#refusal(problem, request), undefined, request)
-    }
+  /**
+   * Goes on to what follows once the current response has left the process. Responses to a client
+   * that does not read must not pile up.
+   */
+  #advance(): void {
+    if (this.#embedded || !this.#isDone || !this.#socket.writable) return
+    const next = this.#intake.next()
+    if (next === 'end') this.#end('')
+    else if (next instanceof Exchange) this.#startWaiting(next)
+    else if (next) this.#refuse(next)
+  }
+
+  #startWaiting(exchange: Exchange): void {
+    this.#start(exchange)
+    if (!this.#intake.isFull) this.#socket.resume()
   }
 
   #start(exchange: Exchange): void {
     this.#current = exchange
-    if (this.#embedded && this.#cancelledElsewhere(exchange)) return
+    if (this.#embedded && this.#isCancelled(exchange)) return
     exchange.phase = 'serving'
     try {
-      const answer = this.#host.serve(exchange)
-      if (answer instanceof Promise) {
-        answer.then(
+      const response = this.#host.serve(exchange)
+      if (response instanceof Promise) {
+        response.then(
           (value) => this.#answer(exchange, value),
           (error: unknown) => this.#explain(exchange, error),
         )
-      } else if (this.#embedded || this.#waiting.length > 0) {
-        // Another application's server may close with a client that has ended its side. Requests
-        // that wait must not take a tick each.
-        this.#answer(exchange, answer)
+      } else if (this.#embedded || this.#intake.size > 0) {
+        // Another application's server may close with a client that has ended its side. And waiting
+        // requests must not take a tick each.
+        this.#answer(exchange, response)
       } else {
-        this.#tickEnd.add(() => this.#answer(exchange, answer))
+        this.#tickEnd.add(() => this.#answer(exchange, response))
       }
     } catch (error) {
       this.#explain(exchange, error)
@@ -289,118 +219,111 @@ export class Connection {
   }
 
   #explain(exchange: Exchange, error: unknown): void {
-    const answer = this.#host.explain(error, exchange)
-    if (answer) this.#answer(exchange, answer)
+    const response = this.#host.explain(error, exchange)
+    if (response) this.#answer(exchange, response)
     else exchange.phase = 'cancelled'
   }
 
-  #refusal(problem: HttpError, request: RequestRecord): HttpResponse {
-    return this.#host.explain(problem, request) ?? errorResponse(problem)
+  #answer(exchange: Exchange, response: HttpResponse): void {
+    const goesOn =
+      !exchange.hasUnreadBody ||
+      this.#isCancelled(exchange) ||
+      settleUnreadBody(exchange, response.status)
+    if (goesOn instanceof Promise) void goesOn.then((on) => this.#deliver(exchange, response, on))
+    else this.#deliver(exchange, response, goesOn)
   }
 
-  /** True if the client has left, or the application that embeds the service has answered. */
-  #cancelledElsewhere(exchange: Exchange): boolean {
-    const { res } = exchange
-    if (this.#socket.destroyed || res.headersSent || res.destroyed) exchange.phase = 'cancelled'
-    return exchange.phase === 'cancelled'
-  }
-
-  #answer(exchange: Exchange, answer: HttpResponse): void {
-    const { contentLengthBytes } = exchange.head
-    const tooLong = (contentLengthBytes ?? 0) > DISCARD_MAX_BYTES
-    if (!exchange.hasUnreadBody || this.#cancelledElsewhere(exchange)) {
-      this.#deliver(exchange, answer, false)
-    } else if (tooLong || exchange.awaitsContinue || answer.status === 413) {
-      // A client that waits for "100 Continue" may send the body or not: what follows is unclear.
-      this.#deliver(exchange, answer, true)
-    } else if (contentLengthBytes !== undefined) {
-      // Node itself discards what is left of a body once its answer is sent.
-      this.#deliver(exchange, answer, false)
-    } else {
-      void discardBody(exchange, DISCARD_MAX_BYTES).then((ended) => {
-        this.#deliver(exchange, answer, !ended)
-      })
-    }
-  }
-
-  /** Never throws: it would keep the answers of others, or reach an application's server. */
-  #deliver(exchange: Exchange, answer: HttpResponse, last: boolean): void {
+  /** Never throws: it would stop other responses, or reach the embedding application. */
+  #deliver(exchange: Exchange, response: HttpResponse, goesOn: boolean): void {
     if (this.#embedded) exchange.req.resume()
-    if (this.#cancelledElsewhere(exchange)) {
-      abandon(answer)
-      return
-    }
+    if (this.#isCancelled(exchange)) return abandon(response)
     try {
-      this.#sendAs(exchange, answer, last)
+      this.#send(exchange, response, goesOn)
     } catch (error) {
-      abandon(answer)
-      const failure = exchange.res.headersSent ? undefined : this.#host.explain(error, exchange)
-      try {
-        if (failure) this.#sendAs(exchange, failure, last)
-        else this.#socket.destroy()
-      } catch {
-        this.#socket.destroy()
-      }
+      abandon(response)
+      this.#deliverFailure(exchange, error, goesOn)
     }
   }
 
-  #sendAs(exchange: Exchange, answer: HttpResponse, last: boolean): void {
-    if (last) this.#closeWith(answer, exchange, exchange)
-    else this.#send(exchange, answer)
+  /** Answers a request whose response could not be sent. */
+  #deliverFailure(exchange: Exchange, error: unknown, goesOn: boolean): void {
+    try {
+      const response = exchange.res.headersSent ? undefined : this.#host.explain(error, exchange)
+      if (response) this.#send(exchange, response, goesOn)
+      else this.#socket.destroy()
+    } catch {
+      this.#socket.destroy()
+    }
   }
 
-  #send(exchange: Exchange, answer: HttpResponse): void {
-    const { req, res } = exchange
-    const last = this.#intake === 'last' || this.#intake === 'closed' || this.#host.draining
-    const close = last && this.#waiting.length === 0
-    if (close) this.#intake = 'closed'
-    exchange.phase = 'sending'
-    send(exchange, answer, close, () => {
-      exchange.phase = 'answered'
-      // Node closes after an answer in place of "100 Continue", and after a list to HTTP/1.0.
-      const hasLength = req.httpVersion !== '1.0' || Buffer.isBuffer(answer.body)
-      if (!res.shouldKeepAlive || !hasLength) this.#intake = 'closed'
-      this.#host.answered(exchange, answer.status)
-      if (this.#waiting.length > 0 || this.#failure) this.#proceed()
-    })
-    if (!res.writableFinished) this.#hold(exchange, answer)
-  }
-
-  /** Most answers are taken at once, and never come here. */
-  #hold({ owner, method, res }: Exchange, { body }: HttpResponse): void {
-    if (owner === undefined || method === 'HEAD' || !Buffer.isBuffer(body)) return
-    const held = this.#host.holdResponse(owner, body.length)
-    this.#held = held
-    res.once('finish', () => {
-      held(0)
-      // The next answer may be there already.
-      if (this.#held === held) this.#held = undefined
-    })
-  }
-
-  /** The last answer, past Node's own, which would reset a client that is still sending. */
-  #closeWith(answer: HttpResponse, exchange: Exchange | undefined, request: RequestRecord): void {
-    if (exchange && answer.body !== undefined && !Buffer.isBuffer(answer.body)) {
-      // A list needs Node's own; what a known owner sent along is read meanwhile.
-      this.#intake = 'last'
+  #send(exchange: Exchange, response: HttpResponse, goesOn: boolean): void {
+    if (goesOn) {
+      this.#sendByNode(exchange, response)
+    } else if (response.body === undefined || Buffer.isBuffer(response.body)) {
+      this.#closeWith(response, exchange)
+    } else {
+      // Only Node can send a list. Its owner's body is read meanwhile.
+      this.#intake.stop()
       exchange.req.resume()
-      this.#send(exchange, answer)
-      return
+      this.#sendByNode(exchange, response)
     }
-    if (exchange) exchange.phase = 'cancelled'
-    this.#host.answered(request, answer.status)
-    this.#end(rawResponse(answer, request.requestId, request.method !== 'HEAD'))
-    exchange?.req.on('data', () => this.#linger.pauseIfFull()).resume()
+  }
+
+  #sendByNode(exchange: Exchange, response: HttpResponse): void {
+    const closes = (this.#intake.isLast || this.#host.draining) && this.#intake.size === 0
+    if (closes) this.#intake.close()
+    exchange.phase = 'sending'
+    send(exchange, response, closes, () => this.#sent(exchange, response))
+    if (!exchange.res.writableFinished) this.#awaitFinish(exchange, response)
+  }
+
+  #sent(exchange: Exchange, { status, body }: HttpResponse): void {
+    const { req, res } = exchange
+    exchange.phase = 'sent'
+    // Node closes after a response in place of "100 Continue", and after a list to HTTP/1.0.
+    const hasLength = req.httpVersion !== '1.0' || Buffer.isBuffer(body)
+    if (!res.shouldKeepAlive || !hasLength) this.#intake.close()
+    this.#host.answered(exchange, status)
+    this.#advance()
+  }
+
+  /** Most responses leave the process at once, and do not come here. */
+  #awaitFinish({ owner, method, res }: Exchange, { body }: HttpResponse): void {
+    const isHeld = owner !== undefined && method !== 'HEAD' && Buffer.isBuffer(body)
+    const hold = isHeld ? this.#host.holdResponse(owner, body.length) : undefined
+    // The response before has left the process, though its "finish" may still come.
+    this.#hold?.(0)
+    this.#hold = hold
+    // Before Node's own listener, which closes the socket if the client has half-closed it.
+    res.prependOnceListener('finish', () => {
+      hold?.(0)
+      this.#advance()
+    })
+  }
+
+  #refuse({ error, request }: Refusal): void {
+    this.#closeWith(this.#host.explain(error, request) ?? errorResponse(error), request)
+  }
+
+  /** Sends the last response without Node, which would reset a client that is still sending. */
+  #closeWith(response: HttpResponse, request: RequestRecord): void {
+    this.#host.answered(request, response.status)
+    this.#end(rawResponse(response, request.requestId, request.method !== 'HEAD'))
+    if (!(request instanceof Exchange)) return
+    request.phase = 'cancelled'
+    request.req.on('data', () => this.#linger.pauseIfFull()).resume()
   }
 
   #end(text: string): void {
     if (!this.#socket.writable) return
-    this.#intake = 'closed'
-    this.#waiting.length = 0
+    this.#intake.close()
     this.#linger.end(text, this.#current?.owner !== undefined)
   }
-}
 
-function unavailable(): HttpError {
-  return new HttpError('storageUnavailable', ['Retry-After', '1'])
+  /** True if the client has left, or the embedding application has responded. */
+  #isCancelled(exchange: Exchange): boolean {
+    const { res } = exchange
+    if (this.#socket.destroyed || res.headersSent || res.destroyed) exchange.phase = 'cancelled'
+    return exchange.phase === 'cancelled'
+  }
 }

@@ -1,5 +1,5 @@
 import type { IncomingMessage, ServerResponse } from 'node:http'
-import { type Head, readHead, requestIdOf, traceIdOf } from './head.ts'
+import { readHeaders, type RequestHeaders, requestIdOf, traceIdOf } from './headers.ts'
 
 /** What log and metrics say of a request. */
 export interface RequestRecord {
@@ -11,40 +11,41 @@ export interface RequestRecord {
   readonly startedAtMs: number
 }
 
-/**
- * The record of a request that never became an exchange: of what Node's parser refuses nothing is
- * known, nor when it began.
- */
+/** The record of a request that Node's parser refused: its start and most else are unknown. */
 export function recordOf(method?: string, rawHeaders: readonly string[] = []): RequestRecord {
-  const head = readHead(rawHeaders)
+  const headers = readHeaders(rawHeaders)
   return {
     method,
     route: undefined,
     owner: undefined,
-    requestId: requestIdOf(head),
-    traceId: traceIdOf(head),
+    requestId: requestIdOf(headers),
+    traceId: traceIdOf(headers),
     startedAtMs: performance.now(),
   }
 }
 
-/** Node's parser shows a request line without a version as 0.9. */
+/** Node's parser reports a request line without a version as 0.9. */
 export function isKnownVersion({ httpVersion }: IncomingMessage): boolean {
   return httpVersion === '1.1' || httpVersion === '1.0'
 }
 
 /**
- * How far a request has come. It waits its turn, is served, and its answer is sent. Then it is
- * `answered`, or `flushing` while the next request waits for its last byte. Nothing is sent once it
- * is `cancelled`: the client has left, the application that embeds the service has answered, or the
- * answer went past Node.
+ * How far a request has come, in this order:
+ * - waiting: for the requests before it on its connection.
+ * - serving: until its response is known, and any unread body is dealt with.
+ * - sending: its response is being handed to the socket.
+ * - sent: all of its response was handed to the socket, which may still hold a part of it.
+ *
+ * Or it is cancelled, and no response is sent through Node: the client has left, an embedding
+ * application has responded, or the response was written to the socket directly.
  */
-export type Phase = 'waiting' | 'serving' | 'sending' | 'answered' | 'flushing' | 'cancelled'
+export type Phase = 'waiting' | 'serving' | 'sending' | 'sent' | 'cancelled'
 
-/** One request and its answer. */
+/** One request and its response. */
 export class Exchange implements RequestRecord {
   readonly req: IncomingMessage
   readonly res: ServerResponse
-  readonly head: Head
+  readonly headers: RequestHeaders
   readonly startedAtMs = performance.now()
   readonly requestId: string
   /** Known once the token is verified. */
@@ -54,14 +55,14 @@ export class Exchange implements RequestRecord {
   /** Set when reading the body begins; it is then read to its end, or to a limit. */
   bodyTaken = false
   phase: Phase = 'waiting'
-  /** Set while the client waits for "100 Continue" and Node has not sent it. */
+  /** True while the client waits for "100 Continue" and Node has not sent it. */
   awaitsContinue = false
 
   constructor(req: IncomingMessage, res: ServerResponse) {
     this.req = req
     this.res = res
-    this.head = readHead(req.rawHeaders)
-    this.requestId = requestIdOf(this.head)
+    this.headers = readHeaders(req.rawHeaders)
+    this.requestId = requestIdOf(this.headers)
   }
 
   get method(): string {
@@ -69,7 +70,7 @@ export class Exchange implements RequestRecord {
   }
 
   get traceId(): string | undefined {
-    return traceIdOf(this.head)
+    return traceIdOf(this.headers)
   }
 
   get hasKnownVersion(): boolean {
@@ -77,45 +78,41 @@ export class Exchange implements RequestRecord {
   }
 
   /**
-   * Whether two readers could see its end in two places, which is as good as an attack (RFC 9112
-   * §6.1, §6.3, §11.2).
+   * True if two readers could disagree on where the request ends, which allows request smuggling
+   * (RFC 9112 §6.1, §6.3, §11.2).
    */
   get hasUnclearEnd(): boolean {
-    const { chunked, codingsUnclear, contentLengthBytes } = this.head
-    return (
-      chunked &&
-      (codingsUnclear || contentLengthBytes !== undefined || this.req.httpVersion !== '1.1')
-    )
+    const { chunked, codingsUnclear, contentLengthBytes } = this.headers
+    if (!chunked) return false
+    return codingsUnclear || contentLengthBytes !== undefined || this.req.httpVersion !== '1.1'
   }
 
   /**
-   * Whether nothing behind it on its connection is served: the client says so, or Node's parser
-   * drops what came along with it, as it does behind an Upgrade.
+   * True if this is the connection's last request: the client says so, or Node's parser drops what
+   * follows, as it does after an Upgrade.
    */
   get isLast(): boolean {
-    return (
-      !this.res.shouldKeepAlive || this.head.upgrade || !this.hasKnownVersion || this.hasUnclearEnd
-    )
+    const { headers, res } = this
+    return !res.shouldKeepAlive || headers.upgrade || !this.hasKnownVersion || this.hasUnclearEnd
   }
 
-  /** Whether the client asked for "100 Continue"; HTTP/1.0 does not know it (RFC 9110 §10.1.1). */
+  /** True if the client asks for "100 Continue". HTTP/1.0 does not know it (RFC 9110 §10.1.1). */
   get expectsContinue(): boolean {
-    return (
-      this.req.httpVersion === '1.1' &&
-      this.head.expectations.length === 1 &&
-      this.head.expectations[0]?.toLowerCase() === '100-continue'
-    )
+    const { expectations } = this.headers
+    return this.#hasExpectations && expectations.join().toLowerCase() === '100-continue'
   }
 
   get hasUnknownExpectation(): boolean {
-    return (
-      this.req.httpVersion === '1.1' && this.head.expectations.length > 0 && !this.expectsContinue
-    )
+    return this.#hasExpectations && !this.expectsContinue
   }
 
-  /** True if there is a body, and neither the service nor an application before it has read it. */
+  get #hasExpectations(): boolean {
+    return this.headers.expectations.length > 0 && this.req.httpVersion === '1.1'
+  }
+
+  /** True if there is a body that neither the service nor an embedding application has read. */
   get hasUnreadBody(): boolean {
-    if (!this.head.chunked && (this.head.contentLengthBytes ?? 0) === 0) return false
+    if (!this.headers.chunked && (this.headers.contentLengthBytes ?? 0) === 0) return false
     return !this.bodyTaken && !this.req.readableEnded
   }
 }

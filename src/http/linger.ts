@@ -1,29 +1,29 @@
 import type { Socket } from 'node:net'
 
-/** After the last answer a known owner may still send this much, and read the answer then. */
+/** After the last response an owner may still send this much before it reads the response. */
 const OWNER_MAX_BYTES = 16 * 1024 * 1024
+/** The same for a client without a valid token. */
 const STRANGER_MAX_BYTES = 64 * 1024
 const LINGER_MS = 1000
 
 /**
- * Ends a connection in the middle of an answer. To HTTP/1.0 a list has no other end than the
- * connection's: after a plain close a part of it would look whole, so TCP resets it. A unix socket
- * knows no reset.
+ * Ends a connection in the middle of a response. TCP resets it: the end of an HTTP/1.0 connection
+ * is that of its list, and a part would be taken for the whole. A unix socket has no reset.
  */
 export function cutOff(socket: Socket): void {
-  // Node would wait until all is sent, which a stalled reader never lets it.
+  // Node would first wait until all is sent, which never happens if the reader has stalled.
   socket.destroySoon = () => socket.destroy()
   if (socket.remoteAddress === undefined) socket.destroy()
   else socket.resetAndDestroy()
 }
 
 /**
- * The end of a connection. It half-closes, and closes once the client had time to read: with bytes
- * left unread a close is a reset, which takes back answers on their way (RFC 9112 §9.6).
+ * The end of a connection: it half-closes, goes on reading for a while, and closes. A close with
+ * unread bytes is a reset, which destroys responses that the client has not read (RFC 9112 §9.6).
  */
 export class Linger {
   readonly #socket: Socket
-  /** More than this is not read: it only delays the reset. */
+  /** No more than this is read: the client is reset a little later. */
   #readUntilBytes = Infinity
 
   constructor(socket: Socket) {
@@ -39,13 +39,13 @@ export class Linger {
     if (this.isFull) this.#socket.pause()
   }
 
-  /** How much is read from now on. */
-  limit(known: boolean): void {
-    this.#readUntilBytes = this.#socket.bytesRead + (known ? OWNER_MAX_BYTES : STRANGER_MAX_BYTES)
+  /** Limits how much is read from now on. */
+  limit(isOwner: boolean): void {
+    this.#readUntilBytes = this.#socket.bytesRead + (isOwner ? OWNER_MAX_BYTES : STRANGER_MAX_BYTES)
   }
 
-  end(text: string, known: boolean): void {
-    this.limit(known)
+  end(text: string, isOwner: boolean): void {
+    this.limit(isOwner)
     // Once the client has ended its side too, the socket destroys itself.
     this.#socket.end(text)
     this.#socket.resume()

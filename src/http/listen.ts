@@ -2,32 +2,28 @@ import { randomBytes } from 'node:crypto'
 import { chmodSync, linkSync, lstatSync, renameSync, unlinkSync } from 'node:fs'
 import type { Server } from 'node:http'
 import { connect, Server as NetServer } from 'node:net'
-import { errorCodeOf } from '../errors.ts'
+import { errorCodeOf, reasonOf } from '../errors.ts'
 
-/** Where a server listens. The path is absolute, and has at most SOCKET_PATH_MAX_BYTES. */
+/** Where a server listens. The path is absolute, and SOCKET_PATH_MAX_BYTES long at most. */
 export type Address = { readonly host: string; readonly port: number } | { readonly path: string }
 
-/** The address cannot be listened on; the message says which, and what to do. */
+/** The server cannot listen on the address; the message names it and says what to do. */
 export class ListenFailed extends Error {}
 
 export interface Listener {
   /** The address as a URL or `unix:` path. */
   readonly url: string
-  /**
-   * Accepts no more, and removes the socket file where it is still this listener's. What was
-   * accepted goes on.
-   */
+  /** Accepts no more, and removes the socket file if it is still this listener's own. */
   stop(): void
 }
 
-/** What follows a socket's path while it is not in place: a dot and 8 hex digits. */
-const ASIDE_BYTES = 9
-/** `sockaddr_un` holds 108, the last of which is 0. Node 20 silently cuts off what is longer. */
-export const SOCKET_PATH_MAX_BYTES = 107 - ASIDE_BYTES
+/** The suffix of a temporary socket path: a dot and 8 hex digits. */
+const SUFFIX_BYTES = 9
+/** `sockaddr_un` holds 107 bytes and a final 0. Node 20 cuts off a longer path without an error. */
+export const SOCKET_PATH_MAX_BYTES = 107 - SUFFIX_BYTES
 
 /**
- * Listens. A socket file that nobody listens on any more is replaced, one that somebody does is
- * not.
+ * Makes a server listen. A stale socket file is replaced; one that a process listens on is not.
  * @throws ListenFailed
  */
 export async function listen(server: Server, address: Address): Promise<Listener> {
@@ -47,18 +43,17 @@ export async function listen(server: Server, address: Address): Promise<Listener
 }
 
 /**
- * Bound under a name of its own, and linked to the path only then: its mode is right from the first
- * moment, and Node, which removes whatever stands under the name that it bound, never removes the
- * file of somebody who came after.
+ * Binds a temporary path, then links it to `path`. So the mode is right from the first moment; and
+ * at a close Node removes the path that it bound, never a later process's socket at `path`.
  */
 async function listenOnPath(server: Server, path: string): Promise<Listener> {
-  const aside = `${path}.${randomBytes(4).toString('hex')}`
-  await listenOnce(server, { path: aside })
+  const temporary = `${path}.${randomBytes(4).toString('hex')}`
+  await listenOnce(server, { path: temporary })
   try {
-    const { ino } = lstatSync(aside)
-    // For the owner and the group: whoever may connect still needs a token.
-    chmodSync(aside, 0o660)
-    await putInPlace(aside, path)
+    const { ino } = lstatSync(temporary)
+    // For the owner and the group. Every client still needs a token.
+    chmodSync(temporary, 0o660)
+    await putInPlace(temporary, path)
     return { url: `unix:${path}`, stop: () => stopOnPath(server, path, ino) }
   } catch (error) {
     stopAccepting(server)
@@ -66,10 +61,10 @@ async function listenOnPath(server: Server, path: string): Promise<Listener> {
   }
 }
 
-/** @throws Error when the file cannot be removed; no more is accepted all the same. */
+/** Accepts no more in any case. @throws Error if the socket file cannot be removed. */
 function stopOnPath(server: Server, path: string, ino: number): void {
   try {
-    // While it is listened on, no other file gets its number.
+    // No other file gets this inode number while the server listens on it.
     const isOwn = server.listening && lstatSync(path, { throwIfNoEntry: false })?.ino === ino
     if (isOwn) unlinkSync(path)
   } finally {
@@ -77,13 +72,13 @@ function stopOnPath(server: Server, path: string, ino: number): void {
   }
 }
 
-async function putInPlace(aside: string, path: string): Promise<void> {
+async function putInPlace(temporary: string, path: string): Promise<void> {
   try {
-    linkSync(aside, path)
-    unlinkSync(aside)
+    linkSync(temporary, path)
+    unlinkSync(temporary)
   } catch (error) {
     if (errorCodeOf(error) !== 'EEXIST' || !(await isStale(path))) throw error
-    renameSync(aside, path)
+    renameSync(temporary, path)
   }
 }
 
@@ -97,15 +92,12 @@ function listenOnce(server: Server, address: Address): Promise<void> {
   })
 }
 
-/** Node's own `close` would also destroy connections whose last answer is still on its way. */
+/** `http.Server.close` would also destroy connections whose last response is still under way. */
 function stopAccepting(server: Server): void {
   NetServer.prototype.close.call(server)
 }
 
-/**
- * Only a refused connection says that nobody listens; Linux refuses one to an ordinary file as
- * well.
- */
+/** True if no process listens on the socket. Linux refuses a connection to an ordinary file too. */
 function isStale(path: string): Promise<boolean> {
   return new Promise((resolve) => {
     const socket = connect(path)
@@ -113,23 +105,21 @@ function isStale(path: string): Promise<boolean> {
       socket.destroy()
       resolve(false)
     })
-    socket.once('error', (error) =>
-      resolve(
-        errorCodeOf(error) === 'ECONNREFUSED' &&
-          lstatSync(path, { throwIfNoEntry: false })?.isSocket() === true,
-      ),
-    )
+    socket.once('error', (error) => {
+      const isRefused = errorCodeOf(error) === 'ECONNREFUSED'
+      resolve(isRefused && lstatSync(path, { throwIfNoEntry: false })?.isSocket() === true)
+    })
   })
 }
 
 function explain(error: unknown, address: Address): ListenFailed {
-  const where = 'path' in address ? `unix:${address.path}` : `${address.host}:${address.port}`
+  const isPath = 'path' in address
+  const where = isPath ? `unix:${address.path}` : `${address.host}:${address.port}`
   const code = errorCodeOf(error)
-  const taken = code === 'EADDRINUSE' || code === 'EEXIST'
-  const what = taken
-    ? `another process listens there${'path' in address ? ', or it is no socket' : ''}; stop it or choose another address`
-    : error instanceof Error
-      ? error.message
-      : String(error)
-  return new ListenFailed(`cannot listen on ${where}: ${what}`, { cause: error })
+  const isTaken = code === 'EADDRINUSE' || code === 'EEXIST'
+  const other = isPath ? ', or it is no socket' : ''
+  const reason = isTaken
+    ? `another process listens there${other}; stop it or choose another address`
+    : reasonOf(error)
+  return new ListenFailed(`cannot listen on ${where}: ${reason}`, { cause: error })
 }

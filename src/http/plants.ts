@@ -40,12 +40,12 @@ export function createPlant(options: PlantOptions): (call: Call) => Promise<Http
   return async ({ exchange, owner }) => {
     checkBodyHeaders(exchange, maxBodyBytes)
     // The answer repeats the plant.
-    if (!answers.hasRoom(owner, exchange.head.contentLengthBytes)) throw overloaded()
-    const hold = bodies.take(owner, exchange.head.contentLengthBytes ?? maxBodyBytes)
+    if (!answers.hasRoom(owner, exchange.headers.contentLengthBytes)) throw overloaded()
+    const hold = bodies.take(owner, exchange.headers.contentLengthBytes ?? maxBodyBytes)
     try {
       const body = await readBody(exchange, maxBodyBytes)
       // Of a body that came without its length the longest was counted.
-      if (exchange.head.contentLengthBytes === undefined) hold(body.length)
+      if (exchange.headers.contentLengthBytes === undefined) hold(body.length)
       const isShort = body.length <= SHORT_BYTES
       const plant = isShort ? readPlant(body) : await queue.run(owner, () => readPlant(body))
       const created = await store.create(owner, plant)

@@ -1,4 +1,3 @@
-import { randomUUID } from 'node:crypto'
 import { type ServerResponse, STATUS_CODES } from 'node:http'
 import { pipeline } from 'node:stream'
 import { HttpError } from '../errors.ts'
@@ -6,33 +5,27 @@ import type { Exchange } from './exchange.ts'
 
 /** A body that is made while it is sent, in pieces of PIECE_MAX_BYTES at most. */
 export interface TextStream extends AsyncIterable<Buffer> {
-  /**
-   * Called when nobody reads on, begun or not: a generator that was never begun runs no `finally`.
-   */
+  /** Called in every case: a generator that was never started runs no `finally`. */
   close(): void
 }
 
-/**
- * What is sent back. A body is JSON; one that is made while it is sent comes as text in pieces, and
- * has no length.
- */
 export interface HttpResponse {
   readonly status: number
-  /** Name and value in turn. */
+  /** Names and values alternate. */
   readonly headers: readonly string[]
+  /** A stream is sent without Content-Length. */
   readonly body: Buffer | TextStream | undefined
-  /** The body's media type, where it is not JSON. */
+  /** The body's media type if it is not JSON. */
   readonly type?: string
 }
 
-/** A reader must take so much within the time for one that stalls. */
 /**
- * How much is handed to a socket at a time: it tells only when a whole piece has left it, and a
- * slow reader must be seen to read.
+ * How much is handed to a socket at a time. A socket reports only when a whole piece has left it,
+ * and the clock must see that a slow reader reads.
  */
 export const PIECE_MAX_BYTES = 64 * 1024
 
-/** Every answer says that nobody may keep it, and that it is what it says it is. */
+/** In every response: it must not be cached, and its media type must be believed. */
 const COMMON = ['Cache-Control', 'no-store', 'X-Content-Type-Options', 'nosniff'] as const
 
 export function jsonResponse(
@@ -60,32 +53,32 @@ function headersOf(
   return all
 }
 
-/** Lets go of an answer that is not sent. */
+/** Closes a response that is not sent. */
 export function abandon({ body }: HttpResponse): void {
   if (body !== undefined && !Buffer.isBuffer(body)) body.close()
 }
 
 /**
- * Sends an answer through Node. A failure in the middle of a body destroys the socket, so that a
- * part is never taken for the whole. `done` is called once the last byte is handed on, or nobody is
- * there to take it.
+ * Sends a response through Node. A failure in the middle of a stream destroys the socket, so that a
+ * part is never taken for the whole. `done` is called once the last byte is handed to the socket,
+ * or the client has left.
  */
 export function send(
   { req, res, requestId }: Exchange,
-  answer: HttpResponse,
+  response: HttpResponse,
   close: boolean,
-  done: (error?: Error | null) => void,
+  done: () => void,
 ): void {
-  res.writeHead(answer.status, headersOf(answer, requestId, close))
-  const { body } = answer
+  res.writeHead(response.status, headersOf(response, requestId, close))
+  const { body } = response
   if (body === undefined || req.method === 'HEAD') {
-    abandon(answer)
+    abandon(response)
     res.end()
     done()
   } else if (!Buffer.isBuffer(body)) {
-    pipeline(body, res, (error) => {
+    pipeline(body, res, () => {
       body.close()
-      done(error)
+      done()
     })
   } else if (body.length > PIECE_MAX_BYTES) {
     sendPieces(res, body, done)
@@ -95,7 +88,7 @@ export function send(
   }
 }
 
-/** As a list is sent, for a body that is whole; a pipeline would take twice the time. */
+/** Sends a whole body in pieces, as a stream is sent. A pipeline would take twice the time. */
 function sendPieces(res: ServerResponse, body: Buffer, done: () => void): void {
   let at = 0
   const end = (): void => {
@@ -117,21 +110,14 @@ function sendPieces(res: ServerResponse, body: Buffer, done: () => void): void {
   next()
 }
 
-/**
- * An answer as text, for a connection that Node's own machinery is not to touch any more. Always
- * the last on it.
- */
-export function rawResponse(
-  answer: HttpResponse,
-  requestId: string = randomUUID(),
-  withBody = true,
-): string {
+/** The bytes of a connection's last response, for a socket that Node must not close. */
+export function rawResponse(response: HttpResponse, requestId: string, withBody: boolean): string {
+  const { status, body } = response
   const lines = [
-    `HTTP/1.1 ${answer.status} ${STATUS_CODES[answer.status] ?? ''}`,
+    `HTTP/1.1 ${status} ${STATUS_CODES[status] ?? ''}`,
     `Date: ${new Date().toUTCString()}`,
   ]
-  const headers = headersOf(answer, requestId, true)
+  const headers = headersOf(response, requestId, true)
   for (let i = 0; i + 1 < headers.length; i += 2) lines.push(`${headers[i]}: ${headers[i + 1]}`)
-  const body = withBody && Buffer.isBuffer(answer.body) ? answer.body.toString('utf8') : ''
-  return `${lines.join('\r\n')}\r\n\r\n${body}`
+  return `${lines.join('\r\n')}\r\n\r\n${withBody && Buffer.isBuffer(body) ? body.toString() : ''}`
 }

@@ -54,7 +54,7 @@ export function createRouter(
 
   return (exchange) => {
     if (!exchange.hasKnownVersion || exchange.hasUnclearEnd) throw new HttpError('malformedRequest')
-    const { hosts } = exchange.head
+    const { hosts } = exchange.headers
     if (hosts.length !== 1 || !HOST.test(hosts[0] ?? '')) throw new HttpError('hostInvalid')
     const { path, query } = splitTarget(exchange.req.url ?? '')
     const operations = routes.get(path)

@@ -6,9 +6,9 @@ import {
   type Server,
   type ServerResponse,
 } from 'node:http'
+import { Socket } from 'node:net'
 import type { Duplex } from 'node:stream'
 import { setImmediate as yieldTick, setTimeout as sleep } from 'node:timers/promises'
-import { Socket } from 'node:net'
 import { HttpError } from '../errors.ts'
 import type { HttpTimeouts } from './clock.ts'
 import { Connection, type ConnectionHost } from './connection.ts'
@@ -16,40 +16,40 @@ import { Exchange, isKnownVersion, recordOf } from './exchange.ts'
 import { cutOff } from './linger.ts'
 import { TickEnd } from './tick.ts'
 
-/** Request line and headers together; Node counts their bytes without the separators. */
+/** Request line and headers together. Node counts their bytes without the separators. */
 const HEADERS_MAX_BYTES = 16 * 1024
-/** The clock looks this often. Node looks for late heads only every 30 s otherwise. */
+/** How often timeouts are checked. Node's own default for late headers is 30 s. */
 const CHECK_MS = 1000
-/** A stop takes so many connections that were made before it, even if more come all the time. */
+/** A stop ends although new connections are made all the time. */
 const ACCEPT_TICKS_MAX = 10_000
-/** How often a stop looks which connections it can close. */
+/** How often a stop looks for connections that it can close. */
 const DRAIN_CHECK_MS = 25
 
 const TIMEOUTS: HttpTimeouts = {
   headersMs: 10_000,
-  // Longer than a load balancer keeps one (60 s is usual): the server must not be first to close.
+  // Longer than a load balancer keeps one (60 s is usual): the server must not close first.
   keepAliveMs: 65_000,
   requestMs: 30_000,
   servingMs: 60_000,
   stalledMs: 30_000,
 }
 
-/** The connections of one service, whichever server they come through. */
+/** The connections of one service, from its own server and from those that it is embedded in. */
 export class Connections {
-  /** To be mounted in a `node:http` server. */
+  /** For a `node:http` server's `request` event. */
   readonly handler: RequestListener
   readonly timeouts: HttpTimeouts
-  /** How often timeouts are looked for. */
+  /** How often timeouts are checked. */
   readonly checkMs: number
-  readonly #host: ConnectionHost
-  readonly #tickEnd = new TickEnd()
-  readonly #bySocket = new Map<Socket, Connection>()
-  #clock: NodeJS.Timeout | undefined
-  #checkedAtMs = 0
-  /** Connections that were turned away because there were too many. */
+  /** Connections that were refused because there were too many. */
   refused = 0
   /** Connections that were accepted so far. */
   accepted = 0
+  readonly #host: ConnectionHost
+  readonly #tickEnd = new TickEnd()
+  readonly #bySocket = new Map<Socket, Connection>()
+  #timer: NodeJS.Timeout | undefined
+  #checkedAtMs = 0
 
   constructor(host: ConnectionHost, timeouts: HttpTimeouts = TIMEOUTS) {
     this.#host = host
@@ -58,11 +58,20 @@ export class Connections {
     this.handler = handlerOf((socket) => this.get(socket) ?? this.add(socket, true))
   }
 
+  get size(): number {
+    return this.#bySocket.size
+  }
+
+  /** Requests that are being answered or wait. */
+  get active(): number {
+    return [...this.#bySocket.values()].reduce((sum, connection) => sum + connection.active, 0)
+  }
+
   get(socket: Socket): Connection | undefined {
     return this.#bySocket.get(socket)
   }
 
-  /** A socket that is first seen with a request is another application's: `embedded`. */
+  /** `embedded`: the socket belongs to another application's server. */
   add(socket: Socket, embedded: boolean): Connection {
     const { timeouts } = this
     const connection = new Connection(socket, this.#host, this.#tickEnd, timeouts, embedded)
@@ -71,9 +80,9 @@ export class Connections {
       this.#bySocket.delete(socket)
       connection.gone()
     })
-    if (!this.#clock) {
+    if (!this.#timer) {
       this.#checkedAtMs = performance.now()
-      this.#clock = setInterval(() => this.#check(), this.checkMs).unref()
+      this.#timer = setInterval(() => this.#check(), this.checkMs).unref()
     }
     return connection
   }
@@ -84,47 +93,27 @@ export class Connections {
     this.add(socket, false)
   }
 
-  get size(): number {
-    return this.#bySocket.size
-  }
-
-  /** Requests that are being answered, or wait for it. */
-  get active(): number {
-    return [...this.#bySocket.values()].reduce((sum, connection) => sum + connection.active, 0)
-  }
-
   /** Closes the connection that has been quiet for longest; false if all are being answered. */
   closeQuietest(): boolean {
-    const unseenMs = performance.now() - this.#checkedAtMs
+    const uncheckedMs = performance.now() - this.#checkedAtMs
     let quietest: Socket | undefined
     let longestMs = -1
     for (const [socket, connection] of this.#bySocket) {
-      const quietMs = connection.quietMs(unseenMs) ?? -1
+      const quietMs = connection.quietMs(uncheckedMs) ?? -1
       if (quietMs <= longestMs) continue
       quietest = socket
       longestMs = quietMs
     }
     if (!quietest) return false
-    // Its close event comes too late for the next connection of this tick.
+    // Its close event would come too late for the next connection of this tick.
     this.#bySocket.delete(quietest)
     quietest.destroy()
     return true
   }
 
-  #check(): void {
-    const nowMs = performance.now()
-    // After a pause of the whole process, what clients have sent meanwhile is read only after this.
-    const passedMs = Math.min(nowMs - this.#checkedAtMs, 2 * this.checkMs)
-    this.#checkedAtMs = nowMs
-    for (const connection of this.#bySocket.values()) connection.check(passedMs)
-    if (this.#bySocket.size > 0) return
-    clearInterval(this.#clock)
-    this.#clock = undefined
-  }
-
   /**
-   * Waits until all connections that are made are accepted, one a tick: with the listener they
-   * would be reset.
+   * Waits until all connections that clients have made are accepted (one a tick). Closing the
+   * listener would reset them.
    */
   async acceptAll(): Promise<void> {
     for (let before = -1, ticks = 0; before < this.accepted && ticks < ACCEPT_TICKS_MAX; ticks++) {
@@ -142,88 +131,99 @@ export class Connections {
         if (connection.closeIdle()) this.#bySocket.delete(socket)
       }
       await sleep(DRAIN_CHECK_MS)
-      // After a busy stretch timers run first: what came in meanwhile is read only then.
+      // After a long tick timers run before what has come in meanwhile is read.
       await yieldTick()
     }
     for (const socket of this.#bySocket.keys()) cutOff(socket)
     return this.#bySocket.size
+  }
+
+  #check(): void {
+    const nowMs = performance.now()
+    // After a pause of the whole process, what clients have sent meanwhile is read only after this.
+    const passedMs = Math.min(nowMs - this.#checkedAtMs, 2 * this.checkMs)
+    this.#checkedAtMs = nowMs
+    for (const connection of this.#bySocket.values()) connection.check(passedMs)
+    if (this.#bySocket.size > 0) return
+    clearInterval(this.#timer)
+    this.#timer = undefined
   }
 }
 
 function handlerOf(connectionOf: (socket: Socket) => Connection): RequestListener {
   // An emitter calls its listeners with itself as `this`.
   return function handler(this: unknown, req: IncomingMessage, res: ServerResponse): void {
-    // Its close event may be over, and would never remove it.
+    // A close event that is over would never remove the connection.
     if (req.socket.destroyed) return
     const exchange = new Exchange(req, res)
-    // Node has sent "100 Continue", except to a listener for `checkContinue`.
-    exchange.awaitsContinue = exchange.expectsContinue && listensFor('checkContinue', this, handler)
+    // Node has sent "100 Continue" unless it calls a listener for `checkContinue`.
+    exchange.awaitsContinue =
+      exchange.expectsContinue &&
+      this instanceof EventEmitter &&
+      this.listeners('checkContinue').includes(handler)
     connectionOf(req.socket).enter(exchange)
   }
 }
 
-function listensFor(event: string, emitter: unknown, listener: RequestListener): boolean {
-  return emitter instanceof EventEmitter && emitter.listeners(event).includes(listener)
-}
-
 /**
- * A server of the project's own: bounded, and every failure of Node's parser answered in the Error
- * shape. When full it refuses a connection, or closes the one that has been quiet for longest.
+ * The service's own server. Its connections are bounded, and each failure of Node's parser is
+ * answered in the Error shape. When full it refuses a new connection, or closes the quietest one.
  */
 export function createHttpServer(
   connections: Connections,
   maxConnections: number,
   whenFull: 'refuse' | 'closeQuietest' = 'refuse',
 ): Server {
+  const { handler, timeouts, checkMs } = connections
   const server = createServer({
     maxHeaderSize: HEADERS_MAX_BYTES,
-    keepAliveTimeout: connections.timeouts.keepAliveMs,
-    headersTimeout: connections.timeouts.headersMs,
-    // The clock's, which knows what is the client's fault.
+    keepAliveTimeout: timeouts.keepAliveMs,
+    headersTimeout: timeouts.headersMs,
+    // Checked by Clock, which knows what the client waits for.
     requestTimeout: 0,
-    connectionsCheckingInterval: connections.checkMs,
+    connectionsCheckingInterval: checkMs,
     // Checked by the router, which answers in the Error shape.
     requireHostHeader: false,
   })
-  // Bounded by their size alone: Node drops what is beyond a number silently, a second
-  // Authorization included.
+  // HEADERS_MAX_BYTES is the only limit: above a number Node drops headers without an error, a
+  // second Authorization too.
   server.maxHeadersCount = 0
-  if (whenFull === 'refuse') server.maxConnections = maxConnections
-  const hasRoom = (): boolean => whenFull === 'refuse' || connections.size < maxConnections
-  // A client that has sent its requests and closes its side still gets the answers. Node's types do
-  // not know the property.
+  // A client that has sent its requests and ended its side still gets the responses. Node's types
+  // do not have the property.
   Object.assign(server, { httpAllowHalfOpen: true })
+  if (whenFull === 'refuse') server.maxConnections = maxConnections
   server.on('connection', (socket: Socket) => {
-    if (hasRoom() || connections.closeQuietest()) connections.accept(socket)
+    const hasRoom = whenFull === 'refuse' || connections.size < maxConnections
+    if (hasRoom || connections.closeQuietest()) connections.accept(socket)
     else socket.destroy()
   })
   server.on('drop', () => connections.refused++)
-  server.on('request', connections.handler)
-  server.on('checkContinue', connections.handler)
-  server.on('checkExpectation', connections.handler)
+  for (const event of ['request', 'checkContinue', 'checkExpectation']) server.on(event, handler)
   server.on('connect', (req: IncomingMessage) => {
-    const connection = connections.get(req.socket)
-    connection?.adopt()
-    const problem = new HttpError(isKnownVersion(req) ? 'methodUnknown' : 'malformedRequest')
-    connection?.fail(problem, recordOf(req.method, req.rawHeaders))
+    const error = new HttpError(isKnownVersion(req) ? 'methodUnknown' : 'malformedRequest')
+    connections.get(req.socket)?.refuseConnect(error, recordOf(req.method, req.rawHeaders))
   })
   server.on('clientError', (error: NodeJS.ErrnoException, stream: Duplex) => {
-    // Node types a plain socket as Duplex here.
-    const isUsed = stream instanceof Socket && stream.bytesRead > 0
-    const connection = isUsed ? connections.get(stream) : undefined
-    const problem = parserError(error)
-    if (connection && error.code === 'ERR_HTTP_REQUEST_TIMEOUT') connection.expire()
-    else if (connection && problem) connection.fail(problem)
-    else stream.destroy()
+    handleClientError(connections, error, stream)
   })
   return server
 }
 
-/**
- * What a failure of Node's parser means to the client; undefined where the connection itself
- * failed.
- */
-function parserError(error: NodeJS.ErrnoException): HttpError | undefined {
-  if (error.code === 'HPE_HEADER_OVERFLOW') return new HttpError('headersTooLarge')
-  return error.code?.startsWith('HPE_') ? new HttpError('malformedRequest') : undefined
+function handleClientError(
+  connections: Connections,
+  error: NodeJS.ErrnoException,
+  stream: Duplex,
+): void {
+  // Node types a plain socket as Duplex here.
+  const isUsed = stream instanceof Socket && stream.bytesRead > 0
+  const connection = isUsed ? connections.get(stream) : undefined
+  if (connection && error.code === 'ERR_HTTP_REQUEST_TIMEOUT') connection.headersLate()
+  else if (connection && error.code === 'HPE_HEADER_OVERFLOW') {
+    connection.fail(new HttpError('headersTooLarge'))
+  } else if (connection && error.code?.startsWith('HPE_')) {
+    connection.fail(new HttpError('malformedRequest'))
+  } else {
+    // The connection itself has failed, or its client has never sent anything.
+    stream.destroy()
+  }
 }

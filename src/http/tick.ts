@@ -1,26 +1,24 @@
-/** So many answers wait at most: what they hold is bounded, and more of them bring nothing. */
+/** More waiting responses than these are sent at once: their memory is bounded. */
 const WAITING_MAX = 32
 
 /**
- * Sends the answers of one turn of the event loop together at its end. Sent one by one, between the
- * requests that are read, each wakes a client that has gone to sleep, and pushes the code that
- * reads requests out of the processor's caches: at its limit the service answers a tenth to a half
- * more this way (`make bench WORKLOADS='get20 mixed'`). Nobody waits for it where requests come one
- * a turn.
+ * Sends the responses of one tick of the event loop together at its end. Sent one by one, between
+ * the requests that are read, each would wake a sleeping client, and push the code that reads
+ * requests out of the processor's caches. Measured at full load: a tenth to a half more requests a
+ * second (`make bench WORKLOADS='get20 mixed'`). With one request a tick nothing waits.
  */
 export class TickEnd {
   #waiting: (() => void)[] = []
-  /** Answers of this turn so far, and of the last one that had any. */
+  /** Responses of this tick so far. */
   #count = 0
-  #countBefore = 0
+  /** Responses of the last tick that had any. */
+  #lastCount = 0
 
-  /**
-   * Calls `send` before the turn is over, at once where the last turn had no other answer than one.
-   */
+  /** Calls `send` before the tick ends; at once for the first if the last tick had one at most. */
   add(send: () => void): void {
     if (++this.#count === 1) {
       setImmediate(() => this.#end())
-      if (this.#countBefore <= 1) {
+      if (this.#lastCount <= 1) {
         send()
         return
       }
@@ -29,7 +27,7 @@ export class TickEnd {
   }
 
   #end(): void {
-    this.#countBefore = this.#count
+    this.#lastCount = this.#count
     this.#count = 0
     this.#sendAll()
   }

@@ -30,7 +30,7 @@ function start(t: Parameters<typeof startBare>[0], answersMaxBytes: number): Pro
     },
     authenticate: (exchange) => ({
       ...ALICE,
-      owner: exchange.head.authorization[0]?.slice('Bearer '.length) ?? '',
+      owner: exchange.headers.authorization[0]?.slice('Bearer '.length) ?? '',
     }),
   })
 }
@@ -122,7 +122,7 @@ test('answers: what is counted is what is kept: a piece of a chunk keeps no whol
       close: () => {},
     }
   }
-  const authenticate = ({ head: { authorization } }: Exchange): Caller => ({
+  const authenticate = ({ headers: { authorization } }: Exchange): Caller => ({
     ...ALICE,
     owner: authorization[0] ?? '',
   })

@@ -13,12 +13,12 @@ import { headerLines, verdict } from '../support/verdict.ts'
 import { answersToHalf, head, postBytes, Wire } from '../support/wire.ts'
 
 /*
- * Each state of a connection has one limit: a test for each shows what ends it. Readers that stall
- * use a unix socket, whose buffers are small.
+ * Each state of a connection has one limit, and a test that shows how the connection ends then.
+ * Stalled readers use a unix socket, whose buffers are small.
  */
 
 const SHORT_MS = 300
-const TIMES_OF_A_SECOND_MS = 1200
+const LONGER_THAN_A_CHECK_MS = 1200
 const SMALL = 60_000
 const LARGE = 3_000_000
 
@@ -31,7 +31,7 @@ async function startOnPath(t: TestContext, options: BareOptions = {}): Promise<O
   return { ...(await startBare(t, { ...options, path })), path }
 }
 
-/** A store whose list is one answer of about so many bytes. */
+/** A store whose list is one response of about this many bytes. */
 function listing(bytes: number): Pick<PlantStore, 'list'> {
   return { list: () => listOf([[{ name: 'x'.repeat(bytes) }]]) }
 }
@@ -41,7 +41,7 @@ interface Stalled {
   readonly side: Socket
 }
 
-/** A client that sends this and reads nothing, with the service's side of its connection. */
+/** A client that sends these bytes and reads nothing, and the service's side of its connection. */
 async function stall({ server, path }: OnPath, bytes: string): Promise<Stalled> {
   const connected = once(server, 'connection')
   const wire = await Wire.to(path)
@@ -53,28 +53,28 @@ async function stall({ server, path }: OnPath, bytes: string): Promise<Stalled> 
 }
 
 async function closed(side: Socket): Promise<void> {
-  await until('the service closes', () => side.destroyed)
+  await until('the service closes it', () => side.destroyed)
 }
 
-// Mostly waiting: side by side.
+// They mostly wait, so they run side by side.
 describe('clock', { concurrency: true }, () => {
-  test('sending: strangers that pipeline small answers and read none are closed', async (t) => {
+  test('sending: clients without a token that pipeline and read nothing are closed', async (t) => {
     const bare = await startOnPath(t, { timeouts: { stalledMs: SHORT_MS } })
     const stranger = head('GET', '/trees', { token: undefined, lines: [`X: ${'x'.repeat(300)}`] })
     const clients: Stalled[] = []
     for (let at = 0; at < 10; at++) clients.push(await stall(bare, stranger.repeat(4000)))
     for (const { side } of clients) await closed(side)
     for (const { wire } of clients) wire.destroy()
-    await until('none is kept', () => bare.connections.size === 0)
+    await until('none is left', () => bare.connections.size === 0)
   })
 
-  test('sending: a reader that takes nothing is closed after its time, not twice', async (t) => {
-    // The clock looks as often as the shortest limit.
-    const timeouts = { stalledMs: TIMES_OF_A_SECOND_MS, requestMs: 50 }
+  test('sending: a reader that takes nothing is closed after one limit, not two', async (t) => {
+    // The clock checks as often as the shortest limit.
+    const timeouts = { stalledMs: LONGER_THAN_A_CHECK_MS, requestMs: 50 }
     const bare = await startOnPath(t, { timeouts, store: listing(LARGE) })
     const took: number[] = []
-    // A machine that is held up may be late, and not always.
-    while (took.length < 5 && !took.some((ms) => ms < 2 * TIMES_OF_A_SECOND_MS)) {
+    // A slow machine may be late sometimes.
+    while (took.length < 5 && !took.some((ms) => ms < 2 * LONGER_THAN_A_CHECK_MS)) {
       const start = performance.now()
       const { wire, side } = await stall(bare, head('GET', '/plants'))
       await closed(side)
@@ -82,11 +82,11 @@ describe('clock', { concurrency: true }, () => {
       wire.destroy()
     }
     assert.ok(
-      took.every((ms) => ms >= TIMES_OF_A_SECOND_MS),
+      took.every((ms) => ms >= LONGER_THAN_A_CHECK_MS),
       String(took),
     )
     assert.ok(
-      took.some((ms) => ms < 2 * TIMES_OF_A_SECOND_MS),
+      took.some((ms) => ms < 2 * LONGER_THAN_A_CHECK_MS),
       String(took),
     )
   })
@@ -111,7 +111,7 @@ describe('clock', { concurrency: true }, () => {
     wire.destroy()
   })
 
-  test('sending: a client whose earlier answers go out slowly gets the later ones', async (t) => {
+  test('sending: a slow reader of many responses gets all of them', async (t) => {
     const timeouts = { stalledMs: SHORT_MS, requestMs: SHORT_MS, headersMs: SHORT_MS }
     const bare = await startOnPath(t, { timeouts, store: listing(SMALL) })
     const count = 120
@@ -132,7 +132,7 @@ describe('clock', { concurrency: true }, () => {
     wire.destroy()
   })
 
-  test('receiving: a body late while an earlier answer goes out is 408', async (t) => {
+  test('receiving: a body that is late while an earlier response is read is 408', async (t) => {
     const timeouts = { headersMs: SHORT_MS, requestMs: SHORT_MS }
     const bare = await startOnPath(t, { timeouts, store: listing(LARGE) })
     const half = postBytes({ id: 1, name: 'half' }).slice(0, -3)
@@ -147,7 +147,7 @@ describe('clock', { concurrency: true }, () => {
     wire.destroy()
   })
 
-  test('idle: a head late while an earlier request is served is 408, though it trickles', async (t) => {
+  test('idle: headers that are late while an earlier request is served are 408', async (t) => {
     const create = async (): Promise<Created> => (await sleep(4 * SHORT_MS), 'stored')
     const { port } = await startBare(t, { timeouts: { headersMs: SHORT_MS }, store: { create } })
     const answers = await answersToHalf(port, async (wire) => {
@@ -161,7 +161,7 @@ describe('clock', { concurrency: true }, () => {
     assert.deepEqual(headerLines(answers[1] ?? assert.fail(), 'connection'), ['close'])
   })
 
-  test('idle: a connection on which nothing is asked any more is closed', async (t) => {
+  test('idle: a connection without another request is closed', async (t) => {
     const { port } = await startBare(t, { timeouts: { keepAliveMs: SHORT_MS } })
     const wire = await Wire.to(port)
     await wire.write(head('GET', '/plants')).answers(1)
@@ -169,7 +169,7 @@ describe('clock', { concurrency: true }, () => {
     wire.destroy()
   })
 
-  test('serving: a request that the store never answers is 503, and the next closed', async (t) => {
+  test('serving: a request that the store never answers is 503, and closes', async (t) => {
     let finish = (_created: Created): void => {}
     const create = (): Promise<Created> => new Promise((resolve) => (finish = resolve))
     const { port, connections, answered } = await startBare(t, {
@@ -184,13 +184,13 @@ describe('clock', { concurrency: true }, () => {
     assert.deepEqual(headerLines(answer ?? assert.fail(), 'connection'), ['close'])
     assert.deepEqual(headerLines(answer ?? assert.fail(), 'retry-after'), ['1'])
     finish('stored')
-    await until('it is gone', () => connections.size === 0)
+    await until('the connection is gone', () => connections.size === 0)
     assert.deepEqual(answered, ['POST 503'])
     assert.equal(connections.active, 0)
     wire.destroy()
   })
 
-  test('discarding: a body that never ends after its answer is closed', async (t) => {
+  test('discarding: a body that never ends after its response is closed', async (t) => {
     const { port, connections } = await startBare(t, { timeouts: { requestMs: SHORT_MS } })
     const wire = await Wire.to(port)
     wire.write(`${head('GET', '/plants', { lines: ['Content-Length: 50'] })}ab`)
@@ -201,10 +201,10 @@ describe('clock', { concurrency: true }, () => {
     }
     assert.deepEqual((await wire.allAnswers()).map(verdict), [200])
     wire.destroy()
-    await until('it is gone', () => connections.size === 0)
+    await until('the connection is gone', () => connections.size === 0)
   })
 
-  test('discarding: a body read to nowhere before its answer is 408', async (t) => {
+  test('discarding: a body that never ends before its response is 408', async (t) => {
     const { port } = await startBare(t, { timeouts: { requestMs: SHORT_MS } })
     const lines = ['Transfer-Encoding: chunked']
     const bytes = `${head('POST', '/plants', { token: undefined, lines })}5\r\n{"id"\r\n`
@@ -227,7 +227,7 @@ describe('clock in the server of another application', { concurrency: true }, ()
     return { ...bare, server, path }
   }
 
-  test('sending: a reader that stalls is closed, and its answers are released', async (t) => {
+  test('sending: a stalled reader is closed, and its responses are released', async (t) => {
     const timeouts = { stalledMs: SHORT_MS }
     for (const [bytes, count] of [
       [LARGE, 2],
@@ -235,7 +235,7 @@ describe('clock in the server of another application', { concurrency: true }, ()
     ] as const) {
       const bare = await mountOnPath(t, { timeouts, store: listing(bytes) })
       const { wire, side } = await stall(bare, head('GET', '/plants').repeat(count))
-      await until('one is held', () => bare.answers.heldBytes > 0)
+      await until('one response is held', () => bare.answers.heldBytes > 0)
       await closed(side)
       await until('none is held', () => bare.answers.heldBytes === 0)
       wire.destroy()
@@ -271,17 +271,17 @@ describe('clock in the server of another application', { concurrency: true }, ()
   })
 })
 
-// By itself: it holds up all others.
-test('clock: a process that was held up ends no connection for it', async (t) => {
+// Alone: it blocks all others.
+test('clock: a pause of the whole process ends no connection', async (t) => {
   const limitMs = 2000
-  // The clock looks as often as the shortest limit.
+  // The clock checks as often as the shortest limit.
   const timeouts = { requestMs: limitMs, keepAliveMs: limitMs / 20 }
   const { port, connections } = await startBare(t, { timeouts })
   const wire = await Wire.to(port)
   const whole = postBytes({ id: 1, name: 'whole' })
   wire.write(whole.slice(0, -3))
-  await until('it is received', () => connections.active === 1)
-  // Until the clock has seen it.
+  await until('it is being received', () => connections.active === 1)
+  // Until the clock has checked it.
   await sleep(3 * connections.checkMs)
   wire.write(whole.slice(-3))
   Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 1.5 * limitMs)
@@ -289,16 +289,16 @@ test('clock: a process that was held up ends no connection for it', async (t) =>
   wire.destroy()
 })
 
-describe('answers that wait in memory', { concurrency: true }, () => {
+describe('responses that wait in memory', { concurrency: true }, () => {
   for (const bytes of [SMALL, LARGE]) {
-    // Enough of them that the socket does not take all.
+    // More than the socket takes.
     const count = Math.ceil(LARGE / bytes)
     const body = JSON.stringify([{ name: 'x'.repeat(bytes) }])
 
     test(`of ${bytes} bytes: are counted until the client has read them`, async (t) => {
       const bare = await startOnPath(t, { store: listing(bytes) })
       const { wire } = await stall(bare, head('GET', '/plants').repeat(count))
-      await until('one is held', () => bare.answers.heldBytes === body.length)
+      await until('one response is held', () => bare.answers.heldBytes === body.length)
       wire.socket.resume()
       await wire.answers(count)
       await until('none is held', () => bare.answers.heldBytes === 0)
@@ -308,29 +308,29 @@ describe('answers that wait in memory', { concurrency: true }, () => {
     test(`of ${bytes} bytes: are counted until the client has left`, async (t) => {
       const bare = await startOnPath(t, { store: listing(bytes) })
       const { wire } = await stall(bare, head('GET', '/plants').repeat(count))
-      await until('one is held', () => bare.answers.heldBytes === body.length)
+      await until('one response is held', () => bare.answers.heldBytes === body.length)
       wire.destroy()
       await until('none is held', () => bare.answers.heldBytes === 0)
     })
 
-    test(`of ${bytes} bytes: are counted until the clock has ended them`, async (t) => {
+    test(`of ${bytes} bytes: are counted until the clock closes the connection`, async (t) => {
       const timeouts = { stalledMs: SHORT_MS }
       const bare = await startOnPath(t, { timeouts, store: listing(bytes) })
       const { wire, side } = await stall(bare, head('GET', '/plants').repeat(count))
-      await until('one is held', () => bare.answers.heldBytes === body.length)
+      await until('one response is held', () => bare.answers.heldBytes === body.length)
       await closed(side)
       await until('none is held', () => bare.answers.heldBytes === 0)
       wire.destroy()
     })
   }
 
-  test('many readers that stall are counted together, and none of HEAD', async (t) => {
+  test('of many stalled readers are counted together, those to HEAD are not', async (t) => {
     const bare = await startOnPath(t, { store: listing(LARGE) })
     const held = JSON.stringify([{ name: 'x'.repeat(LARGE) }]).length
     const clients: Stalled[] = []
     for (let at = 0; at < 5; at++) clients.push(await stall(bare, head('GET', '/plants')))
     const only = await stall(bare, head('HEAD', '/plants').repeat(2))
-    await until('all are held', () => bare.answers.heldBytes === 5 * held)
+    await until('five responses are held', () => bare.answers.heldBytes === 5 * held)
     for (const { wire } of [...clients, only]) wire.destroy()
     await until('none is held', () => bare.answers.heldBytes === 0)
   })

@@ -8,10 +8,9 @@ import { headerLines, verdict } from '../support/verdict.ts'
 import { head, Wire } from '../support/wire.ts'
 
 /*
- * Where a request ends. Two readers that disagree on it, a proxy and this service, can be made to
- * take a part of one client's request for another client's (RFC 9112 §11.2). Behind each shape
- * stands a second request: it must be answered as such, or not at all on a connection that is
- * closed.
+ * Where a request ends. If a proxy and this service disagree on it, an attacker can make a part of
+ * one client's request look like another client's (RFC 9112 §11.2). Each shape is followed by a
+ * second request: it must be answered as such, or not at all and the connection closes.
  */
 
 const JSON_TYPE = 'Content-Type: application/json'
@@ -19,18 +18,15 @@ const CHUNKED = 'Transfer-Encoding: chunked'
 const BODY = '{"id":1,"name":"smuggled"}'
 const SIZE = BODY.length.toString(16)
 const CHUNKS = `${SIZE}\r\n${BODY}\r\n0\r\n\r\n`
-const BEHIND = head('GET', '/trees')
+const NEXT = head('GET', '/trees')
 const GOOD = head('GET', '/plants')
 
 interface Shape {
   readonly bytes: string
-  /**
-   * What is answered, in order. Where only one answer is expected the connection must be closed
-   * behind it.
-   */
+  /** The verdicts, in order. After a single one the connection must close. */
   readonly answers: readonly (Condition | number)[]
-  /** Whether the plant in the body is kept. */
-  readonly kept?: boolean
+  /** True if the plant in the body is created. */
+  readonly created?: boolean
 }
 
 function post(lines: readonly string[], body: string, version = '1.1'): string {
@@ -38,7 +34,7 @@ function post(lines: readonly string[], body: string, version = '1.1'): string {
 }
 
 const refused = (bytes: string): Shape => ({ bytes, answers: ['malformedRequest'] })
-const taken = (bytes: string): Shape => ({ bytes, answers: [200, 'pathUnknown'], kept: true })
+const taken = (bytes: string): Shape => ({ bytes, answers: [200, 'pathUnknown'], created: true })
 const answered = (bytes: string, ...answers: readonly (Condition | number)[]): Shape => ({
   bytes,
   answers: [...answers, 'pathUnknown'],
@@ -52,7 +48,7 @@ const SHAPES: Readonly<Record<string, Readonly<Record<string, Shape>>>> = {
   'Transfer-Encoding': {
     chunked: taken(post([CHUNKED], CHUNKS)),
     'in capitals': taken(post(['TRANSFER-ENCODING: CHUNKED'], CHUNKS)),
-    'behind a tab': taken(post(['Transfer-Encoding:\tchunked'], CHUNKS)),
+    'after a tab': taken(post(['Transfer-Encoding:\tchunked'], CHUNKS)),
     'identity, then chunked': refused(post(['Transfer-Encoding: identity', CHUNKED], CHUNKS)),
     'gzip, then chunked': refused(post(['Transfer-Encoding: gzip', CHUNKED], CHUNKS)),
     'empty, then chunked': refused(post(['Transfer-Encoding:', CHUNKED], CHUNKS)),
@@ -63,7 +59,7 @@ const SHAPES: Readonly<Record<string, Readonly<Record<string, Shape>>>> = {
     'empty, with a Content-Length': refused(
       post(['Transfer-Encoding:', `Content-Length: ${BODY.length}`], BODY),
     ),
-    'empty behind a Content-Length': refused(
+    'empty after a Content-Length': refused(
       post([`Content-Length: ${BODY.length}`, 'Transfer-Encoding:'], BODY),
     ),
     'empty, on a GET': refused(
@@ -77,11 +73,11 @@ const SHAPES: Readonly<Record<string, Readonly<Record<string, Shape>>>> = {
       post(['Transfer-Encoding: identity, chunked'], CHUNKS),
       'contentEncodingUnsupported',
     ),
-    'with an empty element behind': refused(post(['Transfer-Encoding: chunked,'], CHUNKS)),
+    'with an empty element at the end': refused(post(['Transfer-Encoding: chunked,'], CHUNKS)),
     'with a parameter': refused(post(['Transfer-Encoding: chunked;a=b'], CHUNKS)),
     quoted: refused(post(['Transfer-Encoding: "chunked"'], CHUNKS)),
     'almost chunked': refused(post(['Transfer-Encoding: xchunked'], CHUNKS)),
-    'behind a vertical tab': refused(post(['Transfer-Encoding: \x0bchunked'], CHUNKS)),
+    'after a vertical tab': refused(post(['Transfer-Encoding: \x0bchunked'], CHUNKS)),
     'a space before its colon': refused(post(['Transfer-Encoding : chunked'], CHUNKS)),
     folded: refused(post(['Transfer-Encoding:\r\n chunked'], CHUNKS)),
     'in HTTP/1.0': refused(post([CHUNKED], CHUNKS, '1.0')),
@@ -90,7 +86,7 @@ const SHAPES: Readonly<Record<string, Readonly<Record<string, Shape>>>> = {
     ),
     'and an upgrade': {
       ...last(post([CHUNKED, 'Connection: upgrade', 'Upgrade: websocket'], CHUNKS)),
-      kept: true,
+      created: true,
     },
   },
   'Content-Length': {
@@ -100,7 +96,7 @@ const SHAPES: Readonly<Record<string, Readonly<Record<string, Shape>>>> = {
     'with an underscore inside': refused(post(['Content-Length: 2_6'], BODY)),
     'with a fraction': refused(post(['Content-Length: 26.0'], BODY)),
     'with an exponent': refused(post(['Content-Length: 26e0'], BODY)),
-    'behind a vertical tab': refused(post(['Content-Length: \x0b26'], BODY)),
+    'after a vertical tab': refused(post(['Content-Length: \x0b26'], BODY)),
     'past 2^64': refused(post([`Content-Length: ${2n ** 64n + BigInt(BODY.length)}`], BODY)),
     folded: refused(post(['Content-Length:\r\n 26'], BODY)),
     'written with underscores in its name': taken(
@@ -132,8 +128,8 @@ const SHAPES: Readonly<Record<string, Readonly<Record<string, Shape>>>> = {
     'a size that ends in LF alone': refused(post([CHUNKED], `${SIZE}\n${BODY}\r\n0\r\n\r\n`)),
     'data that ends in LF alone': refused(post([CHUNKED], `${SIZE}\r\n${BODY}\n0\r\n\r\n`)),
     'an end of LF alone': refused(post([CHUNKED], `${SIZE}\r\n${BODY}\r\n0\n\n`)),
-    'a size with a space behind': refused(post([CHUNKED], `${SIZE} \r\n${BODY}\r\n0\r\n\r\n`)),
-    'a size with a space before': refused(post([CHUNKED], ` ${SIZE}\r\n${BODY}\r\n0\r\n\r\n`)),
+    'a size with a space after it': refused(post([CHUNKED], `${SIZE} \r\n${BODY}\r\n0\r\n\r\n`)),
+    'a size with a space before it': refused(post([CHUNKED], ` ${SIZE}\r\n${BODY}\r\n0\r\n\r\n`)),
     'a size that begins with 0x': refused(post([CHUNKED], `0x${SIZE}\r\n${BODY}\r\n0\r\n\r\n`)),
     'no size': refused(post([CHUNKED], `\r\n${BODY}\r\n0\r\n\r\n`)),
   },
@@ -141,7 +137,8 @@ const SHAPES: Readonly<Record<string, Readonly<Record<string, Shape>>>> = {
     'that say who it is': taken(
       post(
         [CHUNKED],
-        `${SIZE}\r\n${BODY}\r\n0\r\nAuthorization: Bearer a,b\r\nContent-Type: text/plain\r\nContent-Encoding: gzip\r\nExpect: x\r\nHost: x\r\n\r\n`,
+        `${SIZE}\r\n${BODY}\r\n0\r\nAuthorization: Bearer a,b\r\nContent-Type: text/plain\r\n` +
+          'Content-Encoding: gzip\r\nExpect: x\r\nHost: x\r\n\r\n',
       ),
     ),
     'that say who it is, without a token before': answered(
@@ -160,15 +157,15 @@ const SHAPES: Readonly<Record<string, Readonly<Record<string, Shape>>>> = {
   },
   'lines and names': {
     'LF alone': refused('GET /plants HTTP/1.1\nHost: a\n\n'),
-    'LF alone behind one header': refused(GOOD.replace('plants.test\r\n', 'plants.test\n')),
+    'LF alone after one header': refused(GOOD.replace('plants.test\r\n', 'plants.test\n')),
     'LF alone at the end': refused(`${GOOD.slice(0, -2)}\n`),
     'CR alone': refused(GOOD.replaceAll('\r\n', '\r')),
     'a first header that is folded': refused('GET /plants HTTP/1.1\r\n Host: a\r\n\r\n'),
     'a space before the method': refused(` ${GOOD}`),
-    'a tab behind the method': refused(GOOD.replace('GET ', 'GET\t')),
-    'a space behind the version': refused(GOOD.replace('HTTP/1.1', 'HTTP/1.1 ')),
+    'a tab after the method': refused(GOOD.replace('GET ', 'GET\t')),
+    'a space after the version': refused(GOOD.replace('HTTP/1.1', 'HTTP/1.1 ')),
     'a version in small letters': refused(GOOD.replace('HTTP/1.1', 'http/1.1')),
-    'a name of every character that may stand in one': answered(
+    'a name of every character that is allowed': answered(
       head('GET', '/plants', { lines: ["!#$%&'*+-.^_`|~09AZaz: x"] }),
       200,
     ),
@@ -199,12 +196,11 @@ const SHAPES: Readonly<Record<string, Readonly<Record<string, Shape>>>> = {
       head('GET', 'http://user:pass@plants.test/plants'),
       'pathUnknown',
     ),
-    // Node's parser keeps the version's numbers alone: it cannot be told from HTTP/1.0, and is as
-    // harmless.
+    // Node's parser keeps only the version's numbers. As HTTP/1.0 it is harmless.
     RTSP: last(GOOD.replace('HTTP/1.1', 'RTSP/1.0')),
     ICE: refused(GOOD.replace('HTTP/1.1', 'ICE/1.0')),
   },
-  'bodies where none is looked for': {
+  'bodies where none is expected': {
     'a GET in the body of a GET': answered(
       head('GET', '/plants', { lines: [`Content-Length: ${GOOD.length}`] }) + GOOD,
       200,
@@ -254,7 +250,7 @@ const SHAPES: Readonly<Record<string, Readonly<Record<string, Shape>>>> = {
       ...last(
         post([`Content-Length: ${BODY.length}`, 'Connection: upgrade', 'Upgrade: websocket'], BODY),
       ),
-      kept: true,
+      created: true,
     },
     'an Upgrade that Connection does not name': last(
       head('GET', '/plants', { lines: ['Upgrade: h2c'] }),
@@ -292,14 +288,14 @@ test('framing', async (t) => {
   let owners = 0
   for (const [kind, shapes] of Object.entries(SHAPES)) {
     await t.test(
-      `${kind}: ${Object.keys(shapes).length} shapes, each with one answer, and the request behind it never becomes another`,
+      `${kind}: each of ${Object.keys(shapes).length} shapes is read as one request`,
       async () => {
-        for (const [name, { bytes, answers, kept = false }] of Object.entries(shapes)) {
-          // An owner for each, whose token is as long as that of alice.
+        for (const [name, { bytes, answers, created = false }] of Object.entries(shapes)) {
+          // An owner for each shape, whose token is as long as that of alice.
           const bearer = token(`o${String(owners++).padStart(4, '0')}`)
           const wire = await Wire.to(port)
           const found = await wire
-            .write(bytes.replaceAll(/Bearer ey[^\r]+/g, `Bearer ${bearer}`) + BEHIND)
+            .write(bytes.replaceAll(/Bearer ey[^\r]+/g, `Bearer ${bearer}`) + NEXT)
             .halfClose()
             .allAnswers()
           assert.deepEqual(found.map(verdict), answers, name)
@@ -309,7 +305,7 @@ test('framing', async (t) => {
           wire.destroy()
           assert.equal(
             (await call(port, { token: bearer })).text,
-            kept ? '[{"name":"smuggled"}]' : '[]',
+            created ? '[{"name":"smuggled"}]' : '[]',
             name,
           )
         }

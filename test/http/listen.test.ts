@@ -27,16 +27,17 @@ async function serverOn(t: TestContext, address: Parameters<typeof listen>[1]): 
   return (await listen(server, address)).url
 }
 
-/** A socket file whose process is gone. */
+/** Leaves a socket file whose process is gone. */
 function leaveStaleSocket(path: string): void {
   spawnSync(process.execPath, [
     '-e',
-    `require('net').createServer().listen(${JSON.stringify(path)}, () => process.kill(process.pid, 'SIGKILL'))`,
+    `require('net').createServer()
+      .listen(${JSON.stringify(path)}, () => process.kill(process.pid, 'SIGKILL'))`,
   ])
   assert.ok(statSync(path).isSocket())
 }
 
-test('listen: on a unix socket, for owner and group, removed at the end', async (t) => {
+test('listen: a unix socket is for owner and group, and removed at the end', async (t) => {
   const path = join(await temporaryDirectory(), 'plants.sock')
   const { close } = await startService(t, { listen: { path } })
   assert.equal(statSync(path).mode & 0o777, 0o660)
@@ -56,7 +57,7 @@ test('listen: a stale socket file is replaced', async (t) => {
   assert.equal(verdict(await firstAnswer(path, head('GET', '/plants'))), 200)
 })
 
-test('listen: a socket that somebody listens on is refused, and left alone', async (t) => {
+test('listen: a socket that a process listens on is refused, and unchanged', async (t) => {
   const path = join(await temporaryDirectory(), 'plants.sock')
   await startService(t, { listen: { path } })
   await assert.rejects(
@@ -66,7 +67,7 @@ test('listen: a socket that somebody listens on is refused, and left alone', asy
   assert.equal(verdict(await firstAnswer(path, head('GET', '/plants'))), 200)
 })
 
-test('listen: what stands in the way is left as it was, with nothing beside it', async (t) => {
+test('listen: a refused path leaves the socket file and the directory as they were', async (t) => {
   const directory = await temporaryDirectory()
   const path = join(directory, 'plants.sock')
   const { close } = await startService(t, { listen: { path } })
@@ -79,7 +80,7 @@ test('listen: what stands in the way is left as it was, with nothing beside it',
   assert.deepEqual(readdirSync(directory), [])
 })
 
-test('listen: health on a unix socket, under the same rules', async (t) => {
+test('listen: the admin listener on a unix socket has the same rules', async (t) => {
   const path = join(await temporaryDirectory(), 'admin.sock')
   leaveStaleSocket(path)
   const { close } = await startService(t, { adminListen: { path } })
@@ -97,7 +98,7 @@ test('listen: health on a unix socket, under the same rules', async (t) => {
   assert.equal(readFileSync(path, 'utf8'), 'precious')
 })
 
-test("listen: at a stop a socket file that is somebody else's by now is left alone", async (t) => {
+test("listen: a stop does not remove another process's socket file", async (t) => {
   const directory = await temporaryDirectory()
   const [listen, adminListen] = [
     { path: join(directory, 'plants.sock') },
@@ -111,7 +112,7 @@ test("listen: at a stop a socket file that is somebody else's by now is left alo
   assert.equal((await firstAnswer(adminListen.path, head('GET', '/livez'))).status, 200)
 })
 
-test('listen: the longest socket path that the options allow is taken', async (t) => {
+test('listen: the longest socket path that the options allow works', async (t) => {
   const directory = await temporaryDirectory()
   const bytes = SOCKET_PATH_MAX_BYTES
   const path = join(directory, 'é'.padEnd(bytes - directory.length - 2, 's'))
@@ -121,7 +122,7 @@ test('listen: the longest socket path that the options allow is taken', async (t
   assert.deepEqual(readdirSync(directory), [basename(path)])
 })
 
-test('listen: a file that is no socket is refused, and left alone', async (t) => {
+test('listen: a file that is no socket is refused, and unchanged', async (t) => {
   const directory = await temporaryDirectory()
   const path = join(directory, 'precious.txt')
   writeFileSync(path, 'precious')
@@ -150,20 +151,21 @@ test('listen: a port in use is refused, says what to do, and leaves nothing open
       (error) =>
         error instanceof ListenFailed &&
         error.message ===
-          `cannot listen on 127.0.0.1:${port}: another process listens there; stop it or choose another address`,
+          `cannot listen on 127.0.0.1:${port}: another process listens there; ` +
+            'stop it or choose another address',
     )
   }
   const { port: free } = await startService(t, { dataDirectory })
   assert.equal(verdict(await firstAnswer(free, head('GET', '/plants'))), 200)
 })
 
-test('listen: the address is given as a URL or a unix: path', async (t) => {
+test('listen: the address is reported as a URL or a unix: path', async (t) => {
   assert.match(await serverOn(t, { host: '127.0.0.1', port: 0 }), /^http:\/\/127\.0\.0\.1:[0-9]+$/)
   const path = join(await temporaryDirectory(), 'a.sock')
   assert.equal(await serverOn(t, { path }), `unix:${path}`)
 })
 
-test('listen: plants and health on IPv4 and IPv6, on free ports', async (t) => {
+test('listen: plants and admin on IPv4 and IPv6, on free ports', async (t) => {
   const hasIPv6 = Object.values(networkInterfaces())
     .flat()
     .some((each) => each?.address === '::1')

@@ -10,9 +10,14 @@ import { headerLines, verdict } from '../support/verdict.ts'
 import { converse, firstAnswer, head, postBytes, Wire } from '../support/wire.ts'
 
 const JSON_TYPE = 'Content-Type: application/json'
+const CHUNKED = 'Transfer-Encoding: chunked'
 const GOOD = head('GET', '/plants')
 
-/** Requests that are no HTTP, or that two readers could read in two ways. */
+function postOf(lines: readonly string[], body = ''): string {
+  return head('POST', '/plants', { lines: [JSON_TYPE, ...lines] }) + body
+}
+
+/** Requests that are not HTTP, or that two readers could read in two ways. */
 const MALFORMED: Readonly<Record<string, string>> = {
   garbage: 'GARBAGE\r\n\r\n',
   'a TLS hello': '\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03',
@@ -25,33 +30,24 @@ const MALFORMED: Readonly<Record<string, string>> = {
   'a NUL in a header': 'GET /plants HTTP/1.1\r\nHost: a\r\nX: a\0b\r\n\r\n',
   'a folded header': 'GET /plants HTTP/1.1\r\nHost: a\r\n b\r\nX: a\r\n\r\n',
   'a bare CR': 'GET /plants HTTP/1.1\r\nHost: a\r\nX: a\rb\r\n\r\n',
-  'two Content-Lengths': `${head('POST', '/plants', { lines: [JSON_TYPE, 'Content-Length: 5', 'Content-Length: 6'] })}abcdef`,
-  'the same Content-Length twice': `${head('POST', '/plants', { lines: [JSON_TYPE, 'Content-Length: 5', 'Content-Length: 5'] })}abcde`,
-  'a Content-Length list': `${head('POST', '/plants', { lines: [JSON_TYPE, 'Content-Length: 5, 5'] })}abcde`,
-  'a negative Content-Length': head('POST', '/plants', {
-    lines: [JSON_TYPE, 'Content-Length: -1'],
-  }),
-  'a signed Content-Length': `${head('POST', '/plants', { lines: [JSON_TYPE, 'Content-Length: +5'] })}abcde`,
-  'a hexadecimal Content-Length': `${head('POST', '/plants', { lines: [JSON_TYPE, 'Content-Length: 0x5'] })}abcde`,
+  'two Content-Lengths': postOf(['Content-Length: 5', 'Content-Length: 6'], 'abcdef'),
+  'the same Content-Length twice': postOf(['Content-Length: 5', 'Content-Length: 5'], 'abcde'),
+  'a Content-Length list': postOf(['Content-Length: 5, 5'], 'abcde'),
+  'a negative Content-Length': postOf(['Content-Length: -1']),
+  'a signed Content-Length': postOf(['Content-Length: +5'], 'abcde'),
+  'a hexadecimal Content-Length': postOf(['Content-Length: 0x5'], 'abcde'),
   'an endless Content-Length': head('POST', '/plants', {
     lines: [JSON_TYPE, `Content-Length: ${'9'.repeat(30)}`],
   }),
-  'Content-Length and Transfer-Encoding': `${head('POST', '/plants', { lines: [JSON_TYPE, 'Content-Length: 5', 'Transfer-Encoding: chunked'] })}0\r\n\r\n`,
-  'Transfer-Encoding and Content-Length': `${head('POST', '/plants', { lines: [JSON_TYPE, 'Transfer-Encoding: chunked', 'Content-Length: 5'] })}0\r\n\r\n`,
-  'a Transfer-Encoding that is not chunked': head('POST', '/plants', {
-    lines: [JSON_TYPE, 'Transfer-Encoding: identity'],
-  }),
-  'a Transfer-Encoding that does not end in chunked': head('POST', '/plants', {
-    lines: [JSON_TYPE, 'Transfer-Encoding: chunked, gzip'],
-  }),
+  'Content-Length and Transfer-Encoding': postOf(['Content-Length: 5', CHUNKED], '0\r\n\r\n'),
+  'Transfer-Encoding and Content-Length': postOf([CHUNKED, 'Content-Length: 5'], '0\r\n\r\n'),
+  'a Transfer-Encoding that is not chunked': postOf(['Transfer-Encoding: identity']),
+  'a Transfer-Encoding that does not end in chunked': postOf(['Transfer-Encoding: chunked, gzip']),
 }
 
-/**
- * Bodies that break off in their framing. The request before was whole up to there, so that it is
- * the one answered.
- */
+/** Bodies whose framing is broken, after headers that are good. */
 const BROKEN_CHUNKS: Readonly<Record<string, string>> = {
-  'a chunk size that is none': 'xyz\r\n',
+  'a chunk size that is no number': 'xyz\r\n',
   'a negative chunk size': '-1\r\n',
   'an endless chunk size': `${'f'.repeat(20)}\r\n`,
   'a chunk longer than its size': '1\r\nab\r\n0\r\n\r\n',
@@ -62,19 +58,16 @@ test('parser', async (t) => {
   const { port } = await startService(t)
 
   for (const [name, bytes] of Object.entries(MALFORMED)) {
-    await t.test(
-      `${name}: 400, the connection closes, and what follows is not read as a request`,
-      async () => {
-        const wire = await Wire.to(port)
-        const answers = await wire
-          .write(bytes + GOOD)
-          .halfClose()
-          .allAnswers()
-        assert.deepEqual(answers.map(verdict), ['malformedRequest'])
-        assert.deepEqual(headerLines(answers[0] ?? assert.fail(), 'connection'), ['close'])
-        assert.equal(wire.error, undefined)
-      },
-    )
+    await t.test(`${name}: 400, and what follows is not read as a request`, async () => {
+      const wire = await Wire.to(port)
+      const answers = await wire
+        .write(bytes + GOOD)
+        .halfClose()
+        .allAnswers()
+      assert.deepEqual(answers.map(verdict), ['malformedRequest'])
+      assert.deepEqual(headerLines(answers[0] ?? assert.fail(), 'connection'), ['close'])
+      assert.equal(wire.error, undefined)
+    })
   }
 
   for (const [name, chunks] of Object.entries(BROKEN_CHUNKS)) {
@@ -84,7 +77,7 @@ test('parser', async (t) => {
           port,
           head('POST', '/plants', {
             ...options,
-            lines: [JSON_TYPE, 'Transfer-Encoding: chunked'],
+            lines: [JSON_TYPE, CHUNKED],
           }) + chunks,
         )
         assert.deepEqual(answers.map(verdict), ['malformedRequest'])
@@ -93,12 +86,12 @@ test('parser', async (t) => {
   }
 
   await t.test(
-    'a request that the client itself breaks off is answered 400, and not carried out',
+    'a request that the client does not complete is 400, and has no effect',
     async () => {
       for (const bytes of [
         'GET /plants HTTP/1.1\r\nHost: a\r\n',
         postBytes({ id: 66, name: 'half' }).slice(0, -1),
-        `${head('POST', '/plants', { lines: [JSON_TYPE, 'Transfer-Encoding: chunked'] })}13\r\n{"id":66,"name":"a"}`,
+        postOf([CHUNKED], '13\r\n{"id":66,"name":"a"}'),
       ]) {
         assert.deepEqual((await converse(port, bytes)).map(verdict), ['malformedRequest'])
       }
@@ -107,9 +100,9 @@ test('parser', async (t) => {
   )
 
   await t.test(
-    'a client that goes on sending behind garbage is not reset, and reads the 400',
+    'a client that goes on sending after garbage is not reset, and reads the 400',
     async (inner) => {
-      // How long the service waits for a client that has been answered.
+      // How long the service waits for a client after its last response.
       stretchTimers(inner, 1000)
       const wire = await Wire.to(port)
       wire.write('GARBAGE\r\n\r\n')
@@ -122,7 +115,7 @@ test('parser', async (t) => {
     },
   )
 
-  await t.test('a good request in front of garbage is answered before the 400', async () => {
+  await t.test('a good request before garbage is answered before the 400', async () => {
     for (const good of [
       GOOD,
       postBytes({ id: 67, name: 'a' }),
@@ -140,77 +133,68 @@ test('parser', async (t) => {
     }
   })
 
-  await t.test(
-    'behind a request that closes the connection nothing is answered, be it good or bad',
-    async () => {
-      for (const behind of [
-        GOOD,
-        MALFORMED['garbage'] ?? '',
-        postBytes({ id: 68, name: 'late' }),
-        '\r\n',
-        'x'.repeat(300_000),
+  await t.test('after a request that closes the connection nothing is answered', async () => {
+    for (const after of [
+      GOOD,
+      MALFORMED['garbage'] ?? '',
+      postBytes({ id: 68, name: 'late' }),
+      '\r\n',
+      'x'.repeat(300_000),
+    ]) {
+      for (const last of [
+        head('GET', '/trees', { lines: ['Connection: close'] }),
+        head('GET', '/trees', { version: '1.0' }),
       ]) {
-        for (const last of [
-          head('GET', '/trees', { lines: ['Connection: close'] }),
-          head('GET', '/trees', { version: '1.0' }),
-        ]) {
-          const wire = await Wire.to(port)
-          const answers = await wire.write(last + behind).allAnswers()
-          assert.deepEqual(answers.map(verdict), ['pathUnknown'])
-          assert.deepEqual(headerLines(answers[0] ?? assert.fail(), 'connection'), ['close'])
-          wire.destroy()
-        }
-      }
-      assert.ok(!(await call(port)).text.includes('late'))
-    },
-  )
-
-  await t.test(
-    'a good request in front of a broken one that would have been the last is answered before the 400',
-    async () => {
-      const first = postBytes({ id: 73, name: 'first' })
-      for (const broken of [
-        head('GET', '/plants', { lines: ['Connection: close', 'Transfer-Encoding: chunked;q=1'] }),
-        postBytes({ id: 74, name: 'half' }, { lines: ['Connection: close'] }).slice(0, -1),
-      ])
-        assert.deepEqual((await converse(port, first + broken)).map(verdict), [
-          200,
-          'malformedRequest',
-        ])
-      assert.ok(!(await call(port)).text.includes('half'))
-    },
-  )
-
-  await t.test(
-    'behind an answer that Node closes the connection with nothing is answered, and nothing carried out',
-    async () => {
-      for (const [first, expected] of [
-        [head('GET', '/plants', { lines: ['Expect: 100-continue'] }), 200],
-        [head('GET', '/trees', { lines: ['Expect: 100-continue'] }), 'pathUnknown'],
-        [
-          head('TRACE', '/plants', { lines: ['Expect: 100-continue', 'Expect: 100-continue'] }),
-          'methodUnknown',
-        ],
-        [head('OPTIONS', '/plants', { version: '1.0', lines: ['Connection: keep-alive'] }), 204],
-        [
-          `${head('POST', '/plants', { lines: ['Expect: a 100-continue', 'Content-Length: 3'] })}abc`,
-          'expectationFailed',
-        ],
-      ] as const) {
-        const answers = await converse(port, first + postBytes({ id: 72, name: 'behind' }) + GOOD)
-        assert.deepEqual(answers.map(verdict), [expected])
+        const wire = await Wire.to(port)
+        const answers = await wire.write(last + after).allAnswers()
+        assert.deepEqual(answers.map(verdict), ['pathUnknown'])
         assert.deepEqual(headerLines(answers[0] ?? assert.fail(), 'connection'), ['close'])
+        wire.destroy()
       }
-      assert.ok(!(await call(port)).text.includes('behind'))
-    },
-  )
+    }
+    assert.ok(!(await call(port)).text.includes('late'))
+  })
 
-  await t.test('empty lines before a request are passed over', async () => {
+  await t.test('a good request is answered before the 400 to a broken last one', async () => {
+    const first = postBytes({ id: 73, name: 'first' })
+    for (const broken of [
+      head('GET', '/plants', { lines: ['Connection: close', 'Transfer-Encoding: chunked;q=1'] }),
+      postBytes({ id: 74, name: 'half' }, { lines: ['Connection: close'] }).slice(0, -1),
+    ])
+      assert.deepEqual((await converse(port, first + broken)).map(verdict), [
+        200,
+        'malformedRequest',
+      ])
+    assert.ok(!(await call(port)).text.includes('half'))
+  })
+
+  await t.test('after a response with which Node closes, requests have no effect', async () => {
+    for (const [first, expected] of [
+      [head('GET', '/plants', { lines: ['Expect: 100-continue'] }), 200],
+      [head('GET', '/trees', { lines: ['Expect: 100-continue'] }), 'pathUnknown'],
+      [
+        head('TRACE', '/plants', { lines: ['Expect: 100-continue', 'Expect: 100-continue'] }),
+        'methodUnknown',
+      ],
+      [head('OPTIONS', '/plants', { version: '1.0', lines: ['Connection: keep-alive'] }), 204],
+      [
+        head('POST', '/plants', { lines: ['Expect: a 100-continue', 'Content-Length: 3'] }) + 'abc',
+        'expectationFailed',
+      ],
+    ] as const) {
+      const answers = await converse(port, first + postBytes({ id: 72, name: 'after' }) + GOOD)
+      assert.deepEqual(answers.map(verdict), [expected])
+      assert.deepEqual(headerLines(answers[0] ?? assert.fail(), 'connection'), ['close'])
+    }
+    assert.ok(!(await call(port)).text.includes('after'))
+  })
+
+  await t.test('empty lines before a request are ignored', async () => {
     assert.deepEqual((await converse(port, `\r\n\r\n${GOOD}\r\n${GOOD}`)).map(verdict), [200, 200])
   })
 
   await t.test(
-    'headers just below 16 KiB pass, one byte more is 431, and so is a long target',
+    'headers just below 16 KiB are accepted; one byte more, or a long target, is 431',
     async () => {
       // Node counts the target, names and values, and refuses at the limit itself.
       const counted =
@@ -242,36 +226,36 @@ test('parser', async (t) => {
 
   await t.test('trailers over 16 KiB are 431, and the plant is not created', async () => {
     const body = '{"id":69,"name":"trailed"}'
-    const bytes = `${head('POST', '/plants', { lines: [JSON_TYPE, 'Transfer-Encoding: chunked'] })}${body.length.toString(16)}\r\n${body}\r\n0\r\nX: ${'x'.repeat(20_000)}\r\n\r\n`
+    const trailer = `X: ${'x'.repeat(20_000)}`
+    const bytes = postOf([CHUNKED], `1a\r\n${body}\r\n0\r\n${trailer}\r\n\r\n`)
     assert.deepEqual((await converse(port, bytes)).map(verdict), ['headersTooLarge'])
     assert.ok(!(await call(port)).text.includes('trailed'))
   })
 
-  await t.test('a client that only half-closes still gets its answers', async () => {
+  await t.test('a client that half-closes still gets its responses', async () => {
     for (const bytes of [
       GOOD,
       GOOD + GOOD,
       postBytes({ id: 70, name: 'a' }) + GOOD,
-      head('POST', '/plants', { token: undefined, lines: ['Transfer-Encoding: chunked'] }) +
-        '1\r\na\r\n0\r\n\r\n',
+      head('POST', '/plants', { token: undefined, lines: [CHUNKED] }) + '1\r\na\r\n0\r\n\r\n',
     ]) {
       const answers = await converse(port, bytes)
       assert.equal(answers.length, bytes.split('HTTP/1.1').length - 1)
     }
   })
 
-  await t.test('after all that the service is well', async () => {
+  await t.test('after all that the service works', async () => {
     assert.equal(verdict(await post(port, { id: 71, name: 'a' })), 200)
   })
 })
 
-test('parser: a body that is broken behind an Upgrade is 400 as soon as the client has ended its side', async (t) => {
+test('parser: a broken body after an Upgrade is 400 once the client has ended', async (t) => {
   const { port, plants } = await startBare(t)
   const lines = [
     'Connection: Upgrade',
     'Upgrade: websocket',
     'Content-Type: application/json',
-    'Transfer-Encoding: chunked',
+    CHUNKED,
   ]
   for (const method of ['POST', 'CHECKOUT']) {
     const wire = await Wire.to(port)

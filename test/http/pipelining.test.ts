@@ -13,15 +13,13 @@ import { token } from '../support/tokens.ts'
 import { verdict } from '../support/verdict.ts'
 import { head, postBytes, Wire } from '../support/wire.ts'
 
-/**
- * A client that has been answered is let go of behind so many milliseconds, whatever it still
- * sends.
- */
+/** After its last response a client is closed after this time, whatever it still sends. */
 const LINGER_MS = 1000
+const CHUNKED = 'Transfer-Encoding: chunked'
 
-// Mostly waiting: side by side.
+// They mostly wait, so they run side by side.
 describe('pipelining', { concurrency: true }, () => {
-  test('a GET behind a POST sees its plant, again and again', async (t) => {
+  test('a GET after a POST sees its plant, again and again', async (t) => {
     const { port } = await startService(t)
     const wire = await Wire.to(port)
     let bytes = ''
@@ -41,7 +39,7 @@ describe('pipelining', { concurrency: true }, () => {
     wire.destroy()
   })
 
-  test('answers come in order, whatever each of them needs', async (t) => {
+  test('responses come in the order of their requests', async (t) => {
     const { port } = await startService(t)
     const requests: readonly (readonly [string, ReturnType<typeof verdict>, boolean?])[] = [
       [postBytes({ id: 1, name: 'a' }), 200],
@@ -53,11 +51,12 @@ describe('pipelining', { concurrency: true }, () => {
       [head('GET', '/plants', { token: undefined }), 'tokenMissing'],
       [head('GET', '/plants', { token: token(`new ${Math.random()}`) }), 200],
       [
-        `${head('POST', '/plants', { token: undefined, lines: ['Transfer-Encoding: chunked'] })}3\r\nabc\r\n0\r\n\r\n`,
+        head('POST', '/plants', { token: undefined, lines: [CHUNKED] }) + '3\r\nabc\r\n0\r\n\r\n',
         'tokenMissing',
       ],
       [
-        `${head('POST', '/plants', { lines: ['Content-Type: text/plain', 'Content-Length: 3'] })}abc`,
+        head('POST', '/plants', { lines: ['Content-Type: text/plain', 'Content-Length: 3'] }) +
+          'abc',
         'mediaTypeUnsupported',
       ],
       [`${head('GET', '/plants', { lines: ['Content-Length: 3'] })}abc`, 200],
@@ -83,17 +82,17 @@ describe('pipelining', { concurrency: true }, () => {
     }
   })
 
-  test('one request of a connection is handled at a time, other connections go on', async (t) => {
+  test('one request of a connection is handled at a time, others go on', async (t) => {
     let running = 0
     let most = 0
-    // How many creates each of them waits for.
+    // How many creates each create waits for.
     let together = 1
     const { port } = await startBare(t, {
       store: {
         create: async (): Promise<Created> => {
           most = Math.max(most, ++running)
           await sleep(2)
-          await until('others are handled beside it', () => most >= together)
+          await until('others are handled at the same time', () => most >= together)
           running--
           return 'stored'
         },
@@ -113,7 +112,7 @@ describe('pipelining', { concurrency: true }, () => {
     for (const other of [wire, ...wires]) other.destroy()
   })
 
-  test('behind one request 16 may wait, then nothing more is read until there is room', async (t) => {
+  test('at 16 waiting requests no more is read until there is room', async (t) => {
     let release = (): void => {}
     const held = new Promise<void>((resolve) => (release = resolve))
     let served = 0
@@ -153,7 +152,7 @@ describe('pipelining', { concurrency: true }, () => {
     wire.destroy()
   })
 
-  test('behind a last answer the service half-closes: a client that goes on sending is not reset', async (t) => {
+  test('after its last response a client that goes on sending is not reset', async (t) => {
     stretchTimers(t, LINGER_MS)
     const { port } = await startService(t)
     for (const last of [
@@ -164,7 +163,7 @@ describe('pipelining', { concurrency: true }, () => {
     ]) {
       const wire = await Wire.to(port)
       assert.equal((await wire.write(head('GET', '/plants') + last).allAnswers()).length, 2)
-      // The first of these would bring about a reset, and the next one meet it.
+      // Without the half-close the first of these causes a reset, and the next one meets it.
       for (let i = 0; i < 3; i++)
         await new Promise<void>((resolve) =>
           wire.socket.write('GET / HTTP/1.1\r\n\r\n', () => resolve()),
@@ -176,15 +175,14 @@ describe('pipelining', { concurrency: true }, () => {
     }
   })
 
-  test('a last answer that is still on its way is not lost to what the client sends behind its request', async (t) => {
+  test('a last response on its way survives what the client still sends', async (t) => {
     stretchTimers(t, LINGER_MS)
     const { port, server } = await startBare(t)
     const name = 'x'.repeat(100_000)
     const other = await Wire.to(port)
     await other.write(postBytes({ id: 1, name }) + postBytes({ id: 2, name })).answers(2)
     other.destroy()
-    // More than the client's kernel takes while the client does not read: the rest waits in the
-    // service's.
+    // More than the client's kernel takes: the rest waits in the service's.
     const flushed = new Promise<void>((resolve) =>
       server.once('connection', (side) => side.once('finish', resolve)),
     )
@@ -201,7 +199,7 @@ describe('pipelining', { concurrency: true }, () => {
     wire.destroy()
   })
 
-  test('large bodies behind one another, and a list in front of them, all arrive', async (t) => {
+  test('large bodies one after another, and lists between them, all arrive', async (t) => {
     const { port } = await startService(t)
     const wire = await Wire.to(port)
     const name = 'x'.repeat(300_000)
@@ -222,7 +220,7 @@ describe('pipelining', { concurrency: true }, () => {
     wire.destroy()
   })
 
-  test('CONNECT behind a list comes behind the whole list', async (t) => {
+  test('CONNECT after a list is answered after the whole list', async (t) => {
     const { port } = await startService(t)
     const wire = await Wire.to(port)
     const posts = Array.from({ length: 16 }, (_, id) =>
@@ -238,12 +236,12 @@ describe('pipelining', { concurrency: true }, () => {
     for (const each of [wire, other]) each.destroy()
   })
 
-  test('clients that leave at any moment leave the service well', async (t) => {
+  test('clients that leave at any moment do no harm', async (t) => {
     const { port } = await startService(t)
     const all =
       postBytes({ id: 1, name: 'a' }) +
       head('GET', '/plants') +
-      head('POST', '/plants', { token: undefined, lines: ['Transfer-Encoding: chunked'] }) +
+      head('POST', '/plants', { token: undefined, lines: [CHUNKED] }) +
       '1\r\na\r\n0\r\n\r\n' +
       postBytes({ id: 2, name: 'a' })
     for (let cut = 1; cut < all.length; cut += 23) {
@@ -264,10 +262,10 @@ describe('pipelining', { concurrency: true }, () => {
   })
 })
 
-test('a client that sends requests by the thousand without reading is let go of, and others are served meanwhile', async (t) => {
+test('pipelining: clients that send thousands of requests unread are closed', async (t) => {
   const { port } = await startService(t)
   const flood = Array.from({ length: THOROUGH ? 20 : 5 }, () => connect(port, '127.0.0.1').pause())
-  // A reset is as good an end as any.
+  // A reset is an end too.
   const gone = flood.map(
     (socket) =>
       new Promise((resolve) =>
@@ -293,14 +291,14 @@ test('pipelining: while a request with a body waits, no more is read', async (t)
   // The listener's own value.
   const [side] = (await accepted) as [Socket]
   const small = head('POST', '/plants', {
-    lines: ['Content-Type: application/json', 'Transfer-Encoding: chunked'],
+    lines: ['Content-Type: application/json', CHUNKED],
   })
   const body = `{"id": 1, "name": "${'x'.repeat(16_000)}"}`
   const chunks = [...body].map((unit) => `1\r\n${unit}\r\n`).join('')
   const requests = 20
   wire.write(postBytes({ id: 0, name: 'first' }) + `${small}${chunks}0\r\n\r\n`.repeat(requests))
-  await until('it is not read', () => side.isPaused())
-  // What one read holds: in chunks of one byte the rest would take 40 MB.
+  await until('the socket is paused', () => side.isPaused())
+  // What one read holds. All of it would take 40 MB in chunks of one byte.
   assert.ok(side.bytesRead <= 2 * 64 * 1024, String(side.bytesRead))
   release()
   assert.deepEqual(

@@ -13,7 +13,7 @@ setFlagsFromString('--expose-gc')
 const collect = runInNewContext('gc') as () => void
 const MIB = 1024 * 1024
 const REQUESTS = 1000
-/** As much as a header or a target may have. */
+/** About the most that a header or a target may have. */
 const PADDING = 15_000
 
 function usedMiB(): number {
@@ -22,7 +22,7 @@ function usedMiB(): number {
   return (heapUsed + external) / MIB
 }
 
-/** How far the service's memory has grown once such requests are answered. */
+/** How much the service's memory has grown after these requests. */
 async function growthMiB(port: number, requestOf: (at: number) => string): Promise<number> {
   const beforeMiB = usedMiB()
   for (let at = 0; at < REQUESTS; at += 100) {
@@ -34,7 +34,7 @@ async function growthMiB(port: number, requestOf: (at: number) => string): Promi
   return usedMiB() - beforeMiB
 }
 
-test('retained: a token that is remembered does not keep the blanks in front of it', async (t) => {
+test('retained: a cached token does not keep the blanks before it', async (t) => {
   const { port } = await startService(t, { logLevel: 'silent' })
   const request = (at: number) =>
     head('GET', '/plants', {
@@ -45,7 +45,7 @@ test('retained: a token that is remembered does not keep the blanks in front of 
   assert.ok(grownMiB < 5, `${grownMiB} MiB`)
 })
 
-test('retained: a page that is remembered does not keep the target that asked for it', async (t) => {
+test('retained: a cached page does not keep the target of its request', async (t) => {
   const { port } = await startService(t, { logLevel: 'silent' })
   const owners = Array.from({ length: 20 }, (_, i) => token(`owner ${i}`))
   const request = (at: number) =>
@@ -56,14 +56,14 @@ test('retained: a page that is remembered does not keep the target that asked fo
   assert.ok(grownMiB < 5, `${grownMiB} MiB`)
 })
 
-test('retained: tokens with thousands of scopes are remembered in a few MiB all the same', () => {
-  const remembered = new TokenCache()
+test('retained: cached tokens with thousands of scopes take a few MiB', () => {
+  const cache = new TokenCache()
   const beforeMiB = usedMiB()
   for (let at = 0; at < 700; at++) {
     const scopes = new Set(Array.from({ length: 3000 }, (_, i) => (at * 3000 + i).toString(36)))
-    remembered.add(String(at).padStart(12_000, 'x'), 0, 2e9, { owner: 'alice', scopes })
+    cache.add(String(at).padStart(12_000, 'x'), 0, 2e9, { owner: 'alice', scopes })
   }
   const grownMiB = usedMiB() - beforeMiB
-  assert.ok(remembered.size > 10)
+  assert.ok(cache.size > 10)
   assert.ok(grownMiB < 20, `${grownMiB} MiB`)
 })

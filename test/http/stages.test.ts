@@ -10,15 +10,12 @@ import { token } from '../support/tokens.ts'
 import { verdict } from '../support/verdict.ts'
 import { head, postBytes, Wire } from '../support/wire.ts'
 
-/** Shares no factor with those that choose further below. */
+/** Shares no factor with the divisors below. */
 const SHARE = 7
 const LINES = ['Content-Type: application/json', 'Transfer-Encoding: chunked']
 const BODY = '{"id":2,"name":"chunked"}'
 
-/**
- * One of each kind of request, with what is answered. Owners of their own for each try, so that
- * each begins with nothing.
- */
+/** One of each kind of request, its verdict, and its end. Each try has an owner without plants. */
 function conversation(owner: string): {
   readonly bytes: string
   readonly answers: readonly unknown[]
@@ -28,7 +25,8 @@ function conversation(owner: string): {
   const requests: readonly (readonly [string, unknown])[] = [
     [postBytes({ id: 1, name: 'whole' }, { token: bearer }), 200],
     [
-      `${head('POST', '/plants', { token: bearer, lines: LINES })}8;a=b\r\n${BODY.slice(0, 8)}\r\n11\r\n${BODY.slice(8)}\r\n0\r\nX: y\r\n\r\n`,
+      head('POST', '/plants', { token: bearer, lines: LINES }) +
+        `8;a=b\r\n${BODY.slice(0, 8)}\r\n11\r\n${BODY.slice(8)}\r\n0\r\nX: y\r\n\r\n`,
       200,
     ],
     [
@@ -49,7 +47,7 @@ test('stages', async (t) => {
   const { port, adminPort } = await startService(t, { logLevel: 'silent' })
   let owners = 0
   const length = conversation('o0000').bytes.length
-  /** Runs one for each place, some at a time. */
+  /** Runs one try for each place, 16 at a time. */
   const atEach = async (
     places: readonly number[],
     run: (place: number, owner: string) => Promise<void>,
@@ -86,76 +84,68 @@ test('stages', async (t) => {
     }),
   )
 
-  await t.test(
-    'a client that stops sending at any byte gets an answer to each whole request, and one 400 for a part of one',
-    () =>
-      atEach(
-        everywhere.filter((place) => place % 3 === 0),
-        async (place, owner) => {
-          const { bytes, answers, ends } = conversation(owner)
-          const wire = await Wire.to(port)
-          const whole = ends.filter((end) => end <= place).length
-          const found = await wire.write(bytes.slice(0, place)).halfClose().allAnswers()
-          assert.deepEqual(
-            found.map(verdict),
-            [
-              ...answers.slice(0, whole),
-              ...(place > (ends[whole - 1] ?? 0) ? ['malformedRequest'] : []),
-            ],
-            String(place),
-          )
-          assert.equal(wire.error, undefined)
-          wire.destroy()
-          const kept = (await call(port, { token: token(owner) })).text
-          assert.deepEqual(
-            [kept.includes('whole'), kept.includes('chunked')],
-            [whole > 0, whole > 1],
-            String(place),
-          )
-        },
-      ),
-  )
-
-  await t.test(
-    'a client that resets the connection at any byte leaves nothing behind, and at most what it had asked for',
-    async () => {
-      const cut: (readonly [place: number, owner: string])[] = []
-      await atEach(
-        everywhere.filter((place) => place % 3 === 1),
-        async (place, owner) => {
-          const wire = await Wire.to(port)
-          wire.write(conversation(owner).bytes.slice(0, place))
-          if (place % 2 === 0) await yieldTick()
-          if (place % 5 === 0) await sleep(2)
-          wire.socket.resetAndDestroy()
-          cut.push([place, owner])
-        },
-      )
-      for (const [place, owner] of cut) {
-        const { ends } = conversation(owner)
-        const kept = (await call(port, { token: token(owner) })).text
-        assert.ok(!kept.includes('whole') || place >= (ends[0] ?? 0), String(place))
-        assert.ok(
-          !kept.includes('chunked') || (place >= (ends[1] ?? 0) && kept.includes('whole')),
+  await t.test('an end at any byte: each whole request is answered, and 400 for a part', () =>
+    atEach(
+      everywhere.filter((place) => place % 3 === 0),
+      async (place, owner) => {
+        const { bytes, answers, ends } = conversation(owner)
+        const wire = await Wire.to(port)
+        const whole = ends.filter((end) => end <= place).length
+        const found = await wire.write(bytes.slice(0, place)).halfClose().allAnswers()
+        assert.deepEqual(
+          found.map(verdict),
+          [
+            ...answers.slice(0, whole),
+            ...(place > (ends[whole - 1] ?? 0) ? ['malformedRequest'] : []),
+          ],
           String(place),
         )
-      }
-    },
+        assert.equal(wire.error, undefined)
+        wire.destroy()
+        const kept = (await call(port, { token: token(owner) })).text
+        assert.deepEqual(
+          [kept.includes('whole'), kept.includes('chunked')],
+          [whole > 0, whole > 1],
+          String(place),
+        )
+      },
+    ),
   )
 
-  await t.test(
-    'behind all of them nothing is held: no connection, no request, no body, no write',
-    async () => {
-      const zero = [
-        'plant_store_connections',
-        'http_server_active_requests',
-        'plant_store_held_body_bytes',
-        'plant_store_waiting_writes',
-      ]
-      await until('nothing is held', async () => {
-        const found = await scrape(adminPort)
-        return zero.every((name) => found.value(name) === 0)
-      })
-    },
-  )
+  await t.test('a reset at any byte: only whole requests have an effect', async () => {
+    const cut: (readonly [place: number, owner: string])[] = []
+    await atEach(
+      everywhere.filter((place) => place % 3 === 1),
+      async (place, owner) => {
+        const wire = await Wire.to(port)
+        wire.write(conversation(owner).bytes.slice(0, place))
+        if (place % 2 === 0) await yieldTick()
+        if (place % 5 === 0) await sleep(2)
+        wire.socket.resetAndDestroy()
+        cut.push([place, owner])
+      },
+    )
+    for (const [place, owner] of cut) {
+      const { ends } = conversation(owner)
+      const kept = (await call(port, { token: token(owner) })).text
+      assert.ok(!kept.includes('whole') || place >= (ends[0] ?? 0), String(place))
+      assert.ok(
+        !kept.includes('chunked') || (place >= (ends[1] ?? 0) && kept.includes('whole')),
+        String(place),
+      )
+    }
+  })
+
+  await t.test('after all of them no connection, request, body or write is held', async () => {
+    const zero = [
+      'plant_store_connections',
+      'http_server_active_requests',
+      'plant_store_held_body_bytes',
+      'plant_store_waiting_writes',
+    ]
+    await until('nothing is held', async () => {
+      const found = await scrape(adminPort)
+      return zero.every((name) => found.value(name) === 0)
+    })
+  })
 })

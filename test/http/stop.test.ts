@@ -9,7 +9,7 @@ import { Connection } from '../../dist/http/connection.js'
 import { ListenFailed } from '../../dist/http/listen.js'
 import { createPlantService } from '../../dist/index.js'
 import type { PlantList } from '../../dist/plants/store.js'
-import { startBare, stretchOf } from '../support/bare.ts'
+import { startBare, stretchOf as chunkOf } from '../support/bare.ts'
 import { call, post } from '../support/http.ts'
 import { scrape, underWay } from '../support/metrics.ts'
 import { DEFAULTS, startService, temporaryDirectory } from '../support/service.ts'
@@ -18,16 +18,16 @@ import { AUDIENCE, ISSUER, SECRET } from '../support/tokens.ts'
 import { headerLines, verdict } from '../support/verdict.ts'
 import { firstAnswer, head, postBytes, Wire } from '../support/wire.ts'
 
-// Mostly waiting: side by side.
+// They mostly wait, so they run side by side.
 describe('stop', { concurrency: true }, () => {
-  test('what is in flight is answered, the connection then closes, and what was acknowledged is there afterwards', async (t) => {
+  test('requests under way are answered, then closed, and their plants are kept', async (t) => {
     const { port, adminPort, close, dataDirectory } = await startService(t)
     const half = postBytes({ id: 1, name: 'in flight' })
     const [waiting, pipelined] = await Promise.all([Wire.to(port), Wire.to(port)])
     waiting.write(half.slice(0, -3))
     pipelined.write(
       postBytes({ id: 2, name: 'before' }) +
-        postBytes({ id: 3, name: 'behind' }) +
+        postBytes({ id: 3, name: 'after' }) +
         head('GET', '/plants?limit=1') +
         half.slice(0, -3),
     )
@@ -48,12 +48,12 @@ describe('stop', { concurrency: true }, () => {
     assert.deepEqual((await call(again.port)).json(), [
       { name: 'in flight' },
       { name: 'before' },
-      { name: 'behind' },
+      { name: 'after' },
     ])
   })
 
-  test('idle connections, used and never used, and half a request that does not move, do not hold it up', async (t) => {
-    // Longer than anything waits for the test itself.
+  test('idle connections and stalled half requests do not delay it', async (t) => {
+    // Longer than the test's own patience.
     const { port, close } = await startService(t, { shutdownTimeoutSeconds: 3600 })
     const [unused, used, half, keptHalf] = await Promise.all([
       Wire.to(port),
@@ -69,14 +69,14 @@ describe('stop', { concurrency: true }, () => {
     await assert.rejects(Wire.to(port))
   })
 
-  test('an answer that is still on its way arrives whole', async (t) => {
+  test('a response that is still on its way arrives whole', async (t) => {
     const { port, close } = await startService(t, { maxBodyBytes: 16 * 2 ** 20 })
     for (let id = 0; id < 2; id++) await post(port, { id, name: 'x'.repeat(8 * 2 ** 20) })
     const [single, list] = await Promise.all([Wire.to(port), Wire.to(port)])
     single.write(head('GET', '/plants?limit=1'))
     list.write(head('GET', '/plants'))
     for (const wire of [single, list]) {
-      await until('the answer has begun', () => wire.text !== '')
+      await until('the response has begun', () => wire.text !== '')
       wire.socket.pause()
     }
     const stopped = close()
@@ -99,7 +99,7 @@ describe('stop', { concurrency: true }, () => {
     await stopped
   })
 
-  test('readiness goes red first, and through the drain delay everything is served on with Connection: close', async (t) => {
+  test('during the drain delay readiness is red, and requests are served and closed', async (t) => {
     const drainDelaySeconds = 3600
     const endDelay = holdPause(t, drainDelaySeconds * 1000)
     const { port, adminPort, close } = await startService(t, { drainDelaySeconds })
@@ -117,8 +117,7 @@ describe('stop', { concurrency: true }, () => {
       assert.ok(answer)
       assert.deepEqual(headerLines(answer, 'connection'), ['close'])
     }
-    // Of what is pipelined, what comes behind the answer that closes is not carried out: the client
-    // knows, and repeats it.
+    // Pipelined requests after the response that closes have no effect: the client repeats them.
     const wire = await Wire.to(port)
     const answers = await wire
       .write([10, 11, 12].map((id) => postBytes({ id, name: `piped ${id}` })).join(''))
@@ -137,7 +136,7 @@ describe('stop', { concurrency: true }, () => {
     await stopped
   })
 
-  test('what is still under way at the deadline is given up, and the log says so', async (t) => {
+  test('requests under way at the deadline are given up, and logged', async (t) => {
     const { port, adminPort, close, logLines } = await startService(t, {
       shutdownTimeoutSeconds: 1,
     })
@@ -152,7 +151,7 @@ describe('stop', { concurrency: true }, () => {
     assert.deepEqual(await wire.allAnswers(), [])
   })
 
-  test('the deadline holds against a reader that stalls, and against senders that dribble', async (t) => {
+  test('the deadline ends stalled readers and slow senders', async (t) => {
     const { port, adminPort, close, logLines } = await startService(t, {
       shutdownTimeoutSeconds: 1,
       maxBodyBytes: 16 * 2 ** 20,
@@ -161,20 +160,19 @@ describe('stop', { concurrency: true }, () => {
     const [reader, headers, body] = await Promise.all([Wire.to(port), Wire.to(port), Wire.to(port)])
     reader.socket.pause()
     reader.write(head('GET', '/plants'))
-    headers.write('GET /plants HTTP/1.1\r\nDribble: ')
+    headers.write('GET /plants HTTP/1.1\r\nSlow: ')
     body.write(
       postBytes({ id: 9, name: 'never whole' }, { lines: ['Transfer-Encoding: chunked'] })
         .replace(/Content-Length.*\r\n/, '')
         .split('\r\n\r\n')[0] + '\r\n\r\n',
     )
-    const dribbling = setInterval(() => {
+    const sending = setInterval(() => {
       headers.write('x')
       body.write('1\r\n \r\n')
     }, 5)
-    t.after(() => clearInterval(dribbling))
+    t.after(() => clearInterval(sending))
     await underWay(adminPort, 2)
-    // The connection of the third is there by then; behind one more question something of it has
-    // been read.
+    // The third connection is accepted; after another scrape some of its bytes are read.
     assert.equal((await scrape(adminPort)).value('plant_store_connections'), 3)
     await scrape(adminPort)
     await close()
@@ -186,13 +184,13 @@ describe('stop', { concurrency: true }, () => {
     reader.destroy()
   })
 
-  test('a client that always has requests waiting is told to leave as well, and what was answered before that is all that was done', async (t) => {
+  test('a client that always has requests waiting is closed too, and knows where', async (t) => {
     const { port, close, logLines, dataDirectory } = await startService(t, { drainDelaySeconds: 1 })
     const wire = await Wire.to(port)
     let sent = 0
     const send = (): void => void wire.write(postBytes({ id: sent, name: `piped ${sent++}` }))
     for (let i = 0; i < 8; i++) send()
-    // Each answer brings the next request.
+    // Each response is followed by the next request.
     wire.socket.on('data', (text: string) => {
       for (const _ of text.matchAll(/HTTP\/1\.1 200/g)) send()
     })
@@ -211,7 +209,7 @@ describe('stop', { concurrency: true }, () => {
     )
   })
 
-  test('up to its end the admin listener says that it lives and drains, also when nobody else is let in any more', async (t) => {
+  test('until its end the admin listener answers: live, and draining', async (t) => {
     const { port, adminPort, close } = await startService(t)
     const half = postBytes({ id: 1, name: 'half' })
     const wire = await Wire.to(port)
@@ -244,8 +242,8 @@ describe('stop', { concurrency: true }, () => {
     await assert.rejects(Wire.to(port))
   })
 
-  test('while the service is starting, the start ends first, and nothing stays open', async (t) => {
-    for (const turns of [0, 5]) {
+  test('during a start the start ends first, and nothing stays open', async (t) => {
+    for (const ticks of [0, 5]) {
       const dataDirectory = join(await temporaryDirectory(), 'data')
       const config = {
         ...DEFAULTS,
@@ -259,7 +257,7 @@ describe('stop', { concurrency: true }, () => {
       } as const
       const service = createPlantService(config)
       const started = service.listen().catch(() => undefined)
-      for (let turn = 0; turn < turns; turn++) await new Promise((resolve) => setImmediate(resolve))
+      for (let tick = 0; tick < ticks; tick++) await new Promise((resolve) => setImmediate(resolve))
       await service.close()
       const listening = await started
       for (const url of [listening?.plants, listening?.admin])
@@ -268,7 +266,7 @@ describe('stop', { concurrency: true }, () => {
     }
   })
 
-  test("mounted in a server of somebody else's, close answers what is in flight, and later requests are refused", async (t) => {
+  test('embedded in a server, close answers what is under way, then refuses', async (t) => {
     const { service, adminPort, close } = await startService(t)
     const outer = createServer(service.handler).listen(0, '127.0.0.1')
     await once(outer, 'listening')
@@ -287,20 +285,20 @@ describe('stop', { concurrency: true }, () => {
       assert.equal(verdict(await firstAnswer(port, bytes)), 'storageUnavailable')
   })
 
-  test('connections beyond the maximum are turned away, and those within go on', async (t) => {
+  test('connections above the maximum are refused, and the others go on', async (t) => {
     const { port } = await startService(t, { maxConnections: 3 })
     const wires = await Promise.all(Array.from({ length: 3 }, () => Wire.to(port)))
     await Promise.all(wires.map((wire) => wire.write(head('GET', '/plants')).answers(1)))
-    const turnedAway = connect(port, '127.0.0.1')
-    turnedAway.on('error', () => {})
-    await once(turnedAway, 'close')
-    assert.equal(turnedAway.bytesRead, 0)
+    const refused = connect(port, '127.0.0.1')
+    refused.on('error', () => {})
+    await once(refused, 'close')
+    assert.equal(refused.bytesRead, 0)
     for (const wire of wires) {
       assert.equal((await wire.write(head('GET', '/plants')).answers(2)).length, 2)
       wire.destroy()
     }
-    // Once they have left there is room again.
-    await until('somebody is let in', async () => {
+    // After they have left there is room again.
+    await until('a new connection is accepted', async () => {
       const wire = await Wire.to(port)
       const answer = await wire
         .write(head('GET', '/plants'))
@@ -312,7 +310,7 @@ describe('stop', { concurrency: true }, () => {
   })
 })
 
-// By itself: it looks into all connections.
+// Alone: it replaces a method of all connections.
 test('stop: a request that came in while the process was busy is answered', async (t) => {
   const { port, close } = await startService(t)
   const wire = await Wire.to(port)
@@ -322,7 +320,7 @@ test('stop: a request that came in while the process was busy is answered', asyn
   t.mock.method(Connection.prototype, 'closeIdle', function (this: Connection) {
     const found = closeIdle.call(this)
     if (++looks > 1) return found
-    // Between two looks at what is idle, the second of which is due when the process comes to it.
+    // Between two looks for idle connections: the second is due when this busy loop ends.
     wire.write(head('GET', '/plants'))
     for (const end = performance.now() + 100; performance.now() < end; );
     return found
@@ -332,14 +330,15 @@ test('stop: a request that came in while the process was busy is answered', asyn
   await stopped
 })
 
-test('stop: connections that are made with their request sent are accepted and answered', async (t) => {
+test('stop: connections that are not accepted yet are accepted and answered', async (t) => {
   const { port, close } = await startService(t)
   const clients = Array.from({ length: 100 }, () => connect(port, '127.0.0.1'))
-  // The kernel makes them; nothing of the service has run since.
+  // The kernel makes them. The service has not run since.
   const answers = clients.map(async (client, id) => {
     client.write(postBytes({ id, name: 'made before the stop' }))
     const text: Buffer[] = []
-    for await (const chunk of client) text.push(chunk as Buffer) // without an encoding, chunks are buffers
+    // Without an encoding, chunks are buffers.
+    for await (const chunk of client) text.push(chunk as Buffer)
     return Buffer.concat(text).toString()
   })
   await Promise.all(clients.map((client) => once(client, 'connect')))
@@ -348,10 +347,10 @@ test('stop: connections that are made with their request sent are accepted and a
   await stopped
 })
 
-test('stop: a list that is cut off at the deadline is reset: to HTTP/1.0 an end is that of a list', async (t) => {
+test('stop: a list that is cut off at the deadline ends with a reset', async (t) => {
   const list = (): PlantList => ({
     cutAt: undefined,
-    next: async () => (await sleep(5), stretchOf([{ name: 'and another' }])),
+    next: async () => (await sleep(5), chunkOf([{ name: 'and another' }])),
     ended: false,
     close: () => {},
   })

@@ -3,7 +3,7 @@ import { test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Plant } from '../../dist/plants/plant.js'
 import type { PlantList } from '../../dist/plants/store.js'
-import { ALICE, listOf, startBare, stretchOf } from '../support/bare.ts'
+import { ALICE, listOf, startBare, stretchOf as chunkOf } from '../support/bare.ts'
 import { call, type Reply } from '../support/http.ts'
 import { startService } from '../support/service.ts'
 import { until } from '../support/time.ts'
@@ -15,7 +15,7 @@ function namesOf(text: string): string[] {
   return (JSON.parse(text) as Plant[]).map(({ name }) => name)
 }
 
-/** Creates plants with these ids, a few thousand a second. */
+/** Creates plants with these ids on 8 connections. */
 async function plant(port: number, ids: readonly number[], bearer = token('alice')): Promise<void> {
   const lanes = 8
   await Promise.all(
@@ -46,7 +46,7 @@ test('streaming: lists of 10,100 plants', async (t) => {
     assert.deepEqual(namesOf(reply.text), all)
   })
 
-  await t.test('HEAD on it has no body, and the next answer follows at once', async () => {
+  await t.test('HEAD has no body, and the next response follows at once', async () => {
     const wire = await Wire.to(port)
     const answers = await wire
       .write(
@@ -60,7 +60,7 @@ test('streaming: lists of 10,100 plants', async (t) => {
     wire.destroy()
   })
 
-  await t.test('HTTP/1.0 gets it whole, and then the end of the connection', async () => {
+  await t.test('HTTP/1.0 gets the whole list, then the end of the connection', async () => {
     for (const lines of [[], ['Connection: keep-alive']]) {
       const wire = await Wire.to(port)
       const answers = await wire
@@ -72,7 +72,7 @@ test('streaming: lists of 10,100 plants', async (t) => {
     }
   })
 
-  await t.test('pages of any size, walked to the end, are the whole list', async () => {
+  await t.test('pages of any size, read to the end, are the whole list', async () => {
     for (const limit of [999, 1000, 1001, 5000, 10_099, 10_100, 10_101]) {
       const names: string[] = []
       let pages = 0
@@ -87,33 +87,30 @@ test('streaming: lists of 10,100 plants', async (t) => {
     }
   })
 
-  await t.test(
-    'limit=5000 is the first 5000 as of the request, whatever is created meanwhile, and the cursor goes on without loss',
-    async () => {
-      const wire = await Wire.to(port)
-      wire.write(head('GET', '/plants?limit=5000'))
-      while (!wire.text.includes('\r\n\r\n')) await sleep(1)
-      wire.socket.pause()
-      const between = Array.from({ length: 300 }, (_, at) => at * 60 + 1)
-      await plant(port, between)
-      wire.socket.resume()
-      const [answer] = await wire.answers(1)
-      assert.ok(answer)
-      const first = namesOf(answer.body)
-      assert.equal(first.length, 5000)
-      assert.equal(Number(first.at(-1)), 2 * 4999)
-      assert.deepEqual(first, all.slice(0, 5000))
-      const query = /^<(.*)>/.exec(headerLines(answer, 'link')[0] ?? '')?.[1]
-      const rest = namesOf((await call(port, { path: `/plants${query}` })).text)
-      const added = between.filter((id) => id > 2 * 4999)
-      const expected = [...ids.slice(5000), ...added]
-        .sort((a, b) => a - b)
-        .slice(0, 5000)
-        .map(String)
-      assert.deepEqual(rest, expected)
-      wire.destroy()
-    },
-  )
+  await t.test('limit=5000 is as of the request, and its cursor goes on without loss', async () => {
+    const wire = await Wire.to(port)
+    wire.write(head('GET', '/plants?limit=5000'))
+    while (!wire.text.includes('\r\n\r\n')) await sleep(1)
+    wire.socket.pause()
+    const between = Array.from({ length: 300 }, (_, at) => at * 60 + 1)
+    await plant(port, between)
+    wire.socket.resume()
+    const [answer] = await wire.answers(1)
+    assert.ok(answer)
+    const first = namesOf(answer.body)
+    assert.equal(first.length, 5000)
+    assert.equal(Number(first.at(-1)), 2 * 4999)
+    assert.deepEqual(first, all.slice(0, 5000))
+    const query = /^<(.*)>/.exec(headerLines(answer, 'link')[0] ?? '')?.[1]
+    const rest = namesOf((await call(port, { path: `/plants${query}` })).text)
+    const added = between.filter((id) => id > 2 * 4999)
+    const expected = [...ids.slice(5000), ...added]
+      .sort((a, b) => a - b)
+      .slice(0, 5000)
+      .map(String)
+    assert.deepEqual(rest, expected)
+    wire.destroy()
+  })
 
   await t.test('readers that leave in the middle do no harm', async () => {
     for (let round = 0; round < 20; round++) {
@@ -146,10 +143,10 @@ test('streaming: a failure in the middle never looks like the end of the list', 
         return {
           cutAt: undefined,
           next: async () => {
-            // So that what was made before the failure is on its way.
+            // So that earlier chunks are sent before the failure.
             await sleep(1)
             if (calls++ === 3) throw new Error('the disk is gone')
-            return stretchOf([{ name: 'x'.repeat(1000) }])
+            return chunkOf([{ name: 'x'.repeat(1000) }])
           },
           ended: false,
           close: () => failing++,
@@ -168,7 +165,7 @@ test('streaming: a failure in the middle never looks like the end of the list', 
   assert.equal(failing, 2)
 })
 
-test('streaming: a failure before the first byte is an answer, and the list is let go of', async (t) => {
+test('streaming: a failure before the first byte is 500, and closes the list', async (t) => {
   for (const asynchronous of [false, true]) {
     let closed = 0
     const fail = (): never => {
@@ -187,10 +184,10 @@ test('streaming: a failure before the first byte is an answer, and the list is l
   }
 })
 
-test('streaming: every list is let go of, however its reader leaves', async (t) => {
+test('streaming: each list is closed, however its reader leaves', async (t) => {
   let opened = 0
   let closed = 0
-  const stretches = Array.from({ length: 50 }, () =>
+  const chunks = Array.from({ length: 50 }, () =>
     Array.from({ length: 100 }, () => ({ name: 'x'.repeat(1000) })),
   )
   const { port } = await startBare(t, {
@@ -198,13 +195,12 @@ test('streaming: every list is let go of, however its reader leaves', async (t) 
       list: async () => {
         opened++
         await sleep(30)
-        return listOf(stretches, () => closed++)
+        return listOf(chunks, () => closed++)
       },
     },
     authenticate: () => ALICE,
   })
-  // Before the list is there, at its beginning, in its middle, at its end; as HEAD; with a body
-  // that is too long.
+  // Before the list is open, at its start, in the middle, at its end; as HEAD; with a long body.
   for (const [bytes, leaveAfter] of [
     [head('GET', '/plants'), -1],
     [head('GET', '/plants'), 0],
@@ -212,7 +208,8 @@ test('streaming: every list is let go of, however its reader leaves', async (t) 
     [head('GET', '/plants'), Infinity],
     [head('HEAD', '/plants'), 0],
     [
-      `${head('GET', '/plants', { lines: ['Transfer-Encoding: chunked'] })}${'800\r\n' + 'x'.repeat(2048)}\r\n`,
+      head('GET', '/plants', { lines: ['Transfer-Encoding: chunked'] }) +
+        `800\r\n${'x'.repeat(2048)}\r\n`,
       -1,
     ],
     [`${head('GET', '/plants', { lines: ['Content-Length: 100000'] })}abc`, 200_000],
@@ -225,6 +222,6 @@ test('streaming: every list is let go of, however its reader leaves', async (t) 
       while (wire.text.length <= leaveAfter && !wire.text.endsWith('\r\n0\r\n\r\n')) await sleep(1)
     wire.socket.resetAndDestroy()
   }
-  await until('all are let go of', () => closed >= opened)
+  await until('all are closed', () => closed >= opened)
   assert.deepEqual([opened, closed], [7, 7])
 })

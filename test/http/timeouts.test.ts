@@ -3,17 +3,18 @@ import { once } from 'node:events'
 import { describe, test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Created } from '../../dist/plants/store.js'
-import { listOf, startBare, stretchOf } from '../support/bare.ts'
+import { listOf, startBare, stretchOf as chunkOf } from '../support/bare.ts'
 import { until } from '../support/time.ts'
 import { headerLines, verdict } from '../support/verdict.ts'
 import { answersToHalf, head, postBytes, Wire } from '../support/wire.ts'
 
 const SHORT_MS = 300
+const CHUNKED_JSON = ['Content-Type: application/json', 'Transfer-Encoding: chunked']
 const HALF_POST = postBytes({ id: 1, name: 'half' }).slice(0, -3)
 
-// Mostly waiting: side by side.
+// They mostly wait, so they run side by side.
 describe('timeouts', { concurrency: true }, () => {
-  test('headers that take too long are 408, behind what was asked before', async (t) => {
+  test('late headers are 408, after the responses to earlier requests', async (t) => {
     const { port } = await startBare(t, { timeouts: { headersMs: SHORT_MS } })
     for (const before of ['', head('GET', '/plants')]) {
       const answers = await answersToHalf(
@@ -28,7 +29,7 @@ describe('timeouts', { concurrency: true }, () => {
     }
   })
 
-  test('headers that dribble are 408 too, however steadily', async (t) => {
+  test('headers that come byte by byte are 408 too', async (t) => {
     const { port } = await startBare(t, { timeouts: { headersMs: SHORT_MS } })
     const answers = await answersToHalf(port, async (wire) => {
       wire.write('GET /plants HTTP/1.1\r\nHost: ')
@@ -40,23 +41,22 @@ describe('timeouts', { concurrency: true }, () => {
     assert.deepEqual(answers.map(verdict), ['requestTimeout'])
   })
 
-  test('a connection that is never used is closed without a word', async (t) => {
+  test('a connection that is never used is closed without a response', async (t) => {
     const { port } = await startBare(t, { timeouts: { headersMs: SHORT_MS } })
     const wire = await Wire.to(port)
     assert.deepEqual(await wire.allAnswers(), [])
     wire.destroy()
   })
 
-  test('a body that takes too long is 408, whether it trickles or stalls, and its plant is not created', async (t) => {
-    // As in service: a connection on which nothing moves is cut after as long as a whole request
-    // may take.
+  test('a late body is 408, slow or stalled, and its plant is not created', async (t) => {
+    // As in the service: a stalled connection may last as long as a whole request.
     const { port, plants, answered } = await startBare(t, {
       timeouts: { headersMs: SHORT_MS, requestMs: 2 * SHORT_MS, stalledMs: 2 * SHORT_MS },
     })
     for (const trickling of [false, true]) {
       for (const bytes of [
         HALF_POST,
-        `${head('POST', '/plants', { lines: ['Content-Type: application/json', 'Transfer-Encoding: chunked'] })}5\r\n{"id"\r\n`,
+        head('POST', '/plants', { lines: CHUNKED_JSON }) + '5\r\n{"id"\r\n',
       ]) {
         const answers = await answersToHalf(port, async (wire) => {
           wire.write(bytes)
@@ -65,7 +65,7 @@ describe('timeouts', { concurrency: true }, () => {
             await sleep(10)
           }
           while (!wire.ended) await sleep(10)
-          // What still comes does not make it whole.
+          // The rest comes too late.
           wire.write(bytes === HALF_POST ? '"}\n' : '0\r\n\r\n')
           await sleep(10)
         })
@@ -76,7 +76,7 @@ describe('timeouts', { concurrency: true }, () => {
     assert.deepEqual(new Set(answered), new Set(['POST 408']))
   })
 
-  test('a whole body behind its 408 is not carried out', async (t) => {
+  test('a body that is complete after its 408 creates no plant', async (t) => {
     const { port, plants } = await startBare(t, {
       timeouts: { headersMs: SHORT_MS, requestMs: SHORT_MS },
     })
@@ -90,7 +90,7 @@ describe('timeouts', { concurrency: true }, () => {
     assert.equal(plants.size, 0)
   })
 
-  test('a body that nobody reads and that never ends brings no second answer', async (t) => {
+  test('an unread body that never ends brings no second response', async (t) => {
     const { port } = await startBare(t, { timeouts: { headersMs: SHORT_MS, requestMs: SHORT_MS } })
     for (const bytes of [
       `${head('GET', '/plants', { lines: ['Content-Length: 5'] })}ab`,
@@ -100,21 +100,21 @@ describe('timeouts', { concurrency: true }, () => {
     }
   })
 
-  test('nothing is said into the middle of a list', async (t) => {
+  test('a timeout writes nothing into the middle of a list', async (t) => {
     const plants = Array.from({ length: 20 }, () => ({ name: 'a' }))
     const { port } = await startBare(t, {
       timeouts: { headersMs: SHORT_MS, requestMs: SHORT_MS },
       store: {
         list() {
           const left = [...plants]
-          const stretch = (): Buffer | undefined => {
+          const chunk = (): Buffer | undefined => {
             const some = left.splice(0, 1)
-            return some.length > 0 ? stretchOf(some) : undefined
+            return some.length > 0 ? chunkOf(some) : undefined
           }
-          // The first two at once: from them on the answer is under way.
+          // With the first two the response is under way.
           return {
             cutAt: undefined,
-            next: () => (left.length > plants.length - 2 ? stretch() : sleep(40).then(stretch)),
+            next: () => (left.length > plants.length - 2 ? chunk() : sleep(40).then(chunk)),
             ended: false,
             close() {},
           }
@@ -129,12 +129,12 @@ describe('timeouts', { concurrency: true }, () => {
     assert.deepEqual(JSON.parse(answers[0]?.body ?? ''), plants)
   })
 
-  test('what the service itself takes counts for no timeout of the client', async (t) => {
+  test('the time that the service takes is not counted against the client', async (t) => {
     const { port } = await startBare(t, {
       timeouts: { headersMs: SHORT_MS, requestMs: SHORT_MS },
       store: { create: async (): Promise<Created> => (await sleep(3 * SHORT_MS), 'stored') },
     })
-    // Closed by the client's end: else an idle connection is kept.
+    // The client's end closes it: an idle connection would stay open.
     const answers = await answersToHalf(
       port,
       (wire) =>
@@ -143,7 +143,7 @@ describe('timeouts', { concurrency: true }, () => {
     assert.deepEqual(answers.map(verdict), [200, 200])
   })
 
-  test('a request that waits behind a slow one is not late, however much of it is still to be read', async (t) => {
+  test('a request that waits for a slow one is not late, though half is unread', async (t) => {
     const { port } = await startBare(t, {
       timeouts: { headersMs: SHORT_MS, requestMs: SHORT_MS },
       store: { create: async (): Promise<Created> => (await sleep(3 * SHORT_MS), 'stored') },
@@ -159,16 +159,16 @@ describe('timeouts', { concurrency: true }, () => {
     }
   })
 
-  test('a reader that stalls is cut, in a list and in a single answer, and the list is let go of', async (t) => {
+  test('a stalled reader is cut off, and its list is closed', async (t) => {
     const plants = Array.from({ length: 100 }, () => ({ name: 'x'.repeat(10_000) }))
     let closed = 0
-    for (const stretches of [
+    for (const chunks of [
       Array.from({ length: 100 }, () => plants),
       [Array.from({ length: 20 }, () => plants).flat()],
     ]) {
       const { port, server } = await startBare(t, {
         timeouts: { stalledMs: SHORT_MS },
-        store: { list: () => listOf(stretches, () => closed++) },
+        store: { list: () => listOf(chunks, () => closed++) },
       })
       const connected = once(server, 'connection')
       const wire = await Wire.to(port)
@@ -179,7 +179,7 @@ describe('timeouts', { concurrency: true }, () => {
       if (!side.destroyed) await once(side, 'close')
       wire.destroy()
     }
-    await until('the list of several stretches is let go of', () => closed > 0)
-    assert.equal(closed, 1, 'the other had come to its end')
+    await until('the list of several chunks is closed', () => closed > 0)
+    assert.equal(closed, 1, 'the other had ended')
   })
 })

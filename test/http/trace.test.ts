@@ -6,7 +6,7 @@ import { converse, head } from '../support/wire.ts'
 const TRACE = '4bf92f3577b34da6a3ce929d0e0e4736'
 const PARENT = '00f067aa0ba902b7'
 
-/** What a caller sends, and the trace that is logged. */
+/** What a client sends, and the trace that is logged. */
 const CASES: readonly (readonly [
   name: string,
   lines: readonly string[],
@@ -32,16 +32,16 @@ const CASES: readonly (readonly [
   ['a short trace', [`traceparent: 00-${TRACE.slice(1)}-${PARENT}-01`], undefined],
   ['a long trace', [`traceparent: 00-${TRACE}0-${PARENT}-01`], undefined],
   ['no flags', [`traceparent: 00-${TRACE}-${PARENT}`], undefined],
-  ['version 00 with more behind', [`traceparent: 00-${TRACE}-${PARENT}-01-more`], undefined],
-  ['version 00 with a dash behind', [`traceparent: 00-${TRACE}-${PARENT}-01-`], undefined],
+  ['version 00 with another field', [`traceparent: 00-${TRACE}-${PARENT}-01-more`], undefined],
+  ['version 00 with a dash at the end', [`traceparent: 00-${TRACE}-${PARENT}-01-`], undefined],
   ['a later version', [`traceparent: cc-${TRACE}-${PARENT}-01`], TRACE],
   [
-    'a later version with more behind',
+    'a later version with another field',
     [`traceparent: 01-${TRACE}-${PARENT}-01-what-the-future-brings`],
     TRACE,
   ],
   [
-    'a later version with more behind, and no dash between',
+    'a later version with another field, without a dash',
     [`traceparent: 01-${TRACE}-${PARENT}-01more`],
     undefined,
   ],
@@ -63,7 +63,7 @@ test('trace: the log names the trace of a valid traceparent, and of no other', a
   }
 })
 
-test('trace: a request that is refused before it is routed is traced as far as its head was read', async (t) => {
+test('trace: a CONNECT, which is never routed, is logged with its trace', async (t) => {
   const { port, logLines } = await startService(t)
   await converse(port, head('CONNECT', 'a:1', { lines: [`traceparent: 00-${TRACE}-${PARENT}-01`] }))
   while (!logLines.some((line) => line.includes('"CONNECT"')))

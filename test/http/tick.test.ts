@@ -17,20 +17,18 @@ import { head, postBytes, Wire } from '../support/wire.ts'
 const GET = head('GET', '/plants')
 const ARRIVAL_MS = 20
 
-/**
- * What all of these send is read in one turn of the event loop: it is held up until it has come in.
- */
-function inOneTurn(send: () => void): void {
+/** The service reads all that is sent in one tick: the event loop is blocked until it is there. */
+function inOneTick(send: () => void): void {
   send()
   Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, ARRIVAL_MS)
 }
 
-/** What a prime asks for. */
+/** Requests that `prime` makes. */
 const PRIMING = 4
 
 /**
- * Two requests are read in one turn: the answers of the next turn wait for its end, the first one
- * included.
+ * Makes the service read two requests in one tick. All responses of the next tick then wait for its
+ * end, the first one too.
  */
 async function prime({
   port,
@@ -41,13 +39,13 @@ async function prime({
 }): Promise<void> {
   const wires = [await Wire.to(port), await Wire.to(port)]
   for (const wire of wires) await wire.write(GET).answers(1)
-  inOneTurn(() => wires.forEach((wire) => wire.write(GET)))
+  inOneTick(() => wires.forEach((wire) => wire.write(GET)))
   for (const wire of wires) await wire.answers(2)
   for (const wire of wires) wire.destroy()
   await until('they are gone', () => connections.size === 0)
 }
 
-/** Connections alone, around a host of the test's. */
+/** Connections alone, with the test's own host. */
 async function startHost(
   t: TestContext,
   host: Partial<ConnectionHost> & Pick<ConnectionHost, 'serve'>,
@@ -90,7 +88,7 @@ function recording(): { readonly sent: number[]; readonly add: (count: number) =
   }
 }
 
-test('turn: an answer that is alone in its turn waits for nothing', async () => {
+test('tick: a response that is alone in its tick is sent at once', async () => {
   const { sent, add } = recording()
   for (const expected of [[0], [0, 1], [0, 1, 2]]) {
     add(1)
@@ -99,7 +97,7 @@ test('turn: an answer that is alone in its turn waits for nothing', async () => 
   }
 })
 
-test('turn: of several answers behind a quiet turn only the first is sent at once', async () => {
+test('tick: of several responses after a quiet tick the first is sent at once', async () => {
   const { sent, add } = recording()
   add(3)
   assert.deepEqual(sent, [0])
@@ -107,7 +105,7 @@ test('turn: of several answers behind a quiet turn only the first is sent at onc
   assert.deepEqual(sent, [0, 1, 2])
 })
 
-test('turn: behind a busy turn all wait for the end of theirs, and one alone is again sent at once behind that', async () => {
+test('tick: after a busy tick all wait for the end; after a quiet one none does', async () => {
   const { sent, add } = recording()
   add(2)
   await yieldTick()
@@ -119,7 +117,7 @@ test('turn: behind a busy turn all wait for the end of theirs, and one alone is 
   assert.deepEqual(sent, [0, 1, 2, 3])
 })
 
-test('turn: no more than 32 answers wait, and all are sent in their order, once', async () => {
+test('tick: at most 32 responses wait, and each is sent once, in order', async () => {
   const { sent, add } = recording()
   const all = Array.from({ length: 1000 }, (_, i) => i)
   for (let i = 0; i < 1000; i++) {
@@ -130,7 +128,7 @@ test('turn: no more than 32 answers wait, and all are sent in their order, once'
   assert.deepEqual(sent, all)
 })
 
-test('turn: what is added while others are sent is sent too', async () => {
+test('tick: a response that is added while others are sent is sent too', async () => {
   const tickEnd = new TickEnd()
   const sent: string[] = []
   const chain = (name: string, left: number): void => {
@@ -138,7 +136,7 @@ test('turn: what is added while others are sent is sent too', async () => {
     if (left > 0) tickEnd.add(() => chain(name, left - 1))
   }
   for (const name of ['a', 'b', 'c']) tickEnd.add(() => chain(name, 50))
-  for (let turns = 0; turns < 100 && sent.length < 153; turns++) await yieldTick()
+  for (let ticks = 0; ticks < 100 && sent.length < 153; ticks++) await yieldTick()
   assert.equal(sent.length, 153)
   for (const name of ['a', 'b', 'c']) {
     assert.deepEqual(
@@ -148,13 +146,12 @@ test('turn: what is added while others are sent is sent too', async () => {
   }
 })
 
-test('turn: of many clients that ask in one turn each gets its own answers in their order, whoever of them goes away', async (t) => {
+test('tick: each of many clients gets its own responses in order', async (t) => {
   const { port } = await startService(t)
   const wires = await Promise.all(Array.from({ length: 100 }, () => Wire.to(port)))
   const stays = (at: number): boolean => at % 7 !== 3
   for (let round = 0; round < 3; round++) {
-    // All written in one turn of this process, so that the service, which runs in it too, reads
-    // them in one.
+    // Written in one tick of this process. The service runs in it too, and reads them in one.
     for (const [at, wire] of wires.entries()) {
       const own = { token: token(`owner ${at}`) }
       wire.write(
@@ -186,11 +183,11 @@ test('turn: of many clients that ask in one turn each gets its own answers in th
   for (const wire of wires) wire.destroy()
 })
 
-test('turn: GETs with a token, pipelined by the thousand, are all answered, however many of them fit 64 KiB', async (t) => {
+test('tick: a thousand pipelined GETs are all answered, whatever their size', async (t) => {
   const { port } = await startService(t, { logLevel: 'silent' })
   const bearer = token('a', { iat: undefined })
   const bare = head('GET', '/plants', { token: bearer, lines: ['X: '] }).length
-  // 256 of 256 bytes may be read at once.
+  // One read of 64 KiB holds up to 255 of these.
   for (const bytes of [257, 260, 264, 268, 272, 276]) {
     const wire = await Wire.to(port)
     const request = head('GET', '/plants', {
@@ -207,9 +204,9 @@ test('turn: GETs with a token, pipelined by the thousand, are all answered, howe
   }
 })
 
-test("turn: an answer that cannot be sent is a 500 to its own client, and keeps nobody else's", async (t) => {
+test('tick: a response that cannot be sent is 500, and the others are sent', async (t) => {
   const { port, connections } = await startHost(t, {
-    // Stands for whatever may throw while an answer is sent: Node refuses to write such a header.
+    // Node throws at such a header: an example of a response that cannot be sent.
     serve: ({ req }) => ({
       status: 200,
       headers: req.url === '/bad' ? ['X', 'a\nb'] : [],
@@ -220,7 +217,7 @@ test("turn: an answer that cannot be sent is a 500 to its own client, and keeps 
     await prime({ port, connections })
     const wires = await Promise.all(Array.from({ length: count }, () => Wire.to(port)))
     await until('all are accepted', () => connections.size === count)
-    inOneTurn(() =>
+    inOneTick(() =>
       wires.forEach((wire, at) => wire.write(head('GET', at === 5 ? '/bad' : `/${at}`))),
     )
     const seen = await Promise.all(wires.map(async (wire) => (await wire.answers(1))[0]))
@@ -235,7 +232,7 @@ test("turn: an answer that cannot be sent is a 500 to its own client, and keeps 
   }
 })
 
-test('turn: a list whose reader is gone before the end of the turn is let go of, and the others get theirs', async (t) => {
+test('tick: a list is closed if its reader leaves before the end of the tick', async (t) => {
   const sides: Socket[] = []
   let opened = 0
   let closed = 0
@@ -243,7 +240,7 @@ test('turn: a list whose reader is gone before the end of the turn is let go of,
     store: {
       list: () => {
         opened++
-        // By the third of these, the first two wait for the end of the turn.
+        // When the third is opened, the first two wait for the end of the tick.
         if (opened === PRIMING + 3) {
           sides[0]?.destroy()
           sides[1]?.resetAndDestroy()
@@ -253,7 +250,7 @@ test('turn: a list whose reader is gone before the end of the turn is let go of,
     },
   })
   await prime({ port, connections })
-  await until('its lists are let go of', () => closed >= PRIMING && connections.size === 0)
+  await until('its lists are closed', () => closed >= PRIMING && connections.size === 0)
   const before = closed
   server.on('connection', (side: Socket) => sides.push(side))
   const wires: Wire[] = []
@@ -261,21 +258,21 @@ test('turn: a list whose reader is gone before the end of the turn is let go of,
     wires.push(await Wire.to(port))
     await until('it is accepted', () => sides.length === at + 1)
   }
-  inOneTurn(() => wires.forEach((wire) => wire.write(GET)))
+  inOneTick(() => wires.forEach((wire) => wire.write(GET)))
   for (const wire of wires.slice(2))
     assert.equal((await wire.answers(1))[0]?.body, '[{"name":"a"},{"name":"b"},{"name":"c"}]')
   for (const wire of wires.slice(0, 2)) {
     await wire.end()
     assert.equal(wire.text, '')
   }
-  await until('all four lists are let go of', () => closed - before >= 4)
+  await until('all four lists are closed', () => closed - before >= 4)
   assert.equal(opened, PRIMING + 4)
   assert.equal(answered.length, PRIMING + 2)
   assert.equal(connections.active, 0)
   for (const wire of wires) wire.destroy()
 })
 
-test('turn: a stop that begins between the decision and the end of the turn lets go of nobody, and every answer says so', async (t) => {
+test('tick: a stop that begins before the end of the tick answers, then closes', async (t) => {
   let draining = false
   let connections: Connections | undefined
   let drained: Promise<unknown> = Promise.resolve()
@@ -283,7 +280,7 @@ test('turn: a stop that begins between the decision and the end of the turn lets
     serve({ req }) {
       if (req.url === '/stop') {
         draining = true
-        // The second looks while nothing has come in since the first: what is idle goes.
+        // Nothing comes in between their looks: the second closes what is idle.
         drained = Promise.all([connections?.drain(10_000), connections?.drain(10_000)])
       }
       return { status: 200, headers: [], body: Buffer.from(`"${req.url}"`) }
@@ -296,7 +293,7 @@ test('turn: a stop that begins between the decision and the end of the turn lets
   await prime(started)
   const wires = await Promise.all(Array.from({ length: 3 }, () => Wire.to(started.port)))
   await until('all are accepted', () => started.connections.size === 3)
-  inOneTurn(() =>
+  inOneTick(() =>
     wires.forEach((wire, at) => wire.write(head('GET', at === 2 ? '/stop' : `/${at}`)).halfClose()),
   )
   const answers = (await Promise.all(wires.map((wire) => wire.allAnswers()))).flat()
@@ -312,15 +309,14 @@ test('turn: a stop that begins between the decision and the end of the turn lets
   assert.equal(started.connections.size, 0)
 })
 
-test('turn: what its decision saw is answered, though a create is acknowledged before the end of the turn; whoever asks behind that sees it', async (t) => {
+test('tick: a GET that follows an acknowledged create sees its plant', async (t) => {
   const { port } = await startService(t, { logLevel: 'silent' })
   const writer = await Wire.to(port)
   const readers = await Promise.all(Array.from({ length: 8 }, () => Wire.to(port)))
   await writer.write(GET).answers(1)
   for (let id = 1; id <= 30; id++) {
-    // Lists are under way on all connections while the create is, so that turns have several
-    // answers.
-    inOneTurn(() => {
+    // Lists and the create are under way together, so that ticks have several responses.
+    inOneTick(() => {
       for (const reader of readers.slice(4)) reader.write(GET)
       writer.write(postBytes({ id, name: String(id) }))
       for (const reader of readers.slice(0, 4)) reader.write(GET)
@@ -334,9 +330,9 @@ test('turn: what its decision saw is answered, though a create is acknowledged b
           .map(({ body }) => (JSON.parse(body) as unknown[]).length),
       ),
     )
-    for (const [before, behind] of seen) {
-      assert.ok(before === id - 1 || before === id, `${before} plants, with ${id} on their way`)
-      assert.equal(behind, id)
+    for (const [during, after] of seen) {
+      assert.ok(during === id - 1 || during === id, `${during} plants, with ${id} on their way`)
+      assert.equal(after, id)
     }
   }
   for (const wire of [writer, ...readers]) wire.destroy()

@@ -1,0 +1,113 @@
+import type { HttpError } from '../errors.ts'
+import type { Exchange, RequestRecord } from './exchange.ts'
+import { isBodyWaiting } from './unread-body.ts'
+
+/** With so many waiting requests the socket is paused. */
+const PAUSE_AT_WAITING = 16
+/** `pause()` acts after the current 64 KiB read, which holds at most 256 requests with a token. */
+const WAITING_MAX = 256
+
+/** What Node's parser could not read, or waited for too long. */
+export interface Refusal {
+  readonly error: HttpError
+  readonly request: RequestRecord
+}
+
+/**
+ * What comes after the requests that wait:
+ * - open: more requests.
+ * - late: more requests, and Node has reported that the headers of the next one are late.
+ * - last: nothing.
+ * - a refusal: its response, and then nothing.
+ * - closed: nothing, and no request waits either: the last response is made.
+ *
+ * It only goes down this list, except from late to open.
+ */
+type State = 'open' | 'late' | 'last' | Refusal | 'closed'
+
+/** What follows the current request of one connection. */
+export class Intake {
+  readonly #waiting: Exchange[] = []
+  #state: State = 'open'
+
+  /** How many requests wait. */
+  get size(): number {
+    return this.#waiting.length
+  }
+
+  /** The last request that waits. */
+  get newest(): Exchange | undefined {
+    return this.#waiting.at(-1)
+  }
+
+  /** True if more requests may come. */
+  get isOpen(): boolean {
+    return this.#state === 'open' || this.#state === 'late'
+  }
+
+  get isLate(): boolean {
+    return this.#state === 'late'
+  }
+
+  /** True if no request comes after those that wait, and no refusal either. */
+  get isLast(): boolean {
+    return this.#state === 'last'
+  }
+
+  /** True if the connection's last response is known. */
+  get isDecided(): boolean {
+    return this.#state === 'closed' || typeof this.#state === 'object'
+  }
+
+  /** True if the socket must stay paused. */
+  get isFull(): boolean {
+    return this.#waiting.length >= PAUSE_AT_WAITING || isBodyWaiting(this.#waiting)
+  }
+
+  get isOverfull(): boolean {
+    return this.#waiting.length > WAITING_MAX
+  }
+
+  /** A request has come. */
+  received(isLast: boolean): void {
+    this.#state = isLast ? 'last' : 'open'
+  }
+
+  /** No more requests are taken. */
+  stop(): void {
+    this.#state = 'last'
+  }
+
+  headersLate(): void {
+    if (this.#state === 'open') this.#state = 'late'
+  }
+
+  /** Ends with a refusal. Has no effect after the last request, unless that is the refused one. */
+  refuse(refusal: Refusal): void {
+    if (this.newest === refusal.request) this.#waiting.pop()
+    else if (!this.isOpen) return
+    this.#state = refusal
+  }
+
+  close(): void {
+    this.#state = 'closed'
+    this.#waiting.length = 0
+  }
+
+  wait(exchange: Exchange): void {
+    this.#waiting.push(exchange)
+  }
+
+  /** Removes a request that waits, whose turn has come; false if it does not wait any more. */
+  take(exchange: Exchange): boolean {
+    const at = this.#waiting.indexOf(exchange)
+    if (at >= 0) this.#waiting.splice(at, 1)
+    return at >= 0
+  }
+
+  /** What is due once the current response has left the process; undefined: nothing yet. */
+  next(): Exchange | Refusal | 'end' | undefined {
+    if (this.#state === 'closed') return 'end'
+    return this.#waiting.shift() ?? (typeof this.#state === 'object' ? this.#state : undefined)
+  }
+}
