@@ -205,7 +205,7 @@ test('RSA: 16,384 bits and an exponent below 2^64 are taken, and one past refuse
     [2048, longest],
     [16_384, longest],
   ] as const) {
-    assert.deepEqual(read(rsaOf(bits, exponent)).flaws, [])
+    assert.deepEqual(read(rsaOf(bits, exponent)).rejectedKeys, [])
     assert.equal(read(rsaOf(bits, exponent)).size, 1)
   }
   const refused = 'key "big" is oversized:'
@@ -234,9 +234,9 @@ test('of a longer set the first 100 keys are kept, and the others counted', () =
   }
   assert.equal(MAX_KEYS, 100)
   const whole = read(...OTHERS, ...numbered(100), ...OTHERS)
-  assert.deepEqual([whole.size, whole.flaws], [100, []])
-  const { size, flaws, text } = read(...OTHERS, ...numbered(3000))
-  assert.deepEqual([size, flaws], [100, ['keys after the first 100: 2900']])
+  assert.deepEqual([whole.size, whole.rejectedKeys], [100, []])
+  const { size, rejectedKeys, text } = read(...OTHERS, ...numbered(3000))
+  assert.deepEqual([size, rejectedKeys], [100, ['keys after the first 100: 2900']])
   assert(text.includes('"k99"') && !text.includes('"k100"'))
   fileRefused(numbered(101), 'keys after the first 100: 1')
   createKeySource({ kind: 'file', path: keyFile(...numbered(100)) }, ISSUER, silent)
@@ -248,14 +248,14 @@ test('rejected keys take few words, however many they are and whatever they are 
     Array.from({ length: 50_000 }, () => 0),
     [{ kty: 'oct', kid: '\u0000'.repeat(500_000) }],
   ]
-  for (const set of sets) assert(read(...set).flaws.join('; ').length < 2000)
-  assert.deepEqual(read(...Array.from({ length: 102 }, () => 0)).flaws.slice(9), [
+  for (const set of sets) assert(read(...set).rejectedKeys.join('; ').length < 2000)
+  assert.deepEqual(read(...Array.from({ length: 102 }, () => 0)).rejectedKeys.slice(9), [
     'key 9 is not a JSON object',
     'more rejected keys: 90',
     'keys after the first 100: 2',
   ])
-  const { flaws } = read({ kty: 'oct', kid: 'x'.repeat(65) })
-  assert.deepEqual(flaws, [`key "${'x'.repeat(64)}" is symmetric`])
+  const { rejectedKeys } = read({ kty: 'oct', kid: 'x'.repeat(65) })
+  assert.deepEqual(rejectedKeys, [`key "${'x'.repeat(64)}" is symmetric`])
 })
 
 test('members of a key may be nested as deep as JSON goes', () => {
@@ -263,10 +263,10 @@ test('members of a key may be nested as deep as JSON goes', () => {
   for (const name of ['kty', 'crv', 'kid', 'n']) {
     const shallow = JSON.stringify(jwk(rsa.publicKey, { [name]: 'deep' }))
     const members = shallow.replace('"deep"', deep)
-    const { size, flaws } = readKeySet(Buffer.from(`{"keys":[${members}]}`))
+    const { size, rejectedKeys } = readKeySet(Buffer.from(`{"keys":[${members}]}`))
     // crv has no meaning for RSA.
     assert.equal(size, name === 'crv' ? 1 : 0)
-    assert(!flaws.join().includes('call stack'), flaws.join())
+    assert(!rejectedKeys.join().includes('call stack'), rejectedKeys.join())
   }
 })
 
@@ -329,7 +329,7 @@ test('a key file is read again: a new key counts, a broken version keeps the old
     if (level === 'error') errors.push(String(fields?.['reason']))
   }
   const keys = createKeySource({ kind: 'file', path }, ISSUER, log, FAST)
-  keys.start?.()
+  keys.start()
   try {
     const by = verifier(keys)
     const one = token({ alg: 'RS256', kid: 'one' }, claims(), rsa.privateKey, 'RS256')
@@ -388,8 +388,8 @@ test('reading a key file again does not keep a process alive, and ends with clos
     (_, message) => logged.push(message),
     FAST,
   )
-  keys.start?.()
-  keys.start?.()
+  keys.start()
+  keys.start()
   assert(timers() <= before)
   keys.close()
   writeFileSync(path, '{')

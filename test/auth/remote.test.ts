@@ -141,7 +141,7 @@ async function refused(by: PatientVerifier, text: string, condition: string): Pr
 test('a start fetches at once, and one fetch serves every request that waits for it', async () => {
   await withIssuer(serving(ONE), {}, async ({ issuer, keys, by }) => {
     assert.notEqual(keys.unavailableReason(), undefined)
-    keys.start?.()
+    keys.start()
     await Promise.all([tokenOne, tokenOne, tokenOne].map((one) => accepted(by, one)))
     assert.equal(keys.unavailableReason(), undefined)
     assert.equal(issuer.hits, 1)
@@ -366,7 +366,7 @@ test('the cooldown holds for an unknown kid while the issuer fails, too', async 
 
 test('a set is refreshed in the background; the same keys again keep remembered tokens, others do not', async () => {
   await withIssuer(serving(ONE), { refresh: 20 }, async ({ issuer, keys, by }) => {
-    keys.start?.()
+    keys.start()
     await remember(by, tokenOne)
     const { generation } = keys
     issuer.answer = serving({ ...ONE, use: 'sig', x: 1 })
@@ -384,7 +384,7 @@ test('a set is refreshed in the background; the same keys again keep remembered 
 test('a set is used while the issuer is down, until it is too old; then nothing passes, remembered or not', async (t) => {
   const clock = stopClock(t)
   await withIssuer(serving(ONE), { refresh: 10 }, async ({ issuer, keys, by }) => {
-    keys.start?.()
+    keys.start()
     await remember(by, tokenOne)
     issuer.answer = text('', 500)
     const hits = issuer.hits
@@ -411,7 +411,7 @@ test('without a set the background tries again by itself, after growing pauses, 
         times.push(performance.now())
         text('', 500)(request, response)
       }
-      keys.start?.()
+      keys.start()
       await until('seven attempts', () => times.length === 7)
       const pauses = times.slice(1).map((time, index) => time - (times[index] ?? 0))
       for (const [index, least] of [9, 19, 39, 78, 78, 78].entries())
@@ -509,7 +509,7 @@ test('the background does not keep a process alive', async () => {
   const count = (): number =>
     process.getActiveResourcesInfo().filter((name) => name === 'Timeout').length
   const before = count()
-  keys.start?.()
+  keys.start()
   assert(count() <= before)
   const untried = keys.unavailableReason()
   await until('tried', () => keys.unavailableReason() !== untried)
@@ -616,7 +616,7 @@ test('while keys are fetched for some tokens, those of known keys are verified',
   const ofBob = claims({ sub: 'bob' })
   const bob = token({ alg: 'ES512', kid: 'known' }, ofBob, p521.privateKey, 'ES512')
   await withIssuer(serving(known), { cooldown: 0 }, async ({ issuer, keys, by }) => {
-    keys.start?.()
+    keys.start()
     await until('fetched', () => keys.unavailableReason() === undefined)
     // With such a key one token is verified at a time.
     assert.equal(keys.atOnce, 1)

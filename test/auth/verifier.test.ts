@@ -456,14 +456,14 @@ test('a verified token is remembered and answered without a promise', async () =
   assert(by.verify(text) instanceof Promise)
   const first = await by.verify(text)
   assert.equal(by.verify(text), first)
-  assert.equal(by.remembered, 1)
+  assert.equal(by.cacheSize, 1)
 })
 
 test('a token that was refused is not remembered, nor does one help another', async () => {
   const by = verifier()
   await refused(hs256(claims({ exp: NOW - 60 })), 'tokenExpired', by)
   await refused(`${hs256().slice(0, -4)}AAAA`, 'tokenInvalid', by)
-  assert.equal(by.remembered, 0)
+  assert.equal(by.cacheSize, 0)
   await verify(hs256(), by)
   await refused(`${hs256().slice(0, -4)}AAAA`, 'tokenInvalid', by)
 })
@@ -498,7 +498,7 @@ test('a remembered token is forgotten when the keys change, while it is being ve
   await verify(text, by)
   keys.generation++
   assert(by.verify(text) instanceof Promise)
-  assert.equal(by.remembered, 0)
+  assert.equal(by.cacheSize, 0)
   await verify(text, by)
   assert(!(by.verify(text) instanceof Promise))
 

@@ -16,7 +16,8 @@ import { join } from 'node:path'
 import type { Readable } from 'node:stream'
 import { after, test } from 'node:test'
 import { setImmediate as turn, setTimeout as delay } from 'node:timers/promises'
-import { createLog, type LogSink, ownerHash } from '../../dist/ops/log.js'
+import { createLog, ownerHash } from '../../dist/ops/log.js'
+import type { LogSink } from '../../dist/ops/log-writer.js'
 import { PATIENCE_MS, until } from '../support/time.ts'
 
 const MAX_UNREAD = 2 ** 20
