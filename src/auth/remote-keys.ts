@@ -42,6 +42,7 @@ export class RemoteKeys implements KeySource {
   #nextAtMs = Infinity
   /** Why there is no usable set, if there is none. */
   #reason = 'no key set has been fetched yet'
+  /** As last logged: the same ones are logged once. */
   #rejectedKeys = ''
 
   constructor(load: LoadKeySet, log: KeyLog, timing: Timing) {
@@ -136,10 +137,10 @@ export class RemoteKeys implements KeySource {
 
   /** @throws Error if no key is usable: such a set does not replace an earlier one. */
   #accept(set: KeySet): void {
-    const flaws = set.rejectedKeys.join('; ')
-    if (flaws !== this.#rejectedKeys && flaws !== '')
-      this.#log('error', 'keys of the key set are left out', { flaws })
-    this.#rejectedKeys = flaws
+    const rejectedKeys = set.rejectedKeys.join('; ')
+    if (rejectedKeys !== this.#rejectedKeys && rejectedKeys !== '')
+      this.#log('error', 'keys of the key set are left out', { flaws: rejectedKeys })
+    this.#rejectedKeys = rejectedKeys
     if (set.size === 0) throw new Error('the key set holds no key that can verify a token')
     // The same keys again leave the cached tokens valid.
     if (this.#usableSet()?.text !== set.text) {

@@ -1,6 +1,6 @@
 /** Time for queued work in one tick of the event loop, so that sockets and probes are served. */
 const BUDGET_MS = 3
-/** Time spent is reset in the next tick, but only from here on: a lone small piece sets no timer. */
+/** Only from this time spent does a tick follow that resets it: small pieces set no timer. */
 const RESET_MS = 1
 /**
  * libuv accepts one connection a tick. While connections arrive, queued work runs only this often.
@@ -9,9 +9,9 @@ const RESET_MS = 1
 const ARRIVAL_MS = 10
 
 /**
- * Runs pieces of work that may take a millisecond or more. A piece runs at once if the tick has time
- * left and no other piece waits. Otherwise it runs in a later tick, where owners take turns: an
- * owner with a thousand pieces delays a piece of another owner by one of them.
+ * Runs pieces of work that may take a millisecond or more. A piece runs at once if the tick has
+ * time left and no other piece waits. Otherwise it runs in a later tick, where owners take turns:
+ * an owner with a thousand pieces delays a piece of another owner by one of them.
  */
 export class FairQueue {
   /** By owner; the owner whose turn is next comes first. */

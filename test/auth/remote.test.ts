@@ -10,6 +10,7 @@ import { HttpError } from '../../dist/errors.js'
 import { PEM, readPair } from '../support/keys.ts'
 import { stopClock, until } from '../support/time.ts'
 import {
+  accepted,
   claims,
   ed25519,
   jwk,
@@ -18,21 +19,21 @@ import {
   p521,
   type PatientVerifier,
   pause,
-  refusedAs,
+  refused,
   rsa,
   rsa2,
+  signed,
   silent,
-  token,
   verifier,
 } from './tokens.ts'
 
-/** Nothing happens by itself within a test, except what the test makes quicker. */
+/** Nothing happens by itself during a test, unless the test shortens a time. */
 const SLOW: Timing = { ...TIMING, fetch: 600_000, retry: 600_000, cooldown: 600_000 }
 
 const ONE = jwk(rsa.publicKey, { kid: 'one' })
 const TWO = jwk(rsa2.publicKey, { kid: 'two' })
-const tokenOne = token({ alg: 'RS256', kid: 'one' }, claims(), rsa.privateKey, 'RS256')
-const tokenTwo = token({ alg: 'RS256', kid: 'two' }, claims(), rsa2.privateKey, 'RS256')
+const tokenOne = signed('RS256', rsa.privateKey, { kid: 'one' })
+const tokenTwo = signed('RS256', rsa2.privateKey, { kid: 'two' })
 
 const unhandled: unknown[] = []
 process.on('unhandledRejection', (reason) => unhandled.push(reason))
@@ -40,7 +41,7 @@ after(() => {
   assert.deepEqual(unhandled, [])
 })
 
-/** A real issuer; `answer` may be changed while it runs. */
+/** A real HTTP server; a test may change `answer` while it runs. */
 class Issuer {
   hits = 0
   paths: string[] = []
@@ -120,37 +121,26 @@ async function withIssuer(
   }
 }
 
-async function accepted(by: PatientVerifier, text: string): Promise<void> {
-  assert.equal((await by.verify(text)).owner, 'alice')
-}
-
-/**
- * Twice: a token that was waiting while the keys came was verified under the keys of before, and is
- * not remembered.
- */
-async function remember(by: PatientVerifier, text: string): Promise<void> {
-  await accepted(by, text)
-  await accepted(by, text)
+/** Twice: a token that waited for new keys is not cached, because the keys changed meanwhile. */
+async function cacheToken(by: PatientVerifier, text: string): Promise<void> {
+  await accepted(text, by)
+  await accepted(text, by)
   assert(!(by.verify(text) instanceof Promise))
 }
 
-async function refused(by: PatientVerifier, text: string, condition: string): Promise<void> {
-  await assert.rejects(async () => by.verify(text), refusedAs(condition))
-}
-
-test('a start fetches at once, and one fetch serves every request that waits for it', async () => {
+test('remote keys: start fetches at once; all waiting requests share one fetch', async () => {
   await withIssuer(serving(ONE), {}, async ({ issuer, keys, by }) => {
     assert.notEqual(keys.unavailableReason(), undefined)
     keys.start()
-    await Promise.all([tokenOne, tokenOne, tokenOne].map((one) => accepted(by, one)))
+    await Promise.all([tokenOne, tokenOne, tokenOne].map((one) => accepted(one, by)))
     assert.equal(keys.unavailableReason(), undefined)
     assert.equal(issuer.hits, 1)
   })
 })
 
-test('keys that cannot be had are 503 for a well-formed token, and 401 for one that is not', async () => {
+test('remote keys: without keys 503, and 401 for a malformed token', async () => {
   await withIssuer(text('', 500), {}, async ({ keys, by, errors }) => {
-    await refused(by, tokenOne, 'keysUnavailable')
+    await refused(tokenOne, 'keysUnavailable', by)
     const [header, , signature] = tokenOne.split('.')
     const parts = [
       `${header}..${signature}`,
@@ -158,7 +148,7 @@ test('keys that cannot be had are 503 for a well-formed token, and 401 for one t
       tokenOne.replace(/[^.]*$/, ''),
     ]
     const malformed = ['a.b.c', `${tokenOne}.a`, ...parts]
-    for (const one of malformed) await refused(by, one, 'tokenInvalid')
+    for (const one of malformed) await refused(one, 'tokenInvalid', by)
     assert.match(keys.unavailableReason() ?? '', /500/)
     assert.match(errors[0] ?? '', /500/)
   })
@@ -196,17 +186,17 @@ const BAD_ANSWERS: Readonly<Record<string, RequestListener>> = {
 }
 
 for (const [name, answer] of Object.entries(BAD_ANSWERS)) {
-  test(`${name} from the issuer is no key set, and does not replace a good one`, async () => {
+  test(`remote keys: ${name} does not replace a good key set`, async () => {
     await withIssuer(answer, { cooldown: 0 }, async ({ issuer, keys, by }) => {
-      await refused(by, tokenOne, 'keysUnavailable')
+      await refused(tokenOne, 'keysUnavailable', by)
       assert.equal(keys.generation, 0)
       issuer.answer = serving(ONE)
-      await remember(by, tokenOne)
+      await cacheToken(by, tokenOne)
       assert.equal(keys.generation, 1)
       issuer.answer = answer
-      // An unknown key fetches again; the set at hand is still good enough to say no.
+      // An unknown key fetches again; the set of before can still refuse it.
       const hits = issuer.hits
-      await refused(by, tokenTwo, 'tokenInvalid')
+      await refused(tokenTwo, 'tokenInvalid', by)
       assert(issuer.hits > hits)
       assert(!(by.verify(tokenOne) instanceof Promise))
       assert.equal(keys.unavailableReason(), undefined)
@@ -214,13 +204,13 @@ for (const [name, answer] of Object.entries(BAD_ANSWERS)) {
   })
 }
 
-test('a key set of exactly 1 MiB is read', async () => {
+test('remote keys: a key set of exactly 1 MiB is read', async () => {
   await withIssuer(text(JSON.stringify({ keys: [ONE] }).padEnd(MIB)), {}, async ({ by }) =>
-    accepted(by, tokenOne),
+    accepted(tokenOne, by),
   )
 })
 
-test('an endless key set is not read to its end', async () => {
+test('remote keys: an endless key set is not read to its end', async () => {
   let sent = 0
   let gone = false
   const endless: RequestListener = (_, response) => {
@@ -232,13 +222,13 @@ test('an endless key set is not read to its end', async () => {
     more()
   }
   await withIssuer(endless, {}, async ({ by }) => {
-    await refused(by, tokenOne, 'keysUnavailable')
+    await refused(tokenOne, 'keysUnavailable', by)
     await until('the connection is closed', () => gone)
     assert(sent < 16 * MIB)
   })
 })
 
-test('an issuer that is silent, before or within the body, is waited for no longer than the fetch timeout', async () => {
+test('remote keys: a silent issuer is left after the fetch timeout', async () => {
   const silences: readonly RequestListener[] = [
     () => {},
     (_, response) => response.writeHead(200).write('{"keys":['),
@@ -246,8 +236,8 @@ test('an issuer that is silent, before or within the body, is waited for no long
   for (const silence of silences) {
     await withIssuer(silence, { fetch: 100 }, async ({ keys, by }) => {
       const started = performance.now()
-      // Nothing else would end it.
-      await refused(by, tokenOne, 'keysUnavailable')
+      // Nothing else ends the wait.
+      await refused(tokenOne, 'keysUnavailable', by)
       const waited = performance.now() - started
       assert(waited > 90, String(waited))
       assert.match(keys.unavailableReason() ?? '', /within 100 ms/)
@@ -255,7 +245,7 @@ test('an issuer that is silent, before or within the body, is waited for no long
   }
 })
 
-test("a query of the key set's URL, which may hold a secret, is in no reason and no log line", async () => {
+test('remote keys: the query of a URL is in no reason and no log line', async () => {
   const failures: Readonly<Record<string, RequestListener>> = {
     'a status': text('', 404),
     'too many bytes': text(' '.repeat(MIB + 1)),
@@ -270,9 +260,9 @@ test("a query of the key set's URL, which may hold a secret, is in no reason and
     const document = discovering((url) => ({ issuer: url, jwks_uri: `${url}/keys?code=hidden` }))(
       issuer,
     )
-    const said: string[] = []
+    const messages: string[] = []
     const log: KeyLog = (_level, message, fields) =>
-      said.push(`${message} ${JSON.stringify(fields)}`)
+      messages.push(`${message} ${JSON.stringify(fields)}`)
     const timing = name === 'silence' ? { ...SLOW, fetch: 100 } : SLOW
     const sources = [
       createKeySource(
@@ -286,23 +276,23 @@ test("a query of the key set's URL, which may hold a secret, is in no reason and
     issuer.answer = (request, response) =>
       (request.url?.includes('.well-known') ? document : answer)(request, response)
     for (const keys of sources) {
-      await refused(verifier(keys), tokenOne, 'keysUnavailable')
+      await refused(tokenOne, 'keysUnavailable', verifier(keys))
       assert.notEqual(keys.unavailableReason(), undefined)
-      said.push(keys.unavailableReason() ?? '')
+      messages.push(keys.unavailableReason() ?? '')
       keys.close()
     }
     issuer.close()
-    assert.equal(said.length, 4, name)
-    for (const line of said) assert(!line.includes('hidden'), `${name}: ${line}`)
+    assert.equal(messages.length, 4, name)
+    for (const line of messages) assert(!line.includes('hidden'), `${name}: ${line}`)
   }
 })
 
-test('an issuer that cannot be reached is not asked again within the cooldown, however many tokens come', async (t) => {
+test('remote keys: an issuer that fails is asked once per cooldown', async (t) => {
   const clock = stopClock(t)
   await withIssuer(text('', 500), {}, async ({ issuer, by }) => {
     const many = async (): Promise<void> => {
-      for (let n = 0; n < 20; n++) await refused(by, tokenOne, 'keysUnavailable')
-      await Promise.all(Array.from({ length: 20 }, () => refused(by, tokenOne, 'keysUnavailable')))
+      for (let n = 0; n < 20; n++) await refused(tokenOne, 'keysUnavailable', by)
+      await Promise.all(Array.from({ length: 20 }, () => refused(tokenOne, 'keysUnavailable', by)))
     }
     await many()
     assert.equal(issuer.hits, 1)
@@ -315,7 +305,7 @@ test('an issuer that cannot be reached is not asked again within the cooldown, h
   })
 })
 
-test('Retry-After says when the next attempt may be, in whole seconds', async (t) => {
+test('remote keys: Retry-After is the time to the next attempt, in seconds', async (t) => {
   stopClock(t)
   await withIssuer(text('', 500), { cooldown: 30_000 }, async ({ by }) => {
     await assert.rejects(
@@ -335,39 +325,39 @@ test('Retry-After says when the next attempt may be, in whole seconds', async (t
   })
 })
 
-test('an unknown kid fetches again, once per cooldown; a rotated key is then known and the old one is not', async (t) => {
+test('remote keys: an unknown kid fetches once per cooldown, and finds a new key', async (t) => {
   const clock = stopClock(t)
   await withIssuer(serving(ONE), {}, async ({ issuer, keys, by }) => {
-    await accepted(by, tokenOne)
-    await refused(by, tokenTwo, 'tokenInvalid')
+    await accepted(tokenOne, by)
+    await refused(tokenTwo, 'tokenInvalid', by)
     assert.equal(issuer.hits, 1)
     issuer.answer = serving(TWO)
     clock.pass(SLOW.cooldown)
     const before = keys.generation
-    await Promise.all(Array.from({ length: 10 }, () => accepted(by, tokenTwo)))
+    await Promise.all(Array.from({ length: 10 }, () => accepted(tokenTwo, by)))
     assert.equal(issuer.hits, 2)
     assert.equal(keys.generation, before + 1)
-    await refused(by, tokenOne, 'tokenInvalid')
-    await Promise.all(Array.from({ length: 10 }, () => refused(by, tokenOne, 'tokenInvalid')))
+    await refused(tokenOne, 'tokenInvalid', by)
+    await Promise.all(Array.from({ length: 10 }, () => refused(tokenOne, 'tokenInvalid', by)))
     assert.equal(issuer.hits, 2)
   })
 })
 
-test('the cooldown holds for an unknown kid while the issuer fails, too', async (t) => {
+test('remote keys: an unknown kid fetches once per cooldown if fetches fail', async (t) => {
   const clock = stopClock(t)
   await withIssuer(serving(ONE), {}, async ({ issuer, by }) => {
-    await accepted(by, tokenOne)
+    await accepted(tokenOne, by)
     issuer.answer = text('', 500)
     clock.pass(SLOW.cooldown)
-    for (let n = 0; n < 20; n++) await refused(by, tokenTwo, 'tokenInvalid')
+    for (let n = 0; n < 20; n++) await refused(tokenTwo, 'tokenInvalid', by)
     assert.equal(issuer.hits, 2)
   })
 })
 
-test('a set is refreshed in the background; the same keys again keep remembered tokens, others do not', async () => {
+test('remote keys: a refresh with the same keys keeps cached tokens', async () => {
   await withIssuer(serving(ONE), { refresh: 20 }, async ({ issuer, keys, by }) => {
     keys.start()
-    await remember(by, tokenOne)
+    await cacheToken(by, tokenOne)
     const { generation } = keys
     issuer.answer = serving({ ...ONE, use: 'sig', x: 1 })
     const hits = issuer.hits
@@ -376,32 +366,32 @@ test('a set is refreshed in the background; the same keys again keep remembered 
     assert(!(by.verify(tokenOne) instanceof Promise))
     issuer.answer = serving(TWO)
     await until('the new set counts', () => keys.generation === generation + 1)
-    await refused(by, tokenOne, 'tokenInvalid')
-    await accepted(by, tokenTwo)
+    await refused(tokenOne, 'tokenInvalid', by)
+    await accepted(tokenTwo, by)
   })
 })
 
-test('a set is used while the issuer is down, until it is too old; then nothing passes, remembered or not', async (t) => {
+test('remote keys: without the issuer the set is used until it is too old', async (t) => {
   const clock = stopClock(t)
   await withIssuer(serving(ONE), { refresh: 10 }, async ({ issuer, keys, by }) => {
     keys.start()
-    await remember(by, tokenOne)
+    await cacheToken(by, tokenOne)
     issuer.answer = text('', 500)
     const hits = issuer.hits
     await until('refreshing fails', () => issuer.hits > hits + 2)
     assert(!(by.verify(tokenOne) instanceof Promise))
-    await refused(by, tokenTwo, 'tokenInvalid')
+    await refused(tokenTwo, 'tokenInvalid', by)
     assert.equal(keys.unavailableReason(), undefined)
     clock.pass(SLOW.usable - 1)
     assert.equal(keys.unavailableReason(), undefined)
     clock.pass(1)
     assert.notEqual(keys.unavailableReason(), undefined)
-    await refused(by, tokenOne, 'keysUnavailable')
-    await refused(by, tokenTwo, 'keysUnavailable')
+    await refused(tokenOne, 'keysUnavailable', by)
+    await refused(tokenTwo, 'keysUnavailable', by)
   })
 })
 
-test('without a set the background tries again by itself, after growing pauses, until the issuer is back', async () => {
+test('remote keys: without a set, fetches again after growing delays', async () => {
   await withIssuer(
     text('', 500),
     { retry: 10, cooldown: 80 },
@@ -419,41 +409,37 @@ test('without a set the background tries again by itself, after growing pauses, 
       assert(errors.length >= 6)
       issuer.answer = serving(ONE)
       await until('healed', () => keys.unavailableReason() === undefined)
-      await accepted(by, tokenOne)
+      await accepted(tokenOne, by)
     },
   )
 })
 
-test('bad keys of a remote set are left out, named in the log once, and the good ones count', async () => {
+test('remote keys: rejected keys are logged once, the others are used', async () => {
   const bad = [
     { kty: 'oct', k: 'AAAA', kid: 'symmetric' },
     jwk(p256.privateKey, { kid: 'private' }),
   ]
   await withIssuer(serving(...bad, ONE), { refresh: 10 }, async ({ issuer, by, errors }) => {
-    await accepted(by, tokenOne)
-    await refused(
-      by,
-      token({ alg: 'ES256', kid: 'private' }, claims(), p256.privateKey, 'ES256'),
-      'tokenInvalid',
-    )
+    await accepted(tokenOne, by)
+    await refused(signed('ES256', p256.privateKey, { kid: 'private' }), 'tokenInvalid', by)
     await until('refreshed', () => issuer.hits > 3)
     assert.equal(errors.length, 1)
     assert.match(errors[0] ?? '', /symmetric.*private/)
   })
 })
 
-test('close ends the background and what is under way, and nothing is fetched after it', async () => {
+test('remote keys: close ends a fetch under way and all later ones', async () => {
   await withIssuer(
     () => {},
     { retry: 1, cooldown: 1 },
     async ({ issuer, keys, by, errors }) => {
-      const waiting = refused(by, tokenOne, 'keysUnavailable')
+      const waiting = refused(tokenOne, 'keysUnavailable', by)
       await until('asked', () => issuer.hits === 1)
       keys.close()
-      // Nothing else would end it.
+      // Nothing else ends the wait.
       await waiting
       await pause(30)
-      await refused(by, tokenOne, 'keysUnavailable')
+      await refused(tokenOne, 'keysUnavailable', by)
       assert.equal(issuer.hits, 1)
       assert.deepEqual(errors, [])
     },
@@ -461,35 +447,35 @@ test('close ends the background and what is under way, and nothing is fetched af
 })
 
 for (const refresh of [20, 600_000]) {
-  test(`a set that is fetched again every ${refresh} ms is fetched before it is 100 ms old; when that fails, a request does not ask again`, async (t) => {
+  test(`remote keys: refreshed every ${refresh} ms, a set is fetched before its end`, async (t) => {
     const clock = stopClock(t)
     await withIssuer(serving(ONE), { usable: 100, refresh }, async ({ issuer, keys, by }) => {
-      await accepted(by, tokenOne)
-      // By the clock that stands still, none of these is too late.
+      await accepted(tokenOne, by)
+      // The clock is stopped, so none of these is too late.
       await until('fetched before its end', () => issuer.hits > 3)
       issuer.answer = text('', 500)
       await until('fails before its end', () => keys.fetches?.failed === 1)
       assert.equal(keys.unavailableReason(), undefined)
       clock.pass(100)
       assert.match(keys.unavailableReason() ?? '', /500/)
-      // What is under way now, or planned for the end of the set, is the last that the background
-      // does: then it waits for the cooldown.
+      // The background does one more fetch, now or at the end of the set. Then it waits for the
+      // cooldown.
       const failed = keys.fetches?.failed ?? 0
-      await until('fails behind its end', () => (keys.fetches?.failed ?? 0) > failed)
+      await until('fails after its end', () => (keys.fetches?.failed ?? 0) > failed)
       const asked = issuer.hits
-      await refused(by, tokenOne, 'keysUnavailable')
+      await refused(tokenOne, 'keysUnavailable', by)
       assert.equal(issuer.hits, asked)
     })
   })
 }
 
-test('a set that is fetched again in time stays the same set for longer than one may be used', async (t) => {
+test('remote keys: a set that is refreshed in time stays usable', async (t) => {
   const clock = stopClock(t)
   await withIssuer(serving(ONE), { usable: 300, refresh: 10 }, async ({ keys, by }) => {
-    await accepted(by, tokenOne)
+    await accepted(tokenOne, by)
     const { generation } = keys
     for (let passed = 0; passed < 1000; passed += 200) {
-      // Two: the first of them may have been under way.
+      // Two, because the first may have begun before the clock moved.
       const fetched = (keys.fetches?.succeeded ?? 0) + 2
       await until('fetched again', () => (keys.fetches?.succeeded ?? 0) >= fetched)
       clock.pass(200)
@@ -499,7 +485,7 @@ test('a set that is fetched again in time stays the same set for longer than one
   })
 })
 
-test('the background does not keep a process alive', async () => {
+test('remote keys: the background keeps no process alive', async () => {
   const keys = createKeySource(
     { kind: 'url', url: 'http://127.0.0.1:9/' },
     'https://x.example',
@@ -517,7 +503,7 @@ test('the background does not keep a process alive', async () => {
   keys.close()
 })
 
-/** An issuer with a discovery document of these members, in front of its key set. */
+/** Answers with this discovery document, and with a key set at /jwks. */
 function discovering(document: (url: string) => unknown): (issuer: Issuer) => RequestListener {
   return (issuer) => (request, response) => {
     const answer = request.url?.endsWith('/jwks')
@@ -554,10 +540,10 @@ const SUFFIXES = [
   ['//', '/'],
 ] as const
 for (const [suffix, path] of SUFFIXES) {
-  test(`discovery: an issuer ending in "${suffix}" is asked below ${path}/.well-known, at every refresh`, async () => {
+  test(`discovery: an issuer ending in "${suffix}" is asked at ${path}/.well-known`, async () => {
     const document = (url: string): unknown => ({ issuer: url + suffix, jwks_uri: `${url}/jwks` })
     await discover(suffix, document, async (keys, issuer) => {
-      await accepted(verifier(keys), tokenOne)
+      await accepted(tokenOne, verifier(keys))
       assert.deepEqual(issuer.paths.slice(0, 2), [
         `${path}/.well-known/openid-configuration`,
         '/jwks',
@@ -577,7 +563,7 @@ const BAD_DOCUMENTS: Readonly<Record<string, (url: string) => unknown>> = {
   'a list of issuers': (url) => ({ issuer: [url], jwks_uri: `${url}/jwks` }),
   'no jwks_uri': (url) => ({ issuer: url }),
   'a relative jwks_uri': (url) => ({ issuer: url, jwks_uri: '/jwks' }),
-  // Linux takes 0.0.0.0 for this machine: both would be answered with good keys.
+  // On Linux 0.0.0.0 is this machine: the good keys would be found there.
   'a jwks_uri over plain http': (url) => ({
     issuer: url,
     jwks_uri: `${url.replace('127.0.0.1', '0.0.0.0')}/jwks`,
@@ -590,31 +576,31 @@ const BAD_DOCUMENTS: Readonly<Record<string, (url: string) => unknown>> = {
 }
 
 for (const [name, document] of Object.entries(BAD_DOCUMENTS)) {
-  test(`discovery: ${name} gives no keys`, async () => {
+  test(`discovery: ${name} is refused`, async () => {
     await discover('', document, async (keys, issuer) => {
-      await refused(verifier(keys), tokenOne, 'keysUnavailable')
+      await refused(tokenOne, 'keysUnavailable', verifier(keys))
       assert(!issuer.paths.includes('/jwks'))
     })
   })
 }
 
-test('all kinds of key in one remote set', async () => {
+test('remote keys: one set holds all kinds of key', async () => {
   const answer = serving(
     ONE,
     jwk(p256.publicKey, { kid: 'ec' }),
     jwk(ed25519.publicKey, { kid: 'ed' }),
   )
   await withIssuer(answer, {}, async ({ by }) => {
-    await accepted(by, tokenOne)
-    await accepted(by, token({ alg: 'ES256', kid: 'ec' }, claims(), p256.privateKey, 'ES256'))
-    await accepted(by, token({ alg: 'EdDSA', kid: 'ed' }, claims(), ed25519.privateKey, 'EdDSA'))
+    await accepted(tokenOne, by)
+    await accepted(signed('ES256', p256.privateKey, { kid: 'ec' }), by)
+    await accepted(signed('EdDSA', ed25519.privateKey, { kid: 'ed' }), by)
   })
 })
 
-test('while keys are fetched for some tokens, those of known keys are verified', async () => {
+test('remote keys: during a fetch, tokens of known keys are verified', async () => {
   const known = jwk(p521.publicKey, { kid: 'known' })
   const ofBob = claims({ sub: 'bob' })
-  const bob = token({ alg: 'ES512', kid: 'known' }, ofBob, p521.privateKey, 'ES512')
+  const bob = signed('ES512', p521.privateKey, { kid: 'known' }, ofBob)
   await withIssuer(serving(known), { cooldown: 0 }, async ({ issuer, keys, by }) => {
     keys.start()
     await until('fetched', () => keys.unavailableReason() === undefined)
@@ -622,9 +608,8 @@ test('while keys are fetched for some tokens, those of known keys are verified',
     assert.equal(keys.atOnce, 1)
     let answer = (): void => {}
     issuer.answer = (request, response) => (answer = () => serving(known, ONE)(request, response))
-    const header = { alg: 'RS256', kid: 'one' }
     const waiting = [1, 2, 3].map((jti) => {
-      return accepted(by, token(header, claims({ jti }), rsa.privateKey, 'RS256'))
+      return accepted(signed('RS256', rsa.privateKey, { kid: 'one' }, claims({ jti })), by)
     })
     await until('asked', () => issuer.hits === 2)
     assert.equal((await by.verify(bob)).owner, 'bob')
@@ -633,18 +618,18 @@ test('while keys are fetched for some tokens, those of known keys are verified',
   })
 })
 
-test('a remote set of 3,000 keys keeps 100, and says so once', async () => {
+test('remote keys: of 3,000 keys 100 are used, and that is logged once', async () => {
   const others = Array.from({ length: 2999 }, (_, i) => jwk(p256.publicKey, { kid: `k${i}` }))
   const answer = serving(ONE, ...others)
   await withIssuer(answer, { refresh: 10 }, async ({ issuer, by, errors }) => {
-    await accepted(by, tokenOne)
+    await accepted(tokenOne, by)
     await until('refreshed', () => issuer.hits > 3)
-    const flaws = JSON.stringify({ flaws: 'keys after the first 100: 2900' })
-    assert.deepEqual(errors, [`keys of the key set are left out ${flaws}`])
+    const fields = JSON.stringify({ flaws: 'keys after the first 100: 2900' })
+    assert.deepEqual(errors, [`keys of the key set are left out ${fields}`])
   })
 })
 
-test('a key set is imported one key in a tick', async () => {
+test('key set: imports one key per tick', async () => {
   const keys = Array.from({ length: 50 }, (_, i) => jwk(p256.publicKey, { kid: `k${i}` }))
   let ticks = 0
   let counting = setImmediate(function count() {
@@ -656,7 +641,7 @@ test('a key set is imported one key in a tick', async () => {
   assert(ticks >= 50, String(ticks))
 })
 
-test('what an issuer says is in no message at length', async () => {
+test('remote keys: messages quote an issuer briefly', async () => {
   const long = 'x'.repeat(500_000)
   const deep = `${'['.repeat(100_000)}${']'.repeat(100_000)}`
   const documents: readonly ((url: string) => string)[] = [
@@ -668,13 +653,13 @@ test('what an issuer says is in no message at length', async () => {
   for (const document of documents) {
     const issuer = await Issuer.open(() => {})
     issuer.answer = (request, response) => text(document(issuer.url))(request, response)
-    const said: string[] = []
-    const log: KeyLog = (_, message, fields) => said.push(message + JSON.stringify(fields))
+    const messages: string[] = []
+    const log: KeyLog = (_, message, fields) => messages.push(message + JSON.stringify(fields))
     const keys = createKeySource({ kind: 'discovery' }, issuer.url, log, SLOW)
-    await refused(verifier(keys), tokenOne, 'keysUnavailable')
-    said.push(keys.unavailableReason() ?? '')
-    assert.equal(said.length, 2)
-    for (const line of said) {
+    await refused(tokenOne, 'keysUnavailable', verifier(keys))
+    messages.push(keys.unavailableReason() ?? '')
+    assert.equal(messages.length, 2)
+    for (const line of messages) {
       assert(line.length < 500 && !line.includes('call stack'), line.slice(0, 1000))
     }
     keys.close()
