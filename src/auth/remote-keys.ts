@@ -76,8 +76,8 @@ export class RemoteKeys implements KeySource {
       if (!(error instanceof JWKSNoMatchingKey)) throw error
     }
     // There is no set, or the key is not in it: the issuer may have changed its keys.
-    const isCool = performance.now() >= this.#attemptedAtMs + this.#timing.cooldown
-    if (this.#attempt !== undefined || isCool) await wait(this.#fetchOnce())
+    const hasCooled = performance.now() >= this.#attemptedAtMs + this.#timing.cooldown
+    if (this.#attempt !== undefined || hasCooled) await wait(this.#fetchOnce())
     const latest = this.#usableSet()
     if (latest === undefined) throw this.#unavailable()
     return latest.find(header)

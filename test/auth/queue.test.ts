@@ -3,7 +3,7 @@ import { setImmediate as nextTick } from 'node:timers/promises'
 import { type TestContext, test } from 'node:test'
 import type { KeyConfig } from '../../dist/auth/keys.js'
 import { type Client, MAX_WAITING, VerificationQueue } from '../../dist/auth/verification-queue.js'
-import { ClientGone, HttpError } from '../../dist/errors.js'
+import { ClientGone, conditions, HttpError } from '../../dist/errors.js'
 import { call } from '../support/http.ts'
 import { scrape, underWay } from '../support/metrics.ts'
 import { type RunningService, startService } from '../support/service.ts'
@@ -157,7 +157,7 @@ test('verification queue: after 512 waiting tokens 503, cached tokens are served
   await underWay(adminPort, wires.length)
   for (let i = 0; i < 3; i++) {
     const answer = await firstAnswer(port, head('GET', '/plants', { token: es512('late') }))
-    const message = 'Too much is waiting already: try again later.'
+    const message = conditions.get('overloaded')?.[1]
     assert.equal(answer.status, 503)
     assert.deepEqual(JSON.parse(answer.body), { error: 50303, message })
     assert.deepEqual(headerLines(answer, 'retry-after'), ['1'])

@@ -194,7 +194,7 @@ for (const [name, answer] of Object.entries(BAD_ANSWERS)) {
       await cacheToken(by, tokenOne)
       assert.equal(keys.generation, 1)
       issuer.answer = answer
-      // An unknown key fetches again; the set of before can still refuse it.
+      // An unknown key fetches again; the earlier set still refuses it.
       const hits = issuer.hits
       await refused(tokenTwo, 'tokenInvalid', by)
       assert(issuer.hits > hits)

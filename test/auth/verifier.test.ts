@@ -34,7 +34,7 @@ import {
   without,
 } from './tokens.ts'
 
-/** async, so that a throw and a rejection are the same to it. */
+/** async, so that a throw and a rejection are the same. */
 async function verify(text: string, by: PatientVerifier = verifier()): Promise<Caller> {
   return by.verify(text)
 }
@@ -259,7 +259,7 @@ test('header: an unencoded payload is refused, listed in crit or not', async () 
 })
 
 test('form: padding, spaces, another alphabet and unused bits are refused', async () => {
-  // Payloads of all lengths mod 3, so that each kind of last character is met.
+  // Payloads of all lengths modulo 3: each ends in another number of unused bits.
   for (const sub of ['alice', 'alicea', 'aliceab']) {
     const good = hs256(claims({ sub }))
     assert.equal((await verify(good)).owner, sub)
@@ -280,8 +280,8 @@ test('form: padding, spaces, another alphabet and unused bits are refused', asyn
 })
 
 test('form: unused bits are refused even if the signature would verify', async () => {
-  // 32 bytes end in a character of which two bits are unused; the header is signed as text, the
-  // signature is not.
+  // The last character of 32 bytes has two unused bits. Those of the header are signed, those of
+  // the signature are not.
   const good = hs256()
   const alphabet = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_'
   const twin = good.slice(0, -1) + alphabet[alphabet.indexOf(good.at(-1) ?? '') | 1]
@@ -318,8 +318,7 @@ test('form: 12,288 bytes are accepted, one more is refused', async () => {
     [12_288, true],
     [12_289, false],
   ] as const) {
-    // Header and signature may be padded too, to reach a length that base64url alone would jump
-    // over.
+    // Base64url of the payload skips some lengths: a longer header reaches them.
     const found = [0, 1, 2, 3].flatMap((more) => {
       const header = more === 0 ? head : base64url({ alg: 'HS256', x: 'x'.repeat(more) })
       const room = length - header.length - 2 - 43
@@ -469,7 +468,7 @@ test('token cache: new keys invalidate it, even during a verification', async ()
   duringVerification = () => {
     duringVerification = () => {}
     keys.generation++
-    // Another request notices the change before this one is done.
+    // Another request sees the change before this verification ends.
     assert(by.verify(text) instanceof Promise)
   }
   await by.verify(other)

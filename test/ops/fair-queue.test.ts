@@ -99,7 +99,7 @@ test('fair queue: arriving connections delay work by 10 ms at most', async (t) =
   let done = 0
   const all = Array.from({ length: 5 }, () => queue.run('alice', () => (clock.pass(15), done++)))
   assert.equal(done, 1)
-  // The tick of the first piece, and the next one.
+  // One tick resets the time that the first piece spent, the next one runs a piece.
   await nextTick()
   await nextTick()
   assert.equal(done, 2)
@@ -112,7 +112,7 @@ test('fair queue: arriving connections delay work by 10 ms at most', async (t) =
   queue.connectionArrived()
   await nextTick()
   assert.equal(done, 3)
-  // None arrives any more.
+  // No connection arrived since the last tick.
   await nextTick()
   assert.equal(done, 4)
   await Promise.all(all)

@@ -52,7 +52,7 @@ class Sink implements LogSink {
 
 function parse(text: string): Readonly<Record<string, unknown>>[] {
   assert.ok(text === '' || text.endsWith('\n'))
-  // A line is a JSON object, or this throws or a test's comparison fails.
+  // If a line is no JSON object, this throws or the test's comparison fails.
   return text
     .split('\n')
     .slice(0, -1)
@@ -308,7 +308,7 @@ interface Writer {
     readonly flush?: number
     readonly exit?: boolean
   }): Promise<State>
-  /** Ends with a flush that takes so long at most. Exit status, and the milliseconds it took. */
+  /** Flushes and exits: the exit status, and the milliseconds that it took. */
   exit(flushMs?: number): Promise<readonly [number | null, number]>
 }
 
@@ -334,10 +334,7 @@ async function writer(stdout: 'pipe' | number): Promise<Writer> {
   }
 }
 
-/**
- * A child's stdout both ways: a socket pair, as Node and systemd make them, and a pipe, as shells
- * and containers do.
- */
+/** A child's stdout: a socket pair, as Node and systemd make, or a pipe, as shells make. */
 async function channel(
   kind: 'socket' | 'pipe',
 ): Promise<{ readonly writer: Writer; readonly reader: Readable }> {
