@@ -34,9 +34,6 @@ export function claimOf(claims: JWTPayload, name: string): unknown {
 /** A string is split at spaces (RFC 8693 §4.2); `scp`, `roles` and `permissions` may be arrays. */
 function readScopes(value: unknown): ReadonlySet<string> {
   if (typeof value === 'string') return new Set(value.split(' ').filter((scope) => scope !== ''))
-  return new Set(isStrings(value) ? value : [])
-}
-
-function isStrings(value: unknown): value is readonly string[] {
-  return Array.isArray(value) && value.every((item) => typeof item === 'string')
+  const isList = Array.isArray(value) && value.every((scope) => typeof scope === 'string')
+  return new Set(isList ? value : [])
 }
