@@ -96,12 +96,12 @@ export function addServiceMetrics(
   metrics.counter(
     'plant_store_tokens_remembered_total',
     'Requests let in because their token had been verified before.',
-    () => counts.remembered,
+    () => counts.cached,
   )
   metrics.gauge(
     'plant_store_token_cache_entries',
     'Verified tokens that are remembered.',
-    () => verifier.remembered,
+    () => verifier.cacheSize,
   )
   metrics.counter(
     'plant_store_key_set_fetches_total',

@@ -137,7 +137,7 @@ export function createService(config: Config, { log, onFatal }: ServiceHooks): P
   /** Called once nothing can fail any more: a failed attempt must not leave keys being fetched. */
   let startKeys = (): void => {
     startKeys = () => {}
-    keys.start?.()
+    keys.start()
   }
   let draining = false
   /** Set once plants are listened for. */

@@ -1,16 +1,15 @@
 import type { CompactJWSHeaderParameters, CryptoKey } from 'jose'
 import { ConfigError, reasonOf } from '../errors.ts'
-import { type KeySet, PUBLIC_ALGORITHMS, readKeySet } from './key-set.ts'
 import { readRegularFile } from '../regular-file.ts'
+import { type KeySet, PUBLIC_ALGORITHMS, readKeySet } from './key-set.ts'
 import { type KeyLog, type KeySource, MAX_KEY_SET_BYTES, type Timing } from './key-source.ts'
 
-/** What is at a path: the bytes of a file, or why there are none. */
+/** The bytes of a file, or why it cannot be read. */
 type Content = Buffer | string
 
 /**
- * The keys of PLANTS_JWKS_FILE. The file is read and compared again and again rather than watched:
- * a mounted volume swaps symbolic links, which not every watcher sees. Reading is synchronous: the
- * file is local and small.
+ * The keys of a JWKS file. The file is read again every few seconds and compared: a mounted volume
+ * swaps symbolic links, which some watchers do not see. A local, small file is read synchronously.
  */
 export class FileKeys implements KeySource {
   readonly algorithms = PUBLIC_ALGORITHMS
@@ -18,18 +17,18 @@ export class FileKeys implements KeySource {
   readonly #log: KeyLog
   readonly #timing: Timing
   #set: KeySet
-  /** What was last found, good or not, so that a broken version is complained of once. */
-  #seen: Content
+  /** Good or broken: a broken version is logged once. */
+  #lastContent: Content
   #generation = 0
   #timer: NodeJS.Timeout | undefined
 
-  /** @throws ConfigError when the file is not wholly in order. */
+  /** @throws ConfigError if the file cannot be read, or one of its keys is rejected. */
   constructor(path: string, log: KeyLog, timing: Timing) {
     this.#path = path
     this.#log = log
     this.#timing = timing
-    this.#seen = readContent(path)
-    this.#set = readGoodSet(path, this.#seen)
+    this.#lastContent = readContent(path)
+    this.#set = parseContent(path, this.#lastContent)
   }
 
   get atOnce(): number {
@@ -58,17 +57,16 @@ export class FileKeys implements KeySource {
 
   #poll(): void {
     const content = readContent(this.#path)
-    if (Buffer.from(content).equals(Buffer.from(this.#seen))) return
-    this.#seen = content
+    if (Buffer.from(content).equals(Buffer.from(this.#lastContent))) return
+    this.#lastContent = content
     try {
-      const set = readGoodSet(this.#path, content)
+      const set = parseContent(this.#path, content)
       if (set.text !== this.#set.text) this.#generation++
       this.#set = set
       this.#log('info', 'key file read', { path: this.#path, keys: set.size })
     } catch (error) {
-      this.#log('error', 'key file is broken, its earlier keys stay in use', {
-        reason: reasonOf(error),
-      })
+      const reason = reasonOf(error)
+      this.#log('error', 'key file is broken, its earlier keys stay in use', { reason })
     }
   }
 }
@@ -82,20 +80,23 @@ function readContent(path: string): Content {
 }
 
 /**
- * Unlike a remote set, a file is in its reader's own hands: one bad key makes it all a mistake to
- * be told of.
+ * One rejected key refuses the whole file: its author can mend it, unlike the reader of a remote
+ * key set.
+ * @throws ConfigError
  */
-function readGoodSet(path: string, content: Content): KeySet {
-  const refused = (problems: readonly string[]): ConfigError =>
-    new ConfigError(problems.map((problem) => `${path}: ${problem}`))
+function parseContent(path: string, content: Content): KeySet {
   if (typeof content === 'string') throw new ConfigError([content])
-  let set: KeySet
-  try {
-    set = readKeySet(content)
-  } catch (error) {
-    throw refused([reasonOf(error)])
-  }
-  if (set.flaws.length > 0) throw refused(set.flaws)
-  if (set.size === 0) throw refused(['holds no key that can verify a token'])
+  const set = parseBytes(path, content)
+  const noKey = set.size === 0 ? ['holds no key that can verify a token'] : []
+  const problems = set.rejectedKeys.length > 0 ? set.rejectedKeys : noKey
+  if (problems.length > 0) throw new ConfigError(problems.map((problem) => `${path}: ${problem}`))
   return set
+}
+
+function parseBytes(path: string, bytes: Buffer): KeySet {
+  try {
+    return readKeySet(bytes)
+  } catch (error) {
+    throw new ConfigError([`${path}: ${reasonOf(error)}`])
+  }
 }

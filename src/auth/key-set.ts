@@ -1,15 +1,11 @@
-import { reasonOf } from '../errors.ts'
-import { createPublicKey } from 'node:crypto'
-import type { JsonWebKey, KeyObject } from 'node:crypto'
+import { createPublicKey, type JsonWebKey, type KeyObject } from 'node:crypto'
 import { setImmediate as nextTick } from 'node:timers/promises'
 import type { JWK } from 'jose'
 import { createLocalJWKSet, type LocalJWKSet } from 'jose/jwks/local'
-import { isJsonObject, type JsonObject, readJsonObject } from './json-object.ts'
+import { reasonOf } from '../errors.ts'
 
-/**
- * RFC 7518 §3.1, RFC 8037 §3.1, RFC 9864 §2.2: what a public key may verify, by its kty and crv.
- */
-const FITTING: ReadonlyMap<string, readonly string[]> = new Map([
+/** What a public key may verify, by kty and crv: RFC 7518 §3.1, RFC 8037 §3.1, RFC 9864 §2.2. */
+const ALGORITHMS: ReadonlyMap<string, readonly string[]> = new Map([
   ['RSA', ['RS256', 'RS384', 'RS512', 'PS256', 'PS384', 'PS512']],
   ['EC P-256', ['ES256']],
   ['EC P-384', ['ES384']],
@@ -17,7 +13,7 @@ const FITTING: ReadonlyMap<string, readonly string[]> = new Map([
   ['OKP Ed25519', ['EdDSA', 'Ed25519']],
 ])
 
-export const PUBLIC_ALGORITHMS: readonly string[] = [...FITTING.values()].flat()
+export const PUBLIC_ALGORITHMS: readonly string[] = [...ALGORITHMS.values()].flat()
 
 // RFC 7518 §6.2.2, §6.3.2, RFC 8037 §2; `priv` is that of the post-quantum kty AKP.
 const PRIVATE_MEMBERS = ['d', 'p', 'q', 'dp', 'dq', 'qi', 'oth', 'priv']
@@ -26,123 +22,135 @@ const PRIVATE_MEMBERS = ['d', 'p', 'q', 'dp', 'dq', 'qi', 'oth', 'priv']
 const MIN_RSA_BITS = 2048
 
 /**
- * Characters of base64url: RSA keys of 16,384 bits and exponents of 64, as in OpenSSL, and P-521.
- * Node takes minutes to import an exponent of 500 KB.
+ * Base64url characters: of RSA keys of 16,384 bits with exponents of 64, as in OpenSSL, and of
+ * P-521. Node takes minutes to import an exponent of 500 KB.
  */
-const MAX_MEMBER_LENGTHS = [
-  ['n', 2731],
-  ['e', 11],
-  ['x', 88],
-  ['y', 88],
-] as const
+const MAX_MEMBER_LENGTHS = { n: 2731, e: 11, x: 88, y: 88 }
 
-/** Each takes up to 2 ms to import. */
+/** A key takes up to 2 ms to import. */
 export const MAX_KEYS = 100
-/** So many rejected keys are named, each by so many characters of its kid. */
-const MAX_FLAWS = 10
+/** How many rejected keys are named, and how many characters of a kid are shown. */
+const MAX_REJECTED_KEYS = 10
 const MAX_KID_SHOWN = 64
 
-/** These take up to 0.6 ms of a core to verify; P-384, P-521 and longer RSA keys 1 to 7 ms. */
+/** Up to 0.6 ms of a core each; P-384, P-521 and longer RSA keys take 1 to 7 ms. */
 export const AT_ONCE_IF_FAST = 16
+/** Base64url characters of a modulus of 4,096 bits. */
 const MAX_FAST_RSA_LENGTH = 683
 
+type JsonObject = Readonly<Record<string, unknown>>
+
 export interface KeySet {
-  /** The usable keys in one spelling and order: the same text is the same keys. */
+  /** The usable keys, sorted and in one spelling: equal texts mean equal keys. */
   readonly text: string
   /** How many keys are usable. */
   readonly size: number
-  /**
-   * Keys that have no business in a set of public keys, one line each, named by kid or else by
-   * index.
-   */
-  readonly flaws: readonly string[]
+  /** Keys that must not be in a set of public keys, one line each, named by kid or index. */
+  readonly rejectedKeys: readonly string[]
   /** How many signatures may be verified at once. */
   readonly atOnce: number
   readonly find: LocalJWKSet
 }
 
 /**
- * Reads a JSON Web Key Set (RFC 7517 §5) and keeps its usable keys. Keys for other purposes are
- * passed over in silence; symmetric, private, weak, oversized and invalid ones are left out, and
- * are `flaws`; so are those after the first 100.
- * @throws Error when the bytes are no key set at all.
+ * Reads a JSON Web Key Set (RFC 7517 §5). Keys for other purposes are ignored. Symmetric, private,
+ * weak, oversized and invalid keys are rejected, and so are all keys after the first 100.
+ * @throws Error if the bytes are no key set.
  */
 export function readKeySet(bytes: Uint8Array): KeySet {
-  const steps = readingKeySet(bytes)
-  for (;;) {
-    const step = steps.next()
-    if (step.done === true) return step.value
-  }
+  const { candidates, excess } = readCandidates(bytes)
+  return makeKeySet(candidates.map(importKey), excess)
 }
 
 /** The same, one key per tick. */
 export async function readKeySetInSteps(bytes: Uint8Array): Promise<KeySet> {
-  const steps = readingKeySet(bytes)
-  for (;;) {
-    const step = steps.next()
-    if (step.done === true) return step.value
+  const { candidates, excess } = readCandidates(bytes)
+  const imported: Imported[] = []
+  for (const candidate of candidates) {
+    imported.push(importKey(candidate))
     await nextTick()
   }
+  return makeKeySet(imported, excess)
 }
 
-/** Pauses after each key. */
-function* readingKeySet(bytes: Uint8Array): Generator<undefined, KeySet, undefined> {
+/** A member of a key set that may be a usable key, with its index. */
+type Candidate = readonly [index: number, jwk: unknown]
+/** A usable key, or the line that names a rejected key. */
+type Imported = JWK | string
+
+function readCandidates(bytes: Uint8Array): { candidates: Candidate[]; excess: number } {
   const { keys } = readJsonObject(bytes)
   if (!Array.isArray(keys)) throw new Error('not a JSON Web Key Set')
-  const usable = new Map<string, JWK>()
-  const flaws: string[] = []
-  let count = 0
-  for (const [index, jwk] of keys.entries()) {
-    if (isForOthers(jwk) || ++count > MAX_KEYS) continue
-    try {
-      const key = readKey(jwk)
-      // A key that stands twice counts once, else a token without a kid would fit two.
-      usable.set(JSON.stringify(key), key)
-    } catch (error) {
-      flaws.push(`key ${nameOf(jwk, index)} ${reasonOf(error)}`)
-    }
-    yield
-  }
-  const unnamed = flaws.splice(MAX_FLAWS).length
-  if (unnamed > 0) flaws.push(`more rejected keys: ${unnamed}`)
-  if (count > MAX_KEYS) flaws.push(`keys after the first ${MAX_KEYS}: ${count - MAX_KEYS}`)
-  const jwks = [...usable.values()]
+  const all: Candidate[] = [...keys.entries()].filter(([, jwk]) => !isForAnotherPurpose(jwk))
+  return { candidates: all.slice(0, MAX_KEYS), excess: Math.max(0, all.length - MAX_KEYS) }
+}
+
+function makeKeySet(imported: readonly Imported[], excess: number): KeySet {
+  const rejectedKeys = imported.filter((each) => typeof each === 'string')
+  const unnamed = rejectedKeys.splice(MAX_REJECTED_KEYS).length
+  if (unnamed > 0) rejectedKeys.push(`more rejected keys: ${unnamed}`)
+  if (excess > 0) rejectedKeys.push(`keys after the first ${MAX_KEYS}: ${excess}`)
+  // A repeated key counts once, or a token without a kid would fit two keys.
+  const usable = imported.filter((each) => typeof each === 'object')
+  const byText = new Map(usable.map((key) => [JSON.stringify(key), key]))
+  const keys = [...byText.values()]
   return {
-    text: [...usable.keys()].sort().join('\n'),
-    size: usable.size,
-    flaws,
-    atOnce: jwks.every(isFast) ? AT_ONCE_IF_FAST : 1,
-    find: createLocalJWKSet({ keys: jwks }),
+    text: [...byText.keys()].sort().join('\n'),
+    size: keys.length,
+    rejectedKeys,
+    atOnce: keys.every(isFast) ? AT_ONCE_IF_FAST : 1,
+    find: createLocalJWKSet({ keys }),
   }
 }
 
-function nameOf(jwk: unknown, index: number): string {
-  const kid = isJsonObject(jwk) ? jwk['kid'] : undefined
-  return typeof kid === 'string' ? JSON.stringify(kid.slice(0, MAX_KID_SHOWN)) : String(index)
+/** @throws Error if the bytes are no JSON object in UTF-8. Its message quotes nothing of them. */
+export function readJsonObject(bytes: Uint8Array): JsonObject {
+  let value: unknown
+  try {
+    value = JSON.parse(new TextDecoder('utf-8', { fatal: true }).decode(bytes))
+  } catch {
+    // JSON.parse would quote the bytes, which may be a secret in the wrong place.
+  }
+  if (!isJsonObject(value)) throw new Error('not a JSON object in UTF-8')
+  return value
 }
 
-/** A public key that verifies no token here: RFC 7517 §4.2, §4.3 say what a key is for. */
-function isForOthers(jwk: unknown): boolean {
+function isJsonObject(value: unknown): value is JsonObject {
+  return typeof value === 'object' && value !== null && !Array.isArray(value)
+}
+
+/** A public key that verifies no token here; RFC 7517 §4.2 and §4.3 say what a key is for. */
+function isForAnotherPurpose(jwk: unknown): boolean {
   if (!isJsonObject(jwk) || secrecyOf(jwk) !== undefined) return false
   const { kty, crv, use, key_ops: operations = ['verify'], alg } = jwk
   if (use !== undefined && use !== 'sig') return true
   if (!Array.isArray(operations) || !operations.includes('verify')) return true
-  // Only strings: a list that is nested deep cannot be made one.
+  // Strings only: a deeply nested list cannot be made a string.
   const curve = typeof kty === 'string' && typeof crv === 'string' ? `${kty} ${crv}` : ''
-  const algorithms = FITTING.get(kty === 'RSA' ? kty : curve)
+  const algorithms = ALGORITHMS.get(kty === 'RSA' ? kty : curve)
   return algorithms === undefined || (alg !== undefined && !algorithms.some((one) => one === alg))
 }
 
-/** Why a key is no public one; undefined if it is. */
+/** Why a key is not public; undefined if it is. */
 function secrecyOf(jwk: JsonObject): string | undefined {
   if (jwk['kty'] === 'oct') return 'is symmetric'
   const secret = PRIVATE_MEMBERS.find((name) => Object.hasOwn(jwk, name))
   return secret === undefined ? undefined : `holds a private part, "${secret}"`
 }
 
+function importKey([index, jwk]: Candidate): Imported {
+  try {
+    return readKey(jwk)
+  } catch (error) {
+    const kid = isJsonObject(jwk) ? jwk['kid'] : undefined
+    const name = typeof kid === 'string' ? JSON.stringify(kid.slice(0, MAX_KID_SHOWN)) : index
+    return `key ${name} ${reasonOf(error)}`
+  }
+}
+
 /**
- * A key as jose gets it: its public members written anew, kid and alg, nothing else.
- * @throws Error that says why the key must not be here.
+ * A key as jose receives it: its public members in one spelling, kid and alg, nothing else.
+ * @throws Error that says why the key is rejected.
  */
 function readKey(jwk: unknown): JWK {
   if (!isJsonObject(jwk)) throw new Error('is not a JSON object')
@@ -152,32 +160,27 @@ function readKey(jwk: unknown): JWK {
   if (kid !== undefined && typeof kid !== 'string')
     throw new Error('has a kid that is not a string')
   checkLengths(jwk)
-  // An EC or OKP key that createPublicKey has taken is a point of its curve; its export is the
-  // canonical spelling.
-  const key = importPublic(jwk)
+  // createPublicKey also checks that an EC or OKP key is a point of its curve.
+  const key = createKeyObject(jwk)
   checkStrength(key)
   return {
     ...key.export({ format: 'jwk' }),
     ...(kid === undefined ? {} : { kid }),
     ...(alg === undefined ? {} : { alg }),
-  } as JWK // node's type lets every member be absent; what a public key exports has those that its kty requires
+  } as JWK // Node's type lets every member be absent; an exported key has all that its kty needs.
 }
 
 function checkLengths(jwk: JsonObject): void {
-  for (const [name, max] of MAX_MEMBER_LENGTHS) {
+  for (const [name, max] of Object.entries(MAX_MEMBER_LENGTHS)) {
     const value = jwk[name]
     if (typeof value !== 'string' || value.length <= max) continue
     throw new Error(`is oversized: "${name}" has ${value.length} characters, more than ${max}`)
   }
 }
 
-function isFast({ crv, n = '' }: JWK): boolean {
-  return crv !== 'P-384' && crv !== 'P-521' && n.length <= MAX_FAST_RSA_LENGTH
-}
-
-function importPublic(jwk: JsonObject): KeyObject {
+function createKeyObject(jwk: JsonObject): KeyObject {
   try {
-    // The cast tells node that members are strings: it checks so itself, and throws.
+    // The cast says that members are strings: Node checks that itself, and throws.
     return createPublicKey({ format: 'jwk', key: jwk as JsonWebKey })
   } catch (cause) {
     throw new Error('is not a valid public key', { cause })
@@ -189,7 +192,11 @@ function checkStrength(key: KeyObject): void {
   const { modulusLength = 0, publicExponent = 0n } = key.asymmetricKeyDetails ?? {}
   if (modulusLength < MIN_RSA_BITS)
     throw new Error(`is weak: ${modulusLength} bits, fewer than ${MIN_RSA_BITS}`)
-  // With an exponent of 1 every signature is its own message; an even one is no RSA exponent.
+  // With an exponent of 1 every signature is its own message. RSA has no even exponents.
   if (publicExponent < 3n || publicExponent % 2n === 0n)
     throw new Error(`is weak: its public exponent is ${publicExponent}`)
+}
+
+function isFast({ crv, n = '' }: JWK): boolean {
+  return crv !== 'P-384' && crv !== 'P-521' && n.length <= MAX_FAST_RSA_LENGTH
 }

@@ -1,78 +1,61 @@
 import type { CompactJWSHeaderParameters, CryptoKey } from 'jose'
 import type { Wait } from './verification-queue.ts'
 
+/** The keys that verify tokens. */
+export interface KeySource {
+  /** The only algorithms that a token may name. */
+  readonly algorithms: readonly string[]
+  /**
+   * How many signatures may be verified at once. They share libuv's four threads with the writes of
+   * the journal, and should delay a write by no more than a few milliseconds.
+   */
+  readonly atOnce: number
+  /** Changes with the keys: a token that earlier keys verified must be verified again. */
+  readonly generation: number
+  /**
+   * Finds the one key that fits the header of a token, which is not verified yet. If keys must be
+   * fetched first, `wait` waits for that.
+   * @throws JOSEError (as a rejection) if no key fits, or more than one.
+   * @throws HttpError keysUnavailable (as a rejection) if there are no keys.
+   */
+  key(header: CompactJWSHeaderParameters, wait: Wait): Promise<CryptoKey>
+  /** Why no token can be verified now, in a few words; undefined if tokens can be verified. */
+  unavailableReason(): string | undefined
+  /** Only of a source that fetches its keys. */
+  readonly fetches?: {
+    readonly succeeded: number
+    readonly failed: number
+    /** Since the last fetch that succeeded; undefined if there is no usable key set. */
+    readonly ageMs: number | undefined
+  }
+  /** Begins the work in the background, if there is any. */
+  start(): void
+  close(): void
+}
+
 export type KeyLog = (
   level: 'info' | 'error',
   message: string,
   fields?: Readonly<Record<string, unknown>>,
 ) => void
 
-/** Where the keys come from that verify tokens. */
-export interface KeySource {
-  /** The only algorithms that a token may name. */
-  readonly algorithms: readonly string[]
-  /**
-   * How many signatures may be verified at once. They run on libuv's four threads, as the writes of
-   * the journal do, and together should delay one by no more than a few milliseconds.
-   */
-  readonly atOnce: number
-  /**
-   * Another number whenever the keys are not the same any more: a token verified before must be
-   * verified again.
-   */
-  readonly generation: number
-  /**
-   * The one key that fits a token's header, which is not verified yet. Where it must be fetched
-   * first, `wait` waits for that.
-   * @throws JOSEError when there is none, or more than one (as a rejection, like the next).
-   * @throws HttpError keysUnavailable when no keys are at hand.
-   */
-  key(header: CompactJWSHeaderParameters, wait: Wait): Promise<CryptoKey>
-  /** Why no token can be verified at the moment, in a few words; undefined while they can. */
-  unavailableReason(): string | undefined
-  /** Of a source that fetches: how that went. */
-  readonly fetches?: KeyFetches
-  /** Begins what goes on in the background; a source without it has nothing to begin. */
-  start?(): void
-  close(): void
-}
-
-export interface KeyFetches {
-  readonly succeeded: number
-  readonly failed: number
-  /** How long ago the set at hand was last fetched; undefined where there is none. */
-  readonly ageMs: number | undefined
-}
-
-/** Milliseconds. Tests shrink them; the service has no reason to. */
-export interface Timing {
-  /** How often a key file is read again. */
-  readonly poll: number
-  /** For one fetch, body included. */
-  readonly fetch: number
-  /** How often a remote set is fetched again in the background. */
-  readonly refresh: number
-  /**
-   * A request makes no fetch sooner than this after the last attempt began, whatever became of it.
-   */
-  readonly cooldown: number
-  /**
-   * First pause of the background without a usable set; each further one is twice as long, up to
-   * the cooldown.
-   */
-  readonly retry: number
-  /** How long a remote set is used after it was last fetched. */
-  readonly usable: number
-}
-
-export const TIMING: Timing = {
+/** Milliseconds. Only tests change them. */
+export const TIMING = {
+  /** Between two readings of a key file. */
   poll: 2_000,
+  /** For one fetch, body included. */
   fetch: 5_000,
+  /** Between two fetches of a remote key set in the background. */
   refresh: 10 * 60_000,
+  /** A request fetches keys only this long after the last attempt began, even if that failed. */
   cooldown: 30_000,
+  /** The first delay of the background without a usable set; it doubles up to the cooldown. */
   retry: 1_000,
+  /** How long a remote key set is used after its last fetch. */
   usable: 60 * 60_000,
 }
 
-/** Bytes of a key set or discovery document; a set of 100 keys has about 50,000. */
+export type Timing = Readonly<typeof TIMING>
+
+/** Of a key set or a discovery document. A set of 100 keys has about 50,000. */
 export const MAX_KEY_SET_BYTES = 1024 * 1024

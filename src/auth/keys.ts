@@ -1,10 +1,10 @@
 import { webcrypto } from 'node:crypto'
 import type { CryptoKey } from 'jose'
 import { ConfigError } from '../errors.ts'
-import { discoverKeySetUrl, isTrustworthy } from './fetch.ts'
+import { isTrustworthy } from './fetch.ts'
 import { FileKeys } from './file-keys.ts'
-import { RemoteKeys } from './remote-keys.ts'
 import { type KeyLog, type KeySource, TIMING, type Timing } from './key-source.ts'
+import { discoverKeySet, RemoteKeys } from './remote-keys.ts'
 
 export type { KeyLog, KeySource, Timing } from './key-source.ts'
 
@@ -16,13 +16,13 @@ export type KeyConfig =
 
 /** RFC 7518 §3.2: a key for HS256 has at least as many bytes as its hash. */
 const MIN_SECRET_BYTES = 32
-/** They take 20 µs of a core each, and fewer at once would make the service slower. */
-const AT_ONCE = 32
+/** HS256 takes 20 µs of a core; fewer at once would make the service slower. */
+const SECRET_AT_ONCE = 32
 const HS256 = { name: 'HMAC', hash: 'SHA-256' }
 
 /**
- * Each problem is without the name of an option, which the caller knows.
- * @throws ConfigError when the keys cannot be used, or come from where they cannot be believed.
+ * The problems of a ConfigError do not name an option: the caller knows which one it read.
+ * @throws ConfigError if the keys cannot be used, or their URL cannot be trusted.
  */
 export function createKeySource(
   config: KeyConfig,
@@ -36,17 +36,16 @@ export function createKeySource(
     case 'file':
       return new FileKeys(config.path, log, timing)
     case 'url':
-      mustBeTrustworthy(config.url)
-      return new RemoteKeys((get) => get(config.url), log, timing)
+      checkTrustworthy(config.url)
+      return new RemoteKeys((fetcher) => fetcher.get(config.url), log, timing)
     case 'discovery':
-      mustBeTrustworthy(issuer)
-      // The document is read at every refresh: an issuer may move its keys.
-      return new RemoteKeys(async (get) => get(await discoverKeySetUrl(issuer, get)), log, timing)
+      checkTrustworthy(issuer)
+      return new RemoteKeys((fetcher) => discoverKeySet(issuer, fetcher), log, timing)
   }
 }
 
-/** The value itself is not shown: it may hold a password. */
-function mustBeTrustworthy(url: string): void {
+/** Does not show the URL, which may hold a password. */
+function checkTrustworthy(url: string): void {
   if (isTrustworthy(url)) return
   const loopback = '127.0.0.0/8, [::1] or localhost'
   throw new ConfigError([`must be an https URL, or http on ${loopback}, without user info`])
@@ -60,11 +59,12 @@ function secretKeys(secret: Uint8Array): KeySource {
   let imported: Promise<CryptoKey> | undefined
   return {
     algorithms: ['HS256'],
-    atOnce: AT_ONCE,
+    atOnce: SECRET_AT_ONCE,
     generation: 0,
-    // Imported once: given the bytes, jose would import them for every token.
+    // Imported once: jose would import plain bytes for every token.
     key: () => (imported ??= webcrypto.subtle.importKey('raw', secret, HS256, false, ['verify'])),
     unavailableReason: () => undefined,
+    start() {},
     close() {},
   }
 }

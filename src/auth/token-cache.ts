@@ -3,36 +3,28 @@ import type { Caller } from './caller.ts'
 interface Entry {
   readonly caller: Caller
   readonly bytes: number
-  /** Seconds since 1970, as the token has it. */
+  /** Seconds since 1970, as in the token. */
   readonly exp: number
 }
 
-export interface TokenCacheLimits {
-  readonly entries: number
-  readonly tokenBytes: number
-}
-
-/** What a scope costs that is kept by itself: some have a single character. */
+/** Bytes that one scope takes at most besides its characters. */
 const SCOPE_BYTES = 64
 
-/**
- * About 16 MiB at worst: what is kept beside a token was read from it, and is no longer than the
- * token itself; scopes are counted as well.
- */
-export const TOKEN_CACHE_LIMITS: TokenCacheLimits = { entries: 10_000, tokenBytes: 8 * 1024 * 1024 }
+/** At most 16 MiB: an entry's caller was read from its token, and is no longer than that. */
+const LIMITS = { entries: 10_000, tokenBytes: 8 * 1024 * 1024 }
 
 /**
- * Tokens that have been verified, so that the next request with the same one costs no signature
- * check. The whole token is the key: a hash or a jti could be met by another token. All entries are
- * of one generation of keys.
+ * Tokens that were verified: the next request with the same token needs no signature check. The
+ * whole token is the key, because another token could have the same hash or jti. All entries were
+ * verified by keys of one generation.
  */
 export class TokenCache {
-  readonly #limits: TokenCacheLimits
+  readonly #limits: Readonly<typeof LIMITS>
   readonly #entries = new Map<string, Entry>()
   #tokenBytes = 0
   #generation = 0
 
-  constructor(limits: TokenCacheLimits = TOKEN_CACHE_LIMITS) {
+  constructor(limits = LIMITS) {
     this.#limits = limits
   }
 
@@ -40,43 +32,37 @@ export class TokenCache {
     return this.#entries.size
   }
 
-  /**
-   * Forgets everything when the keys have changed, and the token once `seconds` has reached its
-   * exp.
-   */
-  get(token: string, generation: number, seconds: number): Caller | undefined {
+  /** Drops all entries if the generation is a new one, and the token if it has expired. */
+  get(token: string, generation: number, nowSeconds: number): Caller | undefined {
     if (generation !== this.#generation) {
       this.#entries.clear()
       this.#tokenBytes = 0
       this.#generation = generation
     }
     const entry = this.#entries.get(token)
-    if (entry === undefined || seconds < entry.exp) return entry?.caller
-    this.#forget(token)
+    if (entry === undefined || nowSeconds < entry.exp) return entry?.caller
+    this.#delete(token)
     return undefined
   }
 
-  /**
-   * `generation` is that of the keys before the token was verified; when they have changed since,
-   * nothing is kept.
-   */
+  /** `generation` is that of the keys when the verification began. An old one adds nothing. */
   add(token: string, generation: number, exp: number, caller: Caller): void {
     if (generation !== this.#generation) return
-    this.#forget(token)
-    // V8 may keep an owner at two bytes a character.
+    this.#delete(token)
+    // V8 may hold an owner at two bytes a character.
     const bytes = token.length + 2 * caller.owner.length + SCOPE_BYTES * caller.scopes.size
-    // A copy: V8 keeps the whole header line, up to 16 KiB, for the part of it that is the token.
+    // A copy, because a substring would keep its whole header, up to 16 KiB, in memory.
     this.#entries.set(Buffer.from(token, 'latin1').toString('latin1'), { caller, exp, bytes })
     this.#tokenBytes += bytes
     // A Map iterates in the order of insertion: its first key is the oldest.
     for (const oldest of this.#entries.keys()) {
       if (this.#entries.size <= this.#limits.entries && this.#tokenBytes <= this.#limits.tokenBytes)
         return
-      this.#forget(oldest)
+      this.#delete(oldest)
     }
   }
 
-  #forget(token: string): void {
+  #delete(token: string): void {
     this.#tokenBytes -= this.#entries.get(token)?.bytes ?? 0
     this.#entries.delete(token)
   }

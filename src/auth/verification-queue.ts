@@ -1,20 +1,20 @@
 import { ClientGone, HttpError } from '../errors.ts'
 
-/** The slowest common signature, of ES512, takes 3 ms of a core: the last waits about 1.5 s. */
+/** The slowest usual signature, ES512, takes 3 ms of a core: the last request waits 1.5 s. */
 export const MAX_WAITING = 512
 const RETRY_SECONDS = 1
 
-/** The request that a token came with; Node destroys it when its client leaves. */
+/** The request that brought a token. Node destroys it when its client leaves. */
 export interface Client {
   readonly destroyed: boolean
 }
 
-/** Waits for something that never rejects, while others have the turn. */
+/** Waits for a promise that never rejects; meanwhile another token is verified. */
 export type Wait = (pending: Promise<void>) => Promise<void>
 
 interface Waiting {
   readonly client: Client
-  readonly begin: () => void
+  readonly start: () => void
   readonly drop: (reason: ClientGone) => void
 }
 
@@ -29,41 +29,35 @@ export class VerificationQueue {
   }
 
   /**
-   * Does the work once it has a turn.
-   * @throws HttpError overloaded when too many wait for one.
-   * @throws ClientGone when the client left while it waited.
+   * Runs the work once a slot is free.
+   * @throws HttpError overloaded if too many wait for a slot.
+   * @throws ClientGone if the client left while it waited.
    */
   async run<T>(client: Client, work: (wait: Wait) => Promise<T>): Promise<T> {
-    let inTurn = false
-    const begin = async (): Promise<void> => {
-      await this.#begin(client)
-      inTurn = true
-    }
-    const end = (): void => {
-      if (inTurn) this.#endLater()
-      inTurn = false
-    }
+    await this.#takeSlot(client)
+    let hasSlot = true
     try {
-      await begin()
       return await work(async (pending) => {
-        end()
+        this.#freeSlot()
+        hasSlot = false
         await pending
-        await begin()
+        await this.#takeSlot(client)
+        hasSlot = true
       })
     } finally {
-      end()
+      if (hasSlot) this.#freeSlot()
     }
   }
 
-  async #begin(client: Client): Promise<void> {
+  async #takeSlot(client: Client): Promise<void> {
     if (this.#waiting.length === 0 && this.#running < this.#keys.atOnce) this.#running++
     else if (this.#waiting.length < MAX_WAITING) {
-      await new Promise<void>((begin, drop) => this.#waiting.push({ client, begin, drop }))
+      await new Promise<void>((start, drop) => this.#waiting.push({ client, start, drop }))
     } else throw new HttpError('overloaded', ['Retry-After', String(RETRY_SECONDS)])
   }
 
-  /** Frees the turn in the next tick: many malformed tokens, each refused at once, share none. */
-  #endLater(): void {
+  /** In the next tick, so that a flood of malformed tokens is refused over many ticks. */
+  #freeSlot(): void {
     setImmediate(() => {
       this.#running--
       while (this.#running < this.#keys.atOnce) {
@@ -72,7 +66,7 @@ export class VerificationQueue {
         if (next.client.destroyed) next.drop(new ClientGone())
         else {
           this.#running++
-          next.begin()
+          next.start()
         }
       }
     })

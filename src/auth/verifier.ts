@@ -1,176 +1,166 @@
+import { isUtf8 } from 'node:buffer'
+import type { CompactJWSHeaderParameters, JWTPayload } from 'jose'
 import { JOSEError, JWTClaimValidationFailed, JWTExpired } from 'jose/errors'
 import { jwtVerify } from 'jose/jwt/verify'
-import { type Condition, HttpError, reasonOf } from '../errors.ts'
-import { INVALID_TOKEN } from './bearer.ts'
-import type { Caller } from './caller.ts'
-import { checkJws } from './jws.ts'
-import { type JsonObject } from './json-object.ts'
-import { type Client, VerificationQueue, type Wait } from './verification-queue.ts'
-import { TokenCache } from './token-cache.ts'
+import { invalidToken } from './bearer.ts'
+import { type Caller, type CallerRules, claimOf, readCaller } from './caller.ts'
 import type { KeySource } from './key-source.ts'
+import { TokenCache } from './token-cache.ts'
+import { type Client, VerificationQueue, type Wait } from './verification-queue.ts'
+
+/** Bytes of a token, dots included. A token with 200 groups has about 10,400. */
+const MAX_TOKEN_BYTES = 12_288
+/**
+ * Base64url characters of a token's header; usual ones have 100. The header is parsed before the
+ * signature is verified, and 900 members take 2 ms.
+ */
+const MAX_HEADER_LENGTH = 4096
+// RFC 8725 §3.11: other kinds of JWT, such as logout tokens, must not pass for access tokens. The
+// last two are from RFC 9068 §2.1. Media types are compared without case (RFC 7515 §4.1.9).
+const ACCEPTED_TYP: ReadonlySet<string> = new Set(['jwt', 'at+jwt', 'application/at+jwt'])
 
 /** What a token must say. */
-export interface TokenRules {
+export interface TokenRules extends CallerRules {
   readonly issuer: string
   readonly audience: string
-  readonly ownerClaim: string
   readonly audienceClaim: string
-  /** undefined: `scope`, or `scp` where there is no `scope`. */
-  readonly scopeClaim: string | undefined
   readonly clockToleranceSeconds: number
 }
 
-interface Verified {
-  readonly payload: JsonObject
+interface VerifiedClaims {
+  readonly claims: JWTPayload
   readonly exp: number
 }
 
+/** Finds the caller of a request by its token: in the cache, or by verifying the token. */
 export class Verifier {
   readonly #keys: KeySource
   readonly #rules: TokenRules
   readonly #now: () => number
-  readonly #remembered: TokenCache
+  readonly #cache: TokenCache
   readonly #queue: VerificationQueue
-  /** Tokens that were verified in full, by outcome, and those that had been before. */
-  readonly counts = { accepted: 0, refused: 0, remembered: 0 }
+  /** Tokens that were verified, by result, and tokens that were found in the cache. */
+  readonly counts = { accepted: 0, refused: 0, cached: 0 }
 
-  /** `now` is in milliseconds since 1970. */
-  constructor(
-    keys: KeySource,
-    rules: TokenRules,
-    now: () => number = Date.now,
-    remembered = new TokenCache(),
-  ) {
+  /** `now` returns milliseconds since 1970. */
+  constructor(keys: KeySource, rules: TokenRules, now = Date.now, cache = new TokenCache()) {
     this.#keys = keys
     this.#rules = rules
     this.#now = now
-    this.#remembered = remembered
+    this.#cache = cache
     this.#queue = new VerificationQueue(keys)
   }
 
-  /** How many verified tokens are remembered. */
-  get remembered(): number {
-    return this.#remembered.size
+  get cacheSize(): number {
+    return this.#cache.size
   }
 
   /**
-   * The caller that a token stands for; without a promise where the token has been verified before,
-   * its exp lies ahead and the keys are the same.
-   * @throws HttpError (as a rejection) tokenInvalid, tokenExpired, tokenUnacceptable,
-   * keysUnavailable; `cause` says why.
-   * @throws HttpError (as a rejection) overloaded when too many tokens wait.
-   * @throws ClientGone (as a rejection) when the client left while its token waited.
+   * Returns the caller at once if the token is in the cache. All errors are rejections.
+   * @throws HttpError tokenInvalid, tokenExpired, tokenUnacceptable or keysUnavailable; `cause`
+   * says why.
+   * @throws HttpError overloaded if too many tokens wait.
+   * @throws ClientGone if the client left while its token waited.
    */
   verify(token: string, client: Client): Caller | Promise<Caller> {
     return (
-      this.#recall(token, this.#keys.generation) ??
-      this.#queue.run(client, (wait) => this.#verifyInTurn(token, wait))
+      this.#findCached(token, this.#keys.generation) ??
+      this.#queue.run(client, (wait) => this.#verifyOnce(token, wait))
     )
   }
 
-  #recall(token: string, generation: number): Caller | undefined {
-    const known = this.#remembered.get(token, generation, Math.floor(this.#now() / 1000))
-    if (known !== undefined) this.counts.remembered++
-    return known
+  #findCached(token: string, generation: number): Caller | undefined {
+    const caller = this.#cache.get(token, generation, Math.floor(this.#now() / 1000))
+    if (caller !== undefined) this.counts.cached++
+    return caller
   }
 
-  async #verifyInTurn(token: string, wait: Wait): Promise<Caller> {
-    // Taken before the key: a token verified while the keys change must not outlive the old ones.
+  async #verifyOnce(token: string, wait: Wait): Promise<Caller> {
+    // Read before the key is used: if the keys change meanwhile, the token is not cached.
     const { generation } = this.#keys
-    // The same token may have been verified while this one waited.
-    const known = this.#recall(token, generation)
-    if (known !== undefined) return known
+    // While this request waited, another one may have verified the same token.
+    const cached = this.#findCached(token, generation)
+    if (cached !== undefined) return cached
     try {
-      const caller = await this.#verify(token, generation, wait)
+      checkForm(token)
+      const { claims, exp } = await this.#verifyClaims(token, wait)
+      const caller = readCaller(claims, this.#rules)
+      this.#cache.add(token, generation, exp, caller)
       this.counts.accepted++
       return caller
     } catch (error) {
       this.counts.refused++
-      throw error
+      throw refusalOf(error)
     }
   }
 
-  async #verify(token: string, generation: number, wait: Wait): Promise<Caller> {
-    checkForm(token)
-    const { payload, exp } = await this.#verifyWithJose(token, wait)
-    const owner = claimOf(payload, this.#rules.ownerClaim)
-    if (typeof owner !== 'string' || owner === '' || !owner.isWellFormed()) {
-      throw refusal('tokenUnacceptable', 'the owner claim is no usable string')
-    }
-    const caller: Caller = { owner, scopes: this.#scopes(payload) }
-    this.#remembered.add(token, generation, exp, caller)
-    return caller
-  }
-
-  async #verifyWithJose(token: string, wait: Wait): Promise<Verified> {
+  /** Verifies the signature and all claims, except those that say who the caller is. */
+  async #verifyClaims(token: string, wait: Wait): Promise<VerifiedClaims> {
     const { issuer, audience, audienceClaim, ownerClaim, clockToleranceSeconds } = this.#rules
-    try {
-      const { payload } = await jwtVerify(token, (header) => this.#keys.key(header, wait), {
-        // RFC 8725 §3.1: what may verify a token is settled here and by the key, never by the
-        // token's header.
-        algorithms: [...this.#keys.algorithms],
-        issuer,
-        requiredClaims: ['exp', audienceClaim, ownerClaim],
-        clockTolerance: clockToleranceSeconds,
-        currentDate: new Date(this.#now()),
-        ...(audienceClaim === 'aud' ? { audience } : {}),
-      })
-      // JSON's 1e400 is Infinity, which is a number to jose, and a token without an end.
-      const { exp = Infinity } = payload
-      if (!Number.isFinite(exp)) throw refusal('tokenUnacceptable', 'exp is not finite')
-      if (audienceClaim !== 'aud' && !holds(claimOf(payload, audienceClaim), audience)) {
-        throw refusal('tokenUnacceptable', 'the audience claim does not hold the audience')
-      }
-      return { payload, exp }
-    } catch (error) {
-      // Of jose's errors the text alone: the objects carry the token's claims, which have no place
-      // in a log.
-      if (error instanceof JWTExpired) throw refusal('tokenExpired', error.message)
-      if (error instanceof JWTClaimValidationFailed)
-        throw refusal('tokenUnacceptable', error.message)
-      if (error instanceof JOSEError) throw refusal('tokenInvalid', error.message)
-      throw error
+    const keyOf = (header: CompactJWSHeaderParameters) => {
+      checkHeader(header)
+      return this.#keys.key(header, wait)
     }
+    const { payload: claims } = await jwtVerify(token, keyOf, {
+      // RFC 8725 §3.1: the service and its keys choose the algorithm, the token does not.
+      algorithms: [...this.#keys.algorithms],
+      issuer,
+      requiredClaims: ['exp', audienceClaim, ownerClaim],
+      clockTolerance: clockToleranceSeconds,
+      currentDate: new Date(this.#now()),
+      ...(audienceClaim === 'aud' ? { audience } : {}),
+    })
+    if (audienceClaim !== 'aud' && !holds(claimOf(claims, audienceClaim), audience))
+      throw invalidToken('tokenUnacceptable', 'the audience claim does not hold the audience')
+    // JSON's 1e400 is Infinity, which jose takes for a number: the token would never expire.
+    const { exp = Infinity } = claims
+    if (!Number.isFinite(exp)) throw invalidToken('tokenUnacceptable', 'exp is not finite')
+    return { claims, exp }
   }
-
-  /**
-   * RFC 8693 §4.2: one string, names separated by spaces. `scp`, `roles` and `permissions` are
-   * mostly arrays.
-   */
-  #scopes(payload: JsonObject): ReadonlySet<string> {
-    const value = claimOf(
-      payload,
-      this.#rules.scopeClaim ?? (Object.hasOwn(payload, 'scope') ? 'scope' : 'scp'),
-    )
-    if (typeof value === 'string') return new Set(value.split(' ').filter((name) => name !== ''))
-    return new Set(isStrings(value) ? value : [])
-  }
-}
-
-function checkForm(token: string): void {
-  try {
-    checkJws(token)
-  } catch (error) {
-    throw refusal('tokenInvalid', reasonOf(error))
-  }
-}
-
-function refusal(condition: Condition, reason: string): HttpError {
-  return new HttpError(condition, INVALID_TOKEN, reason)
 }
 
 /**
- * An own member only: a claim name may be configured as `constructor`, and every object inherits
- * one of those.
+ * Checks that a token is one compact JWS in its only spelling (RFC 7515 §2, §3.1), so that two
+ * different strings are never the same token. Nothing is verified yet.
+ * @throws HttpError tokenInvalid.
  */
-function claimOf(payload: JsonObject, name: string): unknown {
-  return Object.hasOwn(payload, name) ? payload[name] : undefined
+function checkForm(token: string): void {
+  // Characters are bytes here: decodePart refuses all others.
+  if (token.length > MAX_TOKEN_BYTES)
+    throw invalidToken('tokenInvalid', `longer than ${MAX_TOKEN_BYTES} bytes`)
+  if (token.indexOf('.') > MAX_HEADER_LENGTH)
+    throw invalidToken('tokenInvalid', `a header longer than ${MAX_HEADER_LENGTH} characters`)
+  const parts = token.split('.')
+  if (parts.length !== 3) throw invalidToken('tokenInvalid', 'not three parts')
+  // jose checks the UTF-8 too, but only once it has a key: this is refused without one.
+  if (!parts.map(decodePart).slice(0, 2).every(isUtf8))
+    throw invalidToken('tokenInvalid', 'the header or the payload is not UTF-8')
+}
+
+/** Encoding the bytes again changes padding, unused bits and other alphabets. */
+function decodePart(part: string): Buffer {
+  const bytes = Buffer.from(part, 'base64url')
+  if (part === '' || bytes.toString('base64url') !== part)
+    throw invalidToken('tokenInvalid', 'not canonical base64url')
+  return bytes
+}
+
+/** @throws HttpError tokenInvalid. */
+function checkHeader({ typ, b64 }: CompactJWSHeaderParameters): void {
+  if (typ !== undefined && !(typeof typ === 'string' && ACCEPTED_TYP.has(typ.toLowerCase())))
+    throw invalidToken('tokenInvalid', 'a token of another kind, by its typ')
+  // RFC 7797 §7: a JWT never has an unencoded payload. jose reads b64 only if crit lists it.
+  if (b64 !== undefined && b64 !== true) throw invalidToken('tokenInvalid', 'unencoded payload')
 }
 
 function holds(claim: unknown, wanted: string): boolean {
   return Array.isArray(claim) ? claim.includes(wanted) : claim === wanted
 }
 
-function isStrings(value: unknown): value is readonly string[] {
-  return Array.isArray(value) && value.every((item) => typeof item === 'string')
+/** The error with its condition. jose's own errors carry the claims, which must not be logged. */
+function refusalOf(error: unknown): unknown {
+  if (!(error instanceof JOSEError)) return error
+  if (error instanceof JWTExpired) return invalidToken('tokenExpired', error.message)
+  const isClaim = error instanceof JWTClaimValidationFailed
+  return invalidToken(isClaim ? 'tokenUnacceptable' : 'tokenInvalid', error.message)
 }

@@ -1,4 +1,4 @@
-/** Delays between attempts that fail: each is twice the one before, up to the last. */
+/** Delays between failed attempts: each is twice the one before, up to a limit. */
 export class Backoff {
   readonly #firstMs: number
   readonly #lastMs: number
@@ -17,7 +17,7 @@ export class Backoff {
     return delayMs
   }
 
-  /** To be called after an attempt that succeeded. */
+  /** Call this after an attempt that succeeded. */
   reset(): void {
     this.#nextMs = this.#firstMs
   }

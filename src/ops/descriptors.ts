@@ -1,14 +1,21 @@
-import { readFileSync } from 'node:fs'
+import { readdirSync, readFileSync } from 'node:fs'
 
-/**
- * What the process holds open by itself, and what the store, a compaction and the keys open now and
- * then.
- */
+/** For the process itself, the store, a compaction and the keys. */
 const OWN_DESCRIPTORS = 64
 
+/** How many files are open; undefined without /proc, or without a descriptor to read it. */
+export function openDescriptors(): number | undefined {
+  try {
+    // The directory being read is open too, and listed.
+    return readdirSync('/proc/self/fd').length - 1
+  } catch {
+    return undefined
+  }
+}
+
 /**
- * Most files that may be open, Infinity where there is no limit; undefined where the system does
- * not tell. Node has raised the soft limit to the hard one when it started.
+ * How many files may be open, Infinity without a limit; undefined if the system does not tell. Node
+ * has raised the soft limit to the hard one at its start.
  */
 export function maxDescriptors(): number | undefined {
   try {
@@ -19,10 +26,7 @@ export function maxDescriptors(): number | undefined {
   }
 }
 
-/**
- * So many connections may be open before the store lacks descriptors, beside `others` that are
- * bounded as well.
- */
+/** How many connections fit in the limit, besides `others` that have a bound of their own. */
 export function connectionsWithinLimit(others: number): number {
   return Math.max(1, (maxDescriptors() ?? Infinity) - others - OWN_DESCRIPTORS)
 }

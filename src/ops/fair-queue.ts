@@ -1,35 +1,27 @@
-/**
- * Time that queued work may take in one tick of the event loop, before sockets and probes have
- * their turn.
- */
+/** Time for queued work in one tick of the event loop, so that sockets and probes are served. */
 const BUDGET_MS = 3
-/**
- * What was spent is counted across ticks until it is worth a reset: lone small pieces of work set
- * no timer.
- */
+/** Only from this time spent does a tick follow that resets it: small pieces set no timer. */
 const RESET_MS = 1
-
 /**
- * libuv accepts one connection a tick. While they arrive, waiting work stays back for so long
- * between two ticks that run some: of hundreds that arrive at once, the last one then waits for a
- * few pieces of work and not for hundreds.
+ * libuv accepts one connection a tick. While connections arrive, queued work runs only this often.
+ * Of hundreds that arrive at once, the last one then waits for a few pieces, not for hundreds.
  */
 const ARRIVAL_MS = 10
 
 /**
- * Runs pieces of work that may take a millisecond or more. A piece runs at once while the tick has
- * time left and nothing waits. Otherwise it waits for a later tick, where owners take turns: an
- * owner with a thousand pieces delays another owner's piece by one of them.
+ * Runs pieces of work that may take a millisecond or more. A piece runs at once if the tick has
+ * time left and no other piece waits. Otherwise it runs in a later tick, where owners take turns:
+ * an owner with a thousand pieces delays a piece of another owner by one of them.
  */
 export class FairQueue {
-  /** Owners in the order of their turns. */
+  /** By owner; the owner whose turn is next comes first. */
   readonly #waiting = new Map<string, (() => void)[]>()
   #spentMs = 0
-  #scheduled = false
+  #isScheduled = false
   #hasArrival = false
   #ranAtMs = 0
 
-  /** @throws whatever `work` throws; as a rejection where it had to wait. */
+  /** @throws what `work` throws; as a rejection if it had to wait. */
   run<T>(owner: string, work: () => T | Promise<T>): T | Promise<T> {
     if (this.#waiting.size === 0 && this.#spentMs < BUDGET_MS) return this.#timed(work)
     return new Promise((resolve, reject) => {
@@ -47,7 +39,7 @@ export class FairQueue {
     })
   }
 
-  /** A connection was accepted; more may wait for it. */
+  /** Call this for each accepted connection; more may wait to be accepted. */
   connectionArrived(): void {
     this.#hasArrival = true
   }
@@ -63,25 +55,25 @@ export class FairQueue {
   }
 
   #schedule(): void {
-    if (this.#scheduled) return
-    this.#scheduled = true
+    if (this.#isScheduled) return
+    this.#isScheduled = true
     setImmediate(() => this.#tick())
   }
 
   #tick(): void {
-    this.#scheduled = false
-    const staysBack = this.#hasArrival && performance.now() - this.#ranAtMs < ARRIVAL_MS
+    this.#isScheduled = false
+    const isArriving = this.#hasArrival && performance.now() - this.#ranAtMs < ARRIVAL_MS
     this.#hasArrival = false
-    // Work that ran at once in this tick counts: it is not followed by as much again.
+    // Work that ran at once before this tick counts: as much again must not follow it.
     const isSpent = this.#spentMs >= BUDGET_MS
     this.#spentMs = 0
-    if (!staysBack && !isSpent) this.#runSome()
+    if (!isArriving && !isSpent) this.#runWaiting()
     if (this.#waiting.size > 0) this.#schedule()
   }
 
-  #runSome(): void {
+  #runWaiting(): void {
     for (const [owner, pieces] of this.#waiting) {
-      // To the end of the order, which this loop comes to again.
+      // Deleted and set again, the owner is last, and this loop reaches it once more.
       this.#waiting.delete(owner)
       const piece = pieces.shift()
       if (pieces.length > 0) this.#waiting.set(owner, pieces)

@@ -1,9 +1,6 @@
 export type Labels = Readonly<Record<string, string>>
 
-/**
- * A value, one for each set of labels, or undefined where there is nothing to say: then the metric
- * is left out.
- */
+/** One value, one for each set of labels, or undefined: then the metric is left out. */
 export type Reading = number | undefined | readonly (readonly [labels: Labels, value: number])[]
 
 interface Family {
@@ -15,13 +12,15 @@ interface Family {
 export const METRICS_TYPE = 'text/plain; version=0.0.4; charset=utf-8'
 
 /**
- * How often values were up to each bound, as Prometheus counts them; a bound belongs to its own
- * bucket. Observing allocates nothing: the sum stands behind the counts, since a number in an
- * object's own field may be boxed.
+ * Counts values by bucket, as Prometheus does: a value that equals a bound is in the bucket of that
+ * bound. To observe a value allocates nothing.
  */
 export class Histogram {
   readonly #bounds: readonly number[]
-  /** Not cumulative: one for each bound, one for what is beyond the last, then the sum. */
+  /**
+   * The counts, not cumulative: one for each bound, one for larger values. Then the sum: as a field
+   * of the object, V8 might allocate it anew at each change.
+   */
   readonly #cells: Float64Array
 
   constructor(bounds: readonly number[]) {
@@ -33,56 +32,48 @@ export class Histogram {
     const cells = this.#cells
     const sumAt = cells.length - 1
     let at = 0
-    // An undefined bound compares as NaN does: the search ends behind the last.
+    // After the last bound comes undefined, which compares as NaN does: the search ends.
     while (value > (this.#bounds[at] ?? NaN)) at++
     cells[at] = (cells[at] ?? 0) + 1
     cells[sumAt] = (cells[sumAt] ?? 0) + value
   }
 
   samples(name: string, labels: Labels): string[] {
-    const lines: string[] = []
     let count = 0
-    for (const [at, bound] of [...this.#bounds, Infinity].entries()) {
+    const buckets = [...this.#bounds, Infinity].map((bound, at) => {
       count += this.#cells[at] ?? 0
-      lines.push(sample(`${name}_bucket`, { ...labels, le: numeral(bound) }, count))
-    }
-    lines.push(
-      sample(`${name}_sum`, labels, this.#cells.at(-1) ?? 0),
-      sample(`${name}_count`, labels, count),
-    )
-    return lines
+      return sample(`${name}_bucket`, { ...labels, le: numeral(bound) }, count)
+    })
+    const sum = sample(`${name}_sum`, labels, this.#cells.at(-1) ?? 0)
+    return [...buckets, sum, sample(`${name}_count`, labels, count)]
   }
 }
 
 /**
- * Metrics in Prometheus' text format, version 0.0.4. Counters and gauges are read when somebody
- * asks, and nothing is kept for them here: what nobody reads costs nothing.
+ * Metrics in Prometheus' text format, version 0.0.4. Counters and gauges are read when the text is
+ * made, and are not stored here.
  */
 export class Metrics {
   readonly #families = new Map<string, Family>()
 
   counter(name: string, help: string, read: () => Reading): void {
-    this.#read('counter', name, help, read)
+    this.#add(name, { type: 'counter', help, samples: () => samplesOf(name, read()) })
   }
 
   gauge(name: string, help: string, read: () => Reading): void {
-    this.#read('gauge', name, help, read)
+    this.#add(name, { type: 'gauge', help, samples: () => samplesOf(name, read()) })
   }
 
   histogram(name: string, help: string, bounds: readonly number[]): Histogram {
     return this.histograms(name, help, bounds)({})
   }
 
-  /**
-   * A histogram for each set of labels. The function makes one, and is called once for each set.
-   */
+  /** Returns a function that makes the histogram of one set of labels. Call it once for each. */
   histograms(name: string, help: string, bounds: readonly number[]): (labels: Labels) => Histogram {
     const members: (readonly [Labels, Histogram])[] = []
-    this.#add(name, {
-      type: 'histogram',
-      help,
-      samples: () => members.flatMap(([labels, histogram]) => histogram.samples(name, labels)),
-    })
+    const samples = (): string[] =>
+      members.flatMap(([labels, histogram]) => histogram.samples(name, labels))
+    this.#add(name, { type: 'histogram', help, samples })
     return (labels) => {
       const histogram = new Histogram(bounds)
       members.push([labels, histogram])
@@ -90,36 +81,28 @@ export class Metrics {
     }
   }
 
-  #read(type: 'counter' | 'gauge', name: string, help: string, read: () => Reading): void {
-    const samples = (): readonly string[] => {
-      const reading = read()
-      if (reading === undefined) return []
-      return typeof reading === 'number'
-        ? [sample(name, {}, reading)]
-        : reading.map(([labels, value]) => sample(name, labels, value))
-    }
-    this.#add(name, { type, help, samples })
+  /** The text of all metrics. */
+  render(): string {
+    const lines = [...this.#families].flatMap(([name, { type, help, samples }]) => {
+      const found = samples()
+      const helpText = help.replaceAll('\\', '\\\\').replaceAll('\n', '\\n')
+      return found.length === 0
+        ? []
+        : [`# HELP ${name} ${helpText}`, `# TYPE ${name} ${type}`, ...found]
+    })
+    return lines.map((line) => `${line}\n`).join('')
   }
 
   #add(name: string, family: Family): void {
     if (this.#families.has(name)) throw new Error(`there is a metric ${name} already`)
     this.#families.set(name, family)
   }
+}
 
-  /** All of them as text. */
-  render(): string {
-    const lines: string[] = []
-    for (const [name, { type, help, samples }] of this.#families) {
-      const found = samples()
-      if (found.length > 0)
-        lines.push(
-          `# HELP ${name} ${help.replaceAll('\\', '\\\\').replaceAll('\n', '\\n')}`,
-          `# TYPE ${name} ${type}`,
-          ...found,
-        )
-    }
-    return lines.map((line) => `${line}\n`).join('')
-  }
+function samplesOf(name: string, reading: Reading): readonly string[] {
+  if (reading === undefined) return []
+  if (typeof reading === 'number') return [sample(name, {}, reading)]
+  return reading.map(([labels, value]) => sample(name, labels, value))
 }
 
 function sample(name: string, labels: Labels, value: number): string {

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { INVALID_TOKEN, insufficientScope, readBearer } from '../../dist/auth/bearer.js'
+import { insufficientScope, invalidToken, readBearer } from '../../dist/auth/bearer.js'
 import { HttpError } from '../../dist/errors.js'
 import { processorMs } from '../support/time.ts'
 
@@ -17,13 +17,13 @@ function refused(values: readonly string[], condition: string, challenge: string
   )
 }
 
-test('a token behind Bearer is read, whatever the case of the scheme and the number of spaces', () => {
+test('bearer: reads the token, in any case of the scheme, after any number of spaces', () => {
   for (const value of ['Bearer a.b-c_~+/==', 'bearer a.b-c_~+/==', 'BEARER   a.b-c_~+/==']) {
     assert.equal(readBearer([value]), 'a.b-c_~+/==')
   }
 })
 
-test('no Authorization, an empty one or another scheme is a missing token, and the challenge names no error', () => {
+test('bearer: no header, an empty one or another scheme is a missing token', () => {
   for (const values of [
     [],
     [''],
@@ -38,7 +38,7 @@ test('no Authorization, an empty one or another scheme is a missing token, and t
   }
 })
 
-test('Bearer with anything else behind it than one token is malformed', () => {
+test('bearer: anything but one token after Bearer is malformed', () => {
   const values = [
     'Bearer',
     'Bearer ',
@@ -60,7 +60,7 @@ test('Bearer with anything else behind it than one token is malformed', () => {
     refused([value], 'authorizationMalformed', 'Bearer realm="plants", error="invalid_request"')
 })
 
-test('two Authorization lines are malformed, the same and other schemes included', () => {
+test('bearer: two Authorization headers are malformed, even if equal', () => {
   for (const values of [
     ['Bearer a', 'Bearer a'],
     ['Basic a', 'Bearer a'],
@@ -71,7 +71,7 @@ test('two Authorization lines are malformed, the same and other schemes included
   }
 })
 
-test('a long line is read in linear time', async () => {
+test('bearer: reads a long header in linear time', async () => {
   const length = 1_000_000
   const took = await processorMs(() => {
     for (const tail of [' '.repeat(length), `${'='.repeat(length)}a`, `${'a'.repeat(length)},`]) {
@@ -82,8 +82,8 @@ test('a long line is read in linear time', async () => {
   assert(took < 10_000, String(took))
 })
 
-test('the challenges for a refused token and a missing scope', () => {
-  assert.deepEqual(INVALID_TOKEN, [
+test('bearer: challenges for a refused token and a missing scope', () => {
+  assert.deepEqual(invalidToken('tokenExpired', 'late').headers, [
     'WWW-Authenticate',
     'Bearer realm="plants", error="invalid_token"',
   ])

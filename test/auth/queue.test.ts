@@ -3,7 +3,7 @@ import { setImmediate as nextTick } from 'node:timers/promises'
 import { type TestContext, test } from 'node:test'
 import type { KeyConfig } from '../../dist/auth/keys.js'
 import { type Client, MAX_WAITING, VerificationQueue } from '../../dist/auth/verification-queue.js'
-import { ClientGone, HttpError } from '../../dist/errors.js'
+import { ClientGone, conditions, HttpError } from '../../dist/errors.js'
 import { call } from '../support/http.ts'
 import { scrape, underWay } from '../support/metrics.ts'
 import { type RunningService, startService } from '../support/service.ts'
@@ -21,20 +21,20 @@ import {
   type Members,
   p256,
   p521,
-  refusedAs,
+  refused,
   rsa,
   SECRET,
+  signed,
   STAYS,
-  token,
   verifier,
 } from './tokens.ts'
 
 const now = Math.floor(Date.now() / 1000)
 const CURRENT: Members = { iat: now, exp: now + 600 }
 
-/** A different token each, signed by the key of the set. */
+/** Signed by the key of the set; each subject has another token. */
 function es512(sub: string): string {
-  return token({ alg: 'ES512', kid: 'one' }, claims({ ...CURRENT, sub }), p521.privateKey, 'ES512')
+  return signed('ES512', p521.privateKey, { kid: 'one' }, claims({ ...CURRENT, sub }))
 }
 
 /** A service that verifies one signature at a time. */
@@ -49,15 +49,15 @@ interface Held {
   /** How many verifications have begun. */
   readonly begun: number
   readonly running: number
-  /** The longest number at once so far. */
+  /** The largest number at once so far. */
   readonly most: number
-  /** Lets the oldest go on. */
+  /** The oldest continues. */
   release(): void
-  /** Lets all go on, also those that come. */
+  /** All continue, later ones too. */
   open(): void
 }
 
-/** From now on, every verification waits until it is told to go on. */
+/** From now on every verification waits until it is released. */
 function holdVerifications(t: TestContext): Held {
   const { subtle } = globalThis.crypto
   const verify = subtle.verify.bind(subtle)
@@ -112,8 +112,7 @@ const MIXED_SET = keyFile(jwk(p256.publicKey, { kid: 'two' }), SLOW_KEY)
 const FAST_SET = keyFile(jwk(p256.publicKey, { kid: 'one' }), jwk(rsa.publicKey, { kid: 'two' }))
 
 function es256(sub: string): string {
-  const header = { alg: 'ES256', kid: 'one' }
-  return token(header, claims({ ...CURRENT, sub }), p256.privateKey, 'ES256')
+  return signed('ES256', p256.privateKey, { kid: 'one' }, claims({ ...CURRENT, sub }))
 }
 
 function ofSecret(sub: string): string {
@@ -128,7 +127,7 @@ const AT_ONCE: readonly (readonly [number, string, KeyConfig, (sub: string) => s
 ]
 
 for (const [atOnce, what, keys, sign] of AT_ONCE) {
-  test(`strangers: with ${what}, signatures are verified ${atOnce} at a time`, async (t) => {
+  test(`verification queue: ${what} verifies ${atOnce} signatures at once`, async (t) => {
     const held = holdVerifications(t)
     const { port, adminPort } = await startService(t, { issuer: ISSUER, audience: AUDIENCE, keys })
     const wires: Wire[] = []
@@ -145,7 +144,7 @@ for (const [atOnce, what, keys, sign] of AT_ONCE) {
   })
 }
 
-test('strangers: beyond 512 that wait it is 503, and a cached token is served', async (t) => {
+test('verification queue: after 512 waiting tokens 503, cached tokens are served', async (t) => {
   const { port, adminPort } = await startSlow(t)
   const owner = es512('owner')
   assert.equal((await call(port, { token: owner })).status, 200)
@@ -158,7 +157,7 @@ test('strangers: beyond 512 that wait it is 503, and a cached token is served', 
   await underWay(adminPort, wires.length)
   for (let i = 0; i < 3; i++) {
     const answer = await firstAnswer(port, head('GET', '/plants', { token: es512('late') }))
-    const message = 'Too much is waiting already: try again later.'
+    const message = conditions.get('overloaded')?.[1]
     assert.equal(answer.status, 503)
     assert.deepEqual(JSON.parse(answer.body), { error: 50303, message })
     assert.deepEqual(headerLines(answer, 'retry-after'), ['1'])
@@ -166,23 +165,23 @@ test('strangers: beyond 512 that wait it is 503, and a cached token is served', 
   }
   assert.equal((await call(port, { token: owner })).status, 200)
   assert.equal(held.begun, 1)
-  // None of those that were not verified counts as refused.
+  // A token that was not verified does not count as refused.
   assert.equal(await metric(adminPort, REFUSED), 0)
 
-  // A client that closes its side alone may still wait for its answer.
+  // Reset, because a client that only ends its side may still wait for its response.
   for (const wire of wires) wire.socket.resetAndDestroy()
   const open = (): Promise<number> => metric(adminPort, 'plant_store_connections')
-  await until('they are gone', async () => (await open()) === 0)
+  await until('they have left', async () => (await open()) === 0)
   held.open()
   await until('the first is refused', async () => (await metric(adminPort, REFUSED)) === 1)
   assert.equal((await call(port, { token: es512('next') })).status, 200)
-  // Of all who left, the first alone was verified.
+  // Of all the clients that left, only the first was verified.
   assert.equal(held.begun, 2)
   assert.equal(await metric(adminPort, REFUSED), 1)
   assert.equal(await metric(adminPort, 'plant_store_errors_total{error="50303"}'), 3)
 })
 
-test('strangers: one who leaves while it waits is not verified, the others are', async (t) => {
+test('verification queue: skips a client that left, and verifies the others', async (t) => {
   const held = holdVerifications(t)
   const { port, adminPort } = await startSlow(t)
   const wires: Wire[] = []
@@ -192,13 +191,13 @@ test('strangers: one who leaves while it waits is not verified, the others are',
   }
   wires[1]?.socket.resetAndDestroy()
   const open = (): Promise<number> => metric(adminPort, 'plant_store_connections')
-  await until('it is gone', async () => (await open()) === 2)
+  await until('it has left', async () => (await open()) === 2)
   held.open()
   for (const at of [0, 2]) assert.equal(await statusOf(wires[at] ?? assert.fail()), 200)
   assert.equal(held.begun, 2)
 })
 
-test('the same token of several requests at once is verified once', async (t) => {
+test('verification queue: verifies a token of several requests once', async (t) => {
   const held = holdVerifications(t)
   const { port, adminPort } = await startSlow(t)
   const bearer = es512('alice')
@@ -216,25 +215,25 @@ test('the same token of several requests at once is verified once', async (t) =>
   assert.equal(value('plant_store_tokens_remembered_total'), 4)
 })
 
-test('many malformed tokens at once are read a few in each tick', async () => {
+test('verification queue: reads a few of many malformed tokens in each tick', async () => {
   for (const [by, atOnce] of [
     [verifier(fileKeys(SLOW_KEY)), 1],
     [verifier(), 32],
   ] as const) {
-    let refused = 0
+    let done = 0
     const all = Array.from({ length: 100 }, async () => {
-      await assert.rejects(async () => by.verify('a.b.c'), refusedAs('tokenInvalid'))
-      refused++
+      await refused('a.b.c', 'tokenInvalid', by)
+      done++
     })
-    for (let before = 0; refused < all.length; before = refused) {
+    for (let before = 0; done < all.length; before = done) {
       await nextTick()
-      assert(refused - before <= atOnce, `${refused - before} in one tick`)
+      assert(done - before <= atOnce, `${done - before} in one tick`)
     }
     await Promise.all(all)
   }
 })
 
-/** A queue whose work waits until it is told to end. */
+/** A queue whose work runs until `end` ends the oldest. */
 function queueOf(keys: { atOnce: number }) {
   const queue = new VerificationQueue(keys)
   const running: [name: string, end: () => void][] = []
@@ -252,7 +251,7 @@ function queueOf(keys: { atOnce: number }) {
   return { queue, begun, add, end }
 }
 
-test('verifications begin in the order of their requests', async () => {
+test('verification queue: starts in the order of the requests', async () => {
   const { begun, add, end } = queueOf({ atOnce: 2 })
   const all = ['a', 'b', 'c', 'd', 'e'].map((name) => add(name))
   await nextTick()
@@ -262,7 +261,7 @@ test('verifications begin in the order of their requests', async () => {
   assert.deepEqual(begun, ['a', 'b', 'c', 'd', 'e'])
 })
 
-test('a new key set changes how many are verified at once, and nobody overtakes', async () => {
+test('verification queue: a new key set changes the slots, not the order', async () => {
   const keys = { atOnce: 1 }
   const { begun, add, end } = queueOf(keys)
   const all = ['a', 'b', 'c', 'd'].map((name) => add(name))
@@ -280,7 +279,7 @@ test('a new key set changes how many are verified at once, and nobody overtakes'
   assert.deepEqual(begun, ['a', 'b', 'c', 'd', 'e'])
 })
 
-test('a turn that waits for something else is free, and is taken again after it', async () => {
+test('verification queue: frees a slot that waits, and takes one again later', async () => {
   const { queue, begun, add, end } = queueOf({ atOnce: 1 })
   let arrive = (): void => {}
   const pending = new Promise<void>((resolve) => (arrive = resolve))
@@ -305,7 +304,7 @@ test('a turn that waits for something else is free, and is taken again after it'
   await end()
   await Promise.all([fetching[0], other, left])
   assert.deepEqual(steps, ['0 goes on'])
-  // Each turn was freed once: two at a time would mean that one was freed twice.
+  // If a slot had been freed twice, two would run now.
   const more = ['x', 'y'].map((name) => add(name))
   await nextTick()
   assert.deepEqual(begun, ['other', 'x'])
@@ -314,7 +313,7 @@ test('a turn that waits for something else is free, and is taken again after it'
   await Promise.all(more)
 })
 
-test('one who comes back from a fetch to a full queue is refused, and frees nothing', async () => {
+test('verification queue: refuses a token that returns to a full queue', async () => {
   const { queue, begun, add, end } = queueOf({ atOnce: 1 })
   let arrive = (): void => {}
   const pending = new Promise<void>((resolve) => (arrive = resolve))

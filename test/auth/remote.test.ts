@@ -1,15 +1,16 @@
 import assert from 'node:assert/strict'
 import { generateKeyPairSync } from 'node:crypto'
-import { createServer, type RequestListener, type Server } from 'node:http'
-import type { AddressInfo } from 'node:net'
-import { after, test } from 'node:test'
+import type { RequestListener } from 'node:http'
+import { after, type TestContext, test } from 'node:test'
 import { createKeySource, type KeyLog, type KeySource, type Timing } from '../../dist/auth/keys.js'
 import { readKeySetInSteps } from '../../dist/auth/key-set.js'
 import { TIMING } from '../../dist/auth/key-source.js'
 import { HttpError } from '../../dist/errors.js'
 import { PEM, readPair } from '../support/keys.ts'
+import { serving } from '../support/serving.ts'
 import { stopClock, until } from '../support/time.ts'
 import {
+  accepted,
   claims,
   ed25519,
   jwk,
@@ -18,21 +19,21 @@ import {
   p521,
   type PatientVerifier,
   pause,
-  refusedAs,
+  refused,
   rsa,
   rsa2,
+  signed,
   silent,
-  token,
   verifier,
 } from './tokens.ts'
 
-/** Nothing happens by itself within a test, except what the test makes quicker. */
+/** Nothing happens by itself during a test, unless the test shortens a time. */
 const SLOW: Timing = { ...TIMING, fetch: 600_000, retry: 600_000, cooldown: 600_000 }
 
 const ONE = jwk(rsa.publicKey, { kid: 'one' })
 const TWO = jwk(rsa2.publicKey, { kid: 'two' })
-const tokenOne = token({ alg: 'RS256', kid: 'one' }, claims(), rsa.privateKey, 'RS256')
-const tokenTwo = token({ alg: 'RS256', kid: 'two' }, claims(), rsa2.privateKey, 'RS256')
+const tokenOne = signed('RS256', rsa.privateKey, { kid: 'one' })
+const tokenTwo = signed('RS256', rsa2.privateKey, { kid: 'two' })
 
 const unhandled: unknown[] = []
 process.on('unhandledRejection', (reason) => unhandled.push(reason))
@@ -40,40 +41,32 @@ after(() => {
   assert.deepEqual(unhandled, [])
 })
 
-/** A real issuer; `answer` may be changed while it runs. */
-class Issuer {
-  hits = 0
-  paths: string[] = []
+/** A real HTTP server; a test may change `answer` while it runs. */
+interface Issuer {
+  readonly url: string
+  readonly paths: readonly string[]
+  readonly hits: number
   answer: RequestListener
-  readonly #server: Server
-
-  private constructor(answer: RequestListener) {
-    this.answer = answer
-    this.#server = createServer((request, response) => {
-      this.hits++
-      this.paths.push(request.url ?? '')
-      this.answer(request, response)
-    })
-  }
-
-  static async open(answer: RequestListener): Promise<Issuer> {
-    const issuer = new Issuer(answer)
-    await new Promise<void>((resolve) => issuer.#server.listen(0, '127.0.0.1', resolve))
-    return issuer
-  }
-
-  get url(): string {
-    // A listening TCP server has an AddressInfo.
-    return `http://127.0.0.1:${(this.#server.address() as AddressInfo).port}`
-  }
-
-  close(): void {
-    this.#server.close()
-    this.#server.closeAllConnections()
-  }
 }
 
-function serving(...keys: readonly Members[]): RequestListener {
+async function openIssuer(t: TestContext, answer: RequestListener = () => {}): Promise<Issuer> {
+  const paths: string[] = []
+  const url = await serving(t, (request, response) => {
+    paths.push(request.url ?? '')
+    issuer.answer(request, response)
+  })
+  const issuer = {
+    url,
+    paths,
+    answer,
+    get hits() {
+      return paths.length
+    },
+  }
+  return issuer
+}
+
+function keySet(...keys: readonly Members[]): RequestListener {
   return text(JSON.stringify({ keys }))
 }
 
@@ -94,74 +87,51 @@ interface Setting {
   readonly errors: readonly string[]
 }
 
-type Run = (setting: Setting) => Promise<void>
-
 async function withIssuer(
+  t: TestContext,
   answer: RequestListener,
-  timing: Partial<Timing>,
-  run: Run,
-): Promise<void> {
-  const issuer = await Issuer.open(answer)
+  timing: Partial<Timing> = {},
+): Promise<Setting> {
+  const issuer = await openIssuer(t, answer)
   const errors: string[] = []
   const log: KeyLog = (level, message, fields) => {
     if (level === 'error') errors.push(`${message} ${JSON.stringify(fields)}`)
   }
-  const keys = createKeySource(
-    { kind: 'url', url: `${issuer.url}/jwks` },
-    'https://x.example',
-    log,
-    { ...SLOW, ...timing },
-  )
-  try {
-    await run({ issuer, keys, by: verifier(keys), errors })
-  } finally {
-    keys.close()
-    issuer.close()
-  }
+  const config = { kind: 'url', url: `${issuer.url}/jwks` } as const
+  const keys = createKeySource(config, 'https://x.example', log, { ...SLOW, ...timing })
+  t.after(() => keys.close())
+  return { issuer, keys, by: verifier(keys), errors }
 }
 
-async function accepted(by: PatientVerifier, text: string): Promise<void> {
-  assert.equal((await by.verify(text)).owner, 'alice')
-}
-
-/**
- * Twice: a token that was waiting while the keys came was verified under the keys of before, and is
- * not remembered.
- */
-async function remember(by: PatientVerifier, text: string): Promise<void> {
-  await accepted(by, text)
-  await accepted(by, text)
+/** Twice: a token that waited for new keys is not cached, because the keys changed meanwhile. */
+async function cacheToken(by: PatientVerifier, text: string): Promise<void> {
+  await accepted(text, by)
+  await accepted(text, by)
   assert(!(by.verify(text) instanceof Promise))
 }
 
-async function refused(by: PatientVerifier, text: string, condition: string): Promise<void> {
-  await assert.rejects(async () => by.verify(text), refusedAs(condition))
-}
-
-test('a start fetches at once, and one fetch serves every request that waits for it', async () => {
-  await withIssuer(serving(ONE), {}, async ({ issuer, keys, by }) => {
-    assert.notEqual(keys.unavailableReason(), undefined)
-    keys.start?.()
-    await Promise.all([tokenOne, tokenOne, tokenOne].map((one) => accepted(by, one)))
-    assert.equal(keys.unavailableReason(), undefined)
-    assert.equal(issuer.hits, 1)
-  })
+test('remote keys: start fetches at once; all waiting requests share one fetch', async (t) => {
+  const { issuer, keys, by } = await withIssuer(t, keySet(ONE))
+  assert.notEqual(keys.unavailableReason(), undefined)
+  keys.start()
+  await Promise.all([tokenOne, tokenOne, tokenOne].map((one) => accepted(one, by)))
+  assert.equal(keys.unavailableReason(), undefined)
+  assert.equal(issuer.hits, 1)
 })
 
-test('keys that cannot be had are 503 for a well-formed token, and 401 for one that is not', async () => {
-  await withIssuer(text('', 500), {}, async ({ keys, by, errors }) => {
-    await refused(by, tokenOne, 'keysUnavailable')
-    const [header, , signature] = tokenOne.split('.')
-    const parts = [
-      `${header}..${signature}`,
-      `${header}._w.${signature}`,
-      tokenOne.replace(/[^.]*$/, ''),
-    ]
-    const malformed = ['a.b.c', `${tokenOne}.a`, ...parts]
-    for (const one of malformed) await refused(by, one, 'tokenInvalid')
-    assert.match(keys.unavailableReason() ?? '', /500/)
-    assert.match(errors[0] ?? '', /500/)
-  })
+test('remote keys: without keys 503, and 401 for a malformed token', async (t) => {
+  const { keys, by, errors } = await withIssuer(t, text('', 500))
+  await refused(tokenOne, 'keysUnavailable', by)
+  const [header, , signature] = tokenOne.split('.')
+  const parts = [
+    `${header}..${signature}`,
+    `${header}._w.${signature}`,
+    tokenOne.replace(/[^.]*$/, ''),
+  ]
+  const malformed = ['a.b.c', `${tokenOne}.a`, ...parts]
+  for (const one of malformed) await refused(one, 'tokenInvalid', by)
+  assert.match(keys.unavailableReason() ?? '', /500/)
+  assert.match(errors[0] ?? '', /500/)
 })
 
 const MIB = 1024 * 1024
@@ -171,7 +141,7 @@ const BAD_ANSWERS: Readonly<Record<string, RequestListener>> = {
   'a status of 204': (_, response) => response.writeHead(204).end(),
   'a redirect': (request, response) => {
     if (request.url === '/jwks') response.writeHead(302, { Location: '/moved' }).end()
-    else serving(ONE)(request, response)
+    else keySet(ONE)(request, response)
   },
   garbage: text('<html>'),
   'no key set': text(JSON.stringify(ONE)),
@@ -184,11 +154,11 @@ const BAD_ANSWERS: Readonly<Record<string, RequestListener>> = {
     response.writeHead(200, { 'Content-Length': '100000' }).write(JSON.stringify({ keys: [ONE] }))
     setTimeout(() => response.destroy(), 10)
   },
-  'no key': serving(),
-  'keys of other kinds only': serving({ ...ONE, use: 'enc' }, { kty: 'AKP', kid: 'one' }),
-  'a symmetric key': serving({ kty: 'oct', k: Buffer.alloc(32).toString('base64url'), kid: 'one' }),
-  'a private key': serving(jwk(rsa.privateKey, { kid: 'one' })),
-  'a weak key': serving(
+  'no key': keySet(),
+  'keys of other kinds only': keySet({ ...ONE, use: 'enc' }, { kty: 'AKP', kid: 'one' }),
+  'a symmetric key': keySet({ kty: 'oct', k: Buffer.alloc(32).toString('base64url'), kid: 'one' }),
+  'a private key': keySet(jwk(rsa.privateKey, { kid: 'one' })),
+  'a weak key': keySet(
     jwk(readPair(generateKeyPairSync('rsa', { modulusLength: 1024, ...PEM })).publicKey, {
       kid: 'one',
     }),
@@ -196,31 +166,28 @@ const BAD_ANSWERS: Readonly<Record<string, RequestListener>> = {
 }
 
 for (const [name, answer] of Object.entries(BAD_ANSWERS)) {
-  test(`${name} from the issuer is no key set, and does not replace a good one`, async () => {
-    await withIssuer(answer, { cooldown: 0 }, async ({ issuer, keys, by }) => {
-      await refused(by, tokenOne, 'keysUnavailable')
-      assert.equal(keys.generation, 0)
-      issuer.answer = serving(ONE)
-      await remember(by, tokenOne)
-      assert.equal(keys.generation, 1)
-      issuer.answer = answer
-      // An unknown key fetches again; the set at hand is still good enough to say no.
-      const hits = issuer.hits
-      await refused(by, tokenTwo, 'tokenInvalid')
-      assert(issuer.hits > hits)
-      assert(!(by.verify(tokenOne) instanceof Promise))
-      assert.equal(keys.unavailableReason(), undefined)
-    })
+  test(`remote keys: ${name} does not replace a good key set`, async (t) => {
+    const { issuer, keys, by } = await withIssuer(t, answer, { cooldown: 0 })
+    await refused(tokenOne, 'keysUnavailable', by)
+    assert.equal(keys.generation, 0)
+    issuer.answer = keySet(ONE)
+    await cacheToken(by, tokenOne)
+    assert.equal(keys.generation, 1)
+    issuer.answer = answer
+    // An unknown key fetches again; the earlier set still refuses it.
+    const hits = issuer.hits
+    await refused(tokenTwo, 'tokenInvalid', by)
+    assert(issuer.hits > hits)
+    assert(!(by.verify(tokenOne) instanceof Promise))
+    assert.equal(keys.unavailableReason(), undefined)
   })
 }
 
-test('a key set of exactly 1 MiB is read', async () => {
-  await withIssuer(text(JSON.stringify({ keys: [ONE] }).padEnd(MIB)), {}, async ({ by }) =>
-    accepted(by, tokenOne),
-  )
+test('remote keys: a key set of exactly 1 MiB is read', async (t) => {
+  const { by } = await withIssuer(t, text(JSON.stringify({ keys: [ONE] }).padEnd(MIB)))
+  await accepted(tokenOne, by)
 })
-
-test('an endless key set is not read to its end', async () => {
+test('remote keys: an endless key set is not read to its end', async (t) => {
   let sent = 0
   let gone = false
   const endless: RequestListener = (_, response) => {
@@ -231,31 +198,29 @@ test('an endless key set is not read to its end', async () => {
     response.on('drain', more).on('close', () => (gone = true))
     more()
   }
-  await withIssuer(endless, {}, async ({ by }) => {
-    await refused(by, tokenOne, 'keysUnavailable')
-    await until('the connection is closed', () => gone)
-    assert(sent < 16 * MIB)
-  })
+  const { by } = await withIssuer(t, endless)
+  await refused(tokenOne, 'keysUnavailable', by)
+  await until('the connection is closed', () => gone)
+  assert(sent < 16 * MIB)
 })
 
-test('an issuer that is silent, before or within the body, is waited for no longer than the fetch timeout', async () => {
+test('remote keys: a silent issuer is left after the fetch timeout', async (t) => {
   const silences: readonly RequestListener[] = [
     () => {},
     (_, response) => response.writeHead(200).write('{"keys":['),
   ]
   for (const silence of silences) {
-    await withIssuer(silence, { fetch: 100 }, async ({ keys, by }) => {
-      const started = performance.now()
-      // Nothing else would end it.
-      await refused(by, tokenOne, 'keysUnavailable')
-      const waited = performance.now() - started
-      assert(waited > 90, String(waited))
-      assert.match(keys.unavailableReason() ?? '', /within 100 ms/)
-    })
+    const { keys, by } = await withIssuer(t, silence, { fetch: 100 })
+    const started = performance.now()
+    // Nothing else ends the wait.
+    await refused(tokenOne, 'keysUnavailable', by)
+    const waited = performance.now() - started
+    assert(waited > 90, String(waited))
+    assert.match(keys.unavailableReason() ?? '', /within 100 ms/)
   }
 })
 
-test("a query of the key set's URL, which may hold a secret, is in no reason and no log line", async () => {
+test('remote keys: the query of a URL is in no reason and no log line', async (t) => {
   const failures: Readonly<Record<string, RequestListener>> = {
     'a status': text('', 404),
     'too many bytes': text(' '.repeat(MIB + 1)),
@@ -266,13 +231,13 @@ test("a query of the key set's URL, which may hold a secret, is in no reason and
     garbage: text('code=hidden'),
   }
   for (const [name, answer] of Object.entries(failures)) {
-    const issuer = await Issuer.open(answer)
+    const issuer = await openIssuer(t, answer)
     const document = discovering((url) => ({ issuer: url, jwks_uri: `${url}/keys?code=hidden` }))(
       issuer,
     )
-    const said: string[] = []
+    const messages: string[] = []
     const log: KeyLog = (_level, message, fields) =>
-      said.push(`${message} ${JSON.stringify(fields)}`)
+      messages.push(`${message} ${JSON.stringify(fields)}`)
     const timing = name === 'silence' ? { ...SLOW, fetch: 100 } : SLOW
     const sources = [
       createKeySource(
@@ -286,220 +251,198 @@ test("a query of the key set's URL, which may hold a secret, is in no reason and
     issuer.answer = (request, response) =>
       (request.url?.includes('.well-known') ? document : answer)(request, response)
     for (const keys of sources) {
-      await refused(verifier(keys), tokenOne, 'keysUnavailable')
+      await refused(tokenOne, 'keysUnavailable', verifier(keys))
       assert.notEqual(keys.unavailableReason(), undefined)
-      said.push(keys.unavailableReason() ?? '')
+      messages.push(keys.unavailableReason() ?? '')
       keys.close()
     }
-    issuer.close()
-    assert.equal(said.length, 4, name)
-    for (const line of said) assert(!line.includes('hidden'), `${name}: ${line}`)
+    assert.equal(messages.length, 4, name)
+    for (const line of messages) assert(!line.includes('hidden'), `${name}: ${line}`)
   }
 })
 
-test('an issuer that cannot be reached is not asked again within the cooldown, however many tokens come', async (t) => {
+test('remote keys: an issuer that fails is asked once per cooldown', async (t) => {
   const clock = stopClock(t)
-  await withIssuer(text('', 500), {}, async ({ issuer, by }) => {
-    const many = async (): Promise<void> => {
-      for (let n = 0; n < 20; n++) await refused(by, tokenOne, 'keysUnavailable')
-      await Promise.all(Array.from({ length: 20 }, () => refused(by, tokenOne, 'keysUnavailable')))
-    }
-    await many()
-    assert.equal(issuer.hits, 1)
-    clock.pass(SLOW.cooldown - 1)
-    await many()
-    assert.equal(issuer.hits, 1)
-    clock.pass(1)
-    await many()
-    assert.equal(issuer.hits, 2)
-  })
+  const { issuer, by } = await withIssuer(t, text('', 500))
+  const many = async (): Promise<void> => {
+    for (let n = 0; n < 20; n++) await refused(tokenOne, 'keysUnavailable', by)
+    await Promise.all(Array.from({ length: 20 }, () => refused(tokenOne, 'keysUnavailable', by)))
+  }
+  await many()
+  assert.equal(issuer.hits, 1)
+  clock.pass(SLOW.cooldown - 1)
+  await many()
+  assert.equal(issuer.hits, 1)
+  clock.pass(1)
+  await many()
+  assert.equal(issuer.hits, 2)
 })
 
-test('Retry-After says when the next attempt may be, in whole seconds', async (t) => {
+test('remote keys: Retry-After is the time to the next attempt, in seconds', async (t) => {
   stopClock(t)
-  await withIssuer(text('', 500), { cooldown: 30_000 }, async ({ by }) => {
+  for (const [retry, seconds] of [
+    [600_000, '30'],
+    [2_000, '2'],
+  ] as const) {
+    const { by } = await withIssuer(t, text('', 500), { cooldown: 30_000, retry })
     await assert.rejects(
       async () => by.verify(tokenOne),
       (error) => {
         assert(error instanceof HttpError)
-        assert.deepEqual(error.headers, ['Retry-After', '30'])
+        assert.deepEqual(error.headers, ['Retry-After', seconds])
         return true
       },
     )
-  })
-  await withIssuer(text('', 500), { cooldown: 30_000, retry: 2_000 }, async ({ by }) => {
-    await assert.rejects(
-      async () => by.verify(tokenOne),
-      (error) => error instanceof HttpError && error.headers[1] === '2',
-    )
-  })
+  }
 })
 
-test('an unknown kid fetches again, once per cooldown; a rotated key is then known and the old one is not', async (t) => {
+test('remote keys: an unknown kid fetches once per cooldown, and finds a new key', async (t) => {
   const clock = stopClock(t)
-  await withIssuer(serving(ONE), {}, async ({ issuer, keys, by }) => {
-    await accepted(by, tokenOne)
-    await refused(by, tokenTwo, 'tokenInvalid')
-    assert.equal(issuer.hits, 1)
-    issuer.answer = serving(TWO)
-    clock.pass(SLOW.cooldown)
-    const before = keys.generation
-    await Promise.all(Array.from({ length: 10 }, () => accepted(by, tokenTwo)))
-    assert.equal(issuer.hits, 2)
-    assert.equal(keys.generation, before + 1)
-    await refused(by, tokenOne, 'tokenInvalid')
-    await Promise.all(Array.from({ length: 10 }, () => refused(by, tokenOne, 'tokenInvalid')))
-    assert.equal(issuer.hits, 2)
-  })
+  const { issuer, keys, by } = await withIssuer(t, keySet(ONE))
+  await accepted(tokenOne, by)
+  await refused(tokenTwo, 'tokenInvalid', by)
+  assert.equal(issuer.hits, 1)
+  issuer.answer = keySet(TWO)
+  clock.pass(SLOW.cooldown)
+  const before = keys.generation
+  await Promise.all(Array.from({ length: 10 }, () => accepted(tokenTwo, by)))
+  assert.equal(issuer.hits, 2)
+  assert.equal(keys.generation, before + 1)
+  await refused(tokenOne, 'tokenInvalid', by)
+  await Promise.all(Array.from({ length: 10 }, () => refused(tokenOne, 'tokenInvalid', by)))
+  assert.equal(issuer.hits, 2)
 })
 
-test('the cooldown holds for an unknown kid while the issuer fails, too', async (t) => {
+test('remote keys: an unknown kid fetches once per cooldown if fetches fail', async (t) => {
   const clock = stopClock(t)
-  await withIssuer(serving(ONE), {}, async ({ issuer, by }) => {
-    await accepted(by, tokenOne)
-    issuer.answer = text('', 500)
-    clock.pass(SLOW.cooldown)
-    for (let n = 0; n < 20; n++) await refused(by, tokenTwo, 'tokenInvalid')
-    assert.equal(issuer.hits, 2)
-  })
+  const { issuer, by } = await withIssuer(t, keySet(ONE))
+  await accepted(tokenOne, by)
+  issuer.answer = text('', 500)
+  clock.pass(SLOW.cooldown)
+  for (let n = 0; n < 20; n++) await refused(tokenTwo, 'tokenInvalid', by)
+  assert.equal(issuer.hits, 2)
 })
 
-test('a set is refreshed in the background; the same keys again keep remembered tokens, others do not', async () => {
-  await withIssuer(serving(ONE), { refresh: 20 }, async ({ issuer, keys, by }) => {
-    keys.start?.()
-    await remember(by, tokenOne)
-    const { generation } = keys
-    issuer.answer = serving({ ...ONE, use: 'sig', x: 1 })
-    const hits = issuer.hits
-    await until('the set is fetched again', () => issuer.hits > hits + 2)
-    assert.equal(keys.generation, generation)
-    assert(!(by.verify(tokenOne) instanceof Promise))
-    issuer.answer = serving(TWO)
-    await until('the new set counts', () => keys.generation === generation + 1)
-    await refused(by, tokenOne, 'tokenInvalid')
-    await accepted(by, tokenTwo)
-  })
+test('remote keys: a refresh with the same keys keeps cached tokens', async (t) => {
+  const { issuer, keys, by } = await withIssuer(t, keySet(ONE), { refresh: 20 })
+  keys.start()
+  await cacheToken(by, tokenOne)
+  const { generation } = keys
+  issuer.answer = keySet({ ...ONE, use: 'sig', x: 1 })
+  const hits = issuer.hits
+  await until('the set is fetched again', () => issuer.hits > hits + 2)
+  assert.equal(keys.generation, generation)
+  assert(!(by.verify(tokenOne) instanceof Promise))
+  issuer.answer = keySet(TWO)
+  await until('the new set counts', () => keys.generation === generation + 1)
+  await refused(tokenOne, 'tokenInvalid', by)
+  await accepted(tokenTwo, by)
 })
 
-test('a set is used while the issuer is down, until it is too old; then nothing passes, remembered or not', async (t) => {
+test('remote keys: without the issuer the set is used until it is too old', async (t) => {
   const clock = stopClock(t)
-  await withIssuer(serving(ONE), { refresh: 10 }, async ({ issuer, keys, by }) => {
-    keys.start?.()
-    await remember(by, tokenOne)
-    issuer.answer = text('', 500)
-    const hits = issuer.hits
-    await until('refreshing fails', () => issuer.hits > hits + 2)
-    assert(!(by.verify(tokenOne) instanceof Promise))
-    await refused(by, tokenTwo, 'tokenInvalid')
-    assert.equal(keys.unavailableReason(), undefined)
-    clock.pass(SLOW.usable - 1)
-    assert.equal(keys.unavailableReason(), undefined)
-    clock.pass(1)
-    assert.notEqual(keys.unavailableReason(), undefined)
-    await refused(by, tokenOne, 'keysUnavailable')
-    await refused(by, tokenTwo, 'keysUnavailable')
+  const { issuer, keys, by } = await withIssuer(t, keySet(ONE), { refresh: 10 })
+  keys.start()
+  await cacheToken(by, tokenOne)
+  issuer.answer = text('', 500)
+  const hits = issuer.hits
+  await until('refreshing fails', () => issuer.hits > hits + 2)
+  assert(!(by.verify(tokenOne) instanceof Promise))
+  await refused(tokenTwo, 'tokenInvalid', by)
+  assert.equal(keys.unavailableReason(), undefined)
+  clock.pass(SLOW.usable - 1)
+  assert.equal(keys.unavailableReason(), undefined)
+  clock.pass(1)
+  assert.notEqual(keys.unavailableReason(), undefined)
+  await refused(tokenOne, 'keysUnavailable', by)
+  await refused(tokenTwo, 'keysUnavailable', by)
+})
+
+test('remote keys: without a set, fetches again after growing delays', async (t) => {
+  const { issuer, keys, by, errors } = await withIssuer(t, text('', 500), {
+    retry: 10,
+    cooldown: 80,
   })
+  const times: number[] = []
+  issuer.answer = (request, response) => {
+    times.push(performance.now())
+    text('', 500)(request, response)
+  }
+  keys.start()
+  await until('seven attempts', () => times.length === 7)
+  const pauses = times.slice(1).map((time, index) => time - (times[index] ?? 0))
+  for (const [index, least] of [9, 19, 39, 78, 78, 78].entries())
+    assert((pauses[index] ?? 0) >= least, String(pauses))
+  assert(errors.length >= 6)
+  issuer.answer = keySet(ONE)
+  await until('healed', () => keys.unavailableReason() === undefined)
+  await accepted(tokenOne, by)
 })
 
-test('without a set the background tries again by itself, after growing pauses, until the issuer is back', async () => {
-  await withIssuer(
-    text('', 500),
-    { retry: 10, cooldown: 80 },
-    async ({ issuer, keys, by, errors }) => {
-      const times: number[] = []
-      issuer.answer = (request, response) => {
-        times.push(performance.now())
-        text('', 500)(request, response)
-      }
-      keys.start?.()
-      await until('seven attempts', () => times.length === 7)
-      const pauses = times.slice(1).map((time, index) => time - (times[index] ?? 0))
-      for (const [index, least] of [9, 19, 39, 78, 78, 78].entries())
-        assert((pauses[index] ?? 0) >= least, String(pauses))
-      assert(errors.length >= 6)
-      issuer.answer = serving(ONE)
-      await until('healed', () => keys.unavailableReason() === undefined)
-      await accepted(by, tokenOne)
-    },
-  )
-})
-
-test('bad keys of a remote set are left out, named in the log once, and the good ones count', async () => {
+test('remote keys: rejected keys are logged once, the others are used', async (t) => {
   const bad = [
     { kty: 'oct', k: 'AAAA', kid: 'symmetric' },
     jwk(p256.privateKey, { kid: 'private' }),
   ]
-  await withIssuer(serving(...bad, ONE), { refresh: 10 }, async ({ issuer, by, errors }) => {
-    await accepted(by, tokenOne)
-    await refused(
-      by,
-      token({ alg: 'ES256', kid: 'private' }, claims(), p256.privateKey, 'ES256'),
-      'tokenInvalid',
-    )
-    await until('refreshed', () => issuer.hits > 3)
-    assert.equal(errors.length, 1)
-    assert.match(errors[0] ?? '', /symmetric.*private/)
-  })
+  const { issuer, by, errors } = await withIssuer(t, keySet(...bad, ONE), { refresh: 10 })
+  await accepted(tokenOne, by)
+  await refused(signed('ES256', p256.privateKey, { kid: 'private' }), 'tokenInvalid', by)
+  await until('refreshed', () => issuer.hits > 3)
+  assert.equal(errors.length, 1)
+  assert.match(errors[0] ?? '', /symmetric.*private/)
 })
 
-test('close ends the background and what is under way, and nothing is fetched after it', async () => {
-  await withIssuer(
-    () => {},
-    { retry: 1, cooldown: 1 },
-    async ({ issuer, keys, by, errors }) => {
-      const waiting = refused(by, tokenOne, 'keysUnavailable')
-      await until('asked', () => issuer.hits === 1)
-      keys.close()
-      // Nothing else would end it.
-      await waiting
-      await pause(30)
-      await refused(by, tokenOne, 'keysUnavailable')
-      assert.equal(issuer.hits, 1)
-      assert.deepEqual(errors, [])
-    },
-  )
+test('remote keys: close ends a fetch under way and all later ones', async (t) => {
+  const { issuer, keys, by, errors } = await withIssuer(t, () => {}, { retry: 1, cooldown: 1 })
+  const waiting = refused(tokenOne, 'keysUnavailable', by)
+  await until('asked', () => issuer.hits === 1)
+  keys.close()
+  // Nothing else ends the wait.
+  await waiting
+  await pause(30)
+  await refused(tokenOne, 'keysUnavailable', by)
+  assert.equal(issuer.hits, 1)
+  assert.deepEqual(errors, [])
 })
 
 for (const refresh of [20, 600_000]) {
-  test(`a set that is fetched again every ${refresh} ms is fetched before it is 100 ms old; when that fails, a request does not ask again`, async (t) => {
+  test(`remote keys: refreshed every ${refresh} ms, a set is fetched before its end`, async (t) => {
     const clock = stopClock(t)
-    await withIssuer(serving(ONE), { usable: 100, refresh }, async ({ issuer, keys, by }) => {
-      await accepted(by, tokenOne)
-      // By the clock that stands still, none of these is too late.
-      await until('fetched before its end', () => issuer.hits > 3)
-      issuer.answer = text('', 500)
-      await until('fails before its end', () => keys.fetches?.failed === 1)
-      assert.equal(keys.unavailableReason(), undefined)
-      clock.pass(100)
-      assert.match(keys.unavailableReason() ?? '', /500/)
-      // What is under way now, or planned for the end of the set, is the last that the background
-      // does: then it waits for the cooldown.
-      const failed = keys.fetches?.failed ?? 0
-      await until('fails behind its end', () => (keys.fetches?.failed ?? 0) > failed)
-      const asked = issuer.hits
-      await refused(by, tokenOne, 'keysUnavailable')
-      assert.equal(issuer.hits, asked)
-    })
+    const { issuer, keys, by } = await withIssuer(t, keySet(ONE), { usable: 100, refresh })
+    await accepted(tokenOne, by)
+    // The clock is stopped, so none of these is too late.
+    await until('fetched before its end', () => issuer.hits > 3)
+    issuer.answer = text('', 500)
+    await until('fails before its end', () => keys.fetches?.failed === 1)
+    assert.equal(keys.unavailableReason(), undefined)
+    clock.pass(100)
+    assert.match(keys.unavailableReason() ?? '', /500/)
+    // The background does one more fetch, now or at the end of the set. Then it waits for the
+    // cooldown.
+    const failed = keys.fetches?.failed ?? 0
+    await until('fails after its end', () => (keys.fetches?.failed ?? 0) > failed)
+    const asked = issuer.hits
+    await refused(tokenOne, 'keysUnavailable', by)
+    assert.equal(issuer.hits, asked)
   })
 }
 
-test('a set that is fetched again in time stays the same set for longer than one may be used', async (t) => {
+test('remote keys: a set that is refreshed in time stays usable', async (t) => {
   const clock = stopClock(t)
-  await withIssuer(serving(ONE), { usable: 300, refresh: 10 }, async ({ keys, by }) => {
-    await accepted(by, tokenOne)
-    const { generation } = keys
-    for (let passed = 0; passed < 1000; passed += 200) {
-      // Two: the first of them may have been under way.
-      const fetched = (keys.fetches?.succeeded ?? 0) + 2
-      await until('fetched again', () => (keys.fetches?.succeeded ?? 0) >= fetched)
-      clock.pass(200)
-    }
-    assert.equal(keys.generation, generation)
-    assert.equal(keys.unavailableReason(), undefined)
-  })
+  const { keys, by } = await withIssuer(t, keySet(ONE), { usable: 300, refresh: 10 })
+  await accepted(tokenOne, by)
+  const { generation } = keys
+  for (let passed = 0; passed < 1000; passed += 200) {
+    // Two, because the first may have begun before the clock moved.
+    const fetched = (keys.fetches?.succeeded ?? 0) + 2
+    await until('fetched again', () => (keys.fetches?.succeeded ?? 0) >= fetched)
+    clock.pass(200)
+  }
+  assert.equal(keys.generation, generation)
+  assert.equal(keys.unavailableReason(), undefined)
 })
 
-test('the background does not keep a process alive', async () => {
+test('remote keys: the background keeps no process alive', async () => {
   const keys = createKeySource(
     { kind: 'url', url: 'http://127.0.0.1:9/' },
     'https://x.example',
@@ -509,7 +452,7 @@ test('the background does not keep a process alive', async () => {
   const count = (): number =>
     process.getActiveResourcesInfo().filter((name) => name === 'Timeout').length
   const before = count()
-  keys.start?.()
+  keys.start()
   assert(count() <= before)
   const untried = keys.unavailableReason()
   await until('tried', () => keys.unavailableReason() !== untried)
@@ -517,33 +460,27 @@ test('the background does not keep a process alive', async () => {
   keys.close()
 })
 
-/** An issuer with a discovery document of these members, in front of its key set. */
+/** Answers with this discovery document, and with a key set at /jwks. */
 function discovering(document: (url: string) => unknown): (issuer: Issuer) => RequestListener {
   return (issuer) => (request, response) => {
     const answer = request.url?.endsWith('/jwks')
-      ? serving(ONE)
+      ? keySet(ONE)
       : text(JSON.stringify(document(issuer.url)))
     answer(request, response)
   }
 }
 
 async function discover(
-  suffix: string,
+  t: TestContext,
   document: (url: string) => unknown,
-  run: (keys: KeySource, issuer: Issuer) => Promise<void>,
-): Promise<void> {
-  const issuer = await Issuer.open(() => {})
+  suffix = '',
+): Promise<Pick<Setting, 'issuer' | 'by'>> {
+  const issuer = await openIssuer(t)
   issuer.answer = discovering(document)(issuer)
-  const keys = createKeySource({ kind: 'discovery' }, issuer.url + suffix, silent, {
-    ...SLOW,
-    refresh: 30,
-  })
-  try {
-    await run(keys, issuer)
-  } finally {
-    keys.close()
-    issuer.close()
-  }
+  const timing = { ...SLOW, refresh: 30 }
+  const keys = createKeySource({ kind: 'discovery' }, issuer.url + suffix, silent, timing)
+  t.after(() => keys.close())
+  return { issuer, by: verifier(keys) }
 }
 
 const SUFFIXES = [
@@ -554,19 +491,14 @@ const SUFFIXES = [
   ['//', '/'],
 ] as const
 for (const [suffix, path] of SUFFIXES) {
-  test(`discovery: an issuer ending in "${suffix}" is asked below ${path}/.well-known, at every refresh`, async () => {
+  test(`discovery: an issuer ending in "${suffix}" is asked at ${path}/.well-known`, async (t) => {
     const document = (url: string): unknown => ({ issuer: url + suffix, jwks_uri: `${url}/jwks` })
-    await discover(suffix, document, async (keys, issuer) => {
-      await accepted(verifier(keys), tokenOne)
-      assert.deepEqual(issuer.paths.slice(0, 2), [
-        `${path}/.well-known/openid-configuration`,
-        '/jwks',
-      ])
-      await until(
-        'discovered again',
-        () => issuer.paths.filter((one) => one.includes('.well-known')).length > 1,
-      )
-    })
+    const { issuer, by } = await discover(t, document, suffix)
+    await accepted(tokenOne, by)
+    const documentPath = `${path}/.well-known/openid-configuration`
+    assert.deepEqual(issuer.paths.slice(0, 2), [documentPath, '/jwks'])
+    const fetched = (): number => issuer.paths.filter((one) => one === documentPath).length
+    await until('discovered again', () => fetched() > 1)
   })
 }
 
@@ -577,7 +509,7 @@ const BAD_DOCUMENTS: Readonly<Record<string, (url: string) => unknown>> = {
   'a list of issuers': (url) => ({ issuer: [url], jwks_uri: `${url}/jwks` }),
   'no jwks_uri': (url) => ({ issuer: url }),
   'a relative jwks_uri': (url) => ({ issuer: url, jwks_uri: '/jwks' }),
-  // Linux takes 0.0.0.0 for this machine: both would be answered with good keys.
+  // On Linux 0.0.0.0 is this machine: the good keys would be found there.
   'a jwks_uri over plain http': (url) => ({
     issuer: url,
     jwks_uri: `${url.replace('127.0.0.1', '0.0.0.0')}/jwks`,
@@ -590,61 +522,56 @@ const BAD_DOCUMENTS: Readonly<Record<string, (url: string) => unknown>> = {
 }
 
 for (const [name, document] of Object.entries(BAD_DOCUMENTS)) {
-  test(`discovery: ${name} gives no keys`, async () => {
-    await discover('', document, async (keys, issuer) => {
-      await refused(verifier(keys), tokenOne, 'keysUnavailable')
-      assert(!issuer.paths.includes('/jwks'))
-    })
+  test(`discovery: ${name} is refused`, async (t) => {
+    const { issuer, by } = await discover(t, document)
+    await refused(tokenOne, 'keysUnavailable', by)
+    assert(!issuer.paths.includes('/jwks'))
   })
 }
 
-test('all kinds of key in one remote set', async () => {
-  const answer = serving(
+test('remote keys: one set holds all kinds of key', async (t) => {
+  const answer = keySet(
     ONE,
     jwk(p256.publicKey, { kid: 'ec' }),
     jwk(ed25519.publicKey, { kid: 'ed' }),
   )
-  await withIssuer(answer, {}, async ({ by }) => {
-    await accepted(by, tokenOne)
-    await accepted(by, token({ alg: 'ES256', kid: 'ec' }, claims(), p256.privateKey, 'ES256'))
-    await accepted(by, token({ alg: 'EdDSA', kid: 'ed' }, claims(), ed25519.privateKey, 'EdDSA'))
-  })
+  const { by } = await withIssuer(t, answer)
+  await accepted(tokenOne, by)
+  await accepted(signed('ES256', p256.privateKey, { kid: 'ec' }), by)
+  await accepted(signed('EdDSA', ed25519.privateKey, { kid: 'ed' }), by)
 })
 
-test('while keys are fetched for some tokens, those of known keys are verified', async () => {
+test('remote keys: during a fetch, tokens of known keys are verified', async (t) => {
   const known = jwk(p521.publicKey, { kid: 'known' })
   const ofBob = claims({ sub: 'bob' })
-  const bob = token({ alg: 'ES512', kid: 'known' }, ofBob, p521.privateKey, 'ES512')
-  await withIssuer(serving(known), { cooldown: 0 }, async ({ issuer, keys, by }) => {
-    keys.start?.()
-    await until('fetched', () => keys.unavailableReason() === undefined)
-    // With such a key one token is verified at a time.
-    assert.equal(keys.atOnce, 1)
-    let answer = (): void => {}
-    issuer.answer = (request, response) => (answer = () => serving(known, ONE)(request, response))
-    const header = { alg: 'RS256', kid: 'one' }
-    const waiting = [1, 2, 3].map((jti) => {
-      return accepted(by, token(header, claims({ jti }), rsa.privateKey, 'RS256'))
-    })
-    await until('asked', () => issuer.hits === 2)
-    assert.equal((await by.verify(bob)).owner, 'bob')
-    answer()
-    await Promise.all(waiting)
+  const bob = signed('ES512', p521.privateKey, { kid: 'known' }, ofBob)
+  const { issuer, keys, by } = await withIssuer(t, keySet(known), { cooldown: 0 })
+  keys.start()
+  await until('fetched', () => keys.unavailableReason() === undefined)
+  // With such a key one token is verified at a time.
+  assert.equal(keys.atOnce, 1)
+  let answer = (): void => {}
+  issuer.answer = (request, response) => (answer = () => keySet(known, ONE)(request, response))
+  const waiting = [1, 2, 3].map((jti) => {
+    return accepted(signed('RS256', rsa.privateKey, { kid: 'one' }, claims({ jti })), by)
   })
+  await until('asked', () => issuer.hits === 2)
+  assert.equal((await by.verify(bob)).owner, 'bob')
+  answer()
+  await Promise.all(waiting)
 })
 
-test('a remote set of 3,000 keys keeps 100, and says so once', async () => {
+test('remote keys: of 3,000 keys 100 are used, and that is logged once', async (t) => {
   const others = Array.from({ length: 2999 }, (_, i) => jwk(p256.publicKey, { kid: `k${i}` }))
-  const answer = serving(ONE, ...others)
-  await withIssuer(answer, { refresh: 10 }, async ({ issuer, by, errors }) => {
-    await accepted(by, tokenOne)
-    await until('refreshed', () => issuer.hits > 3)
-    const flaws = JSON.stringify({ flaws: 'keys after the first 100: 2900' })
-    assert.deepEqual(errors, [`keys of the key set are left out ${flaws}`])
-  })
+  const answer = keySet(ONE, ...others)
+  const { issuer, by, errors } = await withIssuer(t, answer, { refresh: 10 })
+  await accepted(tokenOne, by)
+  await until('refreshed', () => issuer.hits > 3)
+  const fields = JSON.stringify({ flaws: 'keys after the first 100: 2900' })
+  assert.deepEqual(errors, [`keys of the key set are left out ${fields}`])
 })
 
-test('a key set is imported one key in a tick', async () => {
+test('key set: imports one key per tick', async () => {
   const keys = Array.from({ length: 50 }, (_, i) => jwk(p256.publicKey, { kid: `k${i}` }))
   let ticks = 0
   let counting = setImmediate(function count() {
@@ -656,7 +583,7 @@ test('a key set is imported one key in a tick', async () => {
   assert(ticks >= 50, String(ticks))
 })
 
-test('what an issuer says is in no message at length', async () => {
+test('remote keys: messages quote an issuer briefly', async (t) => {
   const long = 'x'.repeat(500_000)
   const deep = `${'['.repeat(100_000)}${']'.repeat(100_000)}`
   const documents: readonly ((url: string) => string)[] = [
@@ -666,18 +593,17 @@ test('what an issuer says is in no message at length', async () => {
     (url) => JSON.stringify({ issuer: url, jwks_uri: `https://${long}` }),
   ]
   for (const document of documents) {
-    const issuer = await Issuer.open(() => {})
+    const issuer = await openIssuer(t)
     issuer.answer = (request, response) => text(document(issuer.url))(request, response)
-    const said: string[] = []
-    const log: KeyLog = (_, message, fields) => said.push(message + JSON.stringify(fields))
+    const messages: string[] = []
+    const log: KeyLog = (_, message, fields) => messages.push(message + JSON.stringify(fields))
     const keys = createKeySource({ kind: 'discovery' }, issuer.url, log, SLOW)
-    await refused(verifier(keys), tokenOne, 'keysUnavailable')
-    said.push(keys.unavailableReason() ?? '')
-    assert.equal(said.length, 2)
-    for (const line of said) {
+    await refused(tokenOne, 'keysUnavailable', verifier(keys))
+    messages.push(keys.unavailableReason() ?? '')
+    assert.equal(messages.length, 2)
+    for (const line of messages) {
       assert(line.length < 500 && !line.includes('call stack'), line.slice(0, 1000))
     }
     keys.close()
-    issuer.close()
   }
 })

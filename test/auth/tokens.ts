@@ -16,10 +16,7 @@ import { type TokenRules, Verifier } from '../../dist/auth/verifier.js'
 import { HttpError } from '../../dist/errors.js'
 import { PEM, readPair } from '../support/keys.ts'
 
-/**
- * Tokens are built by hand, so that they can be wrong in every way that a library would refuse to
- * write.
- */
+// Tokens are built by hand, because a library would refuse to write the wrong ones.
 
 export const ISSUER = 'https://issuer.example/'
 export const AUDIENCE = 'plants'
@@ -57,7 +54,7 @@ export function without(name: string, from: Members = claims()): Members {
   return Object.fromEntries(Object.entries(from).filter(([key]) => key !== name))
 }
 
-/** Members, or the very text or bytes. */
+/** Members, or the exact text or bytes. */
 type Part = Members | string | Uint8Array
 
 export function base64url(part: Part): string {
@@ -82,7 +79,7 @@ export function signature(alg: string, input: string, key: KeyObject | Uint8Arra
   return signBytes(hash, Buffer.from(input), options).toString('base64url')
 }
 
-/** A token of any header and payload, signed by `alg` whatever the header says. */
+/** A token with any header and payload, signed by `alg` even if the header names another. */
 export function token(
   header: Part,
   payload: Part,
@@ -93,8 +90,18 @@ export function token(
   return `${input}.${signature(alg, input, key)}`
 }
 
+/** A token signed by `alg`, as its header says. */
+export function signed(
+  alg: string,
+  key: KeyObject | Uint8Array,
+  header: Members = {},
+  payload: Part = claims(),
+): string {
+  return token({ alg, ...header }, payload, key, alg)
+}
+
 export function hs256(payload: Part = claims(), header: Members = {}): string {
-  return token({ alg: 'HS256', ...header }, payload, SECRET, 'HS256')
+  return signed('HS256', SECRET, header, payload)
 }
 
 export function temporaryDirectory(): string {
@@ -119,7 +126,7 @@ export function fileKeys(...keys: readonly Members[]): KeySource {
 
 export const STAYS: Client = { destroyed: false }
 
-/** A verifier whose clients stay, where nothing else is said. */
+/** A verifier whose clients stay by default. */
 export class PatientVerifier extends Verifier {
   override verify(text: string, client: Client = STAYS): Caller | Promise<Caller> {
     return super.verify(text, client)
@@ -130,7 +137,16 @@ export function verifier(keys = secretKeys(), rules: Partial<TokenRules> = {}): 
   return new PatientVerifier(keys, { ...RULES, ...rules }, () => NOW * 1000)
 }
 
-/** What `assert.rejects` compares: the condition, and the challenge where there is one. */
+export async function accepted(text: string, by: PatientVerifier = verifier()): Promise<void> {
+  assert.equal((await by.verify(text)).owner, 'alice')
+}
+
+export async function refused(text: string, condition: string, by = verifier()): Promise<void> {
+  // async, so that a throw and a rejection are the same.
+  await assert.rejects(async () => by.verify(text), refusedAs(condition))
+}
+
+/** For `assert.rejects`: checks the condition and its header. */
 export function refusedAs(condition: string): (error: unknown) => boolean {
   return (error) => {
     if (!(error instanceof HttpError) || error.condition !== condition) throw error

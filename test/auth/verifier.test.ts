@@ -6,6 +6,7 @@ import { TokenCache } from '../../dist/auth/token-cache.js'
 import type { TokenRules } from '../../dist/auth/verifier.js'
 import type { KeyPair } from '../support/keys.ts'
 import {
+  accepted,
   AUDIENCE,
   base64url,
   claims,
@@ -20,25 +21,22 @@ import {
   p384,
   p521,
   PatientVerifier,
-  refusedAs,
+  refused,
   rsa,
   rsa2,
   RULES,
   SECRET,
   secretKeys,
   signature,
+  signed,
   token,
   verifier,
   without,
 } from './tokens.ts'
 
-/** async, so that a throw and a rejection are the same to it. */
+/** async, so that a throw and a rejection are the same. */
 async function verify(text: string, by: PatientVerifier = verifier()): Promise<Caller> {
   return by.verify(text)
-}
-
-async function refused(text: string, condition: string, by = verifier()): Promise<void> {
-  await assert.rejects(verify(text, by), refusedAs(condition))
 }
 
 async function ownerOf(
@@ -63,40 +61,35 @@ const SIGNERS: readonly (readonly [alg: string, pair: KeyPair])[] = [
 ]
 
 for (const [alg, { publicKey, privateKey }] of SIGNERS) {
-  test(`a token signed ${alg} is accepted, and refused once its payload is another`, async () => {
+  test(`signature: ${alg} is accepted, and refused if the payload was changed`, async () => {
     const by = verifier(fileKeys(jwk(publicKey, { kid: 'one' })))
-    const good = token({ alg, kid: 'one' }, claims(), privateKey, alg)
-    assert.equal((await verify(good, by)).owner, 'alice')
-    const [header, , signed] = good.split('.')
-    await refused(`${header}.${base64url(claims({ sub: 'bob' }))}.${signed}`, 'tokenInvalid', by)
+    const good = signed(alg, privateKey, { kid: 'one' })
+    await accepted(good, by)
+    const [header, , tail] = good.split('.')
+    await refused(`${header}.${base64url(claims({ sub: 'bob' }))}.${tail}`, 'tokenInvalid', by)
   })
 }
 
-test('a token signed HS256 with the secret is accepted, whatever its kid; with another secret it is refused', async () => {
-  assert.equal((await verify(hs256())).owner, 'alice')
-  assert.equal((await verify(hs256(claims(), { kid: 'whatever' }))).owner, 'alice')
-  await refused(token({ alg: 'HS256' }, claims(), Buffer.alloc(32, 8), 'HS256'), 'tokenInvalid')
+test('signature: HS256 is accepted with any kid, and refused with another secret', async () => {
+  await accepted(hs256())
+  await accepted(hs256(claims(), { kid: 'whatever' }))
+  await refused(signed('HS256', Buffer.alloc(32, 8)), 'tokenInvalid')
 })
 
-test('a token signed HS384 or HS512 with the secret is refused', async () => {
-  for (const alg of ['HS384', 'HS512'])
-    await refused(token({ alg }, claims(), SECRET, alg), 'tokenInvalid')
+test('signature: HS384 and HS512 with the secret are refused', async () => {
+  for (const alg of ['HS384', 'HS512']) await refused(signed(alg, SECRET), 'tokenInvalid')
 })
 
-test("a token signed HS256 with the public key's text is refused", async () => {
+test('signature: HS256 with the text of the public key is refused', async () => {
   const by = verifier(fileKeys(jwk(rsa.publicKey, { kid: 'one' })))
   const pem = rsa.publicKey.export({ type: 'spki', format: 'pem' })
   const der = rsa.publicKey.export({ type: 'spki', format: 'der' })
   for (const text of [pem, String(pem).trim(), der, JSON.stringify(jwk(rsa.publicKey))]) {
-    await refused(
-      token({ alg: 'HS256', kid: 'one' }, claims(), Buffer.from(text), 'HS256'),
-      'tokenInvalid',
-      by,
-    )
+    await refused(signed('HS256', Buffer.from(text), { kid: 'one' }), 'tokenInvalid', by)
   }
 })
 
-test('an unsigned token is refused in every spelling of alg', async () => {
+test('signature: an unsigned token is refused in every spelling of alg', async () => {
   const by = [verifier(), verifier(fileKeys(jwk(rsa.publicKey)))]
   const spellings = [
     'none',
@@ -122,7 +115,7 @@ test('an unsigned token is refused in every spelling of alg', async () => {
   }
 })
 
-test('a key that the token brings along never helps it', async () => {
+test('header: a key in the token itself is never used', async () => {
   const by = verifier(fileKeys(jwk(rsa.publicKey, { kid: 'one' })))
   const more = {
     jwk: jwk(rsa2.publicKey),
@@ -130,64 +123,37 @@ test('a key that the token brings along never helps it', async () => {
     x5u: 'https://evil.example/',
     x5c: ['AA=='],
   }
-  await refused(
-    token({ alg: 'RS256', ...more }, claims(), rsa2.privateKey, 'RS256'),
-    'tokenInvalid',
-    by,
-  )
-  await refused(
-    token({ alg: 'RS256', kid: 'one', ...more }, claims(), rsa2.privateKey, 'RS256'),
-    'tokenInvalid',
-    by,
-  )
+  await refused(signed('RS256', rsa2.privateKey, more), 'tokenInvalid', by)
+  await refused(signed('RS256', rsa2.privateKey, { kid: 'one', ...more }), 'tokenInvalid', by)
 })
 
-test('the kid chooses the key: an unknown one and one that is no string are refused', async () => {
+test('header: the kid selects the key; an unknown or malformed kid is refused', async () => {
   const by = verifier(
     fileKeys(jwk(rsa.publicKey, { kid: 'one' }), jwk(rsa2.publicKey, { kid: 'two' })),
   )
-  assert.equal(
-    (await verify(token({ alg: 'RS256', kid: 'two' }, claims(), rsa2.privateKey, 'RS256'), by))
-      .owner,
-    'alice',
-  )
+  await accepted(signed('RS256', rsa2.privateKey, { kid: 'two' }), by)
   for (const kid of ['one', 'three', '', null, 2, ['two'], { kid: 'two' }]) {
-    await refused(
-      token({ alg: 'RS256', kid }, claims(), rsa2.privateKey, 'RS256'),
-      'tokenInvalid',
-      by,
-    )
+    await refused(signed('RS256', rsa2.privateKey, { kid }), 'tokenInvalid', by)
   }
 })
 
-test('a token without a kid passes where exactly one key fits its algorithm', async () => {
-  const bare = token({ alg: 'RS256' }, claims(), rsa.privateKey, 'RS256')
+test('header: without a kid, exactly one key must fit the algorithm', async () => {
+  const bare = signed('RS256', rsa.privateKey)
   const [one, two] = [jwk(rsa.publicKey, { kid: 'one' }), jwk(rsa2.publicKey, { kid: 'two' })]
   const others = [jwk(p256.publicKey, { kid: 'three' }), { ...two, alg: 'PS256' }]
-  assert.equal((await verify(bare, verifier(fileKeys(one, ...others)))).owner, 'alice')
+  await accepted(bare, verifier(fileKeys(one, ...others)))
   await refused(bare, 'tokenInvalid', verifier(fileKeys(jwk(p256.publicKey))))
   await refused(bare, 'tokenInvalid', verifier(fileKeys(one, two)))
-  assert.equal(
-    (await verify(bare, verifier(fileKeys(jwk(rsa.publicKey), jwk(rsa.publicKey))))).owner,
-    'alice',
-  )
+  await accepted(bare, verifier(fileKeys(jwk(rsa.publicKey), jwk(rsa.publicKey))))
 })
 
-test('a key verifies only the algorithm that it names', async () => {
+test('signature: a key verifies only the algorithm that it names', async () => {
   const by = verifier(fileKeys(jwk(rsa.publicKey, { kid: 'one', alg: 'PS256' })))
-  assert.equal(
-    (await verify(token({ alg: 'PS256', kid: 'one' }, claims(), rsa.privateKey, 'PS256'), by))
-      .owner,
-    'alice',
-  )
-  await refused(
-    token({ alg: 'RS256', kid: 'one' }, claims(), rsa.privateKey, 'RS256'),
-    'tokenInvalid',
-    by,
-  )
+  await accepted(signed('PS256', rsa.privateKey, { kid: 'one' }), by)
+  await refused(signed('RS256', rsa.privateKey, { kid: 'one' }), 'tokenInvalid', by)
 })
 
-test('exp: required, a finite number, and past once the tolerance is', async () => {
+test('exp: required, a finite number, and expired after the tolerance', async () => {
   await refused(hs256(claims({ exp: NOW - 5 })), 'tokenExpired')
   assert.equal(await ownerOf(claims({ exp: NOW - 4 })), 'alice')
   await refused(
@@ -208,7 +174,7 @@ test('exp: required, a finite number, and past once the tolerance is', async () 
   )
 })
 
-test('nbf: not ahead by more than the tolerance, and a number; so is iat', async () => {
+test('nbf: a number, at most the tolerance ahead; iat: a number', async () => {
   assert.equal(await ownerOf(claims({ nbf: NOW + 5 })), 'alice')
   await refused(hs256(claims({ nbf: NOW + 6 })), 'tokenUnacceptable')
   for (const value of ['0', null, {}]) {
@@ -242,7 +208,7 @@ test('aud: required, the audience or a list that holds it', async () => {
   }
 })
 
-test('the audience is looked for in the configured claim alone', async () => {
+test('aud: only the configured claim is read', async () => {
   const rules = { audienceClaim: 'client_id' }
   const by = verifier(secretKeys(), rules)
   assert.equal(await ownerOf({ ...without('aud'), client_id: AUDIENCE }, rules), 'alice')
@@ -253,7 +219,7 @@ test('the audience is looked for in the configured claim alone', async () => {
   }
 })
 
-test('the owner is a non-empty string that UTF-8 can carry', async () => {
+test('owner: a non-empty string that UTF-8 can encode', async () => {
   assert.equal(await ownerOf(claims({ sub: 'ä\u0000😀' })), 'ä\u0000😀')
   await refused(hs256(without('sub')), 'tokenUnacceptable')
   for (const sub of ['', 7, null, true, ['alice'], { a: 1 }, '\ud800', 'a\udc00b']) {
@@ -261,13 +227,13 @@ test('the owner is a non-empty string that UTF-8 can carry', async () => {
   }
 })
 
-test('the owner is read from the configured claim', async () => {
+test('owner: read from the configured claim', async () => {
   assert.equal(await ownerOf(claims({ tenant: 'acme' }), { ownerClaim: 'tenant' }), 'acme')
   await refused(hs256(), 'tokenUnacceptable', verifier(secretKeys(), { ownerClaim: 'tenant' }))
 })
 
 for (const name of ['constructor', '__proto__', 'toString', 'hasOwnProperty']) {
-  test(`a claim named ${name} is the token's own or is missing`, async () => {
+  test(`claims: one named ${name} is never inherited`, async () => {
     const own = JSON.stringify(claims()).replace('}', `,"${name}":"${AUDIENCE}"}`)
     assert.equal(await ownerOf(own, { ownerClaim: name, audienceClaim: name }), AUDIENCE)
     await refused(hs256(), 'tokenUnacceptable', verifier(secretKeys(), { ownerClaim: name }))
@@ -277,13 +243,13 @@ for (const name of ['constructor', '__proto__', 'toString', 'hasOwnProperty']) {
   })
 }
 
-test('a crit of any kind that is not understood is refused', async () => {
+test('header: any crit is refused', async () => {
   for (const crit of [['x'], [], 'exp', ['exp'], null, ['__proto__'], [''], ['alg']]) {
     await refused(hs256(claims(), { crit, x: 1, exp: NOW + 60 }), 'tokenInvalid')
   }
 })
 
-test('an unencoded payload is refused, listed in crit or not', async () => {
+test('header: an unencoded payload is refused, listed in crit or not', async () => {
   await refused(hs256(claims(), { b64: false, crit: ['b64'] }), 'tokenInvalid')
   await refused(hs256(claims(), { b64: false }), 'tokenInvalid')
   await refused(hs256(claims(), { b64: 'false' }), 'tokenInvalid')
@@ -292,8 +258,8 @@ test('an unencoded payload is refused, listed in crit or not', async () => {
   await refused(`${input}.${signature('HS256', input, SECRET)}`, 'tokenInvalid')
 })
 
-test('base64url with padding, space, other alphabet or unused bits is refused in each part', async () => {
-  // Payloads of all lengths mod 3, so that each kind of last character is met.
+test('form: padding, spaces, another alphabet and unused bits are refused', async () => {
+  // Payloads of all lengths modulo 3: each ends in another number of unused bits.
   for (const sub of ['alice', 'alicea', 'aliceab']) {
     const good = hs256(claims({ sub }))
     assert.equal((await verify(good)).owner, sub)
@@ -313,9 +279,9 @@ test('base64url with padding, space, other alphabet or unused bits is refused in
   }
 })
 
-test('unused bits are refused where the signature would still verify', async () => {
-  // 32 bytes end in a character of which two bits are unused; the header is signed as text, the
-  // signature is not.
+test('form: unused bits are refused even if the signature would verify', async () => {
+  // The last character of 32 bytes has two unused bits. Those of the header are signed, those of
+  // the signature are not.
   const good = hs256()
   const alphabet = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_'
   const twin = good.slice(0, -1) + alphabet[alphabet.indexOf(good.at(-1) ?? '') | 1]
@@ -327,7 +293,7 @@ test('unused bits are refused where the signature would still verify', async () 
   await refused(twin, 'tokenInvalid')
 })
 
-test('other than three parts are refused', async () => {
+test('form: any number of parts but three is refused', async () => {
   const good = hs256()
   for (const text of [
     '',
@@ -345,15 +311,14 @@ test('other than three parts are refused', async () => {
   }
 })
 
-test('a token of 12288 bytes passes, and one past is refused', async () => {
+test('form: 12,288 bytes are accepted, one more is refused', async () => {
   const head = base64url({ alg: 'HS256' })
   const bare = Buffer.byteLength(JSON.stringify(claims({ pad: '' })))
   for (const [length, passes] of [
     [12_288, true],
     [12_289, false],
   ] as const) {
-    // Header and signature may be padded too, to reach a length that base64url alone would jump
-    // over.
+    // Base64url of the payload skips some lengths: a longer header reaches them.
     const found = [0, 1, 2, 3].flatMap((more) => {
       const header = more === 0 ? head : base64url({ alg: 'HS256', x: 'x'.repeat(more) })
       const room = length - header.length - 2 - 43
@@ -368,7 +333,7 @@ test('a token of 12288 bytes passes, and one past is refused', async () => {
   }
 })
 
-test('typ: absent or that of an access token, in any case; every other kind is refused', async () => {
+test('header: typ is absent or that of an access token, in any case', async () => {
   for (const typ of [
     'JWT',
     'jwt',
@@ -377,7 +342,7 @@ test('typ: absent or that of an access token, in any case; every other kind is r
     'application/at+jwt',
     'Application/At+JWT',
   ]) {
-    assert.equal((await verify(hs256(claims(), { typ }))).owner, 'alice')
+    await accepted(hs256(claims(), { typ }))
   }
   for (const typ of [
     'logout+jwt',
@@ -395,7 +360,7 @@ test('typ: absent or that of an access token, in any case; every other kind is r
   }
 })
 
-test('a header or payload that is not UTF-8 or no JSON object is refused', async () => {
+test('form: header and payload must be JSON objects in UTF-8', async () => {
   const brokenPayload = Buffer.from(
     JSON.stringify(claims({ sub: 'al\u0000ce' })).replace('\\u0000', '\u0001'),
     'latin1',
@@ -403,15 +368,15 @@ test('a header or payload that is not UTF-8 or no JSON object is refused', async
   brokenPayload[brokenPayload.indexOf(1)] = 0xff
   const brokenHeader = Buffer.from('{"alg":"HS256","x":"\u0001"}', 'latin1')
   brokenHeader[brokenHeader.indexOf(1)] = 0xff
-  await refused(token({ alg: 'HS256' }, brokenPayload, SECRET, 'HS256'), 'tokenInvalid')
+  await refused(hs256(brokenPayload), 'tokenInvalid')
   await refused(token(brokenHeader, claims(), SECRET, 'HS256'), 'tokenInvalid')
   for (const part of ['[]', 'null', '1', '"x"', '{', 'x', '{}{}', '[{"alg":"HS256"}]']) {
-    await refused(token({ alg: 'HS256' }, part, SECRET, 'HS256'), 'tokenInvalid')
+    await refused(hs256(part), 'tokenInvalid')
     await refused(token(part, claims(), SECRET, 'HS256'), 'tokenInvalid')
   }
 })
 
-test('scopes: a space-separated string or an array of strings, from scope, else scp, or the configured claim', async () => {
+test('scopes: a string or an array, from scope, scp or the configured claim', async () => {
   const scopes = async (more: Members, scopeClaim?: string): Promise<readonly string[]> => [
     ...(await verify(hs256(claims(more)), verifier(secretKeys(), { scopeClaim }))).scopes,
   ]
@@ -426,7 +391,7 @@ test('scopes: a space-separated string or an array of strings, from scope, else 
     assert.deepEqual(await scopes({ scope }), [])
 })
 
-test('why a token is refused does not carry its claims', async () => {
+test('refusal: the reason does not hold the claims', async () => {
   await assert.rejects(
     verify(hs256(claims({ iss: 'other', private: 'matter' }))),
     (error: Error) => {
@@ -436,12 +401,9 @@ test('why a token is refused does not carry its claims', async () => {
   )
 })
 
-test('why a token is refused quotes nothing of its header or payload', async () => {
+test('refusal: the reason quotes nothing of header or payload', async () => {
   for (const part of ['xyzzy', '{"xyzzy":}', '"xyzzy"', '{"alg":"HS256"} xyzzy']) {
-    for (const text of [
-      token(part, claims(), SECRET, 'HS256'),
-      token({ alg: 'HS256' }, part, SECRET, 'HS256'),
-    ]) {
+    for (const text of [token(part, claims(), SECRET, 'HS256'), hs256(part)]) {
       await assert.rejects(
         verify(text),
         (error: Error) => typeof error.cause === 'string' && !error.cause.includes('xyz'),
@@ -450,25 +412,25 @@ test('why a token is refused quotes nothing of its header or payload', async () 
   }
 })
 
-test('a verified token is remembered and answered without a promise', async () => {
+test('token cache: a verified token is returned without a promise', async () => {
   const by = verifier()
   const text = hs256()
   assert(by.verify(text) instanceof Promise)
   const first = await by.verify(text)
   assert.equal(by.verify(text), first)
-  assert.equal(by.remembered, 1)
+  assert.equal(by.cacheSize, 1)
 })
 
-test('a token that was refused is not remembered, nor does one help another', async () => {
+test('token cache: a refused token is not cached, and helps no other', async () => {
   const by = verifier()
   await refused(hs256(claims({ exp: NOW - 60 })), 'tokenExpired', by)
   await refused(`${hs256().slice(0, -4)}AAAA`, 'tokenInvalid', by)
-  assert.equal(by.remembered, 0)
+  assert.equal(by.cacheSize, 0)
   await verify(hs256(), by)
   await refused(`${hs256().slice(0, -4)}AAAA`, 'tokenInvalid', by)
 })
 
-test('a remembered token is expired at the same second as one that was never seen', async () => {
+test('token cache: a cached token expires at the same second as a new one', async () => {
   let now = NOW
   const by = new PatientVerifier(secretKeys(), RULES, () => now * 1000 + 999)
   const text = hs256(claims({ exp: NOW + 10 }))
@@ -476,13 +438,13 @@ test('a remembered token is expired at the same second as one that was never see
   now = NOW + 9
   assert(!(by.verify(text) instanceof Promise))
   now = NOW + 14
-  assert.equal((await verify(text, by)).owner, 'alice')
+  await accepted(text, by)
   now = NOW + 15
   await refused(text, 'tokenExpired', by)
   await refused(text, 'tokenExpired', by)
 })
 
-test('a remembered token is forgotten when the keys change, while it is being verified included', async () => {
+test('token cache: new keys invalidate it, even during a verification', async () => {
   const source = secretKeys()
   let duringVerification = (): void => {}
   const keys: KeySource & { generation: number } = {
@@ -498,7 +460,7 @@ test('a remembered token is forgotten when the keys change, while it is being ve
   await verify(text, by)
   keys.generation++
   assert(by.verify(text) instanceof Promise)
-  assert.equal(by.remembered, 0)
+  assert.equal(by.cacheSize, 0)
   await verify(text, by)
   assert(!(by.verify(text) instanceof Promise))
 
@@ -506,14 +468,14 @@ test('a remembered token is forgotten when the keys change, while it is being ve
   duringVerification = () => {
     duringVerification = () => {}
     keys.generation++
-    // Another request notices the change before this one is done.
+    // Another request sees the change before this verification ends.
     assert(by.verify(text) instanceof Promise)
   }
   await by.verify(other)
   assert(by.verify(other) instanceof Promise)
 })
 
-test('as many tokens are remembered as entries and bytes allow, and the oldest go first', () => {
+test('token cache: bounded in entries and bytes, evicts the oldest first', () => {
   const caller: Caller = { owner: 'alice', scopes: new Set() }
   const few = new TokenCache({ entries: 2, tokenBytes: 1000 })
   for (const text of ['a', 'b', 'b', 'c']) few.add(text, 0, NOW, caller)
@@ -541,12 +503,9 @@ test('as many tokens are remembered as entries and bytes allow, and the oldest g
   assert.equal(small.get('after them', 1, 0), caller)
 })
 
-test('a header of a token that is too long is refused before it is parsed', async () => {
+test('form: a header that is too long is refused', async () => {
   const members = Object.fromEntries(Array.from({ length: 900 }, (_, i) => [`k${i}`, 1]))
-  const long = token({ alg: 'HS256', ...members }, claims(), SECRET, 'HS256')
+  const long = hs256(claims(), members)
   assert.ok(long.length < 12_288)
-  await assert.rejects(
-    async () => new PatientVerifier(secretKeys(SECRET), RULES).verify(long),
-    refusedAs('tokenInvalid'),
-  )
+  await refused(long, 'tokenInvalid')
 })

@@ -6,7 +6,7 @@ import { stopClock } from '../support/time.ts'
 
 const BUDGET_MS = 3
 
-test('queue: work runs at once while the tick has time left, and its result comes without a promise', async (t) => {
+test('fair queue: runs work at once, without a promise, while time is left', async (t) => {
   const clock = stopClock(t)
   const queue = new FairQueue()
   const done: number[] = []
@@ -23,7 +23,7 @@ test('queue: work runs at once while the tick has time left, and its result come
   assert.equal(await late, 5)
 })
 
-test('queue: a tick ends after its budget, however much waits', async (t) => {
+test('fair queue: a tick ends after its budget, however much waits', async (t) => {
   const clock = stopClock(t)
   const queue = new FairQueue()
   let done = 0
@@ -44,7 +44,7 @@ test('queue: a tick ends after its budget, however much waits', async (t) => {
   )
 })
 
-test('queue: an owner with a thousand pieces delays another owner by one of them', async (t) => {
+test('fair queue: a thousand pieces of one owner delay another owner by one', async (t) => {
   const clock = stopClock(t)
   const queue = new FairQueue()
   const order: string[] = []
@@ -66,7 +66,7 @@ test('queue: an owner with a thousand pieces delays another owner by one of them
   assert.equal(order.length, 1003)
 })
 
-test('queue: what work throws reaches its caller alone, at once or later', async (t) => {
+test('fair queue: an error reaches only the caller of its work', async (t) => {
   const clock = stopClock(t)
   const queue = new FairQueue()
   const fail = (): never => {
@@ -85,7 +85,7 @@ test('queue: what work throws reaches its caller alone, at once or later', async
   )
 })
 
-test('queue: small pieces of work set no timer', (t) => {
+test('fair queue: small pieces of work set no timer', (t) => {
   const clock = stopClock(t)
   const timers = t.mock.method(globalThis, 'setImmediate')
   const queue = new FairQueue()
@@ -93,13 +93,13 @@ test('queue: small pieces of work set no timer', (t) => {
   assert.equal(timers.mock.callCount(), 0)
 })
 
-test('queue: while connections arrive waiting work stays back, but for 10 ms at most', async (t) => {
+test('fair queue: arriving connections delay work by 10 ms at most', async (t) => {
   const clock = stopClock(t)
   const queue = new FairQueue()
   let done = 0
   const all = Array.from({ length: 5 }, () => queue.run('alice', () => (clock.pass(15), done++)))
   assert.equal(done, 1)
-  // The tick of the first piece, and the next one.
+  // One tick resets the time that the first piece spent, the next one runs a piece.
   await nextTick()
   await nextTick()
   assert.equal(done, 2)
@@ -112,13 +112,13 @@ test('queue: while connections arrive waiting work stays back, but for 10 ms at 
   queue.connectionArrived()
   await nextTick()
   assert.equal(done, 3)
-  // None arrives any more.
+  // No connection arrived since the last tick.
   await nextTick()
   assert.equal(done, 4)
   await Promise.all(all)
 })
 
-test('queue: work that ran at once in a tick is not followed by as much again', async (t) => {
+test('fair queue: work that ran at once counts for the next tick', async (t) => {
   const clock = stopClock(t)
   const queue = new FairQueue()
   let done = 0

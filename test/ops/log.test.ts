@@ -15,8 +15,9 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import type { Readable } from 'node:stream'
 import { after, test } from 'node:test'
-import { setImmediate as turn, setTimeout as delay } from 'node:timers/promises'
-import { createLog, type LogSink, ownerHash } from '../../dist/ops/log.js'
+import { setImmediate as nextTick, setTimeout as delay } from 'node:timers/promises'
+import { createLog, ownerHash } from '../../dist/ops/log.js'
+import type { LogSink } from '../../dist/ops/log-writer.js'
 import { PATIENCE_MS, until } from '../support/time.ts'
 
 const MAX_UNREAD = 2 ** 20
@@ -29,7 +30,7 @@ after(() => {
   rmSync(root, { recursive: true, force: true })
 })
 
-/** A reader that takes a write when told to. */
+/** A reader that takes the next write at `take`. */
 class Sink implements LogSink {
   readonly writes: string[] = []
   readonly #dones: ((error?: unknown) => void)[] = []
@@ -51,7 +52,7 @@ class Sink implements LogSink {
 
 function parse(text: string): Readonly<Record<string, unknown>>[] {
   assert.ok(text === '' || text.endsWith('\n'))
-  // A line is a JSON object, or this throws or a test's comparison fails.
+  // If a line is no JSON object, this throws or the test's comparison fails.
   return text
     .split('\n')
     .slice(0, -1)
@@ -63,7 +64,7 @@ async function logged(
 ): Promise<Readonly<Record<string, unknown>>> {
   const sink = new Sink()
   createLog('info', sink).info('m', fields)
-  await turn()
+  await nextTick()
   const [line, ...more] = sink.lines
   assert.equal(more.length, 0)
   return line ?? assert.fail('no line')
@@ -85,7 +86,7 @@ test('log: fields do not replace time, level or message', async () => {
   assert.notEqual(line['time'], 'x')
 })
 
-test('log: errors keep name, message, stack and the chain of causes, bigints become strings', async () => {
+test('log: writes errors with their causes, and bigints as strings', async () => {
   const error = new TypeError('outer', { cause: new RangeError('inner', { cause: 7n }) })
   const secret = Object.assign(new Error('e'), { token: 't' })
   const line = await logged({
@@ -110,7 +111,7 @@ test('log: errors keep name, message, stack and the chain of causes, bigints bec
   assert.doesNotMatch(JSON.stringify(line), /token/)
 })
 
-test('log: never throws, and says so where a field cannot be written', async () => {
+test('log: never throws, and reports a field that cannot be written', async () => {
   const circle: Record<string, unknown> = {}
   circle['self'] = circle
   const chain = new Error('chain')
@@ -137,7 +138,7 @@ test('log: never throws, and says so where a field cannot be written', async () 
   assert.equal((await logged({ x: '\ud800', f: () => 1, s: Symbol('s'), n: NaN }))['x'], '\ud800')
 })
 
-test('log: a level writes itself and what is graver', async () => {
+test('log: a level includes all graver levels', async () => {
   const all = ['error', 'info', 'debug'] as const
   const levels = [
     ['silent', []],
@@ -155,7 +156,7 @@ test('log: a level writes itself and what is graver', async () => {
         return level === 'debug' ? 1 : assert.fail('a level that is off looks at no field')
       },
     })
-    await turn()
+    await nextTick()
     assert.deepEqual(
       sink.lines.map((line) => line['level']),
       expected,
@@ -163,16 +164,16 @@ test('log: a level writes itself and what is graver', async () => {
   }
 })
 
-test('log: the lines of one turn are one write, and order is kept', async () => {
+test('log: writes the lines of one tick at once, in order', async () => {
   const sink = new Sink()
   const log = createLog('info', sink)
   for (let n = 0; n < 100; n++) log.info('n', { n })
   assert.equal(sink.writes.length, 0)
-  await turn()
+  await nextTick()
   assert.equal(sink.writes.length, 1)
   log.info('n', { n: 100 })
   log.info('n', { n: 101 })
-  await turn()
+  await nextTick()
   assert.equal(sink.writes.length, 1, 'one write at a time')
   sink.take()
   assert.deepEqual(
@@ -182,7 +183,7 @@ test('log: the lines of one turn are one write, and order is kept', async () => 
   assert.equal(sink.writes.length, 2)
 })
 
-test('log: beyond 1 MiB unread lines are dropped, counted, and told of where they are missing', async () => {
+test('log: after 1 MiB unread, drops lines, and reports them at the gap', async () => {
   const sink = new Sink()
   const log = createLog('info', sink)
   // Lines of exactly 1,024 bytes.
@@ -190,7 +191,7 @@ test('log: beyond 1 MiB unread lines are dropped, counted, and told of where the
   const pad = 'x'.repeat(1024 - JSON.stringify(frame).length - 1)
   const line = (n: number) => log.info('m', { n, pad })
   line(1_000_000)
-  await turn()
+  await nextTick()
   assert.equal(sink.writes[0]?.length, 1024)
   for (let n = 1; n < 1024; n++) line(1_000_000 + n)
   assert.equal(log.dropped, 0, 'exactly 1 MiB fits')
@@ -215,14 +216,14 @@ test('log: beyond 1 MiB unread lines are dropped, counted, and told of where the
   assert.equal(lines.length, 1026)
 })
 
-test('log: a line that could never fit is dropped and told of, and the next one is written', async () => {
+test('log: drops and reports a line that can never fit, writes the next', async () => {
   const sink = new Sink()
   const log = createLog('info', sink)
   log.info('x'.repeat(MAX_UNREAD))
-  await turn()
+  await nextTick()
   sink.take()
   log.info('next')
-  await turn()
+  await nextTick()
   sink.take()
   assert.deepEqual(
     sink.lines.map((line) => line['message']),
@@ -231,21 +232,21 @@ test('log: a line that could never fit is dropped and told of, and the next one 
   await log.flush(10_000)
 })
 
-test('log: what a failed write lost is counted and told of with the next line, and nothing is tried meanwhile', async () => {
+test('log: lines of a failed write are reported with the next line', async () => {
   const sink = new Sink()
   const log = createLog('info', sink)
   for (const message of ['a', 'b']) log.info(message)
-  await turn()
+  await nextTick()
   sink.take(new Error('ENOSPC'))
   assert.equal(log.dropped, 2)
   await log.flush(10_000)
   assert.equal(sink.writes.length, 1)
   log.info('c')
-  await turn()
+  await nextTick()
   sink.take(new Error('ENOSPC'))
   assert.equal(log.dropped, 3)
   log.info('d')
-  await turn()
+  await nextTick()
   sink.take()
   assert.equal(sink.writes.length, 3)
   assert.match(
@@ -254,7 +255,7 @@ test('log: what a failed write lost is counted and told of with the next line, a
   )
 })
 
-test('log: flush waits for the reader, and no longer than it is told', async () => {
+test('log: flush waits for the reader, at most for its timeout', async () => {
   const sink = new Sink()
   const log = createLog('info', sink)
   await log.flush(10_000)
@@ -266,7 +267,7 @@ test('log: flush waits for the reader, and no longer than it is told', async () 
   const flush = log.flush(PATIENCE_MS).then(() => {
     flushed = true
   })
-  await turn()
+  await nextTick()
   assert.equal(flushed, false)
   sink.take()
   await flush
@@ -278,8 +279,9 @@ test('log: an owner is 12 hex digits of its SHA-256', () => {
 })
 
 const CHILD = join(root, 'child.mjs')
+const LOG_MODULE = new URL('../../dist/ops/log.js', import.meta.url).href
 const SCRIPT = `
-  import { createLog } from ${JSON.stringify(new URL('../../dist/ops/log.js', import.meta.url).href)}
+  import { createLog } from ${JSON.stringify(LOG_MODULE)}
   const log = createLog('info')
   let n = 0
   process.on('message', async ({ lines = 0, exit = false, flush = 0 }) => {
@@ -306,7 +308,7 @@ interface Writer {
     readonly flush?: number
     readonly exit?: boolean
   }): Promise<State>
-  /** Ends with a flush that takes so long at most. Exit status, and the milliseconds it took. */
+  /** Flushes and exits: the exit status, and the milliseconds that it took. */
   exit(flushMs?: number): Promise<readonly [number | null, number]>
 }
 
@@ -332,10 +334,7 @@ async function writer(stdout: 'pipe' | number): Promise<Writer> {
   }
 }
 
-/**
- * A child's stdout both ways: a socket pair, as Node and systemd make them, and a pipe, as shells
- * and containers do.
- */
+/** A child's stdout: a socket pair, as Node and systemd make, or a pipe, as shells make. */
 async function channel(
   kind: 'socket' | 'pipe',
 ): Promise<{ readonly writer: Writer; readonly reader: Readable }> {
@@ -353,7 +352,7 @@ async function channel(
 }
 
 for (const kind of ['socket', 'pipe'] as const) {
-  test(`log: a ${kind} that nobody reads neither blocks the process nor keeps it from exiting`, async () => {
+  test(`log: a ${kind} without a reader blocks neither the process nor its exit`, async () => {
     const { writer, reader } = await channel(kind)
     const state = await writer.tell({ lines: 10_240 })
     assert.ok(state.dropped > 10_240 - 3_000 && state.dropped < 10_240, `${state.dropped} dropped`)
@@ -364,7 +363,7 @@ for (const kind of ['socket', 'pipe'] as const) {
     reader.destroy()
   })
 
-  test(`log: a ${kind} read again after a stall tells how many lines are missing, and where`, async () => {
+  test(`log: a ${kind} read after a stall shows where lines are missing`, async () => {
     const { writer, reader } = await channel(kind)
     const { dropped } = await writer.tell({ lines: 5_000 })
     assert.ok(dropped > 0)
@@ -395,7 +394,7 @@ for (const kind of ['socket', 'pipe'] as const) {
     )
   })
 
-  test(`log: a ${kind} whose reader has gone is no crash and no loop`, async () => {
+  test(`log: a ${kind} whose reader has gone causes no crash and no loop`, async () => {
     const { writer, reader } = await channel(kind)
     await writer.tell({ lines: 10, flush: PATIENCE_MS })
     reader.destroy()
@@ -425,7 +424,7 @@ test('log: a file gets every line', async () => {
   )
 })
 
-test('log: a full disk loses lines and counts them, nothing else', async () => {
+test('log: a full disk loses lines, which are counted, and nothing else', async () => {
   const fd = openSync('/dev/full', 'w')
   const full = await writer(fd)
   assert.equal((await full.tell({ lines: 1_000, flush: PATIENCE_MS })).dropped, 1_000)
@@ -433,7 +432,7 @@ test('log: a full disk loses lines and counts them, nothing else', async () => {
   closeSync(fd)
 })
 
-test('log: the line of a request is JSON whatever the caller chose as its id, and is only written at level info', async () => {
+test('log: the line of a request is JSON with any id, at level info', async () => {
   const written: string[] = []
   const sink = { write: (lines: string, done: () => void) => (written.push(lines), done()) }
   const line = {

@@ -4,7 +4,7 @@ import { test } from 'node:test'
 import { Metrics } from '../../dist/ops/metrics.js'
 import { readMetrics } from '../support/metrics.ts'
 
-test('metrics: text, labels and values are written as the format has them', () => {
+test('metrics: writes text, labels and values as the format requires', () => {
   const metrics = new Metrics()
   metrics.counter('a_total', 'A help with a \\ and a\nnew line.', () => 3)
   metrics.gauge('b', 'B.', () => [
@@ -14,8 +14,8 @@ test('metrics: text, labels and values are written as the format has them', () =
   metrics.gauge('c', 'C.', () => Infinity)
   metrics.gauge('d', 'D.', () => -Infinity)
   metrics.gauge('e', 'E.', () => NaN)
-  metrics.gauge('nothing', 'To say.', () => undefined)
-  metrics.gauge('nobody', 'There.', () => [])
+  metrics.gauge('nothing', 'No value.', () => undefined)
+  metrics.gauge('empty', 'No labels.', () => [])
   assert.equal(
     metrics.render(),
     [
@@ -40,7 +40,7 @@ test('metrics: text, labels and values are written as the format has them', () =
   )
 })
 
-test('metrics: a value belongs to the bucket whose bound it equals, buckets are cumulative, and the last one is the count', () => {
+test('metrics: a bucket includes its bound and all smaller buckets', () => {
   const metrics = new Metrics()
   const make = metrics.histograms('h_seconds', 'H.', [0.5, 1, 2.5])
   const [one, two] = [make({ x: 'one' }), make({ x: 'two' })]
@@ -67,7 +67,7 @@ test('metrics: a value belongs to the bucket whose bound it equals, buckets are 
   )
 })
 
-test('metrics: values are read when somebody asks, and a name is given once', () => {
+test('metrics: values are read when rendered, and names are unique', () => {
   const metrics = new Metrics()
   let reads = 0
   metrics.counter('reads_total', 'Reads.', () => ++reads)
@@ -77,7 +77,7 @@ test('metrics: values are read when somebody asks, and a name is given once', ()
   assert.throws(() => metrics.gauge('reads_total', 'Again.', () => 0), /already/)
 })
 
-test('metrics: promtool reads what is hard to write', (t) => {
+test('metrics: promtool reads escaped labels and special values', (t) => {
   const metrics = new Metrics()
   metrics.gauge('plant_store_hard', 'A \\ and a\nnew line.', () => [
     [{ path: '\\"\n' }, Infinity],
