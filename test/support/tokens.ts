@@ -7,7 +7,11 @@ export const AUDIENCE = 'plants'
 type Members = Readonly<Record<string, unknown>>
 
 /** The compact form of a token with this header and payload, signed by `sign`. */
-export function signToken(header: Members, payload: Members, sign: (input: string) => Buffer): string {
+export function signToken(
+  header: Members,
+  payload: Members,
+  sign: (input: string) => Buffer,
+): string {
   const part = (members: Members): string =>
     Buffer.from(JSON.stringify(members)).toString('base64url')
   const input = `${part(header)}.${part(payload)}`

@@ -149,13 +149,10 @@ export class Wire {
         const unfinished = this.#reader.rest.length + this.#unread.length
         setTimeout(resolve, Math.min(2 + unfinished / 2 ** 16, 50))
       }
-      const timer = setTimeout(
-        () => {
-          const last = JSON.stringify(this.text.slice(-500))
-          reject(new Error(`after ${PATIENCE_MS} ms: ${seen}; ${last}`))
-        },
-        PATIENCE_MS,
-      )
+      const timer = setTimeout(() => {
+        const last = JSON.stringify(this.text.slice(-500))
+        reject(new Error(`after ${PATIENCE_MS} ms: ${seen}; ${last}`))
+      }, PATIENCE_MS)
       for (const event of ['data', 'end', 'close']) socket.on(event, done)
     })
   }
