@@ -1,39 +1,39 @@
 /*
- * Speaks to the built service over raw sockets, in good requests, bad ones, and what is neither,
- * and holds every answer against a model of its own, which reads what was sent byte by byte and
- * shares no line with src/. What is acknowledged must be listed, for its owner alone, after SIGKILL
- * too; what is refused must not.
+ * Sends good requests, bad ones and anything else to the built service over raw sockets, and
+ * compares every answer with an oracle that reads the same bytes and shares no line with src/. See
+ * fuzz/README.md.
  */
-import { mkdtemp, readFile, rm } from 'node:fs/promises'
+import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { setTimeout as sleep } from 'node:timers/promises'
 import { parseArgs } from 'node:util'
+import { exitOnSignals } from '../test/support/launch.ts'
+import { Realm } from '../test/support/oracle/realm.ts'
+import { randomSeed, subSeed } from '../test/support/random.ts'
 import { Era } from './fuzz/era.ts'
-import { replaceFinding } from './fuzz/finding.ts'
-import { subSeed } from './fuzz/random.ts'
-import { Realm } from './fuzz/realm.ts'
+import { type Finding, loadFinding, replaceFinding } from './fuzz/finding.ts'
 import { minimize, replay } from './fuzz/replay.ts'
-import type { Finding, Totals } from './fuzz/worker.ts'
+import type { Totals } from './fuzz/worker.ts'
+import { wholeNumber } from './arguments.ts'
 
-/** A directory is left for a fresh one after so long. */
+/** After so long a new directory is used. */
 const ERA_SECONDS = 20
 const FINDINGS_MAX = 10
-/** Each costs a few seconds. */
+/** Each takes a few seconds. */
 const MINIMIZED_MAX = 2
 
 const { values } = parseArgs({
   options: {
     seconds: { type: 'string', default: '60' },
-    seed: { type: 'string' },
+    seed: { type: 'string', default: String(randomSeed()) },
     seeds: { type: 'string', default: '1' },
     replay: { type: 'string' },
   },
 })
-const firstSeed = Number(values.seed ?? Math.floor(Math.random() * 2 ** 31))
-const seeds = Number(values.seeds)
+const firstSeed = wholeNumber('--seed', values.seed, 0)
+const seeds = wholeNumber('--seeds', values.seeds)
 /** For each seed. */
-const seconds = Number(values.seconds)
+const seconds = wholeNumber('--seconds', values.seconds)
 
 const totals: Totals = {
   requests: 0,
@@ -43,102 +43,79 @@ const totals: Totals = {
   unclear: 0,
   lost: 0,
 }
-let [owners, kills, eras, wrong] = [0, 0, 0, 0]
+let [owners, kills, eras] = [0, 0, 0]
 
-/**
- * Fewer than requests: some are behind a last one, and some clients go before they are answered, or
- * before they have sent all.
- */
+/** Fewer than requests: some follow a last one, and some clients leave before the answer. */
 function answers(): number {
   return [...totals.statuses.values()].reduce((sum, count) => sum + count, 0)
 }
 
-/** Gives how many things were wrong. */
+/** Returns how many things were wrong. */
 async function fuzzSeed(seed: number): Promise<number> {
-  const findings: (readonly [Finding, file: string])[] = []
-  const complaints: string[] = []
-  const startedAt = performance.now()
-  const left = (): number => seconds - (performance.now() - startedAt) / 1000
-  const count = Math.max(Realm.all().length, Math.ceil(seconds / ERA_SECONDS))
-  for (
-    let number = 0;
-    number < count && left() > 0 && findings.length < FINDINGS_MAX && complaints.length === 0;
-    number++
-  ) {
-    const realms = Realm.all()
-    const realm = realms[number % realms.length] ?? realms[0]
-    const root = await mkdtemp(join(tmpdir(), 'plant-store-fuzz-'))
-    const era = new Era(realm, root, subSeed(seed, number), totals)
-    await era.run(left() / (count - number))
-    findings.push(...era.findings)
-    complaints.push(...era.complaints)
-    owners += era.owners
-    kills += era.kills
-    eras += 1
-    for (const complaint of era.complaints.slice(0, 20))
-      console.error(`COMPLAINT (${realm.name}): ${complaint}`)
-    if (era.complaints.length === 0) await rm(root, { recursive: true })
-    else console.error(`the directory is left: ${root}`)
+  const endMs = performance.now() + seconds * 1000
+  const secondsLeft = (): number => (endMs - performance.now()) / 1000
+  const realms = Realm.all().length
+  const count = Math.max(realms, Math.ceil(seconds / ERA_SECONDS))
+  let wrong = 0
+  for (let number = 0; number < count && secondsLeft() > 0 && wrong === 0; number++) {
+    const realm = Realm.all()[number % realms]
+    if (realm) wrong = await runEra(realm, subSeed(seed, number), secondsLeft() / (count - number))
   }
-  for (const [index, [finding, file]] of findings.slice(0, FINDINGS_MAX).entries()) {
+  return wrong
+}
+
+async function runEra(realm: Realm, seed: number, eraSeconds: number): Promise<number> {
+  const root = await mkdtemp(join(tmpdir(), 'plant-store-fuzz-'))
+  const era = new Era(realm, root, seed, totals)
+  await era.run(eraSeconds)
+  owners += era.owners
+  kills += era.kills
+  eras += 1
+  for (const complaint of era.complaints.slice(0, 20))
+    console.error(`COMPLAINT (${realm.name}): ${complaint}`)
+  if (era.complaints.length === 0) await rm(root, { recursive: true })
+  else console.error(`the directory is left: ${root}`)
+  for (const [index, [finding, file]] of era.findings.slice(0, FINDINGS_MAX).entries()) {
     const smallest = index < MINIMIZED_MAX ? await minimize(finding) : finding
     replaceFinding(file, smallest)
-    tell(smallest, file)
+    showFinding(smallest, file)
   }
-  return findings.length + complaints.length
+  return era.findings.length + era.complaints.length
 }
 
 async function fuzz(): Promise<number> {
-  const startedAt = performance.now()
+  const startedAtMs = performance.now()
+  let wrong = 0
   for (let seed = firstSeed; seed < firstSeed + seeds; seed++) {
-    const [before, answered] = [totals.requests, answers()]
     console.log(`${seconds} s, seed ${seed}`)
     const found = await fuzzSeed(seed)
     wrong += found
-    if (seeds > 1)
-      console.log(
-        `requests ${totals.requests - before}, of which answered ${answers() - answered}, findings ${found}, seed ${seed}`,
-      )
+    if (seeds > 1) console.log(`findings ${found}, requests so far ${totals.requests}`)
   }
-  const took = (performance.now() - startedAt) / 1000
-  const statuses = [...totals.statuses]
-    .sort(([a], [b]) => a - b)
-    .map(([status, count]) => `${status}: ${count}`)
-  console.log(`requests ${totals.requests}, of which answered ${answers()}, ${Math.round(totals.requests / took)} a second; connections ${totals.connections}, of which mutated ${totals.mutated}, unclear ${totals.unclear}, reset behind their last request ${totals.lost}
-answers ${statuses.join(', ')}
+  const rate = Math.round((totals.requests * 1000) / (performance.now() - startedAtMs))
+  const { requests, connections, mutated, unclear, lost } = totals
+  const statuses = [...totals.statuses].sort(([a], [b]) => a - b)
+  console.log(`requests ${requests}, of which answered ${answers()}, ${rate} a second
+connections ${connections}, mutated ${mutated}, unclear ${unclear}, last answers lost to a reset ${lost}
+answers ${statuses.map(([status, count]) => `${status}: ${count}`).join(', ')}
 owners compared ${owners}, kills ${kills}, eras ${eras}
-findings ${wrong}, ${seeds > 1 ? `seeds ${firstSeed} to ${firstSeed + seeds - 1}` : `seed ${firstSeed}`}`)
+findings ${wrong}, seeds ${firstSeed} to ${firstSeed + seeds - 1}`)
   return wrong === 0 ? 0 : 1
 }
 
-function tell({ what, realm, script }: Finding, file: string): void {
+function showFinding({ what, realm, script }: Finding, file: string): void {
   const text = JSON.stringify(script.text)
-  console.error(
-    `FINDING (${realm}): ${what}\n${text.slice(0, 6000)}${text.length > 6000 ? ' …' : ''}\n${script.ending}, ${script.cuts.length + 1} writes; make fuzz REPLAY=${file}\n`,
-  )
+  const shown = text.length > 6000 ? `${text.slice(0, 6000)} …` : text
+  console.error(`FINDING (${realm}): ${what}\n${shown}
+${script.ending}, ${script.cuts.length + 1} writes; make fuzz REPLAY=${file}\n`)
 }
 
 async function repeat(file: string): Promise<number> {
-  // Written by keepFinding.
-  const finding = JSON.parse(await readFile(file, 'utf8')) as Finding
-  const what = await replay(finding)
+  const what = await replay(loadFinding(file))
   console.log(what ?? 'nothing is wrong with it any more')
   return what === undefined ? 0 : 1
 }
 
-if (
-  !Number.isFinite(seconds) ||
-  seconds <= 0 ||
-  !Number.isSafeInteger(firstSeed) ||
-  !Number.isSafeInteger(seeds) ||
-  seeds < 1
-) {
-  console.error(
-    '--seconds must be a number, more than 0, --seed a whole number, and --seeds one from 1 on',
-  )
-  process.exitCode = 2
-} else {
-  process.exitCode = await (values.replay === undefined ? fuzz() : repeat(values.replay))
-}
-// A service that was left behind by a failure must not keep this one alive.
-await sleep(0)
+exitOnSignals()
+// A process that a failure left running must not keep this one alive.
+process.exit(await (values.replay === undefined ? fuzz() : repeat(values.replay)))

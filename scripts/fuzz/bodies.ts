@@ -1,282 +1,139 @@
-import type { Content } from './json.ts'
+import type { Content } from '../../test/support/ledger.ts'
+import type { Random } from '../../test/support/random.ts'
+import { dictionary } from './dictionary.ts'
 import { mutate } from './mutate.ts'
-import type { Random } from './random.ts'
+
+const EDGE_IDS = [
+  ...[0n, 2n ** 53n, 2n ** 53n + 1n, -(2n ** 53n) - 1n, 1000n, -70n],
+  ...[2n ** 63n - 1n, -(2n ** 63n), 2n ** 63n - 2n],
+] as const
+const SPACES = [' ', '\n', '\t', '\r', ' \r\n\t ', ' '.repeat(40)] as const
 
 /** All bodies are latin1 text: a character is a byte. */
 function utf8(text: string): string {
   return Buffer.from(text, 'utf8').toString('latin1')
 }
 
-const EDGES: readonly [bigint, ...bigint[]] = [
-  0n,
-  2n ** 53n,
-  2n ** 53n + 1n,
-  -(2n ** 53n) - 1n,
-  2n ** 63n - 1n,
-  -(2n ** 63n),
-  2n ** 63n - 2n,
-  1000n,
-  -70n,
-]
-const NO_IDS: readonly [string, ...string[]] = [
-  '9223372036854775808',
-  '-9223372036854775809',
-  '1.5',
-  '0.9999999999999999999',
-  '1e-1',
-  '1e19',
-  '1e400',
-  '1e999999999999999999999',
-  '-1e-99999999999999999999',
-  '"7"',
-  'null',
-  'true',
-  '[]',
-  '{}',
-  '[7]',
-  '""',
-  '+1',
-  '01',
-  '-',
-  '1.',
-  '.5',
-  '1e',
-  '0x10',
-  'NaN',
-  'Infinity',
-  '1_000',
-  '7n',
-  '١',
-  '--1',
-  '1e+-1',
-  '99999999999999999999999999999999',
-  '18446744073709551616',
-  '922337203685477580.75e1',
-]
-const NO_TEXTS: readonly [string, ...string[]] = [
-  'null',
-  '7',
-  'true',
-  '[]',
-  '{}',
-  '["a"]',
-  '"\\ud800"',
-  '"a\\udc00"',
-  '"\\udc00\\ud800"',
-  "'a'",
-  '"a',
-  '"\\x"',
-  '"\\u12"',
-  '"\\u{61}"',
-  '"a\nb"',
-  '"\u0000"',
-  'a',
-  '"a""b"',
-  'undefined',
-  '"\\"',
-]
-const ALPHABETS: readonly [string, ...string[]] = [
-  'abcdefgh',
-  'Monstera deliciosa ',
-  '{}[]":,\\/',
-  '\u0000\u0001\u001f\u007f',
-  'äéñßε',
-  '🌿𝒳',
-  '\u2028\u2029\u200b\ufeff\ufffd',
-  '\r\nHTTP/1.1 200 OK',
-  'é́',
-]
-const OTHER_NAMES: readonly [string, ...string[]] = [
-  '__proto__',
-  'constructor',
-  'toString',
-  'ID',
-  'Name',
-  'name ',
-  'i',
-  '',
-  '\u0000',
-  'extra',
-  '0',
-  '1e3',
-  'tags',
-]
-const VALUES: readonly [string, ...string[]] = [
-  '1',
-  'null',
-  '"x"',
-  '[]',
-  '{}',
-  '[1,{"id":2,"name":"inner","id":3}]',
-  '{"a":{"a":[[[]]]}}',
-  '1e400',
-  '"\\ud800"',
-  '-0.0e-0',
-  '[true,false]',
-  '{"__proto__":{"x":1}}',
-]
-
 export function someText(random: Random, maxChars: number): string {
-  const chars = Array.from(random.pick(ALPHABETS))
-  let text = ''
+  const chars = Array.from(random.pick(dictionary.alphabets))
   // Lists of more than 64 KiB are sent in another way than short ones.
   if (random.chance(0.01))
     return (chars[0] ?? '').repeat(Math.min(maxChars, random.below(40_000)) / 2)
-  for (
-    let left = random.small(Math.min(maxChars, random.chance(0.02) ? 4000 : 40));
-    left > 0;
-    left--
-  )
-    text += chars[random.below(chars.length)] ?? ''
-  return text
+  const length = random.small(Math.min(maxChars, random.chance(0.02) ? 4000 : 40))
+  return Array.from({ length }, () => chars[random.below(chars.length)] ?? '').join('')
 }
 
 export function someId(random: Random): bigint {
-  return random.chance(0.15) ? random.pick(EDGES) : BigInt(random.below(24) - 3)
-}
-
-function space(random: Random): string {
-  return random.chance(0.9) ? '' : random.pick([' ', '\n', '\t', '\r', ' \r\n\t ', ' '.repeat(40)])
-}
-
-function spellText(random: Random, text: string): string {
-  const escape = (unit: string): string =>
-    `\\u${random.chance(0.5) ? unit.charCodeAt(0).toString(16).padStart(4, '0') : unit.charCodeAt(0).toString(16).padStart(4, '0').toUpperCase()}`
-  if (random.chance(0.85)) return JSON.stringify(text)
-  // Every unit may be written as an escape; JSON.stringify leaves nothing behind that must be one.
-  return `"${text
-    .split('')
-    .map((unit) =>
-      random.chance(0.3) || unit < ' ' || /["\\\ud800-\udfff]/.test(unit)
-        ? escape(unit)
-        : unit === '/' && random.chance(0.5)
-          ? '\\/'
-          : unit,
-    )
-    .join('')}"`
-}
-
-function spellId(random: Random, id: bigint): string {
-  if (random.chance(0.8)) return String(id)
-  const trimmed = String(id).replace(/0+$/, '')
-  const zeros = String(id).length - trimmed.length
-  return random.pick([
-    `${id}.0`,
-    `${id}e0`,
-    `${id}E+00`,
-    `${id}0e-1`,
-    `${id}.000e-0`,
-    `${id}${'0'.repeat(30)}e-30`,
-    id === 0n
-      ? random.pick(['-0', '0e9999999999', '0.000', '-0.0e-5'])
-      : zeros > 0
-        ? `${trimmed}e${zeros}`
-        : `${id}.${'0'.repeat(60)}`,
-    id === 0n
-      ? '0'
-      : `${id < 0n ? '-' : ''}0.${String(id).replace('-', '')}e${String(id).replace('-', '').length}`,
-  ])
+  return random.chance(0.15) ? random.pick(EDGE_IDS) : BigInt(random.below(24) - 3)
 }
 
 /** One plant as JSON, spelt in one of many ways. */
 export function spellPlant(random: Random, id: bigint, { name, tag }: Content): string {
+  const space = (): string => (random.chance(0.9) ? '' : random.pick(SPACES))
+  const idName = random.chance(0.03) ? '"\\u0069d"' : '"id"'
   const members = [
-    `"name"${space(random)}:${space(random)}${spellText(random, name)}`,
-    `${random.chance(0.03) ? '"\\u0069d"' : '"id"'}:${space(random)}${spellId(random, id)}`,
+    `"name"${space()}:${space()}${spellText(random, name)}`,
+    `${idName}:${space()}${spellId(random, id)}`,
   ]
   if (tag !== undefined) members.push(`"tag":${spellText(random, tag)}`)
-  if (random.chance(0.1))
-    members.push(
-      `${JSON.stringify(random.pick(OTHER_NAMES))}:${random.chance(0.1) ? nest(random) : random.pick(VALUES)}`,
-    )
+  if (random.chance(0.1)) {
+    const value = random.chance(0.1) ? nest(random) : random.pick(dictionary.values)
+    members.push(`${JSON.stringify(random.pick(dictionary.otherMembers))}:${value}`)
+  }
   if (random.chance(0.3)) members.reverse()
-  return utf8(
-    `${space(random)}{${space(random)}${members.join(`${space(random)},${space(random)}`)}${space(random)}}${space(random)}`,
-  )
+  const inner = members.join(`${space()},${space()}`)
+  return utf8(`${space()}{${space()}${inner}${space()}}${space()}`)
+}
+
+function spellText(random: Random, text: string): string {
+  if (random.chance(0.85)) return JSON.stringify(text)
+  const spellUnit = (unit: string): string => {
+    const hex = unit.charCodeAt(0).toString(16).padStart(4, '0')
+    if (random.chance(0.3) || unit < ' ' || /["\\\ud800-\udfff]/.test(unit))
+      return `\\u${random.chance(0.5) ? hex : hex.toUpperCase()}`
+    return unit === '/' && random.chance(0.5) ? '\\/' : unit
+  }
+  return `"${text.split('').map(spellUnit).join('')}"`
+}
+
+function spellId(random: Random, id: bigint): string {
+  if (random.chance(0.8)) return String(id)
+  const forms = [`${id}.0`, `${id}e0`, `${id}E+00`, `${id}0e-1`, `${id}.000e-0`] as const
+  const long = [`${id}${'0'.repeat(30)}e-30`, `${id}.${'0'.repeat(60)}`]
+  if (id === 0n) return random.pick([...forms, ...long, '-0', '0e9999999999', '0.000', '-0.0e-5'])
+  const digits = String(id).replace('-', '')
+  const trimmed = String(id).replace(/0+$/, '')
+  const shifted = `${trimmed}e${String(id).length - trimmed.length}`
+  const fraction = `${id < 0n ? '-' : ''}0.${digits}e${digits.length}`
+  return random.pick([...forms, ...long, shifted, fraction])
 }
 
 function nest(random: Random): string {
   const depth = random.small(1500)
-  const whole = random.chance(0.7)
+  const closed = random.chance(0.7) ? depth : random.below(depth + 2)
   return random.chance(0.5)
-    ? '['.repeat(depth) + ']'.repeat(whole ? depth : random.below(depth + 2))
-    : '{"a":'.repeat(depth) + '1' + '}'.repeat(whole ? depth : random.below(depth + 2))
+    ? '['.repeat(depth) + ']'.repeat(closed)
+    : '{"a":'.repeat(depth) + '1' + '}'.repeat(closed)
 }
 
-/** A body that is most likely wrong somewhere; the oracle reads it anew. */
+/** A body that is most likely wrong somewhere; the oracle decides by reading it. */
 export function spoilBody(random: Random, id: bigint, plant: Content): string {
-  const name = JSON.stringify(plant.name)
   const good = spellPlant(random, id, plant)
-  switch (random.below(16)) {
+  const spoil = random.chance(0.5) ? spoilMember : spoilBytes
+  return spoil(random, good, id, JSON.stringify(plant.name))
+}
+
+/** JSON that is wrong as a plant, or as JSON. */
+function spoilMember(random: Random, _good: string, id: bigint, name: string): string {
+  const start = `{"id":${id},"name":${name}`
+  switch (random.below(8)) {
     case 0:
-      return utf8(`{"id":${random.pick(NO_IDS)},"name":${name}}`)
+      return utf8(`{"id":${random.pick(dictionary.noIds)},"name":${name}}`)
     case 1:
-      return utf8(`{"id":${id},"name":${random.pick(NO_TEXTS)}}`)
+      return utf8(`{"id":${id},"name":${random.pick(dictionary.noStrings)}}`)
     case 2:
-      return utf8(`{"id":${id},"name":${name},"tag":${random.pick(NO_TEXTS)}}`)
-    case 3:
-      return utf8(
-        `{"id":${id},"name":${name},${random.pick(['"id"', '"\\u0069d"', '"name"', '"n\\u0061me"', '"x":1,"x"', '"":1,""', '"__proto__":1,"__proto__"'])}:${random.pick(['1', '"a"', String(id), '{'])}}`,
-      )
+      return utf8(`${start},"tag":${random.pick(dictionary.noStrings)}}`)
+    case 3: {
+      const value = random.pick(['1', '"a"', String(id), '{'])
+      return utf8(`${start},${random.pick(dictionary.repeatedMembers)}:${value}}`)
+    }
     case 4:
-      return utf8(
-        random.pick([
-          `{"name":${name}}`,
-          `{"id":${id}}`,
-          '{}',
-          '[]',
-          'null',
-          '"a"',
-          '7',
-          '',
-          ' ',
-          '\n\n',
-          '{',
-          '}',
-          '[{"id":1,"name":"a"}]',
-          'true',
-          '\u0000',
-        ]),
-      )
+      return utf8(random.pick([`{"name":${name}}`, `{"id":${id}}`, ...dictionary.noPlants]))
     case 5:
-      return utf8(good) // UTF-8 of what was UTF-8: other text, where it was not ASCII.
-    case 6:
+      return utf8(`${start},"x":${nest(random)}}`)
+    case 6: {
+      const digits = String(random.below(1e9)).repeat(1 + random.below(60))
+      const exponent = `${random.pick(['-', '', '+'])}${random.below(600)}`
+      return utf8(`{"id":${random.pick(['-', ''])}${digits}e${exponent},"name":${name}}`)
+    }
+    default: {
+      const length = random.below(200)
+      const names = Array.from({ length }, (_, at) => `"${at * random.below(3)}":${at},`)
+      return utf8(`{${names.join('')}"id":${id},"name":${name}}`)
+    }
+  }
+}
+
+/** A good body whose bytes are changed. */
+function spoilBytes(random: Random, good: string): string {
+  switch (random.below(8)) {
+    case 0:
+      // UTF-8 of what was UTF-8 already: other text, unless it is ASCII.
+      return utf8(good)
+    case 1:
       return `\xef\xbb\xbf${good}`
-    case 7:
-      return Buffer.from(`${random.chance(0.5) ? '\ufeff' : ''}${good}`, 'utf16le').toString(
-        'latin1',
-      )
-    case 8:
-      return good.replace(
-        /[a-z]/,
-        random.pick([
-          '\xc0\xaf',
-          '\xe0\x80\xaf',
-          '\xff',
-          '\xed\xa0\x80',
-          '\xf4\x90\x80\x80',
-          '\xc3',
-          '\x80',
-          '\xf0\x82\x82\xac',
-          '\xc3\xa9',
-        ]),
-      )
-    case 9:
-      return good + random.pick(['x', ',', '}', '{}', '\u0000', '//', ' 1', ']', '\xa0'])
-    case 10:
-      return utf8(`{"id":${id},"name":${name},"x":${nest(random)}}`)
-    case 11:
+    case 2: {
+      const mark = random.chance(0.5) ? '\ufeff' : ''
+      return Buffer.from(mark + good, 'utf16le').toString('latin1')
+    }
+    case 3:
+      return good.replace(/[a-z]/, random.pick(dictionary.noUtf8))
+    case 4:
+      return good + random.pick(dictionary.afterJson)
+    case 5:
       return good.replace(/[:,]/, random.pick(['', ',', '::', ',,', ';', '=', ' ']))
-    case 12:
+    case 6:
       return good.slice(0, random.below(good.length + 1))
-    case 13:
-      return utf8(
-        `{"id":${random.pick(['-', ''])}${String(random.below(1e9)).repeat(1 + random.below(60))}e${random.pick(['-', '', '+'])}${random.below(600)},"name":${name}}`,
-      )
-    case 14:
-      return utf8(
-        `{${Array.from({ length: random.below(200) }, (_, at) => `"${at * random.below(3)}":${at}`).join()},"id":${id},"name":${name}}`,
-      )
     default:
       return mutate(random, good)
   }

@@ -1,29 +1,28 @@
 import { join } from 'node:path'
+import { Ledger } from '../../test/support/ledger.ts'
+import type { World } from '../../test/support/oracle/compare.ts'
+import { plantsOf } from '../../test/support/oracle/form.ts'
+import type { Owner } from '../../test/support/oracle/owner.ts'
+import type { Realm } from '../../test/support/oracle/realm.ts'
 import { run } from '../../test/support/process.ts'
-import { keepFinding } from './finding.ts'
-import { plantsOf } from './form.ts'
-import { Owner, SharedOwner } from './model.ts'
-import { Service } from './process.ts'
-import type { Realm } from './realm.ts'
-import { talk } from './talk.ts'
-import type { World } from './witness.ts'
-import { type Finding, type Totals, Worker } from './worker.ts'
+import { WatchedService } from '../watched.ts'
+import { type Finding, saveFinding } from './finding.ts'
+import { requestText } from './requests.ts'
+import { plainScript, talk } from './talk.ts'
+import { type Totals, Worker } from './worker.ts'
 
 const WORKERS = 48
 const SHARED_OWNERS = 2
-/**
- * Connections that are too slow for the service, which takes it 10 s to say: a short era has no
- * time for them.
- */
+/** Connections that are too slow. The service waits 10 s for them: a short era has no time. */
 const STALLED = 4
 const STALLED_MIN_SECONDS = 15
-/** Lists that are asked for on one connection. */
+/** Lists that one connection asks for. */
 const LISTS_AT_ONCE = 50
 const LISTING_CONNECTIONS = 4
 
 /**
- * One data directory under one configuration: traffic, SIGKILL in the middle of it, a start,
- * traffic again, a stop in peace; and all lists compared behind each.
+ * One data directory under one configuration: traffic, SIGKILL in the middle of it, a start, traffic
+ * again, a clean stop; and all lists compared after each.
  */
 export class Era {
   readonly #world: World
@@ -31,21 +30,15 @@ export class Era {
   readonly #totals: Totals
   readonly #workers: readonly Worker[]
   readonly #stalled: readonly Worker[]
-  /** Each with the file that it is kept in. */
+  /** Each with the file that holds it. */
   readonly findings: (readonly [finding: Finding, file: string])[] = []
   readonly complaints: string[] = []
   kills = 0
 
   constructor(realm: Realm, root: string, seed: number, totals: Totals) {
-    const shared = Array.from(
-      { length: SHARED_OWNERS },
-      (_, at) => new SharedOwner(`all ${at}`, realm.tokenOf(`all ${at}`)),
-    )
-    this.#world = {
-      realm,
-      owners: new Map(),
-      shared: new Map(shared.map((owner) => [owner.name, owner])),
-    }
+    const names = Array.from({ length: SHARED_OWNERS }, (_, at) => `all ${at}`)
+    const shared = new Map(names.map((name) => [name, realm.tokenOf(name)]))
+    this.#world = { realm, owners: new Map(), shared, ledger: new Ledger() }
     this.#root = root
     this.#totals = totals
     const forged = realm.forged('all 0')
@@ -66,127 +59,123 @@ export class Era {
   }
 
   async run(seconds: number): Promise<void> {
-    const env = {
-      ...this.#world.realm.environment(this.#root),
-      PLANTS_DATA: join(this.#root, 'data'),
-    }
-    const startedAt = performance.now()
-    for (const share of [0.45, 0.9]) {
-      const { service, port } = await Service.start(env)
-      const isLast = share > 0.5
-      try {
-        // What a killed service has left is compared first.
-        if (isLast) await this.#verify(port)
-        if (!this.#failed)
-          await this.#traffic(
-            service,
-            port,
-            Math.max(500, seconds * 1000 * share - (performance.now() - startedAt)),
-            isLast ? (seconds < STALLED_MIN_SECONDS ? [] : this.#stalled) : 'kill',
-          )
-        if (isLast && !this.#failed) await this.#verify(port)
-      } finally {
-        const code = await service.kill(isLast && !this.#failed ? 'SIGTERM' : 'SIGKILL')
-        if (isLast && !this.#failed && code !== 0)
-          this.complaints.push(`SIGTERM ended the service with ${code}`)
-        this.complaints.push(...service.complaints)
-      }
+    const untilMs = performance.now() + seconds * 900
+    await this.#serve('SIGKILL', async (service, port) => {
+      await this.#traffic(service, port, seconds * 450, 'kill')
+    })
+    if (this.#failed) return
+    await this.#serve('SIGTERM', async (service, port) => {
+      // First what a killed service has left.
+      await this.#verify(port)
       if (this.#failed) return
-      const { status, stdout, stderr } = await run(['check'], { PLANTS_DATA: env.PLANTS_DATA })
-      if (status !== 0) this.complaints.push(`check: ${stdout}${stderr}`)
+      const stalled = seconds < STALLED_MIN_SECONDS ? [] : this.#stalled
+      await this.#traffic(service, port, Math.max(500, untilMs - performance.now()), stalled)
+      if (!this.#failed) await this.#verify(port)
+    })
+  }
+
+  /** One process of the service; SIGTERM must end it with 0, and leave a sound directory. */
+  async #serve(
+    signal: 'SIGKILL' | 'SIGTERM',
+    use: (service: WatchedService, port: number) => Promise<void>,
+  ): Promise<void> {
+    const service = new WatchedService(this.#world.realm.environment(this.#root))
+    try {
+      await use(service, await service.ready())
+    } finally {
+      const code = await service.kill(this.#failed ? 'SIGKILL' : signal)
+      if (signal === 'SIGTERM' && !this.#failed && code !== 0)
+        this.complaints.push(`SIGTERM ended the service with ${code}`)
+      this.complaints.push(...service.complaints)
     }
+    if (this.#failed) return
+    const checked = await run(['check'], { PLANTS_DATA: join(this.#root, 'data') })
+    if (checked.status !== 0) this.complaints.push(`check: ${checked.stdout}${checked.stderr}`)
   }
 
   /**
-   * SIGKILL comes in the middle of it, or it lasts until the service has given up on those who
+   * Ends with SIGKILL in the middle of it, or once the service has given up on the workers that
    * stall.
    */
   async #traffic(
-    service: Service,
+    service: WatchedService,
     port: number,
     ms: number,
     end: 'kill' | readonly Worker[],
   ): Promise<void> {
-    const startedAt = performance.now()
-    let over = false
-    let killed = false
-    const take = (finding: Finding | undefined): void => {
-      if (!finding) return
-      const file = keepFinding(finding)
-      console.error(
-        `found after ${((performance.now() - startedAt) / 1000).toFixed(1)} s: ${finding.what.slice(0, 200)}\nmake fuzz REPLAY=${file}`,
-      )
-      this.findings.push([finding, file])
-    }
-    const stalled =
-      end === 'kill' ? [] : end.map(async (worker) => take(await worker.stall(port, this.#totals)))
+    let state: 'running' | 'killed' | 'over' = 'running'
+    const isKilled = (): boolean => state === 'killed'
+    const stalled = end === 'kill' ? [] : end.map((worker) => worker.stall(port, this.#totals))
+    const taken = stalled.map(async (finding) => this.#take(await finding))
     const timer = setTimeout(() => {
       if (end === 'kill') {
-        killed = true
+        state = 'killed'
         this.kills += 1
         void service.kill('SIGKILL')
-      }
-      void Promise.all(stalled).then(() => (over = true))
+      } else void Promise.all(taken).then(() => (state = 'over'))
     }, ms)
-    await Promise.all([
-      ...stalled,
-      ...this.#workers.map(async (worker) => {
-        while (!over && !killed && !this.#failed && service.complaints.length === 0)
-          take(await worker.step(port, this.#totals, () => killed))
-      }),
-    ])
+    const work = async (worker: Worker): Promise<void> => {
+      while (state === 'running' && !this.#failed && service.complaints.length === 0)
+        this.#take(await worker.step(port, this.#totals, isKilled))
+    }
+    await Promise.all([...taken, ...this.#workers.map(work)])
     clearTimeout(timer)
   }
 
-  /** Nothing is being sent: every list must be just what its owner was told. */
+  #take(finding: Finding | undefined): void {
+    if (!finding) return
+    const file = saveFinding(finding)
+    console.error(`found: ${finding.what.slice(0, 200)}\nmake fuzz REPLAY=${file}`)
+    this.findings.push([finding, file])
+  }
+
+  /** Nothing is being sent: every list must be exactly what its owner was told. */
   async #verify(port: number): Promise<void> {
-    const all: (Owner | SharedOwner)[] = [
-      ...this.#world.owners.values(),
-      ...this.#world.shared.values(),
-    ]
+    const { owners, shared } = this.#world
+    const all: (readonly [name: string, token: string])[] = [...shared]
+    for (const { name, token } of owners.values()) all.push([name, token])
     const next = async (): Promise<void> => {
       for (;;) {
-        const owners = all.splice(0, LISTS_AT_ONCE)
-        if (owners.length === 0) return
-        await this.#compareLists(port, owners)
+        const some = all.splice(0, LISTS_AT_ONCE)
+        if (some.length === 0) return
+        await this.#compareLists(port, some)
       }
     }
     await Promise.all(Array.from({ length: LISTING_CONNECTIONS }, next))
   }
 
-  async #compareLists(port: number, owners: readonly (Owner | SharedOwner)[]): Promise<void> {
-    const text = owners
-      .map(
-        ({ token }) => `GET /plants HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer ${token}\r\n\r\n`,
-      )
-      .join('')
-    const { answers, flaw } = await talk(
-      port,
-      { text, cuts: [], ending: 'half-close', sendOnly: 0, pauseMs: 0, readsLate: false },
-      owners.length,
-      () => false,
-    )
+  async #compareLists(
+    port: number,
+    owners: readonly (readonly [name: string, token: string])[],
+  ): Promise<void> {
+    const text = owners.map(([, token]) => requestText('GET /plants', token)).join('')
+    const { answers, flaw } = await talk(port, plainScript(text), owners.length)
     if (flaw !== undefined || answers.length !== owners.length)
       this.complaints.push(`${answers.length} lists of ${owners.length}: ${flaw ?? ''}`)
-    for (const [index, owner] of owners.entries()) {
+    for (const [index, [name, token]] of owners.entries()) {
       const answer = answers[index]
-      const mayRead = this.#world.realm.grants.get(owner.token)?.read === true
-      if (answer === undefined || answer.status !== (mayRead ? 200 : 403))
-        this.complaints.push(`${owner.name}'s list: ${answer?.status}`)
-      else if (mayRead) this.#compareList(owner, answer.body)
+      const mayRead = this.#world.realm.grants.get(token)?.read === true
+      if (answer?.status !== (mayRead ? 200 : 403))
+        this.complaints.push(`${name}'s list: ${answer?.status}`)
+      else if (mayRead) this.#compareList(name, answer.body)
     }
   }
 
-  #compareList(owner: Owner | SharedOwner, body: string): void {
+  #compareList(name: string, body: string): void {
     const listed = plantsOf(body)
-    if (owner instanceof SharedOwner) {
-      const flaw = owner.flaw(listed, owner.acknowledged)
-      if (flaw !== undefined) this.complaints.push(`${owner.name} ${flaw}`)
-    } else if (!owner.explains(listed)) {
-      const known = [...owner.plants].map(([id, plant]) => `${id}: ${JSON.stringify(plant)}`)
+    const { ledger, owners } = this.#world
+    const owner = owners.get(name)
+    if (!owner) {
+      ledger.showsAll(name, listed, false)
+      this.complaints.push(...ledger.problems.splice(0))
+    } else if (!owner.explains(listed))
       this.complaints.push(
-        `${JSON.stringify(owner.name)} lists ${body.slice(0, 1000)}\nand was told ${known.join(', ').slice(0, 1000)}, ${owner.open.size} left open`,
+        `${JSON.stringify(name)} lists ${body.slice(0, 1000)}\nand was told ${told(owner)}`,
       )
-    }
   }
+}
+
+function told({ plants, open }: Owner): string {
+  const known = [...plants].map(([id, plant]) => `${id}: ${JSON.stringify(plant)}`)
+  return `${known.join(', ').slice(0, 1000)}, ${open.size} left open`
 }

@@ -1,20 +1,37 @@
-import { mkdtempSync, renameSync, writeFileSync } from 'node:fs'
+import { mkdtempSync, readFileSync, renameSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import type { Finding } from './worker.ts'
+import type { Grant } from '../../test/support/oracle/realm.ts'
+import type { Script } from './talk.ts'
 
-/**
- * Leaves a finding in a file by which it can be repeated, at once: whoever ends the run must not
- * take it away.
- */
-export function keepFinding(finding: Finding): string {
+/** What a connection sent and what was known before it: enough to repeat it. */
+export interface Finding {
+  readonly what: string
+  readonly realm: string
+  readonly script: Script
+  /** What its tokens allow. */
+  readonly grants: readonly (readonly [token: string, grant: Grant])[]
+  readonly owners: readonly {
+    readonly name: string
+    readonly token: string
+    readonly plants: readonly (readonly [id: string, name: string, tag?: string])[]
+  }[]
+}
+
+/** Writes a finding to a file at once, so that it survives the end of the run. */
+export function saveFinding(finding: Finding): string {
   const file = join(mkdtempSync(join(tmpdir(), 'plant-store-finding-')), 'finding.json')
   writeFileSync(file, JSON.stringify(finding))
   return file
 }
 
-/** Puts a smaller one in its place. */
+/** Puts a smaller finding in the place of one. */
 export function replaceFinding(file: string, finding: Finding): void {
   writeFileSync(`${file}.new`, JSON.stringify(finding))
   renameSync(`${file}.new`, file)
+}
+
+export function loadFinding(file: string): Finding {
+  // Written by the functions above.
+  return JSON.parse(readFileSync(file, 'utf8')) as Finding
 }

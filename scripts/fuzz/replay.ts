@@ -1,50 +1,31 @@
-import { mkdtemp, rm } from 'node:fs/promises'
-import { tmpdir } from 'node:os'
-import { join } from 'node:path'
-import { isHead, readRequests } from './http.ts'
-import { Owner } from './model.ts'
-import { Service } from './process.ts'
-import { Realm } from './realm.ts'
-import { talk } from './talk.ts'
-import { certainAnswers, compare, type World } from './witness.ts'
-import type { Finding } from './worker.ts'
+import { temporaryDirectorySync } from '../../test/support/directories.ts'
+import { jsonOf, Ledger } from '../../test/support/ledger.ts'
+import { certainAnswers, compare, type World } from '../../test/support/oracle/compare.ts'
+import { Owner } from '../../test/support/oracle/owner.ts'
+import { Realm } from '../../test/support/oracle/realm.ts'
+import { isHead, readRequests } from '../../test/support/oracle/requests.ts'
+import { WatchedService } from '../watched.ts'
+import type { Finding } from './finding.ts'
+import { requestText } from './requests.ts'
+import { plainScript, talk } from './talk.ts'
 
 /** Tries to make a finding smaller; each starts a service. */
 const TRIES_MAX = 25
 
-/**
- * Sends again what a finding sent, to a fresh service that holds what was known before: gives what
- * is wrong.
- */
-export async function replay({
-  realm: name,
-  script,
-  grants,
-  owners,
-}: Finding): Promise<string | undefined> {
-  const realm = Realm.all().find((other) => other.name === name)
-  if (!realm) throw new Error(`no realm ${name}`)
+/** Sends a finding again, to a new service that holds what was known before: what is wrong. */
+export async function replay(finding: Finding): Promise<string | undefined> {
+  const { script, grants, owners } = finding
+  const realm = Realm.all().find(({ name }) => name === finding.realm)
+  if (!realm) throw new Error(`there is no realm ${finding.realm}`)
   for (const [token, grant] of grants) realm.grants.set(token, grant)
-  const world: World = { realm, owners: new Map(), shared: new Map() }
-  const root = await mkdtemp(join(tmpdir(), 'plant-store-replay-'))
-  const { service, port } = await Service.start({
-    ...realm.environment(root),
-    PLANTS_DATA: join(root, 'data'),
-  })
+  const world: World = { realm, owners: new Map(), shared: new Map(), ledger: new Ledger() }
+  const service = new WatchedService(realm.environment(temporaryDirectorySync()))
   try {
-    for (const { name: sub, token, plants } of owners) {
-      const owner = new Owner(sub, token)
-      world.owners.set(sub, owner)
-      for (const [id, plant, tag] of plants)
-        owner.keep(BigInt(id), tag === undefined ? { name: plant } : { name: plant, tag })
-      const text = plants.map((plant) => creation(token, plant)).join('')
-      if (text !== '')
-        await talk(
-          port,
-          { text, cuts: [], ending: 'half-close', sendOnly: 0, pauseMs: 0, readsLate: false },
-          0,
-          () => false,
-        )
+    const port = await service.ready()
+    for (const owner of owners) {
+      world.owners.set(owner.name, ownerOf(owner))
+      const text = owner.plants.map((plant) => creation(owner.token, plant)).join('')
+      if (text !== '') await talk(port, plainScript(text), 0)
     }
     const readings = readRequests(script.text, script.ending === 'stall')
     const heard = await talk(port, script, certainAnswers(readings), (index) =>
@@ -53,18 +34,24 @@ export async function replay({
     return compare(readings, heard, world, new Map(), false).flaw ?? service.complaints[0]
   } finally {
     await service.kill('SIGKILL')
-    await rm(root, { recursive: true })
   }
 }
 
-function creation(token: string, [id, name, tag]: readonly [string, string, string?]): string {
-  const body = Buffer.from(
-    `{"id":${id},"name":${JSON.stringify(name)}${tag === undefined ? '' : `,"tag":${JSON.stringify(tag)}`}}`,
-  ).toString('latin1')
-  return `POST /plants HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer ${token}\r\nContent-Type: application/json\r\nContent-Length: ${body.length}\r\n\r\n${body}`
+type KnownOwner = Finding['owners'][number]
+
+function ownerOf({ name, token, plants }: KnownOwner): Owner {
+  const owner = new Owner(name, token)
+  for (const [id, plant, tag] of plants)
+    owner.keep(BigInt(id), tag === undefined ? { name: plant } : { name: plant, tag })
+  return owner
 }
 
-/** Leaves out what the finding does not need, request by request, as far as a few tries reach. */
+function creation(token: string, [id, name, tag]: KnownOwner['plants'][number]): string {
+  const json = jsonOf({ id: BigInt(id), name, ...(tag === undefined ? {} : { tag }) })
+  return requestText('POST /plants', token, Buffer.from(json).toString('latin1'))
+}
+
+/** Leaves out what the finding does not need, request by request, in a few tries. */
 export async function minimize(finding: Finding): Promise<Finding> {
   let best = finding
   let tries = 0

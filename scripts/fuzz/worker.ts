@@ -1,76 +1,37 @@
-import { isHead, readRequests } from './http.ts'
-import { Owner, type SharedOwner } from './model.ts'
+import { announce, certainAnswers, compare, type World } from '../../test/support/oracle/compare.ts'
+import { Owner } from '../../test/support/oracle/owner.ts'
+import { isHead, readRequests } from '../../test/support/oracle/requests.ts'
+import { Random, subSeed } from '../../test/support/random.ts'
+import { dictionary } from './dictionary.ts'
+import type { Finding } from './finding.ts'
 import { mutate } from './mutate.ts'
-import { Random, subSeed } from './random.ts'
-import type { Grant, Realm } from './realm.ts'
-import { type Actors, someRequest, type Tokens } from './requests.ts'
-import { type Script, talk } from './talk.ts'
-import { announce, certainAnswers, compare, type World } from './witness.ts'
-
-/** What a connection sent and what was known before it, by which it can be repeated. */
-export interface Finding {
-  readonly what: string
-  readonly realm: string
-  readonly script: Script
-  /** What its tokens are good for. */
-  readonly grants: readonly (readonly [token: string, grant: Grant])[]
-  readonly owners: readonly {
-    readonly name: string
-    readonly token: string
-    readonly plants: readonly (readonly [id: string, name: string, tag?: string])[]
-  }[]
-}
+import { type Actors, requestText, someRequest, type Tokens } from './requests.ts'
+import { plainScript, type Script, talk } from './talk.ts'
+import { hopelessTokens } from './tokens.ts'
 
 export interface Totals {
   requests: number
   connections: number
   readonly statuses: Map<number, number>
-  /** Connections by what readers make of them. */
   mutated: number
   unclear: number
-  /** Connections whose last answers were lost to a reset, as the service documents it. */
+  /** Connections whose last answers a reset took away, as the service documents. */
   lost: number
 }
 
 const OWNERS = 3
-/** Of tokens that are good for less than all, or for nothing, where scopes are asked for. */
+/** Scopes that allow less than everything, or nothing, if the realm asks for scopes. */
 const SCOPES = ['plants:read', 'plants:write', '', 'plants', 'plants:read\tplants:write']
-/** An owner with more plants is left: long lists are no better than short ones. */
+/** An owner with more is replaced: long lists find no more than short ones. */
 const OWNER_MAX_PLANTS = 40
 const OWNER_MAX_CHARS = 100_000
-/**
- * Names that some comparison takes for one another: by case, by normalization, by what is cut off
- * or does not show.
- */
-const LOOKALIKES: readonly [string, ...string[]] = [
-  '',
-  'É',
-  'E\u0301',
-  '\u00e9',
-  'e\u0301',
-  ' ',
-  '\u0000',
-  '\u200b',
-  '/',
-  '.',
-  '\ufeff',
-  ':',
-  'ﬁ',
-  'fi',
-  '\u0130',
-  'i\u0307',
-  '%00',
-  '\n',
-]
-
-/** One client after another, each a connection, with owners whom nobody else writes for. */
+/** One connection after another, for owners that no other worker writes for. */
 export class Worker {
   readonly #world: World
   readonly #random: Random
   readonly #number: number
   readonly #seed: number
   readonly #hopeless: readonly [Tokens, ...Tokens[]]
-  readonly #shared: readonly [SharedOwner, ...SharedOwner[]]
   #owners: Owner[] = []
   #limited: readonly Owner[] = []
   #connection = 0
@@ -81,44 +42,34 @@ export class Worker {
     this.#number = number
     this.#seed = seed
     this.#random = new Random(subSeed(seed, number))
-    const shared = [...world.shared.values()]
-    const [first] = shared
-    if (!first) throw new Error('no shared owner')
-    this.#shared = [first, ...shared.slice(1)]
     this.#hopeless = [hopelessTokens(world.realm, `other ${number}`), forged]
   }
 
-  /** One connection. `isKilled` says, once it is over, whether the service was killed meanwhile. */
+  /** One connection. `isKilled` says afterwards whether the service was killed meanwhile. */
   step(port: number, totals: Totals, isKilled: () => boolean): Promise<Finding | undefined> {
     const random = new Random(subSeed(this.#seed, this.#number, ++this.#connection))
     return this.#play(port, this.#script(random, totals), totals, isKilled)
   }
 
   /**
-   * One connection that sends good requests, and then a head so slowly that the service gives up.
+   * One connection that sends good requests, and then headers so slowly that the service gives up.
    */
   stall(port: number, totals: Totals): Promise<Finding | undefined> {
     const random = new Random(subSeed(this.#seed, this.#number, ++this.#connection))
     const { owners } = this.#actors()
-    const good = Array.from(
-      { length: random.below(4) },
-      () =>
-        `${random.pick(['GET', 'HEAD'])} /plants?limit=${random.below(3)} HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer ${random.pick(owners).token}\r\n\r\n`,
-    ).join('')
-    const slow = `${random.pick(['GET', 'POST'])} /plants HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer ${random.pick(owners).token}\r\nX: ${'s'.repeat(200)}`
-    return this.#play(
-      port,
-      {
-        text: good + slow,
-        cuts: [],
-        ending: 'stall',
-        sendOnly: good.length + 1 + random.below(slow.length),
-        pauseMs: 0,
-        readsLate: false,
-      },
-      totals,
-      () => false,
-    )
+    const someGood = (): string => {
+      const line = `${random.pick(['GET', 'HEAD'])} /plants?limit=${random.below(3)}`
+      return requestText(line, random.pick(owners).token)
+    }
+    const good = Array.from({ length: random.below(4) }, someGood).join('')
+    const line = `${random.pick(['GET', 'POST'])} /plants`
+    const slow = `${requestText(line, random.pick(owners).token).slice(0, -2)}X: ${'s'.repeat(200)}`
+    const script: Script = {
+      ...plainScript(good + slow),
+      ending: 'stall',
+      sendOnly: good.length + 1 + random.below(slow.length),
+    }
+    return this.#play(port, script, totals, () => false)
   }
 
   async #play(
@@ -131,16 +82,13 @@ export class Worker {
     const mine = [...this.#owners, ...this.#limited]
     const snapshot = mine.filter(({ token }) => script.text.includes(token)).map(snapshotOf)
     announce(readings, this.#world)
-    const before = new Map(
-      this.#shared.map(({ name, token, acknowledged }) => [
-        name,
-        script.text.includes(token) ? new Set(acknowledged) : new Set<number>(),
-      ]),
-    )
+    const { shared, ledger } = this.#world
+    const asked = [...shared].filter(([, token]) => script.text.includes(token))
+    const certain = new Map(asked.map(([name]) => [name, ledger.certain(name)]))
     const heard = await talk(port, script, certainAnswers(readings), (index) =>
       isHead(readings[index]),
     )
-    const { flaw: what, lost } = compare(readings, heard, this.#world, before, isKilled())
+    const { flaw: what, lost } = compare(readings, heard, this.#world, certain, isKilled())
     totals.connections += 1
     totals.requests += readings.length
     totals.unclear += readings.some(({ kind }) => kind === 'unclear') ? 1 : 0
@@ -160,11 +108,11 @@ export class Worker {
   }
 
   #script(random: Random, totals: Totals): Script {
-    const actors = this.#actors()
     const isMutated = random.chance(0.25)
+    const actors = this.#actors(!isMutated)
     let text = ''
     for (let left = 1 + random.small(random.chance(0.1) ? 150 : 40); left > 0; left--)
-      text += someRequest(random, actors, !isMutated)
+      text += someRequest(random, actors)
     if (isMutated) {
       totals.mutated += 1
       text = mutate(random, text)
@@ -190,14 +138,15 @@ export class Worker {
     }
   }
 
-  #actors(): Actors {
+  /** A mutated text must not write for the shared owners, whose plants are settled by their ids. */
+  #actors(withShared = false): Actors {
     this.#owners = this.#owners.filter(
       (owner) =>
         owner.isCertain && owner.plants.size < OWNER_MAX_PLANTS && charsOf(owner) < OWNER_MAX_CHARS,
     )
     while (this.#owners.length < OWNERS) this.#owners.push(this.#newOwner())
     const [first = this.#newOwner(), ...more] = this.#owners
-    // What was sent and never answered may be there or not: whoever's it is, is not asked again.
+    // After a create without an answer it is unknown what its owner has: take another owner.
     this.#limited = SCOPES.map((scopes, at) => {
       const known = this.#limited[at]
       return known?.isCertain === true
@@ -207,18 +156,18 @@ export class Worker {
     const [token = '', ...tokens] = this.#limited.map((owner) => owner.token)
     return {
       owners: [first, ...more],
-      shared: this.#shared,
+      shared: withShared ? [...this.#world.shared.values()] : [],
       others: [[token, ...tokens], ...this.#hopeless],
       maxBodyBytes: this.#world.realm.maxBodyBytes,
     }
   }
 
-  /** Mostly a name that is almost another's. */
+  /** Mostly with a name that is almost another one's. */
   #newOwner(): Owner {
     const random = this.#random
     let name = ''
     do
-      name = `${random.chance(0.5) ? 'w' : 'W'}${this.#number} ${Math.floor(this.#named++ / 6)}${random.pick(LOOKALIKES)}`
+      name = `${random.chance(0.5) ? 'w' : 'W'}${this.#number} ${Math.floor(this.#named++ / 6)}${random.pick(dictionary.lookalikes)}`
     while (this.#world.owners.has(name))
     return this.#addOwner(name)
   }
@@ -244,48 +193,4 @@ function snapshotOf({ name, token, plants }: Owner): Finding['owners'][number] {
       plant.tag === undefined ? [String(id), plant.name] : [String(id), plant.name, plant.tag],
     ),
   }
-}
-
-/**
- * Tokens that the keys have signed and that are good for nothing, and some that are hardly tokens.
- */
-export function hopelessTokens(realm: Realm, sub: string): Tokens {
-  const part = (value: unknown): string => Buffer.from(JSON.stringify(value)).toString('base64url')
-  const good = realm.token({ sub })
-  return [
-    realm.token({ sub, exp: 1_700_000_000 }),
-    realm.token({ sub, exp: '4102444800' }),
-    realm.token({ sub, exp: undefined }),
-    realm.token({ sub, exp: null }),
-    realm.token({ sub, nbf: 4_000_000_000 }),
-    realm.token({ sub, iat: 'now' }),
-    realm.token({ sub, iss: 'https://other.test' }),
-    realm.token({ sub, iss: undefined }),
-    realm.token({ sub, aud: 'other' }),
-    realm.token({ sub, aud: undefined }),
-    realm.token({ sub, aud: ['a', 'b'] }),
-    realm.token({ sub, aud: { plants: 'plants' } }),
-    realm.token({}),
-    realm.token({ sub: '' }),
-    realm.token({ sub: 7 }),
-    realm.token({ sub: [sub] }),
-    realm.token({ sub: null }),
-    realm.token({ sub: { toString: sub } }),
-    realm.token({ sub: '\ud800' }),
-    realm.token({ sub }, { typ: 'logout+jwt' }),
-    realm.token({ sub }, { typ: 7 }),
-    realm.token({ sub }, { crit: ['b64'], b64: false }),
-    realm.token({ sub }, { crit: ['x'] }),
-    realm.token({ sub }, { alg: 'none' }),
-    `${part({ alg: 'none' })}.${part({ sub })}.`,
-    `${good}=`,
-    `${good}.a.b`,
-    good.split('.').slice(0, 2).join('.'),
-    '..',
-    'a',
-    'a.b.c',
-    `.${good}`,
-    'e'.repeat(13_000),
-    `${good.slice(0, -4)}AAAA`,
-  ]
 }

@@ -1,11 +1,11 @@
-import { request } from 'node:http'
+import { type Agent, request } from 'node:http'
 import { token } from './tokens.ts'
 
 export interface Reply {
   readonly status: number
   readonly headers: Readonly<Record<string, string | readonly string[] | undefined>>
   readonly text: string
-  /** The body as JSON; throws where it is none. */
+  /** The body as JSON. @throws if it is not JSON. */
   json(): unknown
 }
 
@@ -16,14 +16,13 @@ export interface CallOptions {
   readonly token?: string | undefined
   readonly headers?: Readonly<Record<string, string | readonly string[]>>
   readonly body?: string | Uint8Array
+  /** Keeps connections open; by default each request has its own. */
+  readonly agent?: Agent
 }
 
-/**
- * One request on a connection of its own, to a port or a unix socket; a token of alice's unless
- * told otherwise.
- */
+/** One request, to a port or a unix socket; with a token of alice's by default. */
 export function call(target: number | string, options: CallOptions = {}): Promise<Reply> {
-  const { method = 'GET', path = '/plants', headers = {}, body } = options
+  const { method = 'GET', path = '/plants', headers = {}, body, agent = false } = options
   const bearer = 'token' in options ? options.token : token('alice')
   return new Promise((resolve, reject) => {
     const req = request(
@@ -33,7 +32,7 @@ export function call(target: number | string, options: CallOptions = {}): Promis
           : { host: '127.0.0.1', port: target }),
         method,
         path,
-        agent: false,
+        agent,
         headers: {
           ...(bearer === undefined ? {} : { authorization: `Bearer ${bearer}` }),
           ...headers,

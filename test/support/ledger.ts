@@ -1,30 +1,28 @@
-export interface SentPlant {
-  readonly id: bigint
+export interface Content {
   readonly name: string
   readonly tag?: string
 }
 
-interface Content {
-  readonly name: string
-  readonly tag?: string
+export interface SentPlant extends Content {
+  readonly id: bigint
 }
 
 interface Entry {
-  /** All that was sent under this id and may be stored. */
+  /** Every content that was sent under this id and may be stored. */
   readonly sent: Content[]
-  /** The one that certainly is: it was acknowledged, or shown by a GET. */
+  /** The one that is certainly stored: it was acknowledged, or a list has shown it. */
   kept: Content | undefined
-  /** What was answered 409: another stood there, and stands there for good. */
+  /** Contents that were answered 409: another one is stored for good. */
   readonly refused: Content[]
 }
 
-/** Ids whose fate was open until a list told. */
+/** Ids that were undecided until a list showed them, or did not. */
 export interface Settled {
   readonly shown: readonly bigint[]
   readonly absent: readonly bigint[]
 }
 
-/** A plant whose name begins with its id, by which it is known again in a list. */
+/** A plant whose name begins with its id, so that a list, which has no ids, shows which it is. */
 export function plantOf(id: bigint, text: string, tag?: string): SentPlant {
   return { id, name: `${id} ${text}`, ...(tag === undefined ? {} : { tag }) }
 }
@@ -33,10 +31,14 @@ export function jsonOf({ id, name, tag }: SentPlant): string {
   return `{"id":${id},"name":${JSON.stringify(name)}${tag === undefined ? '' : `,"tag":${JSON.stringify(tag)}`}}`
 }
 
+/** The body of a list. The ledger compares each member, so nothing is checked here. */
+export function plantsOf(text: string): readonly Content[] {
+  return JSON.parse(text) as readonly Content[]
+}
+
 /**
- * What was sent and what came back, kept outside of the service, and held against what it lists. A
- * plant that was acknowledged must be listed from then on, and so must one that a GET has shown
- * once.
+ * What was sent and what was answered, recorded outside the service and compared with its lists. A
+ * plant that was acknowledged must be listed from then on, and so must one that a list has shown.
  */
 export class Ledger {
   readonly #owners = new Map<string, Map<bigint, Entry>>()
@@ -51,19 +53,21 @@ export class Ledger {
   }
 
   /** To be called before the plant is sent. */
-  sends(owner: string, { id, name, tag }: SentPlant): void {
+  sends(owner: string, plant: SentPlant): void {
+    const { id, name, tag } = plant
     const entries = this.#owners.get(owner) ?? new Map<bigint, Entry>()
     this.#owners.set(owner, entries)
     const entry = entries.get(id) ?? { sent: [], kept: undefined, refused: [] }
     entries.set(id, entry)
-    if (entry.sent.some((other) => same(other, { name, tag }))) return
+    if (entry.sent.some((other) => isSame(other, plant))) return
     entry.sent.push(tag === undefined ? { name } : { name, tag })
     this.chars += name.length + (tag?.length ?? 0)
   }
 
-  answered(owner: string, { id, name, tag }: SentPlant, status: number): void {
+  answered(owner: string, plant: SentPlant, status: number): void {
+    const { id } = plant
     const entry = this.#owners.get(owner)?.get(id)
-    const content = entry?.sent.find((other) => same(other, { name, tag }))
+    const content = entry?.sent.find((other) => isSame(other, plant))
     if (!entry || !content) throw new Error('an answer to what was not sent')
     if (status === 200) {
       if (entry.kept && entry.kept !== content)
@@ -77,20 +81,20 @@ export class Ledger {
       entry.refused.push(content)
       const rivals = entry.sent.filter((other) => other !== content)
       if (rivals.length === 0) this.#problem(owner, id, '409, and nothing else was ever sent')
-      // Whatever stands in the way is durable.
+      // The plant in the way is durable.
       if (rivals.length === 1) entry.kept ??= rivals[0]
     } else if (status !== 503) this.#problem(owner, id, `the status ${status}`)
   }
 
-  /** Holds a list of any length against what was sent. */
+  /** Compares a list of any length with what was sent. */
   shows(owner: string, plants: readonly Content[]): void {
     let last: bigint | undefined
     for (const plant of plants) {
       const id = BigInt(/^-?\d+(?= )/.exec(plant.name)?.[0] ?? 0)
-      if (last !== undefined && id <= last) this.#problem(owner, id, `listed behind ${last}`)
+      if (last !== undefined && id <= last) this.#problem(owner, id, `listed after ${last}`)
       last = id
       const entry = this.#owners.get(owner)?.get(id)
-      const content = entry?.sent.find((other) => same(other, plant))
+      const content = entry?.sent.find((other) => isSame(other, plant))
       if (!entry || !content)
         this.#problem(owner, id, `listed, and never sent: ${plant.name.slice(0, 80)}`)
       else if (entry.kept && entry.kept !== content)
@@ -102,8 +106,8 @@ export class Ledger {
   }
 
   /**
-   * Holds an owner's whole list, taken while nothing was being sent, against what was kept. What is
-   * absent after a start is on no disk any more: from then on it counts as never sent.
+   * Compares an owner's whole list, taken while nothing was being sent, with what was kept. What is
+   * missing after a start is on no disk: from then on it counts as never sent.
    */
   showsAll(owner: string, plants: readonly Content[], afterStart: boolean): Settled {
     const entries = this.#owners.get(owner) ?? new Map<bigint, Entry>()
@@ -127,7 +131,7 @@ export class Ledger {
     }
   }
 
-  /** What every list that is asked for from now on must hold. */
+  /** What every later list must hold. */
   certain(owner: string): ReadonlyMap<bigint, Content> {
     return new Map(
       [...(this.#owners.get(owner) ?? [])].flatMap(([id, { kept }]) =>
@@ -137,8 +141,8 @@ export class Ledger {
   }
 
   /**
-   * Holds a list against what was certain when it was asked for; one that was cut short shows
-   * nothing behind its last plant.
+   * Compares a list with what was certain when it was asked for. `cut` says that it has a next page,
+   * so that it shows nothing after its last plant.
    */
   showsCertain(
     owner: string,
@@ -156,7 +160,7 @@ export class Ledger {
     }
   }
 
-  /** What is certainly stored under an id. */
+  /** The content that is certainly stored under an id. */
   kept(owner: string, id: bigint): SentPlant | undefined {
     const kept = this.#owners.get(owner)?.get(id)?.kept
     return kept && { id, ...kept }
@@ -167,9 +171,7 @@ export class Ledger {
   }
 }
 
-function same(
-  a: Content,
-  b: { readonly name: string; readonly tag?: string | undefined },
-): boolean {
+/** The tests' own comparison: it must not share a line with src/. */
+export function isSame(a: Content, b: Content): boolean {
   return a.name === b.name && a.tag === b.tag
 }

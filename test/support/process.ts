@@ -3,11 +3,18 @@ import { once } from 'node:events'
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import type { TestContext } from 'node:test'
-import { fileURLToPath, pathToFileURL } from 'node:url'
-import { temporaryDirectory } from './service.ts'
-import { AUDIENCE, ISSUER, SECRET } from './tokens.ts'
+import { pathToFileURL } from 'node:url'
+import { temporaryDirectorySync } from './directories.ts'
+import {
+  type Environment,
+  environment,
+  launch,
+  MAIN,
+  type Program,
+  serviceEnvironment,
+} from './launch.ts'
 
-export const MAIN = fileURLToPath(new URL('../../dist/main.js', import.meta.url))
+export { MAIN, type Program }
 
 export interface Outcome {
   readonly status: number | null
@@ -15,29 +22,9 @@ export interface Outcome {
   readonly stderr: string
 }
 
-/**
- * The built program, or another copy of it, the options of node itself, where it is run, and how
- * many files it may open.
- */
-export interface Program {
-  readonly main?: string
-  readonly options?: readonly string[]
-  readonly cwd?: string
-  readonly maxDescriptors?: number
-}
-
-type Environment = Readonly<Record<string, string>>
-
-/** Only what is given, and what Node needs: the surroundings must not change what a test sees. */
-function environment(env: Environment): Record<string, string> {
-  return { PATH: process.env['PATH'] ?? '', ...env }
-}
-
-/**
- * The environment in which a process, and each of its threads, runs this before everything else.
- */
+/** Makes a process, and each of its threads, run this before everything else. */
 export async function preload(source: string): Promise<Environment> {
-  const path = join(await temporaryDirectory(), 'preload.mjs')
+  const path = join(temporaryDirectorySync(), 'preload.mjs')
   writeFileSync(path, source)
   return { NODE_OPTIONS: `--import=${pathToFileURL(path).href}` }
 }
@@ -76,53 +63,10 @@ export async function startProcess(
   dataDirectory: string,
   env: Environment = {},
   args: readonly string[] = ['serve'],
-  { main = MAIN, options = [], cwd, maxDescriptors }: Program = {},
+  program: Program = {},
 ): Promise<ServerProcess> {
-  const limit = maxDescriptors === undefined ? '' : `ulimit -n ${maxDescriptors} && `
-  const child = spawn(
-    'sh',
-    ['-c', `${limit}exec "$0" "$@"`, process.execPath, ...options, main, ...args],
-    {
-      ...(cwd === undefined ? {} : { cwd }),
-      env: environment({
-        PLANTS_LISTEN: '127.0.0.1:0',
-        PLANTS_ADMIN_LISTEN: '127.0.0.1:0',
-        PLANTS_DATA: dataDirectory,
-        ...(args.includes('--dev')
-          ? {}
-          : { PLANTS_ISSUER: ISSUER, PLANTS_AUDIENCE: AUDIENCE, PLANTS_JWT_SECRET: SECRET }),
-        ...env,
-      }),
-      stdio: ['ignore', 'pipe', 'pipe'],
-    },
-  )
-  t.after(() => child.kill('SIGKILL'))
-  let [text, told] = ['', false]
-  const exited = once(child, 'exit').then(() => child.exitCode)
-  const listening = new Promise<{ plants: string; admin: string }>((resolve, reject) => {
-    const read = (chunk: string): void => {
-      text += chunk
-      if (told) return
-      const line = /^\{.*"message":"listening".*\}$/m.exec(text)?.[0]
-      // The service's own line, whose fields are its documented ones.
-      if (line === undefined) return
-      told = true
-      resolve(JSON.parse(line) as { plants: string; admin: string })
-    }
-    child.stdout.setEncoding('utf8').on('data', read)
-    child.stderr.setEncoding('utf8').on('data', read)
-    void exited.then((code) => reject(new Error(`the service ended with ${code}: ${text}`)))
-  })
-  const { plants, admin } = await listening
-  return {
-    child,
-    port: Number(new URL(plants).port),
-    adminPort: Number(new URL(admin).port),
-    exited,
-    output: () => text,
-    kill(signal) {
-      child.kill(signal)
-      return exited
-    },
-  }
+  const all = serviceEnvironment(dataDirectory, env, args.includes('--dev'))
+  const server = launch(all, { ...program, args })
+  t.after(() => server.child.kill('SIGKILL'))
+  return { ...server, ...(await server.listening) }
 }

@@ -1,31 +1,16 @@
-import { rmSync } from 'node:fs'
-import { mkdtemp } from 'node:fs/promises'
-import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import type { TestContext } from 'node:test'
 import { type Config, readConfig } from '../../dist/config.js'
 import { createLog } from '../../dist/ops/log.js'
 import { createService, type PlantService } from '../../dist/service.js'
 import { checkStore } from '../../dist/store/sqljs/tools.js'
+import { temporaryDirectory } from './directories.ts'
 import { AUDIENCE, ISSUER, SECRET } from './tokens.ts'
 
-/** What the service does where nothing else is said. */
+/** The default settings. */
 export const { keys: _, ...DEFAULTS } = readConfig({}, 'storage')
 
-const directories: string[] = []
-process.on('exit', () => {
-  for (const directory of directories) rmSync(directory, { recursive: true, force: true })
-})
-
-/**
- * A directory that is removed when the test file has ended: what a test does last, such as checking
- * the store, still finds it.
- */
-export async function temporaryDirectory(): Promise<string> {
-  const directory = await mkdtemp(join(tmpdir(), 'plant-store-'))
-  directories.push(directory)
-  return directory
-}
+export { temporaryDirectory }
 
 export interface RunningService {
   readonly service: PlantService
@@ -51,7 +36,7 @@ export async function startService(
   const dataDirectory = overrides.dataDirectory ?? join(await temporaryDirectory(), 'data')
   const config: Config = {
     ...DEFAULTS,
-    // A test that is slow is no reason to give up its requests.
+    // A slow test must not lose its requests.
     shutdownTimeoutSeconds: 120,
     listen: { host: '127.0.0.1', port: 0 },
     adminListen: { host: '127.0.0.1', port: 0 },

@@ -1,30 +1,25 @@
 import { once } from 'node:events'
 import { connect, type Socket } from 'node:net'
+import { ResponseReader, type WireAnswer } from './response.ts'
 import { PATIENCE_MS } from './time.ts'
 import { token } from './tokens.ts'
 
-/** One answer as it stood on the wire. Header names are in lower case, each with all its lines. */
-export interface WireAnswer {
-  readonly status: number
-  readonly version: string
-  readonly headers: ReadonlyMap<string, readonly string[]>
-  readonly body: string
-}
+export type { WireAnswer }
 
 const BEGINNINGS_MAX = 20
 
 export interface HeadOptions {
   readonly token?: string | undefined
   /**
-   * Lines as they are, without their ends; a Host and an Authorization of alice's come first unless
-   * told otherwise.
+   * Header lines as they are, without their ends. A Host and alice's Authorization come first by
+   * default.
    */
   readonly lines?: readonly string[]
   readonly host?: string | undefined
   readonly version?: string
 }
 
-/** The head of a request, its empty line included. */
+/** A request's line and headers, with the empty line. */
 export function head(method: string, target: string, options: HeadOptions = {}): string {
   const { lines = [], version = '1.1' } = options
   const host = 'host' in options ? options.host : 'plants.test'
@@ -48,32 +43,29 @@ export function postBytes(plant: unknown, { lines = [], ...options }: HeadOption
   )
 }
 
-/** A connection whose bytes the test decides. All text is latin1: a character is a byte. */
+/** A connection whose bytes the test chooses. All text is latin1: a character is a byte. */
 export class Wire {
   readonly socket: Socket
   /** Set when the connection was reset. */
   error: Error | undefined
-  #text = ''
-  readonly #answers: WireAnswer[] = []
-  /** What has come behind the last whole answer. */
-  #rest = ''
+  /** Everything that came so far. */
+  text = ''
+  readonly #reader = new ResponseReader((index) => this.#heads.includes(index))
+  #heads: readonly number[] = []
+  /** What no `answers` has read yet: only the caller knows which requests were HEAD. */
+  #unread = ''
   #ended = false
 
   constructor(socket: Socket) {
     this.socket = socket
     socket.setEncoding('latin1').setNoDelay(true)
     socket.on('data', (chunk: string) => {
-      this.#text += chunk
-      this.#rest += chunk
+      this.text += chunk
+      this.#unread += chunk
     })
     socket.on('end', () => (this.#ended = true))
     socket.on('error', (error) => (this.error = error))
     socket.on('close', () => (this.#ended = true))
-  }
-
-  /** All that has come so far. */
-  get text(): string {
-    return this.#text
   }
 
   static async to(target: number | string): Promise<Wire> {
@@ -90,46 +82,45 @@ export class Wire {
     return this
   }
 
-  /** Sends no more; what comes back is still read. */
+  /** Sends no more; what comes is still read. */
   halfClose(): this {
     this.socket.end()
     return this
   }
 
-  /** Whether the service has said that no more comes, or the connection is gone. */
+  /** Whether the service has closed its side, or the connection is gone. */
   get ended(): boolean {
     return this.#ended
   }
 
   /**
-   * Waits for so many answers in all, interim ones not counted. `heads` are the requests that were
-   * HEAD, by their place.
+   * Waits for so many answers in all, interim ones not counted. `heads` are the indices of the
+   * requests that were HEAD.
    */
   async answers(count: number, heads: readonly number[] = []): Promise<WireAnswer[]> {
     for (;;) {
-      this.#read(heads)
-      const seen = this.#answers.length
-      if (seen >= count) return [...this.#answers]
+      const seen = this.#read(heads)
+      if (seen.length >= count) return seen
       if (this.#ended)
         throw new Error(
-          `the connection ended after ${seen} answers of ${count}: ${JSON.stringify(this.text.slice(-2000))}`,
+          `the connection ended after ${seen.length} answers of ${count}: ` +
+            JSON.stringify(this.text.slice(-2000)),
         )
-      await this.#change(`${seen} answers of ${count}`)
+      await this.#change(`${seen.length} answers of ${count}`)
     }
   }
 
   /**
-   * Waits for the end of the connection and gives all answers; anything that is no whole answer is
-   * a failure.
+   * Waits for the end of the connection and returns all answers; anything that is no whole answer
+   * is a failure.
    */
   async allAnswers(heads: readonly number[] = []): Promise<WireAnswer[]> {
     await this.end()
-    this.#read(heads)
-    if (this.#rest !== '')
-      throw new Error(
-        `behind ${this.#answers.length} answers: ${JSON.stringify(this.#rest.slice(0, 2000))}`,
-      )
-    return [...this.#answers]
+    const seen = this.#read(heads)
+    const { rest } = this.#reader
+    if (rest !== '')
+      throw new Error(`after ${seen.length} answers: ${JSON.stringify(rest.slice(0, 2000))}`)
+    return seen
   }
 
   /** Waits for the end of the connection. */
@@ -141,13 +132,11 @@ export class Wire {
     this.socket.destroy()
   }
 
-  #read(heads: readonly number[]): void {
-    for (;;) {
-      const found = readAnswer(this.#rest, heads.includes(this.#answers.length), this.#ended)
-      if (!found) return
-      if (found.answer) this.#answers.push(found.answer)
-      this.#rest = found.rest
-    }
+  #read(heads: readonly number[]): WireAnswer[] {
+    this.#heads = heads
+    this.#reader.push(this.#unread, this.#ended)
+    this.#unread = ''
+    return [...this.#reader.answers]
   }
 
   async #change(seen: string): Promise<void> {
@@ -156,26 +145,20 @@ export class Wire {
       const done = (): void => {
         clearTimeout(timer)
         for (const event of ['data', 'end', 'close']) socket.off(event, done)
-        // What comes at once is looked at once, and what is long, from its beginning each time,
-        // more seldom.
-        setTimeout(resolve, Math.min(2 + this.#rest.length / 2 ** 16, 50))
+        // An unfinished answer is read from its start each time: read a long one less often.
+        const unfinished = this.#reader.rest.length + this.#unread.length
+        setTimeout(resolve, Math.min(2 + unfinished / 2 ** 16, 50))
       }
-      const timer = setTimeout(
-        () =>
-          reject(
-            new Error(`after ${PATIENCE_MS} ms: ${seen}; ${JSON.stringify(this.text.slice(-500))}`),
-          ),
-        PATIENCE_MS,
-      )
+      const timer = setTimeout(() => {
+        const last = JSON.stringify(this.text.slice(-500))
+        reject(new Error(`after ${PATIENCE_MS} ms: ${seen}; ${last}`))
+      }, PATIENCE_MS)
       for (const event of ['data', 'end', 'close']) socket.on(event, done)
     })
   }
 }
 
-/**
- * One exchange on a connection of its own, of which the service may make what it likes: all answers
- * until it closes.
- */
+/** Sends these bytes on a new connection; returns all answers until the service closes it. */
 export async function converse(
   target: number | string,
   bytes: string | Uint8Array,
@@ -189,9 +172,8 @@ export async function converse(
 }
 
 /**
- * All answers to the beginning of a request, of which no more comes. A service that reads nothing
- * of it in time, as on a machine that is held up, lets go of the client without a word: then it is
- * begun again.
+ * All answers to the beginning of a request that never goes on. On a loaded machine the service may
+ * read nothing of it in time and close the connection without an answer: then this starts again.
  */
 export async function answersToHalf(
   target: number | string,
@@ -210,7 +192,7 @@ export async function answersToHalf(
   }
 }
 
-/** The first answer to these bytes; the connection is left open by the client until it has it. */
+/** The first answer to these bytes; the client keeps the connection open until it has come. */
 export async function firstAnswer(
   target: number | string,
   bytes: string | Uint8Array,
@@ -223,57 +205,5 @@ export async function firstAnswer(
     return answer
   } finally {
     wire.destroy()
-  }
-}
-
-/** Undefined while the next answer is not whole; without an answer for an interim one. */
-function readAnswer(
-  text: string,
-  toHead: boolean,
-  ended: boolean,
-): { readonly answer?: WireAnswer; readonly rest: string } | undefined {
-  const end = text.indexOf('\r\n\r\n')
-  if (end < 0) return undefined
-  const [statusLine = '', ...lines] = text.slice(0, end).split('\r\n')
-  const [, version = '', statusText = ''] =
-    /^HTTP\/(1\.[01]) ([0-9]{3}) /.exec(`${statusLine} `) ?? []
-  if (version === '') throw new Error(`no status line: ${JSON.stringify(text.slice(0, 200))}`)
-  const status = Number(statusText)
-  const headers = new Map<string, string[]>()
-  for (const line of lines) {
-    const [, name = '', value = ''] = /^([^:]+): ?(.*)$/s.exec(line) ?? []
-    headers.set(name.toLowerCase(), [...(headers.get(name.toLowerCase()) ?? []), value])
-  }
-  const after = text.slice(end + 4)
-  if (status < 200) return { rest: after }
-  const found =
-    status === 204 || toHead ? { body: '', rest: after } : readBody(after, headers, ended)
-  return found && { answer: { status, version, headers, body: found.body }, rest: found.rest }
-}
-
-/** Undefined while the body is not whole. */
-function readBody(
-  text: string,
-  headers: ReadonlyMap<string, readonly string[]>,
-  ended: boolean,
-): { readonly body: string; readonly rest: string } | undefined {
-  const length = headers.get('content-length')?.[0]
-  if (length !== undefined)
-    return text.length < Number(length)
-      ? undefined
-      : { body: text.slice(0, Number(length)), rest: text.slice(Number(length)) }
-  if (headers.get('transfer-encoding')?.[0] !== 'chunked')
-    return ended ? { body: text, rest: '' } : undefined
-  const pieces: string[] = []
-  for (let at = 0; ; ) {
-    const lineEnd = text.indexOf('\r\n', at)
-    if (lineEnd < 0) return undefined
-    const size = Number.parseInt(text.slice(at, lineEnd), 16)
-    if (Number.isNaN(size)) throw new Error(`no chunk: ${JSON.stringify(text.slice(at, at + 200))}`)
-    const start = lineEnd + 2
-    if (text.length < start + size + 2) return undefined
-    if (size === 0) return { body: pieces.join(''), rest: text.slice(start + 2) }
-    pieces.push(text.slice(start, start + size))
-    at = start + size + 2
   }
 }

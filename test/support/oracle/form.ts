@@ -1,10 +1,11 @@
-import type { HttpResponse } from './answers.ts'
+import type { Content } from '../ledger.ts'
+import type { WireAnswer } from '../response.ts'
 
 /**
  * What every answer must be, whatever was asked: its outcome is 200, 204, or the value of `error`;
  * to HEAD, which shows none, `status × 100`. @throws Error that says what is wrong.
  */
-export function outcomeOf(answer: HttpResponse, isHead: boolean): number {
+export function outcomeOf(answer: WireAnswer, isHead: boolean): number {
   const { status, headers, body, framing } = answer
   const one = (name: string, form: RegExp): string => {
     const values = headers.get(name) ?? []
@@ -78,7 +79,7 @@ function checkErrorHeaders(
   status: number,
   outcome: number,
   one: (name: string, form: RegExp) => string,
-  headers: HttpResponse['headers'],
+  headers: WireAnswer['headers'],
 ): void {
   for (const [name, belongs, form] of BELONGING) {
     if (belongs(outcome)) one(name, form(outcome))
@@ -89,16 +90,14 @@ function checkErrorHeaders(
 }
 
 /** The plants of a body. @throws Error where it is no array of Plant objects. */
-export function plantsOf(
-  body: string,
-): readonly { readonly name: string; readonly tag?: string }[] {
+export function plantsOf(body: string): readonly Content[] {
   const value: unknown = JSON.parse(Buffer.from(body, 'latin1').toString('utf8'))
   if (!Array.isArray(value)) throw new Error(`no array: ${body.slice(0, 200)}`)
   return value.map(plantOf)
 }
 
-export function plantOf(value: unknown): { readonly name: string; readonly tag?: string } {
-  // Each member is looked at before it is believed.
+export function plantOf(value: unknown): Content {
+  // Each member is checked below.
   const { name, tag, ...more } = value as { readonly name: unknown; readonly tag?: unknown }
   if (typeof name !== 'string' || Object.keys(more).length > 0)
     throw new Error(`no Plant: ${JSON.stringify(value).slice(0, 200)}`)

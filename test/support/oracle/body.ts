@@ -1,16 +1,12 @@
 /*
- * The oracle's own reading of a body: JSON.parse says whether it is JSON, and what it hides (names
- * that stand twice, the digits of a number) is read from the text then known to be good.
+ * The oracle's own reading of a body: JSON.parse decides whether it is JSON, and what JSON.parse
+ * hides (repeated names, the digits of a number) is read from the text.
  */
-
-export interface Content {
-  readonly name: string
-  readonly tag?: string
-}
+import type { Content } from '../ledger.ts'
 
 export type BodyReading =
   | { readonly plant: Content; readonly id: bigint }
-  /** Every error that may be named; the first that is found is the service's choice. */
+  /** Every error that is right: the service answers with the first that it finds. */
   | { readonly errors: readonly number[] }
 
 const INT64_MIN = -(2n ** 63n)
@@ -83,7 +79,7 @@ function int64Of(written: string): bigint | undefined {
   const digits = BigInt(whole + fraction)
   if (digits === 0n) return 0n
   const shift = BigInt(exponent) - BigInt(fraction.length)
-  // One digit or more, and 19 zeros behind it, is more than 2^63.
+  // At least one digit and 19 more zeros is more than 2^63.
   if (shift > 19n || -shift > BigInt(whole.length + fraction.length)) return undefined
   const scale = 10n ** (shift < 0n ? -shift : shift)
   if (shift < 0n && digits % scale !== 0n) return undefined

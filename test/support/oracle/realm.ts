@@ -1,9 +1,10 @@
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { AUDIENCE, ISSUER, SECRET } from '../../test/support/tokens.ts'
+import { type Environment, serviceEnvironment } from '../launch.ts'
+import { AUDIENCE, ISSUER, SECRET, signToken } from '../tokens.ts'
 import { forgers, KEY_SET, PUBLIC_SIGNERS, SECRET_SIGNERS, type Signer } from './keys.ts'
 
-/** What a token that was made here is good for. */
+/** What a token of this realm allows. */
 export interface Grant {
   readonly owner: string
   readonly read: boolean
@@ -12,7 +13,7 @@ export interface Grant {
 
 type Json = Readonly<Record<string, unknown>>
 
-/** One configuration of the service, and every token that its keys have signed for somebody. */
+/** One configuration of the service, and every good token that its keys have signed. */
 export class Realm {
   readonly name: string
   readonly maxBodyBytes: number
@@ -33,19 +34,18 @@ export class Realm {
     this.mayBeFull = env['PLANTS_MAX_DATA_BYTES'] !== undefined
   }
 
-  /** The service's environment; what it needs of files is put into a directory. */
-  environment(directory: string): Record<string, string> {
+  /** The service's environment; writes the files that it names into a directory. */
+  environment(directory: string): Environment {
     const keySet = join(directory, 'keys.json')
     writeFileSync(keySet, KEY_SET)
-    return {
-      PLANTS_ISSUER: ISSUER,
-      PLANTS_AUDIENCE: AUDIENCE,
-      ...(this.#env['PLANTS_JWT_SECRET'] === undefined ? { PLANTS_JWKS_FILE: keySet } : {}),
+    const hasSecret = this.#env['PLANTS_JWT_SECRET'] !== undefined
+    return serviceEnvironment(join(directory, 'data'), {
+      ...(hasSecret ? {} : { PLANTS_JWKS_FILE: keySet }),
       ...this.#env,
-    }
+    })
   }
 
-  /** A token that is good, but for what is changed; `grant` says for what. */
+  /** A good token except for what is changed; `grant` says what it allows. */
   token(claims: Json, header: Json = {}, grant?: Grant): string {
     const signer = this.#signers[this.#made++ % this.#signers.length]
     if (!signer) throw new Error('no key')
@@ -67,7 +67,7 @@ export class Realm {
     )
   }
 
-  /** Tokens that say what good ones say, and that no key has signed as it should. */
+  /** Tokens that say what good ones say and are signed wrongly. */
   forged(sub: string): readonly [string, ...string[]] {
     const [first = '', ...more] = forgers(this.#signers).map((signer) =>
       write(signer, { sub, scope: 'plants:read plants:write' }),
@@ -75,7 +75,7 @@ export class Realm {
     return [first, ...more]
   }
 
-  /** Its own tokens and nobody else's plants. */
+  /** Every configuration that is tried. */
   static all(): readonly [Realm, ...Realm[]] {
     return [
       new Realm('secret', { PLANTS_JWT_SECRET: SECRET }, SECRET_SIGNERS),
@@ -105,7 +105,6 @@ export class Realm {
 const EXP = 4_102_444_800
 
 function write([own, sign]: Signer, claims: Json, header: Json = {}): string {
-  const part = (value: Json): string => Buffer.from(JSON.stringify(value)).toString('base64url')
-  const input = `${part({ typ: 'at+jwt', ...own, ...header })}.${part({ iss: ISSUER, aud: AUDIENCE, exp: EXP, ...claims })}`
-  return `${input}.${sign(input).toString('base64url')}`
+  const payload = { iss: ISSUER, aud: AUDIENCE, exp: EXP, ...claims }
+  return signToken({ typ: 'at+jwt', ...own, ...header }, payload, sign)
 }

@@ -1,5 +1,6 @@
-import { type Request, trimSpace, valuesOf } from './http.ts'
-import { type Content, readBody } from './json.ts'
+import { type Request, trimSpace, valuesOf } from './requests.ts'
+import type { Content } from '../ledger.ts'
+import { readBody } from './body.ts'
 import type { Realm } from './realm.ts'
 
 /** What a request asks for, where nothing is wrong with it. */
@@ -25,12 +26,15 @@ export interface Judgement {
 }
 
 const PATH = '/plants'
-/** Below it the body is not read. */
+/** At most so much of a body that nothing reads is discarded; then the connection closes. */
 const DISCARD_MAX_BYTES = 64 * 1024
-/** Errors that are found in the body, or behind it. */
-const BEHIND_BODY: ReadonlySet<number> = new Set([
+/** Outcomes that are known only after the whole body was read. */
+const BODY_WAS_READ: ReadonlySet<number> = new Set([
   200, 40005, 40006, 40007, 40008, 40009, 40010, 40901, 50302, 50701,
 ])
+
+/** Errors after which the connection always ends. */
+const CLOSING: ReadonlySet<number> = new Set([40001, 40801, 41301, 43101])
 
 /**
  * The errors of a request in the order of the design's checks. Where it is silent, the error is a
@@ -160,42 +164,27 @@ export function expectsContinue(request: Request): boolean {
 }
 
 /**
- * Whether the connection ends behind an answer, 200 or the value of `error`; `either` where the
- * design leaves it open.
+ * Whether the connection ends after an answer, 200 or the value of `error`; `either` where the design
+ * leaves it open.
  */
-export function closesBehind(request: Request, outcome: number): boolean | 'either' {
-  if (!/^1\.[01]$/.test(request.version)) return true
+export function closesAfter(request: Request, outcome: number): 'yes' | 'no' | 'either' {
+  if (!/^1\.[01]$/.test(request.version)) return 'yes'
   // An error that HEAD does not show may be one of the parser's.
-  if (
-    outcome % 100 === 0 &&
-    request.doubts.some((error) => Math.floor(error / 100) * 100 === outcome)
-  )
-    return 'either'
-  if (
-    outcome === 40801 ||
-    outcome === 41301 ||
-    outcome === 43101 ||
-    outcome === 40001 ||
-    request.method === 'CONNECT'
-  )
-    return true
-  const tokens = valuesOf(request, 'connection')
-    .join(',')
-    .toLowerCase()
-    .split(',')
-    .map((token) => trimSpace(token))
-  if (valuesOf(request, 'upgrade').length > 0) return true
-  // A proxy's field of old, which llhttp heeds.
+  const mayBeParsers = (error: number): boolean => Math.floor(error / 100) * 100 === outcome
+  if (outcome % 100 === 0 && request.doubts.some(mayBeParsers)) return 'either'
+  if (CLOSING.has(outcome) || request.method === 'CONNECT') return 'yes'
+  const tokens = valuesOf(request, 'connection').join(',').toLowerCase().split(',').map(trimSpace)
+  if (valuesOf(request, 'upgrade').length > 0) return 'yes'
+  // An old header of proxies, which llhttp obeys.
   if (valuesOf(request, 'proxy-connection').length > 0) return 'either'
-  if (request.version === '1.0' && tokens.includes('keep-alive')) return 'either'
-  if (request.version === '1.0' || tokens.includes('close')) return true
+  if (request.version === '1.0') return tokens.includes('keep-alive') ? 'either' : 'yes'
+  if (tokens.includes('close')) return 'yes'
   if (request.broken.length > 0) return 'either'
-  const isRead = request.method === 'POST' && BEHIND_BODY.has(outcome)
+  if (request.method === 'POST' && BODY_WAS_READ.has(outcome)) return 'no'
   const hasBody = request.framing === 'chunked' || request.declared > 0
-  if (isRead) return false
-  // RFC 9110 §10.1.1: a client that was not told to go on may send its body, or not.
+  // RFC 9110 §10.1.1: a client that was not told to continue may send its body, or not.
   if (valuesOf(request, 'expect').length > 0)
-    return hasBody && expectsContinue(request) ? true : 'either'
-  if (!hasBody) return false
-  return Math.max(request.declared, request.body.length) > DISCARD_MAX_BYTES
+    return hasBody && expectsContinue(request) ? 'yes' : 'either'
+  const bytes = Math.max(request.declared, request.body.length)
+  return hasBody && bytes > DISCARD_MAX_BYTES ? 'yes' : 'no'
 }

@@ -1,45 +1,66 @@
-import type { HttpResponse } from './answers.ts'
+import { type Content, isSame, type Ledger, plantOf as plantWithId } from '../ledger.ts'
+import type { WireAnswer } from '../response.ts'
 import { outcomeOf, plantOf, plantsOf } from './form.ts'
-import { type Reading, type Request, valuesOf } from './http.ts'
-import { closesBehind, expectsContinue, judge, type Wish } from './judge.ts'
-import { isSame, type Owner, SharedOwner } from './model.ts'
+import { closesAfter, expectsContinue, judge, type Wish } from './judge.ts'
+import type { Owner } from './owner.ts'
 import type { Realm } from './realm.ts'
-import type { Talk } from './talk.ts'
+import { type Reading, type Request, valuesOf } from './requests.ts'
 
+/** What the service should hold, and the configuration that it runs with. */
 export interface World {
   readonly realm: Realm
+  /** Owners that one connection at a time writes for. */
   readonly owners: Map<string, Owner>
-  readonly shared: Map<string, SharedOwner>
+  /** Tokens of the owners that every connection writes for; their plants are in the ledger. */
+  readonly shared: ReadonlyMap<string, string>
+  readonly ledger: Ledger
 }
 
-/** Where readers may differ, what may be answered at all. */
+/** What one connection received. */
+export interface Heard {
+  readonly answers: readonly WireAnswer[]
+  /** Whether the client broke off, so that answers may be missing. */
+  readonly cut: boolean
+  /** How the connection ended, in words. */
+  readonly end: string
+  readonly isReset: boolean
+  readonly tookMs: number
+  /** What was no answer, or took too long. */
+  readonly flaw: string | undefined
+}
+
+/** The plants of each shared owner that a later list must hold. */
+export type Certain = ReadonlyMap<string, ReadonlyMap<bigint, Content>>
+
+/** A shared owner's plants all have this text after the id, so that no create is ever refused. */
+export const SHARED_TEXT = 'of all'
+/** Statuses that are allowed where readers may differ. */
 const LEGAL: ReadonlySet<number> = new Set([
   200, 204, 400, 401, 403, 404, 405, 409, 413, 415, 417, 431, 501, 507,
 ])
 
 /**
- * How long the service reads on, by its design, behind its last answer on a connection: a client
- * that is not done by then is reset, and may lose answers (RFC 9112 §9.6).
+ * The design: after its last answer on a connection the service reads on for so long. A client that
+ * still sends then is reset, and may lose answers (RFC 9112 §9.6).
  */
 const LINGER_MS = 1000
-/**
- * How long the service waits for a head, by its design, and with what a loaded machine adds to it.
- */
+/** The design: how long the service waits for headers; the maximum allows for a loaded machine. */
 const [STALL_MIN_MS, STALL_MAX_MS] = [10_000, 25_000]
 
-/** To be called before anything is sent: what others may see of it from then on. */
-export function announce(readings: readonly Reading[], { realm, shared }: World): void {
+/** To be called before anything is sent: from then on other connections may see it. */
+export function announce(readings: readonly Reading[], { realm, shared, ledger }: World): void {
   for (const reading of readings) {
     if (reading.kind === 'unclear')
-      for (const [, id] of reading.rest.matchAll(/"(\d+) of all"/g))
-        for (const owner of shared.values()) owner.sent.add(Number(id))
+      for (const [, id = ''] of reading.rest.matchAll(/"(\d+) of all"/g))
+        for (const owner of shared.keys()) ledger.sends(owner, plantWithId(BigInt(id), SHARED_TEXT))
     if (reading.kind !== 'request') continue
     const { wish } = judge(reading, realm)
-    if (wish?.kind === 'create') shared.get(wish.owner)?.sent.add(Number(wish.id))
+    if (wish?.kind === 'create' && shared.has(wish.owner))
+      ledger.sends(wish.owner, { id: wish.id, ...wish.plant })
   }
 }
 
-/** How many answers come without an end of what is sent. */
+/** How many answers come even if the client keeps its side open. */
 export function certainAnswers(readings: readonly Reading[]): number {
   const first = readings.findIndex(
     (reading) =>
@@ -48,44 +69,41 @@ export function certainAnswers(readings: readonly Reading[]): number {
   return first < 0 ? readings.length : first
 }
 
-/**
- * What is wrong, if anything, and whether answers were lost that the service does not promise to
- * bring.
- */
+/** What is wrong, if anything, and whether answers were lost that the service does not promise. */
 export interface Comparison {
   readonly flaw: string | undefined
   readonly lost: boolean
 }
 
 /**
- * Holds what came back against what was sent, and takes it over into the model. `before` is what
- * was acknowledged of the shared owners' plants before. Nothing is believed behind the first flaw.
+ * Compares what came back with what was sent, and adds it to the model. `certain` is what shared
+ * owners had before. Nothing after the first flaw is believed.
  */
 export function compare(
   readings: readonly Reading[],
-  talk: Talk,
+  heard: Heard,
   world: World,
-  before: ReadonlyMap<string, ReadonlySet<number>>,
+  certain: Certain,
   killed: boolean,
 ): Comparison {
   let lost = false
   const mayMiss = (unanswered: readonly Reading[]): boolean =>
-    talk.cut || killed || (lost = isLate(unanswered, talk, world))
+    heard.cut || killed || (lost = isLate(unanswered, heard, world))
   const flaw =
-    talk.flaw !== undefined && !killed
-      ? talk.flaw
-      : findFlaw(readings, talk, world, before, mayMiss)
+    heard.flaw !== undefined && !killed
+      ? heard.flaw
+      : findFlaw(readings, heard, world, certain, mayMiss)
   return { flaw, lost }
 }
 
 /**
- * Whether answers are missing because the client was reset: not before its time, and only behind a
- * request that may have been the last.
+ * Whether answers are missing because the client was reset: not too early, and only after a request
+ * that may have been the last.
  */
-function isLate(unanswered: readonly Reading[], talk: Talk, world: World): boolean {
+function isLate(unanswered: readonly Reading[], heard: Heard, world: World): boolean {
   return (
-    talk.isReset &&
-    talk.tookMs >= LINGER_MS &&
+    heard.isReset &&
+    heard.tookMs >= LINGER_MS &&
     unanswered.some((reading) => mayBeLast(reading, world))
   )
 }
@@ -94,49 +112,48 @@ function mayBeLast(reading: Reading, world: World): boolean {
   if (reading.kind !== 'request') return true
   const { errors, wish } = judge(reading, world.realm)
   return [...errors, ...(wish ? [200] : [])].some(
-    (outcome) => closesBehind(reading, outcome) !== false,
+    (outcome) => closesAfter(reading, outcome) !== 'no',
   )
 }
 
 function findFlaw(
   readings: readonly Reading[],
-  talk: Talk,
+  heard: Heard,
   world: World,
-  before: ReadonlyMap<string, ReadonlySet<number>>,
+  certain: Certain,
   mayMiss: (unanswered: readonly Reading[]) => boolean,
 ): string | undefined {
   let next = 0
   for (const [index, reading] of readings.entries()) {
-    const answer = talk.answers[next]
+    const answer = heard.answers[next]
     if (answer === undefined) {
       if (reading.kind !== 'unclear' && !mayMiss(readings.slice(index)))
-        return `request ${index} is not answered, and the connection ended after ${Math.round(talk.tookMs)} ms ${talk.end}`
+        return (
+          `request ${index} is not answered, and the connection ended after ` +
+          `${Math.round(heard.tookMs)} ms ${heard.end}`
+        )
       leaveOpen(readings.slice(index), world)
       return undefined
     }
     try {
       if (reading.kind === 'unclear') {
         blur(reading.rest, world)
-        for (const other of talk.answers.slice(next)) checkLoosely(other)
+        for (const other of heard.answers.slice(next)) checkLoosely(other)
         return undefined
       }
       const said = (answer.headers.get('connection') ?? []).includes('close')
       if (reading.kind === 'malformed') {
         const isHead = reading.mayBeHead && answer.framing === 'none'
         const outcome = outcomeOf(answer, isHead)
-        if (
-          !reading.errors.some(
-            (error) => (isHead ? Math.floor(error / 100) * 100 : error) === outcome,
-          )
-        )
+        if (!reading.errors.some((error) => shownAs(error, isHead) === outcome))
           throw new Error(`${outcome} instead of ${reading.errors.join(' or ')}`)
         if (!said) throw new Error(`${outcome} without Connection: close`)
-        if (outcome === 40801 && (talk.tookMs < STALL_MIN_MS || talk.tookMs > STALL_MAX_MS))
-          throw new Error(`${outcome} after ${Math.round(talk.tookMs)} ms`)
+        if (outcome === 40801 && (heard.tookMs < STALL_MIN_MS || heard.tookMs > STALL_MAX_MS))
+          throw new Error(`${outcome} after ${Math.round(heard.tookMs)} ms`)
       } else {
-        const outcome = checkAnswer(reading, answer, world, before)
-        const closes = closesBehind(reading, outcome)
-        if (closes !== 'either' && closes !== said)
+        const outcome = checkAnswer(reading, answer, world, certain)
+        const closes = closesAfter(reading, outcome)
+        if (closes !== 'either' && (closes === 'yes') !== said)
           throw new Error(`${outcome} ${said ? 'with' : 'without'} Connection: close`)
         if (answer.framing === 'close' && reading.version !== '1.0')
           throw new Error('a body that ends with the connection')
@@ -147,77 +164,71 @@ function findFlaw(
       return `request ${index}: ${error instanceof Error ? error.message : String(error)}`
     }
   }
-  if (talk.answers.length > next) return `${talk.answers.length} answers instead of ${next}`
+  if (heard.answers.length > next) return `${heard.answers.length} answers instead of ${next}`
   return undefined
 }
 
-function checkAnswer(
-  request: Request,
-  answer: HttpResponse,
-  world: World,
-  before: ReadonlyMap<string, ReadonlySet<number>>,
-): number {
+function checkAnswer(request: Request, answer: WireAnswer, world: World, certain: Certain): number {
   const isHead = request.method === 'HEAD' && answer.framing === 'none'
   const outcome = outcomeOf(answer, isHead)
   const ids = valuesOf(request, 'request-id')
   const id = answer.headers.get('request-id')?.[0] ?? ''
-  // What the parser breaks off it may answer without having read the rest.
   const isUsable = ids.length === 1 && /^[\x21-\x7e]{1,128}$/.test(ids[0] ?? '')
-  if (
-    isUsable ? id !== ids[0] && outcome !== 40001 && outcome !== 43101 : !/^[0-9a-f-]{36}$/.test(id)
-  )
+  // The parser may refuse a request before it has read this header.
+  const mayBeUnread = outcome === 40001 || outcome === 43101
+  if (isUsable ? id !== ids[0] && !mayBeUnread : !/^[0-9a-f-]{36}$/.test(id))
     throw new Error(`the Request-Id ${id}`)
   if (answer.interim > (expectsContinue(request) && request.method === 'POST' ? 1 : 0))
     throw new Error('100 that was not asked for')
 
   const { errors, wish } = judge(request, world.realm)
-  if (errors.some((error) => (isHead ? Math.floor(error / 100) * 100 : error) === outcome))
-    return outcome
+  if (errors.some((error) => shownAs(error, isHead) === outcome)) return outcome
   const expected = wish
-    ? [...errors, ...grantWish(wish, request, answer, outcome, world, before)]
+    ? [...errors, ...grantWish(wish, request, answer, outcome, world, certain)]
     : errors
-  if (
-    !expected.includes(outcome) &&
-    !(isHead && expected.some((error) => error > 999 && Math.floor(error / 100) * 100 === outcome))
-  )
+  if (!expected.some((each) => shownAs(each, isHead) === outcome))
     throw new Error(`${outcome} instead of ${expected.join(' or ')}`)
   return outcome
 }
 
-/** Outcomes that a good request may have; what a right one says is checked and taken over. */
+/** Without a body, as to HEAD, only the status of an error is seen. */
+function shownAs(outcome: number, isHead: boolean): number {
+  return isHead && outcome > 999 ? Math.floor(outcome / 100) * 100 : outcome
+}
+
+/** Outcomes that a good request may have. Checks what a right answer says, and records it. */
 function grantWish(
   wish: Wish,
   request: Request,
-  answer: HttpResponse,
+  answer: WireAnswer,
   outcome: number,
   world: World,
-  before: ReadonlyMap<string, ReadonlySet<number>>,
+  certain: Certain,
 ): readonly number[] {
   if (wish.kind === 'options') return [204]
-  const shared = world.shared.get(wish.owner)
+  const { ledger } = world
+  const isShared = world.shared.has(wish.owner)
   const owner = world.owners.get(wish.owner)
   if (owner && !owner.isCertain)
     throw new Error(`the oracle does not know what ${owner.name} has, and should not have asked`)
   if (wish.kind === 'list') {
-    if (shared) {
-      const flaw =
-        outcome === 200 && request.method === 'GET'
-          ? shared.flaw(plantsOf(answer.body), before.get(wish.owner) ?? new Set())
-          : undefined
-      if (flaw !== undefined) throw new Error(flaw)
-      return [200]
+    const hasBody = outcome === 200 && request.method === 'GET'
+    if (isShared && hasBody) {
+      const before = certain.get(wish.owner) ?? new Map<bigint, Content>()
+      ledger.showsCertain(wish.owner, plantsOf(answer.body), before, false)
+      throwProblem(ledger)
     }
+    if (isShared) return [200]
     return owner ? checkList(owner, wish, request, answer, outcome) : []
   }
   const full = world.realm.mayBeFull ? [50701] : []
   const isStored = outcome === 200
-  if (
-    isStored &&
-    !isSame(plantOf(JSON.parse(Buffer.from(answer.body, 'latin1').toString('utf8'))), wish.plant)
-  )
+  const body = Buffer.from(answer.body, 'latin1').toString('utf8')
+  if (isStored && !isSame(plantOf(JSON.parse(body)), wish.plant))
     throw new Error(`200 with ${answer.body.slice(0, 200)}`)
-  if (shared) {
-    if (isStored) shared.acknowledged.add(Number(wish.id))
+  if (isShared) {
+    if (isStored) ledger.answered(wish.owner, { id: wish.id, ...wish.plant }, 200)
+    throwProblem(ledger)
     return [200, ...full]
   }
   if (!owner) return []
@@ -231,7 +242,7 @@ function checkList(
   owner: Owner,
   { limit, after }: Extract<Wish, { kind: 'list' }>,
   request: Request,
-  answer: HttpResponse,
+  answer: WireAnswer,
   outcome: number,
 ): readonly number[] {
   const from = after === undefined ? undefined : owner.cursors.get(after)
@@ -241,14 +252,14 @@ function checkList(
   const ids = limit === undefined ? all : all.slice(0, limit)
   if (request.method === 'GET') {
     const listed = plantsOf(answer.body)
+    const none = { name: '' }
     if (
       listed.length !== ids.length ||
-      !ids.every((id, at) =>
-        isSame(owner.plants.get(id) ?? { name: '' }, listed[at] ?? { name: '' }),
-      )
+      !ids.every((id, at) => isSame(owner.plants.get(id) ?? none, listed[at] ?? none))
     )
       throw new Error(
-        `${owner.name}'s list has ${listed.length} plants, and should have ${ids.length}: ${answer.body.slice(0, 500)}`,
+        `${owner.name}'s list has ${listed.length} plants, and should have ${ids.length}: ` +
+          answer.body.slice(0, 500),
       )
   }
   const last = ids.at(-1)
@@ -267,7 +278,12 @@ function checkList(
   return [200]
 }
 
-/** Sent, and not answered: whatever creates something may have done so. */
+function throwProblem({ problems }: Ledger): void {
+  const problem = problems.pop()
+  if (problem !== undefined) throw new Error(problem)
+}
+
+/** Sent and not answered: every create may have been stored. */
 function leaveOpen(readings: readonly Reading[], world: World): void {
   for (const reading of readings) {
     if (reading.kind === 'unclear') blur(reading.rest, world)
@@ -282,7 +298,7 @@ function blur(rest: string, { realm, owners }: World): void {
     if (rest.includes(owner.token.slice(-40)) && realm.grants.has(owner.token)) owner.blurred = true
 }
 
-function checkLoosely(answer: HttpResponse): void {
+function checkLoosely(answer: WireAnswer): void {
   if (!LEGAL.has(answer.status)) throw new Error(`the status ${answer.status}`)
   outcomeOf(answer, answer.framing === 'none')
 }

@@ -1,16 +1,24 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import type { HttpResponse } from '../../scripts/fuzz/answers.ts'
-import { readRequests } from '../../scripts/fuzz/http.ts'
-import { Owner } from '../../scripts/fuzz/model.ts'
-import { Realm } from '../../scripts/fuzz/realm.ts'
-import type { Talk } from '../../scripts/fuzz/talk.ts'
-import { compare, type Comparison, type World } from '../../scripts/fuzz/witness.ts'
+import { Ledger, plantOf } from '../support/ledger.ts'
+import {
+  announce,
+  compare,
+  type Comparison,
+  type Heard,
+  SHARED_TEXT,
+  type World,
+} from '../support/oracle/compare.ts'
+import { Owner } from '../support/oracle/owner.ts'
+import { Realm } from '../support/oracle/realm.ts'
+import { readRequests } from '../support/oracle/requests.ts'
+import type { WireAnswer } from '../support/response.ts'
 
 function worldOf(name: string): { readonly world: World; readonly owner: Owner } {
   const [realm] = Realm.all()
   const owner = new Owner(name, realm.tokenOf(name, 'plants'))
-  return { world: { realm, owners: new Map([[name, owner]]), shared: new Map() }, owner }
+  const owners = new Map([[name, owner]])
+  return { world: { realm, owners, shared: new Map(), ledger: new Ledger() }, owner }
 }
 
 function request(
@@ -20,10 +28,11 @@ function request(
   body = '',
 ): string {
   const of = body === '' ? [] : ['Content-Type: application/json', `Content-Length: ${body.length}`]
-  return `${[`${method} /plants HTTP/1.1`, 'Host: a', `Authorization: Bearer ${token}`, ...of, ...lines].join('\r\n')}\r\n\r\n${body}`
+  const start = [`${method} /plants HTTP/1.1`, 'Host: a', `Authorization: Bearer ${token}`]
+  return `${[...start, ...of, ...lines].join('\r\n')}\r\n\r\n${body}`
 }
 
-function listed(body: string): HttpResponse {
+function listed(body: string): WireAnswer {
   const headers = new Map(
     [
       ['cache-control', 'no-store'],
@@ -34,20 +43,23 @@ function listed(body: string): HttpResponse {
       ['content-length', String(body.length)],
     ].map(([name = '', value = '']) => [name, [value]] as const),
   )
-  return { status: 200, headers, body, framing: 'length', interim: 0 }
+  return { status: 200, version: '1.1', headers, body, framing: 'length', interim: 0 }
 }
 
-function judged(text: string, world: World, heard: Partial<Talk>): Comparison {
-  return compare(
-    readRequests(text),
-    { answers: [], cut: false, end: '', isReset: false, tookMs: 1, flaw: undefined, ...heard },
-    world,
-    new Map(),
-    false,
-  )
+const NOTHING: Heard = {
+  answers: [],
+  cut: false,
+  end: '',
+  isReset: false,
+  tookMs: 1,
+  flaw: undefined,
 }
 
-test('fuzz: a create whose answer never came leaves open whether it is listed, and its owner must not be asked again', () => {
+function judged(text: string, world: World, heard: Partial<Heard>): Comparison {
+  return compare(readRequests(text), { ...NOTHING, ...heard }, world, new Map(), false)
+}
+
+test('oracle: a create without an answer may be listed or not, and makes its owner uncertain', () => {
   const { world, owner } = worldOf('other 24 plants')
   assert.equal(judged(request('GET', owner), world, { answers: [listed('[]')] }).flaw, undefined)
   assert.equal(
@@ -68,7 +80,7 @@ test('fuzz: a create whose answer never came leaves open whether it is listed, a
     )
 })
 
-test('fuzz: of an owner of whom all is known, a list that has a plant more or less is wrong', () => {
+test('oracle: a list with a plant more or less than its owner has is wrong', () => {
   const { world, owner } = worldOf('known')
   owner.keep(7n, { name: 'a' })
   const flaws = [
@@ -82,7 +94,7 @@ test('fuzz: of an owner of whom all is known, a list that has a plant more or le
   for (const flaw of flaws.slice(1)) assert.match(flaw ?? '', /known's list has/)
 })
 
-test('fuzz: a reset excuses missing answers behind a last request alone, and not before its second is over', () => {
+test('oracle: a reset excuses lost answers only after a last request and after one second', () => {
   const { world, owner } = worldOf('reset')
   const usual = request('GET', owner)
   const last = request('GET', owner, ['Connection: close'])
@@ -97,4 +109,25 @@ test('fuzz: a reset excuses missing answers behind a last request alone, and not
     assert.deepEqual([wasLost, flaw === undefined], [lost, lost], `${tookMs} ms`)
   }
   assert.match(judged(last, world, { tookMs: 60_000 }).flaw ?? '', /not answered/)
+})
+
+test("oracle: a shared owner's list must hold what was acknowledged before", () => {
+  const { world } = worldOf('other')
+  const token = world.realm.tokenOf('all')
+  const shared: World = { ...world, shared: new Map([['all', token]]) }
+  const plant = plantOf(1n, SHARED_TEXT)
+  const all = new Owner('all', token)
+  announce(readRequests(request('POST', all, [], `{"id":1,"name":"${plant.name}"}`)), shared)
+  shared.ledger.answered('all', plant, 200)
+  const flawOf = (list: string): string | undefined =>
+    compare(
+      readRequests(request('GET', all)),
+      { ...NOTHING, answers: [listed(list)] },
+      shared,
+      new Map([['all', shared.ledger.certain('all')]]),
+      false,
+    ).flaw
+  assert.equal(flawOf('[{"name":"1 of all"}]'), undefined)
+  assert.match(flawOf('[]') ?? '', /not in it/)
+  assert.match(flawOf('[{"name":"1 of all"},{"name":"2 of all"}]') ?? '', /never sent/)
 })

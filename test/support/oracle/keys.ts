@@ -7,7 +7,7 @@ import {
   type KeyObject,
   sign,
 } from 'node:crypto'
-import { SECRET } from '../../test/support/tokens.ts'
+import { SECRET } from '../tokens.ts'
 
 /*
  * All keys are fixed, so that what was sent can be sent again. None protects anything.
@@ -70,7 +70,7 @@ function ecKey(curve: string, crv: string, d: Buffer): KeyObject {
   })
 }
 
-// RFC 8410 §7: what stands before the 32 bytes of a private key of Ed25519 in PKCS #8.
+// RFC 8410 §7: the bytes before the 32 of a private key of Ed25519 in PKCS #8.
 const ed25519 = createPrivateKey({
   format: 'der',
   type: 'pkcs8',

@@ -1,0 +1,22 @@
+import { mkdtempSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+
+const directories: string[] = []
+process.on('exit', () => {
+  for (const directory of directories) rmSync(directory, { recursive: true, force: true })
+})
+
+/**
+ * A directory that is removed when the process ends: what a test does last, such as checking the
+ * store, still finds it.
+ */
+export function temporaryDirectorySync(): string {
+  const directory = mkdtempSync(join(tmpdir(), 'plant-store-'))
+  directories.push(directory)
+  return directory
+}
+
+export function temporaryDirectory(): Promise<string> {
+  return Promise.resolve(temporaryDirectorySync())
+}
