@@ -1,7 +1,7 @@
 import { createHash } from 'node:crypto'
 import { FORMAT_VERSION, READABLE_VERSIONS, type Meta, readMeta } from './database.ts'
 import { replaceFile, type Files } from './files.ts'
-import { StoreCorrupt } from './journal.ts'
+import { StoreCorrupt } from './journal-format.ts'
 
 /*
  * A snapshot is an ordinary SQLite file with 64 bytes behind its last page, which SQLite ignores
