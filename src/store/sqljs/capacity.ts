@@ -14,16 +14,20 @@ const ROW_COPIES = 3
 export class Capacity {
   readonly #database: PlantDatabase
   readonly #maxPages: number
-  /** Pages of the database, and the most that the batch may add so far. */
-  #pages = 0
+  /** Pages of the database without the batch, or more: earlier rows counted as the worst case. */
+  #pages: number
+  /** The most that the batch may add so far. */
+  #batchPages = 0
 
   constructor(database: PlantDatabase, maxDataBytes: number) {
     this.#database = database
     this.#maxPages = Math.floor(maxDataBytes / PAGE_BYTES)
+    this.#pages = database.pageCount()
   }
 
   startBatch(): void {
-    this.#pages = this.#database.pageCount()
+    this.#pages += this.#batchPages
+    this.#batchPages = 0
   }
 
   /**
@@ -35,8 +39,14 @@ export class Capacity {
     const bytes = Buffer.byteLength(owner) + Buffer.byteLength(name) + Buffer.byteLength(tag ?? '')
     if (!this.#database.hasMemory(FREE_BYTES + ROW_COPIES * bytes)) return false
     const pages = Math.ceil(bytes / OVERFLOW_BYTES) + SPLIT_PAGES
-    if (this.#pages + pages > this.#maxPages) return false
-    this.#pages += pages
+    // Counting takes 2 µs, so it waits until the worst case does not fit.
+    if (!this.#hasPages(pages)) this.#pages = this.#database.pageCount()
+    if (!this.#hasPages(pages)) return false
+    this.#batchPages += pages
     return true
+  }
+
+  #hasPages(pages: number): boolean {
+    return this.#pages + this.#batchPages + pages <= this.#maxPages
   }
 }

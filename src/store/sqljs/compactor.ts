@@ -14,7 +14,7 @@ export interface CompactorOptions {
   /** Length of the journals above which they are compacted, unless the snapshot is longer. */
   readonly compactBytes: number
   /** Delay before the first retry after a failure. */
-  readonly retryMs: number
+  readonly retryMs: { readonly compaction: number }
 }
 
 const LAST_RETRY_MS = 60_000
@@ -43,7 +43,7 @@ export class Compactor {
   ) {
     this.#options = options
     this.#journal = journal
-    this.#backoff = new Backoff(options.retryMs, LAST_RETRY_MS)
+    this.#backoff = new Backoff(options.retryMs.compaction, LAST_RETRY_MS)
     this.#snapshotBytes = snapshot?.fileBytes ?? 0
     this.#completeAt = snapshot === undefined ? 0 : snapshot.complete ? snapshot.sequence : -1
     this.#closedBytes = replayed.closedBytes

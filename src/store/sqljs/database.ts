@@ -29,15 +29,18 @@ export const FORMAT_VERSION = 2
 export const READABLE_VERSIONS: readonly number[] = [1, FORMAT_VERSION]
 /** The sequence of a row from a file of version 1: it is older than every list. */
 const BEFORE_ALL = 0
-/** Longer texts are bound as bytes: sql.js copies a string character by character, 7 ms for 1 MB. */
+/** Longer texts are bound as bytes: sql.js copies a string by characters, 7 ms for 1 MB. */
 const LONG_CHARS = 1024
 /** Memory for what is bound with long texts: the longest owner of a token, the id, overhead. */
 const BOUND_MARGIN_BYTES = 64 * 1024
 
 /** `sequence` comes before the texts, so that reading it skips the pages of a long name. */
+const COLUMNS =
+  'owner TEXT NOT NULL, id INTEGER NOT NULL, sequence INTEGER NOT NULL, ' +
+  'name TEXT NOT NULL, tag TEXT'
 const TABLES = (schema: string): string => `
   CREATE TABLE ${schema}.plants (
-    owner TEXT NOT NULL, id INTEGER NOT NULL, sequence INTEGER NOT NULL, name TEXT NOT NULL, tag TEXT,
+    ${COLUMNS},
     PRIMARY KEY (owner, id)) WITHOUT ROWID;
   CREATE TABLE ${schema}.meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;`
 

@@ -36,16 +36,14 @@ export interface JournalWriterOptions {
   readonly directory: string
   readonly log: StoreLog
   /** Delay before the first retry after a failure. */
-  readonly retryMs: number
-  readonly paddingBytes?: number | undefined
+  readonly retryMs: { readonly write: number }
+  /** Zeros that are written ahead at a time. */
+  readonly paddingBytes: number
 }
 
 const LAST_RETRY_MS = 5000
-/**
- * Zeros that are written ahead at a time. A write of them takes 1 ms (seen), and of batches under
- * 5 KB fewer than one in a hundred waits for it.
- */
-const PADDING_BYTES = 512 * 1024
+/** A write of it takes 1 ms (seen); fewer than one in a hundred batches under 5 KB waits for it. */
+export const PADDING_BYTES = 512 * 1024
 /** So many lines must fit into the padding, or it is not worth writing. */
 const PADDED_LINES = 16
 /** A write that fails with one of these stored nothing, or a part that can be cut off. */
@@ -75,7 +73,7 @@ export class JournalWriter {
 
   private constructor(options: JournalWriterOptions, journal: Journal) {
     this.#options = options
-    this.#backoff = new Backoff(options.retryMs, LAST_RETRY_MS)
+    this.#backoff = new Backoff(options.retryMs.write, LAST_RETRY_MS)
     this.#journal = journal
   }
 
@@ -219,7 +217,7 @@ export class JournalWriter {
 
   /** Creates a journal's file, durable together with its name, and goes on with it. */
   async #create(journal: Journal, lines: Uint8Array): Promise<Outcome> {
-    const { files, directory, paddingBytes = PADDING_BYTES } = this.#options
+    const { files, directory, paddingBytes } = this.#options
     const name = journalName(journal.number)
     const header = headerLine(journal.firstSequence)
     try {

@@ -61,8 +61,9 @@ export async function scanDirectory(files: Files, directory: string): Promise<Di
   const journals = headers.filter((_, at) => !isCovered(at))
   const [oldest] = journals
   if (oldest && oldest.first > covered + 1) {
-    const gap = `it begins with write ${oldest.first}, and what is before it ends with write ${covered}`
-    throw new StoreCorrupt(pathOf(directory, oldest.number), 0, `${gap}: a file is missing`)
+    const gap = `it begins with write ${oldest.first}, and what is before it ends with`
+    const what = `${gap} write ${covered}: a file is missing`
+    throw new StoreCorrupt(pathOf(directory, oldest.number), 0, what)
   }
   if (snapshot && !snapshot.complete && !headers.some(({ first }) => first === covered + 1)) {
     const what = `the journal that begins with write ${covered + 1} is missing`

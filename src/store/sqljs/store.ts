@@ -18,7 +18,7 @@ import { type Compact, compactInWorker } from './compaction.ts'
 import { Compactor } from './compactor.ts'
 import type { PlantDatabase, Row } from './database.ts'
 import { type Files, nodeFiles } from './files.ts'
-import { JournalWriter, type StoreLog } from './journal-writer.ts'
+import { JournalWriter, PADDING_BYTES, type StoreLog } from './journal-writer.ts'
 import { listAsOf } from './list.ts'
 import { type DirectoryLock, lockDirectory } from './lock.ts'
 import { addStoreMetrics, type WriteMetrics } from './metrics.ts'
@@ -45,8 +45,16 @@ export interface SqljsStoreOptions {
   readonly retryMs?: { readonly write: number; readonly compaction: number }
 }
 
-const COMPACT_BYTES = 4 * 1024 * 1024
-const RETRY_MS = { write: 100, compaction: 1000 } as const
+type Settings = Required<SqljsStoreOptions>
+
+const DEFAULTS = {
+  files: nodeFiles,
+  lock: lockDirectory,
+  compact: compactInWorker,
+  compactBytes: 4 * 1024 * 1024,
+  paddingBytes: PADDING_BYTES,
+  retryMs: { write: 100, compaction: 1000 },
+} as const
 /** Ticks that a batch waits for more creates, as long as each tick brings some. */
 const GATHER_TICKS = 8
 const CLOSED = 'the store is closed'
@@ -61,13 +69,12 @@ const NO_BATCH: Batch = { rows: [], answers: [] }
  */
 export class SqljsStore implements PlantStore {
   readonly recovered: Recovered
-  readonly #options: SqljsStoreOptions
+  readonly #settings: Settings
   readonly #lock: DirectoryLock
   readonly #database: PlantDatabase
   readonly #journal: JournalWriter
   readonly #compactor: Compactor
   readonly #capacity: Capacity
-  readonly #queue: FairQueue
   readonly #metrics: WriteMetrics
   #waiting: PendingCreate[] = []
   #writing: Promise<void> | undefined
@@ -78,28 +85,22 @@ export class SqljsStore implements PlantStore {
   #closed: Promise<void> | undefined
 
   private constructor(
-    options: SqljsStoreOptions,
+    settings: Settings,
     lock: DirectoryLock,
     recovery: Recovery,
     journal: JournalWriter,
     recovered: Recovered,
   ) {
-    const { files = nodeFiles, compact = compactInWorker, compactBytes = COMPACT_BYTES } = options
-    const { directory, log, maxDataBytes, retryMs = RETRY_MS } = options
+    const { maxDataBytes } = settings
     this.recovered = recovered
-    this.#options = options
+    this.#settings = settings
     this.#lock = lock
     this.#database = recovery.database
     this.#journal = journal
-    this.#compactor = new Compactor(
-      { files, directory, log, compact, compactBytes, retryMs: retryMs.compaction },
-      journal,
-      recovery,
-    )
+    this.#compactor = new Compactor(settings, journal, recovery)
     this.#capacity = new Capacity(recovery.database, maxDataBytes)
-    this.#queue = options.queue ?? new FairQueue()
     this.#sequence = journal.lastSequence
-    this.#metrics = addStoreMetrics(options.metrics ?? new Metrics(), {
+    this.#metrics = addStoreMetrics(settings.metrics, {
       recovered,
       maxDataBytes,
       plants: () => this.#database.count,
@@ -118,18 +119,16 @@ export class SqljsStore implements PlantStore {
    * nothing is changed then.
    */
   static async open(options: SqljsStoreOptions): Promise<SqljsStore> {
-    const { directory, log, files = nodeFiles, lock: takeLock = lockDirectory } = options
-    const { retryMs = RETRY_MS, paddingBytes } = options
+    const queue = new FairQueue()
+    const settings: Settings = { ...DEFAULTS, queue, metrics: new Metrics(), ...options }
+    const { directory, log, files } = settings
     const startedAtMs = performance.now()
     await files.makeDirectory(resolvePath(directory))
-    const lock = await takeLock(directory)
+    const lock = await settings.lock(directory)
     try {
       const recovery = await recover(files, directory, log)
-      const journal = await JournalWriter.open(
-        { files, directory, log, retryMs: retryMs.write, paddingBytes },
-        nextJournal(recovery),
-      )
-      const store = new SqljsStore(options, lock, recovery, journal, {
+      const journal = await JournalWriter.open(settings, nextJournal(recovery))
+      const store = new SqljsStore(settings, lock, recovery, journal, {
         plants: recovery.database.count,
         groups: recovery.replayed.batches,
         tornBytes: recovery.replayed.last?.tornBytes ?? 0,
@@ -160,7 +159,7 @@ export class SqljsStore implements PlantStore {
 
   list(owner: string, range: PlantRange): PlantList | Promise<PlantList> {
     if (this.#closed) throw new StoreUnavailable(CLOSED)
-    return listAsOf(this.#database.lists, this.#queue, owner, range, this.#sequence)
+    return listAsOf(this.#database.lists, this.#settings.queue, owner, range, this.#sequence)
   }
 
   unavailableReason(): string | undefined {
@@ -228,7 +227,7 @@ export class SqljsStore implements PlantStore {
   #fail(error: unknown, batch: Batch): void {
     this.#fatal = `memory and journal may differ: ${String(error)}`
     try {
-      this.#options.onFatal(error)
+      this.#settings.onFatal(error)
     } finally {
       // If the process goes on, no create waits for ever. The next start finds what is durable.
       const unavailable = new StoreUnavailable(this.#fatal)
@@ -247,7 +246,7 @@ export class SqljsStore implements PlantStore {
     } catch (error) {
       // Nothing that was acknowledged depends on it.
       const what = 'no snapshot could be left at the end; the next start replays the journals'
-      this.#options.log('error', what, { error })
+      this.#settings.log('error', what, { error })
     }
     this.#database.close()
     await this.#lock.release()
