@@ -2,7 +2,8 @@ import { setPriority } from 'node:os'
 import { isMainThread, parentPort, Worker, workerData } from 'node:worker_threads'
 import { PlantDatabase } from './database.ts'
 import { type Files, nodeFiles } from './files.ts'
-import { type DirectoryScan, type Replay, replay, scanDirectory } from './recovery.ts'
+import { type DirectoryScan, scanDirectory } from './directory-scan.ts'
+import { type Replay, replay } from './replay.ts'
 import { SNAPSHOT, writeSnapshot } from './snapshot.ts'
 
 export interface CompactionJob {

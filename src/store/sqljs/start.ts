@@ -4,7 +4,8 @@ import { PlantDatabase } from './database.ts'
 import type { Files } from './files.ts'
 import { journalName } from './journal-format.ts'
 import type { Journal, StoreLog } from './journal-writer.ts'
-import { type DirectoryScan, type Replay, replay, scanDirectory } from './recovery.ts'
+import { type DirectoryScan, scanDirectory } from './directory-scan.ts'
+import { type Replay, replay } from './replay.ts'
 
 /** What a start found in its directory, and the plants in memory. */
 export interface Recovery {

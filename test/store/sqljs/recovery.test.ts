@@ -14,7 +14,8 @@ import {
   journalName,
   StoreCorrupt,
 } from '../../../dist/store/sqljs/journal-format.js'
-import { replay, scanDirectory } from '../../../dist/store/sqljs/recovery.js'
+import { scanDirectory } from '../../../dist/store/sqljs/directory-scan.js'
+import { replay } from '../../../dist/store/sqljs/replay.js'
 import { SNAPSHOT } from '../../../dist/store/sqljs/snapshot.js'
 import type { SqljsStore } from '../../../dist/store/sqljs/store.js'
 import { checkStore, exportStore } from '../../../dist/store/sqljs/tools.js'
