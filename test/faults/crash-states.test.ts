@@ -132,7 +132,7 @@ function openStore({ disk, ledger, moments, fault, faults }: Machine): Promise<S
     compact: (job) => compact(files, job),
     compactBytes: 1,
     // Room for several small lines, and for no large one.
-    reserveBytes: 1000,
+    paddingBytes: 1000,
     retryMs: { write: 1, compaction: 1 },
     log: () => {},
     onFatal(error) {
@@ -416,7 +416,7 @@ test('crash states: what is shown after a kill on a disk that has become full su
     if (!ALL_STATES && random() > KILLS) continue
     starts += 1
     states += await killedThenLost(moment, ledger, random, 0.3, ({ name, mode }) =>
-      name === 'write' && mode === 'aside' ? { code: 'ENOSPC', how: 'refused' } : undefined,
+      name === 'write' && mode === 'temporary' ? { code: 'ENOSPC', how: 'refused' } : undefined,
     )
   }
   count(t, `${states} states after ${starts} kills`)

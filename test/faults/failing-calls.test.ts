@@ -316,8 +316,8 @@ test('failing calls behind a write into the reserve: no rest of a long line stan
   assert.ok((await world.journal()).includes(0), 'there is a reserve')
   let writes = 0
   world.fail(({ name, mode }) =>
-    name === 'write' && (mode === 'aside' || writes++ === 0)
-      ? { code: 'ENOSPC', how: mode === 'aside' ? 'refused' : 'short' }
+    name === 'write' && (mode === 'temporary' || writes++ === 0)
+      ? { code: 'ENOSPC', how: mode === 'temporary' ? 'refused' : 'short' }
       : undefined,
   )
   assert.equal(await world.create({ id: 2n, name: 'x'.repeat(1000) }), false)
@@ -416,7 +416,7 @@ test('a start on a full disk reads, refuses creates and says why; when space com
   assert.ok(await world.create(plant(1n)))
   await world.opened.close()
   world.fail(({ name, mode }) =>
-    name === 'write' && mode === 'aside' ? { code: 'ENOSPC', how: 'refused' } : undefined,
+    name === 'write' && mode === 'temporary' ? { code: 'ENOSPC', how: 'refused' } : undefined,
   )
   await world.open()
   assert.deepEqual(await world.names(), ['plant 1'])
@@ -433,7 +433,7 @@ test('a write that found no space does not cost the journal: while it cannot be 
   assert.ok(await world.create(plant(1n)))
   let isFull = true
   world.fail(({ name, mode }) =>
-    name === 'write' && (mode === 'aside' || isFull)
+    name === 'write' && (mode === 'temporary' || isFull)
       ? { code: 'ENOSPC', how: 'refused' }
       : undefined,
   )
@@ -524,7 +524,7 @@ test('what could not be written leaves nothing beside: a full disk is not kept f
   const world = await World.create()
   await world.open({ compactBytes: 1 })
   world.fail(({ name, mode, path }) =>
-    name === 'sync' && mode === 'aside' && path.includes('.sqlite')
+    name === 'sync' && mode === 'temporary' && path.includes('.sqlite')
       ? { code: 'ENOSPC', how: 'unsynced' }
       : undefined,
   )

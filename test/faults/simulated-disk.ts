@@ -170,10 +170,11 @@ export class SimulatedDisk {
     )
   }
 
-  makeDirectory(path: string): boolean {
-    if (this.find(path) !== undefined) return false
+  /** Makes a directory, and those above it, unless they exist. */
+  makeDirectory(path: string): void {
+    if (this.find(path) !== undefined) return
+    this.makeDirectory(dirname(path))
     this.#link(path, { kind: 'directory', base: new Map(), changes: [] })
-    return true
   }
 
   createOrEmpty(path: string): number {
@@ -396,7 +397,7 @@ export function simulatedFiles(disk: SimulatedDisk, observer: Observer): Files {
   return {
     async makeDirectory(path) {
       await begin('makeDirectory', path)
-      return disk.makeDirectory(path)
+      disk.makeDirectory(path)
     },
     async list(directory) {
       await begin('list', directory)
@@ -412,7 +413,7 @@ export function simulatedFiles(disk: SimulatedDisk, observer: Observer): Files {
     },
     async open(path, mode) {
       await begin('open', path, mode)
-      return fileAt(mode === 'aside' ? disk.createOrEmpty(path) : found(path), path, mode)
+      return fileAt(mode === 'temporary' ? disk.createOrEmpty(path) : found(path), path, mode)
     },
     async rename(from, to) {
       await begin('rename', to)

@@ -1,38 +1,28 @@
-import { constants, createReadStream, type Stats, write } from 'node:fs'
+import { constants, createReadStream, write } from 'node:fs'
 import * as fs from 'node:fs/promises'
-import { errorCodeOf } from '../../errors.ts'
 
 /**
- * How a file is opened. `durable`: an existing file, each write durable when it returns (O_DSYNC:
- * one system call where write and fdatasync are two). `aside`: a new or emptied file, durable once
- * `sync` has returned.
+ * How a file is opened. `durable`: an existing file; each write is durable when it returns
+ * (O_DSYNC: one system call instead of write and fdatasync). `temporary`: a new or emptied file;
+ * it is durable once `sync` has returned.
  */
-export type Mode = 'durable' | 'aside'
+export type Mode = 'durable' | 'temporary'
 
-/**
- * One open file; each method is one system call and may fail, so that a test can fail any of them.
- */
+/** One open file. Each method is one system call, so that a test can make any of them fail. */
 export interface File {
-  /**
-   * Writes from byte `at` on and returns how many bytes were taken: fewer than given is a short
-   * write.
-   */
+  /** Writes from byte `at` on. Returns how many bytes were taken; fewer is a short write. */
   write(bytes: Uint8Array, at: number): Promise<number>
   sync(): Promise<void>
   truncate(lengthBytes: number): Promise<void>
   close(): Promise<void>
 }
 
-/** All file access of the store. A test replaces one call of it, or all by a simulated disk. */
+/** All file access of the store. A test replaces one call of it, or the whole disk. */
 export interface Files {
-  /**
-   * Creates a directory of mode 0700 where there is none; true when it was created. Parents must
-   * exist.
-   */
-  makeDirectory(path: string): Promise<boolean>
+  /** Creates a directory and those above it, with mode 0700, unless they exist. */
+  makeDirectory(path: string): Promise<void>
   /** The names in a directory. */
   list(directory: string): Promise<readonly string[]>
-  /** A file's bytes. */
   read(path: string): Promise<Buffer>
   /** A file's first bytes, at most `lengthBytes`. */
   readStart(path: string, lengthBytes: number): Promise<Buffer>
@@ -44,25 +34,16 @@ export interface Files {
 }
 
 const { O_CREAT, O_DSYNC, O_TRUNC, O_WRONLY } = constants
-// Without it a write would be acknowledged that nobody has synced.
-if (O_DSYNC === undefined)
-  throw new Error('this platform has no O_DSYNC, which the store writes with')
+// Without O_DSYNC the store would acknowledge writes that are not synced.
+if (O_DSYNC === undefined) throw new Error('this platform has no O_DSYNC, which the store needs')
 const FLAGS: Readonly<Record<Mode, number>> = {
   durable: O_WRONLY | O_DSYNC,
-  aside: O_WRONLY | O_CREAT | O_TRUNC,
+  temporary: O_WRONLY | O_CREAT | O_TRUNC,
 }
 
 export const nodeFiles: Files = {
   async makeDirectory(path) {
-    try {
-      await fs.mkdir(path, { mode: 0o700 })
-      return true
-    } catch (error) {
-      if (errorCodeOf(error) !== 'EEXIST') throw error
-      const stats: Stats = await fs.stat(path)
-      if (!stats.isDirectory()) throw error
-      return false
-    }
+    await fs.mkdir(path, { recursive: true, mode: 0o700 })
   },
   list: (directory) => fs.readdir(directory),
   read: (path) => fs.readFile(path),
@@ -75,8 +56,8 @@ export const nodeFiles: Files = {
   async open(path, mode) {
     const handle = await fs.open(path, FLAGS[mode], 0o600)
     return {
-      // Every group waits for one: the handle's own write takes 10 µs more. It does not wait for
-      // this one when it closes; callers do.
+      // Every batch waits for one write, and `handle.write` takes 10 µs more than this. `close`
+      // does not wait for a write that is under way; the callers do.
       write: (bytes, at) =>
         new Promise((resolve, reject) => {
           write(handle.fd, bytes, 0, bytes.length, at, (error, taken) =>
@@ -100,10 +81,16 @@ export const nodeFiles: Files = {
   },
 }
 
+/** The ending of a file that is not whole yet. A start removes those that a crash left. */
+export const TEMPORARY = '.tmp'
+
+/** A large buffer is written in pieces: one call takes at most 2 GiB on Linux. */
+const WRITE_BYTES = 64 * 1024 * 1024
+
 /**
- * Puts a whole file in its place so that a crash leaves the old one or the new one, never a part:
- * written beside, synced, renamed over it, and the directory synced, since a rename is durable only
- * then.
+ * Writes a whole file. A crash leaves the old one or the new one, never a part: the new one is
+ * written under a temporary name, synced, renamed, and the directory synced. A rename is durable
+ * only after that.
  */
 export async function replaceFile(
   files: Files,
@@ -111,24 +98,25 @@ export async function replaceFile(
   name: string,
   parts: readonly Uint8Array[],
 ): Promise<void> {
-  await writeAside(files, directory, name, parts)
-  await putInPlace(files, directory, name)
+  await writeTemporary(files, directory, name, parts)
+  await renameIntoPlace(files, directory, name)
 }
 
-export function writeAside(
+/** The first half of `replaceFile`: after an error, the file of this name is as it was. */
+export function writeTemporary(
   files: Files,
   directory: string,
   name: string,
   parts: readonly Uint8Array[],
 ): Promise<void> {
-  const path = `${directory}/${name}${ASIDE}`
-  return orDiscard(files, path, async () => {
-    const file = await files.open(path, 'aside')
+  const path = `${directory}/${name}${TEMPORARY}`
+  return orRemove(files, path, async () => {
+    const file = await files.open(path, 'temporary')
     try {
-      let at = 0
+      let from = 0
       for (const part of parts) {
-        await writeWhole(file, part, at)
-        at += part.length
+        await writeWhole(file, part, from)
+        from += part.length
       }
       await file.sync()
     } finally {
@@ -137,32 +125,27 @@ export function writeAside(
   })
 }
 
-export async function putInPlace(files: Files, directory: string, name: string): Promise<void> {
-  const path = `${directory}/${name}${ASIDE}`
-  await orDiscard(files, path, () => files.rename(path, `${directory}/${name}`))
+/** The second half of `replaceFile`: after an error, either file may have the name. */
+export async function renameIntoPlace(
+  files: Files,
+  directory: string,
+  name: string,
+): Promise<void> {
+  const path = `${directory}/${name}${TEMPORARY}`
+  await orRemove(files, path, () => files.rename(path, `${directory}/${name}`))
   await files.syncDirectory(directory)
 }
 
-/**
- * What did not come to its end must not keep a full disk full; if it stays all the same, the next
- * start removes it.
- */
-async function orDiscard(files: Files, path: string, work: () => Promise<void>): Promise<void> {
+/** Removes the temporary file if `work` fails: a full disk must not stay full because of it. */
+async function orRemove(files: Files, path: string, work: () => Promise<void>): Promise<void> {
   try {
     await work()
   } catch (error) {
+    // If this fails too, the next start removes it.
     await files.remove(path).catch(() => {})
     throw error
   }
 }
-
-/**
- * The ending of a file that is still being written; one found at start is a leftover of a crash.
- */
-export const ASIDE = '.tmp'
-
-/** A large buffer goes in pieces: one write call takes at most 2 GiB on Linux. */
-const WRITE_BYTES = 64 * 1024 * 1024
 
 async function writeWhole(file: File, bytes: Uint8Array, from: number): Promise<void> {
   for (let at = 0; at < bytes.length; ) {

@@ -7,19 +7,22 @@ import { join } from 'node:path'
 import { errorCodeOf } from '../../errors.ts'
 
 const STARTING = /^starting-[0-9a-f]{16}$/
-const MAX_SOCKET_PATH = 107 // bytes; Linux has 108 in sun_path, one of them the final NUL
-const ANSWER_TIMEOUT = 1000 // ms that a holder has to say who it is
-const MAX_ANSWER = 1024 // characters
-const MAX_ATTEMPTS = 100 // each lost one means that another starter got further
+/** Linux has 108 bytes in sun_path, one of them for the final NUL. */
+const MAX_SOCKET_PATH_BYTES = 107
+/** The time that a holder has to say who it is. */
+const ANSWER_TIMEOUT_MS = 1000
+const MAX_ANSWER_CHARS = 1024
+/** An attempt is lost only to another process that got further. */
+const MAX_ATTEMPTS = 100
 
 export interface DirectoryLock {
   /**
-   * Lets the next process in. The lock's name stays, as a plain file: the highest is never removed.
+   * Lets the next process in. The lock's name stays as a plain file: the highest is never removed.
    */
   release(): Promise<void>
 }
 
-/** Another process, or this one, holds the directory. */
+/** A process holds the directory; it may be this one. */
 export class DirectoryLocked extends Error {
   constructor(dir: string, holder: string) {
     super(`${dir} is in use by ${holder}: stop that first, or set PLANTS_DATA to another directory`)
@@ -29,13 +32,13 @@ export class DirectoryLocked extends Error {
 type Locate = (name: string) => string
 
 /**
- * Takes the directory for this process: the holder listens on the socket with the highest name
- * `lock-N`, and the kernel refuses connections to it the moment that process is gone, in whatever
- * namespace it ran. Only link() decides. Whoever links `lock-(N+1)` has seen N dead; a starter that
- * slept since an older N finds its name taken, or links it below the highest, which is never
- * removed, and sees that it lost.
- * @throws DirectoryLocked when somebody holds it; anything else that kept it from being known is
- * thrown as it is.
+ * Takes the directory for this process. The holder listens on the socket `lock-N` with the highest
+ * N. The kernel refuses connections to it as soon as its process has ended, in any namespace.
+ *
+ * Only link() decides. A process that links `lock-(N+1)` has seen that N is dead. If it slept
+ * meanwhile and others went on, its name is taken, or is not the highest any more; the highest is
+ * never removed, so the process sees that it lost.
+ * @throws DirectoryLocked if a process holds it; any other error if that cannot be known.
  */
 export async function lockDirectory(dir: string): Promise<DirectoryLock> {
   return withSockets(dir, async (locate) => {
@@ -46,9 +49,7 @@ export async function lockDirectory(dir: string): Promise<DirectoryLock> {
       const server = await tryToHold(dir, locate, last + 1n)
       if (server !== undefined) return { release: () => release(dir, last + 1n, server) }
     }
-    throw new Error(
-      `${dir} could not be locked: other processes kept starting on it at the same time`,
-    )
+    throw new Error(`${dir} could not be locked: other processes kept starting at the same time`)
   })
 }
 
@@ -57,15 +58,15 @@ export async function isLocked(dir: string): Promise<boolean> {
     for (;;) {
       const last = await highest(dir)
       if ((await ask(locate(`lock-${last}`))) !== undefined) return true
-      // A holder that started meanwhile has a higher name.
+      // A process that took the lock meanwhile has a higher name.
       if ((await highest(dir)) === last) return false
     }
   })
 }
 
 /**
- * Listens under a random name, then links it to `lock-N`; the server where this process is now the
- * holder.
+ * Listens under a random name, then links it to `lock-N`. Returns the server if this process now
+ * holds the lock, else undefined.
  */
 async function tryToHold(dir: string, locate: Locate, number: bigint): Promise<Server | undefined> {
   const server = createServer((socket) => {
@@ -75,11 +76,10 @@ async function tryToHold(dir: string, locate: Locate, number: bigint): Promise<S
   const name = randomName()
   let held = false
   try {
-    // Exclusive: a cluster's worker would otherwise let its primary listen.
+    // Exclusive: else the primary process of a cluster would listen for its workers.
     server.listen({ path: locate(name), exclusive: true })
     await once(server, 'listening')
-    // A connection that cannot be accepted (no descriptors left) is no reason to stop: the lock
-    // holds all the same.
+    // The lock holds even if a connection cannot be accepted (no descriptors left).
     server.on('error', () => {})
     await chmod(join(dir, name), 0o600)
     await link(join(dir, name), join(dir, `lock-${number}`))
@@ -88,7 +88,7 @@ async function tryToHold(dir: string, locate: Locate, number: bigint): Promise<S
     held = true
     return server
   } catch (error) {
-    // EEXIST: another starter was first. ENOENT: another one won, and removed our random name.
+    // EEXIST: another process was first. ENOENT: another one won, and removed our random name.
     const code = errorCodeOf(error)
     if (code !== 'EEXIST' && code !== 'ENOENT') throw error
     return undefined
@@ -98,9 +98,8 @@ async function tryToHold(dir: string, locate: Locate, number: bigint): Promise<S
 }
 
 /**
- * Puts an empty file in the socket's place before it falls silent: the name stays, to which nobody
- * answers any more, and the directory holds nothing but plain files, which every tool can copy.
- * Where that fails, the silent socket serves as well.
+ * Replaces the socket by an empty file, then closes it: the name stays, and the directory holds
+ * only plain files, which every tool can copy. If that fails, a closed socket does as well.
  */
 async function release(dir: string, number: bigint, server: Server): Promise<void> {
   const name = randomName()
@@ -117,10 +116,7 @@ function randomName(): string {
   return `starting-${randomBytes(8).toString('hex')}`
 }
 
-/**
- * Removes lower locks, and random names: those of dead starters, our own, and those of live ones,
- * which start over.
- */
+/** Removes lower locks and all random names. Processes that are still starting start over. */
 async function removeOthers(dir: string, own: bigint): Promise<void> {
   for (const name of await readdir(dir)) {
     const number = lockNumber(name)
@@ -128,34 +124,33 @@ async function removeOthers(dir: string, own: bigint): Promise<void> {
   }
 }
 
-/** The number of the highest lock, 0 where there is none. */
+/** The number of the highest lock, 0 if there is none. */
 async function highest(dir: string): Promise<bigint> {
   return (await readdir(dir))
     .map(lockNumber)
     .reduce((most, number) => (number > most ? number : most), 0n)
 }
 
-/** 0 for a name that is no lock's. */
+/** The number in a lock's name, 0 for another file's. */
 export function lockNumber(name: string): bigint {
   return BigInt(/^lock-([1-9][0-9]*)$/.exec(name)?.[1] ?? 0)
 }
 
-/** Who listens there, in words; undefined where nobody does. */
+/** Describes the process that listens there; undefined if none does. */
 function ask(path: string): Promise<string | undefined> {
   return new Promise((resolve, reject) => {
     let answer = ''
     const socket = connect({ path }).setEncoding('utf8')
-    const timer = setTimeout(() => socket.destroy(), ANSWER_TIMEOUT)
+    const timer = setTimeout(() => socket.destroy(), ANSWER_TIMEOUT_MS)
     socket.on('data', (chunk) => {
       answer += chunk
-      if (answer.length > MAX_ANSWER) socket.destroy()
+      if (answer.length > MAX_ANSWER_CHARS) socket.destroy()
     })
     socket.on('error', (error) => {
       const code = errorCodeOf(error)
       // Linux refuses a connection to a plain file; elsewhere it may be said to be no socket.
       if (code === 'ECONNREFUSED' || code === 'ENOENT' || code === 'ENOTSOCK') resolve(undefined)
-      // EAGAIN: so many wait for its answer already that no more can. ECONNRESET: it was there a
-      // moment ago.
+      // EAGAIN: its backlog is full. ECONNRESET: it was there a moment ago.
       else if (code !== 'EAGAIN' && code !== 'ECONNRESET') reject(error)
     })
     socket.on('close', () => {
@@ -179,7 +174,7 @@ function describe(answer: string): string {
     if (typeof pid === 'number')
       return `process ${pid} on host ${String(hostname)}, started at ${String(started)}`
   } catch {
-    // Cut short or not ours: it is there all the same.
+    // Cut short, or from another program: a process listens there in any case.
   }
   return 'a process that did not answer'
 }
@@ -188,15 +183,15 @@ function close(server: Server): Promise<void> {
   return new Promise((resolve) => server.close(() => resolve()))
 }
 
-/**
- * Runs `use` with a way from a name in the directory to a path that is short enough for a socket.
- */
+/** Runs `use` with a function from a name in the directory to a path short enough for a socket. */
 async function withSockets<T>(dir: string, use: (locate: Locate) => Promise<T>): Promise<T> {
   const handle = await open(dir, constants.O_RDONLY | constants.O_DIRECTORY)
   try {
     return await use((name) => {
       const path = join(dir, name)
-      return Buffer.byteLength(path) > MAX_SOCKET_PATH ? `/proc/self/fd/${handle.fd}/${name}` : path
+      return Buffer.byteLength(path) > MAX_SOCKET_PATH_BYTES
+        ? `/proc/self/fd/${handle.fd}/${name}`
+        : path
     })
   } finally {
     await handle.close()

@@ -4,17 +4,17 @@ import { basename, dirname, join } from 'node:path'
 import { errorCodeOf } from '../../errors.ts'
 import { nodeFiles } from './files.ts'
 
-/* Files that are made where others have files too, so never in the store's own directory. */
+/* New files in folders that other programs use too, so never in the store's own directory. */
 
-/** What SQLite takes for a part of a file when it finds it beside the file. */
+/** Endings of files that SQLite reads as a part of the file beside them. */
 export const SQLITE_LOGS = ['-wal', '-journal'] as const
-/** What link() fails with where a file system has no hard links (vfat: EPERM). */
+/** The errors of link() on a file system without hard links (vfat: EPERM). */
 const NO_LINKS: readonly unknown[] = ['EPERM', 'ENOTSUP', 'EOPNOTSUPP', 'ENOSYS', 'EMLINK']
 
 /**
- * Refuses a name before any work is done for it: one that is taken, one in a folder that does not
- * exist, and one in `reserved`.
- * @throws Error that says what to do.
+ * Checks a new file's name before any work is done for it.
+ * @throws Error that says what to do, if the name is taken, or its folder does not exist or is
+ * `reserved`.
  */
 export async function refuseTarget(file: string, reserved: string): Promise<void> {
   if (file.endsWith('/') || basename(file) === '')
@@ -42,8 +42,9 @@ export async function refuseTarget(file: string, reserved: string): Promise<void
 }
 
 /**
- * Writes a new file, durable when this resolves, and never over another: link() fails where the
- * name was taken meanwhile. Until the file is whole it has a name that no one can prepare for.
+ * Writes a new file, durable when this resolves. It never overwrites another: link() fails if the
+ * name was taken meanwhile. Until the file is whole it has a random name, which no attacker can
+ * prepare.
  */
 export async function writeNewFile(file: string, parts: readonly Uint8Array[]): Promise<void> {
   const folder = dirname(file)
@@ -75,7 +76,7 @@ function taken(file: string): Error {
   return new Error(`${file} exists already: name a file that does not exist`)
 }
 
-/** A link counts, wherever it leads. */
+/** A link counts too, even if its target does not exist. */
 async function exists(path: string): Promise<boolean> {
   try {
     await lstat(path)

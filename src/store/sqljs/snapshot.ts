@@ -1,12 +1,12 @@
 import { createHash } from 'node:crypto'
 import { FORMAT_VERSION, READABLE_VERSIONS, type Meta, readMeta } from './database.ts'
 import { replaceFile, type Files } from './files.ts'
-import { StoreCorrupt } from './journal.ts'
+import { otherVersion, StoreCorrupt } from './journal-format.ts'
 
 /*
- * A snapshot is an ordinary SQLite file with 64 bytes behind its last page, which SQLite ignores
- * and a start verifies: magic (16 bytes), version (uint32), reserved (uint32), sequence (uint64),
- * SHA-256 of all before it. Big-endian.
+ * A snapshot is an ordinary SQLite file with a trailer of 64 bytes after its last page. SQLite
+ * ignores the trailer; a start verifies it: magic (16 bytes), version (uint32), zero (uint32),
+ * sequence (uint64), SHA-256 of all before it. Big-endian.
  */
 export const SNAPSHOT = 'plants.sqlite'
 const MAGIC = Buffer.from('plant-store snap')
@@ -30,7 +30,7 @@ export function sealed(database: Uint8Array, sequence: number): readonly Uint8Ar
   return [database, trailer, sha]
 }
 
-/** Puts a database file in place as the snapshot and makes it durable; returns its bytes. */
+/** Makes a database file the snapshot, durable. Returns the snapshot's length in bytes. */
 export async function writeSnapshot(
   files: Files,
   directory: string,
@@ -44,29 +44,25 @@ export async function writeSnapshot(
 
 /**
  * Reads and verifies a snapshot.
- * @throws StoreCorrupt when any byte of it is not as it was written, or its version is unknown.
+ * @throws StoreCorrupt if any byte is not as it was written, or the version is unknown.
  */
 export async function readSnapshot(file: string, bytes: Buffer): Promise<Snapshot> {
   const at = bytes.length - TRAILER_BYTES
   const edited =
-    'the checksum behind the last page does not fit. If it was edited with sqlite3 on purpose, move it away and run "plant-store import" on it'
+    'the checksum after the last page does not fit. If it was edited with sqlite3 on purpose, ' +
+    'move it away and run "plant-store import" on it'
   if (at < 0 || !bytes.subarray(at, at + MAGIC.length).equals(MAGIC))
     throw new StoreCorrupt(file, Math.max(at, 0), edited)
-  const version = bytes.readUInt32BE(at + MAGIC.length)
   const sha = createHash('sha256').update(bytes.subarray(0, -SHA_BYTES)).digest()
   if (!sha.equals(bytes.subarray(-SHA_BYTES))) throw new StoreCorrupt(file, at, edited)
+  const version = bytes.readUInt32BE(at + MAGIC.length)
   if (!READABLE_VERSIONS.includes(version)) {
-    const readable = READABLE_VERSIONS.join(' and ')
-    throw new StoreCorrupt(
-      file,
-      at + MAGIC.length,
-      `it has version ${version}, and this plant-store reads version ${readable}`,
-    )
+    const what = otherVersion(version, READABLE_VERSIONS.join(' and '))
+    throw new StoreCorrupt(file, at + MAGIC.length, what)
   }
   const database = bytes.subarray(0, at)
   const { format, sequence, complete } = await readMeta(database)
-  if (format !== version || BigInt(sequence) !== bytes.readBigUInt64BE(at + MAGIC.length + 8)) {
+  if (format !== version || BigInt(sequence) !== bytes.readBigUInt64BE(at + MAGIC.length + 8))
     throw new StoreCorrupt(file, at, 'its meta table and its trailer differ')
-  }
   return { database, fileBytes: bytes.length, sequence, complete }
 }

@@ -1,7 +1,8 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { StoreFull } from '../../../dist/plants/store.js'
-import { ALL_IDS, type Chunk, PlantDatabase, type Row } from '../../../dist/store/sqljs/database.js'
+import { PlantDatabase, type Row } from '../../../dist/store/sqljs/database.js'
+import { ALL_IDS, type Chunk } from '../../../dist/store/sqljs/list-queries.js'
 import { checkStore } from '../../../dist/store/sqljs/tools.js'
 import { plant } from '../../contract/store.contract.ts'
 import { seeded } from '../../support/random.ts'
@@ -26,7 +27,7 @@ test('database: a chunk ends at its rows, at its bytes, or with the last plant',
     NOW,
   )
   const read = (rows: number, bytes: number): readonly [number, bigint | undefined] => {
-    const { json, plants, cutAt } = database.chunk(
+    const { json, plants, cutAt } = database.lists.chunk(
       { owner: 'a', ...ALL_IDS, asOf: NOW },
       rows,
       bytes,
@@ -68,7 +69,7 @@ test('database: a view shows no row of a later sequence, and looks at a bounded 
       const found: unknown[] = []
       let from: bigint | undefined = ALL_IDS.from
       for (let chunks = 1; from !== undefined; chunks++) {
-        const { json, plants, cutAt }: Chunk = database.chunk(
+        const { json, plants, cutAt }: Chunk = database.lists.chunk(
           { owner: 'a', from, to: ALL_IDS.to, asOf },
           maxRows,
           2 ** 30,
@@ -84,7 +85,7 @@ test('database: a view shows no row of a later sequence, and looks at a bounded 
     for (const plants of [1, 2, 500, 1000, 1001, 3000, 3001]) {
       let [at, left]: [bigint | undefined, number] = [-1n, plants]
       while (at !== undefined && left > 0)
-        ({ at, left } = database.pass(
+        ({ at, left } = database.lists.skip(
           { owner: 'a', from: at + 1n, to: ALL_IDS.to, asOf },
           left,
           700,
@@ -98,8 +99,8 @@ test('database: a view shows no row of a later sequence, and looks at a bounded 
       )
       assert.equal(left, Math.max(0, plants - visible.length))
     }
-    assert.equal(database.hasPlant({ owner: 'a', from: 1n, to: 2n, asOf }), asOf === LATER)
-    assert.equal(database.hasPlant({ owner: 'a', from: 1n, to: 3n, asOf }), asOf >= NOW)
+    assert.equal(database.lists.hasPlant({ owner: 'a', from: 1n, to: 2n, asOf }), asOf === LATER)
+    assert.equal(database.lists.hasPlant({ owner: 'a', from: 1n, to: 3n, asOf }), asOf >= NOW)
   }
   database.close()
 })
@@ -146,7 +147,7 @@ test('database: a list is the JSON of its plants, written by SQLite or by JavaSc
   ] as const) {
     const pieces: string[] = []
     for (let from: bigint | undefined = 0n; from !== undefined; ) {
-      const { json, cutAt }: Chunk = database.chunk(
+      const { json, cutAt }: Chunk = database.lists.chunk(
         { owner: 'a', from, to: ALL_IDS.to, asOf: NOW },
         maxRows,
         maxBytes,
@@ -209,7 +210,7 @@ test('database: what serves holds what a file held, and a file what was built', 
   assert.equal(serving.existing(['a', '9223372036854775807', '\ufeff\u0000', '']), 'same')
   assert.equal(serving.existing(['a', '9223372036854775806', '\ufeff\u0000', '']), 'none')
   assert.equal(
-    serving.chunk({ owner: 'a', ...ALL_IDS, asOf: 1 }, 10, 100).json.toString(),
+    serving.lists.chunk({ owner: 'a', ...ALL_IDS, asOf: 1 }, 10, 100).json.toString(),
     JSON.stringify([{ name: '\ufeff\u0000', tag: '' }]),
   )
   serving.close()

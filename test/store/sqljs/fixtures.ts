@@ -39,7 +39,7 @@ export function openStore(
     lock: async () => ({ release: async () => {} }),
     compact: (job) => compact(nodeFiles, job),
     // So that each byte of a file can be tried.
-    reserveBytes: 0,
+    paddingBytes: 0,
     ...options,
   })
 }

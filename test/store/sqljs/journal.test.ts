@@ -10,7 +10,7 @@ import {
   readHeader,
   readJournal,
   StoreCorrupt,
-} from '../../../dist/store/sqljs/journal.js'
+} from '../../../dist/store/sqljs/journal-format.js'
 import { BIT_PATTERNS } from './fixtures.ts'
 
 const FILE = '/data/journal-00000007.log'
@@ -196,9 +196,9 @@ test('journal: a line of another sequence is damage, were its checksum ever so r
 })
 
 test('journal: zeros behind the last line are its reserve, however many, whether another journal follows or not', () => {
-  for (const reserveBytes of [1, 100, 600_000]) {
+  for (const paddingBytes of [1, 100, 600_000]) {
     for (const isLast of [true, false])
-      assert.deepEqual(read(Buffer.concat([JOURNAL, Buffer.alloc(reserveBytes)]), isLast), {
+      assert.deepEqual(read(Buffer.concat([JOURNAL, Buffer.alloc(paddingBytes)]), isLast), {
         groups: [...GROUPS],
         goodBytes: JOURNAL.length,
         tornBytes: 0,

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { ALL_IDS, loadSqlite, PlantDatabase } from '../../../dist/store/sqljs/database.js'
+import { loadSqlite, PlantDatabase } from '../../../dist/store/sqljs/database.js'
+import { ALL_IDS } from '../../../dist/store/sqljs/list-queries.js'
 import { sampled } from '../../support/scale.ts'
 
 /** Node's types leave it to those of the DOM. */
@@ -124,22 +125,24 @@ test('memory: what is read is right or an error, however little memory is left',
         what,
       )
       count(
-        attempt(() => database.chunk({ owner, ...ALL_IDS, asOf: 1 }, 1, 10)),
+        attempt(() => database.lists.chunk({ owner, ...ALL_IDS, asOf: 1 }, 1, 10)),
         { json: Buffer.from(JSON.stringify([plant])), plants: 1, cutAt: 7n },
         what,
       )
       count(
-        attempt(() => database.chunk({ owner, from: 9n, to: ALL_IDS.to, asOf: 1 }, 10, 10)),
+        attempt(() => database.lists.chunk({ owner, from: 9n, to: ALL_IDS.to, asOf: 1 }, 10, 10)),
         { json: Buffer.from(JSON.stringify([plant])), plants: 1, cutAt: undefined },
         what,
       )
       count(
-        attempt(() => database.chunk({ owner: `small ${owner}`, ...ALL_IDS, asOf: 1 }, 99, 90_000)),
+        attempt(() =>
+          database.lists.chunk({ owner: `small ${owner}`, ...ALL_IDS, asOf: 1 }, 99, 90_000),
+        ),
         { json: smallJson, plants: 99, cutAt: 98n },
         what,
       )
       count(
-        attempt(() => database.pass({ owner, from: 9n, to: ALL_IDS.to, asOf: 1 }, 1, 10)),
+        attempt(() => database.lists.skip({ owner, from: 9n, to: ALL_IDS.to, asOf: 1 }, 1, 10)),
         { at: 2n ** 63n - 1n, left: 0 },
         what,
       )
@@ -160,7 +163,7 @@ test('memory: a page of texts that JSON makes six times as long takes little mor
   )
   const giveBack = await leaveOnly(2 * MIB)
   const found = attempt(() =>
-    database.chunk({ owner: 'alice', ...ALL_IDS, asOf: 1 }, 1000, 96 * 1024),
+    database.lists.chunk({ owner: 'alice', ...ALL_IDS, asOf: 1 }, 1000, 96 * 1024),
   )
   giveBack()
   assert.equal((JSON.parse(found?.value.json.toString() ?? '[]') as unknown[]).length, 32)

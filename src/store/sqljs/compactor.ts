@@ -1,0 +1,142 @@
+import { setTimeout as sleep } from 'node:timers/promises'
+import { Backoff } from '../../ops/backoff.ts'
+import type { Compact } from './compaction.ts'
+import type { Files } from './files.ts'
+import { journalNumber } from './journal-format.ts'
+import type { JournalWriter, StoreLog } from './journal-writer.ts'
+import type { Recovery } from './start.ts'
+
+export interface CompactorOptions {
+  readonly files: Files
+  readonly directory: string
+  readonly log: StoreLog
+  readonly compact: Compact
+  /** Length of the journals above which they are compacted, unless the snapshot is longer. */
+  readonly compactBytes: number
+  /** Delay before the first retry after a failure. */
+  readonly retryMs: { readonly compaction: number }
+}
+
+const LAST_RETRY_MS = 60_000
+
+/**
+ * Compacts the journals when they outgrow the snapshot, so that a write costs O(1) amortized and a
+ * start O(size). Writes go on meanwhile, in the next journal.
+ */
+export class Compactor {
+  readonly results = { success: 0, failure: 0 }
+  readonly #options: CompactorOptions
+  readonly #journal: JournalWriter
+  readonly #backoff: Backoff
+  readonly #stopped = new AbortController()
+  #running: Promise<void> | undefined
+  #snapshotBytes: number
+  /** The last sequence of a snapshot that is complete by itself; -1 if there is none. */
+  #completeAt: number
+  /** Length of the journals that are closed and wait for a compaction. */
+  #closedBytes: number
+
+  constructor(
+    options: CompactorOptions,
+    journal: JournalWriter,
+    { scan: { snapshot }, replayed }: Recovery,
+  ) {
+    this.#options = options
+    this.#journal = journal
+    this.#backoff = new Backoff(options.retryMs.compaction, LAST_RETRY_MS)
+    this.#snapshotBytes = snapshot?.fileBytes ?? 0
+    this.#completeAt = snapshot === undefined ? 0 : snapshot.complete ? snapshot.sequence : -1
+    this.#closedBytes = replayed.closedBytes
+  }
+
+  get snapshotBytes(): number {
+    return this.#snapshotBytes
+  }
+
+  /** Length of the journals that are not compacted yet. */
+  get journalBytes(): number {
+    return this.#closedBytes + this.#journal.journal.bytes
+  }
+
+  /** To be called after each batch, and at start: a kill may have interrupted a compaction. */
+  compactIfDue(): void {
+    if (this.#running || this.#stopped.signal.aborted || !this.#isDue()) return
+    this.#running = this.#compactUntilDone().finally(() => (this.#running = undefined))
+  }
+
+  /** Waits for the compaction under way, and begins no other. */
+  async stop(): Promise<void> {
+    this.#stopped.abort()
+    await this.#running
+  }
+
+  /** Leaves a snapshot that is complete by itself, and no journal. The journal must be closed. */
+  async leaveComplete(): Promise<void> {
+    const { files, directory, compact } = this.#options
+    const { lastSequence: sequence, journal } = this.#journal
+    const upToJournal = journal.number
+    if (sequence !== this.#completeAt)
+      await compact({ directory, upToJournal, sequence, complete: true })
+    // A snapshot that was found may have been renamed by a process that was killed before it
+    // synced the directory.
+    await files.syncDirectory(directory)
+    await this.#removeJournals(upToJournal)
+  }
+
+  get #dueBytes(): number {
+    return Math.max(this.#options.compactBytes, this.#snapshotBytes)
+  }
+
+  #isDue(): boolean {
+    const { firstSequence, nextSequence } = this.#journal.journal
+    const hasLines = this.#closedBytes > 0 || nextSequence > firstSequence
+    return hasLines && this.journalBytes > this.#dueBytes
+  }
+
+  /** Tries again after a failure, with a growing delay, for as long as a compaction is due. */
+  async #compactUntilDone(): Promise<void> {
+    const { signal } = this.#stopped
+    while (this.#isDue() && !signal.aborted) {
+      let retryMs: number
+      if (this.#journal.ready) {
+        try {
+          return await this.#compact()
+        } catch (error) {
+          this.results.failure++
+          retryMs = this.#backoff.take()
+          const what = 'the journals could not be compacted; they are kept, and it is tried again'
+          this.#options.log('error', what, { error, retryMs })
+        }
+      } else retryMs = this.#backoff.take()
+      await sleep(retryMs, undefined, { ref: false, signal }).catch(() => {})
+    }
+  }
+
+  async #compact(): Promise<void> {
+    const { directory, compact, log } = this.#options
+    // Journals that were closed for a compaction that failed are compacted first, unless the
+    // current one has grown as much again.
+    if (this.#closedBytes === 0 || this.#journal.journal.bytes > this.#dueBytes)
+      this.#closedBytes += await this.#journal.rotate()
+    const { number, firstSequence } = this.#journal.journal
+    const [upToJournal, sequence] = [number - 1, firstSequence - 1]
+    const startedAtMs = performance.now()
+    this.#snapshotBytes = await compact({ directory, upToJournal, sequence, complete: false })
+    this.#completeAt = -1
+    this.#closedBytes = 0
+    this.#backoff.reset()
+    this.results.success++
+    const ms = Math.round(performance.now() - startedAtMs)
+    log('info', 'compacted', { snapshotBytes: this.#snapshotBytes, ms })
+    await this.#removeJournals(upToJournal)
+  }
+
+  /** A journal that a crash leaves here does no harm: the next start removes it. */
+  async #removeJournals(upTo: number): Promise<void> {
+    const { files, directory } = this.#options
+    for (const name of await files.list(directory)) {
+      const number = journalNumber(name)
+      if (number !== undefined && number <= upTo) await files.remove(`${directory}/${name}`)
+    }
+  }
+}

@@ -1,0 +1,167 @@
+import { crc32 } from 'node:zlib'
+import type { Row } from './database.ts'
+
+/*
+ * A journal is text, one line for each batch:
+ *
+ *     plant-store-journal 1 <first sequence> <crc32 of all before the last space>\n
+ *     <crc32 of the rest> <sequence> <JSON array of rows>\n
+ *
+ * Zero bytes may follow the last line: padding, which the next lines are written over. A crc32 is 8
+ * lower-case hex digits; JSON holds no raw newline and no zero byte. Invariant: a line's sequence
+ * is the previous one's + 1.
+ */
+const FORMAT = 'plant-store-journal'
+const VERSION = 1
+/** Every header is shorter. */
+export const HEADER_MAX_BYTES = 128
+const HEADER = /^(plant-store-journal (\d+) (\d+)) ([0-9a-f]{8})$/
+const LINE_START = /(\0?)[0-9a-f]{8} (\d+) \[/g
+const CANDIDATES_MAX = 100
+const NEWLINE = 10
+
+/** A file of the store is damaged or has another format: an operator must look at it. */
+export class StoreCorrupt extends Error {
+  constructor(file: string, byte: number, what: string) {
+    super(`${file} is damaged at byte ${byte}: ${what}`)
+  }
+}
+
+/** One line of a journal, whose checksum fits. */
+export interface JournalLine {
+  readonly sequence: number
+  rows(): readonly Row[]
+}
+
+/** What a journal holds, without its padding. */
+export interface JournalExtent {
+  readonly firstSequence: number
+  /** The sequence that the next line would have. */
+  readonly nextSequence: number
+  readonly headerBytes: number
+  /** Where the last good line ends. */
+  readonly goodBytes: number
+  /** Length of the broken line after it, which was never acknowledged. */
+  readonly tornBytes: number
+}
+
+export function journalName(number: number): string {
+  return `journal-${String(number).padStart(8, '0')}.log`
+}
+
+/** The number in a journal's name, or undefined for another file's. */
+export function journalNumber(name: string): number | undefined {
+  const digits = /^journal-(\d{8,15})\.log$/.exec(name)?.[1]
+  return digits === undefined ? undefined : Number(digits)
+}
+
+function checksum(data: string | Uint8Array): string {
+  return crc32(data).toString(16).padStart(8, '0')
+}
+
+export function headerLine(firstSequence: number): Buffer {
+  const text = `${FORMAT} ${VERSION} ${firstSequence}`
+  return Buffer.from(`${text} ${checksum(text)}\n`)
+}
+
+export function batchLine(sequence: number, rows: readonly Row[]): Buffer {
+  const rest = Buffer.from(`${sequence} ${JSON.stringify(rows)}\n`)
+  return Buffer.concat([Buffer.from(`${checksum(rest.subarray(0, -1))} `), rest])
+}
+
+/**
+ * Reads a journal's first sequence from its first bytes. Returns undefined if the first line is not
+ * whole: a crash during a rotation leaves that.
+ * @throws StoreCorrupt if the line is damaged or of another version.
+ */
+export function readHeader(file: string, bytes: Buffer): number | undefined {
+  const end = bytes.indexOf(NEWLINE)
+  if (end < 0) {
+    if (bytes.length < HEADER_MAX_BYTES) return undefined
+    throw new StoreCorrupt(file, 0, 'it does not begin as a journal does')
+  }
+  const line = bytes.toString('latin1', 0, end)
+  const [, text, version, first, sum] = HEADER.exec(line) ?? []
+  if (text === undefined || checksum(text) !== sum)
+    throw new StoreCorrupt(file, 0, 'its first line is not that of a journal')
+  if (Number(version) !== VERSION) throw new StoreCorrupt(file, 0, otherVersion(version, VERSION))
+  return Number(first)
+}
+
+export function otherVersion(found: unknown, readable: unknown): string {
+  return `it has version ${String(found)}, and this plant-store reads version ${String(readable)}`
+}
+
+/**
+ * Reads a journal line by line. In the last journal, a broken line at the very end is torn: it is
+ * left out. It was never acknowledged, because only one batch is in flight at a time. Anything else
+ * that does not fit is damage.
+ * @throws StoreCorrupt with file and byte.
+ */
+export function* readJournal(
+  file: string,
+  contents: Buffer,
+  isLast: boolean,
+): Generator<JournalLine, JournalExtent, undefined> {
+  const bytes = withoutPadding(contents)
+  const firstSequence = readHeader(file, bytes)
+  if (firstSequence === undefined) throw new StoreCorrupt(file, 0, 'its first line is not whole')
+  const headerBytes = bytes.indexOf(NEWLINE) + 1
+  let sequence = firstSequence
+  let at = headerBytes
+  while (at < bytes.length) {
+    const end = bytes.indexOf(NEWLINE, at)
+    const json = end < 0 ? undefined : readLine(bytes.subarray(at, end), sequence)
+    if (json === undefined) {
+      const why = isLast ? whyNotTorn(bytes.subarray(at), sequence) : 'a later journal follows'
+      if (why === undefined) break
+      throw new StoreCorrupt(file, at, `a line is broken, and ${why}`)
+    }
+    // The checksum fits, so the line is what batchLine wrote: an array of rows.
+    yield { sequence, rows: () => JSON.parse(json.toString('utf8')) as readonly Row[] }
+    sequence += 1
+    at = end + 1
+  }
+  const tornBytes = bytes.length - at
+  return { firstSequence, nextSequence: sequence, headerBytes, goodBytes: at, tornBytes }
+}
+
+function withoutPadding(contents: Buffer): Buffer {
+  let end = contents.length
+  while (end > 0 && contents[end - 1] === 0) end--
+  return contents.subarray(0, end)
+}
+
+/** The JSON of a line of this sequence, or undefined if the line is broken. */
+function readLine(line: Buffer, sequence: number): Buffer | undefined {
+  const start = `${checksum(line.subarray(9))} ${sequence} `
+  return line.toString('latin1', 0, start.length) === start
+    ? line.subarray(start.length)
+    : undefined
+}
+
+/** Why the broken rest of the last journal is damage; undefined if it is one torn line. */
+function whyNotTorn(rest: Buffer, sequence: number): string | undefined {
+  const end = rest.indexOf(NEWLINE)
+  if (end >= 0 && end < rest.length - 1) return 'more lines follow'
+  return holdsLine(rest, sequence + 1) ? 'a good one follows' : undefined
+}
+
+/**
+ * Whether a good line is inside what looks like one broken line. It is the one of the next
+ * sequence if the newline before it is what broke, or a later one after zeros if whole lines were
+ * lost and read as padding.
+ */
+function holdsLine(bytes: Buffer, next: number): boolean {
+  const end = bytes.at(-1) === NEWLINE ? bytes.length - 1 : bytes.length
+  const text = bytes.toString('latin1', 0, end)
+  let tried = 0
+  for (const { index, 1: zero = '', 2: digits } of text.matchAll(LINE_START)) {
+    const sequence = Number(digits)
+    if (sequence !== next && !(zero && sequence > next)) continue
+    const line = bytes.subarray(index + zero.length, end)
+    // A text made of many such starts would take hours: an operator must look at it.
+    if (++tried > CANDIDATES_MAX || readLine(line, sequence)) return true
+  }
+  return false
+}

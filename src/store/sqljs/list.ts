@@ -1,0 +1,99 @@
+import type { FairQueue } from '../../ops/fair-queue.ts'
+import type { PlantList, PlantRange } from '../../plants/store.ts'
+import { ALL_IDS, type Chunk, type ListQueries, type View } from './list-queries.ts'
+
+/** A chunk ends after so many rows or bytes: any list takes constant memory and short ticks. */
+const CHUNK_ROWS = 1000
+const CHUNK_BYTES = 96 * 1024
+/** Rows that one piece of work counts: 1 ms. */
+const COUNT_ROWS = 5_000
+
+/**
+ * Opens a list of an owner's plants as of a sequence. It is ready at once unless its limit is
+ * beyond the first chunk: the response's headers say where the list is cut, so the plants up to
+ * there are counted first, a piece of work at a time.
+ */
+export function listAsOf(
+  queries: ListQueries,
+  queue: FairQueue,
+  owner: string,
+  { after, limit }: PlantRange,
+  asOf: number,
+): PlantList | Promise<PlantList> {
+  if (limit === 0 || after === ALL_IDS.to) return new ChunkedList(queries, undefined, undefined)
+  const from = after === undefined ? ALL_IDS.from : after + 1n
+  const view: View = { owner, from, to: ALL_IDS.to, asOf }
+  const first = queries.chunk(view, Math.min(limit ?? CHUNK_ROWS, CHUNK_ROWS), CHUNK_BYTES)
+  const { cutAt, plants } = first
+  if (cutAt === undefined || limit === undefined)
+    return new ChunkedList(queries, first, restOf(view, cutAt))
+  if (plants === limit) return new ChunkedList(queries, first, undefined, cutAt)
+  // The first chunk is read again after the count: nothing bounds the memory of those that wait.
+  return findCut(queries, queue, view, cutAt, limit - plants).then(
+    (last) => new ChunkedList(queries, undefined, { ...view, to: last ?? view.to }, last),
+  )
+}
+
+function restOf(view: View, cutAt: bigint | undefined): View | undefined {
+  return cutAt === undefined || cutAt >= view.to ? undefined : { ...view, from: cutAt + 1n }
+}
+
+/** The id of the `plants`-th plant after `start`; undefined if none follows it in the view. */
+async function findCut(
+  queries: ListQueries,
+  queue: FairQueue,
+  view: View,
+  start: bigint,
+  plants: number,
+): Promise<bigint | undefined> {
+  let [at, left] = [start, plants]
+  while (left > 0) {
+    const rest: View | undefined = restOf(view, at)
+    const skipped =
+      rest && (await queue.run(view.owner, () => queries.skip(rest, left, COUNT_ROWS)))
+    if (skipped?.at === undefined) return undefined
+    ;({ at, left } = { at: skipped.at, left: skipped.left })
+  }
+  const rest = restOf(view, at)
+  return rest && queries.hasPlant(rest) ? at : undefined
+}
+
+/** Reads each chunk when it is asked for. Between two chunks it keeps only its position. */
+class ChunkedList implements PlantList {
+  readonly cutAt: bigint | undefined
+  readonly #queries: ListQueries
+  #first: Chunk | undefined
+  #rest: View | undefined
+
+  constructor(
+    queries: ListQueries,
+    first: Chunk | undefined,
+    rest: View | undefined,
+    cutAt?: bigint,
+  ) {
+    this.#queries = queries
+    this.#first = first
+    this.#rest = rest
+    this.cutAt = cutAt
+  }
+
+  get ended(): boolean {
+    return this.#first === undefined && this.#rest === undefined
+  }
+
+  next(): Buffer | undefined {
+    const first = this.#first
+    this.#first = undefined
+    if (first) return first.json
+    const view = this.#rest
+    if (!view) return undefined
+    const { json, cutAt } = this.#queries.chunk(view, CHUNK_ROWS, CHUNK_BYTES)
+    this.#rest = restOf(view, cutAt)
+    return json
+  }
+
+  close(): void {
+    this.#first = undefined
+    this.#rest = undefined
+  }
+}

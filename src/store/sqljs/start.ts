@@ -1,0 +1,90 @@
+import { dirname, resolve as resolvePath } from 'node:path'
+import { errorCodeOf } from '../../errors.ts'
+import { PlantDatabase } from './database.ts'
+import type { Files } from './files.ts'
+import { journalName } from './journal-format.ts'
+import type { Journal, StoreLog } from './journal-writer.ts'
+import { type DirectoryScan, scanDirectory } from './directory-scan.ts'
+import { type Replay, replay } from './replay.ts'
+
+/** What a start found in its directory, and the plants in memory. */
+export interface Recovery {
+  readonly scan: DirectoryScan
+  readonly replayed: Replay
+  readonly database: PlantDatabase
+}
+
+/**
+ * Recovers what a locked directory holds. Damage is found before anything is changed.
+ * @throws StoreCorrupt with file and byte.
+ */
+export async function recover(files: Files, directory: string, log: StoreLog): Promise<Recovery> {
+  const scan = await scanDirectory(files, directory)
+  if (scan.snapshot === undefined && scan.journals.length === 0)
+    await syncAbove(files, resolvePath(directory))
+  const database = await PlantDatabase.serving(scan.snapshot?.database)
+  const replayed = await replay(
+    files,
+    scan,
+    (rows) => database.insertStored(rows),
+    (groups) => log('info', 'recovering', { groups }),
+  )
+  logTorn(directory, replayed, log)
+  await removeObsolete(files, scan, log)
+  return { scan, replayed, database }
+}
+
+/** The journal that writes go to: the last one's good lines, or a new one after all others. */
+export function nextJournal({ scan, replayed: { sequence, last } }: Recovery): Journal {
+  const nextSequence = sequence + 1
+  if (last?.nextSequence === nextSequence) {
+    const { number, firstSequence, goodBytes } = last
+    return { number, firstSequence, nextSequence, bytes: goodBytes }
+  }
+  return { number: scan.nextJournal, firstSequence: nextSequence, nextSequence, bytes: 0 }
+}
+
+function logTorn(directory: string, { last }: Replay, log: StoreLog): void {
+  if (!last || last.tornBytes === 0) return
+  const { number, goodBytes: byte, tornBytes: bytes } = last
+  const what = 'the last line of the journal is torn: it was never acknowledged, and is cut off'
+  log('error', what, { file: `${directory}/${journalName(number)}`, byte, bytes })
+}
+
+/** A failure here does not keep the store from serving: the next start tries again. */
+async function removeObsolete(
+  files: Files,
+  { directory, obsoleteFiles }: DirectoryScan,
+  log: StoreLog,
+): Promise<void> {
+  if (obsoleteFiles.length === 0) return
+  try {
+    // A process that was killed may have renamed the snapshot without syncing the directory. The
+    // journals that it covers are obsolete only after that.
+    await files.syncDirectory(directory)
+    for (const name of obsoleteFiles) await files.remove(`${directory}/${name}`)
+  } catch (error) {
+    log('error', 'obsolete files could not be removed', { directory, files: obsoleteFiles, error })
+  }
+}
+
+/**
+ * The errors of a directory that this process may not read, or of a file system that syncs no
+ * directories. No start created such a directory, so its name is durable.
+ */
+const NOT_OURS: ReadonlySet<string | undefined> = new Set(['EACCES', 'EPERM', 'EROFS', 'EINVAL'])
+
+/**
+ * Makes a directory's name durable, and those of all directories above it: any of them may have
+ * been created by a start that was killed before it synced them.
+ */
+async function syncAbove(files: Files, path: string): Promise<void> {
+  const above = dirname(path)
+  if (above === path) return
+  try {
+    await files.syncDirectory(above)
+  } catch (error) {
+    if (!NOT_OURS.has(errorCodeOf(error))) throw error
+  }
+  await syncAbove(files, above)
+}
