@@ -157,10 +157,7 @@ class Service implements PlantService {
     try {
       return await this.#listenOnBoth()
     } catch (error) {
-      await runSteps(
-        this.#closeSteps(() => this.#store.closeUnlessKept()),
-        this.#log,
-      )
+      await runSteps(this.#closeSteps, this.#log)
       this.#listening = undefined
       throw error
     }
@@ -201,30 +198,28 @@ class Service implements PlantService {
 
   async #stop(): Promise<void> {
     this.#lifecycle.state = 'draining'
+    const delayMs = this.#config.drainDelaySeconds * 1000
     const steps: readonly Step[] = [
       // Else its listener would open after the stop.
       ['wait for a pending listen', () => this.#listening?.catch(() => {})],
-      [
-        'serve through the drain delay',
-        () => this.#listener && sleep(this.#config.drainDelaySeconds * 1000),
-      ],
+      ['serve through the drain delay', () => this.#listener && sleep(delayMs)],
       [
         'accept the connections that are made',
         () => this.#listener && this.#connections.acceptAll(),
       ],
       ['accept no more', () => this.#listener?.stop()],
       ['answer what is under way', () => this.#drain()],
-      ...this.#closeSteps(() => this.#store.close()),
+      ...this.#closeSteps,
       // After the store, because an attempt to open it ends by starting the keys.
       ['close the keys', () => this.#keys.close()],
     ]
     await runSteps(steps, this.#log)
   }
 
-  #closeSteps(closeStore: () => Promise<void>): readonly Step[] {
+  get #closeSteps(): readonly Step[] {
     return [
       ['close the server', () => this.#server?.close()],
-      ['release the store', closeStore],
+      ['release the store', () => this.#store.close()],
       ...(this.#admin?.closeSteps ?? []),
     ]
   }

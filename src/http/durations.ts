@@ -33,17 +33,15 @@ export class RequestDurations {
     const methodAt = Math.max(0, METHODS.indexOf(method))
     const routeAt = Math.max(0, this.#routes.indexOf(route))
     const key = (methodAt * this.#routes.length + routeAt) * STATUSES + status
-    const series = this.#series.get(key) ?? this.#add(key, methodAt, routeAt, status)
+    let series = this.#series.get(key)
+    if (!series) {
+      series = this.#create({
+        http_request_method: METHODS[methodAt] ?? OTHER,
+        http_route: this.#routes[routeAt] ?? '',
+        http_response_status_code: String(status),
+      })
+      this.#series.set(key, series)
+    }
     series.observe(seconds)
-  }
-
-  #add(key: number, methodAt: number, routeAt: number, status: number): Histogram {
-    const series = this.#create({
-      http_request_method: METHODS[methodAt] ?? OTHER,
-      http_route: this.#routes[routeAt] ?? '',
-      http_response_status_code: String(status),
-    })
-    this.#series.set(key, series)
-    return series
   }
 }

@@ -77,7 +77,7 @@ export class LazyStore implements PlantStore {
     }
   }
 
-  /** Opens the store until `close`. */
+  /** Opens the store until the service drains. */
   async keepOpen(): Promise<void> {
     await this.open()
     if (!this.#isKept) this.#options.onKept()
@@ -97,11 +97,9 @@ export class LazyStore implements PlantStore {
     }
   }
 
-  async closeUnlessKept(): Promise<void> {
-    if (!this.#isKept) await this.close()
-  }
-
+  /** Closes the store, but one that is kept only when the service drains. */
   async close(): Promise<void> {
+    if (this.#isKept && !this.#isDraining) return
     // The caller of an attempt that fails knows it.
     if (this.#state.name === 'opening') await this.#state.attempt.catch(() => {})
     if (this.#state.name === 'open') {
