@@ -6,7 +6,8 @@ import type { DevClaims } from './auth/dev.ts'
 import { type Config, readConfig, VARIABLES } from './config.ts'
 import { ConfigError, errorCodeOf, reasonOf } from './errors.ts'
 import { createLog } from './ops/log.ts'
-import { createService, type Listening, openStorage } from './service.ts'
+import { createService, type Listening } from './service.ts'
+import { openStore } from './store/open.ts'
 import { version } from './version.ts'
 
 const USAGE = `usage: plant-store [serve] [--dev]
@@ -87,7 +88,7 @@ async function storage(command: string, file: string): Promise<string> {
   const config = readConfig(process.env, 'storage')
   if (command === 'import')
     return importStore(
-      (log, onFatal) => openStorage(config, log, onFatal),
+      (log, onFatal) => openStore(config, { log, onFatal }),
       file,
       (line) => process.stderr.write(`${line}\n`),
     )

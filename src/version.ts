@@ -1,17 +1,16 @@
 import { readFileSync } from 'node:fs'
 
-let known: string | undefined
+interface Manifest {
+  readonly version: string
+}
 
-/**
- * The package's own, from its manifest, which stands one folder above this file in every layout
- * that is shipped.
- */
+/** One folder above this file, in the sources and in the package. */
+const MANIFEST = new URL('../package.json', import.meta.url)
+let manifest: Manifest | undefined
+
+/** The version of this package. */
 export function version(): string {
-  // A manifest of ours has it; npm makes no package without.
-  known ??= (
-    JSON.parse(readFileSync(new URL('../package.json', import.meta.url), 'utf8')) as {
-      readonly version: string
-    }
-  ).version
-  return known
+  // npm makes no package whose manifest has no version.
+  manifest ??= JSON.parse(readFileSync(MANIFEST, 'utf8')) as Manifest
+  return manifest.version
 }

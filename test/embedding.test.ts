@@ -1,8 +1,4 @@
 import assert from 'node:assert/strict'
-import { once } from 'node:events'
-import { createServer, type Server } from 'node:http'
-import { connect, type Socket } from 'node:net'
-import { join } from 'node:path'
 import { type TestContext, test } from 'node:test'
 import {
   ConfigError,
@@ -10,76 +6,34 @@ import {
   type PlantService,
   type PlantServiceConfig,
 } from '../dist/index.js'
+import { embed, EMBEDDED, portOf } from './support/embedded.ts'
 import { call, post } from './support/http.ts'
-import { temporaryDirectory } from './support/service.ts'
-import { AUDIENCE, ISSUER, SECRET, token } from './support/tokens.ts'
-
-const CONFIG: PlantServiceConfig = {
-  issuer: ISSUER,
-  audience: AUDIENCE,
-  keys: { kind: 'secret', secret: Buffer.from(SECRET) },
-  logLevel: 'silent',
-}
+import { serving } from './support/serving.ts'
+import { head, postBytes, Wire } from './support/wire.ts'
 
 interface Mounted {
   readonly service: PlantService
   readonly port: number
-  /** Ends the answer to GET /slow, which else waits. */
+  /** Answers GET /slow, which waits for this. */
   answerSlow(): void
 }
 
-/** A service in a server of the test's own, which serves /slow itself. */
-async function mount(
-  t: TestContext,
-  config: Readonly<Record<string, unknown>> = {},
-): Promise<Mounted> {
-  const service = createPlantService({
-    ...CONFIG,
-    dataDirectory: join(await temporaryDirectory(), 'data'),
-    ...config,
-  })
+/** A service in the test's own server, which serves /slow itself. */
+async function mount(t: TestContext, options: Partial<PlantServiceConfig> = {}): Promise<Mounted> {
+  const service = await embed(t, options)
+  await service.open()
   let answerSlow = (): void => {}
   const slow = new Promise<void>((resolve) => (answerSlow = resolve))
-  const server: Server = createServer((req, res) => {
+  const url = await serving(t, (req, res) => {
     if (req.url === '/slow') void slow.then(() => res.end('slow'))
     else service.handler(req, res)
   })
-  await service.open()
-  server.listen(0, '127.0.0.1')
-  await once(server, 'listening')
-  t.after(async () => {
-    await service.close()
-    server.closeAllConnections()
-    server.close()
-  })
-  const address = server.address()
-  assert.ok(address !== null && typeof address === 'object')
-  return { service, port: address.port, answerSlow }
+  return { service, port: portOf(url), answerSlow }
 }
 
-function open(
-  t: TestContext,
-  port: number,
-): { readonly socket: Socket; until(pattern: RegExp): Promise<string> } {
-  const socket = connect(port, '127.0.0.1')
-  t.after(() => socket.destroy())
-  let text = ''
-  socket.setEncoding('latin1').on('data', (chunk: string) => (text += chunk))
-  const closed = once(socket, 'close')
-  return {
-    socket,
-    async until(pattern) {
-      while (!pattern.test(text) && !socket.closed)
-        await Promise.race([once(socket, 'data'), closed])
-      assert.match(text, pattern)
-      return text
-    },
-  }
-}
+const SLOW = head('GET', '/slow', { token: undefined })
 
-const AUTHORIZED = `Host: x\r\nAuthorization: Bearer ${token('alice')}\r\n`
-
-test('embedding: a member that is undefined does not undo a default', async (t) => {
+test('embedding: an undefined option leaves the default', async (t) => {
   const { port } = await mount(t, {
     maxBodyBytes: undefined,
     ownerClaim: undefined,
@@ -90,11 +44,11 @@ test('embedding: a member that is undefined does not undo a default', async (t) 
   assert.equal((await post(port, { id: 2, name: 'x'.repeat(1024 * 1024) })).status, 413)
 })
 
-test('embedding: every wrong member is named, and nothing is begun', () => {
-  // What JavaScript may pass, whatever the types say.
+test('embedding: every wrong option is named, and nothing starts', () => {
+  // JavaScript can pass these, although the types forbid them.
   const wrong = {
     issuer: '',
-    keys: CONFIG.keys,
+    keys: EMBEDDED.keys,
     readscope: 'plants:read',
     maxBodyBytes: '1mb',
     maxConnections: NaN,
@@ -121,25 +75,28 @@ test('embedding: every wrong member is named, and nothing is begun', () => {
   )
 })
 
-test('embedding: a close leaves a request alone that somebody else answers on a connection which plants went through', async (t) => {
+test('embedding: close leaves a request to the application on a shared connection', async (t) => {
   const { service, port, answerSlow } = await mount(t)
-  const { socket, until } = open(t, port)
-  socket.write(`GET /plants HTTP/1.1\r\n${AUTHORIZED}\r\n`)
-  await until(/\r\n\r\n\[\]/)
-  socket.write('GET /slow HTTP/1.1\r\nHost: x\r\n\r\n')
+  const wire = await Wire.to(port)
+  assert.equal((await wire.write(head('GET', '/plants')).answers(1))[0]?.body, '[]')
+  wire.write(SLOW)
   await service.close()
   answerSlow()
-  await until(/\r\nslow$/)
+  assert.equal((await wire.answers(2))[1]?.body, 'slow')
+  wire.destroy()
 })
 
-test('embedding: an answer that closes the connection does not overtake what somebody else still answers', async (t) => {
+test("embedding: an answer that closes waits for the application's answer before it", async (t) => {
   const { port, answerSlow } = await mount(t, { maxBodyBytes: 10 })
-  const { socket, until } = open(t, port)
-  socket.write(
-    `GET /slow HTTP/1.1\r\nHost: x\r\n\r\nPOST /plants HTTP/1.1\r\n${AUTHORIZED}Content-Type: application/json\r\nContent-Length: 100\r\n\r\n`,
-  )
+  const wire = await Wire.to(port)
+  wire.write(SLOW + postBytes(' '.repeat(100)).slice(0, -100))
   await call(port)
   answerSlow()
-  const text = await until(/41301/)
-  assert.deepEqual(text.match(/HTTP\/1\.1 \d+/g), ['HTTP/1.1 200', 'HTTP/1.1 413'])
+  const answers = await wire.answers(2)
+  assert.deepEqual(
+    answers.map(({ status }) => status),
+    [200, 413],
+  )
+  assert.match(answers[1]?.body ?? '', /41301/)
+  wire.destroy()
 })

@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict'
+import { generateKeyPairSync } from 'node:crypto'
 import { once } from 'node:events'
 import fs, { existsSync, mkdirSync, readdirSync, renameSync, writeFileSync } from 'node:fs'
-import { generateKeyPairSync } from 'node:crypto'
-import { createServer as createHttp, Server } from 'node:http'
+import { Server } from 'node:http'
 import { syncBuiltinESMExports } from 'node:module'
 import { type AddressInfo, createServer } from 'node:net'
 import { join } from 'node:path'
@@ -11,31 +11,20 @@ import { FileKeys } from '../dist/auth/file-keys.js'
 import { readOptions } from '../dist/config.js'
 import { ListenFailed } from '../dist/http/listen.js'
 import { Connections } from '../dist/http/server.js'
-import { createPlantService, type PlantService, type PlantServiceConfig } from '../dist/index.js'
 import { createLog } from '../dist/ops/log.js'
 import { StoreUnavailable } from '../dist/plants/store.js'
 import { createService } from '../dist/service.js'
 import { DirectoryLocked } from '../dist/store/sqljs/lock.js'
 import { SqljsStore } from '../dist/store/sqljs/store.js'
-import { call, post } from './support/http.ts'
+import { embed, EMBEDDED, portOf } from './support/embedded.ts'
+import { call, post, type Reply } from './support/http.ts'
 import { PEM, readPair } from './support/keys.ts'
 import { underWay } from './support/metrics.ts'
 import { serving } from './support/serving.ts'
 import { startService, temporaryDirectory } from './support/service.ts'
 import { stopClock, until } from './support/time.ts'
-import { AUDIENCE, ISSUER, SECRET } from './support/tokens.ts'
 import { verdict } from './support/verdict.ts'
 import { postBytes, Wire } from './support/wire.ts'
-
-/** What every service here is told; each has a directory of its own beside. */
-const OPTIONS: PlantServiceConfig = {
-  issuer: ISSUER,
-  audience: AUDIENCE,
-  keys: { kind: 'secret', secret: SECRET },
-  listen: '127.0.0.1:0',
-  adminListen: '127.0.0.1:0',
-  logLevel: 'silent',
-}
 
 const KEY = readPair(generateKeyPairSync('ed25519', PEM)).publicKey.export({ format: 'jwk' })
 
@@ -43,25 +32,20 @@ interface Unix {
   readonly path: string
 }
 
-function embedded(t: TestContext, options: Partial<PlantServiceConfig>): PlantService {
-  const service = createPlantService({ ...OPTIONS, ...options })
-  t.after(() => service.close())
-  return service
-}
-
 async function newDirectory(): Promise<string> {
   return join(await temporaryDirectory(), 'data')
 }
 
-function portOf(url: string): number {
-  return Number(new URL(url).port)
+function assertUnavailable({ status, headers, json }: Reply): void {
+  assert.deepEqual([status, headers['retry-after']], [503, '1'])
+  assert.equal((json() as { readonly error: number }).error, 50302)
 }
 
-test('open: after a locked directory it may be called again, and then serves', async (t) => {
+test('open: fails on a locked directory, and succeeds once it is free', async (t) => {
   const dataDirectory = await newDirectory()
   const holder = await startService(t, { dataDirectory })
   assert.equal((await post(holder.port, { id: 1, name: 'Fern' })).status, 200)
-  const service = embedded(t, { dataDirectory })
+  const service = await embed(t, { dataDirectory })
   for (const attempt of await Promise.allSettled([
     service.open(),
     service.open(),
@@ -76,25 +60,25 @@ test('open: after a locked directory it may be called again, and then serves', a
   assert.deepEqual((await call(portOf(plants))).json(), [{ name: 'Fern' }])
 })
 
-test('open: several calls at once share one attempt', async (t) => {
+test('open: calls at the same time share one attempt', async (t) => {
   const opened = t.mock.method(SqljsStore, 'open')
-  const service = embedded(t, { dataDirectory: await newDirectory() })
+  const service = await embed(t)
   await Promise.all([service.open(), service.listen(), service.open()])
   assert.equal(opened.mock.callCount(), 1)
   assert.equal(await service.listen(), await service.listen())
 })
 
-test('close: after an open that failed it ends, and holds nothing', async (t) => {
+test('close: after a failed open, ends and holds nothing', async (t) => {
   const dataDirectory = await newDirectory()
   const holder = await startService(t, { dataDirectory })
-  const service = embedded(t, { dataDirectory })
+  const service = await embed(t, { dataDirectory })
   await assert.rejects(service.open(), DirectoryLocked)
   await service.close()
   await holder.close()
   await startService(t, { dataDirectory })
 })
 
-test('listen: a failed one leaves nothing open, and may be called again', async (t) => {
+test('listen: a failed call leaves nothing open, and the next one succeeds', async (t) => {
   const directory = await temporaryDirectory()
   const [folder, dataDirectory] = [join(directory, 'sockets'), join(directory, 'data')]
   let fetches = 0
@@ -107,7 +91,7 @@ test('listen: a failed one leaves nothing open, and may be called again', async 
   t.after(() => taken.close())
   // It listens on TCP.
   const { port } = taken.address() as AddressInfo
-  const service = embedded(t, {
+  const service = await embed(t, {
     dataDirectory,
     keys: { kind: 'url', url: `${issuer}/keys` },
     listen: { host: '127.0.0.1', port },
@@ -128,7 +112,7 @@ test('listen: a failed one leaves nothing open, and may be called again', async 
   }
   assert.deepEqual(readdirSync(folder), [])
   assert.equal(fetches, 0)
-  // Nobody holds the directory.
+  // No service holds the directory.
   await (await startService(t, { dataDirectory })).close()
 
   taken.close()
@@ -137,26 +121,22 @@ test('listen: a failed one leaves nothing open, and may be called again', async 
   assert.deepEqual([plants, admin], [`http://127.0.0.1:${port}`, `unix:${folder}/admin.sock`])
   assert.equal((await call(`${folder}/admin.sock`, { path: '/livez' })).status, 200)
   assert.equal((await call(`${folder}/admin.sock`, { path: '/metrics' })).status, 200)
-  await until('keys are asked for', () => fetches > 0)
+  await until('the keys are fetched', () => fetches > 0)
 })
 
-test('listen: a failed one leaves a store open that open() has opened', async (t) => {
+test('listen: a failed call leaves a store open that open() has opened', async (t) => {
   const path = join(await temporaryDirectory(), 'no folder', 'plants.sock')
-  const service = embedded(t, { dataDirectory: await newDirectory(), listen: { path } })
+  const service = await embed(t, { listen: { path } })
   await service.open()
-  const server = createHttp(service.handler).listen(0, '127.0.0.1')
-  await once(server, 'listening')
-  t.after(() => server.close())
-  // It listens on TCP.
-  const { port } = server.address() as AddressInfo
+  const port = portOf(await serving(t, service.handler))
   const opened = t.mock.method(SqljsStore, 'open')
   await assert.rejects(service.listen(), ListenFailed)
   assert.equal((await post(port, { id: 1, name: 'Fern' })).status, 200)
   assert.equal(opened.mock.callCount(), 0)
 })
 
-test('close: open, listen and requests are refused after it, for good', async (t) => {
-  const service = embedded(t, { dataDirectory: await newDirectory() })
+test('close: afterwards open, listen and requests are refused for good', async (t) => {
+  const service = await embed(t)
   await service.close()
   const closed = { message: 'the service is closed: create another one' }
   for (let i = 0; i < 2; i++) {
@@ -166,12 +146,10 @@ test('close: open, listen and requests are refused after it, for good', async (t
     await assert.rejects(service.listen(), ListenFailed)
   }
   const port = portOf(await serving(t, service.handler))
-  const { status, headers, json } = await call(port)
-  assert.deepEqual([status, headers['retry-after']], [503, '1'])
-  assert.equal((json() as { readonly error: number }).error, 50302)
+  assertUnavailable(await call(port))
 })
 
-test('handler: mounted without open(), it tries a locked directory once a second', async (t) => {
+test('handler: without open(), tries a locked directory once a second', async (t) => {
   const dataDirectory = await newDirectory()
   const holder = await startService(t, { dataDirectory })
   const lines: string[] = []
@@ -182,17 +160,13 @@ test('handler: mounted without open(), it tries a locked directory once a second
     },
   }
   const log = createLog('error', sink)
-  const config = readOptions({ ...OPTIONS, dataDirectory })
+  const config = readOptions({ ...EMBEDDED, dataDirectory })
   const service = createService(config, { log, onFatal: () => assert.fail() })
   t.after(() => service.close())
   const port = portOf(await serving(t, service.handler))
   const opened = t.mock.method(SqljsStore, 'open')
   const clock = stopClock(t)
-  for (let i = 0; i < 10; i++) {
-    const { status, headers, json } = await call(port)
-    assert.deepEqual([status, headers['retry-after']], [503, '1'])
-    assert.equal((json() as { readonly error: number }).error, 50302)
-  }
+  for (let i = 0; i < 10; i++) assertUnavailable(await call(port))
   assert.equal(opened.mock.callCount(), 1)
   await until('the cause is in the log', () => lines.length > 0)
   assert.match(
@@ -206,17 +180,17 @@ test('handler: mounted without open(), it tries a locked directory once a second
   assert.equal(opened.mock.callCount(), 2)
 })
 
-test('paths: after a chdir every plant is kept where the first one is', async (t) => {
+test('paths: after a chdir every plant goes to the same directory', async (t) => {
   const [first, other, before] = [
     await temporaryDirectory(),
     await temporaryDirectory(),
     process.cwd(),
   ]
   t.after(() => process.chdir(before))
-  // So that a file that goes astray has a place to go to.
+  // Without it, a misplaced file could not be written, and would not be found.
   mkdirSync(join(other, 'data'))
   process.chdir(first)
-  const service = embedded(t, {
+  const service = await embed(t, {
     dataDirectory: 'data',
     listen: 'unix:plants.sock',
     adminListen: 'off',
@@ -224,7 +198,7 @@ test('paths: after a chdir every plant is kept where the first one is', async (t
   process.chdir(other)
   const socket = join(first, 'plants.sock')
   assert.equal((await service.listen()).plants, `unix:${socket}`)
-  // Long enough for a compaction, and for the journals after it.
+  // Enough for a compaction and the journals after it.
   for (let id = 0; id < 13; id++) {
     const body = JSON.stringify({ id, name: 'x'.repeat(900_000) })
     const headers = { 'content-type': 'application/json' }
@@ -236,7 +210,7 @@ test('paths: after a chdir every plant is kept where the first one is', async (t
   assert.equal(((await call(again.port)).json() as unknown[]).length, 13)
 })
 
-test('close: during a recovery it waits for that, and nothing is served after', async (t) => {
+test('close: during a recovery, waits for it and serves nothing after it', async (t) => {
   const dataDirectory = await newDirectory()
   const original = SqljsStore.open.bind(SqljsStore)
   let recover = (): void => {}
@@ -246,8 +220,8 @@ test('close: during a recovery it waits for that, and nothing is served after', 
   )
   const folder = await temporaryDirectory()
   const listen = `unix:${folder}/plants.sock`
-  // Would hold the stop if it were served.
-  const service = embedded(t, { dataDirectory, listen, drainDelaySeconds: 3600 })
+  // The drain delay applies only to a service that listens.
+  const service = await embed(t, { dataDirectory, listen, drainDelaySeconds: 3600 })
   const listening = service.listen()
   const refused = assert.rejects(listening, {
     message: 'the service is closed: create another one',
@@ -262,7 +236,7 @@ test('close: during a recovery it waits for that, and nothing is served after', 
   await startService(t, { dataDirectory })
 })
 
-/** Where a service on unix sockets listens, in a folder of its own. */
+/** Unix sockets in a new folder. */
 async function sockets(): Promise<{
   readonly folder: string
   readonly listen: Unix
@@ -277,7 +251,7 @@ async function sockets(): Promise<{
   }
 }
 
-test('stop: with its sockets folder gone it drains and leaves a snapshot', async (t) => {
+test('stop: without the folder of its sockets, drains and leaves a snapshot', async (t) => {
   const { folder, listen, adminListen } = await sockets()
   const { dataDirectory, logLines, close } = await startService(t, { listen, adminListen })
   const half = postBytes({ id: 1, name: 'in flight' })
@@ -298,7 +272,7 @@ const fail = (): never => {
   throw new Error('impossible')
 }
 
-/** Calls that a stop makes and that may fail, each with the step that is logged then. */
+/** A call that fails during a stop, and the step that the log must name. */
 const FAILING: readonly (readonly [step: string, breakIt: (t: TestContext) => unknown])[] = [
   ['accept no more', (t) => t.mock.method(fs, 'unlinkSync', fail)],
   ['answer what is under way', (t) => t.mock.method(Connections.prototype, 'drain', fail)],
@@ -322,21 +296,21 @@ const FAILING: readonly (readonly [step: string, breakIt: (t: TestContext) => un
 ]
 
 for (const [step, breakIt] of FAILING) {
-  test(`stop: goes on where "${step}" fails`, async (t) => {
+  test(`stop: goes on after "${step}" fails`, async (t) => {
     const { listen, adminListen } = await sockets()
     const path = join(await temporaryDirectory(), 'jwks.json')
     writeFileSync(path, JSON.stringify({ keys: [KEY] }))
     const own = { listen, adminListen, keys: { kind: 'file', path } } as const
     const { dataDirectory, logLines, close } = await startService(t, own)
     breakIt(t)
-    // What modules have imported by name is what is here when this is called.
+    // Modules that imported these functions by name get the mocks only by this call.
     syncBuiltinESMExports()
     await close()
     t.mock.restoreAll()
     syncBuiltinESMExports()
     await until('it is logged', () => logLines.some((line) => line.includes(`"step":"${step}"`)))
     assert.match(logLines.join('\n'), new RegExp(`"step":"${step}"[^\n]*impossible`))
-    // Nothing is held any more: neither an address nor the directory.
+    // The addresses and the directory are free.
     await startService(t, { ...own, dataDirectory })
     assert.equal((await call(adminListen.path, { path: '/readyz', token: undefined })).status, 200)
   })

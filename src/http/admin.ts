@@ -1,20 +1,24 @@
 import type { Server } from 'node:http'
 import { HttpError } from '../errors.ts'
+import type { Log } from '../ops/log.ts'
+import { Metrics, METRICS_TYPE } from '../ops/metrics.ts'
+import { addProcessMetrics, watchEventLoop } from '../ops/process.ts'
+import type { Step } from '../ops/steps.ts'
 import type { HttpTimeouts } from './clock.ts'
 import type { ConnectionHost } from './connection.ts'
-import { type HttpResponse, jsonResponse, errorResponse } from './response.ts'
+import type { Exchange } from './exchange.ts'
+import { type Address, listen, type Listener } from './listen.ts'
+import { openApiResponse } from './openapi.ts'
+import { errorResponse, type HttpResponse, jsonResponse } from './response.ts'
 import { Connections, createHttpServer } from './server.ts'
 
-/**
- * Each thing that the service needs, with what is wrong with it at the moment; undefined where
- * nothing is.
- */
+/** By the name of what the service needs: why it is unavailable, or undefined. */
 export type Checks = Readonly<Record<string, string | undefined>>
 
-/** What is answered to GET, by path. */
-export type AdminPaths = ReadonlyMap<string, () => HttpResponse>
+/** The store needs file descriptors too. */
+export const ADMIN_MAX_CONNECTIONS = 32
 
-/** A probe takes milliseconds. Another one must find room soon. */
+/** A probe takes milliseconds, and the next one must find room soon. */
 const TIMEOUTS: HttpTimeouts = {
   headersMs: 5000,
   keepAliveMs: 5000,
@@ -23,17 +27,54 @@ const TIMEOUTS: HttpTimeouts = {
   stalledMs: 5000,
 }
 
-/** A server for operators, apart from the one for plants: no tokens, no plants. */
-export function createAdminServer(
-  paths: AdminPaths,
-  maxConnections: number,
-  onError: (error: unknown) => void,
-): Server {
-  const host: ConnectionHost = {
-    serve: ({ method, req }) => answerOf(paths, method, (req.url ?? '').replace(/\?.*$/s, '')),
+/** The listener for operators: no tokens, no plants. */
+export class Admin {
+  readonly #server: Server
+  readonly #stopWatching: () => void
+  #listener: Listener | undefined
+
+  /** `metrics` returns all but those of the process, in Prometheus' text format. */
+  constructor(checks: () => Checks, metrics: () => string, log: Log) {
+    const processMetrics = new Metrics()
+    addProcessMetrics(processMetrics)
+    this.#stopWatching = watchEventLoop(processMetrics)
+    const paths = new Map([
+      ['/livez', () => jsonResponse(200, { status: 'ok' })],
+      ['/openapi.json', openApiResponse],
+      ['/readyz', () => readyResponse(checks())],
+      ['/metrics', () => metricsResponse(metrics() + processMetrics.render())],
+    ])
+    const connections = new Connections(createHost(paths, log), TIMEOUTS)
+    this.#server = createHttpServer(connections, ADMIN_MAX_CONNECTIONS, 'closeQuietest')
+  }
+
+  /** Returns the address as a URL or `unix:` path. @throws ListenFailed */
+  async listen(address: Address): Promise<string> {
+    this.#listener = await listen(this.#server, address)
+    return this.#listener.url
+  }
+
+  get closeSteps(): readonly Step[] {
+    return [
+      ['stop watching the event loop', () => this.#stopWatching()],
+      ['accept no more on the admin listener', () => this.#listener?.stop()],
+      ['close the connections of the admin listener', () => this.#server.closeAllConnections()],
+      ['close the admin server', () => this.#server.close()],
+    ]
+  }
+}
+
+function createHost(paths: ReadonlyMap<string, () => HttpResponse>, log: Log): ConnectionHost {
+  return {
+    serve({ method, req }: Exchange) {
+      const respond = paths.get((req.url ?? '').replace(/\?.*$/s, ''))
+      if (!respond) throw new HttpError('pathUnknown')
+      if (method === 'GET' || method === 'HEAD') return respond()
+      throw new HttpError('methodNotAllowed', ['Allow', 'GET, HEAD'])
+    },
     explain(error) {
       if (error instanceof HttpError) return errorResponse(error)
-      onError(error)
+      log.error('an admin request failed', { error })
       return errorResponse(new HttpError('internal'))
     },
     answered: () => {},
@@ -41,34 +82,18 @@ export function createAdminServer(
     holdResponse: () => () => {},
     draining: false,
   }
-  return createHttpServer(new Connections(host, TIMEOUTS), maxConnections, 'closeQuietest')
 }
 
-function answerOf(paths: AdminPaths, method: string, path: string): HttpResponse {
-  const make = paths.get(path)
-  if (!make) return errorResponse(new HttpError('pathUnknown'))
-  if (method !== 'GET' && method !== 'HEAD')
-    return errorResponse(new HttpError('methodNotAllowed', ['Allow', 'GET, HEAD']))
-  return make()
-}
-
-/** The process answers. */
-export function livez(): HttpResponse {
-  return jsonResponse(200, { status: 'ok' })
-}
-
-/** Every check by name, with what is wrong; 503 while anything is. */
-export function readyz(checks: Checks): HttpResponse {
-  const found = Object.entries(checks)
-  const ready = found.every(([, unavailableReason]) => unavailableReason === undefined)
-  return jsonResponse(ready ? 200 : 503, {
-    status: ready ? 'ok' : 'unavailable',
-    checks: Object.fromEntries(
-      found.map(([name, unavailableReason]) => [name, unavailableReason ?? 'ok']),
-    ),
+/** 503 if a check fails; the body names every check. */
+function readyResponse(checks: Checks): HttpResponse {
+  const reasons = Object.entries(checks)
+  const isReady = reasons.every(([, reason]) => reason === undefined)
+  return jsonResponse(isReady ? 200 : 503, {
+    status: isReady ? 'ok' : 'unavailable',
+    checks: Object.fromEntries(reasons.map(([name, reason]) => [name, reason ?? 'ok'])),
   })
 }
 
-export function textResponse(text: string, type: string): HttpResponse {
-  return { status: 200, headers: [], body: Buffer.from(text), type }
+function metricsResponse(text: string): HttpResponse {
+  return { status: 200, headers: [], body: Buffer.from(text), type: METRICS_TYPE }
 }

@@ -9,16 +9,13 @@ import { temporaryDirectory } from '../support/service.ts'
 import { token } from '../support/tokens.ts'
 import { head, Wire } from '../support/wire.ts'
 
-/**
- * PLANTS_TEST_RESTARTS sets how often, PLANTS_TEST_REQUESTS how much is asked at least: `make
- * drain` sets both.
- */
+/** `make drain` sets both numbers. */
 const RESTARTS = Number(process.env['PLANTS_TEST_RESTARTS'] ?? 2)
 const REQUESTS = Number(process.env['PLANTS_TEST_REQUESTS'] ?? 1000)
 const AGENT_CLIENTS = 12
 const FETCH_CLIENTS = 4
 const DRAIN_DELAY_SECONDS = 1
-/** Every fourth client thinks for so long between two requests. */
+/** Between two requests of every fourth client. */
 const PAUSE_MS = 100
 const IDLE = 5
 
@@ -28,16 +25,16 @@ interface Answered {
   readonly text: string
 }
 
-/** One of two instances that share nothing, always on the same port. */
+/** One of two instances that share nothing. It keeps its port when it restarts. */
 class Instance {
   readonly #t: TestContext
   readonly #directory: string
-  /** What it answered 200 to a POST of. */
+  /** Names of the plants whose create it answered with 200. */
   readonly acknowledged = new Set<string>()
   process!: ServerProcess
-  /** Set once it has said that it drains. */
+  /** When readiness was first seen as draining. */
   drainsSinceMs = Infinity
-  /** When it was told to stop. */
+  /** When it was sent SIGTERM. */
   signalledAtMs = Infinity
 
   constructor(t: TestContext, directory: string) {
@@ -56,7 +53,7 @@ class Instance {
   }
 }
 
-/** One request by one kind of client. */
+/** Sends one request with one kind of client. */
 type Send = (port: number, body: string | undefined) => Promise<Answered>
 
 const HEADERS = {
@@ -114,9 +111,8 @@ function codeOf(error: unknown): unknown {
 }
 
 /**
- * Refused before anything was sent; or sent, by a client that had asked for nothing through the
- * whole delay and so could not be told to leave, when its idle connection was let go of (RFC 9112
- * §9.5).
+ * True if the connection was refused, or if it was closed while idle (RFC 9112 §9.5): a client that
+ * sent no request during the drain delay could not be told to leave.
  */
 function isRefused(error: unknown, sentMs: number, { signalledAtMs }: Instance): boolean {
   const code = codeOf(error)
@@ -127,17 +123,16 @@ function isRefused(error: unknown, sentMs: number, { signalledAtMs }: Instance):
   )
 }
 
-test(`drain: ${RESTARTS} restarts of two instances under load, and no request fails`, async (t) => {
+test(`drain: no request fails in ${RESTARTS} restarts of two instances under load`, async (t) => {
   const root = await temporaryDirectory()
   const instances = [new Instance(t, `${root}/a`), new Instance(t, `${root}/b`)] as const
-  // Ports that no connection is made from: such a one could have taken it when an instance starts
-  // again.
+  // Not port 0: a client's connection could take such a port while its instance restarts.
   for (const instance of instances) await instance.start(await freePort())
   const ports = instances.map(({ process: { port } }) => port)
   const failures: string[] = []
   let [answered, closes, refused, running, nextId] = [0, 0, 0, true, 0]
 
-  /** Asks one instance until it says goodbye, then the other. */
+  /** Uses one instance until it says `Connection: close`, then the other. */
   const client = async (send: Send, first: number): Promise<void> => {
     for (let at = first; running; ) {
       if (first % 4 === 3) await sleep(PAUSE_MS)
@@ -150,10 +145,8 @@ test(`drain: ${RESTARTS} restarts of two instances under load, and no request fa
       try {
         const { status, closes: leaves, text } = await send(port, body)
         answered += 1
-        // The text of a list is a JSON array, and the one of a create the plant; both are compared
-        // or counted below.
-        const value: unknown = JSON.parse(text)
-        const isRight = body === undefined ? Array.isArray(value) : text === JSON.stringify(plant)
+        const isRight =
+          body === undefined ? Array.isArray(JSON.parse(text)) : text === JSON.stringify(plant)
         if (status !== 200 || !isRight) failures.push(`${status} ${text}`)
         else if (body !== undefined) instance.acknowledged.add(plant.name)
         if (sentMs > instance.drainsSinceMs && !leaves)
@@ -184,7 +177,7 @@ test(`drain: ${RESTARTS} restarts of two instances under load, and no request fa
     const exited = instance.process.kill('SIGTERM')
     let gone = false
     void exited.then(() => (gone = true))
-    // Until it is gone it says that it lives, and that it is not to be used.
+    // Until it ends, it is alive and not ready.
     for (;;) {
       try {
         const ready = await call(adminPort, { path: '/readyz', token: undefined })
@@ -206,7 +199,7 @@ test(`drain: ${RESTARTS} restarts of two instances under load, and no request fa
     assert.ok(gone)
     for (const wire of idle)
       assert.equal((await wire.allAnswers()).length, idle.indexOf(wire) < IDLE ? 0 : 1)
-    // Nothing was waited for up to the deadline, and nothing else was wrong.
+    // The deadline was not reached, and nothing else failed.
     assert.deepEqual(
       instance.process
         .output()
@@ -225,7 +218,7 @@ test(`drain: ${RESTARTS} restarts of two instances under load, and no request fa
     assert.deepEqual(
       [...instance.acknowledged].filter((name) => !listed.has(name)),
       [],
-      'acknowledged, and lost',
+      'acknowledged plants are lost',
     )
   }
   running = false
@@ -235,8 +228,9 @@ test(`drain: ${RESTARTS} restarts of two instances under load, and no request fa
     instances.map(({ process: { port } }) => port),
   )
   assert.deepEqual(failures, [])
-  assert.ok(closes >= RESTARTS, 'clients were on the instances that were stopped')
+  assert.ok(closes >= RESTARTS, 'the stopped instances had clients')
   t.diagnostic(
-    `${RESTARTS} restarts, ${answered} requests answered, 0 failed, ${closes} told to leave, ${refused} refused before sending, ${probes} probes while draining`,
+    `${RESTARTS} restarts, ${answered} requests answered, 0 failed, ${closes} told to leave, ` +
+      `${refused} refused, ${probes} probes while draining`,
   )
 })

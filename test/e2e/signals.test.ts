@@ -33,7 +33,7 @@ for (const signal of SIGNALS) {
     assert.ok(readdirSync(directory).includes('plants.sqlite'))
   })
 
-  test(`signals: after another one, ${signal} ends it at once`, async (t) => {
+  test(`signals: ${signal} as the second signal ends the process at once`, async (t) => {
     const directory = join(await temporaryDirectory(), 'data')
     const server = await startProcess(t, directory, { PLANTS_SHUTDOWN_TIMEOUT: '3600' })
     const wire = (await Wire.to(server.port)).write(postBytes({ id: 1, name: 'half' }).slice(0, -3))
@@ -46,7 +46,7 @@ for (const signal of SIGNALS) {
   })
 }
 
-/** Makes the store open only after SIGUSR2; `recovering` on stderr says that it waits. */
+/** Delays the opening of the store until SIGUSR2, and writes `recovering` to stderr. */
 function slowRecovery(): Promise<Readonly<Record<string, string>>> {
   const store = JSON.stringify(new URL('store/sqljs/store.js', pathToFileURL(MAIN)).href)
   return preload(`
@@ -64,7 +64,7 @@ function slowRecovery(): Promise<Readonly<Record<string, string>>> {
     }`)
 }
 
-test('signals: during a recovery the stop waits for it, and loses nothing', async (t) => {
+test('signals: a stop during a recovery waits for it and loses nothing', async (t) => {
   const directory = join(await temporaryDirectory(), 'data')
   const before = await startProcess(t, directory)
   assert.equal((await post(before.port, { id: 1, name: 'Fern' })).status, 200)
@@ -96,7 +96,7 @@ test('signals: during a recovery the stop waits for it, and loses nothing', asyn
   assert.deepEqual((await call(again.port)).json(), [{ name: 'Fern' }])
 })
 
-/** Runs a command whose output, errors too, goes to a reader that has left already. */
+/** Runs a command whose stdout and stderr go to a pipe without a reader. */
 async function unread(
   t: TestContext,
   args: readonly string[],
@@ -123,7 +123,7 @@ async function unread(
   }
 }
 
-test('output: serve --dev goes on when its reader is gone', async (t) => {
+test('output: serve --dev goes on without a reader', async (t) => {
   const folder = await temporaryDirectory()
   const listen = { PLANTS_LISTEN: `unix:${folder}/plants.sock`, PLANTS_ADMIN_LISTEN: 'off' }
   const env = { PLANTS_DATA: join(folder, 'data'), ...listen }
@@ -138,7 +138,7 @@ test('output: serve --dev goes on when its reader is gone', async (t) => {
   assert.equal(await server.status(), 0)
 })
 
-test('output: import goes on when its reader is gone', async (t) => {
+test('output: import goes on without a reader', async (t) => {
   const folder = await temporaryDirectory()
   const [data, file, other] = ['data', 'plants.db', 'other'].map((name) => join(folder, name))
   assert.ok(data && file && other)
@@ -147,7 +147,7 @@ test('output: import goes on when its reader is gone', async (t) => {
   assert.equal(await source.kill('SIGTERM'), 0)
   const SQL = await initSqlJs()
   const database = new SQL.Database(readFileSync(join(data, 'plants.sqlite')))
-  // The first one is refused, in a line of its own, and many follow.
+  // The first one is refused with a line on stderr, and many others follow.
   database.run(`
     INSERT INTO plants VALUES ('alice', -1, 0, x'00', NULL);
     WITH RECURSIVE ids(id) AS (VALUES (1) UNION ALL SELECT id + 1 FROM ids WHERE id < 5000)

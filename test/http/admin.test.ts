@@ -4,21 +4,28 @@ import { mkdir, writeFile } from 'node:fs/promises'
 import { createServer } from 'node:net'
 import { join } from 'node:path'
 import { describe, test, type TestContext } from 'node:test'
-import { createPlantService, type PlantService } from '../../dist/index.js'
+import type { PlantService } from '../../dist/index.js'
 import { type Files, nodeFiles } from '../../dist/store/sqljs/files.js'
 import { batchLine, headerLine, journalName } from '../../dist/store/sqljs/journal-format.js'
 import { SqljsStore } from '../../dist/store/sqljs/store.js'
+import { embed } from '../support/embedded.ts'
 import { call, post, type Reply } from '../support/http.ts'
 import { scrape } from '../support/metrics.ts'
 import { startService, temporaryDirectory } from '../support/service.ts'
 import { until } from '../support/time.ts'
-import { AUDIENCE, ISSUER, SECRET } from '../support/tokens.ts'
 import { assertCommon, headerLines, verdict } from '../support/verdict.ts'
 import { answersToHalf, converse, firstAnswer, postBytes, Wire } from '../support/wire.ts'
 
-test('admin: livez and readyz need no token, and say what is wrong', async (t) => {
+type Get = (path: string, method?: string) => Promise<Reply>
+
+/** Requests without a token to an admin listener. */
+function getter(target: number | string): Get {
+  return (path, method = 'GET') => call(target, { path, method, token: undefined })
+}
+
+test('admin: livez and readyz need no token, and name what is unavailable', async (t) => {
   const { adminPort, port } = await startService(t)
-  const get = (path: string, method = 'GET') => call(adminPort, { path, method, token: undefined })
+  const get = getter(adminPort)
   for (const path of ['/livez', '/livez?verbose', '/readyz', '/readyz?x=1']) {
     const reply = await get(path)
     assertCommon(reply)
@@ -35,17 +42,15 @@ test('admin: livez and readyz need no token, and say what is wrong', async (t) =
     checks: { service: 'ok', keys: 'ok', storage: 'ok' },
   })
 
-  const unavailableReason = t.mock.method(SqljsStore.prototype, 'unavailableReason', () => 'the disk is full')
+  const reason = 'the disk is full'
+  const mocked = t.mock.method(SqljsStore.prototype, 'unavailableReason', () => reason)
   const red = await get('/readyz')
   assert.deepEqual(
     [red.status, red.json()],
-    [
-      503,
-      { status: 'unavailable', checks: { service: 'ok', keys: 'ok', storage: 'the disk is full' } },
-    ],
+    [503, { status: 'unavailable', checks: { service: 'ok', keys: 'ok', storage: reason } }],
   )
   assert.equal((await get('/livez')).status, 200)
-  unavailableReason.mock.restore()
+  mocked.mock.restore()
   assert.equal((await get('/readyz')).status, 200)
 
   for (const path of ['/plants', '/', '/livez/', '/readyz/x', '//livez'])
@@ -60,30 +65,30 @@ test('admin: livez and readyz need no token, and say what is wrong', async (t) =
   assert.equal(
     verdict(await call(port, { path: '/livez' })),
     'pathUnknown',
-    'the public listener has plants alone',
+    'the public listener has only /plants',
   )
 })
 
-test('admin: without keys it is not ready', async (t) => {
-  // Nobody listens on port 1.
+test('admin: without keys, is not ready', async (t) => {
+  // Nothing listens on port 1.
   const { adminPort } = await startService(t, {
     keys: { kind: 'url', url: 'http://127.0.0.1:1/keys' },
   })
-  const reply = await call(adminPort, { path: '/readyz', token: undefined })
+  const reply = await getter(adminPort)('/readyz')
   assert.equal(reply.status, 503)
   assert.match(reply.text, /"keys":"[^"]*no usable key set/)
   assert.match(reply.text, /"storage":"ok"/)
 })
 
-test('admin: it can be off', async (t) => {
+test('admin: can be off', async (t) => {
   const { port, adminPort } = await startService(t, { adminListen: 'off' })
   assert.equal(adminPort, 0)
   assert.equal((await call(port)).status, 200)
 })
 
-test('admin: metrics answer HEAD with their length alone, and nothing but GET and HEAD', async (t) => {
+test('admin: metrics allow GET and HEAD alone, and HEAD has the length', async (t) => {
   const { adminPort, port } = await startService(t)
-  const only = await call(adminPort, { path: '/metrics', method: 'HEAD', token: undefined })
+  const only = await getter(adminPort)('/metrics', 'HEAD')
   assertCommon(only)
   assert.deepEqual(
     [only.status, only.text, headerLines(only, 'content-type')],
@@ -103,11 +108,11 @@ test('admin: metrics answer HEAD with their length alone, and nothing but GET an
   assert.equal(
     verdict(await call(port, { path: '/metrics' })),
     'pathUnknown',
-    'the public listener has plants alone',
+    'the public listener has only /plants',
   )
 })
 
-test('admin: what is no request is refused in the Error shape, and a probe without Host or with an expectation is answered', async (t) => {
+test('admin: bad requests get an Error; Host and Expect are not checked', async (t) => {
   const { adminPort } = await startService(t)
   for (const [bytes, expected] of [
     ['GARBAGE\r\n\r\n', 'malformedRequest'],
@@ -121,12 +126,12 @@ test('admin: what is no request is refused in the Error shape, and a probe witho
   }
 })
 
-test('admin: a metric that cannot be read is a 500 and a line in the log, and no end of the service', async (t) => {
+test('admin: a metric that cannot be read causes a 500 and a log line', async (t) => {
   const { adminPort, logLines } = await startService(t)
   const broken = t.mock.method(process, 'cpuUsage', () => {
     throw new Error('no CPU')
   })
-  assert.equal(verdict(await call(adminPort, { path: '/metrics', token: undefined })), 'internal')
+  assert.equal(verdict(await getter(adminPort)('/metrics')), 'internal')
   broken.mock.restore()
   assert.match(logLines.join('\n'), /"an admin request failed".*no CPU/)
   await scrape(adminPort)
@@ -142,31 +147,26 @@ interface Starting {
   readonly service: PlantService
   readonly admin: string
   readonly plants: string
-  get(path: string): Promise<Reply>
+  readonly get: Get
 }
 
-/** A service on unix sockets, so that it can be asked before it says where it listens. */
+/** A service on unix sockets, whose addresses are known before it listens. */
 async function quietService(t: TestContext, dataDirectory?: string): Promise<Starting> {
   const directory = await temporaryDirectory()
   const [plants, admin] = [join(directory, 'plants.sock'), join(directory, 'admin.sock')]
-  const service = createPlantService({
-    issuer: ISSUER,
-    audience: AUDIENCE,
-    keys: { kind: 'secret', secret: Buffer.from(SECRET) },
-    dataDirectory: dataDirectory ?? join(directory, 'data'),
+  const service = await embed(t, {
+    dataDirectory,
     listen: { path: plants },
     adminListen: { path: admin },
-    logLevel: 'silent',
   })
-  t.after(() => service.close())
-  return { service, admin, plants, get: (path) => call(admin, { path, token: undefined }) }
+  return { service, admin, plants, get: getter(admin) }
 }
 
 async function appears(path: string): Promise<void> {
   while (!existsSync(path)) await new Promise((resolve) => setTimeout(resolve, 1))
 }
 
-test('admin: while the store recovers it is alive and not ready, and nobody is let in', async (t) => {
+test('admin: during a recovery it is alive, not ready, and plants are not served', async (t) => {
   const original = SqljsStore.open.bind(SqljsStore)
   let release = (): void => {}
   const held = new Promise<void>((resolve) => (release = resolve))
@@ -190,11 +190,7 @@ test('admin: while the store recovers it is alive and not ready, and nobody is l
     ['plant_store_ready{check="keys"}', 1],
     ['plant_store_ready{check="storage"}', 0],
   ])
-  assert.deepEqual(
-    found.all('plant_store_plants'),
-    [],
-    'nothing is said of a store that is not open',
-  )
+  assert.deepEqual(found.all('plant_store_plants'), [], 'a store that is not open has no metrics')
   assert.equal(existsSync(plants), false)
   release()
   await listening
@@ -203,16 +199,16 @@ test('admin: while the store recovers it is alive and not ready, and nobody is l
   assert.equal((await scrape(admin)).value('plant_store_plants'), 0)
 })
 
-test('admin: a long recovery leaves room for probes', async (t) => {
-  const GROUPS = 2000
+test('admin: probes are answered during a long recovery', async (t) => {
+  const BATCHES = 2000
   const dataDirectory = join(await temporaryDirectory(), 'data')
   await mkdir(dataDirectory)
-  const lines = Array.from({ length: GROUPS }, (_, i) =>
+  const lines = Array.from({ length: BATCHES }, (_, i) =>
     batchLine(i + 1, [['alice', String(i), 'Fern']]),
   )
   await writeFile(join(dataDirectory, journalName(1)), Buffer.concat([headerLine(1), ...lines]))
   const { service, admin, get } = await quietService(t, dataDirectory)
-  // Time flies: as if each group took 30 ms, and all of them a minute.
+  // Each batch seems to take 30 ms, so all of them take a minute.
   const now = performance.now.bind(performance)
   let skippedMs = 0
   t.mock.method(performance, 'now', () => now() + (skippedMs += 30))
@@ -226,21 +222,23 @@ test('admin: a long recovery leaves room for probes', async (t) => {
     assert.equal(live.status, 200)
     if (ready.status === 503) starting++
   }
-  // Every turn takes at most a twentieth of a second, and a probe a few of them. A kubelet waits a
-  // second for it.
-  assert.ok(starting >= 60, `${starting} times two probes were answered in that minute`)
+  // A replay yields every 50 ms, and a probe needs a few ticks. A kubelet waits 1 s for a probe.
+  assert.ok(starting >= 60, `in that minute only ${starting} pairs of probes were answered`)
   const { recovered } = await listening
-  assert.deepEqual({ ...recovered, ms: 0 }, { plants: GROUPS, groups: GROUPS, tornBytes: 0, ms: 0 })
+  assert.deepEqual(
+    { ...recovered, ms: 0 },
+    { plants: BATCHES, groups: BATCHES, tornBytes: 0, ms: 0 },
+  )
   const { value } = await scrape(admin)
   assert.deepEqual(
     [value('plant_store_plants'), value('plant_store_recovered_groups')],
-    [GROUPS, GROUPS],
+    [BATCHES, BATCHES],
   )
 })
 
-test('admin: while it drains it is alive and not ready', async (t) => {
+test('admin: while it drains, it is alive and not ready', async (t) => {
   const { port, adminPort, close } = await startService(t)
-  const get = (path: string) => call(adminPort, { path, token: undefined })
+  const get = getter(adminPort)
   const half = postBytes({ id: 1, name: 'in flight' })
   const wire = await Wire.to(port)
   wire.write(half.slice(0, -3))
@@ -257,7 +255,7 @@ test('admin: while it drains it is alive and not ready', async (t) => {
   wire.destroy()
 })
 
-test('admin: with a full disk it is alive and not ready, and ready again by itself once there is room', async (t) => {
+test('admin: a full disk makes it not ready until there is room again', async (t) => {
   let full = false
   const refuse = (): void => {
     if (full) throw Object.assign(new Error('ENOSPC: no space left on device'), { code: 'ENOSPC' })
@@ -280,12 +278,12 @@ test('admin: with a full disk it is alive and not ready, and ready again by itse
     original({ ...options, files }),
   )
   const { port, adminPort } = await startService(t)
-  const get = (path: string) => call(adminPort, { path, token: undefined })
+  const get = getter(adminPort)
   full = true
   assert.equal((await post(port, { id: 1, name: 'Fern' })).status, 503)
   const red = await get('/readyz')
   assert.equal(red.status, 503)
-  // As readyz gives it.
+  // The documented form of this response.
   const { checks } = red.json() as { checks: Record<string, string> }
   assert.deepEqual([checks['service'], checks['keys']], ['ok', 'ok'])
   assert.match(checks['storage'] ?? '', /ENOSPC/)
@@ -306,7 +304,7 @@ test('admin: with a full disk it is alive and not ready, and ready again by itse
   assert.equal((await scrape(adminPort)).value('plant_store_sync_seconds_count'), 1)
 })
 
-test('admin: an address that is taken fails the start before the store is touched', async (t) => {
+test('admin: a taken address fails the start before the store is opened', async (t) => {
   const { service, admin, plants } = await quietService(t)
   const taken = createServer().listen(admin)
   t.after(() => taken.close())
@@ -320,29 +318,29 @@ test('admin: an address that is taken fails the start before the store is touche
 const ADMIN_MAX = 32
 const LIVEZ = 'GET /livez HTTP/1.1\r\nHost: a\r\n\r\n'
 
-// Mostly waiting: side by side.
+// These tests mostly wait, so they run at the same time.
 describe('admin connections', { concurrency: true }, () => {
-  test('as many idle ones as there may be never lock out a probe', async (t) => {
+  test('all allowed connections idle: a probe still gets in', async (t) => {
     const { adminPort } = await startService(t)
     const wires: Wire[] = []
-    // Never used, in the middle of a head, used before.
+    // Never used, with half a request, used before.
     for (const bytes of ['', 'GET /livez HTTP/1.1\r\nHost:', LIVEZ]) {
       for (let at = 0; at < ADMIN_MAX; at++) wires.push((await Wire.to(adminPort)).write(bytes))
       for (let round = 0; round < 3; round++) {
-        const reply = await call(adminPort, { path: '/readyz', token: undefined })
+        const reply = await getter(adminPort)('/readyz')
         assert.deepEqual(state(reply), [200, READY])
       }
     }
     for (const wire of wires) wire.destroy()
   })
 
-  test('a new one closes the one that was idle longest, and no other', async (t) => {
+  test('beyond the limit, a new one closes the one that was idle longest', async (t) => {
     const { adminPort } = await startService(t)
     const wires: Wire[] = []
     for (let at = 0; at < ADMIN_MAX; at++) wires.push(await Wire.to(adminPort))
     const [first, second, ...others] = wires
     assert.ok(first && second)
-    // The first is not idle for as long as the second.
+    // Now the second one is idle for longest.
     await first.write(LIVEZ).answers(1)
     const wire = await Wire.to(adminPort)
     await wire.write(LIVEZ).answers(1)
@@ -352,7 +350,7 @@ describe('admin connections', { concurrency: true }, () => {
     for (const each of [wire, ...wires]) each.destroy()
   })
 
-  test('a reader that stalls does not lock out a probe either', async (t) => {
+  test('all allowed connections with stalled readers: a probe still gets in', async (t) => {
     const directory = await temporaryDirectory()
     const path = join(directory, 'admin.sock')
     await startService(t, { adminListen: { path } })
@@ -364,7 +362,7 @@ describe('admin connections', { concurrency: true }, () => {
       wires.push(wire)
     }
     await until('a probe is answered', () =>
-      call(path, { path: '/livez', token: undefined }).then(
+      getter(path)('/livez').then(
         ({ status }) => status === 200,
         () => false,
       ),
@@ -372,7 +370,7 @@ describe('admin connections', { concurrency: true }, () => {
     for (const wire of wires) wire.destroy()
   })
 
-  test('an idle one is closed within seconds, and a late head is 408', async (t) => {
+  test('idle connections close within seconds, and late headers get 408', async (t) => {
     const { adminPort } = await startService(t)
     const used = await Wire.to(adminPort)
     await used.write(LIVEZ).answers(1)
@@ -382,7 +380,7 @@ describe('admin connections', { concurrency: true }, () => {
     used.destroy()
   })
 
-  test('a client that sends its requests and closes its side is answered', async (t) => {
+  test('a client that half-closes after its requests is answered', async (t) => {
     const { adminPort } = await startService(t)
     const answers = await converse(adminPort, LIVEZ.repeat(20))
     assert.deepEqual(

@@ -12,12 +12,12 @@ import { headerLines, verdict } from '../support/verdict.ts'
 import { head, postBytes, Wire } from '../support/wire.ts'
 
 setFlagsFromString('--expose-gc')
-// V8 gives it to contexts that are made from now on.
+// V8 adds it to every context that is created from now on.
 const collect = runInNewContext('gc') as () => void
 
 const MIB = 2 ** 20
 const LARGE: readonly Plant[] = [{ name: 'x'.repeat(MIB) }]
-/** More than a socket takes of an answer that nobody reads. */
+/** More than a socket's buffers hold of a response that no client reads. */
 const CHUNKS = 40
 
 /** HTTP over a store whose lists are long; the owner of a request is its bearer's token. */
@@ -52,7 +52,7 @@ async function ask(port: number, bytes: string): Promise<ReturnType<typeof verdi
   return what
 }
 
-test('answers: with too many bytes unread a request is refused, until readers take or leave theirs', async (t) => {
+test('answers: with too many unread bytes, refuses until readers leave', async (t) => {
   const { port, answers } = await start(t, 4 * MIB)
   const readers: Wire[] = []
   const small = head('GET', '/plants', { token: 'small' })
@@ -61,11 +61,11 @@ test('answers: with too many bytes unread a request is refused, until readers ta
   for (let reader = 0; reader < 8; reader++) {
     readers.push(await stalled(port, `owner ${reader}`))
     await until(
-      'the reader has its answer, or waits for room',
+      'the reader has its response, or waits for room',
       () => answers.heldBytes >= Math.min(reader + 1, 4) * MIB,
     )
   }
-  // One chunk beyond the bound at most: what was made is counted in the tick in which it was made.
+  // At most one chunk beyond the bound: each chunk is counted in the tick that creates it.
   assert.ok(answers.heldBytes < 5.1 * MIB, String(answers.heldBytes))
   assert.deepEqual([await ask(port, small), await ask(port, create)], ['overloaded', 'overloaded'])
   for (const reader of readers) reader.destroy()
@@ -85,7 +85,7 @@ test('answers: one owner leaves room for others', async (t) => {
   await until('nothing is held', () => answers.heldBytes === 0)
 })
 
-test('answers: a list that finds no room goes on when there is some, and is whole', async (t) => {
+test('answers: a list without room waits for some, and arrives whole', async (t) => {
   const { port, answers } = await start(t, 2 * MIB)
   const readers = await Promise.all(
     Array.from({ length: 6 }, (_, reader) => stalled(port, `owner ${reader}`)),
@@ -109,7 +109,7 @@ test('answers: a list that finds no room goes on when there is some, and is whol
   await until('nothing is held', () => answers.heldBytes === 0)
 })
 
-test('answers: what is counted is what is kept: a piece of a chunk keeps no whole chunk', async (t) => {
+test('answers: memory in use is what is counted; a piece keeps no whole chunk', async (t) => {
   let made = 0
   const list = (): PlantList => {
     let left = CHUNKS
@@ -141,12 +141,12 @@ test('answers: what is counted is what is kept: a piece of a chunk keeps no whol
     )
   }
   await until('there is no room', () => answers.heldBytes >= 4 * MIB)
-  // Chunks that are no garbage: those of readers that wait for room would be 40 MiB.
-  let keptBytes = Infinity
-  await until('no more is kept than is counted', () => {
+  // The chunks of the readers that wait for room would be 40 MiB.
+  let usedBytes = Infinity
+  await until('no more is in memory than is counted', () => {
     collect()
-    keptBytes = process.memoryUsage().arrayBuffers
-    return keptBytes < 16 * MIB
+    usedBytes = process.memoryUsage().arrayBuffers
+    return usedBytes < 16 * MIB
   })
   for (const reader of readers) reader.destroy()
   await until('nothing is held', () => answers.heldBytes === 0)

@@ -20,20 +20,18 @@ import {
 
 interface Case {
   readonly answer: () => Promise<WireAnswer>
-  /** Header fields besides the common ones, by exact line or pattern. */
+  /** Expected values of headers in SPECIAL, exact or by pattern. */
   readonly headers?: Readonly<Record<string, string | RegExp>>
-  /** Whether the connection ends behind it. */
+  /** True if the connection closes after the response. */
   readonly closes?: boolean
 }
 
-/**
- * Fields that belong to some failures alone: where a case does not name them, they must be missing.
- */
+/** Headers of some errors only: a case that does not name one requires that it is absent. */
 const SPECIAL = ['www-authenticate', 'allow', 'retry-after', 'accept-encoding', 'link'] as const
 const REALM = 'Bearer realm="plants"'
 const WHOLE_SECONDS = /^[1-9][0-9]*$/
 
-test('catalogue: every failure has its status, value, message and headers', async (t) => {
+test('catalogue: every error has its status, value, message and headers', async (t) => {
   const scoped = await startService(t, {
     readScope: 'plants:read',
     writeScope: 'plants:write',
@@ -47,11 +45,9 @@ test('catalogue: every failure has its status, value, message and headers', asyn
     firstAnswer(port, postBytes(body, { token: good, lines }))
   const bad = (claims: Readonly<Record<string, unknown>>) =>
     firstAnswer(port, head('GET', '/plants', { token: token('alice', claims) }))
+  const typedHead = (lines: readonly string[]) => head('POST', '/plants', { token: good, lines })
   const typed = (lines: readonly string[]) =>
-    firstAnswer(
-      port,
-      `${head('POST', '/plants', { token: good, lines: [...lines, 'Content-Length: 2'] })}{}`,
-    )
+    firstAnswer(port, `${typedHead([...lines, 'Content-Length: 2'])}{}`)
 
   const cases: Readonly<Record<Condition, Case>> = {
     malformedRequest: { answer: () => firstAnswer(port, 'GARBAGE\r\n\r\n'), closes: true },
@@ -69,7 +65,7 @@ test('catalogue: every failure has its status, value, message and headers', asyn
       answer: () =>
         firstAnswer(
           port,
-          `${head('POST', '/plants', { token: good, lines: ['Content-Type: application/json', 'Content-Length: 1'] })}\xff`,
+          typedHead(['Content-Type: application/json', 'Content-Length: 1']) + '\xff',
         ),
     },
     bodyNotJson: { answer: () => post('[]') },
@@ -132,7 +128,7 @@ test('catalogue: every failure has its status, value, message and headers', asyn
       answer: async () => {
         const limited = await startService(t, { rateLimit: 1 })
         const wire = await Wire.to(limited.port)
-        // Both in one second.
+        // Both requests in one second.
         const clock = stopClock(t)
         const answers = await wire.write(head('GET', '/plants') + head('GET', '/plants')).answers(2)
         clock.restore()
@@ -156,7 +152,7 @@ test('catalogue: every failure has its status, value, message and headers', asyn
     methodUnknown: { answer: () => firstAnswer(port, head('TRACE', '/plants', { token: good })) },
     keysUnavailable: {
       answer: async () => {
-        // Nobody listens on port 1.
+        // Nothing listens on port 1.
         const keyless = await startService(t, {
           keys: { kind: 'url', url: 'http://127.0.0.1:1/keys' },
         })
@@ -219,14 +215,14 @@ test('catalogue: every failure has its status, value, message and headers', asyn
   }
 })
 
-test('catalogue: values are int32, unique, and begin with the status', () => {
+test('catalogue: values are unique int32 numbers that begin with the status', () => {
   const values = [...conditions.values()].map(([error]) => error)
   assert.equal(new Set(values).size, values.length)
   for (const value of values)
     assert.ok(Number.isInteger(value) && value >= 40_001 && value < 60_000, String(value))
 })
 
-test("catalogue: the Request-Id is the caller's where it is usable, else a new one", async (t) => {
+test("catalogue: Request-Id is the client's if it is usable, else a new one", async (t) => {
   const { port } = await startService(t)
   const idFor = async (lines: readonly string[]) =>
     headerLines(await firstAnswer(port, head('GET', '/plants', { lines })), 'request-id')[0] ?? ''

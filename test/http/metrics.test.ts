@@ -17,15 +17,15 @@ import { token } from '../support/tokens.ts'
 import { answersToHalf, converse, firstAnswer, head, postBytes, Wire } from '../support/wire.ts'
 
 const DURATION = 'http_server_request_duration_seconds'
+const SERIES = new RegExp(
+  '{http_request_method="(\\w+)",http_route="([^"]*)",' + 'http_response_status_code="(\\d+)"}$',
+)
 
 /** "METHOD ROUTE STATUS" of every series, with its count. */
 function requests({ all }: Scrape): Record<string, number> {
   return Object.fromEntries(
     all(`${DURATION}_count`).map(([sample, count]) => {
-      const [, method, route, status] =
-        /\{http_request_method="(\w+)",http_route="([^"]*)",http_response_status_code="(\d+)"\}$/.exec(
-          sample,
-        ) ?? assert.fail(sample)
+      const [, method, route, status] = SERIES.exec(sample) ?? assert.fail(sample)
       return [`${method} ${route} ${status}`, count]
     }),
   )
@@ -35,7 +35,7 @@ function sum(entries: readonly (readonly [string, number])[]): number {
   return entries.reduce((total, [, value]) => total + value, 0)
 }
 
-/** The error values that were answered, with how often. */
+/** How often each error value was answered. */
 function errors({ all }: Scrape): Record<string, number> {
   const found = all('plant_store_errors_total').map(
     ([sample, count]) => [/"(\d+)"/.exec(sample)?.[1] ?? '', count] as const,
@@ -48,7 +48,7 @@ function errors({ all }: Scrape): Record<string, number> {
   return Object.fromEntries(found.filter(([, count]) => count > 0))
 }
 
-test('metrics: every request that is answered counts once and has one log line, whoever refused it', async (t) => {
+test('metrics: every answered request counts once and has one log line', async (t) => {
   const { port, adminPort, logLines } = await startService(t, { maxBodyBytes: 100 })
   assert.deepEqual(requests(await scrape(adminPort)), {})
   for (let i = 0; i < 3; i++) await call(port)
@@ -66,7 +66,7 @@ test('metrics: every request that is answered counts once and has one log line, 
   await converse(port, head('CONNECT', 'plants.test:443', { lines: ['Request-Id: connected'] }))
   await converse(port, head('GET', '/plants', { lines: [`X: ${'x'.repeat(20_000)}`] }))
   await converse(port, `${head('GET', '/plants')}${head('GET', '/plants')}GARBAGE\r\n\r\n`)
-  // Two requests wait behind one whose body is on its way; the last of them is cut off in its body.
+  // Pipelined: two requests wait for the first one, and the last of them is cut off in its body.
   await converse(
     port,
     postBytes({ id: 4, name: 'a' }) +
@@ -110,7 +110,8 @@ test('metrics: every request that is answered counts once and has one log line, 
     .filter(({ message }) => message === 'request')
   const logged: Record<string, number> = {}
   for (const { method, route, status } of lines) {
-    const key = `${method === undefined || method === 'PROPFIND' ? '_OTHER' : String(method)} ${String(route ?? '')} ${String(status)}`
+    const label = method === undefined || method === 'PROPFIND' ? '_OTHER' : String(method)
+    const key = `${label} ${String(route ?? '')} ${String(status)}`
     logged[key] = (logged[key] ?? 0) + 1
   }
   assert.deepEqual(logged, expected)
@@ -127,7 +128,7 @@ test('metrics: every request that is answered counts once and has one log line, 
   }
 })
 
-test('metrics: a request that never came whole counts as 408', async (t) => {
+test('metrics: an incomplete request counts as 408', async (t) => {
   const { port, answered } = await startBare(t, { timeouts: { headersMs: 100, requestMs: 100 } })
   const [answer] = await answersToHalf(
     port,
@@ -137,7 +138,7 @@ test('metrics: a request that never came whole counts as 408', async (t) => {
   assert.deepEqual(answered, ['undefined 408'])
 })
 
-test('metrics: whatever callers send, series are bounded, and nothing of theirs is in a label', async (t) => {
+test('metrics: clients cannot add series, and no label has text of theirs', async (t) => {
   const { port, adminPort } = await startService(t)
   for (const method of METHODS)
     await firstAnswer(port, head(method, '/plants'), method === 'HEAD' ? [0] : [])
@@ -185,7 +186,7 @@ test('metrics: whatever callers send, series are bounded, and nothing of theirs 
   ])
 })
 
-test('metrics: plants, bytes, groups and syncs are those of the store, also after a restart', async (t) => {
+test('metrics: plants, bytes, batches and syncs match the store after a restart too', async (t) => {
   const first = await startService(t)
   for (let id = 0; id < 5; id++) await post(first.port, { id, name: 'Fern' })
   await post(first.port, { id: 0, name: 'Fern' })
@@ -194,11 +195,7 @@ test('metrics: plants, bytes, groups and syncs are those of the store, also afte
   wire.destroy()
   const found = await scrape(first.adminPort)
   assert.equal(found.value('plant_store_plants'), 6)
-  assert.equal(
-    found.value('plant_store_sync_seconds_count'),
-    6,
-    'what is stored already takes no sync',
-  )
+  assert.equal(found.value('plant_store_sync_seconds_count'), 6, 'a repeated create needs no sync')
   assert.equal(found.value('plant_store_group_plants_count'), 6)
   assert.equal(found.value('plant_store_group_plants_sum'), 6)
   assert.ok(found.value('plant_store_sync_seconds_sum') > 0)
@@ -209,7 +206,7 @@ test('metrics: plants, bytes, groups and syncs are those of the store, also afte
   assert.equal(
     found.value('plant_store_journal_bytes'),
     lines.join('').length,
-    'what is reserved is not counted',
+    'padding is not counted',
   )
   assert.ok(
     found.value('plant_store_data_bytes') > 0 && found.value('plant_store_data_bytes') % 4096 === 0,
@@ -241,7 +238,7 @@ function sumSizes(directory: string, names: readonly string[]): number {
   return names.reduce((bytes, name) => bytes + statSync(join(directory, name)).size, 0)
 }
 
-test('metrics: tokens that were verified, refused and remembered are told apart', async (t) => {
+test('metrics: verified, refused and cached tokens are counted separately', async (t) => {
   const { port, adminPort } = await startService(t)
   const alice = token('alice')
   for (let i = 0; i < 4; i++) await call(port, { token: alice })
@@ -256,7 +253,7 @@ test('metrics: tokens that were verified, refused and remembered are told apart'
   assert.equal(value('plant_store_token_cache_entries'), 2)
 })
 
-test('metrics: fetches of the key set count by result, and its age is there while there is one', async (t) => {
+test('metrics: fetches of the key set count by result, and a set has its age', async (t) => {
   const set = { keys: [] as unknown[] }
   const url = `${await serving(t, (_req, res) => res.end(JSON.stringify(set)))}/keys`
   set.keys = [readPair(generateKeyPairSync('ed25519', PEM)).publicKey.export({ format: 'jwk' })]
@@ -282,9 +279,9 @@ test('metrics: fetches of the key set count by result, and its age is there whil
   assert.deepEqual(secret.all('plant_store_key_set'), [], 'a secret is not fetched')
 })
 
-test('metrics: requests that are turned away under load count by their error value, and what they wait for is shown', async (t) => {
+test('metrics: refusals under load count by error value, with the held bytes', async (t) => {
   const limited = await startService(t, { rateLimit: 1 })
-  // All in one second.
+  // All of them in one second.
   const clock = stopClock(t)
   for (let i = 0; i < 3; i++) await call(limited.port)
   clock.restore()
@@ -293,7 +290,7 @@ test('metrics: requests that are turned away under load count by their error val
   const MIB = 2 ** 20
   const { port, adminPort } = await startService(t, { maxBodyBytes: 16 * MIB })
   const wires = await Promise.all(Array.from({ length: 3 }, () => Wire.to(port)))
-  // Two of one owner, as many as one may have, and one of another.
+  // Two bodies of one owner, which is the most, and one of another owner.
   const tokens = ['alice', 'alice', 'bob'].map((sub) => token(sub))
   for (const [i, wire] of wires.entries())
     wire.write(
@@ -314,7 +311,7 @@ test('metrics: requests that are turned away under load count by their error val
   assert.equal((await post(port, { id: 1, name: 'a' })).status, 503)
   assert.deepEqual(errors(await scrape(adminPort)), { 50303: 1 })
   for (const wire of wires) wire.destroy()
-  await until('nothing is held, and each body that broke off was refused', async () => {
+  await until('nothing is held, and each incomplete body was refused', async () => {
     found = await scrape(adminPort)
     return (
       [
@@ -327,7 +324,7 @@ test('metrics: requests that are turned away under load count by their error val
   assert.deepEqual(requests(found), { 'POST /plants 503': 1, 'POST /plants 400': 3 })
 })
 
-test('metrics: connections beyond the limit are counted, and the others shown', async (t) => {
+test('metrics: open connections, their limit and refused ones are counted', async (t) => {
   const { port, adminPort } = await startService(t, { maxConnections: 1 })
   const kept = await Wire.to(port)
   await kept.write(head('GET', '/plants')).answers(1)
@@ -345,7 +342,7 @@ test('metrics: connections beyond the limit are counted, and the others shown', 
   for (const wire of [kept, refused]) wire.destroy()
 })
 
-test('metrics: the process tells of itself', async (t) => {
+test('metrics: the process has CPU, memory, descriptors and event loop delay', async (t) => {
   const { adminPort } = await startService(t)
   let found = await scrape(adminPort)
   const seconds = found.value('process_start_time_seconds')
@@ -359,7 +356,7 @@ test('metrics: the process tells of itself', async (t) => {
   const wires = await Promise.all(Array.from({ length: 20 }, () => Wire.to(adminPort)))
   assert.ok((await scrape(adminPort)).value('process_open_fds') >= descriptors + 20)
   for (const wire of wires) wire.destroy()
-  // The loop is held up on purpose; the timer that was due meanwhile says so.
+  // Blocks the event loop, so that its timer is late.
   const until = performance.now() + 350
   while (performance.now() < until);
   do found = await scrape(adminPort)
@@ -367,7 +364,7 @@ test('metrics: the process tells of itself', async (t) => {
   assert.ok(found.value('nodejs_eventloop_delay_seconds_sum') >= 0.2)
 })
 
-test('metrics: without an admin listener nothing is measured in the background', async (t) => {
+test('metrics: without an admin listener, no timer measures the event loop', async (t) => {
   const intervals = t.mock.method(globalThis, 'setInterval')
   await startService(t, { adminListen: 'off' })
   const without = intervals.mock.callCount()
@@ -379,12 +376,12 @@ test('metrics: without an admin listener nothing is measured in the background',
     cleared.mock.calls.some(
       ({ arguments: [timer] }) => timer === intervals.mock.calls.at(-1)?.result,
     ),
-    'and the end of the service is the end of that',
+    'close stops the timer',
   )
 })
 
-test('metrics: promtool has nothing to say about them', async (t) => {
-  // Keys from a URL, so that all metrics are there.
+test('metrics: promtool finds no problem', async (t) => {
+  // Keys from a URL, so that every metric exists.
   const { port, adminPort } = await startService(t, {
     keys: { kind: 'url', url: 'http://127.0.0.1:1/keys' },
   })

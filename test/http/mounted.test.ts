@@ -1,29 +1,24 @@
 import assert from 'node:assert/strict'
 import { once } from 'node:events'
-import {
-  createServer,
-  type IncomingMessage,
-  type RequestListener,
-  type Server,
-  type ServerResponse,
-} from 'node:http'
+import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http'
+import type { AddressInfo } from 'node:net'
 import { join } from 'node:path'
 import { PassThrough } from 'node:stream'
 import { describe, test, type TestContext } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
+import { readOptions } from '../../dist/config.js'
 import { createLog } from '../../dist/ops/log.js'
 import { createService, type PlantService } from '../../dist/service.js'
 import { SqljsStore } from '../../dist/store/sqljs/store.js'
-import { DEFAULTS, temporaryDirectory } from '../support/service.ts'
+import { EMBEDDED } from '../support/embedded.ts'
+import { temporaryDirectory } from '../support/service.ts'
 import { PATIENCE_MS, until } from '../support/time.ts'
-import { AUDIENCE, ISSUER, SECRET } from '../support/tokens.ts'
 import { headerLines, verdict } from '../support/verdict.ts'
 import { head, postBytes, Wire } from '../support/wire.ts'
 
 /*
- * The handler in another application's server, which may do to a request and its response whatever
- * it likes, before and meanwhile. A rejection or an exception that nothing handles fails a test by
- * itself.
+ * The handler in another application's server, which may touch every request and response, before
+ * and while the handler does. An unhandled rejection or exception fails a test by itself.
  */
 
 type Mounting = (service: PlantService, req: IncomingMessage, res: ServerResponse) => void
@@ -35,62 +30,43 @@ interface Mounted {
   readonly logLines: readonly string[]
 }
 
-async function startOpen(
-  t: TestContext,
-): Promise<{ readonly service: PlantService; readonly logLines: string[] }> {
+/** A service in the test's own server, by default as its only listener. */
+async function mount(t: TestContext, mounting?: Mounting): Promise<Mounted> {
   const logLines: string[] = []
   const log = createLog('info', { write: (lines, done) => (logLines.push(lines), done()) })
-  const service = createService(
-    {
-      ...DEFAULTS,
-      issuer: ISSUER,
-      audience: AUDIENCE,
-      keys: { kind: 'secret', secret: Buffer.from(SECRET) },
-      dataDirectory: join(await temporaryDirectory(), 'data'),
-      shutdownTimeoutSeconds: 2 * (PATIENCE_MS / 1000),
+  const config = readOptions({
+    ...EMBEDDED,
+    dataDirectory: join(await temporaryDirectory(), 'data'),
+    shutdownTimeoutSeconds: 2 * (PATIENCE_MS / 1000),
+  })
+  const service = createService(config, {
+    log,
+    onFatal(error) {
+      throw error
     },
-    {
-      log,
-      onFatal(error) {
-        throw error
-      },
-    },
-  )
+  })
   await service.open()
   t.after(() => service.close())
-  return { service, logLines }
-}
-
-async function listening(t: TestContext, server: Server): Promise<number> {
-  server.listen(0, '127.0.0.1')
+  const server = createServer(
+    mounting ? (req, res) => mounting(service, req, res) : service.handler,
+  ).listen(0, '127.0.0.1')
   await once(server, 'listening')
   t.after(() => {
     server.close()
     server.closeAllConnections()
   })
-  const address = server.address()
-  assert.ok(address !== null && typeof address === 'object')
-  return address.port
+  // It listens on TCP.
+  return { service, server, port: (server.address() as AddressInfo).port, logLines }
 }
 
-/** A service in a server of the test's own, by default as its only listener. */
-async function mount(t: TestContext, mounting?: Mounting): Promise<Mounted> {
-  const { service, logLines } = await startOpen(t)
-  const listener: RequestListener = mounting
-    ? (req, res) => mounting(service, req, res)
-    : service.handler
-  const server = createServer(listener)
-  return { service, server, port: await listening(t, server), logLines }
-}
-
-/** What a body parser does: reads all of it, then passes the request on. */
+/** Like a body parser: reads the whole body, then passes the request on. */
 function parseFirst(service: PlantService, req: IncomingMessage, res: ServerResponse): void {
   req.on('data', () => {}).once('end', () => setImmediate(() => service.handler(req, res)))
 }
 
 const TIMED_OUT = 'timed out by the application'
 
-/** As a timeout middleware answers. */
+/** Answers like a timeout middleware. */
 function timeOut(res: ServerResponse): void {
   res.writeHead(504, { 'content-length': TIMED_OUT.length }).end(TIMED_OUT)
 }
@@ -104,7 +80,7 @@ const CHUNKED_FERN = `${CHUNKED}16\r\n{"id":1,"name":"Fern"}\r\n0\r\n\r\n`
 const READ_BEFORE = 'the body was read before the handler: mount it before body parsers'
 
 describe('mounted', { concurrency: true }, () => {
-  test('an answer that the application gave first stays the only one', async (t) => {
+  test('an answer that the application sends first is the only one', async (t) => {
     // Before the handler, while it waits for the body, and while it waits for the store.
     const ways: readonly Mounting[] = [
       (service, req, res) => {
@@ -138,7 +114,7 @@ describe('mounted', { concurrency: true }, () => {
     }
   })
 
-  test('an answer that the application has only begun is left to it', async (t) => {
+  test('an answer that the application has begun is left to it', async (t) => {
     const { port } = await mount(t, (service, req, res) => {
       if (req.method === 'POST') res.writeHead(202)
       service.handler(req, res)
@@ -154,7 +130,7 @@ describe('mounted', { concurrency: true }, () => {
     wire.destroy()
   })
 
-  test('an application that ends a list in its middle ends nothing else', async (t) => {
+  test('an application that ends a list early breaks no other request', async (t) => {
     let ended = 0
     const { port } = await mount(t, (service, req, res) => {
       service.handler(req, res)
@@ -181,7 +157,7 @@ describe('mounted', { concurrency: true }, () => {
     wire.destroy()
   })
 
-  test('an application that destroys the response ends nothing else', async (t) => {
+  test('an application that destroys a response breaks no other request', async (t) => {
     for (const early of [true, false]) {
       const { port } = await mount(t, (service, req, res) => {
         if (early && req.method === 'POST') res.destroy()
@@ -197,13 +173,13 @@ describe('mounted', { concurrency: true }, () => {
     }
   })
 
-  test('a body that a parser has read is 500 at once, with a line that says why', async (t) => {
+  test('a body that a parser has read gets 500 at once, and the log says why', async (t) => {
     const { port, logLines } = await mount(t, (service, req, res) => {
       if (req.method === 'POST') parseFirst(service, req, res)
       else service.handler(req, res)
     })
     for (const post of [FERN, CHUNKED_FERN, postBytes({ id: 1, name: 'x'.repeat(200_000) })]) {
-      logLines.length === 0 || assert.ok(logLines.join('').includes(READ_BEFORE))
+      if (logLines.length > 0) assert.ok(logLines.join('').includes(READ_BEFORE))
       const wire = await Wire.to(port)
       const answers = await wire.write(post + GET).answers(2)
       assert.deepEqual(answers.map(verdict), ['internal', 200])
@@ -220,32 +196,22 @@ describe('mounted', { concurrency: true }, () => {
     )
   })
 
-  test('a body that a parser has read does not hold up a refusal', async (t) => {
+  test('a body that a parser has read does not delay a refusal', async (t) => {
     const { port } = await mount(t, parseFirst)
-    for (const lines of [
-      ['Content-Length: 2'],
-      ['Content-Length: 100000'],
-      ['Transfer-Encoding: chunked'],
-    ]) {
+    for (const [line, body] of [
+      ['Content-Length: 2', '{}'],
+      ['Content-Length: 100000', ' '.repeat(100_000)],
+      ['Transfer-Encoding: chunked', '0\r\n\r\n'],
+    ] as const) {
       const wire = await Wire.to(port)
-      const body =
-        lines[0] === 'Content-Length: 2'
-          ? '{}'
-          : lines[0] === 'Content-Length: 100000'
-            ? ' '.repeat(100_000)
-            : '0\r\n\r\n'
-      const bytes =
-        head('POST', '/plants', { token: undefined, lines }) + body + GET.replace('GET', 'OPTIONS')
-      assert.deepEqual(
-        (await wire.write(bytes).answers(2)).map(verdict),
-        ['tokenMissing', 204],
-        lines[0],
-      )
+      const post = head('POST', '/plants', { token: undefined, lines: [line] }) + body
+      const answers = await wire.write(post + head('OPTIONS', '/plants')).answers(2)
+      assert.deepEqual(answers.map(verdict), ['tokenMissing', 204], line)
       wire.destroy()
     }
   })
 
-  test('a body whose bytes the application has made text is 500', async (t) => {
+  test('a body that the application decodes to text gets 500', async (t) => {
     const ways: readonly Mounting[] = [
       (service, req, res) => service.handler(req.setEncoding('latin1'), res),
       (service, req, res) =>
@@ -263,7 +229,7 @@ describe('mounted', { concurrency: true }, () => {
     }
   })
 
-  test('a body that the application paused, copies or counts is read all the same', async (t) => {
+  test('a body that the application pauses, copies or counts is still read', async (t) => {
     let counted = 0
     const copy = new PassThrough()
     const ways: readonly Mounting[] = [
@@ -283,39 +249,39 @@ describe('mounted', { concurrency: true }, () => {
       assert.deepEqual((await wire.write(FERN).answers(1)).map(verdict), [200])
       wire.destroy()
     }
-    // What is too long for us is not taken from others either.
+    // The application still gets every byte of a body that is too long for the service.
     const { port } = await mount(t, (service, req, res) => {
       service.handler(req, res)
       req.on('data', (chunk: Buffer) => (counted += chunk.length))
     })
     counted = 0
     const wire = await Wire.to(port)
-    const bytes = `${CHUNKED}${'100000\r\n'}${' '.repeat(2 ** 20)}\r\n5\r\nxxxxx\r\n0\r\n\r\n`
+    const bytes = `${CHUNKED}100000\r\n${' '.repeat(2 ** 20)}\r\n5\r\nxxxxx\r\n0\r\n\r\n`
     assert.deepEqual((await wire.write(bytes).allAnswers()).map(verdict), ['bodyTooLarge'])
     assert.equal(counted, 2 ** 20 + 5)
     wire.destroy()
   })
 
-  test('a socket that is closed when the handler sees it does not hold up a close', async (t) => {
+  test('a socket that is closed before the handler sees it does not delay close', async (t) => {
     let seen = 0
-    const { service, port } = await mount(t, (handlerOf, req, res) => {
+    const { service, port } = await mount(t, ({ handler }, req, res) => {
       void once(req.socket, 'close').then(() => {
-        handlerOf.handler(req, res)
+        handler(req, res)
         seen++
       })
     })
     const wire = await Wire.to(port)
     wire.write(GET)
     wire.halfClose().destroy()
-    await until('it was handed over', () => seen === 1)
-    // The deadline of a close is longer than a test's patience.
+    await until('the handler has seen it', () => seen === 1)
+    // The deadline of a close is longer than `until` waits.
     let closed = false
     void service.close().then(() => (closed = true))
     await until('it is closed', () => closed)
   })
 
-  test('requests that the application hands over out of order are all answered', async (t) => {
-    // The first one needs a session that takes its time.
+  test('requests that the application passes on out of order are all answered', async (t) => {
+    // As if the first one waited for a session.
     const { port } = await mount(t, (service, req, res) => {
       if (req.method === 'POST') setTimeout(() => service.handler(req, res), 50)
       else service.handler(req, res)
@@ -323,7 +289,7 @@ describe('mounted', { concurrency: true }, () => {
     const wire = await Wire.to(port)
     const answers = await wire.write(FERN + GET + head('GET', '/plants?limit=1')).answers(3)
     assert.deepEqual(answers.map(verdict), [200, 200, 200])
-    // Each sees what the one before it did.
+    // Each sees the effect of the one before it.
     assert.deepEqual(
       answers.map(({ body }) => body),
       ['{"name":"Fern"}', '[{"name":"Fern"}]', '[{"name":"Fern"}]'],
@@ -331,7 +297,7 @@ describe('mounted', { concurrency: true }, () => {
     wire.destroy()
   })
 
-  test('more requests than may wait are answered in their order', async (t) => {
+  test('more requests than may wait are answered in order', async (t) => {
     const { port } = await mount(t)
     const wire = await Wire.to(port)
     const posts = Array.from({ length: 100 }, (_, id) => postBytes({ id, name: String(id) }))
@@ -344,7 +310,7 @@ describe('mounted', { concurrency: true }, () => {
     wire.destroy()
   })
 
-  test('HTTP/1.0, and a server that keeps nothing alive, get whole answers', async (t) => {
+  test('HTTP/1.0 and a server without keep-alive get whole answers', async (t) => {
     const { port, server } = await mount(t)
     server.keepAliveTimeout = 1
     server.maxRequestsPerSocket = 1
@@ -358,7 +324,7 @@ describe('mounted', { concurrency: true }, () => {
     }
   })
 
-  test('headers that the application set stay, and a response it cannot send ends alone', async (t) => {
+  test('headers of the application stay, and a broken response ends alone', async (t) => {
     const { port } = await mount(t, (service, req, res) => {
       res.setHeader('Access-Control-Allow-Origin', '*')
       if (req.method === 'OPTIONS') {
@@ -392,18 +358,18 @@ describe('mounted: 100 Continue', { concurrency: true }, () => {
     wire.destroy()
   }
 
-  test('is sent once by the server that the handler is mounted in', async (t) => {
+  test('is sent once by the server that has the handler', async (t) => {
     await assertOnce((await mount(t)).port)
     await assertOnce((await mount(t, (service, req, res) => service.handler(req, res))).port)
   })
 
-  test('is sent once where the handler listens for checkContinue too', async (t) => {
+  test('is sent once if the handler listens for checkContinue too', async (t) => {
     const { service, server, port } = await mount(t)
     server.on('checkContinue', service.handler)
     await assertOnce(port)
   })
 
-  test('is sent once where the application sends it itself', async (t) => {
+  test('is sent once if the application sends it', async (t) => {
     const { service, server, port } = await mount(t)
     server.on('checkContinue', (req, res) => {
       res.writeContinue()
@@ -413,7 +379,7 @@ describe('mounted: 100 Continue', { concurrency: true }, () => {
     await assertOnce(port)
   })
 
-  test('once it was sent, a refusal keeps the connection', async (t) => {
+  test('after it, a refusal keeps the connection', async (t) => {
     const { port } = await mount(t)
     const wire = await Wire.to(port)
     wire.write(asked.replace(/Authorization: .*\r\n/, ''))
@@ -424,8 +390,8 @@ describe('mounted: 100 Continue', { concurrency: true }, () => {
   })
 })
 
-// By itself: it replaces what all stores share.
-test('mounted: a timeout while the store works is the only answer, and the plant is kept', async (t) => {
+// Not with the others: it replaces a method of every store.
+test('mounted: a timeout during a create is the only answer; the plant is kept', async (t) => {
   const create = SqljsStore.prototype.create
   const { port } = await mount(t, (service, req, res) => {
     if (req.method === 'POST') setTimeout(() => timeOut(res), 50)

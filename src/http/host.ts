@@ -1,0 +1,108 @@
+import { readBearer } from '../auth/bearer.ts'
+import type { Verifier } from '../auth/verifier.ts'
+import { ClientGone, conditions, HttpError } from '../errors.ts'
+import type { Lifecycle } from '../ops/lifecycle.ts'
+import { type Log, ownerHash } from '../ops/log.ts'
+import type { Metrics } from '../ops/metrics.ts'
+import { type PlantStore, PlantTooLarge, StoreFull, StoreUnavailable } from '../plants/store.ts'
+import type { Hold } from './budget.ts'
+import type { ConnectionHost } from './connection.ts'
+import { RequestDurations } from './durations.ts'
+import type { Exchange, RequestRecord } from './exchange.ts'
+import { createPlant, listPlants, type PlantOptions } from './plants.ts'
+import type { RateLimit } from './rate-limit.ts'
+import { errorResponse, type HttpResponse } from './response.ts'
+import { createRouter } from './router.ts'
+
+const PATH = '/plants'
+const STORE_RETRY_SECONDS = 1
+
+export interface PlantHostOptions extends PlantOptions {
+  readonly store: PlantStore & { readonly isOpen: boolean; openForRequest(): Promise<void> }
+  readonly verifier: Verifier
+  readonly rateLimit: RateLimit | undefined
+  readonly readScope: string | undefined
+  readonly writeScope: string | undefined
+  readonly lifecycle: Readonly<Lifecycle>
+  readonly metrics: Metrics
+  readonly log: Log
+}
+
+/** Serves /plants on every connection, turns errors into responses, and records each response. */
+export class PlantHost implements ConnectionHost {
+  readonly #options: PlantHostOptions
+  readonly #route: (exchange: Exchange) => HttpResponse | Promise<HttpResponse>
+  readonly #durations: RequestDurations
+  readonly #errorCounts = new Map([...conditions.values()].map(([error]) => [error, 0]))
+
+  constructor(options: PlantHostOptions) {
+    const { verifier, rateLimit, readScope, writeScope, metrics } = options
+    this.#options = options
+    const operations = new Map([
+      ['GET', { handle: listPlants(options), scope: readScope }],
+      ['POST', { handle: createPlant(options), scope: writeScope }],
+    ])
+    this.#route = createRouter(new Map([[PATH, operations]]), {
+      authenticate: ({ headers, req }) => verifier.verify(readBearer(headers.authorization), req),
+      rateLimit,
+    })
+    this.#durations = new RequestDurations(metrics, [PATH])
+    metrics.counter('plant_store_errors_total', 'Failures answered, by error value.', () =>
+      [...this.#errorCounts].map(([error, count]) => [{ error: String(error) }, count]),
+    )
+  }
+
+  get draining(): boolean {
+    return this.#options.lifecycle.state === 'draining'
+  }
+
+  serve(exchange: Exchange): HttpResponse | Promise<HttpResponse> {
+    const { store } = this.#options
+    if (store.isOpen) return this.#route(exchange)
+    return store.openForRequest().then(() => this.#route(exchange))
+  }
+
+  explain(error: unknown, { requestId }: RequestRecord): HttpResponse | undefined {
+    if (error instanceof ClientGone) return undefined
+    const failure = httpErrorOf(error)
+    this.#errorCounts.set(failure.error, (this.#errorCounts.get(failure.error) ?? 0) + 1)
+    const { log } = this.#options
+    if (failure === error)
+      log.debug('refused', { requestId, error: failure.error, cause: failure.cause })
+    else if (failure.condition === 'internal') log.error('a request failed', { requestId, error })
+    return errorResponse(failure)
+  }
+
+  answered(request: RequestRecord, status: number): void {
+    const { method, route, owner, requestId, traceId, startedAtMs } = request
+    const ms = performance.now() - startedAtMs
+    this.#durations.record(method, route, status, ms / 1000)
+    this.#options.log.request({
+      method,
+      route,
+      status,
+      ms: Math.round(ms * 1000) / 1000,
+      requestId,
+      traceId,
+      owner: owner === undefined ? undefined : ownerHash(owner),
+    })
+  }
+
+  accepted(): void {
+    this.#options.queue.connectionArrived()
+  }
+
+  holdResponse(owner: string, bytes: number): Hold {
+    return this.#options.answers.hold(owner, bytes)
+  }
+}
+
+/** The error that the client is told. One that is unknown here may hold secrets: `internal`. */
+function httpErrorOf(error: unknown): HttpError {
+  if (error instanceof HttpError) return error
+  if (error instanceof StoreUnavailable)
+    return new HttpError('storageUnavailable', ['Retry-After', String(STORE_RETRY_SECONDS)])
+  if (error instanceof StoreFull) return new HttpError('storageFull')
+  if (error instanceof PlantTooLarge) return new HttpError('bodyTooLarge')
+  return new HttpError('internal')
+}

@@ -1,0 +1,15 @@
+import type { Log } from './log.ts'
+
+/** Something to do, with its name in the log if it fails. */
+export type Step = readonly [name: string, run: () => unknown]
+
+/** Runs the steps in order. After one that fails it goes on: the others must close their parts. */
+export async function runSteps(steps: readonly Step[], log: Log): Promise<void> {
+  for (const [step, run] of steps) {
+    try {
+      await run()
+    } catch (error) {
+      log.error('a step failed, and the next ones are taken', { step, error })
+    }
+  }
+}

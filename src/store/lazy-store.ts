@@ -1,0 +1,134 @@
+import type { Lifecycle } from '../ops/lifecycle.ts'
+import type { Log } from '../ops/log.ts'
+import { Metrics } from '../ops/metrics.ts'
+import type { NewPlant } from '../plants/plant.ts'
+import { type Created, type PlantList, type PlantRange } from '../plants/store.ts'
+import { type PlantStore, StoreUnavailable } from '../plants/store.ts'
+import type { OpenStore } from './open.ts'
+
+type State =
+  | { readonly name: 'closed' }
+  | { readonly name: 'opening'; readonly attempt: Promise<OpenStore> }
+  | { readonly name: 'open'; readonly store: OpenStore }
+  | { readonly name: 'closing'; readonly store: OpenStore; readonly closed: Promise<void> }
+
+/** Requests try to open the store this often at most: an attempt locks and scans a directory. */
+const RETRY_MS = 1000
+const NOT_OPENED = 'the store could not be opened'
+export const CLOSED = 'the service is closed: create another one'
+
+export interface LazyStoreOptions {
+  /** Each attempt registers metrics anew. */
+  readonly open: (metrics: Metrics) => Promise<OpenStore>
+  /** Called once, when the store is open and is to stay so. */
+  readonly onKept: () => void
+  readonly lifecycle: Readonly<Lifecycle>
+  readonly log: Log
+}
+
+/**
+ * The service's store: opened when it is first needed, opened again after a failure, and never
+ * opened once the service drains.
+ */
+export class LazyStore implements PlantStore {
+  readonly #options: LazyStoreOptions
+  #state: State = { name: 'closed' }
+  #retryAtMs = -Infinity
+  #isKept = false
+  /** Those of the latest attempt. */
+  metrics = new Metrics()
+
+  constructor(options: LazyStoreOptions) {
+    this.#options = options
+  }
+
+  get isOpen(): boolean {
+    return this.#state.name === 'open'
+  }
+
+  create(owner: string, plant: NewPlant): Promise<Created> {
+    return this.#openStore.create(owner, plant)
+  }
+
+  list(owner: string, range: PlantRange): Promise<PlantList> | PlantList {
+    return this.#openStore.list(owner, range)
+  }
+
+  unavailableReason(): string | undefined {
+    return 'store' in this.#state ? this.#state.store.unavailableReason() : 'not recovered yet'
+  }
+
+  /** Opens the store. Calls at the same time share one attempt. */
+  open(): Promise<OpenStore> {
+    const state = this.#state
+    switch (state.name) {
+      case 'open':
+        return Promise.resolve(state.store)
+      case 'opening':
+        return state.attempt
+      case 'closing':
+        return state.closed.catch(() => {}).then(() => this.open())
+      case 'closed': {
+        if (this.#isDraining) return Promise.reject(new StoreUnavailable(CLOSED))
+        const attempt = this.#tryToOpen()
+        this.#state = { name: 'opening', attempt }
+        return attempt
+      }
+    }
+  }
+
+  /** Opens the store until the service drains. */
+  async keepOpen(): Promise<void> {
+    await this.open()
+    if (!this.#isKept) this.#options.onKept()
+    this.#isKept = true
+  }
+
+  /** @throws StoreUnavailable, without an attempt if one failed less than RETRY_MS ago. */
+  async openForRequest(): Promise<void> {
+    const isFirst = this.#state.name !== 'opening'
+    if (this.#isDraining) throw new StoreUnavailable(CLOSED)
+    if (isFirst && performance.now() < this.#retryAtMs) throw new StoreUnavailable(NOT_OPENED)
+    try {
+      await this.keepOpen()
+    } catch (error) {
+      if (isFirst) this.#options.log.error(NOT_OPENED, { error })
+      throw new StoreUnavailable(NOT_OPENED, { cause: error })
+    }
+  }
+
+  /** Closes the store, but one that is kept only when the service drains. */
+  async close(): Promise<void> {
+    if (this.#isKept && !this.#isDraining) return
+    // The caller of an attempt that fails knows it.
+    if (this.#state.name === 'opening') await this.#state.attempt.catch(() => {})
+    if (this.#state.name === 'open') {
+      const { store } = this.#state
+      const closed = store.close().finally(() => (this.#state = { name: 'closed' }))
+      this.#state = { name: 'closing', store, closed }
+    }
+    if (this.#state.name === 'closing') await this.#state.closed
+  }
+
+  get #isDraining(): boolean {
+    return this.#options.lifecycle.state === 'draining'
+  }
+
+  get #openStore(): OpenStore {
+    if (this.#state.name === 'open') return this.#state.store
+    throw new StoreUnavailable(CLOSED)
+  }
+
+  async #tryToOpen(): Promise<OpenStore> {
+    this.metrics = new Metrics()
+    try {
+      const store = await this.#options.open(this.metrics)
+      this.#state = { name: 'open', store }
+      return store
+    } catch (error) {
+      this.#state = { name: 'closed' }
+      this.#retryAtMs = performance.now() + RETRY_MS
+      throw error
+    }
+  }
+}
