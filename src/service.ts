@@ -1,7 +1,5 @@
 import type { RequestListener, Server } from 'node:http'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { readBearer } from './auth/bearer.ts'
-import type { Caller } from './auth/caller.ts'
 import { createKeySource } from './auth/keys.ts'
 import { Verifier } from './auth/verifier.ts'
 import type { Address, Config } from './config.ts'
@@ -15,7 +13,7 @@ import type { Exchange, RequestRecord } from './http/exchange.ts'
 import { ListenFailed, listen, type Listener } from './http/listen.ts'
 import { openApiResponse } from './http/openapi.ts'
 import { PageCache } from './http/page-cache.ts'
-import { createPlant, listPlants } from './http/plants.ts'
+import { getPlants, postPlants } from './http/plants.ts'
 import { RateLimit } from './http/rate-limit.ts'
 import { type HttpResponse, errorResponse } from './http/response.ts'
 import { createRouter } from './http/router.ts'
@@ -159,9 +157,6 @@ export function createService(config: Config, { log, onFatal }: ServiceHooks): P
       return draining
     },
   }
-  const authenticate = ({ head, req }: Exchange): Caller | Promise<Caller> => {
-    return verifier.verify(readBearer(head.authorization), req)
-  }
   const connections = new Connections(host)
   const maxConnections = Math.min(
     config.maxConnections,
@@ -211,12 +206,12 @@ export function createService(config: Config, { log, onFatal }: ServiceHooks): P
         [
           PATH,
           new Map([
-            ['GET', { handle: listPlants(options), scope: config.readScope }],
-            ['POST', { handle: createPlant(options), scope: config.writeScope }],
+            ['GET', { handle: getPlants(options), scope: config.readScope }],
+            ['POST', { handle: postPlants(options), scope: config.writeScope }],
           ]),
         ],
       ]),
-      { authenticate, rateLimit },
+      { verifier, rateLimit },
     )
     return storage.recovered
   }

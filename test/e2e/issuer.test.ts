@@ -57,7 +57,7 @@ test('while the issuer cannot be reached a token is 503 with Retry-After and no 
       503,
       {
         error: 50301,
-        message: 'The keys that verify tokens cannot be had at the moment: try again later.',
+        message: 'The keys that verify tokens are not available: try again later.',
       },
     ],
   )

@@ -3,8 +3,6 @@ import { test } from 'node:test'
 import { setFlagsFromString } from 'node:v8'
 import { runInNewContext } from 'node:vm'
 import type { Plant } from '../../dist/plants/plant.js'
-import type { Caller } from '../../dist/auth/caller.js'
-import type { Exchange } from '../../dist/http/exchange.js'
 import type { PlantList } from '../../dist/plants/store.js'
 import { ALICE, type Bare, listOf, startBare, stretchOf } from '../support/bare.ts'
 import { until } from '../support/time.ts'
@@ -28,10 +26,7 @@ function start(t: Parameters<typeof startBare>[0], answersMaxBytes: number): Pro
       list: (owner) =>
         listOf(owner === 'small' ? [[{ name: 'a' }]] : Array.from({ length: CHUNKS }, () => LARGE)),
     },
-    authenticate: (exchange) => ({
-      ...ALICE,
-      owner: exchange.head.authorization[0]?.slice('Bearer '.length) ?? '',
-    }),
+    authenticate: (owner) => ({ ...ALICE, owner }),
   })
 }
 
@@ -59,7 +54,7 @@ test('answers: with too many bytes unread a request is refused, until readers ta
   const create = postBytes({ id: 1, name: 'a' }, { token: 'small' })
   assert.deepEqual([await ask(port, small), await ask(port, create)], [200, 200])
   for (let reader = 0; reader < 8; reader++) {
-    readers.push(await stalled(port, `owner ${reader}`))
+    readers.push(await stalled(port, `owner-${reader}`))
     await until(
       'the reader has its answer, or waits for room',
       () => answers.heldBytes >= Math.min(reader + 1, 4) * MIB,
@@ -88,7 +83,7 @@ test('answers: one owner leaves room for others', async (t) => {
 test('answers: a list that finds no room goes on when there is some, and is whole', async (t) => {
   const { port, answers } = await start(t, 2 * MIB)
   const readers = await Promise.all(
-    Array.from({ length: 6 }, (_, reader) => stalled(port, `owner ${reader}`)),
+    Array.from({ length: 6 }, (_, reader) => stalled(port, `owner-${reader}`)),
   )
   await until('there is no room', () => answers.heldBytes >= 2 * MIB)
   for (const reader of readers) reader.socket.resume()
@@ -122,19 +117,15 @@ test('answers: what is counted is what is kept: a piece of a chunk keeps no whol
       close: () => {},
     }
   }
-  const authenticate = ({ head: { authorization } }: Exchange): Caller => ({
-    ...ALICE,
-    owner: authorization[0] ?? '',
-  })
   const { port, answers } = await startBare(t, {
     answersMaxBytes: 4 * MIB,
     store: { list },
-    authenticate,
+    authenticate: (owner) => ({ ...ALICE, owner }),
   })
   const readers: Wire[] = []
   for (let reader = 0; reader < 40; reader++) {
     const before = made
-    readers.push(await stalled(port, `owner ${reader}`))
+    readers.push(await stalled(port, `owner-${reader}`))
     await until(
       'the reader has its first chunk, or there is no room',
       () => made > before || answers.heldBytes >= 4 * MIB,
