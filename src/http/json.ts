@@ -131,12 +131,14 @@ class Scanner {
 
   /** Skips whitespace. Returns the next character's code; NaN at the end. */
   #next(): number {
-    return this.#text.charCodeAt(this.#skipSpace())
+    let code = this.#text.charCodeAt(this.#at)
+    while (isSpace(code)) code = this.#text.charCodeAt(++this.#at)
+    return code
   }
 
   /** Skips whitespace. Returns the position after it. */
   #skipSpace(): number {
-    while (isSpace(this.#text.charCodeAt(this.#at))) this.#at++
+    this.#next()
     return this.#at
   }
 }
