@@ -340,7 +340,7 @@ test('body: with a refused token, up to 64 KiB are discarded; the connection sta
   }
 })
 
-test('body: with a refused token, over 64 KiB closes the connection after the answer', async (t) => {
+test('body: with a refused token, over 64 KiB closes the connection after it', async (t) => {
   stretchTimers(t, LINGER_MS)
   const { port } = await startService(t)
   const piece = 'x'.repeat(2048)

@@ -117,7 +117,7 @@ test('isolation', async (t) => {
   const tokens = OWNERS.map((owner) => token(owner))
 
   await t.test(
-    `${OWNERS.length} owners create the same id at once, and each has a plant of its own`,
+    `${OWNERS.length} owners create one id at once, and each has its own plant`,
     async () => {
       // At once, so that they share batches of writes.
       const replies = await Promise.all(
