@@ -1,66 +1,42 @@
 /**
- * Every failure that a caller can meet, once. `error` is the HTTP status times 100 plus a running
- * number; it and its condition are stable once released, the message is for people. The README's
- * table is checked against this one.
+ * Every failure that a caller can meet: its error value and its message. The value is the HTTP
+ * status times 100 plus a running number. Values and conditions never change once released.
+ * Messages are for people. A test compares the README's table with this one.
  */
 const CATALOGUE = {
   malformedRequest: [40001, 'The request is not well-formed HTTP/1.1 or HTTP/1.0.'],
   hostInvalid: [40002, 'Send exactly one valid Host header.'],
-  authorizationMalformed: [
-    40003,
-    'Send exactly one Authorization header, of the form "Bearer <token>".',
-  ],
+  authorizationMalformed: [40003, 'Send exactly one Authorization header: "Bearer <token>".'],
   contentTypeRepeated: [40004, 'Send exactly one Content-Type header.'],
   bodyNotUtf8: [40005, 'The body must be UTF-8 without a byte order mark.'],
   bodyNotJson: [40006, 'The body must be one JSON object.'],
-  memberRepeated: [40007, 'A member name stands twice in the plant.'],
+  memberRepeated: [40007, 'The plant has two members of the same name.'],
   nameInvalid: [40008, '"name" is required and must be a string of valid Unicode.'],
-  idInvalid: [
-    40009,
-    '"id" is required and must be an integer from -9223372036854775808 to 9223372036854775807.',
-  ],
-  tagInvalid: [40010, '"tag" must be a string of valid Unicode; leave it out where there is none.'],
-  limitInvalid: [
-    40011,
-    '"limit" must stand once in the query, as an integer from 0 to 2147483647.',
-  ],
-  afterInvalid: [
-    40012,
-    '"after" must stand once in the query, as a cursor taken from the Link header of an earlier answer to the same owner.',
-  ],
+  idInvalid: [40009, '"id" is required and must be an integer from -2^63 to 2^63 - 1.'],
+  tagInvalid: [40010, '"tag" must be a string of valid Unicode; omit it if there is no tag.'],
+  limitInvalid: [40011, 'Send "limit" at most once, as an integer from 0 to 2147483647.'],
+  afterInvalid: [40012, 'Send "after" at most once, as a cursor from one of your Link headers.'],
   tokenMissing: [40101, 'Send a token: Authorization: Bearer <token>.'],
   tokenInvalid: [40102, 'The token is malformed, or its signature does not verify.'],
   tokenExpired: [40103, 'The token has expired: get a new one.'],
-  tokenUnacceptable: [
-    40104,
-    'The token is not meant for this service, is not valid yet, or lacks a claim that it requires.',
-  ],
+  tokenUnacceptable: [40104, 'The token is for another service, not valid yet, or lacks a claim.'],
   scopeMissing: [40301, 'The token lacks the scope that this request requires.'],
   pathUnknown: [40401, 'There is nothing at this path: plants are at /plants.'],
   methodNotAllowed: [40501, 'This method is not allowed here: see the Allow header.'],
   requestTimeout: [40801, 'The request took too long to arrive.'],
-  idTaken: [40901, 'A plant with this id and other content exists already.'],
+  idTaken: [40901, 'A plant with this id and other content already exists.'],
   bodyTooLarge: [41301, 'The body is too large.'],
   mediaTypeUnsupported: [41501, 'Send the body as Content-Type: application/json, in UTF-8.'],
   contentEncodingUnsupported: [41502, 'Send the body without a Content-Encoding.'],
-  expectationFailed: [41701, 'The only expectation that can be met is 100-continue.'],
+  expectationFailed: [41701, 'The only supported expectation is 100-continue.'],
   rateLimited: [42901, 'Too many requests: try again later.'],
   headersTooLarge: [43101, 'The request line and the headers together are too large.'],
-  internal: [
-    50001,
-    'Something went wrong here: try again, and quote the Request-Id to the operator if it stays.',
-  ],
+  internal: [50001, 'Internal error: try again, or give the Request-Id to the operator.'],
   methodUnknown: [50101, 'This method is not implemented.'],
-  keysUnavailable: [
-    50301,
-    'The keys that verify tokens cannot be had at the moment: try again later.',
-  ],
-  storageUnavailable: [
-    50302,
-    'The store cannot be read, or cannot say that it keeps the plant, at the moment: try again, a repeated POST is safe.',
-  ],
-  overloaded: [50303, 'Too much is waiting already: try again later.'],
-  storageFull: [50701, 'The store is full: plants can be read, and no new one can be kept.'],
+  keysUnavailable: [50301, 'The keys that verify tokens are not available: try again later.'],
+  storageUnavailable: [50302, 'The store is not available: try again. Repeating a POST is safe.'],
+  overloaded: [50303, 'Too much work is waiting: try again later.'],
+  storageFull: [50701, 'The store is full: plants can be read, but not added.'],
 } as const satisfies Readonly<Record<string, readonly [error: number, message: string]>>
 
 export type Condition = keyof typeof CATALOGUE
@@ -71,10 +47,7 @@ export const conditions: ReadonlyMap<Condition, readonly [error: number, message
     Object.entries(CATALOGUE) as [Condition, readonly [number, string]][],
   )
 
-/**
- * A failure that the caller is told of: its catalogue entry and the headers that belong to it.
- * `cause` is for the log alone.
- */
+/** A failure to answer with an entry of the catalogue. `cause` is for the log alone. */
 export class HttpError extends Error {
   readonly condition: Condition
   readonly error: number
@@ -92,17 +65,17 @@ export class HttpError extends Error {
   }
 }
 
-/** The client has left, or sent no whole body: there is nobody to answer. */
+/** The client left, or did not send its whole body: no response is sent. */
 export class ClientGone extends Error {}
 
-/** The code of a failed system call ("ENOSPC"), or undefined for an error of another kind. */
+/** The code of a failed system call ("ENOSPC"), or undefined for any other error. */
 export function errorCodeOf(error: unknown): string | undefined {
   return error instanceof Error && 'code' in error && typeof error.code === 'string'
     ? error.code
     : undefined
 }
 
-/** The configuration cannot be used; each problem is one line that says what to change. */
+/** The configuration cannot be used. Each problem is one line that says what to change. */
 export class ConfigError extends Error {
   readonly problems: readonly string[]
 
@@ -113,8 +86,8 @@ export class ConfigError extends Error {
 }
 
 /**
- * An error in one line. The message of `fetch` says nothing, its cause does; that of an
- * AggregateError may be empty, its code is not.
+ * An error in one line, with its causes: the message of a failed `fetch` alone says nothing. An
+ * AggregateError may have an empty message; then its code is used.
  */
 export function reasonOf(error: unknown): string {
   if (!(error instanceof Error)) return String(error)

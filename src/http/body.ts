@@ -3,109 +3,94 @@ import type { IncomingMessage } from 'node:http'
 import { ClientGone, HttpError } from '../errors.ts'
 import type { Exchange } from './exchange.ts'
 
-/** @throws HttpError when the headers say that the body is no JSON in UTF-8, or too large. */
-export function checkBodyHeaders({ headers }: Exchange, maxBodyBytes: number): void {
-  const [type, second] = headers.contentTypes
-  if (second !== undefined) throw new HttpError('contentTypeRepeated')
-  if (type === undefined || !isJson(type)) throw new HttpError('mediaTypeUnsupported')
-  if (headers.contentEncodings.some((coding) => coding.toLowerCase() !== 'identity')) {
-    throw new HttpError('contentEncodingUnsupported', ['Accept-Encoding', 'identity'])
-  }
-  if ((headers.contentLengthBytes ?? 0) > maxBodyBytes) throw new HttpError('bodyTooLarge')
-}
-
 const TOKEN = "[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 /**
- * RFC 9110 §8.3.1: type, then parameters whose value is a token or a quoted string. A text fits it
- * in one way at most, so that it is refused in linear time.
+ * RFC 9110 §8.3.1: the type, then parameters whose value is a token or a quoted string. A text can
+ * match in one way at most, so a mismatch takes linear time.
  */
 const MEDIA_TYPE = new RegExp(
   `^application/json((?:[ \\t]*;(?:[ \\t]*${TOKEN}=(?:${TOKEN}|"(?:[^"\\\\]|\\\\.)*"))?)*)[ \\t]*$`,
   'i',
 )
 const CHARSET = new RegExp(`;[ \\t]*charset=(${TOKEN}|"[^"]*")`, 'gi')
+const BYTE_ORDER_MARK = '\ufeff'
+
+/** @throws HttpError if the headers announce anything but JSON in UTF-8, or too many bytes. */
+export function checkBodyHeaders({ headers }: Exchange, maxBodyBytes: number): void {
+  const [type, second] = headers.contentTypes
+  if (second !== undefined) throw new HttpError('contentTypeRepeated')
+  if (type === undefined || !isJson(type)) throw new HttpError('mediaTypeUnsupported')
+  if (headers.contentEncodings.some((coding) => coding.toLowerCase() !== 'identity'))
+    throw new HttpError('contentEncodingUnsupported', ['Accept-Encoding', 'identity'])
+  if ((headers.contentLengthBytes ?? 0) > maxBodyBytes) throw new HttpError('bodyTooLarge')
+}
 
 function isJson(contentType: string): boolean {
-  // As nearly every client writes it.
+  // The form that nearly every client sends.
   if (contentType === 'application/json') return true
   const parameters = MEDIA_TYPE.exec(contentType)?.[1]
   if (parameters === undefined) return false
-  return [...parameters.matchAll(CHARSET)].every(([, charset]) =>
-    /^"?utf-8"?$/i.test(charset ?? ''),
-  )
-}
-
-/**
- * Reads a body to its end.
- * @throws HttpError `bodyTooLarge` after `maxBodyBytes`.
- * @throws ClientGone when it ends early.
- */
-export async function readBody(exchange: Exchange, maxBodyBytes: number): Promise<Buffer> {
-  const bytes = await readBytes(exchange, maxBodyBytes)
-  if (bytes === undefined) throw new HttpError('bodyTooLarge')
-  return bytes
+  return [...parameters.matchAll(CHARSET)].every(([, charset = '']) => /^"?utf-8"?$/i.test(charset))
 }
 
 /** @throws HttpError `bodyNotUtf8`. */
 export function textOf(bytes: Buffer): string {
-  if (!isUtf8(bytes) || (bytes[0] === 0xef && bytes[1] === 0xbb && bytes[2] === 0xbf))
-    throw new HttpError('bodyNotUtf8')
-  return bytes.toString('utf8')
+  const text = bytes.toString('utf8')
+  if (!isUtf8(bytes) || text.startsWith(BYTE_ORDER_MARK)) throw new HttpError('bodyNotUtf8')
+  return text
 }
 
-/** Reads a body to its end, or returns undefined and stops once it is longer than allowed. */
-function readBytes(exchange: Exchange, maxBytes: number): Promise<Buffer | undefined> {
+/**
+ * Reads a body to its end.
+ * @throws HttpError `bodyTooLarge` after `maxBytes`. The rest of the body is then unread.
+ * @throws ClientGone if the body ends early.
+ */
+export async function readBody(exchange: Exchange, maxBytes: number): Promise<Buffer> {
   const { req, res } = exchange
-  // While its token was verified the parser gave up on its body.
-  if (exchange.phase === 'cancelled') return Promise.reject(new ClientGone())
-  if (!exchange.bodyTaken && isRead(req)) {
-    exchange.bodyTaken = true
-    const cause = 'the body was read before the handler: mount it before body parsers'
-    return Promise.reject(new Error(cause))
-  }
-  // The client left while its token was verified: the request's events are over.
-  if (req.destroyed) return Promise.reject(new ClientGone())
+  // The parser refused the body while the token was verified.
+  if (exchange.phase === 'cancelled') throw new ClientGone()
+  exchange.bodyTaken = true
+  if (isRead(req))
+    throw new Error('the body was read before the handler: mount it before body parsers')
+  // The client left while the token was verified: no more events will come.
+  if (req.destroyed) throw new ClientGone()
   if (exchange.awaitsContinue) res.writeContinue()
   exchange.awaitsContinue = false
-  exchange.bodyTaken = true
   return new Promise((resolve, reject) => {
-    // Copied together as they come: a chunk of one byte would cost 200 where each was kept. Most
-    // bodies are one chunk, and are not copied.
+    // Most bodies are one chunk and are not copied. Further chunks are copied into one buffer: a
+    // list of them would take 200 bytes for a chunk of one byte.
     let held: Buffer = Buffer.alloc(0)
     let bytes = 0
-    let ended = false
     const take = (chunk: Buffer): void => {
-      const before = bytes
+      const start = bytes
       bytes += chunk.length
       if (bytes > maxBytes) {
         req.off('data', take).pause()
         exchange.bodyTaken = false
-        resolve(undefined)
-      } else if (before === 0) {
+        reject(new HttpError('bodyTooLarge'))
+      } else if (start === 0) {
         held = chunk
       } else {
         if (bytes > held.length)
-          held = Buffer.concat([held.subarray(0, before)], Math.max(bytes, 2 * before))
-        chunk.copy(held, before)
+          held = Buffer.concat([held.subarray(0, start)], Math.max(bytes, 2 * start))
+        chunk.copy(held, start)
       }
     }
-    // An embedding application may have paused it: a listener alone does not undo that.
+    // An application that embeds the service may have paused the request: a listener alone would
+    // not resume it.
     req.on('data', take).resume()
     req.once('end', () => {
-      ended = true
-      // Answered by then that it took too long: it must not take effect after all.
+      // Already answered with 408: a late body must not take effect.
       if (exchange.phase === 'cancelled') reject(new ClientGone())
       else resolve(held.subarray(0, bytes))
     })
-    // An error of the request is always followed by its close.
+    // A close without an end. An error is always followed by a close.
     req.once('error', () => {})
-    req.once('close', () => {
-      if (!ended) reject(new ClientGone())
-    })
+    req.once('close', () => reject(new ClientGone()))
   })
 }
 
-/** True if an embedding application has read the body, reads it, or turned its bytes into text. */
+/** True if an embedding application has read the body, reads it, or has set its encoding. */
 function isRead(req: IncomingMessage): boolean {
   if (req.readableDidRead || req.readableEnded) return true
   return req.readableEncoding !== null || req.listenerCount('readable') > 0

@@ -2,10 +2,10 @@ import { HttpError } from '../errors.ts'
 
 const RETRY_SECONDS = 1
 
-/** Says how many bytes of a hold are still needed; 0 releases it. */
+/** Sets how many bytes a request holds from now on; 0 releases them. */
 export type Hold = (bytes: number) => void
 
-/** The memory that requests of one kind may hold together: their bodies, or their answers. */
+/** Bounds the memory that all requests hold for one purpose: their bodies, or their responses. */
 export class MemoryBudget {
   readonly #maxBytes: number
   #heldBytes = 0
@@ -19,18 +19,18 @@ export class MemoryBudget {
     return this.#heldBytes
   }
 
-  /** An owner may hold as much as stays free for the others: one alone may hold half of it all. */
+  /** An owner may hold as much as remains free for others: one owner alone, half of the budget. */
   hasRoom(owner: string, bytes = 0): boolean {
     return (this.#byOwner.get(owner) ?? 0) + bytes <= this.#maxBytes - this.#heldBytes - bytes
   }
 
-  /** @throws HttpError `overloaded` when there is no room. */
+  /** @throws HttpError `overloaded` if there is no room. */
   take(owner: string, bytes: number): Hold {
     if (!this.hasRoom(owner, bytes)) throw overloaded()
     return this.hold(owner, bytes)
   }
 
-  /** Counts what is in memory already, whether there is room for it or not. */
+  /** Counts bytes that are already in memory, with or without room for them. */
   hold(owner: string, bytes: number): Hold {
     let held = 0
     const resize: Hold = (needed) => {

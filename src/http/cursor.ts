@@ -2,9 +2,9 @@ import { hash } from 'node:crypto'
 
 /*
  * A cursor is base64url of: version (1 byte), id (int64, big-endian), and the first 8 bytes of
- * SHA-256(version, owner, id). The hash needs no secret: it keeps one owner's cursor from fitting
- * another's list by mistake, and says nothing that the owner does not know. The id has a fixed
- * length, so the hash's input is unambiguous.
+ * SHA-256(version, owner, id). The hash makes one owner's cursor invalid for any other owner. It
+ * needs no secret: its owner knows all of its input. The id has a fixed length, so the input is
+ * unambiguous.
  */
 const VERSION = 1
 const ID_END = 9
@@ -23,11 +23,11 @@ export function writeCursor(owner: string, id: bigint): string {
   return bytes.toString('base64url')
 }
 
-/** The id in a cursor, or undefined for one that was not written for this owner. */
+/** The id in a cursor, or undefined if it was not written for this owner. */
 export function readCursor(owner: string, cursor: string): bigint | undefined {
   const bytes = Buffer.from(cursor, 'base64url')
   if (bytes.length !== BYTES) return undefined
   const id = bytes.readBigInt64BE(1)
-  // Written again and compared, so that one cursor has one spelling.
+  // Compared as text: base64url of 17 bytes has several spellings, and only one is valid.
   return writeCursor(owner, id) === cursor ? id : undefined
 }

@@ -1,4 +1,3 @@
-import { readBearer } from '../auth/bearer.ts'
 import type { Verifier } from '../auth/verifier.ts'
 import { ClientGone, conditions, HttpError } from '../errors.ts'
 import type { Lifecycle } from '../ops/lifecycle.ts'
@@ -9,7 +8,7 @@ import type { Hold } from './budget.ts'
 import type { ConnectionHost } from './connection.ts'
 import { RequestDurations } from './durations.ts'
 import type { Exchange, RequestRecord } from './exchange.ts'
-import { createPlant, listPlants, type PlantOptions } from './plants.ts'
+import { getPlants, postPlants, type PlantOptions } from './plants.ts'
 import type { RateLimit } from './rate-limit.ts'
 import { errorResponse, type HttpResponse } from './response.ts'
 import { createRouter } from './router.ts'
@@ -39,11 +38,11 @@ export class PlantHost implements ConnectionHost {
     const { verifier, rateLimit, readScope, writeScope, metrics } = options
     this.#options = options
     const operations = new Map([
-      ['GET', { handle: listPlants(options), scope: readScope }],
-      ['POST', { handle: createPlant(options), scope: writeScope }],
+      ['GET', { handle: getPlants(options), scope: readScope }],
+      ['POST', { handle: postPlants(options), scope: writeScope }],
     ])
     this.#route = createRouter(new Map([[PATH, operations]]), {
-      authenticate: ({ headers, req }) => verifier.verify(readBearer(headers.authorization), req),
+      verifier,
       rateLimit,
     })
     this.#durations = new RequestDurations(metrics, [PATH])

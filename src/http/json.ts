@@ -1,31 +1,35 @@
 import { HttpError } from '../errors.ts'
 import { isInt64 } from '../plants/plant.ts'
 
-/** Stands for every array and object inside the body: they are checked, never built. */
+/** The value of every array and object inside the body: they are checked, never built. */
 export const NESTED: unique symbol = Symbol('nested')
 
-// Every repetition in these patterns is of one character class: repeated groups make V8's matcher
-// keep a stack.
+// Every repetition in these patterns is of one character class: for a repeated group, V8's matcher
+// would need a stack.
 const LITERAL = /-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|true|false|null/y
-/** An int64 as nearly every client writes one. */
+const PLAIN_CHARACTERS = /[^"\\\u0000-\u001f]*/y
+const ESCAPE = /\\(?:["\\/bfnrt]|u[0-9A-Fa-f]{4})/y
+/** An int64 as nearly every client writes it. */
 const PLAIN_INTEGER = /^-?[0-9]{1,18}$/
 const NUMBER = /^(-?)([0-9]+)(?:\.([0-9]+))?(?:[eE](.+))?$/
-const UNICODE_ESCAPE = /u[0-9A-Fa-f]{4}/y
 const INT64_DIGITS = 19
-/** Codes of the characters that the scanner looks at one by one. */
-const [QUOTE, COMMA, BACKSLASH, OPEN_ARRAY, OPEN_OBJECT, CLOSE_OBJECT] = [
-  0x22, 0x2c, 0x5c, 0x5b, 0x7b, 0x7d,
-]
+const QUOTE = 0x22
+const OPEN_ARRAY = 0x5b
+const OPEN_OBJECT = 0x7b
+/** In ASCII, "]" is two after "[", and "}" two after "{". */
+const OPEN_TO_CLOSE = 2
+const CLOSE_OBJECT = OPEN_OBJECT + OPEN_TO_CLOSE
 
 /**
- * Reads one JSON object (RFC 8259) and answers with those of its members that are wanted.
- * JSON.parse would round ids, keep the last of two members of one name, and can be made to take
- * quadratic time; this takes linear time, and no call stack. A value is a string, true, false or
- * null as it is; a number that is exactly an int64, in any notation, as a bigint, and every other
- * number as NaN; an array or object as NESTED. Lone surrogates stay in strings: the guards judge
- * them.
- * @throws HttpError bodyNotJson, or memberRepeated where the text is JSON but a name of the object
- * itself stands twice.
+ * Reads one JSON object (RFC 8259) and returns those of its members that are wanted. A value is a
+ * string, true, false or null as it is; a number that is exactly an int64, in any notation, as a
+ * bigint; every other number as NaN; an array or object as NESTED. A string may hold lone
+ * surrogates.
+ *
+ * Why not JSON.parse: it rounds ids, keeps the last of two members of one name, and can be made to
+ * take quadratic time. This takes linear time, and no call stack for nested values.
+ * @throws HttpError `bodyNotJson`, or `memberRepeated` if the text is JSON but two members of the
+ * object itself have one name.
  */
 export function readObject(text: string, wanted: readonly string[]): ReadonlyMap<string, unknown> {
   const scanner = new Scanner(text)
@@ -35,12 +39,12 @@ export function readObject(text: string, wanted: readonly string[]): ReadonlyMap
   scanner.expect('{')
   if (!scanner.take('}')) {
     do {
-      const name = nameOf(scanner.memberName())
-      if (names.has(name)) repeated = true
-      names.add(name)
+      const quotedName = nameOf(scanner.memberName())
+      if (names.has(quotedName)) repeated = true
+      names.add(quotedName)
       const value = scanner.value()
-      const bare = name.slice(1)
-      if (wanted.includes(bare)) members.set(bare, valueOf(value))
+      const name = quotedName.slice(1)
+      if (wanted.includes(name)) members.set(name, valueOf(value))
     } while (scanner.take(','))
     scanner.expect('}')
   }
@@ -49,19 +53,20 @@ export function readObject(text: string, wanted: readonly string[]): ReadonlyMap
   return members
 }
 
-/** Walks over a JSON text once, token by token, and answers with the text of what it passed. */
+/** Passes over a JSON text once, token by token, and returns the text of what it passed. */
 class Scanner {
   readonly #text: string
   #at = 0
+  /** The closing brackets that are due: a byte for each, so that brackets take little memory. */
+  #due: Uint8Array | undefined
 
   constructor(text: string) {
     this.#text = text
   }
 
-  /** Skips whitespace, then takes the character where it is the next; '' is the end of the text. */
+  /** Skips whitespace. Takes the character if it is next; '' is the end of the text. */
   take(character: string): boolean {
-    this.#skipSpace()
-    if (this.#text.charAt(this.#at) !== character) return false
+    if (this.#text.charAt(this.#skipSpace()) !== character) return false
     this.#at += character.length
     return true
   }
@@ -70,9 +75,7 @@ class Scanner {
     if (!this.take(character)) throw new HttpError('bodyNotJson')
   }
 
-  /**
-   * Passes a member's name and its colon; answers with the name as it is written, quotes included.
-   */
+  /** Passes a member's name and its colon. Returns the name as it is written, with its quotes. */
   memberName(): string {
     const start = this.#skipSpace()
     this.#passString()
@@ -81,102 +84,63 @@ class Scanner {
     return name
   }
 
-  /**
-   * Passes one value of any depth: the brackets still to be closed are kept here, not on the call
-   * stack.
-   */
+  /** Passes one value, nested to any depth. Returns it as it is written. */
   value(): string {
     const start = this.#skipSpace()
-    const code = this.#text.charCodeAt(start)
-    if (code === OPEN_ARRAY || code === OPEN_OBJECT) this.#passNested(code)
-    else this.#passScalar(code)
+    let depth = 0
+    do {
+      const code = this.#next()
+      if (code === OPEN_ARRAY || code === OPEN_OBJECT) {
+        const close = code + OPEN_TO_CLOSE
+        this.#due ??= new Uint8Array(this.#text.length)
+        this.#due[depth++] = close
+        this.#at++
+        if (this.#next() !== close) {
+          if (close === CLOSE_OBJECT) this.memberName()
+          continue
+        }
+      } else if (code === QUOTE) this.#passString()
+      else this.#pass(LITERAL)
+      while (depth > 0 && this.#next() === this.#due?.[depth - 1]) {
+        this.#at++
+        depth--
+      }
+      if (depth > 0) {
+        this.expect(',')
+        if (this.#due?.[depth - 1] === CLOSE_OBJECT) this.memberName()
+      }
+    } while (depth > 0)
     return this.#text.slice(start, this.#at)
   }
 
-  #passNested(first: number): void {
-    // A byte for each, so that a body of brackets takes little more memory than it is long.
-    let due = new Uint8Array(64)
-    let depth = 0
-    let code = first
-    for (;;) {
-      if (code === OPEN_ARRAY || code === OPEN_OBJECT) {
-        this.#at++
-        // In ASCII a closing bracket stands two behind its opening one.
-        const closer = code + 2
-        code = this.#next()
-        if (depth === due.length) due = twiceAsLong(due)
-        due[depth++] = closer
-        if (code !== closer) {
-          if (closer === CLOSE_OBJECT) code = this.#nextMember()
-          continue
-        }
-      } else {
-        this.#passScalar(code)
-        code = this.#next()
-      }
-      while (code === due[depth - 1]) {
-        this.#at++
-        if (--depth === 0) return
-        code = this.#next()
-      }
-      if (code !== COMMA) throw new HttpError('bodyNotJson')
-      this.#at++
-      code = due[depth - 1] === CLOSE_OBJECT ? this.#nextMember() : this.#next()
+  #passString(): void {
+    this.expect('"')
+    this.#pass(PLAIN_CHARACTERS)
+    while (this.#text.charCodeAt(this.#at) !== QUOTE) {
+      this.#pass(ESCAPE)
+      this.#pass(PLAIN_CHARACTERS)
     }
+    this.#at++
   }
 
-  #nextMember(): number {
-    this.memberName()
-    return this.#next()
+  #pass(pattern: RegExp): void {
+    pattern.lastIndex = this.#at
+    if (!pattern.test(this.#text)) throw new HttpError('bodyNotJson')
+    this.#at = pattern.lastIndex
   }
 
-  /** Skips whitespace; answers with where that ends. */
-  #skipSpace(): number {
-    while (isSpace(this.#text.charCodeAt(this.#at))) this.#at++
-    return this.#at
-  }
-
-  /** The next character's code behind whitespace; NaN at the end. */
+  /** Skips whitespace. Returns the next character's code; NaN at the end. */
   #next(): number {
     let code = this.#text.charCodeAt(this.#at)
     while (isSpace(code)) code = this.#text.charCodeAt(++this.#at)
     return code
   }
 
-  #passScalar(first: number): void {
-    if (first === QUOTE) return this.#passString()
-    this.#at = this.#endOf(LITERAL, this.#at)
+  /** Skips whitespace. Returns the position after it. */
+  #skipSpace(): number {
+    this.#next()
+    return this.#at
   }
-
-  #passString(): void {
-    this.expect('"')
-    let at = this.#at
-    for (;;) {
-      const code = this.#text.charCodeAt(at++)
-      if (code === QUOTE) break
-      if (code === BACKSLASH) at = this.#endOfEscape(at)
-      // Not `code < 0x20`: behind the end of the text it is NaN.
-      else if (!(code >= 0x20)) throw new HttpError('bodyNotJson')
-    }
-    this.#at = at
-  }
-
-  #endOfEscape(at: number): number {
-    const escape = this.#text.charAt(at)
-    return escape !== '' && '"\\/bfnrt'.includes(escape) ? at + 1 : this.#endOf(UNICODE_ESCAPE, at)
-  }
-
-  #endOf(pattern: RegExp, start: number): number {
-    pattern.lastIndex = start
-    if (!pattern.test(this.#text)) throw new HttpError('bodyNotJson')
-    return pattern.lastIndex
-  }
-}
-
-function twiceAsLong(bytes: Uint8Array): Uint8Array<ArrayBuffer> {
-  const longer = new Uint8Array(2 * bytes.length)
-  longer.set(bytes)
-  return longer
 }
 
 function isSpace(code: number): boolean {
@@ -184,9 +148,8 @@ function isSpace(code: number): boolean {
 }
 
 /**
- * The name behind the quote it was written with. The quote stays because V8 hashes strings that
- * look like array indices without a seed, so that a Set of such names, or JSON.parse on them, can
- * be made quadratic.
+ * A member's name after a quote. V8 hashes strings that look like array indices without a seed, so
+ * a Set of such names, like JSON.parse, could be made quadratic. With the quote they do not.
  */
 function nameOf(written: string): string {
   return written.includes('\\') ? decode(`"\\${written}`) : written.slice(0, -1)
@@ -197,26 +160,24 @@ function valueOf(written: string): unknown {
   if (first === '[' || first === '{') return NESTED
   if (first === '"') return decode(written)
   if (PLAIN_INTEGER.test(written)) return BigInt(written)
-  return NUMBER.test(written) ? int64Of(written) : JSON.parse(written)
+  const number = NUMBER.exec(written)
+  return number ? int64Of(number) : JSON.parse(written)
 }
 
-/** The string that a checked JSON string stands for. */
+/** The text of a JSON string that was checked. */
 function decode(written: string): string {
   return written.includes('\\') ? String(JSON.parse(written)) : written.slice(1, -1)
 }
 
-/**
- * The exact value of a checked number where it is an int64, else NaN. Nothing is computed before
- * its size is known.
- */
-function int64Of(written: string): bigint | number {
-  const [, sign = '', whole = '', fraction = '', exponent = '0'] = NUMBER.exec(written) ?? []
+/** The exact value of a number if it is an int64, else NaN. Checks its size before building it. */
+function int64Of(number: RegExpExecArray): bigint | number {
+  const [, sign = '', whole = '', fraction = '', exponent = '0'] = number
   const digits = (whole + fraction).replace(/^0+/, '')
   if (digits === '') return 0n
   let end = digits.length
   while (digits.charCodeAt(end - 1) === 0x30) end--
-  // Trailing zeros moved into the exponent. Exact wherever it can matter: past 2^53 no length of
-  // text brings it back.
+  // The value is digits[0..end] × 10^zeros. Exact where it matters: no text is long enough to bring
+  // an exponent beyond 2^53 back into range.
   const zeros = Number(exponent) - fraction.length + (digits.length - end)
   if (zeros < 0 || end + zeros > INT64_DIGITS) return NaN
   const value = BigInt(sign + digits.slice(0, end) + '0'.repeat(zeros))

@@ -2,16 +2,10 @@ import { STATUS_CODES } from 'node:http'
 import { type Condition, conditions, HttpError } from '../errors.ts'
 import { type HttpResponse, jsonResponse } from './response.ts'
 
-/** What is found out before it matters which operation is asked for. */
-const ANYWHERE: readonly Condition[] = [
-  'malformedRequest',
-  'hostInvalid',
-  'requestTimeout',
-  'headersTooLarge',
-  'storageUnavailable',
-]
-const READING: readonly Condition[] = ['limitInvalid', 'afterInvalid']
-const WRITING: readonly Condition[] = [
+/** Failures that only GET and HEAD can meet. */
+const OF_GET: readonly Condition[] = ['limitInvalid', 'afterInvalid']
+/** Failures that only POST can meet. */
+const OF_POST: readonly Condition[] = [
   'contentTypeRepeated',
   'bodyNotUtf8',
   'bodyNotJson',
@@ -26,320 +20,231 @@ const WRITING: readonly Condition[] = [
   'overloaded',
   'storageFull',
 ]
-/** What meets only requests that are none of the operations. */
-const ELSEWHERE: readonly Condition[] = ['pathUnknown', 'methodNotAllowed', 'methodUnknown']
+/** Failures that OPTIONS can meet: it is answered before the token is checked. */
+const OF_OPTIONS: readonly Condition[] = [
+  'malformedRequest',
+  'hostInvalid',
+  'requestTimeout',
+  'headersTooLarge',
+  'storageUnavailable',
+]
+/** Failures of requests that match none of the operations. */
+const OF_OTHERS: readonly Condition[] = ['pathUnknown', 'methodNotAllowed', 'methodUnknown']
 
-interface Response {
+const PLANT = { $ref: '#/components/schemas/Plant' }
+const NEW_PLANT = { $ref: '#/components/schemas/NewPlant' }
+const ERROR = { $ref: '#/components/schemas/Error' }
+const MONSTERA = { name: 'Monstera', tag: 'indoor' }
+
+const TEXT = { type: 'string' }
+const VISIBLE_ASCII = { type: 'string', pattern: '^[!-~]{1,128}$' }
+const CHALLENGE = { type: 'string', pattern: '^Bearer realm="plants"' }
+const NEXT_PAGE = {
+  type: 'string',
+  pattern: '^<\\?limit=[0-9]+&after=[A-Za-z0-9_-]+>; rel="next"$',
+}
+const LIMIT = { type: 'integer', format: 'int32', minimum: 0 }
+const CURSOR = { type: 'string', minLength: 1 }
+const SECONDS = { type: 'integer', minimum: 1 }
+
+/** Headers of failures besides the Request-Id, by status. */
+const FAILURE_HEADERS: Readonly<Record<number, object>> = {
+  400: { 'WWW-Authenticate': header('RFC 6750; with error 40003 only.', CHALLENGE, false) },
+  401: { 'WWW-Authenticate': header('RFC 6750.', CHALLENGE) },
+  403: { 'WWW-Authenticate': header('RFC 6750.', CHALLENGE) },
+  415: { 'Accept-Encoding': header('With error 41502 only.', { const: 'identity' }, false) },
+  429: { 'Retry-After': header('Seconds to wait.', SECONDS) },
+  503: { 'Retry-After': header('Seconds to wait.', SECONDS) },
+}
+
+interface Described {
   readonly description: string
   readonly headers: object
-  readonly content: object
+  readonly content: object | undefined
 }
 
-interface Operation {
-  readonly parameters: readonly object[]
-  readonly responses: Readonly<Record<string, Response>>
-}
+type Responses = Readonly<Record<string, Described>>
 
-let answer: HttpResponse | undefined
+let document: HttpResponse | undefined
 
-/**
- * The OpenAPI 3.1 document of /plants, made when it is first asked for: most services never are.
- */
+/** The OpenAPI 3.1 document of /plants. It is made at the first call: most services need none. */
 export function openApiResponse(): HttpResponse {
-  return (answer ??= jsonResponse(200, describeService()))
+  return (document ??= jsonResponse(200, describeService()))
 }
 
 function describeService(): object {
-  const list = listOperation()
+  const description =
+    'Creates plant records, and lists those of the caller.\n\n' +
+    'Every failure has an Error as its body. The values of its member `error` are stable; the ' +
+    'messages are for people. After 408, 413, 431 and malformed HTTP (error 40001) the service ' +
+    'closes the connection. No response may be cached.\n\n' +
+    'PUT, PATCH and DELETE are answered with 405, other methods with 501, other paths with 404.'
+  const license = { name: 'MIT', identifier: 'MIT' }
+  const url = { default: 'http://127.0.0.1:8080', description: 'Where the service listens.' }
+  const token = 'A JWT of the configured issuer and audience. Its owner claim owns the plants.'
   return {
     openapi: '3.1.0',
-    info: {
-      title: 'Plant store',
-      version: '1.0.0',
-      license: { name: 'MIT', identifier: 'MIT' },
-      description: `Keeps plant records: creates them, and lists those of the caller.
-
-Every failure has an Error as its body. The values of its member error are stable, the messages are for people. Behind 408, 413, 431 and what is no HTTP (error 40001) the connection is closed. No answer may be cached.
-
-PUT, PATCH and DELETE are answered with 405, every other method with 501, and any other path with 404.`,
-    },
-    servers: [
-      {
-        url: '{base_url}',
-        variables: {
-          base_url: {
-            default: 'http://127.0.0.1:8080',
-            description: 'Where the service serves plants.',
-          },
-        },
-      },
-    ],
+    info: { title: 'Plant store', version: '1.0.0', license, description },
+    servers: [{ url: '{base_url}', variables: { base_url: url } }],
     security: [{ bearer: [] }],
     tags: [{ name: 'plants', description: 'The plants of the caller.' }],
-    paths: {
-      '/plants': {
-        get: list,
-        post: createOperation(),
-        head: {
-          ...list,
-          operationId: 'headPlants',
-          summary: 'The headers of a list',
-          description: 'Answered as GET is, without the body.',
-          responses: Object.fromEntries(
-            Object.entries(list.responses).map(([status, { content, ...bodiless }]) => [
-              status,
-              bodiless,
-            ]),
-          ),
-        },
-        options: {
-          operationId: 'plantsOptions',
-          summary: 'The methods that are allowed',
-          description: 'Needs no token.',
-          tags: ['plants'],
-          security: [],
-          responses: {
-            204: { description: 'No Content', headers: { ...REQUEST_ID, ...allow(true) } },
-            ...failures((condition) => ANYWHERE.includes(condition)),
-          },
-        },
-      },
-    },
+    paths: { '/plants': operations() },
     components: {
-      schemas: SCHEMAS,
+      schemas: schemas(),
       securitySchemes: {
-        bearer: {
-          type: 'http',
-          scheme: 'bearer',
-          bearerFormat: 'JWT',
-          description:
-            'A JWT of the configured issuer, for the configured audience. Plants belong to its owner claim, and nobody else sees them.',
-        },
+        bearer: { type: 'http', scheme: 'bearer', bearerFormat: 'JWT', description: token },
       },
     },
   }
 }
 
-const SCHEMAS = {
-  Plant: {
-    type: 'object',
-    required: ['name'],
-    properties: {
-      name: { type: 'string', description: 'The name of the plant: any Unicode text.' },
-      tag: {
-        type: 'string',
-        description: 'Tag that specifies the type of the plant: any Unicode text.',
-      },
-    },
-  },
-  NewPlant: {
-    description: 'Members of other names are ignored; one name twice is an error.',
-    allOf: [
-      ref('Plant'),
-      {
-        type: 'object',
-        required: ['id'],
-        properties: {
-          // Without its bounds: JSON that passes through doubles, as most tools have it, would
-          // round the upper one out of the range.
-          id: {
-            type: 'integer',
-            format: 'int64',
-            description:
-              'Identification number of the plant: from -2^63 to 2^63-1, exact over that range in any notation of JSON. Clients that keep numbers as doubles are exact to 2^53 only.',
-          },
-        },
-      },
-    ],
-  },
-  Error: {
-    type: 'object',
-    required: ['error', 'message'],
-    properties: {
-      error: {
-        type: 'integer',
-        format: 'int32',
-        description: 'Numeric error value: the status times 100, and a running number.',
-      },
-      message: { type: 'string', description: 'Error message text.' },
-    },
-  },
-}
-
-function listOperation(): Operation {
-  const link = header(
-    false,
-    'Where `limit` cut the list short: the query that lists the plants behind it (RFC 8288).',
-    { type: 'string', pattern: '^<\\?limit=[0-9]+&after=[A-Za-z0-9_-]+>; rel="next"$' },
+function schemas(): object {
+  const name = text('The name of the plant: any Unicode text.')
+  const tag = text('Tag that specifies the type of the plant: any Unicode text.')
+  // Without minimum and maximum: most tools read them as doubles, and would round the maximum out
+  // of range.
+  const id = integer(
+    'int64',
+    'Identification number of the plant: from -2^63 to 2^63 - 1, in any JSON notation. Clients ' +
+      'that keep numbers as doubles are exact up to 2^53 only.',
   )
+  const error = integer('int32', 'Numeric error value: 100 times the status plus a running number.')
+  const message = text('Error message text.')
   return {
-    ...operation(
-      'listPlants',
-      'Lists plants',
-      'Returns all plants that the caller has access to, ascending by id. Unknown parameters are ignored.',
-    ),
-    parameters: [
-      {
-        name: 'limit',
-        in: 'query',
-        description: 'The maximum number of results to return; absent, all.',
-        schema: { type: 'integer', format: 'int32', minimum: 0 },
-      },
-      {
-        name: 'after',
-        in: 'query',
-        description:
-          'Only plants behind this cursor, which the `Link` of an earlier answer to the same owner holds. It is opaque, and stays valid.',
-        schema: { type: 'string', minLength: 1 },
-      },
-    ],
-    responses: {
-      200: success(
-        'The plants.',
-        { type: 'array', items: ref('Plant') },
-        [{ name: 'Monstera', tag: 'indoor' }, { name: 'Aloe' }],
-        { Link: link },
+    Plant: { type: 'object', required: ['name'], properties: { name, tag } },
+    NewPlant: {
+      description: 'Members of other names are ignored; two members of one name are an error.',
+      allOf: [PLANT, { type: 'object', required: ['id'], properties: { id } }],
+    },
+    Error: { type: 'object', required: ['error', 'message'], properties: { error, message } },
+  }
+}
+
+function operations(): object {
+  const parameters = [
+    parameter('limit', 'Maximum number of results; without it, all.', LIMIT),
+    parameter('after', 'Only plants after this cursor, which a Link header contains.', CURSOR),
+  ]
+  const link = header('The next page, if `limit` cut the list short (RFC 8288).', NEXT_PAGE, false)
+  const page = { page: [MONSTERA, { name: 'Aloe' }] }
+  const list: Responses = {
+    200: respond('The plants.', { Link: link }, { type: 'array', items: PLANT }, page),
+    ...failures((condition) => !OF_POST.includes(condition)),
+  }
+  const withoutContent = Object.entries(list).map(([status, { description, headers }]) => [
+    status,
+    { description, headers },
+  ])
+  return {
+    get: {
+      ...operation('listPlants', 'Lists the plants of the caller, ascending by id.'),
+      parameters,
+      responses: list,
+    },
+    head: {
+      ...operation('headPlants', 'Returns the headers of a list.'),
+      parameters,
+      responses: Object.fromEntries(withoutContent),
+    },
+    post: {
+      ...operation(
+        'createPlant',
+        'Creates a plant. Repeating it is safe: the same id with the same content gets the same ' +
+          'response. Each owner has ids of its own.',
       ),
-      ...failures((condition) => !WRITING.includes(condition)),
+      requestBody: {
+        required: true,
+        description: 'In UTF-8; 1 MiB at most unless the service is configured otherwise.',
+        content: json(NEW_PLANT, { plant: { id: 7, ...MONSTERA } }),
+      },
+      responses: {
+        200: respond('The plant is stored, and durable.', {}, PLANT, { plant: MONSTERA }),
+        ...failures((condition) => !OF_GET.includes(condition)),
+      },
+    },
+    options: {
+      ...operation('plantsOptions', 'Returns the allowed methods. Needs no token.'),
+      security: [],
+      responses: {
+        204: respond('No Content', { Allow: header('The allowed methods.', TEXT) }),
+        ...failures((condition) => OF_OPTIONS.includes(condition)),
+      },
     },
   }
 }
 
-function createOperation(): object {
-  return {
-    ...operation(
-      'createPlant',
-      'Creates a plant',
-      'A plant with the same id and the same content again is answered as the first was, so that a POST whose answer was lost can be repeated. Each owner has ids of its own.',
-    ),
-    requestBody: {
-      required: true,
-      description: 'In UTF-8, of 1 MiB at most unless the service is configured otherwise.',
-      content: json(ref('NewPlant'), {
-        plant: { value: { id: 7, name: 'Monstera', tag: 'indoor' } },
-      }),
-    },
-    responses: {
-      200: success('The plant is stored, and on the disk.', ref('Plant'), {
-        name: 'Monstera',
-        tag: 'indoor',
-      }),
-      ...failures((condition) => !READING.includes(condition)),
-    },
-  }
-}
-
-function operation(operationId: string, summary: string, description: string): object {
+/** The summary is the description's first sentence. */
+function operation(operationId: string, description: string): object {
+  const [summary] = description.split('.')
   return { operationId, summary, description, tags: ['plants'] }
 }
 
-function success(
-  description: string,
-  schema: object,
-  value: unknown,
-  headers: object = {},
-): Response {
-  return {
-    description,
-    headers: { ...REQUEST_ID, ...headers },
-    content: json(schema, { plants: { value } }),
-  }
-}
-
-/** The failures of an operation by status. */
-function failures(canMeet: (condition: Condition) => boolean): Readonly<Record<string, Response>> {
-  const problems = [...conditions.keys()]
-    .filter((condition) => canMeet(condition) && !ELSEWHERE.includes(condition))
-    .map((condition) => new HttpError(condition))
-  const statuses = [...new Set(problems.map(({ status }) => status))]
-  const elsewhere = ELSEWHERE.map((condition) => new HttpError(condition))
+/** The failures of an operation by status, each with an example of every condition. */
+function failures(canMeet: (condition: Condition) => boolean): Responses {
+  const all = [...conditions.keys()].map((condition) => new HttpError(condition))
+  const own = all.filter(({ condition }) => canMeet(condition) && !OF_OTHERS.includes(condition))
+  const others = all.filter(({ condition }) => OF_OTHERS.includes(condition))
+  const allow = header('The allowed methods; with error 40501 only.', TEXT, false)
   return {
     ...Object.fromEntries(
-      statuses.map((status) => [
+      own.map(({ status }) => [
         status,
         failure(
           STATUS_CODES[status] ?? '',
           FAILURE_HEADERS[status],
-          problems.filter((problem) => problem.status === status),
+          own.filter((each) => each.status === status),
         ),
       ]),
     ),
-    default: failure(
-      'Any other failure. The examples are of requests that are none of these operations.',
-      allow(false),
-      elsewhere,
-    ),
+    default: failure('A request that is none of these operations.', { Allow: allow }, others),
   }
 }
 
 function failure(
   description: string,
   headers: object | undefined,
-  problems: readonly HttpError[],
-): Response {
-  const examples = Object.fromEntries(
-    problems.map(({ condition, error, message }) => [condition, { value: { error, message } }]),
-  )
+  errors: readonly HttpError[],
+): Described {
+  const examples = errors.map(({ condition, error, message }) => [condition, { error, message }])
+  return respond(description, headers, ERROR, Object.fromEntries(examples))
+}
+
+/** A response without a body if there is no schema. */
+function respond(
+  description: string,
+  headers: object | undefined,
+  schema?: object,
+  examples: object = {},
+): Described {
+  const requestId = header('That of the request if it was valid, else a new one.', VISIBLE_ASCII)
   return {
     description,
-    headers: { ...REQUEST_ID, ...headers },
-    content: json(ref('Error'), examples),
+    headers: { 'Request-Id': requestId, ...headers },
+    content: schema && json(schema, examples),
   }
 }
 
-const REQUEST_ID = {
-  'Request-Id': header(
-    true,
-    "The request's own Request-Id where it is 1 to 128 visible ASCII characters, else a new one.",
-    { type: 'string', pattern: '^[!-~]{1,128}$' },
-  ),
-}
-const RETRY_AFTER = {
-  'Retry-After': header(true, 'Seconds to wait.', { type: 'integer', minimum: 1 }),
+function text(description: string): object {
+  return { type: 'string', description }
 }
 
-/** Besides the Request-Id, by status. */
-const FAILURE_HEADERS: Readonly<Record<number, object>> = {
-  400: wwwAuthenticate(false),
-  401: wwwAuthenticate(true),
-  403: wwwAuthenticate(true),
-  415: {
-    'Accept-Encoding': header(false, 'With error 41502: the one coding that is accepted.', {
-      const: 'identity',
-    }),
-  },
-  429: RETRY_AFTER,
-  503: RETRY_AFTER,
+function integer(format: 'int32' | 'int64', description: string): object {
+  return { type: 'integer', format, description }
 }
 
-function wwwAuthenticate(required: boolean): object {
-  return {
-    'WWW-Authenticate': header(
-      required,
-      `The challenge of RFC 6750${required ? '' : ', with error 40003'}.`,
-      { type: 'string', pattern: '^Bearer realm="plants"' },
-    ),
-  }
+function parameter(name: string, description: string, schema: object): object {
+  return { name, in: 'query', description, schema }
 }
 
-function allow(required: boolean): object {
-  return {
-    Allow: header(
-      required,
-      `The methods that are allowed${required ? '' : ', with error 40501'}.`,
-      { type: 'string' },
-    ),
-  }
-}
-
-function header(required: boolean, description: string, schema: object): object {
+function header(description: string, schema: object, required = true): object {
   return { required, description, schema }
 }
 
-function json(schema: object, examples: object): object {
-  return { 'application/json': { schema, examples } }
-}
-
-function ref(name: string): object {
-  return { $ref: `#/components/schemas/${name}` }
+/** A body; `values` are examples by name. */
+function json(schema: object, values: object): object {
+  const examples = Object.entries(values).map(([name, value]: [string, unknown]) => [
+    name,
+    { value },
+  ])
+  return { 'application/json': { schema, examples: Object.fromEntries(examples) } }
 }

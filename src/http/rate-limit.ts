@@ -1,6 +1,6 @@
 /**
- * At most so many requests a second for each owner, as many at once (GCRA, the leaky bucket as a
- * meter: what is kept for an owner is the time at which its bucket is empty).
+ * Limits the requests of each owner: `requestsPerSecond` on average, and as many at once. This is
+ * GCRA, the leaky bucket as a meter: for each owner it keeps the time at which the bucket is empty.
  */
 export class RateLimit {
   readonly #intervalMs: number
@@ -13,22 +13,19 @@ export class RateLimit {
     this.#now = now
   }
 
-  /** Counts a request; returns the seconds to wait, rounded up, where it is one too many. */
+  /** Counts a request. Returns the whole seconds to wait if it is one too many. */
   take(owner: string): number | undefined {
     const now = this.#now()
     this.#sweep(now)
     const emptyAt = Math.max(this.#emptyAtMs.get(owner) ?? 0, now) + this.#intervalMs
     const waitMs = emptyAt - now - Math.max(1000, this.#intervalMs)
-    // The tolerance is for rounding: the sum of n intervals may be a little more than n times one.
+    // Not 0: by rounding, the sum of n intervals may exceed n times one interval.
     if (waitMs > 1e-6) return Math.ceil(waitMs / 1000)
     this.#emptyAtMs.set(owner, emptyAt)
     return undefined
   }
 
-  /**
-   * An empty bucket is as good as none, and a bucket is empty after a second: what is kept is
-   * bounded by two seconds' requests.
-   */
+  /** Drops empty buckets once a second, so the map holds the owners of two seconds at most. */
   #sweep(now: number): void {
     if (now < this.#sweepAtMs) return
     this.#sweepAtMs = now + 1000

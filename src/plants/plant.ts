@@ -4,21 +4,15 @@ export interface Plant {
   readonly tag?: string
 }
 
-/**
- * A plant as it is created. `id` is an int64, and a bigint because a number is exact only up to
- * 2^53.
- */
+/** A plant to create. `id` is an int64; a number would be exact only up to 2^53. */
 export interface NewPlant extends Plant {
   readonly id: bigint
 }
 
-/** True if a create of one plant repeats that of the other, whose id is the same. */
+/** True if creating `b` repeats the create of `a`; their ids are the same. */
 export function hasSameContent(a: Plant, b: Plant): boolean {
   return a.name === b.name && a.tag === b.tag
 }
-
-/** The member of a would-be plant that is missing or wrong. */
-export type InvalidMember = 'name' | 'id' | 'tag'
 
 const INT64_MIN = -(2n ** 63n)
 const INT64_MAX = 2n ** 63n - 1n
@@ -27,12 +21,15 @@ export function isInt64(value: unknown): value is bigint {
   return typeof value === 'bigint' && value >= INT64_MIN && value <= INT64_MAX
 }
 
-/** A string that UTF-8 can carry: one with a lone surrogate would come back as another string. */
-export function isText(value: unknown): value is string {
+/** A string that UTF-8 can encode: one with a lone surrogate would not come back unchanged. */
+function isText(value: unknown): value is string {
   return typeof value === 'string' && value.isWellFormed()
 }
 
-/** Reads a plant from the members of a JSON object; members of other names are ignored. */
+/** The member that is missing or wrong. */
+export type InvalidMember = 'name' | 'id' | 'tag'
+
+/** Reads a plant from the members of a JSON object; ignores members of other names. */
 export function readNewPlant(members: ReadonlyMap<string, unknown>): NewPlant | InvalidMember {
   const name = members.get('name')
   const id = members.get('id')

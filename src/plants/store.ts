@@ -1,63 +1,57 @@
 import type { NewPlant } from './plant.ts'
 
-/**
- * What became of a create: the plant is stored (now, or before with the same content), or its id is
- * taken by another.
- */
+/** `stored`: now, or before with the same content. `conflict`: the id has other content. */
 export type Created = 'stored' | 'conflict'
 
 export interface PlantRange {
   /** Only plants with a greater id. */
   readonly after: bigint | undefined
-  /** At most so many plants; undefined means all. */
+  /** At most this many plants; undefined means all. */
   readonly limit: number | undefined
 }
 
-/** One owner's plants as of one moment: what is created while the list is read is not in it. */
+/** One owner's plants as of one moment: plants created later are not in it. */
 export interface PlantList {
-  /** The id of the last plant of the list where `limit` cut it short. */
+  /** The id of the last plant, if `limit` cut the list short. */
   readonly cutAt: bigint | undefined
   /**
-   * The next chunk, bounded in bytes, or undefined after the last: a JSON array of plants in UTF-8,
-   * each with name and tag alone. The bytes of one that is not empty are the caller's.
+   * The next chunk, or undefined after the last. A chunk is a JSON array of plants in UTF-8, each
+   * with name and tag alone; its length is bounded. The caller may change its bytes, unless it is
+   * the empty array.
    */
   next(): Promise<Buffer | undefined> | Buffer | undefined
-  /** True once `next` has no more chunks to return. */
+  /** True if `next` has no more chunks to return. */
   readonly ended: boolean
-  /** Bytes that the list keeps in memory between two chunks; undefined for none. */
+  /** Bytes that the list holds in memory between two chunks; undefined means none. */
   readonly heldBytes?: number
-  /** Must be called when the reader leaves before the end. */
+  /** Must be called if the reader stops before the end. */
   close(): void
 }
 
 /**
- * Where plants are kept: all that HTTP knows of a storage, and all that a storage knows of the
- * service. A create that resolves is durable; a list shows nothing that is not. `owner` is any text
- * that UTF-8 can carry.
+ * The storage of plants: all that HTTP knows of a storage, and all that a storage knows of the
+ * service. A plant is durable before `create` resolves, and before a list shows it. `owner` is any
+ * text that UTF-8 can encode.
  */
 export interface PlantStore {
   /**
-   * Keeps a plant under (owner, id).
-   * @throws StoreUnavailable when it is not certain that the plant is kept; repeating the create is
-   * safe.
-   * @throws StoreFull when there is no room for it, PlantTooLarge when there never would be.
+   * Stores a plant under (owner, id).
+   * @throws StoreUnavailable if it is not certain that the plant is stored. Repeating is safe.
+   * @throws StoreFull if there is no room now, PlantTooLarge if there can never be.
    */
   create(owner: string, plant: NewPlant): Promise<Created>
-  /** @throws StoreUnavailable when plants cannot be read. */
+  /** @throws StoreUnavailable if plants cannot be read. */
   list(owner: string, range: PlantRange): Promise<PlantList> | PlantList
-  /** Why creates cannot be kept at the moment, in a few words; undefined while they can. */
+  /** Why plants cannot be stored now, in a few words; undefined if they can. */
   unavailableReason(): string | undefined
-  /**
-   * Makes everything durable and lets go of the storage; creates that still wait are answered
-   * first.
-   */
+  /** Answers the creates that wait, makes everything durable and closes the storage. */
   close(): Promise<void>
 }
 
-/** The storage cannot say for certain that a create was kept. */
+/** The storage cannot confirm a create, or cannot read. */
 export class StoreUnavailable extends Error {}
 
-/** The plant is larger than the storage keeps any. */
+/** The plant is larger than the storage accepts. */
 export class PlantTooLarge extends Error {
   override readonly message = 'the plant is too large for the store'
 }
@@ -70,7 +64,7 @@ export class StoreFull extends Error {
 /** What a start found. */
 export interface Recovered {
   readonly plants: number
-  /** Groups that were replayed from the journals. */
+  /** Batches that were replayed from the journals. */
   readonly groups: number
   /** Bytes of a torn last line, which were cut off. */
   readonly tornBytes: number

@@ -6,7 +6,7 @@ import { processorMs } from '../support/time.ts'
 import { token } from '../support/tokens.ts'
 import { verdict } from '../support/verdict.ts'
 
-/** A JSON number as it is written, and the plant that it names. */
+/** JSON numbers as they are written, and the id that each one is. */
 const ACCEPTED: readonly (readonly [literal: string, id: bigint])[] = [
   ['-9223372036854775808', -(2n ** 63n)],
   ['-9223372036854775808.0', -(2n ** 63n)],
@@ -71,7 +71,7 @@ const BROKEN = ['07', '+7', '.7', '7.', '7e', '0x7', 'NaN', 'Infinity', '7n', '-
 test('ids', async (t) => {
   const { port } = await startService(t)
 
-  await t.test('every notation of one integer is one plant, and neighbours are two', async () => {
+  await t.test('all notations of an integer are one plant; its neighbours are others', async () => {
     for (const [literal, id] of ACCEPTED) {
       const reply = await post(port, `{"name":"${id}","id":${literal}}`)
       assert.deepEqual([verdict(reply), reply.text], [200, `{"name":"${id}"}`], literal)
@@ -83,7 +83,7 @@ test('ids', async (t) => {
     )
   })
 
-  await t.test('what is no int64 is refused, and quickly', async () => {
+  await t.test('anything but an int64 is refused, and quickly', async () => {
     const took = await processorMs(async () => {
       for (const literal of REFUSED)
         assert.equal(
@@ -102,7 +102,7 @@ test('ids', async (t) => {
     assert.ok(took < 10_000, String(took))
   })
 
-  await t.test('the same POST again is 200 with the same body, other content 409', async () => {
+  await t.test('a repeated POST is 200 with the same body; other content is 409', async () => {
     const bearer = token('carol')
     const first = await post(port, { id: 1, name: 'a', tag: 'b' }, { token: bearer })
     for (const same of [

@@ -9,7 +9,7 @@ import { token } from '../support/tokens.ts'
 import { headerLines, verdict } from '../support/verdict.ts'
 import { head, Wire } from '../support/wire.ts'
 
-/** Owners that a careless key, comparison, normalization or encoding would take for one another. */
+/** Owners that a careless key, comparison, normalization or encoding would confuse. */
 const OWNERS = [
   'alice',
   'Alice',
@@ -64,7 +64,7 @@ const OWNERS = [
   '\u202ealice',
   'alice\u00a0',
   'alice\u3000',
-  // One letter to some reader: normalization, case folding, width.
+  // The same letter to some readers: normalization, case folding, width.
   'é',
   'e\u0301',
   'ａlice',
@@ -103,7 +103,7 @@ const OWNERS = [
   'undefined',
   'NaN',
   '[object Object]',
-  // As long as a token can carry, and alike to the last character.
+  // As long as a token can carry; they differ in the last character only.
   'x'.repeat(8000),
   `${'x'.repeat(8000)}y`,
   `${'x'.repeat(8000)}\0`,
@@ -117,9 +117,9 @@ test('isolation', async (t) => {
   const tokens = OWNERS.map((owner) => token(owner))
 
   await t.test(
-    `one id belongs to each of ${OWNERS.length} owners separately, created all at once`,
+    `${OWNERS.length} owners create one id at once, and each has its own plant`,
     async () => {
-      // At once, so that they meet in groups of writes too.
+      // At once, so that they share batches of writes.
       const replies = await Promise.all(
         tokens.map((bearer, at) =>
           post(port, { id: 1, name: nameOf(at), tag: nameOf(at) }, { token: bearer }),
@@ -155,23 +155,22 @@ test('isolation', async (t) => {
     }
   }
 
-  await t.test('each of them lists its own, made and remembered', () => assertOwn(port))
-
-  await t.test(
-    'and so they do where the journal is replayed, and where a snapshot is read',
-    async (inner) => {
-      const copy = join(await temporaryDirectory(), 'data')
-      // The journal as a kill would leave it now.
-      await cp(dataDirectory, copy, { recursive: true, filter: (path) => !/lock-\d+$/.test(path) })
-      const replayed = await startService(inner, { dataDirectory: copy, logLevel: 'silent' })
-      await assertOwn(replayed.port)
-      await replayed.close()
-      const snapshot = await startService(inner, { dataDirectory: copy, logLevel: 'silent' })
-      await assertOwn(snapshot.port)
-    },
+  await t.test('each owner lists its own plants, from the store and from the cache', () =>
+    assertOwn(port),
   )
 
-  await t.test('a cursor of one is worthless to every other, over the same ids', async () => {
+  await t.test('the same after a replay of the journal, and from a snapshot', async (inner) => {
+    const copy = join(await temporaryDirectory(), 'data')
+    // The journal as a kill would leave it.
+    await cp(dataDirectory, copy, { recursive: true, filter: (path) => !/lock-\d+$/.test(path) })
+    const replayed = await startService(inner, { dataDirectory: copy, logLevel: 'silent' })
+    await assertOwn(replayed.port)
+    await replayed.close()
+    const snapshot = await startService(inner, { dataDirectory: copy, logLevel: 'silent' })
+    await assertOwn(snapshot.port)
+  })
+
+  await t.test('a cursor of one owner is refused for every other, with the same ids', async () => {
     await Promise.all(
       tokens.map((bearer, at) => post(port, { id: 2, name: `second ${at}` }, { token: bearer })),
     )
@@ -183,7 +182,7 @@ test('isolation', async (t) => {
     )
     assert.equal(new Set(cursors).size, OWNERS.length)
     for (const [at, cursor] of cursors.entries()) {
-      // The next ones are its likes; what is far away is asked too.
+      // The next owners in the list are similar; one far away is tried too.
       const others = [1, 2, 3, Math.floor(OWNERS.length / 2)].map(
         (step) => (at + step) % OWNERS.length,
       )
@@ -202,7 +201,7 @@ test('isolation', async (t) => {
   })
 
   await t.test(
-    'log lines tell them apart without a name; metrics know no owner at all',
+    'the log has a hash for each owner and no name; metrics have no owners',
     async () => {
       while (!logLines.some((line) => line.includes('"status":400')))
         await new Promise((resolve) => setImmediate(resolve))
@@ -215,16 +214,16 @@ test('isolation', async (t) => {
       const [text, before] = [logLines.join('\n'), await scrape(adminPort)]
       for (const part of ['alice', 'ALICE', '__proto__', 'xxxxxxxx', 'plant ', 'second '])
         assert.ok(!text.includes(part) && !before.text.includes(part), part)
-      // Whoever comes, no series is added.
-      const bearer = token('somebody new')
+      // A new owner adds no series.
+      const bearer = token('a new owner')
       for (const at of [0, 1]) await post(port, { id: 1, name: nameOf(at) }, { token: bearer })
       await call(port, { token: bearer })
       assert.deepEqual([...(await scrape(adminPort)).samples.keys()], [...before.samples.keys()])
     },
   )
 
-  await t.test('whether somebody else has an id changes nothing in any answer', async () => {
-    // Nearly everybody has the id 1, and nobody 77.
+  await t.test('whether another owner has an id changes nothing in any answer', async () => {
+    // Nearly every owner has the id 1, and none has 77.
     const shape = async (bearer: string, id: number) => {
       const replies = [
         await post(port, { id, name: 'mine' }, { token: bearer }),
@@ -262,7 +261,7 @@ test('isolation', async (t) => {
     wire.destroy()
   })
 
-  await t.test('members of a team share plants where a team claim owns them', async (inner) => {
+  await t.test('members of a team share plants if a team claim owns them', async (inner) => {
     const team = await startService(inner, { ownerClaim: 'team' })
     await post(team.port, { id: 1, name: 'shared' }, { token: token('alice', { team: 'green' }) })
     assert.deepEqual((await call(team.port, { token: token('bob', { team: 'green' }) })).json(), [

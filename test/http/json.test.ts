@@ -1,32 +1,10 @@
 import assert from 'node:assert/strict'
-import { test } from 'node:test'
+import { type TestContext, test } from 'node:test'
 import { HttpError } from '../../dist/errors.js'
 import { NESTED, readObject } from '../../dist/http/json.js'
+import { seeded } from '../support/random.ts'
 import { THOROUGH } from '../support/scale.ts'
 import { processorMs } from '../support/time.ts'
-
-const seed = Number(process.env['PLANTS_TEST_SEED'] ?? Math.floor(Math.random() * 2 ** 32)) >>> 0
-console.log(`PLANTS_TEST_SEED=${seed}`)
-
-/** mulberry32: the same numbers for the same seed on every machine. */
-function generator(start: number): (below: number) => number {
-  let state = start
-  return (below) => {
-    state = (state + 0x6d2b79f5) | 0
-    let t = Math.imul(state ^ (state >>> 15), state | 1)
-    t = (t + Math.imul(t ^ (t >>> 7), t | 61)) ^ t
-    return Math.floor((((t ^ (t >>> 14)) >>> 0) / 2 ** 32) * below)
-  }
-}
-
-const random = generator(seed)
-
-function pick<T>(choices: readonly T[]): T {
-  const choice = choices[random(choices.length)]
-  assert.notEqual(choice, undefined)
-  // Checked in the line above, which TypeScript does not see through.
-  return choice as T
-}
 
 const read = (text: string) => readObject(text, ['id', 'name', 'tag'])
 const readId = (literal: string) => read(`{"id":${literal}}`).get('id')
@@ -41,7 +19,7 @@ function verdict(text: string): string {
   }
 }
 
-test('json: the wanted members come back, others are passed over', () => {
+test('json: the wanted members are returned, others are ignored', () => {
   const members = read(
     ' {"id" : 7, "name":"r\\u00f6se\\n","x":[{"name":1}],\r\n\t"tag":null , "y":{"id":1} } ',
   )
@@ -128,7 +106,9 @@ test('json: every other number is NaN, never an integer by rounding', () => {
   for (const literal of others) assert.equal(readId(literal), NaN, literal.slice(0, 60))
 })
 
-test('json: random int64s in random notations are read exactly, and their neighbours by a fraction are not integers', () => {
+test('json: random int64s are exact in any notation; with a fraction they are NaN', (t) => {
+  const { seed, texts } = generator(t)
+  const random = texts.random
   for (let round = 0; round < 5_000; round++) {
     const bits = BigInt(random(65))
     const value = BigInt.asIntN(
@@ -153,7 +133,7 @@ test('json: random int64s in random notations are read exactly, and their neighb
   }
 })
 
-test('json: what is not exactly one object is refused', () => {
+test('json: a text that is not exactly one object is refused', () => {
   const refused = [
     '',
     ' ',
@@ -225,7 +205,7 @@ test('json: what is not exactly one object is refused', () => {
   for (const text of refused) assert.equal(verdict(text), 'bodyNotJson', JSON.stringify(text))
 })
 
-test('json: a name that stands twice is refused however it is escaped, wanted or not', () => {
+test('json: a name that appears twice is refused, however it is escaped', () => {
   for (const text of [
     '{"id":1,"id":1}',
     '{"id":1,"\\u0069d":1}',
@@ -254,7 +234,7 @@ test('json: a name that stands twice is refused however it is escaped, wanted or
   }
 })
 
-test('json: a text that is not JSON is never answered as a repeated name', () => {
+test('json: a text that is not JSON is bodyNotJson, also with a repeated name', () => {
   assert.equal(verdict('{"id":1,"id":1'), 'bodyNotJson')
   assert.equal(verdict('{"id":1,"id":1} x'), 'bodyNotJson')
 })
@@ -272,7 +252,7 @@ test('json: names of Object.prototype are just names', () => {
   assert.equal(read('{"__proto__":{"id":1}}').get('id'), undefined)
 })
 
-test('json: a million levels of nesting are passed over', () => {
+test('json: a million levels of nesting are read', () => {
   const depth = 1_000_000
   assert.equal(readId('['.repeat(depth) + ']'.repeat(depth)), NESTED)
   assert.equal(readId('{"":'.repeat(depth) + '1' + '}'.repeat(depth)), NESTED)
@@ -285,14 +265,14 @@ test('json: strings of many megabytes and escapes are read', () => {
   assert.equal(read(`{"name":"${'\\n'.repeat(2 ** 22)}"}`).get('name'), '\n'.repeat(2 ** 22))
 })
 
-/** The least that three runs took of the processor, in milliseconds. */
+/** CPU time of the fastest of three runs, in milliseconds. */
 async function time(text: string): Promise<number> {
   const runs: number[] = []
   for (let run = 0; run < 3; run++) runs.push(await processorMs(() => read(text)))
   return Math.min(...runs)
 }
 
-test('json: names and numbers made to be slow cost about what ordinary ones of their length do', async () => {
+test('json: hostile names and numbers take about as long as ordinary ones', async () => {
   const count = 60_000
   const build = (name: (index: number) => string) =>
     `{${Array.from({ length: count }, (_, index) => `"${name(index)}":1`).join(',')}}`
@@ -311,8 +291,7 @@ test('json: names and numbers made to be slow cost about what ordinary ones of t
   for (const text of hostile) assert.ok((await time(text)) < 20 * ordinary + 100, text.slice(0, 40))
 })
 
-const space = () => pick(['', '', '', ' ', '\n', '\t\r '])
-const characters = [
+const CHARACTERS = [
   'a',
   'd',
   'i',
@@ -332,55 +311,98 @@ const characters = [
   '',
 ]
 
-const escapeOf = (unit: number) => `\\u${unit.toString(16).padStart(4, '0')}`
-
-function string(): string {
-  let written = '"'
-  for (let length = random(4); length > 0; length--) {
-    const character = pick(characters)
-    const plain = JSON.stringify(character).slice(1, -1)
-    const escaped = Array.from({ length: character.length }, (_, at) =>
-      escapeOf(character.charCodeAt(at)),
-    ).join('')
-    written += pick([
-      plain,
-      plain,
-      escaped,
-      escaped.replace(/[a-f]/g, (digit) => digit.toUpperCase()),
-    ])
-  }
-  return `${written}"`
+/** Every UTF-16 unit of a text as a \u escape. */
+function escapesOf(text: string): string {
+  return Array.from(
+    { length: text.length },
+    (_, at) => `\\u${text.charCodeAt(at).toString(16).padStart(4, '0')}`,
+  ).join('')
 }
 
-function value(depth: number): string {
-  const kind = random(depth > 4 ? 5 : 8)
-  if (kind === 0) return pick(['true', 'false', 'null'])
-  if (kind < 3) return string()
-  if (kind < 5) {
-    const digits = pick(['0', '7', '10', '9223372036854775807'])
+/** Random JSON texts; `random` is an integer below its argument. */
+class TextGenerator {
+  readonly random: (below: number) => number
+
+  constructor(random: (below: number) => number) {
+    this.random = random
+  }
+
+  pick<T>(choices: readonly T[]): T {
+    const choice = choices[this.random(choices.length)]
+    assert.notEqual(choice, undefined)
+    // Checked in the line above, which TypeScript does not see.
+    return choice as T
+  }
+
+  space(): string {
+    return this.pick(['', '', '', ' ', '\n', '\t\r '])
+  }
+
+  string(): string {
+    let written = '"'
+    for (let length = this.random(4); length > 0; length--) {
+      const character = this.pick(CHARACTERS)
+      const plain = JSON.stringify(character).slice(1, -1)
+      const escaped = escapesOf(character)
+      const upper = escaped.replace(/[a-f]/g, (digit) => digit.toUpperCase())
+      written += this.pick([plain, plain, escaped, upper])
+    }
+    return `${written}"`
+  }
+
+  number(): string {
     return (
-      pick(['', '-']) + digits + pick(['', '.0', '.5', '.70']) + pick(['', 'e1', 'E-2', 'e+400'])
+      this.pick(['', '-']) +
+      this.pick(['0', '7', '10', '9223372036854775807']) +
+      this.pick(['', '.0', '.5', '.70']) +
+      this.pick(['', 'e1', 'E-2', 'e+400'])
     )
   }
-  const items = () => Array.from({ length: random(3) }, () => space() + value(depth + 1) + space())
-  if (kind < 6) return `[${items().join(',') || space()}]`
-  return object(depth + 1)
+
+  value(depth: number): string {
+    const kind = this.random(depth > 4 ? 5 : 8)
+    if (kind === 0) return this.pick(['true', 'false', 'null'])
+    if (kind < 3) return this.string()
+    if (kind < 5) return this.number()
+    if (kind > 5) return this.object(depth + 1)
+    const item = () => this.space() + this.value(depth + 1) + this.space()
+    return `[${Array.from({ length: this.random(3) }, item).join(',') || this.space()}]`
+  }
+
+  object(depth: number): string {
+    const space = () => this.space()
+    const name = () => this.pick([this.string(), '"id"', '"\\u0069d"', '"__proto__"'])
+    const member = () => `${space()}${name()}${space()}:${space()}${this.value(depth)}${space()}`
+    return `{${space()}${Array.from({ length: this.random(5) }, member).join(',')}}`
+  }
+
+  mutate(text: string): string {
+    const at = this.random(text.length + 1)
+    const piece = this.pick([
+      ...'{}[]",:\\ue0-+.19tfn \n\u0000\ufeff',
+      '\\u',
+      '"id":1,',
+      'null',
+      '',
+    ])
+    return text.slice(0, at) + piece + text.slice(at + this.random(3))
+  }
+
+  /** A text that is an object most of the time, with up to two mutations. */
+  text(): string {
+    const isObject = this.random(4) < 3
+    let text = this.space() + (isObject ? this.object(0) : this.value(0)) + this.space()
+    for (let mutations = this.random(3); mutations > 0; mutations--) text = this.mutate(text)
+    return text
+  }
 }
 
-function object(depth: number): string {
-  const name = () => pick([string, () => '"id"', () => '"\\u0069d"', () => '"__proto__"'])()
-  const member = () => `${space()}${name()}${space()}:${space()}${value(depth)}${space()}`
-  return `{${space()}${Array.from({ length: random(5) }, member).join(',')}}`
+function generator(t: TestContext): { readonly seed: number; readonly texts: TextGenerator } {
+  const { seed, random } = seeded(t)
+  return { seed, texts: new TextGenerator((below) => Math.floor(random() * below)) }
 }
 
-function mutate(text: string): string {
-  const at = random(text.length + 1)
-  const piece = pick([...'{}[]",:\\ue0-+.19tfn \n\u0000\ufeff', '\\u', '"id":1,', 'null', ''])
-  const cut = random(3)
-  return text.slice(0, at) + piece + text.slice(at + cut)
-}
-
-/** What the reader has to say, by JSON.parse and a separate way to the names. */
+/** The right verdict, by JSON.parse and another way to find the names. */
 function expected(text: string): string {
   let parsed: unknown
   try {
@@ -393,10 +415,7 @@ function expected(text: string): string {
   return new Set(names).size === names.length ? 'accepted' : 'memberRepeated'
 }
 
-/**
- * Another way to the names than the reader's: in a text known to be JSON, strings at depth 1 that a
- * colon follows.
- */
+/** The strings at depth 1 that a colon follows, in a text known to be JSON. */
 function topLevelNames(text: string): string[] {
   let depth = 0
   const names: string[] = []
@@ -413,17 +432,16 @@ const rounded = (integer: number) => integer === 0 || Math.abs(integer) >= 2 ** 
 
 const ROUNDS = THOROUGH ? 60_000 : 15_000
 
-test('json: accepts exactly what JSON.parse accepts, where it is an object and no name of it stands twice', () => {
+test('json: accepts what JSON.parse accepts, if it is an object of different names', (t) => {
+  const { seed, texts } = generator(t)
   const seen = new Map<string, number>()
   for (let round = 0; round < ROUNDS; round++) {
-    let text = space() + pick([object, object, object, value])(0) + space()
-    for (let mutations = random(3); mutations > 0; mutations--) text = mutate(text)
+    const text = texts.text()
     const wanted = expected(text)
     assert.equal(verdict(text), wanted, `seed ${seed}: ${JSON.stringify(text)}`)
     seen.set(wanted, (seen.get(wanted) ?? 0) + 1)
     if (wanted !== 'accepted') continue
-    // JSON.parse builds own members even for "__proto__", so a Map of its entries is what the
-    // reader has to find.
+    // JSON.parse makes own members even of "__proto__": a Map of its entries is the right result.
     const parsed: ReadonlyMap<string, unknown> = new Map(
       Object.entries(JSON.parse(text) as Record<string, unknown>),
     )
@@ -432,8 +450,7 @@ test('json: accepts exactly what JSON.parse accepts, where it is an object and n
       if (typeof reference === 'object' && reference !== null) assert.equal(found, NESTED)
       else if (typeof reference !== 'number') assert.equal(found, reference)
       else if (typeof found === 'bigint') assert.ok(Number(found) === reference, text)
-      // What JSON.parse rounds to an integer and the reader does not: below its smallest number,
-      // and far out.
+      // JSON.parse rounds to an integer below its smallest number, and far out.
       else
         assert.ok(
           Number.isNaN(found) && (!Number.isInteger(reference) || rounded(reference)),
@@ -441,7 +458,7 @@ test('json: accepts exactly what JSON.parse accepts, where it is an object and n
         )
     }
   }
-  // The generator reaches every verdict often enough to mean something.
+  // Every verdict came up often.
   for (const name of ['accepted', 'bodyNotJson', 'memberRepeated']) {
     assert.ok((seen.get(name) ?? 0) > ROUNDS / 60, `${name}: ${seen.get(name)}`)
   }

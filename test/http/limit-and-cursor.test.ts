@@ -23,7 +23,7 @@ function nextOf(reply: Reply): string | undefined {
 
 function namesOf(reply: Reply): string[] {
   assert.equal(verdict(reply), 200)
-  // The shape is asserted elsewhere.
+  // Other tests assert the shape.
   return (reply.json() as Named[]).map(({ name }) => name)
 }
 
@@ -58,15 +58,12 @@ test('limit and cursor', async (t) => {
     return pages
   }
 
-  await t.test(
-    'without parameters the list is whole, ascending by id, and has no Link',
-    async () => {
-      const reply = await get('')
-      assert.deepEqual([namesOf(reply), nextOf(reply)], [all, undefined])
-    },
-  )
+  await t.test('without parameters: the whole list, ascending by id, without a Link', async () => {
+    const reply = await get('')
+    assert.deepEqual([namesOf(reply), nextOf(reply)], [all, undefined])
+  })
 
-  await t.test('walking along the Links gives the whole list, for every page size', async () => {
+  await t.test('following the Links returns the whole list, for every page size', async () => {
     for (let limit = 1; limit <= all.length + 1; limit++) {
       const pages = await walk(port, `?limit=${limit}`)
       assert.deepEqual(pages.flat(), all)
@@ -79,7 +76,7 @@ test('limit and cursor', async (t) => {
     }
   })
 
-  await t.test('a limit that does not cut the list short brings no Link', async () => {
+  await t.test('a limit that does not cut the list short has no Link', async () => {
     for (const limit of [all.length, all.length + 1, 2147483647]) {
       const reply = await get(`?limit=${limit}`)
       assert.deepEqual([namesOf(reply), nextOf(reply)], [all, undefined])
@@ -99,7 +96,7 @@ test('limit and cursor', async (t) => {
     assert.deepEqual([only.status, only.body], [200, ''])
   })
 
-  await t.test('after alone gives all the rest', async () => {
+  await t.test('after without limit returns all the rest', async () => {
     for (const [at, id] of ids.entries()) {
       const reply = await get(`?after=${writeCursor('alice', id)}`)
       assert.deepEqual([namesOf(reply), nextOf(reply)], [all.slice(at + 1), undefined])
@@ -157,7 +154,7 @@ test('limit and cursor', async (t) => {
     }
   })
 
-  await t.test('a cursor that does not fit is refused', async () => {
+  await t.test('an invalid cursor is refused', async () => {
     const good = writeCursor('alice', 0n)
     const bytes = Buffer.from(good, 'base64url')
     const flipped = [...bytes.keys()].map((at) =>
@@ -185,8 +182,7 @@ test('limit and cursor', async (t) => {
       `${good}&after=`,
       '%00',
       '%ff',
-      // The last character of 17 bytes holds four bits that say nothing: one cursor has one
-      // spelling.
+      // Four bits of the last character have no meaning: only one spelling is valid.
       ...[...'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_']
         .map((last) => good.slice(0, -1) + last)
         .filter((cursor) => cursor !== good),
@@ -200,7 +196,7 @@ test('limit and cursor', async (t) => {
   })
 
   await t.test(
-    'a walk sees what is created ahead of it, once, and is not disturbed by what is created behind',
+    'a walk sees once what is created ahead of it, and nothing created before it',
     async () => {
       const bearer = token('carol')
       for (const id of [10, 20, 30]) await post(port, { id, name: String(id) }, { token: bearer })
@@ -211,7 +207,7 @@ test('limit and cursor', async (t) => {
     },
   )
 
-  await t.test('a cursor outlives a restart', async () => {
+  await t.test('a cursor is valid after a restart', async () => {
     const first = await get('?limit=5')
     await close()
     const again = await startService(t, { dataDirectory })
@@ -220,7 +216,7 @@ test('limit and cursor', async (t) => {
   })
 })
 
-test('cursor: every version writes and reads the same, so that instances of two of them can serve side by side', () => {
+test('cursor: the format is fixed, so instances of two versions can serve together', () => {
   const written = [
     ['alice', 7n, 'AQAAAAAAAAAHXE-pbpA72T8'],
     ['Zoë 🌱', -(2n ** 63n), 'AYAAAAAAAAAAe7Br5gJIpSk'],

@@ -58,12 +58,9 @@ test('media type', async (t) => {
       ),
     )
 
-  await t.test(
-    'application/json with parameters that do not speak of another charset',
-    async () => {
-      for (const type of ACCEPTED) assert.equal(await send(`Content-Type: ${type}`), 200, type)
-    },
-  )
+  await t.test('application/json with any parameters but another charset is accepted', async () => {
+    for (const type of ACCEPTED) assert.equal(await send(`Content-Type: ${type}`), 200, type)
+  })
 
   await t.test('anything else is 415', async () => {
     for (const type of REFUSED)
@@ -71,7 +68,7 @@ test('media type', async (t) => {
     assert.equal(await send(), 'mediaTypeUnsupported')
   })
 
-  await t.test('two lines are refused, the same ones too', async () => {
+  await t.test('two lines are refused, even if they are the same', async () => {
     assert.equal(
       await send('Content-Type: application/json', 'content-type: application/json'),
       'contentTypeRepeated',
@@ -82,7 +79,7 @@ test('media type', async (t) => {
     )
   })
 
-  await t.test('no coding but identity', async () => {
+  await t.test('no content coding but identity is accepted', async () => {
     for (const coding of ['identity', 'Identity', ' \t identity \t '])
       assert.equal(await send('Content-Type: application/json', `Content-Encoding: ${coding}`), 200)
     for (const coding of [
@@ -109,7 +106,7 @@ test('media type', async (t) => {
     )
   })
 
-  await t.test('a long type that almost fits is refused at once', async () => {
+  await t.test('a long type that almost matches is refused quickly', async () => {
     for (const filler of [';   ', ' ; ', ';', '; a=b ', '; a="b" ', '\t', ';a="\\"']) {
       const type = `application/json${filler.repeat(Math.floor(8000 / filler.length))}@`
       const took = await processorMs(async () =>
@@ -119,7 +116,7 @@ test('media type', async (t) => {
     }
   })
 
-  await t.test('GET does not mind either', async () => {
+  await t.test('a GET ignores both', async () => {
     assert.equal(
       verdict(
         await call(port, {
@@ -135,7 +132,7 @@ test('media type', async (t) => {
   })
 })
 
-test('a transfer coding besides chunked is refused like a Content-Encoding', async (t) => {
+test('media type: a transfer coding besides chunked is refused as a coding', async (t) => {
   const { port } = await startService(t)
   const lines = ['Content-Type: application/json', 'Transfer-Encoding: gzip, chunked']
   const answer = await firstAnswer(port, `${head('POST', '/plants', { lines })}0\r\n\r\n`)

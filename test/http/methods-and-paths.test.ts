@@ -14,7 +14,7 @@ test('methods and paths', async (t) => {
   const send = (method: string, target: string, options: Parameters<typeof head>[2] = {}) =>
     firstAnswer(port, head(method, target, options), method === 'HEAD' ? [0] : [])
 
-  await t.test('OPTIONS is answered before any token is looked at', async () => {
+  await t.test('OPTIONS is answered before the token is checked', async () => {
     for (const bearer of [undefined, 'abc', 'a,b']) {
       const answer = await send('OPTIONS', '/plants?limit=x', { token: bearer })
       assert.deepEqual(
@@ -43,7 +43,7 @@ test('methods and paths', async (t) => {
         assert.deepEqual(headerLines(only, name), headerLines(got, name), name)
       assert.equal(only.body, '')
     }
-    // Nothing of a body comes before the next answer.
+    // The next answer follows at once, without a body in between.
     const wire = await Wire.to(port)
     const answers = await wire
       .write(head('HEAD', '/plants') + head('HEAD', '/trees') + head('GET', '/plants'))
@@ -60,7 +60,7 @@ test('methods and paths', async (t) => {
   })
 
   await t.test(
-    'PUT, PATCH and DELETE are 405, and every other method that Node parses 501',
+    'PUT, PATCH and DELETE are 405; other methods that Node parses are 501',
     async () => {
       for (const method of METHODS) {
         if (['GET', 'HEAD', 'POST', 'OPTIONS', 'CONNECT'].includes(method)) continue
@@ -81,11 +81,11 @@ test('methods and paths', async (t) => {
     },
   )
 
-  await t.test('CONNECT is 501, and ends the connection', async () => {
-    for (const behind of ['', head('GET', '/plants'), 'x'.repeat(200_000)]) {
+  await t.test('CONNECT is 501 and closes the connection', async () => {
+    for (const more of ['', head('GET', '/plants'), 'x'.repeat(200_000)]) {
       const wire = await Wire.to(port)
       const [answer, second] = await wire
-        .write(head('CONNECT', 'plants.test:443') + behind)
+        .write(head('CONNECT', 'plants.test:443') + more)
         .allAnswers()
       assert.equal(verdict(answer ?? assert.fail()), 'methodUnknown')
       assert.equal(second, undefined)
@@ -93,19 +93,16 @@ test('methods and paths', async (t) => {
     }
   })
 
-  await t.test(
-    'CONNECT without a version, or with one that nobody speaks, is 400 as every other request is',
-    async () => {
-      for (const bytes of [
-        'CONNECT /plants\r\n\r\n',
-        'CONNECT plants.test:443\r\nHost: plants.test\r\n\r\n',
-        head('CONNECT', 'plants.test:443', { version: '2.0' }),
-        'GET /plants\r\n\r\n',
-      ]) {
-        assert.equal(verdict(await firstAnswer(port, bytes)), 'malformedRequest', bytes)
-      }
-    },
-  )
+  await t.test('CONNECT without a version, or with an unknown one, is 400', async () => {
+    for (const bytes of [
+      'CONNECT /plants\r\n\r\n',
+      'CONNECT plants.test:443\r\nHost: plants.test\r\n\r\n',
+      head('CONNECT', 'plants.test:443', { version: '2.0' }),
+      'GET /plants\r\n\r\n',
+    ]) {
+      assert.equal(verdict(await firstAnswer(port, bytes)), 'malformedRequest', bytes)
+    }
+  })
 
   await t.test('paths are compared byte by byte', async () => {
     for (const target of [
@@ -202,7 +199,7 @@ test('methods and paths', async (t) => {
     )
   })
 
-  await t.test('HTTP/1.0 is served, and its connection closed', async () => {
+  await t.test('HTTP/1.0 is served, and its connection is closed', async () => {
     const answers = await converse(port, head('GET', '/plants', { version: '1.0' }))
     assert.deepEqual(answers.map(verdict), [200])
     assert.deepEqual(headerLines(answers[0] ?? assert.fail(), 'connection'), ['close'])
@@ -229,26 +226,23 @@ test('methods and paths', async (t) => {
     }
   })
 
-  await t.test(
-    'an Upgrade is passed over, and nothing behind it is answered in its place',
-    async () => {
-      for (const behind of ['', head('GET', '/trees')]) {
-        const wire = await Wire.to(port)
-        wire.write(
-          head('GET', '/plants', {
-            lines: [
-              'Connection: Upgrade, HTTP2-Settings',
-              'Upgrade: h2c',
-              'HTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA',
-            ],
-          }) + behind,
-        )
-        const [answer, second] = await wire.allAnswers()
-        assert.equal(verdict(answer ?? assert.fail()), 200)
-        assert.deepEqual(headerLines(answer ?? assert.fail(), 'connection'), ['close'])
-        assert.equal(second, undefined)
-        wire.destroy()
-      }
-    },
-  )
+  await t.test('an Upgrade is ignored, and the bytes after it are not answered', async () => {
+    for (const more of ['', head('GET', '/trees')]) {
+      const wire = await Wire.to(port)
+      wire.write(
+        head('GET', '/plants', {
+          lines: [
+            'Connection: Upgrade, HTTP2-Settings',
+            'Upgrade: h2c',
+            'HTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA',
+          ],
+        }) + more,
+      )
+      const [answer, second] = await wire.allAnswers()
+      assert.equal(verdict(answer ?? assert.fail()), 200)
+      assert.deepEqual(headerLines(answer ?? assert.fail(), 'connection'), ['close'])
+      assert.equal(second, undefined)
+      wire.destroy()
+    }
+  })
 })

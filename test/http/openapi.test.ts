@@ -53,11 +53,11 @@ interface Document {
 const METHODS = ['get', 'head', 'post', 'options'] as const
 type Method = (typeof METHODS)[number]
 
-/** Fields that some answers alone have: where they stand, they must be described. */
+/** Headers that only some answers have: each must be described. */
 const SPECIAL = ['www-authenticate', 'allow', 'retry-after', 'accept-encoding', 'link'] as const
 
 async function fetchDocument(adminPort: number): Promise<Document> {
-  // What is read of it is asserted: a member that is missing fails where it is used.
+  // A missing member fails where it is used.
   return (await call(adminPort, { path: '/openapi.json', token: undefined })).json() as Document
 }
 
@@ -72,7 +72,7 @@ function* objectsIn(value: unknown, at = '#'): Generator<readonly [string, Schem
   for (const [name, member] of Object.entries(value)) yield* objectsIn(member, `${at}/${name}`)
 }
 
-/** Holds an answer against its description: under its own status, or under "default". */
+/** Compares an answer with its description: under its own status, or under "default". */
 function assertDescribed(
   document: Document,
   method: string,
@@ -111,7 +111,7 @@ function assertDescribed(
   assert.deepEqual(flaws(document, schema, JSON.parse(answer.body), true), [], where)
 }
 
-/** Examples of failures are named for their conditions. */
+/** Examples of failures have the names of their conditions. */
 function exampleNames({ content }: Described): readonly string[] {
   return Object.keys(content?.['application/json']?.examples ?? {})
 }
@@ -128,7 +128,7 @@ function send(
   return firstAnswer(port, bytesOf(method, target, body, options), headsOf(method))
 }
 
-/** The places of one answer that has no body. */
+/** The indexes of answers without a body, if there is one answer. */
 function headsOf(method: string): readonly number[] {
   return method === 'head' ? [0] : []
 }
@@ -166,7 +166,7 @@ test('openapi: the document is served without a token, on the admin listener', a
   assert.equal(verdict(await call(port, { path: '/openapi.json' })), 'pathUnknown')
 })
 
-test('openapi: the document is sound in itself', async (t) => {
+test('openapi: the document is consistent', async (t) => {
   const { adminPort } = await startService(t)
   const document = await fetchDocument(adminPort)
   // The project's own manifest.
@@ -207,7 +207,7 @@ test('openapi: the document is sound in itself', async (t) => {
   assert.equal(new Set(ids).size, ids.length)
 })
 
-test('openapi: what the service takes fits the description, and what it refuses does not', async (t) => {
+test('openapi: the service accepts what the description allows, and nothing else', async (t) => {
   const { adminPort, port } = await startService(t)
   const document = await fetchDocument(adminPort)
   const { NewPlant = assert.fail() } = document.components.schemas
@@ -260,7 +260,7 @@ test('openapi: what the service takes fits the description, and what it refuses 
   }
 })
 
-test('openapi: every answer is described, and every description is met by an answer', async (t) => {
+test('openapi: all answers are described, and all descriptions occur', async (t) => {
   const { adminPort, port } = await startService(t, {
     readScope: 'plants:read',
     writeScope: 'plants:write',
@@ -271,7 +271,7 @@ test('openapi: every answer is described, and every description is met by an ans
   const raise = await failureCases(t, port, good)
 
   for (const method of METHODS) {
-    // An answer to HEAD shows no body; its conditions are those of GET.
+    // An answer to HEAD has no body; its conditions are those of GET.
     const shown = Object.entries(
       operationOf(document, method === 'head' ? 'get' : method).responses,
     )
@@ -303,7 +303,7 @@ test('openapi: every answer is described, and every description is met by an ans
   assert.deepEqual(
     [...Object.keys(raise), ...elsewhere].sort(),
     [...conditions.keys()].sort(),
-    'every entry of the catalogue is met',
+    'every entry of the catalogue occurs',
   )
 
   await t.test('success', async () => {
@@ -338,7 +338,7 @@ test('openapi: every answer is described, and every description is met by an ans
     assert.deepEqual([...seen].sort(), described.sort())
   })
 
-  await t.test('what is none of the operations is described as the default of each', async () => {
+  await t.test('requests of no operation are described as the default of each', async () => {
     const others: readonly (readonly [Condition, WireAnswer])[] = [
       ['pathUnknown', await send(port, 'get', { target: '/trees' })],
       ...(await Promise.all(
@@ -365,7 +365,7 @@ test('openapi: every answer is described, and every description is met by an ans
   })
 })
 
-/** How each failure of an operation is met: by which methods, the document says. */
+/** How to cause each failure with a method; the document says with which ones it occurs. */
 async function failureCases(
   t: TestContext,
   port: number,
@@ -386,7 +386,7 @@ async function failureCases(
       )
   const bare = await startBare(t, { timeouts: { headersMs: 100, requestMs: 200 } })
   const limited = await startService(t, { rateLimit: 1 })
-  // Nobody listens on port 1.
+  // Nothing listens on port 1.
   const keyless = await startService(t, { keys: { kind: 'url', url: 'http://127.0.0.1:1/keys' } })
   const closed = await startClosed(t)
   return {
@@ -455,9 +455,9 @@ async function failureCases(
           throw new Error('a bug')
         },
       )
-      // Somebody whose list is not remembered.
+      // An owner whose list is not cached.
       const answer = await send(port, method, {
-        token: token('nobody', { scope: 'plants:read plants:write' }),
+        token: token('new owner', { scope: 'plants:read plants:write' }),
       })
       mocked.mock.restore()
       return answer
@@ -476,7 +476,7 @@ async function failureCases(
   }
 }
 
-/** The port of a program that embeds the service and serves on when it has closed it. */
+/** The port of a program that closed the embedded service and goes on serving. */
 async function startClosed(t: TestContext): Promise<number> {
   const { service, close } = await startService(t)
   await close()

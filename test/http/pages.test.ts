@@ -14,7 +14,7 @@ function page(bytes: number): HttpResponse {
   return { status: 200, headers: [], body: Buffer.alloc(bytes) }
 }
 
-test('a create is seen by the very next list of its owner, whatever was listed before', async (t) => {
+test('pages: the next list of an owner shows a new plant, whatever is cached', async (t) => {
   const { port } = await startService(t)
   const paths = ['/plants', '/plants?limit=2', '/plants?limit=1']
   const names: string[] = []
@@ -37,22 +37,20 @@ test('a create is seen by the very next list of its owner, whatever was listed b
 
 interface Seen {
   readonly owner: string
-  /** Moments, counted by one clock for all. */
+  /** Times, by one counter for all clients. */
   readonly begun: number
   readonly ended: number
   readonly ids: ReadonlySet<number>
-  /** Of ids up to here the list says whether they are there. */
+  /** The list shows every id up to this one that exists. */
   readonly known: number
 }
 
-/**
- * Whether `a` shows something that `b`, which must not be older, would have to show and does not.
- */
+/** True if `a` shows an id that `b` lacks, among those that `b` must show. */
 function showsMore(a: Seen, b: Seen): boolean {
   return [...a.ids].some((id) => id <= b.known && !b.ids.has(id))
 }
 
-test('creates and lists of several connections at once are linearizable: lists grow in one order, and no remembered one outlives a create', async (t) => {
+test('pages: concurrent creates and lists are linearizable, cached lists too', async (t) => {
   const { random } = seeded(t)
   const { port } = await startService(t, { logLevel: 'silent' })
   const below = (limit: number): number => Math.floor(random() * limit)
@@ -72,12 +70,11 @@ test('creates and lists of several connections at once are linearizable: lists g
       const [before, answers] = [requests, [] as ((body: string) => void)[]]
       let bytes = ''
       const begun = clock++
-      // Some of them pipelined: those overlap for this observer, and still show each what the one
-      // before it did.
+      // Up to three are pipelined: they overlap for this client, but run in order.
       for (let left = 1 + below(3); left > 0; left--) {
         requests++
         if (below(3) === 0) {
-          // The lowest that is left, or any: into the first page, and behind it.
+          // The lowest id left, or any: on the first page, or after it.
           const id = ids.splice(below(2) * below(ids.length), 1)[0] ?? assert.fail()
           const create = { owner, id, begun, ended: Infinity }
           created.push(create)
@@ -129,20 +126,20 @@ test('creates and lists of several connections at once are linearizable: lists g
         .map(({ id }) => id),
     )
     for (const id of list.ids)
-      assert.ok(may.has(id), `${id} was not even asked for, or is somebody else's`)
+      assert.ok(may.has(id), `${id} was not requested yet, or is another owner's`)
     for (const other of lists.slice(0, at)) {
       if (other.owner !== list.owner) continue
-      const [ahead, behind] = [showsMore(list, other), showsMore(other, list)]
-      assert.ok(!(ahead && behind), 'two lists show each what the other lacks')
+      const [more, less] = [showsMore(list, other), showsMore(other, list)]
+      assert.ok(!(more && less), 'each of two lists shows what the other lacks')
       if (other.ended < list.begun)
-        assert.ok(!behind, 'a later list lacks what an earlier one showed')
+        assert.ok(!less, 'a later list lacks what an earlier one showed')
       if (list.ended < other.begun)
-        assert.ok(!ahead, 'a later list lacks what an earlier one showed')
+        assert.ok(!more, 'a later list lacks what an earlier one showed')
     }
   }
 })
 
-test('pages: an answer is given again for the same owner and query only, until that owner is forgotten', () => {
+test('pages: cached by owner and query, until the owner is invalidated', () => {
   const pages = new PageCache()
   const [one, two] = [jsonResponse(200, [1]), jsonResponse(200, [2])]
   pages.add('alice', 'limit=1', one)
@@ -158,7 +155,7 @@ test('pages: an answer is given again for the same owner and query only, until t
   assert.equal(pages.bytes, 0)
 })
 
-test('pages: never more than 16 MiB are kept, and the oldest owners go first', () => {
+test('pages: at most 16 MiB are cached; the oldest owners are evicted first', () => {
   const pages = new PageCache()
   for (let owner = 0; owner < 40; owner++) {
     pages.add(`owner ${owner}`, '', page(MIB - 512))
@@ -170,7 +167,7 @@ test('pages: never more than 16 MiB are kept, and the oldest owners go first', (
   assert.equal(pages.get('huge', ''), undefined)
 })
 
-test('pages: one owner keeps a sixteenth of the cache, and evicts no other owner', () => {
+test('pages: one owner has a sixteenth of the cache and evicts no other owner', () => {
   const pages = new PageCache()
   for (let owner = 0; owner < 5000; owner++) pages.add(`owner ${owner}`, '', page(1000))
   for (let limit = 0; limit < 1000; limit++) {
@@ -183,7 +180,7 @@ test('pages: one owner keeps a sixteenth of the cache, and evicts no other owner
   assert.equal(pages.get('bob', ''), undefined, 'a page that is larger than a share')
 })
 
-test('pages: unusual spellings of a query, and pages after a cursor, are not kept', () => {
+test('pages: unusual spellings of a query and pages after a cursor are not cached', () => {
   const pages = new PageCache()
   for (const query of [
     'limit=1&x=2',
@@ -200,7 +197,7 @@ test('pages: unusual spellings of a query, and pages after a cursor, are not kep
   assert.equal(pages.bytes, 0)
 })
 
-test('pages: a page keeps its own bytes, and not what they were cut from', () => {
+test('pages: a page keeps its own bytes, not the buffer that they are a part of', () => {
   const pages = new PageCache()
   for (let owner = 0; owner < 100; owner++) {
     pages.add(`owner ${owner}`, '', {
@@ -214,14 +211,14 @@ test('pages: a page keeps its own bytes, and not what they were cut from', () =>
   }
 })
 
-test('pages: the name of an owner counts', () => {
+test('pages: long names of owners count', () => {
   const pages = new PageCache()
   const name = 'é'.repeat(8800)
   for (let owner = 0; owner < 3000; owner++) {
     pages.add(`${owner} ${name}`, '', page(1))
     assert.ok(pages.bytes <= 16 * MIB)
   }
-  // By bodies alone all 3,000 would be there, and hold 53 MB.
+  // If only bodies counted, all 3,000 would be cached and hold 53 MB.
   assert.equal(pages.get(`0 ${name}`, ''), undefined)
   for (let owner = 0; owner < 3000; owner++) pages.invalidate(`${owner} ${name}`)
   assert.equal(pages.bytes, 0)

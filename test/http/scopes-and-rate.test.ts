@@ -8,7 +8,7 @@ import { token } from '../support/tokens.ts'
 import { headerLines, verdict } from '../support/verdict.ts'
 import { head, Wire } from '../support/wire.ts'
 
-test('scopes: GET and HEAD require the one, POST the other', async (t) => {
+test('scopes: GET and HEAD require the read scope, POST the write scope', async (t) => {
   const { port } = await startService(t, { readScope: 'read', writeScope: 'write' })
   const outcome = async (claims: Readonly<Record<string, unknown>>) => {
     const bearer = token('alice', claims)
@@ -39,7 +39,7 @@ test('scopes: GET and HEAD require the one, POST the other', async (t) => {
   assert.equal(verdict(options), 204)
 })
 
-test('rate: so many requests a second for each owner, and the scope is looked at first', async (t) => {
+test('rate: requests a second for each owner; the scope is checked first', async (t) => {
   const { port } = await startService(t, { rateLimit: 5, writeScope: 'write' })
   // All in one second.
   stopClock(t)
@@ -49,7 +49,7 @@ test('rate: so many requests a second for each owner, and the scope is looked at
     wire.write(head(method, '/plants', { token: bearer }).repeat(7))
     return (await wire.answers(before + 7)).slice(before)
   }
-  // Refused for its scope, a request is not counted.
+  // A request that is refused for its scope does not count.
   assert.deepEqual(
     (await verdicts(token('alice'), 'POST')).map(verdict),
     Array.from({ length: 7 }, () => 'scopeMissing'),
@@ -58,7 +58,7 @@ test('rate: so many requests a second for each owner, and the scope is looked at
   assert.deepEqual(answers.map(verdict), [200, 200, 200, 200, 200, 'rateLimited', 'rateLimited'])
   for (const answer of answers.filter(({ status }) => status === 429))
     assert.deepEqual(headerLines(answer, 'retry-after'), ['1'])
-  // Somebody else is not concerned.
+  // Another owner is not affected.
   assert.deepEqual((await verdicts(token('bob'), 'GET')).map(verdict), [
     200,
     200,
@@ -71,7 +71,7 @@ test('rate: so many requests a second for each owner, and the scope is looked at
   wire.destroy()
 })
 
-test('rate: a refused request does not lengthen the wait, and a second later there is room for as many again', () => {
+test('rate: a refused request does not count, and a second allows as many again', () => {
   let now = 1000
   const limit = new RateLimit(3, () => now)
   const taken = () => [1, 2, 3, 4, 5].map(() => limit.take('a') ?? 0)

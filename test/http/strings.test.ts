@@ -54,7 +54,7 @@ test('strings', async (t) => {
     )
   })
 
-  await t.test('an escape is the character that it stands for', async () => {
+  await t.test('an escape is read as its character', async () => {
     const bearer = token('bob')
     const reply = await post(
       port,
@@ -93,12 +93,12 @@ test('strings', async (t) => {
           }),
         ),
         200,
-        'in an unknown member it is no matter',
+        'an unknown member may have one',
       )
     }
   })
 
-  await t.test('invalid UTF-8 is refused wherever it stands', async () => {
+  await t.test('invalid UTF-8 is refused at any place', async () => {
     for (const bytes of [
       [0xff],
       [0xc0, 0x80],
@@ -132,7 +132,7 @@ test('strings', async (t) => {
     )
   })
 
-  await t.test('nothing of what was refused is there', async () => {
+  await t.test('nothing that was refused is stored', async () => {
     assert.equal((JSON.parse((await call(port)).text) as unknown[]).length, STRINGS.length)
   })
 })

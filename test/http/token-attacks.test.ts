@@ -61,12 +61,9 @@ interface Target {
   readonly good: string
 }
 
-/**
- * A service whose keys are fetched; what a token could have it fetch besides would be asked for
- * here too.
- */
+/** A service that fetches its keys from this issuer, which also sees any other fetch. */
 async function withKeySet(t: TestContext): Promise<Target> {
-  // However long a test takes, it is within the cooldown that begins with the start.
+  // The whole test is within the cooldown that begins with the start.
   stopClock(t)
   const asked: string[] = []
   const keys = Object.entries(PUBLIC).map(([kid, { publicKey }]) => jwk(publicKey, { kid }))
@@ -108,9 +105,8 @@ async function withSecret(t: TestContext): Promise<Target> {
 }
 
 /**
- * Each token tries to create a plant and to read the list. All must be refused as `expected` has
- * it, none be remembered, nothing be stored, and the issuer be asked no more than for its keys at
- * the start.
+ * Each token tries to create a plant and to read the list. All must be refused with an `expected`
+ * condition, none is cached, nothing is stored, and the issuer is asked for its keys once at most.
  */
 async function attack(
   t: TestContext,
@@ -118,7 +114,7 @@ async function attack(
   attacks: readonly string[],
   expected: readonly string[],
 ): Promise<void> {
-  assert.equal(new Set(attacks).size, attacks.length, 'an attack stands twice')
+  assert.equal(new Set(attacks).size, attacks.length, 'an attack appears twice')
   for (let at = 0; at < attacks.length; at += BATCH) {
     const batch = attacks.slice(at, at + BATCH)
     const wire = await Wire.to(port)
@@ -163,11 +159,11 @@ function signedBy(
 
 const PUBLIC_ALGORITHMS = Object.keys(SIGNED_BY)
 const HMACS = ['HS256', 'HS384', 'HS512']
-/** The same signature under both names. */
+/** Two names of the same signature. */
 const same = (one: string, other: string): boolean =>
   one === other || (one.startsWith('Ed') && other.startsWith('Ed'))
 
-test('token attacks: with public keys, no algorithm passes for any other, whichever key is named', async (t) => {
+test('token attacks: with public keys, no algorithm passes for another', async (t) => {
   const attacks: string[] = []
   for (const named of [
     ...PUBLIC_ALGORITHMS,
@@ -189,7 +185,7 @@ test('token attacks: with public keys, no algorithm passes for any other, whiche
         if (!same(named, used)) attacks.push(signedBy(used, { alg: named, kid }))
     }
   }
-  // The public keys, in every spelling that a careless verifier would take for a secret.
+  // The public keys, in all forms that a careless verifier would take for a secret.
   for (const alg of [...HMACS, ...PUBLIC_ALGORITHMS]) {
     for (const hmac of HMACS) {
       for (const [kid, { publicKey }] of Object.entries(PUBLIC)) {
@@ -236,7 +232,7 @@ test('token attacks: with a secret, no algorithm passes but HS256', async (t) =>
   await attack(t, await withSecret(t), [...new Set(attacks)], ['tokenInvalid'])
 })
 
-test('token attacks: none, in every spelling and with any signature, is no algorithm', async (t) => {
+test('token attacks: alg none is refused, in any spelling, with any signature', async (t) => {
   const cases = Array.from({ length: 16 }, (_, bits) =>
     [...'none'].map((letter, at) => (bits & (1 << at) ? letter.toUpperCase() : letter)).join(''),
   )
@@ -273,7 +269,7 @@ test('token attacks: none, in every spelling and with any signature, is no algor
         signature('RS256', input, rsa.privateKey),
       ].map((end) => `${input}.${end}`)
     })
-    // No alg at all; one that stands twice, of which the last is read by everybody here.
+    // No alg at all; two of them, of which every reader here takes the last.
     for (const header of [
       '{}',
       '{"kid":"rsa"}',
@@ -292,7 +288,7 @@ test('token attacks: none, in every spelling and with any signature, is no algor
   }
 })
 
-test('token attacks: a kid is a name to look up, and nothing else', async (t) => {
+test('token attacks: a kid is a name to look up and nothing else', async (t) => {
   const target = await withKeySet(t)
   const kids: readonly unknown[] = [
     '../../../../../../dev/null',
@@ -353,7 +349,7 @@ test('token attacks: a kid is a name to look up, and nothing else', async (t) =>
   ]
   const attacks = kids.flatMap((kid) => [
     signedBy('RS256', { alg: 'RS256', kid }, CLAIMS, rsa2.privateKey),
-    // The right key under a name that is not its own.
+    // The right key under a wrong name.
     signedBy('RS256', { alg: 'RS256', kid }),
     token({ alg: 'HS256', kid }, CLAIMS, Buffer.alloc(0), 'HS256'),
   ])
@@ -367,11 +363,11 @@ test('token attacks: a kid is a name to look up, and nothing else', async (t) =>
   )
 })
 
-test('token attacks: a flood of unknown kids, valid in form, reaches the issuer no more than the cooldown allows', async (t) => {
+test('token attacks: a flood of unknown kids causes one fetch in each cooldown', async (t) => {
   const target = await withKeySet(t)
   const attacks = Array.from({ length: 2000 }, () => {
-    const input = `${base64url({ alg: 'RS256', kid: randomBytes(8).toString('hex') })}.${base64url(CLAIMS)}`
-    return `${input}.${randomBytes(256).toString('base64url')}`
+    const header = base64url({ alg: 'RS256', kid: randomBytes(8).toString('hex') })
+    return `${header}.${base64url(CLAIMS)}.${randomBytes(256).toString('base64url')}`
   })
   await Promise.all(
     [0, 500, 1000, 1500].map(async (at) => {
@@ -389,12 +385,12 @@ test('token attacks: a flood of unknown kids, valid in form, reaches the issuer 
       wire.destroy()
     }),
   )
-  // The time since the start belongs to the fetch of the start.
+  // The fetch at the start began the only cooldown.
   assert.deepEqual(target.asked, ['/keys'])
   assert.deepEqual((await call(target.port, { token: target.good })).json(), [])
 })
 
-test('token attacks: keys and certificates that a token brings or points to, and headers that must be understood', async (t) => {
+test('token attacks: keys in or named by a token, crit, b64, zip and typ', async (t) => {
   const target = await withKeySet(t)
   const evil = `${target.issuerUrl}/evil`
   const own = jwk(rsa2.publicKey, { kid: 'evil' })
@@ -417,7 +413,7 @@ test('token attacks: keys and certificates that a token brings or points to, and
       signedBy('RS256', { alg: 'RS256', kid, ...more }, CLAIMS, rsa2.privateKey),
     ),
   )
-  // All from here on are signed by the right key.
+  // The following are signed by the right key.
   const crits: readonly unknown[] = [
     ['x'],
     [],
@@ -476,7 +472,7 @@ test('token attacks: keys and certificates that a token brings or points to, and
   await attack(t, target, attacks, ['tokenInvalid'])
 })
 
-test('token attacks: other forms than one compact JWS', async (t) => {
+test('token attacks: anything but one compact JWS is refused', async (t) => {
   const target = await withKeySet(t)
   const { good } = target
   const [protectedHeader = '', payload = '', signed = ''] = good.split('.')
@@ -511,7 +507,7 @@ test('token attacks: other forms than one compact JWS', async (t) => {
     `${good}.${signed}`,
     `${good}~`,
     `${good}~${payload}~`,
-    // A token within a token; text, arrays and two documents in place of claims.
+    // A token in a token; text, arrays and two documents instead of claims.
     ...[
       good,
       JSON.stringify(good),
@@ -557,8 +553,10 @@ test('token attacks: other forms than one compact JWS', async (t) => {
 /** The orders of the curves: FIPS 186-5, SP 800-186 §3.2.1. */
 const ORDER: Readonly<Record<string, bigint>> = {
   ES256: 0xffffffff00000000ffffffffffffffffbce6faada7179e84f3b9cac2fc632551n,
-  ES384:
-    0xffffffffffffffffffffffffffffffffffffffffffffffffc7634d81f4372ddf581a0db248b0a77aecec196accc52973n,
+  ES384: BigInt(
+    '0xffffffffffffffffffffffffffffffffffffffffffffffff' +
+      'c7634d81f4372ddf581a0db248b0a77aecec196accc52973',
+  ),
 }
 
 function number(bytes: Uint8Array): bigint {
@@ -573,7 +571,7 @@ function withSignature(text: string, signed: Uint8Array): string {
   return text.replace(/[^.]*$/, Buffer.from(signed).toString('base64url'))
 }
 
-test('token attacks: signatures cut, stretched, zero, out of range or in another encoding', async (t) => {
+test('token attacks: signatures cut, extended, zero, out of range or re-encoded', async (t) => {
   const attacks: string[] = []
   for (const alg of PUBLIC_ALGORITHMS) {
     const good = signedBy(alg, { alg, kid: SIGNED_BY[alg] })
@@ -606,7 +604,7 @@ test('token attacks: signatures cut, stretched, zero, out of range or in another
     const none = Buffer.alloc(half)
     const one = bytesOf(1n, half)
     const n = bytesOf(ORDER[alg] ?? 1n, half)
-    // r and s of zero were CVE-2022-21449; ASN.1 is what JOSE does not use.
+    // r and s of zero: CVE-2022-21449. JOSE does not use ASN.1.
     const integer = (value: Buffer): Buffer =>
       Buffer.concat([Buffer.from([2, value.length + 1, 0]), value])
     const sequence = Buffer.concat([integer(r), integer(s)])
@@ -636,7 +634,7 @@ test('token attacks: signatures cut, stretched, zero, out of range or in another
   await attack(t, await withKeySet(t), [...new Set(attacks)], ['tokenInvalid'])
 })
 
-test('token attacks: the twin of an ECDSA signature, s for n - s, verifies, and is the same caller and nobody else', async (t) => {
+test('token attacks: the twin of an ECDSA signature (n - s) is the same caller', async (t) => {
   const { port, adminPort } = await withKeySet(t)
   for (const alg of Object.keys(ORDER)) {
     const good = signedBy(alg, { alg, kid: SIGNED_BY[alg] }, { ...CLAIMS, sub: alg })
@@ -670,7 +668,7 @@ test('token attacks: the twin of an ECDSA signature, s for n - s, verifies, and 
   )
 })
 
-test('token attacks: claims of wrong types and values', async (t) => {
+test('token attacks: claims of wrong types and values are refused', async (t) => {
   const numbers: readonly string[] = [
     '"1e10"',
     `"${now + 600}"`,
@@ -741,7 +739,7 @@ test('token attacks: claims of wrong types and values', async (t) => {
     ...['sub', 'exp', 'iss', 'aud'].map((name) =>
       leave(name).replace('{', `{"__proto__":${text},`),
     ),
-    // Of two the last counts, however it is escaped.
+    // The last of two counts, however it is escaped.
     text.replace('}', ',"exp":1}'),
     text.replace('}', ',"s\\u0075b":""}'),
     text.replace('}', ',"iss":"https://evil.example"}'),
@@ -757,7 +755,7 @@ test('token attacks: claims of wrong types and values', async (t) => {
   }
 })
 
-test('token attacks: of a claim or header that stands twice the last is read, by every check and behind the memory of tokens too', async (t) => {
+test('token attacks: the last of two claims or headers counts, cached or not', async (t) => {
   const { port } = await withKeySet(t)
   const text = JSON.stringify(CLAIMS)
   const names = [
@@ -800,7 +798,7 @@ test('token attacks: of a claim or header that stands twice the last is read, by
   )
 })
 
-test('token attacks: a token too long for a header is refused before it is read', async (t) => {
+test('token attacks: a token too long for a header is refused unread', async (t) => {
   const { port } = await withKeySet(t)
   for (const length of [17_000, 2 ** 20]) {
     const wire = await Wire.to(port)

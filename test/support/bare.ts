@@ -7,9 +7,8 @@ import { FairQueue } from '../../dist/ops/fair-queue.js'
 import { MemoryBudget } from '../../dist/http/budget.js'
 import type { HttpTimeouts } from '../../dist/http/clock.js'
 import type { ConnectionHost } from '../../dist/http/connection.js'
-import type { Exchange } from '../../dist/http/exchange.js'
 import { PageCache } from '../../dist/http/page-cache.js'
-import { createPlant, listPlants } from '../../dist/http/plants.js'
+import { getPlants, postPlants } from '../../dist/http/plants.js'
 import { errorResponse } from '../../dist/http/response.js'
 import { createRouter } from '../../dist/http/router.js'
 import { Connections, createHttpServer } from '../../dist/http/server.js'
@@ -21,7 +20,7 @@ export interface BareOptions {
   readonly timeouts?: Partial<HttpTimeouts>
   /** Bytes of answers that clients have not taken yet. */
   readonly answersMaxBytes?: number
-  readonly authenticate?: (exchange: Exchange) => Caller | Promise<Caller>
+  readonly authenticate?: (token: string) => Caller | Promise<Caller>
   /** A unix socket to listen on: its buffers are small, and of one size everywhere. */
   readonly path?: string
 }
@@ -86,11 +85,14 @@ export async function startBare(
     maxBodyBytes: 2 ** 20,
   }
   const operations = new Map([
-    ['GET', { handle: listPlants(options), scope: undefined }],
-    ['POST', { handle: createPlant(options), scope: undefined }],
+    ['GET', { handle: getPlants(options), scope: undefined }],
+    ['POST', { handle: postPlants(options), scope: undefined }],
   ])
   const host: ConnectionHost = {
-    serve: createRouter(new Map([['/plants', operations]]), { authenticate, rateLimit: undefined }),
+    serve: createRouter(new Map([['/plants', operations]]), {
+      verifier: { verify: authenticate },
+      rateLimit: undefined,
+    }),
     explain(error) {
       if (error instanceof ClientGone) return undefined
       return errorResponse(error instanceof HttpError ? error : new HttpError('internal'))

@@ -1,0 +1,114 @@
+import { setTimeout as sleep } from 'node:timers/promises'
+import type { FairQueue } from '../ops/fair-queue.ts'
+import type { PlantList } from '../plants/store.ts'
+import type { Hold, MemoryBudget } from './budget.ts'
+import { PIECE_MAX_BYTES, type TextStream } from './response.ts'
+
+const COMMA = 0x2c
+const EMPTY_LIST_BYTES = '[]'.length
+/** How often a list asks for room while other responses use all of it. */
+const ROOM_CHECK_MS = 100
+
+/**
+ * A list as one JSON array, made while its client reads it: one chunk at a time is in memory, and
+ * counts against the budget for responses. The next chunk waits for the owner's turn and for room.
+ * The connection's clock bounds that wait.
+ */
+export class PlantStream implements TextStream {
+  readonly #list: PlantList
+  readonly #owner: string
+  readonly #queue: FairQueue
+  readonly #answers: MemoryBudget
+  readonly #hold: Hold
+  #first: Buffer | undefined
+  #closed = false
+
+  constructor(
+    list: PlantList,
+    first: Buffer,
+    owner: string,
+    queue: FairQueue,
+    answers: MemoryBudget,
+  ) {
+    this.#list = list
+    this.#first = first
+    this.#owner = owner
+    this.#queue = queue
+    this.#answers = answers
+    this.#hold = answers.hold(owner, 0)
+    this.#count(first.length)
+  }
+
+  close(): void {
+    this.#closed = true
+    this.#first = undefined
+    this.#list.close()
+    this.#hold(0)
+  }
+
+  /**
+   * Each chunk is an array. All but the first begin with "," in place of "[", and each is sent
+   * without its "]", which comes once, at the end.
+   */
+  async *[Symbol.asyncIterator](): AsyncGenerator<Buffer, void, undefined> {
+    let begun = false
+    let chunk = this.#first
+    this.#first = undefined
+    while (chunk !== undefined) {
+      const { length }: Buffer = chunk
+      if (length > EMPTY_LIST_BYTES) {
+        if (begun) chunk[0] = COMMA
+        begun = true
+        for (let at = 0; at < length - 1; at += PIECE_MAX_BYTES)
+          yield pieceOf(chunk, at, length - 1)
+      }
+      // Released before the wait for the next one, which may be long.
+      chunk = undefined
+      chunk = await this.#next(length)
+    }
+    yield Buffer.from(begun ? ']' : '[]')
+  }
+
+  async #next(sentBytes: number): Promise<Buffer | undefined> {
+    // Node keeps the last piece that it wrote until it writes another.
+    const keptBytes = Math.min(sentBytes, PIECE_MAX_BYTES)
+    this.#count(keptBytes)
+    while (!this.#closed) {
+      const made = await this.#queue.run(this.#owner, () => this.#makeNext(keptBytes))
+      if (made !== 'no room') return made
+      await sleep(ROOM_CHECK_MS)
+    }
+    return undefined
+  }
+
+  /** Looks for room, makes a chunk and counts it in one tick, so that no other list does it too. */
+  #makeNext(keptBytes: number): Promise<Buffer | undefined> | Buffer | undefined | 'no room' {
+    if (this.#closed) return undefined
+    // What this list keeps does not count here: else many lists would wait for each other.
+    this.#hold(0)
+    if (!this.#answers.hasRoom(this.#owner)) {
+      this.#count(keptBytes)
+      return 'no room'
+    }
+    const chunk = this.#list.next()
+    return chunk instanceof Promise ? chunk.then((made) => this.#made(made)) : this.#made(chunk)
+  }
+
+  #made(chunk: Buffer | undefined): Buffer | undefined {
+    this.#count(chunk?.length ?? 0)
+    return chunk
+  }
+
+  #count(chunkBytes: number): void {
+    if (!this.#closed) this.#hold(chunkBytes + (this.#list.heldBytes ?? 0))
+  }
+}
+
+/**
+ * The bytes from `at` on, up to `end`. A part of a chunk is copied: Node keeps the last piece, and
+ * with an uncopied one the whole chunk.
+ */
+function pieceOf(chunk: Buffer, at: number, end: number): Buffer {
+  if (end <= PIECE_MAX_BYTES) return chunk.subarray(0, end)
+  return Buffer.from(chunk.subarray(at, Math.min(at + PIECE_MAX_BYTES, end)))
+}
