@@ -4,7 +4,6 @@ import { setFlagsFromString } from 'node:v8'
 import { runInNewContext } from 'node:vm'
 import type { Plant } from '../../dist/plants/plant.js'
 import type { Caller } from '../../dist/auth/caller.js'
-import type { Exchange } from '../../dist/http/exchange.js'
 import type { PlantList } from '../../dist/plants/store.js'
 import { ALICE, type Bare, listOf, startBare, stretchOf } from '../support/bare.ts'
 import { until } from '../support/time.ts'
@@ -28,10 +27,7 @@ function start(t: Parameters<typeof startBare>[0], answersMaxBytes: number): Pro
       list: (owner) =>
         listOf(owner === 'small' ? [[{ name: 'a' }]] : Array.from({ length: CHUNKS }, () => LARGE)),
     },
-    authenticate: (exchange) => ({
-      ...ALICE,
-      owner: exchange.headers.authorization[0]?.slice('Bearer '.length) ?? '',
-    }),
+    authenticate: (owner) => ({ ...ALICE, owner }),
   })
 }
 
@@ -122,10 +118,7 @@ test('answers: memory in use is what is counted; a piece keeps no whole chunk', 
       close: () => {},
     }
   }
-  const authenticate = ({ headers: { authorization } }: Exchange): Caller => ({
-    ...ALICE,
-    owner: authorization[0] ?? '',
-  })
+  const authenticate = (owner: string): Caller => ({ ...ALICE, owner })
   const { port, answers } = await startBare(t, {
     answersMaxBytes: 4 * MIB,
     store: { list },
