@@ -1,30 +1,65 @@
-import { after, type TestContext } from 'node:test'
+import { after, test, type TestContext } from 'node:test'
 import type { ClientTiming } from '../../dist/store/etcd/client.js'
 import { type EtcdConfig, EtcdStore } from '../../dist/store/etcd/store.js'
-import { Cluster } from './etcd.ts'
+import { readAll } from '../contract/store.contract.ts'
+import { Cluster, type ClusterOptions } from './etcd.ts'
+import { Proxy } from './etcd-proxy.ts'
 import { PATIENCE_MS } from './time.ts'
 
+export const ALL = { after: undefined, limit: undefined } as const
 export const NO_TLS: EtcdConfig['tls'] = { ca: undefined, cert: undefined, key: undefined }
 /**
- * Outlasts whatever a loaded machine does to etcd: only what never comes is given up. Not so a
- * probe, which soon is made again, and may keep a process from its end.
+ * Outlasts whatever a loaded machine does to etcd: only an answer that never comes fails a call. A
+ * probe is short: it is repeated soon, and it may keep a process from ending.
  */
 export const PATIENT: ClientTiming = { attempt: 2000, call: PATIENCE_MS, probe: 5000 }
+
+type Run = (t: TestContext) => Promise<void>
+
+/** `test`, for tests that are skipped if there is a reason. */
+export function testUnless(reason: string | undefined): (title: string, run: Run) => void {
+  return (title, run) => void test(title, { skip: reason ?? false }, run)
+}
 
 let shared: Promise<Cluster> | undefined
 let prefixes = 0
 after(async () => (await shared)?.close())
 
-/** One member for all tests of a file that leave it as it is, with keys of its own for each. */
+/** A member that all tests of a file share, with a prefix for this test alone. */
 export async function configured(): Promise<EtcdConfig> {
   shared ??= Cluster.start(1, { flags: ['--unsafe-no-fsync'] })
-  return {
-    endpoints: (await shared).endpoints,
-    prefix: `shared/${prefixes++}/`,
-    user: undefined,
-    tls: NO_TLS,
-    timing: PATIENT,
-  }
+  return configOf((await shared).endpoints, `shared/${prefixes++}/`)
+}
+
+/** The configuration of a service or store that waits patiently and has no user. */
+export function configOf(endpoints: readonly string[], prefix = 'plants/'): EtcdConfig {
+  return { endpoints, prefix, user: undefined, tls: NO_TLS, timing: PATIENT }
+}
+
+/** Time limits in milliseconds for a call that is expected to fail. */
+export function hasty(attempt: number, call = attempt): { readonly timing: ClientTiming } {
+  return { timing: { attempt, call, probe: call } }
+}
+
+/** A cluster for this test alone. */
+export async function startCluster(
+  t: TestContext,
+  count: number,
+  { flags = [], ...options }: ClusterOptions = {},
+): Promise<Cluster> {
+  const cluster = await Cluster.start(count, {
+    ...options,
+    flags: ['--unsafe-no-fsync', ...flags],
+  })
+  t.after(() => cluster.close())
+  return cluster
+}
+
+/** A proxy in front of the member that `configured` returned. */
+export async function proxyTo(t: TestContext, { endpoints }: EtcdConfig): Promise<Proxy> {
+  const proxy = await Proxy.start(() => Number(new URL(endpoints[0] ?? '').port))
+  t.after(() => proxy.close())
+  return proxy
 }
 
 export async function openStore(t: TestContext, config: EtcdConfig): Promise<EtcdStore> {
@@ -33,4 +68,9 @@ export async function openStore(t: TestContext, config: EtcdConfig): Promise<Etc
   )
   t.after(() => store.close())
   return store
+}
+
+/** The names of all plants of alice. */
+export async function namesIn(store: EtcdStore): Promise<readonly string[]> {
+  return (await readAll(store.list('alice', ALL))).map(({ name }) => name)
 }

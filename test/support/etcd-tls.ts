@@ -4,40 +4,47 @@ import { readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import type { TestContext } from 'node:test'
 import type { EtcdConfig } from '../../dist/store/etcd/store.js'
-import { Cluster, NO_ETCD } from './etcd.ts'
-import { PATIENT } from './etcd-store.ts'
+import { type Cluster, NO_ETCD } from './etcd.ts'
+import { configOf, startCluster } from './etcd-store.ts'
 import { temporaryDirectory } from './service.ts'
 import { until } from './time.ts'
 
-const missing = ['etcdctl', 'openssl'].filter((name) => spawnSync(name, ['version']).error)
-/** Why tests on TLS and users are skipped; undefined where all is installed. */
-export const NO_SECURED_ETCD =
-  NO_ETCD ??
-  (missing.length === 0 ? undefined : `${missing.join(', ')} missing: LITTLE of etcd is tested`)
-// Loud, as where etcd itself is missing.
-if (NO_ETCD === undefined && missing.length > 0) console.log(`SKIPPED: ${NO_SECURED_ETCD}`)
-/** Made at once, unlike one of RSA. */
+/** Why tests that need these programs are skipped; undefined if all are installed. */
+function whyWithout(...programs: readonly string[]): string | undefined {
+  const missing = programs.filter((name) => spawnSync(name, ['version']).error)
+  if (missing.length === 0) return NO_ETCD
+  return NO_ETCD ?? `${missing.join(', ')} missing: LITTLE of the etcd store is tested`
+}
+
+/** For tests that need etcdctl (Debian: etcd-client). */
+export const NO_ETCDCTL = whyWithout('etcdctl')
+/** For tests of TLS and users. */
+export const NO_SECURED_ETCD = whyWithout('etcdctl', 'openssl')
+// Loud, as if etcd itself were missing.
+if (NO_ETCD === undefined && NO_SECURED_ETCD !== undefined)
+  console.log(`SKIPPED: ${NO_SECURED_ETCD}`)
+
+/** Runs etcdctl and returns what it prints. @throws if it fails */
+export function etcdctl(endpoint: string, args: readonly string[], input = ''): string {
+  const { status, stdout, stderr } = spawnSync('etcdctl', [`--endpoints=${endpoint}`, ...args], {
+    encoding: 'utf8',
+    input,
+    env: { PATH: process.env['PATH'] ?? '', ETCDCTL_API: '3' },
+  })
+  assert.equal(status, 0, `${args.join(' ')}: ${stderr}`)
+  return stdout
+}
+
+/** Generated at once; an RSA key takes a while. */
 const EC_KEY = ['-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:prime256v1', '-nodes'] as const
 
-/** An authority `ca.pem`, and certificates that it has signed, all in one directory. */
+/** An authority `ca.pem` and the certificates that it signed, all in one directory. */
 export class Authority {
   readonly directory: string
 
   constructor(directory: string) {
     this.directory = directory
-    this.#openssl(
-      'req',
-      '-x509',
-      ...EC_KEY,
-      '-keyout',
-      'ca.key',
-      '-out',
-      'ca.pem',
-      '-subj',
-      '/CN=ca',
-      '-days',
-      '2',
-    )
+    this.#request('ca', '/CN=ca', '-x509', '-out', 'ca.pem', '-days', '2')
     writeFileSync(this.file('ext'), 'subjectAltName=IP:127.0.0.1')
   }
 
@@ -45,39 +52,22 @@ export class Authority {
     return join(this.directory, name)
   }
 
-  read(name: string): Buffer {
-    return readFileSync(this.file(name))
+  /** Makes `name.pem` and `name.key`. */
+  sign(name: string, subject: string, days = 2): void {
+    this.#request(name, subject, '-out', `${name}.csr`)
+    const signer = ['-CA', 'ca.pem', '-CAkey', 'ca.key', '-CAcreateserial', '-extfile', 'ext']
+    const output = ['-out', `${name}.pem`, '-days', String(days)]
+    this.#openssl('x509', '-req', '-in', `${name}.csr`, ...signer, ...output)
   }
 
-  /** `name.pem` and `name.key`. */
-  sign(name: string, subject: string, days = 2): void {
-    this.#openssl(
-      'req',
-      ...EC_KEY,
-      '-keyout',
-      `${name}.key`,
-      '-out',
-      `${name}.csr`,
-      '-subj',
-      subject,
-    )
-    this.#openssl(
-      'x509',
-      '-req',
-      '-in',
-      `${name}.csr`,
-      '-CA',
-      'ca.pem',
-      '-CAkey',
-      'ca.key',
-      '-CAcreateserial',
-      '-out',
-      `${name}.pem`,
-      '-days',
-      String(days),
-      '-extfile',
-      'ext',
-    )
+  /** Flags of etcd. Clients must have a certificate of this authority. */
+  get serverFlags(): readonly string[] {
+    const own = ['--cert-file', this.file('server.pem'), '--key-file', this.file('server.key')]
+    return [...own, '--client-cert-auth', '--trusted-ca-file', this.file('ca.pem')]
+  }
+
+  #request(name: string, subject: string, ...more: readonly string[]): void {
+    this.#openssl('req', ...EC_KEY, '-keyout', `${name}.key`, '-subj', subject, ...more)
   }
 
   #openssl(...args: readonly string[]): void {
@@ -88,36 +78,31 @@ export class Authority {
 
 /** A member with --client-cert-auth, the users `root` and `plants`, and a role for `plants/`. */
 export class SecuredCluster {
-  readonly cluster: Cluster
   readonly authority: Authority
-  readonly #endpoint: string
+  readonly #cluster: Cluster
 
   private constructor(cluster: Cluster, authority: Authority) {
-    this.cluster = cluster
+    this.#cluster = cluster
     this.authority = authority
-    this.#endpoint = cluster.endpoints.join()
   }
 
   static async start(t: TestContext, flags: readonly string[] = []): Promise<SecuredCluster> {
     const authority = new Authority(await temporaryDirectory())
     authority.sign('server', '/CN=server')
     authority.sign('client', '/O=plants')
-    const secure = [
-      '--cert-file',
-      authority.file('server.pem'),
-      '--key-file',
-      authority.file('server.key'),
-      '--client-cert-auth',
-      '--trusted-ca-file',
-      authority.file('ca.pem'),
-    ]
-    const cluster = await Cluster.start(1, {
+    const cluster = await startCluster(t, 1, {
       scheme: 'https',
-      flags: ['--unsafe-no-fsync', ...secure, ...flags],
+      flags: [...authority.serverFlags, ...flags],
     })
-    t.after(() => cluster.close())
     const secured = new SecuredCluster(cluster, authority)
-    await until('etcd answers', () => secured.#run(['endpoint', 'health']).status === 0)
+    await until('etcd answers', () => {
+      try {
+        secured.#etcdctl(['endpoint', 'health'])
+        return true
+      } catch {
+        return false
+      }
+    })
     for (const command of [
       'user add root:root',
       'user grant-role root root',
@@ -133,40 +118,23 @@ export class SecuredCluster {
   }
 
   config(client = 'client'): EtcdConfig {
-    const { authority, cluster } = this
+    const read = (name: string): Buffer => readFileSync(this.authority.file(name))
     return {
-      endpoints: cluster.endpoints,
-      prefix: 'plants/',
+      ...configOf(this.#cluster.endpoints),
       user: { name: 'plants', password: 'secret' },
-      tls: {
-        ca: authority.read('ca.pem'),
-        cert: authority.read(`${client}.pem`),
-        key: authority.read(`${client}.key`),
-      },
-      timing: PATIENT,
+      tls: { ca: read('ca.pem'), cert: read(`${client}.pem`), key: read(`${client}.key`) },
     }
   }
 
   /** etcdctl as root. */
   ctl(command: string, input = ''): void {
-    const { status, stderr } = this.#run(['--user', 'root:root', ...command.split(' ')], input)
-    assert.equal(status, 0, `${command}: ${stderr}`)
+    this.#etcdctl(['--user', 'root:root', ...command.split(' ')], input)
   }
 
-  #run(args: readonly string[], input = ''): { status: number | null; stderr: string } {
-    const { authority } = this
-    const tls = [
-      '--cacert',
-      authority.file('ca.pem'),
-      '--cert',
-      authority.file('client.pem'),
-      '--key',
-      authority.file('client.key'),
-    ]
-    return spawnSync('etcdctl', [`--endpoints=${this.#endpoint}`, ...tls, ...args], {
-      encoding: 'utf8',
-      input,
-      env: { PATH: process.env['PATH'] ?? '', ETCDCTL_API: '3' },
-    })
+  #etcdctl(args: readonly string[], input = ''): void {
+    const file = (name: string): string => this.authority.file(name)
+    const own = ['--cert', file('client.pem'), '--key', file('client.key')]
+    const tls = ['--cacert', file('ca.pem'), ...own]
+    etcdctl(this.#cluster.endpoints.join(), [...tls, ...args], input)
   }
 }

@@ -1,167 +1,86 @@
 import { type ChildProcess, spawn, spawnSync } from 'node:child_process'
 import { once } from 'node:events'
 import { mkdtempSync, rmSync } from 'node:fs'
-import { connect, createServer, type Server, type Socket } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
+import { Proxy } from './etcd-proxy.ts'
 import { freePort } from './ports.ts'
 import { PATIENCE_MS } from './time.ts'
 
-/** Why tests on etcd are skipped; undefined where it is installed. */
+/** Why tests of etcd are skipped; undefined if it is installed. */
 export const NO_ETCD =
   spawnSync('etcd', ['--version']).status === 0
     ? undefined
-    : 'etcd is not installed, so NOTHING of the etcd store is tested here (Debian: apt-get install etcd-server)'
-// Loud, since a test that does not run proves nothing.
+    : 'etcd is not installed, so NOTHING of the etcd store is tested here ' +
+      '(Debian: apt-get install etcd-server)'
+// Loud: a test that does not run proves nothing.
 if (NO_ETCD !== undefined && process.env['NODE_TEST_CONTEXT'] !== undefined)
   console.log(`SKIPPED: ${NO_ETCD}`)
 
-const live = new Set<ChildProcess>()
+const running = new Set<ChildProcess>()
 const directories: string[] = []
 process.on('exit', () => {
-  for (const child of live) child.kill('SIGKILL')
+  for (const child of running) child.kill('SIGKILL')
   // A member that is being killed may still write.
   for (const directory of directories)
     rmSync(directory, { recursive: true, force: true, maxRetries: 10, retryDelay: 20 })
 })
-
-// As a test that takes too long is ended: without this no "exit" comes, and members stay.
+// A test that takes too long is ended by a signal. Without this there is no "exit" event.
 for (const signal of ['SIGINT', 'SIGTERM'] as const) process.once(signal, () => process.exit(1))
 
-async function portOf(server: Server): Promise<number> {
-  if (!server.listening) await once(server, 'listening')
-  const address = server.address()
-  if (address === null || typeof address === 'string') throw new Error('no port')
-  return address.port
+export interface ClusterOptions {
+  /** How etcd is run. */
+  readonly command?: readonly [string, ...string[]]
+  readonly flags?: readonly string[]
+  readonly scheme?: 'http' | 'https'
+  /** True if members reach each other through proxies. */
+  readonly apart?: boolean
 }
 
-/**
- * What a proxy does: pass all on, refuse connections, swallow all that comes, or swallow answers
- * alone and then end the connection.
- */
-export type ProxyMode = 'pass' | 'refuse' | 'hang' | 'drop-answers'
-
-/** A TCP proxy that can get in the way. Connections that are open follow the mode as well. */
-export class Proxy {
-  readonly #server: Server
-  readonly #sockets = new Set<Socket>()
-  readonly port: number
-  /** Answers that were dropped. */
-  dropped = 0
-  #mode: ProxyMode = 'pass'
-
-  private constructor(server: Server, port: number) {
-    this.#server = server
-    this.port = port
-  }
-
-  /** Begins with a target that may come later. */
-  static async start(target: () => number): Promise<Proxy> {
-    const server = createServer({ allowHalfOpen: false }).listen(0, '127.0.0.1')
-    const proxy = new Proxy(server, await portOf(server))
-    // Where what it stands before did not even start, nobody closes it.
-    server.unref()
-    server.on('connection', (client) => proxy.#join(client, target()))
-    return proxy
-  }
-
-  set mode(mode: ProxyMode) {
-    this.#mode = mode
-    if (mode === 'refuse' || mode === 'pass') for (const socket of this.#sockets) socket.destroy()
-  }
-
-  #join(client: Socket, port: number): void {
-    if (this.#mode === 'refuse') {
-      client.destroy()
-      return
-    }
-    const server = connect(port, '127.0.0.1')
-    for (const [from, to] of [
-      [client, server],
-      [server, client],
-    ] as const) {
-      this.#sockets.add(from)
-      from.setNoDelay(true)
-      from.on('data', (bytes: Buffer) => {
-        if (this.#mode === 'hang') return
-        if (this.#mode === 'drop-answers' && from === server) {
-          this.dropped += 1
-          client.destroy()
-        } else if (!to.write(bytes)) {
-          from.pause()
-          to.once('drain', () => from.resume())
-        }
-      })
-      from.on('error', () => {})
-      from.on('close', () => {
-        this.#sockets.delete(from)
-        to.destroy()
-      })
-    }
-  }
-
-  close(): void {
-    this.#server.close()
-    for (const socket of this.#sockets) socket.destroy()
-  }
-}
-
-/** One etcd, which can be ended, stopped and started again on its data. */
+/** One etcd process. It can be ended, stopped, and started again on its data. */
 export class Member {
   readonly name: string
-  readonly port: number
-  readonly peerPort: number
-  /** Where other members reach it, if not at its own port. */
-  readonly peers: Proxy | undefined
-  readonly #args: readonly string[]
-  readonly #scheme: string
+  readonly endpoint: string
+  readonly peerUrl: string
+  /** Between this member and the others, with the option `apart`. */
+  readonly proxy: Proxy | undefined
   readonly #command: readonly [string, ...string[]]
   #child: ChildProcess | undefined
+  /** The last lines that it wrote. */
   output = ''
 
-  constructor(
+  private constructor(
     name: string,
-    port: number,
-    peerPort: number,
-    peers: Proxy | undefined,
+    ports: { readonly client: number; readonly peer: number },
     directory: string,
-    { scheme = 'http', flags = [], command = ['etcd'] }: ClusterOptions,
+    { scheme = 'http', flags = [], command: [program, ...args] = ['etcd'] }: ClusterOptions,
+    proxy: Proxy | undefined,
   ) {
     this.name = name
-    this.port = port
-    this.peerPort = peerPort
-    this.peers = peers
-    this.#scheme = scheme
-    this.#command = command
-    const client = `${scheme}://127.0.0.1:${port}`
-    this.#args = [
-      '--name',
-      name,
-      '--data-dir',
-      join(directory, name),
-      '--logger',
-      'zap',
-      '--log-level',
-      'error',
-      '--listen-client-urls',
-      client,
-      '--advertise-client-urls',
-      client,
-      '--listen-peer-urls',
-      `http://127.0.0.1:${peerPort}`,
-      '--initial-advertise-peer-urls',
-      this.peerUrl,
+    this.proxy = proxy
+    this.endpoint = `${scheme}://127.0.0.1:${ports.client}`
+    const peerListener = `http://127.0.0.1:${ports.peer}`
+    this.peerUrl = proxy?.endpoint ?? peerListener
+    this.#command = [
+      program,
+      ...args,
+      ...['--name', name, '--data-dir', join(directory, name)],
+      ...['--logger', 'zap', '--log-level', 'error'],
+      ...['--listen-client-urls', this.endpoint, '--advertise-client-urls', this.endpoint],
+      ...['--listen-peer-urls', peerListener, '--initial-advertise-peer-urls', this.peerUrl],
       ...flags,
     ]
   }
 
-  get endpoint(): string {
-    return `${this.#scheme}://127.0.0.1:${this.port}`
+  static async create(name: string, directory: string, options: ClusterOptions): Promise<Member> {
+    const ports = { client: await freePort(), peer: await freePort() }
+    const proxy = options.apart === true ? await Proxy.start(() => ports.peer) : undefined
+    return new Member(name, ports, directory, options, proxy)
   }
 
-  get peerUrl(): string {
-    return `http://127.0.0.1:${this.peers?.port ?? this.peerPort}`
+  get port(): number {
+    return Number(new URL(this.endpoint).port)
   }
 
   get pid(): number | undefined {
@@ -169,47 +88,34 @@ export class Member {
   }
 
   start(initialCluster: string): void {
-    const [command, ...args] = this.#command
-    const child = spawn(command, [...args, ...this.#args, '--initial-cluster', initialCluster], {
+    const [program, ...args] = this.#command
+    const child = spawn(program, [...args, '--initial-cluster', initialCluster], {
       stdio: ['ignore', 'pipe', 'pipe'],
       env: { PATH: process.env['PATH'] ?? '' },
     })
     this.#child = child
-    live.add(child)
-    for (const stream of [child.stdout, child.stderr])
-      stream
-        .setEncoding('utf8')
-        .on('data', (text: string) => (this.output = (this.output + text).slice(-4000)))
-    child.once('exit', () => live.delete(child))
+    running.add(child)
+    child.once('exit', () => running.delete(child))
+    const keep = (text: string): string => (this.output = (this.output + text).slice(-4000))
+    for (const stream of [child.stdout, child.stderr]) stream.setEncoding('utf8').on('data', keep)
   }
 
   signal(signal: NodeJS.Signals): void {
     this.#child?.kill(signal)
   }
 
-  /** Resolves when the process is gone, whoever ended it. */
+  /** Resolves when the process has ended, by whatever cause. */
   async ended(): Promise<void> {
     const child = this.#child
     if (child && child.exitCode === null && child.signalCode === null) await once(child, 'exit')
   }
 
   async end(signal: NodeJS.Signals = 'SIGKILL'): Promise<void> {
-    const child = this.#child
-    if (!child) return
-    child.kill(signal)
-    // A stopped process takes no other signal.
-    child.kill('SIGCONT')
+    this.signal(signal)
+    // A stopped process handles no other signal.
+    this.signal('SIGCONT')
     await this.ended()
   }
-}
-
-export interface ClusterOptions {
-  /** How etcd is run. */
-  readonly command?: readonly [string, ...string[]]
-  readonly flags?: readonly string[]
-  readonly scheme?: 'http' | 'https'
-  /** Whether members reach each other through proxies. */
-  readonly apart?: boolean
 }
 
 /** A call of the gateway, as curl would make it. */
@@ -227,34 +133,32 @@ export async function gateway(
   return { status: res.status, body: await res.json() }
 }
 
+/** The ids of a member and of its leader; undefined if it does not answer. */
+export async function statusOf({
+  endpoint,
+}: Member): Promise<
+  { readonly header: { readonly member_id: string }; readonly leader?: string } | undefined
+> {
+  const reply = await gateway(endpoint, '/v3/maintenance/status', {}, 1000).catch(() => undefined)
+  // etcd's own answer.
+  return reply?.body as Awaited<ReturnType<typeof statusOf>>
+}
+
 export class Cluster {
   readonly members: readonly Member[]
-  readonly #initial: string
 
   private constructor(members: readonly Member[]) {
     this.members = members
-    this.#initial = members.map(({ name, peerUrl }) => `${name}=${peerUrl}`).join(',')
   }
 
   static async start(count: number, options: ClusterOptions = {}): Promise<Cluster> {
     const directory = mkdtempSync(join(tmpdir(), 'plant-store-etcd-'))
     directories.push(directory)
-    const members: Member[] = []
-    for (let i = 1; i <= count; i++) {
-      const [port, peerPort] = [await freePort(), await freePort()]
-      members.push(
-        new Member(
-          `m${i}`,
-          port,
-          peerPort,
-          options.apart === true ? await Proxy.start(() => peerPort) : undefined,
-          directory,
-          options,
-        ),
-      )
-    }
-    const cluster = new Cluster(members)
-    for (const member of members) cluster.startMember(member)
+    const names = Array.from({ length: count }, (_, i) => `m${i + 1}`)
+    const cluster = new Cluster(
+      await Promise.all(names.map((name) => Member.create(name, directory, options))),
+    )
+    for (const member of cluster.members) cluster.startMember(member)
     if (options.scheme !== 'https') await cluster.ready()
     return cluster
   }
@@ -264,20 +168,21 @@ export class Cluster {
   }
 
   startMember(member: Member): void {
-    member.start(this.#initial)
+    member.start(this.members.map(({ name, peerUrl }) => `${name}=${peerUrl}`).join())
   }
 
-  /** Resolves when every member that is given answers a linearizable read. */
-  async ready(members: readonly Member[] = this.members): Promise<void> {
+  /** Resolves when every member answers a linearizable read. */
+  async ready(): Promise<void> {
     const deadline = performance.now() + PATIENCE_MS
-    for (const { endpoint, output } of members) {
-      for (;;) {
-        const { status } = await gateway(endpoint, '/v3/kv/range', { key: 'AA==' }, 2000).catch(
-          () => ({ status: 0 }),
+    for (const member of this.members) {
+      const reads = (): Promise<boolean> =>
+        gateway(member.endpoint, '/v3/kv/range', { key: 'AA==' }, 2000).then(
+          ({ status }) => status === 200,
+          () => false,
         )
-        if (status === 200) break
+      while (!(await reads())) {
         if (performance.now() > deadline)
-          throw new Error(`${endpoint} did not become ready: ${output}`)
+          throw new Error(`${member.endpoint} did not become ready: ${member.output}`)
         await sleep(50)
       }
     }
@@ -285,21 +190,14 @@ export class Cluster {
 
   async leader(): Promise<Member | undefined> {
     for (const member of this.members) {
-      const { body } = await gateway(member.endpoint, '/v3/maintenance/status', {}, 1000).catch(
-        () => ({ body: undefined }),
-      )
-      // etcd's own answer.
-      const { header, leader } = (body ?? {}) as {
-        readonly header?: { readonly member_id?: string }
-        readonly leader?: string
-      }
-      if (leader !== undefined && header?.member_id === leader) return member
+      const status = await statusOf(member)
+      if (status?.leader !== undefined && status.header.member_id === status.leader) return member
     }
     return undefined
   }
 
   async close(): Promise<void> {
     await Promise.all(this.members.map((member) => member.end()))
-    for (const { peers } of this.members) peers?.close()
+    for (const { proxy } of this.members) proxy?.close()
   }
 }

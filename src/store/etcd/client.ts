@@ -1,15 +1,18 @@
-import { reasonOf } from '../../errors.ts'
 import { setTimeout as sleep } from 'node:timers/promises'
+import { reasonOf } from '../../errors.ts'
+import { Backoff } from '../../ops/backoff.ts'
 import { StoreUnavailable } from '../../plants/store.ts'
-import { AnswerTooLong, type EtcdAnswer, EtcdRefusal, Gateway, stringOf } from './gateway.ts'
-import { Places } from './places.ts'
+import {
+  AnswerTooLong,
+  DENIED,
+  type EtcdAnswer,
+  EtcdRefusal,
+  Gateway,
+  isRefusal,
+} from './gateway.ts'
+import { Slots } from './slots.ts'
 import type { EtcdTls } from './tls.ts'
-import { AuthToken, isStale } from './token.ts'
-
-export interface EtcdUser {
-  readonly name: string
-  readonly password: string
-}
+import { type EtcdRequest, type EtcdUser, loginRequest, stringOf } from './wire.ts'
 
 export interface ClientOptions {
   /** Origins of the members' client URLs, all http or all https. */
@@ -23,141 +26,162 @@ export interface ClientOptions {
 export interface ClientTiming {
   /** From a request to the last byte of its answer. */
   readonly attempt: number
-  /** For all attempts together. */
+  /** All attempts of a call together, and its wait for a slot. */
   readonly call: number
-  /** The same for the call that readiness rests on. */
+  /** The same for the readiness probe. */
   readonly probe: number
 }
 
-export interface Call {
-  readonly path: string
-  /** Made once the call has a place: as base64 a plant takes a third more. */
-  readonly message: () => unknown
-  /** Calls of owners share a number of places. Readiness has no owner and waits for nobody. */
-  readonly owner: string | undefined
-  /** A longer answer, or one that still comes when an attempt's time is over, is given up. */
-  readonly maxBytes?: number
-}
-
 /**
- * One attempt waits out neither an election (1 s to 2 s by default) nor a member that hangs. A call
- * outlasts both, and so does a probe, whose failure says that something is wrong.
+ * A call outlasts an election (1 s to 2 s by default) and a member that hangs for one attempt. So
+ * does the probe: if it fails, something is wrong.
  */
 const TIMING: ClientTiming = { attempt: 2000, call: 6000, probe: 3000 }
-/** Between two rounds of all endpoints, doubled from one to the next. */
+/** The pause after every endpoint has failed once. */
 const FIRST_PAUSE_MS = 25
 const LAST_PAUSE_MS = 400
-const AUTHENTICATE_PATH = '/v3/auth/authenticate'
+/** Checking a password takes a member 0.1 s of CPU: a refused login is repeated once a second. */
+const LOGIN_REFUSED_MS = 1000
+/** The member restarted or the token expired; rights were changed; no token was sent. */
+const STALE_TOKEN = /invalid auth token|revision of auth store is old|user name is empty/
 const AUTH_IS_OFF = /authentication is not enabled/
 
 /**
- * Calls of etcd's HTTP/JSON gateway, each repeated on the next endpoint until it is answered or its
- * time is over: only for what may be done twice. Goes on with the endpoint that answered last.
+ * Calls etcd. A failed attempt is repeated on the next endpoint until the call's time is over, so
+ * every request must be safe to repeat. A call begins at the endpoint that answered last.
  */
 export class EtcdClient {
   readonly #options: ClientOptions
   readonly #timing: ClientTiming
   readonly #gateway: Gateway
-  readonly #places = new Places()
-  readonly #token: AuthToken | undefined
+  readonly #slots = new Slots()
   #endpoint = 0
+  /** The user's token, for all calls; "" if the cluster asks for none. */
+  #token: Promise<string> | undefined
+  /** When a refused login may be repeated. */
+  #loginRefusedUntil = Infinity
   #closed = false
 
   constructor(options: ClientOptions) {
-    const { endpoints, user, tls } = options
     this.#options = options
     this.#timing = options.timing ?? TIMING
-    this.#gateway = new Gateway(endpoints[0]?.startsWith('https:') === true, tls)
-    if (user) this.#token = new AuthToken((...attempt) => this.#logIn(user, ...attempt))
+    this.#gateway = new Gateway(options.endpoints[0]?.startsWith('https:') === true, options.tls)
   }
 
   /**
-   * The answer to a call.
-   * @throws EtcdRefusal; AnswerTooLong; StoreUnavailable when there was none in time: then it may
-   * be done, or be done yet.
+   * Calls of owners share the slots. The readiness probe has no owner, and does not wait.
+   * @param request is made when the call has a slot: base64 makes a plant a third longer
+   * @throws EtcdRefusal; AnswerTooLong; StoreUnavailable if there was no answer in time: etcd may
+   * have carried the request out, or may still do so.
    */
-  async call(call: Call): Promise<EtcdAnswer> {
-    const { owner } = call
+  async call(
+    owner: string | undefined,
+    request: () => EtcdRequest,
+    maxBytes = Infinity,
+  ): Promise<EtcdAnswer> {
     const timeoutMs = owner === undefined ? this.#timing.probe : this.#timing.call
-    // Its time runs while it waits for a place.
     const deadline = performance.now() + timeoutMs
-    if (owner === undefined) return this.#insist(call, deadline)
-    await this.#places.enter(owner, timeoutMs)
+    if (owner === undefined) return this.#callUntil(deadline, request(), maxBytes)
+    await this.#slots.enter(owner, timeoutMs)
     try {
-      return await this.#insist(call, deadline)
+      return await this.#callUntil(deadline, request(), maxBytes)
     } finally {
-      this.#places.leave()
+      this.#slots.leave()
     }
   }
 
-  /** Ends what is under way. */
+  /** Fails the calls that are running or waiting. */
   close(): void {
     this.#closed = true
     this.#gateway.close()
   }
 
-  async #insist({ path, message, maxBytes }: Call, deadline: number): Promise<EtcdAnswer> {
+  async #callUntil(deadline: number, request: EtcdRequest, maxBytes: number): Promise<EtcdAnswer> {
     const { length } = this.#options.endpoints
-    const text = JSON.stringify(message())
-    let pauseMs = FIRST_PAUSE_MS
-    let renewed = false
+    const backoff = new Backoff(FIRST_PAUSE_MS, LAST_PAUSE_MS)
+    let failures = 0
+    let hasNewToken = false
     let cause: unknown = new Error('too many calls wait for it')
-    for (let failures = 0; ; ) {
+    // An attempt in less time would fail.
+    while (deadline - performance.now() >= FIRST_PAUSE_MS) {
       if (this.#closed) throw new StoreUnavailable('the store is closed')
-      // In less time than that no attempt would tell anything.
-      if (deadline - performance.now() < FIRST_PAUSE_MS) {
-        const reason = `etcd did not answer in time: ${reasonOf(cause)}`
-        throw new StoreUnavailable(reason, { cause })
-      }
       const endpoint = this.#endpoint
-      const asked = this.#token?.get(endpoint, deadline)
+      const login = this.#logIn(endpoint, deadline)
+      // Stays undefined if there is no user, or if the login itself fails.
       let token: string | undefined
       try {
-        token = (await asked) ?? ''
-        return await this.#attempt(endpoint, path, text, token, deadline, maxBytes)
+        token = await login
+        return await this.#attempt(request, endpoint, token ?? '', deadline, maxBytes)
       } catch (error) {
         if (error instanceof AnswerTooLong) throw error
         if (error instanceof EtcdRefusal) {
-          // Without a token it is the login that was refused.
-          const mayPass = asked !== undefined && token !== undefined && isStale(token, error)
-          if (renewed || !mayPass) throw new EtcdRefusal(error.message, failures === 0)
-          renewed = true
-          this.#token?.drop(asked)
+          if (hasNewToken || token === undefined || !mayPassWithNewToken(error, token))
+            throw new EtcdRefusal(error.message, failures === 0)
+          hasNewToken = true
+          this.#dropToken(login)
           continue
         }
         cause = error
         failures += 1
-        // Unless another call has gone on already.
-        if (this.#endpoint === endpoint) this.#endpoint = (endpoint + 1) % length
-        if (failures % length !== 0) continue
-        await sleep(Math.max(1, Math.min(pauseMs, deadline - performance.now())))
-        pauseMs = Math.min(pauseMs * 2, LAST_PAUSE_MS)
       }
+      // Unless another call has already gone to the next endpoint.
+      if (this.#endpoint === endpoint) this.#endpoint = (endpoint + 1) % length
+      if (failures % length === 0)
+        await sleep(Math.max(1, Math.min(backoff.take(), deadline - performance.now())))
     }
+    throw new StoreUnavailable(`etcd did not answer in time: ${reasonOf(cause)}`)
   }
 
-  async #logIn({ name, password }: EtcdUser, endpoint: number, deadline: number): Promise<string> {
-    const text = JSON.stringify({ name, password })
+  #attempt(
+    { path, message }: EtcdRequest,
+    endpoint: number,
+    token: string,
+    deadline: number,
+    maxBytes: number,
+  ): Promise<EtcdAnswer> {
+    const url = `${this.#options.endpoints[endpoint]}${path}`
+    const timeoutMs = Math.max(1, Math.min(this.#timing.attempt, deadline - performance.now()))
+    return this.#gateway.ask({ url, message, token, timeoutMs, maxBytes })
+  }
+
+  /**
+   * The token of all calls, or a new one; undefined without a user.
+   * @throws EtcdRefusal, also for a login of the last second; Error if it was not answered.
+   */
+  #logIn(endpoint: number, deadline: number): Promise<string> | undefined {
+    const { user } = this.#options
+    if (!user) return undefined
+    if (performance.now() >= this.#loginRefusedUntil) this.#dropToken(this.#token)
+    if (this.#token) return this.#token
+    const token = this.#requestToken(loginRequest(user), endpoint, deadline)
+    this.#token = token
+    token.catch((error: unknown) => {
+      if (!(error instanceof EtcdRefusal)) this.#dropToken(token)
+      else if (this.#token === token) this.#loginRefusedUntil = performance.now() + LOGIN_REFUSED_MS
+    })
+    return token
+  }
+
+  async #requestToken(login: EtcdRequest, endpoint: number, deadline: number): Promise<string> {
     try {
-      const { body } = await this.#attempt(endpoint, AUTHENTICATE_PATH, text, '', deadline)
+      const { body } = await this.#attempt(login, endpoint, '', deadline, Infinity)
       return stringOf(body, 'token')
     } catch (error) {
-      // As etcd's own clients do: users can be configured before the cluster asks for them.
-      if (error instanceof EtcdRefusal && AUTH_IS_OFF.test(error.message)) return ''
+      // As in etcd's own clients: a user may be configured before the cluster asks for one.
+      if (isRefusal(error, AUTH_IS_OFF)) return ''
       throw error
     }
   }
 
-  #attempt(
-    endpoint: number,
-    path: string,
-    text: string,
-    token: string,
-    deadline: number,
-    maxBytes = Infinity,
-  ): Promise<EtcdAnswer> {
-    const url = `${this.#options.endpoints[endpoint]}${path}`
-    const timeoutMs = Math.max(1, Math.min(this.#timing.attempt, deadline - performance.now()))
-    return this.#gateway.ask({ url, text, token, timeoutMs, maxBytes })
+  /** The next call logs in, unless another call has already replaced this token. */
+  #dropToken(token: Promise<string> | undefined): void {
+    if (this.#token !== token) return
+    this.#token = undefined
+    this.#loginRefusedUntil = Infinity
   }
+}
+
+/** A denied call that sent a token lacks the right: another token would not change that. */
+function mayPassWithNewToken(refusal: EtcdRefusal, token: string): boolean {
+  return isRefusal(refusal, STALE_TOKEN) || (token === '' && isRefusal(refusal, DENIED))
 }

@@ -1,134 +1,134 @@
-import { Agent, type IncomingMessage, request } from 'node:http'
+import { Agent, request } from 'node:http'
 import { Agent as TlsAgent, request as tlsRequest } from 'node:https'
 import { setImmediate as nextTick } from 'node:timers/promises'
 import type { EtcdTls } from './tls.ts'
+import { stringOf } from './wire.ts'
 
 export interface EtcdAnswer {
   readonly body: unknown
+  /** Length of the body. */
   readonly bytes: number
 }
 
-export interface Question {
+export interface Attempt {
   readonly url: string
-  /** JSON. */
-  readonly text: string
-  /** Of the cluster's user; empty where it wants none. */
+  readonly message: unknown
+  /** Empty if the cluster asks for none. */
   readonly token: string
   readonly timeoutMs: number
-  /** A longer answer, or one that still comes when the time is over, is given up. */
+  /** A longer answer, or one that is still arriving after `timeoutMs`, is AnswerTooLong. */
   readonly maxBytes: number
 }
 
-/** Reading 1 MiB of small plants takes 8 ms, so two such answers are not read in one tick. */
+/** Reading 1 MiB of small plants takes 8 ms, so only one answer above this is read in a tick. */
 const SHORT_BYTES = 64 * 1024
-/** Of what etcd says. */
+/** Of an error message of etcd. */
 const MESSAGE_MAX_CHARS = 200
-/** One status means a full database, a message too large, or an overload, which alone passes. */
-const PASSING = /too many requests/
-/** Canceled: a stopping member ends what its gateway asks of it. 408 up to 3.5, 499 from 3.6 on. */
+/** Status 429 also means a full database or a message that is too large; these do not pass. */
+const OVERLOADED = /too many requests/
+/** A stopping member cancels the calls of its gateway: 408 up to etcd 3.5, 499 from 3.6. */
 const CANCELED: readonly number[] = [408, 499]
 /** The only refusal that is not JSON. */
 const COMMON_NAME = /^CommonName of client/
 
-/** etcd has refused a call, and would again. */
-export class EtcdRefusal extends Error {
-  /** Whether no earlier attempt of the call may have done, or may still do, what it asked for. */
-  readonly first: boolean
+export const DENIED = /permission denied/
 
-  constructor(message: string, first = true) {
+/** etcd refused a call, and would refuse it again. */
+export class EtcdRefusal extends Error {
+  /** If false, an earlier attempt of this call failed, and etcd may still carry it out. */
+  readonly isFirstAttempt: boolean
+
+  constructor(message: string, isFirstAttempt = true) {
     super(message)
-    this.first = first
+    this.isFirstAttempt = isFirstAttempt
   }
 }
 
-/** The answer is longer than the caller can take, or than comes through in time. */
+export function isRefusal(error: unknown, message: RegExp): error is EtcdRefusal {
+  return error instanceof EtcdRefusal && message.test(error.message)
+}
+
+/** The answer is longer than the caller accepts, or than the network transfers in time. */
 export class AnswerTooLong extends Error {}
 
-/** One request to one member's HTTP/JSON gateway. */
+/** Sends one request to one member's HTTP/JSON gateway. */
 export class Gateway {
   readonly #agent: Agent
   readonly #request: typeof request
   #lastRead: Promise<void> = Promise.resolve()
 
-  constructor(secure: boolean, tls: EtcdTls) {
+  constructor(isSecure: boolean, tls: EtcdTls) {
     const keepAlive = true
-    this.#agent = secure ? new TlsAgent({ keepAlive, ...tls }) : new Agent({ keepAlive })
-    this.#request = secure ? tlsRequest : request
+    this.#agent = isSecure ? new TlsAgent({ keepAlive, ...tls }) : new Agent({ keepAlive })
+    this.#request = isSecure ? tlsRequest : request
   }
 
-  /** @throws EtcdRefusal; AnswerTooLong; Error for what another attempt may have answered. */
-  async ask(question: Question): Promise<EtcdAnswer> {
-    const { status, bytes } = await this.#exchange(question)
-    // Each waits for a tick after the one before it.
+  /** @throws EtcdRefusal, AnswerTooLong, or Error if another attempt may succeed. */
+  async ask(attempt: Attempt): Promise<EtcdAnswer> {
+    const { status, bytes } = await this.#exchange(attempt)
+    // Long answers queue up, one a tick.
     if (bytes.length > SHORT_BYTES) await (this.#lastRead = this.#lastRead.then(() => nextTick()))
-    return { body: readAnswer(status, bytes.toString('utf8')), bytes: bytes.length }
+    return { body: readBody(status, bytes.toString()), bytes: bytes.length }
   }
 
   close(): void {
     this.#agent.destroy()
   }
 
-  #exchange(question: Question): Promise<{ readonly status: number; readonly bytes: Buffer }> {
-    const { url, text, token, timeoutMs, maxBytes } = question
+  #exchange({ url, message, token, timeoutMs, maxBytes }: Attempt): Promise<{
+    readonly status: number
+    readonly bytes: Buffer
+  }> {
+    const headers = {
+      // Without it, a member with --client-cert-auth treats a call without a token as one of the
+      // user that the member's own certificate names (AuthInfoFromTLS in etcd's auth/store.go).
+      Accept: 'application/json',
+      'Content-Type': 'application/json',
+      // etcd expects no "Bearer" here.
+      ...(token === '' ? {} : { Authorization: token }),
+    }
     return new Promise((resolve, reject) => {
-      let bytes = 0
+      const chunks: Buffer[] = []
+      let length = 0
+      const req = this.#request(url, { method: 'POST', agent: this.#agent, headers }, (res) => {
+        res.on('data', (chunk: Buffer) => {
+          chunks.push(chunk)
+          length += chunk.length
+          if (length > maxBytes) fail(new AnswerTooLong())
+        })
+        res.on('error', reject)
+        const { statusCode: status = 0 } = res
+        res.on('end', () => resolve({ status, bytes: Buffer.concat(chunks, length) }))
+      })
       const fail = (error: Error): void => {
         reject(error)
         req.destroy()
       }
-      const take = (res: IncomingMessage): void => {
-        const chunks: Buffer[] = []
-        res.on('data', (chunk: Buffer) => {
-          chunks.push(chunk)
-          bytes += chunk.length
-          if (bytes > maxBytes) fail(new AnswerTooLong())
-        })
-        res.on('error', reject)
-        const { statusCode: status = 0 } = res
-        res.on('end', () => resolve({ status, bytes: Buffer.concat(chunks, bytes) }))
-      }
-      const headers = {
-        // Without it a member with --client-cert-auth takes a call without a token for one of the
-        // user that its own certificate names (AuthInfoFromTLS in etcd's auth/store.go).
-        Accept: 'application/json',
-        'Content-Type': 'application/json',
-        'Content-Length': Buffer.byteLength(text),
-        // etcd takes the token as it is, without "Bearer".
-        ...(token === '' ? {} : { Authorization: token }),
-      }
-      const req = this.#request(url, { method: 'POST', agent: this.#agent, headers }, take)
-      const late = (): Error =>
-        bytes > 0 && maxBytes < Infinity ? new AnswerTooLong() : new Error(`${url} timed out`)
-      const timer = setTimeout(() => fail(late()), timeoutMs)
+      const timer = setTimeout(() => {
+        const isArriving = length > 0 && maxBytes < Infinity
+        fail(isArriving ? new AnswerTooLong() : new Error(`${url} timed out`))
+      }, timeoutMs)
       req.on('error', reject)
       req.on('close', () => clearTimeout(timer))
-      req.end(text)
+      req.end(JSON.stringify(message))
     })
   }
 }
 
-/** Text that is no JSON is not quoted: a proxy may have put anything into it, a token too. */
-function readAnswer(status: number, text: string): unknown {
+/** Does not quote a body that is not JSON: a proxy may have written anything into it. */
+function readBody(status: number, text: string): unknown {
   let body: unknown
   try {
     body = JSON.parse(text)
   } catch {
-    if (status === 400 && COMMON_NAME.test(text)) {
+    if (status === 400 && COMMON_NAME.test(text))
       throw new EtcdRefusal('etcd refuses the client certificate, because it has a CommonName')
-    }
     throw new Error(`etcd answered ${status} without JSON`)
   }
   if (status === 200) return body
-  // 3.3 has no "message", 3.6 no "error".
+  // etcd 3.3 has no "message", 3.6 no "error".
   const said = stringOf(body, 'message') || stringOf(body, 'error') || `etcd answered ${status}`
   const message = said.slice(0, MESSAGE_MAX_CHARS)
-  const passes = status < 400 || status >= 500 || CANCELED.includes(status) || PASSING.test(message)
-  throw passes ? new Error(message) : new EtcdRefusal(message)
-}
-
-/** A member of an object, where it is a string; the gateway leaves empty ones out. */
-export function stringOf(value: unknown, name: string): string {
-  if (typeof value !== 'object' || value === null) return ''
-  const member: unknown = Reflect.get(value, name)
-  return typeof member === 'string' ? member : ''
+  const isRefused = status >= 400 && status < 500 && !CANCELED.includes(status)
+  throw isRefused && !OVERLOADED.test(message) ? new EtcdRefusal(message) : new Error(message)
 }

@@ -1,7 +1,7 @@
-import { reasonOf } from '../../errors.ts'
 import { createPrivateKey, X509Certificate } from 'node:crypto'
+import { reasonOf } from '../../errors.ts'
 
-/** PEM, as etcd's own clients have it. */
+/** PEM, as etcd's own clients take it. */
 export interface EtcdTls {
   readonly ca: Buffer | undefined
   readonly cert: Buffer | undefined
@@ -16,33 +16,30 @@ export interface TlsProblem {
 const CERTIFICATES = /-----BEGIN ((?:TRUSTED |X509 )?CERTIFICATE)-----.+?-----END \1-----/gs
 
 /**
- * What can never work. Dates are left out: a clock may be wrong while a machine starts, and no
- * restart may fail before etcd itself refuses the certificate. `outOfDate` is for then.
+ * What can never work. Dates are left to etcd and to `outOfDate`: the clock may be wrong while a
+ * machine starts.
  */
 export function tlsProblems({ ca, cert, key }: EtcdTls): readonly TlsProblem[] {
   const problems: TlsProblem[] = []
-  const read = <T>(member: keyof EtcdTls, parse: () => T): T | undefined => {
+  const read = <T>(member: keyof EtcdTls, pem: Buffer | undefined, parse: (pem: Buffer) => T) => {
     try {
-      return parse()
+      return pem && parse(pem)
     } catch (error) {
-      const reason = reasonOf(error)
-      problems.push({ member, what: `holds no PEM that can be used: ${reason}` })
+      problems.push({ member, what: `holds no PEM that can be used: ${reasonOf(error)}` })
       return undefined
     }
   }
-  const authorities = ca && read('ca', () => certificatesOf(ca))
-  if (authorities && !authorities.some(canBeTrusted)) {
+  const authorities = read('ca', ca, certificatesOf)
+  if (authorities && !authorities.some(isTrustable))
     problems.push({ member: 'ca', what: 'holds no certificate of an authority' })
-  }
-  const [own] = (cert && read('cert', () => certificatesOf(cert))) ?? []
-  const ownKey = key && read('key', () => createPrivateKey(key))
-  if (own && ownKey && !own.checkPrivateKey(ownKey)) {
+  const own = read('cert', cert, certificatesOf)?.[0]
+  const ownKey = read('key', key, createPrivateKey)
+  if (own && ownKey && !own.checkPrivateKey(ownKey))
     problems.push({ member: 'key', what: 'is not the key of the first certificate' })
-  }
   return problems
 }
 
-/** Why etcd may refuse the certificate today. */
+/** Why etcd may refuse the client certificate today. */
 export function outOfDate({ cert }: EtcdTls, nowMs = Date.now()): string | undefined {
   if (!cert) return undefined
   try {
@@ -50,19 +47,19 @@ export function outOfDate({ cert }: EtcdTls, nowMs = Date.now()): string | undef
     if (nowMs < Date.parse(validFrom)) return `the client certificate is valid from ${validFrom} on`
     return nowMs > Date.parse(validTo) ? `the client certificate expired at ${validTo}` : undefined
   } catch {
-    // Where one cannot be read at all, the attempt says so.
+    // The attempt to use it names the reason.
     return undefined
   }
 }
 
-/** @throws Error where there is none, or one cannot be read. */
+/** @throws Error if there is none, or one cannot be read. */
 function certificatesOf(pem: Buffer): X509Certificate[] {
   const texts = pem.toString('latin1').match(CERTIFICATES)
   if (!texts) throw new Error('there is no certificate in it')
   return texts.map((text) => new X509Certificate(text))
 }
 
-/** A self-signed server certificate, as `etcd --auto-tls` makes, is trusted for itself. */
-function canBeTrusted(certificate: X509Certificate): boolean {
+/** Also a self-signed server certificate, which `etcd --auto-tls` makes. */
+function isTrustable(certificate: X509Certificate): boolean {
   return certificate.ca || certificate.checkIssued(certificate)
 }

@@ -4,7 +4,7 @@ import { test, type TestContext } from 'node:test'
 import { type PlantList, StoreUnavailable } from '../../../dist/plants/store.js'
 import type { ClientTiming } from '../../../dist/store/etcd/client.js'
 import { Gateway } from '../../../dist/store/etcd/gateway.js'
-import { Places } from '../../../dist/store/etcd/places.js'
+import { Slots } from '../../../dist/store/etcd/slots.js'
 import { EtcdStore } from '../../../dist/store/etcd/store.js'
 import { plant } from '../../contract/store.contract.ts'
 import { NO_TLS, PATIENT } from '../../support/etcd-store.ts'
@@ -51,10 +51,10 @@ function isProbe(body: string): boolean {
 }
 
 test('an owner with one call waits for one place, not for the calls of another owner', async () => {
-  const places = new Places()
+  const slots = new Slots()
   const order: string[] = []
   const enter = async (owner: string): Promise<void> => {
-    await places.enter(owner, PATIENCE_MS)
+    await slots.enter(owner, PATIENCE_MS)
     order.push(owner)
   }
   for (let i = 0; i < PLACES; i++) await enter('mallory')
@@ -64,29 +64,29 @@ test('an owner with one call waits for one place, not for the calls of another o
     enter('eve'),
   ]
   for (let i = 0; i < 4; i++) {
-    places.leave()
+    slots.leave()
     await nextTick()
   }
   assert.deepEqual(order.slice(PLACES), ['mallory', 'bob', 'eve', 'mallory'])
-  for (let i = 0; i < 500; i++) places.leave()
+  for (let i = 0; i < 500; i++) slots.leave()
   await Promise.all(waiting)
 })
 
 test(`${WAITING_MAX} calls may wait, and none for longer than its time`, async () => {
-  const places = new Places()
-  for (let i = 0; i < PLACES; i++) await places.enter('mallory', 1)
-  const waiting = Array.from({ length: WAITING_MAX }, (_, i) => places.enter(`owner ${i}`, 50))
+  const slots = new Slots()
+  for (let i = 0; i < PLACES; i++) await slots.enter('mallory', 1)
+  const waiting = Array.from({ length: WAITING_MAX }, (_, i) => slots.enter(`owner ${i}`, 50))
   await assert.rejects(
-    places.enter('bob', PATIENCE_MS),
+    slots.enter('bob', PATIENCE_MS),
     (error) =>
       error instanceof StoreUnavailable && error.message === 'too many calls wait for etcd',
   )
   const late = await Promise.allSettled(waiting)
   assert.ok(late.every(({ status }) => status === 'rejected'))
   // Nobody waits any more: as many as before get a place, and no more than that.
-  for (let i = 0; i < PLACES; i++) places.leave()
-  for (let i = 0; i < PLACES; i++) await places.enter('bob', 1)
-  await assert.rejects(places.enter('bob', 1), /etcd did not answer in time/)
+  for (let i = 0; i < PLACES; i++) slots.leave()
+  for (let i = 0; i < PLACES; i++) await slots.enter('bob', 1)
+  await assert.rejects(slots.enter('bob', 1), /etcd did not answer in time/)
 })
 
 test('readiness does not wait for a place: calls that hang in number leave it green', async (t) => {
@@ -125,7 +125,7 @@ test('two long answers of etcd are not read in one tick', async (t) => {
     if (counting) setImmediate(count)
   }
   setImmediate(count)
-  const question = { url, text: '', token: '', timeoutMs: PATIENCE_MS, maxBytes: Infinity }
+  const question = { url, message: {}, token: '', timeoutMs: PATIENCE_MS, maxBytes: Infinity }
   const ticks = await Promise.all(
     Array.from({ length: 32 }, async () => {
       await gateway.ask(question)

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { Failures } from '../../../dist/store/etcd/failures.js'
+import { createFailureLog } from '../../../dist/store/etcd/failure-log.js'
 import { NO_TLS } from '../../support/etcd-store.ts'
 import { call, post } from '../../support/http.ts'
 import { startService } from '../../support/service.ts'
@@ -10,21 +10,21 @@ import { verdict } from '../../support/verdict.ts'
 
 type Line = readonly [message: string, fields: unknown]
 
-function recorded(): { readonly failures: Failures; readonly lines: Line[] } {
+function recorded() {
   const lines: Line[] = []
-  const failures = new Failures((_level, message, fields) => lines.push([message, fields]))
-  return { failures, lines }
+  const report = createFailureLog((_level, message, fields) => lines.push([message, fields]))
+  return { report, lines }
 }
 
 test('a cause is logged once a second; the next line counts what was left out', (t) => {
   const clock = stopClock(t)
-  const { failures, lines } = recorded()
-  for (let i = 0; i < 10; i++) failures.report('no plant', 'denied')
-  failures.report('no plant', 'timed out')
+  const { report, lines } = recorded()
+  for (let i = 0; i < 10; i++) report('no plant', 'denied')
+  report('no plant', 'timed out')
   clock.pass(999)
-  failures.report('no plant', 'denied')
+  report('no plant', 'denied')
   clock.pass(1)
-  for (let i = 0; i < 3; i++) failures.report('no plant', 'denied')
+  for (let i = 0; i < 3; i++) report('no plant', 'denied')
   assert.deepEqual(lines, [
     ['no plant', { reason: 'denied' }],
     ['no plant', { reason: 'timed out', notLogged: 9 }],
@@ -34,11 +34,11 @@ test('a cause is logged once a second; the next line counts what was left out', 
 
 test('causes that are never the same make 32 lines a second', (t) => {
   const clock = stopClock(t)
-  const { failures, lines } = recorded()
-  for (let i = 0; i < 1000; i++) failures.report('no plant', `cause ${i}`)
+  const { report, lines } = recorded()
+  for (let i = 0; i < 1000; i++) report('no plant', `cause ${i}`)
   assert.equal(lines.length, 32)
   clock.pass(1000)
-  failures.report('no plant', 'cause 0')
+  report('no plant', 'cause 0')
   assert.deepEqual(lines.at(-1), ['no plant', { reason: 'cause 0', notLogged: 968 }])
 })
 

@@ -1,28 +1,26 @@
 import { StoreUnavailable } from '../../plants/store.ts'
 
-/** Enough for etcd to write many with one sync, few enough to bound what their answers hold. */
-const PLACES = 64
-/** Calls that wait, of all owners: about a second's work of etcd. */
+/** Enough for etcd to write many calls with one sync, few enough to bound their answers' memory. */
+const SLOTS = 64
+/** Of all owners: about one second of work for etcd. */
 const WAITING_MAX = 4096
 
 /**
- * Places for calls under way. Owners who wait take turns, however many calls each has waiting,
- * so an owner with one call waits for one place and not for another owner's thousand calls.
+ * Limits the calls that run at once. Owners that wait take turns: an owner with one call waits for
+ * one slot, not for another owner's thousand calls.
  */
-export class Places {
-  #free = PLACES
-  #waiting = 0
-  /** Of each owner who waits, the calls in order; the owner whose turn is next comes first. */
+export class Slots {
+  /** Running and waiting. A call waits only while all slots are taken. */
+  #calls = 0
+  /** The waiting calls of each owner, in order. The first owner is next. */
   readonly #queues = new Map<string, Set<() => void>>()
 
-  /** @throws StoreUnavailable when too many wait, or none is free in time. */
+  /** @throws StoreUnavailable if too many calls wait, or no slot is free in time. */
   async enter(owner: string, timeoutMs: number): Promise<void> {
-    if (this.#free > 0) {
-      this.#free -= 1
-      return
-    }
-    if (this.#waiting >= WAITING_MAX) throw new StoreUnavailable('too many calls wait for etcd')
-    this.#waiting += 1
+    if (this.#calls === SLOTS + WAITING_MAX)
+      throw new StoreUnavailable('too many calls wait for etcd')
+    this.#calls += 1
+    if (this.#calls <= SLOTS) return
     const queue = this.#queues.get(owner) ?? new Set()
     this.#queues.set(owner, queue)
     await new Promise<void>((resolve, reject) => {
@@ -31,6 +29,7 @@ export class Places {
         resolve()
       }
       const timer = setTimeout(() => {
+        this.#calls -= 1
         this.#remove(owner, queue, enter)
         reject(new StoreUnavailable('etcd did not answer in time: too many calls wait for it'))
       }, timeoutMs)
@@ -39,19 +38,18 @@ export class Places {
   }
 
   leave(): void {
+    this.#calls -= 1
     for (const [owner, queue] of this.#queues) {
       for (const enter of queue) {
         this.#remove(owner, queue, enter)
-        // To the end: the others' turns come first.
+        // To the end of the map: the other owners are next.
         if (this.#queues.delete(owner)) this.#queues.set(owner, queue)
         return enter()
       }
     }
-    this.#free += 1
   }
 
   #remove(owner: string, queue: Set<() => void>, enter: () => void): void {
-    this.#waiting -= 1
     queue.delete(enter)
     if (queue.size === 0) this.#queues.delete(owner)
   }

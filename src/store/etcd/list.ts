@@ -1,0 +1,200 @@
+import type { PlantList } from '../../plants/store.ts'
+import type { EtcdClient } from './client.ts'
+import { AnswerTooLong } from './gateway.ts'
+import * as wire from './wire.ts'
+
+/** The first page serves the usual limits. The size of the plants is not known yet. */
+const FIRST_ENTRIES = 32
+/** The length that later pages aim at, by the size of the plants in the page before. */
+const PAGE_BYTES = 1024 * 1024
+/** A longer page is read again with fewer entries. */
+const PAGE_MAX_BYTES = 4 * 1024 * 1024
+const GROWTH = 4
+const SHRINKING = 8
+/** What one tick reads, in characters of base64: about 1 ms. A longer plant is read whole. */
+const CHUNK_CHARS = 128 * 1024
+/** The time and memory that an entry takes besides its key and value, as characters. */
+const ENTRY_CHARS = 256
+
+export const EMPTY_LIST: PlantList = {
+  cutAt: undefined,
+  next: () => undefined,
+  ended: true,
+  close: () => {},
+}
+
+/** Reads a range page by page, each from the key after the last one. */
+export class PageReader {
+  readonly #client: EtcdClient
+  readonly #owner: string
+  /** The part that is not read yet. */
+  #range: wire.KeyRange
+  /** The most entries that the next page may have. */
+  entries = FIRST_ENTRIES
+
+  constructor(client: EtcdClient, owner: string, range: wire.KeyRange) {
+    this.#client = client
+    this.#owner = owner
+    this.#range = range
+  }
+
+  /** A reader for the part that is not read yet, which reads small pages at first. */
+  fork(): PageReader {
+    return new PageReader(this.#client, this.#owner, this.#range)
+  }
+
+  /** @throws whatever the client throws; Error if etcd holds something else than plants. */
+  async next(max: number, keysOnly = false): Promise<wire.Page> {
+    for (;;) {
+      const limit = Math.min(max, this.entries)
+      try {
+        return await this.#read(limit, keysOnly)
+      } catch (error) {
+        if (!(error instanceof AnswerTooLong)) throw error
+        this.entries = Math.ceil(limit / SHRINKING)
+      }
+    }
+  }
+
+  async #read(limit: number, keysOnly: boolean): Promise<wire.Page> {
+    const request = () => wire.rangeRequest(this.#range, limit, keysOnly)
+    const maxBytes = limit === 1 ? Infinity : PAGE_MAX_BYTES
+    const { body, bytes } = await this.#client.call(this.#owner, request, maxBytes)
+    const page = wire.readPage(body)
+    const { end } = this.#range
+    // A key of another length belongs to a deployment whose prefix is inside this range, and so to
+    // another owner.
+    if (page.entries.some(({ key }) => !wire.hasPlantKeyLength(key, end)))
+      throw new Error("among an owner's keys etcd holds one that is not a plant's")
+    const last = page.entries.at(-1)
+    if (last) {
+      this.#range = { first: wire.nextKey(last.key), end }
+      const fitting = Math.floor((PAGE_BYTES / bytes) * page.entries.length)
+      this.entries = Math.max(1, Math.min(this.entries * GROWTH, fitting))
+    }
+    return page
+  }
+}
+
+/** @throws whatever `pages` throws; `fail` gets what it throws once the list has begun. */
+export async function openList(
+  pages: PageReader,
+  limit: number,
+  fail: (error: unknown) => never,
+): Promise<PlantList> {
+  const first = await pages.next(limit)
+  if (first.count <= limit) return new EtcdList(pages, first, first.count, undefined, fail)
+  // The response's Link header names the last plant, so that plant must be found first.
+  let { entries, more } = first
+  const rest = limit - entries.length
+  if (rest > 0 && rest <= pages.entries) {
+    const second = await pages.next(rest)
+    entries = [...entries, ...second.entries]
+    more = second.more
+  }
+  const known = knownAt(first.revision, entries)
+  const missing = limit - known.length
+  const last = missing > 0 ? await findLast(pages.fork(), first.revision, missing) : known.at(-1)
+  const cutAt = last && wire.idOf(last.key)
+  return new EtcdList(pages, { ...first, entries: known, more }, limit, cutAt, fail)
+}
+
+/** Reads keys alone, up to the entry at this place of the range. */
+async function findLast(
+  keys: PageReader,
+  revision: number,
+  place: number,
+): Promise<wire.Entry | undefined> {
+  for (let left = place; ; ) {
+    const { entries, more } = await keys.next(left, true)
+    const known = knownAt(revision, entries)
+    left -= known.length
+    if (left <= 0 || !more) return known.at(-1)
+  }
+}
+
+/** The entries that existed at a revision. */
+function knownAt(revision: number, entries: readonly wire.Entry[]): wire.Entry[] {
+  return entries.filter((entry) => Number(entry.create_revision) <= revision)
+}
+
+/**
+ * A list as of the revision of its first page. Plants never change, so later pages only leave out
+ * what was created after it. etcd may compact that revision away meanwhile.
+ */
+class EtcdList implements PlantList {
+  readonly cutAt: bigint | undefined
+  readonly #pages: PageReader
+  readonly #fail: (error: unknown) => never
+  readonly #revision: number
+  /** Plants that the list has not returned yet; 0 once it is closed. */
+  #left: number
+  /** Entries that are read but not returned, the next one last. */
+  #entries: wire.Entry[] = []
+  #heldChars = 0
+  #more = false
+
+  constructor(
+    pages: PageReader,
+    first: wire.Page,
+    length: number,
+    cutAt: bigint | undefined,
+    fail: (error: unknown) => never,
+  ) {
+    this.#pages = pages
+    this.#fail = fail
+    this.#revision = first.revision
+    this.#left = length
+    this.cutAt = cutAt
+    this.#hold(first)
+  }
+
+  get ended(): boolean {
+    return this.#left === 0 || (this.#entries.length === 0 && !this.#more)
+  }
+
+  get heldBytes(): number {
+    return this.#heldChars
+  }
+
+  async next(): Promise<Buffer | undefined> {
+    if (!this.ended && this.#entries.length === 0) {
+      const page = await this.#pages.next(Infinity).catch(this.#fail)
+      // The list may have been closed meanwhile.
+      if (this.#left > 0) this.#hold(page)
+    }
+    if (!this.ended) return this.#chunk()
+    this.close()
+    return undefined
+  }
+
+  close(): void {
+    this.#left = 0
+    this.#entries = []
+    this.#heldChars = 0
+  }
+
+  #hold({ entries, more }: wire.Page): void {
+    this.#entries = entries.toReversed()
+    this.#heldChars = entries.reduce((sum, entry) => sum + charsOf(entry), 0)
+    this.#more = more
+  }
+
+  #chunk(): Buffer {
+    const plants: unknown[] = []
+    for (let chars = 0; chars < CHUNK_CHARS && this.#left > 0; ) {
+      const entry = this.#entries.pop()
+      if (!entry) break
+      chars += charsOf(entry)
+      this.#heldChars -= charsOf(entry)
+      if (Number(entry.create_revision) > this.#revision) continue
+      plants.push(wire.readPlant(entry))
+      this.#left -= 1
+    }
+    return Buffer.from(JSON.stringify(plants))
+  }
+}
+
+function charsOf({ key, value = '' }: wire.Entry): number {
+  return ENTRY_CHARS + key.length + value.length
+}

@@ -1,0 +1,91 @@
+import { once } from 'node:events'
+import { type AddressInfo, connect, createServer, type Server, type Socket } from 'node:net'
+
+/**
+ * Pass everything on, refuse connections, discard everything, or discard answers and then end the
+ * connection.
+ */
+export type ProxyMode = 'pass' | 'refuse' | 'hang' | 'drop-answers'
+
+/** A TCP proxy that can break connections. Open connections follow the mode too. */
+export class Proxy {
+  readonly #server: Server
+  readonly #sockets = new Set<Socket>()
+  readonly port: number
+  /** What is passed on of each answer; the rest is discarded. */
+  answerMaxBytes = Infinity
+  /** Answers that were dropped. */
+  dropped = 0
+  #mode: ProxyMode = 'pass'
+
+  private constructor(server: Server) {
+    this.#server = server
+    // It listens on TCP.
+    this.port = (server.address() as AddressInfo).port
+  }
+
+  /** The target is asked for with each connection, so it may start later. */
+  static async start(targetPort: () => number): Promise<Proxy> {
+    const server = createServer().listen(0, '127.0.0.1')
+    // If its target never starts, no test closes it.
+    server.unref()
+    await once(server, 'listening')
+    const proxy = new Proxy(server)
+    server.on('connection', (client) => proxy.#join(client, targetPort()))
+    return proxy
+  }
+
+  get endpoint(): string {
+    return `http://127.0.0.1:${this.port}`
+  }
+
+  set mode(mode: ProxyMode) {
+    this.#mode = mode
+    if (mode === 'refuse' || mode === 'pass') this.#destroyAll()
+  }
+
+  close(): void {
+    this.#server.close()
+    this.#destroyAll()
+  }
+
+  #destroyAll(): void {
+    for (const socket of this.#sockets) socket.destroy()
+  }
+
+  #join(client: Socket, port: number): void {
+    if (this.#mode === 'refuse') {
+      client.destroy()
+      return
+    }
+    const server = connect(port, '127.0.0.1')
+    let answerBytes = 0
+    this.#passOn(client, server, () => {
+      answerBytes = 0
+      return this.#mode !== 'hang'
+    })
+    this.#passOn(server, client, (bytes) => {
+      answerBytes += bytes.length
+      if (this.#mode !== 'drop-answers')
+        return this.#mode !== 'hang' && answerBytes <= this.answerMaxBytes
+      this.dropped += 1
+      client.destroy()
+      return false
+    })
+  }
+
+  #passOn(from: Socket, to: Socket, passes: (bytes: Buffer) => boolean): void {
+    this.#sockets.add(from)
+    from.setNoDelay(true)
+    from.on('data', (bytes: Buffer) => {
+      if (!passes(bytes) || to.write(bytes)) return
+      from.pause()
+      to.once('drain', () => from.resume())
+    })
+    from.on('error', () => {})
+    from.on('close', () => {
+      this.#sockets.delete(from)
+      to.destroy()
+    })
+  }
+}
