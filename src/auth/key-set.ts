@@ -78,7 +78,7 @@ type Candidate = readonly [index: number, jwk: unknown]
 /** A usable key, or the line that names a rejected key. */
 type Imported = JWK | string
 
-function readCandidates(bytes: Uint8Array): { candidates: Candidate[]; excess: number } {
+function readCandidates(bytes: Uint8Array) {
   const { keys } = readJsonObject(bytes)
   if (!Array.isArray(keys)) throw new Error('not a JSON Web Key Set')
   const all: Candidate[] = [...keys.entries()].filter(([, jwk]) => !isForAnotherPurpose(jwk))

@@ -7,10 +7,10 @@ interface Entry {
   readonly exp: number
 }
 
-/** Bytes that one scope takes at most besides its characters. */
+/** What each scope takes besides its characters. */
 const SCOPE_BYTES = 64
 
-/** At most 16 MiB: an entry's caller was read from its token, and is no longer than that. */
+/** About 16 MiB at most: a caller was read from its token, and is no longer than the token. */
 const LIMITS = { entries: 10_000, tokenBytes: 8 * 1024 * 1024 }
 
 /**

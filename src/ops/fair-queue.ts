@@ -1,6 +1,6 @@
 /** Time for queued work in one tick of the event loop, so that sockets and probes are served. */
 const BUDGET_MS = 3
-/** Only from this time spent does a tick follow that resets it: small pieces set no timer. */
+/** Time spent is added up until it reaches this; then the next tick resets it. */
 const RESET_MS = 1
 /**
  * libuv accepts one connection a tick. While connections arrive, queued work runs only this often.

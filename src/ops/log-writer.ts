@@ -18,11 +18,11 @@ export class LogWriter {
   #dropped = 0
   /** How many of the dropped lines a written line has reported. */
   #reported = 0
-  /** Until the next write, which reports the gap: no shorter line comes before the report. */
+  /** A line was dropped since the last write. All are, until the next write reports the gap. */
   #isFull = false
   /** A write is scheduled or under way. */
   #isBusy = false
-  /** The last write failed: half a line may be written. */
+  /** The last write failed, and may have left half a line. */
   #hasFailed = false
   #flushed: (() => void)[] = []
 

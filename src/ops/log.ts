@@ -30,8 +30,8 @@ export interface Log {
   /** Lines lost so far, because the reader is too slow or gone. */
   readonly dropped: number
   /**
-   * Resolves when all lines are written or lost, or after the timeout. After a timeout only
-   * process.exit ends the process.
+   * Resolves when all lines are written or lost, or after the timeout. A write may then be stuck:
+   * only process.exit ends it.
    */
   flush(timeoutMs: number): Promise<void>
 }

@@ -18,8 +18,8 @@ export const METRICS_TYPE = 'text/plain; version=0.0.4; charset=utf-8'
 export class Histogram {
   readonly #bounds: readonly number[]
   /**
-   * The counts, not cumulative: one for each bound, one for larger values. Then the sum: as a field
-   * of the object, V8 might allocate it anew at each change.
+   * The counts, not cumulative: one for each bound and one for larger values. The sum is last: in
+   * a field of its own, each new sum might be a new allocation.
    */
   readonly #cells: Float64Array
 
