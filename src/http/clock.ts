@@ -1,5 +1,4 @@
 import type { Socket } from 'node:net'
-import { HttpError } from '../errors.ts'
 import type { Exchange } from './exchange.ts'
 
 /** How long a connection may stay in each state. Node itself measures `headersMs`. */
@@ -21,8 +20,8 @@ export interface HttpTimeouts {
  */
 export type State = 'idle' | 'receiving' | 'serving' | 'sending' | 'discarding'
 
-/** What ends a connection whose state has lasted too long: a last response, or none. */
-export type End = HttpError | 'close' | 'cut off'
+/** How a connection ends whose state has lasted too long: with this response, or without one. */
+export type End = 'requestTimeout' | 'storageUnavailable' | 'close' | 'cut off'
 
 /** The state of a connection, from its current request. */
 export function stateOf(current: Exchange | undefined): State {
@@ -53,7 +52,7 @@ export class Clock {
     this.#embedded = embedded
   }
 
-  /** What ends the connection if its state has lasted too long. To be called every second or so. */
+  /** How the connection ends if its state has lasted too long. To be called every second or so. */
   check(current: Exchange | undefined, isLate: boolean, passedMs: number): End | undefined {
     const state = stateOf(current)
     if (this.#hasMoved(state, current)) {
@@ -64,7 +63,8 @@ export class Clock {
       return undefined
     }
     this.#ageMs += passedMs
-    return this.#ageMs < this.#limitMs(state, isLate) ? undefined : endOf(state, isLate)
+    const [limitMs, end] = this.#limitOf(state, isLate)
+    return this.#ageMs < limitMs ? undefined : end
   }
 
   /**
@@ -88,38 +88,23 @@ export class Clock {
     return state === 'sending' ? this.#socket.bytesWritten - this.#socket.writableLength : 0
   }
 
-  #limitMs(state: State, isLate: boolean): number {
+  #limitOf(state: State, isLate: boolean): readonly [limitMs: number, end: End] {
     const { headersMs, keepAliveMs, requestMs, servingMs, stalledMs } = this.#timeouts
     switch (state) {
       case 'idle':
-        if (this.#embedded) return Infinity
-        // Without late headers Node's own keep-alive timeout comes first.
-        return isLate ? headersMs : keepAliveMs + headersMs
+        if (isLate) return [headersMs, 'requestTimeout']
+        // Node's own keep-alive timeout comes first, unless the client sends bare line ends.
+        return [this.#embedded ? Infinity : keepAliveMs + headersMs, 'cut off']
       case 'receiving':
-        return requestMs
+        return [requestMs, 'requestTimeout']
       case 'serving':
-        return servingMs
+        // A create may still be stored.
+        return [servingMs, 'storageUnavailable']
       case 'sending':
-        return stalledMs
+        // A part of the response must not be taken for the whole.
+        return [stalledMs, 'cut off']
       case 'discarding':
-        return this.#embedded ? Infinity : requestMs
+        return [this.#embedded ? Infinity : requestMs, 'close']
     }
-  }
-}
-
-function endOf(state: State, isLate: boolean): End {
-  switch (state) {
-    case 'idle':
-      return isLate ? new HttpError('requestTimeout') : 'cut off'
-    case 'receiving':
-      return new HttpError('requestTimeout')
-    case 'serving':
-      // A create may still be stored.
-      return new HttpError('storageUnavailable', ['Retry-After', '1'])
-    case 'sending':
-      // A part of the response must not be taken for the whole.
-      return 'cut off'
-    case 'discarding':
-      return 'close'
   }
 }

@@ -24,6 +24,13 @@ export interface ConnectionHost {
   readonly draining: boolean
 }
 
+/** What all connections of a service share. */
+interface Shared {
+  readonly host: ConnectionHost
+  readonly tickEnd: TickEnd
+  readonly timeouts: HttpTimeouts
+}
+
 /**
  * One client connection. Its requests are served one at a time, in order (Node would serve them
  * side by side), so that each sees what the one before it did (RFC 9112 §9.3.2).
@@ -46,13 +53,7 @@ export class Connection {
   /** What the client had sent when a stop last looked. */
   #bytesAtLastLook = -1
 
-  constructor(
-    socket: Socket,
-    host: ConnectionHost,
-    tickEnd: TickEnd,
-    timeouts: HttpTimeouts,
-    embedded: boolean,
-  ) {
+  constructor(socket: Socket, { host, tickEnd, timeouts }: Shared, embedded: boolean) {
     this.#socket = socket
     this.#host = host
     this.#tickEnd = tickEnd
@@ -77,7 +78,7 @@ export class Connection {
   enter(exchange: Exchange): void {
     if (!this.#intake.isOpen) return
     // During a stop too: a client that always has a request waiting would never be told to leave.
-    this.#intake.received(exchange.isLast || this.#host.draining)
+    this.#intake.expectMore(!exchange.isLast && !this.#host.draining)
     if (this.#embedded) holdBody(exchange)
     const isDue = this.#embedded ? exchange.res.socket !== null : this.#isDone
     if (isDue) return this.#start(exchange)
@@ -153,8 +154,12 @@ export class Connection {
     if (end === undefined) return
     if (end === 'close') this.#end('')
     else if (end === 'cut off') cutOff(this.#socket)
-    else if (this.#current && !this.#isDone) this.#refuse({ error: end, request: this.#current })
-    else this.fail(end)
+    else this.#timeOut(new HttpError(end, end === 'storageUnavailable' ? ['Retry-After', '1'] : []))
+  }
+
+  #timeOut(error: HttpError): void {
+    if (this.#current && !this.#isDone) this.#refuse({ error, request: this.#current })
+    else this.fail(error)
   }
 
   /** True if all of the last response has left the process, so that the next request is due. */
@@ -257,19 +262,13 @@ export class Connection {
   }
 
   #send(exchange: Exchange, response: HttpResponse, goesOn: boolean): void {
-    if (goesOn) {
-      this.#sendByNode(exchange, response)
-    } else if (response.body === undefined || Buffer.isBuffer(response.body)) {
-      this.#closeWith(response, exchange)
-    } else {
-      // Only Node can send a list. Its owner's body is read meanwhile.
-      this.#intake.stop()
+    const isList = response.body !== undefined && !Buffer.isBuffer(response.body)
+    if (!goesOn && !isList) return this.#closeWith(response, exchange)
+    if (!goesOn) {
+      // Only Node can send a list. The rest of its request's body is read meanwhile.
+      this.#intake.expectMore(false)
       exchange.req.resume()
-      this.#sendByNode(exchange, response)
     }
-  }
-
-  #sendByNode(exchange: Exchange, response: HttpResponse): void {
     const closes = (this.#intake.isLast || this.#host.draining) && this.#intake.size === 0
     if (closes) this.#intake.close()
     exchange.phase = 'sending'

@@ -1,77 +1,62 @@
 import { randomUUID } from 'node:crypto'
 
-/** Most requests have at most one header of a name, and share this list for all others. */
+/** Most headers are missing: all of these share one list. */
 const NONE: string[] = []
 
 /** The headers that the service looks at. A list holds the value of every header of that name. */
-class Headers {
-  hosts = NONE
-  authorization = NONE
-  contentTypes = NONE
-  contentEncodings = NONE
-  expectations = NONE
-  requestIds = NONE
-  traceParents = NONE
+export interface RequestHeaders {
+  readonly hosts: readonly string[]
+  readonly authorization: readonly string[]
+  readonly contentTypes: readonly string[]
+  /** A transfer coding other than chunked ("gzip, chunked") too: it is refused in the same way. */
+  readonly contentEncodings: readonly string[]
+  readonly expectations: readonly string[]
+  readonly requestIds: readonly string[]
+  readonly traceParents: readonly string[]
   /** Undefined without Content-Length: no body, or a chunked one. Node has checked the number. */
-  contentLengthBytes: number | undefined = undefined
-  chunked = false
+  readonly contentLengthBytes: number | undefined
+  readonly chunked: boolean
   /** True if Transfer-Encoding is repeated, or its end is not chunked. Node accepts a few such. */
-  codingsUnclear = false
+  readonly codingsUnclear: boolean
   /** True if the client asks for another protocol. The service knows none. */
-  upgrade = false
-}
-
-export type RequestHeaders = Readonly<Headers>
-
-type List = NonNullable<ReturnType<typeof listOf>>
-
-/** A switch: looking up a new string in a Map takes twice the time. */
-function listOf(name: string) {
-  switch (name) {
-    case 'host':
-      return 'hosts'
-    case 'authorization':
-      return 'authorization'
-    case 'content-type':
-      return 'contentTypes'
-    case 'content-encoding':
-      return 'contentEncodings'
-    case 'expect':
-      return 'expectations'
-    case 'request-id':
-      return 'requestIds'
-    case 'traceparent':
-      return 'traceParents'
-    default:
-      return undefined
-  }
+  readonly upgrade: boolean
 }
 
 /** Reads `rawHeaders` (names and values alternate): Node's `headers` hides a repeated header. */
 export function readHeaders(rawHeaders: readonly string[]): RequestHeaders {
-  const headers = new Headers()
-  for (let i = 0; i + 1 < rawHeaders.length; i += 2) {
-    const name = rawHeaders[i]?.toLowerCase() ?? ''
-    const value = rawHeaders[i + 1] ?? ''
-    const list = listOf(name)
-    if (list !== undefined) add(headers, list, value)
-    else if (name === 'content-length') headers.contentLengthBytes = Number(value)
-    else if (name === 'transfer-encoding') addTransferEncoding(headers, value)
-    else if (name === 'upgrade') headers.upgrade = true
+  const contentLength = valuesOf(rawHeaders, 'content-length')[0]
+  const encodings = valuesOf(rawHeaders, 'content-encoding')
+  const codings = valuesOf(rawHeaders, 'transfer-encoding')
+  const chunked = codings.length > 0
+  const others = chunked ? codings.filter((coding) => coding.toLowerCase() !== 'chunked') : NONE
+  return {
+    hosts: valuesOf(rawHeaders, 'host'),
+    authorization: valuesOf(rawHeaders, 'authorization'),
+    contentTypes: valuesOf(rawHeaders, 'content-type'),
+    contentEncodings: others.length === 0 ? encodings : [...encodings, ...others],
+    expectations: valuesOf(rawHeaders, 'expect'),
+    requestIds: valuesOf(rawHeaders, 'request-id'),
+    traceParents: valuesOf(rawHeaders, 'traceparent'),
+    contentLengthBytes: contentLength === undefined ? undefined : Number(contentLength),
+    chunked,
+    codingsUnclear:
+      codings.length > 1 || (chunked && !/(?:^|,)[ \t]*chunked$/i.test(codings[0] ?? '')),
+    upgrade: valuesOf(rawHeaders, 'upgrade').length > 0,
   }
-  return headers
 }
 
-function add(headers: Headers, list: List, value: string): void {
-  if (headers[list] === NONE) headers[list] = [value]
-  else headers[list].push(value)
-}
-
-function addTransferEncoding(headers: Headers, value: string): void {
-  headers.codingsUnclear = headers.chunked || !/(?:^|,)[ \t]*chunked$/i.test(value)
-  headers.chunked = true
-  // Another coding ("gzip, chunked") is refused as a Content-Encoding would be.
-  if (value.toLowerCase() !== 'chunked') add(headers, 'contentEncodings', value)
+/** The values of a header; `name` in lower case. */
+function valuesOf(rawHeaders: readonly string[], name: string): readonly string[] {
+  let values = NONE
+  for (let i = 0; i + 1 < rawHeaders.length; i += 2) {
+    const other = rawHeaders[i] ?? ''
+    // Most names differ in length, and need no conversion.
+    if (other.length !== name.length || other.toLowerCase() !== name) continue
+    const value = rawHeaders[i + 1] ?? ''
+    if (values === NONE) values = [value]
+    else values.push(value)
+  }
+  return values
 }
 
 /** The client's own id of the request if it is one usable header, else a new one. */

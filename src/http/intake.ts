@@ -68,21 +68,16 @@ export class Intake {
     return this.#waiting.length > WAITING_MAX
   }
 
-  /** A request has come. */
-  received(isLast: boolean): void {
-    this.#state = isLast ? 'last' : 'open'
-  }
-
-  /** No more requests are taken. */
-  stop(): void {
-    this.#state = 'last'
+  /** A request has come: says if more may come after it. */
+  expectMore(more: boolean): void {
+    this.#state = more ? 'open' : 'last'
   }
 
   headersLate(): void {
     if (this.#state === 'open') this.#state = 'late'
   }
 
-  /** Ends with a refusal. Has no effect after the last request, unless that is the refused one. */
+  /** Ends with a refusal. It has no effect after the last request, unless it refuses that one. */
   refuse(refusal: Refusal): void {
     if (this.newest === refusal.request) this.#waiting.pop()
     else if (!this.isOpen) return
@@ -98,14 +93,14 @@ export class Intake {
     this.#waiting.push(exchange)
   }
 
-  /** Removes a request that waits, whose turn has come; false if it does not wait any more. */
+  /** Takes a waiting request out of order; false if it does not wait any more. */
   take(exchange: Exchange): boolean {
     const at = this.#waiting.indexOf(exchange)
     if (at >= 0) this.#waiting.splice(at, 1)
     return at >= 0
   }
 
-  /** What is due once the current response has left the process; undefined: nothing yet. */
+  /** Takes what is due after the current request; undefined if it has not come yet. */
   next(): Exchange | Refusal | 'end' | undefined {
     if (this.#state === 'closed') return 'end'
     return this.#waiting.shift() ?? (typeof this.#state === 'object' ? this.#state : undefined)

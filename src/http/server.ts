@@ -38,21 +38,21 @@ const TIMEOUTS: HttpTimeouts = {
 export class Connections {
   /** For a `node:http` server's `request` event. */
   readonly handler: RequestListener
+  readonly host: ConnectionHost
   readonly timeouts: HttpTimeouts
+  readonly tickEnd = new TickEnd()
   /** How often timeouts are checked. */
   readonly checkMs: number
   /** Connections that were refused because there were too many. */
   refused = 0
   /** Connections that were accepted so far. */
   accepted = 0
-  readonly #host: ConnectionHost
-  readonly #tickEnd = new TickEnd()
   readonly #bySocket = new Map<Socket, Connection>()
   #timer: NodeJS.Timeout | undefined
   #checkedAtMs = 0
 
   constructor(host: ConnectionHost, timeouts: HttpTimeouts = TIMEOUTS) {
-    this.#host = host
+    this.host = host
     this.timeouts = timeouts
     this.checkMs = Math.min(CHECK_MS, ...Object.values(timeouts))
     this.handler = handlerOf((socket) => this.get(socket) ?? this.add(socket, true))
@@ -73,8 +73,7 @@ export class Connections {
 
   /** `embedded`: the socket belongs to another application's server. */
   add(socket: Socket, embedded: boolean): Connection {
-    const { timeouts } = this
-    const connection = new Connection(socket, this.#host, this.#tickEnd, timeouts, embedded)
+    const connection = new Connection(socket, this, embedded)
     this.#bySocket.set(socket, connection)
     socket.once('close', () => {
       this.#bySocket.delete(socket)
@@ -89,7 +88,7 @@ export class Connections {
 
   accept(socket: Socket): void {
     this.accepted++
-    this.#host.accepted()
+    this.host.accepted()
     this.add(socket, false)
   }
 

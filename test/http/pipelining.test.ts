@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict'
 import { once } from 'node:events'
-import { connect, type Socket } from 'node:net'
+import { createServer } from 'node:http'
+import { type AddressInfo, connect, type Socket } from 'node:net'
 import { describe, test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Created } from '../../dist/plants/store.js'
@@ -304,6 +305,33 @@ test('pipelining: while a request with a body waits, no more is read', async (t)
   assert.deepEqual(
     (await wire.answers(requests + 1)).map(verdict),
     Array.from({ length: requests + 1 }, () => 200),
+  )
+  wire.destroy()
+})
+
+test('pipelining: an embedding server may hand requests over in any order', async (t) => {
+  const { connections } = await startBare(t)
+  const requests = [
+    postBytes({ id: 1, name: 'a' }),
+    head('GET', '/plants'),
+    postBytes({ id: 2, name: 'b' }),
+    head('GET', '/plants?limit=9'),
+  ]
+  const pending: (() => void)[] = []
+  const server = createServer((req, res) => {
+    pending.unshift(() => connections.handler(req, res))
+    if (pending.length === requests.length) for (const handOver of pending) handOver()
+  }).listen(0, '127.0.0.1')
+  await once(server, 'listening')
+  t.after(() => server.close())
+  // It listens on TCP.
+  const { port } = server.address() as AddressInfo
+  const wire = await Wire.to(port)
+  const answers = await wire.write(requests.join('')).answers(requests.length)
+  // Each sees what the one before it did.
+  assert.deepEqual(
+    answers.map(({ body }) => body),
+    ['{"name":"a"}', '[{"name":"a"}]', '{"name":"b"}', '[{"name":"a"},{"name":"b"}]'],
   )
   wire.destroy()
 })
