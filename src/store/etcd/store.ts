@@ -86,7 +86,7 @@ export class EtcdStore implements PlantStore {
     return (this.#closed ??= Promise.allSettled(this.#creates).then(() => this.#client.close()))
   }
 
-  /** Puts the plant if its key is free; if not, etcd compares the two. */
+  /** One transaction puts the plant if its key is free. If not, a second one compares values. */
   async #create(owner: string, plant: NewPlant): Promise<Created> {
     this.#refuseIfClosed()
     const key = wire.plantKey(this.#config.prefix, owner, plant.id)
@@ -139,7 +139,7 @@ export class EtcdStore implements PlantStore {
     else this.#log('info', 'etcd has space again', {})
   }
 
-  /** Sets the unavailable reason, and repeats itself. Never rejects. */
+  /** Sets the unavailable reason, and schedules the next probe. Never rejects. */
   async #probe(): Promise<void> {
     const reason = await this.#reasonNow()
     if (reason !== this.#unavailableReason) {
@@ -161,7 +161,7 @@ export class EtcdStore implements PlantStore {
     }
   }
 
-  /** etcd's own /health does not do: a full cluster fails it, and it does not know the rights. */
+  /** etcd's own /health is not enough: it fails in a full cluster, and ignores the rights. */
   async #tryReadAndWrite(): Promise<void> {
     const key = wire.base64(this.#config.prefix)
     try {
@@ -173,7 +173,7 @@ export class EtcdStore implements PlantStore {
     }
   }
 
-  /** @throws StoreUnavailable for any other error than the two that a create answers with. */
+  /** @throws PlantTooLarge or StoreFull as they are; for any other error, StoreUnavailable. */
   #fail(message: string, error: unknown): never {
     if (error instanceof PlantTooLarge || error instanceof StoreFull) throw error
     const reason = this.#reasonOf(error)
