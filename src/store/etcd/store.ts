@@ -12,7 +12,7 @@ import {
 import { type ClientOptions, EtcdClient } from './client.ts'
 import { createFailureLog, type EtcdLog } from './failure-log.ts'
 import { DENIED, isRefusal } from './gateway.ts'
-import { EMPTY_LIST, openList, PageReader } from './list.ts'
+import { openList, PageReader } from './list.ts'
 import { outOfDate } from './tls.ts'
 import * as wire from './wire.ts'
 
@@ -68,12 +68,11 @@ export class EtcdStore implements PlantStore {
   /** Always a promise: HTTP caches only lists returned at once, and could not invalidate these. */
   async list(owner: string, { after, limit }: PlantRange): Promise<PlantList> {
     this.#refuseIfClosed()
-    // To etcd a limit of 0 means all.
-    if (limit === 0 || after === INT64_MAX) return EMPTY_LIST
     const range = wire.plantRange(this.#config.prefix, owner, after)
-    const pages = new PageReader(this.#client, owner, range)
+    const pages = new PageReader((...rest) => this.#client.call(owner, ...rest), range)
+    const max = after === INT64_MAX ? 0 : (limit ?? Infinity)
     const fail = (error: unknown): never => this.#fail('plants could not be read', error)
-    return openList(pages, limit ?? Infinity, fail).catch(fail)
+    return openList(pages, max, fail).catch(fail)
   }
 
   unavailableReason(): string | undefined {
