@@ -1,6 +1,6 @@
 /*
- * Three members of etcd and two instances of the service on this machine, to try out by hand. Prints
- * curl lines, and how to kill a member. Everything, plants included, is removed when it ends.
+ * Starts three members of etcd and two instances of the service on this machine, to be tried out.
+ * Prints curl lines, and how to kill a member. All of it, plants included, is removed at the end.
  */
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Cluster, type Member, NO_ETCD } from '../test/support/etcd.ts'

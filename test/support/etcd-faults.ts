@@ -19,56 +19,92 @@ export function pick<T>(random: Random, values: readonly T[]): T {
 }
 
 /** What can break. Each fault lasts a while, and is repaired when its promise resolves. */
-export function faultsOf(
-  cluster: Cluster,
-  sites: readonly Site[],
-  random: Random,
-): Readonly<Record<string, () => Promise<void>>> {
-  const { members } = cluster
-  const lasting = (): Promise<void> => sleep(400 + random() * 2200)
-  const one = (): readonly Member[] => [pick(random, members)]
-  const leader = async (): Promise<readonly Member[]> => [
-    (await cluster.leader()) ?? pick(random, members),
-  ]
-  const two = (): readonly Member[] => {
-    const spared = pick(random, members)
-    return members.filter((member) => member !== spared)
+export class Faults {
+  readonly #cluster: Cluster
+  readonly #sites: readonly Site[]
+  readonly #random: Random
+
+  constructor(cluster: Cluster, sites: readonly Site[], random: Random) {
+    this.#cluster = cluster
+    this.#sites = sites
+    this.#random = random
   }
 
-  async function kill(broken: readonly Member[]): Promise<void> {
-    await Promise.all(broken.map((member) => member.end()))
-    await lasting()
-    for (const member of broken) cluster.startMember(member)
+  readonly kinds: Readonly<Record<string, () => Promise<void>>> = {
+    'a member killed': () => this.#kill(this.#one()),
+    'the leader killed': async () => this.#kill(await this.#leader()),
+    'a member paused': () => this.#pause(this.#one()),
+    'the leader paused': async () => this.#pause(await this.#leader()),
+    'two members cut off from all instances, connections refused': () =>
+      this.#disturb('refuse', this.#proxiesTo(this.#two())),
+    'two members cut off from all instances, bytes discarded': () =>
+      this.#disturb('hang', this.#proxiesTo(this.#two())),
+    'all members cut off from one instance': () =>
+      this.#disturb('refuse', pick(this.#random, this.#sites).proxies),
+    'answers of two members dropped': () =>
+      this.#disturb('drop-answers', this.#proxiesTo(this.#two())),
+    'answers of all members dropped': () =>
+      this.#disturb('drop-answers', this.#proxiesTo(this.#cluster.members)),
+    'a member isolated from the others': () => this.#isolate(this.#one()),
+    'the leader isolated from the others': async () => this.#isolate(await this.#leader()),
+    'all members isolated: no quorum': () => this.#isolate(this.#cluster.members),
+    'two members killed: no quorum': () => this.#kill(this.#two()),
+    'two members paused: no quorum': () => this.#pause(this.#two()),
+    'NOSPACE alarm': () => this.#noSpace(),
+    'an instance killed': () => this.#killInstance(),
   }
 
-  async function pause(broken: readonly Member[]): Promise<void> {
-    for (const member of broken) member.signal('SIGSTOP')
-    await lasting()
-    for (const member of broken) member.signal('SIGCONT')
+  #one(): readonly Member[] {
+    return [pick(this.#random, this.#cluster.members)]
   }
 
-  async function disturb(mode: ProxyMode, proxies: readonly Proxy[]): Promise<void> {
+  async #leader(): Promise<readonly Member[]> {
+    const leader = await this.#cluster.leader()
+    return leader ? [leader] : this.#one()
+  }
+
+  #two(): readonly Member[] {
+    const [spared] = this.#one()
+    return this.#cluster.members.filter((member) => member !== spared)
+  }
+
+  #lasting(): Promise<void> {
+    return sleep(400 + this.#random() * 2200)
+  }
+
+  async #kill(members: readonly Member[]): Promise<void> {
+    await Promise.all(members.map((member) => member.end()))
+    await this.#lasting()
+    for (const member of members) this.#cluster.startMember(member)
+  }
+
+  async #pause(members: readonly Member[]): Promise<void> {
+    for (const member of members) member.signal('SIGSTOP')
+    await this.#lasting()
+    for (const member of members) member.signal('SIGCONT')
+  }
+
+  async #disturb(mode: ProxyMode, proxies: readonly Proxy[]): Promise<void> {
     for (const proxy of proxies) proxy.mode = mode
-    await lasting()
+    await this.#lasting()
     for (const proxy of proxies) proxy.mode = 'pass'
   }
 
-  /** Between members and instances. */
-  function between(broken: readonly Member[]): readonly Proxy[] {
-    const reaches = (i: number): boolean => broken.some((member) => member === members[i])
-    return sites.flatMap(({ proxies }) => proxies.filter((_, i) => reaches(i)))
+  /** Those of all instances. */
+  #proxiesTo(members: readonly Member[]): readonly Proxy[] {
+    const isWanted = (i: number): boolean =>
+      members.some((member) => member === this.#cluster.members[i])
+    return this.#sites.flatMap(({ proxies }) => proxies.filter((_, i) => isWanted(i)))
   }
 
   /** No other member reaches these. */
-  function isolate(broken: readonly Member[]): Promise<void> {
-    return disturb(
-      'refuse',
-      broken.flatMap(({ proxy }) => proxy ?? []),
-    )
+  #isolate(members: readonly Member[]): Promise<void> {
+    const proxies = members.flatMap(({ proxy }) => proxy ?? [])
+    return this.#disturb('refuse', proxies)
   }
 
-  async function noSpace(): Promise<void> {
-    const member = pick(random, members)
+  async #noSpace(): Promise<void> {
+    const member = pick(this.#random, this.#cluster.members)
     let memberID: string | undefined
     await until('a member tells its id', async () => {
       memberID = (await statusOf(member))?.header.member_id
@@ -77,40 +113,17 @@ export function faultsOf(
     const alarm = (action: string): Promise<void> =>
       until(`${action} is done`, async () => {
         const message = { action, memberID, alarm: 'NOSPACE' }
-        const path = '/v3/maintenance/alarm'
-        return (
-          (await gateway(member.endpoint, path, message).catch(() => undefined))?.status === 200
-        )
+        const done = gateway(member.endpoint, '/v3/maintenance/alarm', message)
+        return (await done.catch(() => undefined))?.status === 200
       })
     await alarm('ACTIVATE')
-    await lasting()
+    await this.#lasting()
     await alarm('DEACTIVATE')
   }
 
-  async function killInstance(): Promise<void> {
-    const { instance } = pick(random, sites)
+  async #killInstance(): Promise<void> {
+    const { instance } = pick(this.#random, this.#sites)
     await instance.end('SIGKILL')
     await instance.start()
-  }
-
-  return {
-    'a member killed': () => kill(one()),
-    'the leader killed': async () => kill(await leader()),
-    'a member paused': () => pause(one()),
-    'the leader paused': async () => pause(await leader()),
-    'two members cut off from all instances, connections refused': () =>
-      disturb('refuse', between(two())),
-    'two members cut off from all instances, bytes discarded': () =>
-      disturb('hang', between(two())),
-    'all members cut off from one instance': () => disturb('refuse', pick(random, sites).proxies),
-    'answers of two members dropped': () => disturb('drop-answers', between(two())),
-    'answers of all members dropped': () => disturb('drop-answers', between(members)),
-    'a member isolated from the others': () => isolate(one()),
-    'the leader isolated from the others': async () => isolate(await leader()),
-    'all members isolated: no quorum': () => isolate(members),
-    'two members killed: no quorum': () => kill(two()),
-    'two members paused: no quorum': () => pause(two()),
-    'NOSPACE alarm': noSpace,
-    'an instance killed': killInstance,
   }
 }

@@ -1,9 +1,12 @@
 import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
+import { Agent, request } from 'node:http'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { freePort } from './ports.ts'
 import { MAIN } from './process.ts'
 import { AUDIENCE, ISSUER, SECRET } from './tokens.ts'
+
+const agent = new Agent({ keepAlive: true })
 
 export interface Answer {
   readonly status: number
@@ -91,12 +94,18 @@ export class Instance {
   }
 
   /** A POST of this body, or a GET. @throws if there is no answer */
-  async call(token: string, query: string, body?: string): Promise<Answer> {
-    const res = await fetch(`${this.url}${query}`, {
-      method: body === undefined ? 'GET' : 'POST',
-      headers: { authorization: `Bearer ${token}`, 'content-type': 'application/json' },
-      ...(body === undefined ? {} : { body }),
+  call(token: string, query: string, body = ''): Promise<Answer> {
+    const method = body === '' ? 'GET' : 'POST'
+    const headers = { authorization: `Bearer ${token}`, 'content-type': 'application/json' }
+    return new Promise((resolve, reject) => {
+      const req = request(`${this.url}${query}`, { agent, method, headers }, (res) => {
+        const { statusCode: status = 0, headers } = res
+        let text = ''
+        res.setEncoding('utf8').on('data', (chunk: string) => (text += chunk))
+        res.on('error', reject)
+        res.on('end', () => resolve({ status, text, isCut: headers['link'] !== undefined }))
+      })
+      req.on('error', reject).end(body)
     })
-    return { status: res.status, text: await res.text(), isCut: res.headers.has('link') }
   }
 }

@@ -1,7 +1,7 @@
 import { createHash } from 'node:crypto'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Cluster } from './etcd.ts'
-import { faultsOf, pick, type Random, type Site } from './etcd-faults.ts'
+import { Faults, pick, type Random, type Site } from './etcd-faults.ts'
 import { type Answer, Instance } from './etcd-instance.ts'
 import { Proxy } from './etcd-proxy.ts'
 import { jsonOf, Ledger, plantOf, type SentPlant } from './ledger.ts'
@@ -129,13 +129,13 @@ class Run {
   }
 
   async #makeFaults(): Promise<void> {
-    const faults = faultsOf(this.#cluster, this.#sites, this.#forFaults)
+    const { kinds } = new Faults(this.#cluster, this.#sites, this.#forFaults)
     let order: string[] = []
     for (let i = 1; i <= this.#options.faults && this.#ledger.problems.length === 0; i++) {
       // Every kind is used once before any is used again.
-      if (order.length === 0) order = shuffled(this.#forFaults, Object.keys(faults))
+      if (order.length === 0) order = shuffled(this.#forFaults, Object.keys(kinds))
       const kind = order.pop() ?? ''
-      await faults[kind]?.()
+      await kinds[kind]?.()
       const repairedAt = performance.now()
       await this.#cluster.ready()
       await Promise.all(this.#sites.map(({ instance }) => this.#untilKept(instance)))

@@ -51,8 +51,7 @@ const AUTH_IS_OFF = /authentication is not enabled/
  * every request must be safe to repeat. A call begins at the endpoint that answered last.
  */
 export class EtcdClient {
-  readonly #options: ClientOptions
-  readonly #timing: ClientTiming
+  readonly #options: Required<ClientOptions>
   readonly #gateway: Gateway
   readonly #slots = new Slots()
   #endpoint = 0
@@ -63,8 +62,7 @@ export class EtcdClient {
   #closed = false
 
   constructor(options: ClientOptions) {
-    this.#options = options
-    this.#timing = options.timing ?? TIMING
+    this.#options = { timing: TIMING, ...options }
     this.#gateway = new Gateway(options.endpoints[0]?.startsWith('https:') === true, options.tls)
   }
 
@@ -79,7 +77,8 @@ export class EtcdClient {
     request: () => EtcdRequest,
     maxBytes = Infinity,
   ): Promise<EtcdAnswer> {
-    const timeoutMs = owner === undefined ? this.#timing.probe : this.#timing.call
+    const { timing } = this.#options
+    const timeoutMs = owner === undefined ? timing.probe : timing.call
     const deadline = performance.now() + timeoutMs
     if (owner === undefined) return this.#callUntil(deadline, request(), maxBytes)
     await this.#slots.enter(owner, timeoutMs)
@@ -139,8 +138,9 @@ export class EtcdClient {
     deadline: number,
     maxBytes: number,
   ): Promise<EtcdAnswer> {
-    const url = `${this.#options.endpoints[endpoint]}${path}`
-    const timeoutMs = Math.max(1, Math.min(this.#timing.attempt, deadline - performance.now()))
+    const { endpoints, timing } = this.#options
+    const url = `${endpoints[endpoint]}${path}`
+    const timeoutMs = Math.max(1, Math.min(timing.attempt, deadline - performance.now()))
     return this.#gateway.ask({ url, message, token, timeoutMs, maxBytes })
   }
 

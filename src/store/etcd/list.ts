@@ -1,6 +1,5 @@
 import type { PlantList } from '../../plants/store.ts'
-import type { EtcdClient } from './client.ts'
-import { AnswerTooLong } from './gateway.ts'
+import { AnswerTooLong, type EtcdAnswer } from './gateway.ts'
 import * as wire from './wire.ts'
 
 /** The first page serves the usual limits. The size of the plants is not known yet. */
@@ -16,34 +15,31 @@ const CHUNK_CHARS = 128 * 1024
 /** The time and memory that an entry takes besides its key and value, as characters. */
 const ENTRY_CHARS = 256
 
-export const EMPTY_LIST: PlantList = {
-  cutAt: undefined,
-  next: () => undefined,
-  ended: true,
-  close: () => {},
-}
+const EMPTY_PAGE: wire.Page = { entries: [], more: false, count: 0, revision: 0 }
+
+type Call = (request: () => wire.EtcdRequest, maxBytes: number) => Promise<EtcdAnswer>
+/** Throws what the reader of the list is told. */
+type Fail = (error: unknown) => never
 
 /** Reads a range page by page, each from the key after the last one. */
 export class PageReader {
-  readonly #client: EtcdClient
-  readonly #owner: string
+  readonly #call: Call
   /** The part that is not read yet. */
   #range: wire.KeyRange
   /** The most entries that the next page may have. */
   entries = FIRST_ENTRIES
 
-  constructor(client: EtcdClient, owner: string, range: wire.KeyRange) {
-    this.#client = client
-    this.#owner = owner
+  constructor(call: Call, range: wire.KeyRange) {
+    this.#call = call
     this.#range = range
   }
 
   /** A reader for the part that is not read yet, which reads small pages at first. */
   fork(): PageReader {
-    return new PageReader(this.#client, this.#owner, this.#range)
+    return new PageReader(this.#call, this.#range)
   }
 
-  /** @throws whatever the client throws; Error if etcd holds something else than plants. */
+  /** @throws what the call throws; Error if etcd holds something else than plants. */
   async next(max: number, keysOnly = false): Promise<wire.Page> {
     for (;;) {
       const limit = Math.min(max, this.entries)
@@ -59,7 +55,7 @@ export class PageReader {
   async #read(limit: number, keysOnly: boolean): Promise<wire.Page> {
     const request = () => wire.rangeRequest(this.#range, limit, keysOnly)
     const maxBytes = limit === 1 ? Infinity : PAGE_MAX_BYTES
-    const { body, bytes } = await this.#client.call(this.#owner, request, maxBytes)
+    const { body, bytes } = await this.#call(request, maxBytes)
     const page = wire.readPage(body)
     const { end } = this.#range
     // A key of another length belongs to a deployment whose prefix is inside this range, and so to
@@ -76,13 +72,10 @@ export class PageReader {
   }
 }
 
-/** @throws whatever `pages` throws; `fail` gets what it throws once the list has begun. */
-export async function openList(
-  pages: PageReader,
-  limit: number,
-  fail: (error: unknown) => never,
-): Promise<PlantList> {
-  const first = await pages.next(limit)
+/** @throws what `pages` throws. Once the list has begun, `fail` gets that. */
+export async function openList(pages: PageReader, limit: number, fail: Fail): Promise<PlantList> {
+  // To etcd a limit of 0 means all.
+  const first = limit === 0 ? EMPTY_PAGE : await pages.next(limit)
   if (first.count <= limit) return new EtcdList(pages, first, first.count, undefined, fail)
   // The response's Link header names the last plant, so that plant must be found first.
   let { entries, more } = first
@@ -96,7 +89,7 @@ export async function openList(
   const missing = limit - known.length
   const last = missing > 0 ? await findLast(pages.fork(), first.revision, missing) : known.at(-1)
   const cutAt = last && wire.idOf(last.key)
-  return new EtcdList(pages, { ...first, entries: known, more }, limit, cutAt, fail)
+  return new EtcdList(pages, { ...first, entries, more }, limit, cutAt, fail)
 }
 
 /** Reads keys alone, up to the entry at this place of the range. */
@@ -125,7 +118,7 @@ function knownAt(revision: number, entries: readonly wire.Entry[]): wire.Entry[]
 class EtcdList implements PlantList {
   readonly cutAt: bigint | undefined
   readonly #pages: PageReader
-  readonly #fail: (error: unknown) => never
+  readonly #fail: Fail
   readonly #revision: number
   /** Plants that the list has not returned yet; 0 once it is closed. */
   #left: number
@@ -139,7 +132,7 @@ class EtcdList implements PlantList {
     first: wire.Page,
     length: number,
     cutAt: bigint | undefined,
-    fail: (error: unknown) => never,
+    fail: Fail,
   ) {
     this.#pages = pages
     this.#fail = fail
@@ -158,7 +151,7 @@ class EtcdList implements PlantList {
   }
 
   async next(): Promise<Buffer | undefined> {
-    if (!this.ended && this.#entries.length === 0) {
+    while (!this.ended && this.#entries.length === 0) {
       const page = await this.#pages.next(Infinity).catch(this.#fail)
       // The list may have been closed meanwhile.
       if (this.#left > 0) this.#hold(page)
@@ -175,8 +168,8 @@ class EtcdList implements PlantList {
   }
 
   #hold({ entries, more }: wire.Page): void {
-    this.#entries = entries.toReversed()
-    this.#heldChars = entries.reduce((sum, entry) => sum + charsOf(entry), 0)
+    this.#entries = knownAt(this.#revision, entries).reverse()
+    this.#heldChars = this.#entries.reduce((sum, entry) => sum + charsOf(entry), 0)
     this.#more = more
   }
 
@@ -187,7 +180,6 @@ class EtcdList implements PlantList {
       if (!entry) break
       chars += charsOf(entry)
       this.#heldChars -= charsOf(entry)
-      if (Number(entry.create_revision) > this.#revision) continue
       plants.push(wire.readPlant(entry))
       this.#left -= 1
     }

@@ -12,7 +12,7 @@ import {
 import { type ClientOptions, EtcdClient } from './client.ts'
 import { createFailureLog, type EtcdLog } from './failure-log.ts'
 import { DENIED, isRefusal } from './gateway.ts'
-import { EMPTY_LIST, openList, PageReader } from './list.ts'
+import { openList, PageReader } from './list.ts'
 import { outOfDate } from './tls.ts'
 import * as wire from './wire.ts'
 
@@ -68,12 +68,11 @@ export class EtcdStore implements PlantStore {
   /** Always a promise: HTTP caches only lists returned at once, and could not invalidate these. */
   async list(owner: string, { after, limit }: PlantRange): Promise<PlantList> {
     this.#refuseIfClosed()
-    // To etcd a limit of 0 means all.
-    if (limit === 0 || after === INT64_MAX) return EMPTY_LIST
     const range = wire.plantRange(this.#config.prefix, owner, after)
-    const pages = new PageReader(this.#client, owner, range)
+    const pages = new PageReader((...rest) => this.#client.call(owner, ...rest), range)
+    const max = after === INT64_MAX ? 0 : (limit ?? Infinity)
     const fail = (error: unknown): never => this.#fail('plants could not be read', error)
-    return openList(pages, limit ?? Infinity, fail).catch(fail)
+    return openList(pages, max, fail).catch(fail)
   }
 
   unavailableReason(): string | undefined {
@@ -86,7 +85,7 @@ export class EtcdStore implements PlantStore {
     return (this.#closed ??= Promise.allSettled(this.#creates).then(() => this.#client.close()))
   }
 
-  /** Puts the plant if its key is free; if not, etcd compares the two. */
+  /** One transaction puts the plant if its key is free. If not, a second one compares values. */
   async #create(owner: string, plant: NewPlant): Promise<Created> {
     this.#refuseIfClosed()
     const key = wire.plantKey(this.#config.prefix, owner, plant.id)
@@ -139,7 +138,7 @@ export class EtcdStore implements PlantStore {
     else this.#log('info', 'etcd has space again', {})
   }
 
-  /** Sets the unavailable reason, and repeats itself. Never rejects. */
+  /** Sets the unavailable reason, and schedules the next probe. Never rejects. */
   async #probe(): Promise<void> {
     const reason = await this.#reasonNow()
     if (reason !== this.#unavailableReason) {
@@ -161,7 +160,7 @@ export class EtcdStore implements PlantStore {
     }
   }
 
-  /** etcd's own /health does not do: a full cluster fails it, and it does not know the rights. */
+  /** etcd's own /health is not enough: it fails in a full cluster, and ignores the rights. */
   async #tryReadAndWrite(): Promise<void> {
     const key = wire.base64(this.#config.prefix)
     try {
@@ -173,7 +172,7 @@ export class EtcdStore implements PlantStore {
     }
   }
 
-  /** @throws StoreUnavailable for any other error than the two that a create answers with. */
+  /** @throws PlantTooLarge or StoreFull as they are; for any other error, StoreUnavailable. */
   #fail(message: string, error: unknown): never {
     if (error instanceof PlantTooLarge || error instanceof StoreFull) throw error
     const reason = this.#reasonOf(error)

@@ -80,7 +80,7 @@ export function nextKey(key: string): string {
   return base64(Buffer.concat([Buffer.from(key, 'base64'), Buffer.alloc(1)]))
 }
 
-/** True if a key of a range is as long as the range's end, less one character, with "/" and an id. */
+/** True if a key of a range has the length of a plant's: `end` has one character for "/". */
 export function hasPlantKeyLength(key: string, end: string): boolean {
   return Buffer.byteLength(key, 'base64') === Buffer.byteLength(end, 'base64') + ID_DIGITS
 }

@@ -2,96 +2,99 @@ import assert from 'node:assert/strict'
 import { generateKeyPairSync } from 'node:crypto'
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { test } from 'node:test'
 import { StoreUnavailable } from '../../../dist/plants/store.js'
 import type { EtcdStore } from '../../../dist/store/etcd/store.js'
-import { plant, readAll } from '../../contract/store.contract.ts'
-import { openStore } from '../../support/etcd-store.ts'
+import { plant } from '../../contract/store.contract.ts'
+import { hasty, namesIn, openStore, testUnless } from '../../support/etcd-store.ts'
 import { NO_SECURED_ETCD, SecuredCluster } from '../../support/etcd-tls.ts'
 import { call, post } from '../../support/http.ts'
 import { startService, temporaryDirectory } from '../../support/service.ts'
 import { until } from '../../support/time.ts'
 import { verdict } from '../../support/verdict.ts'
 
-const skip = NO_SECURED_ETCD ?? false
-const ALL = { after: undefined, limit: undefined } as const
+const test = testUnless(NO_SECURED_ETCD)
 
-/** Keeps a plant, lists as many as there must be, and sees readiness green. */
+/** Creates the next plant, lists all of them, and sees readiness green. */
 async function works(store: EtcdStore, id: bigint): Promise<void> {
   assert.equal(await store.create('alice', plant(id)), 'stored')
-  assert.equal((await readAll(store.list('alice', ALL))).length, Number(id))
+  assert.equal((await namesIn(store)).length, Number(id))
   await until('it is ready', () => store.unavailableReason() === undefined)
 }
 
-test(
-  'auth on before the start, then off, then on again: every call works at once',
-  { skip },
-  async (t) => {
-    const secured = await SecuredCluster.start(t)
-    secured.ctl('auth enable')
-    const store = await openStore(t, secured.config())
-    await works(store, 1n)
-    secured.ctl('auth disable')
-    await works(store, 2n)
-    secured.ctl('auth enable')
-    await works(store, 3n)
-  },
-)
+/** Switches authentication off and on, and creates plants from this id on. */
+async function worksThroughOffAndOn(
+  store: EtcdStore,
+  secured: SecuredCluster,
+  id: bigint,
+): Promise<void> {
+  secured.ctl('auth disable')
+  await works(store, id)
+  secured.ctl('auth enable')
+  await works(store, id + 1n)
+}
 
-test('auth switched on while the service runs: every call works at once', { skip }, async (t) => {
+async function assertUnavailable(store: EtcdStore, id: bigint, reason: RegExp): Promise<void> {
+  await assert.rejects(
+    store.create('alice', plant(id)),
+    (error) => error instanceof StoreUnavailable && reason.test(error.message),
+  )
+  await until('readiness says why', () => reason.test(store.unavailableReason() ?? ''))
+}
+
+test('auth on before the start, then off, then on: every call works at once', async (t) => {
+  const secured = await SecuredCluster.start(t)
+  secured.ctl('auth enable')
+  const store = await openStore(t, secured.config())
+  await works(store, 1n)
+  await worksThroughOffAndOn(store, secured, 2n)
+})
+
+test('auth switched on while the service runs: every call works at once', async (t) => {
   const secured = await SecuredCluster.start(t)
   const store = await openStore(t, secured.config())
   await works(store, 1n)
   secured.ctl('auth enable')
   await works(store, 2n)
-  secured.ctl('auth disable')
-  await works(store, 3n)
-  secured.ctl('auth enable')
-  await works(store, 4n)
+  await worksThroughOffAndOn(store, secured, 3n)
 })
 
-test(
-  'a changed password, user or role is named, and all works when it is back',
-  { skip },
-  async (t) => {
-    const secured = await SecuredCluster.start(t)
-    secured.ctl('auth enable')
-    const store = await openStore(t, secured.config())
-    await works(store, 1n)
-    let id = 2n
-    const broken = async (change: () => void, reason: RegExp, back: () => void): Promise<void> => {
-      change()
-      await assert.rejects(
-        store.create('alice', plant(id)),
-        (error) => error instanceof StoreUnavailable && reason.test(error.message),
-      )
-      await until('readiness says why', () => reason.test(store.unavailableReason() ?? ''))
-      back()
-      // A refused login is repeated once a second.
-      await until('it is ready again', () => store.unavailableReason() === undefined)
-      await works(store, id)
-      id += 1n
-    }
-    const password = (text: string) => (): void => {
-      secured.ctl('user passwd plants --interactive=false', `${text}\n`)
-    }
-    await broken(password('other'), /authentication failed/, password('secret'))
-    await broken(
-      () => secured.ctl('user revoke-role plants rw'),
+test('a changed password, user or role is named, and works again when restored', async (t) => {
+  const secured = await SecuredCluster.start(t)
+  secured.ctl('auth enable')
+  const store = await openStore(t, secured.config())
+  await works(store, 1n)
+  const password = (text: string) => (): void =>
+    secured.ctl('user passwd plants --interactive=false', `${text}\n`)
+  const ctl =
+    (...commands: readonly string[]) =>
+    (): void =>
+      commands.forEach((command) => secured.ctl(command))
+  let id = 2n
+  for (const [change, reason, restore] of [
+    [password('other'), /authentication failed/, password('secret')],
+    [
+      ctl('user revoke-role plants rw'),
       /permission denied; the user of etcd needs readwrite on plants\/$/,
-      () => secured.ctl('user grant-role plants rw'),
-    )
-    const recreate = (): void => {
-      secured.ctl('user add plants:secret')
-      secured.ctl('user grant-role plants rw')
-    }
-    await broken(() => secured.ctl('user delete plants'), /authentication failed/, recreate)
-    secured.ctl('role grant-permission rw read other')
-    await works(store, id)
-  },
-)
+      ctl('user grant-role plants rw'),
+    ],
+    [
+      ctl('user delete plants'),
+      /authentication failed/,
+      ctl('user add plants:secret', 'user grant-role plants rw'),
+    ],
+  ] as const) {
+    change()
+    await assertUnavailable(store, id, reason)
+    restore()
+    // A refused login is repeated once a second.
+    await until('it is ready again', () => store.unavailableReason() === undefined)
+    await works(store, id++)
+  }
+  secured.ctl('role grant-permission rw read other')
+  await works(store, id)
+})
 
-test('a token of etcd that expires while it is in use is renewed', { skip }, async (t) => {
+test('a token of etcd that expires while it is in use is renewed', async (t) => {
   const directory = await temporaryDirectory()
   const { publicKey, privateKey } = generateKeyPairSync('rsa', { modulusLength: 2048 })
   const [publicFile, privateFile] = [join(directory, 'public'), join(directory, 'private')]
@@ -104,81 +107,59 @@ test('a token of etcd that expires while it is in use is renewed', { skip }, asy
   const end = Date.now() + 3500
   let id = 1n
   for (; Date.now() < end; id++) await works(store, id)
-  // Rights that changed make every token an old one.
+  // Changed rights make every token stale.
   secured.ctl('role grant-permission rw read other')
   await works(store, id)
-  secured.ctl('auth disable')
-  await works(store, id + 1n)
-  secured.ctl('auth enable')
-  await works(store, id + 2n)
+  await worksThroughOffAndOn(store, secured, id + 1n)
 })
 
-test(
-  'a read-only user: lists go on, POST is 503, readiness is red, the log says why',
-  { skip },
-  async (t) => {
-    const secured = await SecuredCluster.start(t)
-    secured.ctl('auth enable')
-    const { port, adminPort, logLines } = await startService(t, { etcd: secured.config() })
-    assert.equal((await post(port, { id: 1, name: 'Monstera' })).status, 200)
-    assert.equal((await call(adminPort, { path: '/readyz' })).status, 200)
-    secured.ctl('user grant-role plants ro')
-    secured.ctl('user revoke-role plants rw')
-    const refused = await Promise.all(
-      Array.from({ length: 20 }, (_, id) => post(port, { id: id + 2, name: 'a plant of mine' })),
-    )
-    for (const reply of refused) {
-      assert.equal(verdict(reply), 'storageUnavailable')
-      assert.equal(reply.headers['retry-after'], '1')
-    }
-    const reason = 'etcdserver: permission denied; the user of etcd needs readwrite on plants/'
-    await until('readiness is red', async () => {
-      const { status, text } = await call(adminPort, { path: '/readyz' })
-      return status === 503 && text.includes(`"storage":"${reason}"`)
-    })
-    assert.deepEqual((await call(port)).json(), [{ name: 'Monstera' }])
-    const lines = logLines.filter((line) => line.includes('a plant could not be kept'))
-    assert.ok(lines.length >= 1 && lines.length < refused.length, `${lines.length} lines`)
-    // The log's own lines.
-    for (const line of lines) assert.equal((JSON.parse(line) as { reason: string }).reason, reason)
-    assert.doesNotMatch(logLines.join('\n'), /secret|a plant of mine/)
-    secured.ctl('user grant-role plants rw')
-    await until(
-      'readiness is green',
-      async () => (await call(adminPort, { path: '/readyz' })).status === 200,
-    )
-    assert.equal((await post(port, { id: 2, name: 'x' })).status, 200)
-  },
-)
+test('a read-only user: lists work, POST is 503, readiness is red, the log says why', async (t) => {
+  const secured = await SecuredCluster.start(t)
+  secured.ctl('auth enable')
+  const { port, adminPort, logLines } = await startService(t, { etcd: secured.config() })
+  const readiness = () => call(adminPort, { path: '/readyz' })
+  assert.equal((await post(port, { id: 1, name: 'Monstera' })).status, 200)
+  assert.equal((await readiness()).status, 200)
+  secured.ctl('user grant-role plants ro')
+  secured.ctl('user revoke-role plants rw')
+  const refused = await Promise.all(
+    Array.from({ length: 20 }, (_, id) => post(port, { id: id + 2, name: 'a plant of mine' })),
+  )
+  for (const reply of refused) {
+    assert.equal(verdict(reply), 'storageUnavailable')
+    assert.equal(reply.headers['retry-after'], '1')
+  }
+  const reason = 'etcdserver: permission denied; the user of etcd needs readwrite on plants/'
+  await until('readiness is red', async () => {
+    const { status, text } = await readiness()
+    return status === 503 && text.includes(`"storage":"${reason}"`)
+  })
+  assert.deepEqual((await call(port)).json(), [{ name: 'Monstera' }])
+  const lines = logLines.filter((line) => line.includes('a plant could not be kept'))
+  assert.ok(lines.length >= 1 && lines.length < refused.length, `${lines.length} lines`)
+  // The log's own lines.
+  for (const line of lines) assert.equal((JSON.parse(line) as { reason: string }).reason, reason)
+  assert.doesNotMatch(logLines.join('\n'), /secret|a plant of mine/)
+  secured.ctl('user grant-role plants rw')
+  await until('readiness is green', async () => (await readiness()).status === 200)
+  assert.equal((await post(port, { id: 2, name: 'x' })).status, 200)
+})
 
-test(
-  'a client certificate with a CommonName is refused by name once etcd has users',
-  { skip },
-  async (t) => {
-    const secured = await SecuredCluster.start(t)
-    secured.authority.sign('named', '/CN=plants')
-    const store = await openStore(t, secured.config('named'))
-    await works(store, 1n)
-    secured.ctl('auth enable')
-    const reason = 'etcd refuses the client certificate, because it has a CommonName'
-    await assert.rejects(
-      store.create('alice', plant(2n)),
-      (error) => error instanceof StoreUnavailable && error.message === reason,
-    )
-    await until('readiness says why', () => store.unavailableReason() === reason)
-    secured.ctl('auth disable')
-    await works(store, 2n)
-  },
-)
+test('a client certificate with a CommonName is refused by name once etcd has users', async (t) => {
+  const secured = await SecuredCluster.start(t)
+  secured.authority.sign('named', '/CN=plants')
+  const store = await openStore(t, secured.config('named'))
+  await works(store, 1n)
+  secured.ctl('auth enable')
+  const reason = /^etcd refuses the client certificate, because it has a CommonName$/
+  await assertUnavailable(store, 2n, reason)
+  secured.ctl('auth disable')
+  await works(store, 2n)
+})
 
-test(
-  'an expired client certificate is named by readiness, and is no error at start',
-  { skip },
-  async (t) => {
-    const secured = await SecuredCluster.start(t)
-    secured.authority.sign('expired', '/O=plants', -1)
-    const timing = { attempt: 300, call: 600, probe: 600 }
-    const store = await openStore(t, { ...secured.config('expired'), timing })
-    assert.match(store.unavailableReason() ?? '', /; the client certificate expired at .+ GMT$/)
-  },
-)
+test('an expired client certificate is named by readiness; a start succeeds', async (t) => {
+  const secured = await SecuredCluster.start(t)
+  secured.authority.sign('expired', '/O=plants', -1)
+  const store = await openStore(t, { ...secured.config('expired'), ...hasty(300, 600) })
+  assert.match(store.unavailableReason() ?? '', /; the client certificate expired at .+ GMT$/)
+})

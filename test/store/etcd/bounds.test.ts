@@ -5,76 +5,71 @@ import { type PlantList, StoreUnavailable } from '../../../dist/plants/store.js'
 import type { ClientTiming } from '../../../dist/store/etcd/client.js'
 import { Gateway } from '../../../dist/store/etcd/gateway.js'
 import { Slots } from '../../../dist/store/etcd/slots.js'
-import { EtcdStore } from '../../../dist/store/etcd/store.js'
+import type { EtcdStore } from '../../../dist/store/etcd/store.js'
 import { plant } from '../../contract/store.contract.ts'
-import { NO_TLS, PATIENT } from '../../support/etcd-store.ts'
+import { ALL, configOf, NO_TLS, openStore, PATIENT } from '../../support/etcd-store.ts'
 import { serving } from '../../support/serving.ts'
 import { PATIENCE_MS, until } from '../../support/time.ts'
 
-const ALL = { after: undefined, limit: undefined } as const
-const PLACES = 64
+const SLOTS = 64
 const WAITING_MAX = 4096
+const HEADER = { header: { revision: '7' } }
 
 /** `kvs` of an answer: alice's plants from an id on, each with this name. */
 function kvs(first: number, count: number, name: string): unknown[] {
+  const base64 = (text: string): string => Buffer.from(text).toString('base64')
   return Array.from({ length: count }, (_, i) => ({
-    key: Buffer.from(`x/YWxpY2U/${(2n ** 63n + BigInt(first + i)).toString(16)}`).toString(
-      'base64',
-    ),
-    value: Buffer.from(JSON.stringify({ name })).toString('base64'),
+    key: base64(`plants/YWxpY2U/${(2n ** 63n + BigInt(first + i)).toString(16)}`),
+    value: base64(JSON.stringify({ name })),
     create_revision: '5',
   }))
 }
 
-/** A store over a server that answers whatever is asked as the function says; undefined: never. */
+/**
+ * A store over a server that answers lists and creates as the function says (undefined: never), and
+ * every readiness probe.
+ */
 async function storeOver(
   t: TestContext,
-  answer: (body: string) => unknown,
+  answer: (body: string) => object | undefined,
   timing: ClientTiming = PATIENT,
+  onProbe = (): void => {},
 ): Promise<EtcdStore> {
   const endpoint = await serving(t, (req, res) => {
     let body = ''
     req.setEncoding('utf8').on('data', (text: string) => (body += text))
     req.on('end', () => {
-      const said = answer(body)
-      if (said !== undefined) res.end(JSON.stringify(said))
+      const isProbe = body.includes('request_delete_range')
+      if (isProbe) onProbe()
+      const members = isProbe ? {} : answer(body)
+      if (members) res.end(JSON.stringify({ ...HEADER, ...members }))
     })
   })
-  const config = { endpoints: [endpoint], prefix: 'x/', user: undefined, tls: NO_TLS, timing }
-  const store = await EtcdStore.open(config, () => {})
-  t.after(() => store.close())
-  return store
+  return openStore(t, { ...configOf([endpoint]), timing })
 }
 
-function isProbe(body: string): boolean {
-  return body.includes('request_delete_range')
-}
-
-test('an owner with one call waits for one place, not for the calls of another owner', async () => {
+test('an owner with one call waits for one slot, not for the calls of others', async () => {
   const slots = new Slots()
   const order: string[] = []
   const enter = async (owner: string): Promise<void> => {
     await slots.enter(owner, PATIENCE_MS)
     order.push(owner)
   }
-  for (let i = 0; i < PLACES; i++) await enter('mallory')
-  const waiting = [
-    ...Array.from({ length: 500 }, () => enter('mallory')),
-    enter('bob'),
-    enter('eve'),
-  ]
+  for (let i = 0; i < SLOTS; i++) await enter('mallory')
+  const crowd = Array.from({ length: 500 }, () => enter('mallory'))
+  const waiting = [...crowd, enter('bob'), enter('eve')]
   for (let i = 0; i < 4; i++) {
     slots.leave()
     await nextTick()
   }
-  assert.deepEqual(order.slice(PLACES), ['mallory', 'bob', 'eve', 'mallory'])
+  assert.deepEqual(order.slice(SLOTS), ['mallory', 'bob', 'eve', 'mallory'])
   for (let i = 0; i < 500; i++) slots.leave()
   await Promise.all(waiting)
 })
 
 test(`${WAITING_MAX} calls may wait, and none for longer than its time`, async () => {
   const slots = new Slots()
-  for (let i = 0; i < PLACES; i++) await slots.enter('mallory', 1)
+  for (let i = 0; i < SLOTS; i++) await slots.enter('mallory', 1)
   const waiting = Array.from({ length: WAITING_MAX }, (_, i) => slots.enter(`owner ${i}`, 50))
   await assert.rejects(
     slots.enter('bob', PATIENCE_MS),
@@ -83,66 +78,52 @@ test(`${WAITING_MAX} calls may wait, and none for longer than its time`, async (
   )
   const late = await Promise.allSettled(waiting)
   assert.ok(late.every(({ status }) => status === 'rejected'))
-  // Nobody waits any more: as many as before get a place, and no more than that.
-  for (let i = 0; i < PLACES; i++) slots.leave()
-  for (let i = 0; i < PLACES; i++) await slots.enter('bob', 1)
+  // No call waits any more: as many as before get a slot, and one more does not.
+  for (let i = 0; i < SLOTS; i++) slots.leave()
+  for (let i = 0; i < SLOTS; i++) await slots.enter('bob', 1)
   await assert.rejects(slots.enter('bob', 1), /etcd did not answer in time/)
 })
 
-test('readiness does not wait for a place: calls that hang in number leave it green', async (t) => {
+test('readiness waits for no slot: a crowd of calls that hang leaves it green', async (t) => {
   let probes = 0
+  const timing = { attempt: 4000, call: 4000, probe: 1500 }
   const store = await storeOver(
     t,
-    (body) => {
-      if (!isProbe(body)) return undefined
-      probes += 1
-      return { header: { revision: '7' } }
-    },
-    { attempt: 4000, call: 4000, probe: 1500 },
+    () => undefined,
+    timing,
+    () => (probes += 1),
   )
-  const creates = Array.from({ length: 2 * PLACES }, (_, i) =>
-    store.create('alice', plant(BigInt(i))),
-  )
-  const failed = Promise.allSettled(creates)
+  const ids = Array.from({ length: 2 * SLOTS }, (_, i) => BigInt(i))
+  const failed = Promise.allSettled(ids.map((id) => store.create('alice', plant(id))))
   const before = probes
-  await until(
-    'readiness was looked at',
-    () => store.unavailableReason() !== undefined || probes >= before + 2,
-  )
+  const probed = () => store.unavailableReason() !== undefined || probes >= before + 2
+  await until('readiness was probed', probed)
   assert.equal(store.unavailableReason(), undefined)
   await failed
 })
 
 test('two long answers of etcd are not read in one tick', async (t) => {
-  const text = JSON.stringify({ header: { revision: '7' }, kvs: kvs(0, 2000, 'x') })
+  const text = JSON.stringify({ ...HEADER, kvs: kvs(0, 2000, 'x') })
   const url = await serving(t, (_, res) => res.end(text))
   const gateway = new Gateway(false, NO_TLS)
   t.after(() => gateway.close())
   let tick = 0
-  let counting = true
+  let isCounting = true
   const count = (): void => {
     tick += 1
-    if (counting) setImmediate(count)
+    if (isCounting) setImmediate(count)
   }
   setImmediate(count)
-  const question = { url, message: {}, token: '', timeoutMs: PATIENCE_MS, maxBytes: Infinity }
-  const ticks = await Promise.all(
-    Array.from({ length: 32 }, async () => {
-      await gateway.ask(question)
-      return tick
-    }),
-  )
-  counting = false
+  const attempt = { url, message: {}, token: '', timeoutMs: PATIENCE_MS, maxBytes: Infinity }
+  const answers = Array.from({ length: 32 }, () => gateway.ask(attempt).then(() => tick))
+  const ticks = await Promise.all(answers)
+  isCounting = false
   assert.equal(new Set(ticks).size, ticks.length)
 })
 
-test('a chunk of a list holds some hundred plants, also where they are tiny', async (t) => {
+test('a chunk of a list holds some hundred plants, even tiny ones', async (t) => {
   const count = 5000
-  const store = await storeOver(t, (body) =>
-    isProbe(body)
-      ? { header: { revision: '7' } }
-      : { header: { revision: '7' }, kvs: kvs(0, count, ''), count: String(count) },
-  )
+  const store = await storeOver(t, () => ({ kvs: kvs(0, count, ''), count: String(count) }))
   const list = await store.list('alice', ALL)
   let plants = 0
   for (let chunk = await list.next(); chunk; chunk = await list.next()) {
@@ -154,18 +135,17 @@ test('a chunk of a list holds some hundred plants, also where they are tiny', as
   assert.equal(plants, count)
 })
 
-test('a list says what it holds: less with every chunk, and nothing at its end', async (t) => {
+test('a list reports what it holds: less after each chunk, nothing at its end', async (t) => {
   const perPage = 10
   const name = 'x'.repeat(100_000)
   const store = await storeOver(t, (body) => {
-    if (isProbe(body)) return { header: { revision: '7' } }
     // The store's own request.
     const { key } = JSON.parse(body) as { readonly key: string }
-    const first = !Buffer.from(key, 'base64').includes(0)
-    const page = { header: { revision: '7' }, kvs: kvs(first ? 0 : perPage, perPage, name) }
-    return { ...page, more: first, count: first ? '20' : '10' }
+    const isFirst = !Buffer.from(key, 'base64').includes(0)
+    const page = kvs(isFirst ? 0 : perPage, perPage, name)
+    return { kvs: page, more: isFirst, count: isFirst ? '20' : '10' }
   })
-  const held = (list: PlantList & { readonly heldBytes?: number }): number => list.heldBytes ?? -1
+  const held = (list: PlantList): number => list.heldBytes ?? -1
   const list = await store.list('alice', ALL)
   const page = perPage * 100_000
   assert.ok(held(list) > page && held(list) < 1.5 * page, `${held(list)}`)
@@ -180,20 +160,20 @@ test('a list says what it holds: less with every chunk, and nothing at its end',
   assert.ok(held(list) > 0.8 * page, 'the next page is here')
   while (await list.next()) assert.ok(held(list) < 1.2 * page)
   assert.equal(held(list), 0)
-  const left = await store.list('alice', ALL)
-  left.close()
-  assert.equal(held(left), 0)
+  const closed = await store.list('alice', ALL)
+  closed.close()
+  assert.equal(held(closed), 0)
 })
 
 test('a close does not wait for the pages of lists that are being opened', async (t) => {
   let pages = 0
-  const store = await storeOver(t, (body) => {
-    if (isProbe(body)) return { header: { revision: '7' } }
-    // Where a list is cut is looked for in pages that never end.
-    const page = { header: { revision: '7' }, kvs: kvs(32 * pages++, 32, 'x') }
-    return { ...page, more: true, count: '9999999999' }
-  })
-  const list = Promise.resolve(store.list('alice', { after: undefined, limit: 2 ** 31 - 1 }))
+  // The search for the end of the list reads pages without end.
+  const store = await storeOver(t, () => ({
+    kvs: kvs(32 * pages++, 32, 'x'),
+    more: true,
+    count: '9999999999',
+  }))
+  const list = store.list('alice', { after: undefined, limit: 2 ** 31 - 1 })
   const refused = assert.rejects(list, StoreUnavailable)
   await until('pages are read', () => pages > 4)
   await store.close()

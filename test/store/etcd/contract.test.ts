@@ -1,51 +1,21 @@
-import { once } from 'node:events'
-import { Agent, createServer, request } from 'node:http'
-import type { AddressInfo } from 'node:net'
+import { Agent, request } from 'node:http'
 import { after, test } from 'node:test'
 import { EtcdStore } from '../../../dist/store/etcd/store.js'
 import { Gate, storeContract, underTest } from '../../contract/store.contract.ts'
 import { Cluster, NO_ETCD } from '../../support/etcd.ts'
-import { NO_TLS, PATIENT } from '../../support/etcd-store.ts'
+import { configOf } from '../../support/etcd-store.ts'
 import { THOROUGH } from '../../support/scale.ts'
+import { serving } from '../../support/serving.ts'
 
 if (NO_ETCD !== undefined) {
   test('etcd: the contract', { skip: NO_ETCD }, () => {})
 } else {
-  // One text of the contract takes 6 MiB as JSON. Nothing here needs the disk.
+  // One text of the contract takes 6 MiB as JSON. No test here needs the disk.
   const cluster = await Cluster.start(1, {
     flags: ['--unsafe-no-fsync', '--max-request-bytes', '16777216'],
   })
-  const [member] = cluster.members
-  // Stands before etcd, so that creates can be made to wait on their way.
-  const gate = new Gate()
   const agent = new Agent({ keepAlive: true })
-  const front = createServer((req, res) => {
-    const passOn = (): void => {
-      const onward = request(
-        {
-          host: '127.0.0.1',
-          port: member?.port,
-          agent,
-          path: req.url,
-          method: req.method,
-          headers: req.headers,
-        },
-        (answer) => {
-          res.writeHead(answer.statusCode ?? 0, answer.headers)
-          answer.pipe(res)
-        },
-      )
-      onward.on('error', () => res.destroy())
-      req.pipe(onward)
-    }
-    if (gate.passed && req.url === '/v3/kv/txn') void gate.passed.then(passOn)
-    else passOn()
-  }).listen(0, '127.0.0.1')
-  await once(front, 'listening')
-  // It listens on TCP.
-  const endpoint = `http://127.0.0.1:${(front.address() as AddressInfo).port}`
   after(async () => {
-    front.close()
     agent.destroy()
     await cluster.close()
   })
@@ -53,14 +23,27 @@ if (NO_ETCD !== undefined) {
   storeContract(
     'etcd',
     async (t) => {
-      // Every test has a part of the cluster to itself.
-      const prefix = `contract/${opened++}/`
-      const log = (level: string, message: string, fields: unknown): void =>
-        t.diagnostic(`${level}: ${message} ${JSON.stringify(fields)}`)
-      const open = (): Promise<EtcdStore> =>
-        EtcdStore.open(
-          { endpoints: [endpoint], prefix, user: undefined, tls: NO_TLS, timing: PATIENT },
-          log,
+      // In front of etcd, so that creates can be made to wait.
+      const gate = new Gate()
+      const endpoint = await serving(t, (req, res) => {
+        const { url, method, headers } = req
+        const passOn = (): void => {
+          const target = `${cluster.endpoints.join()}${url}`
+          const onward = request(target, { agent, method, headers }, (answer) => {
+            res.writeHead(answer.statusCode ?? 0, answer.headers)
+            answer.pipe(res)
+          })
+          onward.on('error', () => res.destroy())
+          req.pipe(onward)
+        }
+        if (gate.passed && url === '/v3/kv/txn') void gate.passed.then(passOn)
+        else passOn()
+      })
+      // Each test has its own part of the cluster.
+      const config = configOf([endpoint], `contract/${opened++}/`)
+      const open = () =>
+        EtcdStore.open(config, (level, message, fields) =>
+          t.diagnostic(`${level}: ${message} ${JSON.stringify(fields)}`),
         )
       return underTest(t, open, gate)
     },

@@ -1,24 +1,21 @@
 import assert from 'node:assert/strict'
-import { test } from 'node:test'
+import { test, type TestContext } from 'node:test'
 import { createFailureLog } from '../../../dist/store/etcd/failure-log.js'
-import { NO_TLS } from '../../support/etcd-store.ts'
+import { configOf, hasty } from '../../support/etcd-store.ts'
 import { call, post } from '../../support/http.ts'
 import { startService } from '../../support/service.ts'
 import { serving } from '../../support/serving.ts'
 import { stopClock, until } from '../../support/time.ts'
 import { verdict } from '../../support/verdict.ts'
 
-type Line = readonly [message: string, fields: unknown]
-
-function recorded() {
-  const lines: Line[] = []
+function recorded(t: TestContext) {
+  const lines: (readonly [message: string, fields: unknown])[] = []
   const report = createFailureLog((_level, message, fields) => lines.push([message, fields]))
-  return { report, lines }
+  return { clock: stopClock(t), report, lines }
 }
 
 test('a cause is logged once a second; the next line counts what was left out', (t) => {
-  const clock = stopClock(t)
-  const { report, lines } = recorded()
+  const { clock, report, lines } = recorded(t)
   for (let i = 0; i < 10; i++) report('no plant', 'denied')
   report('no plant', 'timed out')
   clock.pass(999)
@@ -32,9 +29,8 @@ test('a cause is logged once a second; the next line counts what was left out', 
   ])
 })
 
-test('causes that are never the same make 32 lines a second', (t) => {
-  const clock = stopClock(t)
-  const { report, lines } = recorded()
+test('causes that all differ make 32 lines a second', (t) => {
+  const { clock, report, lines } = recorded(t)
   for (let i = 0; i < 1000; i++) report('no plant', `cause ${i}`)
   assert.equal(lines.length, 32)
   clock.pass(1000)
@@ -43,8 +39,11 @@ test('causes that are never the same make 32 lines a second', (t) => {
 })
 
 test('each 503 has its cause in the log, and no token, password, plant or owner', async (t) => {
-  let said: readonly [status: number, text: string] = [500, '']
-  // What a proxy before etcd might do: it says back what it was sent.
+  let said: readonly [status: number, text: string] = [
+    200,
+    '{"header":{"revision":"7"},"token":"etcd-token.1"}',
+  ]
+  // As a proxy in front of etcd might do: "echo" returns what was sent.
   const endpoint = await serving(t, (req, res) => {
     let body = ''
     req.setEncoding('utf8').on('data', (text: string) => (body += text))
@@ -53,24 +52,18 @@ test('each 503 has its cause in the log, and no token, password, plant or owner'
       res.writeHead(status).end(text === 'echo' ? `${req.headers.authorization} ${body}` : text)
     })
   })
-  said = [200, '{"header":{"revision":"7"},"token":"etcd-token.1"}']
+  const user = { name: 'p', password: 'pass-word' }
   const { port, adminPort, logLines } = await startService(t, {
-    etcd: {
-      endpoints: [endpoint],
-      prefix: 'plants/',
-      user: { name: 'p', password: 'pass-word' },
-      tls: NO_TLS,
-      timing: { attempt: 200, call: 300, probe: 300 },
-    },
+    etcd: { ...configOf([endpoint]), user, ...hasty(200, 300) },
   })
-  assert.equal((await call(adminPort, { path: '/readyz' })).status, 200)
-  const causes: readonly (readonly [typeof said, RegExp])[] = [
+  const readiness = () => call(adminPort, { path: '/readyz' })
+  assert.equal((await readiness()).status, 200)
+  for (const [answer, reason] of [
     [[500, 'echo'], /etcd did not answer in time: etcd answered 500 without JSON/],
     [[404, 'echo'], /etcd did not answer in time: etcd answered 404 without JSON/],
     [[200, 'echo'], /etcd did not answer in time: etcd answered 200 without JSON/],
     [[403, '{"message":"etcdserver: permission denied"}'], /permission denied; the user of etcd/],
-  ]
-  for (const [answer, reason] of causes) {
+  ] as const) {
     said = answer
     const from = logLines.length
     const replies = [await post(port, { id: 1, name: 'a plant of mine' }), await call(port)]
@@ -81,13 +74,9 @@ test('each 503 has its cause in the log, and no token, password, plant or owner'
         logLines.slice(from).some((line) => line.includes(message) && reason.test(line)),
       )
     }
-    await until('readiness says why', async () => {
-      const { text } = await call(adminPort, { path: '/readyz' })
-      return reason.test(text)
-    })
+    await until('readiness says why', async () => reason.test((await readiness()).text))
   }
   const value = Buffer.from('{"name":"a plant of mine"}').toString('base64').slice(0, 16)
-  for (const secret of ['etcd-token', 'pass-word', 'a plant of mine', value, 'YWxpY2U', 'alice']) {
+  for (const secret of ['etcd-token', 'pass-word', 'a plant of mine', value, 'YWxpY2U', 'alice'])
     assert.ok(!logLines.join('\n').includes(secret), secret)
-  }
 })
