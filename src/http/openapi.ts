@@ -214,7 +214,7 @@ function respond(
   description: string,
   headers: object | undefined,
   schema?: object,
-  examples: object = {},
+  examples: Readonly<Record<string, unknown>> = {},
 ): Described {
   const requestId = header('That of the request if it was valid, else a new one.', VISIBLE_ASCII)
   return {
@@ -241,10 +241,7 @@ function header(description: string, schema: object, required = true): object {
 }
 
 /** A body; `values` are examples by name. */
-function json(schema: object, values: object): object {
-  const examples = Object.entries(values).map(([name, value]: [string, unknown]) => [
-    name,
-    { value },
-  ])
+function json(schema: object, values: Readonly<Record<string, unknown>>): object {
+  const examples = Object.entries(values).map(([name, value]) => [name, { value }])
   return { 'application/json': { schema, examples: Object.fromEntries(examples) } }
 }
