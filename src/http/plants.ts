@@ -128,7 +128,7 @@ function listResponse(
     list.close()
     throw error
   }
-  const respond = (first: Buffer = Buffer.from('[]')): HttpResponse => ({
+  const responseOf = (first: Buffer = Buffer.from('[]')): HttpResponse => ({
     status: 200,
     headers: list.cutAt === undefined ? [] : ['Link', nextPage(owner, limit, list.cutAt)],
     body: list.ended ? first : new PlantStream(list, first, owner, queue, answers),
@@ -137,7 +137,7 @@ function listResponse(
     // Again, for a list that was awaited.
     if (!answers.hasRoom(owner)) throw overloaded()
     const first = list.next()
-    return first instanceof Promise ? first.then(respond).catch(fail) : respond(first)
+    return first instanceof Promise ? first.then(responseOf).catch(fail) : responseOf(first)
   } catch (error) {
     return fail(error)
   }
