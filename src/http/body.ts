@@ -84,9 +84,11 @@ export async function readBody(exchange: Exchange, maxBytes: number): Promise<Bu
       if (exchange.phase === 'cancelled') reject(new ClientGone())
       else resolve(held.subarray(0, bytes))
     })
-    // A close without an end. An error is always followed by a close.
+    // An error is always followed by a close.
     req.once('error', () => {})
-    req.once('close', () => reject(new ClientGone()))
+    req.once('close', () => {
+      if (!req.readableEnded) reject(new ClientGone())
+    })
   })
 }
 

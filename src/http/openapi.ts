@@ -155,7 +155,7 @@ function operations(): object {
       requestBody: {
         required: true,
         description: 'In UTF-8; 1 MiB at most unless the service is configured otherwise.',
-        content: json(NEW_PLANT, { plant: { id: 7, ...MONSTERA } }),
+        content: body(NEW_PLANT, { plant: { id: 7, ...MONSTERA } }),
       },
       responses: {
         200: respond('The plant is stored, and durable.', {}, PLANT, { plant: MONSTERA }),
@@ -214,13 +214,13 @@ function respond(
   description: string,
   headers: object | undefined,
   schema?: object,
-  examples: object = {},
+  examples: Readonly<Record<string, unknown>> = {},
 ): Described {
   const requestId = header('That of the request if it was valid, else a new one.', VISIBLE_ASCII)
   return {
     description,
     headers: { 'Request-Id': requestId, ...headers },
-    content: schema && json(schema, examples),
+    content: schema && body(schema, examples),
   }
 }
 
@@ -240,11 +240,8 @@ function header(description: string, schema: object, required = true): object {
   return { required, description, schema }
 }
 
-/** A body; `values` are examples by name. */
-function json(schema: object, values: object): object {
-  const examples = Object.entries(values).map(([name, value]: [string, unknown]) => [
-    name,
-    { value },
-  ])
+/** A body in JSON; `values` are examples by name. */
+function body(schema: object, values: Readonly<Record<string, unknown>>): object {
+  const examples = Object.entries(values).map(([name, value]) => [name, { value }])
   return { 'application/json': { schema, examples: Object.fromEntries(examples) } }
 }

@@ -1,4 +1,4 @@
-import { ClientGone, HttpError } from '../errors.ts'
+import { ClientGone, type Condition, HttpError } from '../errors.ts'
 import type { FairQueue } from '../ops/fair-queue.ts'
 import { type NewPlant, type Plant, readNewPlant } from '../plants/plant.ts'
 import type { PlantList, PlantRange, PlantStore } from '../plants/store.ts'
@@ -90,16 +90,31 @@ function readRange(owner: string, query: string): PlantRange {
   if (query === '') return { after: undefined, limit: undefined }
   // URLSearchParams drops one leading "?". A second one belongs to a parameter's name.
   const parameters = new URLSearchParams(`?${query}`)
-  const [digits, secondLimit] = parameters.getAll('limit')
-  const limit = digits === undefined ? undefined : Number(digits)
-  if (digits !== undefined && (secondLimit !== undefined || !/^[0-9]{1,10}$/.test(digits)))
-    throw new HttpError('limitInvalid')
-  if (limit !== undefined && limit > LIMIT_MAX) throw new HttpError('limitInvalid')
-  const [cursor, secondCursor] = parameters.getAll('after')
-  const after = cursor === undefined ? undefined : readCursor(owner, cursor)
-  if (cursor !== undefined && (secondCursor !== undefined || after === undefined))
-    throw new HttpError('afterInvalid')
+  const limit = readOnce(parameters.getAll('limit'), readLimit, 'limitInvalid')
+  const cursors = parameters.getAll('after')
+  const after = readOnce(cursors, (cursor) => readCursor(owner, cursor), 'afterInvalid')
   return { after, limit }
+}
+
+/**
+ * The value of a parameter that may appear once; undefined if it is absent.
+ * @throws HttpError if it is repeated, or if `read` returns undefined.
+ */
+function readOnce<T>(
+  texts: readonly string[],
+  read: (text: string) => T | undefined,
+  invalid: Condition,
+): T | undefined {
+  const [text, second] = texts
+  if (text === undefined) return undefined
+  const value = second === undefined ? read(text) : undefined
+  if (value === undefined) throw new HttpError(invalid)
+  return value
+}
+
+function readLimit(digits: string): number | undefined {
+  const limit = Number(digits)
+  return /^[0-9]{1,10}$/.test(digits) && limit <= LIMIT_MAX ? limit : undefined
 }
 
 /** A list of one chunk has a Content-Length; a longer one is made while its client reads it. */
@@ -113,7 +128,7 @@ function listResponse(
     list.close()
     throw error
   }
-  const respond = (first: Buffer = Buffer.from('[]')): HttpResponse => ({
+  const responseOf = (first: Buffer = Buffer.from('[]')): HttpResponse => ({
     status: 200,
     headers: list.cutAt === undefined ? [] : ['Link', nextPage(owner, limit, list.cutAt)],
     body: list.ended ? first : new PlantStream(list, first, owner, queue, answers),
@@ -122,7 +137,7 @@ function listResponse(
     // Again, for a list that was awaited.
     if (!answers.hasRoom(owner)) throw overloaded()
     const first = list.next()
-    return first instanceof Promise ? first.then(respond).catch(fail) : respond(first)
+    return first instanceof Promise ? first.then(responseOf).catch(fail) : responseOf(first)
   } catch (error) {
     return fail(error)
   }
