@@ -1,6 +1,6 @@
 import type { RequestListener, Server } from 'node:http'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { createKeySource, type KeySource } from './auth/keys.ts'
+import { createKeySource, type KeyLog, type KeySource } from './auth/keys.ts'
 import { Verifier } from './auth/verifier.ts'
 import type { Address, Config } from './config.ts'
 import { Admin, ADMIN_MAX_CONNECTIONS, type Checks } from './http/admin.ts'
@@ -13,7 +13,7 @@ import { Connections, createHttpServer } from './http/server.ts'
 import { connectionsWithinLimit } from './ops/descriptors.ts'
 import { FairQueue } from './ops/fair-queue.ts'
 import type { Lifecycle } from './ops/lifecycle.ts'
-import type { Fields, Log } from './ops/log.ts'
+import type { Log } from './ops/log.ts'
 import { Metrics } from './ops/metrics.ts'
 import { runSteps, type Step } from './ops/steps.ts'
 import type { Recovered } from './plants/store.ts'
@@ -91,15 +91,14 @@ class Service implements PlantService {
   #closed: Promise<void> | undefined
 
   constructor(config: Config, { log, onFatal }: ServiceHooks) {
-    const report = (level: 'info' | 'error', message: string, fields?: Fields): void =>
-      log[level](message, fields)
+    const report: KeyLog = (level, message, fields) => log[level](message, fields)
     this.#config = config
     this.#log = log
     this.#keys = createKeySource(config.keys, config.issuer, report)
     const queue = new FairQueue()
     this.#store = new LazyStore({
       open: (metrics) => openStore(config, { log: report, onFatal, metrics, queue }),
-      // Nothing can fail any more: a failed attempt must not leave keys being fetched.
+      // Not earlier: after a failed attempt no keys may be fetched.
       onKept: () => this.#keys.start?.(),
       lifecycle: this.#lifecycle,
       log,
@@ -198,24 +197,23 @@ class Service implements PlantService {
 
   async #stop(): Promise<void> {
     this.#lifecycle.state = 'draining'
+    // A pending listen would open its listener after the stop.
+    await this.#listening?.catch(() => {})
+    const [listener, connections] = [this.#listener, this.#connections]
     const delayMs = this.#config.drainDelaySeconds * 1000
     const steps: readonly Step[] = [
-      // Else its listener would open after the stop.
-      ['wait for a pending listen', () => this.#listening?.catch(() => {})],
-      ['serve through the drain delay', () => this.#listener && sleep(delayMs)],
-      [
-        'accept the connections that are made',
-        () => this.#listener && this.#connections.acceptAll(),
-      ],
-      ['accept no more', () => this.#listener?.stop()],
+      ['serve through the drain delay', () => listener && sleep(delayMs)],
+      ['accept the connections that are made', () => listener && connections.acceptAll()],
+      ['accept no more', () => listener?.stop()],
       ['answer what is under way', () => this.#drain()],
       ...this.#closeSteps,
-      // After the store, because an attempt to open it ends by starting the keys.
+      // After the store, because opening it ends with the start of the keys.
       ['close the keys', () => this.#keys.close()],
     ]
     await runSteps(steps, this.#log)
   }
 
+  /** Also for a `listen` that fails. */
   get #closeSteps(): readonly Step[] {
     return [
       ['close the server', () => this.#server?.close()],

@@ -2,8 +2,13 @@ import type { Lifecycle } from '../ops/lifecycle.ts'
 import type { Log } from '../ops/log.ts'
 import { Metrics } from '../ops/metrics.ts'
 import type { NewPlant } from '../plants/plant.ts'
-import { type Created, type PlantList, type PlantRange } from '../plants/store.ts'
-import { type PlantStore, StoreUnavailable } from '../plants/store.ts'
+import {
+  type Created,
+  type PlantList,
+  type PlantRange,
+  type PlantStore,
+  StoreUnavailable,
+} from '../plants/store.ts'
 import type { OpenStore } from './open.ts'
 
 type State =
@@ -18,24 +23,21 @@ const NOT_OPENED = 'the store could not be opened'
 export const CLOSED = 'the service is closed: create another one'
 
 export interface LazyStoreOptions {
-  /** Each attempt registers metrics anew. */
+  /** Registers the metrics of the store. */
   readonly open: (metrics: Metrics) => Promise<OpenStore>
-  /** Called once, when the store is open and is to stay so. */
+  /** Called once, when `keepOpen` first succeeds. */
   readonly onKept: () => void
   readonly lifecycle: Readonly<Lifecycle>
   readonly log: Log
 }
 
-/**
- * The service's store: opened when it is first needed, opened again after a failure, and never
- * opened once the service drains.
- */
+/** Opens the service's store when it is first needed, again after a failure, never in a stop. */
 export class LazyStore implements PlantStore {
   readonly #options: LazyStoreOptions
   #state: State = { name: 'closed' }
   #retryAtMs = -Infinity
   #isKept = false
-  /** Those of the latest attempt. */
+  /** Of the latest attempt. */
   metrics = new Metrics()
 
   constructor(options: LazyStoreOptions) {
@@ -58,7 +60,7 @@ export class LazyStore implements PlantStore {
     return 'store' in this.#state ? this.#state.store.unavailableReason() : 'not recovered yet'
   }
 
-  /** Opens the store. Calls at the same time share one attempt. */
+  /** Opens the store, which `close` may close again. Calls at the same time share one attempt. */
   open(): Promise<OpenStore> {
     const state = this.#state
     switch (state.name) {
@@ -84,7 +86,7 @@ export class LazyStore implements PlantStore {
     this.#isKept = true
   }
 
-  /** @throws StoreUnavailable, without an attempt if one failed less than RETRY_MS ago. */
+  /** @throws StoreUnavailable if an attempt fails, or the last one failed within RETRY_MS. */
   async openForRequest(): Promise<void> {
     const isFirst = this.#state.name !== 'opening'
     if (this.#isDraining) throw new StoreUnavailable(CLOSED)
@@ -97,11 +99,11 @@ export class LazyStore implements PlantStore {
     }
   }
 
-  /** Closes the store, but one that is kept only when the service drains. */
+  /** Closes the store. One that is kept closes only if the service drains. */
   async close(): Promise<void> {
-    if (this.#isKept && !this.#isDraining) return
-    // The caller of an attempt that fails knows it.
+    // A failed attempt has told its callers. After a successful one the store may be kept.
     if (this.#state.name === 'opening') await this.#state.attempt.catch(() => {})
+    if (this.#isKept && !this.#isDraining) return
     if (this.#state.name === 'open') {
       const { store } = this.#state
       const closed = store.close().finally(() => (this.#state = { name: 'closed' }))
