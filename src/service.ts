@@ -5,7 +5,7 @@ import { Verifier } from './auth/verifier.ts'
 import type { Address, Config } from './config.ts'
 import { Admin, ADMIN_MAX_CONNECTIONS, type Checks } from './http/admin.ts'
 import { MemoryBudget } from './http/budget.ts'
-import { PlantHost } from './http/host.ts'
+import { PlantHost, type PlantHostOptions } from './http/host.ts'
 import { ListenFailed, listen, type Listener } from './http/listen.ts'
 import { PageCache } from './http/page-cache.ts'
 import { RateLimit } from './http/rate-limit.ts'
@@ -83,6 +83,7 @@ class Service implements PlantService {
   readonly #maxConnections: number
   readonly #lifecycle: Lifecycle = { state: 'starting' }
   readonly #metrics = new Metrics()
+  #storeMetrics = new Metrics()
   #server: Server | undefined
   #listener: Listener | undefined
   #admin: Admin | undefined
@@ -97,7 +98,11 @@ class Service implements PlantService {
     this.#keys = createKeySource(config.keys, config.issuer, report)
     const queue = new FairQueue()
     this.#store = new LazyStore({
-      open: (metrics) => openStore(config, { log: report, onFatal, metrics, queue }),
+      open: () => {
+        // Each attempt registers the same names.
+        const metrics = (this.#storeMetrics = new Metrics())
+        return openStore(config, { log: report, onFatal, metrics, queue })
+      },
       // Not earlier: after a failed attempt no keys may be fetched.
       onKept: () => this.#keys.start?.(),
       lifecycle: this.#lifecycle,
@@ -119,9 +124,8 @@ class Service implements PlantService {
     const pages = new PageCache()
     const bodies = new MemoryBudget(BODIES_MAX_BYTES)
     const answers = new MemoryBudget(ANSWERS_MAX_BYTES)
-    addMemoryMetrics(this.#metrics, bodies, answers, pages)
     addTokenMetrics(this.#metrics, verifier, this.#keys)
-    return new PlantHost({
+    const options: PlantHostOptions = {
       store: this.#store,
       verifier,
       rateLimit: rateLimit === undefined ? undefined : new RateLimit(rateLimit),
@@ -135,7 +139,9 @@ class Service implements PlantService {
       lifecycle: this.#lifecycle,
       metrics: this.#metrics,
       log: this.#log,
-    })
+    }
+    addMemoryMetrics(this.#metrics, options)
+    return new PlantHost(options)
   }
 
   // Arrow functions, because an application may take them off the service.
@@ -181,7 +187,7 @@ class Service implements PlantService {
   }
 
   #listenForAdmin(address: Address): Promise<string> {
-    const renderMetrics = (): string => this.#metrics.render() + this.#store.metrics.render()
+    const renderMetrics = (): string => this.#metrics.render() + this.#storeMetrics.render()
     this.#admin = new Admin(() => this.#checks(), renderMetrics, this.#log)
     return this.#admin.listen(address)
   }

@@ -1,6 +1,5 @@
 import type { Lifecycle } from '../ops/lifecycle.ts'
 import type { Log } from '../ops/log.ts'
-import { Metrics } from '../ops/metrics.ts'
 import type { NewPlant } from '../plants/plant.ts'
 import {
   type Created,
@@ -23,8 +22,7 @@ const NOT_OPENED = 'the store could not be opened'
 export const CLOSED = 'the service is closed: create another one'
 
 export interface LazyStoreOptions {
-  /** Registers the metrics of the store. */
-  readonly open: (metrics: Metrics) => Promise<OpenStore>
+  readonly open: () => Promise<OpenStore>
   /** Called once, when `keepOpen` first succeeds. */
   readonly onKept: () => void
   readonly lifecycle: Readonly<Lifecycle>
@@ -37,8 +35,6 @@ export class LazyStore implements PlantStore {
   #state: State = { name: 'closed' }
   #retryAtMs = -Infinity
   #isKept = false
-  /** Of the latest attempt. */
-  metrics = new Metrics()
 
   constructor(options: LazyStoreOptions) {
     this.#options = options
@@ -63,20 +59,13 @@ export class LazyStore implements PlantStore {
   /** Opens the store, which `close` may close again. Calls at the same time share one attempt. */
   open(): Promise<OpenStore> {
     const state = this.#state
-    switch (state.name) {
-      case 'open':
-        return Promise.resolve(state.store)
-      case 'opening':
-        return state.attempt
-      case 'closing':
-        return state.closed.catch(() => {}).then(() => this.open())
-      case 'closed': {
-        if (this.#isDraining) return Promise.reject(new StoreUnavailable(CLOSED))
-        const attempt = this.#tryToOpen()
-        this.#state = { name: 'opening', attempt }
-        return attempt
-      }
-    }
+    if (state.name === 'open') return Promise.resolve(state.store)
+    if (state.name === 'opening') return state.attempt
+    if (state.name === 'closing') return state.closed.catch(() => {}).then(() => this.open())
+    if (this.#isDraining) return Promise.reject(new StoreUnavailable(CLOSED))
+    const attempt = this.#tryToOpen()
+    this.#state = { name: 'opening', attempt }
+    return attempt
   }
 
   /** Opens the store until the service drains. */
@@ -122,9 +111,8 @@ export class LazyStore implements PlantStore {
   }
 
   async #tryToOpen(): Promise<OpenStore> {
-    this.metrics = new Metrics()
     try {
-      const store = await this.#options.open(this.metrics)
+      const store = await this.#options.open()
       this.#state = { name: 'open', store }
       return store
     } catch (error) {
