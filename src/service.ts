@@ -33,7 +33,7 @@ export interface ServiceHooks {
   readonly onFatal: (error: unknown) => void
 }
 
-/** Where the service listens, as URLs or `unix:` paths, and what it found in its storage. */
+/** Where the service listens, as URLs or `unix:` paths, and what its store recovered. */
 export interface Listening {
   readonly plants: string
   readonly admin: string | undefined
@@ -41,8 +41,8 @@ export interface Listening {
 }
 
 /**
- * Calls of `open`, and of `listen`, share an attempt that is under way. A failed attempt leaves
- * nothing open, and may be repeated.
+ * Calls of `open` at the same time share one attempt, and so do calls of `listen`. A failed attempt
+ * leaves nothing open, and may be repeated.
  */
 export interface PlantService {
   /**
@@ -61,9 +61,9 @@ export interface PlantService {
   readonly handler: RequestListener
 }
 
-/** Request bodies and waiting writes, together. */
+/** For all request bodies that are read or wait to be stored. */
 const BODIES_MAX_BYTES = 64 * 1024 * 1024
-/** Responses that clients have not taken yet, together. */
+/** For all responses that clients have not taken yet. */
 const ANSWERS_MAX_BYTES = 64 * 1024 * 1024
 const FEWER_CONNECTIONS =
   'the limit of open files leaves room for fewer connections than PLANTS_MAX_CONNECTIONS'
@@ -99,11 +99,11 @@ class Service implements PlantService {
     const queue = new FairQueue()
     this.#store = new LazyStore({
       open: () => {
-        // Each attempt registers the same names.
+        // Each attempt registers its metrics again.
         const metrics = (this.#storeMetrics = new Metrics())
         return openStore(config, { log: report, onFatal, metrics, queue })
       },
-      // Not earlier: after a failed attempt no keys may be fetched.
+      // Only now, because a failed attempt must leave nothing running.
       onKept: () => this.#keys.start?.(),
       lifecycle: this.#lifecycle,
       log,
@@ -144,7 +144,7 @@ class Service implements PlantService {
     return new PlantHost(options)
   }
 
-  // Arrow functions, because an application may take them off the service.
+  // Arrow functions, so that an application may destructure the service.
   readonly open = (): Promise<void> => this.#store.keepOpen()
 
   readonly close = (): Promise<void> => (this.#closed ??= this.#stop())
@@ -170,9 +170,9 @@ class Service implements PlantService {
 
   async #listenOnBoth(): Promise<Listening> {
     const { etcd, adminListen, listen: address } = this.#config
-    // Compiling SQLite takes longest, so it begins first.
+    // Compiling SQLite takes longest, and runs beside the rest.
     if (!etcd) loadSqlite().catch(() => {})
-    // Probes are answered during a recovery, however long it takes.
+    // Before the store, so that probes are answered during a recovery.
     const admin = adminListen === 'off' ? undefined : await this.#listenForAdmin(adminListen)
     const { recovered } = await this.#store.open()
     if (this.#isDraining) throw new ListenFailed(CLOSED)
@@ -219,7 +219,7 @@ class Service implements PlantService {
     await runSteps(steps, this.#log)
   }
 
-  /** Also for a `listen` that fails. */
+  /** For a stop, and for a `listen` that fails. */
   get #closeSteps(): readonly Step[] {
     return [
       ['close the server', () => this.#server?.close()],

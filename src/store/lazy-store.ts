@@ -29,7 +29,7 @@ export interface LazyStoreOptions {
   readonly log: Log
 }
 
-/** Opens the service's store when it is first needed, again after a failure, never in a stop. */
+/** The service's store. It opens when first needed, again after a failure, never in a stop. */
 export class LazyStore implements PlantStore {
   readonly #options: LazyStoreOptions
   #state: State = { name: 'closed' }
@@ -56,7 +56,7 @@ export class LazyStore implements PlantStore {
     return 'store' in this.#state ? this.#state.store.unavailableReason() : 'not recovered yet'
   }
 
-  /** Opens the store, which `close` may close again. Calls at the same time share one attempt. */
+  /** Opens the store until `close`. Calls at the same time share one attempt. */
   open(): Promise<OpenStore> {
     const state = this.#state
     if (state.name === 'open') return Promise.resolve(state.store)
@@ -68,7 +68,7 @@ export class LazyStore implements PlantStore {
     return attempt
   }
 
-  /** Opens the store until the service drains. */
+  /** Opens the store until the service drains: an earlier `close` leaves it open. */
   async keepOpen(): Promise<void> {
     await this.open()
     if (!this.#isKept) this.#options.onKept()
@@ -88,9 +88,9 @@ export class LazyStore implements PlantStore {
     }
   }
 
-  /** Closes the store. One that is kept closes only if the service drains. */
+  /** Closes the store, unless `keepOpen` was called and the service does not drain. */
   async close(): Promise<void> {
-    // A failed attempt has told its callers. After a successful one the store may be kept.
+    // Callers of a failed attempt know the error. A successful one may be for `keepOpen`.
     if (this.#state.name === 'opening') await this.#state.attempt.catch(() => {})
     if (this.#isKept && !this.#isDraining) return
     if (this.#state.name === 'open') {
