@@ -1,8 +1,7 @@
 import type { KeySource } from './auth/keys.ts'
 import type { Verifier } from './auth/verifier.ts'
 import type { Checks } from './http/admin.ts'
-import type { MemoryBudget } from './http/budget.ts'
-import type { PageCache } from './http/page-cache.ts'
+import type { PlantOptions } from './http/plants.ts'
 import type { Connections } from './http/server.ts'
 import type { Log } from './ops/log.ts'
 import type { Metrics } from './ops/metrics.ts'
@@ -12,84 +11,60 @@ import { version } from './version.ts'
 // No label has a value that a client chose.
 
 export function addStateMetrics(metrics: Metrics, checks: () => Checks, log: Log): void {
+  const dropped = 'Log lines that were lost because their reader was too slow.'
   metrics.gauge('plant_store_build_info', 'Always 1; the labels name what runs.', () => [
     [{ version: version(), node: process.version }, 1],
   ])
   metrics.gauge('plant_store_ready', '1 if this check of /readyz passes, else 0.', () =>
     Object.entries(checks()).map(([check, reason]) => [{ check }, reason === undefined ? 1 : 0]),
   )
-  metrics.counter(
-    'plant_store_log_lines_dropped_total',
-    'Log lines that were lost because their reader was too slow.',
-    () => log.dropped,
-  )
+  metrics.counter('plant_store_log_lines_dropped_total', dropped, () => log.dropped)
 }
 
 export function addConnectionMetrics(
   metrics: Metrics,
   connections: Connections,
-  maxConnections: number,
+  max: number,
 ): void {
-  metrics.gauge(
-    'http_server_active_requests',
-    'Requests that are being served or wait for their turn on their connection.',
-    () => connections.active,
-  )
+  const active = 'Requests that are being served or wait for their turn on their connection.'
+  const limit = 'PLANTS_MAX_CONNECTIONS, or fewer if the limit of open files is lower.'
+  const refused = 'Connections that were closed at once because there were too many.'
+  metrics.gauge('http_server_active_requests', active, () => connections.active)
   metrics.gauge('plant_store_connections', 'Open connections.', () => connections.size)
-  metrics.gauge(
-    'plant_store_connections_limit',
-    'Most open connections: PLANTS_MAX_CONNECTIONS, or fewer if the limit of open files is lower.',
-    () => maxConnections,
-  )
-  metrics.counter(
-    'plant_store_connections_refused_total',
-    'Connections that were closed at once because there were too many.',
-    () => connections.refused,
-  )
+  metrics.gauge('plant_store_connections_limit', limit, () => max)
+  metrics.counter('plant_store_connections_refused_total', refused, () => connections.refused)
 }
 
-export function addMemoryMetrics(
-  metrics: Metrics,
-  bodies: MemoryBudget,
-  answers: MemoryBudget,
-  pages: PageCache,
-): void {
-  metrics.gauge('plant_store_held_body_bytes', 'Request bodies held.', () => bodies.heldBytes)
-  metrics.gauge('plant_store_held_answer_bytes', 'Responses held.', () => answers.heldBytes)
+export function addMemoryMetrics(metrics: Metrics, { bodies, answers, pages }: PlantOptions): void {
+  const held = 'Request bodies that are read or wait to be stored.'
+  const unread = 'Responses that clients have not taken yet.'
+  metrics.gauge('plant_store_held_body_bytes', held, () => bodies.heldBytes)
+  metrics.gauge('plant_store_held_answer_bytes', unread, () => answers.heldBytes)
   metrics.gauge('plant_store_remembered_pages_bytes', 'Lists in the cache.', () => pages.bytes)
 }
 
+/** Keys that are not fetched have no metrics, and without a usable set its age is missing. */
 export function addTokenMetrics(metrics: Metrics, verifier: Verifier, keys: KeySource): void {
   const { counts } = verifier
+  const cached = 'Requests whose token was in the cache.'
+  const entries = 'Verified tokens in the cache.'
+  const age = 'Time since the last successful fetch of the key set.'
   metrics.counter('plant_store_tokens_verified_total', 'Tokens verified, by result.', () => [
     [{ result: 'accepted' }, counts.accepted],
     [{ result: 'refused' }, counts.refused],
   ])
-  metrics.counter(
-    'plant_store_tokens_remembered_total',
-    'Requests whose token was in the cache.',
-    () => counts.cached,
-  )
-  metrics.gauge(
-    'plant_store_token_cache_entries',
-    'Verified tokens in the cache.',
-    () => verifier.cacheSize,
-  )
+  metrics.counter('plant_store_tokens_remembered_total', cached, () => counts.cached)
+  metrics.gauge('plant_store_token_cache_entries', entries, () => verifier.cacheSize)
   metrics.counter('plant_store_key_set_fetches_total', 'Attempts to fetch the key set.', () => {
     const { fetches } = keys
-    return (
-      fetches && [
-        [{ result: 'success' }, fetches.succeeded],
-        [{ result: 'failure' }, fetches.failed],
-      ]
-    )
+    if (!fetches) return undefined
+    return [
+      [{ result: 'success' }, fetches.succeeded],
+      [{ result: 'failure' }, fetches.failed],
+    ]
   })
-  metrics.gauge(
-    'plant_store_key_set_age_seconds',
-    'Since the last successful fetch of the key set; missing without a usable set.',
-    () => {
-      const ageMs = keys.fetches?.ageMs
-      return ageMs === undefined ? undefined : ageMs / 1000
-    },
-  )
+  metrics.gauge('plant_store_key_set_age_seconds', age, () => {
+    const ageMs = keys.fetches?.ageMs
+    return ageMs === undefined ? undefined : ageMs / 1000
+  })
 }

@@ -1,11 +1,11 @@
 import type { RequestListener, Server } from 'node:http'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { createKeySource, type KeySource } from './auth/keys.ts'
+import { createKeySource, type KeyLog, type KeySource } from './auth/keys.ts'
 import { Verifier } from './auth/verifier.ts'
 import type { Address, Config } from './config.ts'
 import { Admin, ADMIN_MAX_CONNECTIONS, type Checks } from './http/admin.ts'
 import { MemoryBudget } from './http/budget.ts'
-import { PlantHost } from './http/host.ts'
+import { PlantHost, type PlantHostOptions } from './http/host.ts'
 import { ListenFailed, listen, type Listener } from './http/listen.ts'
 import { PageCache } from './http/page-cache.ts'
 import { RateLimit } from './http/rate-limit.ts'
@@ -13,7 +13,7 @@ import { Connections, createHttpServer } from './http/server.ts'
 import { connectionsWithinLimit } from './ops/descriptors.ts'
 import { FairQueue } from './ops/fair-queue.ts'
 import type { Lifecycle } from './ops/lifecycle.ts'
-import type { Fields, Log } from './ops/log.ts'
+import type { Log } from './ops/log.ts'
 import { Metrics } from './ops/metrics.ts'
 import { runSteps, type Step } from './ops/steps.ts'
 import type { Recovered } from './plants/store.ts'
@@ -33,7 +33,7 @@ export interface ServiceHooks {
   readonly onFatal: (error: unknown) => void
 }
 
-/** Where the service listens, as URLs or `unix:` paths, and what it found in its storage. */
+/** Where the service listens, as URLs or `unix:` paths, and what its store recovered. */
 export interface Listening {
   readonly plants: string
   readonly admin: string | undefined
@@ -41,8 +41,8 @@ export interface Listening {
 }
 
 /**
- * Calls of `open`, and of `listen`, share an attempt that is under way. A failed attempt leaves
- * nothing open, and may be repeated.
+ * Calls of `open` at the same time share one attempt, and so do calls of `listen`. A failed attempt
+ * leaves nothing open, and may be repeated.
  */
 export interface PlantService {
   /**
@@ -61,9 +61,9 @@ export interface PlantService {
   readonly handler: RequestListener
 }
 
-/** Request bodies and waiting writes, together. */
+/** For all request bodies that are read or wait to be stored. */
 const BODIES_MAX_BYTES = 64 * 1024 * 1024
-/** Responses that clients have not taken yet, together. */
+/** For all responses that clients have not taken yet. */
 const ANSWERS_MAX_BYTES = 64 * 1024 * 1024
 const FEWER_CONNECTIONS =
   'the limit of open files leaves room for fewer connections than PLANTS_MAX_CONNECTIONS'
@@ -83,6 +83,7 @@ class Service implements PlantService {
   readonly #maxConnections: number
   readonly #lifecycle: Lifecycle = { state: 'starting' }
   readonly #metrics = new Metrics()
+  #storeMetrics = new Metrics()
   #server: Server | undefined
   #listener: Listener | undefined
   #admin: Admin | undefined
@@ -91,15 +92,18 @@ class Service implements PlantService {
   #closed: Promise<void> | undefined
 
   constructor(config: Config, { log, onFatal }: ServiceHooks) {
-    const report = (level: 'info' | 'error', message: string, fields?: Fields): void =>
-      log[level](message, fields)
+    const report: KeyLog = (level, message, fields) => log[level](message, fields)
     this.#config = config
     this.#log = log
     this.#keys = createKeySource(config.keys, config.issuer, report)
     const queue = new FairQueue()
     this.#store = new LazyStore({
-      open: (metrics) => openStore(config, { log: report, onFatal, metrics, queue }),
-      // Nothing can fail any more: a failed attempt must not leave keys being fetched.
+      open: () => {
+        // Each attempt registers its metrics again.
+        const metrics = (this.#storeMetrics = new Metrics())
+        return openStore(config, { log: report, onFatal, metrics, queue })
+      },
+      // Only now, because a failed attempt must leave nothing running.
       onKept: () => this.#keys.start?.(),
       lifecycle: this.#lifecycle,
       log,
@@ -120,9 +124,8 @@ class Service implements PlantService {
     const pages = new PageCache()
     const bodies = new MemoryBudget(BODIES_MAX_BYTES)
     const answers = new MemoryBudget(ANSWERS_MAX_BYTES)
-    addMemoryMetrics(this.#metrics, bodies, answers, pages)
     addTokenMetrics(this.#metrics, verifier, this.#keys)
-    return new PlantHost({
+    const options: PlantHostOptions = {
       store: this.#store,
       verifier,
       rateLimit: rateLimit === undefined ? undefined : new RateLimit(rateLimit),
@@ -136,10 +139,12 @@ class Service implements PlantService {
       lifecycle: this.#lifecycle,
       metrics: this.#metrics,
       log: this.#log,
-    })
+    }
+    addMemoryMetrics(this.#metrics, options)
+    return new PlantHost(options)
   }
 
-  // Arrow functions, because an application may take them off the service.
+  // Arrow functions, so that an application may destructure the service.
   readonly open = (): Promise<void> => this.#store.keepOpen()
 
   readonly close = (): Promise<void> => (this.#closed ??= this.#stop())
@@ -165,9 +170,9 @@ class Service implements PlantService {
 
   async #listenOnBoth(): Promise<Listening> {
     const { etcd, adminListen, listen: address } = this.#config
-    // Compiling SQLite takes longest, so it begins first.
+    // Compiling SQLite takes longest, and runs beside the rest.
     if (!etcd) loadSqlite().catch(() => {})
-    // Probes are answered during a recovery, however long it takes.
+    // Before the store, so that probes are answered during a recovery.
     const admin = adminListen === 'off' ? undefined : await this.#listenForAdmin(adminListen)
     const { recovered } = await this.#store.open()
     if (this.#isDraining) throw new ListenFailed(CLOSED)
@@ -182,7 +187,7 @@ class Service implements PlantService {
   }
 
   #listenForAdmin(address: Address): Promise<string> {
-    const renderMetrics = (): string => this.#metrics.render() + this.#store.metrics.render()
+    const renderMetrics = (): string => this.#metrics.render() + this.#storeMetrics.render()
     this.#admin = new Admin(() => this.#checks(), renderMetrics, this.#log)
     return this.#admin.listen(address)
   }
@@ -198,24 +203,23 @@ class Service implements PlantService {
 
   async #stop(): Promise<void> {
     this.#lifecycle.state = 'draining'
+    // A pending listen would open its listener after the stop.
+    await this.#listening?.catch(() => {})
+    const [listener, connections] = [this.#listener, this.#connections]
     const delayMs = this.#config.drainDelaySeconds * 1000
     const steps: readonly Step[] = [
-      // Else its listener would open after the stop.
-      ['wait for a pending listen', () => this.#listening?.catch(() => {})],
-      ['serve through the drain delay', () => this.#listener && sleep(delayMs)],
-      [
-        'accept the connections that are made',
-        () => this.#listener && this.#connections.acceptAll(),
-      ],
-      ['accept no more', () => this.#listener?.stop()],
+      ['serve through the drain delay', () => listener && sleep(delayMs)],
+      ['accept the connections that are made', () => listener && connections.acceptAll()],
+      ['accept no more', () => listener?.stop()],
       ['answer what is under way', () => this.#drain()],
       ...this.#closeSteps,
-      // After the store, because an attempt to open it ends by starting the keys.
+      // After the store, because opening it ends with the start of the keys.
       ['close the keys', () => this.#keys.close()],
     ]
     await runSteps(steps, this.#log)
   }
 
+  /** For a stop, and for a `listen` that fails. */
   get #closeSteps(): readonly Step[] {
     return [
       ['close the server', () => this.#server?.close()],

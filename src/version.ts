@@ -1,16 +1,13 @@
 import { readFileSync } from 'node:fs'
 
-interface Manifest {
-  readonly version: string
-}
-
 /** One folder above this file, in the sources and in the package. */
 const MANIFEST = new URL('../package.json', import.meta.url)
-let manifest: Manifest | undefined
+let known: string | undefined
 
 /** The version of this package. */
 export function version(): string {
+  if (known !== undefined) return known
   // npm makes no package whose manifest has no version.
-  manifest ??= JSON.parse(readFileSync(MANIFEST, 'utf8')) as Manifest
-  return manifest.version
+  const manifest = JSON.parse(readFileSync(MANIFEST, 'utf8')) as { readonly version: string }
+  return (known = manifest.version)
 }

@@ -135,6 +135,33 @@ test('listen: a failed call leaves a store open that open() has opened', async (
   assert.equal(opened.mock.callCount(), 0)
 })
 
+test('listen: a failed call leaves a store open that open() is opening', async (t) => {
+  const path = join(await temporaryDirectory(), 'no folder', 'admin.sock')
+  const service = await embed(t, { adminListen: { path } })
+  const opened = t.mock.method(SqljsStore, 'open')
+  const opening = service.open()
+  await assert.rejects(service.listen(), ListenFailed)
+  await opening
+  const port = portOf(await serving(t, service.handler))
+  assert.equal((await post(port, { id: 1, name: 'Fern' })).status, 200)
+  assert.equal(opened.mock.callCount(), 1)
+})
+
+test('open: while a failed listen() closes the store, waits and opens it again', async (t) => {
+  const path = join(await temporaryDirectory(), 'no folder', 'plants.sock')
+  const service = await embed(t, { listen: { path } })
+  const { close } = SqljsStore.prototype
+  let reopening: Promise<void> | undefined
+  t.mock.method(SqljsStore.prototype, 'close', function (this: SqljsStore) {
+    reopening ??= new Promise<void>((resolve) => setImmediate(resolve)).then(() => service.open())
+    return new Promise((resolve) => setTimeout(resolve, 50)).then(() => close.call(this))
+  })
+  await assert.rejects(service.listen(), ListenFailed)
+  await reopening
+  const port = portOf(await serving(t, service.handler))
+  assert.equal((await post(port, { id: 1, name: 'Fern' })).status, 200)
+})
+
 test('close: afterwards open, listen and requests are refused for good', async (t) => {
   const service = await embed(t)
   await service.close()

@@ -12,10 +12,10 @@ import { openApiResponse } from './openapi.ts'
 import { errorResponse, type HttpResponse, jsonResponse } from './response.ts'
 import { Connections, createHttpServer } from './server.ts'
 
-/** By the name of what the service needs: why it is unavailable, or undefined. */
+/** For each thing that the service needs: why it is unavailable, or undefined. */
 export type Checks = Readonly<Record<string, string | undefined>>
 
-/** The store needs file descriptors too. */
+/** Few, because the store needs file descriptors too. */
 export const ADMIN_MAX_CONNECTIONS = 32
 
 /** A probe takes milliseconds, and the next one must find room soon. */

@@ -3,10 +3,7 @@ import type { Histogram, Labels, Metrics } from '../ops/metrics.ts'
 /** Every other method is counted as this one, so that no client can add series. */
 const OTHER = '_OTHER'
 /** RFC 9110 §9 and RFC 5789: the methods that OpenTelemetry knows. */
-const METHODS = [
-  OTHER,
-  ...['GET', 'HEAD', 'POST', 'PUT', 'DELETE', 'CONNECT', 'OPTIONS', 'TRACE', 'PATCH'],
-]
+const METHODS = `${OTHER} GET HEAD POST PUT DELETE CONNECT OPTIONS TRACE PATCH`.split(' ')
 /** Recommended by OpenTelemetry's conventions for HTTP. */
 const BOUNDS_SECONDS = [0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10]
 const STATUSES = 1000

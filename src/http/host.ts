@@ -96,7 +96,7 @@ export class PlantHost implements ConnectionHost {
   }
 }
 
-/** The error that the client is told. One that is unknown here may hold secrets: `internal`. */
+/** The error for the client. An unknown error may hold secrets, so it becomes `internal`. */
 function httpErrorOf(error: unknown): HttpError {
   if (error instanceof HttpError) return error
   if (error instanceof StoreUnavailable)

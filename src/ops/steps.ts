@@ -9,7 +9,7 @@ export async function runSteps(steps: readonly Step[], log: Log): Promise<void> 
     try {
       await run()
     } catch (error) {
-      log.error('a step failed, and the next ones are taken', { step, error })
+      log.error('a step failed, and the others still run', { step, error })
     }
   }
 }

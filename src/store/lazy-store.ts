@@ -1,9 +1,13 @@
 import type { Lifecycle } from '../ops/lifecycle.ts'
 import type { Log } from '../ops/log.ts'
-import { Metrics } from '../ops/metrics.ts'
 import type { NewPlant } from '../plants/plant.ts'
-import { type Created, type PlantList, type PlantRange } from '../plants/store.ts'
-import { type PlantStore, StoreUnavailable } from '../plants/store.ts'
+import {
+  type Created,
+  type PlantList,
+  type PlantRange,
+  type PlantStore,
+  StoreUnavailable,
+} from '../plants/store.ts'
 import type { OpenStore } from './open.ts'
 
 type State =
@@ -18,25 +22,19 @@ const NOT_OPENED = 'the store could not be opened'
 export const CLOSED = 'the service is closed: create another one'
 
 export interface LazyStoreOptions {
-  /** Each attempt registers metrics anew. */
-  readonly open: (metrics: Metrics) => Promise<OpenStore>
-  /** Called once, when the store is open and is to stay so. */
+  readonly open: () => Promise<OpenStore>
+  /** Called once, when `keepOpen` first succeeds. */
   readonly onKept: () => void
   readonly lifecycle: Readonly<Lifecycle>
   readonly log: Log
 }
 
-/**
- * The service's store: opened when it is first needed, opened again after a failure, and never
- * opened once the service drains.
- */
+/** The service's store. It opens when first needed, again after a failure, never in a stop. */
 export class LazyStore implements PlantStore {
   readonly #options: LazyStoreOptions
   #state: State = { name: 'closed' }
   #retryAtMs = -Infinity
   #isKept = false
-  /** Those of the latest attempt. */
-  metrics = new Metrics()
 
   constructor(options: LazyStoreOptions) {
     this.#options = options
@@ -58,33 +56,26 @@ export class LazyStore implements PlantStore {
     return 'store' in this.#state ? this.#state.store.unavailableReason() : 'not recovered yet'
   }
 
-  /** Opens the store. Calls at the same time share one attempt. */
+  /** Opens the store until `close`. Calls at the same time share one attempt. */
   open(): Promise<OpenStore> {
     const state = this.#state
-    switch (state.name) {
-      case 'open':
-        return Promise.resolve(state.store)
-      case 'opening':
-        return state.attempt
-      case 'closing':
-        return state.closed.catch(() => {}).then(() => this.open())
-      case 'closed': {
-        if (this.#isDraining) return Promise.reject(new StoreUnavailable(CLOSED))
-        const attempt = this.#tryToOpen()
-        this.#state = { name: 'opening', attempt }
-        return attempt
-      }
-    }
+    if (state.name === 'open') return Promise.resolve(state.store)
+    if (state.name === 'opening') return state.attempt
+    if (state.name === 'closing') return state.closed.catch(() => {}).then(() => this.open())
+    if (this.#isDraining) return Promise.reject(new StoreUnavailable(CLOSED))
+    const attempt = this.#tryToOpen()
+    this.#state = { name: 'opening', attempt }
+    return attempt
   }
 
-  /** Opens the store until the service drains. */
+  /** Opens the store until the service drains: an earlier `close` leaves it open. */
   async keepOpen(): Promise<void> {
     await this.open()
     if (!this.#isKept) this.#options.onKept()
     this.#isKept = true
   }
 
-  /** @throws StoreUnavailable, without an attempt if one failed less than RETRY_MS ago. */
+  /** @throws StoreUnavailable if an attempt fails, or the last one failed within RETRY_MS. */
   async openForRequest(): Promise<void> {
     const isFirst = this.#state.name !== 'opening'
     if (this.#isDraining) throw new StoreUnavailable(CLOSED)
@@ -97,11 +88,11 @@ export class LazyStore implements PlantStore {
     }
   }
 
-  /** Closes the store, but one that is kept only when the service drains. */
+  /** Closes the store, unless `keepOpen` was called and the service does not drain. */
   async close(): Promise<void> {
-    if (this.#isKept && !this.#isDraining) return
-    // The caller of an attempt that fails knows it.
+    // Callers of a failed attempt know the error. A successful one may be for `keepOpen`.
     if (this.#state.name === 'opening') await this.#state.attempt.catch(() => {})
+    if (this.#isKept && !this.#isDraining) return
     if (this.#state.name === 'open') {
       const { store } = this.#state
       const closed = store.close().finally(() => (this.#state = { name: 'closed' }))
@@ -120,9 +111,8 @@ export class LazyStore implements PlantStore {
   }
 
   async #tryToOpen(): Promise<OpenStore> {
-    this.metrics = new Metrics()
     try {
-      const store = await this.#options.open(this.metrics)
+      const store = await this.#options.open()
       this.#state = { name: 'open', store }
       return store
     } catch (error) {

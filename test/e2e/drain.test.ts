@@ -19,6 +19,10 @@ const DRAIN_DELAY_SECONDS = 1
 const PAUSE_MS = 100
 const IDLE = 5
 
+interface Named {
+  readonly name: string
+}
+
 interface Answered {
   readonly status: number
   readonly closes: boolean
@@ -123,114 +127,132 @@ function isRefused(error: unknown, sentMs: number, { signalledAtMs }: Instance):
   )
 }
 
+/** Clients under way: each uses one instance until it says `Connection: close`, then the other. */
+class Load {
+  readonly failures: string[] = []
+  answered = 0
+  closes = 0
+  refused = 0
+  readonly #instances: readonly [Instance, Instance]
+  readonly #clients: readonly Promise<void>[]
+  #isRunning = true
+  #nextId = 0
+
+  constructor(instances: readonly [Instance, Instance], clients: readonly Send[]) {
+    this.#instances = instances
+    this.#clients = clients.map((send, at) => this.#run(send, at))
+  }
+
+  async stop(): Promise<void> {
+    this.#isRunning = false
+    await Promise.all(this.#clients)
+  }
+
+  async #run(send: Send, first: number): Promise<void> {
+    for (let at = first; this.#isRunning; ) {
+      if (first % 4 === 3) await sleep(PAUSE_MS)
+      const leaves = await this.#ask(send, this.#instances[at % 2 === 0 ? 0 : 1])
+      if (leaves) at += 1
+    }
+  }
+
+  /** Sends one request; true if the client must go to the other instance. */
+  async #ask(send: Send, instance: Instance): Promise<boolean> {
+    const id = this.#nextId++
+    const plant = { name: `plant ${id}` }
+    const body = id % 2 === 0 ? JSON.stringify({ id, ...plant }) : undefined
+    const sentMs = performance.now()
+    try {
+      const { status, closes, text } = await send(instance.process.port, body)
+      this.answered += 1
+      const isRight =
+        body === undefined ? Array.isArray(JSON.parse(text)) : text === JSON.stringify(plant)
+      if (status !== 200 || !isRight) this.failures.push(`${status} ${text}`)
+      else if (body !== undefined) instance.acknowledged.add(plant.name)
+      if (sentMs > instance.drainsSinceMs && !closes)
+        this.failures.push('the connection was kept after the signal')
+      if (closes) this.closes += 1
+      return closes
+    } catch (error) {
+      if (isRefused(error, sentMs, instance)) this.refused += 1
+      else this.failures.push(String(error instanceof TypeError ? error.cause : error))
+      await sleep(5)
+      return true
+    }
+  }
+}
+
+/** Checks until the instance ends that it is alive and not ready; returns the number of checks. */
+async function probeUntilGone(instance: Instance): Promise<number> {
+  const { adminPort } = instance.process
+  for (let probes = 0; ; await sleep(20)) {
+    try {
+      const ready = await call(adminPort, { path: '/readyz', token: undefined })
+      const live = await call(adminPort, { path: '/livez', token: undefined })
+      if (ready.status === 200 && instance.drainsSinceMs === Infinity) continue
+      instance.drainsSinceMs = Math.min(instance.drainsSinceMs, performance.now())
+      const isDraining = ready.text.includes('"service":"draining"')
+      assert.deepEqual([ready.status, isDraining, live.status], [503, true, 200])
+      probes += 1
+    } catch (error) {
+      if (error instanceof assert.AssertionError) throw error
+      return probes
+    }
+  }
+}
+
+/** Stops and starts an instance that has unused and idle connections; returns probeUntilGone's. */
+async function restart(instance: Instance): Promise<number> {
+  const { port } = instance.process
+  const unused = await Promise.all(Array.from({ length: IDLE }, () => Wire.to(port)))
+  const idle = await Promise.all(Array.from({ length: IDLE }, () => Wire.to(port)))
+  await Promise.all(idle.map((wire) => wire.write(head('GET', PATH)).answers(1)))
+  instance.signalledAtMs = performance.now()
+  const exited = instance.process.kill('SIGTERM')
+  const probes = await probeUntilGone(instance)
+  assert.equal(await exited, 0)
+  for (const wire of unused) assert.equal((await wire.allAnswers()).length, 0)
+  for (const wire of idle) assert.equal((await wire.allAnswers()).length, 1)
+  // The deadline was not reached, and nothing else failed.
+  assert.doesNotMatch(instance.process.output(), /"level":"error"/)
+  await instance.start(port)
+  return probes
+}
+
+async function assertNothingLost({ process: { port }, acknowledged }: Instance): Promise<void> {
+  // The documented form of a list.
+  const plants = (await call(port, { token: token('alice') })).json() as readonly Named[]
+  const listed = new Set(plants.map(({ name }) => name))
+  assert.deepEqual(
+    [...acknowledged].filter((name) => !listed.has(name)),
+    [],
+    'acknowledged plants are lost',
+  )
+}
+
 test(`drain: no request fails in ${RESTARTS} restarts of two instances under load`, async (t) => {
   const root = await temporaryDirectory()
   const instances = [new Instance(t, `${root}/a`), new Instance(t, `${root}/b`)] as const
   // Not port 0: a client's connection could take such a port while its instance restarts.
   for (const instance of instances) await instance.start(await freePort())
-  const ports = instances.map(({ process: { port } }) => port)
-  const failures: string[] = []
-  let [answered, closes, refused, running, nextId] = [0, 0, 0, true, 0]
-
-  /** Uses one instance until it says `Connection: close`, then the other. */
-  const client = async (send: Send, first: number): Promise<void> => {
-    for (let at = first; running; ) {
-      if (first % 4 === 3) await sleep(PAUSE_MS)
-      const instance = instances[at % 2] ?? instances[0]
-      const { port } = instance.process
-      const id = nextId++
-      const plant = { name: `plant ${id}` }
-      const body = id % 2 === 0 ? JSON.stringify({ id, ...plant }) : undefined
-      const sentMs = performance.now()
-      try {
-        const { status, closes: leaves, text } = await send(port, body)
-        answered += 1
-        const isRight =
-          body === undefined ? Array.isArray(JSON.parse(text)) : text === JSON.stringify(plant)
-        if (status !== 200 || !isRight) failures.push(`${status} ${text}`)
-        else if (body !== undefined) instance.acknowledged.add(plant.name)
-        if (sentMs > instance.drainsSinceMs && !leaves)
-          failures.push('the connection was kept after the signal')
-        if (leaves) closes += 1
-        if (leaves) at += 1
-      } catch (error) {
-        if (isRefused(error, sentMs, instance)) refused += 1
-        else failures.push(String(error instanceof TypeError ? error.cause : error))
-        at += 1
-        await sleep(5)
-      }
-    }
-  }
-  const clients = [
+  const load = new Load(instances, [
     ...Array.from({ length: AGENT_CLIENTS }, () => agentClient(t)),
     ...Array.from({ length: FETCH_CLIENTS }, fetchClient),
-  ].map(client)
-
+  ])
   let probes = 0
-  for (let restart = 1; restart <= RESTARTS; restart++) {
-    const instance = instances[restart % 2] ?? instances[0]
-    const { port, adminPort } = instance.process
-    while (answered < (REQUESTS * restart) / RESTARTS) await sleep(20)
-    const idle = await Promise.all(Array.from({ length: 2 * IDLE }, () => Wire.to(port)))
-    await Promise.all(idle.slice(IDLE).map((wire) => wire.write(head('GET', PATH)).answers(1)))
-    instance.signalledAtMs = performance.now()
-    const exited = instance.process.kill('SIGTERM')
-    let gone = false
-    void exited.then(() => (gone = true))
-    // Until it ends, it is alive and not ready.
-    for (;;) {
-      try {
-        const ready = await call(adminPort, { path: '/readyz', token: undefined })
-        const live = await call(adminPort, { path: '/livez', token: undefined })
-        if (ready.status === 200 && instance.drainsSinceMs === Infinity) continue
-        instance.drainsSinceMs = Math.min(instance.drainsSinceMs, performance.now())
-        assert.deepEqual(
-          [ready.status, ready.text.includes('"service":"draining"'), live.status],
-          [503, true, 200],
-        )
-        probes += 1
-      } catch (error) {
-        if (error instanceof assert.AssertionError) throw error
-        break
-      }
-      await sleep(20)
-    }
-    assert.equal(await exited, 0)
-    assert.ok(gone)
-    for (const wire of idle)
-      assert.equal((await wire.allAnswers()).length, idle.indexOf(wire) < IDLE ? 0 : 1)
-    // The deadline was not reached, and nothing else failed.
-    assert.deepEqual(
-      instance.process
-        .output()
-        .split('\n')
-        .filter((line) => line.includes('"level":"error"')),
-      [],
-    )
-    await instance.start(port)
-    const listed = new Set(
-      (
-        JSON.parse((await call(port, { token: token('alice') })).text) as readonly {
-          readonly name: string
-        }[]
-      ).map(({ name }) => name),
-    )
-    assert.deepEqual(
-      [...instance.acknowledged].filter((name) => !listed.has(name)),
-      [],
-      'acknowledged plants are lost',
-    )
+  for (let at = 1; at <= RESTARTS; at++) {
+    while (load.answered < (REQUESTS * at) / RESTARTS) await sleep(20)
+    const instance = instances[at % 2 === 0 ? 0 : 1]
+    const { port } = instance.process
+    probes += await restart(instance)
+    assert.equal(instance.process.port, port)
+    await assertNothingLost(instance)
   }
-  running = false
-  await Promise.all(clients)
-  assert.deepEqual(
-    ports,
-    instances.map(({ process: { port } }) => port),
-  )
-  assert.deepEqual(failures, [])
-  assert.ok(closes >= RESTARTS, 'the stopped instances had clients')
+  await load.stop()
+  assert.deepEqual(load.failures, [])
+  assert.ok(load.closes >= RESTARTS, 'the stopped instances had clients')
   t.diagnostic(
-    `${RESTARTS} restarts, ${answered} requests answered, 0 failed, ${closes} told to leave, ` +
-      `${refused} refused, ${probes} probes while draining`,
+    `${RESTARTS} restarts, ${load.answered} requests answered, 0 failed, ` +
+      `${load.closes} told to leave, ${load.refused} refused, ${probes} probes while draining`,
   )
 })
