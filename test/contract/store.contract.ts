@@ -18,8 +18,8 @@ export interface StoreUnderTest {
   /** Closes the store, where it is open, and opens it again over the same plants. */
   reopen(): Promise<PlantStore>
   /**
-   * For a storage that can be made to wait: from now on creates reach the disk (or the cluster), but
-   * are not answered until the returned function is called.
+   * For a storage that can be made to wait: from now on creates reach the disk (or the cluster),
+   * but are not answered until the returned function is called.
    */
   hold?(): () => void
 }

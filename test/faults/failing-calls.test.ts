@@ -221,7 +221,7 @@ async function eachCall(
   t.diagnostic(`${tried} failures of ${calls.length} calls`)
 }
 
-test('failing calls of a write: it is refused, reading goes on, and writes come back', async (t) => {
+test('failing calls of a write: it is refused, reading goes on, writes come back', async (t) => {
   await eachCall(
     t,
     async () => {
@@ -270,7 +270,7 @@ test('failing calls after a short write: not cut back, the journal is rewritten'
   t.diagnostic('2 failures')
 })
 
-test('failing calls of a write with padding: without space the line is written alone', async (t) => {
+test('failing calls of a padded write: without space the line is written alone', async (t) => {
   await eachCall(
     t,
     async () => {

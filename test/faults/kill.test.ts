@@ -50,7 +50,7 @@ function create(
   })
 }
 
-test(`kill -9: ${KILLS} kills while ${CLIENTS} clients write lose nothing acknowledged`, async (t) => {
+test(`kill -9: ${KILLS} kills under ${CLIENTS} clients lose nothing acknowledged`, async (t) => {
   const { random } = seeded(t)
   const directory = `${await temporaryDirectory()}/data`
   await mkdir(directory)

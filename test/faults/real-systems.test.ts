@@ -172,7 +172,8 @@ const MOUNT = works(
 )
 const LOOP_IMAGE = [
   '-c',
-  'f=$(mktemp) && trap "rm -f $f" EXIT && truncate -s 4M $f && mkfs.ext4 -q -m 0 $f && mount -o loop $f /mnt && umount /mnt',
+  'f=$(mktemp) && trap "rm -f $f" EXIT && truncate -s 4M $f && mkfs.ext4 -q -m 0 $f && ' +
+    'mount -o loop $f /mnt && umount /mnt',
 ] as const
 const LOOP = works(['unshare', '-m', 'sh', ...LOOP_IMAGE])
 

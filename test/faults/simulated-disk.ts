@@ -2,17 +2,16 @@ import { dirname } from 'node:path'
 import type { File, Files, Mode } from '../../dist/store/sqljs/files.js'
 
 /*
- * A disk that loses what was not synced, and the page cache before it, which a killed process leaves
- * as it is.
+ * A disk that loses what was not synced, and the page cache before it, which a kill leaves alone.
  *
  * - Every reader sees a write or a truncation at once. It is on the disk after a successful sync of
- *   the file. Until then a power loss may keep it as a whole, in part (any pieces of it; the rest is
- *   as before, or zeros after the end), or not at all, and later ones without earlier ones. A write
- *   to a file opened `durable` (O_DSYNC) includes the sync.
+ *   the file. Until then a power loss may keep it as a whole, in part (any pieces of it; the rest
+ *   is as before, or zeros after the end), or not at all, and later ones without earlier ones. A
+ *   write to a file opened `durable` (O_DSYNC) includes the sync.
  * - A failed sync makes nothing durable and marks its changes as clean: readers still see them, no
  *   later sync writes them, and it stays unknown whether they are on the disk.
- * - Creating a file, making a directory, renaming and removing change names at once. They are on the
- *   disk after a sync of their directory. Until then a power loss may keep each of them or not,
+ * - Creating a file, making a directory, renaming and removing change names at once. They are on
+ *   the disk after a sync of their directory. Until then a power loss may keep each of them or not,
  *   independently; a rename happens as a whole. A failed directory sync leaves them so, and a later
  *   one can make them durable: file systems that cannot write their own journal stop.
  * - A kill loses nothing. A power loss loses what is not on the disk.

@@ -19,10 +19,7 @@ export interface LogLine {
   readonly fields: Readonly<Record<string, unknown>> | undefined
 }
 
-/**
- * A store without a lock, so that it can be left as a killed process leaves it, and without a worker
- * thread, which is slow to start.
- */
+/** A store without a lock, so that a kill can be simulated, and without a worker, which is slow. */
 export function openStore(
   directory: string,
   options: Partial<SqljsStoreOptions> = {},

@@ -168,10 +168,9 @@ test('journal: a broken newline before the last line is damage: a good line foll
 })
 
 test('journal: a torn line is searched for a hundred starts of the next, not more', () => {
+  const next = FIRST + BATCHES.length
   const mark = (count: number, sum: string): Buffer =>
-    Buffer.from(
-      `00000000 ${FIRST + BATCHES.length} [["alice","1","${`${sum} ${FIRST + BATCHES.length + 1} [`.repeat(count)}`,
-    )
+    Buffer.from(`00000000 ${next} [["alice","1","${`${sum} ${next + 1} [`.repeat(count)}`)
   const end = JOURNAL.length
   for (const [count, sum] of [
     [100, '00000000'],

@@ -278,7 +278,7 @@ test('recovery: a last journal that holds no write yet is used', async () => {
   await opensWith(files, 2)
 })
 
-test('recovery: an incomplete snapshot needs its journal, and journals their snapshot', async () => {
+test('recovery: an incomplete snapshot and its journals need each other', async () => {
   const files = await killedAfter(plantsTo(2n), { compactBytes: 1 })
   const journals = [...files.keys()].filter((name) => name.startsWith('journal-'))
   await refuses(

@@ -51,7 +51,7 @@ test('versions: journals of version 1 with padding are read, written, read again
 })
 
 for (const version of [1, 2]) {
-  test(`versions: a snapshot of version ${version} and its journal are read and written`, async () => {
+  test(`versions: a snapshot of version ${version} and its journal are usable`, async () => {
     const directory = await temporaryDirectory()
     await cp(
       fileURLToPath(new URL(`../../fixtures/version-${version}`, import.meta.url)),
