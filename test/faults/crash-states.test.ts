@@ -4,9 +4,10 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import type { NewPlant } from '../../dist/plants/plant.js'
 import { StoreUnavailable } from '../../dist/plants/store.js'
 import { compact } from '../../dist/store/sqljs/compaction.js'
-import { SqljsStore } from '../../dist/store/sqljs/store.js'
+import type { SqljsStore } from '../../dist/store/sqljs/store.js'
 import { checkStore } from '../../dist/store/sqljs/tools.js'
 import { plant, readAll } from '../contract/store.contract.ts'
+import { openStore as openStoreOver } from '../store/sqljs/fixtures.ts'
 import { seeded } from '../support/random.ts'
 import { THOROUGH } from '../support/scale.ts'
 import {
@@ -29,7 +30,7 @@ const OWNERS = ['alice', 'bob'] as const
 type Owner = (typeof OWNERS)[number]
 
 /** What clients sent and were told, in order. What they were told must stay true. */
-class Ledger {
+class History {
   readonly #sent: { readonly owner: Owner; readonly text: string }[] = []
   readonly #told: { readonly owner: Owner; readonly text: string }[] = []
 
@@ -77,8 +78,8 @@ class Ledger {
   }
 
   /** As it was at a moment. */
-  upTo({ sent, told }: { readonly sent: number; readonly told: number }): Ledger {
-    const copy = new Ledger()
+  upTo({ sent, told }: { readonly sent: number; readonly told: number }): History {
+    const copy = new History()
     copy.#sent.push(...this.#sent.slice(0, sent))
     copy.#told.push(...this.#told.slice(0, told))
     return copy
@@ -100,7 +101,7 @@ interface Moment {
 
 interface Machine {
   readonly disk: SimulatedDisk
-  readonly ledger: Ledger
+  readonly history: History
   readonly moments: Moment[]
   /** Which call fails, counted from 0, and how. */
   readonly fault?: { readonly call: number; readonly fault: Fault }
@@ -108,9 +109,9 @@ interface Machine {
   readonly faults?: (call: DiskCall) => Fault | undefined
 }
 
-function openStore({ disk, ledger, moments, fault, faults }: Machine): Promise<SqljsStore> {
+function openStore({ disk, history, moments, fault, faults }: Machine): Promise<SqljsStore> {
   const record = (at: string): void =>
-    void moments.push({ at, disk: disk.copy(), ...ledger.moment })
+    void moments.push({ at, disk: disk.copy(), ...history.moment })
   let calls = moments.filter(({ at }) => !at.startsWith('in ')).length
   let call = ''
   const files = simulatedFiles(disk, {
@@ -121,20 +122,13 @@ function openStore({ disk, ledger, moments, fault, faults }: Machine): Promise<S
     },
     onWriting: () => record(`in ${call}`),
   })
-  return SqljsStore.open({
-    directory: DIRECTORY,
-    maxDataBytes: 2 ** 26,
+  return openStoreOver(DIRECTORY, {
     files,
-    lock: async () => ({ release: async () => {} }),
     compact: (job) => compact(files, job),
     compactBytes: 1,
     // Padding for several small lines, and for no large one.
     paddingBytes: 1000,
     retryMs: { write: 1, compaction: 1 },
-    log: () => {},
-    onFatal(error) {
-      throw error
-    },
   })
 }
 
@@ -158,7 +152,7 @@ async function settle(): Promise<void> {
  * start on what that left, a stop without writes, and a start that writes again.
  */
 async function runOnce(machine: Machine, patient: boolean): Promise<void> {
-  const { ledger, moments, disk } = machine
+  const { history, moments, disk } = machine
   const large = 'x'.repeat(3000)
   const pause = async (): Promise<void> => {
     await settle()
@@ -178,42 +172,42 @@ async function runOnce(machine: Machine, patient: boolean): Promise<void> {
     const store = (await start()) ?? (await openStore(machine))
     await use(store)
     await pause()
-    ledger.show(await listed(store))
+    history.show(await listed(store))
     if (close) await store.close()
   }
   await run(async (store) => {
     await Promise.all([
-      ledger.create(store, 'alice', plant(1n, '1 a')),
-      ledger.create(store, 'bob', plant(1n, '1 b', 't')),
-      ledger.create(store, 'alice', plant(2n, '2')),
+      history.create(store, 'alice', plant(1n, '1 a')),
+      history.create(store, 'bob', plant(1n, '1 b', 't')),
+      history.create(store, 'alice', plant(2n, '2')),
     ])
-    await ledger.create(store, 'alice', plant(3n, '3'))
+    await history.create(store, 'alice', plant(3n, '3'))
     await Promise.all([
-      ledger.create(store, 'alice', plant(4n, '4 first')),
-      ledger.create(store, 'alice', plant(4n, '4 second')),
+      history.create(store, 'alice', plant(4n, '4 first')),
+      history.create(store, 'alice', plant(4n, '4 second')),
     ])
     await pause()
     // A client repeats a create without an answer, and another one takes the same id.
-    await ledger.create(store, 'alice', plant(3n, '3'))
-    await ledger.create(store, 'alice', plant(4n, '4 second'))
+    await history.create(store, 'alice', plant(3n, '3'))
+    await history.create(store, 'alice', plant(4n, '4 second'))
     for (let id = 5n; id < 13n; id++) {
-      void ledger.create(store, 'bob', plant(id, `${id} ${large}`))
+      void history.create(store, 'bob', plant(id, `${id} ${large}`))
       if (id % 3n === 0n) await pause()
     }
-    await ledger.create(store, 'alice', plant(20n, '20'))
+    await history.create(store, 'alice', plant(20n, '20'))
     await pause()
-    await ledger.create(store, 'alice', plant(21n, '21'))
+    await history.create(store, 'alice', plant(21n, '21'))
   }, true)
   await run(async (store) => {
-    await ledger.create(store, 'alice', plant(30n, '30'))
-    await ledger.create(store, 'alice', plant(21n, '21'))
+    await history.create(store, 'alice', plant(30n, '30'))
+    await history.create(store, 'alice', plant(21n, '21'))
   }, true)
   await run(async () => {}, true)
   await run(async (store) => {
-    await ledger.create(store, 'alice', plant(40n, '40'))
-    await ledger.create(store, 'bob', plant(41n, '41'))
+    await history.create(store, 'alice', plant(40n, '40'))
+    await history.create(store, 'bob', plant(41n, '41'))
   }, false)
-  moments.push({ at: 'the end', disk: disk.copy(), ...ledger.moment })
+  moments.push({ at: 'the end', disk: disk.copy(), ...history.moment })
 }
 
 const MAX_SUBSETS_OF = 5
@@ -287,7 +281,7 @@ function* powerLosses(disk: SimulatedDisk, random: () => number): Generator<Simu
 /** Opens what is left and compares. `thorough` then closes, checks and opens it again. */
 async function recover(
   disk: SimulatedDisk,
-  ledger: Ledger,
+  history: History,
   moment: Moment,
   thorough: boolean,
 ): Promise<void> {
@@ -295,13 +289,13 @@ async function recover(
   // A close that cannot write is faster.
   const machine: Machine = {
     disk,
-    ledger,
+    history,
     moments: [],
     faults: () => (closing && !thorough ? { code: 'EIO', how: 'refused' } : undefined),
   }
   const store = await openStore(machine)
   try {
-    ledger.check(await listed(store), moment)
+    history.check(await listed(store), moment)
     assert.equal(store.unavailableReason(), undefined)
   } finally {
     closing = true
@@ -312,13 +306,13 @@ async function recover(
   // A store of no plants leaves nothing but its lock, and this disk has none.
   if ((await files.list(DIRECTORY)).length > 0) await checkStore(DIRECTORY, files)
   const again = await openStore(machine)
-  ledger.check(await listed(again), moment)
+  history.check(await listed(again), moment)
   await again.close()
 }
 
 async function recoverEach(
   moment: Moment,
-  ledger: Ledger,
+  history: History,
   random: () => number,
   share: number,
 ): Promise<number> {
@@ -328,7 +322,7 @@ async function recoverEach(
     states += 1
     const described = disk.describe()
     try {
-      await recover(disk, ledger, moment, random() < CHECKED)
+      await recover(disk, history, moment, random() < CHECKED)
     } catch (error) {
       const files = described.replaceAll(/[^{},]{80,}/g, (base64) => `${base64.slice(0, 60)}…`)
       const what = `after a power loss ${moment.at}, with ${files}: ${String(error)}`
@@ -342,14 +336,14 @@ async function runOf(parts: Partial<Machine> = {}): Promise<Machine> {
   const disk = SimulatedDisk.empty()
   disk.makeDirectory('/srv')
   disk.syncDirectory('/')
-  const machine: Machine = { disk, ledger: new Ledger(), moments: [], ...parts }
+  const machine: Machine = { disk, history: new History(), moments: [], ...parts }
   await runOnce(machine, machine.fault !== undefined)
   return machine
 }
 
 test('crash states: a power loss at any call loses nothing acknowledged', async (t) => {
   const { random } = seeded(t)
-  const { moments, ledger } = await runOf()
+  const { moments, history } = await runOf()
   const names = new Set(
     moments.map(({ at }) => at.replace(/^(before \d+|in) (\S+) .*\/data\/?/, '$2 ')),
   )
@@ -376,32 +370,32 @@ test('crash states: a power loss at any call loses nothing acknowledged', async 
     'the run should have each kind of write',
   )
   let states = 0
-  for (const moment of moments) states += await recoverEach(moment, ledger, random, 1)
+  for (const moment of moments) states += await recoverEach(moment, history, random, 1)
   t.diagnostic(`${states} states after ${moments.length} moments`)
 })
 
 test('crash states: answers after a kill survive a power loss at any later call', async (t) => {
   const { random } = seeded(t)
-  const { moments, ledger } = await runOf()
+  const { moments, history } = await runOf()
   let [starts, states] = [0, 0]
   for (const moment of moments) {
     // Most can be lost where a name is about to become durable.
     const eventful = moment.at.includes('syncDirectory')
     if (!ALL_STATES && !eventful && random() > KILLS) continue
     starts += 1
-    states += await killedThenLost(moment, ledger, random, eventful ? 0.6 : 0.2)
+    states += await killedThenLost(moment, history, random, eventful ? 0.6 : 0.2)
   }
   t.diagnostic(`${states} states after ${starts} kills`)
 })
 
 test('crash states: lists after a kill on a full disk survive a power loss', async (t) => {
   const { random } = seeded(t)
-  const { moments, ledger } = await runOf()
+  const { moments, history } = await runOf()
   let [starts, states] = [0, 0]
   for (const moment of moments) {
     if (!ALL_STATES && random() > KILLS) continue
     starts += 1
-    states += await killedThenLost(moment, ledger, random, 0.3, ({ name, mode }) =>
+    states += await killedThenLost(moment, history, random, 0.3, ({ name, mode }) =>
       name === 'write' && mode === 'temporary' ? { code: 'ENOSPC', how: 'refused' } : undefined,
     )
   }
@@ -414,33 +408,33 @@ test('crash states: lists after a kill on a full disk survive a power loss', asy
  */
 async function killedThenLost(
   moment: Moment,
-  sentBefore: Ledger,
+  before: History,
   random: () => number,
   share: number,
   faults?: Machine['faults'],
 ): Promise<number> {
-  const ledger = sentBefore.upTo(moment)
+  const history = before.upTo(moment)
   const disk = moment.disk.copy()
-  const machine: Machine = { disk, ledger, moments: [], ...(faults ? { faults } : {}) }
+  const machine: Machine = { disk, history, moments: [], ...(faults ? { faults } : {}) }
   const store = await openStore(machine)
   const shown = await listed(store)
-  ledger.check(shown, moment)
-  ledger.show(shown)
-  machine.moments.push({ at: 'after the start', disk: disk.copy(), ...ledger.moment })
+  history.check(shown, moment)
+  history.show(shown)
+  machine.moments.push({ at: 'after the start', disk: disk.copy(), ...history.moment })
   // Existing plants are created again: `stored` must not be told for what only memory holds.
   for (const owner of OWNERS) {
     const [text] = shown.get(owner) ?? []
     if (text !== undefined && !text.includes('#'))
-      await ledger.create(store, owner, plant(BigInt(text.split(' ')[0] ?? ''), text))
+      await history.create(store, owner, plant(BigInt(text.split(' ')[0] ?? ''), text))
   }
-  await ledger.create(store, 'alice', plant(50n, '50'))
+  await history.create(store, 'alice', plant(50n, '50'))
   await settle()
-  machine.moments.push({ at: 'at the end', disk: disk.copy(), ...ledger.moment })
+  machine.moments.push({ at: 'at the end', disk: disk.copy(), ...history.moment })
   let states = 0
   for (const later of machine.moments)
     states += await recoverEach(
       { ...later, at: `${later.at}, after a kill ${moment.at}` },
-      ledger,
+      history,
       random,
       share,
     )
@@ -470,7 +464,7 @@ test('crash states: a power loss after any failed call loses nothing acknowledge
     for (const fault of FAULTS[name] ?? REFUSED) {
       if (!ALL_STATES && random() > RUNS) continue
       runs += 1
-      const { moments, ledger } = await runOf({ fault: { call, fault } })
+      const { moments, history } = await runOf({ fault: { call, fault } })
       const failedAt = moments.findIndex(({ at }) => at.startsWith(`before ${call} `))
       for (const moment of moments.slice(failedAt)) {
         if (!ALL_STATES && random() > 0.15) continue
@@ -478,9 +472,9 @@ test('crash states: a power loss after any failed call loses nothing acknowledge
           ...moment,
           at: `${moment.at}, after ${fault.code} (${fault.how}) ${moments[failedAt]?.at}`,
         }
-        states += await recoverEach(later, ledger, random, 0.2)
+        states += await recoverEach(later, history, random, 0.2)
         // Once more with a kill first: then no process knows what a failed sync left.
-        if (random() < 0.05) states += await killedThenLost(later, ledger, random, 0.05)
+        if (random() < 0.05) states += await killedThenLost(later, history, random, 0.05)
       }
     }
   }
