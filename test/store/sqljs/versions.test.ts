@@ -28,7 +28,7 @@ const PLANTS: Readonly<Record<string, readonly Plant[]>> = {
 }
 
 /**
- * What test/fixtures/version-1-reserve holds: closed journals with and without a line, the last one
+ * What test/fixtures/version-1-padding holds: closed journals with and without a line, the last one
  * with one, and padding after each line, as a kill left them.
  */
 const PADDED: readonly Plant[] = [
@@ -39,7 +39,7 @@ const PADDED: readonly Plant[] = [
 
 test('versions: journals of version 1 with padding are read, written, read again', async () => {
   const directory = await temporaryDirectory()
-  await cp(fileURLToPath(new URL('../../fixtures/version-1-reserve', import.meta.url)), directory, {
+  await cp(fileURLToPath(new URL('../../fixtures/version-1-padding', import.meta.url)), directory, {
     recursive: true,
   })
   assert.match(await checkStore(directory), /3 plants in no snapshot and 5 journals/)
