@@ -1,12 +1,13 @@
 import assert from 'node:assert/strict'
-import { test, type TestContext } from 'node:test'
+import { test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { NewPlant } from '../../dist/plants/plant.js'
 import { StoreUnavailable } from '../../dist/plants/store.js'
 import { compact } from '../../dist/store/sqljs/compaction.js'
-import { SqljsStore } from '../../dist/store/sqljs/store.js'
+import type { SqljsStore } from '../../dist/store/sqljs/store.js'
 import { checkStore } from '../../dist/store/sqljs/tools.js'
 import { plant, readAll } from '../contract/store.contract.ts'
+import { openStore as openStoreOver } from '../store/sqljs/fixtures.ts'
 import { seeded } from '../support/random.ts'
 import { THOROUGH } from '../support/scale.ts'
 import {
@@ -18,21 +19,18 @@ import {
   simulatedFiles,
 } from './simulated-disk.ts'
 
-/**
- * PLANTS_TEST_ALL_STATES=1 tries every state that is described here; otherwise a sample of them,
- * chosen by the seed.
- */
+/** PLANTS_TEST_ALL_STATES=1 tries every state described here; else the seed chooses some. */
 const ALL_STATES = process.env['PLANTS_TEST_ALL_STATES'] === '1'
 const CHECKED = 0.1
-/** How many of the states, of the moments of a kill, and of the lives with one failed call. */
-const [STATES, KILLS, LIVES] = THOROUGH ? [1, 0.3, 0.25] : [0.3, 0.1, 0.1]
+/** The share of the states, of the moments of a kill, and of the runs with one failed call. */
+const [STATES, KILLS, RUNS] = THOROUGH ? [1, 0.3, 0.25] : [0.3, 0.1, 0.1]
 const DIRECTORY = '/srv/plants/data'
 const OWNERS = ['alice', 'bob'] as const
 
 type Owner = (typeof OWNERS)[number]
 
-/** What clients sent and were told, in order. What was told must be true for ever after. */
-class Ledger {
+/** What clients sent and were told, in order. What they were told must stay true. */
+class History {
   readonly #sent: { readonly owner: Owner; readonly text: string }[] = []
   readonly #told: { readonly owner: Owner; readonly text: string }[] = []
 
@@ -50,7 +48,7 @@ class Ledger {
     }
   }
 
-  /** A list that was shown: what stands in it must not vanish, and must have been sent. */
+  /** A list that was shown: its plants must not vanish, and must have been sent. */
   show(plants: ReadonlyMap<Owner, readonly string[]>): void {
     for (const [owner, texts] of plants) for (const text of texts) this.#told.push({ owner, text })
   }
@@ -80,15 +78,15 @@ class Ledger {
   }
 
   /** As it was at a moment. */
-  upTo({ sent, told }: { readonly sent: number; readonly told: number }): Ledger {
-    const copy = new Ledger()
+  upTo({ sent, told }: { readonly sent: number; readonly told: number }): History {
+    const copy = new History()
     copy.#sent.push(...this.#sent.slice(0, sent))
     copy.#told.push(...this.#told.slice(0, told))
     return copy
   }
 }
 
-/** A plant as text that holds its id, which a list does not give: every name begins with it. */
+/** A plant as text with its id, which a list does not show: every name begins with it. */
 function textOf({ name, tag }: { readonly name: string; readonly tag?: string }): string {
   return tag === undefined ? name : `${name} #${tag}`
 }
@@ -103,17 +101,17 @@ interface Moment {
 
 interface Machine {
   readonly disk: SimulatedDisk
-  readonly ledger: Ledger
+  readonly history: History
   readonly moments: Moment[]
   /** Which call fails, counted from 0, and how. */
   readonly fault?: { readonly call: number; readonly fault: Fault }
-  /** Which calls fail as long as the run lasts. */
+  /** Which calls fail during the whole run. */
   readonly faults?: (call: DiskCall) => Fault | undefined
 }
 
-function openStore({ disk, ledger, moments, fault, faults }: Machine): Promise<SqljsStore> {
+function openStore({ disk, history, moments, fault, faults }: Machine): Promise<SqljsStore> {
   const record = (at: string): void =>
-    void moments.push({ at, disk: disk.copy(), ...ledger.moment })
+    void moments.push({ at, disk: disk.copy(), ...history.moment })
   let calls = moments.filter(({ at }) => !at.startsWith('in ')).length
   let call = ''
   const files = simulatedFiles(disk, {
@@ -124,20 +122,13 @@ function openStore({ disk, ledger, moments, fault, faults }: Machine): Promise<S
     },
     onWriting: () => record(`in ${call}`),
   })
-  return SqljsStore.open({
-    directory: DIRECTORY,
-    maxDataBytes: 2 ** 26,
+  return openStoreOver(DIRECTORY, {
     files,
-    lock: async () => ({ release: async () => {} }),
     compact: (job) => compact(files, job),
     compactBytes: 1,
-    // Room for several small lines, and for no large one.
+    // Padding for several small lines, and for no large one.
     paddingBytes: 1000,
     retryMs: { write: 1, compaction: 1 },
-    log: () => {},
-    onFatal(error) {
-      throw error
-    },
   })
 }
 
@@ -151,20 +142,17 @@ async function listed(store: SqljsStore): Promise<ReadonlyMap<Owner, readonly st
   return found
 }
 
-/**
- * Lets everything that the store does in the background come to its end: what has no timer ends
- * within these turns.
- */
+/** Lets the store finish its background work: what needs no timer ends within these ticks. */
 async function settle(): Promise<void> {
   for (let i = 0; i < 30; i++) await new Promise((resolve) => setImmediate(resolve))
 }
 
 /**
- * Starts, groups of writes, turns and compactions beside writes, a clean stop, a start on what it
- * left, a stop without writes, and a start that writes again.
+ * One run of the store: a start, batches, rotations and compactions during writes, a clean stop, a
+ * start on what that left, a stop without writes, and a start that writes again.
  */
-async function live(machine: Machine, patient: boolean): Promise<void> {
-  const { ledger, moments, disk } = machine
+async function runOnce(machine: Machine, patient: boolean): Promise<void> {
+  const { history, moments, disk } = machine
   const large = 'x'.repeat(3000)
   const pause = async (): Promise<void> => {
     await settle()
@@ -175,7 +163,7 @@ async function live(machine: Machine, patient: boolean): Promise<void> {
     try {
       return await openStore(machine)
     } catch (error) {
-      // Only a failed call keeps a store from being opened, and only so long as it fails.
+      // Only a failed call keeps a store from being opened, and only while it fails.
       if (!machine.fault) throw error
       return undefined
     }
@@ -184,49 +172,49 @@ async function live(machine: Machine, patient: boolean): Promise<void> {
     const store = (await start()) ?? (await openStore(machine))
     await use(store)
     await pause()
-    ledger.show(await listed(store))
+    history.show(await listed(store))
     if (close) await store.close()
   }
   await run(async (store) => {
     await Promise.all([
-      ledger.create(store, 'alice', plant(1n, '1 a')),
-      ledger.create(store, 'bob', plant(1n, '1 b', 't')),
-      ledger.create(store, 'alice', plant(2n, '2')),
+      history.create(store, 'alice', plant(1n, '1 a')),
+      history.create(store, 'bob', plant(1n, '1 b', 't')),
+      history.create(store, 'alice', plant(2n, '2')),
     ])
-    await ledger.create(store, 'alice', plant(3n, '3'))
+    await history.create(store, 'alice', plant(3n, '3'))
     await Promise.all([
-      ledger.create(store, 'alice', plant(4n, '4 first')),
-      ledger.create(store, 'alice', plant(4n, '4 second')),
+      history.create(store, 'alice', plant(4n, '4 first')),
+      history.create(store, 'alice', plant(4n, '4 second')),
     ])
     await pause()
-    // A client repeats what was not answered, and another one takes the same id.
-    await ledger.create(store, 'alice', plant(3n, '3'))
-    await ledger.create(store, 'alice', plant(4n, '4 second'))
+    // A client repeats a create without an answer, and another one takes the same id.
+    await history.create(store, 'alice', plant(3n, '3'))
+    await history.create(store, 'alice', plant(4n, '4 second'))
     for (let id = 5n; id < 13n; id++) {
-      void ledger.create(store, 'bob', plant(id, `${id} ${large}`))
+      void history.create(store, 'bob', plant(id, `${id} ${large}`))
       if (id % 3n === 0n) await pause()
     }
-    await ledger.create(store, 'alice', plant(20n, '20'))
+    await history.create(store, 'alice', plant(20n, '20'))
     await pause()
-    await ledger.create(store, 'alice', plant(21n, '21'))
+    await history.create(store, 'alice', plant(21n, '21'))
   }, true)
   await run(async (store) => {
-    await ledger.create(store, 'alice', plant(30n, '30'))
-    await ledger.create(store, 'alice', plant(21n, '21'))
+    await history.create(store, 'alice', plant(30n, '30'))
+    await history.create(store, 'alice', plant(21n, '21'))
   }, true)
   await run(async () => {}, true)
   await run(async (store) => {
-    await ledger.create(store, 'alice', plant(40n, '40'))
-    await ledger.create(store, 'bob', plant(41n, '41'))
+    await history.create(store, 'alice', plant(40n, '40'))
+    await history.create(store, 'bob', plant(41n, '41'))
   }, false)
-  moments.push({ at: 'the end', disk: disk.copy(), ...ledger.moment })
+  moments.push({ at: 'the end', disk: disk.copy(), ...history.moment })
 }
 
 const MAX_SUBSETS_OF = 5
 
 /**
- * The fates of all pending changes that are worth trying: none and all, every subset of a few, one
- * alone, all but one, and writes in part.
+ * The combinations that are worth trying: none and all of the pending changes, every subset of a
+ * few, one alone, all but one, and writes in part.
  */
 function* fatesOf(pending: readonly Pending[], random: () => number): Generator<readonly Fate[]> {
   const all = (fate: Fate): Fate[] => pending.map(() => fate)
@@ -260,7 +248,7 @@ function* fatesOf(pending: readonly Pending[], random: () => number): Generator<
       { from: 0, to: first },
       { from: second, to: textBytes },
     ])
-    // Of a line with its reserve: the one without the other, and each in part.
+    // A line with padding: the one without the other, and each in part.
     if (textBytes < lengthBytes)
       piecewise.push(
         [{ from: 0, to: textBytes }],
@@ -290,27 +278,24 @@ function* powerLosses(disk: SimulatedDisk, random: () => number): Generator<Simu
   }
 }
 
-/**
- * Opens what is left and compares; `thorough` closes it cleanly then, checks it, and opens that as
- * well.
- */
+/** Opens what is left and compares. `thorough` then closes, checks and opens it again. */
 async function recover(
   disk: SimulatedDisk,
-  ledger: Ledger,
+  history: History,
   moment: Moment,
   thorough: boolean,
 ): Promise<void> {
   let closing = false
-  // A close that cannot write is quick.
+  // A close that cannot write is faster.
   const machine: Machine = {
     disk,
-    ledger,
+    history,
     moments: [],
     faults: () => (closing && !thorough ? { code: 'EIO', how: 'refused' } : undefined),
   }
   const store = await openStore(machine)
   try {
-    ledger.check(await listed(store), moment)
+    history.check(await listed(store), moment)
     assert.equal(store.unavailableReason(), undefined)
   } finally {
     closing = true
@@ -321,13 +306,13 @@ async function recover(
   // A store of no plants leaves nothing but its lock, and this disk has none.
   if ((await files.list(DIRECTORY)).length > 0) await checkStore(DIRECTORY, files)
   const again = await openStore(machine)
-  ledger.check(await listed(again), moment)
+  history.check(await listed(again), moment)
   await again.close()
 }
 
 async function recoverEach(
   moment: Moment,
-  ledger: Ledger,
+  history: History,
   random: () => number,
   share: number,
 ): Promise<number> {
@@ -337,33 +322,28 @@ async function recoverEach(
     states += 1
     const described = disk.describe()
     try {
-      await recover(disk, ledger, moment, random() < CHECKED)
+      await recover(disk, history, moment, random() < CHECKED)
     } catch (error) {
-      throw new Error(
-        `after a power loss ${moment.at}, with ${described.replaceAll(/[^{},]{80,}/g, (base64) => `${base64.slice(0, 60)}…`)}: ${String(error)}`,
-        { cause: error },
-      )
+      const files = described.replaceAll(/[^{},]{80,}/g, (base64) => `${base64.slice(0, 60)}…`)
+      const what = `after a power loss ${moment.at}, with ${files}: ${String(error)}`
+      throw new Error(what, { cause: error })
     }
   }
   return states
 }
 
-async function lifeOf(faultless: Partial<Machine> = {}): Promise<Machine> {
+async function runOf(parts: Partial<Machine> = {}): Promise<Machine> {
   const disk = SimulatedDisk.empty()
   disk.makeDirectory('/srv')
   disk.syncDirectory('/')
-  const machine: Machine = { disk, ledger: new Ledger(), moments: [], ...faultless }
-  await live(machine, machine.fault !== undefined)
+  const machine: Machine = { disk, history: new History(), moments: [], ...parts }
+  await runOnce(machine, machine.fault !== undefined)
   return machine
 }
 
-function count(t: TestContext, what: string): void {
-  t.diagnostic(what)
-}
-
-test('crash states: a power loss at every call of a life leaves a disk that opens with all that was acknowledged', async (t) => {
+test('crash states: a power loss at any call loses nothing acknowledged', async (t) => {
   const { random } = seeded(t)
-  const { moments, ledger } = await lifeOf()
+  const { moments, history } = await runOf()
   const names = new Set(
     moments.map(({ at }) => at.replace(/^(before \d+|in) (\S+) .*\/data\/?/, '$2 ')),
   )
@@ -373,7 +353,7 @@ test('crash states: a power loss at every call of a life leaves a disk that open
     'rename journal-00000003.log',
     'sync plants.sqlite.tmp',
   ])
-    assert.ok(names.has(name), `the life should have come to ${name}`)
+    assert.ok(names.has(name), `the run should reach ${name}`)
   const lines = moments
     .filter(({ at }) => at.startsWith('in write'))
     .flatMap(({ disk }) => disk.pending())
@@ -381,80 +361,80 @@ test('crash states: a power loss at every call of a life leaves a disk that open
     lines
       .filter(({ lengthBytes }) => lengthBytes > 0)
       .map(({ lengthBytes, textBytes, inPlace }) =>
-        inPlace ? 'in place' : textBytes < lengthBytes ? 'with a reserve' : 'longer',
+        inPlace ? 'in place' : textBytes < lengthBytes ? 'with padding' : 'longer',
       ),
   )
   assert.deepEqual(
     [...kinds].toSorted(),
-    ['in place', 'longer', 'with a reserve'],
-    'the life should have come to each kind of write',
+    ['in place', 'longer', 'with padding'],
+    'the run should have each kind of write',
   )
   let states = 0
-  for (const moment of moments) states += await recoverEach(moment, ledger, random, 1)
-  count(t, `${states} states after ${moments.length} moments`)
+  for (const moment of moments) states += await recoverEach(moment, history, random, 1)
+  t.diagnostic(`${states} states after ${moments.length} moments`)
 })
 
-test('crash states: what is answered after a kill survives a power loss at every call that follows it', async (t) => {
+test('crash states: answers after a kill survive a power loss at any later call', async (t) => {
   const { random } = seeded(t)
-  const { moments, ledger } = await lifeOf()
+  const { moments, history } = await runOf()
   let [starts, states] = [0, 0]
   for (const moment of moments) {
-    // What is about to become durable under its name is where most can be forgotten.
+    // Most can be lost where a name is about to become durable.
     const eventful = moment.at.includes('syncDirectory')
     if (!ALL_STATES && !eventful && random() > KILLS) continue
     starts += 1
-    states += await killedThenLost(moment, ledger, random, eventful ? 0.6 : 0.2)
+    states += await killedThenLost(moment, history, random, eventful ? 0.6 : 0.2)
   }
-  count(t, `${states} states after ${starts} kills`)
+  t.diagnostic(`${states} states after ${starts} kills`)
 })
 
-test('crash states: what is shown after a kill on a disk that has become full survives a power loss', async (t) => {
+test('crash states: lists after a kill on a full disk survive a power loss', async (t) => {
   const { random } = seeded(t)
-  const { moments, ledger } = await lifeOf()
+  const { moments, history } = await runOf()
   let [starts, states] = [0, 0]
   for (const moment of moments) {
     if (!ALL_STATES && random() > KILLS) continue
     starts += 1
-    states += await killedThenLost(moment, ledger, random, 0.3, ({ name, mode }) =>
+    states += await killedThenLost(moment, history, random, 0.3, ({ name, mode }) =>
       name === 'write' && mode === 'temporary' ? { code: 'ENOSPC', how: 'refused' } : undefined,
     )
   }
-  count(t, `${states} states after ${starts} kills`)
+  t.diagnostic(`${states} states after ${starts} kills`)
 })
 
 /**
- * Kills the process at a moment, starts another one that reads and writes, and has the power fail
- * at each of its calls and behind them.
+ * Kills the process at a moment, starts another one that reads and writes, and lets the power fail
+ * at each of its calls and after them.
  */
 async function killedThenLost(
   moment: Moment,
-  sentBefore: Ledger,
+  before: History,
   random: () => number,
   share: number,
   faults?: Machine['faults'],
 ): Promise<number> {
-  const ledger = sentBefore.upTo(moment)
+  const history = before.upTo(moment)
   const disk = moment.disk.copy()
-  const machine: Machine = { disk, ledger, moments: [], ...(faults ? { faults } : {}) }
+  const machine: Machine = { disk, history, moments: [], ...(faults ? { faults } : {}) }
   const store = await openStore(machine)
   const shown = await listed(store)
-  ledger.check(shown, moment)
-  ledger.show(shown)
-  machine.moments.push({ at: 'after the start', disk: disk.copy(), ...ledger.moment })
-  // What is there is created again: what memory alone remembers must not be vouched for.
+  history.check(shown, moment)
+  history.show(shown)
+  machine.moments.push({ at: 'after the start', disk: disk.copy(), ...history.moment })
+  // Existing plants are created again: `stored` must not be told for what only memory holds.
   for (const owner of OWNERS) {
     const [text] = shown.get(owner) ?? []
     if (text !== undefined && !text.includes('#'))
-      await ledger.create(store, owner, plant(BigInt(text.split(' ')[0] ?? ''), text))
+      await history.create(store, owner, plant(BigInt(text.split(' ')[0] ?? ''), text))
   }
-  await ledger.create(store, 'alice', plant(50n, '50'))
+  await history.create(store, 'alice', plant(50n, '50'))
   await settle()
-  machine.moments.push({ at: 'at the end', disk: disk.copy(), ...ledger.moment })
+  machine.moments.push({ at: 'at the end', disk: disk.copy(), ...history.moment })
   let states = 0
   for (const later of machine.moments)
     states += await recoverEach(
-      { ...later, at: `${later.at}, behind a kill ${moment.at}` },
-      ledger,
+      { ...later, at: `${later.at}, after a kill ${moment.at}` },
+      history,
       random,
       share,
     )
@@ -473,30 +453,30 @@ const FAULTS: Readonly<Record<string, readonly Fault[]>> = {
 }
 const REFUSED: readonly Fault[] = [{ code: 'EIO', how: 'refused' }]
 
-test('crash states: a power loss behind any call that failed leaves a disk that opens with all that was acknowledged', async (t) => {
+test('crash states: a power loss after any failed call loses nothing acknowledged', async (t) => {
   const { random } = seeded(t)
-  const calls = (await lifeOf()).moments.flatMap(
+  const calls = (await runOf()).moments.flatMap(
     ({ at }) => /^before (\d+) (\S+) /.exec(at)?.slice(1) ?? [],
   )
-  let [lives, states] = [0, 0]
+  let [runs, states] = [0, 0]
   for (let i = 0; i < calls.length; i += 2) {
     const [call, name = ''] = [Number(calls[i]), calls[i + 1]]
     for (const fault of FAULTS[name] ?? REFUSED) {
-      if (!ALL_STATES && random() > LIVES) continue
-      lives += 1
-      const { moments, ledger } = await lifeOf({ fault: { call, fault } })
+      if (!ALL_STATES && random() > RUNS) continue
+      runs += 1
+      const { moments, history } = await runOf({ fault: { call, fault } })
       const failedAt = moments.findIndex(({ at }) => at.startsWith(`before ${call} `))
       for (const moment of moments.slice(failedAt)) {
         if (!ALL_STATES && random() > 0.15) continue
-        const behind = {
+        const later = {
           ...moment,
-          at: `${moment.at}, behind ${fault.code} (${fault.how}) ${moments[failedAt]?.at}`,
+          at: `${moment.at}, after ${fault.code} (${fault.how}) ${moments[failedAt]?.at}`,
         }
-        states += await recoverEach(behind, ledger, random, 0.2)
-        // Once more with a kill first: what a failed sync left is then known to nobody.
-        if (random() < 0.05) states += await killedThenLost(behind, ledger, random, 0.05)
+        states += await recoverEach(later, history, random, 0.2)
+        // Once more with a kill first: then no process knows what a failed sync left.
+        if (random() < 0.05) states += await killedThenLost(later, history, random, 0.05)
       }
     }
   }
-  count(t, `${states} states after ${lives} lives with one failed call each`)
+  t.diagnostic(`${states} states after ${runs} runs with one failed call each`)
 })

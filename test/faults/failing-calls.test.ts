@@ -18,7 +18,7 @@ import { type DiskCall, type Fault, systemError } from './simulated-disk.ts'
 
 const OWNER = 'alice'
 
-/** Real files, each call of which can be made to fail. */
+/** Real files. Each call of them can be made to fail. */
 function failingFiles(onCall: (call: DiskCall) => Fault | undefined): Files {
   const begin = (name: DiskCall['name'], path: string, mode?: Mode): Fault | undefined => {
     const fault = onCall({ name, path, mode })
@@ -61,7 +61,7 @@ function failingFiles(onCall: (call: DiskCall) => Fault | undefined): Files {
           file.truncate(lengthBytes)
         ),
         close: async () => {
-          // Closed all the same, as the kernel does it.
+          // The kernel closes the file even if it reports an error.
           await file.close()
           begin('close', path, mode)
         },
@@ -145,8 +145,8 @@ class World {
   }
 
   /**
-   * Ends with what every fault test ends with: the directory is sound, and holds what was
-   * acknowledged and nothing else that was never sent.
+   * Every fault test ends with this: the directory is sound, holds all that was acknowledged, and
+   * nothing that was never sent.
    */
   async verify(directory = this.directory): Promise<void> {
     const reopened = new World(directory)
@@ -171,7 +171,7 @@ class World {
     assert.deepEqual(this.fatal, [])
   }
 
-  /** As if the process were killed now: what is left must open. */
+  /** Verifies what a kill would leave now. */
   async verifyAfterKill(): Promise<void> {
     await this.verify(await leftByKill(this.directory))
   }
@@ -191,7 +191,7 @@ const OTHER_FAULTS: readonly Fault[] = [
   { code: 'ENOSPC', how: 'refused' },
 ]
 
-/** Has each call that an operation makes fail in turn, in each way. */
+/** Lets each call of an operation fail, one at a time, in each way. */
 async function eachCall(
   t: TestContext,
   begin: () => Promise<World>,
@@ -221,7 +221,7 @@ async function eachCall(
   t.diagnostic(`${tried} failures of ${calls.length} calls`)
 }
 
-test('failing calls of a write: no acknowledgement, reading goes on, unavailableReason is told, and the same create works later', async (t) => {
+test('failing calls of a write: it is refused, reading goes on, writes come back', async (t) => {
   await eachCall(
     t,
     async () => {
@@ -233,7 +233,7 @@ test('failing calls of a write: no acknowledgement, reading goes on, unavailable
     async (world, failed) => {
       const wasStored = await world.create(plant(2n))
       assert.equal(wasStored, !failed())
-      // Now: by itself it soon heals.
+      // At once: the store soon recovers.
       assert.equal(world.opened.unavailableReason() === undefined, !failed())
       assert.deepEqual(await world.names(), world.acknowledged)
       await until('the create works again', () => world.create(plant(2n)))
@@ -246,7 +246,7 @@ test('failing calls of a write: no acknowledgement, reading goes on, unavailable
   )
 })
 
-test('failing calls behind a short write: where it cannot be cut off, the journal is renewed before the next write', async (t) => {
+test('failing calls after a short write: not cut back, the journal is rewritten', async (t) => {
   for (const broken of ['truncate', 'sync'] as const) {
     const world = await World.create()
     await world.open()
@@ -270,7 +270,7 @@ test('failing calls behind a short write: where it cannot be cut off, the journa
   t.diagnostic('2 failures')
 })
 
-test('failing calls of the write that takes a reserve: want of room costs no create, and after anything else creates come back', async (t) => {
+test('failing calls of a padded write: without space the line is written alone', async (t) => {
   await eachCall(
     t,
     async () => {
@@ -302,18 +302,18 @@ test('failing calls of the write that takes a reserve: want of room costs no cre
       assert.ok(await world.create(plant(id)), `${fault.code} ${fault.how}`)
     assert.equal(writes, 4, 'the line was written again by itself')
     assert.deepEqual(world.lines, [])
-    // What room there is stays free: no more is reserved.
+    // The space that is left stays free: there is no more padding.
     assert.ok(!(await world.journal()).includes(0))
     await world.verifyAfterKill()
     await world.closeAndVerify()
   }
 })
 
-test('failing calls behind a write into the reserve: no rest of a long line stands behind a shorter one', async () => {
+test('failing calls of a write over padding: no rest of it follows a shorter line', async () => {
   const world = await World.create()
   await world.open()
   assert.ok(await world.create(plant(1n)))
-  assert.ok((await world.journal()).includes(0), 'there is a reserve')
+  assert.ok((await world.journal()).includes(0), 'there is padding')
   let writes = 0
   world.fail(({ name, mode }) =>
     name === 'write' && (mode === 'temporary' || writes++ === 0)
@@ -334,7 +334,7 @@ test('failing calls behind a write into the reserve: no rest of a long line stan
   await world.closeAndVerify()
 })
 
-test('failing calls of a turn and a compaction: creates go on or come back, and the journals are compacted in the end', async (t) => {
+test('failing calls of a rotation and a compaction: both are done in the end', async (t) => {
   await eachCall(
     t,
     async () => {
@@ -363,7 +363,7 @@ test('failing calls of a turn and a compaction: creates go on or come back, and 
   )
 })
 
-test('failing calls of a start: it opens, at once or the next time, with everything, and creates work without another start', async (t) => {
+test('failing calls of a start: it opens with everything, now or the next time', async (t) => {
   const origin = await World.create()
   await origin.open({ compactBytes: 1, compact: () => Promise.reject(new Error('not now')) })
   for (let id = 1n; id < 5n; id++) assert.ok(await origin.create(plant(id)))
@@ -394,7 +394,7 @@ test('failing calls of a start: it opens, at once or the next time, with everyth
   )
 })
 
-test('failing calls of a stop: it ends all the same, and the next start finds everything', async (t) => {
+test('failing calls of a stop: it ends, and the next start finds everything', async (t) => {
   await eachCall(
     t,
     async () => {
@@ -410,7 +410,7 @@ test('failing calls of a stop: it ends all the same, and the next start finds ev
   )
 })
 
-test('a start on a full disk reads, refuses creates and says why; when space comes back creates work', async () => {
+test('full disk: a start reads and refuses creates until space comes back', async () => {
   const world = await World.create()
   await world.open()
   assert.ok(await world.create(plant(1n)))
@@ -427,7 +427,7 @@ test('a start on a full disk reads, refuses creates and says why; when space com
   await world.closeAndVerify()
 })
 
-test('a write that found no space does not cost the journal: while it cannot be renewed, smaller writes go on', async () => {
+test('full disk: after a refused write, smaller ones go on without a rewrite', async () => {
   const world = await World.create()
   await world.open()
   assert.ok(await world.create(plant(1n)))
@@ -439,7 +439,7 @@ test('a write that found no space does not cost the journal: while it cannot be 
   )
   assert.equal(await world.create(plant(2n)), false)
   await until(
-    'renewing fails',
+    'rewriting fails',
     () => world.lines.filter((line) => line.startsWith('plants cannot be written')).length > 2,
   )
   isFull = false
@@ -448,7 +448,7 @@ test('a write that found no space does not cost the journal: while it cannot be 
   await world.closeAndVerify()
 })
 
-test('while the disk is in doubt, a create that the database has no room for is told so, and what is kept already is not', async () => {
+test('in doubt: a create without room in the database is told that it is full', async () => {
   const world = await World.create()
   const store = await world.open({ maxDataBytes: 65_536 })
   assert.ok(await world.create(plant(1n)))
@@ -464,14 +464,14 @@ test('while the disk is in doubt, a create that the database has no room for is 
   await world.closeAndVerify()
 })
 
-test('no journal is begun behind one that is in doubt: a turn that is tried again waits until that is renewed', async () => {
+test('in doubt: no rotation before the journal is rewritten', async () => {
   const world = await World.create()
   await world.open({ compactBytes: 1 })
-  let turnFails = true
+  let rotationFails = true
   const inDoubt: Fault = { code: 'EIO', how: 'unsynced' }
   let writes = 0
   world.fail(({ name, mode, path }) => {
-    if (name === 'open' && path.endsWith('2.log.tmp') && turnFails)
+    if (name === 'open' && path.endsWith('2.log.tmp') && rotationFails)
       return { code: 'ENOSPC', how: 'refused' }
     if (name === 'open' && path.endsWith('1.log.tmp')) return { code: 'ENOSPC', how: 'refused' }
     return name === 'write' && mode === 'durable' && writes++ === 1 ? inDoubt : undefined
@@ -479,9 +479,9 @@ test('no journal is begun behind one that is in doubt: a turn that is tried agai
   const first = world.create(plant(1n))
   const second = first.then(() => world.create(plant(2n)))
   assert.ok(await first)
-  // The line of this one is whole in the file, and nobody was told so.
+  // The line of this one is whole in the file, but was not acknowledged.
   assert.equal(await second, false)
-  turnFails = false
+  rotationFails = false
   await sleep(50)
   await world.verifyAfterKill()
   world.fail(() => undefined)
@@ -490,7 +490,7 @@ test('no journal is begun behind one that is in doubt: a turn that is tried agai
   await world.closeAndVerify()
 })
 
-test('nothing is compacted while the journal that is to follow the snapshot is not in place', async () => {
+test('in doubt: no compaction before the next journal is in place', async () => {
   const world = await World.create()
   await world.open({ compactBytes: 1 })
   let phase: 'no snapshot' | 'no journal' = 'no snapshot'
@@ -506,8 +506,8 @@ test('nothing is compacted while the journal that is to follow the snapshot is n
     world.lines.some((line) => line.includes('could not be compacted')),
   )
   phase = 'no journal'
-  // A compaction that was under way may still have come to its end: then the next one waits until
-  // the journal is as long as the snapshot.
+  // A compaction under way may still have succeeded. Then the next one waits until the journal is
+  // as long as the snapshot.
   let id = 2n
   await until('the next journal is missing', async () => {
     await world.create(plant(id++, 'x'.repeat(1000)))
@@ -520,7 +520,7 @@ test('nothing is compacted while the journal that is to follow the snapshot is n
   await world.closeAndVerify()
 })
 
-test('what could not be written leaves nothing beside: a full disk is not kept full by it', async () => {
+test('full disk: a failed compaction leaves no temporary file', async () => {
   const world = await World.create()
   await world.open({ compactBytes: 1 })
   world.fail(({ name, mode, path }) =>
@@ -539,7 +539,7 @@ test('what could not be written leaves nothing beside: a full disk is not kept f
   await world.closeAndVerify()
 })
 
-test('a group that is durable and cannot be applied ends the store: nobody waits for ever, and the next start has it', async (t) => {
+test('fatal: a durable batch that cannot be applied ends the store, and is kept', async (t) => {
   const world = await World.create()
   await world.open()
   assert.ok(await world.create(plant(1n)))
@@ -561,7 +561,7 @@ test('a group that is durable and cannot be applied ends the store: nobody waits
   await world.opened.close()
 })
 
-test('a database that cannot be asked ends the store: nobody waits for ever', async (t) => {
+test('fatal: a database that cannot be read ends the store, and no create hangs', async (t) => {
   const world = await World.create()
   await world.open()
   assert.ok(await world.create(plant(1n)))
@@ -578,7 +578,7 @@ test('a database that cannot be asked ends the store: nobody waits for ever', as
   await world.verify()
 })
 
-test('a closed store lists nothing more, and says so as a storage does', async () => {
+test('closed: a store that is closed refuses lists', async () => {
   const world = await World.create()
   await world.open()
   assert.ok(await world.create(plant(1n)))

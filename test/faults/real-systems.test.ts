@@ -25,7 +25,7 @@ function works(
   )
 }
 
-/** Loud, since a test that does not run proves nothing. */
+/** Says it aloud, because a test that does not run proves nothing. */
 function skipWithout(tool: unknown, what: string): string | false {
   if (tool !== undefined) return false
   console.log(`SKIPPED: ${what}`)
@@ -43,8 +43,8 @@ interface Process {
 }
 
 /**
- * Starts the service through a command that becomes it; `first` is waited for when the process is
- * there and nothing has run yet.
+ * Starts the service through a command that becomes it. `first` is awaited when the process exists
+ * and nothing has run yet.
  */
 async function serve(
   t: TestContext,
@@ -107,7 +107,7 @@ class Writer {
     return reply
   }
 
-  /** Creates from several connections until `enough`, and gives the statuses. */
+  /** Creates from several connections until `enough`, and returns the statuses. */
   async createMany(
     service: Process,
     chars: number,
@@ -172,13 +172,14 @@ const MOUNT = works(
 )
 const LOOP_IMAGE = [
   '-c',
-  'f=$(mktemp) && trap "rm -f $f" EXIT && truncate -s 4M $f && mkfs.ext4 -q -m 0 $f && mount -o loop $f /mnt && umount /mnt',
+  'f=$(mktemp) && trap "rm -f $f" EXIT && truncate -s 4M $f && mkfs.ext4 -q -m 0 $f && ' +
+    'mount -o loop $f /mnt && umount /mnt',
 ] as const
 const LOOP = works(['unshare', '-m', 'sh', ...LOOP_IMAGE])
 
 interface Mounted {
   readonly directory: string
-  /** What a command begins with that is to see the mount. */
+  /** The prefix of a command that is to see the mount. */
   readonly inside: readonly string[]
   run(script: string): string
 }
@@ -220,7 +221,7 @@ async function mounted(
   }
 }
 
-/** One that is refused may have met a large group where there is room for a small one. */
+/** One refusal is not enough: there may be space for a smaller batch. */
 function isFull(statuses: readonly number[]): boolean {
   return statuses.length >= 20 && statuses.slice(-20).every((status) => status === 503)
 }
@@ -263,7 +264,7 @@ async function fillAndFree(t: TestContext, disk: Mounted): Promise<void> {
 }
 
 test(
-  'full: a tmpfs filled by creates refuses them, is read from, and takes them again once there is room',
+  'full: a tmpfs filled by creates refuses them, is read, takes them with room',
   { skip: skipWithout(MOUNT, 'no tmpfs can be mounted with unshare') },
   async (t) => {
     await fillAndFree(
@@ -293,7 +294,7 @@ test('full: an ext4 filled by creates refuses them, takes them with room', onExt
 })
 
 test(
-  'full: a compaction that finds no room leaves what room there is to creates, and is made up for later',
+  'full: a compaction without room leaves the rest to creates, and is done later',
   { skip: skipWithout(MOUNT, 'no tmpfs can be mounted with unshare') },
   async (t) => {
     const disk = await mounted(
@@ -331,7 +332,7 @@ const noStrace = skipWithout(
   STRACE,
   'strace is missing, or may not trace (Debian: apt-get install strace)',
 )
-/** Whichever of them carries durability. */
+/** The calls that may make bytes durable. */
 const WRITES = 'write,pwrite64,writev,pwritev'
 const SYNCS = 'fsync,fdatasync,sync_file_range'
 
@@ -351,7 +352,7 @@ function straceArgs({ faults, paths }: Injection): string[] {
   ]
 }
 
-/** Makes calls of a running process fail, until the function that it gives is called. */
+/** Makes calls of a running process fail until the returned function is called. */
 async function inject(
   t: TestContext,
   pid: number,
@@ -402,7 +403,7 @@ async function restartAndCompare(
 }
 
 test(
-  'strace: a journal that cannot be made durable acknowledges nothing, and the service recovers by itself',
+  'strace: without durability nothing is acknowledged, and writes come back',
   { skip: noStrace },
   async (t) => {
     const setup = await setUp(t)
@@ -440,7 +441,7 @@ const FAULTS: readonly (readonly [what: string, faults: readonly string[]])[] = 
 ]
 
 test(
-  'strace: where calls fail now and then, only those creates are refused, and none that was acknowledged is lost',
+  'strace: if calls fail now and then, only those creates are refused',
   { skip: noStrace },
   async (t) => {
     const setup = await setUp(t)
@@ -468,7 +469,7 @@ test(
 )
 
 test(
-  'strace: a start that cannot renew its journal serves what there is, and takes creates once it can',
+  'strace: a start that cannot rewrite its journal serves lists until it can',
   { skip: noStrace },
   async (t) => {
     const setup = await setUp(t)
@@ -488,7 +489,7 @@ test(
 )
 
 test(
-  'strace: a compaction that cannot write costs no request, and is made up for',
+  'strace: a compaction that cannot write costs no request, and is done later',
   { skip: noStrace },
   async (t) => {
     const setup = await setUp(t)
@@ -508,7 +509,7 @@ test(
 )
 
 test(
-  'the journal is open O_DSYNC, so that a write returns once it is on the disk',
+  'the journal is open with O_DSYNC, so that a write returns once it is durable',
   { skip: process.platform === 'linux' ? false : skipWithout(undefined, '/proc is not here') },
   async (t) => {
     const { service, journal } = await setUp(t)
@@ -574,29 +575,25 @@ for (const [where, prefix, skip] of [
     skipWithout(NAMESPACE, 'unshare makes no PID namespace'),
   ],
 ] as const) {
-  test(
-    `lock: a second service and an import ${where} end with a message that names the first, and disturb nothing`,
-    { skip },
-    async (t) => {
-      const setup = await setUp(t)
-      const { writer, service, directory } = setup
-      const before = readdirSync(directory)
-      // On a machine that is held up the holder may not say in time who it is.
-      await until('the refusal names the holder', async () => {
-        const { status, stderr } = await refused(directory, prefix, ['serve'])
-        assert.equal(status, 1)
-        assert.match(stderr, /in use by .*: stop that first/)
-        return stderr.includes(`in use by process ${service.pid} on host `)
-      })
-      const backup = join(await temporaryDirectory(), 'backup.sqlite')
-      assert.equal((await run(['export', backup], { PLANTS_DATA: directory })).status, 0)
-      const imported = await refused(directory, prefix, ['import', backup])
-      assert.equal(imported.status, 1)
-      assert.match(imported.stderr, /in use by /)
-      assert.deepEqual(readdirSync(directory), before)
-      assert.equal((await writer.create(service)).status, 200)
-      // Killed, it needs no hand: the next start is let in at once.
-      await restartAndCompare(t, setup)
-    },
-  )
+  test(`lock: a second service and an import ${where} are told the holder`, { skip }, async (t) => {
+    const setup = await setUp(t)
+    const { writer, service, directory } = setup
+    const before = readdirSync(directory)
+    // On a machine that is held up the holder may not say in time who it is.
+    await until('the refusal names the holder', async () => {
+      const { status, stderr } = await refused(directory, prefix, ['serve'])
+      assert.equal(status, 1)
+      assert.match(stderr, /in use by .*: stop that first/)
+      return stderr.includes(`in use by process ${service.pid} on host `)
+    })
+    const backup = join(await temporaryDirectory(), 'backup.sqlite')
+    assert.equal((await run(['export', backup], { PLANTS_DATA: directory })).status, 0)
+    const imported = await refused(directory, prefix, ['import', backup])
+    assert.equal(imported.status, 1)
+    assert.match(imported.stderr, /in use by /)
+    assert.deepEqual(readdirSync(directory), before)
+    assert.equal((await writer.create(service)).status, 200)
+    // Killed, it needs no hand: the next start is let in at once.
+    await restartAndCompare(t, setup)
+  })
 }

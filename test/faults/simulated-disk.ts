@@ -2,21 +2,18 @@ import { dirname } from 'node:path'
 import type { File, Files, Mode } from '../../dist/store/sqljs/files.js'
 
 /*
- * A disk that forgets what was not synced, and the memory in front of it that a killed process
- * leaves as it is.
+ * A disk that loses what was not synced, and the page cache before it, which a kill leaves alone.
  *
- * - A write or a truncation is seen by every reader at once, and is on the disk after a sync of
- * that file that
- *   succeeded. Until then it may be there wholly, in part (any pieces of it; where the rest would be stands what stood
- *   there before, or zeros behind the end), or not at all, and later ones may be there without earlier ones. A write to a file opened `durable` (O_DSYNC) includes the sync.
- * - A sync that fails makes nothing durable and marks what it covered as clean: readers go on
- * seeing it, no later sync
- *   writes it, and whether it is on the disk is never known.
- * - Creating a file, making a directory, renaming and removing change names at once, and are on the
- * disk after a sync of
- *   the directory they stand in. Until then each of them is there or is not, whatever becomes of the others; a rename
- *   happens in one piece. A directory sync that fails leaves them so, and a later one can make them durable: file systems
- *   that cannot write their own journal stop, they do not go on without it.
+ * - Every reader sees a write or a truncation at once. It is on the disk after a successful sync of
+ *   the file. Until then a power loss may keep it as a whole, in part (any pieces of it; the rest
+ *   is as before, or zeros after the end), or not at all, and later ones without earlier ones. A
+ *   write to a file opened `durable` (O_DSYNC) includes the sync.
+ * - A failed sync makes nothing durable and marks its changes as clean: readers still see them, no
+ *   later sync writes them, and it stays unknown whether they are on the disk.
+ * - Creating a file, making a directory, renaming and removing change names at once. They are on
+ *   the disk after a sync of their directory. Until then a power loss may keep each of them or not,
+ *   independently; a rename happens as a whole. A failed directory sync leaves them so, and a later
+ *   one can make them durable: file systems that cannot write their own journal stop.
  * - A kill loses nothing. A power loss loses what is not on the disk.
  */
 
@@ -24,7 +21,7 @@ type Change =
   | { readonly kind: 'write'; readonly at: number; readonly bytes: Buffer; readonly state: State }
   | { readonly kind: 'truncate'; readonly lengthBytes: number; readonly state: State }
 
-/** One change of a directory; `node` is what the name stands for. */
+/** One change of a directory; `node` is the file or directory of that name. */
 type Move =
   | { readonly kind: 'link'; readonly name: string; readonly node: number; readonly state: State }
   | {
@@ -36,9 +33,7 @@ type Move =
     }
   | { readonly kind: 'unlink'; readonly name: string; readonly state: State }
 
-/**
- * On the disk; not yet; or marked as clean by a sync that failed, so that it may be and may not.
- */
+/** On the disk; not yet; or marked as clean by a failed sync, so that it is unknown. */
 type State = 'synced' | 'dirty' | 'stuck'
 
 interface FileNode {
@@ -55,17 +50,14 @@ interface DirectoryNode {
 
 type Node = FileNode | DirectoryNode
 
-/**
- * What a power loss does to one change: it is on the disk, or only these pieces of a write are, or
- * nothing is.
- */
+/** What a power loss leaves of one change: all, nothing, or these pieces of a write. */
 export type Fate = 'kept' | 'lost' | readonly { readonly from: number; readonly to: number }[]
 
 /** A change that is not certainly on the disk. */
 export interface Pending {
   /** How many bytes a write has; 0 for anything else. */
   readonly lengthBytes: number
-  /** How many of them stand before the zeros that it ends with. */
+  /** How many of them come before the zeros at its end. */
   readonly textBytes: number
   /** Whether a write makes no file longer. */
   readonly inPlace: boolean
@@ -90,15 +82,12 @@ export class SimulatedDisk {
     )
   }
 
-  /** The same, memory included: what a killed process leaves behind. */
+  /** The same, page cache included: what a killed process leaves. */
   copy(): SimulatedDisk {
     return new SimulatedDisk(new Map(this.#nodes), this.#nextNode)
   }
 
-  /**
-   * Every change that a power loss may undo, in the order in which `afterPowerLoss` takes their
-   * fates.
-   */
+  /** Every change that a power loss may undo, in the order of the fates for `afterPowerLoss`. */
   pending(): readonly Pending[] {
     return [...this.#nodes.values()].flatMap(({ base, changes }: Node) =>
       changes
@@ -142,10 +131,10 @@ export class SimulatedDisk {
   describe(directory = ROOT): string {
     return [...this.#names(directory)]
       .toSorted(([a], [b]) => (a < b ? -1 : 1))
-      .map(
-        ([name, id]) =>
-          `${name}{${this.#nodes.get(id)?.kind === 'directory' ? this.describe(id) : this.read(id).toString('base64')}}`,
-      )
+      .map(([name, id]) => {
+        const isDirectory = this.#nodes.get(id)?.kind === 'directory'
+        return `${name}{${isDirectory ? this.describe(id) : this.read(id).toString('base64')}}`
+      })
       .join()
   }
 
@@ -312,7 +301,7 @@ export function systemError(code: string, what: string): Error {
   return Object.assign(new Error(`${code}: ${what}`), { code })
 }
 
-/** One call of `Files` or `File`, by the name of its method and the path it is about. */
+/** One call of `Files` or `File`: the name of its method and its path. */
 export interface DiskCall {
   readonly name:
     | 'makeDirectory'
@@ -341,27 +330,21 @@ export interface Fault {
 }
 
 export interface Observer {
-  /**
-   * Called ahead of each call, and once more while an O_DSYNC write is under way; may have the call
-   * fail.
-   */
+  /** Called before each call; may make it fail. `onWriting`: during an O_DSYNC write. */
   onCall(call: DiskCall): Fault | undefined
   onWriting(): void
 }
 
 /** The store's file access over a simulated disk. */
 export function simulatedFiles(disk: SimulatedDisk, observer: Observer): Files {
-  /**
-   * Resolves with how the call fails where it does so in its own way, and throws where it is
-   * refused.
-   */
+  /** Throws if the call is refused. Resolves with the fault if it fails in another way. */
   async function begin(
     name: DiskCall['name'],
     path: string,
     mode?: Mode,
   ): Promise<Fault | undefined> {
     const fault = observer.onCall({ name, path, mode })
-    // A real call takes its time, in which others go on.
+    // Others go on during a real call.
     await Promise.resolve()
     if (fault?.how === 'refused') throw systemError(fault.code, `${name} ${path}`)
     return fault

@@ -55,7 +55,7 @@ export class Compactor {
 
   /** Length of the journals that are not compacted yet. */
   get journalBytes(): number {
-    return this.#closedBytes + this.#journal.journal.bytes
+    return this.#closedBytes + this.#journal.current.bytes
   }
 
   /** To be called after each batch, and at start: a kill may have interrupted a compaction. */
@@ -73,8 +73,8 @@ export class Compactor {
   /** Leaves a snapshot that is complete by itself, and no journal. The journal must be closed. */
   async leaveComplete(): Promise<void> {
     const { files, directory, compact } = this.#options
-    const { lastSequence: sequence, journal } = this.#journal
-    const upToJournal = journal.number
+    const { lastSequence: sequence, current } = this.#journal
+    const upToJournal = current.number
     if (sequence !== this.#completeAt)
       await compact({ directory, upToJournal, sequence, complete: true })
     // A snapshot that was found may have been renamed by a process that was killed before it
@@ -88,7 +88,7 @@ export class Compactor {
   }
 
   #isDue(): boolean {
-    const { firstSequence, nextSequence } = this.#journal.journal
+    const { firstSequence, nextSequence } = this.#journal.current
     const hasLines = this.#closedBytes > 0 || nextSequence > firstSequence
     return hasLines && this.journalBytes > this.#dueBytes
   }
@@ -116,9 +116,9 @@ export class Compactor {
     const { directory, compact, log } = this.#options
     // Journals that were closed for a compaction that failed are compacted first, unless the
     // current one has grown as much again.
-    if (this.#closedBytes === 0 || this.#journal.journal.bytes > this.#dueBytes)
+    if (this.#closedBytes === 0 || this.#journal.current.bytes > this.#dueBytes)
       this.#closedBytes += await this.#journal.rotate()
-    const { number, firstSequence } = this.#journal.journal
+    const { number, firstSequence } = this.#journal.current
     const [upToJournal, sequence] = [number - 1, firstSequence - 1]
     const startedAtMs = performance.now()
     this.#snapshotBytes = await compact({ directory, upToJournal, sequence, complete: false })

@@ -47,7 +47,7 @@ export const PADDING_BYTES = 512 * 1024
 /** So many lines must fit into the padding, or it is not worth writing. */
 const PADDED_LINES = 16
 /** A write that fails with one of these stored nothing, or a part that can be cut off. */
-const NO_SPACE: ReadonlySet<string> = new Set(['ENOSPC', 'EDQUOT', 'EFBIG'])
+const NO_SPACE: ReadonlySet<string | undefined> = new Set(['ENOSPC', 'EDQUOT', 'EFBIG'])
 const NO_LINES = new Uint8Array()
 const WRITTEN: Outcome = { kind: 'written' }
 
@@ -100,7 +100,7 @@ export class JournalWriter {
     return this.#file !== undefined
   }
 
-  get journal(): Journal {
+  get current(): Journal {
     return this.#journal
   }
 
@@ -168,31 +168,31 @@ export class JournalWriter {
 
   async #write(file: File, bytes: Buffer, lineBytes: number): Promise<Outcome> {
     const journal = this.#journal
-    let cause: unknown
+    const notWritten = (cause: unknown): Error =>
+      new Error('the journal could not be written', { cause })
+    let taken: number
     try {
-      const taken = await file.write(bytes, journal.bytes)
-      if (taken === bytes.length) {
-        this.#paddedTo = Math.max(this.#paddedTo, journal.bytes + bytes.length)
-        const nextSequence = journal.nextSequence + 1
-        this.#journal = { ...journal, nextSequence, bytes: journal.bytes + lineBytes }
-        return WRITTEN
-      }
-      cause = new Error(`the file system took ${taken} of ${bytes.length} bytes`)
-    } catch (error) {
-      cause = error
+      taken = await file.write(bytes, journal.bytes)
+    } catch (cause) {
+      const error = notWritten(cause)
+      if (NO_SPACE.has(errorCodeOf(cause))) return this.#cutBack(file, error)
+      return { kind: 'in doubt', error }
     }
-    return this.#cutBack(file, cause)
+    if (taken < bytes.length) {
+      const short = new Error(`the file system took ${taken} of ${bytes.length} bytes`)
+      return this.#cutBack(file, notWritten(short))
+    }
+    this.#paddedTo = Math.max(this.#paddedTo, journal.bytes + bytes.length)
+    const nextSequence = journal.nextSequence + 1
+    this.#journal = { ...journal, nextSequence, bytes: journal.bytes + lineBytes }
+    return WRITTEN
   }
 
   /**
-   * Cuts off what a write without space, or a short one, may have left, and the padding with it: a
-   * shorter line over the rest of a longer one would not end in zeros. After any other failure it
-   * is not known what is on the disk.
+   * Cuts off the part of a line that may have been written, and the padding with it: a shorter line
+   * over the rest of a longer one would not end in zeros.
    */
-  async #cutBack(file: File, cause: unknown): Promise<Outcome> {
-    const error = new Error('the journal could not be written', { cause })
-    const code = errorCodeOf(cause)
-    if (code !== undefined && !NO_SPACE.has(code)) return { kind: 'in doubt', error }
+  async #cutBack(file: File, error: Error): Promise<Outcome> {
     try {
       await file.truncate(this.#journal.bytes)
       await file.sync()

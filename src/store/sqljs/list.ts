@@ -20,17 +20,17 @@ export function listAsOf(
   { after, limit }: PlantRange,
   asOf: number,
 ): PlantList | Promise<PlantList> {
-  if (limit === 0 || after === ALL_IDS.to) return new ChunkedList(queries, undefined, undefined)
+  if (limit === 0 || after === ALL_IDS.to) return chunkedList(queries, undefined, undefined)
   const from = after === undefined ? ALL_IDS.from : after + 1n
   const view: View = { owner, from, to: ALL_IDS.to, asOf }
   const first = queries.chunk(view, Math.min(limit ?? CHUNK_ROWS, CHUNK_ROWS), CHUNK_BYTES)
   const { cutAt, plants } = first
   if (cutAt === undefined || limit === undefined)
-    return new ChunkedList(queries, first, restOf(view, cutAt))
-  if (plants === limit) return new ChunkedList(queries, first, undefined, cutAt)
+    return chunkedList(queries, first, restOf(view, cutAt))
+  if (plants === limit) return chunkedList(queries, first, undefined, cutAt)
   // The first chunk is read again after the count: nothing bounds the memory of those that wait.
-  return findCut(queries, queue, view, cutAt, limit - plants).then(
-    (last) => new ChunkedList(queries, undefined, { ...view, to: last ?? view.to }, last),
+  return findCut(queries, queue, view, cutAt, limit - plants).then((last) =>
+    chunkedList(queries, undefined, { ...view, to: last ?? view.to }, last),
   )
 }
 
@@ -58,42 +58,32 @@ async function findCut(
   return rest && queries.hasPlant(rest) ? at : undefined
 }
 
-/** Reads each chunk when it is asked for. Between two chunks it keeps only its position. */
-class ChunkedList implements PlantList {
-  readonly cutAt: bigint | undefined
-  readonly #queries: ListQueries
-  #first: Chunk | undefined
-  #rest: View | undefined
-
-  constructor(
-    queries: ListQueries,
-    first: Chunk | undefined,
-    rest: View | undefined,
-    cutAt?: bigint,
-  ) {
-    this.#queries = queries
-    this.#first = first
-    this.#rest = rest
-    this.cutAt = cutAt
-  }
-
-  get ended(): boolean {
-    return this.#first === undefined && this.#rest === undefined
-  }
-
-  next(): Buffer | undefined {
-    const first = this.#first
-    this.#first = undefined
-    if (first) return first.json
-    const view = this.#rest
-    if (!view) return undefined
-    const { json, cutAt } = this.#queries.chunk(view, CHUNK_ROWS, CHUNK_BYTES)
-    this.#rest = restOf(view, cutAt)
-    return json
-  }
-
-  close(): void {
-    this.#first = undefined
-    this.#rest = undefined
+/** Reads each chunk when it is asked for. Between two chunks the list keeps only its position. */
+function chunkedList(
+  queries: ListQueries,
+  first: Chunk | undefined,
+  rest: View | undefined,
+  cutAt?: bigint,
+): PlantList {
+  return {
+    cutAt,
+    get ended() {
+      return first === undefined && rest === undefined
+    },
+    next() {
+      if (first) {
+        const { json } = first
+        first = undefined
+        return json
+      }
+      if (!rest) return undefined
+      const chunk = queries.chunk(rest, CHUNK_ROWS, CHUNK_BYTES)
+      rest = restOf(rest, chunk.cutAt)
+      return chunk.json
+    },
+    close() {
+      first = undefined
+      rest = undefined
+    },
   }
 }

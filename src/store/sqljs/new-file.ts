@@ -14,9 +14,9 @@ const NO_LINKS: readonly unknown[] = ['EPERM', 'ENOTSUP', 'EOPNOTSUPP', 'ENOSYS'
 /**
  * Checks a new file's name before any work is done for it.
  * @throws Error that says what to do, if the name is taken, or its folder does not exist or is
- * `reserved`.
+ * the store's own directory.
  */
-export async function refuseTarget(file: string, reserved: string): Promise<void> {
+export async function refuseTarget(file: string, storeDirectory: string): Promise<void> {
   if (file.endsWith('/') || basename(file) === '')
     throw new Error('FILE must name a file that does not exist')
   const folder = dirname(file)
@@ -27,7 +27,7 @@ export async function refuseTarget(file: string, reserved: string): Promise<void
     throw error
   })
   if (!found?.isDirectory()) throw new Error(`${folder} is not a folder`)
-  const own = await stat(reserved, { bigint: true }).catch(() => undefined)
+  const own = await stat(storeDirectory, { bigint: true }).catch(() => undefined)
   // By inode: a link, or a second mount, is another path to the same folder.
   if (own?.ino === found.ino && own.dev === found.dev) {
     const what = `${folder} is the data directory, whose files are the store's own`

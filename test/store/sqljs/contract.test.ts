@@ -48,4 +48,4 @@ async function openStore(t: TestContext, compactBytes?: number): Promise<StoreUn
 }
 
 storeContract('sql.js', (t) => openStore(t))
-storeContract('sql.js, compacting whenever it can', (t) => openStore(t, 1))
+storeContract('sql.js, compacting', (t) => openStore(t, 1))

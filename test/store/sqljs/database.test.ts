@@ -45,7 +45,7 @@ test('database: a chunk ends at its rows, at its bytes, or with the last plant',
   database.close()
 })
 
-test('database: a view shows no row of a later sequence, and looks at a bounded number', async () => {
+test('database: a view hides rows of later sequences, and reads a bounded number', async () => {
   const database = await PlantDatabase.serving()
   const long = 'x'.repeat(1000)
   // Every third row is old. Short texts are written by SQLite, long ones row by row.
@@ -145,18 +145,18 @@ test('database: a list is the JSON of its plants, written by SQLite or by JavaSc
     [5000, 2 ** 30],
     [100, 1000],
   ] as const) {
-    const pieces: string[] = []
+    const chunks: string[] = []
     for (let from: bigint | undefined = 0n; from !== undefined; ) {
       const { json, cutAt }: Chunk = database.lists.chunk(
         { owner: 'a', from, to: ALL_IDS.to, asOf: NOW },
         maxRows,
         maxBytes,
       )
-      pieces.push(json.toString().slice(1, -1))
+      chunks.push(json.toString().slice(1, -1))
       from = cutAt === undefined ? undefined : cutAt + 1n
     }
     assert.equal(
-      `[${pieces.join()}]`,
+      `[${chunks.join()}]`,
       JSON.stringify(plants),
       `by ${maxRows} and ${maxBytes} bytes`,
     )
@@ -197,11 +197,11 @@ test('database: a plant is compared with the one of its id, byte for byte', asyn
     }
     assert.equal(database.existing([owner, '8', name]), 'none')
   }
-  assert.equal(database.existing(['nobody', '7', 'a']), 'none')
+  assert.equal(database.existing(['no owner', '7', 'a']), 'none')
   database.close()
 })
 
-test('database: what serves holds what a file held, and a file what was built', async () => {
+test('database: a file holds what was built, and a served database what a file held', async () => {
   const building = await PlantDatabase.building()
   building.insert([['a', '9223372036854775807', '\ufeff\u0000', '']], 1)
   const bytes = building.toFile({ sequence: 7, complete: false })
@@ -219,7 +219,7 @@ test('database: what serves holds what a file held, and a file what was built', 
   again.close()
 })
 
-test('room: a store of any size of plants is full within its limit, answers what it holds, and never refuses what it holds already', async (t) => {
+test('room: a full store stays within its limit, and answers for what it holds', async (t) => {
   const { random } = seeded(t)
   const maxDataBytes = 2 ** 20
   for (const maxChars of sampled([10, 1000, 5000, 60_000], 2)) {

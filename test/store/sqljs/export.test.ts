@@ -24,7 +24,7 @@ const OWN = "whose files are the store's own"
 
 const modeOf = (path: string): number => lstatSync(path).mode & 0o777
 
-test('export: a file named FILE.tmp, and what a link of that name leads to, stay', async () => {
+test('export: a file named FILE.tmp stays, and so does the target of such a link', async () => {
   const data = await storeOfTwo()
   const folder = await temporaryDirectory()
   const victim = `${await temporaryDirectory()}/victim`
@@ -57,7 +57,7 @@ test('export: the file has mode 0600 whatever the umask', async () => {
   }
 })
 
-test('export: what has the name already is refused, and a link is not followed', async () => {
+test('export: a name that is taken is refused, and a link is not followed', async () => {
   const data = await storeOfTwo()
   const folder = await temporaryDirectory()
   writeFileSync(`${folder}/file`, 'mine')
@@ -111,7 +111,7 @@ test('export: into the data directory is refused, by whatever name and path', as
   await store.close()
 })
 
-test('export: a folder that does not exist, or is none, is named', async () => {
+test('export: a folder that does not exist, or is a file, is named', async () => {
   const data = await storeOfTwo()
   const folder = await temporaryDirectory()
   writeFileSync(`${folder}/file`, '')
@@ -140,11 +140,11 @@ test('export: refused beside a -wal or -journal, which SQLite would take for its
 
 test('check and export: a directory in which no service has been holds no store', async () => {
   const empty = await temporaryDirectory()
-  const foreign = await temporaryDirectory()
+  const unrelated = await temporaryDirectory()
   for (const name of ['notes.txt', 'lock', 'lock-0', 'dev.key', 'journal-00000001.log.tmp'])
-    writeFileSync(`${foreign}/${name}`, '')
+    writeFileSync(`${unrelated}/${name}`, '')
   const target = `${await temporaryDirectory()}/plants.db`
-  for (const directory of [empty, foreign, `${empty}/missing`, `${foreign}/notes.txt`]) {
+  for (const directory of [empty, unrelated, `${empty}/missing`, `${unrelated}/notes.txt`]) {
     const message = `there is no store in ${directory}`
     await assert.rejects(checkStore(directory), { message })
     await assert.rejects(exportStore(directory, target), { message })

@@ -1,17 +1,16 @@
 import { copyFileSync, existsSync, mkdirSync, readdirSync, readFileSync } from 'node:fs'
-import { mkdir, readdir, readFile, writeFile } from 'node:fs/promises'
+import { mkdir, writeFile } from 'node:fs/promises'
 import { errorCodeOf } from '../../../dist/errors.js'
 import type { NewPlant, Plant } from '../../../dist/plants/plant.js'
 import { compact } from '../../../dist/store/sqljs/compaction.js'
-import { nodeFiles } from '../../../dist/store/sqljs/files.js'
+import { type Files, nodeFiles } from '../../../dist/store/sqljs/files.js'
 import { SqljsStore, type SqljsStoreOptions } from '../../../dist/store/sqljs/store.js'
 import { plant, readAll } from '../../contract/store.contract.ts'
+import { SimulatedDisk, simulatedFiles } from '../../faults/simulated-disk.ts'
 import { temporaryDirectory } from '../../support/service.ts'
 import { until } from '../../support/time.ts'
 
-/**
- * One bit low, high and in between, all bits, and a pair: what a disk or a cable does to a byte.
- */
+/** One bit low, high and in between, all bits, and a pair: what damage does to a byte. */
 export const BIT_PATTERNS: readonly number[] = [0x01, 0x20, 0x80, 0xff, 0x0a]
 
 export interface LogLine {
@@ -20,10 +19,7 @@ export interface LogLine {
   readonly fields: Readonly<Record<string, unknown>> | undefined
 }
 
-/**
- * A store without a lock, so that it can be left as a killed process leaves it, and without worker
- * threads, which are slow to start.
- */
+/** A store without a lock, so that a kill can be simulated, and without a worker, which is slow. */
 export function openStore(
   directory: string,
   options: Partial<SqljsStoreOptions> = {},
@@ -38,7 +34,7 @@ export function openStore(
     },
     lock: async () => ({ release: async () => {} }),
     compact: (job) => compact(nodeFiles, job),
-    // So that each byte of a file can be tried.
+    // Without padding each byte of a file can be tried.
     paddingBytes: 0,
     ...options,
   })
@@ -49,11 +45,14 @@ export function list(store: SqljsStore, owner = 'alice'): Promise<Plant[]> {
 }
 
 /** The files of a directory, by name. */
-export async function filesOf(directory: string): Promise<Map<string, Buffer>> {
-  const files = new Map<string, Buffer>()
-  for (const name of (await readdir(directory)).toSorted())
-    files.set(name, await readFile(`${directory}/${name}`))
-  return files
+export async function filesOf(
+  directory: string,
+  files: Files = nodeFiles,
+): Promise<Map<string, Buffer>> {
+  const contents = new Map<string, Buffer>()
+  for (const name of (await files.list(directory)).toSorted())
+    contents.set(name, await files.read(`${directory}/${name}`))
+  return contents
 }
 
 /** A new directory that holds such files. */
@@ -64,21 +63,34 @@ export async function directoryOf(files: ReadonlyMap<string, Uint8Array>): Promi
   return directory
 }
 
+export const IN_MEMORY = '/data'
+
+/** The directory `IN_MEMORY` with such files, for tests that open it hundreds of times. */
+export function memoryFiles(contents: ReadonlyMap<string, Uint8Array>): Files {
+  const disk = SimulatedDisk.empty()
+  disk.makeDirectory(IN_MEMORY)
+  for (const [name, bytes] of contents) {
+    const file = disk.createOrEmpty(`${IN_MEMORY}/${name}`)
+    disk.write(file, bytes, 0)
+    disk.sync(file)
+  }
+  return simulatedFiles(disk, { onCall: () => undefined, onWriting: () => {} })
+}
+
 function journalsIn(directory: string): string[] {
   return readdirSync(directory)
     .filter((name) => /^journal-\d+\.log$/.test(name))
     .toSorted()
 }
 
-/** The last journal holds nothing but its header. */
-function isTurned(directory: string): boolean {
+/** The last journal holds only its header. */
+function isRotated(directory: string): boolean {
   const text = readFileSync(`${directory}/${journalsIn(directory).at(-1)}`, 'latin1')
   return text.indexOf('\n') === text.replace(/\0+$/, '').length - 1
 }
 
 /**
- * What a killed process leaves that wrote these plants, one write each, and turned its journal
- * behind some of them.
+ * What a killed process leaves after one write for each of these plants, with rotations between.
  */
 export async function killedAfter(
   plants: readonly NewPlant[],
@@ -88,11 +100,10 @@ export async function killedAfter(
   const store = await openStore(directory, options)
   for (const each of plants) {
     await store.create('alice', each)
-    // What a write brings about with one byte allowed: a turn, or where it can come to pass, a
-    // compaction.
+    // With one byte allowed, each write leads to a rotation, and to a compaction if that works.
     if (options.compactBytes !== 1) continue
     if (options.compact !== undefined)
-      await until('the journal is turned', () => isTurned(directory))
+      await until('the journal is rotated', () => isRotated(directory))
     else
       await until(
         'the journals are compacted',
@@ -105,9 +116,8 @@ export async function killedAfter(
 }
 
 /**
- * A copy of a directory as a kill would leave it, but for files half written beside. It is made at
- * once, so that the store begins nothing meanwhile; one call of it may be under way, as with a real
- * kill.
+ * A copy of a directory as a kill would leave it, without temporary files. It is synchronous, so
+ * that the store begins nothing meanwhile. One call may be under way, as with a real kill.
  */
 export async function leftByKill(directory: string): Promise<string> {
   const left = `${await temporaryDirectory()}/data`

@@ -15,7 +15,7 @@ import { BIT_PATTERNS } from './fixtures.ts'
 
 const FILE = '/data/journal-00000007.log'
 const FIRST = 41
-const GROUPS: readonly (readonly Row[])[] = [
+const BATCHES: readonly (readonly Row[])[] = [
   [['alice', '1', 'Oak']],
   [
     ['alice', '-9223372036854775808', 'a\u0000b\n\u2028', '🌵'],
@@ -30,7 +30,7 @@ function header(text: string): Buffer {
 }
 
 const HEADER = header(`plant-store-journal 1 ${FIRST}`)
-const LINES = GROUPS.map((rows, i) => batchLine(FIRST + i, rows))
+const LINES = BATCHES.map((rows, i) => batchLine(FIRST + i, rows))
 const JOURNAL = Buffer.concat([HEADER, ...LINES])
 /** Where each line ends, the header first. */
 const ENDS = LINES.reduce(
@@ -38,32 +38,36 @@ const ENDS = LINES.reduce(
   [HEADER.length],
 )
 
-/** Hands over every group, and gives what the reader ends with. */
+/** Calls `onBatch` for every line, and returns what the reader ends with. */
 function readAll(
   file: string,
   bytes: Buffer,
   isLast: boolean,
-  onGroup: (rows: readonly Row[], sequence: number) => void,
+  onBatch: (rows: readonly Row[], sequence: number) => void,
 ): JournalExtent {
-  const groups = readJournal(file, bytes, isLast)
+  const lines = readJournal(file, bytes, isLast)
   for (;;) {
-    const step = groups.next()
+    const step = lines.next()
     if (step.done) return step.value
-    onGroup(step.value.rows(), step.value.sequence)
+    onBatch(step.value.rows(), step.value.sequence)
   }
 }
 
 function read(
   bytes: Buffer,
   isLast = true,
-): { readonly groups: (readonly Row[])[]; readonly goodBytes: number; readonly tornBytes: number } {
-  const groups: (readonly Row[])[] = []
+): {
+  readonly batches: (readonly Row[])[]
+  readonly goodBytes: number
+  readonly tornBytes: number
+} {
+  const batches: (readonly Row[])[] = []
   const { goodBytes, tornBytes, nextSequence } = readAll(FILE, bytes, isLast, (rows, sequence) => {
-    assert.equal(sequence, FIRST + groups.length)
-    groups.push(rows)
+    assert.equal(sequence, FIRST + batches.length)
+    batches.push(rows)
   })
-  assert.equal(nextSequence, FIRST + groups.length)
-  return { groups, goodBytes, tornBytes }
+  assert.equal(nextSequence, FIRST + batches.length)
+  return { batches, goodBytes, tornBytes }
 }
 
 /** A refusal that names the file and the byte. */
@@ -84,21 +88,21 @@ test('journal: a line is checksum, sequence and rows as JSON, and nothing else',
   )
 })
 
-test('journal: what was written is read back, whether another journal follows or not', () => {
+test('journal: what was written is read back, last or not', () => {
   for (const isLast of [true, false])
     assert.deepEqual(read(JOURNAL, isLast), {
-      groups: [...GROUPS],
+      batches: [...BATCHES],
       goodBytes: JOURNAL.length,
       tornBytes: 0,
     })
 })
 
-test('journal: cut at any byte, the last one gives every line before the cut and calls the rest torn', (t) => {
+test('journal: cut at any byte, the last one keeps every whole line before the cut', (t) => {
   for (let length = HEADER.length; length <= JOURNAL.length; length++) {
     const whole = ENDS.filter((end) => end <= length)
     const goodBytes = whole.at(-1) ?? 0
     assert.deepEqual(read(JOURNAL.subarray(0, length)), {
-      groups: GROUPS.slice(0, whole.length - 1),
+      batches: BATCHES.slice(0, whole.length - 1),
       goodBytes,
       tornBytes: length - goodBytes,
     })
@@ -106,13 +110,13 @@ test('journal: cut at any byte, the last one gives every line before the cut and
   t.diagnostic(`cut at ${JOURNAL.length - HEADER.length + 1} bytes`)
 })
 
-test('journal: cut inside its first line it has no header, which is no damage by itself', () => {
+test('journal: cut inside its first line, it has no header, which is not damage', () => {
   for (let length = 0; length < HEADER.length; length++)
     assert.equal(readHeader(FILE, HEADER.subarray(0, length)), undefined)
   assert.equal(readHeader(FILE, HEADER), FIRST)
 })
 
-test('journal: cut at any byte but between two lines, one that another follows is damaged', () => {
+test('journal: cut inside a line, one that another follows is damaged', () => {
   for (let length = HEADER.length; length < JOURNAL.length; length++) {
     if (ENDS.includes(length)) continue
     const at = ENDS.findLast((end) => end <= length) ?? 0
@@ -123,7 +127,7 @@ test('journal: cut at any byte but between two lines, one that another follows i
   }
 })
 
-test('journal: any byte flipped before the last line is damage, in file and byte; in the last line, the lines before it stand', (t) => {
+test('journal: any byte flipped is damage; in the last line, that line is torn', (t) => {
   const lastAt = ENDS.at(-2) ?? 0
   let flips = 0
   for (const pattern of BIT_PATTERNS) {
@@ -135,12 +139,12 @@ test('journal: any byte flipped before the last line is damage, in file and byte
       const isNewline = bytes[at] === 10
       if (line < lastAt || isNewline)
         assert.throws(() => read(bytes), corruptAt(line), `byte ${at} ^ ${pattern}`)
-      // A zero at the very end is taken for the reserve.
+      // A zero at the very end counts as padding.
       else
         assert.deepEqual(
           read(bytes),
           {
-            groups: GROUPS.slice(0, -1),
+            batches: BATCHES.slice(0, -1),
             goodBytes: lastAt,
             tornBytes: JOURNAL.length - lastAt - (bytes.at(-1) === 0 ? 1 : 0),
           },
@@ -152,7 +156,7 @@ test('journal: any byte flipped before the last line is damage, in file and byte
   t.diagnostic(`${flips} flips`)
 })
 
-test('journal: a broken newline between the last two lines is damage: a good line stands behind it', () => {
+test('journal: a broken newline before the last line is damage: a good line follows', () => {
   for (const length of [JOURNAL.length, JOURNAL.length - 1]) {
     for (let value = 0; value < 256; value++) {
       if (value === 10) continue
@@ -163,11 +167,10 @@ test('journal: a broken newline between the last two lines is damage: a good lin
   }
 })
 
-test('journal: a torn line that looks like the start of the next one a hundred times is torn, and a hundred and one times for a person to look at', () => {
+test('journal: a torn line is searched for a hundred starts of the next, not more', () => {
+  const next = FIRST + BATCHES.length
   const mark = (count: number, sum: string): Buffer =>
-    Buffer.from(
-      `00000000 ${FIRST + GROUPS.length} [["alice","1","${`${sum} ${FIRST + GROUPS.length + 1} [`.repeat(count)}`,
-    )
+    Buffer.from(`00000000 ${next} [["alice","1","${`${sum} ${next + 1} [`.repeat(count)}`)
   const end = JOURNAL.length
   for (const [count, sum] of [
     [100, '00000000'],
@@ -175,7 +178,7 @@ test('journal: a torn line that looks like the start of the next one a hundred t
   ] as const) {
     const torn = mark(count, sum)
     assert.deepEqual(read(Buffer.concat([JOURNAL, torn])), {
-      groups: [...GROUPS],
+      batches: [...BATCHES],
       goodBytes: end,
       tornBytes: torn.length,
     })
@@ -183,7 +186,7 @@ test('journal: a torn line that looks like the start of the next one a hundred t
   assert.throws(() => read(Buffer.concat([JOURNAL, mark(101, '00000000')])), corruptAt(end))
 })
 
-test('journal: a line of another sequence is damage, were its checksum ever so right', () => {
+test('journal: a line of another sequence is damage, although its checksum fits', () => {
   for (const sequence of [FIRST + 1, FIRST + 3, 0]) {
     const bytes = Buffer.concat([
       HEADER,
@@ -195,23 +198,23 @@ test('journal: a line of another sequence is damage, were its checksum ever so r
   }
 })
 
-test('journal: zeros behind the last line are its reserve, however many, whether another journal follows or not', () => {
+test('journal: any number of zeros after the last line are padding, last or not', () => {
   for (const paddingBytes of [1, 100, 600_000]) {
     for (const isLast of [true, false])
       assert.deepEqual(read(Buffer.concat([JOURNAL, Buffer.alloc(paddingBytes)]), isLast), {
-        groups: [...GROUPS],
+        batches: [...BATCHES],
         goodBytes: JOURNAL.length,
         tornBytes: 0,
       })
   }
   assert.deepEqual(read(Buffer.concat([HEADER, Buffer.alloc(100)])), {
-    groups: [],
+    batches: [],
     goodBytes: HEADER.length,
     tornBytes: 0,
   })
 })
 
-test('journal: of a line that was written into the reserve, whichever pieces are missing, the lines before it stand and nothing of it counts', (t) => {
+test('journal: a line over padding with any pieces missing is left out, none else', (t) => {
   const lastAt = ENDS.at(-2) ?? 0
   const line = JOURNAL.subarray(lastAt)
   const pieces = 10
@@ -223,12 +226,12 @@ test('journal: of a line that was written into the reserve, whichever pieces are
       for (const [i, byte] of line.entries())
         if ((bits >> Math.min(Math.floor((i + shift) / pieceBytes), pieces - 1)) & 1)
           bytes[lastAt + i] = byte
-      const { groups, goodBytes, tornBytes } = read(bytes)
-      assert.deepEqual([groups, goodBytes], [GROUPS.slice(0, -1), lastAt])
+      const { batches, goodBytes, tornBytes } = read(bytes)
+      assert.deepEqual([batches, goodBytes], [BATCHES.slice(0, -1), lastAt])
       assert.equal(
         tornBytes,
         bytes.findLastIndex((byte) => byte !== 0) + 1 - lastAt,
-        'what remains of it is told, and no zeros',
+        'the length of what is left of it, without zeros',
       )
       if (tornBytes > 0)
         assert.throws(() => read(bytes, false), corruptAt(lastAt, /a later journal follows/))
@@ -237,14 +240,14 @@ test('journal: of a line that was written into the reserve, whichever pieces are
   t.diagnostic(`${2 ** pieces - 1} subsets of ${pieces} pieces`)
 })
 
-test('journal: zeros in place of any stretch of what was acknowledged, with a whole line behind, are damage', (t) => {
+test('journal: zeros over any part of acknowledged lines, before a good one: damage', (t) => {
   const lastAt = ENDS.at(-2) ?? 0
-  let stretches = 0
-  for (const reserve of [Buffer.alloc(0), Buffer.alloc(100)]) {
+  let ranges = 0
+  for (const padding of [Buffer.alloc(0), Buffer.alloc(100)]) {
     for (let from = 0; from < lastAt; from++) {
       for (let to = from + 1; to <= lastAt; to++) {
-        const bytes = Buffer.concat([JOURNAL, reserve]).fill(0, from, to)
-        stretches += 1
+        const bytes = Buffer.concat([JOURNAL, padding]).fill(0, from, to)
+        ranges += 1
         assert.throws(
           () => read(bytes),
           corruptAt(ENDS.findLast((end) => end <= from) ?? 0),
@@ -253,11 +256,11 @@ test('journal: zeros in place of any stretch of what was acknowledged, with a wh
       }
     }
   }
-  t.diagnostic(`${stretches} stretches`)
+  t.diagnostic(`${ranges} ranges`)
 })
 
-test('journal: a line that is lost in zeros may quote later lines: it is torn all the same, but behind the zeros themselves', () => {
-  const quoted = batchLine(FIRST + GROUPS.length + 5, [['alice', '1', 'Oak']])
+test('journal: a torn line may quote a later line, but not right after zeros', () => {
+  const quoted = batchLine(FIRST + BATCHES.length + 5, [['alice', '1', 'Oak']])
   const torn = (...parts: readonly (string | Uint8Array)[]): Buffer =>
     Buffer.concat([JOURNAL, ...parts.map((part) => Buffer.from(part))])
   assert.equal(read(torn(Buffer.alloc(50), 'x', quoted)).tornBytes, 51 + quoted.length)
@@ -277,20 +280,20 @@ test('journal: zeros between two lines are damage', () => {
   )
 })
 
-test('journal: what a file system shows in place of unwritten bytes other than zeros is never taken for a line', () => {
+test('journal: old blocks in place of unwritten bytes never count as a line', () => {
   const old = Buffer.from(JOURNAL).fill(0, 0, 20)
   assert.throws(
     () => read(Buffer.concat([JOURNAL, Buffer.alloc(10), old, Buffer.alloc(10)])),
     corruptAt(JOURNAL.length),
   )
   assert.deepEqual(read(Buffer.concat([JOURNAL, old.subarray(0, 33), Buffer.alloc(10)])), {
-    groups: [...GROUPS],
+    batches: [...BATCHES],
     goodBytes: JOURNAL.length,
     tornBytes: 33,
   })
 })
 
-test('journal: another version is refused by its name, whatever follows', () => {
+test('journal: another version is refused and named, whatever follows', () => {
   const bytes = Buffer.concat([header('plant-store-journal 2 41'), Buffer.from('whatever\n')])
   assert.throws(
     () => readHeader(FILE, bytes),
@@ -298,7 +301,7 @@ test('journal: another version is refused by its name, whatever follows', () => 
   )
 })
 
-test('journal: what does not begin as one is refused', () => {
+test('journal: a file that does not begin as one is refused', () => {
   for (const bytes of [
     Buffer.from('\n'),
     Buffer.from('hello\n'),
@@ -308,7 +311,7 @@ test('journal: what does not begin as one is refused', () => {
     assert.throws(() => readHeader(FILE, bytes), corruptAt(0))
 })
 
-test('journal: names and numbers belong to each other, in the order of their digits', () => {
+test('journal: each number has one name, in the order of the digits', () => {
   for (const number of [1, 99_999_999, 100_000_000])
     assert.equal(journalNumber(journalName(number)), number)
   assert.equal(journalName(7), 'journal-00000007.log')

@@ -23,7 +23,7 @@ import { until } from '../../support/time.ts'
 
 const NO_ANSWER = /a process that did not answer/
 const ROUNDS = Number(process.env['PLANTS_TEST_ROUNDS'] ?? (THOROUGH ? 10 : 3))
-const NOBODY = 65534 // a user id
+const OTHER_USER = 65534 // a user id
 const children = new Set<ChildProcess>()
 const root = mkdtempSync(join(tmpdir(), 'plants-lock-'))
 
@@ -42,10 +42,7 @@ function directory(): string {
 const LOCK = new URL('../../../dist/store/sqljs/lock.js', import.meta.url).href
 const IMPORT = `import { lockDirectory } from ${JSON.stringify(LOCK)}`
 
-/**
- * Says ready, waits for the time to start at, says what came of it, and stays while its stdin is
- * open.
- */
+/** Says ready, waits for the time to start at, says the result, and stays while stdin is open. */
 const STARTER = `
   ${IMPORT}
   process.stdout.write('ready\\n')
@@ -55,7 +52,8 @@ const STARTER = `
       await lockDirectory(process.argv[1])
       process.stdout.write('holds\\n')
     } catch (error) {
-      process.stdout.write(error.constructor.name + ' ' + error.message + '\\n', () => process.exit())
+      const line = error.constructor.name + ' ' + error.message + '\\n'
+      process.stdout.write(line, () => process.exit())
     }
   })
   process.stdin.on('end', () => process.exit())`
@@ -116,13 +114,10 @@ async function refusal(dir: string): Promise<string> {
     if (error instanceof DirectoryLocked) return error.message
     throw error
   }
-  return assert.fail('the lock was given twice')
+  return assert.fail('two hold the lock')
 }
 
-/**
- * The refusal names the holder: at once, or where this machine is held up, once the holder has had
- * time to answer.
- */
+/** The refusal names the holder; on a slow machine, once the holder has had time to answer. */
 async function refusedBy(dir: string, holder: RegExp): Promise<void> {
   let message = ''
   await until(
@@ -132,7 +127,7 @@ async function refusedBy(dir: string, holder: RegExp): Promise<void> {
   assert.match(message, holder)
 }
 
-test('lock: a directory that was released holds plain files alone, and a copy of it can be held', async () => {
+test('lock: a released directory holds only plain files, and a copy can be locked', async () => {
   const dir = directory()
   const lock = await lockDirectory(dir)
   assert.ok(statSync(join(dir, 'lock-1')).isSocket())
@@ -159,14 +154,14 @@ test('lock: a second holder in the same process is refused, until the first rele
   assert.deepEqual(readdirSync(dir), ['lock-2'])
 })
 
-test('lock: the socket is for its owner alone', async () => {
+test('lock: only the owner may use the socket', async () => {
   const dir = directory()
   const lock = await lockDirectory(dir)
   assert.equal(statSync(join(dir, 'lock-1')).mode & 0o777, 0o600)
   await lock.release()
 })
 
-test('lock: another process that holds it is named, and gone with SIGKILL it holds nothing', async () => {
+test('lock: another holder is named, and killed with SIGKILL it holds nothing', async () => {
   const dir = directory()
   const other = await holder(dir)
   await refusedBy(dir, new RegExp(`process ${other.child.pid} on host`))
@@ -177,7 +172,7 @@ test('lock: another process that holds it is named, and gone with SIGKILL it hol
   assert.deepEqual(readdirSync(dir), ['lock-2'])
 })
 
-test('lock: a holder that is stopped holds it still, and is said not to answer', async () => {
+test('lock: a stopped holder still holds it, and is said not to answer', async () => {
   const dir = directory()
   const other = await holder(dir)
   other.child.kill('SIGSTOP')
@@ -186,7 +181,7 @@ test('lock: a holder that is stopped holds it still, and is said not to answer',
   await (await lockDirectory(dir)).release()
 })
 
-test('lock: a stopped holder with no room for one more connection holds it still', async () => {
+test('lock: a stopped holder with a full backlog still holds it', async () => {
   const dir = directory()
   const other = await holder(dir)
   other.child.kill('SIGSTOP')
@@ -201,7 +196,7 @@ test('lock: a stopped holder with no room for one more connection holds it still
   await other.kill()
 })
 
-test('lock: a listener that says something else holds it still', async () => {
+test('lock: a listener that says something else still holds it', async () => {
   const dir = directory()
   for (const answer of ['', 'null\n', '7\n', '{"pid":"x"}\n', 'x'.repeat(100_000)]) {
     const server = createServer((socket) => socket.on('error', () => {}).end(answer)).listen(
@@ -213,7 +208,7 @@ test('lock: a listener that says something else holds it still', async () => {
   }
 })
 
-test('lock: works where the path of a socket would be too long, at every length around the limit', async () => {
+test('lock: works if a socket path is too long, at every length around the limit', async () => {
   const parent = directory()
   for (const length of [80, 81, 82, 83, 98, 99, 100, 101, 102, 107, 108, 109, 250, 600]) {
     let dir = parent
@@ -229,7 +224,7 @@ test('lock: works where the path of a socket would be too long, at every length 
   }
 })
 
-test('lock: the highest number counts, not the last name of the alphabet, and numbers have no end', async () => {
+test('lock: the highest number counts, not the last name, beyond 2^53 too', async () => {
   const dir = directory()
   writeFileSync(join(dir, 'lock-9'), '')
   writeFileSync(join(dir, 'lock-10'), '')
@@ -244,7 +239,7 @@ test('lock: the highest number counts, not the last name of the alphabet, and nu
   await lock.release()
 })
 
-test('lock: a connection that fails in another way than being refused is no free lock', async (t) => {
+test('lock: a connection that fails without being refused is no free lock', async (t) => {
   const dir = directory()
   symlinkSync('lock-1', join(dir, 'lock-1'))
   await assert.rejects(lockDirectory(dir), { code: 'ELOOP' })
@@ -254,7 +249,8 @@ test('lock: a connection that fails in another way than being refused is no free
   writeFileSync(join(dir, 'file'), '')
   await assert.rejects(lockDirectory(join(dir, 'file')), { code: 'ENOTDIR' })
   const runs =
-    process.getuid?.() === 0 && spawnSync(process.execPath, ['-v'], { uid: NOBODY }).status === 0
+    process.getuid?.() === 0 &&
+    spawnSync(process.execPath, ['-v'], { uid: OTHER_USER }).status === 0
   const skip = runs ? false : 'SKIPPED: cannot start this Node as another user'
   if (!runs) console.log(skip)
   await t.test('the socket of another user', { skip }, async () => {
@@ -262,7 +258,7 @@ test('lock: a connection that fails in another way than being refused is no free
     chmodSync(root, 0o755)
     chmodSync(shared, 0o777)
     const lock = await lockDirectory(shared)
-    const other = await starter(shared, [], NOBODY)
+    const other = await starter(shared, [], OTHER_USER)
     other.begin(0)
     assert.match(await other.line(), /^Error connect EACCES/)
     await lock.release()
@@ -313,7 +309,8 @@ test('lock: of thirty starters in one process one wins', async () => {
 
 test('lock: a held lock keeps no process alive, and neither does a connection to it', async () => {
   const dir = directory()
-  const script = `${IMPORT}; await lockDirectory(process.argv[1]); console.log(1); setTimeout(() => {}, 300)`
+  const script = `${IMPORT}; await lockDirectory(process.argv[1])
+    console.log(1); setTimeout(() => {}, 300)`
   const child = spawn(process.execPath, ['--input-type=module', '-e', script, dir], {
     stdio: ['ignore', 'pipe', 'inherit'],
   })
@@ -364,7 +361,7 @@ const skip =
     : `SKIPPED: unshare does not work: ${String(unshared.stderr ?? unshared.error)}`
 if (skip !== false) console.log(skip)
 
-/** unshare is gone first, and the kernel kills its child after it. */
+/** unshare ends first, and the kernel kills its child after it. */
 function untilFree(dir: string): Promise<void> {
   return until('the directory is free', async () => !(await isLocked(dir)))
 }

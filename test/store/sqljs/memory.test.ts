@@ -15,20 +15,14 @@ const MIB = 1024 * 1024
 const LIMIT_MIB = 32
 const grow = WebAssembly.Memory.prototype.grow
 
-/**
- * As where the system gives no more memory, or WebAssembly's own limit is reached: growing fails
- * from here on.
- */
+/** Growing fails above the limit, as it does without memory or at WebAssembly's own limit. */
 WebAssembly.Memory.prototype.grow = function (pages) {
   if (this.buffer.byteLength + pages * 65_536 > LIMIT_MIB * MIB)
     throw new RangeError('no more memory')
   return grow.call(this, pages)
 }
 
-/**
- * A database filled with so many MiB of small plants; SQLite's memory is that of the process, and
- * only a close gives it back.
- */
+/** A database with so many MiB of small plants. Only `close` frees SQLite's memory. */
 async function filled(mib: number): Promise<PlantDatabase> {
   const database = await PlantDatabase.serving()
   for (let id = 0; database.pageCount() * 4096 < mib * MIB; id += 100) {
@@ -40,7 +34,7 @@ async function filled(mib: number): Promise<PlantDatabase> {
   return database
 }
 
-/** What a call gives, or undefined where it throws. */
+/** What a call returns, or undefined if it throws. */
 function attempt<T>(call: () => T): { readonly value: T } | undefined {
   try {
     return { value: call() }
@@ -49,7 +43,7 @@ function attempt<T>(call: () => T): { readonly value: T } | undefined {
   }
 }
 
-test('memory: a plant is inserted as it is or not at all, however little memory is left', async () => {
+test('memory: a plant is inserted as it is or not at all, with little memory left', async () => {
   let refused = 0
   for (const mib of sampled([23, 20], 2)) {
     for (const size of [1_000_000, 4_000_000]) {
@@ -71,22 +65,19 @@ test('memory: a plant is inserted as it is or not at all, however little memory 
   assert.ok(refused > 0)
 })
 
-/**
- * Takes all the memory that there is but for one piece of so many bytes; the function gives it
- * back.
- */
+/** Takes all memory except one piece of so many bytes; the returned function frees it. */
 async function leaveOnly(bytes: number): Promise<() => void> {
-  const { _malloc: take, _free: give } = await loadSqlite()
+  const { _malloc: take, _free: free } = await loadSqlite()
   const left = bytes === 0 ? 0 : take(bytes)
   const taken: number[] = []
   for (let size = 4 * MIB; size >= 16; size /= 2) {
     for (let place = take(size); place !== 0; place = take(size)) taken.push(place)
   }
-  if (left !== 0) give(left)
-  return () => taken.forEach((place) => give(place))
+  if (left !== 0) free(left)
+  return () => taken.forEach((place) => free(place))
 }
 
-test('memory: what is read is right or an error, however little memory is left', async () => {
+test('memory: a read is right or an error, with little memory left', async () => {
   const plant = { name: 'n'.repeat(5000), tag: 't'.repeat(20_000) }
   const database = await filled(1)
   const owners = [10, 1000, 9000].map((length) => 'o'.repeat(length))
@@ -111,7 +102,7 @@ test('memory: what is read is right or an error, however little memory is left',
     outcomes[found ? 'right' : 'failed']++
   }
   for (let bytes = 0; bytes < 150_000; bytes = Math.ceil(bytes * 1.1) + 16) {
-    const giveBack = await leaveOnly(bytes)
+    const freeAll = await leaveOnly(bytes)
     for (const owner of owners) {
       const what = `with ${bytes} bytes left, an owner of ${owner.length}`
       count(
@@ -147,25 +138,25 @@ test('memory: what is read is right or an error, however little memory is left',
         what,
       )
     }
-    giveBack()
+    freeAll()
   }
   assert.ok(outcomes.right > 50 && outcomes.failed > 50, JSON.stringify(outcomes))
   assert.equal(database.existing([owners[0] ?? '', '7', plant.name, plant.tag]), 'same')
   database.close()
 })
 
-test('memory: a page of texts that JSON makes six times as long takes little more than it gives', async () => {
+test('memory: texts that JSON makes six times as long take little extra memory', async () => {
   const database = await filled(1)
   const text = '\u0001'.repeat(256)
   database.insert(
     Array.from({ length: 1000 }, (_, id) => ['alice', String(id), text, text]),
     1,
   )
-  const giveBack = await leaveOnly(2 * MIB)
+  const freeAll = await leaveOnly(2 * MIB)
   const found = attempt(() =>
     database.lists.chunk({ owner: 'alice', ...ALL_IDS, asOf: 1 }, 1000, 96 * 1024),
   )
-  giveBack()
+  freeAll()
   assert.equal((JSON.parse(found?.value.json.toString() ?? '[]') as unknown[]).length, 32)
   database.close()
 })

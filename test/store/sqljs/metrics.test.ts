@@ -25,7 +25,7 @@ async function open(options: Partial<SqljsStoreOptions> = {}) {
 
 const compactions = (result: string) => `plant_store_compactions_total{result="${result}"}`
 
-test('metrics: compactions count by result, and what is compacted is in the journals no more', async () => {
+test('metrics: compactions count by result, and shorten the journals', async () => {
   let broken = true
   const { store, scrape } = await open({
     compactBytes: 1000,
@@ -45,14 +45,10 @@ test('metrics: compactions count by result, and what is compacted is in the jour
   assert.ok(scrape().value('plant_store_snapshot_bytes') > 0)
   assert.equal(scrape().value('plant_store_plants'), 40)
   await store.close()
-  assert.deepEqual(
-    scrape().all('plant_store_data_bytes'),
-    [],
-    'a store that is closed is asked for nothing that it has no more',
-  )
+  assert.deepEqual(scrape().all('plant_store_data_bytes'), [], 'a closed store has no size')
 })
 
-test('metrics: plants that share a sync are one group', async () => {
+test('metrics: plants that share a sync are one batch', async () => {
   const { store, scrape } = await open()
   await Promise.all(
     Array.from({ length: 30 }, (_, id) => store.create('alice', { id: BigInt(id), name: 'Fern' })),

@@ -40,7 +40,7 @@ test('ticks: creates that take long to decide are decided over several ticks', a
   await store.close()
 })
 
-test('ticks: a small create against a plant of 1 MiB costs little more than any other', async () => {
+test('ticks: a small create against a plant of 1 MiB costs little', async () => {
   const store = await openStore(await temporaryDirectory())
   const large = 'x'.repeat(2 ** 20)
   await store.create('alice', plant(1n, large))
@@ -59,7 +59,7 @@ test('ticks: a small create against a plant of 1 MiB costs little more than any 
   await store.close()
 })
 
-test('ticks: where a limit cuts a long list is counted a piece at a time', async (t) => {
+test('ticks: a long list with a limit is counted a piece at a time', async (t) => {
   const queue = new FairQueue()
   const store = await openStore(await temporaryDirectory(), { queue })
   for (let at = 0n; at < 45_000n; at += 1500n) {

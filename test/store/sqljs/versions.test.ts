@@ -29,30 +29,30 @@ const PLANTS: Readonly<Record<string, readonly Plant[]>> = {
 }
 
 /**
- * What test/fixtures/version-1-reserve holds: closed journals with and without a line, the last one
- * with one, and a reserve behind each line, as a kill left them.
+ * What test/fixtures/version-1-padding holds: closed journals with and without a line, the last one
+ * with one, and padding after each line, as a kill left them.
  */
-const RESERVED: readonly Plant[] = [
+const PADDED: readonly Plant[] = [
   { name: 'plant 1' },
   { name: 'plant 2' },
   { name: '\u0000', tag: 'a zero, escaped' },
 ]
 
-test('versions: journals of version 1 with a reserve are read, written to, and read again', async () => {
+test('versions: journals of version 1 with padding are read, written, read again', async () => {
   const directory = await temporaryDirectory()
-  await cp(join(ROOT, 'test/fixtures/version-1-reserve'), directory, {
+  await cp(join(ROOT, 'test/fixtures/version-1-padding'), directory, {
     recursive: true,
   })
   assert.match(await checkStore(directory), /3 plants in no snapshot and 5 journals/)
   const store = await openStore(directory)
-  assert.deepEqual(await list(store), RESERVED)
+  assert.deepEqual(await list(store), PADDED)
   assert.equal(await store.create('alice', { id: 4n, name: 'another' }), 'stored')
   await store.close()
   assert.match(await checkStore(directory), /4 plants in a snapshot and 0 journals/)
 })
 
 for (const version of [1, 2]) {
-  test(`versions: a snapshot of version ${version} and a journal are read, written to, and read again`, async () => {
+  test(`versions: a snapshot of version ${version} and its journal are usable`, async () => {
     const directory = await temporaryDirectory()
     await cp(
       join(ROOT, `test/fixtures/version-${version}`),
@@ -82,7 +82,7 @@ for (const version of [1, 2]) {
     assert.equal(await store.create('bob', { id: 7n, name: 'another' }), 'conflict')
     await store.close()
     assert.match(await checkStore(directory), /9 plants in a snapshot and 0 journals/)
-    // Whatever it was before, it is of the version that is written now.
+    // Now it has the version that is written.
     const snapshot = await readFile(`${directory}/plants.sqlite`)
     assert.equal((await readMeta(snapshot.subarray(0, -64))).format, 2)
     const again = await openStore(directory)
