@@ -6,7 +6,7 @@
 import { spawn } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { signDevToken } from '../dist/auth/dev.js'
+import { signDevToken } from '../dist/cli/dev-key.js'
 import { Cluster, type Member, NO_ETCD } from '../test/support/etcd.ts'
 import { freePort } from '../test/support/ports.ts'
 import { MAIN } from '../test/support/process.ts'

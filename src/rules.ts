@@ -1,74 +1,145 @@
 import { resolve } from 'node:path'
+import { reasonOf } from './errors.ts'
 
-/* What an option may be. A rule reads a value, which may be anything, and reports what is wrong. */
+/* The kinds of value that an option may have. Every rule here serves any option. */
 
-/** Is told what is wrong with an option, by the option's name: `etcd.prefix`, `must end in /`. */
-export type Report = (name: string, what: string) => undefined
+/** Takes a problem: the name of the option, such as `etcd.prefix`, and what is wrong with it. */
+export type Report = (option: string, what: string) => undefined
 
-/** Undefined where something was reported: the whole is not used then. */
-export type Rule<T> = (value: unknown, name: string, wrong: Report) => T | undefined
+/** What an option may be. */
+export interface Rule<T> {
+  /** Checks a value of any type. Returns undefined for a value that was reported. */
+  read(value: unknown, option: string, wrong: Report): T | undefined
+  /**
+   * Makes of a variable's text what an application would pass; without it, that is the text.
+   * @throws Error if the text names a file that cannot be read.
+   */
+  parse?(given: FromVariable): unknown
+  /** The value of an option that is not given. */
+  readonly fallback?: unknown
+  /** The variables that set the option, and what each one means. */
+  readonly variables?: Readonly<Record<string, string>>
+  /** The rules of an object's members. */
+  readonly members?: Readonly<Record<string, Rule<unknown>>>
+}
+
 export type Rules<T> = { readonly [K in keyof T]-?: Rule<T[K]> }
 
-/** Stands for a value that was reported before. */
-export const REPORTED = Symbol('reported')
+/** The text of an environment variable, in the place of an option's value. */
+export class FromVariable {
+  readonly variable: string
+  readonly text: string
 
-export const text: Rule<string> = (value, name, wrong) => {
-  if (typeof value === 'string' && value !== '' && value.isWellFormed()) return value
-  return wrong(name, `must be a text that is not empty, and is ${shown(value)}`)
+  constructor(variable: string, text: string) {
+    this.variable = variable
+    this.text = text
+  }
 }
 
-/** Resolved here, once: the working directory may change later. */
-export const path: Rule<string> = (value, name, wrong) => {
-  const isPath = typeof value === 'string' && value !== '' && value.isWellFormed()
-  if (isPath && !value.includes('\0')) return resolve(value)
-  return wrong(name, `must be a path, and is ${shown(value)}`)
+/** An option that environment variables set. The meanings are shown by `--help`. */
+export function setting<T>(
+  rule: Rule<T>,
+  variables: Readonly<Record<`PLANTS_${string}`, string>>,
+): Rule<T> {
+  return {
+    ...rule,
+    variables,
+    read(value, option, wrong) {
+      if (!(value instanceof FromVariable)) return rule.read(value, option, wrong)
+      let given: unknown
+      try {
+        given = rule.parse ? rule.parse(value) : value.text
+      } catch (error) {
+        return wrong(option, `cannot be read: ${reasonOf(error)}`)
+      }
+      return rule.read(given, option, wrong)
+    },
+  }
 }
 
-/** An integer within bounds, ends included. */
-export function integer([min, max]: readonly [min: number, max: number]): Rule<number> {
-  return (value, name, wrong) => {
-    const isInteger = typeof value === 'number' && Number.isInteger(value)
-    if (isInteger && value >= min && value <= max) return value
-    return wrong(name, `must be an integer from ${min} to ${max}, and is ${shown(value)}`)
+/** What is not given has this value, which must itself be right. */
+export function defaultsTo<T>(fallback: unknown, rule: Rule<T>): Rule<T> {
+  const read: Rule<T>['read'] = (value = fallback, ...rest) => rule.read(value, ...rest)
+  return { ...rule, fallback, read }
+}
+
+export function optional<T>(rule: Rule<T>): Rule<T | undefined> {
+  return {
+    ...rule,
+    read: (value, ...rest) => (value === undefined ? undefined : rule.read(value, ...rest)),
+  }
+}
+
+export function required<T>(why: string, rule: Rule<T>): Rule<T> {
+  return {
+    ...rule,
+    read(value, option, wrong) {
+      if (value === undefined) return wrong(option, `is required: ${why}`)
+      return rule.read(value, option, wrong)
+    },
+  }
+}
+
+export const text: Rule<string> = {
+  read(value, option, wrong) {
+    if (typeof value === 'string' && value !== '' && value.isWellFormed()) return value
+    return wrong(option, `must be a text that is not empty, and is ${shown(value)}`)
+  },
+}
+
+/** Resolved when it is read: the working directory may change later. */
+export const path: Rule<string> = {
+  read(value, option, wrong) {
+    const isPath = typeof value === 'string' && value !== '' && value.isWellFormed()
+    if (isPath && !value.includes('\0')) return resolve(value)
+    return wrong(option, `must be a path, and is ${shown(value)}`)
+  },
+}
+
+/** An integer from `min` to `max`, both included. */
+export function integer(min: number, max: number): Rule<number> {
+  return {
+    parse: ({ text }) => (/^[0-9]{1,15}$/.test(text) ? Number(text) : text),
+    read(value, option, wrong) {
+      const isInteger = typeof value === 'number' && Number.isInteger(value)
+      if (isInteger && value >= min && value <= max) return value
+      return wrong(option, `must be an integer from ${min} to ${max}, and is ${shown(value)}`)
+    },
   }
 }
 
 export function oneOf<T extends string>(values: readonly T[]): Rule<T> {
-  return (value, name, wrong) => {
-    const found = values.find((each) => each === value)
-    return found ?? wrong(name, `must be one of ${values.join(', ')}, and is ${shown(value)}`)
+  return {
+    read(value, option, wrong) {
+      const found = values.find((each) => each === value)
+      return found ?? wrong(option, `must be one of ${values.join(', ')}, and is ${shown(value)}`)
+    },
   }
-}
-
-export function optional<T>(rule: Rule<T>): Rule<T | undefined> {
-  return (value, name, wrong) => (value === undefined ? undefined : rule(value, name, wrong))
-}
-
-export function required<T>(why: string, rule: Rule<T>): Rule<T> {
-  return (value, name, wrong) =>
-    value === undefined ? wrong(name, `is required: ${why}`) : rule(value, name, wrong)
 }
 
 /** An object with a rule for each member. A member that is undefined counts as not given. */
 export function members<T>(rules: Rules<T>): Rule<T> {
-  return (value, name, wrong) => {
-    const isObject = typeof value === 'object' && value !== null && !Array.isArray(value)
-    if (!isObject) return wrong(name, 'must be an object')
-    const nameOf = (member: string): string => (name === '' ? member : `${name}.${member}`)
-    const given = new Map<string, unknown>(Object.entries(value))
-    for (const [member, each] of given) {
-      if (each === undefined || Object.hasOwn(rules, member)) continue
-      const sameLetters = (known: string): boolean => known.toLowerCase() === member.toLowerCase()
-      const meant = Object.keys(rules).find(sameLetters)
-      wrong(nameOf(member), `is not known${meant === undefined ? '' : `: it is ${nameOf(meant)}`}`)
-    }
-    const read = Object.entries<Rule<unknown>>(rules).map(([member, rule]) => {
-      const each = given.get(member)
-      if (each === REPORTED) return [member, undefined] as const
-      return [member, rule(each, nameOf(member), wrong)] as const
-    })
-    // Each member is what its rule returned: undefined, where it may not be, only after a report.
-    return Object.fromEntries(read) as T
+  return {
+    members: rules,
+    read(value, option, wrong) {
+      const isObject = typeof value === 'object' && value !== null && !Array.isArray(value)
+      if (!isObject) return wrong(option, 'must be an object')
+      const given = new Map<string, unknown>(Object.entries(value))
+      const nameOf = (member: string): string => (option === '' ? member : `${option}.${member}`)
+      for (const [member, each] of given) {
+        if (each === undefined || Object.hasOwn(rules, member)) continue
+        const isMeant = (known: string): boolean => known.toLowerCase() === member.toLowerCase()
+        const meant = Object.keys(rules).find(isMeant)
+        const hint = meant === undefined ? '' : `: it is ${nameOf(meant)}`
+        wrong(nameOf(member), `is not known${hint}`)
+      }
+      const read = Object.entries<Rule<unknown>>(rules).map(
+        ([member, rule]) => [member, rule.read(given.get(member), nameOf(member), wrong)] as const,
+      )
+      // Each member has its rule's type. One that was reported is undefined: then the configuration
+      // is not used.
+      return Object.fromEntries(read) as T
+    },
   }
 }
 

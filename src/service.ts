@@ -2,7 +2,7 @@ import type { RequestListener, Server } from 'node:http'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { readBearer } from './auth/bearer.ts'
 import type { Caller } from './auth/caller.ts'
-import { createKeySource } from './auth/keys.ts'
+import { createKeySource, type KeyLog, type KeySource } from './auth/keys.ts'
 import { Verifier } from './auth/verifier.ts'
 import type { Address, Config } from './config.ts'
 import { ClientGone, conditions, HttpError } from './errors.ts'
@@ -108,10 +108,13 @@ export async function openStorage(
 }
 
 /** Wires tokens, storage and HTTP. @throws ConfigError when the keys cannot be used. */
-export function createService(config: Config, { log, onFatal }: ServiceHooks): PlantService {
-  const keys = createKeySource(config.keys, config.issuer, (level, message, fields) =>
-    log[level](message, fields),
-  )
+export function createService(
+  config: Config & { readonly openKeys?: (log: KeyLog) => KeySource },
+  { log, onFatal }: ServiceHooks,
+): PlantService {
+  const keyLog: KeyLog = (level, message, fields) => log[level](message, fields)
+  // Built already where the configuration was read.
+  const keys = config.openKeys?.(keyLog) ?? createKeySource(config.keys, config.issuer, keyLog)
   const verifier = new Verifier(keys, config)
   const bodies = new MemoryBudget(BODIES_MAX_BYTES)
   const answers = new MemoryBudget(ANSWERS_MAX_BYTES)

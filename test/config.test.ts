@@ -27,7 +27,7 @@ function problems(env: Readonly<Record<string, string>>): readonly string[] {
 }
 
 test('the defaults are those of the table', () => {
-  const { keys, ...config } = readConfig(MINIMUM, 'service')
+  const { keys, openKeys: _, ...config } = readConfig(MINIMUM, 'service')
   assert.equal(keys?.kind, 'secret')
   assert.deepEqual(config, {
     listen: { host: '127.0.0.1', port: 8080 },
@@ -108,7 +108,7 @@ test('a misspelt setting is refused, also one that looks like a variable of Kube
     assert.deepEqual(problems({ ...MINIMUM, [name]: value }), [
       `${name} is not known: see --help for the variables that are`,
     ])
-  for (const [name, fallback] of VARIABLES) {
+  for (const { name, fallback } of VARIABLES) {
     const own = name.slice('PLANTS_'.length)
     const misspelt = Array.from(own, (_, i) => own.slice(0, i) + own.slice(i + 1))
     misspelt.push(`_${own}`, `${own}_`, `${own}S`, own.toLowerCase())

@@ -47,7 +47,7 @@ const ofPod = configOf([
 ])
 
 test('what deploys the service names only variables that there are', () => {
-  const known = new Set<string>(VARIABLES.map(([name]) => name))
+  const known = new Set<string>(VARIABLES.map(({ name }) => name))
   for (const text of [dockerfile, unit, kubernetes]) {
     const named = text.match(/PLANTS_\w+/g) ?? []
     assert.ok(named.length > 0)

@@ -30,7 +30,7 @@ function table(text: string, heading: string): string[][] {
 }
 
 test('the README lists the configuration as the code reads it', () => {
-  const expected = VARIABLES.map(([name, fallback, meaning]) => [
+  const expected = VARIABLES.map(({ name, fallback, meaning }) => [
     `\`${name}\``,
     fallback === '' ? '' : `\`${fallback}\``,
     meaning,

@@ -262,7 +262,11 @@ test('options: addresses are written as in the environment, or as objects', () =
 })
 
 test('options: what is left out or undefined has the default, also within etcd', () => {
-  const { keys, ...defaults } = readOptions({ ...GOOD, listen: undefined, rateLimit: undefined })
+  const {
+    keys,
+    openKeys: _,
+    ...defaults
+  } = readOptions({ ...GOOD, listen: undefined, rateLimit: undefined })
   assert.deepEqual(keys, { kind: 'secret', secret: Buffer.from(SECRET) })
   assert.deepEqual(defaults.listen, { host: '127.0.0.1', port: 8080 })
   assert.equal(defaults.rateLimit, undefined)

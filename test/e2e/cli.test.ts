@@ -24,7 +24,7 @@ import { token } from '../support/tokens.ts'
 test('--help prints every configuration variable, --version the version of the package', async () => {
   const help = await run(['--help'])
   assert.equal(help.status, 0)
-  for (const [name, fallback] of VARIABLES)
+  for (const { name, fallback } of VARIABLES)
     assert.match(help.stdout, new RegExp(`^  ${name} .*${fallback === '' ? '' : 'default'}`, 'm'))
   // The project's own manifest.
   const { version } = JSON.parse(
@@ -61,7 +61,7 @@ test('a wrong configuration ends with status 2, every problem on a line, and tou
   assert.deepEqual([status, stdout], [2, ''])
   assert.deepEqual(
     stderr.match(/^plant-store: PLANTS_\w+/gm),
-    ['PLANTS_ISSUER', 'PLANTS_AUDIENCE', 'PLANTS_LISTEN', 'PLANTS_RATE_LIMIT'].map(
+    ['PLANTS_LISTEN', 'PLANTS_ISSUER', 'PLANTS_AUDIENCE', 'PLANTS_RATE_LIMIT'].map(
       (name) => `plant-store: ${name}`,
     ),
   )

@@ -6,7 +6,7 @@ import type { TestContext } from 'node:test'
 import { type Config, readConfig } from '../../dist/config.js'
 import { createLog } from '../../dist/ops/log.js'
 import { createService, type PlantService } from '../../dist/service.js'
-import { checkStore } from '../../dist/store/sqljs/tools.js'
+import { checkStore } from '../../dist/cli/check.js'
 import { AUDIENCE, ISSUER, SECRET } from './tokens.ts'
 
 /** What the service does where nothing else is said. */

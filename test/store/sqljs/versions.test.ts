@@ -4,7 +4,7 @@ import { fileURLToPath } from 'node:url'
 import { test } from 'node:test'
 import type { Plant } from '../../../dist/plants/plant.js'
 import { readMeta } from '../../../dist/store/sqljs/database.js'
-import { checkStore } from '../../../dist/store/sqljs/tools.js'
+import { checkStore } from '../../../dist/cli/check.js'
 import { temporaryDirectory } from '../../support/service.ts'
 import { list, openStore } from './fixtures.ts'
 

@@ -3,9 +3,9 @@ import { execFileSync } from 'node:child_process'
 import { statSync, truncateSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { test } from 'node:test'
-import { readDevKey, readOrCreateDevKey, signDevToken } from '../../dist/auth/dev.js'
+import { readDevKey, readOrCreateDevKey, signDevToken } from '../../dist/cli/dev-key.js'
 import { ConfigError } from '../../dist/errors.js'
-import { PatientVerifier, RULES, secretKeys, temporaryDirectory } from './tokens.ts'
+import { PatientVerifier, RULES, secretKeys, temporaryDirectory } from '../auth/tokens.ts'
 
 test('the development key is made once, readable by its owner alone, in a directory that is too', () => {
   const directory = join(temporaryDirectory(), 'a', 'b')

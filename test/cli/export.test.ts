@@ -10,11 +10,19 @@ import {
 } from 'node:fs'
 import { basename, dirname } from 'node:path'
 import { test } from 'node:test'
-import { type Files, nodeFiles } from '../../../dist/store/sqljs/files.js'
-import { lockDirectory } from '../../../dist/store/sqljs/lock.js'
-import { checkStore, exportStore } from '../../../dist/store/sqljs/tools.js'
-import { temporaryDirectory } from '../../support/service.ts'
-import { directoryOf, filesOf, killedAfter, list, openStore, plantsTo } from './fixtures.ts'
+import { type Files, nodeFiles } from '../../dist/store/sqljs/files.js'
+import { lockDirectory } from '../../dist/store/sqljs/lock.js'
+import { checkStore } from '../../dist/cli/check.js'
+import { exportStore } from '../../dist/cli/export.js'
+import { temporaryDirectory } from '../support/service.ts'
+import {
+  directoryOf,
+  filesOf,
+  killedAfter,
+  list,
+  openStore,
+  plantsTo,
+} from '../store/sqljs/fixtures.ts'
 
 async function storeOfTwo(): Promise<string> {
   return directoryOf(await killedAfter(plantsTo(2n)))

@@ -6,11 +6,18 @@ import { utimes } from 'node:fs/promises'
 import { createServer } from 'node:net'
 import { test } from 'node:test'
 import initSqlJs from 'sql.js'
-import type { Plant } from '../../../dist/plants/plant.js'
-import { openSource } from '../../../dist/store/sqljs/source.js'
-import { importStore } from '../../../dist/store/sqljs/tools.js'
-import { temporaryDirectory } from '../../support/service.ts'
-import { filesOf, killedAfter, leftByKill, list, openStore, plantsTo } from './fixtures.ts'
+import type { Plant } from '../../dist/plants/plant.js'
+import { openSource } from '../../dist/cli/source.js'
+import { importStore } from '../../dist/cli/import.js'
+import { temporaryDirectory } from '../support/service.ts'
+import {
+  filesOf,
+  killedAfter,
+  leftByKill,
+  list,
+  openStore,
+  plantsTo,
+} from '../store/sqljs/fixtures.ts'
 
 const TABLE = 'CREATE TABLE plants (owner, id, name, tag);'
 const PAGE_BYTES = 1024
