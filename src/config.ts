@@ -42,27 +42,22 @@ export function readConfig(
   env: NodeJS.ProcessEnv,
   need: 'service' | 'dev' | 'storage',
 ): Settings & Partial<CheckedKeys> {
+  const isService = need === 'service'
   const environment = new Environment(env)
-  const problems: string[] = []
-  const refuse = (names: readonly string[], what: string): void => {
-    for (const name of names) problems.push(`${name} ${what}`)
-  }
-  const wrong: Report = (option, what) => void refuse([environment.variableOf(option)], what)
+  const { problems, report } = environment
+  const { keys, etcd, ...plain } = environment.options(isService ? SETTINGS : WITHOUT_KEYS)
+  const options = isService ? plain : { ...DEV_CLAIMS, ...plain }
+  if (env['PLANTS_ETCD_ENDPOINTS']) options['etcd'] = etcd
+  else environment.refuse('etcd', 'is of no use without PLANTS_ETCD_ENDPOINTS')
+  const settings = members(WITHOUT_KEYS)(options, '', report)
 
-  refuse(environment.unknown(), 'is not known: see --help for the variables that are')
-  const { keys, etcd, ...options } = environment.options()
-  const hasEtcd = environment.namesIn('etcd.endpoints').length > 0
-  if (!hasEtcd) refuse(environment.namesIn('etcd.'), 'is of no use without PLANTS_ETCD_ENDPOINTS')
-  const sources = environment.namesIn('keys.')
-  if (need === 'dev') refuse(sources, 'cannot be used with --dev, which makes a key of its own')
-  const isUnclear = need === 'service' && sources.length > 1
-  if (isUnclear) refuse([sources.join(', ')], 'are set: keys come from one place only')
-
-  const claims = need === 'service' ? {} : DEV_CLAIMS
-  const given = { ...claims, ...options, etcd: hasEtcd ? etcd : undefined }
-  const settings = members(WITHOUT_KEYS).read(given, '', wrong)
-  const needsKeys = need === 'service' && !isUnclear
-  const checked = needsKeys ? readKeys(withKind(Object(keys)), settings?.issuer, wrong) : undefined
+  if (need === 'dev')
+    environment.refuse('keys', 'cannot be used with --dev, which makes a key of its own')
+  const sources = environment.namesIn('keys')
+  const isClear = sources.length < 2
+  if (isService && !isClear)
+    problems.push(`${sources.join(', ')} are set: keys come from one place only`)
+  const checked = isService && isClear && readKeys(withKind(Object(keys)), settings?.issuer, report)
   if (!settings || problems.length > 0) throw new ConfigError(problems)
   return { ...settings, ...checked }
 }
@@ -77,7 +72,7 @@ export function readOptions(given: unknown): Settings & CheckedKeys {
   const problems: string[] = []
   const wrong: Report = (option, what) => void problems.push(`${option} ${what}`)
   const { keys, ...options } = { keys: undefined, ...given }
-  const settings = members(WITHOUT_KEYS).read(options, '', wrong)
+  const settings = members(WITHOUT_KEYS)(options, '', wrong)
   const checked = readKeys(keys, settings?.issuer, wrong)
   if (!settings || !checked || problems.length > 0) throw new ConfigError(problems)
   return { ...settings, ...checked }
@@ -98,7 +93,7 @@ function readKeys(
   issuer: string | undefined,
   wrong: Report,
 ): CheckedKeys | undefined {
-  const keys = KEYS.read(value, 'keys', wrong)
+  const keys = KEYS(value, 'keys', wrong)
   const isWhole = keys && Object.values(keys).every((member: unknown) => member !== undefined)
   if (!isWhole || (keys.kind === 'discovery' && issuer === undefined)) return undefined
   // Until a service opens the source, it neither fetches nor reads again, and logs nothing.

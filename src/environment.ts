@@ -1,5 +1,6 @@
-import { FromVariable, type Rule } from './rules.ts'
-import { SETTINGS, type Variable, VARIABLES } from './settings.ts'
+import { reasonOf } from './errors.ts'
+import { REPORTED, type Report, type Rule } from './rules.ts'
+import { type Variable, VARIABLES } from './settings.ts'
 
 /** What Kubernetes sets for a Service named plants, or plants-…: names and values. */
 const SERVICE_VARIABLE = new RegExp(
@@ -11,50 +12,61 @@ const SERVICE_VARIABLE = new RegExp(
   ].join('|')})$`,
 )
 
-/** The environment variables that set options. An empty value counts as unset. */
+/** The environment variables of the service. An empty value counts as unset. */
 export class Environment {
-  readonly #values: ReadonlyMap<string, string>
-  readonly #variables: readonly Variable[]
+  /** Each names a variable. */
+  readonly problems: string[] = []
+  readonly #env: NodeJS.ProcessEnv
+  readonly #given: readonly Variable[]
 
-  constructor(env: Readonly<Record<string, string | undefined>>) {
-    this.#values = new Map(
-      Object.entries(env).flatMap(([name, text]) => (text ? [[name, text]] : [])),
-    )
-    this.#variables = VARIABLES.filter(({ name }) => this.#values.has(name))
-  }
-
-  /** Names that begin with PLANTS_ and mean nothing. */
-  unknown(): readonly string[] {
+  constructor(env: NodeJS.ProcessEnv) {
+    this.#env = env
+    this.#given = VARIABLES.filter(({ name }) => env[name])
     const known = new Set(VARIABLES.map(({ name }) => name))
-    const isUnknown = ([name, text]: readonly [string, string]): boolean =>
-      name.startsWith('PLANTS_') && !known.has(name) && !SERVICE_VARIABLE.test(`${name}=${text}`)
-    return [...this.#values].filter(isUnknown).map(([name]) => name)
+    for (const [name, text] of Object.entries(env)) {
+      if (!name.startsWith('PLANTS_') || !text || known.has(name)) continue
+      if (SERVICE_VARIABLE.test(`${name}=${text}`)) continue
+      this.problems.push(`${name} is not known: see --help for the variables that are`)
+    }
   }
 
-  /** The variables that are set for an option, or for the options of a group: `etcd.`. */
-  namesIn(group: string): readonly string[] {
-    return this.#variables.filter(({ option }) => option.startsWith(group)).map(({ name }) => name)
-  }
-
-  /** The variable of an option; of several the one that is set. */
-  variableOf(option: string): string {
+  /** Names the variable of the option; of two variables, the one that is given. */
+  readonly report: Report = (option, what) => {
     const isIt = (variable: Variable): boolean => variable.option === option
-    return (this.#variables.find(isIt) ?? VARIABLES.find(isIt))?.name ?? option
+    const { name } = this.#given.find(isIt) ?? VARIABLES.find(isIt) ?? { name: option }
+    this.problems.push(`${name} ${what}`)
   }
 
-  /** What an application would pass to say the same. A group without any value is left out. */
-  options(
-    rules: Readonly<Record<string, Rule<unknown>>> = SETTINGS,
-  ): Readonly<Record<string, unknown>> {
+  /** The given variables of a group of options, such as `etcd`. */
+  namesIn(group: string): readonly string[] {
+    const inGroup = this.#given.filter(({ option }) => option.startsWith(`${group}.`))
+    return inGroup.map(({ name }) => name)
+  }
+
+  refuse(group: string, what: string): void {
+    this.problems.push(...this.namesIn(group).map((name) => `${name} ${what}`))
+  }
+
+  /** What an application would pass to say the same. A group of which nothing is given is left out. */
+  options(rules: Readonly<Record<string, Rule<unknown>>>): Record<string, unknown> {
     const options: Record<string, unknown> = {}
-    for (const [name, { members, variables = {} }] of Object.entries(rules)) {
-      const group = members && this.options(members)
-      if (group && Object.keys(group).length > 0) options[name] = group
-      for (const variable of Object.keys(variables)) {
-        const text = this.#values.get(variable)
-        if (text !== undefined) options[name] = new FromVariable(variable, text)
+    for (const [option, { members, variables = {}, parse }] of Object.entries(rules)) {
+      const group = this.options(members ?? {})
+      if (Object.keys(group).length > 0) options[option] = group
+      for (const name of Object.keys(variables)) {
+        const text = this.#env[name]
+        if (text) options[option] = parse ? this.#parse(parse, text, name) : text
       }
     }
     return options
+  }
+
+  #parse(parse: NonNullable<Rule<unknown>['parse']>, text: string, name: string): unknown {
+    try {
+      return parse(text, name)
+    } catch (error) {
+      this.problems.push(`${name} cannot be read: ${reasonOf(error)}`)
+      return REPORTED
+    }
   }
 }

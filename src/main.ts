@@ -2,11 +2,34 @@
 import { resolve } from 'node:path'
 import { parseArgs } from 'node:util'
 import { setFlagsFromString } from 'node:v8'
-import { type Command, OPTIONS, UsageError } from './cli/command.ts'
 import { serve } from './cli/serve.ts'
-import { VARIABLES } from './config.ts'
+import { readConfig, VARIABLES } from './config.ts'
 import { ConfigError, errorCodeOf, reasonOf } from './errors.ts'
+import { openStorage } from './service.ts'
 import { version } from './version.ts'
+
+/** The command line is wrong, and the message says how. */
+class UsageError extends Error {}
+
+const OPTIONS = {
+  dev: { type: 'boolean' },
+  sub: { type: 'string' },
+  ttl: { type: 'string' },
+  scope: { type: 'string' },
+  help: { type: 'boolean', short: 'h' },
+  version: { type: 'boolean' },
+} as const
+
+type Values = ReturnType<typeof parse>['values']
+
+interface Command {
+  readonly usage: string
+  readonly meaning: string
+  readonly options?: readonly (keyof Values)[]
+  readonly takesFile?: boolean
+  /** Returns what is to be printed. */
+  readonly run: (values: Values, file: string) => Promise<string | undefined>
+}
 
 /** What a service does not need is loaded by its command: a service starts sooner. */
 const COMMANDS: Readonly<Record<string, Command>> = {
@@ -21,42 +44,61 @@ const COMMANDS: Readonly<Record<string, Command>> = {
     usage: 'token --sub NAME [--ttl SECONDS] [--scope "SCOPE …"]',
     meaning: 'prints a token for the key that serve --dev made',
     options: ['sub', 'ttl', 'scope'],
-    run: async (values) => (await import('./cli/token.ts')).token(values),
+    async run({ sub, ttl, scope }) {
+      if (!sub) throw new UsageError('token needs --sub NAME: whose token it is to be')
+      if (ttl !== undefined && !/^[1-9][0-9]{0,9}$/.test(ttl))
+        throw new UsageError('--ttl must be a number of seconds, 1 or more')
+      const { token } = await import('./cli/token.ts')
+      return token(sub, ttl === undefined ? undefined : Number(ttl), scope)
+    },
   },
   check: {
     usage: 'check',
     meaning: 'says whether the data directory is sound; changes nothing',
-    run: async () => (await import('./cli/storage.ts')).check(),
+    run: async () => (await import('./cli/check.ts')).checkStore(embeddedStore('check')),
   },
   export: {
     usage: 'export FILE',
     meaning: 'writes everything to a new SQLite file, also while the service runs',
     takesFile: true,
-    run: async (_, file) => (await import('./cli/storage.ts')).exportTo(file),
+    run: async (_, file) =>
+      (await import('./cli/export.ts')).exportStore(embeddedStore('export'), file),
   },
   import: {
     usage: 'import FILE',
-    meaning:
-      'creates every plant of such a file in the store: in etcd, or in the data directory of a service that is stopped',
+    meaning: 'creates every plant of such a file in etcd, or in the store of a stopped service',
     takesFile: true,
-    run: async (_, file) => (await import('./cli/storage.ts')).importFrom(file),
+    async run(_, file) {
+      const { importStore } = await import('./cli/import.ts')
+      const config = readConfig(process.env, 'storage')
+      const tell = (line: string) => void process.stderr.write(`${line}\n`)
+      return importStore((...hooks) => openStorage(config, ...hooks), file, tell)
+    },
   },
+}
+
+/** The data directory. */
+function embeddedStore(command: string): string {
+  const { etcd, dataDirectory } = readConfig(process.env, 'storage')
+  if (!etcd) return dataDirectory
+  const what = `${command} is for the embedded store`
+  const look = 'look at what is in etcd with "etcdctl endpoint status"'
+  throw new Error(`${what}: ${look}, and save it with "etcdctl snapshot save"`)
 }
 
 async function main(argv: readonly string[]): Promise<string | undefined> {
   const { values, positionals } = parse(argv)
-  const { help: asksHelp, version: asksVersion, ...options } = values
-  if (asksHelp) return help()
-  if (asksVersion) return version()
+  if (values.help) return help()
+  if (values.version) return version()
   const [name = 'serve', ...args] = positionals
   const command = Object.hasOwn(COMMANDS, name) ? COMMANDS[name] : undefined
   if (!command) throw new UsageError(`there is no command ${JSON.stringify(name)}`)
   const known: readonly string[] = command.options ?? []
-  const stray = Object.keys(options).find((each) => !known.includes(each))
+  const stray = Object.keys(values).find((each) => !known.includes(each))
   if (stray !== undefined) throw new UsageError(`${name} takes no --${stray}`)
   if (args.length !== (command.takesFile ? 1 : 0))
     throw new UsageError(`${name} takes ${command.takesFile ? 'one FILE' : 'no argument'}`)
-  return command.run(options, resolve(args[0] ?? ''))
+  return command.run(values, resolve(args[0] ?? ''))
 }
 
 function parse(argv: readonly string[]) {
@@ -77,7 +119,7 @@ function help(): string {
   const variables = VARIABLES.map(({ name, fallback, meaning }) => {
     return [`  ${name}`, `${meaning}${fallback && ` (default ${fallback})`}`] as const
   })
-  const sections = [usage(), columns(commands), `Environment variables:\n\n${columns(variables)}`]
+  const sections = [usage(), columns(commands), `Environment variables:\n${columns(variables)}`]
   return sections.join('\n\n')
 }
 

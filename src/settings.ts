@@ -48,13 +48,13 @@ const KEYS = {
   }),
   url: setting(text, {
     PLANTS_JWKS_URL:
-      "URL of a JSON Web Key Set; with none of these four, the issuer's discovery document names it",
+      "URL of a JSON Web Key Set; none of these four: the issuer's discovery document names it",
   }),
 }
 
 /**
- * Every setting, once: the option of an embedding application with its type, bounds and default, and
- * the environment variable with its meaning. `--help` and the README's table have this order.
+ * Every setting, once: the option with its type, bounds and default, and the environment variable
+ * with its meaning. `--help` and the README's table have this order.
  */
 export const SETTINGS = {
   listen: setting(defaultsTo('127.0.0.1:8080', option.address), {
@@ -68,7 +68,7 @@ export const SETTINGS = {
     PLANTS_DATA: 'directory of the embedded store',
   }),
   maxDataBytes: setting(defaultsTo(GIB / 4, integer(65_536, GIB)), {
-    PLANTS_MAX_DATA_BYTES: `bytes of embedded database above which POST answers 507; at most ${GIB}`,
+    PLANTS_MAX_DATA_BYTES: `size of the embedded data above which POST answers 507; at most ${GIB}`,
   }),
   /** If set, plants are in etcd instead of the data directory. */
   etcd: optional(option.etcd(ETCD)),

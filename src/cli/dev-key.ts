@@ -7,8 +7,7 @@ import { readRegularFile } from '../regular-file.ts'
 
 const KEY_BYTES = 32
 const FILE_MAX_BYTES = 64 * 1024
-
-export const DEV_TTL_SECONDS = 8 * 60 * 60
+const DEFAULT_TTL_SECONDS = 8 * 60 * 60
 
 export interface DevClaims {
   readonly issuer: string
@@ -56,8 +55,8 @@ export function readOrCreateDevKey(path: string): Uint8Array {
 export function devClaims(
   config: Settings,
   sub: string,
-  ttlSeconds: number,
   scope: string | undefined,
+  ttlSeconds = DEFAULT_TTL_SECONDS,
 ): DevClaims {
   const { issuer, audience, ownerClaim, audienceClaim, scopeClaim = 'scope' } = config
   const scopes = scope === undefined ? {} : { [scopeClaim]: scope }

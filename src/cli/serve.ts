@@ -22,7 +22,8 @@ export async function serve(dev: boolean): Promise<void> {
     version: version(),
     ...listening,
     data: config.etcd?.endpoints ?? config.dataDirectory,
-    ...keyFields(config),
+    keys: config.keys.kind,
+    keysFrom: sourceOf(config),
   })
   if (dev) process.stderr.write(await invitation(config, listening))
 }
@@ -56,26 +57,26 @@ function stopOnSignal(service: PlantService, log: Log): () => boolean {
 }
 
 /** Where keys come from, and never what they are. */
-function keyFields({ keys, issuer }: Config): Readonly<Record<'keys' | 'keysFrom', unknown>> {
+function sourceOf({ keys, issuer }: Config): string | undefined {
   switch (keys.kind) {
     case 'secret':
-      return { keys: keys.kind, keysFrom: undefined }
+      return undefined
     case 'file':
-      return { keys: keys.kind, keysFrom: keys.path }
+      return keys.path
     case 'url':
       // A query may hold a secret.
-      return { keys: keys.kind, keysFrom: keys.url.replace(/[?#].*$/s, '') }
+      return keys.url.replace(/[?#].*$/s, '')
     case 'discovery':
-      return { keys: keys.kind, keysFrom: issuer }
+      return issuer
   }
 }
 
 /** Lines to paste: they create a plant and list it. */
 async function invitation(config: Config, { plants }: Listening): Promise<string> {
   if (config.keys.kind !== 'secret') return ''
-  const { DEV_TTL_SECONDS, devClaims, signDevToken } = await import('./dev-key.ts')
+  const { devClaims, signDevToken } = await import('./dev-key.ts')
   const scopes = [config.readScope, config.writeScope].filter((name) => name !== undefined)
-  const claims = devClaims(config, 'alice', DEV_TTL_SECONDS, scopes.join(' ') || undefined)
+  const claims = devClaims(config, 'alice', scopes.join(' ') || undefined)
   const token = signDevToken(config.keys.secret, claims)
   const socket = /^unix:(.*)$/s.exec(plants)?.[1]
   const target =

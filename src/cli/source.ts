@@ -82,10 +82,11 @@ export async function openSource(file: string, patienceMs = PATIENCE_MS): Promis
  * @throws Error if it is no regular file, is too large, changes, or has a log with more changes.
  */
 async function readWhole(file: string): Promise<Uint8Array<ArrayBuffer>> {
-  const handle = await openFile(file)
+  // Without O_NONBLOCK, opening a FIFO waits for a writer.
+  const handle = await open(file, constants.O_RDONLY | constants.O_NONBLOCK)
   try {
     const before = await handle.stat({ bigint: true })
-    if (!before.isFile()) throw irregular(file)
+    if (!before.isFile()) throw new Error(`${file} is not a regular file`)
     if (before.size > MAX_FILE_BYTES) {
       const what = `${file} is ${before.size} bytes long`
       throw new Error(`${what}, and at most ${MAX_FILE_BYTES} can be read`)
@@ -99,22 +100,6 @@ async function readWhole(file: string): Promise<Uint8Array<ArrayBuffer>> {
   } finally {
     await handle.close()
   }
-}
-
-async function openFile(file: string): Promise<FileHandle> {
-  try {
-    // Without O_NONBLOCK, opening a FIFO waits for a writer.
-    return await open(file, constants.O_RDONLY | constants.O_NONBLOCK)
-  } catch (error) {
-    const code = errorCodeOf(error)
-    if (code === 'ENOENT') throw new Error(`there is no file ${file}`, { cause: error })
-    // ENXIO: a socket.
-    throw code === 'ENXIO' ? irregular(file) : error
-  }
-}
-
-function irregular(file: string): Error {
-  return new Error(`${file} is not a regular file`)
 }
 
 /** Undefined if the file became shorter. */
