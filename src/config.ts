@@ -10,10 +10,10 @@ export { type Config, VARIABLES } from './settings.ts'
 /** All but the keys. */
 export type Settings = Omit<Config, 'keys'>
 
-/** Where the keys of a service come from, and their source, which was built to check them. */
+/** Where the keys of a service come from. Their source was built to check them. */
 interface CheckedKeys {
   readonly keys: KeyConfig
-  /** Returns the same source every time: it is for one service. */
+  /** Returns the same source every time: use it for one service. */
   readonly openKeys: (log: KeyLog) => KeySource
 }
 
@@ -51,13 +51,13 @@ export function readConfig(
   else environment.refuse('etcd', 'is of no use without PLANTS_ETCD_ENDPOINTS')
   const settings = members(WITHOUT_KEYS)(options, '', report)
 
+  const sources = environment.namesIn('keys')
+  let checked: CheckedKeys | undefined
   if (need === 'dev')
     environment.refuse('keys', 'cannot be used with --dev, which makes a key of its own')
-  const sources = environment.namesIn('keys')
-  const isClear = sources.length < 2
-  if (isService && !isClear)
+  if (isService && sources.length > 1)
     problems.push(`${sources.join(', ')} are set: keys come from one place only`)
-  const checked = isService && isClear && readKeys(withKind(Object(keys)), settings?.issuer, report)
+  else if (isService) checked = readKeys(withKind(Object(keys)), settings?.issuer, report)
   if (!settings || problems.length > 0) throw new ConfigError(problems)
   return { ...settings, ...checked }
 }
@@ -78,16 +78,13 @@ export function readOptions(given: unknown): Settings & CheckedKeys {
   return { ...settings, ...checked }
 }
 
-/** What the environment says of `keys`, as an application would pass it. */
-function withKind(given: object): object {
-  const kind = 'secret' in given ? 'secret' : 'path' in given ? 'file' : 'url'
-  return { kind: Object.keys(given).length > 0 ? kind : 'discovery', ...given }
+/** Adds the kind that the one member says. Without a member, keys are discovered. */
+function withKind(keys: object): object {
+  const kind = 'secret' in keys ? 'secret' : 'path' in keys ? 'file' : 'url'
+  return { kind: Object.keys(keys).length > 0 ? kind : 'discovery', ...keys }
 }
 
-/**
- * Reads where keys come from and builds their source, so that its problems are reported with all
- * others. Undefined: something was reported.
- */
+/** Builds the source of the keys, so that its problems are reported with all others. */
 function readKeys(
   value: unknown,
   issuer: string | undefined,
@@ -96,7 +93,7 @@ function readKeys(
   const keys = KEYS(value, 'keys', wrong)
   const isWhole = keys && Object.values(keys).every((member: unknown) => member !== undefined)
   if (!isWhole || (keys.kind === 'discovery' && issuer === undefined)) return undefined
-  // Until a service opens the source, it neither fetches nor reads again, and logs nothing.
+  // A source logs only after a service has started it.
   let log: KeyLog = () => {}
   try {
     const source = createKeySource(keys, issuer ?? '', (...line) => log(...line))

@@ -14,7 +14,7 @@ const SERVICE_VARIABLE = new RegExp(
 
 /** The environment variables of the service. An empty value counts as unset. */
 export class Environment {
-  /** Each names a variable. */
+  /** One line each, which begins with the variable. */
   readonly problems: string[] = []
   readonly #env: NodeJS.ProcessEnv
   readonly #given: readonly Variable[]
@@ -47,7 +47,7 @@ export class Environment {
     this.problems.push(...this.namesIn(group).map((name) => `${name} ${what}`))
   }
 
-  /** What an application would pass to say the same. A group of which nothing is given is left out. */
+  /** What an application would pass to say the same. An empty group is left out. */
   options(rules: Readonly<Record<string, Rule<unknown>>>): Record<string, unknown> {
     const options: Record<string, unknown> = {}
     for (const [option, { members, variables = {}, parse }] of Object.entries(rules)) {

@@ -128,7 +128,8 @@ function columns(rows: readonly (readonly [string, string])[]): string {
   return rows.map(([first, second]) => `${first.padEnd(width)}  ${second}`).join('\n')
 }
 
-function print(text: string): void {
+function print(text: string | undefined): void {
+  if (text === undefined) return
   process.stdout.write(`${text}\n`, (error) => {
     if (error && errorCodeOf(error) !== 'EPIPE') fail(error)
   })
@@ -156,4 +157,4 @@ process.on('SIGUSR1', () => {})
 // that: its parser alone takes 40 ms and 14 MiB. What runs often under load is still compiled.
 setFlagsFromString('--wasm-tiering-budget=200000000')
 
-main(process.argv.slice(2)).then((text) => text !== undefined && print(text), fail)
+main(process.argv.slice(2)).then(print).catch(fail)

@@ -131,31 +131,28 @@ export function etcd(rules: Rules<Omit<EtcdConfig, 'timing'>>): Rule<EtcdConfig>
   return Object.assign(read, all)
 }
 
-/** The rule of the member that belongs to each kind of keys. */
-interface KeyRules {
+/** One of the members, as `kind` says; none for `discovery`. */
+export function keys(rules: {
   readonly secret: Rule<Buffer>
   readonly path: Rule<string>
   readonly url: Rule<string>
-}
-
-export function keys({ secret, path, url }: KeyRules): Rule<KeyConfig> {
+}): Rule<KeyConfig> {
+  const { secret, path, url } = rules
+  const byKind: Readonly<Record<KeyConfig['kind'], Rule<KeyConfig>>> = {
+    secret: members({ kind: oneOf(['secret']), secret }),
+    file: members({ kind: oneOf(['file']), path }),
+    url: members({ kind: oneOf(['url']), url }),
+    discovery: members({ kind: oneOf(['discovery']) }),
+  }
+  const kinds = new Map<unknown, Rule<KeyConfig>>(Object.entries(byKind))
   const read: Rule<KeyConfig> = (value, option, wrong) => {
     // Object() makes an object of anything. Its members are still unknown.
     const { kind } = Object(value) as { readonly kind?: unknown }
-    switch (kind) {
-      case 'secret':
-        return members({ kind: oneOf([kind]), secret })(value, option, wrong)
-      case 'file':
-        return members({ kind: oneOf([kind]), path })(value, option, wrong)
-      case 'url':
-        return members({ kind: oneOf([kind]), url })(value, option, wrong)
-      case 'discovery':
-        return members({ kind: oneOf([kind]) })(value, option, wrong)
-      default:
-        return wrong(option, 'must be an object whose kind is secret, file, url or discovery')
-    }
+    const rule = kinds.get(kind)
+    if (rule) return rule(value, option, wrong)
+    return wrong(option, 'must be an object whose kind is secret, file, url or discovery')
   }
-  return Object.assign(read, { members: { secret, path, url } })
+  return Object.assign(read, { members: rules })
 }
 
 function isOrigin(given: string): boolean {
