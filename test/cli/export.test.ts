@@ -32,7 +32,7 @@ const OWN = "whose files are the store's own"
 
 const modeOf = (path: string): number => lstatSync(path).mode & 0o777
 
-test('export: a file named FILE.tmp, and what a link of that name leads to, stay', async () => {
+test('export: a file named FILE.tmp, and the target of such a link, stay', async () => {
   const data = await storeOfTwo()
   const folder = await temporaryDirectory()
   const victim = `${await temporaryDirectory()}/victim`
@@ -65,7 +65,7 @@ test('export: the file has mode 0600 whatever the umask', async () => {
   }
 })
 
-test('export: what has the name already is refused, and a link is not followed', async () => {
+test('export: an existing name is refused, and a link is not followed', async () => {
   const data = await storeOfTwo()
   const folder = await temporaryDirectory()
   writeFileSync(`${folder}/file`, 'mine')
@@ -99,7 +99,7 @@ test('export: a file that appears while the store is read is kept', async () => 
   assert.deepEqual(readdirSync(dirname(file)), ['plants.db'])
 })
 
-test('export: into the data directory is refused, by whatever name and path', async () => {
+test('export: into the data directory is refused, by any name and path', async () => {
   const data = await storeOfTwo()
   const before = await filesOf(data)
   const linked = `${await temporaryDirectory()}/linked`
@@ -119,7 +119,7 @@ test('export: into the data directory is refused, by whatever name and path', as
   await store.close()
 })
 
-test('export: a folder that does not exist, or is none, is named', async () => {
+test('export: a folder that does not exist, or is no folder, is named', async () => {
   const data = await storeOfTwo()
   const folder = await temporaryDirectory()
   writeFileSync(`${folder}/file`, '')
@@ -131,7 +131,7 @@ test('export: a folder that does not exist, or is none, is named', async () => {
     await refused(name, 'FILE must name a file that does not exist')
 })
 
-test('export: refused beside a -wal or -journal, which SQLite would take for its own', async () => {
+test('export: refused beside a -wal or -journal that SQLite would read with it', async () => {
   const data = await storeOfTwo()
   const file = `${await temporaryDirectory()}/plants.db`
   for (const ending of ['-wal', '-journal']) {
@@ -146,7 +146,7 @@ test('export: refused beside a -wal or -journal, which SQLite would take for its
   }
 })
 
-test('check and export: a directory in which no service has been holds no store', async () => {
+test('check and export: a directory where no service ran holds no store', async () => {
   const empty = await temporaryDirectory()
   const foreign = await temporaryDirectory()
   for (const name of ['notes.txt', 'lock', 'lock-0', 'dev.key', 'journal-00000001.log.tmp'])
@@ -160,7 +160,7 @@ test('check and export: a directory in which no service has been holds no store'
   assert.ok(!existsSync(target))
 })
 
-test('check and export: a store that was served and holds nothing has 0 plants', async () => {
+test('check and export: an empty store that was served has 0 plants', async () => {
   const served = `${await temporaryDirectory()}/data`
   const store = await openStore(served, { lock: lockDirectory })
   assert.match(await checkStore(served), /is sound: 0 plants in no snapshot and 1 journal/)

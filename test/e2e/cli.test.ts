@@ -21,7 +21,7 @@ import { MAIN, preload, run, startProcess } from '../support/process.ts'
 import { temporaryDirectory } from '../support/service.ts'
 import { token } from '../support/tokens.ts'
 
-test('--help prints every configuration variable, --version the version of the package', async () => {
+test('cli: --help prints every variable, --version the version of the package', async () => {
   const help = await run(['--help'])
   assert.equal(help.status, 0)
   for (const { name, fallback } of VARIABLES)
@@ -33,7 +33,7 @@ test('--help prints every configuration variable, --version the version of the p
   assert.deepEqual(await run(['--version']), { status: 0, stdout: `${version}\n`, stderr: '' })
 })
 
-test('a wrong command line ends with status 2 and says how it is used', async () => {
+test('cli: a wrong command line ends with status 2 and the usage', async () => {
   for (const args of [
     ['bogus'],
     ['constructor'],
@@ -51,7 +51,7 @@ test('a wrong command line ends with status 2 and says how it is used', async ()
   }
 })
 
-test('a wrong configuration ends with status 2, every problem on a line, and touches nothing', async () => {
+test('cli: a wrong configuration ends with status 2 and changes nothing', async () => {
   const directory = await temporaryDirectory()
   const { status, stdout, stderr } = await run(
     ['serve'],
@@ -76,14 +76,14 @@ test('a wrong configuration ends with status 2, every problem on a line, and tou
   assert.deepEqual(readdirSync(directory), [])
 })
 
-test('serve --dev prints a curl line for a unix socket as well', async (t) => {
+test('serve --dev: prints a curl line for a unix socket', async (t) => {
   const directory = await temporaryDirectory()
   const env = { PLANTS_LISTEN: `unix:${join(directory, 'plants socket')}` }
   const server = await startProcess(t, join(directory, 'data'), env, ['serve', '--dev'])
   for (const line of await curlLines(server.output)) assert.equal((await asCurl(line)).status, 200)
 })
 
-test('serve --dev prints curl lines that create and list a plant; after kill -9 the key and the plant are still there', async (t) => {
+test('serve --dev: its curl lines work, and kill -9 loses no plant and no key', async (t) => {
   const directory = join(await temporaryDirectory(), 'data')
   const first = await startProcess(t, directory, {}, ['serve', '--dev'])
   const lines = await curlLines(first.output)
@@ -105,7 +105,7 @@ test('serve --dev prints curl lines that create and list a plant; after kill -9 
   assert.equal(await second.kill('SIGTERM'), 0)
 })
 
-test('serve --dev and token make tokens that fit where owner, audience and scopes are read from other claims', async (t) => {
+test('serve --dev: tokens have the claims that the configuration names', async (t) => {
   const directory = join(await temporaryDirectory(), 'data')
   const claims = {
     PLANTS_OWNER_CLAIM: 'tenant',
@@ -126,7 +126,7 @@ test('serve --dev and token make tokens that fit where owner, audience and scope
   assert.equal((await post(server.port, { id: 2, name: 'Fern' }, { token: reader })).status, 403)
 })
 
-test('token says what to do where there is no development key', async () => {
+test('token: without a development key, says what to do', async () => {
   const { status, stderr } = await run(['token', '--sub', 'bob'], {
     PLANTS_DATA: await temporaryDirectory(),
   })
@@ -134,7 +134,7 @@ test('token says what to do where there is no development key', async () => {
   assert.match(stderr, /no development key.*serve --dev/)
 })
 
-test('a second process on the same data, and a port in use, are refused with status 1 and a message that helps', async (t) => {
+test('serve: locked data, or a port in use, ends with status 1 and says why', async (t) => {
   const directory = join(await temporaryDirectory(), 'data')
   const holder = await startProcess(t, directory)
   const env = {
@@ -165,7 +165,7 @@ test('a second process on the same data, and a port in use, are refused with sta
   )
 })
 
-test('SIGTERM and SIGINT end with status 0 and leave one snapshot that sqlite3 could open', async (t) => {
+test('serve: SIGTERM and SIGINT end with status 0 and leave one SQLite file', async (t) => {
   for (const signal of ['SIGTERM', 'SIGINT'] as const) {
     const directory = join(await temporaryDirectory(), 'data')
     const server = await startProcess(t, directory)
@@ -182,7 +182,7 @@ test('SIGTERM and SIGINT end with status 0 and leave one snapshot that sqlite3 c
   }
 })
 
-test('check says what is there, names damage, and finds no store where there is none', async (t) => {
+test('check: counts plants, names damage, and reports a missing store', async (t) => {
   const directory = join(await temporaryDirectory(), 'data')
   assert.match((await run(['check'], { PLANTS_DATA: directory })).stderr, /there is no store in/)
   const server = await startProcess(t, directory)
@@ -211,7 +211,7 @@ test('check says what is there, names damage, and finds no store where there is 
   assert.deepEqual(readFileSync(journal), bytes)
 })
 
-test('export while the service runs and import elsewhere give the same plants to the same owners', async (t) => {
+test('export, import: while a service runs, every owner gets the same plants', async (t) => {
   const directory = await temporaryDirectory()
   const [data, other, file] = [
     join(directory, 'data'),
@@ -261,7 +261,7 @@ test('export while the service runs and import elsewhere give the same plants to
   )
 })
 
-test('import names what it cannot keep and keeps the rest; an edited snapshot is refused at start and comes in by import', async (t) => {
+test('import: takes an edited snapshot, and names the rows that it refuses', async (t) => {
   const directory = await temporaryDirectory()
   const [data, file] = [join(directory, 'data'), join(directory, 'edited.sqlite')]
   const server = await startProcess(t, data)
@@ -306,7 +306,7 @@ test('import names what it cannot keep and keeps the rest; an edited snapshot is
   assert.ok(!existsSync(join(directory, 'new')), 'no store is opened for such a file')
 })
 
-test('import and check go on, with the same status, when nobody reads their output', async () => {
+test('import, check: end with the same status if no process reads the output', async () => {
   const directory = await temporaryDirectory()
   const [data, file] = [join(directory, 'data'), join(directory, 'plants.db')]
   const SQL = await initSqlJs()
@@ -322,7 +322,7 @@ test('import and check go on, with the same status, when nobody reads their outp
   assert.equal(await statusUnread(['export', file], env), 1)
 })
 
-test('check and export fail where no store is, export where no link can be made', async () => {
+test('check, export: fail without a store, export also without hard links', async () => {
   const directory = await temporaryDirectory()
   const [data, file] = [join(directory, 'data'), join(directory, 'plants.db')]
   mkdirSync(data)

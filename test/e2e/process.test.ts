@@ -63,7 +63,7 @@ async function withUmask<T>(umask: number, work: () => Promise<T>): Promise<T> {
 }
 
 for (const umask of sampled([0o000, 0o077], 2)) {
-  test(`process: under a umask of ${umask.toString(8)} every file is for its owner alone, directories too, and sockets for the group`, async (t) => {
+  test(`process: umask ${umask.toString(8)}: files are private, sockets for the group`, async (t) => {
     const parent = await temporaryDirectory()
     const data = join(parent, 'deep', 'data')
     const socket = join(parent, 'plants.sock')
@@ -146,7 +146,7 @@ function accepts(port: number): Promise<boolean> {
   })
 }
 
-test('process: SIGUSR1 opens no inspector, which would let everybody on the machine run code in it', async (t) => {
+test('process: SIGUSR1 opens no inspector', async (t) => {
   const port = await freePort()
   const server = await startProcess(t, join(await temporaryDirectory(), 'data'), {
     NODE_OPTIONS: `--inspect-port=127.0.0.1:${port}`,
@@ -179,7 +179,7 @@ async function diesOf(server: ServerProcess): Promise<void> {
 }
 
 for (const [name, source] of Object.entries(IMPOSSIBLE)) {
-  test(`process: ${name} ends it with status 1 and its cause on stderr, nobody is answered, and what was acknowledged is there again`, async (t) => {
+  test(`process: ${name} ends it with status 1 and loses no plant`, async (t) => {
     const directory = join(await temporaryDirectory(), 'data')
     const server = await startProcess(t, directory, await preload(source))
     assert.equal((await post(server.port, { id: 1, name: 'Fern' })).status, 200)
@@ -195,7 +195,7 @@ for (const [name, source] of Object.entries(IMPOSSIBLE)) {
   })
 }
 
-test('process: a compaction whose thread throws is logged and made up for; no request is lost to it', async (t) => {
+test('process: a compaction whose thread throws is logged and repeated', async (t) => {
   const directory = join(await temporaryDirectory(), 'data')
   const server = await startProcess(
     t,
@@ -215,7 +215,7 @@ const ROOT = fileURLToPath(new URL('../..', import.meta.url))
 const isRoot = process.getuid?.() === 0
 const canUnshare = isRoot && spawnSync('unshare', ['--mount', 'setpriv', '--version']).status === 0
 
-test('process: a compaction runs under the options that node was given, so that loaders which the service needs are there too', async (t) => {
+test('process: the thread of a compaction runs with the options of node', async (t) => {
   const directory = await temporaryDirectory()
   const [first, loads, data] = [
     join(directory, 'first.mjs'),
@@ -236,7 +236,7 @@ test('process: a compaction runs under the options that node was given, so that 
 })
 
 test(
-  'process: an unprivileged user serves on a root that is read-only, with no capability, and writes nothing but its data',
+  'process: serves unprivileged on a read-only root, and writes only its data',
   { skip: canUnshare ? false : 'needs root, unshare and setpriv' },
   async (t) => {
     const work = await temporaryDirectory()
