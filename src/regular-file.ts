@@ -4,7 +4,7 @@ const { O_NOCTTY, O_NONBLOCK, O_RDONLY } = constants
 
 /**
  * The bytes of a small file. It must be a regular file: reading a pipe may never begin, and reading
- * a device may never end. It is checked after it was opened, so that nothing can replace it between.
+ * a device may never end. It is checked after it was opened: nothing can replace it between.
  * @throws Error that says why not; with the `code` of a system call that failed.
  */
 export function readRegularFile(path: string, maxBytes: number): Buffer {

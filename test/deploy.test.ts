@@ -10,9 +10,9 @@ import { startProcess } from './support/process.ts'
 import { DEFAULTS, temporaryDirectory } from './support/service.ts'
 import { SECRET } from './support/tokens.ts'
 
-/** What a last snapshot may take, beyond the delay and the timeout of a stop. */
+/** For the last snapshot, in addition to the delay and the timeout of a stop. */
 const SNAPSHOT_SECONDS = 15
-/** What the Kubernetes example leaves to the application, which stops first. */
+/** The Kubernetes example's time for the application, which stops first. */
 const APPLICATION_SECONDS = 30
 /** Descriptors besides connections, as the README has it. */
 const OTHER_DESCRIPTORS = 64
@@ -127,7 +127,7 @@ test('deploy: probes, ports, users and paths agree with each other', () => {
   }
 })
 
-test('deploy: Kubernetes sets no Service variables, and with them the service starts', async (t) => {
+test('deploy: Kubernetes sets no Service variables; with them, it still starts', async (t) => {
   const pod = kubernetes.slice(kubernetes.indexOf('kind: StatefulSet'))
   assert.match(pod, /^ {6}enableServiceLinks: false$/m)
   const documents = kubernetes.split(/^---$/m)
@@ -177,7 +177,7 @@ test('deploy: systemd accepts the unit, and finds little exposed', { skip: NO_SY
     ['verify', '--recursive-errors=no', join(ROOT, 'scripts/deploy/plant-store.service')],
     { encoding: 'utf8' },
   )
-  // Where node is elsewhere, that alone is what it may say.
+  // It may only say that node is elsewhere.
   assert.deepEqual(
     verified.stderr
       .split('\n')

@@ -21,6 +21,16 @@ import { MAIN, preload, run, startProcess } from '../support/process.ts'
 import { temporaryDirectory } from '../support/service.ts'
 import { token } from '../support/tokens.ts'
 
+/** What `serve` needs besides its data directory. */
+const SERVE = {
+  PLANTS_ISSUER: 'i',
+  PLANTS_AUDIENCE: 'a',
+  PLANTS_JWT_SECRET: 'x'.repeat(32),
+  PLANTS_LISTEN: '127.0.0.1:0',
+  PLANTS_ADMIN_LISTEN: 'off',
+}
+const SQL = await initSqlJs()
+
 test('cli: --help prints every variable, --version the version of the package', async () => {
   const help = await run(['--help'])
   assert.equal(help.status, 0)
@@ -137,14 +147,7 @@ test('token: without a development key, says what to do', async () => {
 test('serve: locked data, or a port in use, ends with status 1 and says why', async (t) => {
   const directory = join(await temporaryDirectory(), 'data')
   const holder = await startProcess(t, directory)
-  const env = {
-    PLANTS_ISSUER: 'i',
-    PLANTS_AUDIENCE: 'a',
-    PLANTS_JWT_SECRET: 'x'.repeat(32),
-    PLANTS_LISTEN: '127.0.0.1:0',
-    PLANTS_ADMIN_LISTEN: 'off',
-  }
-  const second = await run(['serve'], { ...env, PLANTS_DATA: directory })
+  const second = await run(['serve'], { ...SERVE, PLANTS_DATA: directory })
   assert.equal(second.status, 1)
   assert.match(second.stderr, new RegExp(`${holder.child.pid}`))
 
@@ -154,7 +157,7 @@ test('serve: locked data, or a port in use, ends with status 1 and says why', as
   const address = taken.address()
   assert.ok(address !== null && typeof address === 'object')
   const third = await run(['serve'], {
-    ...env,
+    ...SERVE,
     PLANTS_DATA: join(await temporaryDirectory(), 'data'),
     PLANTS_LISTEN: `127.0.0.1:${address.port}`,
   })
@@ -198,14 +201,7 @@ test('check: counts plants, names damage, and reports a missing store', async (t
   const damaged = await run(['check'], { PLANTS_DATA: directory })
   assert.equal(damaged.status, 1)
   assert.match(damaged.stderr, /journal-00000001\.log is damaged at byte \d+/)
-  const start = await run(['serve'], {
-    PLANTS_DATA: directory,
-    PLANTS_ISSUER: 'i',
-    PLANTS_AUDIENCE: 'a',
-    PLANTS_JWT_SECRET: 'x'.repeat(32),
-    PLANTS_LISTEN: '127.0.0.1:0',
-    PLANTS_ADMIN_LISTEN: 'off',
-  })
+  const start = await run(['serve'], { ...SERVE, PLANTS_DATA: directory })
   assert.equal(start.status, 1)
   assert.match(start.stderr, /journal-00000001\.log is damaged at byte \d+/)
   assert.deepEqual(readFileSync(journal), bytes)
@@ -267,11 +263,9 @@ test('import: takes an edited snapshot, and names the rows that it refuses', asy
   const server = await startProcess(t, data)
   for (const id of [1, 2]) await post(server.port, { id, name: 'Fern' })
   assert.equal(await server.kill('SIGTERM'), 0)
-  const SQL = await initSqlJs()
   const database = new SQL.Database(readFileSync(join(data, 'plants.sqlite')))
-  database.run(
-    "UPDATE plants SET name = 'Moss' WHERE id = 2; INSERT INTO plants VALUES ('alice', 3, 0, 'Ivy', NULL); INSERT INTO plants VALUES ('alice', 4, 0, x'00', NULL)",
-  )
+  database.run(`UPDATE plants SET name = 'Moss' WHERE id = 2;
+    INSERT INTO plants VALUES ('alice', 3, 0, 'Ivy', NULL), ('alice', 4, 0, x'00', NULL)`)
   writeFileSync(join(data, 'plants.sqlite.edited'), database.export())
   renameSync(join(data, 'plants.sqlite'), join(directory, 'original.sqlite'))
   renameSync(join(data, 'plants.sqlite.edited'), join(data, 'plants.sqlite'))
@@ -309,7 +303,6 @@ test('import: takes an edited snapshot, and names the rows that it refuses', asy
 test('import, check: end with the same status if no process reads the output', async () => {
   const directory = await temporaryDirectory()
   const [data, file] = [join(directory, 'data'), join(directory, 'plants.db')]
-  const SQL = await initSqlJs()
   const database = new SQL.Database()
   database.run(`CREATE TABLE plants (owner, id, name, tag);
     WITH RECURSIVE ids(id) AS (VALUES (1) UNION ALL SELECT id + 1 FROM ids WHERE id < 5000)
@@ -341,7 +334,7 @@ test('check, export: fail without a store, export also without hard links', asyn
   assert.deepEqual(readdirSync(directory), ['data'])
 })
 
-/** The status of a command whose output has no reader left. */
+/** The status of a command whose output no process reads. */
 async function statusUnread(
   args: readonly string[],
   env: Readonly<Record<string, string>>,
@@ -349,7 +342,7 @@ async function statusUnread(
   const child = spawn(process.execPath, [MAIN, ...args], { env, stdio: ['ignore', 'pipe', 'pipe'] })
   child.stdout.destroy()
   child.stderr.destroy()
-  // The argument's types are those of the event: the status, or null after a signal.
+  // The event's argument: the status, or null after a signal.
   const [status] = (await once(child, 'exit')) as [number | null]
   return status
 }
@@ -362,7 +355,7 @@ async function curlLines(output: () => string): Promise<string[]> {
   }
 }
 
-/** Sends what a line has curl send. A shell takes the line apart, as where somebody pastes it. */
+/** Sends what curl would send. A shell splits the line, as when a user pastes it. */
 async function asCurl(line = ''): Promise<Reply> {
   const script = `curl() { printf '%s\\0' "$@"; }\n${line}`
   const { stdout } = await promisify(execFile)('sh', ['-c', script])
