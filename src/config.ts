@@ -54,7 +54,7 @@ export function readConfig(
   const sources = environment.namesIn('keys')
   let checked: CheckedKeys | undefined
   if (need === 'dev')
-    environment.refuse('keys', 'cannot be used with --dev, which makes a key of its own')
+    environment.refuse('keys', 'cannot be used with --dev, which makes its own key')
   if (isService && sources.length > 1)
     problems.push(`${sources.join(', ')} are set: keys come from one place only`)
   else if (isService) checked = readKeys(withKind(Object(keys)), settings?.issuer, report)

@@ -14,7 +14,7 @@ import { SECRET } from './support/tokens.ts'
 const SNAPSHOT_SECONDS = 15
 /** The Kubernetes example's time for the application, which stops first. */
 const APPLICATION_SECONDS = 30
-/** Descriptors besides connections, as the README has it. */
+/** Descriptors besides connections, as in the README. */
 const OTHER_DESCRIPTORS = 64
 
 const read = (path: string): string => readFileSync(join(ROOT, path), 'utf8')
@@ -31,7 +31,7 @@ function find(text: string, pattern: RegExp): string {
 const secretFile = join(await temporaryDirectory(), 'jwt-secret')
 writeFileSync(secretFile, SECRET)
 
-/** The service's own reading of the variables that a file sets. */
+/** How the service reads the variables that a file sets. */
 function configOf(pairs: Iterable<RegExpMatchArray>): Omit<Config, 'keys'> {
   const env = Object.fromEntries([...pairs].map(([, name, value]) => [name, value]))
   const file = env['PLANTS_JWT_SECRET_FILE']
@@ -119,7 +119,7 @@ test('deploy: probes, ports, users and paths agree with each other', () => {
     '/usr/bin/node --max-semi-space-size=4 /opt/plant-store/dist/main.js serve',
   )
 
-  // The project's own manifest, which has this member.
+  // The project's manifest, which has this member.
   const { version } = JSON.parse(read('package.json')) as { readonly version: string }
   for (const text of [dockerfile, kubernetes, unit, read('README.md')]) {
     for (const [, named] of text.matchAll(/\bplant-store[-:](\d+\.\d+\.\d+)/g))

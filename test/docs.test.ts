@@ -47,7 +47,7 @@ test('docs: the README lists exactly the error values of the catalogue', () => {
 })
 
 test('docs: the documents name the versions of the manifest', () => {
-  // The project's own manifest, which has these members.
+  // The project's manifest, which has these members.
   const { version, dependencies } = JSON.parse(read('package.json')) as {
     version: string
     dependencies: Record<string, string>
@@ -60,8 +60,7 @@ test('docs: the documents name the versions of the manifest', () => {
 })
 
 test('docs: the README names every metric but two, and no other', async (t) => {
-  // Keys that are fetched, so that their metrics are there: the age only once a set was had, which
-  // needs an issuer.
+  // Keys that are fetched have metrics; their age is there only after a fetch that succeeded.
   const { port, adminPort } = await startService(t, {
     keys: { kind: 'url', url: 'http://127.0.0.1:1/keys' },
   })

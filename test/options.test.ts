@@ -35,7 +35,7 @@ const OTHER_KEY = generateKeyPairSync('ed25519', PEM).privateKey
 const ORIGIN = 'must be http:// or https:// with a host, a port and no more'
 const ETCD = { endpoints: ['http://127.0.0.1:1'] }
 
-/** What is told about options that JavaScript may pass, whatever the types say. */
+/** The problems of options that JavaScript may pass, whatever the types say. */
 function problemsOf(options: unknown, onFatal?: unknown): readonly string[] {
   try {
     createPlantService(options as PlantServiceConfig, onFatal as () => void)
@@ -56,7 +56,7 @@ const NUMBERS = [
   ['shutdownTimeoutSeconds', 0, 3600],
 ] as const
 
-/** Wrong options, each with all that is told about it. */
+/** Wrong options, each with its one problem. */
 const WRONG: readonly (readonly [options: Readonly<Record<string, unknown>>, problem: string])[] = [
   [{ issuer: '' }, 'issuer must be a text that is not empty, and is ""'],
   [{ issuer: null }, 'issuer must be a text that is not empty, and is null'],

@@ -15,7 +15,7 @@ export interface DevClaims {
   readonly sub: string
   readonly ttlSeconds: number
   readonly scope?: string | undefined
-  /** Further claims, for a service that reads owner, audience or scopes from claims of its own. */
+  /** Further claims, for a service that reads owner, audience or scopes from other claims. */
   readonly more?: Readonly<Record<string, string>>
 }
 

@@ -10,9 +10,9 @@ import { SQLITE_LOGS } from '../store/sqljs/new-file.ts'
 import { type Cells, NULL, openRows } from '../store/sqljs/source-rows.ts'
 
 /*
- * A SQLite file of any origin, read in a thread of its own. SQLite trusts the pages of a file: 20
- * pages that refer to each other keep it reading the schema without end. The thread is ended if it
- * takes too long, and a file that exhausts memory exhausts only the thread's.
+ * A SQLite file of any origin, read in its own thread. SQLite trusts the pages of a file: 20 pages
+ * that refer to each other keep it reading the schema without end. The thread is ended if it takes
+ * too long, and a file that exhausts memory exhausts only the thread's.
  */
 
 interface SourcePlant {

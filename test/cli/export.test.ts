@@ -133,14 +133,11 @@ test('export: a folder that does not exist, or is no folder, is named', async ()
 
 test('export: refused beside a -wal or -journal that SQLite would read with it', async () => {
   const data = await storeOfTwo()
-  const file = `${await temporaryDirectory()}/plants.db`
   for (const ending of ['-wal', '-journal']) {
-    const folder = await temporaryDirectory()
-    writeFileSync(`${folder}/plants.db${ending}`, '')
-    await assert.rejects(exportStore(data, `${folder}/plants.db`), {
-      message:
-        `SQLite would take ${folder}/plants.db${ending} for a part of the new file: ` +
-        'name another one',
+    const file = `${await temporaryDirectory()}/plants.db`
+    writeFileSync(file + ending, '')
+    await assert.rejects(exportStore(data, file), {
+      message: `SQLite would take ${file}${ending} for a part of the new file: name another one`,
     })
     assert.ok(!existsSync(file))
   }

@@ -24,7 +24,7 @@ const PAGE_BYTES = 1024
 
 const SQL = await initSqlJs()
 
-/** The bytes of a SQLite file that such statements make. */
+/** The bytes of the SQLite file that the statements make. */
 function database(sql: string, encoding = 'UTF-8'): Buffer {
   const db = new SQL.Database()
   db.run(`PRAGMA page_size = ${PAGE_BYTES}; PRAGMA encoding = '${encoding}'; ${sql}`)
@@ -210,7 +210,7 @@ function repeat(page: Buffer, from: number, child: number): void {
   }
 }
 
-/** Puts 15 levels of 50 times the same page over the root of a tree: its rows have no end. */
+/** Puts 15 levels of 50 times the same page above the root of a tree: its rows have no end. */
 function withoutEnd(bytes: Buffer, root: number): Buffer {
   const header = root === 1 ? 100 : 0
   const pages = Array.from({ length: bytes.length / PAGE_BYTES }, (_, i) =>
@@ -218,7 +218,7 @@ function withoutEnd(bytes: Buffer, root: number): Buffer {
   )
   const top = pages[root - 1] ?? Buffer.alloc(0)
   const leaf = Buffer.from(top)
-  // A leaf's header and the places of its cells come first; the cells stay where they are.
+  // A leaf's header and its cell pointers come first; the cells keep their places.
   const headBytes = 8 + 2 * top.readUInt16BE(header + 3)
   leaf.fill(0, 0, header + headBytes)
   top.copy(leaf, 0, header, header + headBytes)

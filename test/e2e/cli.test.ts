@@ -19,6 +19,7 @@ import { VARIABLES } from '../../dist/config.js'
 import { call, post, type Reply } from '../support/http.ts'
 import { MAIN, preload, run, startProcess } from '../support/process.ts'
 import { temporaryDirectory } from '../support/service.ts'
+import { until } from '../support/time.ts'
 import { token } from '../support/tokens.ts'
 
 /** What `serve` needs besides its data directory. */
@@ -34,9 +35,12 @@ const SQL = await initSqlJs()
 test('cli: --help prints every variable, --version the version of the package', async () => {
   const help = await run(['--help'])
   assert.equal(help.status, 0)
-  for (const { name, fallback } of VARIABLES)
-    assert.match(help.stdout, new RegExp(`^  ${name} .*${fallback === '' ? '' : 'default'}`, 'm'))
-  // The project's own manifest.
+  const lines = help.stdout.split('\n')
+  for (const { name, fallback, meaning } of VARIABLES) {
+    const said = lines.find((line) => line.startsWith(`  ${name} `))?.slice(name.length + 2)
+    assert.equal(said?.trim(), fallback === '' ? meaning : `${meaning} (default ${fallback})`)
+  }
+  // The project's manifest, which has this member.
   const { version } = JSON.parse(
     readFileSync(new URL('../../package.json', import.meta.url), 'utf8'),
   ) as { version: string }
@@ -348,11 +352,9 @@ async function statusUnread(
 }
 
 async function curlLines(output: () => string): Promise<string[]> {
-  for (;;) {
-    const lines = output().match(/^curl .*$/gm) ?? []
-    if (lines.length >= 2) return lines
-    await new Promise((resolve) => setTimeout(resolve, 10))
-  }
+  const lines = (): string[] => output().match(/^curl .*$/gm) ?? []
+  await until('both curl lines are there', () => lines().length >= 2)
+  return lines()
 }
 
 /** Sends what curl would send. A shell splits the line, as when a user pastes it. */

@@ -7,7 +7,7 @@ import { promisify } from 'node:util'
 import { makeRelease, ROOT } from '../support/release.ts'
 import { temporaryDirectory } from '../support/service.ts'
 
-/** What the embedding must not look at: a service that read it would refuse to start. */
+/** The package must not read it: with these variables a service refuses to start. */
 const ENVIRONMENT = {
   PATH: process.env['PATH'] ?? '',
   PLANTS_LISTEN: 'nonsense',
@@ -30,7 +30,7 @@ const project = join(await temporaryDirectory(), 'project')
 const modules = join(ROOT, 'node_modules')
 await mkdir(project)
 const { package: tarball } = await makeRelease(join(project, '..', 'release'))
-// The two dependencies come from this project's own folder, so that nothing is asked of a registry.
+// The two dependencies come from this project's folder: no registry is asked.
 const dependencies = {
   'plant-store': `file:${tarball}`,
   jose: `file:${join(modules, 'jose')}`,

@@ -123,7 +123,7 @@ test('release: the folder runs with node alone, and every command works', async 
   assert.deepEqual((await call(second.port)).json(), [{ name: 'Monstera' }])
   assert.match(await command('check'), /is sound: 1 plants/)
   assert.match(await command('export', file), /^1 plants written/)
-  // The last snapshot is made in a thread of its own.
+  // A worker thread makes the last snapshot.
   assert.equal(await second.kill('SIGTERM'), 0)
   assert.ok(existsSync(join(data, 'plants.sqlite')))
   assert.match(await command('import', file), /^1 plants read/)
