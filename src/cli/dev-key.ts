@@ -9,16 +9,6 @@ const KEY_BYTES = 32
 const FILE_MAX_BYTES = 64 * 1024
 const DEFAULT_TTL_SECONDS = 8 * 60 * 60
 
-export interface DevClaims {
-  readonly issuer: string
-  readonly audience: string
-  readonly sub: string
-  readonly ttlSeconds: number
-  readonly scope?: string | undefined
-  /** Further claims, for a service that reads owner, audience or scopes from other claims. */
-  readonly more?: Readonly<Record<string, string>>
-}
-
 export function devKeyPath({ dataDirectory }: Settings): string {
   return `${dataDirectory}/dev.key`
 }
@@ -56,22 +46,24 @@ export function devClaims(
   config: Settings,
   sub: string,
   scope: string | undefined,
-  ttlSeconds = DEFAULT_TTL_SECONDS,
-): DevClaims {
-  const { issuer, audience, ownerClaim, audienceClaim, scopeClaim = 'scope' } = config
-  const scopes = scope === undefined ? {} : { [scopeClaim]: scope }
-  const more = { [ownerClaim]: sub, [audienceClaim]: audience, ...scopes }
-  return { issuer, audience, sub, ttlSeconds, scope, more }
+): Readonly<Record<string, string>> {
+  const { issuer: iss, audience: aud, ownerClaim, audienceClaim, scopeClaim = 'scope' } = config
+  const scopes = scope === undefined ? {} : { scope, [scopeClaim]: scope }
+  return { ...scopes, [ownerClaim]: sub, [audienceClaim]: aud, iss, aud, sub }
 }
 
 /** An access token, signed with the development key (RFC 7515 §3.1). `typ`: RFC 9068 §2.1. */
-export function signDevToken(key: Uint8Array, claims: DevClaims): string {
-  const { issuer, audience, sub, ttlSeconds, scope, more } = claims
+export function signDevToken(
+  key: Uint8Array,
+  claims: Readonly<Record<string, string>>,
+  ttlSeconds = DEFAULT_TTL_SECONDS,
+): string {
   const iat = Math.floor(Date.now() / 1000)
-  const payload = { scope, ...more, iss: issuer, aud: audience, sub, iat, exp: iat + ttlSeconds }
-  const parts = [{ alg: 'HS256', typ: 'at+jwt' }, payload]
-  const signed = parts.map((part) => Buffer.from(JSON.stringify(part)).toString('base64url'))
-  const input = signed.join('.')
+  const header = { alg: 'HS256', typ: 'at+jwt' }
+  const parts = [header, { ...claims, iat, exp: iat + ttlSeconds }]
+  const input = parts
+    .map((part) => Buffer.from(JSON.stringify(part)).toString('base64url'))
+    .join('.')
   return `${input}.${createHmac('sha256', key).update(input).digest('base64url')}`
 }
 

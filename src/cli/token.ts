@@ -9,7 +9,7 @@ export function token(
 ): string {
   const config = readConfig(process.env, 'dev')
   const key = readDevKey(devKeyPath(config))
-  if (key) return signDevToken(key, devClaims(config, sub, scope, ttlSeconds))
+  if (key) return signDevToken(key, devClaims(config, sub, scope), ttlSeconds)
   const what = `there is no development key in ${config.dataDirectory}`
   throw new Error(`${what}: start "plant-store serve --dev" first`)
 }

@@ -65,13 +65,13 @@ test('dev key: anything but a small regular file is refused at once', () => {
 
 test('dev key: a token is accepted with its scope until it expires', async () => {
   const key = readOrCreateDevKey(join(temporaryDirectory(), 'dev.key'))
-  const claims = { issuer: RULES.issuer, audience: RULES.audience, sub: 'alice', ttlSeconds: 60 }
+  const claims = { iss: RULES.issuer, aud: RULES.audience, sub: 'alice' }
   const by = new PatientVerifier(secretKeys(key), RULES)
-  assert.deepEqual(await by.verify(signDevToken(key, claims)), {
+  assert.deepEqual(await by.verify(signDevToken(key, claims, 60)), {
     owner: 'alice',
     scopes: new Set(),
   })
-  const scoped = signDevToken(key, { ...claims, scope: 'read write' })
+  const scoped = signDevToken(key, { ...claims, scope: 'read write' }, 60)
   assert.deepEqual(await by.verify(scoped), { owner: 'alice', scopes: new Set(['read', 'write']) })
   const later = new PatientVerifier(secretKeys(key), RULES, () => Date.now() + 66_000)
   await assert.rejects(async () => later.verify(scoped), { condition: 'tokenExpired' })
