@@ -3,7 +3,7 @@ import type { KeyConfig } from './auth/keys.ts'
 import { type Address, SOCKET_PATH_MAX_BYTES } from './http/listen.ts'
 import { readRegularFile } from './regular-file.ts'
 import { integer, members, oneOf, parsedBy, path } from './rules.ts'
-import { type Rule, type Rules, shown, text } from './rules.ts'
+import { type Rule, type Rules, shown, text, textThat } from './rules.ts'
 import type { EtcdConfig } from './store/etcd/store.ts'
 import { tlsProblems } from './store/etcd/tls.ts'
 
@@ -17,10 +17,7 @@ const SCOPE_TOKEN = /^[\x21\x23-\x5b\x5d-\x7e]+$/
 const SECRET_MAX_BYTES = 64 * 1024
 const PEM_MAX_BYTES = 1024 * 1024
 
-export const scope: Rule<string> = (value, option, wrong) => {
-  if (typeof value === 'string' && SCOPE_TOKEN.test(value)) return value
-  return wrong(option, `must be one scope, and is ${shown(value)}`)
-}
+export const scope = textThat('be one scope', (given) => SCOPE_TOKEN.test(given))
 
 const socketPath: Rule<string> = (value, option, wrong) => {
   const resolved = path(value, option, wrong)
@@ -102,10 +99,7 @@ export const endpoints = parsedBy<readonly string[]>(
   },
 )
 
-export const prefix: Rule<string> = (value, option, wrong) => {
-  if (typeof value === 'string' && value.endsWith('/') && value.isWellFormed()) return value
-  return wrong(option, `must end in /, and is ${shown(value)}`)
-}
+export const prefix = textThat('end in /', (given) => given.endsWith('/'))
 
 /** The members of the option, and what they require of each other. */
 export function etcd(rules: Rules<Omit<EtcdConfig, 'timing'>>): Rule<EtcdConfig> {

@@ -60,16 +60,22 @@ export function parsedBy<T>(parse: Rule<T>['parse'], rule: Rule<T>): Rule<T> {
   return Object.assign(read, rule, { parse })
 }
 
-export const text: Rule<string> = (value, option, wrong) => {
-  if (typeof value === 'string' && value !== '' && value.isWellFormed()) return value
-  return wrong(option, `must be a text that is not empty, and is ${shown(value)}`)
+/** A text of valid Unicode that passes a check. `what` is what the text must be. */
+export function textThat(what: string, isRight: (text: string) => boolean): Rule<string> {
+  return (value, option, wrong) => {
+    if (typeof value === 'string' && value.isWellFormed() && isRight(value)) return value
+    return wrong(option, `must ${what}, and is ${shown(value)}`)
+  }
 }
 
+export const text = textThat('be a text that is not empty', (given) => given !== '')
+
+const anyPath = textThat('be a path', (given) => given !== '' && !given.includes('\0'))
+
 /** Resolved when it is read: the working directory may change later. */
-export const path: Rule<string> = (value, option, wrong) => {
-  const isPath = typeof value === 'string' && value !== '' && value.isWellFormed()
-  if (isPath && !value.includes('\0')) return resolve(value)
-  return wrong(option, `must be a path, and is ${shown(value)}`)
+export const path: Rule<string> = (...given) => {
+  const found = anyPath(...given)
+  return found === undefined ? undefined : resolve(found)
 }
 
 /** An integer from `min` to `max`, both included. */
