@@ -10,7 +10,7 @@ export { ConfigError } from './errors.ts'
 export type { EtcdConfig } from './store/etcd/store.ts'
 export type { Listening, PlantService } from './service.ts'
 
-/** The members of etcd, and what they ask for. PEM is text or bytes. */
+/** How to reach etcd. PEM may be text or bytes. */
 export interface EtcdOptions {
   readonly endpoints: readonly string[]
   readonly prefix?: string | undefined
@@ -28,8 +28,8 @@ type Written = 'listen' | 'adminListen' | 'etcd'
 type Optional<T> = { readonly [K in keyof T]?: T[K] | undefined }
 
 /**
- * What must be said; all else has the defaults of the configuration table. Addresses may be written
- * as they are there. A secret that is text stands for its UTF-8.
+ * Issuer, audience and keys are required. The rest has the defaults of the configuration table, and
+ * addresses may be written as in the table. The bytes of a secret that is text are its UTF-8.
  */
 export interface PlantServiceConfig extends Optional<Omit<Config, Required | Written>> {
   readonly issuer: string
@@ -41,11 +41,11 @@ export interface PlantServiceConfig extends Optional<Omit<Config, Required | Wri
 }
 
 /**
- * A plant store to be run inside another program: `listen` opens its own listeners, and `handler`
- * mounts in any `node:http` server. Paths are resolved at once. Nothing is read from the
- * environment, no signal is handled, and the process is never ended.
- * @param onFatal is told when memory and disk may differ: the service answers 503 from then on, and
- * a new one must be made.
+ * A plant store inside another program: `listen` opens its own listeners, and `handler` mounts in
+ * any `node:http` server. Paths are resolved at once. It reads no environment variable, handles no
+ * signal, and never ends the process.
+ * @param onFatal is called when memory and disk may differ. From then on the service answers 503,
+ * and the program must create a new one.
  * @throws ConfigError that names every problem by its option.
  */
 export function createPlantService(

@@ -16,6 +16,9 @@ const MINIMUM = {
   PLANTS_JWT_SECRET: 'x'.repeat(32),
 }
 
+const ETCD_HTTP = { ...MINIMUM, PLANTS_ETCD_ENDPOINTS: 'http://127.0.0.1:1' }
+const ETCD_HTTPS = { ...MINIMUM, PLANTS_ETCD_ENDPOINTS: 'https://127.0.0.1:1' }
+
 function problems(env: Readonly<Record<string, string>>): readonly string[] {
   try {
     readConfig(env, 'service')
@@ -26,8 +29,8 @@ function problems(env: Readonly<Record<string, string>>): readonly string[] {
   return []
 }
 
-test('the defaults are those of the table', () => {
-  const { keys, ...config } = readConfig(MINIMUM, 'service')
+test('config: what is not set has the default of the table', () => {
+  const { keys, openKeys: _, ...config } = readConfig(MINIMUM, 'service')
   assert.equal(keys?.kind, 'secret')
   assert.deepEqual(config, {
     listen: { host: '127.0.0.1', port: 8080 },
@@ -52,7 +55,7 @@ test('the defaults are those of the table', () => {
   })
 })
 
-test('every problem is named at once', () => {
+test('config: every problem is named at once, by its variable', () => {
   const found = problems({
     PLANTS_LISTEN: 'nowhere',
     PLANTS_ADMIN_LISTEN: '127.0.0.1:65536',
@@ -64,31 +67,23 @@ test('every problem is named at once', () => {
     PLANTS_TYPO: 'x',
     PLANTS_ETCD_ENDPOINTS: '127.0.0.1:2379',
   })
-  for (const name of [
-    'PLANTS_LISTEN',
+  assert.deepEqual(found.map((line) => line.split(' ', 1)[0]).toSorted(), [
     'PLANTS_ADMIN_LISTEN',
-    'PLANTS_MAX_DATA_BYTES',
+    'PLANTS_AUDIENCE',
     'PLANTS_CLOCK_TOLERANCE',
-    'PLANTS_READ_SCOPE',
-    'PLANTS_LOG_LEVEL',
-    'PLANTS_TYPO',
     'PLANTS_ETCD_ENDPOINTS',
     'PLANTS_ISSUER',
-    'PLANTS_AUDIENCE',
-  ]) {
-    assert.ok(
-      found.some((line) => line.startsWith(`${name} `)),
-      `${name} in ${JSON.stringify(found)}`,
-    )
-  }
-  assert.ok(
-    found.some((line) => line.includes('32 bytes')),
-    JSON.stringify(found),
-  )
-  assert.equal(found.length, 11)
+    'PLANTS_JWT_SECRET',
+    'PLANTS_LISTEN',
+    'PLANTS_LOG_LEVEL',
+    'PLANTS_MAX_DATA_BYTES',
+    'PLANTS_READ_SCOPE',
+    'PLANTS_TYPO',
+  ])
+  assert.ok(found.includes('PLANTS_JWT_SECRET must have at least 32 bytes, and has 9'))
 })
 
-test('what Kubernetes sets for a Service named plants, or plants-…, is no setting', () => {
+test('config: the variables of a Kubernetes Service named plants are ignored', () => {
   const ports = [
     { name: 'plants', port: 8080, protocol: 'TCP' },
     { name: 'web-2', port: 53, protocol: 'UDP' },
@@ -103,12 +98,12 @@ test('what Kubernetes sets for a Service named plants, or plants-…, is no sett
   }
 })
 
-test('a misspelt setting is refused, also one that looks like a variable of Kubernetes', () => {
+test('config: a misspelt variable is refused, also if it looks like Kubernetes', () => {
   const refused = (name: string, value: string): void =>
     assert.deepEqual(problems({ ...MINIMUM, [name]: value }), [
       `${name} is not known: see --help for the variables that are`,
     ])
-  for (const [name, fallback] of VARIABLES) {
+  for (const { name, fallback } of VARIABLES) {
     const own = name.slice('PLANTS_'.length)
     const misspelt = Array.from(own, (_, i) => own.slice(0, i) + own.slice(i + 1))
     misspelt.push(`_${own}`, `${own}_`, `${own}S`, own.toLowerCase())
@@ -131,7 +126,7 @@ test('a misspelt setting is refused, also one that looks like a variable of Kube
   refused('PLANTS_api_PORT', 'tcp://10.96.0.10:8080')
 })
 
-test('an empty value counts as unset', () => {
+test('config: an empty value counts as unset', () => {
   assert.equal(
     readConfig(
       { ...MINIMUM, PLANTS_LISTEN: '', PLANTS_ETCD_ENDPOINTS: '', PLANTS_TYPO: '' },
@@ -144,7 +139,7 @@ test('an empty value counts as unset', () => {
   ])
 })
 
-test('an address is host:port, [IPv6]:port or unix:/path, and the admin listener may be off', () => {
+test('config: an address is host:port, [IPv6]:port, unix:/path, or off for admin', () => {
   const listen = (text: string) => readConfig({ ...MINIMUM, PLANTS_LISTEN: text }, 'service').listen
   assert.deepEqual(listen('0.0.0.0:0'), { host: '0.0.0.0', port: 0 })
   assert.deepEqual(listen('localhost:65535'), { host: 'localhost', port: 65_535 })
@@ -165,7 +160,7 @@ test('an address is host:port, [IPv6]:port or unix:/path, and the admin listener
   }
 })
 
-test('integers are exact decimal digits within their bounds', () => {
+test('config: an integer is decimal digits within its bounds', () => {
   const edges: readonly (readonly [name: string, min: number, max: number])[] = [
     ['PLANTS_MAX_DATA_BYTES', 65_536, 1_073_741_824],
     ['PLANTS_CLOCK_TOLERANCE', 0, 3600],
@@ -184,14 +179,14 @@ test('integers are exact decimal digits within their bounds', () => {
   }
 })
 
-test('keys come from one place only', () => {
+test('config: keys come from one place only', () => {
   const found = problems({ ...MINIMUM, PLANTS_JWKS_URL: 'https://issuer.test/keys' })
   assert.deepEqual(found, [
     'PLANTS_JWT_SECRET, PLANTS_JWKS_URL are set: keys come from one place only',
   ])
 })
 
-test('a secret file is taken by its bytes, less one final newline', async () => {
+test('config: a secret is the bytes of its file without one final newline', async () => {
   const file = join(await temporaryDirectory(), 'secret')
   const secretOf = (bytes: string): string => {
     writeFileSync(file, bytes)
@@ -221,26 +216,16 @@ test('a secret file is taken by its bytes, less one final newline', async () => 
   )
 })
 
-test('without a key of its own the issuer must be a URL to discover one from', () => {
-  assert.match(
-    problems({ PLANTS_ISSUER: 'not a url', PLANTS_AUDIENCE: 'plants' }).join(),
-    /PLANTS_ISSUER/,
-  )
-  assert.match(
-    problems({ PLANTS_ISSUER: 'http://issuer.test', PLANTS_AUDIENCE: 'plants' }).join(),
-    /https/,
-  )
-  assert.deepEqual(
-    problems({ PLANTS_ISSUER: 'https://issuer.test/', PLANTS_AUDIENCE: 'plants' }),
-    [],
-  )
-  assert.deepEqual(
-    problems({ PLANTS_ISSUER: 'http://127.0.0.1:9/', PLANTS_AUDIENCE: 'plants' }),
-    [],
-  )
+test('config: without keys, the issuer must be a URL to discover them from', () => {
+  const of = (issuer: string) => problems({ PLANTS_ISSUER: issuer, PLANTS_AUDIENCE: 'plants' })
+  const problem =
+    'PLANTS_ISSUER must be an https URL, or http on 127.0.0.0/8, [::1] or localhost, ' +
+    'without user info'
+  for (const wrong of ['not a url', 'http://issuer.test']) assert.deepEqual(of(wrong), [problem])
+  for (const good of ['https://issuer.test/', 'http://127.0.0.1:9/']) assert.deepEqual(of(good), [])
 })
 
-test('etcd: endpoints are origins, and all has its default but them', () => {
+test('config: etcd endpoints are origins, and all others have defaults', () => {
   const etcd = (more: Readonly<Record<string, string>>) =>
     readConfig({ ...MINIMUM, ...more }, 'service').etcd
   const tls = { ca: undefined, cert: undefined, key: undefined }
@@ -281,50 +266,60 @@ test('etcd: endpoints are origins, and all has its default but them', () => {
   ])
 })
 
-test('etcd: user and password, certificate and key go together, files are read and tried, and nothing stands without endpoints', async () => {
-  const directory = await temporaryDirectory()
-  const file = join(directory, 'password')
+test('config: an etcd password is the text of its file, and needs a user', async () => {
+  const file = join(await temporaryDirectory(), 'password')
   writeFileSync(file, ' päss\n\n')
-  const http = { ...MINIMUM, PLANTS_ETCD_ENDPOINTS: 'http://127.0.0.1:1' }
-  const https = { ...MINIMUM, PLANTS_ETCD_ENDPOINTS: 'https://127.0.0.1:1' }
-  assert.deepEqual(
-    readConfig({ ...http, PLANTS_ETCD_USERNAME: 'p', PLANTS_ETCD_PASSWORD_FILE: file }, 'storage')
-      .etcd?.user,
-    { name: 'p', password: ' päss\n' },
-  )
-  const named = (env: Readonly<Record<string, string>>): readonly string[] =>
+  const password = { ...ETCD_HTTP, PLANTS_ETCD_PASSWORD_FILE: file }
+  assert.deepEqual(readConfig({ ...password, PLANTS_ETCD_USERNAME: 'p' }, 'storage').etcd?.user, {
+    name: 'p',
+    password: ' päss\n',
+  })
+  assert.deepEqual(problems({ ...ETCD_HTTP, PLANTS_ETCD_USERNAME: 'p' }), [
+    "PLANTS_ETCD_PASSWORD_FILE is required: the user's",
+  ])
+  assert.deepEqual(problems(password), ['PLANTS_ETCD_USERNAME is required: whose password it is'])
+})
+
+test('config: etcd files are read and checked, and pairs are complete', async () => {
+  const file = join(await temporaryDirectory(), 'no-pem')
+  writeFileSync(file, 'no PEM')
+  const namesIn = (env: Readonly<Record<string, string>>): readonly string[] =>
     problems(env).map((line) => line.split(' ')[0] ?? '')
-  const lonely = problems({ ...http, PLANTS_ETCD_USERNAME: 'p' })
-  assert.deepEqual(lonely, ["PLANTS_ETCD_PASSWORD_FILE is required: the user's"])
-  assert.deepEqual(problems({ ...http, PLANTS_ETCD_PREFIX: 'x' }), [
+  assert.deepEqual(problems({ ...ETCD_HTTP, PLANTS_ETCD_PREFIX: 'x' }), [
     'PLANTS_ETCD_PREFIX must end in /, and is "x"',
   ])
-  const lonelyCertificate = named({ ...https, PLANTS_ETCD_CERT_FILE: file })
-  assert.deepEqual(lonelyCertificate.toSorted(), ['PLANTS_ETCD_CERT_FILE', 'PLANTS_ETCD_KEY_FILE'])
-  assert.deepEqual(
-    named({
-      ...https,
-      PLANTS_ETCD_CA_FILE: `${file}.gone`,
-      PLANTS_ETCD_CERT_FILE: file,
-      PLANTS_ETCD_KEY_FILE: file,
-    }),
-    ['PLANTS_ETCD_CA_FILE', 'PLANTS_ETCD_CERT_FILE', 'PLANTS_ETCD_KEY_FILE'],
-  )
-  assert.match(
-    problems({ ...https, PLANTS_ETCD_CA_FILE: file }).join(),
-    /PLANTS_ETCD_CA_FILE holds no PEM/,
-  )
-  assert.match(
-    problems({ ...http, PLANTS_ETCD_CA_FILE: file }).join('|'),
-    /PLANTS_ETCD_CA_FILE is of no use without https/,
-  )
-  assert.deepEqual(named({ ...MINIMUM, PLANTS_ETCD_PREFIX: 'x/', PLANTS_ETCD_USERNAME: 'p' }), [
-    'PLANTS_ETCD_PREFIX',
-    'PLANTS_ETCD_USERNAME',
+  const certificate = namesIn({ ...ETCD_HTTPS, PLANTS_ETCD_CERT_FILE: file })
+  assert.deepEqual(certificate.toSorted(), ['PLANTS_ETCD_CERT_FILE', 'PLANTS_ETCD_KEY_FILE'])
+  const all = {
+    ...ETCD_HTTPS,
+    PLANTS_ETCD_CA_FILE: `${file}.gone`,
+    PLANTS_ETCD_CERT_FILE: file,
+    PLANTS_ETCD_KEY_FILE: file,
+  }
+  assert.deepEqual(namesIn(all), [
+    'PLANTS_ETCD_CA_FILE',
+    'PLANTS_ETCD_CERT_FILE',
+    'PLANTS_ETCD_KEY_FILE',
+  ])
+  // A key that cannot be read is not reported as missing too.
+  const gone = namesIn({ ...all, PLANTS_ETCD_KEY_FILE: `${file}.gone` })
+  assert.deepEqual(gone.toSorted(), Object.keys(all).slice(-3))
+  const ca = { PLANTS_ETCD_CA_FILE: file }
+  assert.match(problems({ ...ETCD_HTTPS, ...ca }).join(), /PLANTS_ETCD_CA_FILE holds no PEM/)
+  assert.deepEqual(problems({ ...ETCD_HTTP, ...ca }), [
+    'PLANTS_ETCD_CA_FILE is of no use without https',
   ])
 })
 
-test('a path is resolved when it is read, that of a socket and of a key file too', async (t) => {
+test('config: variables of etcd are refused without PLANTS_ETCD_ENDPOINTS', () => {
+  const what = 'is of no use without PLANTS_ETCD_ENDPOINTS'
+  assert.deepEqual(problems({ ...MINIMUM, PLANTS_ETCD_PREFIX: 'x/', PLANTS_ETCD_USERNAME: 'p' }), [
+    `PLANTS_ETCD_PREFIX ${what}`,
+    `PLANTS_ETCD_USERNAME ${what}`,
+  ])
+})
+
+test('config: every path is resolved when it is read', async (t) => {
   const directory = await temporaryDirectory()
   const before = process.cwd()
   process.chdir(directory)
@@ -349,26 +344,26 @@ test('a path is resolved when it is read, that of a socket and of a key file too
   assert.deepEqual(keys, { kind: 'file', path: resolve('jwks.json') })
 })
 
-/** Each file that the configuration reads, with what else it takes to be read. */
-const ETCD = { PLANTS_ETCD_ENDPOINTS: 'https://127.0.0.1:1' }
+const NO_KEYS = { ...MINIMUM, PLANTS_JWT_SECRET: '' }
+/** Each variable that names a file, and the variables without which the file is not read. */
 const FILES: Readonly<Record<string, Readonly<Record<string, string>>>> = {
-  PLANTS_JWT_SECRET_FILE: { PLANTS_JWT_SECRET: '' },
-  PLANTS_JWKS_FILE: { PLANTS_JWT_SECRET: '' },
-  PLANTS_ETCD_PASSWORD_FILE: { ...ETCD, PLANTS_ETCD_USERNAME: 'p' },
-  PLANTS_ETCD_CA_FILE: ETCD,
-  PLANTS_ETCD_CERT_FILE: ETCD,
-  PLANTS_ETCD_KEY_FILE: ETCD,
+  PLANTS_JWT_SECRET_FILE: NO_KEYS,
+  PLANTS_JWKS_FILE: NO_KEYS,
+  PLANTS_ETCD_PASSWORD_FILE: { ...ETCD_HTTPS, PLANTS_ETCD_USERNAME: 'p' },
+  PLANTS_ETCD_CA_FILE: ETCD_HTTPS,
+  PLANTS_ETCD_CERT_FILE: ETCD_HTTPS,
+  PLANTS_ETCD_KEY_FILE: ETCD_HTTPS,
 }
 
 for (const [name, more] of Object.entries(FILES)) {
-  test(`${name}: a pipe, a device or a directory ends the start with status 2`, async () => {
+  test(`config: ${name} must be a regular file, or the status is 2`, async () => {
     const directory = await temporaryDirectory()
     const pipe = join(directory, 'pipe')
     execFileSync('mkfifo', [pipe])
     for (const path of [pipe, '/dev/zero', directory]) {
       const env = { PATH: process.env['PATH'], PLANTS_DATA: join(directory, 'data') }
       const { status, stderr } = spawnSync(process.execPath, [MAIN, 'serve'], {
-        env: { ...env, ...MINIMUM, ...more, [name]: path },
+        env: { ...env, ...more, [name]: path },
         timeout: PATIENCE_MS,
         encoding: 'utf8',
       })
@@ -379,10 +374,10 @@ for (const [name, more] of Object.entries(FILES)) {
   })
 }
 
-test('a secret file may have 64 KiB, and the certificates for etcd 1 MiB', async () => {
+test('config: a secret file has at most 64 KiB, certificates for etcd 1 MiB', async () => {
   const file = join(await temporaryDirectory(), 'file')
-  const secret = { ...MINIMUM, PLANTS_JWT_SECRET: '', PLANTS_JWT_SECRET_FILE: file }
-  const ca = { ...MINIMUM, PLANTS_ETCD_ENDPOINTS: 'https://127.0.0.1:1', PLANTS_ETCD_CA_FILE: file }
+  const secret = { ...NO_KEYS, PLANTS_JWT_SECRET_FILE: file }
+  const ca = { ...ETCD_HTTPS, PLANTS_ETCD_CA_FILE: file }
   for (const [env, bytes] of [
     [secret, 64 * 1024],
     [ca, 1024 * 1024],

@@ -10,11 +10,11 @@ import { startProcess } from './support/process.ts'
 import { DEFAULTS, temporaryDirectory } from './support/service.ts'
 import { SECRET } from './support/tokens.ts'
 
-/** What a last snapshot may take, beyond the delay and the timeout of a stop. */
+/** For the last snapshot, in addition to the delay and the timeout of a stop. */
 const SNAPSHOT_SECONDS = 15
-/** What the Kubernetes example leaves to the application, which stops first. */
+/** The Kubernetes example's time for the application, which stops first. */
 const APPLICATION_SECONDS = 30
-/** Descriptors besides connections, as the README has it. */
+/** Descriptors besides connections, as in the README. */
 const OTHER_DESCRIPTORS = 64
 
 const read = (path: string): string => readFileSync(join(ROOT, path), 'utf8')
@@ -31,7 +31,7 @@ function find(text: string, pattern: RegExp): string {
 const secretFile = join(await temporaryDirectory(), 'jwt-secret')
 writeFileSync(secretFile, SECRET)
 
-/** The service's own reading of the variables that a file sets. */
+/** How the service reads the variables that a file sets. */
 function configOf(pairs: Iterable<RegExpMatchArray>): Omit<Config, 'keys'> {
   const env = Object.fromEntries([...pairs].map(([, name, value]) => [name, value]))
   const file = env['PLANTS_JWT_SECRET_FILE']
@@ -46,8 +46,8 @@ const ofPod = configOf([
   ...kubernetes.matchAll(/\{ name: (PLANTS_\w+), value: "(.*)" \}/g),
 ])
 
-test('what deploys the service names only variables that there are', () => {
-  const known = new Set<string>(VARIABLES.map(([name]) => name))
+test('deploy: the examples set only variables that exist', () => {
+  const known = new Set<string>(VARIABLES.map(({ name }) => name))
   for (const text of [dockerfile, unit, kubernetes]) {
     const named = text.match(/PLANTS_\w+/g) ?? []
     assert.ok(named.length > 0)
@@ -58,7 +58,7 @@ test('what deploys the service names only variables that there are', () => {
   }
 })
 
-test('a stop has the time that it may take, and the limits fit the configuration', () => {
+test('deploy: time to stop and limits fit the configuration', () => {
   const stopSeconds = (config: Omit<Config, 'keys'>): number =>
     config.drainDelaySeconds + config.shutdownTimeoutSeconds + SNAPSHOT_SECONDS
   assert.ok(Number(find(unit, /^TimeoutStopSec=(\d+)$/m)) >= stopSeconds(ofUnit))
@@ -81,7 +81,7 @@ test('a stop has the time that it may take, and the limits fit the configuration
     assert.ok(Number(limit) > peakMiB)
 })
 
-test('probes, ports, users and paths are the same on both sides', () => {
+test('deploy: probes, ports, users and paths agree with each other', () => {
   assert.deepEqual(ofPod.listen, {
     host: '0.0.0.0',
     port: Number(find(dockerfile, /^EXPOSE (\d+)$/m)),
@@ -119,7 +119,7 @@ test('probes, ports, users and paths are the same on both sides', () => {
     '/usr/bin/node --max-semi-space-size=4 /opt/plant-store/dist/main.js serve',
   )
 
-  // The project's own manifest, which has this member.
+  // The project's manifest, which has this member.
   const { version } = JSON.parse(read('package.json')) as { readonly version: string }
   for (const text of [dockerfile, kubernetes, unit, read('README.md')]) {
     for (const [, named] of text.matchAll(/\bplant-store[-:](\d+\.\d+\.\d+)/g))
@@ -127,7 +127,7 @@ test('probes, ports, users and paths are the same on both sides', () => {
   }
 })
 
-test('Kubernetes sets no variables for its Service, and with them it starts', async (t) => {
+test('deploy: Kubernetes sets no Service variables; with them, it still starts', async (t) => {
   const pod = kubernetes.slice(kubernetes.indexOf('kind: StatefulSet'))
   assert.match(pod, /^ {6}enableServiceLinks: false$/m)
   const documents = kubernetes.split(/^---$/m)
@@ -150,7 +150,7 @@ test('Kubernetes sets no variables for its Service, and with them it starts', as
   assert.equal(await server.kill('SIGTERM'), 0)
 })
 
-test('what the image is made from is there, and nothing else is sent along', () => {
+test('deploy: the build context is exactly what the image copies', () => {
   const copied = [...dockerfile.matchAll(/^COPY (?!--from)(.*) \S+$/gm)].flatMap(([, names = '']) =>
     names.split(' '),
   )
@@ -162,7 +162,7 @@ test('what the image is made from is there, and nothing else is sent along', () 
   assert.deepEqual(allowed.map((line) => line.replace(/^!/, '')).sort(), copied.sort())
 })
 
-test('under systemd a crash leaves no memory behind, where keys and tokens stand', () => {
+test('deploy: under systemd, a crash writes no memory with keys to disk', () => {
   assert.match(unit, /^LimitCORE=0$/m)
 })
 
@@ -171,13 +171,13 @@ const NO_SYSTEMD =
   'SKIPPED: systemd-analyze is missing (Debian: apt-get install systemd)'
 if (NO_SYSTEMD !== false) console.log(NO_SYSTEMD)
 
-test('systemd takes the unit as it is, and finds little exposed', { skip: NO_SYSTEMD }, () => {
+test('deploy: systemd accepts the unit, and finds little exposed', { skip: NO_SYSTEMD }, () => {
   const verified = spawnSync(
     'systemd-analyze',
     ['verify', '--recursive-errors=no', join(ROOT, 'scripts/deploy/plant-store.service')],
     { encoding: 'utf8' },
   )
-  // Where node is elsewhere, that alone is what it may say.
+  // It may only say that node is elsewhere.
   assert.deepEqual(
     verified.stderr
       .split('\n')

@@ -29,8 +29,8 @@ function table(text: string, heading: string): string[][] {
   return rows
 }
 
-test('the README lists the configuration as the code reads it', () => {
-  const expected = VARIABLES.map(([name, fallback, meaning]) => [
+test('docs: the README has the table of settings of the code', () => {
+  const expected = VARIABLES.map(({ name, fallback, meaning }) => [
     `\`${name}\``,
     fallback === '' ? '' : `\`${fallback}\``,
     meaning,
@@ -38,7 +38,7 @@ test('the README lists the configuration as the code reads it', () => {
   assert.deepEqual(table(read('README.md'), 'variable'), expected)
 })
 
-test('the README lists exactly the error values of the catalogue', () => {
+test('docs: the README lists exactly the error values of the catalogue', () => {
   const expected = [...conditions.values()].map(([error]) => String(error)).sort()
   assert.deepEqual(
     table(read('README.md'), 'error').map(([error]) => error),
@@ -46,8 +46,8 @@ test('the README lists exactly the error values of the catalogue', () => {
   )
 })
 
-test('the documents name the versions that are installed', () => {
-  // The project's own manifest, which has these members.
+test('docs: the documents name the versions of the manifest', () => {
+  // The project's manifest, which has these members.
   const { version, dependencies } = JSON.parse(read('package.json')) as {
     version: string
     dependencies: Record<string, string>
@@ -59,9 +59,8 @@ test('the documents name the versions that are installed', () => {
   )
 })
 
-test('every metric that the README names is there, and but for two that matter less it names all', async (t) => {
-  // Keys that are fetched, so that their metrics are there: the age only once a set was had, which
-  // needs an issuer.
+test('docs: the README names every metric but two, and no other', async (t) => {
+  // Keys that are fetched have metrics; their age is there only after a fetch that succeeded.
   const { port, adminPort } = await startService(t, {
     keys: { kind: 'url', url: 'http://127.0.0.1:1/keys' },
   })

@@ -1,10 +1,12 @@
 import assert from 'node:assert/strict'
 import { generateKeyPairSync } from 'node:crypto'
-import { mkdirSync } from 'node:fs'
+import { mkdirSync, rmSync, writeFileSync } from 'node:fs'
 import { join, resolve } from 'node:path'
 import { test } from 'node:test'
 import { readOptions } from '../dist/config.js'
 import { ConfigError, createPlantService, type PlantServiceConfig } from '../dist/index.js'
+import { createLog } from '../dist/ops/log.js'
+import { createService } from '../dist/service.js'
 import { call } from './support/http.ts'
 import { PEM } from './support/keys.ts'
 import { temporaryDirectory } from './support/service.ts'
@@ -33,7 +35,7 @@ const OTHER_KEY = generateKeyPairSync('ed25519', PEM).privateKey
 const ORIGIN = 'must be http:// or https:// with a host, a port and no more'
 const ETCD = { endpoints: ['http://127.0.0.1:1'] }
 
-/** What is told about options that JavaScript may pass, whatever the types say. */
+/** The problems of options that JavaScript may pass, whatever the types say. */
 function problemsOf(options: unknown, onFatal?: unknown): readonly string[] {
   try {
     createPlantService(options as PlantServiceConfig, onFatal as () => void)
@@ -54,7 +56,7 @@ const NUMBERS = [
   ['shutdownTimeoutSeconds', 0, 3600],
 ] as const
 
-/** Wrong options, each with all that is told about it. */
+/** Wrong options, each with its one problem. */
 const WRONG: readonly (readonly [options: Readonly<Record<string, unknown>>, problem: string])[] = [
   [{ issuer: '' }, 'issuer must be a text that is not empty, and is ""'],
   [{ issuer: null }, 'issuer must be a text that is not empty, and is null'],
@@ -161,7 +163,7 @@ const WRONG: readonly (readonly [options: Readonly<Record<string, unknown>>, pro
   [JSON.parse('{"__proto__": 1}') as Record<string, unknown>, '__proto__ is not known'],
 ]
 
-test('options: each wrong one is a ConfigError that names it by its own name', () => {
+test('options: each problem is a ConfigError that names the option', () => {
   for (const [options, problem] of WRONG) {
     assert.deepEqual(problemsOf({ ...GOOD, ...options }), [problem])
     assert.doesNotMatch(problem, /PLANTS_/)
@@ -181,7 +183,7 @@ test('options: a number is an integer within its bounds, and nothing else', () =
   }
 })
 
-test('options: all that is wrong is told at once, one line for each problem', () => {
+test('options: all problems are reported at once, one line each', () => {
   const options = {
     audience: '',
     listen: 1,
@@ -212,7 +214,7 @@ test('options: all that is wrong is told at once, one line for each problem', ()
   ])
 })
 
-test('options: what is no object, and an onFatal that is no function, are ConfigErrors too', () => {
+test('options: no object, and an onFatal that is no function, are ConfigErrors', () => {
   for (const options of [undefined, null, 'https://issuer.test', 7, () => {}]) {
     assert.deepEqual(problemsOf(options), ['the options must be an object'])
   }
@@ -222,7 +224,7 @@ test('options: what is no object, and an onFatal that is no function, are Config
   assert.deepEqual(problemsOf(GOOD, undefined), [])
 })
 
-test('options: no secret is shown, wherever it is put', () => {
+test('options: a message never shows a secret, also not a misplaced one', () => {
   const hidden = 'hidden secret of more than thirty-two bytes'
   const misplaced = [
     { keys: hidden },
@@ -242,7 +244,7 @@ test('options: no secret is shown, wherever it is put', () => {
   }
 })
 
-test('options: addresses are written as in the environment, or as objects', () => {
+test('options: an address is text as in the environment, or an object', () => {
   const read = (listen: unknown) => readOptions({ ...GOOD, listen, adminListen: listen })
   const forms = [
     ['127.0.0.1:0', { host: '127.0.0.1', port: 0 }],
@@ -261,8 +263,12 @@ test('options: addresses are written as in the environment, or as objects', () =
   assert.equal(readOptions({ ...GOOD, adminListen: 'off' }).adminListen, 'off')
 })
 
-test('options: what is left out or undefined has the default, also within etcd', () => {
-  const { keys, ...defaults } = readOptions({ ...GOOD, listen: undefined, rateLimit: undefined })
+test('options: a missing or undefined option has its default, also within etcd', () => {
+  const {
+    keys,
+    openKeys: _,
+    ...defaults
+  } = readOptions({ ...GOOD, listen: undefined, rateLimit: undefined })
   assert.deepEqual(keys, { kind: 'secret', secret: Buffer.from(SECRET) })
   assert.deepEqual(defaults.listen, { host: '127.0.0.1', port: 8080 })
   assert.equal(defaults.rateLimit, undefined)
@@ -274,7 +280,7 @@ test('options: what is left out or undefined has the default, also within etcd',
   })
 })
 
-test('options: a certificate for etcd may be text or bytes, and must fit its key', () => {
+test('options: a certificate for etcd is text or bytes, and must fit its key', () => {
   const secure = { endpoints: ['https://127.0.0.1:1'] }
   const read = (tls: unknown) => readOptions({ ...GOOD, etcd: { ...secure, tls } }).etcd?.tls
   const pem = [CERTIFICATE, CERTIFICATE, KEY] as const
@@ -294,7 +300,7 @@ test('options: a certificate for etcd may be text or bytes, and must fit its key
 })
 
 for (const form of ['text', 'bytes'] as const) {
-  test(`options: a secret as ${form} is taken when it is read, and verifies tokens`, async (t) => {
+  test(`options: a secret as ${form} is copied when it is read, and verifies tokens`, async (t) => {
     const bytes = Buffer.from(SECRET)
     const service = createPlantService({
       issuer: ISSUER,
@@ -312,7 +318,21 @@ for (const form of ['text', 'bytes'] as const) {
   })
 }
 
-test('options: a socket path that is too long once resolved is refused in words', async (t) => {
+test('options: a key file is read once, and the service uses what was checked', async (t) => {
+  const directory = await temporaryDirectory()
+  const path = join(directory, 'jwks.json')
+  // RFC 8037, appendix A.2.
+  const key = { kty: 'OKP', crv: 'Ed25519', x: '11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo' }
+  writeFileSync(path, JSON.stringify({ keys: [key] }))
+  const dataDirectory = join(directory, 'data')
+  const config = readOptions({ ...GOOD, keys: { kind: 'file', path }, dataDirectory })
+  rmSync(path)
+  const service = createService(config, { log: createLog('silent'), onFatal: () => assert.fail() })
+  t.after(() => service.close())
+  await service.open()
+})
+
+test('options: a socket path that is too long after it is resolved is refused', async (t) => {
   const directory = join(await temporaryDirectory(), 'd'.repeat(60))
   mkdirSync(directory)
   const before = process.cwd()

@@ -19,21 +19,35 @@ import { VARIABLES } from '../../dist/config.js'
 import { call, post, type Reply } from '../support/http.ts'
 import { MAIN, preload, run, startProcess } from '../support/process.ts'
 import { temporaryDirectory } from '../support/service.ts'
+import { until } from '../support/time.ts'
 import { token } from '../support/tokens.ts'
 
-test('--help prints every configuration variable, --version the version of the package', async () => {
+/** What `serve` needs besides its data directory. */
+const SERVE = {
+  PLANTS_ISSUER: 'i',
+  PLANTS_AUDIENCE: 'a',
+  PLANTS_JWT_SECRET: 'x'.repeat(32),
+  PLANTS_LISTEN: '127.0.0.1:0',
+  PLANTS_ADMIN_LISTEN: 'off',
+}
+const SQL = await initSqlJs()
+
+test('cli: --help prints every variable, --version the version of the package', async () => {
   const help = await run(['--help'])
   assert.equal(help.status, 0)
-  for (const [name, fallback] of VARIABLES)
-    assert.match(help.stdout, new RegExp(`^  ${name} .*${fallback === '' ? '' : 'default'}`, 'm'))
-  // The project's own manifest.
+  const lines = help.stdout.split('\n')
+  for (const { name, fallback, meaning } of VARIABLES) {
+    const said = lines.find((line) => line.startsWith(`  ${name} `))?.slice(name.length + 2)
+    assert.equal(said?.trim(), fallback === '' ? meaning : `${meaning} (default ${fallback})`)
+  }
+  // The project's manifest, which has this member.
   const { version } = JSON.parse(
     readFileSync(new URL('../../package.json', import.meta.url), 'utf8'),
   ) as { version: string }
   assert.deepEqual(await run(['--version']), { status: 0, stdout: `${version}\n`, stderr: '' })
 })
 
-test('a wrong command line ends with status 2 and says how it is used', async () => {
+test('cli: a wrong command line ends with status 2 and the usage', async () => {
   for (const args of [
     ['bogus'],
     ['constructor'],
@@ -51,7 +65,7 @@ test('a wrong command line ends with status 2 and says how it is used', async ()
   }
 })
 
-test('a wrong configuration ends with status 2, every problem on a line, and touches nothing', async () => {
+test('cli: a wrong configuration ends with status 2 and changes nothing', async () => {
   const directory = await temporaryDirectory()
   const { status, stdout, stderr } = await run(
     ['serve'],
@@ -61,7 +75,7 @@ test('a wrong configuration ends with status 2, every problem on a line, and tou
   assert.deepEqual([status, stdout], [2, ''])
   assert.deepEqual(
     stderr.match(/^plant-store: PLANTS_\w+/gm),
-    ['PLANTS_ISSUER', 'PLANTS_AUDIENCE', 'PLANTS_LISTEN', 'PLANTS_RATE_LIMIT'].map(
+    ['PLANTS_LISTEN', 'PLANTS_ISSUER', 'PLANTS_AUDIENCE', 'PLANTS_RATE_LIMIT'].map(
       (name) => `plant-store: ${name}`,
     ),
   )
@@ -76,14 +90,14 @@ test('a wrong configuration ends with status 2, every problem on a line, and tou
   assert.deepEqual(readdirSync(directory), [])
 })
 
-test('serve --dev prints a curl line for a unix socket as well', async (t) => {
+test('serve --dev: prints a curl line for a unix socket', async (t) => {
   const directory = await temporaryDirectory()
   const env = { PLANTS_LISTEN: `unix:${join(directory, 'plants socket')}` }
   const server = await startProcess(t, join(directory, 'data'), env, ['serve', '--dev'])
   for (const line of await curlLines(server.output)) assert.equal((await asCurl(line)).status, 200)
 })
 
-test('serve --dev prints curl lines that create and list a plant; after kill -9 the key and the plant are still there', async (t) => {
+test('serve --dev: its curl lines work, and kill -9 loses no plant and no key', async (t) => {
   const directory = join(await temporaryDirectory(), 'data')
   const first = await startProcess(t, directory, {}, ['serve', '--dev'])
   const lines = await curlLines(first.output)
@@ -105,7 +119,7 @@ test('serve --dev prints curl lines that create and list a plant; after kill -9 
   assert.equal(await second.kill('SIGTERM'), 0)
 })
 
-test('serve --dev and token make tokens that fit where owner, audience and scopes are read from other claims', async (t) => {
+test('serve --dev: tokens have the claims that the configuration names', async (t) => {
   const directory = join(await temporaryDirectory(), 'data')
   const claims = {
     PLANTS_OWNER_CLAIM: 'tenant',
@@ -126,7 +140,7 @@ test('serve --dev and token make tokens that fit where owner, audience and scope
   assert.equal((await post(server.port, { id: 2, name: 'Fern' }, { token: reader })).status, 403)
 })
 
-test('token says what to do where there is no development key', async () => {
+test('token: without a development key, says what to do', async () => {
   const { status, stderr } = await run(['token', '--sub', 'bob'], {
     PLANTS_DATA: await temporaryDirectory(),
   })
@@ -134,17 +148,10 @@ test('token says what to do where there is no development key', async () => {
   assert.match(stderr, /no development key.*serve --dev/)
 })
 
-test('a second process on the same data, and a port in use, are refused with status 1 and a message that helps', async (t) => {
+test('serve: locked data, or a port in use, ends with status 1 and says why', async (t) => {
   const directory = join(await temporaryDirectory(), 'data')
   const holder = await startProcess(t, directory)
-  const env = {
-    PLANTS_ISSUER: 'i',
-    PLANTS_AUDIENCE: 'a',
-    PLANTS_JWT_SECRET: 'x'.repeat(32),
-    PLANTS_LISTEN: '127.0.0.1:0',
-    PLANTS_ADMIN_LISTEN: 'off',
-  }
-  const second = await run(['serve'], { ...env, PLANTS_DATA: directory })
+  const second = await run(['serve'], { ...SERVE, PLANTS_DATA: directory })
   assert.equal(second.status, 1)
   assert.match(second.stderr, new RegExp(`${holder.child.pid}`))
 
@@ -154,7 +161,7 @@ test('a second process on the same data, and a port in use, are refused with sta
   const address = taken.address()
   assert.ok(address !== null && typeof address === 'object')
   const third = await run(['serve'], {
-    ...env,
+    ...SERVE,
     PLANTS_DATA: join(await temporaryDirectory(), 'data'),
     PLANTS_LISTEN: `127.0.0.1:${address.port}`,
   })
@@ -165,7 +172,7 @@ test('a second process on the same data, and a port in use, are refused with sta
   )
 })
 
-test('SIGTERM and SIGINT end with status 0 and leave one snapshot that sqlite3 could open', async (t) => {
+test('serve: SIGTERM and SIGINT end with status 0 and leave one SQLite file', async (t) => {
   for (const signal of ['SIGTERM', 'SIGINT'] as const) {
     const directory = join(await temporaryDirectory(), 'data')
     const server = await startProcess(t, directory)
@@ -182,7 +189,7 @@ test('SIGTERM and SIGINT end with status 0 and leave one snapshot that sqlite3 c
   }
 })
 
-test('check says what is there, names damage, and finds no store where there is none', async (t) => {
+test('check: counts plants, names damage, and reports a missing store', async (t) => {
   const directory = join(await temporaryDirectory(), 'data')
   assert.match((await run(['check'], { PLANTS_DATA: directory })).stderr, /there is no store in/)
   const server = await startProcess(t, directory)
@@ -198,20 +205,13 @@ test('check says what is there, names damage, and finds no store where there is 
   const damaged = await run(['check'], { PLANTS_DATA: directory })
   assert.equal(damaged.status, 1)
   assert.match(damaged.stderr, /journal-00000001\.log is damaged at byte \d+/)
-  const start = await run(['serve'], {
-    PLANTS_DATA: directory,
-    PLANTS_ISSUER: 'i',
-    PLANTS_AUDIENCE: 'a',
-    PLANTS_JWT_SECRET: 'x'.repeat(32),
-    PLANTS_LISTEN: '127.0.0.1:0',
-    PLANTS_ADMIN_LISTEN: 'off',
-  })
+  const start = await run(['serve'], { ...SERVE, PLANTS_DATA: directory })
   assert.equal(start.status, 1)
   assert.match(start.stderr, /journal-00000001\.log is damaged at byte \d+/)
   assert.deepEqual(readFileSync(journal), bytes)
 })
 
-test('export while the service runs and import elsewhere give the same plants to the same owners', async (t) => {
+test('export, import: while a service runs, every owner gets the same plants', async (t) => {
   const directory = await temporaryDirectory()
   const [data, other, file] = [
     join(directory, 'data'),
@@ -261,17 +261,15 @@ test('export while the service runs and import elsewhere give the same plants to
   )
 })
 
-test('import names what it cannot keep and keeps the rest; an edited snapshot is refused at start and comes in by import', async (t) => {
+test('import: takes an edited snapshot, and names the rows that it refuses', async (t) => {
   const directory = await temporaryDirectory()
   const [data, file] = [join(directory, 'data'), join(directory, 'edited.sqlite')]
   const server = await startProcess(t, data)
   for (const id of [1, 2]) await post(server.port, { id, name: 'Fern' })
   assert.equal(await server.kill('SIGTERM'), 0)
-  const SQL = await initSqlJs()
   const database = new SQL.Database(readFileSync(join(data, 'plants.sqlite')))
-  database.run(
-    "UPDATE plants SET name = 'Moss' WHERE id = 2; INSERT INTO plants VALUES ('alice', 3, 0, 'Ivy', NULL); INSERT INTO plants VALUES ('alice', 4, 0, x'00', NULL)",
-  )
+  database.run(`UPDATE plants SET name = 'Moss' WHERE id = 2;
+    INSERT INTO plants VALUES ('alice', 3, 0, 'Ivy', NULL), ('alice', 4, 0, x'00', NULL)`)
   writeFileSync(join(data, 'plants.sqlite.edited'), database.export())
   renameSync(join(data, 'plants.sqlite'), join(directory, 'original.sqlite'))
   renameSync(join(data, 'plants.sqlite.edited'), join(data, 'plants.sqlite'))
@@ -306,10 +304,9 @@ test('import names what it cannot keep and keeps the rest; an edited snapshot is
   assert.ok(!existsSync(join(directory, 'new')), 'no store is opened for such a file')
 })
 
-test('import and check go on, with the same status, when nobody reads their output', async () => {
+test('import, check: end with the same status if no process reads the output', async () => {
   const directory = await temporaryDirectory()
   const [data, file] = [join(directory, 'data'), join(directory, 'plants.db')]
-  const SQL = await initSqlJs()
   const database = new SQL.Database()
   database.run(`CREATE TABLE plants (owner, id, name, tag);
     WITH RECURSIVE ids(id) AS (VALUES (1) UNION ALL SELECT id + 1 FROM ids WHERE id < 5000)
@@ -322,7 +319,7 @@ test('import and check go on, with the same status, when nobody reads their outp
   assert.equal(await statusUnread(['export', file], env), 1)
 })
 
-test('check and export fail where no store is, export where no link can be made', async () => {
+test('check, export: fail without a store, export also without hard links', async () => {
   const directory = await temporaryDirectory()
   const [data, file] = [join(directory, 'data'), join(directory, 'plants.db')]
   mkdirSync(data)
@@ -341,7 +338,7 @@ test('check and export fail where no store is, export where no link can be made'
   assert.deepEqual(readdirSync(directory), ['data'])
 })
 
-/** The status of a command whose output has no reader left. */
+/** The status of a command whose output no process reads. */
 async function statusUnread(
   args: readonly string[],
   env: Readonly<Record<string, string>>,
@@ -349,20 +346,18 @@ async function statusUnread(
   const child = spawn(process.execPath, [MAIN, ...args], { env, stdio: ['ignore', 'pipe', 'pipe'] })
   child.stdout.destroy()
   child.stderr.destroy()
-  // The argument's types are those of the event: the status, or null after a signal.
+  // The event's argument: the status, or null after a signal.
   const [status] = (await once(child, 'exit')) as [number | null]
   return status
 }
 
 async function curlLines(output: () => string): Promise<string[]> {
-  for (;;) {
-    const lines = output().match(/^curl .*$/gm) ?? []
-    if (lines.length >= 2) return lines
-    await new Promise((resolve) => setTimeout(resolve, 10))
-  }
+  const lines = (): string[] => output().match(/^curl .*$/gm) ?? []
+  await until('both curl lines are there', () => lines().length >= 2)
+  return lines()
 }
 
-/** Sends what a line has curl send. A shell takes the line apart, as where somebody pastes it. */
+/** Sends what curl would send. A shell splits the line, as when a user pastes it. */
 async function asCurl(line = ''): Promise<Reply> {
   const script = `curl() { printf '%s\\0' "$@"; }\n${line}`
   const { stdout } = await promisify(execFile)('sh', ['-c', script])

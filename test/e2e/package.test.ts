@@ -7,7 +7,7 @@ import { promisify } from 'node:util'
 import { makeRelease, ROOT } from '../support/release.ts'
 import { temporaryDirectory } from '../support/service.ts'
 
-/** What the embedding must not look at: a service that read it would refuse to start. */
+/** The package must not read it: with these variables a service refuses to start. */
 const ENVIRONMENT = {
   PATH: process.env['PATH'] ?? '',
   PLANTS_LISTEN: 'nonsense',
@@ -30,7 +30,7 @@ const project = join(await temporaryDirectory(), 'project')
 const modules = join(ROOT, 'node_modules')
 await mkdir(project)
 const { package: tarball } = await makeRelease(join(project, '..', 'release'))
-// The two dependencies come from this project's own folder, so that nothing is asked of a registry.
+// The two dependencies come from this project's folder: no registry is asked.
 const dependencies = {
   'plant-store': `file:${tarball}`,
   jose: `file:${join(modules, 'jose')}`,
@@ -62,22 +62,22 @@ async function start(
   }
 }
 
-test('the installed package runs by its name', async () => {
+test('package: the installed command runs by its name', async () => {
   assert.equal(
     await start('npm', ['exec', '--offline', '--', 'plant-store', '--version']),
     '1.0.0\n',
   )
 })
 
-test('from JavaScript, two services live in one process that stays its own, and it ends when they are closed', async () => {
+test('package: from JavaScript, two services run in a process that then ends', async () => {
   assert.equal(await start(process.execPath, ['app.mjs']), 'done\n')
 })
 
-test('from CommonJS it is there as well', async () => {
+test('package: from CommonJS it can be imported', async () => {
   assert.equal((await start(process.execPath, ['app.cjs'])).split('\n').at(-2), 'done')
 })
 
-test('from TypeScript it compiles with the strictest checks, its own declarations included, and runs', async () => {
+test('package: from TypeScript it compiles with the strictest checks and runs', async () => {
   const tsc = join(modules, '.bin/tsc')
   await start(tsc, [
     ...STRICT,

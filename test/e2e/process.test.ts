@@ -18,7 +18,7 @@ import { fileURLToPath, pathToFileURL } from 'node:url'
 import { errorCodeOf } from '../../dist/errors.js'
 import { call, post } from '../support/http.ts'
 import { freePort } from '../support/ports.ts'
-import { MAIN, preload, run, type ServerProcess, startProcess } from '../support/process.ts'
+import { MAIN, preload, run, startProcess } from '../support/process.ts'
 import { sampled } from '../support/scale.ts'
 import { temporaryDirectory } from '../support/service.ts'
 import { until } from '../support/time.ts'
@@ -34,17 +34,15 @@ function childrenOf(directory: string): string[] {
   }
 }
 
-/** Every file below a directory and itself, by kind and mode. */
+/** The kind and mode of a path and of every file below it. */
 function modesOf(path: string): Map<string, string> {
   const found = new Map<string, string>()
   const walk = (at: string, name: string): void => {
-    // What was listed may have been removed since.
+    // A listed file may be gone by now.
     const stats = lstatSync(at, { throwIfNoEntry: false })
     if (!stats) return
-    found.set(
-      name,
-      `${stats.isDirectory() ? 'directory' : stats.isSocket() ? 'socket' : 'file'} ${(stats.mode & 0o7777).toString(8)}`,
-    )
+    const kind = stats.isDirectory() ? 'directory' : stats.isSocket() ? 'socket' : 'file'
+    found.set(name, `${kind} ${(stats.mode & 0o7777).toString(8)}`)
     if (stats.isDirectory())
       for (const child of childrenOf(at)) walk(join(at, child), `${name}/${child}`)
   }
@@ -52,7 +50,7 @@ function modesOf(path: string): Map<string, string> {
   return found
 }
 
-/** Runs with a umask; each thing that a directory ever held is looked at, as often as can be. */
+/** Runs `work` with a umask, which the processes that it starts inherit. */
 async function withUmask<T>(umask: number, work: () => Promise<T>): Promise<T> {
   const before = process.umask(umask)
   try {
@@ -62,8 +60,22 @@ async function withUmask<T>(umask: number, work: () => Promise<T>): Promise<T> {
   }
 }
 
+/** Creates enough bytes to rotate the journal and compact it, which creates and removes files. */
+async function postLarge(
+  port: number,
+  options: { count?: number; token?: string; afterEach?: () => void } = {},
+): Promise<void> {
+  const { count = 8, afterEach = () => {}, ...more } = options
+  for (let id = 0; id < count; id++) {
+    const plant = { id, name: 'x'.repeat(900_000) }
+    assert.equal(verdict(await post(port, plant, more)), 200)
+    afterEach()
+  }
+}
+
 for (const umask of sampled([0o000, 0o077], 2)) {
-  test(`process: under a umask of ${umask.toString(8)} every file is for its owner alone, directories too, and sockets for the group`, async (t) => {
+  const title = `process: umask ${umask.toString(8)}: files are private, sockets for the group`
+  test(title, async (t) => {
     const parent = await temporaryDirectory()
     const data = join(parent, 'deep', 'data')
     const socket = join(parent, 'plants.sock')
@@ -74,19 +86,9 @@ for (const umask of sampled([0o000, 0o077], 2)) {
     }
     const exported = join(parent, 'export.sqlite')
     await withUmask(umask, async () => {
-      const server = await startProcess(t, data, { PLANTS_LISTEN: '127.0.0.1:0' }, [
-        'serve',
-        '--dev',
-      ])
+      const server = await startProcess(t, data, {}, ['serve', '--dev'])
       const bearer = (await run(['token', '--sub', 'alice'], { PLANTS_DATA: data })).stdout.trim()
-      // Journals that are long enough for a compaction.
-      for (let id = 0; id < 8; id++) {
-        assert.equal(
-          verdict(await post(server.port, { id, name: 'x'.repeat(900_000) }, { token: bearer })),
-          200,
-        )
-        look()
-      }
+      await postLarge(server.port, { token: bearer, afterEach: look })
       await until('there is a snapshot', () => {
         look()
         return seen.has('./data/plants.sqlite')
@@ -126,18 +128,15 @@ for (const umask of sampled([0o000, 0o077], 2)) {
     ])
       assert.ok(seen.has(name), name)
     for (const [name, modes] of seen) {
-      const kinds = [...modes].filter(
-        (mode) =>
-          mode !== 'file 600' &&
-          mode !== 'directory 700' &&
-          !(mode === 'socket 600' && /\/(lock|starting)-/.test(name)),
-      )
-      assert.deepEqual(kinds, [], name)
+      const allowed = ['file 600', 'directory 700']
+      if (/\/(lock|starting)-/.test(name)) allowed.push('socket 600')
+      const others = [...modes].filter((mode) => !allowed.includes(mode))
+      assert.deepEqual(others, [], name)
     }
   })
 }
 
-/** Whether anything accepts a connection on a port of loopback. */
+/** True if a process accepts connections on a port of loopback. */
 function accepts(port: number): Promise<boolean> {
   return new Promise((resolve) => {
     const socket = connect(port, '127.0.0.1')
@@ -146,7 +145,7 @@ function accepts(port: number): Promise<boolean> {
   })
 }
 
-test('process: SIGUSR1 opens no inspector, which would let everybody on the machine run code in it', async (t) => {
+test('process: SIGUSR1 opens no inspector', async (t) => {
   const port = await freePort()
   const server = await startProcess(t, join(await temporaryDirectory(), 'data'), {
     NODE_OPTIONS: `--inspect-port=127.0.0.1:${port}`,
@@ -162,24 +161,28 @@ test('process: SIGUSR1 opens no inspector, which would let everybody on the mach
 })
 
 const HTTP = JSON.stringify(new URL('http/connection.js', pathToFileURL(MAIN)).href)
-/** Each at a place where nobody could be told of it: what to run on SIGUSR2, or at once. */
+/** Errors that no code catches: what to run on SIGUSR2. */
 const IMPOSSIBLE: Readonly<Record<string, string>> = {
-  'a throw in a timer':
-    "process.on('SIGUSR2', () => setTimeout(() => { throw new Error('impossible') }, 1))",
-  'a rejection that nobody handles':
-    "process.on('SIGUSR2', () => { void Promise.reject(new Error('impossible')) })",
-  "a throw in a socket's event":
-    "import { Server } from 'node:net'; process.on('SIGUSR2', () => { const s = new Server(); s.listen(0, () => { throw new Error('impossible') }) })",
-  'a throw while a request comes in': `const { Connection } = await import(${HTTP}); process.on('SIGUSR2', () => { Connection.prototype.enter = () => { throw new Error('impossible') }; process.stderr.write('armed\\n') })`,
-}
-
-async function diesOf(server: ServerProcess): Promise<void> {
-  assert.equal(await server.exited, 1)
-  await until('the cause is on stderr', () => server.output().includes('impossible'))
+  'a throw in a timer': `
+    process.on('SIGUSR2', () => setTimeout(() => { throw new Error('impossible') }, 1))`,
+  'an unhandled rejection': `
+    process.on('SIGUSR2', () => { void Promise.reject(new Error('impossible')) })`,
+  "a throw in a socket's event": `
+    import { Server } from 'node:net'
+    process.on('SIGUSR2', () => {
+      const server = new Server()
+      server.listen(0, () => { throw new Error('impossible') })
+    })`,
+  'a throw while a request comes in': `
+    const { Connection } = await import(${HTTP})
+    process.on('SIGUSR2', () => {
+      Connection.prototype.enter = () => { throw new Error('impossible') }
+      process.stderr.write('armed\\n')
+    })`,
 }
 
 for (const [name, source] of Object.entries(IMPOSSIBLE)) {
-  test(`process: ${name} ends it with status 1 and its cause on stderr, nobody is answered, and what was acknowledged is there again`, async (t) => {
+  test(`process: ${name} ends it with status 1 and loses no plant`, async (t) => {
     const directory = join(await temporaryDirectory(), 'data')
     const server = await startProcess(t, directory, await preload(source))
     assert.equal((await post(server.port, { id: 1, name: 'Fern' })).status, 200)
@@ -188,14 +191,15 @@ for (const [name, source] of Object.entries(IMPOSSIBLE)) {
       await until('the next request will fail', () => server.output().includes('armed'))
       await assert.rejects(post(server.port, { id: 2, name: 'Moss' }))
     }
-    await diesOf(server)
+    assert.equal(await server.exited, 1)
+    await until('the cause is on stderr', () => server.output().includes('impossible'))
     const next = await startProcess(t, directory)
     assert.deepEqual((await call(next.port)).json(), [{ name: 'Fern' }])
     assert.equal(await next.kill('SIGTERM'), 0)
   })
 }
 
-test('process: a compaction whose thread throws is logged and made up for; no request is lost to it', async (t) => {
+test('process: a compaction whose thread throws is logged and repeated', async (t) => {
   const directory = join(await temporaryDirectory(), 'data')
   const server = await startProcess(
     t,
@@ -204,8 +208,7 @@ test('process: a compaction whose thread throws is logged and made up for; no re
     import { isMainThread, threadId } from 'node:worker_threads'
     if (!isMainThread && threadId === 1) setTimeout(() => { throw new Error('impossible') }, 0)`),
   )
-  for (let id = 0; id < 12; id++)
-    assert.equal(verdict(await post(server.port, { id, name: 'x'.repeat(900_000) })), 200)
+  await postLarge(server.port, { count: 12 })
   await until('the journals are compacted', () => server.output().includes('"message":"compacted"'))
   assert.match(server.output(), /could not be compacted.*impossible/)
   assert.equal(await server.kill('SIGTERM'), 0)
@@ -215,7 +218,7 @@ const ROOT = fileURLToPath(new URL('../..', import.meta.url))
 const isRoot = process.getuid?.() === 0
 const canUnshare = isRoot && spawnSync('unshare', ['--mount', 'setpriv', '--version']).status === 0
 
-test('process: a compaction runs under the options that node was given, so that loaders which the service needs are there too', async (t) => {
+test('process: the thread of a compaction runs with the options of node', async (t) => {
   const directory = await temporaryDirectory()
   const [first, loads, data] = [
     join(directory, 'first.mjs'),
@@ -236,7 +239,7 @@ test('process: a compaction runs under the options that node was given, so that 
 })
 
 test(
-  'process: an unprivileged user serves on a root that is read-only, with no capability, and writes nothing but its data',
+  'process: serves unprivileged on a read-only root, and writes only its data',
   { skip: canUnshare ? false : 'needs root, unshare and setpriv' },
   async (t) => {
     const work = await temporaryDirectory()
@@ -244,7 +247,7 @@ test(
     mkdirSync(data, { mode: 0o700 })
     chownSync(data, 65_532, 65_532)
     chmodSync(work, 0o755)
-    // What it runs must be there to be read by anybody: a checkout may lie in a home directory.
+    // Copied to where every user can read it: a checkout may be in a home directory.
     for (const name of ['dist', 'node_modules/jose', 'node_modules/sql.js', 'package.json'])
       cpSync(join(ROOT, name), join(work, 'app', name), { recursive: true })
     cpSync(process.execPath, join(work, 'node'))
@@ -253,7 +256,8 @@ test(
     const script = `
     mount --make-rprivate / && mount --bind ${data} ${data} &&
     mount -o remount,bind,ro / && { mount -o remount,bind,ro /tmp 2>/dev/null || true; } &&
-    exec setpriv --reuid 65532 --regid 65532 --clear-groups --no-new-privs --bounding-set=-all --inh-caps=-all ${work}/node ${work}/app/dist/main.js serve`
+    exec setpriv --reuid 65532 --regid 65532 --clear-groups --no-new-privs \\
+      --bounding-set=-all --inh-caps=-all ${work}/node ${work}/app/dist/main.js serve`
     const child = spawn('unshare', ['--mount', 'sh', '-c', script], {
       env: {
         PATH: process.env['PATH'],
@@ -283,9 +287,7 @@ test(
     ])
       assert.match(status, line)
     assert.match(readFileSync(`/proc/${child.pid}/mountinfo`, 'utf8'), / \/ ro[, ]/)
-    // Through a turn of the journal and a compaction, which makes and removes files.
-    for (let id = 0; id < 8; id++)
-      assert.equal(verdict(await post(port, { id, name: 'x'.repeat(900_000) })), 200)
+    await postLarge(port)
     await until('the journals are compacted', () => text.includes('"message":"compacted"'))
     child.kill('SIGTERM')
     assert.equal(await exited, 0)

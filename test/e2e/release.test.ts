@@ -22,7 +22,7 @@ const modules = readdirSync(join(ROOT, 'src'), { recursive: true, encoding: 'utf
   .filter((name) => name.endsWith('.ts') && !name.endsWith('.d.ts'))
   .map((name) => `dist/${name.slice(0, -'.ts'.length)}`)
 
-test('the same sources give the same bytes, whoever packs them, and whatever modes a checkout has', async () => {
+test('release: the same sources give the same bytes, whatever modes they have', async () => {
   const checkout = join(directory, 'checkout')
   for (const name of [
     ...DOCUMENTS,
@@ -42,7 +42,7 @@ test('the same sources give the same bytes, whoever packs them, and whatever mod
   assert.deepEqual(readFileSync(again.archive), readFileSync(release.archive))
 })
 
-test('the npm package holds the compiled sources with their types, the documents, and nothing else; npm itself would pack the same', async () => {
+test('release: the npm package holds what npm would pack: code, types, documents', async () => {
   const expected = [
     ...DOCUMENTS,
     ...modules.flatMap((name) => [`${name}.js`, `${name}.d.ts`]),
@@ -60,7 +60,7 @@ test('the npm package holds the compiled sources with their types, the documents
   assert.deepEqual(report.files.map(({ path }) => path).sort(), expected)
 })
 
-test('the folder holds the compiled sources, the documents, and of the two packages a part with its license', async () => {
+test('release: the folder holds code, documents, and used files of both packages', async () => {
   const names = await listArchive(release.archive)
   const own = names.filter((name) => !name.startsWith('node_modules/'))
   assert.deepEqual(own, [...DOCUMENTS, ...modules.map((name) => `${name}.js`)].sort())
@@ -92,7 +92,7 @@ test('the folder holds the compiled sources, the documents, and of the two packa
   assert.ok(bytes < MAX_FOLDER_BYTES, `${bytes} bytes`)
 })
 
-test('the folder runs elsewhere with node alone: what was created is listed after kill -9, and every command works', async (t) => {
+test('release: the folder runs with node alone, and every command works', async (t) => {
   const elsewhere = await temporaryDirectory()
   for (let above = elsewhere; above !== dirname(above); above = dirname(above))
     assert.ok(!existsSync(join(above, 'node_modules')), above)
@@ -123,7 +123,7 @@ test('the folder runs elsewhere with node alone: what was created is listed afte
   assert.deepEqual((await call(second.port)).json(), [{ name: 'Monstera' }])
   assert.match(await command('check'), /is sound: 1 plants/)
   assert.match(await command('export', file), /^1 plants written/)
-  // The last snapshot is made in a thread of its own.
+  // A worker thread makes the last snapshot.
   assert.equal(await second.kill('SIGTERM'), 0)
   assert.ok(existsSync(join(data, 'plants.sqlite')))
   assert.match(await command('import', file), /^1 plants read/)

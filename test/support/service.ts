@@ -3,7 +3,7 @@ import type { TestContext } from 'node:test'
 import { type Config, readConfig } from '../../dist/config.js'
 import { createLog } from '../../dist/ops/log.js'
 import { createService, type PlantService } from '../../dist/service.js'
-import { checkStore } from '../../dist/store/sqljs/tools.js'
+import { checkStore } from '../../dist/cli/check.js'
 import { temporaryDirectory } from './directories.ts'
 import { AUDIENCE, ISSUER, SECRET } from './tokens.ts'
 

@@ -2,7 +2,7 @@ import type { TestContext } from 'node:test'
 import { compact } from '../../../dist/store/sqljs/compaction.js'
 import { type Files, nodeFiles } from '../../../dist/store/sqljs/files.js'
 import { SqljsStore } from '../../../dist/store/sqljs/store.js'
-import { checkStore } from '../../../dist/store/sqljs/tools.js'
+import { checkStore } from '../../../dist/cli/check.js'
 import {
   Gate,
   storeContract,

@@ -1,30 +1,31 @@
 import { once } from 'node:events'
-import { type BigIntStats, constants } from 'node:fs'
+import { constants } from 'node:fs'
 import { type FileHandle, open, realpath } from 'node:fs/promises'
 import { isMainThread, parentPort, Worker, workerData } from 'node:worker_threads'
-import { errorCodeOf, reasonOf } from '../../errors.ts'
-import type { NewPlant } from '../../plants/plant.ts'
-import { readMeta } from './database.ts'
-import { nodeFiles } from './files.ts'
-import { SQLITE_LOGS } from './new-file.ts'
-import { type Cells, NULL, openRows } from './source-rows.ts'
+import { errorCodeOf, reasonOf } from '../errors.ts'
+import type { NewPlant } from '../plants/plant.ts'
+import { readMeta } from '../store/sqljs/database.ts'
+import { nodeFiles } from '../store/sqljs/files.ts'
+import { SQLITE_LOGS } from '../store/sqljs/new-file.ts'
+import { type Cells, NULL, openRows } from '../store/sqljs/source-rows.ts'
 
 /*
- * A SQLite file of any origin, read in a thread of its own. SQLite trusts the pages of a file: 20
- * of them that refer to each other keep it reading the schema without end. The thread is ended when
- * it takes too long, and the memory that a file may break is not the store's.
+ * A SQLite file of any origin, read in its own thread. SQLite trusts the pages of a file: 20 pages
+ * that refer to each other keep it reading the schema without end. The thread is ended if it takes
+ * too long, and a file that exhausts memory exhausts only the thread's.
  */
 
-export interface SourcePlant {
+interface SourcePlant {
   readonly owner: string
   readonly plant: NewPlant
 }
 
-/** A row of the file: a plant, or why it is none. */
+/** A row of the file. */
 export interface SourceRow {
-  /** Where the row is in the file, in words. */
+  /** Where it is in the file, in words. */
   readonly place: string
-  readonly content: SourcePlant | { readonly flaw: string }
+  /** The plant, or why the row holds none. */
+  readonly content: SourcePlant | string
 }
 
 export interface Source {
@@ -40,7 +41,7 @@ const MAX_FILE_BYTES = 2 ** 31 - 1
 const READ_BYTES = 64 * 1024 * 1024
 /** How long SQLite may take to open a file, or to read a batch of rows. */
 const PATIENCE_MS = 30_000
-/** Creates under way at a time, and their text: few enough for memory, and for etcd in time. */
+/** Rows of a batch, and characters of their text: creates under way together, also to etcd. */
 const BATCH_ROWS = 1000
 const BATCH_CHARS = 8 * 1024 * 1024
 /** How much of an owner a message repeats. */
@@ -54,7 +55,7 @@ export async function openSource(file: string, patienceMs = PATIENCE_MS): Promis
   const bytes = await readWhole(file)
   const options = { workerData: { source: bytes }, transferList: [bytes.buffer] }
   const worker = new Worker(new URL(import.meta.url), options)
-  // `once` below takes the first error alone.
+  // `once` below listens for the first error only.
   worker.on('error', () => {})
   const close = async (): Promise<void> => void (await worker.terminate())
   const ask = async (): Promise<unknown> => {
@@ -66,77 +67,58 @@ export async function openSource(file: string, patienceMs = PATIENCE_MS): Promis
     } catch (error) {
       await close()
       const late = `SQLite came to no end with it within ${patienceMs / 1000} s`
-      const why = errorCodeOf(error) === 'ABORT_ERR' ? late : textOf(error)
+      const why = errorCodeOf(error) === 'ABORT_ERR' ? late : reasonOf(error)
       const what = `${file} cannot be read as a SQLite file with a table of plants`
       throw new Error(`${what}: ${why}`, { cause: error })
     }
   }
   const isPartial = (await ask()) === true
-  // The thread runs `read` below, which answers with rows from the second time on.
+  // The thread runs `read` below, whose answers are rows from the second on.
   return { isPartial, close, next: async () => (await ask()) as readonly SourceRow[] }
 }
 
 /**
  * Reads a file that nothing writes to meanwhile.
- * @throws Error for anything but a regular file, and for one that lacks what a log of it holds.
+ * @throws Error if it is no regular file, is too large, changes, or has a log with more changes.
  */
 async function readWhole(file: string): Promise<Uint8Array<ArrayBuffer>> {
-  const irregular = (cause?: unknown): Error =>
-    new Error(`${file} is not a regular file`, { cause })
   // Without O_NONBLOCK, opening a FIFO waits for a writer.
-  const flags = constants.O_RDONLY | constants.O_NONBLOCK
-  const handle = await open(file, flags).catch((error: unknown) => {
-    const code = errorCodeOf(error)
-    if (code === 'ENOENT') throw new Error(`there is no file ${file}`, { cause: error })
-    // A socket.
-    throw code === 'ENXIO' ? irregular(error) : error
-  })
+  const handle = await open(file, constants.O_RDONLY | constants.O_NONBLOCK)
   try {
     const before = await handle.stat({ bigint: true })
-    if (!before.isFile()) throw irregular()
+    if (!before.isFile()) throw new Error(`${file} is not a regular file`)
     if (before.size > MAX_FILE_BYTES) {
       const what = `${file} is ${before.size} bytes long`
       throw new Error(`${what}, and at most ${MAX_FILE_BYTES} can be read`)
     }
-    const bytes = await readBytes(file, handle, Number(before.size))
+    const bytes = await readBytes(handle, Number(before.size))
     await refuseLogs(file)
-    if (isOther(before, await handle.stat({ bigint: true }))) throw changed(file)
-    return bytes
+    const after = await handle.stat({ bigint: true })
+    const isSame = before.mtimeNs === after.mtimeNs && before.size === after.size
+    if (bytes && isSame) return bytes
+    throw new Error(`${file} changed while it was read: stop what writes to it first`)
   } finally {
     await handle.close()
   }
 }
 
+/** Undefined if the file became shorter. */
 async function readBytes(
-  file: string,
   handle: FileHandle,
   length: number,
-): Promise<Uint8Array<ArrayBuffer>> {
-  let bytes
-  try {
-    bytes = new Uint8Array(length)
-  } catch (error) {
-    throw new Error(`there is no memory for the ${length} bytes of ${file}`, { cause: error })
-  }
+): Promise<Uint8Array<ArrayBuffer> | undefined> {
+  const bytes = new Uint8Array(length)
   for (let at = 0; at < length; ) {
     const { bytesRead } = await handle.read(bytes, at, Math.min(length - at, READ_BYTES), at)
-    if (bytesRead === 0) throw changed(file)
+    if (bytesRead === 0) return undefined
     at += bytesRead
   }
   return bytes
 }
 
-function isOther(before: BigIntStats, after: BigIntStats): boolean {
-  return before.mtimeNs !== after.mtimeNs || before.size !== after.size
-}
-
-function changed(file: string): Error {
-  return new Error(`${file} changed while it was read: stop what writes to it first`)
-}
-
-/** Logs are what SQLite brings into a file when it opens it. A cleared one begins with a zero. */
+/** SQLite applies a log when it opens the file. A log that begins with a zero byte is cleared. */
 async function refuseLogs(file: string): Promise<void> {
-  // SQLite keeps them beside the file itself, not beside a link to it.
+  // SQLite keeps logs in the folder of the file itself, not of a link to it.
   const path = await realpath(file)
   for (const ending of SQLITE_LOGS) {
     const [first = 0] = await nodeFiles.readStart(path + ending, 1).catch((error: unknown) => {
@@ -151,7 +133,7 @@ async function refuseLogs(file: string): Promise<void> {
   }
 }
 
-// In the thread: one answer for each message. An error ends the thread, and `ask` throws it.
+// In the thread: one answer to each message. An error ends the thread, and `ask` throws it.
 if (!isMainThread && parentPort && isJob(workerData)) {
   const port = parentPort
   const answers = read(workerData.source)
@@ -169,12 +151,12 @@ async function* read(bytes: Uint8Array): AsyncGenerator<boolean | readonly Sourc
   const meta = await readMeta(bytes).catch(() => undefined)
   yield meta !== undefined && Number.isInteger(meta.format) && !meta.complete
   let batch: SourceRow[] = []
-  let chars = 0
-  let number = 0
+  let [chars, number] = [0, 0]
   for (const cells of rows) {
     const content = contentOf(cells)
     batch.push({ place: placeOf(cells, ++number), content })
-    if ('plant' in content) chars += content.plant.name.length + (content.plant.tag?.length ?? 0)
+    if (typeof content !== 'string')
+      chars += content.plant.name.length + (content.plant.tag?.length ?? 0)
     if (batch.length < BATCH_ROWS && chars < BATCH_CHARS) continue
     yield batch
     batch = []
@@ -184,26 +166,21 @@ async function* read(bytes: Uint8Array): AsyncGenerator<boolean | readonly Sourc
 }
 
 function contentOf({ owner, id, name, tag }: Cells): SourceRow['content'] {
-  if (typeof owner !== 'string') return { flaw: `owner must be text, and is ${owner.is}` }
-  if (owner === '') return { flaw: 'owner must be text, and is empty' }
-  if (typeof id !== 'bigint') return { flaw: `id must be an integer, and is ${id.is}` }
-  if (typeof name !== 'string') return { flaw: `name must be text, and is ${name.is}` }
+  if (typeof owner !== 'string') return `owner must be text, and is ${owner.is}`
+  if (owner === '') return 'owner must be text, and is empty'
+  if (typeof id !== 'bigint') return `id must be an integer, and is ${id.is}`
+  if (typeof name !== 'string') return `name must be text, and is ${name.is}`
   if (typeof tag === 'string') return { owner, plant: { id, name, tag } }
   if (tag.is === NULL) return { owner, plant: { id, name } }
-  return { flaw: `tag must be text or NULL, and is ${tag.is}` }
+  return `tag must be text or NULL, and is ${tag.is}`
 }
 
-/** Owner and id, and the number of the row where these do not say which one it is. */
+/** Owner and id; also the row's number if these do not identify it. */
 function placeOf({ owner, id }: Cells, number: number): string {
   const isShort = typeof owner === 'string' && owner.length <= QUOTED_CHARS
   const parts: string[] = []
-  if (typeof owner === 'string' && owner !== '') {
+  if (typeof owner === 'string' && owner !== '')
     parts.push(`owner ${JSON.stringify(owner.slice(0, QUOTED_CHARS))}${isShort ? '' : '…'}`)
-  }
   if (typeof id === 'bigint') parts.push(`id ${id}`)
   return (parts.length === 2 && isShort ? parts : [`row ${number}`, ...parts]).join(', ')
-}
-
-function textOf(error: unknown): string {
-  return reasonOf(error)
 }

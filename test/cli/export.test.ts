@@ -10,11 +10,19 @@ import {
 } from 'node:fs'
 import { basename, dirname } from 'node:path'
 import { test } from 'node:test'
-import { type Files, nodeFiles } from '../../../dist/store/sqljs/files.js'
-import { lockDirectory } from '../../../dist/store/sqljs/lock.js'
-import { checkStore, exportStore } from '../../../dist/store/sqljs/tools.js'
-import { temporaryDirectory } from '../../support/service.ts'
-import { directoryOf, filesOf, killedAfter, list, openStore, plantsTo } from './fixtures.ts'
+import { type Files, nodeFiles } from '../../dist/store/sqljs/files.js'
+import { lockDirectory } from '../../dist/store/sqljs/lock.js'
+import { checkStore } from '../../dist/cli/check.js'
+import { exportStore } from '../../dist/cli/export.js'
+import { temporaryDirectory } from '../support/service.ts'
+import {
+  directoryOf,
+  filesOf,
+  killedAfter,
+  list,
+  openStore,
+  plantsTo,
+} from '../store/sqljs/fixtures.ts'
 
 async function storeOfTwo(): Promise<string> {
   return directoryOf(await killedAfter(plantsTo(2n)))
@@ -24,7 +32,7 @@ const OWN = "whose files are the store's own"
 
 const modeOf = (path: string): number => lstatSync(path).mode & 0o777
 
-test('export: a file named FILE.tmp stays, and so does the target of such a link', async () => {
+test('export: a file named FILE.tmp, and the target of such a link, stay', async () => {
   const data = await storeOfTwo()
   const folder = await temporaryDirectory()
   const victim = `${await temporaryDirectory()}/victim`
@@ -57,7 +65,7 @@ test('export: the file has mode 0600 whatever the umask', async () => {
   }
 })
 
-test('export: a name that is taken is refused, and a link is not followed', async () => {
+test('export: an existing name is refused, and a link is not followed', async () => {
   const data = await storeOfTwo()
   const folder = await temporaryDirectory()
   writeFileSync(`${folder}/file`, 'mine')
@@ -91,7 +99,7 @@ test('export: a file that appears while the store is read is kept', async () => 
   assert.deepEqual(readdirSync(dirname(file)), ['plants.db'])
 })
 
-test('export: into the data directory is refused, by whatever name and path', async () => {
+test('export: into the data directory is refused, by any name and path', async () => {
   const data = await storeOfTwo()
   const before = await filesOf(data)
   const linked = `${await temporaryDirectory()}/linked`
@@ -111,7 +119,7 @@ test('export: into the data directory is refused, by whatever name and path', as
   await store.close()
 })
 
-test('export: a folder that does not exist, or is a file, is named', async () => {
+test('export: a folder that does not exist, or is no folder, is named', async () => {
   const data = await storeOfTwo()
   const folder = await temporaryDirectory()
   writeFileSync(`${folder}/file`, '')
@@ -123,28 +131,25 @@ test('export: a folder that does not exist, or is a file, is named', async () =>
     await refused(name, 'FILE must name a file that does not exist')
 })
 
-test('export: refused beside a -wal or -journal, which SQLite would take for its own', async () => {
+test('export: refused beside a -wal or -journal that SQLite would read with it', async () => {
   const data = await storeOfTwo()
-  const file = `${await temporaryDirectory()}/plants.db`
   for (const ending of ['-wal', '-journal']) {
-    const folder = await temporaryDirectory()
-    writeFileSync(`${folder}/plants.db${ending}`, '')
-    await assert.rejects(exportStore(data, `${folder}/plants.db`), {
-      message:
-        `SQLite would take ${folder}/plants.db${ending} for a part of the new file: ` +
-        'name another one',
+    const file = `${await temporaryDirectory()}/plants.db`
+    writeFileSync(file + ending, '')
+    await assert.rejects(exportStore(data, file), {
+      message: `SQLite would take ${file}${ending} for a part of the new file: name another one`,
     })
     assert.ok(!existsSync(file))
   }
 })
 
-test('check and export: a directory in which no service has been holds no store', async () => {
+test('check and export: a directory where no service ran holds no store', async () => {
   const empty = await temporaryDirectory()
-  const unrelated = await temporaryDirectory()
+  const foreign = await temporaryDirectory()
   for (const name of ['notes.txt', 'lock', 'lock-0', 'dev.key', 'journal-00000001.log.tmp'])
-    writeFileSync(`${unrelated}/${name}`, '')
+    writeFileSync(`${foreign}/${name}`, '')
   const target = `${await temporaryDirectory()}/plants.db`
-  for (const directory of [empty, unrelated, `${empty}/missing`, `${unrelated}/notes.txt`]) {
+  for (const directory of [empty, foreign, `${empty}/missing`, `${foreign}/notes.txt`]) {
     const message = `there is no store in ${directory}`
     await assert.rejects(checkStore(directory), { message })
     await assert.rejects(exportStore(directory, target), { message })
@@ -152,7 +157,7 @@ test('check and export: a directory in which no service has been holds no store'
   assert.ok(!existsSync(target))
 })
 
-test('check and export: a store that was served and holds nothing has 0 plants', async () => {
+test('check and export: an empty store that was served has 0 plants', async () => {
   const served = `${await temporaryDirectory()}/data`
   const store = await openStore(served, { lock: lockDirectory })
   assert.match(await checkStore(served), /is sound: 0 plants in no snapshot and 1 journal/)

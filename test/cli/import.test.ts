@@ -6,18 +6,25 @@ import { utimes } from 'node:fs/promises'
 import { createServer } from 'node:net'
 import { test } from 'node:test'
 import initSqlJs from 'sql.js'
-import type { Plant } from '../../../dist/plants/plant.js'
-import { openSource } from '../../../dist/store/sqljs/source.js'
-import { importStore } from '../../../dist/store/sqljs/tools.js'
-import { temporaryDirectory } from '../../support/service.ts'
-import { filesOf, killedAfter, leftByKill, list, openStore, plantsTo } from './fixtures.ts'
+import type { Plant } from '../../dist/plants/plant.js'
+import { openSource } from '../../dist/cli/source.js'
+import { importStore } from '../../dist/cli/import.js'
+import { temporaryDirectory } from '../support/service.ts'
+import {
+  filesOf,
+  killedAfter,
+  leftByKill,
+  list,
+  openStore,
+  plantsTo,
+} from '../store/sqljs/fixtures.ts'
 
 const TABLE = 'CREATE TABLE plants (owner, id, name, tag);'
 const PAGE_BYTES = 1024
 
 const SQL = await initSqlJs()
 
-/** The bytes of a SQLite file that such statements make. */
+/** The bytes of the SQLite file that the statements make. */
 function database(sql: string, encoding = 'UTF-8'): Buffer {
   const db = new SQL.Database()
   db.run(`PRAGMA page_size = ${PAGE_BYTES}; PRAGMA encoding = '${encoding}'; ${sql}`)
@@ -62,7 +69,7 @@ async function importFrom(file: string, directory?: string): Promise<Imported> {
   }
 }
 
-test('import: a value of a wrong type refuses its row by its place alone', async () => {
+test('import: a value of a wrong type is refused by its place and never shown', async () => {
   const bytes = database(`${TABLE} INSERT INTO plants VALUES
     ('alice', 1, 'first', NULL), (7, 2, 'x', NULL), (NULL, 3, 'x', NULL), (x'61', 4, 'x', NULL),
     ('', 5, 'x', NULL), ('alice', '6', 'x', NULL), ('alice', NULL, 'x', NULL),
@@ -135,7 +142,7 @@ test('import: a file in UTF-16 comes in, and its broken texts are refused', asyn
   }
 })
 
-test('import: a long value of a row that is refused is not repeated whole', async () => {
+test('import: a message repeats only the start of a long owner', async () => {
   const owner = 'o'.repeat(1_000_000)
   const { lines } = await importFrom(
     await fileOf(database(`${TABLE} INSERT INTO plants VALUES ('${owner}', 1, NULL, NULL)`)),
@@ -203,7 +210,7 @@ function repeat(page: Buffer, from: number, child: number): void {
   }
 }
 
-/** Puts 15 levels of 50 times the same page over the root of a tree: its rows have no end. */
+/** Puts 15 levels of 50 times the same page above the root of a tree: its rows have no end. */
 function withoutEnd(bytes: Buffer, root: number): Buffer {
   const header = root === 1 ? 100 : 0
   const pages = Array.from({ length: bytes.length / PAGE_BYTES }, (_, i) =>
@@ -211,7 +218,7 @@ function withoutEnd(bytes: Buffer, root: number): Buffer {
   )
   const top = pages[root - 1] ?? Buffer.alloc(0)
   const leaf = Buffer.from(top)
-  // A leaf's header and the places of its cells come first; the cells stay where they are.
+  // A leaf's header and its cell pointers come first; the cells keep their places.
   const headBytes = 8 + 2 * top.readUInt16BE(header + 3)
   leaf.fill(0, 0, header + headBytes)
   top.copy(leaf, 0, header, header + headBytes)
@@ -226,7 +233,7 @@ function withoutEnd(bytes: Buffer, root: number): Buffer {
   return Buffer.concat(pages)
 }
 
-test('import: rows without end, from pages that refer to each other, come to an end', async () => {
+test('import: endless rows, from pages that refer to each other, are refused', async () => {
   const bytes = withoutEnd(
     database(`${TABLE} INSERT INTO plants VALUES ('alice', 1, 'Fern', NULL)`),
     2,
@@ -237,7 +244,7 @@ test('import: rows without end, from pages that refer to each other, come to an 
   assert.deepEqual(await plantsOf('alice'), [{ name: 'Fern' }])
 })
 
-test('import: a schema without end is given up, and nothing is opened', async () => {
+test('import: an endless schema is refused in time, and no store is opened', async () => {
   const file = await fileOf(withoutEnd(database(TABLE), 1))
   await assert.rejects(openSource(file, 300), {
     message:
@@ -246,7 +253,7 @@ test('import: a schema without end is given up, and nothing is opened', async ()
   })
 })
 
-test('import: a file that lacks pages says how many of its rows came in before', async () => {
+test('import: damage in the middle is reported with the number of rows stored', async () => {
   const rows = Array.from({ length: 3000 }, (_, i) => `('alice', ${i}, '${'x'.repeat(100)}', NULL)`)
   const bytes = database(`${TABLE} INSERT INTO plants VALUES ${rows.join()}`)
   // Pages of zeros: the header must still fit the length.
@@ -260,7 +267,7 @@ test('import: a file that lacks pages says how many of its rows came in before',
   assert.equal((await plantsOf('alice')).length, Number(read))
 })
 
-test('import: a log that is not in the file yet is refused, with what to do', async () => {
+test('import: a log with more changes is refused, with what to do', async () => {
   const file = await fileOf(database(TABLE))
   const link = `${await temporaryDirectory()}/link.db`
   symlinkSync(file, link)
@@ -286,7 +293,7 @@ test('import: a log that is not in the file yet is refused, with what to do', as
   }
 })
 
-test('import: what is no file, or too large, is refused before it is read', async (t) => {
+test('import: no regular file, or one that is too large, is refused unread', async (t) => {
   const folder = await temporaryDirectory()
   execFileSync('mkfifo', [`${folder}/fifo`])
   const socket = createServer().listen(`${folder}/socket`)
@@ -296,7 +303,7 @@ test('import: what is no file, or too large, is refused before it is read', asyn
     assert.equal((await importFrom(path)).outcome, `${path} is not a regular file`)
   }
   assert.match((await importFrom(`${folder}/socket`)).outcome, /is not a regular file|ENXIO/)
-  assert.equal((await importFrom(`${folder}/gone`)).outcome, `there is no file ${folder}/gone`)
+  assert.match((await importFrom(`${folder}/gone`)).outcome, /no such file .*\/gone/)
   writeFileSync(`${folder}/large`, '')
   truncateSync(`${folder}/large`, 2 ** 31)
   assert.equal(
@@ -318,7 +325,7 @@ test('import: a file that changes while it is read is refused', async () => {
   assert.equal(outcome, `${file} changed while it was read: stop what writes to it first`)
 })
 
-test('import: the own snapshot changes nothing, and one without its journals is told', async () => {
+test('import: the own snapshot changes nothing, a partial one is reported', async () => {
   const files = await killedAfter(plantsTo(3n), { compactBytes: 1 })
   const file = await fileOf(files.get('plants.sqlite') ?? Buffer.alloc(0))
   const { lines, outcome } = await importFrom(file)

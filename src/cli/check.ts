@@ -1,0 +1,70 @@
+import { errorCodeOf } from '../errors.ts'
+import { buildDatabase } from '../store/sqljs/compaction.ts'
+import type { PlantDatabase } from '../store/sqljs/database.ts'
+import { type Files, nodeFiles } from '../store/sqljs/files.ts'
+import { journalName, journalNumber, StoreCorrupt } from '../store/sqljs/journal-format.ts'
+import { isLocked, lockNumber } from '../store/sqljs/lock.ts'
+import { type DirectoryScan, scanDirectory } from '../store/sqljs/directory-scan.ts'
+import type { Replay } from '../store/sqljs/replay.ts'
+import { SNAPSHOT } from '../store/sqljs/snapshot.ts'
+
+/** A compaction may remove a journal while it is read, but not so often in a row. */
+const READ_ATTEMPTS = 5
+
+/** A whole store in memory. Its reader closes the database. */
+export interface StoreCopy {
+  readonly database: PlantDatabase
+  readonly replayed: Replay
+  readonly found: DirectoryScan
+}
+
+/**
+ * Says in a line that a directory is sound. Takes no lock, and changes nothing.
+ * @throws StoreCorrupt with what is wrong; Error if there is no store.
+ */
+export async function checkStore(directory: string, files: Files = nodeFiles): Promise<string> {
+  const { database, replayed, found } = await readStore(directory, files)
+  try {
+    const plants = database.check()
+    await refuseTorn(directory, replayed)
+    const journals = `${found.journals.length} journal${found.journals.length === 1 ? '' : 's'}`
+    const where = `${found.snapshot ? 'a snapshot' : 'no snapshot'} and ${journals}`
+    return `${directory} is sound: ${plants} plants in ${where}, up to write ${replayed.sequence}`
+  } finally {
+    database.close()
+  }
+}
+
+/**
+ * Reads a whole directory without its lock.
+ * @throws StoreCorrupt; Error if there is no store.
+ */
+export async function readStore(directory: string, files: Files): Promise<StoreCopy> {
+  const names = await files.list(directory).catch((error: unknown) => {
+    if (errorCodeOf(error) === 'ENOENT' || errorCodeOf(error) === 'ENOTDIR') return []
+    throw error
+  })
+  if (!names.some(isOfStore)) throw new Error(`there is no store in ${directory}`)
+  for (let attempt = 1; ; attempt++) {
+    try {
+      const found = await scanDirectory(files, directory)
+      return { ...(await buildDatabase(files, found)), found }
+    } catch (error) {
+      if (attempt === READ_ATTEMPTS) throw error
+    }
+  }
+}
+
+/** True for a file that only a service makes. An empty store that was closed is only a lock. */
+function isOfStore(name: string): boolean {
+  return name === SNAPSHOT || journalNumber(name) !== undefined || lockNumber(name) > 0n
+}
+
+/** While a service runs, the last line may be incomplete because it is still being written. */
+async function refuseTorn(directory: string, { last }: Replay): Promise<void> {
+  if (!last || last.tornBytes === 0 || (await isLocked(directory))) return
+  const what = `its last line is torn (${last.tornBytes} bytes). It was never acknowledged`
+  const next = 'and the next start of the service cuts it off'
+  const file = `${directory}/${journalName(last.number)}`
+  throw new StoreCorrupt(file, last.goodBytes, `${what}, ${next}`)
+}

@@ -1,0 +1,87 @@
+import { reasonOf } from '../errors.ts'
+import type { PlantStore } from '../plants/store.ts'
+import { openSource, type Source, type SourceRow } from './source.ts'
+
+const PROGRESS_MS = 1000
+
+/** Opens the store to import into. `onFatal` is told when its memory and disk may differ. */
+type OpenStore = (
+  log: (level: string, message: string) => void,
+  onFatal: (error: unknown) => void,
+) => Promise<PlantStore>
+
+type Tell = (line: string) => void
+
+/**
+ * Creates every plant of a SQLite file in a store. An identical plant that is there already is no
+ * conflict. A row that cannot be stored is told in a line, and the import goes on.
+ * @throws DirectoryLocked while a service holds the directory; Error if any row is not stored.
+ */
+export async function importStore(open: OpenStore, file: string, tell: Tell): Promise<string> {
+  const source = await openSource(file)
+  try {
+    if (source.isPartial) {
+      const what = `${file} was made while a service ran, and may lack what its journals hold`
+      tell(`${what}: "plant-store export" makes a file that has everything`)
+    }
+    const { read, refused } = await importRows(open, source, tell)
+    const stored = `${read - refused} of ${read} plants are in the store`
+    if (refused > 0) throw new Error(`${stored}; the others are named above`)
+    return `${read} plants read from ${file}; all of them are in the store`
+  } finally {
+    await source.close()
+  }
+}
+
+/** Counts the rows that were read, and those of them that were not stored. */
+async function importRows(
+  open: OpenStore,
+  source: Source,
+  tell: Tell,
+): Promise<{ readonly read: number; readonly refused: number }> {
+  let fatal: unknown
+  const store = await open(
+    (level, message) => level === 'error' && tell(message),
+    (error) => (fatal = error),
+  )
+  let [read, refused, toldAtMs] = [0, 0, performance.now()]
+  try {
+    const unavailable = store.unavailableReason()
+    if (unavailable !== undefined)
+      throw new Error(`nothing can be kept at the moment: ${unavailable}`)
+    for (;;) {
+      const rows = await source.next().catch((error: unknown) => {
+        const stored = `${read - refused} of the ${read} plants before that are in the store`
+        throw new Error(`${reasonOf(error)}; ${stored}`, { cause: error })
+      })
+      if (rows.length === 0) break
+      const problems = await Promise.all(rows.map((row) => storeRow(store, row)))
+      const lines = problems.filter((problem) => problem !== undefined)
+      for (const line of lines) tell(`not imported: ${line}`)
+      read += rows.length
+      refused += lines.length
+      if (performance.now() - toldAtMs < PROGRESS_MS) continue
+      tell(`${read} plants read`)
+      toldAtMs = performance.now()
+    }
+  } finally {
+    await store.close()
+  }
+  if (fatal !== undefined) throw fatal
+  return { read, refused }
+}
+
+/** Creates a plant. Returns which row was not stored and why, if it was not. */
+async function storeRow(
+  store: PlantStore,
+  { place, content }: SourceRow,
+): Promise<string | undefined> {
+  if (typeof content === 'string') return `${place}: ${content}`
+  try {
+    const created = await store.create(content.owner, content.plant)
+    if (created !== 'conflict') return undefined
+    return `${place}: the store has another plant with this id`
+  } catch (error) {
+    return `${place}: ${reasonOf(error)}`
+  }
+}

@@ -1,0 +1,95 @@
+import { type Config, readConfig } from '../config.ts'
+import { createLog, type Log } from '../ops/log.ts'
+import { createService, type Listening, type PlantService } from '../service.ts'
+import { version } from '../version.ts'
+
+const FLUSH_MS = 1000
+const STOP_SIGNALS = ['SIGTERM', 'SIGINT', 'SIGHUP'] as const
+
+/** Serves until a signal ends the process. */
+export async function serve(dev: boolean): Promise<void> {
+  const config = dev ? await readDevConfig() : readConfig(process.env, 'service')
+  const log = createLog(config.logLevel)
+  const service = createService(config, { log, onFatal: end })
+  const isStopping = stopOnSignal(service, log)
+  const listening = await service.listen().catch((error: unknown) => {
+    // The stop ends the process after the requests under way.
+    if (isStopping()) return undefined
+    throw error
+  })
+  if (!listening) return
+  log.info('listening', {
+    version: version(),
+    ...listening,
+    data: config.etcd?.endpoints ?? config.dataDirectory,
+    keys: config.keys.kind,
+    keysFrom: sourceOf(config),
+  })
+  if (dev) process.stderr.write(await invitation(config, listening))
+}
+
+async function readDevConfig(): Promise<Config> {
+  const settings = readConfig(process.env, 'dev')
+  const { devKeyPath, readOrCreateDevKey } = await import('./dev-key.ts')
+  return { ...settings, keys: { kind: 'secret', secret: readOrCreateDevKey(devKeyPath(settings)) } }
+}
+
+function end(error: unknown): void {
+  const what = 'memory and disk may differ; ending, and the next start recovers'
+  process.stderr.write(`plant-store: ${what}: ${String(error)}\n`)
+  process.exit(1)
+}
+
+/** Stops the service at a signal, and ends the process at the next one. */
+function stopOnSignal(service: PlantService, log: Log): () => boolean {
+  let isStopping = false
+  const stop = async (signal: NodeJS.Signals): Promise<void> => {
+    if (isStopping) process.exit(1)
+    isStopping = true
+    log.info('stopping', { signal })
+    await service.close()
+    log.info('stopped')
+    await log.flush(FLUSH_MS)
+    process.exit(0)
+  }
+  for (const signal of STOP_SIGNALS) process.on(signal, (name) => void stop(name))
+  return () => isStopping
+}
+
+/** Where keys come from, and never what they are. */
+function sourceOf({ keys, issuer }: Config): string | undefined {
+  switch (keys.kind) {
+    case 'secret':
+      return undefined
+    case 'file':
+      return keys.path
+    case 'url':
+      // A query may hold a secret.
+      return keys.url.replace(/[?#].*$/s, '')
+    case 'discovery':
+      return issuer
+  }
+}
+
+/** Lines to paste: they create a plant and list it. */
+async function invitation(config: Config, { plants }: Listening): Promise<string> {
+  if (config.keys.kind !== 'secret') return ''
+  const { devClaims, signDevToken } = await import('./dev-key.ts')
+  const scopes = [config.readScope, config.writeScope].filter((name) => name !== undefined)
+  const claims = devClaims(config, 'alice', scopes.join(' ') || undefined)
+  const token = signDevToken(config.keys.secret, claims)
+  const socket = /^unix:(.*)$/s.exec(plants)?.[1]
+  const target =
+    socket === undefined ? `${plants}/plants` : `--unix-socket '${socket}' http://localhost/plants`
+  const curl = `curl -i ${target} -H 'Authorization: Bearer ${token}'`
+  const plant = '{"id": 1, "name": "Monstera", "tag": "indoor"}'
+  return `
+The plant store listens on ${plants} with a development key; never use that key for anything real.
+Paste these in another shell, to create a plant and to list it:
+
+${curl} -H 'Content-Type: application/json' -d '${plant}'
+
+${curl}
+
+`
+}
