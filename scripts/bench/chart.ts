@@ -13,20 +13,23 @@ export function chart(results: Readonly<Record<string, Figures>>, subtitle: stri
     const share = rows.find(({ server }) => server === 'plant-store')?.shareOfBare
     return share === undefined ? [] : [{ title, share }]
   })
-  // More than the bare server is possible, with one connection, by chance.
+  // With one connection a share above 1 happens by chance.
   const scale = FULL / Math.max(1, ...bars.map(({ share }) => share))
   const height = TOP + bars.length * STEP + 30
   const lines = bars.map(({ title, share }, i) => {
     const y = TOP + i * STEP
     const end = LABEL + share * scale
+    const bar = `width="${(end - LABEL).toFixed(1)}" height="${BAR_HEIGHT}" fill="#2f7d4f"`
     return (
       `<text x="${LABEL - 8}" y="${y + 15}" text-anchor="end">${escape(title)}</text>` +
-      `<rect x="${LABEL}" y="${y}" width="${(end - LABEL).toFixed(1)}" height="${BAR_HEIGHT}" fill="#2f7d4f"/>` +
+      `<rect x="${LABEL}" y="${y}" ${bar}/>` +
       `<text x="${(end + 6).toFixed(1)}" y="${y + 15}">${share.toFixed(2)}</text>`
     )
   })
   const limit = (LABEL + scale).toFixed(1)
-  return `<svg xmlns="http://www.w3.org/2000/svg" width="${WIDTH}" height="${height}" viewBox="0 0 ${WIDTH} ${height}" font-family="sans-serif" font-size="13" fill="#222">
+  const size = `width="${WIDTH}" height="${height}" viewBox="0 0 ${WIDTH} ${height}"`
+  const style = 'font-family="sans-serif" font-size="13" fill="#222"'
+  return `<svg xmlns="http://www.w3.org/2000/svg" ${size} ${style}>
 <rect width="${WIDTH}" height="${height}" fill="#fff"/>
 <text x="16" y="24" font-size="15" font-weight="bold">Requests a second, as a share of bare node:http</text>
 ${lines.join('\n')}
