@@ -30,9 +30,9 @@ const SCENARIOS: Readonly<Record<string, Scenario>> = {
     what: 'memory after TOKENS=n different tokens, beside 100,000 owners and 1,000,000 plants',
     load: () => import('./measure/exhaust.ts'),
   },
-  list: {
+  'list-memory': {
     what: 'how far memory grows while one list of 100,000 plants is sent',
-    load: () => import('./measure/list.ts'),
+    load: () => import('./measure/list-memory.ts'),
   },
   json: {
     what: "time to read a body by shape and length; SHAPES='a,b' measures some",
@@ -48,5 +48,5 @@ if (scenario) {
   process.exit()
 }
 console.log('make measure SCENARIO=')
-for (const [key, { what }] of Object.entries(SCENARIOS)) console.log(`  ${key.padEnd(10)} ${what}`)
+for (const [key, { what }] of Object.entries(SCENARIOS)) console.log(`  ${key.padEnd(12)} ${what}`)
 if (name !== undefined) process.exitCode = 2
