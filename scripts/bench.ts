@@ -1,8 +1,8 @@
 /*
  * Measures the built service beside a bare node:http server: `make bench WORKLOADS='get20 post'
- * CHART=file.svg`. Server on one core, load on the other; runs in turn, medians. Answers are checked
- * before they are counted, and any error under load ends the run. Environment: DUR and WARM (seconds
- * for a run and before the first), RUNS, OUT (JSON), CHART (SVG).
+ * CHART=file.svg`. Server on one core, load on the other; runs in turn, medians. Answers are
+ * checked before they are counted, and any error under load ends the run. Environment: DUR and WARM
+ * (seconds for a run and before the first), RUNS, OUT (JSON), CHART (SVG).
  */
 import { existsSync, writeFileSync } from 'node:fs'
 import { reasonOf } from '../dist/errors.js'
@@ -30,7 +30,8 @@ function tell(line: string): void {
 }
 
 function tableLine(workload: string, server: string, cells: readonly string[]): string {
-  return `${workload.padEnd(11)} ${server.padEnd(12)} ${cells.map((cell) => cell.padStart(10)).join(' ')}`
+  const shown = cells.map((cell) => cell.padStart(10)).join(' ')
+  return `${workload.padEnd(11)} ${server.padEnd(12)} ${shown}`
 }
 
 function cellsOf(row: Row): string[] {
@@ -63,7 +64,8 @@ async function main(): Promise<void> {
   if (!existsSync('/proc/self/status'))
     throw new UsageError('CPU and memory are read from /proc, which only Linux has')
   const machine = describeMachine()
-  const where = `${machine.cpu}, ${machine.cores} cores, Node ${machine.node}, Linux ${machine.kernel}, ${machine.date}`
+  const { cpu, cores, node, kernel, date } = machine
+  const where = `${cpu}, ${cores} cores, Node ${node}, Linux ${kernel}, ${date}`
   tell(`${where}; ${settings.runs} runs of ${settings.seconds} s, medians`)
   for (const caveat of caveats()) tell(`caution: ${caveat}`)
   const generator = new LoadGenerator()

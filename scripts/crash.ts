@@ -1,7 +1,7 @@
 /*
  * Kills the built service with SIGKILL, again and again, under concurrent writers, and checks after
- * each start that nothing acknowledged is lost and nothing else appears. A start, a compaction and a
- * stop take little time and hold most of the danger, so most kills are aimed at them.
+ * each start that nothing acknowledged is lost and nothing else appears. A start, a compaction and
+ * a stop take little time and hold most of the danger, so most kills are aimed at them.
  */
 import { type FSWatcher, watch } from 'node:fs'
 import { mkdtemp, readdir, rm } from 'node:fs/promises'
@@ -302,8 +302,8 @@ async function main(): Promise<number> {
   const { acknowledged, lost, compactions, recoveryMs } = totals
   const { killedCompacting, killedStarting, killedStopping } = totals
   const seconds = Math.round((performance.now() - startedAtMs) / 1000)
-  console.log(`rounds ${done}, acknowledged ${acknowledged}, lost ${lost}
-compactions ${compactions}; kills during one ${killedCompacting}, a start ${killedStarting}, a stop ${killedStopping}
+  console.log(`rounds ${done}, acknowledged ${acknowledged}, lost ${lost}, compactions ${compactions}
+kills during a compaction ${killedCompacting}, a start ${killedStarting}, a stop ${killedStopping}
 longest recovery ${Math.ceil(recoveryMs)} ms, ${seconds} s in all, seed ${seed}`)
   return status
 }

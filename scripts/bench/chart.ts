@@ -1,5 +1,6 @@
 import type { Figures } from './measure.ts'
 
+const TITLE = 'Requests a second, as a share of bare node:http'
 const WIDTH = 800
 const LABEL = 400
 const BAR_HEIGHT = 20
@@ -28,12 +29,13 @@ export function chart(results: Readonly<Record<string, Figures>>, subtitle: stri
   })
   const limit = (LABEL + scale).toFixed(1)
   const size = `width="${WIDTH}" height="${height}" viewBox="0 0 ${WIDTH} ${height}"`
+  const dashed = 'stroke="#888" stroke-dasharray="4 3"'
   const style = 'font-family="sans-serif" font-size="13" fill="#222"'
   return `<svg xmlns="http://www.w3.org/2000/svg" ${size} ${style}>
 <rect width="${WIDTH}" height="${height}" fill="#fff"/>
-<text x="16" y="24" font-size="15" font-weight="bold">Requests a second, as a share of bare node:http</text>
+<text x="16" y="24" font-size="15" font-weight="bold">${TITLE}</text>
 ${lines.join('\n')}
-<line x1="${limit}" y1="${TOP - 6}" x2="${limit}" y2="${height - 28}" stroke="#888" stroke-dasharray="4 3"/>
+<line x1="${limit}" y1="${TOP - 6}" x2="${limit}" y2="${height - 28}" ${dashed}/>
 <text x="16" y="${height - 10}" font-size="11" fill="#666">${escape(subtitle)}</text>
 </svg>
 `

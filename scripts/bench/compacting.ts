@@ -62,8 +62,9 @@ export async function compacting(bench: Bench, filling: Filling, ask: Ask): Prom
     p999Outside,
   } = values
   const notes = [
-    `plant-store's row is for the ${compactionMs} ms that its log line "compacted" names, in which its worker shares the core`,
-    `the same runs before and after: ${rate} requests/s, p50 ${p50Outside}, p99 ${p99Outside}, p999 ${p999Outside} µs`,
+    `plant-store's row is for the ${compactionMs} ms of the compaction, whose worker shares the core`,
+    `the same runs before and after: ${rate} requests/s, ` +
+      `p50 ${p50Outside}, p99 ${p99Outside}, p999 ${p999Outside} µs`,
     ...doubts(rows),
   ]
   return { title: '9 GETs of 20 to 1 POST, while a compaction runs', rows, values, notes }

@@ -124,7 +124,9 @@ export interface StartOptions {
   readonly etcd?: Environment
 }
 
-/** Starts a server on its own store, or on one that an earlier server left, and checks its answers. */
+/**
+ * Starts a server on its own store, or on one that an earlier server left, and checks its answers.
+ */
 export async function start(
   name: Name,
   filling: Filling,

@@ -3,9 +3,9 @@ import { FIRST_POSTED, newPlant, user } from './plants.ts'
 import { sign } from './tokens.ts'
 
 /**
- * What a run asks for. `get`: pages of `limit`, the users in turn. `cursor`: the page after a cursor
- * that no run used before. `post`: new plants. `mixed`: every tenth request a POST, the others
- * `get`. `tokens`: `get`, each with a new token. `list`: all plants of the first user.
+ * What a run asks for. `get`: pages of `limit`, the users in turn. `cursor`: the page after a
+ * cursor that no run used before. `post`: new plants. `mixed`: every tenth request a POST, the
+ * others `get`. `tokens`: `get`, each with a new token. `list`: all plants of the first user.
  */
 export type Kind = 'get' | 'cursor' | 'post' | 'mixed' | 'tokens' | 'list'
 

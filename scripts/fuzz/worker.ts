@@ -165,11 +165,12 @@ export class Worker {
   /** Mostly with a name that is almost another one's. */
   #newOwner(): Owner {
     const random = this.#random
-    let name = ''
-    do
-      name = `${random.chance(0.5) ? 'w' : 'W'}${this.#number} ${Math.floor(this.#named++ / 6)}${random.pick(dictionary.lookalikes)}`
-    while (this.#world.owners.has(name))
-    return this.#addOwner(name)
+    for (;;) {
+      const start = `${random.chance(0.5) ? 'w' : 'W'}${this.#number}`
+      const end = random.pick(dictionary.lookalikes)
+      const name = `${start} ${Math.floor(this.#named++ / 6)}${end}`
+      if (!this.#world.owners.has(name)) return this.#addOwner(name)
+    }
   }
 
   #addOwner(name: string, scopes?: string): Owner {

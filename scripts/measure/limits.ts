@@ -18,7 +18,9 @@ const MIB = 1024 * 1024
 const MAX_DATA_BYTES = 256 * MIB
 const CLIENTS = 64
 const PLANTS = 1_000_000
-/** Plants of a batch in the longest journal: 64 clients make batches of about 32, one client of 1. */
+/**
+ * Plants of a batch in the longest journal: 64 clients make batches of about 32, one client of 1.
+ */
 const BATCHES = [1, 32] as const
 const STARTS = 3
 
@@ -111,8 +113,8 @@ function sizeOf(directory: string): number {
 }
 
 /**
- * Adds the longest journal for which no compaction is due: as long as the snapshot. Returns how many
- * plants it holds.
+ * Adds the longest journal for which no compaction is due: as long as the snapshot. Returns how
+ * many plants it holds.
  */
 async function addLongestJournal(directory: string, batchPlants: number): Promise<number> {
   const snapshotBytes = statSync(join(directory, SNAPSHOT)).size

@@ -59,7 +59,7 @@ function judged(text: string, world: World, heard: Partial<Heard>): Comparison {
   return compare(readRequests(text), { ...NOTHING, ...heard }, world, new Map(), false)
 }
 
-test('oracle: a create without an answer may be listed or not, and makes its owner uncertain', () => {
+test('oracle: a create without an answer may be listed, and makes its owner uncertain', () => {
   const { world, owner } = worldOf('other 24 plants')
   assert.equal(judged(request('GET', owner), world, { answers: [listed('[]')] }).flaw, undefined)
   assert.equal(

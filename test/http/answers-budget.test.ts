@@ -6,7 +6,7 @@ import type { Plant } from '../../dist/plants/plant.js'
 import type { Caller } from '../../dist/auth/caller.js'
 import type { Exchange } from '../../dist/http/exchange.js'
 import type { PlantList } from '../../dist/plants/store.js'
-import { ALICE, type Bare, listOf, startBare, stretchOf } from '../support/bare.ts'
+import { ALICE, type Bare, listOf, startBare, chunkOf } from '../support/bare.ts'
 import { until } from '../support/time.ts'
 import { headerLines, verdict } from '../support/verdict.ts'
 import { head, postBytes, Wire } from '../support/wire.ts'
@@ -115,7 +115,7 @@ test('answers: what is counted is what is kept: a piece of a chunk keeps no whol
     let left = CHUNKS
     return {
       cutAt: undefined,
-      next: () => (made++, left-- > 0 ? stretchOf(LARGE) : undefined),
+      next: () => (made++, left-- > 0 ? chunkOf(LARGE) : undefined),
       get ended() {
         return left === 0
       },

@@ -5,7 +5,7 @@ import { startBare } from '../support/bare.ts'
 import { call, post } from '../support/http.ts'
 import { scrape } from '../support/metrics.ts'
 import { startService } from '../support/service.ts'
-import { PATIENCE_MS, stretchTimers, until } from '../support/time.ts'
+import { PATIENCE_MS, lengthenTimers, until } from '../support/time.ts'
 import { token } from '../support/tokens.ts'
 import { headerLines, verdict } from '../support/verdict.ts'
 import { converse, firstAnswer, head, postBytes, Wire } from '../support/wire.ts'
@@ -307,7 +307,7 @@ test('body: the default limit is 1 MiB', async (t) => {
 const LINGER_MS = 1000
 
 test('body: 413 reaches a client that is still sending 5 MiB and reads only then', async (t) => {
-  stretchTimers(t, LINGER_MS)
+  lengthenTimers(t, LINGER_MS)
   const { port } = await startService(t)
   for (const framing of ['Content-Length: 5242880', CHUNKED]) {
     const wire = await Wire.to(port)
@@ -346,7 +346,7 @@ test('body: behind a refused token a small one is discarded, and the connection 
 })
 
 test('body: behind a refused token more than 64 KiB ends the connection, with the answer readable by a client that is still sending', async (t) => {
-  stretchTimers(t, LINGER_MS)
+  lengthenTimers(t, LINGER_MS)
   const { port } = await startService(t)
   const piece = 'x'.repeat(2048)
   for (const framing of ['Content-Length: 65537', 'Content-Length: 100000000', CHUNKED]) {

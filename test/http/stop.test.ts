@@ -9,7 +9,7 @@ import { Connection } from '../../dist/http/connection.js'
 import { ListenFailed } from '../../dist/http/listen.js'
 import { createPlantService } from '../../dist/index.js'
 import type { PlantList } from '../../dist/plants/store.js'
-import { startBare, stretchOf } from '../support/bare.ts'
+import { startBare, chunkOf } from '../support/bare.ts'
 import { call, post } from '../support/http.ts'
 import { scrape, underWay } from '../support/metrics.ts'
 import { DEFAULTS, startService, temporaryDirectory } from '../support/service.ts'
@@ -351,7 +351,7 @@ test('stop: connections that are made with their request sent are accepted and a
 test('stop: a list that is cut off at the deadline is reset: to HTTP/1.0 an end is that of a list', async (t) => {
   const list = (): PlantList => ({
     cutAt: undefined,
-    next: async () => (await sleep(5), stretchOf([{ name: 'and another' }])),
+    next: async () => (await sleep(5), chunkOf([{ name: 'and another' }])),
     ended: false,
     close: () => {},
   })

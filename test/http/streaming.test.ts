@@ -3,7 +3,7 @@ import { test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Plant } from '../../dist/plants/plant.js'
 import type { PlantList } from '../../dist/plants/store.js'
-import { ALICE, listOf, startBare, stretchOf } from '../support/bare.ts'
+import { ALICE, listOf, startBare, chunkOf } from '../support/bare.ts'
 import { call, type Reply } from '../support/http.ts'
 import { startService } from '../support/service.ts'
 import { until } from '../support/time.ts'
@@ -149,7 +149,7 @@ test('streaming: a failure in the middle never looks like the end of the list', 
             // So that what was made before the failure is on its way.
             await sleep(1)
             if (calls++ === 3) throw new Error('the disk is gone')
-            return stretchOf([{ name: 'x'.repeat(1000) }])
+            return chunkOf([{ name: 'x'.repeat(1000) }])
           },
           ended: false,
           close: () => failing++,

@@ -3,7 +3,7 @@ import { once } from 'node:events'
 import { describe, test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Created } from '../../dist/plants/store.js'
-import { listOf, startBare, stretchOf } from '../support/bare.ts'
+import { listOf, startBare, chunkOf } from '../support/bare.ts'
 import { until } from '../support/time.ts'
 import { headerLines, verdict } from '../support/verdict.ts'
 import { answersToHalf, head, postBytes, Wire } from '../support/wire.ts'
@@ -109,7 +109,7 @@ describe('timeouts', { concurrency: true }, () => {
           const left = [...plants]
           const stretch = (): Buffer | undefined => {
             const some = left.splice(0, 1)
-            return some.length > 0 ? stretchOf(some) : undefined
+            return some.length > 0 ? chunkOf(some) : undefined
           }
           // The first two at once: from them on the answer is under way.
           return {

@@ -3,7 +3,7 @@ import type { Content } from '../ledger.ts'
 import { readBody } from './body.ts'
 import type { Realm } from './realm.ts'
 
-/** What a request asks for, where nothing is wrong with it. */
+/** What a good request asks for. */
 export type Wish =
   | {
       readonly kind: 'create'
@@ -37,8 +37,8 @@ const BODY_WAS_READ: ReadonlySet<number> = new Set([
 const CLOSING: ReadonlySet<number> = new Set([40001, 40801, 41301, 43101])
 
 /**
- * The errors of a request in the order of the design's checks. Where it is silent, the error is a
- * doubt, and the checks go on.
+ * The errors of a request, in the order of the design's checks. Where the design is silent, the
+ * error is a doubt, and the checks go on.
  */
 export function judge(request: Request, realm: Realm): Judgement {
   const doubts = [...request.doubts, ...request.broken]
@@ -115,7 +115,7 @@ function list(owner: string, query: string, doubts: readonly number[]): Judgemen
   }
 }
 
-/** Percent-decoding, as forms have it; what is no good encoding stands for itself. */
+/** Percent-decoding as in forms; a bad encoding stays as it is. */
 function decode(text: string): string {
   return text
     .replaceAll('+', ' ')
@@ -124,7 +124,7 @@ function decode(text: string): string {
     )
 }
 
-/** A token, or the error that stands for what is there instead. */
+/** A token, or the error for what is there instead. */
 function readCredentials(values: readonly string[]): { readonly token: string } | number {
   if (values.length > 1) return 40003
   const value = values[0] ?? ''
@@ -134,8 +134,7 @@ function readCredentials(values: readonly string[]): { readonly token: string } 
 }
 
 /**
- * RFC 9110 §8.3.1; an empty parameter is allowed by §5.6.6 and by nobody's tests, and what is no
- * parameter at all by neither.
+ * RFC 9110 §8.3.1. Parameters that readers treat differently (§5.6.6: empty, quoted) are doubtful.
  */
 function readMediaType(value: string): 'json' | 'other' | 'doubtful' {
   const [essence = '', ...parameters] = value.split(';')
@@ -164,8 +163,8 @@ export function expectsContinue(request: Request): boolean {
 }
 
 /**
- * Whether the connection ends after an answer, 200 or the value of `error`; `either` where the design
- * leaves it open.
+ * Whether the connection ends after an answer, 200 or the value of `error`; `either` where the
+ * design leaves it open.
  */
 export function closesAfter(request: Request, outcome: number): 'yes' | 'no' | 'either' {
   if (!/^1\.[01]$/.test(request.version)) return 'yes'
