@@ -62,7 +62,7 @@ export async function compacting(bench: Bench, filling: Filling, ask: Ask): Prom
     p999Outside,
   } = values
   const notes = [
-    `plant-store's row is for the ${compactionMs} ms of the compaction, whose worker shares the core`,
+    `plant-store's row: the ${compactionMs} ms of the compaction, whose worker shares the core`,
     `the same runs before and after: ${rate} requests/s, ` +
       `p50 ${p50Outside}, p99 ${p99Outside}, p999 ${p999Outside} µs`,
     ...doubts(rows),

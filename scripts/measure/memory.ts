@@ -43,7 +43,7 @@ export async function measure(): Promise<void> {
   console.log(`${PLANTS} plants of 1 MiB: ${mib(quietMiB)}
 and ${IDLE} idle connections: ${mib(idleMiB)}, ${eachKiB} KiB each
 and ${READERS} readers that read nothing: ${mib(stalledMiB)}, at most ${mib(peakMiB)}
-of it held responses ${metric('plant_store_held_answer_bytes')}, heap ${metric('process_heap_bytes')}`)
+held responses ${metric('plant_store_held_answer_bytes')}, heap ${metric('process_heap_bytes')}`)
 }
 
 /** Opens connections that send one request each and read nothing. */

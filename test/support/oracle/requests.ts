@@ -120,47 +120,36 @@ function readRequest(text: string, start: number): Found {
   const size =
     target.length + fields.reduce((sum, [name, value]) => sum + name.length + value.length, 0)
   const head = { kind: 'request', method, target, version, fields, doubts } as const
-  if (size > SURELY_LARGE_BYTES) {
-    // Another fault may be found first.
-    const isWrong =
-      doubts.length > 0 ||
-      !/^1\.[01]$/.test(version) ||
-      readBody(text, start, end, head).reading.kind !== 'request'
-    return {
-      reading: {
-        kind: 'malformed',
-        errors: isWrong ? [HEADERS_TOO_LARGE, MALFORMED] : [HEADERS_TOO_LARGE],
-        mayBeHead: method === 'HEAD',
-      },
-      end: undefined,
-    }
-  }
+  if (size > SURELY_LARGE_BYTES) return tooLarge(text, start, end, head)
   if (size > SURELY_SMALL_BYTES) doubts.push(HEADERS_TOO_LARGE)
-  if (version !== '1.1' && version !== '1.0') {
-    // It is refused for its version, or for a fault in its body if that is found first.
-    const { reading } = readBody(text, start, end, head)
-    return {
-      reading: {
-        ...head,
-        body: Buffer.alloc(0),
-        framing: 'none',
-        declared: 0,
-        broken: reading.kind === 'request' ? reading.broken : [MALFORMED],
-      },
-      end: undefined,
-    }
-  }
   const found = readBody(text, start, end, head)
+  if (!/^1\.[01]$/.test(version)) return otherVersion(found, head)
   // Nothing after CONNECT has frames. After an upgrade Node's parser ignores bad chunks: such a
   // request ends as one that takes too long.
   const mayBeSilent =
     method === 'CONNECT' ||
     (valuesOf(head, 'upgrade').length > 0 && valuesOf(head, 'transfer-encoding').length > 0)
   const { reading } = found
-  return mayBeSilent &&
-    (reading.kind === 'malformed' || (reading.kind === 'request' && reading.broken.length > 0))
-    ? unclear(text, start)
-    : found
+  const isBroken = reading.kind === 'request' && reading.broken.length > 0
+  return mayBeSilent && (isBroken || reading.kind === 'malformed') ? unclear(text, start) : found
+}
+
+function tooLarge(text: string, start: number, end: number, head: Head): Found {
+  // Another fault may be found first.
+  const isWrong =
+    head.doubts.length > 0 ||
+    !/^1\.[01]$/.test(head.version) ||
+    readBody(text, start, end, head).reading.kind !== 'request'
+  const errors = isWrong ? [HEADERS_TOO_LARGE, MALFORMED] : [HEADERS_TOO_LARGE]
+  const mayBeHead = head.method === 'HEAD'
+  return { reading: { kind: 'malformed', errors, mayBeHead }, end: undefined }
+}
+
+/** It is refused for its version, or for a fault in its body if that is found first. */
+function otherVersion({ reading }: Found, head: Head): Found {
+  const broken = reading.kind === 'request' ? reading.broken : [MALFORMED]
+  const noBody = { body: Buffer.alloc(0), framing: 'none', declared: 0 } as const
+  return { reading: { ...head, ...noBody, broken }, end: undefined }
 }
 
 type Head = Pick<Request, 'kind' | 'method' | 'target' | 'version' | 'fields' | 'doubts'>
