@@ -67,7 +67,8 @@ async function main(): Promise<number> {
   const { acknowledged, lost, compactions, recoveryMs } = totals
   const { killedCompacting, killedStarting, killedStopping } = totals
   const seconds = Math.round((performance.now() - startedAtMs) / 1000)
-  console.log(`rounds ${done}, acknowledged ${acknowledged}, lost ${lost}, compactions ${compactions}
+  console.log(`rounds ${done}, compactions ${compactions}
+plants acknowledged ${acknowledged}, lost ${lost}
 kills in a compaction ${killedCompacting}, a start ${killedStarting}, a stop ${killedStopping}
 longest recovery ${Math.ceil(recoveryMs)} ms, ${seconds} s in all, seed ${seed}`)
   return status
