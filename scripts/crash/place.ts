@@ -50,7 +50,6 @@ export class Place {
   readonly directory: string
   readonly ledger = new Ledger()
   readonly #agent = new Agent({ keepAlive: true, maxSockets: CONNECTIONS + 1 })
-
   readonly #choices: Choices
 
   constructor(directory: string, choices: Choices) {
@@ -58,7 +57,7 @@ export class Place {
     this.#choices = choices
   }
 
-  start(): WatchedService {
+  #start(): WatchedService {
     const startedAtMs = performance.now()
     const service = new WatchedService(serviceEnvironment(this.directory), (lines) => {
       totals.compactions += lines.match(/"message":"compacted"/g)?.length ?? 0
@@ -73,7 +72,7 @@ export class Place {
     return service
   }
 
-  async end(service: WatchedService, signal: NodeJS.Signals): Promise<number | null> {
+  async #end(service: WatchedService, signal: NodeJS.Signals): Promise<number | null> {
     const code = await service.kill(signal)
     this.ledger.problems.push(...service.complaints)
     return code
@@ -81,11 +80,11 @@ export class Place {
 
   /** One round: a start, load, and SIGKILL. */
   async round(): Promise<void> {
-    const service = this.start()
+    const service = this.#start()
     const aim = this.#choices.ofKills.pick(AIMS)
     if (aim === 'start') {
       const delayMs = this.#choices.ofKills.next() * startMs * 1.3
-      const killed = sleep(delayMs).then(() => this.end(service, 'SIGKILL'))
+      const killed = sleep(delayMs).then(() => this.#end(service, 'SIGKILL'))
       const port = await service.port.catch(() => undefined)
       if (port === undefined) totals.killedStarting += 1
       else await this.#load(port)
@@ -93,10 +92,10 @@ export class Place {
       return
     }
     const port = await service.ready()
-    await this.verify(port)
+    await this.#verify(port)
     const loaded = this.#load(port)
     await this.#untilMoment(aim, service)
-    const code = await this.end(service, 'SIGKILL')
+    const code = await this.#end(service, 'SIGKILL')
     if (aim === 'stop') totals.killedStopping += code === null ? 1 : 0
     else if (await this.#hasUnfinishedCompaction()) totals.killedCompacting += 1
     await loaded
@@ -104,15 +103,15 @@ export class Place {
 
   /** A last start, and a clean stop. */
   async leave(): Promise<void> {
-    const service = this.start()
-    await this.verify(await service.ready())
-    const code = await this.end(service, 'SIGTERM')
+    const service = this.#start()
+    await this.#verify(await service.ready())
+    const code = await this.#end(service, 'SIGTERM')
     if (code !== 0) this.ledger.problems.push(`SIGTERM ended the service with ${code}`)
     await this.#check()
   }
 
   /** Nothing is being sent: lists must hold all that was kept, and open ids can be sent again. */
-  async verify(port: number): Promise<void> {
+  async #verify(port: number): Promise<void> {
     const checked = this.#check()
     await Promise.all(OWNERS.map((owner) => this.#verifyOwner(port, owner)))
     await checked

@@ -25,6 +25,7 @@ const SCOPES = ['plants:read', 'plants:write', '', 'plants', 'plants:read\tplant
 /** An owner with more is replaced: long lists find no more than short ones. */
 const OWNER_MAX_PLANTS = 40
 const OWNER_MAX_CHARS = 100_000
+
 /** One connection after another, for owners that no other worker writes for. */
 export class Worker {
   readonly #world: World
@@ -52,7 +53,7 @@ export class Worker {
   }
 
   /**
-   * One connection that sends good requests, and then headers so slowly that the service gives up.
+   * Good requests, and then headers that come so slowly that the service answers 408.
    */
   stall(port: number, totals: Totals): Promise<Finding | undefined> {
     const random = new Random(subSeed(this.#seed, this.#number, ++this.#connection))
