@@ -1,11 +1,11 @@
-# What a person types. Every target installs what it needs when that is missing or older than the lock file.
+# Every target installs what it needs if that is missing or older than the lock file.
 .DEFAULT_GOAL := help
-.PHONY: help run dev build test check limits json exhaust measure bench crash cluster faults drain fuzz soak token dist sbom clean
+.PHONY: help run dev build check test token bench dist sbom clean measure crash drain fuzz soak cluster faults
 
 INSTALLED := node_modules/.package-lock.json
 BUILT := dist/main.js
 SOURCES := $(shell find src -name '*.ts')
-# TEST=path names the test files to run; all of them otherwise.
+# TEST=path names the test files to run; all of them by default.
 TEST ?= $(shell find test -name '*.test.ts' | sort)
 SUB ?= alice
 ROUNDS ?= 50
@@ -13,21 +13,22 @@ RESTARTS ?= 10
 REQUESTS ?= 20000
 FAULTS ?= 16
 INSTANCES ?= 3
+SCRIPT := node --import tsx
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ":.*## " '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@printf '\nTo put the service under strain (Linux):\n'
+	@awk -F ':.*##2 ' '/^[a-z]+:.*##2 / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: $(BUILT) ## serve on 127.0.0.1:8080 with a development key, and print curl lines to paste
 	@exec node dist/main.js serve --dev
 
-dev: $(BUILT) ## the same, compiled and started again whenever a source file changes
-	@npx tsc --watch --preserveWatchOutput & trap "kill $$!" EXIT; node --watch-path=dist dist/main.js serve --dev
+token: $(BUILT) ## print a token for the development key; SUB=name says whose
+	@node dist/main.js token --sub '$(SUB)'
 
-build: $(BUILT) ## compile src/ to dist/
-
-# The tests are compiled once to build/: each file that is transformed when it starts costs a fifth of a second.
-# The timeout is for a whole file on a loaded machine: it only ends what hangs.
-test: check ## build, check types, run all tests; TEST=file runs some, PLANTS_TEST_THOROUGH=1 runs their long forms
+# The tests are compiled once, to build/: to transform each file when it starts costs a fifth of a second.
+# A file must also finish on a loaded machine: the timeout only ends hangs.
+test: check ## run all tests; TEST=file runs some, PLANTS_TEST_THOROUGH=1 their long forms
 	@node --test --test-concurrency=4 --test-timeout=900000 $(TEST:test/%.ts=build/%.js)
 
 check: $(BUILT) ## check the types of everything, tests and scripts included
@@ -35,51 +36,44 @@ check: $(BUILT) ## check the types of everything, tests and scripts included
 	@npx tsc --project test
 	@npx tsc --project scripts
 
+dev: $(BUILT) ## serve as `make run` does, and restart after each change of a source file
+	@npx tsc --watch --preserveWatchOutput & trap "kill $$!" EXIT; node --watch-path=dist dist/main.js serve --dev
+
+build: $(BUILT) ## compile src/ to dist/
+
 # Variables on make's command line reach the script as environment: CHART, OUT, DUR, WARM, RUNS, NODE_ARGS.
-bench: $(BUILT) ## measure beside bare node:http; WORKLOADS='get20 post' runs some, CHART=file.svg draws them
-	@node --import tsx scripts/bench.ts $(WORKLOADS)
+bench: $(BUILT) ## measure beside bare node:http; WORKLOADS='get20 post' runs some, CHART=file.svg draws
+	@$(SCRIPT) scripts/bench.ts $(WORKLOADS)
 
-crash: $(BUILT) ## kill the service under load, ROUNDS=n times, and look for what is lost; SEED=n repeats a run's choices
-	@node --import tsx scripts/crash.ts --rounds $(ROUNDS) $(addprefix --seed ,$(SEED))
+dist: $(BUILT) ## make the release in release/: the npm package, and an archive that needs only node
+	@$(SCRIPT) scripts/dist.ts
 
-drain: $(BUILT) ## restart two instances under load, RESTARTS=n times and over REQUESTS=n requests, and look for one that fails
-	@PLANTS_TEST_RESTARTS=$(RESTARTS) PLANTS_TEST_REQUESTS=$(REQUESTS) node --import tsx --test test/e2e/drain.test.ts
-
-cluster: $(BUILT) ## three members of etcd and two instances on this machine, and curl lines to paste; Ctrl-C ends all
-	@exec node --import tsx scripts/cluster.ts
-
-faults: $(BUILT) ## break a cluster of etcd under load, FAULTS=n times, and look for broken promises; INSTANCES=n, SEED=n
-	@node --import tsx scripts/cluster-faults.ts --faults $(FAULTS) --instances $(INSTANCES) $(addprefix --seed ,$(SEED))
-
-fuzz: $(BUILT) ## send hostile requests for SECONDS=n and hold each answer against a model; SEED=n, SEEDS=n one after another, or REPLAY=file of a finding
-	@node --import tsx scripts/fuzz.ts $(addprefix --seconds ,$(SECONDS)) $(addprefix --seed ,$(SEED)) $(addprefix --seeds ,$(SEEDS)) $(addprefix --replay ,$(REPLAY))
-
-soak: $(BUILT) ## mixed traffic for SECONDS=n, and whether memory stays flat; CHART=file.svg draws it
-	@node --import tsx scripts/soak.ts $(addprefix --seconds ,$(SECONDS)) $(addprefix --seed ,$(SEED)) $(addprefix --chart ,$(CHART))
-
-exhaust: $(BUILT) ## ask a large store with TOKENS=n tokens, and print what memory that takes
-	@node --import tsx scripts/exhaust.ts
-
-measure: $(BUILT) ## what hostile clients cost: SCENARIO=stalls, strangers or memory; MAIN=dist/main.js of another build
-	@node --import tsx scripts/measure.ts $(SCENARIO)
-
-json: $(BUILT) ## measure how long reading a body takes, by shape and length, hostile ones included; SHAPES='a,b' runs some
-	@node --import tsx scripts/json.ts
-
-limits: $(BUILT) ## measure the store at its limits: stalls, peaks, the longest recovery
-	@node --import tsx scripts/limits.ts
-
-token: $(BUILT) ## print a token for the development key; SUB=name says whose
-	@node dist/main.js token --sub '$(SUB)'
-
-dist: $(BUILT) ## make what is released, in release/: the npm package, and a folder with its archive that node alone runs
-	@node --import tsx scripts/dist.ts
-
-sbom: $(INSTALLED) ## print what is shipped as a software bill of materials (CycloneDX)
+sbom: $(INSTALLED) ## print the bill of materials of a release (CycloneDX)
 	@npm sbom --sbom-format cyclonedx --sbom-type application --omit dev
 
 clean: ## remove what was built and installed; data/ stays
 	rm -rf build dist release node_modules
+
+measure: $(BUILT) ##2 list the scenarios that measure one cost each; SCENARIO=name runs one
+	@$(SCRIPT) scripts/measure.ts $(SCENARIO)
+
+crash: $(BUILT) ##2 kill the service under load ROUNDS=n times and look for lost plants; SEED=n repeats
+	@$(SCRIPT) scripts/crash.ts --rounds $(ROUNDS) $(addprefix --seed ,$(SEED))
+
+drain: $(BUILT) ##2 restart two instances RESTARTS=n times under REQUESTS=n requests; none may fail
+	@PLANTS_TEST_RESTARTS=$(RESTARTS) PLANTS_TEST_REQUESTS=$(REQUESTS) node --import tsx --test test/e2e/drain.test.ts
+
+fuzz: $(BUILT) ##2 send hostile requests for SECONDS=n; SEED=n, SEEDS=n, or REPLAY=file (scripts/fuzz/README.md)
+	@$(SCRIPT) scripts/fuzz.ts $(addprefix --seconds ,$(SECONDS)) $(addprefix --seed ,$(SEED)) $(addprefix --seeds ,$(SEEDS)) $(addprefix --replay ,$(REPLAY))
+
+soak: $(BUILT) ##2 send mixed traffic for SECONDS=n and see if memory stays flat; CHART=file.svg draws it
+	@$(SCRIPT) scripts/soak.ts $(addprefix --seconds ,$(SECONDS)) $(addprefix --seed ,$(SEED)) $(addprefix --chart ,$(CHART))
+
+cluster: $(BUILT) ##2 run three members of etcd and two instances, and print curl lines; Ctrl-C ends all
+	@exec $(SCRIPT) scripts/cluster.ts
+
+faults: $(BUILT) ##2 break a cluster of etcd under load FAULTS=n times; INSTANCES=n, SEED=n
+	@$(SCRIPT) scripts/cluster-faults.ts --faults $(FAULTS) --instances $(INSTANCES) $(addprefix --seed ,$(SEED))
 
 $(INSTALLED): package.json package-lock.json
 	npm ci --ignore-scripts --include=dev --no-audit --no-fund

@@ -1,27 +1,21 @@
 /*
  * Measures the built service beside a bare node:http server: `make bench WORKLOADS='get20 post'
- * CHART=file.svg`. Server on one core, load on the other; runs in turn, medians; answers are
- * checked before they are counted, and any error under load ends it all. Environment: DUR and WARM
- * (seconds a run, and before the first), RUNS, OUT (JSON), CHART (SVG).
+ * CHART=file.svg`. Server on one core, load on the other; runs in turn, medians. Answers are
+ * checked before they are counted, and any error under load ends the run. Environment: DUR and WARM
+ * (seconds for a run and before the first), RUNS, OUT (JSON), CHART (SVG).
  */
 import { existsSync, writeFileSync } from 'node:fs'
+import { reasonOf } from '../dist/errors.js'
+import { exitOnSignals } from '../test/support/launch.ts'
 import { chart } from './bench/chart.ts'
+import { LoadGenerator } from './bench/generator.ts'
 import { caveats, describeMachine } from './bench/machine.ts'
 import { Bench, type Figures, type Row, type Settings } from './bench/measure.ts'
-import { Load } from './bench/processes.ts'
 import { WORKLOADS } from './bench/workloads.ts'
 
 const SECONDS_MAX = 60
 const RUNS_MAX = 20
-const COLUMNS = [
-  'requests/s',
-  'of bare',
-  'p50 µs',
-  'p99 µs',
-  'p999 µs',
-  'CPU µs',
-  'RSS MiB',
-] as const
+const COLUMNS = 'requests/s,of bare,p50 µs,p99 µs,p999 µs,CPU µs,RSS MiB'.split(',')
 
 class UsageError extends Error {}
 
@@ -36,22 +30,17 @@ function tell(line: string): void {
 }
 
 function tableLine(workload: string, server: string, cells: readonly string[]): string {
-  return `${workload.padEnd(11)} ${server.padEnd(12)} ${cells.map((cell) => cell.padStart(10)).join(' ')}`
+  const shown = cells.map((cell) => cell.padStart(10)).join(' ')
+  return `${workload.padEnd(11)} ${server.padEnd(12)} ${shown}`
 }
 
 function cellsOf(row: Row): string[] {
   const { requestsPerSecond, shareOfBare, p50, p99, p999, cpuMicrosPerRequest, rssMiB } = row
   // A list of everything is one request, and takes a second.
   const rate = requestsPerSecond.toFixed(requestsPerSecond < 100 ? 2 : 0)
-  return [
-    rate,
-    shareOfBare?.toFixed(2) ?? '',
-    String(p50),
-    String(p99),
-    String(p999),
-    cpuMicrosPerRequest.toFixed(1),
-    rssMiB.toFixed(1),
-  ]
+  const share = shareOfBare?.toFixed(2) ?? ''
+  const latencies = [p50, p99, p999].map(String)
+  return [rate, share, ...latencies, cpuMicrosPerRequest.toFixed(1), rssMiB.toFixed(1)]
 }
 
 function show(workload: string, { title, rows, notes }: Figures): void {
@@ -75,11 +64,12 @@ async function main(): Promise<void> {
   if (!existsSync('/proc/self/status'))
     throw new UsageError('CPU and memory are read from /proc, which only Linux has')
   const machine = describeMachine()
-  const where = `${machine.cpu}, ${machine.cores} cores, Node ${machine.node}, Linux ${machine.kernel}, ${machine.date}`
+  const { cpu, cores, node, kernel, date } = machine
+  const where = `${cpu}, ${cores} cores, Node ${node}, Linux ${kernel}, ${date}`
   tell(`${where}; ${settings.runs} runs of ${settings.seconds} s, medians`)
   for (const caveat of caveats()) tell(`caution: ${caveat}`)
-  const load = new Load()
-  const bench = new Bench(settings, load, tell)
+  const generator = new LoadGenerator()
+  const bench = new Bench(settings, generator, tell)
   const results: Record<string, Figures> = {}
   for (const name of wanted) {
     const figures = await WORKLOADS[name]?.(bench)
@@ -87,7 +77,7 @@ async function main(): Promise<void> {
     results[name] = figures
     show(name, figures)
   }
-  load.close()
+  generator.close()
   const out = process.env['OUT'] || 'bench.json'
   writeFileSync(
     out,
@@ -100,10 +90,11 @@ async function main(): Promise<void> {
   tell(`written: ${chartFile}`)
 }
 
+exitOnSignals()
 main().then(
   () => process.exit(0),
   (error: unknown) => {
-    process.stderr.write(`bench: ${error instanceof Error ? error.message : String(error)}\n`)
+    process.stderr.write(`bench: ${reasonOf(error)}\n`)
     process.exit(error instanceof UsageError ? 2 : 1)
   },
 )

@@ -1,7 +1,7 @@
 /*
- * Makes what is released, in release/: the package for npm, and a folder with its archive that node
- * alone can run. The folder holds the compiled code and, of the packages, only the files that the
- * code can come to. The same sources give the same bytes: order, owners, modes and times are fixed.
+ * Makes a release in release/: the npm package, and a folder with its archive that needs only node.
+ * The folder holds the compiled code and, of its packages, only the files that the code imports.
+ * The same sources make the same bytes: order, owners, modes and times are fixed.
  */
 import {
   chmodSync,
@@ -22,12 +22,12 @@ const ROOT = join(import.meta.dirname, '..')
 const MAIN = join('dist', 'main.js')
 const DOCUMENTS = ['CHANGELOG.md', 'LICENSE', 'README.md', 'SECURITY.md'] as const
 /**
- * Seconds; the time that npm gives to every file of a package. See
+ * The time of every file, in seconds; by default the one that npm uses in its packages. See
  * https://reproducible-builds.org/specs/source-date-epoch/
  */
 const TIME_SECONDS = Number(process.env['SOURCE_DATE_EPOCH'] || 499_162_500)
 
-/** With --folder the folder alone is made: an image needs no more. */
+/** --folder makes the folder only: an image needs no more. */
 const { values } = parseArgs({
   options: {
     folder: { type: 'boolean', default: false },
@@ -45,7 +45,7 @@ rmSync(RELEASE, { recursive: true, force: true })
 mkdirSync(RELEASE, { recursive: true })
 makeFolder()
 if (!values.folder) {
-  // Not by `npm pack`, which takes over the modes that a checkout happens to have.
+  // Not by `npm pack`, which copies the modes of the checkout.
   const packed = ['package.json', ...DOCUMENTS]
     .map((name) => join(ROOT, name))
     .concat(filesOf(join(ROOT, 'dist')))
@@ -71,10 +71,7 @@ function makeFolder(): void {
   for (const path of filesOf(FOLDER)) chmodSync(path, modeOf(relative(FOLDER, path)))
 }
 
-/**
- * All files that these can come to: what they import, what that imports, and the WebAssembly that
- * is named in any of it.
- */
+/** These files, everything that they import in turn, and the WebAssembly that any of it names. */
 function closure(from: readonly string[]): Set<string> {
   const reached = new Set<string>()
   const waiting = [...from]
@@ -94,7 +91,7 @@ function closure(from: readonly string[]): Set<string> {
   return reached
 }
 
-/** The folder of the package that a file is of. */
+/** The folder of a file's package. */
 function packageOf(path: string): string {
   return /^.*[/\\]node_modules[/\\](?:@[^/\\]+[/\\])?[^/\\]+/.exec(path)?.[0] ?? ROOT
 }
@@ -118,8 +115,8 @@ function modeOf(name: string): number {
 }
 
 /**
- * Files of a folder as a gzipped ustar archive (POSIX.1-1988): a header of 512 bytes before each,
- * which is filled up to a multiple of that.
+ * Files of a folder as a gzipped ustar archive (POSIX.1-1988): a header of 512 bytes, then the file
+ * filled up to a multiple of 512.
  */
 function archive(prefix: string, folder: string, paths: readonly string[]): Buffer {
   const blocks = paths

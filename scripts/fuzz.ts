@@ -96,7 +96,7 @@ async function fuzz(): Promise<number> {
   const { requests, connections, mutated, unclear, lost } = totals
   const statuses = [...totals.statuses].sort(([a], [b]) => a - b)
   console.log(`requests ${requests}, of which answered ${answers()}, ${rate} a second
-connections ${connections}, mutated ${mutated}, unclear ${unclear}, last answers lost to a reset ${lost}
+connections ${connections}: mutated ${mutated}, unclear ${unclear}, last answers reset ${lost}
 answers ${statuses.map(([status, count]) => `${status}: ${count}`).join(', ')}
 owners compared ${owners}, kills ${kills}, eras ${eras}
 findings ${wrong}, seeds ${firstSeed} to ${firstSeed + seeds - 1}`)

@@ -1,6 +1,7 @@
 /*
  * Good and bad requests at a moderate rate for a long time, and what the service's memory does. A
- * few owners write the same few ids again and again: the store keeps its size, and growth is a leak.
+ * few owners write the same few ids again and again: the store keeps its size, and growth is a
+ * leak.
  */
 import { writeFile } from 'node:fs/promises'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -13,7 +14,7 @@ import { Realm } from '../test/support/oracle/realm.ts'
 import { isHead, readRequests } from '../test/support/oracle/requests.ts'
 import { Random, randomSeed, subSeed } from '../test/support/random.ts'
 import { wholeNumber } from './arguments.ts'
-import { median } from './bench/figures.ts'
+import { median } from './figures.ts'
 import { mutate } from './fuzz/mutate.ts'
 import { requestText, someRequest } from './fuzz/requests.ts'
 import { plainScript, talk } from './fuzz/talk.ts'
@@ -128,5 +129,5 @@ function report(): void {
   const lists = stored.map((bytes) => `${Math.round(bytes / 1024)} KiB`).join(', ')
   console.log(`${tabulate(samples)}
 requests ${requests}, ${rate} a second, of which refused ${refused}; stored ${lists}
-middle third ${middle.toFixed(1)} MiB, last third ${last.toFixed(1)} MiB; allowed ${allowed.toFixed(1)} more`)
+middle third ${middle.toFixed(1)} MiB, last ${last.toFixed(1)}; allowed ${allowed.toFixed(1)} more`)
 }

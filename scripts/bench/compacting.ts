@@ -1,68 +1,70 @@
 import { readdirSync, readFileSync, statSync } from 'node:fs'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { median, percentiles } from './figures.ts'
+import { post } from '../../test/support/http.ts'
+import { median, percentiles } from '../figures.ts'
 import type { Sample } from './load.ts'
-import { rssMiB } from './machine.ts'
 import { type Ask, type Bench, doubts, type Figures, type Run, rowsOf } from './measure.ts'
-import { call, launch, type Server, stop } from './processes.ts'
+import { type Server, start } from './processes.ts'
 import type { Filling } from './stores.ts'
 import { sign } from './tokens.ts'
 
 /**
- * Journals are compacted once they are longer than the snapshot: this much short of it the load
- * begins, and its own POSTs do the rest.
+ * A compaction starts when the journals are longer than the snapshot: the load begins so many bytes
+ * before that, and its own POSTs do the rest.
  */
 const SHORT_BYTES = 48 * 1024
-/** A plant as large as a body may be, nearly. */
-const BIG_NAME = 1_000_000
+/** Almost as large as a body may be. */
+const BIG_NAME_CHARS = 1_000_000
 /** The load ends by itself after so long. */
 const COMPACTION_SECONDS_MAX = 60
-/** How long the load goes on behind the compaction. */
-const BEHIND_MS = 1500
+/** How long the load goes on after the compaction. */
+const AFTER_MS = 1500
 
-interface Window {
+interface Interval {
   readonly startMs: number
   readonly endMs: number
 }
 
-/**
- * Requests before, during and behind one compaction of each run, told apart by what the service
- * logs.
- */
+/** Requests before, during and after one compaction of each run, told apart by the log. */
 export async function compacting(bench: Bench, filling: Filling, ask: Ask): Promise<Figures> {
-  const bare = await launch('bare', filling)
+  const bare = await start('bare', filling)
   await bench.warm(bare, ask)
   const bareRuns: Run[] = []
-  const ours: Run[] = []
-  const outside: Run[] = []
-  const lastedMs: number[] = []
-  let rss = 0
+  const ours: { readonly during: Run; readonly outside: Run; readonly ms: number }[] = []
+  let rssMiB = 0
   for (let i = 0; i < bench.settings.runs; i++) {
     bareRuns.push(await bench.measure(bare, ask))
-    const server = await launch('plant-store', filling)
+    const server = await start('plant-store', filling)
     await grow(server)
-    const run = await loadOverCompaction(bench, server, ask)
-    ours.push(run.during)
-    outside.push(run.outside)
-    lastedMs.push(run.window.endMs - run.window.startMs)
-    rss = rssMiB(server.pid)
-    await stop(server)
+    ours.push(await loadOverCompaction(bench, server, ask))
+    rssMiB = server.rssMiB
+    await server.stop()
   }
   const rows = rowsOf([
-    { server: 'bare', rssMiB: rssMiB(bare.pid), runs: bareRuns },
-    { server: 'plant-store', rssMiB: rss, runs: ours },
+    { server: 'bare', rssMiB: bare.rssMiB, runs: bareRuns },
+    { server: 'plant-store', rssMiB, runs: ours.map(({ during }) => during) },
   ])
-  await stop(bare)
+  await bare.stop()
+  const outside = (key: keyof Run): number =>
+    Math.round(median(ours.map((run) => run.outside[key])))
   const values = {
-    compactionMs: Math.round(median(lastedMs)),
-    requestsPerSecondOutside: Math.round(median(outside.map((run) => run.requestsPerSecond))),
-    p50Outside: Math.round(median(outside.map((run) => run.p50))),
-    p99Outside: Math.round(median(outside.map((run) => run.p99))),
-    p999Outside: Math.round(median(outside.map((run) => run.p999))),
+    compactionMs: Math.round(median(ours.map(({ ms }) => ms))),
+    requestsPerSecondOutside: outside('requestsPerSecond'),
+    p50Outside: outside('p50'),
+    p99Outside: outside('p99'),
+    p999Outside: outside('p999'),
   }
+  const {
+    compactionMs,
+    requestsPerSecondOutside: rate,
+    p50Outside,
+    p99Outside,
+    p999Outside,
+  } = values
   const notes = [
-    `plant-store's row is for the time that its log line "compacted" names, ${values.compactionMs} ms in which its worker shares the servers' core; ` +
-      `the same runs before and behind it: ${values.requestsPerSecondOutside} requests/s, p50 ${values.p50Outside}, p99 ${values.p99Outside}, p999 ${values.p999Outside} µs`,
+    `plant-store's row: the ${compactionMs} ms of the compaction, whose worker shares the core`,
+    `the same runs before and after: ${rate} requests/s, ` +
+      `p50 ${p50Outside}, p99 ${p99Outside}, p999 ${p999Outside} µs`,
     ...doubts(rows),
   ]
   return { title: '9 GETs of 20 to 1 POST, while a compaction runs', rows, values, notes }
@@ -75,17 +77,13 @@ function fileBytes(server: Server, prefix: string): number {
   return names.reduce((sum, name) => sum + statSync(`${server.data}/${name}`).size, 0)
 }
 
-/**
- * Writes large plants until the journal is nearly as long as the snapshot. They are nobody's whom
- * the load asks for.
- */
+/** Writes large plants, of an owner that the load never asks for, until a compaction is near. */
 async function grow(server: Server): Promise<void> {
-  const token = sign('filler')
   for (let id = 1; ; id++) {
     const missing = fileBytes(server, 'plants.sqlite') - SHORT_BYTES - fileBytes(server, 'journal-')
     if (missing <= 0) return
-    const name = 'x'.repeat(Math.min(BIG_NAME, missing))
-    const { status, text } = await call(server.port, token, '/plants', JSON.stringify({ id, name }))
+    const name = 'x'.repeat(Math.min(BIG_NAME_CHARS, missing))
+    const { status, text } = await post(server.port, { id, name }, { token: sign('filler') })
     if (status !== 200) throw new Error(`filling the journal: ${status} ${text}`)
   }
 }
@@ -94,49 +92,45 @@ async function loadOverCompaction(
   bench: Bench,
   server: Server,
   ask: Ask,
-): Promise<{ readonly during: Run; readonly outside: Run; readonly window: Window }> {
+): Promise<{ readonly during: Run; readonly outside: Run; readonly ms: number }> {
   const snapshot = `${server.data}/plants.sqlite`
-  const old = statSync(snapshot).ino
+  const oldInode = statSync(snapshot).ino
   const meter = bench.meter(server)
-  const { result, stop: endLoad } = bench.run(server, {
-    ...bench.spec(server, ask, COMPACTION_SECONDS_MAX),
-    samples: true,
-  })
-  let ended = false
-  const end = result.finally(() => (ended = true))
+  const load = bench.run(server, ask, COMPACTION_SECONDS_MAX, { samples: true })
+  let hasEnded = false
+  const end = load.result.finally(() => (hasEnded = true))
   end.catch(() => {})
-  // The new snapshot takes the old one's place at the end of a compaction; the log is read once the
-  // load is over.
-  while (!ended && statSync(snapshot).ino === old) await sleep(20)
-  await sleep(BEHIND_MS)
-  endLoad()
+  // A compaction ends by putting the new snapshot in the old one's place.
+  while (!hasEnded && statSync(snapshot).ino === oldInode) await sleep(20)
+  await sleep(AFTER_MS)
+  load.stop()
   const { samples, requests, loadShare } = await end
   const { cpuSeconds, othersShare } = meter()
-  bench.made(server, requests + ask.connections)
-  const window = readCompaction(server)
-  const isWithin = ({ endMs, micros }: Sample): boolean =>
-    endMs >= window.startMs && endMs - micros / 1000 <= window.endMs
-  const within = samples.filter(isWithin)
-  const rest = samples.filter((sample) => !isWithin(sample))
-  const lastedSeconds = (window.endMs - window.startMs) / 1000
-  const loadSeconds = ((samples.at(-1)?.endMs ?? NaN) - (samples[0]?.endMs ?? NaN)) / 1000
-  const toRun = (part: readonly Sample[], seconds: number): Run => ({
+  const compaction = readCompaction(server)
+  const isDuring = ({ endMs, micros }: Sample): boolean =>
+    endMs >= compaction.startMs && endMs - micros / 1000 <= compaction.endMs
+  const ms = compaction.endMs - compaction.startMs
+  const loadMs = (samples.at(-1)?.endMs ?? NaN) - (samples[0]?.endMs ?? NaN)
+  const runOfPart = (part: readonly Sample[], partMs: number): Run => ({
     ...percentiles(part.map(({ micros }) => micros)),
-    requestsPerSecond: part.length / seconds,
-    // Of the whole run: the worker's time is in it, and cannot be told apart.
+    requestsPerSecond: (part.length * 1000) / partMs,
+    // Of the whole run: the worker's time is in it and cannot be told apart.
     cpuMicrosPerRequest: (cpuSeconds * 1e6) / requests,
     othersShare,
     loadShare,
   })
   return {
-    during: toRun(within, lastedSeconds),
-    outside: toRun(rest, loadSeconds - lastedSeconds),
-    window,
+    during: runOfPart(samples.filter(isDuring), ms),
+    outside: runOfPart(
+      samples.filter((sample) => !isDuring(sample)),
+      loadMs - ms,
+    ),
+    ms,
   }
 }
 
-/** The service logs a compaction when it has ended, and how long it took. */
-function readCompaction(server: Server): Window {
+/** The service logs a compaction when it has ended, with how long it took. */
+function readCompaction(server: Server): Interval {
   const lines = readFileSync(server.logFile, 'utf8')
     .split('\n')
     .filter((line) => line.includes('"message":"compacted"'))

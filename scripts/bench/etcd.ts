@@ -1,95 +1,66 @@
-import { spawnSync } from 'node:child_process'
 import { Cluster, NO_ETCD } from '../../test/support/etcd.ts'
-import { cpuSeconds, pinned, rssMiB } from './machine.ts'
-import { type Ask, type Bench, type Figures, type Row, type Run, rowsOf } from './measure.ts'
-import { launch, type Server, stop } from './processes.ts'
+import { cpuSeconds, pinned } from './machine.ts'
+import { type Ask, type Bench, type Figures, type Row, type Run, runOf } from './measure.ts'
+import { type Server, start } from './processes.ts'
 import type { Filling } from './stores.ts'
 
 const SMALL: Filling = { users: 100, plants: 20 }
 const LIST: Filling = { users: 1, plants: 10_000 }
 const MEMBERS = 3
 
-const WORKLOADS: readonly {
-  readonly what: string
-  readonly filling: Filling
-  readonly ask: Ask
-}[] = [
-  { what: 'POST 1', filling: SMALL, ask: { kind: 'post', limit: 20, ...SMALL, connections: 1 } },
-  { what: 'POST 64', filling: SMALL, ask: { kind: 'post', limit: 20, ...SMALL, connections: 64 } },
-  { what: 'GET20 1', filling: SMALL, ask: { kind: 'get', limit: 20, ...SMALL, connections: 1 } },
-  { what: 'GET20 64', filling: SMALL, ask: { kind: 'get', limit: 20, ...SMALL, connections: 64 } },
-  { what: 'all 10,000', filling: LIST, ask: { kind: 'list', limit: 0, ...LIST, connections: 1 } },
+const WORKLOADS: readonly (readonly [what: string, filling: Filling, ask: Ask])[] = [
+  ['POST 1', SMALL, { kind: 'post', limit: 20, ...SMALL, connections: 1 }],
+  ['POST 64', SMALL, { kind: 'post', limit: 20, ...SMALL, connections: 64 }],
+  ['GET20 1', SMALL, { kind: 'get', limit: 20, ...SMALL, connections: 1 }],
+  ['GET20 64', SMALL, { kind: 'get', limit: 20, ...SMALL, connections: 64 }],
+  ['all 10,000', LIST, { kind: 'list', limit: 0, ...LIST, connections: 1 }],
 ]
 
 /**
- * The service over three members of etcd beside the embedded store. All run on one machine, so the
- * members share its disk and its cores, as they would not in earnest; what a network adds is not in
- * the figures.
+ * The service over three members of etcd beside the embedded store. Everything is on one machine, so
+ * the members share its disk and cores, as they would not in production; a network would add to it.
  */
 export async function etcd(bench: Bench): Promise<Figures> {
-  const title = `over ${MEMBERS} members of etcd, all on this machine, beside the embedded store; connections behind the kind`
+  const title = `over ${MEMBERS} members of etcd on this machine, beside the embedded store; connections after the kind`
   if (NO_ETCD !== undefined) return { title, rows: [], values: {}, notes: [NO_ETCD] }
   const cluster = await Cluster.start(MEMBERS, {
     command: pinned ? ['taskset', '-c', '0-1', 'etcd'] : ['etcd'],
   })
+  const membersCpu = (): number =>
+    cluster.members.reduce((sum, { pid }) => sum + cpuSeconds(pid ?? 0), 0)
   const rows: Row[] = []
   const notes: string[] = []
   try {
-    for (const [i, { what, filling, ask }] of WORKLOADS.entries()) {
-      const embedded = await launch('plant-store', filling)
-      const clustered = await launch('plant-store', filling, {
+    for (const [i, [what, filling, ask]] of WORKLOADS.entries()) {
+      const embedded = await start('plant-store', filling)
+      const clustered = await start('plant-store', filling, {
         etcd: {
           PLANTS_ETCD_ENDPOINTS: cluster.endpoints.join(),
           PLANTS_ETCD_PREFIX: `bench/${i}/`,
         },
       })
+      const members = { seconds: 0, requests: 0 }
+      const measure = async (server: Server): Promise<Run> => {
+        const [meter, before] = [bench.meter(server), membersCpu()]
+        const result = await bench.run(server, ask, bench.settings.seconds).result
+        const run = runOf(result, meter())
+        if (server === embedded) return run
+        members.seconds += membersCpu() - before
+        members.requests += result.requests
+        // The members are not "others": they belong to what is measured.
+        return { ...run, othersShare: 0 }
+      }
       const servers = [
         [embedded, `${what} embedded`],
         [clustered, `${what} etcd`],
       ] as const
-      const measured = new Map<Server, Run[]>(servers.map(([server]) => [server, []]))
-      for (const [server] of servers) await bench.warm(server, ask)
-      let membersSeconds = 0
-      let requests = 0
-      for (let run = 0; run < bench.settings.runs; run++) {
-        for (const [server, all] of measured) {
-          spawnSync('sync')
-          const before = membersCpu(cluster)
-          const used = cpuSeconds(server.pid)
-          const result = await bench.run(server, bench.spec(server, ask, bench.settings.seconds))
-            .result
-          bench.made(server, result.requests + ask.connections)
-          all.push({
-            ...result,
-            requestsPerSecond: result.requests / result.seconds,
-            cpuMicrosPerRequest: ((cpuSeconds(server.pid) - used) * 1e6) / result.requests,
-            othersShare: 0,
-          })
-          if (server === embedded) continue
-          membersSeconds += membersCpu(cluster) - before
-          requests += result.requests
-        }
-      }
-      rows.push(
-        ...rowsOf(
-          servers.map(([server, name]) => ({
-            server: name,
-            rssMiB: rssMiB(server.pid),
-            runs: measured.get(server) ?? [],
-          })),
-        ),
-      )
-      notes.push(
-        `${what}: the members used ${Math.round((membersSeconds * 1e6) / requests)} µs of CPU for each request`,
-      )
-      for (const [server] of servers) await stop(server)
+      rows.push(...(await bench.inTurn(servers, ask, measure)))
+      const micros = Math.round((members.seconds * 1e6) / members.requests)
+      notes.push(`${what}: the members used ${micros} µs of CPU for each request`)
+      for (const [server] of servers) await server.stop()
     }
   } finally {
     await cluster.close()
   }
   return { title, rows, values: {}, notes }
-}
-
-function membersCpu(cluster: Cluster): number {
-  return cluster.members.reduce((sum, { pid }) => sum + cpuSeconds(pid ?? 0), 0)
 }

@@ -1,15 +1,15 @@
-// The load generator, a process of its own: each connection sends its next request when the last
-// one is answered.
+// The load generator's process: each connection sends its next request when the last is answered.
 import { connect, type Socket } from 'node:net'
 import { cpuUsage } from 'node:process'
-import { percentiles, type Percentiles } from './figures.ts'
+import { percentiles, type Percentiles } from '../figures.ts'
+import { reasonOf } from '../../dist/errors.js'
 import { type Asked, requests } from './requests.ts'
 
 export interface LoadSpec extends Asked {
   readonly id: number
   readonly port: number
   readonly connections: number
-  /** A run ends after so long, or when it is told to. */
+  /** A run ends after so long, or by a `stop`. */
   readonly seconds: number
   /** Each connection waits so long between an answer and the next request. */
   readonly pauseMs: number
@@ -41,22 +41,20 @@ export type FromLoad =
 const REQUESTS_MAX = 4_000_000
 const ANSWER_MS_MAX = 10_000
 const HEAD_END = Buffer.from('\r\n\r\n')
-/** JSON holds no raw line end, so this can stand only at the end of a chunked body. */
+/** JSON has no raw line end, so this can only be the end of a chunked body. */
 const CHUNKED_END = '\r\n0\r\n\r\n'
 const OPENING_BRACE = 0x7b
-/** Every read of every socket lands here, and is used up before the next one. */
+/** Every read of every socket goes here, and is used before the next one. */
 const INCOMING = Buffer.alloc(256 * 1024)
 
-/**
- * One connection, and as much of HTTP as the two servers speak. Anything but a 200 is a failure.
- */
+/** One connection, with as much of HTTP as the two servers use. Anything but a 200 is a failure. */
 class Connection {
   readonly #socket: Socket
   #answered: (plants: number) => void = () => {}
-  /** What came of a head that is not whole yet. */
+  /** The start of headers that are not whole yet. */
   #begun: Buffer | undefined
   /**
-   * Bytes of the body that are to come; undefined while a head is read, Infinity for a chunked
+   * Bytes of the body that are missing; undefined while headers are read, Infinity for a chunked
    * body.
    */
   #left: number | undefined
@@ -78,7 +76,7 @@ class Connection {
     })
   }
 
-  /** `answered` is told how many objects stood in the body, where it was chunked. */
+  /** `answered` is told how many objects a chunked body had. */
   send(request: string | Buffer, answered: (objects: number) => void): void {
     this.#answered = answered
     if (typeof request === 'string') this.#socket.write(request, 'latin1')
@@ -94,7 +92,7 @@ class Connection {
     try {
       this.#take(INCOMING.subarray(0, count))
     } catch (error) {
-      failed(error instanceof Error ? error : new Error(String(error)))
+      failed(new Error(reasonOf(error)))
     }
     return true
   }
@@ -146,7 +144,7 @@ async function run(spec: LoadSpec): Promise<LoadResult> {
   const open: Connection[] = []
   let fail: (error: Error) => void = () => {}
   const failed = new Promise<never>((_, reject) => (fail = reject))
-  // It may fail while nobody waits for it any more.
+  // It may fail when the race below is over.
   failed.catch(() => {})
   const watchdog = setTimeout(
     () => fail(new Error('an answer never came')),
@@ -154,9 +152,8 @@ async function run(spec: LoadSpec): Promise<LoadResult> {
   )
   try {
     for (let i = 0; i < spec.connections; i++) {
-      // Node accepts one connection a turn: all that open and send at once are served unevenly,
-      // which would fill the tail. So each is known to be accepted, by a first answer, before the
-      // run begins.
+      // Node accepts one connection a tick: connections that open and send at once are served
+      // unevenly, which would fill the tail. A first answer shows that each was accepted.
       const opening = new Promise<void>((resolve) => {
         const connection = new Connection(
           spec.port,
@@ -228,7 +225,7 @@ function tell(message: FromLoad): void {
   process.send?.(message)
 }
 
-// The driver is the only one to send, and sends nothing else.
+// Only the benchmark sends, and nothing else.
 process.on('message', (message: ToLoad) => {
   if ('stop' in message) {
     stops.get(message.stop)?.()
@@ -237,7 +234,7 @@ process.on('message', (message: ToLoad) => {
   const { id } = message.run
   run(message.run).then(
     (result) => tell({ id, result }),
-    (error: unknown) => tell({ id, error: error instanceof Error ? error.message : String(error) }),
+    (error: unknown) => tell({ id, error: reasonOf(error) }),
   )
 })
 process.on('disconnect', () => process.exit(1))

@@ -8,17 +8,13 @@ const TMPFS_MAGIC = 0x01021994
 const SERVER_CORE = '0'
 const LOAD_CORE = '1'
 
-/** Whether servers get a core of their own, the load and this process the other. */
+/** Whether servers have one core, and the load and this process the other. */
 export const pinned =
   cpus().length > 1 &&
   spawnSync('taskset', ['-apc', LOAD_CORE, String(process.pid)], { stdio: 'ignore' }).status === 0
 
-/** A command line, on the servers' core. */
-export function onServerCore(
-  command: readonly [string, ...string[]],
-): readonly [string, ...string[]] {
-  return pinned ? ['taskset', '-c', SERVER_CORE, ...command] : command
-}
+/** Puts a command on the servers' core. */
+export const serverPrefix: readonly string[] = pinned ? ['taskset', '-c', SERVER_CORE] : []
 
 export interface Machine {
   readonly cpu: string
@@ -47,19 +43,14 @@ export function describeMachine(): Machine {
 export function caveats(): string[] {
   const all: string[] = []
   if (!pinned)
-    all.push(
-      `${cpus().length > 1 ? 'taskset is not there' : 'there is one core only'}: server and load share their cores, and the figures are less steady`,
-    )
+    all.push('without taskset and two cores, server and load share cores: figures are less steady')
   if (statfsSync(tmpdir()).type === TMPFS_MAGIC)
-    all.push(
-      `${tmpdir()} is in memory: what is durable there costs nothing; TMPDIR names another place`,
-    )
+    all.push(`${tmpdir()} is in memory, where a sync costs nothing; TMPDIR names another place`)
   return all
 }
 
 function statFields(pid: number | 'self'): number[] {
-  // The second field, the command's name, stands in parentheses and may hold spaces; the third
-  // comes first here.
+  // The second field, the command in parentheses, may hold spaces: these begin with the third.
   return (
     readFileSync(`/proc/${pid}/stat`, 'latin1').split(') ').at(-1)?.split(' ').map(Number) ?? []
   )
@@ -76,9 +67,4 @@ export function busySeconds(): number {
   const [user = NaN, nice = NaN, system = NaN, , , irq = NaN, softirq = NaN] =
     /^cpu +(.*)/.exec(readFileSync('/proc/stat', 'latin1'))?.[1]?.split(' ').map(Number) ?? []
   return (user + nice + system + irq + softirq) / TICKS
-}
-
-export function rssMiB(pid: number): number {
-  const [, kib] = /VmRSS:\s+(\d+)/.exec(readFileSync(`/proc/${pid}/status`, 'latin1')) ?? []
-  return Number(kib) / 1024
 }

@@ -1,295 +1,149 @@
-import { type ChildProcess, fork, spawn, spawnSync } from 'node:child_process'
-import { once } from 'node:events'
-import {
-  closeSync,
-  mkdirSync,
-  mkdtempSync,
-  openSync,
-  readFileSync,
-  rmSync,
-  writeFileSync,
-} from 'node:fs'
-import { request } from 'node:http'
-import { createServer } from 'node:net'
-import { tmpdir } from 'node:os'
+import { spawnSync } from 'node:child_process'
+import { mkdirSync, readFileSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
-import type { FromLoad, LoadResult, LoadSpec, ToLoad } from './load.ts'
-import { onServerCore } from './machine.ts'
-import { page, user } from './plants.ts'
+import { temporaryDirectorySync } from '../../test/support/directories.ts'
+import { call } from '../../test/support/http.ts'
+import {
+  type Environment,
+  launch,
+  type Launched,
+  serviceEnvironment,
+} from '../../test/support/launch.ts'
+import { memoryOf } from '../../test/support/memory.ts'
+import { freePort } from '../../test/support/ports.ts'
+import { run } from '../../test/support/process.ts'
+import { serverPrefix } from './machine.ts'
+import { created, page, user } from './plants.ts'
 import { type Filling, Stores } from './stores.ts'
-import { AUDIENCE, ISSUER, SECRET, sign } from './tokens.ts'
+import { sign } from './tokens.ts'
 
-const MAIN = here('../../dist/main.js')
 const START_MS_MAX = 60_000
-const CALL_MS_MAX = 10_000
-/** For Node, before the service: `--cpu-prof`, say. */
+const BARE = fileURLToPath(new URL('bare.mjs', import.meta.url))
+/** For Node, before the service: `--cpu-prof`, for example. */
 const NODE_ARGS = process.env['NODE_ARGS']?.split(' ') ?? []
-/** Behind a start, before memory is looked at. */
+/** After a start, before memory is read. */
 export const SETTLE_MS = 200
 
-/** Everything that a run leaves on the disk. */
-export const work = mkdtempSync(join(tmpdir(), 'plant-store-bench-'))
+const work = temporaryDirectorySync()
 const stores = new Stores(join(work, 'stores'))
-const live = new Set<ChildProcess>()
-
-process.on('exit', () => {
-  for (const child of live) child.kill('SIGKILL')
-  rmSync(work, { recursive: true, force: true })
-})
-for (const signal of ['SIGINT', 'SIGTERM'] as const) process.on(signal, () => process.exit(1))
-
-function here(path: string): string {
-  return fileURLToPath(new URL(path, import.meta.url))
-}
+let started = 0
 
 export type Name = 'plant-store' | 'bare'
 
-export interface Server {
+/** A server in a process, on the servers' core. */
+export class Server {
   readonly name: Name
   readonly port: number
-  readonly pid: number
-  readonly child: ChildProcess
   readonly data: string
   /** What it wrote to stdout and stderr. */
   readonly logFile: string
+  readonly #startedAtMs = performance.now()
+  readonly #launched: Launched
   /** From the start of the process to its first answer. */
-  readonly firstAnswerMs: number
-}
+  firstAnswerMs = 0
 
-export interface Reply {
-  readonly status: number
-  readonly text: string
-}
-
-/** One request on a connection of its own. */
-export function call(port: number, token: string, path: string, body?: string): Promise<Reply> {
-  return new Promise((resolve, reject) => {
-    const headers = {
-      authorization: `Bearer ${token}`,
-      ...(body === undefined ? {} : { 'content-type': 'application/json' }),
-    }
-    const req = request(
-      {
-        host: '127.0.0.1',
-        port,
-        path,
-        method: body === undefined ? 'GET' : 'POST',
-        agent: false,
-        headers,
-      },
-      (res) => {
-        let text = ''
-        res.setEncoding('utf8')
-        res.on('data', (chunk: string) => (text += chunk))
-        res.on('error', reject)
-        res.on('end', () => resolve({ status: res.statusCode ?? 0, text }))
-      },
+  constructor(name: Name, port: number, data: string, directory: string, env: Environment) {
+    this.name = name
+    this.port = port
+    this.data = data
+    this.logFile = join(directory, 'log')
+    const options = { prefix: serverPrefix, logFile: this.logFile }
+    const settings =
+      name === 'bare'
+        ? { PORT: String(port), PAGE20: page(0, 20), PAGE100: page(0, 100), CREATED: created }
+        : serviceEnvironment(data, {
+            PLANTS_LISTEN: `127.0.0.1:${port}`,
+            PLANTS_ADMIN_LISTEN: 'off',
+            ...env,
+          })
+    this.#launched = launch(
+      { NODE_ENV: 'production', ...settings },
+      name === 'bare' ? { ...options, main: BARE, args: [] } : { ...options, options: NODE_ARGS },
     )
-    req.setTimeout(CALL_MS_MAX, () => req.destroy(new Error('no answer came')))
-    req.on('error', reject)
-    req.end(body)
-  })
+  }
+
+  get pid(): number {
+    return this.#launched.pid
+  }
+
+  get rssMiB(): number {
+    return memoryOf(this.pid).residentMiB
+  }
+
+  /** How the process ended; undefined while it runs. */
+  get ended(): string | undefined {
+    const { exitCode, signalCode } = this.#launched.child
+    return exitCode === null && signalCode === null ? undefined : `${exitCode ?? signalCode}`
+  }
+
+  async firstAnswer(): Promise<void> {
+    const options = { path: '/plants?limit=20', token: sign(user(0)) }
+    for (;;) {
+      if (this.ended !== undefined)
+        throw new Error(`${this.name} ended: ${readFileSync(this.logFile, 'utf8').slice(-2000)}`)
+      const reply = await call(this.port, options).catch(() => undefined)
+      this.firstAnswerMs = performance.now() - this.#startedAtMs
+      if (reply?.status === 200) return
+      if (reply) throw new Error(`${this.name}: the first answer was ${reply.status} ${reply.text}`)
+      if (this.firstAnswerMs > START_MS_MAX) throw new Error(`${this.name} never answered`)
+      await sleep(1)
+    }
+  }
+
+  /** Answers must be right before they are counted. */
+  async checkPages({ users, plants }: Filling): Promise<void> {
+    // The bare server has the pages of one user, of two lengths.
+    const limits = this.name === 'bare' ? [20, 100] : [1, 20, 100]
+    const checked = this.name === 'bare' ? [0] : users > 0 ? [0, users - 1] : []
+    for (const u of checked) {
+      for (const limit of limits) {
+        const options = { path: `/plants?limit=${limit}`, token: sign(user(u)) }
+        const { status, text } = await call(this.port, options)
+        const length = this.name === 'bare' ? limit : Math.min(limit, plants)
+        if (status !== 200 || text !== page(u * plants, length))
+          throw new Error(`${this.name} answers wrongly: ${status} ${text.slice(0, 300)}`)
+      }
+    }
+  }
+
+  async stop({ keep = false } = {}): Promise<void> {
+    const ended = this.ended
+    const code = await this.#launched.kill('SIGTERM')
+    if (this.name === 'plant-store' && code !== 0)
+      throw new Error(`plant-store ended with ${ended ?? code}`)
+    if (!keep) rmSync(this.data, { recursive: true, force: true })
+  }
 }
 
-/**
- * Plain JavaScript of `bare.ts`: what tsx loads beside it would tell on its start and its memory.
- */
-let bareMain: string | undefined
-function compileBare(): string {
-  const out = join(work, 'bare')
-  const options = [
-    '--ignoreConfig',
-    '--module',
-    'nodenext',
-    '--target',
-    'es2023',
-    '--types',
-    'node',
-    '--rewriteRelativeImportExtensions',
-    '--outDir',
-    out,
-  ]
-  const { status, stdout } = spawnSync(
-    process.execPath,
-    [here('../../node_modules/typescript/bin/tsc'), ...options, here('bare.ts')],
-    { encoding: 'utf8' },
-  )
-  if (status !== 0) throw new Error(`bare.ts cannot be compiled: ${stdout}`)
-  writeFileSync(join(out, 'package.json'), '{"type":"module"}')
-  return join(out, 'bare.js')
-}
-
-async function freePort(): Promise<number> {
-  const server = createServer().listen(0, '127.0.0.1')
-  await once(server, 'listening')
-  const address = server.address()
-  server.close()
-  await once(server, 'close')
-  if (address === null || typeof address === 'string') throw new Error('no free port')
-  return address.port
-}
-
-async function importInto(etcd: Readonly<Record<string, string>>, file: string): Promise<void> {
-  const child = spawn(process.execPath, [MAIN, 'import', file], {
-    stdio: ['ignore', 'ignore', 'inherit'],
-    env: { PATH: process.env['PATH'] ?? '', ...etcd },
-  })
-  await once(child, 'exit')
-  if (child.exitCode !== 0) throw new Error('the plants could not be imported into etcd')
-}
-
-let started = 0
-
-export interface LaunchOptions {
-  /** Whose store it goes on with. */
+export interface StartOptions {
+  /** The server whose store it continues with. */
   readonly left?: Server
-  /** Where in etcd its plants are kept, as configuration. */
-  readonly etcd?: Readonly<Record<string, string>>
+  /** Settings that make it keep its plants in etcd. */
+  readonly etcd?: Environment
 }
 
 /**
- * Starts a server on a store of its own, or on one that an earlier server left, and waits for its
- * first answer.
+ * Starts a server on its own store, or on one that an earlier server left, and checks its answers.
  */
-export async function launch(
+export async function start(
   name: Name,
   filling: Filling,
-  { left, etcd = {} }: LaunchOptions = {},
+  { left, etcd = {} }: StartOptions = {},
 ): Promise<Server> {
   const directory = join(work, `server-${++started}`)
   mkdirSync(directory)
   const data = left?.data ?? join(directory, 'data')
   if (name === 'plant-store' && !left) await stores.copyTo(data, filling)
-  if (name === 'bare') bareMain ??= compileBare()
-  if (Object.keys(etcd).length > 0) await importInto(etcd, `${data}/plants.sqlite`)
-  // What was written so far is not to be flushed under the load.
+  if (Object.keys(etcd).length > 0) {
+    const { status, stderr } = await run(['import', `${data}/plants.sqlite`], etcd)
+    if (status !== 0) throw new Error(`the import into etcd failed: ${stderr}`)
+  }
+  // What was written so far must not be flushed under the load.
   spawnSync('sync')
-  const port = await freePort()
-  const logFile = join(directory, 'log')
-  const log = openSync(logFile, 'w')
-  const env =
-    name === 'bare'
-      ? { PORT: String(port) }
-      : {
-          PLANTS_LISTEN: `127.0.0.1:${port}`,
-          PLANTS_ADMIN_LISTEN: 'off',
-          PLANTS_DATA: data,
-          PLANTS_JWT_SECRET: SECRET,
-          PLANTS_ISSUER: ISSUER,
-          PLANTS_AUDIENCE: AUDIENCE,
-          ...etcd,
-        }
-  const [command, ...args] = onServerCore(
-    name === 'bare'
-      ? [process.execPath, bareMain ?? '']
-      : [process.execPath, ...NODE_ARGS, MAIN, 'serve'],
-  )
-  const token = sign(user(0))
-  const startedAt = performance.now()
-  const child = spawn(command, args, {
-    stdio: ['ignore', log, log],
-    env: { PATH: process.env['PATH'] ?? '', NODE_ENV: 'production', ...env },
-  })
-  closeSync(log)
-  live.add(child)
-  child.once('exit', () => live.delete(child))
-  for (;;) {
-    if (child.exitCode !== null || child.signalCode !== null)
-      throw new Error(`${name} ended: ${readFileSync(logFile, 'utf8').slice(-2000)}`)
-    const reply = await call(port, token, '/plants?limit=20').catch(() => undefined)
-    if (reply?.status === 200) break
-    if (reply) throw new Error(`${name}: the first answer was ${reply.status} ${reply.text}`)
-    if (performance.now() - startedAt > START_MS_MAX) throw new Error(`${name} never answered`)
-    await sleep(1)
-  }
-  const server = {
-    name,
-    port,
-    pid: child.pid ?? 0,
-    child,
-    data,
-    logFile,
-    firstAnswerMs: performance.now() - startedAt,
-  }
-  if (name === 'plant-store') await checkPages(server, filling)
-  else await checkPages(server, { users: 1, plants: 100 }, [20, 100])
+  const server = new Server(name, await freePort(), data, directory, etcd)
+  await server.firstAnswer()
+  await server.checkPages(filling)
   return server
-}
-
-/** The answers are right before they are counted. */
-async function checkPages(
-  { name, port }: Server,
-  { users, plants }: Filling,
-  limits: readonly number[] = [1, 20, 100],
-): Promise<void> {
-  for (const u of users > 0 ? new Set([0, users - 1]) : []) {
-    for (const limit of limits) {
-      const { status, text } = await call(port, sign(user(u)), `/plants?limit=${limit}`)
-      if (status !== 200 || text !== page(u * plants, Math.min(limit, plants)))
-        throw new Error(`${name} answers wrongly: ${status} ${text.slice(0, 300)}`)
-    }
-  }
-}
-
-export async function stop({ child, data, name }: Server, { keep = false } = {}): Promise<void> {
-  if (child.exitCode === null && child.signalCode === null) {
-    child.kill('SIGTERM')
-    await once(child, 'exit')
-  }
-  if (name === 'plant-store' && child.exitCode !== 0)
-    throw new Error(`plant-store ended with ${child.exitCode ?? child.signalCode}`)
-  if (!keep) rmSync(data, { recursive: true, force: true })
-}
-
-/** The load generator: one process for all runs, whose code is warm after the first. */
-export class Load {
-  readonly #child: ChildProcess
-  readonly #waiting = new Map<
-    number,
-    { resolve(result: LoadResult): void; reject(error: Error): void }
-  >()
-  #runs = 0
-
-  constructor() {
-    this.#child = fork(here('load.ts'), {
-      execArgv: ['--import', 'tsx'],
-      serialization: 'advanced',
-    })
-    live.add(this.#child)
-    // The load generator sends nothing else.
-    this.#child.on('message', (message: FromLoad) => {
-      const waiting = this.#waiting.get(message.id)
-      this.#waiting.delete(message.id)
-      if ('error' in message) waiting?.reject(new Error(message.error))
-      else waiting?.resolve(message.result)
-    })
-    this.#child.once('exit', (code) => {
-      live.delete(this.#child)
-      for (const { reject } of this.#waiting.values())
-        reject(new Error(`the load generator ended with ${code}`))
-    })
-  }
-
-  get pid(): number {
-    return this.#child.pid ?? 0
-  }
-
-  /** `stop` ends the run before its time. */
-  run(spec: Omit<LoadSpec, 'id'>): { readonly result: Promise<LoadResult>; stop(): void } {
-    const id = ++this.#runs
-    const send = (message: ToLoad): void => {
-      this.#child.send(message)
-    }
-    const result = new Promise<LoadResult>((resolve, reject) =>
-      this.#waiting.set(id, { resolve, reject }),
-    )
-    send({ run: { ...spec, id } })
-    return { result, stop: () => send({ stop: id }) }
-  }
-
-  close(): void {
-    this.#child.disconnect()
-  }
 }

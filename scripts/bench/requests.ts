@@ -3,10 +3,9 @@ import { FIRST_POSTED, newPlant, user } from './plants.ts'
 import { sign } from './tokens.ts'
 
 /**
- * What a run asks for. `get`: pages of `limit`, the users in turn. `cursor`: the page behind a
- * plant whose cursor no run used before. `post`: new plants. `mixed`: every tenth request a POST,
- * the others `get`. `tokens`: `get`, each request with a token never seen before. `list`: all
- * plants of the first user.
+ * What a run asks for. `get`: pages of `limit`, the users in turn. `cursor`: the page after a
+ * cursor that no run used before. `post`: new plants. `mixed`: every tenth request a POST, the
+ * others `get`. `tokens`: `get`, each with a new token. `list`: all plants of the first user.
  */
 export type Kind = 'get' | 'cursor' | 'post' | 'mixed' | 'tokens' | 'list'
 
@@ -17,11 +16,11 @@ export interface Asked {
   /** Plants that each user was filled with. */
   readonly plants: number
   /**
-   * How many requests earlier runs against the same server may have made: ids, cursors and tokens
-   * go on from there.
+   * How many requests earlier runs made of the same server: ids, cursors and tokens continue from
+   * there.
    */
   readonly offset: number
-  /** Whether cursors may come again: to a server that remembers nothing. */
+  /** Whether cursors may come again: for a server without a cache. */
   readonly mayRepeat: boolean
 }
 
@@ -70,21 +69,22 @@ export function requests({
     case 'mixed':
       return () => (++made % 10 === 0 ? post() : inTurn(gets, made))
     case 'tokens':
-      return () =>
-        `${head(`GET /plants?limit=${limit}`, sign(user(made % users), String(offset + made++)))}\r\n`
+      return () => {
+        const token = sign(user(made % users), String(offset + made++))
+        return `${head(`GET /plants?limit=${limit}`, token)}\r\n`
+      }
     case 'cursor': {
-      // Always enough plants behind the cursor for a whole page.
+      // Enough plants after each cursor for a whole page.
       const cursors = plants - limit
       return () => {
         const n = offset + made++
         const u = n % users
         const row = Math.floor(n / users)
         if (row >= cursors && !mayRepeat)
-          throw new Error(
-            'every cursor of the store has been asked at: a shorter DUR or fewer RUNS will do',
-          )
+          throw new Error('every cursor of the store was used: take a shorter DUR or fewer RUNS')
         const at = row % cursors
-        return `${head(`GET /plants?limit=${limit}&after=${writeCursor(user(u), BigInt(u * plants + at + 1))}`, inTurn(each, u))}\r\n`
+        const after = writeCursor(user(u), BigInt(u * plants + at + 1))
+        return `${head(`GET /plants?limit=${limit}&after=${after}`, inTurn(each, u))}\r\n`
       }
     }
   }

@@ -1,9 +1,11 @@
+import { call } from '../../test/support/http.ts'
+import { plantsOf } from '../../test/support/ledger.ts'
 import { cold } from './cold.ts'
 import { compacting } from './compacting.ts'
 import { etcd } from './etcd.ts'
 import { list } from './listing.ts'
 import type { Ask, Bench, Figures } from './measure.ts'
-import { call, type Server } from './processes.ts'
+import type { Server } from './processes.ts'
 import { user } from './plants.ts'
 import type { Filling } from './stores.ts'
 import { sign } from './tokens.ts'
@@ -29,7 +31,7 @@ export const WORKLOADS: Readonly<Record<string, (bench: Bench) => Promise<Figure
   get100: (bench) =>
     bench.compare('GET of 100, 100 users in turn', MEDIUM, ask('get', MEDIUM, { limit: 100 })),
   cursor: (bench) =>
-    bench.compare('GET of 20 behind a cursor never asked before', LARGE, ask('cursor', LARGE)),
+    bench.compare('GET of 20 after a cursor never used before', LARGE, ask('cursor', LARGE)),
   post: (bench) =>
     bench.compare('POST, durable', SMALL, ask('post', SMALL), (server) => allStored(bench, server)),
   post1: (bench) =>
@@ -51,11 +53,9 @@ export const WORKLOADS: Readonly<Record<string, (bench: Bench) => Promise<Figure
 async function allStored(bench: Bench, server: Server): Promise<void> {
   let found = 0
   for (let u = 0; u < SMALL.users; u++) {
-    const { text } = await call(server.port, sign(user(u)), '/plants')
-    // A list as the service answers it.
-    found += (JSON.parse(text) as readonly unknown[]).length
+    found += plantsOf((await call(server.port, { token: sign(user(u)) })).text).length
   }
-  const acknowledged = SMALL.users * SMALL.plants + bench.offset(server)
+  const acknowledged = SMALL.users * SMALL.plants + bench.made(server)
   if (found !== acknowledged)
     throw new Error(`${found} plants are listed, and ${acknowledged} were acknowledged`)
 }

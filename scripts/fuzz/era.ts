@@ -21,8 +21,8 @@ const LISTS_AT_ONCE = 50
 const LISTING_CONNECTIONS = 4
 
 /**
- * One data directory under one configuration: traffic, SIGKILL in the middle of it, a start, traffic
- * again, a clean stop; and all lists compared after each.
+ * One data directory under one configuration: traffic, SIGKILL in the middle of it, a start,
+ * traffic again, a clean stop; and all lists compared after each.
  */
 export class Era {
   readonly #world: World

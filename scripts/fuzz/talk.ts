@@ -84,11 +84,12 @@ class Talk {
 
   get heard(): Heard {
     const { answers } = this.#reader
+    const end = this.#socket.readableEnded ? 'with an end' : 'without an end'
     const error = this.#error === undefined ? '' : `, ${this.#error}`
     return {
       answers,
       cut: this.#script.ending === 'destroy' || this.#script.ending === 'reset',
-      end: `${this.#socket.readableEnded ? 'with' : 'without'} an end${error}; ${JSON.stringify(this.#rest(100))}`,
+      end: `${end}${error}; ${JSON.stringify(this.#rest(100))}`,
       isReset: this.#error !== undefined,
       tookMs: performance.now() - this.#startedAtMs,
       flaw: this.#flaw,

@@ -25,6 +25,7 @@ const SCOPES = ['plants:read', 'plants:write', '', 'plants', 'plants:read\tplant
 /** An owner with more is replaced: long lists find no more than short ones. */
 const OWNER_MAX_PLANTS = 40
 const OWNER_MAX_CHARS = 100_000
+
 /** One connection after another, for owners that no other worker writes for. */
 export class Worker {
   readonly #world: World
@@ -52,7 +53,7 @@ export class Worker {
   }
 
   /**
-   * One connection that sends good requests, and then headers so slowly that the service gives up.
+   * Good requests, and then headers that come so slowly that the service answers 408.
    */
   stall(port: number, totals: Totals): Promise<Finding | undefined> {
     const random = new Random(subSeed(this.#seed, this.#number, ++this.#connection))
@@ -165,11 +166,12 @@ export class Worker {
   /** Mostly with a name that is almost another one's. */
   #newOwner(): Owner {
     const random = this.#random
-    let name = ''
-    do
-      name = `${random.chance(0.5) ? 'w' : 'W'}${this.#number} ${Math.floor(this.#named++ / 6)}${random.pick(dictionary.lookalikes)}`
-    while (this.#world.owners.has(name))
-    return this.#addOwner(name)
+    for (;;) {
+      const start = `${random.chance(0.5) ? 'w' : 'W'}${this.#number}`
+      const end = random.pick(dictionary.lookalikes)
+      const name = `${start} ${Math.floor(this.#named++ / 6)}${end}`
+      if (!this.#world.owners.has(name)) return this.#addOwner(name)
+    }
   }
 
   #addOwner(name: string, scopes?: string): Owner {

@@ -1,70 +1,56 @@
 import { connect, type Socket } from 'node:net'
-import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
-import type { Row } from '../../dist/store/sqljs/database.js'
+import { rowsOf } from '../../test/support/store-files.ts'
 import { token } from '../../test/support/tokens.ts'
 import { head } from '../../test/support/wire.ts'
-import { fill, launch, workFolder } from './service.ts'
+import { filledDirectory, mib, startMeasured } from './service.ts'
 
 const READERS = 1000
 const IDLE = 10_000
-const PLANTS = 8
+const PLANTS = 80
 const OWNERS = 10
-/** Readers come in steps, so that the listener's backlog takes them all. */
+/** Clients come in steps, so that the listener's backlog takes them all. */
 const STEP = 250
 /** Long enough for every reader's socket to be full, and for the first ones to be closed. */
 const STALLED_MS = 45_000
 const LARGE = 'x'.repeat(2 ** 20 - 200)
 
-/**
- * What readers that ask for long plants and read nothing take, and 10,000 connections that ask for
- * nothing.
- */
-export async function memory(): Promise<void> {
-  const data = join(workFolder(), 'data')
-  const rows: Row[] = []
-  for (let owner = 0; owner < OWNERS; owner++) {
-    for (let id = 0; id < PLANTS; id++) rows.push([`owner ${owner}`, String(id), LARGE])
-  }
-  await fill(data, rows)
-  const service = await launch(data, { PLANTS_MAX_CONNECTIONS: String(IDLE + READERS) })
+/** What idle connections take, and clients that ask for long lists and read nothing. */
+export async function measure(): Promise<void> {
+  const data = await filledDirectory(
+    rowsOf(PLANTS, (at) => [`owner ${at % OWNERS}`, String(at), LARGE]),
+  )
+  const service = await startMeasured(data, { PLANTS_MAX_CONNECTIONS: String(IDLE + READERS) })
+  const resident = (): number => service.memory().residentMiB
   await sleep(1000)
-  const quietMiB = service.residentMiB()
-  const open = async (count: number, first: (n: number) => string): Promise<Socket[]> => {
-    const sockets: Socket[] = []
-    for (let n = 0; n < count; n++) {
-      const socket = connect(service.port, '127.0.0.1').on('error', () => {})
-      socket.pause().write(first(n))
-      sockets.push(socket)
-      if (n % STEP === STEP - 1) await sleep(50)
-    }
-    return sockets
-  }
-  const idle = await open(IDLE, () => head('GET', '/plants?limit=0', { token: token('alice') }))
+  const quietMiB = resident()
+  const small = head('GET', '/plants?limit=0', { token: token('alice') })
+  await open(service.port, IDLE, () => small)
   await sleep(2000)
-  const idleMiB = service.residentMiB()
+  const idleMiB = resident()
   let peakMiB = 0
-  const sampling = setInterval(() => (peakMiB = Math.max(peakMiB, service.residentMiB())), 20)
-  const readers = await open(READERS, (n) =>
+  const sampling = setInterval(() => (peakMiB = Math.max(peakMiB, resident())), 20)
+  await open(service.port, READERS, (n) =>
     head('GET', '/plants', { token: token(`owner ${n % OWNERS}`) }),
   )
   await sleep(STALLED_MS)
   clearInterval(sampling)
-  const stalledMiB = service.residentMiB()
+  const stalledMiB = resident()
   const metrics = await (await fetch(`http://127.0.0.1:${service.adminPort}/metrics`)).text()
-  const metric = (name: string): number =>
-    Number(new RegExp(`^${name} (.*)$`, 'm').exec(metrics)?.[1]) / 2 ** 20
-  const shown = (mib: number): string => `${mib.toFixed(0)} MiB`
-  console.log(`${OWNERS * PLANTS} plants of 1 MiB: ${shown(quietMiB)}`)
-  console.log(
-    `and ${IDLE} idle connections: ${shown(idleMiB)}, ${(((idleMiB - quietMiB) * 1024) / IDLE).toFixed(1)} KiB each`,
-  )
-  console.log(
-    `and ${READERS} readers that read nothing: ${shown(stalledMiB)}, at most ${shown(peakMiB)}`,
-  )
-  console.log(
-    `of it answers under way ${shown(metric('plant_store_held_answer_bytes'))}, heap ${shown(metric('process_heap_bytes'))}`,
-  )
-  for (const socket of [...idle, ...readers]) socket.destroy()
-  await service.stop()
+  const metric = (name: string): string =>
+    mib(Number(new RegExp(`^${name} (.*)$`, 'm').exec(metrics)?.[1]) / 2 ** 20)
+  const eachKiB = (((idleMiB - quietMiB) * 1024) / IDLE).toFixed(1)
+  console.log(`${PLANTS} plants of 1 MiB: ${mib(quietMiB)}
+and ${IDLE} idle connections: ${mib(idleMiB)}, ${eachKiB} KiB each
+and ${READERS} readers that read nothing: ${mib(stalledMiB)}, at most ${mib(peakMiB)}
+held responses ${metric('plant_store_held_answer_bytes')}, heap ${metric('process_heap_bytes')}`)
+}
+
+/** Opens connections that send one request each and read nothing. */
+async function open(port: number, count: number, request: (n: number) => string): Promise<void> {
+  for (let n = 0; n < count; n++) {
+    const socket: Socket = connect(port, '127.0.0.1').on('error', () => {})
+    socket.pause().write(request(n))
+    if (n % STEP === STEP - 1) await sleep(50)
+  }
 }

@@ -1,9 +1,9 @@
-/* A process that asks one server again and again, and says how long each answer took. */
+/* A process that asks one server again and again, and reports how long each answer took. */
 import { type ChildProcess, fork } from 'node:child_process'
 import { once } from 'node:events'
 import { connect, type Socket } from 'node:net'
-import { setTimeout as sleep } from 'node:timers/promises'
 import { setPriority } from 'node:os'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
 
 /** Pause between an answer and the next request. */
@@ -12,21 +12,11 @@ const PAUSE_MS = 5
 interface Probe {
   readonly port: number
   readonly request: string
-  /** Whether each request has a connection of its own. */
+  /** Whether each request has its own connection. */
   readonly reconnects: boolean
 }
 
-export interface Waits {
-  readonly count: number
-  readonly p50Ms: number
-  readonly p99Ms: number
-  readonly longestMs: number
-}
-
-/**
- * Probes until it is stopped. A request that is still unanswered then counts with the time it has
- * waited.
- */
+/** Probes until it is stopped. A request that is unanswered then counts with the time it waited. */
 export class Prober {
   readonly #child: ChildProcess
 
@@ -36,14 +26,13 @@ export class Prober {
     this.#child.send(probe)
   }
 
-  async stop(): Promise<Waits> {
+  /** How long each answer took, in milliseconds. */
+  async stop(): Promise<readonly number[]> {
     this.#child.send('stop')
-    const [waits] = (await once(this.#child, 'message')) as [number[]] // the only message that the process below sends
+    // The only message that the process below sends.
+    const [waits] = (await once(this.#child, 'message')) as [number[]]
     this.#child.kill()
-    const sorted = waits.sort((a, b) => a - b)
-    const at = (share: number): number =>
-      sorted[Math.min(sorted.length - 1, Math.floor(sorted.length * share))] ?? NaN
-    return { count: sorted.length, p50Ms: at(0.5), p99Ms: at(0.99), longestMs: at(1) }
+    return waits
   }
 }
 
@@ -71,7 +60,7 @@ async function probe({ port, request, reconnects }: Probe): Promise<void> {
   }
 }
 
-/** Its first bytes: the answers that probes get are short. */
+/** Its first bytes: the answers to probes are short. */
 function answerOf(socket: Socket, request: string): Promise<Buffer> {
   return new Promise((resolve, reject) => {
     socket.once('data', (chunk: Buffer) => {

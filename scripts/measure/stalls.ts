@@ -1,12 +1,11 @@
 import { connect, type Socket } from 'node:net'
 import { setPriority } from 'node:os'
-import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
-import type { Row } from '../../dist/store/sqljs/database.js'
 import { token } from '../../test/support/tokens.ts'
 import { head, postBytes } from '../../test/support/wire.ts'
+import { percentile } from '../figures.ts'
 import { Prober } from './prober.ts'
-import { fill, launch, type Launched, workFolder } from './service.ts'
+import { filledDirectory, mib, startMeasured } from './service.ts'
 
 const SECONDS = Number(process.env['SECONDS'] ?? 8)
 const LOAD_NICENESS = 10
@@ -16,10 +15,7 @@ const MALLORY = token('mallory')
 const LARGE_ID = 5_000_000
 const SMALL_ID = 5_000_001
 
-/**
- * What one owner with a valid token does on many connections at once, each again as soon as it is
- * answered.
- */
+/** What one owner with a valid token asks on many connections, again after each answer. */
 interface Attack {
   readonly name: string
   readonly connections: number
@@ -69,31 +65,25 @@ const ATTACKS: readonly Attack[] = [
   },
 ]
 
-/** The longest wait of a probe, and of another owner's small list, while one owner attacks. */
-export async function stalls(): Promise<void> {
-  const data = join(workFolder(), 'data')
-  const rows: Row[] = Array.from({ length: MILLION }, (_, i) => [
-    'mallory',
-    String(i),
-    `plant ${i}`,
-  ])
-  rows.push(
-    ['mallory', String(LARGE_ID), LARGE],
-    ['large', '1', LARGE],
-    ['alice', String(SMALL_ID), 'Monstera'],
-  )
-  await fill(data, rows)
-  // Probes come first, or it would be the load's own processor that they wait for.
+/** How long a probe and another owner's small list wait while one owner attacks. */
+export async function measure(): Promise<void> {
+  const data = await filledDirectory(rows())
+  // Probes come first, or they would wait for the load's processor.
   setPriority(LOAD_NICENESS)
-  console.log(
-    `${SECONDS} s each; p99 and longest wait in ms of: /livez, another owner's GET, the same on a new connection`,
-  )
-  await measure(data, undefined)
-  for (const attack of ATTACKS) await measure(data, attack)
+  console.log(`${SECONDS} s each; p99 and longest wait in ms of:`)
+  console.log(`/livez, another owner's GET, the same on a new connection`)
+  for (const attack of [undefined, ...ATTACKS]) await measureUnder(data, attack)
 }
 
-async function measure(data: string, attack: Attack | undefined): Promise<void> {
-  const service = await launch(data)
+function* rows(): Generator<[string, string, string]> {
+  for (let at = 0; at < MILLION; at++) yield ['mallory', String(at), `plant ${at}`]
+  yield ['mallory', String(LARGE_ID), LARGE]
+  yield ['large', '1', LARGE]
+  yield ['alice', String(SMALL_ID), 'Monstera']
+}
+
+async function measureUnder(data: string, attack: Attack | undefined): Promise<void> {
+  const service = await startMeasured(data)
   // A query that is never cached.
   const small = head('GET', '/plants?limit=20&x=1', { token: token('alice') })
   const livez = 'GET /livez HTTP/1.1\r\nHost: a\r\n\r\n'
@@ -103,22 +93,21 @@ async function measure(data: string, attack: Attack | undefined): Promise<void> 
     new Prober({ port: service.port, request: small, reconnects: true }),
   ]
   await sleep(1500)
-  const sockets = attack ? attackWith(attack, service) : []
+  const sockets = attack ? attackWith(attack, service.port) : []
   await sleep(SECONDS * 1000)
   const waits = await Promise.all(probers.map((prober) => prober.stop()))
-  const shown = waits.map(
-    ({ p99Ms, longestMs }) => `${p99Ms.toFixed(1).padStart(7)} ${longestMs.toFixed(1).padStart(7)}`,
+  const shown = waits.flatMap((each) =>
+    [0.99, 1].map((share) => percentile(each, share).toFixed(1).padStart(8)),
   )
-  console.log(
-    `${(attack?.name ?? 'idle').padEnd(56)} ${shown.join('  ')}  ${service.residentMiB().toFixed(0)} MiB`,
-  )
+  const resident = mib(service.memory().residentMiB)
+  console.log(`${(attack?.name ?? 'idle').padEnd(56)} ${shown.join('')}  ${resident}`)
   for (const socket of sockets) socket.destroy()
-  await service.stop()
+  await service.kill('SIGKILL')
 }
 
 function attackWith(
   { connections, request, unread = false }: Attack,
-  { port }: Launched,
+  port: number,
 ): readonly Socket[] {
   return Array.from({ length: connections }, (_, connection) => {
     const socket = connect(port, '127.0.0.1').on('error', () => {})
@@ -127,7 +116,7 @@ function attackWith(
     const ask = (): void => void socket.write(request(connection, round++))
     ask()
     if (unread) socket.pause()
-    // An answer's end is seen by what every answer here ends in; what is between is not looked at.
+    // Every answer here ends in one of these; the bytes before are not looked at.
     else
       socket.on('data', (chunk) => {
         atEnd = (atEnd + chunk.toString('latin1', Math.max(0, chunk.length - 8))).slice(-8)

@@ -59,7 +59,7 @@ function judged(text: string, world: World, heard: Partial<Heard>): Comparison {
   return compare(readRequests(text), { ...NOTHING, ...heard }, world, new Map(), false)
 }
 
-test('oracle: a create without an answer may be listed or not, and makes its owner uncertain', () => {
+test('oracle: a create without an answer may be listed or not', () => {
   const { world, owner } = worldOf('other 24 plants')
   assert.equal(judged(request('GET', owner), world, { answers: [listed('[]')] }).flaw, undefined)
   assert.equal(
@@ -94,7 +94,7 @@ test('oracle: a list with a plant more or less than its owner has is wrong', () 
   for (const flaw of flaws.slice(1)) assert.match(flaw ?? '', /known's list has/)
 })
 
-test('oracle: a reset excuses lost answers only after a last request and after one second', () => {
+test('oracle: a reset excuses lost answers only after one second and a last request', () => {
   const { world, owner } = worldOf('reset')
   const usual = request('GET', owner)
   const last = request('GET', owner, ['Connection: close'])

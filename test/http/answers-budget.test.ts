@@ -5,7 +5,7 @@ import { runInNewContext } from 'node:vm'
 import type { Plant } from '../../dist/plants/plant.js'
 import type { Caller } from '../../dist/auth/caller.js'
 import type { PlantList } from '../../dist/plants/store.js'
-import { ALICE, type Bare, listOf, startBare, stretchOf } from '../support/bare.ts'
+import { ALICE, type Bare, listOf, startBare, chunkOf } from '../support/bare.ts'
 import { until } from '../support/time.ts'
 import { headerLines, verdict } from '../support/verdict.ts'
 import { head, postBytes, Wire } from '../support/wire.ts'
@@ -111,7 +111,7 @@ test('answers: memory in use is what is counted; a piece keeps no whole chunk', 
     let left = CHUNKS
     return {
       cutAt: undefined,
-      next: () => (made++, left-- > 0 ? stretchOf(LARGE) : undefined),
+      next: () => (made++, left-- > 0 ? chunkOf(LARGE) : undefined),
       get ended() {
         return left === 0
       },

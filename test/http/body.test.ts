@@ -5,7 +5,7 @@ import { startBare } from '../support/bare.ts'
 import { call, post } from '../support/http.ts'
 import { scrape } from '../support/metrics.ts'
 import { startService } from '../support/service.ts'
-import { PATIENCE_MS, stretchTimers, until } from '../support/time.ts'
+import { PATIENCE_MS, lengthenTimers, until } from '../support/time.ts'
 import { token } from '../support/tokens.ts'
 import { headerLines, verdict } from '../support/verdict.ts'
 import { converse, firstAnswer, head, type HeadOptions, postBytes, Wire } from '../support/wire.ts'
@@ -306,7 +306,7 @@ test('body: the default limit is 1 MiB', async (t) => {
 const LINGER_MS = 1000
 
 test('body: 413 reaches a client that first sends 5 MiB and then reads', async (t) => {
-  stretchTimers(t, LINGER_MS)
+  lengthenTimers(t, LINGER_MS)
   const { port } = await startService(t)
   for (const framing of ['Content-Length: 5242880', CHUNKED]) {
     const wire = await Wire.to(port)
@@ -341,7 +341,7 @@ test('body: with a refused token, up to 64 KiB are discarded; the connection sta
 })
 
 test('body: with a refused token, over 64 KiB closes the connection after it', async (t) => {
-  stretchTimers(t, LINGER_MS)
+  lengthenTimers(t, LINGER_MS)
   const { port } = await startService(t)
   const piece = 'x'.repeat(2048)
   for (const framing of ['Content-Length: 65537', 'Content-Length: 100000000', CHUNKED]) {

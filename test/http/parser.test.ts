@@ -4,7 +4,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { startBare } from '../support/bare.ts'
 import { call, post } from '../support/http.ts'
 import { startService } from '../support/service.ts'
-import { stretchTimers } from '../support/time.ts'
+import { lengthenTimers } from '../support/time.ts'
 import { token } from '../support/tokens.ts'
 import { headerLines, verdict } from '../support/verdict.ts'
 import { converse, firstAnswer, head, postBytes, Wire } from '../support/wire.ts'
@@ -103,7 +103,7 @@ test('parser', async (t) => {
     'a client that goes on sending after garbage is not reset, and reads the 400',
     async (inner) => {
       // How long the service waits for a client after its last response.
-      stretchTimers(inner, 1000)
+      lengthenTimers(inner, 1000)
       const wire = await Wire.to(port)
       wire.write('GARBAGE\r\n\r\n')
       for (let i = 0; i < 10; i++) {

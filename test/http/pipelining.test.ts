@@ -9,7 +9,7 @@ import { ALICE, startBare } from '../support/bare.ts'
 import { call } from '../support/http.ts'
 import { THOROUGH } from '../support/scale.ts'
 import { startService } from '../support/service.ts'
-import { stretchTimers, until } from '../support/time.ts'
+import { lengthenTimers, until } from '../support/time.ts'
 import { token } from '../support/tokens.ts'
 import { verdict } from '../support/verdict.ts'
 import { head, postBytes, Wire } from '../support/wire.ts'
@@ -154,7 +154,7 @@ describe('pipelining', { concurrency: true }, () => {
   })
 
   test('after its last response a client that goes on sending is not reset', async (t) => {
-    stretchTimers(t, LINGER_MS)
+    lengthenTimers(t, LINGER_MS)
     const { port } = await startService(t)
     for (const last of [
       head('GET', '/plants', { lines: ['Connection: close'] }),
@@ -177,7 +177,7 @@ describe('pipelining', { concurrency: true }, () => {
   })
 
   test('a last response on its way survives what the client still sends', async (t) => {
-    stretchTimers(t, LINGER_MS)
+    lengthenTimers(t, LINGER_MS)
     const { port, server } = await startBare(t)
     const name = 'x'.repeat(100_000)
     const other = await Wire.to(port)

@@ -21,7 +21,7 @@ export interface BareOptions {
   /** Bytes of answers that clients have not taken yet. */
   readonly answersMaxBytes?: number
   readonly authenticate?: (token: string) => Caller | Promise<Caller>
-  /** A unix socket to listen on: its buffers are small, and of one size everywhere. */
+  /** A unix socket to listen on: its buffers are small, and the same everywhere. */
   readonly path?: string
 }
 
@@ -32,7 +32,7 @@ export interface Bare {
   readonly connections: Connections
   /** Answers that wait for their clients. */
   readonly answers: MemoryBudget
-  /** Plants that were created, by id. */
+  /** Created plants by id. */
   readonly plants: ReadonlyMap<bigint, Plant>
   /** Method and status of every answer so far. */
   readonly answered: readonly string[]
@@ -47,10 +47,7 @@ const LONG: HttpTimeouts = {
   stalledMs: LONG_MS,
 }
 
-/**
- * HTTP alone, around a store in memory that a test can make slow or break, with timeouts that a
- * test can wait for.
- */
+/** HTTP alone, with timeouts and a store in memory that a test can replace. */
 export async function startBare(
   t: TestContext,
   {
@@ -118,17 +115,17 @@ export async function startBare(
 
 export const ALICE: Caller = { owner: 'alice', scopes: new Set() }
 
-/** A stretch as a store gives it. */
-export function stretchOf(plants: readonly Plant[]): Buffer {
+/** A chunk of a list, as a store returns it. */
+export function chunkOf(plants: readonly Plant[]): Buffer {
   return Buffer.from(JSON.stringify(plants))
 }
 
-/** A list of these stretches. `closed` is called when the list is let go of. */
+/** A list of these chunks. `closed` is called when the list is closed. */
 export function listOf(
-  stretches: readonly (readonly Plant[])[],
+  chunks: readonly (readonly Plant[])[],
   closed: () => void = () => {},
 ): PlantList {
-  const left = stretches.map(stretchOf)
+  const left = chunks.map(chunkOf)
   return {
     cutAt: undefined,
     next: () => left.shift(),

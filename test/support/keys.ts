@@ -7,9 +7,9 @@ import {
 } from 'node:crypto'
 
 /**
- * For `generateKeyPairSync`, whose result then goes through `readPair`. Node 20 stops for good when
- * the garbage collection that an export causes frees what made the same key: each waits for the
- * key's lock, on one thread. A key that was read has nothing that made it.
+ * Options of `generateKeyPairSync`, whose result then goes through `readPair`. Node 20 hangs if the
+ * garbage collection that an export causes frees the generator of the same key: both wait for the
+ * key's lock on one thread. A key that was read has no generator.
  */
 export const PEM: ED25519KeyPairOptions<'pem', 'pem'> = {
   publicKeyEncoding: { type: 'spki', format: 'pem' },

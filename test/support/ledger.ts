@@ -28,7 +28,9 @@ export function plantOf(id: bigint, text: string, tag?: string): SentPlant {
 }
 
 export function jsonOf({ id, name, tag }: SentPlant): string {
-  return `{"id":${id},"name":${JSON.stringify(name)}${tag === undefined ? '' : `,"tag":${JSON.stringify(tag)}`}}`
+  const rest = JSON.stringify(tag === undefined ? { name } : { name, tag }).slice(1)
+  // Not by JSON.stringify, which knows no bigint.
+  return `{"id":${id},${rest}`
 }
 
 /** The body of a list. The ledger compares each member, so nothing is checked here. */
@@ -141,8 +143,8 @@ export class Ledger {
   }
 
   /**
-   * Compares a list with what was certain when it was asked for. `cut` says that it has a next page,
-   * so that it shows nothing after its last plant.
+   * Compares a list with what was certain when it was asked for. `cut` says that it has a next
+   * page, so that it shows nothing after its last plant.
    */
   showsCertain(
     owner: string,

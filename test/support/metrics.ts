@@ -4,19 +4,19 @@ import { until } from './time.ts'
 
 export interface Scrape {
   readonly text: string
-  /** Samples by name and labels, as they are written. */
+  /** By name and labels, as written. */
   readonly samples: ReadonlyMap<string, number>
   /** The types by name. */
   readonly types: ReadonlyMap<string, string>
-  /** The value of the sample that is written so; fails where there is none. */
+  /** The value of a sample by name and labels; fails if it is not there. */
   value(sample: string): number
-  /** Names and labels that begin so, with their values. */
+  /** Every sample whose name and labels begin so. */
   all(prefix: string): readonly (readonly [string, number])[]
 }
 
 const NAME = '[a-zA-Z_:][a-zA-Z0-9_:]*'
-const LABELS =
-  '(?:\\{[a-zA-Z_][a-zA-Z0-9_]*="(?:[^"\\\\\\n]|\\\\[\\\\"n])*"(?:,[a-zA-Z_][a-zA-Z0-9_]*="(?:[^"\\\\\\n]|\\\\[\\\\"n])*")*\\})?'
+const LABEL = '[a-zA-Z_][a-zA-Z0-9_]*="(?:[^"\\\\\\n]|\\\\[\\\\"n])*"'
+const LABELS = `(?:\\{${LABEL}(?:,${LABEL})*\\})?`
 const SAMPLE = new RegExp(`^(${NAME})(${LABELS}) ([+-]?(?:[0-9.]+(?:e[+-]?[0-9]+)?|Inf)|NaN)$`)
 
 /**
@@ -34,7 +34,7 @@ export function readMetrics(text: string): Scrape {
     if (kind === 'HELP') named = name
     else if (kind === 'TYPE') {
       assert.equal(named, name, 'help comes before the type')
-      assert.ok(!types.has(name), `${name} stands twice`)
+      assert.ok(!types.has(name), `${name} is there twice`)
       types.set(name, rest)
       family = name
     } else {
@@ -44,9 +44,9 @@ export function readMetrics(text: string): Scrape {
         sampleName === family ||
           (types.get(family) === 'histogram' &&
             /^_(bucket|sum|count)$/.test(sampleName.slice(family.length))),
-        `${sampleName} in the group of ${family}`,
+        `${sampleName} in the family ${family}`,
       )
-      assert.ok(!samples.has(sampleName + labels), `${line} stands twice`)
+      assert.ok(!samples.has(sampleName + labels), `${line} is there twice`)
       samples.set(sampleName + labels, Number(value.replace('Inf', 'Infinity')))
     }
   }
@@ -66,10 +66,7 @@ export async function scrape(admin: number | string): Promise<Scrape> {
   return readMetrics(reply.text)
 }
 
-/**
- * Waits until so many requests are under way, whose heads the service has read: what it has read
- * nothing of it need not answer.
- */
+/** Waits until the service has read the headers of so many requests, and answered none of them. */
 export function underWay(admin: number | string, requests: number): Promise<void> {
   return until(
     `${requests} requests are under way`,

@@ -5,10 +5,7 @@ import { head, Wire, type WireAnswer } from './wire.ts'
 
 const HOLDERS_MAX = 8
 
-/**
- * What is answered once bodies that are on their way take all the room for them; the last of some
- * answers where it never fails.
- */
+/** The answer once unfinished bodies take all their memory budget; any answer if none fails. */
 export async function answerUnderLoad(
   t: TestContext,
   ask: (port: number) => Promise<WireAnswer>,
@@ -18,7 +15,7 @@ export async function answerUnderLoad(
     lines: ['Content-Type: application/json', 'Transfer-Encoding: chunked'],
   })
   const holders: Wire[] = []
-  // Four fill the budget; one that arrives while a small body is held is turned away itself.
+  // Four fill the budget; one that arrives while a small body is held is refused itself.
   for (;;) {
     const holder = await Wire.to(port)
     holders.push(holder)
@@ -26,7 +23,7 @@ export async function answerUnderLoad(
     await sleep(20)
     const answer = await ask(port)
     if (answer.status < 400 && holders.length < HOLDERS_MAX) continue
-    // Now: what is done after the test is done in order, and the service would wait for them first.
+    // Not after the test: the service is closed first then, and would wait for them.
     for (const each of holders) each.destroy()
     return answer
   }

@@ -1,23 +1,17 @@
 import { once } from 'node:events'
 import { createServer } from 'node:net'
 
-/**
- * Below those that the kernel gives to outgoing connections: such a one could have taken it when
- * something starts again.
- */
+/** Below the ports of outgoing connections, which could take one before a server starts again. */
 const PORTS = { from: 10_000, count: 20_000 } as const
-/** An address of this machine that nothing else listens at. */
+/** A loopback address that nothing else listens on. */
 const RESERVING = '127.83.1.1'
 
-/**
- * A port for this process, and what it starts, alone, until it ends: also while nobody listens
- * there.
- */
+/** A port that only this process and its children use until it ends, even while none listens. */
 export async function freePort(): Promise<number> {
   for (;;) {
     const port = PORTS.from + Math.floor(Math.random() * PORTS.count)
-    // Whoever else asks for one here is kept away by the same port of another address, which Linux
-    // has without further ado.
+    // The same port of another address reserves it: another caller of this function fails there.
+    // Linux has the whole of 127.0.0.0/8.
     if (process.platform === 'linux' && !(await canListen(port, RESERVING, true))) continue
     if (await canListen(port, '127.0.0.1', false)) return port
   }

@@ -12,7 +12,7 @@ export interface Release {
   readonly archive: string
 }
 
-/** Makes what is released, in a directory, from this project's folder or a copy of it. */
+/** Makes a release in a directory, from this project's folder or a copy of it. */
 export async function makeRelease(directory: string, root = ROOT): Promise<Release> {
   await exec(process.execPath, ['--import', 'tsx', 'scripts/dist.ts', '--out', directory], {
     cwd: root,
@@ -23,7 +23,7 @@ export async function makeRelease(directory: string, root = ROOT): Promise<Relea
   }
 }
 
-/** The names in an archive, without what all of them begin with. */
+/** The names in an archive, without the folder that all begin with. */
 export async function listArchive(file: string): Promise<string[]> {
   const { stdout } = await exec('tar', ['-tzf', file])
   return stdout

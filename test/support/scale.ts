@@ -1,14 +1,13 @@
 /**
- * PLANTS_TEST_THOROUGH=1, which .ci/run sets, has every test do all that it can; otherwise those
- * that repeat one thing many times do it less often, so that a change is known within a minute or
- * so.
+ * PLANTS_TEST_THOROUGH=1, which .ci/run sets, runs every test in its long form. By default tests
+ * that repeat one thing many times repeat it less often.
  */
 export const THOROUGH = process.env['PLANTS_TEST_THOROUGH'] === '1'
 
-/** For tests that are long by themselves: what to skip them with. */
+/** The `skip` of tests that have only a long form. */
 export const LONG = THOROUGH ? false : 'long: PLANTS_TEST_THOROUGH=1 runs it'
 
-/** All of the cases where they are all to be tried, otherwise one of every so many. */
+/** All cases in the long form, otherwise one of every so many. */
 export function sampled<T>(cases: Iterable<T>, every: number): T[] {
   return [...cases].filter((_, at) => THOROUGH || at % every === 0)
 }

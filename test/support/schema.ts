@@ -14,9 +14,9 @@ const RANGES: Readonly<Record<string, readonly [number, number]>> = {
 }
 
 /**
- * What keeps a value from fitting a JSON schema; nothing where it fits. Knows the keywords that the
- * project's own document uses, and throws at any other, which would pass unseen. `closed`: members
- * that the schema does not name are flaws too.
+ * How a value breaks a JSON schema; empty if it fits. Knows the keywords that the project's
+ * document uses. `closed`: members that the schema does not name are flaws too. @throws Error for
+ * any other keyword, which would otherwise be ignored.
  */
 export function flaws(
   document: unknown,
@@ -78,7 +78,7 @@ export function flaws(
   })
 }
 
-/** What a local reference ("#/a/b") points at. @throws where it dangles. */
+/** What a local reference ("#/a/b") points at. @throws Error if there is nothing. */
 export function resolve(document: unknown, reference: string): unknown {
   const [start, ...names] = reference.split('/')
   if (start !== '#') throw new Error(`not a local reference: ${reference}`)

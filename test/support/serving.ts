@@ -3,7 +3,7 @@ import { createServer, type RequestListener } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import type { TestContext } from 'node:test'
 
-/** A server of the test's own, such as an issuer or something that is no etcd: its URL. */
+/** Starts a server of a test, such as an issuer. Returns its URL. */
 export async function serving(t: TestContext, listener: RequestListener): Promise<string> {
   const server = createServer(listener).listen(0, '127.0.0.1')
   await once(server, 'listening')

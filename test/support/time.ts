@@ -2,10 +2,7 @@ import { syncBuiltinESMExports } from 'node:module'
 import type { TestContext } from 'node:test'
 import timers, { setTimeout as sleep } from 'node:timers/promises'
 
-/**
- * How long a test waits for what must come: many times what a loaded machine needs, so that it ends
- * a hang and measures nothing. A test that passes never waits so long.
- */
+/** Ends a hang and measures nothing: many times what a loaded machine needs for anything. */
 export const PATIENCE_MS = 120_000
 const POLL_MS = 5
 
@@ -18,10 +15,7 @@ export async function until(what: string, holds: () => boolean | Promise<boolean
   }
 }
 
-/**
- * How much of the processor something takes, in milliseconds: unlike time, that does not grow where
- * others are at work.
- */
+/** Milliseconds of processor time, which other processes do not lengthen. */
 export async function processorMs(work: () => unknown): Promise<number> {
   const before = process.cpuUsage()
   await work()
@@ -35,20 +29,17 @@ export interface StoppedClock {
   restore(): void
 }
 
-/**
- * The monotonic clock stands still until the test ends, and goes on only as it is told to. Timers
- * run all the same.
- */
+/** Stops the monotonic clock until the test ends; `pass` moves it. Timers still run. */
 export function stopClock(t: TestContext): StoppedClock {
-  // A whole number, so that sums are exact.
+  // A whole number: sums are exact.
   let nowMs = Math.ceil(performance.now())
   const mocked = t.mock.method(performance, 'now', () => nowMs)
   return { pass: (ms) => (nowMs += ms), restore: () => mocked.mock.restore() }
 }
 
 /**
- * A pause that the service makes, of exactly so many milliseconds, lasts until the function that
- * this gives is called.
+ * Holds every pause of exactly so many milliseconds that the service makes. The returned function
+ * releases them.
  */
 export function holdPause(t: TestContext, ms: number): () => void {
   const original = timers.setTimeout
@@ -57,7 +48,7 @@ export function holdPause(t: TestContext, ms: number): () => void {
   const mocked = t.mock.method(timers, 'setTimeout', (delayMs?: number, ...rest: []) =>
     delayMs === ms ? held : original(delayMs, ...rest),
   )
-  // What modules have imported by name is what is here when this is called.
+  // Modules that imported the function by name see the change only after this call.
   syncBuiltinESMExports()
   t.after(() => {
     release()
@@ -68,10 +59,10 @@ export function holdPause(t: TestContext, ms: number): () => void {
 }
 
 /**
- * Timers of exactly so many milliseconds, such as those after which a client that has been answered
- * is let go of, wait for as long as a test does.
+ * Makes timers of exactly so many milliseconds as long as a test waits, such as the one that closes
+ * the connection of a client that has its answer.
  */
-export function stretchTimers(t: TestContext, ms: number): void {
+export function lengthenTimers(t: TestContext, ms: number): void {
   const original = globalThis.setTimeout
   t.mock.method(globalThis, 'setTimeout', (callback: () => void, delayMs?: number) =>
     original(callback, delayMs === ms ? PATIENCE_MS : delayMs),

@@ -3,7 +3,7 @@ import { type Condition, conditions } from '../../dist/errors.js'
 import type { Reply } from './http.ts'
 import type { WireAnswer } from './wire.ts'
 
-/** All lines of a header field; none where it is missing. */
+/** All values of a header; none if it is missing. */
 export function headerLines({ headers }: Reply | WireAnswer, name: string): readonly string[] {
   const value =
     headers instanceof Map
@@ -12,7 +12,7 @@ export function headerLines({ headers }: Reply | WireAnswer, name: string): read
   return value === undefined ? [] : typeof value === 'string' ? [value] : value
 }
 
-/** What every answer carries. */
+/** The headers that every answer has. */
 export function assertCommon(answer: Reply | WireAnswer): void {
   assert.deepEqual(headerLines(answer, 'cache-control'), ['no-store'])
   assert.deepEqual(headerLines(answer, 'x-content-type-options'), ['nosniff'])
@@ -20,10 +20,7 @@ export function assertCommon(answer: Reply | WireAnswer): void {
   assert.equal(headerLines(answer, 'date').length, 1)
 }
 
-/**
- * The catalogue entry that an answer is, or its status where it is no failure; that it has the
- * right form is asserted.
- */
+/** The catalogue entry of an answer, or its status if it is no error. Asserts its form. */
 export function verdict(answer: Reply | WireAnswer): Condition | number {
   assertCommon(answer)
   if (answer.status < 400) return answer.status

@@ -86,14 +86,51 @@ export function compare(
   certain: Certain,
   killed: boolean,
 ): Comparison {
-  let lost = false
-  const mayMiss = (unanswered: readonly Reading[]): boolean =>
-    heard.cut || killed || (lost = isLate(unanswered, heard, world))
-  const flaw =
-    heard.flaw !== undefined && !killed
-      ? heard.flaw
-      : findFlaw(readings, heard, world, certain, mayMiss)
-  return { flaw, lost }
+  const found = (flaw: string | undefined): Comparison => ({ flaw, lost: false })
+  if (heard.flaw !== undefined && !killed) return found(heard.flaw)
+  let next = 0
+  for (const [index, reading] of readings.entries()) {
+    const answer = heard.answers[next]
+    if (answer === undefined) return compareMissing(readings, index, heard, world, killed)
+    try {
+      if (reading.kind === 'unclear') {
+        blur(reading.rest, world)
+        for (const other of heard.answers.slice(next)) checkLoosely(other)
+        return found(undefined)
+      }
+      const said = (answer.headers.get('connection') ?? []).includes('close')
+      if (reading.kind === 'malformed') checkRefusal(reading, answer, said, heard.tookMs)
+      else {
+        const outcome = checkAnswer(reading, answer, world, certain)
+        checkClosing(reading, answer, outcome, said)
+      }
+      next += 1
+      if (said || answer.framing === 'close') break
+    } catch (error) {
+      return found(`request ${index}: ${error instanceof Error ? error.message : String(error)}`)
+    }
+  }
+  const { length } = heard.answers
+  return found(length > next ? `${length} answers instead of ${next}` : undefined)
+}
+
+/** The answers from this request on are missing. */
+function compareMissing(
+  readings: readonly Reading[],
+  index: number,
+  heard: Heard,
+  world: World,
+  killed: boolean,
+): Comparison {
+  const rest = readings.slice(index)
+  const isExcused = rest[0]?.kind === 'unclear' || heard.cut || killed
+  const lost = !isExcused && isLate(rest, heard, world)
+  if (!isExcused && !lost) {
+    const end = `the connection ended after ${Math.round(heard.tookMs)} ms ${heard.end}`
+    return { flaw: `request ${index} is not answered, and ${end}`, lost }
+  }
+  leaveOpen(rest, world)
+  return { flaw: undefined, lost }
 }
 
 /**
@@ -116,56 +153,27 @@ function mayBeLast(reading: Reading, world: World): boolean {
   )
 }
 
-function findFlaw(
-  readings: readonly Reading[],
-  heard: Heard,
-  world: World,
-  certain: Certain,
-  mayMiss: (unanswered: readonly Reading[]) => boolean,
-): string | undefined {
-  let next = 0
-  for (const [index, reading] of readings.entries()) {
-    const answer = heard.answers[next]
-    if (answer === undefined) {
-      if (reading.kind !== 'unclear' && !mayMiss(readings.slice(index)))
-        return (
-          `request ${index} is not answered, and the connection ended after ` +
-          `${Math.round(heard.tookMs)} ms ${heard.end}`
-        )
-      leaveOpen(readings.slice(index), world)
-      return undefined
-    }
-    try {
-      if (reading.kind === 'unclear') {
-        blur(reading.rest, world)
-        for (const other of heard.answers.slice(next)) checkLoosely(other)
-        return undefined
-      }
-      const said = (answer.headers.get('connection') ?? []).includes('close')
-      if (reading.kind === 'malformed') {
-        const isHead = reading.mayBeHead && answer.framing === 'none'
-        const outcome = outcomeOf(answer, isHead)
-        if (!reading.errors.some((error) => shownAs(error, isHead) === outcome))
-          throw new Error(`${outcome} instead of ${reading.errors.join(' or ')}`)
-        if (!said) throw new Error(`${outcome} without Connection: close`)
-        if (outcome === 40801 && (heard.tookMs < STALL_MIN_MS || heard.tookMs > STALL_MAX_MS))
-          throw new Error(`${outcome} after ${Math.round(heard.tookMs)} ms`)
-      } else {
-        const outcome = checkAnswer(reading, answer, world, certain)
-        const closes = closesAfter(reading, outcome)
-        if (closes !== 'either' && (closes === 'yes') !== said)
-          throw new Error(`${outcome} ${said ? 'with' : 'without'} Connection: close`)
-        if (answer.framing === 'close' && reading.version !== '1.0')
-          throw new Error('a body that ends with the connection')
-      }
-      next += 1
-      if (said || answer.framing === 'close') break
-    } catch (error) {
-      return `request ${index}: ${error instanceof Error ? error.message : String(error)}`
-    }
-  }
-  if (heard.answers.length > next) return `${heard.answers.length} answers instead of ${next}`
-  return undefined
+function checkRefusal(
+  { mayBeHead, errors }: Extract<Reading, { kind: 'malformed' }>,
+  answer: WireAnswer,
+  said: boolean,
+  tookMs: number,
+): void {
+  const isHead = mayBeHead && answer.framing === 'none'
+  const outcome = outcomeOf(answer, isHead)
+  if (!errors.some((error) => shownAs(error, isHead) === outcome))
+    throw new Error(`${outcome} instead of ${errors.join(' or ')}`)
+  if (!said) throw new Error(`${outcome} without Connection: close`)
+  if (outcome === 40801 && (tookMs < STALL_MIN_MS || tookMs > STALL_MAX_MS))
+    throw new Error(`${outcome} after ${Math.round(tookMs)} ms`)
+}
+
+function checkClosing(request: Request, answer: WireAnswer, outcome: number, said: boolean): void {
+  const closes = closesAfter(request, outcome)
+  if (closes !== 'either' && (closes === 'yes') !== said)
+    throw new Error(`${outcome} ${said ? 'with' : 'without'} Connection: close`)
+  if (answer.framing === 'close' && request.version !== '1.0')
+    throw new Error('a body that ends with the connection')
 }
 
 function checkAnswer(request: Request, answer: WireAnswer, world: World, certain: Certain): number {

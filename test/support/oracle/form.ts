@@ -2,8 +2,9 @@ import type { Content } from '../ledger.ts'
 import type { WireAnswer } from '../response.ts'
 
 /**
- * What every answer must be, whatever was asked: its outcome is 200, 204, or the value of `error`;
- * to HEAD, which shows none, `status × 100`. @throws Error that says what is wrong.
+ * Checks what every answer must be, and returns its outcome: 200, 204, or the value of `error`. An
+ * answer to HEAD does not show that value: then the outcome is `status × 100`.
+ * @throws Error that says what is wrong.
  */
 export function outcomeOf(answer: WireAnswer, isHead: boolean): number {
   const { status, headers, body, framing } = answer
@@ -35,7 +36,7 @@ function errorOf(status: number, body: string): number {
   const value: unknown = JSON.parse(Buffer.from(body, 'latin1').toString('utf8'))
   if (typeof value !== 'object' || value === null || Object.keys(value).join() !== 'error,message')
     throw new Error(`${status} with the body ${body.slice(0, 200)}`)
-  // Checked right above.
+  // The members were checked above, and their types are below.
   const { error, message } = value as { readonly error: unknown; readonly message: unknown }
   if (
     typeof error !== 'number' ||
@@ -49,7 +50,7 @@ function errorOf(status: number, body: string): number {
   return error
 }
 
-/** Headers that belong to an error, and to no other. */
+/** Headers that belong to some errors, and to no other. */
 const BELONGING: readonly (readonly [
   name: string,
   errors: (outcome: number) => boolean,
@@ -58,22 +59,20 @@ const BELONGING: readonly (readonly [
   [
     'www-authenticate',
     (outcome) => [401, 403].includes(Math.floor(outcome / 100)) || outcome === 40003,
-    (outcome) =>
-      outcome === 40101
-        ? /^Bearer realm="plants"$/
-        : outcome === 40003
-          ? /, error="invalid_request"$/
-          : outcome === 40301
-            ? /, error="insufficient_scope", scope="plants:(?:read|write)"$/
-            : outcome > 40101 && outcome < 40200
-              ? /, error="invalid_token"$/
-              : /^Bearer realm="plants"/,
+    challengeOf,
   ],
   ['allow', (outcome) => Math.floor(outcome / 100) === 405, () => /^GET, HEAD, POST, OPTIONS$/],
   ['accept-encoding', (outcome) => outcome === 41502, () => /^identity$/],
   ['retry-after', (outcome) => [429, 503].includes(Math.floor(outcome / 100)), () => /^[1-9]\d*$/],
   ['link', () => false, () => /./],
 ]
+
+function challengeOf(outcome: number): RegExp {
+  if (outcome === 40003) return /, error="invalid_request"$/
+  if (outcome === 40101) return /^Bearer realm="plants"$/
+  if (outcome === 40301) return /, error="insufficient_scope", scope="plants:(?:read|write)"$/
+  return outcome > 40101 && outcome < 40200 ? /, error="invalid_token"$/ : /^Bearer realm="plants"/
+}
 
 function checkErrorHeaders(
   status: number,
@@ -83,13 +82,13 @@ function checkErrorHeaders(
 ): void {
   for (const [name, belongs, form] of BELONGING) {
     if (belongs(outcome)) one(name, form(outcome))
-    // To HEAD the error itself is not shown.
+    // An answer to HEAD does not show which error it is.
     else if (headers.has(name) && outcome % 100 !== 0)
       throw new Error(`${status} with ${name}: ${headers.get(name)?.join(' and ')}`)
   }
 }
 
-/** The plants of a body. @throws Error where it is no array of Plant objects. */
+/** The plants of a body. @throws Error if it is no array of Plant objects. */
 export function plantsOf(body: string): readonly Content[] {
   const value: unknown = JSON.parse(Buffer.from(body, 'latin1').toString('utf8'))
   if (!Array.isArray(value)) throw new Error(`no array: ${body.slice(0, 200)}`)

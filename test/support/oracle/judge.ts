@@ -1,9 +1,9 @@
-import { type Request, trimSpace, valuesOf } from './requests.ts'
 import type { Content } from '../ledger.ts'
 import { readBody } from './body.ts'
-import type { Realm } from './realm.ts'
+import type { Grant, Realm } from './realm.ts'
+import { type Request, trimSpace, valuesOf } from './requests.ts'
 
-/** What a request asks for, where nothing is wrong with it. */
+/** What a good request asks for. */
 export type Wish =
   | {
       readonly kind: 'create'
@@ -26,6 +26,7 @@ export interface Judgement {
 }
 
 const PATH = '/plants'
+const PLAIN_PARAMETER = /^[ \t]*[!#$%&'*+\-.^_`|~0-9A-Za-z]+=[!#$%&'*+\-.^_`|~0-9A-Za-z]+[ \t]*$/
 /** At most so much of a body that nothing reads is discarded; then the connection closes. */
 const DISCARD_MAX_BYTES = 64 * 1024
 /** Outcomes that are known only after the whole body was read. */
@@ -37,85 +38,94 @@ const BODY_WAS_READ: ReadonlySet<number> = new Set([
 const CLOSING: ReadonlySet<number> = new Set([40001, 40801, 41301, 43101])
 
 /**
- * The errors of a request in the order of the design's checks. Where it is silent, the error is a
- * doubt, and the checks go on.
+ * The errors of a request, in the order of the design's checks. Where the design is silent, the
+ * error is a doubt, and the checks go on.
  */
 export function judge(request: Request, realm: Realm): Judgement {
   const doubts = [...request.doubts, ...request.broken]
-  const finally_ = (...errors: readonly number[]): Judgement => ({
-    errors: [...doubts, ...errors],
-    wish: undefined,
-  })
-  const { method, version } = request
-  if (version !== '1.1' && version !== '1.0') return finally_(40001)
+  const { method, target } = request
+  const found = targetError(request) ?? (method === 'OPTIONS' ? undefined : methodError(method))
+  if (found) return { errors: [...doubts, ...found], wish: undefined }
+  if (method === 'OPTIONS') return { errors: doubts, wish: { kind: 'options' } }
+  const grant = readGrant(request, realm)
+  if (Array.isArray(grant)) return { errors: [...doubts, ...grant], wish: undefined }
+  const asked =
+    method === 'POST'
+      ? judgeCreate(request, grant.owner, realm.maxBodyBytes)
+      : judgeList(grant.owner, target.slice(target.indexOf('?') + 1 || target.length))
+  return { errors: [...doubts, ...asked.errors], wish: asked.wish }
+}
+
+type Errors = readonly number[] | undefined
+
+function targetError(request: Request): Errors {
+  const { method, version, target } = request
+  if (version !== '1.1' && version !== '1.0') return [40001]
   // Its Host need not be looked at.
-  if (method === 'CONNECT') return finally_(40002, 50101)
+  if (method === 'CONNECT') return [40002, 50101]
   const hosts = valuesOf(request, 'host')
   // RFC 3986 §3.2.2.
   if (hosts.length !== 1 || !/^[A-Za-z0-9\-._~!$&'()*+,;=:[\]%]*$/.test(hosts[0] ?? ''))
-    return finally_(40002)
-  // RFC 9110 §4.2: without a host, or with user info, it is no URL that leads here.
-  const origin = request.target.replace(/^https?:\/\/[^/?#@]+/i, '')
-  const [path = '', ...rest] = origin.split('?')
-  if (path !== PATH) return finally_(40401)
-  if (method === 'OPTIONS') return { errors: doubts, wish: { kind: 'options' } }
-  if (method === 'PUT' || method === 'PATCH' || method === 'DELETE') return finally_(40501)
-  if (method !== 'GET' && method !== 'HEAD' && method !== 'POST') return finally_(50101)
-
-  const credentials = readCredentials(valuesOf(request, 'authorization'))
-  if (typeof credentials === 'number') return finally_(credentials)
-  const grant = realm.grants.get(credentials.token)
-  if (!grant) return finally_(40102, 40103, 40104)
-  if (!(method === 'POST' ? grant.write : grant.read)) return finally_(40301)
-  const expectations = valuesOf(request, 'expect')
-  if (version === '1.1' && expectations.length > 0 && !expectsContinue(request))
-    return finally_(41701)
-  if (method !== 'POST') return list(grant.owner, rest.join('?'), doubts)
-
-  const types = valuesOf(request, 'content-type')
-  if (types.length > 1) return finally_(40004)
-  const type = types[0] === undefined ? 'other' : readMediaType(types[0])
-  if (type === 'other') return finally_(41501)
-  if (type === 'doubtful') doubts.push(41501)
-  const codings = [
-    ...valuesOf(request, 'content-encoding'),
-    ...valuesOf(request, 'transfer-encoding').filter((value) => value.toLowerCase() !== 'chunked'),
-  ]
-  if (codings.some((coding) => coding.toLowerCase() !== 'identity')) return finally_(41502)
-  if (Math.max(request.declared, request.body.length) > realm.maxBodyBytes) return finally_(41301)
-  if (request.broken.length > 0) return { errors: doubts, wish: undefined }
-  const body = readBody(request.body)
-  if ('errors' in body) return finally_(...body.errors)
-  return { errors: doubts, wish: { kind: 'create', owner: grant.owner, ...body } }
+    return [40002]
+  // RFC 9110 §4.2: without a host, or with user info, it is no URL of this service.
+  const [path] = target.replace(/^https?:\/\/[^/?#@]+/i, '').split('?')
+  return path === PATH ? undefined : [40401]
 }
 
-function list(owner: string, query: string, doubts: readonly number[]): Judgement {
+function methodError(method: string): Errors {
+  if (method === 'GET' || method === 'HEAD' || method === 'POST') return undefined
+  return [method === 'PUT' || method === 'PATCH' || method === 'DELETE' ? 40501 : 50101]
+}
+
+/** What the token of a request allows, or the errors of its token and its expectation. */
+function readGrant(request: Request, realm: Realm): Grant | number[] {
+  const credentials = readCredentials(valuesOf(request, 'authorization'))
+  if (typeof credentials === 'number') return [credentials]
+  const grant = realm.grants.get(credentials.token)
+  if (!grant) return [40102, 40103, 40104]
+  if (!(request.method === 'POST' ? grant.write : grant.read)) return [40301]
+  const expects = request.version === '1.1' && valuesOf(request, 'expect').length > 0
+  return expects && !expectsContinue(request) ? [41701] : grant
+}
+
+function judgeCreate(request: Request, owner: string, maxBodyBytes: number): Judgement {
+  const refuse = (...errors: readonly number[]): Judgement => ({ errors, wish: undefined })
+  const [contentType = '', ...more] = valuesOf(request, 'content-type')
+  if (more.length > 0) return refuse(40004)
+  const type = readMediaType(contentType)
+  if (type === 'other') return refuse(41501)
+  const doubts = type === 'doubtful' ? [41501] : []
+  const transfer = valuesOf(request, 'transfer-encoding').map((value) => value.toLowerCase())
+  const codings = [
+    ...valuesOf(request, 'content-encoding').map((value) => value.toLowerCase()),
+    ...transfer.filter((value) => value !== 'chunked'),
+  ]
+  if (codings.some((coding) => coding !== 'identity')) return refuse(...doubts, 41502)
+  const bytes = Math.max(request.declared, request.body.length)
+  if (bytes > maxBodyBytes) return refuse(...doubts, 41301)
+  if (request.broken.length > 0) return refuse(...doubts)
+  const body = readBody(request.body)
+  if ('errors' in body) return refuse(...doubts, ...body.errors)
+  return { errors: doubts, wish: { kind: 'create', owner, ...body } }
+}
+
+function judgeList(owner: string, query: string): Judgement {
   const given = (name: string): readonly string[] =>
     query.split('&').flatMap((pair) => {
       const [key = '', ...value] = pair.split('=')
       return decode(key) === name ? [decode(value.join('='))] : []
     })
   const [limits, cursors] = [given('limit'), given('after')]
-  const errors = [...doubts]
-  if (
-    limits.length > 1 ||
-    (limits[0] !== undefined && !(/^\d{1,10}$/.test(limits[0]) && Number(limits[0]) < 2 ** 31))
-  )
-    errors.push(40011)
+  const isInt32 = (text: string): boolean => /^\d{1,10}$/.test(text) && Number(text) < 2 ** 31
+  const errors: number[] = []
+  if (limits.length > 1 || !limits.every(isInt32)) errors.push(40011)
   if (cursors.length > 1 || cursors[0] === '') errors.push(40012)
-  if (errors.length > doubts.length) return { errors, wish: undefined }
-  return {
-    errors,
-    wish: {
-      kind: 'list',
-      owner,
-      limit: limits[0] === undefined ? undefined : Number(limits[0]),
-      after: cursors[0],
-    },
-  }
+  if (errors.length > 0) return { errors, wish: undefined }
+  const limit = limits[0] === undefined ? undefined : Number(limits[0])
+  return { errors, wish: { kind: 'list', owner, limit, after: cursors[0] } }
 }
 
-/** Percent-decoding, as forms have it; what is no good encoding stands for itself. */
+/** Percent-decoding as in forms; a bad encoding stays as it is. */
 function decode(text: string): string {
   return text
     .replaceAll('+', ' ')
@@ -124,7 +134,7 @@ function decode(text: string): string {
     )
 }
 
-/** A token, or the error that stands for what is there instead. */
+/** A token, or the error for what is there instead. */
 function readCredentials(values: readonly string[]): { readonly token: string } | number {
   if (values.length > 1) return 40003
   const value = values[0] ?? ''
@@ -134,20 +144,13 @@ function readCredentials(values: readonly string[]): { readonly token: string } 
 }
 
 /**
- * RFC 9110 §8.3.1; an empty parameter is allowed by §5.6.6 and by nobody's tests, and what is no
- * parameter at all by neither.
+ * RFC 9110 §8.3.1. Parameters that readers treat differently (§5.6.6: empty, quoted) are doubtful.
  */
 function readMediaType(value: string): 'json' | 'other' | 'doubtful' {
   const [essence = '', ...parameters] = value.split(';')
   if (trimSpace(essence).toLowerCase() !== 'application/json') return 'other'
-  if (
-    value.includes('"') ||
-    parameters.some(
-      (text) =>
-        !/^[ \t]*[!#$%&'*+\-.^_`|~0-9A-Za-z]+=[!#$%&'*+\-.^_`|~0-9A-Za-z]+[ \t]*$/.test(text),
-    )
-  )
-    return 'doubtful'
+  const isPlain = (text: string): boolean => PLAIN_PARAMETER.test(text)
+  if (value.includes('"') || !parameters.every(isPlain)) return 'doubtful'
   const charsets = parameters
     .map((text) => trimSpace(text).toLowerCase())
     .filter((text) => text.startsWith('charset='))
@@ -164,8 +167,8 @@ export function expectsContinue(request: Request): boolean {
 }
 
 /**
- * Whether the connection ends after an answer, 200 or the value of `error`; `either` where the design
- * leaves it open.
+ * Whether the connection ends after an answer, 200 or the value of `error`; `either` where the
+ * design leaves it open.
  */
 export function closesAfter(request: Request, outcome: number): 'yes' | 'no' | 'either' {
   if (!/^1\.[01]$/.test(request.version)) return 'yes'

@@ -1,8 +1,8 @@
 import { type Content, isSame } from '../ledger.ts'
 
 /**
- * What the service should hold of one owner that one client writes for, with any content. (Owners of
- * many clients at once are the ledger's.)
+ * What the service should hold of one owner that one client writes for, with any content. (Owners
+ * of many clients at once are the ledger's.)
  */
 export class Owner {
   readonly name: string
@@ -45,8 +45,8 @@ export class Owner {
   }
 
   /**
-   * Whether a whole list can be this owner's: every plant that is known, in the order of ids, and any
-   * of the open ones in between.
+   * Whether a whole list can be this owner's: every plant that is known, in the order of ids, and
+   * any of the open ones in between.
    */
   explains(listed: readonly Content[]): boolean {
     if (this.blurred) return true

@@ -1,7 +1,7 @@
 import { METHODS } from 'node:http'
 
 /*
- * The oracle's own reading of the bytes of a connection (RFC 9112), strict. All text is latin1: a
+ * The oracle's own, strict reading of a connection's bytes (RFC 9112). All text is latin1: a
  * character is a byte.
  */
 
@@ -16,15 +16,15 @@ export interface Request {
   readonly framing: 'none' | 'length' | 'chunked'
   /** Bytes, as Content-Length says. */
   readonly declared: number
-  /** Errors by which the end of the body may be answered instead; none where it is whole. */
+  /** Errors for an unfinished body; empty if it is whole. */
   readonly broken: readonly number[]
-  /** Errors of the head that a reader may raise, and may not. */
+  /** Errors of the headers that some readers see and others do not. */
   readonly doubts: readonly number[]
 }
 
 export type Reading =
   | Request
-  /** Nothing of it and behind it is a request. */
+  /** Neither this nor anything after it is a request. */
   | { readonly kind: 'malformed'; readonly errors: readonly number[]; readonly mayBeHead: boolean }
   /** From here on, readers differ for good reasons. */
   | { readonly kind: 'unclear'; readonly rest: string }
@@ -32,7 +32,7 @@ export type Reading =
 const MALFORMED = 40001
 const HEADERS_TOO_LARGE = 43101
 const TOO_SLOW = 40801
-/** Node counts less than all: between the two, both are right. */
+/** Node does not count every byte of headers: between the two, both are right. */
 const SURELY_SMALL_BYTES = 15_000
 const SURELY_LARGE_BYTES = 18_000
 const HEAD_MAX_BYTES = 16 * 1024
@@ -41,16 +41,17 @@ const KNOWN: ReadonlySet<string> = new Set(METHODS)
 const NAME = /[!#$%&'*+\-.^_`|~0-9A-Za-z]+:/y
 const CONTROL = /[\x00-\x08\x0a-\x1f\x7f]/
 const REQUEST_LINE = /([A-Z-]+) ([\x21-\x7e\x80-\xff]+) HTTP\/(\d\.\d)\r\n/y
-/** What some readers take for a request line: other spaces. */
+/** What some readers accept as a request line: with other spaces. */
 const LOOSE_LINE = /[A-Z-]+[ \t\f]+[^\r\n]*?[ \t\f]*HTTP\/\d\.\d[ \t]*\r\n/y
 const ABSOLUTE =
   /^https?:\/\/(?:[A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\])(?::\d+)?(?:[/?][\x21\x23-\x7e]*)?$/i
-const EXTENSIONS =
-  /^(?:;[!#$%&'*+\-.^_`|~0-9A-Za-z]+(?:=(?:[!#$%&'*+\-.^_`|~0-9A-Za-z]+|"[\x20\x21\x23-\x5b\x5d-\x7e]*"))?)*$/
+const TOKEN = "[!#$%&'*+\\-.^_`|~0-9A-Za-z]+"
+const QUOTED = '"[\\x20\\x21\\x23-\\x5b\\x5d-\\x7e]*"'
+const EXTENSIONS = new RegExp(`^(?:;${TOKEN}(?:=(?:${TOKEN}|${QUOTED}))?)*$`)
 
 /**
- * Reads until the first thing that is no whole good request. The end of the text is the end of the
- * connection, or, where it `stalls`, the client is too slow for the head that it is in.
+ * Reads up to the first thing that is no whole good request. The text ends with the connection, or,
+ * if it `stalls`, with a client that is too slow for its headers.
  */
 export function readRequests(text: string, stalls = false): readonly Reading[] {
   const readings = readAll(text)
@@ -76,7 +77,7 @@ function readAll(text: string): readonly Reading[] {
 
 interface Found {
   readonly reading: Reading
-  /** Undefined where nothing behind it is read. */
+  /** Undefined if nothing after it is read. */
   readonly end: number | undefined
 }
 
@@ -119,47 +120,36 @@ function readRequest(text: string, start: number): Found {
   const size =
     target.length + fields.reduce((sum, [name, value]) => sum + name.length + value.length, 0)
   const head = { kind: 'request', method, target, version, fields, doubts } as const
-  if (size > SURELY_LARGE_BYTES) {
-    // What else is wrong with it may come first.
-    const isWrong =
-      doubts.length > 0 ||
-      !/^1\.[01]$/.test(version) ||
-      readBody(text, start, end, head).reading.kind !== 'request'
-    return {
-      reading: {
-        kind: 'malformed',
-        errors: isWrong ? [HEADERS_TOO_LARGE, MALFORMED] : [HEADERS_TOO_LARGE],
-        mayBeHead: method === 'HEAD',
-      },
-      end: undefined,
-    }
-  }
+  if (size > SURELY_LARGE_BYTES) return tooLarge(text, start, end, head)
   if (size > SURELY_SMALL_BYTES) doubts.push(HEADERS_TOO_LARGE)
-  if (version !== '1.1' && version !== '1.0') {
-    // It is refused for its version, or for what is wrong with its body where that is found first.
-    const { reading } = readBody(text, start, end, head)
-    return {
-      reading: {
-        ...head,
-        body: Buffer.alloc(0),
-        framing: 'none',
-        declared: 0,
-        broken: reading.kind === 'request' ? reading.broken : [MALFORMED],
-      },
-      end: undefined,
-    }
-  }
   const found = readBody(text, start, end, head)
-  // Nobody frames what is behind CONNECT. Behind an upgrade Node's parser is silent about what is
-  // wrong with chunks: such a request ends as one that takes too long.
+  if (!/^1\.[01]$/.test(version)) return otherVersion(found, head)
+  // Nothing after CONNECT has frames. After an upgrade Node's parser ignores bad chunks: such a
+  // request ends as one that takes too long.
   const mayBeSilent =
     method === 'CONNECT' ||
     (valuesOf(head, 'upgrade').length > 0 && valuesOf(head, 'transfer-encoding').length > 0)
   const { reading } = found
-  return mayBeSilent &&
-    (reading.kind === 'malformed' || (reading.kind === 'request' && reading.broken.length > 0))
-    ? unclear(text, start)
-    : found
+  const isBroken = reading.kind === 'request' && reading.broken.length > 0
+  return mayBeSilent && (isBroken || reading.kind === 'malformed') ? unclear(text, start) : found
+}
+
+function tooLarge(text: string, start: number, end: number, head: Head): Found {
+  // Another fault may be found first.
+  const isWrong =
+    head.doubts.length > 0 ||
+    !/^1\.[01]$/.test(head.version) ||
+    readBody(text, start, end, head).reading.kind !== 'request'
+  const errors = isWrong ? [HEADERS_TOO_LARGE, MALFORMED] : [HEADERS_TOO_LARGE]
+  const mayBeHead = head.method === 'HEAD'
+  return { reading: { kind: 'malformed', errors, mayBeHead }, end: undefined }
+}
+
+/** It is refused for its version, or for a fault in its body if that is found first. */
+function otherVersion({ reading }: Found, head: Head): Found {
+  const broken = reading.kind === 'request' ? reading.broken : [MALFORMED]
+  const noBody = { body: Buffer.alloc(0), framing: 'none', declared: 0 } as const
+  return { reading: { ...head, ...noBody, broken }, end: undefined }
 }
 
 type Head = Pick<Request, 'kind' | 'method' | 'target' | 'version' | 'fields' | 'doubts'>
@@ -169,9 +159,8 @@ function readBody(text: string, start: number, at: number, head: Head): Found {
   const codings = valuesOf(head, 'transfer-encoding')
   const [length] = lengths
   if (codings.length > 0) {
-    // RFC 9112 §6.1: either is as good as an attack; in HTTP/1.0 there is no such field. Behind an
-    // upgrade no reader looks for a body, and one that is asked to go on may refuse the head by
-    // itself.
+    // RFC 9112 §6.1: both headers together are an attack, and HTTP/1.0 has no chunked coding. After
+    // an upgrade no reader looks for a body, and with Expect one may refuse the headers alone.
     if (
       length === undefined &&
       (valuesOf(head, 'upgrade').length > 0 || valuesOf(head, 'expect').length > 0) &&
@@ -245,8 +234,8 @@ function readTrailers(
     )
   const size = trailers.fields.reduce((sum, [name, value]) => sum + name.length + value.length, 0)
   if (size > SURELY_LARGE_BYTES) return done([HEADERS_TOO_LARGE])
-  // A field that frames messages has no business here (RFC 9110 §6.5.1); between the sizes both are
-  // right.
+  // RFC 9110 §6.5.1: a header that frames messages may not be a trailer. Between the sizes both
+  // answers are right.
   if (
     size > SURELY_SMALL_BYTES ||
     trailers.fields.some(([name]) =>
@@ -257,7 +246,7 @@ function readTrailers(
   return done([], trailers.end)
 }
 
-/** Field lines up to the empty one. Undefined where they are malformed. */
+/** Header lines up to the empty one. Undefined if they are malformed. */
 function readFields(
   text: string,
   from: number,
@@ -274,10 +263,10 @@ function readFields(
     const lineFeed = text.indexOf('\n', at)
     if (lineFeed < 0) return undefined
     const line = text.slice(at + name.length, lineFeed)
-    // RFC 9112 §2.2 lets readers take LF alone for a line's end: then two of them see two requests.
+    // RFC 9112 §2.2: some readers take LF alone for the end of a line, and see other requests.
     if (!line.endsWith('\r')) return undefined
     if (CONTROL.test(line.slice(0, -1))) return undefined
-    // llhttp knows a space behind these, and no tab, which is as much OWS.
+    // llhttp accepts a space after these values and no tab, though both are OWS.
     if (/^(?:content-length|transfer-encoding):$/i.test(name) && /\t[ \t]*\r$/.test(line))
       return 'unclear'
     fields.push([name.slice(0, -1).toLowerCase(), trimSpace(line.slice(0, -1))])
@@ -286,8 +275,8 @@ function readFields(
 }
 
 /**
- * White space of HTTP alone, which String.trim knows more of. Not by a pattern: that takes
- * quadratic time for many spaces in the middle.
+ * Trims HTTP's white space only: String.trim knows more. A pattern would take quadratic time for
+ * many spaces in the middle.
  */
 export function trimSpace(text: string): string {
   let [start, end] = [0, text.length]
@@ -301,8 +290,8 @@ export function valuesOf({ fields }: Pick<Request, 'fields'>, name: string): rea
 }
 
 /**
- * Whether the answer to one of these shows no body; undefined where nobody can say, because it may
- * come from a parser that gave up.
+ * Whether the answer to this has no body because of HEAD; undefined if that is unknown, because a
+ * parser that gave up may have sent it.
  */
 export function isHead(reading: Reading | undefined): boolean | undefined {
   if (reading?.kind === 'malformed' && !reading.mayBeHead) return false

@@ -1,25 +1,18 @@
-/**
- * How long reading a body takes, by shape and length: time per byte must not grow with the length,
- * whatever is in it. The first rows are ordinary plants, for comparison. SHAPES='members,open
- * arrays' runs some.
- */
-import { HttpError } from '../dist/errors.js'
-import { readObject } from '../dist/http/json.js'
+import { HttpError } from '../../dist/errors.js'
+import { readObject } from '../../dist/http/json.js'
 
 const KIB = 1024
 const LENGTHS_BYTES = [64 * KIB, 256 * KIB, 1024 * KIB, 4096 * KIB, 16_384 * KIB] as const
 const WANTED = ['id', 'name', 'tag']
-/** Each figure is the shortest of so many runs: what disturbs a run only lengthens it. */
+/** Each figure is the shortest of so many runs: a disturbance only makes a run longer. */
 const RUNS = 3
+const SMALL_ROUNDS = 300_000
 
-/**
- * A body that begins and ends so, with as much in between as fits; `piece` is told which one it is.
- */
-function filled(
-  before: string,
-  piece: (at: number) => string,
-  after: string,
-): (bytes: number) => string {
+/** A body of some length in bytes. */
+type Shape = (bytes: number) => string
+
+/** Begins and ends so, with as many pieces in between as fit. */
+function filled(before: string, piece: (at: number) => string, after: string): Shape {
   return (bytes) => {
     const pieces: string[] = [before]
     for (let at = 0, left = bytes - before.length - after.length; left > 0; at++) {
@@ -32,20 +25,17 @@ function filled(
 }
 
 /** Nested so deep that opening and closing fill the length. */
-function nested(open: string, close: string): (bytes: number) => string {
+function nested(open: string, close: string): Shape {
   return (bytes) => {
     const depth = Math.floor((bytes - 6) / (open.length + close.length))
     return `{"x":${open.repeat(depth)}1${close.repeat(depth)}}`
   }
 }
 
-/**
- * V8 hashes names that look like array indices without a seed: these meet in one bucket of any
- * table of up to 65,536.
- */
+/** V8 hashes array indices without a seed: these collide in any table of up to 65,536 buckets. */
 const colliding = (at: number): string => String(1_000_000_000 + at * 65_536)
 
-const SHAPES: Readonly<Record<string, (bytes: number) => string>> = {
+const SHAPES: Readonly<Record<string, Shape>> = {
   'plain string': filled('{"id":1,"name":"', () => 'x'.repeat(64), '"}'),
   'escaped string': filled('{"id":1,"name":"', () => '\\u0041\\n', '"}'),
   'string without end': filled('{"id":1,"name":"', () => 'x'.repeat(64), ''),
@@ -69,6 +59,33 @@ const SHAPES: Readonly<Record<string, (bytes: number) => string>> = {
   'space between': filled('{"x":[0', () => '  ,  0', ']}'),
 }
 
+/**
+ * How long reading a body takes, by shape and length: the time for a byte must not grow with the
+ * length, whatever the body holds. The first rows are ordinary plants, for comparison.
+ */
+export function measure(): Promise<void> {
+  const small = JSON.stringify({ id: 7, name: 'Monstera', tag: 'indoor' })
+  for (let warm = 0; warm < 20_000; warm++) read(small)
+  const startedAtMs = performance.now()
+  for (let round = 0; round < SMALL_ROUNDS; round++) read(small)
+  const smallNs = ((performance.now() - startedAtMs) * 1e6) / SMALL_ROUNDS
+  console.log(`an ordinary plant of ${small.length} bytes: ${smallNs.toFixed(0)} ns`)
+
+  const chosen = process.env['SHAPES']?.split(',').map((name) => name.trim())
+  show('ns a byte', [...LENGTHS_BYTES.map((bytes) => `${bytes / KIB} KiB`), 'ms at most'])
+  for (const [name, make] of Object.entries(SHAPES)) {
+    if (chosen && !chosen.includes(name)) continue
+    const figures = LENGTHS_BYTES.map((bytes) => nanosecondsPerByte(make(bytes)))
+    const longestMs = ((figures.at(-1) ?? NaN) * (LENGTHS_BYTES.at(-1) ?? NaN)) / 1e6
+    show(name, [...figures.map((figure) => figure.toFixed(2)), longestMs.toFixed(0)])
+  }
+  return Promise.resolve()
+}
+
+function show(name: string, cells: readonly string[]): void {
+  console.log([name.padEnd(20), ...cells.map((cell) => cell.padStart(10))].join(''))
+}
+
 function read(text: string): void {
   try {
     readObject(text, WANTED)
@@ -77,34 +94,12 @@ function read(text: string): void {
   }
 }
 
-/** Nanoseconds for each byte. */
-function measure(text: string): number {
+function nanosecondsPerByte(text: string): number {
   const rounds = Math.max(1, Math.floor((256 * KIB) / text.length))
   const runs = Array.from({ length: RUNS }, () => {
-    const startMs = performance.now()
+    const startedAtMs = performance.now()
     for (let round = 0; round < rounds; round++) read(text)
-    return ((performance.now() - startMs) * 1e6) / (rounds * text.length)
+    return ((performance.now() - startedAtMs) * 1e6) / (rounds * text.length)
   })
   return Math.min(...runs)
-}
-
-const small = JSON.stringify({ id: 7, name: 'Monstera', tag: 'indoor' })
-const chosen = process.env['SHAPES']?.split(',').map((name) => name.trim())
-const cells = (name: string, values: readonly string[]): string =>
-  [name.padEnd(20), ...values.map((value) => value.padStart(10))].join('')
-
-for (let warm = 0; warm < 20_000; warm++) read(small)
-const startMs = performance.now()
-for (let round = 0; round < 300_000; round++) read(small)
-console.log(
-  `an ordinary plant of ${small.length} bytes: ${(((performance.now() - startMs) * 1e6) / 300_000).toFixed(0)} ns`,
-)
-console.log(
-  cells('ns a byte', [...LENGTHS_BYTES.map((bytes) => `${bytes / KIB} KiB`), 'ms at most']),
-)
-for (const [name, make] of Object.entries(SHAPES)) {
-  if (chosen && !chosen.includes(name)) continue
-  const figures = LENGTHS_BYTES.map((bytes) => measure(make(bytes)))
-  const longestMs = ((figures.at(-1) ?? NaN) * (LENGTHS_BYTES.at(-1) ?? NaN)) / 1e6
-  console.log(cells(name, [...figures.map((figure) => figure.toFixed(2)), longestMs.toFixed(0)]))
 }
