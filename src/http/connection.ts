@@ -85,7 +85,7 @@ export class Connection {
     this.#intake.wait(exchange)
     if (this.#intake.isFull) this.#socket.pause()
     if (this.#intake.isOverfull) this.#socket.destroy()
-    else if (this.#embedded) this.#startInTurn(exchange)
+    else if (this.#embedded) this.#startWhenDue(exchange)
   }
 
   /** Answers what Node could not parse, after all requests before it. */
@@ -174,8 +174,8 @@ export class Connection {
     return newest?.req.complete === false ? newest : undefined
   }
 
-  /** It is a response's turn when Node assigns the socket to it. */
-  #startInTurn(exchange: Exchange): void {
+  /** An embedded request is due when Node assigns the socket to its response. */
+  #startWhenDue(exchange: Exchange): void {
     exchange.res.once('socket', () => {
       process.nextTick(() => {
         if (this.#intake.take(exchange)) this.#startWaiting(exchange)
@@ -229,6 +229,7 @@ export class Connection {
     else exchange.phase = 'cancelled'
   }
 
+  /** Deals with an unread body, then sends the response. */
   #answer(exchange: Exchange, response: HttpResponse): void {
     const goesOn =
       !exchange.hasUnreadBody ||
