@@ -33,7 +33,7 @@ import {
   StoreUnavailable,
 } from './plants/store.ts'
 import { loadSqlite } from './store/sqljs/database.ts'
-import type { StoreLog } from './store/sqljs/journal-writer.ts'
+import type { StoreLog } from './store/sqljs/settings.ts'
 import { SqljsStore } from './store/sqljs/store.ts'
 
 export interface ServiceHooks {

@@ -1,7 +1,5 @@
 import { resolve as resolvePath } from 'node:path'
 import { setImmediate as yieldTick } from 'node:timers/promises'
-import { FairQueue } from '../../ops/fair-queue.ts'
-import { Metrics } from '../../ops/metrics.ts'
 import type { NewPlant } from '../../plants/plant.ts'
 import {
   type Created,
@@ -14,47 +12,17 @@ import {
 } from '../../plants/store.ts'
 import { type Batch, type PendingCreate, takeBatch } from './batch.ts'
 import { Capacity, PAGE_BYTES } from './capacity.ts'
-import { type Compact, compactInWorker } from './compaction.ts'
 import { Compactor } from './compactor.ts'
 import type { PlantDatabase, Row } from './database.ts'
-import { type Files, nodeFiles } from './files.ts'
-import { JournalWriter, PADDING_BYTES, type StoreLog } from './journal-writer.ts'
+import { JournalWriter } from './journal-writer.ts'
 import { listAsOf } from './list.ts'
-import { type DirectoryLock, lockDirectory } from './lock.ts'
+import type { DirectoryLock } from './lock.ts'
 import { addStoreMetrics, type WriteMetrics } from './metrics.ts'
+import { type Settings, type SqljsStoreOptions, withDefaults } from './settings.ts'
 import { nextJournal, recover, type Recovery } from './start.ts'
 
-export interface SqljsStoreOptions {
-  readonly directory: string
-  /** Size of the database in memory above which creates are refused. */
-  readonly maxDataBytes: number
-  readonly log: StoreLog
-  /** Called when memory and journal may differ: the process must end, and start again. */
-  readonly onFatal: (error: unknown) => void
-  readonly metrics?: Metrics
-  /** Where work that may take a millisecond or more waits. */
-  readonly queue?: FairQueue
-  readonly files?: Files
-  readonly lock?: (directory: string) => Promise<DirectoryLock>
-  readonly compact?: Compact
-  /** Length of the journals above which they are compacted, unless the snapshot is longer. */
-  readonly compactBytes?: number
-  /** Zeros that are written after the journal's last line at a time. */
-  readonly paddingBytes?: number
-  /** Delay before the first retry after a failed write or compaction. */
-  readonly retryMs?: { readonly write: number; readonly compaction: number }
-}
+export type { SqljsStoreOptions }
 
-type Settings = Required<SqljsStoreOptions>
-
-const DEFAULTS = {
-  files: nodeFiles,
-  lock: lockDirectory,
-  compact: compactInWorker,
-  compactBytes: 4 * 1024 * 1024,
-  paddingBytes: PADDING_BYTES,
-  retryMs: { write: 100, compaction: 1000 },
-} as const
 /** Ticks that a batch waits for more creates, as long as each tick brings some. */
 const GATHER_TICKS = 8
 const CLOSED = 'the store is closed'
@@ -119,8 +87,7 @@ export class SqljsStore implements PlantStore {
    * nothing is changed then.
    */
   static async open(options: SqljsStoreOptions): Promise<SqljsStore> {
-    const queue = new FairQueue()
-    const settings: Settings = { ...DEFAULTS, queue, metrics: new Metrics(), ...options }
+    const settings = withDefaults(options)
     const { directory, log, files } = settings
     const startedAtMs = performance.now()
     await files.makeDirectory(resolvePath(directory))

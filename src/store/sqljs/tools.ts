@@ -1,6 +1,6 @@
 import { errorCodeOf, reasonOf } from '../../errors.ts'
 import type { PlantStore } from '../../plants/store.ts'
-import type { StoreLog } from './journal-writer.ts'
+import type { StoreLog } from './settings.ts'
 import { buildDatabase } from './compaction.ts'
 import { type Files, nodeFiles } from './files.ts'
 import { journalName, journalNumber, StoreCorrupt } from './journal-format.ts'
