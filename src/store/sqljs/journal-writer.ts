@@ -3,8 +3,8 @@ import { Backoff } from '../../ops/backoff.ts'
 import { StoreUnavailable } from '../../plants/store.ts'
 import type { Row } from './database.ts'
 import { type File, renameIntoPlace, writeTemporary } from './files.ts'
-import type { Settings } from './settings.ts'
 import { batchLine, headerLine, journalName, readJournal, StoreCorrupt } from './journal-format.ts'
+import type { Settings } from './settings.ts'
 
 /** A journal's acknowledged part: its header and good lines. */
 export interface Journal {
