@@ -138,8 +138,8 @@ export class SqljsStore implements PlantStore {
   }
 
   /**
-   * The write path. A crash before the append has finished loses creates that were not answered; a
-   * crash after it loses nothing, because the next start replays the batch.
+   * The write path. A crash before the append has finished may lose creates that were not answered.
+   * A crash after it loses nothing, because the next start replays the batch.
    */
   async #writeBatches(): Promise<void> {
     let batch = NO_BATCH
@@ -150,10 +150,10 @@ export class SqljsStore implements PlantStore {
           for (const create of this.#waiting.splice(0)) create.reject(this.#refusalOf(create))
           continue
         }
-        // Decide.
+        // Decide. Nothing is on the disk yet.
         batch = takeBatch(this.#waiting, this.#database, this.#capacity)
         if (batch.rows.length === 0) continue
-        // Append and sync.
+        // Append and sync. After this the batch survives a crash.
         const startedAtMs = performance.now()
         if ((await this.#journal.append(batch.rows)) !== 'written') {
           rejectAll(batch, new StoreUnavailable(this.#journal.unavailableReason))
@@ -161,10 +161,10 @@ export class SqljsStore implements PlantStore {
         }
         this.#metrics.syncSeconds.observe((performance.now() - startedAtMs) / 1000)
         this.#metrics.batchPlants.observe(batch.rows.length)
-        // Apply.
+        // Apply. After this lists show the batch.
         this.#sequence = this.#journal.lastSequence
         this.#database.insert(batch.rows, this.#sequence)
-        // Answer.
+        // Answer. After this clients rely on the batch.
         for (const { create, created } of batch.answers) create.resolve(created)
         this.#compactor.compactIfDue()
       }
