@@ -438,6 +438,10 @@ test('full disk: after a refused write, smaller ones go on without a rewrite', a
       : undefined,
   )
   assert.equal(await world.create(plant(2n)), false)
+  assert.match(
+    world.opened.unavailableReason() ?? '',
+    /^the journal could not be written: ENOSPC: write [^:]+$/,
+  )
   await until(
     'rewriting fails',
     () => world.lines.filter((line) => line.startsWith('plants cannot be written')).length > 2,

@@ -1,21 +1,9 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Backoff } from '../../ops/backoff.ts'
-import type { Compact } from './compaction.ts'
-import type { Files } from './files.ts'
 import { journalNumber } from './journal-format.ts'
-import type { JournalWriter, StoreLog } from './journal-writer.ts'
+import type { JournalWriter } from './journal-writer.ts'
+import type { Settings } from './settings.ts'
 import type { Recovery } from './start.ts'
-
-export interface CompactorOptions {
-  readonly files: Files
-  readonly directory: string
-  readonly log: StoreLog
-  readonly compact: Compact
-  /** Length of the journals above which they are compacted, unless the snapshot is longer. */
-  readonly compactBytes: number
-  /** Delay before the first retry after a failure. */
-  readonly retryMs: { readonly compaction: number }
-}
 
 const LAST_RETRY_MS = 60_000
 
@@ -25,7 +13,7 @@ const LAST_RETRY_MS = 60_000
  */
 export class Compactor {
   readonly results = { success: 0, failure: 0 }
-  readonly #options: CompactorOptions
+  readonly #settings: Settings
   readonly #journal: JournalWriter
   readonly #backoff: Backoff
   readonly #stopped = new AbortController()
@@ -37,13 +25,13 @@ export class Compactor {
   #closedBytes: number
 
   constructor(
-    options: CompactorOptions,
+    settings: Settings,
     journal: JournalWriter,
     { scan: { snapshot }, replayed }: Recovery,
   ) {
-    this.#options = options
+    this.#settings = settings
     this.#journal = journal
-    this.#backoff = new Backoff(options.retryMs.compaction, LAST_RETRY_MS)
+    this.#backoff = new Backoff(settings.retryMs.compaction, LAST_RETRY_MS)
     this.#snapshotBytes = snapshot?.fileBytes ?? 0
     this.#completeAt = snapshot === undefined ? 0 : snapshot.complete ? snapshot.sequence : -1
     this.#closedBytes = replayed.closedBytes
@@ -72,7 +60,7 @@ export class Compactor {
 
   /** Leaves a snapshot that is complete by itself, and no journal. The journal must be closed. */
   async leaveComplete(): Promise<void> {
-    const { files, directory, compact } = this.#options
+    const { files, directory, compact } = this.#settings
     const { lastSequence: sequence, current } = this.#journal
     const upToJournal = current.number
     if (sequence !== this.#completeAt)
@@ -84,7 +72,7 @@ export class Compactor {
   }
 
   get #dueBytes(): number {
-    return Math.max(this.#options.compactBytes, this.#snapshotBytes)
+    return Math.max(this.#settings.compactBytes, this.#snapshotBytes)
   }
 
   #isDue(): boolean {
@@ -105,7 +93,7 @@ export class Compactor {
           this.results.failure++
           retryMs = this.#backoff.take()
           const what = 'the journals could not be compacted; they are kept, and it is tried again'
-          this.#options.log('error', what, { error, retryMs })
+          this.#settings.log('error', what, { error, retryMs })
         }
       } else retryMs = this.#backoff.take()
       await sleep(retryMs, undefined, { ref: false, signal }).catch(() => {})
@@ -113,7 +101,7 @@ export class Compactor {
   }
 
   async #compact(): Promise<void> {
-    const { directory, compact, log } = this.#options
+    const { directory, compact, log } = this.#settings
     // Journals that were closed for a compaction that failed are compacted first, unless the
     // current one has grown as much again.
     if (this.#closedBytes === 0 || this.#journal.current.bytes > this.#dueBytes)
@@ -133,7 +121,7 @@ export class Compactor {
 
   /** A journal that a crash leaves here does no harm: the next start removes it. */
   async #removeJournals(upTo: number): Promise<void> {
-    const { files, directory } = this.#options
+    const { files, directory } = this.#settings
     for (const name of await files.list(directory)) {
       const number = journalNumber(name)
       if (number !== undefined && number <= upTo) await files.remove(`${directory}/${name}`)

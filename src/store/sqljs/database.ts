@@ -181,9 +181,9 @@ export class PlantDatabase {
 
   /** Lets SQLite verify the file, and counts the plants. @throws Error if there is damage. */
   check(): number {
-    const verdict = this.#value('PRAGMA integrity_check')
+    const verdict = valueOf(this.#db, 'PRAGMA integrity_check')
     if (verdict !== 'ok') throw new Error(`SQLite finds damage: ${String(verdict)}`)
-    return Number(this.#value('SELECT count(*) FROM plants'))
+    return Number(valueOf(this.#db, 'SELECT count(*) FROM plants'))
   }
 
   /** The file's bytes. Only for a database that `building` returned. */
@@ -209,14 +209,6 @@ export class PlantDatabase {
     if (this.hasMemory(bytes + BOUND_MARGIN_BYTES)) return bound
     throw new Error('SQLite has no memory left for a text')
   }
-
-  #value(sql: string): Value | undefined {
-    const statement = this.#db.prepare(sql)
-    statement.step()
-    const [value] = statement.get()
-    statement.free()
-    return value
-  }
 }
 
 /** The `meta` table of a database file. @throws Error when the file is no such database. */
@@ -239,14 +231,19 @@ export async function readMeta(bytes: Uint8Array): Promise<Meta & { readonly for
   }
 }
 
+/** The first column of the first row; undefined without a row. */
+function valueOf(db: Database, sql: string): Value | undefined {
+  const statement = db.prepare(sql)
+  statement.step()
+  const [value] = statement.get()
+  statement.free()
+  return value
+}
+
 /** Whether the table of plants is that of version 2. */
 function hasSequences(db: Database): boolean {
-  const columns = db.prepare(
-    "SELECT 1 FROM pragma_table_info('plants', 'main') WHERE name = 'sequence'",
-  )
-  const has = columns.step()
-  columns.free()
-  return has
+  const sql = "SELECT 1 FROM pragma_table_info('plants', 'main') WHERE name = 'sequence'"
+  return valueOf(db, sql) !== undefined
 }
 
 /** Makes the tables of version 2 from those of version 1, in place. */

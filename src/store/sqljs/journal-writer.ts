@@ -2,14 +2,9 @@ import { errorCodeOf, reasonOf } from '../../errors.ts'
 import { Backoff } from '../../ops/backoff.ts'
 import { StoreUnavailable } from '../../plants/store.ts'
 import type { Row } from './database.ts'
-import { type File, type Files, renameIntoPlace, writeTemporary } from './files.ts'
+import { type File, renameIntoPlace, writeTemporary } from './files.ts'
 import { batchLine, headerLine, journalName, readJournal, StoreCorrupt } from './journal-format.ts'
-
-export type StoreLog = (
-  level: 'info' | 'error',
-  message: string,
-  fields?: Readonly<Record<string, unknown>>,
-) => void
+import type { Settings } from './settings.ts'
 
 /** A journal's acknowledged part: its header and good lines. */
 export interface Journal {
@@ -31,19 +26,7 @@ type Outcome =
   | { readonly kind: 'written' }
   | { readonly kind: 'refused' | 'in doubt'; readonly error: unknown }
 
-export interface JournalWriterOptions {
-  readonly files: Files
-  readonly directory: string
-  readonly log: StoreLog
-  /** Delay before the first retry after a failure. */
-  readonly retryMs: { readonly write: number }
-  /** Zeros that are written ahead at a time. */
-  readonly paddingBytes: number
-}
-
 const LAST_RETRY_MS = 5000
-/** A write of it takes 1 ms (seen); fewer than one in a hundred batches under 5 KB waits for it. */
-export const PADDING_BYTES = 512 * 1024
 /** So many lines must fit into the padding, or it is not worth writing. */
 const PADDED_LINES = 16
 /** A write that fails with one of these stored nothing, or a part that can be cut off. */
@@ -58,7 +41,7 @@ const WRITTEN: Outcome = { kind: 'written' }
  * nothing is appended.
  */
 export class JournalWriter {
-  readonly #options: JournalWriterOptions
+  readonly #settings: Settings
   readonly #backoff: Backoff
   #journal: Journal
   /** The file that lines are appended to; undefined until the journal has been rewritten. */
@@ -71,9 +54,9 @@ export class JournalWriter {
   #busy: Promise<unknown> = Promise.resolve()
   #closed = false
 
-  private constructor(options: JournalWriterOptions, journal: Journal) {
-    this.#options = options
-    this.#backoff = new Backoff(options.retryMs.write, LAST_RETRY_MS)
+  private constructor(settings: Settings, journal: Journal) {
+    this.#settings = settings
+    this.#backoff = new Backoff(settings.retryMs.write, LAST_RETRY_MS)
     this.#journal = journal
   }
 
@@ -82,8 +65,8 @@ export class JournalWriter {
    * after a crash the page cache may show lines that are not on the disk.
    * @throws Error if its lines cannot be made durable in any way.
    */
-  static async open(options: JournalWriterOptions, journal: Journal): Promise<JournalWriter> {
-    const writer = new JournalWriter(options, journal)
+  static async open(settings: Settings, journal: Journal): Promise<JournalWriter> {
+    const writer = new JournalWriter(settings, journal)
     await writer.#rewrite()
     // A full disk does not keep the service from reading, but only from what is durable.
     if (!writer.ready && journal.bytes > 0) await writer.#syncFound()
@@ -217,7 +200,7 @@ export class JournalWriter {
 
   /** Creates a journal's file, durable together with its name, and goes on with it. */
   async #create(journal: Journal, lines: Uint8Array): Promise<Outcome> {
-    const { files, directory, paddingBytes } = this.#options
+    const { files, directory, paddingBytes } = this.#settings
     const name = journalName(journal.number)
     const header = headerLine(journal.firstSequence)
     try {
@@ -246,7 +229,7 @@ export class JournalWriter {
     const { number, firstSequence, nextSequence, bytes } = this.#journal
     if (nextSequence === firstSequence) return NO_LINES
     const path = this.#pathOf(number)
-    const contents = (await this.#options.files.read(path)).subarray(0, bytes)
+    const contents = (await this.#settings.files.read(path)).subarray(0, bytes)
     const lines = readJournal(path, contents, false)
     let step = lines.next()
     while (!step.done) step = lines.next()
@@ -257,7 +240,7 @@ export class JournalWriter {
   }
 
   async #syncFound(): Promise<void> {
-    const file = await this.#options.files.open(this.#pathOf(this.#journal.number), 'durable')
+    const file = await this.#settings.files.open(this.#pathOf(this.#journal.number), 'durable')
     try {
       await file.sync()
     } finally {
@@ -266,7 +249,7 @@ export class JournalWriter {
   }
 
   #pathOf(number: number): string {
-    return `${this.#options.directory}/${journalName(number)}`
+    return `${this.#settings.directory}/${journalName(number)}`
   }
 
   /** Goes on with a journal, and with its file, if that is not in doubt. */
@@ -279,7 +262,7 @@ export class JournalWriter {
 
   /** Tells whether plants can be written, and plans the next rewriting after a failure. */
   #settle(outcome: Outcome): void {
-    const { log } = this.#options
+    const { log } = this.#settings
     if (outcome.kind === 'written') {
       if (this.#unavailableReason === undefined) return
       clearTimeout(this.#timer)

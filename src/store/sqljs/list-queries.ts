@@ -125,9 +125,11 @@ export class ListQueries {
     let [read, bytes] = [0, 0]
     let last: bigint | undefined
     let cutAt: bigint | undefined
-    while (cutAt === undefined && rows.step()) {
-      cutAt = last
-      if (cutAt !== undefined) break
+    while (rows.step()) {
+      if (last !== undefined) {
+        cutAt = last
+        break
+      }
       const [name, tag] = rows.get()
       if (typeof name === 'string') {
         const plant = JSON.stringify(typeof tag === 'string' ? { name, tag } : { name })

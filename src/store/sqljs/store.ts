@@ -1,7 +1,5 @@
 import { resolve as resolvePath } from 'node:path'
 import { setImmediate as yieldTick } from 'node:timers/promises'
-import { FairQueue } from '../../ops/fair-queue.ts'
-import { Metrics } from '../../ops/metrics.ts'
 import type { NewPlant } from '../../plants/plant.ts'
 import {
   type Created,
@@ -14,47 +12,17 @@ import {
 } from '../../plants/store.ts'
 import { type Batch, type PendingCreate, takeBatch } from './batch.ts'
 import { Capacity, PAGE_BYTES } from './capacity.ts'
-import { type Compact, compactInWorker } from './compaction.ts'
 import { Compactor } from './compactor.ts'
 import type { PlantDatabase, Row } from './database.ts'
-import { type Files, nodeFiles } from './files.ts'
-import { JournalWriter, PADDING_BYTES, type StoreLog } from './journal-writer.ts'
+import { JournalWriter } from './journal-writer.ts'
 import { listAsOf } from './list.ts'
-import { type DirectoryLock, lockDirectory } from './lock.ts'
+import type { DirectoryLock } from './lock.ts'
 import { addStoreMetrics, type WriteMetrics } from './metrics.ts'
+import { type Settings, type SqljsStoreOptions, withDefaults } from './settings.ts'
 import { nextJournal, recover, type Recovery } from './start.ts'
 
-export interface SqljsStoreOptions {
-  readonly directory: string
-  /** Size of the database in memory above which creates are refused. */
-  readonly maxDataBytes: number
-  readonly log: StoreLog
-  /** Called when memory and journal may differ: the process must end, and start again. */
-  readonly onFatal: (error: unknown) => void
-  readonly metrics?: Metrics
-  /** Where work that may take a millisecond or more waits. */
-  readonly queue?: FairQueue
-  readonly files?: Files
-  readonly lock?: (directory: string) => Promise<DirectoryLock>
-  readonly compact?: Compact
-  /** Length of the journals above which they are compacted, unless the snapshot is longer. */
-  readonly compactBytes?: number
-  /** Zeros that are written after the journal's last line at a time. */
-  readonly paddingBytes?: number
-  /** Delay before the first retry after a failed write or compaction. */
-  readonly retryMs?: { readonly write: number; readonly compaction: number }
-}
+export type { SqljsStoreOptions }
 
-type Settings = Required<SqljsStoreOptions>
-
-const DEFAULTS = {
-  files: nodeFiles,
-  lock: lockDirectory,
-  compact: compactInWorker,
-  compactBytes: 4 * 1024 * 1024,
-  paddingBytes: PADDING_BYTES,
-  retryMs: { write: 100, compaction: 1000 },
-} as const
 /** Ticks that a batch waits for more creates, as long as each tick brings some. */
 const GATHER_TICKS = 8
 const CLOSED = 'the store is closed'
@@ -119,8 +87,7 @@ export class SqljsStore implements PlantStore {
    * nothing is changed then.
    */
   static async open(options: SqljsStoreOptions): Promise<SqljsStore> {
-    const queue = new FairQueue()
-    const settings: Settings = { ...DEFAULTS, queue, metrics: new Metrics(), ...options }
+    const settings = withDefaults(options)
     const { directory, log, files } = settings
     const startedAtMs = performance.now()
     await files.makeDirectory(resolvePath(directory))
@@ -171,8 +138,8 @@ export class SqljsStore implements PlantStore {
   }
 
   /**
-   * The write path. A crash before the append has finished loses creates that were not answered; a
-   * crash after it loses nothing, because the next start replays the batch.
+   * The write path. A crash before the append has finished may lose creates that were not answered.
+   * A crash after it loses nothing, because the next start replays the batch.
    */
   async #writeBatches(): Promise<void> {
     let batch = NO_BATCH
@@ -183,10 +150,10 @@ export class SqljsStore implements PlantStore {
           for (const create of this.#waiting.splice(0)) create.reject(this.#refusalOf(create))
           continue
         }
-        // Decide.
+        // Decide. Nothing is on the disk yet.
         batch = takeBatch(this.#waiting, this.#database, this.#capacity)
         if (batch.rows.length === 0) continue
-        // Append and sync.
+        // Append and sync. After this the batch survives a crash.
         const startedAtMs = performance.now()
         if ((await this.#journal.append(batch.rows)) !== 'written') {
           rejectAll(batch, new StoreUnavailable(this.#journal.unavailableReason))
@@ -194,10 +161,10 @@ export class SqljsStore implements PlantStore {
         }
         this.#metrics.syncSeconds.observe((performance.now() - startedAtMs) / 1000)
         this.#metrics.batchPlants.observe(batch.rows.length)
-        // Apply.
+        // Apply. After this lists show the batch.
         this.#sequence = this.#journal.lastSequence
         this.#database.insert(batch.rows, this.#sequence)
-        // Answer.
+        // Answer. After this clients rely on the batch.
         for (const { create, created } of batch.answers) create.resolve(created)
         this.#compactor.compactIfDue()
       }

@@ -1,9 +1,11 @@
+import assert from 'node:assert/strict'
 import { copyFileSync, existsSync, mkdirSync, readdirSync, readFileSync } from 'node:fs'
 import { mkdir, writeFile } from 'node:fs/promises'
 import { errorCodeOf } from '../../../dist/errors.js'
 import type { NewPlant, Plant } from '../../../dist/plants/plant.js'
 import { compact } from '../../../dist/store/sqljs/compaction.js'
 import { type Files, nodeFiles } from '../../../dist/store/sqljs/files.js'
+import { StoreCorrupt } from '../../../dist/store/sqljs/journal-format.js'
 import { SqljsStore, type SqljsStoreOptions } from '../../../dist/store/sqljs/store.js'
 import { plant, readAll } from '../../contract/store.contract.ts'
 import { SimulatedDisk, simulatedFiles } from '../../faults/simulated-disk.ts'
@@ -12,6 +14,16 @@ import { until } from '../../support/time.ts'
 
 /** One bit low, high and in between, all bits, and a pair: what damage does to a byte. */
 export const BIT_PATTERNS: readonly number[] = [0x01, 0x20, 0x80, 0xff, 0x0a]
+
+/** Whether an error is a refusal that names the file and the byte. */
+export function corruptAt(file: string, byte: number, what = /./): (error: unknown) => boolean {
+  return (error) => {
+    assert.ok(error instanceof StoreCorrupt, String(error))
+    assert.ok(error.message.startsWith(`${file} is damaged at byte ${byte}: `), error.message)
+    assert.match(error.message, what)
+    return true
+  }
+}
 
 export interface LogLine {
   readonly level: string

@@ -9,9 +9,8 @@ import {
   journalNumber,
   readHeader,
   readJournal,
-  StoreCorrupt,
 } from '../../../dist/store/sqljs/journal-format.js'
-import { BIT_PATTERNS } from './fixtures.ts'
+import { BIT_PATTERNS, corruptAt } from './fixtures.ts'
 
 const FILE = '/data/journal-00000007.log'
 const FIRST = 41
@@ -70,16 +69,6 @@ function read(
   return { batches, goodBytes, tornBytes }
 }
 
-/** A refusal that names the file and the byte. */
-function corruptAt(byte: number, what = /./): (error: unknown) => boolean {
-  return (error) => {
-    assert.ok(error instanceof StoreCorrupt, String(error))
-    assert.ok(error.message.startsWith(`${FILE} is damaged at byte ${byte}: `), error.message)
-    assert.match(error.message, what)
-    return true
-  }
-}
-
 test('journal: a line is checksum, sequence and rows as JSON, and nothing else', () => {
   const rest = '41 [["alice","1","Oak"]]'
   assert.equal(
@@ -122,7 +111,7 @@ test('journal: cut inside a line, one that another follows is damaged', () => {
     const at = ENDS.findLast((end) => end <= length) ?? 0
     assert.throws(
       () => read(JOURNAL.subarray(0, length), false),
-      corruptAt(at, /a later journal follows/),
+      corruptAt(FILE, at, /a later journal follows/),
     )
   }
 })
@@ -138,7 +127,7 @@ test('journal: any byte flipped is damage; in the last line, that line is torn',
       flips += 1
       const isNewline = bytes[at] === 10
       if (line < lastAt || isNewline)
-        assert.throws(() => read(bytes), corruptAt(line), `byte ${at} ^ ${pattern}`)
+        assert.throws(() => read(bytes), corruptAt(FILE, line), `byte ${at} ^ ${pattern}`)
       // A zero at the very end counts as padding.
       else
         assert.deepEqual(
@@ -150,7 +139,7 @@ test('journal: any byte flipped is damage; in the last line, that line is torn',
           },
           `byte ${at} ^ ${pattern}`,
         )
-      assert.throws(() => read(bytes, false), corruptAt(line))
+      assert.throws(() => read(bytes, false), corruptAt(FILE, line))
     }
   }
   t.diagnostic(`${flips} flips`)
@@ -162,7 +151,7 @@ test('journal: a broken newline before the last line is damage: a good line foll
       if (value === 10) continue
       const bytes = Buffer.from(JOURNAL.subarray(0, length))
       bytes[(ENDS.at(-2) ?? 0) - 1] = value
-      assert.throws(() => read(bytes), corruptAt(ENDS.at(-3) ?? 0, /a good one follows/))
+      assert.throws(() => read(bytes), corruptAt(FILE, ENDS.at(-3) ?? 0, /a good one follows/))
     }
   }
 })
@@ -183,7 +172,7 @@ test('journal: a torn line is searched for a hundred starts of the next, not mor
       tornBytes: torn.length,
     })
   }
-  assert.throws(() => read(Buffer.concat([JOURNAL, mark(101, '00000000')])), corruptAt(end))
+  assert.throws(() => read(Buffer.concat([JOURNAL, mark(101, '00000000')])), corruptAt(FILE, end))
 })
 
 test('journal: a line of another sequence is damage, although its checksum fits', () => {
@@ -194,7 +183,7 @@ test('journal: a line of another sequence is damage, although its checksum fits'
       batchLine(sequence, [['a', '1', 'x']]),
       batchLine(sequence + 1, [['a', '1', 'x']]),
     ])
-    assert.throws(() => read(bytes), corruptAt(ENDS[2] ?? 0))
+    assert.throws(() => read(bytes), corruptAt(FILE, ENDS[2] ?? 0))
   }
 })
 
@@ -234,7 +223,7 @@ test('journal: a line over padding with any pieces missing is left out, none els
         'the length of what is left of it, without zeros',
       )
       if (tornBytes > 0)
-        assert.throws(() => read(bytes, false), corruptAt(lastAt, /a later journal follows/))
+        assert.throws(() => read(bytes, false), corruptAt(FILE, lastAt, /a later journal follows/))
     }
   }
   t.diagnostic(`${2 ** pieces - 1} subsets of ${pieces} pieces`)
@@ -250,7 +239,7 @@ test('journal: zeros over any part of acknowledged lines, before a good one: dam
         ranges += 1
         assert.throws(
           () => read(bytes),
-          corruptAt(ENDS.findLast((end) => end <= from) ?? 0),
+          corruptAt(FILE, ENDS.findLast((end) => end <= from) ?? 0),
           `from ${from} to ${to}`,
         )
       }
@@ -266,7 +255,7 @@ test('journal: a torn line may quote a later line, but not right after zeros', (
   assert.equal(read(torn(Buffer.alloc(50), 'x', quoted)).tornBytes, 51 + quoted.length)
   assert.throws(
     () => read(torn(Buffer.alloc(50), quoted)),
-    corruptAt(JOURNAL.length, /a good one follows/),
+    corruptAt(FILE, JOURNAL.length, /a good one follows/),
   )
 })
 
@@ -276,7 +265,7 @@ test('journal: zeros between two lines are damage', () => {
       read(
         Buffer.concat([JOURNAL.subarray(0, ENDS[2]), Buffer.alloc(10), JOURNAL.subarray(ENDS[2])]),
       ),
-    corruptAt(ENDS[2] ?? 0),
+    corruptAt(FILE, ENDS[2] ?? 0),
   )
 })
 
@@ -284,7 +273,7 @@ test('journal: old blocks in place of unwritten bytes never count as a line', ()
   const old = Buffer.from(JOURNAL).fill(0, 0, 20)
   assert.throws(
     () => read(Buffer.concat([JOURNAL, Buffer.alloc(10), old, Buffer.alloc(10)])),
-    corruptAt(JOURNAL.length),
+    corruptAt(FILE, JOURNAL.length),
   )
   assert.deepEqual(read(Buffer.concat([JOURNAL, old.subarray(0, 33), Buffer.alloc(10)])), {
     batches: [...BATCHES],
@@ -297,7 +286,7 @@ test('journal: another version is refused and named, whatever follows', () => {
   const bytes = Buffer.concat([header('plant-store-journal 2 41'), Buffer.from('whatever\n')])
   assert.throws(
     () => readHeader(FILE, bytes),
-    corruptAt(0, /it has version 2, and this plant-store reads version 1/),
+    corruptAt(FILE, 0, /it has version 2, and this plant-store reads version 1/),
   )
 })
 
@@ -308,7 +297,7 @@ test('journal: a file that does not begin as one is refused', () => {
     Buffer.alloc(200),
     Buffer.from(' '.repeat(128)),
   ])
-    assert.throws(() => readHeader(FILE, bytes), corruptAt(0))
+    assert.throws(() => readHeader(FILE, bytes), corruptAt(FILE, 0))
 })
 
 test('journal: each number has one name, in the order of the digits', () => {

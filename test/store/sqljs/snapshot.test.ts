@@ -8,7 +8,7 @@ import { openRows } from '../../../dist/store/sqljs/source-rows.js'
 import { plant } from '../../contract/store.contract.ts'
 import { temporaryDirectory } from '../../support/service.ts'
 import { THOROUGH } from '../../support/scale.ts'
-import { BIT_PATTERNS, directoryOf, filesOf, list, openStore } from './fixtures.ts'
+import { BIT_PATTERNS, corruptAt, directoryOf, filesOf, list, openStore } from './fixtures.ts'
 
 const FILE = '/data/plants.sqlite'
 const TRAILER_BYTES = 64
@@ -36,15 +36,6 @@ function sealed(database: Uint8Array, version: number, sequence: bigint): Buffer
     trailer,
     createHash('sha256').update(database).update(trailer).digest(),
   ])
-}
-
-function corruptAt(byte: number, what: RegExp): (error: unknown) => boolean {
-  return (error) => {
-    assert.ok(error instanceof StoreCorrupt, String(error))
-    assert.ok(error.message.startsWith(`${FILE} is damaged at byte ${byte}: `), error.message)
-    assert.match(error.message, what)
-    return true
-  }
 }
 
 test('snapshot: a SQLite file with whole pages, a meta table and a trailer', async () => {
@@ -84,7 +75,7 @@ test('snapshot: any byte flipped is damage; the message says how to import it', 
       flips += 1
       await assert.rejects(
         readSnapshot(FILE, bytes),
-        corruptAt(bytes.length - TRAILER_BYTES, /run "plant-store import" on it/),
+        corruptAt(FILE, bytes.length - TRAILER_BYTES, /run "plant-store import" on it/),
       )
       bytes[at] = was
     }
@@ -105,7 +96,11 @@ test('snapshot: another version is refused and named', async () => {
   const database = (await snapshot()).subarray(0, -TRAILER_BYTES)
   await assert.rejects(
     readSnapshot(FILE, sealed(database, 3, 3n)),
-    corruptAt(database.length + 16, /it has version 3, and this plant-store reads version 1 and 2/),
+    corruptAt(
+      FILE,
+      database.length + 16,
+      /it has version 3, and this plant-store reads version 1 and 2/,
+    ),
   )
 })
 
@@ -113,7 +108,7 @@ test('snapshot: a trailer with another sequence than the tables is damage', asyn
   const database = (await snapshot()).subarray(0, -TRAILER_BYTES)
   await assert.rejects(
     readSnapshot(FILE, sealed(database, 1, 4n)),
-    corruptAt(database.length, /differ/),
+    corruptAt(FILE, database.length, /differ/),
   )
 })
 

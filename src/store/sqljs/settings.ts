@@ -1,0 +1,50 @@
+import { FairQueue } from '../../ops/fair-queue.ts'
+import { Metrics } from '../../ops/metrics.ts'
+import { type Compact, compactInWorker } from './compaction.ts'
+import { type Files, nodeFiles } from './files.ts'
+import { type DirectoryLock, lockDirectory } from './lock.ts'
+
+export type StoreLog = (
+  level: 'info' | 'error',
+  message: string,
+  fields?: Readonly<Record<string, unknown>>,
+) => void
+
+export interface SqljsStoreOptions {
+  readonly directory: string
+  /** Size of the database in memory above which creates are refused. */
+  readonly maxDataBytes: number
+  readonly log: StoreLog
+  /** Called when memory and journal may differ: the process must end, and start again. */
+  readonly onFatal: (error: unknown) => void
+  readonly metrics?: Metrics
+  /** Where work that may take a millisecond or more waits. */
+  readonly queue?: FairQueue
+  readonly files?: Files
+  readonly lock?: (directory: string) => Promise<DirectoryLock>
+  readonly compact?: Compact
+  /** Length of the journals above which they are compacted, unless the snapshot is longer. */
+  readonly compactBytes?: number
+  /** Zeros that are written after the journal's last line at a time. */
+  readonly paddingBytes?: number
+  /** Delay before the first retry after a failed write or compaction. */
+  readonly retryMs?: { readonly write: number; readonly compaction: number }
+}
+
+/** The options of a store, with defaults for those that are not set. */
+export type Settings = Required<SqljsStoreOptions>
+
+export function withDefaults(options: SqljsStoreOptions): Settings {
+  return {
+    queue: new FairQueue(),
+    metrics: new Metrics(),
+    files: nodeFiles,
+    lock: lockDirectory,
+    compact: compactInWorker,
+    compactBytes: 4 * 1024 * 1024,
+    // A write of so much takes 1 ms (seen). Fewer than one in a hundred small batches waits for it.
+    paddingBytes: 512 * 1024,
+    retryMs: { write: 100, compaction: 1000 },
+    ...options,
+  }
+}
