@@ -2,9 +2,9 @@ import type { RequestListener, Server } from 'node:http'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { readBearer } from './auth/bearer.ts'
 import type { Caller } from './auth/caller.ts'
-import { createKeySource, type KeyLog, type KeySource } from './auth/keys.ts'
+import { createKeySource, type KeyLog } from './auth/keys.ts'
 import { Verifier } from './auth/verifier.ts'
-import type { Address, Config } from './config.ts'
+import type { Address, Config, ServiceConfig } from './config.ts'
 import { ClientGone, conditions, HttpError } from './errors.ts'
 import { addServiceMetrics } from './service-metrics.ts'
 import { type Checks, createAdminServer, livez, readyz, textResponse } from './http/admin.ts'
@@ -108,10 +108,7 @@ export async function openStorage(
 }
 
 /** Wires tokens, storage and HTTP. @throws ConfigError when the keys cannot be used. */
-export function createService(
-  config: Config & { readonly openKeys?: (log: KeyLog) => KeySource },
-  { log, onFatal }: ServiceHooks,
-): PlantService {
+export function createService(config: ServiceConfig, { log, onFatal }: ServiceHooks): PlantService {
   const keyLog: KeyLog = (level, message, fields) => log[level](message, fields)
   // Built already where the configuration was read.
   const keys = config.openKeys?.(keyLog) ?? createKeySource(config.keys, config.issuer, keyLog)
