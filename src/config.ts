@@ -10,12 +10,13 @@ export { type Config, VARIABLES } from './settings.ts'
 /** All but the keys. */
 export type Settings = Omit<Config, 'keys'>
 
-/** Where the keys of a service come from. Their source was built to check them. */
-interface CheckedKeys {
-  readonly keys: KeyConfig
-  /** Returns the same source every time: use it for one service. */
-  readonly openKeys: (log: KeyLog) => KeySource
+/** What a service starts from. */
+export interface ServiceConfig extends Config {
+  /** The source of the keys, if it was built to check them. It is for one service. */
+  readonly openKeys?: (log: KeyLog) => KeySource
 }
+
+type ServiceKeys = Pick<ServiceConfig, 'keys' | 'openKeys'>
 
 const { keys: KEYS, ...WITHOUT_KEYS } = SETTINGS
 /** What a token says that a development key signs. */
@@ -29,19 +30,14 @@ const OPTION_OF = {
 } as const satisfies Readonly<Record<KeyConfig['kind'], string>>
 
 /**
- * Reads the environment variables of a service, or of a command: `dev` has its own key, `storage`
- * uses none.
+ * Reads the environment variables. Only a `service` has configured keys: `dev` has its own key, and
+ * a command on the `storage` needs none.
  * @throws ConfigError that names every problem by its variable.
  */
-export function readConfig(env: NodeJS.ProcessEnv, need: 'service'): Settings & CheckedKeys
-export function readConfig(
-  env: NodeJS.ProcessEnv,
-  need: 'dev' | 'storage',
-): Settings & { readonly keys?: never }
 export function readConfig(
   env: NodeJS.ProcessEnv,
   need: 'service' | 'dev' | 'storage',
-): Settings & Partial<CheckedKeys> {
+): Settings & Partial<ServiceKeys> {
   const isService = need === 'service'
   const environment = new Environment(env)
   const { problems, report } = environment
@@ -52,7 +48,7 @@ export function readConfig(
   const settings = members(WITHOUT_KEYS)(options, '', report)
 
   const sources = environment.namesIn('keys')
-  let checked: CheckedKeys | undefined
+  let checked: ServiceKeys | undefined
   if (need === 'dev')
     environment.refuse('keys', 'cannot be used with --dev, which makes its own key')
   if (isService && sources.length > 1)
@@ -66,7 +62,7 @@ export function readConfig(
  * Reads the options of an embedding application.
  * @throws ConfigError that names every problem by its option.
  */
-export function readOptions(given: unknown): Settings & CheckedKeys {
+export function readOptions(given: unknown): ServiceConfig {
   if (typeof given !== 'object' || given === null || Array.isArray(given))
     throw new ConfigError(['the options must be an object'])
   const problems: string[] = []
@@ -89,7 +85,7 @@ function readKeys(
   value: unknown,
   issuer: string | undefined,
   wrong: Report,
-): CheckedKeys | undefined {
+): ServiceKeys | undefined {
   const keys = KEYS(value, 'keys', wrong)
   const isWhole = keys && Object.values(keys).every((member: unknown) => member !== undefined)
   if (!isWhole || (keys.kind === 'discovery' && issuer === undefined)) return undefined

@@ -2,7 +2,7 @@ import type { RequestListener, Server } from 'node:http'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { createKeySource, type KeyLog, type KeySource } from './auth/keys.ts'
 import { Verifier } from './auth/verifier.ts'
-import type { Address, Config } from './config.ts'
+import type { Address, ServiceConfig } from './config.ts'
 import { Admin, ADMIN_MAX_CONNECTIONS, type Checks } from './http/admin.ts'
 import { MemoryBudget } from './http/budget.ts'
 import { PlantHost, type PlantHostOptions } from './http/host.ts'
@@ -69,13 +69,13 @@ const FEWER_CONNECTIONS =
   'the limit of open files leaves room for fewer connections than PLANTS_MAX_CONNECTIONS'
 
 /** Wires tokens, storage and HTTP. @throws ConfigError if the keys cannot be used. */
-export function createService(config: Config, hooks: ServiceHooks): PlantService {
+export function createService(config: ServiceConfig, hooks: ServiceHooks): PlantService {
   return new Service(config, hooks)
 }
 
 class Service implements PlantService {
   readonly handler: RequestListener
-  readonly #config: Config
+  readonly #config: ServiceConfig
   readonly #log: Log
   readonly #keys: KeySource
   readonly #store: LazyStore
@@ -91,11 +91,12 @@ class Service implements PlantService {
   #listening: Promise<Listening> | undefined
   #closed: Promise<void> | undefined
 
-  constructor(config: Config, { log, onFatal }: ServiceHooks) {
+  constructor(config: ServiceConfig, { log, onFatal }: ServiceHooks) {
     const report: KeyLog = (level, message, fields) => log[level](message, fields)
     this.#config = config
     this.#log = log
-    this.#keys = createKeySource(config.keys, config.issuer, report)
+    this.#keys =
+      config.openKeys?.(report) ?? createKeySource(config.keys, config.issuer, report)
     const queue = new FairQueue()
     this.#store = new LazyStore({
       open: () => {

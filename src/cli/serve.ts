@@ -1,4 +1,4 @@
-import { type Config, readConfig } from '../config.ts'
+import { type Config, readConfig, type ServiceConfig } from '../config.ts'
 import { createLog, type Log } from '../ops/log.ts'
 import { createService, type Listening, type PlantService } from '../service.ts'
 import { version } from '../version.ts'
@@ -8,7 +8,7 @@ const STOP_SIGNALS = ['SIGTERM', 'SIGINT', 'SIGHUP'] as const
 
 /** Serves until a signal ends the process. */
 export async function serve(dev: boolean): Promise<void> {
-  const config = dev ? await readDevConfig() : readConfig(process.env, 'service')
+  const config = await configure(dev)
   const log = createLog(config.logLevel)
   const service = createService(config, { log, onFatal: end })
   const isStopping = stopOnSignal(service, log)
@@ -28,8 +28,9 @@ export async function serve(dev: boolean): Promise<void> {
   if (dev) process.stderr.write(await invitation(config, listening))
 }
 
-async function readDevConfig(): Promise<Config> {
-  const settings = readConfig(process.env, 'dev')
+async function configure(dev: boolean): Promise<ServiceConfig> {
+  const { keys, ...settings } = readConfig(process.env, dev ? 'dev' : 'service')
+  if (keys) return { ...settings, keys }
   const { devKeyPath, readOrCreateDevKey } = await import('./dev-key.ts')
   return { ...settings, keys: { kind: 'secret', secret: readOrCreateDevKey(devKeyPath(settings)) } }
 }
