@@ -7,6 +7,9 @@ import { call } from './support/http.ts'
 import { scrape } from './support/metrics.ts'
 import { startService } from './support/service.ts'
 
+/** The README for operators. */
+const OPERATING = 'scripts/deploy/README.md'
+
 function read(name: string): string {
   return readFileSync(new URL(`../${name}`, import.meta.url), 'utf8')
 }
@@ -35,13 +38,18 @@ test('the README lists the configuration as the code reads it', () => {
     fallback === '' ? '' : `\`${fallback}\``,
     meaning,
   ])
-  assert.deepEqual(table(read('README.md'), 'variable'), expected)
+  assert.deepEqual(table(read(OPERATING), 'variable'), expected)
 })
 
 test('the README lists exactly the error values of the catalogue', () => {
   const expected = [...conditions.values()].map(([error]) => String(error)).sort()
   assert.deepEqual(
-    table(read('README.md'), 'error').map(([error]) => error),
+    table(read('README.md'), 'status').flatMap(([status = '', errors = '']) =>
+      [...errors.matchAll(/\b(\d{3})\d{2}\b/g)].map(([error, digits]) => {
+        assert.equal(digits, status, `${error} is not an error of ${status}`)
+        return error
+      }),
+    ),
     expected,
   )
 })
@@ -68,14 +76,16 @@ test('every metric that the README names is there, and but for two that matter l
   await call(port)
   const { types } = await scrape(adminPort)
   const known = [...types.keys(), 'plant_store_key_set_age_seconds']
-  const named = table(read('README.md'), 'metric').flatMap(([names = '']) =>
+  const named = table(read(OPERATING), 'metric').flatMap(([names = '']) =>
     names.split(', ').map((name) => name.replaceAll('`', '')),
   )
-  for (const name of named) assert.ok(known.includes(name), `${name} is in the README's table only`)
+  for (const name of named) assert.ok(known.includes(name), `${name} is in the table only`)
   const untold = ['process_heap_bytes', 'plant_store_snapshot_bytes']
   assert.deepEqual([...named, ...untold].sort(), known.sort())
   const anywhere =
-    read('README.md').match(/\b(?:http_server|plant_store|process|nodejs)_[a-z_]+/g) ?? []
+    (read('README.md') + read(OPERATING)).match(
+      /\b(?:http_server|plant_store|process|nodejs)_[a-z_]+/g,
+    ) ?? []
   for (const name of anywhere)
     assert.ok(known.includes(name.replace(/_(?:bucket|sum|count)$/, '')), `${name} does not exist`)
 })
