@@ -1,10 +1,12 @@
 import assert from 'node:assert/strict'
-import { readFileSync } from 'node:fs'
+import { existsSync, readdirSync, readFileSync } from 'node:fs'
+import { dirname, join } from 'node:path'
 import { test } from 'node:test'
 import { VARIABLES } from '../dist/config.js'
 import { conditions } from '../dist/errors.js'
 import { call } from './support/http.ts'
 import { scrape } from './support/metrics.ts'
+import { ROOT } from './support/release.ts'
 import { startService } from './support/service.ts'
 
 /** The README for operators. */
@@ -88,4 +90,56 @@ test('every metric that the README names is there, and but for two that matter l
     ) ?? []
   for (const name of anywhere)
     assert.ok(known.includes(name.replace(/_(?:bucket|sum|count)$/, '')), `${name} does not exist`)
+})
+
+/** Where documents are; fixtures and packages have none of ours. */
+const DOCUMENTS = ['.', 'scripts', 'src'].flatMap((folder) =>
+  readdirSync(join(ROOT, folder), { recursive: folder !== '.', encoding: 'utf8' })
+    .filter((name) => name.endsWith('.md'))
+    .map((name) => join(folder, name)),
+)
+
+test('docs: every link and every path from the top of a document leads somewhere', () => {
+  assert.ok(DOCUMENTS.length >= 9, `only ${DOCUMENTS.join()}`)
+  for (const document of DOCUMENTS) {
+    const text = read(document)
+    const links = [...text.matchAll(/\]\((?!https?:)([^)#]+)/g)].map(([, link = '']) =>
+      join(dirname(document), link),
+    )
+    const paths = [...text.matchAll(/`((?:src|test|scripts)\/[\w./-]+)`/g)].map(
+      ([, path = '']) => path,
+    )
+    for (const path of [...links, ...paths])
+      assert.ok(existsSync(join(ROOT, path)), `${document} names ${path}`)
+  }
+})
+
+test('docs: every target of make and every scenario in a document exists', () => {
+  const targets = new Set([...read('Makefile').matchAll(/^([a-z]+):/gm)].map(([, name]) => name))
+  const scenarios = read('scripts/measure.ts')
+  // The changelog names targets that are removed.
+  for (const document of DOCUMENTS.filter((name) => name !== 'CHANGELOG.md')) {
+    const text = read(document)
+    for (const [, target] of text.matchAll(/(?:`|^)make (?:-s )?([a-z]+)/gm))
+      assert.ok(targets.has(target), `${document} names make ${target}`)
+    for (const [, name = ''] of text.matchAll(/SCENARIO=([a-z-]+)/g))
+      assert.match(scenarios, new RegExp(`^  '?${name}'?: [{]`, 'm'), `${document} names ${name}`)
+  }
+})
+
+test('docs: the two packages are imported only where SECURITY.md says', () => {
+  const places: Record<string, RegExp> = {
+    jose: /^src\/auth\//,
+    'sql.js': /^src\/store\/sqljs\/database\.ts$/,
+  }
+  const found = new Set<string>()
+  const names = readdirSync(join(ROOT, 'src'), { recursive: true, encoding: 'utf8' })
+  for (const file of names.filter((name) => name.endsWith('.ts')).map((name) => `src/${name}`))
+    for (const [, , name = ''] of read(file).matchAll(
+      /^(?!import type )(.*)(?:from |import |import\(|require\()'(jose|sql\.js)[/']/gm,
+    )) {
+      found.add(name)
+      assert.match(file, places[name] ?? /^$/, `${file} imports ${name}`)
+    }
+  assert.deepEqual([...found].sort(), Object.keys(places))
 })
