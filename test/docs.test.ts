@@ -1,11 +1,16 @@
 import assert from 'node:assert/strict'
-import { readFileSync } from 'node:fs'
+import { existsSync, readdirSync, readFileSync } from 'node:fs'
+import { dirname, join } from 'node:path'
 import { test } from 'node:test'
 import { VARIABLES } from '../dist/config.js'
 import { conditions } from '../dist/errors.js'
 import { call } from './support/http.ts'
 import { scrape } from './support/metrics.ts'
+import { ROOT } from './support/release.ts'
 import { startService } from './support/service.ts'
+
+/** The README for operators. */
+const OPERATING = 'scripts/deploy/README.md'
 
 function read(name: string): string {
   return readFileSync(new URL(`../${name}`, import.meta.url), 'utf8')
@@ -35,13 +40,18 @@ test('docs: the README has the table of settings of the code', () => {
     fallback === '' ? '' : `\`${fallback}\``,
     meaning,
   ])
-  assert.deepEqual(table(read('README.md'), 'variable'), expected)
+  assert.deepEqual(table(read(OPERATING), 'variable'), expected)
 })
 
 test('docs: the README lists exactly the error values of the catalogue', () => {
   const expected = [...conditions.values()].map(([error]) => String(error)).sort()
   assert.deepEqual(
-    table(read('README.md'), 'error').map(([error]) => error),
+    table(read('README.md'), 'status').flatMap(([status = '', errors = '']) =>
+      [...errors.matchAll(/\b(\d{3})\d{2}\b/g)].map(([error, digits]) => {
+        assert.equal(digits, status, `${error} is not an error of ${status}`)
+        return error
+      }),
+    ),
     expected,
   )
 })
@@ -67,14 +77,68 @@ test('docs: the README names every metric but two, and no other', async (t) => {
   await call(port)
   const { types } = await scrape(adminPort)
   const known = [...types.keys(), 'plant_store_key_set_age_seconds']
-  const named = table(read('README.md'), 'metric').flatMap(([names = '']) =>
+  const named = table(read(OPERATING), 'metric').flatMap(([names = '']) =>
     names.split(', ').map((name) => name.replaceAll('`', '')),
   )
-  for (const name of named) assert.ok(known.includes(name), `${name} is in the README's table only`)
+  for (const name of named) assert.ok(known.includes(name), `${name} is in the table only`)
   const untold = ['process_heap_bytes', 'plant_store_snapshot_bytes']
   assert.deepEqual([...named, ...untold].sort(), known.sort())
   const anywhere =
-    read('README.md').match(/\b(?:http_server|plant_store|process|nodejs)_[a-z_]+/g) ?? []
+    (read('README.md') + read(OPERATING)).match(
+      /\b(?:http_server|plant_store|process|nodejs)_[a-z_]+/g,
+    ) ?? []
   for (const name of anywhere)
     assert.ok(known.includes(name.replace(/_(?:bucket|sum|count)$/, '')), `${name} does not exist`)
+})
+
+/** Where documents are; fixtures and packages have none of ours. */
+const DOCUMENTS = ['.', 'scripts', 'src'].flatMap((folder) =>
+  readdirSync(join(ROOT, folder), { recursive: folder !== '.', encoding: 'utf8' })
+    .filter((name) => name.endsWith('.md'))
+    .map((name) => join(folder, name)),
+)
+
+test('docs: every link and every path from the top of a document leads somewhere', () => {
+  assert.ok(DOCUMENTS.length >= 9, `only ${DOCUMENTS.join()}`)
+  for (const document of DOCUMENTS) {
+    const text = read(document)
+    const links = [...text.matchAll(/\]\((?!https?:)([^)#]+)/g)].map(([, link = '']) =>
+      join(dirname(document), link),
+    )
+    const paths = [...text.matchAll(/`((?:src|test|scripts)\/[\w./-]+)`/g)].map(
+      ([, path = '']) => path,
+    )
+    for (const path of [...links, ...paths])
+      assert.ok(existsSync(join(ROOT, path)), `${document} names ${path}`)
+  }
+})
+
+test('docs: every target of make and every scenario in a document exists', () => {
+  const targets = new Set([...read('Makefile').matchAll(/^([a-z]+):/gm)].map(([, name]) => name))
+  const scenarios = read('scripts/measure.ts')
+  // The changelog names targets that are removed.
+  for (const document of DOCUMENTS.filter((name) => name !== 'CHANGELOG.md')) {
+    const text = read(document)
+    for (const [, target] of text.matchAll(/(?:`|^)make (?:-s )?([a-z]+)/gm))
+      assert.ok(targets.has(target), `${document} names make ${target}`)
+    for (const [, name = ''] of text.matchAll(/SCENARIO=([a-z-]+)/g))
+      assert.match(scenarios, new RegExp(`^  '?${name}'?: [{]`, 'm'), `${document} names ${name}`)
+  }
+})
+
+test('docs: the two packages are imported only where SECURITY.md says', () => {
+  const places: Record<string, RegExp> = {
+    jose: /^src\/auth\//,
+    'sql.js': /^src\/store\/sqljs\/database\.ts$/,
+  }
+  const found = new Set<string>()
+  const names = readdirSync(join(ROOT, 'src'), { recursive: true, encoding: 'utf8' })
+  for (const file of names.filter((name) => name.endsWith('.ts')).map((name) => `src/${name}`))
+    for (const [, , name = ''] of read(file).matchAll(
+      /^(?!import type )(.*)(?:from |import |import\(|require\()'(jose|sql\.js)[/']/gm,
+    )) {
+      found.add(name)
+      assert.match(file, places[name] ?? /^$/, `${file} imports ${name}`)
+    }
+  assert.deepEqual([...found].sort(), Object.keys(places))
 })

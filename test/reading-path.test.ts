@@ -1,0 +1,125 @@
+import assert from 'node:assert/strict'
+import { readFileSync } from 'node:fs'
+import { Session } from 'node:inspector/promises'
+import { dirname, join, relative } from 'node:path'
+import { test } from 'node:test'
+import { fileURLToPath, pathToFileURL } from 'node:url'
+import { call, post } from './support/http.ts'
+import { startService } from './support/service.ts'
+
+/*
+ * README.md, "Reading the source", lists the files that a create and a list pass, and names their
+ * helpers. Here a create and a list run, and V8 counts calls: the files with calls must be exactly
+ * those of the README. Only the order in the README is not measured; imports are compared instead.
+ */
+const ROOT = fileURLToPath(new URL('..', import.meta.url))
+const BUILT = pathToFileURL(join(ROOT, 'dist/')).href
+/** Plants of the HTTP layer and of a storage meet in this interface: neither imports the other. */
+const INTERFACE = /import (?:type )?\{[^}]*\bPlantStore\b[^}]*\} from '([^']+)'/g
+const IMPORT = /(?:from|import) '(\.[^']+)'/g
+/** Longer than a chunk of a list. */
+const LONG = 'x'.repeat(100_000)
+
+function read(file: string): string {
+  return readFileSync(join(ROOT, file), 'utf8')
+}
+
+/** The lines of the README's section, which is its last but for the licence. */
+const SECTION = read('README.md').split('\n## Reading the source\n')[1]?.split('\n') ?? []
+
+/** The numbered list after the line that begins with `heading`. */
+function numberedList(heading: string): readonly string[] {
+  const start = SECTION.findIndex((line) => line.startsWith(heading))
+  assert.notEqual(start, -1, `there is no line that begins with ${heading}`)
+  const files: string[] = []
+  for (const line of SECTION.slice(start + 1)) {
+    const [, number, file] = /^(\d+)\. `(src\/[^`]+\.ts)`: \S/.exec(line) ?? []
+    if (file !== undefined) assert.equal(Number(number), files.push(file))
+    else if (files.length > 0 && !line.startsWith('   ')) break
+  }
+  return files
+}
+
+/** The helpers: each row of the table has a folder and the names of files in it. */
+function helperTable(): readonly string[] {
+  return SECTION.flatMap((line) => {
+    const [, folder, cell] = /^\| `(src\/[^`]*)` \| (.+) \|$/.exec(line) ?? []
+    if (folder === undefined || cell === undefined) return []
+    return [...cell.matchAll(/`([^`]+\.ts)`/g)].map(([, name = '']) => join(folder, name))
+  })
+}
+
+/** The files that the matches of a pattern in `file` name. */
+function namedIn(file: string, pattern: RegExp): readonly string[] {
+  const targets = [...read(file).matchAll(pattern)].map(([, target = '']) => target)
+  return targets.map((target) => join(dirname(file), target))
+}
+
+function isLinked(one: string, other: string): boolean {
+  if (namedIn(one, IMPORT).includes(other) || namedIn(other, IMPORT).includes(one)) return true
+  const interfaces = namedIn(other, INTERFACE)
+  return namedIn(one, INTERFACE).some((file) => interfaces.includes(file))
+}
+
+const CREATE = numberedList('A create')
+const LIST = numberedList('A list')
+const HELPERS = helperTable()
+
+/** Returns a function that returns the source files that were called since its last call. */
+async function countCalls(): Promise<() => Promise<readonly string[]>> {
+  const session = new Session()
+  session.connect()
+  await session.post('Profiler.enable')
+  await session.post('Profiler.startPreciseCoverage', { callCount: true, detailed: false })
+  return async () => {
+    const { result } = await session.post('Profiler.takePreciseCoverage')
+    const called = result.filter(
+      ({ url, functions }) =>
+        url.startsWith(BUILT) && functions.some(({ ranges }) => (ranges[0]?.count ?? 0) > 0),
+    )
+    return called.map(({ url }) =>
+      join('src', relative(join(ROOT, 'dist'), fileURLToPath(url)).replace(/\.js$/, '.ts')),
+    )
+  }
+}
+
+test('reading path: a create passes at most 8 files and a list at most 7', () => {
+  assert.ok(CREATE.length >= 2 && CREATE.length <= 8, `${CREATE.length} files`)
+  assert.ok(LIST.length >= 2 && LIST.length <= 7, `${LIST.length} files`)
+  const named = [...new Set([...CREATE, ...LIST]), ...HELPERS]
+  assert.equal(new Set(named).size, named.length, 'a helper is named twice, or is on a path')
+})
+
+for (const [name, path] of Object.entries({ create: CREATE, list: LIST })) {
+  test(`reading path: each file of a ${name} and the next are linked by an import`, () => {
+    for (const [i, file] of path.slice(1).entries()) {
+      const before = path[i] ?? ''
+      assert.ok(isLinked(before, file), `${before} and ${file} do not import each other`)
+    }
+  })
+}
+
+test('reading path: a create and a list run exactly the files that the README names', async (t) => {
+  // The admin listener measures the event loop by a timer of its own.
+  const { port } = await startService(t, { adminListen: 'off' })
+  const calls = await countCalls()
+  await calls()
+  for (const id of [1, 2, 3])
+    assert.equal((await post(port, { id, name: LONG, tag: 'x' })).status, 200)
+  const created = await calls()
+  // Of several chunks; with a Link; short; from the cache.
+  for (const query of ['', '?limit=2', '?limit=0', '?limit=0'])
+    assert.equal((await call(port, { path: `/plants${query}` })).status, 200)
+  const listed = await calls()
+  const unnamed = (files: readonly string[], path: readonly string[]): readonly string[] =>
+    files.filter((file) => !path.includes(file) && !HELPERS.includes(file))
+  assert.deepEqual(unnamed(created, CREATE), [], 'a create runs files that are not named')
+  assert.deepEqual(unnamed(listed, LIST), [], 'a list runs files that are not named')
+  assert.deepEqual(notIn(CREATE, created), [], 'a create does not run these files')
+  assert.deepEqual(notIn(LIST, listed), [], 'a list does not run these files')
+  assert.deepEqual(notIn(HELPERS, [...created, ...listed]), [], 'these helpers do not run')
+})
+
+function notIn(files: readonly string[], all: readonly string[]): readonly string[] {
+  return files.filter((file) => !all.includes(file))
+}
