@@ -69,7 +69,7 @@ test('deploy: time to stop and limits fit the configuration', () => {
   assert.ok(Number(find(unit, /^LimitNOFILE=(\d+)$/m)) >= ofUnit.maxConnections + OTHER_DESCRIPTORS)
   const peakMiB = Number(
     find(
-      read('README.md'),
+      read('scripts/deploy/README.md'),
       /at the peak of a compaction at 256 MiB \| ([\d,]+) MiB of memory/,
     ).replace(',', ''),
   )
@@ -121,7 +121,7 @@ test('deploy: probes, ports, users and paths agree with each other', () => {
 
   // The project's manifest, which has this member.
   const { version } = JSON.parse(read('package.json')) as { readonly version: string }
-  for (const text of [dockerfile, kubernetes, unit, read('README.md')]) {
+  for (const text of [dockerfile, kubernetes, unit, read('scripts/deploy/README.md')]) {
     for (const [, named] of text.matchAll(/\bplant-store[-:](\d+\.\d+\.\d+)/g))
       assert.equal(named, version)
   }
