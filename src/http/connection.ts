@@ -273,13 +273,15 @@ export class Connection {
     const closes = (this.#intake.isLast || this.#host.draining) && this.#intake.size === 0
     if (closes) this.#intake.close()
     exchange.phase = 'sending'
-    send(exchange, response, closes, () => this.#sent(exchange, response))
+    send(exchange, response, closes, (failure) => this.#sent(exchange, response, failure))
     if (!exchange.res.writableFinished) this.#awaitFinish(exchange, response)
   }
 
-  #sent(exchange: Exchange, { status, body }: HttpResponse): void {
+  #sent(exchange: Exchange, { status, body }: HttpResponse, failure: unknown): void {
     const { req, res } = exchange
     exchange.phase = 'sent'
+    // The client cannot be told any more, but the log and the metrics can.
+    if (failure) this.#host.explain(failure, exchange)
     // Node closes after a response in place of "100 Continue", and after a list to HTTP/1.0.
     const hasLength = req.httpVersion !== '1.0' || Buffer.isBuffer(body)
     if (!res.shouldKeepAlive || !hasLength) this.#intake.close()

@@ -18,7 +18,7 @@ const STORE_RETRY_SECONDS = 1
 
 export interface PlantHostOptions extends PlantOptions {
   readonly store: PlantStore & { readonly isOpen: boolean; openForRequest(): Promise<void> }
-  readonly verifier: Verifier
+  readonly verifier: Pick<Verifier, 'verify'>
   readonly rateLimit: RateLimit | undefined
   readonly readScope: string | undefined
   readonly writeScope: string | undefined

@@ -1,6 +1,6 @@
 import { type ServerResponse, STATUS_CODES } from 'node:http'
 import { pipeline } from 'node:stream'
-import { HttpError } from '../errors.ts'
+import { errorCodeOf, HttpError } from '../errors.ts'
 import type { Exchange } from './exchange.ts'
 
 /** A body that is made while it is sent, in pieces of PIECE_MAX_BYTES at most. */
@@ -25,6 +25,8 @@ export interface HttpResponse {
  */
 export const PIECE_MAX_BYTES = 64 * 1024
 
+/** The code that a pipeline fails with if its socket is closed. */
+const CLIENT_LEFT = 'ERR_STREAM_PREMATURE_CLOSE'
 /** In every response: it must not be cached, and its media type must be believed. */
 const COMMON = ['Cache-Control', 'no-store', 'X-Content-Type-Options', 'nosniff'] as const
 
@@ -61,13 +63,13 @@ export function abandon({ body }: HttpResponse): void {
 /**
  * Sends a response through Node. A failure in the middle of a stream destroys the socket, so that a
  * part is never taken for the whole. `done` is called once the last byte is handed to the socket,
- * or the client has left.
+ * or the client has left, or with the failure.
  */
 export function send(
   { req, res, requestId }: Exchange,
   response: HttpResponse,
   close: boolean,
-  done: () => void,
+  done: (failure?: unknown) => void,
 ): void {
   res.writeHead(response.status, headersOf(response, requestId, close))
   const { body } = response
@@ -76,9 +78,9 @@ export function send(
     res.end()
     done()
   } else if (!Buffer.isBuffer(body)) {
-    pipeline(body, res, () => {
+    pipeline(body, res, (error) => {
       body.close()
-      done()
+      done(errorCodeOf(error) === CLIENT_LEFT ? undefined : error)
     })
   } else if (body.length > PIECE_MAX_BYTES) {
     sendPieces(res, body, done)

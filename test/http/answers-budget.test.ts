@@ -55,7 +55,7 @@ test('answers: with too many unread bytes, refuses until readers leave', async (
   const create = postBytes({ id: 1, name: 'a' }, { token: 'small' })
   assert.deepEqual([await ask(port, small), await ask(port, create)], [200, 200])
   for (let reader = 0; reader < 8; reader++) {
-    readers.push(await stalled(port, `owner ${reader}`))
+    readers.push(await stalled(port, `owner-${reader}`))
     await until(
       'the reader has its response, or waits for room',
       () => answers.heldBytes >= Math.min(reader + 1, 4) * MIB,
@@ -84,7 +84,7 @@ test('answers: one owner leaves room for others', async (t) => {
 test('answers: a list without room waits for some, and arrives whole', async (t) => {
   const { port, answers } = await start(t, 2 * MIB)
   const readers = await Promise.all(
-    Array.from({ length: 6 }, (_, reader) => stalled(port, `owner ${reader}`)),
+    Array.from({ length: 6 }, (_, reader) => stalled(port, `owner-${reader}`)),
   )
   await until('there is no room', () => answers.heldBytes >= 2 * MIB)
   for (const reader of readers) reader.socket.resume()
@@ -127,7 +127,7 @@ test('answers: memory in use is what is counted; a piece keeps no whole chunk', 
   const readers: Wire[] = []
   for (let reader = 0; reader < 40; reader++) {
     const before = made
-    readers.push(await stalled(port, `owner ${reader}`))
+    readers.push(await stalled(port, `owner-${reader}`))
     await until(
       'the reader has its first chunk, or there is no room',
       () => made > before || answers.heldBytes >= 4 * MIB,

@@ -136,7 +136,7 @@ test('streaming: lists of 10,100 plants', async (t) => {
 
 test('streaming: a failure in the middle never looks like the end of the list', async (t) => {
   let failing = 0
-  const { port } = await startBare(t, {
+  const { port, failures } = await startBare(t, {
     store: {
       list: (): PlantList => {
         let calls = 0
@@ -163,6 +163,8 @@ test('streaming: a failure in the middle never looks like the end of the list', 
     wire.destroy()
   }
   assert.equal(failing, 2)
+  // The client cannot be told: the log has the cause.
+  assert.deepEqual(failures.map(String), Array(2).fill('Error: the disk is gone'))
 })
 
 test('streaming: a failure before the first byte is 500, and closes the list', async (t) => {

@@ -2,16 +2,14 @@ import { once } from 'node:events'
 import type { Server } from 'node:http'
 import type { TestContext } from 'node:test'
 import type { Caller } from '../../dist/auth/caller.js'
-import { ClientGone, HttpError } from '../../dist/errors.js'
-import { FairQueue } from '../../dist/ops/fair-queue.js'
 import { MemoryBudget } from '../../dist/http/budget.js'
 import type { HttpTimeouts } from '../../dist/http/clock.js'
-import type { ConnectionHost } from '../../dist/http/connection.js'
+import { PlantHost } from '../../dist/http/host.js'
 import { PageCache } from '../../dist/http/page-cache.js'
-import { getPlants, postPlants } from '../../dist/http/plants.js'
-import { errorResponse } from '../../dist/http/response.js'
-import { createRouter } from '../../dist/http/router.js'
 import { Connections, createHttpServer } from '../../dist/http/server.js'
+import { FairQueue } from '../../dist/ops/fair-queue.js'
+import { createLog, type Log } from '../../dist/ops/log.js'
+import { Metrics } from '../../dist/ops/metrics.js'
 import type { NewPlant, Plant } from '../../dist/plants/plant.js'
 import type { Created, PlantList, PlantStore } from '../../dist/plants/store.js'
 
@@ -36,6 +34,8 @@ export interface Bare {
   readonly plants: ReadonlyMap<bigint, Plant>
   /** Method and status of every answer so far. */
   readonly answered: readonly string[]
+  /** The errors that were logged. */
+  readonly failures: readonly unknown[]
 }
 
 const LONG_MS = 60_000
@@ -60,6 +60,7 @@ export async function startBare(
 ): Promise<Bare> {
   const plants = new Map<bigint, Plant>()
   const answered: string[] = []
+  const failures: unknown[] = []
   const whole: PlantStore = {
     create: (_owner: string, { id, name }: NewPlant): Promise<Created> => {
       plants.set(id, { name })
@@ -81,24 +82,22 @@ export async function startBare(
     answers,
     maxBodyBytes: 2 ** 20,
   }
-  const operations = new Map([
-    ['GET', { handle: getPlants(options), scope: undefined }],
-    ['POST', { handle: postPlants(options), scope: undefined }],
-  ])
-  const host: ConnectionHost = {
-    serve: createRouter(new Map([['/plants', operations]]), {
-      verifier: { verify: authenticate },
-      rateLimit: undefined,
-    }),
-    explain(error) {
-      if (error instanceof ClientGone) return undefined
-      return errorResponse(error instanceof HttpError ? error : new HttpError('internal'))
-    },
-    answered: ({ method }, status) => answered.push(`${method} ${status}`),
-    accepted: () => {},
-    holdResponse: (owner, bytes) => answers.hold(owner, bytes),
-    draining: false,
+  const log: Log = {
+    ...createLog('silent'),
+    request: ({ method, status }) => answered.push(`${method} ${status}`),
+    error: (_message, fields) => failures.push(fields?.['error']),
   }
+  const host = new PlantHost({
+    ...options,
+    store: { ...whole, isOpen: true, openForRequest: () => Promise.resolve() },
+    verifier: { verify: authenticate },
+    rateLimit: undefined,
+    readScope: undefined,
+    writeScope: undefined,
+    lifecycle: { state: 'serving' },
+    metrics: new Metrics(),
+    log,
+  })
   const connections = new Connections(host, { ...LONG, ...timeouts })
   const server = createHttpServer(connections, 100)
   if (path === undefined) server.listen(0, '127.0.0.1')
@@ -110,7 +109,7 @@ export async function startBare(
   })
   const address = server.address()
   const port = address !== null && typeof address === 'object' ? address.port : 0
-  return { port, server, connections, answers, plants, answered }
+  return { port, server, connections, answers, plants, answered, failures }
 }
 
 export const ALICE: Caller = { owner: 'alice', scopes: new Set() }
