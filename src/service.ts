@@ -95,8 +95,7 @@ class Service implements PlantService {
     const report: KeyLog = (level, message, fields) => log[level](message, fields)
     this.#config = config
     this.#log = log
-    this.#keys =
-      config.openKeys?.(report) ?? createKeySource(config.keys, config.issuer, report)
+    this.#keys = config.openKeys?.(report) ?? createKeySource(config.keys, config.issuer, report)
     const queue = new FairQueue()
     this.#store = new LazyStore({
       open: () => {

@@ -54,7 +54,7 @@ const KEYS = {
 
 /**
  * Every setting, once: the option with its type, bounds and default, and the environment variable
- * with its meaning. `--help` and the README's table have this order.
+ * with its meaning. `--help` and the table in scripts/deploy/README.md have this order.
  */
 export const SETTINGS = {
   listen: setting(defaultsTo('127.0.0.1:8080', option.address), {

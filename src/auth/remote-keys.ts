@@ -42,7 +42,7 @@ export class RemoteKeys implements KeySource {
   #nextAtMs = Infinity
   /** Why there is no usable set, if there is none. */
   #reason = 'no key set has been fetched yet'
-  /** As last logged: the same ones are logged once. */
+  /** The rejected keys of the last set. The same ones are not logged again. */
   #rejectedKeys = ''
 
   constructor(load: LoadKeySet, log: KeyLog, timing: Timing) {
@@ -96,7 +96,10 @@ export class RemoteKeys implements KeySource {
     this.#fetcher.close()
   }
 
-  /** Drops a set that is too old; with the generation, tokens that it verified leave the cache. */
+  /**
+   * Drops a set that is too old. The new generation makes the cache drop the tokens that it
+   * verified.
+   */
   #usableSet(): KeySet | undefined {
     if (this.#set !== undefined && performance.now() >= this.#usableUntilMs()) {
       this.#set = undefined

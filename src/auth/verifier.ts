@@ -137,7 +137,10 @@ function checkForm(token: string): void {
     throw invalidToken('tokenInvalid', 'the header or the payload is not UTF-8')
 }
 
-/** Encoding the bytes again changes padding, unused bits and other alphabets. */
+/**
+ * Encoding the bytes again gives the one canonical spelling: a part with padding, unused bits or
+ * another alphabet differs from it, and is refused.
+ */
 function decodePart(part: string): Buffer {
   const bytes = Buffer.from(part, 'base64url')
   if (part === '' || bytes.toString('base64url') !== part)

@@ -19,7 +19,10 @@ export class MemoryBudget {
     return this.#heldBytes
   }
 
-  /** An owner may hold as much as remains free for others: one owner alone, half of the budget. */
+  /**
+   * True if the owner would then hold no more than is still free: one owner alone, half of the
+   * budget.
+   */
   hasRoom(owner: string, bytes = 0): boolean {
     return (this.#byOwner.get(owner) ?? 0) + bytes <= this.#maxBytes - this.#heldBytes - bytes
   }

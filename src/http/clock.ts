@@ -68,8 +68,8 @@ export class Clock {
   }
 
   /**
-   * How long the client has done nothing, `uncheckedMs` of it since `check`; undefined if it waits
-   * for the service or is taking a response.
+   * How long the client has done nothing, with `uncheckedMs`, the time since the last `check`;
+   * undefined if it waits for the service or is taking a response.
    */
   quietMs(current: Exchange | undefined, uncheckedMs: number): number | undefined {
     const state = stateOf(current)

@@ -35,8 +35,9 @@ interface Shared {
  * One client connection. Its requests are served one at a time, in order (Node would serve them
  * side by side), so that each sees what the one before it did (RFC 9112 §9.3.2).
  *
- * Its state is that of the current request, as `stateOf` names it, and of the intake: what follows.
- * `#advance` alone goes on to what follows; in another application's server Node's order does.
+ * Its state has two parts: the current request, which `stateOf` names, and the intake, which holds
+ * what comes next. While a request is under way the next one waits, until `#advance` takes it. In
+ * another application's server Node decides when a request is due.
  */
 export class Connection {
   readonly #socket: Socket
@@ -67,8 +68,8 @@ export class Connection {
     if (embedded) return
     // Node calls it after the last response, and would close at once.
     socket.destroySoon = () => this.#end('')
-    // After an Upgrade Node's parser does not report broken chunks: no event but this one would end
-    // the request before its timeout.
+    // After an Upgrade header Node's parser does not report broken chunks. Without this listener
+    // such a request would end only at its timeout.
     socket.on('end', () => {
       if (this.#incomplete) this.fail(new HttpError('malformedRequest'))
     })
@@ -77,7 +78,8 @@ export class Connection {
   /** Takes the next request that Node has parsed. */
   enter(exchange: Exchange): void {
     if (!this.#intake.isOpen) return
-    // During a stop too: a client that always has a request waiting would never be told to leave.
+    // During a stop this request counts as the last one: else a client that always has a next one
+    // would never get `Connection: close`.
     this.#intake.expectMore(!exchange.isLast && !this.#host.draining)
     if (this.#embedded) holdBody(exchange)
     const isDue = this.#embedded ? exchange.res.socket !== null : this.#isDone
@@ -104,7 +106,10 @@ export class Connection {
     this.#advance()
   }
 
-  /** Node reports late headers once. While a response is under way they may be unread. */
+  /**
+   * Node reports late headers only once. While a response is under way they may have come unread,
+   * so they count as late only if they are still missing some time after it.
+   */
   headersLate(): void {
     if (this.#isDone) this.fail(new HttpError('requestTimeout'))
     else this.#intake.headersLate()
@@ -212,8 +217,8 @@ export class Connection {
           (error: unknown) => this.#explain(exchange, error),
         )
       } else if (this.#embedded || this.#intake.size > 0) {
-        // Another application's server may close with a client that has ended its side. And waiting
-        // requests must not take a tick each.
+        // At once: another application's server may close the connection as soon as the client has
+        // ended its side. And waiting requests must not take a tick each.
         this.#answer(exchange, response)
       } else {
         this.#tickEnd.add(() => this.#answer(exchange, response))
@@ -282,7 +287,8 @@ export class Connection {
     exchange.phase = 'sent'
     // The client cannot be told any more, but the log and the metrics can.
     if (failure) this.#host.explain(failure, exchange)
-    // Node closes after a response in place of "100 Continue", and after a list to HTTP/1.0.
+    // Node closes the connection after a response to a client that still waits for "100 Continue",
+    // and after a list to HTTP/1.0.
     const hasLength = req.httpVersion !== '1.0' || Buffer.isBuffer(body)
     if (!res.shouldKeepAlive || !hasLength) this.#intake.close()
     this.#host.answered(exchange, status)

@@ -77,7 +77,10 @@ export class Intake {
     if (this.#state === 'open') this.#state = 'late'
   }
 
-  /** Ends with a refusal. It has no effect after the last request, unless it refuses that one. */
+  /**
+   * Ends with a refusal. Ignored once no request may come, unless it refuses the newest one that
+   * waits.
+   */
   refuse(refusal: Refusal): void {
     if (this.newest === refusal.request) this.#waiting.pop()
     else if (!this.isOpen) return

@@ -149,7 +149,8 @@ function isSpace(code: number): boolean {
 
 /**
  * A member's name after a quote. V8 hashes strings that look like array indices without a seed, so
- * a Set of such names, like JSON.parse, could be made quadratic. With the quote they do not.
+ * a hostile Set of them takes quadratic time, as in JSON.parse. With the quote no name looks like
+ * one.
  */
 function nameOf(written: string): string {
   return written.includes('\\') ? decode(`"\\${written}`) : written.slice(0, -1)

@@ -7,8 +7,8 @@ const STRANGER_MAX_BYTES = 64 * 1024
 const LINGER_MS = 1000
 
 /**
- * Ends a connection in the middle of a response. TCP resets it: the end of an HTTP/1.0 connection
- * is that of its list, and a part would be taken for the whole. A unix socket has no reset.
+ * Ends a connection in the middle of a response. A TCP connection is reset: an HTTP/1.0 client
+ * would take a normal end for the end of its list. A unix socket has no reset, and is closed.
  */
 export function cutOff(socket: Socket): void {
   // Node would first wait until all is sent, which never happens if the reader has stalled.

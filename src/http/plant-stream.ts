@@ -81,10 +81,14 @@ export class PlantStream implements TextStream {
     return undefined
   }
 
-  /** Looks for room, makes a chunk and counts it in one tick, so that no other list does it too. */
+  /**
+   * Looks for room, makes a chunk and counts it in one tick, so that two lists cannot take the same
+   * room. A chunk that comes later, as over etcd, is counted when it comes.
+   */
   #makeNext(keptBytes: number): Promise<Buffer | undefined> | Buffer | undefined | 'no room' {
     if (this.#closed) return undefined
-    // What this list keeps does not count here: else many lists would wait for each other.
+    // Its own bytes are released for the check: lists that each hold a piece would wait for each
+    // other for ever.
     this.#hold(0)
     if (!this.#answers.hasRoom(this.#owner)) {
       this.#count(keptBytes)

@@ -30,7 +30,7 @@ export interface Access {
   readonly rateLimit: RateLimit | undefined
 }
 
-/** Without such an operation, a known path answers 405 to these and 501 to other methods. */
+/** If a known path has no operation for a method, these methods get 405 and all others 501. */
 const KNOWN_METHOD = /^(?:GET|HEAD|POST|PUT|PATCH|DELETE)$/
 /** RFC 9110 §7.2, loosely: Node has already refused control characters. */
 const HOST = /^[A-Za-z0-9\-._~!$&'()*+,;=:[\]%]*$/

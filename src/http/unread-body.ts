@@ -29,7 +29,8 @@ export function settleUnreadBody(exchange: Exchange, status: number): boolean | 
   const { awaitsContinue, headers } = exchange
   // Without "100 Continue" the client may send the body or not: what follows is unclear.
   if (awaitsContinue || status === 413) return false
-  // Node discards the rest of a body once its response is sent; a chunked one has no known end.
+  // Node itself drops a body of known length after the response. A chunked one has no known end, so
+  // it is dropped before.
   if (headers.contentLengthBytes === undefined) return discardBody(exchange)
   return headers.contentLengthBytes <= DISCARD_MAX_BYTES
 }

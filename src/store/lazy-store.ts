@@ -29,7 +29,10 @@ export interface LazyStoreOptions {
   readonly log: Log
 }
 
-/** The service's store. It opens when first needed, again after a failure, never in a stop. */
+/**
+ * The service's store. It is opened when it is first needed. After a failed attempt a later request
+ * tries again. During a stop it is not opened.
+ */
 export class LazyStore implements PlantStore {
   readonly #options: LazyStoreOptions
   #state: State = { name: 'closed' }
@@ -68,14 +71,17 @@ export class LazyStore implements PlantStore {
     return attempt
   }
 
-  /** Opens the store until the service drains: an earlier `close` leaves it open. */
+  /** Opens the store and keeps it open: until the service drains, `close` does nothing. */
   async keepOpen(): Promise<void> {
     await this.open()
     if (!this.#isKept) this.#options.onKept()
     this.#isKept = true
   }
 
-  /** @throws StoreUnavailable if an attempt fails, or the last one failed within RETRY_MS. */
+  /**
+   * @throws StoreUnavailable if the service drains, the attempt fails, or the last one failed less
+   * than RETRY_MS ago.
+   */
   async openForRequest(): Promise<void> {
     const isFirst = this.#state.name !== 'opening'
     if (this.#isDraining) throw new StoreUnavailable(CLOSED)

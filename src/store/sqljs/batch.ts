@@ -20,7 +20,7 @@ export interface Batch {
 
 /** A batch takes no more plants after so much text: its JSON and its inserts then take 10 ms. */
 const BATCH_CHARS = 1024 * 1024
-/** Deciding goes on in a later tick after so long. */
+/** After so long the batch ends; the other creates wait for the next one. */
 const DECIDE_MS = 3
 
 /**

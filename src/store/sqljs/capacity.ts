@@ -14,7 +14,7 @@ const ROW_COPIES = 3
 export class Capacity {
   readonly #database: PlantDatabase
   readonly #maxPages: number
-  /** Pages of the database without the batch, or more: earlier rows counted as the worst case. */
+  /** At least the pages of the database without this batch; exact after a count. */
   #pages: number
   /** The most that the batch may add so far. */
   #batchPages = 0

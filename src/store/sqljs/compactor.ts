@@ -19,7 +19,10 @@ export class Compactor {
   readonly #stopped = new AbortController()
   #running: Promise<void> | undefined
   #snapshotBytes: number
-  /** The last sequence of a snapshot that is complete by itself; -1 if there is none. */
+  /**
+   * The sequence at which the snapshot alone holds everything (0: an empty store needs none); -1 if
+   * a journal is needed too.
+   */
   #completeAt: number
   /** Length of the journals that are closed and wait for a compaction. */
   #closedBytes: number
@@ -105,7 +108,7 @@ export class Compactor {
     // Journals that were closed for a compaction that failed are compacted first, unless the
     // current one has grown as much again.
     if (this.#closedBytes === 0 || this.#journal.current.bytes > this.#dueBytes)
-      this.#closedBytes += await this.#journal.rotate()
+      await this.#rotate()
     const { number, firstSequence } = this.#journal.current
     const [upToJournal, sequence] = [number - 1, firstSequence - 1]
     const startedAtMs = performance.now()
@@ -117,6 +120,16 @@ export class Compactor {
     const ms = Math.round(performance.now() - startedAtMs)
     log('info', 'compacted', { snapshotBytes: this.#snapshotBytes, ms })
     await this.#removeJournals(upToJournal)
+  }
+
+  async #rotate(): Promise<void> {
+    const before = this.#journal.current
+    try {
+      await this.#journal.rotate()
+    } finally {
+      // Even after a failure the next journal may be the current one.
+      if (this.#journal.current.number > before.number) this.#closedBytes += before.bytes
+    }
   }
 
   /** A journal that a crash leaves here does no harm: the next start removes it. */

@@ -100,7 +100,7 @@ export class PlantDatabase {
   /**
    * A database to serve from, with the plants of a snapshot. They are in an attached `:memory:`
    * database: sql.js keeps its main database as one growing array, and each growth copies all of it
-   * (110 ms at 100 MB, seen). SQLite writes into the given bytes.
+   * (110 ms at 100 MB, seen). SQLite may overwrite the given bytes: they must not be used again.
    */
   static async serving(snapshot?: Uint8Array): Promise<PlantDatabase> {
     const library = await loadSqlite()

@@ -19,7 +19,7 @@ export interface Journal {
 /**
  * What became of a write, or of a new journal file:
  * - `written`: it is durable.
- * - `refused`: the journal is as before, and may be written to again.
+ * - `refused`: nothing of it is in the journal. An open file may be written to again.
  * - `in doubt`: some or all of it may be on the disk. The file is never written to again.
  */
 type Outcome =
@@ -27,7 +27,7 @@ type Outcome =
   | { readonly kind: 'refused' | 'in doubt'; readonly error: unknown }
 
 const LAST_RETRY_MS = 5000
-/** So many lines must fit into the padding, or it is not worth writing. */
+/** Padding is written only if this many lines as long as the current one fit into it. */
 const PADDED_LINES = 16
 /** A write that fails with one of these stored nothing, or a part that can be cut off. */
 const NO_SPACE: ReadonlySet<string | undefined> = new Set(['ENOSPC', 'EDQUOT', 'EFBIG'])
@@ -47,7 +47,10 @@ export class JournalWriter {
   /** The file that lines are appended to; undefined until the journal has been rewritten. */
   #file: File | undefined
   #paddingBytes = 0
-  /** Up to here zeros were written once; no more are written before this byte. */
+  /**
+   * The farthest byte that was ever written in this file. A line that ends before it gets no
+   * padding.
+   */
   #paddedTo = 0
   #unavailableReason: string | undefined
   #timer: NodeJS.Timeout | undefined
@@ -68,12 +71,19 @@ export class JournalWriter {
   static async open(settings: Settings, journal: Journal): Promise<JournalWriter> {
     const writer = new JournalWriter(settings, journal)
     await writer.#rewrite()
-    // A full disk does not keep the service from reading, but only from what is durable.
-    if (!writer.ready && journal.bytes > 0) await writer.#syncFound()
+    if (writer.ready || journal.bytes === 0) return writer
+    // On a full disk, for example, plants can still be read. They must be durable for that.
+    try {
+      await writer.#syncFound()
+    } catch (error) {
+      // Its timer would go on, and rewrite the journal of a later start.
+      await writer.close()
+      throw error
+    }
     return writer
   }
 
-  /** Why nothing can be appended, or why the last batch was refused. */
+  /** Why the last write failed, until one succeeds. `ready` may be true meanwhile. */
   get unavailableReason(): string | undefined {
     return this.#unavailableReason
   }
@@ -107,18 +117,19 @@ export class JournalWriter {
   }
 
   /**
-   * Closes the journal and begins the next one. Returns the closed one's length in bytes.
-   * @throws Error if that failed. Then the journal before goes on; or, if the next one may be in
-   * place, that one is rewritten.
+   * Closes the journal and begins the next one.
+   * @throws Error if that failed. The current journal goes on, unless the next one's file may be in
+   * place: then the next one is the current one, and is rewritten.
    */
-  rotate(): Promise<number> {
+  rotate(): Promise<void> {
     return this.#exclusively(async () => {
-      // A journal in doubt may end in a line that was not acknowledged; none may follow that.
+      // A journal in doubt may end in a line that was not acknowledged. No journal may begin after
+      // it.
       if (!this.#file) throw new StoreUnavailable(this.#unavailableReason)
-      const { number, nextSequence, bytes } = this.#journal
+      const { number, nextSequence } = this.#journal
       const next = { number: number + 1, firstSequence: nextSequence, nextSequence, bytes: 0 }
       const outcome = await this.#create(next, NO_LINES)
-      if (outcome.kind === 'written') return bytes
+      if (outcome.kind === 'written') return
       if (outcome.kind === 'in doubt') this.#settle(outcome)
       throw outcome.error
     })
@@ -172,8 +183,8 @@ export class JournalWriter {
   }
 
   /**
-   * Cuts off the part of a line that may have been written, and the padding with it: a shorter line
-   * over the rest of a longer one would not end in zeros.
+   * Cuts off the part of a line that may have been written, and the padding with it: if a shorter
+   * line were written over the rest of a longer one, no zeros would follow it.
    */
   async #cutBack(file: File, error: Error): Promise<Outcome> {
     try {

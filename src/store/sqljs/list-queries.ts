@@ -53,7 +53,10 @@ export function unlessNull(value: string, ...bound: readonly string[]): string {
   return `iif(${bound.map((each) => `${each} IS NULL`).join(' OR ')}, NULL, ${value})`
 }
 
-/** A column of text. sql.js drops a U+FEFF at its start, so that is doubled. */
+/**
+ * A column of text; NULL in a row of a later batch. sql.js drops one U+FEFF at the start of a text,
+ * so a second one is added.
+ */
 function visibleText(column: string): string {
   const text = `iif(unicode(${column}) = 0xfeff, char(0xfeff) || ${column}, ${column})`
   return `iif(sequence > ?5, NULL, ${text})`
@@ -85,7 +88,8 @@ export class ListQueries {
 
   /**
    * One owner's plants, ascending. Reads at most `maxRows` rows, and none after the plant that
-   * brings the text to `maxBytes`. Rows of later batches count, so that the work is bounded.
+   * brings the text to `maxBytes`. Rows of later batches are not shown, but count for `maxRows`: so
+   * the work is bounded.
    */
   chunk({ owner, from, to, asOf }: View, maxRows: number, maxBytes: number): Chunk {
     const arrays: Buffer[] = []

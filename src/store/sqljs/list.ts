@@ -28,7 +28,7 @@ export function listAsOf(
   if (cutAt === undefined || limit === undefined)
     return chunkedList(queries, first, restOf(view, cutAt))
   if (plants === limit) return chunkedList(queries, first, undefined, cutAt)
-  // The first chunk is read again after the count: nothing bounds the memory of those that wait.
+  // The first chunk is dropped, and read again after the count: no budget counts lists that wait.
   return findCut(queries, queue, view, cutAt, limit - plants).then((last) =>
     chunkedList(queries, undefined, { ...view, to: last ?? view.to }, last),
   )

@@ -92,9 +92,10 @@ export class SqljsStore implements PlantStore {
     const startedAtMs = performance.now()
     await files.makeDirectory(resolvePath(directory))
     const lock = await settings.lock(directory)
+    let journal: JournalWriter | undefined
     try {
       const recovery = await recover(files, directory, log)
-      const journal = await JournalWriter.open(settings, nextJournal(recovery))
+      journal = await JournalWriter.open(settings, nextJournal(recovery))
       const store = new SqljsStore(settings, lock, recovery, journal, {
         plants: recovery.database.count,
         groups: recovery.replayed.batches,
@@ -104,6 +105,7 @@ export class SqljsStore implements PlantStore {
       store.#compactor.compactIfDue()
       return store
     } catch (error) {
+      await journal?.close()
       await lock.release()
       throw error
     }
@@ -147,7 +149,8 @@ export class SqljsStore implements PlantStore {
       while (this.#waiting.length > 0) {
         await this.#gather()
         if (!this.#journal.ready) {
-          for (const create of this.#waiting.splice(0)) create.reject(this.#refusalOf(create))
+          for (const create of this.#waiting) create.reject(this.#refusalOf(create))
+          this.#waiting = []
           continue
         }
         // Decide. Nothing is on the disk yet.

@@ -24,7 +24,7 @@ import { SNAPSHOT } from '../../../dist/store/sqljs/snapshot.js'
 import type { SqljsStore } from '../../../dist/store/sqljs/store.js'
 import { checkStore } from '../../../dist/cli/check.js'
 import { exportStore } from '../../../dist/cli/export.js'
-import { plant } from '../../contract/store.contract.ts'
+import { plant, shown } from '../../contract/store.contract.ts'
 import { textLength } from '../../faults/simulated-disk.ts'
 import { seeded } from '../../support/random.ts'
 import { temporaryDirectory } from '../../support/service.ts'
@@ -514,4 +514,25 @@ test('recovery: rows are inserted by owner, few at a time, and none is lost', as
     await store.close()
     assert.deepEqual(readdirSync(directory), [SNAPSHOT])
   }
+})
+
+test('recovery: a start that failed writes nothing later, over what another one stored', async () => {
+  const directory = await directoryOf(await killedAfter([plant(1n)]))
+  let isDiskBroken = true
+  const files: Files = {
+    ...nodeFiles,
+    open: (path, mode) =>
+      isDiskBroken ? Promise.reject(new Error('EIO')) : nodeFiles.open(path, mode),
+  }
+  const retryMs = { write: 20, compaction: 20 }
+  await assert.rejects(openStore(directory, { files, retryMs }), /EIO/)
+  isDiskBroken = false
+  const store = await openStore(directory)
+  assert.equal(await store.create('alice', plant(2n)), 'stored')
+  await sleep(10 * retryMs.write)
+  assert.equal(await store.create('alice', plant(3n)), 'stored')
+  // As a kill would leave it.
+  const copy = await openStore(await directoryOf(await filesOf(directory)))
+  assert.deepEqual(await list(copy), plantsTo(3n).map(shown))
+  await Promise.all([store.close(), copy.close()])
 })

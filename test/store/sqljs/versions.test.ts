@@ -54,11 +54,7 @@ test('versions: journals of version 1 with padding are read, written, read again
 for (const version of [1, 2]) {
   test(`versions: a snapshot of version ${version} and its journal are usable`, async () => {
     const directory = await temporaryDirectory()
-    await cp(
-      join(ROOT, `test/fixtures/version-${version}`),
-      directory,
-      { recursive: true },
-    )
+    await cp(join(ROOT, `test/fixtures/version-${version}`), directory, { recursive: true })
     assert.match(await checkStore(directory), /8 plants in a snapshot and 1 journal/)
     const store = await openStore(directory)
     const plants =
