@@ -44,8 +44,8 @@ export interface PlantServiceConfig extends Optional<Omit<Config, Required | Wri
  * A plant store inside another program: `listen` opens its own listeners, and `handler` mounts in
  * any `node:http` server. Paths are resolved at once. It reads no environment variable, handles no
  * signal, and never ends the process.
- * @param onFatal is called when memory and disk may differ. From then on the service answers 503,
- * and the program must create a new one.
+ * @param onFatal is called when memory and disk may differ. From then on every POST gets 503,
+ * and the program must create a new service.
  * @throws ConfigError that names every problem by its option.
  */
 export function createPlantService(

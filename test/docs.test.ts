@@ -34,7 +34,7 @@ function table(text: string, heading: string): string[][] {
   return rows
 }
 
-test('docs: the README has the table of settings of the code', () => {
+test('docs: the table of settings is that of the code', () => {
   const expected = VARIABLES.map(({ name, fallback, meaning }) => [
     `\`${name}\``,
     fallback === '' ? '' : `\`${fallback}\``,
@@ -69,7 +69,7 @@ test('docs: the documents name the versions of the manifest', () => {
   )
 })
 
-test('docs: the README names every metric but two, and no other', async (t) => {
+test('docs: the metrics table names all metrics but two, and no other', async (t) => {
   // Keys that are fetched have metrics; their age is there only after a fetch that succeeded.
   const { port, adminPort } = await startService(t, {
     keys: { kind: 'url', url: 'http://127.0.0.1:1/keys' },

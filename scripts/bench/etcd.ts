@@ -17,11 +17,13 @@ const WORKLOADS: readonly (readonly [what: string, filling: Filling, ask: Ask])[
 ]
 
 /**
- * The service over three members of etcd beside the embedded store. Everything is on one machine, so
- * the members share its disk and cores, as they would not in production; a network would add to it.
+ * The service over three members of etcd beside the embedded store. The members share the disk and
+ * the cores of one machine, unlike in production, where a network would add its time.
  */
 export async function etcd(bench: Bench): Promise<Figures> {
-  const title = `over ${MEMBERS} members of etcd on this machine, beside the embedded store; connections after the kind`
+  const title =
+    `over ${MEMBERS} members of etcd on this machine, beside the embedded store; ` +
+    'connections after the kind'
   if (NO_ETCD !== undefined) return { title, rows: [], values: {}, notes: [NO_ETCD] }
   const cluster = await Cluster.start(MEMBERS, {
     command: pinned ? ['taskset', '-c', '0-1', 'etcd'] : ['etcd'],

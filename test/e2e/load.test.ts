@@ -56,10 +56,10 @@ async function open(
   return sockets.filter((socket) => socket.bytesRead > 0 && !socket.destroyed)
 }
 
-test(`load: ${IDLE} idle connections take little memory each, and others are served meanwhile`, async (t) => {
+test(`load: ${IDLE} idle connections take little memory, and others are served`, async (t) => {
   if (maxDescriptors() < IDLE + SPARE)
     return t.skip(
-      `NOT TESTED: this takes ${IDLE + SPARE} descriptors (ulimit -n), and ${maxDescriptors()} are allowed`,
+      `NOT TESTED: needs ${IDLE + SPARE} descriptors (ulimit -n), has ${maxDescriptors()}`,
     )
   const service = await startProcess(t, `${await temporaryDirectory()}/data`, {
     PLANTS_MAX_CONNECTIONS: String(IDLE + 10),
@@ -71,7 +71,7 @@ test(`load: ${IDLE} idle connections take little memory each, and others are ser
   const idle = await open(t, service.port, IDLE, head('GET', '/plants?limit=1'))
   if (performance.now() - openedAtMs > KEPT_MS)
     return t.skip(
-      'NOT TESTED: this machine is too slow: the first connections are let go of before the last ones are there',
+      'NOT TESTED: this machine is too slow: connections time out before the last one is open',
     )
   assert.equal(idle.length, IDLE)
   const each = (residentBytes(service) - before) / IDLE
@@ -81,14 +81,14 @@ test(`load: ${IDLE} idle connections take little memory each, and others are ser
   assert.ok(each < IDLE_MAX_BYTES, `${each} bytes`)
   assert.equal(idle.filter((socket) => socket.destroyed).length, 0)
   t.diagnostic(
-    `${Math.round(before / MIB)} MiB before, ${Math.round(each)} bytes of resident memory for each idle connection`,
+    `${Math.round(before / MIB)} MiB before, ${Math.round(each)} bytes for each idle connection`,
   )
   // They do not hold the stop up either.
   assert.equal(await service.kill('SIGTERM'), 0)
   assert.doesNotMatch(service.output(), /given up/)
 })
 
-test('load: connections never take the descriptors that the store and the admin listener need', async (t) => {
+test('load: connections leave descriptors for the store and the admin listener', async (t) => {
   const service = await startProcess(t, `${await temporaryDirectory()}/data`, {}, ['serve'], {
     maxDescriptors: 200,
   })
@@ -118,7 +118,7 @@ test('load: connections never take the descriptors that the store and the admin 
 })
 
 test(
-  'load: readers that stall and senders that dribble take bounded memory, and others are served meanwhile',
+  'load: stalled readers and slow senders take bounded memory, and others are served',
   { skip: LONG },
   async (t) => {
     const service = await startProcess(t, `${await temporaryDirectory()}/data`, {})
@@ -153,7 +153,8 @@ test(
     // All of their lists would be 640 MiB.
     assert.ok(grownMiB < 300, `${grownMiB} MiB`)
     t.diagnostic(
-      `${READERS} stalled readers of ${LISTED_MIB} MiB each and 200 dribbling senders: ${Math.round(grownMiB)} MiB more resident memory`,
+      `${READERS} stalled readers of ${LISTED_MIB} MiB and 200 slow senders: ` +
+        `${Math.round(grownMiB)} MiB more resident memory`,
     )
   },
 )

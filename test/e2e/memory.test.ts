@@ -17,7 +17,8 @@ function memoryOf(mib: number): Promise<Record<string, string>> {
   return preload(`
     const { grow } = WebAssembly.Memory.prototype
     WebAssembly.Memory.prototype.grow = function (pages) {
-      if (this.buffer.byteLength + pages * 65536 > ${mib * MIB}) throw new RangeError('no more memory')
+      if (this.buffer.byteLength + pages * 65536 > ${mib * MIB})
+        throw new RangeError('no more memory')
       return grow.call(this, pages)
     }`)
 }
@@ -37,7 +38,7 @@ async function listed(port: number): Promise<unknown[]> {
 }
 
 test(
-  'memory: where there is no more of it for SQLite, creates are refused before they are written, lists go on, and nothing acknowledged is lost',
+  'memory: without memory for SQLite, creates are refused, lists go on, no plant is lost',
   { skip: LONG },
   async (t) => {
     const directory = join(await temporaryDirectory(), 'data')

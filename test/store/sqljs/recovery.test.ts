@@ -516,7 +516,7 @@ test('recovery: rows are inserted by owner, few at a time, and none is lost', as
   }
 })
 
-test('recovery: a start that failed writes nothing later, over what another one stored', async () => {
+test('recovery: a start that failed writes nothing after it', async () => {
   const directory = await directoryOf(await killedAfter([plant(1n)]))
   let isDiskBroken = true
   const files: Files = {
