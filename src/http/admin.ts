@@ -72,6 +72,7 @@ function createHost(paths: ReadonlyMap<string, () => HttpResponse>, log: Log): C
       if (method === 'GET' || method === 'HEAD') return respond()
       throw new HttpError('methodNotAllowed', ['Allow', 'GET, HEAD'])
     },
+    brokeOff: () => {},
     explain(error) {
       if (error instanceof HttpError) return errorResponse(error)
       log.error('an admin request failed', { error })

@@ -15,6 +15,8 @@ export interface ConnectionHost {
   serve(exchange: Exchange): HttpResponse | Promise<HttpResponse>
   /** The response to a failure; undefined if the client has left. */
   explain(error: unknown, request: RequestRecord): HttpResponse | undefined
+  /** Called if a response fails after its headers: the client cannot be told any more. */
+  brokeOff(error: unknown, request: RequestRecord): void
   /** Called once for each request that is answered, also for those that Node's parser refuses. */
   answered(request: RequestRecord, status: number): void
   /** Called when a server of the service itself has accepted a connection. */
@@ -285,8 +287,7 @@ export class Connection {
   #sent(exchange: Exchange, { status, body }: HttpResponse, failure: unknown): void {
     const { req, res } = exchange
     exchange.phase = 'sent'
-    // The client cannot be told any more, but the log and the metrics can.
-    if (failure) this.#host.explain(failure, exchange)
+    if (failure !== undefined) this.#host.brokeOff(failure, exchange)
     // Node closes the connection after a response to a client that still waits for "100 Continue",
     // and after a list to HTTP/1.0.
     const hasLength = req.httpVersion !== '1.0' || Buffer.isBuffer(body)

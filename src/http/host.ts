@@ -63,13 +63,23 @@ export class PlantHost implements ConnectionHost {
 
   explain(error: unknown, { requestId }: RequestRecord): HttpResponse | undefined {
     if (error instanceof ClientGone) return undefined
-    const failure = httpErrorOf(error)
-    this.#errorCounts.set(failure.error, (this.#errorCounts.get(failure.error) ?? 0) + 1)
+    const failure = this.#count(error)
     const { log } = this.#options
     if (failure === error)
       log.debug('refused', { requestId, error: failure.error, cause: failure.cause })
     else if (failure.condition === 'internal') log.error('a request failed', { requestId, error })
     return errorResponse(failure)
+  }
+
+  brokeOff(error: unknown, { requestId }: RequestRecord): void {
+    this.#count(error)
+    this.#options.log.error('a response broke off', { requestId, error })
+  }
+
+  #count(error: unknown): HttpError {
+    const failure = httpErrorOf(error)
+    this.#errorCounts.set(failure.error, (this.#errorCounts.get(failure.error) ?? 0) + 1)
+    return failure
   }
 
   answered(request: RequestRecord, status: number): void {

@@ -80,7 +80,7 @@ export function send(
   } else if (!Buffer.isBuffer(body)) {
     pipeline(body, res, (error) => {
       body.close()
-      done(errorCodeOf(error) === CLIENT_LEFT ? undefined : error)
+      done(error && errorCodeOf(error) !== CLIENT_LEFT ? error : undefined)
     })
   } else if (body.length > PIECE_MAX_BYTES) {
     sendPieces(res, body, done)

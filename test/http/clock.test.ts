@@ -104,7 +104,7 @@ describe('clock', { concurrency: true }, () => {
       wire.socket.resume()
       await sleep(1)
       wire.socket.pause()
-      await sleep(SLOW_READER_MS / 6)
+      await sleep(SLOW_READER_MS / 3)
     }
     wire.socket.resume()
     const [answer] = await wire.answers(1)

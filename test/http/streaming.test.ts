@@ -2,7 +2,8 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Plant } from '../../dist/plants/plant.js'
-import type { PlantList } from '../../dist/plants/store.js'
+import { reasonOf } from '../../dist/errors.js'
+import { type PlantList, StoreUnavailable } from '../../dist/plants/store.js'
 import { ALICE, listOf, startBare, chunkOf } from '../support/bare.ts'
 import { call, type Reply } from '../support/http.ts'
 import { startService } from '../support/service.ts'
@@ -145,7 +146,7 @@ test('streaming: a failure in the middle never looks like the end of the list', 
           next: async () => {
             // So that earlier chunks are sent before the failure.
             await sleep(1)
-            if (calls++ === 3) throw new Error('the disk is gone')
+            if (calls++ === 3) throw new StoreUnavailable('the disk is gone')
             return chunkOf([{ name: 'x'.repeat(1000) }])
           },
           ended: false,
@@ -164,7 +165,7 @@ test('streaming: a failure in the middle never looks like the end of the list', 
   }
   assert.equal(failing, 2)
   // The client cannot be told: the log has the cause.
-  assert.deepEqual(failures.map(String), Array(2).fill('Error: the disk is gone'))
+  assert.deepEqual(failures.map(reasonOf), Array(2).fill('the disk is gone'))
 })
 
 test('streaming: a failure before the first byte is 500, and closes the list', async (t) => {

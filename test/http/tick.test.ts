@@ -51,6 +51,7 @@ async function startHost(
   host: Partial<ConnectionHost> & Pick<ConnectionHost, 'serve'>,
 ): Promise<{ readonly port: number; readonly connections: Connections }> {
   const whole = {
+    brokeOff: () => {},
     explain: () => errorResponse(new HttpError('internal')),
     answered: () => {},
     accepted: () => {},

@@ -1,5 +1,7 @@
 import { constants, createReadStream, write } from 'node:fs'
 import * as fs from 'node:fs/promises'
+import { dirname } from 'node:path'
+import { errorCodeOf } from '../../errors.ts'
 
 /**
  * How a file is opened. `durable`: an existing file; each write is durable when it returns
@@ -41,10 +43,22 @@ const FLAGS: Readonly<Record<Mode, number>> = {
   temporary: O_WRONLY | O_CREAT | O_TRUNC,
 }
 
+/** With `recursive`, Node 20 never returns if a directory above was removed while it was in use. */
+async function makeDirectory(path: string): Promise<void> {
+  const make = (): Promise<void> => fs.mkdir(path, { mode: 0o700 })
+  try {
+    await make()
+  } catch (error) {
+    const code = errorCodeOf(error)
+    if (code === 'EEXIST') return
+    if (code !== 'ENOENT') throw error
+    await makeDirectory(dirname(path))
+    await make()
+  }
+}
+
 export const nodeFiles: Files = {
-  async makeDirectory(path) {
-    await fs.mkdir(path, { recursive: true, mode: 0o700 })
-  },
+  makeDirectory,
   list: (directory) => fs.readdir(directory),
   read: (path) => fs.readFile(path),
   async readStart(path, lengthBytes) {

@@ -110,7 +110,7 @@ export class JournalWriter {
     return this.#exclusively(async () => {
       const file = this.#file
       if (!file) return 'refused'
-      const outcome = await this.#appendLine(file, batchLine(this.#journal.nextSequence, rows))
+      const outcome = await this.#appendLine(file, rows)
       this.#settle(outcome)
       return outcome.kind
     })
@@ -148,11 +148,19 @@ export class JournalWriter {
    * file longer is written together with padding for the lines to come. Invariant: nothing but
    * zeros follows the acknowledged lines when a line is written.
    */
-  async #appendLine(file: File, line: Buffer): Promise<Outcome> {
-    const grows = this.#journal.bytes + line.length > this.#paddedTo
-    const isPadded = grows && line.length * PADDED_LINES <= this.#paddingBytes
-    if (!isPadded) return this.#write(file, line, line.length)
-    const padded = Buffer.concat([line, Buffer.alloc(this.#paddingBytes)])
+  async #appendLine(file: File, rows: readonly Row[]): Promise<Outcome> {
+    let line: Buffer
+    let padded: Buffer | undefined
+    try {
+      line = batchLine(this.#journal.nextSequence, rows)
+      const grows = this.#journal.bytes + line.length > this.#paddedTo
+      if (grows && line.length * PADDED_LINES <= this.#paddingBytes)
+        padded = Buffer.concat([line, Buffer.alloc(this.#paddingBytes)])
+    } catch (error) {
+      // No memory for the bytes: nothing was written.
+      return { kind: 'refused', error }
+    }
+    if (!padded) return this.#write(file, line, line.length)
     const outcome = await this.#write(file, padded, line.length)
     if (outcome.kind !== 'refused') return outcome
     // The space that is left is for lines, and for the next snapshot.

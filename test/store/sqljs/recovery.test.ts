@@ -10,6 +10,7 @@ import {
   compactInWorker,
   type CompactionJob,
 } from '../../../dist/store/sqljs/compaction.js'
+import { StoreUnavailable } from '../../../dist/plants/store.js'
 import { PlantDatabase, type Row } from '../../../dist/store/sqljs/database.js'
 import { type Files, nodeFiles } from '../../../dist/store/sqljs/files.js'
 import {
@@ -535,4 +536,24 @@ test('recovery: a start that failed writes nothing after it', async () => {
   const copy = await openStore(await directoryOf(await filesOf(directory)))
   assert.deepEqual(await list(copy), plantsTo(3n).map(shown))
   await Promise.all([store.close(), copy.close()])
+})
+
+test('recovery: a directory above that was removed fails the start', async () => {
+  // A mkdir in /proc fails as one in a removed directory does: ENOENT, though the parent exists.
+  await assert.rejects(openStore('/proc/plants/data'), { code: 'ENOENT' })
+})
+
+test('recovery: without memory for a line, only its batch is refused', async (t) => {
+  const directory = await temporaryDirectory()
+  const store = await openStore(directory)
+  const { mock } = t.mock.method(Buffer, 'concat', () => {
+    throw new RangeError('Array buffer allocation failed')
+  })
+  await assert.rejects(store.create('alice', plant(1n)), StoreUnavailable)
+  mock.restore()
+  assert.equal(await store.create('alice', plant(2n)), 'stored')
+  await store.close()
+  const reopened = await openStore(directory)
+  assert.deepEqual(await list(reopened), [shown(plant(2n))])
+  await reopened.close()
 })
