@@ -272,12 +272,10 @@ export class Connection {
   #send(exchange: Exchange, response: HttpResponse, goesOn: boolean): void {
     const isList = response.body !== undefined && !Buffer.isBuffer(response.body)
     if (!goesOn && !isList) return this.#closeWith(response, exchange)
-    if (!goesOn) {
-      // Only Node can send a list. The rest of its request's body is read meanwhile.
-      this.#intake.expectMore(false)
-      exchange.req.resume()
-    }
-    const closes = (this.#intake.isLast || this.#host.draining) && this.#intake.size === 0
+    // Only Node can send a list. The rest of its request's body is read meanwhile.
+    if (!goesOn) exchange.req.resume()
+    const isLast = (this.#intake.isLast || this.#host.draining) && this.#intake.size === 0
+    const closes = isLast || !goesOn
     if (closes) this.#intake.close()
     exchange.phase = 'sending'
     send(exchange, response, closes, (failure) => this.#sent(exchange, response, failure))

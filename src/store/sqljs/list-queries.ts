@@ -20,8 +20,6 @@ export interface Chunk {
 
 export const ALL_IDS = { from: -(2n ** 63n), to: 2n ** 63n - 1n } as const
 
-/** More than memory holds. */
-const ALL_ROWS = 2 ** 31 - 1
 /**
  * SQLite makes the JSON of so many plants in one call, which takes less than half of the time of
  * reading them row by row (`make bench WORKLOADS=cursor`). It does so only for texts up to so many
@@ -169,13 +167,6 @@ export class ListQueries {
     const at = idOf(this.#nth, 0)
     this.#nth.reset()
     return { at, left: 0 }
-  }
-
-  hasPlant({ owner, from, to, asOf }: View): boolean {
-    this.#nth.bind([owner, from, to, ALL_ROWS, asOf, 0])
-    const has = this.#nth.step()
-    this.#nth.reset()
-    return has
   }
 }
 

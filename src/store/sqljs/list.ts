@@ -46,16 +46,30 @@ async function findCut(
   start: bigint,
   plants: number,
 ): Promise<bigint | undefined> {
-  let [at, left] = [start, plants]
-  while (left > 0) {
-    const rest: View | undefined = restOf(view, at)
-    const skipped =
-      rest && (await queue.run(view.owner, () => queries.skip(rest, left, COUNT_ROWS)))
-    if (skipped?.at === undefined) return undefined
-    ;({ at, left } = { at: skipped.at, left: skipped.left })
+  const last = await skipPlants(queries, queue, view, start, plants)
+  if (last === undefined) return undefined
+  return (await skipPlants(queries, queue, view, last, 1)) === undefined ? undefined : last
+}
+
+/** The id of the `plants`-th plant after `start`, found a piece at a time; undefined if none is. */
+async function skipPlants(
+  queries: ListQueries,
+  queue: FairQueue,
+  view: View,
+  start: bigint,
+  plants: number,
+): Promise<bigint | undefined> {
+  let skipped: { readonly at: bigint | undefined; readonly left: number } = {
+    at: start,
+    left: plants,
   }
-  const rest = restOf(view, at)
-  return rest && queries.hasPlant(rest) ? at : undefined
+  while (skipped.left > 0) {
+    const rest: View | undefined = restOf(view, skipped.at)
+    if (!rest) return undefined
+    const { left } = skipped
+    skipped = await queue.run(view.owner, () => queries.skip(rest, left, COUNT_ROWS))
+  }
+  return skipped.at
 }
 
 /** Reads each chunk when it is asked for. Between two chunks the list keeps only its position. */

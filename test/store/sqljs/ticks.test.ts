@@ -2,7 +2,8 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { setImmediate as nextTick } from 'node:timers/promises'
 import { FairQueue } from '../../../dist/ops/fair-queue.js'
-import { PlantDatabase } from '../../../dist/store/sqljs/database.js'
+import { PlantDatabase, type Row } from '../../../dist/store/sqljs/database.js'
+import { listAsOf } from '../../../dist/store/sqljs/list.js'
 import { plant } from '../../contract/store.contract.ts'
 import { temporaryDirectory } from '../../support/service.ts'
 import { processorMs, stopClock } from '../../support/time.ts'
@@ -70,7 +71,36 @@ test('ticks: a long list with a limit is counted a piece at a time', async (t) =
   const pieces = t.mock.method(queue, 'run')
   const list = await store.list('alice', { after: undefined, limit: 44_000 })
   assert.equal(list.cutAt, 43_999n)
-  assert.equal(pieces.mock.callCount(), 9)
+  // 44,000 plants, 5,000 rows a piece, and one piece that looks for what follows them.
+  assert.equal(pieces.mock.callCount(), 10)
   list.close()
   await store.close()
+})
+
+test('ticks: the search for what follows a limit passes later plants piece by piece', async () => {
+  const [OWN, LATER] = [1_100, 30_000]
+  const database = await PlantDatabase.serving()
+  const rows = (from: number, count: number): Row[] =>
+    Array.from({ length: count }, (_, i): Row => ['alice', String(from + i), 'Oak'])
+  database.insert(rows(0, OWN), 1)
+  database.insert(rows(OWN, LATER), 2)
+  const queue = new FairQueue()
+  let pieces = 0
+  const run = queue.run.bind(queue)
+  queue.run = (owner, work) => {
+    pieces++
+    return run(owner, work)
+  }
+  for (const [limit, cutAt] of [
+    [OWN, undefined],
+    [OWN - 1, BigInt(OWN - 2)],
+  ] as const) {
+    pieces = 0
+    const list = await listAsOf(database.lists, queue, 'alice', { after: undefined, limit }, 1)
+    assert.equal(list.cutAt, cutAt)
+    // 5,000 rows a piece: without later plants in the way one piece is enough.
+    assert.ok(limit < OWN || pieces >= LATER / 5_000, `${pieces} pieces`)
+    list.close()
+  }
+  database.close()
 })
