@@ -5,7 +5,7 @@ export const PAGE_BYTES = 4096
 const OVERFLOW_BYTES = PAGE_BYTES - 4
 /** Pages that one insert may add when it splits a leaf and the pages above it. */
 const SPLIT_PAGES = 3
-/** SQLite's memory that must stay free: for reading, and for removing what did not become durable. */
+/** SQLite's memory that must stay free: for reading, and for removing what is not durable. */
 const FREE_BYTES = 16 * 1024 * 1024
 /** How often an insert has a row's bytes in memory: as bound values, as a record, as pages. */
 const ROW_COPIES = 3
