@@ -56,16 +56,28 @@ test('docs: the README lists exactly the error values of the catalogue', () => {
   )
 })
 
-test('docs: the documents name the versions of the manifest', () => {
-  // The project's manifest, which has these members.
-  const { version, dependencies } = JSON.parse(read('package.json')) as {
-    version: string
+test('docs: SECURITY.md names the packages and versions of the manifest', () => {
+  // The project's manifest, which has this member.
+  const { dependencies } = JSON.parse(read('package.json')) as {
     dependencies: Record<string, string>
   }
-  assert.match(read('CHANGELOG.md'), new RegExp(`^## ${version.replaceAll('.', '\\.')}$`, 'm'))
   assert.deepEqual(
     table(read('SECURITY.md'), 'package').map(([name, pinned]) => [name, pinned]),
     Object.entries(dependencies).map(([name, pinned]) => [`\`${name}\``, pinned]),
+  )
+})
+
+test('docs: the changelog has the headings of Keep a Changelog', () => {
+  const [, ...headings] = read('CHANGELOG.md').match(/^#+ .*$/gm) ?? []
+  assert.equal(headings[0], '## [Unreleased]')
+  // The project's own manifest, which has this member.
+  const { version } = JSON.parse(read('package.json')) as { readonly version: string }
+  assert.ok(headings.some((heading) => heading.startsWith(`## [${version}] - `)))
+  const form =
+    /^(## \[\d+\.\d+\.\d+\] - \d{4}-\d\d-\d\d|### (Added|Changed|Deprecated|Removed|Fixed|Security))$/
+  assert.deepEqual(
+    headings.slice(1).filter((heading) => !form.test(heading)),
+    [],
   )
 })
 
