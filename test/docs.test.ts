@@ -11,6 +11,7 @@ import { startService } from './support/service.ts'
 
 /** The README for operators. */
 const OPERATING = 'scripts/deploy/README.md'
+const DASHBOARD = 'scripts/deploy/grafana-dashboard.json'
 
 function read(name: string): string {
   return readFileSync(new URL(`../${name}`, import.meta.url), 'utf8')
@@ -95,10 +96,12 @@ test('docs: the metrics table names all metrics but two, and no other', async (t
   for (const name of named) assert.ok(known.includes(name), `${name} is in the table only`)
   const untold = ['process_heap_bytes', 'plant_store_snapshot_bytes']
   assert.deepEqual([...named, ...untold].sort(), known.sort())
+  const places = ['README.md', OPERATING, 'scripts/deploy/alerts.yaml', DASHBOARD]
   const anywhere =
-    (read('README.md') + read(OPERATING)).match(
-      /\b(?:http_server|plant_store|process|nodejs)_[a-z_]+/g,
-    ) ?? []
+    places
+      .map(read)
+      .join()
+      .match(/\b(?:http_server|plant_store|process|nodejs)_[a-z_]+/g) ?? []
   for (const name of anywhere)
     assert.ok(known.includes(name.replace(/_(?:bucket|sum|count)$/, '')), `${name} does not exist`)
 })
