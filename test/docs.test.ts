@@ -113,12 +113,27 @@ const DOCUMENTS = ['.', 'scripts', 'src'].flatMap((folder) =>
     .map((name) => join(folder, name)),
 )
 
+/** The anchors that hosts of repositories make of headings. */
+function anchors(text: string): string[] {
+  return [...text.matchAll(/^#+ (.*)$/gm)].map(([, heading = '']) =>
+    heading
+      .toLowerCase()
+      .replace(/[^\p{L}\p{N} _-]/gu, '')
+      .replaceAll(' ', '-'),
+  )
+}
+
 test('docs: every link and every path from the top of a document leads somewhere', () => {
   assert.ok(DOCUMENTS.length >= 9, `only ${DOCUMENTS.join()}`)
   for (const document of DOCUMENTS) {
     const text = read(document)
-    const links = [...text.matchAll(/\]\((?!https?:)([^)#]+)/g)].map(([, link = '']) =>
-      join(dirname(document), link),
+    const links = [...text.matchAll(/\]\((?!https?:)([^)#]*)(?:#([^)]+))?\)/g)].map(
+      ([, link = '', anchor]) => {
+        const path = link === '' ? document : join(dirname(document), link)
+        if (anchor !== undefined)
+          assert.ok(anchors(read(path)).includes(anchor), `${document} names ${path}#${anchor}`)
+        return path
+      },
     )
     const paths = [...text.matchAll(/`((?:src|test|scripts)\/[\w./-]+)`/g)].map(
       ([, path = '']) => path,
