@@ -78,8 +78,9 @@ function makeFolder(): void {
 }
 
 /**
- * CycloneDX from the lock file, by npm. Left out is what differs from run to run and from machine to
- * machine: a random serial number, the time and npm's version. npm names us as our folder is named.
+ * CycloneDX from the lock file, by npm. Left out is what differs from run to run and from one npm to
+ * another: a random serial number, the time, npm's version, and the properties. npm names us as our
+ * folder is named.
  */
 function billOfMaterials(): string {
   const text = execFileSync(
@@ -95,7 +96,9 @@ function billOfMaterials(): string {
     readonly metadata: { readonly component: object }
   }
   const metadata = { component: { ...bom.metadata.component, name: manifest.name } }
-  return `${JSON.stringify({ ...bom, metadata }, null, 2)}\n`
+  const kept = (name: string, value: unknown): unknown =>
+    name === 'properties' ? undefined : value
+  return `${JSON.stringify({ ...bom, metadata }, kept, 2)}\n`
 }
 
 /** These files, everything that they import in turn, and the WebAssembly that any of it names. */
