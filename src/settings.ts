@@ -54,9 +54,8 @@ const KEYS = {
 
 /**
  * Every setting, once: the option with its type, bounds and default, and the environment variable
- * with its meaning. `--help` and the table in scripts/deploy/README.md have this order. An editor
- * shows the comment of an option; options without one may be written in more forms, and have
- * theirs in index.ts.
+ * with its meaning. `--help` and the table in scripts/deploy/README.md have this order. What an
+ * editor shows for an option is in index.ts.
  */
 export const SETTINGS = {
   listen: setting(defaultsTo('127.0.0.1:8080', option.address), {
@@ -66,17 +65,13 @@ export const SETTINGS = {
   adminListen: setting(defaultsTo('127.0.0.1:8081', option.addressOrOff), {
     PLANTS_ADMIN_LISTEN: 'where health is served: the same forms, or off',
   }),
-  /** Directory of the embedded store, one for each service. @defaultValue `'./data'` */
   dataDirectory: setting(defaultsTo('./data', path), {
     PLANTS_DATA: 'directory of the embedded store',
   }),
-  /**
-   * Bytes of the embedded data above which POST gets 507: 65536 to 1073741824.
-   * @defaultValue 268435456
-   */
   maxDataBytes: setting(defaultsTo(GIB / 4, integer(65_536, GIB)), {
     PLANTS_MAX_DATA_BYTES: `size of the embedded data above which POST answers 507; at most ${GIB}`,
   }),
+  /** If set, plants are in etcd instead of the data directory. */
   etcd: optional(option.etcd(ETCD)),
   issuer: setting(required('the iss that tokens have', text), {
     PLANTS_ISSUER: 'required: the iss that a token must have',
@@ -85,65 +80,42 @@ export const SETTINGS = {
     PLANTS_AUDIENCE: 'required: the audience that a token must have',
   }),
   keys: required('where keys come from', option.keys(KEYS)),
-  /** The claim whose value owns plants; callers with one value share them. @defaultValue `'sub'` */
   ownerClaim: setting(defaultsTo('sub', text), {
     PLANTS_OWNER_CLAIM: 'the claim whose value owns plants',
   }),
-  /** The claim that holds the audience. @defaultValue `'aud'` */
   audienceClaim: setting(defaultsTo('aud', text), {
     PLANTS_AUDIENCE_CLAIM: 'the claim that holds the audience',
   }),
-  /** The scope that GET requires. @defaultValue none: every valid token may read */
   readScope: setting(optional(option.scope), { PLANTS_READ_SCOPE: 'the scope that GET requires' }),
-  /** The scope that POST requires. @defaultValue none: every valid token may write */
   writeScope: setting(optional(option.scope), {
     PLANTS_WRITE_SCOPE: 'the scope that POST requires',
   }),
-  /** The claim that holds scopes, as text or as a list. @defaultValue `scope`, else `scp` */
+  /** Undefined: `scope`, else `scp`. */
   scopeClaim: setting(optional(text), {
     PLANTS_SCOPE_CLAIM: 'the claim that holds scopes; unset: scope, else scp',
   }),
-  /** Seconds by which the clocks of issuer and service may differ: 0 to 3600. @defaultValue 5 */
   clockToleranceSeconds: setting(defaultsTo(5, integer(0, 3600)), {
     PLANTS_CLOCK_TOLERANCE: 'seconds by which the clocks of issuer and service may differ',
   }),
-  /** Longest request body in bytes: 1 to 16777216. @defaultValue 1048576 */
   maxBodyBytes: setting(defaultsTo(1024 ** 2, integer(1, 16 * 1024 ** 2)), {
     PLANTS_MAX_BODY_BYTES: 'longest request body',
   }),
-  /**
-   * Connections at a time of the service's own listener: 1 to 1000000. One more is closed without
-   * an answer. The handler does not count connections.
-   * @defaultValue 10000
-   */
   maxConnections: setting(defaultsTo(10_000, integer(1, 1_000_000)), {
     PLANTS_MAX_CONNECTIONS: 'connections at a time; one more is closed without an answer',
   }),
-  /** Requests per second for each owner: 1 to 1000000. @defaultValue no limit */
+  /** Requests per second for each owner. Undefined: no limit. */
   rateLimit: setting(optional(integer(1, 1_000_000)), {
     PLANTS_RATE_LIMIT: 'requests a second for each owner; unset: no limit',
   }),
-  /**
-   * Seconds for which `close` goes on serving, so that load balancers notice: 0 to 3600. Only after
-   * `listen`.
-   * @defaultValue 0
-   */
   drainDelaySeconds: setting(defaultsTo(0, integer(0, 3600)), {
     PLANTS_DRAIN_DELAY: 'seconds that a stop serves on, so that balancers notice',
   }),
-  /** Seconds for which `close` waits for requests under way: 0 to 3600. @defaultValue 10 */
   shutdownTimeoutSeconds: setting(defaultsTo(10, integer(0, 3600)), {
     PLANTS_SHUTDOWN_TIMEOUT: 'seconds that a stop waits for what is under way',
   }),
-  /** What to log; `info` has one line for each request. @defaultValue `'info'` */
   logLevel: setting(defaultsTo('info', oneOf(LOG_LEVELS)), {
     PLANTS_LOG_LEVEL: 'silent, error, info (with one line a request) or debug',
   }),
-  /**
-   * Receives each line of the log as an object, soon after it is logged. The first error that it
-   * throws is a warning of Node; later ones are ignored.
-   * @defaultValue lines go to standard output, as JSON
-   */
   onLog: optional<OnLog>(option.callback),
 }
 
