@@ -15,6 +15,7 @@ import { preload } from '../support/process.ts'
 import { ROOT } from '../support/release.ts'
 import { THOROUGH } from '../support/scale.ts'
 import { PATIENCE_MS, until } from '../support/time.ts'
+import { temporaryDirectory } from '../support/service.ts'
 import { SECRET, token } from '../support/tokens.ts'
 
 const exec = promisify(execFile)
@@ -38,7 +39,8 @@ async function frameworks(): Promise<string> {
   if (existsSync(kept)) return kept
   const cwd = await mkdtemp(`${kept}-`)
   await writeFile(join(cwd, 'package.json'), manifest)
-  const args = ['install', '--ignore-scripts', '--no-audit', '--no-fund', '--prefer-offline']
+  const retry = ['--fetch-retries=1', '--fetch-retry-mintimeout=1000']
+  const args = ['install', '--ignore-scripts', '--no-audit', '--no-fund', ...retry]
   try {
     await exec('npm', args, { cwd, timeout: PATIENCE_MS })
     await rename(cwd, kept)
@@ -61,7 +63,7 @@ async function codeOf(heading: string, file: string): Promise<string> {
 
 /** A folder with this package, the frameworks, and the service of the document. */
 async function project(t: TestContext): Promise<string> {
-  const cwd = await mkdtemp(join(folder ?? assert.fail(), 'project-'))
+  const cwd = await mkdtemp(join(folder ?? (await temporaryDirectory()), 'project-'))
   t.after(() => rm(cwd, { recursive: true, force: true }))
   await mkdir(join(cwd, 'node_modules'))
   await symlink(ROOT, join(cwd, 'node_modules/plant-store'))
