@@ -39,7 +39,7 @@ const ETCD = {
 }
 
 const KEYS = {
-  secret: setting(option.secret, {
+  secret: setting(required('32 bytes or more, or a text', option.secret), {
     PLANTS_JWT_SECRET_FILE: 'file with the HS256 secret: its bytes, less one final newline',
     PLANTS_JWT_SECRET: 'the HS256 secret itself, 32 bytes or more',
   }),

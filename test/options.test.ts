@@ -104,7 +104,7 @@ const WRONG: readonly (readonly [options: Readonly<Record<string, unknown>>, pro
     { keys: { kind: 'jwks' } },
     'keys must be an object whose kind is secret, file, url or discovery',
   ],
-  [{ keys: { kind: 'secret' } }, 'keys.secret must be bytes or a text'],
+  [{ keys: { kind: 'secret' } }, 'keys.secret is required: 32 bytes or more, or a text'],
   [{ keys: { kind: 'secret', secret: 7 } }, 'keys.secret must be bytes or a text'],
   [{ keys: { kind: 'secret', secret: `${SECRET}\ud800` } }, 'keys.secret must be bytes or a text'],
   [
