@@ -46,7 +46,7 @@ mkdirSync(RELEASE, { recursive: true })
 makeFolder()
 if (!values.folder) {
   // Not by `npm pack`, which copies the modes of the checkout.
-  const packed = ['package.json', 'src/index.md', ...DOCUMENTS]
+  const packed = ['package.json', ...DOCUMENTS]
     .map((name) => join(ROOT, name))
     .concat(filesOf(join(ROOT, 'dist')))
   writeFileSync(join(RELEASE, `plant-store-${version}.tgz`), archive('package', ROOT, packed))

@@ -73,7 +73,7 @@ const BODIES_MAX_BYTES = 64 * 1024 * 1024
 /** For all responses that clients have not taken yet. */
 const ANSWERS_MAX_BYTES = 64 * 1024 * 1024
 const FEWER_CONNECTIONS =
-  'the limit of open files leaves room for fewer connections than configured'
+  'the limit of open files leaves room for fewer connections than PLANTS_MAX_CONNECTIONS'
 
 /** Wires tokens, storage and HTTP. @throws ConfigError if the keys cannot be used. */
 export function createService(config: ServiceConfig, hooks: ServiceHooks): PlantService {
@@ -200,7 +200,7 @@ class Service implements PlantService {
   }
 
   #listenForAdmin(address: Address): Promise<string> {
-    this.#admin = new Admin(this.health, this.metrics, this.#log)
+    this.#admin = new Admin(() => this.#checks(), this.metrics, this.#log)
     return this.#admin.listen(address)
   }
 

@@ -48,14 +48,14 @@ export class Admin {
   #listener: Listener | undefined
 
   /** `metrics` returns all but those of the process, in Prometheus' text format. */
-  constructor(health: () => Health, metrics: () => string, log: Log) {
+  constructor(checks: () => Checks, metrics: () => string, log: Log) {
     const processMetrics = new Metrics()
     addProcessMetrics(processMetrics)
     this.#stopWatching = watchEventLoop(processMetrics)
     const paths = new Map([
       ['/livez', () => jsonResponse(200, { status: 'ok' })],
       ['/openapi.json', openApiResponse],
-      ['/readyz', () => readyResponse(health())],
+      ['/readyz', () => readyResponse(checks())],
       ['/metrics', () => metricsResponse(metrics() + processMetrics.render())],
     ])
     const connections = new Connections(createHost(paths, log), TIMEOUTS)
@@ -100,7 +100,8 @@ function createHost(paths: ReadonlyMap<string, () => HttpResponse>, log: Log): C
 }
 
 /** 503 if a check fails; the body names every check. */
-function readyResponse(health: Health): HttpResponse {
+function readyResponse(checks: Checks): HttpResponse {
+  const health = healthOf(checks)
   return jsonResponse(health.status === 'ok' ? 200 : 503, health)
 }
 

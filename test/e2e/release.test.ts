@@ -13,8 +13,6 @@ import { token } from '../support/tokens.ts'
 
 const MAX_FOLDER_BYTES = 3 * 1024 * 1024
 const DOCUMENTS = ['CHANGELOG.md', 'LICENSE', 'README.md', 'SECURITY.md', 'package.json']
-/** For applications that install the package. */
-const EMBEDDING = 'src/index.md'
 
 const directory = await temporaryDirectory()
 const release = await makeRelease(join(directory, 'release'))
@@ -28,7 +26,6 @@ test('release: the same sources give the same bytes, whatever modes they have', 
   const checkout = join(directory, 'checkout')
   for (const name of [
     ...DOCUMENTS,
-    EMBEDDING,
     'dist',
     'scripts/dist.ts',
     'node_modules/jose',
@@ -48,7 +45,6 @@ test('release: the same sources give the same bytes, whatever modes they have', 
 test('release: the npm package holds what npm would pack: code, types, documents', async () => {
   const expected = [
     ...DOCUMENTS,
-    EMBEDDING,
     ...modules.flatMap((name) => [`${name}.js`, `${name}.d.ts`]),
   ].sort()
   assert.deepEqual(await listArchive(release.package), expected)

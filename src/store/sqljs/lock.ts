@@ -25,7 +25,7 @@ export interface DirectoryLock {
 /** A process holds the directory; it may be this one. */
 export class DirectoryLocked extends Error {
   constructor(dir: string, holder: string) {
-    super(`${dir} is in use by ${holder}: stop that first, or choose another data directory`)
+    super(`${dir} is in use by ${holder}: stop that first, or set PLANTS_DATA to another directory`)
   }
 }
 
