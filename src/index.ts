@@ -39,8 +39,8 @@ interface SecretOption {
   readonly secret: Uint8Array | string
 }
 
-// The interface repeats the types of its base, because editors show the comments of an interface and
-// none of a mapped type. A type that does not fit the base does not compile.
+// The interface repeats the types of its base, because editors show the comments of an interface,
+// and none of a mapped type. A type that does not fit the base does not compile.
 type Written = 'issuer' | 'audience' | 'keys' | 'listen' | 'adminListen' | 'etcd'
 type Optional<T> = { readonly [K in keyof T]?: T[K] | undefined }
 

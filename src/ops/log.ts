@@ -24,8 +24,8 @@ export interface RequestLine {
 }
 
 /**
- * A line of the log. All values are as JSON has them: an error is an
- * object with `name`, `message`, `stack` and `cause`.
+ * A line of the log. All values are as JSON has them: an `Error` is an object with `name`,
+ * `message`, `stack` and `cause`.
  */
 export interface LogLine {
   /** ISO 8601, in UTC, with milliseconds. */
