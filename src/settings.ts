@@ -133,6 +133,11 @@ export interface Variable {
 
 export const VARIABLES = variablesOf(SETTINGS)
 
+/** The variable that sets an option; of two, the first. */
+export function variableOf(option: string): string {
+  return VARIABLES.find((variable) => variable.option === option)?.name ?? option
+}
+
 function variablesOf(rules: Readonly<Record<string, Rule<unknown>>>, group = ''): Variable[] {
   return Object.entries(rules).flatMap(([name, { members: inner, variables = {}, fallback }]) => {
     const option = `${group}${name}`

@@ -61,8 +61,11 @@ export function createRouter(
         : new HttpError('methodUnknown')
     const serve = ({ owner, scopes }: Caller): HttpResponse | Promise<HttpResponse> => {
       exchange.owner = owner
-      if (operation.scope !== undefined && !scopes.has(operation.scope))
-        throw new HttpError('scopeMissing', insufficientScope(operation.scope))
+      const { scope } = operation
+      if (scope !== undefined && !scopes.has(scope)) {
+        const cause = `${scope} is not among the ${scopes.size} scopes of the token`
+        throw new HttpError('scopeMissing', insufficientScope(scope), cause)
+      }
       const waitSeconds = rateLimit?.take(owner)
       if (waitSeconds !== undefined)
         throw new HttpError('rateLimited', ['Retry-After', String(waitSeconds)])

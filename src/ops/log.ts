@@ -13,6 +13,8 @@ export interface RequestLine {
   /** The path pattern that matched, if any. */
   readonly route: string | undefined
   readonly status: number
+  /** The error value of a refused request, as in the catalogue. */
+  readonly error: number | undefined
   readonly ms: number
   readonly requestId: string
   /** The trace that the caller counts the request to: 32 hex digits. */
@@ -80,14 +82,16 @@ let now = { ms: 0, iso: '' }
  * HTTP token, and the other texts are ours.
  */
 function renderRequest(line: RequestLine): string {
-  const { method, route, status, ms, traceId, owner } = line
+  const { method, route, status, error, ms, traceId, owner } = line
   const timeMs = Date.now()
   if (timeMs !== now.ms) now = { ms: timeMs, iso: new Date(timeMs).toISOString() }
   return (
     `{"time":"${now.iso}","level":"info","message":"request",` +
     (method === undefined ? '' : `"method":"${method}",`) +
     (route === undefined ? '' : `"route":"${route}",`) +
-    `"status":${status},"ms":${ms},"requestId":${JSON.stringify(line.requestId)}` +
+    `"status":${status},` +
+    (error === undefined ? '' : `"error":${error},`) +
+    `"ms":${ms},"requestId":${JSON.stringify(line.requestId)}` +
     (traceId === undefined ? '' : `,"traceId":"${traceId}"`) +
     (owner === undefined ? '' : `,"owner":"${owner}"`) +
     '}\n'
