@@ -7,8 +7,10 @@ const GIB = 1024 ** 3
 const LOG_LEVELS: readonly LogLevel[] = ['silent', 'error', 'info', 'debug']
 
 const ETCD_USER = members({
-  name: setting(required('whose password it is', text), { PLANTS_ETCD_USERNAME: 'user of etcd' }),
-  password: setting(required("the user's", option.password), {
+  name: setting(required('the user whose password it is', text), {
+    PLANTS_ETCD_USERNAME: 'user of etcd',
+  }),
+  password: setting(required('the password of that user', option.password), {
     PLANTS_ETCD_PASSWORD_FILE: "file with that user's password: its text, less one final newline",
   }),
 })
