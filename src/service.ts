@@ -27,7 +27,7 @@ import { CLOSED, LazyStore } from './store/lazy-store.ts'
 import { openStore } from './store/open.ts'
 import { loadSqlite } from './store/sqljs/database.ts'
 
-export interface ServiceHooks {
+interface ServiceHooks {
   readonly log: Log
   /** Memory and disk may differ: the process must end, and the next one starts from the disk. */
   readonly onFatal: (error: unknown) => void

@@ -18,10 +18,10 @@ export interface HttpTimeouts {
  * - sending: the client takes the response. The limit starts again with each piece that it takes.
  * - discarding: the rest of a body whose request is answered.
  */
-export type State = 'idle' | 'receiving' | 'serving' | 'sending' | 'discarding'
+type State = 'idle' | 'receiving' | 'serving' | 'sending' | 'discarding'
 
 /** How a connection ends whose state has lasted too long: with this response, or without one. */
-export type End = 'requestTimeout' | 'storageUnavailable' | 'close' | 'cut off'
+type End = 'requestTimeout' | 'storageUnavailable' | 'close' | 'cut off'
 
 /** The state of a connection, from its current request. */
 export function stateOf(current: Exchange | undefined): State {

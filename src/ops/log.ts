@@ -4,10 +4,10 @@ import { type LogSink, LogWriter, standardOutput } from './log-writer.ts'
 const LEVELS = { silent: 0, error: 1, info: 2, debug: 3 } as const
 
 export type LogLevel = keyof typeof LEVELS
-export type Fields = Readonly<Record<string, unknown>>
+type Fields = Readonly<Record<string, unknown>>
 
 /** What the line of a request says. */
-export interface RequestLine {
+interface RequestLine {
   /** Unknown if Node's parser refused the request. */
   readonly method: string | undefined
   /** The path pattern that matched, if any. */

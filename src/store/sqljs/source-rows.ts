@@ -2,7 +2,7 @@ import type { Database, Statement, Value } from 'sql.js'
 import { loadSqlite } from './database.ts'
 
 /** What a value is where it is not of the type that it should be. */
-export interface Odd {
+interface Odd {
   readonly is: string
 }
 
