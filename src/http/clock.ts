@@ -11,7 +11,7 @@ export interface HttpTimeouts {
 }
 
 /**
- * What a connection waits for. After its last response it lingers, which has a timer (linger.ts).
+ * What a connection waits for. After its last response it lingers; linger.ts has that timer.
  * - idle: the next request's headers.
  * - receiving: the rest of a body that is read.
  * - serving: the service itself.
@@ -34,13 +34,13 @@ export function stateOf(current: Exchange | undefined): State {
   return req.complete ? 'idle' : 'discarding'
 }
 
-/** Measures how long one connection stays in one state. A request itself never updates it. */
+/** Measures how long one connection stays in one state. A request adds no work: `check` does it. */
 export class Clock {
   readonly #socket: Socket
   readonly #timeouts: HttpTimeouts
   /** In another application's server, which owns the connection between our requests. */
   readonly #embedded: boolean
-  // As of the last check, and for how long.
+  // What the last check saw, and for how long that has lasted.
   #state: State = 'idle'
   #exchange: Exchange | undefined
   #sentBytes = 0

@@ -53,7 +53,7 @@ export class Connection {
   readonly #intake = new Intake()
   /** The memory of the current response. */
   #hold: Hold | undefined
-  /** What the client had sent when a stop last looked. */
+  /** How much had been received when a stop last looked. */
   #bytesAtLastLook = -1
 
   constructor(socket: Socket, { host, tickEnd, timeouts }: Shared, embedded: boolean) {
@@ -109,8 +109,8 @@ export class Connection {
   }
 
   /**
-   * Node reports late headers only once. While a response is under way they may have come unread,
-   * so they count as late only if they are still missing some time after it.
+   * Node reports late headers only once. While a response is under way, the headers may have come
+   * without being read. So they are late only if they are still missing some time after it.
    */
   headersLate(): void {
     if (this.#isDone) this.fail(new HttpError('requestTimeout'))

@@ -11,7 +11,7 @@ export interface RequestRecord {
   readonly startedAtMs: number
 }
 
-/** The record of a request that Node's parser refused: its start and most else are unknown. */
+/** The record of a request that Node's parser refused. Its start is unknown: it counts from now. */
 export function recordOf(method?: string, rawHeaders: readonly string[] = []): RequestRecord {
   const headers = readHeaders(rawHeaders)
   return {
