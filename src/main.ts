@@ -3,7 +3,7 @@ import { resolve } from 'node:path'
 import { parseArgs } from 'node:util'
 import { setFlagsFromString } from 'node:v8'
 import { serve } from './cli/serve.ts'
-import { readConfig, variableOf, VARIABLES } from './config.ts'
+import { readConfig, VARIABLES } from './config.ts'
 import { ConfigError, errorCodeOf, reasonOf } from './errors.ts'
 import { openStore } from './store/open.ts'
 import { version } from './version.ts'
@@ -72,11 +72,7 @@ const COMMANDS: Readonly<Record<string, Command>> = {
       const { importStore } = await import('./cli/import.ts')
       const config = readConfig(process.env, 'storage')
       const tell = (line: string) => void process.stderr.write(`${line}\n`)
-      return importStore(
-        (log, onFatal) => openStore(config, { log, onFatal }, variableOf),
-        file,
-        tell,
-      )
+      return importStore((log, onFatal) => openStore(config, { log, onFatal }), file, tell)
     },
   },
 }

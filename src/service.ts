@@ -103,7 +103,7 @@ class Service implements PlantService {
       open: () => {
         // Each attempt registers its metrics again.
         const metrics = (this.#storeMetrics = new Metrics())
-        return openStore(config, { log: report, onFatal, metrics, queue }, nameOf)
+        return openStore(config, { log: report, onFatal, metrics, queue })
       },
       // Only now, because a failed attempt must leave nothing running.
       onKept: () => this.#keys.start?.(),

@@ -36,16 +36,13 @@ export class PlantHost implements ConnectionHost {
   readonly #errorCounts = new Map([...conditions.values()].map(([error]) => [error, 0]))
 
   constructor(options: PlantHostOptions) {
-    const { verifier, rateLimit, readScope, writeScope, metrics } = options
+    const { readScope, writeScope, metrics } = options
     this.#options = options
     const operations = new Map([
       ['GET', { handle: getPlants(options), scope: readScope }],
       ['POST', { handle: postPlants(options), scope: writeScope }],
     ])
-    this.#route = createRouter(new Map([[PATH, operations]]), {
-      verifier,
-      rateLimit,
-    })
+    this.#route = createRouter(new Map([[PATH, operations]]), options)
     this.#durations = new RequestDurations(metrics, [PATH])
     metrics.counter('plant_store_errors_total', 'Failures answered, by error value.', () =>
       [...this.#errorCounts].map(([error, count]) => [{ error: String(error) }, count]),

@@ -1,9 +1,10 @@
 import { createHash } from 'node:crypto'
 import { type LogSink, LogWriter, standardOutput } from './log-writer.ts'
 
-const LEVELS = { silent: 0, error: 1, info: 2, debug: 3 } as const
+/** Each includes those before it. */
+export const LOG_LEVELS = ['silent', 'error', 'info', 'debug'] as const
 
-export type LogLevel = keyof typeof LEVELS
+export type LogLevel = (typeof LOG_LEVELS)[number]
 type Fields = Readonly<Record<string, unknown>>
 
 /** What the line of a request says. */
@@ -43,7 +44,7 @@ export function createLog(level: LogLevel, sink: LogSink = standardOutput()): Lo
   const writer = new LogWriter(sink, (dropped) =>
     render('error', 'log lines were dropped', { dropped }),
   )
-  const isOn = (own: LogLevel): boolean => LEVELS[own] <= LEVELS[level]
+  const isOn = (own: LogLevel): boolean => LOG_LEVELS.indexOf(own) <= LOG_LEVELS.indexOf(level)
   const at = (own: LogLevel): Log['info'] =>
     isOn(own) ? (message, fields) => writer.add(render(own, message, fields)) : () => {}
   return {

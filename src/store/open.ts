@@ -7,15 +7,13 @@ export type OpenStore = PlantStore & { readonly recovered?: Recovered }
 
 /**
  * Opens the store that the configuration names. The code for etcd is loaded only if it is needed.
- * `nameOf` returns what messages call an option.
  * @throws DirectoryLocked, StoreCorrupt
  */
 export async function openStore(
   { etcd, dataDirectory, maxDataBytes }: Pick<Config, 'etcd' | 'dataDirectory' | 'maxDataBytes'>,
   hooks: Pick<SqljsStoreOptions, 'log' | 'onFatal' | 'metrics' | 'queue'>,
-  nameOf?: (option: string) => string,
 ): Promise<OpenStore> {
   if (!etcd) return SqljsStore.open({ directory: dataDirectory, maxDataBytes, ...hooks })
   const { EtcdStore } = await import('./etcd/store.ts')
-  return EtcdStore.open(etcd, hooks.log, nameOf)
+  return EtcdStore.open(etcd, hooks.log)
 }

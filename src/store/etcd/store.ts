@@ -21,12 +21,10 @@ export interface EtcdConfig extends ClientOptions {
   readonly prefix: string
 }
 
-/** What messages call an option. */
-type NameOf = (option: string) => string
-
 const INT64_MAX = 2n ** 63n - 1n
 const PROBE_EVERY_MS = 1000
 const LOGIN_REFUSED = /authentication failed|user name is empty/
+const USER = 'PLANTS_ETCD_USERNAME and PLANTS_ETCD_PASSWORD_FILE, or the option etcd.user'
 const NO_SPACE = /database space exceeded/
 /** Up to half a MiB above etcd's --max-request-bytes, and above that. */
 const TOO_LARGE = /request is too large|message larger than max/
@@ -39,7 +37,6 @@ export class EtcdStore implements PlantStore {
   readonly #client: EtcdClient
   readonly #config: EtcdConfig
   readonly #log: EtcdLog
-  readonly #nameOf: NameOf
   readonly #logFailure: ReturnType<typeof createFailureLog>
   /** Running creates, for `close`. */
   readonly #creates = new Set<Promise<Created>>()
@@ -48,21 +45,16 @@ export class EtcdStore implements PlantStore {
   #probeTimer: NodeJS.Timeout | undefined
   #closed: Promise<void> | undefined
 
-  private constructor(config: EtcdConfig, log: EtcdLog, nameOf: NameOf) {
+  private constructor(config: EtcdConfig, log: EtcdLog) {
     this.#client = new EtcdClient(config)
     this.#config = config
     this.#log = log
-    this.#nameOf = nameOf
     this.#logFailure = createFailureLog(log)
   }
 
   /** Resolves after the first probe. If etcd does not answer, the store is open but unavailable. */
-  static async open(
-    config: EtcdConfig,
-    log: EtcdLog,
-    nameOf: NameOf = (option) => option,
-  ): Promise<EtcdStore> {
-    const store = new EtcdStore(config, log, nameOf)
+  static async open(config: EtcdConfig, log: EtcdLog): Promise<EtcdStore> {
+    const store = new EtcdStore(config, log)
     await store.#probe()
     return store
   }
@@ -192,10 +184,7 @@ export class EtcdStore implements PlantStore {
 
   #reasonOf(error: unknown): string {
     const reason = reasonOf(error)
-    if (isRefusal(error, LOGIN_REFUSED)) {
-      const [name, password] = ['etcd.user.name', 'etcd.user.password'].map(this.#nameOf)
-      return `${reason}; look at ${name} and ${password}`
-    }
+    if (isRefusal(error, LOGIN_REFUSED)) return `${reason}; look at ${USER}`
     if (!isRefusal(error, DENIED)) return reason
     return `${reason}; the user of etcd needs readwrite on ${this.#config.prefix}`
   }

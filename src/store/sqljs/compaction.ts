@@ -4,7 +4,7 @@ import { PlantDatabase } from './database.ts'
 import { type Files, nodeFiles } from './files.ts'
 import { type DirectoryScan, scanDirectory } from './directory-scan.ts'
 import { type Replay, replay } from './replay.ts'
-import { SNAPSHOT, writeSnapshot } from './snapshot.ts'
+import { writeSnapshot } from './snapshot.ts'
 
 export interface CompactionJob {
   readonly directory: string
@@ -37,7 +37,7 @@ export async function compact(files: Files, job: CompactionJob): Promise<number>
     if (sequence !== job.sequence)
       throw new Error(`the closed journals end with write ${sequence} instead of ${job.sequence}`)
     const bytes = database.toFile({ sequence, complete: job.complete })
-    return await writeSnapshot(files, job.directory, SNAPSHOT, bytes, sequence)
+    return await writeSnapshot(files, job.directory, bytes, sequence)
   } finally {
     database.close()
   }

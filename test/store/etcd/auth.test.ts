@@ -73,7 +73,7 @@ test('a changed password, user or role is named, and works again when restored',
   for (const [change, reason, restore] of [
     [
       password('other'),
-      /authentication failed.*; look at etcd\.user\.name and etcd\.user\.password$/,
+      /authentication failed.*; look at PLANTS_ETCD_USERNAME and PLANTS_ETCD_PASSWORD_FILE, or /,
       password('secret'),
     ],
     [
