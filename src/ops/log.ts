@@ -90,9 +90,8 @@ function renderRequest(line: RequestLine): string {
     `{"time":"${now.iso}","level":"info","message":"request",` +
     (method === undefined ? '' : `"method":"${method}",`) +
     (route === undefined ? '' : `"route":"${route}",`) +
-    `"status":${status},` +
-    (error === undefined ? '' : `"error":${error},`) +
-    `"ms":${ms},"requestId":${JSON.stringify(line.requestId)}` +
+    `"status":${status},"ms":${ms},"requestId":${JSON.stringify(line.requestId)}` +
+    (error === undefined ? '' : `,"error":${error}`) +
     (traceId === undefined ? '' : `,"traceId":"${traceId}"`) +
     (owner === undefined ? '' : `,"owner":"${owner}"`) +
     '}\n'
