@@ -9,8 +9,9 @@ import { startService } from './support/service.ts'
 
 /*
  * README.md, "Reading the source", lists the files that a create and a list pass, says which of them
- * only one of both passes, and names their helpers. Here a create and a list run, and V8 counts calls: the files with calls must be exactly
- * those of the README. Only the order in the README is not measured; imports are compared instead.
+ * only one of the two passes, and names their helpers. Here a create and a list run, and V8 counts
+ * calls: the files with calls must be exactly those of the README. Only the order in the README is
+ * not measured; imports are compared instead.
  */
 const ROOT = fileURLToPath(new URL('..', import.meta.url))
 const BUILT = pathToFileURL(join(ROOT, 'dist/')).href

@@ -4,7 +4,7 @@ import { type LogSink, LogWriter, standardOutput } from './log-writer.ts'
 /** Each includes those before it. */
 export const LOG_LEVELS = ['silent', 'error', 'info', 'debug'] as const
 
-export type LogLevel = (typeof LOG_LEVELS)[number]
+type LogLevel = (typeof LOG_LEVELS)[number]
 type Fields = Readonly<Record<string, unknown>>
 
 /** What the line of a request says. */

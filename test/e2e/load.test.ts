@@ -105,7 +105,7 @@ test('load: connections leave descriptors for the store and the admin listener',
   assert.match(
     service.output(),
     new RegExp(
-      `leaves room for fewer connections than PLANTS_MAX_CONNECTIONS.*"connections":${held.length}\\b`,
+      `fewer connections than PLANTS_MAX_CONNECTIONS.*"connections":${held.length}\\b`,
     ),
   )
   assert.equal((await call(service.adminPort, { path: '/readyz', token: undefined })).status, 200)
