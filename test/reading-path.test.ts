@@ -8,7 +8,7 @@ import { call, post } from './support/http.ts'
 import { startService } from './support/service.ts'
 
 /*
- * README.md, "Reading the source", lists the files that a create and a list pass, says which of them
+ * README.md, "Reading the source", lists the files that a create and a list pass, says which files
  * only one of the two passes, and names their helpers. Here a create and a list run, and V8 counts
  * calls: the files with calls must be exactly those of the README. Only the order in the README is
  * not measured; imports are compared instead.
