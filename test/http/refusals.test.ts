@@ -14,9 +14,9 @@ import { verdict } from '../support/verdict.ts'
 import { firstAnswer, head } from '../support/wire.ts'
 
 /*
- * scripts/deploy/README.md has a table: for each error of a token, the cause that is logged at level
- * debug, and what to look at. Here tokens are refused for each reason, and the table must have
- * exactly these causes.
+ * scripts/deploy/README.md has a table of errors of tokens: the cause that is logged at level debug,
+ * and what to look at. Here tokens are refused for each reason, and the table must have exactly
+ * these causes.
  */
 const ROWS = tableOf('scripts/deploy/README.md', 'error').map(([error = '', causes = '']) => {
   const texts = [...causes.matchAll(/`([^`]+)`/g)].map(([, text = '']) => text)
