@@ -108,7 +108,7 @@ test('listen: a failed call leaves nothing open, and the next one succeeds', asy
   const attempts = await Promise.allSettled([service.listen(), service.listen()])
   for (const attempt of attempts) {
     assert.ok(attempt.status === 'rejected' && attempt.reason instanceof ListenFailed)
-    assert.match(attempt.reason.message, new RegExp(`^cannot listen on 127\\.0\\.0\\.1:${port}: `))
+    assert.ok(attempt.reason.message.startsWith(`listen: cannot listen on 127.0.0.1:${port}: `))
   }
   assert.deepEqual(readdirSync(folder), [])
   assert.equal(fetches, 0)
