@@ -53,7 +53,7 @@ export function takeBatch(
       rows.push(row)
       added.set(key, plant)
       answers.push({ create, created: 'stored' })
-      // The worst case does not fit. Retry after this batch, when its real size is known.
+      // With the worst case of the batch it does not fit. Retry after it: its real size is less.
     } else if (rows.length > 0) break
     else create.reject(new StoreFull())
     taken += 1
