@@ -1,9 +1,10 @@
-import { LOG_LEVELS, type OnLog } from './ops/log.ts'
+import type { LogLevel, OnLog } from './ops/log.ts'
 import * as option from './options.ts'
 import { defaultsTo, integer, members, oneOf, optional, path, required } from './rules.ts'
 import { type Rule, setting, text } from './rules.ts'
 
 const GIB = 1024 ** 3
+const LOG_LEVELS: readonly LogLevel[] = ['silent', 'error', 'info', 'debug']
 
 const ETCD_USER = members({
   name: setting(required('the user whose password it is', text), {

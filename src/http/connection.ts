@@ -284,11 +284,12 @@ export class Connection {
 
   #sent(exchange: Exchange, response: HttpResponse, failure: unknown): void {
     const { req, res } = exchange
+    const { body } = response
     exchange.phase = 'sent'
     if (failure !== undefined) this.#host.brokeOff(failure, exchange)
     // Node closes the connection after a response to a client that still waits for "100 Continue",
     // and after a list to HTTP/1.0.
-    const hasLength = req.httpVersion !== '1.0' || lengthOf(response.body) !== undefined
+    const hasLength = req.httpVersion !== '1.0' || lengthOf(body) !== undefined
     if (!res.shouldKeepAlive || !hasLength) this.#intake.close()
     this.#host.answered(exchange, response)
     this.#advance()

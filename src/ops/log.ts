@@ -3,10 +3,9 @@ import { types } from 'node:util'
 import { reasonOf } from '../errors.ts'
 import { type LogSink, LogWriter, standardOutput } from './log-writer.ts'
 
-/** Each includes those before it. */
-export const LOG_LEVELS = ['silent', 'error', 'info', 'debug'] as const
+const LEVELS = { silent: 0, error: 1, info: 2, debug: 3 } as const
 
-export type LogLevel = (typeof LOG_LEVELS)[number]
+export type LogLevel = keyof typeof LEVELS
 type Fields = Readonly<Record<string, unknown>>
 
 /** What the line of a request says. */
@@ -61,7 +60,7 @@ export function createLog(level: LogLevel, sink: LogSink = standardOutput()): Lo
   const writer = new LogWriter(sink, (dropped) =>
     render('error', 'log lines were dropped', { dropped }),
   )
-  const isOn = (own: LogLevel): boolean => LOG_LEVELS.indexOf(own) <= LOG_LEVELS.indexOf(level)
+  const isOn = (own: LogLevel): boolean => LEVELS[own] <= LEVELS[level]
   const at = (own: LogLevel): Log['info'] =>
     isOn(own) ? (message, fields) => writer.add(render(own, message, fields)) : () => {}
   return {

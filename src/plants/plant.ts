@@ -9,11 +9,6 @@ export interface NewPlant extends Plant {
   readonly id: bigint
 }
 
-/** True if creating `b` repeats the create of `a`; their ids are the same. */
-export function hasSameContent(a: Plant, b: Plant): boolean {
-  return a.name === b.name && a.tag === b.tag
-}
-
 const INT64_MIN = -(2n ** 63n)
 const INT64_MAX = 2n ** 63n - 1n
 

@@ -14,7 +14,7 @@ import { verdict } from '../support/verdict.ts'
 import { firstAnswer, head } from '../support/wire.ts'
 
 /*
- * scripts/deploy/README.md has a table of errors of tokens: the cause that is logged at level debug,
+ * scripts/deploy/README.md has a table of refused tokens: the cause that level debug logs,
  * and what to look at. Here tokens are refused for each reason, and the table must have exactly
  * these causes.
  */

@@ -22,7 +22,7 @@ export interface StoredRow {
 }
 
 /** The plant that has the id of a create. */
-export interface Existing {
+interface Existing {
   /** Whether its name and tag are those of the create. */
   readonly isSame: boolean
   /** Of the batch that stored it. */
