@@ -2,6 +2,7 @@ import { execFile } from 'node:child_process'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { promisify } from 'node:util'
+import { temporaryDirectorySync } from './directories.ts'
 
 export const ROOT = fileURLToPath(new URL('../..', import.meta.url))
 
@@ -21,6 +22,13 @@ export async function makeRelease(directory: string, root = ROOT): Promise<Relea
     package: join(directory, 'plant-store-1.0.0.tgz'),
     archive: join(directory, 'plant-store-1.0.0-node.tar.gz'),
   }
+}
+
+let made: Promise<Release> | undefined
+
+/** The release of this project's folder, made once in a process. */
+export function projectRelease(): Promise<Release> {
+  return (made ??= makeRelease(join(temporaryDirectorySync(), 'release')))
 }
 
 /** The names in an archive, without the folder that all begin with. */
