@@ -14,6 +14,7 @@ REQUESTS ?= 20000
 FAULTS ?= 16
 INSTANCES ?= 3
 SCRIPT := node --import tsx
+TSC := node_modules/.bin/tsc
 
 help: ## show this list
 	@awk -F ":.*## " '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,11 +34,11 @@ test: check ## run all tests; TEST=file runs some, PLANTS_TEST_THOROUGH=1 their 
 
 check: $(BUILT) ## check the types of everything, tests and scripts included
 	@rm -rf build
-	@npx tsc --project test
-	@npx tsc --project scripts
+	@$(TSC) --project test
+	@$(TSC) --project scripts
 
 dev: $(BUILT) ## serve as `make run` does, and restart after each change of a source file
-	@npx tsc --watch --preserveWatchOutput & trap "kill $$!" EXIT; node --watch-path=dist dist/main.js serve --dev
+	@$(TSC) --watch --preserveWatchOutput & trap "kill $$!" EXIT; node --watch-path=dist dist/main.js serve --dev
 
 build: $(BUILT) ## compile src/ to dist/
 
@@ -81,4 +82,4 @@ $(INSTALLED): package.json package-lock.json
 
 $(BUILT): $(INSTALLED) tsconfig.json $(SOURCES)
 	@rm -rf dist
-	npx tsc
+	$(TSC)

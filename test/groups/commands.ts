@@ -1,6 +1,3 @@
 import '../e2e/cli.test.ts'
 import '../e2e/log.test.ts'
-import '../e2e/process.test.ts'
-import '../e2e/signals.test.ts'
-import '../e2e/issuer.test.ts'
 import '../config.test.ts'
