@@ -39,7 +39,7 @@ export function etcdctl(endpoint: string, args: readonly string[], input = ''): 
 const EC_KEY = ['-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:prime256v1', '-nodes'] as const
 
 /** An authority `ca.pem` and the certificates that it signed, all in one directory. */
-export class Authority {
+class Authority {
   readonly directory: string
 
   constructor(directory: string) {

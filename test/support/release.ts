@@ -8,7 +8,7 @@ export const ROOT = fileURLToPath(new URL('../..', import.meta.url))
 
 const exec = promisify(execFile)
 
-export interface Release {
+interface Release {
   readonly package: string
   readonly archive: string
 }
