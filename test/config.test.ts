@@ -4,10 +4,9 @@ import { writeFileSync } from 'node:fs'
 import { join, resolve } from 'node:path'
 import { test } from 'node:test'
 import { readConfig, VARIABLES } from '../dist/config.js'
-import { ConfigError } from '../dist/errors.js'
 import { serviceVariables } from './support/kubernetes.ts'
 import { MAIN } from './support/process.ts'
-import { temporaryDirectory } from './support/service.ts'
+import { problems, temporaryDirectory } from './support/service.ts'
 import { PATIENCE_MS } from './support/time.ts'
 
 const MINIMUM = {
@@ -18,16 +17,6 @@ const MINIMUM = {
 
 const ETCD_HTTP = { ...MINIMUM, PLANTS_ETCD_ENDPOINTS: 'http://127.0.0.1:1' }
 const ETCD_HTTPS = { ...MINIMUM, PLANTS_ETCD_ENDPOINTS: 'https://127.0.0.1:1' }
-
-function problems(env: Readonly<Record<string, string>>): readonly string[] {
-  try {
-    readConfig(env, 'service')
-  } catch (error) {
-    assert.ok(error instanceof ConfigError)
-    return error.problems
-  }
-  return []
-}
 
 test('config: what is not set has the default of the table', () => {
   const { keys, openKeys: _, ...config } = readConfig(MINIMUM, 'service')

@@ -151,3 +151,12 @@ test('docs: the two packages are imported only where SECURITY.md says', () => {
     }
   assert.deepEqual([...found].sort(), Object.keys(places))
 })
+
+test('docs: every test file is in exactly one group of test/groups/', () => {
+  const files = readdirSync(join(ROOT, 'test'), { recursive: true, encoding: 'utf8' })
+  const imported = files
+    .filter((name) => dirname(name) === 'groups')
+    .flatMap((name) => [...read(`test/${name}`).matchAll(/^import '\.\.\/(.+)'$/gm)])
+    .map(([, name]) => name)
+  assert.deepEqual(imported.sort(), files.filter((name) => name.endsWith('.test.ts')).sort())
+})

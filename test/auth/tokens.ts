@@ -147,7 +147,7 @@ export async function refused(text: string, condition: string, by = verifier()):
 }
 
 /** For `assert.rejects`: checks the condition and its header. */
-export function refusedAs(condition: string): (error: unknown) => boolean {
+function refusedAs(condition: string): (error: unknown) => boolean {
   return (error) => {
     if (!(error instanceof HttpError) || error.condition !== condition) throw error
     const [name, value] = error.headers

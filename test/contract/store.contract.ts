@@ -24,8 +24,11 @@ export interface StoreUnderTest {
   hold?(): () => void
 }
 
-/** Opens a storage that holds nothing; it is closed and checked when the test ends. */
-export type StoreFactory = (t: TestContext) => Promise<StoreUnderTest>
+/**
+ * Opens a storage that holds nothing; it is closed and checked when the test ends. Only a test that
+ * says so calls `hold`.
+ */
+export type StoreFactory = (t: TestContext, willHold: boolean) => Promise<StoreUnderTest>
 
 /** After `hold`, calls wait for `passed` until the function that `hold` returned is called. */
 export class Gate {
@@ -108,8 +111,9 @@ export function storeContract(name: string, open: StoreFactory, long = 6000): vo
   const contract = (
     behaviour: string,
     run: (under: StoreUnderTest, t: TestContext) => Promise<void>,
+    willHold = false,
   ): void => {
-    test(`${name}: ${behaviour}`, async (t) => run(await open(t), t))
+    test(`${name}: ${behaviour}`, async (t) => run(await open(t, willHold), t))
   }
 
   contract('an empty store lists nothing, and is available', async ({ store }) => {
@@ -508,30 +512,34 @@ export function storeContract(name: string, open: StoreFactory, long = 6000): vo
     )
   })
 
-  contract('a list and a repeated create wait for the first one', async (under, t) => {
-    if (!under.hold) return t.skip('this storage cannot be made to wait')
-    const { store } = under
-    await create(store, 'alice', [plant(1n)])
-    const release = under.hold()
-    let answers = 0
-    const plants = [plant(2n, 'a'), plant(3n, 'b'), plant(2n, 'a'), plant(2n, 'c')]
-    const creates = plants.map((each) => store.create('alice', each).finally(() => answers++))
-    for (let i = 0; i < 5; i++) {
-      await new Promise((resolve) => setTimeout(resolve, 2))
-      assert.deepEqual(await readAll(store.list('alice', ALL)), [{ name: 'plant 1' }])
-      assert.equal(answers, 0)
-    }
-    release()
-    const created = await Promise.all(creates)
-    const [, kept, other, ...more] = await readAll(store.list('alice', ALL))
-    // Any of them may be first, if each goes to the storage by itself.
-    assert.ok(kept?.name === 'a' || kept?.name === 'c', kept?.name)
-    assert.deepEqual([other, ...more], [{ name: 'b' }])
-    assert.deepEqual(
-      created,
-      plants.map(({ id, name }) => (id === 3n || name === kept.name ? 'stored' : 'conflict')),
-    )
-  })
+  contract(
+    'a list and a repeated create wait for the first one',
+    async (under, t) => {
+      if (!under.hold) return t.skip('this storage cannot be made to wait')
+      const { store } = under
+      await create(store, 'alice', [plant(1n)])
+      const release = under.hold()
+      let answers = 0
+      const plants = [plant(2n, 'a'), plant(3n, 'b'), plant(2n, 'a'), plant(2n, 'c')]
+      const creates = plants.map((each) => store.create('alice', each).finally(() => answers++))
+      for (let i = 0; i < 5; i++) {
+        await new Promise((resolve) => setTimeout(resolve, 2))
+        assert.deepEqual(await readAll(store.list('alice', ALL)), [{ name: 'plant 1' }])
+        assert.equal(answers, 0)
+      }
+      release()
+      const created = await Promise.all(creates)
+      const [, kept, other, ...more] = await readAll(store.list('alice', ALL))
+      // Any of them may be first, if each goes to the storage by itself.
+      assert.ok(kept?.name === 'a' || kept?.name === 'c', kept?.name)
+      assert.deepEqual([other, ...more], [{ name: 'b' }])
+      assert.deepEqual(
+        created,
+        plants.map(({ id, name }) => (id === 3n || name === kept.name ? 'stored' : 'conflict')),
+      )
+    },
+    true,
+  )
 
   contract('a created plant is there after each reopening', async (under) => {
     let { store } = under

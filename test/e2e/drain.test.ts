@@ -5,18 +5,21 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { call } from '../support/http.ts'
 import { freePort } from '../support/ports.ts'
 import { type ServerProcess, startProcess } from '../support/process.ts'
+import { THOROUGH } from '../support/scale.ts'
 import { temporaryDirectory } from '../support/service.ts'
 import { token } from '../support/tokens.ts'
 import { head, Wire } from '../support/wire.ts'
 
 /** `make drain` sets both numbers. */
-const RESTARTS = Number(process.env['PLANTS_TEST_RESTARTS'] ?? 2)
-const REQUESTS = Number(process.env['PLANTS_TEST_REQUESTS'] ?? 1000)
+const { PLANTS_TEST_RESTARTS: restarts, PLANTS_TEST_REQUESTS: requests } = process.env
+const RESTARTS = Number(restarts ?? 2)
+const REQUESTS = Number(requests ?? 1000)
 const AGENT_CLIENTS = 12
 const FETCH_CLIENTS = 4
 const DRAIN_DELAY_SECONDS = 1
-/** Between two requests of every fourth client. */
+/** Between two requests of every fourth client, and of each other one. */
 const PAUSE_MS = 100
+const BREATH_MS = requests !== undefined || THOROUGH ? 0 : 10
 const IDLE = 5
 
 interface Named {
@@ -150,7 +153,8 @@ class Load {
 
   async #run(send: Send, first: number): Promise<void> {
     for (let at = first; this.#isRunning; ) {
-      if (first % 4 === 3) await sleep(PAUSE_MS)
+      const pauseMs = first % 4 === 3 ? PAUSE_MS : BREATH_MS
+      if (pauseMs > 0) await sleep(pauseMs)
       const leaves = await this.#ask(send, this.#instances[at % 2 === 0 ? 0 : 1])
       if (leaves) at += 1
     }

@@ -8,7 +8,7 @@ import { readOptions } from '../../dist/config.js'
 import { ConfigError } from '../../dist/errors.js'
 import { SETTINGS } from '../../dist/settings.js'
 import { hovers } from '../support/hover.ts'
-import { makeRelease, ROOT } from '../support/release.ts'
+import { projectRelease, ROOT } from '../support/release.ts'
 import { temporaryDirectory } from '../support/service.ts'
 
 /** The package must not read it: with these variables a service refuses to start. */
@@ -33,7 +33,7 @@ const STRICT = [
 const project = join(await temporaryDirectory(), 'project')
 const modules = join(ROOT, 'node_modules')
 await mkdir(project)
-const { package: tarball } = await makeRelease(join(project, '..', 'release'))
+const { package: tarball } = await projectRelease()
 // The two dependencies come from this project's folder: no registry is asked.
 const dependencies = {
   'plant-store': `file:${tarball}`,
@@ -68,7 +68,7 @@ async function start(
 
 test('package: the installed command runs by its name', async () => {
   assert.equal(
-    await start('npm', ['exec', '--offline', '--', 'plant-store', '--version']),
+    await start(join(project, 'node_modules/.bin/plant-store'), ['--version']),
     '1.0.0\n',
   )
 })

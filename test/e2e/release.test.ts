@@ -7,7 +7,7 @@ import { test } from 'node:test'
 import { promisify } from 'node:util'
 import { call, post } from '../support/http.ts'
 import { run, startProcess } from '../support/process.ts'
-import { listArchive, makeRelease, ROOT, unpack } from '../support/release.ts'
+import { listArchive, makeRelease, projectRelease, ROOT, unpack } from '../support/release.ts'
 import { temporaryDirectory } from '../support/service.ts'
 import { token } from '../support/tokens.ts'
 
@@ -30,7 +30,7 @@ const DOCUMENTS = [
 ]
 
 const directory = await temporaryDirectory()
-const release = await makeRelease(join(directory, 'release'))
+const release = await projectRelease()
 
 /** Every source file's path in dist/, without its ending. */
 const modules = readdirSync(join(ROOT, 'src'), { recursive: true, encoding: 'utf8' })
@@ -144,11 +144,11 @@ test('release: the folder holds code, documents, and used files of both packages
   ])
   for (const name of foreign)
     assert.deepEqual(
-      readFileSync(join(directory, 'release/plant-store/node_modules', name)),
+      readFileSync(join(dirname(release.archive), 'plant-store/node_modules', name)),
       readFileSync(join(ROOT, 'node_modules', name)),
     )
   const bytes = names.reduce(
-    (sum, name) => sum + statSync(join(directory, 'release/plant-store', name)).size,
+    (sum, name) => sum + statSync(join(dirname(release.archive), 'plant-store', name)).size,
     0,
   )
   assert.ok(bytes < MAX_FOLDER_BYTES, `${bytes} bytes`)

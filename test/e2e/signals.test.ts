@@ -8,10 +8,10 @@ import { pathToFileURL } from 'node:url'
 import initSqlJs from 'sql.js'
 import { call, post } from '../support/http.ts'
 import { underWay } from '../support/metrics.ts'
+import { launch, serviceEnvironment } from '../support/launch.ts'
 import { MAIN, preload, run, startProcess } from '../support/process.ts'
 import { temporaryDirectory } from '../support/service.ts'
 import { until } from '../support/time.ts'
-import { AUDIENCE, ISSUER, SECRET } from '../support/tokens.ts'
 import { verdict } from '../support/verdict.ts'
 import { postBytes, Wire } from '../support/wire.ts'
 
@@ -69,29 +69,15 @@ test('signals: a stop during a recovery waits for it and loses nothing', async (
   const before = await startProcess(t, directory)
   assert.equal((await post(before.port, { id: 1, name: 'Fern' })).status, 200)
   await before.kill('SIGKILL')
-  const env = {
-    PATH: process.env['PATH'],
-    PLANTS_DATA: directory,
-    PLANTS_ISSUER: ISSUER,
-    PLANTS_AUDIENCE: AUDIENCE,
-    PLANTS_JWT_SECRET: SECRET,
-    PLANTS_LISTEN: '127.0.0.1:0',
-    PLANTS_ADMIN_LISTEN: 'off',
-    PLANTS_DRAIN_DELAY: '3600',
-    ...(await slowRecovery()),
-  }
-  const child = spawn(process.execPath, [MAIN, 'serve'], { env, stdio: ['ignore', 'pipe', 'pipe'] })
+  const env = { PLANTS_DRAIN_DELAY: '3600', ...(await slowRecovery()) }
+  const { child, exited, output } = launch(serviceEnvironment(directory, env))
   t.after(() => child.kill('SIGKILL'))
-  let text = ''
-  child.stdout.setEncoding('utf8').on('data', (chunk: string) => (text += chunk))
-  child.stderr.setEncoding('utf8').on('data', (chunk: string) => (text += chunk))
-  const exited = once(child, 'exit')
-  await until('it recovers', () => text.includes('recovering'))
+  await until('it recovers', () => output().includes('recovering'))
   child.kill('SIGTERM')
-  await until('it stops', () => text.includes('"message":"stopping"'))
+  await until('it stops', () => output().includes('"message":"stopping"'))
   child.kill('SIGUSR2')
-  assert.deepEqual(await exited, [0, null])
-  assert.doesNotMatch(text, /"message":"listening"|"level":"error"/)
+  assert.deepEqual([await exited, child.signalCode], [0, null])
+  assert.doesNotMatch(output(), /"message":"listening"|"level":"error"/)
   const again = await startProcess(t, directory)
   assert.deepEqual((await call(again.port)).json(), [{ name: 'Fern' }])
 })

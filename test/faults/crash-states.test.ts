@@ -271,9 +271,9 @@ function* powerLosses(disk: SimulatedDisk, random: () => number): Generator<Simu
   const seen = new Set<string>()
   for (const fates of fatesOf(disk.pending(), random)) {
     const left = disk.afterPowerLoss(fates)
-    const what = left.describe()
-    if (seen.has(what)) continue
-    seen.add(what)
+    const digest = left.digest()
+    if (seen.has(digest)) continue
+    seen.add(digest)
     yield left
   }
 }
@@ -320,11 +320,13 @@ async function recoverEach(
   for (const disk of powerLosses(moment.disk, random)) {
     if (!ALL_STATES && random() > share * STATES) continue
     states += 1
-    const described = disk.describe()
+    const before = disk.copy()
     try {
       await recover(disk, history, moment, random() < CHECKED)
     } catch (error) {
-      const files = described.replaceAll(/[^{},]{80,}/g, (base64) => `${base64.slice(0, 60)}…`)
+      const files = before
+        .describe()
+        .replaceAll(/[^{},]{80,}/g, (base64) => `${base64.slice(0, 60)}…`)
       const what = `after a power loss ${moment.at}, with ${files}: ${String(error)}`
       throw new Error(what, { cause: error })
     }

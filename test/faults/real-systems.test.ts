@@ -6,11 +6,11 @@ import { join } from 'node:path'
 import { test, type TestContext } from 'node:test'
 import { call, post, type Reply } from '../support/http.ts'
 import { jsonOf, Ledger, plantOf } from '../support/ledger.ts'
+import { environment, serviceEnvironment } from '../support/launch.ts'
 import { MAIN, run } from '../support/process.ts'
 import { LONG, sampled } from '../support/scale.ts'
 import { temporaryDirectory } from '../support/service.ts'
 import { PATIENCE_MS, until } from '../support/time.ts'
-import { AUDIENCE, ISSUER, SECRET } from '../support/tokens.ts'
 
 const OWNER = 'alice'
 const WRITERS = 8
@@ -54,15 +54,7 @@ async function serve(
 ): Promise<Process> {
   const held = first ? ['sh', '-c', 'read go && exec "$@"', 'sh'] : []
   const [command = '', ...args] = [...held, ...prefix, process.execPath, MAIN, 'serve']
-  const env = {
-    PATH: process.env['PATH'] ?? '',
-    PLANTS_LISTEN: '127.0.0.1:0',
-    PLANTS_ADMIN_LISTEN: '127.0.0.1:0',
-    PLANTS_DATA: directory,
-    PLANTS_ISSUER: ISSUER,
-    PLANTS_AUDIENCE: AUDIENCE,
-    PLANTS_JWT_SECRET: SECRET,
-  }
+  const env = environment(serviceEnvironment(directory))
   const child = spawn(command, args, { env, stdio: 'pipe' })
   t.after(() => child.kill('SIGKILL'))
   const exited = once(child, 'close')
@@ -547,17 +539,8 @@ async function refused(
   args: readonly string[],
 ): Promise<{ status: number | null; stderr: string }> {
   const [command = '', ...rest] = [...prefix, process.execPath, MAIN, ...args]
-  const env = {
-    PATH: process.env['PATH'] ?? '',
-    PLANTS_LISTEN: '127.0.0.1:0',
-    PLANTS_ADMIN_LISTEN: 'off',
-    PLANTS_DATA: directory,
-    PLANTS_ISSUER: ISSUER,
-    PLANTS_AUDIENCE: AUDIENCE,
-    PLANTS_JWT_SECRET: SECRET,
-  }
   const child: ChildProcess = spawn(command, rest, {
-    env,
+    env: environment(serviceEnvironment(directory)),
     stdio: ['ignore', 'ignore', 'pipe'],
     timeout: PATIENCE_MS,
   })

@@ -1,3 +1,4 @@
+import { createHash } from 'node:crypto'
 import { dirname } from 'node:path'
 import type { File, Files, Mode } from '../../dist/store/sqljs/files.js'
 
@@ -127,15 +128,20 @@ export class SimulatedDisk {
     return new SimulatedDisk(nodes, this.#nextNode)
   }
 
-  /** Names and contents of all files, to tell states apart. */
-  describe(directory = ROOT): string {
+  /** Names and contents of all files. */
+  describe(contentOf = (bytes: Buffer) => bytes.toString('base64'), directory = ROOT): string {
     return [...this.#names(directory)]
       .toSorted(([a], [b]) => (a < b ? -1 : 1))
       .map(([name, id]) => {
         const isDirectory = this.#nodes.get(id)?.kind === 'directory'
-        return `${name}{${isDirectory ? this.describe(id) : this.read(id).toString('base64')}}`
+        return `${name}{${isDirectory ? this.describe(contentOf, id) : contentOf(this.#content(id))}}`
       })
       .join()
+  }
+
+  /** Tells states apart. */
+  digest(): string {
+    return this.describe((bytes) => createHash('sha256').update(bytes).digest('base64'))
   }
 
   find(path: string): number | undefined {
@@ -151,12 +157,7 @@ export class SimulatedDisk {
   }
 
   read(id: number): Buffer {
-    return Buffer.from(
-      this.#file(id).changes.reduce(
-        (bytes, change) => changed(bytes, change, 'kept'),
-        this.#file(id).base,
-      ),
-    )
+    return Buffer.from(this.#content(id))
   }
 
   /** Makes a directory, and those above it, unless they exist. */
@@ -242,6 +243,11 @@ export class SimulatedDisk {
       this.#nodes.set(id, { ...node, changes: [...node.changes, move] })
   }
 
+  #content(id: number): Buffer {
+    const { base, changes } = this.#file(id)
+    return changes.reduce((bytes, change) => changed(bytes, change, 'kept'), base)
+  }
+
   #change(id: number, change: Change): void {
     const node = this.#file(id)
     this.#nodes.set(id, { ...node, changes: [...node.changes, change] })
@@ -280,7 +286,9 @@ function changed(bytes: Buffer, change: Change, fate: Fate): Buffer {
 
 /** The length without zeros at the end. */
 export function textLength(bytes: Uint8Array): number {
-  return bytes.findLastIndex((byte) => byte !== 0) + 1
+  let length = bytes.length
+  while (length > 0 && bytes[length - 1] === 0) length -= 1
+  return length
 }
 
 function resized(bytes: Buffer, lengthBytes: number): Buffer {

@@ -1,6 +1,8 @@
 import assert from 'node:assert/strict'
-import { test } from 'node:test'
+import { test, type TestContext } from 'node:test'
 import { setImmediate as yieldTick, setTimeout as sleep } from 'node:timers/promises'
+import type { Plant } from '../../dist/plants/plant.js'
+import { ALICE, listOf, startBare } from '../support/bare.ts'
 import { call } from '../support/http.ts'
 import { scrape } from '../support/metrics.ts'
 import { THOROUGH } from '../support/scale.ts'
@@ -10,18 +12,28 @@ import { token } from '../support/tokens.ts'
 import { verdict } from '../support/verdict.ts'
 import { head, postBytes, Wire } from '../support/wire.ts'
 
-/** Shares no factor with the divisors below. */
-const SHARE = 7
+/** One place of so many, where each costs a sync. It shares no factor with the divisors below. */
+const SHARE = THOROUGH ? 1 : 7
 const LINES = ['Content-Type: application/json', 'Transfer-Encoding: chunked']
 const BODY = '{"id":2,"name":"chunked"}'
 
+/** What is under test: where it listens, its tokens, and that one place of so many is tried. */
+interface Stage {
+  readonly port: number
+  readonly bearerOf: (owner: string) => string
+  readonly every: number
+}
+
 /** One of each kind of request, its verdict, and its end. Each try has an owner without plants. */
-function conversation(owner: string): {
+function conversation(
+  owner: string,
+  bearerOf: Stage['bearerOf'],
+): {
   readonly bytes: string
   readonly answers: readonly unknown[]
   readonly ends: readonly number[]
 } {
-  const bearer = token(owner)
+  const bearer = bearerOf(owner)
   const requests: readonly (readonly [string, unknown])[] = [
     [postBytes({ id: 1, name: 'whole' }, { token: bearer }), 200],
     [
@@ -43,10 +55,9 @@ function conversation(owner: string): {
   }
 }
 
-test('stages', async (t) => {
-  const { port, adminPort } = await startService(t, { logLevel: 'silent' })
+async function cutAnywhere(t: TestContext, { port, bearerOf, every }: Stage): Promise<void> {
   let owners = 0
-  const length = conversation('o0000').bytes.length
+  const length = conversation('o0000', bearerOf).bytes.length
   /** Runs one try for each place, 16 at a time. */
   const atEach = async (
     places: readonly number[],
@@ -61,12 +72,15 @@ test('stages', async (t) => {
     )
   }
   const everywhere = Array.from({ length: length - 1 }, (_, at) => at + 1).filter(
-    (at) => THOROUGH || at % SHARE === 0,
+    (at) => at % every === 0,
   )
+  /** One of three, unless all are tried. */
+  const third = (remainder: number): readonly number[] =>
+    every === 1 ? everywhere : everywhere.filter((at) => at % 3 === remainder)
 
   await t.test('four requests cut in two at any byte are the same four requests', () =>
     atEach(everywhere, async (place, owner) => {
-      const { bytes, answers } = conversation(owner)
+      const { bytes, answers } = conversation(owner, bearerOf)
       const wire = await Wire.to(port)
       wire.write(bytes.slice(0, place))
       await yieldTick()
@@ -85,49 +99,43 @@ test('stages', async (t) => {
   )
 
   await t.test('an end at any byte: each whole request is answered, and 400 for a part', () =>
-    atEach(
-      everywhere.filter((place) => place % 3 === 0),
-      async (place, owner) => {
-        const { bytes, answers, ends } = conversation(owner)
-        const wire = await Wire.to(port)
-        const whole = ends.filter((end) => end <= place).length
-        const found = await wire.write(bytes.slice(0, place)).halfClose().allAnswers()
-        assert.deepEqual(
-          found.map(verdict),
-          [
-            ...answers.slice(0, whole),
-            ...(place > (ends[whole - 1] ?? 0) ? ['malformedRequest'] : []),
-          ],
-          String(place),
-        )
-        assert.equal(wire.error, undefined)
-        wire.destroy()
-        const kept = (await call(port, { token: token(owner) })).text
-        assert.deepEqual(
-          [kept.includes('whole'), kept.includes('chunked')],
-          [whole > 0, whole > 1],
-          String(place),
-        )
-      },
-    ),
+    atEach(third(0), async (place, owner) => {
+      const { bytes, answers, ends } = conversation(owner, bearerOf)
+      const wire = await Wire.to(port)
+      const whole = ends.filter((end) => end <= place).length
+      const found = await wire.write(bytes.slice(0, place)).halfClose().allAnswers()
+      assert.deepEqual(
+        found.map(verdict),
+        [
+          ...answers.slice(0, whole),
+          ...(place > (ends[whole - 1] ?? 0) ? ['malformedRequest'] : []),
+        ],
+        String(place),
+      )
+      assert.equal(wire.error, undefined)
+      wire.destroy()
+      const kept = (await call(port, { token: bearerOf(owner) })).text
+      assert.deepEqual(
+        [kept.includes('whole'), kept.includes('chunked')],
+        [whole > 0, whole > 1],
+        String(place),
+      )
+    }),
   )
 
   await t.test('a reset at any byte: only whole requests have an effect', async () => {
     const cut: (readonly [place: number, owner: string])[] = []
-    await atEach(
-      everywhere.filter((place) => place % 3 === 1),
-      async (place, owner) => {
-        const wire = await Wire.to(port)
-        wire.write(conversation(owner).bytes.slice(0, place))
-        if (place % 2 === 0) await yieldTick()
-        if (place % 5 === 0) await sleep(2)
-        wire.socket.resetAndDestroy()
-        cut.push([place, owner])
-      },
-    )
+    await atEach(third(1), async (place, owner) => {
+      const wire = await Wire.to(port)
+      wire.write(conversation(owner, bearerOf).bytes.slice(0, place))
+      if (place % 2 === 0) await yieldTick()
+      if (place % 5 === 0) await sleep(2)
+      wire.socket.resetAndDestroy()
+      cut.push([place, owner])
+    })
     for (const [place, owner] of cut) {
-      const { ends } = conversation(owner)
-      const kept = (await call(port, { token: token(owner) })).text
+      const { ends } = conversation(owner, bearerOf)
+      const kept = (await call(port, { token: bearerOf(owner) })).text
       assert.ok(!kept.includes('whole') || place >= (ends[0] ?? 0), String(place))
       assert.ok(
         !kept.includes('chunked') || (place >= (ends[1] ?? 0) && kept.includes('whole')),
@@ -135,6 +143,26 @@ test('stages', async (t) => {
       )
     }
   })
+}
+
+test('stages: HTTP alone, cut at every byte', async (t) => {
+  const plants = new Map<string, Plant[]>()
+  const { port } = await startBare(t, {
+    authenticate: (owner) => ({ ...ALICE, owner }),
+    store: {
+      create(owner, { name }) {
+        plants.set(owner, [...(plants.get(owner) ?? []), { name }])
+        return Promise.resolve('stored')
+      },
+      list: (owner) => listOf([plants.get(owner) ?? []]),
+    },
+  })
+  await cutAnywhere(t, { port, bearerOf: (owner) => owner, every: 1 })
+})
+
+test('stages: the whole service, cut at any byte', async (t) => {
+  const { port, adminPort } = await startService(t, { logLevel: 'silent' })
+  await cutAnywhere(t, { port, bearerOf: token, every: SHARE })
 
   await t.test('after all of them no connection, request, body or write is held', async () => {
     const zero = [

@@ -185,7 +185,9 @@ describe('stop', { concurrency: true }, () => {
   })
 
   test('a client that always has requests waiting is closed too, and knows where', async (t) => {
-    const { port, close, logLines, dataDirectory } = await startService(t, { drainDelaySeconds: 1 })
+    const { port, close, logLines, dataDirectory } = await startService(t, {
+      drainDelaySeconds: 0.3,
+    })
     const wire = await Wire.to(port)
     let sent = 0
     const send = (): void => void wire.write(postBytes({ id: sent, name: `piped ${sent++}` }))
@@ -221,6 +223,7 @@ describe('stop', { concurrency: true }, () => {
         (other) => !other.socket.destroy(),
         () => true,
       )
+      await sleep(5)
     }
     const ready = await call(adminPort, { path: '/readyz', token: undefined })
     assert.deepEqual(

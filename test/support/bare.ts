@@ -124,10 +124,13 @@ export function listOf(
   chunks: readonly (readonly Plant[])[],
   closed: () => void = () => {},
 ): PlantList {
-  const left = chunks.map(chunkOf)
+  const left = [...chunks]
   return {
     cutAt: undefined,
-    next: () => left.shift(),
+    next: () => {
+      const plants = left.shift()
+      return plants && chunkOf(plants)
+    },
     get ended() {
       return left.length === 0
     },

@@ -18,14 +18,14 @@ const NAMES = [
   ...['é', 'e\u0301', '🌱', '/', '..', 'YWxpY2U', '0'],
 ] as const
 
-export interface RunOptions {
+interface RunOptions {
   readonly seed: string
   readonly faults: number
   readonly instances: number
   readonly tell: (line: string) => void
 }
 
-export interface RunTotals {
+interface RunTotals {
   readonly operations: number
   readonly acknowledged: number
   readonly conflicts: number

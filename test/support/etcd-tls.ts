@@ -2,10 +2,10 @@ import assert from 'node:assert/strict'
 import { spawnSync } from 'node:child_process'
 import { readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import type { TestContext } from 'node:test'
+import { after, type TestContext } from 'node:test'
 import type { EtcdConfig } from '../../dist/store/etcd/store.js'
-import { type Cluster, NO_ETCD } from './etcd.ts'
-import { configOf, startCluster } from './etcd-store.ts'
+import { Cluster, NO_ETCD } from './etcd.ts'
+import { configOf } from './etcd-store.ts'
 import { temporaryDirectory } from './service.ts'
 import { until } from './time.ts'
 
@@ -39,7 +39,7 @@ export function etcdctl(endpoint: string, args: readonly string[], input = ''): 
 const EC_KEY = ['-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:prime256v1', '-nodes'] as const
 
 /** An authority `ca.pem` and the certificates that it signed, all in one directory. */
-export class Authority {
+class Authority {
   readonly directory: string
 
   constructor(directory: string) {
@@ -76,6 +76,12 @@ export class Authority {
   }
 }
 
+/** Passwords are hashed with the least work. */
+export const QUICK_LOGIN = ['--bcrypt-cost', '4'] as const
+
+let shared: Promise<SecuredCluster> | undefined
+after(async () => (await shared)?.close())
+
 /** A member with --client-cert-auth, the users `root` and `plants`, and a role for `plants/`. */
 export class SecuredCluster {
   readonly authority: Authority
@@ -86,13 +92,30 @@ export class SecuredCluster {
     this.authority = authority
   }
 
-  static async start(t: TestContext, flags: readonly string[] = []): Promise<SecuredCluster> {
+  /** One that all tests of a process share: afterwards it has no plants and asks for no users. */
+  static async shared(t: TestContext): Promise<SecuredCluster> {
+    const secured = await (shared ??= SecuredCluster.#start([]))
+    t.after(() => {
+      secured.ctl('auth disable')
+      secured.ctl('del --prefix plants/')
+    })
+    return secured
+  }
+
+  /** One for this test alone. */
+  static async start(t: TestContext, flags: readonly string[]): Promise<SecuredCluster> {
+    const secured = await SecuredCluster.#start(flags)
+    t.after(() => secured.close())
+    return secured
+  }
+
+  static async #start(flags: readonly string[]): Promise<SecuredCluster> {
     const authority = new Authority(await temporaryDirectory())
     authority.sign('server', '/CN=server')
     authority.sign('client', '/O=plants')
-    const cluster = await startCluster(t, 1, {
+    const cluster = await Cluster.start(1, {
       scheme: 'https',
-      flags: [...authority.serverFlags, ...flags],
+      flags: ['--unsafe-no-fsync', ...QUICK_LOGIN, ...authority.serverFlags, ...flags],
     })
     const secured = new SecuredCluster(cluster, authority)
     await until('etcd answers', () => {
@@ -117,10 +140,18 @@ export class SecuredCluster {
     return secured
   }
 
+  get endpoints(): readonly string[] {
+    return this.#cluster.endpoints
+  }
+
+  close(): Promise<void> {
+    return this.#cluster.close()
+  }
+
   config(client = 'client'): EtcdConfig {
     const read = (name: string): Buffer => readFileSync(this.authority.file(name))
     return {
-      ...configOf(this.#cluster.endpoints),
+      ...configOf(this.endpoints),
       user: { name: 'plants', password: 'secret' },
       tls: { ca: read('ca.pem'), cert: read(`${client}.pem`), key: read(`${client}.key`) },
     }
@@ -135,6 +166,6 @@ export class SecuredCluster {
     const file = (name: string): string => this.authority.file(name)
     const own = ['--cert', file('client.pem'), '--key', file('client.key')]
     const tls = ['--cacert', file('ca.pem'), ...own]
-    etcdctl(this.#cluster.endpoints.join(), [...tls, ...args], input)
+    etcdctl(this.endpoints.join(), [...tls, ...args], input)
   }
 }

@@ -1,4 +1,4 @@
-export interface ServicePort {
+interface ServicePort {
   readonly name: string | undefined
   readonly port: number
   readonly protocol: 'TCP' | 'UDP' | 'SCTP'

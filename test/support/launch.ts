@@ -21,7 +21,7 @@ export interface Program {
   readonly logFile?: string
 }
 
-export interface LaunchOptions extends Program {
+interface LaunchOptions extends Program {
   readonly args?: readonly string[]
   /** Called with whole lines of stdout and stderr; then `output` has only the last ones. */
   readonly onLines?: (lines: string) => void

@@ -17,7 +17,7 @@ interface Entry {
 }
 
 /** Ids that were undecided until a list showed them, or did not. */
-export interface Settled {
+interface Settled {
   readonly shown: readonly bigint[]
   readonly absent: readonly bigint[]
 }

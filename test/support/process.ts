@@ -16,7 +16,7 @@ import {
 
 export { MAIN, type Program }
 
-export interface Outcome {
+interface Outcome {
   readonly status: number | null
   readonly stdout: string
   readonly stderr: string

@@ -2,12 +2,13 @@ import { execFile } from 'node:child_process'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { promisify } from 'node:util'
+import { temporaryDirectorySync } from './directories.ts'
 
 export const ROOT = fileURLToPath(new URL('../..', import.meta.url))
 
 const exec = promisify(execFile)
 
-export interface Release {
+interface Release {
   readonly package: string
   readonly archive: string
   readonly folder: string
@@ -25,6 +26,13 @@ export async function makeRelease(directory: string, root = ROOT): Promise<Relea
     folder: join(directory, 'plant-store'),
     billOfMaterials: join(directory, 'plant-store-1.0.0.cdx.json'),
   }
+}
+
+let made: Promise<Release> | undefined
+
+/** The release of this project's folder, made once in a process. */
+export function projectRelease(): Promise<Release> {
+  return (made ??= makeRelease(join(temporaryDirectorySync(), 'release')))
 }
 
 /** The names in an archive, without the folder that all begin with. */

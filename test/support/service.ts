@@ -1,6 +1,8 @@
+import assert from 'node:assert/strict'
 import { join } from 'node:path'
 import type { TestContext } from 'node:test'
 import { type Config, readConfig } from '../../dist/config.js'
+import { ConfigError } from '../../dist/errors.js'
 import { createLog } from '../../dist/ops/log.js'
 import { createService, type PlantService } from '../../dist/service.js'
 import { checkStore } from '../../dist/cli/check.js'
@@ -11,6 +13,17 @@ import { AUDIENCE, ISSUER, SECRET } from './tokens.ts'
 export const { keys: _, ...DEFAULTS } = readConfig({}, 'storage')
 
 export { temporaryDirectory }
+
+/** What is wrong with the settings of a service. */
+export function problems(env: Readonly<Record<string, string>>): readonly string[] {
+  try {
+    readConfig(env, 'service')
+  } catch (error) {
+    assert.ok(error instanceof ConfigError)
+    return error.problems
+  }
+  return []
+}
 
 export interface RunningService {
   readonly service: PlantService

@@ -23,7 +23,7 @@ export async function processorMs(work: () => unknown): Promise<number> {
   return (user + system) / 1000
 }
 
-export interface StoppedClock {
+interface StoppedClock {
   pass(ms: number): void
   /** The clock is the real one again. */
   restore(): void

@@ -42,7 +42,7 @@ async function assertUnavailable(store: EtcdStore, id: bigint, reason: RegExp): 
 }
 
 test('auth on before the start, then off, then on: every call works at once', async (t) => {
-  const secured = await SecuredCluster.start(t)
+  const secured = await SecuredCluster.shared(t)
   secured.ctl('auth enable')
   const store = await openStore(t, secured.config())
   await works(store, 1n)
@@ -50,7 +50,7 @@ test('auth on before the start, then off, then on: every call works at once', as
 })
 
 test('auth switched on while the service runs: every call works at once', async (t) => {
-  const secured = await SecuredCluster.start(t)
+  const secured = await SecuredCluster.shared(t)
   const store = await openStore(t, secured.config())
   await works(store, 1n)
   secured.ctl('auth enable')
@@ -59,7 +59,7 @@ test('auth switched on while the service runs: every call works at once', async 
 })
 
 test('a changed password, user or role is named, and works again when restored', async (t) => {
-  const secured = await SecuredCluster.start(t)
+  const secured = await SecuredCluster.shared(t)
   secured.ctl('auth enable')
   const store = await openStore(t, secured.config())
   await works(store, 1n)
@@ -118,7 +118,7 @@ test('a token of etcd that expires while it is in use is renewed', async (t) => 
 })
 
 test('a read-only user: lists work, POST is 503, readiness is red, the log says why', async (t) => {
-  const secured = await SecuredCluster.start(t)
+  const secured = await SecuredCluster.shared(t)
   secured.ctl('auth enable')
   const { port, adminPort, logLines } = await startService(t, { etcd: secured.config() })
   const readiness = () => call(adminPort, { path: '/readyz' })
@@ -147,10 +147,11 @@ test('a read-only user: lists work, POST is 503, readiness is red, the log says 
   secured.ctl('user grant-role plants rw')
   await until('readiness is green', async () => (await readiness()).status === 200)
   assert.equal((await post(port, { id: 2, name: 'x' })).status, 200)
+  secured.ctl('user revoke-role plants ro')
 })
 
 test('a client certificate with a CommonName is refused by name once etcd has users', async (t) => {
-  const secured = await SecuredCluster.start(t)
+  const secured = await SecuredCluster.shared(t)
   secured.authority.sign('named', '/CN=plants')
   const store = await openStore(t, secured.config('named'))
   await works(store, 1n)
@@ -162,7 +163,7 @@ test('a client certificate with a CommonName is refused by name once etcd has us
 })
 
 test('an expired client certificate is named by readiness; a start succeeds', async (t) => {
-  const secured = await SecuredCluster.start(t)
+  const secured = await SecuredCluster.shared(t)
   secured.authority.sign('expired', '/O=plants', -1)
   const store = await openStore(t, { ...secured.config('expired'), ...hasty(300, 600) })
   assert.match(store.unavailableReason() ?? '', /; the client certificate expired at .+ GMT$/)

@@ -1,5 +1,5 @@
 import { Agent, request } from 'node:http'
-import { after, test } from 'node:test'
+import { after, test, type TestContext } from 'node:test'
 import { EtcdStore } from '../../../dist/store/etcd/store.js'
 import { Gate, storeContract, underTest } from '../../contract/store.contract.ts'
 import { Cluster, NO_ETCD } from '../../support/etcd.ts'
@@ -19,28 +19,30 @@ if (NO_ETCD !== undefined) {
     agent.destroy()
     await cluster.close()
   })
+  /** Passes calls on to etcd, and makes creates wait. */
+  const gated = (t: TestContext, gate: Gate): Promise<string> =>
+    serving(t, (req, res) => {
+      const { url, method, headers } = req
+      const passOn = (): void => {
+        const target = `${cluster.endpoints.join()}${url}`
+        const onward = request(target, { agent, method, headers }, (answer) => {
+          res.writeHead(answer.statusCode ?? 0, answer.headers)
+          answer.pipe(res)
+        })
+        onward.on('error', () => res.destroy())
+        req.pipe(onward)
+      }
+      if (gate.passed && url === '/v3/kv/txn') void gate.passed.then(passOn)
+      else passOn()
+    })
   let opened = 0
   storeContract(
     'etcd',
-    async (t) => {
-      // In front of etcd, so that creates can be made to wait.
+    async (t, willHold) => {
       const gate = new Gate()
-      const endpoint = await serving(t, (req, res) => {
-        const { url, method, headers } = req
-        const passOn = (): void => {
-          const target = `${cluster.endpoints.join()}${url}`
-          const onward = request(target, { agent, method, headers }, (answer) => {
-            res.writeHead(answer.statusCode ?? 0, answer.headers)
-            answer.pipe(res)
-          })
-          onward.on('error', () => res.destroy())
-          req.pipe(onward)
-        }
-        if (gate.passed && url === '/v3/kv/txn') void gate.passed.then(passOn)
-        else passOn()
-      })
+      const endpoints = willHold ? [await gated(t, gate)] : cluster.endpoints
       // Each test has its own part of the cluster.
-      const config = configOf([endpoint], `contract/${opened++}/`)
+      const config = configOf(endpoints, `contract/${opened++}/`)
       const open = () =>
         EtcdStore.open(config, (level, message, fields) =>
           t.diagnostic(`${level}: ${message} ${JSON.stringify(fields)}`),

@@ -14,7 +14,13 @@ import {
   startCluster,
   testUnless,
 } from '../../support/etcd-store.ts'
-import { Authority, etcdctl, NO_ETCDCTL, NO_SECURED_ETCD } from '../../support/etcd-tls.ts'
+import {
+  etcdctl,
+  NO_ETCDCTL,
+  NO_SECURED_ETCD,
+  QUICK_LOGIN,
+  SecuredCluster,
+} from '../../support/etcd-tls.ts'
 import { call, post, type Reply } from '../../support/http.ts'
 import { run, startProcess } from '../../support/process.ts'
 import { THOROUGH } from '../../support/scale.ts'
@@ -204,7 +210,7 @@ test('a create whose answer is lost is stored by the next endpoint, or undecided
 })
 
 test('users: a right password works, also after a restart of etcd', async (t) => {
-  const cluster = await startCluster(t, 1, { flags: ['--auth-token-ttl', '2'] })
+  const cluster = await startCluster(t, 1, { flags: ['--auth-token-ttl', '2', ...QUICK_LOGIN] })
   const endpoint = cluster.endpoints.join()
   for (const command of [
     'user add root:pw',
@@ -243,9 +249,7 @@ test('users: a right password works, also after a restart of etcd', async (t) =>
 })
 
 testSecured('TLS: nothing works without the CA or the client certificate', async (t) => {
-  const authority = new Authority(await temporaryDirectory())
-  for (const name of ['server', 'client']) authority.sign(name, `/CN=${name}`)
-  const { endpoints } = await startCluster(t, 1, { scheme: 'https', flags: authority.serverFlags })
+  const { authority, endpoints } = await SecuredCluster.shared(t)
   const data = authority.file('data')
   const env = { PLANTS_ETCD_ENDPOINTS: endpoints.join() }
   const ca = { PLANTS_ETCD_CA_FILE: authority.file('ca.pem') }

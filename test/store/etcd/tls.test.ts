@@ -3,28 +3,16 @@ import { generateKeyPairSync, X509Certificate } from 'node:crypto'
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { test } from 'node:test'
-import { readConfig } from '../../../dist/config.js'
-import { ConfigError } from '../../../dist/errors.js'
 import { type EtcdTls, outOfDate } from '../../../dist/store/etcd/tls.js'
 import { AUTHORITY, CERTIFICATE, EXPIRED, KEY, SELF_SIGNED } from '../../support/etcd-pem.ts'
 import { run } from '../../support/process.ts'
-import { temporaryDirectory } from '../../support/service.ts'
+import { problems, temporaryDirectory } from '../../support/service.ts'
 import { SECRET } from '../../support/tokens.ts'
 
 const MINIMUM = {
   PLANTS_ISSUER: 'https://issuer.test',
   PLANTS_AUDIENCE: 'plants',
   PLANTS_JWT_SECRET: SECRET,
-}
-
-function problems(env: Readonly<Record<string, string>>): readonly string[] {
-  try {
-    readConfig(env, 'service')
-  } catch (error) {
-    assert.ok(error instanceof ConfigError)
-    return error.problems
-  }
-  return []
 }
 
 test('a certificate and a key that cannot serve are named, and end the start', async () => {

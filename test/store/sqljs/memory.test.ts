@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict'
-import { test } from 'node:test'
+import { test as unlimited } from 'node:test'
 import { loadSqlite, PlantDatabase } from '../../../dist/store/sqljs/database.js'
 import { ALL_IDS } from '../../../dist/store/sqljs/list-queries.js'
 import { sampled } from '../../support/scale.ts'
@@ -13,13 +13,19 @@ declare const WebAssembly: {
 
 const MIB = 1024 * 1024
 const LIMIT_MIB = 32
-const grow = WebAssembly.Memory.prototype.grow
 
-/** Growing fails above the limit, as it does without memory or at WebAssembly's own limit. */
-WebAssembly.Memory.prototype.grow = function (pages) {
-  if (this.buffer.byteLength + pages * 65_536 > LIMIT_MIB * MIB)
-    throw new RangeError('no more memory')
-  return grow.call(this, pages)
+/** A test in which growing fails above the limit, as without memory or at WebAssembly's own limit. */
+function test(title: string, run: () => Promise<void>): void {
+  void unlimited(title, (t) => {
+    const { prototype } = WebAssembly.Memory
+    const { grow } = prototype
+    t.mock.method(prototype, 'grow', function (this: { buffer: ArrayBuffer }, pages: number) {
+      if (this.buffer.byteLength + pages * 65_536 > LIMIT_MIB * MIB)
+        throw new RangeError('no more memory')
+      return grow.call(this, pages)
+    })
+    return run()
+  })
 }
 
 /** A database with so many MiB of small plants. Only `close` frees SQLite's memory. */

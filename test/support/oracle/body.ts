@@ -4,7 +4,7 @@
  */
 import type { Content } from '../ledger.ts'
 
-export type BodyReading =
+type BodyReading =
   | { readonly plant: Content; readonly id: bigint }
   /** Every error that is right: the service answers with the first that it finds. */
   | { readonly errors: readonly number[] }

@@ -30,7 +30,7 @@ export interface Heard {
 }
 
 /** The plants of each shared owner that a later list must hold. */
-export type Certain = ReadonlyMap<string, ReadonlyMap<bigint, Content>>
+type Certain = ReadonlyMap<string, ReadonlyMap<bigint, Content>>
 
 /** A shared owner's plants all have this text after the id, so that no create is ever refused. */
 export const SHARED_TEXT = 'of all'

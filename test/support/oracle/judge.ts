@@ -19,7 +19,7 @@ export type Wish =
     }
   | { readonly kind: 'options' }
 
-export interface Judgement {
+interface Judgement {
   /** Values of `error` that are right, beside what the wish itself may come to. */
   readonly errors: readonly number[]
   readonly wish: Wish | undefined

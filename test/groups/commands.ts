@@ -1,0 +1,3 @@
+import '../e2e/cli.test.ts'
+import '../e2e/log.test.ts'
+import '../config.test.ts'

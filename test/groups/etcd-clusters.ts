@@ -1,0 +1,2 @@
+import '../store/etcd/robustness.test.ts'
+import '../faults/etcd.test.ts'

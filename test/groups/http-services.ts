@@ -1,0 +1,7 @@
+import '../http/admin.test.ts'
+import '../http/mounted.test.ts'
+import '../http/pipelining.test.ts'
+import '../http/metrics.test.ts'
+import '../http/listen.test.ts'
+import '../http/stages.test.ts'
+import '../http/openapi.test.ts'

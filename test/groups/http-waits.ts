@@ -1,0 +1,3 @@
+import '../http/clock.test.ts'
+import '../http/stop.test.ts'
+import '../http/timeouts.test.ts'

@@ -1,0 +1,8 @@
+import '../store/sqljs/contract.test.ts'
+import '../store/sqljs/database.test.ts'
+import '../store/sqljs/journal.test.ts'
+import '../store/sqljs/metrics.test.ts'
+import '../store/sqljs/recovery.test.ts'
+import '../store/sqljs/snapshot.test.ts'
+import '../store/sqljs/ticks.test.ts'
+import '../store/sqljs/versions.test.ts'
