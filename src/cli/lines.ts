@@ -1,0 +1,34 @@
+import { reasonOf } from '../errors.ts'
+import type { LogFormat, RequestLine } from '../ops/log.ts'
+
+/** What a terminal would obey instead of showing it. */
+const CONTROL = /[\x00-\x1f\x7f-\x9f]/g
+/** Width of the longest common method. */
+const METHOD_CHARS = 7
+
+/** Lines for people: local time, then what happened. */
+export const LINES: LogFormat = {
+  line(level, message, fields = {}) {
+    const words = Object.entries(fields).map(([name, value]) => `${name}=${shown(value)}`)
+    const what = level === 'error' ? `ERROR ${message}` : message
+    return line([what, ...words])
+  },
+  request({ method = '-', route = '-', status, ms, ...more }: RequestLine) {
+    // A refused request may have the value of its error.
+    const { error } = more as { readonly error?: number }
+    const what = error === undefined ? '' : `error ${error}`
+    return line([method.padEnd(METHOD_CHARS), route, String(status), `${ms} ms`, what])
+  },
+}
+
+function line(words: readonly string[]): string {
+  const time = new Date().toTimeString().slice(0, 8)
+  return `${[time, ...words].join(' ').trimEnd().replace(CONTROL, '')}\n`
+}
+
+function shown(value: unknown): string {
+  if (typeof value === 'string') return value
+  if (value instanceof Error) return reasonOf(value)
+  const replaced = (_: string, each: unknown) => (typeof each === 'bigint' ? String(each) : each)
+  return JSON.stringify(value, replaced)
+}
