@@ -20,7 +20,7 @@ import { gzipSync } from 'node:zlib'
 
 const ROOT = join(import.meta.dirname, '..')
 const MAIN = join('dist', 'main.js')
-const DOCUMENTS = ['CHANGELOG.md', 'LICENSE', 'README.md', 'SECURITY.md'] as const
+const DOCUMENTS = ['CHANGELOG.md', 'LICENSE', 'README.md', 'SECURITY.md', 'openapi.json'] as const
 /**
  * The time of every file, in seconds; by default the one that npm uses in its packages. See
  * https://reproducible-builds.org/specs/source-date-epoch/

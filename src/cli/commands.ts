@@ -88,7 +88,7 @@ export const COMMANDS = {
     argument: { name: 'FILE' },
     done: 'the file is whole, and on the disk unless FILE is -',
     failed: 'there is no whole file: FILE exists, there is no store, or the reader of - has left',
-    example: 'docker exec CONTAINER node dist/main.js export - > plants.sqlite',
+    example: 'PLANTS_DATA=/var/lib/plant-store plant-store export - | gzip > plants.sqlite.gz',
   },
   import: {
     usage: 'import FILE',

@@ -9,7 +9,8 @@ const METHOD_CHARS = 7
 /** Lines for people: local time, then what happened. */
 export const LINES: LogFormat = {
   line(level, message, fields = {}) {
-    const words = Object.entries(fields).map(([name, value]) => `${name}=${shown(value)}`)
+    const given = Object.entries(fields).filter(([, value]) => value !== undefined)
+    const words = given.map(([name, value]) => `${name}=${shown(value)}`)
     const what = level === 'error' ? `ERROR ${message}` : message
     return line([what, ...words])
   },
@@ -17,7 +18,7 @@ export const LINES: LogFormat = {
     // A refused request may have the value of its error.
     const { error } = more as { readonly error?: number }
     const what = error === undefined ? '' : `error ${error}`
-    return line([method.padEnd(METHOD_CHARS), route, String(status), `${ms} ms`, what])
+    return line([method.padEnd(METHOD_CHARS), route, String(status), `${ms.toFixed(1)} ms`, what])
   },
 }
 

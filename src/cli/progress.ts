@@ -40,9 +40,10 @@ export class Progress {
   at(done: number, total: number | undefined, unit: Unit): void {
     const nowMs = performance.now()
     const every = this.#target.isTTY ? REDRAW_EVERY_MS : LINE_EVERY_MS
-    if (!this.#isSlow || nowMs - this.#toldAtMs < every) return
     const { what, startedAtMs } = this.#step
-    const perSecond = (done * 1000) / (nowMs - startedAtMs)
+    const stepMs = nowMs - startedAtMs
+    if (!this.#isSlow || stepMs < REDRAW_EVERY_MS || nowMs - this.#toldAtMs < every) return
+    const perSecond = (done * 1000) / stepMs
     const scaled = (value: number): number => Math.round(unit === 'MB' ? value / 1e6 : value)
     const rate = `${scaled(perSecond)} a second`
     const of = total === undefined ? '' : ` of ${scaled(total)}`

@@ -12,7 +12,14 @@ import { temporaryDirectory } from '../support/service.ts'
 import { token } from '../support/tokens.ts'
 
 const MAX_FOLDER_BYTES = 3 * 1024 * 1024
-const DOCUMENTS = ['CHANGELOG.md', 'LICENSE', 'README.md', 'SECURITY.md', 'package.json']
+const DOCUMENTS = [
+  'CHANGELOG.md',
+  'LICENSE',
+  'README.md',
+  'SECURITY.md',
+  'openapi.json',
+  'package.json',
+]
 
 const directory = await temporaryDirectory()
 const release = await makeRelease(join(directory, 'release'))
