@@ -83,8 +83,8 @@ export const COMMANDS = {
     usage: 'export FILE',
     meaning: 'writes everything to a new SQLite file (- is standard output); a service may run',
     details:
-      `${OF_STORE} FILE must not exist. With - nothing else is written to standard output, which\n` +
-      'must not be a terminal.',
+      `${OF_STORE}\nFILE must not exist. With - nothing else is written to standard output, ` +
+      'which must not be a\nterminal.',
     argument: { name: 'FILE' },
     done: 'the file is whole, and on the disk unless FILE is -',
     failed: 'there is no whole file: FILE exists, there is no store, or the reader of - has left',

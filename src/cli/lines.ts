@@ -28,8 +28,13 @@ function line(words: readonly string[]): string {
 }
 
 function shown(value: unknown): string {
-  if (typeof value === 'string') return value
+  if (typeof value === 'string' || typeof value === 'bigint') return String(value)
   if (value instanceof Error) return reasonOf(value)
-  const replaced = (_: string, each: unknown) => (typeof each === 'bigint' ? String(each) : each)
-  return JSON.stringify(value, replaced)
+  try {
+    const written = (_: string, each: unknown) => (typeof each === 'bigint' ? String(each) : each)
+    return JSON.stringify(value, written)
+  } catch {
+    // A circle, or a getter or toJSON that throws.
+    return Object.prototype.toString.call(value)
+  }
 }
