@@ -5,6 +5,7 @@ import { readConfig } from '../config.ts'
 import { ConfigError, errorCodeOf, reasonOf } from '../errors.ts'
 import { version } from '../version.ts'
 import { type Command, COMMANDS, type CommandName, isCommand, OPTIONS } from './commands.ts'
+import { serve } from './serve.ts'
 
 /** The command line is wrong, and the message says how. */
 class UsageError extends Error {}
@@ -17,9 +18,9 @@ type Run = (values: Values, argument: string) => Promise<string | undefined>
 /** The file name that stands for standard output. */
 const STDOUT = '-'
 
-/** What a command needs is loaded when it runs: a service starts sooner. */
+/** What a service does not need is loaded by its command: a service starts sooner. */
 const RUN: Readonly<Record<CommandName, Run>> = {
-  serve: async ({ dev = false }) => void (await (await import('./serve.ts')).serve(dev)),
+  serve: async ({ dev = false }) => void (await serve(dev)),
   async token({ sub, ttl, scope }) {
     if (!sub) throw new UsageError('token needs --sub NAME: whose token it is to be')
     if (ttl !== undefined && !/^[1-9][0-9]{0,9}$/.test(ttl))

@@ -29,7 +29,10 @@ test('help: each command says what it does, its options, statuses and an example
     assert.ok(text.includes(meaning))
     for (const status of [0, 1, 2]) assert.match(text, new RegExp(`^  ${status}  \\S`, 'm'))
     assert.ok(text.endsWith(`Example:\n  ${example}`))
-    assert.ok(text.split('\n').every((line) => line.length <= 110), text)
+    assert.ok(
+      text.split('\n').every((line) => line.length <= 110),
+      text,
+    )
   }
 })
 
