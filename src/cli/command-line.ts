@@ -15,7 +15,7 @@ type Values = ReturnType<typeof parse>['values']
 /** Does the work of a command. Returns what is to be printed. */
 type Run = (values: Values, argument: string) => Promise<string | undefined>
 
-/** The file name that stands for standard output. */
+/** As a file name, this is standard output. */
 const STDOUT = '-'
 
 /** What a service does not need is loaded by its command: a service starts sooner. */

@@ -7,7 +7,7 @@
 interface Option {
   readonly type: 'boolean' | 'string'
   readonly short?: string
-  /** What stands for its value in a usage line. */
+  /** How a usage line names its value. */
   readonly value?: string
   readonly meaning: string
 }

@@ -78,7 +78,8 @@ _plant_store() {
 ${cases.join('\n')}
   esac
 }
-if [[ $funcstack[1] == _plant_store ]]; then _plant_store "$@"; else compdef _plant_store plant-store; fi`
+if [[ $funcstack[1] == _plant_store ]]; then _plant_store "$@"
+else compdef _plant_store plant-store; fi`
 }
 
 function fish(): string {
