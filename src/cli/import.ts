@@ -5,7 +5,7 @@ import { openSource, type Source, type SourceRow } from './source.ts'
 
 /** Opens the store to import into. `onFatal` is told when its memory and disk may differ. */
 type OpenStore = (
-  log: (level: string, message: string) => void,
+  log: (level: string, message: string, fields?: Readonly<Record<string, unknown>>) => void,
   onFatal: (error: unknown) => void,
 ) => Promise<PlantStore>
 
@@ -43,7 +43,12 @@ async function importRows(
 ): Promise<{ readonly read: number; readonly refused: number }> {
   let fatal: unknown
   const store = await open(
-    (level, message) => level === 'error' && progress.tell(message),
+    (level, message, { bytes, totalBytes } = {}) => {
+      if (level === 'error') return progress.tell(message)
+      if (typeof bytes !== 'number' || typeof totalBytes !== 'number') return
+      progress.step(message)
+      progress.at(bytes, totalBytes, 'MB')
+    },
     (error) => (fatal = error),
   )
   let [read, refused] = [0, 0]

@@ -1,6 +1,19 @@
 import assert from 'node:assert/strict'
+import { statSync } from 'node:fs'
 import { test, type TestContext } from 'node:test'
+import { checkStore } from '../../dist/cli/check.js'
+import { exportStore } from '../../dist/cli/export.js'
+import { importStore } from '../../dist/cli/import.js'
 import { Progress } from '../../dist/cli/progress.js'
+import { nodeFiles } from '../../dist/store/sqljs/files.js'
+import {
+  directoryOf,
+  killedAfter,
+  type LogLine,
+  openStore,
+  plantsTo,
+} from '../store/sqljs/fixtures.ts'
+import { temporaryDirectory } from '../support/service.ts'
 import { stopClock } from '../support/time.ts'
 
 function started(t: TestContext, isTTY: boolean) {
@@ -63,4 +76,48 @@ test('progress: a long step that cannot tell how far it is, is named when it beg
   clock.pass(1000)
   progress.step('checking again', 1e6)
   assert.deepEqual(written, ['checking: 100 MB\n', 'checking again: 1 MB\n'])
+})
+
+/** Each look at the clock takes 60 ms: a replay then yields after every batch. */
+function slowClock(t: TestContext): void {
+  let nowMs = Math.ceil(performance.now())
+  t.mock.method(performance, 'now', () => (nowMs += 60))
+}
+
+const LINE = /^(.*): (\d+) of (\d+) MB, \d+ a second, \d+ s left\n$/
+
+test('progress: check, import and a start say how much of a long journal is read', async (t) => {
+  const directory = await directoryOf(await killedAfter(plantsTo(100n)))
+  const file = `${await temporaryDirectory()}/plants.db`
+  await exportStore(directory, file)
+  const { size } = statSync(`${directory}/journal-00000001.log`)
+  slowClock(t)
+  const written: string[] = []
+  const progress = new Progress({ write: (text) => written.push(text) })
+  assert.match(await checkStore(directory, nodeFiles, progress), /is sound: 100 plants/)
+  assert.equal(written.pop(), 'checking: 0 MB\n')
+  assert.ok(written.length > 1)
+  for (const line of written) assert.equal(LINE.exec(line)?.[1], 'reading journal-00000001.log')
+
+  const lines: LogLine[] = []
+  await (await openStore(directory, {}, lines)).close()
+  const recovering = lines.filter(({ message }) => message === 'recovering')
+  assert.ok(recovering.length > 1)
+  let [groups, bytes] = [0, 0]
+  for (const { fields = {} } of recovering) {
+    assert.deepEqual([fields['journal'], fields['totalBytes']], ['journal-00000001.log', size])
+    assert.ok(Number(fields['groups']) > groups && Number(fields['bytes']) > bytes)
+    ;[groups, bytes] = [Number(fields['groups']), Number(fields['bytes'])]
+    for (const name of ['bytesPerSecond', 'secondsLeft']) assert.ok(Number(fields[name]) > 0, name)
+  }
+  assert.ok(groups <= 100 && bytes <= size)
+
+  const told: string[] = []
+  const importing = new Progress({ write: (text) => told.push(text) })
+  const open: Parameters<typeof importStore>[0] = (log) => {
+    for (const at of [1e6, 2e6]) log('info', 'recovering', { bytes: at, totalBytes: 4e6 })
+    return openStore(`${file}.data`)
+  }
+  assert.match(await importStore(open, file, importing), /^100 plants read/)
+  assert.equal(told.filter((line) => LINE.exec(line)?.[1] === 'recovering').length, 1)
 })
