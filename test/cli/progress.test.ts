@@ -115,9 +115,10 @@ test('progress: check, import and a start say how much of a long journal is read
   const told: string[] = []
   const importing = new Progress({ write: (text) => told.push(text) })
   const open: Parameters<typeof importStore>[0] = (log) => {
-    for (const at of [1e6, 2e6]) log('info', 'recovering', { bytes: at, totalBytes: 4e6 })
+    for (let bytes = 1e6; bytes < 20e6; bytes += 1e6)
+      log('info', 'recovering', { bytes, totalBytes: 20e6 })
     return openStore(`${file}.data`)
   }
   assert.match(await importStore(open, file, importing), /^100 plants read/)
-  assert.equal(told.filter((line) => LINE.exec(line)?.[1] === 'recovering').length, 1)
+  assert.ok(told.some((line) => LINE.exec(line)?.[1] === 'recovering'))
 })
