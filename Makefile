@@ -45,11 +45,11 @@ build: $(BUILT) ## compile src/ to dist/
 bench: $(BUILT) ## measure beside bare node:http; WORKLOADS='get20 post' runs some, CHART=file.svg draws
 	@$(SCRIPT) scripts/bench.ts $(WORKLOADS)
 
-dist: $(BUILT) ## make the release in release/: the npm package, and an archive that needs only node
+dist: $(BUILT) ## make the release in release/: the npm package, an archive for node alone, and the SBOM
 	@$(SCRIPT) scripts/dist.ts
 
-sbom: $(INSTALLED) ## print the bill of materials of a release (CycloneDX)
-	@npm sbom --sbom-format cyclonedx --sbom-type application --omit dev
+sbom: $(BUILT) ## print the bill of materials of a release (CycloneDX)
+	@$(SCRIPT) scripts/dist.ts --sbom
 
 clean: ## remove what was built and installed; data/ stays
 	rm -rf build dist release node_modules

@@ -1,8 +1,10 @@
 /*
- * Makes a release in release/: the npm package, and a folder with its archive that needs only node.
- * The folder holds the compiled code and, of its packages, only the files that the code imports.
- * The same sources make the same bytes: order, owners, modes and times are fixed.
+ * Makes a release in release/: the npm package, a folder with its archive that needs only node, and
+ * the bill of materials. The folder holds the compiled code and, of its packages, only the files
+ * that the code imports. The same sources make the same bytes: order, owners, modes and times are
+ * fixed.
  */
+import { execFileSync } from 'node:child_process'
 import {
   chmodSync,
   cpSync,
@@ -20,55 +22,83 @@ import { gzipSync } from 'node:zlib'
 
 const ROOT = join(import.meta.dirname, '..')
 const MAIN = join('dist', 'main.js')
-const DOCUMENTS = ['CHANGELOG.md', 'LICENSE', 'README.md', 'SECURITY.md', 'openapi.json'] as const
 /**
  * The time of every file, in seconds; by default the one that npm uses in its packages. See
  * https://reproducible-builds.org/specs/source-date-epoch/
  */
 const TIME_SECONDS = Number(process.env['SOURCE_DATE_EPOCH'] || 499_162_500)
 
-/** --folder makes the folder only: an image needs no more. */
+/** --sbom only prints the bill of materials. */
 const { values } = parseArgs({
   options: {
-    folder: { type: 'boolean', default: false },
+    sbom: { type: 'boolean', default: false },
     out: { type: 'string', default: join(ROOT, 'release') },
   },
 })
 const RELEASE = resolve(values.out)
 const FOLDER = join(RELEASE, 'plant-store')
 // The project's own manifest, which has these members.
-const { version } = JSON.parse(readFileSync(join(ROOT, 'package.json'), 'utf8')) as {
+const manifest = JSON.parse(readFileSync(join(ROOT, 'package.json'), 'utf8')) as {
+  readonly name: string
   readonly version: string
+  readonly files: readonly string[]
 }
+/** What npm packs: what the manifest lists, and what npm adds to every package. */
+const PACKED = ['package.json', 'LICENSE', 'README.md', ...manifest.files].flatMap((name) => {
+  const path = join(ROOT, name)
+  return statSync(path).isFile() ? [path] : filesOf(path)
+})
 
-rmSync(RELEASE, { recursive: true, force: true })
-mkdirSync(RELEASE, { recursive: true })
-makeFolder()
-if (!values.folder) {
+if (values.sbom) process.stdout.write(billOfMaterials())
+else makeRelease()
+
+function makeRelease(): void {
+  rmSync(RELEASE, { recursive: true, force: true })
+  mkdirSync(RELEASE, { recursive: true })
+  makeFolder()
+  const base = join(RELEASE, `plant-store-${manifest.version}`)
   // Not by `npm pack`, which copies the modes of the checkout.
-  const packed = ['package.json', ...DOCUMENTS]
-    .map((name) => join(ROOT, name))
-    .concat(filesOf(join(ROOT, 'dist')))
-  writeFileSync(join(RELEASE, `plant-store-${version}.tgz`), archive('package', ROOT, packed))
-  writeFileSync(
-    join(RELEASE, `plant-store-${version}-node.tar.gz`),
-    archive('plant-store', FOLDER, filesOf(FOLDER)),
-  )
+  writeFileSync(`${base}.tgz`, archive('package', ROOT, PACKED))
+  writeFileSync(`${base}-node.tar.gz`, archive('plant-store', FOLDER, filesOf(FOLDER)))
+  writeFileSync(`${base}.cdx.json`, billOfMaterials())
+  for (const path of [...filesOf(RELEASE, false), FOLDER])
+    console.log(`${relative(ROOT, path)}  ${sizeOf(path)} bytes`)
 }
-for (const path of [...(values.folder ? [] : filesOf(RELEASE, false)), FOLDER])
-  console.log(`${relative(ROOT, path)}  ${sizeOf(path)} bytes`)
 
 function makeFolder(): void {
-  const compiled = filesOf(join(ROOT, 'dist')).filter((path) => path.endsWith('.js'))
-  const reached = closure(compiled)
+  const own = PACKED.filter((path) => !path.endsWith('.d.ts'))
+  const reached = closure(own)
   const packages = new Set([...reached].map(packageOf).filter((path) => path !== ROOT))
   for (const path of packages) {
     for (const name of readdirSync(path))
       if (name === 'package.json' || /^licen[cs]e/i.test(name)) reached.add(join(path, name))
   }
-  for (const name of ['package.json', ...DOCUMENTS]) reached.add(join(ROOT, name))
   for (const path of reached) cpSync(path, join(FOLDER, relative(ROOT, path)))
   for (const path of filesOf(FOLDER)) chmodSync(path, modeOf(relative(FOLDER, path)))
+}
+
+/**
+ * CycloneDX from the lock file, by npm. Left out is what differs from run to run and from one npm to
+ * another: a random serial number, the time, npm's version, and the properties. npm names us as our
+ * folder is named.
+ */
+function billOfMaterials(): string {
+  const text = execFileSync(
+    'npm',
+    'sbom --package-lock-only --sbom-format cyclonedx --sbom-type application --omit dev'.split(
+      ' ',
+    ),
+    { cwd: ROOT, encoding: 'utf8', stdio: 'pipe' },
+  )
+  // CycloneDX 1.5, in which npm writes all of these members.
+  const { serialNumber: _, ...bom } = JSON.parse(text) as {
+    readonly serialNumber: string
+    readonly metadata: { readonly component: object }
+  }
+  const metadata = { component: { ...bom.metadata.component, name: manifest.name } }
+  const kept = (name: string, value: unknown): unknown =>
+    name === 'properties' ? undefined : value
+  return `${JSON.stringify({ ...bom, metadata }, kept, 2)}\n`
 }
 
 /** These files, everything that they import in turn, and the WebAssembly that any of it names. */

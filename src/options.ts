@@ -1,6 +1,7 @@
 import { types } from 'node:util'
 import type { KeyConfig } from './auth/keys.ts'
 import { type Address, SOCKET_PATH_MAX_BYTES } from './http/listen.ts'
+import type { OnLog } from './ops/log.ts'
 import { readRegularFile } from './regular-file.ts'
 import { integer, members, oneOf, parsedBy, path } from './rules.ts'
 import { type Rule, type Rules, shown, text, textThat } from './rules.ts'
@@ -81,23 +82,22 @@ export const password = parsedBy<string>(
   },
 )
 
-export const endpoints = parsedBy<readonly string[]>(
-  (list) => list.split(','),
-  (value, option, wrong) => {
-    const given: readonly unknown[] = Array.isArray(value) ? value : []
-    if (given.length === 0) return wrong(option, 'must be a list of one URL or more')
-    const texts = given.map((each) => (typeof each === 'string' ? each : shown(each)))
-    const origins = texts.map((each) => each.trim().replace(/\/$/, ''))
-    for (const each of origins.filter((origin) => !isOrigin(origin))) {
-      // What is before an @ may hold a password.
-      const readable = shown(each.replace(/.*@/s, '…@'))
-      const form = 'must be http:// or https:// with a host, a port and no more'
-      wrong(option, `${form}, and has ${readable}`)
-    }
-    const isMixed = origins.some(isSecure) && !origins.every(isSecure)
-    return isMixed ? wrong(option, 'must be all http or all https') : origins
-  },
-)
+/** A list, or text as in the environment. */
+export const endpoints: Rule<readonly string[]> = (value, option, wrong) => {
+  const list: unknown = typeof value === 'string' ? value.split(',') : value
+  const given: readonly unknown[] = Array.isArray(list) ? list : []
+  if (given.length === 0) return wrong(option, 'must be a list of one URL or more')
+  const texts = given.map((each) => (typeof each === 'string' ? each : shown(each)))
+  const origins = texts.map((each) => each.trim().replace(/\/$/, ''))
+  for (const each of origins.filter((origin) => !isOrigin(origin))) {
+    // What is before an @ may hold a password.
+    const readable = shown(each.replace(/.*@/s, '…@'))
+    const form = 'must be http:// or https:// with a host, a port and no more'
+    wrong(option, `${form}, and has ${readable}`)
+  }
+  const isMixed = origins.some(isSecure) && !origins.every(isSecure)
+  return isMixed ? wrong(option, 'must be all http or all https') : origins
+}
 
 export const prefix = textThat('end in /', (given) => given.endsWith('/'))
 
@@ -147,6 +147,12 @@ export function keys(rules: {
     return wrong(option, 'must be an object whose kind is secret, file, url or discovery')
   }
   return Object.assign(read, { members: rules })
+}
+
+export const callback: Rule<OnLog> = (value, option, wrong) => {
+  // What it does with a line cannot be checked.
+  if (typeof value === 'function') return value as OnLog
+  return wrong(option, `must be a function, and is ${shown(value)}`)
 }
 
 function isOrigin(given: string): boolean {

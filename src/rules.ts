@@ -104,9 +104,9 @@ export function members<T>(rules: Rules<T>): Rule<T> {
     const nameOf = (member: string): string => (option === '' ? member : `${option}.${member}`)
     for (const [member, each] of given) {
       if (each === undefined || Object.hasOwn(rules, member)) continue
-      const isMeant = (known: string): boolean => known.toLowerCase() === member.toLowerCase()
-      const meant = Object.keys(rules).find(isMeant)
-      wrong(nameOf(member), `is not known${meant === undefined ? '' : `: it is ${nameOf(meant)}`}`)
+      const meant = Object.keys(rules).find((known) => isLike(member, known))
+      const hint = meant === undefined ? '' : `: did you mean ${nameOf(meant)}?`
+      wrong(nameOf(member), `is not known${hint}`)
     }
     const entries = Object.entries<Rule<unknown>>(rules).map(
       ([member, rule]) => [member, rule(given.get(member), nameOf(member), wrong)] as const,
@@ -116,6 +116,22 @@ export function members<T>(rules: Rules<T>): Rule<T> {
     return Object.fromEntries(entries) as T
   }
   return Object.assign(read, { members: rules })
+}
+
+/** True if the known name begins with the written one, or few letters differ, in any case. */
+function isLike(written: string, known: string): boolean {
+  const [a, b] = [written.toLowerCase(), known.toLowerCase()]
+  if (a.length >= 4 && b.startsWith(a)) return true
+  return canMake(b, a, Math.min(2, Math.ceil(known.length / 4)))
+}
+
+/** True if at most so many letters inserted, removed or replaced make `b` of `a`. */
+function canMake(a: string, b: string, edits: number): boolean {
+  if (a === b) return true
+  const [restOfA, restOfB] = [a.slice(1), b.slice(1)]
+  if (a[0] === b[0]) return canMake(restOfA, restOfB, edits)
+  const ways = [[restOfA, b] as const, [a, restOfB] as const, [restOfA, restOfB] as const]
+  return edits > 0 && ways.some((way) => canMake(...way, edits - 1))
 }
 
 /** A value in a few words. The content of an object is not shown: it may be a secret. */

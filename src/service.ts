@@ -3,7 +3,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { createKeySource, type KeyLog, type KeySource } from './auth/keys.ts'
 import { Verifier } from './auth/verifier.ts'
 import type { Address, ServiceConfig } from './config.ts'
-import { Admin, ADMIN_MAX_CONNECTIONS, type Checks } from './http/admin.ts'
+import { Admin, ADMIN_MAX_CONNECTIONS, type Checks, type Health, healthOf } from './http/admin.ts'
 import { MemoryBudget } from './http/budget.ts'
 import { PlantHost, type PlantHostOptions } from './http/host.ts'
 import { ListenFailed, listen, type Listener } from './http/listen.ts'
@@ -59,6 +59,13 @@ export interface PlantService {
   close(): Promise<void>
   /** Serves plants in any `node:http` server. */
   readonly handler: RequestListener
+  /** The checks of `/readyz`: `ok` once the service is open, has keys and can store plants. */
+  health(): Health
+  /**
+   * What `/metrics` answers, without the figures of the process: Prometheus' text format 0.0.4,
+   * whose type is `text/plain; version=0.0.4; charset=utf-8`.
+   */
+  metrics(): string
 }
 
 /** For all request bodies that are read or wait to be stored. */
@@ -104,7 +111,10 @@ class Service implements PlantService {
         return openStore(config, { log: report, onFatal, metrics, queue })
       },
       // Only now, because a failed attempt must leave nothing running.
-      onKept: () => this.#keys.start?.(),
+      onKept: () => {
+        this.#keys.start?.()
+        if (!this.#isDraining) this.#lifecycle.state = 'serving'
+      },
       lifecycle: this.#lifecycle,
       log,
     })
@@ -154,6 +164,10 @@ class Service implements PlantService {
     return (this.#listening ??= this.#tryToListen())
   }
 
+  readonly health = (): Health => healthOf(this.#checks())
+
+  readonly metrics = (): string => this.#metrics.render() + this.#storeMetrics.render()
+
   get #isDraining(): boolean {
     return this.#lifecycle.state === 'draining'
   }
@@ -181,14 +195,12 @@ class Service implements PlantService {
       this.#log.info(FEWER_CONNECTIONS, { connections })
     this.#server = createHttpServer(this.#connections, connections)
     this.#listener = await listen(this.#server, address)
-    if (!this.#isDraining) this.#lifecycle.state = 'serving'
     await this.#store.keepOpen()
     return { plants: this.#listener.url, admin, recovered }
   }
 
   #listenForAdmin(address: Address): Promise<string> {
-    const renderMetrics = (): string => this.#metrics.render() + this.#storeMetrics.render()
-    this.#admin = new Admin(() => this.#checks(), renderMetrics, this.#log)
+    this.#admin = new Admin(() => this.#checks(), this.metrics, this.#log)
     return this.#admin.listen(address)
   }
 

@@ -1,4 +1,4 @@
-import type { LogLevel } from './ops/log.ts'
+import type { LogLevel, OnLog } from './ops/log.ts'
 import * as option from './options.ts'
 import { defaultsTo, integer, members, oneOf, optional, path, required } from './rules.ts'
 import { type Rule, setting, text } from './rules.ts'
@@ -39,7 +39,7 @@ const ETCD = {
 }
 
 const KEYS = {
-  secret: setting(option.secret, {
+  secret: setting(required('32 bytes or more, or a text', option.secret), {
     PLANTS_JWT_SECRET_FILE: 'file with the HS256 secret: its bytes, less one final newline',
     PLANTS_JWT_SECRET: 'the HS256 secret itself, 32 bytes or more',
   }),
@@ -54,7 +54,8 @@ const KEYS = {
 
 /**
  * Every setting, once: the option with its type, bounds and default, and the environment variable
- * with its meaning. `--help` and the table in scripts/deploy/README.md have this order.
+ * with its meaning. `--help` and the table in scripts/deploy/README.md have this order. What an
+ * editor shows for an option is in index.ts.
  */
 export const SETTINGS = {
   listen: setting(defaultsTo('127.0.0.1:8080', option.address), {
@@ -115,6 +116,7 @@ export const SETTINGS = {
   logLevel: setting(defaultsTo('info', oneOf(LOG_LEVELS)), {
     PLANTS_LOG_LEVEL: 'silent, error, info (with one line a request) or debug',
   }),
+  onLog: optional<OnLog>(option.callback),
 }
 
 type ValueOf<R> = R extends Rule<infer T> ? T : never

@@ -52,6 +52,7 @@ test('config: what is not set has the default of the table', () => {
     drainDelaySeconds: 0,
     shutdownTimeoutSeconds: 10,
     logLevel: 'info',
+    onLog: undefined,
   })
 })
 

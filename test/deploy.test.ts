@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { execFileSync, spawnSync } from 'node:child_process'
-import { existsSync, readFileSync, writeFileSync } from 'node:fs'
+import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { test } from 'node:test'
 import { type Config, readConfig, VARIABLES } from '../dist/config.js'
@@ -12,24 +12,25 @@ import { SECRET } from './support/tokens.ts'
 
 /** For the last snapshot, in addition to the delay and the timeout of a stop. */
 const SNAPSHOT_SECONDS = 15
-/** The Kubernetes example's time for the application, which stops first. */
-const APPLICATION_SECONDS = 30
 /** Descriptors besides connections, as in the README. */
 const OTHER_DESCRIPTORS = 64
 
 const read = (path: string): string => readFileSync(join(ROOT, path), 'utf8')
+const secretFile = join(await temporaryDirectory(), 'jwt-secret')
+writeFileSync(secretFile, SECRET)
 const dockerfile = read('scripts/deploy/Dockerfile')
 const unit = read('scripts/deploy/plant-store.service')
-const kubernetes = read('scripts/deploy/kubernetes.yaml')
+/** The examples for Kubernetes. A sidecar stops after its application, which may take 30 s. */
+const pods = [
+  { kubernetes: read('scripts/deploy/kubernetes.yaml'), applicationSeconds: 30 },
+  { kubernetes: read('scripts/deploy/kubernetes-standalone.yaml'), applicationSeconds: 0 },
+].map((pod) => ({ ...pod, config: configOfPod(pod.kubernetes) }))
 
 function find(text: string, pattern: RegExp): string {
   const found = pattern.exec(text)?.[1]
   assert.ok(found !== undefined, `${pattern} is not there`)
   return found
 }
-
-const secretFile = join(await temporaryDirectory(), 'jwt-secret')
-writeFileSync(secretFile, SECRET)
 
 /** How the service reads the variables that a file sets. */
 function configOf(pairs: Iterable<RegExpMatchArray>): Omit<Config, 'keys'> {
@@ -39,16 +40,18 @@ function configOf(pairs: Iterable<RegExpMatchArray>): Omit<Config, 'keys'> {
   return readConfig({ ...env, PLANTS_JWT_SECRET_FILE: secretFile }, 'service')
 }
 
-const image = [...find(dockerfile, /^ENV (.*)$/m).matchAll(/(\S+)=(\S+)/g)]
+function configOfPod(kubernetes: string): Omit<Config, 'keys'> {
+  return configOf([
+    ...find(dockerfile, /^ENV (.*)$/m).matchAll(/(\S+)=(\S+)/g),
+    ...kubernetes.matchAll(/\{ name: (PLANTS_\w+), value: "(.*)" \}/g),
+  ])
+}
+
 const ofUnit = configOf(unit.matchAll(/^Environment=(\w+)=(.*)$/gm))
-const ofPod = configOf([
-  ...image,
-  ...kubernetes.matchAll(/\{ name: (PLANTS_\w+), value: "(.*)" \}/g),
-])
 
 test('deploy: the examples set only variables that exist', () => {
   const known = new Set<string>(VARIABLES.map(({ name }) => name))
-  for (const text of [dockerfile, unit, kubernetes]) {
+  for (const text of [dockerfile, unit, ...pods.map(({ kubernetes }) => kubernetes)]) {
     const named = text.match(/PLANTS_\w+/g) ?? []
     assert.ok(named.length > 0)
     assert.deepEqual(
@@ -62,10 +65,11 @@ test('deploy: time to stop and limits fit the configuration', () => {
   const stopSeconds = (config: Omit<Config, 'keys'>): number =>
     config.drainDelaySeconds + config.shutdownTimeoutSeconds + SNAPSHOT_SECONDS
   assert.ok(Number(find(unit, /^TimeoutStopSec=(\d+)$/m)) >= stopSeconds(ofUnit))
-  assert.ok(
-    Number(find(kubernetes, /terminationGracePeriodSeconds: (\d+)$/m)) >=
-      stopSeconds(ofPod) + APPLICATION_SECONDS,
-  )
+  for (const { kubernetes, config, applicationSeconds } of pods)
+    assert.ok(
+      Number(find(kubernetes, /terminationGracePeriodSeconds: (\d+)$/m)) >=
+        stopSeconds(config) + applicationSeconds,
+    )
   assert.ok(Number(find(unit, /^LimitNOFILE=(\d+)$/m)) >= ofUnit.maxConnections + OTHER_DESCRIPTORS)
   const peakMiB = Number(
     find(
@@ -76,40 +80,42 @@ test('deploy: time to stop and limits fit the configuration', () => {
   assert.equal(DEFAULTS.maxDataBytes, 256 * 1024 * 1024)
   for (const limit of [
     find(unit, /^MemoryMax=(\d+)M$/m),
-    find(kubernetes, /limits: \{ memory: (\d+)Mi \}/),
+    ...pods.map(({ kubernetes }) => find(kubernetes, /limits: \{ memory: (\d+)Mi \}/)),
   ])
     assert.ok(Number(limit) > peakMiB)
 })
 
 test('deploy: probes, ports, users and paths agree with each other', () => {
-  assert.deepEqual(ofPod.listen, {
-    host: '0.0.0.0',
-    port: Number(find(dockerfile, /^EXPOSE (\d+)$/m)),
-  })
-  assert.ok(ofPod.adminListen !== 'off' && 'port' in ofPod.adminListen)
-  const { port } = ofPod.adminListen
-  const probes = [...kubernetes.matchAll(/httpGet: \{ path: (\S+), port: (\d+) \}/g)].map(
-    ([, path, number]) => [path, Number(number)],
-  )
-  assert.deepEqual(probes, [
-    ['/readyz', port],
-    ['/readyz', port],
-    ['/livez', port],
-  ])
   assert.ok(DEFAULTS.adminListen !== 'off' && 'port' in DEFAULTS.adminListen)
   assert.equal(
     find(dockerfile, /^HEALTHCHECK .*'(http:[^']+)'/m),
     `http://127.0.0.1:${DEFAULTS.adminListen.port}/readyz`,
   )
-
   const user = find(dockerfile, /^USER (\d+):\d+$/m)
-  assert.deepEqual(
-    [...kubernetes.matchAll(/(?:runAsUser|runAsGroup|fsGroup): (\d+)$/gm)].map(([, id]) => id),
-    [user, user, user],
-  )
   assert.equal(find(dockerfile, /^COPY .*--chown=(\S+) \/empty \/data$/m), `${user}:${user}`)
-  assert.equal(ofPod.dataDirectory, find(kubernetes, /\{ name: data, mountPath: (\S+) \}/))
-  assert.equal(ofPod.dataDirectory, find(dockerfile, /^VOLUME (\S+)$/m))
+  for (const { kubernetes, config } of pods) {
+    assert.deepEqual(config.listen, {
+      host: '0.0.0.0',
+      port: Number(find(dockerfile, /^EXPOSE (\d+)$/m)),
+    })
+    assert.ok(config.adminListen !== 'off' && 'port' in config.adminListen)
+    const { port } = config.adminListen
+    const probes = [...kubernetes.matchAll(/httpGet: \{ path: (\S+), port: (\d+) \}/g)].map(
+      ([, path, number]) => [path, Number(number)],
+    )
+    assert.deepEqual(probes, [
+      ['/readyz', port],
+      ['/readyz', port],
+      ['/livez', port],
+    ])
+    assert.deepEqual(
+      [...kubernetes.matchAll(/(?:runAsUser|runAsGroup|fsGroup): (\d+)$/gm)].map(([, id]) => id),
+      [user, user, user],
+    )
+    assert.equal(config.dataDirectory, find(kubernetes, /\{ name: data, mountPath: (\S+) \}/))
+    assert.equal(config.dataDirectory, find(dockerfile, /^VOLUME (\S+)$/m))
+    assert.match(kubernetes, /^ {6}enableServiceLinks: false$/m)
+  }
   assert.equal(
     find(dockerfile, /^ENTRYPOINT (.*)$/m),
     '["/usr/local/bin/node", "--max-semi-space-size=4", "/plant-store/dist/main.js"]',
@@ -121,16 +127,28 @@ test('deploy: probes, ports, users and paths agree with each other', () => {
 
   // The project's manifest, which has this member.
   const { version } = JSON.parse(read('package.json')) as { readonly version: string }
-  for (const text of [dockerfile, kubernetes, unit, read('scripts/deploy/README.md')]) {
+  const examples = readdirSync(join(ROOT, 'scripts/deploy'))
+  for (const text of examples.map((name) => read(`scripts/deploy/${name}`))) {
     for (const [, named] of text.matchAll(/\bplant-store[-:](\d+\.\d+\.\d+)/g))
       assert.equal(named, version)
   }
 })
 
-test('deploy: Kubernetes sets no Service variables; with them, it still starts', async (t) => {
-  const pod = kubernetes.slice(kubernetes.indexOf('kind: StatefulSet'))
-  assert.match(pod, /^ {6}enableServiceLinks: false$/m)
-  const documents = kubernetes.split(/^---$/m)
+test('deploy: the command for the secret makes what the example for Kubernetes mounts', () => {
+  const { kubernetes } = pods[1] ?? assert.fail()
+  const [, name, key] =
+    /^# {3}kubectl create secret generic (\S+) --from-file=(\S+)=\S+$/m.exec(kubernetes) ??
+    assert.fail('there is no command')
+  for (const pod of pods) assert.equal(find(pod.kubernetes, /secretName: ([\w-]+)/), name)
+  const directory = find(kubernetes, /\{ name: secret, mountPath: (\S+), readOnly: true \}/)
+  assert.equal(
+    find(kubernetes, /\{ name: PLANTS_JWT_SECRET_FILE, value: "(.*)" \}/),
+    `${directory}/${key}`,
+  )
+})
+
+test('deploy: with the variables that Kubernetes sets for a Service, it still starts', async (t) => {
+  const documents = pods[0]?.kubernetes.split(/^---$/m) ?? []
   const [service = ''] = documents.filter((each) => /^kind: Service$/m.test(each))
   const name = find(service, /^ {2}name: (\S+)$/m)
   const port = Number(find(service, /\{ name: plants, port: (\d+), targetPort: \d+ \}/))

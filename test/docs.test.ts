@@ -11,6 +11,7 @@ import { startService } from './support/service.ts'
 
 /** The README for operators. */
 const OPERATING = 'scripts/deploy/README.md'
+const DASHBOARD = 'scripts/deploy/grafana-dashboard.json'
 
 function read(name: string): string {
   return readFileSync(new URL(`../${name}`, import.meta.url), 'utf8')
@@ -56,16 +57,28 @@ test('docs: the README lists exactly the error values of the catalogue', () => {
   )
 })
 
-test('docs: the documents name the versions of the manifest', () => {
-  // The project's manifest, which has these members.
-  const { version, dependencies } = JSON.parse(read('package.json')) as {
-    version: string
+test('docs: SECURITY.md names the packages and versions of the manifest', () => {
+  // The project's manifest, which has this member.
+  const { dependencies } = JSON.parse(read('package.json')) as {
     dependencies: Record<string, string>
   }
-  assert.match(read('CHANGELOG.md'), new RegExp(`^## ${version.replaceAll('.', '\\.')}$`, 'm'))
   assert.deepEqual(
     table(read('SECURITY.md'), 'package').map(([name, pinned]) => [name, pinned]),
     Object.entries(dependencies).map(([name, pinned]) => [`\`${name}\``, pinned]),
+  )
+})
+
+test('docs: the changelog has the headings of Keep a Changelog', () => {
+  const [, ...headings] = read('CHANGELOG.md').match(/^#+ .*$/gm) ?? []
+  assert.equal(headings[0], '## [Unreleased]')
+  // The project's own manifest, which has this member.
+  const { version } = JSON.parse(read('package.json')) as { readonly version: string }
+  assert.ok(headings.some((heading) => heading.startsWith(`## [${version}] - `)))
+  const form =
+    /^(## \[\d+\.\d+\.\d+\] - \d{4}-\d\d-\d\d|### (Added|Changed|Deprecated|Removed|Fixed|Security))$/
+  assert.deepEqual(
+    headings.slice(1).filter((heading) => !form.test(heading)),
+    [],
   )
 })
 
@@ -83,10 +96,12 @@ test('docs: the metrics table names all metrics but two, and no other', async (t
   for (const name of named) assert.ok(known.includes(name), `${name} is in the table only`)
   const untold = ['process_heap_bytes', 'plant_store_snapshot_bytes']
   assert.deepEqual([...named, ...untold].sort(), known.sort())
+  const places = ['README.md', OPERATING, 'scripts/deploy/alerts.yaml', DASHBOARD]
   const anywhere =
-    (read('README.md') + read(OPERATING)).match(
-      /\b(?:http_server|plant_store|process|nodejs)_[a-z_]+/g,
-    ) ?? []
+    places
+      .map(read)
+      .join()
+      .match(/\b(?:http_server|plant_store|process|nodejs)_[a-z_]+/g) ?? []
   for (const name of anywhere)
     assert.ok(known.includes(name.replace(/_(?:bucket|sum|count)$/, '')), `${name} does not exist`)
 })
@@ -98,12 +113,27 @@ const DOCUMENTS = ['.', 'scripts', 'src'].flatMap((folder) =>
     .map((name) => join(folder, name)),
 )
 
+/** The anchors that hosts of repositories make of headings. */
+function anchors(text: string): string[] {
+  return [...text.matchAll(/^#+ (.*)$/gm)].map(([, heading = '']) =>
+    heading
+      .toLowerCase()
+      .replace(/[^\p{L}\p{N} _-]/gu, '')
+      .replaceAll(' ', '-'),
+  )
+}
+
 test('docs: every link and every path from the top of a document leads somewhere', () => {
   assert.ok(DOCUMENTS.length >= 9, `only ${DOCUMENTS.join()}`)
   for (const document of DOCUMENTS) {
     const text = read(document)
-    const links = [...text.matchAll(/\]\((?!https?:)([^)#]+)/g)].map(([, link = '']) =>
-      join(dirname(document), link),
+    const links = [...text.matchAll(/\]\((?!https?:)([^)#]*)(?:#([^)]+))?\)/g)].map(
+      ([, link = '', anchor]) => {
+        const path = link === '' ? document : join(dirname(document), link)
+        if (anchor !== undefined)
+          assert.ok(anchors(read(path)).includes(anchor), `${document} names ${path}#${anchor}`)
+        return path
+      },
     )
     const paths = [...text.matchAll(/`((?:src|test|scripts)\/[\w./-]+)`/g)].map(
       ([, path = '']) => path,

@@ -1,14 +1,19 @@
 import assert from 'node:assert/strict'
+import { once } from 'node:events'
 import { type TestContext, test } from 'node:test'
 import {
   ConfigError,
   createPlantService,
+  type LogLine,
+  type OnLog,
   type PlantService,
   type PlantServiceConfig,
 } from '../dist/index.js'
 import { embed, EMBEDDED, portOf } from './support/embedded.ts'
 import { call, post } from './support/http.ts'
+import { readMetrics } from './support/metrics.ts'
 import { serving } from './support/serving.ts'
+import { until } from './support/time.ts'
 import { head, postBytes, Wire } from './support/wire.ts'
 
 interface Mounted {
@@ -99,4 +104,115 @@ test("embedding: an answer that closes waits for the application's answer before
   )
   assert.match(answers[1]?.body ?? '', /41301/)
   wire.destroy()
+})
+
+test('embedding: onLog gets each line of the log as an object, and stdout gets none', async (t) => {
+  const lines: LogLine[] = []
+  const written = t.mock.method(process.stdout, 'write')
+  const { port } = await mount(t, { logLevel: 'info', onLog: (line) => void lines.push(line) })
+  const { headers } = await call(port, { headers: { 'request-id': 'a "quoted" id' } })
+  await call(port, { token: undefined })
+  await until('both are logged', () => lines.length === 2)
+  // The test runner writes to it too.
+  assert.doesNotMatch(written.mock.calls.map(({ arguments: [text] }) => text).join(), /"request"/)
+  const [{ time, ms, requestId, owner, ...rest } = assert.fail(), refused] = lines
+  assert.equal(new Date(time).toISOString(), time)
+  assert.ok(typeof ms === 'number' && ms > 0)
+  assert.equal(requestId, headers['request-id'])
+  assert.match(String(owner), /^[0-9a-f]{12}$/)
+  const message = 'request'
+  assert.deepEqual(rest, { level: 'info', message, method: 'GET', route: '/plants', status: 200 })
+  assert.equal(refused?.['status'], 401)
+})
+
+test('embedding: onLog gets an error as an object, at level error and above', async (t) => {
+  const lines: LogLine[] = []
+  const service = await embed(t, { logLevel: 'error', onLog: (line) => void lines.push(line) })
+  const url = await serving(t, (req, res) => {
+    req.on('data', () => {}).once('end', () => service.handler(req, res))
+  })
+  assert.equal((await post(portOf(url), { id: 1, name: 'Fern' })).status, 500)
+  await until('it is logged', () => lines.length > 0)
+  const [{ level, message, error } = assert.fail(), ...more] = lines
+  assert.deepEqual([level, message, more], ['error', 'a request failed', []])
+  const said = 'the body was read before the handler: mount it before body parsers'
+  const { stack, ...rest } = Object(error) as Readonly<Record<string, unknown>>
+  assert.deepEqual(rest, { name: 'Error', message: said })
+  assert.match(String(stack), new RegExp(`^Error: ${said}\n +at `))
+})
+
+test('embedding: onLog may throw or reject; a warning says so once', async (t) => {
+  const warnings: Error[] = []
+  const listener = (warning: Error): void => void warnings.push(warning)
+  process.on('warning', listener)
+  t.after(() => process.off('warning', listener))
+  let calls = 0
+  const throwing: OnLog = () => {
+    calls++
+    throw new Error('full')
+  }
+  const rejecting = async (): Promise<void> => {
+    calls++
+    throw new Error('gone')
+  }
+  for (const [onLog, reason] of [
+    [throwing, 'full'],
+    [rejecting, 'gone'],
+  ] as const) {
+    const { port } = await mount(t, { logLevel: 'info', onLog })
+    const warned = once(process, 'warning')
+    calls = 0
+    for (const id of [1, 2, 3]) assert.equal((await post(port, { id, name: 'Fern' })).status, 200)
+    await until('each line is passed on', () => calls === 3)
+    await warned
+    assert.deepEqual(
+      warnings.splice(0).map(({ message }) => message),
+      [`plant-store: onLog failed: ${reason}`],
+    )
+  }
+})
+
+test('embedding: health is that of /readyz, also without listeners', async (t) => {
+  const ok = { status: 'ok', checks: { service: 'ok', keys: 'ok', storage: 'ok' } }
+  const service = await embed(t)
+  const { health } = service
+  const { status, checks } = health()
+  assert.equal(status, 'unavailable')
+  assert.deepEqual(checks, { service: 'starting', keys: 'ok', storage: 'not recovered yet' })
+  await service.open()
+  assert.deepEqual(health(), ok)
+  const { admin } = await service.listen()
+  const ready = await call(portOf(admin ?? assert.fail()), { path: '/readyz' })
+  assert.deepEqual([ready.status, ready.json()], [200, health()])
+  await service.close()
+  assert.equal(health().status, 'unavailable')
+  assert.equal(health().checks.service, 'draining')
+})
+
+test('embedding: health says which keys cannot be had', async (t) => {
+  const service = await embed(t, { keys: { kind: 'url', url: 'http://127.0.0.1:1/keys' } })
+  await service.open()
+  const { status, checks } = service.health()
+  assert.equal(status, 'unavailable')
+  assert.deepEqual([checks.service, checks.storage], ['ok', 'ok'])
+  assert.notEqual(checks.keys, 'ok')
+})
+
+test('embedding: metrics are those of /metrics without those of the process', async (t) => {
+  const service = await embed(t)
+  const { metrics } = service
+  assert.match(metrics(), /^plant_store_ready{check="service"} 0$/m)
+  const { plants, admin } = await service.listen()
+  assert.equal((await post(portOf(plants), { id: 1, name: 'Fern' })).status, 200)
+  const served = (await call(portOf(admin ?? assert.fail()), { path: '/metrics' })).text
+  const [own, all] = [metrics(), served].map((text) => [...readMetrics(text).types.keys()])
+  const ofProcess = (name: string): boolean => /^(process|nodejs)_/.test(name)
+  assert.ok(all?.some(ofProcess))
+  assert.deepEqual(
+    own,
+    all?.filter((name) => !ofProcess(name)),
+  )
+  assert.match(metrics(), /^plant_store_ready{check="service"} 1$/m)
+  await service.close()
+  assert.match(metrics(), /^plant_store_ready{check="service"} 0$/m)
 })

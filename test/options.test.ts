@@ -104,7 +104,7 @@ const WRONG: readonly (readonly [options: Readonly<Record<string, unknown>>, pro
     { keys: { kind: 'jwks' } },
     'keys must be an object whose kind is secret, file, url or discovery',
   ],
-  [{ keys: { kind: 'secret' } }, 'keys.secret must be bytes or a text'],
+  [{ keys: { kind: 'secret' } }, 'keys.secret is required: 32 bytes or more, or a text'],
   [{ keys: { kind: 'secret', secret: 7 } }, 'keys.secret must be bytes or a text'],
   [{ keys: { kind: 'secret', secret: `${SECRET}\ud800` } }, 'keys.secret must be bytes or a text'],
   [
@@ -132,6 +132,8 @@ const WRONG: readonly (readonly [options: Readonly<Record<string, unknown>>, pro
   ],
   [{ etcd: null }, 'etcd must be an object'],
   [{ etcd: 'http://127.0.0.1:1' }, 'etcd must be an object'],
+  [{ etcd: { endpoints: '' } }, `etcd.endpoints ${ORIGIN}, and has ""`],
+  [{ etcd: { endpoints: 'a:1' } }, `etcd.endpoints ${ORIGIN}, and has "a:1"`],
   [{ etcd: {} }, 'etcd.endpoints must be a list of one URL or more'],
   [{ etcd: { endpoints: [] } }, 'etcd.endpoints must be a list of one URL or more'],
   [
@@ -158,7 +160,17 @@ const WRONG: readonly (readonly [options: Readonly<Record<string, unknown>>, pro
     { etcd: { endpoints: ['https://a:1'], tls: { ca: null } } },
     'etcd.tls.ca must be bytes or a text',
   ],
-  [{ readscope: 'a' }, 'readscope is not known: it is readScope'],
+  [{ readscope: 'a' }, 'readscope is not known: did you mean readScope?'],
+  [{ writeScop: 'a' }, 'writeScop is not known: did you mean writeScope?'],
+  [{ isuser: 'a' }, 'isuser is not known: did you mean issuer?'],
+  [{ dataDir: '/x' }, 'dataDir is not known: did you mean dataDirectory?'],
+  [{ clockTolerance: 5 }, 'clockTolerance is not known: did you mean clockToleranceSeconds?'],
+  [{ ownersClaims: 'a' }, 'ownersClaims is not known: did you mean ownerClaim?'],
+  [{ hownersClaims: 'a' }, 'hownersClaims is not known'],
+  [{ ['x'.repeat(1e6)]: 1 }, `${'x'.repeat(1e6)} is not known`],
+  [{ etcd: { ...ETCD, prefx: 'p/' } }, 'etcd.prefx is not known: did you mean etcd.prefix?'],
+  [{ onLog: console }, 'onLog must be a function, and is an object'],
+  [{ onLog: null }, 'onLog must be a function, and is null'],
   [{ port: 80 }, 'port is not known'],
   [JSON.parse('{"__proto__": 1}') as Record<string, unknown>, '__proto__ is not known'],
 ]
@@ -261,6 +273,22 @@ test('options: an address is text as in the environment, or an object', () => {
     assert.deepEqual([listen, adminListen], [address, address])
   }
   assert.equal(readOptions({ ...GOOD, adminListen: 'off' }).adminListen, 'off')
+})
+
+test('options: endpoints of etcd are text as in the environment, or a list', () => {
+  const [a, b] = ['http://a:1', 'http://b:2']
+  for (const [given, endpoints] of [
+    [a, [a]],
+    [`${a}/, ${b}`, [a, b]],
+    [
+      [a, b],
+      [a, b],
+    ],
+  ] as const)
+    assert.deepEqual(
+      readOptions({ ...GOOD, etcd: { endpoints: given } }).etcd?.endpoints,
+      endpoints,
+    )
 })
 
 test('options: a missing or undefined option has its default, also within etcd', () => {

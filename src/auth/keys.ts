@@ -10,8 +10,16 @@ export type { KeyLog, KeySource, Timing } from './key-source.ts'
 
 export type KeyConfig =
   | { readonly kind: 'secret'; readonly secret: Uint8Array }
-  | { readonly kind: 'file'; readonly path: string }
-  | { readonly kind: 'url'; readonly url: string }
+  | {
+      readonly kind: 'file'
+      /** Of a JSON Web Key Set, which is read again when it changes. */
+      readonly path: string
+    }
+  | {
+      readonly kind: 'url'
+      /** Of a JSON Web Key Set: https, or http on loopback. */
+      readonly url: string
+    }
   | { readonly kind: 'discovery' }
 
 /** RFC 7518 §3.2: a key for HS256 has at least as many bytes as its hash. */

@@ -13,7 +13,21 @@ import { errorResponse, type HttpResponse, jsonResponse } from './response.ts'
 import { Connections, createHttpServer } from './server.ts'
 
 /** For each thing that the service needs: why it is unavailable, or undefined. */
-export type Checks = Readonly<Record<string, string | undefined>>
+export type Checks = Readonly<Record<'service' | 'keys' | 'storage', string | undefined>>
+
+/** What `/readyz` answers. */
+export interface Health {
+  /** `ok` if all checks are. */
+  readonly status: 'ok' | 'unavailable'
+  /** `ok`, or why the service, its keys or its storage is not available. */
+  readonly checks: Readonly<Record<keyof Checks, string>>
+}
+
+export function healthOf({ service = 'ok', keys = 'ok', storage = 'ok' }: Checks): Health {
+  const checks = { service, keys, storage }
+  const isReady = Object.values(checks).every((check) => check === 'ok')
+  return { status: isReady ? 'ok' : 'unavailable', checks }
+}
 
 /** Few, because the store needs file descriptors too. */
 export const ADMIN_MAX_CONNECTIONS = 32
@@ -87,12 +101,8 @@ function createHost(paths: ReadonlyMap<string, () => HttpResponse>, log: Log): C
 
 /** 503 if a check fails; the body names every check. */
 function readyResponse(checks: Checks): HttpResponse {
-  const reasons = Object.entries(checks)
-  const isReady = reasons.every(([, reason]) => reason === undefined)
-  return jsonResponse(isReady ? 200 : 503, {
-    status: isReady ? 'ok' : 'unavailable',
-    checks: Object.fromEntries(reasons.map(([name, reason]) => [name, reason ?? 'ok'])),
-  })
+  const health = healthOf(checks)
+  return jsonResponse(health.status === 'ok' ? 200 : 503, health)
 }
 
 function metricsResponse(text: string): HttpResponse {

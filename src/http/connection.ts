@@ -5,7 +5,8 @@ import { Clock, type HttpTimeouts, stateOf } from './clock.ts'
 import { Exchange, recordOf, type RequestRecord } from './exchange.ts'
 import { Intake, type Refusal } from './intake.ts'
 import { cutOff, Linger } from './linger.ts'
-import { abandon, errorResponse, type HttpResponse, rawResponse, send } from './response.ts'
+import { abandon, errorResponse, type HttpResponse } from './response.ts'
+import { isStream, lengthOf, rawResponse, send } from './response.ts'
 import type { TickEnd } from './tick.ts'
 import { holdBody, settleUnreadBody } from './unread-body.ts'
 
@@ -270,8 +271,7 @@ export class Connection {
   }
 
   #send(exchange: Exchange, response: HttpResponse, goesOn: boolean): void {
-    const isList = response.body !== undefined && !Buffer.isBuffer(response.body)
-    if (!goesOn && !isList) return this.#closeWith(response, exchange)
+    if (!goesOn && !isStream(response.body)) return this.#closeWith(response, exchange)
     // Only Node can send a list. The rest of its request's body is read meanwhile.
     if (!goesOn) exchange.req.resume()
     const isLast = (this.#intake.isLast || this.#host.draining) && this.#intake.size === 0
@@ -288,7 +288,7 @@ export class Connection {
     if (failure !== undefined) this.#host.brokeOff(failure, exchange)
     // Node closes the connection after a response to a client that still waits for "100 Continue",
     // and after a list to HTTP/1.0.
-    const hasLength = req.httpVersion !== '1.0' || Buffer.isBuffer(body)
+    const hasLength = req.httpVersion !== '1.0' || lengthOf(body) !== undefined
     if (!res.shouldKeepAlive || !hasLength) this.#intake.close()
     this.#host.answered(exchange, status)
     this.#advance()
@@ -296,8 +296,9 @@ export class Connection {
 
   /** Most responses leave the process at once, and do not come here. */
   #awaitFinish({ owner, method, res }: Exchange, { body }: HttpResponse): void {
-    const isHeld = owner !== undefined && method !== 'HEAD' && Buffer.isBuffer(body)
-    const hold = isHeld ? this.#host.holdResponse(owner, body.length) : undefined
+    const bytes = method === 'HEAD' ? undefined : lengthOf(body)
+    const isHeld = owner !== undefined && bytes !== undefined
+    const hold = isHeld ? this.#host.holdResponse(owner, bytes) : undefined
     // The response before has left the process, though its "finish" may still come.
     this.#hold?.(0)
     this.#hold = hold

@@ -1,4 +1,6 @@
 import { createHash } from 'node:crypto'
+import { types } from 'node:util'
+import { reasonOf } from '../errors.ts'
 import { type LogSink, LogWriter, standardOutput } from './log-writer.ts'
 
 const LEVELS = { silent: 0, error: 1, info: 2, debug: 3 } as const
@@ -20,6 +22,21 @@ export interface RequestLine {
   /** As `ownerHash` returns it. */
   readonly owner: string | undefined
 }
+
+/**
+ * A line of the log. All values are as JSON has them: an `Error` is an object with `name`,
+ * `message`, `stack` and `cause`.
+ */
+export interface LogLine {
+  /** ISO 8601, in UTC, with milliseconds. */
+  readonly time: string
+  readonly level: Exclude<LogLevel, 'silent'>
+  /** `request` for the line of a request. */
+  readonly message: string
+  readonly [field: string]: unknown
+}
+
+export type OnLog = (line: LogLine) => void
 
 export interface Log {
   /** At level info. Written so often that it is rendered without JSON.stringify. */
@@ -65,6 +82,30 @@ export function createLog(
       return writer.dropped
     },
     flush: (timeoutMs) => writer.flush(timeoutMs),
+  }
+}
+
+/** Passes lines to an application. Whatever it throws, the log goes on. */
+export function callbackSink(onLog: OnLog): LogSink {
+  let hasFailed = false
+  const fail = (error: unknown): void => {
+    if (!hasFailed) process.emitWarning(`plant-store: onLog failed: ${reasonOf(error)}`)
+    hasFailed = true
+  }
+  return {
+    write(lines, done) {
+      for (const line of lines.trim().split('\n')) {
+        try {
+          // As `render` and `renderRequest` write it.
+          const result: unknown = onLog(JSON.parse(line) as LogLine)
+          // A rejection would end the process.
+          if (types.isPromise(result)) result.catch(fail)
+        } catch (error) {
+          fail(error)
+        }
+      }
+      done()
+    },
   }
 }
 

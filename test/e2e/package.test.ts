@@ -5,7 +5,11 @@ import { cp, mkdir, symlink, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { test } from 'node:test'
 import { promisify } from 'node:util'
+import { readOptions } from '../../dist/config.js'
+import { ConfigError } from '../../dist/errors.js'
+import { SETTINGS } from '../../dist/settings.js'
 import { call } from '../support/http.ts'
+import { hovers } from '../support/hover.ts'
 import { makeRelease, ROOT } from '../support/release.ts'
 import { temporaryDirectory } from '../support/service.ts'
 import { until } from '../support/time.ts'
@@ -124,4 +128,34 @@ test('package: from TypeScript it compiles with the strictest checks and runs', 
     'app.ts',
   ])
   assert.equal((await start(process.execPath, ['out/app.js'])).split('\n').at(-2), 'done')
+})
+
+test('package: an editor shows bounds and default of every option', async () => {
+  const options = Object.entries(SETTINGS)
+  const source = `import type { PlantServiceConfig } from 'plant-store'
+declare const config: PlantServiceConfig
+${options.map(([name]) => `config.${name};`).join('\n')}`
+  const shown = await hovers(
+    join(modules, '.bin/tsc'),
+    join(project, 'editor.ts'),
+    source,
+    options.map(([name]) => `${name};`),
+  )
+  const allWrong = Object.fromEntries(options.map(([name]) => [name, NaN]))
+  assert.throws(
+    () => readOptions(allWrong),
+    (error) => {
+      assert.ok(error instanceof ConfigError)
+      for (const [at, [name, { fallback }]] of options.entries()) {
+        const text = shown[at] ?? ''
+        assert.match(text, new RegExp(`${name}\\b[^]*(Required: |@defaultValue)`))
+        if (fallback !== undefined)
+          assert.ok(text.includes(String(fallback)), `${fallback}: ${text}`)
+        const problem = error.problems.find((each) => each.startsWith(`${name} `))
+        const [bounds = ''] = /from \d+ to \d+/.exec(problem ?? assert.fail(name)) ?? []
+        assert.ok(text.includes(bounds), `${bounds}: ${text}`)
+      }
+      return true
+    },
+  )
 })

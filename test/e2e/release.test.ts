@@ -12,13 +12,22 @@ import { temporaryDirectory } from '../support/service.ts'
 import { token } from '../support/tokens.ts'
 
 const MAX_FOLDER_BYTES = 3 * 1024 * 1024
+const DEPLOY = readdirSync(join(ROOT, 'scripts/deploy')).map((name) => `scripts/deploy/${name}`)
 const DOCUMENTS = [
   'CHANGELOG.md',
+  'CONTRIBUTING.md',
   'LICENSE',
   'README.md',
   'SECURITY.md',
   'openapi.json',
   'package.json',
+  'scripts/bench/README.md',
+  'scripts/bench/chart.svg',
+  ...DEPLOY,
+  'scripts/fuzz/README.md',
+  'src/index.md',
+  'src/store/etcd/README.md',
+  'src/store/sqljs/DESIGN.md',
 ]
 
 const directory = await temporaryDirectory()
@@ -33,6 +42,7 @@ test('release: the same sources give the same bytes, whatever modes they have', 
   const checkout = join(directory, 'checkout')
   for (const name of [
     ...DOCUMENTS,
+    'package-lock.json',
     'dist',
     'scripts/dist.ts',
     'node_modules/jose',
@@ -47,6 +57,52 @@ test('release: the same sources give the same bytes, whatever modes they have', 
   const again = await makeRelease(join(directory, 'again'), checkout)
   assert.deepEqual(readFileSync(again.package), readFileSync(release.package))
   assert.deepEqual(readFileSync(again.archive), readFileSync(release.archive))
+  assert.deepEqual(readFileSync(again.billOfMaterials), readFileSync(release.billOfMaterials))
+})
+
+test('release: the bill of materials has this package, two others, and their checksums', () => {
+  interface Component {
+    readonly name: string
+    readonly purl: string
+    readonly hashes?: readonly { readonly alg: string; readonly content: string }[]
+  }
+  // CycloneDX, in which each component has these members; a missing one makes the test fail.
+  const { metadata, components } = JSON.parse(readFileSync(release.billOfMaterials, 'utf8')) as {
+    readonly metadata: { readonly component: Component }
+    readonly components: readonly Component[]
+  }
+  // The project's own manifest and lock file, which have these members.
+  const { version } = JSON.parse(readFileSync(join(ROOT, 'package.json'), 'utf8')) as {
+    readonly version: string
+  }
+  const { packages } = JSON.parse(readFileSync(join(ROOT, 'package-lock.json'), 'utf8')) as {
+    readonly packages: Readonly<Record<string, { version: string; integrity: string }>>
+  }
+  assert.equal(metadata.component.name, 'plant-store')
+  assert.equal(metadata.component.purl, `pkg:npm/plant-store@${version}`)
+  assert.deepEqual(
+    components.map(({ purl, hashes = [] }) => [purl, ...hashes.map(({ content }) => content)]),
+    ['jose', 'sql.js'].map((name) => {
+      const { version: pinned = '', integrity = '' } = packages[`node_modules/${name}`] ?? {}
+      const checksum = Buffer.from(integrity.replace('sha512-', ''), 'base64').toString('hex')
+      return [`pkg:npm/${name}@${pinned}`, checksum]
+    }),
+  )
+})
+
+test('release: every link in a packed document leads to a packed file', async () => {
+  for (const file of [release.package, release.archive]) {
+    const names = new Set(await listArchive(file))
+    const documents = [...names].filter((name) =>
+      /^[^/]*\.md$|^(?:scripts|src)\/.*\.md$/.test(name),
+    )
+    assert.ok(documents.includes('README.md') && documents.length >= 9)
+    for (const document of documents) {
+      const text = readFileSync(join(ROOT, document), 'utf8')
+      for (const [, link = ''] of text.matchAll(/\]\((?!https?:)([^)#]+)/g))
+        assert.ok(names.has(join(dirname(document), link)), `${document} names ${link}`)
+    }
+  }
 })
 
 test('release: the npm package holds what npm would pack: code, types, documents', async () => {

@@ -543,11 +543,27 @@ test('full disk: a failed compaction leaves no temporary file', async () => {
   await world.closeAndVerify()
 })
 
-test('fatal: a durable batch that cannot be applied ends the store, and is kept', async (t) => {
+test('in doubt: a plant whose write failed is not shown, and its id is free', async () => {
   const world = await World.create()
   await world.open()
   assert.ok(await world.create(plant(1n)))
-  const broken = t.mock.method(PlantDatabase.prototype, 'insert', () => {
+  world.fail(({ mode }) => (mode === 'durable' ? { code: 'EIO', how: 'unsynced' } : undefined))
+  const creates = [world.create(plant(2n)), world.create(plant(3n)), world.create(plant(2n))]
+  assert.deepEqual(await Promise.all(creates), [false, false, false])
+  assert.deepEqual(await world.names(), ['plant 1'])
+  world.fail(() => undefined)
+  await until('creates work', () => world.opened.unavailableReason() === undefined)
+  assert.ok(await world.create({ id: 2n, name: 'another plant 2' }))
+  assert.deepEqual(await world.names(), ['plant 1', 'another plant 2'])
+  await world.closeAndVerify()
+})
+
+test('fatal: a batch that is neither written nor removed ends the store', async (t) => {
+  const world = await World.create()
+  await world.open()
+  assert.ok(await world.create(plant(1n)))
+  world.fail(({ mode }) => (mode === 'durable' ? { code: 'EIO', how: 'unsynced' } : undefined))
+  const broken = t.mock.method(PlantDatabase.prototype, 'remove', () => {
     throw new Error('out of memory')
   })
   const creates = [world.create(plant(2n)), world.create(plant(2n))]
@@ -557,19 +573,17 @@ test('fatal: a durable batch that cannot be applied ends the store, and is kept'
   assert.deepEqual(world.fatal.map(String), ['Error: out of memory'])
   assert.equal(await world.create(plant(4n)), false)
   assert.notEqual(world.opened.unavailableReason(), undefined)
+  assert.deepEqual(await world.names(), ['plant 1'])
   await world.opened.close()
   broken.mock.restore()
   await world.verify()
-  await world.open()
-  assert.ok((await world.names()).includes('plant 2'))
-  await world.opened.close()
 })
 
-test('fatal: a database that cannot be read ends the store, and no create hangs', async (t) => {
+test('fatal: a database that fails ends the store, and no create hangs', async (t) => {
   const world = await World.create()
   await world.open()
   assert.ok(await world.create(plant(1n)))
-  const broken = t.mock.method(PlantDatabase.prototype, 'existing', () => {
+  const broken = t.mock.method(PlantDatabase.prototype, 'add', () => {
     throw new Error('out of memory')
   })
   assert.deepEqual(await Promise.all([world.create(plant(2n)), world.create(plant(3n))]), [

@@ -128,6 +128,17 @@ test('metrics: every answered request counts once and has one log line', async (
   }
 })
 
+test('metrics: durations have the buckets of OpenTelemetry, and finer ones', async (t) => {
+  const { port, adminPort } = await startService(t)
+  await call(port)
+  const bounds = (await scrape(adminPort))
+    .all(`${DURATION}_bucket`)
+    .map(([sample]) => Number(/le="(.+)"/.exec(sample)?.[1]?.replace('+Inf', 'Infinity')))
+  const fine = [0.00025, 0.0005, 0.001, 0.0025]
+  const recommended = [0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10]
+  assert.deepEqual(bounds, [...fine, ...recommended, Infinity])
+})
+
 test('metrics: an incomplete request counts as 408', async (t) => {
   const { port, answered } = await startBare(t, { timeouts: { headersMs: 100, requestMs: 100 } })
   const [answer] = await answersToHalf(

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { PageCache } from '../../dist/http/page-cache.js'
-import { type HttpResponse, jsonResponse } from '../../dist/http/response.js'
+import type { HttpResponse } from '../../dist/http/response.js'
 import { call, post } from '../support/http.ts'
 import { seeded } from '../support/random.ts'
 import { startService } from '../support/service.ts'
@@ -141,7 +141,8 @@ test('pages: concurrent creates and lists are linearizable, cached lists too', a
 
 test('pages: cached by owner and query, until the owner is invalidated', () => {
   const pages = new PageCache()
-  const [one, two] = [jsonResponse(200, [1]), jsonResponse(200, [2])]
+  const [one, two] = ['[1]', '[2]'].map((json) => ({ ...page(0), body: Buffer.from(json) }))
+  assert.ok(one && two)
   pages.add('alice', 'limit=1', one)
   pages.add('bob', 'limit=1', two)
   assert.deepEqual(pages.get('alice', 'limit=1'), one)

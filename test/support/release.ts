@@ -10,6 +10,8 @@ const exec = promisify(execFile)
 export interface Release {
   readonly package: string
   readonly archive: string
+  readonly folder: string
+  readonly billOfMaterials: string
 }
 
 /** Makes a release in a directory, from this project's folder or a copy of it. */
@@ -20,6 +22,8 @@ export async function makeRelease(directory: string, root = ROOT): Promise<Relea
   return {
     package: join(directory, 'plant-store-1.0.0.tgz'),
     archive: join(directory, 'plant-store-1.0.0-node.tar.gz'),
+    folder: join(directory, 'plant-store'),
+    billOfMaterials: join(directory, 'plant-store-1.0.0.cdx.json'),
   }
 }
 

@@ -1,4 +1,3 @@
-import { hasSameContent, type NewPlant } from '../../plants/plant.ts'
 import type { Created } from '../../plants/store.ts'
 import { StoreFull } from '../../plants/store.ts'
 import type { Capacity } from './capacity.ts'
@@ -6,7 +5,6 @@ import type { PlantDatabase, Row } from './database.ts'
 
 /** A create that waits for its batch. */
 export interface PendingCreate {
-  readonly plant: NewPlant
   readonly row: Row
   readonly resolve: (created: Created) => void
   readonly reject: (error: Error) => void
@@ -24,44 +22,36 @@ const BATCH_CHARS = 1024 * 1024
 const DECIDE_MS = 3
 
 /**
- * Takes creates from the front of `waiting` and decides them, against the database and against the
- * batch itself. What the database alone decides is answered at once, since all of it is durable.
- * What a plant of the batch decides is answered with the batch.
+ * Takes creates from the front of `waiting` and decides them. A new plant is added to the database
+ * with the batch's sequence, which no list shows yet. What durable plants alone decide is answered
+ * at once. What a plant of this batch decides is answered with the batch.
  */
 export function takeBatch(
   waiting: PendingCreate[],
   database: PlantDatabase,
   capacity: Capacity,
+  sequence: number,
 ): Batch {
   const rows: Row[] = []
   const answers: { create: PendingCreate; created: Created }[] = []
-  const added = new Map<string, NewPlant>()
   const deadlineMs = performance.now() + DECIDE_MS
   let [chars, taken] = [0, 0]
-  capacity.startBatch()
   for (const create of waiting) {
     if (chars > BATCH_CHARS || (taken > 0 && performance.now() > deadlineMs)) break
-    const { plant, row } = create
-    const [owner, id, name, tag = ''] = row
-    const key = `${id} ${owner}`
-    const rival = added.get(key)
-    const existing = rival ? 'none' : database.existing(row)
-    if (rival) answers.push({ create, created: outcomeOf(hasSameContent(rival, plant)) })
-    else if (existing !== 'none') create.resolve(outcomeOf(existing === 'same'))
-    else if (capacity.take(row)) {
-      chars += owner.length + name.length + tag.length
+    const { row } = create
+    if (capacity.take(row) && database.add(row, sequence)) {
       rows.push(row)
-      added.set(key, plant)
       answers.push({ create, created: 'stored' })
-      // With the worst case of the batch it does not fit. Retry after it: its real size is less.
-    } else if (rows.length > 0) break
-    else create.reject(new StoreFull())
+      for (const text of row) chars += text?.length ?? 0
+    } else {
+      const existing = database.existing(row)
+      const created = existing?.isSame ? 'stored' : 'conflict'
+      if (!existing) create.reject(new StoreFull())
+      else if (existing.sequence === sequence) answers.push({ create, created })
+      else create.resolve(created)
+    }
     taken += 1
   }
   waiting.splice(0, taken)
   return { rows, answers }
-}
-
-function outcomeOf(isSame: boolean): Created {
-  return isSame ? 'stored' : 'conflict'
 }

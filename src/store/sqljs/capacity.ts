@@ -5,19 +5,17 @@ export const PAGE_BYTES = 4096
 const OVERFLOW_BYTES = PAGE_BYTES - 4
 /** Pages that one insert may add when it splits a leaf and the pages above it. */
 const SPLIT_PAGES = 3
-/** SQLite's memory that must stay free: for the rest of the batch, and for reading. */
+/** SQLite's memory that must stay free: for reading, and for removing what is not durable. */
 const FREE_BYTES = 16 * 1024 * 1024
 /** How often an insert has a row's bytes in memory: as bound values, as a record, as pages. */
 const ROW_COPIES = 3
 
-/** Decides whether rows fit into the database, before they are written to the journal. */
+/** Decides whether rows fit into the database, before they are inserted. */
 export class Capacity {
   readonly #database: PlantDatabase
   readonly #maxPages: number
-  /** At least the pages of the database without this batch; exact after a count. */
+  /** At least the pages of the database; exact after a count. */
   #pages: number
-  /** The most that the batch may add so far. */
-  #batchPages = 0
 
   constructor(database: PlantDatabase, maxDataBytes: number) {
     this.#database = database
@@ -25,15 +23,9 @@ export class Capacity {
     this.#pages = database.pageCount()
   }
 
-  startBatch(): void {
-    this.#pages += this.#batchPages
-    this.#batchPages = 0
-  }
-
   /**
    * Takes room for a row's worst case. False if there may be none, in memory or within the limit.
-   * A durable row for which an insert finds no memory would end the process, and perhaps each start
-   * after it.
+   * An insert that finds no memory may leave the database damaged, and would end the process.
    */
   take([owner, , name, tag]: Row): boolean {
     const bytes = Buffer.byteLength(owner) + Buffer.byteLength(name) + Buffer.byteLength(tag ?? '')
@@ -42,11 +34,11 @@ export class Capacity {
     // Counting takes 2 µs, so it waits until the worst case does not fit.
     if (!this.#hasPages(pages)) this.#pages = this.#database.pageCount()
     if (!this.#hasPages(pages)) return false
-    this.#batchPages += pages
+    this.#pages += pages
     return true
   }
 
   #hasPages(pages: number): boolean {
-    return this.#pages + this.#batchPages + pages <= this.#maxPages
+    return this.#pages + pages <= this.#maxPages
   }
 }

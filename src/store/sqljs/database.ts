@@ -21,8 +21,13 @@ export interface StoredRow {
   readonly sequence: number
 }
 
-/** Whether the id of a create is free, taken by the same plant, or by another one. */
-export type Existing = 'none' | 'same' | 'other'
+/** The plant that has the id of a create. */
+export interface Existing {
+  /** Whether its name and tag are those of the create. */
+  readonly isSame: boolean
+  /** Of the batch that stored it. */
+  readonly sequence: number
+}
 
 /** Version 2 added the column `sequence`; version 1 is still read. */
 export const FORMAT_VERSION = 2
@@ -66,10 +71,12 @@ export class PlantDatabase {
   readonly #db: Database
   readonly #insert: Statement
   readonly #insertTagged: Statement
-  readonly #exists: Statement
+  readonly #remove: Statement
   readonly #compare: Statement
   readonly #compareTagged: Statement
   readonly #pageCount: Statement
+  readonly #begin: Statement
+  readonly #commit: Statement
   #plants: number
 
   private constructor(library: SqlJs, db: Database, schema: 'main' | 'mem', plants: number) {
@@ -78,23 +85,32 @@ export class PlantDatabase {
     this.#plants = plants
     const table = `${schema}.plants`
     this.lists = new ListQueries(db, table)
+    const unlessTaken = 'ON CONFLICT (owner, id) DO NOTHING'
     this.#insert = db.prepare(
-      `INSERT INTO ${table} VALUES (?1, CAST(?2 AS INTEGER), ?3, CAST(?4 AS TEXT), NULL)`,
+      `INSERT INTO ${table} VALUES (?1, CAST(?2 AS INTEGER), ?3, CAST(?4 AS TEXT), NULL)
+       ${unlessTaken}`,
     )
     const taggedName = unlessNull('CAST(?4 AS TEXT)', '?5')
     this.#insertTagged = db.prepare(
-      `INSERT INTO ${table} VALUES (?1, CAST(?2 AS INTEGER), ?3, ${taggedName}, CAST(?5 AS TEXT))`,
+      `INSERT INTO ${table} VALUES (?1, CAST(?2 AS INTEGER), ?3, ${taggedName}, CAST(?5 AS TEXT))
+       ${unlessTaken}`,
     )
-    const plant = `FROM ${table} WHERE owner = ?1 AND id = CAST(?2 AS INTEGER)`
-    this.#exists = db.prepare(`SELECT 1 ${plant} LIMIT ${unlessNull('1', '?1', '?2')}`)
+    const plant = `FROM ${table} WHERE owner = CAST(?1 AS TEXT) AND id = CAST(?2 AS INTEGER)`
+    this.#remove = db.prepare(`DELETE ${plant}`)
     // Lengths first: SQLite knows them without reading the text, which may be long.
     const sameName = 'octet_length(name) = octet_length(?3) AND name = CAST(?3 AS TEXT)'
     const sameTag = 'octet_length(tag) = octet_length(?4) AND tag = CAST(?4 AS TEXT)'
-    this.#compare = db.prepare(`SELECT ${unlessNull(`${sameName} AND tag IS NULL`, '?3')} ${plant}`)
+    this.#compare = db.prepare(
+      `SELECT ${sameName} AND tag IS NULL, sequence ${plant}
+       LIMIT ${unlessNull('1', '?1', '?2', '?3')}`,
+    )
     this.#compareTagged = db.prepare(
-      `SELECT ${unlessNull(`${sameName} AND ifnull(${sameTag}, 0)`, '?3', '?4')} ${plant}`,
+      `SELECT ${sameName} AND ifnull(${sameTag}, 0), sequence ${plant}
+       LIMIT ${unlessNull('1', '?1', '?2', '?3', '?4')}`,
     )
     this.#pageCount = db.prepare(`PRAGMA ${schema}.page_count`)
+    this.#begin = db.prepare('BEGIN')
+    this.#commit = db.prepare('COMMIT')
   }
 
   /**
@@ -139,36 +155,63 @@ export class PlantDatabase {
     return place !== 0
   }
 
-  /** Inserts the new plants of one batch, all in one transaction. */
+  /** Inserts a plant, unless its owner has one of this id. Returns whether it was inserted. */
+  add([owner, id, name, tag]: Row, sequence: number): boolean {
+    const insert = tag === undefined ? this.#insert : this.#insertTagged
+    insert.run([owner, id, sequence, ...this.#texts(name, tag)])
+    const isNew = this.#db.getRowsModified() === 1
+    if (isNew) this.#plants += 1
+    return isNew
+  }
+
+  /** Inserts the new plants of one batch. @throws Error if one of the ids is taken. */
   insert(rows: readonly Row[], sequence: number): void {
     this.insertStored(rows.map((row) => ({ row, sequence })))
   }
 
-  /** Inserts the new plants of several batches, all in one transaction. */
+  /** Inserts the new plants of several batches. @throws Error if one of the ids is taken. */
   insertStored(rows: readonly StoredRow[]): void {
-    this.#db.run('BEGIN')
-    for (const { row, sequence } of rows) {
-      const [owner, id, name, tag] = row
-      const insert = tag === undefined ? this.#insert : this.#insertTagged
-      insert.run([owner, id, sequence, ...this.#texts(name, tag)])
-    }
-    this.#db.run('COMMIT')
-    this.#plants += rows.length
+    this.inTransaction(() => {
+      for (const { row, sequence } of rows)
+        if (!this.add(row, sequence)) throw new Error('two plants of one owner have the same id')
+    })
   }
 
-  /** Compares a plant with the one of its id in SQLite: 0.1 ms for 1 MB, 7 ms in JavaScript. */
-  existing([owner, id, name, tag]: Row): Existing {
-    this.#exists.bind([owner, id])
-    const exists = this.#exists.step()
-    this.#exists.reset()
-    if (!exists) return 'none'
+  /** Removes plants that were added and did not become durable. */
+  remove(rows: readonly Row[]): void {
+    this.inTransaction(() => {
+      for (const [owner, id] of rows) {
+        this.#remove.run([owner, id])
+        if (this.#db.getRowsModified() !== 1) throw new Error('a plant could not be removed')
+        this.#plants -= 1
+      }
+    })
+  }
+
+  /** Many changes in one transaction take half of the time. It never undoes any. */
+  inTransaction<T>(work: () => T): T {
+    this.#begin.run()
+    try {
+      return work()
+    } finally {
+      this.#commit.run()
+    }
+  }
+
+  /**
+   * The plant that has the id of a row, if any. SQLite compares them: 0.1 ms for 1 MB, and 7 ms in
+   * JavaScript.
+   */
+  existing([owner, id, name, tag]: Row): Existing | undefined {
     const compare = tag === undefined ? this.#compare : this.#compareTagged
     compare.bind([owner, id, ...this.#texts(name, tag)])
-    compare.step()
-    const [same] = compare.get()
+    const exists = compare.step()
+    const [same, sequence] = exists ? compare.get() : []
     compare.reset()
-    if (typeof same !== 'number') throw new Error('SQLite has no memory left to compare a plant')
-    return same === 1 ? 'same' : 'other'
+    if (!exists) return undefined
+    if (typeof same !== 'number' || typeof sequence !== 'number')
+      throw new Error('SQLite has no memory left to compare a plant')
+    return { isSame: same === 1, sequence }
   }
 
   /** Size of the database in pages of 4096 bytes. */

@@ -32,8 +32,8 @@ const NO_BATCH: Batch = { rows: [], answers: [] }
  * Plants in SQLite in memory, made durable by a journal and a snapshot in one directory.
  *
  * Creates wait undecided while a batch is in flight. Then all that wait are decided at once,
- * appended to the journal as one line with one sync, applied to the database, and answered. So no
- * answer and no list shows a plant that is not durable, and two creates of one id always meet.
+ * appended to the journal as one line with one sync, shown, and answered. So no answer and no list
+ * shows a plant that is not durable, and two creates of one id always meet.
  */
 export class SqljsStore implements PlantStore {
   readonly recovered: Recovered
@@ -46,7 +46,7 @@ export class SqljsStore implements PlantStore {
   readonly #metrics: WriteMetrics
   #waiting: PendingCreate[] = []
   #writing: Promise<void> | undefined
-  /** The last batch that was applied to the database. */
+  /** The last durable batch. Lists show no plant of a later one. */
   #sequence: number
   /** Why memory and journal may differ, once they may. */
   #fatal: string | undefined
@@ -120,7 +120,7 @@ export class SqljsStore implements PlantStore {
         reject(new StoreUnavailable(this.#fatal ?? CLOSED))
         return
       }
-      this.#waiting.push({ plant, row, resolve, reject })
+      this.#waiting.push({ row, resolve, reject })
       // After the other creates of this tick, so that they share a batch.
       this.#writing ??= Promise.resolve().then(() => this.#writeBatches())
     })
@@ -153,20 +153,23 @@ export class SqljsStore implements PlantStore {
           this.#waiting = []
           continue
         }
-        // Decide. Nothing is on the disk yet.
-        batch = takeBatch(this.#waiting, this.#database, this.#capacity)
+        // Decide. New plants are in the database, but no list shows them, nor does the disk.
+        const sequence = this.#sequence + 1
+        batch = this.#database.inTransaction(() =>
+          takeBatch(this.#waiting, this.#database, this.#capacity, sequence),
+        )
         if (batch.rows.length === 0) continue
         // Append and sync. After this the batch survives a crash.
         const startedAtMs = performance.now()
         if ((await this.#journal.append(batch.rows)) !== 'written') {
+          this.#database.remove(batch.rows)
           rejectAll(batch, new StoreUnavailable(this.#journal.unavailableReason))
           continue
         }
         this.#metrics.syncSeconds.observe((performance.now() - startedAtMs) / 1000)
         this.#metrics.batchPlants.observe(batch.rows.length)
-        // Apply. After this lists show the batch.
-        this.#sequence = this.#journal.lastSequence
-        this.#database.insert(batch.rows, this.#sequence)
+        // Show. After this lists show the batch.
+        this.#sequence = sequence
         // Answer. After this clients rely on the batch.
         for (const { create, created } of batch.answers) create.resolve(created)
         this.#compactor.compactIfDue()
@@ -188,12 +191,11 @@ export class SqljsStore implements PlantStore {
 
   /** While the journal cannot be written. A create without room is told that it need not retry. */
   #refusalOf({ row }: PendingCreate): Error {
-    this.#capacity.startBatch()
-    const hasRoom = this.#database.existing(row) !== 'none' || this.#capacity.take(row)
+    const hasRoom = this.#database.existing(row) !== undefined || this.#capacity.take(row)
     return hasRoom ? new StoreUnavailable(this.#journal.unavailableReason) : new StoreFull()
   }
 
-  /** A durable batch could not be applied, or the database cannot be read. */
+  /** The database failed: it may show too much, or too little. */
   #fail(error: unknown, batch: Batch): void {
     this.#fatal = `memory and journal may differ: ${String(error)}`
     try {

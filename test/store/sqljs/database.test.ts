@@ -194,11 +194,30 @@ test('database: a plant is compared with the one of its id, byte for byte', asyn
       const [, , otherName, otherTag] = other
       const row: Row =
         otherTag === undefined ? [owner, '7', otherName] : [owner, '7', otherName, otherTag]
-      assert.equal(database.existing(row), other === stored ? 'same' : 'other')
+      const isSame = other === stored
+      assert.deepEqual(database.existing(row), { isSame, sequence: NOW })
+      assert.equal(database.add(row, LATER), false)
     }
-    assert.equal(database.existing([owner, '8', name]), 'none')
+    assert.equal(database.existing([owner, '8', name]), undefined)
   }
-  assert.equal(database.existing(['no owner', '7', 'a']), 'none')
+  assert.equal(database.existing(['no owner', '7', 'a']), undefined)
+  assert.equal(database.count, rows.length)
+  database.close()
+})
+
+test('database: a plant that is removed leaves its id free, and all others are kept', async () => {
+  const database = await PlantDatabase.serving()
+  const rows = Array.from({ length: 500 }, (_, id): Row => ['a', String(id), `plant ${id}`])
+  for (const row of rows) assert.ok(database.add(row, NOW))
+  const [odd, even] = [1, 0].map((rest) => rows.filter(([, id]) => Number(id) % 2 === rest))
+  database.remove(odd ?? [])
+  assert.equal(database.count, even?.length)
+  for (const row of odd ?? []) assert.equal(database.existing(row), undefined)
+  for (const row of even ?? [])
+    assert.deepEqual(database.existing(row), { isSame: true, sequence: NOW })
+  assert.throws(() => database.remove(odd ?? []), /could not be removed/)
+  assert.throws(() => database.insert(even ?? [], LATER), /the same id/)
+  assert.ok(database.add(['a', '1', 'another plant'], LATER))
   database.close()
 })
 
@@ -208,8 +227,9 @@ test('database: a file holds what was built, and a served database what a file h
   const bytes = building.toFile({ sequence: 7, complete: false })
   building.close()
   const serving = await PlantDatabase.serving(Buffer.from(bytes))
-  assert.equal(serving.existing(['a', '9223372036854775807', '\ufeff\u0000', '']), 'same')
-  assert.equal(serving.existing(['a', '9223372036854775806', '\ufeff\u0000', '']), 'none')
+  const existing = serving.existing(['a', '9223372036854775807', '\ufeff\u0000', ''])
+  assert.deepEqual(existing, { isSame: true, sequence: 1 })
+  assert.equal(serving.existing(['a', '9223372036854775806', '\ufeff\u0000', '']), undefined)
   assert.equal(
     serving.lists.chunk({ owner: 'a', ...ALL_IDS, asOf: 1 }, 10, 100).json.toString(),
     JSON.stringify([{ name: '\ufeff\u0000', tag: '' }]),

@@ -1,0 +1,196 @@
+import assert from 'node:assert/strict'
+import { type ChildProcess, execFile, spawn } from 'node:child_process'
+import { createHash } from 'node:crypto'
+import { once } from 'node:events'
+import { existsSync } from 'node:fs'
+import { cp, mkdir, mkdtemp, readFile, rename, rm, symlink, writeFile } from 'node:fs/promises'
+import { Agent } from 'node:http'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { after, test, type TestContext } from 'node:test'
+import { promisify } from 'node:util'
+import { reasonOf } from '../../dist/errors.js'
+import { call, type CallOptions, post } from '../support/http.ts'
+import { preload } from '../support/process.ts'
+import { ROOT } from '../support/release.ts'
+import { THOROUGH } from '../support/scale.ts'
+import { PATIENCE_MS, until } from '../support/time.ts'
+import { temporaryDirectory } from '../support/service.ts'
+import { SECRET, token } from '../support/tokens.ts'
+
+const exec = promisify(execFile)
+
+const FIXTURES = join(ROOT, 'test/fixtures/frameworks')
+const RECIPES = join(ROOT, 'src/index.md')
+const TOKEN = token('alice', { iss: 'https://issuer.example' })
+const READ_BEFORE = 'the body was read before the handler: mount it before body parsers'
+
+const folder = await frameworks().catch((error: unknown) => {
+  if (THOROUGH) throw error
+  console.log(`SKIPPED: the frameworks cannot be installed: ${reasonOf(error)}`)
+})
+const options = { skip: folder === undefined && 'SKIPPED: the frameworks cannot be installed' }
+
+/** A folder whose packages are the frameworks. It is kept for later runs. */
+async function frameworks(): Promise<string> {
+  const manifest = await readFile(join(FIXTURES, 'package.json'), 'utf8')
+  const hash = createHash('sha256').update(manifest).digest('hex').slice(0, 12)
+  const kept = join(tmpdir(), `plant-store-frameworks-${process.getuid?.() ?? 0}-${hash}`)
+  if (existsSync(kept)) return kept
+  const cwd = await mkdtemp(`${kept}-`)
+  await writeFile(join(cwd, 'package.json'), manifest)
+  const retry = ['--fetch-retries=1', '--fetch-retry-mintimeout=1000']
+  const args = ['install', '--ignore-scripts', '--no-audit', '--no-fund', ...retry]
+  try {
+    await exec('npm', args, { cwd, timeout: PATIENCE_MS })
+    await rename(cwd, kept)
+  } catch (error) {
+    await rm(cwd, { recursive: true, force: true })
+    // Another run may have been first.
+    if (!existsSync(kept)) throw error
+  }
+  return kept
+}
+
+/** The code of a file below a heading of the document. */
+async function codeOf(heading: string, file: string): Promise<string> {
+  const text = await readFile(RECIPES, 'utf8')
+  const section = text.split(/^#+ /m).find((each) => each.startsWith(`${heading}\n`))
+  const [, code] = /^```js\n([\s\S]*?)^```/m.exec(section ?? '') ?? []
+  if (!code?.startsWith(`// ${file}`)) assert.fail(`${heading} has no ${file}`)
+  return code
+}
+
+/** A folder with this package, the frameworks, and the service of the document. */
+async function project(t: TestContext): Promise<string> {
+  const cwd = await mkdtemp(join(folder ?? (await temporaryDirectory()), 'project-'))
+  t.after(() => rm(cwd, { recursive: true, force: true }))
+  await mkdir(join(cwd, 'node_modules'))
+  await symlink(ROOT, join(cwd, 'node_modules/plant-store'))
+  await symlink(join(ROOT, 'node_modules/jose'), join(cwd, 'node_modules/jose'))
+  const service = await codeOf('Embedding plant-store in a Node program', 'plants.mjs')
+  await writeFile(join(cwd, 'plants.mjs'), service)
+  return cwd
+}
+
+const children = new Set<ChildProcess>()
+after(() => children.forEach((child) => child.kill('SIGKILL')))
+
+interface Running {
+  readonly child: ChildProcess
+  readonly exited: Promise<unknown>
+  output(): string
+}
+
+/** Prints the port of each server that listens on TCP. */
+const PRINT_PORTS = await preload(`
+  import { Server } from 'node:net'
+  const { emit } = Server.prototype
+  Server.prototype.emit = function (name, ...rest) {
+    const port = name === 'listening' && this.address().port
+    if (port) console.log('port', port)
+    return emit.call(this, name, ...rest)
+  }`)
+
+function start(cwd: string, file: string): Running {
+  const env = { PATH: process.env['PATH'], JWT_SECRET: SECRET, PORT: '0', ...PRINT_PORTS }
+  const child = spawn(process.execPath, [file], { cwd, env, stdio: ['ignore', 'pipe', 'pipe'] })
+  children.add(child)
+  let output = ''
+  for (const stream of [child.stdout, child.stderr])
+    stream.setEncoding('utf8').on('data', (text: string) => (output += text))
+  return { child, exited: once(child, 'close'), output: () => output }
+}
+
+function portsOf({ output }: Running): readonly number[] {
+  return [...output().matchAll(/^port (\d+)$/gm)].map(([, port]) => Number(port))
+}
+
+for (const heading of ['node:http', 'Express 5', 'Fastify 5', 'Hono 4 on Node']) {
+  const needs = heading === 'node:http' ? {} : options
+  test(`recipes: ${heading} serves plants and health, and stops at once`, needs, async (t) => {
+    const cwd = await project(t)
+    await writeFile(join(cwd, 'server.mjs'), await codeOf(heading, 'server.mjs'))
+    const server = start(cwd, 'server.mjs')
+    await until('it listens', () => {
+      assert.equal(server.child.exitCode, null, server.output())
+      return portsOf(server).length > 0
+    })
+    const [port = assert.fail()] = portsOf(server)
+    const agent = new Agent({ keepAlive: true })
+    t.after(() => agent.destroy())
+    const ask = async (more: CallOptions) => {
+      const { status, text } = await call(port, { token: TOKEN, agent, ...more })
+      return [status, text]
+    }
+    const large = 'x'.repeat(500_000)
+    for (const name of ['Fern', large]) {
+      const created = await post(port, { id: name.length, name }, { token: TOKEN, agent })
+      assert.deepEqual([created.status, created.json()], [200, { name }])
+    }
+    assert.deepEqual(await ask({ path: '/plants?limit=1' }), [200, '[{"name":"Fern"}]'])
+    assert.deepEqual(await ask({ method: 'HEAD' }), [200, ''])
+    assert.deepEqual(await ask({ method: 'OPTIONS' }), [204, ''])
+    const refusals: readonly (readonly [status: number, CallOptions])[] = [
+      [401, { token: undefined }],
+      [405, { method: 'DELETE' }],
+      [
+        413,
+        { method: 'POST', body: large.repeat(3), headers: { 'content-type': 'application/json' } },
+      ],
+      [415, { method: 'POST', body: 'Fern' }],
+    ]
+    for (const [status, how] of refusals) {
+      const [got, text] = await ask(how)
+      assert.equal(got, status, String(text))
+      assert.match(String(text), new RegExp(`^{"error":${status}0`))
+    }
+    const ok = '{"status":"ok","checks":{"service":"ok","keys":"ok","storage":"ok"}}'
+    if (heading !== 'node:http') assert.deepEqual(await ask({ path: '/readyz' }), [200, ok])
+    // The connection is open and idle.
+    assert.equal((await ask({}))[0], 200)
+    server.child.kill('SIGTERM')
+    assert.deepEqual(await server.exited, [0, null], server.output())
+    for (const line of server.output().trim().split('\n'))
+      assert.match(line, /^port |^{.*"request"/)
+  })
+}
+
+test(
+  'recipes: a body that a framework has read gets 500, and the log says why',
+  options,
+  async (t) => {
+    const cwd = await project(t)
+    await cp(join(FIXTURES, 'read-first.mjs'), join(cwd, 'read-first.mjs'))
+    const { output, ...rest } = start(cwd, 'read-first.mjs')
+    const ports = (): readonly number[] => portsOf({ output, ...rest })
+    await until('all listen', () => ports().length === 3)
+    for (const port of ports()) {
+      for (const size of [1, 50_000]) {
+        const plant = { id: 1, name: 'x'.repeat(size) }
+        const { status, text } = await post(port, plant, { token: TOKEN })
+        assert.equal(status, 500)
+        assert.match(text, /^{"error":50001,/)
+      }
+    }
+    const errors = (): string[] =>
+      output()
+        .split('\n')
+        .filter((line) => line.includes('"level":"error"'))
+    await until('each is logged', () => errors().length === 6)
+    for (const line of errors()) assert.ok(line.includes(READ_BEFORE), line)
+  },
+)
+
+test('recipes: the token of the document is valid', async (t) => {
+  const cwd = await project(t)
+  await writeFile(join(cwd, 'token.mjs'), await codeOf('Try it', 'token.mjs'))
+  const { exited, output } = start(cwd, 'token.mjs')
+  assert.deepEqual(await exited, [0, null], output())
+  const payload = output().split('.')[1] ?? ''
+  const { exp, ...claims } = JSON.parse(Buffer.from(payload, 'base64url').toString()) as {
+    exp: number
+  }
+  assert.deepEqual(claims, { iss: 'https://issuer.example', aud: 'plants', sub: 'alice' })
+  assert.ok(exp > Date.now() / 1000)
+})
