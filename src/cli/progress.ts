@@ -13,7 +13,7 @@ const LONG_BYTES = 100e6
 /** Goes to the start of a terminal's line and clears it. */
 const CLEAR_LINE = '\r\x1b[K'
 
-export type Unit = 'plants' | 'MB'
+type Unit = 'plants' | 'MB'
 
 /** Tells how far a command is: on a terminal in one line, elsewhere in a new one each second. */
 export class Progress {
