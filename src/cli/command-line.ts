@@ -3,6 +3,7 @@ import { parseArgs } from 'node:util'
 import { setFlagsFromString } from 'node:v8'
 import { readConfig } from '../config.ts'
 import { ConfigError, errorCodeOf, reasonOf } from '../errors.ts'
+import { openStore } from '../store/open.ts'
 import { version } from '../version.ts'
 import { type Command, COMMANDS, type CommandName, isCommand, OPTIONS } from './commands.ts'
 import { serve } from './serve.ts'
@@ -40,12 +41,8 @@ const RUN: Readonly<Record<CommandName, Run>> = {
   },
   async import(_, file) {
     const { importStore } = await import('./import.ts')
-    const { openStore } = await import('../store/open.ts')
     const config = readConfig(process.env, 'storage')
-    const { Progress } = await import('./progress.ts')
-    const open: Parameters<typeof importStore>[0] = (log, onFatal) =>
-      openStore(config, { log, onFatal })
-    return importStore(open, resolve(file), new Progress())
+    return importStore((log, onFatal) => openStore(config, { log, onFatal }), resolve(file))
   },
   config: async () => (await import('./config.ts')).describeConfig(process.env),
   openapi: async () => (await import('../http/openapi.ts')).openApiText(),

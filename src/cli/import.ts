@@ -1,6 +1,6 @@
 import { reasonOf } from '../errors.ts'
 import type { PlantStore } from '../plants/store.ts'
-import type { Progress } from './progress.ts'
+import { Progress } from './progress.ts'
 import { openSource, type Source, type SourceRow } from './source.ts'
 
 /** Opens the store to import into. `onFatal` is told when its memory and disk may differ. */
@@ -17,7 +17,7 @@ type OpenStore = (
 export async function importStore(
   open: OpenStore,
   file: string,
-  progress: Progress,
+  progress = new Progress(),
 ): Promise<string> {
   const source = await openSource(file)
   try {

@@ -8,12 +8,13 @@ interface Target {
 const QUIET_MS = 1000
 const LINE_EVERY_MS = 1000
 const REDRAW_EVERY_MS = 200
-/** SQLite checks so many bytes in about a second. */
+/** SQLite checks so many bytes in about a second, and the fewer ones in about a tenth. */
 const LONG_BYTES = 100e6
+const SHORT_BYTES = 10e6
 /** Goes to the start of a terminal's line and clears it. */
 const CLEAR_LINE = '\r\x1b[K'
 
-export type Unit = 'plants' | 'MB'
+type Unit = 'plants' | 'MB'
 
 /** Tells how far a command is: on a terminal in one line, elsewhere in a new one each second. */
 export class Progress {
@@ -32,12 +33,13 @@ export class Progress {
   step(what: string, bytes = 0): void {
     if (what === this.#step.what) return
     this.#step = { what, startedAtMs: performance.now() }
-    const isLong = bytes >= LONG_BYTES || (bytes > 0 && this.#isSlow)
-    if (isLong) this.#draw(`${what}: ${Math.round(bytes / 1e6)} MB`)
+    if (bytes >= (this.#isSlow ? SHORT_BYTES : LONG_BYTES))
+      this.#draw(`${what}: ${Math.round(bytes / 1e6)} MB`)
   }
 
   /** To be called often. Without a total, there is nothing to say of what remains. */
   at(done: number, total: number | undefined, unit: Unit): void {
+    if (done === total) return
     const nowMs = performance.now()
     const every = this.#target.isTTY ? REDRAW_EVERY_MS : LINE_EVERY_MS
     const { what, startedAtMs } = this.#step
