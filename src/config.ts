@@ -5,7 +5,7 @@ import { members, type Report } from './rules.ts'
 import { type Config, SETTINGS } from './settings.ts'
 
 export type { Address } from './http/listen.ts'
-export { type Config, VARIABLES } from './settings.ts'
+export { type Config, variableOf, VARIABLES } from './settings.ts'
 
 /** All but the keys. */
 export type Settings = Omit<Config, 'keys'>

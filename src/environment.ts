@@ -1,6 +1,6 @@
 import { reasonOf } from './errors.ts'
 import { REPORTED, type Report, type Rule } from './rules.ts'
-import { type Variable, VARIABLES } from './settings.ts'
+import { type Variable, variableOf, VARIABLES } from './settings.ts'
 
 /** What Kubernetes sets for a Service named plants, or plants-…: names and values. */
 const SERVICE_VARIABLE = new RegExp(
@@ -32,9 +32,8 @@ export class Environment {
 
   /** Names the variable of the option; of two variables, the one that is given. */
   readonly report: Report = (option, what) => {
-    const isIt = (variable: Variable): boolean => variable.option === option
-    const { name } = this.#given.find(isIt) ?? VARIABLES.find(isIt) ?? { name: option }
-    this.problems.push(`${name} ${what}`)
+    const given = this.#given.find((variable) => variable.option === option)
+    this.problems.push(`${given?.name ?? variableOf(option)} ${what}`)
   }
 
   /** The given variables of a group of options, such as `etcd`. */

@@ -75,7 +75,7 @@ export const pem = parsedBy((file) => readRegularFile(file, PEM_MAX_BYTES), byte
 
 /** Never shown. */
 export const password = parsedBy<string>(
-  (file) => readSecret(file).toString(),
+  (file) => new TextDecoder('utf-8', { fatal: true, ignoreBOM: true }).decode(readSecret(file)),
   (value, option, wrong) => {
     if (typeof value === 'string' && value.isWellFormed()) return value
     return wrong(option, 'must be a text')

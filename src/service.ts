@@ -27,10 +27,12 @@ import { CLOSED, LazyStore } from './store/lazy-store.ts'
 import { openStore } from './store/open.ts'
 import { loadSqlite } from './store/sqljs/database.ts'
 
-export interface ServiceHooks {
+interface ServiceHooks {
   readonly log: Log
   /** Memory and disk may differ: the process must end, and the next one starts from the disk. */
   readonly onFatal: (error: unknown) => void
+  /** What messages call an option; by default, its own name. */
+  readonly nameOf?: (option: string) => string
 }
 
 /** Where the service listens, as URLs or `unix:` paths, and what its store recovered. */
@@ -72,8 +74,6 @@ export interface PlantService {
 const BODIES_MAX_BYTES = 64 * 1024 * 1024
 /** For all responses that clients have not taken yet. */
 const ANSWERS_MAX_BYTES = 64 * 1024 * 1024
-const FEWER_CONNECTIONS =
-  'the limit of open files leaves room for fewer connections than PLANTS_MAX_CONNECTIONS'
 
 /** Wires tokens, storage and HTTP. @throws ConfigError if the keys cannot be used. */
 export function createService(config: ServiceConfig, hooks: ServiceHooks): PlantService {
@@ -84,6 +84,7 @@ class Service implements PlantService {
   readonly handler: RequestListener
   readonly #config: ServiceConfig
   readonly #log: Log
+  readonly #nameOf: (option: string) => string
   readonly #keys: KeySource
   readonly #store: LazyStore
   readonly #connections: Connections
@@ -98,10 +99,11 @@ class Service implements PlantService {
   #listening: Promise<Listening> | undefined
   #closed: Promise<void> | undefined
 
-  constructor(config: ServiceConfig, { log, onFatal }: ServiceHooks) {
+  constructor(config: ServiceConfig, { log, onFatal, nameOf = (option) => option }: ServiceHooks) {
     const report: KeyLog = (level, message, fields) => log[level](message, fields)
     this.#config = config
     this.#log = log
+    this.#nameOf = nameOf
     this.#keys = config.openKeys?.(report) ?? createKeySource(config.keys, config.issuer, report)
     const queue = new FairQueue()
     this.#store = new LazyStore({
@@ -191,17 +193,19 @@ class Service implements PlantService {
     const { recovered } = await this.#store.open()
     if (this.#isDraining) throw new ListenFailed(CLOSED)
     const connections = this.#maxConnections
-    if (connections < this.#config.maxConnections)
-      this.#log.info(FEWER_CONNECTIONS, { connections })
+    if (connections < this.#config.maxConnections) {
+      const fewer = 'the limit of open files leaves room for fewer connections than'
+      this.#log.info(`${fewer} ${this.#nameOf('maxConnections')}`, { connections })
+    }
     this.#server = createHttpServer(this.#connections, connections)
-    this.#listener = await listen(this.#server, address)
+    this.#listener = await listen(this.#server, address, this.#nameOf('listen'))
     await this.#store.keepOpen()
     return { plants: this.#listener.url, admin, recovered }
   }
 
   #listenForAdmin(address: Address): Promise<string> {
     this.#admin = new Admin(() => this.#checks(), this.metrics, this.#log)
-    return this.#admin.listen(address)
+    return this.#admin.listen(address, this.#nameOf('adminListen'))
   }
 
   #checks(): Checks {

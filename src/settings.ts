@@ -1,14 +1,15 @@
-import type { LogLevel, OnLog } from './ops/log.ts'
+import { LOG_LEVELS, type OnLog } from './ops/log.ts'
 import * as option from './options.ts'
 import { defaultsTo, integer, members, oneOf, optional, path, required } from './rules.ts'
 import { type Rule, setting, text } from './rules.ts'
 
 const GIB = 1024 ** 3
-const LOG_LEVELS: readonly LogLevel[] = ['silent', 'error', 'info', 'debug']
 
 const ETCD_USER = members({
-  name: setting(required('whose password it is', text), { PLANTS_ETCD_USERNAME: 'user of etcd' }),
-  password: setting(required("the user's", option.password), {
+  name: setting(required('the user whose password it is', text), {
+    PLANTS_ETCD_USERNAME: 'user of etcd',
+  }),
+  password: setting(required('the password of that user', option.password), {
     PLANTS_ETCD_PASSWORD_FILE: "file with that user's password: its text, less one final newline",
   }),
 })
@@ -134,6 +135,11 @@ export interface Variable {
 }
 
 export const VARIABLES = variablesOf(SETTINGS)
+
+/** The variable that sets an option; of two, the first. */
+export function variableOf(option: string): string {
+  return VARIABLES.find((variable) => variable.option === option)?.name ?? option
+}
 
 function variablesOf(rules: Readonly<Record<string, Rule<unknown>>>, group = ''): Variable[] {
   return Object.entries(rules).flatMap(([name, { members: inner, variables = {}, fallback }]) => {

@@ -271,14 +271,22 @@ test('config: an etcd password is the text of its file, and needs a user', async
   const file = join(await temporaryDirectory(), 'password')
   writeFileSync(file, ' päss\n\n')
   const password = { ...ETCD_HTTP, PLANTS_ETCD_PASSWORD_FILE: file }
+  const latin1 = join(await temporaryDirectory(), 'latin1')
+  writeFileSync(latin1, Buffer.from('pässword', 'latin1'))
+  assert.match(
+    problems({ ...MINIMUM, ...password, PLANTS_ETCD_PASSWORD_FILE: latin1 }).join(),
+    /PLANTS_ETCD_PASSWORD_FILE cannot be read: .*utf-8/,
+  )
   assert.deepEqual(readConfig({ ...password, PLANTS_ETCD_USERNAME: 'p' }, 'storage').etcd?.user, {
     name: 'p',
     password: ' päss\n',
   })
   assert.deepEqual(problems({ ...ETCD_HTTP, PLANTS_ETCD_USERNAME: 'p' }), [
-    "PLANTS_ETCD_PASSWORD_FILE is required: the user's",
+    'PLANTS_ETCD_PASSWORD_FILE is required: the password of that user',
   ])
-  assert.deepEqual(problems(password), ['PLANTS_ETCD_USERNAME is required: whose password it is'])
+  assert.deepEqual(problems(password), [
+    'PLANTS_ETCD_USERNAME is required: the user whose password it is',
+  ])
 })
 
 test('config: etcd files are read and checked, and pairs are complete', async () => {

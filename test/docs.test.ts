@@ -1,9 +1,10 @@
 import assert from 'node:assert/strict'
-import { existsSync, readdirSync, readFileSync } from 'node:fs'
+import { existsSync, readdirSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { test } from 'node:test'
 import { VARIABLES } from '../dist/config.js'
 import { conditions } from '../dist/errors.js'
+import { read, tableOf } from './support/documents.ts'
 import { call } from './support/http.ts'
 import { scrape } from './support/metrics.ts'
 import { ROOT } from './support/release.ts'
@@ -13,41 +14,19 @@ import { startService } from './support/service.ts'
 const OPERATING = 'scripts/deploy/README.md'
 const DASHBOARD = 'scripts/deploy/grafana-dashboard.json'
 
-function read(name: string): string {
-  return readFileSync(new URL(`../${name}`, import.meta.url), 'utf8')
-}
-
-/** The cells of the table whose first heading is given. */
-function table(text: string, heading: string): string[][] {
-  const lines = text.split('\n')
-  const start = lines.findIndex((line) => line.startsWith(`| ${heading} |`))
-  assert.notEqual(start, -1, `there is no table of ${heading}`)
-  const rows: string[][] = []
-  for (const line of lines.slice(start + 2)) {
-    if (!line.startsWith('|')) break
-    rows.push(
-      line
-        .split('|')
-        .slice(1, -1)
-        .map((cell) => cell.trim()),
-    )
-  }
-  return rows
-}
-
 test('docs: the table of settings is that of the code', () => {
   const expected = VARIABLES.map(({ name, fallback, meaning }) => [
     `\`${name}\``,
     fallback === '' ? '' : `\`${fallback}\``,
     meaning,
   ])
-  assert.deepEqual(table(read(OPERATING), 'variable'), expected)
+  assert.deepEqual(tableOf(OPERATING, 'variable'), expected)
 })
 
 test('docs: the README lists exactly the error values of the catalogue', () => {
   const expected = [...conditions.values()].map(([error]) => String(error)).sort()
   assert.deepEqual(
-    table(read('README.md'), 'status').flatMap(([status = '', errors = '']) =>
+    tableOf('README.md', 'status').flatMap(([status = '', errors = '']) =>
       [...errors.matchAll(/\b(\d{3})\d{2}\b/g)].map(([error, digits]) => {
         assert.equal(digits, status, `${error} is not an error of ${status}`)
         return error
@@ -63,7 +42,7 @@ test('docs: SECURITY.md names the packages and versions of the manifest', () => 
     dependencies: Record<string, string>
   }
   assert.deepEqual(
-    table(read('SECURITY.md'), 'package').map(([name, pinned]) => [name, pinned]),
+    tableOf('SECURITY.md', 'package').map(([name, pinned]) => [name, pinned]),
     Object.entries(dependencies).map(([name, pinned]) => [`\`${name}\``, pinned]),
   )
 })
@@ -90,7 +69,7 @@ test('docs: the metrics table names all metrics but two, and no other', async (t
   await call(port)
   const { types } = await scrape(adminPort)
   const known = [...types.keys(), 'plant_store_key_set_age_seconds']
-  const named = table(read(OPERATING), 'metric').flatMap(([names = '']) =>
+  const named = tableOf(OPERATING, 'metric').flatMap(([names = '']) =>
     names.split(', ').map((name) => name.replaceAll('`', '')),
   )
   for (const name of named) assert.ok(known.includes(name), `${name} is in the table only`)

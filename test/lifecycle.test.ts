@@ -108,7 +108,7 @@ test('listen: a failed call leaves nothing open, and the next one succeeds', asy
   const attempts = await Promise.allSettled([service.listen(), service.listen()])
   for (const attempt of attempts) {
     assert.ok(attempt.status === 'rejected' && attempt.reason instanceof ListenFailed)
-    assert.match(attempt.reason.message, new RegExp(`^cannot listen on 127\\.0\\.0\\.1:${port}: `))
+    assert.ok(attempt.reason.message.startsWith(`listen: cannot listen on 127.0.0.1:${port}: `))
   }
   assert.deepEqual(readdirSync(folder), [])
   assert.equal(fetches, 0)
@@ -315,7 +315,16 @@ const FAILING: readonly (readonly [step: string, breakIt: (t: TestContext) => un
       })
     },
   ],
-  ['stop watching the event loop', (t) => t.mock.method(globalThis, 'clearInterval', fail)],
+  [
+    'stop watching the event loop',
+    (t) => {
+      const { clearInterval } = globalThis
+      // A service of another test may clear its own timer meanwhile.
+      t.mock.method(globalThis, 'clearInterval', (timer: NodeJS.Timeout) =>
+        new Error().stack?.includes('/ops/process.js') ? fail() : clearInterval(timer),
+      )
+    },
+  ],
   [
     'close the connections of the admin listener',
     (t) => t.mock.method(Server.prototype, 'closeAllConnections', fail),

@@ -148,10 +148,13 @@ const WRONG: readonly (readonly [options: Readonly<Record<string, unknown>>, pro
   [{ etcd: { ...ETCD, prefix: 'plants' } }, 'etcd.prefix must end in /, and is "plants"'],
   [{ etcd: { ...ETCD, prefix: null } }, 'etcd.prefix must end in /, and is null'],
   [{ etcd: { ...ETCD, user: null } }, 'etcd.user must be an object'],
-  [{ etcd: { ...ETCD, user: { name: 'p' } } }, "etcd.user.password is required: the user's"],
+  [
+    { etcd: { ...ETCD, user: { name: 'p' } } },
+    'etcd.user.password is required: the password of that user',
+  ],
   [
     { etcd: { ...ETCD, user: { password: 'p' } } },
-    'etcd.user.name is required: whose password it is',
+    'etcd.user.name is required: the user whose password it is',
   ],
   [{ etcd: { ...ETCD, user: { name: 'p', password: null } } }, 'etcd.user.password must be a text'],
   [{ etcd: { ...ETCD, tls: null } }, 'etcd.tls must be an object'],

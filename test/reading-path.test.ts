@@ -8,9 +8,10 @@ import { call, post } from './support/http.ts'
 import { startService } from './support/service.ts'
 
 /*
- * README.md, "Reading the source", lists the files that a create and a list pass, and names their
- * helpers. Here a create and a list run, and V8 counts calls: the files with calls must be exactly
- * those of the README. Only the order in the README is not measured; imports are compared instead.
+ * README.md, "Reading the source", lists the files that a create and a list pass, says which files
+ * only one of the two passes, and names their helpers. Here a create and a list run, and V8 counts
+ * calls: the files with calls must be exactly those of the README. Only the order in the README is
+ * not measured; imports are compared instead.
  */
 const ROOT = fileURLToPath(new URL('..', import.meta.url))
 const BUILT = pathToFileURL(join(ROOT, 'dist/')).href
@@ -27,17 +28,15 @@ function read(file: string): string {
 /** The lines of the README's section, which is its last but for the licence. */
 const SECTION = read('README.md').split('\n## Reading the source\n')[1]?.split('\n') ?? []
 
-/** The numbered list after the line that begins with `heading`. */
-function numberedList(heading: string): readonly string[] {
-  const start = SECTION.findIndex((line) => line.startsWith(heading))
-  assert.notEqual(start, -1, `there is no line that begins with ${heading}`)
-  const files: string[] = []
-  for (const line of SECTION.slice(start + 1)) {
-    const [, number, file] = /^(\d+)\. `(src\/[^`]+\.ts)`: \S/.exec(line) ?? []
-    if (file !== undefined) assert.equal(Number(number), files.push(file))
-    else if (files.length > 0 && !line.startsWith('   ')) break
-  }
-  return files
+/** The numbered list, without what only the `other` request passes. */
+function pathWithout(other: 'create' | 'list'): readonly string[] {
+  const items = SECTION.filter((line) => /^\d/.test(line)).map((line, i) => {
+    const item = /^(\d+)\. (?:A (create|list) only: )?`(src\/[^`]+\.ts)`: \S/.exec(line)
+    const [, number, only, file = ''] = item ?? []
+    assert.equal(Number(number), i + 1, line)
+    return { only, file }
+  })
+  return items.filter(({ only }) => only !== other).map(({ file }) => file)
 }
 
 /** The helpers: each row of the table has a folder and the names of files in it. */
@@ -61,8 +60,8 @@ function isLinked(one: string, other: string): boolean {
   return namedIn(one, INTERFACE).some((file) => interfaces.includes(file))
 }
 
-const CREATE = numberedList('A create')
-const LIST = numberedList('A list')
+const CREATE = pathWithout('list')
+const LIST = pathWithout('create')
 const HELPERS = helperTable()
 
 /** Returns a function that returns the source files that were called since its last call. */

@@ -23,7 +23,9 @@ export function readBearer(values: readonly string[]): string {
   const value = values[0] ?? ''
   const token = CREDENTIALS.exec(value)?.[1]
   if (token !== undefined) return token
-  if (!SCHEME.test(value)) throw new HttpError('tokenMissing', TOKEN_MISSING)
+  const cause =
+    value === '' ? 'no Authorization header, or an empty one' : 'another scheme than Bearer'
+  if (!SCHEME.test(value)) throw new HttpError('tokenMissing', TOKEN_MISSING, cause)
   throw new HttpError('authorizationMalformed', INVALID_REQUEST, 'no b64token after Bearer')
 }
 

@@ -2,7 +2,8 @@ import { ClientGone, HttpError } from '../errors.ts'
 
 /** The slowest usual signature, ES512, takes 3 ms of a core: the last request waits 1.5 s. */
 export const MAX_WAITING = 512
-const RETRY_SECONDS = 1
+/** In seconds. */
+const RETRY = ['Retry-After', '1']
 
 /** The request that brought a token. Node destroys it when its client leaves. */
 export interface Client {
@@ -53,7 +54,7 @@ export class VerificationQueue {
     if (this.#waiting.length === 0 && this.#running < this.#keys.atOnce) this.#running++
     else if (this.#waiting.length < MAX_WAITING) {
       await new Promise<void>((start, drop) => this.#waiting.push({ client, start, drop }))
-    } else throw new HttpError('overloaded', ['Retry-After', String(RETRY_SECONDS)])
+    } else throw new HttpError('overloaded', RETRY, 'too many tokens wait')
   }
 
   /** In the next tick, so that a flood of malformed tokens is refused over many ticks. */

@@ -1,6 +1,6 @@
 import { isUtf8 } from 'node:buffer'
 import type { CompactJWSHeaderParameters, JWTPayload } from 'jose'
-import { JOSEError, JWTClaimValidationFailed, JWTExpired } from 'jose/errors'
+import { JOSEError, JOSENotSupported, JWTClaimValidationFailed, JWTExpired } from 'jose/errors'
 import { jwtVerify } from 'jose/jwt/verify'
 import { invalidToken } from './bearer.ts'
 import { type Caller, type CallerRules, claimOf, readCaller } from './caller.ts'
@@ -163,6 +163,8 @@ function holds(claim: unknown, wanted: string): boolean {
 /** The error with its condition. jose's own errors carry the claims, which must not be logged. */
 function refusalOf(error: unknown): unknown {
   if (!(error instanceof JOSEError)) return error
+  // Its message quotes the token.
+  if (error instanceof JOSENotSupported) return invalidToken('tokenInvalid', 'unknown extension')
   if (error instanceof JWTExpired) return invalidToken('tokenExpired', error.message)
   const isClaim = error instanceof JWTClaimValidationFailed
   return invalidToken(isClaim ? 'tokenUnacceptable' : 'tokenInvalid', error.message)

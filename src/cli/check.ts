@@ -14,7 +14,7 @@ import { SNAPSHOT } from '../store/sqljs/snapshot.ts'
 const READ_ATTEMPTS = 5
 
 /** A whole store in memory. Its reader closes the database. */
-export interface StoreCopy {
+interface StoreCopy {
   readonly database: PlantDatabase
   readonly replayed: Replay
   readonly found: DirectoryScan

@@ -1,4 +1,4 @@
-import { type Config, readConfig, type ServiceConfig } from '../config.ts'
+import { type Config, readConfig, type ServiceConfig, variableOf } from '../config.ts'
 import { ConfigError } from '../errors.ts'
 import { createLog, type Log } from '../ops/log.ts'
 import { createService, type Listening, type PlantService } from '../service.ts'
@@ -14,7 +14,7 @@ const STOP_SIGNALS = ['SIGTERM', 'SIGINT', 'SIGHUP'] as const
 export async function serve(dev: boolean): Promise<void> {
   const config = await configure(dev)
   const log = await openLog(config, dev)
-  const service = createService(config, { log, onFatal: end })
+  const service = createService(config, { log, onFatal: end, nameOf: variableOf })
   const isStopping = stopOnSignal(service, log)
   const listening = await service.listen().catch((error: unknown) => {
     // The stop ends the process after the requests under way.

@@ -54,17 +54,17 @@ export class Admin {
     this.#stopWatching = watchEventLoop(processMetrics)
     const paths = new Map([
       ['/livez', () => jsonResponse(200, { status: 'ok' })],
-      ['/openapi.json', openApiResponse],
       ['/readyz', () => readyResponse(checks())],
       ['/metrics', () => metricsResponse(metrics() + processMetrics.render())],
+      ['/openapi.json', openApiResponse],
     ])
     const connections = new Connections(createHost(paths, log), TIMEOUTS)
     this.#server = createHttpServer(connections, ADMIN_MAX_CONNECTIONS, 'closeQuietest')
   }
 
   /** Returns the address as a URL or `unix:` path. @throws ListenFailed */
-  async listen(address: Address): Promise<string> {
-    this.#listener = await listen(this.#server, address)
+  async listen(address: Address, option: string): Promise<string> {
+    this.#listener = await listen(this.#server, address, option)
     return this.#listener.url
   }
 
@@ -79,17 +79,21 @@ export class Admin {
 }
 
 function createHost(paths: ReadonlyMap<string, () => HttpResponse>, log: Log): ConnectionHost {
+  const { status, error } = new HttpError('pathUnknown')
+  // The catalogue's message names /plants.
+  const message = `There is nothing at this path: see ${[...paths.keys()].join(', ')}.`
+  const unknownPath = jsonResponse(status, { error, message })
   return {
     serve({ method, req }: Exchange) {
       const respond = paths.get((req.url ?? '').replace(/\?.*$/s, ''))
-      if (!respond) throw new HttpError('pathUnknown')
+      if (!respond) return unknownPath
       if (method === 'GET' || method === 'HEAD') return respond()
       throw new HttpError('methodNotAllowed', ['Allow', 'GET, HEAD'])
     },
     brokeOff: () => {},
-    explain(error) {
+    explain(error, { requestId }) {
       if (error instanceof HttpError) return errorResponse(error)
-      log.error('an admin request failed', { error })
+      log.error('an admin request failed', { requestId, error })
       return errorResponse(new HttpError('internal'))
     },
     answered: () => {},

@@ -20,8 +20,8 @@ export class MemoryBudget {
   }
 
   /**
-   * True if the owner would then hold no more than is still free: one owner alone, half of the
-   * budget.
+   * True if the owner, with these bytes too, holds no more than is then free. So a single owner can
+   * hold half of the budget.
    */
   hasRoom(owner: string, bytes = 0): boolean {
     return (this.#byOwner.get(owner) ?? 0) + bytes <= this.#maxBytes - this.#heldBytes - bytes

@@ -11,17 +11,17 @@ export interface HttpTimeouts {
 }
 
 /**
- * What a connection waits for. After its last response it lingers, which has a timer (linger.ts).
+ * What a connection waits for. After its last response it lingers; linger.ts has that timer.
  * - idle: the next request's headers.
  * - receiving: the rest of a body that is read.
  * - serving: the service itself.
  * - sending: the client takes the response. The limit starts again with each piece that it takes.
  * - discarding: the rest of a body whose request is answered.
  */
-export type State = 'idle' | 'receiving' | 'serving' | 'sending' | 'discarding'
+type State = 'idle' | 'receiving' | 'serving' | 'sending' | 'discarding'
 
 /** How a connection ends whose state has lasted too long: with this response, or without one. */
-export type End = 'requestTimeout' | 'storageUnavailable' | 'close' | 'cut off'
+type End = 'requestTimeout' | 'storageUnavailable' | 'close' | 'cut off'
 
 /** The state of a connection, from its current request. */
 export function stateOf(current: Exchange | undefined): State {
@@ -34,13 +34,13 @@ export function stateOf(current: Exchange | undefined): State {
   return req.complete ? 'idle' : 'discarding'
 }
 
-/** Measures how long one connection stays in one state. A request itself never updates it. */
+/** Measures how long one connection stays in one state. A request adds no work: `check` does it. */
 export class Clock {
   readonly #socket: Socket
   readonly #timeouts: HttpTimeouts
   /** In another application's server, which owns the connection between our requests. */
   readonly #embedded: boolean
-  // As of the last check, and for how long.
+  // What the last check saw, and for how long that has lasted.
   #state: State = 'idle'
   #exchange: Exchange | undefined
   #sentBytes = 0

@@ -19,7 +19,7 @@ export interface ConnectionHost {
   /** Called if a response fails after its headers: the client cannot be told any more. */
   brokeOff(error: unknown, request: RequestRecord): void
   /** Called once for each request that is answered, also for those that Node's parser refuses. */
-  answered(request: RequestRecord, status: number): void
+  answered(request: RequestRecord, response: HttpResponse): void
   /** Called when a server of the service itself has accepted a connection. */
   accepted(): void
   /** Counts a response that waits in memory until its client takes it. */
@@ -54,7 +54,7 @@ export class Connection {
   readonly #intake = new Intake()
   /** The memory of the current response. */
   #hold: Hold | undefined
-  /** What the client had sent when a stop last looked. */
+  /** How much had been received when a stop last looked. */
   #bytesAtLastLook = -1
 
   constructor(socket: Socket, { host, tickEnd, timeouts }: Shared, embedded: boolean) {
@@ -110,8 +110,8 @@ export class Connection {
   }
 
   /**
-   * Node reports late headers only once. While a response is under way they may have come unread,
-   * so they count as late only if they are still missing some time after it.
+   * Node reports late headers only once. While a response is under way, the headers may have come
+   * without being read. So they are late only if they are still missing some time after it.
    */
   headersLate(): void {
     if (this.#isDone) this.fail(new HttpError('requestTimeout'))
@@ -282,15 +282,15 @@ export class Connection {
     if (!exchange.res.writableFinished) this.#awaitFinish(exchange, response)
   }
 
-  #sent(exchange: Exchange, { status, body }: HttpResponse, failure: unknown): void {
+  #sent(exchange: Exchange, response: HttpResponse, failure: unknown): void {
     const { req, res } = exchange
     exchange.phase = 'sent'
     if (failure !== undefined) this.#host.brokeOff(failure, exchange)
     // Node closes the connection after a response to a client that still waits for "100 Continue",
     // and after a list to HTTP/1.0.
-    const hasLength = req.httpVersion !== '1.0' || lengthOf(body) !== undefined
+    const hasLength = req.httpVersion !== '1.0' || lengthOf(response.body) !== undefined
     if (!res.shouldKeepAlive || !hasLength) this.#intake.close()
-    this.#host.answered(exchange, status)
+    this.#host.answered(exchange, response)
     this.#advance()
   }
 
@@ -315,7 +315,7 @@ export class Connection {
 
   /** Sends the last response without Node, which would reset a client that is still sending. */
   #closeWith(response: HttpResponse, request: RequestRecord): void {
-    this.#host.answered(request, response.status)
+    this.#host.answered(request, response)
     this.#end(rawResponse(response, request.requestId, request.method !== 'HEAD'))
     if (!(request instanceof Exchange)) return
     request.phase = 'cancelled'

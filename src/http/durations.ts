@@ -1,6 +1,6 @@
 import type { Histogram, Labels, Metrics } from '../ops/metrics.ts'
 
-/** Every other method is counted as this one, so that no client can add series. */
+/** A method that is not listed counts as this one, so that no client can add series. */
 const OTHER = '_OTHER'
 /** RFC 9110 §9 and RFC 5789: the methods that OpenTelemetry knows. */
 const METHODS = `${OTHER} GET HEAD POST PUT DELETE CONNECT OPTIONS TRACE PATCH`.split(' ')
@@ -13,10 +13,10 @@ const STATUSES = 1000
 
 /** Durations of requests by method, route and status, under OpenTelemetry's names. */
 export class RequestDurations {
-  /** To Prometheus an empty label is a missing one: the first route is "none". */
+  /** The first one is empty, for no route: to Prometheus an empty label is a missing one. */
   readonly #routes: readonly string[]
   readonly #create: (labels: Labels) => Histogram
-  /** By one number, since this is on the path of every request. */
+  /** The key is one number, because every request looks it up. */
   readonly #series = new Map<number, Histogram>()
 
   constructor(metrics: Metrics, routes: readonly string[]) {

@@ -11,7 +11,7 @@ export interface RequestRecord {
   readonly startedAtMs: number
 }
 
-/** The record of a request that Node's parser refused: its start and most else are unknown. */
+/** The record of a request that Node's parser refused. Its start is unknown: it counts from now. */
 export function recordOf(method?: string, rawHeaders: readonly string[] = []): RequestRecord {
   const headers = readHeaders(rawHeaders)
   return {
@@ -39,7 +39,7 @@ export function isKnownVersion({ httpVersion }: IncomingMessage): boolean {
  * Or it is cancelled, and no response is sent through Node: the client has left, an embedding
  * application has responded, or the response was written to the socket directly.
  */
-export type Phase = 'waiting' | 'serving' | 'sending' | 'sent' | 'cancelled'
+type Phase = 'waiting' | 'serving' | 'sending' | 'sent' | 'cancelled'
 
 /** One request and its response. */
 export class Exchange implements RequestRecord {

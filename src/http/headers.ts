@@ -1,6 +1,6 @@
 import { randomUUID } from 'node:crypto'
 
-/** Most headers are missing: all of these share one list. */
+/** The list of a header that is missing, as most are. */
 const NONE: string[] = []
 
 /** The headers that the service looks at. A list holds the value of every header of that name. */
@@ -8,7 +8,7 @@ export interface RequestHeaders {
   readonly hosts: readonly string[]
   readonly authorization: readonly string[]
   readonly contentTypes: readonly string[]
-  /** A transfer coding other than chunked ("gzip, chunked") too: it is refused in the same way. */
+  /** Also transfer codings other than chunked ("gzip, chunked"), refused in the same way. */
   readonly contentEncodings: readonly string[]
   readonly expectations: readonly string[]
   readonly requestIds: readonly string[]
@@ -16,7 +16,7 @@ export interface RequestHeaders {
   /** Undefined without Content-Length: no body, or a chunked one. Node has checked the number. */
   readonly contentLengthBytes: number | undefined
   readonly chunked: boolean
-  /** True if Transfer-Encoding is repeated, or its end is not chunked. Node accepts a few such. */
+  /** True if Transfer-Encoding is repeated, or does not end in chunked. Node accepts some such. */
   readonly codingsUnclear: boolean
   /** True if the client asks for another protocol. The service knows none. */
   readonly upgrade: boolean
@@ -59,7 +59,7 @@ function valuesOf(rawHeaders: readonly string[], name: string): readonly string[
   return values
 }
 
-/** The client's own id of the request if it is one usable header, else a new one. */
+/** The client's id of the request if it sent exactly one that can be used, else a new one. */
 export function requestIdOf({ requestIds }: RequestHeaders): string {
   const [given, second] = requestIds
   return given !== undefined && second === undefined && /^[\x21-\x7e]{1,128}$/.test(given)
@@ -74,7 +74,7 @@ export function requestIdOf({ requestIds }: RequestHeaders): string {
 const TRACE_PARENT =
   /^(?!ff)([0-9a-f]{2})-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-.*)?$/
 
-/** The trace that the request belongs to. Two traceparent headers are as none (§4.2). */
+/** The trace that the request belongs to. Two traceparent headers count as none (§4.2). */
 export function traceIdOf({ traceParents }: RequestHeaders): string | undefined {
   if (traceParents.length !== 1) return undefined
   const [, version, traceId, added] = TRACE_PARENT.exec(traceParents[0] ?? '') ?? []

@@ -1,5 +1,5 @@
 import type { Verifier } from '../auth/verifier.ts'
-import { ClientGone, conditions, HttpError } from '../errors.ts'
+import { ClientGone, conditions, HttpError, reasonOf } from '../errors.ts'
 import type { Lifecycle } from '../ops/lifecycle.ts'
 import { type Log, ownerHash } from '../ops/log.ts'
 import type { Metrics } from '../ops/metrics.ts'
@@ -14,7 +14,8 @@ import { errorResponse, type HttpResponse } from './response.ts'
 import { createRouter } from './router.ts'
 
 const PATH = '/plants'
-const STORE_RETRY_SECONDS = 1
+/** In seconds. */
+const STORE_RETRY = ['Retry-After', '1']
 
 export interface PlantHostOptions extends PlantOptions {
   readonly store: PlantStore & { readonly isOpen: boolean; openForRequest(): Promise<void> }
@@ -35,16 +36,13 @@ export class PlantHost implements ConnectionHost {
   readonly #errorCounts = new Map([...conditions.values()].map(([error]) => [error, 0]))
 
   constructor(options: PlantHostOptions) {
-    const { verifier, rateLimit, readScope, writeScope, metrics } = options
+    const { readScope, writeScope, metrics } = options
     this.#options = options
     const operations = new Map([
       ['GET', { handle: getPlants(options), scope: readScope }],
       ['POST', { handle: postPlants(options), scope: writeScope }],
     ])
-    this.#route = createRouter(new Map([[PATH, operations]]), {
-      verifier,
-      rateLimit,
-    })
+    this.#route = createRouter(new Map([[PATH, operations]]), options)
     this.#durations = new RequestDurations(metrics, [PATH])
     metrics.counter('plant_store_errors_total', 'Failures answered, by error value.', () =>
       [...this.#errorCounts].map(([error, count]) => [{ error: String(error) }, count]),
@@ -65,9 +63,8 @@ export class PlantHost implements ConnectionHost {
     if (error instanceof ClientGone) return undefined
     const failure = this.#count(error)
     const { log } = this.#options
-    if (failure === error)
-      log.debug('refused', { requestId, error: failure.error, cause: failure.cause })
-    else if (failure.condition === 'internal') log.error('a request failed', { requestId, error })
+    if (failure.condition === 'internal') log.error('a request failed', { requestId, error })
+    else log.debug('refused', { requestId, error: failure.error, cause: failure.cause })
     return errorResponse(failure)
   }
 
@@ -82,7 +79,7 @@ export class PlantHost implements ConnectionHost {
     return failure
   }
 
-  answered(request: RequestRecord, status: number): void {
+  answered(request: RequestRecord, { status, error }: HttpResponse): void {
     const { method, route, owner, requestId, traceId, startedAtMs } = request
     const ms = performance.now() - startedAtMs
     this.#durations.record(method, route, status, ms / 1000)
@@ -90,6 +87,7 @@ export class PlantHost implements ConnectionHost {
       method,
       route,
       status,
+      error,
       ms: Math.round(ms * 1000) / 1000,
       requestId,
       traceId,
@@ -110,7 +108,7 @@ export class PlantHost implements ConnectionHost {
 function httpErrorOf(error: unknown): HttpError {
   if (error instanceof HttpError) return error
   if (error instanceof StoreUnavailable)
-    return new HttpError('storageUnavailable', ['Retry-After', String(STORE_RETRY_SECONDS)])
+    return new HttpError('storageUnavailable', STORE_RETRY, reasonOf(error))
   if (error instanceof StoreFull) return new HttpError('storageFull')
   if (error instanceof PlantTooLarge) return new HttpError('bodyTooLarge')
   return new HttpError('internal')

@@ -68,7 +68,7 @@ export class Intake {
     return this.#waiting.length > WAITING_MAX
   }
 
-  /** A request has come: says if more may come after it. */
+  /** To be called for each request that comes. `more`: others may follow it. */
   expectMore(more: boolean): void {
     this.#state = more ? 'open' : 'last'
   }
@@ -78,8 +78,8 @@ export class Intake {
   }
 
   /**
-   * Ends with a refusal. Ignored once no request may come, unless it refuses the newest one that
-   * waits.
+   * Ends with a refusal. Ignored if no more requests may come, unless it refuses the newest request
+   * that waits.
    */
   refuse(refusal: Refusal): void {
     if (this.newest === refusal.request) this.#waiting.pop()

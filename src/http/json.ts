@@ -148,9 +148,9 @@ function isSpace(code: number): boolean {
 }
 
 /**
- * A member's name after a quote. V8 hashes strings that look like array indices without a seed, so
- * a hostile Set of them takes quadratic time, as in JSON.parse. With the quote no name looks like
- * one.
+ * A member's name, with one quote before it. V8 hashes strings that look like array indices without
+ * a seed, so a hostile Set of them takes quadratic time, as in JSON.parse. With the quote no name
+ * looks like one.
  */
 function nameOf(written: string): string {
   return written.includes('\\') ? decode(`"\\${written}`) : written.slice(0, -1)

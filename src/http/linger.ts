@@ -23,7 +23,7 @@ export function cutOff(socket: Socket): void {
  */
 export class Linger {
   readonly #socket: Socket
-  /** No more than this is read: the client is reset a little later. */
+  /** After so many bytes reading stops, and the client is reset a little later. */
   #readUntilBytes = Infinity
 
   constructor(socket: Socket) {

@@ -7,7 +7,7 @@ import { errorCodeOf, reasonOf } from '../errors.ts'
 /** Where a server listens. The path is absolute, and SOCKET_PATH_MAX_BYTES long at most. */
 export type Address = { readonly host: string; readonly port: number } | { readonly path: string }
 
-/** The server cannot listen on the address; the message names it and says what to do. */
+/** The server cannot listen; the message names the option and the address, and says what to do. */
 export class ListenFailed extends Error {}
 
 export interface Listener {
@@ -24,14 +24,15 @@ export const SOCKET_PATH_MAX_BYTES = 107 - SUFFIX_BYTES
 
 /**
  * Makes a server listen. A stale socket file is replaced; one that a process listens on is not.
+ * `option` is the name that the caller has for the address: an option or a variable.
  * @throws ListenFailed
  */
-export async function listen(server: Server, address: Address): Promise<Listener> {
+export async function listen(server: Server, address: Address, option: string): Promise<Listener> {
   try {
     if ('path' in address) return await listenOnPath(server, address.path)
     await listenOnce(server, address)
   } catch (error) {
-    throw explain(error, address)
+    throw explain(error, address, option)
   }
   const bound = server.address()
   // It listens on TCP.
@@ -119,7 +120,7 @@ export function written(address: Address): string {
   return `${host.includes(':') ? `[${host}]` : host}:${port}`
 }
 
-function explain(error: unknown, address: Address): ListenFailed {
+function explain(error: unknown, address: Address, option: string): ListenFailed {
   const isPath = 'path' in address
   const code = errorCodeOf(error)
   const isTaken = code === 'EADDRINUSE' || code === 'EEXIST'
@@ -127,5 +128,6 @@ function explain(error: unknown, address: Address): ListenFailed {
   const reason = isTaken
     ? `another process listens there${other}; stop it or choose another address`
     : reasonOf(error)
-  return new ListenFailed(`cannot listen on ${written(address)}: ${reason}`, { cause: error })
+  const what = `${option}: cannot listen on ${written(address)}`
+  return new ListenFailed(`${what}: ${reason}`, { cause: error })
 }

@@ -109,8 +109,8 @@ export class PlantStream implements TextStream {
 }
 
 /**
- * The bytes from `at` on, up to `end`. A part of a chunk is copied: Node keeps the last piece, and
- * with an uncopied one the whole chunk.
+ * The bytes from `at` on, up to `end`. A part of a chunk is copied: Node keeps the last piece in
+ * memory, and a piece that is not a copy would keep its whole chunk.
  */
 function pieceOf(chunk: Buffer, at: number, end: number): Buffer {
   if (end <= PIECE_MAX_BYTES) return chunk.subarray(0, end)

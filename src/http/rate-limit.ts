@@ -19,7 +19,7 @@ export class RateLimit {
     this.#sweep(now)
     const emptyAt = Math.max(this.#emptyAtMs.get(owner) ?? 0, now) + this.#intervalMs
     const waitMs = emptyAt - now - Math.max(1000, this.#intervalMs)
-    // Not 0: by rounding, the sum of n intervals may exceed n times one interval.
+    // Not 0: rounding may make the sum of n intervals a little longer than n times one interval.
     if (waitMs > 1e-6) return Math.ceil(waitMs / 1000)
     this.#emptyAtMs.set(owner, emptyAt)
     return undefined

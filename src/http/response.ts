@@ -11,6 +11,8 @@ export interface TextStream extends AsyncIterable<Buffer> {
 
 export interface HttpResponse {
   readonly status: number
+  /** The error value in the body of a refusal, for the log. */
+  readonly error?: number
   /** Names and values alternate. */
   readonly headers: readonly string[]
   /** A text is short. A stream is sent without Content-Length. */
@@ -51,7 +53,7 @@ export function lengthOf(body: HttpResponse['body']): number | undefined {
 }
 
 export function errorResponse({ status, error, message, headers }: HttpError): HttpResponse {
-  return jsonResponse(status, { error, message }, headers)
+  return { ...jsonResponse(status, { error, message }, headers), error }
 }
 
 function headersOf(

@@ -7,7 +7,7 @@ import type { RateLimit } from './rate-limit.ts'
 import type { HttpResponse } from './response.ts'
 
 /** A request of an owner who may make it. */
-export interface Call {
+interface Call {
   readonly exchange: Exchange
   readonly owner: string
   /** The query without "?", as the client sent it. */
@@ -16,16 +16,16 @@ export interface Call {
 
 export type Handler = (call: Call) => HttpResponse | Promise<HttpResponse>
 
-export interface Operation {
+interface Operation {
   readonly handle: Handler
   /** The scope that the operation requires, if any. */
   readonly scope: string | undefined
 }
 
 /** The operations of each path by method. GET also answers HEAD; `send` omits the body. */
-export type Routes = ReadonlyMap<string, ReadonlyMap<string, Operation>>
+type Routes = ReadonlyMap<string, ReadonlyMap<string, Operation>>
 
-export interface Access {
+interface Access {
   readonly verifier: Pick<Verifier, 'verify'>
   readonly rateLimit: RateLimit | undefined
 }
@@ -61,8 +61,11 @@ export function createRouter(
         : new HttpError('methodUnknown')
     const serve = ({ owner, scopes }: Caller): HttpResponse | Promise<HttpResponse> => {
       exchange.owner = owner
-      if (operation.scope !== undefined && !scopes.has(operation.scope))
-        throw new HttpError('scopeMissing', insufficientScope(operation.scope))
+      const { scope } = operation
+      if (scope !== undefined && !scopes.has(scope)) {
+        const cause = `${scope} is not among the ${scopes.size} scopes of the token`
+        throw new HttpError('scopeMissing', insufficientScope(scope), cause)
+      }
       const waitSeconds = rateLimit?.take(owner)
       if (waitSeconds !== undefined)
         throw new HttpError('rateLimited', ['Retry-After', String(waitSeconds)])

@@ -20,14 +20,14 @@ import { TickEnd } from './tick.ts'
 const HEADERS_MAX_BYTES = 16 * 1024
 /** How often timeouts are checked. Node's own default for late headers is 30 s. */
 const CHECK_MS = 1000
-/** A stop ends although new connections are made all the time. */
+/** So that a stop ends even if clients make new connections all the time. */
 const ACCEPT_TICKS_MAX = 10_000
 /** How often a stop looks for connections that it can close. */
 const DRAIN_CHECK_MS = 25
 
 const TIMEOUTS: HttpTimeouts = {
   headersMs: 10_000,
-  // Longer than a load balancer keeps one (60 s is usual): the server must not close first.
+  // Longer than a load balancer keeps an idle connection (usually 60 s), so that it closes first.
   keepAliveMs: 65_000,
   requestMs: 30_000,
   servingMs: 60_000,
@@ -130,7 +130,7 @@ export class Connections {
         if (connection.closeIdle()) this.#bySocket.delete(socket)
       }
       await sleep(DRAIN_CHECK_MS)
-      // After a long tick timers run before what has come in meanwhile is read.
+      // After a long tick, timers run before the data is read that has come in meanwhile.
       await yieldTick()
     }
     for (const socket of this.#bySocket.keys()) cutOff(socket)
@@ -139,7 +139,7 @@ export class Connections {
 
   #check(): void {
     const nowMs = performance.now()
-    // After a pause of the whole process, what clients have sent meanwhile is read only after this.
+    // After a pause of the whole process, this runs before the data that came meanwhile is read.
     const passedMs = Math.min(nowMs - this.#checkedAtMs, 2 * this.checkMs)
     this.#checkedAtMs = nowMs
     for (const connection of this.#bySocket.values()) connection.check(passedMs)
@@ -152,7 +152,7 @@ export class Connections {
 function handlerOf(connectionOf: (socket: Socket) => Connection): RequestListener {
   // An emitter calls its listeners with itself as `this`.
   return function handler(this: unknown, req: IncomingMessage, res: ServerResponse): void {
-    // A close event that is over would never remove the connection.
+    // Its close event is over, so nothing would remove the connection.
     if (req.socket.destroyed) return
     const exchange = new Exchange(req, res)
     // Node has sent "100 Continue" unless it calls a listener for `checkContinue`.
@@ -184,8 +184,8 @@ export function createHttpServer(
     // Checked by the router, which answers in the Error shape.
     requireHostHeader: false,
   })
-  // HEADERS_MAX_BYTES is the only limit: above a number Node drops headers without an error, a
-  // second Authorization too.
+  // HEADERS_MAX_BYTES is the only limit. With a maximum count, Node would drop the headers above it
+  // without an error, perhaps a second Authorization.
   server.maxHeadersCount = 0
   // A client that has sent its requests and ended its side still gets the responses. Node's types
   // do not have the property.

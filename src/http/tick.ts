@@ -1,11 +1,11 @@
-/** More waiting responses than these are sent at once: their memory is bounded. */
+/** When so many responses wait, they are sent at once. This bounds their memory. */
 const WAITING_MAX = 32
 
 /**
- * Sends the responses of one tick of the event loop together at its end. Sent one by one, between
- * the requests that are read, each would wake a sleeping client, and push the code that reads
- * requests out of the processor's caches. Measured at full load: a tenth to a half more requests a
- * second (`make bench WORKLOADS='get20 mixed'`). With one request a tick nothing waits.
+ * Sends the responses of one tick of the event loop together at its end. A response that is sent
+ * between two reads wakes a sleeping client, and pushes the code that reads requests out of the
+ * processor's caches. Measured at full load: a tenth to a half more requests a second
+ * (`make bench WORKLOADS='get20 mixed'`). With one request a tick nothing waits.
  */
 export class TickEnd {
   #waiting: (() => void)[] = []
@@ -14,7 +14,7 @@ export class TickEnd {
   /** Responses of the last tick that had any. */
   #lastCount = 0
 
-  /** Calls `send` before the tick ends; at once for the first if the last tick had one at most. */
+  /** Calls `send` before the tick ends. If ticks bring one response each, calls it at once. */
   add(send: () => void): void {
     if (++this.#count === 1) {
       setImmediate(() => this.#end())

@@ -1,8 +1,8 @@
 import type { Exchange } from './exchange.ts'
 
 /*
- * All that is done about a body that is not read, or not read yet. After the connection's last
- * response linger.ts takes over.
+ * Everything about a body that is not read, or not read yet. After the connection's last response
+ * linger.ts takes over.
  */
 
 /** An unread body is discarded up to here. A longer one closes the connection. */

@@ -3,18 +3,21 @@ import { types } from 'node:util'
 import { reasonOf } from '../errors.ts'
 import { type LogSink, LogWriter, standardOutput } from './log-writer.ts'
 
-const LEVELS = { silent: 0, error: 1, info: 2, debug: 3 } as const
+/** Each includes those before it. */
+export const LOG_LEVELS = ['silent', 'error', 'info', 'debug'] as const
 
-export type LogLevel = keyof typeof LEVELS
-export type Fields = Readonly<Record<string, unknown>>
+export type LogLevel = (typeof LOG_LEVELS)[number]
+type Fields = Readonly<Record<string, unknown>>
 
 /** What the line of a request says. */
-export interface RequestLine {
+interface RequestLine {
   /** Unknown if Node's parser refused the request. */
   readonly method: string | undefined
   /** The path pattern that matched, if any. */
   readonly route: string | undefined
   readonly status: number
+  /** The error value of a refused request, as in the catalogue. */
+  readonly error: number | undefined
   readonly ms: number
   readonly requestId: string
   /** The trace that the caller counts the request to: 32 hex digits. */
@@ -70,7 +73,7 @@ export function createLog(
   const writer = new LogWriter(sink, (dropped) =>
     format.line('error', 'log lines were dropped', { dropped }),
   )
-  const isOn = (own: LogLevel): boolean => LEVELS[own] <= LEVELS[level]
+  const isOn = (own: LogLevel): boolean => LOG_LEVELS.indexOf(own) <= LOG_LEVELS.indexOf(level)
   const at = (own: LogLevel): Log['info'] =>
     isOn(own) ? (message, fields) => writer.add(format.line(own, message, fields)) : () => {}
   return {
@@ -133,7 +136,7 @@ let now = { ms: 0, iso: '' }
  * HTTP token, and the other texts are ours.
  */
 function renderRequest(line: RequestLine): string {
-  const { method, route, status, ms, traceId, owner } = line
+  const { method, route, status, error, ms, traceId, owner } = line
   const timeMs = Date.now()
   if (timeMs !== now.ms) now = { ms: timeMs, iso: new Date(timeMs).toISOString() }
   return (
@@ -141,6 +144,7 @@ function renderRequest(line: RequestLine): string {
     (method === undefined ? '' : `"method":"${method}",`) +
     (route === undefined ? '' : `"route":"${route}",`) +
     `"status":${status},"ms":${ms},"requestId":${JSON.stringify(line.requestId)}` +
+    (error === undefined ? '' : `,"error":${error}`) +
     (traceId === undefined ? '' : `,"traceId":"${traceId}"`) +
     (owner === undefined ? '' : `,"owner":"${owner}"`) +
     '}\n'

@@ -27,7 +27,7 @@ function isText(value: unknown): value is string {
 }
 
 /** The member that is missing or wrong. */
-export type InvalidMember = 'name' | 'id' | 'tag'
+type InvalidMember = 'name' | 'id' | 'tag'
 
 /** Reads a plant from the members of a JSON object; ignores members of other names. */
 export function readNewPlant(members: ReadonlyMap<string, unknown>): NewPlant | InvalidMember {

@@ -21,7 +21,7 @@ const RETRY_MS = 1000
 const NOT_OPENED = 'the store could not be opened'
 export const CLOSED = 'the service is closed: create another one'
 
-export interface LazyStoreOptions {
+interface LazyStoreOptions {
   readonly open: () => Promise<OpenStore>
   /** Called once, when `keepOpen` first succeeds. */
   readonly onKept: () => void

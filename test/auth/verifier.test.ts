@@ -403,7 +403,8 @@ test('refusal: the reason does not hold the claims', async () => {
 
 test('refusal: the reason quotes nothing of header or payload', async () => {
   for (const part of ['xyzzy', '{"xyzzy":}', '"xyzzy"', '{"alg":"HS256"} xyzzy']) {
-    for (const text of [token(part, claims(), SECRET, 'HS256'), hs256(part)]) {
+    const extension = hs256(claims(), { crit: [part], [part]: 1 })
+    for (const text of [token(part, claims(), SECRET, 'HS256'), hs256(part), extension]) {
       await assert.rejects(
         verify(text),
         (error: Error) => typeof error.cause === 'string' && !error.cause.includes('xyz'),

@@ -218,16 +218,17 @@ test('serve: locked data, or a port in use, ends with status 1 and says why', as
   await new Promise((resolve) => taken.once('listening', resolve))
   const address = taken.address()
   assert.ok(address !== null && typeof address === 'object')
-  const third = await run(['serve'], {
-    ...SERVE,
-    PLANTS_DATA: join(await temporaryDirectory(), 'data'),
-    PLANTS_LISTEN: `127.0.0.1:${address.port}`,
-  })
-  assert.equal(third.status, 1)
-  assert.match(
-    third.stderr,
-    new RegExp(`cannot listen on 127.0.0.1:${address.port}: another process listens there`),
-  )
+  const where = `127.0.0.1:${address.port}`
+  for (const name of ['PLANTS_LISTEN', 'PLANTS_ADMIN_LISTEN']) {
+    const { status, stderr } = await run(['serve'], {
+      ...SERVE,
+      PLANTS_DATA: join(await temporaryDirectory(), 'data'),
+      [name]: where,
+    })
+    const why = 'another process listens there; stop it or choose another address'
+    const line = `plant-store: ${name}: cannot listen on ${where}: ${why}`
+    assert.deepEqual([status, stderr.slice(0, line.length)], [1, line])
+  }
 })
 
 test('serve: SIGTERM and SIGINT end with status 0 and leave one SQLite file', async (t) => {

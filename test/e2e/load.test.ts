@@ -104,7 +104,7 @@ test('load: connections leave descriptors for the store and the admin listener',
   assert.doesNotMatch(service.output(), /"level":"error"/)
   assert.match(
     service.output(),
-    new RegExp(`leaves room for fewer connections.*"connections":${held.length}\\b`),
+    new RegExp(`fewer connections than PLANTS_MAX_CONNECTIONS.*"connections":${held.length}\\b`),
   )
   assert.equal((await call(service.adminPort, { path: '/readyz', token: undefined })).status, 200)
   while (text.split('HTTP/1.1 200').length - 1 < 6) await sleep(20)

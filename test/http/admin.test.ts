@@ -53,8 +53,12 @@ test('admin: livez and readyz need no token, and name what is unavailable', asyn
   mocked.mock.restore()
   assert.equal((await get('/readyz')).status, 200)
 
-  for (const path of ['/plants', '/', '/livez/', '/readyz/x', '//livez'])
-    assert.equal(verdict(await get(path)), 'pathUnknown', path)
+  const message = 'There is nothing at this path: see /livez, /readyz, /metrics, /openapi.json.'
+  for (const path of ['/plants', '/', '/livez/', '/readyz/x', '//livez']) {
+    const reply = await get(path)
+    assertCommon(reply)
+    assert.deepEqual([reply.status, reply.json()], [404, { error: 40401, message }], path)
+  }
   for (const method of ['POST', 'PUT', 'DELETE', 'OPTIONS']) {
     const reply = await get('/livez', method)
     assert.deepEqual(
@@ -131,9 +135,12 @@ test('admin: a metric that cannot be read causes a 500 and a log line', async (t
   const broken = t.mock.method(process, 'cpuUsage', () => {
     throw new Error('no CPU')
   })
-  assert.equal(verdict(await getter(adminPort)('/metrics')), 'internal')
+  const reply = await getter(adminPort)('/metrics')
+  assert.equal(verdict(reply), 'internal')
   broken.mock.restore()
-  assert.match(logLines.join('\n'), /"an admin request failed".*no CPU/)
+  const [requestId] = headerLines(reply, 'request-id')
+  const line = logLines.find((each) => each.includes('"an admin request failed"')) ?? ''
+  assert.match(line, new RegExp(`"requestId":"${requestId}","error":.*no CPU`))
   await scrape(adminPort)
 })
 

@@ -24,7 +24,7 @@ import { firstAnswer, head } from '../support/wire.ts'
 async function serverOn(t: TestContext, address: Parameters<typeof listen>[1]): Promise<string> {
   const server = createHttp((_req, res) => res.end())
   t.after(() => server.close())
-  return (await listen(server, address)).url
+  return (await listen(server, address, 'listen')).url
 }
 
 /** Leaves a socket file whose process is gone. */
@@ -142,16 +142,13 @@ test('listen: a port in use is refused, says what to do, and leaves nothing open
   // It listens on TCP.
   const { port } = taken.address() as { readonly port: number }
   const dataDirectory = join(await temporaryDirectory(), 'data')
-  for (const overrides of [
-    { listen: { host: '127.0.0.1', port } },
-    { adminListen: { host: '127.0.0.1', port } },
-  ]) {
+  for (const option of ['listen', 'adminListen']) {
     await assert.rejects(
-      startService(t, { ...overrides, dataDirectory }),
+      startService(t, { [option]: { host: '127.0.0.1', port }, dataDirectory }),
       (error) =>
         error instanceof ListenFailed &&
         error.message ===
-          `cannot listen on 127.0.0.1:${port}: another process listens there; ` +
+          `${option}: cannot listen on 127.0.0.1:${port}: another process listens there; ` +
             'stop it or choose another address',
     )
   }

@@ -189,7 +189,7 @@ describe('mounted', { concurrency: true }, () => {
     const errors = logLines
       .join('')
       .split('\n')
-      .filter((line) => line.includes('"error"'))
+      .filter((line) => line.includes('"level":"error"'))
     assert.ok(
       errors.length >= 3 && errors.every((line) => line.includes(READ_BEFORE)),
       errors.join('\n'),

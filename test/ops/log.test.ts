@@ -438,7 +438,8 @@ test('log: the line of a request is JSON with any id, at level info', async () =
   const line = {
     method: 'GET',
     route: '/plants',
-    status: 200,
+    status: 401,
+    error: 40102,
     ms: 0.25,
     requestId: '"\\</script>',
     traceId: '4bf92f3577b34da6a3ce929d0e0e4736',
@@ -450,6 +451,7 @@ test('log: the line of a request is JSON with any id, at level info', async () =
     ...line,
     method: undefined,
     route: undefined,
+    error: undefined,
     traceId: undefined,
     owner: undefined,
   })

@@ -18,7 +18,7 @@ export async function writeStore(directory: string, rows: Iterable<Row>): Promis
   }
   database.insert(batch, 1)
   const bytes = database.toFile({ sequence: 1, complete: true })
-  await writeSnapshot(nodeFiles, directory, SNAPSHOT, bytes, 1)
+  await writeSnapshot(nodeFiles, directory, bytes, 1)
   database.close()
   return join(directory, SNAPSHOT)
 }

@@ -10,7 +10,7 @@ export interface EtcdAnswer {
   readonly bytes: number
 }
 
-export interface Attempt {
+interface Attempt {
   readonly url: string
   readonly message: unknown
   /** Empty if the cluster asks for none. */

@@ -23,6 +23,8 @@ export interface EtcdConfig extends ClientOptions {
 
 const INT64_MAX = 2n ** 63n - 1n
 const PROBE_EVERY_MS = 1000
+const LOGIN_REFUSED = /authentication failed|user name is empty/
+const USER = 'PLANTS_ETCD_USERNAME and PLANTS_ETCD_PASSWORD_FILE, or the option etcd.user'
 const NO_SPACE = /database space exceeded/
 /** Up to half a MiB above etcd's --max-request-bytes, and above that. */
 const TOO_LARGE = /request is too large|message larger than max/
@@ -182,6 +184,7 @@ export class EtcdStore implements PlantStore {
 
   #reasonOf(error: unknown): string {
     const reason = reasonOf(error)
+    if (isRefusal(error, LOGIN_REFUSED)) return `${reason}; look at ${USER}`
     if (!isRefusal(error, DENIED)) return reason
     return `${reason}; the user of etcd needs readwrite on ${this.#config.prefix}`
   }

@@ -8,7 +8,7 @@ export interface EtcdTls {
   readonly key: Buffer | undefined
 }
 
-export interface TlsProblem {
+interface TlsProblem {
   readonly member: keyof EtcdTls
   readonly what: string
 }

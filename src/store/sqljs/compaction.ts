@@ -4,7 +4,7 @@ import { PlantDatabase } from './database.ts'
 import { type Files, nodeFiles } from './files.ts'
 import { type DirectoryScan, scanDirectory } from './directory-scan.ts'
 import { type Replay, replay, type ReplayProgress } from './replay.ts'
-import { SNAPSHOT, writeSnapshot } from './snapshot.ts'
+import { writeSnapshot } from './snapshot.ts'
 
 export interface CompactionJob {
   readonly directory: string
@@ -37,7 +37,7 @@ export async function compact(files: Files, job: CompactionJob): Promise<number>
     if (sequence !== job.sequence)
       throw new Error(`the closed journals end with write ${sequence} instead of ${job.sequence}`)
     const bytes = database.toFile({ sequence, complete: job.complete })
-    return await writeSnapshot(files, job.directory, SNAPSHOT, bytes, sequence)
+    return await writeSnapshot(files, job.directory, bytes, sequence)
   } finally {
     database.close()
   }
@@ -60,7 +60,7 @@ export async function buildDatabase(
   }
 }
 
-/** Runs a job in a worker thread, so that requests never wait for it. Rejects if that dies. */
+/** Runs a job in a worker thread, so that requests never wait for it. Rejects if it dies. */
 export const compactInWorker: Compact = (job) =>
   new Promise((resolve, reject) => {
     // The worker inherits the process's options: loaders that find its packages, and permissions.
@@ -98,7 +98,7 @@ function yieldToRequests(): void {
   }
 }
 
-/** The service may itself run in a worker thread of another program, with data of that. */
+/** The service itself may run in another program's worker thread, which has other data. */
 function isJob(data: unknown): data is CompactionJob {
   return typeof data === 'object' && data !== null && 'upToJournal' in data
 }

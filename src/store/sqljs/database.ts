@@ -34,7 +34,7 @@ export const FORMAT_VERSION = 2
 export const READABLE_VERSIONS: readonly number[] = [1, FORMAT_VERSION]
 /** The sequence of a row from a file of version 1: it is older than every list. */
 const BEFORE_ALL = 0
-/** Longer texts are bound as bytes: sql.js copies a string by characters, 7 ms for 1 MB. */
+/** Longer texts are bound as bytes: sql.js copies strings character by character, 7 ms for 1 MB. */
 const LONG_CHARS = 1024
 /** Memory for what is bound with long texts: the longest owner of a token, the id, overhead. */
 const BOUND_MARGIN_BYTES = 64 * 1024

@@ -32,7 +32,7 @@ export interface DirectoryScan {
  */
 export async function scanDirectory(files: Files, directory: string): Promise<DirectoryScan> {
   const names = await files.list(directory)
-  // The journals before the snapshot: one that a compaction removes meanwhile is covered by it.
+  // Before the snapshot: it then covers any journal that a compaction removes meanwhile.
   const { headers, nextJournal } = await readHeaders(files, directory, names)
   const snapshot = await readSnapshotIfAny(files, `${directory}/${SNAPSHOT}`)
   const covered = snapshot?.sequence ?? 0

@@ -102,21 +102,9 @@ export const TEMPORARY = '.tmp'
 const WRITE_BYTES = 64 * 1024 * 1024
 
 /**
- * Writes a whole file. A crash leaves the old one or the new one, never a part: the new one is
- * written under a temporary name, synced, renamed, and the directory synced. A rename is durable
- * only after that.
+ * The first half of writing a whole file: it is written under a temporary name and synced. So a
+ * crash leaves the old file or the new one, never a part. After an error, the old one is as it was.
  */
-export async function replaceFile(
-  files: Files,
-  directory: string,
-  name: string,
-  parts: readonly Uint8Array[],
-): Promise<void> {
-  await writeTemporary(files, directory, name, parts)
-  await renameIntoPlace(files, directory, name)
-}
-
-/** The first half of `replaceFile`: after an error, the file of this name is as it was. */
 export function writeTemporary(
   files: Files,
   directory: string,
@@ -139,7 +127,10 @@ export function writeTemporary(
   })
 }
 
-/** The second half of `replaceFile`: after an error, either file may have the name. */
+/**
+ * The second half: the rename, which is durable only after the directory is synced. After an error,
+ * either file may have the name.
+ */
 export async function renameIntoPlace(
   files: Files,
   directory: string,

@@ -25,7 +25,8 @@ export interface DirectoryLock {
 /** A process holds the directory; it may be this one. */
 export class DirectoryLocked extends Error {
   constructor(dir: string, holder: string) {
-    super(`${dir} is in use by ${holder}: stop that first, or set PLANTS_DATA to another directory`)
+    const other = 'choose another directory (PLANTS_DATA, or the option dataDirectory)'
+    super(`${dir} is in use by ${holder}: stop that first, or ${other}`)
   }
 }
 

@@ -2,7 +2,7 @@ import type { Histogram, Metrics, Reading } from '../../ops/metrics.ts'
 import type { Recovered } from '../../plants/store.ts'
 
 /** What the metrics read each time they are asked for. */
-export interface StoreFigures {
+interface StoreFigures {
   readonly recovered: Recovered
   readonly maxDataBytes: number
   plants(): number

@@ -11,7 +11,7 @@ import {
 } from './journal-format.ts'
 
 /** The journal at the end of a replay. */
-export interface LastJournal extends JournalExtent {
+interface LastJournal extends JournalExtent {
   readonly number: number
 }
 

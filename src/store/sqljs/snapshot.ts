@@ -1,6 +1,6 @@
 import { createHash } from 'node:crypto'
 import { FORMAT_VERSION, READABLE_VERSIONS, type Meta, readMeta } from './database.ts'
-import { replaceFile, type Files } from './files.ts'
+import { type Files, renameIntoPlace, writeTemporary } from './files.ts'
 import { otherVersion, StoreCorrupt } from './journal-format.ts'
 
 /*
@@ -34,11 +34,11 @@ export function sealed(database: Uint8Array, sequence: number): readonly Uint8Ar
 export async function writeSnapshot(
   files: Files,
   directory: string,
-  name: string,
   database: Uint8Array,
   sequence: number,
 ): Promise<number> {
-  await replaceFile(files, directory, name, sealed(database, sequence))
+  await writeTemporary(files, directory, SNAPSHOT, sealed(database, sequence))
+  await renameIntoPlace(files, directory, SNAPSHOT)
   return database.length + TRAILER_BYTES
 }
 

@@ -1,8 +1,8 @@
 import type { Database, Statement, Value } from 'sql.js'
 import { loadSqlite } from './database.ts'
 
-/** What a value is where it is not of the type that it should be. */
-export interface Odd {
+/** Says what a value is that has the wrong type. */
+interface Odd {
   readonly is: string
 }
 
@@ -30,8 +30,8 @@ const KINDS: Readonly<Record<string, string>> = {
 const textOf = (column: string): string =>
   `iif(typeof(${column}) = 'text', CAST(${column} AS BLOB), typeof(${column}))`
 /*
- * No ORDER BY and no index: sorting rows that have no end never returns one. Reading a plain table
- * from its first page to its last runs nothing that the file brings along.
+ * No ORDER BY and no index: sorting rows that never end would never return one. Reading a plain
+ * table from its first page to its last runs no code that is in the file.
  */
 const ROWS = `
   SELECT ${textOf('owner')}, iif(typeof(id) = 'integer', id, typeof(id)),
@@ -44,7 +44,7 @@ type Decoder = InstanceType<typeof TextDecoder>
 
 /**
  * Every row of the table of plants in a file, in the table's order, and their number if it could be
- * counted. The bytes are used up.
+ * counted. SQLite writes into the bytes.
  * @throws Error when the file has no such table; while rows are read, when it is damaged.
  */
 export async function openRows(

@@ -18,7 +18,7 @@ declare module 'sql.js' {
   }
 
   export interface Database {
-    /** Runs statements that give no rows. */
+    /** Runs statements that return no rows. */
     run(sql: string): Database
     /** Rows that the last INSERT, UPDATE or DELETE changed. */
     getRowsModified(): number
@@ -31,7 +31,7 @@ declare module 'sql.js' {
   export interface SqlJs {
     /** Takes the bytes as they are: SQLite writes into them. */
     readonly Database: new (bytes?: Uint8Array) => Database
-    /** A place of so many bytes in SQLite's memory, which grows for it; 0 where it cannot. */
+    /** Allocates bytes in SQLite's memory, which may grow for it. Returns 0 if it cannot. */
     _malloc(bytes: number): number
     _free(place: number): void
   }

@@ -300,9 +300,11 @@ test('a refused login is repeated once a second, however many calls there are', 
   const message = 'etcdserver: authentication failed, invalid user ID or password'
   script([400, { error: message, code: 3 }])
   const store = await open(t, [endpoint], USER)
-  assert.equal(store.unavailableReason(), message)
+  const settings = 'PLANTS_ETCD_USERNAME and PLANTS_ETCD_PASSWORD_FILE, or the option etcd.user'
+  const reason = `${message}; look at ${settings}`
+  assert.equal(store.unavailableReason(), reason)
   clock.pass(999)
-  for (let id = 0n; id < 50n; id++) await assert.rejects(create(store, id), unavailable(message))
+  for (let id = 0n; id < 50n; id++) await assert.rejects(create(store, id), unavailable(reason))
   assert.equal(asked.length, 1)
   clock.pass(1)
   script(ok({ token: 'one.1' }), PUT)

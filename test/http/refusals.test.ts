@@ -1,0 +1,156 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { MAX_WAITING, VerificationQueue } from '../../dist/auth/verification-queue.js'
+import { conditions, HttpError } from '../../dist/errors.js'
+import { StoreUnavailable } from '../../dist/plants/store.js'
+import { SqljsStore } from '../../dist/store/sqljs/store.js'
+import { base64url, ed25519, jwk, keyFile, rsa, rsa2, signed } from '../auth/tokens.ts'
+import { tableOf } from '../support/documents.ts'
+import { post } from '../support/http.ts'
+import { type RunningService, startService } from '../support/service.ts'
+import { until } from '../support/time.ts'
+import { AUDIENCE, ISSUER, SECRET, token } from '../support/tokens.ts'
+import { verdict } from '../support/verdict.ts'
+import { firstAnswer, head } from '../support/wire.ts'
+
+/*
+ * scripts/deploy/README.md has a table of errors of tokens: the cause that is logged at level debug,
+ * and what to look at. Here tokens are refused for each reason, and the table must have exactly
+ * these causes.
+ */
+const ROWS = tableOf('scripts/deploy/README.md', 'error').map(([error = '', causes = '']) => {
+  const texts = [...causes.matchAll(/`([^`]+)`/g)].map(([, text = '']) => text)
+  return { error: Number(error), texts }
+})
+
+type Line = Readonly<Record<string, unknown>>
+
+const now = Math.floor(Date.now() / 1000)
+const CLAIMS = { iss: ISSUER, aud: AUDIENCE, sub: 'alice', exp: now + 60 }
+const GOOD = token('alice')
+const [HEADER = '', PAYLOAD = '', SIGNATURE = ''] = GOOD.split('.')
+
+/** A token, or the whole Authorization headers. */
+type Sent = string | readonly string[]
+
+const BY_SECRET: readonly Sent[] = [
+  [],
+  ['Authorization: Basic YTpi'],
+  ['Authorization: Bearer a', 'Authorization: Bearer a'],
+  ['Authorization: Bearer a b'],
+  'opaque',
+  'x'.repeat(12_289),
+  `${'x'.repeat(4097)}.${PAYLOAD}.${SIGNATURE}`,
+  `${GOOD}=`,
+  `${HEADER}.${Buffer.from([0xff]).toString('base64url')}.${SIGNATURE}`,
+  `${base64url('no JSON')}.${PAYLOAD}.${SIGNATURE}`,
+  `${GOOD.slice(0, -8)}AAAAAAAA`,
+  token('alice', {}, { alg: 'RS256' }),
+  token('alice', {}, { typ: 'logout+jwt' }),
+  token('alice', {}, { crit: ['x'], x: 1 }),
+  token('alice', {}, { b64: false }),
+  token('alice', { exp: now - 60 }),
+  token('alice', { exp: undefined }),
+  token('alice', { nbf: now + 60 }),
+  token('alice', { iat: 'yesterday' }),
+  token('alice', { iss: `${ISSUER}/` }),
+  token('alice', { aud: 'account' }),
+  token('alice', { aud: undefined }),
+  token(undefined),
+  token(''),
+  signed('HS256', Buffer.from(SECRET), {}, 'no JSON'),
+  signed(
+    'HS256',
+    Buffer.from(SECRET),
+    {},
+    JSON.stringify(CLAIMS).replace(/"exp":\d+/, '"exp":1e400'),
+  ),
+  token('alice', { scope: 'plants:write' }),
+]
+
+const BY_KEY_SET: readonly Sent[] = [
+  signed('EdDSA', ed25519.privateKey, {}, CLAIMS),
+  signed('RS256', rsa.privateKey, {}, CLAIMS),
+  signed('RS256', rsa.privateKey, { kid: 'three' }, CLAIMS),
+]
+
+/** Sends requests to a service; returns the debug lines of their refusals. */
+async function refusals(
+  { port, logLines }: RunningService,
+  tokens: readonly Sent[],
+): Promise<readonly Line[]> {
+  for (const sent of tokens) {
+    const options = typeof sent === 'string' ? { token: sent } : { token: undefined, lines: sent }
+    assert.ok(
+      (await firstAnswer(port, head('GET', '/plants', options))).status >= 400,
+      String(sent),
+    )
+  }
+  // The service's own lines.
+  const lines = () => logLines.map((line) => JSON.parse(line) as Line)
+  const named = (message: string) => lines().filter((line) => line['message'] === message)
+  await until('all are logged', () => named('request').length === tokens.length)
+  const refused = named('refused')
+  assert.deepEqual(
+    named('request').map((line) => [line['requestId'], line['error']]),
+    refused.map((line) => [line['requestId'], line['error']]),
+  )
+  for (const { status, error } of named('request') as readonly Record<string, number>[])
+    assert.equal(status, Math.floor((error ?? 0) / 100))
+  return refused
+}
+
+/** The table's text for a cause; "…" in it fits anything. */
+function textOf({ error, cause }: Line): string {
+  const fits = (text: string): boolean => {
+    const parts = text.split('…').map((part) => part.replace(/[.*+?^${}()|[\]\\]/g, '\\$&'))
+    return new RegExp(`^${parts.join('.+')}$`).test(String(cause))
+  }
+  const texts = ROWS.filter((row) => row.error === error).flatMap((row) => row.texts)
+  return texts.find(fits) ?? assert.fail(`the table has no ${String(error)} ${String(cause)}`)
+}
+
+test('refused tokens: the log has error and cause, and the table each of them', async (t) => {
+  const logLevel = 'debug'
+  const file = keyFile(jwk(rsa.publicKey, { kid: 'one' }), jwk(rsa2.publicKey, { kid: 'two' }))
+  const unreachable = { kind: 'url', url: 'http://127.0.0.1:1/keys' } as const
+  const found = [
+    ...(await refusals(await startService(t, { logLevel, readScope: 'plants:read' }), BY_SECRET)),
+    ...(await refusals(await startService(t, { logLevel, audienceClaim: 'azp' }), [
+      token('alice', { azp: 'other' }),
+    ])),
+    ...(await refusals(
+      await startService(t, { logLevel, keys: { kind: 'file', path: file } }),
+      BY_KEY_SET,
+    )),
+    ...(await refusals(await startService(t, { logLevel, keys: unreachable }), [
+      signed('EdDSA', ed25519.privateKey, {}, CLAIMS),
+    ])),
+  ]
+  const queue = new VerificationQueue({ atOnce: 0 })
+  const never = () => new Promise<never>(() => {})
+  for (let n = 0; n < MAX_WAITING; n++) void queue.run({ destroyed: false }, never)
+  await assert.rejects(queue.run({ destroyed: false }, never), (error) => {
+    assert.ok(error instanceof HttpError)
+    return found.push({ error: error.error, cause: error.cause }) > 0
+  })
+  const used = new Set(found.map((line) => `${String(line['error'])} ${textOf(line)}`))
+  const inTable = ROWS.flatMap(({ error, texts }) => texts.map((text) => `${error} ${text}`))
+  assert.deepEqual([...used].sort(), inTable.sort())
+  const ofTokens = [...conditions].filter(([name]) => /token|scope|authoriz|keys/i.test(name))
+  for (const [, [error]] of ofTokens)
+    assert.ok(
+      ROWS.some((row) => row.error === error),
+      `the table has no ${error}`,
+    )
+})
+
+test('refused requests: the log says why the store does not confirm a plant', async (t) => {
+  const { port, logLines } = await startService(t, { logLevel: 'debug' })
+  const fail = () => Promise.reject(new StoreUnavailable('the disk is full'))
+  t.mock.method(SqljsStore.prototype, 'create', fail)
+  assert.equal(verdict(await post(port, { id: 1, name: 'Fern' })), 'storageUnavailable')
+  await until('it is logged', () => logLines.some((line) => line.includes('"status":503')))
+  assert.match(logLines.join('\n'), /"refused",.*"error":50302,"cause":"the disk is full"/)
+  assert.match(logLines.join('\n'), /"status":503,.*"error":50302,/)
+})
