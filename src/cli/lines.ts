@@ -1,5 +1,5 @@
 import { reasonOf } from '../errors.ts'
-import type { LogFormat, RequestLine } from '../ops/log.ts'
+import type { LogFormat } from '../ops/log.ts'
 
 /** What a terminal would obey instead of showing it. */
 const CONTROL = /[\x00-\x1f\x7f-\x9f]/g
@@ -14,7 +14,7 @@ export const LINES: LogFormat = {
     const what = level === 'error' ? `ERROR ${message}` : message
     return line([what, ...words])
   },
-  request({ method = '-', route = '-', status, ms, ...more }: RequestLine) {
+  request({ method = '-', route = '-', status, ms, ...more }) {
     // A refused request may have the value of its error.
     const { error } = more as { readonly error?: number }
     const what = error === undefined ? '' : `error ${error}`

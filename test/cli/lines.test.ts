@@ -11,6 +11,7 @@ const REQUEST = {
   requestId: 'r',
   traceId: undefined,
   owner: 'abc',
+  error: undefined,
 }
 
 /** What a log of lines for people writes, without the times. */
