@@ -14,9 +14,7 @@ export const LINES: LogFormat = {
     const what = level === 'error' ? `ERROR ${message}` : message
     return line([what, ...words])
   },
-  request({ method = '-', route = '-', status, ms, ...more }) {
-    // A refused request may have the value of its error.
-    const { error } = more as { readonly error?: number }
+  request({ method = '-', route = '-', status, ms, error }) {
     const what = error === undefined ? '' : `error ${error}`
     return line([method.padEnd(METHOD_CHARS), route, String(status), `${ms.toFixed(1)} ms`, what])
   },
