@@ -1,4 +1,5 @@
 import { errorCodeOf } from '../errors.ts'
+import { PAGE_BYTES } from '../store/sqljs/capacity.ts'
 import { buildDatabase } from '../store/sqljs/compaction.ts'
 import type { PlantDatabase } from '../store/sqljs/database.ts'
 import { type Files, nodeFiles } from '../store/sqljs/files.ts'
@@ -6,6 +7,7 @@ import { journalName, journalNumber, StoreCorrupt } from '../store/sqljs/journal
 import { isLocked, lockNumber } from '../store/sqljs/lock.ts'
 import { type DirectoryScan, scanDirectory } from '../store/sqljs/directory-scan.ts'
 import type { Replay } from '../store/sqljs/replay.ts'
+import { Progress } from './progress.ts'
 import { SNAPSHOT } from '../store/sqljs/snapshot.ts'
 
 /** A compaction may remove a journal while it is read, but not so often in a row. */
@@ -22,24 +24,39 @@ interface StoreCopy {
  * Says in a line that a directory is sound. Takes no lock, and changes nothing.
  * @throws StoreCorrupt with what is wrong; Error if there is no store.
  */
-export async function checkStore(directory: string, files: Files = nodeFiles): Promise<string> {
-  const { database, replayed, found } = await readStore(directory, files)
+export async function checkStore(
+  directory: string,
+  files: Files = nodeFiles,
+  progress = new Progress(),
+): Promise<string> {
+  const { database, replayed, found } = await readStore(directory, files, progress)
   try {
-    const plants = database.check()
+    const plants = check(database, progress)
     await refuseTorn(directory, replayed)
     const journals = `${found.journals.length} journal${found.journals.length === 1 ? '' : 's'}`
     const where = `${found.snapshot ? 'a snapshot' : 'no snapshot'} and ${journals}`
     return `${directory} is sound: ${plants} plants in ${where}, up to write ${replayed.sequence}`
   } finally {
+    progress.end()
     database.close()
   }
+}
+
+/** Counts the plants. */
+export function check(database: PlantDatabase, progress: Progress): number {
+  progress.step('checking', database.pageCount() * PAGE_BYTES)
+  return database.check()
 }
 
 /**
  * Reads a whole directory without its lock.
  * @throws StoreCorrupt; Error if there is no store.
  */
-export async function readStore(directory: string, files: Files): Promise<StoreCopy> {
+export async function readStore(
+  directory: string,
+  files: Files,
+  progress: Progress,
+): Promise<StoreCopy> {
   const names = await files.list(directory).catch((error: unknown) => {
     if (errorCodeOf(error) === 'ENOENT' || errorCodeOf(error) === 'ENOTDIR') return []
     throw error
@@ -48,7 +65,11 @@ export async function readStore(directory: string, files: Files): Promise<StoreC
   for (let attempt = 1; ; attempt++) {
     try {
       const found = await scanDirectory(files, directory)
-      return { ...(await buildDatabase(files, found)), found }
+      const built = await buildDatabase(files, found, ({ journal, bytes, totalBytes }) => {
+        progress.step(`reading ${journal}`)
+        progress.at(bytes, totalBytes, 'MB')
+      })
+      return { ...built, found }
     } catch (error) {
       if (attempt === READ_ATTEMPTS) throw error
     }

@@ -1,34 +1,36 @@
 import { reasonOf } from '../errors.ts'
 import type { PlantStore } from '../plants/store.ts'
+import { Progress } from './progress.ts'
 import { openSource, type Source, type SourceRow } from './source.ts'
-
-const PROGRESS_MS = 1000
 
 /** Opens the store to import into. `onFatal` is told when its memory and disk may differ. */
 type OpenStore = (
-  log: (level: string, message: string) => void,
+  log: (level: string, message: string, fields?: Readonly<Record<string, unknown>>) => void,
   onFatal: (error: unknown) => void,
 ) => Promise<PlantStore>
-
-type Tell = (line: string) => void
 
 /**
  * Creates every plant of a SQLite file in a store. An identical plant that is there already is no
  * conflict. A row that cannot be stored is told in a line, and the import goes on.
  * @throws DirectoryLocked while a service holds the directory; Error if any row is not stored.
  */
-export async function importStore(open: OpenStore, file: string, tell: Tell): Promise<string> {
+export async function importStore(
+  open: OpenStore,
+  file: string,
+  progress = new Progress(),
+): Promise<string> {
   const source = await openSource(file)
   try {
     if (source.isPartial) {
       const what = `${file} was made while a service ran, and may lack what its journals hold`
-      tell(`${what}: "plant-store export" makes a file that has everything`)
+      progress.tell(`${what}: "plant-store export" makes a file that has everything`)
     }
-    const { read, refused } = await importRows(open, source, tell)
+    const { read, refused } = await importRows(open, source, progress)
     const stored = `${read - refused} of ${read} plants are in the store`
     if (refused > 0) throw new Error(`${stored}; the others are named above`)
     return `${read} plants read from ${file}; all of them are in the store`
   } finally {
+    progress.end()
     await source.close()
   }
 }
@@ -37,14 +39,20 @@ export async function importStore(open: OpenStore, file: string, tell: Tell): Pr
 async function importRows(
   open: OpenStore,
   source: Source,
-  tell: Tell,
+  progress: Progress,
 ): Promise<{ readonly read: number; readonly refused: number }> {
   let fatal: unknown
   const store = await open(
-    (level, message) => level === 'error' && tell(message),
+    (level, message, { bytes, totalBytes } = {}) => {
+      if (level === 'error') return progress.tell(message)
+      if (typeof bytes !== 'number' || typeof totalBytes !== 'number') return
+      progress.step(message)
+      progress.at(bytes, totalBytes, 'MB')
+    },
     (error) => (fatal = error),
   )
-  let [read, refused, toldAtMs] = [0, 0, performance.now()]
+  let [read, refused] = [0, 0]
+  progress.step('importing')
   try {
     const unavailable = store.unavailableReason()
     if (unavailable !== undefined)
@@ -57,12 +65,10 @@ async function importRows(
       if (rows.length === 0) break
       const problems = await Promise.all(rows.map((row) => storeRow(store, row)))
       const lines = problems.filter((problem) => problem !== undefined)
-      for (const line of lines) tell(`not imported: ${line}`)
+      for (const line of lines) progress.tell(`not imported: ${line}`)
       read += rows.length
       refused += lines.length
-      if (performance.now() - toldAtMs < PROGRESS_MS) continue
-      tell(`${read} plants read`)
-      toldAtMs = performance.now()
+      progress.at(read, source.total, 'plants')
     }
   } finally {
     await store.close()

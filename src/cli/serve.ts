@@ -1,15 +1,19 @@
 import { type Config, readConfig, type ServiceConfig, variableOf } from '../config.ts'
+import { ConfigError } from '../errors.ts'
 import { createLog, type Log } from '../ops/log.ts'
 import { createService, type Listening, type PlantService } from '../service.ts'
 import { version } from '../version.ts'
 
 const FLUSH_MS = 1000
+const NO_SETTINGS =
+  'keys come from the issuer, or from PLANTS_JWT_SECRET_FILE or PLANTS_JWKS_FILE; ' +
+  'to try the service, "serve --dev" needs no setting'
 const STOP_SIGNALS = ['SIGTERM', 'SIGINT', 'SIGHUP'] as const
 
 /** Serves until a signal ends the process. */
 export async function serve(dev: boolean): Promise<void> {
   const config = await configure(dev)
-  const log = createLog(config.logLevel)
+  const log = await openLog(config, dev)
   const service = createService(config, { log, onFatal: end, nameOf: variableOf })
   const isStopping = stopOnSignal(service, log)
   const listening = await service.listen().catch((error: unknown) => {
@@ -28,11 +32,29 @@ export async function serve(dev: boolean): Promise<void> {
   if (dev) process.stderr.write(await invitation(config, listening))
 }
 
+/** JSON for programs. People read what a terminal shows of `--dev`. */
+async function openLog({ logLevel }: Config, dev: boolean): Promise<Log> {
+  if (!dev || !process.stdout.isTTY) return createLog(logLevel)
+  const { LINES } = await import('./lines.ts')
+  return createLog(logLevel, undefined, LINES)
+}
+
 async function configure(dev: boolean): Promise<ServiceConfig> {
-  const { keys, ...settings } = readConfig(process.env, dev ? 'dev' : 'service')
+  const { keys, ...settings } = dev ? readConfig(process.env, 'dev') : readServiceConfig()
   if (keys) return { ...settings, keys }
   const { devKeyPath, readOrCreateDevKey } = await import('./dev-key.ts')
   return { ...settings, keys: { kind: 'secret', secret: readOrCreateDevKey(devKeyPath(settings)) } }
+}
+
+/** Says in addition what needs no settings, if there are none of tokens. */
+function readServiceConfig(): ReturnType<typeof readConfig> {
+  const { PLANTS_ISSUER, PLANTS_AUDIENCE } = process.env
+  try {
+    return readConfig(process.env, 'service')
+  } catch (error) {
+    if (!(error instanceof ConfigError) || PLANTS_ISSUER || PLANTS_AUDIENCE) throw error
+    throw new ConfigError([...error.problems, NO_SETTINGS])
+  }
 }
 
 function end(error: unknown): void {
@@ -58,7 +80,7 @@ function stopOnSignal(service: PlantService, log: Log): () => boolean {
 }
 
 /** Where keys come from, and never what they are. */
-function sourceOf({ keys, issuer }: Config): string | undefined {
+export function sourceOf({ keys, issuer }: Pick<Config, 'keys' | 'issuer'>): string | undefined {
   switch (keys.kind) {
     case 'secret':
       return undefined

@@ -31,6 +31,8 @@ export interface SourceRow {
 export interface Source {
   /** Whether it is a snapshot that needs journals: a service ran when it was made. */
   readonly isPartial: boolean
+  /** How many rows there are, if they could be counted. */
+  readonly total: number | undefined
   /** The next rows; none after the last. */
   next(): Promise<readonly SourceRow[]>
   close(): Promise<void>
@@ -72,9 +74,9 @@ export async function openSource(file: string, patienceMs = PATIENCE_MS): Promis
       throw new Error(`${what}: ${why}`, { cause: error })
     }
   }
-  const isPartial = (await ask()) === true
-  // The thread runs `read` below, whose answers are rows from the second on.
-  return { isPartial, close, next: async () => (await ask()) as readonly SourceRow[] }
+  // The thread runs `read` below: it answers first with this, and then with rows.
+  const first = (await ask()) as Pick<Source, 'isPartial' | 'total'>
+  return { ...first, close, next: async () => (await ask()) as readonly SourceRow[] }
 }
 
 /**
@@ -145,11 +147,14 @@ function isJob(data: unknown): data is { readonly source: Uint8Array } {
   return data.source instanceof Uint8Array
 }
 
-/** First whether the file is partial, then its rows. */
-async function* read(bytes: Uint8Array): AsyncGenerator<boolean | readonly SourceRow[]> {
-  const rows = await openRows(bytes)
+/** First what is known of all rows, then the rows. */
+async function* read(
+  bytes: Uint8Array,
+): AsyncGenerator<Pick<Source, 'isPartial' | 'total'> | readonly SourceRow[]> {
+  const { rows, total } = await openRows(bytes)
   const meta = await readMeta(bytes).catch(() => undefined)
-  yield meta !== undefined && Number.isInteger(meta.format) && !meta.complete
+  const isPartial = meta !== undefined && Number.isInteger(meta.format) && !meta.complete
+  yield { isPartial, total }
   let batch: SourceRow[] = []
   let [chars, number] = [0, 0]
   for (const cells of rows) {

@@ -113,14 +113,21 @@ function isStale(path: string): Promise<boolean> {
   })
 }
 
+/** An address as a setting has it. */
+export function written(address: Address): string {
+  if ('path' in address) return `unix:${address.path}`
+  const { host, port } = address
+  return `${host.includes(':') ? `[${host}]` : host}:${port}`
+}
+
 function explain(error: unknown, address: Address, option: string): ListenFailed {
   const isPath = 'path' in address
-  const where = isPath ? `unix:${address.path}` : `${address.host}:${address.port}`
   const code = errorCodeOf(error)
   const isTaken = code === 'EADDRINUSE' || code === 'EEXIST'
   const other = isPath ? ', or it is no socket' : ''
   const reason = isTaken
     ? `another process listens there${other}; stop it or choose another address`
     : reasonOf(error)
-  return new ListenFailed(`${option}: cannot listen on ${where}: ${reason}`, { cause: error })
+  const what = `${option}: cannot listen on ${written(address)}`
+  return new ListenFailed(`${what}: ${reason}`, { cause: error })
 }

@@ -1,6 +1,6 @@
 import { STATUS_CODES } from 'node:http'
 import { type Condition, conditions, HttpError } from '../errors.ts'
-import { type HttpResponse, jsonResponse } from './response.ts'
+import type { HttpResponse } from './response.ts'
 
 /** Failures that only GET and HEAD can meet. */
 const OF_GET: readonly Condition[] = ['limitInvalid', 'afterInvalid']
@@ -69,7 +69,12 @@ let document: HttpResponse | undefined
 
 /** The OpenAPI 3.1 document of /plants. It is made at the first call: most services need none. */
 export function openApiResponse(): HttpResponse {
-  return (document ??= jsonResponse(200, describeService()))
+  return (document ??= { status: 200, headers: [], body: Buffer.from(`${openApiText()}\n`) })
+}
+
+/** What `openapi.json` of the package holds, too, so in lines. */
+export function openApiText(): string {
+  return JSON.stringify(describeService(), undefined, 2)
 }
 
 function describeService(): object {
@@ -80,12 +85,14 @@ function describeService(): object {
     'closes the connection. No response may be cached.\n\n' +
     'PUT, PATCH and DELETE are answered with 405, other methods with 501, other paths with 404.'
   const license = { name: 'MIT', identifier: 'MIT' }
-  const url = { default: 'http://127.0.0.1:8080', description: 'Where the service listens.' }
   const token = 'A JWT of the configured issuer and audience. Its owner claim owns the plants.'
   return {
     openapi: '3.1.0',
     info: { title: 'Plant store', version: '1.0.0', license, description },
-    servers: [{ url: '{base_url}', variables: { base_url: url } }],
+    // Without a variable: generators take this text as their base URL.
+    servers: [
+      { url: 'http://127.0.0.1:8080', description: 'Where the service listens by default.' },
+    ],
     security: [{ bearer: [] }],
     tags: [{ name: 'plants', description: 'The plants of the caller.' }],
     paths: { '/plants': operations() },

@@ -8,6 +8,11 @@ export interface LogSink {
   write(lines: string, done: (error?: unknown) => void): unknown
 }
 
+/** Takes bytes, too. */
+export interface Output {
+  write(chunk: string | Uint8Array, done: (error?: unknown) => void): unknown
+}
+
 /** Writes the lines of a tick at once. Lines are dropped and counted if the reader is too slow. */
 export class LogWriter {
   readonly #sink: LogSink
@@ -87,14 +92,14 @@ export class LogWriter {
  * fs.write would hold a thread while the reader stalls, for which process.exit waits. A file or a
  * terminal is written synchronously.
  */
-export function standardOutput(): LogSink {
+export function standardOutput(): Output {
   const kind = fstatSync(1)
   if (kind.isFIFO() || kind.isSocket())
     return process.stdout.off('error', ignore).on('error', ignore)
   return {
-    write(lines, done) {
+    write(chunk, done) {
       try {
-        writeFileSync(1, lines)
+        writeFileSync(1, chunk)
       } catch (error) {
         return done(error)
       }

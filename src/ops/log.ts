@@ -55,19 +55,31 @@ export interface Log {
   flush(timeoutMs: number): Promise<void>
 }
 
+/** How lines are written. Both functions return whole lines, and never throw. */
+export interface LogFormat {
+  line(level: LogLevel, message: string, fields?: Fields): string
+  request(line: RequestLine): string
+}
+
+const JSON_LINES: LogFormat = { line: render, request: renderRequest }
+
 /** A log of one JSON object a line. It never throws and never waits for its reader. */
-export function createLog(level: LogLevel, sink: LogSink = standardOutput()): Log {
+export function createLog(
+  level: LogLevel,
+  sink: LogSink = standardOutput(),
+  format = JSON_LINES,
+): Log {
   const writer = new LogWriter(sink, (dropped) =>
-    render('error', 'log lines were dropped', { dropped }),
+    format.line('error', 'log lines were dropped', { dropped }),
   )
   const isOn = (own: LogLevel): boolean => LEVELS[own] <= LEVELS[level]
   const at = (own: LogLevel): Log['info'] =>
-    isOn(own) ? (message, fields) => writer.add(render(own, message, fields)) : () => {}
+    isOn(own) ? (message, fields) => writer.add(format.line(own, message, fields)) : () => {}
   return {
     error: at('error'),
     info: at('info'),
     debug: at('debug'),
-    request: isOn('info') ? (line) => writer.add(renderRequest(line)) : () => {},
+    request: isOn('info') ? (line) => writer.add(format.request(line)) : () => {},
     get dropped() {
       return writer.dropped
     },

@@ -9,6 +9,7 @@ import initSqlJs from 'sql.js'
 import type { Plant } from '../../dist/plants/plant.js'
 import { openSource } from '../../dist/cli/source.js'
 import { importStore } from '../../dist/cli/import.js'
+import { Progress } from '../../dist/cli/progress.js'
 import { temporaryDirectory } from '../support/service.ts'
 import {
   filesOf,
@@ -52,7 +53,7 @@ async function importFrom(file: string, directory?: string): Promise<Imported> {
   const outcome = await importStore(
     () => openStore(data),
     file,
-    (line) => lines.push(line),
+    new Progress({ write: (line) => lines.push(line.trimEnd()) }),
   ).catch((error: unknown) => {
     assert.ok(error instanceof Error)
     return error.message

@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict'
-import { execFile, spawn } from 'node:child_process'
+import { execFile, spawn, spawnSync } from 'node:child_process'
+import { createHmac } from 'node:crypto'
 import { once } from 'node:events'
 import {
   existsSync,
@@ -13,6 +14,7 @@ import {
 import { createServer } from 'node:net'
 import { join } from 'node:path'
 import { test } from 'node:test'
+import { fileURLToPath } from 'node:url'
 import { parseArgs, promisify } from 'node:util'
 import initSqlJs from 'sql.js'
 import { VARIABLES } from '../../dist/config.js'
@@ -20,7 +22,7 @@ import { call, post, type Reply } from '../support/http.ts'
 import { MAIN, preload, run, startProcess } from '../support/process.ts'
 import { temporaryDirectory } from '../support/service.ts'
 import { until } from '../support/time.ts'
-import { token } from '../support/tokens.ts'
+import { signToken, token } from '../support/tokens.ts'
 
 /** What `serve` needs besides its data directory. */
 const SERVE = {
@@ -58,6 +60,7 @@ test('cli: a wrong command line ends with status 2 and the usage', async () => {
     ['check', '--dev'],
     ['token'],
     ['token', '--sub', 'a', '--ttl', '0'],
+    ['completion', 'tcsh'],
   ]) {
     const { status, stderr } = await run(args)
     assert.equal(status, 2, args.join(' '))
@@ -79,7 +82,11 @@ test('cli: a wrong configuration ends with status 2 and changes nothing', async 
       (name) => `plant-store: ${name}`,
     ),
   )
+  assert.match(stderr, /"serve --dev" needs no setting\n$/)
   assert.deepEqual(readdirSync(directory), [])
+  const config = await run(['config'], { PLANTS_LISTEN: 'x' }, directory)
+  assert.deepEqual([config.status, config.stdout], [2, ''])
+  assert.equal(config.stderr.match(/^plant-store: PLANTS_\w+/gm)?.length, 3)
   const dev = await run(
     ['serve', '--dev'],
     { PLANTS_DATA: 'data', PLANTS_JWKS_URL: 'https://issuer.test' },
@@ -88,6 +95,57 @@ test('cli: a wrong configuration ends with status 2 and changes nothing', async 
   assert.equal(dev.status, 2)
   assert.match(dev.stderr, /PLANTS_JWKS_URL cannot be used with --dev/)
   assert.deepEqual(readdirSync(directory), [])
+})
+
+test('cli: a Node that is too old ends with one line, before any import', async () => {
+  const manifest = readFileSync(new URL('../../package.json', import.meta.url), 'utf8')
+  const [, floor = ''] = /"node": ">=([0-9.]+)"/.exec(manifest) ?? []
+  // A static import would be loaded before the first line runs.
+  assert.doesNotMatch(readFileSync(MAIN, 'utf8'), /^\s*(?:import|export)\b[^(]*['"]/m)
+  for (const [version, status] of [
+    ['18.20.8', 2],
+    ['20.14.0', 2],
+    ['20.15.0', 0],
+    ['30.0.0', 0],
+  ] as const) {
+    const other = await preload(`
+      const versions = { ...process.versions, node: '${version}' }
+      Object.defineProperty(process, 'versions', { value: versions })`)
+    const outcome = await run(['--version'], other)
+    assert.equal(outcome.status, status, version)
+    const needed = `plant-store: Node ${floor} or later is needed, and this is ${version}\n`
+    assert.equal(outcome.stderr, status === 0 ? '' : needed)
+  }
+})
+
+test('serve: the lines that the README pastes start a service with its secret', async (t) => {
+  const home = await temporaryDirectory()
+  const readme = readFileSync(new URL('../../README.md', import.meta.url), 'utf8')
+  const [, lines = ''] = /## Run it for real\n\n```sh\n(.*?)```/s.exec(readme) ?? []
+  assert.equal(lines.trim().split('\n').length, 5)
+  const script = lines.replace('make build\n', '').replace(/^node /m, 'exec node ')
+  const child = spawn('sh', ['-ec', script], {
+    cwd: fileURLToPath(new URL('../..', import.meta.url)),
+    env: {
+      PATH: process.env['PATH'],
+      HOME: home,
+      PLANTS_LISTEN: `unix:${home}/plants.sock`,
+      PLANTS_ADMIN_LISTEN: 'off',
+    },
+    stdio: ['ignore', 'ignore', 'inherit'],
+  })
+  t.after(() => child.kill('SIGKILL'))
+  await until('it listens', () => existsSync(`${home}/plants.sock`))
+  const secret = readFileSync(`${home}/plants.secret`, 'utf8').trimEnd()
+  assert.equal(statSync(`${home}/plants.secret`).mode & 0o777, 0o600)
+  const claims = { iss: 'https://issuer.example', aud: 'plants', sub: 'alice', exp: 2 ** 33 }
+  const hmac = (input: string): Buffer => createHmac('sha256', secret).update(input).digest()
+  const signed = signToken({ alg: 'HS256' }, claims, hmac)
+  const { status } = await post(`${home}/plants.sock`, { id: 1, name: 'Fern' }, { token: signed })
+  assert.equal(status, 200)
+  child.kill('SIGTERM')
+  assert.deepEqual(await once(child, 'exit'), [0, null])
+  assert.ok(existsSync(`${home}/plants/plants.sqlite`))
 })
 
 test('serve --dev: prints a curl line for a unix socket', async (t) => {
@@ -260,6 +318,87 @@ test('export, import: while a service runs, every owner gets the same plants', a
     0,
     'the same plants again are no conflict',
   )
+})
+
+test('export -: a pipe gets a whole file and nothing else, also while a service runs', async (t) => {
+  const directory = await temporaryDirectory()
+  const [data, file] = [join(directory, 'data'), join(directory, 'plants.db')]
+  const server = await startProcess(t, data)
+  const name = 'x'.repeat(500_000)
+  for (const id of [1, 2]) assert.equal((await post(server.port, { id, name })).status, 200)
+  const shell = async (script: string) => {
+    const child = spawn('sh', ['-c', script, process.execPath, MAIN], {
+      cwd: directory,
+      env: { PATH: process.env['PATH'], PLANTS_DATA: data },
+    })
+    let stderr = ''
+    child.stderr.setEncoding('utf8').on('data', (text: string) => (stderr += text))
+    await once(child, 'close')
+    return { status: child.exitCode, stderr }
+  }
+  // A shell's own status is that of the last command.
+  const exported = '{ "$0" "$1" export -; echo $? > status; }'
+  const piped = await shell(`${exported} | cat > plants.db; exit $(cat status)`)
+  assert.deepEqual(piped, { status: 0, stderr: '2 plants written to standard output\n' })
+  assert.deepEqual(await shell('exec "$0" "$1" export - > redirected.db'), piped)
+  assert.deepEqual(readFileSync(join(directory, 'redirected.db')), readFileSync(file))
+  const database = new SQL.Database(readFileSync(file))
+  const rows = database.prepare('SELECT count(*), sum(length(name)) FROM plants')
+  rows.step()
+  assert.deepEqual(rows.get(), [2, 2 * name.length])
+  const imported = await run(['import', file], { PLANTS_DATA: join(directory, 'other') })
+  assert.match(imported.stdout, /^2 plants read from .*; all of them are in the store/)
+
+  const left = await shell(`${exported} | head -c 100 > /dev/null; exit $(cat status)`)
+  const what = 'the reader of standard output has left, and what it has is no whole file'
+  assert.deepEqual(left, { status: 1, stderr: `plant-store: ${what}\n` })
+  const full = await shell('exec "$0" "$1" export - > /dev/full')
+  assert.equal(full.status, 1)
+  assert.match(full.stderr, /^plant-store: ENOSPC/)
+})
+
+const NO_SCRIPT =
+  spawnSync('script', ['--version']).status !== 0 &&
+  'SKIPPED: script is missing (Debian: apt-get install bsdutils)'
+if (NO_SCRIPT !== false) console.log(NO_SCRIPT)
+
+test('terminal: export - is refused, serve --dev logs lines', { skip: NO_SCRIPT }, async (t) => {
+  const directory = await temporaryDirectory()
+  const onTerminal = (args: string) => {
+    const child = spawn(
+      'script',
+      ['-qefc', `exec "${process.execPath}" "${MAIN}" ${args}`, 'log'],
+      {
+        cwd: directory,
+        env: {
+          PATH: process.env['PATH'],
+          PLANTS_DATA: join(directory, 'data'),
+          PLANTS_LISTEN: `unix:${directory}/plants.sock`,
+          PLANTS_ADMIN_LISTEN: 'off',
+        },
+        // Without an open input, script would not go on.
+        stdio: ['pipe', 'ignore', 'ignore'],
+      },
+    )
+    t.after(() => child.kill('SIGKILL'))
+    const written = (): string => readFileSync(join(directory, 'log'), 'utf8')
+    return { child, exited: once(child, 'exit'), written }
+  }
+  const refused = onTerminal('export -')
+  assert.deepEqual(await refused.exited, [2, null])
+  assert.match(refused.written(), /export - writes a database, and standard output is a terminal/)
+
+  const server = onTerminal('serve --dev')
+  const socket = join(directory, 'plants.sock')
+  await until('it listens', () => existsSync(socket) && /listening version=/.test(server.written()))
+  assert.equal((await call(socket, { token: undefined })).status, 401)
+  await until('it logs', () =>
+    /^\d\d:\d\d:\d\d GET {5}\/plants 401 \d+\.\d ms/m.test(server.written()),
+  )
+  // The terminal makes SIGINT of it.
+  server.child.stdin.write('\x03')
+  assert.deepEqual(await server.exited, [0, null])
+  assert.match(server.written(), /\d\d:\d\d:\d\d stopping signal=SIGINT\r$/m)
 })
 
 test('import: takes an edited snapshot, and names the rows that it refuses', async (t) => {

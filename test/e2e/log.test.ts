@@ -73,9 +73,14 @@ test('log: if memory and disk may differ the process ends, and loses nothing', a
     directory,
     await preload(`
     const { PlantDatabase } = await import(${JSON.stringify(database)})
-    PlantDatabase.prototype.insert = () => { throw new Error('out of memory') }`),
+    const { add } = PlantDatabase.prototype
+    PlantDatabase.prototype.add = function (row, sequence) {
+      if (sequence > 1) throw new Error('out of memory')
+      return add.call(this, row, sequence)
+    }`),
   )
-  await assert.rejects(post(broken.port, { id: 1, name: 'Fern' }))
+  assert.equal((await post(broken.port, { id: 1, name: 'Fern' })).status, 200)
+  await assert.rejects(post(broken.port, { id: 2, name: 'Moss' }))
   assert.equal(await broken.exited, 1)
   await until('it is on stderr', () => broken.output().includes('out of memory'))
   assert.match(broken.output(), /^plant-store: memory and disk may differ; .*out of memory$/m)

@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict'
-import { execFile } from 'node:child_process'
+import { execFile, spawn } from 'node:child_process'
+import { once } from 'node:events'
 import { cp, mkdir, symlink, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { test } from 'node:test'
@@ -7,9 +8,11 @@ import { promisify } from 'node:util'
 import { readOptions } from '../../dist/config.js'
 import { ConfigError } from '../../dist/errors.js'
 import { SETTINGS } from '../../dist/settings.js'
+import { call } from '../support/http.ts'
 import { hovers } from '../support/hover.ts'
 import { projectRelease, ROOT } from '../support/release.ts'
 import { temporaryDirectory } from '../support/service.ts'
+import { until } from '../support/time.ts'
 
 /** The package must not read it: with these variables a service refuses to start. */
 const ENVIRONMENT = {
@@ -66,11 +69,29 @@ async function start(
   }
 }
 
-test('package: the installed command runs by its name', async () => {
-  assert.equal(
-    await start(join(project, 'node_modules/.bin/plant-store'), ['--version']),
-    '1.0.0\n',
-  )
+test('package: npx plant-store serve --dev serves, and Ctrl-C stops it', async (t) => {
+  const child = spawn('npx', ['--offline', 'plant-store', 'serve', '--dev'], {
+    cwd: project,
+    env: {
+      PATH: process.env['PATH'],
+      PLANTS_DATA: 'data',
+      PLANTS_LISTEN: 'unix:plants.sock',
+      PLANTS_ADMIN_LISTEN: 'off',
+    },
+    // Its own process group: a terminal sends the signal to all of a group.
+    detached: true,
+    stdio: ['ignore', 'pipe', 'ignore'],
+  })
+  const closed = once(child, 'close')
+  const signal = (name: NodeJS.Signals): boolean => process.kill(-(child.pid ?? 0), name)
+  t.after(() => child.exitCode === null && child.signalCode === null && signal('SIGKILL'))
+  let log = ''
+  child.stdout.setEncoding('utf8').on('data', (text: string) => (log += text))
+  await until('it listens', () => log.includes('"message":"listening"'))
+  assert.equal((await call(join(project, 'plants.sock'), { token: undefined })).status, 401)
+  signal('SIGINT')
+  await closed
+  assert.match(log, /"message":"stopped"/)
 })
 
 test('package: from JavaScript, two services run in a process that then ends', async () => {

@@ -19,6 +19,7 @@ const DOCUMENTS = [
   'LICENSE',
   'README.md',
   'SECURITY.md',
+  'openapi.json',
   'package.json',
   'scripts/bench/README.md',
   'scripts/bench/chart.svg',
@@ -177,6 +178,9 @@ test('release: the folder runs with node alone, and every command works', async 
     return stdout
   }
   assert.equal(await command('--version'), '1.0.0\n')
+  const description = readFileSync(join(elsewhere, 'plant-store/openapi.json'), 'utf8')
+  assert.equal(await command('openapi'), description)
+  assert.match(await command('completion', 'bash'), /complete -F/)
 
   const first = await startProcess(t, data, {}, ['serve'], { main, cwd: elsewhere })
   assert.equal((await post(first.port, { id: 7, name: 'Monstera' })).status, 200)

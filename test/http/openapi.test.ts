@@ -42,6 +42,7 @@ interface Operation {
 
 interface Document {
   readonly info: { readonly version: string }
+  readonly servers: readonly { readonly url: string }[]
   readonly security: unknown
   readonly paths: Readonly<Record<string, Readonly<Record<string, Operation>>>>
   readonly components: {
@@ -155,6 +156,9 @@ test('openapi: the document is served without a token, on the admin listener', a
   assertCommon(first)
   assert.deepEqual([first.status, headerLines(first, 'content-type')], [200, ['application/json']])
   assert.equal(second.text, first.text)
+  const file = readFileSync(new URL('../../openapi.json', import.meta.url), 'utf8')
+  const how = 'node dist/main.js openapi > openapi.json'
+  assert.ok(first.text === file, `openapi.json is not what is served: ${how}`)
   assert.deepEqual(
     [only.status, only.text, headerLines(only, 'content-length')],
     [200, '', [String(Buffer.byteLength(first.text))]],
@@ -164,6 +168,15 @@ test('openapi: the document is served without a token, on the admin listener', a
     ['methodNotAllowed', ['GET, HEAD']],
   )
   assert.equal(verdict(await call(port, { path: '/openapi.json' })), 'pathUnknown')
+})
+
+test('openapi: the server is a plain URL, which generators take as their base', async (t) => {
+  const { adminPort } = await startService(t)
+  const { servers } = await fetchDocument(adminPort)
+  assert.deepEqual(
+    servers.map(({ url }) => url),
+    ['http://127.0.0.1:8080'],
+  )
 })
 
 test('openapi: the document is consistent', async (t) => {

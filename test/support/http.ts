@@ -59,10 +59,14 @@ export function call(target: number | string, options: CallOptions = {}): Promis
 }
 
 /** Creates a plant from an object, or from JSON text as it is. */
-export function post(port: number, plant: unknown, options: CallOptions = {}): Promise<Reply> {
+export function post(
+  target: number | string,
+  plant: unknown,
+  options: CallOptions = {},
+): Promise<Reply> {
   const body =
     typeof plant === 'string' || plant instanceof Uint8Array ? plant : JSON.stringify(plant)
-  return call(port, {
+  return call(target, {
     method: 'POST',
     body,
     ...options,

@@ -3,7 +3,7 @@ import { isMainThread, parentPort, Worker, workerData } from 'node:worker_thread
 import { PlantDatabase } from './database.ts'
 import { type Files, nodeFiles } from './files.ts'
 import { type DirectoryScan, scanDirectory } from './directory-scan.ts'
-import { type Replay, replay } from './replay.ts'
+import { type Replay, replay, type ReplayProgress } from './replay.ts'
 import { writeSnapshot } from './snapshot.ts'
 
 export interface CompactionJob {
@@ -47,10 +47,12 @@ export async function compact(files: Files, job: CompactionJob): Promise<number>
 export async function buildDatabase(
   files: Files,
   scan: DirectoryScan,
+  onProgress?: (progress: ReplayProgress) => void,
 ): Promise<{ readonly database: PlantDatabase; readonly replayed: Replay }> {
   const database = await PlantDatabase.building(scan.snapshot?.database)
   try {
-    return { database, replayed: await replay(files, scan, (rows) => database.insertStored(rows)) }
+    const insert = database.insertStored.bind(database)
+    return { database, replayed: await replay(files, scan, insert, onProgress) }
   } catch (error) {
     // No garbage collector frees SQLite's memory, and a reader without the lock tries again.
     database.close()

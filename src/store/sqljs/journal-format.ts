@@ -30,6 +30,8 @@ export class StoreCorrupt extends Error {
 /** One line of a journal, whose checksum fits. */
 export interface JournalLine {
   readonly sequence: number
+  /** The byte after the line. */
+  readonly endsAt: number
   rows(): readonly Row[]
 }
 
@@ -118,7 +120,11 @@ export function* readJournal(
       throw new StoreCorrupt(file, at, `a line is broken, and ${why}`)
     }
     // The checksum fits, so the line is what batchLine wrote: an array of rows.
-    yield { sequence, rows: () => JSON.parse(json.toString('utf8')) as readonly Row[] }
+    yield {
+      sequence,
+      endsAt: end + 1,
+      rows: () => JSON.parse(json.toString('utf8')) as readonly Row[],
+    }
     sequence += 1
     at = end + 1
   }

@@ -46,7 +46,7 @@ export async function refuseTarget(file: string, storeDirectory: string): Promis
  * name was taken meanwhile. Until the file is whole it has a random name, which no attacker can
  * prepare.
  */
-export async function writeNewFile(file: string, parts: readonly Uint8Array[]): Promise<void> {
+export async function writeNewFile(file: string, parts: Iterable<Uint8Array>): Promise<void> {
   const folder = dirname(file)
   const temporary = join(folder, `.plant-store-${randomBytes(8).toString('hex')}`)
   const handle = await open(temporary, 'wx', 0o600)

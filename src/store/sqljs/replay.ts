@@ -26,32 +26,50 @@ export interface Replay {
   readonly closedBytes: number
 }
 
+/** How far a replay is: batches in all, and bytes of the journal that it reads. */
+export interface ReplayProgress {
+  readonly batches: number
+  readonly journal: string
+  readonly bytes: number
+  /** The length of this journal, padding included. */
+  readonly totalBytes: number
+  /** How long these bytes took. */
+  readonly ms: number
+}
+
 /**
- * Inserts the rows of every batch after the snapshot. `onProgress` is called each second with the
- * number of batches so far.
+ * Inserts the rows of every batch after the snapshot. `onProgress` is called several times a
+ * second.
  * @throws StoreCorrupt with file and byte; some rows may have been inserted before.
  */
 export async function replay(
   files: Files,
   { directory, snapshot, journals, nextJournal }: DirectoryScan,
   insert: (rows: readonly StoredRow[]) => void,
-  onProgress?: (batches: number) => void,
+  onProgress: (progress: ReplayProgress) => void = () => {},
 ): Promise<Replay> {
   const covered = snapshot?.sequence ?? 0
-  const pause = pausing(onProgress)
+  const pause = pausing()
   const rows = new RowBuffer(insert)
   let [sequence, batches, closedBytes] = [covered, 0, 0]
   let last: LastJournal | undefined
   for (const [i, number] of journals.entries()) {
     const path = `${directory}/${journalName(number)}`
     const isLast = i === journals.length - 1 && number === nextJournal - 1
-    const lines = readJournal(path, await files.read(path), isLast)
+    const contents = await files.read(path)
+    const startedAtMs = performance.now()
+    const lines = readJournal(path, contents, isLast)
     let step = lines.next()
     for (; !step.done; step = lines.next()) {
       if (step.value.sequence <= covered) continue
       rows.add(step.value)
-      const paused = pause(++batches)
-      if (paused) await paused
+      batches += 1
+      const paused = pause()
+      if (!paused) continue
+      const [bytes, totalBytes] = [step.value.endsAt, contents.length]
+      const ms = performance.now() - startedAtMs
+      onProgress({ batches, journal: journalName(number), bytes, totalBytes, ms })
+      await paused
     }
     const extent = step.value
     if (i > 0 && extent.firstSequence !== sequence + 1) {
@@ -69,21 +87,12 @@ export async function replay(
 
 /** A replay yields after so long: a probe takes several ticks, and must be answered in a second. */
 const YIELD_MS = 50
-const PROGRESS_MS = 1000
 
 /** To be called after each batch. Returns a promise to wait for when it is time to yield. */
-function pausing(
-  onProgress: (batches: number) => void = () => {},
-): (batches: number) => Promise<void> | undefined {
-  let reportedAtMs = performance.now()
-  let yieldedAtMs = reportedAtMs
-  return (batches) => {
-    const now = performance.now()
-    if (now - yieldedAtMs < YIELD_MS) return undefined
-    if (now - reportedAtMs >= PROGRESS_MS) {
-      onProgress(batches)
-      reportedAtMs = now
-    }
+function pausing(): () => Promise<void> | undefined {
+  let yieldedAtMs = performance.now()
+  return () => {
+    if (performance.now() - yieldedAtMs < YIELD_MS) return undefined
     return yieldTick().then(() => {
       yieldedAtMs = performance.now()
     })

@@ -43,10 +43,13 @@ const MIN_ROW_BYTES = 6
 type Decoder = InstanceType<typeof TextDecoder>
 
 /**
- * Every row of the table of plants in a file, in the table's order. SQLite writes into the bytes.
+ * Every row of the table of plants in a file, in the table's order, and their number if it could be
+ * counted. SQLite writes into the bytes.
  * @throws Error when the file has no such table; while rows are read, when it is damaged.
  */
-export async function openRows(bytes: Uint8Array): Promise<Generator<Cells>> {
+export async function openRows(
+  bytes: Uint8Array,
+): Promise<{ readonly rows: Generator<Cells>; readonly total: number | undefined }> {
   const db = new (await loadSqlite()).Database(bytes)
   try {
     // What sqlite.org/security.html asks for, as far as it is not the default here.
@@ -54,7 +57,9 @@ export async function openRows(bytes: Uint8Array): Promise<Generator<Cells>> {
     refuseOtherThanTable(db)
     const [[encoding] = []] = all(db, 'PRAGMA encoding')
     const decoder = new TextDecoder(String(encoding), { fatal: true, ignoreBOM: true })
-    return rowsOf(db, db.prepare(ROWS), decoder, bytes.length / MIN_ROW_BYTES)
+    const maxRows = bytes.length / MIN_ROW_BYTES
+    const rows = rowsOf(db, db.prepare(ROWS), decoder, maxRows)
+    return { rows, total: countRows(db, Math.ceil(maxRows)) }
   } catch (error) {
     db.close()
     throw error
@@ -81,6 +86,17 @@ function* rowsOf(
     }
   } finally {
     db.close()
+  }
+}
+
+/** Undefined for a damaged file: reading its rows says more. */
+function countRows(db: Database, maxRows: number): number | undefined {
+  try {
+    const some = `SELECT 1 FROM main.plants NOT INDEXED LIMIT ${maxRows}`
+    const [[total] = []] = all(db, `SELECT count(*) FROM (${some})`)
+    return Number(total)
+  } catch {
+    return undefined
   }
 }
 

@@ -6,7 +6,9 @@ import { journalName } from './journal-format.ts'
 import type { Journal } from './journal-writer.ts'
 import type { StoreLog } from './settings.ts'
 import { type DirectoryScan, scanDirectory } from './directory-scan.ts'
-import { type Replay, replay } from './replay.ts'
+import { type Replay, replay, type ReplayProgress } from './replay.ts'
+
+const PROGRESS_MS = 1000
 
 /** What a start found in its directory, and the plants in memory. */
 export interface Recovery {
@@ -24,15 +26,23 @@ export async function recover(files: Files, directory: string, log: StoreLog): P
   if (scan.snapshot === undefined && scan.journals.length === 0)
     await syncAbove(files, resolvePath(directory))
   const database = await PlantDatabase.serving(scan.snapshot?.database)
-  const replayed = await replay(
-    files,
-    scan,
-    (rows) => database.insertStored(rows),
-    (groups) => log('info', 'recovering', { groups }),
-  )
+  const replayed = await replay(files, scan, (rows) => database.insertStored(rows), reporting(log))
   logTorn(directory, replayed, log)
   await removeObsolete(files, scan, log)
   return { scan, replayed, database }
+}
+
+/** Logs a line each second. */
+function reporting(log: StoreLog): (progress: ReplayProgress) => void {
+  let loggedAtMs = performance.now()
+  return ({ batches: groups, journal, bytes, totalBytes, ms }) => {
+    if (performance.now() - loggedAtMs < PROGRESS_MS) return
+    loggedAtMs = performance.now()
+    const bytesPerSecond = Math.round((bytes * 1000) / ms)
+    const secondsLeft = Math.ceil(((totalBytes - bytes) * ms) / bytes / 1000)
+    const fields = { groups, journal, bytes, totalBytes, bytesPerSecond, secondsLeft }
+    log('info', 'recovering', fields)
+  }
 }
 
 /** The journal that writes go to: the last one's good lines, or a new one after all others. */

@@ -55,7 +55,7 @@ test('snapshot: SQLite reads the file as it is, and ignores the trailer', async 
   const bytes = await snapshot()
   assert.deepEqual(await readMeta(Buffer.from(bytes)), { format: 2, sequence: 3, complete: true })
   assert.deepEqual(
-    [...(await openRows(Buffer.from(bytes)))],
+    [...(await openRows(Buffer.from(bytes))).rows],
     [
       { owner: 'alice', id: -(2n ** 63n), name: '\ufeffa\u0000b', tag: { is: 'NULL' } },
       { owner: 'alice', id: 1n, name: 'Oak', tag: 'old' },

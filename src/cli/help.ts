@@ -1,0 +1,52 @@
+import { VARIABLES } from '../settings.ts'
+import { type Command, COMMANDS, type CommandName, type OptionName, OPTIONS } from './commands.ts'
+
+export function usage(): string {
+  const lines = [...Object.values(COMMANDS).map((each) => each.usage), '--help | --version']
+  return `usage: ${lines.map((line) => `plant-store ${line}`).join('\n       ')}`
+}
+
+/** For `--help` alone. */
+export function help(): string {
+  const commands = Object.entries(COMMANDS).map(([name, { meaning }]) => [name, meaning])
+  const variables = VARIABLES.map(({ name, fallback, meaning }) => {
+    return [`  ${name}`, `${meaning}${fallback && ` (default ${fallback})`}`]
+  })
+  const more = '"plant-store COMMAND --help" says more of each.'
+  const settings = `Environment variables:\n${columns(variables)}`
+  return [usage(), `${columns(commands)}\n\n${more}`, settings].join('\n\n')
+}
+
+/** For `COMMAND --help`. */
+export function helpOf(name: CommandName): string {
+  const { usage, meaning, details, options = [], done, failed, example }: Command = COMMANDS[name]
+  const named: readonly OptionName[] = [...options, 'help']
+  const rows = named.map((option) => {
+    const { meaning: what, ...rest } = OPTIONS[option]
+    return [`  --${option}${'value' in rest ? ` ${rest.value}` : ''}`, what]
+  })
+  const statuses = [done, failed, 'the command line or a setting is wrong']
+  return [
+    `usage: plant-store ${usage}`,
+    `${name} ${meaning}.`,
+    details,
+    `Options:\n${columns(rows)}`,
+    `Exit status:\n${columns(statuses.map((what, status) => [`  ${status}`, what]))}`,
+    `Example:\n  ${example}`,
+  ].join('\n\n')
+}
+
+/** All columns but the last are as wide as their longest cell. */
+export function columns(rows: readonly (readonly string[])[]): string {
+  const widths: number[] = []
+  for (const row of rows)
+    for (const [at, cell] of row.entries()) widths[at] = Math.max(widths[at] ?? 0, cell.length)
+  return rows
+    .map((row) =>
+      row
+        .map((cell, at) => cell.padEnd(widths[at] ?? 0))
+        .join('  ')
+        .trimEnd(),
+    )
+    .join('\n')
+}

@@ -1,0 +1,78 @@
+/** Where progress is told: standard error, or what a test puts in its place. */
+interface Target {
+  readonly isTTY?: boolean
+  write(text: string): unknown
+}
+
+/** Work that takes less tells nothing. */
+const QUIET_MS = 1000
+const LINE_EVERY_MS = 1000
+const REDRAW_EVERY_MS = 200
+/** SQLite checks so many bytes in about a second, and the fewer ones in about a tenth. */
+const LONG_BYTES = 100e6
+const SHORT_BYTES = 10e6
+/** Goes to the start of a terminal's line and clears it. */
+const CLEAR_LINE = '\r\x1b[K'
+
+type Unit = 'plants' | 'MB'
+
+/** Tells how far a command is: on a terminal in one line, elsewhere in a new one each second. */
+export class Progress {
+  readonly #target: Target
+  readonly #startedAtMs = performance.now()
+  #step = { what: '', startedAtMs: this.#startedAtMs }
+  #toldAtMs = -Infinity
+  /** The terminal's last line is progress, which the next text replaces. */
+  #isDrawn = false
+
+  constructor(target: Target = process.stderr) {
+    this.#target = target
+  }
+
+  /** What is done next. `bytes` says how much it is for work that cannot tell how far it is. */
+  step(what: string, bytes = 0): void {
+    if (what === this.#step.what) return
+    this.#step = { what, startedAtMs: performance.now() }
+    if (bytes >= (this.#isSlow ? SHORT_BYTES : LONG_BYTES))
+      this.#draw(`${what}: ${Math.round(bytes / 1e6)} MB`)
+  }
+
+  /** To be called often. Without a total, there is nothing to say of what remains. */
+  at(done: number, total: number | undefined, unit: Unit): void {
+    if (done === total) return
+    const nowMs = performance.now()
+    const every = this.#target.isTTY ? REDRAW_EVERY_MS : LINE_EVERY_MS
+    const { what, startedAtMs } = this.#step
+    const stepMs = nowMs - startedAtMs
+    if (!this.#isSlow || stepMs < REDRAW_EVERY_MS || nowMs - this.#toldAtMs < every) return
+    const perSecond = (done * 1000) / stepMs
+    const scaled = (value: number): number => Math.round(unit === 'MB' ? value / 1e6 : value)
+    const rate = `${scaled(perSecond)} a second`
+    const of = total === undefined ? '' : ` of ${scaled(total)}`
+    const left = total === undefined ? '' : `, ${Math.ceil((total - done) / perSecond)} s left`
+    this.#draw(`${what}: ${scaled(done)}${of} ${unit}, ${rate}${left}`)
+  }
+
+  /** Writes a line that stays. */
+  tell(line: string): void {
+    this.#target.write(`${this.#isDrawn ? CLEAR_LINE : ''}${line}\n`)
+    this.#isDrawn = false
+  }
+
+  /** Clears a terminal's line for what comes next. */
+  end(): void {
+    if (this.#isDrawn) this.#target.write(CLEAR_LINE)
+    this.#isDrawn = false
+  }
+
+  get #isSlow(): boolean {
+    return performance.now() - this.#startedAtMs >= QUIET_MS
+  }
+
+  #draw(text: string): void {
+    this.#toldAtMs = performance.now()
+    if (!this.#target.isTTY) return void this.#target.write(`${text}\n`)
+    this.#target.write(CLEAR_LINE + text)
+    this.#isDrawn = true
+  }
+}

@@ -1,0 +1,57 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { LINES } from '../../dist/cli/lines.js'
+import { createLog } from '../../dist/ops/log.js'
+
+const REQUEST = {
+  method: 'GET',
+  route: '/plants',
+  status: 200,
+  ms: 1.234,
+  requestId: 'r',
+  traceId: undefined,
+  owner: 'abc',
+  error: undefined,
+}
+
+/** What a log of lines for people writes, without the times. */
+async function written(write: (log: ReturnType<typeof createLog>) => void): Promise<string[]> {
+  const chunks: string[] = []
+  const log = createLog('info', { write: (lines, done) => (chunks.push(lines), done()) }, LINES)
+  write(log)
+  await log.flush(1000)
+  const lines = chunks.join('').split('\n').slice(0, -1)
+  for (const line of lines) assert.match(line, /^\d\d:\d\d:\d\d \S/)
+  return lines.map((line) => line.slice('00:00:00 '.length))
+}
+
+test('lines: a request has method, path, status, time, and the error of a refused one', async () => {
+  const refused = { ...REQUEST, method: 'DELETE', status: 405, ms: 0.04, error: 40501 }
+  const lines = await written((log) => {
+    log.request(REQUEST)
+    log.request(refused)
+    log.request({ ...REQUEST, method: undefined, route: undefined, status: 400 })
+  })
+  assert.deepEqual(lines, [
+    'GET     /plants 200 1.2 ms',
+    'DELETE  /plants 405 0.0 ms error 40501',
+    '-       - 400 1.2 ms',
+  ])
+})
+
+test('lines: fields follow the message, causes in one line, and no control character', async () => {
+  const error = new Error('outer', { cause: new Error('inner\x1b[2J\nforged') })
+  const circle: { self?: unknown } = {}
+  circle.self = circle
+  const lines = await written((log) => {
+    log.error('it failed', { error, byte: 7n, where: undefined })
+    log.info('listening', { plants: 'http://127.0.0.1:8080', recovered: { plants: 2n } })
+    log.info('circle', { circle })
+    log.debug('not at this level')
+  })
+  assert.deepEqual(lines, [
+    'ERROR it failed error=outer: inner[2Jforged byte=7',
+    'listening plants=http://127.0.0.1:8080 recovered={"plants":"2"}',
+    'circle circle=[object Object]',
+  ])
+})

@@ -1,0 +1,126 @@
+import assert from 'node:assert/strict'
+import { statSync } from 'node:fs'
+import { test, type TestContext } from 'node:test'
+import { checkStore } from '../../dist/cli/check.js'
+import { exportStore } from '../../dist/cli/export.js'
+import { importStore } from '../../dist/cli/import.js'
+import { Progress } from '../../dist/cli/progress.js'
+import { nodeFiles } from '../../dist/store/sqljs/files.js'
+import {
+  directoryOf,
+  killedAfter,
+  type LogLine,
+  openStore,
+  plantsTo,
+} from '../store/sqljs/fixtures.ts'
+import { temporaryDirectory } from '../support/service.ts'
+import { stopClock } from '../support/time.ts'
+
+function started(t: TestContext, isTTY: boolean) {
+  const clock = stopClock(t)
+  const written: string[] = []
+  const progress = new Progress({ isTTY, write: (text) => written.push(text) })
+  return { clock, written, progress }
+}
+
+test('progress: work of less than a second, and the end of longer work, tell nothing', (t) => {
+  for (const isTTY of [false, true]) {
+    const { clock, written, progress } = started(t, isTTY)
+    progress.step('reading', 50e6)
+    progress.step('importing')
+    clock.pass(999)
+    progress.at(900, 1000, 'plants')
+    clock.pass(1000)
+    progress.at(1000, 1000, 'plants')
+    progress.end()
+    assert.deepEqual(written, [])
+    clock.restore()
+  }
+})
+
+test('progress: elsewhere than on a terminal, a line a second says how far it is', (t) => {
+  const { clock, written, progress } = started(t, false)
+  progress.step('importing')
+  for (let done = 0; done < 5000; done += 100) {
+    progress.at(done, 10_000, 'plants')
+    clock.pass(50)
+  }
+  progress.end()
+  assert.deepEqual(written, [
+    'importing: 2000 of 10000 plants, 2000 a second, 4 s left\n',
+    'importing: 4000 of 10000 plants, 2000 a second, 3 s left\n',
+  ])
+})
+
+test('progress: on a terminal one line is drawn again, and makes room for others', (t) => {
+  const { clock, written, progress } = started(t, true)
+  clock.pass(1000)
+  progress.step('writing')
+  for (const bytes of [0, 40e6, 40e6, 60e6]) {
+    progress.at(bytes, 100e6, 'MB')
+    clock.pass(100)
+  }
+  progress.tell('not imported: row 1')
+  progress.at(80e6, undefined, 'MB')
+  progress.end()
+  progress.end()
+  assert.deepEqual(written, [
+    '\r\x1b[Kwriting: 40 of 100 MB, 200 a second, 1 s left',
+    '\r\x1b[Knot imported: row 1\n',
+    '\r\x1b[Kwriting: 80 MB, 200 a second',
+    '\r\x1b[K',
+  ])
+})
+
+test('progress: a long step that cannot tell how far it is, is named when it begins', (t) => {
+  const { clock, written, progress } = started(t, false)
+  progress.step('checking', 100e6)
+  clock.pass(1000)
+  progress.step('checking little', 9e6)
+  progress.step('checking again', 10e6)
+  assert.deepEqual(written, ['checking: 100 MB\n', 'checking again: 10 MB\n'])
+})
+
+/** Each look at the clock takes 60 ms: a replay then yields after every batch. */
+function slowClock(t: TestContext): void {
+  let nowMs = Math.ceil(performance.now())
+  t.mock.method(performance, 'now', () => (nowMs += 60))
+}
+
+const LINE = /^(.*): (\d+) of (\d+) MB, \d+ a second, \d+ s left\n$/
+
+test('progress: check, import and a start say how much of a long journal is read', async (t) => {
+  const directory = await directoryOf(await killedAfter(plantsTo(100n)))
+  const file = `${await temporaryDirectory()}/plants.db`
+  await exportStore(directory, file)
+  const { size } = statSync(`${directory}/journal-00000001.log`)
+  slowClock(t)
+  const written: string[] = []
+  const progress = new Progress({ write: (text) => written.push(text) })
+  assert.match(await checkStore(directory, nodeFiles, progress), /is sound: 100 plants/)
+  assert.ok(written.length > 1)
+  for (const line of written) assert.equal(LINE.exec(line)?.[1], 'reading journal-00000001.log')
+
+  const lines: LogLine[] = []
+  await (await openStore(directory, {}, lines)).close()
+  const recovering = lines.filter(({ message }) => message === 'recovering')
+  assert.ok(recovering.length > 1)
+  let [groups, bytes] = [0, 0]
+  for (const { fields = {} } of recovering) {
+    assert.deepEqual([fields['journal'], fields['totalBytes']], ['journal-00000001.log', size])
+    assert.ok(Number(fields['groups']) > groups && Number(fields['bytes']) > bytes)
+    ;[groups, bytes] = [Number(fields['groups']), Number(fields['bytes'])]
+    for (const name of ['bytesPerSecond', 'secondsLeft']) assert.ok(Number(fields[name]) > 0, name)
+  }
+  assert.ok(groups <= 100 && bytes <= size)
+
+  const told: string[] = []
+  const importing = new Progress({ write: (text) => told.push(text) })
+  const open: Parameters<typeof importStore>[0] = (log) => {
+    for (let bytes = 1e6; bytes < 20e6; bytes += 1e6)
+      log('info', 'recovering', { bytes, totalBytes: 20e6 })
+    return openStore(`${file}.data`)
+  }
+  assert.match(await importStore(open, file, importing), /^100 plants read/)
+  assert.ok(told.some((line) => LINE.exec(line)?.[1] === 'recovering'))
+})
