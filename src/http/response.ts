@@ -15,7 +15,7 @@ export interface HttpResponse {
   readonly error?: number
   /** Names and values alternate. */
   readonly headers: readonly string[]
-  /** A text is short. A stream is sent without Content-Length. */
+  /** A text is short and ASCII. A stream is sent without Content-Length. */
   readonly body: string | Buffer | TextStream | undefined
   /** The body's media type if it is not JSON. */
   readonly type?: string
@@ -26,7 +26,7 @@ export interface HttpResponse {
  * and the clock must see that a slow reader reads.
  */
 export const PIECE_MAX_BYTES = 64 * 1024
-/** Node sends a text of this length together with the headers, which takes less time. */
+/** A longer text is sent as bytes, not together with the headers. */
 const TEXT_MAX_CHARS = 4096
 
 /** The code that a pipeline fails with if its socket is closed. */
@@ -40,7 +40,8 @@ export function jsonResponse(
   headers: readonly string[] = [],
 ): HttpResponse {
   const text = JSON.stringify(value)
-  return { status, headers, body: text.length > TEXT_MAX_CHARS ? Buffer.from(text) : text }
+  const isShort = text.length <= TEXT_MAX_CHARS && Buffer.byteLength(text) === text.length
+  return { status, headers, body: isShort ? text : Buffer.from(text) }
 }
 
 export function isStream(body: HttpResponse['body']): body is TextStream {
@@ -49,7 +50,7 @@ export function isStream(body: HttpResponse['body']): body is TextStream {
 
 /** The length of a body in bytes; undefined for a stream, and without a body. */
 export function lengthOf(body: HttpResponse['body']): number | undefined {
-  return body === undefined || isStream(body) ? undefined : Buffer.byteLength(body)
+  return body === undefined || isStream(body) ? undefined : body.length
 }
 
 export function errorResponse({ status, error, message, headers }: HttpError): HttpResponse {
@@ -100,7 +101,8 @@ export function send(
   } else if (typeof body === 'object' && body.length > PIECE_MAX_BYTES) {
     sendPieces(res, body, done)
   } else {
-    res.end(body)
+    // Node encodes the headers as it does a text that it sends with them.
+    res.end(body, 'latin1')
     done()
   }
 }

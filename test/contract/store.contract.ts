@@ -541,6 +541,38 @@ export function storeContract(name: string, open: StoreFactory, long = 6000): vo
     true,
   )
 
+  contract(
+    'the cut of a list does not show a create that waits',
+    async (under, t) => {
+      if (!under.hold) return t.skip('this storage cannot be made to wait')
+      const { store } = under
+      const longName = 'x'.repeat(1000)
+      await create(store, 'alice', [plant(1n), plant(3n)])
+      await create(store, 'bob', [plant(1n, longName), plant(3n, longName)])
+      const release = under.hold()
+      const creates = ['alice', 'bob'].flatMap((owner) =>
+        [plant(4n, longName), plant(5n)].map((each) => store.create(owner, each)),
+      )
+      await new Promise((resolve) => setTimeout(resolve, 20))
+      for (const owner of ['alice', 'bob']) {
+        for (const [after, limit, cutAt] of [
+          [undefined, 1, 1n],
+          [undefined, 2, undefined],
+          [undefined, 3, undefined],
+          [1n, 1, undefined],
+        ] as const) {
+          const list = await store.list(owner, { after, limit })
+          assert.equal(list.cutAt, cutAt, `${owner} after ${after}, ${limit} at most`)
+          assert.equal((await readAll(list)).length, after === undefined ? Math.min(limit, 2) : 1)
+        }
+      }
+      release()
+      await Promise.all(creates)
+      assert.equal((await store.list('alice', { after: undefined, limit: 2 })).cutAt, 3n)
+    },
+    true,
+  )
+
   contract('a created plant is there after each reopening', async (under) => {
     let { store } = under
     const plants: NewPlant[] = []

@@ -452,6 +452,19 @@ test('full disk: after a refused write, smaller ones go on without a rewrite', a
   await world.closeAndVerify()
 })
 
+test('full disk: a plant whose write was refused leaves its room free', async () => {
+  const world = await World.create()
+  await world.open({ maxDataBytes: 2 ** 20 })
+  assert.ok(await world.create(plant(1n)))
+  const huge = { id: 2n, name: 'x'.repeat(900_000) }
+  world.fail(({ name }) => (name === 'write' ? { code: 'ENOSPC', how: 'refused' } : undefined))
+  assert.equal(await world.create(huge), false)
+  world.fail(() => undefined)
+  await until('the create works', () => world.create(huge))
+  await assert.rejects(world.opened.create(OWNER, { ...huge, id: 3n }), StoreFull)
+  await world.closeAndVerify()
+})
+
 test('in doubt: a create without room in the database is told that it is full', async () => {
   const world = await World.create()
   const store = await world.open({ maxDataBytes: 65_536 })

@@ -390,6 +390,22 @@ describe('mounted: 100 Continue', { concurrency: true }, () => {
   })
 })
 
+test("mounted: the bytes of the application's headers do not depend on the body", async (t) => {
+  const { port } = await mount(t, (service, req, res) => {
+    res.setHeader('X-Name', 'caf\u00e9')
+    service.handler(req, res)
+  })
+  for (const [id, name] of ['Fern', 'F\u00e9rn', 'Fern'.repeat(2000)].entries()) {
+    const wire = await Wire.to(port)
+    wire.write(postBytes({ id, name }, { lines: ['Connection: close'] }))
+    await until('it is answered', () => wire.text.endsWith('"}'))
+    assert.match(wire.text, /^HTTP\/1\.1 200 OK\r\n/)
+    assert.match(wire.text, /\r\nX-Name: caf\u00e9\r\n/)
+    assert.ok(wire.text.endsWith(Buffer.from(`{"name":"${name}"}`).toString('latin1')))
+    wire.destroy()
+  }
+})
+
 // Not with the others: it replaces a method of every store.
 test('mounted: a timeout during a create is the only answer; the plant is kept', async (t) => {
   const create = SqljsStore.prototype.create

@@ -16,7 +16,7 @@ export interface Batch {
   readonly answers: readonly { readonly create: PendingCreate; readonly created: Created }[]
 }
 
-/** A batch takes no more plants after so much text: its JSON and its inserts then take 10 ms. */
+/** A batch takes no more plants after so much text: making its line then takes 8 ms. */
 const BATCH_CHARS = 1024 * 1024
 /** After so long the batch ends; the other creates wait for the next one. */
 const DECIDE_MS = 3

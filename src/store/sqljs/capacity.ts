@@ -14,13 +14,13 @@ const ROW_COPIES = 3
 export class Capacity {
   readonly #database: PlantDatabase
   readonly #maxPages: number
-  /** At least the pages of the database; exact after a count. */
+  /** At least the pages in use; exact after a count. */
   #pages: number
 
   constructor(database: PlantDatabase, maxDataBytes: number) {
     this.#database = database
     this.#maxPages = Math.floor(maxDataBytes / PAGE_BYTES)
-    this.#pages = database.pageCount()
+    this.#pages = database.usedPages()
   }
 
   /**
@@ -32,7 +32,7 @@ export class Capacity {
     if (!this.#database.hasMemory(FREE_BYTES + ROW_COPIES * bytes)) return false
     const pages = Math.ceil(bytes / OVERFLOW_BYTES) + SPLIT_PAGES
     // Counting takes 2 µs, so it waits until the worst case does not fit.
-    if (!this.#hasPages(pages)) this.#pages = this.#database.pageCount()
+    if (!this.#hasPages(pages)) this.#pages = this.#database.usedPages()
     if (!this.#hasPages(pages)) return false
     this.#pages += pages
     return true

@@ -72,11 +72,11 @@ export class PlantDatabase {
   readonly #insert: Statement
   readonly #insertTagged: Statement
   readonly #remove: Statement
+  readonly #taken: Statement
   readonly #compare: Statement
   readonly #compareTagged: Statement
   readonly #pageCount: Statement
-  readonly #begin: Statement
-  readonly #commit: Statement
+  readonly #freePages: Statement
   #plants: number
 
   private constructor(library: SqlJs, db: Database, schema: 'main' | 'mem', plants: number) {
@@ -97,6 +97,7 @@ export class PlantDatabase {
     )
     const plant = `FROM ${table} WHERE owner = CAST(?1 AS TEXT) AND id = CAST(?2 AS INTEGER)`
     this.#remove = db.prepare(`DELETE ${plant}`)
+    this.#taken = db.prepare(`SELECT 1 ${plant} LIMIT ${unlessNull('1', '?1', '?2')}`)
     // Lengths first: SQLite knows them without reading the text, which may be long.
     const sameName = 'octet_length(name) = octet_length(?3) AND name = CAST(?3 AS TEXT)'
     const sameTag = 'octet_length(tag) = octet_length(?4) AND tag = CAST(?4 AS TEXT)'
@@ -109,8 +110,7 @@ export class PlantDatabase {
        LIMIT ${unlessNull('1', '?1', '?2', '?3', '?4')}`,
     )
     this.#pageCount = db.prepare(`PRAGMA ${schema}.page_count`)
-    this.#begin = db.prepare('BEGIN')
-    this.#commit = db.prepare('COMMIT')
+    this.#freePages = db.prepare(`PRAGMA ${schema}.freelist_count`)
   }
 
   /**
@@ -143,7 +143,7 @@ export class PlantDatabase {
     return new PlantDatabase(library, db, 'main', 0)
   }
 
-  /** Plants in a database to serve from. A database to become a file counts only new ones. */
+  /** Plants of the snapshot that is served, and those that were inserted; not those added. */
   get count(): number {
     return this.#plants
   }
@@ -156,12 +156,13 @@ export class PlantDatabase {
   }
 
   /** Inserts a plant, unless its owner has one of this id. Returns whether it was inserted. */
-  add([owner, id, name, tag]: Row, sequence: number): boolean {
+  add(row: Row, sequence: number): boolean {
+    const [owner, id, name, tag] = row
+    // A long text takes a millisecond to bind.
+    if (isLong(row) && this.#isTaken(row)) return false
     const insert = tag === undefined ? this.#insert : this.#insertTagged
     insert.run([owner, id, sequence, ...this.#texts(name, tag)])
-    const isNew = this.#db.getRowsModified() === 1
-    if (isNew) this.#plants += 1
-    return isNew
+    return this.#db.getRowsModified() === 1
   }
 
   /** Inserts the new plants of one batch. @throws Error if one of the ids is taken. */
@@ -169,32 +170,20 @@ export class PlantDatabase {
     this.insertStored(rows.map((row) => ({ row, sequence })))
   }
 
-  /** Inserts the new plants of several batches. @throws Error if one of the ids is taken. */
+  /** Inserts plants of several batches in one transaction. @throws Error if an id is taken. */
   insertStored(rows: readonly StoredRow[]): void {
-    this.inTransaction(() => {
-      for (const { row, sequence } of rows)
-        if (!this.add(row, sequence)) throw new Error('two plants of one owner have the same id')
-    })
+    this.#db.run('BEGIN')
+    for (const { row, sequence } of rows)
+      if (!this.add(row, sequence)) throw new Error('two plants of one owner have the same id')
+    this.#db.run('COMMIT')
+    this.#plants += rows.length
   }
 
   /** Removes plants that were added and did not become durable. */
   remove(rows: readonly Row[]): void {
-    this.inTransaction(() => {
-      for (const [owner, id] of rows) {
-        this.#remove.run([owner, id])
-        if (this.#db.getRowsModified() !== 1) throw new Error('a plant could not be removed')
-        this.#plants -= 1
-      }
-    })
-  }
-
-  /** Many changes in one transaction take half of the time. It never undoes any. */
-  inTransaction<T>(work: () => T): T {
-    this.#begin.run()
-    try {
-      return work()
-    } finally {
-      this.#commit.run()
+    for (const [owner, id] of rows) {
+      this.#remove.run([owner, id])
+      if (this.#db.getRowsModified() !== 1) throw new Error('a plant could not be removed')
     }
   }
 
@@ -202,7 +191,10 @@ export class PlantDatabase {
    * The plant that has the id of a row, if any. SQLite compares them: 0.1 ms for 1 MB, and 7 ms in
    * JavaScript.
    */
-  existing([owner, id, name, tag]: Row): Existing | undefined {
+  existing(row: Row): Existing | undefined {
+    const [owner, id, name, tag] = row
+    // There may be no memory for a long text: it is bound only if there is something to compare.
+    if (isLong(row) && !this.#isTaken(row)) return undefined
     const compare = tag === undefined ? this.#compare : this.#compareTagged
     compare.bind([owner, id, ...this.#texts(name, tag)])
     const exists = compare.step()
@@ -216,10 +208,12 @@ export class PlantDatabase {
 
   /** Size of the database in pages of 4096 bytes. */
   pageCount(): number {
-    this.#pageCount.step()
-    const [count] = this.#pageCount.get()
-    this.#pageCount.reset()
-    return Number(count)
+    return countOf(this.#pageCount)
+  }
+
+  /** Pages that hold something. The database grows only when no other page is left. */
+  usedPages(): number {
+    return countOf(this.#pageCount) - countOf(this.#freePages)
   }
 
   /** Lets SQLite verify the file, and counts the plants. @throws Error if there is damage. */
@@ -238,6 +232,13 @@ export class PlantDatabase {
 
   close(): void {
     this.#db.close()
+  }
+
+  #isTaken([owner, id]: Row): boolean {
+    this.#taken.bind([owner, id])
+    const isTaken = this.#taken.step()
+    this.#taken.reset()
+    return isTaken
   }
 
   /**
@@ -272,6 +273,17 @@ export async function readMeta(bytes: Uint8Array): Promise<Meta & { readonly for
   } finally {
     db.close()
   }
+}
+
+function isLong([, , name, tag = '']: Row): boolean {
+  return Math.max(name.length, tag.length) >= LONG_CHARS
+}
+
+function countOf(statement: Statement): number {
+  statement.step()
+  const [count] = statement.get()
+  statement.reset()
+  return Number(count)
 }
 
 /** The first column of the first row; undefined without a row. */

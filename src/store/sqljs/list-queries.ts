@@ -14,8 +14,10 @@ export interface Chunk {
   readonly json: Buffer
   /** How many plants it holds. */
   readonly plants: number
-  /** The last id that was read, if the view has more rows after it. */
+  /** The last id that was read, if rows follow it in the range. */
   readonly cutAt: bigint | undefined
+  /** Whether the first of these rows is in the view. If it is of a later batch, others may be. */
+  readonly isNextShown: boolean
 }
 
 export const ALL_IDS = { from: -(2n ** 63n), to: 2n ** 63n - 1n } as const
@@ -72,9 +74,10 @@ export class ListQueries {
     const range = `FROM ${table}
       WHERE ${OWNER} AND id BETWEEN CAST(?2 AS INTEGER) AND ${upTo} ORDER BY id
       LIMIT ${unlessNull('?4', '?1', '?2', '?3')}`
-    const hasMore = `EXISTS(SELECT 1 FROM ${table} WHERE ${OWNER} AND id > last AND id <= ${upTo})`
+    const isNextShown = `SELECT sequence <= ?5 FROM ${table}
+      WHERE ${OWNER} AND id > last AND id <= ${upTo} ORDER BY id LIMIT 1`
     this.#json = db.prepare(`
-      SELECT json, plants, iif(${hasMore}, CAST(last AS TEXT), NULL)
+      SELECT json, plants, CAST(last AS TEXT), (${isNextShown})
       FROM (SELECT CAST('[' || group_concat(plant) || ']' AS BLOB) AS json,
                    count(plant) AS plants, max(id) AS last
             FROM (SELECT id, ${SHORT_PLANT} AS plant ${range}))`)
@@ -100,9 +103,9 @@ export class ListQueries {
       plants += part.plants
       rowsLeft -= rows
       bytesLeft -= part.json.length
-      const { cutAt } = part
+      const { cutAt, isNextShown } = part
       if (cutAt === undefined || rowsLeft === 0 || bytesLeft <= 0)
-        return { json: joined(arrays), plants, cutAt }
+        return { json: joined(arrays), plants, cutAt, isNextShown }
       at = cutAt + 1n
     }
   }
@@ -112,12 +115,13 @@ export class ListQueries {
     const statement = this.#json
     statement.bind([owner, from, to, rows, asOf])
     statement.step()
-    const [json, plants, last] = statement.get()
+    const [json, plants, last, next] = statement.get()
     statement.reset()
-    const cutAt = typeof last === 'string' ? BigInt(last) : undefined
-    if (!(json instanceof Uint8Array)) return { json: EMPTY_ARRAY, plants: 0, cutAt }
+    const cutAt = typeof last === 'string' && next !== null ? BigInt(last) : undefined
+    const isNextShown = next === 1
+    if (!(json instanceof Uint8Array)) return { json: EMPTY_ARRAY, plants: 0, cutAt, isNextShown }
     if (json.length > maxBytes || json.includes(LONG_TEXT)) return undefined
-    return { json: Buffer.from(json.buffer), plants: Number(plants), cutAt }
+    return { json: Buffer.from(json.buffer), plants: Number(plants), cutAt, isNextShown }
   }
 
   #byRow({ owner, from, to, asOf }: View, maxRows: number, maxBytes: number): Chunk {
@@ -127,12 +131,14 @@ export class ListQueries {
     let [read, bytes] = [0, 0]
     let last: bigint | undefined
     let cutAt: bigint | undefined
+    let isNextShown = false
     while (rows.step()) {
+      const [name, tag] = rows.get()
       if (last !== undefined) {
         cutAt = last
+        isNextShown = typeof name === 'string'
         break
       }
-      const [name, tag] = rows.get()
       if (typeof name === 'string') {
         const plant = JSON.stringify(typeof tag === 'string' ? { name, tag } : { name })
         plants.push(plant)
@@ -141,7 +147,8 @@ export class ListQueries {
       if (++read === maxRows || bytes >= maxBytes) last = idOf(rows, 2)
     }
     rows.reset()
-    return { json: Buffer.from(`[${plants.join()}]`), plants: plants.length, cutAt }
+    const json = Buffer.from(`[${plants.join()}]`)
+    return { json, plants: plants.length, cutAt, isNextShown }
   }
 
   /**

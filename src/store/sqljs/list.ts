@@ -10,8 +10,8 @@ const COUNT_ROWS = 5_000
 
 /**
  * Opens a list of an owner's plants as of a sequence. It is ready at once unless its limit is
- * beyond the first chunk: the response's headers say where the list is cut, so the plants up to
- * there are counted first, a piece of work at a time.
+ * beyond the first chunk, or rows of a later batch follow: the response's headers say whether and
+ * where the list is cut, so its plants are counted first, a piece of work at a time.
  */
 export function listAsOf(
   queries: ListQueries,
@@ -24,10 +24,10 @@ export function listAsOf(
   const from = after === undefined ? ALL_IDS.from : after + 1n
   const view: View = { owner, from, to: ALL_IDS.to, asOf }
   const first = queries.chunk(view, Math.min(limit ?? CHUNK_ROWS, CHUNK_ROWS), CHUNK_BYTES)
-  const { cutAt, plants } = first
+  const { cutAt, plants, isNextShown } = first
   if (cutAt === undefined || limit === undefined)
     return chunkedList(queries, first, restOf(view, cutAt))
-  if (plants === limit) return chunkedList(queries, first, undefined, cutAt)
+  if (plants === limit && isNextShown) return chunkedList(queries, first, undefined, cutAt)
   // The first chunk is dropped, and read again after the count: no budget counts lists that wait.
   return findCut(queries, queue, view, cutAt, limit - plants).then((last) =>
     chunkedList(queries, undefined, { ...view, to: last ?? view.to }, last),

@@ -48,6 +48,8 @@ export class SqljsStore implements PlantStore {
   #writing: Promise<void> | undefined
   /** The last durable batch. Lists show no plant of a later one. */
   #sequence: number
+  /** Plants up to that batch. */
+  #plants: number
   /** Why memory and journal may differ, once they may. */
   #fatal: string | undefined
   #closed: Promise<void> | undefined
@@ -68,10 +70,11 @@ export class SqljsStore implements PlantStore {
     this.#compactor = new Compactor(settings, journal, recovery)
     this.#capacity = new Capacity(recovery.database, maxDataBytes)
     this.#sequence = journal.lastSequence
+    this.#plants = recovered.plants
     this.#metrics = addStoreMetrics(settings.metrics, {
       recovered,
       maxDataBytes,
-      plants: () => this.#database.count,
+      plants: () => this.#plants,
       dataBytes: () => (this.#closed ? undefined : this.#database.pageCount() * PAGE_BYTES),
       journalBytes: () => this.#compactor.journalBytes,
       snapshotBytes: () => this.#compactor.snapshotBytes,
@@ -155,9 +158,7 @@ export class SqljsStore implements PlantStore {
         }
         // Decide. New plants are in the database, but no list shows them, nor does the disk.
         const sequence = this.#sequence + 1
-        batch = this.#database.inTransaction(() =>
-          takeBatch(this.#waiting, this.#database, this.#capacity, sequence),
-        )
+        batch = takeBatch(this.#waiting, this.#database, this.#capacity, sequence)
         if (batch.rows.length === 0) continue
         // Append and sync. After this the batch survives a crash.
         const startedAtMs = performance.now()
@@ -170,6 +171,7 @@ export class SqljsStore implements PlantStore {
         this.#metrics.batchPlants.observe(batch.rows.length)
         // Show. After this lists show the batch.
         this.#sequence = sequence
+        this.#plants += batch.rows.length
         // Answer. After this clients rely on the batch.
         for (const { create, created } of batch.answers) create.resolve(created)
         this.#compactor.compactIfDue()

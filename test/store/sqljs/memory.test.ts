@@ -123,19 +123,24 @@ test('memory: a read is right or an error, with little memory left', async () =>
       )
       count(
         attempt(() => database.lists.chunk({ owner, ...ALL_IDS, asOf: 1 }, 1, 10)),
-        { json: Buffer.from(JSON.stringify([plant])), plants: 1, cutAt: 7n },
+        { json: Buffer.from(JSON.stringify([plant])), plants: 1, cutAt: 7n, isNextShown: true },
         what,
       )
       count(
         attempt(() => database.lists.chunk({ owner, from: 9n, to: ALL_IDS.to, asOf: 1 }, 10, 10)),
-        { json: Buffer.from(JSON.stringify([plant])), plants: 1, cutAt: undefined },
+        {
+          json: Buffer.from(JSON.stringify([plant])),
+          plants: 1,
+          cutAt: undefined,
+          isNextShown: false,
+        },
         what,
       )
       count(
         attempt(() =>
           database.lists.chunk({ owner: `small ${owner}`, ...ALL_IDS, asOf: 1 }, 99, 90_000),
         ),
-        { json: smallJson, plants: 99, cutAt: 98n },
+        { json: smallJson, plants: 99, cutAt: 98n, isNextShown: true },
         what,
       )
       count(
@@ -149,6 +154,15 @@ test('memory: a read is right or an error, with little memory left', async () =>
   assert.ok(outcomes.right > 50 && outcomes.failed > 50, JSON.stringify(outcomes))
   const found = database.existing([owners[0] ?? '', '7', plant.name, plant.tag])
   assert.deepEqual(found, { isSame: true, sequence: 1 })
+  database.close()
+})
+
+test('memory: a long plant needs no memory to be found new', async () => {
+  const database = await filled(1)
+  const freeAll = await leaveOnly(100_000)
+  const found = attempt(() => database.existing(['alice', '7', 'n'.repeat(MIB)]))
+  freeAll()
+  assert.deepEqual(found, { value: undefined })
   database.close()
 })
 

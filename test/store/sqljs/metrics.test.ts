@@ -1,8 +1,10 @@
 import assert from 'node:assert/strict'
 import { join } from 'node:path'
 import { test } from 'node:test'
+import { setImmediate as nextTick } from 'node:timers/promises'
 import { Metrics } from '../../../dist/ops/metrics.js'
 import { compactInWorker } from '../../../dist/store/sqljs/compaction.js'
+import { nodeFiles } from '../../../dist/store/sqljs/files.js'
 import { SqljsStore, type SqljsStoreOptions } from '../../../dist/store/sqljs/store.js'
 import { readMetrics } from '../../support/metrics.ts'
 import { temporaryDirectory } from '../../support/service.ts'
@@ -46,6 +48,29 @@ test('metrics: compactions count by result, and shorten the journals', async () 
   assert.equal(scrape().value('plant_store_plants'), 40)
   await store.close()
   assert.deepEqual(scrape().all('plant_store_data_bytes'), [], 'a closed store has no size')
+})
+
+test('metrics: a plant is counted when it is durable', async () => {
+  let hold = Promise.resolve()
+  const { store, scrape } = await open({
+    files: {
+      ...nodeFiles,
+      async open(path, mode) {
+        const file = await nodeFiles.open(path, mode)
+        return { ...file, write: (bytes, at) => hold.then(() => file.write(bytes, at)) }
+      },
+    },
+  })
+  await store.create('alice', { id: 1n, name: 'Fern' })
+  let release = (): void => {}
+  hold = new Promise((resolve) => (release = resolve))
+  const creating = store.create('alice', { id: 2n, name: 'Fern' })
+  for (let ticks = 0; ticks < 20; ticks++) await nextTick()
+  assert.equal(scrape().value('plant_store_plants'), 1)
+  release()
+  await creating
+  assert.equal(scrape().value('plant_store_plants'), 2)
+  await store.close()
 })
 
 test('metrics: plants that share a sync are one batch', async () => {
