@@ -78,9 +78,9 @@ function makeFolder(): void {
 }
 
 /**
- * CycloneDX from the lock file, by npm. Left out is what differs from run to run and from one npm to
- * another: a random serial number, the time, npm's version, and the properties. npm names us as our
- * folder is named.
+ * CycloneDX from the lock file, by npm. Left out is what differs from run to run and from one npm
+ * to another: a random serial number, the time, npm's version, and the properties. npm names us as
+ * our folder is named.
  */
 function billOfMaterials(): string {
   const text = execFileSync(

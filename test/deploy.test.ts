@@ -147,7 +147,7 @@ test('deploy: the command for the secret makes what the example for Kubernetes m
   )
 })
 
-test('deploy: with the variables that Kubernetes sets for a Service, it still starts', async (t) => {
+test('deploy: with the variables of Kubernetes for a Service, it still starts', async (t) => {
   const documents = pods[0]?.kubernetes.split(/^---$/m) ?? []
   const [service = ''] = documents.filter((each) => /^kind: Service$/m.test(each))
   const name = find(service, /^ {2}name: (\S+)$/m)

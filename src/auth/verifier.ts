@@ -1,5 +1,5 @@
 import { isUtf8 } from 'node:buffer'
-import type { CompactJWSHeaderParameters, JWTPayload } from 'jose'
+import type { CompactJWSHeaderParameters, CryptoKey, JWTPayload } from 'jose'
 import { JOSEError, JOSENotSupported, JWTClaimValidationFailed, JWTExpired } from 'jose/errors'
 import { jwtVerify } from 'jose/jwt/verify'
 import { invalidToken } from './bearer.ts'
@@ -97,9 +97,11 @@ export class Verifier {
   /** Verifies the signature and all claims, except those that say who the caller is. */
   async #verifyClaims(token: string, wait: Wait): Promise<VerifiedClaims> {
     const { issuer, audience, audienceClaim, ownerClaim, clockToleranceSeconds } = this.#rules
-    const keyOf = (header: CompactJWSHeaderParameters) => {
+    const keyOf = async (header: CompactJWSHeaderParameters) => {
       checkHeader(header)
-      return this.#keys.key(header, wait)
+      const key = await this.#keys.key(header, wait)
+      checkSignatureLength(token, key)
+      return key
     }
     const { payload: claims } = await jwtVerify(token, keyOf, {
       // RFC 8725 §3.1: the service and its keys choose the algorithm, the token does not.
@@ -117,6 +119,17 @@ export class Verifier {
     if (!Number.isFinite(exp)) throw invalidToken('tokenUnacceptable', 'exp is not finite')
     return { claims, exp }
   }
+}
+
+/**
+ * An RSA signature has as many bytes as the modulus (RFC 8017 §8.1.2, §8.2.2). OpenSSL takes a PS
+ * signature without its leading zeros too, so that one token would have several spellings.
+ */
+function checkSignatureLength(token: string, { algorithm }: CryptoKey): void {
+  if (!('modulusLength' in algorithm)) return
+  const bytes = Math.floor(((token.length - token.lastIndexOf('.') - 1) * 3) / 4)
+  if (bytes !== Math.ceil(Number(algorithm.modulusLength) / 8))
+    throw invalidToken('tokenInvalid', 'signature verification failed')
 }
 
 /**

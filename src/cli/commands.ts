@@ -55,8 +55,8 @@ export const COMMANDS = {
       'serves plants; --dev makes a key in the data directory and prints curl lines to paste',
     details:
       'SIGTERM, SIGINT and SIGHUP stop it: it answers the requests under way, and writes a\n' +
-      'snapshot. A second signal ends it at once. The log is on standard output, one JSON object\n' +
-      'per line; with --dev on a terminal, lines for people.',
+      'snapshot. A second signal ends it at once. The log is on standard output, one JSON\n' +
+      'object per line; with --dev on a terminal, lines for people.',
     options: ['dev'],
     done: 'a signal stopped it',
     failed: 'it cannot serve: the data directory is locked or damaged, or an address is in use',

@@ -25,7 +25,7 @@ async function written(write: (log: ReturnType<typeof createLog>) => void): Prom
   return lines.map((line) => line.slice('00:00:00 '.length))
 }
 
-test('lines: a request has method, path, status, time, and the error of a refused one', async () => {
+test('lines: a request has method, path, status, time, and its error if any', async () => {
   const refused = { ...REQUEST, method: 'DELETE', status: 405, ms: 0.04, error: 40501 }
   const lines = await written((log) => {
     log.request(REQUEST)

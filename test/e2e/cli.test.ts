@@ -320,7 +320,7 @@ test('export, import: while a service runs, every owner gets the same plants', a
   )
 })
 
-test('export -: a pipe gets a whole file and nothing else, also while a service runs', async (t) => {
+test('export -: a pipe gets a whole file, also while a service runs', async (t) => {
   const directory = await temporaryDirectory()
   const [data, file] = [join(directory, 'data'), join(directory, 'plants.db')]
   const server = await startProcess(t, data)

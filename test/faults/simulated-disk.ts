@@ -134,7 +134,8 @@ export class SimulatedDisk {
       .toSorted(([a], [b]) => (a < b ? -1 : 1))
       .map(([name, id]) => {
         const isDirectory = this.#nodes.get(id)?.kind === 'directory'
-        return `${name}{${isDirectory ? this.describe(contentOf, id) : contentOf(this.#content(id))}}`
+        const inside = isDirectory ? this.describe(contentOf, id) : contentOf(this.#content(id))
+        return `${name}{${inside}}`
       })
       .join()
   }

@@ -14,7 +14,7 @@ declare const WebAssembly: {
 const MIB = 1024 * 1024
 const LIMIT_MIB = 32
 
-/** A test in which growing fails above the limit, as without memory or at WebAssembly's own limit. */
+/** A test in which growing fails above the limit, as it does without memory. */
 function test(title: string, run: () => Promise<void>): void {
   void unlimited(title, (t) => {
     const { prototype } = WebAssembly.Memory
