@@ -1,3 +1,4 @@
+import { dirname, resolve } from 'node:path'
 import type { KeyConfig } from './auth/keys.ts'
 import { type Address, type Config, readOptions } from './config.ts'
 import { ConfigError } from './errors.ts'
@@ -136,3 +137,6 @@ export function createPlantService(
   const { logLevel, onLog } = config
   return createService(config, { log: createLog(logLevel, onLog && callbackSink(onLog)), onFatal })
 }
+
+// `node .` in the folder of the package runs the file that `main` names, which is this one.
+if (resolve(process.argv[1] ?? '') === dirname(import.meta.dirname)) void import('./main.ts')

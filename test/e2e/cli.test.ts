@@ -20,6 +20,7 @@ import initSqlJs from 'sql.js'
 import { VARIABLES } from '../../dist/config.js'
 import { call, post, type Reply } from '../support/http.ts'
 import { MAIN, preload, run, startProcess } from '../support/process.ts'
+import { ROOT } from '../support/release.ts'
 import { temporaryDirectory } from '../support/service.ts'
 import { until } from '../support/time.ts'
 import { signToken, token } from '../support/tokens.ts'
@@ -83,6 +84,9 @@ test('cli: a wrong configuration ends with status 2 and changes nothing', async 
     ),
   )
   assert.match(stderr, /"serve --dev" needs no setting\n$/)
+  const inPlace = spawnSync(process.execPath, ['.'], { cwd: ROOT, env: { PLANTS_DATA: directory } })
+  assert.equal(inPlace.status, 2)
+  assert.match(inPlace.stderr.toString(), /"serve --dev" needs no setting\n$/)
   assert.deepEqual(readdirSync(directory), [])
   const config = await run(['config'], { PLANTS_LISTEN: 'x' }, directory)
   assert.deepEqual([config.status, config.stdout], [2, ''])
