@@ -37,6 +37,7 @@ export class MemoryBudget {
   hold(owner: string, bytes: number): Hold {
     let held = 0
     const resize: Hold = (needed) => {
+      if (needed === held) return
       const ofOwner = (this.#byOwner.get(owner) ?? 0) + needed - held
       this.#heldBytes += needed - held
       held = needed

@@ -51,7 +51,7 @@ const BY_SECRET: readonly Sent[] = [
   token('alice', {}, { b64: false }),
   token('alice', { exp: now - 60 }),
   token('alice', { exp: undefined }),
-  token('alice', { nbf: now + 60 }),
+  token('alice', { nbf: now + 3600 }),
   token('alice', { iat: 'yesterday' }),
   token('alice', { iss: `${ISSUER}/` }),
   token('alice', { aud: 'account' }),
