@@ -16,7 +16,7 @@ import { Compactor } from './compactor.ts'
 import type { PlantDatabase, Row } from './database.ts'
 import { JournalWriter } from './journal-writer.ts'
 import { listAsOf } from './list.ts'
-import type { DirectoryLock } from './lock.ts'
+import { DirectoryLocked, type DirectoryLock } from './lock.ts'
 import { addStoreMetrics, type WriteMetrics } from './metrics.ts'
 import { type Settings, type SqljsStoreOptions, withDefaults } from './settings.ts'
 import { nextJournal, recover, type Recovery } from './start.ts'
@@ -93,8 +93,7 @@ export class SqljsStore implements PlantStore {
     const settings = withDefaults(options)
     const { directory, log, files } = settings
     const startedAtMs = performance.now()
-    await files.makeDirectory(resolvePath(directory))
-    const lock = await settings.lock(directory)
+    const lock = await claim(settings)
     let journal: JournalWriter | undefined
     try {
       const recovery = await recover(files, directory, log)
@@ -224,6 +223,18 @@ export class SqljsStore implements PlantStore {
     }
     this.#database.close()
     await this.#lock.release()
+  }
+}
+
+/** Makes the directory, unless it exists, and locks it. */
+async function claim({ directory, files, lock }: Settings): Promise<DirectoryLock> {
+  try {
+    await files.makeDirectory(resolvePath(directory))
+    return await lock(directory)
+  } catch (cause) {
+    if (cause instanceof DirectoryLocked) throw cause
+    const which = 'the data directory (PLANTS_DATA, or the option dataDirectory)'
+    throw new Error(`${directory} cannot be ${which}`, { cause })
   }
 }
 

@@ -517,6 +517,20 @@ test('recovery: rows are inserted by owner, few at a time, and none is lost', as
   }
 })
 
+test('recovery: a data directory that is a file is named, with its setting', async () => {
+  const file = `${await temporaryDirectory()}/file`
+  await writeFile(file, 'kept')
+  await assert.rejects(openStore(file), (error: Error) => {
+    assert.equal(
+      error.message,
+      `${file} cannot be the data directory (PLANTS_DATA, or the option dataDirectory)`,
+    )
+    assert.match(String(error.cause), /ENOTDIR/)
+    return true
+  })
+  assert.equal(readFileSync(file, 'utf8'), 'kept')
+})
+
 test('recovery: a start that failed writes nothing after it', async () => {
   const directory = await directoryOf(await killedAfter([plant(1n)]))
   let isDiskBroken = true
