@@ -20,6 +20,7 @@ import {
   StoreCorrupt,
 } from '../../../dist/store/sqljs/journal-format.js'
 import { scanDirectory } from '../../../dist/store/sqljs/directory-scan.js'
+import { lockDirectory } from '../../../dist/store/sqljs/lock.js'
 import { replay } from '../../../dist/store/sqljs/replay.js'
 import { SNAPSHOT } from '../../../dist/store/sqljs/snapshot.js'
 import type { SqljsStore } from '../../../dist/store/sqljs/store.js'
@@ -520,7 +521,7 @@ test('recovery: rows are inserted by owner, few at a time, and none is lost', as
 test('recovery: a data directory that is a file is named, with its setting', async () => {
   const file = `${await temporaryDirectory()}/file`
   await writeFile(file, 'kept')
-  await assert.rejects(openStore(file), (error: Error) => {
+  await assert.rejects(openStore(file, { lock: lockDirectory }), (error: Error) => {
     assert.equal(
       error.message,
       `${file} cannot be the data directory (PLANTS_DATA, or the option dataDirectory)`,
