@@ -8,7 +8,7 @@ import { cutOff, Linger } from './linger.ts'
 import { abandon, errorResponse, type HttpResponse } from './response.ts'
 import { isStream, lengthOf, rawResponse, send } from './response.ts'
 import type { TickEnd } from './tick.ts'
-import { holdBody, settleUnreadBody } from './unread-body.ts'
+import { holdBody, settleBody } from './unread-body.ts'
 
 /** What a connection needs of the service. */
 export interface ConnectionHost {
@@ -237,12 +237,9 @@ export class Connection {
     else exchange.phase = 'cancelled'
   }
 
-  /** Deals with an unread body, then sends the response. */
+  /** Deals with the rest of the body, then sends the response. */
   #answer(exchange: Exchange, response: HttpResponse): void {
-    const goesOn =
-      !exchange.hasUnreadBody ||
-      this.#isCancelled(exchange) ||
-      settleUnreadBody(exchange, response.status)
+    const goesOn = this.#isCancelled(exchange) || settleBody(exchange, response.status)
     if (goesOn instanceof Promise) void goesOn.then((on) => this.#deliver(exchange, response, on))
     else this.#deliver(exchange, response, goesOn)
   }

@@ -22,13 +22,16 @@ export function holdBody({ req, hasUnreadBody }: Exchange): void {
 }
 
 /**
- * Deals with the unread body of a request whose response is known. True if the connection can go
- * on after the response, false if the response must close it.
+ * Deals with what is unread of a body when the response is known. True if the connection can go on
+ * after the response, false if the response must close it.
  */
-export function settleUnreadBody(exchange: Exchange, status: number): boolean | Promise<boolean> {
-  const { awaitsContinue, headers } = exchange
+export function settleBody(exchange: Exchange, status: number): boolean | Promise<boolean> {
+  const { awaitsContinue, hasUnreadBody, headers } = exchange
+  // Also if all of the body has come: a client need not tell the two cases apart.
+  if (status === 413) return false
+  if (!hasUnreadBody) return true
   // Without "100 Continue" the client may send the body or not: what follows is unclear.
-  if (awaitsContinue || status === 413) return false
+  if (awaitsContinue) return false
   // Node itself drops a body of known length after the response. A chunked one has no known end, so
   // it is dropped before.
   if (headers.contentLengthBytes === undefined) return discardBody(exchange)

@@ -267,6 +267,19 @@ test('body: its size', async (t) => {
     }
   })
 
+  await t.test('413 closes the connection, also if all of the body has come', async () => {
+    const body = plantOf(3, 1001)
+    for (const cut of [1, 400, 1000, 1001]) {
+      const parts = [body.slice(0, cut), body.slice(cut)].filter((part) => part !== '')
+      const wire = await Wire.to(port)
+      const large = posting([CHUNKED]) + chunks(...parts)
+      wire.write(postBytes(plantOf(1, 1000)) + large + head('GET', '/plants'))
+      const answers = await wire.allAnswers()
+      assert.deepEqual(answers.map(verdict), [200, 'bodyTooLarge'], `cut at ${cut}`)
+      assert.deepEqual(headerLines(answers[1] ?? assert.fail(), 'connection'), ['close'])
+    }
+  })
+
   await t.test('413 comes before the body if its length is announced', async () => {
     const wire = await Wire.to(port)
     const [answer] = await wire.write(posting(['Content-Length: 1001'])).answers(1)
