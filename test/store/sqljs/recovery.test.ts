@@ -10,6 +10,7 @@ import {
   compactInWorker,
   type CompactionJob,
 } from '../../../dist/store/sqljs/compaction.js'
+import { errorCodeOf } from '../../../dist/errors.js'
 import { StoreUnavailable } from '../../../dist/plants/store.js'
 import { PlantDatabase, type Row } from '../../../dist/store/sqljs/database.js'
 import { type Files, nodeFiles } from '../../../dist/store/sqljs/files.js'
@@ -555,7 +556,10 @@ test('recovery: a start that failed writes nothing after it', async () => {
 
 test('recovery: a directory above that was removed fails the start', async () => {
   // A mkdir in /proc fails as one in a removed directory does: ENOENT, though the parent exists.
-  await assert.rejects(openStore('/proc/plants/data'), { code: 'ENOENT' })
+  await assert.rejects(
+    openStore('/proc/plants/data'),
+    ({ cause }: Error) => errorCodeOf(cause) === 'ENOENT',
+  )
 })
 
 test('recovery: without memory for a line, only its batch is refused', async (t) => {
