@@ -1,0 +1,2 @@
+// Alone: it compares the sizes of the heap.
+import '../http/retained.test.ts'
