@@ -196,7 +196,7 @@ export class SqljsStore implements PlantStore {
     return hasRoom ? new StoreUnavailable(this.#journal.unavailableReason) : new StoreFull()
   }
 
-  /** The database failed: it may show too much, or too little. */
+  /** The database failed: what it holds may differ from the journal. */
   #fail(error: unknown, batch: Batch): void {
     this.#fatal = `memory and journal may differ: ${String(error)}`
     try {
