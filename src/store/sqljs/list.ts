@@ -29,7 +29,7 @@ export function listAsOf(
     return chunkedList(queries, first, restOf(view, cutAt))
   if (plants === limit && isNextShown) return chunkedList(queries, first, undefined, cutAt)
   // The first chunk is dropped, and read again after the count: no budget counts lists that wait.
-  return findCut(queries, queue, view, cutAt, limit - plants).then((last) =>
+  return findCut({ queries, queue, view }, cutAt, limit - plants).then((last) =>
     chunkedList(queries, undefined, { ...view, to: last ?? view.to }, last),
   )
 }
@@ -38,24 +38,23 @@ function restOf(view: View, cutAt: bigint | undefined): View | undefined {
   return cutAt === undefined || cutAt >= view.to ? undefined : { ...view, from: cutAt + 1n }
 }
 
+/** What a search passes, and how. */
+interface Search {
+  readonly queries: ListQueries
+  readonly queue: FairQueue
+  readonly view: View
+}
+
 /** The id of the `plants`-th plant after `start`; undefined if none follows it in the view. */
-async function findCut(
-  queries: ListQueries,
-  queue: FairQueue,
-  view: View,
-  start: bigint,
-  plants: number,
-): Promise<bigint | undefined> {
-  const last = await skipPlants(queries, queue, view, start, plants)
+async function findCut(search: Search, start: bigint, plants: number): Promise<bigint | undefined> {
+  const last = await skipPlants(search, start, plants)
   if (last === undefined) return undefined
-  return (await skipPlants(queries, queue, view, last, 1)) === undefined ? undefined : last
+  return (await skipPlants(search, last, 1)) === undefined ? undefined : last
 }
 
 /** The id of the `plants`-th plant after `start`, found a piece at a time; undefined if none is. */
 async function skipPlants(
-  queries: ListQueries,
-  queue: FairQueue,
-  view: View,
+  { queries, queue, view }: Search,
   start: bigint,
   plants: number,
 ): Promise<bigint | undefined> {

@@ -1,6 +1,6 @@
 import { dirname, resolve as resolvePath } from 'node:path'
 import { errorCodeOf } from '../../errors.ts'
-import { PlantDatabase } from './database.ts'
+import { PlantDatabase, type StoredRow } from './database.ts'
 import type { Files } from './files.ts'
 import { journalName } from './journal-format.ts'
 import type { Journal } from './journal-writer.ts'
@@ -26,10 +26,17 @@ export async function recover(files: Files, directory: string, log: StoreLog): P
   if (scan.snapshot === undefined && scan.journals.length === 0)
     await syncAbove(files, resolvePath(directory))
   const database = await PlantDatabase.serving(scan.snapshot?.database)
-  const replayed = await replay(files, scan, (rows) => database.insertStored(rows), reporting(log))
-  logTorn(directory, replayed, log)
-  await removeObsolete(files, scan, log)
-  return { scan, replayed, database }
+  try {
+    const insert = (rows: readonly StoredRow[]): void => database.insertStored(rows)
+    const replayed = await replay(files, scan, insert, reporting(log))
+    logTorn(directory, replayed, log)
+    await removeObsolete(files, scan, log)
+    return { scan, replayed, database }
+  } catch (error) {
+    // No garbage collector frees SQLite's memory, and an embedding program tries again.
+    database.close()
+    throw error
+  }
 }
 
 /** Logs a line each second. */

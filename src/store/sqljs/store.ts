@@ -94,9 +94,10 @@ export class SqljsStore implements PlantStore {
     const { directory, log, files } = settings
     const startedAtMs = performance.now()
     const lock = await claim(settings)
+    let recovery: Recovery | undefined
     let journal: JournalWriter | undefined
     try {
-      const recovery = await recover(files, directory, log)
+      recovery = await recover(files, directory, log)
       journal = await JournalWriter.open(settings, nextJournal(recovery))
       const store = new SqljsStore(settings, lock, recovery, journal, {
         plants: recovery.database.count,
@@ -108,6 +109,7 @@ export class SqljsStore implements PlantStore {
       return store
     } catch (error) {
       await journal?.close()
+      recovery?.database.close()
       await lock.release()
       throw error
     }

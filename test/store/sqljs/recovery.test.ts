@@ -2,6 +2,7 @@ import assert from 'node:assert/strict'
 import { readdirSync, readFileSync } from 'node:fs'
 import { writeFile } from 'node:fs/promises'
 import { getPriority } from 'node:os'
+import { join } from 'node:path'
 import { test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { crc32 } from 'node:zlib'
@@ -531,6 +532,28 @@ test('recovery: a data directory that is a file is named, with its setting', asy
     return true
   })
   assert.equal(readFileSync(file, 'utf8'), 'kept')
+})
+
+test('recovery: a start that fails gives back the memory of its database', async (t) => {
+  const directory = await directoryOf(await killedAfter([plant(1n), plant(2n)]))
+  const opened = t.mock.method(PlantDatabase, 'serving')
+  const closed = t.mock.method(PlantDatabase.prototype, 'close')
+  const files: Files = { ...nodeFiles, open: () => Promise.reject(new Error('EIO')) }
+  await assert.rejects(openStore(directory, { files }), /EIO/)
+  assert.deepEqual(
+    [opened, closed].map(({ mock }) => mock.callCount()),
+    [1, 1],
+  )
+  const path = join(directory, journalName(1))
+  const bytes = readFileSync(path)
+  // A broken line with a good one after it.
+  bytes.write('x', bytes.indexOf('\n') + 1)
+  await writeFile(path, bytes)
+  await assert.rejects(openStore(directory), StoreCorrupt)
+  assert.deepEqual(
+    [opened, closed].map(({ mock }) => mock.callCount()),
+    [2, 2],
+  )
 })
 
 test('recovery: a start that failed writes nothing after it', async () => {
