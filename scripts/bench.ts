@@ -31,7 +31,7 @@ function tell(line: string): void {
 
 function tableLine(workload: string, server: string, cells: readonly string[]): string {
   const shown = cells.map((cell) => cell.padStart(10)).join(' ')
-  return `${workload.padEnd(11)} ${server.padEnd(12)} ${shown}`
+  return `${workload.padEnd(11)} ${server.padEnd(16)} ${shown}`
 }
 
 function cellsOf(row: Row): string[] {

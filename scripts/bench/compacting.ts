@@ -2,15 +2,15 @@ import { readdirSync, readFileSync, statSync } from 'node:fs'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { post } from '../../test/support/http.ts'
 import { median, percentiles } from '../figures.ts'
-import type { Sample } from './load.ts'
 import { type Ask, type Bench, doubts, type Figures, type Run, rowsOf } from './measure.ts'
 import { type Server, start } from './processes.ts'
+import type { Sample } from './recorder.ts'
 import type { Filling } from './stores.ts'
 import { sign } from './tokens.ts'
 
 /**
- * A compaction starts when the journals are longer than the snapshot: the load begins so many bytes
- * before that, and its own POSTs do the rest.
+ * A compaction starts when the journals are longer than half of the snapshot: the load begins so
+ * many bytes before that, and its own POSTs do the rest.
  */
 const SHORT_BYTES = 48 * 1024
 /** Almost as large as a body may be. */
@@ -78,9 +78,10 @@ function fileBytes(server: Server, prefix: string): number {
 }
 
 /** Writes large plants, of an owner that the load never asks for, until a compaction is near. */
-async function grow(server: Server): Promise<void> {
+export async function grow(server: Server): Promise<void> {
   for (let id = 1; ; id++) {
-    const missing = fileBytes(server, 'plants.sqlite') - SHORT_BYTES - fileBytes(server, 'journal-')
+    const dueBytes = fileBytes(server, 'plants.sqlite') / 2
+    const missing = Math.floor(dueBytes - SHORT_BYTES - fileBytes(server, 'journal-'))
     if (missing <= 0) return
     const name = 'x'.repeat(Math.min(BIG_NAME_CHARS, missing))
     const { status, text } = await post(server.port, { id, name }, { token: sign('filler') })
@@ -129,16 +130,23 @@ async function loadOverCompaction(
   }
 }
 
-/** The service logs a compaction when it has ended, with how long it took. */
-function readCompaction(server: Server): Interval {
+/** What a server logged of its one compaction, when that had ended. */
+export function compactionLine(server: Server): string {
   const lines = readFileSync(server.logFile, 'utf8')
     .split('\n')
     .filter((line) => line.includes('"message":"compacted"'))
   const [line] = lines
   if (line === undefined || lines.length > 1)
     throw new Error(`${lines.length} compactions instead of 1: see how much is written`)
+  return line
+}
+
+function readCompaction(server: Server): Interval {
   // The service's own line, whose fields these are.
-  const { time, ms } = JSON.parse(line) as { readonly time: string; readonly ms: number }
+  const { time, ms } = JSON.parse(compactionLine(server)) as {
+    readonly time: string
+    readonly ms: number
+  }
   const endMs = Date.parse(time)
   return { startMs: endMs - ms, endMs }
 }

@@ -1,6 +1,7 @@
 import { type ChildProcess, fork } from 'node:child_process'
 import { fileURLToPath } from 'node:url'
-import type { FromLoad, LoadResult, LoadSpec, ToLoad } from './load.ts'
+import type { FromLoad, LoadSpec, ToLoad } from './load.ts'
+import type { LoadResult } from './recorder.ts'
 
 interface Waiting {
   resolve(result: LoadResult): void

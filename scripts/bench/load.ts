@@ -1,8 +1,8 @@
-// The load generator's process: each connection sends its next request when the last is answered.
-import { connect, type Socket } from 'node:net'
-import { cpuUsage } from 'node:process'
-import { percentiles, type Percentiles } from '../figures.ts'
+// The load generator's process.
 import { reasonOf } from '../../dist/errors.js'
+import { Connection } from './connection.ts'
+import { openLoop } from './open-loop.ts'
+import { type LoadResult, Recorder } from './recorder.ts'
 import { type Asked, requests } from './requests.ts'
 
 export interface LoadSpec extends Asked {
@@ -15,21 +15,11 @@ export interface LoadSpec extends Asked {
   readonly pauseMs: number
   /** Whether the result has every single sample. */
   readonly samples: boolean
-}
-
-/** Latencies are from a request to the last byte of its answer. */
-export interface LoadResult extends Percentiles {
-  readonly requests: number
-  readonly seconds: number
-  /** The load generator's own time on its core: near 1 it measures itself. */
-  readonly loadShare: number
-  readonly samples: readonly Sample[]
-}
-
-export interface Sample {
-  /** Milliseconds since 1970. */
-  readonly endMs: number
-  readonly micros: number
+  /**
+   * An open loop: requests arrive so often, whatever is answered. 0 is a closed loop: each
+   * connection sends its next request when the last is answered.
+   */
+  readonly perSecond: number
 }
 
 export type ToLoad = { readonly run: LoadSpec } | { readonly stop: number }
@@ -40,103 +30,6 @@ export type FromLoad =
 /** Bounds the memory of the load generator: no run comes near it. */
 const REQUESTS_MAX = 4_000_000
 const ANSWER_MS_MAX = 10_000
-const HEAD_END = Buffer.from('\r\n\r\n')
-/** JSON has no raw line end, so this can only be the end of a chunked body. */
-const CHUNKED_END = '\r\n0\r\n\r\n'
-const OPENING_BRACE = 0x7b
-/** Every read of every socket goes here, and is used before the next one. */
-const INCOMING = Buffer.alloc(256 * 1024)
-
-/** One connection, with as much of HTTP as the two servers use. Anything but a 200 is a failure. */
-class Connection {
-  readonly #socket: Socket
-  #answered: (plants: number) => void = () => {}
-  /** The start of headers that are not whole yet. */
-  #begun: Buffer | undefined
-  /**
-   * Bytes of the body that are missing; undefined while headers are read, Infinity for a chunked
-   * body.
-   */
-  #left: number | undefined
-  #tail = ''
-  #objects = 0
-  #done = false
-
-  constructor(port: number, ready: () => void, failed: (error: Error) => void) {
-    this.#socket = connect({
-      host: '127.0.0.1',
-      port,
-      noDelay: true,
-      onread: { buffer: INCOMING, callback: (count) => this.#read(count, failed) },
-    })
-    this.#socket.once('connect', ready)
-    this.#socket.on('error', failed)
-    this.#socket.on('close', () => {
-      if (!this.#done) failed(new Error('the server closed a connection'))
-    })
-  }
-
-  /** `answered` is told how many objects a chunked body had. */
-  send(request: string | Buffer, answered: (objects: number) => void): void {
-    this.#answered = answered
-    if (typeof request === 'string') this.#socket.write(request, 'latin1')
-    else this.#socket.write(request)
-  }
-
-  close(): void {
-    this.#done = true
-    this.#socket.destroy()
-  }
-
-  #read(count: number, failed: (error: Error) => void): boolean {
-    try {
-      this.#take(INCOMING.subarray(0, count))
-    } catch (error) {
-      failed(new Error(reasonOf(error)))
-    }
-    return true
-  }
-
-  #take(bytes: Buffer): void {
-    let body = bytes
-    if (this.#left === undefined) {
-      const whole = this.#begun ? Buffer.concat([this.#begun, bytes]) : bytes
-      const end = whole.indexOf(HEAD_END)
-      if (end < 0) {
-        this.#begun = Buffer.from(whole)
-        return
-      }
-      this.#begun = undefined
-      const head = whole.toString('latin1', 0, end)
-      body = whole.subarray(end + HEAD_END.length)
-      if (!head.startsWith('HTTP/1.1 200 '))
-        throw new Error(
-          `an answer under load: ${head.slice(0, 60)} ${body.toString('utf8').slice(0, 200)}`,
-        )
-      const length = /content-length: (\d+)/i.exec(head)?.[1]
-      this.#left = length === undefined ? Infinity : Number(length)
-      this.#tail = ''
-      this.#objects = 0
-    }
-    if (this.#left === Infinity) {
-      for (const byte of body) if (byte === OPENING_BRACE) this.#objects += 1
-      this.#tail = (
-        this.#tail + body.toString('latin1', Math.max(0, body.length - CHUNKED_END.length))
-      ).slice(-CHUNKED_END.length)
-      if (this.#tail === CHUNKED_END) this.#end()
-      return
-    }
-    this.#left -= body.length
-    if (this.#left < 0) throw new Error('more came than was asked for')
-    if (this.#left === 0) this.#end()
-  }
-
-  #end(): void {
-    this.#left = undefined
-    this.#answered(this.#objects)
-  }
-}
-
 const stops = new Map<number, () => void>()
 
 async function run(spec: LoadSpec): Promise<LoadResult> {
@@ -164,7 +57,10 @@ async function run(spec: LoadSpec): Promise<LoadResult> {
       })
       await Promise.race([opening, failed])
     }
-    return await Promise.race([measure(spec, open, next, fail), failed])
+    const loop =
+      spec.perSecond > 0 ? openLoop(spec, open, next) : closedLoop(spec, open, next, fail)
+    const recorder = await Promise.race([loop, failed])
+    return recorder.result(spec.samples)
   } finally {
     clearTimeout(watchdog)
     stops.delete(spec.id)
@@ -172,31 +68,27 @@ async function run(spec: LoadSpec): Promise<LoadResult> {
   }
 }
 
-function measure(
+/** Each connection sends its next request when the last is answered. */
+function closedLoop(
   spec: LoadSpec,
   open: readonly Connection[],
   next: () => string | Buffer,
   fail: (error: Error) => void,
-): Promise<LoadResult> {
+): Promise<Recorder> {
   return new Promise((resolve) => {
-    const micros: number[] = []
-    const ends: number[] = []
+    const recorder = new Recorder()
     let sent = 0
     let busy = open.length
-    const cpu = cpuUsage()
-    const epochMs = Date.now() - performance.now()
-    const startedAt = performance.now()
-    let deadline = startedAt + spec.seconds * 1000
+    let deadline = performance.now() + spec.seconds * 1000
     stops.set(spec.id, () => (deadline = 0))
 
     const go = (connection: Connection): void => {
       const sentAt = performance.now()
       if (sentAt < deadline && sent < REQUESTS_MAX) {
         sent += 1
-        connection.send(next(), (objects) => {
-          const at = performance.now()
-          micros.push((at - sentAt) * 1000)
-          if (spec.samples) ends.push(epochMs + at)
+        const request = next()
+        connection.send(request, (objects) => {
+          recorder.add(request, sentAt)
           if (spec.kind === 'list' && objects !== spec.plants)
             return fail(new Error(`a list of ${objects} plants instead of ${spec.plants}`))
           if (spec.pauseMs > 0) setTimeout(go, spec.pauseMs, connection)
@@ -205,17 +97,7 @@ function measure(
         return
       }
       busy -= 1
-      if (busy > 0) return
-      const wallMs = performance.now() - startedAt
-      const { user, system } = cpuUsage(cpu)
-      const samples = ends.map((endMs, i) => ({ endMs, micros: micros[i] ?? 0 }))
-      resolve({
-        requests: micros.length,
-        seconds: wallMs / 1000,
-        ...percentiles(micros),
-        loadShare: (user + system) / 1000 / wallMs,
-        samples,
-      })
+      if (busy === 0) resolve(recorder)
     }
     for (const connection of open) go(connection)
   })

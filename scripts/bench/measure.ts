@@ -4,9 +4,10 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { reasonOf } from '../../dist/errors.js'
 import { median } from '../figures.ts'
 import type { LoadGenerator, Running } from './generator.ts'
-import type { LoadResult, LoadSpec } from './load.ts'
+import type { LoadSpec } from './load.ts'
 import { busySeconds, cpuSeconds } from './machine.ts'
 import { type Server, start } from './processes.ts'
+import type { LoadResult } from './recorder.ts'
 import type { Asked } from './requests.ts'
 import type { Filling } from './stores.ts'
 
@@ -95,6 +96,7 @@ export class Bench {
       seconds,
       pauseMs: 0,
       samples: false,
+      perSecond: 0,
       ...more,
     })
     const counted = result.then(

@@ -8,6 +8,7 @@ import type { Ask, Bench, Figures } from './measure.ts'
 import type { Server } from './processes.ts'
 import { user } from './plants.ts'
 import type { Filling } from './stores.ts'
+import { steady } from './steady.ts'
 import { sign } from './tokens.ts'
 
 const SMALL: Filling = { users: 100, plants: 20 }
@@ -43,6 +44,7 @@ export const WORKLOADS: Readonly<Record<string, (bench: Bench) => Promise<Figure
     ),
   mixed: (bench) => bench.compare('9 GETs of 20 to 1 POST, 1,000,000 plants', MILLION, MIXED),
   compacting: (bench) => compacting(bench, MILLION, MIXED),
+  steady: (bench) => steady(bench, MILLION, MIXED),
   list,
   tokens: (bench) => bench.compare('GET of 20, every token new', SMALL, ask('tokens', SMALL)),
   cold: () => cold(MILLION),

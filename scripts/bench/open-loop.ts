@@ -1,0 +1,43 @@
+import type { Connection } from './connection.ts'
+import { Recorder } from './recorder.ts'
+
+/**
+ * Requests arrive at a fixed rate, whatever is answered. One that finds no free connection waits
+ * for one. Latency counts from the arrival, so a stall counts for every request that came during it.
+ */
+export function openLoop(
+  { perSecond, seconds }: { readonly perSecond: number; readonly seconds: number },
+  open: readonly Connection[],
+  next: () => string | Buffer,
+): Promise<Recorder> {
+  return new Promise((resolve) => {
+    const recorder = new Recorder()
+    const free = [...open]
+    const startedAt = performance.now()
+    const all = Math.floor(perSecond * seconds)
+    let [sent, answered] = [0, 0]
+
+    const send = (connection: Connection): void => {
+      const arrivedAt = startedAt + (sent * 1000) / perSecond
+      const request = next()
+      sent += 1
+      connection.send(request, () => {
+        recorder.add(request, arrivedAt)
+        free.push(connection)
+        answered += 1
+      })
+    }
+    // Timers count whole milliseconds, so this looks at the clock in every tick.
+    const tick = (): void => {
+      if (answered === all) return resolve(recorder)
+      const arrived = Math.floor(((performance.now() - startedAt) * perSecond) / 1000) + 1
+      while (sent < Math.min(arrived, all)) {
+        const connection = free.pop()
+        if (!connection) break
+        send(connection)
+      }
+      setImmediate(tick)
+    }
+    tick()
+  })
+}

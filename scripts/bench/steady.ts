@@ -1,0 +1,66 @@
+import { percentiles } from '../figures.ts'
+import { compactionLine, grow } from './compacting.ts'
+import { type Ask, type Bench, doubts, type Figures, type Row, rowsOf, runOf } from './measure.ts'
+import { type Name, start } from './processes.ts'
+import type { Sample } from './recorder.ts'
+import type { Filling } from './stores.ts'
+
+/** Of the rate that a closed loop reaches. */
+const SHARE = 1 / 3
+/** How many times as long as another run: a tail needs many requests. */
+const LENGTH = 20
+
+/**
+ * What users feel below saturation: requests arrive at a fixed rate, and a compaction runs
+ * meanwhile. Each server gets a third of what it can do.
+ */
+export async function steady(bench: Bench, filling: Filling, ask: Ask): Promise<Figures> {
+  const rows: Row[] = []
+  const notes: string[] = []
+  const values: Record<string, number> = {}
+  for (const name of ['bare', 'plant-store'] as const) {
+    const samples = await load(bench, name, filling, ask, rows)
+    for (const isPost of [false, true]) {
+      const { max } = percentiles(microsOf(samples, isPost))
+      const [what, ms] = [isPost ? 'POST' : 'GET', Math.round(max / 100) / 10]
+      values[`${name}${what}LongestMs`] = ms
+      notes.push(`${name}: the longest ${what} took ${ms} ms`)
+    }
+  }
+  const title =
+    '9 GETs of 20 to 1 POST at a third of the capacity, with a compaction, 1,000,000 plants'
+  return { title, rows, values, notes: [...notes, ...doubts(rows)] }
+}
+
+async function load(
+  bench: Bench,
+  name: Name,
+  filling: Filling,
+  ask: Ask,
+  rows: Row[],
+): Promise<readonly Sample[]> {
+  const server = await start(name, filling)
+  await bench.warm(server, ask)
+  const { requestsPerSecond } = await bench.measure(server, ask)
+  if (name === 'plant-store') await grow(server)
+  const meter = bench.meter(server)
+  const seconds = bench.settings.seconds * LENGTH
+  const open = { samples: true, perSecond: requestsPerSecond * SHARE }
+  const result = await bench.run(server, ask, seconds, open).result
+  const used = meter()
+  if (name === 'plant-store') compactionLine(server)
+  const { rssMiB } = server
+  for (const isPost of [false, true]) {
+    const micros = microsOf(result.samples, isPost)
+    // The load generator looks at the clock all the time: that is no sign that it is the limit.
+    const run = { ...runOf({ ...result, ...percentiles(micros), loadShare: 0 }, used) }
+    const part = { ...run, requestsPerSecond: micros.length / result.seconds }
+    rows.push(...rowsOf([{ server: `${name} ${isPost ? 'POST' : 'GET'}`, rssMiB, runs: [part] }]))
+  }
+  await server.stop()
+  return result.samples
+}
+
+function microsOf(samples: readonly Sample[], isPost: boolean): number[] {
+  return samples.filter((sample) => sample.isPost === isPost).map(({ micros }) => micros)
+}
