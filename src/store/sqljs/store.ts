@@ -46,6 +46,8 @@ export class SqljsStore implements PlantStore {
   readonly #metrics: WriteMetrics
   #waiting: PendingCreate[] = []
   #writing: Promise<void> | undefined
+  /** Whether the last batch had one plant: one client at a time seems to create. */
+  #wasAlone = false
   /** The last durable batch. Lists show no plant of a later one. */
   #sequence: number
   /** Plants up to that batch. */
@@ -173,6 +175,7 @@ export class SqljsStore implements PlantStore {
         // Show. After this lists show the batch.
         this.#sequence = sequence
         this.#plants += batch.rows.length
+        this.#wasAlone = batch.rows.length === 1
         // Answer. After this clients rely on the batch.
         for (const { create, created } of batch.answers) create.resolve(created)
         this.#compactor.compactIfDue()
@@ -186,6 +189,7 @@ export class SqljsStore implements PlantStore {
 
   /** Lets creates that are on their way join the batch: one sync for all of them costs the same. */
   async #gather(): Promise<void> {
+    if (this.#wasAlone && this.#waiting.length === 1) return
     for (let tick = 0, seen = 0; tick < GATHER_TICKS && this.#waiting.length > seen; tick++) {
       seen = this.#waiting.length
       await yieldTick()
