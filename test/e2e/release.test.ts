@@ -45,7 +45,10 @@ test('release: the same sources give the same bytes, whatever modes they have', 
     'dist',
     'scripts/dist.ts',
     'node_modules/jose',
-    'node_modules/sql.js',
+    'node_modules/sql.js/LICENSE',
+    'node_modules/sql.js/package.json',
+    'node_modules/sql.js/dist/sql-wasm.js',
+    'node_modules/sql.js/dist/sql-wasm.wasm',
   ]) {
     cpSync(join(ROOT, name), join(checkout, name), { recursive: true })
   }
