@@ -1,13 +1,12 @@
 import assert from 'node:assert/strict'
-import { execFileSync, spawnSync } from 'node:child_process'
+import { execFileSync } from 'node:child_process'
 import { writeFileSync } from 'node:fs'
 import { join, resolve } from 'node:path'
 import { test } from 'node:test'
 import { readConfig, VARIABLES } from '../dist/config.js'
 import { serviceVariables } from './support/kubernetes.ts'
-import { MAIN } from './support/process.ts'
+import { command } from './support/process.ts'
 import { problems, temporaryDirectory } from './support/service.ts'
-import { PATIENCE_MS } from './support/time.ts'
 
 const MINIMUM = {
   PLANTS_ISSUER: 'https://issuer.test',
@@ -359,12 +358,8 @@ for (const [name, more] of Object.entries(FILES)) {
     const pipe = join(directory, 'pipe')
     execFileSync('mkfifo', [pipe])
     for (const path of [pipe, '/dev/zero', directory]) {
-      const env = { PATH: process.env['PATH'], PLANTS_DATA: join(directory, 'data') }
-      const { status, stderr } = spawnSync(process.execPath, [MAIN, 'serve'], {
-        env: { ...env, ...more, [name]: path },
-        timeout: PATIENCE_MS,
-        encoding: 'utf8',
-      })
+      const env = { PLANTS_DATA: join(directory, 'data'), ...more, [name]: path }
+      const { status, stderr } = await command(['serve'], env)
       assert.equal(status, 2, `${path}: ${stderr}`)
       const problem = `^plant-store: ${name} .*${path}.* is not a (regular )?file$`
       assert.match(stderr, new RegExp(problem, 'm'))

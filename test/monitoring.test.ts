@@ -4,6 +4,7 @@ import { generateKeyPairSync, sign } from 'node:crypto'
 import { readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { test, type TestContext } from 'node:test'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { call, post } from './support/http.ts'
 import { PEM, readPair } from './support/keys.ts'
 import { environment } from './support/launch.ts'
@@ -53,8 +54,12 @@ const MISSING =
   'SKIPPED: prometheus is missing (Debian: apt-get install prometheus)'
 if (MISSING !== false) console.log(MISSING)
 
+/** Of programs that are done before collecting garbage is worth its time. */
+const ENVIRONMENT = environment({ GOGC: 'off' })
+
 function promtool(...args: readonly string[]): void {
-  const { status, stdout, stderr } = spawnSync('promtool', args, { encoding: 'utf8', cwd: FOLDER })
+  const options = { encoding: 'utf8', cwd: FOLDER, env: ENVIRONMENT } as const
+  const { status, stdout, stderr } = spawnSync('promtool', args, options)
   assert.equal(status, 0, stdout + stderr)
 }
 
@@ -97,38 +102,44 @@ test('dashboard: each panel has its own id, title and place', () => {
     assert.equal(new Set(targets.map(({ refId }) => refId)).size, targets.length)
 })
 
+const SCRAPE_MS = 200
+
 /** A Prometheus that scrapes the service as the README says, but much more often. */
-async function startPrometheus(t: TestContext, adminPort: number): Promise<string> {
+async function startPrometheus(t: TestContext, adminPort: number): Promise<number> {
   const directory = await temporaryDirectory()
   const file = join(directory, 'prometheus.yaml')
   const config = blocks('yaml')
     .replace('127.0.0.1:8081', `127.0.0.1:${adminPort}`)
     .replace('/etc/prometheus', FOLDER)
-  writeFileSync(file, `global: { scrape_interval: 200ms, evaluation_interval: 200ms }\n${config}`)
+  writeFileSync(
+    file,
+    `global: { scrape_interval: ${SCRAPE_MS}ms, evaluation_interval: ${SCRAPE_MS}ms }\n${config}`,
+  )
   promtool('check', 'config', file)
-  const address = `127.0.0.1:${await freePort()}`
+  const port = await freePort()
   const child = spawn(
     'prometheus',
     [
       `--config.file=${file}`,
       `--storage.tsdb.path=${join(directory, 'data')}`,
-      `--web.listen-address=${address}`,
+      `--web.listen-address=127.0.0.1:${port}`,
       '--log.level=error',
     ],
-    { env: environment({}), stdio: ['ignore', 'inherit', 'inherit'] },
+    { env: ENVIRONMENT, stdio: ['ignore', 'inherit', 'inherit'] },
   )
   t.after(() => child.kill('SIGKILL'))
-  return `http://${address}/api/v1`
+  return port
 }
 
 /** What Prometheus answers; undefined while it starts. */
-async function ask(url: string): Promise<unknown> {
-  const response = await fetch(url).catch(() => undefined)
-  if (response?.status === 503 || !response) return undefined
-  const text = await response.text()
-  assert.equal(response.status, 200, text)
+async function ask(port: number, path: string): Promise<unknown> {
+  const reply = await call(port, { path: `/api/v1/${path}`, token: undefined }).catch(
+    () => undefined,
+  )
+  if (reply?.status === 503 || !reply) return undefined
+  assert.equal(reply.status, 200, reply.text)
   // Prometheus' documented envelope.
-  return (JSON.parse(text) as { readonly data: unknown }).data
+  return (reply.json() as { readonly data: unknown }).data
 }
 
 interface Rule {
@@ -138,18 +149,18 @@ interface Rule {
   readonly health: string
 }
 
-async function rulesOf(api: string): Promise<readonly Rule[]> {
+async function rulesOf(port: number): Promise<readonly Rule[]> {
   // Prometheus' documented answer.
-  const data = (await ask(`${api}/rules`)) as
+  const data = (await ask(port, 'rules')) as
     | { readonly groups: readonly { readonly rules: readonly Rule[] }[] }
     | undefined
   return data?.groups.flatMap(({ rules }) => rules) ?? []
 }
 
 /** A finite value of a query, if it has one. */
-async function valueOf(api: string, query: string): Promise<number | undefined> {
+async function valueOf(port: number, query: string): Promise<number | undefined> {
   // Prometheus' documented answer for an instant vector.
-  const data = (await ask(`${api}/query?query=${encodeURIComponent(query)}`)) as
+  const data = (await ask(port, `query?query=${encodeURIComponent(query)}`)) as
     | { readonly result: readonly { readonly value: readonly [number, string] }[] }
     | undefined
   return data?.result.map(({ value: [, text] }) => Number(text)).find(Number.isFinite)
@@ -171,25 +182,27 @@ async function startFetching(
   return { ...(await startService(t, { keys: { kind: 'url', url } })), bearer }
 }
 
-/** Creates, lists and unknown paths, one after the other, until the test ends. */
+/** Creates, lists and unknown paths, several a scrape, until the test ends. */
 async function traffic(port: number, bearer: string, ended: () => boolean): Promise<void> {
   for (let id = 0; !ended(); id++) {
     await post(port, { id, name: 'Fern' }, { token: bearer })
     await call(port, { token: bearer })
     await call(port, { path: '/trees', token: bearer })
+    await sleep(SCRAPE_MS / 4)
   }
 }
 
 test('monitoring: on a healthy service every query has a value', { skip: MISSING }, async (t) => {
   const { port, adminPort, bearer } = await startFetching(t)
-  const api = await startPrometheus(t, adminPort)
+  const prometheus = await startPrometheus(t, adminPort)
   let ended = false
   t.after(() => (ended = true))
   const sent = traffic(port, bearer, () => ended)
   let rules: readonly Rule[] = []
   // Inactive is also what was not evaluated yet, whose health is unknown.
   await until('Prometheus has evaluated the alerts, and none is raised', async () => {
-    rules = await rulesOf(api)
+    await sleep(SCRAPE_MS)
+    rules = await rulesOf(prometheus)
     return (
       rules.length > 0 && rules.every((rule) => `${rule.state} ${rule.health}` === 'inactive ok')
     )
@@ -205,7 +218,8 @@ test('monitoring: on a healthy service every query has a value', { skip: MISSING
   for (const query of queries) {
     let value: number | undefined
     await until(`${query} has a value`, async () => {
-      value = await valueOf(api, query)
+      value = await valueOf(prometheus, query)
+      if (value === undefined) await sleep(SCRAPE_MS)
       return value !== undefined
     })
     t.diagnostic(`${value}  ${query}`)

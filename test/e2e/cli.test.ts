@@ -11,17 +11,21 @@ import {
   statSync,
   writeFileSync,
 } from 'node:fs'
+import fs from 'node:fs/promises'
+import { syncBuiltinESMExports } from 'node:module'
 import { createServer } from 'node:net'
 import { join } from 'node:path'
 import { test } from 'node:test'
-import { fileURLToPath } from 'node:url'
+import { fileURLToPath, pathToFileURL } from 'node:url'
 import { parseArgs, promisify } from 'node:util'
 import initSqlJs from 'sql.js'
+import { exportStore } from '../../dist/cli/export.js'
 import { VARIABLES } from '../../dist/config.js'
 import { call, post, type Reply } from '../support/http.ts'
-import { MAIN, preload, run, startProcess } from '../support/process.ts'
+import { command, MAIN, preload, run, startProcess } from '../support/process.ts'
 import { ROOT } from '../support/release.ts'
-import { temporaryDirectory } from '../support/service.ts'
+import { leftByKill } from '../store/sqljs/fixtures.ts'
+import { startService, temporaryDirectory } from '../support/service.ts'
 import { until } from '../support/time.ts'
 import { signToken, token } from '../support/tokens.ts'
 
@@ -34,20 +38,22 @@ const SERVE = {
   PLANTS_ADMIN_LISTEN: 'off',
 }
 const SQL = await initSqlJs()
+// The project's manifest, which has these members.
+const PACKAGE = JSON.parse(readFileSync(join(ROOT, 'package.json'), 'utf8')) as {
+  readonly version: string
+  readonly engines: { readonly node: string }
+}
 
 test('cli: --help prints every variable, --version the version of the package', async () => {
-  const help = await run(['--help'])
+  const help = await command(['--help'])
   assert.equal(help.status, 0)
   const lines = help.stdout.split('\n')
   for (const { name, fallback, meaning } of VARIABLES) {
     const said = lines.find((line) => line.startsWith(`  ${name} `))?.slice(name.length + 2)
     assert.equal(said?.trim(), fallback === '' ? meaning : `${meaning} (default ${fallback})`)
   }
-  // The project's manifest, which has this member.
-  const { version } = JSON.parse(
-    readFileSync(new URL('../../package.json', import.meta.url), 'utf8'),
-  ) as { version: string }
-  assert.deepEqual(await run(['--version']), { status: 0, stdout: `${version}\n`, stderr: '' })
+  const version = { status: 0, stdout: `${PACKAGE.version}\n`, stderr: '' }
+  assert.deepEqual(await run(['--version']), version)
 })
 
 test('cli: a wrong command line ends with status 2 and the usage', async () => {
@@ -63,7 +69,7 @@ test('cli: a wrong command line ends with status 2 and the usage', async () => {
     ['token', '--sub', 'a', '--ttl', '0'],
     ['completion', 'tcsh'],
   ]) {
-    const { status, stderr } = await run(args)
+    const { status, stderr } = await command(args)
     assert.equal(status, 2, args.join(' '))
     assert.match(stderr, /^plant-store: .+\nusage: plant-store/, args.join(' '))
   }
@@ -71,7 +77,7 @@ test('cli: a wrong command line ends with status 2 and the usage', async () => {
 
 test('cli: a wrong configuration ends with status 2 and changes nothing', async () => {
   const directory = await temporaryDirectory()
-  const { status, stdout, stderr } = await run(
+  const { status, stdout, stderr } = await command(
     ['serve'],
     { PLANTS_DATA: 'data', PLANTS_LISTEN: 'x', PLANTS_RATE_LIMIT: 'many' },
     directory,
@@ -88,10 +94,10 @@ test('cli: a wrong configuration ends with status 2 and changes nothing', async 
   assert.equal(inPlace.status, 2)
   assert.match(inPlace.stderr.toString(), /"serve --dev" needs no setting\n$/)
   assert.deepEqual(readdirSync(directory), [])
-  const config = await run(['config'], { PLANTS_LISTEN: 'x' }, directory)
+  const config = await command(['config'], { PLANTS_LISTEN: 'x' }, directory)
   assert.deepEqual([config.status, config.stdout], [2, ''])
   assert.equal(config.stderr.match(/^plant-store: PLANTS_\w+/gm)?.length, 3)
-  const dev = await run(
+  const dev = await command(
     ['serve', '--dev'],
     { PLANTS_DATA: 'data', PLANTS_JWKS_URL: 'https://issuer.test' },
     directory,
@@ -102,23 +108,26 @@ test('cli: a wrong configuration ends with status 2 and changes nothing', async 
 })
 
 test('cli: a Node that is too old ends with one line, before any import', async () => {
-  const manifest = readFileSync(new URL('../../package.json', import.meta.url), 'utf8')
-  const [, floor = ''] = /"node": ">=([0-9.]+)"/.exec(manifest) ?? []
+  const floor = PACKAGE.engines.node.replace('>=', '')
   // A static import would be loaded before the first line runs.
   assert.doesNotMatch(readFileSync(MAIN, 'utf8'), /^\s*(?:import|export)\b[^(]*['"]/m)
-  for (const [version, status] of [
-    ['18.20.8', 2],
-    ['20.14.0', 2],
-    ['20.15.0', 0],
-    ['30.0.0', 0],
-  ] as const) {
+  for (const [tooOld, fine] of [
+    ['18.20.8', '30.0.0'],
+    ['20.14.0', '20.15.0'],
+  ]) {
+    // The command itself then runs under the version that is fine.
     const other = await preload(`
-      const versions = { ...process.versions, node: '${version}' }
-      Object.defineProperty(process, 'versions', { value: versions })`)
-    const outcome = await run(['--version'], other)
-    assert.equal(outcome.status, status, version)
-    const needed = `plant-store: Node ${floor} or later is needed, and this is ${version}\n`
-    assert.equal(outcome.stderr, status === 0 ? '' : needed)
+      const { versions } = process
+      const become = (node) =>
+        Object.defineProperty(process, 'versions', { value: { ...versions, node }, configurable: true })
+      become('${tooOld}')
+      await import('${pathToFileURL(MAIN).href}?too-old')
+      console.log(process.exitCode)
+      process.exitCode = 0
+      become('${fine}')`)
+    const stderr = `plant-store: Node ${floor} or later is needed, and this is ${tooOld}\n`
+    const stdout = `2\n${PACKAGE.version}\n`
+    assert.deepEqual(await run(['--version'], other), { status: 0, stdout, stderr })
   }
 })
 
@@ -152,71 +161,53 @@ test('serve: the lines that the README pastes start a service with its secret', 
   assert.ok(existsSync(`${home}/plants/plants.sqlite`))
 })
 
-test('serve --dev: prints a curl line for a unix socket', async (t) => {
-  const directory = await temporaryDirectory()
-  const env = { PLANTS_LISTEN: `unix:${join(directory, 'plants socket')}` }
-  const server = await startProcess(t, join(directory, 'data'), env, ['serve', '--dev'])
-  for (const line of await curlLines(server.output)) assert.equal((await asCurl(line)).status, 200)
-})
-
 test('serve --dev: its curl lines work, and kill -9 loses no plant and no key', async (t) => {
-  const directory = join(await temporaryDirectory(), 'data')
+  const folder = await temporaryDirectory()
+  const directory = join(folder, 'data')
   const first = await startProcess(t, directory, {}, ['serve', '--dev'])
   const lines = await curlLines(first.output)
   assert.equal(lines.length, 2)
   const [created, listed] = [await asCurl(lines[0]), await asCurl(lines[1])]
-  assert.deepEqual([created.status, created.json()], [200, { name: 'Monstera', tag: 'indoor' }])
-  assert.deepEqual([listed.status, listed.json()], [200, [{ name: 'Monstera', tag: 'indoor' }]])
+  const plants = [{ name: 'Monstera', tag: 'indoor' }]
+  assert.deepEqual([created.status, created.json()], [200, plants[0]])
+  assert.deepEqual([listed.status, listed.json()], [200, plants])
   assert.equal(statSync(join(directory, 'dev.key')).mode & 0o777, 0o600)
-  await first.kill('SIGKILL')
 
-  const second = await startProcess(t, directory, {}, ['serve', '--dev'])
-  const oldToken = /Bearer ([\w.-]+)/.exec(lines[0] ?? '')?.[1]
-  assert.deepEqual((await call(second.port, { token: oldToken })).json(), [
-    { name: 'Monstera', tag: 'indoor' },
-  ])
-  const made = await run(['token', '--sub', 'bob', '--ttl', '60'], { PLANTS_DATA: directory })
-  assert.equal(made.status, 0)
-  assert.deepEqual((await call(second.port, { token: made.stdout.trim() })).json(), [])
-  assert.equal(await second.kill('SIGTERM'), 0)
-})
-
-test('serve --dev: tokens have the claims that the configuration names', async (t) => {
-  const directory = join(await temporaryDirectory(), 'data')
-  const claims = {
+  // The next start is on a socket, and wants other claims.
+  const socket = join(folder, 'plants socket')
+  const env = {
+    PLANTS_DATA: directory,
+    PLANTS_LISTEN: `unix:${socket}`,
     PLANTS_OWNER_CLAIM: 'tenant',
     PLANTS_AUDIENCE_CLAIM: 'client_id',
     PLANTS_SCOPE_CLAIM: 'roles',
     PLANTS_READ_SCOPE: 'plants:read',
     PLANTS_WRITE_SCOPE: 'plants:write',
   }
-  const server = await startProcess(t, directory, claims, ['serve', '--dev'])
-  for (const line of await curlLines(server.output)) assert.equal((await asCurl(line)).status, 200)
-  const env = { ...claims, PLANTS_DATA: directory }
-  const reader = (
-    await run(['token', '--sub', 'alice', '--scope', 'plants:read'], env)
-  ).stdout.trim()
-  assert.deepEqual((await call(server.port, { token: reader })).json(), [
-    { name: 'Monstera', tag: 'indoor' },
-  ])
-  assert.equal((await post(server.port, { id: 2, name: 'Fern' }, { token: reader })).status, 403)
+  const reader = async (sub: string) => {
+    const args = ['token', '--sub', sub, '--ttl', '60', '--scope', 'plants:read']
+    const { status, stdout } = await command(args, env)
+    assert.equal(status, 0)
+    return { token: stdout.trim() }
+  }
+  const old = await reader('alice')
+  await first.kill('SIGKILL')
+  const second = await startProcess(t, directory, env, ['serve', '--dev'])
+  assert.deepEqual((await call(socket, old)).json(), plants)
+  assert.deepEqual((await call(socket, await reader('bob'))).json(), [])
+  assert.equal((await post(socket, { id: 2, name: 'Fern' }, old)).status, 403)
+  for (const line of await curlLines(second.output)) assert.equal((await asCurl(line)).status, 200)
+  assert.equal(await second.kill('SIGTERM'), 0)
 })
 
 test('token: without a development key, says what to do', async () => {
-  const { status, stderr } = await run(['token', '--sub', 'bob'], {
-    PLANTS_DATA: await temporaryDirectory(),
-  })
+  const env = { PLANTS_DATA: await temporaryDirectory() }
+  const { status, stderr } = await command(['token', '--sub', 'bob'], env)
   assert.equal(status, 1)
   assert.match(stderr, /no development key.*serve --dev/)
 })
 
-test('serve: locked data, or a port in use, ends with status 1 and says why', async (t) => {
-  const directory = join(await temporaryDirectory(), 'data')
-  const holder = await startProcess(t, directory)
-  const second = await run(['serve'], { ...SERVE, PLANTS_DATA: directory })
-  assert.equal(second.status, 1)
-  assert.match(second.stderr, new RegExp(`${holder.child.pid}`))
-
+test('serve: a port in use ends with status 1 and says why', async (t) => {
   const taken = createServer().listen(0, '127.0.0.1')
   t.after(() => taken.close())
   await new Promise((resolve) => taken.once('listening', resolve))
@@ -224,7 +215,7 @@ test('serve: locked data, or a port in use, ends with status 1 and says why', as
   assert.ok(address !== null && typeof address === 'object')
   const where = `127.0.0.1:${address.port}`
   for (const name of ['PLANTS_LISTEN', 'PLANTS_ADMIN_LISTEN']) {
-    const { status, stderr } = await run(['serve'], {
+    const { status, stderr } = await command(['serve'], {
       ...SERVE,
       PLANTS_DATA: join(await temporaryDirectory(), 'data'),
       [name]: where,
@@ -236,39 +227,44 @@ test('serve: locked data, or a port in use, ends with status 1 and says why', as
 })
 
 test('serve: SIGTERM and SIGINT end with status 0 and leave one SQLite file', async (t) => {
-  for (const signal of ['SIGTERM', 'SIGINT'] as const) {
-    const directory = join(await temporaryDirectory(), 'data')
-    const server = await startProcess(t, directory)
-    assert.equal((await post(server.port, { id: 1, name: 'Fern' })).status, 200)
-    assert.equal(await server.kill(signal), 0)
-    assert.deepEqual(readdirSync(directory).sort(), ['lock-1', 'plants.sqlite'])
+  const directory = join(await temporaryDirectory(), 'data')
+  const plants: { name: string }[] = []
+  for (const [signal, name, lock] of [
+    ['SIGTERM', 'Fern', 'lock-1'],
+    ['SIGINT', 'Moss', 'lock-2'],
+  ] as const) {
+    const { port, kill } = await startProcess(t, directory)
+    assert.deepEqual((await call(port)).json(), plants)
+    assert.equal((await post(port, { id: plants.push({ name }), name })).status, 200)
+    assert.equal(await kill(signal), 0)
+    assert.deepEqual(readdirSync(directory).sort(), [lock, 'plants.sqlite'])
     const bytes = readFileSync(join(directory, 'plants.sqlite'))
     assert.equal(bytes.toString('latin1', 0, 15), 'SQLite format 3')
     assert.equal(statSync(join(directory, 'plants.sqlite')).mode & 0o777, 0o600)
     assert.equal(statSync(directory).mode & 0o777, 0o700)
-    const again = await startProcess(t, directory)
-    assert.deepEqual((await call(again.port)).json(), [{ name: 'Fern' }])
-    assert.equal(await again.kill(signal), 0)
   }
+  const { port } = await startService(t, { dataDirectory: directory })
+  assert.deepEqual((await call(port)).json(), plants)
 })
 
 test('check: counts plants, names damage, and reports a missing store', async (t) => {
   const directory = join(await temporaryDirectory(), 'data')
-  assert.match((await run(['check'], { PLANTS_DATA: directory })).stderr, /there is no store in/)
-  const server = await startProcess(t, directory)
+  const missing = await command(['check'], { PLANTS_DATA: directory })
+  assert.match(missing.stderr, /there is no store in/)
+  const server = await startService(t, { dataDirectory: directory })
   for (let id = 1; id <= 3; id++) await post(server.port, { id, name: 'Fern' })
-  const running = await run(['check'], { PLANTS_DATA: directory })
+  const running = await command(['check'], { PLANTS_DATA: directory })
   assert.deepEqual([running.status, running.stderr], [0, ''])
   assert.match(running.stdout, /is sound: 3 plants in no snapshot and 1 journal, up to write 3/)
-  await server.kill('SIGKILL')
-  const journal = join(directory, 'journal-00000001.log')
+  const left = await leftByKill(directory)
+  const journal = join(left, 'journal-00000001.log')
   const bytes = readFileSync(journal)
   bytes[100] = (bytes[100] ?? 0) ^ 1
   writeFileSync(journal, bytes)
-  const damaged = await run(['check'], { PLANTS_DATA: directory })
+  const damaged = await run(['check'], { PLANTS_DATA: left })
   assert.equal(damaged.status, 1)
   assert.match(damaged.stderr, /journal-00000001\.log is damaged at byte \d+/)
-  const start = await run(['serve'], { ...SERVE, PLANTS_DATA: directory })
+  const start = await command(['serve'], { ...SERVE, PLANTS_DATA: left })
   assert.equal(start.status, 1)
   assert.match(start.stderr, /journal-00000001\.log is damaged at byte \d+/)
   assert.deepEqual(readFileSync(journal), bytes)
@@ -281,7 +277,7 @@ test('export, import: while a service runs, every owner gets the same plants', a
     join(directory, 'other'),
     join(directory, 'plants.db'),
   ]
-  const server = await startProcess(t, data)
+  const server = await startService(t, { dataDirectory: data })
   for (const [id, name] of [
     ['-9223372036854775808', 'low'],
     ['9223372036854775807', 'high'],
@@ -293,21 +289,21 @@ test('export, import: while a service runs, every owner gets the same plants', a
     (await post(server.port, { id: 1, name: 'of bob', tag: '🌱' }, { token: token('bob') })).status,
     200,
   )
-  const exported = await run(['export', file], { PLANTS_DATA: data })
+  const exported = await command(['export', file], { PLANTS_DATA: data })
   assert.deepEqual([exported.status, exported.stdout], [0, `4 plants written to ${file}\n`])
-  assert.match((await run(['export', file], { PLANTS_DATA: data })).stderr, /exists already/)
+  assert.match((await command(['export', file], { PLANTS_DATA: data })).stderr, /exists already/)
   assert.match(
-    (await run(['import', file], { PLANTS_DATA: data })).stderr,
-    new RegExp(`${server.child.pid}`),
+    (await command(['import', file], { PLANTS_DATA: data })).stderr,
+    new RegExp(` in use by process ${process.pid} `),
     'a service holds the directory',
   )
 
-  const imported = await run(['import', file], { PLANTS_DATA: other })
+  const imported = await command(['import', file], { PLANTS_DATA: other })
   assert.deepEqual(
     [imported.status, imported.stdout],
     [0, `4 plants read from ${file}; all of them are in the store\n`],
   )
-  const copy = await startProcess(t, other)
+  const copy = await startService(t, { dataDirectory: other })
   assert.deepEqual((await call(copy.port)).json(), [
     { name: 'low' },
     { name: 'nul \u0000 and "quotes"' },
@@ -316,9 +312,9 @@ test('export, import: while a service runs, every owner gets the same plants', a
   assert.deepEqual((await call(copy.port, { token: token('bob') })).json(), [
     { name: 'of bob', tag: '🌱' },
   ])
-  assert.equal(await copy.kill('SIGTERM'), 0)
+  await copy.close()
   assert.equal(
-    (await run(['import', file], { PLANTS_DATA: other })).status,
+    (await command(['import', file], { PLANTS_DATA: other })).status,
     0,
     'the same plants again are no conflict',
   )
@@ -327,7 +323,7 @@ test('export, import: while a service runs, every owner gets the same plants', a
 test('export -: a pipe gets a whole file, also while a service runs', async (t) => {
   const directory = await temporaryDirectory()
   const [data, file] = [join(directory, 'data'), join(directory, 'plants.db')]
-  const server = await startProcess(t, data)
+  const server = await startService(t, { dataDirectory: data })
   const name = 'x'.repeat(500_000)
   for (const id of [1, 2]) assert.equal((await post(server.port, { id, name })).status, 200)
   const shell = async (script: string) => {
@@ -350,7 +346,7 @@ test('export -: a pipe gets a whole file, also while a service runs', async (t) 
   const rows = database.prepare('SELECT count(*), sum(length(name)) FROM plants')
   rows.step()
   assert.deepEqual(rows.get(), [2, 2 * name.length])
-  const imported = await run(['import', file], { PLANTS_DATA: join(directory, 'other') })
+  const imported = await command(['import', file], { PLANTS_DATA: join(directory, 'other') })
   assert.match(imported.stdout, /^2 plants read from .*; all of them are in the store/)
 
   const left = await shell(`${exported} | head -c 100 > /dev/null; exit $(cat status)`)
@@ -408,22 +404,22 @@ test('terminal: export - is refused, serve --dev logs lines', { skip: NO_SCRIPT 
 test('import: takes an edited snapshot, and names the rows that it refuses', async (t) => {
   const directory = await temporaryDirectory()
   const [data, file] = [join(directory, 'data'), join(directory, 'edited.sqlite')]
-  const server = await startProcess(t, data)
+  const server = await startService(t, { dataDirectory: data })
   for (const id of [1, 2]) await post(server.port, { id, name: 'Fern' })
-  assert.equal(await server.kill('SIGTERM'), 0)
+  await server.close()
   const database = new SQL.Database(readFileSync(join(data, 'plants.sqlite')))
   database.run(`UPDATE plants SET name = 'Moss' WHERE id = 2;
     INSERT INTO plants VALUES ('alice', 3, 0, 'Ivy', NULL), ('alice', 4, 0, x'00', NULL)`)
   writeFileSync(join(data, 'plants.sqlite.edited'), database.export())
   renameSync(join(data, 'plants.sqlite'), join(directory, 'original.sqlite'))
   renameSync(join(data, 'plants.sqlite.edited'), join(data, 'plants.sqlite'))
-  const refused = await run(['check'], { PLANTS_DATA: data })
+  const refused = await command(['check'], { PLANTS_DATA: data })
   assert.equal(refused.status, 1)
   assert.match(refused.stderr, /plants\.sqlite is damaged at byte \d+: .*plant-store import/)
   renameSync(join(data, 'plants.sqlite'), file)
   renameSync(join(directory, 'original.sqlite'), join(data, 'plants.sqlite'))
 
-  const imported = await run(['import', file], { PLANTS_DATA: data })
+  const imported = await command(['import', file], { PLANTS_DATA: data })
   assert.equal(imported.status, 1, imported.stdout + imported.stderr)
   assert.match(
     imported.stderr,
@@ -431,16 +427,15 @@ test('import: takes an edited snapshot, and names the rows that it refuses', asy
   )
   assert.match(imported.stderr, /not imported: owner "alice", id 4: .*must be text/)
   assert.match(imported.stderr, /2 of 4 plants are in the store/)
-  const again = await startProcess(t, data)
+  const again = await startService(t, { dataDirectory: data })
   assert.deepEqual((await call(again.port)).json(), [
     { name: 'Fern' },
     { name: 'Fern' },
     { name: 'Ivy' },
   ])
-  assert.equal(await again.kill('SIGTERM'), 0)
 
   writeFileSync(join(directory, 'text'), 'no database')
-  const garbage = await run(['import', join(directory, 'text')], {
+  const garbage = await command(['import', join(directory, 'text')], {
     PLANTS_DATA: join(directory, 'new'),
   })
   assert.equal(garbage.status, 1)
@@ -453,32 +448,37 @@ test('import, check: end with the same status if no process reads the output', a
   const [data, file] = [join(directory, 'data'), join(directory, 'plants.db')]
   const database = new SQL.Database()
   database.run(`CREATE TABLE plants (owner, id, name, tag);
-    WITH RECURSIVE ids(id) AS (VALUES (1) UNION ALL SELECT id + 1 FROM ids WHERE id < 5000)
-    INSERT INTO plants SELECT iif(id < 5000, 7, 'alice'), id, 'Fern', NULL FROM ids`)
+    WITH RECURSIVE ids(id) AS (VALUES (1) UNION ALL SELECT id + 1 FROM ids WHERE id < 2500)
+    INSERT INTO plants SELECT iif(id < 2500, 7, 'alice'), id, 'Fern', NULL FROM ids`)
   writeFileSync(file, database.export())
   const env = { PLANTS_DATA: data }
   assert.equal(await statusUnread(['import', file], env), 1)
-  assert.match((await run(['check'], env)).stdout, /1 plants/)
+  assert.match((await command(['check'], env)).stdout, /1 plants/)
   assert.equal(await statusUnread(['check'], env), 0)
   assert.equal(await statusUnread(['export', file], env), 1)
 })
 
-test('check, export: fail without a store, export also without hard links', async () => {
+test('check, export: fail without a store, export also without hard links', async (t) => {
   const directory = await temporaryDirectory()
   const [data, file] = [join(directory, 'data'), join(directory, 'plants.db')]
   mkdirSync(data)
   const missing = { status: 1, stdout: '', stderr: `plant-store: there is no store in ${data}\n` }
-  assert.deepEqual(await run(['check'], { PLANTS_DATA: data }), missing)
-  assert.deepEqual(await run(['export', file], { PLANTS_DATA: data }), missing)
+  assert.deepEqual(await command(['check'], { PLANTS_DATA: data }), missing)
+  assert.deepEqual(await command(['export', file], { PLANTS_DATA: data }), missing)
   writeFileSync(join(data, 'journal-00000001.log'), '')
-  const withoutLinks = await preload(`
-    import fs from 'node:fs/promises'
-    import { syncBuiltinESMExports } from 'node:module'
-    fs.link = async () => { throw Object.assign(new Error('EPERM: link'), { code: 'EPERM' }) }
-    syncBuiltinESMExports()`)
-  const { status, stderr } = await run(['export', file], { PLANTS_DATA: data, ...withoutLinks })
-  assert.equal(status, 1)
-  assert.match(stderr, /^plant-store: the file system of .* has no hard links, .*: name a file on/)
+  const { mock } = t.mock.method(fs, 'link', async () => {
+    throw Object.assign(new Error('EPERM: link'), { code: 'EPERM' })
+  })
+  // Modules that imported the function by name see the change only after this call.
+  syncBuiltinESMExports()
+  t.after(() => {
+    mock.restore()
+    syncBuiltinESMExports()
+  })
+  await assert.rejects(
+    exportStore(data, file),
+    /^Error: the file system of .* has no hard links, .*: name a file on/,
+  )
   assert.deepEqual(readdirSync(directory), ['data'])
 })
 

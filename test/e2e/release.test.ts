@@ -1,15 +1,14 @@
 import assert from 'node:assert/strict'
 import { execFile } from 'node:child_process'
-import { existsSync, readdirSync, readFileSync, statSync } from 'node:fs'
-import { cp } from 'node:fs/promises'
+import { cpSync, existsSync, readdirSync, readFileSync, statSync, symlinkSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { test } from 'node:test'
 import { promisify } from 'node:util'
 import { call, post } from '../support/http.ts'
-import { run, startProcess } from '../support/process.ts'
+import { command, run, startProcess } from '../support/process.ts'
 import { listArchive, makeRelease, projectRelease, ROOT, unpack } from '../support/release.ts'
 import { temporaryDirectory } from '../support/service.ts'
-import { token } from '../support/tokens.ts'
+import { list, openStore } from '../store/sqljs/fixtures.ts'
 
 const MAX_FOLDER_BYTES = 3 * 1024 * 1024
 const DEPLOY = readdirSync(join(ROOT, 'scripts/deploy')).map((name) => `scripts/deploy/${name}`)
@@ -46,13 +45,14 @@ test('release: the same sources give the same bytes, whatever modes they have', 
     'dist',
     'scripts/dist.ts',
     'node_modules/jose',
-    'node_modules/sql.js',
-    'node_modules/tsx',
-    'node_modules/esbuild',
-    'node_modules/@esbuild',
+    'node_modules/sql.js/LICENSE',
+    'node_modules/sql.js/package.json',
+    'node_modules/sql.js/dist/sql-wasm.js',
+    'node_modules/sql.js/dist/sql-wasm.wasm',
   ]) {
-    await cp(join(ROOT, name), join(checkout, name), { recursive: true })
+    cpSync(join(ROOT, name), join(checkout, name), { recursive: true })
   }
+  symlinkSync(join(ROOT, 'node_modules/tsx'), join(checkout, 'node_modules/tsx'))
   await promisify(execFile)('chmod', ['-R', 'g=,o=', checkout])
   const again = await makeRelease(join(directory, 'again'), checkout)
   assert.deepEqual(readFileSync(again.package), readFileSync(release.package))
@@ -167,8 +167,8 @@ test('release: the folder runs with node alone, and every command works', async 
     join(elsewhere, 'other'),
     join(elsewhere, 'plants.db'),
   ]
-  const command = async (...args: string[]): Promise<string> => {
-    const { status, stdout, stderr } = await run(
+  const runs = async (...args: string[]): Promise<string> => {
+    const { status, stdout, stderr } = await command(
       args,
       { PLANTS_DATA: args[0] === 'import' ? other : data },
       elsewhere,
@@ -177,28 +177,30 @@ test('release: the folder runs with node alone, and every command works', async 
     assert.deepEqual([status, stderr], [0, ''], args.join(' '))
     return stdout
   }
-  assert.equal(await command('--version'), '1.0.0\n')
+  assert.deepEqual(await run(['--version'], {}, elsewhere, main), {
+    status: 0,
+    stdout: '1.0.0\n',
+    stderr: '',
+  })
   const description = readFileSync(join(elsewhere, 'plant-store/openapi.json'), 'utf8')
-  assert.equal(await command('openapi'), description)
-  assert.match(await command('completion', 'bash'), /complete -F/)
+  assert.equal(await runs('openapi'), description)
+  assert.match(await runs('completion', 'bash'), /complete -F/)
 
-  const first = await startProcess(t, data, {}, ['serve'], { main, cwd: elsewhere })
-  assert.equal((await post(first.port, { id: 7, name: 'Monstera' })).status, 200)
+  const first = await startProcess(t, data, {}, ['serve', '--dev'], { main, cwd: elsewhere })
+  const made = await runs('token', '--sub', 'alice')
+  const plant = { id: 7, name: 'Monstera' }
+  assert.equal((await post(first.port, plant, { token: made.trim() })).status, 200)
+  assert.equal((await post(first.port, plant)).status, 401)
   await first.kill('SIGKILL')
   const second = await startProcess(t, data, {}, ['serve'], { main, cwd: elsewhere })
   assert.deepEqual((await call(second.port)).json(), [{ name: 'Monstera' }])
-  assert.match(await command('check'), /is sound: 1 plants/)
-  assert.match(await command('export', file), /^1 plants written/)
+  assert.match(await runs('check'), /is sound: 1 plants/)
+  assert.match(await runs('export', file), /^1 plants written/)
   // A worker thread makes the last snapshot.
   assert.equal(await second.kill('SIGTERM'), 0)
   assert.ok(existsSync(join(data, 'plants.sqlite')))
-  assert.match(await command('import', file), /^1 plants read/)
-
-  const dev = await startProcess(t, other, {}, ['serve', '--dev'], { main, cwd: elsewhere })
-  const made = await run(['token', '--sub', 'alice'], { PLANTS_DATA: other }, elsewhere, main)
-  assert.deepEqual((await call(dev.port, { token: made.stdout.trim() })).json(), [
-    { name: 'Monstera' },
-  ])
-  assert.equal((await call(dev.port, { token: token('alice') })).status, 401)
-  assert.equal(await dev.kill('SIGTERM'), 0)
+  assert.match(await runs('import', file), /^1 plants read/)
+  const store = await openStore(other)
+  assert.deepEqual(await list(store), [{ name: 'Monstera' }])
+  await store.close()
 })

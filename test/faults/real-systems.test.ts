@@ -4,16 +4,23 @@ import { once } from 'node:events'
 import { readdirSync, readFileSync, readlinkSync } from 'node:fs'
 import { join } from 'node:path'
 import { test, type TestContext } from 'node:test'
+import { StoreUnavailable } from '../../dist/plants/store.js'
+import { lockDirectory } from '../../dist/store/sqljs/lock.js'
+import { checkStore } from '../../dist/cli/check.js'
+import { exportStore } from '../../dist/cli/export.js'
+import { leftByKill, list, openStore } from '../store/sqljs/fixtures.ts'
 import { call, post, type Reply } from '../support/http.ts'
-import { jsonOf, Ledger, plantOf } from '../support/ledger.ts'
+import { type Content, jsonOf, Ledger, plantOf, plantsOf } from '../support/ledger.ts'
 import { environment, serviceEnvironment } from '../support/launch.ts'
-import { MAIN, run } from '../support/process.ts'
+import { MAIN } from '../support/process.ts'
 import { LONG, sampled } from '../support/scale.ts'
-import { temporaryDirectory } from '../support/service.ts'
+import { startService, temporaryDirectory } from '../support/service.ts'
 import { PATIENCE_MS, until } from '../support/time.ts'
 
 const OWNER = 'alice'
 const WRITERS = 8
+/** Characters of a plant of which a few make the 4 MiB of journals that are compacted. */
+const LARGE = 2 ** 19
 
 /** The first command that works here. */
 function works(
@@ -30,6 +37,12 @@ function skipWithout(tool: unknown, what: string): string | false {
   if (tool !== undefined) return false
   console.log(`SKIPPED: ${what}`)
   return `SKIPPED: ${what}`
+}
+
+interface Comparison {
+  readonly afterStart?: boolean
+  /** Forbids what was refused, too. */
+  readonly exactly?: boolean
 }
 
 interface Process {
@@ -90,7 +103,7 @@ class Writer {
   readonly ledger = new Ledger()
   #nextId = 1n
 
-  async create(service: Process, chars = 0): Promise<Reply> {
+  async create(service: Pick<Process, 'port'>, chars = 0): Promise<Reply> {
     const plant = plantOf(this.#nextId++, 'x'.repeat(chars))
     this.ledger.sends(OWNER, plant)
     const reply = await post(service.port, jsonOf(plant))
@@ -118,23 +131,51 @@ class Writer {
     return statuses
   }
 
-  /**
-   * The list holds all that was acknowledged and nothing that was not sent; `exactly` forbids what
-   * was refused, too.
-   */
-  async compare(service: Process, { afterStart = false, exactly = false } = {}): Promise<void> {
+  /** The list holds all that was acknowledged and nothing that was not sent. */
+  async compare(service: Process, how: Comparison = {}): Promise<void> {
     const reply = await call(service.port)
     assert.equal(reply.status, 200)
-    // The service's own answer; the ledger compares each member.
-    const { shown } = this.ledger.showsAll(OWNER, reply.json() as { name: string }[], afterStart)
+    this.#compareList(plantsOf(reply.text), how)
+  }
+
+  #compareList(plants: readonly Content[], { afterStart = false, exactly = false }: Comparison) {
+    const { shown } = this.ledger.showsAll(OWNER, plants, afterStart)
     assert.deepEqual(this.ledger.problems, [])
     if (exactly) assert.deepEqual(shown, [])
+  }
+
+  /**
+   * After a kill, this process starts the store: it lists what was acknowledged, it takes a plant
+   * or says that it cannot, and the checker finds nothing wrong.
+   */
+  async compareAfterKill(directory: string, how: Comparison & { full?: boolean } = {}) {
+    const store = await openStore(directory, { lock: lockDirectory })
+    this.#compareList(await list(store, OWNER), { ...how, afterStart: true })
+    const plant = plantOf(this.#nextId++, 'x'.repeat(60_000))
+    if (how.full) await assert.rejects(store.create(OWNER, plant), StoreUnavailable)
+    else assert.equal(await store.create(OWNER, plant), 'stored')
+    assert.equal(store.unavailableReason() !== undefined, how.full === true)
+    await checkStore(directory)
+    await store.close()
   }
 
   /** Writes come back by themselves, and the service is ready again. */
   async comesBack(service: Process): Promise<void> {
     await until('plants are written again', async () => (await this.create(service)).status === 200)
     await until('the service is ready', async () => (await service.ready()) === 200)
+  }
+
+  /** Creates what leads to a compaction, goes on until that fails, and returns the statuses. */
+  async failsToCompact(service: Process): Promise<readonly number[]> {
+    const creates = Array.from({ length: (4 * 2 ** 20) / LARGE + 1 }, () =>
+      this.create(service, LARGE),
+    )
+    const statuses = (await Promise.all(creates)).map(({ status }) => status)
+    await until('a compaction fails', async () => {
+      statuses.push((await this.create(service)).status)
+      return service.output().includes('the journals could not be compacted')
+    })
+    return statuses
   }
 
   /** It is tried again after a write. */
@@ -171,6 +212,8 @@ const LOOP = works(['unshare', '-m', 'sh', ...LOOP_IMAGE])
 
 interface Mounted {
   readonly directory: string
+  /** The same directory for processes that do not see the mount, such as this one. */
+  readonly outside: string
   /** The prefix of a command that is to see the mount. */
   readonly inside: readonly string[]
   run(script: string): string
@@ -199,6 +242,7 @@ async function mounted(
   const inside = ['nsenter', '--target', String(holder.pid), '--mount', ...user, '--']
   return {
     directory: join(point, 'data'),
+    outside: join(`/proc/${holder.pid}/root`, point, 'data'),
     inside,
     run(script) {
       const [enter = '', ...args] = inside
@@ -221,7 +265,7 @@ function isFull(statuses: readonly number[]): boolean {
 async function fillAndFree(t: TestContext, disk: Mounted): Promise<void> {
   const writer = new Writer()
   disk.run('head -c 900K /dev/zero > ballast')
-  let service = await serve(t, disk.directory, disk.inside)
+  const service = await serve(t, disk.directory, disk.inside)
   assert.equal(await service.ready(), 200)
   const statuses = await writer.createMany(service, 60_000, isFull)
   assert.ok(statuses.filter((status) => status === 200).length > 10, 'the disk took some')
@@ -239,20 +283,8 @@ async function fillAndFree(t: TestContext, disk: Mounted): Promise<void> {
 
   await writer.createMany(service, 60_000, isFull)
   await service.end()
-  service = await serve(t, disk.directory, disk.inside)
-  await writer.compare(service, { afterStart: true, exactly: true })
-  assert.equal((await writer.create(service, 60_000)).status, 503, 'a start on a full disk')
-  assert.equal(await service.ready(), 503)
-  assert.equal((await call(service.port, { path: '/plants?limit=1' })).status, 200)
-
-  await service.end()
+  await writer.compareAfterKill(disk.outside, { exactly: true, full: true })
   disk.run('test ! -e data/plants.sqlite.tmp')
-  const [enter = '', ...args] = disk.inside
-  const checked = spawnSync(enter, [...args, process.execPath, MAIN, 'check'], {
-    env: { PATH: process.env['PATH'], PLANTS_DATA: disk.directory },
-    encoding: 'utf8',
-  })
-  assert.equal(checked.status, 0, checked.stderr)
 }
 
 test(
@@ -299,21 +331,17 @@ test(
     // them.
     disk.run('head -c 6M /dev/zero > ballast')
     const service = await serve(t, disk.directory, disk.inside)
-    await writer.createMany(service, 300_000, () =>
-      service.output().includes('the journals could not be compacted'),
-    )
+    await writer.failsToCompact(service)
     await until(
       'creates have the room that the compaction left',
-      async () => (await writer.create(service)).status === 200,
+      async () => (await writer.create(service, LARGE)).status === 200,
     )
     disk.run('test ! -e data/plants.sqlite.tmp')
     disk.run('rm ballast')
     await writer.comesBack(service)
     await writer.isCompacted(service)
     await service.end()
-    const again = await serve(t, disk.directory, disk.inside)
-    await writer.compare(again, { afterStart: true })
-    await again.end()
+    await writer.compareAfterKill(disk.outside)
   },
 )
 
@@ -380,20 +408,6 @@ async function setUp(t: TestContext): Promise<Setup> {
   return { writer, service, directory, journal: join(directory, 'journal-00000001.log') }
 }
 
-/** After a kill, a start finds what was acknowledged, and the checker finds nothing wrong. */
-async function restartAndCompare(
-  t: TestContext,
-  { writer, service, directory }: Setup,
-): Promise<void> {
-  await service.end()
-  const again = await serve(t, directory)
-  await writer.compare(again, { afterStart: true })
-  assert.equal((await writer.create(again)).status, 200)
-  await again.end()
-  const { status, stderr } = await run(['check'], { PLANTS_DATA: directory })
-  assert.equal(status, 0, stderr)
-}
-
 test(
   'strace: without durability nothing is acknowledged, and writes come back',
   { skip: noStrace },
@@ -414,7 +428,8 @@ test(
     await lift()
     await writer.comesBack(service)
     await writer.compare(service)
-    await restartAndCompare(t, setup)
+    await service.end()
+    await writer.compareAfterKill(directory)
   },
 )
 
@@ -438,12 +453,14 @@ test(
   async (t) => {
     const setup = await setUp(t)
     const { writer, directory } = setup
-    let { service } = setup
+    let service: Process | undefined = setup.service
     const mixed = (all: readonly number[]): boolean =>
       [503, 200].every((wanted) => all.filter((status) => status === wanted).length >= WRITERS)
     for (const [what, faults] of sampled(FAULTS, 2)) {
       await t.test(what, async () => {
         const injection = { faults, paths: [setup.journal] }
+        service ??= await serve(t, directory)
+        await writer.compare(service, { afterStart: true })
         const lift = await inject(t, service.pid, injection)
         await writer.createMany(service, 100, mixed)
         await writer.compare(service)
@@ -452,11 +469,10 @@ test(
         await inject(t, service.pid, injection)
         await writer.createMany(service, 100, mixed)
         await service.end()
-        service = await serve(t, directory)
-        await writer.compare(service, { afterStart: true })
+        service = undefined
       })
     }
-    await restartAndCompare(t, { ...setup, service })
+    await writer.compareAfterKill(directory)
   },
 )
 
@@ -464,9 +480,11 @@ test(
   'strace: a start that cannot rewrite its journal serves lists until it can',
   { skip: noStrace },
   async (t) => {
-    const setup = await setUp(t)
-    const { writer, directory, journal } = setup
-    await setup.service.end()
+    const writer = new Writer()
+    const before = await startService(t)
+    assert.equal((await writer.create(before)).status, 200)
+    const directory = await leftByKill(before.dataDirectory)
+    const journal = join(directory, 'journal-00000001.log')
     let lift = async (): Promise<void> => {}
     const service = await serve(t, directory, [], async (pid) => {
       lift = await inject(t, pid, { faults: [`${SYNCS}:error=EIO`], paths: [`${journal}.tmp`] })
@@ -476,7 +494,8 @@ test(
     assert.equal(await service.ready(), 503)
     await lift()
     await writer.comesBack(service)
-    await restartAndCompare(t, { ...setup, service })
+    await service.end()
+    await writer.compareAfterKill(directory)
   },
 )
 
@@ -490,13 +509,12 @@ test(
       faults: [`${WRITES}:error=EIO`],
       paths: [join(directory, 'plants.sqlite.tmp')],
     })
-    const statuses = await writer.createMany(service, 400_000, () =>
-      service.output().includes('the journals could not be compacted'),
-    )
+    const statuses = await writer.failsToCompact(service)
     assert.ok(statuses.every((status) => status === 200))
     await lift()
     await writer.isCompacted(service)
-    await restartAndCompare(t, setup)
+    await service.end()
+    await writer.compareAfterKill(directory)
   },
 )
 
@@ -504,14 +522,13 @@ test(
   'the journal is open with O_DSYNC, so that a write returns once it is durable',
   { skip: process.platform === 'linux' ? false : skipWithout(undefined, '/proc is not here') },
   async (t) => {
-    const { service, journal } = await setUp(t)
-    const fd = readdirSync(`/proc/${service.pid}/fd`).find(
-      (name) => linkOf(`/proc/${service.pid}/fd/${name}`) === journal,
+    const { dataDirectory } = await startService(t)
+    const journal = join(dataDirectory, 'journal-00000001.log')
+    const fd = readdirSync('/proc/self/fd').find(
+      (name) => linkOf(`/proc/self/fd/${name}`) === journal,
     )
     const flags = Number.parseInt(
-      /^flags:\s+([0-7]+)$/m.exec(
-        readFileSync(`/proc/${service.pid}/fdinfo/${fd}`, 'latin1'),
-      )?.[1] ?? '',
+      /^flags:\s+([0-7]+)$/m.exec(readFileSync(`/proc/self/fdinfo/${fd}`, 'latin1'))?.[1] ?? '',
       8,
     )
     assert.equal(flags & 0o10000, 0o10000)
@@ -550,33 +567,36 @@ async function refused(
   return { status: child.exitCode, stderr }
 }
 
-for (const [where, prefix, skip] of [
-  ['here', [], false],
-  [
-    'in another PID namespace',
-    NAMESPACE ?? [],
-    skipWithout(NAMESPACE, 'unshare makes no PID namespace'),
-  ],
-] as const) {
-  test(`lock: a second service and an import ${where} are told the holder`, { skip }, async (t) => {
-    const setup = await setUp(t)
-    const { writer, service, directory } = setup
-    const before = readdirSync(directory)
-    // On a machine that is held up the holder may not say in time who it is.
-    await until('the refusal names the holder', async () => {
-      const { status, stderr } = await refused(directory, prefix, ['serve'])
-      assert.equal(status, 1)
-      assert.match(stderr, /in use by .*: stop that first/)
-      return stderr.includes(`in use by process ${service.pid} on host `)
+test('lock: a second service and an import are told the holder, in any namespace', async (t) => {
+  const setup = await setUp(t)
+  const { writer, service, directory } = setup
+  const before = readdirSync(directory)
+  const backup = join(await temporaryDirectory(), 'backup.sqlite')
+  await exportStore(directory, backup)
+  for (const [where, prefix, skip] of [
+    ['here', [], false],
+    [
+      'in another PID namespace',
+      NAMESPACE ?? [],
+      skipWithout(NAMESPACE, 'unshare makes no PID namespace'),
+    ],
+  ] as const) {
+    await t.test(where, { skip }, async () => {
+      // On a machine that is held up the holder may not say in time who it is.
+      await until('the refusal names the holder', async () => {
+        const { status, stderr } = await refused(directory, prefix, ['serve'])
+        assert.equal(status, 1)
+        assert.match(stderr, /in use by .*: stop that first/)
+        return stderr.includes(`in use by process ${service.pid} on host `)
+      })
+      const imported = await refused(directory, prefix, ['import', backup])
+      assert.equal(imported.status, 1)
+      assert.match(imported.stderr, /in use by /)
+      assert.deepEqual(readdirSync(directory), before)
+      assert.equal((await writer.create(service)).status, 200)
     })
-    const backup = join(await temporaryDirectory(), 'backup.sqlite')
-    assert.equal((await run(['export', backup], { PLANTS_DATA: directory })).status, 0)
-    const imported = await refused(directory, prefix, ['import', backup])
-    assert.equal(imported.status, 1)
-    assert.match(imported.stderr, /in use by /)
-    assert.deepEqual(readdirSync(directory), before)
-    assert.equal((await writer.create(service)).status, 200)
-    // Killed, it needs no hand: the next start is let in at once.
-    await restartAndCompare(t, setup)
-  })
-}
+  }
+  // Killed, it needs no hand: the next start is let in at once.
+  await service.end()
+  await writer.compareAfterKill(directory)
+})

@@ -354,8 +354,8 @@ async function channel(
 for (const kind of ['socket', 'pipe'] as const) {
   test(`log: a ${kind} without a reader blocks neither the process nor its exit`, async () => {
     const { writer, reader } = await channel(kind)
-    const state = await writer.tell({ lines: 10_240 })
-    assert.ok(state.dropped > 10_240 - 3_000 && state.dropped < 10_240, `${state.dropped} dropped`)
+    const state = await writer.tell({ lines: 5_000 })
+    assert.ok(state.dropped > 5_000 - 3_000 && state.dropped < 5_000, `${state.dropped} dropped`)
     assert.equal((await writer.tell({})).dropped, state.dropped)
     const [code, took] = await writer.exit(1000)
     assert.equal(code, 0)
@@ -363,9 +363,9 @@ for (const kind of ['socket', 'pipe'] as const) {
     reader.destroy()
   })
 
-  test(`log: a ${kind} read after a stall shows where lines are missing`, async () => {
+  test(`log: a ${kind} read after a stall shows the gap; a closed one ends nothing`, async () => {
     const { writer, reader } = await channel(kind)
-    const { dropped } = await writer.tell({ lines: 5_000 })
+    const { dropped } = await writer.tell({ lines: 3_000 })
     assert.ok(dropped > 0)
     let text = ''
     reader.setEncoding('utf8').on('data', (chunk) => {
@@ -374,36 +374,29 @@ for (const kind of ['socket', 'pipe'] as const) {
     await writer.tell({ flush: PATIENCE_MS })
     assert.deepEqual(
       await writer.tell({ lines: 100, flush: PATIENCE_MS }).then(({ n, dropped }) => [n, dropped]),
-      [5_100, dropped],
+      [3_100, dropped],
     )
-    const [code, took] = await writer.exit()
-    assert.equal(code, 0)
-    assert.ok(took < PATIENCE_MS - 1000, `exit took ${took} ms`)
-    await until('the last line is read', () => text.includes('"n":5100,') && text.endsWith('\n'))
+    await until('the last line is read', () => text.includes('"n":3099,') && text.endsWith('\n'))
     const lines = parse(text)
     const gap = lines.findIndex((line) => line['message'] === 'log lines were dropped')
     assert.equal(lines[gap]?.['dropped'], dropped)
-    const kept = 5_000 - dropped
+    const kept = 3_000 - dropped
     assert.deepEqual(
       lines.slice(0, gap).map((line) => line['n']),
       [...Array(kept).keys()],
     )
     assert.deepEqual(
       lines.slice(gap + 1).map((line) => line['n']),
-      Array.from({ length: 101 }, (_, n) => 5_000 + n),
+      Array.from({ length: 100 }, (_, n) => 3_000 + n),
     )
-  })
 
-  test(`log: a ${kind} whose reader has gone causes no crash and no loop`, async () => {
-    const { writer, reader } = await channel(kind)
-    await writer.tell({ lines: 10, flush: PATIENCE_MS })
     reader.destroy()
     await once(reader, 'close')
     const before = await writer.tell({ lines: 2_000, flush: PATIENCE_MS })
-    assert.equal(before.dropped, 2_000)
+    assert.equal(before.dropped, dropped + 2_000)
     await delay(300)
     const later = await writer.tell({ lines: 1, flush: PATIENCE_MS })
-    assert.equal(later.dropped, 2_001)
+    assert.equal(later.dropped, dropped + 2_001)
     assert.ok(later.cpu - before.cpu < 150_000, `${later.cpu - before.cpu} µs of CPU in 300 ms`)
     const [code, took] = await writer.exit()
     assert.equal(code, 0)
@@ -415,12 +408,12 @@ test('log: a file gets every line', async () => {
   const path = join(root, 'file')
   const fd = openSync(path, 'w')
   const file = await writer(fd)
-  await file.tell({ lines: 3_000, flush: PATIENCE_MS })
+  await file.tell({ lines: 2_000, flush: PATIENCE_MS })
   await file.exit()
   closeSync(fd)
   assert.deepEqual(
     parse(readFileSync(path, 'utf8')).map((line) => line['n']),
-    [...Array(3_001).keys()],
+    [...Array(2_001).keys()],
   )
 })
 
