@@ -76,9 +76,6 @@ class Authority {
   }
 }
 
-/** Passwords are hashed with the least work. */
-export const QUICK_LOGIN = ['--bcrypt-cost', '4'] as const
-
 let shared: Promise<SecuredCluster> | undefined
 after(async () => (await shared)?.close())
 
@@ -115,7 +112,8 @@ export class SecuredCluster {
     authority.sign('client', '/O=plants')
     const cluster = await Cluster.start(1, {
       scheme: 'https',
-      flags: ['--unsafe-no-fsync', ...QUICK_LOGIN, ...authority.serverFlags, ...flags],
+      cheap: true,
+      flags: [...authority.serverFlags, ...flags],
     })
     const secured = new SecuredCluster(cluster, authority)
     await until('etcd answers', () => {

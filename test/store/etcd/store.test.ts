@@ -14,13 +14,7 @@ import {
   startCluster,
   testUnless,
 } from '../../support/etcd-store.ts'
-import {
-  etcdctl,
-  NO_ETCDCTL,
-  NO_SECURED_ETCD,
-  QUICK_LOGIN,
-  SecuredCluster,
-} from '../../support/etcd-tls.ts'
+import { etcdctl, NO_ETCDCTL, NO_SECURED_ETCD, SecuredCluster } from '../../support/etcd-tls.ts'
 import { call, post, type Reply } from '../../support/http.ts'
 import { run, startProcess } from '../../support/process.ts'
 import { THOROUGH } from '../../support/scale.ts'
@@ -210,7 +204,7 @@ test('a create whose answer is lost is stored by the next endpoint, or undecided
 })
 
 test('users: a right password works, also after a restart of etcd', async (t) => {
-  const cluster = await startCluster(t, 1, { flags: ['--auth-token-ttl', '2', ...QUICK_LOGIN] })
+  const cluster = await startCluster(t, 1, { flags: ['--auth-token-ttl', '2'] })
   const endpoint = cluster.endpoints.join()
   for (const command of [
     'user add root:pw',
