@@ -14,7 +14,7 @@ export async function until(what: string, holds: () => boolean | Promise<boolean
   for (let pollMs = FIRST_POLL_MS; !(await holds()); await sleep(pollMs)) {
     if (Date.now() > deadline)
       throw new Error(`after ${PATIENCE_MS} ms it still does not hold: ${what}`)
-    pollMs = Math.min(pollMs * 1.2, LAST_POLL_MS)
+    pollMs = Math.min(pollMs * 1.5, LAST_POLL_MS)
   }
 }
 
