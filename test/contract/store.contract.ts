@@ -604,7 +604,7 @@ export function storeContract(name: string, open: StoreFactory, long = 6000): vo
     const model = new Map<string, Map<bigint, Plant>>()
     const ids = [MIN, -3n, -1n, 0n, 1n, 2n, 3n, 2n ** 53n + 1n, MAX]
     let { store } = under
-    for (let step = 0; step < 400; step++) {
+    for (let step = 0; step < (THOROUGH ? 400 : 200); step++) {
       const owner = pick(['alice', 'bob', ''])
       const plants = model.get(owner) ?? new Map<bigint, Plant>()
       model.set(owner, plants)
