@@ -26,6 +26,7 @@ async function untilReadiness(adminPort: number, status: number): Promise<void> 
 
 test('three members: a lost leader is outlasted; a lost majority is 503 and heals', async (t) => {
   const cluster = await Cluster.start(3, {
+    cheap: true,
     flags: ['--heartbeat-interval', '50', '--election-timeout', '500'],
   })
   t.after(() => cluster.close())
@@ -76,6 +77,7 @@ test(`${FAULTS} faults under load: no acknowledged plant is lost, a 409 is final
     seed: String(seed),
     faults: FAULTS,
     instances: 2,
+    cheap: !THOROUGH,
     tell: () => {},
   })
   assert.deepEqual(problems, [])

@@ -74,7 +74,7 @@ export class Instance {
     for (const stream of [child.stdout, child.stderr]) stream.setEncoding('utf8').on('data', keep)
     while ((await fetch(this.url).catch(() => undefined)) === undefined) {
       if (!this.#isRunning) throw new Error(`an instance ended: ${this.output}`)
-      await sleep(10)
+      await sleep(50)
     }
   }
 

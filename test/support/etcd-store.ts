@@ -1,8 +1,11 @@
+import assert from 'node:assert/strict'
 import { after, test, type TestContext } from 'node:test'
 import type { ClientTiming } from '../../dist/store/etcd/client.js'
 import { type EtcdConfig, EtcdStore } from '../../dist/store/etcd/store.js'
+import type { NewPlant } from '../../dist/plants/plant.js'
+import { plantKey, plantValue } from '../../dist/store/etcd/wire.js'
 import { readAll } from '../contract/store.contract.ts'
-import { Cluster, type ClusterOptions } from './etcd.ts'
+import { Cluster, type ClusterOptions, gateway } from './etcd.ts'
 import { Proxy } from './etcd-proxy.ts'
 import { PATIENCE_MS } from './time.ts'
 
@@ -27,7 +30,7 @@ after(async () => (await shared)?.close())
 
 /** A member that all tests of a file share, with a prefix for this test alone. */
 export async function configured(): Promise<EtcdConfig> {
-  shared ??= Cluster.start(1, { flags: ['--unsafe-no-fsync'] })
+  shared ??= Cluster.start(1, { cheap: true })
   return configOf((await shared).endpoints, `shared/${prefixes++}/`)
 }
 
@@ -45,12 +48,9 @@ export function hasty(attempt: number, call = attempt): { readonly timing: Clien
 export async function startCluster(
   t: TestContext,
   count: number,
-  { flags = [], ...options }: ClusterOptions = {},
+  options: ClusterOptions = {},
 ): Promise<Cluster> {
-  const cluster = await Cluster.start(count, {
-    ...options,
-    flags: ['--unsafe-no-fsync', ...flags],
-  })
+  const cluster = await Cluster.start(count, { ...options, cheap: true })
   t.after(() => cluster.close())
   return cluster
 }
@@ -68,6 +68,22 @@ export async function openStore(t: TestContext, config: EtcdConfig): Promise<Etc
   )
   t.after(() => store.close())
   return store
+}
+
+/** Stores plants without the store: etcd takes so many in one transaction. */
+const TRANSACTION_PUTS = 128
+export async function fill(
+  { endpoints, prefix }: EtcdConfig,
+  owner: string,
+  plants: readonly NewPlant[],
+): Promise<void> {
+  for (let at = 0; at < plants.length; at += TRANSACTION_PUTS) {
+    const success = plants.slice(at, at + TRANSACTION_PUTS).map((plant) => ({
+      request_put: { key: plantKey(prefix, owner, plant.id), value: plantValue(plant) },
+    }))
+    const { status } = await gateway(endpoints[0] ?? '', '/v3/kv/txn', { success })
+    assert.equal(status, 200)
+  }
 }
 
 /** The names of all plants of alice. */

@@ -3,11 +3,13 @@ import { spawnSync } from 'node:child_process'
 import { readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { after, type TestContext } from 'node:test'
+import { Gateway } from '../../dist/store/etcd/gateway.js'
 import type { EtcdConfig } from '../../dist/store/etcd/store.js'
+import { base64, type EtcdRequest, loginRequest, stringOf } from '../../dist/store/etcd/wire.js'
 import { Cluster, NO_ETCD } from './etcd.ts'
 import { configOf } from './etcd-store.ts'
 import { temporaryDirectory } from './service.ts'
-import { until } from './time.ts'
+import { PATIENCE_MS, until } from './time.ts'
 
 /** Why tests that need these programs are skipped; undefined if all are installed. */
 function whyWithout(...programs: readonly string[]): string | undefined {
@@ -18,8 +20,8 @@ function whyWithout(...programs: readonly string[]): string | undefined {
 
 /** For tests that need etcdctl (Debian: etcd-client). */
 export const NO_ETCDCTL = whyWithout('etcdctl')
-/** For tests of TLS and users. */
-export const NO_SECURED_ETCD = whyWithout('etcdctl', 'openssl')
+/** For tests of TLS. */
+export const NO_SECURED_ETCD = whyWithout('openssl')
 // Loud, as if etcd itself were missing.
 if (NO_ETCD === undefined && NO_SECURED_ETCD !== undefined)
   console.log(`SKIPPED: ${NO_SECURED_ETCD}`)
@@ -76,29 +78,42 @@ class Authority {
   }
 }
 
-/** Passwords are hashed with the least work. */
-export const QUICK_LOGIN = ['--bcrypt-cost', '4'] as const
+const ROOT = { name: 'root', password: 'root' } as const
+export const PLANTS = { name: 'plants', password: 'secret' } as const
 
+async function newAuthority(): Promise<Authority> {
+  const authority = new Authority(await temporaryDirectory())
+  authority.sign('server', '/CN=server')
+  authority.sign('client', '/O=plants')
+  return authority
+}
+
+/** The right to a range of keys, as etcd's auth.proto has it. */
+export function permission(permType: string, first: string, end?: string): object {
+  return { permType, key: base64(first), ...(end === undefined ? {} : { range_end: base64(end) }) }
+}
+
+let authority: Promise<Authority> | undefined
 let shared: Promise<SecuredCluster> | undefined
+let prefixes = 0
 after(async () => (await shared)?.close())
 
-/** A member with --client-cert-auth, the users `root` and `plants`, and a role for `plants/`. */
+/** A member with --client-cert-auth, the users `root` and `plants`, and roles for `plants/`. */
 export class SecuredCluster {
   readonly authority: Authority
   readonly #cluster: Cluster
+  readonly #gateway: Gateway
 
   private constructor(cluster: Cluster, authority: Authority) {
     this.#cluster = cluster
     this.authority = authority
+    this.#gateway = new Gateway(true, this.config().tls)
   }
 
-  /** One that all tests of a process share: afterwards it has no plants and asks for no users. */
+  /** One that all tests of a process share: afterwards it asks for no users. */
   static async shared(t: TestContext): Promise<SecuredCluster> {
     const secured = await (shared ??= SecuredCluster.#start([]))
-    t.after(() => {
-      secured.ctl('auth disable')
-      secured.ctl('del --prefix plants/')
-    })
+    t.after(() => secured.ask('auth/disable'))
     return secured
   }
 
@@ -110,33 +125,32 @@ export class SecuredCluster {
   }
 
   static async #start(flags: readonly string[]): Promise<SecuredCluster> {
-    const authority = new Authority(await temporaryDirectory())
-    authority.sign('server', '/CN=server')
-    authority.sign('client', '/O=plants')
+    const signer = await (authority ??= newAuthority())
     const cluster = await Cluster.start(1, {
       scheme: 'https',
-      flags: ['--unsafe-no-fsync', ...QUICK_LOGIN, ...authority.serverFlags, ...flags],
+      cheap: true,
+      flags: [...signer.serverFlags, ...flags],
     })
-    const secured = new SecuredCluster(cluster, authority)
-    await until('etcd answers', () => {
-      try {
-        secured.#etcdctl(['endpoint', 'health'])
-        return true
-      } catch {
-        return false
-      }
-    })
-    for (const command of [
-      'user add root:root',
-      'user grant-role root root',
-      'user add plants:secret',
-      'role add rw',
-      'role grant-permission rw --prefix=true readwrite plants/',
-      'role add ro',
-      'role grant-permission ro --prefix=true read plants/',
-      'user grant-role plants rw',
-    ])
-      secured.ctl(command)
+    const secured = new SecuredCluster(cluster, signer)
+    await until('etcd answers', () =>
+      secured.ask('kv/range', { key: 'AA==' }).then(
+        () => true,
+        () => false,
+      ),
+    )
+    const all = ['plants/', 'plants0'] as const
+    for (const [call, message] of [
+      ['auth/user/add', ROOT],
+      ['auth/role/add', { name: 'root' }],
+      ['auth/user/grant', { user: 'root', role: 'root' }],
+      ['auth/user/add', PLANTS],
+      ['auth/role/add', { name: 'rw' }],
+      ['auth/role/grant', { name: 'rw', perm: permission('READWRITE', ...all) }],
+      ['auth/role/add', { name: 'ro' }],
+      ['auth/role/grant', { name: 'ro', perm: permission('READ', ...all) }],
+    ] as const)
+      await secured.ask(call, message)
+    await secured.grant('rw')
     return secured
   }
 
@@ -145,27 +159,37 @@ export class SecuredCluster {
   }
 
   close(): Promise<void> {
+    this.#gateway.close()
     return this.#cluster.close()
   }
 
+  /** Each has a prefix of its own. */
   config(client = 'client'): EtcdConfig {
     const read = (name: string): Buffer => readFileSync(this.authority.file(name))
     return {
-      ...configOf(this.endpoints),
-      user: { name: 'plants', password: 'secret' },
+      ...configOf(this.endpoints, `plants/${prefixes++}/`),
+      user: PLANTS,
       tls: { ca: read('ca.pem'), cert: read(`${client}.pem`), key: read(`${client}.key`) },
     }
   }
 
-  /** etcdctl as root. */
-  ctl(command: string, input = ''): void {
-    this.#etcdctl(['--user', 'root:root', ...command.split(' ')], input)
+  /** A call of the gateway as root, also while etcd asks for no users. @throws if it fails */
+  async ask(call: string, message: object = {}): Promise<void> {
+    const login = await this.#ask(loginRequest(ROOT)).catch(() => undefined)
+    await this.#ask({ path: `/v3/${call}`, message }, stringOf(login, 'token'))
   }
 
-  #etcdctl(args: readonly string[], input = ''): void {
-    const file = (name: string): string => this.authority.file(name)
-    const own = ['--cert', file('client.pem'), '--key', file('client.key')]
-    const tls = ['--cacert', file('ca.pem'), ...own]
-    etcdctl(this.endpoints.join(), [...tls, ...args], input)
+  grant(role: string): Promise<void> {
+    return this.ask('auth/user/grant', { user: PLANTS.name, role })
+  }
+
+  revoke(role: string): Promise<void> {
+    return this.ask('auth/user/revoke', { name: PLANTS.name, role })
+  }
+
+  async #ask({ path, message }: EtcdRequest, token = ''): Promise<unknown> {
+    const url = `${this.endpoints.join()}${path}`
+    const limits = { timeoutMs: PATIENCE_MS, maxBytes: Infinity }
+    return (await this.#gateway.ask({ url, message, token, ...limits })).body
   }
 }

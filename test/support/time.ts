@@ -4,14 +4,17 @@ import timers, { setTimeout as sleep } from 'node:timers/promises'
 
 /** Ends a hang and measures nothing: many times what a loaded machine needs for anything. */
 export const PATIENCE_MS = 120_000
-const POLL_MS = 5
+const FIRST_POLL_MS = 5
+const LAST_POLL_MS = 50
 
-/** Waits for a condition. */
+/** Waits for a condition. What takes longer is asked for less often: each question costs time. */
 export async function until(what: string, holds: () => boolean | Promise<boolean>): Promise<void> {
   // Not performance.now(), which tests stop.
-  for (const deadline = Date.now() + PATIENCE_MS; !(await holds()); await sleep(POLL_MS)) {
+  const deadline = Date.now() + PATIENCE_MS
+  for (let pollMs = FIRST_POLL_MS; !(await holds()); await sleep(pollMs)) {
     if (Date.now() > deadline)
       throw new Error(`after ${PATIENCE_MS} ms it still does not hold: ${what}`)
+    pollMs = Math.min(pollMs * 1.5, LAST_POLL_MS)
   }
 }
 

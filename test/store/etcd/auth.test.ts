@@ -2,17 +2,20 @@ import assert from 'node:assert/strict'
 import { generateKeyPairSync } from 'node:crypto'
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { StoreUnavailable } from '../../../dist/plants/store.js'
 import type { EtcdStore } from '../../../dist/store/etcd/store.js'
 import { plant } from '../../contract/store.contract.ts'
 import { hasty, namesIn, openStore, testUnless } from '../../support/etcd-store.ts'
-import { NO_SECURED_ETCD, SecuredCluster } from '../../support/etcd-tls.ts'
+import { NO_SECURED_ETCD, permission, PLANTS, SecuredCluster } from '../../support/etcd-tls.ts'
 import { call, post } from '../../support/http.ts'
 import { startService, temporaryDirectory } from '../../support/service.ts'
 import { until } from '../../support/time.ts'
 import { verdict } from '../../support/verdict.ts'
 
 const test = testUnless(NO_SECURED_ETCD)
+/** Another right of the role: it makes every token stale. */
+const OTHER_RIGHT = { name: 'rw', perm: permission('READ', 'other') }
 
 /** Creates the next plant, lists all of them, and sees readiness green. */
 async function works(store: EtcdStore, id: bigint): Promise<void> {
@@ -27,9 +30,9 @@ async function worksThroughOffAndOn(
   secured: SecuredCluster,
   id: bigint,
 ): Promise<void> {
-  secured.ctl('auth disable')
+  await secured.ask('auth/disable')
   await works(store, id)
-  secured.ctl('auth enable')
+  await secured.ask('auth/enable')
   await works(store, id + 1n)
 }
 
@@ -43,7 +46,7 @@ async function assertUnavailable(store: EtcdStore, id: bigint, reason: RegExp): 
 
 test('auth on before the start, then off, then on: every call works at once', async (t) => {
   const secured = await SecuredCluster.shared(t)
-  secured.ctl('auth enable')
+  await secured.ask('auth/enable')
   const store = await openStore(t, secured.config())
   await works(store, 1n)
   await worksThroughOffAndOn(store, secured, 2n)
@@ -53,79 +56,81 @@ test('auth switched on while the service runs: every call works at once', async 
   const secured = await SecuredCluster.shared(t)
   const store = await openStore(t, secured.config())
   await works(store, 1n)
-  secured.ctl('auth enable')
+  await secured.ask('auth/enable')
   await works(store, 2n)
   await worksThroughOffAndOn(store, secured, 3n)
 })
 
 test('a changed password, user or role is named, and works again when restored', async (t) => {
   const secured = await SecuredCluster.shared(t)
-  secured.ctl('auth enable')
+  await secured.ask('auth/enable')
   const store = await openStore(t, secured.config())
   await works(store, 1n)
-  const password = (text: string) => (): void =>
-    secured.ctl('user passwd plants --interactive=false', `${text}\n`)
-  const ctl =
-    (...commands: readonly string[]) =>
-    (): void =>
-      commands.forEach((command) => secured.ctl(command))
+  const setPassword = (password: string) => () =>
+    secured.ask('auth/user/changepw', { ...PLANTS, password })
   let id = 2n
   for (const [change, reason, restore] of [
     [
-      password('other'),
+      setPassword('other'),
       /authentication failed.*; look at PLANTS_ETCD_USERNAME and PLANTS_ETCD_PASSWORD_FILE, or /,
-      password('secret'),
+      setPassword(PLANTS.password),
     ],
     [
-      ctl('user revoke-role plants rw'),
-      /permission denied; the user of etcd needs readwrite on plants\/$/,
-      ctl('user grant-role plants rw'),
+      () => secured.revoke('rw'),
+      /permission denied; the user of etcd needs readwrite on plants\/\d+\/$/,
+      () => secured.grant('rw'),
     ],
     [
-      ctl('user delete plants'),
+      () => secured.ask('auth/user/delete', { name: PLANTS.name }),
       /authentication failed/,
-      ctl('user add plants:secret', 'user grant-role plants rw'),
+      async () => {
+        await secured.ask('auth/user/add', PLANTS)
+        await secured.grant('rw')
+      },
     ],
   ] as const) {
-    change()
+    await change()
     await assertUnavailable(store, id, reason)
-    restore()
+    await restore()
     // A refused login is repeated once a second.
     await until('it is ready again', () => store.unavailableReason() === undefined)
     await works(store, id++)
   }
-  secured.ctl('role grant-permission rw read other')
+  await secured.ask('auth/role/grant', OTHER_RIGHT)
   await works(store, id)
 })
 
 test('a token of etcd that expires while it is in use is renewed', async (t) => {
   const directory = await temporaryDirectory()
-  const { publicKey, privateKey } = generateKeyPairSync('rsa', { modulusLength: 2048 })
+  const { publicKey, privateKey } = generateKeyPairSync('ec', { namedCurve: 'P-256' })
   const [publicFile, privateFile] = [join(directory, 'public'), join(directory, 'private')]
   writeFileSync(publicFile, publicKey.export({ type: 'spki', format: 'pem' }))
-  writeFileSync(privateFile, privateKey.export({ type: 'pkcs1', format: 'pem' }))
-  const signing = `jwt,pub-key=${publicFile},priv-key=${privateFile},sign-method=RS256,ttl=1s`
+  writeFileSync(privateFile, privateKey.export({ type: 'sec1', format: 'pem' }))
+  const signing = `jwt,pub-key=${publicFile},priv-key=${privateFile},sign-method=ES256,ttl=1s`
   const secured = await SecuredCluster.start(t, ['--auth-token', signing])
-  secured.ctl('auth enable')
+  await secured.ask('auth/enable')
   const store = await openStore(t, secured.config())
   const end = Date.now() + 3500
   let id = 1n
-  for (; Date.now() < end; id++) await works(store, id)
-  // Changed rights make every token stale.
-  secured.ctl('role grant-permission rw read other')
+  for (; Date.now() < end; id++) {
+    await works(store, id)
+    await sleep(50)
+  }
+  await secured.ask('auth/role/grant', OTHER_RIGHT)
   await works(store, id)
   await worksThroughOffAndOn(store, secured, id + 1n)
 })
 
 test('a read-only user: lists work, POST is 503, readiness is red, the log says why', async (t) => {
   const secured = await SecuredCluster.shared(t)
-  secured.ctl('auth enable')
-  const { port, adminPort, logLines } = await startService(t, { etcd: secured.config() })
+  await secured.ask('auth/enable')
+  const etcd = secured.config()
+  const { port, adminPort, logLines } = await startService(t, { etcd })
   const readiness = () => call(adminPort, { path: '/readyz' })
   assert.equal((await post(port, { id: 1, name: 'Monstera' })).status, 200)
   assert.equal((await readiness()).status, 200)
-  secured.ctl('user grant-role plants ro')
-  secured.ctl('user revoke-role plants rw')
+  await secured.grant('ro')
+  await secured.revoke('rw')
   const refused = await Promise.all(
     Array.from({ length: 20 }, (_, id) => post(port, { id: id + 2, name: 'a plant of mine' })),
   )
@@ -133,7 +138,7 @@ test('a read-only user: lists work, POST is 503, readiness is red, the log says 
     assert.equal(verdict(reply), 'storageUnavailable')
     assert.equal(reply.headers['retry-after'], '1')
   }
-  const reason = 'etcdserver: permission denied; the user of etcd needs readwrite on plants/'
+  const reason = `etcdserver: permission denied; the user of etcd needs readwrite on ${etcd.prefix}`
   await until('readiness is red', async () => {
     const { status, text } = await readiness()
     return status === 503 && text.includes(`"storage":"${reason}"`)
@@ -144,10 +149,10 @@ test('a read-only user: lists work, POST is 503, readiness is red, the log says 
   // The log's own lines.
   for (const line of lines) assert.equal((JSON.parse(line) as { reason: string }).reason, reason)
   assert.doesNotMatch(logLines.join('\n'), /secret|a plant of mine/)
-  secured.ctl('user grant-role plants rw')
+  await secured.grant('rw')
   await until('readiness is green', async () => (await readiness()).status === 200)
   assert.equal((await post(port, { id: 2, name: 'x' })).status, 200)
-  secured.ctl('user revoke-role plants ro')
+  await secured.revoke('ro')
 })
 
 test('a client certificate with a CommonName is refused by name once etcd has users', async (t) => {
@@ -155,10 +160,10 @@ test('a client certificate with a CommonName is refused by name once etcd has us
   secured.authority.sign('named', '/CN=plants')
   const store = await openStore(t, secured.config('named'))
   await works(store, 1n)
-  secured.ctl('auth enable')
+  await secured.ask('auth/enable')
   const reason = /^etcd refuses the client certificate, because it has a CommonName$/
   await assertUnavailable(store, 2n, reason)
-  secured.ctl('auth disable')
+  await secured.ask('auth/disable')
   await works(store, 2n)
 })
 

@@ -3,16 +3,17 @@ import { after, test, type TestContext } from 'node:test'
 import { EtcdStore } from '../../../dist/store/etcd/store.js'
 import { Gate, storeContract, underTest } from '../../contract/store.contract.ts'
 import { Cluster, NO_ETCD } from '../../support/etcd.ts'
-import { configOf } from '../../support/etcd-store.ts'
+import { configOf, fill } from '../../support/etcd-store.ts'
 import { THOROUGH } from '../../support/scale.ts'
 import { serving } from '../../support/serving.ts'
 
 if (NO_ETCD !== undefined) {
   test('etcd: the contract', { skip: NO_ETCD }, () => {})
 } else {
-  // One text of the contract takes 6 MiB as JSON. No test here needs the disk.
+  // One text of the contract takes 6 MiB as JSON.
   const cluster = await Cluster.start(1, {
-    flags: ['--unsafe-no-fsync', '--max-request-bytes', '16777216'],
+    cheap: true,
+    flags: ['--max-request-bytes', '16777216'],
   })
   const agent = new Agent({ keepAlive: true })
   after(async () => {
@@ -47,7 +48,8 @@ if (NO_ETCD !== undefined) {
         EtcdStore.open(config, (level, message, fields) =>
           t.diagnostic(`${level}: ${message} ${JSON.stringify(fields)}`),
         )
-      return underTest(t, open, gate)
+      const under = await underTest(t, open, gate)
+      return { ...under, fill: (owner, plants) => fill(config, owner, plants) }
     },
     THOROUGH ? 6000 : 1500,
   )
