@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict'
 import { test, type TestContext } from 'node:test'
 import { setImmediate as yieldTick, setTimeout as sleep } from 'node:timers/promises'
+import { promisify } from 'node:util'
 import type { Plant } from '../../dist/plants/plant.js'
 import { ALICE, listOf, startBare } from '../support/bare.ts'
 import { call } from '../support/http.ts'
@@ -23,7 +24,8 @@ interface Stage {
   readonly bearerOf: (owner: string) => string
   readonly every: number
   /** The owner's plants, as text. */
-  readonly kept: (owner: string) => string | Promise<string>
+  readonly keptOf: (owner: string) => string | Promise<string>
+  readonly openConnections: () => Promise<number>
 }
 
 /** One of each kind of request, its verdict, and its end. Each try has an owner without plants. */
@@ -58,9 +60,9 @@ function conversation(
 }
 
 async function cutAnywhere(t: TestContext, stage: Stage): Promise<void> {
-  const { port, bearerOf, every, kept: keptOf } = stage
+  const { port, bearerOf, every, keptOf, openConnections } = stage
   let owners = 0
-  const length = conversation('o0000', bearerOf).bytes.length
+  const { length } = conversation('o0000', bearerOf).bytes
   /** Runs one try for each place, 16 at a time. */
   const atEach = async (
     places: readonly number[],
@@ -81,25 +83,30 @@ async function cutAnywhere(t: TestContext, stage: Stage): Promise<void> {
   const third = (remainder: number): readonly number[] =>
     every === 1 ? everywhere : everywhere.filter((at) => at % 3 === remainder)
 
-  await t.test('four requests cut in two at any byte are the same four requests', () =>
-    atEach(everywhere, async (place, owner) => {
-      const { bytes, answers } = conversation(owner, bearerOf)
-      const wire = await Wire.to(port)
+  await t.test('four requests cut in two at any byte are the same four requests', async () => {
+    // A first request is cut on a new connection; the others come after requests anyway.
+    const used: { readonly wire: Wire; readonly answered: number }[] = []
+    await atEach(everywhere, async (place, owner) => {
+      const { bytes, answers, ends } = conversation(owner, bearerOf)
+      const isLater = place > (ends[0] ?? 0)
+      const { wire, answered } = (isLater ? used.pop() : undefined) ?? {
+        wire: await Wire.to(port),
+        answered: 0,
+      }
       wire.write(bytes.slice(0, place))
       await yieldTick()
       await yieldTick()
-      assert.deepEqual(
-        (await wire.write(bytes.slice(place)).answers(answers.length)).map(verdict),
-        answers,
-        String(place),
-      )
-      assert.deepEqual(JSON.parse((await wire.answers(answers.length)).at(-1)?.body ?? ''), [
+      const all = await wire.write(bytes.slice(place)).answers(answered + answers.length)
+      assert.deepEqual(all.slice(answered).map(verdict), answers, String(place))
+      assert.deepEqual(JSON.parse(all.at(-1)?.body ?? ''), [
         { name: 'whole' },
         { name: 'chunked' },
       ])
-      wire.destroy()
-    }),
-  )
+      if (isLater) used.push({ wire, answered: all.length })
+      else wire.destroy()
+    })
+    for (const { wire } of used) wire.destroy()
+  })
 
   await t.test('an end at any byte: each whole request is answered, and 400 for a part', () =>
     atEach(third(0), async (place, owner) => {
@@ -136,6 +143,7 @@ async function cutAnywhere(t: TestContext, stage: Stage): Promise<void> {
       wire.socket.resetAndDestroy()
       cut.push([place, owner])
     })
+    await until('the service has seen each reset', async () => (await openConnections()) === 0)
     for (const [place, owner] of cut) {
       const { ends } = conversation(owner, bearerOf)
       const kept = await keptOf(owner)
@@ -150,7 +158,7 @@ async function cutAnywhere(t: TestContext, stage: Stage): Promise<void> {
 
 test('stages: HTTP alone, cut at every byte', async (t) => {
   const plants = new Map<string, Plant[]>()
-  const { port } = await startBare(t, {
+  const { port, server } = await startBare(t, {
     authenticate: (owner) => ({ ...ALICE, owner }),
     store: {
       create(owner, { name }) {
@@ -160,14 +168,24 @@ test('stages: HTTP alone, cut at every byte', async (t) => {
       list: (owner) => listOf([plants.get(owner) ?? []]),
     },
   })
-  const kept = (owner: string): string => JSON.stringify(plants.get(owner) ?? [])
-  await cutAnywhere(t, { port, bearerOf: (owner) => owner, every: 1, kept })
+  await cutAnywhere(t, {
+    port,
+    bearerOf: (owner) => owner,
+    every: 1,
+    keptOf: (owner) => JSON.stringify(plants.get(owner) ?? []),
+    openConnections: promisify(server.getConnections.bind(server)),
+  })
 })
 
 test('stages: the whole service, cut at any byte', async (t) => {
   const { port, adminPort } = await startService(t, { logLevel: 'silent' })
-  const kept = async (owner: string) => (await call(port, { token: token(owner) })).text
-  await cutAnywhere(t, { port, bearerOf: token, every: SHARE, kept })
+  await cutAnywhere(t, {
+    port,
+    bearerOf: token,
+    every: SHARE,
+    keptOf: async (owner) => (await call(port, { token: token(owner) })).text,
+    openConnections: async () => (await scrape(adminPort)).value('plant_store_connections'),
+  })
 
   await t.test('after all of them no connection, request, body or write is held', async () => {
     const zero = [
