@@ -98,10 +98,7 @@ async function cutAnywhere(t: TestContext, stage: Stage): Promise<void> {
       await yieldTick()
       const all = await wire.write(bytes.slice(place)).answers(answered + answers.length)
       assert.deepEqual(all.slice(answered).map(verdict), answers, String(place))
-      assert.deepEqual(JSON.parse(all.at(-1)?.body ?? ''), [
-        { name: 'whole' },
-        { name: 'chunked' },
-      ])
+      assert.deepEqual(JSON.parse(all.at(-1)?.body ?? ''), [{ name: 'whole' }, { name: 'chunked' }])
       if (isLater) used.push({ wire, answered: all.length })
       else wire.destroy()
     })
