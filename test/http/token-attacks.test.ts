@@ -213,7 +213,7 @@ test('token attacks: with public keys, no algorithm passes for another', async (
   }
   // A number that divides none of the numbers of algorithms, keys and forms.
   const tried = sampled(attacks, 13).map((attack) => attack())
-  await attack(t, await withKeySet(t), [...usual, ...tried], ['tokenInvalid'])
+  await attack(t, await withKeySet(t), [...new Set([...usual, ...tried])], ['tokenInvalid'])
 })
 
 test('token attacks: with a secret, no algorithm passes but HS256', async (t) => {
