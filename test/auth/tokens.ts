@@ -14,7 +14,7 @@ import { createKeySource, type KeyLog, type KeySource } from '../../dist/auth/ke
 import type { Client } from '../../dist/auth/verification-queue.js'
 import { type TokenRules, Verifier } from '../../dist/auth/verifier.js'
 import { HttpError } from '../../dist/errors.js'
-import { PEM, readPair } from '../support/keys.ts'
+import { lazyPair, PEM, readPair } from '../support/keys.ts'
 
 // Tokens are built by hand, because a library would refuse to write the wrong ones.
 
@@ -32,9 +32,10 @@ export const RULES: TokenRules = {
   clockToleranceSeconds: 5,
 }
 
-export const rsa = readPair(generateKeyPairSync('rsa', { modulusLength: 2048, ...PEM }))
-export const rsa2 = readPair(generateKeyPairSync('rsa', { modulusLength: 2048, ...PEM }))
+export const rsa = lazyPair(() => generateKeyPairSync('rsa', { modulusLength: 2048, ...PEM }))
+export const rsa2 = lazyPair(() => generateKeyPairSync('rsa', { modulusLength: 2048, ...PEM }))
 export const p256 = readPair(generateKeyPairSync('ec', { namedCurve: 'P-256', ...PEM }))
+export const other256 = readPair(generateKeyPairSync('ec', { namedCurve: 'P-256', ...PEM }))
 export const p384 = readPair(generateKeyPairSync('ec', { namedCurve: 'P-384', ...PEM }))
 export const p521 = readPair(generateKeyPairSync('ec', { namedCurve: 'P-521', ...PEM }))
 export const ed25519 = readPair(generateKeyPairSync('ed25519', PEM))

@@ -1,11 +1,11 @@
 import assert from 'node:assert/strict'
-import { test } from 'node:test'
+import { join } from 'node:path'
+import { test, type TestContext } from 'node:test'
 import { setFlagsFromString } from 'node:v8'
 import { runInNewContext } from 'node:vm'
-import type { Plant } from '../../dist/plants/plant.js'
-import type { Caller } from '../../dist/auth/caller.js'
 import type { PlantList } from '../../dist/plants/store.js'
-import { ALICE, type Bare, listOf, startBare, chunkOf } from '../support/bare.ts'
+import { ALICE, type Bare, type BareOptions, listOf, startBare, chunkOf } from '../support/bare.ts'
+import { temporaryDirectory } from '../support/directories.ts'
 import { until } from '../support/time.ts'
 import { headerLines, verdict } from '../support/verdict.ts'
 import { head, postBytes, Wire } from '../support/wire.ts'
@@ -15,31 +15,54 @@ setFlagsFromString('--expose-gc')
 const collect = runInNewContext('gc') as () => void
 
 const MIB = 2 ** 20
-const LARGE: readonly Plant[] = [{ name: 'x'.repeat(MIB) }]
-/** More than a socket's buffers hold of a response that no client reads. */
-const CHUNKS = 40
+const LARGE = chunkOf([{ name: 'x'.repeat(MIB) }])
+/** More than the buffers of a unix socket hold of a response that no client reads. */
+const CHUNKS = 5
 
-/** HTTP over a store whose lists are long; the owner of a request is its bearer's token. */
-function start(t: Parameters<typeof startBare>[0], answersMaxBytes: number): Promise<Bare> {
-  return startBare(t, {
+interface LongList extends PlantList {
+  next(): Buffer | undefined
+}
+
+/** A list of large chunks, each with memory of its own. */
+function longList(chunks = CHUNKS): LongList {
+  let left = chunks
+  return {
+    cutAt: undefined,
+    next: () => (left-- > 0 ? Buffer.from(LARGE) : undefined),
+    ended: false,
+    close: () => {},
+  }
+}
+
+/**
+ * HTTP on a unix socket over a store whose lists are long; the owner of a request is its bearer's
+ * token.
+ */
+async function startUnix(
+  t: TestContext,
+  answersMaxBytes: number,
+  options: BareOptions = {},
+): Promise<Bare & { readonly path: string }> {
+  const path = join(await temporaryDirectory(), 'http.sock')
+  const bare = await startBare(t, {
+    path,
     answersMaxBytes,
-    store: {
-      list: (owner) =>
-        listOf(owner === 'small' ? [[{ name: 'a' }]] : Array.from({ length: CHUNKS }, () => LARGE)),
-    },
+    store: { list: (owner) => (owner === 'small' ? listOf([[{ name: 'a' }]]) : longList()) },
     authenticate: (owner) => ({ ...ALICE, owner }),
+    ...options,
   })
+  return { ...bare, path }
 }
 
 /** A client that asks for the long list and reads nothing. */
-async function stalled(port: number, owner: string): Promise<Wire> {
-  const wire = await Wire.to(port)
+async function stalled(target: string | number, owner: string): Promise<Wire> {
+  const wire = await Wire.to(target)
   wire.socket.pause()
   return wire.write(head('GET', '/plants', { token: owner }))
 }
 
-async function ask(port: number, bytes: string): Promise<ReturnType<typeof verdict>> {
-  const wire = await Wire.to(port)
+async function ask(path: string, bytes: string): Promise<ReturnType<typeof verdict>> {
+  const wire = await Wire.to(path)
   const [answer] = await wire.write(bytes).answers(1)
   wire.destroy()
   assert.ok(answer)
@@ -49,13 +72,13 @@ async function ask(port: number, bytes: string): Promise<ReturnType<typeof verdi
 }
 
 test('answers: with too many unread bytes, refuses until readers leave', async (t) => {
-  const { port, answers } = await start(t, 4 * MIB)
+  const { path, answers } = await startUnix(t, 4 * MIB)
   const readers: Wire[] = []
   const small = head('GET', '/plants', { token: 'small' })
   const create = postBytes({ id: 1, name: 'a' }, { token: 'small' })
-  assert.deepEqual([await ask(port, small), await ask(port, create)], [200, 200])
+  assert.deepEqual([await ask(path, small), await ask(path, create)], [200, 200])
   for (let reader = 0; reader < 8; reader++) {
-    readers.push(await stalled(port, `owner-${reader}`))
+    readers.push(await stalled(path, `owner-${reader}`))
     await until(
       'the reader has its response, or waits for room',
       () => answers.heldBytes >= Math.min(reader + 1, 4) * MIB,
@@ -63,84 +86,93 @@ test('answers: with too many unread bytes, refuses until readers leave', async (
   }
   // At most one chunk beyond the bound: each chunk is counted in the tick that creates it.
   assert.ok(answers.heldBytes < 5.1 * MIB, String(answers.heldBytes))
-  assert.deepEqual([await ask(port, small), await ask(port, create)], ['overloaded', 'overloaded'])
+  assert.deepEqual([await ask(path, small), await ask(path, create)], ['overloaded', 'overloaded'])
   for (const reader of readers) reader.destroy()
   await until('nothing is held', () => answers.heldBytes === 0)
-  assert.deepEqual([await ask(port, small), await ask(port, create)], [200, 200])
+  assert.deepEqual([await ask(path, small), await ask(path, create)], [200, 200])
 })
 
 test('answers: one owner leaves room for others', async (t) => {
-  const { port, answers } = await start(t, 8 * MIB)
+  const { path, answers } = await startUnix(t, 8 * MIB)
   const readers: Wire[] = []
-  for (let reader = 0; reader < 8; reader++) readers.push(await stalled(port, 'alice'))
+  for (let reader = 0; reader < 8; reader++) readers.push(await stalled(path, 'alice'))
   await until('alice holds her half', () => answers.heldBytes >= 4 * MIB)
   assert.ok(answers.heldBytes < 5.1 * MIB, String(answers.heldBytes))
-  assert.equal(await ask(port, head('GET', '/plants', { token: 'alice' })), 'overloaded')
-  assert.equal(await ask(port, head('GET', '/plants', { token: 'small' })), 200)
+  assert.equal(await ask(path, head('GET', '/plants', { token: 'alice' })), 'overloaded')
+  assert.equal(await ask(path, head('GET', '/plants', { token: 'small' })), 200)
   for (const reader of readers) reader.destroy()
   await until('nothing is held', () => answers.heldBytes === 0)
 })
 
 test('answers: a list without room waits for some, and arrives whole', async (t) => {
-  const { port, answers } = await start(t, 2 * MIB)
+  const SMALL = chunkOf([{ name: 'a' }])
+  const OWNERS = 6
+  let begin = (): void => {}
+  const begun = new Promise<void>((resolve) => (begin = resolve))
+  let asked = 0
+  const { path, answers } = await startUnix(t, 2 * MIB, {
+    store: {
+      // Each list begins before any of them holds much.
+      list() {
+        const long = longList()
+        let isFirst = true
+        const next = (): Buffer | undefined => {
+          if (!isFirst) return long.next()
+          isFirst = false
+          return Buffer.from(SMALL)
+        }
+        return { ...long, next, ended: false }
+      },
+    },
+    authenticate: async (owner) => {
+      if (++asked === OWNERS) begin()
+      await begun
+      return { ...ALICE, owner }
+    },
+  })
   const readers = await Promise.all(
-    Array.from({ length: 6 }, (_, reader) => stalled(port, `owner-${reader}`)),
+    Array.from({ length: OWNERS }, (_, reader) => stalled(path, `owner-${reader}`)),
   )
   await until('there is no room', () => answers.heldBytes >= 2 * MIB)
   for (const reader of readers) reader.socket.resume()
-  const found: unknown[] = []
+  const plants = LARGE.toString('latin1').slice(1, -1)
+  const whole = `[${['{"name":"a"}', ...Array.from({ length: CHUNKS }, () => plants)].join()}]`
   for (const reader of readers) {
     const [answer] = await reader.answers(1)
-    assert.ok(answer)
-    if (verdict(answer) !== 200) continue
-    found.push(JSON.parse(answer.body))
+    assert.equal(verdict(answer ?? assert.fail()), 200)
+    // Not `equal`: it would print megabytes.
+    assert.ok(answer?.body === whole, `${answer?.body.length} of ${whole.length}`)
     reader.destroy()
   }
-  assert.ok(found.length >= 2)
-  for (const list of found)
-    assert.deepEqual(
-      (list as readonly Plant[]).map(({ name }) => name.length),
-      Array.from({ length: CHUNKS }, () => MIB),
-    )
   await until('nothing is held', () => answers.heldBytes === 0)
 })
 
 test('answers: memory in use is what is counted; a piece keeps no whole chunk', async (t) => {
-  let made = 0
+  const OWNERS = 40
+  let release = (): void => {}
+  const released = new Promise<undefined>((resolve) => (release = () => resolve(undefined)))
+  let waiting = 0
   const list = (): PlantList => {
-    let left = CHUNKS
-    return {
-      cutAt: undefined,
-      next: () => (made++, left-- > 0 ? chunkOf(LARGE) : undefined),
-      get ended() {
-        return left === 0
-      },
-      close: () => {},
-    }
+    const { next, close } = longList(1)
+    return { cutAt: undefined, next: () => next() ?? (waiting++, released), ended: false, close }
   }
-  const authenticate = (owner: string): Caller => ({ ...ALICE, owner })
   const { port, answers } = await startBare(t, {
     answersMaxBytes: 4 * MIB,
     store: { list },
-    authenticate,
+    authenticate: (owner) => ({ ...ALICE, owner }),
   })
-  const readers: Wire[] = []
-  for (let reader = 0; reader < 40; reader++) {
-    const before = made
-    readers.push(await stalled(port, `owner-${reader}`))
-    await until(
-      'the reader has its first chunk, or there is no room',
-      () => made > before || answers.heldBytes >= 4 * MIB,
-    )
-  }
-  await until('there is no room', () => answers.heldBytes >= 4 * MIB)
-  // The chunks of the readers that wait for room would be 40 MiB.
-  let usedBytes = Infinity
+  const readers = await Promise.all(
+    Array.from({ length: OWNERS }, (_, reader) => stalled(port, `owner-${reader}`)),
+  )
+  // TCP takes a chunk whole, and each list waits for its next one.
+  await until('each reader has its first chunk', () => waiting === OWNERS)
+  assert.ok(answers.heldBytes < 4 * MIB, String(answers.heldBytes))
+  // The chunks of all readers would be 40 MiB.
   await until('no more is in memory than is counted', () => {
     collect()
-    usedBytes = process.memoryUsage().arrayBuffers
-    return usedBytes < 16 * MIB
+    return process.memoryUsage().arrayBuffers < 16 * MIB
   })
   for (const reader of readers) reader.destroy()
   await until('nothing is held', () => answers.heldBytes === 0)
+  release()
 })

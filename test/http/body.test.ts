@@ -25,7 +25,7 @@ function posting(lines: readonly string[], options: HeadOptions = {}): string {
 /** The JSON of a plant, exactly so many bytes long. */
 function plantOf(id: number, bytes: number): string {
   const empty = JSON.stringify({ id, name: '' })
-  return JSON.stringify({ id, name: 'x'.repeat(bytes - empty.length) })
+  return empty.replace('""', `"${'x'.repeat(bytes - empty.length)}"`)
 }
 
 test('body: its members', async (t) => {
@@ -531,11 +531,15 @@ test('body: many short chunked ones all wait for a slow store', async (t) => {
 })
 
 test('body: writes that wait for a slow store are bounded; others get Retry-After', async (t) => {
+  const BODY_BYTES = 2 ** 16
   let release = (): void => {}
   const held = new Promise<void>((resolve) => (release = resolve))
-  const { port } = await startBare(t, { store: { create: () => held.then(() => 'stored') } })
-  const writes = Array.from({ length: 40 }, (_, id) => post(port, plantOf(id, 2 ** 20)))
-  // Half of the 64 MiB is one owner's at most.
+  const { port } = await startBare(t, {
+    bodiesMaxBytes: 64 * BODY_BYTES,
+    store: { create: () => held.then(() => 'stored') },
+  })
+  const writes = Array.from({ length: 40 }, (_, id) => post(port, plantOf(id, BODY_BYTES)))
+  // Half of the 64 is one owner's at most.
   const refused = await Promise.race([
     Promise.any(writes),
     new Promise<never>((_, reject) =>
@@ -547,7 +551,7 @@ test('body: writes that wait for a slow store are bounded; others get Retry-Afte
   const verdicts = (await Promise.all(writes)).map(verdict)
   assert.ok(verdicts.filter((each) => each === 200).length >= 30, verdicts.join())
   assert.deepEqual(new Set(verdicts), new Set([200, 'overloaded']))
-  assert.equal(verdict(await post(port, plantOf(99, 2 ** 20))), 200)
+  assert.equal(verdict(await post(port, plantOf(99, BODY_BYTES))), 200)
 })
 
 test('body: malformed while its token is verified: 400, and no error in the log', async (t) => {

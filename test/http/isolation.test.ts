@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict'
 import { cp } from 'node:fs/promises'
+import { Agent } from 'node:http'
 import { join } from 'node:path'
 import { test } from 'node:test'
 import { call, post } from '../support/http.ts'
@@ -115,6 +116,8 @@ const nameOf = (at: number): string => `plant ${at}`
 test('isolation', async (t) => {
   const { port, adminPort, dataDirectory, logLines } = await startService(t)
   const tokens = OWNERS.map((owner) => token(owner))
+  const agent = new Agent({ keepAlive: true })
+  t.after(() => agent.destroy())
 
   await t.test(
     `${OWNERS.length} owners create one id at once, and each has its own plant`,
@@ -122,7 +125,7 @@ test('isolation', async (t) => {
       // At once, so that they share batches of writes.
       const replies = await Promise.all(
         tokens.map((bearer, at) =>
-          post(port, { id: 1, name: nameOf(at), tag: nameOf(at) }, { token: bearer }),
+          post(port, { id: 1, name: nameOf(at), tag: nameOf(at) }, { token: bearer, agent }),
         ),
       )
       for (const [at, reply] of replies.entries())
@@ -132,7 +135,9 @@ test('isolation', async (t) => {
           JSON.stringify(OWNERS[at]).slice(0, 50),
         )
       const conflicts = await Promise.all(
-        tokens.map((bearer, at) => post(port, { id: 1, name: nameOf(at + 1) }, { token: bearer })),
+        tokens.map((bearer, at) =>
+          post(port, { id: 1, name: nameOf(at + 1) }, { token: bearer, agent }),
+        ),
       )
       assert.deepEqual(
         conflicts.map(verdict),
@@ -144,7 +149,7 @@ test('isolation', async (t) => {
   const assertOwn = async (target: number): Promise<void> => {
     for (const path of ['/plants', '/plants?limit=1', '/plants', '/plants?limit=1']) {
       const replies = await Promise.all(
-        tokens.map((bearer) => call(target, { token: bearer, path })),
+        tokens.map((bearer) => call(target, { token: bearer, path, agent })),
       )
       for (const [at, reply] of replies.entries())
         assert.deepEqual(
@@ -172,10 +177,12 @@ test('isolation', async (t) => {
 
   await t.test('a cursor of one owner is refused for every other, with the same ids', async () => {
     await Promise.all(
-      tokens.map((bearer, at) => post(port, { id: 2, name: `second ${at}` }, { token: bearer })),
+      tokens.map((bearer, at) =>
+        post(port, { id: 2, name: `second ${at}` }, { token: bearer, agent }),
+      ),
     )
     const pages = await Promise.all(
-      tokens.map((bearer) => call(port, { token: bearer, path: '/plants?limit=1' })),
+      tokens.map((bearer) => call(port, { token: bearer, path: '/plants?limit=1', agent })),
     )
     const cursors = pages.map(
       (reply) => /after=([\w-]+)/.exec(headerLines(reply, 'link')[0] ?? '')?.[1] ?? assert.fail(),
@@ -188,7 +195,7 @@ test('isolation', async (t) => {
       )
       const answers = await Promise.all(
         [at, ...others].map((who) =>
-          call(port, { token: tokens[who], path: `/plants?limit=1&after=${cursor}` }),
+          call(port, { token: tokens[who], path: `/plants?limit=1&after=${cursor}`, agent }),
         ),
       )
       assert.deepEqual(

@@ -253,7 +253,8 @@ test('json: names of Object.prototype are just names', () => {
 })
 
 test('json: a million levels of nesting are read', () => {
-  const depth = 1_000_000
+  // A thirtieth of this is too much for any recursion.
+  const depth = THOROUGH ? 1_000_000 : 300_000
   assert.equal(readId('['.repeat(depth) + ']'.repeat(depth)), NESTED)
   assert.equal(readId('{"":'.repeat(depth) + '1' + '}'.repeat(depth)), NESTED)
   assert.equal(verdict(`{"a":${'['.repeat(depth)}`), 'bodyNotJson')
@@ -261,8 +262,12 @@ test('json: a million levels of nesting are read', () => {
 })
 
 test('json: strings of many megabytes and escapes are read', () => {
-  assert.equal(read(`{"name":"${'x'.repeat(2 ** 24)}"}`).get('name'), 'x'.repeat(2 ** 24))
-  assert.equal(read(`{"name":"${'\\n'.repeat(2 ** 22)}"}`).get('name'), '\n'.repeat(2 ** 22))
+  const count = THOROUGH ? 2 ** 24 : 2 ** 22
+  for (const [written, text] of [
+    ['x', 'x'],
+    ['\\n', '\n'],
+  ] as const)
+    assert.ok(read(`{"name":"${written.repeat(count)}"}`).get('name') === text.repeat(count))
 })
 
 /** CPU time of the fastest of three runs, in milliseconds. */
@@ -430,7 +435,7 @@ function topLevelNames(text: string): string[] {
 
 const rounded = (integer: number) => integer === 0 || Math.abs(integer) >= 2 ** 40
 
-const ROUNDS = THOROUGH ? 60_000 : 15_000
+const ROUNDS = THOROUGH ? 60_000 : 8_000
 
 test('json: accepts what JSON.parse accepts, if it is an object of different names', (t) => {
   const { seed, texts } = generator(t)

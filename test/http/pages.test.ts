@@ -4,6 +4,7 @@ import { PageCache } from '../../dist/http/page-cache.js'
 import type { HttpResponse } from '../../dist/http/response.js'
 import { call, post } from '../support/http.ts'
 import { seeded } from '../support/random.ts'
+import { THOROUGH } from '../support/scale.ts'
 import { startService } from '../support/service.ts'
 import { token } from '../support/tokens.ts'
 import { head, postBytes, Wire } from '../support/wire.ts'
@@ -66,7 +67,7 @@ test('pages: concurrent creates and lists are linearizable, cached lists too', a
   const client = async (owner: string): Promise<void> => {
     const wire = await Wire.to(port)
     const bearer = token(owner)
-    for (let requests = 0; requests < 150; ) {
+    for (let requests = 0; requests < (THOROUGH ? 150 : 80); ) {
       const [before, answers] = [requests, [] as ((body: string) => void)[]]
       let bytes = ''
       const begun = clock++

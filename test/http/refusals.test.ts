@@ -4,7 +4,7 @@ import { MAX_WAITING, VerificationQueue } from '../../dist/auth/verification-que
 import { conditions, HttpError } from '../../dist/errors.js'
 import { StoreUnavailable } from '../../dist/plants/store.js'
 import { SqljsStore } from '../../dist/store/sqljs/store.js'
-import { base64url, ed25519, jwk, keyFile, rsa, rsa2, signed } from '../auth/tokens.ts'
+import { base64url, ed25519, jwk, keyFile, other256, p256, signed } from '../auth/tokens.ts'
 import { tableOf } from '../support/documents.ts'
 import { post } from '../support/http.ts'
 import { type RunningService, startService } from '../support/service.ts'
@@ -70,8 +70,8 @@ const BY_SECRET: readonly Sent[] = [
 
 const BY_KEY_SET: readonly Sent[] = [
   signed('EdDSA', ed25519.privateKey, {}, CLAIMS),
-  signed('RS256', rsa.privateKey, {}, CLAIMS),
-  signed('RS256', rsa.privateKey, { kid: 'three' }, CLAIMS),
+  signed('ES256', p256.privateKey, {}, CLAIMS),
+  signed('ES256', p256.privateKey, { kid: 'three' }, CLAIMS),
 ]
 
 /** Sends requests to a service; returns the debug lines of their refusals. */
@@ -112,7 +112,7 @@ function textOf({ error, cause }: Line): string {
 
 test('refused tokens: the log has error and cause, and the table each of them', async (t) => {
   const logLevel = 'debug'
-  const file = keyFile(jwk(rsa.publicKey, { kid: 'one' }), jwk(rsa2.publicKey, { kid: 'two' }))
+  const file = keyFile(jwk(p256.publicKey, { kid: 'one' }), jwk(other256.publicKey, { kid: 'two' }))
   const unreachable = { kind: 'url', url: 'http://127.0.0.1:1/keys' } as const
   const found = [
     ...(await refusals(await startService(t, { logLevel, readScope: 'plants:read' }), BY_SECRET)),

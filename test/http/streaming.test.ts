@@ -1,12 +1,15 @@
 import assert from 'node:assert/strict'
+import { writeFile } from 'node:fs/promises'
+import { join } from 'node:path'
 import { test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Plant } from '../../dist/plants/plant.js'
 import { reasonOf } from '../../dist/errors.js'
 import { type PlantList, StoreUnavailable } from '../../dist/plants/store.js'
+import { batchLine, headerLine, journalName } from '../../dist/store/sqljs/journal-format.js'
 import { ALICE, listOf, startBare, chunkOf } from '../support/bare.ts'
 import { call, type Reply } from '../support/http.ts'
-import { startService } from '../support/service.ts'
+import { startService, temporaryDirectory } from '../support/service.ts'
 import { until } from '../support/time.ts'
 import { token } from '../support/tokens.ts'
 import { headerLines, verdict } from '../support/verdict.ts'
@@ -16,35 +19,31 @@ function namesOf(text: string): string[] {
   return (JSON.parse(text) as Plant[]).map(({ name }) => name)
 }
 
-/** Creates plants with these ids on 8 connections. */
-async function plant(port: number, ids: readonly number[], bearer = token('alice')): Promise<void> {
-  const lanes = 8
-  await Promise.all(
-    Array.from({ length: lanes }, async (_, lane) => {
-      const wire = await Wire.to(port)
-      const mine = ids.filter((_id, at) => at % lanes === lane)
-      const answers = await wire
-        .write(mine.map((id) => postBytes({ id, name: String(id) }, { token: bearer })).join(''))
-        .answers(mine.length)
-      assert.ok(answers.every(({ status }) => status === 200))
-      wire.destroy()
-    }),
+/** A directory whose journal has alice's plants with these ids. */
+async function dataOf(ids: readonly number[]): Promise<string> {
+  const directory = await temporaryDirectory()
+  const plants = ids.map((id) => ['alice', String(id), String(id)] as const)
+  await writeFile(
+    join(directory, journalName(1)),
+    Buffer.concat([headerLine(1), batchLine(1, plants)]),
   )
+  return directory
 }
 
 test('streaming: lists of 10,100 plants', async (t) => {
-  const { port, service } = await startService(t, { logLevel: 'silent' })
   const count = 10_100
   // Even ids, so that others fit between them.
   const ids = Array.from({ length: count }, (_, at) => 2 * at)
-  await plant(port, ids)
+  const dataDirectory = await dataOf(ids)
+  const { port, service } = await startService(t, { dataDirectory, logLevel: 'silent' })
   const all = ids.map(String)
+  const text = all.join()
 
   await t.test('all of them come, in order, as valid JSON', async () => {
     const reply = await call(port)
     assert.equal(verdict(reply), 200)
     assert.deepEqual(headerLines(reply, 'content-type'), ['application/json'])
-    assert.deepEqual(namesOf(reply.text), all)
+    assert.equal(namesOf(reply.text).join(), text)
   })
 
   await t.test('HEAD has no body, and the next response follows at once', async () => {
@@ -68,7 +67,7 @@ test('streaming: lists of 10,100 plants', async (t) => {
         .write(head('GET', '/plants', { version: '1.0', lines }))
         .allAnswers()
       assert.deepEqual(answers.map(verdict), [200])
-      assert.deepEqual(namesOf(answers[0]?.body ?? ''), all)
+      assert.equal(namesOf(answers[0]?.body ?? '').join(), text)
       wire.destroy()
     }
   })
@@ -84,32 +83,38 @@ test('streaming: lists of 10,100 plants', async (t) => {
         path = query === undefined ? undefined : `/plants${query}`
       }
       assert.deepEqual([names.length, pages], [count, Math.ceil(count / limit)], String(limit))
-      assert.deepEqual(names, all)
+      assert.equal(names.join(), text)
     }
   })
 
   await t.test('limit=5000 is as of the request, and its cursor goes on without loss', async () => {
+    const bearer = token('alice')
     const wire = await Wire.to(port)
     wire.write(head('GET', '/plants?limit=5000'))
     while (!wire.text.includes('\r\n\r\n')) await sleep(1)
     wire.socket.pause()
-    const between = Array.from({ length: 300 }, (_, at) => at * 60 + 1)
-    await plant(port, between)
+    const between = Array.from({ length: 60 }, (_, at) => at * 300 + 1)
+    const other = await Wire.to(port)
+    const added = await other
+      .write(between.map((id) => postBytes({ id, name: String(id) }, { token: bearer })).join(''))
+      .answers(between.length)
+    assert.ok(added.every(({ status }) => status === 200))
+    other.destroy()
     wire.socket.resume()
     const [answer] = await wire.answers(1)
     assert.ok(answer)
     const first = namesOf(answer.body)
     assert.equal(first.length, 5000)
     assert.equal(Number(first.at(-1)), 2 * 4999)
-    assert.deepEqual(first, all.slice(0, 5000))
+    assert.equal(first.join(), all.slice(0, 5000).join())
     const query = /^<(.*)>/.exec(headerLines(answer, 'link')[0] ?? '')?.[1]
     const rest = namesOf((await call(port, { path: `/plants${query}` })).text)
-    const added = between.filter((id) => id > 2 * 4999)
-    const expected = [...ids.slice(5000), ...added]
+    const after = between.filter((id) => id > 2 * 4999)
+    const expected = [...ids.slice(5000), ...after]
       .sort((a, b) => a - b)
       .slice(0, 5000)
       .map(String)
-    assert.deepEqual(rest, expected)
+    assert.equal(rest.join(), expected.join())
     wire.destroy()
   })
 
@@ -120,7 +125,7 @@ test('streaming: lists of 10,100 plants', async (t) => {
       if (round % 4 > 1) while (wire.text === '') await sleep(1)
       wire.socket.resetAndDestroy()
     }
-    assert.equal(namesOf((await call(port)).text).length, count + 300)
+    assert.equal(namesOf((await call(port)).text).length, count + 60)
   })
 
   await t.test('others are answered while a long list is read', async () => {

@@ -18,6 +18,8 @@ export interface BareOptions {
   readonly timeouts?: Partial<HttpTimeouts>
   /** Bytes of answers that clients have not taken yet. */
   readonly answersMaxBytes?: number
+  /** Bytes of request bodies. */
+  readonly bodiesMaxBytes?: number
   readonly authenticate?: (token: string) => Caller | Promise<Caller>
   /** A unix socket to listen on: its buffers are small, and the same everywhere. */
   readonly path?: string
@@ -54,6 +56,7 @@ export async function startBare(
     store = {},
     timeouts = {},
     answersMaxBytes = 2 ** 26,
+    bodiesMaxBytes = 2 ** 26,
     authenticate = () => ALICE,
     path,
   }: BareOptions = {},
@@ -73,7 +76,7 @@ export async function startBare(
   }
   const pages = new PageCache()
   const answers = new MemoryBudget(answersMaxBytes)
-  const bodies = new MemoryBudget(2 ** 26)
+  const bodies = new MemoryBudget(bodiesMaxBytes)
   const options = {
     store: whole,
     pages,

@@ -24,3 +24,17 @@ export interface KeyPair {
 export function readPair({ publicKey, privateKey }: KeyPairSyncResult<string, string>): KeyPair {
   return { publicKey: createPublicKey(publicKey), privateKey: createPrivateKey(privateKey) }
 }
+
+/** A pair that is made when it is first used: an RSA key takes long. */
+export function lazyPair(make: () => KeyPairSyncResult<string, string>): KeyPair {
+  let made: KeyPair | undefined
+  const pair = (): KeyPair => (made ??= readPair(make()))
+  return {
+    get publicKey() {
+      return pair().publicKey
+    },
+    get privateKey() {
+      return pair().privateKey
+    },
+  }
+}

@@ -11,12 +11,20 @@ export interface WireAnswer {
   readonly interim: number
 }
 
+interface Begun extends Omit<WireAnswer, 'body'> {
+  readonly parts: string[]
+}
+
 /** Reads the responses of one connection, strictly (RFC 9112). @throws Error at anything else. */
 export class ResponseReader {
   readonly answers: WireAnswer[] = []
   readonly #isHead: (index: number) => boolean | undefined
   #text = ''
   #interim = 0
+  /** A chunked response whose end has not come: no chunk of it is read twice. */
+  #begun: Begun | undefined
+  /** No response ends before this. */
+  #end = 0
 
   /** `isHead` says whether the request of a response was HEAD; undefined if that is unknown. */
   constructor(isHead: (index: number) => boolean | undefined) {
@@ -25,22 +33,27 @@ export class ResponseReader {
 
   /** What came after the last whole response. */
   get rest(): string {
-    return this.#text
+    if (!this.#begun) return this.#text
+    const { version, status, parts } = this.#begun
+    return `HTTP/${version} ${status}\r\n\r\n${parts.join('')}${this.#text}`
   }
 
   /** Takes what came; `ended` says that no more will. */
   push(text: string, ended = false): void {
     this.#text += text
+    if (this.#text.length < this.#end && !ended) return
+    this.#end = 0
     let at = 0
     while (at < this.#text.length) {
-      const end = this.#read(at, ended)
+      const end = this.#begun ? this.#readChunk(this.#begun, at) : this.#read(at, ended)
       if (end === undefined) break
       at = end
     }
     if (at > 0) this.#text = this.#text.slice(at)
+    this.#end -= at
   }
 
-  /** The end of one response; undefined while it is not whole. */
+  /** The end of one response, or where its chunks begin; undefined while it is not whole. */
   #read(from: number, ended: boolean): number | undefined {
     const text = this.#text
     const headersEnd = text.indexOf('\r\n\r\n', from)
@@ -60,13 +73,54 @@ export class ResponseReader {
     const isHead =
       this.#isHead(this.answers.length) ??
       (text.startsWith('HTTP/1.1 ', at) || (ended && at === text.length))
-    const found =
-      status === 204 || isHead
-        ? { body: '', end: at, framing: 'none' as const }
-        : readBody(text, at, headers, ended)
-    if (found === undefined) return undefined
-    const { body, framing, end } = found
-    this.answers.push({ status, version, headers, body, framing, interim: this.#interim })
+    const framing: WireAnswer['framing'] = status === 204 || isHead ? 'none' : framingOf(headers)
+    const answer: Omit<WireAnswer, 'body'> = {
+      status,
+      version,
+      headers,
+      framing,
+      interim: this.#interim,
+    }
+    if (framing === 'chunked') {
+      this.#begun = { ...answer, parts: [] }
+      return at
+    }
+    if (framing === 'close' && !ended) return undefined
+    const bytes = {
+      none: 0,
+      close: text.length - at,
+      length: Number(headers.get('content-length')),
+    }
+    const end = at + bytes[framing]
+    this.#end = end
+    if (text.length < end) return undefined
+    return this.#add({ ...answer, body: text.slice(at, end) }, end)
+  }
+
+  /** The end of one chunk; undefined while it is not whole. */
+  #readChunk(begun: Begun, from: number): number | undefined {
+    const text = this.#text
+    const lineEnd = text.indexOf('\r\n', from)
+    if (lineEnd < 0) return undefined
+    const line = text.slice(from, lineEnd)
+    if (!/^[0-9a-f]{1,8}$/i.test(line))
+      throw new Error(`no chunk size: ${JSON.stringify(line.slice(0, 100))}`)
+    const start = lineEnd + 2
+    const end = start + Number.parseInt(line, 16)
+    this.#end = end + 2
+    if (text.length < end + 2) return undefined
+    if (!text.startsWith('\r\n', end)) throw new Error('a chunk that does not end where it says')
+    if (end > start) {
+      begun.parts.push(text.slice(start, end))
+      return end + 2
+    }
+    const { parts, ...answer } = begun
+    this.#begun = undefined
+    return this.#add({ ...answer, body: parts.join('') }, end + 2)
+  }
+
+  #add(answer: WireAnswer, end: number): number {
+    this.answers.push(answer)
     this.#interim = 0
     return end
   }
@@ -85,45 +139,13 @@ function readHeaders(fields: readonly string[]): Map<string, string[]> {
   return headers
 }
 
-interface Body extends Pick<WireAnswer, 'body' | 'framing'> {
-  readonly end: number
-}
-
-/** Undefined while the body is not whole. */
-function readBody(
-  text: string,
-  at: number,
-  headers: WireAnswer['headers'],
-  ended: boolean,
-): Body | undefined {
+/** How a body ends that a response has. @throws Error if its headers do not say it in one way. */
+function framingOf(headers: WireAnswer['headers']): 'length' | 'chunked' | 'close' {
   const [lengths, codings] = [headers.get('content-length'), headers.get('transfer-encoding')]
   if (lengths && codings) throw new Error('an answer with Content-Length and Transfer-Encoding')
-  if (codings) {
-    if (codings.join() !== 'chunked') throw new Error(`Transfer-Encoding: ${codings.join(' and ')}`)
-    return readChunks(text, at)
-  }
-  if (!lengths)
-    return ended ? { body: text.slice(at), end: text.length, framing: 'close' } : undefined
-  if (lengths.length > 1 || !/^\d+$/.test(lengths[0] ?? ''))
+  if (codings && codings.join() !== 'chunked')
+    throw new Error(`Transfer-Encoding: ${codings.join(' and ')}`)
+  if (lengths && (lengths.length > 1 || !/^\d+$/.test(lengths[0] ?? '')))
     throw new Error(`Content-Length: ${lengths.join(' and ')}`)
-  const end = at + Number(lengths[0])
-  return text.length < end ? undefined : { body: text.slice(at, end), end, framing: 'length' }
-}
-
-function readChunks(text: string, from: number): Body | undefined {
-  const chunks: string[] = []
-  for (let at = from; ; ) {
-    const lineEnd = text.indexOf('\r\n', at)
-    if (lineEnd < 0) return undefined
-    const line = text.slice(at, lineEnd)
-    if (!/^[0-9a-f]{1,8}$/i.test(line))
-      throw new Error(`no chunk size: ${JSON.stringify(line.slice(0, 100))}`)
-    const start = lineEnd + 2
-    const end = start + Number.parseInt(line, 16)
-    if (text.length < end + 2) return undefined
-    if (!text.startsWith('\r\n', end)) throw new Error('a chunk that does not end where it says')
-    if (end === start) return { body: chunks.join(''), end: end + 2, framing: 'chunked' }
-    chunks.push(text.slice(start, end))
-    at = end + 2
-  }
+  return codings ? 'chunked' : lengths ? 'length' : 'close'
 }

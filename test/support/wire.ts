@@ -7,6 +7,8 @@ import { token } from './tokens.ts'
 export type { WireAnswer }
 
 const BEGINNINGS_MAX = 20
+/** What comes within this time is read at once. */
+const GATHERING_MS = 2
 
 export interface HeadOptions {
   readonly token?: string | undefined
@@ -145,9 +147,7 @@ export class Wire {
       const done = (): void => {
         clearTimeout(timer)
         for (const event of ['data', 'end', 'close']) socket.off(event, done)
-        // An unfinished answer is read from its start each time: read a long one less often.
-        const unfinished = this.#reader.rest.length + this.#unread.length
-        setTimeout(resolve, Math.min(2 + unfinished / 2 ** 16, 50))
+        setTimeout(resolve, GATHERING_MS)
       }
       const timer = setTimeout(() => {
         const last = JSON.stringify(this.text.slice(-500))
