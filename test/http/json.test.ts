@@ -253,7 +253,7 @@ test('json: names of Object.prototype are just names', () => {
 })
 
 test('json: hundreds of thousands of levels of nesting are read', () => {
-  // A thirtieth of this is too much for any recursion.
+  // A tenth of this is too much for any recursion.
   const depth = THOROUGH ? 1_000_000 : 300_000
   assert.equal(readId('['.repeat(depth) + ']'.repeat(depth)), NESTED)
   assert.equal(readId('{"":'.repeat(depth) + '1' + '}'.repeat(depth)), NESTED)
