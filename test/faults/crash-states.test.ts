@@ -294,7 +294,7 @@ async function recover(disk: SimulatedDisk, thorough: boolean): Promise<Recovere
   closing = true
   await store.close()
   if (!thorough) return { found }
-  const files = simulatedFiles(disk, { onCall: () => undefined, onWriting: () => {} })
+  const files = simulatedFiles(disk)
   // A store of no plants leaves nothing but its lock, and this disk has none.
   if ((await files.list(DIRECTORY)).length > 0) await checkStore(DIRECTORY, files)
   const again = await openStore(machine)

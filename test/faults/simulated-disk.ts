@@ -353,8 +353,10 @@ export interface Observer {
   onWriting(): void
 }
 
+const NO_FAULTS: Observer = { onCall: () => undefined, onWriting: () => {} }
+
 /** The store's file access over a simulated disk. */
-export function simulatedFiles(disk: SimulatedDisk, observer: Observer): Files {
+export function simulatedFiles(disk: SimulatedDisk, observer = NO_FAULTS): Files {
   /** Throws if the call is refused. Resolves with the fault if it fails in another way. */
   async function begin(
     name: DiskCall['name'],

@@ -8,7 +8,7 @@ import { type Files, nodeFiles } from '../../../dist/store/sqljs/files.js'
 import { StoreCorrupt } from '../../../dist/store/sqljs/journal-format.js'
 import { SqljsStore, type SqljsStoreOptions } from '../../../dist/store/sqljs/store.js'
 import { plant, readAll } from '../../contract/store.contract.ts'
-import { SimulatedDisk, simulatedFiles } from '../../faults/simulated-disk.ts'
+import { SimulatedDisk } from '../../faults/simulated-disk.ts'
 import { temporaryDirectory } from '../../support/service.ts'
 import { until } from '../../support/time.ts'
 
@@ -78,7 +78,7 @@ export async function directoryOf(files: ReadonlyMap<string, Uint8Array>): Promi
 export const IN_MEMORY = '/data'
 
 /** The directory `IN_MEMORY` with such files, for tests that open it hundreds of times. */
-export function memoryFiles(contents: ReadonlyMap<string, Uint8Array>): Files {
+export function memoryDisk(contents: ReadonlyMap<string, Uint8Array>): SimulatedDisk {
   const disk = SimulatedDisk.empty()
   disk.makeDirectory(IN_MEMORY)
   for (const [name, bytes] of contents) {
@@ -86,7 +86,7 @@ export function memoryFiles(contents: ReadonlyMap<string, Uint8Array>): Files {
     disk.write(file, bytes, 0)
     disk.sync(file)
   }
-  return simulatedFiles(disk, { onCall: () => undefined, onWriting: () => {} })
+  return disk
 }
 
 function journalsIn(directory: string): string[] {
