@@ -180,14 +180,3 @@ test('load: bodies that come in chunks of one byte take the memory of their byte
     assert.deepEqual((await wire.write('0\r\n\r\n').answers(1)).map(verdict), [200])
   for (const wire of wires) wire.destroy()
 })
-
-test('load: a second signal ends the process at once, whatever is under way', async (t) => {
-  const service = await startProcess(t, `${await temporaryDirectory()}/data`, {
-    PLANTS_DRAIN_DELAY: '3600',
-  })
-  assert.equal((await post(service.port, { id: 1, name: 'acknowledged' })).status, 200)
-  service.child.kill('SIGTERM')
-  while ((await call(service.adminPort, { path: '/readyz', token: undefined })).status !== 503)
-    await sleep(5)
-  assert.equal(await service.kill('SIGINT'), 1)
-})
