@@ -17,6 +17,8 @@ import { leftByKill } from '../store/sqljs/fixtures.ts'
 import { type DiskCall, type Fault, systemError } from './simulated-disk.ts'
 
 const OWNER = 'alice'
+/** Enough for each line of these tests, and little to write, to copy and to read. */
+const PADDING_BYTES = 32 * 1024
 
 /** Real files. Each call of them can be made to fail. */
 function failingFiles(onCall: (call: DiskCall) => Fault | undefined): Files {
@@ -103,6 +105,7 @@ class World {
       files,
       compact: (job) => compact(files, job),
       retryMs: { write: 2, compaction: 2 },
+      paddingBytes: PADDING_BYTES,
       ...options,
     })
     return this.store

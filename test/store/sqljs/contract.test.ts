@@ -36,6 +36,8 @@ async function openStore(t: TestContext, compactBytes?: number): Promise<StoreUn
       files,
       // Here and not in a worker thread, which takes a tenth of a second to start.
       compact: (job) => compact(nodeFiles, job),
+      // For many small lines, and for no long one.
+      paddingBytes: 16 * 1024,
       log: (level, message) => t.diagnostic(`${level}: ${message}`),
       onFatal(error) {
         throw error
