@@ -12,9 +12,8 @@ import { importStore } from '../../dist/cli/import.js'
 import { Progress } from '../../dist/cli/progress.js'
 import { temporaryDirectory } from '../support/service.ts'
 import {
-  filesOf,
   killedAfter,
-  leftByKill,
+  filesLeftByKill,
   list,
   openStore,
   plantsTo,
@@ -347,7 +346,7 @@ test('import: the own snapshot changes nothing, a partial one is reported', asyn
   )
   assert.deepEqual(again.lines, [])
   assert.deepEqual(
-    (await filesOf(await leftByKill(data))).get('plants.sqlite')?.length,
+    filesLeftByKill(data).get('plants.sqlite')?.length,
     before.length,
   )
 })

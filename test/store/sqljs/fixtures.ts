@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict'
-import { copyFileSync, existsSync, mkdirSync, readdirSync, readFileSync } from 'node:fs'
+import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { mkdir, writeFile } from 'node:fs/promises'
 import { errorCodeOf } from '../../../dist/errors.js'
 import type { NewPlant, Plant } from '../../../dist/plants/plant.js'
@@ -122,22 +122,21 @@ export async function killedAfter(
         () => journalsIn(directory).length === 1 && existsSync(`${directory}/plants.sqlite`),
       )
   }
-  const left = await leftByKill(directory)
+  const left = filesLeftByKill(directory)
   await store.close()
-  return filesOf(left)
+  return left
 }
 
 /**
- * A copy of a directory as a kill would leave it, without temporary files. It is synchronous, so
- * that the store begins nothing meanwhile. One call may be under way, as with a real kill.
+ * The files of a directory as a kill would leave them, without temporary ones. It is synchronous,
+ * so that the store begins nothing meanwhile. One call may be under way, as with a real kill.
  */
-export async function leftByKill(directory: string): Promise<string> {
-  const left = `${await temporaryDirectory()}/data`
-  mkdirSync(left)
+export function filesLeftByKill(directory: string): Map<string, Buffer> {
+  const left = new Map<string, Buffer>()
   for (const name of readdirSync(directory)) {
     if (/^(lock|starting)-|\.tmp$/.test(name)) continue
     try {
-      copyFileSync(`${directory}/${name}`, `${left}/${name}`)
+      left.set(name, readFileSync(`${directory}/${name}`))
     } catch (error) {
       if (errorCodeOf(error) !== 'ENOENT') throw error
     }

@@ -39,7 +39,7 @@ import {
   filesOf,
   IN_MEMORY,
   killedAfter,
-  leftByKill,
+  filesLeftByKill,
   list,
   type LogLine,
   memoryDisk,
@@ -376,7 +376,7 @@ test('recovery: reopened after each write, killed or stopped, it holds everythin
     if (id % 2n === 0n) await store.close()
     else {
       left.push(store)
-      directory = await leftByKill(directory)
+      directory = await directoryOf(filesLeftByKill(directory))
     }
   }
   await checkStore(directory)
