@@ -12,8 +12,8 @@ import { importStore } from '../../dist/cli/import.js'
 import { Progress } from '../../dist/cli/progress.js'
 import { temporaryDirectory } from '../support/service.ts'
 import {
-  killedAfter,
   filesLeftByKill,
+  killedAfter,
   list,
   openStore,
   plantsTo,

@@ -36,10 +36,10 @@ import { temporaryDirectory } from '../../support/service.ts'
 import { until } from '../../support/time.ts'
 import {
   directoryOf,
+  filesLeftByKill,
   filesOf,
   IN_MEMORY,
   killedAfter,
-  filesLeftByKill,
   list,
   type LogLine,
   memoryDisk,
