@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict'
 import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { mkdir, writeFile } from 'node:fs/promises'
+import type { TestContext } from 'node:test'
 import { errorCodeOf } from '../../../dist/errors.js'
 import type { NewPlant, Plant } from '../../../dist/plants/plant.js'
 import { compact } from '../../../dist/store/sqljs/compaction.js'
@@ -23,6 +24,13 @@ export function corruptAt(file: string, byte: number, what = /./): (error: unkno
     assert.match(error.message, what)
     return true
   }
+}
+
+/** For a test that sees thousands of errors: their stacks would take most of its time. */
+export function withoutStacks(t: TestContext): void {
+  const { stackTraceLimit } = Error
+  Error.stackTraceLimit = 0
+  t.after(() => (Error.stackTraceLimit = stackTraceLimit))
 }
 
 export interface LogLine {
