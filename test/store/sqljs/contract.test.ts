@@ -9,6 +9,7 @@ import {
   type StoreUnderTest,
   underTest,
 } from '../../contract/store.contract.ts'
+import { THOROUGH } from '../../support/scale.ts'
 import { temporaryDirectory } from '../../support/service.ts'
 
 async function openStore(t: TestContext, compactBytes?: number): Promise<StoreUnderTest> {
@@ -50,4 +51,4 @@ async function openStore(t: TestContext, compactBytes?: number): Promise<StoreUn
 }
 
 storeContract('sql.js', (t) => openStore(t))
-storeContract('sql.js, compacting', (t) => openStore(t, 1))
+storeContract('sql.js, compacting', (t) => openStore(t, 1), THOROUGH ? 6000 : 3000)
