@@ -13,13 +13,13 @@ import { head, Wire } from '../support/wire.ts'
 /** `make drain` sets both numbers. */
 const { PLANTS_TEST_RESTARTS: restarts, PLANTS_TEST_REQUESTS: requests } = process.env
 const RESTARTS = Number(restarts ?? 2)
-const REQUESTS = Number(requests ?? (THOROUGH ? 1000 : 300))
+const REQUESTS = Number(requests ?? (THOROUGH ? 1000 : 200))
 const AGENT_CLIENTS = 12
 const FETCH_CLIENTS = 4
 const DRAIN_DELAY_SECONDS = 1
 /** Between two requests of every fourth client, and of each other one. */
 const PAUSE_MS = 100
-const BREATH_MS = requests !== undefined || THOROUGH ? 0 : 40
+const BREATH_MS = requests !== undefined || THOROUGH ? 0 : 80
 const IDLE = 5
 
 interface Named {
