@@ -12,14 +12,7 @@ import { importStore } from '../../dist/cli/import.js'
 import { Progress } from '../../dist/cli/progress.js'
 import { openRows } from '../../dist/store/sqljs/source-rows.js'
 import { temporaryDirectory } from '../support/service.ts'
-import {
-  filesOf,
-  killedAfter,
-  leftByKill,
-  list,
-  openStore,
-  plantsTo,
-} from '../store/sqljs/fixtures.ts'
+import { filesLeftByKill, killedAfter, list, openStore, plantsTo } from '../store/sqljs/fixtures.ts'
 
 const TABLE = 'CREATE TABLE plants (owner, id, name, tag);'
 const PAGE_BYTES = 1024
@@ -335,8 +328,5 @@ test('import: the own snapshot changes nothing, a partial one is reported', asyn
     `3 plants read from ${data}/plants.sqlite; all of them are in the store`,
   )
   assert.deepEqual(again.lines, [])
-  assert.deepEqual(
-    (await filesOf(await leftByKill(data))).get('plants.sqlite')?.length,
-    before.length,
-  )
+  assert.deepEqual(filesLeftByKill(data).get('plants.sqlite')?.length, before.length)
 })

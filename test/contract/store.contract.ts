@@ -355,7 +355,7 @@ export function storeContract(name: string, open: StoreFactory, long = 6000): vo
         if (cutAt !== undefined) assert.equal(plants.length, limit)
         for (const name of before)
           assert.ok(names.has(name) || (cutAt !== undefined && BigInt(name.slice(6)) > cutAt), name)
-        await new Promise((resolve) => setImmediate(resolve))
+        await new Promise((resolve) => setTimeout(resolve, 4))
       }
     }
     const reading = reader()

@@ -13,13 +13,13 @@ import { head, Wire } from '../support/wire.ts'
 /** `make drain` sets both numbers. */
 const { PLANTS_TEST_RESTARTS: restarts, PLANTS_TEST_REQUESTS: requests } = process.env
 const RESTARTS = Number(restarts ?? 2)
-const REQUESTS = Number(requests ?? 1000)
+const REQUESTS = Number(requests ?? (THOROUGH ? 1000 : 200))
 const AGENT_CLIENTS = 12
 const FETCH_CLIENTS = 4
 const DRAIN_DELAY_SECONDS = 1
 /** Between two requests of every fourth client, and of each other one. */
 const PAUSE_MS = 100
-const BREATH_MS = requests !== undefined || THOROUGH ? 0 : 10
+const BREATH_MS = requests !== undefined || THOROUGH ? 0 : 80
 const IDLE = 5
 
 interface Named {
@@ -189,7 +189,7 @@ class Load {
 /** Checks until the instance ends that it is alive and not ready; returns the number of checks. */
 async function probeUntilGone(instance: Instance): Promise<number> {
   const { adminPort } = instance.process
-  for (let probes = 0; ; await sleep(20)) {
+  for (let probes = 0; ; await sleep(50)) {
     try {
       const ready = await call(adminPort, { path: '/readyz', token: undefined })
       const live = await call(adminPort, { path: '/livez', token: undefined })

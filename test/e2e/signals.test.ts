@@ -6,11 +6,17 @@ import { join } from 'node:path'
 import { test, type TestContext } from 'node:test'
 import { pathToFileURL } from 'node:url'
 import initSqlJs from 'sql.js'
-import { call, post } from '../support/http.ts'
+import { devClaims, readDevKey, signDevToken } from '../../dist/cli/dev-key.js'
+import { readConfig } from '../../dist/config.js'
+import { lockDirectory } from '../../dist/store/sqljs/lock.js'
+import { plant, shown } from '../contract/store.contract.ts'
+import { directoryOf, killedAfter, list, openStore } from '../store/sqljs/fixtures.ts'
+import { call } from '../support/http.ts'
 import { underWay } from '../support/metrics.ts'
 import { launch, serviceEnvironment } from '../support/launch.ts'
-import { MAIN, preload, run, startProcess } from '../support/process.ts'
+import { MAIN, preload, startProcess } from '../support/process.ts'
 import { temporaryDirectory } from '../support/service.ts'
+import { writeStore } from '../support/store-files.ts'
 import { until } from '../support/time.ts'
 import { verdict } from '../support/verdict.ts'
 import { postBytes, Wire } from '../support/wire.ts'
@@ -35,7 +41,11 @@ for (const signal of SIGNALS) {
 
   test(`signals: ${signal} as the second signal ends the process at once`, async (t) => {
     const directory = join(await temporaryDirectory(), 'data')
-    const server = await startProcess(t, directory, { PLANTS_SHUTDOWN_TIMEOUT: '3600' })
+    const server = await startProcess(t, directory, {
+      PLANTS_SHUTDOWN_TIMEOUT: '3600',
+      // Whatever the stop waits for: this, or the request.
+      PLANTS_DRAIN_DELAY: signal === 'SIGINT' ? '3600' : '0',
+    })
     const wire = (await Wire.to(server.port)).write(postBytes({ id: 1, name: 'half' }).slice(0, -3))
     await underWay(server.adminPort, 1)
     const [first = 'SIGTERM'] = SIGNALS.filter((each) => each !== signal)
@@ -65,10 +75,7 @@ function slowRecovery(): Promise<Readonly<Record<string, string>>> {
 }
 
 test('signals: a stop during a recovery waits for it and loses nothing', async (t) => {
-  const directory = join(await temporaryDirectory(), 'data')
-  const before = await startProcess(t, directory)
-  assert.equal((await post(before.port, { id: 1, name: 'Fern' })).status, 200)
-  await before.kill('SIGKILL')
+  const directory = await directoryOf(await killedAfter([plant(1n)]))
   const env = { PLANTS_DRAIN_DELAY: '3600', ...(await slowRecovery()) }
   const { child, exited, output } = launch(serviceEnvironment(directory, env))
   t.after(() => child.kill('SIGKILL'))
@@ -78,8 +85,9 @@ test('signals: a stop during a recovery waits for it and loses nothing', async (
   child.kill('SIGUSR2')
   assert.deepEqual([await exited, child.signalCode], [0, null])
   assert.doesNotMatch(output(), /"message":"listening"|"level":"error"/)
-  const again = await startProcess(t, directory)
-  assert.deepEqual((await call(again.port)).json(), [{ name: 'Fern' }])
+  const again = await openStore(directory, { lock: lockDirectory })
+  assert.deepEqual(await list(again), [shown(plant(1n))])
+  await again.close()
 })
 
 /** Runs a command whose stdout and stderr go to a pipe without a reader. */
@@ -115,7 +123,8 @@ test('output: serve --dev goes on without a reader', async (t) => {
   const env = { PLANTS_DATA: join(folder, 'data'), ...listen }
   const server = await unread(t, ['serve', '--dev'], env)
   await until('it listens', () => existsSync(join(folder, 'plants.sock')))
-  const bearer = (await run(['token', '--sub', 'alice'], env)).stdout.trim()
+  const key = readDevKey(join(env.PLANTS_DATA, 'dev.key')) ?? assert.fail('there is no key')
+  const bearer = signDevToken(key, devClaims(readConfig(env, 'dev'), 'alice', undefined))
   for (let i = 0; i < 3; i++) {
     const { status } = await call(join(folder, 'plants.sock'), { token: bearer })
     assert.equal(status, 200)
@@ -128,11 +137,9 @@ test('output: import goes on without a reader', async (t) => {
   const folder = await temporaryDirectory()
   const [data, file, other] = ['data', 'plants.db', 'other'].map((name) => join(folder, name))
   assert.ok(data && file && other)
-  const source = await startProcess(t, data)
-  assert.equal((await post(source.port, { id: 0, name: 'Fern' })).status, 200)
-  assert.equal(await source.kill('SIGTERM'), 0)
+  const path = await writeStore(data, [['alice', '0', 'Fern']])
   const SQL = await initSqlJs()
-  const database = new SQL.Database(readFileSync(join(data, 'plants.sqlite')))
+  const database = new SQL.Database(readFileSync(path))
   // The first one is refused with a line on stderr, and many others follow.
   database.run(`
     INSERT INTO plants VALUES ('alice', -1, 0, x'00', NULL);
@@ -141,8 +148,9 @@ test('output: import goes on without a reader', async (t) => {
   writeFileSync(file, database.export())
   const importing = await unread(t, ['import', file], { PLANTS_DATA: other })
   assert.equal(await importing.status(), 1)
-  const { port } = await startProcess(t, other)
-  assert.equal(((await call(port)).json() as unknown[]).length, 5001)
+  const store = await openStore(other)
+  assert.equal((await list(store)).length, 5001)
+  await store.close()
 })
 
 test('output: a command whose output cannot be written ends with status 1', async () => {

@@ -25,7 +25,7 @@ interface Outcome {
 }
 
 /** Makes a process, and each of its threads, run this before everything else. */
-export async function preload(source: string): Promise<Environment> {
+export async function preload(source: string): Promise<{ readonly NODE_OPTIONS: string }> {
   const path = join(temporaryDirectorySync(), 'preload.mjs')
   writeFileSync(path, source)
   return { NODE_OPTIONS: `--import=${pathToFileURL(path).href}` }

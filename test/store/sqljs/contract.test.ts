@@ -9,6 +9,7 @@ import {
   type StoreUnderTest,
   underTest,
 } from '../../contract/store.contract.ts'
+import { THOROUGH } from '../../support/scale.ts'
 import { temporaryDirectory } from '../../support/service.ts'
 
 async function openStore(t: TestContext, compactBytes?: number): Promise<StoreUnderTest> {
@@ -36,6 +37,8 @@ async function openStore(t: TestContext, compactBytes?: number): Promise<StoreUn
       files,
       // Here and not in a worker thread, which takes a tenth of a second to start.
       compact: (job) => compact(nodeFiles, job),
+      // For many small lines, and for no long one.
+      paddingBytes: 16 * 1024,
       log: (level, message) => t.diagnostic(`${level}: ${message}`),
       onFatal(error) {
         throw error
@@ -48,4 +51,4 @@ async function openStore(t: TestContext, compactBytes?: number): Promise<StoreUn
 }
 
 storeContract('sql.js', (t) => openStore(t))
-storeContract('sql.js, compacting', (t) => openStore(t, 1))
+storeContract('sql.js, compacting', (t) => openStore(t, 1), THOROUGH ? 6000 : 3000)

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict'
-import { copyFileSync, existsSync, mkdirSync, readdirSync, readFileSync } from 'node:fs'
+import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { mkdir, writeFile } from 'node:fs/promises'
+import type { TestContext } from 'node:test'
 import { errorCodeOf } from '../../../dist/errors.js'
 import type { NewPlant, Plant } from '../../../dist/plants/plant.js'
 import { compact } from '../../../dist/store/sqljs/compaction.js'
@@ -8,7 +9,7 @@ import { type Files, nodeFiles } from '../../../dist/store/sqljs/files.js'
 import { StoreCorrupt } from '../../../dist/store/sqljs/journal-format.js'
 import { SqljsStore, type SqljsStoreOptions } from '../../../dist/store/sqljs/store.js'
 import { plant, readAll } from '../../contract/store.contract.ts'
-import { SimulatedDisk, simulatedFiles } from '../../faults/simulated-disk.ts'
+import { SimulatedDisk } from '../../faults/simulated-disk.ts'
 import { temporaryDirectory } from '../../support/service.ts'
 import { until } from '../../support/time.ts'
 
@@ -23,6 +24,13 @@ export function corruptAt(file: string, byte: number, what = /./): (error: unkno
     assert.match(error.message, what)
     return true
   }
+}
+
+/** For a test that sees thousands of errors: their stacks would take most of its time. */
+export function withoutStacks(t: TestContext): void {
+  const { stackTraceLimit } = Error
+  Error.stackTraceLimit = 0
+  t.after(() => (Error.stackTraceLimit = stackTraceLimit))
 }
 
 export interface LogLine {
@@ -78,7 +86,7 @@ export async function directoryOf(files: ReadonlyMap<string, Uint8Array>): Promi
 export const IN_MEMORY = '/data'
 
 /** The directory `IN_MEMORY` with such files, for tests that open it hundreds of times. */
-export function memoryFiles(contents: ReadonlyMap<string, Uint8Array>): Files {
+export function memoryDisk(contents: ReadonlyMap<string, Uint8Array>): SimulatedDisk {
   const disk = SimulatedDisk.empty()
   disk.makeDirectory(IN_MEMORY)
   for (const [name, bytes] of contents) {
@@ -86,7 +94,7 @@ export function memoryFiles(contents: ReadonlyMap<string, Uint8Array>): Files {
     disk.write(file, bytes, 0)
     disk.sync(file)
   }
-  return simulatedFiles(disk, { onCall: () => undefined, onWriting: () => {} })
+  return disk
 }
 
 function journalsIn(directory: string): string[] {
@@ -122,22 +130,21 @@ export async function killedAfter(
         () => journalsIn(directory).length === 1 && existsSync(`${directory}/plants.sqlite`),
       )
   }
-  const left = await leftByKill(directory)
+  const left = filesLeftByKill(directory)
   await store.close()
-  return filesOf(left)
+  return left
 }
 
 /**
- * A copy of a directory as a kill would leave it, without temporary files. It is synchronous, so
- * that the store begins nothing meanwhile. One call may be under way, as with a real kill.
+ * The files of a directory as a kill would leave them, without temporary ones. It is synchronous,
+ * so that the store begins nothing meanwhile. One call may be under way, as with a real kill.
  */
-export async function leftByKill(directory: string): Promise<string> {
-  const left = `${await temporaryDirectory()}/data`
-  mkdirSync(left)
+export function filesLeftByKill(directory: string): Map<string, Buffer> {
+  const left = new Map<string, Buffer>()
   for (const name of readdirSync(directory)) {
     if (/^(lock|starting)-|\.tmp$/.test(name)) continue
     try {
-      copyFileSync(`${directory}/${name}`, `${left}/${name}`)
+      left.set(name, readFileSync(`${directory}/${name}`))
     } catch (error) {
       if (errorCodeOf(error) !== 'ENOENT') throw error
     }

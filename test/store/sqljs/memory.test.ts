@@ -28,12 +28,12 @@ function test(title: string, run: () => Promise<void>): void {
   })
 }
 
-/** A database with so many MiB of small plants. Only `close` frees SQLite's memory. */
+/** A database with so many MiB of plants. Only `close` frees SQLite's memory. */
 async function filled(mib: number): Promise<PlantDatabase> {
   const database = await PlantDatabase.serving()
-  for (let id = 0; database.pageCount() * 4096 < mib * MIB; id += 100) {
+  for (let id = 0; database.pageCount() * 4096 < mib * MIB; id += 20) {
     database.insert(
-      Array.from({ length: 100 }, (_, i) => ['filler', String(id + i), 'n'.repeat(3000)]),
+      Array.from({ length: 20 }, (_, i) => ['filler', String(id + i), 'n'.repeat(15_000)]),
       1,
     )
   }

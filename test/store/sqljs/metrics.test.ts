@@ -3,7 +3,7 @@ import { join } from 'node:path'
 import { test } from 'node:test'
 import { setImmediate as nextTick } from 'node:timers/promises'
 import { Metrics } from '../../../dist/ops/metrics.js'
-import { compactInWorker } from '../../../dist/store/sqljs/compaction.js'
+import { compact } from '../../../dist/store/sqljs/compaction.js'
 import { nodeFiles } from '../../../dist/store/sqljs/files.js'
 import { SqljsStore, type SqljsStoreOptions } from '../../../dist/store/sqljs/store.js'
 import { readMetrics } from '../../support/metrics.ts'
@@ -21,6 +21,7 @@ async function open(options: Partial<SqljsStoreOptions> = {}) {
     log: () => {},
     onFatal: fail,
     metrics,
+    compact: (job) => compact(nodeFiles, job),
     ...options,
   })
   return { store, scrape: () => readMetrics(metrics.render()) }
@@ -33,7 +34,7 @@ test('metrics: compactions count by result, and shorten the journals', async () 
   const { store, scrape } = await open({
     compactBytes: 1000,
     retryMs: { write: 10, compaction: 10 },
-    compact: (job) => (broken ? Promise.reject(new Error('no memory')) : compactInWorker(job)),
+    compact: (job) => (broken ? Promise.reject(new Error('no memory')) : compact(nodeFiles, job)),
   })
   for (let id = 0n; id < 40n; id++)
     await store.create('alice', { id, name: 'a name of some length' })

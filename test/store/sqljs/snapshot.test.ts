@@ -8,7 +8,15 @@ import { openRows } from '../../../dist/store/sqljs/source-rows.js'
 import { plant } from '../../contract/store.contract.ts'
 import { temporaryDirectory } from '../../support/service.ts'
 import { THOROUGH } from '../../support/scale.ts'
-import { BIT_PATTERNS, corruptAt, directoryOf, filesOf, list, openStore } from './fixtures.ts'
+import {
+  BIT_PATTERNS,
+  corruptAt,
+  directoryOf,
+  filesOf,
+  list,
+  openStore,
+  withoutStacks,
+} from './fixtures.ts'
 
 const FILE = '/data/plants.sqlite'
 const TRAILER_BYTES = 64
@@ -65,6 +73,7 @@ test('snapshot: SQLite reads the file as it is, and ignores the trailer', async 
 })
 
 test('snapshot: any byte flipped is damage; the message says how to import it', async (t) => {
+  withoutStacks(t)
   const bytes = await snapshot()
   let flips = 0
   for (const at of bytes.keys()) {
@@ -85,6 +94,7 @@ test('snapshot: any byte flipped is damage; the message says how to import it', 
 })
 
 test('snapshot: cut at any byte it is damaged, and so it is with a byte more', async (t) => {
+  withoutStacks(t)
   const bytes = await snapshot()
   for (let length = 0; length < bytes.length; length++)
     await assert.rejects(readSnapshot(FILE, bytes.subarray(0, length)), StoreCorrupt)
