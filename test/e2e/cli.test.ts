@@ -24,7 +24,7 @@ import { VARIABLES } from '../../dist/config.js'
 import { call, post, type Reply } from '../support/http.ts'
 import { command, MAIN, preload, run, startProcess } from '../support/process.ts'
 import { ROOT } from '../support/release.ts'
-import { leftByKill } from '../store/sqljs/fixtures.ts'
+import { directoryOf, filesLeftByKill } from '../store/sqljs/fixtures.ts'
 import { startService, temporaryDirectory } from '../support/service.ts'
 import { until } from '../support/time.ts'
 import { signToken, token } from '../support/tokens.ts'
@@ -256,7 +256,7 @@ test('check: counts plants, names damage, and reports a missing store', async (t
   const running = await command(['check'], { PLANTS_DATA: directory })
   assert.deepEqual([running.status, running.stderr], [0, ''])
   assert.match(running.stdout, /is sound: 3 plants in no snapshot and 1 journal, up to write 3/)
-  const left = await leftByKill(directory)
+  const left = await directoryOf(filesLeftByKill(directory))
   const journal = join(left, 'journal-00000001.log')
   const bytes = readFileSync(journal)
   bytes[100] = (bytes[100] ?? 0) ^ 1

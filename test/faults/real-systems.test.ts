@@ -8,7 +8,7 @@ import { StoreUnavailable } from '../../dist/plants/store.js'
 import { lockDirectory } from '../../dist/store/sqljs/lock.js'
 import { checkStore } from '../../dist/cli/check.js'
 import { exportStore } from '../../dist/cli/export.js'
-import { leftByKill, list, openStore } from '../store/sqljs/fixtures.ts'
+import { directoryOf, filesLeftByKill, list, openStore } from '../store/sqljs/fixtures.ts'
 import { call, post, type Reply } from '../support/http.ts'
 import { type Content, jsonOf, Ledger, plantOf, plantsOf } from '../support/ledger.ts'
 import { environment, serviceEnvironment } from '../support/launch.ts'
@@ -483,7 +483,7 @@ test(
     const writer = new Writer()
     const before = await startService(t)
     assert.equal((await writer.create(before)).status, 200)
-    const directory = await leftByKill(before.dataDirectory)
+    const directory = await directoryOf(filesLeftByKill(before.dataDirectory))
     const journal = join(directory, 'journal-00000001.log')
     let lift = async (): Promise<void> => {}
     const service = await serve(t, directory, [], async (pid) => {
