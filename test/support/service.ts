@@ -5,23 +5,9 @@ import { type Config, readConfig } from '../../dist/config.js'
 import { ConfigError } from '../../dist/errors.js'
 import { createLog } from '../../dist/ops/log.js'
 import { createService, type PlantService } from '../../dist/service.js'
-import { compact, compactInWorker } from '../../dist/store/sqljs/compaction.js'
-import { nodeFiles } from '../../dist/store/sqljs/files.js'
-import { SqljsStore } from '../../dist/store/sqljs/store.js'
 import { checkStore } from '../../dist/cli/check.js'
 import { temporaryDirectory } from './directories.ts'
 import { AUDIENCE, ISSUER, SECRET } from './tokens.ts'
-
-/**
- * Services of this process build the snapshot that a stop leaves without a thread, which takes a
- * tenth of a second to start. Those that run as processes do not.
- */
-const { open } = SqljsStore
-SqljsStore.open = (options) =>
-  open.call(SqljsStore, {
-    compact: (job) => (job.complete ? compact(nodeFiles, job) : compactInWorker(job)),
-    ...options,
-  })
 
 /** The default settings. */
 export const { keys: _, ...DEFAULTS } = readConfig({}, 'storage')

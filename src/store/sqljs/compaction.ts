@@ -14,6 +14,8 @@ export interface CompactionJob {
   readonly sequence: number
   /** Whether no journal follows: the store is being closed. */
   readonly complete: boolean
+  /** Length of the last snapshot and the journals. */
+  readonly bytes: number
 }
 
 /** Builds the next snapshot and resolves with its length in bytes. */
@@ -59,6 +61,13 @@ export async function buildDatabase(
     throw error
   }
 }
+
+/** A store of this length is compacted in 20 ms. A thread takes 100 ms to start. */
+const SMALL_BYTES = 256 * 1024
+
+/** Runs a job in a thread, unless the store is small and being closed: then no request waits. */
+export const compactFiles: Compact = (job) =>
+  job.complete && job.bytes <= SMALL_BYTES ? compact(nodeFiles, job) : compactInWorker(job)
 
 /** Runs a job in a worker thread, so that requests never wait for it. Rejects if it dies. */
 export const compactInWorker: Compact = (job) =>

@@ -68,8 +68,9 @@ export class Compactor {
     const { files, directory, compact } = this.#settings
     const { lastSequence: sequence, current } = this.#journal
     const upToJournal = current.number
+    const bytes = this.#snapshotBytes + this.journalBytes
     if (sequence !== this.#completeAt)
-      await compact({ directory, upToJournal, sequence, complete: true })
+      await compact({ directory, upToJournal, sequence, complete: true, bytes })
     // A snapshot that was found may have been renamed by a process that was killed before it
     // synced the directory.
     await files.syncDirectory(directory)
@@ -113,8 +114,10 @@ export class Compactor {
       await this.#rotate()
     const { number, firstSequence } = this.#journal.current
     const [upToJournal, sequence] = [number - 1, firstSequence - 1]
+    const bytes = this.#snapshotBytes + this.#closedBytes
     const startedAtMs = performance.now()
-    this.#snapshotBytes = await compact({ directory, upToJournal, sequence, complete: false })
+    const job = { directory, upToJournal, sequence, complete: false, bytes }
+    this.#snapshotBytes = await compact(job)
     this.#completeAt = -1
     this.#closedBytes = 0
     this.#backoff.reset()

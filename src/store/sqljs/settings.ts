@@ -1,6 +1,6 @@
 import { FairQueue } from '../../ops/fair-queue.ts'
 import { Metrics } from '../../ops/metrics.ts'
-import { type Compact, compactInWorker } from './compaction.ts'
+import { type Compact, compactFiles } from './compaction.ts'
 import { type Files, nodeFiles } from './files.ts'
 import { type DirectoryLock, lockDirectory } from './lock.ts'
 
@@ -40,7 +40,7 @@ export function withDefaults(options: SqljsStoreOptions): Settings {
     metrics: new Metrics(),
     files: nodeFiles,
     lock: lockDirectory,
-    compact: compactInWorker,
+    compact: compactFiles,
     compactBytes: 4 * 1024 * 1024,
     // A write of so much takes 1 ms (seen). Fewer than one in a hundred small batches waits for it.
     paddingBytes: 512 * 1024,

@@ -452,12 +452,12 @@ test('compaction: in a worker thread it keeps everything while creates go on', a
 test('compaction: a worker thread that fails says why', async () => {
   const directory = `${await temporaryDirectory()}/nowhere`
   await assert.rejects(
-    compactInWorker({ directory, upToJournal: 1, sequence: 1, complete: false }),
+    compactInWorker({ directory, upToJournal: 1, sequence: 1, complete: false, bytes: 0 }),
     /ENOENT/,
   )
   const wrong = await directoryOf(await killedAfter(plantsTo(2n)))
   await assert.rejects(
-    compactInWorker({ directory: wrong, upToJournal: 1, sequence: 7, complete: false }),
+    compactInWorker({ directory: wrong, upToJournal: 1, sequence: 7, complete: false, bytes: 0 }),
     /end with write 2 instead of 7/,
   )
   assert.deepEqual([...(await filesOf(wrong)).keys()], [FIRST])
@@ -488,6 +488,7 @@ test(
       upToJournal: 1,
       sequence: 1,
       complete: true,
+      bytes: 0,
     }).finally(() => (done = true))
     while (!done) {
       lowest = Math.max(lowest, ...readdirSync('/proc/self/task').map(niceness))
