@@ -9,7 +9,7 @@ import type { Filling } from './stores.ts'
 import { sign } from './tokens.ts'
 
 /**
- * A compaction starts when the journals are longer than half of the snapshot: the load begins so
+ * A compaction starts when the journals are longer than a third of the snapshot: the load begins so
  * many bytes before that, and its own POSTs do the rest.
  */
 const SHORT_BYTES = 48 * 1024
@@ -80,7 +80,7 @@ function fileBytes(server: Server, prefix: string): number {
 /** Writes large plants, of an owner that the load never asks for, until a compaction is near. */
 export async function grow(server: Server): Promise<void> {
   for (let id = 1; ; id++) {
-    const dueBytes = fileBytes(server, 'plants.sqlite') / 2
+    const dueBytes = fileBytes(server, 'plants.sqlite') / 3
     const missing = Math.floor(dueBytes - SHORT_BYTES - fileBytes(server, 'journal-'))
     if (missing <= 0) return
     const name = 'x'.repeat(Math.min(BIG_NAME_CHARS, missing))

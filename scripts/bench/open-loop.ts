@@ -3,7 +3,7 @@ import { Recorder } from './recorder.ts'
 
 /**
  * Requests arrive at a fixed rate, whatever is answered. One that finds no free connection waits
- * for one. Latency counts from the arrival, so a stall counts for every request that came during it.
+ * for one. Latency counts from the arrival, so a stall counts for every request that came in it.
  */
 export function openLoop(
   { perSecond, seconds }: { readonly perSecond: number; readonly seconds: number },

@@ -112,11 +112,11 @@ function sizeOf(directory: string): number {
 }
 
 /**
- * Adds the longest journal for which no compaction is due: half as long as the snapshot. Returns
+ * Adds the longest journal for which no compaction is due: a third as long as the snapshot. Returns
  * how many plants it holds.
  */
 async function addLongestJournal(directory: string, batchPlants: number): Promise<number> {
-  const dueBytes = statSync(join(directory, SNAPSHOT)).size / 2
+  const dueBytes = statSync(join(directory, SNAPSHOT)).size / 3
   const lines: Buffer[] = []
   let [plants, bytes] = [0, 0]
   for (let sequence = 2; bytes < dueBytes - 64 * 1024; sequence++) {

@@ -118,8 +118,10 @@ test('cli: a Node that is too old ends with one line, before any import', async 
     // The command itself then runs under the version that is fine.
     const other = await preload(`
       const { versions } = process
-      const become = (node) =>
-        Object.defineProperty(process, 'versions', { value: { ...versions, node }, configurable: true })
+      const become = (node) => {
+        const value = { ...versions, node }
+        Object.defineProperty(process, 'versions', { value, configurable: true })
+      }
       become('${tooOld}')
       await import('${pathToFileURL(MAIN).href}?too-old')
       console.log(process.exitCode)

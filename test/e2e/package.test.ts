@@ -127,7 +127,7 @@ test('package: from TypeScript it compiles with the strictest checks', async () 
   ])
 })
 
-test('package: from TypeScript, JavaScript and CommonJS it runs, and its process ends', async () => {
+test('package: it runs from TypeScript, JavaScript and CommonJS, and ends', async () => {
   const both = "import('./out/app.js').then(() => import('./app.mjs'))"
   await writeFile(join(project, 'all.cjs'), `${both}.then(() => require('./app.cjs'))`)
   const said = await start(process.execPath, ['all.cjs'])

@@ -36,7 +36,7 @@ export interface ClusterOptions {
   readonly scheme?: 'http' | 'https'
   /** True if members reach each other through proxies. */
   readonly apart?: boolean
-  /** True if nothing is measured, and no test ends the machine: spares the disk and the processor. */
+  /** Spares the disk and the processor. Not where speed is measured, or the machine may end. */
   readonly cheap?: boolean
 }
 

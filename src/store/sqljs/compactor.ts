@@ -7,10 +7,10 @@ import type { Recovery } from './start.ts'
 
 const LAST_RETRY_MS = 60_000
 /** A start inserts a journal's rows one by one, which takes many times as long as a snapshot's. */
-const JOURNAL_SHARE = 0.5
+const JOURNAL_SHARE = 1 / 3
 
 /**
- * Compacts the journals when they outgrow half of the snapshot, so that a write costs O(1)
+ * Compacts the journals when they outgrow a third of the snapshot, so that a write costs O(1)
  * amortized and a start O(size). Writes go on meanwhile, in the next journal.
  */
 export class Compactor {

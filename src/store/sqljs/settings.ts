@@ -23,7 +23,7 @@ export interface SqljsStoreOptions {
   readonly files?: Files
   readonly lock?: (directory: string) => Promise<DirectoryLock>
   readonly compact?: Compact
-  /** Length of the journals above which they are compacted, unless half the snapshot is longer. */
+  /** Journals of this length are compacted, unless a third of the snapshot is longer. */
   readonly compactBytes?: number
   /** Zeros that are written after the journal's last line at a time. */
   readonly paddingBytes?: number
