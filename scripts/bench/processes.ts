@@ -22,7 +22,7 @@ import { sign } from './tokens.ts'
 const START_MS_MAX = 60_000
 const BARE = fileURLToPath(new URL('bare.mjs', import.meta.url))
 /** For Node, before the service: `--cpu-prof`, for example. */
-const NODE_ARGS = process.env['NODE_ARGS']?.split(' ') ?? []
+const NODE_ARGS = process.env['NODE_ARGS']?.split(' ').filter((arg) => arg !== '') ?? []
 /** After a start, before memory is read. */
 export const SETTLE_MS = 200
 
