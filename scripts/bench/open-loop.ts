@@ -32,7 +32,8 @@ export function openLoop(
       if (answered === all) return resolve(recorder)
       const arrived = Math.floor(((performance.now() - startedAt) * perSecond) / 1000) + 1
       while (sent < Math.min(arrived, all)) {
-        const connection = free.pop()
+        // The one that was idle longest: a server closes connections that idle too long.
+        const connection = free.shift()
         if (!connection) break
         send(connection)
       }

@@ -9,6 +9,8 @@ import type { Filling } from './stores.ts'
 const SHARE = 1 / 3
 /** How many times as long as another run: a tail needs many requests. */
 const LENGTH = 20
+/** Every latency is kept. */
+const SECONDS_MAX = 120
 
 /**
  * What users feel below saturation: requests arrive at a fixed rate, and a compaction runs
@@ -44,7 +46,7 @@ async function load(
   const { requestsPerSecond } = await bench.measure(server, ask)
   if (name === 'plant-store') await grow(server)
   const meter = bench.meter(server)
-  const seconds = bench.settings.seconds * LENGTH
+  const seconds = Math.min(bench.settings.seconds * LENGTH, SECONDS_MAX)
   const open = { samples: true, perSecond: requestsPerSecond * SHARE }
   const result = await bench.run(server, ask, seconds, open).result
   const used = meter()

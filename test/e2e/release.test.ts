@@ -188,19 +188,19 @@ test('release: the folder runs with node alone, and every command works', async 
 
   const first = await startProcess(t, data, {}, ['serve', '--dev'], { main, cwd: elsewhere })
   const made = await runs('token', '--sub', 'alice')
-  const plant = { id: 7, name: 'Monstera' }
+  // So long that a worker thread makes the last snapshot.
+  const plant = { id: 7, name: 'Monstera'.repeat(40_000) }
   assert.equal((await post(first.port, plant, { token: made.trim() })).status, 200)
   assert.equal((await post(first.port, plant)).status, 401)
   await first.kill('SIGKILL')
   const second = await startProcess(t, data, {}, ['serve'], { main, cwd: elsewhere })
-  assert.deepEqual((await call(second.port)).json(), [{ name: 'Monstera' }])
+  assert.deepEqual((await call(second.port)).json(), [{ name: plant.name }])
   assert.match(await runs('check'), /is sound: 1 plants/)
   assert.match(await runs('export', file), /^1 plants written/)
-  // A worker thread makes the last snapshot.
   assert.equal(await second.kill('SIGTERM'), 0)
   assert.ok(existsSync(join(data, 'plants.sqlite')))
   assert.match(await runs('import', file), /^1 plants read/)
   const store = await openStore(other)
-  assert.deepEqual(await list(store), [{ name: 'Monstera' }])
+  assert.deepEqual(await list(store), [{ name: plant.name }])
   await store.close()
 })

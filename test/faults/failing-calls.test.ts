@@ -545,7 +545,7 @@ test('in doubt: no compaction before the next journal is in place', async () => 
   )
   phase = 'no journal'
   // A compaction under way may still have succeeded. Then the next one waits until the journal is
-  // as long as the snapshot.
+  // a third as long as the snapshot.
   let id = 2n
   await until('the next journal is missing', async () => {
     await world.create(plant(id++, 'x'.repeat(1000)))

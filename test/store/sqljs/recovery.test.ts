@@ -9,6 +9,7 @@ import { crc32 } from 'node:zlib'
 import {
   buildDatabase,
   compact,
+  compactFiles,
   compactInWorker,
   type CompactionJob,
 } from '../../../dist/store/sqljs/compaction.js'
@@ -447,6 +448,40 @@ test('compaction: in a worker thread it keeps everything while creates go on', a
   assert.deepEqual(await list(again), names(count))
   await again.close()
   await checkStore(directory)
+})
+
+test('compaction: it runs in a thread, unless a small store is being closed', async () => {
+  let threads = 0
+  const count = (): number => ++threads
+  process.on('worker', count)
+  for (const [complete, bytes, expected] of [
+    [true, 64 * 1024, 0],
+    [true, 64 * 1024 + 1, 1],
+    [false, 1, 1],
+  ] as const) {
+    const directory = await directoryOf(await killedAfter(plantsTo(2n)))
+    threads = 0
+    await compactFiles({ directory, upToJournal: 1, sequence: 2, complete, bytes })
+    assert.equal(threads, expected)
+    assert.ok((await filesOf(directory)).has('plants.sqlite'))
+  }
+  process.off('worker', count)
+})
+
+test('compaction: it begins when the journals are a third as long as the snapshot', async () => {
+  const lines: LogLine[] = []
+  const compactions = (): number => lines.filter(({ message }) => message === 'compacted').length
+  const directory = `${await temporaryDirectory()}/data`
+  const first = await openStore(directory)
+  await first.create('alice', plant(1n, 'x'.repeat(300_000)))
+  await first.close()
+  const store = await openStore(directory, { compactBytes: 1 }, lines)
+  await store.create('alice', plant(2n, 'x'.repeat(95_000)))
+  await sleep(200)
+  assert.equal(compactions(), 0)
+  await store.create('alice', plant(3n, 'x'.repeat(20_000)))
+  await until('the journals are compacted', () => compactions() === 1)
+  await store.close()
 })
 
 test('compaction: a worker thread that fails says why', async () => {
