@@ -14,7 +14,7 @@ REQUESTS ?= 20000
 FAULTS ?= 16
 INSTANCES ?= 3
 SCRIPT := node --import tsx
-# Collecting garbage less often saves the compiler a quarter of its processor time.
+# The compiler is a Go program. It is faster if it collects garbage less often.
 TSC := GOGC=400 node_modules/.bin/tsc
 
 help: ## show this list

@@ -9,7 +9,7 @@ export interface LoadSpec extends Asked {
   readonly id: number
   readonly port: number
   readonly connections: number
-  /** A run ends after so long, or by a `stop`. */
+  /** A run ends after so long. A `stop` ends a closed loop before. */
   readonly seconds: number
   /** Each connection waits so long between an answer and the next request. */
   readonly pauseMs: number
@@ -60,7 +60,7 @@ async function run(spec: LoadSpec): Promise<LoadResult> {
     const loop =
       spec.perSecond > 0 ? openLoop(spec, open, next) : closedLoop(spec, open, next, fail)
     const recorder = await Promise.race([loop, failed])
-    return recorder.result(spec.samples)
+    return recorder.result()
   } finally {
     clearTimeout(watchdog)
     stops.delete(spec.id)
@@ -76,7 +76,7 @@ function closedLoop(
   fail: (error: Error) => void,
 ): Promise<Recorder> {
   return new Promise((resolve) => {
-    const recorder = new Recorder()
+    const recorder = new Recorder(spec)
     let sent = 0
     let busy = open.length
     let deadline = performance.now() + spec.seconds * 1000

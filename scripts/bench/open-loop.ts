@@ -1,4 +1,5 @@
 import type { Connection } from './connection.ts'
+import type { LoadSpec } from './load.ts'
 import { Recorder } from './recorder.ts'
 
 /**
@@ -6,12 +7,13 @@ import { Recorder } from './recorder.ts'
  * for one. Latency counts from the arrival, so a stall counts for every request that came in it.
  */
 export function openLoop(
-  { perSecond, seconds }: { readonly perSecond: number; readonly seconds: number },
+  spec: LoadSpec,
   open: readonly Connection[],
   next: () => string | Buffer,
 ): Promise<Recorder> {
   return new Promise((resolve) => {
-    const recorder = new Recorder()
+    const { perSecond, seconds } = spec
+    const recorder = new Recorder(spec)
     const free = [...open]
     const startedAt = performance.now()
     const all = Math.floor(perSecond * seconds)

@@ -24,16 +24,22 @@ export class Recorder {
   readonly #micros: number[] = []
   readonly #ends: number[] = []
   readonly #posts: boolean[] = []
+  readonly #hasSamples: boolean
+
+  constructor({ samples }: { readonly samples: boolean }) {
+    this.#hasSamples = samples
+  }
 
   /** To be called when a request is answered. `arrivedAt` is of `performance.now()`. */
   add(request: string | Buffer, arrivedAt: number): void {
     const at = performance.now()
     this.#micros.push((at - arrivedAt) * 1000)
+    if (!this.#hasSamples) return
     this.#ends.push(at)
     this.#posts.push(typeof request === 'string' && request.startsWith('POST'))
   }
 
-  result(hasSamples: boolean): LoadResult {
+  result(): LoadResult {
     const wallMs = performance.now() - this.#startedAt
     const { user, system } = cpuUsage(this.#cpu)
     const epochMs = Date.now() - performance.now()
@@ -47,7 +53,7 @@ export class Recorder {
       seconds: wallMs / 1000,
       ...percentiles(this.#micros),
       loadShare: (user + system) / 1000 / wallMs,
-      samples: hasSamples ? this.#ends.map(sample) : [],
+      samples: this.#ends.map(sample),
     }
   }
 }

@@ -1,8 +1,17 @@
-import { percentiles } from '../figures.ts'
+import { percentiles, tenth } from '../figures.ts'
 import { compactionLine, grow } from './compacting.ts'
-import { type Ask, type Bench, doubts, type Figures, type Row, rowsOf, runOf } from './measure.ts'
+import {
+  type Ask,
+  type Bench,
+  doubts,
+  type Figures,
+  type Row,
+  rowsOf,
+  runOf,
+  type Used,
+} from './measure.ts'
 import { type Name, start } from './processes.ts'
-import type { Sample } from './recorder.ts'
+import type { LoadResult, Sample } from './recorder.ts'
 import type { Filling } from './stores.ts'
 
 /** Of the rate that a closed loop reaches. */
@@ -14,19 +23,23 @@ const SECONDS_MAX = 120
 
 /**
  * What users feel below saturation: requests arrive at a fixed rate, and a compaction runs
- * meanwhile. Each server gets a third of what it can do.
+ * meanwhile. Each server gets a third of what it can do. Both of its rows have the rate and the
+ * CPU time of all requests.
  */
 export async function steady(bench: Bench, filling: Filling, ask: Ask): Promise<Figures> {
   const rows: Row[] = []
   const notes: string[] = []
   const values: Record<string, number> = {}
   for (const name of ['bare', 'plant-store'] as const) {
-    const samples = await load(bench, name, filling, ask, rows)
-    for (const isPost of [false, true]) {
-      const { max } = percentiles(microsOf(samples, isPost))
-      const [what, ms] = [isPost ? 'POST' : 'GET', Math.round(max / 100) / 10]
-      values[`${name}${what}LongestMs`] = ms
-      notes.push(`${name}: the longest ${what} took ${ms} ms`)
+    const { result, used, rssMiB } = await load(bench, name, filling, ask)
+    for (const what of ['GET', 'POST'] as const) {
+      const { max, ...latencies } = percentiles(microsOf(result.samples, what === 'POST'))
+      const longestMs = tenth(max / 1000)
+      values[`${name}${what}LongestMs`] = longestMs
+      notes.push(`${name}: the longest ${what} took ${longestMs} ms`)
+      // The load generator looks at the clock all the time: that is no sign that it is the limit.
+      const run = { ...runOf(result, used), ...latencies, loadShare: 0 }
+      rows.push(...rowsOf([{ server: `${name} ${what}`, rssMiB, runs: [run] }]))
     }
   }
   const title =
@@ -39,8 +52,7 @@ async function load(
   name: Name,
   filling: Filling,
   ask: Ask,
-  rows: Row[],
-): Promise<readonly Sample[]> {
+): Promise<{ readonly result: LoadResult; readonly used: Used; readonly rssMiB: number }> {
   const server = await start(name, filling)
   await bench.warm(server, ask)
   const { requestsPerSecond } = await bench.measure(server, ask)
@@ -50,17 +62,11 @@ async function load(
   const open = { samples: true, perSecond: requestsPerSecond * SHARE }
   const result = await bench.run(server, ask, seconds, open).result
   const used = meter()
+  // Fails if none has ended.
   if (name === 'plant-store') compactionLine(server)
   const { rssMiB } = server
-  for (const isPost of [false, true]) {
-    const micros = microsOf(result.samples, isPost)
-    // The load generator looks at the clock all the time: that is no sign that it is the limit.
-    const run = { ...runOf({ ...result, ...percentiles(micros), loadShare: 0 }, used) }
-    const part = { ...run, requestsPerSecond: micros.length / result.seconds }
-    rows.push(...rowsOf([{ server: `${name} ${isPost ? 'POST' : 'GET'}`, rssMiB, runs: [part] }]))
-  }
   await server.stop()
-  return result.samples
+  return { result, used, rssMiB }
 }
 
 function microsOf(samples: readonly Sample[], isPost: boolean): number[] {
