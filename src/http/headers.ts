@@ -1,4 +1,4 @@
-import { randomUUID } from 'node:crypto'
+import { randomFillSync } from 'node:crypto'
 
 /** The list of a header that is missing, as most are. */
 const NONE: string[] = []
@@ -59,12 +59,26 @@ function valuesOf(rawHeaders: readonly string[], name: string): readonly string[
   return values
 }
 
+/** Two equal ids are at least as unlikely as two equal UUIDs, which have 122 random bits. */
+const ID_BYTES = 16
+/** Bytes for many ids, fetched at once: `randomUUID` takes twice the time for an id. */
+const randomBytes = Buffer.alloc(ID_BYTES * 1024)
+let unusedFrom = randomBytes.length
+
+function newRequestId(): string {
+  if (unusedFrom === randomBytes.length) {
+    randomFillSync(randomBytes)
+    unusedFrom = 0
+  }
+  return randomBytes.toString('base64url', unusedFrom, (unusedFrom += ID_BYTES))
+}
+
 /** The client's id of the request if it sent exactly one that can be used, else a new one. */
 export function requestIdOf({ requestIds }: RequestHeaders): string {
   const [given, second] = requestIds
   return given !== undefined && second === undefined && /^[\x21-\x7e]{1,128}$/.test(given)
     ? given
-    : randomUUID()
+    : newRequestId()
 }
 
 /**

@@ -1,7 +1,7 @@
 import { fstatSync, writeFileSync } from 'node:fs'
 
-/** Bytes of lines that the reader has not taken yet. */
-const MAX_UNREAD_BYTES = 2 ** 20
+/** Characters of lines that the reader has not taken yet. */
+const MAX_UNREAD_CHARS = 2 ** 20
 
 /** Receives whole lines, one call at a time. A Writable fits if its 'error' has a listener. */
 export interface LogSink {
@@ -18,8 +18,8 @@ export class LogWriter {
   readonly #sink: LogSink
   readonly #reportOf: (dropped: number) => string
   #pending: string[] = []
-  /** Bytes that are pending or under way. */
-  #unreadBytes = 0
+  /** Characters that are pending or under way. */
+  #unreadChars = 0
   #dropped = 0
   /** How many of the dropped lines a written line has reported. */
   #reported = 0
@@ -42,12 +42,11 @@ export class LogWriter {
   }
 
   add(line: string): void {
-    const bytes = Buffer.byteLength(line)
-    this.#isFull ||= this.#unreadBytes + bytes > MAX_UNREAD_BYTES
+    this.#isFull ||= this.#unreadChars + line.length > MAX_UNREAD_CHARS
     if (this.#isFull) this.#dropped++
     else {
       this.#pending.push(line)
-      this.#unreadBytes += bytes
+      this.#unreadChars += line.length
     }
     if (!this.#isBusy) setImmediate(() => this.#write())
     this.#isBusy = true
@@ -62,14 +61,14 @@ export class LogWriter {
   }
 
   #write(): void {
-    const [lines, bytes, dropped] = [this.#pending, this.#unreadBytes, this.#dropped]
+    const [lines, chars, dropped] = [this.#pending, this.#unreadChars, this.#dropped]
     const start = this.#hasFailed ? '\n' : ''
     const report = dropped > this.#reported ? this.#reportOf(dropped - this.#reported) : ''
     this.#pending = []
     this.#isFull = false
     this.#sink.write(`${start}${lines.join('')}${report}`, (error) => {
       this.#hasFailed = Boolean(error)
-      this.#unreadBytes -= bytes
+      this.#unreadChars -= chars
       if (this.#hasFailed) this.#dropped += lines.length
       else this.#reported = dropped
       this.#goOn()

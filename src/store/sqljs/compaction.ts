@@ -1,7 +1,7 @@
 import { setPriority } from 'node:os'
 import { isMainThread, parentPort, Worker, workerData } from 'node:worker_threads'
 import { PlantDatabase } from './database.ts'
-import { type Files, nodeFiles } from './files.ts'
+import { blockingFiles, type Files, nodeFiles } from './files.ts'
 import { type DirectoryScan, scanDirectory } from './directory-scan.ts'
 import { type Replay, replay, type ReplayProgress } from './replay.ts'
 import { writeSnapshot } from './snapshot.ts'
@@ -85,7 +85,7 @@ export const compactInWorker: Compact = (job) =>
 
 if (!isMainThread && isJob(workerData)) {
   yieldToRequests()
-  compact(nodeFiles, workerData).then(
+  compact(blockingFiles, workerData).then(
     (bytes) => parentPort?.postMessage(bytes),
     (error: unknown) =>
       parentPort?.postMessage(
