@@ -124,6 +124,11 @@ test('deploy: probes, ports, users and paths agree with each other', () => {
     find(unit, /^ExecStart=(.*)$/m),
     '/usr/bin/node --max-semi-space-size=4 /opt/plant-store/dist/main.js serve',
   )
+  for (const [text, line] of [
+    [dockerfile, /^ENV MALLOC_MMAP_THRESHOLD_=1048576$/m],
+    [unit, /^Environment=MALLOC_MMAP_THRESHOLD_=1048576$/m],
+  ] as const)
+    assert.match(text, line)
 
   // The project's manifest, which has this member.
   const { version } = JSON.parse(read('package.json')) as { readonly version: string }

@@ -24,7 +24,7 @@ export class Choices {
   /** Never the same twice. Mostly small; some have some 100 KB, so that compactions come often. */
   newPlant(id: bigint): SentPlant {
     const kind = this.ofPlants.next()
-    const chars = this.ofPlants.below(kind < 0.6 ? 100 : kind < 0.88 ? 4000 : 400_000)
+    const chars = this.ofPlants.below(kind < 0.6 ? 100 : kind < 0.88 ? 4000 : 240_000)
     const text = 'Ficus ελαστική 🌿 '.repeat(chars / 18 + 1).slice(0, chars)
     const tag = kind < 0.3 ? `tag ${chars}` : undefined
     return plantOf(id, `${this.#plants++} ${text.toWellFormed()}`, tag)

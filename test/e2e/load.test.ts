@@ -101,7 +101,7 @@ test('load: connections leave descriptors for the store and the admin listener',
   let text = ''
   writer.setEncoding('latin1').on('data', (chunk: string) => (text += chunk))
   // More than a journal holds before it is compacted.
-  for (let id = 0; id < 20; id++) writer.write(postBytes({ id, name: 'x'.repeat(900_000) }))
+  for (let id = 0; id < 10; id++) writer.write(postBytes({ id, name: 'x'.repeat(900_000) }))
   while (!/"message":"compacted"|"level":"error"/.test(service.output())) await sleep(20)
   assert.doesNotMatch(service.output(), /"level":"error"/)
   assert.match(

@@ -19,7 +19,7 @@ import { PATIENCE_MS, until } from '../support/time.ts'
 
 const OWNER = 'alice'
 const WRITERS = 8
-/** Characters of a plant of which some make the 16 MiB of journals that are compacted. */
+/** Characters of a plant of which some make the 8 MiB of journals that are compacted. */
 const LARGE = 2 ** 19
 
 /** The first command that works here. */
@@ -168,7 +168,7 @@ class Writer {
 
   /** Creates what leads to a compaction, goes on until that fails, and returns the statuses. */
   async failsToCompact(service: Process): Promise<readonly number[]> {
-    const creates = Array.from({ length: (16 * 2 ** 20) / LARGE + 1 }, () =>
+    const creates = Array.from({ length: (8 * 2 ** 20) / LARGE + 1 }, () =>
       this.create(service, LARGE),
     )
     const statuses = (await Promise.all(creates)).map(({ status }) => status)
@@ -325,12 +325,12 @@ test(
     const disk = await mounted(
       t,
       MOUNT ?? [],
-      (point) => `mount -t tmpfs -o size=48m tmpfs ${point}`,
+      (point) => `mount -t tmpfs -o size=24m tmpfs ${point}`,
     )
     const writer = new Writer()
-    // 16 MiB of journals are compacted; 24 MiB have no room for a snapshot of that length beside
+    // 8 MiB of journals are compacted; 12 MiB have no room for a snapshot of that length beside
     // them.
-    disk.run('head -c 24M /dev/zero > ballast')
+    disk.run('head -c 12M /dev/zero > ballast')
     const service = await serve(t, disk.directory, disk.inside)
     await writer.failsToCompact(service)
     await until(
