@@ -5,7 +5,6 @@ import {
   fsyncSync,
   ftruncateSync,
   openSync,
-  readFileSync,
   write,
   writeSync,
 } from 'node:fs'
@@ -109,14 +108,13 @@ export const nodeFiles: Files = {
 const PIECE_BYTES = 1024 * 1024
 
 /**
- * File access of a thread that compacts. What takes long is synchronous, so it runs at the thread's
- * niceness: Node runs asynchronous calls in threads of its own, at niceness 0. There the write of a
- * snapshot took the core from requests for 6 to 8 ms at a time (62 MB, seen). Each piece is durable
- * when its write returns, so a line of the journal never waits until the disk has all of them.
+ * File access of a thread that compacts. Writes and syncs are synchronous, so they run at the
+ * thread's niceness: Node runs asynchronous calls in threads of its own, at niceness 0. There the
+ * write of a snapshot took the core from requests for 6 to 8 ms at a time (62 MB, seen). Each piece
+ * is durable when its write returns, so a line of the journal never waits for more than one.
  */
 export const blockingFiles: Files = {
   ...nodeFiles,
-  read: async (path) => readFileSync(path),
   async open(path, mode) {
     const descriptor = openSync(path, FLAGS[mode] | O_DSYNC, 0o600)
     return {
