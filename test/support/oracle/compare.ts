@@ -184,7 +184,7 @@ function checkAnswer(request: Request, answer: WireAnswer, world: World, certain
   const isUsable = ids.length === 1 && /^[\x21-\x7e]{1,128}$/.test(ids[0] ?? '')
   // The parser may refuse a request before it has read this header.
   const mayBeUnread = outcome === 40001 || outcome === 43101
-  if (isUsable ? id !== ids[0] && !mayBeUnread : !/^[0-9a-f-]{36}$/.test(id))
+  if (isUsable ? id !== ids[0] && !mayBeUnread : !/^[\w-]{22}$/.test(id))
     throw new Error(`the Request-Id ${id}`)
   if (answer.interim > (expectsContinue(request) && request.method === 'POST' ? 1 : 0))
     throw new Error('100 that was not asked for')
