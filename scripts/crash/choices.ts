@@ -21,7 +21,7 @@ export class Choices {
     return id
   }
 
-  /** Never the same twice. Mostly small; some have some 100 KB, so that compactions come often. */
+  /** Never the same twice. Mostly small; a few have over 100 KB, so that compactions come. */
   newPlant(id: bigint): SentPlant {
     const kind = this.ofPlants.next()
     const chars = this.ofPlants.below(kind < 0.6 ? 100 : kind < 0.88 ? 4000 : 240_000)
