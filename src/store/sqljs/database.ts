@@ -1,6 +1,7 @@
 import { createRequire } from 'node:module'
 import type { Database, default as InitSqlJs, SqlJs, Statement, Value } from 'sql.js'
 import { ListQueries, unlessNull } from './list-queries.ts'
+import { copyPages } from './page-copy.ts'
 
 /**
  * A plant as it is stored and journalled. The id is decimal digits: the one form that JSON, SQLite
@@ -43,7 +44,8 @@ const BOUND_MARGIN_BYTES = 64 * 1024
 const COLUMNS =
   'owner TEXT NOT NULL, id INTEGER NOT NULL, sequence INTEGER NOT NULL, ' +
   'name TEXT NOT NULL, tag TEXT'
-const TABLES = (schema: string): string => `
+type Schema = 'main' | 'mem'
+const TABLES = (schema: Schema): string => `
   CREATE TABLE ${schema}.plants (
     ${COLUMNS},
     PRIMARY KEY (owner, id)) WITHOUT ROWID;
@@ -79,7 +81,7 @@ export class PlantDatabase {
   readonly #freePages: Statement
   #plants: number
 
-  private constructor(library: SqlJs, db: Database, schema: 'main' | 'mem', plants: number) {
+  private constructor(library: SqlJs, db: Database, schema: Schema, plants: number) {
     this.#library = library
     this.#db = db
     this.#plants = plants
@@ -120,17 +122,19 @@ export class PlantDatabase {
    */
   static async serving(snapshot?: Uint8Array): Promise<PlantDatabase> {
     const library = await loadSqlite()
-    const db = new library.Database(snapshot)
-    db.run(`
-      PRAGMA main.journal_mode = OFF; PRAGMA main.synchronous = OFF;
-      ATTACH ':memory:' AS mem; PRAGMA mem.journal_mode = OFF;${TABLES('mem')}`)
-    if (!snapshot) return new PlantDatabase(library, db, 'mem', 0)
-    // SQLite copies whole cells if all columns are the same.
-    const columns = hasSequences(db) ? '*' : `owner, id, ${BEFORE_ALL}, name, tag`
-    const copied = db.run(`INSERT INTO mem.plants SELECT ${columns} FROM main.plants`)
-    const plants = copied.getRowsModified()
-    db.run('DROP TABLE main.plants; DROP TABLE main.meta; VACUUM main')
-    return new PlantDatabase(library, db, 'mem', plants)
+    const db = new library.Database()
+    try {
+      db.run("ATTACH ':memory:' AS mem; PRAGMA mem.journal_mode = OFF")
+      if (snapshot) await copyPages(library, snapshot, db, 'mem')
+      else db.run(TABLES('mem'))
+      if (!hasSequences(db, 'mem')) upgradeTables(db, 'mem')
+      const plants = Number(valueOf(db, 'SELECT count(*) FROM mem.plants'))
+      return new PlantDatabase(library, db, 'mem', plants)
+    } catch (error) {
+      // No garbage collector frees SQLite's memory, and an embedding program tries again.
+      db.close()
+      throw error
+    }
   }
 
   /** A database that becomes a file, from another or from nothing. SQLite writes into the bytes. */
@@ -139,7 +143,7 @@ export class PlantDatabase {
     const db = new library.Database(from)
     db.run('PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF')
     if (!from) db.run(TABLES('main'))
-    else if (!hasSequences(db)) upgradeTables(db)
+    else if (!hasSequences(db, 'main')) upgradeTables(db, 'main')
     return new PlantDatabase(library, db, 'main', 0)
   }
 
@@ -296,16 +300,17 @@ function valueOf(db: Database, sql: string): Value | undefined {
 }
 
 /** Whether the table of plants is that of version 2. */
-function hasSequences(db: Database): boolean {
-  const sql = "SELECT 1 FROM pragma_table_info('plants', 'main') WHERE name = 'sequence'"
+function hasSequences(db: Database, schema: Schema): boolean {
+  const sql = `SELECT 1 FROM pragma_table_info('plants', '${schema}') WHERE name = 'sequence'`
   return valueOf(db, sql) !== undefined
 }
 
 /** Makes the tables of version 2 from those of version 1, in place. */
-function upgradeTables(db: Database): void {
+function upgradeTables(db: Database, schema: Schema): void {
   db.run(`
-    ALTER TABLE main.plants RENAME TO old_plants; ALTER TABLE main.meta RENAME TO old_meta;
-    ${TABLES('main')}
-    INSERT INTO main.plants SELECT owner, id, ${BEFORE_ALL}, name, tag FROM main.old_plants;
-    DROP TABLE main.old_plants; DROP TABLE main.old_meta; VACUUM main`)
+    ALTER TABLE ${schema}.plants RENAME TO old_plants;
+    ALTER TABLE ${schema}.meta RENAME TO old_meta;${TABLES(schema)}
+    INSERT INTO ${schema}.plants
+      SELECT owner, id, ${BEFORE_ALL}, name, tag FROM ${schema}.old_plants;
+    DROP TABLE ${schema}.old_plants; DROP TABLE ${schema}.old_meta; VACUUM ${schema}`)
 }

@@ -1,6 +1,6 @@
 /**
- * What database.ts uses of sql.js 1.16; the published types know neither `useBigInt` nor that a
- * bigint may be bound.
+ * What this folder uses of sql.js 1.16. The published types know neither `useBigInt`, nor that a
+ * bigint may be bound, nor SQLite's own functions.
  */
 declare module 'sql.js' {
   export type Value = string | number | bigint | Uint8Array | null
@@ -18,6 +18,8 @@ declare module 'sql.js' {
   }
 
   export interface Database {
+    /** The address of SQLite's connection. */
+    readonly db: number
     /** Runs statements that return no rows. */
     run(sql: string): Database
     /** Rows that the last INSERT, UPDATE or DELETE changed. */
@@ -34,6 +36,12 @@ declare module 'sql.js' {
     /** Allocates bytes in SQLite's memory, which may grow for it. Returns 0 if it cannot. */
     _malloc(bytes: number): number
     _free(place: number): void
+    /** One of SQLite's C functions that sql.js has compiled in. */
+    cwrap(
+      name: string,
+      returns: 'number',
+      parameters: readonly ('number' | 'string')[],
+    ): (...values: readonly (number | string)[]) => number
   }
 
   export default function initSqlJs(): Promise<SqlJs>

@@ -239,6 +239,20 @@ test('database: a file holds what was built, and a served database what a file h
   again.close()
 })
 
+test('database: bytes that are no database are refused, and the next ones are read', async () => {
+  for (const bytes of [Buffer.alloc(8192, 'x'), Buffer.from('SQLite format 3\0')])
+    await assert.rejects(
+      PlantDatabase.serving(bytes),
+      /could not copy the pages .*: result code 26$/,
+    )
+  const building = await PlantDatabase.building()
+  building.insert([['alice', '1', 'Oak']], NOW)
+  const served = await PlantDatabase.serving(building.toFile({ sequence: NOW, complete: true }))
+  assert.equal(served.count, 1)
+  served.close()
+  building.close()
+})
+
 test('room: a full store stays within its limit, and answers for what it holds', async (t) => {
   const { random } = seeded(t)
   for (const maxChars of sampled([10, 1000, 5000, 60_000], 2)) {
