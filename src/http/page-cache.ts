@@ -1,4 +1,4 @@
-import type { HttpResponse } from './response.ts'
+import { type HttpResponse, isStream } from './response.ts'
 
 /** All cached pages and their owners' entries. */
 const PAGES_MAX_BYTES = 16 * 1024 * 1024
@@ -33,7 +33,7 @@ export class PageCache {
 
   add(owner: string, query: string, response: HttpResponse): void {
     const { body } = response
-    if (!Buffer.isBuffer(body) || !USUAL_QUERY.test(query)) return
+    if (body === undefined || isStream(body) || !USUAL_QUERY.test(query)) return
     const bytes = body.length + PAGE_OVERHEAD_BYTES
     if (bytes > OWNER_MAX_BYTES) return
     if ((this.#owners.get(owner)?.bytes ?? 0) + bytes > OWNER_MAX_BYTES) this.invalidate(owner)
@@ -47,7 +47,8 @@ export class PageCache {
     }
     // Copies: a part of a buffer or of a string would keep the whole of it in memory.
     const key = Buffer.from(query, 'latin1').toString('latin1')
-    own.pages.set(key, { ...response, body: Buffer.from(new Uint8Array(body).buffer) })
+    const page = typeof body === 'string' ? body : Buffer.from(new Uint8Array(body).buffer)
+    own.pages.set(key, { ...response, body: page })
     own.bytes += bytes
     this.#bytes += bytes
   }

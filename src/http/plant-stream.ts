@@ -25,18 +25,18 @@ export class PlantStream implements TextStream {
 
   constructor(
     list: PlantList,
-    first: Buffer,
+    first: string,
     owner: string,
     queue: FairQueue,
     answers: MemoryBudget,
   ) {
     this.#list = list
-    this.#first = first
+    this.#first = Buffer.from(first)
     this.#owner = owner
     this.#queue = queue
     this.#answers = answers
     this.#hold = answers.hold(owner, 0)
-    this.#count(first.length)
+    this.#count(this.#first.length)
   }
 
   close(): void {
@@ -94,11 +94,12 @@ export class PlantStream implements TextStream {
       this.#count(keptBytes)
       return 'no room'
     }
-    const chunk = this.#list.next()
-    return chunk instanceof Promise ? chunk.then((made) => this.#made(made)) : this.#made(chunk)
+    const json = this.#list.next()
+    return json instanceof Promise ? json.then((made) => this.#made(made)) : this.#made(json)
   }
 
-  #made(chunk: Buffer | undefined): Buffer | undefined {
+  #made(json: string | undefined): Buffer | undefined {
+    const chunk = json === undefined ? undefined : Buffer.from(json)
     this.#count(chunk?.length ?? 0)
     return chunk
   }

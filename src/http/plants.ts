@@ -8,7 +8,7 @@ import { readCursor, writeCursor } from './cursor.ts'
 import { readObject } from './json.ts'
 import type { PageCache } from './page-cache.ts'
 import { PlantStream } from './plant-stream.ts'
-import { type HttpResponse, jsonResponse } from './response.ts'
+import { bodyOf, type HttpResponse, jsonResponse } from './response.ts'
 import type { Handler } from './router.ts'
 
 const LIMIT_MAX = 2 ** 31 - 1
@@ -128,10 +128,10 @@ function listResponse(
     list.close()
     throw error
   }
-  const responseOf = (first: Buffer = Buffer.from('[]')): HttpResponse => ({
+  const responseOf = (first = '[]'): HttpResponse => ({
     status: 200,
     headers: list.cutAt === undefined ? [] : ['Link', nextPage(owner, limit, list.cutAt)],
-    body: list.ended ? first : new PlantStream(list, first, owner, queue, answers),
+    body: list.ended ? bodyOf(first) : new PlantStream(list, first, owner, queue, answers),
   })
   try {
     // Again, for a list that was awaited.

@@ -39,9 +39,13 @@ export function jsonResponse(
   value: unknown,
   headers: readonly string[] = [],
 ): HttpResponse {
-  const text = JSON.stringify(value)
+  return { status, headers, body: bodyOf(JSON.stringify(value)) }
+}
+
+/** A text as a body: as it is if it is short and ASCII, else as bytes. */
+export function bodyOf(text: string): string | Buffer {
   const isShort = text.length <= TEXT_MAX_CHARS && Buffer.byteLength(text) === text.length
-  return { status, headers, body: isShort ? text : Buffer.from(text) }
+  return isShort ? text : Buffer.from(text)
 }
 
 export function isStream(body: HttpResponse['body']): body is TextStream {

@@ -15,11 +15,10 @@ export interface PlantList {
   /** The id of the last plant, if `limit` cut the list short. */
   readonly cutAt: bigint | undefined
   /**
-   * The next chunk, or undefined after the last. A chunk is a JSON array of plants in UTF-8, each
-   * with name and tag alone; its length is bounded. The caller may change its bytes, unless it is
-   * the empty array.
+   * The next chunk, or undefined after the last. A chunk is a JSON array of plants, each with name
+   * and tag alone; its length is bounded.
    */
-  next(): Promise<Buffer | undefined> | Buffer | undefined
+  next(): Promise<string | undefined> | string | undefined
   /** True if `next` has no more chunks to return. */
   readonly ended: boolean
   /** Bytes that the list holds in memory between two chunks; undefined means none. */

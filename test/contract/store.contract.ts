@@ -85,8 +85,9 @@ export async function readAll(list: PlantList | Promise<PlantList>): Promise<Pla
 }
 
 /** The plants of a chunk, each with a name and at most a tag. */
-function read(chunk: Buffer): Plant[] {
-  return JSON.parse(new TextDecoder('utf-8', { fatal: true }).decode(chunk)) as Plant[]
+function read(chunk: string): Plant[] {
+  assert.ok(chunk.isWellFormed())
+  return JSON.parse(chunk) as Plant[]
 }
 
 async function readPage(
@@ -316,7 +317,7 @@ export function storeContract(name: string, open: StoreFactory, long = 6000): vo
       const old = Array.from({ length: 3 * third }, (_, i) => plant(BigInt(2 * i), 'old'))
       await fill(under, owner, old)
       const list = await store.list(owner, { after: undefined, limit })
-      const first = read((await list.next()) ?? Buffer.from('[]'))
+      const first = read((await list.next()) ?? '[]')
       await create(
         store,
         owner,
@@ -377,7 +378,7 @@ export function storeContract(name: string, open: StoreFactory, long = 6000): vo
         const json = await list.next()
         if (json === undefined) break
         // A list of plants, as the interface says.
-        found.push(...(JSON.parse(json.toString()) as Plant[]))
+        found.push(...(JSON.parse(json) as Plant[]))
         // Between plants that were read already, and between those that follow.
         if (round < 2n)
           await create(

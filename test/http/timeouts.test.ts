@@ -107,7 +107,7 @@ describe('timeouts', { concurrency: true }, () => {
       store: {
         list() {
           const left = [...plants]
-          const chunk = (): Buffer | undefined => {
+          const chunk = (): string | undefined => {
             const some = left.splice(0, 1)
             return some.length > 0 ? chunkOf(some) : undefined
           }

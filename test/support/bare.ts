@@ -118,8 +118,8 @@ export async function startBare(
 export const ALICE: Caller = { owner: 'alice', scopes: new Set() }
 
 /** A chunk of a list, as a store returns it. */
-export function chunkOf(plants: readonly Plant[]): Buffer {
-  return Buffer.from(JSON.stringify(plants))
+export function chunkOf(plants: readonly Plant[]): string {
+  return JSON.stringify(plants)
 }
 
 /** A list of these chunks. `closed` is called when the list is closed. */

@@ -150,7 +150,7 @@ class EtcdList implements PlantList {
     return this.#heldChars
   }
 
-  async next(): Promise<Buffer | undefined> {
+  async next(): Promise<string | undefined> {
     while (!this.ended && this.#entries.length === 0) {
       const page = await this.#pages.next(Infinity).catch(this.#fail)
       // The list may have been closed meanwhile.
@@ -173,7 +173,7 @@ class EtcdList implements PlantList {
     this.#more = more
   }
 
-  #chunk(): Buffer {
+  #chunk(): string {
     const plants: unknown[] = []
     for (let chars = 0; chars < CHUNK_CHARS && this.#left > 0; ) {
       const entry = this.#entries.pop()
@@ -183,7 +183,7 @@ class EtcdList implements PlantList {
       plants.push(wire.readPlant(entry))
       this.#left -= 1
     }
-    return Buffer.from(JSON.stringify(plants))
+    return JSON.stringify(plants)
   }
 }
 

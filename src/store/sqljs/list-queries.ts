@@ -10,8 +10,8 @@ export interface View {
 
 /** A chunk of one owner's plants. */
 export interface Chunk {
-  /** A JSON array in UTF-8. */
-  readonly json: Buffer
+  /** A JSON array. */
+  readonly json: string
   /** How many plants it holds. */
   readonly plants: number
   /** The last id that was read, if rows follow it in the range. */
@@ -30,12 +30,11 @@ export const ALL_IDS = { from: -(2n ** 63n), to: 2n ** 63n - 1n } as const
  */
 const CALL_ROWS = 100
 const SHORT_BYTES = 256
-const LONG_TEXT = 0
-const COMMA = 0x2c
+const LONG_TEXT = '\0'
 const SHORT_PLANT = `CASE
     WHEN sequence > ?5 THEN NULL
     WHEN octet_length(name) > ${SHORT_BYTES} OR octet_length(tag) > ${SHORT_BYTES}
-      THEN char(${LONG_TEXT})
+      THEN char(0)
     WHEN tag IS NULL THEN json_object('name', name)
     ELSE json_object('name', name, 'tag', tag) END`
 /**
@@ -43,7 +42,7 @@ const SHORT_PLANT = `CASE
  * what was bound: 5 to 12 µs.
  */
 const OWNER = 'owner = CAST(?1 AS TEXT)'
-const EMPTY_ARRAY = Buffer.from('[]')
+const EMPTY_ARRAY = '[]'
 
 /**
  * If there is no memory left for a text, sql.js binds NULL without an error. This makes the
@@ -78,7 +77,7 @@ export class ListQueries {
       WHERE ${OWNER} AND id > last AND id <= ${upTo} ORDER BY id LIMIT 1`
     this.#json = db.prepare(`
       SELECT json, plants, CAST(last AS TEXT), (${isNextShown})
-      FROM (SELECT CAST('[' || group_concat(plant) || ']' AS BLOB) AS json,
+      FROM (SELECT '[' || group_concat(plant) || ']' AS json,
                    count(plant) AS plants, max(id) AS last
             FROM (SELECT id, ${SHORT_PLANT} AS plant ${range}))`)
     this.#rows = db.prepare(`SELECT ${visibleText('name')}, ${visibleText('tag')}, id ${range}`)
@@ -93,7 +92,7 @@ export class ListQueries {
    * the work is bounded.
    */
   chunk({ owner, from, to, asOf }: View, maxRows: number, maxBytes: number): Chunk {
-    const arrays: Buffer[] = []
+    const arrays: string[] = []
     let [plants, at, rowsLeft, bytesLeft] = [0, from, maxRows, maxBytes]
     for (;;) {
       const rows = Math.min(rowsLeft, CALL_ROWS)
@@ -102,7 +101,7 @@ export class ListQueries {
       if (part.plants > 0) arrays.push(part.json)
       plants += part.plants
       rowsLeft -= rows
-      bytesLeft -= part.json.length
+      bytesLeft -= Buffer.byteLength(part.json)
       const { cutAt, isNextShown } = part
       if (cutAt === undefined || rowsLeft === 0 || bytesLeft <= 0)
         return { json: joined(arrays), plants, cutAt, isNextShown }
@@ -119,9 +118,11 @@ export class ListQueries {
     statement.reset()
     const cutAt = typeof last === 'string' && next !== null ? BigInt(last) : undefined
     const isNextShown = next === 1
-    if (!(json instanceof Uint8Array)) return { json: EMPTY_ARRAY, plants: 0, cutAt, isNextShown }
-    if (json.length > maxBytes || json.includes(LONG_TEXT)) return undefined
-    return { json: Buffer.from(json.buffer), plants: Number(plants), cutAt, isNextShown }
+    if (typeof json !== 'string') return { json: EMPTY_ARRAY, plants: 0, cutAt, isNextShown }
+    // What sql.js returns if SQLite has no memory left for the text.
+    if (json === '') throw new Error('SQLite has no memory left for a list')
+    if (Buffer.byteLength(json) > maxBytes || json.includes(LONG_TEXT)) return undefined
+    return { json, plants: Number(plants), cutAt, isNextShown }
   }
 
   #byRow({ owner, from, to, asOf }: View, maxRows: number, maxBytes: number): Chunk {
@@ -147,8 +148,7 @@ export class ListQueries {
       if (++read === maxRows || bytes >= maxBytes) last = idOf(rows, 2)
     }
     rows.reset()
-    const json = Buffer.from(`[${plants.join()}]`)
-    return { json, plants: plants.length, cutAt, isNextShown }
+    return { json: `[${plants.join()}]`, plants: plants.length, cutAt, isNextShown }
   }
 
   /**
@@ -184,15 +184,7 @@ function idOf(statement: Statement, column: number): bigint {
 }
 
 /** Joins JSON arrays, none of which is empty. */
-function joined(arrays: readonly Buffer[]): Buffer {
+function joined(arrays: readonly string[]): string {
   const [first = EMPTY_ARRAY] = arrays
-  if (arrays.length <= 1) return first
-  // Each array's "[" but the first overwrites the "]" before it, as a comma.
-  const all = Buffer.concat(arrays.map((array, i) => (i === 0 ? array : array.subarray(1))))
-  let at = first.length - 1
-  for (const { length } of arrays.slice(1)) {
-    all[at] = COMMA
-    at += length - 1
-  }
-  return all
+  return arrays.length <= 1 ? first : `[${arrays.map((array) => array.slice(1, -1)).join()}]`
 }

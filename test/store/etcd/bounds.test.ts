@@ -128,7 +128,7 @@ test('a chunk of a list holds some hundred plants, even tiny ones', async (t) =>
   let plants = 0
   for (let chunk = await list.next(); chunk; chunk = await list.next()) {
     // The store's own chunk.
-    const { length } = JSON.parse(chunk.toString()) as unknown[]
+    const { length } = JSON.parse(chunk) as unknown[]
     assert.ok(length <= 512, `${length} plants`)
     plants += length
   }

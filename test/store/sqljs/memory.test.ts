@@ -96,7 +96,7 @@ test('memory: a read is right or an error, with little memory left', async () =>
     name: `é${i}`.padEnd(120, '"'),
     tag: 't',
   }))
-  const smallJson = Buffer.from(JSON.stringify(small.slice(0, -1)))
+  const smallJson = JSON.stringify(small.slice(0, -1))
   for (const owner of owners)
     database.insert(
       small.map(({ name, tag }, i) => [`small ${owner}`, String(i), name, tag]),
@@ -123,13 +123,13 @@ test('memory: a read is right or an error, with little memory left', async () =>
       )
       count(
         attempt(() => database.lists.chunk({ owner, ...ALL_IDS, asOf: 1 }, 1, 10)),
-        { json: Buffer.from(JSON.stringify([plant])), plants: 1, cutAt: 7n, isNextShown: true },
+        { json: JSON.stringify([plant]), plants: 1, cutAt: 7n, isNextShown: true },
         what,
       )
       count(
         attempt(() => database.lists.chunk({ owner, from: 9n, to: ALL_IDS.to, asOf: 1 }, 10, 10)),
         {
-          json: Buffer.from(JSON.stringify([plant])),
+          json: JSON.stringify([plant]),
           plants: 1,
           cutAt: undefined,
           isNextShown: false,
@@ -178,6 +178,6 @@ test('memory: texts that JSON makes six times as long take little extra memory',
     database.lists.chunk({ owner: 'alice', ...ALL_IDS, asOf: 1 }, 1000, 96 * 1024),
   )
   freeAll()
-  assert.equal((JSON.parse(found?.value.json.toString() ?? '[]') as unknown[]).length, 32)
+  assert.equal((JSON.parse(found?.value.json ?? '[]') as unknown[]).length, 32)
   database.close()
 })
