@@ -45,7 +45,8 @@ export class PageCache {
       this.#owners.set(owner, own)
       this.#bytes += ownerBytes
     }
-    // Copies: a part of a buffer or of a string would keep the whole of it in memory.
+    // Copies: a part of a buffer or of a string would keep the whole of it in memory. A body that
+    // is text is never such a part.
     const key = Buffer.from(query, 'latin1').toString('latin1')
     const page = typeof body === 'string' ? body : Buffer.from(new Uint8Array(body).buffer)
     own.pages.set(key, { ...response, body: page })

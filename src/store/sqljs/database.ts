@@ -125,9 +125,8 @@ export class PlantDatabase {
     const db = new library.Database()
     try {
       db.run("ATTACH ':memory:' AS mem; PRAGMA mem.journal_mode = OFF")
-      if (snapshot) await copyPages(library, snapshot, db, 'mem')
+      if (snapshot) await copySnapshot(library, snapshot, db)
       else db.run(TABLES('mem'))
-      if (!hasSequences(db, 'mem')) upgradeTables(db, 'mem')
       const plants = Number(valueOf(db, 'SELECT count(*) FROM mem.plants'))
       return new PlantDatabase(library, db, 'mem', plants)
     } catch (error) {
@@ -143,7 +142,7 @@ export class PlantDatabase {
     const db = new library.Database(from)
     db.run('PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF')
     if (!from) db.run(TABLES('main'))
-    else if (!hasSequences(db, 'main')) upgradeTables(db, 'main')
+    else if (!hasSequences(db)) upgradeTables(db)
     return new PlantDatabase(library, db, 'main', 0)
   }
 
@@ -299,18 +298,31 @@ function valueOf(db: Database, sql: string): Value | undefined {
   return value
 }
 
+/** Copies a snapshot into the schema `mem`: its pages, or the rows of version 1. */
+async function copySnapshot(library: SqlJs, snapshot: Uint8Array, to: Database): Promise<void> {
+  const from = new library.Database(snapshot)
+  try {
+    if (hasSequences(from)) return await copyPages(library, from, to, 'mem')
+    to.run(`
+      ATTACH '${from.filename}' AS old;${TABLES('mem')}
+      INSERT INTO mem.plants SELECT owner, id, ${BEFORE_ALL}, name, tag FROM old.plants;
+      DETACH old`)
+  } finally {
+    from.close()
+  }
+}
+
 /** Whether the table of plants is that of version 2. */
-function hasSequences(db: Database, schema: Schema): boolean {
-  const sql = `SELECT 1 FROM pragma_table_info('plants', '${schema}') WHERE name = 'sequence'`
+function hasSequences(db: Database): boolean {
+  const sql = "SELECT 1 FROM pragma_table_info('plants', 'main') WHERE name = 'sequence'"
   return valueOf(db, sql) !== undefined
 }
 
 /** Makes the tables of version 2 from those of version 1, in place. */
-function upgradeTables(db: Database, schema: Schema): void {
+function upgradeTables(db: Database): void {
   db.run(`
-    ALTER TABLE ${schema}.plants RENAME TO old_plants;
-    ALTER TABLE ${schema}.meta RENAME TO old_meta;${TABLES(schema)}
-    INSERT INTO ${schema}.plants
-      SELECT owner, id, ${BEFORE_ALL}, name, tag FROM ${schema}.old_plants;
-    DROP TABLE ${schema}.old_plants; DROP TABLE ${schema}.old_meta; VACUUM ${schema}`)
+    ALTER TABLE main.plants RENAME TO old_plants; ALTER TABLE main.meta RENAME TO old_meta;
+    ${TABLES('main')}
+    INSERT INTO main.plants SELECT owner, id, ${BEFORE_ALL}, name, tag FROM main.old_plants;
+    DROP TABLE main.old_plants; DROP TABLE main.old_meta; VACUUM main`)
 }

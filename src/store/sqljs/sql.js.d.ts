@@ -20,6 +20,8 @@ declare module 'sql.js' {
   export interface Database {
     /** The address of SQLite's connection. */
     readonly db: number
+    /** The file that the given bytes are, in the memory of this library. */
+    readonly filename: string
     /** Runs statements that return no rows. */
     run(sql: string): Database
     /** Rows that the last INSERT, UPDATE or DELETE changed. */

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { test as unlimited } from 'node:test'
-import { loadSqlite, PlantDatabase } from '../../../dist/store/sqljs/database.js'
+import { loadSqlite, PlantDatabase, type Row } from '../../../dist/store/sqljs/database.js'
 import { ALL_IDS } from '../../../dist/store/sqljs/list-queries.js'
 import { sampled } from '../../support/scale.ts'
 
@@ -180,4 +180,34 @@ test('memory: texts that JSON makes six times as long take little extra memory',
   freeAll()
   assert.equal((JSON.parse(found?.value.json ?? '[]') as unknown[]).length, 32)
   database.close()
+})
+
+test('memory: a start holds the plants of a snapshot once, of either version', async () => {
+  const name = 'n'.repeat(15_000)
+  const plants = 1200
+  const building = await PlantDatabase.building()
+  building.insert(
+    Array.from({ length: plants }, (_, id): Row => ['alice', String(id), name]),
+    1,
+  )
+  const { Database } = await loadSqlite()
+  const old = new Database(building.toFile({ sequence: 1, complete: true }))
+  old.run(`
+    ALTER TABLE plants RENAME TO newer;
+    CREATE TABLE plants (owner TEXT NOT NULL, id INTEGER NOT NULL, name TEXT NOT NULL, tag TEXT,
+      PRIMARY KEY (owner, id)) WITHOUT ROWID;
+    INSERT INTO plants SELECT owner, id, name, tag FROM newer; DROP TABLE newer; VACUUM`)
+  const files = [
+    { file: old.export(), sequence: 0 },
+    { file: building.toFile({ sequence: 1, complete: true }), sequence: 1 },
+  ]
+  old.close()
+  building.close()
+  for (const { file, sequence } of files) {
+    assert.ok(file.length > (LIMIT_MIB / 2) * MIB)
+    const served = await PlantDatabase.serving(file)
+    assert.equal(served.count, plants)
+    assert.deepEqual(served.existing(['alice', '7', name]), { isSame: true, sequence })
+    served.close()
+  }
 })
