@@ -12,6 +12,7 @@ import type { PlantList } from '../../dist/plants/store.js'
 import { startBare, chunkOf } from '../support/bare.ts'
 import { call, post } from '../support/http.ts'
 import { scrape, underWay } from '../support/metrics.ts'
+import { freePort } from '../support/ports.ts'
 import {
   DEFAULTS,
   type RunningService,
@@ -252,7 +253,9 @@ describe('stop', { concurrency: true }, () => {
   })
 
   test('a second close is the first one, and nothing listens after it', async (t) => {
-    const { service, port } = await startService(t)
+    // Another test could get a port that the system picked, as soon as this service has closed it.
+    const port = await freePort()
+    const { service } = await startService(t, { listen: { host: '127.0.0.1', port } })
     assert.equal(service.close(), service.close())
     await service.close()
     await assert.rejects(service.listen(), ListenFailed)
