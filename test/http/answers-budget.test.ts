@@ -165,9 +165,7 @@ test('answers: memory in use is what is counted; a piece keeps no whole chunk', 
   const readers: Socket[] = []
   for (let reader = 0; reader < OWNERS; reader++) {
     // It reads all that comes, so its list waits for the next chunk, whatever a socket holds.
-    const socket = connect(port, '127.0.0.1')
-      .on('error', () => {})
-      .resume()
+    const socket = connect(port, '127.0.0.1').on('error', () => {}).resume()
     readers.push(socket)
     socket.write(head('GET', '/plants', { token: `owner-${reader}` }))
     await until('the reader has its first chunk', () => waiting > reader)

@@ -378,8 +378,8 @@ for (const kind of ['socket', 'pipe'] as const) {
     )
     await until('the last line is read', () => text.includes('"n":3099,') && text.endsWith('\n'))
     const lines = parse(text)
-    // A reader's buffer may take a part early: then there are several gaps. Each says how many lines
-    // are missing where it stands.
+    // The reader's buffer may take a part early: then there are several gaps. Each line of a gap
+    // says how many lines are missing at its place.
     let next = 0
     let missing = 0
     for (const { message, n, dropped: gap } of lines) {
