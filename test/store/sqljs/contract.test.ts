@@ -26,6 +26,7 @@ async function openStore(t: TestContext, compactBytes?: number): Promise<StoreUn
         },
         sync: () => file.sync(),
         truncate: (lengthBytes) => file.truncate(lengthBytes),
+        unlinkedBytes: () => file.unlinkedBytes(),
         close: () => file.close(),
       }
     },
