@@ -3,12 +3,14 @@ import { execFileSync, spawnSync } from 'node:child_process'
 import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { test } from 'node:test'
+import { checkStore } from '../dist/cli/check.js'
 import { type Config, readConfig, VARIABLES } from '../dist/config.js'
+import { post } from './support/http.ts'
 import { ROOT } from './support/release.ts'
 import { serviceVariables } from './support/kubernetes.ts'
 import { startProcess } from './support/process.ts'
 import { DEFAULTS, temporaryDirectory } from './support/service.ts'
-import { SECRET } from './support/tokens.ts'
+import { SECRET, token } from './support/tokens.ts'
 
 /** For the last snapshot, in addition to the delay and the timeout of a stop. */
 const SNAPSHOT_SECONDS = 15
@@ -116,14 +118,6 @@ test('deploy: probes, ports, users and paths agree with each other', () => {
     assert.equal(config.dataDirectory, find(dockerfile, /^VOLUME (\S+)$/m))
     assert.match(kubernetes, /^ {6}enableServiceLinks: false$/m)
   }
-  assert.equal(
-    find(dockerfile, /^ENTRYPOINT (.*)$/m),
-    '["/usr/local/bin/node", "--max-semi-space-size=4", "/plant-store/dist/main.js"]',
-  )
-  assert.equal(
-    find(unit, /^ExecStart=(.*)$/m),
-    '/usr/bin/node --max-semi-space-size=4 /opt/plant-store/dist/main.js serve',
-  )
   for (const [text, line] of [
     [dockerfile, /^ENV MALLOC_MMAP_THRESHOLD_=1048576$/m],
     [unit, /^Environment=MALLOC_MMAP_THRESHOLD_=1048576$/m],
@@ -137,6 +131,27 @@ test('deploy: probes, ports, users and paths agree with each other', () => {
     for (const [, named] of text.matchAll(/\bplant-store[-:](\d+\.\d+\.\d+)/g))
       assert.equal(named, version)
   }
+})
+
+test('deploy: with the flags of the unit and the image, Node serves and compacts', async (t) => {
+  const command = find(unit, /^ExecStart=\/usr\/bin\/node (.*) serve$/m).split(' ')
+  const flags = command.slice(0, -1)
+  assert.equal(command.at(-1), '/opt/plant-store/dist/main.js')
+  assert.deepEqual(JSON.parse(find(dockerfile, /^ENTRYPOINT (.*)$/m)), [
+    '/usr/local/bin/node',
+    ...flags,
+    '/plant-store/dist/main.js',
+  ])
+  assert.ok(flags.includes('--single-threaded-gc'))
+  const directory = join(await temporaryDirectory(), 'data')
+  const server = await startProcess(t, directory, {}, ['serve'], { options: flags })
+  // Together they are so long that a thread compacts them at the stop.
+  for (const id of [1, 2, 3]) {
+    const reply = await post(server.port, { id, name: 'x'.repeat(50_000) }, { token: token('alice') })
+    assert.equal(reply.status, 200, reply.text)
+  }
+  assert.equal(await server.kill('SIGTERM'), 0)
+  assert.match(await checkStore(directory), /sound: 3 plants in a snapshot and 0 journals/)
 })
 
 test('deploy: the command for the secret makes what the example for Kubernetes mounts', () => {
