@@ -147,7 +147,11 @@ test('deploy: with the flags of the unit and the image, Node serves and compacts
   const server = await startProcess(t, directory, {}, ['serve'], { options: flags })
   // Together they are so long that a thread compacts them at the stop.
   for (const id of [1, 2, 3]) {
-    const reply = await post(server.port, { id, name: 'x'.repeat(50_000) }, { token: token('alice') })
+    const reply = await post(
+      server.port,
+      { id, name: 'x'.repeat(50_000) },
+      { token: token('alice') },
+    )
     assert.equal(reply.status, 200, reply.text)
   }
   assert.equal(await server.kill('SIGTERM'), 0)

@@ -77,11 +77,14 @@ function fileBytes(server: Server, prefix: string): number {
   return names.reduce((sum, name) => sum + statSync(`${server.data}/${name}`).size, 0)
 }
 
-/** Writes large plants, of an owner that the load never asks for, until a compaction is near. */
-export async function grow(server: Server): Promise<void> {
+/**
+ * Writes large plants, of an owner that the load never asks for, until a compaction is as near as
+ * this.
+ */
+export async function grow(server: Server, leftBytes = SHORT_BYTES): Promise<void> {
   for (let id = 1; ; id++) {
     const dueBytes = fileBytes(server, 'plants.sqlite') / 3
-    const missing = Math.floor(dueBytes - SHORT_BYTES - fileBytes(server, 'journal-'))
+    const missing = Math.floor(dueBytes - leftBytes - fileBytes(server, 'journal-'))
     if (missing <= 0) return
     const name = 'x'.repeat(Math.min(BIG_NAME_CHARS, missing))
     const { status, text } = await post(server.port, { id, name }, { token: sign('filler') })
