@@ -49,8 +49,6 @@ function failingFiles(onCall: (call: DiskCall) => Fault | undefined): Files {
     rename: async (from, to) => (begin('rename', to), nodeFiles.rename(from, to)),
     remove: async (path) => (begin('remove', path), nodeFiles.remove(path)),
     syncDirectory: async (path) => (begin('syncDirectory', path), nodeFiles.syncDirectory(path)),
-    // Even small files are freed in pieces.
-    freedBytes: 1024,
     async open(path, mode) {
       begin('open', path, mode)
       const file = await nodeFiles.open(path, mode)
@@ -71,7 +69,6 @@ function failingFiles(onCall: (call: DiskCall) => Fault | undefined): Files {
           begin('truncate', path, mode),
           file.truncate(lengthBytes)
         ),
-        unlinkedBytes: async () => (begin('unlinkedBytes', path, mode), file.unlinkedBytes()),
         close: async () => {
           // The kernel closes the file even if it reports an error.
           await file.close()

@@ -157,14 +157,6 @@ export class SimulatedDisk {
     return [...this.#names(this.#must(directory))].map(([name]) => name)
   }
 
-  /** Whether any directory has a name for it. */
-  isLinked(id: number): boolean {
-    return [...this.#nodes].some(
-      ([directory, { kind }]) =>
-        kind === 'directory' && [...this.#names(directory).values()].includes(id),
-    )
-  }
-
   read(id: number): Buffer {
     return Buffer.from(this.#content(id))
   }
@@ -341,7 +333,6 @@ export interface DiskCall {
     | 'write'
     | 'sync'
     | 'truncate'
-    | 'unlinkedBytes'
     | 'close'
   readonly path: string
   readonly mode: Mode | undefined
@@ -361,9 +352,6 @@ export interface Observer {
   onCall(call: DiskCall): Fault | undefined
   onWriting(): void
 }
-
-/** Even small files are freed in pieces. */
-const FREED_BYTES = 1024
 
 const NO_FAULTS: Observer = { onCall: () => undefined, onWriting: () => {} }
 
@@ -402,10 +390,6 @@ export function simulatedFiles(disk: SimulatedDisk, observer = NO_FAULTS): Files
       async truncate(lengthBytes) {
         await begin('truncate', path, mode)
         disk.truncate(id, lengthBytes)
-      },
-      async unlinkedBytes() {
-        await begin('unlinkedBytes', path, mode)
-        return disk.isLinked(id) ? 0 : disk.read(id).length
       },
       async close() {
         await begin('close', path, mode)
@@ -446,7 +430,6 @@ export function simulatedFiles(disk: SimulatedDisk, observer = NO_FAULTS): Files
       await begin('syncDirectory', path)
       disk.syncDirectory(path)
     },
-    freedBytes: FREED_BYTES,
   }
 
   function found(path: string): number {

@@ -1,6 +1,5 @@
 import '../store/sqljs/contract.test.ts'
 import '../store/sqljs/database.test.ts'
-import '../store/sqljs/files.test.ts'
 import '../store/sqljs/journal.test.ts'
 import '../store/sqljs/metrics.test.ts'
 import '../store/sqljs/recovery.test.ts'

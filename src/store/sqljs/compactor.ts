@@ -1,6 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Backoff } from '../../ops/backoff.ts'
-import { freeInPieces } from './files.ts'
 import { journalNumber } from './journal-format.ts'
 import type { JournalWriter } from './journal-writer.ts'
 import type { Settings } from './settings.ts'
@@ -143,9 +142,7 @@ export class Compactor {
     const { files, directory } = this.#settings
     for (const name of await files.list(directory)) {
       const number = journalNumber(name)
-      const path = `${directory}/${name}`
-      if (number !== undefined && number <= upTo)
-        await freeInPieces(files, path, () => files.remove(path))
+      if (number !== undefined && number <= upTo) await files.remove(`${directory}/${name}`)
     }
   }
 }

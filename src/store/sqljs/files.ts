@@ -2,12 +2,10 @@ import {
   closeSync,
   constants,
   createReadStream,
-  fstatSync,
   fsyncSync,
   ftruncateSync,
   openSync,
   readFileSync,
-  type Stats,
   write,
   writeSync,
 } from 'node:fs'
@@ -28,8 +26,6 @@ export interface File {
   write(bytes: Uint8Array, at: number): Promise<number>
   sync(): Promise<void>
   truncate(lengthBytes: number): Promise<void>
-  /** Its length once no name leads to it any more, a hard link included; 0 until then. */
-  unlinkedBytes(): Promise<number>
   close(): Promise<void>
 }
 
@@ -47,8 +43,6 @@ export interface Files {
   remove(path: string): Promise<void>
   /** Makes creations, renames and removals in a directory durable. */
   syncDirectory(path: string): Promise<void>
-  /** How much of a large file is freed at a time. */
-  readonly freedBytes: number
 }
 
 const { O_CREAT, O_DSYNC, O_TRUNC, O_WRONLY } = constants
@@ -96,7 +90,6 @@ export const nodeFiles: Files = {
         }),
       sync: () => (mode === 'durable' ? handle.datasync() : handle.sync()),
       truncate: (lengthBytes) => handle.truncate(lengthBytes),
-      unlinkedBytes: async () => unlinkedBytes(await handle.stat()),
       close: () => handle.close(),
     }
   },
@@ -110,12 +103,6 @@ export const nodeFiles: Files = {
       await handle.close()
     }
   },
-  // While so much is freed, other writes wait for 1 ms (seen).
-  freedBytes: 4 * 1024 * 1024,
-}
-
-function unlinkedBytes({ nlink, size }: Stats): number {
-  return nlink === 0 ? size : 0
 }
 
 /** A `blockingFiles` write takes at most so many bytes. */
@@ -137,7 +124,6 @@ export const blockingFiles: Files = {
         writeSync(descriptor, bytes, 0, Math.min(bytes.length, PIECE_BYTES), at),
       sync: async () => fsyncSync(descriptor),
       truncate: async (lengthBytes) => ftruncateSync(descriptor, lengthBytes),
-      unlinkedBytes: async () => unlinkedBytes(fstatSync(descriptor)),
       close: async () => closeSync(descriptor),
     }
   },
@@ -187,38 +173,6 @@ export async function renameIntoPlace(
   const path = `${directory}/${name}${TEMPORARY}`
   await orRemove(files, path, () => files.rename(path, `${directory}/${name}`))
   await files.syncDirectory(directory)
-}
-
-/**
- * Does what takes away a large file's name, and then frees the file in pieces. A file system may
- * tell the disk at once what is free (ext4 with `discard`): after 180 MiB, every other write waited
- * for 50 ms (seen). The close frees the first piece. So if a crash brings the name of a journal
- * back, the journal still begins with its header, which says that the snapshot covers it.
- */
-export async function freeInPieces(
-  files: Files,
-  path: string,
-  unlink: () => Promise<void>,
-): Promise<void> {
-  const file = await files.open(path, 'durable').catch(() => undefined)
-  try {
-    await unlink()
-    if (file) await shrink(file, files.freedBytes)
-  } finally {
-    await file?.close().catch(() => {})
-  }
-}
-
-async function shrink(file: File, freedBytes: number): Promise<void> {
-  try {
-    let lengthBytes = await file.unlinkedBytes()
-    while ((lengthBytes -= freedBytes) >= freedBytes) {
-      await file.truncate(lengthBytes)
-      await file.sync()
-    }
-  } catch {
-    // The close frees the rest at once.
-  }
 }
 
 /** Removes the temporary file if `work` fails: a full disk must not stay full because of it. */

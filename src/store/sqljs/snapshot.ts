@@ -1,6 +1,6 @@
 import { createHash } from 'node:crypto'
 import { FORMAT_VERSION, READABLE_VERSIONS, type Meta, readMeta } from './database.ts'
-import { type Files, freeInPieces, renameIntoPlace, writeTemporary } from './files.ts'
+import { type Files, renameIntoPlace, writeTemporary } from './files.ts'
 import { otherVersion, StoreCorrupt } from './journal-format.ts'
 
 /*
@@ -38,10 +38,7 @@ export async function writeSnapshot(
   sequence: number,
 ): Promise<number> {
   await writeTemporary(files, directory, SNAPSHOT, sealed(database, sequence))
-  // The old snapshot loses its name.
-  await freeInPieces(files, `${directory}/${SNAPSHOT}`, () =>
-    renameIntoPlace(files, directory, SNAPSHOT),
-  )
+  await renameIntoPlace(files, directory, SNAPSHOT)
   return database.length + TRAILER_BYTES
 }
 

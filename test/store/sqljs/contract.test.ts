@@ -26,7 +26,6 @@ async function openStore(t: TestContext, compactBytes?: number): Promise<StoreUn
         },
         sync: () => file.sync(),
         truncate: (lengthBytes) => file.truncate(lengthBytes),
-        unlinkedBytes: () => file.unlinkedBytes(),
         close: () => file.close(),
       }
     },
