@@ -22,7 +22,7 @@ export class LoadGenerator {
 
   constructor() {
     this.#child = fork(fileURLToPath(new URL('load.ts', import.meta.url)), {
-      execArgv: ['--import', 'tsx'],
+      execArgv: ['--import', 'tsx', '--expose-gc'],
       serialization: 'advanced',
     })
     // The load generator sends nothing else.

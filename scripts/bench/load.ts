@@ -57,6 +57,8 @@ async function run(spec: LoadSpec): Promise<LoadResult> {
       })
       await Promise.race([opening, failed])
     }
+    // A million samples of the run before: collected during this one, they would delay answers.
+    globalThis.gc?.()
     const loop =
       spec.perSecond > 0 ? openLoop(spec, open, next) : closedLoop(spec, open, next, fail)
     const recorder = await Promise.race([loop, failed])

@@ -1,5 +1,5 @@
 import { spawnSync } from 'node:child_process'
-import { mkdirSync, readFileSync, rmSync } from 'node:fs'
+import { existsSync, mkdirSync, readFileSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
@@ -26,7 +26,11 @@ const NODE_ARGS = process.env['NODE_ARGS']?.split(' ').filter((arg) => arg !== '
 /** After a start, before memory is read. */
 export const SETTLE_MS = 200
 
+const MEMORY = '/dev/shm'
+
 const work = temporaryDirectorySync()
+// In memory: the kernel writes a log on the disk back every 30 s, and the servers wait for that.
+const logs = temporaryDirectorySync(existsSync(MEMORY) ? MEMORY : work)
 const stores = new Stores(join(work, 'stores'))
 let started = 0
 
@@ -44,11 +48,11 @@ export class Server {
   /** From the start of the process to its first answer. */
   firstAnswerMs = 0
 
-  constructor(name: Name, port: number, data: string, directory: string, env: Environment) {
+  constructor(name: Name, port: number, data: string, env: Environment) {
     this.name = name
     this.port = port
     this.data = data
-    this.logFile = join(directory, 'log')
+    this.logFile = join(logs, String(port))
     const options = { prefix: serverPrefix, logFile: this.logFile }
     const settings =
       name === 'bare'
@@ -142,7 +146,7 @@ export async function start(
   }
   // What was written so far must not be flushed under the load.
   spawnSync('sync')
-  const server = new Server(name, await freePort(), data, directory, etcd)
+  const server = new Server(name, await freePort(), data, etcd)
   await server.firstAnswer()
   await server.checkPages(filling)
   return server

@@ -11,8 +11,8 @@ process.on('exit', () => {
  * A directory that is removed when the process ends: what a test does last, such as checking the
  * store, still finds it.
  */
-export function temporaryDirectorySync(): string {
-  const directory = mkdtempSync(join(tmpdir(), 'plant-store-'))
+export function temporaryDirectorySync(parent = tmpdir()): string {
+  const directory = mkdtempSync(join(parent, 'plant-store-'))
   directories.push(directory)
   return directory
 }
