@@ -78,8 +78,8 @@ function fileBytes(server: Server, prefix: string): number {
 }
 
 /**
- * Writes large plants, of an owner that the load never asks for, until a compaction is as near as
- * this.
+ * Writes large plants, of an owner that the load never asks for, until the journals are so many
+ * bytes short of a compaction.
  */
 export async function grow(server: Server, leftBytes = SHORT_BYTES): Promise<void> {
   for (let id = 1; ; id++) {

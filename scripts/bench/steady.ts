@@ -20,7 +20,7 @@ const SHARE = 1 / 3
 const LENGTH = 20
 /** Every latency is kept. */
 const SECONDS_MAX = 120
-/** More than the POSTs of a second warming up write, and less than those of the run. */
+/** The POSTs that warm up the server write less than this, and those of the run write more. */
 const LEFT_BYTES = 512 * 1024
 
 /**

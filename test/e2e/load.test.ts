@@ -17,8 +17,8 @@ const KEPT_MS = 60_000
 /** Descriptors of the tests' own process and of the service beside those connections. */
 const SPARE = 200
 /**
- * Far more than a connection takes, and less than one that kept a buffer of 64 KiB would. V8's young
- * generation grows meanwhile: with Node 26 both together are 29 to 38 KB.
+ * Less than a connection that keeps a buffer of 64 KiB would take. V8's young generation grows
+ * meanwhile and counts too: with Node 26 each connection seems to take 29 to 38 KB.
  */
 const IDLE_MAX_BYTES = 48 * 1024
 const MIB = 1024 * 1024
