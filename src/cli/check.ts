@@ -1,7 +1,6 @@
 import { errorCodeOf } from '../errors.ts'
-import { PAGE_BYTES } from '../store/sqljs/capacity.ts'
 import { buildDatabase } from '../store/sqljs/compaction.ts'
-import type { PlantDatabase } from '../store/sqljs/database.ts'
+import { PAGE_BYTES, type PlantDatabase } from '../store/sqljs/database.ts'
 import { type Files, nodeFiles } from '../store/sqljs/files.ts'
 import { journalName, journalNumber, StoreCorrupt } from '../store/sqljs/journal-format.ts'
 import { isLocked, lockNumber } from '../store/sqljs/lock.ts'

@@ -4,7 +4,7 @@ import { type FileHandle, open, realpath } from 'node:fs/promises'
 import { isMainThread, parentPort, Worker, workerData } from 'node:worker_threads'
 import { errorCodeOf, reasonOf } from '../errors.ts'
 import type { NewPlant } from '../plants/plant.ts'
-import { readMeta } from '../store/sqljs/database.ts'
+import { FILE_MAX_BYTES, readMeta } from '../store/sqljs/database.ts'
 import { nodeFiles } from '../store/sqljs/files.ts'
 import { SQLITE_LOGS } from '../store/sqljs/new-file.ts'
 import { type Cells, NULL, openRows } from '../store/sqljs/source-rows.ts'
@@ -38,8 +38,6 @@ export interface Source {
   close(): Promise<void>
 }
 
-/** sql.js counts the bytes of a file with 31 bits. */
-const MAX_FILE_BYTES = 2 ** 31 - 1
 const READ_BYTES = 64 * 1024 * 1024
 /** How long SQLite may take to open a file, or to read a batch of rows. */
 const PATIENCE_MS = 30_000
@@ -89,9 +87,9 @@ async function readWhole(file: string): Promise<Uint8Array<ArrayBuffer>> {
   try {
     const before = await handle.stat({ bigint: true })
     if (!before.isFile()) throw new Error(`${file} is not a regular file`)
-    if (before.size > MAX_FILE_BYTES) {
+    if (before.size > FILE_MAX_BYTES) {
       const what = `${file} is ${before.size} bytes long`
-      throw new Error(`${what}, and at most ${MAX_FILE_BYTES} can be read`)
+      throw new Error(`${what}, and at most ${FILE_MAX_BYTES} can be read`)
     }
     const bytes = await readBytes(handle, Number(before.size))
     await refuseLogs(file)

@@ -41,7 +41,7 @@ function failingFiles(onCall: (call: DiskCall) => Fault | undefined): Files {
   return {
     makeDirectory: async (path) => (begin('makeDirectory', path), nodeFiles.makeDirectory(path)),
     list: async (path) => (begin('list', path), nodeFiles.list(path)),
-    read: async (path) => (begin('read', path), nodeFiles.read(path)),
+    read: async (path, roomBytes) => (begin('read', path), nodeFiles.read(path, roomBytes)),
     readStart: async (path, lengthBytes) => (
       begin('readStart', path),
       nodeFiles.readStart(path, lengthBytes)

@@ -406,9 +406,9 @@ export function simulatedFiles(disk: SimulatedDisk, observer = NO_FAULTS): Files
       await begin('list', directory)
       return disk.names(directory)
     },
-    async read(path) {
+    async read(path, roomBytes = 0) {
       await begin('read', path)
-      return disk.read(found(path))
+      return Buffer.concat([disk.read(found(path)), Buffer.alloc(roomBytes)])
     },
     async readStart(path, lengthBytes) {
       await begin('readStart', path)

@@ -1,7 +1,6 @@
-import type { PlantDatabase, Row } from './database.ts'
+import { PAGE_BYTES, type PlantDatabase, type Row } from './database.ts'
 
-/** SQLite's default page, and how much of a long row one overflow page holds. */
-export const PAGE_BYTES = 4096
+/** How much of a long row one overflow page holds. */
 const OVERFLOW_BYTES = PAGE_BYTES - 4
 /** Pages that one insert may add when it splits a leaf and the pages above it. */
 const SPLIT_PAGES = 3

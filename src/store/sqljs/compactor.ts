@@ -68,9 +68,9 @@ export class Compactor {
     const { files, directory, compact } = this.#settings
     const { lastSequence: sequence, current } = this.#journal
     const upToJournal = current.number
-    const bytes = this.#snapshotBytes + this.journalBytes
+    const lengths = { snapshotBytes: this.#snapshotBytes, journalBytes: this.journalBytes }
     if (sequence !== this.#completeAt)
-      await compact({ directory, upToJournal, sequence, complete: true, bytes })
+      await compact({ directory, upToJournal, sequence, complete: true, ...lengths })
     // A snapshot that was found may have been renamed by a process that was killed before it
     // synced the directory.
     await files.syncDirectory(directory)
@@ -114,9 +114,9 @@ export class Compactor {
       await this.#rotate()
     const { number, firstSequence } = this.#journal.current
     const [upToJournal, sequence] = [number - 1, firstSequence - 1]
-    const bytes = this.#snapshotBytes + this.#closedBytes
     const startedAtMs = performance.now()
-    const job = { directory, upToJournal, sequence, complete: false, bytes }
+    const lengths = { snapshotBytes: this.#snapshotBytes, journalBytes: this.#closedBytes }
+    const job = { directory, upToJournal, sequence, complete: false, ...lengths }
     this.#snapshotBytes = await compact(job)
     this.#completeAt = -1
     this.#closedBytes = 0

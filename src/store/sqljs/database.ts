@@ -16,6 +16,10 @@ export interface Meta {
   readonly complete: boolean
 }
 
+interface FileMeta extends Meta {
+  readonly format: number
+}
+
 /** A row and the sequence of the batch that stored it. */
 export interface StoredRow {
   readonly row: Row
@@ -30,6 +34,10 @@ interface Existing {
   readonly sequence: number
 }
 
+/** SQLite's default page. */
+export const PAGE_BYTES = 4096
+/** sql.js counts the bytes of a file with 31 bits. */
+export const FILE_MAX_BYTES = 2 ** 31 - 1
 /** Version 2 added the column `sequence`; version 1 is still read. */
 export const FORMAT_VERSION = 2
 export const READABLE_VERSIONS: readonly number[] = [1, FORMAT_VERSION]
@@ -79,12 +87,21 @@ export class PlantDatabase {
   readonly #compareTagged: Statement
   readonly #pageCount: Statement
   readonly #freePages: Statement
+  /** The file that the database was made from, if it becomes one and is not of version 1. */
+  readonly #from: Uint8Array | undefined
   #plants: number
 
-  private constructor(library: SqlJs, db: Database, schema: Schema, plants: number) {
+  private constructor(
+    library: SqlJs,
+    db: Database,
+    schema: Schema,
+    plants: number,
+    from?: Uint8Array,
+  ) {
     this.#library = library
     this.#db = db
     this.#plants = plants
+    this.#from = from
     const table = `${schema}.plants`
     this.lists = new ListQueries(db, table)
     const unlessTaken = 'ON CONFLICT (owner, id) DO NOTHING'
@@ -136,13 +153,17 @@ export class PlantDatabase {
     }
   }
 
-  /** A database that becomes a file, from another or from nothing. SQLite writes into the bytes. */
+  /**
+   * A database that becomes a file, from another or from nothing. SQLite writes into the bytes of a
+   * Buffer, and into any room after its last page, until it needs more: then sql.js copies them.
+   */
   static async building(from?: Uint8Array): Promise<PlantDatabase> {
     const library = await loadSqlite()
     const db = new library.Database(from)
     db.run('PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF')
-    if (!from) db.run(TABLES('main'))
-    else if (!hasSequences(db)) upgradeTables(db)
+    if (from && hasSequences(db)) return new PlantDatabase(library, db, 'main', 0, from)
+    if (from) upgradeTables(db)
+    else db.run(TABLES('main'))
     return new PlantDatabase(library, db, 'main', 0)
   }
 
@@ -209,7 +230,7 @@ export class PlantDatabase {
     return { isSame: same === 1, sequence }
   }
 
-  /** Size of the database in pages of 4096 bytes. */
+  /** Size of the database in pages of PAGE_BYTES. */
   pageCount(): number {
     return countOf(this.#pageCount)
   }
@@ -226,10 +247,18 @@ export class PlantDatabase {
     return Number(valueOf(this.#db, 'SELECT count(*) FROM plants'))
   }
 
-  /** The file's bytes. Only for a database that `building` returned. */
+  /** The file's bytes, until the database is used again. For one that `building` returned. */
   toFile({ sequence, complete }: Meta): Uint8Array {
     this.#db.run(`REPLACE INTO meta VALUES ('format', ${FORMAT_VERSION}),
       ('sequence', ${sequence}), ('complete', ${complete ? 1 : 0})`)
+    const length = this.pageCount() * PAGE_BYTES
+    // An export needs the memory a second time.
+    if (this.#from && length <= this.#from.length) {
+      const file = this.#from.subarray(0, length)
+      const written = metaOf(this.#library, file)
+      // Else sql.js has copied the bytes, and these are old.
+      if (written.sequence === sequence && written.complete === complete) return file
+    }
     return this.#db.export()
   }
 
@@ -259,8 +288,12 @@ export class PlantDatabase {
 }
 
 /** The `meta` table of a database file. @throws Error when the file is no such database. */
-export async function readMeta(bytes: Uint8Array): Promise<Meta & { readonly format: number }> {
-  const db = new (await loadSqlite()).Database(bytes)
+export async function readMeta(bytes: Uint8Array): Promise<FileMeta> {
+  return metaOf(await loadSqlite(), bytes)
+}
+
+function metaOf(library: SqlJs, bytes: Uint8Array): FileMeta {
+  const db = new library.Database(bytes)
   try {
     const statement = db.prepare('SELECT key, value FROM meta')
     const values = new Map<unknown, unknown>()

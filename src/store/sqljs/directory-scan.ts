@@ -28,13 +28,19 @@ export interface DirectoryScan {
  * Without a snapshot, every journal from sequence 1 on must exist. After a snapshot, the journal
  * that begins right after it must exist, unless the snapshot is `complete` and there is none.
  * Otherwise an acknowledged plant is missing.
+ *
+ * `roomBytes` is room after the snapshot in memory, for what a database made of it will add.
  * @throws StoreCorrupt with file and byte.
  */
-export async function scanDirectory(files: Files, directory: string): Promise<DirectoryScan> {
+export async function scanDirectory(
+  files: Files,
+  directory: string,
+  roomBytes = 0,
+): Promise<DirectoryScan> {
   const names = await files.list(directory)
   // Before the snapshot: it then covers any journal that a compaction removes meanwhile.
   const { headers, nextJournal } = await readHeaders(files, directory, names)
-  const snapshot = await readSnapshotIfAny(files, `${directory}/${SNAPSHOT}`)
+  const snapshot = await readSnapshotIfAny(files, `${directory}/${SNAPSHOT}`, roomBytes)
   const covered = snapshot?.sequence ?? 0
   const isCovered = (at: number): boolean => (headers[at + 1]?.first ?? Infinity) <= covered + 1
   const journals = headers.filter((_, at) => !isCovered(at))
@@ -46,7 +52,7 @@ export async function scanDirectory(files: Files, directory: string): Promise<Di
   }
   if (snapshot && !snapshot.complete && !headers.some(({ first }) => first === covered + 1)) {
     const what = `the journal that begins with write ${covered + 1} is missing`
-    throw new StoreCorrupt(`${directory}/${SNAPSHOT}`, snapshot.database.length, what)
+    throw new StoreCorrupt(`${directory}/${SNAPSHOT}`, snapshot.trailerAt, what)
   }
   return {
     directory,
@@ -86,15 +92,19 @@ async function readHeaders(
   return { headers, nextJournal }
 }
 
-async function readSnapshotIfAny(files: Files, path: string): Promise<Snapshot | undefined> {
+async function readSnapshotIfAny(
+  files: Files,
+  path: string,
+  roomBytes: number,
+): Promise<Snapshot | undefined> {
   let bytes
   try {
-    bytes = await files.read(path)
+    bytes = await files.read(path, roomBytes)
   } catch (error) {
     if (errorCodeOf(error) === 'ENOENT') return undefined
     throw error
   }
-  return readSnapshot(path, bytes)
+  return readSnapshot(path, bytes, roomBytes)
 }
 
 function pathOf(directory: string, journal: number): string {

@@ -2,10 +2,11 @@ import {
   closeSync,
   constants,
   createReadStream,
+  fstatSync,
   fsyncSync,
   ftruncateSync,
   openSync,
-  readFileSync,
+  readSync,
   write,
   writeSync,
 } from 'node:fs'
@@ -35,7 +36,8 @@ export interface Files {
   makeDirectory(path: string): Promise<void>
   /** The names in a directory. */
   list(directory: string): Promise<readonly string[]>
-  read(path: string): Promise<Buffer>
+  /** A file's bytes, and `roomBytes` zeros after them, by default none. */
+  read(path: string, roomBytes?: number): Promise<Buffer>
   /** A file's first bytes, at most `lengthBytes`. */
   readStart(path: string, lengthBytes: number): Promise<Buffer>
   open(path: string, mode: Mode): Promise<File>
@@ -70,7 +72,10 @@ async function makeDirectory(path: string): Promise<void> {
 export const nodeFiles: Files = {
   makeDirectory,
   list: (directory) => fs.readdir(directory),
-  read: (path) => fs.readFile(path),
+  async read(path, roomBytes = 0) {
+    const bytes = await fs.readFile(path)
+    return roomBytes === 0 ? bytes : Buffer.concat([bytes], bytes.length + roomBytes)
+  },
   async readStart(path, lengthBytes) {
     const chunks: Buffer[] = []
     for await (const chunk of createReadStream(path, { end: lengthBytes - 1 }))
@@ -105,6 +110,8 @@ export const nodeFiles: Files = {
   },
 }
 
+/** How much one call reads or writes. Linux allows 2 GiB. */
+const CALL_BYTES = 64 * 1024 * 1024
 /** A `blockingFiles` write takes at most so many bytes. */
 const PIECE_BYTES = 1024 * 1024
 
@@ -116,7 +123,22 @@ const PIECE_BYTES = 1024 * 1024
  */
 export const blockingFiles: Files = {
   ...nodeFiles,
-  read: async (path) => readFileSync(path),
+  async read(path, roomBytes = 0) {
+    const descriptor = openSync(path, 'r')
+    try {
+      const { size } = fstatSync(descriptor)
+      // Zeros take no memory until they are written to.
+      const bytes = Buffer.alloc(size + roomBytes)
+      for (let at = 0; at < size; ) {
+        const taken = readSync(descriptor, bytes, at, Math.min(size - at, CALL_BYTES), at)
+        if (taken === 0) throw new Error(`${path} became shorter while it was read`)
+        at += taken
+      }
+      return bytes
+    } finally {
+      closeSync(descriptor)
+    }
+  },
   async open(path, mode) {
     const descriptor = openSync(path, FLAGS[mode] | O_DSYNC, 0o600)
     return {
@@ -131,9 +153,6 @@ export const blockingFiles: Files = {
 
 /** The ending of a file that is not whole yet. A start removes those that a crash left. */
 export const TEMPORARY = '.tmp'
-
-/** A large buffer is written in pieces: one call takes at most 2 GiB on Linux. */
-const WRITE_BYTES = 64 * 1024 * 1024
 
 /**
  * The first half of writing a whole file: it is written under a temporary name and synced. So a
@@ -188,7 +207,7 @@ async function orRemove(files: Files, path: string, work: () => Promise<void>): 
 
 async function writeWhole(file: File, bytes: Uint8Array, from: number): Promise<void> {
   for (let at = 0; at < bytes.length; ) {
-    const taken = await file.write(bytes.subarray(at, at + WRITE_BYTES), from + at)
+    const taken = await file.write(bytes.subarray(at, at + CALL_BYTES), from + at)
     if (taken === 0) throw new Error('the file system took no bytes')
     at += taken
   }

@@ -14,8 +14,10 @@ const SHA_BYTES = 32
 const TRAILER_BYTES = MAGIC.length + 16 + SHA_BYTES
 
 export interface Snapshot extends Meta {
-  /** The SQLite file, without the trailer. */
+  /** The SQLite file, and after its last page the trailer and any room, which SQLite ignores. */
   readonly database: Buffer
+  /** Where the trailer begins. */
+  readonly trailerAt: number
   /** The file's length, trailer included. */
   readonly fileBytes: number
 }
@@ -43,10 +45,15 @@ export async function writeSnapshot(
 }
 
 /**
- * Reads and verifies a snapshot.
+ * Reads and verifies a snapshot. After it, `database` has room for so many bytes.
  * @throws StoreCorrupt if any byte is not as it was written, or the version is unknown.
  */
-export async function readSnapshot(file: string, bytes: Buffer): Promise<Snapshot> {
+export async function readSnapshot(
+  file: string,
+  database: Buffer,
+  roomBytes = 0,
+): Promise<Snapshot> {
+  const bytes = database.subarray(0, database.length - roomBytes)
   const at = bytes.length - TRAILER_BYTES
   const edited =
     'the checksum after the last page does not fit. If it was edited with sqlite3 on purpose, ' +
@@ -60,9 +67,8 @@ export async function readSnapshot(file: string, bytes: Buffer): Promise<Snapsho
     const what = otherVersion(version, READABLE_VERSIONS.join(' and '))
     throw new StoreCorrupt(file, at + MAGIC.length, what)
   }
-  const database = bytes.subarray(0, at)
   const { format, sequence, complete } = await readMeta(database)
   if (format !== version || BigInt(sequence) !== bytes.readBigUInt64BE(at + MAGIC.length + 8))
     throw new StoreCorrupt(file, at, 'its meta table and its trailer differ')
-  return { database, fileBytes: bytes.length, sequence, complete }
+  return { database, trailerAt: at, fileBytes: bytes.length, sequence, complete }
 }

@@ -11,9 +11,9 @@ import {
   StoreUnavailable,
 } from '../../plants/store.ts'
 import { type Batch, type PendingCreate, takeBatch } from './batch.ts'
-import { Capacity, PAGE_BYTES } from './capacity.ts'
+import { Capacity } from './capacity.ts'
 import { Compactor } from './compactor.ts'
-import type { PlantDatabase, Row } from './database.ts'
+import { PAGE_BYTES, type PlantDatabase, type Row } from './database.ts'
 import { JournalWriter } from './journal-writer.ts'
 import { listAsOf } from './list.ts'
 import { DirectoryLocked, type DirectoryLock } from './lock.ts'

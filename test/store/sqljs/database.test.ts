@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { StoreFull } from '../../../dist/plants/store.js'
-import { PlantDatabase, type Row } from '../../../dist/store/sqljs/database.js'
+import { PlantDatabase, readMeta, type Row } from '../../../dist/store/sqljs/database.js'
 import { ALL_IDS, type Chunk } from '../../../dist/store/sqljs/list-queries.js'
 import { checkStore } from '../../../dist/cli/check.js'
 import { plant } from '../../contract/store.contract.ts'
@@ -237,6 +237,39 @@ test('database: a file holds what was built, and a served database what a file h
   const again = await PlantDatabase.building(Buffer.from(bytes))
   assert.equal(again.check(), 1)
   again.close()
+})
+
+test('database: a file is made in the bytes of the one before, if they have room', async () => {
+  const rows = Array.from({ length: 5_000 }, (_, id): Row => ['b', String(id), `plant ${id}`])
+  const building = await PlantDatabase.building()
+  building.insert([['a', '1', 'Oak']], 1)
+  const first = Buffer.from(building.toFile({ sequence: 1, complete: true }))
+  building.close()
+  const roomBytes = 1024 * 1024
+  // sql.js writes into a Buffer, and copies what is only a Uint8Array.
+  const [roomy, tight, copied] = [
+    Buffer.concat([first], first.length + roomBytes),
+    Buffer.from(first),
+    new Uint8Array(first.length + roomBytes),
+  ]
+  copied.set(first)
+  const made: Uint8Array[] = []
+  for (const from of [roomy, tight, copied]) {
+    const database = await PlantDatabase.building(from)
+    database.insert(rows, 2)
+    made.push(Buffer.from(database.toFile({ sequence: 2, complete: false })))
+    const again = database.toFile({ sequence: 2, complete: true })
+    assert.equal(again.buffer === from.buffer, from === roomy)
+    assert.deepEqual(await readMeta(Buffer.from(again)), { format: 2, sequence: 2, complete: true })
+    database.close()
+  }
+  assert.equal(made.length, 3)
+  for (const file of made) {
+    const serving = await PlantDatabase.serving(file)
+    assert.equal(serving.count, 1 + rows.length)
+    for (const row of rows) assert.deepEqual(serving.existing(row), { isSame: true, sequence: 2 })
+    serving.close()
+  }
 })
 
 test('database: bytes that are no database are refused, and the next ones are read', async () => {

@@ -467,11 +467,68 @@ test('compaction: it runs in a thread, unless a small store is being closed', as
   ] as const) {
     const directory = await directoryOf(await killedAfter(plantsTo(2n)))
     threads = 0
-    await compactFiles({ directory, upToJournal: 1, sequence: 2, complete, bytes })
+    const lengths = { snapshotBytes: bytes - 1, journalBytes: 1 }
+    await compactFiles({ directory, upToJournal: 1, sequence: 2, complete, ...lengths })
     assert.equal(threads, expected)
     assert.ok((await filesOf(directory)).has('plants.sqlite'))
   }
   process.off('worker', count)
+})
+
+test('compaction: the snapshot gets room in memory, up to what sql.js can count', async () => {
+  const directory = `${await temporaryDirectory()}/data`
+  const store = await openStore(directory)
+  await store.create('alice', plant(1n, 'Oak'))
+  await store.close()
+  for (const [snapshotBytes, journalBytes, expected] of [
+    [100_000, 5000, 25_000],
+    [2 ** 31 - 1000, 5000, 999],
+    [100_000, 2 ** 31, 2 ** 31 - 1 - 100_000],
+  ] as const) {
+    const rooms: (number | undefined)[] = []
+    const files: Files = {
+      ...nodeFiles,
+      read(path, roomBytes) {
+        rooms.push(roomBytes)
+        return nodeFiles.read(path, 1000)
+      },
+    }
+    const job = { directory, upToJournal: 0, sequence: 1, complete: true }
+    await assert.rejects(compact(files, { ...job, snapshotBytes, journalBytes }), StoreCorrupt)
+    assert.deepEqual(rooms, [expected])
+  }
+})
+
+test('compaction: rows that take most space for their length find room', async (t) => {
+  for (const nameChars of [0, 480, 970, 990, 5000, 100_000]) {
+    const rows = (first: number, count: number): Row[] =>
+      [...Array(count).keys()].map((at) => {
+        // In an order that splits pages in their middle.
+        const id = first + ((at * 7919) % count)
+        return ['alice', String(id), 'x'.repeat(nameChars)]
+      })
+    const count = Math.ceil(500_000 / (nameChars + 20))
+    const journal = Buffer.concat([headerLine(1), batchLine(1, rows(0, count))])
+    const directory = await directoryOf(new Map([[FIRST, journal]]))
+    const job = { directory, upToJournal: 1, complete: true }
+    const snapshotBytes = await compact(nodeFiles, { ...job, sequence: 1, ...UNKNOWN })
+    const next = Buffer.concat([headerLine(2), batchLine(2, rows(count, count))])
+    await writeFile(`${directory}/${FIRST}`, next)
+    let room = 0
+    const files: Files = {
+      ...nodeFiles,
+      read(path, roomBytes = 0) {
+        room = Math.max(room, roomBytes)
+        return nodeFiles.read(path, roomBytes)
+      },
+    }
+    const lengths = { snapshotBytes, journalBytes: next.length }
+    const bytes = await compact(files, { ...job, sequence: 2, ...lengths })
+    assert.ok(bytes <= snapshotBytes + room, `${nameChars} characters: ${bytes} bytes`)
+    const growth = (bytes - snapshotBytes) / next.length
+    t.diagnostic(`names of ${nameChars}: ${growth.toFixed(1)} bytes for a byte of the journal`)
+    assert.match(await checkStore(directory), new RegExp(`${2 * count} plants in a snapshot`))
+  }
 })
 
 test('compaction: it begins when the journals are a third as long as the snapshot', async () => {
@@ -490,15 +547,24 @@ test('compaction: it begins when the journals are a third as long as the snapsho
   await store.close()
 })
 
+/** Then the snapshot gets no room in memory. */
+const UNKNOWN = { snapshotBytes: 0, journalBytes: 0 }
+
 test('compaction: a worker thread that fails says why', async () => {
   const directory = `${await temporaryDirectory()}/nowhere`
   await assert.rejects(
-    compactInWorker({ directory, upToJournal: 1, sequence: 1, complete: false, bytes: 0 }),
+    compactInWorker({ directory, upToJournal: 1, sequence: 1, complete: false, ...UNKNOWN }),
     /ENOENT/,
   )
   const wrong = await directoryOf(await killedAfter(plantsTo(2n)))
   await assert.rejects(
-    compactInWorker({ directory: wrong, upToJournal: 1, sequence: 7, complete: false, bytes: 0 }),
+    compactInWorker({
+      directory: wrong,
+      upToJournal: 1,
+      sequence: 7,
+      complete: false,
+      ...UNKNOWN,
+    }),
     /end with write 2 instead of 7/,
   )
   assert.deepEqual([...(await filesOf(wrong)).keys()], [FIRST])
@@ -529,7 +595,7 @@ test(
       upToJournal: 1,
       sequence: 1,
       complete: true,
-      bytes: 0,
+      ...UNKNOWN,
     }).finally(() => (done = true))
     while (!done) {
       lowest = Math.max(lowest, ...readdirSync('/proc/self/task').map(niceness))

@@ -2,6 +2,7 @@ import assert from 'node:assert/strict'
 import { createHash } from 'node:crypto'
 import { test } from 'node:test'
 import { readMeta } from '../../../dist/store/sqljs/database.js'
+import { blockingFiles, nodeFiles } from '../../../dist/store/sqljs/files.js'
 import { StoreCorrupt } from '../../../dist/store/sqljs/journal-format.js'
 import { readSnapshot } from '../../../dist/store/sqljs/snapshot.js'
 import { openRows } from '../../../dist/store/sqljs/source-rows.js'
@@ -70,6 +71,25 @@ test('snapshot: SQLite reads the file as it is, and ignores the trailer', async 
       { owner: 'bob', id: 1n, name: '', tag: { is: 'NULL' } },
     ],
   )
+})
+
+test('snapshot: read with room after it, it is the same, and the room is zeros', async () => {
+  const bytes = await snapshot()
+  const path = `${await directoryOf(new Map([['plants.sqlite', bytes]]))}/plants.sqlite`
+  const { database: _, ...alone } = await readSnapshot(path, await nodeFiles.read(path))
+  for (const files of [nodeFiles, blockingFiles])
+    for (const roomBytes of [0, 1, 100_000]) {
+      const all = await files.read(path, roomBytes)
+      assert.deepEqual(all, Buffer.concat([bytes, Buffer.alloc(roomBytes)]))
+      const { database, ...read } = await readSnapshot(path, all, roomBytes)
+      assert.deepEqual(read, alone)
+      assert.equal(database, all)
+      all[bytes.length - 1] = (all[bytes.length - 1] ?? 0) ^ 1
+      await assert.rejects(
+        readSnapshot(path, all, roomBytes),
+        corruptAt(path, bytes.length - TRAILER_BYTES, /does not fit/),
+      )
+    }
 })
 
 test('snapshot: any byte flipped is damage; the message says how to import it', async (t) => {
