@@ -6,7 +6,7 @@ export interface Percentiles {
   readonly max: number
 }
 
-export function percentiles(micros: readonly number[]): Percentiles {
+export function percentiles(micros: ArrayLike<number>): Percentiles {
   const sorted = Float64Array.from(micros).sort()
   const at = (share: number): number => Math.round(valueAt(sorted, share) || 0)
   return { p50: at(0.5), p99: at(0.99), p999: at(0.999), max: at(1) }

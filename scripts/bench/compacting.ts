@@ -4,7 +4,6 @@ import { post } from '../../test/support/http.ts'
 import { median, percentiles } from '../figures.ts'
 import { type Ask, type Bench, doubts, type Figures, type Run, rowsOf } from './measure.ts'
 import { type Server, start } from './processes.ts'
-import type { Sample } from './recorder.ts'
 import type { Filling } from './stores.ts'
 import { sign } from './tokens.ts'
 
@@ -109,24 +108,27 @@ async function loadOverCompaction(
   await sleep(AFTER_MS)
   load.stop()
   const { samples, requests, loadShare } = await end
+  const { endsMs } = samples
   const { cpuSeconds, othersShare } = meter()
   const compaction = readCompaction(server)
-  const isDuring = ({ endMs, micros }: Sample): boolean =>
-    endMs >= compaction.startMs && endMs - micros / 1000 <= compaction.endMs
+  const isDuring = (micros: number, at: number): boolean => {
+    const endMs = endsMs[at] ?? NaN
+    return endMs >= compaction.startMs && endMs - micros / 1000 <= compaction.endMs
+  }
   const ms = compaction.endMs - compaction.startMs
-  const loadMs = (samples.at(-1)?.endMs ?? NaN) - (samples[0]?.endMs ?? NaN)
-  const runOfPart = (part: readonly Sample[], partMs: number): Run => ({
-    ...percentiles(part.map(({ micros }) => micros)),
-    requestsPerSecond: (part.length * 1000) / partMs,
+  const loadMs = (endsMs.at(-1) ?? NaN) - (endsMs[0] ?? NaN)
+  const runOfPart = (micros: Float64Array, partMs: number): Run => ({
+    ...percentiles(micros),
+    requestsPerSecond: (micros.length * 1000) / partMs,
     // Of the whole run: the worker's time is in it and cannot be told apart.
     cpuMicrosPerRequest: (cpuSeconds * 1e6) / requests,
     othersShare,
     loadShare,
   })
   return {
-    during: runOfPart(samples.filter(isDuring), ms),
+    during: runOfPart(samples.micros.filter(isDuring), ms),
     outside: runOfPart(
-      samples.filter((sample) => !isDuring(sample)),
+      samples.micros.filter((micros, at) => !isDuring(micros, at)),
       loadMs - ms,
     ),
     ms,

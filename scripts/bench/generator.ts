@@ -22,7 +22,8 @@ export class LoadGenerator {
 
   constructor() {
     this.#child = fork(fileURLToPath(new URL('load.ts', import.meta.url)), {
-      execArgv: ['--import', 'tsx', '--expose-gc'],
+      // V8's helper threads would share the core with the load.
+      execArgv: ['--import', 'tsx', '--expose-gc', '--single-threaded-gc'],
       serialization: 'advanced',
     })
     // The load generator sends nothing else.

@@ -57,7 +57,7 @@ async function run(spec: LoadSpec): Promise<LoadResult> {
       })
       await Promise.race([opening, failed])
     }
-    // A million samples of the run before: collected during this one, they would delay answers.
+    // What the run before left: collected during this one, it would delay answers.
     globalThis.gc?.()
     const loop =
       spec.perSecond > 0 ? openLoop(spec, open, next) : closedLoop(spec, open, next, fail)

@@ -11,7 +11,7 @@ import {
   type Used,
 } from './measure.ts'
 import { type Name, start } from './processes.ts'
-import type { LoadResult, Sample } from './recorder.ts'
+import type { LoadResult, Samples } from './recorder.ts'
 import type { Filling } from './stores.ts'
 
 /** Of the rate that a closed loop reaches. */
@@ -75,6 +75,6 @@ async function load(
   return { result, used, rssMiB }
 }
 
-function microsOf(samples: readonly Sample[], isPost: boolean): number[] {
-  return samples.filter((sample) => sample.isPost === isPost).map(({ micros }) => micros)
+function microsOf({ micros, posts }: Samples, isPost: boolean): Float64Array {
+  return micros.filter((_, at) => posts[at] === Number(isPost))
 }
