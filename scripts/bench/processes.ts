@@ -29,7 +29,7 @@ export const SETTLE_MS = 200
 const MEMORY = '/dev/shm'
 
 const work = temporaryDirectorySync()
-// In memory: the kernel writes a log on the disk back every 30 s, and the servers wait for that.
+// In memory: a write to a log on the disk may wait for the disk, and the server with it.
 const logs = temporaryDirectorySync(existsSync(MEMORY) ? MEMORY : work)
 const stores = new Stores(join(work, 'stores'))
 let started = 0
