@@ -1,6 +1,7 @@
 import { createRequire } from 'node:module'
 import type { Database, default as InitSqlJs, SqlJs, Statement, Value } from 'sql.js'
 import { ListQueries, unlessNull } from './list-queries.ts'
+import { type FileMeta, type Meta, metaOf } from './meta.ts'
 import { copyPages } from './page-copy.ts'
 
 /**
@@ -8,17 +9,6 @@ import { copyPages } from './page-copy.ts'
  * and sql.js all keep exact.
  */
 export type Row = readonly [owner: string, id: string, name: string, tag?: string]
-
-export interface Meta {
-  /** The last journal sequence that the file covers. */
-  readonly sequence: number
-  /** Whether the file holds everything by itself, with no journal after it. */
-  readonly complete: boolean
-}
-
-interface FileMeta extends Meta {
-  readonly format: number
-}
 
 /** A row and the sequence of the batch that stored it. */
 export interface StoredRow {
@@ -287,28 +277,9 @@ export class PlantDatabase {
   }
 }
 
-/** The `meta` table of a database file. @throws Error when the file is no such database. */
+/** As `metaOf`. @throws Error when the file is no such database. */
 export async function readMeta(bytes: Uint8Array): Promise<FileMeta> {
   return metaOf(await loadSqlite(), bytes)
-}
-
-function metaOf(library: SqlJs, bytes: Uint8Array): FileMeta {
-  const db = new library.Database(bytes)
-  try {
-    const statement = db.prepare('SELECT key, value FROM meta')
-    const values = new Map<unknown, unknown>()
-    while (statement.step()) {
-      const [key, value] = statement.get()
-      values.set(key, value)
-    }
-    return {
-      format: Number(values.get('format')),
-      sequence: Number(values.get('sequence')),
-      complete: values.get('complete') === 1,
-    }
-  } finally {
-    db.close()
-  }
 }
 
 function isLong([, , name, tag = '']: Row): boolean {

@@ -1,7 +1,8 @@
 import { createHash } from 'node:crypto'
-import { FORMAT_VERSION, READABLE_VERSIONS, type Meta, readMeta } from './database.ts'
+import { FORMAT_VERSION, READABLE_VERSIONS, readMeta } from './database.ts'
 import { type Files, renameIntoPlace, writeTemporary } from './files.ts'
 import { otherVersion, StoreCorrupt } from './journal-format.ts'
+import type { Meta } from './meta.ts'
 
 /*
  * A snapshot is an ordinary SQLite file with a trailer of 64 bytes after its last page. SQLite

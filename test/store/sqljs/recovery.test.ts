@@ -475,6 +475,9 @@ test('compaction: it runs in a thread, unless a small store is being closed', as
   process.off('worker', count)
 })
 
+/** Then the snapshot gets no room in memory. */
+const UNKNOWN = { snapshotBytes: 0, journalBytes: 0 }
+
 test('compaction: the snapshot gets room in memory, up to what sql.js can count', async () => {
   const directory = `${await temporaryDirectory()}/data`
   const store = await openStore(directory)
@@ -546,9 +549,6 @@ test('compaction: it begins when the journals are a third as long as the snapsho
   await until('the journals are compacted', () => compactions() === 1)
   await store.close()
 })
-
-/** Then the snapshot gets no room in memory. */
-const UNKNOWN = { snapshotBytes: 0, journalBytes: 0 }
 
 test('compaction: a worker thread that fails says why', async () => {
   const directory = `${await temporaryDirectory()}/nowhere`
