@@ -26,11 +26,11 @@ type End = 'requestTimeout' | 'storageUnavailable' | 'close' | 'cut off'
 /** The state of a connection, from its current request. */
 export function stateOf(current: Exchange | undefined): State {
   if (!current) return 'idle'
-  const { phase, req, res, bodyTaken } = current
+  const { phase, req, bodyTaken } = current
   // The second: an embedding application has responded itself.
-  if (phase === 'cancelled' || (phase === 'serving' && res.headersSent)) return 'idle'
+  if (phase === 'cancelled' || (phase === 'serving' && current.isAnswered)) return 'idle'
   if (phase === 'serving') return bodyTaken && !req.complete ? 'receiving' : 'serving'
-  if (!res.writableFinished) return 'sending'
+  if (!current.hasLeft) return 'sending'
   return req.complete ? 'idle' : 'discarding'
 }
 

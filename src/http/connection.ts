@@ -6,7 +6,7 @@ import { Exchange, recordOf, type RequestRecord } from './exchange.ts'
 import { Intake, type Refusal } from './intake.ts'
 import { cutOff, Linger } from './linger.ts'
 import { abandon, errorResponse, type HttpResponse } from './response.ts'
-import { isStream, lengthOf, rawResponse, send } from './response.ts'
+import { isStream, lengthOf, rawResponse, send, sendWhole } from './response.ts'
 import type { TickEnd } from './tick.ts'
 import { holdBody, settleBody } from './unread-body.ts'
 
@@ -32,6 +32,8 @@ interface Shared {
   readonly host: ConnectionHost
   readonly tickEnd: TickEnd
   readonly timeouts: HttpTimeouts
+  /** The header lines of a response after which the connection is kept. */
+  readonly keepAlive: string
 }
 
 /**
@@ -46,6 +48,7 @@ export class Connection {
   readonly #socket: Socket
   readonly #host: ConnectionHost
   readonly #tickEnd: TickEnd
+  readonly #keepAlive: string
   readonly #clock: Clock
   readonly #linger: Linger
   /** In another application's server, which owns the socket and may answer requests on it too. */
@@ -57,10 +60,12 @@ export class Connection {
   /** How much had been received when a stop last looked. */
   #bytesAtLastLook = -1
 
-  constructor(socket: Socket, { host, tickEnd, timeouts }: Shared, embedded: boolean) {
+  constructor(socket: Socket, shared: Shared, embedded: boolean) {
+    const { host, tickEnd, timeouts, keepAlive } = shared
     this.#socket = socket
     this.#host = host
     this.#tickEnd = tickEnd
+    this.#keepAlive = keepAlive
     this.#clock = new Clock(socket, timeouts, embedded)
     this.#linger = new Linger(socket)
     this.#embedded = embedded
@@ -100,7 +105,7 @@ export class Connection {
     const broken = this.#incomplete
     if (!broken || broken !== this.#current) {
       this.#intake.refuse({ error, request: broken ?? request })
-    } else if (broken.res.headersSent) {
+    } else if (broken.isAnswered) {
       // Its response is under way: nothing may follow it.
       this.#intake.close()
     } else {
@@ -173,7 +178,7 @@ export class Connection {
   /** True if all of the last response has left the process, so that the next request is due. */
   get #isDone(): boolean {
     const current = this.#current
-    return !current || (current.phase === 'sent' && current.res.writableFinished)
+    return !current || (current.phase === 'sent' && current.hasLeft)
   }
 
   /** The request that is still being received. */
@@ -259,7 +264,7 @@ export class Connection {
   /** Answers a request whose response could not be sent. */
   #deliverFailure(exchange: Exchange, error: unknown, goesOn: boolean): void {
     try {
-      const response = exchange.res.headersSent ? undefined : this.#host.explain(error, exchange)
+      const response = exchange.isAnswered ? undefined : this.#host.explain(error, exchange)
       if (response) this.#send(exchange, response, goesOn)
       else this.#socket.destroy()
     } catch {
@@ -275,11 +280,12 @@ export class Connection {
     const closes = isLast || !goesOn
     if (closes) this.#intake.close()
     exchange.phase = 'sending'
-    send(exchange, response, closes, (failure) => this.#sent(exchange, response, failure))
-    if (!exchange.res.writableFinished) this.#awaitFinish(exchange, response)
+    if (!closes && sendWhole(exchange, response, this.#keepAlive)) this.#sent(exchange, response)
+    else send(exchange, response, closes, (failure) => this.#sent(exchange, response, failure))
+    if (!exchange.hasLeft) this.#awaitFinish(exchange, response)
   }
 
-  #sent(exchange: Exchange, response: HttpResponse, failure: unknown): void {
+  #sent(exchange: Exchange, response: HttpResponse, failure?: unknown): void {
     const { req, res } = exchange
     const { body } = response
     exchange.phase = 'sent'
@@ -328,8 +334,8 @@ export class Connection {
 
   /** True if the client has left, or the embedding application has responded. */
   #isCancelled(exchange: Exchange): boolean {
-    const { res } = exchange
-    if (this.#socket.destroyed || res.headersSent || res.destroyed) exchange.phase = 'cancelled'
+    const { res, isAnswered } = exchange
+    if (this.#socket.destroyed || isAnswered || res.destroyed) exchange.phase = 'cancelled'
     return exchange.phase === 'cancelled'
   }
 }

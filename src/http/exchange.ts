@@ -1,5 +1,6 @@
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import { readHeaders, type RequestHeaders, requestIdOf, traceIdOf } from './headers.ts'
+import { WholeResponse } from './whole-response.ts'
 
 /** What log and metrics say of a request. */
 export interface RequestRecord {
@@ -108,6 +109,17 @@ export class Exchange implements RequestRecord {
 
   get #hasExpectations(): boolean {
     return this.headers.expectations.length > 0 && this.req.httpVersion === '1.1'
+  }
+
+  /** True if all of the response has left the process. */
+  get hasLeft(): boolean {
+    const { res } = this
+    return res.writableFinished || (res instanceof WholeResponse && res.hasLeft)
+  }
+
+  /** True once a response has begun: the service's, or one of an embedding application. */
+  get isAnswered(): boolean {
+    return this.res.headersSent || this.res.writableEnded
   }
 
   /** True if there is a body that neither the service nor an embedding application has read. */

@@ -2,6 +2,7 @@ import { type ServerResponse, STATUS_CODES } from 'node:http'
 import { pipeline } from 'node:stream'
 import { errorCodeOf, HttpError } from '../errors.ts'
 import type { Exchange } from './exchange.ts'
+import { WholeResponse } from './whole-response.ts'
 
 /** A body that is made while it is sent, in pieces of PIECE_MAX_BYTES at most. */
 export interface TextStream extends AsyncIterable<Buffer> {
@@ -31,8 +32,12 @@ const TEXT_MAX_CHARS = 4096
 
 /** The code that a pipeline fails with if its socket is closed. */
 const CLIENT_LEFT = 'ERR_STREAM_PREMATURE_CLOSE'
+const UNSENDABLE = /[^\t\x20-\x7e\x80-\xff]/
 /** In every response: it must not be cached, and its media type must be believed. */
 const COMMON = ['Cache-Control', 'no-store', 'X-Content-Type-Options', 'nosniff'] as const
+const COMMON_LINES = linesOf(COMMON)
+const CLOSE = ['Connection', 'close'] as const
+const CLOSE_LINE = linesOf(CLOSE)
 
 export function jsonResponse(
   status: number,
@@ -61,23 +66,39 @@ export function errorResponse({ status, error, message, headers }: HttpError): H
   return { ...jsonResponse(status, { error, message }, headers), error }
 }
 
+/** The headers of a response besides those that all have. */
 function headersOf(
   { headers, body, type = 'application/json' }: HttpResponse,
   requestId: string,
-  close: boolean,
 ): string[] {
-  const all: string[] = [...COMMON, 'Request-Id', requestId]
+  const all = ['Request-Id', requestId]
   if (body !== undefined) all.push('Content-Type', type)
   const length = lengthOf(body)
   if (length !== undefined) all.push('Content-Length', String(length))
-  all.push(...headers)
-  if (close) all.push('Connection', 'close')
+  if (headers.length > 0) all.push(...headers)
   return all
 }
 
 /** Closes a response that is not sent. */
 export function abandon({ body }: HttpResponse): void {
   if (isStream(body)) body.close()
+}
+
+/**
+ * Sends a response that is at hand, after which the connection is kept. False if Node must send it:
+ * nothing is sent then.
+ */
+export function sendWhole(
+  { req, res, requestId, headers }: Exchange,
+  response: HttpResponse,
+  keepAlive: string,
+): boolean {
+  const { body, status } = response
+  if (!(res instanceof WholeResponse) || body === undefined || isStream(body)) return false
+  if (body.length > PIECE_MAX_BYTES || req.method === 'HEAD') return false
+  // Node closes the connection if the client waits for "100 Continue".
+  if (headers.expectations.length > 0) return false
+  return res.sendWhole(status, headOf(response, requestId, keepAlive), body)
 }
 
 /**
@@ -91,7 +112,8 @@ export function send(
   close: boolean,
   done: (failure?: unknown) => void,
 ): void {
-  res.writeHead(response.status, headersOf(response, requestId, close))
+  const connection = close ? CLOSE : []
+  res.writeHead(response.status, [...COMMON, ...headersOf(response, requestId), ...connection])
   const { body } = response
   if (body === undefined || req.method === 'HEAD') {
     abandon(response)
@@ -135,12 +157,35 @@ function sendPieces(res: ServerResponse, body: Buffer, done: () => void): void {
 
 /** The bytes of a connection's last response, for a socket that Node must not close. */
 export function rawResponse(response: HttpResponse, requestId: string, withBody: boolean): string {
-  const { status, body } = response
-  const lines = [
-    `HTTP/1.1 ${status} ${STATUS_CODES[status] ?? ''}`,
-    `Date: ${new Date().toUTCString()}`,
-  ]
-  const headers = headersOf(response, requestId, true)
-  for (let i = 0; i + 1 < headers.length; i += 2) lines.push(`${headers[i]}: ${headers[i + 1]}`)
-  return `${lines.join('\r\n')}\r\n\r\n${withBody && !isStream(body) ? String(body ?? '') : ''}`
+  const { body } = response
+  const text = withBody && !isStream(body) ? String(body ?? '') : ''
+  return headOf(response, requestId, CLOSE_LINE) + text
+}
+
+/** All that comes before a body. `connection`: the lines that say what follows the response. */
+function headOf(response: HttpResponse, requestId: string, connection: string): string {
+  const { status } = response
+  const start = `HTTP/1.1 ${status} ${STATUS_CODES[status] ?? ''}\r\n${COMMON_LINES}`
+  const lines = linesOf(headersOf(response, requestId))
+  return `${start}${lines}Date: ${httpDate()}\r\n${connection}\r\n`
+}
+
+/** @throws TypeError if a value would end its line, or cannot be sent (RFC 9110 §5.5). */
+function linesOf(headers: readonly string[]): string {
+  let lines = ''
+  for (let i = 0; i + 1 < headers.length; i += 2) {
+    const [name, value = ''] = [headers[i], headers[i + 1]]
+    if (UNSENDABLE.test(value)) throw new TypeError(`${name} cannot be sent: ${value}`)
+    lines += `${name}: ${value}\r\n`
+  }
+  return lines
+}
+
+let date = { second: 0, text: '' }
+
+/** RFC 9110 §5.6.7, made once a second. */
+function httpDate(): string {
+  const second = Math.floor(Date.now() / 1000)
+  if (second !== date.second) date = { second, text: new Date(second * 1000).toUTCString() }
+  return date.text
 }

@@ -15,6 +15,7 @@ import { Connection, type ConnectionHost } from './connection.ts'
 import { Exchange, isKnownVersion, recordOf } from './exchange.ts'
 import { cutOff } from './linger.ts'
 import { TickEnd } from './tick.ts'
+import { WholeResponse } from './whole-response.ts'
 
 /** Request line and headers together. Node counts their bytes without the separators. */
 const HEADERS_MAX_BYTES = 16 * 1024
@@ -41,6 +42,8 @@ export class Connections {
   readonly host: ConnectionHost
   readonly timeouts: HttpTimeouts
   readonly tickEnd = new TickEnd()
+  /** As Node writes them. */
+  readonly keepAlive: string
   /** How often timeouts are checked. */
   readonly checkMs: number
   /** Connections that were refused because there were too many. */
@@ -54,6 +57,8 @@ export class Connections {
   constructor(host: ConnectionHost, timeouts: HttpTimeouts = TIMEOUTS) {
     this.host = host
     this.timeouts = timeouts
+    const keepAliveSeconds = Math.floor(timeouts.keepAliveMs / 1000)
+    this.keepAlive = `Connection: keep-alive\r\nKeep-Alive: timeout=${keepAliveSeconds}\r\n`
     this.checkMs = Math.min(CHECK_MS, ...Object.values(timeouts))
     this.handler = handlerOf((socket) => this.get(socket) ?? this.add(socket, true))
   }
@@ -175,6 +180,7 @@ export function createHttpServer(
 ): Server {
   const { handler, timeouts, checkMs } = connections
   const server = createServer({
+    ServerResponse: WholeResponse,
     maxHeaderSize: HEADERS_MAX_BYTES,
     keepAliveTimeout: timeouts.keepAliveMs,
     headersTimeout: timeouts.headersMs,

@@ -3,10 +3,23 @@ import { METHODS } from 'node:http'
 import { test } from 'node:test'
 import { post } from '../support/http.ts'
 import { startService } from '../support/service.ts'
+import { PATIENCE_MS } from '../support/time.ts'
+import { token } from '../support/tokens.ts'
 import { headerLines, verdict } from '../support/verdict.ts'
 import { converse, firstAnswer, head, Wire } from '../support/wire.ts'
 
 const ALLOW = ['GET, HEAD, POST, OPTIONS']
+
+/** The lines of a response's head, in order. The date must be that of today, and is left out. */
+function headOf({ text }: Wire): readonly string[] {
+  const [head = ''] = text.split('\r\n\r\n', 1)
+  const dates = [...head.matchAll(/\r\nDate: (.*)/g)].map(([, date = '']) => date)
+  assert.equal(dates.length, 1, head)
+  const [date = ''] = dates
+  assert.equal(new Date(date).toUTCString(), date)
+  assert.ok(Math.abs(Date.now() - Date.parse(date)) < PATIENCE_MS, date)
+  return head.replace(date, '…').split('\r\n')
+}
 
 test('methods and paths', async (t) => {
   const { port } = await startService(t)
@@ -25,6 +38,38 @@ test('methods and paths', async (t) => {
         assert.deepEqual(headerLines(answer, name), [], name)
     }
     assert.equal(verdict(await send('OPTIONS', '*', { token: undefined })), 'pathUnknown')
+  })
+
+  await t.test('GET has the same lines as HEAD, whose head Node writes', async () => {
+    // Text that is sent with its head, bytes after it, and bytes in pieces, which Node sends.
+    for (const [owner, name] of [
+      ['short', 'a'],
+      ['umlaut', '\u00e4'],
+      ['long', 'x'.repeat(5_000)],
+      ['longest', 'x'.repeat(70_000)],
+      ['nobody', undefined],
+    ] as const) {
+      if (name !== undefined) await post(port, { id: 1, name }, { token: token(owner) })
+      if (name !== undefined) await post(port, { id: 2, name }, { token: token(owner) })
+      for (const target of ['/plants', '/plants?limit=1', '/plants?limit=x', '/trees']) {
+        const heads = []
+        for (const method of ['GET', 'HEAD']) {
+          const lines = ['Request-Id: 1']
+          const wire = await Wire.to(port)
+          wire.write(head(method, target, { token: token(owner), lines }))
+          const [answer] = await wire.answers(1, method === 'HEAD' ? [0] : [])
+          heads.push(headOf(wire))
+          if (method === 'GET' && target === '/plants' && name !== undefined)
+            assert.deepEqual(JSON.parse(Buffer.from(answer?.body ?? '', 'latin1').toString()), [
+              { name },
+              { name },
+            ])
+          wire.destroy()
+        }
+        assert.deepEqual(heads[0], heads[1])
+        assert.ok(heads[0]?.includes('Keep-Alive: timeout=65'))
+      }
+    }
   })
 
   await t.test('HEAD is GET without its body, for failures too', async () => {
