@@ -1,5 +1,8 @@
 import assert from 'node:assert/strict'
+import { subscribe, unsubscribe } from 'node:diagnostics_channel'
 import { once } from 'node:events'
+import type { ServerResponse } from 'node:http'
+import { PerformanceObserver } from 'node:perf_hooks'
 import { type TestContext, test } from 'node:test'
 import {
   ConfigError,
@@ -35,6 +38,52 @@ async function mount(t: TestContext, options: Partial<PlantServiceConfig> = {}):
   })
   return { service, port: portOf(url), answerSlow }
 }
+
+test("embedding: observers of Node's servers see responses as Node's own", async (t) => {
+  const service = await embed(t, { listen: '127.0.0.1:0', adminListen: 'off' })
+  const port = portOf((await service.listen()).plants)
+  const seen: unknown[] = []
+  const begin = (message: unknown): void => {
+    // As Node documents the channel.
+    const { response } = message as { response: ServerResponse }
+    if (seen.length >= 2) response.setHeader('Server-Timing', 'total')
+    response.once('close', () => {
+      const { headersSent, writableEnded, writableFinished, statusCode } = response
+      seen.push([headersSent, writableEnded, writableFinished, statusCode])
+    })
+  }
+  subscribe('http.server.request.start', begin)
+  t.after(() => unsubscribe('http.server.request.start', begin))
+  const observed: string[] = []
+  const observer = new PerformanceObserver((list) => {
+    observed.push(...list.getEntries().map(({ name }) => name))
+  })
+  observer.observe({ entryTypes: ['http'] })
+  t.after(() => observer.disconnect())
+
+  const wire = await Wire.to(port)
+  t.after(() => wire.destroy())
+  for (let i = 1; i <= 4; i++) {
+    await wire.write(head('GET', i % 2 === 0 ? '/trees' : '/plants')).answers(i)
+    await until('the response is seen', () => seen.length === i)
+  }
+  const answers = await wire.answers(4)
+  assert.deepEqual(
+    seen,
+    [200, 404, 200, 404].map((status) => [true, true, true, status]),
+  )
+  assert.deepEqual(
+    answers.map(({ status, headers }) => [status, headers.get('server-timing')]),
+    [
+      [200, undefined],
+      [404, undefined],
+      [200, ['total']],
+      [404, ['total']],
+    ],
+  )
+  await until('all are observed', () => observed.length === 4)
+  assert.deepEqual(new Set(observed), new Set(['HttpRequest']))
+})
 
 const SLOW = head('GET', '/slow', { token: undefined })
 

@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict'
 import { readFileSync } from 'node:fs'
+import { Agent } from 'node:http'
 import { Session } from 'node:inspector/promises'
 import { dirname, join, relative } from 'node:path'
 import { test } from 'node:test'
@@ -101,14 +102,16 @@ for (const [name, path] of Object.entries({ create: CREATE, list: LIST })) {
 test('reading path: a create and a list run exactly the files that the README names', async (t) => {
   // The admin listener measures the event loop by a timer of its own.
   const { port } = await startService(t, { adminListen: 'off' })
+  const agent = new Agent({ keepAlive: true })
+  t.after(() => agent.destroy())
   const calls = await countCalls()
   await calls()
   for (const id of [1, 2, 3])
-    assert.equal((await post(port, { id, name: LONG, tag: 'x' })).status, 200)
+    assert.equal((await post(port, { id, name: LONG, tag: 'x' }, { agent })).status, 200)
   const created = await calls()
   // Of several chunks; with a Link; short; from the cache.
   for (const query of ['', '?limit=2', '?limit=0', '?limit=0'])
-    assert.equal((await call(port, { path: `/plants${query}` })).status, 200)
+    assert.equal((await call(port, { path: `/plants${query}`, agent })).status, 200)
   const listed = await calls()
   const unnamed = (files: readonly string[], path: readonly string[]): readonly string[] =>
     files.filter((file) => !path.includes(file) && !HELPERS.includes(file))

@@ -26,9 +26,9 @@ type End = 'requestTimeout' | 'storageUnavailable' | 'close' | 'cut off'
 /** The state of a connection, from its current request. */
 export function stateOf(current: Exchange | undefined): State {
   if (!current) return 'idle'
-  const { phase, req, bodyTaken } = current
+  const { phase, req, res, bodyTaken } = current
   // The second: an embedding application has responded itself.
-  if (phase === 'cancelled' || (phase === 'serving' && current.isAnswered)) return 'idle'
+  if (phase === 'cancelled' || (phase === 'serving' && res.headersSent)) return 'idle'
   if (phase === 'serving') return bodyTaken && !req.complete ? 'receiving' : 'serving'
   if (!current.hasLeft) return 'sending'
   return req.complete ? 'idle' : 'discarding'

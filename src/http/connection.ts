@@ -105,7 +105,7 @@ export class Connection {
     const broken = this.#incomplete
     if (!broken || broken !== this.#current) {
       this.#intake.refuse({ error, request: broken ?? request })
-    } else if (broken.isAnswered) {
+    } else if (broken.res.headersSent) {
       // Its response is under way: nothing may follow it.
       this.#intake.close()
     } else {
@@ -264,7 +264,7 @@ export class Connection {
   /** Answers a request whose response could not be sent. */
   #deliverFailure(exchange: Exchange, error: unknown, goesOn: boolean): void {
     try {
-      const response = exchange.isAnswered ? undefined : this.#host.explain(error, exchange)
+      const response = exchange.res.headersSent ? undefined : this.#host.explain(error, exchange)
       if (response) this.#send(exchange, response, goesOn)
       else this.#socket.destroy()
     } catch {
@@ -287,20 +287,22 @@ export class Connection {
 
   #sent(exchange: Exchange, response: HttpResponse, failure?: unknown): void {
     const { req, res } = exchange
-    const { body } = response
+    // A list that is sent says so twice: at its 'finish', and when its pipeline ends.
+    if (exchange.phase !== 'sending') return
     exchange.phase = 'sent'
     if (failure !== undefined) this.#host.brokeOff(failure, exchange)
     // Node closes the connection after a response to a client that still waits for "100 Continue",
     // and after a list to HTTP/1.0.
-    const hasLength = req.httpVersion !== '1.0' || lengthOf(body) !== undefined
+    const hasLength = req.httpVersion !== '1.0' || lengthOf(response.body) !== undefined
     if (!res.shouldKeepAlive || !hasLength) this.#intake.close()
     this.#host.answered(exchange, response)
     this.#advance()
   }
 
   /** Most responses leave the process at once, and do not come here. */
-  #awaitFinish({ owner, method, res }: Exchange, { body }: HttpResponse): void {
-    const bytes = method === 'HEAD' ? undefined : lengthOf(body)
+  #awaitFinish(exchange: Exchange, response: HttpResponse): void {
+    const { owner, method, res } = exchange
+    const bytes = method === 'HEAD' ? undefined : lengthOf(response.body)
     const isHeld = owner !== undefined && bytes !== undefined
     const hold = isHeld ? this.#host.holdResponse(owner, bytes) : undefined
     // The response before has left the process, though its "finish" may still come.
@@ -309,6 +311,7 @@ export class Connection {
     // Before Node's own listener, which closes the socket if the client has half-closed it.
     res.prependOnceListener('finish', () => {
       hold?.(0)
+      this.#sent(exchange, response)
       this.#advance()
     })
   }
@@ -334,8 +337,8 @@ export class Connection {
 
   /** True if the client has left, or the embedding application has responded. */
   #isCancelled(exchange: Exchange): boolean {
-    const { res, isAnswered } = exchange
-    if (this.#socket.destroyed || isAnswered || res.destroyed) exchange.phase = 'cancelled'
+    const { res } = exchange
+    if (this.#socket.destroyed || res.headersSent || res.destroyed) exchange.phase = 'cancelled'
     return exchange.phase === 'cancelled'
   }
 }

@@ -1,6 +1,5 @@
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import { readHeaders, type RequestHeaders, requestIdOf, traceIdOf } from './headers.ts'
-import { WholeResponse } from './whole-response.ts'
 
 /** What log and metrics say of a request. */
 export interface RequestRecord {
@@ -111,15 +110,9 @@ export class Exchange implements RequestRecord {
     return this.headers.expectations.length > 0 && this.req.httpVersion === '1.1'
   }
 
-  /** True if all of the response has left the process. */
+  /** True if all of the response has left the process. Node's `writableFinished` may come later. */
   get hasLeft(): boolean {
-    const { res } = this
-    return res.writableFinished || (res instanceof WholeResponse && res.hasLeft)
-  }
-
-  /** True once a response has begun: the service's, or one of an embedding application. */
-  get isAnswered(): boolean {
-    return this.res.headersSent || this.res.writableEnded
+    return this.res.writableEnded && this.res.writableLength === 0
   }
 
   /** True if there is a body that neither the service nor an embedding application has read. */
