@@ -1,6 +1,7 @@
 import { isUtf8 } from 'node:buffer'
 import type { IncomingMessage } from 'node:http'
 import { ClientGone, HttpError } from '../errors.ts'
+import { DirectRequest } from './direct-request.ts'
 import type { Exchange } from './exchange.ts'
 
 const TOKEN = "[!#$%&'*+.^_`|~0-9A-Za-z-]+"
@@ -61,33 +62,42 @@ export async function readBody(exchange: Exchange, maxBytes: number): Promise<Bu
     // list of them would take 200 bytes for a chunk of one byte.
     let held: Buffer = Buffer.alloc(0)
     let bytes = 0
-    const take = (chunk: Buffer): void => {
+    const take = (chunk: Buffer): boolean => {
       const start = bytes
       bytes += chunk.length
       if (bytes > maxBytes) {
-        req.off('data', take).pause()
         exchange.bodyTaken = false
         reject(new HttpError('bodyTooLarge'))
-      } else if (start === 0) {
+        return false
+      }
+      if (start === 0) {
         held = chunk
       } else {
         if (bytes > held.length)
           held = Buffer.concat([held.subarray(0, start)], Math.max(bytes, 2 * start))
         chunk.copy(held, start)
       }
+      return true
     }
-    // An application that embeds the service may have paused the request: a listener alone would
-    // not resume it.
-    req.on('data', take).resume()
-    req.once('end', () => {
+    const end = (): void => {
       // Already answered with 408: a late body must not take effect.
       if (exchange.phase === 'cancelled') reject(new ClientGone())
       else resolve(held.subarray(0, bytes))
-    })
+    }
+    const gone = (): void => reject(new ClientGone())
+    const takeUnlessLate = (chunk: Buffer): boolean => exchange.phase !== 'cancelled' && take(chunk)
+    if (req instanceof DirectRequest && req.divert({ take: takeUnlessLate, end, gone })) return
+    const read = (chunk: Buffer): void => {
+      if (!take(chunk)) req.off('data', read).pause()
+    }
+    // An application that embeds the service may have paused the request: a listener alone would
+    // not resume it.
+    req.on('data', read).resume()
+    req.once('end', end)
     // An error is always followed by a close.
     req.once('error', () => {})
     req.once('close', () => {
-      if (!req.readableEnded) reject(new ClientGone())
+      if (!req.readableEnded) gone()
     })
   })
 }

@@ -12,6 +12,7 @@ import { setImmediate as yieldTick, setTimeout as sleep } from 'node:timers/prom
 import { HttpError } from '../errors.ts'
 import type { HttpTimeouts } from './clock.ts'
 import { Connection, type ConnectionHost } from './connection.ts'
+import { DirectRequest } from './direct-request.ts'
 import { Exchange, isKnownVersion, recordOf } from './exchange.ts'
 import { cutOff } from './linger.ts'
 import { TickEnd } from './tick.ts'
@@ -180,6 +181,7 @@ export function createHttpServer(
 ): Server {
   const { handler, timeouts, checkMs } = connections
   const server = createServer({
+    IncomingMessage: DirectRequest,
     ServerResponse: WholeResponse,
     maxHeaderSize: HEADERS_MAX_BYTES,
     keepAliveTimeout: timeouts.keepAliveMs,

@@ -47,7 +47,7 @@ test('methods and paths', async (t) => {
       ['umlaut', '\u00e4'],
       ['long', 'x'.repeat(5_000)],
       ['longest', 'x'.repeat(70_000)],
-      ['nobody', undefined],
+      ['none', undefined],
     ] as const) {
       if (name !== undefined) await post(port, { id: 1, name }, { token: token(owner) })
       if (name !== undefined) await post(port, { id: 2, name }, { token: token(owner) })

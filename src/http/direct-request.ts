@@ -1,0 +1,55 @@
+import { IncomingMessage } from 'node:http'
+
+declare module 'http' {
+  interface IncomingMessage {
+    /** Node's server calls it after the response, to drop what was not read. */
+    _dump(): void
+  }
+}
+
+/** Receives a body from Node's parser. Exactly one of `end` and `gone` is called, or neither. */
+export interface BodySink {
+  /** Takes a chunk. False if it is not wanted: it and all that follows go through the stream. */
+  take(chunk: Buffer): boolean
+  /** All of the body was taken. */
+  end(): void
+  /** The client has left before. */
+  gone(): void
+}
+
+/**
+ * The request object of the service's own server. Its body need not pass through the stream, whose
+ * events take a tenth of a POST. And if nobody waits for the end of the stream, it does not end:
+ * that takes a tenth of any request.
+ */
+export class DirectRequest extends IncomingMessage {
+  #sink: BodySink | undefined = undefined
+
+  /** False if a part of the body is in the stream already: it must be read there. */
+  divert(sink: BodySink): boolean {
+    if (this.complete || this.destroyed || this.readableLength > 0) return false
+    this.#sink = sink
+    return true
+  }
+
+  /** Node's parser calls it with each chunk, and with null at the end. */
+  override push(chunk: Buffer | null): boolean {
+    const sink = this.#sink
+    if (!sink) return super.push(chunk)
+    if (chunk !== null && sink.take(chunk)) return true
+    this.#sink = undefined
+    if (chunk === null) sink.end()
+    return super.push(chunk)
+  }
+
+  override _destroy(error: Error | null, done: (error?: Error | null) => void): void {
+    this.#sink?.gone()
+    this.#sink = undefined
+    super._destroy(error, done)
+  }
+
+  override _dump(): void {
+    const isAwaited = this.listenerCount('end') > 0 || this.listenerCount('close') > 0
+    if (!this.complete || this.readableLength > 0 || isAwaited) super._dump()
+  }
+}
