@@ -62,14 +62,35 @@ async function fetchBytes(url: string, signal: AbortSignal): Promise<Uint8Array>
     await body?.cancel()
     throw new Error(`${shownUrl(url)} answered ${status}`)
   }
+  const reader = body.getReader()
+  // Node's fetch reaches the signal through weak references only: once the garbage collector has
+  // run, the signal alone does not end a body that has stopped coming.
+  const stop = (): void => void reader.cancel().catch(() => {})
+  signal.addEventListener('abort', stop)
+  try {
+    signal.throwIfAborted()
+    return await readAll(reader, url, signal)
+  } finally {
+    // Closes the connection if something was not read.
+    stop()
+    signal.removeEventListener('abort', stop)
+  }
+}
+
+async function readAll(
+  reader: ReadableStreamDefaultReader<Uint8Array>,
+  url: string,
+  signal: AbortSignal,
+): Promise<Uint8Array> {
   const chunks: Uint8Array[] = []
   let size = 0
-  // Leaving the loop cancels the body, which closes the connection.
-  for await (const chunk of body) {
-    size += chunk.length
+  for (;;) {
+    const { done, value } = await reader.read()
+    signal.throwIfAborted()
+    if (done) return Buffer.concat(chunks)
+    size += value.length
     if (size > MAX_KEY_SET_BYTES)
       throw new Error(`${shownUrl(url)} answered more than ${MAX_KEY_SET_BYTES} bytes`)
-    chunks.push(chunk)
+    chunks.push(value)
   }
-  return Buffer.concat(chunks)
 }
