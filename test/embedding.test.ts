@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { subscribe, unsubscribe } from 'node:diagnostics_channel'
 import { once } from 'node:events'
-import type { ServerResponse } from 'node:http'
+import type { IncomingMessage, ServerResponse } from 'node:http'
 import { PerformanceObserver } from 'node:perf_hooks'
 import { type TestContext, test } from 'node:test'
 import {
@@ -83,6 +83,40 @@ test("embedding: observers of Node's servers see responses as Node's own", async
   )
   await until('all are observed', () => observed.length === 4)
   assert.deepEqual(new Set(observed), new Set(['HttpRequest']))
+})
+
+test("embedding: observers of Node's servers may read bodies, and respond", async (t) => {
+  const service = await embed(t, { listen: '127.0.0.1:0', adminListen: 'off' })
+  const { plants } = await service.listen()
+  const port = portOf(plants)
+  // The token is known from here on: bodies are read as soon as they come.
+  assert.equal((await post(port, { id: 1, name: 'Fern' })).status, 200)
+  const bodies: string[] = []
+  const begin = (message: unknown): void => {
+    // As Node documents the channel.
+    const { request, response } = message as {
+      readonly request: IncomingMessage
+      readonly response: ServerResponse
+    }
+    if (request.headers['x-refuse'] === undefined)
+      request.on('data', (chunk: Buffer) => bodies.push(String(chunk)))
+    else setTimeout(() => response.writeHead(403, { 'content-length': 0 }).end(), 20)
+  }
+  subscribe('http.server.request.start', begin)
+  t.after(() => unsubscribe('http.server.request.start', begin))
+
+  const wire = await Wire.to(port)
+  t.after(() => wire.destroy())
+  const moss = postBytes({ id: 2, name: 'Moss' })
+  assert.equal((await wire.write(moss).answers(1))[0]?.status, 200)
+  assert.deepEqual(bodies, [moss.slice(moss.indexOf('{'))])
+  // The first part of this body alone would be a plant.
+  const lines = ['X-Refuse: 1', 'Content-Type: application/json', 'Content-Length: 30']
+  wire.write(`${head('POST', '/plants', { lines })}{"id":3,"name":"Ivy"}`)
+  assert.equal((await wire.answers(2))[1]?.status, 403)
+  wire.write('garbage..').halfClose()
+  await wire.allAnswers()
+  assert.deepEqual((await call(port)).json(), [{ name: 'Fern' }, { name: 'Moss' }])
 })
 
 const SLOW = head('GET', '/slow', { token: undefined })

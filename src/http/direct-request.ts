@@ -7,13 +7,13 @@ declare module 'http' {
   }
 }
 
-/** Receives a body from Node's parser. Exactly one of `end` and `gone` is called, or neither. */
+/** Receives a body from Node's parser. At last, exactly one of `end` and `gone` is called. */
 export interface BodySink {
   /** Takes a chunk. False if it is not wanted: it and all that follows go through the stream. */
   take(chunk: Buffer): boolean
   /** All of the body was taken. */
   end(): void
-  /** The client has left before. */
+  /** The rest of the body will not be taken, or the client has left. */
   gone(): void
 }
 
@@ -25,9 +25,10 @@ export interface BodySink {
 export class DirectRequest extends IncomingMessage {
   #sink: BodySink | undefined = undefined
 
-  /** False if a part of the body is in the stream already: it must be read there. */
+  /** False if the body must be read from the stream: a part of it is there, or others read it. */
   divert(sink: BodySink): boolean {
     if (this.complete || this.destroyed || this.readableLength > 0) return false
+    if (this.listenerCount('data') > 0) return false
     this.#sink = sink
     return true
   }
@@ -37,19 +38,27 @@ export class DirectRequest extends IncomingMessage {
     const sink = this.#sink
     if (!sink) return super.push(chunk)
     if (chunk !== null && sink.take(chunk)) return true
-    this.#sink = undefined
-    if (chunk === null) sink.end()
+    if (chunk === null) {
+      this.#sink = undefined
+      sink.end()
+    } else this.#giveUp()
     return super.push(chunk)
   }
 
   override _destroy(error: Error | null, done: (error?: Error | null) => void): void {
-    this.#sink?.gone()
-    this.#sink = undefined
+    this.#giveUp()
     super._destroy(error, done)
   }
 
   override _dump(): void {
+    // Another one has responded, and Node drops the rest of the body.
+    this.#giveUp()
     const isAwaited = this.listenerCount('end') > 0 || this.listenerCount('close') > 0
     if (!this.complete || this.readableLength > 0 || isAwaited) super._dump()
+  }
+
+  #giveUp(): void {
+    this.#sink?.gone()
+    this.#sink = undefined
   }
 }

@@ -50,7 +50,7 @@ describe('timeouts', { concurrency: true }, () => {
 
   test('a late body is 408, slow or stalled, and its plant is not created', async (t) => {
     // As in the service: a stalled connection may last as long as a whole request.
-    const { port, plants, answered } = await startBare(t, {
+    const { port, plants, answered, bodies } = await startBare(t, {
       timeouts: { headersMs: SHORT_MS, requestMs: 2 * SHORT_MS, stalledMs: 2 * SHORT_MS },
     })
     for (const trickling of [false, true]) {
@@ -74,10 +74,11 @@ describe('timeouts', { concurrency: true }, () => {
     }
     assert.equal(plants.size, 0)
     assert.deepEqual(new Set(answered), new Set(['POST 408']))
+    await until('no body is held', () => bodies.heldBytes === 0)
   })
 
   test('a body that is complete after its 408 creates no plant', async (t) => {
-    const { port, plants } = await startBare(t, {
+    const { port, plants, bodies } = await startBare(t, {
       timeouts: { headersMs: SHORT_MS, requestMs: SHORT_MS },
     })
     const answers = await answersToHalf(port, async (wire) => {
@@ -88,6 +89,7 @@ describe('timeouts', { concurrency: true }, () => {
     })
     assert.deepEqual(answers.map(verdict), ['requestTimeout'])
     assert.equal(plants.size, 0)
+    await until('no body is held', () => bodies.heldBytes === 0)
   })
 
   test('an unread body that never ends brings no second response', async (t) => {

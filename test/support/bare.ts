@@ -32,6 +32,8 @@ export interface Bare {
   readonly connections: Connections
   /** Answers that wait for their clients. */
   readonly answers: MemoryBudget
+  /** Bodies that are read, or wait to be stored. */
+  readonly bodies: MemoryBudget
   /** Created plants by id. */
   readonly plants: ReadonlyMap<bigint, Plant>
   /** Method and status of every answer so far. */
@@ -112,7 +114,7 @@ export async function startBare(
   })
   const address = server.address()
   const port = address !== null && typeof address === 'object' ? address.port : 0
-  return { port, server, connections, answers, plants, answered, failures }
+  return { port, server, connections, answers, bodies, plants, answered, failures }
 }
 
 export const ALICE: Caller = { owner: 'alice', scopes: new Set() }
