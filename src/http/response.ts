@@ -98,7 +98,7 @@ export function sendWhole(
   if (body.length > PIECE_MAX_BYTES || req.method === 'HEAD') return false
   // Node closes the connection if the client waits for "100 Continue".
   if (headers.expectations.length > 0) return false
-  return res.sendWhole(status, headOf(response, requestId, keepAlive), body)
+  return res.sendWhole(status, startOf(response, requestId, keepAlive), body)
 }
 
 /**
@@ -159,15 +159,15 @@ function sendPieces(res: ServerResponse, body: Buffer, done: () => void): void {
 export function rawResponse(response: HttpResponse, requestId: string, withBody: boolean): string {
   const { body } = response
   const text = withBody && !isStream(body) ? String(body ?? '') : ''
-  return headOf(response, requestId, CLOSE_LINE) + text
+  return startOf(response, requestId, CLOSE_LINE) + text
 }
 
-/** All that comes before a body. `connection`: the lines that say what follows the response. */
-function headOf(response: HttpResponse, requestId: string, connection: string): string {
+/** Status line and headers. `connection`: the headers that say what follows the response. */
+function startOf(response: HttpResponse, requestId: string, connection: string): string {
   const { status } = response
-  const start = `HTTP/1.1 ${status} ${STATUS_CODES[status] ?? ''}\r\n${COMMON_LINES}`
-  const lines = linesOf(headersOf(response, requestId))
-  return `${start}${lines}Date: ${httpDate()}\r\n${connection}\r\n`
+  const first = `HTTP/1.1 ${status} ${STATUS_CODES[status] ?? ''}\r\n${COMMON_LINES}`
+  const own = linesOf(headersOf(response, requestId))
+  return `${first}${own}Date: ${httpDate()}\r\n${connection}\r\n`
 }
 
 /** @throws TypeError if a value would end its line, or cannot be sent (RFC 9110 §5.5). */
