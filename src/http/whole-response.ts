@@ -1,9 +1,9 @@
 import { type IncomingMessage, ServerResponse } from 'node:http'
 
 /**
- * The response object of the service's own server. `sendWhole` sends headers and body with one write.
- * Node's `writeHead` and `end` check and copy each header, and then make a list of writes, the last
- * one empty: a GET takes a fifth longer.
+ * The response object of the service's own server. `sendWhole` sends headers and body with one
+ * write. Node's `writeHead` and `end` check and copy each header, and then make a list of writes,
+ * the last one empty: a GET takes a fifth longer.
  */
 export class WholeResponse<R extends IncomingMessage> extends ServerResponse<R> {
   // Node's types lack them. As Node sets them itself, `end` has nothing to send, but does the rest.
@@ -11,8 +11,8 @@ export class WholeResponse<R extends IncomingMessage> extends ServerResponse<R> 
   declare _headerSent: boolean
 
   /**
-   * Sends `start`, which is the status line and the headers, and a body. False if that cannot be done
-   * now: nothing is sent then.
+   * Sends `start`, which is the status line and the headers, and a body. False if that cannot be
+   * done now: nothing is sent then.
    */
   sendWhole(status: number, start: string, body: string | Buffer): boolean {
     const { socket } = this
