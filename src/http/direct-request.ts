@@ -7,7 +7,7 @@ declare module 'http' {
   }
 }
 
-/** Receives a body from Node's parser. At last, exactly one of `end` and `gone` is called. */
+/** Receives a body from Node's parser. Exactly one of `end` and `gone` is called, once. */
 export interface BodySink {
   /** Takes a chunk. False if it is not wanted: it and all that follows go through the stream. */
   take(chunk: Buffer): boolean
@@ -18,9 +18,9 @@ export interface BodySink {
 }
 
 /**
- * The request object of the service's own server. Its body need not pass through the stream, whose
- * events take a tenth of a POST. And if nobody waits for the end of the stream, it does not end:
- * that takes a tenth of any request.
+ * The request object of the service's own server. Its body need not pass through the stream and its
+ * events. If nothing waits for the end of the stream, it does not end. Together that saves a tenth
+ * of a GET's processor time, and a twentieth of a POST's.
  */
 export class DirectRequest extends IncomingMessage {
   #sink: BodySink | undefined = undefined
@@ -51,7 +51,7 @@ export class DirectRequest extends IncomingMessage {
   }
 
   override _dump(): void {
-    // Another one has responded, and Node drops the rest of the body.
+    // If a sink is left, an observer has responded, and Node drops the rest of the body.
     this.#giveUp()
     const isAwaited = this.listenerCount('end') > 0 || this.listenerCount('close') > 0
     if (!this.complete || this.readableLength > 0 || isAwaited) super._dump()

@@ -49,8 +49,8 @@ test('methods and paths', async (t) => {
       ['longest', 'x'.repeat(70_000)],
       ['none', undefined],
     ] as const) {
-      if (name !== undefined) await post(port, { id: 1, name }, { token: token(owner) })
-      if (name !== undefined) await post(port, { id: 2, name }, { token: token(owner) })
+      for (const id of name === undefined ? [] : [1, 2])
+        await post(port, { id, name }, { token: token(owner) })
       for (const target of ['/plants', '/plants?limit=1', '/plants?limit=x', '/trees']) {
         const heads = []
         for (const method of ['GET', 'HEAD']) {
