@@ -1,6 +1,7 @@
 import { FairQueue } from '../../ops/fair-queue.ts'
 import { Metrics } from '../../ops/metrics.ts'
-import { type Compact, compactFiles } from './compaction.ts'
+import type { Compact } from './compaction.ts'
+import { compactFiles } from './compaction-thread.ts'
 import { type Files, nodeFiles } from './files.ts'
 import { type DirectoryLock, lockDirectory } from './lock.ts'
 

@@ -5,14 +5,10 @@ import { getPriority } from 'node:os'
 import { join } from 'node:path'
 import { test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
+import { fileURLToPath } from 'node:url'
 import { crc32 } from 'node:zlib'
-import {
-  buildDatabase,
-  compact,
-  compactFiles,
-  compactInWorker,
-  type CompactionJob,
-} from '../../../dist/store/sqljs/compaction.js'
+import { buildDatabase, compact, type CompactionJob } from '../../../dist/store/sqljs/compaction.js'
+import { compactFiles, compactInWorker } from '../../../dist/store/sqljs/compaction-thread.js'
 import { errorCodeOf } from '../../../dist/errors.js'
 import { StoreUnavailable } from '../../../dist/plants/store.js'
 import { PlantDatabase, type Row } from '../../../dist/store/sqljs/database.js'
@@ -606,6 +602,13 @@ test(
     assert.equal(getPriority(), before)
   },
 )
+
+test("compaction: its thread lowers its priority before it loads the store's files", () => {
+  const url = import.meta.resolve('../../../dist/store/sqljs/compaction-thread.js')
+  const text = readFileSync(fileURLToPath(url), 'utf8')
+  const imports = [...text.matchAll(/^import\b.*?'([^']+)'/gm)].map(([, name]) => name)
+  assert.deepEqual(imports, ['node:os', 'node:worker_threads'])
+})
 
 test('recovery: rows are inserted by owner, few at a time, and none is lost', async (t) => {
   const { random } = seeded(t)
