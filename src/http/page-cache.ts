@@ -15,12 +15,26 @@ const PAGE_OVERHEAD_BYTES = 512
  */
 const USUAL_QUERY = /^(?:limit=[0-9]{1,10})?$/
 
+interface CachedPage {
+  readonly response: HttpResponse
+  /** The id of its last plant, if others follow. */
+  readonly cutAt: bigint | undefined
+  readonly bytes: number
+}
+
+interface OwnPages {
+  readonly pages: Map<string, CachedPage>
+  /** All of them, and this entry. */
+  bytes: number
+}
+
 /**
- * Responses to GET, by owner and query. A new plant invalidates all pages of its owner before the
- * POST is answered; it changes no other owner's list.
+ * Responses to GET, by owner and query. A new plant removes the pages that may show it before the
+ * POST is answered; it changes no other owner's list. Plants are listed by id, ascending, and none
+ * is ever deleted: so a page that is cut before the new id stays as it is.
  */
 export class PageCache {
-  readonly #owners = new Map<string, { readonly pages: Map<string, HttpResponse>; bytes: number }>()
+  readonly #owners = new Map<string, OwnPages>()
   #bytes = 0
 
   get bytes(): number {
@@ -28,15 +42,16 @@ export class PageCache {
   }
 
   get(owner: string, query: string): HttpResponse | undefined {
-    return this.#owners.get(owner)?.pages.get(query)
+    return this.#owners.get(owner)?.pages.get(query)?.response
   }
 
-  add(owner: string, query: string, response: HttpResponse): void {
+  /** `cutAt` is the id of the page's last plant, if others follow it. */
+  add(owner: string, query: string, response: HttpResponse, cutAt?: bigint): void {
     const { body } = response
     if (body === undefined || isStream(body) || !USUAL_QUERY.test(query)) return
     const bytes = body.length + PAGE_OVERHEAD_BYTES
     if (bytes > OWNER_MAX_BYTES) return
-    if ((this.#owners.get(owner)?.bytes ?? 0) + bytes > OWNER_MAX_BYTES) this.invalidate(owner)
+    if ((this.#owners.get(owner)?.bytes ?? 0) + bytes > OWNER_MAX_BYTES) this.#removeOwner(owner)
     const ownerBytes = OWNER_OVERHEAD_BYTES + CHARACTER_BYTES * owner.length
     this.#evictOldest(PAGES_MAX_BYTES - ownerBytes - bytes)
     let own = this.#owners.get(owner)
@@ -49,12 +64,29 @@ export class PageCache {
     // is text is never such a part.
     const key = Buffer.from(query, 'latin1').toString('latin1')
     const page = typeof body === 'string' ? body : Buffer.from(new Uint8Array(body).buffer)
-    own.pages.set(key, { ...response, body: page })
+    this.#removePage(own, key)
+    own.pages.set(key, { response: { ...response, body: page }, cutAt, bytes })
     own.bytes += bytes
     this.#bytes += bytes
   }
 
-  invalidate(owner: string): void {
+  /** Removes the pages of an owner that may show a new plant of this id. */
+  invalidate(owner: string, id: bigint): void {
+    const own = this.#owners.get(owner)
+    if (!own) return
+    for (const [query, { cutAt }] of own.pages)
+      if (cutAt === undefined || id <= cutAt) this.#removePage(own, query)
+    if (own.pages.size === 0) this.#removeOwner(owner)
+  }
+
+  #removePage(own: OwnPages, query: string): void {
+    const bytes = own.pages.get(query)?.bytes ?? 0
+    own.pages.delete(query)
+    own.bytes -= bytes
+    this.#bytes -= bytes
+  }
+
+  #removeOwner(owner: string): void {
     this.#bytes -= this.#owners.get(owner)?.bytes ?? 0
     this.#owners.delete(owner)
   }
@@ -63,7 +95,7 @@ export class PageCache {
   #evictOldest(maxBytes: number): void {
     for (const owner of this.#owners.keys()) {
       if (this.#bytes <= maxBytes) return
-      this.invalidate(owner)
+      this.#removeOwner(owner)
     }
   }
 }

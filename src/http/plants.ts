@@ -43,7 +43,7 @@ export function postPlants(options: PlantOptions): Handler {
       const isShort = body.length <= SHORT_BODY_BYTES
       const plant = isShort ? readPlant(body) : await queue.run(owner, () => readPlant(body))
       if ((await store.create(owner, plant)) === 'conflict') throw new HttpError('idTaken')
-      pages.invalidate(owner)
+      pages.invalidate(owner, plant.id)
       return isShort ? plantResponse(plant) : await queue.run(owner, () => plantResponse(plant))
     } finally {
       hold(0)
@@ -79,7 +79,7 @@ export function getPlants(options: PlantOptions): Handler {
       if (list instanceof Promise) return list.then((it) => queue.run(owner, () => respond(it)))
       const response = respond(list)
       // A response that was awaited is not cached: a create may have come in between.
-      if (!(response instanceof Promise)) pages.add(owner, query, response)
+      if (!(response instanceof Promise)) pages.add(owner, query, response, list.cutAt)
       return response
     })
   }

@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
+import { writeCursor } from '../../dist/http/cursor.js'
 import { PageCache } from '../../dist/http/page-cache.js'
 import type { HttpResponse } from '../../dist/http/response.js'
 import { call, post } from '../support/http.ts'
@@ -150,11 +151,67 @@ test('pages: cached by owner and query, until the owner is invalidated', () => {
   assert.deepEqual(pages.get('bob', 'limit=1'), two)
   assert.equal(pages.get('alice', ''), undefined)
   assert.equal(pages.get('Alice', 'limit=1'), undefined)
-  pages.invalidate('alice')
+  pages.invalidate('alice', 1n)
   assert.equal(pages.get('alice', 'limit=1'), undefined)
   assert.deepEqual(pages.get('bob', 'limit=1'), two)
-  pages.invalidate('bob')
+  pages.invalidate('bob', 1n)
   assert.equal(pages.bytes, 0)
+})
+
+test('pages: a page that is cut before a new plant stays, and no other', () => {
+  const pages = new PageCache()
+  pages.add('alice', '', page(1000))
+  pages.add('alice', 'limit=1', page(10), -5n)
+  pages.add('alice', 'limit=2', page(20), 7n)
+  pages.add('alice', 'limit=3', page(30), 9n)
+  const kept = (): readonly string[] =>
+    ['', 'limit=1', 'limit=2', 'limit=3'].filter((query) => pages.get('alice', query))
+  pages.invalidate('bob', -9n)
+  assert.deepEqual(kept(), ['', 'limit=1', 'limit=2', 'limit=3'])
+  pages.invalidate('alice', 10n)
+  assert.deepEqual(kept(), ['limit=1', 'limit=2', 'limit=3'])
+  pages.invalidate('alice', 8n)
+  assert.deepEqual(kept(), ['limit=1', 'limit=2'])
+  pages.invalidate('alice', 7n)
+  assert.deepEqual(kept(), ['limit=1'])
+  pages.invalidate('alice', -6n)
+  assert.deepEqual(kept(), [])
+  assert.equal(pages.bytes, 0)
+})
+
+test('pages: a page that is added twice counts once', () => {
+  const pages = new PageCache()
+  pages.add('alice', 'limit=1', page(10), 1n)
+  const { bytes } = pages
+  pages.add('alice', 'limit=1', page(10), 1n)
+  assert.equal(pages.bytes, bytes)
+  pages.invalidate('alice', 0n)
+  assert.equal(pages.bytes, 0)
+})
+
+test('pages: whatever id comes next, each page is the one that the plants give', async (t) => {
+  const { random } = seeded(t)
+  const { port } = await startService(t, { logLevel: 'silent' })
+  const ends = [-(2n ** 63n), 2n ** 63n - 1n, 0n]
+  const ids: bigint[] = []
+  for (let step = 0; step < (THOROUGH ? 400 : 60); step++) {
+    const id = ends[step] ?? BigInt(Math.floor(random() * 2000) - 1000)
+    const { status } = await post(port, `{"id":${id},"name":"plant ${id}"}`)
+    assert.equal(status, 200)
+    if (!ids.includes(id)) ids.push(id)
+    ids.sort((a, b) => (a < b ? -1 : 1))
+    for (const limit of [0, 1, 2, 5, 20, ids.length - 1, ids.length]) {
+      const { headers, json } = await call(port, { path: `/plants?limit=${limit}` })
+      const shown = ids.slice(0, limit)
+      assert.deepEqual(
+        json(),
+        shown.map((each) => ({ name: `plant ${each}` })),
+      )
+      const last = limit < ids.length ? shown.at(-1) : undefined
+      const link = `<?limit=${limit}&after=${writeCursor('alice', last ?? 0n)}>; rel="next"`
+      assert.equal(headers['link'], last === undefined ? undefined : link)
+    }
+  }
 })
 
 test('pages: at most 16 MiB are cached; the oldest owners are evicted first', () => {
@@ -222,6 +279,6 @@ test('pages: long names of owners count', () => {
   }
   // If only bodies counted, all 3,000 would be cached and hold 53 MB.
   assert.equal(pages.get(`0 ${name}`, ''), undefined)
-  for (let owner = 0; owner < 3000; owner++) pages.invalidate(`${owner} ${name}`)
+  for (let owner = 0; owner < 3000; owner++) pages.invalidate(`${owner} ${name}`, 1n)
   assert.equal(pages.bytes, 0)
 })
