@@ -87,6 +87,7 @@ class Service implements PlantService {
   readonly #nameOf: (option: string) => string
   readonly #keys: KeySource
   readonly #store: LazyStore
+  readonly #pages = new PageCache()
   readonly #connections: Connections
   readonly #maxConnections: number
   readonly #lifecycle: Lifecycle = { state: 'starting' }
@@ -108,6 +109,8 @@ class Service implements PlantService {
     const queue = new FairQueue()
     this.#store = new LazyStore({
       open: () => {
+        // While the store was closed, another process may have created plants.
+        this.#pages.clear()
         // Each attempt registers its metrics again.
         const metrics = (this.#storeMetrics = new Metrics())
         return openStore(config, { log: report, onFatal, metrics, queue })
@@ -133,7 +136,6 @@ class Service implements PlantService {
   #createHost(queue: FairQueue): PlantHost {
     const { maxBodyBytes, rateLimit, readScope, writeScope } = this.#config
     const verifier = new Verifier(this.#keys, this.#config)
-    const pages = new PageCache()
     const bodies = new MemoryBudget(BODIES_MAX_BYTES)
     const answers = new MemoryBudget(ANSWERS_MAX_BYTES)
     addTokenMetrics(this.#metrics, verifier, this.#keys)
@@ -141,7 +143,7 @@ class Service implements PlantService {
       store: this.#store,
       verifier,
       rateLimit: rateLimit === undefined ? undefined : new RateLimit(rateLimit),
-      pages,
+      pages: this.#pages,
       queue,
       bodies,
       answers,

@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict'
 import { generateKeyPairSync } from 'node:crypto'
+import dns from 'node:dns'
 import { once } from 'node:events'
 import fs, { existsSync, mkdirSync, readdirSync, renameSync, writeFileSync } from 'node:fs'
 import { Server } from 'node:http'
@@ -145,6 +146,39 @@ test('listen: a failed call leaves a store open that open() is opening', async (
   const port = portOf(await serving(t, service.handler))
   assert.equal((await post(port, { id: 1, name: 'Fern' })).status, 200)
   assert.equal(opened.mock.callCount(), 1)
+})
+
+test('listen: after a failed call a request shows what others created meanwhile', async (t) => {
+  const dataDirectory = join(await temporaryDirectory(), 'data')
+  const create = async (id: number): Promise<void> => {
+    const other = await embed(t, { dataDirectory })
+    const url = await serving(t, other.handler)
+    assert.equal((await post(portOf(url), { id, name: `plant ${id}` })).status, 200)
+    await other.close()
+  }
+  await create(5)
+  await create(6)
+  const taken = await serving(t, () => {})
+  const listen = `localhost:${portOf(taken)}`
+  const service = await embed(t, { dataDirectory, listen, adminListen: 'off' })
+  const port = portOf(await serving(t, service.handler))
+  const first = async (): Promise<unknown> => (await call(port, { path: '/plants?limit=1' })).json()
+
+  // The store is open while the name is looked up, and is closed when the port is taken.
+  let lookUp = (): void => {}
+  const mayLookUp = new Promise<void>((resolve) => (lookUp = resolve))
+  const { lookup } = dns
+  const held = t.mock.method(dns, 'lookup', (...args: Parameters<typeof lookup>) => {
+    void mayLookUp.then(() => lookup(...args))
+  })
+  const failed = assert.rejects(service.listen(), ListenFailed)
+  await until('the name is looked up', () => held.mock.callCount() > 0)
+  assert.deepEqual(await first(), [{ name: 'plant 5' }])
+  lookUp()
+  await failed
+
+  await create(3)
+  assert.deepEqual(await first(), [{ name: 'plant 3' }])
 })
 
 test('open: while a failed listen() closes the store, waits and opens it again', async (t) => {

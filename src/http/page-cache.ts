@@ -24,14 +24,15 @@ interface CachedPage {
 
 interface OwnPages {
   readonly pages: Map<string, CachedPage>
-  /** All of them, and this entry. */
+  /** Of all its pages, and of this entry. */
   bytes: number
 }
 
 /**
  * Responses to GET, by owner and query. A new plant removes the pages that may show it before the
  * POST is answered; it changes no other owner's list. Plants are listed by id, ascending, and none
- * is ever deleted: so a page that is cut before the new id stays as it is.
+ * is ever deleted: so a page that is cut before the new id stays as it is. While the store is open,
+ * each of its creates comes here; the cache is cleared before it is opened.
  */
 export class PageCache {
   readonly #owners = new Map<string, OwnPages>()
@@ -68,6 +69,11 @@ export class PageCache {
     own.pages.set(key, { response: { ...response, body: page }, cutAt, bytes })
     own.bytes += bytes
     this.#bytes += bytes
+  }
+
+  clear(): void {
+    this.#owners.clear()
+    this.#bytes = 0
   }
 
   /** Removes the pages of an owner that may show a new plant of this id. */

@@ -141,7 +141,7 @@ test('pages: concurrent creates and lists are linearizable, cached lists too', a
   }
 })
 
-test('pages: cached by owner and query, until the owner is invalidated', () => {
+test('pages: cached by owner and query, until the owner has a new plant', () => {
   const pages = new PageCache()
   const [one, two] = ['[1]', '[2]'].map((json) => ({ ...page(0), body: Buffer.from(json) }))
   assert.ok(one && two)
@@ -176,6 +176,15 @@ test('pages: a page that is cut before a new plant stays, and no other', () => {
   assert.deepEqual(kept(), ['limit=1'])
   pages.invalidate('alice', -6n)
   assert.deepEqual(kept(), [])
+  assert.equal(pages.bytes, 0)
+})
+
+test('pages: clearing the cache leaves nothing', () => {
+  const pages = new PageCache()
+  pages.add('alice', 'limit=1', page(10), 1n)
+  pages.add('bob', '', page(10))
+  pages.clear()
+  assert.equal(pages.get('alice', 'limit=1'), undefined)
   assert.equal(pages.bytes, 0)
 })
 

@@ -3,23 +3,15 @@ import { isMainThread, parentPort, Worker, workerData } from 'node:worker_thread
 import type { Compact, CompactionJob } from './compaction.ts'
 
 /*
- * Where a compaction runs. This file loads no other file of the service before it must: the thread
- * runs it first, at the priority of the threads that answer, and on one core each module that it
- * loads then makes requests wait.
+ * The thread that compacts. This file imports no other file of the service: the thread runs it
+ * first, at the priority of the threads that answer, and on one core each module that it loads then
+ * makes requests wait.
  */
 
-/** A store of this length is compacted in 10 to 20 ms. A thread takes 100 ms to start. */
-const SMALL_BYTES = 64 * 1024
 /** The priority of the thread that compacts, as nice(1) counts. */
 const NICENESS = 10
 /** Of V8's objects in that thread. With V8's default they take 20 MiB more, and no less time. */
 const YOUNG_GENERATION_MIB = 8
-
-/** Runs a job in a thread, unless the store is small and being closed: then no request waits. */
-export const compactFiles: Compact = (job) =>
-  job.complete && job.snapshotBytes + job.journalBytes <= SMALL_BYTES
-    ? compactHere(job, 'nodeFiles')
-    : compactInWorker(job)
 
 /** Runs a job in a worker thread, so that requests never wait for it. Rejects if it dies. */
 export const compactInWorker: Compact = (job) =>
@@ -27,8 +19,8 @@ export const compactInWorker: Compact = (job) =>
     // The worker inherits the process's options: loaders that find its packages, and permissions.
     const resourceLimits = { maxYoungGenerationSizeMb: YOUNG_GENERATION_MIB }
     const worker = new Worker(new URL(import.meta.url), { workerData: job, resourceLimits })
-    worker.once('message', (bytes: unknown) =>
-      typeof bytes === 'number' ? resolve(bytes) : reject(new Error(String(bytes))),
+    worker.once('message', (result: unknown) =>
+      typeof result === 'number' ? resolve(result) : reject(new Error(String(result))),
     )
     worker.once('error', reject)
     worker.once('exit', (code) =>
@@ -36,23 +28,21 @@ export const compactInWorker: Compact = (job) =>
     )
   })
 
-async function compactHere(
-  job: CompactionJob,
-  access: 'nodeFiles' | 'blockingFiles',
-): Promise<number> {
-  const [{ compact }, files] = await Promise.all([import('./compaction.ts'), import('./files.ts')])
-  return compact(files[access], job)
-}
-
 if (!isMainThread && isJob(workerData)) {
   yieldToRequests()
-  compactHere(workerData, 'blockingFiles').then(
+  compactHere(workerData).then(
     (bytes) => parentPort?.postMessage(bytes),
     (error: unknown) =>
       parentPort?.postMessage(
         error instanceof Error ? (error.stack ?? error.message) : String(error),
       ),
   )
+}
+
+async function compactHere(job: CompactionJob): Promise<number> {
+  const { compact } = await import('./compaction.ts')
+  const { blockingFiles } = await import('./files.ts')
+  return compact(blockingFiles, job)
 }
 
 /**
