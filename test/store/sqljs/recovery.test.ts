@@ -618,10 +618,9 @@ test(
     const os = "import { getPriority } from 'node:os'\n"
     await writeFile(`${directory}/package.json`, '{"type":"module"}')
     await writeFile(`${directory}/files.js`, `${os}export const blockingFiles = getPriority()`)
-    await writeFile(
-      `${directory}/compaction.js`,
-      `${os}const here = getPriority(); export const compact = async (files) => Math.min(files, here)`,
-    )
+    const compact = 'const here = getPriority()\nexport const compact = async (files) => Math.min'
+    await writeFile(`${directory}/compaction.js`, `${os}${compact}(files, here)`)
+    // It is a copy of that file.
     const { compactInWorker: run } = (await import(
       pathToFileURL(join(directory, name)).href
     )) as typeof import('../../../dist/store/sqljs/compaction-thread.js')
