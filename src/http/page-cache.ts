@@ -31,8 +31,8 @@ interface OwnPages {
 /**
  * Responses to GET, by owner and query. A new plant removes the pages that may show it before the
  * POST is answered; it changes no other owner's list. Plants are listed by id, ascending, and none
- * is ever deleted: so a page that is cut before the new id stays as it is. While the store is open,
- * each of its creates comes here; the cache is cleared before it is opened.
+ * is ever deleted: so a page that is cut before the new id stays as it is. A create by another
+ * process is not seen here: it can happen only while the store is closed.
  */
 export class PageCache {
   readonly #owners = new Map<string, OwnPages>()
@@ -46,7 +46,7 @@ export class PageCache {
     return this.#owners.get(owner)?.pages.get(query)?.response
   }
 
-  /** `cutAt` is the id of the page's last plant, if others follow it. */
+  /** `cutAt` as in `CachedPage`. */
   add(owner: string, query: string, response: HttpResponse, cutAt?: bigint): void {
     const { body } = response
     if (body === undefined || isStream(body) || !USUAL_QUERY.test(query)) return
@@ -71,6 +71,7 @@ export class PageCache {
     this.#bytes += bytes
   }
 
+  /** To be called before the store is opened. */
   clear(): void {
     this.#owners.clear()
     this.#bytes = 0
