@@ -5,14 +5,18 @@
  * any code runs, and could not say what it needs.
  */
 
-/** The first major and minor version that works, as `engines` in package.json says. */
-const NEEDED = [20, 15] as const
+/**
+ * As `engines` in package.json says. The parser of Node 20 before 20.19.2 reads lines as headers
+ * that other programs read otherwise, so a client could smuggle requests (CVE-2025-23167).
+ */
+const NEEDED = 'Node 22.11.0 or later, or 20.19.2 or later of Node 20, is needed'
 
-const [major = 0, minor = 0] = process.versions.node.split('.').map(Number)
-if (major > NEEDED[0] || (major === NEEDED[0] && minor >= NEEDED[1])) {
+const [major = 0, minor = 0, patch = 0] = process.versions.node.split('.').map(Number)
+const is20 = major === 20 && (minor > 19 || (minor === 19 && patch >= 2))
+const is22 = major === 22 && minor >= 11
+if (is20 || is22 || major > 22) {
   void import('./cli/command-line.ts')
 } else {
-  const found = `this is ${process.versions.node}`
-  process.stderr.write(`plant-store: Node ${NEEDED.join('.')} or later is needed, and ${found}\n`)
+  process.stderr.write(`plant-store: ${NEEDED}, and this is ${process.versions.node}\n`)
   process.exitCode = 2
 }

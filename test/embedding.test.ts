@@ -17,6 +17,7 @@ import { call, post } from './support/http.ts'
 import { readMetrics } from './support/metrics.ts'
 import { serving } from './support/serving.ts'
 import { until } from './support/time.ts'
+import { token } from './support/tokens.ts'
 import { head, postBytes, Wire } from './support/wire.ts'
 
 interface Mounted {
@@ -89,8 +90,9 @@ test("embedding: observers of Node's servers may read bodies, and respond", asyn
   const service = await embed(t, { listen: '127.0.0.1:0', adminListen: 'off' })
   const { plants } = await service.listen()
   const port = portOf(plants)
-  // The token is known from here on: bodies are read as soon as they come.
-  assert.equal((await post(port, { id: 1, name: 'Fern' })).status, 200)
+  // From here on this token is cached, and bodies are read as soon as they come.
+  const cached = { token: token('alice') }
+  assert.equal((await post(port, { id: 1, name: 'Fern' }, cached)).status, 200)
   const bodies: string[] = []
   const begin = (message: unknown): void => {
     // As Node documents the channel.
@@ -107,12 +109,12 @@ test("embedding: observers of Node's servers may read bodies, and respond", asyn
 
   const wire = await Wire.to(port)
   t.after(() => wire.destroy())
-  const moss = postBytes({ id: 2, name: 'Moss' })
+  const moss = postBytes({ id: 2, name: 'Moss' }, cached)
   assert.equal((await wire.write(moss).answers(1))[0]?.status, 200)
   assert.deepEqual(bodies, [moss.slice(moss.indexOf('{'))])
   // The first part of this body alone would be a plant.
   const lines = ['X-Refuse: 1', 'Content-Type: application/json', 'Content-Length: 30']
-  wire.write(`${head('POST', '/plants', { lines })}{"id":3,"name":"Ivy"}`)
+  wire.write(`${head('POST', '/plants', { lines, ...cached })}{"id":3,"name":"Ivy"}`)
   assert.equal((await wire.answers(2))[1]?.status, 403)
   wire.write('garbage..').halfClose()
   await wire.allAnswers()

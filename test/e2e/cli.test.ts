@@ -108,12 +108,16 @@ test('cli: a wrong configuration ends with status 2 and changes nothing', async 
 })
 
 test('cli: a Node that is too old ends with one line, before any import', async () => {
-  const floor = PACKAGE.engines.node.replace('>=', '')
+  const [of20, later] = PACKAGE.engines.node.match(/[0-9.]+/g) ?? []
+  const needed = `Node ${later} or later, or ${of20} or later of Node 20, is needed`
   // A static import would be loaded before the first line runs.
   assert.doesNotMatch(readFileSync(MAIN, 'utf8'), /^\s*(?:import|export)\b[^(]*['"]/m)
   for (const [tooOld, fine] of [
     ['18.20.8', '30.0.0'],
-    ['20.14.0', '20.15.0'],
+    ['20.18.3', '20.20.0'],
+    ['20.19.1', '20.19.2'],
+    ['21.99.0', '23.0.0'],
+    ['22.10.9', '22.11.0'],
   ]) {
     // The command itself then runs under the version that is fine.
     const other = await preload(`
@@ -127,7 +131,7 @@ test('cli: a Node that is too old ends with one line, before any import', async 
       console.log(process.exitCode)
       process.exitCode = 0
       become('${fine}')`)
-    const stderr = `plant-store: Node ${floor} or later is needed, and this is ${tooOld}\n`
+    const stderr = `plant-store: ${needed}, and this is ${tooOld}\n`
     const stdout = `2\n${PACKAGE.version}\n`
     assert.deepEqual(await run(['--version'], other), { status: 0, stdout, stderr })
   }
