@@ -6,15 +6,15 @@
  */
 
 /**
- * As `engines` in package.json says. The parser of Node 20 before 20.19.2 reads lines as headers
+ * As `engines` in package.json says. Node 23 is not maintained, and its first versions fail. The parser of Node 20 before 20.19.2 reads lines as headers
  * that other programs read otherwise, so a client could smuggle requests (CVE-2025-23167).
  */
-const NEEDED = 'Node 22.11.0 or later, or 20.19.2 or later of Node 20, is needed'
+const NEEDED = 'Node 20.19.2 or later, 22.11.0 or later, or 24 or later is needed'
 
 const [major = 0, minor = 0, patch = 0] = process.versions.node.split('.').map(Number)
 const is20 = major === 20 && (minor > 19 || (minor === 19 && patch >= 2))
 const is22 = major === 22 && minor >= 11
-if (is20 || is22 || major > 22) {
+if (is20 || is22 || major >= 24) {
   void import('./cli/command-line.ts')
 } else {
   process.stderr.write(`plant-store: ${NEEDED}, and this is ${process.versions.node}\n`)

@@ -117,6 +117,9 @@ export class Verifier {
     // JSON's 1e400 is Infinity, which jose takes for a number: the token would never expire.
     const { exp = Infinity } = claims
     if (!Number.isFinite(exp)) throw invalidToken('tokenUnacceptable', 'exp is not finite')
+    // Again, as jose does: it may have passed while the token waited for its key.
+    if (exp <= Math.floor(this.#now() / 1000) - clockToleranceSeconds)
+      throw invalidToken('tokenExpired', 'exp passed during the verification')
     return { claims, exp }
   }
 }

@@ -445,6 +445,23 @@ test('token cache: a cached token expires at the same second as a new one', asyn
   await refused(text, 'tokenExpired', by)
 })
 
+test('exp: a token that expires while it waits for its key is refused', async () => {
+  let now = NOW
+  const source = secretKeys()
+  const keys: KeySource = {
+    ...source,
+    key(header, wait) {
+      now = NOW + 15
+      return source.key(header, wait)
+    },
+  }
+  const by = new PatientVerifier(keys, RULES, () => now * 1000)
+  await refused(hs256(claims({ exp: NOW + 10 })), 'tokenExpired', by)
+  assert.equal(by.cacheSize, 0)
+  now = NOW
+  await accepted(hs256(claims({ exp: NOW + 11 })), by)
+})
+
 test('token cache: new keys invalidate it, even during a verification', async () => {
   const source = secretKeys()
   let duringVerification = (): void => {}

@@ -108,16 +108,17 @@ test('cli: a wrong configuration ends with status 2 and changes nothing', async 
 })
 
 test('cli: a Node that is too old ends with one line, before any import', async () => {
-  const [of20, later] = PACKAGE.engines.node.match(/[0-9.]+/g) ?? []
-  const needed = `Node ${later} or later, or ${of20} or later of Node 20, is needed`
+  const [of20, of22] = PACKAGE.engines.node.match(/[0-9.]+/g) ?? []
+  const needed = `Node ${of20} or later, ${of22} or later, or 24 or later is needed`
   // A static import would be loaded before the first line runs.
   assert.doesNotMatch(readFileSync(MAIN, 'utf8'), /^\s*(?:import|export)\b[^(]*['"]/m)
   for (const [tooOld, fine] of [
     ['18.20.8', '30.0.0'],
     ['20.18.3', '20.20.0'],
     ['20.19.1', '20.19.2'],
-    ['21.99.0', '23.0.0'],
+    ['21.99.0', '24.0.0'],
     ['22.10.9', '22.11.0'],
+    ['23.11.1', '26.0.0'],
   ]) {
     // The command itself then runs under the version that is fine.
     const other = await preload(`

@@ -202,6 +202,29 @@ test('process: SIGUSR1 opens no inspector; a failed compaction is repeated', asy
   assert.equal(await server.kill('SIGTERM'), 0)
 })
 
+const PERMISSION = process.allowedNodeEnvironmentFlags.has('--permission')
+  ? '--permission'
+  : '--experimental-permission'
+const mayNotSync =
+  Number(process.versions.node.split('.')[0]) > 24 && 'Node 26 forbids to sync files here'
+
+test(
+  "process: Node's permission model does not keep journals from being compacted",
+  { skip: mayNotSync },
+  async (t) => {
+    const allowed = ['--allow-fs-read=*', '--allow-fs-write=*', '--allow-worker']
+    const directory = join(await temporaryDirectory(), 'data')
+    const options = [PERMISSION, ...allowed]
+    const server = await startProcess(t, directory, {}, ['serve'], { options })
+    await postLarge(server.port)
+    const compacted = (): boolean => server.output().includes('"message":"compacted"')
+    await until('the journals are compacted', compacted)
+    assert.ok(!server.output().includes('could not be compacted'), server.output())
+    assert.equal(await server.kill('SIGTERM'), 0)
+    assert.deepEqual(readdirSync(directory), ['lock-1', 'plants.sqlite'])
+  },
+)
+
 const ROOT = fileURLToPath(new URL('../..', import.meta.url))
 const isRoot = process.getuid?.() === 0
 const canUnshare = isRoot && spawnSync('unshare', ['--mount', 'setpriv', '--version']).status === 0

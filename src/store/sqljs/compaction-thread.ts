@@ -42,7 +42,8 @@ if (!isMainThread && isJob(workerData)) {
 async function compactHere(job: CompactionJob): Promise<number> {
   const { compact } = await import('./compaction.ts')
   const { blockingFiles } = await import('./files.ts')
-  return compact(blockingFiles, job)
+  const { lockedFiles } = await import('./locked-files.ts')
+  return compact(lockedFiles(blockingFiles, job.lock), job)
 }
 
 /**

@@ -1,5 +1,6 @@
 import { FILE_MAX_BYTES, PlantDatabase } from './database.ts'
 import type { Files } from './files.ts'
+import type { LockPlace } from './lock.ts'
 import { type DirectoryScan, scanDirectory } from './directory-scan.ts'
 import { type Replay, replay, type ReplayProgress } from './replay.ts'
 import { writeSnapshot } from './snapshot.ts'
@@ -16,6 +17,8 @@ export interface CompactionJob {
   readonly snapshotBytes: number
   /** Length of the journals. */
   readonly journalBytes: number
+  /** The lock that must be held while files are put in place. */
+  readonly lock?: LockPlace | undefined
 }
 
 /** Builds the next snapshot and resolves with its length in bytes. */

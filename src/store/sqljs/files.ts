@@ -3,8 +3,6 @@ import {
   constants,
   createReadStream,
   fstatSync,
-  fsyncSync,
-  ftruncateSync,
   openSync,
   readSync,
   write,
@@ -140,13 +138,14 @@ export const blockingFiles: Files = {
     }
   },
   async open(path, mode) {
-    const descriptor = openSync(path, FLAGS[mode] | O_DSYNC, 0o600)
+    const handle = await fs.open(path, FLAGS[mode] | O_DSYNC, 0o600)
     return {
       write: async (bytes, at) =>
-        writeSync(descriptor, bytes, 0, Math.min(bytes.length, PIECE_BYTES), at),
-      sync: async () => fsyncSync(descriptor),
-      truncate: async (lengthBytes) => ftruncateSync(descriptor, lengthBytes),
-      close: async () => closeSync(descriptor),
+        writeSync(handle.fd, bytes, 0, Math.min(bytes.length, PIECE_BYTES), at),
+      // Little is left to sync. Node's permission model forbids fsyncSync.
+      sync: () => handle.sync(),
+      truncate: (lengthBytes) => handle.truncate(lengthBytes),
+      close: () => handle.close(),
     }
   },
 }

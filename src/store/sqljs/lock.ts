@@ -1,6 +1,16 @@
 import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
-import { chmod, constants, link, open, readdir, rename, rm, writeFile } from 'node:fs/promises'
+import {
+  chmod,
+  constants,
+  link,
+  lstat,
+  open,
+  readdir,
+  rename,
+  rm,
+  writeFile,
+} from 'node:fs/promises'
 import { connect, createServer, type Server } from 'node:net'
 import { hostname } from 'node:os'
 import { join } from 'node:path'
@@ -15,7 +25,17 @@ const MAX_ANSWER_CHARS = 1024
 /** An attempt is lost only to another process that got further. */
 const MAX_ATTEMPTS = 100
 
+/** The file that a process holds, while a directory is locked. */
+export interface LockPlace {
+  readonly directory: string
+  readonly path: string
+  readonly dev: bigint
+  readonly ino: bigint
+}
+
 export interface DirectoryLock {
+  /** What `checkHeld` checks; undefined for a lock of another kind. */
+  readonly place?: LockPlace
   /**
    * Lets the next process in. The lock's name stays as a plain file: the highest is never removed.
    */
@@ -48,7 +68,9 @@ export async function lockDirectory(dir: string): Promise<DirectoryLock> {
       const holder = await ask(locate(`lock-${last}`))
       if (holder !== undefined) throw new DirectoryLocked(dir, holder)
       const server = await tryToHold(dir, locate, last + 1n)
-      if (server !== undefined) return { release: () => release(dir, last + 1n, server) }
+      if (server === undefined) continue
+      const place = await placeOf(dir, last + 1n)
+      return { place, release: () => release(place, server) }
     }
     throw new Error(`${dir} could not be locked: other processes kept starting at the same time`)
   })
@@ -98,17 +120,35 @@ async function tryToHold(dir: string, locate: Locate, number: bigint): Promise<S
   }
 }
 
+async function placeOf(directory: string, number: bigint): Promise<LockPlace> {
+  const path = join(directory, `lock-${number}`)
+  const { dev, ino } = await lstat(path, { bigint: true })
+  return { directory, path, dev, ino }
+}
+
+/**
+ * Checks that a directory's path still leads to the lock that this process holds.
+ * @throws Error if it leads to another directory.
+ */
+export async function checkHeld({ directory, path, dev, ino }: LockPlace): Promise<void> {
+  const found = await lstat(path, { bigint: true }).catch(() => undefined)
+  if (found?.ino === ino && found.dev === dev) return
+  const what = `${directory} is not the directory that this process has locked`
+  throw new Error(`${what}: it was moved or replaced; nothing was changed in it`)
+}
+
 /**
  * Replaces the socket by an empty file, then closes it: the name stays, and the directory holds
  * only plain files, which every tool can copy. If that fails, a closed socket does as well.
  */
-async function release(dir: string, number: bigint, server: Server): Promise<void> {
-  const name = randomName()
+async function release(place: LockPlace, server: Server): Promise<void> {
+  const temporary = join(place.directory, randomName())
   try {
-    await writeFile(join(dir, name), '', { flag: 'wx', mode: 0o600 })
-    await rename(join(dir, name), join(dir, `lock-${number}`))
+    await writeFile(temporary, '', { flag: 'wx', mode: 0o600 })
+    await checkHeld(place)
+    await rename(temporary, place.path)
   } catch {
-    await rm(join(dir, name), { force: true }).catch(() => {})
+    await rm(temporary, { force: true }).catch(() => {})
   }
   await close(server)
 }

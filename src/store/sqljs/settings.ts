@@ -4,6 +4,7 @@ import { type Compact, compact } from './compaction.ts'
 import { compactInWorker } from './compaction-thread.ts'
 import { type Files, nodeFiles } from './files.ts'
 import { type DirectoryLock, lockDirectory } from './lock.ts'
+import { lockedFiles } from './locked-files.ts'
 
 export type StoreLog = (
   level: 'info' | 'error',
@@ -38,7 +39,7 @@ const SMALL_BYTES = 64 * 1024
 /** Runs a job in a thread, unless the store is small and being closed: then no request waits. */
 export const compactFiles: Compact = (job) =>
   job.complete && job.snapshotBytes + job.journalBytes <= SMALL_BYTES
-    ? compact(nodeFiles, job)
+    ? compact(lockedFiles(nodeFiles, job.lock), job)
     : compactInWorker(job)
 
 /** The options of a store, with defaults for those that are not set. */

@@ -18,6 +18,7 @@ import { JournalWriter } from './journal-writer.ts'
 import { listAsOf } from './list.ts'
 import { DirectoryLocked, type DirectoryLock } from './lock.ts'
 import { addStoreMetrics, type WriteMetrics } from './metrics.ts'
+import { lockedFiles } from './locked-files.ts'
 import { type Settings, type SqljsStoreOptions, withDefaults } from './settings.ts'
 import { nextJournal, recover, type Recovery } from './start.ts'
 
@@ -69,7 +70,7 @@ export class SqljsStore implements PlantStore {
     this.#lock = lock
     this.#database = recovery.database
     this.#journal = journal
-    this.#compactor = new Compactor(settings, journal, recovery)
+    this.#compactor = new Compactor(settings, lock.place, journal, recovery)
     this.#capacity = new Capacity(recovery.database, maxDataBytes)
     this.#sequence = journal.lastSequence
     this.#plants = recovered.plants
@@ -92,10 +93,12 @@ export class SqljsStore implements PlantStore {
    * nothing is changed then.
    */
   static async open(options: SqljsStoreOptions): Promise<SqljsStore> {
-    const settings = withDefaults(options)
-    const { directory, log, files } = settings
+    const given = withDefaults(options)
+    const { directory, log } = given
     const startedAtMs = performance.now()
-    const lock = await claim(settings)
+    const lock = await claim(given)
+    const files = lockedFiles(given.files, lock.place)
+    const settings = { ...given, files }
     let recovery: Recovery | undefined
     let journal: JournalWriter | undefined
     try {
