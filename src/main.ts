@@ -6,8 +6,9 @@
  */
 
 /**
- * As `engines` in package.json says. Node 23 is not maintained, and its first versions fail. The parser of Node 20 before 20.19.2 reads lines as headers
- * that other programs read otherwise, so a client could smuggle requests (CVE-2025-23167).
+ * As `engines` in package.json says. The parser of Node 20 before 20.19.2 reads lines as headers
+ * that other programs read otherwise, so a client could smuggle requests (CVE-2025-23167). The
+ * first versions of Node 22 and 23 do not start the service.
  */
 const NEEDED = 'Node 20.19.2 or later, 22.11.0 or later, or 24 or later is needed'
 

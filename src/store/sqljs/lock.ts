@@ -67,10 +67,8 @@ export async function lockDirectory(dir: string): Promise<DirectoryLock> {
       const last = await highest(dir)
       const holder = await ask(locate(`lock-${last}`))
       if (holder !== undefined) throw new DirectoryLocked(dir, holder)
-      const server = await tryToHold(dir, locate, last + 1n)
-      if (server === undefined) continue
-      const place = await placeOf(dir, last + 1n)
-      return { place, release: () => release(place, server) }
+      const held = await tryToHold(dir, locate, last + 1n)
+      if (held !== undefined) return held
     }
     throw new Error(`${dir} could not be locked: other processes kept starting at the same time`)
   })
@@ -88,10 +86,14 @@ export async function isLocked(dir: string): Promise<boolean> {
 }
 
 /**
- * Listens under a random name, then links it to `lock-N`. Returns the server if this process now
- * holds the lock, else undefined.
+ * Listens under a random name, then links it to `lock-N`. Returns the lock if this process now
+ * holds it, else undefined.
  */
-async function tryToHold(dir: string, locate: Locate, number: bigint): Promise<Server | undefined> {
+async function tryToHold(
+  dir: string,
+  locate: Locate,
+  number: bigint,
+): Promise<DirectoryLock | undefined> {
   const server = createServer((socket) => {
     socket.unref().on('error', () => socket.destroy())
     socket.end(introduction(), () => socket.destroy())
@@ -105,11 +107,14 @@ async function tryToHold(dir: string, locate: Locate, number: bigint): Promise<S
     // The lock holds even if a connection cannot be accepted (no descriptors left).
     server.on('error', () => {})
     await chmod(join(dir, name), 0o600)
-    await link(join(dir, name), join(dir, `lock-${number}`))
+    // Of the random name: another directory may have a `lock-N`.
+    const { dev, ino } = await lstat(join(dir, name), { bigint: true })
+    const place = { directory: dir, path: join(dir, `lock-${number}`), dev, ino }
+    await link(join(dir, name), place.path)
     if ((await highest(dir)) !== number) return undefined
     await removeOthers(dir, number)
     held = true
-    return server
+    return { place, release: () => release(place, server) }
   } catch (error) {
     // EEXIST: another process was first. ENOENT: another one won, and removed our random name.
     const code = errorCodeOf(error)
@@ -120,21 +125,19 @@ async function tryToHold(dir: string, locate: Locate, number: bigint): Promise<S
   }
 }
 
-async function placeOf(directory: string, number: bigint): Promise<LockPlace> {
-  const path = join(directory, `lock-${number}`)
-  const { dev, ino } = await lstat(path, { bigint: true })
-  return { directory, path, dev, ino }
-}
-
 /**
  * Checks that a directory's path still leads to the lock that this process holds.
- * @throws Error if it leads to another directory.
+ * @throws Error if it leads to another directory, or if that cannot be known.
  */
 export async function checkHeld({ directory, path, dev, ino }: LockPlace): Promise<void> {
-  const found = await lstat(path, { bigint: true }).catch(() => undefined)
+  const isGone = (error: unknown): boolean =>
+    errorCodeOf(error) === 'ENOENT' || errorCodeOf(error) === 'ENOTDIR'
+  const found = await lstat(path, { bigint: true }).catch((error: unknown) => {
+    if (!isGone(error)) throw error
+  })
   if (found?.ino === ino && found.dev === dev) return
-  const what = `${directory} is not the directory that this process has locked`
-  throw new Error(`${what}: it was moved or replaced; nothing was changed in it`)
+  const what = `${path} is not the lock of this process any more: ${directory} was moved or replaced`
+  throw new Error(`${what}, or the lock was removed; no file is changed until the next start`)
 }
 
 /**
@@ -144,8 +147,8 @@ export async function checkHeld({ directory, path, dev, ino }: LockPlace): Promi
 async function release(place: LockPlace, server: Server): Promise<void> {
   const temporary = join(place.directory, randomName())
   try {
-    await writeFile(temporary, '', { flag: 'wx', mode: 0o600 })
     await checkHeld(place)
+    await writeFile(temporary, '', { flag: 'wx', mode: 0o600 })
     await rename(temporary, place.path)
   } catch {
     await rm(temporary, { force: true }).catch(() => {})

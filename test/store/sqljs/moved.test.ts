@@ -8,10 +8,11 @@ import { temporaryDirectory } from '../../support/directories.ts'
 import { until } from '../../support/time.ts'
 import { list, type LogLine, openStore } from './fixtures.ts'
 
-/** Makes the path of a running store lead to another directory. */
+/** Makes the path of a running store lead to another directory, or takes its lock away. */
 type Move = (path: string) => void
 
 const MOVES: Readonly<Record<string, Move>> = {
+  'a removed lock': (path) => rmSync(`${path}/lock-1`),
   'a renamed directory': (path) => {
     renameSync(path, `${path}.old`)
     mkdirSync(path)
@@ -79,7 +80,8 @@ for (const [what, move] of Object.entries(MOVES)) {
     for (let id = 1n; id <= 30n; id++) await first.create('alice', { id, name: 'x'.repeat(100) })
     const refused = (): boolean =>
       lines.some(
-        ({ level, fields }) => level === 'error' && /locked/.test(String(fields?.['error'])),
+        ({ level, fields }) =>
+          level === 'error' && /not the lock of this process/.test(String(fields?.['error'])),
       )
     await until('the log says why', refused)
     assert.deepEqual(contentsOf(path), before)
