@@ -136,8 +136,9 @@ export async function checkHeld({ directory, path, dev, ino }: LockPlace): Promi
     if (!isGone(error)) throw error
   })
   if (found?.ino === ino && found.dev === dev) return
-  const what = `${path} is not the lock of this process any more: ${directory} was moved or replaced`
-  throw new Error(`${what}, or the lock was removed; no file is changed until the next start`)
+  const what = `${path} is not the lock of this process any more`
+  const why = `${directory} was moved or replaced, or the lock was removed`
+  throw new Error(`${what}: ${why}; no file is changed until the next start`)
 }
 
 /**
