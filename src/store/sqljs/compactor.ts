@@ -2,7 +2,6 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { Backoff } from '../../ops/backoff.ts'
 import { journalNumber } from './journal-format.ts'
 import type { JournalWriter } from './journal-writer.ts'
-import type { LockPlace } from './lock.ts'
 import type { Settings } from './settings.ts'
 import type { Recovery } from './start.ts'
 
@@ -17,7 +16,6 @@ const JOURNAL_SHARE = 1 / 3
 export class Compactor {
   readonly results = { success: 0, failure: 0 }
   readonly #settings: Settings
-  readonly #lock: LockPlace | undefined
   readonly #journal: JournalWriter
   readonly #backoff: Backoff
   readonly #stopped = new AbortController()
@@ -33,12 +31,10 @@ export class Compactor {
 
   constructor(
     settings: Settings,
-    lock: LockPlace | undefined,
     journal: JournalWriter,
     { scan: { snapshot }, replayed }: Recovery,
   ) {
     this.#settings = settings
-    this.#lock = lock
     this.#journal = journal
     this.#backoff = new Backoff(settings.retryMs.compaction, LAST_RETRY_MS)
     this.#snapshotBytes = snapshot?.fileBytes ?? 0
@@ -71,11 +67,10 @@ export class Compactor {
   async leaveComplete(): Promise<void> {
     const { files, directory, compact } = this.#settings
     const { lastSequence: sequence, current } = this.#journal
-    const lock = this.#lock
     const upToJournal = current.number
     const lengths = { snapshotBytes: this.#snapshotBytes, journalBytes: this.journalBytes }
     if (sequence !== this.#completeAt)
-      await compact({ directory, lock, upToJournal, sequence, complete: true, ...lengths })
+      await compact({ directory, upToJournal, sequence, complete: true, ...lengths })
     // A snapshot that was found may have been renamed by a process that was killed before it
     // synced the directory.
     await files.syncDirectory(directory)
@@ -121,8 +116,8 @@ export class Compactor {
     const [upToJournal, sequence] = [number - 1, firstSequence - 1]
     const startedAtMs = performance.now()
     const lengths = { snapshotBytes: this.#snapshotBytes, journalBytes: this.#closedBytes }
-    const job = { upToJournal, sequence, complete: false, ...lengths }
-    this.#snapshotBytes = await compact({ directory, lock: this.#lock, ...job })
+    const job = { directory, upToJournal, sequence, complete: false, ...lengths }
+    this.#snapshotBytes = await compact(job)
     this.#completeAt = -1
     this.#closedBytes = 0
     this.#backoff.reset()

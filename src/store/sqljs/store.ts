@@ -12,13 +12,14 @@ import {
 } from '../../plants/store.ts'
 import { type Batch, type PendingCreate, takeBatch } from './batch.ts'
 import { Capacity } from './capacity.ts'
+import type { Compact } from './compaction.ts'
 import { Compactor } from './compactor.ts'
 import { PAGE_BYTES, type PlantDatabase, type Row } from './database.ts'
 import { JournalWriter } from './journal-writer.ts'
 import { listAsOf } from './list.ts'
 import { DirectoryLocked, type DirectoryLock } from './lock.ts'
-import { addStoreMetrics, type WriteMetrics } from './metrics.ts'
 import { lockedFiles } from './locked-files.ts'
+import { addStoreMetrics, type WriteMetrics } from './metrics.ts'
 import { type Settings, type SqljsStoreOptions, withDefaults } from './settings.ts'
 import { nextJournal, recover, type Recovery } from './start.ts'
 
@@ -70,7 +71,7 @@ export class SqljsStore implements PlantStore {
     this.#lock = lock
     this.#database = recovery.database
     this.#journal = journal
-    this.#compactor = new Compactor(settings, lock.place, journal, recovery)
+    this.#compactor = new Compactor(settings, journal, recovery)
     this.#capacity = new Capacity(recovery.database, maxDataBytes)
     this.#sequence = journal.lastSequence
     this.#plants = recovered.plants
@@ -98,7 +99,8 @@ export class SqljsStore implements PlantStore {
     const startedAtMs = performance.now()
     const lock = await claim(given)
     const files = lockedFiles(given.files, lock.place)
-    const settings = { ...given, files }
+    const compact: Compact = (job) => given.compact({ ...job, lock: lock.place })
+    const settings = { ...given, files, compact }
     let recovery: Recovery | undefined
     let journal: JournalWriter | undefined
     try {

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict'
 import { mkdirSync, readdirSync, readFileSync, renameSync, rmSync, symlinkSync } from 'node:fs'
 import { type TestContext, test } from 'node:test'
+import { compactInWorker } from '../../../dist/store/sqljs/compaction-thread.js'
 import { compactFiles } from '../../../dist/store/sqljs/settings.js'
 import { lockDirectory } from '../../../dist/store/sqljs/lock.js'
 import type { SqljsStore } from '../../../dist/store/sqljs/store.js'
@@ -47,12 +48,10 @@ async function moved(t: TestContext, move: Move, compactBytes: number): Promise<
   return { first, lines, second, path }
 }
 
-/** Names, and what the files of plants hold. */
+/** The files of plants, and what they hold. */
 function contentsOf(path: string): readonly (readonly [name: string, text: string])[] {
-  const textOf = (name: string): string => readFileSync(`${path}/${name}`, 'latin1')
-  return readdirSync(path)
-    .toSorted()
-    .map((name) => [name, name.startsWith('lock-') ? '' : textOf(name)])
+  const names = readdirSync(path).filter((name) => !name.startsWith('lock-'))
+  return names.toSorted().map((name) => [name, readFileSync(`${path}/${name}`, 'latin1')])
 }
 
 for (const [what, move] of Object.entries(MOVES)) {
@@ -90,3 +89,26 @@ for (const [what, move] of Object.entries(MOVES)) {
     assert.deepEqual(contentsOf(path), before)
   })
 }
+
+test('moved: a compaction that is under way puts nothing in place', async (t) => {
+  const directory = await temporaryDirectory()
+  const store = await openStore(directory, { compact: () => Promise.reject(new Error('not now')) })
+  await store.create('alice', { id: 1n, name: 'Fern' })
+  await store.close()
+  const before = contentsOf(directory)
+  const lock = await lockDirectory(directory)
+  t.after(() => lock.release())
+  const { place } = lock
+  assert(place)
+  const range = { directory, upToJournal: 1, sequence: 1, complete: true }
+  const job = { ...range, snapshotBytes: 0, journalBytes: 0 }
+  for (const compact of [compactInWorker, compactFiles]) {
+    await assert.rejects(
+      compact({ ...job, lock: { ...place, ino: place.ino + 1n } }),
+      /not the lock of this process/,
+    )
+    assert.deepEqual(contentsOf(directory), before)
+  }
+  await compactInWorker({ ...job, lock: place })
+  assert.ok(readdirSync(directory).includes('plants.sqlite'))
+})
