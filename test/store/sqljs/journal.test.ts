@@ -7,6 +7,7 @@ import {
   type JournalExtent,
   journalName,
   journalNumber,
+  LINE_START,
   readHeader,
   readJournal,
 } from '../../../dist/store/sqljs/journal-format.js'
@@ -157,23 +158,33 @@ test('journal: a broken newline before the last line is damage: a good line foll
   }
 })
 
-test('journal: a torn line is searched for a hundred starts of the next, not more', () => {
+test('journal: no text in a torn line counts as the start of the next', () => {
   const next = FIRST + BATCHES.length
-  const mark = (count: number, sum: string): Buffer =>
-    Buffer.from(`00000000 ${next} [["alice","1","${`${sum} ${next + 1} [`.repeat(count)}`)
-  const end = JOURNAL.length
-  for (const [count, sum] of [
-    [100, '00000000'],
-    [5000, 'not a sum'],
-  ] as const) {
-    const torn = mark(count, sum)
+  const starts = ['[', '[[', '[["', '[["a","1', '[["a","1","x"]]', '[[\\"a\\",\\"1', '[[","', ',', '']
+  const texts = starts.map((start) => `00000000 ${next + 1} ${start}`).concat(starts)
+  for (const owner of texts) {
+    for (const name of texts) {
+      for (const tag of [undefined, ...texts]) {
+        const row: Row = tag === undefined ? [owner, '1', name] : [owner, '1', name, tag]
+        const line = String(batchLine(next, [row, row]))
+        const found = [...line.matchAll(LINE_START)].map(({ index }) => index)
+        assert.deepEqual(found, [0], line)
+      }
+    }
+  }
+})
+
+test('journal: a torn line of a megabyte of line starts is torn', () => {
+  const next = FIRST + BATCHES.length
+  const line = batchLine(next, [['alice', '1', `00000000 ${next + 1} [["alice","1`.repeat(40_000)]])
+  for (const cut of [1, 2, 10, line.length - 100]) {
+    const torn = line.subarray(0, -cut)
     assert.deepEqual(read(Buffer.concat([JOURNAL, torn])), {
       batches: [...BATCHES],
-      goodBytes: end,
+      goodBytes: JOURNAL.length,
       tornBytes: torn.length,
     })
   }
-  assert.throws(() => read(Buffer.concat([JOURNAL, mark(101, '00000000')])), corruptAt(FILE, end))
 })
 
 test('journal: a line of another sequence is damage, although its checksum fits', () => {
