@@ -42,7 +42,8 @@ export class Clock {
   readonly #embedded: boolean
   // What the last check saw, and for how long that has lasted.
   #state: State = 'idle'
-  #exchange: Exchange | undefined
+  /** A number: the exchange itself would stay in memory until the next check. */
+  #exchange = 0
   #sentBytes = 0
   #ageMs = 0
 
@@ -57,7 +58,7 @@ export class Clock {
     const state = stateOf(current)
     if (this.#hasMoved(state, current)) {
       this.#state = state
-      this.#exchange = current
+      this.#exchange = current?.number ?? 0
       this.#sentBytes = this.#sent(state)
       this.#ageMs = 0
       return undefined
@@ -79,7 +80,7 @@ export class Clock {
   }
 
   #hasMoved(state: State, current: Exchange | undefined): boolean {
-    if (state !== this.#state || current !== this.#exchange) return true
+    if (state !== this.#state || (current?.number ?? 0) !== this.#exchange) return true
     return this.#sent(state) !== this.#sentBytes
   }
 

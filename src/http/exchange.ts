@@ -41,8 +41,12 @@ export function isKnownVersion({ httpVersion }: IncomingMessage): boolean {
  */
 type Phase = 'waiting' | 'serving' | 'sending' | 'sent' | 'cancelled'
 
+let exchanges = 0
+
 /** One request and its response. */
 export class Exchange implements RequestRecord {
+  /** Of all that the process has had, from 1 on. */
+  readonly number = ++exchanges
   readonly req: IncomingMessage
   readonly res: ServerResponse
   readonly headers: RequestHeaders

@@ -1,5 +1,7 @@
 import assert from 'node:assert/strict'
+import { subscribe, unsubscribe } from 'node:diagnostics_channel'
 import { test } from 'node:test'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { setFlagsFromString } from 'node:v8'
 import { runInNewContext } from 'node:vm'
 import { TokenCache } from '../../dist/auth/token-cache.js'
@@ -15,6 +17,8 @@ const MIB = 1024 * 1024
 const REQUESTS = 600
 /** About the most that a header or a target may have. */
 const PADDING = 15_000
+/** The service looks at each connection once a second. */
+const LONGER_THAN_A_CHECK_MS = 1200
 
 function usedMiB(): number {
   collect()
@@ -54,6 +58,29 @@ test('retained: a cached page does not keep the target of its request', async (t
     })
   const grownMiB = await growthMiB(port, request)
   assert.ok(grownMiB < 5, `${grownMiB} MiB`)
+})
+
+test('retained: a connection keeps no request but its last one', async (t) => {
+  const { port } = await startService(t, { logLevel: 'silent' })
+  const requests: WeakRef<object>[] = []
+  const onStart = (message: unknown): void => {
+    // Node documents the channel: `request` is an IncomingMessage.
+    requests.push(new WeakRef((message as { readonly request: object }).request))
+  }
+  subscribe('http.server.request.start', onStart)
+  t.after(() => unsubscribe('http.server.request.start', onStart))
+  const wire = await Wire.to(port)
+  t.after(() => wire.destroy())
+  const ask = async (nth: number): Promise<void> => {
+    wire.write(head('GET', '/plants'))
+    assert.deepEqual((await wire.answers(nth)).map(verdict), Array(nth).fill(200))
+  }
+  await ask(1)
+  await sleep(LONGER_THAN_A_CHECK_MS)
+  await ask(2)
+  collect()
+  const kept = requests.map((request) => request.deref() !== undefined)
+  assert.deepEqual(kept, [false, true])
 })
 
 test('retained: cached tokens with thousands of scopes take a few MiB', () => {
