@@ -138,7 +138,8 @@ export async function checkHeld({ directory, path, dev, ino }: LockPlace): Promi
   if (found?.ino === ino && found.dev === dev) return
   const what = `${path} is not the lock of this process any more`
   const why = `${directory} was moved or replaced, or the lock was removed`
-  throw new Error(`${what}: ${why}; no file is changed until the next start`)
+  const advice = 'stop the service, put the directory back in its place, and start again'
+  throw new Error(`${what}: ${why}; ${advice}`)
 }
 
 /**
