@@ -17,8 +17,8 @@ const VERSION = 1
 export const HEADER_MAX_BYTES = 128
 const HEADER = /^(plant-store-journal (\d+) (\d+)) ([0-9a-f]{8})$/
 /**
- * A line up to its first id. No text of a plant can look like it: JSON escapes the quotes in a text,
- * so one of these quotes would end the text, and no id comes so soon after a text's end.
+ * A line up to its first id. No text of a plant can look like it: JSON escapes the quotes in a
+ * text, so one of these quotes would end it, and no id comes so soon after the end of a text.
  */
 export const LINE_START = /(\0?)[0-9a-f]{8} (\d+) \[\["(?:[^"\\]|\\.)*","-?\d/g
 const NEWLINE = 10

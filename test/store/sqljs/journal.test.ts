@@ -160,7 +160,17 @@ test('journal: a broken newline before the last line is damage: a good line foll
 
 test('journal: no text in a torn line counts as the start of the next', () => {
   const next = FIRST + BATCHES.length
-  const starts = ['[', '[[', '[["', '[["a","1', '[["a","1","x"]]', '[[\\"a\\",\\"1', '[[","', ',', '']
+  const starts = [
+    '[',
+    '[[',
+    '[["',
+    '[["a","1',
+    '[["a","1","x"]]',
+    '[[\\"a\\",\\"1',
+    '[[","',
+    ',',
+    '',
+  ]
   const texts = starts.map((start) => `00000000 ${next + 1} ${start}`).concat(starts)
   for (const owner of texts) {
     for (const name of texts) {

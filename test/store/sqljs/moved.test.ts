@@ -89,8 +89,7 @@ for (const [what, move] of Object.entries(MOVES)) {
     }
     const refused = (): boolean =>
       lines.some(
-        ({ level, fields }) =>
-          level === 'error' && NOT_HELD.test(String(fields?.['error'])),
+        ({ level, fields }) => level === 'error' && NOT_HELD.test(String(fields?.['error'])),
       )
     await until('the log says why', refused)
     assert.deepEqual(contentsOf(path), before)
@@ -155,10 +154,7 @@ test('moved: a compaction that is under way puts nothing in place', async (t) =>
   const range = { directory, upToJournal: 1, sequence: 1, complete: true }
   const job = { ...range, snapshotBytes: 0, journalBytes: 0 }
   for (const compact of [compactInWorker, compactFiles]) {
-    await assert.rejects(
-      compact({ ...job, lock: { ...place, ino: place.ino + 1n } }),
-      NOT_HELD,
-    )
+    await assert.rejects(compact({ ...job, lock: { ...place, ino: place.ino + 1n } }), NOT_HELD)
     assert.deepEqual(contentsOf(directory), before)
   }
   await compactInWorker({ ...job, lock: place })
