@@ -40,7 +40,7 @@ export async function scanDirectory(
   const names = await files.list(directory)
   // Before the snapshot: it then covers any journal that a compaction removes meanwhile.
   const { headers, nextJournal } = await readHeaders(files, directory, names)
-  const snapshot = await readSnapshotIfAny(files, `${directory}/${SNAPSHOT}`, roomBytes)
+  const snapshot = await readSnapshotIfAny(files, directory, names, roomBytes)
   const covered = snapshot?.sequence ?? 0
   const isCovered = (at: number): boolean => (headers[at + 1]?.first ?? Infinity) <= covered + 1
   const journals = headers.filter((_, at) => !isCovered(at))
@@ -94,14 +94,17 @@ async function readHeaders(
 
 async function readSnapshotIfAny(
   files: Files,
-  path: string,
+  directory: string,
+  names: readonly string[],
   roomBytes: number,
 ): Promise<Snapshot | undefined> {
+  const path = `${directory}/${SNAPSHOT}`
   let bytes
   try {
     bytes = await files.read(path, roomBytes)
   } catch (error) {
-    if (errorCodeOf(error) === 'ENOENT') return undefined
+    // Nothing of the store removes a snapshot: one that was there must not be taken for none.
+    if (errorCodeOf(error) === 'ENOENT' && !names.includes(SNAPSHOT)) return undefined
     throw error
   }
   return readSnapshot(path, bytes, roomBytes)

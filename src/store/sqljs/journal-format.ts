@@ -19,8 +19,9 @@ const HEADER = /^(plant-store-journal (\d+) (\d+)) ([0-9a-f]{8})$/
 /**
  * A line up to its first id. No text of a plant can look like it: JSON escapes the quotes in a
  * text, so one of these quotes would end it, and no id comes so soon after the end of a text.
+ * Without zeros, because a line has none: they could hide where the text ends.
  */
-export const LINE_START = /(\0?)[0-9a-f]{8} (\d+) \[\["(?:[^"\\]|\\.)*","-?\d/g
+export const LINE_START = /(\0?)[0-9a-f]{8} (\d+) \[\["[^"\\\0]*(?:\\[^\0][^"\\\0]*)*","-?\d/g
 const NEWLINE = 10
 const CHECKSUM_CHARS = 8
 

@@ -1,6 +1,7 @@
 import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
 import {
+  access,
   chmod,
   constants,
   link,
@@ -33,6 +34,16 @@ export interface LockPlace {
   readonly ino: bigint
 }
 
+/** The path of a directory does not lead to the lock of this process any more. */
+export class LockLost extends Error {
+  constructor({ directory, path }: LockPlace) {
+    const what = `${path} is not the lock of this process any more`
+    const why = `${directory} was moved or replaced, or the lock was removed`
+    const advice = 'stop the service, put the directory back in its place, and start again'
+    super(`${what}: ${why}; ${advice}`)
+  }
+}
+
 export interface DirectoryLock {
   /** What `checkHeld` checks; undefined for a lock of another kind. */
   readonly place?: LockPlace
@@ -50,7 +61,14 @@ export class DirectoryLocked extends Error {
   }
 }
 
-type Locate = (name: string) => string
+/** A directory that was opened. It stays the same if its path is changed meanwhile. */
+interface Opened {
+  readonly dir: string
+  /** A path that leads to it as long as it is open, or `dir` where there is no such path. */
+  readonly root: string
+  /** A path for a socket in it. */
+  locate(name: string): string
+}
 
 /**
  * Takes the directory for this process. The holder listens on the socket `lock-N` with the highest
@@ -62,12 +80,11 @@ type Locate = (name: string) => string
  * @throws DirectoryLocked if a process holds it; any other error if that cannot be known.
  */
 export async function lockDirectory(dir: string): Promise<DirectoryLock> {
-  return withSockets(dir, async (locate) => {
+  return opened(dir, async (at) => {
     for (let attempt = 0; attempt < MAX_ATTEMPTS; attempt++) {
-      const last = await highest(dir)
-      const holder = await ask(locate(`lock-${last}`))
+      const { last, holder } = await lastLock(at)
       if (holder !== undefined) throw new DirectoryLocked(dir, holder)
-      const held = await tryToHold(dir, locate, last + 1n)
+      const held = await tryToHold(at, last + 1n)
       if (held !== undefined) return held
     }
     throw new Error(`${dir} could not be locked: other processes kept starting at the same time`)
@@ -75,14 +92,20 @@ export async function lockDirectory(dir: string): Promise<DirectoryLock> {
 }
 
 export async function isLocked(dir: string): Promise<boolean> {
-  return withSockets(dir, async (locate) => {
-    for (;;) {
-      const last = await highest(dir)
-      if ((await ask(locate(`lock-${last}`))) !== undefined) return true
-      // A process that took the lock meanwhile has a higher name.
-      if ((await highest(dir)) === last) return false
-    }
-  })
+  return opened(dir, async (at) => (await lastLock(at)).holder !== undefined)
+}
+
+/** The highest lock, and what holds it; undefined if nothing does. */
+async function lastLock({
+  root,
+  locate,
+}: Opened): Promise<{ readonly last: bigint; readonly holder: string | undefined }> {
+  for (;;) {
+    const last = await highest(root)
+    const holder = await ask(locate(`lock-${last}`))
+    // A process that took the lock meanwhile has a higher name.
+    if (holder !== undefined || (await highest(root)) === last) return { last, holder }
+  }
 }
 
 /**
@@ -90,8 +113,7 @@ export async function isLocked(dir: string): Promise<boolean> {
  * holds it, else undefined.
  */
 async function tryToHold(
-  dir: string,
-  locate: Locate,
+  { dir, root, locate }: Opened,
   number: bigint,
 ): Promise<DirectoryLock | undefined> {
   const server = createServer((socket) => {
@@ -106,13 +128,13 @@ async function tryToHold(
     await once(server, 'listening')
     // The lock holds even if a connection cannot be accepted (no descriptors left).
     server.on('error', () => {})
-    await chmod(join(dir, name), 0o600)
-    // Of the random name: another directory may have a `lock-N`.
-    const { dev, ino } = await lstat(join(dir, name), { bigint: true })
+    await chmod(join(root, name), 0o600)
+    const { dev, ino } = await lstat(join(root, name), { bigint: true })
     const place = { directory: dir, path: join(dir, `lock-${number}`), dev, ino }
-    await link(join(dir, name), place.path)
-    if ((await highest(dir)) !== number) return undefined
-    await removeOthers(dir, number)
+    await link(join(root, name), join(root, `lock-${number}`))
+    if ((await highest(root)) !== number) return undefined
+    await removeOthers(root, number)
+    await checkHeld(place)
     held = true
     return { place, release: () => release(place, server) }
   } catch (error) {
@@ -125,21 +147,14 @@ async function tryToHold(
   }
 }
 
-/**
- * Checks that a directory's path still leads to the lock that this process holds.
- * @throws Error if it leads to another directory, or if that cannot be known.
- */
-export async function checkHeld({ directory, path, dev, ino }: LockPlace): Promise<void> {
+/** @throws LockLost; any other error if that cannot be known. */
+export async function checkHeld(place: LockPlace): Promise<void> {
   const isGone = (error: unknown): boolean =>
     errorCodeOf(error) === 'ENOENT' || errorCodeOf(error) === 'ENOTDIR'
-  const found = await lstat(path, { bigint: true }).catch((error: unknown) => {
+  const found = await lstat(place.path, { bigint: true }).catch((error: unknown) => {
     if (!isGone(error)) throw error
   })
-  if (found?.ino === ino && found.dev === dev) return
-  const what = `${path} is not the lock of this process any more`
-  const why = `${directory} was moved or replaced, or the lock was removed`
-  const advice = 'stop the service, put the directory back in its place, and start again'
-  throw new Error(`${what}: ${why}; ${advice}`)
+  if (found?.ino !== place.ino || found.dev !== place.dev) throw new LockLost(place)
 }
 
 /**
@@ -229,16 +244,19 @@ function close(server: Server): Promise<void> {
   return new Promise((resolve) => server.close(() => resolve()))
 }
 
-/** Runs `use` with a function from a name in the directory to a path short enough for a socket. */
-async function withSockets<T>(dir: string, use: (locate: Locate) => Promise<T>): Promise<T> {
+async function opened<T>(dir: string, use: (at: Opened) => Promise<T>): Promise<T> {
   const handle = await open(dir, constants.O_RDONLY | constants.O_DIRECTORY)
   try {
-    return await use((name) => {
-      const path = join(dir, name)
-      return Buffer.byteLength(path) > MAX_SOCKET_PATH_BYTES
-        ? `/proc/self/fd/${handle.fd}/${name}`
-        : path
-    })
+    // Linux has it. Node's permission model refuses it for files, but not for sockets.
+    const own = `/proc/self/fd/${handle.fd}`
+    const root = await access(own).then(
+      () => own,
+      () => dir,
+    )
+    const isTooLong = (path: string): boolean => Buffer.byteLength(path) > MAX_SOCKET_PATH_BYTES
+    const locate = (name: string): string =>
+      isTooLong(join(root, name)) ? join(own, name) : join(root, name)
+    return await use({ dir, root, locate })
   } finally {
     await handle.close()
   }

@@ -1,52 +1,68 @@
 import type { File, Files } from './files.ts'
-import { checkHeld, type LockPlace } from './lock.ts'
+import { checkHeld, LockLost, type LockPlace } from './lock.ts'
 
 /** Creates of this time may be lost. A check for each write would slow down every create. */
 const CHECK_EVERY_MS = 1000
 
 /**
- * Files of a locked directory. Before a file is opened, read, renamed or removed they check that
- * the path still leads to that directory. If it was moved, or a link was changed, another process
- * may hold the directory that the path leads to now, and its files must stay as they are. An open
- * journal checks it once a second: the next start would not find what is written to it elsewhere.
+ * Files of a locked directory. They check that the path still leads to that directory: before a
+ * file is opened, renamed or removed, after one is read, and once a second while the journal is
+ * written. If it was moved, or a link was changed, another process may hold the directory that the
+ * path leads to now. Its files must stay as they are, and the next start would not find what is
+ * written elsewhere.
+ *
+ * Once the lock is lost, every call fails, also if it comes back: another process may have held it
+ * meanwhile. Only a new start sees what that one wrote.
  */
 export function lockedFiles(files: Files, place: LockPlace | undefined): Files {
   if (!place) return files
+  let lost: LockLost | undefined
+  const check = async (): Promise<void> => {
+    if (lost) throw lost
+    await checkHeld(place).catch((error: unknown) => {
+      if (error instanceof LockLost) lost = error
+      throw error
+    })
+  }
+  const checkAfter = async <T>(reading: Promise<T>): Promise<T> => {
+    try {
+      return await reading
+    } finally {
+      await check()
+    }
+  }
   return {
     makeDirectory: (path) => files.makeDirectory(path),
-    list: (directory) => files.list(directory),
-    async read(path, roomBytes) {
-      await checkHeld(place)
-      return files.read(path, roomBytes)
-    },
-    readStart: (path, lengthBytes) => files.readStart(path, lengthBytes),
+    list: (directory) => checkAfter(files.list(directory)),
+    read: (path, roomBytes) => checkAfter(files.read(path, roomBytes)),
+    readStart: (path, lengthBytes) => checkAfter(files.readStart(path, lengthBytes)),
     async open(path, mode) {
-      await checkHeld(place)
+      await check()
       const file = await files.open(path, mode)
-      return mode === 'durable' ? checkedFile(file, place) : file
+      return mode === 'durable' ? checkedFile(file, check) : file
     },
     async rename(from, to) {
-      await checkHeld(place)
+      await check()
       return files.rename(from, to)
     },
     async remove(path) {
-      await checkHeld(place)
+      await check()
       return files.remove(path)
     },
-    syncDirectory: (path) => files.syncDirectory(path),
+    syncDirectory: (path) => checkAfter(files.syncDirectory(path)),
   }
 }
 
-function checkedFile(file: File, place: LockPlace): File {
-  let checkedAtMs = performance.now()
-  const check = async (): Promise<void> => {
-    await checkHeld(place)
-    checkedAtMs = performance.now()
-  }
+function checkedFile(file: File, check: () => Promise<void>): File {
+  // The first write checks too: the path may have changed while the file was opened.
+  let checkedAtMs = -Infinity
   return {
-    write(bytes, at) {
-      if (performance.now() - checkedAtMs < CHECK_EVERY_MS) return file.write(bytes, at)
-      return check().then(() => file.write(bytes, at))
+    async write(bytes, at) {
+      if (performance.now() - checkedAtMs >= CHECK_EVERY_MS) {
+        await check()
+        checkedAtMs = performance.now()
+      }
+      return file.write(bytes, at)
     },
     sync: () => file.sync(),
     truncate: (lengthBytes) => file.truncate(lengthBytes),

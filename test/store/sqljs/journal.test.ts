@@ -184,6 +184,30 @@ test('journal: no text in a torn line counts as the start of the next', () => {
   }
 })
 
+test('journal: a torn line with a hole is torn, whatever its texts hold', () => {
+  const next = FIRST + BATCHES.length
+  const rows = (sum: string): readonly Row[] => [
+    ['alice', '1', `${sum} ${next + 1} [[`],
+    ['alice', '2', 'x'.repeat(2000), '5'],
+    ['alice', '3', 'end'],
+  ]
+  // Zeros from after the first name, into the last text before a quote, a comma, a quote and a 5.
+  const torn = (sum: string): Buffer => {
+    const line = batchLine(next, rows(sum))
+    return line.fill(0, line.indexOf('[["],[') + 5, line.indexOf('xx","5') + 1)
+  }
+  const start = torn('00000000')
+  const sum = crc32(start.subarray(start.indexOf('00000000') + 9, -1))
+  const crafted = torn(sum.toString(16).padStart(8, '0'))
+  assert.equal(read(Buffer.concat([JOURNAL, crafted])).tornBytes, crafted.length)
+})
+
+test('journal: a torn line of sixteen megabytes without a quote is torn', () => {
+  const next = FIRST + BATCHES.length
+  const torn = batchLine(next, [['x'.repeat(2 ** 24), '1', 'Oak']]).subarray(0, -20)
+  assert.equal(read(Buffer.concat([JOURNAL, torn])).tornBytes, torn.length)
+})
+
 test('journal: a torn line of a megabyte of line starts is torn', () => {
   const next = FIRST + BATCHES.length
   const line = batchLine(next, [['alice', '1', `00000000 ${next + 1} [["alice","1`.repeat(40_000)]])

@@ -1,11 +1,22 @@
 import assert from 'node:assert/strict'
-import { mkdirSync, readdirSync, readFileSync, renameSync, rmSync, symlinkSync } from 'node:fs'
+import {
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  renameSync,
+  rmSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs'
+import fs from 'node:fs/promises'
+import { syncBuiltinESMExports } from 'node:module'
 import { type TestContext, test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { StoreUnavailable } from '../../../dist/plants/store.js'
 import { compactInWorker } from '../../../dist/store/sqljs/compaction-thread.js'
+import { type Files, nodeFiles } from '../../../dist/store/sqljs/files.js'
 import { compactFiles } from '../../../dist/store/sqljs/settings.js'
-import { lockDirectory } from '../../../dist/store/sqljs/lock.js'
+import { DirectoryLocked, lockDirectory, LockLost } from '../../../dist/store/sqljs/lock.js'
 import type { SqljsStore } from '../../../dist/store/sqljs/store.js'
 import { temporaryDirectory } from '../../support/directories.ts'
 import { until } from '../../support/time.ts'
@@ -53,6 +64,10 @@ async function moved(t: TestContext, move: Move, compactBytes: number): Promise<
   return { first, lines, second, path }
 }
 
+function namesOf(plants: readonly { readonly name: string }[]): readonly string[] {
+  return plants.map(({ name }) => name)
+}
+
 /** The files of plants, and what they hold. */
 function contentsOf(path: string): readonly (readonly [name: string, text: string])[] {
   const names = readdirSync(path).filter((name) => !name.startsWith('lock-'))
@@ -71,10 +86,7 @@ for (const [what, move] of Object.entries(MOVES)) {
     await second.close()
     const again = await openStore(path)
     t.after(() => again.close())
-    assert.deepEqual(
-      (await list(again)).map(({ name }) => name),
-      ['p1', 'p2', 'p3', 'p4'],
-    )
+    assert.deepEqual(namesOf(await list(again)), ['p1', 'p2', 'p3', 'p4'])
   })
 
   test(`moved: ${what}: a compaction leaves the files of the other store`, async (t) => {
@@ -114,31 +126,109 @@ for (const [what, move] of Object.entries(MOVES)) {
     await second.close()
     const again = await openStore(path)
     t.after(() => again.close())
-    assert.deepEqual(
-      (await list(again)).map(({ name }) => name),
-      ['Oak'],
-    )
+    assert.deepEqual(namesOf(await list(again)), ['Oak'])
   })
 }
 
-test('moved: a directory that is back in its place takes plants again', async (t) => {
+test('moved: once the lock is lost, only a restart helps, also if it comes back', async (t) => {
   const path = `${await temporaryDirectory()}/data`
-  const store = await openStore(path, { lock: lockDirectory })
+  const options = { lock: lockDirectory, retryMs: { write: 1, compaction: 1 } }
+  const store = await openStore(path, options)
   t.after(() => store.close())
   await store.create('alice', { id: 1n, name: 'Oak' })
-  renameSync(path, `${path}.moved`)
+  renameSync(`${path}/lock-1`, `${path}/moved`)
   await sleep(LONGER_THAN_A_CHECK_MS)
   await assert.rejects(store.create('alice', { id: 2n, name: 'Elm' }), StoreUnavailable)
-  renameSync(`${path}.moved`, path)
-  await until('plants can be written', () => store.unavailableReason() === undefined)
-  await store.create('alice', { id: 3n, name: 'Ash' })
+  const other = await openStore(path, options)
+  await other.create('alice', { id: 3n, name: 'Ash' })
+  renameSync(`${path}/moved`, `${path}/lock-1`)
+  // Some retries.
+  await sleep(50)
+  await assert.rejects(store.create('alice', { id: 4n, name: 'Yew' }), StoreUnavailable)
+  assert.match(store.unavailableReason() ?? '', NOT_HELD)
   await store.close()
+  await other.close()
   const again = await openStore(path)
   t.after(() => again.close())
+  assert.deepEqual(namesOf(await list(again)), ['Oak', 'Ash'])
+})
+
+test('moved: a start that finds no snapshot where it has seen one fails', async (t) => {
+  const path = `${await temporaryDirectory()}/data`
+  const first = await openStore(path)
+  await first.create('alice', { id: 1n, name: 'Oak' })
+  await first.close()
+  const before = contentsOf(path)
   assert.deepEqual(
-    (await list(again)).map(({ name }) => name),
-    ['Oak', 'Ash'],
+    before.map(([name]) => name),
+    ['plants.sqlite'],
   )
+  const away = async <T>(use: () => Promise<T>): Promise<T> => {
+    renameSync(path, `${path}.moved`)
+    try {
+      return await use()
+    } finally {
+      renameSync(`${path}.moved`, path)
+    }
+  }
+  // With the lock this is found twice; without it the missing file alone must be enough.
+  for (const lock of [lockDirectory, async () => ({ release: async () => {} })]) {
+    const read: Files['read'] = (name, room) => away(() => nodeFiles.read(name, room))
+    await assert.rejects(openStore(path, { lock, files: { ...nodeFiles, read } }), /ENOENT/)
+    assert.deepEqual(contentsOf(path), before)
+  }
+  const again = await openStore(path)
+  t.after(() => again.close())
+  assert.deepEqual(namesOf(await list(again)), ['Oak'])
+})
+
+/** A lock lists the directory to find the highest, again after it asked, and when it has its own. */
+for (const listing of [1, 2, 3]) {
+  test(`moved: after listing ${listing} of a lock: the other holder keeps its own`, async (t) => {
+    const root = await temporaryDirectory()
+    const [path, live] = [`${root}/data`, `${root}/live`]
+    for (const directory of [path, live]) mkdirSync(directory)
+    writeFileSync(`${path}/lock-3`, '')
+    const holder = await lockDirectory(live)
+    t.after(() => holder.release())
+    const { readdir } = fs
+    let listings = 0
+    const moving = async (directory: string): Promise<string[]> => {
+      const names = await readdir(directory)
+      if (++listings === listing) {
+        renameSync(path, `${root}/away`)
+        renameSync(live, path)
+      }
+      return names
+    }
+    // The lock calls no other form.
+    fs.readdir = moving as typeof readdir
+    syncBuiltinESMExports()
+    try {
+      await assert.rejects(lockDirectory(path), LockLost)
+    } finally {
+      fs.readdir = readdir
+      syncBuiltinESMExports()
+    }
+    assert.deepEqual(readdirSync(path), ['lock-1'])
+    await assert.rejects(lockDirectory(path), DirectoryLocked)
+  })
+}
+
+test('moved: a path that changes while the journal is opened: no create goes there', async (t) => {
+  const path = `${await temporaryDirectory()}/data`
+  const open: Files['open'] = async (name, mode) => {
+    const file = await nodeFiles.open(name, mode)
+    if (mode === 'durable') renameSync(path, `${path}.moved`)
+    return file
+  }
+  const store = await openStore(path, { lock: lockDirectory, files: { ...nodeFiles, open } })
+  t.after(() => store.close())
+  await assert.rejects(store.create('alice', { id: 1n, name: 'Oak' }), StoreUnavailable)
+  await store.close()
+  const again = await openStore(`${path}.moved`)
+  t.after(() => again.close())
+  assert.deepEqual(await list(again), [])
 })
 
 test('moved: a compaction that is under way puts nothing in place', async (t) => {
