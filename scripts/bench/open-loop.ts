@@ -2,6 +2,9 @@ import type { Connection } from './connection.ts'
 import type { LoadSpec } from './load.ts'
 import { Recorder } from './recorder.ts'
 
+/** The loop looks at the clock all the time. After so long without a look it was held up itself. */
+const PAUSE_MS = 5
+
 /**
  * Requests arrive at a fixed rate, whatever is answered. One that finds no free connection waits
  * for one. Latency counts from the arrival, so a stall counts for every request that came in it.
@@ -30,9 +33,13 @@ export function openLoop(
       })
     }
     // Timers count whole milliseconds, so this looks at the clock in every tick.
+    let lookedAt = startedAt
     const tick = (): void => {
       if (answered === all) return resolve(recorder)
-      const arrived = Math.floor(((performance.now() - startedAt) * perSecond) / 1000) + 1
+      const now = performance.now()
+      if (now - lookedAt > PAUSE_MS) recorder.heldUp(now - lookedAt)
+      lookedAt = now
+      const arrived = Math.floor(((now - startedAt) * perSecond) / 1000) + 1
       while (sent < Math.min(arrived, all)) {
         // The one that was idle longest: a server closes connections that idle too long.
         const connection = free.shift()

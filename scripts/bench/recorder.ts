@@ -8,6 +8,8 @@ export interface LoadResult extends Percentiles {
   /** The load generator's own time on its core: near 1 it measures itself. */
   readonly loadShare: number
   readonly samples: Samples
+  /** For how long an open loop's load generator was itself held up at most. */
+  readonly longestPauseMs: number
 }
 
 /**
@@ -20,6 +22,8 @@ export interface Samples {
   readonly micros: Float64Array
   /** 1 for a POST, 0 for a GET. */
   readonly posts: Uint8Array
+  /** 1 if an open loop's load generator was itself held up between the arrival and the end. */
+  readonly heldUp: Uint8Array
 }
 
 /** Records the answers of one run, and when they came. */
@@ -29,7 +33,10 @@ export class Recorder {
   readonly #micros: number[] = []
   readonly #ends: number[] = []
   readonly #posts: number[] = []
+  readonly #heldUp: number[] = []
   readonly #hasSamples: boolean
+  #lastPauseEndedAt = -Infinity
+  #longestPauseMs = 0
 
   constructor({ samples }: { readonly samples: boolean }) {
     this.#hasSamples = samples
@@ -42,6 +49,13 @@ export class Recorder {
     if (!this.#hasSamples) return
     this.#ends.push(at)
     this.#posts.push(typeof request === 'string' && request.startsWith('POST') ? 1 : 0)
+    this.#heldUp.push(arrivedAt < this.#lastPauseEndedAt ? 1 : 0)
+  }
+
+  /** To be called when the load generator goes on after it was held up. */
+  heldUp(pauseMs: number): void {
+    this.#lastPauseEndedAt = performance.now()
+    this.#longestPauseMs = Math.max(this.#longestPauseMs, pauseMs)
   }
 
   result(): LoadResult {
@@ -53,10 +67,12 @@ export class Recorder {
       seconds: wallMs / 1000,
       ...percentiles(this.#micros),
       loadShare: (user + system) / 1000 / wallMs,
+      longestPauseMs: this.#longestPauseMs,
       samples: {
         endsMs: Float64Array.from(this.#ends, (end) => epochMs + end),
         micros: Float64Array.from(this.#hasSamples ? this.#micros : []),
         posts: Uint8Array.from(this.#posts),
+        heldUp: Uint8Array.from(this.#heldUp),
       },
     }
   }

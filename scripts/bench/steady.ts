@@ -34,11 +34,18 @@ export async function steady(bench: Bench, filling: Filling, ask: Ask): Promise<
   const values: Record<string, number> = {}
   for (const name of ['bare', 'plant-store'] as const) {
     const { result, used, rssMiB } = await load(bench, name, filling, ask)
+    const pauseMs = tenth(result.longestPauseMs)
+    notes.push(`${name}: the load generator itself was held up for ${pauseMs} ms at most`)
     for (const what of ['GET', 'POST'] as const) {
-      const { max, ...latencies } = percentiles(microsOf(result.samples, what === 'POST'))
+      const isPost = what === 'POST'
+      const { max, ...latencies } = percentiles(microsOf(result.samples, isPost))
+      const own = percentiles(microsOf(result.samples, isPost, true))
       const longestMs = tenth(max / 1000)
       values[`${name}${what}LongestMs`] = longestMs
-      notes.push(`${name}: the longest ${what} took ${longestMs} ms`)
+      values[`${name}${what}OwnP999Ms`] = tenth(own.p999 / 1000)
+      const without = `without the load generator's pauses ${tenth(own.max / 1000)} ms`
+      const ownTail = `and p99.9 was ${tenth(own.p999 / 1000)} ms`
+      notes.push(`${name}: the longest ${what} took ${longestMs} ms, ${without}, ${ownTail}`)
       // The load generator looks at the clock all the time: that is no sign that it is the limit.
       const run = { ...runOf(result, used), ...latencies, loadShare: 0 }
       rows.push(...rowsOf([{ server: `${name} ${what}`, rssMiB, runs: [run] }]))
@@ -75,6 +82,8 @@ async function load(
   return { result, used, rssMiB }
 }
 
-function microsOf({ micros, posts }: Samples, isPost: boolean): Float64Array {
-  return micros.filter((_, at) => posts[at] === Number(isPost))
+/** `own`: without the requests that were under way when the load generator was held up. */
+function microsOf(samples: Samples, isPost: boolean, own = false): Float64Array {
+  const { micros, posts, heldUp } = samples
+  return micros.filter((_, at) => posts[at] === Number(isPost) && !(own && heldUp[at]))
 }
