@@ -208,13 +208,14 @@ const PERMISSION = process.allowedNodeEnvironmentFlags.has('--permission')
 const mayNotSync =
   Number(process.versions.node.split('.')[0]) > 24 && 'Node 26 forbids to sync files here'
 
-test(
-  "process: Node's permission model does not keep journals from being compacted",
-  { skip: mayNotSync },
-  async (t) => {
-    const allowed = ['--allow-fs-read=*', '--allow-fs-write=*', '--allow-worker']
+for (const everywhere of [true, false]) {
+  const where = everywhere ? 'anywhere' : 'to its directory'
+  const title = `process: Node's permission model, with writes allowed ${where}, lets it compact`
+  test(title, { skip: mayNotSync }, async (t) => {
     const directory = join(await temporaryDirectory(), 'data')
-    const options = [PERMISSION, ...allowed]
+    mkdirSync(directory)
+    const writable = `--allow-fs-write=${everywhere ? '*' : directory}`
+    const options = [PERMISSION, '--allow-fs-read=*', writable, '--allow-worker']
     const server = await startProcess(t, directory, {}, ['serve'], { options })
     await postLarge(server.port)
     const compacted = (): boolean => server.output().includes('"message":"compacted"')
@@ -222,8 +223,8 @@ test(
     assert.ok(!server.output().includes('could not be compacted'), server.output())
     assert.equal(await server.kill('SIGTERM'), 0)
     assert.deepEqual(readdirSync(directory), ['lock-1', 'plants.sqlite'])
-  },
-)
+  })
+}
 
 const ROOT = fileURLToPath(new URL('../..', import.meta.url))
 const isRoot = process.getuid?.() === 0

@@ -43,7 +43,7 @@ async function compactHere(job: CompactionJob): Promise<number> {
   const { compact } = await import('./compaction.ts')
   const { blockingFiles } = await import('./files.ts')
   const { lockedFiles } = await import('./locked-files.ts')
-  return compact(lockedFiles(blockingFiles, job.lock), job)
+  return compact(lockedFiles(blockingFiles, job.lock).files, job)
 }
 
 /**

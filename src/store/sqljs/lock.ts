@@ -14,7 +14,7 @@ import {
 } from 'node:fs/promises'
 import { connect, createServer, type Server } from 'node:net'
 import { hostname } from 'node:os'
-import { join } from 'node:path'
+import { basename, join } from 'node:path'
 import { errorCodeOf } from '../../errors.ts'
 
 const STARTING = /^starting-[0-9a-f]{16}$/
@@ -162,14 +162,15 @@ export async function checkHeld(place: LockPlace): Promise<void> {
  * only plain files, which every tool can copy. If that fails, a closed socket does as well.
  */
 async function release(place: LockPlace, server: Server): Promise<void> {
-  const temporary = join(place.directory, randomName())
-  try {
-    await checkHeld(place)
-    await writeFile(temporary, '', { flag: 'wx', mode: 0o600 })
-    await rename(temporary, place.path)
-  } catch {
-    await rm(temporary, { force: true }).catch(() => {})
+  const replace = ({ root }: Opened): Promise<void> => {
+    const path = join(root, basename(place.path))
+    const temporary = join(root, randomName())
+    return checkHeld({ ...place, path })
+      .then(() => writeFile(temporary, '', { flag: 'wx', mode: 0o600 }))
+      .then(() => rename(temporary, path))
+      .catch(() => rm(temporary, { force: true }))
   }
+  await opened(place.directory, replace).catch(() => {})
   await close(server)
 }
 
@@ -246,18 +247,30 @@ function close(server: Server): Promise<void> {
 
 async function opened<T>(dir: string, use: (at: Opened) => Promise<T>): Promise<T> {
   const handle = await open(dir, constants.O_RDONLY | constants.O_DIRECTORY)
+  const own = `/proc/self/fd/${handle.fd}`
   try {
-    // Linux has it. Node's permission model refuses it for files, but not for sockets.
-    const own = `/proc/self/fd/${handle.fd}`
-    const root = await access(own).then(
-      () => own,
-      () => dir,
-    )
+    const root = (await isUsable(own)) ? own : dir
     const isTooLong = (path: string): boolean => Buffer.byteLength(path) > MAX_SOCKET_PATH_BYTES
+    // Node's permission model is not for sockets.
     const locate = (name: string): string =>
       isTooLong(join(root, name)) ? join(own, name) : join(root, name)
     return await use({ dir, root, locate })
+  } catch (error) {
+    // An operator knows the directory by its path.
+    if (error instanceof Error) error.message = error.message.replaceAll(own, dir)
+    throw error
   } finally {
     await handle.close()
   }
+}
+
+/** Linux has such paths. Node's permission model may forbid this process to use them. */
+async function isUsable(own: string): Promise<boolean> {
+  // There is no `permission` without that model, which Node's types do not say.
+  const { permission } = process as { readonly permission?: NodeJS.ProcessPermission }
+  if (permission?.has('fs.write', own) === false) return false
+  return access(own).then(
+    () => true,
+    () => false,
+  )
 }

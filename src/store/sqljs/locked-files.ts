@@ -4,6 +4,12 @@ import { checkHeld, LockLost, type LockPlace } from './lock.ts'
 /** Creates of this time may be lost. A check for each write would slow down every create. */
 const CHECK_EVERY_MS = 1000
 
+export interface LockedFiles {
+  readonly files: Files
+  /** @throws LockLost if the lock is lost; any other error if that cannot be known. */
+  check(): Promise<void>
+}
+
 /**
  * Files of a locked directory. They check that the path still leads to that directory: before a
  * file is opened, renamed or removed, after one is read, and once a second while the journal is
@@ -14,15 +20,17 @@ const CHECK_EVERY_MS = 1000
  * Once the lock is lost, every call fails, also if it comes back: another process may have held it
  * meanwhile. Only a new start sees what that one wrote.
  */
-export function lockedFiles(files: Files, place: LockPlace | undefined): Files {
-  if (!place) return files
+export function lockedFiles(files: Files, place: LockPlace | undefined): LockedFiles {
+  if (!place) return { files, check: async () => {} }
   let lost: LockLost | undefined
+  let checkedAtMs = -Infinity
   const check = async (): Promise<void> => {
     if (lost) throw lost
     await checkHeld(place).catch((error: unknown) => {
       if (error instanceof LockLost) lost = error
       throw error
     })
+    checkedAtMs = performance.now()
   }
   const checkAfter = async <T>(reading: Promise<T>): Promise<T> => {
     try {
@@ -31,7 +39,16 @@ export function lockedFiles(files: Files, place: LockPlace | undefined): Files {
       await check()
     }
   }
-  return {
+  const checkedFile = (file: File): File => ({
+    async write(bytes, at) {
+      if (lost || performance.now() - checkedAtMs >= CHECK_EVERY_MS) await check()
+      return file.write(bytes, at)
+    },
+    sync: () => file.sync(),
+    truncate: (lengthBytes) => file.truncate(lengthBytes),
+    close: () => file.close(),
+  })
+  const checked: Files = {
     makeDirectory: (path) => files.makeDirectory(path),
     list: (directory) => checkAfter(files.list(directory)),
     read: (path, roomBytes) => checkAfter(files.read(path, roomBytes)),
@@ -39,7 +56,9 @@ export function lockedFiles(files: Files, place: LockPlace | undefined): Files {
     async open(path, mode) {
       await check()
       const file = await files.open(path, mode)
-      return mode === 'durable' ? checkedFile(file, check) : file
+      // The first write checks too: the path may have changed while the file was opened.
+      checkedAtMs = -Infinity
+      return mode === 'durable' ? checkedFile(file) : file
     },
     async rename(from, to) {
       await check()
@@ -51,21 +70,5 @@ export function lockedFiles(files: Files, place: LockPlace | undefined): Files {
     },
     syncDirectory: (path) => checkAfter(files.syncDirectory(path)),
   }
-}
-
-function checkedFile(file: File, check: () => Promise<void>): File {
-  // The first write checks too: the path may have changed while the file was opened.
-  let checkedAtMs = -Infinity
-  return {
-    async write(bytes, at) {
-      if (performance.now() - checkedAtMs >= CHECK_EVERY_MS) {
-        await check()
-        checkedAtMs = performance.now()
-      }
-      return file.write(bytes, at)
-    },
-    sync: () => file.sync(),
-    truncate: (lengthBytes) => file.truncate(lengthBytes),
-    close: () => file.close(),
-  }
+  return { files: checked, check }
 }

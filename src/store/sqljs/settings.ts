@@ -39,7 +39,7 @@ const SMALL_BYTES = 64 * 1024
 /** Runs a job in a thread, unless the store is small and being closed: then no request waits. */
 export const compactFiles: Compact = (job) =>
   job.complete && job.snapshotBytes + job.journalBytes <= SMALL_BYTES
-    ? compact(lockedFiles(nodeFiles, job.lock), job)
+    ? compact(lockedFiles(nodeFiles, job.lock).files, job)
     : compactInWorker(job)
 
 /** The options of a store, with defaults for those that are not set. */

@@ -98,14 +98,18 @@ export class SqljsStore implements PlantStore {
     const { directory, log } = given
     const startedAtMs = performance.now()
     const lock = await claim(given)
-    const files = lockedFiles(given.files, lock.place)
-    const compact: Compact = (job) => given.compact({ ...job, lock: lock.place })
+    const { files, check } = lockedFiles(given.files, lock.place)
+    const compact: Compact = async (job) => {
+      await check()
+      return given.compact({ ...job, lock: lock.place })
+    }
     const settings = { ...given, files, compact }
     let recovery: Recovery | undefined
     let journal: JournalWriter | undefined
     try {
       recovery = await recover(files, directory, log)
       journal = await JournalWriter.open(settings, nextJournal(recovery))
+      await check()
       const store = new SqljsStore(settings, lock, recovery, journal, {
         plants: recovery.database.count,
         groups: recovery.replayed.batches,

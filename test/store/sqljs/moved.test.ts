@@ -1,22 +1,12 @@
 import assert from 'node:assert/strict'
-import {
-  mkdirSync,
-  readdirSync,
-  readFileSync,
-  renameSync,
-  rmSync,
-  symlinkSync,
-  writeFileSync,
-} from 'node:fs'
-import fs from 'node:fs/promises'
-import { syncBuiltinESMExports } from 'node:module'
+import { mkdirSync, readdirSync, readFileSync, renameSync, rmSync, symlinkSync } from 'node:fs'
 import { type TestContext, test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { StoreUnavailable } from '../../../dist/plants/store.js'
 import { compactInWorker } from '../../../dist/store/sqljs/compaction-thread.js'
 import { type Files, nodeFiles } from '../../../dist/store/sqljs/files.js'
 import { compactFiles } from '../../../dist/store/sqljs/settings.js'
-import { DirectoryLocked, lockDirectory, LockLost } from '../../../dist/store/sqljs/lock.js'
+import { lockDirectory, LockLost } from '../../../dist/store/sqljs/lock.js'
 import type { SqljsStore } from '../../../dist/store/sqljs/store.js'
 import { temporaryDirectory } from '../../support/directories.ts'
 import { until } from '../../support/time.ts'
@@ -104,6 +94,8 @@ for (const [what, move] of Object.entries(MOVES)) {
         ({ level, fields }) => level === 'error' && NOT_HELD.test(String(fields?.['error'])),
       )
     await until('the log says why', refused)
+    // At once: the store knows it.
+    await assert.rejects(first.create('alice', { id: 31n, name: 'Fern' }), StoreUnavailable)
     assert.deepEqual(contentsOf(path), before)
     assert.equal((await list(first)).length, created)
     await first.close()
@@ -133,7 +125,9 @@ for (const [what, move] of Object.entries(MOVES)) {
 test('moved: once the lock is lost, only a restart helps, also if it comes back', async (t) => {
   const path = `${await temporaryDirectory()}/data`
   const options = { lock: lockDirectory, retryMs: { write: 1, compaction: 1 } }
-  const store = await openStore(path, options)
+  let compactions = 0
+  const compact = (): Promise<number> => Promise.reject(new Error(`${++compactions}`))
+  const store = await openStore(path, { ...options, compact })
   t.after(() => store.close())
   await store.create('alice', { id: 1n, name: 'Oak' })
   renameSync(`${path}/lock-1`, `${path}/moved`)
@@ -147,6 +141,7 @@ test('moved: once the lock is lost, only a restart helps, also if it comes back'
   await assert.rejects(store.create('alice', { id: 4n, name: 'Yew' }), StoreUnavailable)
   assert.match(store.unavailableReason() ?? '', NOT_HELD)
   await store.close()
+  assert.equal(compactions, 0)
   await other.close()
   const again = await openStore(path)
   t.after(() => again.close())
@@ -182,49 +177,47 @@ test('moved: a start that finds no snapshot where it has seen one fails', async 
   assert.deepEqual(namesOf(await list(again)), ['Oak'])
 })
 
-/** A lock lists the directory to find the highest, again after it asked, and when it has its own. */
-for (const listing of [1, 2, 3]) {
-  test(`moved: after listing ${listing} of a lock: the other holder keeps its own`, async (t) => {
-    const root = await temporaryDirectory()
-    const [path, live] = [`${root}/data`, `${root}/live`]
-    for (const directory of [path, live]) mkdirSync(directory)
-    writeFileSync(`${path}/lock-3`, '')
-    const holder = await lockDirectory(live)
-    t.after(() => holder.release())
-    const { readdir } = fs
-    let listings = 0
-    const moving = async (directory: string): Promise<string[]> => {
-      const names = await readdir(directory)
-      if (++listings === listing) {
-        renameSync(path, `${root}/away`)
-        renameSync(live, path)
-      }
-      return names
-    }
-    // The lock calls no other form.
-    fs.readdir = moving as typeof readdir
-    syncBuiltinESMExports()
-    try {
-      await assert.rejects(lockDirectory(path), LockLost)
-    } finally {
-      fs.readdir = readdir
-      syncBuiltinESMExports()
-    }
-    assert.deepEqual(readdirSync(path), ['lock-1'])
-    await assert.rejects(lockDirectory(path), DirectoryLocked)
-  })
+/** Files that move the path away when the journal is opened for the `nth` time. */
+function movingFiles(path: string, nth: number): Files {
+  let opened = 0
+  return {
+    ...nodeFiles,
+    async open(name, mode) {
+      const file = await nodeFiles.open(name, mode)
+      if (mode !== 'durable' || ++opened < nth) return file
+      if (opened === nth) renameSync(path, `${path}.moved`)
+      return file
+    },
+  }
 }
 
-test('moved: a path that changes while the journal is opened: no create goes there', async (t) => {
+test('moved: a path that changes while a start opens the journal: the start fails', async (t) => {
   const path = `${await temporaryDirectory()}/data`
+  const files = movingFiles(path, 1)
+  await assert.rejects(openStore(path, { lock: lockDirectory, files }), LockLost)
+  const again = await openStore(`${path}.moved`)
+  t.after(() => again.close())
+  assert.deepEqual(await list(again), [])
+})
+
+test('moved: a path that changes while the journal is rewritten gets no create', async (t) => {
+  const path = `${await temporaryDirectory()}/data`
+  const moving = movingFiles(path, 2)
+  let failures = 1
   const open: Files['open'] = async (name, mode) => {
-    const file = await nodeFiles.open(name, mode)
-    if (mode === 'durable') renameSync(path, `${path}.moved`)
-    return file
+    const file = await moving.open(name, mode)
+    const write: typeof file.write = (bytes, at) =>
+      mode === 'durable' && failures-- > 0
+        ? Promise.reject(new Error('EIO'))
+        : file.write(bytes, at)
+    return { ...file, write }
   }
-  const store = await openStore(path, { lock: lockDirectory, files: { ...nodeFiles, open } })
+  const options = { lock: lockDirectory, retryMs: { write: 1, compaction: 1 } }
+  const store = await openStore(path, { ...options, files: { ...moving, open } })
   t.after(() => store.close())
   await assert.rejects(store.create('alice', { id: 1n, name: 'Oak' }), StoreUnavailable)
+  await until('the journal is rewritten', () => store.unavailableReason() === undefined)
+  await assert.rejects(store.create('alice', { id: 2n, name: 'Elm' }), StoreUnavailable)
   await store.close()
   const again = await openStore(`${path}.moved`)
   t.after(() => again.close())
