@@ -618,7 +618,7 @@ test(
     const os = "import { getPriority } from 'node:os'\n"
     await writeFile(`${directory}/package.json`, '{"type":"module"}')
     await writeFile(`${directory}/files.js`, `${os}export const blockingFiles = getPriority()`)
-    const locked = 'export const lockedFiles = (files) => files'
+    const locked = 'export const lockedFiles = (files) => ({ files })'
     await writeFile(`${directory}/locked-files.js`, locked)
     const compact = 'const here = getPriority()\nexport const compact = async (files) => Math.min'
     await writeFile(`${directory}/compaction.js`, `${os}${compact}(files, here)`)
