@@ -1,7 +1,7 @@
 import type { File, Files } from './files.ts'
 import { checkHeld, LockLost, type LockPlace } from './lock.ts'
 
-/** Creates of this time may be lost. A check for each write would slow down every create. */
+/** Creates within this time may be lost. A check for each write would slow down every create. */
 const CHECK_EVERY_MS = 1000
 
 export interface LockedFiles {

@@ -184,8 +184,7 @@ function movingFiles(path: string, nth: number): Files {
     ...nodeFiles,
     async open(name, mode) {
       const file = await nodeFiles.open(name, mode)
-      if (mode !== 'durable' || ++opened < nth) return file
-      if (opened === nth) renameSync(path, `${path}.moved`)
+      if (mode === 'durable' && ++opened === nth) renameSync(path, `${path}.moved`)
       return file
     },
   }
