@@ -32,6 +32,9 @@ export function addConnectionMetrics(
   metrics.gauge('http_server_active_requests', active, () => connections.active)
   metrics.gauge('plant_store_connections', 'Open connections.', () => connections.size)
   metrics.gauge('plant_store_connections_limit', limit, () => max)
+  const held = 'Waiting requests and bodies of clients whose token is not verified yet.'
+  const { strangers } = connections
+  metrics.gauge('plant_store_held_stranger_bytes', held, () => strangers.heldBytes)
   metrics.counter('plant_store_connections_refused_total', refused, () => connections.refused)
 }
 

@@ -22,7 +22,13 @@ export interface Actors {
 const SHARED_IDS = 300
 const JSON_TYPE = 'Content-Type: application/json'
 const TYPES = [...dictionary.contentTypes, `application/json${';a=b'.repeat(300)}`] as const
-const HEADERS = [...dictionary.headers, `Request-Id: ${'r'.repeat(129)}`] as const
+const HEADERS = [
+  ...dictionary.headers,
+  `Request-Id: ${'r'.repeat(129)}`,
+  // With the other headers of a request, these are just too many, or not quite.
+  'a:\r\n'.repeat(96).trimEnd(),
+  'a:\r\n'.repeat(97).trimEnd(),
+] as const
 
 /** A request's line and headers with the empty line, and a body if there is one. */
 export function requestText(line: string, token: string, body?: string): string {

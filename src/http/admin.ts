@@ -98,7 +98,7 @@ function createHost(paths: ReadonlyMap<string, () => HttpResponse>, log: Log): C
     },
     answered: () => {},
     accepted: () => {},
-    holdResponse: () => () => {},
+    holdResponse: () => ({ set() {}, grow: () => true }),
     draining: false,
   }
 }

@@ -1,7 +1,9 @@
 import { isUtf8 } from 'node:buffer'
 import type { IncomingMessage } from 'node:http'
 import { ClientGone, HttpError } from '../errors.ts'
-import { DirectRequest } from './direct-request.ts'
+import { BodyBuffer } from './body-buffer.ts'
+import { type Hold, overloaded } from './budget.ts'
+import { type BodySink, DirectRequest } from './direct-request.ts'
 import type { Exchange } from './exchange.ts'
 
 const TOKEN = "[!#$%&'*+.^_`|~0-9A-Za-z-]+"
@@ -42,11 +44,16 @@ export function textOf(bytes: Buffer): string {
 }
 
 /**
- * Reads a body to its end.
- * @throws HttpError `bodyTooLarge` after `maxBytes`. The rest of the body is then unread.
+ * Reads a body to its end. Its memory is reserved in `hold` as it grows.
+ * @throws HttpError `bodyTooLarge` after `maxBytes`, `overloaded` without room. The rest of the body
+ * is then unread.
  * @throws ClientGone if the body ends early.
  */
-export async function readBody(exchange: Exchange, maxBytes: number): Promise<Buffer> {
+export async function readBody(
+  exchange: Exchange,
+  maxBytes: number,
+  hold: Hold,
+): Promise<Buffer> {
   const { req, res } = exchange
   // The parser refused the body while the token was verified.
   if (exchange.phase === 'cancelled') throw new ClientGone()
@@ -58,48 +65,49 @@ export async function readBody(exchange: Exchange, maxBytes: number): Promise<Bu
   if (exchange.awaitsContinue) res.writeContinue()
   exchange.awaitsContinue = false
   return new Promise((resolve, reject) => {
-    // Most bodies are one chunk and are not copied. Further chunks are copied into one buffer: a
-    // list of them would take 200 bytes for a chunk of one byte.
-    let held: Buffer = Buffer.alloc(0)
-    let bytes = 0
-    const take = (chunk: Buffer): boolean => {
-      const start = bytes
-      bytes += chunk.length
-      if (bytes > maxBytes) {
-        exchange.bodyTaken = false
-        reject(new HttpError('bodyTooLarge'))
-        return false
-      }
-      if (start === 0) {
-        held = chunk
-      } else {
-        if (bytes > held.length)
-          held = Buffer.concat([held.subarray(0, start)], Math.max(bytes, 2 * start))
-        chunk.copy(held, start)
-      }
-      return true
+    const body = new BodyBuffer()
+    let length = 0
+    const refuse = (error: HttpError): false => {
+      exchange.bodyTaken = false
+      reject(error)
+      return false
     }
-    const end = (): void => {
-      // Already answered with 408: a late body must not take effect.
-      if (exchange.phase === 'cancelled') reject(new ClientGone())
-      else resolve(held.subarray(0, bytes))
-    }
-    const gone = (): void => reject(new ClientGone())
-    const takeUnlessLate = (chunk: Buffer): boolean => exchange.phase !== 'cancelled' && take(chunk)
-    if (req instanceof DirectRequest && req.divert({ take: takeUnlessLate, end, gone })) return
-    const read = (chunk: Buffer): void => {
-      if (!take(chunk)) req.off('data', read).pause()
-    }
-    // An application that embeds the service may have paused the request: a listener alone would
-    // not resume it.
-    req.on('data', read).resume()
-    req.once('end', end)
-    // An error is always followed by a close.
-    req.once('error', () => {})
-    req.once('close', () => {
-      if (!req.readableEnded) gone()
+    receive(req, {
+      take(chunk) {
+        // Already answered with 408: a late body must not take effect.
+        if (exchange.phase === 'cancelled') return false
+        length += chunk.length
+        if (length > maxBytes) return refuse(new HttpError('bodyTooLarge'))
+        if (!hold.grow(body.capacityWith(chunk.length))) return refuse(overloaded())
+        body.add(chunk)
+        return true
+      },
+      end() {
+        if (exchange.phase === 'cancelled') reject(new ClientGone())
+        else resolve(body.bytes)
+      },
+      gone: () => reject(new ClientGone()),
     })
   })
+}
+
+/** Hands a body to a sink: from Node's parser if it can, else from the stream. */
+export function receive(req: IncomingMessage, sink: BodySink): void {
+  if (req instanceof DirectRequest && req.divert(sink)) return
+  const end = (): void => sink.end()
+  const gone = (): void => {
+    if (!req.readableEnded) sink.gone()
+  }
+  const read = (chunk: Buffer): void => {
+    if (sink.take(chunk)) return
+    req.off('data', read).off('end', end).off('close', gone).pause()
+    sink.gone()
+  }
+  // An application that embeds the service may have paused the request: a listener alone would
+  // not resume it.
+  req.on('data', read).once('end', end).once('close', gone).resume()
+  // An error is always followed by a close.
+  req.once('error', () => {})
 }
 
 /** True if an embedding application has read the body, reads it, or has set its encoding. */

@@ -2,8 +2,13 @@ import { HttpError } from '../errors.ts'
 
 const RETRY_SECONDS = 1
 
-/** Sets how many bytes a request holds from now on; 0 releases them. */
-export type Hold = (bytes: number) => void
+/** The memory that one request holds. */
+export interface Hold {
+  /** Sets how many bytes it holds from now on, with or without room; 0 releases them. */
+  set(bytes: number): void
+  /** Holds at least so many bytes. False, and nothing changes, if there is no room for them. */
+  grow(bytes: number): boolean
+}
 
 /** Bounds the memory that all requests hold for one purpose: their bodies, or their responses. */
 export class MemoryBudget {
@@ -36,16 +41,26 @@ export class MemoryBudget {
   /** Counts bytes that are already in memory, with or without room for them. */
   hold(owner: string, bytes: number): Hold {
     let held = 0
-    const resize: Hold = (needed) => {
-      if (needed === held) return
-      const ofOwner = (this.#byOwner.get(owner) ?? 0) + needed - held
-      this.#heldBytes += needed - held
+    const set = (needed: number): void => {
+      this.#add(owner, needed - held)
       held = needed
-      if (ofOwner === 0) this.#byOwner.delete(owner)
-      else this.#byOwner.set(owner, ofOwner)
     }
-    resize(bytes)
-    return resize
+    const grow = (needed: number): boolean => {
+      if (needed <= held) return true
+      if (!this.hasRoom(owner, needed - held)) return false
+      set(needed)
+      return true
+    }
+    set(bytes)
+    return { set, grow }
+  }
+
+  #add(owner: string, bytes: number): void {
+    if (bytes === 0) return
+    const ofOwner = (this.#byOwner.get(owner) ?? 0) + bytes
+    this.#heldBytes += bytes
+    if (ofOwner === 0) this.#byOwner.delete(owner)
+    else this.#byOwner.set(owner, ofOwner)
   }
 }
 

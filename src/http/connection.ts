@@ -2,13 +2,15 @@ import type { Socket } from 'node:net'
 import { HttpError } from '../errors.ts'
 import type { Hold } from './budget.ts'
 import { Clock, type HttpTimeouts, stateOf } from './clock.ts'
+import { DirectRequest } from './direct-request.ts'
 import { Exchange, recordOf, type RequestRecord } from './exchange.ts'
 import { Intake, type Refusal } from './intake.ts'
 import { cutOff, Linger } from './linger.ts'
 import { abandon, errorResponse, type HttpResponse } from './response.ts'
 import { isStream, lengthOf, rawResponse, send, sendWhole } from './response.ts'
+import type { StrangersAccount } from './strangers.ts'
 import type { TickEnd } from './tick.ts'
-import { holdBody, settleBody } from './unread-body.ts'
+import { dropBody, holdBody, settleBody } from './unread-body.ts'
 
 /** What a connection needs of the service. */
 export interface ConnectionHost {
@@ -31,6 +33,7 @@ export interface ConnectionHost {
 interface Shared {
   readonly host: ConnectionHost
   readonly tickEnd: TickEnd
+  readonly strangers: StrangersAccount
   readonly timeouts: HttpTimeouts
   /** The header lines of a response after which the connection is kept. */
   readonly keepAlive: string
@@ -48,6 +51,7 @@ export class Connection {
   readonly #socket: Socket
   readonly #host: ConnectionHost
   readonly #tickEnd: TickEnd
+  readonly #strangers: StrangersAccount
   readonly #keepAlive: string
   readonly #clock: Clock
   readonly #linger: Linger
@@ -57,21 +61,26 @@ export class Connection {
   readonly #intake = new Intake()
   /** The memory of the current response. */
   #hold: Hold | undefined
+  /** Memory that is counted as a stranger's. */
+  #heldBytes = 0
+  /** Whether the last response was for an owner. */
+  #isOwner = false
   /** How much had been received when a stop last looked. */
   #bytesAtLastLook = -1
 
   constructor(socket: Socket, shared: Shared, embedded: boolean) {
-    const { host, tickEnd, timeouts, keepAlive } = shared
+    const { host, tickEnd, strangers, timeouts, keepAlive } = shared
     this.#socket = socket
     this.#host = host
     this.#tickEnd = tickEnd
+    this.#strangers = strangers
     this.#keepAlive = keepAlive
     this.#clock = new Clock(socket, timeouts, embedded)
     this.#linger = new Linger(socket)
     this.#embedded = embedded
     // Node resumes the socket whenever a body is read.
     socket.on('resume', () => {
-      if (this.#intake.isFull || this.#linger.isFull) socket.pause()
+      if (this.#intake.isFull || this.#linger.isFull || this.#isHolding) socket.pause()
     })
     if (embedded) return
     // Node calls it after the last response, and would close at once.
@@ -90,12 +99,28 @@ export class Connection {
     // would never get `Connection: close`.
     this.#intake.expectMore(!exchange.isLast && !this.#host.draining)
     if (this.#embedded) holdBody(exchange)
+    else if (exchange.hasUnreadBody && exchange.req instanceof DirectRequest)
+      exchange.req.holder = this
     const isDue = this.#embedded ? exchange.res.socket !== null : this.#isDone
     if (isDue) return this.#start(exchange)
     this.#intake.wait(exchange)
     if (this.#intake.isFull) this.#socket.pause()
     if (this.#intake.isOverfull) this.#socket.destroy()
     else if (this.#embedded) this.#startWhenDue(exchange)
+    this.heldChanged()
+  }
+
+  /** Counts what is held for requests whose token is not verified yet, as far as that is known. */
+  heldChanged(): void {
+    if (this.#socket.destroyed) return
+    const held = this.#intake.heldBytes + (this.#current?.bodyBytes ?? 0)
+    if (held === this.#heldBytes) return
+    this.#heldBytes = held
+    this.#strangers.set(this, held)
+  }
+
+  destroy(): void {
+    this.#socket.destroy()
   }
 
   /** Answers what Node could not parse, after all requests before it. */
@@ -153,7 +178,8 @@ export class Connection {
 
   /** The socket is closed: its response needs no more memory. */
   gone(): void {
-    this.#hold?.(0)
+    this.#hold?.set(0)
+    this.#strangers.set(this, 0)
   }
 
   /** How long the client has done nothing, `uncheckedMs` of it since `check`; see Clock. */
@@ -163,6 +189,8 @@ export class Connection {
 
   /** Ends what has lasted too long. To be called every second or so. */
   check(passedMs: number): void {
+    this.#forgetDone()
+    this.heldChanged()
     const end = this.#clock.check(this.#current, this.#intake.isLate, passedMs)
     if (end === undefined) return
     if (end === 'close') this.#end('')
@@ -179,6 +207,17 @@ export class Connection {
   get #isDone(): boolean {
     const current = this.#current
     return !current || (current.phase === 'sent' && current.hasLeft)
+  }
+
+  /** An idle connection keeps nothing of its last request. */
+  #forgetDone(): void {
+    if (this.#isDone && this.#current?.req.complete === true) this.#current = undefined
+  }
+
+  /** True if more of the current request's body would only be held. */
+  get #isHolding(): boolean {
+    const req = this.#current?.req
+    return req instanceof DirectRequest && req.isHolding
   }
 
   /** The request that is still being received. */
@@ -201,6 +240,7 @@ export class Connection {
    * that does not read must not pile up.
    */
   #advance(): void {
+    this.#forgetDone()
     if (this.#embedded || !this.#isDone || !this.#socket.writable) return
     const next = this.#intake.next()
     if (next === 'end') this.#end('')
@@ -210,7 +250,8 @@ export class Connection {
 
   #startWaiting(exchange: Exchange): void {
     this.#start(exchange)
-    if (!this.#intake.isFull) this.#socket.resume()
+    this.heldChanged()
+    if (!this.#intake.isFull && !this.#isHolding) this.#socket.resume()
   }
 
   #start(exchange: Exchange): void {
@@ -275,11 +316,12 @@ export class Connection {
   #send(exchange: Exchange, response: HttpResponse, goesOn: boolean): void {
     if (!goesOn && !isStream(response.body)) return this.#closeWith(response, exchange)
     // Only Node can send a list. The rest of its request's body is read meanwhile.
-    if (!goesOn) exchange.req.resume()
+    if (!goesOn) dropBody(exchange.req)
     const isLast = (this.#intake.isLast || this.#host.draining) && this.#intake.size === 0
     const closes = isLast || !goesOn
     if (closes) this.#intake.close()
     exchange.phase = 'sending'
+    this.#isOwner = exchange.owner !== undefined
     if (!closes && sendWhole(exchange, response, this.#keepAlive)) this.#sent(exchange, response)
     else send(exchange, response, closes, (failure) => this.#sent(exchange, response, failure))
     if (!exchange.hasLeft) this.#awaitFinish(exchange, response)
@@ -306,11 +348,11 @@ export class Connection {
     const isHeld = owner !== undefined && bytes !== undefined
     const hold = isHeld ? this.#host.holdResponse(owner, bytes) : undefined
     // The response before has left the process, though its "finish" may still come.
-    this.#hold?.(0)
+    this.#hold?.set(0)
     this.#hold = hold
     // Before Node's own listener, which closes the socket if the client has half-closed it.
     res.prependOnceListener('finish', () => {
-      hold?.(0)
+      hold?.set(0)
       this.#sent(exchange, response)
       this.#advance()
     })
@@ -323,16 +365,17 @@ export class Connection {
   /** Sends the last response without Node, which would reset a client that is still sending. */
   #closeWith(response: HttpResponse, request: RequestRecord): void {
     this.#host.answered(request, response)
+    this.#isOwner = request.owner !== undefined
     this.#end(rawResponse(response, request.requestId, request.method !== 'HEAD'))
     if (!(request instanceof Exchange)) return
     request.phase = 'cancelled'
-    request.req.on('data', () => this.#linger.pauseIfFull()).resume()
+    dropBody(request.req, () => this.#linger.pauseIfFull())
   }
 
   #end(text: string): void {
     if (!this.#socket.writable) return
     this.#intake.close()
-    this.#linger.end(text, this.#current?.owner !== undefined)
+    this.#linger.end(text, this.#isOwner)
   }
 
   /** True if the client has left, or the embedding application has responded. */

@@ -1,4 +1,5 @@
 import type { IncomingMessage, ServerResponse } from 'node:http'
+import { DirectRequest } from './direct-request.ts'
 import { readHeaders, type RequestHeaders, requestIdOf, traceIdOf } from './headers.ts'
 
 /** What log and metrics say of a request. */
@@ -24,6 +25,11 @@ export function recordOf(method?: string, rawHeaders: readonly string[] = []): R
   }
 }
 
+/** True if some of the headers may be missing. */
+export function hasTooManyHeaders({ rawHeaders }: IncomingMessage): boolean {
+  return rawHeaders.length >= 2 * HEADERS_MAX_COUNT
+}
+
 /** Node's parser reports a request line without a version as 0.9. */
 export function isKnownVersion({ httpVersion }: IncomingMessage): boolean {
   return httpVersion === '1.1' || httpVersion === '1.0'
@@ -40,6 +46,16 @@ export function isKnownVersion({ httpVersion }: IncomingMessage): boolean {
  * application has responded, or the response was written to the socket directly.
  */
 type Phase = 'waiting' | 'serving' | 'sending' | 'sent' | 'cancelled'
+
+/**
+ * A request with so many headers is refused. Node's parser keeps a few more than `maxHeadersCount`
+ * and drops the others without an error, perhaps a second Authorization.
+ */
+export const HEADERS_MAX_COUNT = 100
+/** What Node's objects for a request and its response take, roughly. */
+const REQUEST_BYTES = 5 * 1024
+/** What a header takes besides its characters: two strings, and Node's copy in `headers`. */
+const HEADER_OVERHEAD_BYTES = 192
 
 let exchanges = 0
 
@@ -97,7 +113,8 @@ export class Exchange implements RequestRecord {
    */
   get isLast(): boolean {
     const { headers, res } = this
-    return !res.shouldKeepAlive || headers.upgrade || !this.hasKnownVersion || this.hasUnclearEnd
+    if (!this.hasKnownVersion || this.hasUnclearEnd || hasTooManyHeaders(this.req)) return true
+    return !res.shouldKeepAlive || headers.upgrade
   }
 
   /** True if the client asks for "100 Continue". HTTP/1.0 does not know it (RFC 9110 §10.1.1). */
@@ -117,6 +134,18 @@ export class Exchange implements RequestRecord {
   /** True if all of the response has left the process. Node's `writableFinished` may come later. */
   get hasLeft(): boolean {
     return this.res.writableEnded && this.res.writableLength === 0
+  }
+
+  /** Memory of the request without its body, roughly. */
+  get headerBytes(): number {
+    const { rawHeaders, url = '' } = this.req
+    const chars = rawHeaders.reduce((sum, text) => sum + text.length, url.length)
+    return REQUEST_BYTES + chars + (rawHeaders.length / 2) * HEADER_OVERHEAD_BYTES
+  }
+
+  /** Memory of what has come of a body that is not read yet. */
+  get bodyBytes(): number {
+    return this.req instanceof DirectRequest ? this.req.heldBytes : 0
   }
 
   /** True if there is a body that neither the service nor an embedding application has read. */

@@ -59,6 +59,11 @@ export class Intake {
     return this.#state === 'closed' || typeof this.#state === 'object'
   }
 
+  /** Memory of the requests that wait. */
+  get heldBytes(): number {
+    return this.#waiting.reduce((sum, each) => sum + each.headerBytes + each.bodyBytes, 0)
+  }
+
   /** True if the socket must stay paused. */
   get isFull(): boolean {
     return this.#waiting.length >= PAUSE_AT_WAITING || isBodyWaiting(this.#waiting)

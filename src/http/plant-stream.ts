@@ -43,7 +43,7 @@ export class PlantStream implements TextStream {
     this.#closed = true
     this.#first = undefined
     this.#list.close()
-    this.#hold(0)
+    this.#hold.set(0)
   }
 
   /**
@@ -89,7 +89,7 @@ export class PlantStream implements TextStream {
     if (this.#closed) return undefined
     // Its own bytes are released for the check: lists that each hold a piece would wait for each
     // other for ever.
-    this.#hold(0)
+    this.#hold.set(0)
     if (!this.#answers.hasRoom(this.#owner)) {
       this.#count(keptBytes)
       return 'no room'
@@ -105,7 +105,7 @@ export class PlantStream implements TextStream {
   }
 
   #count(chunkBytes: number): void {
-    if (!this.#closed) this.#hold(chunkBytes + (this.#list.heldBytes ?? 0))
+    if (!this.#closed) this.#hold.set(chunkBytes + (this.#list.heldBytes ?? 0))
   }
 }
 

@@ -3,7 +3,7 @@ import type { FairQueue } from '../ops/fair-queue.ts'
 import { type NewPlant, type Plant, readNewPlant } from '../plants/plant.ts'
 import type { PlantList, PlantRange, PlantStore } from '../plants/store.ts'
 import { checkBodyHeaders, readBody, textOf } from './body.ts'
-import { type MemoryBudget, overloaded } from './budget.ts'
+import { type Hold, type MemoryBudget, overloaded } from './budget.ts'
 import { readCursor, writeCursor } from './cursor.ts'
 import { readObject } from './json.ts'
 import type { PageCache } from './page-cache.ts'
@@ -35,18 +35,22 @@ export function postPlants(options: PlantOptions): Handler {
     const { contentLengthBytes } = exchange.headers
     // The response repeats the plant.
     if (!answers.hasRoom(owner, contentLengthBytes)) throw overloaded()
-    // A chunked body counts as the longest one until its length is known.
-    const hold = bodies.take(owner, contentLengthBytes ?? maxBodyBytes)
+    // A chunked body reserves its buffer as it grows.
+    const hold = bodies.take(owner, contentLengthBytes ?? 0)
+    let answer: Hold | undefined
     try {
-      const body = await readBody(exchange, maxBodyBytes)
-      hold(body.length)
+      const body = await readBody(exchange, maxBodyBytes, hold)
+      hold.set(body.length)
+      // It is no longer than the body. Once it is sent, the connection counts it.
+      answer = answers.take(owner, body.length)
       const isShort = body.length <= SHORT_BODY_BYTES
       const plant = isShort ? readPlant(body) : await queue.run(owner, () => readPlant(body))
       if ((await store.create(owner, plant)) === 'conflict') throw new HttpError('idTaken')
       pages.invalidate(owner, plant.id)
       return isShort ? plantResponse(plant) : await queue.run(owner, () => plantResponse(plant))
     } finally {
-      hold(0)
+      hold.set(0)
+      answer?.set(0)
     }
   }
 }

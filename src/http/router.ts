@@ -2,7 +2,7 @@ import { insufficientScope, readBearer } from '../auth/bearer.ts'
 import type { Caller } from '../auth/caller.ts'
 import type { Verifier } from '../auth/verifier.ts'
 import { HttpError } from '../errors.ts'
-import type { Exchange } from './exchange.ts'
+import { type Exchange, hasTooManyHeaders } from './exchange.ts'
 import type { RateLimit } from './rate-limit.ts'
 import type { HttpResponse } from './response.ts'
 
@@ -72,12 +72,13 @@ export function createRouter(
       if (exchange.hasUnknownExpectation) throw new HttpError('expectationFailed')
       return operation.handle({ exchange, owner, query })
     }
-    const caller = verifier.verify(readBearer(exchange.headers.authorization), exchange.req)
+    const caller = verifier.verify(readBearer(exchange.headers.authorization), exchange.req.socket)
     return caller instanceof Promise ? caller.then(serve) : serve(caller)
   }
 }
 
-function checkHttp({ hasKnownVersion, hasUnclearEnd, headers: { hosts } }: Exchange): void {
+function checkHttp({ req, hasKnownVersion, hasUnclearEnd, headers: { hosts } }: Exchange): void {
+  if (hasTooManyHeaders(req)) throw new HttpError('headersTooLarge')
   if (!hasKnownVersion || hasUnclearEnd) throw new HttpError('malformedRequest')
   if (hosts.length !== 1 || !HOST.test(hosts[0] ?? '')) throw new HttpError('hostInvalid')
 }

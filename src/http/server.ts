@@ -13,8 +13,9 @@ import { HttpError } from '../errors.ts'
 import type { HttpTimeouts } from './clock.ts'
 import { Connection, type ConnectionHost } from './connection.ts'
 import { DirectRequest } from './direct-request.ts'
-import { Exchange, isKnownVersion, recordOf } from './exchange.ts'
+import { Exchange, hasTooManyHeaders, HEADERS_MAX_COUNT, isKnownVersion, recordOf } from './exchange.ts'
 import { cutOff } from './linger.ts'
+import { StrangersAccount } from './strangers.ts'
 import { TickEnd } from './tick.ts'
 import { WholeResponse } from './whole-response.ts'
 
@@ -26,6 +27,9 @@ const CHECK_MS = 1000
 const ACCEPT_TICKS_MAX = 10_000
 /** How often a stop looks for connections that it can close. */
 const DRAIN_CHECK_MS = 25
+
+/** For all requests whose token is not verified yet, besides one for each connection. */
+const STRANGERS_MAX_BYTES = 64 * 1024 * 1024
 
 const TIMEOUTS: HttpTimeouts = {
   headersMs: 10_000,
@@ -43,6 +47,7 @@ export class Connections {
   readonly host: ConnectionHost
   readonly timeouts: HttpTimeouts
   readonly tickEnd = new TickEnd()
+  readonly strangers: StrangersAccount
   /** As Node writes them. */
   readonly keepAlive: string
   /** How often timeouts are checked. */
@@ -55,8 +60,13 @@ export class Connections {
   #timer: NodeJS.Timeout | undefined
   #checkedAtMs = 0
 
-  constructor(host: ConnectionHost, timeouts: HttpTimeouts = TIMEOUTS) {
+  constructor(
+    host: ConnectionHost,
+    timeouts: HttpTimeouts = TIMEOUTS,
+    strangersMaxBytes = STRANGERS_MAX_BYTES,
+  ) {
     this.host = host
+    this.strangers = new StrangersAccount(strangersMaxBytes)
     this.timeouts = timeouts
     const keepAliveSeconds = Math.floor(timeouts.keepAliveMs / 1000)
     this.keepAlive = `Connection: keep-alive\r\nKeep-Alive: timeout=${keepAliveSeconds}\r\n`
@@ -192,9 +202,8 @@ export function createHttpServer(
     // Checked by the router, which answers in the Error shape.
     requireHostHeader: false,
   })
-  // HEADERS_MAX_BYTES is the only limit. With a maximum count, Node would drop the headers above it
-  // without an error, perhaps a second Authorization.
-  server.maxHeadersCount = 0
+  // A list of tiny headers takes thirty times their bytes, whole or not.
+  server.maxHeadersCount = HEADERS_MAX_COUNT
   // A client that has sent its requests and ended its side still gets the responses. Node's types
   // do not have the property.
   Object.assign(server, { httpAllowHalfOpen: true })
@@ -207,7 +216,8 @@ export function createHttpServer(
   server.on('drop', () => connections.refused++)
   for (const event of ['request', 'checkContinue', 'checkExpectation']) server.on(event, handler)
   server.on('connect', (req: IncomingMessage) => {
-    const error = new HttpError(isKnownVersion(req) ? 'methodUnknown' : 'malformedRequest')
+    const condition = isKnownVersion(req) ? 'methodUnknown' : 'malformedRequest'
+    const error = new HttpError(hasTooManyHeaders(req) ? 'headersTooLarge' : condition)
     connections.get(req.socket)?.refuseConnect(error, recordOf(req.method, req.rawHeaders))
   })
   server.on('clientError', (error: NodeJS.ErrnoException, stream: Duplex) => {

@@ -1,3 +1,5 @@
+import type { IncomingMessage } from 'node:http'
+import { receive } from './body.ts'
 import type { Exchange } from './exchange.ts'
 
 /*
@@ -27,8 +29,9 @@ export function holdBody({ req, hasUnreadBody }: Exchange): void {
  */
 export function settleBody(exchange: Exchange, status: number): boolean | Promise<boolean> {
   const { awaitsContinue, hasUnreadBody, headers } = exchange
-  // Also if all of the body has come: a client need not tell the two cases apart.
-  if (status === 413) return false
+  // Also if all of the body has come: a client need not tell the two cases apart. Of too many
+  // headers Node keeps only some, so the end of that request is not known.
+  if (status === 413 || status === 431) return false
   if (!hasUnreadBody) return true
   // Without "100 Continue" the client may send the body or not: what follows is unclear.
   if (awaitsContinue) return false
@@ -38,21 +41,27 @@ export function settleBody(exchange: Exchange, status: number): boolean | Promis
   return headers.contentLengthBytes <= DISCARD_MAX_BYTES
 }
 
+/** Reads what comes of a body and drops it; `onChunk` is called for each chunk. */
+export function dropBody(req: IncomingMessage, onChunk: () => void = () => {}): void {
+  const take = (): boolean => {
+    onChunk()
+    return true
+  }
+  receive(req, { take, end() {}, gone() {} })
+}
+
 /** Reads a body and drops it. False if it is too long, or the client has left. */
 function discardBody(exchange: Exchange): Promise<boolean> {
-  const { req } = exchange
   exchange.bodyTaken = true
   return new Promise((resolve) => {
     let bytes = 0
-    const count = (chunk: Buffer): void => {
-      bytes += chunk.length
-      if (bytes <= DISCARD_MAX_BYTES) return
-      req.off('data', count).pause()
-      resolve(false)
-    }
-    req.on('data', count).resume()
-    req.once('end', () => resolve(true))
-    req.once('error', () => {})
-    req.once('close', () => resolve(false))
+    receive(exchange.req, {
+      take(chunk) {
+        bytes += chunk.length
+        return bytes <= DISCARD_MAX_BYTES
+      },
+      end: () => resolve(true),
+      gone: () => resolve(false),
+    })
   })
 }

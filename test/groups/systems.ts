@@ -1,4 +1,5 @@
 import '../e2e/drain.test.ts'
+import '../e2e/held-memory.test.ts'
 import '../e2e/load.test.ts'
 import '../e2e/memory.test.ts'
 import '../faults/real-systems.test.ts'

@@ -81,8 +81,9 @@ test('authorization', async (t) => {
     }
   })
 
-  await t.test('a second Authorization is seen after any number of headers', async () => {
-    const padding = Array.from({ length: 3000 }, () => 'a:')
+  await t.test('a second Authorization is seen after as many headers as can be', async () => {
+    // With Host and Authorization these are 99.
+    const padding = Array.from({ length: 96 }, () => 'a:')
     assert.deepEqual(
       await challenged([
         `Authorization: Bearer ${good}`,

@@ -180,13 +180,9 @@ const SHAPES: Readonly<Record<string, Readonly<Record<string, Shape>>>> = {
     ),
     'a value outside ASCII': answered(head('GET', '/plants', { lines: ['X: \xff\x80'] }), 200),
     'a target outside ASCII': refused(head('GET', '/plants?\xe9')),
-    '14,000 headers': answered(
-      head('GET', '/plants', { lines: Array.from({ length: 14_000 }, () => 'a:') }),
-      200,
-    ),
-    '1,300 headers whose names look like array indices': answered(
+    '99 headers whose names look like array indices': answered(
       head('GET', '/plants', {
-        lines: Array.from({ length: 1300 }, (_, at) => `${4_000_000_000 + at * 65_536}:`),
+        lines: Array.from({ length: 97 }, (_, at) => `${4_000_000_000 + at * 65_536}:`),
       }),
       200,
     ),

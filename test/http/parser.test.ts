@@ -236,6 +236,30 @@ test('parser', async (t) => {
     },
   )
 
+  await t.test('99 headers are accepted; 100 or more are 431 for any target and method', async () => {
+    const withHeaders = (method: string, target: string, count: number, body = ''): string => {
+      const lines = Array.from({ length: count - 2 }, () => 'a:')
+      return head(method, target, { lines }) + body
+    }
+    const GET = withHeaders('GET', '/plants', 99)
+    assert.deepEqual((await converse(port, GET + GOOD)).map(verdict), [200, 200])
+    for (const count of [100, 101, 127, 128, 129, 500, 3000])
+      for (const bytes of [
+        withHeaders('GET', '/plants', count),
+        withHeaders('PUT', '/trees', count),
+        withHeaders('CONNECT', 'a:1', count),
+        withHeaders('POST', '/plants', count, '{"id":72,"name":"many"}'),
+        // The parser reads the length that the service may not see.
+        `GET /plants HTTP/1.1\r\n${'a:\r\n'.repeat(count)}Content-Length: 1\r\n\r\nx`,
+      ]) {
+        const [answer, ...others] = await converse(port, bytes + GOOD)
+        assert.deepEqual(others, [])
+        assert.equal(verdict(answer ?? assert.fail()), 'headersTooLarge')
+        assert.deepEqual(headerLines(answer ?? assert.fail(), 'connection'), ['close'])
+      }
+    assert.ok(!(await call(port)).text.includes('many'))
+  })
+
   await t.test('trailers over 16 KiB are 431, and the plant is not created', async () => {
     const body = '{"id":69,"name":"trailed"}'
     const trailer = `X: ${'x'.repeat(20_000)}`

@@ -11,15 +11,15 @@ export async function answerUnderLoad(
   ask: (port: number) => Promise<WireAnswer>,
 ): Promise<WireAnswer> {
   const { port } = await startService(t, { maxBodyBytes: 16 * 2 ** 20 })
-  const chunked = head('POST', '/plants', {
-    lines: ['Content-Type: application/json', 'Transfer-Encoding: chunked'],
+  const announced = head('POST', '/plants', {
+    lines: ['Content-Type: application/json', `Content-Length: ${16 * 2 ** 20}`],
   })
   const holders: Wire[] = []
   // Four fill the budget; one that arrives while a small body is held is refused itself.
   for (;;) {
     const holder = await Wire.to(port)
     holders.push(holder)
-    holder.write(`${chunked}1\r\n{\r\n`)
+    holder.write(`${announced}{`)
     await sleep(20)
     const answer = await ask(port)
     if (answer.status < 400 && holders.length < HOLDERS_MAX) continue

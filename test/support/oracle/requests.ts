@@ -35,6 +35,8 @@ const TOO_SLOW = 40801
 /** Node does not count every byte of headers: between the two, both are right. */
 const SURELY_SMALL_BYTES = 15_000
 const SURELY_LARGE_BYTES = 18_000
+/** As many headers are refused, however short they are. */
+const HEADERS_REFUSED = 100
 const HEAD_MAX_BYTES = 16 * 1024
 const KNOWN: ReadonlySet<string> = new Set(METHODS)
 
@@ -120,7 +122,8 @@ function readRequest(text: string, start: number): Found {
   const size =
     target.length + fields.reduce((sum, [name, value]) => sum + name.length + value.length, 0)
   const head = { kind: 'request', method, target, version, fields, doubts } as const
-  if (size > SURELY_LARGE_BYTES) return tooLarge(text, start, end, head)
+  if (size > SURELY_LARGE_BYTES || fields.length >= HEADERS_REFUSED)
+    return tooLarge(text, start, end, head)
   if (size > SURELY_SMALL_BYTES) doubts.push(HEADERS_TOO_LARGE)
   const found = readBody(text, start, end, head)
   if (!/^1\.[01]$/.test(version)) return otherVersion(found, head)
