@@ -15,6 +15,8 @@ export class MemoryBudget {
   readonly #maxBytes: number
   #heldBytes = 0
   readonly #byOwner = new Map<string, number>()
+  /** The owners of whom a request holds more than there was room for. */
+  readonly #exceeding = new Set<string>()
 
   constructor(maxBytes: number) {
     this.#maxBytes = maxBytes
@@ -30,6 +32,20 @@ export class MemoryBudget {
    */
   hasRoom(owner: string, bytes = 0): boolean {
     return (this.#byOwner.get(owner) ?? 0) + bytes <= this.#maxBytes - this.#heldBytes - bytes
+  }
+
+  /**
+   * Lets one request of an owner at a time hold more than there is room for, unless all owners
+   * together hold more than the budget. If this returns true, call `endExceeding` afterwards.
+   */
+  beginExceeding(owner: string): boolean {
+    if (this.#heldBytes > this.#maxBytes || this.#exceeding.has(owner)) return false
+    this.#exceeding.add(owner)
+    return true
+  }
+
+  endExceeding(owner: string): void {
+    this.#exceeding.delete(owner)
   }
 
   /** @throws HttpError `overloaded` if there is no room. */

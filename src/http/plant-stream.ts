@@ -6,13 +6,15 @@ import { PIECE_MAX_BYTES, type TextStream } from './response.ts'
 
 const COMMA = 0x2c
 const EMPTY_LIST_BYTES = '[]'.length
-/** How often a list asks for room while other responses use all of it. */
+/** How often a list without room looks whether it may go on. */
 const ROOM_CHECK_MS = 100
 
 /**
  * A list as one JSON array, made while its client reads it: one chunk at a time is in memory, and
- * counts against the budget for responses. The next chunk waits for the owner's turn and for room.
- * The connection's clock bounds that wait.
+ * counts against the budget for responses. The next chunk takes the room of the one before it, and
+ * waits for the owner's turn. Without room for more, one list of an owner at a time goes on: so a
+ * chunk that is longer than those before it (it holds a long plant) does not wait either, and an
+ * owner exceeds the budget by one chunk. The connection's clock bounds these waits.
  */
 export class PlantStream implements TextStream {
   readonly #list: PlantList
@@ -22,6 +24,8 @@ export class PlantStream implements TextStream {
   readonly #hold: Hold
   #first: Buffer | undefined
   #closed = false
+  /** Whether this list is the one of its owner that may hold more than there is room for. */
+  #exceeds = false
 
   constructor(
     list: PlantList,
@@ -44,6 +48,7 @@ export class PlantStream implements TextStream {
     this.#first = undefined
     this.#list.close()
     this.#hold.set(0)
+    this.#endExceeding()
   }
 
   /**
@@ -87,12 +92,15 @@ export class PlantStream implements TextStream {
    */
   #makeNext(keptBytes: number): Promise<Buffer | undefined> | Buffer | undefined | 'no room' {
     if (this.#closed) return undefined
-    // Its own bytes are released for the check: lists that each hold a piece would wait for each
-    // other for ever.
+    // Its own bytes are released for the check: it may always replace them.
     this.#hold.set(0)
+    this.#endExceeding()
     if (!this.#answers.hasRoom(this.#owner)) {
-      this.#count(keptBytes)
-      return 'no room'
+      this.#exceeds = this.#answers.beginExceeding(this.#owner)
+      if (!this.#exceeds) {
+        this.#count(keptBytes)
+        return 'no room'
+      }
     }
     const json = this.#list.next()
     return json instanceof Promise ? json.then((made) => this.#made(made)) : this.#made(json)
@@ -105,7 +113,16 @@ export class PlantStream implements TextStream {
   }
 
   #count(chunkBytes: number): void {
-    if (!this.#closed) this.#hold.set(chunkBytes + (this.#list.heldBytes ?? 0))
+    if (this.#closed) return
+    const bytes = chunkBytes + (this.#list.heldBytes ?? 0)
+    this.#hold.set(bytes)
+    // As much as each list keeps of the chunk before.
+    if (bytes <= PIECE_MAX_BYTES) this.#endExceeding()
+  }
+
+  #endExceeding(): void {
+    if (this.#exceeds) this.#answers.endExceeding(this.#owner)
+    this.#exceeds = false
   }
 }
 

@@ -2,7 +2,12 @@ import assert from 'node:assert/strict'
 import { setImmediate as nextTick } from 'node:timers/promises'
 import { type TestContext, test } from 'node:test'
 import type { KeyConfig } from '../../dist/auth/keys.js'
-import { type Client, MAX_WAITING, VerificationQueue } from '../../dist/auth/verification-queue.js'
+import {
+  type Client,
+  MAX_WAITING,
+  MAX_WAITING_FOR_KEYS,
+  VerificationQueue,
+} from '../../dist/auth/verification-queue.js'
 import { ClientGone, conditions, HttpError } from '../../dist/errors.js'
 import { call } from '../support/http.ts'
 import { scrape, underWay } from '../support/metrics.ts'
@@ -233,6 +238,10 @@ test('verification queue: reads a few of many malformed tokens in each tick', as
   }
 })
 
+function isOverloaded(error: unknown): boolean {
+  return error instanceof HttpError && error.condition === 'overloaded'
+}
+
 /** A queue whose work runs until `end` ends the oldest. */
 function queueOf(keys: { atOnce: number }) {
   const queue = new VerificationQueue(keys)
@@ -313,20 +322,35 @@ test('verification queue: frees a slot that waits, and takes one again later', a
   await Promise.all(more)
 })
 
-test('verification queue: refuses a token that returns to a full queue', async () => {
+test('verification queue: a token that waits for keys counts, and is not refused later', async () => {
   const { queue, begun, add, end } = queueOf({ atOnce: 1 })
   let arrive = (): void => {}
   const pending = new Promise<void>((resolve) => (arrive = resolve))
   const fetching = queue.run(STAYS, (wait) => wait(pending))
   await nextTick()
   await nextTick()
-  const all = Array.from({ length: 1 + MAX_WAITING }, (_, i) => add(String(i)))
+  const all = Array.from({ length: MAX_WAITING }, (_, i) => add(String(i)))
+  await assert.rejects(add('one too many'), isOverloaded)
   arrive()
-  await assert.rejects(fetching, (error) => {
-    return error instanceof HttpError && error.condition === 'overloaded'
-  })
   await nextTick()
   assert.deepEqual(begun, ['0'])
   for (const _ of all) await end()
-  await Promise.all(all)
+  await end()
+  await Promise.all([...all, fetching])
+})
+
+test('verification queue: half of the places are for tokens whose key is known', async () => {
+  const { queue, begun, add, end } = queueOf({ atOnce: 1 })
+  let arrive = (): void => {}
+  const pending = new Promise<void>((resolve) => (arrive = resolve))
+  const fetch = (): Promise<void> => queue.run(STAYS, (wait) => wait(pending))
+  const fetching = Array.from({ length: MAX_WAITING_FOR_KEYS }, fetch)
+  const refused = Array.from({ length: 3 }, () => assert.rejects(fetch(), isOverloaded))
+  await Promise.all(refused)
+  const known = add('known')
+  await nextTick()
+  assert.deepEqual(begun, ['known'])
+  await end()
+  arrive()
+  await Promise.all([known, ...fetching])
 })

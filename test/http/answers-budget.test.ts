@@ -2,6 +2,7 @@ import assert from 'node:assert/strict'
 import { connect, type Socket } from 'node:net'
 import { join } from 'node:path'
 import { test, type TestContext } from 'node:test'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { setFlagsFromString } from 'node:v8'
 import { runInNewContext } from 'node:vm'
 import type { PlantList } from '../../dist/plants/store.js'
@@ -145,6 +146,95 @@ test('answers: a list without room waits for some, and arrives whole', async (t)
     assert.ok(answer?.body === whole, `${answer?.body.length} of ${whole.length}`)
     reader.destroy()
   }
+  await until('nothing is held', () => answers.heldBytes === 0)
+})
+
+test('answers: lists of one owner go on, however many another owner leaves unread', async (t) => {
+  const LISTS = 30
+  const BYTES = 60 * 1024
+  const piece = chunkOf([{ name: 'x'.repeat(BYTES) }])
+  const { path, answers } = await startUnix(t, 5 * MIB, {
+    // Before that, none of her lists may go on.
+    timeouts: { stalledMs: 4000 },
+    store: { list: () => listOf(Array.from({ length: 40 }, () => [{ name: 'x'.repeat(BYTES) }])) },
+  })
+  const alice: Wire[] = []
+  for (let reader = 0; reader < LISTS; reader++) {
+    alice.push(await stalled(path, 'alice'))
+    await until('it has its room', () => answers.heldBytes >= (reader + 1) * piece.length)
+  }
+  const mallory: Wire[] = []
+  for (let reader = 0; reader < LISTS; reader++) mallory.push(await stalled(path, 'mallory'))
+  await until('mallory holds what she can', () => !answers.hasRoom('mallory'))
+  assert.ok(!answers.hasRoom('alice'))
+  for (const reader of alice) reader.socket.resume()
+  for (const reader of alice) {
+    const [answer] = await reader.answers(1)
+    assert.equal((JSON.parse(answer?.body ?? '') as unknown[]).length, 40)
+    reader.destroy()
+  }
+  // She was refused nothing either, but has not read.
+  assert.ok(answers.heldBytes > MIB, String(answers.heldBytes))
+  for (const reader of mallory) reader.destroy()
+  await until('nothing is held', () => answers.heldBytes === 0)
+})
+
+test('answers: while there is no room, one list of an owner at a time takes more', async (t) => {
+  const READERS = 20
+  const small = chunkOf([{ name: 'x'.repeat(60 * 1024) }])
+  const { path, answers } = await startUnix(t, 4 * MIB, {
+    store: {
+      list() {
+        const long = longList()
+        let isFirst = true
+        const next = (): string | undefined => {
+          if (!isFirst) return long.next()
+          isFirst = false
+          return small
+        }
+        return { ...long, next, ended: false }
+      },
+    },
+  })
+  // Each list begins with a short chunk. The long ones after it would be 20 MiB.
+  const readers: Wire[] = []
+  for (let reader = 0; reader < READERS; reader++) readers.push(await stalled(path, 'mallory'))
+  await until('mallory holds what she can', () => !answers.hasRoom('mallory'))
+  for (let round = 0; round < 20; round++) {
+    await sleep(20)
+    assert.ok(answers.heldBytes < 5.2 * MIB, String(answers.heldBytes))
+  }
+  for (const reader of readers) reader.destroy()
+  await until('nothing is held', () => answers.heldBytes === 0)
+})
+
+test('answers: a create reserves its response before it is stored', async (t) => {
+  let release = (): void => {}
+  const held = new Promise<void>((resolve) => (release = resolve))
+  const CREATES = 16
+  let created = 0
+  const { path, answers } = await startUnix(t, 4 * MIB, {
+    store: {
+      create: async () => {
+        created++
+        await held
+        return 'stored'
+      },
+    },
+  })
+  const wires: Wire[] = []
+  for (let id = 0; id < CREATES; id++) {
+    const wire = await Wire.to(path)
+    wire.socket.pause()
+    wires.push(wire.write(postBytes({ id, name: 'x'.repeat(MIB - 100) }, { token: `owner-${id}` })))
+  }
+  await until('there is no room for another', () => !answers.hasRoom('other', MIB))
+  await sleep(200)
+  release()
+  await sleep(200)
+  assert.ok(created > 0 && created <= 4, String(created))
+  assert.ok(answers.heldBytes <= 4 * MIB, String(answers.heldBytes))
+  for (const wire of wires) wire.destroy()
   await until('nothing is held', () => answers.heldBytes === 0)
 })
 

@@ -530,6 +530,41 @@ test('body: many short chunked ones all wait for a slow store', async (t) => {
   for (const wire of wires) wire.destroy()
 })
 
+test('body: a chunked one reserves what it has, not what it may have', async (t) => {
+  const { port } = await startService(t, { maxBodyBytes: 16 * 2 ** 20 })
+  const wires: Wire[] = []
+  // A third of these would fill the budget if each counted as the longest one.
+  for (let id = 0; id < 12; id++) {
+    const wire = await Wire.to(port)
+    wires.push(wire.write(`${posting([CHUNKED])}${chunks(`{"id":${id},`).slice(0, -5)}`))
+  }
+  await call(port)
+  for (const wire of wires) wire.write(chunks('"name":"slow"}'))
+  for (const wire of wires) assert.deepEqual((await wire.answers(1)).map(verdict), [200])
+  for (const wire of wires) wire.destroy()
+})
+
+test('body: a chunked one that finds no room is 503, and the others go on', async (t) => {
+  const MIB = 2 ** 20
+  const { port, bodies } = await startBare(t, { bodiesMaxBytes: MIB })
+  const [first, second] = [await Wire.to(port), await Wire.to(port)]
+  const part = (length: number): string => `${length.toString(16)}\r\n${'x'.repeat(length)}\r\n`
+  const begin = `${posting([CHUNKED])}${chunks('{"id":1,"name":"').slice(0, -5)}`
+  first.write(begin + part(300_000))
+  await until('it holds its part', () => bodies.heldBytes >= 300_000)
+  second.write(begin + part(100_000))
+  await until('so does the other', () => bodies.heldBytes >= 400_000)
+  // More than half of what is free.
+  second.write(part(400_000) + chunks('"}'))
+  const [refused] = await second.answers(1)
+  assert.equal(verdict(refused ?? assert.fail()), 'overloaded')
+  assert.deepEqual(headerLines(refused ?? assert.fail(), 'retry-after'), ['1'])
+  first.write(chunks('"}'))
+  assert.deepEqual((await first.answers(1)).map(verdict), [200])
+  await until('nothing is held', () => bodies.heldBytes === 0)
+  for (const wire of [first, second]) wire.destroy()
+})
+
 test('body: writes that wait for a slow store are bounded; others get Retry-After', async (t) => {
   const BODY_BYTES = 2 ** 16
   let release = (): void => {}

@@ -2,9 +2,12 @@ import type { FairQueue } from '../../ops/fair-queue.ts'
 import type { PlantList, PlantRange } from '../../plants/store.ts'
 import { ALL_IDS, type Chunk, type ListQueries, type View } from './list-queries.ts'
 
-/** A chunk ends after so many rows or bytes: any list takes constant memory and short ticks. */
+/**
+ * A chunk ends after so many rows or bytes: any list takes constant memory and short ticks. With the
+ * plant that reaches the bytes, a chunk of short plants still is no longer than a piece of 64 KiB.
+ */
 const CHUNK_ROWS = 1000
-const CHUNK_BYTES = 96 * 1024
+const CHUNK_BYTES = 60 * 1024
 /** Rows that one piece of work counts: 1 ms. */
 const COUNT_ROWS = 5_000
 

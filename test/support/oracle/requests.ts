@@ -139,10 +139,12 @@ function readRequest(text: string, start: number): Found {
 
 function tooLarge(text: string, start: number, end: number, head: Head): Found {
   // Another fault may be found first.
+  const { reading } = readBody(text, start, end, head)
   const isWrong =
     head.doubts.length > 0 ||
     !/^1\.[01]$/.test(head.version) ||
-    readBody(text, start, end, head).reading.kind !== 'request'
+    reading.kind !== 'request' ||
+    reading.broken.length > 0
   const errors = isWrong ? [HEADERS_TOO_LARGE, MALFORMED] : [HEADERS_TOO_LARGE]
   const mayBeHead = head.method === 'HEAD'
   return { reading: { kind: 'malformed', errors, mayBeHead }, end: undefined }
