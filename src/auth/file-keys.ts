@@ -66,7 +66,7 @@ export class FileKeys implements KeySource {
       this.#log('info', 'key file read', { path: this.#path, keys: set.size })
     } catch (error) {
       const reason = reasonOf(error)
-      this.#log('error', 'key file is broken, its earlier keys stay in use', { reason })
+      this.#log('error', 'key file is broken, its earlier keys stay in use', { path: this.#path, reason })
     }
   }
 }

@@ -105,7 +105,7 @@ test('key URL: a password is not shown', () => {
 test('key file: missing, a directory or no key set, it stops the start', () => {
   const directory = temporaryDirectory()
   const path = join(directory, 'jwks.json')
-  configRefused({ kind: 'file', path }, ISSUER, path, 'ENOENT')
+  configRefused({ kind: 'file', path }, ISSUER, 'cannot be read: ENOENT: no such file')
   configRefused({ kind: 'file', path: directory }, ISSUER, directory, 'not a regular file')
   for (const text of [
     '',
@@ -322,7 +322,7 @@ test('key file: a new version is used; a broken one is logged once and ignored',
   const path = keyFile(jwk(rsa.publicKey, { kid: 'one' }))
   const errors: string[] = []
   const log: KeyLog = (level, _, fields) => {
-    if (level === 'error') errors.push(String(fields?.['reason']))
+    if (level === 'error') errors.push(`${String(fields?.['path'])}: ${String(fields?.['reason'])}`)
   }
   const keys = createKeySource({ kind: 'file', path }, ISSUER, log, FAST)
   keys.start()
