@@ -94,3 +94,15 @@ export function reasonOf(error: unknown): string {
   const message = error.message || errorCodeOf(error) || error.name
   return error.cause instanceof Error ? `${message}: ${reasonOf(error.cause)}` : message
 }
+
+/** Controls, formats such as marks of direction, half a surrogate pair, and line separators. */
+const UNSAFE = /[\p{C}\p{Zl}\p{Zp}]/gu
+
+/**
+ * A text for people, or JSON that they may look at: what a terminal would obey instead of showing
+ * it is escaped as in JSON. Texts come from files, from an issuer, from etcd, or from a setting.
+ */
+export function escaped(text: string): string {
+  const escape = (unit: string) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, '0')}`
+  return text.replace(UNSAFE, (character) => character.split('').map(escape).join(''))
+}

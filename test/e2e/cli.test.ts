@@ -25,6 +25,7 @@ import { call, post, type Reply } from '../support/http.ts'
 import { command, MAIN, preload, run, startProcess } from '../support/process.ts'
 import { ROOT } from '../support/release.ts'
 import { directoryOf, filesLeftByKill } from '../store/sqljs/fixtures.ts'
+import { HOSTILE, HOSTILE_ESCAPED, UNSAFE } from '../support/hostile.ts'
 import { startService, temporaryDirectory } from '../support/service.ts'
 import { until } from '../support/time.ts'
 import { signToken, token } from '../support/tokens.ts'
@@ -448,6 +449,43 @@ test('import: takes an edited snapshot, and names the rows that it refuses', asy
   assert.equal(garbage.status, 1)
   assert.match(garbage.stderr, /cannot be read as a SQLite file/)
   assert.ok(!existsSync(join(directory, 'new')), 'no store is opened for such a file')
+})
+
+test('cli: what comes from outside is escaped in every message', async () => {
+  const directory = await temporaryDirectory()
+  const own = HOSTILE.replace('\ud83c', '')
+  const shown = HOSTILE_ESCAPED.replace('\\ud83c', '')
+  const [data, file] = [join(directory, `data ${own}`), join(directory, `file ${own}`)]
+  const says = async (what: string, env: Readonly<Record<string, string>>, ...args: string[]) => {
+    const { stdout, stderr } = await command(args, { PLANTS_DATA: data, ...env })
+    assert.doesNotMatch(stdout + stderr, UNSAFE, args[0])
+    assert.ok((stdout + stderr).includes(what), stdout + stderr)
+  }
+  const write = (sql: string): void => {
+    const database = new SQL.Database()
+    database.run(sql)
+    writeFileSync(file, database.export())
+    database.close()
+  }
+  await says(`no store in ${directory}/data ${shown}`, {}, 'check')
+  write(`CREATE TABLE plants (owner, id, name, tag);
+    INSERT INTO plants VALUES ('alice', 1, 'Fern', NULL), ('${own}', 2, NULL, NULL)`)
+  await says(`owner "${shown.replace('\\u000a', '\\n')}", id 2: name`, {}, 'import', file)
+  write(`CREATE TABLE plants (owner, id, name, tag);
+    INSERT INTO plants VALUES ('alice', 1, 'Fern', NULL)`)
+  await says(`1 plants read from ${directory}/file ${shown}`, {}, 'import', file)
+  write(`CREATE TABLE plants (owner, id, name, tag); CREATE TABLE "${own}" (a);
+    PRAGMA writable_schema = ON; UPDATE sqlite_schema SET sql = 'x' WHERE name <> 'plants'`)
+  await says(`malformed database schema (${shown}`, {}, 'import', file)
+  await says(`data ${shown} is sound`, {}, 'check')
+  await says(`written to ${directory}/new ${shown}`, {}, 'export', join(directory, `new ${own}`))
+  await says(`PLANTS_${shown} is not known`, { [`PLANTS_${own}`]: 'x' }, 'config')
+  await says(shown.replace('\\u000a', '\\n'), { ...SERVE, PLANTS_AUDIENCE: own }, 'config')
+  const set = join(directory, 'jwks.json')
+  writeFileSync(set, JSON.stringify({ keys: [{ kty: 'oct', kid: own }] }))
+  const keys = { ...SERVE, PLANTS_JWT_SECRET: '', PLANTS_JWKS_FILE: set }
+  await says(`key "${shown.replace('\\u000a', '\\n')}" is symmetric`, keys, 'config')
+  await says(`no command "${shown.replace('\\u000a', '\\n')}"`, {}, own)
 })
 
 test('import, check: end with the same status if no process reads the output', async () => {
