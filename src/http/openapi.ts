@@ -80,8 +80,9 @@ function describeService(): object {
   const description =
     'Creates plant records, and lists those of the caller.\n\n' +
     'Every failure has an Error as its body; only a response to HEAD has no body. The values of ' +
-    'its member `error` are stable; the messages are for people. After 408, 413, 431 and malformed HTTP (error 40001) the service ' +
-    'closes the connection. No response may be cached.\n\n' +
+    'its member `error` are stable; the messages are for people. After 408, 413, 431 and ' +
+    'malformed HTTP (error 40001) the service closes the connection. No response may be ' +
+    'cached.\n\n' +
     'PUT, PATCH and DELETE are answered with 405, other methods with 501, other paths with 404.'
   const license = { name: 'MIT', identifier: 'MIT' }
   const token = 'A JWT of the configured issuer and audience. Its owner claim owns the plants.'
