@@ -64,9 +64,11 @@ export class HttpError extends Error {
     this.headers = headers
   }
 }
+HttpError.prototype.name = 'HttpError'
 
 /** The client left, or did not send its whole body: no response is sent. */
 export class ClientGone extends Error {}
+ClientGone.prototype.name = 'ClientGone'
 
 /** The code of a failed system call ("ENOSPC"), or undefined for any other error. */
 export function errorCodeOf(error: unknown): string | undefined {
@@ -84,6 +86,7 @@ export class ConfigError extends Error {
     this.problems = problems
   }
 }
+ConfigError.prototype.name = 'ConfigError'
 
 /**
  * An error in one line, with its causes: the message of a failed `fetch` alone says nothing. An
