@@ -88,6 +88,7 @@ function describeService(): object {
   const token = 'A JWT of the configured issuer and audience. Its owner claim owns the plants.'
   return {
     openapi: '3.1.0',
+    // The version is that of the interface. A release has its own.
     info: { title: 'Plant store', version: '1.0.0', license, description },
     // Without a variable: generators take this text as their base URL.
     servers: [

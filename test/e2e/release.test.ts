@@ -200,7 +200,7 @@ test('release: the folder runs with node alone, and every command works', async 
   }
   assert.deepEqual(await run(['--version'], {}, elsewhere, main), {
     status: 0,
-    stdout: '1.0.0\n',
+    stdout: '2.0.0\n',
     stderr: '',
   })
   const description = readFileSync(join(elsewhere, 'plant-store/openapi.json'), 'utf8')

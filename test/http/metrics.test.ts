@@ -363,7 +363,7 @@ test('metrics: the process has CPU, memory, descriptors and event loop delay', a
   assert.ok(found.value('process_heap_bytes') > 2 ** 20)
   const descriptors = found.value('process_open_fds')
   assert.ok(descriptors > 3 && descriptors < found.value('process_max_fds'))
-  assert.equal(found.value(`plant_store_build_info{version="1.0.0",node="${process.version}"}`), 1)
+  assert.equal(found.value(`plant_store_build_info{version="2.0.0",node="${process.version}"}`), 1)
   const wires = await Promise.all(Array.from({ length: 20 }, () => Wire.to(adminPort)))
   assert.ok((await scrape(adminPort)).value('process_open_fds') >= descriptors + 20)
   for (const wire of wires) wire.destroy()

@@ -185,11 +185,7 @@ test('openapi: the server is a plain URL, which generators take as their base', 
 test('openapi: the document is consistent', async (t) => {
   const { adminPort } = await startService(t)
   const document = await fetchDocument(adminPort)
-  // The project's own manifest.
-  const { version } = JSON.parse(
-    readFileSync(new URL('../../package.json', import.meta.url), 'utf8'),
-  ) as { readonly version: string }
-  assert.equal(document.info.version, version)
+  assert.equal(document.info.version, '1.0.0', 'of the interface')
   assert.deepEqual(Object.keys(document.components.schemas), ['Plant', 'NewPlant', 'Error'])
   const { type, scheme, bearerFormat } =
     document.components.securitySchemes['bearer'] ?? assert.fail()
