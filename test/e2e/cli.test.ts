@@ -139,10 +139,12 @@ test('cli: a Node that is too old ends with one line, before any import', async 
   }
 })
 
-test('serve: the lines that the README pastes start a service with its secret', async (t) => {
+test('serve: what the README pastes starts a service, signs a token and uses it', async (t) => {
   const home = await temporaryDirectory()
   const readme = readFileSync(new URL('../../README.md', import.meta.url), 'utf8')
-  const [, lines = ''] = /## Run it for real\n\n```sh\n(.*?)```/s.exec(readme) ?? []
+  const [, section = ''] = /\n## Run it for real\n(.*?)\n## /s.exec(readme) ?? []
+  const blocks = [...section.matchAll(/```sh\n(.*?)```/gs)].map(([, text]) => text)
+  const [lines = '', first = ''] = blocks
   assert.equal(lines.trim().split('\n').length, 5)
   const script = lines.replace('make build\n', '').replace(/^node /m, 'exec node ')
   const child = spawn('sh', ['-ec', script], {
@@ -164,6 +166,12 @@ test('serve: the lines that the README pastes start a service with its secret', 
   const signed = signToken({ alg: 'HS256' }, claims, hmac)
   const { status } = await post(`${home}/plants.sock`, { id: 1, name: 'Fern' }, { token: signed })
   assert.equal(status, 200)
+  // In a second shell, as a user with nothing but node and curl.
+  const env = { PATH: process.env['PATH'], HOME: home }
+  const created = await asCurl(first, env, `${home}/plants.sock`)
+  assert.equal(created.status, 200, created.text)
+  const alice = await call(`${home}/plants.sock`, { token: signed })
+  assert.deepEqual(alice.json(), [{ name: 'Fern' }, created.json()])
   child.kill('SIGTERM')
   assert.deepEqual(await once(child, 'exit'), [0, null])
   assert.ok(existsSync(`${home}/plants/plants.sqlite`))
@@ -212,7 +220,20 @@ test('token: without a development key, says what to do', async () => {
   const env = { PLANTS_DATA: await temporaryDirectory() }
   const { status, stderr } = await command(['token', '--sub', 'bob'], env)
   assert.equal(status, 1)
-  assert.match(stderr, /no development key.*serve --dev/)
+  const only = '"token" signs with the development key only'
+  assert.ok(stderr.startsWith(`plant-store: ${only}, and there is none in ${env.PLANTS_DATA}: `))
+  assert.match(stderr, /get tokens from your issuer.*"plant-store serve --dev" makes/)
+  const secret = { ...env, ...SERVE }
+  const set = { ...env, ...SERVE, PLANTS_JWT_SECRET: '', PLANTS_JWKS_FILE: 'x' }
+  for (const [name, settings] of [
+    ['PLANTS_JWT_SECRET', secret],
+    ['PLANTS_JWKS_FILE', set],
+  ] as const) {
+    const refused = await command(['token', '--sub', 'bob'], settings)
+    assert.equal(refused.status, 2)
+    assert.ok(refused.stderr.startsWith(`plant-store: ${name} is set, and ${only}: `))
+    assert.doesNotMatch(refused.stderr, /cannot be used with --dev/)
+  }
 })
 
 test('serve: a port in use ends with status 1 and says why', async (t) => {
@@ -547,9 +568,9 @@ async function curlLines(output: () => string): Promise<string[]> {
 }
 
 /** Sends what curl would send. A shell splits the line, as when a user pastes it. */
-async function asCurl(line = ''): Promise<Reply> {
+async function asCurl(line = '', env = process.env, target?: string): Promise<Reply> {
   const script = `curl() { printf '%s\\0' "$@"; }\n${line}`
-  const { stdout } = await promisify(execFile)('sh', ['-c', script])
+  const { stdout } = await promisify(execFile)('sh', ['-ec', script], { env })
   const { values, positionals } = parseArgs({
     args: stdout.split('\0').slice(0, -1),
     allowPositionals: true,
@@ -562,7 +583,7 @@ async function asCurl(line = ''): Promise<Reply> {
   })
   assert.equal(positionals.length, 1, line)
   const { port, pathname } = new URL(positionals[0] ?? '')
-  const { data, header, 'unix-socket': socket = Number(port) } = values
+  const { data, header, 'unix-socket': socket = target ?? Number(port) } = values
   return call(socket, {
     token: undefined,
     path: pathname,
