@@ -29,14 +29,22 @@ const OPTION_OF = {
   discovery: 'issuer',
 } as const satisfies Readonly<Record<KeyConfig['kind'], string>>
 
+/** Why these needs take no configured keys. */
+const OWN_KEY = {
+  dev: 'cannot be used with --dev, which makes its own key',
+  token:
+    'is set, and "token" signs with the development key only: let your issuer sign, or ' +
+    'sign as "Run it for real" in README.md does',
+} as const
+
 /**
- * Reads the environment variables. Only a `service` has configured keys: `dev` has its own key, and
- * a command on the `storage` needs none.
+ * Reads the environment variables. Only a `service` has configured keys: `dev` has its own key,
+ * which `token` uses, and a command on the `storage` needs none.
  * @throws ConfigError that names every problem by its variable.
  */
 export function readConfig(
   env: NodeJS.ProcessEnv,
-  need: 'service' | 'dev' | 'storage',
+  need: 'service' | 'dev' | 'token' | 'storage',
 ): Settings & Partial<ServiceKeys> {
   const isService = need === 'service'
   const environment = new Environment(env)
@@ -49,8 +57,7 @@ export function readConfig(
 
   const sources = environment.namesIn('keys')
   let checked: ServiceKeys | undefined
-  if (need === 'dev')
-    environment.refuse('keys', 'cannot be used with --dev, which makes its own key')
+  if (need === 'dev' || need === 'token') environment.refuse('keys', OWN_KEY[need])
   if (isService && sources.length > 1)
     problems.push(`${sources.join(', ')} are set: keys come from one place only`)
   else if (isService) checked = readKeys(withKind(Object(keys)), settings?.issuer, report)

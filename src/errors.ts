@@ -64,9 +64,11 @@ export class HttpError extends Error {
     this.headers = headers
   }
 }
+HttpError.prototype.name = 'HttpError'
 
 /** The client left, or did not send its whole body: no response is sent. */
 export class ClientGone extends Error {}
+ClientGone.prototype.name = 'ClientGone'
 
 /** The code of a failed system call ("ENOSPC"), or undefined for any other error. */
 export function errorCodeOf(error: unknown): string | undefined {
@@ -84,6 +86,7 @@ export class ConfigError extends Error {
     this.problems = problems
   }
 }
+ConfigError.prototype.name = 'ConfigError'
 
 /**
  * An error in one line, with its causes: the message of a failed `fetch` alone says nothing. An
@@ -93,4 +96,16 @@ export function reasonOf(error: unknown): string {
   if (!(error instanceof Error)) return String(error)
   const message = error.message || errorCodeOf(error) || error.name
   return error.cause instanceof Error ? `${message}: ${reasonOf(error.cause)}` : message
+}
+
+/** Controls, formats such as marks of direction, half a surrogate pair, and line separators. */
+const UNSAFE = /[\p{C}\p{Zl}\p{Zp}]/gu
+
+/**
+ * A text for people, or JSON that they may look at: what a terminal would obey instead of showing
+ * it is escaped as in JSON. Texts come from files, from an issuer, from etcd, or from a setting.
+ */
+export function escaped(text: string): string {
+  const escape = (unit: string) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, '0')}`
+  return text.replace(UNSAFE, (character) => character.split('').map(escape).join(''))
 }

@@ -24,9 +24,8 @@ const socketPath: Rule<string> = (value, option, wrong) => {
   const resolved = path(value, option, wrong)
   const bytes = Buffer.byteLength(resolved ?? '')
   if (bytes <= SOCKET_PATH_MAX_BYTES) return resolved
-  const whole = resolved === value ? resolved : `${shown(value)}, resolved to ${resolved},`
   const bound = `a socket's path has ${SOCKET_PATH_MAX_BYTES} at most`
-  return wrong(option, `is too long: ${whole} has ${bytes} bytes, and ${bound}`)
+  return wrong(option, `is too long: as an absolute path it has ${bytes} bytes, and ${bound}`)
 }
 
 const SOCKET = members({ path: socketPath })
@@ -89,11 +88,9 @@ export const endpoints: Rule<readonly string[]> = (value, option, wrong) => {
   if (given.length === 0) return wrong(option, 'must be a list of one URL or more')
   const texts = given.map((each) => (typeof each === 'string' ? each : shown(each)))
   const origins = texts.map((each) => each.trim().replace(/\/$/, ''))
-  for (const each of origins.filter((origin) => !isOrigin(origin))) {
-    // What is before an @ may hold a password.
-    const readable = shown(each.replace(/.*@/s, '…@'))
+  for (const [at, each] of origins.entries()) {
     const form = 'must be http:// or https:// with a host, a port and no more'
-    wrong(option, `${form}, and has ${readable}`)
+    if (!isOrigin(each)) wrong(option, `${form}, and URL ${at + 1} is not`)
   }
   const isMixed = origins.some(isSecure) && !origins.every(isSecure)
   return isMixed ? wrong(option, 'must be all http or all https') : origins

@@ -134,9 +134,11 @@ function canMake(a: string, b: string, edits: number): boolean {
   return edits > 0 && ways.some((way) => canMake(...way, edits - 1))
 }
 
-/** A value in a few words. The content of an object is not shown: it may be a secret. */
+/** A value in a few words. Texts and objects are not shown: they may be a misplaced secret. */
 export function shown(value: unknown): string {
-  if (typeof value === 'string') return JSON.stringify(value)
+  if (value === '') return 'empty'
+  if (typeof value === 'string')
+    return value.isWellFormed() ? `a text of length ${value.length}` : 'not valid Unicode'
   if (Array.isArray(value)) return 'a list'
   if (typeof value === 'symbol' || typeof value === 'function') return `a ${typeof value}`
   return typeof value === 'object' && value !== null ? 'an object' : String(value)

@@ -46,11 +46,12 @@ export function addMemoryMetrics(metrics: Metrics, { bodies, answers, pages }: P
   metrics.gauge('plant_store_remembered_pages_bytes', 'Lists in the cache.', () => pages.bytes)
 }
 
-/** Keys that are not fetched have no metrics, and without a usable set its age is missing. */
+/** A secret has no metrics, a file no fetches, and without a usable set its age is missing. */
 export function addTokenMetrics(metrics: Metrics, verifier: Verifier, keys: KeySource): void {
   const { counts } = verifier
   const cached = 'Requests whose token was in the cache.'
   const entries = 'Verified tokens in the cache.'
+  const stale = '1 if the last version of the keys could not be read or used, else 0.'
   const age = 'Time since the last successful fetch of the key set.'
   metrics.counter('plant_store_tokens_verified_total', 'Tokens verified, by result.', () => [
     [{ result: 'accepted' }, counts.accepted],
@@ -66,6 +67,9 @@ export function addTokenMetrics(metrics: Metrics, verifier: Verifier, keys: KeyS
       [{ result: 'failure' }, fetches.failed],
     ]
   })
+  metrics.gauge('plant_store_keys_stale', stale, () =>
+    keys.isStale === undefined ? undefined : Number(keys.isStale),
+  )
   metrics.gauge('plant_store_key_set_age_seconds', age, () => {
     const ageMs = keys.fetches?.ageMs
     return ageMs === undefined ? undefined : ageMs / 1000

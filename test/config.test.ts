@@ -283,7 +283,7 @@ test('config: etcd files are read and checked, and pairs are complete', async ()
   const namesIn = (env: Readonly<Record<string, string>>): readonly string[] =>
     problems(env).map((line) => line.split(' ')[0] ?? '')
   assert.deepEqual(problems({ ...ETCD_HTTP, PLANTS_ETCD_PREFIX: 'x' }), [
-    'PLANTS_ETCD_PREFIX must end in /, and is "x"',
+    'PLANTS_ETCD_PREFIX must end in /, and is a text of length 1',
   ])
   const certificate = namesIn({ ...ETCD_HTTPS, PLANTS_ETCD_CERT_FILE: file })
   assert.deepEqual(certificate.toSorted(), ['PLANTS_ETCD_CERT_FILE', 'PLANTS_ETCD_KEY_FILE'])
@@ -366,6 +366,40 @@ for (const [name, more] of Object.entries(FILES)) {
     }
   })
 }
+
+/** As long as a secret is. */
+const MISPLACED = `hidden-${'x'.repeat(40)}`
+
+test('config: a secret in the place of any other value is never printed', async () => {
+  const directory = await temporaryDirectory()
+  const file = join(directory, 'file')
+  writeFileSync(file, '')
+  const shapes = [
+    MISPLACED,
+    MISPLACED.repeat(100),
+    `${MISPLACED}/`,
+    `${file}/${MISPLACED}`,
+    `http://${MISPLACED}/x`,
+    `unix:${MISPLACED.repeat(3)}`,
+  ]
+  for (const { name } of VARIABLES) {
+    const more = FILES[name] ?? (name.startsWith('PLANTS_ETCD') ? ETCD_HTTPS : MINIMUM)
+    for (const value of shapes)
+      assert.doesNotMatch(problems({ ...more, [name]: value }).join(), /hidden/, name)
+  }
+  for (const [name, more] of Object.entries(FILES)) {
+    const { status, stderr } = await command(['serve'], { ...more, [name]: MISPLACED }, directory)
+    const why = `${name} cannot be read: ENOENT: no such file or directory`
+    assert.equal(status, 2)
+    assert.ok(stderr.split('\n').includes(`plant-store: ${why}`), stderr)
+    assert.doesNotMatch(stderr, /hidden/)
+    for (const [path, kind] of [
+      [`${file}/x`, 'ENOTDIR: not a directory'],
+      [MISPLACED.repeat(9), 'ENAMETOOLONG: name too long'],
+    ] as const)
+      assert.match(problems({ ...more, [name]: path }).join(), new RegExp(`${name} .*${kind}`))
+  }
+})
 
 test('config: a secret file has at most 64 KiB, certificates for etcd 1 MiB', async () => {
   const file = join(await temporaryDirectory(), 'file')

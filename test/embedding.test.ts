@@ -1,7 +1,9 @@
 import assert from 'node:assert/strict'
 import { subscribe, unsubscribe } from 'node:diagnostics_channel'
 import { once } from 'node:events'
+import { readdirSync, readFileSync } from 'node:fs'
 import type { IncomingMessage, ServerResponse } from 'node:http'
+import { join } from 'node:path'
 import { PerformanceObserver } from 'node:perf_hooks'
 import { type TestContext, test } from 'node:test'
 import {
@@ -15,6 +17,7 @@ import {
 import { embed, EMBEDDED, portOf } from './support/embedded.ts'
 import { call, post } from './support/http.ts'
 import { readMetrics } from './support/metrics.ts'
+import { ROOT } from './support/release.ts'
 import { serving } from './support/serving.ts'
 import { until } from './support/time.ts'
 import { token } from './support/tokens.ts'
@@ -300,4 +303,23 @@ test('embedding: metrics are those of /metrics without those of the process', as
   assert.match(metrics(), /^plant_store_ready{check="service"} 1$/m)
   await service.close()
   assert.match(metrics(), /^plant_store_ready{check="service"} 0$/m)
+})
+
+test('embedding: each error has the name of its class, in its stack too', async () => {
+  const sources = readdirSync(join(ROOT, 'src'), { recursive: true, encoding: 'utf8' })
+  const seen: string[] = []
+  for (const file of sources.filter((each) => each.endsWith('.ts') && !each.endsWith('.d.ts'))) {
+    const text = readFileSync(join(ROOT, 'src', file), 'utf8')
+    if (!/^export class \w+ extends Error/m.test(text)) continue
+    const module: unknown = await import(join(ROOT, 'dist', file.replace(/ts$/, 'js')))
+    // Object() makes an object of anything.
+    for (const [name, value] of Object.entries(Object(module) as object)) {
+      if (typeof value !== 'function' || !(value.prototype instanceof Error)) continue
+      assert.equal(value.prototype.name, name)
+      seen.push(name)
+    }
+  }
+  for (const name of ['ConfigError', 'ListenFailed', 'StoreCorrupt', 'DirectoryLocked'])
+    assert.ok(seen.includes(name), name)
+  assert.match(new ConfigError(['x']).stack ?? '', /^ConfigError: x\n/)
 })

@@ -58,27 +58,36 @@ const NUMBERS = [
 
 /** Wrong options, each with its one problem. */
 const WRONG: readonly (readonly [options: Readonly<Record<string, unknown>>, problem: string])[] = [
-  [{ issuer: '' }, 'issuer must be a text that is not empty, and is ""'],
+  [{ issuer: '' }, 'issuer must be a text that is not empty, and is empty'],
   [{ issuer: null }, 'issuer must be a text that is not empty, and is null'],
   [{ issuer: undefined }, 'issuer is required: the iss that tokens have'],
   [{ audience: ['plants'] }, 'audience must be a text that is not empty, and is a list'],
-  [{ audience: '\ud800' }, 'audience must be a text that is not empty, and is "\\ud800"'],
-  [{ ownerClaim: '' }, 'ownerClaim must be a text that is not empty, and is ""'],
+  [{ audience: '\ud800' }, 'audience must be a text that is not empty, and is not valid Unicode'],
+  [{ ownerClaim: '' }, 'ownerClaim must be a text that is not empty, and is empty'],
   [{ audienceClaim: null }, 'audienceClaim must be a text that is not empty, and is null'],
   [{ scopeClaim: 7 }, 'scopeClaim must be a text that is not empty, and is 7'],
   [{ readScope: ['a'] }, 'readScope must be one scope, and is a list'],
-  [{ writeScope: 'a b' }, 'writeScope must be one scope, and is "a b"'],
+  [{ writeScope: 'a b' }, 'writeScope must be one scope, and is a text of length 3'],
   [{ writeScope: null }, 'writeScope must be one scope, and is null'],
-  [{ logLevel: 'verbose' }, 'logLevel must be one of silent, error, info, debug, and is "verbose"'],
+  [
+    { logLevel: 'verbose' },
+    'logLevel must be one of silent, error, info, debug, and is a text of length 7',
+  ],
   [{ logLevel: null }, 'logLevel must be one of silent, error, info, debug, and is null'],
-  [{ dataDirectory: '' }, 'dataDirectory must be a path, and is ""'],
+  [{ dataDirectory: '' }, 'dataDirectory must be a path, and is empty'],
   [{ dataDirectory: null }, 'dataDirectory must be a path, and is null'],
-  [{ dataDirectory: 'a\0b' }, 'dataDirectory must be a path, and is "a\\u0000b"'],
+  [{ dataDirectory: 'a\0b' }, 'dataDirectory must be a path, and is a text of length 3'],
   [{ dataDirectory: new URL('file:///x') }, 'dataDirectory must be a path, and is an object'],
   [{ listen: 8080 }, 'listen must be host:port, [IPv6]:port or unix:/path, and is 8080'],
-  [{ listen: '8080' }, 'listen must be host:port, [IPv6]:port or unix:/path, and is "8080"'],
+  [
+    { listen: '8080' },
+    'listen must be host:port, [IPv6]:port or unix:/path, and is a text of length 4',
+  ],
   [{ listen: null }, 'listen must be host:port, [IPv6]:port or unix:/path, and is null'],
-  [{ listen: 'off' }, 'listen must be host:port, [IPv6]:port or unix:/path, and is "off"'],
+  [
+    { listen: 'off' },
+    'listen must be host:port, [IPv6]:port or unix:/path, and is a text of length 3',
+  ],
   [{ listen: ['x'] }, 'listen must be an object'],
   [
     { listen: { host: '127.0.0.1', port: 70_000 } },
@@ -86,10 +95,10 @@ const WRONG: readonly (readonly [options: Readonly<Record<string, unknown>>, pro
   ],
   [
     { listen: { host: '127.0.0.1', port: '80' } },
-    'listen.port must be an integer from 0 to 65535, and is "80"',
+    'listen.port must be an integer from 0 to 65535, and is a text of length 2',
   ],
   [{ listen: { port: 80 } }, 'listen.host must be a text that is not empty, and is undefined'],
-  [{ listen: { path: '' } }, 'listen.path must be a path, and is ""'],
+  [{ listen: { path: '' } }, 'listen.path must be a path, and is empty'],
   [{ listen: { path: '/x', port: 80 } }, 'listen.port is not known'],
   [{ adminListen: null }, 'adminListen must be host:port, [IPv6]:port or unix:/path, and is null'],
   [
@@ -121,7 +130,7 @@ const WRONG: readonly (readonly [options: Readonly<Record<string, unknown>>, pro
     { keys: { kind: 'file', path: '/dev/null' } },
     'keys.path cannot be read: /dev/null is not a regular file',
   ],
-  [{ keys: { kind: 'url', url: '' } }, 'keys.url must be a text that is not empty, and is ""'],
+  [{ keys: { kind: 'url', url: '' } }, 'keys.url must be a text that is not empty, and is empty'],
   [
     { keys: { kind: 'url', url: 'http://issuer.test/keys' } },
     'keys.url must be an https URL, or http on 127.0.0.0/8, [::1] or localhost, without user info',
@@ -132,20 +141,20 @@ const WRONG: readonly (readonly [options: Readonly<Record<string, unknown>>, pro
   ],
   [{ etcd: null }, 'etcd must be an object'],
   [{ etcd: 'http://127.0.0.1:1' }, 'etcd must be an object'],
-  [{ etcd: { endpoints: '' } }, `etcd.endpoints ${ORIGIN}, and has ""`],
-  [{ etcd: { endpoints: 'a:1' } }, `etcd.endpoints ${ORIGIN}, and has "a:1"`],
+  [{ etcd: { endpoints: '' } }, `etcd.endpoints ${ORIGIN}, and URL 1 is not`],
+  [{ etcd: { endpoints: 'a:1' } }, `etcd.endpoints ${ORIGIN}, and URL 1 is not`],
   [{ etcd: {} }, 'etcd.endpoints must be a list of one URL or more'],
   [{ etcd: { endpoints: [] } }, 'etcd.endpoints must be a list of one URL or more'],
   [
     { etcd: { endpoints: ['http://root:secret@etcd:1'] } },
-    `etcd.endpoints ${ORIGIN}, and has "…@etcd:1"`,
+    `etcd.endpoints ${ORIGIN}, and URL 1 is not`,
   ],
   [
     { etcd: { endpoints: ['http://a:1', 'https://a:2'] } },
     'etcd.endpoints must be all http or all https',
   ],
-  [{ etcd: { endpoints: [Object.create(null)] } }, `etcd.endpoints ${ORIGIN}, and has "an object"`],
-  [{ etcd: { ...ETCD, prefix: 'plants' } }, 'etcd.prefix must end in /, and is "plants"'],
+  [{ etcd: { endpoints: [Object.create(null)] } }, `etcd.endpoints ${ORIGIN}, and URL 1 is not`],
+  [{ etcd: { ...ETCD, prefix: 'plants' } }, 'etcd.prefix must end in /, and is a text of length 6'],
   [{ etcd: { ...ETCD, prefix: null } }, 'etcd.prefix must end in /, and is null'],
   [{ etcd: { ...ETCD, user: null } }, 'etcd.user must be an object'],
   [
@@ -245,6 +254,17 @@ test('options: a message never shows a secret, also not a misplaced one', () => 
     { keys: hidden },
     { keys: { kind: hidden } },
     { keys: { kind: 'secret', secret: [hidden] } },
+    { keys: { kind: 'file', path: hidden } },
+    { keys: { kind: 'url', url: hidden } },
+    { listen: hidden },
+    { listen: { path: hidden.repeat(3) } },
+    { adminListen: hidden },
+    { dataDirectory: `${hidden}\0` },
+    { maxBodyBytes: hidden },
+    { readScope: hidden },
+    { logLevel: hidden },
+    { etcd: { ...ETCD, prefix: hidden } },
+    { etcd: { endpoints: [hidden] } },
     { keys: { kind: 'url', url: `https://user:${hidden}@issuer.test/` } },
     { etcd: { ...ETCD, user: hidden } },
     { etcd: { ...ETCD, tls: hidden } },
@@ -254,7 +274,7 @@ test('options: a message never shows a secret, also not a misplaced one', () => 
   ]
   for (const options of misplaced) {
     const told = problemsOf({ ...GOOD, ...options }).join()
-    assert.match(told, /^(keys|etcd)/)
+    assert.notEqual(told, '')
     assert.doesNotMatch(told, /hidden/)
   }
 })
@@ -373,11 +393,8 @@ test('options: a socket path that is too long after it is resolved is refused', 
   assert.deepEqual(problemsOf({ ...GOOD, listen: `unix:${nameOf(98)}` }), [])
   const [name, whole] = [nameOf(99), join(directory, nameOf(99))]
   const bound = "has 99 bytes, and a socket's path has 98 at most"
-  const relative = `is too long: "${name}", resolved to ${whole}, ${bound}`
-  const absolute = `is too long: ${whole} ${bound}`
-  assert.deepEqual(problemsOf({ ...GOOD, listen: { path: name } }), [`listen.path ${relative}`])
-  assert.deepEqual(problemsOf({ ...GOOD, adminListen: `unix:${name}` }), [
-    `adminListen ${relative}`,
-  ])
-  assert.deepEqual(problemsOf({ ...GOOD, listen: `unix:${whole}` }), [`listen ${absolute}`])
+  const long = `is too long: as an absolute path it ${bound}`
+  assert.deepEqual(problemsOf({ ...GOOD, listen: { path: name } }), [`listen.path ${long}`])
+  assert.deepEqual(problemsOf({ ...GOOD, adminListen: `unix:${name}` }), [`adminListen ${long}`])
+  assert.deepEqual(problemsOf({ ...GOOD, listen: `unix:${whole}` }), [`listen ${long}`])
 })

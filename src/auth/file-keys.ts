@@ -20,6 +20,7 @@ export class FileKeys implements KeySource {
   /** Good or broken: a broken version is logged once. */
   #lastContent: Content
   #generation = 0
+  #isStale = false
   #timer: NodeJS.Timeout | undefined
 
   /** @throws ConfigError if the file cannot be read, or one of its keys is rejected. */
@@ -37,6 +38,10 @@ export class FileKeys implements KeySource {
 
   get generation(): number {
     return this.#generation
+  }
+
+  get isStale(): boolean {
+    return this.#isStale
   }
 
   key(header: CompactJWSHeaderParameters): Promise<CryptoKey> {
@@ -63,10 +68,12 @@ export class FileKeys implements KeySource {
       const set = parseContent(this.#path, content)
       if (set.text !== this.#set.text) this.#generation++
       this.#set = set
+      this.#isStale = false
       this.#log('info', 'key file read', { path: this.#path, keys: set.size })
     } catch (error) {
+      this.#isStale = true
       const reason = reasonOf(error)
-      this.#log('error', 'key file is broken, its earlier keys stay in use', { reason })
+      this.#log('error', 'key file is broken, its earlier keys stay in use', { path: this.#path, reason })
     }
   }
 }

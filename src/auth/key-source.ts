@@ -21,6 +21,11 @@ export interface KeySource {
   key(header: CompactJWSHeaderParameters, wait: Wait): Promise<CryptoKey>
   /** Why no token can be verified now, in a few words; undefined if tokens can be verified. */
   unavailableReason(): string | undefined
+  /**
+   * True if the last version of the keys could not be read or used, so that earlier keys stay in
+   * use, if there are any. Undefined for a secret, which is read once.
+   */
+  readonly isStale?: boolean
   /** Only of a source that fetches its keys. */
   readonly fetches?: {
     readonly succeeded: number

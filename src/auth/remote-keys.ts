@@ -35,6 +35,7 @@ export class RemoteKeys implements KeySource {
   #set: KeySet | undefined
   #acceptedAtMs = -Infinity
   #generation = 0
+  #isStale = false
   /** The attempt under way. It never rejects. */
   #attempt: Promise<void> | undefined
   #attemptedAtMs = -Infinity
@@ -61,6 +62,10 @@ export class RemoteKeys implements KeySource {
   get generation(): number {
     this.#usableSet()
     return this.#generation
+  }
+
+  get isStale(): boolean {
+    return this.#isStale
   }
 
   get fetches() {
@@ -129,8 +134,10 @@ export class RemoteKeys implements KeySource {
     try {
       this.#accept(await readKeySetInSteps(await this.#load(this.#fetcher)))
       this.#counts.succeeded++
+      this.#isStale = false
     } catch (error) {
       this.#counts.failed++
+      this.#isStale = true
       this.#reason = reasonOf(error).slice(0, MAX_REASON)
       if (!this.#fetcher.isClosed)
         this.#log('error', 'key set could not be fetched', { reason: this.#reason })

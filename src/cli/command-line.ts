@@ -2,7 +2,7 @@ import { resolve } from 'node:path'
 import { parseArgs } from 'node:util'
 import { setFlagsFromString } from 'node:v8'
 import { readConfig } from '../config.ts'
-import { ConfigError, errorCodeOf, reasonOf } from '../errors.ts'
+import { ConfigError, errorCodeOf, escaped, reasonOf } from '../errors.ts'
 import { openStore } from '../store/open.ts'
 import { version } from '../version.ts'
 import { type Command, COMMANDS, type CommandName, isCommand, OPTIONS } from './commands.ts'
@@ -29,11 +29,14 @@ const RUN: Readonly<Record<CommandName, Run>> = {
     const { token } = await import('./token.ts')
     return token(sub, ttl === undefined ? undefined : Number(ttl), scope)
   },
-  check: async () => (await import('./check.ts')).checkStore(embeddedStore('check')),
+  async check() {
+    const { checkStore } = await import('./check.ts')
+    return escaped(await checkStore(embeddedStore('check')))
+  },
   async export(_, file) {
     const directory = embeddedStore('export')
     const { exportStore, exportToOutput } = await import('./export.ts')
-    if (file !== STDOUT) return exportStore(directory, resolve(file))
+    if (file !== STDOUT) return escaped(await exportStore(directory, resolve(file)))
     if (process.stdout.isTTY)
       throw new UsageError('export - writes a database, and standard output is a terminal')
     process.stderr.write(`${await exportToOutput(directory)}\n`)
@@ -42,7 +45,8 @@ const RUN: Readonly<Record<CommandName, Run>> = {
   async import(_, file) {
     const { importStore } = await import('./import.ts')
     const config = readConfig(process.env, 'storage')
-    return importStore((log, onFatal) => openStore(config, { log, onFatal }), resolve(file))
+    const told = importStore((log, onFatal) => openStore(config, { log, onFatal }), resolve(file))
+    return escaped(await told)
   },
   config: async () => (await import('./config.ts')).describeConfig(process.env),
   openapi: async () => (await import('../http/openapi.ts')).openApiText(),
@@ -98,7 +102,7 @@ async function fail(error: unknown): Promise<never> {
   const isConfig = error instanceof ConfigError
   const isUsage = error instanceof UsageError
   const problems = isConfig ? error.problems : [reasonOf(error)]
-  const lines = problems.map((problem) => `plant-store: ${problem}\n`)
+  const lines = problems.map((problem) => `plant-store: ${escaped(problem)}\n`)
   const usage = isUsage ? `${(await import('./help.ts')).usage()}\n` : ''
   process.stderr.write(lines.join('') + usage)
   process.exit(isConfig || isUsage ? 2 : 1)

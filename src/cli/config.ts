@@ -2,6 +2,7 @@ import { resolve } from 'node:path'
 import { type Config, readConfig, VARIABLES } from '../config.ts'
 import { type Address, written } from '../http/listen.ts'
 import type { Variable } from '../settings.ts'
+import { escaped } from '../errors.ts'
 import { columns } from './help.ts'
 import { sourceOf } from './serve.ts'
 
@@ -48,5 +49,5 @@ function shown(value: unknown): string {
   if (Array.isArray(value)) return value.join(',')
   // Of the settings, only addresses are objects.
   const text = typeof value === 'object' ? written(value as Address) : String(value)
-  return /^[!-~]+$/.test(text) ? text : JSON.stringify(text)
+  return /^[!-~]+$/.test(text) ? text : escaped(JSON.stringify(text))
 }

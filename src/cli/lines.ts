@@ -1,8 +1,6 @@
-import { reasonOf } from '../errors.ts'
+import { escaped, reasonOf } from '../errors.ts'
 import type { LogFormat } from '../ops/log.ts'
 
-/** What a terminal would obey instead of showing it. */
-const CONTROL = /[\x00-\x1f\x7f-\x9f]/g
 /** Width of the longest common method. */
 const METHOD_CHARS = 7
 
@@ -22,7 +20,7 @@ export const LINES: LogFormat = {
 
 function line(words: readonly string[]): string {
   const time = new Date().toTimeString().slice(0, 8)
-  return `${[time, ...words].join(' ').trimEnd().replace(CONTROL, '')}\n`
+  return `${escaped([time, ...words].join(' ').trimEnd())}\n`
 }
 
 function shown(value: unknown): string {

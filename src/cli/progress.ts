@@ -1,3 +1,5 @@
+import { escaped } from '../errors.ts'
+
 /** Where progress is told: standard error, or what a test puts in its place. */
 interface Target {
   readonly isTTY?: boolean
@@ -55,7 +57,7 @@ export class Progress {
 
   /** Writes a line that stays. */
   tell(line: string): void {
-    this.#target.write(`${this.#isDrawn ? CLEAR_LINE : ''}${line}\n`)
+    this.#target.write(`${this.#isDrawn ? CLEAR_LINE : ''}${escaped(line)}\n`)
     this.#isDrawn = false
   }
 

@@ -1,5 +1,5 @@
 import { type Config, readConfig, type ServiceConfig, variableOf } from '../config.ts'
-import { ConfigError } from '../errors.ts'
+import { ConfigError, escaped } from '../errors.ts'
 import { createLog, type Log } from '../ops/log.ts'
 import { createService, type Listening, type PlantService } from '../service.ts'
 import { version } from '../version.ts'
@@ -59,7 +59,7 @@ function readServiceConfig(): ReturnType<typeof readConfig> {
 
 function end(error: unknown): void {
   const what = 'memory and disk may differ; ending, and the next start recovers'
-  process.stderr.write(`plant-store: ${what}: ${String(error)}\n`)
+  process.stderr.write(`plant-store: ${what}: ${escaped(String(error))}\n`)
   process.exit(1)
 }
 

@@ -7,9 +7,10 @@ export function token(
   ttlSeconds: number | undefined,
   scope: string | undefined,
 ): string {
-  const config = readConfig(process.env, 'dev')
+  const config = readConfig(process.env, 'token')
   const key = readDevKey(devKeyPath(config))
   if (key) return signDevToken(key, devClaims(config, sub, scope), ttlSeconds)
-  const what = `there is no development key in ${config.dataDirectory}`
-  throw new Error(`${what}: start "plant-store serve --dev" first`)
+  const what = '"token" signs with the development key only'
+  const missing = `there is none in ${config.dataDirectory}: get tokens from your issuer`
+  throw new Error(`${what}, and ${missing}; to try the service, "plant-store serve --dev" makes it`)
 }

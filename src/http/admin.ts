@@ -1,5 +1,5 @@
 import type { Server } from 'node:http'
-import { HttpError } from '../errors.ts'
+import { escaped, HttpError } from '../errors.ts'
 import type { Log } from '../ops/log.ts'
 import { Metrics, METRICS_TYPE } from '../ops/metrics.ts'
 import { addProcessMetrics, watchEventLoop } from '../ops/process.ts'
@@ -24,7 +24,8 @@ export interface Health {
 }
 
 export function healthOf({ service = 'ok', keys = 'ok', storage = 'ok' }: Checks): Health {
-  const checks = { service, keys, storage }
+  // A reason may quote what an issuer or etcd sent.
+  const checks = { service, keys: escaped(keys), storage: escaped(storage) }
   const isReady = Object.values(checks).every((check) => check === 'ok')
   return { status: isReady ? 'ok' : 'unavailable', checks }
 }

@@ -9,6 +9,7 @@ export type Address = { readonly host: string; readonly port: number } | { reado
 
 /** The server cannot listen; the message names the option and the address, and says what to do. */
 export class ListenFailed extends Error {}
+ListenFailed.prototype.name = 'ListenFailed'
 
 export interface Listener {
   /** The address as a URL or `unix:` path. */

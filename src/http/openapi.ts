@@ -17,7 +17,6 @@ const OF_POST: readonly Condition[] = [
   'bodyTooLarge',
   'mediaTypeUnsupported',
   'contentEncodingUnsupported',
-  'overloaded',
   'storageFull',
 ]
 /** Failures that OPTIONS can meet: it is answered before the token is checked. */
@@ -80,14 +79,16 @@ export function openApiText(): string {
 function describeService(): object {
   const description =
     'Creates plant records, and lists those of the caller.\n\n' +
-    'Every failure has an Error as its body. The values of its member `error` are stable; the ' +
-    'messages are for people. After 408, 413, 431 and malformed HTTP (error 40001) the service ' +
-    'closes the connection. No response may be cached.\n\n' +
+    'Every failure has an Error as its body; only a response to HEAD has no body. The values of ' +
+    'its member `error` are stable; the messages are for people. After 408, 413, 431 and ' +
+    'malformed HTTP (error 40001) the service closes the connection. No response may be ' +
+    'cached.\n\n' +
     'PUT, PATCH and DELETE are answered with 405, other methods with 501, other paths with 404.'
   const license = { name: 'MIT', identifier: 'MIT' }
   const token = 'A JWT of the configured issuer and audience. Its owner claim owns the plants.'
   return {
     openapi: '3.1.0',
+    // The version is that of the interface. A release has its own.
     info: { title: 'Plant store', version: '1.0.0', license, description },
     // Without a variable: generators take this text as their base URL.
     servers: [

@@ -1,6 +1,6 @@
 import { createHash } from 'node:crypto'
 import { types } from 'node:util'
-import { reasonOf } from '../errors.ts'
+import { escaped, reasonOf } from '../errors.ts'
 import { type LogSink, LogWriter, standardOutput } from './log-writer.ts'
 
 const LEVELS = { silent: 0, error: 1, info: 2, debug: 3 } as const
@@ -114,10 +114,10 @@ export function callbackSink(onLog: OnLog): LogSink {
 function render(level: LogLevel, message: string, fields?: Fields): string {
   const first = { time: new Date().toISOString(), level, message }
   try {
-    return `${JSON.stringify({ ...first, ...fields, ...first }, replace)}\n`
+    return `${escaped(JSON.stringify({ ...first, ...fields, ...first }, replace))}\n`
   } catch {
     // A circle, or a getter or toJSON that throws.
-    return `${JSON.stringify({ ...first, fields: 'could not be written as JSON' })}\n`
+    return `${escaped(JSON.stringify({ ...first, fields: 'could not be written as JSON' }))}\n`
   }
 }
 

@@ -49,16 +49,19 @@ export interface PlantStore {
 
 /** The storage cannot confirm a create, or cannot read. */
 export class StoreUnavailable extends Error {}
+StoreUnavailable.prototype.name = 'StoreUnavailable'
 
 /** The plant is larger than the storage accepts. */
 export class PlantTooLarge extends Error {
   override readonly message = 'the plant is too large for the store'
 }
+PlantTooLarge.prototype.name = 'PlantTooLarge'
 
 /** The storage has no room for another plant. */
 export class StoreFull extends Error {
   override readonly message = 'the store is full'
 }
+StoreFull.prototype.name = 'StoreFull'
 
 /** What a start found. */
 export interface Recovered {

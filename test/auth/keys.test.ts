@@ -105,7 +105,7 @@ test('key URL: a password is not shown', () => {
 test('key file: missing, a directory or no key set, it stops the start', () => {
   const directory = temporaryDirectory()
   const path = join(directory, 'jwks.json')
-  configRefused({ kind: 'file', path }, ISSUER, path, 'ENOENT')
+  configRefused({ kind: 'file', path }, ISSUER, 'cannot be read: ENOENT: no such file')
   configRefused({ kind: 'file', path: directory }, ISSUER, directory, 'not a regular file')
   for (const text of [
     '',
@@ -322,7 +322,7 @@ test('key file: a new version is used; a broken one is logged once and ignored',
   const path = keyFile(jwk(rsa.publicKey, { kid: 'one' }))
   const errors: string[] = []
   const log: KeyLog = (level, _, fields) => {
-    if (level === 'error') errors.push(String(fields?.['reason']))
+    if (level === 'error') errors.push(`${String(fields?.['path'])}: ${String(fields?.['reason'])}`)
   }
   const keys = createKeySource({ kind: 'file', path }, ISSUER, log, FAST)
   keys.start()
@@ -338,9 +338,12 @@ test('key file: a new version is used; a broken one is logged once and ignored',
       renameSync(`${path}.new`, path)
     }
     write('{')
+    assert.equal(keys.isStale, false)
     await until('a broken file is logged', () => errors.length === 1)
+    assert.equal(keys.isStale, true)
     rmSync(path)
     await until('a missing file is logged', () => errors.length === 2)
+    assert.equal(keys.isStale, true)
     mkdirSync(path)
     await until('a directory is logged', () => errors.length === 3)
     rmSync(path, { recursive: true })
@@ -356,10 +359,11 @@ test('key file: a new version is used; a broken one is logged once and ignored',
     assert(errors.every((error) => error.includes(path)))
     assert.equal(keys.generation, 0)
     assert.equal(keys.unavailableReason(), undefined)
+    assert.equal(keys.isStale, true)
     await accepted(one, by)
 
     write(JSON.stringify({ keys: [jwk(rsa.publicKey, { kid: 'one', x: 1 })] }))
-    await pause(60)
+    await until('the same keys are read again', () => keys.isStale === false)
     assert.equal(keys.generation, 0)
     assert(!(by.verify(one) instanceof Promise))
 

@@ -360,7 +360,9 @@ test('remote keys: without the issuer the set is used until it is too old', asyn
   await cacheToken(by, tokenOne)
   issuer.answer = text('', 500)
   const hits = issuer.hits
+  assert.equal(keys.isStale, false)
   await until('refreshing fails', () => issuer.hits > hits + 2)
+  assert.equal(keys.isStale, true)
   assert(!(by.verify(tokenOne) instanceof Promise))
   await refused(tokenTwo, 'tokenInvalid', by)
   assert.equal(keys.unavailableReason(), undefined)

@@ -2,6 +2,7 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { LINES } from '../../dist/cli/lines.js'
 import { createLog } from '../../dist/ops/log.js'
+import { HOSTILE, HOSTILE_ESCAPED } from '../support/hostile.ts'
 
 const REQUEST = {
   method: 'GET',
@@ -39,7 +40,7 @@ test('lines: a request has method, path, status, time, and its error if any', as
   ])
 })
 
-test('lines: fields follow the message, causes in one line, and no control character', async () => {
+test('lines: fields follow the message, causes in one line, and controls are escaped', async () => {
   const error = new Error('outer', { cause: new Error('inner\x1b[2J\nforged') })
   const circle: { self?: unknown } = {}
   circle.self = circle
@@ -50,8 +51,18 @@ test('lines: fields follow the message, causes in one line, and no control chara
     log.debug('not at this level')
   })
   assert.deepEqual(lines, [
-    'ERROR it failed error=outer: inner[2Jforged byte=7',
+    'ERROR it failed error=outer: inner\\u001b[2J\\u000aforged byte=7',
     'listening plants=http://127.0.0.1:8080 recovered={"plants":"2"}',
     'circle circle=[object Object]',
+  ])
+})
+
+test('lines: a text from outside is escaped, alone, in an object and in a message', async () => {
+  const lines = await written((log) => {
+    log.error(`failed: ${HOSTILE}`, { reason: HOSTILE, inner: { reason: HOSTILE } })
+  })
+  const json = `{"reason":"${HOSTILE_ESCAPED.replace('\\u000a', '\\n')}"}`
+  assert.deepEqual(lines, [
+    `ERROR failed: ${HOSTILE_ESCAPED} reason=${HOSTILE_ESCAPED} inner=${json}`,
   ])
 })

@@ -25,6 +25,7 @@ import { call, post, type Reply } from '../support/http.ts'
 import { command, MAIN, preload, run, startProcess } from '../support/process.ts'
 import { ROOT } from '../support/release.ts'
 import { directoryOf, filesLeftByKill } from '../store/sqljs/fixtures.ts'
+import { HOSTILE, HOSTILE_ESCAPED, UNSAFE } from '../support/hostile.ts'
 import { startService, temporaryDirectory } from '../support/service.ts'
 import { until } from '../support/time.ts'
 import { signToken, token } from '../support/tokens.ts'
@@ -138,10 +139,12 @@ test('cli: a Node that is too old ends with one line, before any import', async 
   }
 })
 
-test('serve: the lines that the README pastes start a service with its secret', async (t) => {
+test('serve: what the README pastes starts a service, signs a token and uses it', async (t) => {
   const home = await temporaryDirectory()
   const readme = readFileSync(new URL('../../README.md', import.meta.url), 'utf8')
-  const [, lines = ''] = /## Run it for real\n\n```sh\n(.*?)```/s.exec(readme) ?? []
+  const [, section = ''] = /\n## Run it for real\n(.*?)\n## /s.exec(readme) ?? []
+  const blocks = [...section.matchAll(/```sh\n(.*?)```/gs)].map(([, text]) => text)
+  const [lines = '', first = ''] = blocks
   assert.equal(lines.trim().split('\n').length, 5)
   const script = lines.replace('make build\n', '').replace(/^node /m, 'exec node ')
   const child = spawn('sh', ['-ec', script], {
@@ -163,6 +166,12 @@ test('serve: the lines that the README pastes start a service with its secret', 
   const signed = signToken({ alg: 'HS256' }, claims, hmac)
   const { status } = await post(`${home}/plants.sock`, { id: 1, name: 'Fern' }, { token: signed })
   assert.equal(status, 200)
+  // In a second shell, as a user with nothing but node and curl.
+  const env = { PATH: process.env['PATH'], HOME: home }
+  const created = await asCurl(first, env, `${home}/plants.sock`)
+  assert.equal(created.status, 200, created.text)
+  const alice = await call(`${home}/plants.sock`, { token: signed })
+  assert.deepEqual(alice.json(), [{ name: 'Fern' }, created.json()])
   child.kill('SIGTERM')
   assert.deepEqual(await once(child, 'exit'), [0, null])
   assert.ok(existsSync(`${home}/plants/plants.sqlite`))
@@ -211,7 +220,20 @@ test('token: without a development key, says what to do', async () => {
   const env = { PLANTS_DATA: await temporaryDirectory() }
   const { status, stderr } = await command(['token', '--sub', 'bob'], env)
   assert.equal(status, 1)
-  assert.match(stderr, /no development key.*serve --dev/)
+  const only = '"token" signs with the development key only'
+  assert.ok(stderr.startsWith(`plant-store: ${only}, and there is none in ${env.PLANTS_DATA}: `))
+  assert.match(stderr, /get tokens from your issuer.*"plant-store serve --dev" makes/)
+  const secret = { ...env, ...SERVE }
+  const set = { ...env, ...SERVE, PLANTS_JWT_SECRET: '', PLANTS_JWKS_FILE: 'x' }
+  for (const [name, settings] of [
+    ['PLANTS_JWT_SECRET', secret],
+    ['PLANTS_JWKS_FILE', set],
+  ] as const) {
+    const refused = await command(['token', '--sub', 'bob'], settings)
+    assert.equal(refused.status, 2)
+    assert.ok(refused.stderr.startsWith(`plant-store: ${name} is set, and ${only}: `))
+    assert.doesNotMatch(refused.stderr, /cannot be used with --dev/)
+  }
 })
 
 test('serve: a port in use ends with status 1 and says why', async (t) => {
@@ -450,6 +472,43 @@ test('import: takes an edited snapshot, and names the rows that it refuses', asy
   assert.ok(!existsSync(join(directory, 'new')), 'no store is opened for such a file')
 })
 
+test('cli: what comes from outside is escaped in every message', async () => {
+  const directory = await temporaryDirectory()
+  const own = HOSTILE.replace('\ud83c', '')
+  const shown = HOSTILE_ESCAPED.replace('\\ud83c', '')
+  const [data, file] = [join(directory, `data ${own}`), join(directory, `file ${own}`)]
+  const says = async (what: string, env: Readonly<Record<string, string>>, ...args: string[]) => {
+    const { stdout, stderr } = await command(args, { PLANTS_DATA: data, ...env })
+    assert.doesNotMatch(stdout + stderr, UNSAFE, args[0])
+    assert.ok((stdout + stderr).includes(what), stdout + stderr)
+  }
+  const write = (sql: string): void => {
+    const database = new SQL.Database()
+    database.run(sql)
+    writeFileSync(file, database.export())
+    database.close()
+  }
+  await says(`no store in ${directory}/data ${shown}`, {}, 'check')
+  write(`CREATE TABLE plants (owner, id, name, tag);
+    INSERT INTO plants VALUES ('alice', 1, 'Fern', NULL), ('${own}', 2, NULL, NULL)`)
+  await says(`owner "${shown.replace('\\u000a', '\\n')}", id 2: name`, {}, 'import', file)
+  write(`CREATE TABLE plants (owner, id, name, tag);
+    INSERT INTO plants VALUES ('alice', 1, 'Fern', NULL)`)
+  await says(`1 plants read from ${directory}/file ${shown}`, {}, 'import', file)
+  write(`CREATE TABLE plants (owner, id, name, tag); CREATE TABLE "${own}" (a);
+    PRAGMA writable_schema = ON; UPDATE sqlite_schema SET sql = 'x' WHERE name <> 'plants'`)
+  await says(`malformed database schema (${shown}`, {}, 'import', file)
+  await says(`data ${shown} is sound`, {}, 'check')
+  await says(`written to ${directory}/new ${shown}`, {}, 'export', join(directory, `new ${own}`))
+  await says(`PLANTS_${shown} is not known`, { [`PLANTS_${own}`]: 'x' }, 'config')
+  await says(shown.replace('\\u000a', '\\n'), { ...SERVE, PLANTS_AUDIENCE: own }, 'config')
+  const set = join(directory, 'jwks.json')
+  writeFileSync(set, JSON.stringify({ keys: [{ kty: 'oct', kid: own }] }))
+  const keys = { ...SERVE, PLANTS_JWT_SECRET: '', PLANTS_JWKS_FILE: set }
+  await says(`key "${shown.replace('\\u000a', '\\n')}" is symmetric`, keys, 'config')
+  await says(`no command "${shown.replace('\\u000a', '\\n')}"`, {}, own)
+})
+
 test('import, check: end with the same status if no process reads the output', async () => {
   const directory = await temporaryDirectory()
   const [data, file] = [join(directory, 'data'), join(directory, 'plants.db')]
@@ -509,9 +568,9 @@ async function curlLines(output: () => string): Promise<string[]> {
 }
 
 /** Sends what curl would send. A shell splits the line, as when a user pastes it. */
-async function asCurl(line = ''): Promise<Reply> {
+async function asCurl(line = '', env = process.env, target?: string): Promise<Reply> {
   const script = `curl() { printf '%s\\0' "$@"; }\n${line}`
-  const { stdout } = await promisify(execFile)('sh', ['-c', script])
+  const { stdout } = await promisify(execFile)('sh', ['-ec', script], { env })
   const { values, positionals } = parseArgs({
     args: stdout.split('\0').slice(0, -1),
     allowPositionals: true,
@@ -524,7 +583,7 @@ async function asCurl(line = ''): Promise<Reply> {
   })
   assert.equal(positionals.length, 1, line)
   const { port, pathname } = new URL(positionals[0] ?? '')
-  const { data, header, 'unix-socket': socket = Number(port) } = values
+  const { data, header, 'unix-socket': socket = target ?? Number(port) } = values
   return call(socket, {
     token: undefined,
     path: pathname,

@@ -33,7 +33,7 @@ test('log: a start, a failed batch and a crash say what is needed, and no secret
   assert.deepEqual(line, {
     level: 'info',
     message: 'listening',
-    version: '1.0.0',
+    version: '2.0.0',
     plants: `http://127.0.0.1:${first.port}`,
     admin: `http://127.0.0.1:${first.adminPort}`,
     data: directory,

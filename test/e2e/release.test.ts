@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { execFile } from 'node:child_process'
-import { cpSync, existsSync, readdirSync, readFileSync, statSync, symlinkSync } from 'node:fs'
+import { cpSync, existsSync, mkdirSync, readdirSync, readFileSync, statSync, symlinkSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { test } from 'node:test'
 import { promisify } from 'node:util'
@@ -123,6 +123,27 @@ test('release: the npm package holds what npm would pack: code, types, documents
   assert.deepEqual(report.files.map(({ path }) => path).sort(), expected)
 })
 
+test('release: an install runs nothing, from the package or from npm pack', async () => {
+  await unpack(release.package, directory)
+  const { stdout } = await promisify(execFile)(
+    'npm',
+    ['pack', '--json', '--ignore-scripts', '--pack-destination', directory],
+    { cwd: ROOT },
+  )
+  // npm's documented report.
+  const [{ filename }] = JSON.parse(stdout) as readonly [{ readonly filename: string }]
+  const packed = join(directory, 'packed')
+  mkdirSync(packed)
+  await unpack(join(directory, filename), packed)
+  for (const folder of [directory, packed]) {
+    const manifest = readFileSync(join(folder, 'package/package.json'), 'utf8')
+    // npm's documented form of a manifest.
+    const { scripts = {} } = JSON.parse(manifest) as { readonly scripts?: object }
+    for (const name of Object.keys(scripts))
+      assert.doesNotMatch(name, /install|prepare|prepublish|dependencies/)
+  }
+})
+
 test('release: the folder holds code, documents, and used files of both packages', async () => {
   const names = await listArchive(release.archive)
   const own = names.filter((name) => !name.startsWith('node_modules/'))
@@ -179,7 +200,7 @@ test('release: the folder runs with node alone, and every command works', async 
   }
   assert.deepEqual(await run(['--version'], {}, elsewhere, main), {
     status: 0,
-    stdout: '1.0.0\n',
+    stdout: '2.0.0\n',
     stderr: '',
   })
   const description = readFileSync(join(elsewhere, 'plant-store/openapi.json'), 'utf8')

@@ -10,6 +10,7 @@ import { batchLine, headerLine, journalName } from '../../dist/store/sqljs/journ
 import { SqljsStore } from '../../dist/store/sqljs/store.js'
 import { embed } from '../support/embedded.ts'
 import { call, post, type Reply } from '../support/http.ts'
+import { HOSTILE, HOSTILE_ESCAPED } from '../support/hostile.ts'
 import { scrape } from '../support/metrics.ts'
 import { startService, temporaryDirectory } from '../support/service.ts'
 import { until } from '../support/time.ts'
@@ -42,12 +43,13 @@ test('admin: livez and readyz need no token, and name what is unavailable', asyn
     checks: { service: 'ok', keys: 'ok', storage: 'ok' },
   })
 
-  const reason = 'the disk is full'
+  const reason = `the disk is full: ${HOSTILE}`
+  const storage = `the disk is full: ${HOSTILE_ESCAPED}`
   const mocked = t.mock.method(SqljsStore.prototype, 'unavailableReason', () => reason)
   const red = await get('/readyz')
   assert.deepEqual(
     [red.status, red.json()],
-    [503, { status: 'unavailable', checks: { service: 'ok', keys: 'ok', storage: reason } }],
+    [503, { status: 'unavailable', checks: { service: 'ok', keys: 'ok', storage } }],
   )
   assert.equal((await get('/livez')).status, 200)
   mocked.mock.restore()

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { spawnSync } from 'node:child_process'
 import { generateKeyPairSync } from 'node:crypto'
-import { readdirSync, readFileSync, statSync } from 'node:fs'
+import { readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { METHODS } from 'node:http'
 import { join } from 'node:path'
 import { test } from 'node:test'
@@ -10,7 +10,7 @@ import { startBare } from '../support/bare.ts'
 import { call, post } from '../support/http.ts'
 import { PEM, readPair } from '../support/keys.ts'
 import { scrape, type Scrape } from '../support/metrics.ts'
-import { startService } from '../support/service.ts'
+import { startService, temporaryDirectory } from '../support/service.ts'
 import { serving } from '../support/serving.ts'
 import { stopClock, until } from '../support/time.ts'
 import { token } from '../support/tokens.ts'
@@ -287,7 +287,40 @@ test('metrics: fetches of the key set count by result, and a set has its age', a
   assert.deepEqual(found.all('plant_store_key_set_age_seconds'), [])
   assert.equal(found.value('plant_store_ready{check="keys"}'), 0)
   const secret = await scrape((await startService(t)).adminPort)
-  assert.deepEqual(secret.all('plant_store_key_set'), [], 'a secret is not fetched')
+  assert.deepEqual(secret.all('plant_store_key'), [], 'a secret is not fetched')
+})
+
+test('metrics: stale keys show, from a file and from a URL, and the service is ready', async (t) => {
+  const jwk = readPair(generateKeyPairSync('ed25519', PEM)).publicKey.export({ format: 'jwk' })
+  const good = JSON.stringify({ keys: [jwk] })
+  const path = join(await temporaryDirectory(), 'jwks.json')
+  writeFileSync(path, good)
+  const { adminPort } = await startService(t, { keys: { kind: 'file', path } })
+  const stale = async (port: number): Promise<number> => {
+    const { value } = await scrape(port)
+    assert.equal(value('plant_store_ready{check="keys"}'), 1)
+    return value('plant_store_keys_stale')
+  }
+  assert.equal(await stale(adminPort), 0)
+  rmSync(path)
+  await until('they are stale', async () => (await stale(adminPort)) === 1)
+  writeFileSync(path, good)
+  await until('they are not', async () => (await stale(adminPort)) === 0)
+
+  let set = good
+  const url = `${await serving(t, (_req, res) => res.end(set))}/keys`
+  const remote = await startService(t, { keys: { kind: 'url', url } })
+  await until('they are fetched', async () => {
+    const { value } = await scrape(remote.adminPort)
+    return value('plant_store_ready{check="keys"}') === 1
+  })
+  assert.equal(await stale(remote.adminPort), 0)
+  set = '{"keys":[]}'
+  // A key that is not known causes a fetch, if some time has passed since the last one.
+  stopClock(t).pass(30_000)
+  const unknown = token('alice', {}, { alg: 'EdDSA', kid: 'a' })
+  assert.equal((await call(remote.port, { token: unknown })).status, 401)
+  assert.equal(await stale(remote.adminPort), 1)
 })
 
 test('metrics: refusals under load count by error value, with the held bytes', async (t) => {
@@ -363,7 +396,7 @@ test('metrics: the process has CPU, memory, descriptors and event loop delay', a
   assert.ok(found.value('process_heap_bytes') > 2 ** 20)
   const descriptors = found.value('process_open_fds')
   assert.ok(descriptors > 3 && descriptors < found.value('process_max_fds'))
-  assert.equal(found.value(`plant_store_build_info{version="1.0.0",node="${process.version}"}`), 1)
+  assert.equal(found.value(`plant_store_build_info{version="2.0.0",node="${process.version}"}`), 1)
   const wires = await Promise.all(Array.from({ length: 20 }, () => Wire.to(adminPort)))
   assert.ok((await scrape(adminPort)).value('process_open_fds') >= descriptors + 20)
   for (const wire of wires) wire.destroy()

@@ -18,6 +18,7 @@ import { after, test } from 'node:test'
 import { setImmediate as nextTick, setTimeout as delay } from 'node:timers/promises'
 import { createLog, ownerHash } from '../../dist/ops/log.js'
 import type { LogSink } from '../../dist/ops/log-writer.js'
+import { HOSTILE, UNSAFE } from '../support/hostile.ts'
 import { PATIENCE_MS, until } from '../support/time.ts'
 
 const MAX_UNREAD = 2 ** 20
@@ -69,6 +70,21 @@ async function logged(
   assert.equal(more.length, 0)
   return line ?? assert.fail('no line')
 }
+
+test('log: a terminal shows a line as it is, and a program reads what was logged', async () => {
+  const sink = new Sink()
+  const log = createLog('info', sink)
+  log.error(HOSTILE, { text: HOSTILE, [HOSTILE]: [HOSTILE], error: new Error(HOSTILE) })
+  await nextTick()
+  assert.doesNotMatch(sink.writes.join(''), UNSAFE)
+  const [line] = sink.lines
+  // As `render` writes it.
+  const { message } = line?.['error'] as { readonly message: string }
+  assert.deepEqual(
+    [line?.['message'], line?.['text'], line?.[HOSTILE], message],
+    [HOSTILE, HOSTILE, [HOSTILE], HOSTILE],
+  )
+})
 
 test('log: a line has time, level and message, then the fields', async () => {
   const line = await logged({ status: 200, path: '/plants\n"', gone: undefined })

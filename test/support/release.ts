@@ -21,10 +21,10 @@ export async function makeRelease(directory: string, root = ROOT): Promise<Relea
     cwd: root,
   })
   return {
-    package: join(directory, 'plant-store-1.0.0.tgz'),
-    archive: join(directory, 'plant-store-1.0.0-node.tar.gz'),
+    package: join(directory, 'plant-store-2.0.0.tgz'),
+    archive: join(directory, 'plant-store-2.0.0-node.tar.gz'),
     folder: join(directory, 'plant-store'),
-    billOfMaterials: join(directory, 'plant-store-1.0.0.cdx.json'),
+    billOfMaterials: join(directory, 'plant-store-2.0.0.cdx.json'),
   }
 }
 

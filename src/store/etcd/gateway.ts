@@ -43,6 +43,7 @@ export class EtcdRefusal extends Error {
     this.isFirstAttempt = isFirstAttempt
   }
 }
+EtcdRefusal.prototype.name = 'EtcdRefusal'
 
 export function isRefusal(error: unknown, message: RegExp): error is EtcdRefusal {
   return error instanceof EtcdRefusal && message.test(error.message)
@@ -50,6 +51,7 @@ export function isRefusal(error: unknown, message: RegExp): error is EtcdRefusal
 
 /** The answer is longer than the caller accepts, or than the network transfers in time. */
 export class AnswerTooLong extends Error {}
+AnswerTooLong.prototype.name = 'AnswerTooLong'
 
 /** Sends one request to one member's HTTP/JSON gateway. */
 export class Gateway {

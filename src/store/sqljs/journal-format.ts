@@ -31,6 +31,7 @@ export class StoreCorrupt extends Error {
     super(`${file} is damaged at byte ${byte}: ${what}`)
   }
 }
+StoreCorrupt.prototype.name = 'StoreCorrupt'
 
 /** One line of a journal, whose checksum fits. */
 export interface JournalLine {

@@ -43,6 +43,7 @@ export class LockLost extends Error {
     super(`${what}: ${why}; ${advice}`)
   }
 }
+LockLost.prototype.name = 'LockLost'
 
 export interface DirectoryLock {
   /** What `checkHeld` checks; undefined for a lock of another kind. */
@@ -60,6 +61,7 @@ export class DirectoryLocked extends Error {
     super(`${dir} is in use by ${holder}: stop that first, or ${other}`)
   }
 }
+DirectoryLocked.prototype.name = 'DirectoryLocked'
 
 /** A directory that was opened. It stays the same if its path is changed meanwhile. */
 interface Opened {

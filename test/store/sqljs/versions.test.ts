@@ -2,9 +2,18 @@ import assert from 'node:assert/strict'
 import { cp, readFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { test } from 'node:test'
+import { crc32 } from 'node:zlib'
+import initSqlJs from 'sql.js'
 import type { Plant } from '../../../dist/plants/plant.js'
-import { readMeta } from '../../../dist/store/sqljs/database.js'
+import {
+  FORMAT_VERSION,
+  READABLE_VERSIONS,
+  readMeta,
+} from '../../../dist/store/sqljs/database.js'
+import { headerLine } from '../../../dist/store/sqljs/journal-format.js'
 import { checkStore } from '../../../dist/cli/check.js'
+import { exportStore } from '../../../dist/cli/export.js'
+import { version as release } from '../../../dist/version.js'
 import { ROOT } from '../../support/release.ts'
 import { temporaryDirectory } from '../../support/service.ts'
 import { list, openStore } from './fixtures.ts'
@@ -88,3 +97,56 @@ for (const version of [1, 2]) {
     await again.close()
   })
 }
+
+/** What the import of 1.0.0 asks of a file. */
+const READ_BY_1_0_0 = 'SELECT owner, id, name, tag FROM plants ORDER BY owner, id'
+
+for (const version of [1, 2]) {
+  test(`versions: from version ${version}, an earlier release can import what is there`, async () => {
+    const { Database } = await initSqlJs()
+    const directory = await temporaryDirectory()
+    const data = join(directory, 'data')
+    await cp(join(ROOT, `test/fixtures/version-${version}`), data, { recursive: true })
+    const store = await openStore(data)
+    await store.create('zoe', { id: 2n ** 63n - 1n, name: 'created since', tag: '' })
+    await store.close()
+    const file = join(directory, 'export.sqlite')
+    assert.match(await exportStore(data, file), /^9 plants written/)
+    for (const path of [file, join(data, 'plants.sqlite')]) {
+      const database = new Database(await readFile(path))
+      const statement = database.prepare(READ_BY_1_0_0)
+      const rows: unknown[] = []
+      while (statement.step()) rows.push(statement.get(null, { useBigInt: true }))
+      assert.equal(rows.length, 9)
+      assert.deepEqual(rows[7], ['zoe', 2n ** 63n - 1n, 'created since', ''])
+      database.close()
+    }
+  })
+}
+
+test('versions: the table of releases says what this one writes and reads', async () => {
+  const text = await readFile(join(ROOT, 'scripts/deploy/README.md'), 'utf8')
+  const row = text.split('\n').find((line) => line.startsWith(`| ${release()} |`)) ?? assert.fail()
+  const [, journal] = headerLine(1).toString().split(' ')
+  assert.deepEqual(row.split('|').slice(2, 5), [
+    ` ${FORMAT_VERSION} `,
+    ` ${READABLE_VERSIONS.join(', ')} `,
+    ` ${journal} `,
+  ])
+})
+
+test('versions: the checksums of a journal are where DESIGN.md says', async () => {
+  for (const version of [1, 2]) {
+    const file = join(ROOT, `test/fixtures/version-${version}/journal-00000002.log`)
+    const text = (await readFile(file, 'utf8')).replace(/\0*$/, '')
+    const [header = '', ...lines] = text.trimEnd().split('\n')
+    const sum = (part = ''): string => crc32(part).toString(16).padStart(8, '0')
+    const [, before, last] = /^(.*) (\S+)$/.exec(header) ?? []
+    assert.equal(last, sum(before))
+    assert.ok(lines.length > 0)
+    for (const line of lines) {
+      const [, first, after] = /^(\S+) (.*)$/.exec(line) ?? []
+      assert.equal(first, sum(after))
+    }
+  }
+})
