@@ -19,7 +19,7 @@ const SCENARIOS: Readonly<Record<string, Scenario>> = {
     load: () => import('./measure/strangers.ts'),
   },
   memory: {
-    what: 'memory of 10,000 idle connections, and of 1,000 readers that read nothing',
+    what: 'memory of clients that make the service hold what they can, and of other readers',
     load: () => import('./measure/memory.ts'),
   },
   limits: {
