@@ -94,7 +94,7 @@ export class Connection {
     if (isDue) return this.#start(exchange)
     this.#intake.wait(exchange)
     if (this.#intake.isFull) this.#socket.pause()
-    if (this.#intake.isOverfull) this.#socket.destroy()
+    if (this.#intake.isOverfull) cutOff(this.#socket)
     else if (this.#embedded) this.#startWhenDue(exchange)
   }
 
@@ -266,9 +266,9 @@ export class Connection {
     try {
       const response = exchange.res.headersSent ? undefined : this.#host.explain(error, exchange)
       if (response) this.#send(exchange, response, goesOn)
-      else this.#socket.destroy()
+      else cutOff(this.#socket)
     } catch {
-      this.#socket.destroy()
+      cutOff(this.#socket)
     }
   }
 

@@ -184,6 +184,8 @@ export function createHttpServer(
     IncomingMessage: DirectRequest,
     ServerResponse: WholeResponse,
     maxHeaderSize: HEADERS_MAX_BYTES,
+    // Not left to NODE_OPTIONS: a lenient parser lets requests be smuggled.
+    insecureHTTPParser: false,
     keepAliveTimeout: timeouts.keepAliveMs,
     headersTimeout: timeouts.headersMs,
     // Checked by Clock, which knows what the client waits for.

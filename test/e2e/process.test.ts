@@ -28,6 +28,7 @@ import { startService, temporaryDirectory } from '../support/service.ts'
 import { until } from '../support/time.ts'
 import { AUDIENCE, ISSUER, SECRET } from '../support/tokens.ts'
 import { verdict } from '../support/verdict.ts'
+import { converse, head } from '../support/wire.ts'
 
 function childrenOf(directory: string): string[] {
   try {
@@ -199,6 +200,17 @@ test('process: SIGUSR1 opens no inspector; a failed compaction is repeated', asy
   await postLarge(server.port)
   await until('the journals are compacted', () => server.output().includes('"message":"compacted"'))
   assert.match(server.output(), /could not be compacted.*impossible/)
+  assert.equal(await server.kill('SIGTERM'), 0)
+})
+
+test('process: --insecure-http-parser does not make its parsers lenient', async (t) => {
+  const server = await startProcess(t, join(await temporaryDirectory(), 'data'), {
+    NODE_OPTIONS: '--insecure-http-parser',
+  })
+  for (const port of [server.port, server.adminPort]) {
+    const smuggled = head('GET', '/livez', { lines: ['X: a\x01b'] })
+    assert.deepEqual((await converse(port, smuggled)).map(verdict), ['malformedRequest'])
+  }
   assert.equal(await server.kill('SIGTERM'), 0)
 })
 
