@@ -138,15 +138,24 @@ export class Connection {
     return this.#intake.size + (phase === 'serving' || phase === 'sending' ? 1 : 0)
   }
 
+  /** False in another application's server. */
+  get isOwn(): boolean {
+    return !this.#embedded
+  }
+
   /**
-   * Closes the connection if nothing is under way, and nothing has come in since the last call.
+   * Closes the connection if nothing is under way, nothing has come in since the last call, and no
+   * request has begun. `unbegun`: the sockets of which Node's parser says the last.
    * Returns true if it is idle and another application's to close.
    */
-  closeIdle(): boolean {
+  closeIdle(unbegun: ReadonlySet<Socket>): boolean {
     const { bytesRead } = this.#socket
     const isDone = this.#embedded ? stateOf(this.#current) === 'idle' : this.#isDone
     const isIdle = isDone && this.#intake.size === 0
-    if (isIdle && !this.#embedded && bytesRead === this.#bytesAtLastLook) this.#socket.destroy()
+    // Node says it neither before the first request, nor during a body whose request is answered.
+    const hasBegun = bytesRead > 0 && !unbegun.has(this.#socket) && !this.#incomplete
+    const isQuiet = bytesRead === this.#bytesAtLastLook && !hasBegun
+    if (isIdle && !this.#embedded && isQuiet) this.#socket.destroy()
     this.#bytesAtLastLook = bytesRead
     return isIdle && this.#embedded
   }

@@ -51,6 +51,8 @@ export class Connections {
   refused = 0
   /** Connections that were accepted so far. */
   accepted = 0
+  /** Closes what Node calls idle connections of the service's own server. */
+  closeUnbegun: () => void = () => {}
   readonly #bySocket = new Map<Socket, Connection>()
   #timer: NodeJS.Timeout | undefined
   #checkedAtMs = 0
@@ -132,8 +134,9 @@ export class Connections {
   async drain(timeoutMs: number): Promise<number> {
     const deadline = performance.now() + timeoutMs
     while (this.#bySocket.size > 0 && performance.now() < deadline) {
+      const unbegun = this.#unbegun()
       for (const [socket, connection] of this.#bySocket) {
-        if (connection.closeIdle()) this.#bySocket.delete(socket)
+        if (connection.closeIdle(unbegun)) this.#bySocket.delete(socket)
       }
       await sleep(DRAIN_CHECK_MS)
       // After a long tick, timers run before the data is read that has come in meanwhile.
@@ -141,6 +144,24 @@ export class Connections {
     }
     for (const socket of this.#bySocket.keys()) cutOff(socket)
     return this.#bySocket.size
+  }
+
+  /**
+   * The sockets on which no request has begun since the last one. Node's parser knows it, and Node
+   * tells it in one way only: by closing them. None is closed here, because a response may be left.
+   */
+  #unbegun(): ReadonlySet<Socket> {
+    const found = new Set<Socket>()
+    const own = [...this.#bySocket].filter(([, { isOwn }]) => isOwn).map(([socket]) => socket)
+    for (const socket of own) {
+      socket.destroy = () => {
+        found.add(socket)
+        return socket
+      }
+    }
+    this.closeUnbegun()
+    for (const socket of own) Reflect.deleteProperty(socket, 'destroy')
+    return found
   }
 
   #check(): void {
@@ -207,6 +228,7 @@ export function createHttpServer(
     else socket.destroy()
   })
   server.on('drop', () => connections.refused++)
+  connections.closeUnbegun = () => server.closeIdleConnections()
   for (const event of ['request', 'checkContinue', 'checkExpectation']) server.on(event, handler)
   server.on('connect', (req: IncomingMessage) => {
     const error = new HttpError(isKnownVersion(req) ? 'methodUnknown' : 'malformedRequest')
