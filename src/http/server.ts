@@ -4,7 +4,7 @@ import {
   type IncomingMessage,
   type RequestListener,
   type Server,
-  type ServerResponse,
+  ServerResponse,
 } from 'node:http'
 import { Socket } from 'node:net'
 import type { Duplex } from 'node:stream'
@@ -16,7 +16,7 @@ import { DirectRequest } from './direct-request.ts'
 import { Exchange, isKnownVersion, recordOf } from './exchange.ts'
 import { cutOff } from './linger.ts'
 import { TickEnd } from './tick.ts'
-import { WholeResponse } from './whole-response.ts'
+import { canSendWhole, WholeResponse } from './whole-response.ts'
 
 /** Request line and headers together. Node counts their bytes without the separators. */
 const HEADERS_MAX_BYTES = 16 * 1024
@@ -203,7 +203,7 @@ export function createHttpServer(
   const { handler, timeouts, checkMs } = connections
   const server = createServer({
     IncomingMessage: DirectRequest,
-    ServerResponse: WholeResponse,
+    ServerResponse: canSendWhole() ? WholeResponse : ServerResponse,
     maxHeaderSize: HEADERS_MAX_BYTES,
     // Not left to NODE_OPTIONS: a lenient parser lets requests be smuggled.
     insecureHTTPParser: false,
