@@ -18,14 +18,20 @@ export interface ConnectionHost {
   explain(error: unknown, request: RequestRecord): HttpResponse | undefined
   /** Called if a response fails after its headers: the client cannot be told any more. */
   brokeOff(error: unknown, request: RequestRecord): void
-  /** Called once for each request that is answered, also for those that Node's parser refuses. */
-  answered(request: RequestRecord, response: HttpResponse): void
+  /**
+   * Called once for each request that is served, also if its client has left, and for each that
+   * Node's parser refuses. `aborted`: not all of the response has left the process.
+   */
+  answered(request: RequestRecord, response: HttpResponse, aborted: boolean): void
   /** Called when a server of the service itself has accepted a connection. */
   accepted(): void
   /** Counts a response that waits in memory until its client takes it. */
   holdResponse(owner: string, bytes: number): Hold
   readonly draining: boolean
 }
+
+/** For the log: the connection ended before there was a response. nginx has the same status. */
+const NO_RESPONSE: HttpResponse = { status: 499, headers: [], body: undefined }
 
 /** What all connections of a service share. */
 interface Shared {
@@ -247,8 +253,18 @@ export class Connection {
 
   #explain(exchange: Exchange, error: unknown): void {
     const response = this.#host.explain(error, exchange)
-    if (response) this.#answer(exchange, response)
-    else exchange.phase = 'cancelled'
+    if (response) return this.#answer(exchange, response)
+    exchange.phase = 'cancelled'
+    this.#record(exchange, NO_RESPONSE, true)
+  }
+
+  /** Tells the host once, whatever comes after it. */
+  #record(request: RequestRecord, response: HttpResponse, aborted: boolean): void {
+    if (request instanceof Exchange) {
+      if (request.isRecorded) return
+      request.isRecorded = true
+    }
+    this.#host.answered(request, response, aborted)
   }
 
   /** Deals with the rest of the body, then sends the response. */
@@ -261,12 +277,17 @@ export class Connection {
   /** Never throws: it would stop other responses, or reach the embedding application. */
   #deliver(exchange: Exchange, response: HttpResponse, goesOn: boolean): void {
     if (this.#embedded) exchange.req.resume()
-    if (this.#isCancelled(exchange)) return abandon(response)
+    if (this.#isCancelled(exchange)) {
+      abandon(response)
+      return this.#record(exchange, response, true)
+    }
     try {
       this.#send(exchange, response, goesOn)
     } catch (error) {
       abandon(response)
       this.#deliverFailure(exchange, error, goesOn)
+      // Unless its failure is sent.
+      if (this.#socket.destroyed) this.#record(exchange, response, true)
     }
   }
 
@@ -304,7 +325,7 @@ export class Connection {
     // and after a list to HTTP/1.0.
     const hasLength = req.httpVersion !== '1.0' || lengthOf(response.body) !== undefined
     if (!res.shouldKeepAlive || !hasLength) this.#intake.close()
-    this.#host.answered(exchange, response)
+    if (exchange.hasLeft) this.#record(exchange, response, false)
     this.#advance()
   }
 
@@ -317,10 +338,14 @@ export class Connection {
     // The response before has left the process, though its "finish" may still come.
     this.#hold?.(0)
     this.#hold = hold
+    const lost = (): void => this.#record(exchange, response, true)
+    this.#socket.once('close', lost)
     // Before Node's own listener, which closes the socket if the client has half-closed it.
     res.prependOnceListener('finish', () => {
       hold?.(0)
+      this.#socket.off('close', lost)
       this.#sent(exchange, response)
+      this.#record(exchange, response, false)
       this.#advance()
     })
   }
@@ -331,7 +356,7 @@ export class Connection {
 
   /** Sends the last response without Node, which would reset a client that is still sending. */
   #closeWith(response: HttpResponse, request: RequestRecord): void {
-    this.#host.answered(request, response)
+    this.#record(request, response, !this.#socket.writable)
     this.#end(rawResponse(response, request.requestId, request.method !== 'HEAD'))
     if (!(request instanceof Exchange)) return
     request.phase = 'cancelled'

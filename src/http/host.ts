@@ -79,7 +79,7 @@ export class PlantHost implements ConnectionHost {
     return failure
   }
 
-  answered(request: RequestRecord, { status, error }: HttpResponse): void {
+  answered(request: RequestRecord, { status, error }: HttpResponse, aborted: boolean): void {
     const { method, route, owner, requestId, traceId, startedAtMs } = request
     const ms = performance.now() - startedAtMs
     this.#durations.record(method, route, status, ms / 1000)
@@ -92,6 +92,7 @@ export class PlantHost implements ConnectionHost {
       requestId,
       traceId,
       owner: owner === undefined ? undefined : ownerHash(owner),
+      aborted: aborted || undefined,
     })
   }
 
