@@ -260,10 +260,8 @@ export class Connection {
 
   /** Tells the host once, whatever comes after it. */
   #record(request: RequestRecord, response: HttpResponse, aborted: boolean): void {
-    if (request instanceof Exchange) {
-      if (request.isRecorded) return
-      request.isRecorded = true
-    }
+    if (request instanceof Exchange && request.isRecorded) return
+    if (request instanceof Exchange) request.isRecorded = true
     this.#host.answered(request, response, aborted)
   }
 

@@ -149,8 +149,8 @@ for (const isEmbedded of [false, true]) {
       for (const list of [() => listOf(chunks), () => listOf([chunks.flat()])]) {
         const bare = await start(t, { store: { list } })
         const wire = await Wire.to(bare.port)
-        const answers = await wire.write(FERN + LIST + head('HEAD', '/plants') + LIST).answers(4, [2])
-        assert.equal(answers.length, 4)
+        const bytes = FERN + LIST + head('HEAD', '/plants') + LIST
+        assert.equal((await wire.write(bytes).answers(4, [2])).length, 4)
         wire.destroy()
         await logged(bare, ['POST 200', 'GET 200', 'HEAD 200', 'GET 200'])
       }

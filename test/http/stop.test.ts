@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { once } from 'node:events'
 import { createServer } from 'node:http'
-import { type AddressInfo, connect, type Socket } from 'node:net'
+import { type AddressInfo, connect } from 'node:net'
 import { join } from 'node:path'
 import { describe, test, type TestContext } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -378,8 +378,9 @@ test('stop: a request that came in while the process was busy is answered', asyn
   await wire.write(head('GET', '/plants')).answers(1)
   const { closeIdle } = Connection.prototype
   let looks = 0
-  t.mock.method(Connection.prototype, 'closeIdle', function (this: Connection, unbegun: ReadonlySet<Socket>) {
-    const found = closeIdle.call(this, unbegun)
+  type Look = Parameters<typeof closeIdle>
+  t.mock.method(Connection.prototype, 'closeIdle', function (this: Connection, ...look: Look) {
+    const found = closeIdle.call(this, ...look)
     if (++looks > 1) return found
     // Between two looks for idle connections: the second is due when this busy loop ends.
     wire.write(head('GET', '/plants'))
