@@ -12,9 +12,11 @@ export const LINES: LogFormat = {
     const what = level === 'error' ? `ERROR ${message}` : message
     return line([what, ...words])
   },
-  request({ method = '-', route = '-', status, ms, error }) {
-    const what = error === undefined ? '' : `error ${error}`
-    return line([method.padEnd(METHOD_CHARS), route, String(status), `${ms.toFixed(1)} ms`, what])
+  request({ method = '-', route = '-', status, ms, error, aborted }) {
+    const words = [method.padEnd(METHOD_CHARS), route, String(status), `${ms.toFixed(1)} ms`]
+    if (error !== undefined) words.push(`error ${error}`)
+    if (aborted) words.push('aborted')
+    return line(words)
   },
 }
 

@@ -1,7 +1,8 @@
 import type { Socket } from 'node:net'
 import { HttpError } from '../errors.ts'
 import type { Hold } from './budget.ts'
-import { Clock, type HttpTimeouts, stateOf } from './clock.ts'
+import { Clock, stateOf } from './clock.ts'
+import type { ConnectionHost, Shared } from './connection-host.ts'
 import { DirectRequest } from './direct-request.ts'
 import { Exchange, recordOf, type RequestRecord } from './exchange.ts'
 import { Intake, type Refusal } from './intake.ts'
@@ -12,32 +13,8 @@ import type { StrangersAccount } from './strangers.ts'
 import type { TickEnd } from './tick.ts'
 import { dropBody, holdBody, settleBody } from './unread-body.ts'
 
-/** What a connection needs of the service. */
-export interface ConnectionHost {
-  /** Answers a request. What it throws goes to `explain`. */
-  serve(exchange: Exchange): HttpResponse | Promise<HttpResponse>
-  /** The response to a failure; undefined if the client has left. */
-  explain(error: unknown, request: RequestRecord): HttpResponse | undefined
-  /** Called if a response fails after its headers: the client cannot be told any more. */
-  brokeOff(error: unknown, request: RequestRecord): void
-  /** Called once for each request that is answered, also for those that Node's parser refuses. */
-  answered(request: RequestRecord, response: HttpResponse): void
-  /** Called when a server of the service itself has accepted a connection. */
-  accepted(): void
-  /** Counts a response that waits in memory until its client takes it. */
-  holdResponse(owner: string, bytes: number): Hold
-  readonly draining: boolean
-}
-
-/** What all connections of a service share. */
-interface Shared {
-  readonly host: ConnectionHost
-  readonly tickEnd: TickEnd
-  readonly strangers: StrangersAccount
-  readonly timeouts: HttpTimeouts
-  /** The header lines of a response after which the connection is kept. */
-  readonly keepAlive: string
-}
+/** For the log: the connection ended before there was a response. nginx has the same status. */
+const NO_RESPONSE: HttpResponse = { status: 499, headers: [], body: undefined }
 
 /**
  * One client connection. Its requests are served one at a time, in order (Node would serve them
@@ -105,7 +82,7 @@ export class Connection {
     if (isDue) return this.#start(exchange)
     this.#intake.wait(exchange)
     if (this.#intake.isFull) this.#socket.pause()
-    if (this.#intake.isOverfull) this.#socket.destroy()
+    if (this.#intake.isOverfull) cutOff(this.#socket)
     else if (this.#embedded) this.#startWhenDue(exchange)
     this.heldChanged()
   }
@@ -163,15 +140,24 @@ export class Connection {
     return this.#intake.size + (phase === 'serving' || phase === 'sending' ? 1 : 0)
   }
 
+  /** False in another application's server. */
+  get isOwn(): boolean {
+    return !this.#embedded
+  }
+
   /**
-   * Closes the connection if nothing is under way, and nothing has come in since the last call.
+   * Closes the connection if nothing is under way, nothing has come in since the last call, and no
+   * request has begun. `unbegun`: the sockets of which Node's parser says the last.
    * Returns true if it is idle and another application's to close.
    */
-  closeIdle(): boolean {
+  closeIdle(unbegun: ReadonlySet<Socket>): boolean {
     const { bytesRead } = this.#socket
     const isDone = this.#embedded ? stateOf(this.#current) === 'idle' : this.#isDone
     const isIdle = isDone && this.#intake.size === 0
-    if (isIdle && !this.#embedded && bytesRead === this.#bytesAtLastLook) this.#socket.destroy()
+    // Node says it neither before the first request, nor during a body whose request is answered.
+    const hasBegun = bytesRead > 0 && !unbegun.has(this.#socket) && !this.#incomplete
+    const isQuiet = bytesRead === this.#bytesAtLastLook && !hasBegun
+    if (isIdle && !this.#embedded && isQuiet) this.#socket.destroy()
     this.#bytesAtLastLook = bytesRead
     return isIdle && this.#embedded
   }
@@ -279,8 +265,16 @@ export class Connection {
 
   #explain(exchange: Exchange, error: unknown): void {
     const response = this.#host.explain(error, exchange)
-    if (response) this.#answer(exchange, response)
-    else exchange.phase = 'cancelled'
+    if (response) return this.#answer(exchange, response)
+    exchange.phase = 'cancelled'
+    this.#record(exchange, NO_RESPONSE, true)
+  }
+
+  /** Tells the host once, whatever comes after it. */
+  #record(request: RequestRecord, response: HttpResponse, aborted: boolean): void {
+    if (request instanceof Exchange && request.isRecorded) return
+    if (request instanceof Exchange) request.isRecorded = true
+    this.#host.answered(request, response, aborted)
   }
 
   /** Deals with the rest of the body, then sends the response. */
@@ -293,12 +287,17 @@ export class Connection {
   /** Never throws: it would stop other responses, or reach the embedding application. */
   #deliver(exchange: Exchange, response: HttpResponse, goesOn: boolean): void {
     if (this.#embedded) exchange.req.resume()
-    if (this.#isCancelled(exchange)) return abandon(response)
+    if (this.#isCancelled(exchange)) {
+      abandon(response)
+      return this.#record(exchange, response, true)
+    }
     try {
       this.#send(exchange, response, goesOn)
     } catch (error) {
       abandon(response)
       this.#deliverFailure(exchange, error, goesOn)
+      // Unless its failure is sent.
+      if (this.#socket.destroyed) this.#record(exchange, response, true)
     }
   }
 
@@ -307,9 +306,9 @@ export class Connection {
     try {
       const response = exchange.res.headersSent ? undefined : this.#host.explain(error, exchange)
       if (response) this.#send(exchange, response, goesOn)
-      else this.#socket.destroy()
+      else cutOff(this.#socket)
     } catch {
-      this.#socket.destroy()
+      cutOff(this.#socket)
     }
   }
 
@@ -337,7 +336,7 @@ export class Connection {
     // and after a list to HTTP/1.0.
     const hasLength = req.httpVersion !== '1.0' || lengthOf(response.body) !== undefined
     if (!res.shouldKeepAlive || !hasLength) this.#intake.close()
-    this.#host.answered(exchange, response)
+    if (exchange.hasLeft) this.#record(exchange, response, false)
     this.#advance()
   }
 
@@ -350,10 +349,14 @@ export class Connection {
     // The response before has left the process, though its "finish" may still come.
     this.#hold?.set(0)
     this.#hold = hold
+    const lost = (): void => this.#record(exchange, response, true)
+    this.#socket.once('close', lost)
     // Before Node's own listener, which closes the socket if the client has half-closed it.
     res.prependOnceListener('finish', () => {
       hold?.set(0)
+      this.#socket.off('close', lost)
       this.#sent(exchange, response)
+      this.#record(exchange, response, false)
       this.#advance()
     })
   }
@@ -364,7 +367,7 @@ export class Connection {
 
   /** Sends the last response without Node, which would reset a client that is still sending. */
   #closeWith(response: HttpResponse, request: RequestRecord): void {
-    this.#host.answered(request, response)
+    this.#record(request, response, !this.#socket.writable)
     this.#isOwner = request.owner !== undefined
     this.#end(rawResponse(response, request.requestId, request.method !== 'HEAD'))
     if (!(request instanceof Exchange)) return

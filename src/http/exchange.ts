@@ -75,6 +75,8 @@ export class Exchange implements RequestRecord {
   /** Set when reading the body begins; it is then read to its end, or to a limit. */
   bodyTaken = false
   phase: Phase = 'waiting'
+  /** True once log and metrics have it. */
+  isRecorded = false
   /** True while the client waits for "100 Continue" and Node has not sent it. */
   awaitsContinue = false
 

@@ -23,6 +23,8 @@ interface RequestLine {
   readonly traceId: string | undefined
   /** As `ownerHash` returns it. */
   readonly owner: string | undefined
+  /** True if the connection ended before all of the response had left the process. */
+  readonly aborted: true | undefined
 }
 
 /**
@@ -135,7 +137,7 @@ let now = { ms: 0, iso: '' }
  * HTTP token, and the other texts are ours.
  */
 function renderRequest(line: RequestLine): string {
-  const { method, route, status, error, ms, traceId, owner } = line
+  const { method, route, status, error, ms, traceId, owner, aborted } = line
   const timeMs = Date.now()
   if (timeMs !== now.ms) now = { ms: timeMs, iso: new Date(timeMs).toISOString() }
   return (
@@ -146,6 +148,7 @@ function renderRequest(line: RequestLine): string {
     (error === undefined ? '' : `,"error":${error}`) +
     (traceId === undefined ? '' : `,"traceId":"${traceId}"`) +
     (owner === undefined ? '' : `,"owner":"${owner}"`) +
+    (aborted === undefined ? '' : ',"aborted":true') +
     '}\n'
   )
 }
