@@ -91,7 +91,8 @@ async function measureAttack(attack: Attack): Promise<void> {
   const before = service.memory().residentMiB
   const sockets: Socket[] = []
   while (sockets.length < connections) {
-    sockets.push(...flood(tcp ? service.port : path, Math.min(STEP, connections - sockets.length), bytes))
+    const step = Math.min(STEP, connections - sockets.length)
+    sockets.push(...flood(tcp ? service.port : path, step, bytes))
     await sleep(50)
   }
   const most = await peakMiB(service.pid)
@@ -151,7 +152,8 @@ function isReadWhole(port: number): Promise<boolean> {
     let last = ''
     socket.on('data', (chunk) => {
       last = (last + chunk.subarray(-7).toString('latin1')).slice(-7)
-      if (last.endsWith('\r\n0\r\n\r\n')) socket.destroy()
+      // A list that is refused has its length.
+      if (last.endsWith('\r\n0\r\n\r\n') || last.endsWith('later."}')) socket.destroy()
     })
     socket.on('error', () => {})
     socket.on('close', () => resolve(last.endsWith('\r\n0\r\n\r\n')))

@@ -150,6 +150,13 @@ export class Exchange implements RequestRecord {
     return this.req instanceof DirectRequest ? this.req.heldBytes : 0
   }
 
+  /** True, and it is cancelled, if its client has left or an embedding application has responded. */
+  cancelIfGone(): boolean {
+    const { req, res } = this
+    if (req.socket.destroyed || res.headersSent || res.destroyed) this.phase = 'cancelled'
+    return this.phase === 'cancelled'
+  }
+
   /** True if there is a body that neither the service nor an embedding application has read. */
   get hasUnreadBody(): boolean {
     if (!this.headers.chunked && (this.headers.contentLengthBytes ?? 0) === 0) return false
