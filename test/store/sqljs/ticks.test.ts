@@ -41,6 +41,35 @@ test('ticks: creates that take long to decide are decided over several ticks', a
   await store.close()
 })
 
+test('ticks: owners take turns in batches, and the creates of one keep their order', async () => {
+  const store = await openStore(await temporaryDirectory())
+  const answered: string[] = []
+  // Four of them fill a batch.
+  const name = 'x'.repeat(2 ** 18)
+  const create = (owner: string, id: bigint, what = ''): Promise<unknown> =>
+    store
+      .create(owner, plant(id, name + what))
+      .then((created) => answered.push(`${owner} ${id} ${what}${created}`))
+  await Promise.all([
+    ...Array.from({ length: 10 }, (_, i) => create('alice', BigInt(10 - i))),
+    create('alice', 11n, 'first '),
+    create('alice', 11n, 'second '),
+    create('bob', 2n),
+    create('bob', 1n),
+    create('carol', 1n),
+  ])
+  await store.close()
+  const of = (owner: string): string[] => answered.filter((each) => each.startsWith(owner))
+  assert.deepEqual(of('alice'), [
+    ...Array.from({ length: 10 }, (_, i) => `alice ${10 - i} stored`),
+    'alice 11 first stored',
+    'alice 11 second conflict',
+  ])
+  const others = ['alice 10 stored', 'bob 2 stored', 'carol 1 stored', 'alice 9 stored']
+  assert.deepEqual(answered.slice(0, 4), others)
+  assert.ok(answered.indexOf('bob 1 stored') < 6, String(answered))
+})
+
 test('ticks: a small create against a plant of 1 MiB costs little', async () => {
   const store = await openStore(await temporaryDirectory())
   const large = 'x'.repeat(2 ** 20)
