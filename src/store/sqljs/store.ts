@@ -99,9 +99,9 @@ export class SqljsStore implements PlantStore {
     const startedAtMs = performance.now()
     const lock = await claim(given)
     const { files, check } = lockedFiles(given.files, lock.place)
-    const compact: Compact = async (job) => {
+    const compact: Compact = async (job, signal) => {
       await check()
-      return given.compact({ ...job, lock: lock.place })
+      return given.compact({ ...job, lock: lock.place }, signal)
     }
     const settings = { ...given, files, compact }
     let recovery: Recovery | undefined

@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict'
+import { once } from 'node:events'
 import { readdirSync, readFileSync } from 'node:fs'
 import { copyFile, writeFile } from 'node:fs/promises'
 import { getPriority } from 'node:os'
@@ -24,7 +25,7 @@ import { lockDirectory } from '../../../dist/store/sqljs/lock.js'
 import { replay } from '../../../dist/store/sqljs/replay.js'
 import { compactFiles } from '../../../dist/store/sqljs/settings.js'
 import { SNAPSHOT } from '../../../dist/store/sqljs/snapshot.js'
-import type { SqljsStore } from '../../../dist/store/sqljs/store.js'
+import type { SqljsStore, SqljsStoreOptions } from '../../../dist/store/sqljs/store.js'
 import { checkStore } from '../../../dist/cli/check.js'
 import { exportStore } from '../../../dist/cli/export.js'
 import { plant, shown } from '../../contract/store.contract.ts'
@@ -451,6 +452,65 @@ test('compaction: in a worker thread it keeps everything while creates go on', a
   assert.deepEqual(await list(again), names(count))
   await again.close()
   await checkStore(directory)
+})
+
+test('compaction: a stop abandons the one under way, and writes one snapshot', async () => {
+  const directory = `${await temporaryDirectory()}/data`
+  const asked: boolean[] = []
+  const written: boolean[] = []
+  const lines: LogLine[] = []
+  const options: Partial<SqljsStoreOptions> = {
+    async compact(job, signal) {
+      asked.push(job.complete)
+      if (!job.complete && signal) {
+        await once(signal, 'abort')
+        // As a crash would leave it.
+        await writeFile(`${directory}/plants.sqlite.tmp`, 'half')
+        throw new Error('the thread was ended')
+      }
+      const bytes = await compact(nodeFiles, job)
+      written.push(job.complete)
+      return bytes
+    },
+    compactBytes: 1,
+  }
+  const store = await openStore(directory, options, lines)
+  await store.create('alice', plant(1n))
+  await until('a compaction is under way', () => asked.length === 1)
+  await store.create('alice', plant(2n))
+  await store.close()
+  assert.deepEqual([asked, written], [[false, true], [true]])
+  assert.deepEqual([...(await filesOf(directory)).keys()], ['plants.sqlite'])
+  assert.deepEqual(lines, [])
+  const again = await openStore(directory)
+  assert.deepEqual(await list(again), names(2))
+  await again.close()
+})
+
+test('compaction: a stop at any time of its thread loses nothing, and leaves no file', async (t) => {
+  const files = await killedAfter(plantsTo(3n), { compactBytes: 2 ** 20 })
+  const large = 'x'.repeat(2 ** 20)
+  let abandoned = 0
+  for (let ms = 0; ms < 200; ms += THOROUGH ? 1 : 20) {
+    const directory = await directoryOf(files)
+    const lines: LogLine[] = []
+    const options = { compact: compactInWorker, compactBytes: 2 ** 20 }
+    const store = await openStore(directory, options, lines)
+    for (let id = 4n; id <= 8n; id++) await store.create('alice', plant(id, large))
+    await sleep(ms)
+    await store.close()
+    assert.deepEqual([...(await filesOf(directory)).keys()], ['plants.sqlite'], `${ms} ms`)
+    assert.ok(
+      lines.every(({ message }) => message === 'compacted'),
+      JSON.stringify(lines),
+    )
+    if (lines.length === 0) abandoned++
+    const again = await openStore(directory)
+    assert.equal((await list(again)).length, 8)
+    await again.close()
+  }
+  t.diagnostic(`${abandoned} were abandoned`)
+  assert.ok(abandoned > 0)
 })
 
 test('compaction: it runs in a thread, unless a small store is being closed', async () => {
