@@ -254,8 +254,9 @@ test('recovery: a line torn in the padding is cut off, and its length is logged'
   }
 })
 
-test('recovery: a reader without the lock that sees only a later line reads again', async () => {
+test('recovery: a reader that sees only a later line reads again, if a service runs', async () => {
   const directory = await directoryOf(await killedAfter(plantsTo(4n), PADDED))
+  const lock = await lockDirectory(directory)
   for (const lost of [1, 2]) {
     let reads = 0
     const files: Files = {
@@ -273,8 +274,50 @@ test('recovery: a reader without the lock that sees only a later line reads agai
     const file = `${await temporaryDirectory()}/export.sqlite`
     assert.match(await exportStore(directory, file, files), /4 plants/)
     assert.equal(reads, 2)
+    if (lost === 1) continue
+    await lock.release()
+    reads = 0
+    await assert.rejects(checkStore(directory, files), StoreCorrupt)
+    assert.equal(reads, 1)
   }
 })
+
+test('recovery: a reader starts over if files come and go, and for no other error', async () => {
+  const directory = await directoryOf(await severalJournals())
+  /** How often a check reads the directory, and whether it finds it sound. */
+  const readings = async (beforeJournal: () => Promise<void>): Promise<[number, boolean]> => {
+    let count = 0
+    const files: Files = {
+      ...nodeFiles,
+      async read(path) {
+        // Each reading looks for a snapshot once.
+        if (path.endsWith(SNAPSHOT)) count += 1
+        else await beforeJournal()
+        return nodeFiles.read(path)
+      },
+    }
+    const isSound = await checkStore(directory, files).then(
+      () => true,
+      () => false,
+    )
+    return [count, isSound]
+  }
+  // ENOENT: a link that leads nowhere.
+  for (const code of ['EIO', 'EACCES', 'EMFILE', 'ENOENT'])
+    assert.deepEqual(await readings(() => Promise.reject(failure(code))), [1, false], code)
+  // A service starts, removes journals and ends before anyone asks whether one runs.
+  let hasRun = false
+  const runService = async (): Promise<void> => {
+    if (hasRun) return
+    hasRun = true
+    await (await openStore(directory, { lock: lockDirectory })).close()
+  }
+  assert.deepEqual(await readings(runService), [2, true])
+})
+
+function failure(code: string): Error {
+  return Object.assign(new Error(code), { code })
+}
 
 test('recovery: a missing journal is noticed, first or in between', async () => {
   const files = await severalJournals()
@@ -410,7 +453,7 @@ test('recovery: stopped again without a write, it writes no new snapshot', async
   assert.deepEqual(await filesOf(directory), before)
 })
 
-test('recovery: a damaged directory is read five times in the memory of one', async (t) => {
+test('recovery: a damaged directory is read once, or five times if it is served', async (t) => {
   const files = await severalJournals()
   const directory = await directoryOf(
     new Map(files).set(FIRST, (files.get(FIRST) ?? Buffer.alloc(0)).subarray(0, 40)),
@@ -418,7 +461,12 @@ test('recovery: a damaged directory is read five times in the memory of one', as
   const opened = t.mock.method(PlantDatabase, 'building')
   const closed = t.mock.method(PlantDatabase.prototype, 'close')
   await assert.rejects(checkStore(directory), StoreCorrupt)
-  assert.ok(opened.mock.callCount() > 0)
+  assert.equal(opened.mock.callCount(), 1)
+  const lock = await lockDirectory(directory)
+  await assert.rejects(checkStore(directory), StoreCorrupt)
+  await lock.release()
+  assert.equal(opened.mock.callCount(), 1 + 5)
+  // In the memory of one.
   assert.equal(closed.mock.callCount(), opened.mock.callCount())
 })
 
