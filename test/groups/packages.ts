@@ -1,3 +1,4 @@
+import '../e2e/bundle.test.ts'
 import '../cli/commands.test.ts'
 import '../cli/dev-key.test.ts'
 import '../cli/export.test.ts'
