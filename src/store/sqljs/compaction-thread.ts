@@ -37,10 +37,11 @@ if (!isMainThread && isJob(workerData)) {
   yieldToRequests()
   compactHere(workerData).then(
     (bytes) => parentPort?.postMessage(bytes),
-    (error: unknown) =>
-      parentPort?.postMessage(
-        error instanceof Error ? (error.stack ?? error.message) : String(error),
-      ),
+    (error: unknown) => {
+      // Object() makes an object of anything. Its members are still unknown.
+      const { stack } = Object(error) as { readonly stack?: unknown }
+      parentPort?.postMessage(String(stack ?? error))
+    },
   )
 }
 
