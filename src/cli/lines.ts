@@ -1,4 +1,4 @@
-import { escaped, reasonOf } from '../errors.ts'
+import { escaped, isError, reasonOf } from '../errors.ts'
 import type { LogFormat } from '../ops/log.ts'
 
 /** Width of the longest common method. */
@@ -27,7 +27,7 @@ function line(words: readonly string[]): string {
 
 function shown(value: unknown): string {
   if (typeof value === 'string' || typeof value === 'bigint') return String(value)
-  if (value instanceof Error) return reasonOf(value)
+  if (isError(value)) return reasonOf(value)
   try {
     const written = (_: string, each: unknown) => (typeof each === 'bigint' ? String(each) : each)
     return JSON.stringify(value, written)

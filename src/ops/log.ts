@@ -1,6 +1,6 @@
 import { createHash } from 'node:crypto'
 import { types } from 'node:util'
-import { escaped, reasonOf } from '../errors.ts'
+import { escaped, isError, reasonOf } from '../errors.ts'
 import { type LogSink, LogWriter, standardOutput } from './log-writer.ts'
 
 const LEVELS = { silent: 0, error: 1, info: 2, debug: 3 } as const
@@ -126,7 +126,7 @@ function render(level: LogLevel, message: string, fields?: Fields): string {
 /** For JSON.stringify, which also passes it the members of what it returns: causes of causes. */
 function replace(_name: string, value: unknown): unknown {
   if (typeof value === 'bigint') return String(value)
-  if (!(value instanceof Error)) return value
+  if (!isError(value)) return value
   return { name: value.name, message: value.message, stack: value.stack, cause: value.cause }
 }
 
