@@ -1,4 +1,4 @@
-import { connect, type Socket } from 'node:net'
+import type { Socket } from 'node:net'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { temporaryDirectorySync } from '../../test/support/directories.ts'
@@ -31,7 +31,7 @@ interface Attack {
   readonly what: string
   readonly connections: number
   readonly bytes: (at: number) => string
-  /** Plants of alice and of mallory, this many of this length each. */
+  /** Plants of alice, this many of this length each. */
   readonly plants?: readonly [count: number, chars: number]
   readonly env?: Environment
   /** On TCP; by default on a unix socket, whose buffers are small. */
@@ -70,7 +70,6 @@ export async function measure(): Promise<void> {
   console.log('clients | connections | before | at most | KiB each | counted as strangers')
   for (const attack of ATTACKS) await measureAttack(attack)
   await measureStalledReaders()
-  await measureOtherReaders()
 }
 
 async function measureAttack(attack: Attack): Promise<void> {
@@ -124,41 +123,6 @@ async function measureStalledReaders(): Promise<void> {
   console.log(`${what} | ${readers} | ${mib(before)} | ${mib(most)} | counted ${mib(held)}`)
   for (const socket of sockets) socket.destroy()
   await service.kill('SIGKILL')
-}
-
-/** Alice reads many lists as fast as they come, while mallory opens as many and hardly reads. */
-async function measureOtherReaders(): Promise<void> {
-  const [reading, unread, plants] = [450, 250, 24_000]
-  const data = await filledDirectory(
-    rowsOf(2 * plants, (at) => [at < plants ? 'alice' : 'mallory', String(at), 'x'.repeat(90)]),
-  )
-  const service = await startMeasured(data)
-  const startedAtMs = performance.now()
-  const lists = Array.from({ length: reading }, () => isReadWhole(service.port))
-  await sleep(300)
-  const bytes = head('GET', '/plants', { token: token('mallory') })
-  const sockets = flood(service.port, unread, () => bytes)
-  const whole = (await Promise.all(lists)).filter((isWhole) => isWhole).length
-  const seconds = ((performance.now() - startedAtMs) / 1000).toFixed(0)
-  const beside = `beside ${unread} of another owner that nobody reads`
-  console.log(`lists of one owner ${beside}: ${whole} of ${reading} whole, after ${seconds} s`)
-  for (const socket of sockets) socket.destroy()
-  await service.kill('SIGKILL')
-}
-
-function isReadWhole(port: number): Promise<boolean> {
-  return new Promise((resolve) => {
-    const socket = connect(port, '127.0.0.1')
-    let last = ''
-    socket.on('data', (chunk) => {
-      last = (last + chunk.subarray(-7).toString('latin1')).slice(-7)
-      // A list that is refused has its length.
-      if (last.endsWith('\r\n0\r\n\r\n') || last.endsWith('later."}')) socket.destroy()
-    })
-    socket.on('error', () => {})
-    socket.on('close', () => resolve(last.endsWith('\r\n0\r\n\r\n')))
-    socket.write(LIST)
-  })
 }
 
 async function metric({ adminPort }: MeasuredService, name: string): Promise<number> {
