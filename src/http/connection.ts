@@ -1,5 +1,6 @@
 import type { Socket } from 'node:net'
 import { HttpError } from '../errors.ts'
+import { overloaded } from './budget.ts'
 import { Clock, stateOf } from './clock.ts'
 import type { ConnectionHost, Shared } from './connection-host.ts'
 import { Delivery, type ResponseOrder } from './delivery.ts'
@@ -185,7 +186,9 @@ export class Connection implements BodyHolder, ResponseOrder, Stranger {
     if (end === undefined) return
     if (end === 'close') this.#delivery.end('')
     else if (end === 'cut off') cutOff(this.#socket)
-    else this.#timeOut(new HttpError(end, end === 'storageUnavailable' ? ['Retry-After', '1'] : []))
+    else if (end === 'requestTimeout') this.#timeOut(new HttpError(end))
+    // Without an owner it is the token that took so long.
+    else this.#timeOut(this.#current?.owner === undefined ? overloaded() : storageLate())
   }
 
   #timeOut(error: HttpError): void {
@@ -288,4 +291,8 @@ export class Connection implements BodyHolder, ResponseOrder, Stranger {
     const response = this.#host.explain(error, request) ?? errorResponse(error)
     this.#delivery.closeWith(response, request)
   }
+}
+
+function storageLate(): HttpError {
+  return new HttpError('storageUnavailable', ['Retry-After', '1'])
 }
