@@ -1,4 +1,3 @@
-import type { Verifier } from '../auth/verifier.ts'
 import { ClientGone, conditions, HttpError, reasonOf } from '../errors.ts'
 import type { Lifecycle } from '../ops/lifecycle.ts'
 import { type Log, ownerHash } from '../ops/log.ts'
@@ -8,21 +7,15 @@ import type { Hold } from './budget.ts'
 import type { ConnectionHost } from './connection-host.ts'
 import { RequestDurations } from './durations.ts'
 import type { Exchange, RequestRecord } from './exchange.ts'
-import { getPlants, postPlants, type PlantOptions } from './plants.ts'
-import type { RateLimit } from './rate-limit.ts'
+import { ROUTES } from './operations.ts'
 import { errorResponse, type HttpResponse } from './response.ts'
-import { createRouter } from './router.ts'
+import { createRouter, type RouterOptions } from './router.ts'
 
-const PATH = '/plants'
 /** In seconds. */
 const STORE_RETRY = ['Retry-After', '1']
 
-export interface PlantHostOptions extends PlantOptions {
+export interface PlantHostOptions extends RouterOptions {
   readonly store: PlantStore & { readonly isOpen: boolean; openForRequest(): Promise<void> }
-  readonly verifier: Pick<Verifier, 'verify'>
-  readonly rateLimit: RateLimit | undefined
-  readonly readScope: string | undefined
-  readonly writeScope: string | undefined
   readonly lifecycle: Readonly<Lifecycle>
   readonly metrics: Metrics
   readonly log: Log
@@ -36,14 +29,10 @@ export class PlantHost implements ConnectionHost {
   readonly #errorCounts = new Map([...conditions.values()].map(([error]) => [error, 0]))
 
   constructor(options: PlantHostOptions) {
-    const { readScope, writeScope, metrics } = options
+    const { metrics } = options
     this.#options = options
-    const operations = new Map([
-      ['GET', { handle: getPlants(options), scope: readScope }],
-      ['POST', { handle: postPlants(options), scope: writeScope }],
-    ])
-    this.#route = createRouter(new Map([[PATH, operations]]), options)
-    this.#durations = new RequestDurations(metrics, [PATH])
+    this.#route = createRouter(options)
+    this.#durations = new RequestDurations(metrics, [...ROUTES.keys()])
     metrics.counter('plant_store_errors_total', 'Failures answered, by error value.', () =>
       [...this.#errorCounts].map(([error, count]) => [{ error: String(error) }, count]),
     )

@@ -1,24 +1,8 @@
 import { STATUS_CODES } from 'node:http'
 import { type Condition, conditions, HttpError } from '../errors.ts'
+import { OPERATIONS, type OperationName, ROUTES } from './operations.ts'
 import type { HttpResponse } from './response.ts'
 
-/** Failures that only GET and HEAD can meet. */
-const OF_GET: readonly Condition[] = ['limitInvalid', 'afterInvalid']
-/** Failures that only POST can meet. */
-const OF_POST: readonly Condition[] = [
-  'contentTypeRepeated',
-  'bodyNotUtf8',
-  'bodyNotJson',
-  'memberRepeated',
-  'nameInvalid',
-  'idInvalid',
-  'tagInvalid',
-  'idTaken',
-  'bodyTooLarge',
-  'mediaTypeUnsupported',
-  'contentEncodingUnsupported',
-  'storageFull',
-]
 /** Failures that OPTIONS can meet: it is answered before the token is checked. */
 const OF_OPTIONS: readonly Condition[] = [
   'malformedRequest',
@@ -96,7 +80,7 @@ function describeService(): object {
     ],
     security: [{ bearer: [] }],
     tags: [{ name: 'plants', description: 'The plants of the caller.' }],
-    paths: { '/plants': operations() },
+    paths: Object.fromEntries([...ROUTES.keys()].map((path) => [path, pathItem(path)])),
     components: {
       schemas: schemas(),
       securitySchemes: {
@@ -128,61 +112,86 @@ function schemas(): object {
   }
 }
 
-function operations(): object {
-  const parameters = [
-    parameter('limit', 'Maximum number of results; without it, all.', LIMIT),
-    parameter('after', 'Only plants after this cursor, which a Link header contains.', CURSOR),
-  ]
-  const link = header('The next page, if `limit` cut the list short (RFC 8288).', NEXT_PAGE, false)
-  const page = { page: [MONSTERA, { name: 'Aloe' }] }
-  const list: Responses = {
-    200: respond('The plants.', { Link: link }, { type: 'array', items: PLANT }, page),
-    ...failures((condition) => !OF_POST.includes(condition)),
-  }
-  const withoutContent = Object.entries(list).map(([status, { description, headers }]) => [
+/** What the table of operations does not say. */
+interface Description {
+  readonly description: string
+  readonly parameters?: readonly object[]
+  readonly requestBody?: object
+  readonly success: Described
+}
+
+const DESCRIPTIONS: Readonly<Record<OperationName, Description>> = {
+  listPlants: {
+    description: 'Lists the plants of the caller, ascending by id.',
+    parameters: [
+      parameter('limit', 'Maximum number of results; without it, all.', LIMIT),
+      parameter('after', 'Only plants after this cursor, which a Link header contains.', CURSOR),
+    ],
+    success: respond(
+      'The plants.',
+      { Link: header('The next page, if `limit` cut the list short (RFC 8288).', NEXT_PAGE, false) },
+      { type: 'array', items: PLANT },
+      { page: [MONSTERA, { name: 'Aloe' }] },
+    ),
+  },
+  createPlant: {
+    description:
+      'Creates a plant. Repeating it is safe: the same id with the same content gets the same ' +
+      'response. Each owner has ids of its own.',
+    requestBody: {
+      required: true,
+      description: 'In UTF-8; 1 MiB at most unless the service is configured otherwise.',
+      content: body(NEW_PLANT, { plant: { id: 7, ...MONSTERA } }),
+    },
+    success: respond('The plant is stored, and durable.', {}, PLANT, { plant: MONSTERA }),
+  },
+}
+
+/** The operations of a path; a GET has a HEAD too, and each path has OPTIONS. */
+function pathItem(path: string): object {
+  const all = OPERATIONS.filter((each) => each.path === path)
+  const described = all.map(({ name, method, errors }) => {
+    const { description, success, ...rest } = DESCRIPTIONS[name]
+    const responses = { 200: success, ...failures(isMetBy(errors)) }
+    return [method.toLowerCase(), { ...operation(name, description), ...rest, responses }] as const
+  })
+  const { get, ...others } = Object.fromEntries(described)
+  return { ...(get && { get, head: headOf(get) }), ...others, options: optionsOf(path) }
+}
+
+/** The failures of an operation: its own, and those that none calls its own. */
+function isMetBy(own: readonly Condition[]): (condition: Condition) => boolean {
+  const ofOne: readonly Condition[] = OPERATIONS.flatMap(({ errors }) => errors)
+  return (condition) => own.includes(condition) || !ofOne.includes(condition)
+}
+
+function headOf(get: { readonly responses: Responses; readonly operationId: string }): object {
+  const { responses, ...rest } = get
+  const withoutContent = Object.entries(responses).map(([status, { description, headers }]) => [
     status,
     { description, headers },
   ])
   return {
-    get: {
-      ...operation('listPlants', 'Lists the plants of the caller, ascending by id.'),
-      parameters,
-      responses: list,
-    },
-    head: {
-      ...operation('headPlants', 'Returns the headers of a list.'),
-      parameters,
-      responses: Object.fromEntries(withoutContent),
-    },
-    post: {
-      ...operation(
-        'createPlant',
-        'Creates a plant. Repeating it is safe: the same id with the same content gets the same ' +
-          'response. Each owner has ids of its own.',
-      ),
-      requestBody: {
-        required: true,
-        description: 'In UTF-8; 1 MiB at most unless the service is configured otherwise.',
-        content: body(NEW_PLANT, { plant: { id: 7, ...MONSTERA } }),
-      },
-      responses: {
-        200: respond('The plant is stored, and durable.', {}, PLANT, { plant: MONSTERA }),
-        ...failures((condition) => !OF_GET.includes(condition)),
-      },
-    },
-    options: {
-      ...operation('plantsOptions', 'Returns the allowed methods. Needs no token.'),
-      security: [],
-      responses: {
-        204: respond('No Content', { Allow: header('The allowed methods.', TEXT) }),
-        ...failures((condition) => OF_OPTIONS.includes(condition)),
-      },
+    ...rest,
+    ...operation(get.operationId.replace(/^list/, 'head'), 'Returns the headers of a list.'),
+    responses: Object.fromEntries(withoutContent),
+  }
+}
+
+function optionsOf(path: string): object {
+  const name = `${path.slice(1)}Options`
+  return {
+    ...operation(name, 'Returns the allowed methods. Needs no token.'),
+    security: [],
+    responses: {
+      204: respond('No Content', { Allow: header('The allowed methods.', TEXT) }),
+      ...failures((condition) => OF_OPTIONS.includes(condition)),
     },
   }
 }
 
 /** The summary is the description's first sentence. */
-function operation(operationId: string, description: string): object {
+function operation(operationId: string, description: string) {
   const [summary] = description.split('.')
   return { operationId, summary, description, tags: ['plants'] }
 }

@@ -5,15 +5,23 @@ import type { PlantList, PlantRange, PlantStore } from '../plants/store.ts'
 import { checkBodyHeaders, readBody, textOf } from './body.ts'
 import { type Hold, type MemoryBudget, overloaded } from './budget.ts'
 import { readCursor, writeCursor } from './cursor.ts'
+import type { Exchange } from './exchange.ts'
 import { readObject } from './json.ts'
 import type { PageCache } from './page-cache.ts'
 import { PlantStream } from './plant-stream.ts'
 import { bodyOf, type HttpResponse, jsonResponse } from './response.ts'
-import type { Handler } from './router.ts'
 
 const LIMIT_MAX = 2 ** 31 - 1
 /** Any body of this length is parsed within 2 ms. A longer one waits for its owner's turn. */
 const SHORT_BODY_BYTES = 16 * 1024
+
+/** A request of an owner who may make it. */
+export interface Call {
+  readonly exchange: Exchange
+  readonly owner: string
+  /** The query without "?", as the client sent it. */
+  readonly query: string
+}
 
 export interface PlantOptions {
   readonly store: PlantStore
@@ -27,31 +35,31 @@ export interface PlantOptions {
   readonly maxBodyBytes: number
 }
 
-/** POST /plants, from the media type on; the router has made the checks before it. */
-export function postPlants(options: PlantOptions): Handler {
-  const { store, pages, queue, bodies, answers, maxBodyBytes } = options
-  return async ({ exchange, owner }) => {
-    checkBodyHeaders(exchange, maxBodyBytes)
-    const { contentLengthBytes } = exchange.headers
-    // The response repeats the plant.
-    if (!answers.hasRoom(owner, contentLengthBytes)) throw overloaded()
-    // A chunked body reserves its buffer as it grows.
-    const hold = bodies.take(owner, contentLengthBytes ?? 0)
-    let answer: Hold | undefined
-    try {
-      const body = await readBody(exchange, maxBodyBytes, hold)
-      hold.set(body.length)
-      // It is no longer than the body. Once it is sent, the connection counts it.
-      answer = answers.take(owner, body.length)
-      const isShort = body.length <= SHORT_BODY_BYTES
-      const plant = isShort ? readPlant(body) : await queue.run(owner, () => readPlant(body))
-      if ((await store.create(owner, plant)) === 'conflict') throw new HttpError('idTaken')
-      pages.invalidate(owner, plant.id)
-      return isShort ? plantResponse(plant) : await queue.run(owner, () => plantResponse(plant))
-    } finally {
-      hold.set(0)
-      answer?.set(0)
-    }
+/** POST /plants, from the media type on. */
+export async function createPlant(
+  { exchange, owner }: Call,
+  { store, pages, queue, bodies, answers, maxBodyBytes }: PlantOptions,
+): Promise<HttpResponse> {
+  checkBodyHeaders(exchange, maxBodyBytes)
+  const { contentLengthBytes } = exchange.headers
+  // The response repeats the plant.
+  if (!answers.hasRoom(owner, contentLengthBytes)) throw overloaded()
+  // A chunked body reserves its buffer as it grows.
+  const hold = bodies.take(owner, contentLengthBytes ?? 0)
+  let answer: Hold | undefined
+  try {
+    const body = await readBody(exchange, maxBodyBytes, hold)
+    hold.set(body.length)
+    // It is no longer than the body. Once it is sent, the connection counts it.
+    answer = answers.take(owner, body.length)
+    const isShort = body.length <= SHORT_BODY_BYTES
+    const plant = isShort ? readPlant(body) : await queue.run(owner, () => readPlant(body))
+    if ((await store.create(owner, plant)) === 'conflict') throw new HttpError('idTaken')
+    pages.invalidate(owner, plant.id)
+    return isShort ? plantResponse(plant) : await queue.run(owner, () => plantResponse(plant))
+  } finally {
+    hold.set(0)
+    answer?.set(0)
   }
 }
 
@@ -66,27 +74,28 @@ function plantResponse({ name, tag }: Plant): HttpResponse {
   return jsonResponse(200, tag === undefined ? { name } : { name, tag })
 }
 
-/** GET /plants, from the parameters on; the router has made the checks before it. */
-export function getPlants(options: PlantOptions): Handler {
+/** GET /plants, from the parameters on. A cached page is returned at once. */
+export function listPlants(
+  { exchange, owner, query }: Call,
+  options: PlantOptions,
+): HttpResponse | Promise<HttpResponse> {
   const { store, pages, queue, answers } = options
-  return ({ exchange, owner, query }) => {
+  if (!answers.hasRoom(owner)) throw overloaded()
+  const cached = pages.get(owner, query)
+  if (cached) return cached
+  return queue.run(owner, () => {
+    if (exchange.req.socket.destroyed) throw new ClientGone()
+    const range = readRange(owner, query)
+    // Again: other requests may have run while this one waited.
     if (!answers.hasRoom(owner)) throw overloaded()
-    const cached = pages.get(owner, query)
-    if (cached) return cached
-    return queue.run(owner, () => {
-      if (exchange.req.socket.destroyed) throw new ClientGone()
-      const range = readRange(owner, query)
-      // Again: other requests may have run while this one waited.
-      if (!answers.hasRoom(owner)) throw overloaded()
-      const respond = (list: PlantList) => listResponse(list, owner, range, options)
-      const list = store.list(owner, range)
-      if (list instanceof Promise) return list.then((it) => queue.run(owner, () => respond(it)))
-      const response = respond(list)
-      // A response that was awaited is not cached: a create may have come in between.
-      if (!(response instanceof Promise)) pages.add(owner, query, response, list.cutAt)
-      return response
-    })
-  }
+    const respond = (list: PlantList) => listResponse(list, owner, range, options)
+    const list = store.list(owner, range)
+    if (list instanceof Promise) return list.then((it) => queue.run(owner, () => respond(it)))
+    const response = respond(list)
+    // A response that was awaited is not cached: a create may have come in between.
+    if (!(response instanceof Promise)) pages.add(owner, query, response, list.cutAt)
+    return response
+  })
 }
 
 /** @throws HttpError `limitInvalid` or `afterInvalid`. */

@@ -3,31 +3,18 @@ import type { Caller } from '../auth/caller.ts'
 import type { Verifier } from '../auth/verifier.ts'
 import { HttpError } from '../errors.ts'
 import { type Exchange, hasTooManyHeaders } from './exchange.ts'
+import { ROUTES } from './operations.ts'
+import type { PlantOptions } from './plants.ts'
 import type { RateLimit } from './rate-limit.ts'
 import type { HttpResponse } from './response.ts'
 
-/** A request of an owner who may make it. */
-interface Call {
-  readonly exchange: Exchange
-  readonly owner: string
-  /** The query without "?", as the client sent it. */
-  readonly query: string
-}
-
-export type Handler = (call: Call) => HttpResponse | Promise<HttpResponse>
-
-interface Operation {
-  readonly handle: Handler
-  /** The scope that the operation requires, if any. */
-  readonly scope: string | undefined
-}
-
-/** The operations of each path by method. GET also answers HEAD; `send` omits the body. */
-type Routes = ReadonlyMap<string, ReadonlyMap<string, Operation>>
-
-interface Access {
+export interface RouterOptions extends PlantOptions {
   readonly verifier: Pick<Verifier, 'verify'>
   readonly rateLimit: RateLimit | undefined
+  /** The scope that GET requires, if any. */
+  readonly readScope: string | undefined
+  /** The scope that POST requires, if any. */
+  readonly writeScope: string | undefined
 }
 
 /** If a known path has no operation for a method, these methods get 405 and all others 501. */
@@ -40,15 +27,16 @@ const HOST = /^[A-Za-z0-9\-._~!$&'()*+,;=:[\]%]*$/
  * the operation's handler. The returned function throws (or rejects with) HttpError or ClientGone.
  */
 export function createRouter(
-  routes: Routes,
-  { verifier, rateLimit }: Access,
+  options: RouterOptions,
 ): (exchange: Exchange) => HttpResponse | Promise<HttpResponse> {
-  const allowed = new Map([...routes].map(([path, operations]) => [path, allowOf(operations)]))
+  const { verifier, rateLimit } = options
+  const scopes = { read: options.readScope, write: options.writeScope }
+  const allowed = new Map([...ROUTES].map(([path, operations]) => [path, allowOf(operations)]))
 
   return (exchange) => {
     checkHttp(exchange)
     const { path, query } = splitTarget(exchange.req.url ?? '')
-    const operations = routes.get(path)
+    const operations = ROUTES.get(path)
     if (!operations) throw new HttpError('pathUnknown')
     exchange.route = path
     const { method } = exchange
@@ -59,18 +47,18 @@ export function createRouter(
       throw KNOWN_METHOD.test(method)
         ? new HttpError('methodNotAllowed', allow)
         : new HttpError('methodUnknown')
-    const serve = ({ owner, scopes }: Caller): HttpResponse | Promise<HttpResponse> => {
+    const serve = ({ owner, scopes: granted }: Caller): HttpResponse | Promise<HttpResponse> => {
       exchange.owner = owner
-      const { scope } = operation
-      if (scope !== undefined && !scopes.has(scope)) {
-        const cause = `${scope} is not among the ${scopes.size} scopes of the token`
+      const scope = scopes[operation.scope]
+      if (scope !== undefined && !granted.has(scope)) {
+        const cause = `${scope} is not among the ${granted.size} scopes of the token`
         throw new HttpError('scopeMissing', insufficientScope(scope), cause)
       }
       const waitSeconds = rateLimit?.take(owner)
       if (waitSeconds !== undefined)
         throw new HttpError('rateLimited', ['Retry-After', String(waitSeconds)])
       if (exchange.hasUnknownExpectation) throw new HttpError('expectationFailed')
-      return operation.handle({ exchange, owner, query })
+      return operation.handle({ exchange, owner, query }, options)
     }
     const caller = verifier.verify(readBearer(exchange.headers.authorization), exchange.req.socket)
     return caller instanceof Promise ? caller.then(serve) : serve(caller)
@@ -83,7 +71,7 @@ function checkHttp({ req, hasKnownVersion, hasUnclearEnd, headers: { hosts } }: 
   if (hosts.length !== 1 || !HOST.test(hosts[0] ?? '')) throw new HttpError('hostInvalid')
 }
 
-function allowOf(operations: ReadonlyMap<string, Operation>): string {
+function allowOf(operations: ReadonlyMap<string, unknown>): string {
   return [...operations.keys()]
     .flatMap((method) => (method === 'GET' ? ['GET', 'HEAD'] : [method]))
     .concat('OPTIONS')
