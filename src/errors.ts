@@ -30,7 +30,7 @@ const CATALOGUE = {
   contentEncodingUnsupported: [41502, 'Send the body without a Content-Encoding.'],
   expectationFailed: [41701, 'The only supported expectation is 100-continue.'],
   rateLimited: [42901, 'Too many requests: try again later.'],
-  headersTooLarge: [43101, 'The request line and the headers are too large, or the headers too many.'],
+  headersTooLarge: [43101, 'The request line and headers are too large, or there are too many.'],
   internal: [50001, 'Internal error: try again, or give the Request-Id to the operator.'],
   methodUnknown: [50101, 'This method is not implemented.'],
   keysUnavailable: [50301, 'The keys that verify tokens are not available: try again later.'],

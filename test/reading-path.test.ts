@@ -18,8 +18,8 @@ import { startService } from './support/service.ts'
 const ROOT = fileURLToPath(new URL('..', import.meta.url))
 const BUILT = pathToFileURL(join(ROOT, 'dist/')).href
 /**
- * The HTTP layer and a storage meet in one of these interfaces, and so do a connection and its host:
- * neither imports the other.
+ * The HTTP layer and a storage meet in one of these interfaces, and so do a connection and its
+ * host: neither imports the other.
  */
 const INTERFACE =
   /import (?:type )?\{[^}]*\b(?:PlantStore|ConnectionHost)\b[^}]*\} from '([^']+)'/g

@@ -129,7 +129,7 @@ const DESCRIPTIONS: Readonly<Record<OperationName, Description>> = {
     ],
     success: respond(
       'The plants.',
-      { Link: header('The next page, if `limit` cut the list short (RFC 8288).', NEXT_PAGE, false) },
+      { Link: header('The next page, if `limit` cut the list (RFC 8288).', NEXT_PAGE, false) },
       { type: 'array', items: PLANT },
       { page: [MONSTERA, { name: 'Aloe' }] },
     ),

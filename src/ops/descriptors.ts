@@ -20,7 +20,8 @@ export function openDescriptors(): number | undefined {
 export function maxDescriptors(): number | undefined {
   try {
     const soft = /^Max open files +(\S+)/m.exec(readFileSync('/proc/self/limits', 'latin1'))?.[1]
-    return soft === undefined ? undefined : soft === 'unlimited' ? Infinity : Number(soft)
+    if (soft === 'unlimited') return Infinity
+    return soft === undefined ? undefined : Number(soft)
   } catch {
     return undefined
   }

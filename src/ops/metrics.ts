@@ -116,5 +116,6 @@ function escape(text: string): string {
 
 /** As Go's ParseFloat reads it. */
 function numeral(value: number): string {
-  return Number.isFinite(value) || Number.isNaN(value) ? String(value) : value > 0 ? '+Inf' : '-Inf'
+  if (Number.isFinite(value) || Number.isNaN(value)) return String(value)
+  return value > 0 ? '+Inf' : '-Inf'
 }

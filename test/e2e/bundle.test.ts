@@ -11,8 +11,8 @@ import { temporaryDirectory } from '../support/service.ts'
 import { SECRET } from '../support/tokens.ts'
 
 /*
- * esbuild, which tsx brings, makes one file of an application and all that it imports. A thread that
- * ran this file would run the application again.
+ * esbuild, which tsx brings, makes one file of an application and all that it imports. A thread
+ * that ran this file would run the application again.
  */
 const ESBUILD = join(ROOT, 'node_modules/.bin/esbuild')
 const REFUSAL =

@@ -1,6 +1,6 @@
 /*
- * What a terminal would obey instead of showing it, or what makes a text look like another: C0, DEL,
- * C1, marks of direction, line separators, a character of no width, and half a surrogate pair.
+ * What a terminal would obey instead of showing it, or what makes a text look like another: C0,
+ * DEL, C1, marks of direction, line separators, a character of no width, and half a surrogate pair.
  */
 const UNITS = [
   '001b 000a 007f 0085 009b 009d 061c 200b 200e 200f 2028 2029 202a 202b 202c 202d 202e',

@@ -25,7 +25,7 @@ export class Compactor {
    * The sequence at which the snapshot alone holds everything (0: an empty store needs none); -1 if
    * a journal is needed too.
    */
-  #completeAt: number
+  #completeAt = 0
   /** Length of the journals that are closed and wait for a compaction. */
   #closedBytes: number
 
@@ -38,7 +38,7 @@ export class Compactor {
     this.#journal = journal
     this.#backoff = new Backoff(settings.retryMs.compaction, LAST_RETRY_MS)
     this.#snapshotBytes = snapshot?.fileBytes ?? 0
-    this.#completeAt = snapshot === undefined ? 0 : snapshot.complete ? snapshot.sequence : -1
+    if (snapshot) this.#completeAt = snapshot.complete ? snapshot.sequence : -1
     this.#closedBytes = replayed.closedBytes
   }
 

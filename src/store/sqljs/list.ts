@@ -3,8 +3,8 @@ import type { PlantList, PlantRange } from '../../plants/store.ts'
 import { ALL_IDS, type Chunk, type ListQueries, type View } from './list-queries.ts'
 
 /**
- * A chunk ends after so many rows or bytes: any list takes constant memory and short ticks. With the
- * plant that reaches the bytes, a chunk of short plants still is no longer than a piece of 64 KiB.
+ * A chunk ends after this many rows or bytes: any list takes constant memory and short ticks. With
+ * the plant that reaches the bytes, a chunk of short plants is no longer than a piece of 64 KiB.
  */
 const CHUNK_ROWS = 1000
 const CHUNK_BYTES = 60 * 1024

@@ -125,7 +125,10 @@ class RowBuffer {
   }
 
   flush(): void {
-    const byOwner = this.#rows.sort(({ row: [a] }, { row: [b] }) => (a < b ? -1 : a > b ? 1 : 0))
+    const byOwner = this.#rows.sort(({ row: [a] }, { row: [b] }) => {
+      if (a === b) return 0
+      return a < b ? -1 : 1
+    })
     if (byOwner.length > 0) this.#insert(byOwner)
     this.#rows = []
     this.#chars = 0

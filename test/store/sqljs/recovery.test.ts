@@ -535,7 +535,7 @@ test('compaction: a stop abandons the one under way, and writes one snapshot', a
   await again.close()
 })
 
-test('compaction: a stop at any time of its thread loses nothing, and leaves no file', async (t) => {
+test('compaction: a stop at any time of its thread loses nothing, leaves no file', async (t) => {
   const files = await killedAfter(plantsTo(3n), { compactBytes: 2 ** 20 })
   const large = 'x'.repeat(2 ** 20)
   let abandoned = 0

@@ -102,7 +102,7 @@ for (const version of [1, 2]) {
 const READ_BY_1_0_0 = 'SELECT owner, id, name, tag FROM plants ORDER BY owner, id'
 
 for (const version of [1, 2]) {
-  test(`versions: from version ${version}, an earlier release can import what is there`, async () => {
+  test(`versions: from version ${version}, an earlier release can import it`, async () => {
     const { Database } = await initSqlJs()
     const directory = await temporaryDirectory()
     const data = join(directory, 'data')
