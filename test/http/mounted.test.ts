@@ -36,8 +36,8 @@ async function mount(t: TestContext, mounting?: Mounting): Promise<Mounted> {
   const log = createLog('info', { write: (lines, done) => (logLines.push(lines), done()) })
   const config = readOptions({
     ...EMBEDDED,
-    dataDirectory: join(await temporaryDirectory(), 'data'),
-    shutdownTimeoutSeconds: 2 * (PATIENCE_MS / 1000),
+    data: join(await temporaryDirectory(), 'data'),
+    shutdownTimeout: 2 * (PATIENCE_MS / 1000),
   })
   const service = createService(config, {
     log,
