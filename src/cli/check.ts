@@ -1,4 +1,5 @@
-import { errorCodeOf } from '../errors.ts'
+import { readConfig } from '../config.ts'
+import { errorCodeOf, escaped } from '../errors.ts'
 import { buildDatabase } from '../store/sqljs/compaction.ts'
 import { PAGE_BYTES, type PlantDatabase } from '../store/sqljs/database.ts'
 import { type Files, nodeFiles } from '../store/sqljs/files.ts'
@@ -11,6 +12,17 @@ import { SNAPSHOT } from '../store/sqljs/snapshot.ts'
 
 /** A compaction may remove a journal while it is read, but not so often in a row. */
 const READ_ATTEMPTS = 5
+
+export const run = async (): Promise<string> => escaped(await checkStore(embeddedStore('check')))
+
+/** The data directory. @throws Error if plants are in etcd. */
+export function embeddedStore(command: string): string {
+  const { etcd, dataDirectory } = readConfig(process.env, 'storage')
+  if (!etcd) return dataDirectory
+  const what = `${command} is for the embedded store`
+  const look = 'look at what is in etcd with "etcdctl endpoint status"'
+  throw new Error(`${what}: ${look}, and save it with "etcdctl snapshot save"`)
+}
 
 /** A whole store in memory. Its reader closes the database. */
 interface StoreCopy {

@@ -5,6 +5,8 @@ import { type Address, written } from '../http/listen.ts'
 import { columns } from './help.ts'
 import { sourceOf } from './serve.ts'
 
+export const run = (): string => describeConfig(process.env)
+
 /**
  * Every setting of a service, where its value comes from, and the value unless it is a secret.
  * @throws ConfigError that names every problem by its variable.

@@ -1,5 +1,10 @@
 import { VARIABLES } from '../settings.ts'
-import { type Command, COMMANDS, type CommandName, type OptionName, OPTIONS } from './commands.ts'
+import { type Command, COMMANDS, type CommandName, OPTIONS } from './commands.ts'
+
+const STATUSES = `Exit status:
+  0  done
+  1  not done, and the message says why
+  2  the command line or a setting is wrong`
 
 export function usage(): string {
   const lines = [...Object.values(COMMANDS).map((each) => each.usage), '--help | --version']
@@ -19,19 +24,17 @@ export function help(): string {
 
 /** For `COMMAND --help`. */
 export function helpOf(name: CommandName): string {
-  const { usage, meaning, details, options = [], done, failed, example }: Command = COMMANDS[name]
-  const named: readonly OptionName[] = [...options, 'help']
-  const rows = named.map((option) => {
+  const { usage, meaning, details, options = [], example }: Command = COMMANDS[name]
+  const rows = [...options, 'help' as const].map((option) => {
     const { meaning: what, ...rest } = OPTIONS[option]
     return [`  --${option}${'value' in rest ? ` ${rest.value}` : ''}`, what]
   })
-  const statuses = [done, failed, 'the command line or a setting is wrong']
   return [
     `usage: plant-store ${usage}`,
     `${name} ${meaning}.`,
     details,
     `Options:\n${columns(rows)}`,
-    `Exit status:\n${columns(statuses.map((what, status) => [`  ${status}`, what]))}`,
+    STATUSES,
     `Example:\n  ${example}`,
   ].join('\n\n')
 }

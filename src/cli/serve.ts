@@ -3,6 +3,7 @@ import { ConfigError, escaped } from '../errors.ts'
 import { createLog, type Log } from '../ops/log.ts'
 import { createService, type Listening, type PlantService } from '../service.ts'
 import { version } from '../version.ts'
+import type { Values } from './commands.ts'
 
 const FLUSH_MS = 1000
 const NO_SETTINGS =
@@ -11,7 +12,7 @@ const NO_SETTINGS =
 const STOP_SIGNALS = ['SIGTERM', 'SIGINT', 'SIGHUP'] as const
 
 /** Serves until a signal ends the process. */
-export async function serve(dev: boolean): Promise<void> {
+export async function run({ dev = false }: Values): Promise<undefined> {
   const config = await configure(dev)
   const log = await openLog(config, dev)
   const service = createService(config, { log, onFatal: end, nameOf: variableOf })
