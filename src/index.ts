@@ -1,3 +1,4 @@
+import './unbundled.ts'
 import { dirname, resolve } from 'node:path'
 import { readOptions } from './config.ts'
 import { ConfigError } from './errors.ts'

@@ -1,6 +1,5 @@
 import type { CompactJWSHeaderParameters, CryptoKey } from 'jose'
-import { JWKSNoMatchingKey } from 'jose/errors'
-import { HttpError, reasonOf } from '../errors.ts'
+import { errorCodeOf, HttpError, reasonOf } from '../errors.ts'
 import { Backoff } from '../ops/backoff.ts'
 import { Fetcher, isTrustworthy, shownUrl } from './fetch.ts'
 import {
@@ -78,7 +77,7 @@ export class RemoteKeys implements KeySource {
     try {
       if (set !== undefined) return await set.find(header)
     } catch (error) {
-      if (!(error instanceof JWKSNoMatchingKey)) throw error
+      if (errorCodeOf(error) !== 'ERR_JWKS_NO_MATCHING_KEY') throw error
     }
     // There is no set, or the key is not in it: the issuer may have changed its keys.
     const hasCooled = performance.now() >= this.#attemptedAtMs + this.#timing.cooldown

@@ -1,7 +1,7 @@
 import { isUtf8 } from 'node:buffer'
 import type { CompactJWSHeaderParameters, CryptoKey, JWTPayload } from 'jose'
-import { JOSEError, JOSENotSupported, JWTClaimValidationFailed, JWTExpired } from 'jose/errors'
 import { jwtVerify } from 'jose/jwt/verify'
+import { errorCodeOf, isError } from '../errors.ts'
 import { invalidToken } from './bearer.ts'
 import { type Caller, type CallerRules, claimOf, readCaller } from './caller.ts'
 import type { KeySource } from './key-source.ts'
@@ -18,6 +18,9 @@ const MAX_HEADER_LENGTH = 4096
 // RFC 8725 §3.11: other kinds of JWT, such as logout tokens, must not pass for access tokens. The
 // last two are from RFC 9068 §2.1. Media types are compared without case (RFC 7515 §4.1.9).
 const ACCEPTED_TYP: ReadonlySet<string> = new Set(['jwt', 'at+jwt', 'application/at+jwt'])
+
+/** The codes of jose's errors. No error of Node has one that begins so. */
+const JOSE_CODES = /^ERR_(?:JOSE|JW[A-Z]+)_/
 
 /** What a token must say. */
 export interface TokenRules extends CallerRules {
@@ -178,10 +181,11 @@ function holds(claim: unknown, wanted: string): boolean {
 
 /** The error with its condition. jose's own errors carry the claims, which must not be logged. */
 function refusalOf(error: unknown): unknown {
-  if (!(error instanceof JOSEError)) return error
+  const code = errorCodeOf(error)
+  if (!isError(error) || code === undefined || !JOSE_CODES.test(code)) return error
   // Its message quotes the token.
-  if (error instanceof JOSENotSupported) return invalidToken('tokenInvalid', 'unknown extension')
-  if (error instanceof JWTExpired) return invalidToken('tokenExpired', error.message)
-  const isClaim = error instanceof JWTClaimValidationFailed
+  if (code === 'ERR_JOSE_NOT_SUPPORTED') return invalidToken('tokenInvalid', 'unknown extension')
+  if (code === 'ERR_JWT_EXPIRED') return invalidToken('tokenExpired', error.message)
+  const isClaim = code === 'ERR_JWT_CLAIM_VALIDATION_FAILED'
   return invalidToken(isClaim ? 'tokenUnacceptable' : 'tokenInvalid', error.message)
 }

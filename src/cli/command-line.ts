@@ -1,3 +1,4 @@
+import '../unbundled.ts'
 import { parseArgs } from 'node:util'
 import { setFlagsFromString } from 'node:v8'
 import { ConfigError, errorCodeOf, escaped, reasonOf } from '../errors.ts'

@@ -322,7 +322,7 @@ test('verification queue: frees a slot that waits, and takes one again later', a
   await Promise.all(more)
 })
 
-test('verification queue: a token that waits for keys counts, and is not refused later', async () => {
+test('verification queue: a token that waits for keys counts all the time', async () => {
   const { queue, begun, add, end } = queueOf({ atOnce: 1 })
   let arrive = (): void => {}
   const pending = new Promise<void>((resolve) => (arrive = resolve))

@@ -1,3 +1,4 @@
+import { types } from 'node:util'
 import type { Database, SqlJs, Statement, Value } from 'sql.js'
 import { ownSqlite } from './database.ts'
 import { metaOf } from './meta.ts'
@@ -133,7 +134,7 @@ function refuseOtherThanTable(db: Database): void {
 }
 
 function cellOf(decoder: Decoder, value: Value | undefined): string | Odd {
-  if (!(value instanceof Uint8Array)) return { is: kindOf(value) }
+  if (!types.isUint8Array(value)) return { is: kindOf(value) }
   try {
     return decoder.decode(value)
   } catch {
