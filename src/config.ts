@@ -27,10 +27,10 @@ export interface ServiceConfig extends Config {
 type ServiceKeys = Pick<ServiceConfig, 'keys' | 'openKeys'>
 
 /** What a token says that a development key signs. */
-const DEV_CLAIMS = [
+const DEV_CLAIMS: [Option, string][] = [
   ['issuer', 'plant-store-dev'],
   ['audience', 'plants'],
-] as const
+]
 const KEYS: readonly Option[] = ['jwtSecretFile', 'jwtSecret', 'jwksFile', 'jwksUrl']
 const ETCD_TLS = { ca: 'etcdCaFile', cert: 'etcdCertFile', key: 'etcdKeyFile' } as const
 /** The first of a pair requires the other. */
@@ -49,6 +49,10 @@ const OWN_KEY = {
     'is set, and "token" signs with the development key only: let your issuer sign, or ' +
     'sign as "Run it for real" in README.md does',
 } as const
+
+const NO_SETTINGS =
+  'keys come from the issuer, or from PLANTS_JWT_SECRET_FILE or PLANTS_JWKS_FILE; ' +
+  'to try the service, "serve --dev" needs no setting'
 
 /** What Kubernetes sets for a Service named plants, or plants-…: names and values. */
 const SERVICE_VARIABLE = new RegExp(
@@ -73,11 +77,10 @@ export function readConfig(
     return name.startsWith('PLANTS_') && text && !SERVICE_VARIABLE.test(`${name}=${text}`)
   })
   const input = new Input(variables, variableOf, ': see --help for the variables that are')
-  if (need === 'service') return readService(input)
+  if (need === 'service') return readService(input, NO_SETTINGS)
   if (need !== 'storage') input.refuse(KEYS, OWN_KEY[need])
   for (const option of KEYS) input.given.delete(option)
-  for (const [option, claim] of DEV_CLAIMS)
-    if (!input.given.has(option)) input.given.set(option, claim)
+  input.given = new Map([...DEV_CLAIMS, ...input.given])
   return settingsOf(readValues(input), input)
 }
 
@@ -98,7 +101,7 @@ export function readOptions(options: unknown): ServiceConfig {
 
 /** What an operator wrote, or a program passed; and what is wrong with it. */
 class Input {
-  readonly given = new Map<Option, unknown>()
+  given = new Map<Option, unknown>()
   readonly problems: string[] = []
   /** What messages call an option. */
   readonly nameOf: (option: Option) => string
@@ -122,9 +125,12 @@ class Input {
   }
 }
 
-function readService(input: Input): ServiceConfig {
+/** `advice` is for someone who has set nothing of tokens. */
+function readService(input: Input, advice?: string): ServiceConfig {
   const values = readValues(input)
   const keys = readKeys(input, values)
+  const isNew = !input.given.has('issuer') && !input.given.has('audience')
+  if (isNew && advice !== undefined) input.problems.push(advice)
   if (!keys) throw new ConfigError(input.problems)
   return { ...settingsOf(values, input), ...keys }
 }

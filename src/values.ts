@@ -87,29 +87,27 @@ export const secret: Read<Buffer> = (given) => {
   throw new Error('must be bytes or a text')
 }
 
-/** The content of a file. A program may pass the content itself, as bytes. */
-function content(maxBytes: number): Read<Buffer> {
+/** What a file holds. A program may pass the content itself, as bytes. */
+function content<T>(maxBytes: number, parse: (bytes: Buffer) => T): Read<T> {
   return (given) => {
-    if (types.isUint8Array(given)) return Buffer.from(given)
-    const file = anyPath(given)
-    return orUnreadable(() => readRegularFile(file, maxBytes))
+    const bytes = types.isUint8Array(given) ? Buffer.from(given) : undefined
+    const file = bytes ? '' : anyPath(given)
+    try {
+      return parse(bytes ?? readRegularFile(file, maxBytes))
+    } catch (error) {
+      throw new Error(`cannot be read: ${reasonOf(error)}`)
+    }
   }
 }
 
-export const pem = content(PEM_MAX_BYTES)
-const secretContent = content(SECRET_MAX_BYTES)
+const withoutNewline = (bytes: Buffer): Buffer =>
+  bytes.at(-1) === 0x0a ? bytes.subarray(0, -1) : bytes
 
-/** Without one final newline. */
-export const secretFile: Read<Buffer> = (given) => {
-  const bytes = secretContent(given)
-  return bytes.at(-1) === 0x0a ? bytes.subarray(0, -1) : bytes
-}
-
-export const passwordFile: Read<string> = (given) => {
-  const bytes = secretFile(given)
-  const utf8 = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true })
-  return orUnreadable(() => utf8.decode(bytes))
-}
+export const pem = content(PEM_MAX_BYTES, (bytes) => bytes)
+export const secretFile = content(SECRET_MAX_BYTES, withoutNewline)
+export const passwordFile = content(SECRET_MAX_BYTES, (bytes) =>
+  new TextDecoder('utf-8', { fatal: true, ignoreBOM: true }).decode(withoutNewline(bytes)),
+)
 
 /** Origins, with commas between. */
 export const endpoints: Read<readonly string[]> = (given) => {
@@ -132,14 +130,6 @@ function isOrigin(given: string): boolean {
   if (!/^https?:\/\//.test(given) || !URL.canParse(given)) return false
   const { href, origin } = new URL(given)
   return href === `${origin}/`
-}
-
-function orUnreadable<T>(read: () => T): T {
-  try {
-    return read()
-  } catch (error) {
-    throw new Error(`cannot be read: ${reasonOf(error)}`)
-  }
 }
 
 /** A value in a few words. */

@@ -67,6 +67,7 @@ test('config: every problem is named at once, by its variable', () => {
     'PLANTS_MAX_DATA_BYTES',
     'PLANTS_READ_SCOPE',
     'PLANTS_TYPO',
+    'keys',
   ])
   assert.ok(found.includes('PLANTS_JWT_SECRET must have at least 32 bytes, and has 9'))
 })

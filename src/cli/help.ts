@@ -41,15 +41,9 @@ export function helpOf(name: CommandName): string {
 
 /** All columns but the last are as wide as their longest cell. */
 export function columns(rows: readonly (readonly string[])[]): string {
-  const widths: number[] = []
-  for (const row of rows)
-    for (const [at, cell] of row.entries()) widths[at] = Math.max(widths[at] ?? 0, cell.length)
-  return rows
-    .map((row) =>
-      row
-        .map((cell, at) => cell.padEnd(widths[at] ?? 0))
-        .join('  ')
-        .trimEnd(),
-    )
-    .join('\n')
+  const widthOf = (column: number): number =>
+    Math.max(...rows.map((row) => row[column]?.length ?? 0))
+  const widths = rows[0]?.map((_, column) => widthOf(column)) ?? []
+  const padded = rows.map((row) => row.map((cell, column) => cell.padEnd(widths[column] ?? 0)))
+  return padded.map((row) => row.join('  ').trimEnd()).join('\n')
 }

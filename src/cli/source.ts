@@ -1,5 +1,5 @@
 import { constants } from 'node:fs'
-import { type FileHandle, open, realpath } from 'node:fs/promises'
+import { open, realpath } from 'node:fs/promises'
 import { errorCodeOf, reasonOf } from '../errors.ts'
 import type { NewPlant } from '../plants/plant.ts'
 import { FILE_MAX_BYTES } from '../store/sqljs/database.ts'
@@ -28,7 +28,6 @@ export interface Source {
   readonly batches: Generator<readonly SourceRow[]>
 }
 
-const READ_BYTES = 64 * 1024 * 1024
 /** Rows of a batch, and characters of their text: creates under way together, also to etcd. */
 const BATCH_ROWS = 1000
 const BATCH_CHARS = 8 * 1024 * 1024
@@ -57,7 +56,7 @@ export function unreadable(file: string, error: unknown): string {
  * Reads a file that nothing writes to meanwhile.
  * @throws Error if it is no regular file, is too large, changes, or has a log with more changes.
  */
-async function readWhole(file: string): Promise<Uint8Array<ArrayBuffer>> {
+async function readWhole(file: string): Promise<Uint8Array> {
   // Without O_NONBLOCK, opening a FIFO waits for a writer.
   const handle = await open(file, constants.O_RDONLY | constants.O_NONBLOCK)
   try {
@@ -67,29 +66,15 @@ async function readWhole(file: string): Promise<Uint8Array<ArrayBuffer>> {
       const what = `${file} is ${before.size} bytes long`
       throw new Error(`${what}, and at most ${FILE_MAX_BYTES} can be read`)
     }
-    const bytes = await readBytes(handle, Number(before.size))
+    const bytes = await handle.readFile()
     await refuseLogs(file)
     const after = await handle.stat({ bigint: true })
-    const isSame = before.mtimeNs === after.mtimeNs && before.size === after.size
-    if (bytes && isSame) return bytes
+    const isWhole = BigInt(bytes.length) === before.size && before.size === after.size
+    if (isWhole && before.mtimeNs === after.mtimeNs) return bytes
     throw new Error(`${file} changed while it was read: stop what writes to it first`)
   } finally {
     await handle.close()
   }
-}
-
-/** Undefined if the file became shorter. */
-async function readBytes(
-  handle: FileHandle,
-  length: number,
-): Promise<Uint8Array<ArrayBuffer> | undefined> {
-  const bytes = new Uint8Array(length)
-  for (let at = 0; at < length; ) {
-    const { bytesRead } = await handle.read(bytes, at, Math.min(length - at, READ_BYTES), at)
-    if (bytesRead === 0) return undefined
-    at += bytesRead
-  }
-  return bytes
 }
 
 /** SQLite applies a log when it opens the file. A log that begins with a zero byte is cleared. */
