@@ -1,11 +1,11 @@
+/* Reads the settings of an operator and of a program into what the service works with. */
+
 import { createKeySource, type KeyConfig, type KeyLog, type KeySource } from './auth/keys.ts'
 import { ConfigError, reasonOf } from './errors.ts'
 import { MAX_DATA_BYTES, type Option, type Values, variableOf, VARIABLES } from './settings.ts'
 import type { EtcdConfig } from './store/etcd/store.ts'
 import { tlsProblems } from './store/etcd/tls.ts'
 import { isSecure, kindOf } from './values.ts'
-
-/* Reads the settings of an operator and of a program into what the service works with. */
 
 export type { Address } from './http/listen.ts'
 export { variableOf, VARIABLES } from './settings.ts'

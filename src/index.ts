@@ -1,3 +1,5 @@
+/* What an application imports to embed the service. */
+
 import './unbundled.ts'
 import { dirname, resolve } from 'node:path'
 import { readOptions } from './config.ts'

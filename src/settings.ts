@@ -1,3 +1,5 @@
+/* The table of all settings: how each is read, its default, its meaning. */
+
 import type { LogLevel } from './ops/log.ts'
 import { address, addressOrOff, endpoints, integer, oneOf, passwordFile, path } from './values.ts'
 import { pem, prefix, type Read, scope, secret, secretFile, text } from './values.ts'

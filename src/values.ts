@@ -1,10 +1,10 @@
+/* The kinds of value that a setting may have. */
+
 import { resolve } from 'node:path'
 import { types } from 'node:util'
 import { reasonOf } from './errors.ts'
 import { type Address, SOCKET_PATH_MAX_BYTES } from './http/listen.ts'
 import { readRegularFile } from './regular-file.ts'
-
-/* The kinds of value that a setting may have. */
 
 /**
  * Makes a value of what an operator wrote, or a program passed.

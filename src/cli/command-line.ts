@@ -1,3 +1,5 @@
+/* Reads the command line, runs the command, and ends the process with its status. */
+
 import '../unbundled.ts'
 import { parseArgs } from 'node:util'
 import { setFlagsFromString } from 'node:v8'

@@ -1,6 +1,6 @@
-import type { parseArgs } from 'node:util'
+/* Every command and option, once: for usage, help and the check of a command line. */
 
-/* Every command and option, once: usage, help and the check of a command line. */
+import type { parseArgs } from 'node:util'
 
 /** The type is what `parseArgs` reads. */
 interface Option {

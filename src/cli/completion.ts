@@ -1,3 +1,5 @@
+/* `completion`: the scripts in scripts/completion/. */
+
 import { readFileSync } from 'node:fs'
 import { UsageError, type Values } from './commands.ts'
 

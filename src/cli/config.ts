@@ -1,3 +1,5 @@
+/* `config`: the settings in force. */
+
 import { resolve } from 'node:path'
 import { readConfig, VARIABLES } from '../config.ts'
 import { escaped } from '../errors.ts'

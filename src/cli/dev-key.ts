@@ -1,3 +1,5 @@
+/* The development key, and tokens that it signs. */
+
 import { createHmac, randomBytes } from 'node:crypto'
 import { mkdirSync, writeFileSync } from 'node:fs'
 import { dirname } from 'node:path'

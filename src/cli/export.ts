@@ -1,10 +1,12 @@
+/* `export`: everything that is durable, as one SQLite file. */
+
 import { resolve } from 'node:path'
 import { errorCodeOf, escaped } from '../errors.ts'
 import { type Output, standardOutput } from '../ops/log-writer.ts'
 import { type Files, nodeFiles } from '../store/sqljs/files.ts'
 import { refuseTarget, writeNewFile } from '../store/sqljs/new-file.ts'
 import { sealed } from '../store/sqljs/snapshot.ts'
-import { check, embeddedStore, readStore } from './check.ts'
+import { countPlants, embeddedStore, readStore } from './check.ts'
 import { UsageError, type Values } from './commands.ts'
 import { Progress } from './progress.ts'
 
@@ -60,7 +62,7 @@ async function exportTo(
 async function readWhole(directory: string, files: Files, progress: Progress) {
   const { database, replayed } = await readStore(directory, files, progress)
   try {
-    const plants = check(database, progress)
+    const plants = countPlants(database, progress)
     const { sequence } = replayed
     return { plants, parts: sealed(database.toFile({ sequence, complete: true }), sequence) }
   } finally {

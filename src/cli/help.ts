@@ -1,3 +1,5 @@
+/* The texts of usage and help. */
+
 import { VARIABLES } from '../settings.ts'
 import { type Command, COMMANDS, type CommandName, OPTIONS } from './commands.ts'
 

@@ -1,3 +1,5 @@
+/* `import`: the plants of a SQLite file, created in the configured store. */
+
 import { resolve } from 'node:path'
 import { readConfig } from '../config.ts'
 import { escaped, reasonOf } from '../errors.ts'

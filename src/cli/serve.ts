@@ -1,3 +1,5 @@
+/* `serve`: the service until a signal, and what `--dev` prints. */
+
 import { type Config, readConfig, type ServiceConfig, variableOf } from '../config.ts'
 import { escaped } from '../errors.ts'
 import { createLog, type Log } from '../ops/log.ts'

@@ -1,3 +1,8 @@
+/*
+ * The rows of a SQLite file of any origin. SQLite trusts the pages of a file: 20 pages that refer
+ * to each other keep it reading the schema without end, until an operator ends the process.
+ */
+
 import { constants } from 'node:fs'
 import { open, realpath } from 'node:fs/promises'
 import { errorCodeOf, reasonOf } from '../errors.ts'
@@ -6,11 +11,6 @@ import { FILE_MAX_BYTES } from '../store/sqljs/database.ts'
 import { nodeFiles } from '../store/sqljs/files.ts'
 import { SQLITE_LOGS } from '../store/sqljs/new-file.ts'
 import { type Cells, NULL, openRows } from '../store/sqljs/source-rows.ts'
-
-/*
- * The rows of a SQLite file of any origin. SQLite trusts the pages of a file: 20 pages that refer
- * to each other keep it reading the schema without end, until an operator ends the process.
- */
 
 /** A row of the file. */
 export interface SourceRow {

@@ -1,3 +1,5 @@
+/* `token`: a token for the key that `serve --dev` made. */
+
 import { readConfig } from '../config.ts'
 import { UsageError, type Values } from './commands.ts'
 import { devClaims, devKeyPath, readDevKey, signDevToken } from './dev-key.ts'
