@@ -1,14 +1,22 @@
+/* Reads the settings of an operator and of a program into what the service works with. */
+
 import { createKeySource, type KeyConfig, type KeyLog, type KeySource } from './auth/keys.ts'
-import { Environment } from './environment.ts'
-import { ConfigError } from './errors.ts'
-import { members, type Report } from './rules.ts'
-import { type Config, SETTINGS } from './settings.ts'
+import { ConfigError, reasonOf } from './errors.ts'
+import { MAX_DATA_BYTES, type Option, type Values, variableOf, VARIABLES } from './settings.ts'
+import type { EtcdConfig } from './store/etcd/store.ts'
+import { tlsProblems } from './store/etcd/tls.ts'
+import { isSecure, kindOf } from './values.ts'
 
 export type { Address } from './http/listen.ts'
-export { type Config, variableOf, VARIABLES } from './settings.ts'
+export { variableOf, VARIABLES } from './settings.ts'
 
 /** All but the keys. */
-export type Settings = Omit<Config, 'keys'>
+export type Settings = ReturnType<typeof settingsOf>
+
+/** All that the service can be told. */
+export interface Config extends Settings {
+  readonly keys: KeyConfig
+}
 
 /** What a service starts from. */
 export interface ServiceConfig extends Config {
@@ -18,16 +26,21 @@ export interface ServiceConfig extends Config {
 
 type ServiceKeys = Pick<ServiceConfig, 'keys' | 'openKeys'>
 
-const { keys: KEYS, ...WITHOUT_KEYS } = SETTINGS
 /** What a token says that a development key signs. */
-const DEV_CLAIMS = { issuer: 'plant-store-dev', audience: 'plants' }
-/** The option that is wrong if keys of a kind cannot be used. */
-const OPTION_OF = {
-  secret: 'keys.secret',
-  file: 'keys.path',
-  url: 'keys.url',
-  discovery: 'issuer',
-} as const satisfies Readonly<Record<KeyConfig['kind'], string>>
+const DEV_CLAIMS: [Option, string][] = [
+  ['issuer', 'plant-store-dev'],
+  ['audience', 'plants'],
+]
+const KEYS: readonly Option[] = ['jwtSecretFile', 'jwtSecret', 'jwksFile', 'jwksUrl']
+const ETCD_TLS = { ca: 'etcdCaFile', cert: 'etcdCertFile', key: 'etcdKeyFile' } as const
+/** The first of a pair requires the other. */
+const PAIRS = [
+  ['etcdUsername', 'etcdPasswordFile'],
+  ['etcdPasswordFile', 'etcdUsername'],
+  ['etcdCertFile', 'etcdKeyFile'],
+  ['etcdKeyFile', 'etcdCertFile'],
+] as const
+const OF_ETCD = ['etcdPrefix', ...PAIRS.map(([option]) => option), 'etcdCaFile'] as const
 
 /** Why these needs take no configured keys. */
 const OWN_KEY = {
@@ -37,77 +50,190 @@ const OWN_KEY = {
     'sign as "Run it for real" in README.md does',
 } as const
 
+const NO_SETTINGS =
+  'keys come from the issuer, or from PLANTS_JWT_SECRET_FILE or PLANTS_JWKS_FILE; ' +
+  'to try the service, "serve --dev" needs no setting'
+
+/** What Kubernetes sets for a Service named plants, or plants-…: names and values. */
+const SERVICE_VARIABLE = new RegExp(
+  `^PLANTS(_[A-Z0-9_]+)?_(${[
+    'SERVICE_HOST=[0-9a-f.:]+',
+    'SERVICE_PORT(_[A-Z0-9_]+)?=[0-9]+',
+    'PORT(_[0-9]+_(TCP|UDP|SCTP))?=(tcp|udp|sctp)://.+',
+    'PORT_[0-9]+_(TCP|UDP|SCTP)_(PROTO=(tcp|udp|sctp)|PORT=[0-9]+|ADDR=[0-9a-f.:]+)',
+  ].join('|')})$`,
+)
+
 /**
- * Reads the environment variables. Only a `service` has configured keys: `dev` has its own key,
- * which `token` uses, and a command on the `storage` needs none.
+ * Reads the environment variables; an empty value counts as unset. Only a `service` has configured
+ * keys: `dev` has its own key, which `token` uses, and a command on the `storage` needs none.
  * @throws ConfigError that names every problem by its variable.
  */
 export function readConfig(
   env: NodeJS.ProcessEnv,
   need: 'service' | 'dev' | 'token' | 'storage',
 ): Settings & Partial<ServiceKeys> {
-  const isService = need === 'service'
-  const environment = new Environment(env)
-  const { problems, report } = environment
-  const { keys, etcd, ...plain } = environment.options(isService ? SETTINGS : WITHOUT_KEYS)
-  const options = isService ? plain : { ...DEV_CLAIMS, ...plain }
-  if (env['PLANTS_ETCD_ENDPOINTS']) options['etcd'] = etcd
-  else environment.refuse('etcd', 'is of no use without PLANTS_ETCD_ENDPOINTS')
-  const settings = members(WITHOUT_KEYS)(options, '', report)
-
-  const sources = environment.namesIn('keys')
-  let checked: ServiceKeys | undefined
-  if (need === 'dev' || need === 'token') environment.refuse('keys', OWN_KEY[need])
-  if (isService && sources.length > 1)
-    problems.push(`${sources.join(', ')} are set: keys come from one place only`)
-  else if (isService) checked = readKeys(withKind(Object(keys)), settings?.issuer, report)
-  if (!settings || problems.length > 0) throw new ConfigError(problems)
-  return { ...settings, ...checked }
+  const variables = Object.entries(env).filter(([name, text]) => {
+    return name.startsWith('PLANTS_') && text && !SERVICE_VARIABLE.test(`${name}=${text}`)
+  })
+  const input = new Input(variables, variableOf, ': see --help for the variables that are')
+  if (need === 'service') return readService(input, NO_SETTINGS)
+  if (need !== 'storage') input.refuse(KEYS, OWN_KEY[need])
+  for (const option of KEYS) input.given.delete(option)
+  input.given = new Map([...DEV_CLAIMS, ...input.given])
+  return settingsOf(readValues(input), input)
 }
 
 /**
- * Reads the options of an embedding application.
+ * Reads the options of a program.
  * @throws ConfigError that names every problem by its option.
  */
-export function readOptions(given: unknown): ServiceConfig {
-  if (typeof given !== 'object' || given === null || Array.isArray(given))
+export function readOptions(options: unknown): ServiceConfig {
+  if (typeof options !== 'object' || options === null || Array.isArray(options))
     throw new ConfigError(['the options must be an object'])
-  const problems: string[] = []
-  const wrong: Report = (option, what) => void problems.push(`${option} ${what}`)
-  const { keys, ...options } = { keys: undefined, ...given }
-  const settings = members(WITHOUT_KEYS)(options, '', wrong)
-  const checked = readKeys(keys, settings?.issuer, wrong)
-  if (!settings || !checked || problems.length > 0) throw new ConfigError(problems)
-  return { ...settings, ...checked }
+  const { onLog, ...settings } = { onLog: undefined, ...options }
+  const given = Object.entries(settings).filter(([, value]) => value !== undefined)
+  const input = new Input(given, (option) => option)
+  if (onLog !== undefined && typeof onLog !== 'function')
+    input.problems.push(`onLog must be a function, and is ${kindOf(onLog)}`)
+  return readService(input)
 }
 
-/** Adds the kind that the one member says. Without a member, keys are discovered. */
-function withKind(keys: object): object {
-  const kind = 'secret' in keys ? 'secret' : 'path' in keys ? 'file' : 'url'
-  return { kind: Object.keys(keys).length > 0 ? kind : 'discovery', ...keys }
+/** What an operator wrote, or a program passed; and what is wrong with it. */
+class Input {
+  given = new Map<Option, unknown>()
+  readonly problems: string[] = []
+  /** What messages call an option. */
+  readonly nameOf: (option: Option) => string
+
+  constructor(given: [name: string, value: unknown][], nameOf: Input['nameOf'], hint = '') {
+    this.nameOf = nameOf
+    const options = new Map(VARIABLES.map(({ option }) => [nameOf(option), option]))
+    for (const [name, value] of given) {
+      const option = options.get(name)
+      if (option === undefined) this.problems.push(`${name} is not known${hint}`)
+      else this.given.set(option, value)
+    }
+  }
+
+  wrong(option: Option, what: string): void {
+    this.problems.push(`${this.nameOf(option)} ${what}`)
+  }
+
+  refuse(options: readonly Option[], what: string): void {
+    for (const option of options) if (this.given.delete(option)) this.wrong(option, what)
+  }
+}
+
+/** `advice` is for someone who has set nothing of tokens. */
+function readService(input: Input, advice?: string): ServiceConfig {
+  const values = readValues(input)
+  const keys = readKeys(input, values)
+  const isNew = !input.given.has('issuer') && !input.given.has('audience')
+  if (isNew && advice !== undefined) input.problems.push(advice)
+  if (!keys) throw new ConfigError(input.problems)
+  return { ...settingsOf(values, input), ...keys }
+}
+
+/** Reads every setting and reports what is wrong; the value of a wrong setting is undefined. */
+function readValues(input: Input): Values {
+  const { given, nameOf } = input
+  if (!given.has('etcdEndpoints'))
+    input.refuse(OF_ETCD, `is of no use without ${nameOf('etcdEndpoints')}`)
+  for (const [option, other] of PAIRS)
+    if (given.has(option) && !given.has(other))
+      input.wrong(other, `is required by ${nameOf(option)}`)
+  const read = (setting: (typeof VARIABLES)[number]): unknown => {
+    const { option, fallback, isRequired, meaning } = setting
+    const value = given.has(option) ? given.get(option) : fallback || undefined
+    if (value === undefined && isRequired) input.wrong(option, `is ${meaning}`)
+    if (value === undefined) return undefined
+    try {
+      return setting.read(value)
+    } catch (error) {
+      input.wrong(option, reasonOf(error))
+      return undefined
+    }
+  }
+  const entries = VARIABLES.map((setting) => [setting.option, read(setting)])
+  // Each value has its setting's type. With a problem, none of them is used.
+  const values = Object.fromEntries(entries) as Values
+  checkTls(input, values)
+  return values
+}
+
+function checkTls(input: Input, { etcdEndpoints, etcdCaFile, etcdCertFile, etcdKeyFile }: Values) {
+  if (etcdEndpoints && !etcdEndpoints.some(isSecure))
+    return input.refuse(Object.values(ETCD_TLS), 'is of no use without https')
+  const tls = { ca: etcdCaFile, cert: etcdCertFile, key: etcdKeyFile }
+  for (const { member, what } of tlsProblems(tls)) input.wrong(ETCD_TLS[member], what)
 }
 
 /** Builds the source of the keys, so that its problems are reported with all others. */
-function readKeys(
-  value: unknown,
-  issuer: string | undefined,
-  wrong: Report,
-): ServiceKeys | undefined {
-  const keys = KEYS(value, 'keys', wrong)
-  const isWhole = keys && Object.values(keys).every((member: unknown) => member !== undefined)
-  if (!isWhole || (keys.kind === 'discovery' && issuer === undefined)) return undefined
+function readKeys(input: Input, values: Values): ServiceKeys | undefined {
+  const sources = KEYS.filter((option) => input.given.has(option))
+  const [source = 'issuer'] = sources
+  if (sources.length > 1) {
+    const names = sources.map(input.nameOf).join(', ')
+    input.problems.push(`${names} are set: keys come from one place only`)
+  }
+  if (sources.length > 1 || values[source] === undefined) return undefined
+  const keys = keysOf(values)
   // A source logs only after a service has started it.
   let log: KeyLog = () => {}
   try {
-    const source = createKeySource(keys, issuer ?? '', (...line) => log(...line))
+    const opened = createKeySource(keys, values.issuer, (...line) => log(...line))
     const openKeys = (given: KeyLog): KeySource => {
       log = given
-      return source
+      return opened
     }
     return { keys, openKeys }
   } catch (error) {
     if (!(error instanceof ConfigError)) throw error
-    for (const problem of error.problems) wrong(OPTION_OF[keys.kind], problem)
+    for (const problem of error.problems) input.wrong(source, problem)
     return undefined
   }
+}
+
+function keysOf({ jwtSecretFile, jwtSecret, jwksFile, jwksUrl }: Values): KeyConfig {
+  const secret = jwtSecretFile ?? jwtSecret
+  if (secret) return { kind: 'secret', secret }
+  if (jwksFile !== undefined) return { kind: 'file', path: jwksFile }
+  return jwksUrl === undefined ? { kind: 'discovery' } : { kind: 'url', url: jwksUrl }
+}
+
+/** @throws ConfigError if there was a problem. */
+function settingsOf(values: Values, { problems, given, nameOf }: Input) {
+  if (problems.length > 0) throw new ConfigError(problems)
+  if (Number(given.get('maxDataBytes') ?? 0) > MAX_DATA_BYTES) {
+    const what = `is larger than ${MAX_DATA_BYTES}, and counts as ${MAX_DATA_BYTES}`
+    process.emitWarning(`plant-store: ${nameOf('maxDataBytes')} ${what}`)
+  }
+  const {
+    jwtSecretFile,
+    jwtSecret,
+    jwksFile,
+    jwksUrl,
+    etcdEndpoints: endpoints,
+    etcdPrefix: prefix,
+    etcdUsername: name,
+    etcdPasswordFile: password = '',
+    etcdCaFile: ca,
+    etcdCertFile: cert,
+    etcdKeyFile: key,
+    data: dataDirectory,
+    clockTolerance: clockToleranceSeconds,
+    drainDelay: drainDelaySeconds,
+    shutdownTimeout: shutdownTimeoutSeconds,
+    ...rest
+  } = values
+  const user = name === undefined ? undefined : { name, password }
+  const etcd: EtcdConfig | undefined = endpoints && {
+    endpoints,
+    prefix,
+    user,
+    tls: { ca, cert, key },
+  }
+  const times = { clockToleranceSeconds, drainDelaySeconds, shutdownTimeoutSeconds }
+  return { ...rest, ...times, dataDirectory, etcd }
 }

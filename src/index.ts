@@ -1,83 +1,73 @@
+/* What an application imports to embed the service. */
+
 import './unbundled.ts'
 import { dirname, resolve } from 'node:path'
-import type { KeyConfig } from './auth/keys.ts'
-import { type Address, type Config, readOptions } from './config.ts'
+import { readOptions } from './config.ts'
 import { ConfigError } from './errors.ts'
 import { callbackSink, createLog, type LogLevel, type OnLog } from './ops/log.ts'
 import { createService, type PlantService } from './service.ts'
 
-export type { KeyConfig } from './auth/keys.ts'
-export type { Address, Config } from './config.ts'
 export { ConfigError } from './errors.ts'
 export type { Health } from './http/admin.ts'
 export type { LogLevel, LogLine, OnLog } from './ops/log.ts'
-export type { EtcdConfig } from './store/etcd/store.ts'
 export type { Listening, PlantService } from './service.ts'
 
-type Pem = Uint8Array | string | undefined
-
-/** How to reach etcd. PEM may be text or bytes. */
-export interface EtcdOptions {
-  /** Client URLs of its members: a list, or one text with commas between. */
-  readonly endpoints: readonly string[] | string
-  /** What all keys begin with; ends in `/`. @defaultValue `'plants/'` */
-  readonly prefix?: string | undefined
-  /** A user of etcd. @defaultValue none: etcd has no authentication */
-  readonly user?: { readonly name: string; readonly password: string } | undefined
-  /** Certificates, if the URLs are https. @defaultValue `{}` */
-  readonly tls?: {
-    /** The certificates that etcd's are signed by. @defaultValue those that Node trusts */
-    readonly ca?: Pem
-    /** The client certificate, with its `key`. @defaultValue none */
-    readonly cert?: Pem
-    /** The key of `cert`. @defaultValue none */
-    readonly key?: Pem
-  }
-}
-
-interface SecretOption {
-  readonly kind: 'secret'
-  /** For HS256: 32 bytes or more, or a text whose UTF-8 has as many. */
-  readonly secret: Uint8Array | string
-}
-
-// The interface repeats the types of its base, because editors show the comments of an interface,
-// and none of a mapped type. A type that does not fit the base does not compile.
-type Written = 'issuer' | 'audience' | 'keys' | 'listen' | 'adminListen' | 'etcd'
-type Optional<T> = { readonly [K in keyof T]?: T[K] | undefined }
-
-/** Issuer, audience and keys are required. `undefined` is the default; `null` is always wrong. */
-export interface PlantServiceConfig extends Optional<Omit<Config, Written>> {
-  /** Required: the `iss` that a token must have. With discovery, also where keys are found. */
-  readonly issuer: string
-  /** Required: the audience that a token must have, in `aud` or in `audienceClaim`. */
-  readonly audience: string
+/**
+ * The settings; `jwksUrl` is the variable PLANTS_JWKS_URL. Issuer and audience are required.
+ * `undefined` is the default; `null` is always wrong. Keys come from one of `jwtSecretFile`,
+ * `jwtSecret`, `jwksFile` and `jwksUrl`, or else from the issuer's OpenID discovery document.
+ */
+export interface PlantServiceConfig {
   /**
-   * Required: where the keys come from that verify tokens. `secret` is a shared secret of 32 bytes
-   * or more, `file` and `url` name a JSON Web Key Set, and `discovery` finds one through the
-   * issuer's OpenID document.
-   */
-  readonly keys: KeyConfig | SecretOption
-  /**
-   * Where `listen()` serves plants: `host:port`, `[IPv6]:port` or `unix:/path`, or the same as an
-   * object. Port 0 picks a free one.
+   * Where `listen()` serves plants: `host:port`, `[IPv6]:port` or `unix:/path`. Port 0 picks a free
+   * one.
    * @defaultValue `'127.0.0.1:8080'`
    */
-  readonly listen?: Address | string | undefined
+  readonly listen?: string | undefined
   /**
    * Where `listen()` serves health and metrics: the forms of `listen`, or `off`.
    * @defaultValue `'127.0.0.1:8081'`
    */
-  readonly adminListen?: Address | string | undefined
+  readonly adminListen?: string | undefined
   /** Directory of the embedded store. No other service may use it. @defaultValue `'./data'` */
-  readonly dataDirectory?: string | undefined
+  readonly data?: string | undefined
   /**
-   * Bytes of the embedded data above which POST gets 507: from 65536 to 1073741824.
+   * Bytes of the embedded data above which POST gets 507: from 65536 to 536870912.
    * @defaultValue `268435456`
    */
   readonly maxDataBytes?: number | undefined
-  /** The cluster that keeps plants instead of `dataDirectory`. @defaultValue none */
-  readonly etcd?: EtcdOptions | undefined
+  /**
+   * Client URLs of the members of etcd, with commas between. Plants are kept there, not in `data`.
+   * @defaultValue none
+   */
+  readonly etcdEndpoints?: string | undefined
+  /** What all keys in etcd begin with; ends in `/`. @defaultValue `'plants/'` */
+  readonly etcdPrefix?: string | undefined
+  /** A user of etcd, with a password. @defaultValue none: etcd has no authentication */
+  readonly etcdUsername?: string | undefined
+  /** Path of a file with that user's password, or its content as bytes. @defaultValue none */
+  readonly etcdPasswordFile?: Uint8Array | string | undefined
+  /**
+   * Path of a file with the PEM certificates that etcd's are signed by, or its content as bytes.
+   * @defaultValue those that Node trusts
+   */
+  readonly etcdCaFile?: Uint8Array | string | undefined
+  /** Path of a file with the PEM client certificate, or its content as bytes. @defaultValue none */
+  readonly etcdCertFile?: Uint8Array | string | undefined
+  /** Path of a file with the PEM key of `etcdCertFile`, or its content. @defaultValue none */
+  readonly etcdKeyFile?: Uint8Array | string | undefined
+  /** Required: the `iss` that a token must have. With discovery, also where keys are found. */
+  readonly issuer: string
+  /** Required: the audience that a token must have, in `aud` or in `audienceClaim`. */
+  readonly audience: string
+  /** Path of a file with a secret for HS256, or its content as bytes. @defaultValue none */
+  readonly jwtSecretFile?: Uint8Array | string | undefined
+  /** A secret for HS256: 32 bytes or more, or a text of as many in UTF-8. @defaultValue none */
+  readonly jwtSecret?: Uint8Array | string | undefined
+  /** Path of a JSON Web Key Set, which is read again when it changes. @defaultValue none */
+  readonly jwksFile?: string | undefined
+  /** URL of a JSON Web Key Set: https, or http on loopback. @defaultValue none */
+  readonly jwksUrl?: string | undefined
   /** The claim whose value owns plants; callers with one value share them. @defaultValue `'sub'` */
   readonly ownerClaim?: string | undefined
   /** The claim that holds the audience. @defaultValue `'aud'` */
@@ -92,7 +82,7 @@ export interface PlantServiceConfig extends Optional<Omit<Config, Written>> {
    * Seconds by which the clocks of issuer and service may differ: from 0 to 3600.
    * @defaultValue `5`
    */
-  readonly clockToleranceSeconds?: number | undefined
+  readonly clockTolerance?: number | undefined
   /** Bytes of the longest request body: from 1 to 16777216. @defaultValue `1048576` */
   readonly maxBodyBytes?: number | undefined
   /**
@@ -108,9 +98,9 @@ export interface PlantServiceConfig extends Optional<Omit<Config, Written>> {
    * from 0 to 3600.
    * @defaultValue `0`
    */
-  readonly drainDelaySeconds?: number | undefined
+  readonly drainDelay?: number | undefined
   /** Seconds that `close()` waits for requests under way: from 0 to 3600. @defaultValue `10` */
-  readonly shutdownTimeoutSeconds?: number | undefined
+  readonly shutdownTimeout?: number | undefined
   /** What is logged: `info` has one line for each request. @defaultValue `'info'` */
   readonly logLevel?: LogLevel | undefined
   /**
@@ -135,8 +125,8 @@ export function createPlantService(
 ): PlantService {
   if (typeof onFatal !== 'function') throw new ConfigError(['onFatal must be a function'])
   const config = readOptions(options)
-  const { logLevel, onLog } = config
-  return createService(config, { log: createLog(logLevel, onLog && callbackSink(onLog)), onFatal })
+  const sink = options.onLog && callbackSink(options.onLog)
+  return createService(config, { log: createLog(config.logLevel, sink), onFatal })
 }
 
 // `node .` in the folder of the package runs the file that `main` names, which is this one.

@@ -1,3 +1,5 @@
+/* Reads small files: secrets, certificates, key sets. */
+
 import { closeSync, constants, fstatSync, openSync, readSync } from 'node:fs'
 import { getSystemErrorMap } from 'node:util'
 import { errorCodeOf } from './errors.ts'

@@ -1,154 +1,117 @@
-import type { LogLevel, OnLog } from './ops/log.ts'
-import * as option from './options.ts'
-import { defaultsTo, integer, members, oneOf, optional, path, required } from './rules.ts'
-import { type Rule, setting, text } from './rules.ts'
+/* The table of all settings: how each is read, its default, its meaning. */
+
+import type { LogLevel } from './ops/log.ts'
+import { address, addressOrOff, endpoints, integer, oneOf, passwordFile, path } from './values.ts'
+import { pem, prefix, type Read, scope, secret, secretFile, text } from './values.ts'
 
 const GIB = 1024 ** 3
+export const MAX_DATA_BYTES = GIB / 2
 const LOG_LEVELS: readonly LogLevel[] = ['silent', 'error', 'info', 'debug']
 
-const ETCD_USER = members({
-  name: setting(required('the user whose password it is', text), {
-    PLANTS_ETCD_USERNAME: 'user of etcd',
-  }),
-  password: setting(required('the password of that user', option.password), {
-    PLANTS_ETCD_PASSWORD_FILE: "file with that user's password: its text, less one final newline",
-  }),
-})
+/** In the place of a default. */
+const NONE = undefined
+const REQUIRED = null
 
-const ETCD_TLS = members({
-  ca: setting(optional(option.pem), {
-    PLANTS_ETCD_CA_FILE:
-      "file with the PEM certificates that etcd's are signed by; unset: those that Node trusts",
-  }),
-  cert: setting(optional(option.pem), {
-    PLANTS_ETCD_CERT_FILE: 'file with the PEM client certificate for etcd',
-  }),
-  key: setting(optional(option.pem), {
-    PLANTS_ETCD_KEY_FILE: 'file with the PEM key of that certificate',
-  }),
-})
-
-const ETCD = {
-  endpoints: setting(option.endpoints, {
-    PLANTS_ETCD_ENDPOINTS:
-      'client URLs of etcd members, with commas between; set, plants are kept there instead',
-  }),
-  prefix: setting(defaultsTo('plants/', option.prefix), {
-    PLANTS_ETCD_PREFIX: 'what all keys in etcd begin with; ends in /',
-  }),
-  user: optional(ETCD_USER),
-  tls: defaultsTo({}, ETCD_TLS),
-}
-
-const KEYS = {
-  secret: setting(required('32 bytes or more, or a text', option.secret), {
-    PLANTS_JWT_SECRET_FILE: 'file with the HS256 secret: its bytes, less one final newline',
-    PLANTS_JWT_SECRET: 'the HS256 secret itself, 32 bytes or more',
-  }),
-  path: setting(path, {
-    PLANTS_JWKS_FILE: 'file with a JSON Web Key Set; read again when it changes',
-  }),
-  url: setting(text, {
-    PLANTS_JWKS_URL:
-      "URL of a JSON Web Key Set; none of these four: the issuer's discovery document names it",
-  }),
-}
+type Setting = readonly [
+  read: Read<unknown>,
+  fallback: string | number | typeof NONE | typeof REQUIRED,
+  meaning: string,
+]
 
 /**
- * Every setting, once: the option with its type, bounds and default, and the environment variable
- * with its meaning. `--help` and the table in scripts/deploy/README.md have this order. What an
- * editor shows for an option is in index.ts.
+ * Every setting, once: how it is read, its default, its meaning. A program sets `jwtSecretFile`
+ * where an operator sets the variable PLANTS_JWT_SECRET_FILE. `--help` and the table in
+ * scripts/deploy/README.md have this order. What an editor shows for an option is in index.ts.
  */
 export const SETTINGS = {
-  listen: setting(defaultsTo('127.0.0.1:8080', option.address), {
-    PLANTS_LISTEN:
-      'where plants are served: host:port, [::1]:port or unix:/path; port 0 picks a free one',
-  }),
-  adminListen: setting(defaultsTo('127.0.0.1:8081', option.addressOrOff), {
-    PLANTS_ADMIN_LISTEN: 'where health is served: the same forms, or off',
-  }),
-  dataDirectory: setting(defaultsTo('./data', path), {
-    PLANTS_DATA: 'directory of the embedded store',
-  }),
-  maxDataBytes: setting(defaultsTo(GIB / 4, integer(65_536, GIB)), {
-    PLANTS_MAX_DATA_BYTES: `size of the embedded data above which POST answers 507; at most ${GIB}`,
-  }),
-  /** If set, plants are in etcd instead of the data directory. */
-  etcd: optional(option.etcd(ETCD)),
-  issuer: setting(required('the iss that tokens have', text), {
-    PLANTS_ISSUER: 'required: the iss that a token must have',
-  }),
-  audience: setting(required('the aud that tokens have for this service', text), {
-    PLANTS_AUDIENCE: 'required: the audience that a token must have',
-  }),
-  keys: required('where keys come from', option.keys(KEYS)),
-  ownerClaim: setting(defaultsTo('sub', text), {
-    PLANTS_OWNER_CLAIM: 'the claim whose value owns plants',
-  }),
-  audienceClaim: setting(defaultsTo('aud', text), {
-    PLANTS_AUDIENCE_CLAIM: 'the claim that holds the audience',
-  }),
-  readScope: setting(optional(option.scope), { PLANTS_READ_SCOPE: 'the scope that GET requires' }),
-  writeScope: setting(optional(option.scope), {
-    PLANTS_WRITE_SCOPE: 'the scope that POST requires',
-  }),
-  /** Undefined: `scope`, else `scp`. */
-  scopeClaim: setting(optional(text), {
-    PLANTS_SCOPE_CLAIM: 'the claim that holds scopes; unset: scope, else scp',
-  }),
-  clockToleranceSeconds: setting(defaultsTo(5, integer(0, 3600)), {
-    PLANTS_CLOCK_TOLERANCE: 'seconds by which the clocks of issuer and service may differ',
-  }),
-  maxBodyBytes: setting(defaultsTo(1024 ** 2, integer(1, 16 * 1024 ** 2)), {
-    PLANTS_MAX_BODY_BYTES: 'longest request body',
-  }),
-  maxConnections: setting(defaultsTo(10_000, integer(1, 1_000_000)), {
-    PLANTS_MAX_CONNECTIONS: 'connections at a time; one more is closed without an answer',
-  }),
-  /** Requests per second for each owner. Undefined: no limit. */
-  rateLimit: setting(optional(integer(1, 1_000_000)), {
-    PLANTS_RATE_LIMIT: 'requests a second for each owner; unset: no limit',
-  }),
-  drainDelaySeconds: setting(defaultsTo(0, integer(0, 3600)), {
-    PLANTS_DRAIN_DELAY: 'seconds that a stop serves on, so that balancers notice',
-  }),
-  shutdownTimeoutSeconds: setting(defaultsTo(10, integer(0, 3600)), {
-    PLANTS_SHUTDOWN_TIMEOUT: 'seconds that a stop waits for what is under way',
-  }),
-  logLevel: setting(defaultsTo('info', oneOf(LOG_LEVELS)), {
-    PLANTS_LOG_LEVEL: 'silent, error, info (with one line a request) or debug',
-  }),
-  onLog: optional<OnLog>(option.callback),
-}
+  listen: [
+    address,
+    '127.0.0.1:8080',
+    'where plants are served: host:port, [::1]:port or unix:/path; port 0 picks a free one',
+  ],
+  adminListen: [addressOrOff, '127.0.0.1:8081', 'where health is served: the same forms, or off'],
+  data: [path, './data', 'directory of the embedded store'],
+  maxDataBytes: [
+    integer(65_536, MAX_DATA_BYTES, GIB),
+    GIB / 4,
+    `size of the embedded data above which POST answers 507; at most ${MAX_DATA_BYTES}`,
+  ],
+  etcdEndpoints: [
+    endpoints,
+    NONE,
+    'client URLs of etcd members, with commas between; set, plants are kept there instead',
+  ],
+  etcdPrefix: [prefix, 'plants/', 'what all keys in etcd begin with; ends in /'],
+  etcdUsername: [text, NONE, 'user of etcd'],
+  etcdPasswordFile: [
+    passwordFile,
+    NONE,
+    "file with that user's password: its text, less one final newline",
+  ],
+  etcdCaFile: [
+    pem,
+    NONE,
+    "file with the PEM certificates that etcd's are signed by; unset: those that Node trusts",
+  ],
+  etcdCertFile: [pem, NONE, 'file with the PEM client certificate for etcd'],
+  etcdKeyFile: [pem, NONE, 'file with the PEM key of that certificate'],
+  issuer: [text, REQUIRED, 'required: the iss that a token must have'],
+  audience: [text, REQUIRED, 'required: the audience that a token must have'],
+  jwtSecretFile: [
+    secretFile,
+    NONE,
+    'file with the HS256 secret: its bytes, less one final newline',
+  ],
+  jwtSecret: [secret, NONE, 'the HS256 secret itself, 32 bytes or more'],
+  jwksFile: [path, NONE, 'file with a JSON Web Key Set; read again when it changes'],
+  jwksUrl: [
+    text,
+    NONE,
+    "URL of a JSON Web Key Set; none of these four: the issuer's discovery document names it",
+  ],
+  ownerClaim: [text, 'sub', 'the claim whose value owns plants'],
+  audienceClaim: [text, 'aud', 'the claim that holds the audience'],
+  readScope: [scope, NONE, 'the scope that GET requires'],
+  writeScope: [scope, NONE, 'the scope that POST requires'],
+  scopeClaim: [text, NONE, 'the claim that holds scopes; unset: scope, else scp'],
+  clockTolerance: [
+    integer(0, 3600),
+    5,
+    'seconds by which the clocks of issuer and service may differ',
+  ],
+  maxBodyBytes: [integer(1, 16 * 1024 ** 2), 1024 ** 2, 'longest request body'],
+  maxConnections: [
+    integer(1, 1_000_000),
+    10_000,
+    'connections at a time; one more is closed without an answer',
+  ],
+  rateLimit: [integer(1, 1_000_000), NONE, 'requests a second for each owner; unset: no limit'],
+  drainDelay: [integer(0, 3600), 0, 'seconds that a stop serves on, so that balancers notice'],
+  shutdownTimeout: [integer(0, 3600), 10, 'seconds that a stop waits for what is under way'],
+  logLevel: [oneOf(LOG_LEVELS), 'info', 'silent, error, info (with one line a request) or debug'],
+} as const satisfies Readonly<Record<string, Setting>>
 
-type ValueOf<R> = R extends Rule<infer T> ? T : never
+export type Option = keyof typeof SETTINGS
 
-/** All that the service can be told. Every path is absolute. */
-export type Config = { readonly [K in keyof typeof SETTINGS]: ValueOf<(typeof SETTINGS)[K]> }
+type ValueOf<S extends Setting> = ReturnType<S[0]> | (S[1] extends undefined ? undefined : never)
 
-export interface Variable {
-  readonly name: string
-  /** The option that it sets, such as `etcd.tls.ca`. */
-  readonly option: string
-  /** As it would be written; empty if there is none. */
-  readonly fallback: string
-  readonly meaning: string
-}
+/** What was read, by option. Every path is absolute. */
+export type Values = { readonly [O in Option]: ValueOf<(typeof SETTINGS)[O]> }
 
-export const VARIABLES = variablesOf(SETTINGS)
+// Object.entries widens the options to string; they are exactly the table's own.
+const ENTRIES = Object.entries(SETTINGS) as [Option, Setting][]
 
-/** The variable that sets an option; of two, the first. */
+/** `fallback` is as an operator would write it; empty if there is none. */
+export const VARIABLES = ENTRIES.map(([option, [read, fallback, meaning]]) => ({
+  name: variableOf(option),
+  option,
+  read,
+  fallback: String(fallback ?? ''),
+  isRequired: fallback === REQUIRED,
+  meaning,
+}))
+
+/** The variable that sets an option: PLANTS_JWKS_URL for `jwksUrl`. */
 export function variableOf(option: string): string {
-  return VARIABLES.find((variable) => variable.option === option)?.name ?? option
-}
-
-function variablesOf(rules: Readonly<Record<string, Rule<unknown>>>, group = ''): Variable[] {
-  return Object.entries(rules).flatMap(([name, { members: inner, variables = {}, fallback }]) => {
-    const option = `${group}${name}`
-    if (inner) return variablesOf(inner, `${option}.`)
-    const written = String(fallback ?? '')
-    return Object.entries(variables).map((each) => {
-      return { name: each[0], option, fallback: written, meaning: each[1] }
-    })
-  })
+  return `PLANTS_${option.replace(/[A-Z]/g, '_$&').toUpperCase()}`
 }

@@ -141,12 +141,12 @@ test('embedding: every wrong option is named, and nothing starts', () => {
   // JavaScript can pass these, although the types forbid them.
   const wrong = {
     issuer: '',
-    keys: EMBEDDED.keys,
+    jwtSecret: EMBEDDED.jwtSecret,
     readscope: 'plants:read',
     maxBodyBytes: '1mb',
     maxConnections: NaN,
     rateLimit: 0,
-    drainDelaySeconds: 0.5,
+    drainDelay: 0.5,
     maxDataBytes: 2 ** 31,
   } as unknown as PlantServiceConfig
   assert.throws(
@@ -155,7 +155,7 @@ test('embedding: every wrong option is named, and nothing starts', () => {
       assert.ok(error instanceof ConfigError)
       assert.deepEqual(error.problems.map((problem) => problem.split(' ', 1)[0]).sort(), [
         'audience',
-        'drainDelaySeconds',
+        'drainDelay',
         'issuer',
         'maxBodyBytes',
         'maxConnections',
@@ -278,7 +278,10 @@ test('embedding: health is that of /readyz, also without listeners', async (t) =
 })
 
 test('embedding: health says which keys cannot be had', async (t) => {
-  const service = await embed(t, { keys: { kind: 'url', url: 'http://127.0.0.1:1/keys' } })
+  const service = await embed(t, {
+    jwtSecret: undefined,
+    jwksUrl: 'http://127.0.0.1:1/keys',
+  })
   await service.open()
   const { status, checks } = service.health()
   assert.equal(status, 'unavailable')

@@ -46,7 +46,7 @@ test('open: fails on a locked directory, and succeeds once it is free', async (t
   const dataDirectory = await newDirectory()
   const holder = await startService(t, { dataDirectory })
   assert.equal((await post(holder.port, { id: 1, name: 'Fern' })).status, 200)
-  const service = await embed(t, { dataDirectory })
+  const service = await embed(t, { data: dataDirectory })
   for (const attempt of await Promise.allSettled([
     service.open(),
     service.open(),
@@ -72,7 +72,7 @@ test('open: calls at the same time share one attempt', async (t) => {
 test('close: after a failed open, ends and holds nothing', async (t) => {
   const dataDirectory = await newDirectory()
   const holder = await startService(t, { dataDirectory })
-  const service = await embed(t, { dataDirectory })
+  const service = await embed(t, { data: dataDirectory })
   await assert.rejects(service.open(), DirectoryLocked)
   await service.close()
   await holder.close()
@@ -93,9 +93,10 @@ test('listen: a failed call leaves nothing open, and the next one succeeds', asy
   // It listens on TCP.
   const { port } = taken.address() as AddressInfo
   const service = await embed(t, {
-    dataDirectory,
-    keys: { kind: 'url', url: `${issuer}/keys` },
-    listen: { host: '127.0.0.1', port },
+    data: dataDirectory,
+    jwtSecret: undefined,
+    jwksUrl: `${issuer}/keys`,
+    listen: `127.0.0.1:${port}`,
     adminListen: `unix:${folder}/admin.sock`,
   })
 
@@ -127,7 +128,7 @@ test('listen: a failed call leaves nothing open, and the next one succeeds', asy
 
 test('listen: a failed call leaves a store open that open() has opened', async (t) => {
   const path = join(await temporaryDirectory(), 'no folder', 'plants.sock')
-  const service = await embed(t, { listen: { path } })
+  const service = await embed(t, { listen: `unix:${path}` })
   await service.open()
   const port = portOf(await serving(t, service.handler))
   const opened = t.mock.method(SqljsStore, 'open')
@@ -138,7 +139,7 @@ test('listen: a failed call leaves a store open that open() has opened', async (
 
 test('listen: a failed call leaves a store open that open() is opening', async (t) => {
   const path = join(await temporaryDirectory(), 'no folder', 'admin.sock')
-  const service = await embed(t, { adminListen: { path } })
+  const service = await embed(t, { adminListen: `unix:${path}` })
   const opened = t.mock.method(SqljsStore, 'open')
   const opening = service.open()
   await assert.rejects(service.listen(), ListenFailed)
@@ -151,7 +152,7 @@ test('listen: a failed call leaves a store open that open() is opening', async (
 test('listen: after a failed call a request shows what others created meanwhile', async (t) => {
   const dataDirectory = join(await temporaryDirectory(), 'data')
   const create = async (id: number): Promise<void> => {
-    const other = await embed(t, { dataDirectory })
+    const other = await embed(t, { data: dataDirectory })
     const url = await serving(t, other.handler)
     assert.equal((await post(portOf(url), { id, name: `plant ${id}` })).status, 200)
     await other.close()
@@ -160,7 +161,7 @@ test('listen: after a failed call a request shows what others created meanwhile'
   await create(6)
   const taken = await serving(t, () => {})
   const listen = `localhost:${portOf(taken)}`
-  const service = await embed(t, { dataDirectory, listen, adminListen: 'off' })
+  const service = await embed(t, { data: dataDirectory, listen, adminListen: 'off' })
   const port = portOf(await serving(t, service.handler))
   const first = async (): Promise<unknown> => (await call(port, { path: '/plants?limit=1' })).json()
 
@@ -183,7 +184,7 @@ test('listen: after a failed call a request shows what others created meanwhile'
 
 test('open: while a failed listen() closes the store, waits and opens it again', async (t) => {
   const path = join(await temporaryDirectory(), 'no folder', 'plants.sock')
-  const service = await embed(t, { listen: { path } })
+  const service = await embed(t, { listen: `unix:${path}` })
   const { close } = SqljsStore.prototype
   let reopening: Promise<void> | undefined
   t.mock.method(SqljsStore.prototype, 'close', function (this: SqljsStore) {
@@ -221,7 +222,7 @@ test('handler: without open(), tries a locked directory once a second', async (t
     },
   }
   const log = createLog('error', sink)
-  const config = readOptions({ ...EMBEDDED, dataDirectory })
+  const config = readOptions({ ...EMBEDDED, data: dataDirectory })
   const service = createService(config, { log, onFatal: () => assert.fail() })
   t.after(() => service.close())
   const port = portOf(await serving(t, service.handler))
@@ -252,7 +253,7 @@ test('paths: after a chdir every plant goes to the same directory', async (t) =>
   mkdirSync(join(other, 'data'))
   process.chdir(first)
   const service = await embed(t, {
-    dataDirectory: 'data',
+    data: 'data',
     listen: 'unix:plants.sock',
     adminListen: 'off',
   })
@@ -282,7 +283,7 @@ test('close: during a recovery, waits for it and serves nothing after it', async
   const folder = await temporaryDirectory()
   const listen = `unix:${folder}/plants.sock`
   // The drain delay applies only to a service that listens.
-  const service = await embed(t, { dataDirectory, listen, drainDelaySeconds: 3600 })
+  const service = await embed(t, { data: dataDirectory, listen, drainDelay: 3600 })
   const listening = service.listen()
   const refused = assert.rejects(listening, {
     message: 'the service is closed: create another one',

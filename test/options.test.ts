@@ -1,18 +1,21 @@
 import assert from 'node:assert/strict'
 import { generateKeyPairSync } from 'node:crypto'
-import { mkdirSync, rmSync, writeFileSync } from 'node:fs'
-import { join, resolve } from 'node:path'
+import { once } from 'node:events'
+import { mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
 import { test } from 'node:test'
-import { readOptions } from '../dist/config.js'
+import { readConfig, readOptions, VARIABLES } from '../dist/config.js'
 import { ConfigError, createPlantService, type PlantServiceConfig } from '../dist/index.js'
 import { createLog } from '../dist/ops/log.js'
 import { createService } from '../dist/service.js'
 import { call } from './support/http.ts'
 import { PEM } from './support/keys.ts'
-import { temporaryDirectory } from './support/service.ts'
+import { ROOT } from './support/release.ts'
+import { problems, temporaryDirectory } from './support/service.ts'
 import { AUDIENCE, ISSUER, SECRET } from './support/tokens.ts'
 
-const GOOD = { issuer: ISSUER, audience: AUDIENCE, keys: { kind: 'secret', secret: SECRET } }
+const REQUIRED = { issuer: ISSUER, audience: AUDIENCE }
+const GOOD = { ...REQUIRED, jwtSecret: SECRET }
 /** A certificate that nothing but this file trusts, and its key. */
 const CERTIFICATE = `-----BEGIN CERTIFICATE-----
 MIIBVzCB/aADAgECAhRuUumMd13uQ5gkfjkSsu2LU24ZKzAKBggqhkjOPQQDAjAA
@@ -33,7 +36,9 @@ AeXBe/jo4Y3NfRdQlZma1ySGJa6hRANCAAQhqA5a4ggRRk7gJ8cGjh9eAyw/rwyO
 `
 const OTHER_KEY = generateKeyPairSync('ed25519', PEM).privateKey
 const ORIGIN = 'must be http:// or https:// with a host, a port and no more'
-const ETCD = { endpoints: ['http://127.0.0.1:1'] }
+const SECRET_BYTES = Buffer.from(SECRET)
+const ETCD = { etcdEndpoints: 'http://127.0.0.1:1' }
+const ADDRESS = 'must be host:port, [IPv6]:port or unix:/path'
 
 /** The problems of options that JavaScript may pass, whatever the types say. */
 function problemsOf(options: unknown, onFatal?: unknown): readonly string[] {
@@ -47,20 +52,20 @@ function problemsOf(options: unknown, onFatal?: unknown): readonly string[] {
 }
 
 const NUMBERS = [
-  ['maxDataBytes', 65_536, 1_073_741_824],
-  ['clockToleranceSeconds', 0, 3600],
+  ['maxDataBytes', 65_536, 536_870_912],
+  ['clockTolerance', 0, 3600],
   ['maxBodyBytes', 1, 16_777_216],
   ['maxConnections', 1, 1_000_000],
   ['rateLimit', 1, 1_000_000],
-  ['drainDelaySeconds', 0, 3600],
-  ['shutdownTimeoutSeconds', 0, 3600],
+  ['drainDelay', 0, 3600],
+  ['shutdownTimeout', 0, 3600],
 ] as const
 
 /** Wrong options, each with its one problem. */
 const WRONG: readonly (readonly [options: Readonly<Record<string, unknown>>, problem: string])[] = [
   [{ issuer: '' }, 'issuer must be a text that is not empty, and is empty'],
   [{ issuer: null }, 'issuer must be a text that is not empty, and is null'],
-  [{ issuer: undefined }, 'issuer is required: the iss that tokens have'],
+  [{ issuer: undefined }, 'issuer is required: the iss that a token must have'],
   [{ audience: ['plants'] }, 'audience must be a text that is not empty, and is a list'],
   [{ audience: '\ud800' }, 'audience must be a text that is not empty, and is not valid Unicode'],
   [{ ownerClaim: '' }, 'ownerClaim must be a text that is not empty, and is empty'],
@@ -74,116 +79,69 @@ const WRONG: readonly (readonly [options: Readonly<Record<string, unknown>>, pro
     'logLevel must be one of silent, error, info, debug, and is a text of length 7',
   ],
   [{ logLevel: null }, 'logLevel must be one of silent, error, info, debug, and is null'],
-  [{ dataDirectory: '' }, 'dataDirectory must be a path, and is empty'],
-  [{ dataDirectory: null }, 'dataDirectory must be a path, and is null'],
-  [{ dataDirectory: 'a\0b' }, 'dataDirectory must be a path, and is a text of length 3'],
-  [{ dataDirectory: new URL('file:///x') }, 'dataDirectory must be a path, and is an object'],
-  [{ listen: 8080 }, 'listen must be host:port, [IPv6]:port or unix:/path, and is 8080'],
+  [{ data: '' }, 'data must be a path, and is empty'],
+  [{ data: null }, 'data must be a path, and is null'],
+  [{ data: 'a\0b' }, 'data must be a path, and is a text of length 3'],
+  [{ data: new URL('file:///x') }, 'data must be a path, and is an object'],
+  [{ listen: 8080 }, `listen ${ADDRESS}, and is 8080`],
+  [{ listen: '8080' }, `listen ${ADDRESS}, and is a text of length 4`],
+  [{ listen: '127.0.0.1:65536' }, `listen ${ADDRESS}, and is a text of length 15`],
+  [{ listen: null }, `listen ${ADDRESS}, and is null`],
+  [{ listen: 'off' }, `listen ${ADDRESS}, and is a text of length 3`],
+  [{ listen: { host: '127.0.0.1', port: 80 } }, `listen ${ADDRESS}, and is an object`],
+  [{ listen: 'unix:a\0b' }, 'listen must be a path, and is a text of length 3'],
+  [{ adminListen: null }, `adminListen ${ADDRESS}, and is null`],
+  [{ adminListen: false }, `adminListen ${ADDRESS}, and is false`],
+  [{ jwtSecret: null }, 'jwtSecret must be bytes or a text'],
+  [{ jwtSecret: 7 }, 'jwtSecret must be bytes or a text'],
+  [{ jwtSecret: `${SECRET}\ud800` }, 'jwtSecret must be bytes or a text'],
+  [{ jwtSecret: 'short' }, 'jwtSecret must have at least 32 bytes, and has 5'],
+  [{ jwtSecret: Buffer.alloc(31) }, 'jwtSecret must have at least 32 bytes, and has 31'],
   [
-    { listen: '8080' },
-    'listen must be host:port, [IPv6]:port or unix:/path, and is a text of length 4',
+    { jwtSecret: undefined, jwtSecretFile: Buffer.alloc(32, '\n') },
+    'jwtSecretFile must have at least 32 bytes, and has 31',
   ],
-  [{ listen: null }, 'listen must be host:port, [IPv6]:port or unix:/path, and is null'],
+  [{ jwksFile: '/x' }, 'jwtSecret, jwksFile are set: keys come from one place only'],
+  [{ jwtSecret: undefined, jwksFile: null }, 'jwksFile must be a path, and is null'],
   [
-    { listen: 'off' },
-    'listen must be host:port, [IPv6]:port or unix:/path, and is a text of length 3',
+    { jwtSecret: undefined, jwksFile: '/dev/null' },
+    'jwksFile cannot be read: /dev/null is not a regular file',
   ],
-  [{ listen: ['x'] }, 'listen must be an object'],
+  [{ jwtSecret: undefined, jwksUrl: '' }, 'jwksUrl must be a text that is not empty, and is empty'],
   [
-    { listen: { host: '127.0.0.1', port: 70_000 } },
-    'listen.port must be an integer from 0 to 65535, and is 70000',
-  ],
-  [
-    { listen: { host: '127.0.0.1', port: '80' } },
-    'listen.port must be an integer from 0 to 65535, and is a text of length 2',
-  ],
-  [{ listen: { port: 80 } }, 'listen.host must be a text that is not empty, and is undefined'],
-  [{ listen: { path: '' } }, 'listen.path must be a path, and is empty'],
-  [{ listen: { path: '/x', port: 80 } }, 'listen.port is not known'],
-  [{ adminListen: null }, 'adminListen must be host:port, [IPv6]:port or unix:/path, and is null'],
-  [
-    { adminListen: false },
-    'adminListen must be host:port, [IPv6]:port or unix:/path, and is false',
-  ],
-  [{ keys: undefined }, 'keys is required: where keys come from'],
-  [{ keys: null }, 'keys must be an object whose kind is secret, file, url or discovery'],
-  [{ keys: SECRET }, 'keys must be an object whose kind is secret, file, url or discovery'],
-  [{ keys: {} }, 'keys must be an object whose kind is secret, file, url or discovery'],
-  [
-    { keys: { kind: 'jwks' } },
-    'keys must be an object whose kind is secret, file, url or discovery',
-  ],
-  [{ keys: { kind: 'secret' } }, 'keys.secret is required: 32 bytes or more, or a text'],
-  [{ keys: { kind: 'secret', secret: 7 } }, 'keys.secret must be bytes or a text'],
-  [{ keys: { kind: 'secret', secret: `${SECRET}\ud800` } }, 'keys.secret must be bytes or a text'],
-  [
-    { keys: { kind: 'secret', secret: 'short' } },
-    'keys.secret must have at least 32 bytes, and has 5',
+    { jwtSecret: undefined, jwksUrl: 'http://issuer.test/keys' },
+    'jwksUrl must be an https URL, or http on 127.0.0.0/8, [::1] or localhost, without user info',
   ],
   [
-    { keys: { kind: 'secret', secret: Buffer.alloc(31) } },
-    'keys.secret must have at least 32 bytes, and has 31',
-  ],
-  [{ keys: { kind: 'secret', secret: SECRET, path: '/x' } }, 'keys.path is not known'],
-  [{ keys: { kind: 'file', path: null } }, 'keys.path must be a path, and is null'],
-  [
-    { keys: { kind: 'file', path: '/dev/null' } },
-    'keys.path cannot be read: /dev/null is not a regular file',
-  ],
-  [{ keys: { kind: 'url', url: '' } }, 'keys.url must be a text that is not empty, and is empty'],
-  [
-    { keys: { kind: 'url', url: 'http://issuer.test/keys' } },
-    'keys.url must be an https URL, or http on 127.0.0.0/8, [::1] or localhost, without user info',
-  ],
-  [
-    { keys: { kind: 'discovery' }, issuer: 'no URL' },
+    { jwtSecret: undefined, issuer: 'no URL' },
     'issuer must be an https URL, or http on 127.0.0.0/8, [::1] or localhost, without user info',
   ],
-  [{ etcd: null }, 'etcd must be an object'],
-  [{ etcd: 'http://127.0.0.1:1' }, 'etcd must be an object'],
-  [{ etcd: { endpoints: '' } }, `etcd.endpoints ${ORIGIN}, and URL 1 is not`],
-  [{ etcd: { endpoints: 'a:1' } }, `etcd.endpoints ${ORIGIN}, and URL 1 is not`],
-  [{ etcd: {} }, 'etcd.endpoints must be a list of one URL or more'],
-  [{ etcd: { endpoints: [] } }, 'etcd.endpoints must be a list of one URL or more'],
+  [{ etcdEndpoints: null }, 'etcdEndpoints must be a text that is not empty, and is null'],
   [
-    { etcd: { endpoints: ['http://root:secret@etcd:1'] } },
-    `etcd.endpoints ${ORIGIN}, and URL 1 is not`,
+    { etcdEndpoints: ['http://a:1'] },
+    'etcdEndpoints must be a text that is not empty, and is a list',
   ],
+  [{ etcdEndpoints: '' }, 'etcdEndpoints must be a text that is not empty, and is empty'],
+  [{ etcdEndpoints: 'a:1' }, `etcdEndpoints ${ORIGIN}, and URL 1 is not`],
+  [{ etcdEndpoints: 'http://a:1,' }, `etcdEndpoints ${ORIGIN}, and URL 2 is not`],
+  [{ etcdEndpoints: 'http://root:secret@etcd:1' }, `etcdEndpoints ${ORIGIN}, and URL 1 is not`],
+  [{ etcdEndpoints: 'http://a:1,https://a:2' }, 'etcdEndpoints must be all http or all https'],
+  [{ ...ETCD, etcdPrefix: 'plants' }, 'etcdPrefix must end in /, and is a text of length 6'],
+  [{ ...ETCD, etcdPrefix: null }, 'etcdPrefix must end in /, and is null'],
+  [{ ...ETCD, etcdUsername: 'p' }, 'etcdPasswordFile is required by etcdUsername'],
+  [{ ...ETCD, etcdPasswordFile: Buffer.from('p') }, 'etcdUsername is required by etcdPasswordFile'],
   [
-    { etcd: { endpoints: ['http://a:1', 'https://a:2'] } },
-    'etcd.endpoints must be all http or all https',
+    { ...ETCD, etcdUsername: 'p', etcdPasswordFile: null },
+    'etcdPasswordFile must be a path, and is null',
   ],
-  [{ etcd: { endpoints: [Object.create(null)] } }, `etcd.endpoints ${ORIGIN}, and URL 1 is not`],
-  [{ etcd: { ...ETCD, prefix: 'plants' } }, 'etcd.prefix must end in /, and is a text of length 6'],
-  [{ etcd: { ...ETCD, prefix: null } }, 'etcd.prefix must end in /, and is null'],
-  [{ etcd: { ...ETCD, user: null } }, 'etcd.user must be an object'],
-  [
-    { etcd: { ...ETCD, user: { name: 'p' } } },
-    'etcd.user.password is required: the password of that user',
-  ],
-  [
-    { etcd: { ...ETCD, user: { password: 'p' } } },
-    'etcd.user.name is required: the user whose password it is',
-  ],
-  [{ etcd: { ...ETCD, user: { name: 'p', password: null } } }, 'etcd.user.password must be a text'],
-  [{ etcd: { ...ETCD, tls: null } }, 'etcd.tls must be an object'],
-  [{ etcd: { ...ETCD, timing: {} } }, 'etcd.timing is not known'],
-  [
-    { etcd: { endpoints: ['https://a:1'], tls: { ca: null } } },
-    'etcd.tls.ca must be bytes or a text',
-  ],
-  [{ readscope: 'a' }, 'readscope is not known: did you mean readScope?'],
-  [{ writeScop: 'a' }, 'writeScop is not known: did you mean writeScope?'],
-  [{ isuser: 'a' }, 'isuser is not known: did you mean issuer?'],
-  [{ dataDir: '/x' }, 'dataDir is not known: did you mean dataDirectory?'],
-  [{ clockTolerance: 5 }, 'clockTolerance is not known: did you mean clockToleranceSeconds?'],
-  [{ ownersClaims: 'a' }, 'ownersClaims is not known: did you mean ownerClaim?'],
-  [{ hownersClaims: 'a' }, 'hownersClaims is not known'],
+  [{ etcdPrefix: 'p/' }, 'etcdPrefix is of no use without etcdEndpoints'],
+  [{ etcdEndpoints: 'https://a:1', etcdCaFile: null }, 'etcdCaFile must be a path, and is null'],
+  [{ keys: { kind: 'secret', secret: SECRET } }, 'keys is not known'],
+  [{ etcd: { endpoints: ['http://127.0.0.1:1'] } }, 'etcd is not known'],
+  [{ dataDirectory: '/x' }, 'dataDirectory is not known'],
   [{ ['x'.repeat(1e6)]: 1 }, `${'x'.repeat(1e6)} is not known`],
-  [{ etcd: { ...ETCD, prefx: 'p/' } }, 'etcd.prefx is not known: did you mean etcd.prefix?'],
   [{ onLog: console }, 'onLog must be a function, and is an object'],
   [{ onLog: null }, 'onLog must be a function, and is null'],
-  [{ port: 80 }, 'port is not known'],
   [JSON.parse('{"__proto__": 1}') as Record<string, unknown>, '__proto__ is not known'],
 ]
 
@@ -194,11 +152,28 @@ test('options: each problem is a ConfigError that names the option', () => {
   }
 })
 
-test('options: a number is an integer within its bounds, and nothing else', () => {
+test('options: a text has the same problems in a program as in the environment', () => {
+  const { issuer: PLANTS_ISSUER, audience: PLANTS_AUDIENCE } = REQUIRED
+  const env = { PLANTS_ISSUER, PLANTS_AUDIENCE, PLANTS_ETCD_ENDPOINTS: 'https://a:1' }
+  const options = { ...REQUIRED, etcdEndpoints: 'https://a:1' }
+  for (const { name, option } of VARIABLES) {
+    for (const text of ['x', 'x y', '-1', '1.5', '7', 'off', 'unix:', '/dev/null', 'a\0b']) {
+      const inEnvironment = problems({ ...env, [name]: text }).join()
+      const names = new RegExp(`${VARIABLES.map((each) => each.name).join('|')}`, 'g')
+      const optionOf = (found: string) =>
+        VARIABLES.find((each) => each.name === found)?.option ?? ''
+      const inProgram = problemsOf({ ...options, [option]: text }).join()
+      assert.equal(inProgram, inEnvironment.replace(names, optionOf))
+    }
+  }
+})
+
+test('options: a number is an integer within its bounds, or a text of digits', () => {
   for (const [name, min, max] of NUMBERS) {
-    for (const good of [min, max]) assert.deepEqual(problemsOf({ ...GOOD, [name]: good }), [])
-    const noIntegers = [null, NaN, Infinity, min + 0.5, String(min), [min], BigInt(min), true, {}]
-    for (const wrong of [min - 1, max + 1, ...noIntegers]) {
+    for (const good of [min, max, String(min)])
+      assert.deepEqual(problemsOf({ ...GOOD, [name]: good }), [])
+    const noIntegers = [null, NaN, Infinity, min + 0.5, '1mb', [min], BigInt(min), true, {}]
+    for (const wrong of [min - 1, 2 * max + 1, ...noIntegers]) {
       const [problem = '', ...more] = problemsOf({ ...GOOD, [name]: wrong })
       assert.deepEqual(more, [])
       const bounds = `${name} must be an integer from ${min} to ${max}, and is `
@@ -212,30 +187,39 @@ test('options: all problems are reported at once, one line each', () => {
     audience: '',
     listen: 1,
     adminListen: 2,
-    dataDirectory: 3,
+    data: 3,
     maxDataBytes: '4',
     logLevel: 5,
     typo: 6,
-    etcd: { endpoints: ['x'], prefix: 'y', user: {}, tls: { key: 'no PEM' } },
-    keys: { kind: 'secret', secret: 'short' },
+    etcdEndpoints: 'x',
+    etcdPrefix: 'y',
+    etcdUsername: 'p',
+    etcdKeyFile: Buffer.from('no PEM'),
+    jwtSecret: 'short',
   }
   const named = problemsOf(options).map((line) => line.split(' ', 1)[0])
   assert.deepEqual(named.sort(), [
     'adminListen',
     'audience',
-    'dataDirectory',
-    'etcd.endpoints',
-    'etcd.prefix',
-    'etcd.tls.key',
-    'etcd.user.name',
-    'etcd.user.password',
+    'data',
+    'etcdCertFile',
+    'etcdEndpoints',
+    'etcdKeyFile',
+    'etcdPasswordFile',
+    'etcdPrefix',
     'issuer',
-    'keys.secret',
+    'jwtSecret',
     'listen',
     'logLevel',
     'maxDataBytes',
     'typo',
   ])
+})
+
+test('options: PlantServiceConfig has every setting, and no other option but onLog', () => {
+  const source = readFileSync(join(ROOT, 'src/index.ts'), 'utf8')
+  const members = [...source.matchAll(/^  readonly (\w+)\??: /gm)].map(([, name]) => name)
+  assert.deepEqual(members, [...VARIABLES.map(({ option }) => option), 'onLog'])
 })
 
 test('options: no object, and an onFatal that is no function, are ConfigErrors', () => {
@@ -250,27 +234,27 @@ test('options: no object, and an onFatal that is no function, are ConfigErrors',
 
 test('options: a message never shows a secret, also not a misplaced one', () => {
   const hidden = 'hidden secret of more than thirty-two bytes'
+  const https = { etcdEndpoints: 'https://etcd:1' }
   const misplaced = [
-    { keys: hidden },
-    { keys: { kind: hidden } },
-    { keys: { kind: 'secret', secret: [hidden] } },
-    { keys: { kind: 'file', path: hidden } },
-    { keys: { kind: 'url', url: hidden } },
+    { jwtSecret: [hidden] },
+    { jwtSecret: undefined, jwtSecretFile: hidden },
+    { jwtSecret: undefined, jwksFile: hidden },
+    { jwtSecret: undefined, jwksUrl: hidden },
+    { jwtSecret: undefined, jwksUrl: `https://user:${hidden}@issuer.test/` },
     { listen: hidden },
-    { listen: { path: hidden.repeat(3) } },
+    { listen: `unix:${hidden.repeat(3)}` },
     { adminListen: hidden },
-    { dataDirectory: `${hidden}\0` },
+    { data: `${hidden}\0` },
     { maxBodyBytes: hidden },
     { readScope: hidden },
     { logLevel: hidden },
-    { etcd: { ...ETCD, prefix: hidden } },
-    { etcd: { endpoints: [hidden] } },
-    { keys: { kind: 'url', url: `https://user:${hidden}@issuer.test/` } },
-    { etcd: { ...ETCD, user: hidden } },
-    { etcd: { ...ETCD, tls: hidden } },
-    { etcd: { ...ETCD, user: { name: 'p', password: [hidden] } } },
-    { etcd: { endpoints: [`https://root:${hidden}@etcd:1`] } },
-    { etcd: { endpoints: ['https://etcd:1'], tls: { key: hidden, cert: hidden, ca: hidden } } },
+    { ...ETCD, etcdPrefix: hidden },
+    { etcdEndpoints: hidden },
+    { etcdEndpoints: `https://root:${hidden}@etcd:1` },
+    { ...ETCD, etcdUsername: 'p', etcdPasswordFile: hidden },
+    { ...ETCD, etcdUsername: 'p', etcdPasswordFile: [hidden] },
+    { ...https, etcdKeyFile: hidden, etcdCertFile: hidden, etcdCaFile: hidden },
+    { ...https, etcdCaFile: Buffer.from(hidden) },
   ]
   for (const options of misplaced) {
     const told = problemsOf({ ...GOOD, ...options }).join()
@@ -279,75 +263,82 @@ test('options: a message never shows a secret, also not a misplaced one', () => 
   }
 })
 
-test('options: an address is text as in the environment, or an object', () => {
-  const read = (listen: unknown) => readOptions({ ...GOOD, listen, adminListen: listen })
-  const forms = [
-    ['127.0.0.1:0', { host: '127.0.0.1', port: 0 }],
-    ['[::1]:80', { host: '::1', port: 80 }],
-    ['unix:x.sock', { path: resolve('x.sock') }],
-    [
-      { host: 'localhost', port: 65_535 },
-      { host: 'localhost', port: 65_535 },
-    ],
-    [{ path: 'x.sock' }, { path: resolve('x.sock') }],
-  ] as const
-  for (const [given, address] of forms) {
-    const { listen, adminListen } = read(given)
-    assert.deepEqual([listen, adminListen], [address, address])
-  }
-  assert.equal(readOptions({ ...GOOD, adminListen: 'off' }).adminListen, 'off')
-})
-
-test('options: endpoints of etcd are text as in the environment, or a list', () => {
-  const [a, b] = ['http://a:1', 'http://b:2']
-  for (const [given, endpoints] of [
-    [a, [a]],
-    [`${a}/, ${b}`, [a, b]],
-    [
-      [a, b],
-      [a, b],
-    ],
-  ] as const)
-    assert.deepEqual(
-      readOptions({ ...GOOD, etcd: { endpoints: given } }).etcd?.endpoints,
-      endpoints,
-    )
-})
-
-test('options: a missing or undefined option has its default, also within etcd', () => {
-  const {
-    keys,
-    openKeys: _,
-    ...defaults
-  } = readOptions({ ...GOOD, listen: undefined, rateLimit: undefined })
-  assert.deepEqual(keys, { kind: 'secret', secret: Buffer.from(SECRET) })
-  assert.deepEqual(defaults.listen, { host: '127.0.0.1', port: 8080 })
-  assert.equal(defaults.rateLimit, undefined)
-  assert.deepEqual(readOptions({ ...GOOD, etcd: ETCD }).etcd, {
-    ...ETCD,
+test('options: a missing or undefined option has its default, also of etcd', () => {
+  const { keys, openKeys, ...defaults } = readOptions({ ...GOOD, listen: undefined })
+  assert.deepEqual([keys, typeof openKeys], [{ kind: 'secret', secret: SECRET_BYTES }, 'function'])
+  const { keys: _, ...ofEnvironment } = readConfig({}, 'storage')
+  assert.deepEqual(defaults, { ...ofEnvironment, ...REQUIRED })
+  assert.deepEqual(readOptions({ ...GOOD, ...ETCD }).etcd, {
+    endpoints: ['http://127.0.0.1:1'],
     prefix: 'plants/',
     user: undefined,
     tls: { ca: undefined, cert: undefined, key: undefined },
   })
 })
 
-test('options: a certificate for etcd is text or bytes, and must fit its key', () => {
-  const secure = { endpoints: ['https://127.0.0.1:1'] }
-  const read = (tls: unknown) => readOptions({ ...GOOD, etcd: { ...secure, tls } }).etcd?.tls
-  const pem = [CERTIFICATE, CERTIFICATE, KEY] as const
-  const [ca, cert, key] = pem
-  const expected = { ca: Buffer.from(ca), cert: Buffer.from(cert), key: Buffer.from(key) }
-  assert.deepEqual(read({ ca, cert, key }), expected)
-  assert.deepEqual(read(expected), expected)
-  const wrong = (tls: unknown) => problemsOf({ ...GOOD, etcd: { ...secure, tls } })
-  assert.deepEqual(wrong({ cert, key: OTHER_KEY }), [
-    'etcd.tls.key is not the key of the first certificate',
+test('options: without a source, keys are discovered from the issuer', () => {
+  assert.deepEqual(readOptions(REQUIRED).keys, { kind: 'discovery' })
+})
+
+test('options: maxDataBytes up to 1 GiB counts as 512 MiB, with a warning', async () => {
+  const max = 512 * 1024 ** 2
+  const ofProgram = (given: unknown) => readOptions({ ...GOOD, maxDataBytes: given })
+  const ofOperator = (given: string) => readConfig({ PLANTS_MAX_DATA_BYTES: given }, 'storage')
+  for (const [name, read] of [
+    ['maxDataBytes', () => ofProgram(max + 1)],
+    ['maxDataBytes', () => ofProgram(2 * max)],
+    ['PLANTS_MAX_DATA_BYTES', () => ofOperator(String(2 * max))],
+  ] as const) {
+    const warned = once(process, 'warning')
+    assert.equal(read().maxDataBytes, max)
+    const [warning]: unknown[] = await warned
+    const what = `${name} is larger than ${max}, and counts as ${max}`
+    assert.equal(Object(warning).message, `plant-store: ${what}`)
+  }
+})
+
+test('options: a file of a secret or of PEM may be passed as its content', async () => {
+  const options = { ...REQUIRED, etcdEndpoints: 'https://127.0.0.1:1', etcdUsername: 'p' }
+  const contents = {
+    jwtSecretFile: `${SECRET}\n`,
+    etcdPasswordFile: 'password\n',
+    etcdCaFile: CERTIFICATE,
+    etcdCertFile: CERTIFICATE,
+    etcdKeyFile: KEY,
+  }
+  const folder = await temporaryDirectory()
+  for (const form of ['bytes', 'path']) {
+    const given = Object.entries(contents).map(([option, content]) => {
+      const file = join(folder, option)
+      writeFileSync(file, content)
+      return [option, form === 'path' ? file : Buffer.from(content)] as const
+    })
+    const { keys, etcd } = readOptions({ ...options, ...Object.fromEntries(given) })
+    assert.deepEqual(keys, { kind: 'secret', secret: SECRET_BYTES })
+    assert.deepEqual(etcd?.user, { name: 'p', password: 'password' })
+    const [ca, key] = [Buffer.from(CERTIFICATE), Buffer.from(KEY)]
+    assert.deepEqual(etcd?.tls, { ca, cert: ca, key })
+  }
+})
+
+test('options: a certificate for etcd needs its own key, and https', () => {
+  const [ca, cert, key] = [CERTIFICATE, CERTIFICATE, KEY].map((pem) => Buffer.from(pem))
+  const secure = { ...GOOD, etcdEndpoints: 'https://127.0.0.1:1' }
+  const other = { etcdCertFile: cert, etcdKeyFile: Buffer.from(OTHER_KEY) }
+  assert.deepEqual(problemsOf({ ...secure, ...other }), [
+    'etcdKeyFile is not the key of the first certificate',
   ])
-  assert.deepEqual(wrong({ cert }), ['etcd.tls.key is required by the certificate'])
-  assert.deepEqual(wrong({ key }), ['etcd.tls.cert is required by the key'])
-  assert.match(wrong({ ca: key }).join(), /^etcd\.tls\.ca holds no PEM that can be used: /)
-  const plain = problemsOf({ ...GOOD, etcd: { ...ETCD, tls: { ca } } })
-  assert.deepEqual(plain, ['etcd.tls.ca is of no use without https'])
+  assert.deepEqual(problemsOf({ ...secure, etcdCertFile: cert }), [
+    'etcdKeyFile is required by etcdCertFile',
+  ])
+  assert.deepEqual(problemsOf({ ...secure, etcdKeyFile: key }), [
+    'etcdCertFile is required by etcdKeyFile',
+  ])
+  const noCertificate = problemsOf({ ...secure, etcdCaFile: key }).join()
+  assert.match(noCertificate, /^etcdCaFile holds no PEM that can be used: /)
+  assert.deepEqual(problemsOf({ ...GOOD, ...ETCD, etcdCaFile: ca }), [
+    'etcdCaFile is of no use without https',
+  ])
 })
 
 for (const form of ['text', 'bytes'] as const) {
@@ -356,8 +347,8 @@ for (const form of ['text', 'bytes'] as const) {
     const service = createPlantService({
       issuer: ISSUER,
       audience: AUDIENCE,
-      keys: { kind: 'secret', secret: form === 'text' ? SECRET : bytes },
-      dataDirectory: join(await temporaryDirectory(), 'data'),
+      jwtSecret: form === 'text' ? SECRET : bytes,
+      data: join(await temporaryDirectory(), 'data'),
       listen: '127.0.0.1:0',
       adminListen: 'off',
       logLevel: 'silent',
@@ -375,8 +366,7 @@ test('options: a key file is read once, and the service uses what was checked', 
   // RFC 8037, appendix A.2.
   const key = { kty: 'OKP', crv: 'Ed25519', x: '11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo' }
   writeFileSync(path, JSON.stringify({ keys: [key] }))
-  const dataDirectory = join(directory, 'data')
-  const config = readOptions({ ...GOOD, keys: { kind: 'file', path }, dataDirectory })
+  const config = readOptions({ ...REQUIRED, jwksFile: path, data: join(directory, 'data') })
   rmSync(path)
   const service = createService(config, { log: createLog('silent'), onFatal: () => assert.fail() })
   t.after(() => service.close())
@@ -394,7 +384,7 @@ test('options: a socket path that is too long after it is resolved is refused', 
   const [name, whole] = [nameOf(99), join(directory, nameOf(99))]
   const bound = "has 99 bytes, and a socket's path has 98 at most"
   const long = `is too long: as an absolute path it ${bound}`
-  assert.deepEqual(problemsOf({ ...GOOD, listen: { path: name } }), [`listen.path ${long}`])
+  assert.deepEqual(problemsOf({ ...GOOD, listen: `unix:${name}` }), [`listen ${long}`])
   assert.deepEqual(problemsOf({ ...GOOD, adminListen: `unix:${name}` }), [`adminListen ${long}`])
   assert.deepEqual(problemsOf({ ...GOOD, listen: `unix:${whole}` }), [`listen ${long}`])
 })

@@ -14,7 +14,7 @@ import { run } from '../../test/support/process.ts'
 import { writeStore } from '../../test/support/store-files.ts'
 
 const BUILD = process.env['MAIN'] || MAIN
-const MAX_DATA = { PLANTS_MAX_DATA_BYTES: String(2 ** 30) }
+const MAX_DATA = { PLANTS_MAX_DATA_BYTES: String(2 ** 29) }
 
 /** A data directory with these plants. Another build makes it with its own `import`. */
 export async function filledDirectory(rows: Iterable<Row>): Promise<string> {

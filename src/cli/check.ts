@@ -1,10 +1,13 @@
-import { errorCodeOf } from '../errors.ts'
+/* `check`, and the reading of a whole data directory without its lock. */
+
+import { readConfig } from '../config.ts'
+import { errorCodeOf, escaped } from '../errors.ts'
 import { buildDatabase } from '../store/sqljs/compaction.ts'
 import { PAGE_BYTES, type PlantDatabase } from '../store/sqljs/database.ts'
 import { type Files, nodeFiles } from '../store/sqljs/files.ts'
 import { journalName, journalNumber, StoreCorrupt } from '../store/sqljs/journal-format.ts'
 import { isLocked, lockNumber } from '../store/sqljs/lock.ts'
-import { type DirectoryScan, scanDirectory } from '../store/sqljs/directory-scan.ts'
+import { scanDirectory } from '../store/sqljs/directory-scan.ts'
 import type { Replay } from '../store/sqljs/replay.ts'
 import { Progress } from './progress.ts'
 import { SNAPSHOT } from '../store/sqljs/snapshot.ts'
@@ -12,13 +15,15 @@ import { SNAPSHOT } from '../store/sqljs/snapshot.ts'
 /** A compaction may remove a journal while it is read, but not so often in a row. */
 const READ_ATTEMPTS = 5
 
-/** A whole store in memory. Its reader closes the database. */
-interface StoreCopy {
-  readonly database: PlantDatabase
-  readonly replayed: Replay
-  readonly found: DirectoryScan
-  /** Whether a service held the directory when the reading began. */
-  readonly wasServed: boolean
+export const run = async (): Promise<string> => escaped(await checkStore(embeddedStore('check')))
+
+/** The data directory. @throws Error if plants are in etcd. */
+export function embeddedStore(command: string): string {
+  const { etcd, dataDirectory } = readConfig(process.env, 'storage')
+  if (!etcd) return dataDirectory
+  const what = `${command} is for the embedded store`
+  const look = 'look at what is in etcd with "etcdctl endpoint status"'
+  throw new Error(`${what}: ${look}, and save it with "etcdctl snapshot save"`)
 }
 
 /**
@@ -32,7 +37,7 @@ export async function checkStore(
 ): Promise<string> {
   const { database, replayed, found, wasServed } = await readStore(directory, files, progress)
   try {
-    const plants = check(database, progress)
+    const plants = countPlants(database, progress)
     if (!wasServed) await refuseTorn(directory, replayed)
     const journals = `${found.journals.length} journal${found.journals.length === 1 ? '' : 's'}`
     const where = `${found.snapshot ? 'a snapshot' : 'no snapshot'} and ${journals}`
@@ -43,22 +48,19 @@ export async function checkStore(
   }
 }
 
-/** Counts the plants. */
-export function check(database: PlantDatabase, progress: Progress): number {
+/** Lets SQLite verify the database. */
+export function countPlants(database: PlantDatabase, progress: Progress): number {
   progress.step('checking', database.pageCount() * PAGE_BYTES)
   return database.check()
 }
 
 /**
  * Reads a whole directory without its lock. A running service may make it look damaged: then it is
- * read again.
+ * read again. Tells whether a service held the directory when the reading began. The caller closes
+ * the database.
  * @throws StoreCorrupt; Error if there is no store.
  */
-export async function readStore(
-  directory: string,
-  files: Files,
-  progress: Progress,
-): Promise<StoreCopy> {
+export async function readStore(directory: string, files: Files, progress: Progress) {
   const names = await files.list(directory).catch((error: unknown) => {
     if (errorCodeOf(error) === 'ENOENT' || errorCodeOf(error) === 'ENOTDIR') return []
     throw error

@@ -1,66 +1,26 @@
+/* Reads the command line, runs the command, and ends the process with its status. */
+
 import '../unbundled.ts'
-import { resolve } from 'node:path'
 import { parseArgs } from 'node:util'
 import { setFlagsFromString } from 'node:v8'
-import { readConfig } from '../config.ts'
 import { ConfigError, errorCodeOf, escaped, reasonOf } from '../errors.ts'
-import { openStore } from '../store/open.ts'
 import { version } from '../version.ts'
-import { type Command, COMMANDS, type CommandName, isCommand, OPTIONS } from './commands.ts'
-import { serve } from './serve.ts'
-
-/** The command line is wrong, and the message says how. */
-class UsageError extends Error {}
-
-type Values = ReturnType<typeof parse>['values']
+import { type Command, type CommandName, COMMANDS, isCommand, OPTIONS } from './commands.ts'
+import { UsageError, type Values } from './commands.ts'
 
 /** Does the work of a command. Returns what is to be printed. */
-type Run = (values: Values, argument: string) => Promise<string | undefined>
+type Run = (values: Values, argument: string) => Promise<string | undefined> | string
 
-/** As a file name, this is standard output. */
-const STDOUT = '-'
-
-/** What a service does not need is loaded by its command: a service starts sooner. */
-const RUN: Readonly<Record<CommandName, Run>> = {
-  serve: async ({ dev = false }) => void (await serve(dev)),
-  async token({ sub, ttl, scope }) {
-    if (!sub) throw new UsageError('token needs --sub NAME: whose token it is to be')
-    if (ttl !== undefined && !/^[1-9][0-9]{0,9}$/.test(ttl))
-      throw new UsageError('--ttl must be a number of seconds, 1 or more')
-    const { token } = await import('./token.ts')
-    return token(sub, ttl === undefined ? undefined : Number(ttl), scope)
-  },
-  async check() {
-    const { checkStore } = await import('./check.ts')
-    return escaped(await checkStore(embeddedStore('check')))
-  },
-  async export(_, file) {
-    const directory = embeddedStore('export')
-    const { exportStore, exportToOutput } = await import('./export.ts')
-    if (file !== STDOUT) return escaped(await exportStore(directory, resolve(file)))
-    if (process.stdout.isTTY)
-      throw new UsageError('export - writes a database, and standard output is a terminal')
-    process.stderr.write(`${await exportToOutput(directory)}\n`)
-    return undefined
-  },
-  async import(_, file) {
-    const { importStore } = await import('./import.ts')
-    const config = readConfig(process.env, 'storage')
-    const told = importStore((log, onFatal) => openStore(config, { log, onFatal }), resolve(file))
-    return escaped(await told)
-  },
-  config: async () => (await import('./config.ts')).describeConfig(process.env),
-  openapi: async () => (await import('../http/openapi.ts')).openApiText(),
-  completion: async (_, shell) => (await import('./completion.ts')).completion(shell),
-}
-
-/** The data directory. */
-function embeddedStore(command: string): string {
-  const { etcd, dataDirectory } = readConfig(process.env, 'storage')
-  if (!etcd) return dataDirectory
-  const what = `${command} is for the embedded store`
-  const look = 'look at what is in etcd with "etcdctl endpoint status"'
-  throw new Error(`${what}: ${look}, and save it with "etcdctl snapshot save"`)
+/** The file of each command, which only this command loads. */
+const LOAD: Readonly<Record<CommandName, () => Promise<{ readonly run: Run }>>> = {
+  serve: () => import('./serve.ts'),
+  token: () => import('./token.ts'),
+  check: () => import('./check.ts'),
+  export: () => import('./export.ts'),
+  import: () => import('./import.ts'),
+  config: () => import('./config.ts'),
+  openapi: async () => ({ run: (await import('../http/openapi.ts')).openApiText }),
+  completion: () => import('./completion.ts'),
 }
 
 async function main(argv: readonly string[]): Promise<string | undefined> {
@@ -74,13 +34,12 @@ async function main(argv: readonly string[]): Promise<string | undefined> {
   const known: readonly string[] = options
   const stray = Object.keys(values).find((each) => !known.includes(each))
   if (stray !== undefined) throw new UsageError(`${name} takes no --${stray}`)
-  if (args.length !== (argument ? 1 : 0))
-    throw new UsageError(`${name} takes ${argument ? `one ${argument.name}` : 'no argument'}`)
-  const [given = ''] = args
-  const { words } = argument ?? {}
-  if (words && !words.includes(given))
-    throw new UsageError(`${name} takes ${words.join(', ')}, and not ${JSON.stringify(given)}`)
-  return RUN[name](values, given)
+  if (args.length !== (argument === undefined ? 0 : 1))
+    throw new UsageError(
+      `${name} takes ${argument === undefined ? 'no argument' : `one ${argument}`}`,
+    )
+  const { run } = await LOAD[name]()
+  return run(values, args[0] ?? '')
 }
 
 function parse(argv: readonly string[]) {

@@ -1,9 +1,8 @@
-/*
- * Every command and option, once: usage, help, the check of a command line and completion are made
- * from these tables.
- */
+/* Every command and option, once: for usage, help and the check of a command line. */
 
-/** The type is what `parseArgs` of node:util reads. */
+import type { parseArgs } from 'node:util'
+
+/** The type is what `parseArgs` reads. */
 interface Option {
   readonly type: 'boolean' | 'string'
   readonly short?: string
@@ -28,21 +27,20 @@ export const OPTIONS = {
   version: { type: 'boolean', meaning: 'prints the version' },
 } as const satisfies Readonly<Record<string, Option>>
 
-export type OptionName = keyof typeof OPTIONS
+export type Values = ReturnType<typeof parseArgs<{ options: typeof OPTIONS }>>['values']
 
-export const SHELLS = ['bash', 'zsh', 'fish'] as const
+/** The command line is wrong, and the message says how. */
+export class UsageError extends Error {}
+UsageError.prototype.name = 'UsageError'
 
 export interface Command {
   readonly usage: string
   readonly meaning: string
   /** What else a reader of its help should know. */
   readonly details: string
-  readonly options?: readonly OptionName[]
-  /** Its one argument: any FILE, or one of some words. */
-  readonly argument?: { readonly name: string; readonly words?: readonly string[] }
-  /** What exit status 0 means, and 1. */
-  readonly done: string
-  readonly failed: string
+  readonly options?: readonly (keyof typeof OPTIONS)[]
+  /** Its one argument. */
+  readonly argument?: string
   readonly example: string
 }
 
@@ -58,8 +56,6 @@ export const COMMANDS = {
       'snapshot. A second signal ends it at once. The log is on standard output, one JSON\n' +
       'object per line; with --dev on a terminal, lines for people.',
     options: ['dev'],
-    done: 'a signal stopped it',
-    failed: 'it cannot serve: the data directory is locked or damaged, or an address is in use',
     example: 'PLANTS_ISSUER=https://issuer.example PLANTS_AUDIENCE=plants plant-store serve',
   },
   token: {
@@ -67,16 +63,12 @@ export const COMMANDS = {
     meaning: 'prints a token for the key that serve --dev made',
     details: 'Only "serve --dev" with the same PLANTS_DATA accepts it.',
     options: ['sub', 'ttl', 'scope'],
-    done: 'the token is printed',
-    failed: 'there is no development key',
     example: 'TOKEN=$(plant-store token --sub alice --ttl 3600)',
   },
   check: {
     usage: 'check',
     meaning: 'says whether the data directory is sound; changes nothing',
     details: `A service may run meanwhile. ${OF_STORE}`,
-    done: 'the directory is sound',
-    failed: 'it is damaged, cannot be read, or has no store; the message names file and byte',
     example: 'PLANTS_DATA=/var/lib/plant-store plant-store check',
   },
   export: {
@@ -85,9 +77,7 @@ export const COMMANDS = {
     details:
       `${OF_STORE}\nFILE must not exist. With - nothing else is written to standard output, ` +
       'which must not be a\nterminal.',
-    argument: { name: 'FILE' },
-    done: 'the file is whole, and on the disk unless FILE is -',
-    failed: 'there is no whole file: FILE exists, there is no store, or the reader of - has left',
+    argument: 'FILE',
     example: 'PLANTS_DATA=/var/lib/plant-store plant-store export - | gzip > plants.sqlite.gz',
   },
   import: {
@@ -97,34 +87,26 @@ export const COMMANDS = {
       'The store may have plants. Identical ones are skipped; a row that cannot be stored is\n' +
       'named, and the others are stored. FILE may be any SQLite file with a table "plants" of\n' +
       'owner, id, name and tag.',
-    argument: { name: 'FILE' },
-    done: 'every plant of the file is in the store',
-    failed: 'some are not, or a service holds the data directory',
+    argument: 'FILE',
     example: 'PLANTS_DATA=/var/lib/plant-store plant-store import plants.sqlite',
   },
   config: {
     usage: 'config',
     meaning: 'prints the settings in force and where each comes from, or every problem',
     details: 'They are those of "serve". Secrets are left out, and nothing is changed.',
-    done: '"serve" can start with these settings',
-    failed: 'the settings could not be printed',
     example: 'PLANTS_ISSUER=https://issuer.example PLANTS_AUDIENCE=plants plant-store config',
   },
   openapi: {
     usage: 'openapi',
     meaning: 'prints the OpenAPI description of the interface',
     details: 'It is JSON, the same as /openapi.json of the admin listener.',
-    done: 'it is printed',
-    failed: 'it could not be printed',
     example: 'plant-store openapi > openapi.json',
   },
   completion: {
-    usage: `completion ${SHELLS.join('|')}`,
+    usage: 'completion bash|zsh|fish',
     meaning: 'prints a script that completes these commands in a shell',
     details: 'Put the example into the file that the shell reads when it starts.',
-    argument: { name: 'SHELL', words: SHELLS },
-    done: 'it is printed',
-    failed: 'it could not be printed',
+    argument: 'SHELL',
     example:
       'eval "$(plant-store completion bash)"    # fish: plant-store completion fish | source',
   },

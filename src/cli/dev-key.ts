@@ -1,3 +1,5 @@
+/* The development key, and tokens that it signs. */
+
 import { createHmac, randomBytes } from 'node:crypto'
 import { mkdirSync, writeFileSync } from 'node:fs'
 import { dirname } from 'node:path'
@@ -56,11 +58,11 @@ export function devClaims(
 export function signDevToken(
   key: Uint8Array,
   claims: Readonly<Record<string, string>>,
-  ttlSeconds = DEFAULT_TTL_SECONDS,
+  ttlSeconds: number | string = DEFAULT_TTL_SECONDS,
 ): string {
   const iat = Math.floor(Date.now() / 1000)
   const header = { alg: 'HS256', typ: 'at+jwt' }
-  const parts = [header, { ...claims, iat, exp: iat + ttlSeconds }]
+  const parts = [header, { ...claims, iat, exp: iat + Number(ttlSeconds) }]
   const input = parts
     .map((part) => Buffer.from(JSON.stringify(part)).toString('base64url'))
     .join('.')

@@ -1,17 +1,31 @@
-import { errorCodeOf } from '../errors.ts'
+/* `export`: everything that is durable, as one SQLite file. */
+
+import { resolve } from 'node:path'
+import { errorCodeOf, escaped } from '../errors.ts'
 import { type Output, standardOutput } from '../ops/log-writer.ts'
 import { type Files, nodeFiles } from '../store/sqljs/files.ts'
 import { refuseTarget, writeNewFile } from '../store/sqljs/new-file.ts'
 import { sealed } from '../store/sqljs/snapshot.ts'
-import { check, readStore } from './check.ts'
+import { countPlants, embeddedStore, readStore } from './check.ts'
+import { UsageError, type Values } from './commands.ts'
 import { Progress } from './progress.ts'
 
 const PIECE_BYTES = 1024 * 1024
 
-/** A whole SQLite file, in pieces. */
-interface Export {
-  readonly plants: number
-  readonly pieces: Iterable<Uint8Array>
+/** As a file name, this is standard output. */
+const STDOUT = '-'
+
+export async function run(_: Values, file: string): Promise<string | undefined> {
+  const directory = embeddedStore('export')
+  if (file !== STDOUT) return escaped(await exportStore(directory, resolve(file)))
+  if (process.stdout.isTTY)
+    throw new UsageError('export - writes a database, and standard output is a terminal')
+  const output = standardOutput()
+  const plants = await exportTo(directory, nodeFiles, async (pieces) => {
+    for (const piece of pieces) await write(output, piece)
+  })
+  process.stderr.write(`${plants} plants written to standard output\n`)
+  return undefined
 }
 
 /**
@@ -25,39 +39,32 @@ export async function exportStore(
   files: Files = nodeFiles,
 ): Promise<string> {
   await refuseTarget(file, directory)
+  const plants = await exportTo(directory, files, (pieces) => writeNewFile(file, pieces))
+  return `${plants} plants written to ${file}`
+}
+
+/** Passes on a whole SQLite file, in pieces. Returns how many plants it has. */
+async function exportTo(
+  directory: string,
+  files: Files,
+  write: (pieces: Iterable<Uint8Array>) => Promise<void>,
+): Promise<number> {
   const progress = new Progress()
   try {
-    const { plants, pieces } = await readWhole(directory, files, progress)
-    await writeNewFile(file, pieces)
-    return `${plants} plants written to ${file}`
+    const { plants, parts } = await readWhole(directory, files, progress)
+    await write(piecesOf(parts, progress))
+    return plants
   } finally {
     progress.end()
   }
 }
 
-/**
- * Writes the same file to standard output, and nothing else.
- * @throws StoreCorrupt; Error if its reader leaves before the end, or there is no store.
- */
-export async function exportToOutput(directory: string): Promise<string> {
-  const progress = new Progress()
-  try {
-    const { plants, pieces } = await readWhole(directory, nodeFiles, progress)
-    const output = standardOutput()
-    for (const piece of pieces) await write(output, piece)
-    return `${plants} plants written to standard output`
-  } finally {
-    progress.end()
-  }
-}
-
-async function readWhole(directory: string, files: Files, progress: Progress): Promise<Export> {
+async function readWhole(directory: string, files: Files, progress: Progress) {
   const { database, replayed } = await readStore(directory, files, progress)
   try {
-    const plants = check(database, progress)
+    const plants = countPlants(database, progress)
     const { sequence } = replayed
-    const parts = sealed(database.toFile({ sequence, complete: true }), sequence)
-    return { plants, pieces: piecesOf(parts, progress) }
+    return { plants, parts: sealed(database.toFile({ sequence, complete: true }), sequence) }
   } finally {
     database.close()
   }

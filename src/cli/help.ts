@@ -1,5 +1,12 @@
+/* The texts of usage and help. */
+
 import { VARIABLES } from '../settings.ts'
-import { type Command, COMMANDS, type CommandName, type OptionName, OPTIONS } from './commands.ts'
+import { type Command, COMMANDS, type CommandName, OPTIONS } from './commands.ts'
+
+const STATUSES = `Exit status:
+  0  done
+  1  not done, and the message says why
+  2  the command line or a setting is wrong`
 
 export function usage(): string {
   const lines = [...Object.values(COMMANDS).map((each) => each.usage), '--help | --version']
@@ -19,34 +26,26 @@ export function help(): string {
 
 /** For `COMMAND --help`. */
 export function helpOf(name: CommandName): string {
-  const { usage, meaning, details, options = [], done, failed, example }: Command = COMMANDS[name]
-  const named: readonly OptionName[] = [...options, 'help']
-  const rows = named.map((option) => {
+  const { usage, meaning, details, options = [], example }: Command = COMMANDS[name]
+  const rows = [...options, 'help' as const].map((option) => {
     const { meaning: what, ...rest } = OPTIONS[option]
     return [`  --${option}${'value' in rest ? ` ${rest.value}` : ''}`, what]
   })
-  const statuses = [done, failed, 'the command line or a setting is wrong']
   return [
     `usage: plant-store ${usage}`,
     `${name} ${meaning}.`,
     details,
     `Options:\n${columns(rows)}`,
-    `Exit status:\n${columns(statuses.map((what, status) => [`  ${status}`, what]))}`,
+    STATUSES,
     `Example:\n  ${example}`,
   ].join('\n\n')
 }
 
 /** All columns but the last are as wide as their longest cell. */
 export function columns(rows: readonly (readonly string[])[]): string {
-  const widths: number[] = []
-  for (const row of rows)
-    for (const [at, cell] of row.entries()) widths[at] = Math.max(widths[at] ?? 0, cell.length)
-  return rows
-    .map((row) =>
-      row
-        .map((cell, at) => cell.padEnd(widths[at] ?? 0))
-        .join('  ')
-        .trimEnd(),
-    )
-    .join('\n')
+  const widthOf = (column: number): number =>
+    Math.max(...rows.map((row) => row[column]?.length ?? 0))
+  const widths = rows[0]?.map((_, column) => widthOf(column)) ?? []
+  const padded = rows.map((row) => row.map((cell, column) => cell.padEnd(widths[column] ?? 0)))
+  return padded.map((row) => row.join('  ').trimEnd()).join('\n')
 }

@@ -1,13 +1,25 @@
-import { reasonOf } from '../errors.ts'
+/* `import`: the plants of a SQLite file, created in the configured store. */
+
+import { resolve } from 'node:path'
+import { readConfig } from '../config.ts'
+import { escaped, reasonOf } from '../errors.ts'
 import type { PlantStore } from '../plants/store.ts'
+import { openStore } from '../store/open.ts'
+import type { Values } from './commands.ts'
 import { Progress } from './progress.ts'
-import { openSource, type Source, type SourceRow } from './source.ts'
+import { openSource, type Source, type SourceRow, unreadable } from './source.ts'
 
 /** Opens the store to import into. `onFatal` is told when its memory and disk may differ. */
 type OpenStore = (
   log: (level: string, message: string, fields?: Readonly<Record<string, unknown>>) => void,
   onFatal: (error: unknown) => void,
 ) => Promise<PlantStore>
+
+export async function run(_: Values, file: string): Promise<string> {
+  const config = readConfig(process.env, 'storage')
+  const open: OpenStore = (log, onFatal) => openStore(config, { log, onFatal })
+  return escaped(await importStore(open, resolve(file)))
+}
 
 /**
  * Creates every plant of a SQLite file in a store. An identical plant that is there already is no
@@ -25,44 +37,40 @@ export async function importStore(
       const what = `${file} was made while a service ran, and may lack what its journals hold`
       progress.tell(`${what}: "plant-store export" makes a file that has everything`)
     }
-    const { read, refused } = await importRows(open, source, progress)
+    let fatal: unknown
+    const log: Parameters<OpenStore>[0] = (level, message, { bytes, totalBytes } = {}) => {
+      if (level === 'error') return progress.tell(message)
+      if (typeof bytes !== 'number' || typeof totalBytes !== 'number') return
+      progress.step(message)
+      progress.at(bytes, totalBytes, 'MB')
+    }
+    const store = await open(log, (error) => (fatal = error))
+    const { read, refused } = await importRows(store, file, source, progress).finally(() =>
+      store.close(),
+    )
+    if (fatal !== undefined) throw fatal
     const stored = `${read - refused} of ${read} plants are in the store`
     if (refused > 0) throw new Error(`${stored}; the others are named above`)
     return `${read} plants read from ${file}; all of them are in the store`
   } finally {
     progress.end()
-    await source.close()
   }
 }
 
 /** Counts the rows that were read, and those of them that were not stored. */
 async function importRows(
-  open: OpenStore,
+  store: PlantStore,
+  file: string,
   source: Source,
   progress: Progress,
 ): Promise<{ readonly read: number; readonly refused: number }> {
-  let fatal: unknown
-  const store = await open(
-    (level, message, { bytes, totalBytes } = {}) => {
-      if (level === 'error') return progress.tell(message)
-      if (typeof bytes !== 'number' || typeof totalBytes !== 'number') return
-      progress.step(message)
-      progress.at(bytes, totalBytes, 'MB')
-    },
-    (error) => (fatal = error),
-  )
+  const unavailable = store.unavailableReason()
+  if (unavailable !== undefined)
+    throw new Error(`nothing can be kept at the moment: ${unavailable}`)
   let [read, refused] = [0, 0]
   progress.step('importing')
   try {
-    const unavailable = store.unavailableReason()
-    if (unavailable !== undefined)
-      throw new Error(`nothing can be kept at the moment: ${unavailable}`)
-    for (;;) {
-      const rows = await source.next().catch((error: unknown) => {
-        const stored = `${read - refused} of the ${read} plants before that are in the store`
-        throw new Error(`${reasonOf(error)}; ${stored}`, { cause: error })
-      })
-      if (rows.length === 0) break
+    for (const rows of source.batches) {
       const problems = await Promise.all(rows.map((row) => storeRow(store, row)))
       const lines = problems.filter((problem) => problem !== undefined)
       for (const line of lines) progress.tell(`not imported: ${line}`)
@@ -70,10 +78,10 @@ async function importRows(
       refused += lines.length
       progress.at(read, source.total, 'plants')
     }
-  } finally {
-    await store.close()
+  } catch (error) {
+    const stored = `${read - refused} of the ${read} plants before that are in the store`
+    throw new Error(`${unreadable(file, error)}; ${stored}`)
   }
-  if (fatal !== undefined) throw fatal
   return { read, refused }
 }
 

@@ -1,3 +1,5 @@
+/* The log as lines for people. */
+
 import { escaped, isError, reasonOf } from '../errors.ts'
 import type { LogFormat } from '../ops/log.ts'
 

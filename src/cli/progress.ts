@@ -1,3 +1,5 @@
+/* Tells on standard error how far a command is. */
+
 import { escaped } from '../errors.ts'
 
 /** Where progress is told: standard error, or what a test puts in its place. */

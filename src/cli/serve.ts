@@ -1,17 +1,17 @@
+/* `serve`: the service until a signal, and what `--dev` prints. */
+
 import { type Config, readConfig, type ServiceConfig, variableOf } from '../config.ts'
-import { ConfigError, escaped } from '../errors.ts'
+import { escaped } from '../errors.ts'
 import { createLog, type Log } from '../ops/log.ts'
 import { createService, type Listening, type PlantService } from '../service.ts'
 import { version } from '../version.ts'
+import type { Values } from './commands.ts'
 
 const FLUSH_MS = 1000
-const NO_SETTINGS =
-  'keys come from the issuer, or from PLANTS_JWT_SECRET_FILE or PLANTS_JWKS_FILE; ' +
-  'to try the service, "serve --dev" needs no setting'
 const STOP_SIGNALS = ['SIGTERM', 'SIGINT', 'SIGHUP'] as const
 
 /** Serves until a signal ends the process. */
-export async function serve(dev: boolean): Promise<void> {
+export async function run({ dev = false }: Values): Promise<undefined> {
   const config = await configure(dev)
   const log = await openLog(config, dev)
   const service = createService(config, { log, onFatal: end, nameOf: variableOf })
@@ -40,21 +40,10 @@ async function openLog({ logLevel }: Config, dev: boolean): Promise<Log> {
 }
 
 async function configure(dev: boolean): Promise<ServiceConfig> {
-  const { keys, ...settings } = dev ? readConfig(process.env, 'dev') : readServiceConfig()
+  const { keys, ...settings } = readConfig(process.env, dev ? 'dev' : 'service')
   if (keys) return { ...settings, keys }
   const { devKeyPath, readOrCreateDevKey } = await import('./dev-key.ts')
   return { ...settings, keys: { kind: 'secret', secret: readOrCreateDevKey(devKeyPath(settings)) } }
-}
-
-/** Says in addition what needs no settings, if there are none of tokens. */
-function readServiceConfig(): ReturnType<typeof readConfig> {
-  const { PLANTS_ISSUER, PLANTS_AUDIENCE } = process.env
-  try {
-    return readConfig(process.env, 'service')
-  } catch (error) {
-    if (!(error instanceof ConfigError) || PLANTS_ISSUER || PLANTS_AUDIENCE) throw error
-    throw new ConfigError([...error.problems, NO_SETTINGS])
-  }
 }
 
 function end(error: unknown): void {
@@ -81,17 +70,10 @@ function stopOnSignal(service: PlantService, log: Log): () => boolean {
 
 /** Where keys come from, and never what they are. */
 export function sourceOf({ keys, issuer }: Pick<Config, 'keys' | 'issuer'>): string | undefined {
-  switch (keys.kind) {
-    case 'secret':
-      return undefined
-    case 'file':
-      return keys.path
-    case 'url':
-      // A query may hold a secret.
-      return keys.url.replace(/[?#].*$/s, '')
-    case 'discovery':
-      return issuer
-  }
+  if (keys.kind === 'secret') return undefined
+  if (keys.kind === 'discovery') return issuer
+  // A query may hold a secret.
+  return keys.kind === 'file' ? keys.path : keys.url.replace(/[?#].*$/s, '')
 }
 
 /** Lines to paste: they create a plant and list it. */

@@ -3,8 +3,8 @@ import { execFileSync, spawnSync } from 'node:child_process'
 import { mkdirSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { test } from 'node:test'
-import { COMMANDS, type Command, isCommand, SHELLS } from '../../dist/cli/commands.js'
-import { completion } from '../../dist/cli/completion.js'
+import { COMMANDS, type Command, isCommand, OPTIONS } from '../../dist/cli/commands.js'
+import { run as completion } from '../../dist/cli/completion.js'
 import { describeConfig } from '../../dist/cli/config.js'
 import { helpOf } from '../../dist/cli/help.js'
 import { VARIABLES } from '../../dist/config.js'
@@ -25,7 +25,7 @@ test('help: each command says what it does, its options, statuses and an example
       assert.match(usage, new RegExp(`--${option}\\b`))
       assert.match(text, new RegExp(`^  --${option} .*\\S`, 'm'))
     }
-    if (argument) assert.match(usage, new RegExp(argument.words?.join('\\|') ?? argument.name))
+    if (argument === 'FILE') assert.match(usage, /FILE/)
     assert.ok(text.includes(meaning))
     for (const status of [0, 1, 2]) assert.match(text, new RegExp(`^  ${status}  \\S`, 'm'))
     assert.ok(text.endsWith(`Example:\n  ${example}`))
@@ -96,14 +96,17 @@ test('config: secrets and what files hold are left out, paths are not', async ()
 
 test('config: a wrong configuration is every problem at once', () => {
   const wrong = (error: unknown): boolean =>
-    error instanceof ConfigError && error.problems.length === 3
+    error instanceof ConfigError &&
+    error.problems.length === 4 &&
+    /"serve --dev" needs no setting$/.test(error.message)
   assert.throws(() => describeConfig({ PLANTS_LISTEN: 'x' }), wrong)
 })
 
 const folder = await temporaryDirectory()
 mkdirSync(join(folder, 'a folder'))
 writeFileSync(join(folder, 'a file'), '')
-for (const shell of SHELLS) writeFileSync(join(folder, shell), completion(shell) ?? '')
+const SHELLS = ['bash', 'zsh', 'fish']
+for (const shell of SHELLS) writeFileSync(join(folder, shell), completion({}, shell))
 
 /** Why a shell cannot be tested. */
 function missing(shell: string): string | false {
@@ -139,6 +142,21 @@ function assertCompletes(complete: Complete): void {
   )
   assert.deepEqual(complete('completion', 'f'), ['fish'])
 }
+
+test('completion: each script has every command and option, and no other', () => {
+  const options = { bash: /--([a-z]+)/g, zsh: /--([a-z]+)/g, fish: /-l ([a-z]+)/g }
+  const commands = {
+    bash: /(?<=''[)] words='(?:[a-z]+ )*)([a-z]+) /g,
+    zsh: /'([a-z]+):/g,
+    fish: /-a ([a-z]+)/g,
+  }
+  const found = (shell: string, pattern: RegExp) =>
+    new Set([...completion({}, shell).matchAll(pattern)].map(([, name]) => name))
+  for (const [shell, pattern] of Object.entries(options))
+    assert.deepEqual(found(shell, pattern), new Set(Object.keys(OPTIONS)), shell)
+  for (const [shell, pattern] of Object.entries(commands))
+    assert.deepEqual(found(shell, pattern), new Set(NAMES), shell)
+})
 
 test('completion: bash completes commands, options and files', { skip: missing('bash') }, () => {
   const script = `source ./bash; COMP_WORDS=(plant-store "$@"); COMP_CWORD=$#; _plant_store

@@ -28,8 +28,8 @@ const APPLICATION = `
     const service = createPlantService({
       issuer: 'https://issuer.example',
       audience: 'plants',
-      keys: { kind: 'secret', secret: '${SECRET}' },
-      dataDirectory: process.argv[2],
+      jwtSecret: '${SECRET}',
+      data: process.argv[2],
       onLog({ message }) {
         console.log(message)
         if (/compacted/.test(message)) void service.close()

@@ -5,9 +5,8 @@ import { cp, mkdir, symlink, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { test } from 'node:test'
 import { promisify } from 'node:util'
-import { readOptions } from '../../dist/config.js'
+import { readOptions, VARIABLES } from '../../dist/config.js'
 import { ConfigError } from '../../dist/errors.js'
-import { SETTINGS } from '../../dist/settings.js'
 import { call } from '../support/http.ts'
 import { hovers } from '../support/hover.ts'
 import { projectRelease, ROOT } from '../support/release.ts'
@@ -135,7 +134,7 @@ test('package: it runs from TypeScript, JavaScript and CommonJS, and ends', asyn
 })
 
 test('package: an editor shows bounds and default of every option', async () => {
-  const options = Object.entries(SETTINGS)
+  const options = VARIABLES.map(({ option, fallback }) => [option, fallback] as const)
   const source = `import type { PlantServiceConfig } from 'plant-store'
 declare const config: PlantServiceConfig
 ${options.map(([name]) => `config.${name};`).join('\n')}`
@@ -150,11 +149,10 @@ ${options.map(([name]) => `config.${name};`).join('\n')}`
     () => readOptions(allWrong),
     (error) => {
       assert.ok(error instanceof ConfigError)
-      for (const [at, [name, { fallback }]] of options.entries()) {
+      for (const [at, [name, fallback]] of options.entries()) {
         const text = shown[at] ?? ''
         assert.match(text, new RegExp(`${name}\\b[^]*(Required: |@defaultValue)`))
-        if (fallback !== undefined)
-          assert.ok(text.includes(String(fallback)), `${fallback}: ${text}`)
+        assert.ok(text.includes(fallback), `${fallback}: ${text}`)
         const problem = error.problems.find((each) => each.startsWith(`${name} `))
         const [bounds = ''] = /from \d+ to \d+/.exec(problem ?? assert.fail(name)) ?? []
         assert.ok(text.includes(bounds), `${bounds}: ${text}`)

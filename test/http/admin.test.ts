@@ -164,9 +164,9 @@ async function quietService(t: TestContext, dataDirectory?: string): Promise<Sta
   const directory = await temporaryDirectory()
   const [plants, admin] = [join(directory, 'plants.sock'), join(directory, 'admin.sock')]
   const service = await embed(t, {
-    dataDirectory,
-    listen: { path: plants },
-    adminListen: { path: admin },
+    data: dataDirectory,
+    listen: `unix:${plants}`,
+    adminListen: `unix:${admin}`,
   })
   return { service, admin, plants, get: getter(admin) }
 }

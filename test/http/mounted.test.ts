@@ -77,8 +77,8 @@ async function mountService(
   const log = createLog('info', { write: (lines, done) => (logLines.push(lines), done()) })
   const config = readOptions({
     ...EMBEDDED,
-    dataDirectory: join(await temporaryDirectory(), 'data'),
-    shutdownTimeoutSeconds: 2 * (PATIENCE_MS / 1000),
+    data: join(await temporaryDirectory(), 'data'),
+    shutdownTimeout: 2 * (PATIENCE_MS / 1000),
   })
   const service = createService(config, {
     log,

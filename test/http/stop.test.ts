@@ -10,17 +10,12 @@ import { ListenFailed } from '../../dist/http/listen.js'
 import { createPlantService } from '../../dist/index.js'
 import type { PlantList } from '../../dist/plants/store.js'
 import { startBare, chunkOf } from '../support/bare.ts'
+import { EMBEDDED } from '../support/embedded.ts'
 import { call, post } from '../support/http.ts'
 import { scrape, underWay } from '../support/metrics.ts'
 import { freePort } from '../support/ports.ts'
-import {
-  DEFAULTS,
-  type RunningService,
-  startService,
-  temporaryDirectory,
-} from '../support/service.ts'
+import { type RunningService, startService, temporaryDirectory } from '../support/service.ts'
 import { holdPause, PATIENCE_MS, until } from '../support/time.ts'
-import { AUDIENCE, ISSUER, SECRET } from '../support/tokens.ts'
 import { headerLines, verdict } from '../support/verdict.ts'
 import { firstAnswer, head, postBytes, Wire } from '../support/wire.ts'
 
@@ -306,17 +301,7 @@ describe('stop', { concurrency: true }, () => {
   test('during a start the start ends first, and nothing stays open', async (t) => {
     for (const ticks of [0, 5]) {
       const dataDirectory = join(await temporaryDirectory(), 'data')
-      const config = {
-        ...DEFAULTS,
-        listen: { host: '127.0.0.1', port: 0 },
-        adminListen: { host: '127.0.0.1', port: 0 },
-        issuer: ISSUER,
-        audience: AUDIENCE,
-        keys: { kind: 'secret', secret: Buffer.from(SECRET) },
-        logLevel: 'silent',
-        dataDirectory,
-      } as const
-      const service = createPlantService(config)
+      const service = createPlantService({ ...EMBEDDED, data: dataDirectory })
       const started = service.listen().catch(() => undefined)
       for (let tick = 0; tick < ticks; tick++) await new Promise((resolve) => setImmediate(resolve))
       await service.close()

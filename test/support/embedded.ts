@@ -7,7 +7,7 @@ import { AUDIENCE, ISSUER, SECRET } from './tokens.ts'
 export const EMBEDDED: PlantServiceConfig = {
   issuer: ISSUER,
   audience: AUDIENCE,
-  keys: { kind: 'secret', secret: SECRET },
+  jwtSecret: SECRET,
   listen: '127.0.0.1:0',
   adminListen: '127.0.0.1:0',
   logLevel: 'silent',
@@ -18,8 +18,8 @@ export async function embed(
   t: TestContext,
   options: Partial<PlantServiceConfig> = {},
 ): Promise<PlantService> {
-  const dataDirectory = options.dataDirectory ?? join(await temporaryDirectory(), 'data')
-  const service = createPlantService({ ...EMBEDDED, ...options, dataDirectory })
+  const data = options.data ?? join(await temporaryDirectory(), 'data')
+  const service = createPlantService({ ...EMBEDDED, ...options, data })
   t.after(() => service.close())
   return service
 }

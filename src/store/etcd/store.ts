@@ -24,7 +24,7 @@ export interface EtcdConfig extends ClientOptions {
 const INT64_MAX = 2n ** 63n - 1n
 const PROBE_EVERY_MS = 1000
 const LOGIN_REFUSED = /authentication failed|user name is empty/
-const USER = 'PLANTS_ETCD_USERNAME and PLANTS_ETCD_PASSWORD_FILE, or the option etcd.user'
+const USER = 'PLANTS_ETCD_USERNAME and PLANTS_ETCD_PASSWORD_FILE, or the option etcdUsername'
 const NO_SPACE = /database space exceeded/
 /** Up to half a MiB above etcd's --max-request-bytes, and above that. */
 const TOO_LARGE = /request is too large|message larger than max/

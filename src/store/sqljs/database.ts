@@ -62,6 +62,15 @@ export function loadSqlite(): Promise<SqlJs> {
 }
 
 /**
+ * SQLite with memory of its own, for a file of any origin: what such a file exhausts or damages is
+ * only this. sql.js makes one instance for each time that it is loaded.
+ */
+export function ownSqlite(): Promise<SqlJs> {
+  delete require.cache[require.resolve('sql.js')]
+  return (require('sql.js') as typeof InitSqlJs)()
+}
+
+/**
  * Plants in SQLite, in this process's memory. Every call is synchronous: no other call sees a part
  * of what it does.
  */

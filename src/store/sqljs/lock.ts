@@ -57,7 +57,7 @@ export interface DirectoryLock {
 /** A process holds the directory; it may be this one. */
 export class DirectoryLocked extends Error {
   constructor(dir: string, holder: string) {
-    const other = 'choose another directory (PLANTS_DATA, or the option dataDirectory)'
+    const other = 'choose another directory (PLANTS_DATA, or the option data)'
     super(`${dir} is in use by ${holder}: stop that first, or ${other}`)
   }
 }

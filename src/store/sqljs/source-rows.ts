@@ -1,6 +1,7 @@
 import { types } from 'node:util'
-import type { Database, Statement, Value } from 'sql.js'
-import { loadSqlite } from './database.ts'
+import type { Database, SqlJs, Statement, Value } from 'sql.js'
+import { ownSqlite } from './database.ts'
+import { metaOf } from './meta.ts'
 
 /** Says what a value is that has the wrong type. */
 interface Odd {
@@ -43,15 +44,22 @@ const MIN_ROW_BYTES = 6
 
 type Decoder = InstanceType<typeof TextDecoder>
 
+interface SourceRows {
+  /** Every row, in the table's order. @throws Error when the file is damaged. */
+  readonly rows: Generator<Cells>
+  /** How many there are, if they could be counted. */
+  readonly total: number | undefined
+  /** Whether the file is a snapshot that needs journals: a service ran when it was made. */
+  readonly isPartial: boolean
+}
+
 /**
- * Every row of the table of plants in a file, in the table's order, and their number if it could be
- * counted. SQLite writes into the bytes.
- * @throws Error when the file has no such table; while rows are read, when it is damaged.
+ * The table of plants in a file. SQLite writes into the bytes.
+ * @throws Error when the file has no such table.
  */
-export async function openRows(
-  bytes: Uint8Array,
-): Promise<{ readonly rows: Generator<Cells>; readonly total: number | undefined }> {
-  const db = new (await loadSqlite()).Database(bytes)
+export async function openRows(bytes: Uint8Array): Promise<SourceRows> {
+  const library = await ownSqlite()
+  const db = new library.Database(bytes)
   try {
     // What sqlite.org/security.html asks for, as far as it is not the default here.
     db.run('PRAGMA trusted_schema = OFF; PRAGMA cell_size_check = ON')
@@ -60,7 +68,8 @@ export async function openRows(
     const decoder = new TextDecoder(String(encoding), { fatal: true, ignoreBOM: true })
     const maxRows = bytes.length / MIN_ROW_BYTES
     const rows = rowsOf(db, db.prepare(ROWS), decoder, maxRows)
-    return { rows, total: countRows(db, Math.ceil(maxRows)) }
+    const total = countRows(db, Math.ceil(maxRows))
+    return { rows, total, isPartial: isPartial(library, bytes) }
   } catch (error) {
     db.close()
     throw error
@@ -87,6 +96,16 @@ function* rowsOf(
     }
   } finally {
     db.close()
+  }
+}
+
+function isPartial(library: SqlJs, bytes: Uint8Array): boolean {
+  try {
+    const { format, complete } = metaOf(library, bytes)
+    return Number.isInteger(format) && !complete
+  } catch {
+    // It is no snapshot.
+    return false
   }
 }
 

@@ -247,7 +247,7 @@ async function claim({ directory, files, lock }: Settings): Promise<DirectoryLoc
     return await lock(directory)
   } catch (cause) {
     if (cause instanceof DirectoryLocked) throw cause
-    const which = 'the data directory (PLANTS_DATA, or the option dataDirectory)'
+    const which = 'the data directory (PLANTS_DATA, or the option data)'
     throw new Error(`${directory} cannot be ${which}`, { cause })
   }
 }

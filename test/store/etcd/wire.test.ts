@@ -300,7 +300,7 @@ test('a refused login is repeated once a second, however many calls there are', 
   const message = 'etcdserver: authentication failed, invalid user ID or password'
   script([400, { error: message, code: 3 }])
   const store = await open(t, [endpoint], USER)
-  const settings = 'PLANTS_ETCD_USERNAME and PLANTS_ETCD_PASSWORD_FILE, or the option etcd.user'
+  const settings = 'PLANTS_ETCD_USERNAME and PLANTS_ETCD_PASSWORD_FILE, or the option etcdUsername'
   const reason = `${message}; look at ${settings}`
   assert.equal(store.unavailableReason(), reason)
   clock.pass(999)

@@ -791,7 +791,7 @@ test('recovery: a data directory that is a file is named, with its setting', asy
   await assert.rejects(openStore(file, { lock: lockDirectory }), (error: Error) => {
     assert.equal(
       error.message,
-      `${file} cannot be the data directory (PLANTS_DATA, or the option dataDirectory)`,
+      `${file} cannot be the data directory (PLANTS_DATA, or the option data)`,
     )
     assert.match(String(error.cause), /ENOTDIR/)
     return true

@@ -1,0 +1,143 @@
+/* The kinds of value that a setting may have. */
+
+import { resolve } from 'node:path'
+import { types } from 'node:util'
+import { reasonOf } from './errors.ts'
+import { type Address, SOCKET_PATH_MAX_BYTES } from './http/listen.ts'
+import { readRegularFile } from './regular-file.ts'
+
+/**
+ * Makes a value of what an operator wrote, or a program passed.
+ * @throws Error that says what the value must be. It never quotes the value: that may be a secret
+ * in the wrong place.
+ */
+export type Read<T> = (given: unknown) => T
+
+const PORT_MAX = 65_535
+/** RFC 6749 §3.3. */
+const SCOPE_TOKEN = /^[\x21\x23-\x5b\x5d-\x7e]+$/
+/** A secret has less than 1 KiB, and all certificates that a system trusts have some 200. */
+const SECRET_MAX_BYTES = 64 * 1024
+const PEM_MAX_BYTES = 1024 * 1024
+
+function textThat(what: string, isRight: (text: string) => boolean): Read<string> {
+  return (given) => {
+    if (typeof given === 'string' && given.isWellFormed() && isRight(given)) return given
+    throw new Error(`must ${what}, and is ${kindOf(given)}`)
+  }
+}
+
+export const text = textThat('be a text that is not empty', (given) => given !== '')
+export const scope = textThat('be one scope', (given) => SCOPE_TOKEN.test(given))
+export const prefix = textThat('end in /', (given) => given.endsWith('/'))
+const anyPath = textThat('be a path', (given) => given !== '' && !given.includes('\0'))
+
+/** Resolved when it is read: the working directory may change later. */
+export const path: Read<string> = (given) => resolve(anyPath(given))
+
+/**
+ * An integer from `min` to `max`, as a number or in decimal digits. For one release a larger one,
+ * up to `tolerated`, counts as `max`.
+ */
+export function integer(min: number, max: number, tolerated = max): Read<number> {
+  return (given) => {
+    const isDigits = typeof given === 'string' && /^[0-9]{1,15}$/.test(given)
+    const number = isDigits ? Number(given) : given
+    const isInteger = typeof number === 'number' && Number.isInteger(number)
+    if (isInteger && number >= min && number <= tolerated) return Math.min(number, max)
+    throw new Error(`must be an integer from ${min} to ${max}, and is ${kindOf(given)}`)
+  }
+}
+
+export function oneOf<T extends string>(values: readonly T[]): Read<T> {
+  return (given) => {
+    const found = values.find((each) => each === given)
+    if (found !== undefined) return found
+    throw new Error(`must be one of ${values.join(', ')}, and is ${kindOf(given)}`)
+  }
+}
+
+export const address: Read<Address> = (given) => {
+  const written = typeof given === 'string' ? given : ''
+  const [, socket] = /^unix:(.+)$/s.exec(written) ?? []
+  if (socket !== undefined) return { path: socketPath(socket) }
+  const form = /^(?:\[([0-9a-fA-F:.]+)\]|([^:[\]/\s]+)):([0-9]{1,5})$/
+  const [, bracketed, plain, digits] = form.exec(written) ?? []
+  const host = bracketed ?? plain
+  const port = Number(digits)
+  if (host !== undefined && port <= PORT_MAX) return { host, port }
+  throw new Error(`must be host:port, [IPv6]:port or unix:/path, and is ${kindOf(given)}`)
+}
+
+export const addressOrOff: Read<Address | 'off'> = (given) =>
+  given === 'off' ? given : address(given)
+
+function socketPath(given: string): string {
+  const resolved = path(given)
+  const bytes = Buffer.byteLength(resolved)
+  if (bytes <= SOCKET_PATH_MAX_BYTES) return resolved
+  const bound = `a socket's path has ${SOCKET_PATH_MAX_BYTES} at most`
+  throw new Error(`is too long: as an absolute path it has ${bytes} bytes, and ${bound}`)
+}
+
+/** Bytes, or a text. Copied: a program may overwrite its bytes before they are first used. */
+export const secret: Read<Buffer> = (given) => {
+  if (types.isUint8Array(given)) return Buffer.from(given)
+  if (typeof given === 'string' && given.isWellFormed()) return Buffer.from(given)
+  throw new Error('must be bytes or a text')
+}
+
+/** What a file holds. A program may pass the content itself, as bytes. */
+function content<T>(maxBytes: number, parse: (bytes: Buffer) => T): Read<T> {
+  return (given) => {
+    const bytes = types.isUint8Array(given) ? Buffer.from(given) : undefined
+    const file = bytes ? '' : anyPath(given)
+    try {
+      return parse(bytes ?? readRegularFile(file, maxBytes))
+    } catch (error) {
+      throw new Error(`cannot be read: ${reasonOf(error)}`)
+    }
+  }
+}
+
+const withoutNewline = (bytes: Buffer): Buffer =>
+  bytes.at(-1) === 0x0a ? bytes.subarray(0, -1) : bytes
+
+export const pem = content(PEM_MAX_BYTES, (bytes) => bytes)
+export const secretFile = content(SECRET_MAX_BYTES, withoutNewline)
+export const passwordFile = content(SECRET_MAX_BYTES, (bytes) =>
+  new TextDecoder('utf-8', { fatal: true, ignoreBOM: true }).decode(withoutNewline(bytes)),
+)
+
+/** Origins, with commas between. */
+export const endpoints: Read<readonly string[]> = (given) => {
+  const origins = text(given)
+    .split(',')
+    .map((each) => each.trim().replace(/\/$/, ''))
+  const wrong = origins.findIndex((each) => !isOrigin(each))
+  const form = 'must be http:// or https:// with a host, a port and no more'
+  if (wrong >= 0) throw new Error(`${form}, and URL ${wrong + 1} is not`)
+  if (origins.some(isSecure) && !origins.every(isSecure))
+    throw new Error('must be all http or all https')
+  return origins
+}
+
+export function isSecure(endpoint: string): boolean {
+  return endpoint.startsWith('https:')
+}
+
+function isOrigin(given: string): boolean {
+  if (!/^https?:\/\//.test(given) || !URL.canParse(given)) return false
+  const { href, origin } = new URL(given)
+  return href === `${origin}/`
+}
+
+/** A value in a few words. */
+export function kindOf(value: unknown): string {
+  if (value === '') return 'empty'
+  if (typeof value === 'string')
+    return value.isWellFormed() ? `a text of length ${value.length}` : 'not valid Unicode'
+  if (Array.isArray(value)) return 'a list'
+  if (typeof value === 'symbol' || typeof value === 'function') return `a ${typeof value}`
+  return typeof value === 'object' && value !== null ? 'an object' : String(value)
+}
