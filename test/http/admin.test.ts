@@ -10,6 +10,7 @@ import { batchLine, headerLine, journalName } from '../../dist/store/sqljs/journ
 import { SqljsStore } from '../../dist/store/sqljs/store.js'
 import { embed } from '../support/embedded.ts'
 import { call, post, type Reply } from '../support/http.ts'
+import { healthOf } from '../../dist/http/admin.js'
 import { HOSTILE, HOSTILE_ESCAPED } from '../support/hostile.ts'
 import { scrape } from '../support/metrics.ts'
 import { startService, temporaryDirectory } from '../support/service.ts'
@@ -399,4 +400,9 @@ describe('admin connections', { concurrency: true }, () => {
       Array.from({ length: 20 }, () => 200),
     )
   })
+})
+
+test('admin: the reasons of both checks are escaped', () => {
+  const { checks } = healthOf({ service: 'ok', keys: HOSTILE, storage: HOSTILE })
+  assert.deepEqual([checks.keys, checks.storage], [HOSTILE_ESCAPED, HOSTILE_ESCAPED])
 })

@@ -602,3 +602,28 @@ test('body: malformed while its token is verified: 400, and no error in the log'
     [],
   )
 })
+
+test('body: one that grows reserves its whole buffer', async (t) => {
+  const { port, bodies } = await startBare(t, {})
+  const wire = await Wire.to(port)
+  const part = (length: number): string => `${length.toString(16)}\r\n${'x'.repeat(length)}\r\n`
+  wire.write(posting([CHUNKED]) + part(10_000))
+  await until('the first part is held', () => bodies.heldBytes === 10_000)
+  wire.write(part(1))
+  await until('the buffer has doubled', () => bodies.heldBytes === 20_000)
+  wire.destroy()
+  await until('nothing is held', () => bodies.heldBytes === 0)
+})
+
+test('body: without room for its response a client is not asked to send it', async (t) => {
+  const MIB = 2 ** 20
+  const { port, answers } = await startBare(t, { answersMaxBytes: MIB })
+  const hold = answers.take('alice', MIB / 4)
+  const lines = ['Content-Type: application/json', `Content-Length: ${MIB / 2}`]
+  const wire = await Wire.to(port)
+  wire.write(head('POST', '/plants', { lines: [...lines, 'Expect: 100-continue'] }))
+  const [refused] = await wire.answers(1)
+  assert.equal(verdict(refused ?? assert.fail()), 'overloaded')
+  hold.set(0)
+  wire.destroy()
+})

@@ -317,10 +317,15 @@ test('metrics: stale keys show, from a file and a URL; the service is ready', as
   assert.equal(await stale(remote.adminPort), 0)
   set = '{"keys":[]}'
   // A key that is not known causes a fetch, if some time has passed since the last one.
-  stopClock(t).pass(30_000)
+  const clock = stopClock(t)
+  clock.pass(30_000)
   const unknown = token('alice', {}, { alg: 'EdDSA', kid: 'a' })
   assert.equal((await call(remote.port, { token: unknown })).status, 401)
   assert.equal(await stale(remote.adminPort), 1)
+  set = good
+  clock.pass(30_000)
+  assert.equal((await call(remote.port, { token: unknown })).status, 401)
+  assert.equal(await stale(remote.adminPort), 0)
 })
 
 test('metrics: refusals under load count by error value, with the held bytes', async (t) => {

@@ -68,13 +68,16 @@ describe('stop', { concurrency: true }, () => {
   test('idle connections do not delay it', async (t) => {
     // Longer than the test's own patience.
     const { port, close } = await startService(t, { shutdownTimeoutSeconds: 3600 })
-    const wires = await Promise.all(Array.from({ length: 5 }, () => Wire.to(port)))
-    const [, used, odd, posted, long] = wires
+    const wires = await Promise.all(Array.from({ length: 6 }, () => Wire.to(port)))
+    const [, used, odd, posted, long, refused] = wires
     await used?.write(head('GET', '/plants')).answers(1)
     // Bare line ends after a request are no beginning of another one.
     await odd?.write(`${head('GET', '/plants')}\r\n`).answers(1)
     await posted?.write(postBytes({ id: 1, name: 'a' })).answers(1)
     await long?.write(head('GET', '/plants').repeat(20)).answers(20)
+    // Its body does not come.
+    const lines = ['Content-Type: application/json', 'Content-Length: 100']
+    await refused?.write(`${head('POST', '/plants', { token: undefined, lines })}{`).answers(1)
     const start = performance.now()
     await close()
     // Far less than the limit of headers.

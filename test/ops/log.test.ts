@@ -74,7 +74,10 @@ async function logged(
 test('log: a terminal shows a line as it is, and a program reads what was logged', async () => {
   const sink = new Sink()
   const log = createLog('info', sink)
+  const circle: Record<string, unknown> = {}
+  circle['circle'] = circle
   log.error(HOSTILE, { text: HOSTILE, [HOSTILE]: [HOSTILE], error: new Error(HOSTILE) })
+  log.error(HOSTILE, circle)
   await nextTick()
   assert.doesNotMatch(sink.writes.join(''), UNSAFE)
   const [line] = sink.lines

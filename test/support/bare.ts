@@ -20,6 +20,8 @@ export interface BareOptions {
   readonly answersMaxBytes?: number
   /** Bytes of request bodies. */
   readonly bodiesMaxBytes?: number
+  /** Bytes of requests whose token is not verified. */
+  readonly strangersMaxBytes?: number
   readonly authenticate?: (token: string) => Caller | Promise<Caller>
   /** A unix socket to listen on: its buffers are small, and the same everywhere. */
   readonly path?: string
@@ -60,6 +62,7 @@ export async function startBare(
     answersMaxBytes = 2 ** 26,
     bodiesMaxBytes = 2 ** 26,
     authenticate = () => ALICE,
+    strangersMaxBytes,
     path,
   }: BareOptions = {},
 ): Promise<Bare> {
@@ -104,7 +107,7 @@ export async function startBare(
     metrics: new Metrics(),
     log,
   })
-  const connections = new Connections(host, { ...LONG, ...timeouts })
+  const connections = new Connections(host, { ...LONG, ...timeouts }, strangersMaxBytes)
   const server = createHttpServer(connections, 100)
   if (path === undefined) server.listen(0, '127.0.0.1')
   else server.listen(path)

@@ -305,6 +305,11 @@ test('recovery: a reader starts over if files come and go, and for no other erro
   // ENOENT: a link that leads nowhere.
   for (const code of ['EIO', 'EACCES', 'EMFILE', 'ENOENT'])
     assert.deepEqual(await readings(() => Promise.reject(failure(code))), [1, false], code)
+  // A running service explains damage, and no failing disk.
+  const lock = await lockDirectory(directory)
+  for (const code of ['EIO', 'EACCES', 'EMFILE'])
+    assert.deepEqual(await readings(() => Promise.reject(failure(code))), [1, false], code)
+  await lock.release()
   // A service starts, removes journals and ends before anyone asks whether one runs.
   let hasRun = false
   const runService = async (): Promise<void> => {
@@ -542,7 +547,7 @@ test('compaction: a stop at any time of its thread loses nothing, leaves no file
   for (let ms = 0; ms < 200; ms += THOROUGH ? 1 : 20) {
     const directory = await directoryOf(files)
     const lines: LogLine[] = []
-    const options = { compact: compactInWorker, compactBytes: 2 ** 20 }
+    const options = { compact: compactFiles, compactBytes: 2 ** 20 }
     const store = await openStore(directory, options, lines)
     for (let id = 4n; id <= 8n; id++) await store.create('alice', plant(id, large))
     await sleep(ms)
