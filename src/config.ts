@@ -1,6 +1,7 @@
-import { createKeySource, type KeyConfig, type KeyLog, type KeySource } from './auth/keys.ts'
+import { createKeySource, type KeyConfig, type KeySource } from './auth/keys.ts'
 import { Environment } from './environment.ts'
 import { ConfigError } from './errors.ts'
+import { createLog, type Log } from './ops/log.ts'
 import { members, type Report } from './rules.ts'
 import { type Config, SETTINGS } from './settings.ts'
 
@@ -13,7 +14,7 @@ export type Settings = Omit<Config, 'keys'>
 /** What a service starts from. */
 export interface ServiceConfig extends Config {
   /** The source of the keys, if it was built to check them. It is for one service. */
-  readonly openKeys?: (log: KeyLog) => KeySource
+  readonly openKeys?: (log: Log) => KeySource
 }
 
 type ServiceKeys = Pick<ServiceConfig, 'keys' | 'openKeys'>
@@ -97,10 +98,16 @@ function readKeys(
   const isWhole = keys && Object.values(keys).every((member: unknown) => member !== undefined)
   if (!isWhole || (keys.kind === 'discovery' && issuer === undefined)) return undefined
   // A source logs only after a service has started it.
-  let log: KeyLog = () => {}
+  const silent = createLog('silent')
+  let log = silent
+  const later: Log = {
+    ...silent,
+    error: (...line) => log.error(...line),
+    info: (...line) => log.info(...line),
+  }
   try {
-    const source = createKeySource(keys, issuer ?? '', (...line) => log(...line))
-    const openKeys = (given: KeyLog): KeySource => {
+    const source = createKeySource(keys, issuer ?? '', later)
+    const openKeys = (given: Log): KeySource => {
       log = given
       return source
     }

@@ -1,13 +1,11 @@
 import { reasonOf } from '../errors.ts'
+import { createLog, type Log } from '../ops/log.ts'
 import type { PlantStore } from '../plants/store.ts'
 import { Progress } from './progress.ts'
 import { openSource, type Source, type SourceRow } from './source.ts'
 
 /** Opens the store to import into. `onFatal` is told when its memory and disk may differ. */
-type OpenStore = (
-  log: (level: string, message: string, fields?: Readonly<Record<string, unknown>>) => void,
-  onFatal: (error: unknown) => void,
-) => Promise<PlantStore>
+type OpenStore = (log: Log, onFatal: (error: unknown) => void) => Promise<PlantStore>
 
 /**
  * Creates every plant of a SQLite file in a store. An identical plant that is there already is no
@@ -42,15 +40,16 @@ async function importRows(
   progress: Progress,
 ): Promise<{ readonly read: number; readonly refused: number }> {
   let fatal: unknown
-  const store = await open(
-    (level, message, { bytes, totalBytes } = {}) => {
-      if (level === 'error') return progress.tell(message)
+  const log: Log = {
+    ...createLog('silent'),
+    error: (message) => progress.tell(message),
+    info(message, { bytes, totalBytes } = {}) {
       if (typeof bytes !== 'number' || typeof totalBytes !== 'number') return
       progress.step(message)
       progress.at(bytes, totalBytes, 'MB')
     },
-    (error) => (fatal = error),
-  )
+  }
+  const store = await open(log, (error) => (fatal = error))
   let [read, refused] = [0, 0]
   progress.step('importing')
   try {
