@@ -1,3 +1,4 @@
+/** Logs failures of etcd without filling the log. */
 import type { Log } from '../../ops/log.ts'
 
 const PERIOD_MS = 1000

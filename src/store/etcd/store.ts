@@ -1,3 +1,4 @@
+/** Plants in an etcd cluster. */
 import { reasonOf } from '../../errors.ts'
 import type { Log } from '../../ops/log.ts'
 import type { NewPlant } from '../../plants/plant.ts'
@@ -72,7 +73,7 @@ export class EtcdStore implements PlantStore {
   async list(owner: string, { after, limit }: PlantRange): Promise<PlantList> {
     this.#refuseIfClosed()
     const range = wire.plantRange(this.#config.prefix, owner, after)
-    const pages = new PageReader((...rest) => this.#client.call(owner, ...rest), range)
+    const pages = new PageReader((request) => this.#client.call(owner, request), range)
     const max = after === INT64_MAX ? 0 : (limit ?? Infinity)
     const fail = (error: unknown): never => this.#fail('plants could not be read', error)
     return openList(pages, max, fail).catch(fail)
@@ -118,10 +119,7 @@ export class EtcdStore implements PlantStore {
     }
   }
 
-  async #transact(
-    owner: string | undefined,
-    request: () => wire.EtcdRequest,
-  ): Promise<wire.Outcome> {
+  async #transact(owner: string | undefined, request: () => wire.EtcdRequest) {
     return wire.readOutcome((await this.#client.call(owner, request)).body)
   }
 
