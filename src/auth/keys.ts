@@ -12,8 +12,8 @@ import { TokenCache } from './token-cache.ts'
 export type { KeySource, Timing } from './key-source.ts'
 
 /**
- * `file` is a JSON Web Key Set, which is read again when it changes. So is what the `url` has:
- * https, or http on loopback. With `discovery`, the issuer says where its keys are.
+ * A JSON Web Key Set is in a file, which is read again when it changes, or at a URL: https, or http
+ * on loopback. With `discovery`, the issuer names that URL.
  */
 export type KeyConfig =
   | { readonly kind: 'secret'; readonly secret: Uint8Array }

@@ -4,7 +4,7 @@ import { ClientGone, HttpError } from '../errors.ts'
 
 /** The slowest usual signature, ES512, takes 3 ms of a core: the last request waits 1.5 s. */
 export const MAX_WAITING = 512
-/** So many of them may wait for keys: unknown keys and a slow issuer do not keep out the others. */
+/** At most this many of them wait for keys, so that a slow issuer does not keep out known keys. */
 export const MAX_WAITING_FOR_KEYS = MAX_WAITING / 2
 /** In seconds. */
 const RETRY = ['Retry-After', '1']
