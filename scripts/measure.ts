@@ -19,8 +19,12 @@ const SCENARIOS: Readonly<Record<string, Scenario>> = {
     load: () => import('./measure/strangers.ts'),
   },
   memory: {
-    what: 'memory of 10,000 idle connections, and of 1,000 readers that read nothing',
+    what: 'memory of clients that make the service hold what they can, each way by itself',
     load: () => import('./measure/memory.ts'),
+  },
+  readers: {
+    what: 'whether one owner gets all of 450 long lists while another opens 250 and reads nothing',
+    load: () => import('./measure/readers.ts'),
   },
   limits: {
     what: 'the embedded store at its limits: stalls, memory and disk, and the longest start',

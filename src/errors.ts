@@ -70,9 +70,18 @@ HttpError.prototype.name = 'HttpError'
 export class ClientGone extends Error {}
 ClientGone.prototype.name = 'ClientGone'
 
-/** The code of a failed system call ("ENOSPC"), or undefined for any other error. */
+/**
+ * True for an error of any realm. Jest and Vitest run programs in a `vm` context: Node's own errors
+ * are not `instanceof` its `Error`.
+ */
+export function isError(value: unknown): value is Error {
+  if (typeof value !== 'object' || value === null || !('stack' in value)) return false
+  return 'message' in value && typeof value.message === 'string'
+}
+
+/** The code of an error of Node ("ENOSPC") or of jose, or undefined for any other error. */
 export function errorCodeOf(error: unknown): string | undefined {
-  return error instanceof Error && 'code' in error && typeof error.code === 'string'
+  return isError(error) && 'code' in error && typeof error.code === 'string'
     ? error.code
     : undefined
 }
@@ -93,9 +102,9 @@ ConfigError.prototype.name = 'ConfigError'
  * AggregateError may have an empty message; then its code is used.
  */
 export function reasonOf(error: unknown): string {
-  if (!(error instanceof Error)) return String(error)
+  if (!isError(error)) return String(error)
   const message = error.message || errorCodeOf(error) || error.name
-  return error.cause instanceof Error ? `${message}: ${reasonOf(error.cause)}` : message
+  return isError(error.cause) ? `${message}: ${reasonOf(error.cause)}` : message
 }
 
 /** Controls, formats such as marks of direction, half a surrogate pair, and line separators. */

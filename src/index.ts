@@ -1,3 +1,4 @@
+import './unbundled.ts'
 import { dirname, resolve } from 'node:path'
 import type { KeyConfig } from './auth/keys.ts'
 import { type Address, type Config, readOptions } from './config.ts'

@@ -10,6 +10,7 @@ import { ListenFailed, listen, type Listener } from './http/listen.ts'
 import { PageCache } from './http/page-cache.ts'
 import { RateLimit } from './http/rate-limit.ts'
 import { Connections, createHttpServer } from './http/server.ts'
+import { canSendWhole } from './http/whole-response.ts'
 import { connectionsWithinLimit } from './ops/descriptors.ts'
 import { FairQueue } from './ops/fair-queue.ts'
 import type { Lifecycle } from './ops/lifecycle.ts'
@@ -198,6 +199,7 @@ class Service implements PlantService {
       const fewer = 'the limit of open files leaves room for fewer connections than'
       this.#log.info(`${fewer} ${this.#nameOf('maxConnections')}`, { connections })
     }
+    if (!canSendWhole()) this.#log.info('responses are sent in the slower way of Node')
     this.#server = createHttpServer(this.#connections, connections)
     this.#listener = await listen(this.#server, address, this.#nameOf('listen'))
     await this.#store.keepOpen()

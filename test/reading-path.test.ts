@@ -17,8 +17,12 @@ import { startService } from './support/service.ts'
  */
 const ROOT = fileURLToPath(new URL('..', import.meta.url))
 const BUILT = pathToFileURL(join(ROOT, 'dist/')).href
-/** Plants of the HTTP layer and of a storage meet in this interface: neither imports the other. */
-const INTERFACE = /import (?:type )?\{[^}]*\bPlantStore\b[^}]*\} from '([^']+)'/g
+/**
+ * The HTTP layer and a storage meet in one of these interfaces, and so do a connection and its host:
+ * neither imports the other.
+ */
+const INTERFACE =
+  /import (?:type )?\{[^}]*\b(?:PlantStore|ConnectionHost)\b[^}]*\} from '([^']+)'/g
 const IMPORT = /(?:from|import) '(\.[^']+)'/g
 /** Longer than a chunk of a list. */
 const LONG = 'x'.repeat(100_000)

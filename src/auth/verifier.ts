@@ -2,8 +2,8 @@
 import { isUtf8 } from 'node:buffer'
 import type { CompactJWSHeaderParameters, CryptoKey, JWTPayload } from 'jose'
 import { decodeProtectedHeader } from 'jose/decode/protected_header'
-import { JOSEError, JOSENotSupported, JWTClaimValidationFailed, JWTExpired } from 'jose/errors'
 import { jwtVerify } from 'jose/jwt/verify'
+import { errorCodeOf, isError } from '../errors.ts'
 import { invalidToken } from './bearer.ts'
 import { type Caller, claimOf, readCaller, type TokenRules } from './caller.ts'
 import type { Keys, KeySource } from './key-source.ts'
@@ -21,6 +21,9 @@ const AT_ONCE_WITHOUT_KEYS = 16
 // RFC 8725 §3.11: other kinds of JWT, such as logout tokens, must not pass for access tokens. The
 // last two are from RFC 9068 §2.1. Media types are compared without case (RFC 7515 §4.1.9).
 const ACCEPTED_TYP: ReadonlySet<string> = new Set(['jwt', 'at+jwt', 'application/at+jwt'])
+
+/** The codes of jose's errors. No error of Node has one that begins so. */
+const JOSE_CODES = /^ERR_(?:JOSE|JW[A-Z]+)_/
 
 export class Verifier {
   readonly #source: KeySource
@@ -165,10 +168,11 @@ function checkHeader({ typ, b64 }: CompactJWSHeaderParameters): void {
 
 /** The error with its condition. jose's own errors carry the claims, which must not be logged. */
 function refusalOf(error: unknown): unknown {
-  if (!(error instanceof JOSEError)) return error
+  const code = errorCodeOf(error)
+  if (!isError(error) || code === undefined || !JOSE_CODES.test(code)) return error
   // Its message quotes the token.
-  if (error instanceof JOSENotSupported) return invalidToken('tokenInvalid', 'unknown extension')
-  if (error instanceof JWTExpired) return invalidToken('tokenExpired', error.message)
-  const isClaim = error instanceof JWTClaimValidationFailed
+  if (code === 'ERR_JOSE_NOT_SUPPORTED') return invalidToken('tokenInvalid', 'unknown extension')
+  if (code === 'ERR_JWT_EXPIRED') return invalidToken('tokenExpired', error.message)
+  const isClaim = code === 'ERR_JWT_CLAIM_VALIDATION_FAILED'
   return invalidToken(isClaim ? 'tokenUnacceptable' : 'tokenInvalid', error.message)
 }

@@ -17,6 +17,8 @@ interface StoreCopy {
   readonly database: PlantDatabase
   readonly replayed: Replay
   readonly found: DirectoryScan
+  /** Whether a service held the directory when the reading began. */
+  readonly wasServed: boolean
 }
 
 /**
@@ -28,10 +30,10 @@ export async function checkStore(
   files: Files = nodeFiles,
   progress = new Progress(),
 ): Promise<string> {
-  const { database, replayed, found } = await readStore(directory, files, progress)
+  const { database, replayed, found, wasServed } = await readStore(directory, files, progress)
   try {
     const plants = check(database, progress)
-    await refuseTorn(directory, replayed)
+    if (!wasServed) await refuseTorn(directory, replayed)
     const journals = `${found.journals.length} journal${found.journals.length === 1 ? '' : 's'}`
     const where = `${found.snapshot ? 'a snapshot' : 'no snapshot'} and ${journals}`
     return `${directory} is sound: ${plants} plants in ${where}, up to write ${replayed.sequence}`
@@ -48,7 +50,8 @@ export function check(database: PlantDatabase, progress: Progress): number {
 }
 
 /**
- * Reads a whole directory without its lock.
+ * Reads a whole directory without its lock. A running service may make it look damaged: then it is
+ * read again.
  * @throws StoreCorrupt; Error if there is no store.
  */
 export async function readStore(
@@ -62,17 +65,32 @@ export async function readStore(
   })
   if (!names.some(isOfStore)) throw new Error(`there is no store in ${directory}`)
   for (let attempt = 1; ; attempt++) {
+    const before = await namesIn(directory, files)
+    const wasServed = await isServed(directory)
     try {
       const found = await scanDirectory(files, directory)
       const built = await buildDatabase(files, found, ({ journal, bytes, totalBytes }) => {
         progress.step(`reading ${journal}`)
         progress.at(bytes, totalBytes, 'MB')
       })
-      return { ...built, found }
+      return { ...built, found, wasServed }
     } catch (error) {
-      if (attempt === READ_ATTEMPTS) throw error
+      // What a service does meanwhile looks like damage, or a file vanishes.
+      const mayPass = error instanceof StoreCorrupt || errorCodeOf(error) === 'ENOENT'
+      if (attempt === READ_ATTEMPTS || !mayPass) throw error
+      // A start of a service adds a lock's name.
+      if (!wasServed && before === (await namesIn(directory, files))) throw error
     }
   }
+}
+
+async function namesIn(directory: string, files: Files): Promise<string> {
+  return (await files.list(directory).catch(() => [])).toSorted().join()
+}
+
+/** Also true if it cannot be known. */
+async function isServed(directory: string): Promise<boolean> {
+  return isLocked(directory).catch(() => true)
 }
 
 /** True for a file that only a service makes. An empty store that was closed is only a lock. */

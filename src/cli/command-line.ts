@@ -1,3 +1,4 @@
+import '../unbundled.ts'
 import { resolve } from 'node:path'
 import { parseArgs } from 'node:util'
 import { setFlagsFromString } from 'node:v8'

@@ -1,4 +1,4 @@
-import { escaped, reasonOf } from '../errors.ts'
+import { escaped, isError, reasonOf } from '../errors.ts'
 import type { LogFormat } from '../ops/log.ts'
 
 /** Width of the longest common method. */
@@ -12,9 +12,11 @@ export const LINES: LogFormat = {
     const what = level === 'error' ? `ERROR ${message}` : message
     return line([what, ...words])
   },
-  request({ method = '-', route = '-', status, ms, error }) {
-    const what = error === undefined ? '' : `error ${error}`
-    return line([method.padEnd(METHOD_CHARS), route, String(status), `${ms.toFixed(1)} ms`, what])
+  request({ method = '-', route = '-', status, ms, error, aborted }) {
+    const words = [method.padEnd(METHOD_CHARS), route, String(status), `${ms.toFixed(1)} ms`]
+    if (error !== undefined) words.push(`error ${error}`)
+    if (aborted) words.push('aborted')
+    return line(words)
   },
 }
 
@@ -25,7 +27,7 @@ function line(words: readonly string[]): string {
 
 function shown(value: unknown): string {
   if (typeof value === 'string' || typeof value === 'bigint') return String(value)
-  if (value instanceof Error) return reasonOf(value)
+  if (isError(value)) return reasonOf(value)
   try {
     const written = (_: string, each: unknown) => (typeof each === 'bigint' ? String(each) : each)
     return JSON.stringify(value, written)

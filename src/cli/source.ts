@@ -1,6 +1,7 @@
 import { once } from 'node:events'
 import { constants } from 'node:fs'
 import { type FileHandle, open, realpath } from 'node:fs/promises'
+import { types } from 'node:util'
 import { isMainThread, parentPort, Worker, workerData } from 'node:worker_threads'
 import { errorCodeOf, reasonOf } from '../errors.ts'
 import type { NewPlant } from '../plants/plant.ts'
@@ -142,7 +143,7 @@ if (!isMainThread && parentPort && isJob(workerData)) {
 
 function isJob(data: unknown): data is { readonly source: Uint8Array } {
   if (typeof data !== 'object' || data === null || !('source' in data)) return false
-  return data.source instanceof Uint8Array
+  return types.isUint8Array(data.source)
 }
 
 /** First what is known of all rows, then the rows. */

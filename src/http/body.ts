@@ -45,8 +45,8 @@ export function textOf(bytes: Buffer): string {
 
 /**
  * Reads a body to its end. Its memory is reserved in `hold` as it grows.
- * @throws HttpError `bodyTooLarge` after `maxBytes`, `overloaded` without room. The rest of the body
- * is then unread.
+ * @throws HttpError `bodyTooLarge` after `maxBytes`, `overloaded` without room. The rest is then
+ * unread.
  * @throws ClientGone if the body ends early.
  */
 export async function readBody(

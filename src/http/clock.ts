@@ -86,7 +86,10 @@ export class Clock {
 
   /** Bytes that have left the process. A piece counts only when all of it has left. */
   #sent(state: State): number {
-    return state === 'sending' ? this.#socket.bytesWritten - this.#socket.writableLength : 0
+    if (state !== 'sending') return 0
+    // A stream of an embedding application has no `bytesWritten`.
+    const { bytesWritten = 0, writableLength } = this.#socket
+    return bytesWritten - writableLength
   }
 
   #limitOf(state: State, isLate: boolean): readonly [limitMs: number, end: End] {

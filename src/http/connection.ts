@@ -1,43 +1,17 @@
 import type { Socket } from 'node:net'
 import { HttpError } from '../errors.ts'
-import type { Hold } from './budget.ts'
-import { Clock, type HttpTimeouts, stateOf } from './clock.ts'
-import { DirectRequest } from './direct-request.ts'
+import { overloaded } from './budget.ts'
+import { Clock, stateOf } from './clock.ts'
+import type { ConnectionHost, Shared } from './connection-host.ts'
+import { Delivery, type ResponseOrder } from './delivery.ts'
+import { type BodyHolder, DirectRequest } from './direct-request.ts'
 import { Exchange, recordOf, type RequestRecord } from './exchange.ts'
 import { Intake, type Refusal } from './intake.ts'
 import { cutOff, Linger } from './linger.ts'
-import { abandon, errorResponse, type HttpResponse } from './response.ts'
-import { isStream, lengthOf, rawResponse, send, sendWhole } from './response.ts'
-import type { StrangersAccount } from './strangers.ts'
+import { errorResponse, type HttpResponse } from './response.ts'
+import type { Stranger, StrangersAccount } from './strangers.ts'
 import type { TickEnd } from './tick.ts'
-import { dropBody, holdBody, settleBody } from './unread-body.ts'
-
-/** What a connection needs of the service. */
-export interface ConnectionHost {
-  /** Answers a request. What it throws goes to `explain`. */
-  serve(exchange: Exchange): HttpResponse | Promise<HttpResponse>
-  /** The response to a failure; undefined if the client has left. */
-  explain(error: unknown, request: RequestRecord): HttpResponse | undefined
-  /** Called if a response fails after its headers: the client cannot be told any more. */
-  brokeOff(error: unknown, request: RequestRecord): void
-  /** Called once for each request that is answered, also for those that Node's parser refuses. */
-  answered(request: RequestRecord, response: HttpResponse): void
-  /** Called when a server of the service itself has accepted a connection. */
-  accepted(): void
-  /** Counts a response that waits in memory until its client takes it. */
-  holdResponse(owner: string, bytes: number): Hold
-  readonly draining: boolean
-}
-
-/** What all connections of a service share. */
-interface Shared {
-  readonly host: ConnectionHost
-  readonly tickEnd: TickEnd
-  readonly strangers: StrangersAccount
-  readonly timeouts: HttpTimeouts
-  /** The header lines of a response after which the connection is kept. */
-  readonly keepAlive: string
-}
+import { holdBody, settleBody } from './unread-body.ts'
 
 /**
  * One client connection. Its requests are served one at a time, in order (Node would serve them
@@ -47,36 +21,32 @@ interface Shared {
  * what comes next. While a request is under way the next one waits, until `#advance` takes it. In
  * another application's server Node decides when a request is due.
  */
-export class Connection {
+export class Connection implements BodyHolder, ResponseOrder, Stranger {
   readonly #socket: Socket
   readonly #host: ConnectionHost
   readonly #tickEnd: TickEnd
   readonly #strangers: StrangersAccount
-  readonly #keepAlive: string
+  readonly #delivery: Delivery
   readonly #clock: Clock
   readonly #linger: Linger
   /** In another application's server, which owns the socket and may answer requests on it too. */
   readonly #embedded: boolean
   #current: Exchange | undefined
   readonly #intake = new Intake()
-  /** The memory of the current response. */
-  #hold: Hold | undefined
   /** Memory that is counted as a stranger's. */
   #heldBytes = 0
-  /** Whether the last response was for an owner. */
-  #isOwner = false
   /** How much had been received when a stop last looked. */
   #bytesAtLastLook = -1
 
   constructor(socket: Socket, shared: Shared, embedded: boolean) {
-    const { host, tickEnd, strangers, timeouts, keepAlive } = shared
+    const { host, tickEnd, strangers, timeouts } = shared
     this.#socket = socket
     this.#host = host
     this.#tickEnd = tickEnd
     this.#strangers = strangers
-    this.#keepAlive = keepAlive
     this.#clock = new Clock(socket, timeouts, embedded)
     this.#linger = new Linger(socket)
+    this.#delivery = new Delivery(socket, shared, this.#linger, this)
     this.#embedded = embedded
     // Node resumes the socket whenever a body is read.
     socket.on('resume', () => {
@@ -84,7 +54,7 @@ export class Connection {
     })
     if (embedded) return
     // Node calls it after the last response, and would close at once.
-    socket.destroySoon = () => this.#end('')
+    socket.destroySoon = () => this.#delivery.end('')
     // After an Upgrade header Node's parser does not report broken chunks. Without this listener
     // such a request would end only at its timeout.
     socket.on('end', () => {
@@ -105,7 +75,7 @@ export class Connection {
     if (isDue) return this.#start(exchange)
     this.#intake.wait(exchange)
     if (this.#intake.isFull) this.#socket.pause()
-    if (this.#intake.isOverfull) this.#socket.destroy()
+    if (this.#intake.isOverfull) cutOff(this.#socket)
     else if (this.#embedded) this.#startWhenDue(exchange)
     this.heldChanged()
   }
@@ -121,6 +91,18 @@ export class Connection {
 
   destroy(): void {
     this.#socket.destroy()
+  }
+
+  get isLast(): boolean {
+    return (this.#intake.isLast || this.#host.draining) && this.#intake.size === 0
+  }
+
+  close(): void {
+    this.#intake.close()
+  }
+
+  sent(): void {
+    this.#advance()
   }
 
   /** Answers what Node could not parse, after all requests before it. */
@@ -163,22 +145,31 @@ export class Connection {
     return this.#intake.size + (phase === 'serving' || phase === 'sending' ? 1 : 0)
   }
 
+  /** False in another application's server. */
+  get isOwn(): boolean {
+    return !this.#embedded
+  }
+
   /**
-   * Closes the connection if nothing is under way, and nothing has come in since the last call.
+   * Closes the connection if nothing is under way, nothing has come in since the last call, and no
+   * request has begun. `unbegun`: the sockets of which Node's parser says the last.
    * Returns true if it is idle and another application's to close.
    */
-  closeIdle(): boolean {
+  closeIdle(unbegun: ReadonlySet<Socket>): boolean {
     const { bytesRead } = this.#socket
     const isDone = this.#embedded ? stateOf(this.#current) === 'idle' : this.#isDone
     const isIdle = isDone && this.#intake.size === 0
-    if (isIdle && !this.#embedded && bytesRead === this.#bytesAtLastLook) this.#socket.destroy()
+    // Node says it neither before the first request, nor during a body whose request is answered.
+    const hasBegun = bytesRead > 0 && !unbegun.has(this.#socket) && !this.#incomplete
+    const isQuiet = bytesRead === this.#bytesAtLastLook && !hasBegun
+    if (isIdle && !this.#embedded && isQuiet) this.#socket.destroy()
     this.#bytesAtLastLook = bytesRead
     return isIdle && this.#embedded
   }
 
-  /** The socket is closed: its response needs no more memory. */
+  /** The socket is closed: nothing needs memory any more. */
   gone(): void {
-    this.#hold?.set(0)
+    this.#delivery.release()
     this.#strangers.set(this, 0)
   }
 
@@ -193,9 +184,11 @@ export class Connection {
     this.heldChanged()
     const end = this.#clock.check(this.#current, this.#intake.isLate, passedMs)
     if (end === undefined) return
-    if (end === 'close') this.#end('')
+    if (end === 'close') this.#delivery.end('')
     else if (end === 'cut off') cutOff(this.#socket)
-    else this.#timeOut(new HttpError(end, end === 'storageUnavailable' ? ['Retry-After', '1'] : []))
+    else if (end === 'requestTimeout') this.#timeOut(new HttpError(end))
+    // Without an owner it is the token that took so long.
+    else this.#timeOut(this.#current?.owner === undefined ? overloaded() : storageLate())
   }
 
   #timeOut(error: HttpError): void {
@@ -243,7 +236,7 @@ export class Connection {
     this.#forgetDone()
     if (this.#embedded || !this.#isDone || !this.#socket.writable) return
     const next = this.#intake.next()
-    if (next === 'end') this.#end('')
+    if (next === 'end') this.#delivery.end('')
     else if (next instanceof Exchange) this.#startWaiting(next)
     else if (next) this.#refuse(next)
   }
@@ -256,7 +249,7 @@ export class Connection {
 
   #start(exchange: Exchange): void {
     this.#current = exchange
-    if (this.#embedded && this.#isCancelled(exchange)) return
+    if (this.#embedded && exchange.cancelIfGone()) return
     exchange.phase = 'serving'
     try {
       const response = this.#host.serve(exchange)
@@ -280,108 +273,26 @@ export class Connection {
   #explain(exchange: Exchange, error: unknown): void {
     const response = this.#host.explain(error, exchange)
     if (response) this.#answer(exchange, response)
-    else exchange.phase = 'cancelled'
+    else this.#delivery.giveUp(exchange)
   }
 
   /** Deals with the rest of the body, then sends the response. */
   #answer(exchange: Exchange, response: HttpResponse): void {
-    const goesOn = this.#isCancelled(exchange) || settleBody(exchange, response.status)
-    if (goesOn instanceof Promise) void goesOn.then((on) => this.#deliver(exchange, response, on))
-    else this.#deliver(exchange, response, goesOn)
-  }
-
-  /** Never throws: it would stop other responses, or reach the embedding application. */
-  #deliver(exchange: Exchange, response: HttpResponse, goesOn: boolean): void {
-    if (this.#embedded) exchange.req.resume()
-    if (this.#isCancelled(exchange)) return abandon(response)
-    try {
-      this.#send(exchange, response, goesOn)
-    } catch (error) {
-      abandon(response)
-      this.#deliverFailure(exchange, error, goesOn)
+    const goesOn = exchange.cancelIfGone() || settleBody(exchange, response.status)
+    const deliver = (on: boolean): void => {
+      if (this.#embedded) exchange.req.resume()
+      this.#delivery.deliver(exchange, response, on)
     }
-  }
-
-  /** Answers a request whose response could not be sent. */
-  #deliverFailure(exchange: Exchange, error: unknown, goesOn: boolean): void {
-    try {
-      const response = exchange.res.headersSent ? undefined : this.#host.explain(error, exchange)
-      if (response) this.#send(exchange, response, goesOn)
-      else this.#socket.destroy()
-    } catch {
-      this.#socket.destroy()
-    }
-  }
-
-  #send(exchange: Exchange, response: HttpResponse, goesOn: boolean): void {
-    if (!goesOn && !isStream(response.body)) return this.#closeWith(response, exchange)
-    // Only Node can send a list. The rest of its request's body is read meanwhile.
-    if (!goesOn) dropBody(exchange.req)
-    const isLast = (this.#intake.isLast || this.#host.draining) && this.#intake.size === 0
-    const closes = isLast || !goesOn
-    if (closes) this.#intake.close()
-    exchange.phase = 'sending'
-    this.#isOwner = exchange.owner !== undefined
-    if (!closes && sendWhole(exchange, response, this.#keepAlive)) this.#sent(exchange, response)
-    else send(exchange, response, closes, (failure) => this.#sent(exchange, response, failure))
-    if (!exchange.hasLeft) this.#awaitFinish(exchange, response)
-  }
-
-  #sent(exchange: Exchange, response: HttpResponse, failure?: unknown): void {
-    const { req, res } = exchange
-    // A list that is sent says so twice: at its 'finish', and when its pipeline ends.
-    if (exchange.phase !== 'sending') return
-    exchange.phase = 'sent'
-    if (failure !== undefined) this.#host.brokeOff(failure, exchange)
-    // Node closes the connection after a response to a client that still waits for "100 Continue",
-    // and after a list to HTTP/1.0.
-    const hasLength = req.httpVersion !== '1.0' || lengthOf(response.body) !== undefined
-    if (!res.shouldKeepAlive || !hasLength) this.#intake.close()
-    this.#host.answered(exchange, response)
-    this.#advance()
-  }
-
-  /** Most responses leave the process at once, and do not come here. */
-  #awaitFinish(exchange: Exchange, response: HttpResponse): void {
-    const { owner, method, res } = exchange
-    const bytes = method === 'HEAD' ? undefined : lengthOf(response.body)
-    const isHeld = owner !== undefined && bytes !== undefined
-    const hold = isHeld ? this.#host.holdResponse(owner, bytes) : undefined
-    // The response before has left the process, though its "finish" may still come.
-    this.#hold?.set(0)
-    this.#hold = hold
-    // Before Node's own listener, which closes the socket if the client has half-closed it.
-    res.prependOnceListener('finish', () => {
-      hold?.set(0)
-      this.#sent(exchange, response)
-      this.#advance()
-    })
+    if (goesOn instanceof Promise) void goesOn.then(deliver)
+    else deliver(goesOn)
   }
 
   #refuse({ error, request }: Refusal): void {
-    this.#closeWith(this.#host.explain(error, request) ?? errorResponse(error), request)
+    const response = this.#host.explain(error, request) ?? errorResponse(error)
+    this.#delivery.closeWith(response, request)
   }
+}
 
-  /** Sends the last response without Node, which would reset a client that is still sending. */
-  #closeWith(response: HttpResponse, request: RequestRecord): void {
-    this.#host.answered(request, response)
-    this.#isOwner = request.owner !== undefined
-    this.#end(rawResponse(response, request.requestId, request.method !== 'HEAD'))
-    if (!(request instanceof Exchange)) return
-    request.phase = 'cancelled'
-    dropBody(request.req, () => this.#linger.pauseIfFull())
-  }
-
-  #end(text: string): void {
-    if (!this.#socket.writable) return
-    this.#intake.close()
-    this.#linger.end(text, this.#isOwner)
-  }
-
-  /** True if the client has left, or the embedding application has responded. */
-  #isCancelled(exchange: Exchange): boolean {
-    const { res } = exchange
-    if (this.#socket.destroyed || res.headersSent || res.destroyed) exchange.phase = 'cancelled'
-    return exchange.phase === 'cancelled'
-  }
+function storageLate(): HttpError {
+  return new HttpError('storageUnavailable', ['Retry-After', '1'])
 }

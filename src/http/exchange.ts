@@ -75,6 +75,8 @@ export class Exchange implements RequestRecord {
   /** Set when reading the body begins; it is then read to its end, or to a limit. */
   bodyTaken = false
   phase: Phase = 'waiting'
+  /** True once log and metrics have it. */
+  isRecorded = false
   /** True while the client waits for "100 Continue" and Node has not sent it. */
   awaitsContinue = false
 
@@ -146,6 +148,13 @@ export class Exchange implements RequestRecord {
   /** Memory of what has come of a body that is not read yet. */
   get bodyBytes(): number {
     return this.req instanceof DirectRequest ? this.req.heldBytes : 0
+  }
+
+  /** True, and it is cancelled, if its client has left or an embedding application has responded. */
+  cancelIfGone(): boolean {
+    const { req, res } = this
+    if (req.socket.destroyed || res.headersSent || res.destroyed) this.phase = 'cancelled'
+    return this.phase === 'cancelled'
   }
 
   /** True if there is a body that neither the service nor an embedding application has read. */

@@ -5,7 +5,7 @@ import { type Log, ownerHash } from '../ops/log.ts'
 import type { Metrics } from '../ops/metrics.ts'
 import { type PlantStore, PlantTooLarge, StoreFull, StoreUnavailable } from '../plants/store.ts'
 import type { Hold } from './budget.ts'
-import type { ConnectionHost } from './connection.ts'
+import type { ConnectionHost } from './connection-host.ts'
 import { RequestDurations } from './durations.ts'
 import type { Exchange, RequestRecord } from './exchange.ts'
 import { getPlants, postPlants, type PlantOptions } from './plants.ts'
@@ -79,7 +79,7 @@ export class PlantHost implements ConnectionHost {
     return failure
   }
 
-  answered(request: RequestRecord, { status, error }: HttpResponse): void {
+  answered(request: RequestRecord, { status, error }: HttpResponse, aborted: boolean): void {
     const { method, route, owner, requestId, traceId, startedAtMs } = request
     const ms = performance.now() - startedAtMs
     this.#durations.record(method, route, status, ms / 1000)
@@ -92,6 +92,7 @@ export class PlantHost implements ConnectionHost {
       requestId,
       traceId,
       owner: owner === undefined ? undefined : ownerHash(owner),
+      aborted: aborted || undefined,
     })
   }
 

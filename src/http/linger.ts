@@ -8,13 +8,17 @@ const LINGER_MS = 1000
 
 /**
  * Ends a connection in the middle of a response. A TCP connection is reset: an HTTP/1.0 client
- * would take a normal end for the end of its list. A unix socket has no reset, and is closed.
+ * would take a normal end for the end of its list. All others are closed: unix sockets, TLS, and
+ * the streams of an embedding application. Never throws, because it is called in a timer.
  */
 export function cutOff(socket: Socket): void {
   // Node would first wait until all is sent, which never happens if the reader has stalled.
   socket.destroySoon = () => socket.destroy()
-  if (socket.remoteAddress === undefined) socket.destroy()
-  else socket.resetAndDestroy()
+  try {
+    socket.resetAndDestroy()
+  } catch {
+    socket.destroy()
+  }
 }
 
 /**

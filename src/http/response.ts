@@ -1,7 +1,9 @@
 import { type ServerResponse, STATUS_CODES } from 'node:http'
+import type { Socket } from 'node:net'
 import { pipeline } from 'node:stream'
 import { errorCodeOf, HttpError } from '../errors.ts'
 import type { Exchange } from './exchange.ts'
+import { cutOff } from './linger.ts'
 import { WholeResponse } from './whole-response.ts'
 
 /** A body that is made while it is sent, in pieces of PIECE_MAX_BYTES at most. */
@@ -120,7 +122,7 @@ export function send(
     res.end()
     done()
   } else if (isStream(body)) {
-    pipeline(body, res, (error) => {
+    pipeline(whole(body, req.socket), res, (error) => {
       body.close()
       done(error && errorCodeOf(error) !== CLIENT_LEFT ? error : undefined)
     })
@@ -130,6 +132,16 @@ export function send(
     // Node encodes the headers as it does a text that it sends with them.
     res.end(body, 'latin1')
     done()
+  }
+}
+
+/** If a stream fails, cuts the client off before the pipeline ends the connection normally. */
+async function* whole(body: TextStream, socket: Socket): AsyncGenerator<Buffer, void, undefined> {
+  try {
+    yield* body
+  } catch (error) {
+    cutOff(socket)
+    throw error
   }
 }
 

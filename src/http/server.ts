@@ -4,20 +4,22 @@ import {
   type IncomingMessage,
   type RequestListener,
   type Server,
-  type ServerResponse,
+  ServerResponse,
 } from 'node:http'
 import { Socket } from 'node:net'
 import type { Duplex } from 'node:stream'
 import { setImmediate as yieldTick, setTimeout as sleep } from 'node:timers/promises'
 import { HttpError } from '../errors.ts'
 import type { HttpTimeouts } from './clock.ts'
-import { Connection, type ConnectionHost } from './connection.ts'
+import { Connection } from './connection.ts'
+import type { ConnectionHost } from './connection-host.ts'
 import { DirectRequest } from './direct-request.ts'
-import { Exchange, hasTooManyHeaders, HEADERS_MAX_COUNT, isKnownVersion, recordOf } from './exchange.ts'
+import { Exchange, hasTooManyHeaders, HEADERS_MAX_COUNT } from './exchange.ts'
+import { isKnownVersion, recordOf } from './exchange.ts'
 import { cutOff } from './linger.ts'
 import { StrangersAccount } from './strangers.ts'
 import { TickEnd } from './tick.ts'
-import { WholeResponse } from './whole-response.ts'
+import { canSendWhole, WholeResponse } from './whole-response.ts'
 
 /** Request line and headers together. Node counts their bytes without the separators. */
 const HEADERS_MAX_BYTES = 16 * 1024
@@ -56,6 +58,8 @@ export class Connections {
   refused = 0
   /** Connections that were accepted so far. */
   accepted = 0
+  /** Closes what Node calls idle connections of the service's own server. */
+  closeUnbegun: () => void = () => {}
   readonly #bySocket = new Map<Socket, Connection>()
   #timer: NodeJS.Timeout | undefined
   #checkedAtMs = 0
@@ -142,8 +146,9 @@ export class Connections {
   async drain(timeoutMs: number): Promise<number> {
     const deadline = performance.now() + timeoutMs
     while (this.#bySocket.size > 0 && performance.now() < deadline) {
+      const unbegun = this.#unbegun()
       for (const [socket, connection] of this.#bySocket) {
-        if (connection.closeIdle()) this.#bySocket.delete(socket)
+        if (connection.closeIdle(unbegun)) this.#bySocket.delete(socket)
       }
       await sleep(DRAIN_CHECK_MS)
       // After a long tick, timers run before the data is read that has come in meanwhile.
@@ -151,6 +156,24 @@ export class Connections {
     }
     for (const socket of this.#bySocket.keys()) cutOff(socket)
     return this.#bySocket.size
+  }
+
+  /**
+   * The sockets on which no request has begun since the last one. Node's parser knows it, and Node
+   * tells it in one way only: by closing them. None is closed here, because a response may be left.
+   */
+  #unbegun(): ReadonlySet<Socket> {
+    const found = new Set<Socket>()
+    const own = [...this.#bySocket].filter(([, { isOwn }]) => isOwn).map(([socket]) => socket)
+    for (const socket of own) {
+      socket.destroy = () => {
+        found.add(socket)
+        return socket
+      }
+    }
+    this.closeUnbegun()
+    for (const socket of own) Reflect.deleteProperty(socket, 'destroy')
+    return found
   }
 
   #check(): void {
@@ -192,8 +215,10 @@ export function createHttpServer(
   const { handler, timeouts, checkMs } = connections
   const server = createServer({
     IncomingMessage: DirectRequest,
-    ServerResponse: WholeResponse,
+    ServerResponse: canSendWhole() ? WholeResponse : ServerResponse,
     maxHeaderSize: HEADERS_MAX_BYTES,
+    // Not left to NODE_OPTIONS: a lenient parser lets requests be smuggled.
+    insecureHTTPParser: false,
     keepAliveTimeout: timeouts.keepAliveMs,
     headersTimeout: timeouts.headersMs,
     // Checked by Clock, which knows what the client waits for.
@@ -214,6 +239,7 @@ export function createHttpServer(
     else socket.destroy()
   })
   server.on('drop', () => connections.refused++)
+  connections.closeUnbegun = () => server.closeIdleConnections()
   for (const event of ['request', 'checkContinue', 'checkExpectation']) server.on(event, handler)
   server.on('connect', (req: IncomingMessage) => {
     const condition = isKnownVersion(req) ? 'methodUnknown' : 'malformedRequest'

@@ -1,4 +1,6 @@
-import { type IncomingMessage, ServerResponse } from 'node:http'
+import { IncomingMessage, ServerResponse } from 'node:http'
+import type { Socket } from 'node:net'
+import { Duplex } from 'node:stream'
 
 /**
  * The response object of the service's own server. `sendWhole` sends headers and body with one
@@ -33,5 +35,40 @@ export class WholeResponse<R extends IncomingMessage> extends ServerResponse<R> 
     }
     this.end()
     return true
+  }
+}
+
+let isUsable: boolean | undefined
+
+/**
+ * True if this Node sends what `sendWhole` sets as `_header`, and nothing else. A Node that ignored
+ * it would send headers of its own too, and clients would take them for the next response.
+ */
+export function canSendWhole(): boolean {
+  return (isUsable ??= ['ab', Buffer.from('ab')].every(isSentOnce))
+}
+
+const START = 'HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n'
+
+/** Sends a response on a socket in memory. */
+function isSentOnce(body: string | Buffer): boolean {
+  let sent = ''
+  const write = (chunk: Buffer, _encoding: string, done: () => void): void => {
+    sent += chunk.toString('latin1')
+    done()
+  }
+  try {
+    // Node uses only what every stream has.
+    const socket = new Duplex({ read() {}, write }) as Socket
+    const request = new IncomingMessage(socket)
+    const response = new WholeResponse(
+      Object.assign(request, { httpVersionMajor: 1, httpVersionMinor: 1 }),
+    )
+    response.assignSocket(socket)
+    const isTaken = response.sendWhole(200, START, body)
+    while (socket.writableCorked > 0) socket.uncork()
+    return isTaken && response.writableEnded && sent === START + body.toString()
+  } catch {
+    return false
   }
 }

@@ -1,6 +1,6 @@
 import { createHash } from 'node:crypto'
 import { types } from 'node:util'
-import { escaped, reasonOf } from '../errors.ts'
+import { escaped, isError, reasonOf } from '../errors.ts'
 import { type LogSink, LogWriter, standardOutput } from './log-writer.ts'
 
 const LEVELS = { silent: 0, error: 1, info: 2, debug: 3 } as const
@@ -23,6 +23,8 @@ interface RequestLine {
   readonly traceId: string | undefined
   /** As `ownerHash` returns it. */
   readonly owner: string | undefined
+  /** True if the connection ended before all of the response had left the process. */
+  readonly aborted: true | undefined
 }
 
 /**
@@ -124,7 +126,7 @@ function render(level: LogLevel, message: string, fields?: Fields): string {
 /** For JSON.stringify, which also passes it the members of what it returns: causes of causes. */
 function replace(_name: string, value: unknown): unknown {
   if (typeof value === 'bigint') return String(value)
-  if (!(value instanceof Error)) return value
+  if (!isError(value)) return value
   return { name: value.name, message: value.message, stack: value.stack, cause: value.cause }
 }
 
@@ -135,7 +137,7 @@ let now = { ms: 0, iso: '' }
  * HTTP token, and the other texts are ours.
  */
 function renderRequest(line: RequestLine): string {
-  const { method, route, status, error, ms, traceId, owner } = line
+  const { method, route, status, error, ms, traceId, owner, aborted } = line
   const timeMs = Date.now()
   if (timeMs !== now.ms) now = { ms: timeMs, iso: new Date(timeMs).toISOString() }
   return (
@@ -146,6 +148,7 @@ function renderRequest(line: RequestLine): string {
     (error === undefined ? '' : `,"error":${error}`) +
     (traceId === undefined ? '' : `,"traceId":"${traceId}"`) +
     (owner === undefined ? '' : `,"owner":"${owner}"`) +
+    (aborted === undefined ? '' : ',"aborted":true') +
     '}\n'
   )
 }

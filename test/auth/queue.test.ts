@@ -323,7 +323,7 @@ test('verification queue: a token waits for its keys without a slot', async () =
   await Promise.all(more)
 })
 
-test('verification queue: a token that waits for keys counts, and is not refused later', async () => {
+test('verification queue: a token that waits for keys counts all the time', async () => {
   const { queue, begun, add, end } = queueOf({ atOnce: 1 })
   const { fetchKeys, arrive } = fetching()
   const running = add('running')

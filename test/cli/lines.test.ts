@@ -13,7 +13,8 @@ const REQUEST = {
   traceId: undefined,
   owner: 'abc',
   error: undefined,
-}
+  aborted: undefined,
+} as const
 
 /** What a log of lines for people writes, without the times. */
 async function written(write: (log: ReturnType<typeof createLog>) => void): Promise<string[]> {
@@ -32,11 +33,13 @@ test('lines: a request has method, path, status, time, and its error if any', as
     log.request(REQUEST)
     log.request(refused)
     log.request({ ...REQUEST, method: undefined, route: undefined, status: 400 })
+    log.request({ ...REQUEST, aborted: true })
   })
   assert.deepEqual(lines, [
     'GET     /plants 200 1.2 ms',
     'DELETE  /plants 405 0.0 ms error 40501',
     '-       - 400 1.2 ms',
+    'GET     /plants 200 1.2 ms aborted',
   ])
 })
 

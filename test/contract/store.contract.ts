@@ -574,6 +574,28 @@ export function storeContract(name: string, open: StoreFactory, long = 6000): vo
     true,
   )
 
+  contract(
+    "one create of an owner does not wait for another owner's hundreds",
+    async (under) => {
+      assert.ok(under.hold)
+      const { store } = under
+      const [MANY, name] = [400, 'x'.repeat(20_000)]
+      const release = under.hold()
+      const stored: bigint[] = []
+      const creates = Array.from({ length: MANY }, (_, i) =>
+        store.create('alice', plant(BigInt(i), name)).then(() => stored.push(BigInt(i))),
+      )
+      // The first batch, or as many calls of etcd as may run at once, is under way.
+      await new Promise((resolve) => setTimeout(resolve, 20))
+      const last = store.create('bob', plant(1n)).then(() => stored.length)
+      release()
+      assert.ok((await last) < MANY / 2, `${await last} creates were answered before it`)
+      await Promise.all(creates)
+      assert.equal((await readAll(store.list('alice', ALL))).length, MANY)
+    },
+    true,
+  )
+
   contract('a created plant is there after each reopening', async (under) => {
     let { store } = under
     const plants: NewPlant[] = []

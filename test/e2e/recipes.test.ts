@@ -1,56 +1,30 @@
 import assert from 'node:assert/strict'
-import { type ChildProcess, execFile, spawn } from 'node:child_process'
-import { createHash } from 'node:crypto'
+import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { existsSync } from 'node:fs'
-import { cp, mkdir, mkdtemp, readFile, rename, rm, symlink, writeFile } from 'node:fs/promises'
+import { cp, mkdir, mkdtemp, readFile, rm, symlink, writeFile } from 'node:fs/promises'
 import { Agent } from 'node:http'
-import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { after, test, type TestContext } from 'node:test'
-import { promisify } from 'node:util'
 import { reasonOf } from '../../dist/errors.js'
 import { call, type CallOptions, post } from '../support/http.ts'
+import { installed } from '../support/installed.ts'
 import { preload } from '../support/process.ts'
 import { ROOT } from '../support/release.ts'
 import { THOROUGH } from '../support/scale.ts'
-import { PATIENCE_MS, until } from '../support/time.ts'
+import { until } from '../support/time.ts'
 import { temporaryDirectory } from '../support/service.ts'
 import { SECRET, token } from '../support/tokens.ts'
-
-const exec = promisify(execFile)
 
 const FIXTURES = join(ROOT, 'test/fixtures/frameworks')
 const RECIPES = join(ROOT, 'src/index.md')
 const TOKEN = token('alice', { iss: 'https://issuer.example' })
 const READ_BEFORE = 'the body was read before the handler: mount it before body parsers'
 
-const folder = await frameworks().catch((error: unknown) => {
+const folder = await installed(FIXTURES).catch((error: unknown) => {
   if (THOROUGH) throw error
   console.log(`SKIPPED: the frameworks cannot be installed: ${reasonOf(error)}`)
 })
 const options = { skip: folder === undefined && 'SKIPPED: the frameworks cannot be installed' }
-
-/** A folder whose packages are the frameworks. It is kept for later runs. */
-async function frameworks(): Promise<string> {
-  const manifest = await readFile(join(FIXTURES, 'package.json'), 'utf8')
-  const hash = createHash('sha256').update(manifest).digest('hex').slice(0, 12)
-  const kept = join(tmpdir(), `plant-store-frameworks-${process.getuid?.() ?? 0}-${hash}`)
-  if (existsSync(kept)) return kept
-  const cwd = await mkdtemp(`${kept}-`)
-  await writeFile(join(cwd, 'package.json'), manifest)
-  const retry = ['--fetch-retries=1', '--fetch-retry-mintimeout=1000']
-  const args = ['install', '--ignore-scripts', '--no-audit', '--no-fund', ...retry]
-  try {
-    await exec('npm', args, { cwd, timeout: PATIENCE_MS })
-    await rename(cwd, kept)
-  } catch (error) {
-    await rm(cwd, { recursive: true, force: true })
-    // Another run may have been first.
-    if (!existsSync(kept)) throw error
-  }
-  return kept
-}
 
 /** The code of a file below a heading of the document. */
 async function codeOf(heading: string, file: string): Promise<string> {

@@ -3,7 +3,8 @@ import { test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { NewPlant } from '../../dist/plants/plant.js'
 import { StoreUnavailable } from '../../dist/plants/store.js'
-import { compact } from '../../dist/store/sqljs/compaction.js'
+import { type Compact, compact } from '../../dist/store/sqljs/compaction.js'
+import type { Files } from '../../dist/store/sqljs/files.js'
 import type { SqljsStore } from '../../dist/store/sqljs/store.js'
 import { checkStore } from '../../dist/cli/check.js'
 import { plant, readAll } from '../contract/store.contract.ts'
@@ -107,9 +108,12 @@ interface Machine {
   readonly fault?: { readonly call: number; readonly fault: Fault }
   /** Which calls fail during the whole run. */
   readonly faults?: (call: DiskCall) => Fault | undefined
+  /** How it compacts, with the files of the store. */
+  readonly compact?: (files: Files) => Compact
 }
 
-function openStore({ disk, history, moments, fault, faults }: Machine): Promise<SqljsStore> {
+function openStore(machine: Machine): Promise<SqljsStore> {
+  const { disk, history, moments, fault, faults } = machine
   const record = (at: string): void =>
     void moments.push({ at, disk: disk.copy(), ...history.moment })
   let calls = moments.filter(({ at }) => !at.startsWith('in ')).length
@@ -124,7 +128,7 @@ function openStore({ disk, history, moments, fault, faults }: Machine): Promise<
   })
   return openStoreOver(DIRECTORY, {
     files,
-    compact: (job) => compact(files, job),
+    compact: machine.compact?.(files) ?? ((job) => compact(files, job)),
     compactBytes: 1,
     // Padding for several small lines, and for no large one.
     paddingBytes: 1000,
@@ -395,6 +399,50 @@ test('crash states: answers after a kill survive a power loss at any later call'
     states += await killedThenLost(moment, history, random, eventful ? 0.6 : 0.2)
   }
   t.diagnostic(`${states} states after ${starts} kills`)
+})
+
+/** A run whose stop abandons a compaction at this call of its thread; undefined if it has fewer. */
+async function abandonedAt(last: number): Promise<Machine | undefined> {
+  const disk = SimulatedDisk.empty()
+  disk.makeDirectory('/srv')
+  disk.syncDirectory('/')
+  const history = new History()
+  let calls = 0
+  let closed: Promise<void> | undefined
+  const compactUntil = (files: Files): Compact => {
+    const thread = simulatedFiles(disk, {
+      onCall() {
+        if (calls++ < last) return undefined
+        closed ??= store.close()
+        return { code: 'EIO', how: 'refused' }
+      },
+      onWriting: () => {},
+    })
+    return (job) => compact(job.complete ? files : thread, job)
+  }
+  const machine: Machine = { disk, history, moments: [], compact: compactUntil }
+  const store = await openStore(machine)
+  for (const id of [1n, 2n]) void history.create(store, 'alice', plant(id, `${id}`))
+  await settle()
+  if (!closed) return undefined
+  await closed
+  machine.moments.push({ at: 'the end', disk: disk.copy(), ...history.moment })
+  return machine
+}
+
+test('crash states: a stop that abandons a compaction loses nothing by a power loss', async (t) => {
+  const { random } = seeded(t)
+  let [calls, states] = [0, 0]
+  for (; ; calls++) {
+    const machine = await abandonedAt(calls)
+    if (!machine) break
+    const { moments, history } = machine
+    for (const moment of moments) states += await recoverEach(moment, history, random, 0.3)
+    const files = await simulatedFiles(moments.at(-1)?.disk ?? assert.fail()).list(DIRECTORY)
+    assert.deepEqual(files, ['plants.sqlite'])
+  }
+  assert.ok(calls > 8)
+  t.diagnostic(`${states} states after ${calls} calls`)
 })
 
 test('crash states: lists after a kill on a full disk survive a power loss', async (t) => {

@@ -619,13 +619,18 @@ test('fatal: a database that fails ends the store, and no create hangs', async (
   const world = await World.create()
   await world.open()
   assert.ok(await world.create(plant(1n)))
-  const broken = t.mock.method(PlantDatabase.prototype, 'add', () => {
-    throw new Error('out of memory')
-  })
-  assert.deepEqual(await Promise.all([world.create(plant(2n)), world.create(plant(3n))]), [
-    false,
-    false,
-  ])
+  // The first create of the batch is decided, the second fails, the third waits.
+  const { add } = PlantDatabase.prototype
+  const broken = t.mock.method(
+    PlantDatabase.prototype,
+    'add',
+    function (this: PlantDatabase, ...[row, sequence]: Parameters<typeof add>) {
+      if (row[1] !== '2') throw new Error('out of memory')
+      return add.call(this, row, sequence)
+    },
+  )
+  const creates = [2n, 3n, 4n].map((id) => world.create(plant(id)))
+  assert.deepEqual(await Promise.all(creates), [false, false, false])
   assert.equal(world.fatal.length, 1)
   await world.opened.close()
   broken.mock.restore()

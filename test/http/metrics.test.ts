@@ -290,7 +290,7 @@ test('metrics: fetches of the key set count by result, and a set has its age', a
   assert.deepEqual(secret.all('plant_store_key'), [], 'a secret is not fetched')
 })
 
-test('metrics: stale keys show, from a file and from a URL, and the service is ready', async (t) => {
+test('metrics: stale keys show, from a file and a URL; the service is ready', async (t) => {
   const jwk = readPair(generateKeyPairSync('ed25519', PEM)).publicKey.export({ format: 'jwk' })
   const good = JSON.stringify({ keys: [jwk] })
   const path = join(await temporaryDirectory(), 'jwks.json')

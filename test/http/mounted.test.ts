@@ -1,20 +1,29 @@
 import assert from 'node:assert/strict'
 import { once } from 'node:events'
-import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http'
+import {
+  createServer,
+  type IncomingMessage,
+  type RequestListener,
+  type Server,
+  type ServerResponse,
+} from 'node:http'
+import { createServer as createSecureServer } from 'node:https'
 import type { AddressInfo } from 'node:net'
 import { join } from 'node:path'
-import { PassThrough } from 'node:stream'
+import { duplexPair, PassThrough } from 'node:stream'
 import { describe, test, type TestContext } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { readOptions } from '../../dist/config.js'
 import { createLog } from '../../dist/ops/log.js'
 import { createService, type PlantService } from '../../dist/service.js'
 import { SqljsStore } from '../../dist/store/sqljs/store.js'
+import { listOf, startBare } from '../support/bare.ts'
 import { EMBEDDED } from '../support/embedded.ts'
+import { AUTHORITY, CERTIFICATE, KEY } from '../support/etcd-pem.ts'
 import { temporaryDirectory } from '../support/service.ts'
 import { PATIENCE_MS, until } from '../support/time.ts'
 import { headerLines, verdict } from '../support/verdict.ts'
-import { head, postBytes, Wire } from '../support/wire.ts'
+import { head, postBytes, type Target, Wire } from '../support/wire.ts'
 
 /*
  * The handler in another application's server, which may touch every request and response, before
@@ -26,12 +35,44 @@ type Mounting = (service: PlantService, req: IncomingMessage, res: ServerRespons
 interface Mounted {
   readonly service: PlantService
   readonly server: Server
-  readonly port: number
+  readonly port: Target
   readonly logLines: readonly string[]
 }
 
+type Mount = (t: TestContext, mounting?: Mounting) => Promise<Mounted>
+
+/** A server of the test's own, and how to connect to it. */
+const SERVERS = {
+  http: (listener: RequestListener) => createServer(listener),
+  https: (listener: RequestListener) =>
+    createSecureServer({ key: KEY, cert: CERTIFICATE }, listener),
+} as const
+type Scheme = keyof typeof SERVERS
+
+/** Makes the server listen. Returns what `Wire.to` connects to. */
+async function listening(t: TestContext, server: Server, scheme: Scheme): Promise<Target> {
+  await once(server.listen(0, '127.0.0.1'), 'listening')
+  t.after(() => {
+    server.close()
+    server.closeAllConnections()
+  })
+  // It listens on TCP.
+  const { port } = server.address() as AddressInfo
+  return scheme === 'http' ? port : { port, ca: AUTHORITY }
+}
+
+const mount = mountIn('http')
+
 /** A service in the test's own server, by default as its only listener. */
-async function mount(t: TestContext, mounting?: Mounting): Promise<Mounted> {
+function mountIn(scheme: Scheme): Mount {
+  return (t, mounting) => mountService(t, scheme, mounting)
+}
+
+async function mountService(
+  t: TestContext,
+  scheme: Scheme,
+  mounting?: Mounting,
+): Promise<Mounted> {
   const logLines: string[] = []
   const log = createLog('info', { write: (lines, done) => (logLines.push(lines), done()) })
   const config = readOptions({
@@ -47,16 +88,10 @@ async function mount(t: TestContext, mounting?: Mounting): Promise<Mounted> {
   })
   await service.open()
   t.after(() => service.close())
-  const server = createServer(
+  const server = SERVERS[scheme](
     mounting ? (req, res) => mounting(service, req, res) : service.handler,
-  ).listen(0, '127.0.0.1')
-  await once(server, 'listening')
-  t.after(() => {
-    server.close()
-    server.closeAllConnections()
-  })
-  // It listens on TCP.
-  return { service, server, port: (server.address() as AddressInfo).port, logLines }
+  )
+  return { service, server, port: await listening(t, server, scheme), logLines }
 }
 
 /** Like a body parser: reads the whole body, then passes the request on. */
@@ -79,7 +114,13 @@ const CHUNKED = head('POST', '/plants', {
 const CHUNKED_FERN = `${CHUNKED}16\r\n{"id":1,"name":"Fern"}\r\n0\r\n\r\n`
 const READ_BEFORE = 'the body was read before the handler: mount it before body parsers'
 
-describe('mounted', { concurrency: true }, () => {
+for (const scheme of ['http', 'https'] as const) {
+  const title = `mounted in node:${scheme}`
+  describe(title, { concurrency: true }, () => everyCase(mountIn(scheme)))
+  describe(`${title}: 100 Continue`, { concurrency: true }, () => everyContinue(mountIn(scheme)))
+}
+
+function everyCase(mount: Mount): void {
   test('an answer that the application sends first is the only one', async (t) => {
     // Before the handler, while it waits for the body, and while it waits for the store.
     const ways: readonly Mounting[] = [
@@ -263,8 +304,9 @@ describe('mounted', { concurrency: true }, () => {
   })
 
   test('a socket that is closed before the handler sees it does not delay close', async (t) => {
-    let seen = 0
+    let [arrived, seen] = [0, 0]
     const { service, port } = await mount(t, ({ handler }, req, res) => {
+      arrived++
       void once(req.socket, 'close').then(() => {
         handler(req, res)
         seen++
@@ -272,6 +314,8 @@ describe('mounted', { concurrency: true }, () => {
     })
     const wire = await Wire.to(port)
     wire.write(GET)
+    // A TLS socket that is destroyed at once may drop it.
+    await until('the application has it', () => arrived === 1)
     wire.halfClose().destroy()
     await until('the handler has seen it', () => seen === 1)
     // The deadline of a close is longer than `until` waits.
@@ -340,15 +384,15 @@ describe('mounted', { concurrency: true }, () => {
     assert.deepEqual((await wire.allAnswers()).map(verdict), [200])
     wire.destroy()
   })
-})
+}
 
-describe('mounted: 100 Continue', { concurrency: true }, () => {
+function everyContinue(mount: Mount): void {
   const lines = ['Content-Type: application/json', 'Content-Length: 22', 'Expect: 100-continue']
   const asked = head('POST', '/plants', { lines })
   const interim = (wire: Wire): number =>
     wire.text.split('HTTP/1.1 100 Continue\r\n\r\n').length - 1
 
-  async function assertOnce(port: number): Promise<void> {
+  async function assertOnce(port: Target): Promise<void> {
     const wire = await Wire.to(port)
     wire.write(asked)
     await until('it may send', () => interim(wire) > 0)
@@ -388,7 +432,7 @@ describe('mounted: 100 Continue', { concurrency: true }, () => {
     assert.deepEqual(answers.map(verdict), ['tokenMissing', 200])
     wire.destroy()
   })
-})
+}
 
 test("mounted: the bytes of the application's headers do not depend on the body", async (t) => {
   const { port } = await mount(t, (service, req, res) => {
@@ -435,3 +479,32 @@ test('mounted: a timeout during a create is the only answer; the plant is kept',
   )
   wire.destroy()
 })
+
+const STALLED_MS = 300
+const PLANT = { name: 'x'.repeat(1_000_000) }
+
+for (const scheme of ['http', 'https', 'a stream'] as const) {
+  test(`mounted in ${scheme}: stalled readers are cut off, and the process goes on`, async (t) => {
+    const { connections } = await startBare(t, {
+      timeouts: { stalledMs: STALLED_MS },
+      store: { list: () => listOf(Array.from({ length: 100 }, () => [PLANT])) },
+    })
+    const isStream = scheme === 'a stream'
+    const server = SERVERS[isStream ? 'http' : scheme](connections.handler)
+    const port = await listening(t, server, isStream ? 'http' : scheme)
+    const wires: { destroy(): void }[] = []
+    for (const cutBy of ['the clock', 'a stop']) {
+      for (let at = 0; at < 3; at++) {
+        const [ours, theirs] = duplexPair()
+        if (isStream) server.emit('connection', theirs)
+        const wire = isStream ? ours : (await Wire.to(port)).socket
+        wire.pause().write(head('GET', '/plants'))
+        wires.push(wire)
+      }
+      await until('all are answered', () => connections.active === 3)
+      if (cutBy === 'a stop') await connections.drain(50)
+      await until(`all are cut off by ${cutBy}`, () => connections.size === 0)
+    }
+    for (const wire of wires) wire.destroy()
+  })
+}

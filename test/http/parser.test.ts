@@ -236,7 +236,7 @@ test('parser', async (t) => {
     },
   )
 
-  await t.test('99 headers are accepted; 100 or more are 431 for any target and method', async () => {
+  await t.test('99 headers are accepted; 100 are 431 for any target and method', async () => {
     const withHeaders = (method: string, target: string, count: number, body = ''): string => {
       const lines = Array.from({ length: count - 2 }, () => 'a:')
       return head(method, target, { lines }) + body

@@ -1,10 +1,12 @@
 import assert from 'node:assert/strict'
 import { subscribe, unsubscribe } from 'node:diagnostics_channel'
+import { once } from 'node:events'
 import { test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { setFlagsFromString } from 'node:v8'
 import { runInNewContext } from 'node:vm'
 import { TokenCache } from '../../dist/auth/token-cache.js'
+import { flood, HEAVY } from '../support/flood.ts'
 import { startService } from '../support/service.ts'
 import { token } from '../support/tokens.ts'
 import { verdict } from '../support/verdict.ts'
@@ -15,6 +17,7 @@ setFlagsFromString('--expose-gc')
 const collect = runInNewContext('gc') as () => void
 const MIB = 1024 * 1024
 const REQUESTS = 600
+const IDLE = 300
 /** About the most that a header or a target may have. */
 const PADDING = 15_000
 /** The service looks at each connection once a second. */
@@ -82,6 +85,27 @@ test('retained: an idle connection keeps no request', async (t) => {
   collect()
   const kept = requests.map((request) => request.deref() !== undefined)
   assert.deepEqual(kept, [false, false])
+})
+
+test('retained: idle connections keep nothing of large headers', async (t) => {
+  const { port } = await startService(t, { logLevel: 'silent' })
+  const keptMiB = async (bytes: string): Promise<number> => {
+    const beforeMiB = usedMiB()
+    const sockets = flood(port, IDLE, () => bytes)
+    for (const socket of sockets) {
+      socket.resume()
+      if (socket.bytesRead === 0) await once(socket, 'data')
+    }
+    await sleep(LONGER_THAN_A_CHECK_MS)
+    const grownMiB = usedMiB() - beforeMiB
+    for (const socket of sockets) socket.destroy()
+    await sleep(LONGER_THAN_A_CHECK_MS)
+    return grownMiB
+  }
+  const small = await keptMiB(head('GET', '/plants', { token: undefined }))
+  const large = await keptMiB(HEAVY)
+  t.diagnostic(`${IDLE} connections: ${small.toFixed(1)} MiB, ${large.toFixed(1)} MiB`)
+  assert.ok(large - small < 3, `${large - small} MiB`)
 })
 
 test('retained: cached tokens with thousands of scopes take a few MiB', () => {

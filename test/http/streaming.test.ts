@@ -166,6 +166,8 @@ test('streaming: a failure in the middle never looks like the end of the list', 
     assert.match(wire.text, /^HTTP\/1\.1 200 /)
     assert.ok(!wire.text.includes('\r\n0\r\n\r\n'))
     assert.ok(!wire.text.includes(']'))
+    // To HTTP/1.0 a normal end of the connection is the end of the list.
+    assert.match(String(wire.error), /ECONNRESET/)
     wire.destroy()
   }
   assert.equal(failing, 2)

@@ -145,6 +145,22 @@ describe('timeouts', { concurrency: true }, () => {
     assert.deepEqual(answers.map(verdict), [200, 200])
   })
 
+  test('a token or a store that takes too long is 503, each with its own value', async (t) => {
+    const never = (): Promise<never> => new Promise(() => {})
+    const timeouts = { servingMs: SHORT_MS }
+    for (const [options, condition] of [
+      [{ timeouts, authenticate: never }, 'overloaded'],
+      [{ timeouts, store: { create: never } }, 'storageUnavailable'],
+    ] as const) {
+      const { port } = await startBare(t, options)
+      const wire = await Wire.to(port)
+      const [answer] = await wire.write(postBytes({ id: 1, name: 'a' })).answers(1)
+      assert.equal(verdict(answer ?? assert.fail()), condition)
+      assert.deepEqual(headerLines(answer ?? assert.fail(), 'retry-after'), ['1'])
+      wire.destroy()
+    }
+  })
+
   test('a request that waits for a slow one is not late, though half is unread', async (t) => {
     const { port } = await startBare(t, {
       timeouts: { headersMs: SHORT_MS, requestMs: SHORT_MS },

@@ -453,7 +453,8 @@ test('log: the line of a request is JSON with any id, at level info', async () =
     requestId: '"\\</script>',
     traceId: '4bf92f3577b34da6a3ce929d0e0e4736',
     owner: 'abc',
-  }
+    aborted: true,
+  } as const
   const [loud, quiet] = [createLog('info', sink), createLog('error', sink)]
   loud.request(line)
   loud.request({
@@ -463,6 +464,7 @@ test('log: the line of a request is JSON with any id, at level info', async () =
     error: undefined,
     traceId: undefined,
     owner: undefined,
+    aborted: undefined,
   })
   quiet.request(line)
   await Promise.all([loud.flush(PATIENCE_MS), quiet.flush(PATIENCE_MS)])

@@ -36,7 +36,7 @@ export interface Bare {
   readonly bodies: MemoryBudget
   /** Created plants by id. */
   readonly plants: ReadonlyMap<bigint, Plant>
-  /** Method and status of every answer so far. */
+  /** Method and status of every request so far, and "aborted" if it is. */
   readonly answered: readonly string[]
   /** The errors that were logged. */
   readonly failures: readonly unknown[]
@@ -89,7 +89,8 @@ export async function startBare(
   }
   const log: Log = {
     ...createLog('silent'),
-    request: ({ method, status }) => answered.push(`${method} ${status}`),
+    request: ({ method, status, aborted }) =>
+      answered.push(`${method} ${status}${aborted ? ' aborted' : ''}`),
     error: (_message, fields) => failures.push(fields?.['error']),
   }
   const host = new PlantHost({

@@ -1,5 +1,6 @@
 import { once } from 'node:events'
 import { connect, type Socket } from 'node:net'
+import { connect as connectSecurely } from 'node:tls'
 import { ResponseReader, type WireAnswer } from './response.ts'
 import { PATIENCE_MS } from './time.ts'
 import { token } from './tokens.ts'
@@ -45,6 +46,9 @@ export function postBytes(plant: unknown, { lines = [], ...options }: HeadOption
   )
 }
 
+/** A port of loopback, the path of a unix socket, or a port with the authority of its TLS. */
+export type Target = number | string | { readonly port: number; readonly ca: string }
+
 /** A connection whose bytes the test chooses. All text is latin1: a character is a byte. */
 export class Wire {
   readonly socket: Socket
@@ -70,12 +74,9 @@ export class Wire {
     socket.on('close', () => (this.#ended = true))
   }
 
-  static async to(target: number | string): Promise<Wire> {
-    const socket =
-      typeof target === 'string'
-        ? connect({ path: target, allowHalfOpen: true })
-        : connect({ port: target, host: '127.0.0.1', allowHalfOpen: true })
-    await once(socket, 'connect')
+  static async to(target: Target): Promise<Wire> {
+    const socket = socketTo(target)
+    await once(socket, typeof target === 'object' ? 'secureConnect' : 'connect')
     return new Wire(socket)
   }
 
@@ -156,6 +157,17 @@ export class Wire {
       for (const event of ['data', 'end', 'close']) socket.on(event, done)
     })
   }
+}
+
+function socketTo(target: Target): Socket {
+  const allowHalfOpen = true
+  if (typeof target === 'string') return connect({ path: target, allowHalfOpen })
+  const port = typeof target === 'number' ? target : target.port
+  const socket = connect({ port, host: '127.0.0.1', allowHalfOpen })
+  if (typeof target === 'number') return socket
+  // The certificate names no host.
+  const checkServerIdentity = (): undefined => undefined
+  return connectSecurely({ socket, ca: target.ca, checkServerIdentity })
 }
 
 /** Sends these bytes on a new connection; returns all answers until the service closes it. */

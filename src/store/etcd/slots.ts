@@ -16,13 +16,16 @@ export class Slots {
   /** The waiting calls of each owner, in order. The first owner is next. */
   readonly #queues = new Map<string, Set<() => void>>()
 
-  /** @throws StoreUnavailable if too many calls wait, or no slot is free in time. */
+  /**
+   * One owner's waiting calls are never more than may still come, so others find room.
+   * @throws StoreUnavailable if too many calls wait, or no slot is free in time.
+   */
   async enter(owner: string, timeoutMs: number): Promise<void> {
-    if (this.#calls === SLOTS + WAITING_MAX)
+    const queue = this.#queues.get(owner) ?? new Set()
+    if (queue.size >= SLOTS + WAITING_MAX - this.#calls)
       throw new StoreUnavailable('too many calls wait for etcd')
     this.#calls += 1
     if (this.#calls <= SLOTS) return
-    const queue = this.#queues.get(owner) ?? new Set()
     this.#queues.set(owner, queue)
     await new Promise<void>((resolve, reject) => {
       const enter = (): void => {

@@ -14,8 +14,9 @@ const NICENESS = 10
 const YOUNG_GENERATION_MIB = 8
 
 /** Runs a job in a worker thread, so that requests never wait for it. Rejects if it dies. */
-export const compactInWorker: Compact = (job) =>
+export const compactInWorker: Compact = (job, signal) =>
   new Promise((resolve, reject) => {
+    signal?.throwIfAborted()
     // The worker inherits the process's options: loaders that find its packages, and permissions.
     const resourceLimits = { maxYoungGenerationSizeMb: YOUNG_GENERATION_MIB }
     const worker = new Worker(new URL(import.meta.url), { workerData: job, resourceLimits })
@@ -23,19 +24,24 @@ export const compactInWorker: Compact = (job) =>
       typeof result === 'number' ? resolve(result) : reject(new Error(String(result))),
     )
     worker.once('error', reject)
-    worker.once('exit', (code) =>
-      reject(new Error(`the compaction's thread ended with ${code} before its work was done`)),
-    )
+    // Node ends a thread after the file calls that it has begun.
+    const end = (): void => void worker.terminate()
+    signal?.addEventListener('abort', end)
+    worker.once('exit', (code) => {
+      signal?.removeEventListener('abort', end)
+      reject(new Error(`the compaction's thread ended with ${code} before its work was done`))
+    })
   })
 
 if (!isMainThread && isJob(workerData)) {
   yieldToRequests()
   compactHere(workerData).then(
     (bytes) => parentPort?.postMessage(bytes),
-    (error: unknown) =>
-      parentPort?.postMessage(
-        error instanceof Error ? (error.stack ?? error.message) : String(error),
-      ),
+    (error: unknown) => {
+      // Object() makes an object of anything. Its members are still unknown.
+      const { stack } = Object(error) as { readonly stack?: unknown }
+      parentPort?.postMessage(String(stack ?? error))
+    },
   )
 }
 

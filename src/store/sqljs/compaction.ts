@@ -21,8 +21,11 @@ export interface CompactionJob {
   readonly lock?: LockPlace | undefined
 }
 
-/** Builds the next snapshot and resolves with its length in bytes. */
-export type Compact = (job: CompactionJob) => Promise<number>
+/**
+ * Builds the next snapshot and resolves with its length in bytes. The signal abandons it where it
+ * is, as a crash would; then it rejects after its last file call.
+ */
+export type Compact = (job: CompactionJob, signal?: AbortSignal) => Promise<number>
 
 /**
  * How many bytes a database grows for a byte of the journal: a row of 1,003 bytes keeps 489 of them

@@ -57,7 +57,10 @@ export class Compactor {
     this.#running = this.#compactUntilDone().finally(() => (this.#running = undefined))
   }
 
-  /** Waits for the compaction under way, and begins no other. */
+  /**
+   * Abandons the compaction under way, as a crash would, and begins no other. `leaveComplete` then
+   * writes a whole snapshot, over what is left of a temporary one.
+   */
   async stop(): Promise<void> {
     this.#stopped.abort()
     await this.#running
@@ -96,6 +99,7 @@ export class Compactor {
         try {
           return await this.#compact()
         } catch (error) {
+          if (signal.aborted) return
           this.results.failure++
           retryMs = this.#backoff.take()
           const what = 'the journals could not be compacted; they are kept, and it is tried again'
@@ -115,10 +119,11 @@ export class Compactor {
     const { number, firstSequence } = this.#journal.current
     const [upToJournal, sequence] = [number - 1, firstSequence - 1]
     const startedAtMs = performance.now()
+    // Also if it is abandoned, or fails: its snapshot may be in place.
+    this.#completeAt = -1
     const lengths = { snapshotBytes: this.#snapshotBytes, journalBytes: this.#closedBytes }
     const job = { directory, upToJournal, sequence, complete: false, ...lengths }
-    this.#snapshotBytes = await compact(job)
-    this.#completeAt = -1
+    this.#snapshotBytes = await compact(job, this.#stopped.signal)
     this.#closedBytes = 0
     this.#backoff.reset()
     this.results.success++

@@ -15,7 +15,7 @@ import {
 import { connect, createServer, type Server } from 'node:net'
 import { hostname } from 'node:os'
 import { basename, join } from 'node:path'
-import { errorCodeOf } from '../../errors.ts'
+import { errorCodeOf, isError } from '../../errors.ts'
 
 const STARTING = /^starting-[0-9a-f]{16}$/
 /** Linux has 108 bytes in sun_path, one of them for the final NUL. */
@@ -259,7 +259,7 @@ async function opened<T>(dir: string, use: (at: Opened) => Promise<T>): Promise<
     return await use({ dir, root, locate })
   } catch (error) {
     // An operator knows the directory by its path.
-    if (error instanceof Error) error.message = error.message.replaceAll(own, dir)
+    if (isError(error)) error.message = error.message.replaceAll(own, dir)
     throw error
   } finally {
     await handle.close()

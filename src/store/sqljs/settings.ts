@@ -32,10 +32,10 @@ export interface SqljsStoreOptions {
 const SMALL_BYTES = 64 * 1024
 
 /** Runs a job in a thread, unless the store is small and being closed: then no request waits. */
-export const compactFiles: Compact = (job) =>
+export const compactFiles: Compact = (job, signal) =>
   job.complete && job.snapshotBytes + job.journalBytes <= SMALL_BYTES
     ? compact(lockedFiles(nodeFiles, job.lock).files, job)
-    : compactInWorker(job)
+    : compactInWorker(job, signal)
 
 /** The options of a store, with defaults for those that are not set. */
 export type Settings = Required<SqljsStoreOptions>

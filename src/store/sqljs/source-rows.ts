@@ -1,3 +1,4 @@
+import { types } from 'node:util'
 import type { Database, Statement, Value } from 'sql.js'
 import { loadSqlite } from './database.ts'
 
@@ -114,7 +115,7 @@ function refuseOtherThanTable(db: Database): void {
 }
 
 function cellOf(decoder: Decoder, value: Value | undefined): string | Odd {
-  if (!(value instanceof Uint8Array)) return { is: kindOf(value) }
+  if (!types.isUint8Array(value)) return { is: kindOf(value) }
   try {
     return decoder.decode(value)
   } catch {

@@ -10,7 +10,7 @@ import {
   StoreFull,
   StoreUnavailable,
 } from '../../plants/store.ts'
-import { type Batch, type PendingCreate, takeBatch } from './batch.ts'
+import { type Batch, type PendingCreate, takeBatch, WaitingCreates } from './batch.ts'
 import { Capacity } from './capacity.ts'
 import type { Compact } from './compaction.ts'
 import { Compactor } from './compactor.ts'
@@ -46,7 +46,7 @@ export class SqljsStore implements PlantStore {
   readonly #compactor: Compactor
   readonly #capacity: Capacity
   readonly #metrics: WriteMetrics
-  #waiting: PendingCreate[] = []
+  readonly #waiting = new WaitingCreates()
   #writing: Promise<void> | undefined
   /** Whether the last batch had one plant: one client at a time seems to create. */
   #wasAlone = false
@@ -82,7 +82,7 @@ export class SqljsStore implements PlantStore {
       dataBytes: () => (this.#closed ? undefined : this.#database.pageCount() * PAGE_BYTES),
       journalBytes: () => this.#compactor.journalBytes,
       snapshotBytes: () => this.#compactor.snapshotBytes,
-      waitingWrites: () => this.#waiting.length,
+      waitingWrites: () => this.#waiting.count,
       compactions: () => this.#compactor.results,
     })
   }
@@ -99,9 +99,9 @@ export class SqljsStore implements PlantStore {
     const startedAtMs = performance.now()
     const lock = await claim(given)
     const { files, check } = lockedFiles(given.files, lock.place)
-    const compact: Compact = async (job) => {
+    const compact: Compact = async (job, signal) => {
       await check()
-      return given.compact({ ...job, lock: lock.place })
+      return given.compact({ ...job, lock: lock.place }, signal)
     }
     const settings = { ...given, files, compact }
     let recovery: Recovery | undefined
@@ -135,7 +135,7 @@ export class SqljsStore implements PlantStore {
         reject(new StoreUnavailable(this.#fatal ?? CLOSED))
         return
       }
-      this.#waiting.push({ row, resolve, reject })
+      this.#waiting.add({ row, resolve, reject })
       // After the other creates of this tick, so that they share a batch.
       this.#writing ??= Promise.resolve().then(() => this.#writeBatches())
     })
@@ -161,11 +161,10 @@ export class SqljsStore implements PlantStore {
   async #writeBatches(): Promise<void> {
     let batch = NO_BATCH
     try {
-      while (this.#waiting.length > 0) {
+      while (this.#waiting.count > 0) {
         await this.#gather()
         if (!this.#journal.ready) {
-          for (const create of this.#waiting) create.reject(this.#refusalOf(create))
-          this.#waiting = []
+          for (const create of this.#waiting.inTurn()) create.reject(this.#refusalOf(create))
           continue
         }
         // Decide. New plants are in the database, but no list shows them, nor does the disk.
@@ -198,9 +197,9 @@ export class SqljsStore implements PlantStore {
 
   /** Lets creates that are on their way join the batch: one sync for all of them costs the same. */
   async #gather(): Promise<void> {
-    if (this.#wasAlone && this.#waiting.length === 1) return
-    for (let tick = 0, seen = 0; tick < GATHER_TICKS && this.#waiting.length > seen; tick++) {
-      seen = this.#waiting.length
+    if (this.#wasAlone && this.#waiting.count === 1) return
+    for (let tick = 0, seen = 0; tick < GATHER_TICKS && this.#waiting.count > seen; tick++) {
+      seen = this.#waiting.count
       await yieldTick()
     }
   }
@@ -220,7 +219,7 @@ export class SqljsStore implements PlantStore {
       // If the process goes on, no create waits for ever. The next start finds what is durable.
       const unavailable = new StoreUnavailable(this.#fatal)
       rejectAll(batch, unavailable)
-      for (const create of this.#waiting.splice(0)) create.reject(unavailable)
+      for (const create of this.#waiting.inTurn()) create.reject(unavailable)
     }
   }
 

@@ -84,6 +84,18 @@ test(`${WAITING_MAX} calls may wait, and none for longer than its time`, async (
   await assert.rejects(slots.enter('bob', 1), /etcd did not answer in time/)
 })
 
+test("one owner's waiting calls leave room for those of others", async () => {
+  const slots = new Slots()
+  for (let i = 0; i < SLOTS; i++) await slots.enter('mallory', 1)
+  const crowd = Array.from({ length: WAITING_MAX }, () => slots.enter('mallory', 50))
+  const others = Array.from({ length: 100 }, (_, i) => slots.enter(`owner ${i}`, PATIENCE_MS))
+  const late = (await Promise.allSettled(crowd)).map((each) => 'reason' in each && each.reason)
+  const refused = late.filter((reason) => /too many calls wait for etcd$/.test(String(reason)))
+  assert.equal(refused.length, WAITING_MAX / 2)
+  for (let i = 0; i < SLOTS + others.length; i++) slots.leave()
+  await Promise.all(others)
+})
+
 test('readiness waits for no slot: a crowd of calls that hang leaves it green', async (t) => {
   let probes = 0
   const timing = { attempt: 4000, call: 4000, probe: 1500 }

@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict'
+import { once } from 'node:events'
 import { readdirSync, readFileSync } from 'node:fs'
 import { copyFile, writeFile } from 'node:fs/promises'
 import { getPriority } from 'node:os'
@@ -24,7 +25,7 @@ import { lockDirectory } from '../../../dist/store/sqljs/lock.js'
 import { replay } from '../../../dist/store/sqljs/replay.js'
 import { compactFiles } from '../../../dist/store/sqljs/settings.js'
 import { SNAPSHOT } from '../../../dist/store/sqljs/snapshot.js'
-import type { SqljsStore } from '../../../dist/store/sqljs/store.js'
+import type { SqljsStore, SqljsStoreOptions } from '../../../dist/store/sqljs/store.js'
 import { checkStore } from '../../../dist/cli/check.js'
 import { exportStore } from '../../../dist/cli/export.js'
 import { plant, shown } from '../../contract/store.contract.ts'
@@ -253,8 +254,9 @@ test('recovery: a line torn in the padding is cut off, and its length is logged'
   }
 })
 
-test('recovery: a reader without the lock that sees only a later line reads again', async () => {
+test('recovery: a reader that sees only a later line reads again, if a service runs', async () => {
   const directory = await directoryOf(await killedAfter(plantsTo(4n), PADDED))
+  const lock = await lockDirectory(directory)
   for (const lost of [1, 2]) {
     let reads = 0
     const files: Files = {
@@ -272,8 +274,50 @@ test('recovery: a reader without the lock that sees only a later line reads agai
     const file = `${await temporaryDirectory()}/export.sqlite`
     assert.match(await exportStore(directory, file, files), /4 plants/)
     assert.equal(reads, 2)
+    if (lost === 1) continue
+    await lock.release()
+    reads = 0
+    await assert.rejects(checkStore(directory, files), StoreCorrupt)
+    assert.equal(reads, 1)
   }
 })
+
+test('recovery: a reader starts over if files come and go, and for no other error', async () => {
+  const directory = await directoryOf(await severalJournals())
+  /** How often a check reads the directory, and whether it finds it sound. */
+  const readings = async (beforeJournal: () => Promise<void>): Promise<[number, boolean]> => {
+    let count = 0
+    const files: Files = {
+      ...nodeFiles,
+      async read(path) {
+        // Each reading looks for a snapshot once.
+        if (path.endsWith(SNAPSHOT)) count += 1
+        else await beforeJournal()
+        return nodeFiles.read(path)
+      },
+    }
+    const isSound = await checkStore(directory, files).then(
+      () => true,
+      () => false,
+    )
+    return [count, isSound]
+  }
+  // ENOENT: a link that leads nowhere.
+  for (const code of ['EIO', 'EACCES', 'EMFILE', 'ENOENT'])
+    assert.deepEqual(await readings(() => Promise.reject(failure(code))), [1, false], code)
+  // A service starts, removes journals and ends before anyone asks whether one runs.
+  let hasRun = false
+  const runService = async (): Promise<void> => {
+    if (hasRun) return
+    hasRun = true
+    await (await openStore(directory, { lock: lockDirectory })).close()
+  }
+  assert.deepEqual(await readings(runService), [2, true])
+})
+
+function failure(code: string): Error {
+  return Object.assign(new Error(code), { code })
+}
 
 test('recovery: a missing journal is noticed, first or in between', async () => {
   const files = await severalJournals()
@@ -409,7 +453,7 @@ test('recovery: stopped again without a write, it writes no new snapshot', async
   assert.deepEqual(await filesOf(directory), before)
 })
 
-test('recovery: a damaged directory is read five times in the memory of one', async (t) => {
+test('recovery: a damaged directory is read once, or five times if it is served', async (t) => {
   const files = await severalJournals()
   const directory = await directoryOf(
     new Map(files).set(FIRST, (files.get(FIRST) ?? Buffer.alloc(0)).subarray(0, 40)),
@@ -417,7 +461,12 @@ test('recovery: a damaged directory is read five times in the memory of one', as
   const opened = t.mock.method(PlantDatabase, 'building')
   const closed = t.mock.method(PlantDatabase.prototype, 'close')
   await assert.rejects(checkStore(directory), StoreCorrupt)
-  assert.ok(opened.mock.callCount() > 0)
+  assert.equal(opened.mock.callCount(), 1)
+  const lock = await lockDirectory(directory)
+  await assert.rejects(checkStore(directory), StoreCorrupt)
+  await lock.release()
+  assert.equal(opened.mock.callCount(), 1 + 5)
+  // In the memory of one.
   assert.equal(closed.mock.callCount(), opened.mock.callCount())
 })
 
@@ -451,6 +500,65 @@ test('compaction: in a worker thread it keeps everything while creates go on', a
   assert.deepEqual(await list(again), names(count))
   await again.close()
   await checkStore(directory)
+})
+
+test('compaction: a stop abandons the one under way, and writes one snapshot', async () => {
+  const directory = `${await temporaryDirectory()}/data`
+  const asked: boolean[] = []
+  const written: boolean[] = []
+  const lines: LogLine[] = []
+  const options: Partial<SqljsStoreOptions> = {
+    async compact(job, signal) {
+      asked.push(job.complete)
+      if (!job.complete && signal) {
+        await once(signal, 'abort')
+        // As a crash would leave it.
+        await writeFile(`${directory}/plants.sqlite.tmp`, 'half')
+        throw new Error('the thread was ended')
+      }
+      const bytes = await compact(nodeFiles, job)
+      written.push(job.complete)
+      return bytes
+    },
+    compactBytes: 1,
+  }
+  const store = await openStore(directory, options, lines)
+  await store.create('alice', plant(1n))
+  await until('a compaction is under way', () => asked.length === 1)
+  await store.create('alice', plant(2n))
+  await store.close()
+  assert.deepEqual([asked, written], [[false, true], [true]])
+  assert.deepEqual([...(await filesOf(directory)).keys()], ['plants.sqlite'])
+  assert.deepEqual(lines, [])
+  const again = await openStore(directory)
+  assert.deepEqual(await list(again), names(2))
+  await again.close()
+})
+
+test('compaction: a stop at any time of its thread loses nothing, and leaves no file', async (t) => {
+  const files = await killedAfter(plantsTo(3n), { compactBytes: 2 ** 20 })
+  const large = 'x'.repeat(2 ** 20)
+  let abandoned = 0
+  for (let ms = 0; ms < 200; ms += THOROUGH ? 1 : 20) {
+    const directory = await directoryOf(files)
+    const lines: LogLine[] = []
+    const options = { compact: compactInWorker, compactBytes: 2 ** 20 }
+    const store = await openStore(directory, options, lines)
+    for (let id = 4n; id <= 8n; id++) await store.create('alice', plant(id, large))
+    await sleep(ms)
+    await store.close()
+    assert.deepEqual([...(await filesOf(directory)).keys()], ['plants.sqlite'], `${ms} ms`)
+    assert.ok(
+      lines.every(({ message }) => message === 'compacted'),
+      JSON.stringify(lines),
+    )
+    if (lines.length === 0) abandoned++
+    const again = await openStore(directory)
+    assert.equal((await list(again)).length, 8)
+    await again.close()
+  }
+  t.diagnostic(`${abandoned} were abandoned`)
+  assert.ok(abandoned > 0)
 })
 
 test('compaction: it runs in a thread, unless a small store is being closed', async () => {

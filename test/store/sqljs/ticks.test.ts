@@ -41,6 +41,50 @@ test('ticks: creates that take long to decide are decided over several ticks', a
   await store.close()
 })
 
+test('ticks: owners take turns in batches, and the creates of one keep their order', async () => {
+  const store = await openStore(await temporaryDirectory())
+  const answered: string[] = []
+  // Sixteen of them fill a batch.
+  const name = 'x'.repeat(2 ** 16)
+  const MANY = 80
+  const create = (owner: string, id: bigint, what = ''): Promise<unknown> =>
+    store
+      .create(owner, plant(id, name + what))
+      .then((created) => answered.push(`${owner} ${id} ${what}${created}`))
+  await Promise.all([
+    ...Array.from({ length: MANY }, (_, i) => create('alice', BigInt(MANY - i))),
+    create('alice', 100n, 'first '),
+    create('alice', 100n, 'second '),
+    create('bob', 2n),
+    create('bob', 1n),
+    create('carol', 1n),
+  ])
+  await store.close()
+  const of = (owner: string): string[] => answered.filter((each) => each.startsWith(owner))
+  assert.deepEqual(of('alice'), [
+    ...Array.from({ length: MANY }, (_, i) => `alice ${MANY - i} stored`),
+    'alice 100 first stored',
+    'alice 100 second conflict',
+  ])
+  const others = ['alice 80 stored', 'bob 2 stored', 'carol 1 stored', 'alice 79 stored']
+  assert.deepEqual(answered.slice(0, 4), others)
+  assert.ok(answered.indexOf('bob 1 stored') < 6, String(answered))
+})
+
+test('ticks: a few long creates of an owner delay another one by one batch at most', async () => {
+  const store = await openStore(await temporaryDirectory())
+  // Each fills a batch, with the one after it.
+  const name = 'x'.repeat(2 ** 20)
+  let answered = 0
+  const creates = Array.from({ length: 10 }, (_, i) =>
+    store.create('alice', plant(BigInt(i), name)).then(() => (answered += 1)),
+  )
+  const last = store.create('bob', plant(1n)).then(() => answered)
+  assert.ok((await last) <= 4, `${await last} creates were answered before it`)
+  await Promise.all(creates)
+  await store.close()
+})
+
 test('ticks: a small create against a plant of 1 MiB costs little', async () => {
   const store = await openStore(await temporaryDirectory())
   const large = 'x'.repeat(2 ** 20)

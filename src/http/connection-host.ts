@@ -1,0 +1,36 @@
+import type { Hold } from './budget.ts'
+import type { HttpTimeouts } from './clock.ts'
+import type { Exchange, RequestRecord } from './exchange.ts'
+import type { HttpResponse } from './response.ts'
+import type { StrangersAccount } from './strangers.ts'
+import type { TickEnd } from './tick.ts'
+
+/** What a connection needs of the service. */
+export interface ConnectionHost {
+  /** Answers a request. What it throws goes to `explain`. */
+  serve(exchange: Exchange): HttpResponse | Promise<HttpResponse>
+  /** The response to a failure; undefined if the client has left. */
+  explain(error: unknown, request: RequestRecord): HttpResponse | undefined
+  /** Called if a response fails after its headers: the client cannot be told any more. */
+  brokeOff(error: unknown, request: RequestRecord): void
+  /**
+   * Called once for each request that is served, also if its client has left, and for each that
+   * Node's parser refuses. `aborted`: not all of the response has left the process.
+   */
+  answered(request: RequestRecord, response: HttpResponse, aborted: boolean): void
+  /** Called when a server of the service itself has accepted a connection. */
+  accepted(): void
+  /** Counts a response that waits in memory until its client takes it. */
+  holdResponse(owner: string, bytes: number): Hold
+  readonly draining: boolean
+}
+
+/** What all connections of a service share. */
+export interface Shared {
+  readonly host: ConnectionHost
+  readonly tickEnd: TickEnd
+  readonly strangers: StrangersAccount
+  readonly timeouts: HttpTimeouts
+  /** The header lines of a response after which the connection is kept. */
+  readonly keepAlive: string
+}

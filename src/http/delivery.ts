@@ -1,0 +1,161 @@
+import type { Socket } from 'node:net'
+import type { Hold } from './budget.ts'
+import type { ConnectionHost } from './connection-host.ts'
+import { Exchange, type RequestRecord } from './exchange.ts'
+import { cutOff, type Linger } from './linger.ts'
+import { abandon, type HttpResponse, isStream, lengthOf } from './response.ts'
+import { rawResponse, send, sendWhole } from './response.ts'
+import { dropBody } from './unread-body.ts'
+
+/** For the log: the connection ended before there was a response. nginx has the same status. */
+const NO_RESPONSE: HttpResponse = { status: 499, headers: [], body: undefined }
+
+/** What decides which response follows another. */
+export interface ResponseOrder {
+  /** True if nothing follows the current response. */
+  readonly isLast: boolean
+  /** Nothing may follow it. */
+  close(): void
+  /** Called once it is handed to the socket, and again once it has left the process. */
+  sent(): void
+}
+
+/** Sends the responses of one connection, one after the other, and records each exactly once. */
+export class Delivery {
+  readonly #socket: Socket
+  readonly #host: ConnectionHost
+  /** The header lines of a response after which the connection is kept. */
+  readonly #keepAlive: string
+  readonly #linger: Linger
+  readonly #order: ResponseOrder
+  /** The memory of the current response. */
+  #hold: Hold | undefined
+  /** Whether the last response was for an owner. */
+  #isOwner = false
+
+  constructor(
+    socket: Socket,
+    { host, keepAlive }: { readonly host: ConnectionHost; readonly keepAlive: string },
+    linger: Linger,
+    order: ResponseOrder,
+  ) {
+    this.#socket = socket
+    this.#host = host
+    this.#keepAlive = keepAlive
+    this.#linger = linger
+    this.#order = order
+  }
+
+  /**
+   * Sends a response. `goesOn`: the connection can be kept after the request's body. Never throws:
+   * it would stop other responses, or reach the embedding application.
+   */
+  deliver(exchange: Exchange, response: HttpResponse, goesOn: boolean): void {
+    if (exchange.cancelIfGone()) {
+      abandon(response)
+      return this.#record(exchange, response, true)
+    }
+    try {
+      this.#send(exchange, response, goesOn)
+    } catch (error) {
+      abandon(response)
+      this.#deliverFailure(exchange, error, goesOn)
+      // Unless its failure is sent.
+      if (this.#socket.destroyed) this.#record(exchange, response, true)
+    }
+  }
+
+  /** Answers a request whose response could not be sent. */
+  #deliverFailure(exchange: Exchange, error: unknown, goesOn: boolean): void {
+    try {
+      const response = exchange.res.headersSent ? undefined : this.#host.explain(error, exchange)
+      if (response) this.#send(exchange, response, goesOn)
+      else cutOff(this.#socket)
+    } catch {
+      cutOff(this.#socket)
+    }
+  }
+
+  #send(exchange: Exchange, response: HttpResponse, goesOn: boolean): void {
+    if (!goesOn && !isStream(response.body)) return this.closeWith(response, exchange)
+    // Only Node can send a list. The rest of its request's body is read meanwhile.
+    if (!goesOn) dropBody(exchange.req)
+    const closes = this.#order.isLast || !goesOn
+    if (closes) this.#order.close()
+    exchange.phase = 'sending'
+    this.#isOwner = exchange.owner !== undefined
+    if (!closes && sendWhole(exchange, response, this.#keepAlive)) this.#sent(exchange, response)
+    else send(exchange, response, closes, (failure) => this.#sent(exchange, response, failure))
+    if (!exchange.hasLeft) this.#awaitFinish(exchange, response)
+  }
+
+  #sent(exchange: Exchange, response: HttpResponse, failure?: unknown): void {
+    const { req, res } = exchange
+    // A list that is sent says so twice: at its 'finish', and when its pipeline ends.
+    if (exchange.phase !== 'sending') return
+    exchange.phase = 'sent'
+    if (failure !== undefined) this.#host.brokeOff(failure, exchange)
+    // Node closes the connection after a response to a client that still waits for "100 Continue",
+    // and after a list to HTTP/1.0.
+    const hasLength = req.httpVersion !== '1.0' || lengthOf(response.body) !== undefined
+    if (!res.shouldKeepAlive || !hasLength) this.#order.close()
+    if (exchange.hasLeft) this.#record(exchange, response, false)
+    this.#order.sent()
+  }
+
+  /** Most responses leave the process at once, and do not come here. */
+  #awaitFinish(exchange: Exchange, response: HttpResponse): void {
+    const { owner, method, res } = exchange
+    const bytes = method === 'HEAD' ? undefined : lengthOf(response.body)
+    const isHeld = owner !== undefined && bytes !== undefined
+    const hold = isHeld ? this.#host.holdResponse(owner, bytes) : undefined
+    // The response before has left the process, though its "finish" may still come.
+    this.#hold?.set(0)
+    this.#hold = hold
+    const lost = (): void => this.#record(exchange, response, true)
+    this.#socket.once('close', lost)
+    // Before Node's own listener, which closes the socket if the client has half-closed it.
+    res.prependOnceListener('finish', () => {
+      hold?.set(0)
+      this.#socket.off('close', lost)
+      this.#sent(exchange, response)
+      this.#record(exchange, response, false)
+      this.#order.sent()
+    })
+  }
+
+  /** Sends the last response without Node, which would reset a client that is still sending. */
+  closeWith(response: HttpResponse, request: RequestRecord): void {
+    this.#record(request, response, !this.#socket.writable)
+    this.#isOwner = request.owner !== undefined
+    this.end(rawResponse(response, request.requestId, request.method !== 'HEAD'))
+    if (!(request instanceof Exchange)) return
+    request.phase = 'cancelled'
+    dropBody(request.req, () => this.#linger.pauseIfFull())
+  }
+
+  /** Ends the connection after this text. */
+  end(text: string): void {
+    if (!this.#socket.writable) return
+    this.#order.close()
+    this.#linger.end(text, this.#isOwner)
+  }
+
+  /** The client left before there was a response. */
+  giveUp(exchange: Exchange): void {
+    exchange.phase = 'cancelled'
+    this.#record(exchange, NO_RESPONSE, true)
+  }
+
+  /** The socket is closed: the response needs no more memory. */
+  release(): void {
+    this.#hold?.set(0)
+  }
+
+  /** Tells the host once, whatever comes after it. */
+  #record(request: RequestRecord, response: HttpResponse, aborted: boolean): void {
+    if (request instanceof Exchange && request.isRecorded) return
+    if (request instanceof Exchange) request.isRecorded = true
+    this.#host.answered(request, response, aborted)
+  }
+}

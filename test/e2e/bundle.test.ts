@@ -1,0 +1,105 @@
+import assert from 'node:assert/strict'
+import { execFile } from 'node:child_process'
+import { mkdir, symlink, writeFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import { before, test } from 'node:test'
+import { promisify } from 'node:util'
+import { batchLine, headerLine, journalName } from '../../dist/store/sqljs/journal-format.js'
+import { run } from '../support/process.ts'
+import { ROOT } from '../support/release.ts'
+import { temporaryDirectory } from '../support/service.ts'
+import { SECRET } from '../support/tokens.ts'
+
+/*
+ * esbuild, which tsx brings, makes one file of an application and all that it imports. A thread that
+ * ran this file would run the application again.
+ */
+const ESBUILD = join(ROOT, 'node_modules/.bin/esbuild')
+const REFUSAL =
+  'plant-store cannot run from a bundle, because a thread of it runs a file of its own: leave it ' +
+  'out of the bundle (esbuild: --packages=external)'
+
+/** A compaction is due when this application opens its store. */
+const APPLICATION = `
+  import { isMainThread } from 'node:worker_threads'
+  console.log('entry in', isMainThread ? 'the main thread' : 'a worker')
+  async function main() {
+    const { createPlantService } = await import('plant-store')
+    const service = createPlantService({
+      issuer: 'https://issuer.example',
+      audience: 'plants',
+      keys: { kind: 'secret', secret: '${SECRET}' },
+      dataDirectory: process.argv[2],
+      onLog({ message }) {
+        console.log(message)
+        if (/compacted/.test(message)) void service.close()
+      },
+    })
+    await service.open()
+  }
+  main().catch(({ message }) => console.log('refused:', message))`
+
+const directory = await temporaryDirectory()
+const project = join(directory, 'project')
+const elsewhere = join(directory, 'elsewhere')
+
+before(async () => {
+  for (const each of [join(project, 'node_modules'), elsewhere])
+    await mkdir(each, { recursive: true })
+  const packages = { 'plant-store': '', jose: 'node_modules/jose', 'sql.js': 'node_modules/sql.js' }
+  for (const [name, path] of Object.entries(packages))
+    await symlink(join(ROOT, path), join(project, 'node_modules', name))
+  await writeFile(join(project, 'app.mjs'), APPLICATION)
+})
+
+async function bundle(entry: string, to: string, ...more: readonly string[]): Promise<void> {
+  const options = ['--bundle', '--platform=node', '--log-level=error', `--outfile=${to}`]
+  await promisify(execFile)(ESBUILD, [entry, ...options, ...more], { cwd: project })
+}
+
+/** What the application prints. */
+async function printed(file: string): Promise<readonly string[]> {
+  const data = await temporaryDirectory()
+  const name = 'x'.repeat(2 ** 20)
+  const lines = Array.from({ length: 9 }, (_, i) => batchLine(i + 1, [['alice', `${i}`, name]]))
+  await writeFile(join(data, journalName(1)), Buffer.concat([headerLine(1), ...lines]))
+  const { stdout } = await run([data], {}, directory, file)
+  return stdout.trim().split('\n')
+}
+
+for (const [format, ending] of [
+  ['esm', 'mjs'],
+  ['cjs', 'cjs'],
+] as const)
+  for (const [where, folder] of [
+    ['beside node_modules', project],
+    ['elsewhere', elsewhere],
+  ] as const)
+    test(`bundle: as ${format}, ${where}, it is refused when it is loaded`, async () => {
+      const file = join(folder, `bundle.${ending}`)
+      await bundle('app.mjs', file, `--format=${format}`)
+      assert.deepEqual(await printed(file), ['entry in the main thread', `refused: ${REFUSAL}`])
+    })
+
+test('bundle: the command in a bundle is refused when it is loaded', async () => {
+  const file = join(project, 'command.mjs')
+  await bundle(join(ROOT, 'dist/main.js'), file, '--format=esm')
+  const { status, stderr } = await run(['--version'], {}, directory, file)
+  assert.equal(status, 1)
+  assert.ok(stderr.includes(REFUSAL), stderr)
+})
+
+for (const [format, ending] of [
+  ['esm', 'mjs'],
+  ['cjs', 'cjs'],
+] as const)
+  test(`bundle: left out of one as ${format}, it compacts in its own thread`, async () => {
+    const file = join(project, `external.${ending}`)
+    await bundle('app.mjs', file, `--format=${format}`, '--packages=external')
+    const lines = await printed(file)
+    assert.deepEqual(
+      lines.filter((line) => /entry|refused|compacted/.test(line)),
+      ['entry in the main thread', 'compacted'],
+      lines.join('\n'),
+    )
+  })
