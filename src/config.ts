@@ -1,7 +1,8 @@
 /* Reads the settings of an operator and of a program into what the service works with. */
 
-import { createKeySource, type KeyConfig, type KeyLog, type KeySource } from './auth/keys.ts'
+import { createKeySource, type KeyConfig, type KeySource } from './auth/keys.ts'
 import { ConfigError, reasonOf } from './errors.ts'
+import { createLog, type Log } from './ops/log.ts'
 import { MAX_DATA_BYTES, type Option, type Values, variableOf, VARIABLES } from './settings.ts'
 import type { EtcdConfig } from './store/etcd/store.ts'
 import { tlsProblems } from './store/etcd/tls.ts'
@@ -21,7 +22,7 @@ export interface Config extends Settings {
 /** What a service starts from. */
 export interface ServiceConfig extends Config {
   /** The source of the keys, if it was built to check them. It is for one service. */
-  readonly openKeys?: (log: KeyLog) => KeySource
+  readonly openKeys?: (log: Log) => KeySource
 }
 
 type ServiceKeys = Pick<ServiceConfig, 'keys' | 'openKeys'>
@@ -180,10 +181,16 @@ function readKeys(input: Input, values: Values): ServiceKeys | undefined {
   if (sources.length > 1 || values[source] === undefined) return undefined
   const keys = keysOf(values)
   // A source logs only after a service has started it.
-  let log: KeyLog = () => {}
+  const silent = createLog('silent')
+  let log = silent
+  const later: Log = {
+    ...silent,
+    error: (...line) => log.error(...line),
+    info: (...line) => log.info(...line),
+  }
   try {
-    const opened = createKeySource(keys, values.issuer, (...line) => log(...line))
-    const openKeys = (given: KeyLog): KeySource => {
+    const opened = createKeySource(keys, values.issuer, later)
+    const openKeys = (given: Log): KeySource => {
       log = given
       return opened
     }

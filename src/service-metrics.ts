@@ -58,7 +58,7 @@ export function addTokenMetrics(metrics: Metrics, verifier: Verifier, keys: KeyS
     [{ result: 'refused' }, counts.refused],
   ])
   metrics.counter('plant_store_tokens_remembered_total', cached, () => counts.cached)
-  metrics.gauge('plant_store_token_cache_entries', entries, () => verifier.cacheSize)
+  metrics.gauge('plant_store_token_cache_entries', entries, () => keys.keys?.verified.size ?? 0)
   metrics.counter('plant_store_key_set_fetches_total', 'Attempts to fetch the key set.', () => {
     const { fetches } = keys
     if (!fetches) return undefined

@@ -1,6 +1,6 @@
 import type { RequestListener, Server } from 'node:http'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { createKeySource, type KeyLog, type KeySource } from './auth/keys.ts'
+import { createKeySource, type KeySource } from './auth/keys.ts'
 import { Verifier } from './auth/verifier.ts'
 import type { Address, ServiceConfig } from './config.ts'
 import { Admin, ADMIN_MAX_CONNECTIONS, type Checks, type Health, healthOf } from './http/admin.ts'
@@ -102,11 +102,10 @@ class Service implements PlantService {
   #closed: Promise<void> | undefined
 
   constructor(config: ServiceConfig, { log, onFatal, nameOf = (option) => option }: ServiceHooks) {
-    const report: KeyLog = (level, message, fields) => log[level](message, fields)
     this.#config = config
     this.#log = log
     this.#nameOf = nameOf
-    this.#keys = config.openKeys?.(report) ?? createKeySource(config.keys, config.issuer, report)
+    this.#keys = config.openKeys?.(log) ?? createKeySource(config.keys, config.issuer, log)
     const queue = new FairQueue()
     this.#store = new LazyStore({
       open: () => {
@@ -114,7 +113,7 @@ class Service implements PlantService {
         this.#pages.clear()
         // Each attempt registers its metrics again.
         const metrics = (this.#storeMetrics = new Metrics())
-        return openStore(config, { log: report, onFatal, metrics, queue })
+        return openStore(config, { log, onFatal, metrics, queue })
       },
       // Only now, because a failed attempt must leave nothing running.
       onKept: () => {
@@ -214,9 +213,10 @@ class Service implements PlantService {
 
   #checks(): Checks {
     const { state } = this.#lifecycle
+    const absence = this.#keys.unavailable
     return {
       service: state === 'serving' ? undefined : state,
-      keys: this.#keys.unavailableReason(),
+      keys: absence && `no usable key set: ${String(absence.cause)}`,
       storage: this.#store.unavailableReason(),
     }
   }
@@ -234,7 +234,7 @@ class Service implements PlantService {
       ['answer what is under way', () => this.#drain()],
       ...this.#closeSteps,
       // After the store, because opening it ends with the start of the keys.
-      ['close the keys', () => this.#keys.close()],
+      ['close the keys', () => this.#keys.close?.()],
     ]
     await runSteps(steps, this.#log)
   }

@@ -8,7 +8,6 @@ import { syncBuiltinESMExports } from 'node:module'
 import { type AddressInfo, createServer } from 'node:net'
 import { join } from 'node:path'
 import { type TestContext, test } from 'node:test'
-import { FileKeys } from '../dist/auth/file-keys.js'
 import { readOptions } from '../dist/config.js'
 import { ListenFailed } from '../dist/http/listen.js'
 import { Connections } from '../dist/http/server.js'
@@ -334,11 +333,19 @@ const fail = (): never => {
   throw new Error('impossible')
 }
 
+/** The file cannot clear a timer. A service of another test may clear its own meanwhile. */
+function failClearing(t: TestContext, file: string): void {
+  const { clearInterval } = globalThis
+  t.mock.method(globalThis, 'clearInterval', (timer: NodeJS.Timeout) =>
+    new Error().stack?.includes(file) ? fail() : clearInterval(timer),
+  )
+}
+
 /** A call that fails during a stop, and the step that the log must name. */
 const FAILING: readonly (readonly [step: string, breakIt: (t: TestContext) => unknown])[] = [
   ['accept no more', (t) => t.mock.method(fs, 'unlinkSync', fail)],
   ['answer what is under way', (t) => t.mock.method(Connections.prototype, 'drain', fail)],
-  ['close the keys', (t) => t.mock.method(FileKeys.prototype, 'close', fail)],
+  ['close the keys', (t) => failClearing(t, '/auth/file-keys.js')],
   ['close the server', (t) => t.mock.method(Server.prototype, 'close', fail)],
   [
     'release the store',
@@ -350,16 +357,7 @@ const FAILING: readonly (readonly [step: string, breakIt: (t: TestContext) => un
       })
     },
   ],
-  [
-    'stop watching the event loop',
-    (t) => {
-      const { clearInterval } = globalThis
-      // A service of another test may clear its own timer meanwhile.
-      t.mock.method(globalThis, 'clearInterval', (timer: NodeJS.Timeout) =>
-        new Error().stack?.includes('/ops/process.js') ? fail() : clearInterval(timer),
-      )
-    },
-  ],
+  ['stop watching the event loop', (t) => failClearing(t, '/ops/process.js')],
   [
     'close the connections of the admin listener',
     (t) => t.mock.method(Server.prototype, 'closeAllConnections', fail),

@@ -2,6 +2,7 @@ import { readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { setFlagsFromString } from 'node:v8'
+import { createLog } from '../../dist/ops/log.js'
 import { StoreFull } from '../../dist/plants/store.js'
 import type { Row } from '../../dist/store/sqljs/database.js'
 import { batchLine, headerLine, journalName } from '../../dist/store/sqljs/journal-format.js'
@@ -52,9 +53,12 @@ async function grow(): Promise<void> {
   const store = await SqljsStore.open({
     directory,
     maxDataBytes: MAX_DATA_BYTES,
-    log: (level, message) => {
-      if (message === 'compacted') compactions += 1
-      else if (level === 'error') console.log(message)
+    log: {
+      ...createLog('silent'),
+      error: (message) => console.log(message),
+      info(message) {
+        if (message === 'compacted') compactions += 1
+      },
     },
     onFatal(error) {
       throw error

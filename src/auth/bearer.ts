@@ -1,3 +1,4 @@
+/** Reads the token of a request from its headers, and names the challenge of each refusal. */
 import { type Condition, HttpError } from '../errors.ts'
 
 const REALM = 'Bearer realm="plants"'

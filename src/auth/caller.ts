@@ -1,3 +1,4 @@
+/** Reads from the claims of a verified token who sent a request. */
 import type { JWTPayload } from 'jose'
 import { invalidToken } from './bearer.ts'
 
@@ -7,15 +8,19 @@ export interface Caller {
   readonly scopes: ReadonlySet<string>
 }
 
-/** Which claims say who the caller is. */
-export interface CallerRules {
+/** What a token must say, and which of its claims say who the caller is. */
+export interface TokenRules {
+  readonly issuer: string
+  readonly audience: string
+  readonly audienceClaim: string
+  readonly clockToleranceSeconds: number
   readonly ownerClaim: string
   /** undefined: `scope`, or `scp` if the token has no `scope`. */
   readonly scopeClaim: string | undefined
 }
 
 /** @throws HttpError tokenUnacceptable if the owner claim is no usable string. */
-export function readCaller(claims: JWTPayload, { ownerClaim, scopeClaim }: CallerRules): Caller {
+export function readCaller(claims: JWTPayload, { ownerClaim, scopeClaim }: TokenRules): Caller {
   const owner = claimOf(claims, ownerClaim)
   if (typeof owner !== 'string' || owner === '' || !owner.isWellFormed())
     throw invalidToken('tokenUnacceptable', 'the owner claim is no usable string')

@@ -1,8 +1,10 @@
-import { createPublicKey, type JsonWebKey, type KeyObject } from 'node:crypto'
-import { setImmediate as nextTick } from 'node:timers/promises'
+/** Reads a set of public keys, and keeps those that may verify tokens. */
+import { createPublicKey, type JsonWebKey } from 'node:crypto'
 import type { JWK } from 'jose'
-import { createLocalJWKSet, type LocalJWKSet } from 'jose/jwks/local'
+import { createLocalJWKSet } from 'jose/jwks/local'
 import { reasonOf } from '../errors.ts'
+import type { Keys } from './key-source.ts'
+import { TokenCache } from './token-cache.ts'
 
 /** What a public key may verify, by kty and crv: RFC 7518 §3.1, RFC 8037 §3.1, RFC 9864 §2.2. */
 const ALGORITHMS: ReadonlyMap<string, readonly string[]> = new Map([
@@ -12,8 +14,6 @@ const ALGORITHMS: ReadonlyMap<string, readonly string[]> = new Map([
   ['EC P-521', ['ES512']],
   ['OKP Ed25519', ['EdDSA', 'Ed25519']],
 ])
-
-export const PUBLIC_ALGORITHMS: readonly string[] = [...ALGORITHMS.values()].flat()
 
 // RFC 7518 §6.2.2, §6.3.2, RFC 8037 §2; `priv` is that of the post-quantum kty AKP.
 const PRIVATE_MEMBERS = ['d', 'p', 'q', 'dp', 'dq', 'qi', 'oth', 'priv']
@@ -27,29 +27,27 @@ const MIN_RSA_BITS = 2048
  */
 const MAX_MEMBER_LENGTHS = { n: 2731, e: 11, x: 88, y: 88 }
 
-/** A key takes up to 2 ms to import. */
+/** A usual key takes 0.1 ms to import, one on P-521 1 ms. */
 export const MAX_KEYS = 100
-/** How many rejected keys are named, and how many characters of a kid are shown. */
-const MAX_REJECTED_KEYS = 10
+/** Characters of a kid in a message. */
 const MAX_KID_SHOWN = 64
 
 /** Up to 0.6 ms of a core each; P-384, P-521 and longer RSA keys take 1 to 7 ms. */
-export const AT_ONCE_IF_FAST = 16
+const AT_ONCE_IF_FAST = 16
 /** Base64url characters of a modulus of 4,096 bits. */
 const MAX_FAST_RSA_LENGTH = 683
 
 type JsonObject = Readonly<Record<string, unknown>>
 
-export interface KeySet {
+export interface KeySet extends Keys {
   /** The usable keys, sorted and in one spelling: equal texts mean equal keys. */
   readonly text: string
   /** How many keys are usable. */
   readonly size: number
+  /** Their `kid`s. */
+  readonly kids: ReadonlySet<unknown>
   /** Keys that must not be in a set of public keys, one line each, named by kid or index. */
   readonly rejectedKeys: readonly string[]
-  /** How many signatures may be verified at once. */
-  readonly atOnce: number
-  readonly find: LocalJWKSet
 }
 
 /**
@@ -58,38 +56,12 @@ export interface KeySet {
  * @throws Error if the bytes are no key set.
  */
 export function readKeySet(bytes: Uint8Array): KeySet {
-  const { candidates, excess } = readCandidates(bytes)
-  return makeKeySet(candidates.map(importKey), excess)
-}
-
-/** The same, one key per tick. */
-export async function readKeySetInSteps(bytes: Uint8Array): Promise<KeySet> {
-  const { candidates, excess } = readCandidates(bytes)
-  const imported: Imported[] = []
-  for (const candidate of candidates) {
-    imported.push(importKey(candidate))
-    await nextTick()
-  }
-  return makeKeySet(imported, excess)
-}
-
-/** A member of a key set that may be a usable key, with its index. */
-type Candidate = readonly [index: number, jwk: unknown]
-/** A usable key, or the line that names a rejected key. */
-type Imported = JWK | string
-
-function readCandidates(bytes: Uint8Array) {
-  const { keys } = readJsonObject(bytes)
-  if (!Array.isArray(keys)) throw new Error('not a JSON Web Key Set')
-  const all: Candidate[] = [...keys.entries()].filter(([, jwk]) => !isForAnotherPurpose(jwk))
-  return { candidates: all.slice(0, MAX_KEYS), excess: Math.max(0, all.length - MAX_KEYS) }
-}
-
-function makeKeySet(imported: readonly Imported[], excess: number): KeySet {
-  const rejectedKeys = imported.filter((each) => typeof each === 'string')
-  const unnamed = rejectedKeys.splice(MAX_REJECTED_KEYS).length
-  if (unnamed > 0) rejectedKeys.push(`more rejected keys: ${unnamed}`)
-  if (excess > 0) rejectedKeys.push(`keys after the first ${MAX_KEYS}: ${excess}`)
+  const { keys: members } = readJsonObject(bytes)
+  if (!Array.isArray(members)) throw new Error('not a JSON Web Key Set')
+  const candidates = [...members.entries()].filter(([, jwk]) => !isForAnotherPurpose(jwk))
+  const imported = candidates.slice(0, MAX_KEYS).map(([index, jwk]) => importKey(index, jwk))
+  const excess = candidates.length - MAX_KEYS
+  if (excess > 0) imported.push(`keys after the first ${MAX_KEYS}: ${excess}`)
   // A repeated key counts once, or a token without a kid would fit two keys.
   const usable = imported.filter((each) => typeof each === 'object')
   const byText = new Map(usable.map((key) => [JSON.stringify(key), key]))
@@ -97,8 +69,11 @@ function makeKeySet(imported: readonly Imported[], excess: number): KeySet {
   return {
     text: [...byText.keys()].sort().join('\n'),
     size: keys.length,
-    rejectedKeys,
+    kids: new Set(keys.map(({ kid }) => kid)),
+    rejectedKeys: imported.filter((each) => typeof each === 'string'),
+    algorithms: [...ALGORITHMS.values()].flat(),
     atOnce: keys.every(isFast) ? AT_ONCE_IF_FAST : 1,
+    verified: new TokenCache(),
     find: createLocalJWKSet({ keys }),
   }
 }
@@ -133,18 +108,19 @@ function isForAnotherPurpose(jwk: unknown): boolean {
 
 /** Why a key is not public; undefined if it is. */
 function secrecyOf(jwk: JsonObject): string | undefined {
-  if (jwk['kty'] === 'oct') return 'is symmetric'
+  if (jwk['kty'] === 'oct') return 'symmetric'
   const secret = PRIVATE_MEMBERS.find((name) => Object.hasOwn(jwk, name))
-  return secret === undefined ? undefined : `holds a private part, "${secret}"`
+  return secret === undefined ? undefined : `it holds a private part, "${secret}"`
 }
 
-function importKey([index, jwk]: Candidate): Imported {
+/** A usable key, or the line that names a rejected one. */
+function importKey(index: number, jwk: unknown): JWK | string {
   try {
     return readKey(jwk)
   } catch (error) {
     const kid = isJsonObject(jwk) ? jwk['kid'] : undefined
     const name = typeof kid === 'string' ? JSON.stringify(kid.slice(0, MAX_KID_SHOWN)) : index
-    return `key ${name} ${reasonOf(error)}`
+    return `key ${name} is rejected: ${reasonOf(error)}`
   }
 }
 
@@ -153,16 +129,21 @@ function importKey([index, jwk]: Candidate): Imported {
  * @throws Error that says why the key is rejected.
  */
 function readKey(jwk: unknown): JWK {
-  if (!isJsonObject(jwk)) throw new Error('is not a JSON object')
+  if (!isJsonObject(jwk)) throw new Error('not a JSON object')
   const { alg, kid } = jwk
   const secrecy = secrecyOf(jwk)
   if (secrecy !== undefined) throw new Error(secrecy)
   if (kid !== undefined && typeof kid !== 'string')
-    throw new Error('has a kid that is not a string')
+    throw new Error('its kid is not a string')
   checkLengths(jwk)
-  // createPublicKey also checks that an EC or OKP key is a point of its curve.
-  const key = createKeyObject(jwk)
-  checkStrength(key)
+  // Node checks that members are strings, and that an EC or OKP key is a point of its curve.
+  const key = createPublicKey({ format: 'jwk', key: jwk as JsonWebKey })
+  const { modulusLength: bits, publicExponent: exponent } = key.asymmetricKeyDetails ?? {}
+  if (bits !== undefined && bits < MIN_RSA_BITS)
+    throw new Error(`weak: ${bits} bits, fewer than ${MIN_RSA_BITS}`)
+  // With an exponent of 1 every signature is its own message. RSA has no even exponents.
+  if (exponent !== undefined && (exponent < 3n || exponent % 2n === 0n))
+    throw new Error(`weak: its public exponent is ${exponent}`)
   return {
     ...key.export({ format: 'jwk' }),
     ...(kid === undefined ? {} : { kid }),
@@ -174,29 +155,9 @@ function checkLengths(jwk: JsonObject): void {
   for (const [name, max] of Object.entries(MAX_MEMBER_LENGTHS)) {
     const value = jwk[name]
     if (typeof value !== 'string' || value.length <= max) continue
-    throw new Error(`is oversized: "${name}" has ${value.length} characters, more than ${max}`)
+    throw new Error(`oversized: "${name}" has ${value.length} characters, more than ${max}`)
   }
 }
 
-function createKeyObject(jwk: JsonObject): KeyObject {
-  try {
-    // The cast says that members are strings: Node checks that itself, and throws.
-    return createPublicKey({ format: 'jwk', key: jwk as JsonWebKey })
-  } catch (cause) {
-    throw new Error('is not a valid public key', { cause })
-  }
-}
-
-function checkStrength(key: KeyObject): void {
-  if (key.asymmetricKeyType !== 'rsa') return
-  const { modulusLength = 0, publicExponent = 0n } = key.asymmetricKeyDetails ?? {}
-  if (modulusLength < MIN_RSA_BITS)
-    throw new Error(`is weak: ${modulusLength} bits, fewer than ${MIN_RSA_BITS}`)
-  // With an exponent of 1 every signature is its own message. RSA has no even exponents.
-  if (publicExponent < 3n || publicExponent % 2n === 0n)
-    throw new Error(`is weak: its public exponent is ${publicExponent}`)
-}
-
-function isFast({ crv, n = '' }: JWK): boolean {
-  return crv !== 'P-384' && crv !== 'P-521' && n.length <= MAX_FAST_RSA_LENGTH
-}
+const isFast = ({ crv, n = '' }: JWK): boolean =>
+  crv !== 'P-384' && crv !== 'P-521' && n.length <= MAX_FAST_RSA_LENGTH

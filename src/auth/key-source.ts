@@ -1,8 +1,10 @@
+/** What the verifier knows of its keys, wherever they come from. */
 import type { CompactJWSHeaderParameters, CryptoKey } from 'jose'
-import type { Wait } from './verification-queue.ts'
+import type { HttpError } from '../errors.ts'
+import type { TokenCache } from './token-cache.ts'
 
-/** The keys that verify tokens. */
-export interface KeySource {
+/** Keys that verify tokens. They never change: other keys are another object. */
+export interface Keys {
   /** The only algorithms that a token may name. */
   readonly algorithms: readonly string[]
   /**
@@ -10,39 +12,39 @@ export interface KeySource {
    * the journal, and should delay a write by no more than a few milliseconds.
    */
   readonly atOnce: number
-  /** Changes with the keys: a token that earlier keys verified must be verified again. */
-  readonly generation: number
+  /** The tokens that these keys have verified. It goes with them. */
+  readonly verified: TokenCache
   /**
-   * Finds the one key that fits the header of a token, which is not verified yet. If keys must be
-   * fetched first, `wait` waits for that.
+   * Finds the one key that fits the header of a token, which is not verified yet.
    * @throws JOSEError (as a rejection) if no key fits, or more than one.
-   * @throws HttpError keysUnavailable (as a rejection) if there are no keys.
    */
-  key(header: CompactJWSHeaderParameters, wait: Wait): Promise<CryptoKey>
-  /** Why no token can be verified now, in a few words; undefined if tokens can be verified. */
-  unavailableReason(): string | undefined
+  find(header: CompactJWSHeaderParameters): Promise<CryptoKey>
+}
+
+export interface KeySource {
+  /** The latest usable keys. */
+  readonly keys: Keys | undefined
+  /** If there are no keys, the error for a token. Its `cause` says why in a few words. */
+  readonly unavailable?: HttpError | undefined
+  /**
+   * Fetches keys if there are none, or none has this kid, which is a string. The promise never
+   * rejects; undefined if there is nothing to wait for. Only of a source that fetches its keys.
+   */
+  fetchFor?(kid: unknown): Promise<void> | undefined
   /**
    * True if the last version of the keys could not be read or used, so that earlier keys stay in
    * use, if there are any. Undefined for a secret, which is read once.
    */
   readonly isStale?: boolean
-  /** Only of a source that fetches its keys. */
-  readonly fetches?: {
-    readonly succeeded: number
-    readonly failed: number
-    /** Since the last fetch that succeeded; undefined if there is no usable key set. */
-    readonly ageMs: number | undefined
-  }
+  /**
+   * Only of a source that fetches its keys. `ageMs` is the time since the last fetch that
+   * succeeded; undefined if there is no usable key set.
+   */
+  readonly fetches?: { succeeded: number; failed: number; ageMs: number | undefined }
   /** Begins the work in the background, if there is any. */
-  start(): void
-  close(): void
+  start?(): void
+  close?(): void
 }
-
-export type KeyLog = (
-  level: 'info' | 'error',
-  message: string,
-  fields?: Readonly<Record<string, unknown>>,
-) => void
 
 /** Milliseconds. Only tests change them. */
 export const TIMING = {
@@ -52,9 +54,9 @@ export const TIMING = {
   fetch: 5_000,
   /** Between two fetches of a remote key set in the background. */
   refresh: 10 * 60_000,
-  /** A request fetches keys only this long after the last attempt began, even if that failed. */
-  cooldown: 30_000,
-  /** The first delay of the background without a usable set; it doubles up to the cooldown. */
+  /** Requests may fetch keys three times in a row, and then once in this time. */
+  refill: 30_000,
+  /** The first delay of the background without a usable set; it doubles up to `refill`. */
   retry: 1_000,
   /** How long a remote key set is used after its last fetch. */
   usable: 60 * 60_000,

@@ -1,31 +1,32 @@
+/** Makes the source of keys that is configured: a secret, a file, a URL, or discovery. */
 import { webcrypto } from 'node:crypto'
 import type { CryptoKey } from 'jose'
 import { ConfigError } from '../errors.ts'
+import type { Log } from '../ops/log.ts'
 import { isTrustworthy } from './fetch.ts'
-import { FileKeys } from './file-keys.ts'
-import { type KeyLog, type KeySource, TIMING, type Timing } from './key-source.ts'
+import { fileKeys } from './file-keys.ts'
+import { type KeySource, TIMING } from './key-source.ts'
 import { discoverKeySet, RemoteKeys } from './remote-keys.ts'
+import { TokenCache } from './token-cache.ts'
 
-export type { KeyLog, KeySource, Timing } from './key-source.ts'
+export type { KeySource, Timing } from './key-source.ts'
 
+/**
+ * A JSON Web Key Set is in a file, which is read again when it changes, or at a URL: https, or http
+ * on loopback. With `discovery`, the issuer names that URL.
+ */
 export type KeyConfig =
   | { readonly kind: 'secret'; readonly secret: Uint8Array }
-  | {
-      readonly kind: 'file'
-      /** Of a JSON Web Key Set, which is read again when it changes. */
-      readonly path: string
-    }
-  | {
-      readonly kind: 'url'
-      /** Of a JSON Web Key Set: https, or http on loopback. */
-      readonly url: string
-    }
+  | { readonly kind: 'file'; readonly path: string }
+  | { readonly kind: 'url'; readonly url: string }
   | { readonly kind: 'discovery' }
 
 /** RFC 7518 §3.2: a key for HS256 has at least as many bytes as its hash. */
 const MIN_SECRET_BYTES = 32
 /** HS256 takes 20 µs of a core; fewer at once would make the service slower. */
 const SECRET_AT_ONCE = 32
+const UNTRUSTWORTHY =
+  'must be an https URL, or http on 127.0.0.0/8, [::1] or localhost, without user info'
 const HS256 = { name: 'HMAC', hash: 'SHA-256' }
 
 /**
@@ -35,44 +36,26 @@ const HS256 = { name: 'HMAC', hash: 'SHA-256' }
 export function createKeySource(
   config: KeyConfig,
   issuer: string,
-  log: KeyLog,
-  timing: Timing = TIMING,
+  log: Log,
+  timing = TIMING,
 ): KeySource {
-  switch (config.kind) {
-    case 'secret':
-      return secretKeys(config.secret)
-    case 'file':
-      return new FileKeys(config.path, log, timing)
-    case 'url':
-      checkTrustworthy(config.url)
-      return new RemoteKeys((fetcher) => fetcher.get(config.url), log, timing)
-    case 'discovery':
-      checkTrustworthy(issuer)
-      return new RemoteKeys((fetcher) => discoverKeySet(issuer, fetcher), log, timing)
-  }
-}
-
-/** Does not show the URL, which may hold a password. */
-function checkTrustworthy(url: string): void {
-  if (isTrustworthy(url)) return
-  const loopback = '127.0.0.0/8, [::1] or localhost'
-  throw new ConfigError([`must be an https URL, or http on ${loopback}, without user info`])
+  if (config.kind === 'secret') return secretKeys(config.secret)
+  if (config.kind === 'file') return fileKeys(config.path, log, timing.poll)
+  const url = config.kind === 'url' ? config.url : issuer
+  // The message does not show the URL, which may hold a password.
+  if (!isTrustworthy(url)) throw new ConfigError([UNTRUSTWORTHY])
+  if (config.kind === 'url') return new RemoteKeys((get) => get(url), log, timing)
+  return new RemoteKeys((get) => discoverKeySet(url, get), log, timing)
 }
 
 function secretKeys(secret: Uint8Array): KeySource {
-  if (secret.length < MIN_SECRET_BYTES) {
-    const problem = `must have at least ${MIN_SECRET_BYTES} bytes, and has ${secret.length}`
-    throw new ConfigError([problem])
-  }
+  const { length } = secret
+  if (length < MIN_SECRET_BYTES)
+    throw new ConfigError([`must have at least ${MIN_SECRET_BYTES} bytes, and has ${length}`])
   let imported: Promise<CryptoKey> | undefined
-  return {
-    algorithms: ['HS256'],
-    atOnce: SECRET_AT_ONCE,
-    generation: 0,
-    // Imported once: jose would import plain bytes for every token.
-    key: () => (imported ??= webcrypto.subtle.importKey('raw', secret, HS256, false, ['verify'])),
-    unavailableReason: () => undefined,
-    start() {},
-    close() {},
-  }
+  // Imported once: jose would import plain bytes for every token.
+  const find = () =>
+    (imported ??= webcrypto.subtle.importKey('raw', secret, HS256, false, ['verify']))
+  const keys = { algorithms: ['HS256'], atOnce: SECRET_AT_ONCE, verified: new TokenCache(), find }
+  return { keys }
 }

@@ -1,94 +1,80 @@
-import type { CompactJWSHeaderParameters, CryptoKey } from 'jose'
-import { errorCodeOf, HttpError, reasonOf } from '../errors.ts'
+/** Keys that are fetched from an issuer: the set in use, and when it is fetched again. */
+import { HttpError, reasonOf } from '../errors.ts'
 import { Backoff } from '../ops/backoff.ts'
-import { Fetcher, isTrustworthy, shownUrl } from './fetch.ts'
-import {
-  AT_ONCE_IF_FAST,
-  type KeySet,
-  PUBLIC_ALGORITHMS,
-  readJsonObject,
-  readKeySetInSteps,
-} from './key-set.ts'
-import type { KeyLog, KeySource, Timing } from './key-source.ts'
-import type { Wait } from './verification-queue.ts'
+import type { Log } from '../ops/log.ts'
+import { fetchBytes, isTrustworthy, shownUrl } from './fetch.ts'
+import { type KeySet, readJsonObject, readKeySet } from './key-set.ts'
+import type { KeySource, Timing } from './key-source.ts'
 
-/** Characters: an error of Node may quote a whole URL. */
+/** Fetches that requests may cause in a row. */
+const FETCHES_IN_A_ROW = 3
+/** Characters: an error of Node may quote a whole URL, and a set have 100 rejected keys. */
 const MAX_REASON = 400
 
-type LoadKeySet = (fetcher: Fetcher) => Promise<Uint8Array>
+type Get = (url: string) => Promise<Uint8Array>
+type Load = (get: Get) => Promise<Uint8Array>
 
 /**
- * Keys that are fetched from an issuer. jose's own remote set is not used: its cooldown counts only
- * after a success, so every request would reach an issuer that is down. All times are of the
- * monotonic clock, in milliseconds.
+ * jose's own remote set is not used: its cooldown counts only after a success, so every request
+ * would reach an issuer that is down. All times are of the monotonic clock, in milliseconds.
  */
 export class RemoteKeys implements KeySource {
-  readonly algorithms = PUBLIC_ALGORITHMS
-  readonly #load: LoadKeySet
-  readonly #log: KeyLog
+  /** True if the last fetch failed. */
+  isStale = false
+  readonly #load: Load
+  readonly #log: Log
   readonly #timing: Timing
-  readonly #fetcher: Fetcher
   readonly #backoff: Backoff
   readonly #counts = { succeeded: 0, failed: 0 }
-  /** The last set that was accepted; dropped when it is too old. */
+  /** The last set that was accepted, usable or not. */
   #set: KeySet | undefined
-  #acceptedAtMs = -Infinity
-  #generation = 0
-  #isStale = false
+  #usableUntilMs = -Infinity
   /** The attempt under way. It never rejects. */
   #attempt: Promise<void> | undefined
-  #attemptedAtMs = -Infinity
+  #running = new AbortController()
+  #isClosed = false
+  /** When the bucket of fetches that requests may cause is full again. */
+  #fullAtMs = -Infinity
   #timer: NodeJS.Timeout | undefined
-  #nextAtMs = Infinity
+  #nextAtMs = 0
   /** Why there is no usable set, if there is none. */
   #reason = 'no key set has been fetched yet'
   /** The rejected keys of the last set. The same ones are not logged again. */
   #rejectedKeys = ''
 
-  constructor(load: LoadKeySet, log: KeyLog, timing: Timing) {
+  constructor(load: Load, log: Log, timing: Timing) {
     this.#load = load
     this.#log = log
     this.#timing = timing
-    this.#fetcher = new Fetcher(timing.fetch)
-    this.#backoff = new Backoff(timing.retry, timing.cooldown)
+    this.#backoff = new Backoff(timing.retry, timing.refill)
   }
 
-  get atOnce(): number {
-    // Without a set, tokens only wait for one.
-    return this.#set?.atOnce ?? AT_ONCE_IF_FAST
+  get keys(): KeySet | undefined {
+    return performance.now() < this.#usableUntilMs ? this.#set : undefined
   }
 
-  get generation(): number {
-    this.#usableSet()
-    return this.#generation
-  }
-
-  get isStale(): boolean {
-    return this.#isStale
+  get unavailable(): HttpError | undefined {
+    if (this.keys !== undefined) return undefined
+    const seconds = Math.max(1, Math.ceil((this.#nextAtMs - performance.now()) / 1000))
+    return new HttpError('keysUnavailable', ['Retry-After', String(seconds)], this.#reason)
   }
 
   get fetches() {
-    const hasSet = this.#usableSet() !== undefined
-    return { ...this.#counts, ageMs: hasSet ? performance.now() - this.#acceptedAtMs : undefined }
+    const ageMs = performance.now() - (this.#usableUntilMs - this.#timing.usable)
+    return { ...this.#counts, ageMs: this.keys && ageMs }
   }
 
-  async key(header: CompactJWSHeaderParameters, wait: Wait): Promise<CryptoKey> {
-    const set = this.#usableSet()
-    try {
-      if (set !== undefined) return await set.find(header)
-    } catch (error) {
-      if (errorCodeOf(error) !== 'ERR_JWKS_NO_MATCHING_KEY') throw error
-    }
-    // There is no set, or the key is not in it: the issuer may have changed its keys.
-    const hasCooled = performance.now() >= this.#attemptedAtMs + this.#timing.cooldown
-    if (this.#attempt !== undefined || hasCooled) await wait(this.#fetchOnce())
-    const latest = this.#usableSet()
-    if (latest === undefined) throw this.#unavailable()
-    return latest.find(header)
-  }
-
-  unavailableReason(): string | undefined {
-    return this.#usableSet() === undefined ? `no usable key set: ${this.#reason}` : undefined
+  fetchFor(kid: unknown): Promise<void> | undefined {
+    const set = this.keys
+    if (set !== undefined && (typeof kid !== 'string' || set.kids.has(kid))) return undefined
+    // The issuer may have changed its keys.
+    if (this.#attempt !== undefined) return this.#attempt
+    const { refill } = this.#timing
+    const fullAtMs = Math.max(this.#fullAtMs, performance.now()) + refill
+    if (fullAtMs > performance.now() + FETCHES_IN_A_ROW * refill) return undefined
+    // The fetch is taken out of the bucket, whatever its result will be.
+    this.#fullAtMs = fullAtMs
+    return this.#fetchOnce()
   }
 
   start(): void {
@@ -96,30 +82,9 @@ export class RemoteKeys implements KeySource {
   }
 
   close(): void {
+    this.#isClosed = true
     clearTimeout(this.#timer)
-    this.#fetcher.close()
-  }
-
-  /**
-   * Drops a set that is too old. The new generation makes the cache drop the tokens that it
-   * verified.
-   */
-  #usableSet(): KeySet | undefined {
-    if (this.#set !== undefined && performance.now() >= this.#usableUntilMs()) {
-      this.#set = undefined
-      this.#generation++
-    }
-    return this.#set
-  }
-
-  #usableUntilMs(): number {
-    return this.#acceptedAtMs + this.#timing.usable
-  }
-
-  #unavailable(): HttpError {
-    const nextAtMs = Math.min(this.#nextAtMs, this.#attemptedAtMs + this.#timing.cooldown)
-    const seconds = Math.max(1, Math.ceil((nextAtMs - performance.now()) / 1000))
-    return new HttpError('keysUnavailable', ['Retry-After', String(seconds)], this.#reason)
+    this.#running.abort(new Error('closed'))
   }
 
   /** One attempt at a time: all callers meanwhile wait for the same one. */
@@ -128,47 +93,44 @@ export class RemoteKeys implements KeySource {
   }
 
   async #fetchSet(): Promise<void> {
+    if (this.#isClosed) return
     clearTimeout(this.#timer)
-    this.#attemptedAtMs = performance.now()
+    const running = (this.#running = new AbortController())
     try {
-      this.#accept(await readKeySetInSteps(await this.#load(this.#fetcher)))
+      const get: Get = (url) => fetchBytes(url, this.#timing.fetch, running)
+      this.#accept(readKeySet(await this.#load(get)))
       this.#counts.succeeded++
-      this.#isStale = false
+      this.isStale = false
     } catch (error) {
       this.#counts.failed++
-      this.#isStale = true
+      this.isStale = true
       this.#reason = reasonOf(error).slice(0, MAX_REASON)
-      if (!this.#fetcher.isClosed)
-        this.#log('error', 'key set could not be fetched', { reason: this.#reason })
+      if (!this.#isClosed) this.#log.error('key set could not be fetched', { reason: this.#reason })
     }
-    this.#scheduleNext()
+    if (!this.#isClosed) this.#scheduleNext()
   }
 
   /** @throws Error if no key is usable: such a set does not replace an earlier one. */
   #accept(set: KeySet): void {
-    const rejectedKeys = set.rejectedKeys.join('; ')
+    const rejectedKeys = set.rejectedKeys.join('; ').slice(0, MAX_REASON)
     if (rejectedKeys !== this.#rejectedKeys && rejectedKeys !== '')
-      this.#log('error', 'keys of the key set are left out', { flaws: rejectedKeys })
+      this.#log.error('keys of the key set are left out', { flaws: rejectedKeys })
     this.#rejectedKeys = rejectedKeys
     if (set.size === 0) throw new Error('the key set holds no key that can verify a token')
     // The same keys again leave the cached tokens valid.
-    if (this.#usableSet()?.text !== set.text) {
+    if (this.keys?.text !== set.text) {
       this.#set = set
-      this.#generation++
-      this.#log('info', 'key set fetched', { keys: set.size })
+      this.#log.info('key set fetched', { keys: set.size })
     }
-    this.#acceptedAtMs = performance.now()
+    this.#usableUntilMs = performance.now() + this.#timing.usable
     this.#backoff.reset()
     this.#reason = 'the key set is too old'
   }
 
   #scheduleNext(): void {
-    if (this.#fetcher.isClosed) return
     const nowMs = performance.now()
-    const delayMs =
-      this.#usableSet() === undefined
-        ? this.#backoff.take()
-        : Math.min(this.#timing.refresh, this.#usableUntilMs() - nowMs)
+    const leftMs = this.#usableUntilMs - nowMs
+    const delayMs = leftMs > 0 ? Math.min(this.#timing.refresh, leftMs) : this.#backoff.take()
     this.#nextAtMs = nowMs + delayMs
     this.#timer = setTimeout(() => void this.#fetchOnce(), delayMs).unref()
   }
@@ -180,15 +142,12 @@ export class RemoteKeys implements KeySource {
  * @throws Error if the document names another issuer (§4.3: exactly the same string is required),
  * or a URL that cannot be trusted.
  */
-export async function discoverKeySet(issuer: string, fetcher: Fetcher): Promise<Uint8Array> {
+export async function discoverKeySet(issuer: string, get: Get): Promise<Uint8Array> {
   const url = `${issuer.replace(/\/$/, '')}/.well-known/openid-configuration`
-  const { issuer: named, jwks_uri: keySetUrl } = readJsonObject(await fetcher.get(url))
-  if (named !== issuer) {
-    const other =
-      typeof named === 'string' ? `of another issuer: ${shownUrl(named)}` : 'of no issuer'
-    throw new Error(`${shownUrl(url)} is ${other}`)
-  }
+  const { issuer: named, jwks_uri: keySetUrl } = readJsonObject(await get(url))
+  const other = typeof named === 'string' ? shownUrl(named) : 'none'
+  if (named !== issuer) throw new Error(`${shownUrl(url)} is of another issuer: ${other}`)
   if (!isTrustworthy(keySetUrl))
     throw new Error(`${shownUrl(url)} names a jwks_uri that is neither https nor on loopback`)
-  return fetcher.get(keySetUrl)
+  return get(keySetUrl)
 }

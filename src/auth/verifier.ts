@@ -1,12 +1,13 @@
+/** Finds the caller of a request by its token: in the cache, or by verifying the token. */
 import { isUtf8 } from 'node:buffer'
 import type { CompactJWSHeaderParameters, CryptoKey, JWTPayload } from 'jose'
+import { decodeProtectedHeader } from 'jose/decode/protected_header'
 import { jwtVerify } from 'jose/jwt/verify'
 import { errorCodeOf, isError } from '../errors.ts'
 import { invalidToken } from './bearer.ts'
-import { type Caller, type CallerRules, claimOf, readCaller } from './caller.ts'
-import type { KeySource } from './key-source.ts'
-import { TokenCache } from './token-cache.ts'
-import { type Client, VerificationQueue, type Wait } from './verification-queue.ts'
+import { type Caller, claimOf, readCaller, type TokenRules } from './caller.ts'
+import type { Keys, KeySource } from './key-source.ts'
+import { type Client, VerificationQueue } from './verification-queue.ts'
 
 /** Bytes of a token, dots included. A token with 200 groups has about 10,400. */
 const MAX_TOKEN_BYTES = 12_288
@@ -15,6 +16,8 @@ const MAX_TOKEN_BYTES = 12_288
  * signature is verified, and 900 members take 2 ms.
  */
 const MAX_HEADER_LENGTH = 4096
+/** As with fast keys: without any, tokens are only refused. */
+const AT_ONCE_WITHOUT_KEYS = 16
 // RFC 8725 §3.11: other kinds of JWT, such as logout tokens, must not pass for access tokens. The
 // last two are from RFC 9068 §2.1. Media types are compared without case (RFC 7515 §4.1.9).
 const ACCEPTED_TYP: ReadonlySet<string> = new Set(['jwt', 'at+jwt', 'application/at+jwt'])
@@ -22,40 +25,19 @@ const ACCEPTED_TYP: ReadonlySet<string> = new Set(['jwt', 'at+jwt', 'application
 /** The codes of jose's errors. No error of Node has one that begins so. */
 const JOSE_CODES = /^ERR_(?:JOSE|JW[A-Z]+)_/
 
-/** What a token must say. */
-export interface TokenRules extends CallerRules {
-  readonly issuer: string
-  readonly audience: string
-  readonly audienceClaim: string
-  readonly clockToleranceSeconds: number
-}
-
-interface VerifiedClaims {
-  readonly claims: JWTPayload
-  readonly exp: number
-}
-
-/** Finds the caller of a request by its token: in the cache, or by verifying the token. */
 export class Verifier {
-  readonly #keys: KeySource
+  readonly #source: KeySource
   readonly #rules: TokenRules
   readonly #now: () => number
-  readonly #cache: TokenCache
-  readonly #queue: VerificationQueue
+  readonly #queue = new VerificationQueue(() => this.#source.keys?.atOnce ?? AT_ONCE_WITHOUT_KEYS)
   /** Tokens that were verified, by result, and tokens that were found in the cache. */
   readonly counts = { accepted: 0, refused: 0, cached: 0 }
 
   /** `now` returns milliseconds since 1970. */
-  constructor(keys: KeySource, rules: TokenRules, now = Date.now, cache = new TokenCache()) {
-    this.#keys = keys
+  constructor(source: KeySource, rules: TokenRules, now = Date.now) {
+    this.#source = source
     this.#rules = rules
     this.#now = now
-    this.#cache = cache
-    this.#queue = new VerificationQueue(keys)
-  }
-
-  get cacheSize(): number {
-    return this.#cache.size
   }
 
   /**
@@ -66,29 +48,40 @@ export class Verifier {
    * @throws ClientGone if the client left while its token waited.
    */
   verify(token: string, client: Client): Caller | Promise<Caller> {
-    return (
-      this.#findCached(token, this.#keys.generation) ??
-      this.#queue.run(client, (wait) => this.#verifyOnce(token, wait))
-    )
+    const cached = this.#findCached(token)
+    if (cached !== undefined) return cached
+    const fetchKeys = () => this.#fetchKeys(token)
+    return this.#queue.run(client, () => this.#verifyOnce(token), fetchKeys)
   }
 
-  #findCached(token: string, generation: number): Caller | undefined {
-    const caller = this.#cache.get(token, generation, Math.floor(this.#now() / 1000))
+  /** If its key must be fetched, a token waits before it takes a slot, so that no other waits. */
+  #fetchKeys(token: string): Promise<void> | undefined {
+    try {
+      const [header = ''] = token.slice(0, MAX_HEADER_LENGTH + 1).split('.', 1)
+      return this.#source.fetchFor?.(decodeProtectedHeader({ protected: header }).kid)
+    } catch {
+      // A malformed token needs no key. It is refused in its slot.
+      return undefined
+    }
+  }
+
+  #findCached(token: string): Caller | undefined {
+    const caller = this.#source.keys?.verified.get(token, Math.floor(this.#now() / 1000))
     if (caller !== undefined) this.counts.cached++
     return caller
   }
 
-  async #verifyOnce(token: string, wait: Wait): Promise<Caller> {
-    // Read before the key is used: if the keys change meanwhile, the token is not cached.
-    const { generation } = this.#keys
+  async #verifyOnce(token: string): Promise<Caller> {
     // While this request waited, another one may have verified the same token.
-    const cached = this.#findCached(token, generation)
+    const cached = this.#findCached(token)
     if (cached !== undefined) return cached
+    const { keys, unavailable } = this.#source
     try {
       checkForm(token)
-      const { claims, exp } = await this.#verifyClaims(token, wait)
+      if (keys === undefined) throw unavailable
+      const claims = await this.#verifyClaims(token, keys)
       const caller = readCaller(claims, this.#rules)
-      this.#cache.add(token, generation, exp, caller)
+      keys.verified.add(token, Number(claims.exp), caller)
       this.counts.accepted++
       return caller
     } catch (error) {
@@ -98,32 +91,30 @@ export class Verifier {
   }
 
   /** Verifies the signature and all claims, except those that say who the caller is. */
-  async #verifyClaims(token: string, wait: Wait): Promise<VerifiedClaims> {
+  async #verifyClaims(token: string, keys: Keys): Promise<JWTPayload> {
     const { issuer, audience, audienceClaim, ownerClaim, clockToleranceSeconds } = this.#rules
     const keyOf = async (header: CompactJWSHeaderParameters) => {
       checkHeader(header)
-      const key = await this.#keys.key(header, wait)
+      const key = await keys.find(header)
       checkSignatureLength(token, key)
       return key
     }
     const { payload: claims } = await jwtVerify(token, keyOf, {
       // RFC 8725 §3.1: the service and its keys choose the algorithm, the token does not.
-      algorithms: [...this.#keys.algorithms],
+      algorithms: [...keys.algorithms],
       issuer,
       requiredClaims: ['exp', audienceClaim, ownerClaim],
       clockTolerance: clockToleranceSeconds,
+      // Now, after the wait for keys and a slot.
       currentDate: new Date(this.#now()),
       ...(audienceClaim === 'aud' ? { audience } : {}),
     })
-    if (audienceClaim !== 'aud' && !holds(claimOf(claims, audienceClaim), audience))
+    const audiences = [claimOf(claims, audienceClaim)].flat()
+    if (audienceClaim !== 'aud' && !audiences.includes(audience))
       throw invalidToken('tokenUnacceptable', 'the audience claim does not hold the audience')
     // JSON's 1e400 is Infinity, which jose takes for a number: the token would never expire.
-    const { exp = Infinity } = claims
-    if (!Number.isFinite(exp)) throw invalidToken('tokenUnacceptable', 'exp is not finite')
-    // Again, as jose does: it may have passed while the token waited for its key.
-    if (exp <= Math.floor(this.#now() / 1000) - clockToleranceSeconds)
-      throw invalidToken('tokenExpired', 'exp passed during the verification')
-    return { claims, exp }
+    if (!Number.isFinite(claims.exp)) throw invalidToken('tokenUnacceptable', 'exp is not finite')
+    return claims
   }
 }
 
@@ -173,10 +164,6 @@ function checkHeader({ typ, b64 }: CompactJWSHeaderParameters): void {
     throw invalidToken('tokenInvalid', 'a token of another kind, by its typ')
   // RFC 7797 §7: a JWT never has an unencoded payload. jose reads b64 only if crit lists it.
   if (b64 !== undefined && b64 !== true) throw invalidToken('tokenInvalid', 'unencoded payload')
-}
-
-function holds(claim: unknown, wanted: string): boolean {
-  return Array.isArray(claim) ? claim.includes(wanted) : claim === wanted
 }
 
 /** The error with its condition. jose's own errors carry the claims, which must not be logged. */

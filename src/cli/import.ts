@@ -3,6 +3,7 @@
 import { resolve } from 'node:path'
 import { readConfig } from '../config.ts'
 import { escaped, reasonOf } from '../errors.ts'
+import { createLog, type Log } from '../ops/log.ts'
 import type { PlantStore } from '../plants/store.ts'
 import { openStore } from '../store/open.ts'
 import type { Values } from './commands.ts'
@@ -10,10 +11,7 @@ import { Progress } from './progress.ts'
 import { openSource, type Source, type SourceRow, unreadable } from './source.ts'
 
 /** Opens the store to import into. `onFatal` is told when its memory and disk may differ. */
-type OpenStore = (
-  log: (level: string, message: string, fields?: Readonly<Record<string, unknown>>) => void,
-  onFatal: (error: unknown) => void,
-) => Promise<PlantStore>
+type OpenStore = (log: Log, onFatal: (error: unknown) => void) => Promise<PlantStore>
 
 export async function run(_: Values, file: string): Promise<string> {
   const config = readConfig(process.env, 'storage')
@@ -38,11 +36,14 @@ export async function importStore(
       progress.tell(`${what}: "plant-store export" makes a file that has everything`)
     }
     let fatal: unknown
-    const log: Parameters<OpenStore>[0] = (level, message, { bytes, totalBytes } = {}) => {
-      if (level === 'error') return progress.tell(message)
-      if (typeof bytes !== 'number' || typeof totalBytes !== 'number') return
-      progress.step(message)
-      progress.at(bytes, totalBytes, 'MB')
+    const log: Log = {
+      ...createLog('silent'),
+      error: (message) => progress.tell(message),
+      info(message, { bytes, totalBytes } = {}) {
+        if (typeof bytes !== 'number' || typeof totalBytes !== 'number') return
+        progress.step(message)
+        progress.at(bytes, totalBytes, 'MB')
+      },
     }
     const store = await open(log, (error) => (fatal = error))
     const { read, refused } = await importRows(store, file, source, progress).finally(() =>

@@ -244,7 +244,7 @@ function isOverloaded(error: unknown): boolean {
 
 /** A queue whose work runs until `end` ends the oldest. */
 function queueOf(keys: { atOnce: number }) {
-  const queue = new VerificationQueue(keys)
+  const queue = new VerificationQueue(() => keys.atOnce)
   const running: [name: string, end: () => void][] = []
   const begun: string[] = []
   const add = (name: string, client: Client = STAYS): Promise<void> =>
@@ -288,35 +288,36 @@ test('verification queue: a new key set changes the slots, not the order', async
   assert.deepEqual(begun, ['a', 'b', 'c', 'd', 'e'])
 })
 
-test('verification queue: frees a slot that waits, and takes one again later', async () => {
-  const { queue, begun, add, end } = queueOf({ atOnce: 1 })
+/** A fetch of keys that ends when `arrive` is called. */
+function fetching() {
   let arrive = (): void => {}
   const pending = new Promise<void>((resolve) => (arrive = resolve))
-  const steps: string[] = []
+  return { fetchKeys: () => pending, arrive }
+}
+
+test('verification queue: a token waits for its keys without a slot', async () => {
+  const { queue, begun, add, end } = queueOf({ atOnce: 1 })
+  const { fetchKeys, arrive } = fetching()
   const client = { destroyed: false }
-  const fetching = [STAYS, client].map((each, i) =>
-    queue.run(each, async (wait) => {
-      await wait(pending)
-      steps.push(`${i} goes on`)
-    }),
-  )
+  const work = async (name: string) => void begun.push(name)
+  const stays = queue.run(STAYS, () => work('stays'), fetchKeys)
+  const leaves = queue.run(client, () => work('leaves'), fetchKeys)
   const other = add('other')
-  await nextTick()
-  await nextTick()
   await nextTick()
   assert.deepEqual(begun, ['other'])
   client.destroyed = true
-  const left = assert.rejects(fetching[1] ?? assert.fail(), ClientGone)
+  const left = assert.rejects(leaves, ClientGone)
   arrive()
   await nextTick()
-  assert.deepEqual(steps, [])
+  assert.deepEqual(begun, ['other'])
   await end()
-  await Promise.all([fetching[0], other, left])
-  assert.deepEqual(steps, ['0 goes on'])
+  await Promise.all([stays, other, left])
+  assert.deepEqual(begun, ['other', 'stays'])
   // If a slot had been freed twice, two would run now.
+  await nextTick()
   const more = ['x', 'y'].map((name) => add(name))
   await nextTick()
-  assert.deepEqual(begun, ['other', 'x'])
+  assert.deepEqual(begun, ['other', 'stays', 'x'])
   await end()
   await end()
   await Promise.all(more)
@@ -324,35 +325,31 @@ test('verification queue: frees a slot that waits, and takes one again later', a
 
 test('verification queue: a token that waits for keys counts all the time', async () => {
   const { queue, begun, add, end } = queueOf({ atOnce: 1 })
-  let arrive = (): void => {}
-  const pending = new Promise<void>((resolve) => (arrive = resolve))
-  const fetching = queue.run(STAYS, (wait) => wait(pending))
-  await nextTick()
-  await nextTick()
-  const all = Array.from({ length: MAX_WAITING }, (_, i) => add(String(i)))
+  const { fetchKeys, arrive } = fetching()
+  const running = add('running')
+  const waiting = queue.run(STAYS, async () => {}, fetchKeys)
+  const all = Array.from({ length: MAX_WAITING - 1 }, (_, i) => add(String(i)))
   await assert.rejects(add('one too many'), isOverloaded)
+  await assert.rejects(queue.run(STAYS, async () => {}, fetchKeys), isOverloaded)
   arrive()
   await nextTick()
-  assert.deepEqual(begun, ['0'])
-  for (const _ of all) await end()
-  await end()
-  await Promise.all([...all, fetching])
+  assert.deepEqual(begun, ['running'])
+  for (const _ of [running, ...all]) await end()
+  await Promise.all([running, ...all, waiting])
 })
 
 test('verification queue: half of the places are for tokens whose key is known', async () => {
   const { queue, begun, add, end } = queueOf({ atOnce: 1 })
-  let arrive = (): void => {}
-  const pending = new Promise<void>((resolve) => (arrive = resolve))
-  const fetch = (): Promise<void> => queue.run(STAYS, (wait) => wait(pending))
-  const fetching = Array.from({ length: MAX_WAITING_FOR_KEYS }, fetch)
-  const refused = Array.from({ length: 3 }, () => assert.rejects(fetch(), isOverloaded))
-  await Promise.all(refused)
+  const { fetchKeys, arrive } = fetching()
+  const fetch = (): Promise<void> => queue.run(STAYS, async () => {}, fetchKeys)
+  const waiting = Array.from({ length: MAX_WAITING_FOR_KEYS }, fetch)
+  await Promise.all(Array.from({ length: 3 }, () => assert.rejects(fetch(), isOverloaded)))
   const known = add('known')
   await nextTick()
   assert.deepEqual(begun, ['known'])
   await end()
   arrive()
-  await Promise.all([known, ...fetching])
+  await Promise.all([known, ...waiting])
 })
 
 test('verification queue: a token whose keys have come makes room for another', async () => {

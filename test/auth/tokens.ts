@@ -9,12 +9,13 @@ import {
 import { mkdtempSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import type { Caller } from '../../dist/auth/caller.js'
-import { createKeySource, type KeyLog, type KeySource } from '../../dist/auth/keys.js'
+import type { Caller, TokenRules } from '../../dist/auth/caller.js'
+import { createKeySource, type KeySource } from '../../dist/auth/keys.js'
 import type { Client } from '../../dist/auth/verification-queue.js'
-import { type TokenRules, Verifier } from '../../dist/auth/verifier.js'
+import { Verifier } from '../../dist/auth/verifier.js'
 import { HttpError } from '../../dist/errors.js'
 import { lazyPair, PEM, readPair } from '../support/keys.ts'
+import { silent } from '../support/log.ts'
 
 // Tokens are built by hand, because a library would refuse to write the wrong ones.
 
@@ -114,8 +115,6 @@ export function keyFile(...keys: readonly Members[]): string {
   writeFileSync(path, JSON.stringify({ keys }))
   return path
 }
-
-export const silent: KeyLog = () => {}
 
 export function secretKeys(secret: Uint8Array = SECRET): KeySource {
   return createKeySource({ kind: 'secret', secret }, ISSUER, silent)

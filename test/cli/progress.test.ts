@@ -118,7 +118,7 @@ test('progress: check, import and a start say how much of a long journal is read
   const importing = new Progress({ write: (text) => told.push(text) })
   const open: Parameters<typeof importStore>[0] = (log) => {
     for (let bytes = 1e6; bytes < 20e6; bytes += 1e6)
-      log('info', 'recovering', { bytes, totalBytes: 20e6 })
+      log.info('recovering', { bytes, totalBytes: 20e6 })
     return openStore(`${file}.data`)
   }
   assert.match(await importStore(open, file, importing), /^100 plants read/)

@@ -505,7 +505,7 @@ test('cli: what comes from outside is escaped in every message', async () => {
   const set = join(directory, 'jwks.json')
   writeFileSync(set, JSON.stringify({ keys: [{ kty: 'oct', kid: own }] }))
   const keys = { ...SERVE, PLANTS_JWT_SECRET: '', PLANTS_JWKS_FILE: set }
-  await says(`key "${shown.replace('\\u000a', '\\n')}" is symmetric`, keys, 'config')
+  await says(`key "${shown.replace('\\u000a', '\\n')}" is rejected: symmetric`, keys, 'config')
   await says(`no command "${shown.replace('\\u000a', '\\n')}"`, {}, own)
 })
 

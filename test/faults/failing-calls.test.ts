@@ -22,6 +22,7 @@ import {
   openStore,
 } from '../store/sqljs/fixtures.ts'
 import { type DiskCall, type Fault, simulatedFiles, systemError } from './simulated-disk.ts'
+import { logOf } from '../support/log.ts'
 
 const OWNER = 'alice'
 /** Enough for each line of these tests, and little to write, to copy and to read. */
@@ -107,7 +108,7 @@ class World {
     this.store = await SqljsStore.open({
       directory: this.directory,
       maxDataBytes: 2 ** 26,
-      log: (_level, message) => this.lines.push(message),
+      log: logOf((_level, message) => this.lines.push(message)),
       onFatal: (error) => this.fatal.push(error),
       files,
       compact: (job) => compact(files, job),

@@ -127,7 +127,7 @@ test('refused tokens: the log has error and cause, and the table each of them', 
       signed('EdDSA', ed25519.privateKey, {}, CLAIMS),
     ])),
   ]
-  const queue = new VerificationQueue({ atOnce: 0 })
+  const queue = new VerificationQueue(() => 0)
   const never = () => new Promise<never>(() => {})
   for (let n = 0; n < MAX_WAITING; n++) void queue.run({ destroyed: false }, never)
   await assert.rejects(queue.run({ destroyed: false }, never), (error) => {

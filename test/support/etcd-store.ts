@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict'
 import { after, test, type TestContext } from 'node:test'
+import type { Log } from '../../dist/ops/log.js'
 import type { ClientTiming } from '../../dist/store/etcd/client.js'
 import { type EtcdConfig, EtcdStore } from '../../dist/store/etcd/store.js'
 import type { NewPlant } from '../../dist/plants/plant.js'
@@ -7,6 +8,7 @@ import { plantKey, plantValue } from '../../dist/store/etcd/wire.js'
 import { readAll } from '../contract/store.contract.ts'
 import { Cluster, type ClusterOptions, gateway } from './etcd.ts'
 import { Proxy } from './etcd-proxy.ts'
+import { logOf } from './log.ts'
 import { PATIENCE_MS } from './time.ts'
 
 export const ALL = { after: undefined, limit: undefined } as const
@@ -62,10 +64,14 @@ export async function proxyTo(t: TestContext, { endpoints }: EtcdConfig): Promis
   return proxy
 }
 
-export async function openStore(t: TestContext, config: EtcdConfig): Promise<EtcdStore> {
-  const store = await EtcdStore.open(config, (level, message, fields) =>
+export function diagnosticLog(t: TestContext): Log {
+  return logOf((level, message, fields) =>
     t.diagnostic(`${level}: ${message} ${JSON.stringify(fields)}`),
   )
+}
+
+export async function openStore(t: TestContext, config: EtcdConfig): Promise<EtcdStore> {
+  const store = await EtcdStore.open(config, diagnosticLog(t))
   t.after(() => store.close())
   return store
 }

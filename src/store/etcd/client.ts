@@ -1,15 +1,9 @@
+/** Calls etcd: the members in turn, with a login, within the time of a call. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import { reasonOf } from '../../errors.ts'
 import { Backoff } from '../../ops/backoff.ts'
 import { StoreUnavailable } from '../../plants/store.ts'
-import {
-  AnswerTooLong,
-  DENIED,
-  type EtcdAnswer,
-  EtcdRefusal,
-  Gateway,
-  isRefusal,
-} from './gateway.ts'
+import { AnswerTooLong, DENIED, EtcdRefusal, Gateway, isRefusal } from './gateway.ts'
 import { Slots } from './slots.ts'
 import type { EtcdTls } from './tls.ts'
 import { type EtcdRequest, type EtcdUser, loginRequest, stringOf } from './wire.ts'
@@ -72,18 +66,14 @@ export class EtcdClient {
    * @throws EtcdRefusal; AnswerTooLong; StoreUnavailable if there was no answer in time: etcd may
    * have carried the request out, or may still do so.
    */
-  async call(
-    owner: string | undefined,
-    request: () => EtcdRequest,
-    maxBytes = Infinity,
-  ): Promise<EtcdAnswer> {
+  async call(owner: string | undefined, request: () => EtcdRequest) {
     const { timing } = this.#options
     const timeoutMs = owner === undefined ? timing.probe : timing.call
     const deadline = performance.now() + timeoutMs
-    if (owner === undefined) return this.#callUntil(deadline, request(), maxBytes)
+    if (owner === undefined) return this.#callUntil(deadline, request())
     await this.#slots.enter(owner, timeoutMs)
     try {
-      return await this.#callUntil(deadline, request(), maxBytes)
+      return await this.#callUntil(deadline, request())
     } finally {
       this.#slots.leave()
     }
@@ -95,7 +85,7 @@ export class EtcdClient {
     this.#gateway.close()
   }
 
-  async #callUntil(deadline: number, request: EtcdRequest, maxBytes: number): Promise<EtcdAnswer> {
+  async #callUntil(deadline: number, request: EtcdRequest) {
     const { length } = this.#options.endpoints
     const backoff = new Backoff(FIRST_PAUSE_MS, LAST_PAUSE_MS)
     let failures = 0
@@ -110,7 +100,7 @@ export class EtcdClient {
       let token: string | undefined
       try {
         token = await login
-        return await this.#attempt(request, endpoint, token ?? '', deadline, maxBytes)
+        return await this.#attempt(request, endpoint, token ?? '', deadline)
       } catch (error) {
         if (error instanceof AnswerTooLong) throw error
         if (error instanceof EtcdRefusal) {
@@ -131,13 +121,8 @@ export class EtcdClient {
     throw new StoreUnavailable(`etcd did not answer in time: ${reasonOf(cause)}`)
   }
 
-  #attempt(
-    { path, message }: EtcdRequest,
-    endpoint: number,
-    token: string,
-    deadline: number,
-    maxBytes: number,
-  ): Promise<EtcdAnswer> {
+  #attempt(request: EtcdRequest, endpoint: number, token: string, deadline: number) {
+    const { path, message, maxBytes = Infinity } = request
     const { endpoints, timing } = this.#options
     const url = `${endpoints[endpoint]}${path}`
     const timeoutMs = Math.max(1, Math.min(timing.attempt, deadline - performance.now()))
@@ -164,7 +149,7 @@ export class EtcdClient {
 
   async #requestToken(login: EtcdRequest, endpoint: number, deadline: number): Promise<string> {
     try {
-      const { body } = await this.#attempt(login, endpoint, '', deadline, Infinity)
+      const { body } = await this.#attempt(login, endpoint, '', deadline)
       return stringOf(body, 'token')
     } catch (error) {
       // As in etcd's own clients: a user may be configured before the cluster asks for one.

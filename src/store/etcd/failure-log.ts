@@ -1,18 +1,15 @@
+/** Logs failures of etcd without filling the log. */
+import type { Log } from '../../ops/log.ts'
+
 const PERIOD_MS = 1000
 /** In a period. There are few causes: an endpoint and what went wrong there. */
 const CAUSES_MAX = 32
-
-export type EtcdLog = (
-  level: 'info' | 'error',
-  message: string,
-  fields: Readonly<Record<string, unknown>>,
-) => void
 
 /**
  * Returns a function that logs why a call failed: each cause once a second. The next line counts
  * those that were left out.
  */
-export function createFailureLog(log: EtcdLog): (message: string, reason: string) => void {
+export function createFailureLog(log: Log): (message: string, reason: string) => void {
   const logged = new Set<string>()
   let periodEndsAt = 0
   let notLogged = 0
@@ -28,7 +25,7 @@ export function createFailureLog(log: EtcdLog): (message: string, reason: string
       return
     }
     logged.add(cause)
-    log('error', message, notLogged > 0 ? { reason, notLogged } : { reason })
+    log.error(message, notLogged > 0 ? { reason, notLogged } : { reason })
     notLogged = 0
   }
 }

@@ -1,3 +1,4 @@
+/** Sends one request to one member of etcd, and reads its answer, over the HTTP/JSON gateway. */
 import { Agent, request } from 'node:http'
 import { Agent as TlsAgent, request as tlsRequest } from 'node:https'
 import { setImmediate as nextTick } from 'node:timers/promises'
@@ -53,7 +54,6 @@ export function isRefusal(error: unknown, message: RegExp): error is EtcdRefusal
 export class AnswerTooLong extends Error {}
 AnswerTooLong.prototype.name = 'AnswerTooLong'
 
-/** Sends one request to one member's HTTP/JSON gateway. */
 export class Gateway {
   readonly #agent: Agent
   readonly #request: typeof request
@@ -77,10 +77,7 @@ export class Gateway {
     this.#agent.destroy()
   }
 
-  #exchange({ url, message, token, timeoutMs, maxBytes }: Attempt): Promise<{
-    readonly status: number
-    readonly bytes: Buffer
-  }> {
+  #exchange({ url, message, token, timeoutMs, maxBytes }: Attempt) {
     const headers = {
       // Without it, a member with --client-cert-auth treats a call without a token as one of the
       // user that the member's own certificate names (AuthInfoFromTLS in etcd's auth/store.go).
@@ -89,7 +86,7 @@ export class Gateway {
       // etcd expects no "Bearer" here.
       ...(token === '' ? {} : { Authorization: token }),
     }
-    return new Promise((resolve, reject) => {
+    return new Promise<{ status: number; bytes: Buffer }>((resolve, reject) => {
       const chunks: Buffer[] = []
       let length = 0
       const req = this.#request(url, { method: 'POST', agent: this.#agent, headers }, (res) => {
@@ -99,8 +96,7 @@ export class Gateway {
           if (length > maxBytes) fail(new AnswerTooLong())
         })
         res.on('error', reject)
-        const { statusCode: status = 0 } = res
-        res.on('end', () => resolve({ status, bytes: Buffer.concat(chunks, length) }))
+        res.on('end', () => resolve({ status: res.statusCode ?? 0, bytes: Buffer.concat(chunks) }))
       })
       const fail = (error: Error): void => {
         reject(error)

@@ -1,3 +1,4 @@
+/** Lists of plants, read from etcd page by page. */
 import type { PlantList } from '../../plants/store.ts'
 import { AnswerTooLong, type EtcdAnswer } from './gateway.ts'
 import * as wire from './wire.ts'
@@ -17,9 +18,11 @@ const ENTRY_CHARS = 256
 
 const EMPTY_PAGE: wire.Page = { entries: [], more: false, count: 0, revision: 0 }
 
-type Call = (request: () => wire.EtcdRequest, maxBytes: number) => Promise<EtcdAnswer>
+type Call = (request: () => wire.EtcdRequest) => Promise<EtcdAnswer>
 /** Throws what the reader of the list is told. */
 type Fail = (error: unknown) => never
+/** How many plants a list has, and the last one if there are more after it. */
+type Extent = { readonly length: number; readonly cutAt?: bigint | undefined }
 
 /** Reads a range page by page, each from the key after the last one. */
 export class PageReader {
@@ -53,9 +56,9 @@ export class PageReader {
   }
 
   async #read(limit: number, keysOnly: boolean): Promise<wire.Page> {
-    const request = () => wire.rangeRequest(this.#range, limit, keysOnly)
     const maxBytes = limit === 1 ? Infinity : PAGE_MAX_BYTES
-    const { body, bytes } = await this.#call(request, maxBytes)
+    const request = () => ({ ...wire.rangeRequest(this.#range, limit, keysOnly), maxBytes })
+    const { body, bytes } = await this.#call(request)
     const page = wire.readPage(body)
     const { end } = this.#range
     // A key of another length belongs to a deployment whose prefix is inside this range, and so to
@@ -76,7 +79,7 @@ export class PageReader {
 export async function openList(pages: PageReader, limit: number, fail: Fail): Promise<PlantList> {
   // To etcd a limit of 0 means all.
   const first = limit === 0 ? EMPTY_PAGE : await pages.next(limit)
-  if (first.count <= limit) return new EtcdList(pages, first, first.count, undefined, fail)
+  if (first.count <= limit) return new EtcdList(pages, first, { length: first.count }, fail)
   // The response's Link header names the last plant, so that plant must be found first.
   let { entries, more } = first
   const rest = limit - entries.length
@@ -88,16 +91,12 @@ export async function openList(pages: PageReader, limit: number, fail: Fail): Pr
   const known = knownAt(first.revision, entries)
   const missing = limit - known.length
   const last = missing > 0 ? await findLast(pages.fork(), first.revision, missing) : known.at(-1)
-  const cutAt = last && wire.idOf(last.key)
-  return new EtcdList(pages, { ...first, entries, more }, limit, cutAt, fail)
+  const extent = { length: limit, cutAt: last && wire.idOf(last.key) }
+  return new EtcdList(pages, { ...first, entries, more }, extent, fail)
 }
 
 /** Reads keys alone, up to the entry at this place of the range. */
-async function findLast(
-  keys: PageReader,
-  revision: number,
-  place: number,
-): Promise<wire.Entry | undefined> {
+async function findLast(keys: PageReader, revision: number, place: number) {
   for (let left = place; ; ) {
     const { entries, more } = await keys.next(left, true)
     const known = knownAt(revision, entries)
@@ -117,6 +116,8 @@ function knownAt(revision: number, entries: readonly wire.Entry[]): wire.Entry[]
  */
 class EtcdList implements PlantList {
   readonly cutAt: bigint | undefined
+  /** Of the entries that are read but not returned. */
+  heldBytes = 0
   readonly #pages: PageReader
   readonly #fail: Fail
   readonly #revision: number
@@ -124,16 +125,9 @@ class EtcdList implements PlantList {
   #left: number
   /** Entries that are read but not returned, the next one last. */
   #entries: wire.Entry[] = []
-  #heldChars = 0
   #more = false
 
-  constructor(
-    pages: PageReader,
-    first: wire.Page,
-    length: number,
-    cutAt: bigint | undefined,
-    fail: Fail,
-  ) {
+  constructor(pages: PageReader, first: wire.Page, { length, cutAt }: Extent, fail: Fail) {
     this.#pages = pages
     this.#fail = fail
     this.#revision = first.revision
@@ -144,10 +138,6 @@ class EtcdList implements PlantList {
 
   get ended(): boolean {
     return this.#left === 0 || (this.#entries.length === 0 && !this.#more)
-  }
-
-  get heldBytes(): number {
-    return this.#heldChars
   }
 
   async next(): Promise<string | undefined> {
@@ -164,22 +154,22 @@ class EtcdList implements PlantList {
   close(): void {
     this.#left = 0
     this.#entries = []
-    this.#heldChars = 0
+    this.heldBytes = 0
   }
 
   #hold({ entries, more }: wire.Page): void {
     this.#entries = knownAt(this.#revision, entries).reverse()
-    this.#heldChars = this.#entries.reduce((sum, entry) => sum + charsOf(entry), 0)
+    this.heldBytes = this.#entries.reduce((sum, entry) => sum + charsOf(entry), 0)
     this.#more = more
   }
 
   #chunk(): string {
     const plants: unknown[] = []
-    for (let chars = 0; chars < CHUNK_CHARS && this.#left > 0; ) {
+    const enough = this.heldBytes - CHUNK_CHARS
+    while (this.heldBytes > enough && this.#left > 0) {
       const entry = this.#entries.pop()
       if (!entry) break
-      chars += charsOf(entry)
-      this.#heldChars -= charsOf(entry)
+      this.heldBytes -= charsOf(entry)
       plants.push(wire.readPlant(entry))
       this.#left -= 1
     }

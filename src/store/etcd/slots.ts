@@ -1,3 +1,4 @@
+/** Limits the calls to etcd that run at once. */
 import { StoreUnavailable } from '../../plants/store.ts'
 
 /** Enough for etcd to write many calls with one sync, few enough to bound their answers' memory. */

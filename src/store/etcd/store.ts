@@ -1,4 +1,6 @@
+/** Plants in an etcd cluster. */
 import { reasonOf } from '../../errors.ts'
+import type { Log } from '../../ops/log.ts'
 import type { NewPlant } from '../../plants/plant.ts'
 import {
   type Created,
@@ -10,7 +12,7 @@ import {
   StoreUnavailable,
 } from '../../plants/store.ts'
 import { type ClientOptions, EtcdClient } from './client.ts'
-import { createFailureLog, type EtcdLog } from './failure-log.ts'
+import { createFailureLog } from './failure-log.ts'
 import { DENIED, isRefusal } from './gateway.ts'
 import { openList, PageReader } from './list.ts'
 import { outOfDate } from './tls.ts'
@@ -36,7 +38,7 @@ const TOO_LARGE = /request is too large|message larger than max/
 export class EtcdStore implements PlantStore {
   readonly #client: EtcdClient
   readonly #config: EtcdConfig
-  readonly #log: EtcdLog
+  readonly #log: Log
   readonly #logFailure: ReturnType<typeof createFailureLog>
   /** Running creates, for `close`. */
   readonly #creates = new Set<Promise<Created>>()
@@ -45,7 +47,7 @@ export class EtcdStore implements PlantStore {
   #probeTimer: NodeJS.Timeout | undefined
   #closed: Promise<void> | undefined
 
-  private constructor(config: EtcdConfig, log: EtcdLog) {
+  private constructor(config: EtcdConfig, log: Log) {
     this.#client = new EtcdClient(config)
     this.#config = config
     this.#log = log
@@ -53,7 +55,7 @@ export class EtcdStore implements PlantStore {
   }
 
   /** Resolves after the first probe. If etcd does not answer, the store is open but unavailable. */
-  static async open(config: EtcdConfig, log: EtcdLog): Promise<EtcdStore> {
+  static async open(config: EtcdConfig, log: Log): Promise<EtcdStore> {
     const store = new EtcdStore(config, log)
     await store.#probe()
     return store
@@ -71,7 +73,7 @@ export class EtcdStore implements PlantStore {
   async list(owner: string, { after, limit }: PlantRange): Promise<PlantList> {
     this.#refuseIfClosed()
     const range = wire.plantRange(this.#config.prefix, owner, after)
-    const pages = new PageReader((...rest) => this.#client.call(owner, ...rest), range)
+    const pages = new PageReader((request) => this.#client.call(owner, request), range)
     const max = after === INT64_MAX ? 0 : (limit ?? Infinity)
     const fail = (error: unknown): never => this.#fail('plants could not be read', error)
     return openList(pages, max, fail).catch(fail)
@@ -117,10 +119,7 @@ export class EtcdStore implements PlantStore {
     }
   }
 
-  async #transact(
-    owner: string | undefined,
-    request: () => wire.EtcdRequest,
-  ): Promise<wire.Outcome> {
+  async #transact(owner: string | undefined, request: () => wire.EtcdRequest) {
     return wire.readOutcome((await this.#client.call(owner, request)).body)
   }
 
@@ -136,8 +135,8 @@ export class EtcdStore implements PlantStore {
   #setFull(isFull: boolean): void {
     if (this.#isFull === isFull) return
     this.#isFull = isFull
-    if (isFull) this.#log('error', 'etcd is full: new plants are refused, reading goes on', {})
-    else this.#log('info', 'etcd has space again', {})
+    if (isFull) this.#log.error('etcd is full: new plants are refused, reading goes on')
+    else this.#log.info('etcd has space again')
   }
 
   /** Sets the unavailable reason, and schedules the next probe. Never rejects. */
@@ -145,8 +144,8 @@ export class EtcdStore implements PlantStore {
     const reason = await this.#reasonNow()
     if (reason !== this.#unavailableReason) {
       this.#unavailableReason = reason
-      if (reason === undefined) this.#log('info', 'etcd is ready again', {})
-      else this.#log('error', 'etcd is not ready', { reason })
+      if (reason === undefined) this.#log.info('etcd is ready again')
+      else this.#log.error('etcd is not ready', { reason })
     }
     if (this.#closed) return
     this.#probeTimer = setTimeout(() => void this.#probe(), PROBE_EVERY_MS).unref()

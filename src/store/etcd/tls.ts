@@ -1,3 +1,4 @@
+/** Checks the certificates for a connection to etcd. */
 import { createPrivateKey, X509Certificate } from 'node:crypto'
 import { reasonOf } from '../../errors.ts'
 
@@ -8,10 +9,7 @@ export interface EtcdTls {
   readonly key: Buffer | undefined
 }
 
-interface TlsProblem {
-  readonly member: keyof EtcdTls
-  readonly what: string
-}
+type TlsProblem = { readonly member: keyof EtcdTls; readonly what: string }
 
 const CERTIFICATES = /-----BEGIN ((?:TRUSTED |X509 )?CERTIFICATE)-----.+?-----END \1-----/gs
 

@@ -1,6 +1,4 @@
-import type { Plant } from '../../plants/plant.ts'
-
-/*
+/**
  * How plants are stored in etcd, and the messages of its HTTP/JSON gateway.
  *
  * Key: prefix, base64url of the owner's UTF-8, "/", and the id as 16 hex digits with its sign bit
@@ -10,6 +8,7 @@ import type { Plant } from '../../plants/plant.ts'
  * In messages, and in this folder, keys and values are base64. An int64 is a string. The gateway
  * leaves out members that are false, zero or empty, and ignores unknown ones.
  */
+import type { Plant } from '../../plants/plant.ts'
 
 export interface EtcdUser {
   readonly name: string
@@ -19,6 +18,8 @@ export interface EtcdUser {
 export interface EtcdRequest {
   readonly path: string
   readonly message: unknown
+  /** Of the answer: a longer one is AnswerTooLong. */
+  readonly maxBytes?: number
 }
 
 /** All keys from `first` up to `end`, which is excluded. */
@@ -142,11 +143,7 @@ export function keyRequest(key: string): EtcdRequest {
 }
 
 /** Without "serializable" a range is linearizable: it has all that was acknowledged before. */
-export function rangeRequest(
-  { first, end }: KeyRange,
-  limit: number,
-  keysOnly: boolean,
-): EtcdRequest {
+export function rangeRequest({ first, end }: KeyRange, limit: number, keysOnly: boolean) {
   const message = { key: first, range_end: end, limit: String(limit) }
   return { path: RANGE_PATH, message: keysOnly ? { ...message, keys_only: true } : message }
 }

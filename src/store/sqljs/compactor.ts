@@ -103,7 +103,7 @@ export class Compactor {
           this.results.failure++
           retryMs = this.#backoff.take()
           const what = 'the journals could not be compacted; they are kept, and it is tried again'
-          this.#settings.log('error', what, { error, retryMs })
+          this.#settings.log.error(what, { error, retryMs })
         }
       } else retryMs = this.#backoff.take()
       await sleep(retryMs, undefined, { ref: false, signal }).catch(() => {})
@@ -128,7 +128,7 @@ export class Compactor {
     this.#backoff.reset()
     this.results.success++
     const ms = Math.round(performance.now() - startedAtMs)
-    log('info', 'compacted', { snapshotBytes: this.#snapshotBytes, ms })
+    log.info('compacted', { snapshotBytes: this.#snapshotBytes, ms })
     await this.#removeJournals(upToJournal)
   }
 

@@ -287,14 +287,14 @@ export class JournalWriter {
       clearTimeout(this.#timer)
       this.#unavailableReason = undefined
       this.#backoff.reset()
-      log('info', 'plants can be written again')
+      log.info('plants can be written again')
       return
     }
     const { kind, error } = outcome
     if (kind === 'in doubt') this.#use(this.#journal, undefined)
     this.#unavailableReason = reasonOf(error)
     const retryMs = this.#backoff.take()
-    log('error', 'plants cannot be written at the moment; reading goes on', { error, retryMs })
+    log.error('plants cannot be written at the moment; reading goes on', { error, retryMs })
     clearTimeout(this.#timer)
     if (!this.#closed) this.#timer = setTimeout(() => void this.#rewrite(), retryMs).unref()
   }

@@ -1,4 +1,5 @@
 import { FairQueue } from '../../ops/fair-queue.ts'
+import type { Log } from '../../ops/log.ts'
 import { Metrics } from '../../ops/metrics.ts'
 import { type Compact, compact } from './compaction.ts'
 import { compactInWorker } from './compaction-thread.ts'
@@ -6,17 +7,11 @@ import { type Files, nodeFiles } from './files.ts'
 import { type DirectoryLock, lockDirectory } from './lock.ts'
 import { lockedFiles } from './locked-files.ts'
 
-export type StoreLog = (
-  level: 'info' | 'error',
-  message: string,
-  fields?: Readonly<Record<string, unknown>>,
-) => void
-
 export interface SqljsStoreOptions {
   readonly directory: string
   /** Size of the database in memory above which creates are refused. */
   readonly maxDataBytes: number
-  readonly log: StoreLog
+  readonly log: Log
   /** Called when memory and journal may differ: the process must end, and start again. */
   readonly onFatal: (error: unknown) => void
   readonly metrics?: Metrics

@@ -1,10 +1,10 @@
 import { dirname, resolve as resolvePath } from 'node:path'
 import { errorCodeOf } from '../../errors.ts'
+import type { Log } from '../../ops/log.ts'
 import { PlantDatabase, type StoredRow } from './database.ts'
 import type { Files } from './files.ts'
 import { journalName } from './journal-format.ts'
 import type { Journal } from './journal-writer.ts'
-import type { StoreLog } from './settings.ts'
 import { type DirectoryScan, scanDirectory } from './directory-scan.ts'
 import { type Replay, replay, type ReplayProgress } from './replay.ts'
 
@@ -21,7 +21,7 @@ export interface Recovery {
  * Recovers what a locked directory holds. Damage is found before anything is changed.
  * @throws StoreCorrupt with file and byte.
  */
-export async function recover(files: Files, directory: string, log: StoreLog): Promise<Recovery> {
+export async function recover(files: Files, directory: string, log: Log): Promise<Recovery> {
   const scan = await scanDirectory(files, directory)
   if (scan.snapshot === undefined && scan.journals.length === 0)
     await syncAbove(files, resolvePath(directory))
@@ -40,7 +40,7 @@ export async function recover(files: Files, directory: string, log: StoreLog): P
 }
 
 /** Logs a line each second. */
-function reporting(log: StoreLog): (progress: ReplayProgress) => void {
+function reporting(log: Log): (progress: ReplayProgress) => void {
   let loggedAtMs = performance.now()
   return ({ batches: groups, journal, bytes, totalBytes, ms }) => {
     if (performance.now() - loggedAtMs < PROGRESS_MS) return
@@ -48,7 +48,7 @@ function reporting(log: StoreLog): (progress: ReplayProgress) => void {
     const bytesPerSecond = Math.round((bytes * 1000) / ms)
     const secondsLeft = Math.ceil(((totalBytes - bytes) * ms) / bytes / 1000)
     const fields = { groups, journal, bytes, totalBytes, bytesPerSecond, secondsLeft }
-    log('info', 'recovering', fields)
+    log.info('recovering', fields)
   }
 }
 
@@ -62,18 +62,18 @@ export function nextJournal({ scan, replayed: { sequence, last } }: Recovery): J
   return { number: scan.nextJournal, firstSequence: nextSequence, nextSequence, bytes: 0 }
 }
 
-function logTorn(directory: string, { last }: Replay, log: StoreLog): void {
+function logTorn(directory: string, { last }: Replay, log: Log): void {
   if (!last || last.tornBytes === 0) return
   const { number, goodBytes: byte, tornBytes: bytes } = last
   const what = 'the last line of the journal is torn: it was never acknowledged, and is cut off'
-  log('error', what, { file: `${directory}/${journalName(number)}`, byte, bytes })
+  log.error(what, { file: `${directory}/${journalName(number)}`, byte, bytes })
 }
 
 /** A failure here does not keep the store from serving: the next start tries again. */
 async function removeObsolete(
   files: Files,
   { directory, obsoleteFiles }: DirectoryScan,
-  log: StoreLog,
+  log: Log,
 ): Promise<void> {
   if (obsoleteFiles.length === 0) return
   try {
@@ -82,7 +82,7 @@ async function removeObsolete(
     await files.syncDirectory(directory)
     for (const name of obsoleteFiles) await files.remove(`${directory}/${name}`)
   } catch (error) {
-    log('error', 'obsolete files could not be removed', { directory, files: obsoleteFiles, error })
+    log.error('obsolete files could not be removed', { directory, files: obsoleteFiles, error })
   }
 }
 

@@ -233,7 +233,7 @@ export class SqljsStore implements PlantStore {
     } catch (error) {
       // Nothing that was acknowledged depends on it.
       const what = 'no snapshot could be left at the end; the next start replays the journals'
-      this.#settings.log('error', what, { error })
+      this.#settings.log.error(what, { error })
     }
     this.#database.close()
     await this.#lock.release()

@@ -3,7 +3,7 @@ import { after, test, type TestContext } from 'node:test'
 import { EtcdStore } from '../../../dist/store/etcd/store.js'
 import { Gate, storeContract, underTest } from '../../contract/store.contract.ts'
 import { Cluster, NO_ETCD } from '../../support/etcd.ts'
-import { configOf, fill } from '../../support/etcd-store.ts'
+import { configOf, diagnosticLog, fill } from '../../support/etcd-store.ts'
 import { THOROUGH } from '../../support/scale.ts'
 import { serving } from '../../support/serving.ts'
 
@@ -44,10 +44,7 @@ if (NO_ETCD !== undefined) {
       const endpoints = willHold ? [await gated(t, gate)] : cluster.endpoints
       // Each test has its own part of the cluster.
       const config = configOf(endpoints, `contract/${opened++}/`)
-      const open = () =>
-        EtcdStore.open(config, (level, message, fields) =>
-          t.diagnostic(`${level}: ${message} ${JSON.stringify(fields)}`),
-        )
+      const open = () => EtcdStore.open(config, diagnosticLog(t))
       const under = await underTest(t, open, gate)
       return { ...under, fill: (owner, plants) => fill(config, owner, plants) }
     },

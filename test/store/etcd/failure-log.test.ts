@@ -7,10 +7,13 @@ import { startService } from '../../support/service.ts'
 import { serving } from '../../support/serving.ts'
 import { stopClock, until } from '../../support/time.ts'
 import { verdict } from '../../support/verdict.ts'
+import { logOf } from '../../support/log.ts'
 
 function recorded(t: TestContext) {
   const lines: (readonly [message: string, fields: unknown])[] = []
-  const report = createFailureLog((_level, message, fields) => lines.push([message, fields]))
+  const report = createFailureLog(
+    logOf((_level, message, fields) => lines.push([message, fields])),
+  )
   return { clock: stopClock(t), report, lines }
 }
 

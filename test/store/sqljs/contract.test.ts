@@ -11,6 +11,7 @@ import {
 } from '../../contract/store.contract.ts'
 import { THOROUGH } from '../../support/scale.ts'
 import { temporaryDirectory } from '../../support/service.ts'
+import { logOf } from '../../support/log.ts'
 
 async function openStore(t: TestContext, compactBytes?: number): Promise<StoreUnderTest> {
   const directory = await temporaryDirectory()
@@ -39,7 +40,7 @@ async function openStore(t: TestContext, compactBytes?: number): Promise<StoreUn
       compact: (job) => compact(nodeFiles, job),
       // For many small lines, and for no long one.
       paddingBytes: 16 * 1024,
-      log: (level, message) => t.diagnostic(`${level}: ${message}`),
+      log: logOf((level, message) => t.diagnostic(`${level}: ${message}`)),
       onFatal(error) {
         throw error
       },

@@ -12,6 +12,7 @@ import { plant, readAll } from '../../contract/store.contract.ts'
 import { SimulatedDisk } from '../../faults/simulated-disk.ts'
 import { temporaryDirectory } from '../../support/service.ts'
 import { until } from '../../support/time.ts'
+import { logOf } from '../../support/log.ts'
 
 /** One bit low, high and in between, all bits, and a pair: what damage does to a byte. */
 export const BIT_PATTERNS: readonly number[] = [0x01, 0x20, 0x80, 0xff, 0x0a]
@@ -48,7 +49,7 @@ export function openStore(
   return SqljsStore.open({
     directory,
     maxDataBytes: 2 ** 26,
-    log: (level, message, fields) => lines.push({ level, message, fields }),
+    log: logOf((level, message, fields) => lines.push({ level, message, fields })),
     onFatal(error) {
       throw error
     },

@@ -9,6 +9,7 @@ import { SqljsStore, type SqljsStoreOptions } from '../../../dist/store/sqljs/st
 import { readMetrics } from '../../support/metrics.ts'
 import { temporaryDirectory } from '../../support/service.ts'
 import { stopClock } from '../../support/time.ts'
+import { silent } from '../../support/log.ts'
 
 async function open(options: Partial<SqljsStoreOptions> = {}) {
   const metrics = new Metrics()
@@ -18,7 +19,7 @@ async function open(options: Partial<SqljsStoreOptions> = {}) {
   const store = await SqljsStore.open({
     directory: join(await temporaryDirectory(), 'data'),
     maxDataBytes: 2 ** 30,
-    log: () => {},
+    log: silent,
     onFatal: fail,
     metrics,
     compact: (job) => compact(nodeFiles, job),
