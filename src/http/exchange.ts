@@ -151,7 +151,7 @@ export class Exchange implements RequestRecord {
     return this.req instanceof DirectRequest ? this.req.heldBytes : 0
   }
 
-  /** True, and it is cancelled, if its client has left or an embedding application has responded. */
+  /** Cancels it, and returns true, if its client has left or the application has responded. */
   cancelIfGone(): boolean {
     const { req, res } = this
     if (req.socket.destroyed || res.headersSent || res.destroyed) this.phase = 'cancelled'
