@@ -5,8 +5,18 @@ const EMPTY: Buffer = Buffer.alloc(0)
  * copied into one buffer: a list of them would take 200 bytes for a chunk of one byte.
  */
 export class BodyBuffer {
+  /** It takes no more memory than this, if the body is no longer. */
+  readonly #maxBytes: number
   #held = EMPTY
   #length = 0
+
+  constructor(maxBytes = Infinity) {
+    this.#maxBytes = maxBytes
+  }
+
+  get length(): number {
+    return this.#length
+  }
 
   get bytes(): Buffer {
     return this.#held.subarray(0, this.#length)
@@ -20,7 +30,8 @@ export class BodyBuffer {
   /** How much memory it takes with so many bytes more. */
   capacityWith(bytes: number): number {
     const length = this.#length + bytes
-    return length <= this.#held.length ? this.#held.length : Math.max(length, 2 * this.#length)
+    if (length <= this.#held.length) return this.#held.length
+    return Math.max(length, Math.min(2 * this.#length, this.#maxBytes))
   }
 
   add(chunk: Buffer): void {

@@ -65,8 +65,7 @@ export async function readBody(
   if (exchange.awaitsContinue) res.writeContinue()
   exchange.awaitsContinue = false
   return new Promise((resolve, reject) => {
-    const body = new BodyBuffer()
-    let length = 0
+    const body = new BodyBuffer(exchange.headers.contentLengthBytes)
     const refuse = (error: HttpError): false => {
       exchange.bodyTaken = false
       reject(error)
@@ -76,8 +75,7 @@ export async function readBody(
       take(chunk) {
         // Already answered with 408: a late body must not take effect.
         if (exchange.phase === 'cancelled') return false
-        length += chunk.length
-        if (length > maxBytes) return refuse(new HttpError('bodyTooLarge'))
+        if (body.length + chunk.length > maxBytes) return refuse(new HttpError('bodyTooLarge'))
         if (!hold.grow(body.capacityWith(chunk.length))) return refuse(overloaded())
         body.add(chunk)
         return true

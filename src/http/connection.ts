@@ -1,3 +1,4 @@
+import type { IncomingMessage } from 'node:http'
 import type { Socket } from 'node:net'
 import { HttpError } from '../errors.ts'
 import { overloaded } from './budget.ts'
@@ -5,13 +6,16 @@ import { Clock, stateOf } from './clock.ts'
 import type { ConnectionHost, Shared } from './connection-host.ts'
 import { Delivery, type ResponseOrder } from './delivery.ts'
 import { type BodyHolder, DirectRequest } from './direct-request.ts'
-import { Exchange, recordOf, type RequestRecord } from './exchange.ts'
+import { Exchange, recordOf, REQUEST_BYTES, type RequestRecord } from './exchange.ts'
 import { Intake, type Refusal } from './intake.ts'
 import { cutOff, Linger } from './linger.ts'
 import { errorResponse, type HttpResponse } from './response.ts'
 import type { Stranger, StrangersAccount } from './strangers.ts'
 import type { TickEnd } from './tick.ts'
-import { holdBody, settleBody } from './unread-body.ts'
+import { dropBody, holdBody, settleBody } from './unread-body.ts'
+
+/** When as many requests have come after the last one, no more is read. */
+const IGNORED_MAX = 16
 
 /**
  * One client connection. Its requests are served one at a time, in order (Node would serve them
@@ -35,6 +39,8 @@ export class Connection implements BodyHolder, ResponseOrder, Stranger {
   readonly #intake = new Intake()
   /** Memory that is counted as a stranger's. */
   #heldBytes = 0
+  /** Requests that came after the last one. */
+  #ignored = 0
   /** How much had been received when a stop last looked. */
   #bytesAtLastLook = -1
 
@@ -50,7 +56,10 @@ export class Connection implements BodyHolder, ResponseOrder, Stranger {
     this.#embedded = embedded
     // Node resumes the socket whenever a body is read.
     socket.on('resume', () => {
-      if (this.#intake.isFull || this.#linger.isFull || this.#isHolding) socket.pause()
+      if (!this.#mustPause) return
+      // A pause in the tick in which Node resumed it has been undone, though it counts as paused.
+      if (socket.isPaused()) socket.emit('pause')
+      else socket.pause()
     })
     if (embedded) return
     // Node calls it after the last response, and would close at once.
@@ -64,7 +73,7 @@ export class Connection implements BodyHolder, ResponseOrder, Stranger {
 
   /** Takes the next request that Node has parsed. */
   enter(exchange: Exchange): void {
-    if (!this.#intake.isOpen) return
+    if (!this.#intake.isOpen) return this.#ignore(exchange)
     // During a stop this request counts as the last one: else a client that always has a next one
     // would never get `Connection: close`.
     this.#intake.expectMore(!exchange.isLast && !this.#host.draining)
@@ -83,7 +92,8 @@ export class Connection implements BodyHolder, ResponseOrder, Stranger {
   /** Counts what is held for requests whose token is not verified yet, as far as that is known. */
   heldChanged(): void {
     if (this.#socket.destroyed) return
-    const held = this.#intake.heldBytes + (this.#current?.bodyBytes ?? 0)
+    const ignoredBytes = this.#ignored * REQUEST_BYTES
+    const held = this.#intake.heldBytes + (this.#current?.bodyBytes ?? 0) + ignoredBytes
     if (held === this.#heldBytes) return
     this.#heldBytes = held
     this.#strangers.set(this, held)
@@ -98,7 +108,8 @@ export class Connection implements BodyHolder, ResponseOrder, Stranger {
   }
 
   close(): void {
-    this.#intake.close()
+    for (const { req } of this.#intake.close()) this.#drop(req)
+    this.heldChanged()
   }
 
   sent(): void {
@@ -114,7 +125,7 @@ export class Connection implements BodyHolder, ResponseOrder, Stranger {
       this.#intake.refuse({ error, request: broken ?? request })
     } else if (broken.res.headersSent) {
       // Its response is under way: nothing may follow it.
-      this.#intake.close()
+      this.close()
     } else {
       this.#refuse({ error, request: broken })
     }
@@ -213,6 +224,25 @@ export class Connection implements BodyHolder, ResponseOrder, Stranger {
     return req instanceof DirectRequest && req.isHolding
   }
 
+  get #mustPause(): boolean {
+    if (this.#intake.isFull || this.#linger.isFull || this.#isHolding) return true
+    return this.#ignored >= IGNORED_MAX
+  }
+
+  /** Node keeps a request that comes after the last one until the connection ends. */
+  #ignore({ req }: Exchange): void {
+    if (this.#embedded) return
+    this.#ignored++
+    this.#drop(req)
+    if (this.#mustPause) this.#socket.pause()
+    this.heldChanged()
+  }
+
+  /** A body that is not wanted must not be held. */
+  #drop(req: IncomingMessage): void {
+    if (!this.#embedded) dropBody(req, () => this.#linger.pauseIfFull())
+  }
+
   /** The request that is still being received. */
   get #incomplete(): Exchange | undefined {
     const newest = this.#intake.newest ?? this.#current
@@ -244,7 +274,7 @@ export class Connection implements BodyHolder, ResponseOrder, Stranger {
   #startWaiting(exchange: Exchange): void {
     this.#start(exchange)
     this.heldChanged()
-    if (!this.#intake.isFull && !this.#isHolding) this.#socket.resume()
+    if (!this.#mustPause) this.#socket.resume()
   }
 
   #start(exchange: Exchange): void {

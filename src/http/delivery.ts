@@ -103,15 +103,17 @@ export class Delivery {
     this.#order.sent()
   }
 
+  /** The response before has left the process, though its "finish" may still come. */
+  #holdBytes(owner: string, bytes: number): Hold {
+    this.#hold?.set(0)
+    return (this.#hold = this.#host.holdResponse(owner, bytes))
+  }
+
   /** Most responses leave the process at once, and do not come here. */
   #awaitFinish(exchange: Exchange, response: HttpResponse): void {
     const { owner, method, res } = exchange
     const bytes = method === 'HEAD' ? undefined : lengthOf(response.body)
-    const isHeld = owner !== undefined && bytes !== undefined
-    const hold = isHeld ? this.#host.holdResponse(owner, bytes) : undefined
-    // The response before has left the process, though its "finish" may still come.
-    this.#hold?.set(0)
-    this.#hold = hold
+    const hold = owner === undefined ? undefined : this.#holdBytes(owner, bytes ?? 0)
     const lost = (): void => this.#record(exchange, response, true)
     this.#socket.once('close', lost)
     // Before Node's own listener, which closes the socket if the client has half-closed it.
@@ -127,7 +129,9 @@ export class Delivery {
   /** Sends the last response without Node, which would reset a client that is still sending. */
   closeWith(response: HttpResponse, request: RequestRecord): void {
     this.#record(request, response, !this.#socket.writable)
-    this.#isOwner = request.owner !== undefined
+    const { owner } = request
+    this.#isOwner = owner !== undefined
+    if (owner !== undefined) this.#holdBytes(owner, lengthOf(response.body) ?? 0)
     this.end(rawResponse(response, request.requestId, request.method !== 'HEAD'))
     if (!(request instanceof Exchange)) return
     request.phase = 'cancelled'

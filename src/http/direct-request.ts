@@ -30,6 +30,9 @@ export interface BodyHolder {
   heldChanged(): void
 }
 
+/** Two reads: the socket is paused after the first, so more is a fault. */
+const HELD_MAX_BYTES = 2 * 64 * 1024
+
 /**
  * The request object of the service's own server. Its body does not pass through the stream and its
  * events, which keep 250 bytes for each chunk, and chunks may have one byte. What comes before a
@@ -41,6 +44,8 @@ export class DirectRequest extends IncomingMessage {
   holder: BodyHolder | undefined = undefined
   #sink: BodySink | undefined = undefined
   #early: BodyBuffer | undefined = undefined
+  /** The end of the stream has come, and waits for what came before it. */
+  #isEndHeld = false
 
   /** Memory of what came before a sink did. */
   get heldBytes(): number {
@@ -54,24 +59,30 @@ export class DirectRequest extends IncomingMessage {
 
   /** Replaces an earlier sink. False if the body must be read from the stream: others read it. */
   divert(sink: BodySink): boolean {
-    if (this.destroyed || this.readableFlowing !== null) return false
+    if (this.destroyed) return false
+    if (this.readableFlowing !== null) {
+      this.#passOn()
+      return false
+    }
     this.#giveUp()
     const early = this.#early?.bytes
     this.#release()
     if (early && !sink.take(early)) sink.gone()
     else if (this.complete) sink.end()
     else this.#sink = sink
-    if (this.socket.isPaused()) this.socket.resume()
+    this.#resume()
     return true
   }
 
   /** Node's parser calls it with each chunk, and with null at the end. */
   override push(chunk: Buffer | null): boolean {
     const sink = this.#sink
+    if (this.readableFlowing !== null) this.#passOn()
     if (chunk === null) {
       this.#sink = undefined
       sink?.end()
-      return super.push(chunk)
+      this.#isEndHeld = this.#early !== undefined
+      return this.#isEndHeld || super.push(chunk)
     }
     if (sink?.take(chunk)) return true
     this.#giveUp()
@@ -102,12 +113,27 @@ export class DirectRequest extends IncomingMessage {
     this.#early.add(chunk)
     if (before === 0) this.socket.pause()
     if (this.heldBytes > before) this.holder?.heldChanged()
+    if (this.#early.length > HELD_MAX_BYTES) this.socket.destroy()
+  }
+
+  /** An observer reads the stream: it gets what was held, too. */
+  #passOn(): void {
+    if (!this.#early) return
+    super.push(this.#early.bytes)
+    this.#release()
+    this.#resume()
   }
 
   #release(): void {
     if (!this.#early) return
     this.#early = undefined
     this.holder?.heldChanged()
+    if (this.#isEndHeld) super.push(null)
+    this.#isEndHeld = false
+  }
+
+  #resume(): void {
+    if (this.socket.isPaused()) this.socket.resume()
   }
 
   #giveUp(): void {

@@ -53,7 +53,7 @@ type Phase = 'waiting' | 'serving' | 'sending' | 'sent' | 'cancelled'
  */
 export const HEADERS_MAX_COUNT = 100
 /** What Node's objects for a request and its response take, roughly. */
-const REQUEST_BYTES = 5 * 1024
+export const REQUEST_BYTES = 5 * 1024
 /** What a header takes besides its characters: two strings, and Node's copy in `headers`. */
 const HEADER_OVERHEAD_BYTES = 192
 
@@ -140,9 +140,10 @@ export class Exchange implements RequestRecord {
 
   /** Memory of the request without its body, roughly. */
   get headerBytes(): number {
-    const { rawHeaders, url = '' } = this.req
-    const chars = rawHeaders.reduce((sum, text) => sum + text.length, url.length)
-    return REQUEST_BYTES + chars + (rawHeaders.length / 2) * HEADER_OVERHEAD_BYTES
+    const { rawHeaders, rawTrailers, url = '' } = this.req
+    const texts = rawTrailers.length === 0 ? rawHeaders : [...rawHeaders, ...rawTrailers]
+    const chars = texts.reduce((sum, text) => sum + text.length, url.length)
+    return REQUEST_BYTES + chars + (texts.length / 2) * HEADER_OVERHEAD_BYTES
   }
 
   /** Memory of what has come of a body that is not read yet. */

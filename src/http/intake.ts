@@ -92,9 +92,10 @@ export class Intake {
     this.#state = refusal
   }
 
-  close(): void {
+  /** Returns the requests that waited: they are not served. */
+  close(): readonly Exchange[] {
     this.#state = 'closed'
-    this.#waiting.length = 0
+    return this.#waiting.splice(0)
   }
 
   wait(exchange: Exchange): void {

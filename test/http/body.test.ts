@@ -1,4 +1,6 @@
 import assert from 'node:assert/strict'
+import { subscribe, unsubscribe } from 'node:diagnostics_channel'
+import type { IncomingMessage } from 'node:http'
 import { test } from 'node:test'
 import { Verifier } from '../../dist/auth/verifier.js'
 import { startBare } from '../support/bare.ts'
@@ -542,6 +544,40 @@ test('body: a chunked one reserves what it has, not what it may have', async (t)
   for (const wire of wires) wire.write(chunks('"name":"slow"}'))
   for (const wire of wires) assert.deepEqual((await wire.answers(1)).map(verdict), [200])
   for (const wire of wires) wire.destroy()
+})
+
+test('body: one of known length takes no more than that, however it comes', async (t) => {
+  const BYTES = 1_000_000
+  const { port, bodies } = await startBare(t, { bodiesMaxBytes: 2 * BYTES })
+  const wire = await Wire.to(port)
+  const bytes = postBytes(plantOf(1, BYTES).toString())
+  for (let at = 0; at < bytes.length; at += 50_000) {
+    wire.write(bytes.slice(at, at + 50_000))
+    await new Promise((resolve) => setImmediate(resolve))
+  }
+  assert.deepEqual((await wire.answers(1)).map(verdict), [200])
+  assert.equal(bodies.heldBytes, 0)
+  wire.destroy()
+})
+
+test('body: one that an observer of Node begins to read later arrives whole', async (t) => {
+  const { port } = await startService(t)
+  const observe = (message: unknown): void => {
+    // Node documents the channel: `request` is an IncomingMessage.
+    const { request } = message as { readonly request: IncomingMessage }
+    setTimeout(() => request.pause(), 1)
+  }
+  subscribe('http.server.request.start', observe)
+  t.after(() => unsubscribe('http.server.request.start', observe))
+  for (let id = 0; id < 40; id++) {
+    const wire = await Wire.to(port)
+    const bytes = postBytes(plantOf(id, 3000), { token: token('alice', { jti: String(id) }) })
+    wire.write(bytes.slice(0, -2000))
+    await new Promise((resolve) => setTimeout(resolve, id % 4))
+    wire.write(bytes.slice(-2000))
+    assert.deepEqual((await wire.answers(1)).map(verdict), [200], String(id))
+    wire.destroy()
+  }
 })
 
 test('body: a chunked one that finds no room is 503, and the others go on', async (t) => {

@@ -263,6 +263,22 @@ describe('pipelining', { concurrency: true }, () => {
   })
 })
 
+test('pipelining: a thousand small creates in one write are all answered', async (t) => {
+  const { port } = await startService(t, { logLevel: 'silent' })
+  const wires = await Promise.all(Array.from({ length: 15 }, () => Wire.to(port)))
+  for (const [at, wire] of wires.entries()) {
+    const creates = Array.from({ length: 1000 }, (_, id) => {
+      return postBytes({ id: at * 1000 + id, name: 'small' })
+    })
+    wire.write(creates.join(''))
+  }
+  for (const wire of wires) {
+    const answers = await wire.answers(1000)
+    assert.deepEqual(new Set(answers.map(verdict)), new Set([200]))
+    wire.destroy()
+  }
+})
+
 test('pipelining: clients that send thousands of requests unread are closed', async (t) => {
   const { port } = await startService(t)
   const flood = Array.from({ length: THOROUGH ? 20 : 2 }, () => connect(port, '127.0.0.1').pause())

@@ -1,4 +1,6 @@
 import assert from 'node:assert/strict'
+import { once } from 'node:events'
+import type { Socket } from 'node:net'
 import { join } from 'node:path'
 import { test, type TestContext } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -124,3 +126,38 @@ test('strangers: above the limit those who hold most are closed, and no others',
   assert.equal(connections.strangers.heldBytes, 0)
   for (const wire of wires) wire.destroy()
 })
+
+/** What ends the connection, though Node's parser goes on. */
+const LAST = {
+  'an unclear end': `${head('POST', '/plants', {
+    lines: ['Transfer-Encoding: gzip', 'Transfer-Encoding: chunked'],
+  })}0\r\n\r\n`,
+  'too many headers': head('GET', '/plants', { lines: Array.from({ length: 100 }, () => 'a:') }),
+  'an expectation of a stranger': `${head('POST', '/plants', {
+    token: undefined,
+    lines: ['Content-Length: 2', 'Expect: 100-continue'],
+  })}{}`,
+}
+const ENDLESS = {
+  'a body': head('POST', '/plants', { lines: ['Content-Length: 4000000000'] }) + 'x'.repeat(1000),
+  requests: head('GET', '/plants', { token: undefined }),
+}
+
+for (const [what, last] of Object.entries(LAST))
+  for (const [more, bytes] of Object.entries(ENDLESS))
+    test(`strangers: after ${what}, ${more} without end take little memory`, async (t) => {
+      const { path, connections, server } = await start(t, { authenticate: () => ALICE })
+      const accepted = once(server, 'connection')
+      const wire = await Wire.to(path)
+      // The listener's own value.
+      const [side] = (await accepted) as [Socket]
+      const flood = more === 'requests' ? bytes.repeat(20_000) : bytes + 'x'.repeat(2 ** 22)
+      wire.write(last + flood)
+      await until('it is refused', () => wire.text.includes('HTTP/1.1 4'))
+      await sleep(300)
+      assert.ok(side.bytesRead < 512 * KIB, String(side.bytesRead))
+      // Node keeps what one or two reads brought until the connection ends.
+      assert.ok(connections.strangers.heldBytes < 16 * KIB * KIB)
+      await until('it is closed', () => wire.ended)
+      await until('nothing is held', () => connections.strangers.heldBytes === 0)
+    })
