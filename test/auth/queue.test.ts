@@ -354,5 +354,6 @@ test('verification queue: half of the places are for tokens whose key is known',
 
 test('verification queue: a token whose keys have come makes room for another', async () => {
   const { queue } = queueOf({ atOnce: 1 })
-  for (let i = 0; i <= MAX_WAITING; i++) await queue.run(STAYS, (wait) => wait(Promise.resolve()))
+  const work = () => Promise.resolve()
+  for (let i = 0; i <= MAX_WAITING; i++) await queue.run(STAYS, work, () => Promise.resolve())
 })
