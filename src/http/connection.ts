@@ -309,12 +309,13 @@ export class Connection implements BodyHolder, ResponseOrder, Stranger {
   /** Deals with the rest of the body, then sends the response. */
   #answer(exchange: Exchange, response: HttpResponse): void {
     const goesOn = exchange.cancelIfGone() || settleBody(exchange, response.status)
-    const deliver = (on: boolean): void => {
-      if (this.#embedded) exchange.req.resume()
-      this.#delivery.deliver(exchange, response, on)
-    }
-    if (goesOn instanceof Promise) void goesOn.then(deliver)
-    else deliver(goesOn)
+    if (goesOn instanceof Promise) void goesOn.then((on) => this.#deliver(exchange, response, on))
+    else this.#deliver(exchange, response, goesOn)
+  }
+
+  #deliver(exchange: Exchange, response: HttpResponse, goesOn: boolean): void {
+    if (this.#embedded) exchange.req.resume()
+    this.#delivery.deliver(exchange, response, goesOn)
   }
 
   #refuse({ error, request }: Refusal): void {
