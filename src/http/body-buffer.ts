@@ -27,7 +27,7 @@ export class BodyBuffer {
     return this.#held.length
   }
 
-  /** How much memory it takes with so many bytes more. */
+  /** How much memory it takes with this many bytes more. */
   capacityWith(bytes: number): number {
     const length = this.#length + bytes
     if (length <= this.#held.length) return this.#held.length

@@ -6,7 +6,7 @@ const RETRY_SECONDS = 1
 export interface Hold {
   /** Sets how many bytes it holds from now on, with or without room; 0 releases them. */
   set(bytes: number): void
-  /** Holds at least so many bytes. False, and nothing changes, if there is no room for them. */
+  /** Holds at least this many bytes. False, and nothing changes, if there is no room for them. */
   grow(bytes: number): boolean
 }
 

@@ -1,4 +1,4 @@
-/** When so much is freed at once, looking for the largest costs little for each byte. */
+/** This much is freed at once, so that looking for the largest costs little for each byte. */
 const FREED_SHARE = 1 / 8
 
 /** A connection that holds requests whose token is not verified yet. */
@@ -9,7 +9,7 @@ export interface Stranger {
 
 /**
  * The memory that connections hold for requests before their token is verified: waiting requests
- * with their headers, and bodies. At the limit the connections that hold most are closed.
+ * with their headers, bodies, and requests after the last one. At the limit the connections that hold most are closed.
  */
 export class StrangersAccount {
   readonly #maxBytes: number
