@@ -9,7 +9,8 @@ export interface Stranger {
 
 /**
  * The memory that connections hold for requests before their token is verified: waiting requests
- * with their headers, bodies, and requests after the last one. At the limit the connections that hold most are closed.
+ * with their headers, bodies, and requests after the last one. At the limit the connections that
+ * hold most are closed.
  */
 export class StrangersAccount {
   readonly #maxBytes: number
