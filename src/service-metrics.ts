@@ -1,7 +1,7 @@
+import type { Checks } from './api/admin.ts'
+import type { OperationOptions } from './api/call.ts'
 import type { KeySource } from './auth/keys.ts'
 import type { Verifier } from './auth/verifier.ts'
-import type { Checks } from './http/admin.ts'
-import type { PlantOptions } from './http/plants.ts'
 import type { Connections } from './http/server.ts'
 import type { Log } from './ops/log.ts'
 import type { Metrics } from './ops/metrics.ts'
@@ -38,7 +38,10 @@ export function addConnectionMetrics(
   metrics.counter('plant_store_connections_refused_total', refused, () => connections.refused)
 }
 
-export function addMemoryMetrics(metrics: Metrics, { bodies, answers, pages }: PlantOptions): void {
+export function addMemoryMetrics(
+  metrics: Metrics,
+  { bodies, answers, pages }: OperationOptions,
+): void {
   const held = 'Request bodies that are read or wait to be stored.'
   const unread = 'Responses that clients have not taken yet.'
   metrics.gauge('plant_store_held_body_bytes', held, () => bodies.heldBytes)

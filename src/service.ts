@@ -1,16 +1,16 @@
 import type { RequestListener, Server } from 'node:http'
 import { setTimeout as sleep } from 'node:timers/promises'
+import { Admin, ADMIN_MAX_CONNECTIONS, type Checks, type Health, healthOf } from './api/admin.ts'
+import { PageCache } from './api/page-cache.ts'
+import { PlantResponder, type ResponderOptions } from './api/plant-responder.ts'
+import { RateLimit } from './api/rate-limit.ts'
 import { createKeySource, type KeySource } from './auth/keys.ts'
 import { Verifier } from './auth/verifier.ts'
 import type { Address, ServiceConfig } from './config.ts'
-import { Admin, ADMIN_MAX_CONNECTIONS, type Checks, type Health, healthOf } from './http/admin.ts'
-import { MemoryBudget } from './http/budget.ts'
-import { PlantHost, type PlantHostOptions } from './http/host.ts'
 import { ListenFailed, listen, type Listener } from './http/listen.ts'
-import { PageCache } from './http/page-cache.ts'
-import { RateLimit } from './http/rate-limit.ts'
 import { Connections, createHttpServer } from './http/server.ts'
 import { canSendWhole } from './http/whole-response.ts'
+import { MemoryBudget } from './ops/budget.ts'
 import { connectionsWithinLimit } from './ops/descriptors.ts'
 import { FairQueue } from './ops/fair-queue.ts'
 import type { Lifecycle } from './ops/lifecycle.ts'
@@ -123,7 +123,7 @@ class Service implements PlantService {
       lifecycle: this.#lifecycle,
       log,
     })
-    this.#connections = new Connections(this.#createHost(queue))
+    this.#connections = new Connections(this.#createResponder(queue))
     this.#maxConnections = Math.min(
       config.maxConnections,
       connectionsWithinLimit(ADMIN_MAX_CONNECTIONS),
@@ -133,13 +133,13 @@ class Service implements PlantService {
     this.handler = this.#connections.handler
   }
 
-  #createHost(queue: FairQueue): PlantHost {
+  #createResponder(queue: FairQueue): PlantResponder {
     const { maxBodyBytes, rateLimit, readScope, writeScope } = this.#config
     const verifier = new Verifier(this.#keys, this.#config)
     const bodies = new MemoryBudget(BODIES_MAX_BYTES)
     const answers = new MemoryBudget(ANSWERS_MAX_BYTES)
     addTokenMetrics(this.#metrics, verifier, this.#keys)
-    const options: PlantHostOptions = {
+    const options: ResponderOptions = {
       store: this.#store,
       verifier,
       rateLimit: rateLimit === undefined ? undefined : new RateLimit(rateLimit),
@@ -155,7 +155,7 @@ class Service implements PlantService {
       log: this.#log,
     }
     addMemoryMetrics(this.#metrics, options)
-    return new PlantHost(options)
+    return new PlantResponder(options)
   }
 
   // Arrow functions, so that an application may destructure the service.

@@ -21,7 +21,11 @@ const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
   'src/plants': [],
   'src/ops': ['src/errors.ts'],
   'src/auth': ['src/errors.ts', 'src/regular-file.ts', 'src/ops'],
-  'src/http': ['src/errors.ts', 'src/version.ts', 'src/ops', 'src/plants', 'src/auth'],
+  'src/http': ['src/errors.ts', 'src/ops'],
+  'src/api': [
+    ...['src/errors.ts', 'src/version.ts', 'src/ops', 'src/plants'],
+    ...['src/auth', 'src/http'],
+  ],
   'src/store': ['src/config.ts', 'src/ops', 'src/plants', 'src/store/sqljs', 'src/store/etcd'],
   'src/store/sqljs': ['src/errors.ts', 'src/ops', 'src/plants'],
   'src/store/etcd': ['src/errors.ts', 'src/ops', 'src/plants'],

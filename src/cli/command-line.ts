@@ -19,7 +19,7 @@ const LOAD: Readonly<Record<CommandName, () => Promise<{ readonly run: Run }>>> 
   export: () => import('./export.ts'),
   import: () => import('./import.ts'),
   config: () => import('./config.ts'),
-  openapi: async () => ({ run: (await import('../http/openapi.ts')).openApiText }),
+  openapi: async () => ({ run: (await import('../api/openapi.ts')).openApiText }),
   completion: () => import('./completion.ts'),
 }
 
