@@ -2,6 +2,7 @@ import type { Checks } from './api/admin.ts'
 import type { OperationOptions } from './api/call.ts'
 import type { KeySource } from './auth/keys.ts'
 import type { Verifier } from './auth/verifier.ts'
+import type { Adapter } from './http/adapter.ts'
 import type { Connections } from './http/server.ts'
 import type { Log } from './ops/log.ts'
 import type { Metrics } from './ops/metrics.ts'
@@ -24,12 +25,15 @@ export function addStateMetrics(metrics: Metrics, checks: () => Checks, log: Log
 export function addConnectionMetrics(
   metrics: Metrics,
   connections: Connections,
+  adapter: Adapter,
   max: number,
 ): void {
   const active = 'Requests that are being served or wait for their turn on their connection.'
   const limit = 'PLANTS_MAX_CONNECTIONS, or fewer if the limit of open files is lower.'
   const refused = 'Connections that were closed at once because there were too many.'
-  metrics.gauge('http_server_active_requests', active, () => connections.active)
+  metrics.gauge('http_server_active_requests', active, () => {
+    return connections.active + adapter.active
+  })
   metrics.gauge('plant_store_connections', 'Open connections.', () => connections.size)
   metrics.gauge('plant_store_connections_limit', limit, () => max)
   const held = 'Waiting requests and bodies of clients whose token is not verified yet.'

@@ -7,8 +7,9 @@ import { RateLimit } from './api/rate-limit.ts'
 import { createKeySource, type KeySource } from './auth/keys.ts'
 import { Verifier } from './auth/verifier.ts'
 import type { Address, ServiceConfig } from './config.ts'
+import { Adapter } from './http/adapter.ts'
 import { ListenFailed, listen, type Listener } from './http/listen.ts'
-import { Connections, createHttpServer } from './http/server.ts'
+import { Connections, createHttpServer, TIMEOUTS } from './http/server.ts'
 import { canSendWhole } from './http/whole-response.ts'
 import { MemoryBudget } from './ops/budget.ts'
 import { connectionsWithinLimit } from './ops/descriptors.ts'
@@ -90,6 +91,7 @@ class Service implements PlantService {
   readonly #store: LazyStore
   readonly #pages = new PageCache()
   readonly #connections: Connections
+  readonly #adapter: Adapter
   readonly #maxConnections: number
   readonly #lifecycle: Lifecycle = { state: 'starting' }
   readonly #metrics = new Metrics()
@@ -123,14 +125,16 @@ class Service implements PlantService {
       lifecycle: this.#lifecycle,
       log,
     })
-    this.#connections = new Connections(this.#createResponder(queue))
+    const responder = this.#createResponder(queue)
+    this.#connections = new Connections(responder)
+    this.#adapter = new Adapter(responder, TIMEOUTS)
     this.#maxConnections = Math.min(
       config.maxConnections,
       connectionsWithinLimit(ADMIN_MAX_CONNECTIONS),
     )
-    addConnectionMetrics(this.#metrics, this.#connections, this.#maxConnections)
+    addConnectionMetrics(this.#metrics, this.#connections, this.#adapter, this.#maxConnections)
     addStateMetrics(this.#metrics, () => this.#checks(), log)
-    this.handler = this.#connections.handler
+    this.handler = this.#adapter.handler
   }
 
   #createResponder(queue: FairQueue): PlantResponder {
@@ -250,7 +254,9 @@ class Service implements PlantService {
 
   async #drain(): Promise<void> {
     const { shutdownTimeoutSeconds: timeoutSeconds } = this.#config
-    const connections = await this.#connections.drain(timeoutSeconds * 1000)
+    const parts = [this.#connections, this.#adapter]
+    const left = await Promise.all(parts.map((part) => part.drain(timeoutSeconds * 1000)))
+    const connections = left.reduce((sum, each) => sum + each, 0)
     const message = 'requests still under way at the deadline were given up'
     if (connections > 0) this.#log.error(message, { connections, timeoutSeconds })
   }

@@ -2,13 +2,10 @@ import type { Socket } from 'node:net'
 import type { Hold } from '../ops/budget.ts'
 import { Exchange, type RequestRecord } from './exchange.ts'
 import { cutOff, type Linger } from './linger.ts'
-import type { Responder } from './responder.ts'
+import { NO_RESPONSE, record, type Responder } from './responder.ts'
 import { abandon, type HttpResponse, isStream, lengthOf } from './response.ts'
 import { rawResponse, send, sendWhole } from './response.ts'
 import { dropBody } from './unread-body.ts'
-
-/** For the log: the connection ended before there was a response. nginx has the same status. */
-const NO_RESPONSE: HttpResponse = { status: 499, headers: [], body: undefined }
 
 /** What decides which response follows another. */
 export interface ResponseOrder {
@@ -156,10 +153,7 @@ export class Delivery {
     this.#hold?.set(0)
   }
 
-  /** Tells the host once, whatever comes after it. */
   #record(request: RequestRecord, response: HttpResponse, aborted: boolean): void {
-    if (request instanceof Exchange && request.isRecorded) return
-    if (request instanceof Exchange) request.isRecorded = true
-    this.#host.answered(request, response, aborted)
+    record(this.#host, request, response, aborted)
   }
 }
