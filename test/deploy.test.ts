@@ -65,7 +65,7 @@ test('deploy: the examples set only variables that exist', () => {
 
 test('deploy: time to stop and limits fit the configuration', () => {
   const stopSeconds = (config: Omit<Config, 'keys'>): number =>
-    config.drainDelaySeconds + config.shutdownTimeoutSeconds + SNAPSHOT_SECONDS
+    config.drainDelay + config.shutdownTimeout + SNAPSHOT_SECONDS
   assert.ok(Number(find(unit, /^TimeoutStopSec=(\d+)$/m)) >= stopSeconds(ofUnit))
   for (const { kubernetes, config, applicationSeconds } of pods)
     assert.ok(
@@ -114,8 +114,8 @@ test('deploy: probes, ports, users and paths agree with each other', () => {
       [...kubernetes.matchAll(/(?:runAsUser|runAsGroup|fsGroup): (\d+)$/gm)].map(([, id]) => id),
       [user, user, user],
     )
-    assert.equal(config.dataDirectory, find(kubernetes, /\{ name: data, mountPath: (\S+) \}/))
-    assert.equal(config.dataDirectory, find(dockerfile, /^VOLUME (\S+)$/m))
+    assert.equal(config.data, find(kubernetes, /\{ name: data, mountPath: (\S+) \}/))
+    assert.equal(config.data, find(dockerfile, /^VOLUME (\S+)$/m))
     assert.match(kubernetes, /^ {6}enableServiceLinks: false$/m)
   }
   for (const [text, line] of [

@@ -19,8 +19,8 @@ export const run = async (): Promise<string> => escaped(await checkStore(embedde
 
 /** The data directory. @throws Error if plants are in etcd. */
 export function embeddedStore(command: string): string {
-  const { etcd, dataDirectory } = readConfig(process.env, 'storage')
-  if (!etcd) return dataDirectory
+  const { etcd, data } = readConfig(process.env, 'storage')
+  if (!etcd) return data
   const what = `${command} is for the embedded store`
   const look = 'look at what is in etcd with "etcdctl endpoint status"'
   throw new Error(`${what}: ${look}, and save it with "etcdctl snapshot save"`)

@@ -14,7 +14,7 @@ export const run = (): string => describeConfig(process.env)
  * @throws ConfigError that names every problem by its variable.
  */
 export function describeConfig(env: NodeJS.ProcessEnv): string {
-  const { keys = { kind: 'discovery' }, issuer, etcd } = readConfig(env, 'service')
+  const { keys, issuer, etcd } = readConfig(env, 'service')
   const from = sourceOf({ keys, issuer })
   const rows = VARIABLES.map(({ name, option, fallback, read }) => {
     const text = env[name] || fallback

@@ -1,6 +1,6 @@
 /* `serve`: the service until a signal, and what `--dev` prints. */
 
-import { type Config, readConfig, type ServiceConfig, variableOf } from '../config.ts'
+import { type Config, readConfig, variableOf } from '../config.ts'
 import { escaped } from '../errors.ts'
 import { createLog, type Log } from '../ops/log.ts'
 import { createService, type Listening, type PlantService } from '../service.ts'
@@ -25,7 +25,7 @@ export async function run({ dev = false }: Values): Promise<undefined> {
   log.info('listening', {
     version: version(),
     ...listening,
-    data: config.etcd?.endpoints ?? config.dataDirectory,
+    data: config.etcd?.endpoints ?? config.data,
     keys: config.keys.kind,
     keysFrom: sourceOf(config),
   })
@@ -39,11 +39,12 @@ async function openLog({ logLevel }: Config, dev: boolean): Promise<Log> {
   return createLog(logLevel, undefined, LINES)
 }
 
-async function configure(dev: boolean): Promise<ServiceConfig> {
-  const { keys, ...settings } = readConfig(process.env, dev ? 'dev' : 'service')
-  if (keys) return { ...settings, keys }
-  const { devKeyPath, readOrCreateDevKey } = await import('./dev-key.ts')
-  return { ...settings, keys: { kind: 'secret', secret: readOrCreateDevKey(devKeyPath(settings)) } }
+async function configure(dev: boolean): Promise<Config> {
+  const config = readConfig(process.env, dev ? 'dev' : 'service')
+  if (!dev) return config
+  const { devKeyPath, readOrCreateDevKey } = await import('./token.ts')
+  const secret = readOrCreateDevKey(devKeyPath(config))
+  return { ...config, keys: { kind: 'secret', secret } }
 }
 
 function end(error: unknown): void {
@@ -79,7 +80,7 @@ export function sourceOf({ keys, issuer }: Pick<Config, 'keys' | 'issuer'>): str
 /** Lines to paste: they create a plant and list it. */
 async function invitation(config: Config, { plants }: Listening): Promise<string> {
   if (config.keys.kind !== 'secret') return ''
-  const { devClaims, signDevToken } = await import('./dev-key.ts')
+  const { devClaims, signDevToken } = await import('./token.ts')
   const scopes = [config.readScope, config.writeScope].filter((name) => name !== undefined)
   const claims = devClaims(config, 'alice', scopes.join(' ') || undefined)
   const token = signDevToken(config.keys.secret, claims)

@@ -24,7 +24,7 @@ export interface Call {
 }
 
 export interface PlantOptions {
-  readonly store: PlantStore
+  readonly store: { readonly current: PlantStore }
   readonly pages: PageCache
   /** Runs work that may take a millisecond or more; owners take turns. */
   readonly queue: FairQueue
@@ -54,7 +54,7 @@ export async function createPlant(
     answer = answers.take(owner, body.length)
     const isShort = body.length <= SHORT_BODY_BYTES
     const plant = isShort ? readPlant(body) : await queue.run(owner, () => readPlant(body))
-    if ((await store.create(owner, plant)) === 'conflict') throw new HttpError('idTaken')
+    if ((await store.current.create(owner, plant)) === 'conflict') throw new HttpError('idTaken')
     pages.invalidate(owner, plant.id)
     return isShort ? plantResponse(plant) : await queue.run(owner, () => plantResponse(plant))
   } finally {
@@ -89,7 +89,7 @@ export function listPlants(
     // Again: other requests may have run while this one waited.
     if (!answers.hasRoom(owner)) throw overloaded()
     const respond = (list: PlantList) => listResponse(list, owner, range, options)
-    const list = store.list(owner, range)
+    const list = store.current.list(owner, range)
     if (list instanceof Promise) return list.then((it) => queue.run(owner, () => respond(it)))
     const response = respond(list)
     // A response that was awaited is not cached: a create may have come in between.
