@@ -203,3 +203,11 @@ function configOf(values: Values, { problems, given, nameOf }: Input): Config {
   }
   return { ...values, etcd: etcdOf(values), keys: keysOf(values) }
 }
+
+/** Where keys come from, and never what they are. */
+export function keysFrom({ keys, issuer }: Pick<Config, 'keys' | 'issuer'>): string | undefined {
+  if (keys.kind === 'secret') return undefined
+  if (keys.kind === 'discovery') return issuer
+  // A query may hold a secret.
+  return keys.kind === 'file' ? keys.path : keys.url.replace(/[?#].*$/s, '')
+}

@@ -6,14 +6,13 @@ import { escaped, reasonOf } from '../errors.ts'
 import { createLog, type Log } from '../ops/log.ts'
 import type { PlantStore } from '../plants/store.ts'
 import { openStore } from '../store-opening.ts'
-import type { Values } from './commands.ts'
 import { Progress } from './progress.ts'
 import { openSource, type Source, type SourceRow, unreadable } from './source.ts'
 
 /** Opens the store to import into. `onFatal` is told when its memory and disk may differ. */
 type OpenStore = (log: Log, onFatal: (error: unknown) => void) => Promise<PlantStore>
 
-export async function run(_: Values, file: string): Promise<string> {
+export async function run(file: string): Promise<string> {
   const config = readConfig(process.env, 'storage')
   const open: OpenStore = (log, onFatal) => openStore(config, { log, onFatal })
   return escaped(await importStore(open, resolve(file)))

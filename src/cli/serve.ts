@@ -1,17 +1,16 @@
 /* `serve`: the service until a signal, and what `--dev` prints. */
 
-import { type Config, readConfig, variableOf } from '../config.ts'
+import { type Config, keysFrom, readConfig, variableOf } from '../config.ts'
 import { escaped } from '../errors.ts'
 import { createLog, type Log } from '../ops/log.ts'
 import { createService, type Listening, type PlantService } from '../service.ts'
 import { version } from '../version.ts'
-import type { Values } from './commands.ts'
 
 const FLUSH_MS = 1000
 const STOP_SIGNALS = ['SIGTERM', 'SIGINT', 'SIGHUP'] as const
 
 /** Serves until a signal ends the process. */
-export async function run({ dev = false }: Values): Promise<undefined> {
+export async function run(_: string, { dev = false }: { dev?: boolean }): Promise<undefined> {
   const config = await configure(dev)
   const log = await openLog(config, dev)
   const service = createService(config, { log, onFatal: end, nameOf: variableOf })
@@ -27,7 +26,7 @@ export async function run({ dev = false }: Values): Promise<undefined> {
     ...listening,
     data: config.etcd?.endpoints ?? config.data,
     keys: config.keys.kind,
-    keysFrom: sourceOf(config),
+    keysFrom: keysFrom(config),
   })
   if (dev) process.stderr.write(await invitation(config, listening))
 }
@@ -67,14 +66,6 @@ function stopOnSignal(service: PlantService, log: Log): () => boolean {
   }
   for (const signal of STOP_SIGNALS) process.on(signal, (name) => void stop(name))
   return () => isStopping
-}
-
-/** Where keys come from, and never what they are. */
-export function sourceOf({ keys, issuer }: Pick<Config, 'keys' | 'issuer'>): string | undefined {
-  if (keys.kind === 'secret') return undefined
-  if (keys.kind === 'discovery') return issuer
-  // A query may hold a secret.
-  return keys.kind === 'file' ? keys.path : keys.url.replace(/[?#].*$/s, '')
 }
 
 /** Lines to paste: they create a plant and list it. */

@@ -4,16 +4,17 @@ import { createHmac, randomBytes } from 'node:crypto'
 import { mkdirSync, writeFileSync } from 'node:fs'
 import { dirname } from 'node:path'
 import { type Config, readConfig } from '../config.ts'
-import { ConfigError, errorCodeOf, reasonOf } from '../errors.ts'
+import { ConfigError, errorCodeOf, reasonOf, UsageError } from '../errors.ts'
 import { readRegularFile } from '../regular-file.ts'
-import { UsageError, type Values } from './commands.ts'
 
 const KEY_BYTES = 32
 const FILE_MAX_BYTES = 64 * 1024
 const DEFAULT_TTL_SECONDS = 8 * 60 * 60
 
+type TokenOptions = { readonly [name in 'sub' | 'ttl' | 'scope']?: string }
+
 /** A token for the key that `serve --dev` made. */
-export function run({ sub, ttl, scope }: Values): string {
+export function run(_: string, { sub, ttl, scope }: TokenOptions): string {
   if (!sub) throw new UsageError('token needs --sub NAME: whose token it is to be')
   if (ttl !== undefined && !/^[1-9][0-9]{0,9}$/.test(ttl))
     throw new UsageError('--ttl must be a number of seconds, 1 or more')
