@@ -4,7 +4,7 @@ import type { Checks } from './http/admin.ts'
 import type { PlantHostOptions } from './http/host.ts'
 import type { Connections } from './http/server.ts'
 import type { Metrics } from './ops/metrics.ts'
-import { version } from './version.ts'
+import { version } from './package.ts'
 
 // All of these are read from the parts of the service during a scrape, and cost nothing before.
 // No label has a value that a client chose.

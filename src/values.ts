@@ -4,7 +4,7 @@ import { resolve } from 'node:path'
 import { types } from 'node:util'
 import { reasonOf } from './errors.ts'
 import { type Address, SOCKET_PATH_MAX_BYTES } from './http/listen.ts'
-import { readRegularFile } from './regular-file.ts'
+import { readRegularFile } from './ops/regular-file.ts'
 
 /**
  * Makes a value of what an operator wrote, or a program passed.

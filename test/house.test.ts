@@ -20,8 +20,8 @@ const FUNCTION_LINES_MAX = 60
 const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
   'src/plants': [],
   'src/ops': ['src/errors.ts'],
-  'src/auth': ['src/errors.ts', 'src/regular-file.ts', 'src/ops'],
-  'src/http': ['src/errors.ts', 'src/version.ts', 'src/ops', 'src/plants', 'src/auth'],
+  'src/auth': ['src/errors.ts', 'src/ops'],
+  'src/http': ['src/errors.ts', 'src/ops', 'src/plants', 'src/auth'],
   'src/store/sqljs': ['src/errors.ts', 'src/ops', 'src/plants'],
   'src/store/etcd': ['src/errors.ts', 'src/ops', 'src/plants'],
 }

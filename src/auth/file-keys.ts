@@ -4,7 +4,7 @@
  */
 import { ConfigError, reasonOf } from '../errors.ts'
 import type { Log } from '../ops/log.ts'
-import { readRegularFile } from '../regular-file.ts'
+import { readRegularFile } from '../ops/regular-file.ts'
 import { type KeySet, readKeySet } from './key-set.ts'
 import { type KeySource, MAX_KEY_SET_BYTES } from './key-source.ts'
 

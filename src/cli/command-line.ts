@@ -1,10 +1,9 @@
 /* Reads the command line, runs the command, and ends the process with its status. */
 
-import '../unbundled.ts'
 import { parseArgs } from 'node:util'
 import { setFlagsFromString } from 'node:v8'
+import { version } from '../package.ts'
 import { ConfigError, errorCodeOf, escaped, reasonOf, UsageError } from '../errors.ts'
-import { version } from '../version.ts'
 import { type Command, COMMANDS, isCommand, OPTIONS } from './commands.ts'
 
 async function main(argv: readonly string[]): Promise<string | undefined> {

@@ -13,19 +13,19 @@ export const run = (): string => describeConfig(process.env)
  */
 export function describeConfig(env: NodeJS.ProcessEnv): string {
   const config = readConfig(env, 'service')
-  const from = keysFrom(config)
+  const ofKeys = keysFrom(config)
   const rows = VARIABLES.map(({ name, option }) => {
     const [text = '', value] = [env[name], config[option]]
     // The prefix has a default that counts only with etcd.
     if (value === undefined || (option === 'etcdPrefix' && !config.etcd)) return [name, 'unset', '']
-    const source = text ? 'variable' : 'default'
-    if (option === 'jwtSecret') return [name, source, shown('(left out)')]
+    const from = text ? 'variable' : 'default'
+    if (option === 'jwtSecret') return [name, from, shown('(left out)')]
     // A URL of keys may have a secret in its query.
-    if (option === 'jwksUrl') return [name, source, shown(from)]
-    return [name, source, shown(name.endsWith('_FILE') ? resolve(text) : value)]
+    if (option === 'jwksUrl') return [name, from, shown(ofKeys)]
+    return [name, from, shown(name.endsWith('_FILE') ? resolve(text) : value)]
   })
   const secret = 'a secret, which is left out'
-  rows.push(['keys', config.keys.kind, from === undefined ? secret : shown(from)])
+  rows.push(['keys', config.keys.kind, ofKeys === undefined ? secret : shown(ofKeys)])
   return columns(rows)
 }
 

@@ -5,7 +5,7 @@ import { mkdirSync, writeFileSync } from 'node:fs'
 import { dirname } from 'node:path'
 import { type Config, readConfig } from '../config.ts'
 import { ConfigError, errorCodeOf, reasonOf, UsageError } from '../errors.ts'
-import { readRegularFile } from '../regular-file.ts'
+import { readRegularFile } from '../ops/regular-file.ts'
 
 const KEY_BYTES = 32
 const FILE_MAX_BYTES = 64 * 1024
