@@ -4,13 +4,8 @@ import { VARIABLES } from '../settings.ts'
 import type { CommandName } from './commands.ts'
 import { columns } from './config.ts'
 
-interface Help {
-  readonly usage: string
-  readonly meaning: string
-  /** What else a reader should know. */
-  readonly details: string
-  readonly example: string
-}
+/** `details` are what else a reader should know. */
+type Help = Readonly<Record<'usage' | 'meaning' | 'details' | 'example', string>>
 
 const OF_STORE = 'It reads PLANTS_DATA. For plants in etcd, use etcdctl.'
 

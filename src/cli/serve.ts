@@ -3,8 +3,8 @@
 import { type Config, keysFrom, readConfig, variableOf } from '../config.ts'
 import { escaped } from '../errors.ts'
 import { createLog, type Log } from '../ops/log.ts'
-import { createService, type Listening, type PlantService } from '../service.ts'
 import { version } from '../package.ts'
+import { createService, type Listening, type PlantService } from '../service.ts'
 
 const FLUSH_MS = 1000
 const STOP_SIGNALS = ['SIGTERM', 'SIGINT', 'SIGHUP'] as const
