@@ -8,7 +8,7 @@ import { callbackSink, createLog, type LogLevel, type OnLog } from './ops/log.ts
 import { createService, type PlantService } from './service.ts'
 
 export { ConfigError } from './errors.ts'
-export type { Health } from './http/admin.ts'
+export type { Health } from './api/admin.ts'
 export type { LogLevel, LogLine, OnLog } from './ops/log.ts'
 export type { Listening, PlantService } from './service.ts'
 

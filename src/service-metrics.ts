@@ -1,7 +1,7 @@
+import type { Checks } from './api/admin.ts'
+import type { ResponderOptions } from './api/plant-responder.ts'
 import type { KeySource } from './auth/keys.ts'
 import type { Verifier } from './auth/verifier.ts'
-import type { Checks } from './http/admin.ts'
-import type { PlantHostOptions } from './http/host.ts'
 import type { Connections } from './http/server.ts'
 import type { Metrics } from './ops/metrics.ts'
 import { version } from './package.ts'
@@ -10,7 +10,7 @@ import { version } from './package.ts'
 // No label has a value that a client chose.
 
 export function addServiceMetrics(
-  { metrics, log, bodies, answers, pages }: PlantHostOptions,
+  { metrics, log, bodies, answers, pages }: ResponderOptions,
   connections: Connections,
   maxConnections: number,
   checks: () => Checks,

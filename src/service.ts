@@ -1,16 +1,16 @@
 import type { RequestListener, Server } from 'node:http'
 import { setTimeout as sleep } from 'node:timers/promises'
+import { Admin, ADMIN_MAX_CONNECTIONS, type Checks, type Health, healthOf } from './api/admin.ts'
+import { PageCache } from './api/page-cache.ts'
+import { PlantResponder, type ResponderOptions } from './api/plant-responder.ts'
+import { RateLimit } from './api/rate-limit.ts'
 import { type KeySource, readKeys } from './auth/keys.ts'
 import { Verifier } from './auth/verifier.ts'
 import type { Address, Config } from './config.ts'
-import { Admin, ADMIN_MAX_CONNECTIONS, type Checks, type Health, healthOf } from './http/admin.ts'
-import { MemoryBudget } from './http/budget.ts'
-import { PlantHost, type PlantHostOptions } from './http/host.ts'
 import { ListenFailed, listen, type Listener } from './http/listen.ts'
-import { PageCache } from './http/page-cache.ts'
-import { RateLimit } from './http/rate-limit.ts'
 import { Connections, createHttpServer } from './http/server.ts'
 import { canSendWhole } from './http/whole-response.ts'
+import { MemoryBudget } from './ops/budget.ts'
 import { connectionsWithinLimit } from './ops/descriptors.ts'
 import { FairQueue } from './ops/fair-queue.ts'
 import { type Lifecycle, runSteps, type Step } from './ops/lifecycle.ts'
@@ -116,7 +116,7 @@ class Service implements PlantService {
     })
     const { rateLimit, maxBodyBytes, maxConnections, readScope, writeScope } = config
     const verifier = new Verifier(this.#keys, config)
-    const options: PlantHostOptions = {
+    const options: ResponderOptions = {
       store: this.#store,
       verifier,
       rateLimit: rateLimit === undefined ? undefined : new RateLimit(rateLimit),
@@ -131,7 +131,7 @@ class Service implements PlantService {
       metrics: this.#metrics,
       log,
     }
-    this.#connections = new Connections(new PlantHost(options))
+    this.#connections = new Connections(new PlantResponder(options))
     this.#maxConnections = Math.min(maxConnections, connectionsWithinLimit(ADMIN_MAX_CONNECTIONS))
     addServiceMetrics(options, this.#connections, this.#maxConnections, () => this.#checks())
     addTokenMetrics(this.#metrics, verifier, this.#keys)

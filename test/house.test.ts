@@ -21,7 +21,8 @@ const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
   'src/plants': [],
   'src/ops': ['src/errors.ts'],
   'src/auth': ['src/errors.ts', 'src/ops'],
-  'src/http': ['src/errors.ts', 'src/ops', 'src/plants', 'src/auth'],
+  'src/http': ['src/errors.ts', 'src/ops'],
+  'src/api': ['src/errors.ts', 'src/ops', 'src/plants', 'src/auth', 'src/http'],
   'src/store/sqljs': ['src/errors.ts', 'src/ops', 'src/plants'],
   'src/store/etcd': ['src/errors.ts', 'src/ops', 'src/plants'],
 }

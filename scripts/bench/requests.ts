@@ -1,4 +1,4 @@
-import { writeCursor } from '../../dist/http/cursor.js'
+import { writeCursor } from '../../dist/api/cursor.js'
 import { FIRST_POSTED, newPlant, user } from './plants.ts'
 import { sign } from './tokens.ts'
 

@@ -1,5 +1,5 @@
 import { HttpError } from '../../dist/errors.js'
-import { readObject } from '../../dist/http/json.js'
+import { readObject } from '../../dist/api/json.js'
 
 const KIB = 1024
 const LENGTHS_BYTES = [64 * KIB, 256 * KIB, 1024 * KIB, 4096 * KIB, 16_384 * KIB] as const

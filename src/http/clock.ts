@@ -21,7 +21,7 @@ export interface HttpTimeouts {
 type State = 'idle' | 'receiving' | 'serving' | 'sending' | 'discarding'
 
 /** How a connection ends whose state has lasted too long: with this response, or without one. */
-type End = 'requestTimeout' | 'storageUnavailable' | 'close' | 'cut off'
+type End = 'requestTimeout' | 'late' | 'close' | 'cut off'
 
 /** The state of a connection, from its current request. */
 export function stateOf(current: Exchange | undefined): State {
@@ -103,7 +103,7 @@ export class Clock {
         return [requestMs, 'requestTimeout']
       case 'serving':
         // A create may still be stored.
-        return [servingMs, 'storageUnavailable']
+        return [servingMs, 'late']
       case 'sending':
         // A part of the response must not be taken for the whole.
         return [stalledMs, 'cut off']

@@ -1,16 +1,15 @@
 import type { IncomingMessage } from 'node:http'
 import type { Socket } from 'node:net'
 import { HttpError } from '../errors.ts'
-import { overloaded } from './budget.ts'
+import type { Stranger, StrangersAccount } from '../ops/strangers.ts'
 import { Clock, stateOf } from './clock.ts'
-import type { ConnectionHost, Shared } from './connection-host.ts'
 import { Delivery, type ResponseOrder } from './delivery.ts'
 import { type BodyHolder, DirectRequest } from './direct-request.ts'
 import { Exchange, recordOf, REQUEST_BYTES, type RequestRecord } from './exchange.ts'
 import { Intake, type Refusal } from './intake.ts'
 import { cutOff, Linger } from './linger.ts'
+import type { Responder, Shared } from './responder.ts'
 import { errorResponse, type HttpResponse } from './response.ts'
-import type { Stranger, StrangersAccount } from './strangers.ts'
 import type { TickEnd } from './tick.ts'
 import { dropBody, holdBody, settleBody } from './unread-body.ts'
 
@@ -27,7 +26,7 @@ const IGNORED_MAX = 16
  */
 export class Connection implements BodyHolder, ResponseOrder, Stranger {
   readonly #socket: Socket
-  readonly #host: ConnectionHost
+  readonly #host: Responder
   readonly #tickEnd: TickEnd
   readonly #strangers: StrangersAccount
   readonly #delivery: Delivery
@@ -198,8 +197,7 @@ export class Connection implements BodyHolder, ResponseOrder, Stranger {
     if (end === 'close') this.#delivery.end('')
     else if (end === 'cut off') cutOff(this.#socket)
     else if (end === 'requestTimeout') this.#timeOut(new HttpError(end))
-    // Without an owner it is the token that took so long.
-    else this.#timeOut(this.#current?.owner === undefined ? overloaded() : storageLate())
+    else if (this.#current) this.#timeOut(this.#host.lateFor(this.#current))
   }
 
   #timeOut(error: HttpError): void {
@@ -322,8 +320,4 @@ export class Connection implements BodyHolder, ResponseOrder, Stranger {
     const response = this.#host.explain(error, request) ?? errorResponse(error)
     this.#delivery.closeWith(response, request)
   }
-}
-
-function storageLate(): HttpError {
-  return new HttpError('storageUnavailable', ['Retry-After', '1'])
 }

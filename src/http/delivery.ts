@@ -1,8 +1,8 @@
 import type { Socket } from 'node:net'
-import type { Hold } from './budget.ts'
-import type { ConnectionHost } from './connection-host.ts'
+import type { Hold } from '../ops/budget.ts'
 import { Exchange, type RequestRecord } from './exchange.ts'
 import { cutOff, type Linger } from './linger.ts'
+import type { Responder } from './responder.ts'
 import { abandon, type HttpResponse, isStream, lengthOf } from './response.ts'
 import { rawResponse, send, sendWhole } from './response.ts'
 import { dropBody } from './unread-body.ts'
@@ -23,7 +23,7 @@ export interface ResponseOrder {
 /** Sends the responses of one connection, one after the other, and records each exactly once. */
 export class Delivery {
   readonly #socket: Socket
-  readonly #host: ConnectionHost
+  readonly #host: Responder
   /** The header lines of a response after which the connection is kept. */
   readonly #keepAlive: string
   readonly #linger: Linger
@@ -35,7 +35,7 @@ export class Delivery {
 
   constructor(
     socket: Socket,
-    { host, keepAlive }: { readonly host: ConnectionHost; readonly keepAlive: string },
+    { host, keepAlive }: { readonly host: Responder; readonly keepAlive: string },
     linger: Linger,
     order: ResponseOrder,
   ) {

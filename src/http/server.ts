@@ -10,14 +10,14 @@ import { Socket } from 'node:net'
 import type { Duplex } from 'node:stream'
 import { setImmediate as yieldTick, setTimeout as sleep } from 'node:timers/promises'
 import { HttpError } from '../errors.ts'
+import { StrangersAccount } from '../ops/strangers.ts'
 import type { HttpTimeouts } from './clock.ts'
 import { Connection } from './connection.ts'
-import type { ConnectionHost } from './connection-host.ts'
 import { DirectRequest } from './direct-request.ts'
 import { Exchange, hasTooManyHeaders, HEADERS_MAX_COUNT } from './exchange.ts'
 import { isKnownVersion, recordOf } from './exchange.ts'
 import { cutOff } from './linger.ts'
-import { StrangersAccount } from './strangers.ts'
+import type { Responder } from './responder.ts'
 import { TickEnd } from './tick.ts'
 import { canSendWhole, WholeResponse } from './whole-response.ts'
 
@@ -46,7 +46,7 @@ const TIMEOUTS: HttpTimeouts = {
 export class Connections {
   /** For a `node:http` server's `request` event. */
   readonly handler: RequestListener
-  readonly host: ConnectionHost
+  readonly host: Responder
   readonly timeouts: HttpTimeouts
   readonly tickEnd = new TickEnd()
   readonly strangers: StrangersAccount
@@ -65,7 +65,7 @@ export class Connections {
   #checkedAtMs = 0
 
   constructor(
-    host: ConnectionHost,
+    host: Responder,
     timeouts: HttpTimeouts = TIMEOUTS,
     strangersMaxBytes = STRANGERS_MAX_BYTES,
   ) {

@@ -4,7 +4,7 @@ import type { AddressInfo, Socket } from 'node:net'
 import { test, type TestContext } from 'node:test'
 import { setImmediate as yieldTick } from 'node:timers/promises'
 import { HttpError } from '../../dist/errors.js'
-import type { ConnectionHost } from '../../dist/http/connection-host.js'
+import type { Responder } from '../../dist/http/responder.js'
 import { errorResponse } from '../../dist/http/response.js'
 import { Connections, createHttpServer } from '../../dist/http/server.js'
 import { TickEnd } from '../../dist/http/tick.js'
@@ -48,9 +48,10 @@ async function prime({
 /** Connections alone, with the test's own host. */
 async function startHost(
   t: TestContext,
-  host: Partial<ConnectionHost> & Pick<ConnectionHost, 'serve'>,
+  host: Partial<Responder> & Pick<Responder, 'serve'>,
 ): Promise<{ readonly port: number; readonly connections: Connections }> {
   const whole = {
+    lateFor: () => new HttpError('internal'),
     brokeOff: () => {},
     explain: () => errorResponse(new HttpError('internal')),
     answered: () => {},

@@ -2,10 +2,10 @@ import { once } from 'node:events'
 import type { Server } from 'node:http'
 import type { TestContext } from 'node:test'
 import type { Caller } from '../../dist/auth/caller.js'
-import { MemoryBudget } from '../../dist/http/budget.js'
+import { MemoryBudget } from '../../dist/ops/budget.js'
 import type { HttpTimeouts } from '../../dist/http/clock.js'
-import { PlantHost } from '../../dist/http/host.js'
-import { PageCache } from '../../dist/http/page-cache.js'
+import { PlantResponder } from '../../dist/api/plant-responder.js'
+import { PageCache } from '../../dist/api/page-cache.js'
 import { Connections, createHttpServer } from '../../dist/http/server.js'
 import { FairQueue } from '../../dist/ops/fair-queue.js'
 import { createLog, type Log } from '../../dist/ops/log.js'
@@ -96,7 +96,7 @@ export async function startBare(
       answered.push(`${method} ${status}${aborted ? ' aborted' : ''}`),
     error: (_message, fields) => failures.push(fields?.['error']),
   }
-  const host = new PlantHost({
+  const host = new PlantResponder({
     ...options,
     verifier: { verify: authenticate },
     rateLimit: undefined,

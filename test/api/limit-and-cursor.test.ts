@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { readCursor, writeCursor } from '../../dist/http/cursor.js'
+import { readCursor, writeCursor } from '../../dist/api/cursor.js'
 import { call, post, type Reply } from '../support/http.ts'
 import { startService } from '../support/service.ts'
 import { token } from '../support/tokens.ts'

@@ -1,16 +1,19 @@
-import type { Hold } from './budget.ts'
+import type { HttpError } from '../errors.ts'
+import type { Hold } from '../ops/budget.ts'
+import type { StrangersAccount } from '../ops/strangers.ts'
 import type { HttpTimeouts } from './clock.ts'
 import type { Exchange, RequestRecord } from './exchange.ts'
 import type { HttpResponse } from './response.ts'
-import type { StrangersAccount } from './strangers.ts'
 import type { TickEnd } from './tick.ts'
 
 /** What a connection needs of the service. */
-export interface ConnectionHost {
+export interface Responder {
   /** Answers a request. What it throws goes to `explain`. */
   serve(exchange: Exchange): HttpResponse | Promise<HttpResponse>
   /** The response to a failure; undefined if the client has left. */
   explain(error: unknown, request: RequestRecord): HttpResponse | undefined
+  /** The failure of a request that the service has not answered for too long. */
+  lateFor(request: RequestRecord): HttpError
   /** Called if a response fails after its headers: the client cannot be told any more. */
   brokeOff(error: unknown, request: RequestRecord): void
   /**
@@ -27,7 +30,7 @@ export interface ConnectionHost {
 
 /** What all connections of a service share. */
 export interface Shared {
-  readonly host: ConnectionHost
+  readonly host: Responder
   readonly tickEnd: TickEnd
   readonly strangers: StrangersAccount
   readonly timeouts: HttpTimeouts

@@ -10,7 +10,7 @@ import { batchLine, headerLine, journalName } from '../../dist/store/sqljs/journ
 import { SqljsStore } from '../../dist/store/sqljs/store.js'
 import { embed } from '../support/embedded.ts'
 import { call, post, type Reply } from '../support/http.ts'
-import { healthOf } from '../../dist/http/admin.js'
+import { healthOf } from '../../dist/api/admin.js'
 import { HOSTILE, HOSTILE_ESCAPED } from '../support/hostile.ts'
 import { scrape } from '../support/metrics.ts'
 import { startService, temporaryDirectory } from '../support/service.ts'

@@ -1,16 +1,17 @@
 import type { Server } from 'node:http'
 import { escaped, HttpError } from '../errors.ts'
+import type { HttpTimeouts } from '../http/clock.ts'
+import type { Exchange } from '../http/exchange.ts'
+import { type Address, listen, type Listener } from '../http/listen.ts'
+import type { Responder } from '../http/responder.ts'
+import { errorResponse, type HttpResponse, jsonResponse } from '../http/response.ts'
+import { Connections, createHttpServer } from '../http/server.ts'
+import { overloaded } from '../ops/budget.ts'
+import type { Step } from '../ops/lifecycle.ts'
 import type { Log } from '../ops/log.ts'
 import { Metrics, METRICS_TYPE } from '../ops/metrics.ts'
 import { addProcessMetrics, watchEventLoop } from '../ops/process.ts'
-import type { Step } from '../ops/lifecycle.ts'
-import type { HttpTimeouts } from './clock.ts'
-import type { ConnectionHost } from './connection-host.ts'
-import type { Exchange } from './exchange.ts'
-import { type Address, listen, type Listener } from './listen.ts'
 import { openApiResponse } from './openapi.ts'
-import { errorResponse, type HttpResponse, jsonResponse } from './response.ts'
-import { Connections, createHttpServer } from './server.ts'
 
 /** For each thing that the service needs: why it is unavailable, or undefined. */
 export type Checks = Readonly<Record<'service' | 'keys' | 'storage', string | undefined>>
@@ -59,7 +60,7 @@ export class Admin {
       ['/metrics', () => metricsResponse(metrics() + processMetrics.render())],
       ['/openapi.json', openApiResponse],
     ])
-    const connections = new Connections(createHost(paths, log), TIMEOUTS)
+    const connections = new Connections(responderOf(paths, log), TIMEOUTS)
     this.#server = createHttpServer(connections, ADMIN_MAX_CONNECTIONS, 'closeQuietest')
   }
 
@@ -79,7 +80,7 @@ export class Admin {
   }
 }
 
-function createHost(paths: ReadonlyMap<string, () => HttpResponse>, log: Log): ConnectionHost {
+function responderOf(paths: ReadonlyMap<string, () => HttpResponse>, log: Log): Responder {
   const { status, error } = new HttpError('pathUnknown')
   // The catalogue's message names /plants.
   const message = `There is nothing at this path: see ${[...paths.keys()].join(', ')}.`
@@ -91,6 +92,7 @@ function createHost(paths: ReadonlyMap<string, () => HttpResponse>, log: Log): C
       if (method === 'GET' || method === 'HEAD') return respond()
       throw new HttpError('methodNotAllowed', ['Allow', 'GET, HEAD'])
     },
+    lateFor: () => overloaded(),
     brokeOff: () => {},
     explain(error, { requestId }) {
       if (error instanceof HttpError) return errorResponse(error)

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { BodyBuffer } from '../../dist/http/body-buffer.js'
-import { MemoryBudget } from '../../dist/http/budget.js'
+import { MemoryBudget } from '../../dist/ops/budget.js'
 
 test('budget: a hold grows as far as its owner has room, and else stays as it is', () => {
   const budget = new MemoryBudget(1000)

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { type TestContext, test } from 'node:test'
 import { HttpError } from '../../dist/errors.js'
-import { NESTED, readObject } from '../../dist/http/json.js'
+import { NESTED, readObject } from '../../dist/api/json.js'
 import { seeded } from '../support/random.ts'
 import { THOROUGH } from '../support/scale.ts'
 import { processorMs } from '../support/time.ts'

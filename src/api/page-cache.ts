@@ -1,4 +1,4 @@
-import { type HttpResponse, isStream } from './response.ts'
+import { type HttpResponse, isStream } from '../http/response.ts'
 
 /** All cached pages and their owners' entries. */
 const PAGES_MAX_BYTES = 16 * 1024 * 1024

@@ -1,7 +1,7 @@
 import { STATUS_CODES } from 'node:http'
 import { type Condition, conditions, HttpError } from '../errors.ts'
+import type { HttpResponse } from '../http/response.ts'
 import { OPERATIONS, type OperationName, ROUTES } from './operations.ts'
-import type { HttpResponse } from './response.ts'
 
 /** Failures that OPTIONS can meet: it is answered before the token is checked. */
 const OF_OPTIONS: readonly Condition[] = [
@@ -80,7 +80,7 @@ function describeService(): object {
     ],
     security: [{ bearer: [] }],
     tags: [{ name: 'plants', description: 'The plants of the caller.' }],
-    paths: Object.fromEntries([...ROUTES.keys()].map((path) => [path, pathItem(path)])),
+    paths: Object.fromEntries(ROUTES.map(({ path }) => [path, pathItem(path)])),
     components: {
       schemas: schemas(),
       securitySchemes: {

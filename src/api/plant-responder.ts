@@ -1,20 +1,20 @@
 import { ClientGone, conditions, HttpError, reasonOf } from '../errors.ts'
+import type { Exchange, RequestRecord } from '../http/exchange.ts'
+import type { Responder } from '../http/responder.ts'
+import { errorResponse, type HttpResponse } from '../http/response.ts'
+import { type Hold, overloaded } from '../ops/budget.ts'
 import type { Lifecycle } from '../ops/lifecycle.ts'
 import { type Log, ownerHash } from '../ops/log.ts'
 import type { Metrics } from '../ops/metrics.ts'
 import { type PlantStore, PlantTooLarge, StoreFull, StoreUnavailable } from '../plants/store.ts'
-import type { Hold } from './budget.ts'
-import type { ConnectionHost } from './connection-host.ts'
 import { RequestDurations } from './durations.ts'
-import type { Exchange, RequestRecord } from './exchange.ts'
 import { ROUTES } from './operations.ts'
-import { errorResponse, type HttpResponse } from './response.ts'
 import { createRouter, type RouterOptions } from './router.ts'
 
 /** In seconds. */
 const STORE_RETRY = ['Retry-After', '1']
 
-export interface PlantHostOptions extends RouterOptions {
+export interface ResponderOptions extends RouterOptions {
   readonly store: {
     readonly isOpen: boolean
     readonly current: PlantStore
@@ -26,17 +26,17 @@ export interface PlantHostOptions extends RouterOptions {
 }
 
 /** Serves /plants on every connection, turns errors into responses, and records each response. */
-export class PlantHost implements ConnectionHost {
-  readonly #options: PlantHostOptions
+export class PlantResponder implements Responder {
+  readonly #options: ResponderOptions
   readonly #route: (exchange: Exchange) => HttpResponse | Promise<HttpResponse>
   readonly #durations: RequestDurations
   readonly #errorCounts = new Map([...conditions.values()].map(([error]) => [error, 0]))
 
-  constructor(options: PlantHostOptions) {
+  constructor(options: ResponderOptions) {
     const { metrics } = options
     this.#options = options
     this.#route = createRouter(options)
-    this.#durations = new RequestDurations(metrics, [...ROUTES.keys()])
+    this.#durations = new RequestDurations(metrics, ROUTES.map(({ path }) => path))
     metrics.counter('plant_store_errors_total', 'Failures answered, by error value.', () =>
       [...this.#errorCounts].map(([error, count]) => [{ error: String(error) }, count]),
     )
@@ -59,6 +59,11 @@ export class PlantHost implements ConnectionHost {
     if (failure.condition === 'internal') log.error('a request failed', { requestId, error })
     else log.debug('refused', { requestId, error: failure.error, cause: failure.cause })
     return errorResponse(failure)
+  }
+
+  lateFor({ owner }: RequestRecord): HttpError {
+    // Without an owner it is the token that takes so long.
+    return owner === undefined ? overloaded() : new HttpError('storageUnavailable', STORE_RETRY)
   }
 
   brokeOff(error: unknown, { requestId }: RequestRecord): void {

@@ -2,13 +2,13 @@ import { insufficientScope, readBearer } from '../auth/bearer.ts'
 import type { Caller } from '../auth/caller.ts'
 import type { Verifier } from '../auth/verifier.ts'
 import { HttpError } from '../errors.ts'
-import { type Exchange, hasTooManyHeaders } from './exchange.ts'
-import { ROUTES } from './operations.ts'
-import type { PlantOptions } from './plants.ts'
+import { type Exchange, hasTooManyHeaders } from '../http/exchange.ts'
+import type { HttpResponse } from '../http/response.ts'
+import { Call, type OperationOptions } from './call.ts'
+import { routeOf } from './operations.ts'
 import type { RateLimit } from './rate-limit.ts'
-import type { HttpResponse } from './response.ts'
 
-export interface RouterOptions extends PlantOptions {
+export interface RouterOptions extends OperationOptions {
   readonly verifier: Pick<Verifier, 'verify'>
   readonly rateLimit: RateLimit | undefined
   /** The scope that GET requires, if any. */
@@ -31,18 +31,17 @@ export function createRouter(
 ): (exchange: Exchange) => HttpResponse | Promise<HttpResponse> {
   const { verifier, rateLimit } = options
   const scopes = { read: options.readScope, write: options.writeScope }
-  const allowed = new Map([...ROUTES].map(([path, operations]) => [path, allowOf(operations)]))
 
   return (exchange) => {
     checkHttp(exchange)
     const { path, query } = splitTarget(exchange.req.url ?? '')
-    const operations = ROUTES.get(path)
-    if (!operations) throw new HttpError('pathUnknown')
-    exchange.route = path
+    const [route, parameters] = routeOf(path) ?? []
+    if (!route || !parameters) throw new HttpError('pathUnknown')
+    exchange.route = route.path
     const { method } = exchange
-    const allow = ['Allow', allowed.get(path) ?? '']
+    const allow = ['Allow', route.allow]
     if (method === 'OPTIONS') return { status: 204, headers: allow, body: undefined }
-    const operation = operations.get(method === 'HEAD' ? 'GET' : method)
+    const operation = route.byMethod.get(method === 'HEAD' ? 'GET' : method)
     if (!operation)
       throw KNOWN_METHOD.test(method)
         ? new HttpError('methodNotAllowed', allow)
@@ -58,7 +57,7 @@ export function createRouter(
       if (waitSeconds !== undefined)
         throw new HttpError('rateLimited', ['Retry-After', String(waitSeconds)])
       if (exchange.hasUnknownExpectation) throw new HttpError('expectationFailed')
-      return operation.handle({ exchange, owner, query }, options)
+      return operation.handle(new Call(exchange, owner, { parameters, query }, options), options)
     }
     const caller = verifier.verify(readBearer(exchange.headers.authorization), exchange.req.socket)
     return caller instanceof Promise ? caller.then(serve) : serve(caller)
@@ -69,13 +68,6 @@ function checkHttp({ req, hasKnownVersion, hasUnclearEnd, headers: { hosts } }: 
   if (hasTooManyHeaders(req)) throw new HttpError('headersTooLarge')
   if (!hasKnownVersion || hasUnclearEnd) throw new HttpError('malformedRequest')
   if (hosts.length !== 1 || !HOST.test(hosts[0] ?? '')) throw new HttpError('hostInvalid')
-}
-
-function allowOf(operations: ReadonlyMap<string, unknown>): string {
-  return [...operations.keys()]
-    .flatMap((method) => (method === 'GET' ? ['GET', 'HEAD'] : [method]))
-    .concat('OPTIONS')
-    .join(', ')
 }
 
 /**

@@ -1,8 +1,8 @@
 import { setTimeout as sleep } from 'node:timers/promises'
+import { PIECE_MAX_BYTES, type TextStream } from '../http/response.ts'
+import type { Hold, MemoryBudget } from '../ops/budget.ts'
 import type { FairQueue } from '../ops/fair-queue.ts'
 import type { PlantList } from '../plants/store.ts'
-import type { Hold, MemoryBudget } from './budget.ts'
-import { PIECE_MAX_BYTES, type TextStream } from './response.ts'
 
 const COMMA = 0x2c
 const EMPTY_LIST_BYTES = '[]'.length

@@ -1,0 +1,51 @@
+import { HttpError } from '../errors.ts'
+import { readBody } from '../http/body.ts'
+import { type HttpResponse, jsonResponse } from '../http/response.ts'
+import { type Hold, overloaded } from '../ops/budget.ts'
+import { type NewPlant, type Plant, readNewPlant } from '../plants/plant.ts'
+import type { Call, OperationOptions } from './call.ts'
+import { checkBodyHeaders, textOf } from './json-body.ts'
+import { readObject } from './json.ts'
+
+/** Any body of this length is parsed within 2 ms. A longer one waits for its owner's turn. */
+const SHORT_BODY_BYTES = 16 * 1024
+
+/** POST /plants, from the media type on. */
+export async function createPlant(
+  call: Call,
+  { store, pages, queue, bodies, answers, maxBodyBytes }: OperationOptions,
+): Promise<HttpResponse> {
+  const { exchange, owner } = call
+  checkBodyHeaders(exchange, maxBodyBytes)
+  const { contentLengthBytes } = exchange.headers
+  // The response repeats the plant.
+  if (!answers.hasRoom(owner, contentLengthBytes)) throw overloaded()
+  // A chunked body reserves its buffer as it grows.
+  const hold = bodies.take(owner, contentLengthBytes ?? 0)
+  let answer: Hold | undefined
+  try {
+    const body = await readBody(exchange, maxBodyBytes, hold)
+    hold.set(body.length)
+    // It is no longer than the body. Once it is sent, the connection counts it.
+    answer = answers.take(owner, body.length)
+    const isShort = body.length <= SHORT_BODY_BYTES
+    const plant = isShort ? readPlant(body) : await call.turn(() => readPlant(body))
+    if ((await store.current.create(owner, plant)) === 'conflict') throw new HttpError('idTaken')
+    pages.invalidate(owner, plant.id)
+    return isShort ? plantResponse(plant) : await queue.run(owner, () => plantResponse(plant))
+  } finally {
+    hold.set(0)
+    answer?.set(0)
+  }
+}
+
+/** @throws HttpError that says what is wrong with the body. */
+function readPlant(body: Buffer): NewPlant {
+  const plant = readNewPlant(readObject(textOf(body), ['id', 'name', 'tag']))
+  if (typeof plant === 'string') throw new HttpError(`${plant}Invalid`)
+  return plant
+}
+
+function plantResponse({ name, tag }: Plant): HttpResponse {
+  return jsonResponse(200, tag === undefined ? { name } : { name, tag })
+}

@@ -1,0 +1,40 @@
+import { isUtf8 } from 'node:buffer'
+import { HttpError } from '../errors.ts'
+import type { Exchange } from '../http/exchange.ts'
+
+const TOKEN = "[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+/**
+ * RFC 9110 §8.3.1: the type, then parameters whose value is a token or a quoted string. A text can
+ * match in one way at most, so a mismatch takes linear time.
+ */
+const MEDIA_TYPE = new RegExp(
+  `^application/json((?:[ \\t]*;(?:[ \\t]*${TOKEN}=(?:${TOKEN}|"(?:[^"\\\\]|\\\\.)*"))?)*)[ \\t]*$`,
+  'i',
+)
+const CHARSET = new RegExp(`;[ \\t]*charset=(${TOKEN}|"[^"]*")`, 'gi')
+const BYTE_ORDER_MARK = '\ufeff'
+
+/** @throws HttpError if the headers announce anything but JSON in UTF-8, or too many bytes. */
+export function checkBodyHeaders({ headers }: Exchange, maxBodyBytes: number): void {
+  const [type, second] = headers.contentTypes
+  if (second !== undefined) throw new HttpError('contentTypeRepeated')
+  if (type === undefined || !isJson(type)) throw new HttpError('mediaTypeUnsupported')
+  if (headers.contentEncodings.some((coding) => coding.toLowerCase() !== 'identity'))
+    throw new HttpError('contentEncodingUnsupported', ['Accept-Encoding', 'identity'])
+  if ((headers.contentLengthBytes ?? 0) > maxBodyBytes) throw new HttpError('bodyTooLarge')
+}
+
+function isJson(contentType: string): boolean {
+  // The form that nearly every client sends.
+  if (contentType === 'application/json') return true
+  const parameters = MEDIA_TYPE.exec(contentType)?.[1]
+  if (parameters === undefined) return false
+  return [...parameters.matchAll(CHARSET)].every(([, charset = '']) => /^"?utf-8"?$/i.test(charset))
+}
+
+/** @throws HttpError `bodyNotUtf8`. */
+export function textOf(bytes: Buffer): string {
+  const text = bytes.toString('utf8')
+  if (!isUtf8(bytes) || text.startsWith(BYTE_ORDER_MARK)) throw new HttpError('bodyNotUtf8')
+  return text
+}
