@@ -8,9 +8,6 @@ import type { EtcdConfig } from './store/etcd/store.ts'
 import { tlsProblems } from './store/etcd/tls.ts'
 import { isSecure, kindOf } from './values.ts'
 
-export type { Address } from './http/listen.ts'
-export { variableOf, VARIABLES } from './settings.ts'
-
 /** All that the service can be told: every setting, and what follows from several of them. */
 export interface Config extends Values {
   readonly etcd: EtcdConfig | undefined

@@ -1,10 +1,11 @@
 /* `serve`: the service until a signal, and what `--dev` prints. */
 
-import { type Config, keysFrom, readConfig, variableOf } from '../config.ts'
+import { type Config, keysFrom, readConfig } from '../config.ts'
 import { escaped } from '../errors.ts'
 import { createLog, type Log } from '../ops/log.ts'
 import { version } from '../package.ts'
 import { createService, type Listening, type PlantService } from '../service.ts'
+import { variableOf } from '../settings.ts'
 
 const FLUSH_MS = 1000
 const STOP_SIGNALS = ['SIGTERM', 'SIGINT', 'SIGHUP'] as const
