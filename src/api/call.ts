@@ -7,7 +7,7 @@ import type { PageCache } from './page-cache.ts'
 
 /** What operations work with. */
 export interface OperationOptions {
-  readonly store: PlantStore
+  readonly store: { readonly current: PlantStore }
   readonly pages: PageCache
   /** Runs work that may take a millisecond or more; owners take turns. */
   readonly queue: FairQueue

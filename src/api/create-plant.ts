@@ -30,7 +30,7 @@ export async function createPlant(
     answer = answers.take(owner, body.length)
     const isShort = body.length <= SHORT_BODY_BYTES
     const plant = isShort ? readPlant(body) : await call.turn(() => readPlant(body))
-    if ((await store.create(owner, plant)) === 'conflict') throw new HttpError('idTaken')
+    if ((await store.current.create(owner, plant)) === 'conflict') throw new HttpError('idTaken')
     pages.invalidate(owner, plant.id)
     return isShort ? plantResponse(plant) : await queue.run(owner, () => plantResponse(plant))
   } finally {

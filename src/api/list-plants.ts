@@ -28,7 +28,7 @@ export function listPlants(
   }
   return call.turn(() => {
     const range = readRange(owner, query)
-    const list = store.list(owner, range)
+    const list = store.current.list(owner, range)
     if (list instanceof Promise)
       return list.then((it) => orClose(it, () => call.turn(() => respond(it, range.limit))))
     const response = orClose(list, () => respond(list, range.limit))

@@ -15,7 +15,11 @@ import { createRouter, type RouterOptions } from './router.ts'
 const STORE_RETRY = ['Retry-After', '1']
 
 export interface ResponderOptions extends RouterOptions {
-  readonly store: PlantStore & { readonly isOpen: boolean; openForRequest(): Promise<void> }
+  readonly store: {
+    readonly isOpen: boolean
+    readonly current: PlantStore
+    openForRequest(): Promise<void>
+  }
   readonly lifecycle: Readonly<Lifecycle>
   readonly metrics: Metrics
   readonly log: Log

@@ -86,7 +86,7 @@ export async function startBare(
   const answers = new MemoryBudget(answersMaxBytes)
   const bodies = new MemoryBudget(bodiesMaxBytes)
   const options = {
-    store: whole,
+    store: { current: whole, isOpen: true, openForRequest: () => Promise.resolve() },
     pages,
     queue: new FairQueue(),
     bodies,
@@ -101,7 +101,6 @@ export async function startBare(
   }
   const host = new PlantResponder({
     ...options,
-    store: { ...whole, isOpen: true, openForRequest: () => Promise.resolve() },
     verifier: { verify: authenticate },
     rateLimit: undefined,
     readScope: undefined,
