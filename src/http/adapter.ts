@@ -2,13 +2,14 @@ import { EventEmitter } from 'node:events'
 import type { IncomingMessage, RequestListener, ServerResponse } from 'node:http'
 import type { Socket } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
-import type { Hold } from '../ops/budget.ts'
 import { HttpError } from '../errors.ts'
+import type { Hold } from '../ops/budget.ts'
 import { Clock, type HttpTimeouts, Ticks } from './clock.ts'
 import { Exchange } from './exchange.ts'
 import { cutOff } from './linger.ts'
 import { NO_RESPONSE, record, type Responder } from './responder.ts'
-import { abandon, type HttpResponse, lengthOf, send } from './response.ts'
+import { abandon, type HttpResponse, lengthOf } from './response.ts'
+import { send } from './send.ts'
 
 const DRAIN_CHECK_MS = 25
 /** After a body that is late or too long, whether or not all of it has come. */

@@ -185,8 +185,9 @@ function everyCase(mount: Mount): void {
       end()
     })
     const wire = await Wire.to(port)
-    const posts = Array.from({ length: 3 }, (_, id) => postBytes({ id, name: 'x'.repeat(900_000) }))
-    await wire.write(posts.join('')).answers(posts.length)
+    // One by one: over TLS, Node resets clients that pipeline as much (HPE_PAUSED).
+    for (const id of [0, 1, 2])
+      await wire.write(postBytes({ id, name: 'x'.repeat(900_000) })).answers(id + 1)
     for (let round = 0; round < 3; round++) {
       const other = await Wire.to(port)
       other.write(head('GET', '/plants?limit=1000000'))
