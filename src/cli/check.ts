@@ -11,6 +11,7 @@ import { scanDirectory } from '../store/sqljs/directory-scan.ts'
 import type { Replay } from '../store/sqljs/replay.ts'
 import { Progress } from './progress.ts'
 import { SNAPSHOT } from '../store/sqljs/snapshot.ts'
+import { StoreDirectory } from '../store/sqljs/store-directory.ts'
 
 /** A compaction may remove a journal while it is read, but not so often in a row. */
 const READ_ATTEMPTS = 5
@@ -70,8 +71,8 @@ export async function readStore(directory: string, files: Files, progress: Progr
     const before = await namesIn(directory, files)
     const wasServed = await isServed(directory)
     try {
-      const found = await scanDirectory(files, directory)
-      const built = await buildDatabase(files, found, ({ journal, bytes, totalBytes }) => {
+      const found = await scanDirectory(new StoreDirectory(files, directory))
+      const built = await buildDatabase(found, ({ journal, bytes, totalBytes }) => {
         progress.step(`reading ${journal}`)
         progress.at(bytes, totalBytes, 'MB')
       })

@@ -1,5 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Backoff } from '../../ops/backoff.ts'
+import type { CompactionJob } from './compaction.ts'
 import { journalNumber } from './journal-format.ts'
 import type { JournalWriter } from './journal-writer.ts'
 import type { Settings } from './settings.ts'
@@ -68,15 +69,15 @@ export class Compactor {
 
   /** Leaves a snapshot that is complete by itself, and no journal. The journal must be closed. */
   async leaveComplete(): Promise<void> {
-    const { files, directory, compact } = this.#settings
+    const { directory } = this.#settings
     const { lastSequence: sequence, current } = this.#journal
     const upToJournal = current.number
-    const lengths = { snapshotBytes: this.#snapshotBytes, journalBytes: this.journalBytes }
+    const { journalBytes } = this
     if (sequence !== this.#completeAt)
-      await compact({ directory, upToJournal, sequence, complete: true, ...lengths })
+      await this.#build({ upToJournal, sequence, complete: true, journalBytes })
     // A snapshot that was found may have been renamed by a process that was killed before it
     // synced the directory.
-    await files.syncDirectory(directory)
+    await directory.sync()
     await this.#removeJournals(upToJournal)
   }
 
@@ -111,7 +112,6 @@ export class Compactor {
   }
 
   async #compact(): Promise<void> {
-    const { directory, compact, log } = this.#settings
     // Journals that were closed for a compaction that failed are compacted first, unless the
     // current one has grown as much again.
     if (this.#closedBytes === 0 || this.#journal.current.bytes > this.#dueBytes)
@@ -121,15 +121,25 @@ export class Compactor {
     const startedAtMs = performance.now()
     // Also if it is abandoned, or fails: its snapshot may be in place.
     this.#completeAt = -1
-    const lengths = { snapshotBytes: this.#snapshotBytes, journalBytes: this.#closedBytes }
-    const job = { directory, upToJournal, sequence, complete: false, ...lengths }
-    this.#snapshotBytes = await compact(job, this.#stopped.signal)
+    const job = { upToJournal, sequence, complete: false, journalBytes: this.#closedBytes }
+    this.#snapshotBytes = await this.#build(job, this.#stopped.signal)
     this.#closedBytes = 0
     this.#backoff.reset()
     this.results.success++
     const ms = Math.round(performance.now() - startedAtMs)
-    log.info('compacted', { snapshotBytes: this.#snapshotBytes, ms })
+    this.#settings.log.info('compacted', { snapshotBytes: this.#snapshotBytes, ms })
     await this.#removeJournals(upToJournal)
+  }
+
+  async #build(
+    job: Omit<CompactionJob, 'directory' | 'lock' | 'snapshotBytes'>,
+    signal?: AbortSignal,
+  ): Promise<number> {
+    const { directory, compact } = this.#settings
+    // Here too: what builds the snapshot does not know that the lock was lost before.
+    await directory.checkLock()
+    const { path, lock } = directory
+    return compact({ ...job, directory: path, lock, snapshotBytes: this.#snapshotBytes }, signal)
   }
 
   async #rotate(): Promise<void> {
@@ -144,10 +154,10 @@ export class Compactor {
 
   /** A journal that a crash leaves here does no harm: the next start removes it. */
   async #removeJournals(upTo: number): Promise<void> {
-    const { files, directory } = this.#settings
-    for (const name of await files.list(directory)) {
+    const { directory } = this.#settings
+    for (const name of await directory.list()) {
       const number = journalNumber(name)
-      if (number !== undefined && number <= upTo) await files.remove(`${directory}/${name}`)
+      if (number !== undefined && number <= upTo) await directory.remove(name)
     }
   }
 }

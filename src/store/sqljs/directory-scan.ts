@@ -1,5 +1,4 @@
 import { errorCodeOf } from '../../errors.ts'
-import { TEMPORARY, type Files } from './files.ts'
 import {
   HEADER_MAX_BYTES,
   journalName,
@@ -8,10 +7,11 @@ import {
   StoreCorrupt,
 } from './journal-format.ts'
 import { readSnapshot, SNAPSHOT, type Snapshot } from './snapshot.ts'
+import { type StoreDirectory, TEMPORARY } from './store-directory.ts'
 
 /** A directory's files and how they fit together. Of the journals only the headers are read. */
 export interface DirectoryScan {
-  readonly directory: string
+  readonly directory: StoreDirectory
   readonly snapshot: Snapshot | undefined
   /** Journals with something that the snapshot does not hold, in order. */
   readonly journals: readonly number[]
@@ -33,14 +33,13 @@ export interface DirectoryScan {
  * @throws StoreCorrupt with file and byte.
  */
 export async function scanDirectory(
-  files: Files,
-  directory: string,
+  directory: StoreDirectory,
   roomBytes = 0,
 ): Promise<DirectoryScan> {
-  const names = await files.list(directory)
+  const names = await directory.list()
   // Before the snapshot: it then covers any journal that a compaction removes meanwhile.
-  const { headers, nextJournal } = await readHeaders(files, directory, names)
-  const snapshot = await readSnapshotIfAny(files, directory, names, roomBytes)
+  const { headers, nextJournal } = await readHeaders(directory, names)
+  const snapshot = await readSnapshotIfAny(directory, names, roomBytes)
   const covered = snapshot?.sequence ?? 0
   const isCovered = (at: number): boolean => (headers[at + 1]?.first ?? Infinity) <= covered + 1
   const journals = headers.filter((_, at) => !isCovered(at))
@@ -48,11 +47,11 @@ export async function scanDirectory(
   if (oldest && oldest.first > covered + 1) {
     const gap = `it begins with write ${oldest.first}, and what is before it ends with`
     const what = `${gap} write ${covered}: a file is missing`
-    throw new StoreCorrupt(pathOf(directory, oldest.number), 0, what)
+    throw new StoreCorrupt(directory.pathOf(journalName(oldest.number)), 0, what)
   }
   if (snapshot && !snapshot.complete && !headers.some(({ first }) => first === covered + 1)) {
     const what = `the journal that begins with write ${covered + 1} is missing`
-    throw new StoreCorrupt(`${directory}/${SNAPSHOT}`, snapshot.trailerAt, what)
+    throw new StoreCorrupt(directory.pathOf(SNAPSHOT), snapshot.trailerAt, what)
   }
   return {
     directory,
@@ -73,16 +72,16 @@ interface Header {
 }
 
 async function readHeaders(
-  files: Files,
-  directory: string,
+  directory: StoreDirectory,
   names: readonly string[],
 ): Promise<{ readonly headers: readonly Header[]; readonly nextJournal: number }> {
   const numbers = names.map(journalNumber).filter((number) => number !== undefined)
   const headers: Header[] = []
   let nextJournal = 1
   for (const number of numbers.sort((a, b) => a - b)) {
-    const path = pathOf(directory, number)
-    const first = readHeader(path, await files.readStart(path, HEADER_MAX_BYTES))
+    const name = journalName(number)
+    const path = directory.pathOf(name)
+    const first = readHeader(path, await directory.readStart(name, HEADER_MAX_BYTES))
     if (first !== undefined) {
       headers.push({ number, first })
       nextJournal = number + 1
@@ -93,23 +92,17 @@ async function readHeaders(
 }
 
 async function readSnapshotIfAny(
-  files: Files,
-  directory: string,
+  directory: StoreDirectory,
   names: readonly string[],
   roomBytes: number,
 ): Promise<Snapshot | undefined> {
-  const path = `${directory}/${SNAPSHOT}`
   let bytes
   try {
-    bytes = await files.read(path, roomBytes)
+    bytes = await directory.read(SNAPSHOT, roomBytes)
   } catch (error) {
     // Nothing of the store removes a snapshot: one that was there must not be taken for none.
     if (errorCodeOf(error) === 'ENOENT' && !names.includes(SNAPSHOT)) return undefined
     throw error
   }
-  return readSnapshot(path, bytes, roomBytes)
-}
-
-function pathOf(directory: string, journal: number): string {
-  return `${directory}/${journalName(journal)}`
+  return readSnapshot(directory.pathOf(SNAPSHOT), bytes, roomBytes)
 }

@@ -2,7 +2,7 @@ import { errorCodeOf, reasonOf } from '../../errors.ts'
 import { Backoff } from '../../ops/backoff.ts'
 import { StoreUnavailable } from '../../plants/store.ts'
 import type { Row } from './database.ts'
-import { type File, renameIntoPlace, writeTemporary } from './files.ts'
+import type { File } from './files.ts'
 import { batchLine, headerLine, journalName, readJournal, StoreCorrupt } from './journal-format.ts'
 import type { Settings } from './settings.ts'
 
@@ -219,18 +219,18 @@ export class JournalWriter {
 
   /** Creates a journal's file, durable together with its name, and goes on with it. */
   async #create(journal: Journal, lines: Uint8Array): Promise<Outcome> {
-    const { files, directory, paddingBytes } = this.#settings
+    const { directory, paddingBytes } = this.#settings
     const name = journalName(journal.number)
     const header = headerLine(journal.firstSequence)
     try {
-      await writeTemporary(files, directory, name, [header, lines])
+      await directory.writeTemporary(name, [header, lines])
     } catch (error) {
       return { kind: 'refused', error }
     }
     const bytes = header.length + lines.length
     try {
-      await renameIntoPlace(files, directory, name)
-      this.#use({ ...journal, bytes }, await files.open(`${directory}/${name}`, 'durable'))
+      await directory.renameIntoPlace(name)
+      this.#use({ ...journal, bytes }, await directory.openDurable(name))
       this.#paddedTo = bytes
       this.#paddingBytes = paddingBytes
       return WRITTEN
@@ -247,8 +247,10 @@ export class JournalWriter {
   async #acknowledgedLines(): Promise<Uint8Array> {
     const { number, firstSequence, nextSequence, bytes } = this.#journal
     if (nextSequence === firstSequence) return NO_LINES
-    const path = this.#pathOf(number)
-    const contents = (await this.#settings.files.read(path)).subarray(0, bytes)
+    const { directory } = this.#settings
+    const name = journalName(number)
+    const path = directory.pathOf(name)
+    const contents = (await directory.read(name)).subarray(0, bytes)
     const lines = readJournal(path, contents, false)
     let step = lines.next()
     while (!step.done) step = lines.next()
@@ -259,16 +261,12 @@ export class JournalWriter {
   }
 
   async #syncFound(): Promise<void> {
-    const file = await this.#settings.files.open(this.#pathOf(this.#journal.number), 'durable')
+    const file = await this.#settings.directory.openDurable(journalName(this.#journal.number))
     try {
       await file.sync()
     } finally {
       await file.close()
     }
-  }
-
-  #pathOf(number: number): string {
-    return `${this.#settings.directory}/${journalName(number)}`
   }
 
   /** Goes on with a journal, and with its file, if that is not in doubt. */

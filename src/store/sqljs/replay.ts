@@ -1,7 +1,6 @@
 import { setImmediate as yieldTick } from 'node:timers/promises'
 import type { StoredRow } from './database.ts'
 import type { DirectoryScan } from './directory-scan.ts'
-import type { Files } from './files.ts'
 import {
   type JournalExtent,
   type JournalLine,
@@ -43,7 +42,6 @@ export interface ReplayProgress {
  * @throws StoreCorrupt with file and byte; some rows may have been inserted before.
  */
 export async function replay(
-  files: Files,
   { directory, snapshot, journals, nextJournal }: DirectoryScan,
   insert: (rows: readonly StoredRow[]) => void,
   onProgress: (progress: ReplayProgress) => void = () => {},
@@ -54,9 +52,10 @@ export async function replay(
   let [sequence, batches, closedBytes] = [covered, 0, 0]
   let last: LastJournal | undefined
   for (const [i, number] of journals.entries()) {
-    const path = `${directory}/${journalName(number)}`
+    const name = journalName(number)
+    const path = directory.pathOf(name)
     const isLast = i === journals.length - 1 && number === nextJournal - 1
-    const contents = await files.read(path)
+    const contents = await directory.read(name)
     const startedAtMs = performance.now()
     const lines = readJournal(path, contents, isLast)
     let step = lines.next()
@@ -68,7 +67,7 @@ export async function replay(
       if (!paused) continue
       const [bytes, totalBytes] = [step.value.endsAt, contents.length]
       const ms = performance.now() - startedAtMs
-      onProgress({ batches, journal: journalName(number), bytes, totalBytes, ms })
+      onProgress({ batches, journal: name, bytes, totalBytes, ms })
       await paused
     }
     const extent = step.value

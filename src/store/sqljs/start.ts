@@ -7,6 +7,7 @@ import { journalName } from './journal-format.ts'
 import type { Journal } from './journal-writer.ts'
 import { type DirectoryScan, scanDirectory } from './directory-scan.ts'
 import { type Replay, replay, type ReplayProgress } from './replay.ts'
+import type { StoreDirectory } from './store-directory.ts'
 
 const PROGRESS_MS = 1000
 
@@ -21,16 +22,20 @@ export interface Recovery {
  * Recovers what a locked directory holds. Damage is found before anything is changed.
  * @throws StoreCorrupt with file and byte.
  */
-export async function recover(files: Files, directory: string, log: Log): Promise<Recovery> {
-  const scan = await scanDirectory(files, directory)
+export async function recover(
+  files: Files,
+  directory: StoreDirectory,
+  log: Log,
+): Promise<Recovery> {
+  const scan = await scanDirectory(directory)
   if (scan.snapshot === undefined && scan.journals.length === 0)
-    await syncAbove(files, resolvePath(directory))
+    await syncAbove(files, resolvePath(directory.path))
   const database = await PlantDatabase.serving(scan.snapshot?.database)
   try {
     const insert = (rows: readonly StoredRow[]): void => database.insertStored(rows)
-    const replayed = await replay(files, scan, insert, reporting(log))
+    const replayed = await replay(scan, insert, reporting(log))
     logTorn(directory, replayed, log)
-    await removeObsolete(files, scan, log)
+    await removeObsolete(scan, log)
     return { scan, replayed, database }
   } catch (error) {
     // No garbage collector frees SQLite's memory, and an embedding program tries again.
@@ -62,16 +67,15 @@ export function nextJournal({ scan, replayed: { sequence, last } }: Recovery): J
   return { number: scan.nextJournal, firstSequence: nextSequence, nextSequence, bytes: 0 }
 }
 
-function logTorn(directory: string, { last }: Replay, log: Log): void {
+function logTorn(directory: StoreDirectory, { last }: Replay, log: Log): void {
   if (!last || last.tornBytes === 0) return
   const { number, goodBytes: byte, tornBytes: bytes } = last
   const what = 'the last line of the journal is torn: it was never acknowledged, and is cut off'
-  log.error(what, { file: `${directory}/${journalName(number)}`, byte, bytes })
+  log.error(what, { file: directory.pathOf(journalName(number)), byte, bytes })
 }
 
 /** A failure here does not keep the store from serving: the next start tries again. */
 async function removeObsolete(
-  files: Files,
   { directory, obsoleteFiles }: DirectoryScan,
   log: Log,
 ): Promise<void> {
@@ -79,10 +83,11 @@ async function removeObsolete(
   try {
     // A process that was killed may have renamed the snapshot without syncing the directory. The
     // journals that it covers are obsolete only after that.
-    await files.syncDirectory(directory)
-    for (const name of obsoleteFiles) await files.remove(`${directory}/${name}`)
+    await directory.sync()
+    for (const name of obsoleteFiles) await directory.remove(name)
   } catch (error) {
-    log.error('obsolete files could not be removed', { directory, files: obsoleteFiles, error })
+    const fields = { directory: directory.path, files: obsoleteFiles, error }
+    log.error('obsolete files could not be removed', fields)
   }
 }
 

@@ -12,16 +12,15 @@ import {
 } from '../../plants/store.ts'
 import { type Batch, type PendingCreate, takeBatch, WaitingCreates } from './batch.ts'
 import { Capacity } from './capacity.ts'
-import type { Compact } from './compaction.ts'
 import { Compactor } from './compactor.ts'
 import { PAGE_BYTES, type PlantDatabase, type Row } from './database.ts'
 import { JournalWriter } from './journal-writer.ts'
 import { listAsOf } from './list.ts'
 import { DirectoryLocked, type DirectoryLock } from './lock.ts'
-import { lockedFiles } from './locked-files.ts'
 import { addStoreMetrics, type WriteMetrics } from './metrics.ts'
 import { type Settings, type SqljsStoreOptions, withDefaults } from './settings.ts'
 import { nextJournal, recover, type Recovery } from './start.ts'
+import { StoreDirectory } from './store-directory.ts'
 
 export type { SqljsStoreOptions }
 
@@ -95,21 +94,17 @@ export class SqljsStore implements PlantStore {
    */
   static async open(options: SqljsStoreOptions): Promise<SqljsStore> {
     const given = withDefaults(options)
-    const { directory, log } = given
+    const { files, log } = given
     const startedAtMs = performance.now()
     const lock = await claim(given)
-    const { files, check } = lockedFiles(given.files, lock.place)
-    const compact: Compact = async (job, signal) => {
-      await check()
-      return given.compact({ ...job, lock: lock.place }, signal)
-    }
-    const settings = { ...given, files, compact }
+    const directory = new StoreDirectory(files, given.directory, lock.place)
+    const settings: Settings = { ...given, directory }
     let recovery: Recovery | undefined
     let journal: JournalWriter | undefined
     try {
       recovery = await recover(files, directory, log)
       journal = await JournalWriter.open(settings, nextJournal(recovery))
-      await check()
+      await directory.checkLock()
       const store = new SqljsStore(settings, lock, recovery, journal, {
         plants: recovery.database.count,
         groups: recovery.replayed.batches,
@@ -241,7 +236,11 @@ export class SqljsStore implements PlantStore {
 }
 
 /** Makes the directory, unless it exists, and locks it. */
-async function claim({ directory, files, lock }: Settings): Promise<DirectoryLock> {
+async function claim({
+  directory,
+  files,
+  lock,
+}: Required<SqljsStoreOptions>): Promise<DirectoryLock> {
   try {
     await files.makeDirectory(resolvePath(directory))
     return await lock(directory)

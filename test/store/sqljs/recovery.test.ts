@@ -22,6 +22,7 @@ import {
 } from '../../../dist/store/sqljs/journal-format.js'
 import { scanDirectory } from '../../../dist/store/sqljs/directory-scan.js'
 import { lockDirectory } from '../../../dist/store/sqljs/lock.js'
+import { StoreDirectory } from '../../../dist/store/sqljs/store-directory.js'
 import { replay } from '../../../dist/store/sqljs/replay.js'
 import { compactFiles } from '../../../dist/store/sqljs/settings.js'
 import { SNAPSHOT } from '../../../dist/store/sqljs/snapshot.js'
@@ -90,7 +91,9 @@ async function opensWith(
 
 /** Reads a directory as `checkStore` does, but once instead of five times if it is damaged. */
 async function readOnce(directory: string, files: Files): Promise<void> {
-  const { database } = await buildDatabase(files, await scanDirectory(files, directory))
+  const { database } = await buildDatabase(
+    await scanDirectory(new StoreDirectory(files, directory)),
+  )
   database.close()
 }
 
@@ -731,8 +734,6 @@ test(
     const os = "import { getPriority } from 'node:os'\n"
     await writeFile(`${directory}/package.json`, '{"type":"module"}')
     await writeFile(`${directory}/files.js`, `${os}export const blockingFiles = getPriority()`)
-    const locked = 'export const lockedFiles = (files) => ({ files })'
-    await writeFile(`${directory}/locked-files.js`, locked)
     const compact = 'const here = getPriority()\nexport const compact = async (files) => Math.min'
     await writeFile(`${directory}/compaction.js`, `${os}${compact}(files, here)`)
     // It is a copy of that file.
@@ -767,7 +768,7 @@ test('recovery: rows are inserted by owner, few at a time, and none is lost', as
   await writeFile(`${directory}/${journalName(1)}`, Buffer.concat([headerLine(1), ...lines]))
 
   const inserts: (readonly Row[])[] = []
-  await replay(nodeFiles, await scanDirectory(nodeFiles, directory), (rows) =>
+  await replay(await scanDirectory(new StoreDirectory(nodeFiles, directory)), (rows) =>
     inserts.push(rows.map(({ row }) => row)),
   )
   assert.equal(inserts.flat().length, [...kept.values()].flat().length)
