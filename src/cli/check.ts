@@ -2,13 +2,11 @@
 
 import { readConfig } from '../config.ts'
 import { errorCodeOf, escaped } from '../errors.ts'
-import { buildDatabase } from '../store/sqljs/compaction.ts'
-import { PAGE_BYTES, type PlantDatabase } from '../store/sqljs/database.ts'
+import { PAGE_BYTES, PlantDatabase } from '../store/sqljs/database.ts'
 import { type Files, nodeFiles } from '../store/sqljs/files.ts'
 import { journalName, journalNumber, StoreCorrupt } from '../store/sqljs/journal-format.ts'
 import { isLocked, lockNumber } from '../store/sqljs/lock.ts'
-import { scanDirectory } from '../store/sqljs/directory-scan.ts'
-import type { Replay } from '../store/sqljs/replay.ts'
+import { rebuild, type Recovery, scanDirectory } from '../store/sqljs/recovery.ts'
 import { Progress } from './progress.ts'
 import { SNAPSHOT } from '../store/sqljs/snapshot.ts'
 import { StoreDirectory } from '../store/sqljs/store-directory.ts'
@@ -36,13 +34,14 @@ export async function checkStore(
   files: Files = nodeFiles,
   progress = new Progress(),
 ): Promise<string> {
-  const { database, replayed, found, wasServed } = await readStore(directory, files, progress)
+  const { recovery, wasServed } = await readStore(directory, files, progress)
+  const { database, journals, snapshot, sequence } = recovery
   try {
     const plants = countPlants(database, progress)
-    if (!wasServed) await refuseTorn(directory, replayed)
-    const journals = `${found.journals.length} journal${found.journals.length === 1 ? '' : 's'}`
-    const where = `${found.snapshot ? 'a snapshot' : 'no snapshot'} and ${journals}`
-    return `${directory} is sound: ${plants} plants in ${where}, up to write ${replayed.sequence}`
+    if (!wasServed) await refuseTorn(directory, recovery)
+    const counted = `${journals.length} journal${journals.length === 1 ? '' : 's'}`
+    const where = `${snapshot ? 'a snapshot' : 'no snapshot'} and ${counted}`
+    return `${directory} is sound: ${plants} plants in ${where}, up to write ${sequence}`
   } finally {
     progress.end()
     database.close()
@@ -71,12 +70,13 @@ export async function readStore(directory: string, files: Files, progress: Progr
     const before = await namesIn(directory, files)
     const wasServed = await isServed(directory)
     try {
-      const found = await scanDirectory(new StoreDirectory(files, directory))
-      const built = await buildDatabase(found, ({ journal, bytes, totalBytes }) => {
+      const scan = await scanDirectory(new StoreDirectory(files, directory))
+      const build = PlantDatabase.building
+      const recovery = await rebuild(scan, build, ({ journal, bytes, totalBytes }) => {
         progress.step(`reading ${journal}`)
         progress.at(bytes, totalBytes, 'MB')
       })
-      return { ...built, found, wasServed }
+      return { recovery, wasServed }
     } catch (error) {
       // What a service does meanwhile looks like damage, or a file vanishes.
       const mayPass = error instanceof StoreCorrupt || errorCodeOf(error) === 'ENOENT'
@@ -102,7 +102,7 @@ function isOfStore(name: string): boolean {
 }
 
 /** While a service runs, the last line may be incomplete because it is still being written. */
-async function refuseTorn(directory: string, { last }: Replay): Promise<void> {
+async function refuseTorn(directory: string, { last }: Recovery): Promise<void> {
   if (!last || last.tornBytes === 0 || (await isLocked(directory))) return
   const what = `its last line is torn (${last.tornBytes} bytes). It was never acknowledged`
   const next = 'and the next start of the service cuts it off'

@@ -60,10 +60,10 @@ async function exportTo(
 }
 
 async function readWhole(directory: string, files: Files, progress: Progress) {
-  const { database, replayed } = await readStore(directory, files, progress)
+  const { recovery } = await readStore(directory, files, progress)
+  const { database, sequence } = recovery
   try {
     const plants = countPlants(database, progress)
-    const { sequence } = replayed
     return { plants, parts: sealed(database.toFile({ sequence, complete: true }), sequence) }
   } finally {
     database.close()

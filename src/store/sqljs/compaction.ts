@@ -1,8 +1,7 @@
 import { FILE_MAX_BYTES, PlantDatabase } from './database.ts'
 import type { Files } from './files.ts'
 import type { LockPlace } from './lock.ts'
-import { type DirectoryScan, scanDirectory } from './directory-scan.ts'
-import { type Replay, replay, type ReplayProgress } from './replay.ts'
+import { rebuild, scanDirectory } from './recovery.ts'
 import { writeSnapshot } from './snapshot.ts'
 import { StoreDirectory } from './store-directory.ts'
 
@@ -46,8 +45,7 @@ export async function compact(files: Files, job: CompactionJob): Promise<number>
   const directory = new StoreDirectory(files, job.directory, job.lock)
   const scan = await scanDirectory(directory, roomBytes)
   const journals = scan.journals.filter((number) => number <= job.upToJournal)
-  const { database, replayed } = await buildDatabase({ ...scan, journals })
-  const { sequence } = replayed
+  const { database, sequence } = await rebuild({ ...scan, journals }, PlantDatabase.building)
   try {
     if (sequence !== job.sequence)
       throw new Error(`the closed journals end with write ${sequence} instead of ${job.sequence}`)
@@ -55,21 +53,5 @@ export async function compact(files: Files, job: CompactionJob): Promise<number>
     return await writeSnapshot(directory, bytes, sequence)
   } finally {
     database.close()
-  }
-}
-
-/** A database, to become a file, of all that a directory holds. The caller closes it. */
-export async function buildDatabase(
-  scan: DirectoryScan,
-  onProgress?: (progress: ReplayProgress) => void,
-): Promise<{ readonly database: PlantDatabase; readonly replayed: Replay }> {
-  const database = await PlantDatabase.building(scan.snapshot?.database)
-  try {
-    const insert = database.insertStored.bind(database)
-    return { database, replayed: await replay(scan, insert, onProgress) }
-  } catch (error) {
-    // No garbage collector frees SQLite's memory, and a reader without the lock tries again.
-    database.close()
-    throw error
   }
 }

@@ -4,7 +4,7 @@ import type { CompactionJob } from './compaction.ts'
 import { journalNumber } from './journal-format.ts'
 import type { JournalWriter } from './journal-writer.ts'
 import type { Settings } from './settings.ts'
-import type { Recovery } from './start.ts'
+import type { Recovery } from './recovery.ts'
 
 const LAST_RETRY_MS = 60_000
 /** A start inserts a journal's rows one by one, which takes many times as long as a snapshot's. */
@@ -30,17 +30,13 @@ export class Compactor {
   /** Length of the journals that are closed and wait for a compaction. */
   #closedBytes: number
 
-  constructor(
-    settings: Settings,
-    journal: JournalWriter,
-    { scan: { snapshot }, replayed }: Recovery,
-  ) {
+  constructor(settings: Settings, journal: JournalWriter, { snapshot, closedBytes }: Recovery) {
     this.#settings = settings
     this.#journal = journal
     this.#backoff = new Backoff(settings.retryMs.compaction, LAST_RETRY_MS)
     this.#snapshotBytes = snapshot?.fileBytes ?? 0
     if (snapshot) this.#completeAt = snapshot.complete ? snapshot.sequence : -1
-    this.#closedBytes = replayed.closedBytes
+    this.#closedBytes = closedBytes
   }
 
   get snapshotBytes(): number {

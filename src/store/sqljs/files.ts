@@ -138,3 +138,24 @@ async function makeDirectory(path: string): Promise<void> {
     await make()
   }
 }
+
+/**
+ * The errors of a directory that this process may not read, or of a file system that syncs no
+ * directories. No start created such a directory, so its name is durable.
+ */
+const NOT_OURS: ReadonlySet<string | undefined> = new Set(['EACCES', 'EPERM', 'EROFS', 'EINVAL'])
+
+/**
+ * Makes a directory's name durable, and those of all directories above it: any of them may have
+ * been created by a start that was killed before it synced them.
+ */
+export async function syncAbove(files: Files, path: string): Promise<void> {
+  const above = dirname(path)
+  if (above === path) return
+  try {
+    await files.syncDirectory(above)
+  } catch (error) {
+    if (!NOT_OURS.has(errorCodeOf(error))) throw error
+  }
+  await syncAbove(files, above)
+}

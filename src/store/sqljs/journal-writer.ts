@@ -4,6 +4,7 @@ import { StoreUnavailable } from '../../plants/store.ts'
 import type { Row } from './database.ts'
 import type { File } from './files.ts'
 import { batchLine, headerLine, journalName, readJournal, StoreCorrupt } from './journal-format.ts'
+import type { Recovery } from './recovery.ts'
 import type { Settings } from './settings.ts'
 
 /** A journal's acknowledged part: its header and good lines. */
@@ -68,7 +69,8 @@ export class JournalWriter {
    * after a crash the page cache may show lines that are not on the disk.
    * @throws Error if its lines cannot be made durable in any way.
    */
-  static async open(settings: Settings, journal: Journal): Promise<JournalWriter> {
+  static async open(settings: Settings, recovery: Recovery): Promise<JournalWriter> {
+    const journal = nextJournal(recovery)
     const writer = new JournalWriter(settings, journal)
     await writer.#rewrite()
     if (writer.ready || journal.bytes === 0) return writer
@@ -303,4 +305,13 @@ export class JournalWriter {
     this.#busy = result.catch(() => {})
     return result
   }
+}
+
+/** The last journal's good lines, or a new journal after all others. */
+function nextJournal({ sequence, last, nextJournal: number }: Recovery): Journal {
+  const nextSequence = sequence + 1
+  if (last?.nextSequence !== nextSequence)
+    return { number, firstSequence: nextSequence, nextSequence, bytes: 0 }
+  const { number: lastNumber, firstSequence, goodBytes } = last
+  return { number: lastNumber, firstSequence, nextSequence, bytes: goodBytes }
 }

@@ -19,7 +19,7 @@ import { listAsOf } from './list.ts'
 import { DirectoryLocked, type DirectoryLock } from './lock.ts'
 import { addStoreMetrics, type WriteMetrics } from './metrics.ts'
 import { type Settings, type SqljsStoreOptions, withDefaults } from './settings.ts'
-import { nextJournal, recover, type Recovery } from './start.ts'
+import { recover, type Recovery } from './recovery.ts'
 import { StoreDirectory } from './store-directory.ts'
 
 export type { SqljsStoreOptions }
@@ -103,12 +103,12 @@ export class SqljsStore implements PlantStore {
     let journal: JournalWriter | undefined
     try {
       recovery = await recover(files, directory, log)
-      journal = await JournalWriter.open(settings, nextJournal(recovery))
+      journal = await JournalWriter.open(settings, recovery)
       await directory.checkLock()
       const store = new SqljsStore(settings, lock, recovery, journal, {
         plants: recovery.database.count,
-        groups: recovery.replayed.batches,
-        tornBytes: recovery.replayed.last?.tornBytes ?? 0,
+        groups: recovery.batches,
+        tornBytes: recovery.last?.tornBytes ?? 0,
         ms: Math.round(performance.now() - startedAtMs),
       })
       store.#compactor.compactIfDue()

@@ -8,7 +8,7 @@ import { test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { pathToFileURL } from 'node:url'
 import { crc32 } from 'node:zlib'
-import { buildDatabase, compact, type CompactionJob } from '../../../dist/store/sqljs/compaction.js'
+import { compact, type CompactionJob } from '../../../dist/store/sqljs/compaction.js'
 import { compactInWorker } from '../../../dist/store/sqljs/compaction-thread.js'
 import { errorCodeOf } from '../../../dist/errors.js'
 import { StoreUnavailable } from '../../../dist/plants/store.js'
@@ -20,10 +20,9 @@ import {
   journalName,
   StoreCorrupt,
 } from '../../../dist/store/sqljs/journal-format.js'
-import { scanDirectory } from '../../../dist/store/sqljs/directory-scan.js'
 import { lockDirectory } from '../../../dist/store/sqljs/lock.js'
 import { StoreDirectory } from '../../../dist/store/sqljs/store-directory.js'
-import { replay } from '../../../dist/store/sqljs/replay.js'
+import { rebuild, replay, scanDirectory } from '../../../dist/store/sqljs/recovery.js'
 import { compactFiles } from '../../../dist/store/sqljs/settings.js'
 import { SNAPSHOT } from '../../../dist/store/sqljs/snapshot.js'
 import type { SqljsStore, SqljsStoreOptions } from '../../../dist/store/sqljs/store.js'
@@ -91,9 +90,8 @@ async function opensWith(
 
 /** Reads a directory as `checkStore` does, but once instead of five times if it is damaged. */
 async function readOnce(directory: string, files: Files): Promise<void> {
-  const { database } = await buildDatabase(
-    await scanDirectory(new StoreDirectory(files, directory)),
-  )
+  const scan = await scanDirectory(new StoreDirectory(files, directory))
+  const { database } = await rebuild(scan, PlantDatabase.building)
   database.close()
 }
 
