@@ -26,7 +26,7 @@ import {
 } from './service-metrics.ts'
 import { CLOSED, LazyStore } from './store/lazy-store.ts'
 import { openStore } from './store/open.ts'
-import { loadSqlite } from './store/sqljs/database.ts'
+import { loadSqlite } from './store/sqljs/sqlite.ts'
 
 interface ServiceHooks {
   readonly log: Log

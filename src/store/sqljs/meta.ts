@@ -1,4 +1,5 @@
 import type { SqlJs } from 'sql.js'
+import { loadSqlite } from './sqlite.ts'
 
 export interface Meta {
   /** The last journal sequence that the file covers. */
@@ -30,4 +31,9 @@ export function metaOf(library: SqlJs, bytes: Uint8Array): FileMeta {
   } finally {
     db.close()
   }
+}
+
+/** As `metaOf`. @throws Error when the file is no such database. */
+export async function readMeta(bytes: Uint8Array): Promise<FileMeta> {
+  return metaOf(await loadSqlite(), bytes)
 }

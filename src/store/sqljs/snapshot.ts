@@ -1,7 +1,7 @@
 import { createHash } from 'node:crypto'
-import { FORMAT_VERSION, READABLE_VERSIONS, readMeta } from './database.ts'
+import { FORMAT_VERSION, READABLE_VERSIONS } from './database.ts'
 import { otherVersion, StoreCorrupt } from './journal-format.ts'
-import type { Meta } from './meta.ts'
+import { type Meta, readMeta } from './meta.ts'
 import type { StoreDirectory } from './store-directory.ts'
 
 /*

@@ -15,7 +15,7 @@ import { Capacity } from './capacity.ts'
 import { Compactor } from './compactor.ts'
 import { PAGE_BYTES, type PlantDatabase, type Row } from './database.ts'
 import { JournalWriter } from './journal-writer.ts'
-import { listAsOf } from './list.ts'
+import type { PlantLists } from './list.ts'
 import { DirectoryLocked, type DirectoryLock } from './lock.ts'
 import { addStoreMetrics, type WriteMetrics } from './metrics.ts'
 import { type Settings, type SqljsStoreOptions, withDefaults } from './settings.ts'
@@ -41,6 +41,7 @@ export class SqljsStore implements PlantStore {
   readonly #settings: Settings
   readonly #lock: DirectoryLock
   readonly #database: PlantDatabase
+  readonly #lists: PlantLists
   readonly #journal: JournalWriter
   readonly #compactor: Compactor
   readonly #capacity: Capacity
@@ -69,6 +70,7 @@ export class SqljsStore implements PlantStore {
     this.#settings = settings
     this.#lock = lock
     this.#database = recovery.database
+    this.#lists = recovery.database.lists
     this.#journal = journal
     this.#compactor = new Compactor(settings, journal, recovery)
     this.#capacity = new Capacity(recovery.database, maxDataBytes)
@@ -138,7 +140,7 @@ export class SqljsStore implements PlantStore {
 
   list(owner: string, range: PlantRange): PlantList | Promise<PlantList> {
     if (this.#closed) throw new StoreUnavailable(CLOSED)
-    return listAsOf(this.#database.lists, this.#settings.queue, owner, range, this.#sequence)
+    return this.#lists.open(this.#settings.queue, owner, range, this.#sequence)
   }
 
   unavailableReason(): string | undefined {
