@@ -23,10 +23,10 @@ export class Compactor {
   #running: Promise<void> | undefined
   #snapshotBytes: number
   /**
-   * The sequence at which the snapshot alone holds everything (0: an empty store needs none); -1 if
-   * a journal is needed too.
+   * The sequence up to which a complete snapshot holds everything. An empty store needs no
+   * snapshot, so it begins at 0. Undefined while the snapshot needs journals.
    */
-  #completeAt = 0
+  #completeAt: number | undefined = 0
   /** Length of the journals that are closed and wait for a compaction. */
   #closedBytes: number
 
@@ -35,7 +35,7 @@ export class Compactor {
     this.#journal = journal
     this.#backoff = new Backoff(settings.retryMs.compaction, LAST_RETRY_MS)
     this.#snapshotBytes = snapshot?.fileBytes ?? 0
-    if (snapshot) this.#completeAt = snapshot.complete ? snapshot.sequence : -1
+    if (snapshot) this.#completeAt = snapshot.complete ? snapshot.sequence : undefined
     this.#closedBytes = closedBytes
   }
 
@@ -115,8 +115,9 @@ export class Compactor {
     const { number, firstSequence } = this.#journal.current
     const [upToJournal, sequence] = [number - 1, firstSequence - 1]
     const startedAtMs = performance.now()
-    // Also if it is abandoned, or fails: its snapshot may be in place.
-    this.#completeAt = -1
+    // Before it begins: if it is abandoned or fails, its snapshot may be in place, and needs the
+    // current journal.
+    this.#completeAt = undefined
     const job = { upToJournal, sequence, complete: false, journalBytes: this.#closedBytes }
     this.#snapshotBytes = await this.#build(job, this.#stopped.signal)
     this.#closedBytes = 0

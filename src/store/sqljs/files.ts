@@ -11,7 +11,10 @@ import { errorCodeOf } from '../../errors.ts'
  */
 export type Mode = 'durable' | 'temporary'
 
-/** One open file. Each method is one system call, so that a test can make any of them fail. */
+/**
+ * One open file. Each method is one system call, so that a test can make any of them fail. They
+ * use no `this`: what wraps a file copies them.
+ */
 export interface File {
   /** Writes from byte `at` on. Returns how many bytes were taken; fewer is a short write. */
   write(bytes: Uint8Array, at: number): Promise<number>

@@ -4,7 +4,7 @@ import { closeSync, constants, openSync } from 'node:fs'
 import { access, chmod, link, lstat, readdir, rename, rm, writeFile } from 'node:fs/promises'
 import { connect, createServer, type Server } from 'node:net'
 import { hostname } from 'node:os'
-import { basename, join } from 'node:path'
+import { join } from 'node:path'
 import { errorCodeOf, isError } from '../../errors.ts'
 
 const STARTING = /^starting-[0-9a-f]{16}$/
@@ -22,16 +22,15 @@ export interface LockPlace {
   readonly directory: string
   /** The path by which its files are used: `Opened.root`. */
   readonly root: string
-  /** The lock as the operator would name it. */
-  readonly path: string
+  readonly name: string
   readonly dev: bigint
   readonly ino: bigint
 }
 
 /** The path of a directory does not lead to the lock of this process any more. */
 export class LockLost extends Error {
-  constructor({ directory, path }: LockPlace) {
-    const what = `${path} is not the lock of this process any more`
+  constructor({ directory, name }: LockPlace) {
+    const what = `${join(directory, name)} is not the lock of this process any more`
     const why = `${directory} was moved or replaced, or the lock was removed`
     const advice = 'stop the service, put the directory back in its place, and start again'
     super(`${what}: ${why}; ${advice}`)
@@ -73,9 +72,12 @@ interface Opened {
  * Takes the directory for this process. The holder listens on the socket `lock-N` with the highest
  * N. The kernel refuses connections to it as soon as its process has ended, in any namespace.
  *
- * Only link() decides. A process that links `lock-(N+1)` has seen that N is dead. If it slept
- * meanwhile and others went on, its name is taken, or is not the highest any more; the highest is
- * never removed, so the process sees that it lost.
+ * Only link() decides. A process finds that nothing listens on `lock-N`, the highest, and links its
+ * socket to `lock-(N+1)`. Others may do the same meanwhile. There are three cases:
+ * - The name is taken: another process was first. This one starts over.
+ * - The link succeeds, but a higher name exists: others took and lost the lock meanwhile, and this
+ *   process lost. It sees that, because the highest name is never removed.
+ * - The link succeeds, and it is the highest: this process holds the lock.
  * @throws DirectoryLocked if a process holds it; any other error if that cannot be known.
  */
 export async function lockDirectory(dir: string): Promise<DirectoryLock> {
@@ -130,18 +132,19 @@ async function tryToHold(at: Opened, number: bigint): Promise<DirectoryLock | un
     socket.unref().on('error', () => socket.destroy())
     socket.end(introduction(), () => socket.destroy())
   }).unref()
-  const name = randomName()
+  const name = `lock-${number}`
+  const own = randomName()
   let held = false
   try {
     // Exclusive: else the primary process of a cluster would listen for its workers.
-    server.listen({ path: locate(name), exclusive: true })
+    server.listen({ path: locate(own), exclusive: true })
     await once(server, 'listening')
     // The lock holds even if a connection cannot be accepted (no descriptors left).
     server.on('error', () => {})
-    await chmod(join(root, name), 0o600)
-    const { dev, ino } = await lstat(join(root, name), { bigint: true })
-    const place = { directory: dir, root, path: join(dir, `lock-${number}`), dev, ino }
-    await link(join(root, name), join(root, `lock-${number}`))
+    await chmod(join(root, own), 0o600)
+    const { dev, ino } = await lstat(join(root, own), { bigint: true })
+    const place = { directory: dir, root, name, dev, ino }
+    await link(join(root, own), join(root, name))
     if ((await highest(root)) !== number) return undefined
     await removeOthers(root, number)
     await checkHeld(place)
@@ -157,11 +160,14 @@ async function tryToHold(at: Opened, number: bigint): Promise<DirectoryLock | un
   }
 }
 
-/** @throws LockLost; any other error if that cannot be known. */
-export async function checkHeld(place: LockPlace): Promise<void> {
+/**
+ * Checks the lock by the operator's path of the directory, or by another one.
+ * @throws LockLost; any other error if that cannot be known.
+ */
+export async function checkHeld(place: LockPlace, path = place.directory): Promise<void> {
   const isGone = (error: unknown): boolean =>
     errorCodeOf(error) === 'ENOENT' || errorCodeOf(error) === 'ENOTDIR'
-  const found = await lstat(place.path, { bigint: true }).catch((error: unknown) => {
+  const found = await lstat(join(path, place.name), { bigint: true }).catch((error: unknown) => {
     if (!isGone(error)) throw error
   })
   if (found?.ino !== place.ino || found.dev !== place.dev) throw new LockLost(place)
@@ -172,12 +178,12 @@ export async function checkHeld(place: LockPlace): Promise<void> {
  * only plain files, which every tool can copy. If that fails, a closed socket does as well.
  */
 async function release(place: LockPlace, server: Server): Promise<void> {
-  const path = join(place.root, basename(place.path))
-  const temporary = join(place.root, randomName())
+  const { root, name } = place
+  const temporary = join(root, randomName())
   try {
-    await checkHeld({ ...place, path })
+    await checkHeld(place, root)
     await writeFile(temporary, '', { flag: 'wx', mode: 0o600 })
-    await rename(temporary, path)
+    await rename(temporary, join(root, name))
   } catch {
     await rm(temporary, { force: true }).catch(() => {})
   }

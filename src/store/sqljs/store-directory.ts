@@ -58,16 +58,12 @@ export class StoreDirectory {
     if (!this.lock) return file
     // The first write checks too: the path may have changed while the file was opened.
     this.#checkedAtMs = -Infinity
-    return {
-      write: async (bytes, at) => {
-        if (this.#lost || performance.now() - this.#checkedAtMs >= CHECK_EVERY_MS)
-          await this.checkLock()
-        return file.write(bytes, at)
-      },
-      sync: () => file.sync(),
-      truncate: (lengthBytes) => file.truncate(lengthBytes),
-      close: () => file.close(),
+    const write: File['write'] = async (bytes, at) => {
+      if (this.#lost || performance.now() - this.#checkedAtMs >= CHECK_EVERY_MS)
+        await this.checkLock()
+      return file.write(bytes, at)
     }
+    return { ...file, write }
   }
 
   async remove(name: string): Promise<void> {
