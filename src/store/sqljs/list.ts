@@ -35,10 +35,10 @@ const CHUNK_BYTES = 60 * 1024
 const COUNT_ROWS = 5_000
 
 /**
- * SQLite makes the JSON of so many plants in one call, which takes less than half of the time of
- * reading them row by row (`make bench WORKLOADS=cursor`). It does so only for texts up to so many
- * bytes, because SQLite's memory is never given back. A longer text becomes U+0000, which JSON text
- * never holds.
+ * SQLite makes the JSON of this many plants in one call, which takes less than half of the time of
+ * reading them row by row (`make bench WORKLOADS=cursor`). It does so only for short texts,
+ * because SQLite's memory is never given back. A longer text becomes U+0000, which JSON text never
+ * holds.
  */
 const CALL_ROWS = 100
 const SHORT_BYTES = 256

@@ -234,7 +234,7 @@ export async function replay(
   return { sequence, last, batches, closedBytes }
 }
 
-/** A replay yields after so long: a probe takes several ticks, and must be answered in a second. */
+/** A replay yields after this long: a probe takes several ticks, and has a second for all. */
 const YIELD_MS = 50
 
 /** To be called after each batch. Returns a promise to wait for when it is time to yield. */

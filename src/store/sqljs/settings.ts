@@ -51,7 +51,7 @@ export function withDefaults(options: SqljsStoreOptions): Required<SqljsStoreOpt
     lock: lockDirectory,
     compact: compactFiles,
     compactBytes: 8 * 1024 * 1024,
-    // A write of so much takes 1 ms (seen). Fewer than one in a hundred small batches waits for it.
+    // Writing them takes 1 ms (seen). Fewer than one in a hundred small batches waits for it.
     paddingBytes: 512 * 1024,
     retryMs: { write: 100, compaction: 1000 },
     ...options,

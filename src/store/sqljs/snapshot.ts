@@ -45,7 +45,7 @@ export async function writeSnapshot(
 }
 
 /**
- * Reads and verifies a snapshot. After it, `database` has room for so many bytes.
+ * Reads and verifies a snapshot. After it, `database` has room for `roomBytes`.
  * @throws StoreCorrupt if any byte is not as it was written, or the version is unknown.
  */
 export async function readSnapshot(
