@@ -20,8 +20,8 @@ const tag = text('Tag that specifies the type of the plant: any Unicode text.')
 // range.
 const id = integer(
   'int64',
-  'Identification number of the plant: from -2^63 to 2^63 - 1, in any JSON notation. Clients that ' +
-    'keep numbers as doubles are exact up to 2^53 only.',
+  'Identification number of the plant: from -2^63 to 2^63 - 1, in any JSON notation. Clients ' +
+    'that keep numbers as doubles are exact up to 2^53 only.',
 )
 const error = integer('int32', 'Numeric error value: 100 times the status plus a running number.')
 const message = text('Error message text.')
