@@ -1,6 +1,7 @@
 import { METHODS } from 'node:http'
 import { jsonOf, plantOf } from '../../test/support/ledger.ts'
 import { SHARED_TEXT } from '../../test/support/oracle/compare.ts'
+import type { Kind } from '../../test/support/oracle/operations.ts'
 import type { Owner } from '../../test/support/oracle/owner.ts'
 import type { Random } from '../../test/support/random.ts'
 import { someId, someText, spellPlant, spoilBody } from './bodies.ts'
@@ -37,11 +38,19 @@ export function requestText(line: string, token: string, body?: string): string 
   return `${lines.join('\r\n')}\r\n\r\n${body ?? ''}`
 }
 
+/** Each operation's share of all requests, together 0.84, and how a request for it is made. */
+const OPERATIONS: Readonly<
+  Record<Kind, readonly [share: number, make: (random: Random, actors: Actors) => string]>
+> = { create: [0.5, create], list: [0.34, list] }
+
 /** One request, or what could pass for one. */
 export function someRequest(random: Random, actors: Actors): string {
   const kind = random.next()
-  if (kind < 0.5) return create(random, actors)
-  if (kind < 0.84) return list(random, actors)
+  let share = 0
+  for (const [weight, make] of Object.values(OPERATIONS)) {
+    share += weight
+    if (kind < share) return make(random, actors)
+  }
   if (kind < 0.9) return ofShared(random, actors) ?? list(random, actors)
   if (kind < 0.985) return odd(random, actors)
   return random.pick(dictionary.noRequests)

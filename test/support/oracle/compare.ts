@@ -2,6 +2,7 @@ import { type Content, isSame, type Ledger, plantOf as plantWithId } from '../le
 import type { WireAnswer } from '../response.ts'
 import { outcomeOf, plantOf, plantsOf } from './form.ts'
 import { closesAfter, expectsContinue, judge, type Wish } from './judge.ts'
+import { kindOf, routeOf } from './operations.ts'
 import type { Owner } from './owner.ts'
 import type { Realm } from './realm.ts'
 import { type Reading, type Request, valuesOf } from './requests.ts'
@@ -178,7 +179,7 @@ function checkClosing(request: Request, answer: WireAnswer, outcome: number, sai
 
 function checkAnswer(request: Request, answer: WireAnswer, world: World, certain: Certain): number {
   const isHead = request.method === 'HEAD' && answer.framing === 'none'
-  const outcome = outcomeOf(answer, isHead)
+  const outcome = outcomeOf(answer, isHead, routeOf(request.target)?.allow)
   const ids = valuesOf(request, 'request-id')
   const id = answer.headers.get('request-id')?.[0] ?? ''
   const isUsable = ids.length === 1 && /^[\x21-\x7e]{1,128}$/.test(ids[0] ?? '')
@@ -186,7 +187,7 @@ function checkAnswer(request: Request, answer: WireAnswer, world: World, certain
   const mayBeUnread = outcome === 40001 || outcome === 43101
   if (isUsable ? id !== ids[0] && !mayBeUnread : !/^[\w-]{22}$/.test(id))
     throw new Error(`the Request-Id ${id}`)
-  if (answer.interim > (expectsContinue(request) && request.method === 'POST' ? 1 : 0))
+  if (answer.interim > (expectsContinue(request) && kindOf(request) === 'create' ? 1 : 0))
     throw new Error('100 that was not asked for')
 
   const { errors, wish } = judge(request, world.realm)

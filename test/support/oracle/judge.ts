@@ -1,5 +1,6 @@
 import type { Content } from '../ledger.ts'
 import { readBody } from './body.ts'
+import { type Kind, kindOf, NEEDS_WRITE, routeOf } from './operations.ts'
 import type { Grant, Realm } from './realm.ts'
 import { type Request, trimSpace, valuesOf } from './requests.ts'
 
@@ -25,7 +26,6 @@ interface Judgement {
   readonly wish: Wish | undefined
 }
 
-const PATH = '/plants'
 const PLAIN_PARAMETER = /^[ \t]*[!#$%&'*+\-.^_`|~0-9A-Za-z]+=[!#$%&'*+\-.^_`|~0-9A-Za-z]+[ \t]*$/
 /** At most so much of a body that nothing reads is discarded; then the connection closes. */
 const DISCARD_MAX_BYTES = 64 * 1024
@@ -43,16 +43,13 @@ const CLOSING: ReadonlySet<number> = new Set([40001, 40801, 41301, 43101])
  */
 export function judge(request: Request, realm: Realm): Judgement {
   const doubts = [...request.doubts, ...request.broken]
-  const { method, target } = request
-  const found = targetError(request) ?? (method === 'OPTIONS' ? undefined : methodError(method))
+  const found = targetError(request) ?? methodError(request)
   if (found) return { errors: [...doubts, ...found], wish: undefined }
-  if (method === 'OPTIONS') return { errors: doubts, wish: { kind: 'options' } }
-  const grant = readGrant(request, realm)
+  const kind = kindOf(request)
+  if (kind === undefined) return { errors: doubts, wish: { kind: 'options' } }
+  const grant = readGrant(request, kind, realm)
   if (Array.isArray(grant)) return { errors: [...doubts, ...grant], wish: undefined }
-  const asked =
-    method === 'POST'
-      ? judgeCreate(request, grant.owner, realm.maxBodyBytes)
-      : judgeList(grant.owner, target.slice(target.indexOf('?') + 1 || target.length))
+  const asked = JUDGES[kind](request, grant.owner, realm)
   return { errors: [...doubts, ...asked.errors], wish: asked.wish }
 }
 
@@ -67,28 +64,31 @@ function targetError(request: Request): Errors {
   // RFC 3986 §3.2.2.
   if (hosts.length !== 1 || !/^[A-Za-z0-9\-._~!$&'()*+,;=:[\]%]*$/.test(hosts[0] ?? ''))
     return [40002]
-  // RFC 9110 §4.2: without a host, or with user info, it is no URL of this service.
-  const [path] = target.replace(/^https?:\/\/[^/?#@]+/i, '').split('?')
-  return path === PATH ? undefined : [40401]
+  return routeOf(target) ? undefined : [40401]
 }
 
-function methodError(method: string): Errors {
-  if (method === 'GET' || method === 'HEAD' || method === 'POST') return undefined
-  return [method === 'PUT' || method === 'PATCH' || method === 'DELETE' ? 40501 : 50101]
+/** Some methods are known, though this path may not have them. */
+function methodError(request: Request): Errors {
+  const { method } = request
+  if (method === 'OPTIONS' || kindOf(request)) return undefined
+  return [/^(?:GET|HEAD|POST|PUT|PATCH|DELETE)$/.test(method) ? 40501 : 50101]
 }
 
 /** What the token of a request allows, or the errors of its token and its expectation. */
-function readGrant(request: Request, realm: Realm): Grant | number[] {
+function readGrant(request: Request, kind: Kind, realm: Realm): Grant | number[] {
   const credentials = readCredentials(valuesOf(request, 'authorization'))
   if (typeof credentials === 'number') return [credentials]
   const grant = realm.grants.get(credentials.token)
   if (!grant) return [40102, 40103, 40104]
-  if (!(request.method === 'POST' ? grant.write : grant.read)) return [40301]
+  if (!(NEEDS_WRITE[kind] ? grant.write : grant.read)) return [40301]
   const expects = request.version === '1.1' && valuesOf(request, 'expect').length > 0
   return expects && !expectsContinue(request) ? [41701] : grant
 }
 
-function judgeCreate(request: Request, owner: string, maxBodyBytes: number): Judgement {
+const JUDGES: Readonly<Record<Kind, (request: Request, owner: string, realm: Realm) => Judgement>> =
+  { create: judgeCreate, list: judgeList }
+
+function judgeCreate(request: Request, owner: string, { maxBodyBytes }: Realm): Judgement {
   const refuse = (...errors: readonly number[]): Judgement => ({ errors, wish: undefined })
   const [contentType = '', ...more] = valuesOf(request, 'content-type')
   if (more.length > 0) return refuse(40004)
@@ -109,7 +109,8 @@ function judgeCreate(request: Request, owner: string, maxBodyBytes: number): Jud
   return { errors: doubts, wish: { kind: 'create', owner, ...body } }
 }
 
-function judgeList(owner: string, query: string): Judgement {
+function judgeList({ target }: Request, owner: string): Judgement {
+  const query = target.slice(target.indexOf('?') + 1 || target.length)
   const given = (name: string): readonly string[] =>
     query.split('&').flatMap((pair) => {
       const [key = '', ...value] = pair.split('=')
@@ -183,7 +184,7 @@ export function closesAfter(request: Request, outcome: number): 'yes' | 'no' | '
   if (request.version === '1.0') return tokens.includes('keep-alive') ? 'either' : 'yes'
   if (tokens.includes('close')) return 'yes'
   if (request.broken.length > 0) return 'either'
-  if (request.method === 'POST' && BODY_WAS_READ.has(outcome)) return 'no'
+  if (kindOf(request) === 'create' && BODY_WAS_READ.has(outcome)) return 'no'
   const hasBody = request.framing === 'chunked' || request.declared > 0
   // RFC 9110 §10.1.1: a client that was not told to continue may send its body, or not.
   if (valuesOf(request, 'expect').length > 0)
