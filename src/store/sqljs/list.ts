@@ -1,5 +1,5 @@
 import type { FairQueue } from '../../ops/fair-queue.ts'
-import type { PlantList, PlantRange } from '../../plants/store.ts'
+import type { PlantList, RangeOf } from '../../plants/store.ts'
 import { ALL_IDS, type Chunk, type ListQueries, type View } from './list-queries.ts'
 
 /**
@@ -20,7 +20,7 @@ export function listAsOf(
   queries: ListQueries,
   queue: FairQueue,
   owner: string,
-  { after, limit }: PlantRange,
+  { after, limit }: RangeOf<'after' | 'limit'>,
   asOf: number,
 ): PlantList | Promise<PlantList> {
   if (limit === 0 || after === ALL_IDS.to) return chunkedList(queries, undefined, undefined)
