@@ -79,13 +79,12 @@ export function openApiText(): string {
   return JSON.stringify(service, undefined, 2)
 }
 
-/** The operations of a path; a GET has a HEAD too, and each path has OPTIONS. */
+/** The methods of a path, OPTIONS included. */
 function pathItem({ path, byMethod }: Route): object {
   const methods: Record<string, object> = {}
   const parameters: Record<string, Described> = {}
-  for (const operation of byMethod.values()) {
-    methods[operation.method.toLowerCase()] = describe(operation)
-    if (operation.method === 'GET') methods['head'] = headOf(operation)
+  for (const [method, operation] of byMethod) {
+    methods[method.toLowerCase()] = method === 'HEAD' ? headOf(operation) : describe(operation)
     Object.assign(parameters, operation.parameters)
   }
   const name = path.slice(1).replace(/\W+(\w?)/g, (_, letter: string) => letter.toUpperCase())

@@ -1,6 +1,6 @@
 import type { Condition } from '../errors.ts'
 import type { HttpResponse } from '../http/response.ts'
-import type { Call, OperationOptions } from './call.ts'
+import type { Call } from './call.ts'
 import { createPlant } from './create-plant.ts'
 import { listPlants } from './list-plants.ts'
 import { CURSOR, LIMIT, NEW_PLANT, NEXT_PAGE, PLANT } from './schemas.ts'
@@ -32,7 +32,7 @@ export interface Operation {
   /** The failures that not every operation has. */
   readonly errors: readonly Condition[]
   /** From the checks on that all operations share; the router has made those. */
-  readonly handle: (call: Call, options: OperationOptions) => HttpResponse | Promise<HttpResponse>
+  readonly handle: (call: Call) => HttpResponse | Promise<HttpResponse>
 }
 
 /** A parameter, or a header. */
@@ -108,13 +108,23 @@ export const OPERATIONS: readonly Operation[] = [
 export interface Route {
   /** As the table has it. */
   readonly path: string
+  /** With HEAD, which is the operation of GET. */
   readonly byMethod: ReadonlyMap<string, Operation>
   /** Every method that the path has, as an Allow header names them. */
   readonly allow: string
   readonly pattern: RegExp
 }
 
-export const ROUTES: readonly Route[] = routesOf(OPERATIONS)
+export const ROUTES = [...new Set(OPERATIONS.map(({ path }) => path))].map((path): Route => {
+  const byMethod = new Map<string, Operation>()
+  for (const operation of OPERATIONS.filter((each) => each.path === path)) {
+    byMethod.set(operation.method, operation)
+    if (operation.method === 'GET') byMethod.set('HEAD', operation)
+  }
+  // No path of the table has a character that a pattern reads in another way.
+  const pattern = new RegExp(`^${path.replace(/\{\w+\}/g, '([^/]+)')}$`)
+  return { path, byMethod, allow: [...byMethod.keys(), 'OPTIONS'].join(', '), pattern }
+})
 
 /** The route of a path, byte for byte, and what the path has in the place of each "{name}". */
 export function routeOf(path: string): readonly [Route, readonly string[]] | undefined {
@@ -123,19 +133,4 @@ export function routeOf(path: string): readonly [Route, readonly string[]] | und
     if (match) return [route, match.slice(1)]
   }
   return undefined
-}
-
-function routesOf(operations: readonly Operation[]): readonly Route[] {
-  const paths = [...new Set(operations.map(({ path }) => path))]
-  return paths.map((path) => {
-    const own = operations.filter((operation) => operation.path === path)
-    const methods = own.flatMap(({ method }) => (method === 'GET' ? ['GET', 'HEAD'] : [method]))
-    return {
-      path,
-      byMethod: new Map(own.map((operation) => [operation.method, operation])),
-      allow: [...methods, 'OPTIONS'].join(', '),
-      // No path of the table has a character that a pattern reads in another way.
-      pattern: new RegExp(`^${path.replace(/\{\w+\}/g, '([^/]+)')}$`),
-    }
-  })
 }
