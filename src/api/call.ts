@@ -7,7 +7,6 @@ import type { PageCache } from './page-cache.ts'
 
 /** What operations work with. */
 export interface OperationOptions {
-  readonly store: PlantStore
   readonly pages: PageCache
   /** Runs work that may take a millisecond or more; owners take turns. */
   readonly queue: FairQueue
@@ -26,6 +25,7 @@ export interface Call {
   readonly parameters: readonly string[]
   /** The query without "?", as the client sent it. */
   readonly query: string
+  readonly store: PlantStore
   readonly options: OperationOptions
 }
 

@@ -12,8 +12,8 @@ const SHORT_BODY_BYTES = 16 * 1024
 
 /** POST /plants, from the media type on. */
 export async function createPlant(call: Call): Promise<HttpResponse> {
-  const { exchange, owner } = call
-  const { store, pages, queue, bodies, answers, maxBodyBytes } = call.options
+  const { exchange, owner, store } = call
+  const { pages, queue, bodies, answers, maxBodyBytes } = call.options
   checkBodyHeaders(exchange, maxBodyBytes)
   const { contentLengthBytes } = exchange.headers
   // The response repeats the plant.

@@ -9,8 +9,8 @@ const LIMIT_MAX = 2 ** 31 - 1
 
 /** GET /plants, from the parameters on. A cached page is returned at once. */
 export function listPlants(call: Call): HttpResponse | Promise<HttpResponse> {
-  const { owner, query } = call
-  const { store, pages } = call.options
+  const { owner, query, store } = call
+  const { pages } = call.options
   const cached = pages.get(owner, query)
   if (cached) return cached
   const respond = (list: PlantList, limit: number | undefined) => {

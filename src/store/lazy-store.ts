@@ -1,13 +1,6 @@
 import type { Lifecycle } from '../ops/lifecycle.ts'
 import type { Log } from '../ops/log.ts'
-import type { NewPlant } from '../plants/plant.ts'
-import {
-  type Created,
-  type PlantList,
-  type PlantRange,
-  type PlantStore,
-  StoreUnavailable,
-} from '../plants/store.ts'
+import { StoreUnavailable } from '../plants/store.ts'
 import type { OpenStore } from './open.ts'
 
 type State =
@@ -33,7 +26,7 @@ interface LazyStoreOptions {
  * The service's store. It is opened when it is first needed. After a failed attempt a later request
  * tries again. During a stop it is not opened.
  */
-export class LazyStore implements PlantStore {
+export class LazyStore {
   readonly #options: LazyStoreOptions
   #state: State = { name: 'closed' }
   #retryAtMs = -Infinity
@@ -47,12 +40,10 @@ export class LazyStore implements PlantStore {
     return this.#state.name === 'open'
   }
 
-  create(owner: string, plant: NewPlant): Promise<Created> {
-    return this.#openStore.create(owner, plant)
-  }
-
-  list(owner: string, range: PlantRange): Promise<PlantList> | PlantList {
-    return this.#openStore.list(owner, range)
+  /** @throws StoreUnavailable if it is not open. */
+  get current(): OpenStore {
+    if (this.#state.name === 'open') return this.#state.store
+    throw new StoreUnavailable(CLOSED)
   }
 
   unavailableReason(): string | undefined {
@@ -109,11 +100,6 @@ export class LazyStore implements PlantStore {
 
   get #isDraining(): boolean {
     return this.#options.lifecycle.state === 'draining'
-  }
-
-  get #openStore(): OpenStore {
-    if (this.#state.name === 'open') return this.#state.store
-    throw new StoreUnavailable(CLOSED)
   }
 
   async #tryToOpen(): Promise<OpenStore> {

@@ -85,7 +85,6 @@ export async function startBare(
   const answers = new MemoryBudget(answersMaxBytes)
   const bodies = new MemoryBudget(bodiesMaxBytes)
   const options = {
-    store: whole,
     pages,
     queue,
     bodies,
@@ -100,7 +99,7 @@ export async function startBare(
   }
   const host = new PlantResponder({
     ...options,
-    store: { ...whole, isOpen: true, openForRequest: () => Promise.resolve() },
+    store: { current: whole, isOpen: true, openForRequest: () => Promise.resolve() },
     verifier: { verify: authenticate },
     rateLimit: undefined,
     readScope: undefined,
