@@ -3,14 +3,7 @@ import { readFileSync } from 'node:fs'
 import { test } from 'node:test'
 import { OPERATIONS, ROUTES } from '../../dist/api/operations.js'
 import { type Condition, conditions } from '../../dist/errors.js'
-import {
-  failureCases,
-  type Method,
-  METHODS,
-  send,
-  type SendOptions,
-  SPECIAL,
-} from '../support/conditions.ts'
+import { failureCases, METHODS, send, type SendOptions, SPECIAL } from '../support/conditions.ts'
 import { call, post } from '../support/http.ts'
 import { flaws, isObject, resolve, type Schema } from '../support/schema.ts'
 import { startService } from '../support/service.ts'
@@ -314,7 +307,7 @@ test('openapi: every success is described, and every description of one occurs',
   const { adminPort, port } = await startService(t)
   const document = await fetchDocument(adminPort)
   const seen = new Set<string>()
-  const succeed = async (method: Method, options: SendOptions = {}, path = '/plants') => {
+  const succeed = async (method: string, options: SendOptions = {}, path = '/plants') => {
     const answer = await send(port, method, options)
     assertDescribed(operationOf(document, method, path), document, answer)
     seen.add(`${method} ${path} ${answer.status}`)
@@ -322,18 +315,21 @@ test('openapi: every success is described, and every description of one occurs',
   }
   assert.equal((await succeed('get')).body, '[]')
   for (const body of [
-    { id: 1, name: 'a', tag: 'b' },
-    { id: 2, name: 'c' },
-    { id: 2, name: 'c' },
+    { id: 1, name: 'a' },
+    { id: 2, name: 'b', tag: 'c' },
+    { id: 2, name: 'b', tag: 'c' },
   ])
     await succeed('post', { body })
-  assert.equal((await succeed('get')).body, '[{"name":"a","tag":"b"},{"name":"c"}]')
-  for (const method of ['get', 'head'] as const)
+  assert.equal((await succeed('get')).body, '[{"name":"a"},{"name":"b","tag":"c"}]')
+  for (const method of ['get', 'head'])
     assert.equal(
       headerLines(await succeed(method, { target: '/plants?limit=1' }), 'link').length,
       1,
     )
-  await succeed('options', { token: undefined })
+  for (const { method, path } of operationsOf(document)) {
+    const needsNone = method === 'options' ? { token: undefined } : {}
+    await succeed(method, { target: path.replace(/\{\w+\}/g, '1'), ...needsNone }, path)
+  }
   const described = operationsOf(document).flatMap(({ method, path, operation }) =>
     Object.keys(operation.responses)
       .filter((status) => Number(status) < 400)

@@ -1,18 +1,13 @@
 import type { Content } from '../ledger.ts'
 import type { WireAnswer } from '../response.ts'
-import { ROUTES } from './operations.ts'
 
 /**
  * Checks what every answer must be, and returns its outcome: 200, 204, or the value of `error`. An
- * answer to HEAD does not show that value: then the outcome is `status × 100`. `allow` is what the
- * header Allow must say; by default that of any path.
+ * answer to HEAD does not show that value: then the outcome is `status × 100`. `allow` is a
+ * pattern of what Allow may say.
  * @throws Error that says what is wrong.
  */
-export function outcomeOf(
-  answer: WireAnswer,
-  isHead: boolean,
-  allow = ROUTES.map((route) => route.allow).join('|'),
-): number {
+export function outcomeOf(answer: WireAnswer, isHead: boolean, allow: string): number {
   const { status, headers, body, framing } = answer
   const one = (name: string, form: RegExp): string => {
     const values = headers.get(name) ?? []
