@@ -84,16 +84,24 @@ function bytesOf(
     : head(method.toUpperCase(), target, options)
 }
 
-/** How to cause each failure of the catalogue; most of them at the service of this port. */
-export async function failureCases(
-  t: TestContext,
-): Promise<{ readonly port: number; readonly adminPort: number; readonly cases: Cases }> {
+interface FailureCases {
+  readonly adminPort: number
+  readonly cases: Cases
+  /** Those that the service of this admin port answers, each once. */
+  readonly own: readonly Condition[]
+}
+
+/** How to cause each failure of the catalogue; most of them at one service. */
+export async function failureCases(t: TestContext): Promise<FailureCases> {
   const { port, adminPort } = await startService(t, {
     readScope: 'plants:read',
     writeScope: 'plants:write',
     maxBodyBytes: 1000,
   })
-  return { port, adminPort, cases: { ...ofRequests(port), ...(await ofServices(t, port)) } }
+  const ofRequest = ofRequests(port)
+  // They are its own keys.
+  const own = [...(Object.keys(ofRequest) as Condition[]), 'idTaken', 'internal'] as const
+  return { adminPort, cases: { ...ofRequest, ...(await ofServices(t, port)) }, own }
 }
 
 /** Failures that a request alone can cause. */
