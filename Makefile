@@ -68,8 +68,8 @@ drain: $(BUILT) ##2 restart two instances RESTARTS=n times under REQUESTS=n requ
 fuzz: $(BUILT) ##2 send hostile requests for SECONDS=n; SEED=n, SEEDS=n, or REPLAY=file (scripts/fuzz/README.md)
 	@$(SCRIPT) scripts/fuzz.ts $(addprefix --seconds ,$(SECONDS)) $(addprefix --seed ,$(SEED)) $(addprefix --seeds ,$(SEEDS)) $(addprefix --replay ,$(REPLAY))
 
-soak: $(BUILT) ##2 send mixed traffic for SECONDS=n and see if memory stays flat; CHART=file.svg draws it
-	@$(SCRIPT) scripts/soak.ts $(addprefix --seconds ,$(SECONDS)) $(addprefix --seed ,$(SEED)) $(addprefix --chart ,$(CHART))
+soak: $(BUILT) ##2 send mixed traffic for SECONDS=n and see if memory stays flat
+	@$(SCRIPT) scripts/soak.ts $(addprefix --seconds ,$(SECONDS)) $(addprefix --seed ,$(SEED))
 
 cluster: $(BUILT) ##2 run three members of etcd and two instances, and print curl lines; Ctrl-C ends all
 	@exec $(SCRIPT) scripts/cluster.ts

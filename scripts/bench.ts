@@ -10,7 +10,7 @@ import { exitOnSignals } from '../test/support/launch.ts'
 import { chart } from './bench/chart.ts'
 import { LoadGenerator } from './bench/generator.ts'
 import { caveats, describeMachine } from './bench/machine.ts'
-import { Bench, type Figures, type Row, type Settings } from './bench/measure.ts'
+import { Bench, type BenchOptions, type Figures, type Row } from './bench/measure.ts'
 import { WORKLOADS } from './bench/workloads.ts'
 
 const SECONDS_MAX = 60
@@ -52,7 +52,7 @@ function show(workload: string, { title, rows, notes }: Figures): void {
 }
 
 async function main(): Promise<void> {
-  const settings: Settings = {
+  const settings: BenchOptions = {
     seconds: setting('DUR', 3, SECONDS_MAX),
     warmSeconds: setting('WARM', 1, SECONDS_MAX),
     runs: Math.ceil(setting('RUNS', 3, RUNS_MAX)),

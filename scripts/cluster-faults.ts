@@ -7,22 +7,21 @@
 import { parseArgs } from 'node:util'
 import { NO_ETCD } from '../test/support/etcd.ts'
 import { faultRun } from '../test/support/etcd-run.ts'
+import { randomSeed } from '../test/support/random.ts'
+import { wholeNumber } from './arguments.ts'
 
 const { values } = parseArgs({
   options: {
     faults: { type: 'string', default: '32' },
     instances: { type: 'string', default: '3' },
-    seed: { type: 'string' },
+    seed: { type: 'string', default: String(randomSeed()) },
   },
 })
-const seed = values.seed ?? String(Math.floor(Math.random() * 2 ** 31))
-const [faults, instances] = [Number(values.faults), Number(values.instances)]
+const { seed } = values
+const faults = wholeNumber('--faults', values.faults)
+const instances = wholeNumber('--instances', values.instances)
 
 async function main(): Promise<number> {
-  if (![faults, instances].every((value) => Number.isSafeInteger(value) && value > 0)) {
-    console.error('--faults and --instances must be whole numbers, 1 or more')
-    return 2
-  }
   if (NO_ETCD !== undefined) {
     console.error(NO_ETCD)
     return 2

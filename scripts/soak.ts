@@ -3,15 +3,14 @@
  * few owners write the same few ids again and again: the store keeps its size, and growth is a
  * leak.
  */
-import { writeFile } from 'node:fs/promises'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { parseArgs } from 'node:util'
 import { temporaryDirectorySync } from '../test/support/directories.ts'
 import { exitOnSignals } from '../test/support/launch.ts'
-import { memoryOf } from '../test/support/memory.ts'
+import { type Memory, memoryOf } from '../test/support/memory.ts'
 import { Owner } from '../test/support/oracle/owner.ts'
 import { Realm } from '../test/support/oracle/realm.ts'
-import { isHead, readRequests } from '../test/support/oracle/requests.ts'
+import { readRequests } from '../test/support/oracle/requests.ts'
 import { Random, randomSeed, subSeed } from '../test/support/random.ts'
 import { wholeNumber } from './arguments.ts'
 import { median } from './figures.ts'
@@ -19,7 +18,6 @@ import { mutate } from './fuzz/mutate.ts'
 import { requestText, someRequest } from './fuzz/requests.ts'
 import { plainScript, talk } from './fuzz/talk.ts'
 import { hopelessTokens } from './fuzz/tokens.ts'
-import { drawCurve, type Sample, tabulate } from './memory-curve.ts'
 import { WatchedService } from './watched.ts'
 
 const OWNERS = 32
@@ -32,11 +30,14 @@ const MARGIN_MIB = 8
 /** What a stored byte costs in memory at most: the database, its index, and the cached page. */
 const MEMORY_PER_BYTE = 4
 
+interface Sample extends Memory {
+  readonly seconds: number
+}
+
 const { values } = parseArgs({
   options: {
     seconds: { type: 'string', default: '600' },
     seed: { type: 'string', default: String(randomSeed()) },
-    chart: { type: 'string' },
   },
 })
 const seed = wholeNumber('--seed', values.seed, 0)
@@ -66,8 +67,6 @@ const code = await service.kill('SIGTERM')
 if (code !== 0) faults.push(`SIGTERM ended the service with ${code}`)
 faults.push(...service.complaints)
 report()
-if (values.chart !== undefined)
-  await writeFile(values.chart, drawCurve(samples, `Memory under ${rate} requests a second`))
 for (const fault of faults.slice(0, 20)) console.error(`FAULT: ${fault}`)
 process.exit(faults.length === 0 ? 0 : 1)
 
@@ -92,7 +91,7 @@ async function client(number: number): Promise<void> {
       ending,
       sendOnly: random.below(text.length + 1),
     } as const
-    const { answers, flaw } = await talk(port, script, 0, (index) => isHead(readings[index]))
+    const { answers, flaw } = await talk(port, script, 0, readings)
     requests += readings.length
     refused += answers.filter(({ status }) => status >= 400).length
     for (const { status } of answers)
@@ -130,4 +129,19 @@ function report(): void {
   console.log(`${tabulate(samples)}
 requests ${requests}, ${rate} a second, of which refused ${refused}; stored ${lists}
 middle third ${middle.toFixed(1)} MiB, last ${last.toFixed(1)}; allowed ${allowed.toFixed(1)} more`)
+}
+
+/** A few rows, evenly spread. */
+function tabulate(samples: readonly Sample[]): string {
+  const step = Math.max(1, Math.floor(samples.length / 20))
+  const scale = 60 / Math.max(...samples.map(({ residentMiB }) => residentMiB))
+  const cell = (value: number, digits: number): string => value.toFixed(digits).padStart(7)
+  const rows = samples
+    .filter((_, at) => at % step === 0)
+    .map(({ seconds, residentMiB, anonymousMiB }) => {
+      const bar = '#'.repeat(Math.round(residentMiB * scale))
+      const shown = `${cell(residentMiB, 1)} MiB, anonymous ${cell(anonymousMiB, 1)}`
+      return `${cell(seconds, 0)} s ${shown} ${bar}`
+    })
+  return rows.join('\n')
 }

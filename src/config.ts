@@ -1,31 +1,20 @@
 /* Reads the settings of an operator and of a program into what the service works with. */
 
-import { createKeySource, type KeyConfig, type KeySource } from './auth/keys.ts'
+import { type KeyConfig, type KeySource, readKeys } from './auth/keys.ts'
 import { ConfigError, reasonOf } from './errors.ts'
-import { createLog, type Log } from './ops/log.ts'
+import type { Log } from './ops/log.ts'
 import { MAX_DATA_BYTES, type Option, type Values, variableOf, VARIABLES } from './settings.ts'
 import type { EtcdConfig } from './store/etcd/store.ts'
 import { tlsProblems } from './store/etcd/tls.ts'
 import { isSecure, kindOf } from './values.ts'
 
-export type { Address } from './http/listen.ts'
-export { variableOf, VARIABLES } from './settings.ts'
-
-/** All but the keys. */
-export type Settings = ReturnType<typeof settingsOf>
-
-/** All that the service can be told. */
-export interface Config extends Settings {
+/** All that the service can be told: every setting, and what follows from several of them. */
+export interface Config extends Values {
+  readonly etcd: EtcdConfig | undefined
   readonly keys: KeyConfig
+  /** Opens the keys that were read to check them. */
+  readonly openKeys?: ((log: Log) => KeySource) | undefined
 }
-
-/** What a service starts from. */
-export interface ServiceConfig extends Config {
-  /** The source of the keys, if it was built to check them. It is for one service. */
-  readonly openKeys?: (log: Log) => KeySource
-}
-
-type ServiceKeys = Pick<ServiceConfig, 'keys' | 'openKeys'>
 
 /** What a token says that a development key signs. */
 const DEV_CLAIMS: [Option, string][] = [
@@ -73,7 +62,7 @@ const SERVICE_VARIABLE = new RegExp(
 export function readConfig(
   env: NodeJS.ProcessEnv,
   need: 'service' | 'dev' | 'token' | 'storage',
-): Settings & Partial<ServiceKeys> {
+): Config {
   const variables = Object.entries(env).filter(([name, text]) => {
     return name.startsWith('PLANTS_') && text && !SERVICE_VARIABLE.test(`${name}=${text}`)
   })
@@ -82,14 +71,14 @@ export function readConfig(
   if (need !== 'storage') input.refuse(KEYS, OWN_KEY[need])
   for (const option of KEYS) input.given.delete(option)
   input.given = new Map([...DEV_CLAIMS, ...input.given])
-  return settingsOf(readValues(input), input)
+  return configOf(readValues(input), input)
 }
 
 /**
  * Reads the options of a program.
  * @throws ConfigError that names every problem by its option.
  */
-export function readOptions(options: unknown): ServiceConfig {
+export function readOptions(options: unknown): Config {
   if (typeof options !== 'object' || options === null || Array.isArray(options))
     throw new ConfigError(['the options must be an object'])
   const { onLog, ...settings } = { onLog: undefined, ...options }
@@ -127,13 +116,12 @@ class Input {
 }
 
 /** `advice` is for someone who has set nothing of tokens. */
-function readService(input: Input, advice?: string): ServiceConfig {
+function readService(input: Input, advice?: string): Config {
   const values = readValues(input)
-  const keys = readKeys(input, values)
+  const openKeys = tryKeys(input, values)
   const isNew = !input.given.has('issuer') && !input.given.has('audience')
   if (isNew && advice !== undefined) input.problems.push(advice)
-  if (!keys) throw new ConfigError(input.problems)
-  return { ...settingsOf(values, input), ...keys }
+  return { ...configOf(values, input), openKeys }
 }
 
 /** Reads every setting and reports what is wrong; the value of a wrong setting is undefined. */
@@ -170,34 +158,20 @@ function checkTls(input: Input, { etcdEndpoints, etcdCaFile, etcdCertFile, etcdK
   for (const { member, what } of tlsProblems(tls)) input.wrong(ETCD_TLS[member], what)
 }
 
-/** Builds the source of the keys, so that its problems are reported with all others. */
-function readKeys(input: Input, values: Values): ServiceKeys | undefined {
+/** Reads the keys, so that their problems are reported with all others. */
+function tryKeys(input: Input, values: Values): Config['openKeys'] {
   const sources = KEYS.filter((option) => input.given.has(option))
-  const [source = 'issuer'] = sources
+  const [option = 'issuer'] = sources
   if (sources.length > 1) {
     const names = sources.map(input.nameOf).join(', ')
     input.problems.push(`${names} are set: keys come from one place only`)
   }
-  if (sources.length > 1 || values[source] === undefined) return undefined
-  const keys = keysOf(values)
-  // A source logs only after a service has started it.
-  const silent = createLog('silent')
-  let log = silent
-  const later: Log = {
-    ...silent,
-    error: (...line) => log.error(...line),
-    info: (...line) => log.info(...line),
-  }
+  if (sources.length > 1 || values[option] === undefined) return undefined
   try {
-    const opened = createKeySource(keys, values.issuer, later)
-    const openKeys = (given: Log): KeySource => {
-      log = given
-      return opened
-    }
-    return { keys, openKeys }
+    return readKeys(keysOf(values), values.issuer)
   } catch (error) {
     if (!(error instanceof ConfigError)) throw error
-    for (const problem of error.problems) input.wrong(source, problem)
+    for (const problem of error.problems) input.wrong(option, problem)
     return undefined
   }
 }
@@ -209,38 +183,28 @@ function keysOf({ jwtSecretFile, jwtSecret, jwksFile, jwksUrl }: Values): KeyCon
   return jwksUrl === undefined ? { kind: 'discovery' } : { kind: 'url', url: jwksUrl }
 }
 
+function etcdOf(values: Values): EtcdConfig | undefined {
+  const { etcdEndpoints: endpoints, etcdPrefix: prefix, etcdUsername: name } = values
+  const { etcdPasswordFile: password = '', etcdCaFile: ca } = values
+  const { etcdCertFile: cert, etcdKeyFile: key } = values
+  const user = name === undefined ? undefined : { name, password }
+  return endpoints && { endpoints, prefix, user, tls: { ca, cert, key } }
+}
+
 /** @throws ConfigError if there was a problem. */
-function settingsOf(values: Values, { problems, given, nameOf }: Input) {
+function configOf(values: Values, { problems, given, nameOf }: Input): Config {
   if (problems.length > 0) throw new ConfigError(problems)
   if (Number(given.get('maxDataBytes') ?? 0) > MAX_DATA_BYTES) {
     const what = `is larger than ${MAX_DATA_BYTES}, and counts as ${MAX_DATA_BYTES}`
     process.emitWarning(`plant-store: ${nameOf('maxDataBytes')} ${what}`)
   }
-  const {
-    jwtSecretFile,
-    jwtSecret,
-    jwksFile,
-    jwksUrl,
-    etcdEndpoints: endpoints,
-    etcdPrefix: prefix,
-    etcdUsername: name,
-    etcdPasswordFile: password = '',
-    etcdCaFile: ca,
-    etcdCertFile: cert,
-    etcdKeyFile: key,
-    data: dataDirectory,
-    clockTolerance: clockToleranceSeconds,
-    drainDelay: drainDelaySeconds,
-    shutdownTimeout: shutdownTimeoutSeconds,
-    ...rest
-  } = values
-  const user = name === undefined ? undefined : { name, password }
-  const etcd: EtcdConfig | undefined = endpoints && {
-    endpoints,
-    prefix,
-    user,
-    tls: { ca, cert, key },
-  }
-  const times = { clockToleranceSeconds, drainDelaySeconds, shutdownTimeoutSeconds }
-  return { ...rest, ...times, dataDirectory, etcd }
+  return { ...values, etcd: etcdOf(values), keys: keysOf(values) }
+}
+
+/** Where keys come from, and never what they are. */
+export function keysFrom({ keys, issuer }: Pick<Config, 'keys' | 'issuer'>): string | undefined {
+  if (keys.kind === 'secret') return undefined
+  if (keys.kind === 'discovery') return issuer
+  // A query may hold a secret.
+  return keys.kind === 'file' ? keys.path : keys.url.replace(/[?#].*$/s, '')
 }

@@ -97,6 +97,10 @@ export class ConfigError extends Error {
 }
 ConfigError.prototype.name = 'ConfigError'
 
+/** The command line is wrong, and the message says how. */
+export class UsageError extends Error {}
+UsageError.prototype.name = 'UsageError'
+
 /**
  * An error in one line, with its causes: the message of a failed `fetch` alone says nothing. An
  * AggregateError may have an empty message; then its code is used.

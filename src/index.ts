@@ -1,6 +1,6 @@
 /* What an application imports to embed the service. */
 
-import './unbundled.ts'
+import './package.ts'
 import { dirname, resolve } from 'node:path'
 import { readOptions } from './config.ts'
 import { ConfigError } from './errors.ts'

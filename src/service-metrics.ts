@@ -1,17 +1,32 @@
 import type { Checks } from './api/admin.ts'
-import type { OperationOptions } from './api/call.ts'
+import type { ResponderOptions } from './api/plant-responder.ts'
 import type { KeySource } from './auth/keys.ts'
 import type { Verifier } from './auth/verifier.ts'
+import type { Adapter } from './http/adapter.ts'
 import type { Connections } from './http/server.ts'
-import type { Log } from './ops/log.ts'
 import type { Metrics } from './ops/metrics.ts'
-import { version } from './version.ts'
+import { version } from './package.ts'
 
 // All of these are read from the parts of the service during a scrape, and cost nothing before.
 // No label has a value that a client chose.
 
-export function addStateMetrics(metrics: Metrics, checks: () => Checks, log: Log): void {
+export function addServiceMetrics(
+  { metrics, log, bodies, answers, pages }: ResponderOptions,
+  {
+    connections,
+    adapter,
+  }: { readonly connections: Connections; readonly adapter: Adapter },
+  maxConnections: number,
+  checks: () => Checks,
+): void {
   const dropped = 'Log lines that were lost because their reader was too slow.'
+  const active = 'Requests that are being served or wait for their turn on their connection.'
+  const limit = 'PLANTS_MAX_CONNECTIONS, or fewer if the limit of open files is lower.'
+  const refused = 'Connections that were closed at once because there were too many.'
+  const ofStrangers = 'Waiting requests and bodies of clients whose token is not verified yet.'
+  const ofBodies = 'Request bodies that are read or wait to be stored.'
+  const ofAnswers = 'Responses that clients have not taken yet.'
+  const { strangers } = connections
   metrics.gauge('plant_store_build_info', 'Always 1; the labels name what runs.', () => [
     [{ version: version(), node: process.version }, 1],
   ])
@@ -19,33 +34,13 @@ export function addStateMetrics(metrics: Metrics, checks: () => Checks, log: Log
     Object.entries(checks()).map(([check, reason]) => [{ check }, reason === undefined ? 1 : 0]),
   )
   metrics.counter('plant_store_log_lines_dropped_total', dropped, () => log.dropped)
-}
-
-export function addConnectionMetrics(
-  metrics: Metrics,
-  connections: Connections,
-  max: number,
-): void {
-  const active = 'Requests that are being served or wait for their turn on their connection.'
-  const limit = 'PLANTS_MAX_CONNECTIONS, or fewer if the limit of open files is lower.'
-  const refused = 'Connections that were closed at once because there were too many.'
-  metrics.gauge('http_server_active_requests', active, () => connections.active)
+  metrics.gauge('http_server_active_requests', active, () => connections.active + adapter.active)
   metrics.gauge('plant_store_connections', 'Open connections.', () => connections.size)
-  metrics.gauge('plant_store_connections_limit', limit, () => max)
-  const held = 'Waiting requests and bodies of clients whose token is not verified yet.'
-  const { strangers } = connections
-  metrics.gauge('plant_store_held_stranger_bytes', held, () => strangers.heldBytes)
+  metrics.gauge('plant_store_connections_limit', limit, () => maxConnections)
   metrics.counter('plant_store_connections_refused_total', refused, () => connections.refused)
-}
-
-export function addMemoryMetrics(
-  metrics: Metrics,
-  { bodies, answers, pages }: OperationOptions,
-): void {
-  const held = 'Request bodies that are read or wait to be stored.'
-  const unread = 'Responses that clients have not taken yet.'
-  metrics.gauge('plant_store_held_body_bytes', held, () => bodies.heldBytes)
-  metrics.gauge('plant_store_held_answer_bytes', unread, () => answers.heldBytes)
+  metrics.gauge('plant_store_held_stranger_bytes', ofStrangers, () => strangers.heldBytes)
+  metrics.gauge('plant_store_held_body_bytes', ofBodies, () => bodies.heldBytes)
+  metrics.gauge('plant_store_held_answer_bytes', ofAnswers, () => answers.heldBytes)
   metrics.gauge('plant_store_remembered_pages_bytes', 'Lists in the cache.', () => pages.bytes)
 }
 

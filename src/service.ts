@@ -4,28 +4,22 @@ import { Admin, ADMIN_MAX_CONNECTIONS, type Checks, type Health, healthOf } from
 import { PageCache } from './api/page-cache.ts'
 import { PlantResponder, type ResponderOptions } from './api/plant-responder.ts'
 import { RateLimit } from './api/rate-limit.ts'
-import { createKeySource, type KeySource } from './auth/keys.ts'
+import { type KeySource, readKeys } from './auth/keys.ts'
 import { Verifier } from './auth/verifier.ts'
-import type { Address, ServiceConfig } from './config.ts'
-import { ListenFailed, listen, type Listener } from './http/listen.ts'
-import { Connections, createHttpServer } from './http/server.ts'
+import type { Config } from './config.ts'
+import { Adapter } from './http/adapter.ts'
+import { type Address, ListenFailed, listen, type Listener } from './http/listen.ts'
+import { Connections, createHttpServer, TIMEOUTS } from './http/server.ts'
 import { canSendWhole } from './http/whole-response.ts'
 import { MemoryBudget } from './ops/budget.ts'
 import { connectionsWithinLimit } from './ops/descriptors.ts'
 import { FairQueue } from './ops/fair-queue.ts'
-import type { Lifecycle } from './ops/lifecycle.ts'
+import { type Lifecycle, runSteps, type Step } from './ops/lifecycle.ts'
 import type { Log } from './ops/log.ts'
 import { Metrics } from './ops/metrics.ts'
-import { runSteps, type Step } from './ops/steps.ts'
 import type { Recovered } from './plants/store.ts'
-import {
-  addConnectionMetrics,
-  addMemoryMetrics,
-  addStateMetrics,
-  addTokenMetrics,
-} from './service-metrics.ts'
-import { CLOSED, LazyStore } from './store/lazy-store.ts'
-import { openStore } from './store/open.ts'
+import { addServiceMetrics, addTokenMetrics } from './service-metrics.ts'
+import { CLOSED, openStore, StoreOpening } from './store-opening.ts'
 import { loadSqlite } from './store/sqljs/database.ts'
 
 interface ServiceHooks {
@@ -77,19 +71,20 @@ const BODIES_MAX_BYTES = 64 * 1024 * 1024
 const ANSWERS_MAX_BYTES = 64 * 1024 * 1024
 
 /** Wires tokens, storage and HTTP. @throws ConfigError if the keys cannot be used. */
-export function createService(config: ServiceConfig, hooks: ServiceHooks): PlantService {
+export function createService(config: Config, hooks: ServiceHooks): PlantService {
   return new Service(config, hooks)
 }
 
 class Service implements PlantService {
   readonly handler: RequestListener
-  readonly #config: ServiceConfig
+  readonly #config: Config
   readonly #log: Log
   readonly #nameOf: (option: string) => string
   readonly #keys: KeySource
-  readonly #store: LazyStore
+  readonly #store: StoreOpening
   readonly #pages = new PageCache()
   readonly #connections: Connections
+  readonly #adapter: Adapter
   readonly #maxConnections: number
   readonly #lifecycle: Lifecycle = { state: 'starting' }
   readonly #metrics = new Metrics()
@@ -101,13 +96,14 @@ class Service implements PlantService {
   #listening: Promise<Listening> | undefined
   #closed: Promise<void> | undefined
 
-  constructor(config: ServiceConfig, { log, onFatal, nameOf = (option) => option }: ServiceHooks) {
+  constructor(config: Config, { log, onFatal, nameOf = (option) => option }: ServiceHooks) {
     this.#config = config
     this.#log = log
     this.#nameOf = nameOf
-    this.#keys = config.openKeys?.(log) ?? createKeySource(config.keys, config.issuer, log)
+    const { keys, issuer, openKeys = readKeys(keys, issuer) } = config
+    this.#keys = openKeys(log)
     const queue = new FairQueue()
-    this.#store = new LazyStore({
+    this.#store = new StoreOpening({
       open: () => {
         // While the store was closed, another process may have created plants.
         this.#pages.clear()
@@ -116,50 +112,39 @@ class Service implements PlantService {
         return openStore(config, { log, onFatal, metrics, queue })
       },
       // Only now, because a failed attempt must leave nothing running.
-      onKept: () => {
-        this.#keys.start?.()
-        if (!this.#isDraining) this.#lifecycle.state = 'serving'
-      },
+      onServing: () => this.#keys.start?.(),
       lifecycle: this.#lifecycle,
       log,
     })
-    this.#connections = new Connections(this.#createResponder(queue))
-    this.#maxConnections = Math.min(
-      config.maxConnections,
-      connectionsWithinLimit(ADMIN_MAX_CONNECTIONS),
-    )
-    addConnectionMetrics(this.#metrics, this.#connections, this.#maxConnections)
-    addStateMetrics(this.#metrics, () => this.#checks(), log)
-    this.handler = this.#connections.handler
-  }
-
-  #createResponder(queue: FairQueue): PlantResponder {
-    const { maxBodyBytes, rateLimit, readScope, writeScope } = this.#config
-    const verifier = new Verifier(this.#keys, this.#config)
-    const bodies = new MemoryBudget(BODIES_MAX_BYTES)
-    const answers = new MemoryBudget(ANSWERS_MAX_BYTES)
-    addTokenMetrics(this.#metrics, verifier, this.#keys)
+    const { rateLimit, maxBodyBytes, maxConnections, readScope, writeScope } = config
+    const verifier = new Verifier(this.#keys, config)
     const options: ResponderOptions = {
       store: this.#store,
       verifier,
       rateLimit: rateLimit === undefined ? undefined : new RateLimit(rateLimit),
       pages: this.#pages,
       queue,
-      bodies,
-      answers,
+      bodies: new MemoryBudget(BODIES_MAX_BYTES),
+      answers: new MemoryBudget(ANSWERS_MAX_BYTES),
       maxBodyBytes,
       readScope,
       writeScope,
       lifecycle: this.#lifecycle,
       metrics: this.#metrics,
-      log: this.#log,
+      log,
     }
-    addMemoryMetrics(this.#metrics, options)
-    return new PlantResponder(options)
+    const responder = new PlantResponder(options)
+    this.#connections = new Connections(responder)
+    this.#adapter = new Adapter(responder, TIMEOUTS)
+    this.#maxConnections = Math.min(maxConnections, connectionsWithinLimit(ADMIN_MAX_CONNECTIONS))
+    const servers = { connections: this.#connections, adapter: this.#adapter }
+    addServiceMetrics(options, servers, this.#maxConnections, () => this.#checks())
+    addTokenMetrics(this.#metrics, verifier, this.#keys)
+    this.handler = this.#adapter.handler
   }
 
   // Arrow functions, so that an application may destructure the service.
-  readonly open = (): Promise<void> => this.#store.keepOpen()
+  readonly open = (): Promise<void> => this.#store.openToServe()
 
   readonly close = (): Promise<void> => (this.#closed ??= this.#stop())
 
@@ -202,7 +187,7 @@ class Service implements PlantService {
     if (!canSendWhole()) this.#log.info('responses are sent in the slower way of Node')
     this.#server = createHttpServer(this.#connections, connections)
     this.#listener = await listen(this.#server, address, this.#nameOf('listen'))
-    await this.#store.keepOpen()
+    await this.#store.openToServe()
     return { plants: this.#listener.url, admin, recovered }
   }
 
@@ -226,14 +211,13 @@ class Service implements PlantService {
     // A pending listen would open its listener after the stop.
     await this.#listening?.catch(() => {})
     const [listener, connections] = [this.#listener, this.#connections]
-    const delayMs = this.#config.drainDelaySeconds * 1000
+    const delayMs = this.#config.drainDelay * 1000
     const steps: readonly Step[] = [
       ['serve through the drain delay', () => listener && sleep(delayMs)],
       ['accept the connections that are made', () => listener && connections.acceptAll()],
       ['accept no more', () => listener?.stop()],
       ['answer what is under way', () => this.#drain()],
       ...this.#closeSteps,
-      // After the store, because opening it ends with the start of the keys.
       ['close the keys', () => this.#keys.close?.()],
     ]
     await runSteps(steps, this.#log)
@@ -249,8 +233,10 @@ class Service implements PlantService {
   }
 
   async #drain(): Promise<void> {
-    const { shutdownTimeoutSeconds: timeoutSeconds } = this.#config
-    const connections = await this.#connections.drain(timeoutSeconds * 1000)
+    const { shutdownTimeout: timeoutSeconds } = this.#config
+    const parts = [this.#connections, this.#adapter]
+    const left = await Promise.all(parts.map((part) => part.drain(timeoutSeconds * 1000)))
+    const connections = left.reduce((sum, each) => sum + each, 0)
     const message = 'requests still under way at the deadline were given up'
     if (connections > 0) this.#log.error(message, { connections, timeoutSeconds })
   }

@@ -6,6 +6,8 @@ import { pem, prefix, type Read, scope, secret, secretFile, text } from './value
 
 const GIB = 1024 ** 3
 export const MAX_DATA_BYTES = GIB / 2
+/** For one release a larger one, up to 1 GiB, counts as the largest. */
+const dataBytes = integer(65_536, MAX_DATA_BYTES, GIB)
 const LOG_LEVELS: readonly LogLevel[] = ['silent', 'error', 'info', 'debug']
 
 /** In the place of a default. */
@@ -24,67 +26,31 @@ type Setting = readonly [
  * scripts/deploy/README.md have this order. What an editor shows for an option is in index.ts.
  */
 export const SETTINGS = {
-  listen: [
-    address,
-    '127.0.0.1:8080',
-    'where plants are served: host:port, [::1]:port or unix:/path; port 0 picks a free one',
-  ],
+  listen: [address, '127.0.0.1:8080', 'where plants are served: host:port, [::1]:port, unix:/path'],
   adminListen: [addressOrOff, '127.0.0.1:8081', 'where health is served: the same forms, or off'],
   data: [path, './data', 'directory of the embedded store'],
-  maxDataBytes: [
-    integer(65_536, MAX_DATA_BYTES, GIB),
-    GIB / 4,
-    `size of the embedded data above which POST answers 507; at most ${MAX_DATA_BYTES}`,
-  ],
-  etcdEndpoints: [
-    endpoints,
-    NONE,
-    'client URLs of etcd members, with commas between; set, plants are kept there instead',
-  ],
+  maxDataBytes: [dataBytes, GIB / 4, `data above which POST gets 507; at most ${MAX_DATA_BYTES}`],
+  etcdEndpoints: [endpoints, NONE, 'comma-separated URLs of etcd, which then keeps the plants'],
   etcdPrefix: [prefix, 'plants/', 'what all keys in etcd begin with; ends in /'],
   etcdUsername: [text, NONE, 'user of etcd'],
-  etcdPasswordFile: [
-    passwordFile,
-    NONE,
-    "file with that user's password: its text, less one final newline",
-  ],
-  etcdCaFile: [
-    pem,
-    NONE,
-    "file with the PEM certificates that etcd's are signed by; unset: those that Node trusts",
-  ],
+  etcdPasswordFile: [passwordFile, NONE, "file with that user's password, less one final newline"],
+  etcdCaFile: [pem, NONE, "file with PEM certificates of etcd's authorities; unset: those of Node"],
   etcdCertFile: [pem, NONE, 'file with the PEM client certificate for etcd'],
   etcdKeyFile: [pem, NONE, 'file with the PEM key of that certificate'],
   issuer: [text, REQUIRED, 'required: the iss that a token must have'],
   audience: [text, REQUIRED, 'required: the audience that a token must have'],
-  jwtSecretFile: [
-    secretFile,
-    NONE,
-    'file with the HS256 secret: its bytes, less one final newline',
-  ],
+  jwtSecretFile: [secretFile, NONE, 'file with the HS256 secret, less one final newline'],
   jwtSecret: [secret, NONE, 'the HS256 secret itself, 32 bytes or more'],
   jwksFile: [path, NONE, 'file with a JSON Web Key Set; read again when it changes'],
-  jwksUrl: [
-    text,
-    NONE,
-    "URL of a JSON Web Key Set; none of these four: the issuer's discovery document names it",
-  ],
+  jwksUrl: [text, NONE, 'URL of such a set; with none of these four, found by OpenID discovery'],
   ownerClaim: [text, 'sub', 'the claim whose value owns plants'],
   audienceClaim: [text, 'aud', 'the claim that holds the audience'],
   readScope: [scope, NONE, 'the scope that GET requires'],
   writeScope: [scope, NONE, 'the scope that POST requires'],
   scopeClaim: [text, NONE, 'the claim that holds scopes; unset: scope, else scp'],
-  clockTolerance: [
-    integer(0, 3600),
-    5,
-    'seconds by which the clocks of issuer and service may differ',
-  ],
+  clockTolerance: [integer(0, 3600), 5, 'seconds by which clocks of issuer and service may differ'],
   maxBodyBytes: [integer(1, 16 * 1024 ** 2), 1024 ** 2, 'longest request body'],
-  maxConnections: [
-    integer(1, 1_000_000),
-    10_000,
-    'connections at a time; one more is closed without an answer',
-  ],
+  maxConnections: [integer(1, 1_000_000), 10_000, 'open connections; one more is closed at once'],
   rateLimit: [integer(1, 1_000_000), NONE, 'requests a second for each owner; unset: no limit'],
   drainDelay: [integer(0, 3600), 0, 'seconds that a stop serves on, so that balancers notice'],
   shutdownTimeout: [integer(0, 3600), 10, 'seconds that a stop waits for what is under way'],

@@ -4,7 +4,7 @@ import { resolve } from 'node:path'
 import { types } from 'node:util'
 import { reasonOf } from './errors.ts'
 import { type Address, SOCKET_PATH_MAX_BYTES } from './http/listen.ts'
-import { readRegularFile } from './regular-file.ts'
+import { readRegularFile } from './ops/regular-file.ts'
 
 /**
  * Makes a value of what an operator wrote, or a program passed.
@@ -36,8 +36,8 @@ const anyPath = textThat('be a path', (given) => given !== '' && !given.includes
 export const path: Read<string> = (given) => resolve(anyPath(given))
 
 /**
- * An integer from `min` to `max`, as a number or in decimal digits. For one release a larger one,
- * up to `tolerated`, counts as `max`.
+ * An integer from `min` to `max`, as a number or in decimal digits. A larger one, up to
+ * `tolerated`, counts as `max`.
  */
 export function integer(min: number, max: number, tolerated = max): Read<number> {
   return (given) => {

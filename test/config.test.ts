@@ -3,7 +3,8 @@ import { execFileSync } from 'node:child_process'
 import { writeFileSync } from 'node:fs'
 import { join, resolve } from 'node:path'
 import { test } from 'node:test'
-import { readConfig, VARIABLES } from '../dist/config.js'
+import { readConfig } from '../dist/config.js'
+import { VARIABLES } from '../dist/settings.js'
 import { serviceVariables } from './support/kubernetes.ts'
 import { command } from './support/process.ts'
 import { problems, temporaryDirectory } from './support/service.ts'
@@ -18,27 +19,37 @@ const ETCD_HTTP = { ...MINIMUM, PLANTS_ETCD_ENDPOINTS: 'http://127.0.0.1:1' }
 const ETCD_HTTPS = { ...MINIMUM, PLANTS_ETCD_ENDPOINTS: 'https://127.0.0.1:1' }
 
 test('config: what is not set has the default of the table', () => {
-  const { keys, openKeys: _, ...config } = readConfig(MINIMUM, 'service')
-  assert.equal(keys?.kind, 'secret')
+  const { keys, openKeys: _, jwtSecret, ...config } = readConfig(MINIMUM, 'service')
+  assert.deepEqual(keys, { kind: 'secret', secret: jwtSecret })
   assert.deepEqual(config, {
     listen: { host: '127.0.0.1', port: 8080 },
     adminListen: { host: '127.0.0.1', port: 8081 },
-    dataDirectory: resolve('data'),
+    data: resolve('data'),
     maxDataBytes: 268_435_456,
     etcd: undefined,
+    etcdEndpoints: undefined,
+    etcdPrefix: 'plants/',
+    etcdUsername: undefined,
+    etcdPasswordFile: undefined,
+    etcdCaFile: undefined,
+    etcdCertFile: undefined,
+    etcdKeyFile: undefined,
     issuer: 'https://issuer.test',
     audience: 'plants',
+    jwtSecretFile: undefined,
+    jwksFile: undefined,
+    jwksUrl: undefined,
     ownerClaim: 'sub',
     audienceClaim: 'aud',
     scopeClaim: undefined,
     readScope: undefined,
     writeScope: undefined,
-    clockToleranceSeconds: 5,
+    clockTolerance: 5,
     maxBodyBytes: 1_048_576,
     maxConnections: 10_000,
     rateLimit: undefined,
-    drainDelaySeconds: 0,
-    shutdownTimeoutSeconds: 10,
+    drainDelay: 0,
+    shutdownTimeout: 10,
     logLevel: 'info',
   })
 })
@@ -324,7 +335,7 @@ test('config: every path is resolved when it is read', async (t) => {
   // RFC 8037, appendix A.2.
   const key = { kty: 'OKP', crv: 'Ed25519', x: '11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo' }
   writeFileSync('jwks.json', JSON.stringify({ keys: [key] }))
-  const { dataDirectory, listen, adminListen, keys } = readConfig(
+  const { data, listen, adminListen, keys } = readConfig(
     {
       PLANTS_ISSUER: 'i',
       PLANTS_AUDIENCE: 'a',
@@ -335,7 +346,7 @@ test('config: every path is resolved when it is read', async (t) => {
     },
     'service',
   )
-  assert.equal(dataDirectory, resolve(directory, '../data'))
+  assert.equal(data, resolve(directory, '../data'))
   assert.deepEqual(listen, { path: resolve('plants.sock') })
   assert.deepEqual(adminListen, { path: resolve('admin.sock') })
   assert.deepEqual(keys, { kind: 'file', path: resolve('jwks.json') })

@@ -4,7 +4,8 @@ import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { test } from 'node:test'
 import { checkStore } from '../dist/cli/check.js'
-import { type Config, readConfig, VARIABLES } from '../dist/config.js'
+import { type Config, readConfig } from '../dist/config.js'
+import { VARIABLES } from '../dist/settings.js'
 import { post } from './support/http.ts'
 import { ROOT } from './support/release.ts'
 import { serviceVariables } from './support/kubernetes.ts'
@@ -65,7 +66,7 @@ test('deploy: the examples set only variables that exist', () => {
 
 test('deploy: time to stop and limits fit the configuration', () => {
   const stopSeconds = (config: Omit<Config, 'keys'>): number =>
-    config.drainDelaySeconds + config.shutdownTimeoutSeconds + SNAPSHOT_SECONDS
+    config.drainDelay + config.shutdownTimeout + SNAPSHOT_SECONDS
   assert.ok(Number(find(unit, /^TimeoutStopSec=(\d+)$/m)) >= stopSeconds(ofUnit))
   for (const { kubernetes, config, applicationSeconds } of pods)
     assert.ok(
@@ -114,8 +115,8 @@ test('deploy: probes, ports, users and paths agree with each other', () => {
       [...kubernetes.matchAll(/(?:runAsUser|runAsGroup|fsGroup): (\d+)$/gm)].map(([, id]) => id),
       [user, user, user],
     )
-    assert.equal(config.dataDirectory, find(kubernetes, /\{ name: data, mountPath: (\S+) \}/))
-    assert.equal(config.dataDirectory, find(dockerfile, /^VOLUME (\S+)$/m))
+    assert.equal(config.data, find(kubernetes, /\{ name: data, mountPath: (\S+) \}/))
+    assert.equal(config.data, find(dockerfile, /^VOLUME (\S+)$/m))
     assert.match(kubernetes, /^ {6}enableServiceLinks: false$/m)
   }
   for (const [text, line] of [

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import { existsSync, readdirSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { test } from 'node:test'
-import { VARIABLES } from '../dist/config.js'
+import { VARIABLES } from '../dist/settings.js'
 import { conditions } from '../dist/errors.js'
 import { read, tableOf } from './support/documents.ts'
 import { call } from './support/http.ts'
@@ -131,8 +131,12 @@ test('docs: every target of make and every scenario in a document exists', () =>
     for (const [, target] of text.matchAll(/(?:`|^)make (?:-s )?([a-z]+)/gm))
       assert.ok(targets.has(target), `${document} names make ${target}`)
     for (const [, name = ''] of text.matchAll(/SCENARIO=([a-z-]+)/g))
-      assert.match(scenarios, new RegExp(`^  '?${name}'?: [{]`, 'm'), `${document} names ${name}`)
+      assert.match(scenarios, new RegExp(`^  ${name}: ['"]`, 'm'), `${document} names ${name}`)
   }
+  const names = [...scenarios.matchAll(/^ {2}([a-z]+): ['"]/gm)].map(([, name = '']) => name)
+  assert.ok(names.length > 0)
+  for (const name of names)
+    assert.ok(existsSync(join(ROOT, `scripts/measure/${name}.ts`)), `there is no scenario ${name}`)
 })
 
 test('docs: the two packages are imported only where SECURITY.md says', () => {

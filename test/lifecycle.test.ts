@@ -43,7 +43,7 @@ function assertUnavailable({ status, headers, json }: Reply): void {
 
 test('open: fails on a locked directory, and succeeds once it is free', async (t) => {
   const dataDirectory = await newDirectory()
-  const holder = await startService(t, { dataDirectory })
+  const holder = await startService(t, { data: dataDirectory })
   assert.equal((await post(holder.port, { id: 1, name: 'Fern' })).status, 200)
   const service = await embed(t, { data: dataDirectory })
   for (const attempt of await Promise.allSettled([
@@ -70,12 +70,12 @@ test('open: calls at the same time share one attempt', async (t) => {
 
 test('close: after a failed open, ends and holds nothing', async (t) => {
   const dataDirectory = await newDirectory()
-  const holder = await startService(t, { dataDirectory })
+  const holder = await startService(t, { data: dataDirectory })
   const service = await embed(t, { data: dataDirectory })
   await assert.rejects(service.open(), DirectoryLocked)
   await service.close()
   await holder.close()
-  await startService(t, { dataDirectory })
+  await startService(t, { data: dataDirectory })
 })
 
 test('listen: a failed call leaves nothing open, and the next one succeeds', async (t) => {
@@ -114,7 +114,7 @@ test('listen: a failed call leaves nothing open, and the next one succeeds', asy
   assert.deepEqual(readdirSync(folder), [])
   assert.equal(fetches, 0)
   // No service holds the directory.
-  await (await startService(t, { dataDirectory })).close()
+  await (await startService(t, { data: dataDirectory })).close()
 
   taken.close()
   await once(taken, 'close')
@@ -212,7 +212,7 @@ test('close: afterwards open, listen and requests are refused for good', async (
 
 test('handler: without open(), tries a locked directory once a second', async (t) => {
   const dataDirectory = await newDirectory()
-  const holder = await startService(t, { dataDirectory })
+  const holder = await startService(t, { data: dataDirectory })
   const lines: string[] = []
   const sink = {
     write(text: string, done: () => void) {
@@ -267,7 +267,7 @@ test('paths: after a chdir every plant goes to the same directory', async (t) =>
   }
   await service.close()
   assert.deepEqual([readdirSync(other), readdirSync(join(other, 'data'))], [['data'], []])
-  const again = await startService(t, { dataDirectory: join(first, 'data') })
+  const again = await startService(t, { data: join(first, 'data') })
   assert.equal(((await call(again.port)).json() as unknown[]).length, 12)
 })
 
@@ -294,7 +294,7 @@ test('close: during a recovery, waits for it and serves nothing after it', async
   await closed
   assert.deepEqual(readdirSync(folder), [])
   opened.mock.restore()
-  await startService(t, { dataDirectory })
+  await startService(t, { data: dataDirectory })
 })
 
 /** Unix sockets in a new folder. */
@@ -380,7 +380,7 @@ for (const [step, breakIt] of FAILING) {
     await until('it is logged', () => logLines.some((line) => line.includes(`"step":"${step}"`)))
     assert.match(logLines.join('\n'), new RegExp(`"step":"${step}"[^\n]*impossible`))
     // The addresses and the directory are free.
-    await startService(t, { ...own, dataDirectory })
+    await startService(t, { ...own, data: dataDirectory })
     assert.equal((await call(adminListen.path, { path: '/readyz', token: undefined })).status, 200)
   })
 }

@@ -4,7 +4,8 @@ import { once } from 'node:events'
 import { mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { test } from 'node:test'
-import { readConfig, readOptions, VARIABLES } from '../dist/config.js'
+import { readConfig, readOptions } from '../dist/config.js'
+import { VARIABLES } from '../dist/settings.js'
 import { ConfigError, createPlantService, type PlantServiceConfig } from '../dist/index.js'
 import { createLog } from '../dist/ops/log.js'
 import { createService } from '../dist/service.js'
@@ -264,10 +265,11 @@ test('options: a message never shows a secret, also not a misplaced one', () => 
 })
 
 test('options: a missing or undefined option has its default, also of etcd', () => {
-  const { keys, openKeys, ...defaults } = readOptions({ ...GOOD, listen: undefined })
-  assert.deepEqual([keys, typeof openKeys], [{ kind: 'secret', secret: SECRET_BYTES }, 'function'])
-  const { keys: _, ...ofEnvironment } = readConfig({}, 'storage')
-  assert.deepEqual(defaults, { ...ofEnvironment, ...REQUIRED })
+  const keys = { kind: 'secret', secret: SECRET_BYTES }
+  const ofEnvironment = { ...readConfig({}, 'storage'), ...REQUIRED, jwtSecret: SECRET_BYTES, keys }
+  const { openKeys, ...config } = readOptions({ ...GOOD, listen: undefined })
+  assert.deepEqual(config, ofEnvironment)
+  assert.equal(typeof openKeys, 'function')
   assert.deepEqual(readOptions({ ...GOOD, ...ETCD }).etcd, {
     endpoints: ['http://127.0.0.1:1'],
     prefix: 'plants/',

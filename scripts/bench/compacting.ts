@@ -53,17 +53,12 @@ export async function compacting(bench: Bench, filling: Filling, ask: Ask): Prom
     p99Outside: outside('p99'),
     p999Outside: outside('p999'),
   }
-  const {
-    compactionMs,
-    requestsPerSecondOutside: rate,
-    p50Outside,
-    p99Outside,
-    p999Outside,
-  } = values
+  const rate = values.requestsPerSecondOutside
+  const tail = `p50 ${values.p50Outside}, p99 ${values.p99Outside}, p999 ${values.p999Outside} µs`
+  const during = `the ${values.compactionMs} ms of the compaction, whose worker shares the core`
   const notes = [
-    `plant-store's row: the ${compactionMs} ms of the compaction, whose worker shares the core`,
-    `the same runs before and after: ${rate} requests/s, ` +
-      `p50 ${p50Outside}, p99 ${p99Outside}, p999 ${p999Outside} µs`,
+    `plant-store's row: ${during}`,
+    `the same runs before and after: ${rate} requests/s, ${tail}`,
     ...doubts(rows),
   ]
   return { title: '9 GETs of 20 to 1 POST, while a compaction runs', rows, values, notes }

@@ -23,7 +23,7 @@ const REPEAT_AFTER_MS = 2000
 /** A load generator that works so much of the time may be what is measured. */
 const LOAD_SHARE_MAX = 0.95
 
-export interface Settings {
+export interface BenchOptions {
   readonly seconds: number
   readonly warmSeconds: number
   readonly runs: number
@@ -69,14 +69,14 @@ export interface Used {
 }
 
 export class Bench {
-  readonly settings: Settings
+  readonly settings: BenchOptions
   readonly #generator: LoadGenerator
   readonly #tell: (line: string) => void
   /** How many requests each server got, with those that opened connections. */
   readonly #made = new Map<Server, number>()
   #repeats = 0
 
-  constructor(settings: Settings, generator: LoadGenerator, tell: (line: string) => void) {
+  constructor(settings: BenchOptions, generator: LoadGenerator, tell: (line: string) => void) {
     this.settings = settings
     this.#generator = generator
     this.#tell = tell

@@ -3,7 +3,7 @@ import { jsonOf, Ledger } from '../../test/support/ledger.ts'
 import { certainAnswers, compare, type World } from '../../test/support/oracle/compare.ts'
 import { Owner } from '../../test/support/oracle/owner.ts'
 import { Realm } from '../../test/support/oracle/realm.ts'
-import { isHead, readRequests } from '../../test/support/oracle/requests.ts'
+import { readRequests } from '../../test/support/oracle/requests.ts'
 import { WatchedService } from '../watched.ts'
 import type { Finding } from './finding.ts'
 import { requestText } from './requests.ts'
@@ -28,9 +28,7 @@ export async function replay(finding: Finding): Promise<string | undefined> {
       if (text !== '') await talk(port, plainScript(text), 0)
     }
     const readings = readRequests(script.text, script.ending === 'stall')
-    const heard = await talk(port, script, certainAnswers(readings), (index) =>
-      isHead(readings[index]),
-    )
+    const heard = await talk(port, script, certainAnswers(readings), readings)
     return compare(readings, heard, world, new Map(), false).flaw ?? service.complaints[0]
   } finally {
     await service.kill('SIGKILL')

@@ -2,6 +2,7 @@ import { connect, type Socket } from 'node:net'
 import { setImmediate as nextTick, setTimeout as sleep } from 'node:timers/promises'
 import { reasonOf } from '../../dist/errors.js'
 import type { Heard } from '../../test/support/oracle/compare.ts'
+import { isHead, type Reading } from '../../test/support/oracle/requests.ts'
 import { ResponseReader } from '../../test/support/response.ts'
 
 /** What a connection sends, and how it ends. All text is latin1. */
@@ -29,14 +30,18 @@ export function plainScript(text: string): Script {
   return { text, cuts: [], ending: 'half-close', sendOnly: 0, pauseMs: 0, readsLate: false }
 }
 
-/** Runs a script. `certain` answers come even if this side stays open. */
+/**
+ * Runs a script. `certain` answers come even if this side stays open. `readings` say which answers
+ * are to HEAD; by default none is.
+ */
 export async function talk(
   port: number,
   script: Script,
   certain: number,
-  isHead: (index: number) => boolean | undefined = () => false,
+  readings?: readonly Reading[],
 ): Promise<Heard> {
-  const talking = new Talk(port, script, certain, new ResponseReader(isHead))
+  const reader = new ResponseReader((index) => readings !== undefined && isHead(readings[index]))
+  const talking = new Talk(port, script, certain, reader)
   await talking.send()
   await talking.finish()
   return talking.heard

@@ -1,6 +1,6 @@
 import { announce, certainAnswers, compare, type World } from '../../test/support/oracle/compare.ts'
 import { Owner } from '../../test/support/oracle/owner.ts'
-import { isHead, readRequests } from '../../test/support/oracle/requests.ts'
+import { readRequests } from '../../test/support/oracle/requests.ts'
 import { Random, subSeed } from '../../test/support/random.ts'
 import { dictionary } from './dictionary.ts'
 import type { Finding } from './finding.ts'
@@ -86,9 +86,7 @@ export class Worker {
     const { shared, ledger } = this.#world
     const asked = [...shared].filter(([, token]) => script.text.includes(token))
     const certain = new Map(asked.map(([name]) => [name, ledger.certain(name)]))
-    const heard = await talk(port, script, certainAnswers(readings), (index) =>
-      isHead(readings[index]),
-    )
+    const heard = await talk(port, script, certainAnswers(readings), readings)
     const { flaw: what, lost } = compare(readings, heard, this.#world, certain, isKilled())
     totals.connections += 1
     totals.requests += readings.length

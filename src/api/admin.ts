@@ -7,10 +7,10 @@ import type { Responder } from '../http/responder.ts'
 import { errorResponse, type HttpResponse, jsonResponse } from '../http/response.ts'
 import { Connections, createHttpServer } from '../http/server.ts'
 import { overloaded } from '../ops/budget.ts'
+import type { Step } from '../ops/lifecycle.ts'
 import type { Log } from '../ops/log.ts'
 import { Metrics, METRICS_TYPE } from '../ops/metrics.ts'
 import { addProcessMetrics, watchEventLoop } from '../ops/process.ts'
-import type { Step } from '../ops/steps.ts'
 import { openApiResponse } from './openapi.ts'
 
 /** For each thing that the service needs: why it is unavailable, or undefined. */

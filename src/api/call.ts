@@ -7,6 +7,8 @@ import type { PageCache } from './page-cache.ts'
 
 /** What operations work with. */
 export interface OperationOptions {
+  /** `current` throws StoreUnavailable while the store is not open. */
+  readonly store: { readonly current: PlantStore }
   readonly pages: PageCache
   /** Runs work that may take a millisecond or more; owners take turns. */
   readonly queue: FairQueue
@@ -25,7 +27,6 @@ export interface Call {
   readonly parameters: readonly string[]
   /** The query without "?", as the client sent it. */
   readonly query: string
-  readonly store: PlantStore
   readonly options: OperationOptions
 }
 

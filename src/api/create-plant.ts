@@ -12,8 +12,8 @@ const SHORT_BODY_BYTES = 16 * 1024
 
 /** POST /plants, from the media type on. */
 export async function createPlant(call: Call): Promise<HttpResponse> {
-  const { exchange, owner, store } = call
-  const { pages, queue, bodies, answers, maxBodyBytes } = call.options
+  const { exchange, owner } = call
+  const { store, pages, queue, bodies, answers, maxBodyBytes } = call.options
   checkBodyHeaders(exchange, maxBodyBytes)
   const { contentLengthBytes } = exchange.headers
   // The response repeats the plant.
@@ -28,7 +28,7 @@ export async function createPlant(call: Call): Promise<HttpResponse> {
     answer = answers.take(owner, body.length)
     const isShort = body.length <= SHORT_BODY_BYTES
     const plant = isShort ? readPlant(body) : await inTurn(call, () => readPlant(body))
-    if ((await store.create(owner, plant)) === 'conflict') throw new HttpError('idTaken')
+    if ((await store.current.create(owner, plant)) === 'conflict') throw new HttpError('idTaken')
     pages.invalidate(owner, plant.id)
     return isShort ? plantResponse(plant) : await queue.run(owner, () => plantResponse(plant))
   } finally {

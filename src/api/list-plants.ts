@@ -9,8 +9,8 @@ const LIMIT_MAX = 2 ** 31 - 1
 
 /** GET /plants, from the parameters on. A cached page is returned at once. */
 export function listPlants(call: Call): HttpResponse | Promise<HttpResponse> {
-  const { owner, query, store } = call
-  const { pages } = call.options
+  const { owner, query } = call
+  const { store, pages } = call.options
   const cached = pages.get(owner, query)
   if (cached) return cached
   const respond = (list: PlantList, limit: number | undefined) => {
@@ -25,7 +25,7 @@ export function listPlants(call: Call): HttpResponse | Promise<HttpResponse> {
   }
   return inTurn(call, () => {
     const range = readRange(owner, query)
-    const list = store.list(owner, range)
+    const list = store.current.list(owner, range)
     if (list instanceof Promise)
       return list.then((it) => orClose(it, () => inTurn(call, () => respond(it, range.limit))))
     const response = orClose(list, () => respond(list, range.limit))

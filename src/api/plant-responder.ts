@@ -6,7 +6,7 @@ import { type Hold, overloaded } from '../ops/budget.ts'
 import type { Lifecycle } from '../ops/lifecycle.ts'
 import { type Log, ownerHash } from '../ops/log.ts'
 import type { Metrics } from '../ops/metrics.ts'
-import { PlantTooLarge, StoreFull, StoreUnavailable } from '../plants/store.ts'
+import { type PlantStore, PlantTooLarge, StoreFull, StoreUnavailable } from '../plants/store.ts'
 import { RequestDurations } from './durations.ts'
 import { ROUTES } from './operations.ts'
 import { createRouter, type RouterOptions } from './router.ts'
@@ -15,8 +15,9 @@ import { createRouter, type RouterOptions } from './router.ts'
 const STORE_RETRY = ['Retry-After', '1']
 
 export interface ResponderOptions extends RouterOptions {
-  readonly store: RouterOptions['store'] & {
+  readonly store: {
     readonly isOpen: boolean
+    readonly current: PlantStore
     openForRequest(): Promise<void>
   }
   readonly lifecycle: Readonly<Lifecycle>

@@ -34,6 +34,7 @@ export class PlantStream implements TextStream {
   }
 
   close(): void {
+    if (this.#closed) return
     this.#closed = true
     this.#first = undefined
     this.#list.close()

@@ -4,14 +4,11 @@ import type { Verifier } from '../auth/verifier.ts'
 import { HttpError } from '../errors.ts'
 import { type Exchange, hasTooManyHeaders } from '../http/exchange.ts'
 import type { HttpResponse } from '../http/response.ts'
-import type { PlantStore } from '../plants/store.ts'
 import { checkRoom, type OperationOptions } from './call.ts'
 import { routeOf } from './operations.ts'
 import type { RateLimit } from './rate-limit.ts'
 
 export interface RouterOptions extends OperationOptions {
-  /** `current` throws StoreUnavailable while the store is not open. */
-  readonly store: { readonly current: PlantStore }
   readonly verifier: Pick<Verifier, 'verify'>
   readonly rateLimit: RateLimit | undefined
   /** The scope that GET requires, if any. */
@@ -60,8 +57,7 @@ export function createRouter(
       if (waitSeconds !== undefined)
         throw new HttpError('rateLimited', ['Retry-After', String(waitSeconds)])
       if (exchange.hasUnknownExpectation) throw new HttpError('expectationFailed')
-      const { current } = options.store
-      const call = { exchange, owner, parameters, query, store: current, options }
+      const call = { exchange, owner, parameters, query, options }
       checkRoom(call)
       return operation.handle(call)
     }

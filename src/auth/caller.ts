@@ -13,7 +13,8 @@ export interface TokenRules {
   readonly issuer: string
   readonly audience: string
   readonly audienceClaim: string
-  readonly clockToleranceSeconds: number
+  /** In seconds. */
+  readonly clockTolerance: number
   readonly ownerClaim: string
   /** undefined: `scope`, or `scp` if the token has no `scope`. */
   readonly scopeClaim: string | undefined

@@ -4,37 +4,40 @@
  */
 import { ConfigError, reasonOf } from '../errors.ts'
 import type { Log } from '../ops/log.ts'
-import { readRegularFile } from '../regular-file.ts'
+import { readRegularFile } from '../ops/regular-file.ts'
 import { type KeySet, readKeySet } from './key-set.ts'
 import { type KeySource, MAX_KEY_SET_BYTES } from './key-source.ts'
 
 /** @throws ConfigError if the file cannot be read, or one of its keys is rejected. */
-export function fileKeys(path: string, log: Log, pollMs: number): KeySource {
+export function fileKeys(path: string, pollMs: number): (log: Log) => KeySource {
   /** Good or broken, or why there are no bytes: each broken version is logged once. */
   let content = readContent(path)
-  let timer: NodeJS.Timeout | undefined
-  const source = {
-    keys: parseContent(path, content),
-    isStale: false,
-    start: () => void (timer ??= setInterval(poll, pollMs).unref()),
-    close: () => clearInterval(timer),
-  }
-  function poll(): void {
-    const latest = readContent(path)
-    if (Buffer.from(latest).equals(Buffer.from(content))) return
-    content = latest
-    source.isStale = true
-    try {
-      const keys = parseContent(path, content)
-      if (keys.text !== source.keys.text) source.keys = keys
-      source.isStale = false
-      log.info('key file read', { path, keys: keys.size })
-    } catch (error) {
-      const fields = { path, reason: reasonOf(error) }
-      log.error('key file is broken, its earlier keys stay in use', fields)
+  const keys = parseContent(path, content)
+  return (log) => {
+    let timer: NodeJS.Timeout | undefined
+    const source = {
+      keys,
+      isStale: false,
+      start: () => void (timer ??= setInterval(poll, pollMs).unref()),
+      close: () => clearInterval(timer),
     }
+    function poll(): void {
+      const latest = readContent(path)
+      if (Buffer.from(latest).equals(Buffer.from(content))) return
+      content = latest
+      source.isStale = true
+      try {
+        const changed = parseContent(path, content)
+        if (changed.text !== source.keys.text) source.keys = changed
+        source.isStale = false
+        log.info('key file read', { path, keys: changed.size })
+      } catch (error) {
+        const fields = { path, reason: reasonOf(error) }
+        log.error('key file is broken, its earlier keys stay in use', fields)
+      }
+    }
+    return source
   }
-  return source
 }
 
 function readContent(path: string): Buffer | string {

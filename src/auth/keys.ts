@@ -30,25 +30,25 @@ const UNTRUSTWORTHY =
 const HS256 = { name: 'HMAC', hash: 'SHA-256' }
 
 /**
+ * Reads and checks the keys once. The returned function makes the source of one service.
  * The problems of a ConfigError do not name an option: the caller knows which one it read.
  * @throws ConfigError if the keys cannot be used, or their URL cannot be trusted.
  */
-export function createKeySource(
+export function readKeys(
   config: KeyConfig,
   issuer: string,
-  log: Log,
   timing = TIMING,
-): KeySource {
+): (log: Log) => KeySource {
   if (config.kind === 'secret') return secretKeys(config.secret)
-  if (config.kind === 'file') return fileKeys(config.path, log, timing.poll)
+  if (config.kind === 'file') return fileKeys(config.path, timing.poll)
   const url = config.kind === 'url' ? config.url : issuer
   // The message does not show the URL, which may hold a password.
   if (!isTrustworthy(url)) throw new ConfigError([UNTRUSTWORTHY])
-  if (config.kind === 'url') return new RemoteKeys((get) => get(url), log, timing)
-  return new RemoteKeys((get) => discoverKeySet(url, get), log, timing)
+  if (config.kind === 'url') return (log) => new RemoteKeys((get) => get(url), log, timing)
+  return (log) => new RemoteKeys((get) => discoverKeySet(url, get), log, timing)
 }
 
-function secretKeys(secret: Uint8Array): KeySource {
+function secretKeys(secret: Uint8Array): () => KeySource {
   const { length } = secret
   if (length < MIN_SECRET_BYTES)
     throw new ConfigError([`must have at least ${MIN_SECRET_BYTES} bytes, and has ${length}`])
@@ -57,5 +57,5 @@ function secretKeys(secret: Uint8Array): KeySource {
   const find = () =>
     (imported ??= webcrypto.subtle.importKey('raw', secret, HS256, false, ['verify']))
   const keys = { algorithms: ['HS256'], atOnce: SECRET_AT_ONCE, verified: new TokenCache(), find }
-  return { keys }
+  return () => ({ keys })
 }

@@ -92,7 +92,7 @@ export class Verifier {
 
   /** Verifies the signature and all claims, except those that say who the caller is. */
   async #verifyClaims(token: string, keys: Keys): Promise<JWTPayload> {
-    const { issuer, audience, audienceClaim, ownerClaim, clockToleranceSeconds } = this.#rules
+    const { issuer, audience, audienceClaim, ownerClaim, clockTolerance } = this.#rules
     const keyOf = async (header: CompactJWSHeaderParameters) => {
       checkHeader(header)
       const key = await keys.find(header)
@@ -104,7 +104,7 @@ export class Verifier {
       algorithms: [...keys.algorithms],
       issuer,
       requiredClaims: ['exp', audienceClaim, ownerClaim],
-      clockTolerance: clockToleranceSeconds,
+      clockTolerance,
       // Now, after the wait for keys and a slot.
       currentDate: new Date(this.#now()),
       ...(audienceClaim === 'aud' ? { audience } : {}),

@@ -3,7 +3,7 @@
 import { readConfig } from '../config.ts'
 import { errorCodeOf, escaped } from '../errors.ts'
 import { buildDatabase } from '../store/sqljs/compaction.ts'
-import { PAGE_BYTES, type PlantDatabase } from '../store/sqljs/database.ts'
+import { PAGE_BYTES } from '../store/sqljs/database.ts'
 import { type Files, nodeFiles } from '../store/sqljs/files.ts'
 import { journalName, journalNumber, StoreCorrupt } from '../store/sqljs/journal-format.ts'
 import { isLocked, lockNumber } from '../store/sqljs/lock.ts'
@@ -19,8 +19,8 @@ export const run = async (): Promise<string> => escaped(await checkStore(embedde
 
 /** The data directory. @throws Error if plants are in etcd. */
 export function embeddedStore(command: string): string {
-  const { etcd, dataDirectory } = readConfig(process.env, 'storage')
-  if (!etcd) return dataDirectory
+  const { etcd, data } = readConfig(process.env, 'storage')
+  if (!etcd) return data
   const what = `${command} is for the embedded store`
   const look = 'look at what is in etcd with "etcdctl endpoint status"'
   throw new Error(`${what}: ${look}, and save it with "etcdctl snapshot save"`)
@@ -30,44 +30,52 @@ export function embeddedStore(command: string): string {
  * Says in a line that a directory is sound. Takes no lock, and changes nothing.
  * @throws StoreCorrupt with what is wrong; Error if there is no store.
  */
-export async function checkStore(
+export function checkStore(
   directory: string,
   files: Files = nodeFiles,
   progress = new Progress(),
 ): Promise<string> {
-  const { database, replayed, found, wasServed } = await readStore(directory, files, progress)
-  try {
-    const plants = countPlants(database, progress)
+  return useStore(directory, files, progress, async ({ plants, replayed, found, wasServed }) => {
     if (!wasServed) await refuseTorn(directory, replayed)
     const journals = `${found.journals.length} journal${found.journals.length === 1 ? '' : 's'}`
     const where = `${found.snapshot ? 'a snapshot' : 'no snapshot'} and ${journals}`
     return `${directory} is sound: ${plants} plants in ${where}, up to write ${replayed.sequence}`
+  })
+}
+
+type DurableStore = Awaited<ReturnType<typeof readStore>> & { readonly plants: number }
+
+/**
+ * Reads a whole directory without its lock, lets SQLite verify the database, and passes it on.
+ * @throws StoreCorrupt; Error if there is no store.
+ */
+export async function useStore<T>(
+  directory: string,
+  files: Files,
+  progress: Progress,
+  use: (store: DurableStore) => T | Promise<T>,
+): Promise<T> {
+  try {
+    const store = await readStore(directory, files, progress)
+    try {
+      progress.step('checking', store.database.pageCount() * PAGE_BYTES)
+      return await use({ ...store, plants: store.database.check() })
+    } finally {
+      store.database.close()
+    }
   } finally {
     progress.end()
-    database.close()
   }
 }
 
-/** Lets SQLite verify the database. */
-export function countPlants(database: PlantDatabase, progress: Progress): number {
-  progress.step('checking', database.pageCount() * PAGE_BYTES)
-  return database.check()
-}
-
 /**
- * Reads a whole directory without its lock. A running service may make it look damaged: then it is
- * read again. Tells whether a service held the directory when the reading began. The caller closes
- * the database.
- * @throws StoreCorrupt; Error if there is no store.
+ * A running service may make a directory look damaged: then it is read again. Tells whether a
+ * service held the directory when the reading began.
  */
-export async function readStore(directory: string, files: Files, progress: Progress) {
-  const names = await files.list(directory).catch((error: unknown) => {
-    if (errorCodeOf(error) === 'ENOENT' || errorCodeOf(error) === 'ENOTDIR') return []
-    throw error
-  })
-  if (!names.some(isOfStore)) throw new Error(`there is no store in ${directory}`)
+async function readStore(directory: string, files: Files, progress: Progress) {
   for (let attempt = 1; ; attempt++) {
     const before = await namesIn(directory, files)
+    if (!before.some(isOfStore)) throw new Error(`there is no store in ${directory}`)
     const wasServed = await isServed(directory)
     try {
       const found = await scanDirectory(files, directory)
@@ -81,13 +89,17 @@ export async function readStore(directory: string, files: Files, progress: Progr
       const mayPass = error instanceof StoreCorrupt || errorCodeOf(error) === 'ENOENT'
       if (attempt === READ_ATTEMPTS || !mayPass) throw error
       // A start of a service adds a lock's name.
-      if (!wasServed && before === (await namesIn(directory, files))) throw error
+      if (!wasServed && before.join() === (await namesIn(directory, files)).join()) throw error
     }
   }
 }
 
-async function namesIn(directory: string, files: Files): Promise<string> {
-  return (await files.list(directory).catch(() => [])).toSorted().join()
+async function namesIn(directory: string, files: Files): Promise<readonly string[]> {
+  const names = await files.list(directory).catch((error: unknown) => {
+    if (errorCodeOf(error) === 'ENOENT' || errorCodeOf(error) === 'ENOTDIR') return []
+    throw error
+  })
+  return names.toSorted()
 }
 
 /** Also true if it cannot be known. */

@@ -1,27 +1,10 @@
 /* Reads the command line, runs the command, and ends the process with its status. */
 
-import '../unbundled.ts'
 import { parseArgs } from 'node:util'
 import { setFlagsFromString } from 'node:v8'
-import { ConfigError, errorCodeOf, escaped, reasonOf } from '../errors.ts'
-import { version } from '../version.ts'
-import { type Command, type CommandName, COMMANDS, isCommand, OPTIONS } from './commands.ts'
-import { UsageError, type Values } from './commands.ts'
-
-/** Does the work of a command. Returns what is to be printed. */
-type Run = (values: Values, argument: string) => Promise<string | undefined> | string
-
-/** The file of each command, which only this command loads. */
-const LOAD: Readonly<Record<CommandName, () => Promise<{ readonly run: Run }>>> = {
-  serve: () => import('./serve.ts'),
-  token: () => import('./token.ts'),
-  check: () => import('./check.ts'),
-  export: () => import('./export.ts'),
-  import: () => import('./import.ts'),
-  config: () => import('./config.ts'),
-  openapi: async () => ({ run: (await import('../api/openapi.ts')).openApiText }),
-  completion: () => import('./completion.ts'),
-}
+import { version } from '../package.ts'
+import { ConfigError, errorCodeOf, escaped, reasonOf, UsageError } from '../errors.ts'
+import { type Command, COMMANDS, isCommand, OPTIONS } from './commands.ts'
 
 async function main(argv: readonly string[]): Promise<string | undefined> {
   const { values, positionals } = parse(argv)
@@ -30,16 +13,15 @@ async function main(argv: readonly string[]): Promise<string | undefined> {
   if (values.version) return version()
   if (!isCommand(name)) throw new UsageError(`there is no command ${JSON.stringify(name)}`)
   if (values.help) return (await import('./help.ts')).helpOf(name)
-  const { options = [], argument }: Command = COMMANDS[name]
+  const { options = [], argument, load }: Command = COMMANDS[name]
   const known: readonly string[] = options
   const stray = Object.keys(values).find((each) => !known.includes(each))
   if (stray !== undefined) throw new UsageError(`${name} takes no --${stray}`)
+  const wanted = argument === undefined ? 'no argument' : `one ${argument}`
   if (args.length !== (argument === undefined ? 0 : 1))
-    throw new UsageError(
-      `${name} takes ${argument === undefined ? 'no argument' : `one ${argument}`}`,
-    )
-  const { run } = await LOAD[name]()
-  return run(values, args[0] ?? '')
+    throw new UsageError(`${name} takes ${wanted}`)
+  const { run } = await load()
+  return run(args[0] ?? '', values)
 }
 
 function parse(argv: readonly string[]) {

@@ -1,11 +1,10 @@
 /* `config`: the settings in force. */
 
 import { resolve } from 'node:path'
-import { readConfig, VARIABLES } from '../config.ts'
+import { keysFrom, readConfig } from '../config.ts'
 import { escaped } from '../errors.ts'
 import { type Address, written } from '../http/listen.ts'
-import { columns } from './help.ts'
-import { sourceOf } from './serve.ts'
+import { VARIABLES } from '../settings.ts'
 
 export const run = (): string => describeConfig(process.env)
 
@@ -14,20 +13,20 @@ export const run = (): string => describeConfig(process.env)
  * @throws ConfigError that names every problem by its variable.
  */
 export function describeConfig(env: NodeJS.ProcessEnv): string {
-  const { keys = { kind: 'discovery' }, issuer, etcd } = readConfig(env, 'service')
-  const from = sourceOf({ keys, issuer })
-  const rows = VARIABLES.map(({ name, option, fallback, read }) => {
-    const text = env[name] || fallback
+  const config = readConfig(env, 'service')
+  const ofKeys = keysFrom(config)
+  const rows = VARIABLES.map(({ name, option }) => {
+    const [text = '', value] = [env[name], config[option]]
     // The prefix has a default that counts only with etcd.
-    if (!text || (option === 'etcdPrefix' && !etcd)) return [name, 'unset', '']
-    const source = env[name] ? 'variable' : 'default'
-    if (option === 'jwtSecret') return [name, source, shown('(left out)')]
+    if (value === undefined || (option === 'etcdPrefix' && !config.etcd)) return [name, 'unset', '']
+    const from = text ? 'variable' : 'default'
+    if (option === 'jwtSecret') return [name, from, shown('(left out)')]
     // A URL of keys may have a secret in its query.
-    if (option === 'jwksUrl') return [name, source, shown(from)]
-    return [name, source, shown(name.endsWith('_FILE') ? resolve(text) : read(text))]
+    if (option === 'jwksUrl') return [name, from, shown(ofKeys)]
+    return [name, from, shown(name.endsWith('_FILE') ? resolve(text) : value)]
   })
   const secret = 'a secret, which is left out'
-  rows.push(['keys', keys.kind, from === undefined ? secret : shown(from)])
+  rows.push(['keys', config.keys.kind, ofKeys === undefined ? secret : shown(ofKeys)])
   return columns(rows)
 }
 
@@ -37,4 +36,12 @@ function shown(value: unknown): string {
   // Of the settings, only addresses and lists of endpoints are objects. A list has commas.
   const text = isAddress ? written(value as Address) : String(value)
   return /^[!-~]+$/.test(text) ? text : escaped(JSON.stringify(text))
+}
+
+/** All columns but the last are as wide as their longest cell. */
+export function columns(rows: readonly (readonly string[])[]): string {
+  const widthOf = (at: number): number => Math.max(...rows.map((row) => row[at]?.length ?? 0))
+  const widths = rows[0]?.map((_, at) => widthOf(at)) ?? []
+  const padded = rows.map((row) => row.map((cell, at) => cell.padEnd(widths[at] ?? 0)))
+  return padded.map((row) => row.join('  ').trimEnd()).join('\n')
 }

@@ -1,13 +1,12 @@
 /* `export`: everything that is durable, as one SQLite file. */
 
 import { resolve } from 'node:path'
-import { errorCodeOf, escaped } from '../errors.ts'
+import { errorCodeOf, escaped, UsageError } from '../errors.ts'
 import { type Output, standardOutput } from '../ops/log-writer.ts'
 import { type Files, nodeFiles } from '../store/sqljs/files.ts'
 import { refuseTarget, writeNewFile } from '../store/sqljs/new-file.ts'
 import { sealed } from '../store/sqljs/snapshot.ts'
-import { countPlants, embeddedStore, readStore } from './check.ts'
-import { UsageError, type Values } from './commands.ts'
+import { embeddedStore, useStore } from './check.ts'
 import { Progress } from './progress.ts'
 
 const PIECE_BYTES = 1024 * 1024
@@ -15,7 +14,7 @@ const PIECE_BYTES = 1024 * 1024
 /** As a file name, this is standard output. */
 const STDOUT = '-'
 
-export async function run(_: Values, file: string): Promise<string | undefined> {
+export async function run(file: string): Promise<string | undefined> {
   const directory = embeddedStore('export')
   if (file !== STDOUT) return escaped(await exportStore(directory, resolve(file)))
   if (process.stdout.isTTY)
@@ -50,24 +49,12 @@ async function exportTo(
   write: (pieces: Iterable<Uint8Array>) => Promise<void>,
 ): Promise<number> {
   const progress = new Progress()
-  try {
-    const { plants, parts } = await readWhole(directory, files, progress)
-    await write(piecesOf(parts, progress))
-    return plants
-  } finally {
-    progress.end()
-  }
-}
-
-async function readWhole(directory: string, files: Files, progress: Progress) {
-  const { database, replayed } = await readStore(directory, files, progress)
-  try {
-    const plants = countPlants(database, progress)
+  const whole = await useStore(directory, files, progress, ({ plants, database, replayed }) => {
     const { sequence } = replayed
     return { plants, parts: sealed(database.toFile({ sequence, complete: true }), sequence) }
-  } finally {
-    database.close()
-  }
+  })
+  await write(piecesOf(whole.parts, progress)).finally(() => progress.end())
+  return whole.plants
 }
 
 function* piecesOf(parts: readonly Uint8Array[], progress: Progress): Generator<Uint8Array> {

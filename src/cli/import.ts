@@ -1,19 +1,37 @@
-/* `import`: the plants of a SQLite file, created in the configured store. */
+/*
+ * `import`: the plants of a SQLite file of any origin, created in the configured store. SQLite
+ * trusts the pages of a file: 20 pages that refer to each other keep it reading the schema without
+ * end, until an operator ends the process.
+ */
 
+import { constants } from 'node:fs'
+import { open, realpath } from 'node:fs/promises'
 import { resolve } from 'node:path'
 import { readConfig } from '../config.ts'
-import { escaped, reasonOf } from '../errors.ts'
+import { errorCodeOf, escaped, reasonOf } from '../errors.ts'
 import { createLog, type Log } from '../ops/log.ts'
+import type { NewPlant } from '../plants/plant.ts'
 import type { PlantStore } from '../plants/store.ts'
-import { openStore } from '../store/open.ts'
-import type { Values } from './commands.ts'
+import { openStore } from '../store-opening.ts'
+import { FILE_MAX_BYTES } from '../store/sqljs/database.ts'
+import { nodeFiles } from '../store/sqljs/files.ts'
+import { SQLITE_LOGS } from '../store/sqljs/new-file.ts'
+import { type Cells, NULL, openRows } from '../store/sqljs/source-rows.ts'
 import { Progress } from './progress.ts'
-import { openSource, type Source, type SourceRow, unreadable } from './source.ts'
+
+/** Rows of a batch, and characters of their text: creates under way together, also to etcd. */
+const BATCH_ROWS = 1000
+const BATCH_CHARS = 8 * 1024 * 1024
+/** How much of an owner a message repeats. */
+const QUOTED_CHARS = 100
+
+type Rows = Awaited<ReturnType<typeof openRows>>
+type OwnedPlant = { readonly owner: string; readonly plant: NewPlant }
 
 /** Opens the store to import into. `onFatal` is told when its memory and disk may differ. */
 type OpenStore = (log: Log, onFatal: (error: unknown) => void) => Promise<PlantStore>
 
-export async function run(_: Values, file: string): Promise<string> {
+export async function run(file: string): Promise<string> {
   const config = readConfig(process.env, 'storage')
   const open: OpenStore = (log, onFatal) => openStore(config, { log, onFatal })
   return escaped(await importStore(open, resolve(file)))
@@ -29,9 +47,10 @@ export async function importStore(
   file: string,
   progress = new Progress(),
 ): Promise<string> {
-  const source = await openSource(file)
+  const readRows = openRows(await readWhole(file))
+  const rows = await readRows.catch((error: unknown) => refuse(file, error))
   try {
-    if (source.isPartial) {
+    if (rows.isPartial) {
       const what = `${file} was made while a service ran, and may lack what its journals hold`
       progress.tell(`${what}: "plant-store export" makes a file that has everything`)
     }
@@ -46,7 +65,7 @@ export async function importStore(
       },
     }
     const store = await open(log, (error) => (fatal = error))
-    const { read, refused } = await importRows(store, file, source, progress).finally(() =>
+    const { read, refused } = await importRows(store, file, rows, progress).finally(() =>
       store.close(),
     )
     if (fatal !== undefined) throw fatal
@@ -62,7 +81,7 @@ export async function importStore(
 async function importRows(
   store: PlantStore,
   file: string,
-  source: Source,
+  { rows, total }: Rows,
   progress: Progress,
 ): Promise<{ readonly read: number; readonly refused: number }> {
   const unavailable = store.unavailableReason()
@@ -71,17 +90,17 @@ async function importRows(
   let [read, refused] = [0, 0]
   progress.step('importing')
   try {
-    for (const rows of source.batches) {
-      const problems = await Promise.all(rows.map((row) => storeRow(store, row)))
-      const lines = problems.filter((problem) => problem !== undefined)
-      for (const line of lines) progress.tell(`not imported: ${line}`)
-      read += rows.length
-      refused += lines.length
-      progress.at(read, source.total, 'plants')
+    for (const batch of batchesOf(rows)) {
+      const first = read + 1
+      const stored = batch.map((cells, at) => storeRow(store, cells, first + at))
+      const problems = (await Promise.all(stored)).filter((problem) => problem !== undefined)
+      for (const problem of problems) progress.tell(`not imported: ${problem}`)
+      read += batch.length
+      refused += problems.length
+      progress.at(read, total, 'plants')
     }
   } catch (error) {
-    const stored = `${read - refused} of the ${read} plants before that are in the store`
-    throw new Error(`${unreadable(file, error)}; ${stored}`)
+    refuse(file, error, `; ${read - refused} of the ${read} plants before that are in the store`)
   }
   return { read, refused }
 }
@@ -89,14 +108,99 @@ async function importRows(
 /** Creates a plant. Returns which row was not stored and why, if it was not. */
 async function storeRow(
   store: PlantStore,
-  { place, content }: SourceRow,
+  cells: Cells,
+  number: number,
 ): Promise<string | undefined> {
-  if (typeof content === 'string') return `${place}: ${content}`
+  const given = ownedPlant(cells)
+  const place = placeOf(cells, number)
+  if (typeof given === 'string') return `${place}: ${given}`
   try {
-    const created = await store.create(content.owner, content.plant)
+    const created = await store.create(given.owner, given.plant)
     if (created !== 'conflict') return undefined
     return `${place}: the store has another plant with this id`
   } catch (error) {
     return `${place}: ${reasonOf(error)}`
   }
+}
+
+function refuse(file: string, error: unknown, more = ''): never {
+  const what = `${file} cannot be read as a SQLite file with a table of plants`
+  throw new Error(`${what}: ${reasonOf(error)}${more}`)
+}
+
+/**
+ * Reads a file that nothing writes to meanwhile.
+ * @throws Error if it is no regular file, is too large, changes, or has a log with more changes.
+ */
+async function readWhole(file: string): Promise<Uint8Array> {
+  // Without O_NONBLOCK, opening a FIFO waits for a writer.
+  const handle = await open(file, constants.O_RDONLY | constants.O_NONBLOCK)
+  try {
+    const before = await handle.stat({ bigint: true })
+    if (!before.isFile()) throw new Error(`${file} is not a regular file`)
+    if (before.size > FILE_MAX_BYTES) {
+      const what = `${file} is ${before.size} bytes long`
+      throw new Error(`${what}, and at most ${FILE_MAX_BYTES} can be read`)
+    }
+    const bytes = await handle.readFile()
+    await refuseLogs(file)
+    const after = await handle.stat({ bigint: true })
+    const isWhole = BigInt(bytes.length) === before.size && before.size === after.size
+    if (isWhole && before.mtimeNs === after.mtimeNs) return bytes
+    throw new Error(`${file} changed while it was read: stop what writes to it first`)
+  } finally {
+    await handle.close()
+  }
+}
+
+/** SQLite applies a log when it opens the file. A log that begins with a zero byte is cleared. */
+async function refuseLogs(file: string): Promise<void> {
+  // SQLite keeps logs in the folder of the file itself, not of a link to it.
+  const path = await realpath(file)
+  for (const ending of SQLITE_LOGS) {
+    const [first = 0] = await nodeFiles.readStart(path + ending, 1).catch((error: unknown) => {
+      if (errorCodeOf(error) === 'ENOENT') return []
+      throw error
+    })
+    if (first === 0) continue
+    const reading = 'SELECT count(*) FROM plants'
+    const sql = ending === '-wal' ? 'PRAGMA wal_checkpoint(TRUNCATE)' : reading
+    const what = `${path}${ending} holds changes that are not in ${file} yet`
+    throw new Error(`${what}: with what writes to it stopped, run sqlite3 ${file} '${sql}'`)
+  }
+}
+
+function* batchesOf(rows: Iterable<Cells>): Generator<readonly Cells[]> {
+  let batch: Cells[] = []
+  let chars = 0
+  for (const cells of rows) {
+    batch.push(cells)
+    for (const text of [cells.name, cells.tag]) if (typeof text === 'string') chars += text.length
+    if (batch.length < BATCH_ROWS && chars < BATCH_CHARS) continue
+    yield batch
+    batch = []
+    chars = 0
+  }
+  yield batch
+}
+
+/** The plant of a row, or why the row holds none. */
+function ownedPlant({ owner, id, name, tag }: Cells): OwnedPlant | string {
+  if (typeof owner !== 'string') return `owner must be text, and is ${owner.is}`
+  if (owner === '') return 'owner must be text, and is empty'
+  if (typeof id !== 'bigint') return `id must be an integer, and is ${id.is}`
+  if (typeof name !== 'string') return `name must be text, and is ${name.is}`
+  if (typeof tag === 'string') return { owner, plant: { id, name, tag } }
+  if (tag.is === NULL) return { owner, plant: { id, name } }
+  return `tag must be text or NULL, and is ${tag.is}`
+}
+
+/** Where a row is in the file: owner and id; also its number if these do not identify it. */
+function placeOf({ owner, id }: Cells, number: number): string {
+  const isShort = typeof owner === 'string' && owner.length <= QUOTED_CHARS
+  const parts: string[] = []
+  if (typeof owner === 'string' && owner !== '')
+    parts.push(`owner ${JSON.stringify(owner.slice(0, QUOTED_CHARS))}${isShort ? '' : '…'}`)
+  if (typeof id === 'bigint') parts.push(`id ${id}`)
+  return (parts.length === 2 && isShort ? parts : [`row ${number}`, ...parts]).join(', ')
 }

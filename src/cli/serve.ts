@@ -1,17 +1,17 @@
 /* `serve`: the service until a signal, and what `--dev` prints. */
 
-import { type Config, readConfig, type ServiceConfig, variableOf } from '../config.ts'
+import { type Config, keysFrom, readConfig } from '../config.ts'
 import { escaped } from '../errors.ts'
 import { createLog, type Log } from '../ops/log.ts'
+import { version } from '../package.ts'
 import { createService, type Listening, type PlantService } from '../service.ts'
-import { version } from '../version.ts'
-import type { Values } from './commands.ts'
+import { variableOf } from '../settings.ts'
 
 const FLUSH_MS = 1000
 const STOP_SIGNALS = ['SIGTERM', 'SIGINT', 'SIGHUP'] as const
 
 /** Serves until a signal ends the process. */
-export async function run({ dev = false }: Values): Promise<undefined> {
+export async function run(_: string, { dev = false }: { dev?: boolean }): Promise<undefined> {
   const config = await configure(dev)
   const log = await openLog(config, dev)
   const service = createService(config, { log, onFatal: end, nameOf: variableOf })
@@ -25,9 +25,9 @@ export async function run({ dev = false }: Values): Promise<undefined> {
   log.info('listening', {
     version: version(),
     ...listening,
-    data: config.etcd?.endpoints ?? config.dataDirectory,
+    data: config.etcd?.endpoints ?? config.data,
     keys: config.keys.kind,
-    keysFrom: sourceOf(config),
+    keysFrom: keysFrom(config),
   })
   if (dev) process.stderr.write(await invitation(config, listening))
 }
@@ -39,11 +39,12 @@ async function openLog({ logLevel }: Config, dev: boolean): Promise<Log> {
   return createLog(logLevel, undefined, LINES)
 }
 
-async function configure(dev: boolean): Promise<ServiceConfig> {
-  const { keys, ...settings } = readConfig(process.env, dev ? 'dev' : 'service')
-  if (keys) return { ...settings, keys }
-  const { devKeyPath, readOrCreateDevKey } = await import('./dev-key.ts')
-  return { ...settings, keys: { kind: 'secret', secret: readOrCreateDevKey(devKeyPath(settings)) } }
+async function configure(dev: boolean): Promise<Config> {
+  const config = readConfig(process.env, dev ? 'dev' : 'service')
+  if (!dev) return config
+  const { devKeyPath, readOrCreateDevKey } = await import('./token.ts')
+  const secret = readOrCreateDevKey(devKeyPath(config))
+  return { ...config, keys: { kind: 'secret', secret } }
 }
 
 function end(error: unknown): void {
@@ -68,18 +69,10 @@ function stopOnSignal(service: PlantService, log: Log): () => boolean {
   return () => isStopping
 }
 
-/** Where keys come from, and never what they are. */
-export function sourceOf({ keys, issuer }: Pick<Config, 'keys' | 'issuer'>): string | undefined {
-  if (keys.kind === 'secret') return undefined
-  if (keys.kind === 'discovery') return issuer
-  // A query may hold a secret.
-  return keys.kind === 'file' ? keys.path : keys.url.replace(/[?#].*$/s, '')
-}
-
 /** Lines to paste: they create a plant and list it. */
 async function invitation(config: Config, { plants }: Listening): Promise<string> {
   if (config.keys.kind !== 'secret') return ''
-  const { devClaims, signDevToken } = await import('./dev-key.ts')
+  const { devClaims, signDevToken } = await import('./token.ts')
   const scopes = [config.readScope, config.writeScope].filter((name) => name !== undefined)
   const claims = devClaims(config, 'alice', scopes.join(' ') || undefined)
   const token = signDevToken(config.keys.secret, claims)

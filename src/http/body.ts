@@ -18,7 +18,7 @@ export async function readBody(
 ): Promise<Buffer> {
   const { req, res } = exchange
   // The parser refused the body while the token was verified.
-  if (exchange.phase === 'cancelled') throw new ClientGone()
+  if (exchange.phase !== 'serving') throw new ClientGone()
   exchange.bodyTaken = true
   if (isRead(req))
     throw new Error('the body was read before the handler: mount it before body parsers')
@@ -36,14 +36,14 @@ export async function readBody(
     receive(req, {
       take(chunk) {
         // Already answered with 408: a late body must not take effect.
-        if (exchange.phase === 'cancelled') return false
+        if (exchange.phase !== 'serving') return false
         if (body.length + chunk.length > maxBytes) return refuse(new HttpError('bodyTooLarge'))
         if (!hold.grow(body.capacityWith(chunk.length))) return refuse(overloaded())
         body.add(chunk)
         return true
       },
       end() {
-        if (exchange.phase === 'cancelled') reject(new ClientGone())
+        if (exchange.phase !== 'serving') reject(new ClientGone())
         else resolve(body.bytes)
       },
       gone: () => reject(new ClientGone()),

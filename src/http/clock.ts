@@ -38,8 +38,6 @@ export function stateOf(current: Exchange | undefined): State {
 export class Clock {
   readonly #socket: Socket
   readonly #timeouts: HttpTimeouts
-  /** In another application's server, which owns the connection between our requests. */
-  readonly #embedded: boolean
   // What the last check saw, and for how long that has lasted.
   #state: State = 'idle'
   /** A number: the exchange itself would stay in memory until the next check. */
@@ -47,10 +45,9 @@ export class Clock {
   #sentBytes = 0
   #ageMs = 0
 
-  constructor(socket: Socket, timeouts: HttpTimeouts, embedded: boolean) {
+  constructor(socket: Socket, timeouts: HttpTimeouts) {
     this.#socket = socket
     this.#timeouts = timeouts
-    this.#embedded = embedded
   }
 
   /** How the connection ends if its state has lasted too long. To be called every second or so. */
@@ -98,7 +95,7 @@ export class Clock {
       case 'idle':
         if (isLate) return [headersMs, 'requestTimeout']
         // Node's own keep-alive timeout comes first, unless the client sends bare line ends.
-        return [this.#embedded ? Infinity : keepAliveMs + headersMs, 'cut off']
+        return [keepAliveMs + headersMs, 'cut off']
       case 'receiving':
         return [requestMs, 'requestTimeout']
       case 'serving':
@@ -108,7 +105,44 @@ export class Clock {
         // A part of the response must not be taken for the whole.
         return [stalledMs, 'cut off']
       case 'discarding':
-        return [this.#embedded ? Infinity : requestMs, 'close']
+        return [requestMs, 'close']
     }
+  }
+}
+
+/** How often timeouts are checked. Node's own default for late headers is 30 s. */
+const CHECK_MS = 1000
+
+/** Calls `check` every second or so, with the time that has passed, until it returns false. */
+export class Ticks {
+  /** How often; more often only for shorter timeouts. */
+  readonly everyMs: number
+  readonly #check: (passedMs: number) => boolean
+  #timer: NodeJS.Timeout | undefined
+  #lastMs = 0
+
+  constructor(timeouts: HttpTimeouts, check: (passedMs: number) => boolean) {
+    this.everyMs = Math.min(CHECK_MS, ...Object.values(timeouts))
+    this.#check = check
+  }
+
+  /** Time since the last check. */
+  get uncheckedMs(): number {
+    return performance.now() - this.#lastMs
+  }
+
+  start(): void {
+    if (this.#timer) return
+    this.#lastMs = performance.now()
+    this.#timer = setInterval(() => this.#tick(), this.everyMs).unref()
+  }
+
+  #tick(): void {
+    // After a pause of the whole process, this runs before the data that came meanwhile is read.
+    const passedMs = Math.min(this.uncheckedMs, 2 * this.everyMs)
+    this.#lastMs = performance.now()
+    if (this.#check(passedMs)) return
+    clearInterval(this.#timer)
+    this.#timer = undefined
   }
 }

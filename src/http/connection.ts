@@ -2,7 +2,7 @@ import type { IncomingMessage } from 'node:http'
 import type { Socket } from 'node:net'
 import { HttpError } from '../errors.ts'
 import type { Stranger, StrangersAccount } from '../ops/strangers.ts'
-import { Clock, stateOf } from './clock.ts'
+import { Clock } from './clock.ts'
 import { Delivery, type ResponseOrder } from './delivery.ts'
 import { type BodyHolder, DirectRequest } from './direct-request.ts'
 import { Exchange, recordOf, REQUEST_BYTES, type RequestRecord } from './exchange.ts'
@@ -11,7 +11,7 @@ import { cutOff, Linger } from './linger.ts'
 import type { Responder, Shared } from './responder.ts'
 import { errorResponse, type HttpResponse } from './response.ts'
 import type { TickEnd } from './tick.ts'
-import { dropBody, holdBody, settleBody } from './unread-body.ts'
+import { dropBody, settleBody } from './unread-body.ts'
 
 /** When as many requests have come after the last one, no more is read. */
 const IGNORED_MAX = 16
@@ -21,8 +21,7 @@ const IGNORED_MAX = 16
  * side by side), so that each sees what the one before it did (RFC 9112 §9.3.2).
  *
  * Its state has two parts: the current request, which `stateOf` names, and the intake, which holds
- * what comes next. While a request is under way the next one waits, until `#advance` takes it. In
- * another application's server Node decides when a request is due.
+ * what comes next. While a request is under way the next one waits, until `#advance` takes it.
  */
 export class Connection implements BodyHolder, ResponseOrder, Stranger {
   readonly #socket: Socket
@@ -32,8 +31,6 @@ export class Connection implements BodyHolder, ResponseOrder, Stranger {
   readonly #delivery: Delivery
   readonly #clock: Clock
   readonly #linger: Linger
-  /** In another application's server, which owns the socket and may answer requests on it too. */
-  readonly #embedded: boolean
   #current: Exchange | undefined
   readonly #intake = new Intake()
   /** Memory that is counted as a stranger's. */
@@ -43,16 +40,15 @@ export class Connection implements BodyHolder, ResponseOrder, Stranger {
   /** How much had been received when a stop last looked. */
   #bytesAtLastLook = -1
 
-  constructor(socket: Socket, shared: Shared, embedded: boolean) {
+  constructor(socket: Socket, shared: Shared) {
     const { host, tickEnd, strangers, timeouts } = shared
     this.#socket = socket
     this.#host = host
     this.#tickEnd = tickEnd
     this.#strangers = strangers
-    this.#clock = new Clock(socket, timeouts, embedded)
+    this.#clock = new Clock(socket, timeouts)
     this.#linger = new Linger(socket)
     this.#delivery = new Delivery(socket, shared, this.#linger, this)
-    this.#embedded = embedded
     // Node resumes the socket whenever a body is read.
     socket.on('resume', () => {
       if (!this.#mustPause) return
@@ -60,7 +56,6 @@ export class Connection implements BodyHolder, ResponseOrder, Stranger {
       if (socket.isPaused()) socket.emit('pause')
       else socket.pause()
     })
-    if (embedded) return
     // Node calls it after the last response, and would close at once.
     socket.destroySoon = () => this.#delivery.end('')
     // After an Upgrade header Node's parser does not report broken chunks. Without this listener
@@ -76,15 +71,11 @@ export class Connection implements BodyHolder, ResponseOrder, Stranger {
     // During a stop this request counts as the last one: else a client that always has a next one
     // would never get `Connection: close`.
     this.#intake.expectMore(!exchange.isLast && !this.#host.draining)
-    if (this.#embedded) holdBody(exchange)
-    else if (exchange.hasUnreadBody && exchange.req instanceof DirectRequest)
-      exchange.req.holder = this
-    const isDue = this.#embedded ? exchange.res.socket !== null : this.#isDone
-    if (isDue) return this.#start(exchange)
+    if (exchange.hasUnreadBody && exchange.req instanceof DirectRequest) exchange.req.holder = this
+    if (this.#isDone) return this.#start(exchange)
     this.#intake.wait(exchange)
     if (this.#intake.isFull) this.#socket.pause()
     if (this.#intake.isOverfull) cutOff(this.#socket)
-    else if (this.#embedded) this.#startWhenDue(exchange)
     this.heldChanged()
   }
 
@@ -155,26 +146,18 @@ export class Connection implements BodyHolder, ResponseOrder, Stranger {
     return this.#intake.size + (phase === 'serving' || phase === 'sending' ? 1 : 0)
   }
 
-  /** False in another application's server. */
-  get isOwn(): boolean {
-    return !this.#embedded
-  }
-
   /**
    * Closes the connection if nothing is under way, nothing has come in since the last call, and no
    * request has begun. `unbegun`: the sockets of which Node's parser says the last.
-   * Returns true if it is idle and another application's to close.
    */
-  closeIdle(unbegun: ReadonlySet<Socket>): boolean {
+  closeIdle(unbegun: ReadonlySet<Socket>): void {
     const { bytesRead } = this.#socket
-    const isDone = this.#embedded ? stateOf(this.#current) === 'idle' : this.#isDone
-    const isIdle = isDone && this.#intake.size === 0
+    const isIdle = this.#isDone && this.#intake.size === 0
     // Node says it neither before the first request, nor during a body whose request is answered.
     const hasBegun = bytesRead > 0 && !unbegun.has(this.#socket) && !this.#incomplete
     const isQuiet = bytesRead === this.#bytesAtLastLook && !hasBegun
-    if (isIdle && !this.#embedded && isQuiet) this.#socket.destroy()
+    if (isIdle && isQuiet) this.#socket.destroy()
     this.#bytesAtLastLook = bytesRead
-    return isIdle && this.#embedded
   }
 
   /** The socket is closed: nothing needs memory any more. */
@@ -229,7 +212,6 @@ export class Connection implements BodyHolder, ResponseOrder, Stranger {
 
   /** Node keeps a request that comes after the last one until the connection ends. */
   #ignore({ req }: Exchange): void {
-    if (this.#embedded) return
     this.#ignored++
     this.#drop(req)
     if (this.#mustPause) this.#socket.pause()
@@ -238,7 +220,7 @@ export class Connection implements BodyHolder, ResponseOrder, Stranger {
 
   /** A body that is not wanted must not be held. */
   #drop(req: IncomingMessage): void {
-    if (!this.#embedded) dropBody(req, () => this.#linger.pauseIfFull())
+    dropBody(req, () => this.#linger.pauseIfFull())
   }
 
   /** The request that is still being received. */
@@ -247,22 +229,13 @@ export class Connection implements BodyHolder, ResponseOrder, Stranger {
     return newest?.req.complete === false ? newest : undefined
   }
 
-  /** An embedded request is due when Node assigns the socket to its response. */
-  #startWhenDue(exchange: Exchange): void {
-    exchange.res.once('socket', () => {
-      process.nextTick(() => {
-        if (this.#intake.take(exchange)) this.#startWaiting(exchange)
-      })
-    })
-  }
-
   /**
    * Goes on to what follows once the current response has left the process. Responses to a client
    * that does not read must not pile up.
    */
   #advance(): void {
     this.#forgetDone()
-    if (this.#embedded || !this.#isDone || !this.#socket.writable) return
+    if (!this.#isDone || !this.#socket.writable) return
     const next = this.#intake.next()
     if (next === 'end') this.#delivery.end('')
     else if (next instanceof Exchange) this.#startWaiting(next)
@@ -277,7 +250,6 @@ export class Connection implements BodyHolder, ResponseOrder, Stranger {
 
   #start(exchange: Exchange): void {
     this.#current = exchange
-    if (this.#embedded && exchange.cancelIfGone()) return
     exchange.phase = 'serving'
     try {
       const response = this.#host.serve(exchange)
@@ -286,9 +258,8 @@ export class Connection implements BodyHolder, ResponseOrder, Stranger {
           (value) => this.#answer(exchange, value),
           (error: unknown) => this.#explain(exchange, error),
         )
-      } else if (this.#embedded || this.#intake.size > 0) {
-        // At once: another application's server may close the connection as soon as the client has
-        // ended its side. And waiting requests must not take a tick each.
+      } else if (this.#intake.size > 0) {
+        // At once: waiting requests must not take a tick each.
         this.#answer(exchange, response)
       } else {
         this.#tickEnd.add(() => this.#answer(exchange, response))
@@ -307,13 +278,9 @@ export class Connection implements BodyHolder, ResponseOrder, Stranger {
   /** Deals with the rest of the body, then sends the response. */
   #answer(exchange: Exchange, response: HttpResponse): void {
     const goesOn = exchange.cancelIfGone() || settleBody(exchange, response.status)
-    if (goesOn instanceof Promise) void goesOn.then((on) => this.#deliver(exchange, response, on))
-    else this.#deliver(exchange, response, goesOn)
-  }
-
-  #deliver(exchange: Exchange, response: HttpResponse, goesOn: boolean): void {
-    if (this.#embedded) exchange.req.resume()
-    this.#delivery.deliver(exchange, response, goesOn)
+    const deliver = (on: boolean): void => this.#delivery.deliver(exchange, response, on)
+    if (goesOn instanceof Promise) void goesOn.then(deliver)
+    else deliver(goesOn)
   }
 
   #refuse({ error, request }: Refusal): void {

@@ -2,13 +2,11 @@ import type { Socket } from 'node:net'
 import type { Hold } from '../ops/budget.ts'
 import { Exchange, type RequestRecord } from './exchange.ts'
 import { cutOff, type Linger } from './linger.ts'
-import type { Responder } from './responder.ts'
+import { NO_RESPONSE, record, type Responder } from './responder.ts'
 import { abandon, type HttpResponse, isStream, lengthOf } from './response.ts'
-import { rawResponse, send, sendWhole } from './response.ts'
+import { rawResponse } from './response.ts'
+import { send, sendWhole } from './send.ts'
 import { dropBody } from './unread-body.ts'
-
-/** For the log: the connection ended before there was a response. nginx has the same status. */
-const NO_RESPONSE: HttpResponse = { status: 499, headers: [], body: undefined }
 
 /** What decides which response follows another. */
 export interface ResponseOrder {
@@ -48,7 +46,7 @@ export class Delivery {
 
   /**
    * Sends a response. `goesOn`: the connection can be kept after the request's body. Never throws:
-   * it would stop other responses, or reach the embedding application.
+   * it would stop other responses.
    */
   deliver(exchange: Exchange, response: HttpResponse, goesOn: boolean): void {
     if (exchange.cancelIfGone()) {
@@ -59,19 +57,8 @@ export class Delivery {
       this.#send(exchange, response, goesOn)
     } catch (error) {
       abandon(response)
-      this.#deliverFailure(exchange, error, goesOn)
-      // Unless its failure is sent.
-      if (this.#socket.destroyed) this.#record(exchange, response, true)
-    }
-  }
-
-  /** Answers a request whose response could not be sent. */
-  #deliverFailure(exchange: Exchange, error: unknown, goesOn: boolean): void {
-    try {
-      const response = exchange.res.headersSent ? undefined : this.#host.explain(error, exchange)
-      if (response) this.#send(exchange, response, goesOn)
-      else cutOff(this.#socket)
-    } catch {
+      this.#host.brokeOff(error, exchange)
+      this.#record(exchange, response, true)
       cutOff(this.#socket)
     }
   }
@@ -156,10 +143,7 @@ export class Delivery {
     this.#hold?.set(0)
   }
 
-  /** Tells the host once, whatever comes after it. */
   #record(request: RequestRecord, response: HttpResponse, aborted: boolean): void {
-    if (request instanceof Exchange && request.isRecorded) return
-    if (request instanceof Exchange) request.isRecorded = true
-    this.#host.answered(request, response, aborted)
+    record(this.#host, request, response, aborted)
   }
 }

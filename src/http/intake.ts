@@ -102,13 +102,6 @@ export class Intake {
     this.#waiting.push(exchange)
   }
 
-  /** Takes a waiting request out of order; false if it does not wait any more. */
-  take(exchange: Exchange): boolean {
-    const at = this.#waiting.indexOf(exchange)
-    if (at >= 0) this.#waiting.splice(at, 1)
-    return at >= 0
-  }
-
   /** Takes what is due after the current request; undefined if it has not come yet. */
   next(): Exchange | Refusal | 'end' | undefined {
     if (this.#state === 'closed') return 'end'

@@ -2,11 +2,11 @@ import type { HttpError } from '../errors.ts'
 import type { Hold } from '../ops/budget.ts'
 import type { StrangersAccount } from '../ops/strangers.ts'
 import type { HttpTimeouts } from './clock.ts'
-import type { Exchange, RequestRecord } from './exchange.ts'
+import { Exchange, type RequestRecord } from './exchange.ts'
 import type { HttpResponse } from './response.ts'
 import type { TickEnd } from './tick.ts'
 
-/** What a connection needs of the service. */
+/** What the connections need of the service. */
 export interface Responder {
   /** Answers a request. What it throws goes to `explain`. */
   serve(exchange: Exchange): HttpResponse | Promise<HttpResponse>
@@ -36,4 +36,19 @@ export interface Shared {
   readonly timeouts: HttpTimeouts
   /** The header lines of a response after which the connection is kept. */
   readonly keepAlive: string
+}
+
+/** For the log: the connection ended before there was a response. nginx has the same status. */
+export const NO_RESPONSE: HttpResponse = { status: 499, headers: [], body: undefined }
+
+/** Tells the responder how a request ended: once, whatever comes after it. */
+export function record(
+  responder: Responder,
+  request: RequestRecord,
+  response: HttpResponse,
+  aborted: boolean,
+): void {
+  if (request instanceof Exchange && request.isRecorded) return
+  if (request instanceof Exchange) request.isRecorded = true
+  responder.answered(request, response, aborted)
 }

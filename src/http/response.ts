@@ -1,14 +1,9 @@
-import { type ServerResponse, STATUS_CODES } from 'node:http'
-import type { Socket } from 'node:net'
-import { pipeline } from 'node:stream'
-import { errorCodeOf, HttpError } from '../errors.ts'
-import type { Exchange } from './exchange.ts'
-import { cutOff } from './linger.ts'
-import { WholeResponse } from './whole-response.ts'
+import { STATUS_CODES } from 'node:http'
+import type { HttpError } from '../errors.ts'
 
 /** A body that is made while it is sent, in pieces of PIECE_MAX_BYTES at most. */
 export interface TextStream extends AsyncIterable<Buffer> {
-  /** Called in every case: a generator that was never started runs no `finally`. */
+  /** Called in every case, perhaps twice: a generator that was never started runs no `finally`. */
   close(): void
 }
 
@@ -32,13 +27,11 @@ export const PIECE_MAX_BYTES = 64 * 1024
 /** A longer text is sent as bytes, not together with the headers. */
 const TEXT_MAX_CHARS = 4096
 
-/** The code that a pipeline fails with if its socket is closed. */
-const CLIENT_LEFT = 'ERR_STREAM_PREMATURE_CLOSE'
 const UNSENDABLE = /[^\t\x20-\x7e\x80-\xff]/
 /** In every response: it must not be cached, and its media type must be believed. */
-const COMMON = ['Cache-Control', 'no-store', 'X-Content-Type-Options', 'nosniff'] as const
+export const COMMON = ['Cache-Control', 'no-store', 'X-Content-Type-Options', 'nosniff'] as const
 const COMMON_LINES = linesOf(COMMON)
-const CLOSE = ['Connection', 'close'] as const
+export const CLOSE = ['Connection', 'close'] as const
 const CLOSE_LINE = linesOf(CLOSE)
 
 export function jsonResponse(
@@ -69,7 +62,7 @@ export function errorResponse({ status, error, message, headers }: HttpError): H
 }
 
 /** The headers of a response besides those that all have. */
-function headersOf(
+export function headersOf(
   { headers, body, type = 'application/json' }: HttpResponse,
   requestId: string,
 ): string[] {
@@ -86,87 +79,6 @@ export function abandon({ body }: HttpResponse): void {
   if (isStream(body)) body.close()
 }
 
-/**
- * Sends a response that is at hand, after which the connection is kept. False if Node must send it:
- * nothing is sent then.
- */
-export function sendWhole(
-  { req, res, requestId, headers }: Exchange,
-  response: HttpResponse,
-  keepAlive: string,
-): boolean {
-  const { body, status } = response
-  if (!(res instanceof WholeResponse) || body === undefined || isStream(body)) return false
-  if (body.length > PIECE_MAX_BYTES || req.method === 'HEAD') return false
-  // Node closes the connection if the client waits for "100 Continue".
-  if (headers.expectations.length > 0) return false
-  return res.sendWhole(status, startOf(response, requestId, keepAlive), body)
-}
-
-/**
- * Sends a response through Node. A failure in the middle of a stream destroys the socket, so that a
- * part is never taken for the whole. `done` is called once the last byte is handed to the socket,
- * or the client has left, or with the failure.
- */
-export function send(
-  { req, res, requestId }: Exchange,
-  response: HttpResponse,
-  close: boolean,
-  done: (failure?: unknown) => void,
-): void {
-  const connection = close ? CLOSE : []
-  res.writeHead(response.status, [...COMMON, ...headersOf(response, requestId), ...connection])
-  const { body } = response
-  if (body === undefined || req.method === 'HEAD') {
-    abandon(response)
-    res.end()
-    done()
-  } else if (isStream(body)) {
-    pipeline(whole(body, req.socket), res, (error) => {
-      body.close()
-      done(error && errorCodeOf(error) !== CLIENT_LEFT ? error : undefined)
-    })
-  } else if (typeof body === 'object' && body.length > PIECE_MAX_BYTES) {
-    sendPieces(res, body, done)
-  } else {
-    // Node encodes the headers as it does a text that it sends with them.
-    res.end(body, 'latin1')
-    done()
-  }
-}
-
-/** If a stream fails, cuts the client off before the pipeline ends the connection normally. */
-async function* whole(body: TextStream, socket: Socket): AsyncGenerator<Buffer, void, undefined> {
-  try {
-    yield* body
-  } catch (error) {
-    cutOff(socket)
-    throw error
-  }
-}
-
-/** Sends a whole body in pieces, as a stream is sent. A pipeline would take twice the time. */
-function sendPieces(res: ServerResponse, body: Buffer, done: () => void): void {
-  let at = 0
-  const end = (): void => {
-    res.off('drain', next).off('close', end)
-    done()
-  }
-  const next = (): void => {
-    // The client has left, or an embedding application has ended the response.
-    if (res.writableEnded || res.destroyed) return end()
-    const piece = body.subarray(at, (at += PIECE_MAX_BYTES))
-    if (at >= body.length) {
-      res.end(piece)
-      end()
-    } else if (res.write(piece)) {
-      setImmediate(next)
-    }
-  }
-  res.on('drain', next).on('close', end)
-  next()
-}
-
 /** The bytes of a connection's last response, for a socket that Node must not close. */
 export function rawResponse(response: HttpResponse, requestId: string, withBody: boolean): string {
   const { body } = response
@@ -175,7 +87,7 @@ export function rawResponse(response: HttpResponse, requestId: string, withBody:
 }
 
 /** Status line and headers. `connection`: the headers that say what follows the response. */
-function startOf(response: HttpResponse, requestId: string, connection: string): string {
+export function startOf(response: HttpResponse, requestId: string, connection: string): string {
   const { status } = response
   const first = `HTTP/1.1 ${status} ${STATUS_CODES[status] ?? ''}\r\n${COMMON_LINES}`
   const own = linesOf(headersOf(response, requestId))

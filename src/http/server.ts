@@ -1,8 +1,6 @@
-import { EventEmitter } from 'node:events'
 import {
   createServer,
   type IncomingMessage,
-  type RequestListener,
   type Server,
   ServerResponse,
 } from 'node:http'
@@ -11,7 +9,7 @@ import type { Duplex } from 'node:stream'
 import { setImmediate as yieldTick, setTimeout as sleep } from 'node:timers/promises'
 import { HttpError } from '../errors.ts'
 import { StrangersAccount } from '../ops/strangers.ts'
-import type { HttpTimeouts } from './clock.ts'
+import { type HttpTimeouts, Ticks } from './clock.ts'
 import { Connection } from './connection.ts'
 import { DirectRequest } from './direct-request.ts'
 import { Exchange, hasTooManyHeaders, HEADERS_MAX_COUNT } from './exchange.ts'
@@ -23,8 +21,6 @@ import { canSendWhole, WholeResponse } from './whole-response.ts'
 
 /** Request line and headers together. Node counts their bytes without the separators. */
 const HEADERS_MAX_BYTES = 16 * 1024
-/** How often timeouts are checked. Node's own default for late headers is 30 s. */
-const CHECK_MS = 1000
 /** So that a stop ends even if clients make new connections all the time. */
 const ACCEPT_TICKS_MAX = 10_000
 /** How often a stop looks for connections that it can close. */
@@ -33,7 +29,7 @@ const DRAIN_CHECK_MS = 25
 /** For all requests whose token is not verified yet, besides one for each connection. */
 const STRANGERS_MAX_BYTES = 64 * 1024 * 1024
 
-const TIMEOUTS: HttpTimeouts = {
+export const TIMEOUTS: HttpTimeouts = {
   headersMs: 10_000,
   // Longer than a load balancer keeps an idle connection (usually 60 s), so that it closes first.
   keepAliveMs: 65_000,
@@ -42,18 +38,15 @@ const TIMEOUTS: HttpTimeouts = {
   stalledMs: 30_000,
 }
 
-/** The connections of one service, from its own server and from those that it is embedded in. */
+/** The connections of one server. */
 export class Connections {
-  /** For a `node:http` server's `request` event. */
-  readonly handler: RequestListener
   readonly host: Responder
   readonly timeouts: HttpTimeouts
   readonly tickEnd = new TickEnd()
   readonly strangers: StrangersAccount
   /** As Node writes them. */
   readonly keepAlive: string
-  /** How often timeouts are checked. */
-  readonly checkMs: number
+  readonly ticks: Ticks
   /** Connections that were refused because there were too many. */
   refused = 0
   /** Connections that were accepted so far. */
@@ -61,8 +54,6 @@ export class Connections {
   /** Closes what Node calls idle connections of the service's own server. */
   closeUnbegun: () => void = () => {}
   readonly #bySocket = new Map<Socket, Connection>()
-  #timer: NodeJS.Timeout | undefined
-  #checkedAtMs = 0
 
   constructor(
     host: Responder,
@@ -74,8 +65,10 @@ export class Connections {
     this.timeouts = timeouts
     const keepAliveSeconds = Math.floor(timeouts.keepAliveMs / 1000)
     this.keepAlive = `Connection: keep-alive\r\nKeep-Alive: timeout=${keepAliveSeconds}\r\n`
-    this.checkMs = Math.min(CHECK_MS, ...Object.values(timeouts))
-    this.handler = handlerOf((socket) => this.get(socket) ?? this.add(socket, true))
+    this.ticks = new Ticks(timeouts, (passedMs) => {
+      for (const connection of this.#bySocket.values()) connection.check(passedMs)
+      return this.#bySocket.size > 0
+    })
   }
 
   get size(): number {
@@ -91,30 +84,21 @@ export class Connections {
     return this.#bySocket.get(socket)
   }
 
-  /** `embedded`: the socket belongs to another application's server. */
-  add(socket: Socket, embedded: boolean): Connection {
-    const connection = new Connection(socket, this, embedded)
+  accept(socket: Socket): void {
+    this.accepted++
+    this.host.accepted()
+    const connection = new Connection(socket, this)
     this.#bySocket.set(socket, connection)
     socket.once('close', () => {
       this.#bySocket.delete(socket)
       connection.gone()
     })
-    if (!this.#timer) {
-      this.#checkedAtMs = performance.now()
-      this.#timer = setInterval(() => this.#check(), this.checkMs).unref()
-    }
-    return connection
-  }
-
-  accept(socket: Socket): void {
-    this.accepted++
-    this.host.accepted()
-    this.add(socket, false)
+    this.ticks.start()
   }
 
   /** Closes the connection that has been quiet for longest; false if all are being answered. */
   closeQuietest(): boolean {
-    const uncheckedMs = performance.now() - this.#checkedAtMs
+    const { uncheckedMs } = this.ticks
     let quietest: Socket | undefined
     let longestMs = -1
     for (const [socket, connection] of this.#bySocket) {
@@ -147,9 +131,7 @@ export class Connections {
     const deadline = performance.now() + timeoutMs
     while (this.#bySocket.size > 0 && performance.now() < deadline) {
       const unbegun = this.#unbegun()
-      for (const [socket, connection] of this.#bySocket) {
-        if (connection.closeIdle(unbegun)) this.#bySocket.delete(socket)
-      }
+      for (const connection of this.#bySocket.values()) connection.closeIdle(unbegun)
       await sleep(DRAIN_CHECK_MS)
       // After a long tick, timers run before the data is read that has come in meanwhile.
       await yieldTick()
@@ -164,47 +146,20 @@ export class Connections {
    */
   #unbegun(): ReadonlySet<Socket> {
     const found = new Set<Socket>()
-    const own = [...this.#bySocket].filter(([, { isOwn }]) => isOwn).map(([socket]) => socket)
-    for (const socket of own) {
+    for (const socket of this.#bySocket.keys()) {
       socket.destroy = () => {
         found.add(socket)
         return socket
       }
     }
     this.closeUnbegun()
-    for (const socket of own) Reflect.deleteProperty(socket, 'destroy')
+    for (const socket of this.#bySocket.keys()) Reflect.deleteProperty(socket, 'destroy')
     return found
-  }
-
-  #check(): void {
-    const nowMs = performance.now()
-    // After a pause of the whole process, this runs before the data that came meanwhile is read.
-    const passedMs = Math.min(nowMs - this.#checkedAtMs, 2 * this.checkMs)
-    this.#checkedAtMs = nowMs
-    for (const connection of this.#bySocket.values()) connection.check(passedMs)
-    if (this.#bySocket.size > 0) return
-    clearInterval(this.#timer)
-    this.#timer = undefined
-  }
-}
-
-function handlerOf(connectionOf: (socket: Socket) => Connection): RequestListener {
-  // An emitter calls its listeners with itself as `this`.
-  return function handler(this: unknown, req: IncomingMessage, res: ServerResponse): void {
-    // Its close event is over, so nothing would remove the connection.
-    if (req.socket.destroyed) return
-    const exchange = new Exchange(req, res)
-    // Node has sent "100 Continue" unless it calls a listener for `checkContinue`.
-    exchange.awaitsContinue =
-      exchange.expectsContinue &&
-      this instanceof EventEmitter &&
-      this.listeners('checkContinue').includes(handler)
-    connectionOf(req.socket).enter(exchange)
   }
 }
 
 /**
- * The service's own server. Its connections are bounded, and each failure of Node's parser is
+ * A server whose connections are bounded, and each failure of Node's parser is
  * answered in the Error shape. When full it refuses a new connection, or closes the quietest one.
  */
 export function createHttpServer(
@@ -212,7 +167,7 @@ export function createHttpServer(
   maxConnections: number,
   whenFull: 'refuse' | 'closeQuietest' = 'refuse',
 ): Server {
-  const { handler, timeouts, checkMs } = connections
+  const { timeouts } = connections
   const server = createServer({
     IncomingMessage: DirectRequest,
     ServerResponse: canSendWhole() ? WholeResponse : ServerResponse,
@@ -223,7 +178,7 @@ export function createHttpServer(
     headersTimeout: timeouts.headersMs,
     // Checked by Clock, which knows what the client waits for.
     requestTimeout: 0,
-    connectionsCheckingInterval: checkMs,
+    connectionsCheckingInterval: connections.ticks.everyMs,
     // Checked by the router, which answers in the Error shape.
     requireHostHeader: false,
   })
@@ -240,7 +195,13 @@ export function createHttpServer(
   })
   server.on('drop', () => connections.refused++)
   connections.closeUnbegun = () => server.closeIdleConnections()
-  for (const event of ['request', 'checkContinue', 'checkExpectation']) server.on(event, handler)
+  for (const event of ['request', 'checkContinue', 'checkExpectation']) {
+    server.on(event, (req: IncomingMessage, res: ServerResponse) => {
+      const exchange = new Exchange(req, res)
+      exchange.awaitsContinue = event === 'checkContinue' && exchange.expectsContinue
+      connections.get(req.socket)?.enter(exchange)
+    })
+  }
   server.on('connect', (req: IncomingMessage) => {
     const condition = isKnownVersion(req) ? 'methodUnknown' : 'malformedRequest'
     const error = new HttpError(hasTooManyHeaders(req) ? 'headersTooLarge' : condition)

@@ -18,11 +18,6 @@ export function isBodyWaiting(waiting: readonly Exchange[]): boolean {
   return waiting.some(({ hasUnreadBody }) => hasUnreadBody)
 }
 
-/** Keeps a body until it is read: a listener of the embedding application would make it flow. */
-export function holdBody({ req, hasUnreadBody }: Exchange): void {
-  if (hasUnreadBody) req.pause()
-}
-
 /**
  * Deals with what is unread of a body when the response is known. True if the connection can go on
  * after the response, false if the response must close it.

@@ -168,10 +168,10 @@ test('isolation', async (t) => {
     const copy = join(await temporaryDirectory(), 'data')
     // The journal as a kill would leave it.
     await cp(dataDirectory, copy, { recursive: true, filter: (path) => !/lock-\d+$/.test(path) })
-    const replayed = await startService(inner, { dataDirectory: copy, logLevel: 'silent' })
+    const replayed = await startService(inner, { data: copy, logLevel: 'silent' })
     await assertOwn(replayed.port)
     await replayed.close()
-    const snapshot = await startService(inner, { dataDirectory: copy, logLevel: 'silent' })
+    const snapshot = await startService(inner, { data: copy, logLevel: 'silent' })
     await assertOwn(snapshot.port)
   })
 

@@ -207,7 +207,7 @@ test('limit and cursor', async (t) => {
   await t.test('a cursor is valid after a restart', async () => {
     const first = await get('?limit=5')
     await close()
-    const again = await startService(t, { dataDirectory })
+    const again = await startService(t, { data: dataDirectory })
     assert.deepEqual((await walk(again.port, nextOf(first) ?? '')).flat(), all.slice(5))
     await again.close()
   })

@@ -237,7 +237,7 @@ test('metrics: plants, bytes, batches and syncs match the store after a restart 
   ])
   await first.close()
 
-  const second = await startService(t, { dataDirectory: first.dataDirectory })
+  const second = await startService(t, { data: first.dataDirectory })
   await post(second.port, { id: 7, name: 'Fern' })
   const again = await scrape(second.adminPort)
   assert.equal(again.value('plant_store_plants'), 7)

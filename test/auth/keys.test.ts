@@ -4,7 +4,7 @@ import { generateKeyPairSync } from 'node:crypto'
 import { mkdirSync, renameSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { test } from 'node:test'
-import { createKeySource, type KeyConfig } from '../../dist/auth/keys.js'
+import type { KeyConfig } from '../../dist/auth/keys.js'
 import { MAX_KEYS, readKeySet } from '../../dist/auth/key-set.js'
 import { TIMING } from '../../dist/auth/key-source.js'
 import { ConfigError } from '../../dist/errors.js'
@@ -13,6 +13,7 @@ import { logOf, silent } from '../support/log.ts'
 import { until } from '../support/time.ts'
 import {
   accepted,
+  createKeySource,
   ed25519,
   fileKeys,
   ISSUER,

@@ -4,7 +4,6 @@ import type { RequestListener } from 'node:http'
 import { after, type TestContext, test } from 'node:test'
 import { setFlagsFromString } from 'node:v8'
 import { runInNewContext } from 'node:vm'
-import { createKeySource } from '../../dist/auth/keys.js'
 import { type KeySource, type Timing, TIMING } from '../../dist/auth/key-source.js'
 import { HttpError } from '../../dist/errors.js'
 import { PEM, readPair } from '../support/keys.ts'
@@ -14,6 +13,7 @@ import { PATIENCE_MS, stopClock, until } from '../support/time.ts'
 import {
   accepted,
   claims,
+  createKeySource,
   ed25519,
   jwk,
   type Members,

@@ -10,10 +10,11 @@ import { mkdtempSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import type { Caller, TokenRules } from '../../dist/auth/caller.js'
-import { createKeySource, type KeySource } from '../../dist/auth/keys.js'
+import { type KeyConfig, type KeySource, readKeys, type Timing } from '../../dist/auth/keys.js'
 import type { Client } from '../../dist/auth/verification-queue.js'
 import { Verifier } from '../../dist/auth/verifier.js'
 import { HttpError } from '../../dist/errors.js'
+import type { Log } from '../../dist/ops/log.js'
 import { lazyPair, PEM, readPair } from '../support/keys.ts'
 import { silent } from '../support/log.ts'
 
@@ -30,7 +31,7 @@ export const RULES: TokenRules = {
   ownerClaim: 'sub',
   audienceClaim: 'aud',
   scopeClaim: undefined,
-  clockToleranceSeconds: 5,
+  clockTolerance: 5,
 }
 
 export const rsa = lazyPair(() => generateKeyPairSync('rsa', { modulusLength: 2048, ...PEM }))
@@ -114,6 +115,16 @@ export function keyFile(...keys: readonly Members[]): string {
   const path = join(temporaryDirectory(), 'jwks.json')
   writeFileSync(path, JSON.stringify({ keys }))
   return path
+}
+
+/** The keys of one service. */
+export function createKeySource(
+  config: KeyConfig,
+  issuer: string,
+  log: Log,
+  timing?: Timing,
+): KeySource {
+  return readKeys(config, issuer, timing)(log)
 }
 
 export function secretKeys(secret: Uint8Array = SECRET): KeySource {

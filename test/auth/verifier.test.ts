@@ -158,7 +158,7 @@ test('exp: required, a finite number, and expired after the tolerance', async ()
   await refused(
     hs256(claims({ exp: NOW })),
     'tokenExpired',
-    verifier(secretKeys(), { clockToleranceSeconds: 0 }),
+    verifier(secretKeys(), { clockTolerance: 0 }),
   )
   await refused(hs256(without('exp')), 'tokenUnacceptable')
   for (const exp of [String(NOW + 60), null, [NOW + 60], true])

@@ -20,7 +20,7 @@ import { fileURLToPath, pathToFileURL } from 'node:url'
 import { parseArgs, promisify } from 'node:util'
 import initSqlJs from 'sql.js'
 import { exportStore } from '../../dist/cli/export.js'
-import { VARIABLES } from '../../dist/config.js'
+import { VARIABLES } from '../../dist/settings.js'
 import { call, post, type Reply } from '../support/http.ts'
 import { command, MAIN, preload, run, startProcess } from '../support/process.ts'
 import { ROOT } from '../support/release.ts'
@@ -272,7 +272,7 @@ test('serve: SIGTERM and SIGINT end with status 0 and leave one SQLite file', as
     assert.equal(statSync(join(directory, 'plants.sqlite')).mode & 0o777, 0o600)
     assert.equal(statSync(directory).mode & 0o777, 0o700)
   }
-  const { port } = await startService(t, { dataDirectory: directory })
+  const { port } = await startService(t, { data: directory })
   assert.deepEqual((await call(port)).json(), plants)
 })
 
@@ -280,7 +280,7 @@ test('check: counts plants, names damage, and reports a missing store', async (t
   const directory = join(await temporaryDirectory(), 'data')
   const missing = await command(['check'], { PLANTS_DATA: directory })
   assert.match(missing.stderr, /there is no store in/)
-  const server = await startService(t, { dataDirectory: directory })
+  const server = await startService(t, { data: directory })
   for (let id = 1; id <= 3; id++) await post(server.port, { id, name: 'Fern' })
   const running = await command(['check'], { PLANTS_DATA: directory })
   assert.deepEqual([running.status, running.stderr], [0, ''])
@@ -306,7 +306,7 @@ test('export, import: while a service runs, every owner gets the same plants', a
     join(directory, 'other'),
     join(directory, 'plants.db'),
   ]
-  const server = await startService(t, { dataDirectory: data })
+  const server = await startService(t, { data })
   for (const [id, name] of [
     ['-9223372036854775808', 'low'],
     ['9223372036854775807', 'high'],
@@ -332,7 +332,7 @@ test('export, import: while a service runs, every owner gets the same plants', a
     [imported.status, imported.stdout],
     [0, `4 plants read from ${file}; all of them are in the store\n`],
   )
-  const copy = await startService(t, { dataDirectory: other })
+  const copy = await startService(t, { data: other })
   assert.deepEqual((await call(copy.port)).json(), [
     { name: 'low' },
     { name: 'nul \u0000 and "quotes"' },
@@ -352,7 +352,7 @@ test('export, import: while a service runs, every owner gets the same plants', a
 test('export -: a pipe gets a whole file, also while a service runs', async (t) => {
   const directory = await temporaryDirectory()
   const [data, file] = [join(directory, 'data'), join(directory, 'plants.db')]
-  const server = await startService(t, { dataDirectory: data })
+  const server = await startService(t, { data })
   const name = 'x'.repeat(500_000)
   for (const id of [1, 2]) assert.equal((await post(server.port, { id, name })).status, 200)
   const shell = async (script: string) => {
@@ -433,7 +433,7 @@ test('terminal: export - is refused, serve --dev logs lines', { skip: NO_SCRIPT 
 test('import: takes an edited snapshot, and names the rows that it refuses', async (t) => {
   const directory = await temporaryDirectory()
   const [data, file] = [join(directory, 'data'), join(directory, 'edited.sqlite')]
-  const server = await startService(t, { dataDirectory: data })
+  const server = await startService(t, { data })
   for (const id of [1, 2]) await post(server.port, { id, name: 'Fern' })
   await server.close()
   const database = new SQL.Database(readFileSync(join(data, 'plants.sqlite')))
@@ -456,7 +456,7 @@ test('import: takes an edited snapshot, and names the rows that it refuses', asy
   )
   assert.match(imported.stderr, /not imported: owner "alice", id 4: .*must be text/)
   assert.match(imported.stderr, /2 of 4 plants are in the store/)
-  const again = await startService(t, { dataDirectory: data })
+  const again = await startService(t, { data })
   assert.deepEqual((await call(again.port)).json(), [
     { name: 'Fern' },
     { name: 'Fern' },

@@ -15,7 +15,7 @@ import { join } from 'node:path'
 import { test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath, pathToFileURL } from 'node:url'
-import { readOrCreateDevKey } from '../../dist/cli/dev-key.js'
+import { readOrCreateDevKey } from '../../dist/cli/token.js'
 import { exportStore } from '../../dist/cli/export.js'
 import { errorCodeOf } from '../../dist/errors.js'
 import { lockDirectory } from '../../dist/store/sqljs/lock.js'
@@ -97,7 +97,7 @@ for (const umask of sampled([0o000, 0o077], 2)) {
       look()
       await server.kill('SIGKILL')
       const again = await startService(t, {
-        dataDirectory: data,
+        data,
         listen: { path: socket },
         adminListen: { path: `${socket}.admin` },
       })

@@ -1,6 +1,6 @@
 import '../e2e/bundle.test.ts'
 import '../cli/commands.test.ts'
-import '../cli/dev-key.test.ts'
+import '../cli/token.test.ts'
 import '../cli/export.test.ts'
 import '../cli/import.test.ts'
 import '../cli/lines.test.ts'

@@ -232,7 +232,7 @@ describe('clock in the server of another application', { concurrency: true }, ()
   async function mountOnPath(t: TestContext, options: BareOptions): Promise<OnPath> {
     const bare = await startBare(t, options)
     const path = join(await temporaryDirectory(), 'mounted.sock')
-    const server = createServer(bare.connections.handler).listen(path)
+    const server = createServer(bare.adapter.handler).listen(path)
     await once(server, 'listening')
     t.after(() => {
       server.close()
@@ -257,12 +257,12 @@ describe('clock in the server of another application', { concurrency: true }, ()
   })
 
   test('receiving: a body that never ends is 408', async (t) => {
-    const { path, connections } = await mountOnPath(t, { timeouts: { requestMs: SHORT_MS } })
+    const { path, adapter } = await mountOnPath(t, { timeouts: { requestMs: SHORT_MS } })
     const half = postBytes({ id: 1, name: 'half' }).slice(0, -3)
     const answers = await answersToHalf(path, (wire) => void wire.write(half))
     assert.deepEqual(answers.map(verdict), ['requestTimeout'])
     assert.deepEqual(headerLines(answers[0] ?? assert.fail(), 'connection'), ['close'])
-    assert.equal(connections.active, 0)
+    await until('it is done', () => adapter.active === 0)
   })
 
   test('serving: a request that the store never answers is 503', async (t) => {
@@ -270,7 +270,7 @@ describe('clock in the server of another application', { concurrency: true }, ()
     const { path } = await mountOnPath(t, { timeouts: { servingMs: SHORT_MS }, store: { create } })
     const wire = await Wire.to(path)
     wire.write(postBytes({ id: 1, name: 'never' }))
-    assert.deepEqual((await wire.allAnswers()).map(verdict), ['storageUnavailable'])
+    assert.deepEqual((await wire.answers(1)).map(verdict), ['storageUnavailable'])
     wire.destroy()
   })
 
@@ -296,7 +296,7 @@ test('clock: a pause of the whole process ends no connection', async (t) => {
   wire.write(whole.slice(0, -3))
   await until('it is being received', () => connections.active === 1)
   // Until the clock has checked it.
-  await sleep(3 * connections.checkMs)
+  await sleep(3 * connections.ticks.everyMs)
   wire.write(whole.slice(-3))
   Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 1.5 * limitMs)
   assert.deepEqual((await wire.answers(1)).map(verdict), [200])

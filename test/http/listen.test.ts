@@ -144,7 +144,7 @@ test('listen: a port in use is refused, says what to do, and leaves nothing open
   const dataDirectory = join(await temporaryDirectory(), 'data')
   for (const option of ['listen', 'adminListen']) {
     await assert.rejects(
-      startService(t, { [option]: { host: '127.0.0.1', port }, dataDirectory }),
+      startService(t, { [option]: { host: '127.0.0.1', port }, data: dataDirectory }),
       (error) =>
         error instanceof ListenFailed &&
         error.message ===
@@ -152,7 +152,7 @@ test('listen: a port in use is refused, says what to do, and leaves nothing open
             'stop it or choose another address',
     )
   }
-  const { port: free } = await startService(t, { dataDirectory })
+  const { port: free } = await startService(t, { data: dataDirectory })
   assert.equal(verdict(await firstAnswer(free, head('GET', '/plants'))), 200)
 })
 

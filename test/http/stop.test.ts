@@ -57,7 +57,7 @@ describe('stop', { concurrency: true }, () => {
       assert.deepEqual(headerLines(answer ?? assert.fail(), 'connection'), ['close'])
     }
     await stopped
-    const again = await startService(t, { dataDirectory })
+    const again = await startService(t, { data: dataDirectory })
     assert.deepEqual((await call(again.port)).json(), [
       { name: 'in flight' },
       { name: 'before' },
@@ -67,7 +67,7 @@ describe('stop', { concurrency: true }, () => {
 
   test('idle connections do not delay it', async (t) => {
     // Longer than the test's own patience.
-    const { port, close } = await startService(t, { shutdownTimeoutSeconds: 3600 })
+    const { port, close } = await startService(t, { shutdownTimeout: 3600 })
     const wires = await Promise.all(Array.from({ length: 6 }, () => Wire.to(port)))
     const [, used, odd, posted, long, refused] = wires
     await used?.write(head('GET', '/plants')).answers(1)
@@ -156,9 +156,9 @@ describe('stop', { concurrency: true }, () => {
   })
 
   test('during the drain delay readiness is red, and requests are served and closed', async (t) => {
-    const drainDelaySeconds = 3600
-    const endDelay = holdPause(t, drainDelaySeconds * 1000)
-    const { port, adminPort, close } = await startService(t, { drainDelaySeconds })
+    const drainDelay = 3600
+    const endDelay = holdPause(t, drainDelay * 1000)
+    const { port, adminPort, close } = await startService(t, { drainDelay })
     const used = await Wire.to(port)
     await used.write(head('GET', '/plants')).answers(1)
     const stopped = close()
@@ -194,7 +194,7 @@ describe('stop', { concurrency: true }, () => {
 
   test('requests under way at the deadline are given up, and logged', async (t) => {
     const { port, adminPort, close, logLines } = await startService(t, {
-      shutdownTimeoutSeconds: 1,
+      shutdownTimeout: 1,
     })
     const half = postBytes({ id: 1, name: 'half' })
     const wire = await Wire.to(port)
@@ -209,7 +209,7 @@ describe('stop', { concurrency: true }, () => {
 
   test('the deadline ends stalled readers and slow senders', async (t) => {
     const { path, adminPort, close, logLines } = await startWithLongPlants(t, {
-      shutdownTimeoutSeconds: 1,
+      shutdownTimeout: 1,
     })
     const [reader, headers, body] = await Promise.all([Wire.to(path), Wire.to(path), Wire.to(path)])
     reader.socket.pause()
@@ -240,7 +240,7 @@ describe('stop', { concurrency: true }, () => {
 
   test('a client that always has requests waiting is closed too, and knows where', async (t) => {
     const { port, close, logLines, dataDirectory } = await startService(t, {
-      drainDelaySeconds: 0.3,
+      drainDelay: 0.3,
     })
     const wire = await Wire.to(port)
     let sent = 0
@@ -258,7 +258,7 @@ describe('stop', { concurrency: true }, () => {
       answers.map((_, at) => (at < answers.length - 1 ? 'keep-alive' : 'close')),
     )
     assert.ok(!logLines.some((line) => line.includes('given up')))
-    const again = await startService(t, { dataDirectory })
+    const again = await startService(t, { data: dataDirectory })
     assert.deepEqual(
       (await call(again.port)).json(),
       answers.map((_, at) => ({ name: `piped ${at}` })),
@@ -311,7 +311,7 @@ describe('stop', { concurrency: true }, () => {
       const listening = await started
       for (const url of [listening?.plants, listening?.admin])
         if (url !== undefined) await assert.rejects(Wire.to(Number(new URL(url).port)))
-      await startService(t, { dataDirectory })
+      await startService(t, { data: dataDirectory })
     }
   })
 

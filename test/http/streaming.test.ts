@@ -35,7 +35,7 @@ test('streaming: lists of 10,100 plants', async (t) => {
   // Even ids, so that others fit between them.
   const ids = Array.from({ length: count }, (_, at) => 2 * at)
   const dataDirectory = await dataOf(ids)
-  const { port, service } = await startService(t, { dataDirectory, logLevel: 'silent' })
+  const { port, service } = await startService(t, { data: dataDirectory, logLevel: 'silent' })
   const all = ids.map(String)
   const text = all.join()
 

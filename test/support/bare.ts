@@ -3,6 +3,7 @@ import type { Server } from 'node:http'
 import type { TestContext } from 'node:test'
 import type { Caller } from '../../dist/auth/caller.js'
 import { MemoryBudget } from '../../dist/ops/budget.js'
+import { Adapter } from '../../dist/http/adapter.js'
 import type { HttpTimeouts } from '../../dist/http/clock.js'
 import { PlantResponder } from '../../dist/api/plant-responder.js'
 import { PageCache } from '../../dist/api/page-cache.js'
@@ -33,6 +34,8 @@ export interface Bare {
   readonly port: number
   readonly server: Server
   readonly connections: Connections
+  /** For a server of another application. */
+  readonly adapter: Adapter
   /** Answers that wait for their clients. */
   readonly answers: MemoryBudget
   /** Bodies that are read, or wait to be stored. */
@@ -85,6 +88,7 @@ export async function startBare(
   const answers = new MemoryBudget(answersMaxBytes)
   const bodies = new MemoryBudget(bodiesMaxBytes)
   const options = {
+    store: { current: whole, isOpen: true, openForRequest: () => Promise.resolve() },
     pages,
     queue,
     bodies,
@@ -99,7 +103,6 @@ export async function startBare(
   }
   const host = new PlantResponder({
     ...options,
-    store: { current: whole, isOpen: true, openForRequest: () => Promise.resolve() },
     verifier: { verify: authenticate },
     rateLimit: undefined,
     readScope: undefined,
@@ -109,17 +112,18 @@ export async function startBare(
     log,
   })
   const connections = new Connections(host, { ...LONG, ...timeouts }, strangersMaxBytes)
+  const adapter = new Adapter(host, { ...LONG, ...timeouts })
   const server = createHttpServer(connections, 100)
   if (path === undefined) server.listen(0, '127.0.0.1')
   else server.listen(path)
   await once(server, 'listening')
   t.after(async () => {
     server.close()
-    await connections.drain(0)
+    await Promise.all([connections.drain(0), adapter.drain(0)])
   })
   const address = server.address()
   const port = address !== null && typeof address === 'object' ? address.port : 0
-  return { port, server, connections, answers, bodies, plants, answered, failures }
+  return { port, server, connections, adapter, answers, bodies, plants, answered, failures }
 }
 
 export const ALICE: Caller = { owner: 'alice', scopes: new Set() }

@@ -226,12 +226,7 @@ async function ofServices(t: TestContext, port: number) {
         send(keyless.port, method, { token: token('alice', {}, { alg: 'RS256', kid: 'a' }) }),
       headers: WHOLE_SECONDS,
     },
-    // A service that stops closes each connection.
-    storageUnavailable: {
-      ask: (method) => send(closed, method),
-      headers: WHOLE_SECONDS,
-      closes: true,
-    },
+    storageUnavailable: { ask: (method) => send(closed, method), headers: WHOLE_SECONDS },
     overloaded: {
       async ask(method) {
         const underLoad = await answerUnderLoad(t, (loaded) => send(loaded, method))

@@ -10,7 +10,7 @@ import { temporaryDirectory } from './directories.ts'
 import { AUDIENCE, ISSUER, SECRET } from './tokens.ts'
 
 /** The default settings. */
-export const { keys: _, ...DEFAULTS } = readConfig({}, 'storage')
+export const DEFAULTS = readConfig({}, 'storage')
 
 export { temporaryDirectory }
 
@@ -46,18 +46,18 @@ export async function startService(
   t: TestContext,
   overrides: Partial<Config> = {},
 ): Promise<RunningService> {
-  const dataDirectory = overrides.dataDirectory ?? join(await temporaryDirectory(), 'data')
+  const dataDirectory = overrides.data ?? join(await temporaryDirectory(), 'data')
   const config: Config = {
     ...DEFAULTS,
     // A slow test must not lose its requests.
-    shutdownTimeoutSeconds: 120,
+    shutdownTimeout: 120,
     listen: { host: '127.0.0.1', port: 0 },
     adminListen: { host: '127.0.0.1', port: 0 },
     issuer: ISSUER,
     audience: AUDIENCE,
     keys: { kind: 'secret', secret: Buffer.from(SECRET) },
     ...overrides,
-    dataDirectory,
+    data: dataDirectory,
   }
   const logLines: string[] = []
   const sink = {

@@ -13,7 +13,7 @@ import {
 import { headerLine } from '../../../dist/store/sqljs/journal-format.js'
 import { checkStore } from '../../../dist/cli/check.js'
 import { exportStore } from '../../../dist/cli/export.js'
-import { version as release } from '../../../dist/version.js'
+import { version as release } from '../../../dist/package.js'
 import { ROOT } from '../../support/release.ts'
 import { temporaryDirectory } from '../../support/service.ts'
 import { list, openStore } from './fixtures.ts'

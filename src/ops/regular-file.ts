@@ -2,7 +2,7 @@
 
 import { closeSync, constants, fstatSync, openSync, readSync } from 'node:fs'
 import { getSystemErrorMap } from 'node:util'
-import { errorCodeOf } from './errors.ts'
+import { errorCodeOf } from '../errors.ts'
 
 const { O_NOCTTY, O_NONBLOCK, O_RDONLY } = constants
 

@@ -3,7 +3,7 @@ import { execFileSync } from 'node:child_process'
 import { statSync, truncateSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { test } from 'node:test'
-import { readDevKey, readOrCreateDevKey, signDevToken } from '../../dist/cli/dev-key.js'
+import { readDevKey, readOrCreateDevKey, signDevToken } from '../../dist/cli/token.js'
 import { ConfigError } from '../../dist/errors.js'
 import { PatientVerifier, RULES, secretKeys, temporaryDirectory } from '../auth/tokens.ts'
 

@@ -1,0 +1,91 @@
+import type { ServerResponse } from 'node:http'
+import type { Exchange } from './exchange.ts'
+import { cutOff } from './linger.ts'
+import { abandon, CLOSE, COMMON, headersOf, type HttpResponse } from './response.ts'
+import { isStream, PIECE_MAX_BYTES, startOf } from './response.ts'
+import { WholeResponse } from './whole-response.ts'
+
+/**
+ * Sends a response that is at hand, after which the connection is kept. False if Node must send it:
+ * nothing is sent then.
+ */
+export function sendWhole(
+  { req, res, requestId, headers }: Exchange,
+  response: HttpResponse,
+  keepAlive: string,
+): boolean {
+  const { body, status } = response
+  if (!(res instanceof WholeResponse) || body === undefined || isStream(body)) return false
+  if (body.length > PIECE_MAX_BYTES || req.method === 'HEAD') return false
+  // Node closes the connection if the client waits for "100 Continue".
+  if (headers.expectations.length > 0) return false
+  return res.sendWhole(status, startOf(response, requestId, keepAlive), body)
+}
+
+/**
+ * Sends a response through Node. A failure in the middle of a body cuts the client off, so that a
+ * part is never taken for the whole. `done` is called once the last byte is handed to the socket,
+ * or the client has left, or with the failure.
+ */
+export function send(
+  { req, res, requestId }: Exchange,
+  response: HttpResponse,
+  closes: boolean,
+  done: (failure?: unknown) => void,
+): void {
+  const connection = closes ? CLOSE : []
+  res.writeHead(response.status, [...COMMON, ...headersOf(response, requestId), ...connection])
+  const { body } = response
+  if (body === undefined || req.method === 'HEAD') {
+    abandon(response)
+    res.end()
+    return done()
+  }
+  if (!isStream(body) && body.length <= PIECE_MAX_BYTES) {
+    // Node encodes the headers as it does a text that it sends with them.
+    res.end(body, 'latin1')
+    return done()
+  }
+  const isLeft = (): boolean => res.writableEnded || res.destroyed
+  const close = (): void => abandon(response)
+  const fail = (error: unknown): void => {
+    if (isLeft()) return done()
+    cutOff(req.socket)
+    done(error)
+  }
+  // A list may be waiting for room or for its turn.
+  res.once('close', close)
+  // Another application may write to a response that it has ended.
+  res.on('error', () => {})
+  const pieces = isStream(body) ? body : piecesOf(Buffer.from(body))
+  void sendPieces(res, pieces, isLeft).then(() => done(), fail).finally(close)
+}
+
+/** Stops early if the client has left, or another application has ended the response. */
+async function sendPieces(
+  res: ServerResponse,
+  pieces: Iterable<Buffer> | AsyncIterable<Buffer>,
+  isLeft: () => boolean,
+): Promise<void> {
+  for await (const piece of pieces) {
+    if (isLeft()) return
+    if (!res.write(piece)) await taken(res)
+  }
+  if (!isLeft()) res.end()
+}
+
+/** Waits until the socket has taken what it was given, or is closed. */
+function taken(res: ServerResponse): Promise<void> {
+  return new Promise((resolve) => {
+    const end = (): void => {
+      res.off('drain', end).off('close', end)
+      resolve()
+    }
+    res.on('drain', end).on('close', end)
+  })
+}
+
+function* piecesOf(body: Buffer): Generator<Buffer, void, undefined> {
+  for (let at = 0; at < body.length; at += PIECE_MAX_BYTES)
+    yield body.subarray(at, at + PIECE_MAX_BYTES)
+}
