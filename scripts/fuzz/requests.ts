@@ -1,6 +1,7 @@
 import { METHODS } from 'node:http'
 import { jsonOf, plantOf } from '../../test/support/ledger.ts'
 import { SHARED_TEXT } from '../../test/support/oracle/compare.ts'
+import { OPERATIONS } from '../../test/support/oracle/operations.ts'
 import type { Owner } from '../../test/support/oracle/owner.ts'
 import type { Random } from '../../test/support/random.ts'
 import { someId, someText, spellPlant, spoilBody } from './bodies.ts'
@@ -20,6 +21,7 @@ export interface Actors {
 }
 
 const SHARED_IDS = 300
+const READS = OPERATIONS.filter(({ method }) => method === 'GET')
 const JSON_TYPE = 'Content-Type: application/json'
 const TYPES = [...dictionary.contentTypes, `application/json${';a=b'.repeat(300)}`] as const
 const HEADERS = [
@@ -41,8 +43,8 @@ export function requestText(line: string, token: string, body?: string): string 
 export function someRequest(random: Random, actors: Actors): string {
   const kind = random.next()
   if (kind < 0.5) return create(random, actors)
-  if (kind < 0.84) return list(random, actors)
-  if (kind < 0.9) return ofShared(random, actors) ?? list(random, actors)
+  if (kind < 0.84) return read(random, actors)
+  if (kind < 0.9) return ofShared(random, actors) ?? read(random, actors)
   if (kind < 0.985) return odd(random, actors)
   return random.pick(dictionary.noRequests)
 }
@@ -67,18 +69,28 @@ function create(random: Random, actors: Actors): string {
   return withBody(random, lines, random.chance(0.004) ? body.padEnd(longest) : body)
 }
 
-function list(random: Random, actors: Actors): string {
+/** A GET or HEAD of any operation that reads. */
+function read(random: Random, actors: Actors): string {
+  const { path = '/plants' } = READS[random.below(READS.length)] ?? {}
   const owner = random.pick(actors.owners)
   const cursors = [...(random.chance(0.8) ? owner : random.pick(actors.owners)).cursors.keys()]
   const bearer = random.chance(0.5)
     ? [`Authorization: Bearer ${owner.token}`]
     : authorization(random, actors)
   const method = random.chance(0.93) ? 'GET' : 'HEAD'
-  const lines = [`${method} /plants${query(random, cursors)} HTTP/1.1`, 'Host: a', ...bearer]
+  const target = path.replace(/\{\w+\}/g, () => someSegment(random))
+  const lines = [`${method} ${target}${query(random, cursors)} HTTP/1.1`, 'Host: a', ...bearer]
   addHeaders(random, lines, 0.04)
   if (random.chance(0.97)) return `${lines.join('\r\n')}\r\n\r\n`
   const length = random.chance(0.9) ? random.below(300) : 60_000 + random.below(12_000)
   return withBody(random, lines, 'x'.repeat(length))
+}
+
+/** What a path has in the place of a "{name}". */
+function someSegment(random: Random): string {
+  return random.chance(0.9)
+    ? String(someId(random))
+    : encodeURIComponent(random.pick(dictionary.noIds))
 }
 
 function query(random: Random, cursors: readonly string[]): string {

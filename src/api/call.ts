@@ -7,6 +7,7 @@ import type { PageCache } from './page-cache.ts'
 
 /** What operations work with. */
 export interface OperationOptions {
+  /** `current` throws StoreUnavailable while the store is not open. */
   readonly store: { readonly current: PlantStore }
   readonly pages: PageCache
   /** Runs work that may take a millisecond or more; owners take turns. */
@@ -18,46 +19,33 @@ export interface OperationOptions {
   readonly maxBodyBytes: number
 }
 
-/** A request of an owner who may make it, and its admission to memory and time. */
-export class Call {
+/** A request of an owner who may make it. */
+export interface Call {
   readonly exchange: Exchange
   readonly owner: string
   /** What the path has in the place of each "{name}" of its pattern. */
   readonly parameters: readonly string[]
   /** The query without "?", as the client sent it. */
   readonly query: string
-  readonly #queue: FairQueue
-  readonly #answers: MemoryBudget
+  readonly options: OperationOptions
+}
 
-  /** @throws HttpError `overloaded` if the owner's clients leave too many responses unread. */
-  constructor(
-    exchange: Exchange,
-    owner: string,
-    { parameters, query }: Pick<Call, 'parameters' | 'query'>,
-    options: OperationOptions,
-  ) {
-    this.exchange = exchange
-    this.owner = owner
-    this.parameters = parameters
-    this.query = query
-    this.#queue = options.queue
-    this.#answers = options.answers
-    this.#checkRoom()
-  }
+/**
+ * Does work that may take long, once it is the owner's turn.
+ * @throws ClientGone, HttpError `overloaded`: both may have changed meanwhile.
+ */
+export function inTurn<T>(call: Call, work: () => T | Promise<T>): T | Promise<T> {
+  return call.options.queue.run(call.owner, () => {
+    if (call.exchange.req.socket.destroyed) throw new ClientGone()
+    checkRoom(call)
+    return work()
+  })
+}
 
-  /**
-   * Does work that may take long, once it is the owner's turn.
-   * @throws ClientGone, HttpError `overloaded`: both may have changed meanwhile.
-   */
-  turn<T>(work: () => T | Promise<T>): T | Promise<T> {
-    return this.#queue.run(this.owner, () => {
-      if (this.exchange.req.socket.destroyed) throw new ClientGone()
-      this.#checkRoom()
-      return work()
-    })
-  }
-
-  #checkRoom(): void {
-    if (!this.#answers.hasRoom(this.owner)) throw overloaded()
-  }
+/**
+ * To be called before the operation, too.
+ * @throws HttpError `overloaded` if the owner's clients leave too many responses unread.
+ */
+export function checkRoom({ owner, options: { answers } }: Call, bytes?: number): void {
+  if (!answers.hasRoom(owner, bytes)) throw overloaded()
 }

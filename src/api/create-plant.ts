@@ -1,9 +1,9 @@
 import { HttpError } from '../errors.ts'
 import { readBody } from '../http/body.ts'
 import { type HttpResponse, jsonResponse } from '../http/response.ts'
-import { type Hold, overloaded } from '../ops/budget.ts'
+import type { Hold } from '../ops/budget.ts'
 import { type NewPlant, type Plant, readNewPlant } from '../plants/plant.ts'
-import type { Call, OperationOptions } from './call.ts'
+import { type Call, checkRoom, inTurn } from './call.ts'
 import { checkBodyHeaders, textOf } from './json-body.ts'
 import { readObject } from './json.ts'
 
@@ -11,15 +11,13 @@ import { readObject } from './json.ts'
 const SHORT_BODY_BYTES = 16 * 1024
 
 /** POST /plants, from the media type on. */
-export async function createPlant(
-  call: Call,
-  { store, pages, queue, bodies, answers, maxBodyBytes }: OperationOptions,
-): Promise<HttpResponse> {
+export async function createPlant(call: Call): Promise<HttpResponse> {
   const { exchange, owner } = call
+  const { store, pages, queue, bodies, answers, maxBodyBytes } = call.options
   checkBodyHeaders(exchange, maxBodyBytes)
   const { contentLengthBytes } = exchange.headers
   // The response repeats the plant.
-  if (!answers.hasRoom(owner, contentLengthBytes)) throw overloaded()
+  checkRoom(call, contentLengthBytes)
   // A chunked body reserves its buffer as it grows.
   const hold = bodies.take(owner, contentLengthBytes ?? 0)
   let answer: Hold | undefined
@@ -29,7 +27,7 @@ export async function createPlant(
     // It is no longer than the body. Once it is sent, the connection counts it.
     answer = answers.take(owner, body.length)
     const isShort = body.length <= SHORT_BODY_BYTES
-    const plant = isShort ? readPlant(body) : await call.turn(() => readPlant(body))
+    const plant = isShort ? readPlant(body) : await inTurn(call, () => readPlant(body))
     if ((await store.current.create(owner, plant)) === 'conflict') throw new HttpError('idTaken')
     pages.invalidate(owner, plant.id)
     return isShort ? plantResponse(plant) : await queue.run(owner, () => plantResponse(plant))

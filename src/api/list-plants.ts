@@ -1,19 +1,16 @@
 import { type Condition, HttpError } from '../errors.ts'
-import type { HttpResponse } from '../http/response.ts'
-import { bodyOf } from '../http/response.ts'
+import { bodyOf, type HttpResponse } from '../http/response.ts'
 import type { PlantList, PlantRange } from '../plants/store.ts'
-import type { Call, OperationOptions } from './call.ts'
+import { type Call, inTurn } from './call.ts'
 import { readCursor, writeCursor } from './cursor.ts'
 import { PlantStream } from './plant-stream.ts'
 
 const LIMIT_MAX = 2 ** 31 - 1
 
 /** GET /plants, from the parameters on. A cached page is returned at once. */
-export function listPlants(
-  call: Call,
-  { store, pages, queue, answers }: OperationOptions,
-): HttpResponse | Promise<HttpResponse> {
+export function listPlants(call: Call): HttpResponse | Promise<HttpResponse> {
   const { owner, query } = call
+  const { store, pages } = call.options
   const cached = pages.get(owner, query)
   if (cached) return cached
   const respond = (list: PlantList, limit: number | undefined) => {
@@ -21,16 +18,16 @@ export function listPlants(
       status: 200,
       headers: list.cutAt === undefined ? [] : ['Link', nextPage(owner, limit, list.cutAt)],
       // A list of one chunk has a Content-Length; a longer one is made while its client reads it.
-      body: list.ended ? bodyOf(first) : new PlantStream(list, first, owner, queue, answers),
+      body: list.ended ? bodyOf(first) : new PlantStream(list, first, call),
     })
     const first = list.next()
     return first instanceof Promise ? first.then(responseOf) : responseOf(first)
   }
-  return call.turn(() => {
+  return inTurn(call, () => {
     const range = readRange(owner, query)
     const list = store.current.list(owner, range)
     if (list instanceof Promise)
-      return list.then((it) => orClose(it, () => call.turn(() => respond(it, range.limit))))
+      return list.then((it) => orClose(it, () => inTurn(call, () => respond(it, range.limit))))
     const response = orClose(list, () => respond(list, range.limit))
     // A response that was awaited is not cached: a create may have come in between.
     if (!(response instanceof Promise)) pages.add(owner, query, response, list.cutAt)

@@ -1,8 +1,8 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { PIECE_MAX_BYTES, type TextStream } from '../http/response.ts'
-import type { Hold, MemoryBudget } from '../ops/budget.ts'
-import type { FairQueue } from '../ops/fair-queue.ts'
+import type { Hold } from '../ops/budget.ts'
 import type { PlantList } from '../plants/store.ts'
+import type { Call } from './call.ts'
 
 const COMMA = 0x2c
 const EMPTY_LIST_BYTES = '[]'.length
@@ -18,28 +18,18 @@ const ROOM_CHECK_MS = 100
  */
 export class PlantStream implements TextStream {
   readonly #list: PlantList
-  readonly #owner: string
-  readonly #queue: FairQueue
-  readonly #answers: MemoryBudget
+  readonly #call: Call
   readonly #hold: Hold
   #first: Buffer | undefined
   #closed = false
   /** Whether this list is the one of its owner that may hold more than there is room for. */
   #exceeds = false
 
-  constructor(
-    list: PlantList,
-    first: string,
-    owner: string,
-    queue: FairQueue,
-    answers: MemoryBudget,
-  ) {
+  constructor(list: PlantList, first: string, call: Call) {
     this.#list = list
     this.#first = Buffer.from(first)
-    this.#owner = owner
-    this.#queue = queue
-    this.#answers = answers
-    this.#hold = answers.hold(owner, 0)
+    this.#call = call
+    this.#hold = call.options.answers.hold(call.owner, 0)
     this.#count(this.#first.length)
   }
 
@@ -77,10 +67,11 @@ export class PlantStream implements TextStream {
 
   async #next(sentBytes: number): Promise<Buffer | undefined> {
     // Node keeps the last piece that it wrote until it writes another.
+    const { owner, options } = this.#call
     const keptBytes = Math.min(sentBytes, PIECE_MAX_BYTES)
     this.#count(keptBytes)
     while (!this.#closed) {
-      const made = await this.#queue.run(this.#owner, () => this.#makeNext(keptBytes))
+      const made = await options.queue.run(owner, () => this.#makeNext(keptBytes))
       if (made !== 'no room') return made
       await sleep(ROOM_CHECK_MS)
     }
@@ -96,8 +87,9 @@ export class PlantStream implements TextStream {
     // Its own bytes are released for the check: it may always replace them.
     this.#hold.set(0)
     this.#endExceeding()
-    if (!this.#answers.hasRoom(this.#owner)) {
-      this.#exceeds = this.#answers.beginExceeding(this.#owner)
+    const { owner, options } = this.#call
+    if (!options.answers.hasRoom(owner)) {
+      this.#exceeds = options.answers.beginExceeding(owner)
       if (!this.#exceeds) {
         this.#count(keptBytes)
         return 'no room'
@@ -122,7 +114,8 @@ export class PlantStream implements TextStream {
   }
 
   #endExceeding(): void {
-    if (this.#exceeds) this.#answers.endExceeding(this.#owner)
+    const { owner, options } = this.#call
+    if (this.#exceeds) options.answers.endExceeding(owner)
     this.#exceeds = false
   }
 }

@@ -4,7 +4,7 @@ import type { Verifier } from '../auth/verifier.ts'
 import { HttpError } from '../errors.ts'
 import { type Exchange, hasTooManyHeaders } from '../http/exchange.ts'
 import type { HttpResponse } from '../http/response.ts'
-import { Call, type OperationOptions } from './call.ts'
+import { checkRoom, type OperationOptions } from './call.ts'
 import { routeOf } from './operations.ts'
 import type { RateLimit } from './rate-limit.ts'
 
@@ -41,7 +41,7 @@ export function createRouter(
     const { method } = exchange
     const allow = ['Allow', route.allow]
     if (method === 'OPTIONS') return { status: 204, headers: allow, body: undefined }
-    const operation = route.byMethod.get(method === 'HEAD' ? 'GET' : method)
+    const operation = route.byMethod.get(method)
     if (!operation)
       throw KNOWN_METHOD.test(method)
         ? new HttpError('methodNotAllowed', allow)
@@ -57,7 +57,9 @@ export function createRouter(
       if (waitSeconds !== undefined)
         throw new HttpError('rateLimited', ['Retry-After', String(waitSeconds)])
       if (exchange.hasUnknownExpectation) throw new HttpError('expectationFailed')
-      return operation.handle(new Call(exchange, owner, { parameters, query }, options), options)
+      const call = { exchange, owner, parameters, query, options }
+      checkRoom(call)
+      return operation.handle(call)
     }
     const caller = verifier.verify(readBearer(exchange.headers.authorization), exchange.req.socket)
     return caller instanceof Promise ? caller.then(serve) : serve(caller)

@@ -10,6 +10,14 @@ export interface PlantRange {
   readonly limit: number | undefined
 }
 
+/**
+ * A range for a store that reads these members of it. It is no range if there are others: so the
+ * compiler finds each store that would ignore one.
+ */
+export type RangeOf<Read extends keyof PlantRange> = keyof PlantRange extends Read
+  ? PlantRange
+  : 'the store ignores a member of the range'
+
 /** One owner's plants as of one moment: plants created later are not in it. */
 export interface PlantList {
   /** The id of the last plant, if `limit` cut the list short. */

@@ -5,6 +5,7 @@ import { test, type TestContext } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { setFlagsFromString } from 'node:v8'
 import { runInNewContext } from 'node:vm'
+import type { Caller } from '../../dist/auth/caller.js'
 import type { PlantList } from '../../dist/plants/store.js'
 import { ALICE, type Bare, type BareOptions, listOf, startBare, chunkOf } from '../support/bare.ts'
 import { temporaryDirectory } from '../support/directories.ts'
@@ -54,6 +55,32 @@ async function startUnix(
     ...options,
   })
   return { ...bare, path }
+}
+
+/**
+ * The same with lists that have a small chunk first. All of them begin before any of them holds
+ * much: else the later ones would be refused.
+ */
+function startTogether(t: TestContext, answersMaxBytes: number, lists: number, small: string) {
+  let begin = (): void => {}
+  const begun = new Promise<void>((resolve) => (begin = resolve))
+  let asked = 0
+  const list = (): PlantList => {
+    const long = longList()
+    let first: string | undefined = small
+    const next = (): string | undefined => {
+      const chunk = first ?? long.next()
+      first = undefined
+      return chunk
+    }
+    return { ...long, next, ended: false }
+  }
+  const authenticate = async (owner: string): Promise<Caller> => {
+    if (++asked === lists) begin()
+    await begun
+    return { ...ALICE, owner }
+  }
+  return startUnix(t, answersMaxBytes, { store: { list }, authenticate })
 }
 
 /** A client that asks for the long list and reads nothing. */
@@ -109,29 +136,7 @@ test('answers: one owner leaves room for others', async (t) => {
 test('answers: a list without room waits for some, and arrives whole', async (t) => {
   const SMALL = chunkOf([{ name: 'a' }])
   const OWNERS = 6
-  let begin = (): void => {}
-  const begun = new Promise<void>((resolve) => (begin = resolve))
-  let asked = 0
-  const { path, answers } = await startUnix(t, 2 * MIB, {
-    store: {
-      // Each list begins before any of them holds much.
-      list() {
-        const long = longList()
-        let isFirst = true
-        const next = (): string | undefined => {
-          if (!isFirst) return long.next()
-          isFirst = false
-          return SMALL
-        }
-        return { ...long, next, ended: false }
-      },
-    },
-    authenticate: async (owner) => {
-      if (++asked === OWNERS) begin()
-      await begun
-      return { ...ALICE, owner }
-    },
-  })
+  const { path, answers } = await startTogether(t, 2 * MIB, OWNERS, SMALL)
   const readers = await Promise.all(
     Array.from({ length: OWNERS }, (_, reader) => stalled(path, `owner-${reader}`)),
   )
@@ -185,29 +190,7 @@ test('answers: lists of one owner go on, however many another owner leaves unrea
 test('answers: while there is no room, one list of an owner at a time takes more', async (t) => {
   const READERS = 20
   const small = chunkOf([{ name: 'x'.repeat(60 * 1024) }])
-  let begin = (): void => {}
-  const begun = new Promise<void>((resolve) => (begin = resolve))
-  let asked = 0
-  const { path, answers, connections } = await startUnix(t, 4 * MIB, {
-    store: {
-      // Each list begins before any of them holds much: else the later ones would be refused.
-      list() {
-        const long = longList()
-        let isFirst = true
-        const next = (): string | undefined => {
-          if (!isFirst) return long.next()
-          isFirst = false
-          return small
-        }
-        return { ...long, next, ended: false }
-      },
-    },
-    authenticate: async (owner) => {
-      if (++asked === READERS) begin()
-      await begun
-      return { ...ALICE, owner }
-    },
-  })
+  const { path, answers, connections } = await startTogether(t, 4 * MIB, READERS, small)
   // Each list begins with a short chunk. The long ones after it would be 20 MiB.
   const readers: Wire[] = []
   for (let reader = 0; reader < READERS; reader++) readers.push(await stalled(path, 'mallory'))
@@ -277,7 +260,9 @@ test('answers: memory in use is what is counted; a piece keeps no whole chunk', 
   const readers: Socket[] = []
   for (let reader = 0; reader < OWNERS; reader++) {
     // It reads all that comes, so its list waits for the next chunk, whatever a socket holds.
-    const socket = connect(port, '127.0.0.1').on('error', () => {}).resume()
+    const socket = connect(port, '127.0.0.1')
+      .on('error', () => {})
+      .resume()
     readers.push(socket)
     socket.write(head('GET', '/plants', { token: `owner-${reader}` }))
     await until('the reader has its first chunk', () => waiting > reader)

@@ -5,8 +5,9 @@ import { readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node
 import { METHODS } from 'node:http'
 import { join } from 'node:path'
 import { test } from 'node:test'
-import { conditions } from '../../dist/errors.js'
+import { conditions, HttpError } from '../../dist/errors.js'
 import { startBare } from '../support/bare.ts'
+import { failureCases } from '../support/conditions.ts'
 import { call, post } from '../support/http.ts'
 import { PEM, readPair } from '../support/keys.ts'
 import { scrape, type Scrape } from '../support/metrics.ts'
@@ -126,6 +127,13 @@ test('metrics: every answered request counts once and has one log line', async (
       count,
     )
   }
+})
+
+test('metrics: each failure counts by its error value', async (t) => {
+  const { adminPort, cases, own } = await failureCases(t)
+  for (const condition of own) await cases[condition].ask(cases[condition].method ?? 'get')
+  const expected = own.map((condition) => [new HttpError(condition).error, 1])
+  assert.deepEqual(errors(await scrape(adminPort)), Object.fromEntries(expected))
 })
 
 test('metrics: durations have the buckets of OpenTelemetry, and finer ones', async (t) => {

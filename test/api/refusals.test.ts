@@ -6,12 +6,11 @@ import { StoreUnavailable } from '../../dist/plants/store.js'
 import { SqljsStore } from '../../dist/store/sqljs/store.js'
 import { base64url, ed25519, jwk, keyFile, other256, p256, signed } from '../auth/tokens.ts'
 import { tableOf } from '../support/documents.ts'
-import { post } from '../support/http.ts'
 import { type RunningService, startService } from '../support/service.ts'
 import { until } from '../support/time.ts'
 import { AUDIENCE, ISSUER, SECRET, token } from '../support/tokens.ts'
-import { verdict } from '../support/verdict.ts'
-import { firstAnswer, head } from '../support/wire.ts'
+import { headerLines, verdict } from '../support/verdict.ts'
+import { firstAnswer, head, postBytes } from '../support/wire.ts'
 
 /*
  * scripts/deploy/README.md has a table of refused tokens: the cause that level debug logs,
@@ -149,7 +148,10 @@ test('refused requests: the log says why the store does not confirm a plant', as
   const { port, logLines } = await startService(t, { logLevel: 'debug' })
   const fail = () => Promise.reject(new StoreUnavailable('the disk is full'))
   t.mock.method(SqljsStore.prototype, 'create', fail)
-  assert.equal(verdict(await post(port, { id: 1, name: 'Fern' })), 'storageUnavailable')
+  const refused = await firstAnswer(port, postBytes({ id: 1, name: 'Fern' }))
+  assert.equal(verdict(refused), 'storageUnavailable')
+  assert.deepEqual(headerLines(refused, 'retry-after'), ['1'])
+  assert.deepEqual(headerLines(refused, 'connection'), ['keep-alive'])
   await until('it is logged', () => logLines.some((line) => line.includes('"status":503')))
   assert.match(logLines.join('\n'), /"refused",.*"error":50302,"cause":"the disk is full"/)
   assert.match(logLines.join('\n'), /"status":503,.*"error":50302,/)

@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict'
+import { readFileSync } from 'node:fs'
 import { test } from 'node:test'
 import { Ledger, plantOf } from '../support/ledger.ts'
 import {
@@ -9,6 +10,7 @@ import {
   SHARED_TEXT,
   type World,
 } from '../support/oracle/compare.ts'
+import { ROUTES } from '../support/oracle/operations.ts'
 import { Owner } from '../support/oracle/owner.ts'
 import { Realm } from '../support/oracle/realm.ts'
 import { readRequests } from '../support/oracle/requests.ts'
@@ -58,6 +60,22 @@ const NOTHING: Heard = {
 function judged(text: string, world: World, heard: Partial<Heard>): Comparison {
   return compare(readRequests(text), { ...NOTHING, ...heard }, world, new Map(), false)
 }
+
+test('oracle: it knows every path and method of the description', () => {
+  const file = new URL('../../openapi.json', import.meta.url)
+  // A test compares the file with what is served.
+  const { paths } = JSON.parse(readFileSync(file, 'utf8')) as {
+    readonly paths: Readonly<Record<string, object>>
+  }
+  const known = ROUTES.map(({ path, allow }) => [path, allow.toLowerCase().split(', ').sort()])
+  const described = Object.entries(paths).map(([path, { ...methods }]) => [
+    path,
+    Object.keys(methods)
+      .filter((method) => method !== 'parameters')
+      .sort(),
+  ])
+  assert.deepEqual(known.sort(), described.sort())
+})
 
 test('oracle: a create without an answer may be listed or not', () => {
   const { world, owner } = worldOf('other 24 plants')

@@ -1,3 +1,4 @@
+import '../api/admission.test.ts'
 import '../api/answers-budget.test.ts'
 import '../api/authorization.test.ts'
 import '../http/body.test.ts'

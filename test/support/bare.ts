@@ -23,6 +23,7 @@ export interface BareOptions {
   readonly bodiesMaxBytes?: number
   /** Bytes of requests whose token is not verified. */
   readonly strangersMaxBytes?: number
+  readonly queue?: FairQueue
   readonly authenticate?: (token: string) => Caller | Promise<Caller>
   /** A unix socket to listen on: its buffers are small, and the same everywhere. */
   readonly path?: string
@@ -66,6 +67,7 @@ export async function startBare(
     bodiesMaxBytes = 2 ** 26,
     authenticate = () => ALICE,
     strangersMaxBytes,
+    queue = new FairQueue(),
     path,
   }: BareOptions = {},
 ): Promise<Bare> {
@@ -88,7 +90,7 @@ export async function startBare(
   const options = {
     store: { current: whole, isOpen: true, openForRequest: () => Promise.resolve() },
     pages,
-    queue: new FairQueue(),
+    queue,
     bodies,
     answers,
     maxBodyBytes: 2 ** 20,

@@ -34,12 +34,15 @@ export function head(method: string, target: string, options: HeadOptions = {}):
 }
 
 /** A whole POST of a plant. */
-export function postBytes(plant: unknown, { lines = [], ...options }: HeadOptions = {}): string {
+export function postBytes(
+  plant: unknown,
+  { target = '/plants', lines = [], ...options }: HeadOptions & { readonly target?: string } = {},
+): string {
   const body = Buffer.from(typeof plant === 'string' ? plant : JSON.stringify(plant)).toString(
     'latin1',
   )
   return (
-    head('POST', '/plants', {
+    head('POST', target, {
       ...options,
       lines: ['Content-Type: application/json', `Content-Length: ${body.length}`, ...lines],
     }) + body

@@ -5,9 +5,9 @@ import type { NewPlant } from '../../plants/plant.ts'
 import {
   type Created,
   type PlantList,
-  type PlantRange,
   type PlantStore,
   PlantTooLarge,
+  type RangeOf,
   StoreFull,
   StoreUnavailable,
 } from '../../plants/store.ts'
@@ -70,7 +70,7 @@ export class EtcdStore implements PlantStore {
   }
 
   /** Always a promise: HTTP caches only lists returned at once, and could not invalidate these. */
-  async list(owner: string, { after, limit }: PlantRange): Promise<PlantList> {
+  async list(owner: string, { after, limit }: RangeOf<'after' | 'limit'>): Promise<PlantList> {
     this.#refuseIfClosed()
     const range = wire.plantRange(this.#config.prefix, owner, after)
     const pages = new PageReader((request) => this.#client.call(owner, request), range)

@@ -1,6 +1,6 @@
 import type { Value } from 'sql.js'
 import type { FairQueue } from '../../ops/fair-queue.ts'
-import type { PlantList, PlantRange } from '../../plants/store.ts'
+import type { PlantList, RangeOf } from '../../plants/store.ts'
 import type { Query } from './sqlite.ts'
 
 /** A range of one owner's ids, ends included, without the rows of later batches than `asOf`. */
@@ -101,7 +101,7 @@ export class PlantLists {
   open(
     queue: FairQueue,
     owner: string,
-    { after, limit }: PlantRange,
+    { after, limit }: RangeOf<'after' | 'limit'>,
     asOf: number,
   ): PlantList | Promise<PlantList> {
     if (limit === 0 || after === ALL_IDS.to) return this.#listOf(undefined, undefined)

@@ -1,7 +1,8 @@
 import { type Content, isSame, type Ledger, plantOf as plantWithId } from '../ledger.ts'
 import type { WireAnswer } from '../response.ts'
 import { outcomeOf, plantOf, plantsOf } from './form.ts'
-import { closesAfter, expectsContinue, judge, type Wish } from './judge.ts'
+import { closesAfter, expectsContinue, judge } from './judge.ts'
+import { operationOf, routeOf, ROUTES, type Wish } from './operations.ts'
 import type { Owner } from './owner.ts'
 import type { Realm } from './realm.ts'
 import { type Reading, type Request, valuesOf } from './requests.ts'
@@ -34,6 +35,8 @@ type Certain = ReadonlyMap<string, ReadonlyMap<bigint, Content>>
 
 /** A shared owner's plants all have this text after the id, so that no create is ever refused. */
 export const SHARED_TEXT = 'of all'
+/** A pattern of what Allow says where the path is not known. */
+const ANY_ALLOW = ROUTES.map(({ allow }) => allow).join('|')
 /** Statuses that are allowed where readers may differ. */
 const LEGAL: ReadonlySet<number> = new Set([
   200, 204, 400, 401, 403, 404, 405, 409, 413, 415, 417, 431, 501, 507,
@@ -160,7 +163,7 @@ function checkRefusal(
   tookMs: number,
 ): void {
   const isHead = mayBeHead && answer.framing === 'none'
-  const outcome = outcomeOf(answer, isHead)
+  const outcome = outcomeOf(answer, isHead, ANY_ALLOW)
   if (!errors.some((error) => shownAs(error, isHead) === outcome))
     throw new Error(`${outcome} instead of ${errors.join(' or ')}`)
   if (!said) throw new Error(`${outcome} without Connection: close`)
@@ -178,7 +181,7 @@ function checkClosing(request: Request, answer: WireAnswer, outcome: number, sai
 
 function checkAnswer(request: Request, answer: WireAnswer, world: World, certain: Certain): number {
   const isHead = request.method === 'HEAD' && answer.framing === 'none'
-  const outcome = outcomeOf(answer, isHead)
+  const outcome = outcomeOf(answer, isHead, routeOf(request)?.allow ?? ANY_ALLOW)
   const ids = valuesOf(request, 'request-id')
   const id = answer.headers.get('request-id')?.[0] ?? ''
   const isUsable = ids.length === 1 && /^[\x21-\x7e]{1,128}$/.test(ids[0] ?? '')
@@ -186,7 +189,9 @@ function checkAnswer(request: Request, answer: WireAnswer, world: World, certain
   const mayBeUnread = outcome === 40001 || outcome === 43101
   if (isUsable ? id !== ids[0] && !mayBeUnread : !/^[\w-]{22}$/.test(id))
     throw new Error(`the Request-Id ${id}`)
-  if (answer.interim > (expectsContinue(request) && request.method === 'POST' ? 1 : 0))
+  if (
+    answer.interim > (expectsContinue(request) && operationOf(request)?.method === 'POST' ? 1 : 0)
+  )
     throw new Error('100 that was not asked for')
 
   const { errors, wish } = judge(request, world.realm)
@@ -219,15 +224,15 @@ function grantWish(
   const owner = world.owners.get(wish.owner)
   if (owner && !owner.isCertain)
     throw new Error(`the oracle does not know what ${owner.name} has, and should not have asked`)
-  if (wish.kind === 'list') {
+  if (wish.kind === 'read') {
     const hasBody = outcome === 200 && request.method === 'GET'
-    if (isShared && hasBody) {
+    if (isShared && wish.isList && hasBody) {
       const before = certain.get(wish.owner) ?? new Map<bigint, Content>()
       ledger.showsCertain(wish.owner, plantsOf(answer.body), before, false)
       throwProblem(ledger)
     }
-    if (isShared) return [200]
-    return owner ? checkList(owner, wish, request, answer, outcome) : []
+    if (isShared) return [wish.isList ? 200 : outcome]
+    return owner ? wish.check(owner, answer, outcome) : []
   }
   const full = world.realm.mayBeFull ? [50701] : []
   const isStored = outcome === 200
@@ -244,46 +249,6 @@ function grantWish(
   if (kept) return [isSame(kept, wish.plant) ? 200 : 40901, ...full]
   if (isStored) owner.keep(wish.id, wish.plant)
   return [200, ...full]
-}
-
-function checkList(
-  owner: Owner,
-  { limit, after }: Extract<Wish, { kind: 'list' }>,
-  request: Request,
-  answer: WireAnswer,
-  outcome: number,
-): readonly number[] {
-  const from = after === undefined ? undefined : owner.cursors.get(after)
-  if (after !== undefined && from === undefined) return [40012]
-  if (outcome !== 200) return [200]
-  const all = owner.idsAfter(from)
-  const ids = limit === undefined ? all : all.slice(0, limit)
-  if (request.method === 'GET') {
-    const listed = plantsOf(answer.body)
-    const none = { name: '' }
-    if (
-      listed.length !== ids.length ||
-      !ids.every((id, at) => isSame(owner.plants.get(id) ?? none, listed[at] ?? none))
-    )
-      throw new Error(
-        `${owner.name}'s list has ${listed.length} plants, and should have ${ids.length}: ` +
-          answer.body.slice(0, 500),
-      )
-  }
-  const last = ids.at(-1)
-  const links = answer.headers.get('link') ?? []
-  if (ids.length === all.length || last === undefined) {
-    if (links.length > 0) throw new Error(`a whole list with Link: ${links.join(' and ')}`)
-    return [200]
-  }
-  const [, linkLimit, cursor = ''] =
-    /^<\?limit=(\d+)&after=([A-Za-z0-9_-]+)>; rel="next"$/.exec(links.join()) ?? []
-  if (Number(linkLimit) !== limit)
-    throw new Error(`a list that is cut with Link: ${links.join(' and ')}`)
-  if ((owner.cursors.get(cursor) ?? last) !== last)
-    throw new Error(`one cursor for ${owner.cursors.get(cursor)} and ${last}`)
-  owner.cursors.set(cursor, last)
-  return [200]
 }
 
 function throwProblem({ problems }: Ledger): void {
@@ -308,5 +273,5 @@ function blur(rest: string, { realm, owners }: World): void {
 
 function checkLoosely(answer: WireAnswer): void {
   if (!LEGAL.has(answer.status)) throw new Error(`the status ${answer.status}`)
-  outcomeOf(answer, answer.framing === 'none')
+  outcomeOf(answer, answer.framing === 'none', ANY_ALLOW)
 }

@@ -3,10 +3,11 @@ import type { WireAnswer } from '../response.ts'
 
 /**
  * Checks what every answer must be, and returns its outcome: 200, 204, or the value of `error`. An
- * answer to HEAD does not show that value: then the outcome is `status × 100`.
+ * answer to HEAD does not show that value: then the outcome is `status × 100`. `allow` is a
+ * pattern of what Allow may say.
  * @throws Error that says what is wrong.
  */
-export function outcomeOf(answer: WireAnswer, isHead: boolean): number {
+export function outcomeOf(answer: WireAnswer, isHead: boolean, allow: string): number {
   const { status, headers, body, framing } = answer
   const one = (name: string, form: RegExp): string => {
     const values = headers.get(name) ?? []
@@ -19,7 +20,7 @@ export function outcomeOf(answer: WireAnswer, isHead: boolean): number {
   one('request-id', /^[\x21-\x7e]{1,128}$/)
   one('date', / GMT$/)
   if (status === 204) {
-    one('allow', /^GET, HEAD, POST, OPTIONS$/)
+    one('allow', new RegExp(`^(?:${allow})$`))
     for (const name of ['content-type', 'content-length', 'transfer-encoding'])
       if (headers.has(name)) throw new Error(`204 with ${name}`)
     return 204
@@ -28,7 +29,7 @@ export function outcomeOf(answer: WireAnswer, isHead: boolean): number {
   if (framing === 'none' && !isHead) throw new Error('an answer without a body')
   if (status === 200) return 200
   const outcome = isHead ? status * 100 : errorOf(status, body)
-  checkErrorHeaders(status, outcome, one, headers)
+  checkErrorHeaders(status, outcome, allow, one, headers)
   return outcome
 }
 
@@ -54,14 +55,18 @@ function errorOf(status: number, body: string): number {
 const BELONGING: readonly (readonly [
   name: string,
   errors: (outcome: number) => boolean,
-  form: (outcome: number) => RegExp,
+  form: (outcome: number, allow: string) => RegExp,
 ])[] = [
   [
     'www-authenticate',
     (outcome) => [401, 403].includes(Math.floor(outcome / 100)) || outcome === 40003,
     challengeOf,
   ],
-  ['allow', (outcome) => Math.floor(outcome / 100) === 405, () => /^GET, HEAD, POST, OPTIONS$/],
+  [
+    'allow',
+    (outcome) => Math.floor(outcome / 100) === 405,
+    (_, allow) => new RegExp(`^(?:${allow})$`),
+  ],
   ['accept-encoding', (outcome) => outcome === 41502, () => /^identity$/],
   ['retry-after', (outcome) => [429, 503].includes(Math.floor(outcome / 100)), () => /^[1-9]\d*$/],
   ['link', () => false, () => /./],
@@ -77,11 +82,12 @@ function challengeOf(outcome: number): RegExp {
 function checkErrorHeaders(
   status: number,
   outcome: number,
+  allow: string,
   one: (name: string, form: RegExp) => string,
   headers: WireAnswer['headers'],
 ): void {
   for (const [name, belongs, form] of BELONGING) {
-    if (belongs(outcome)) one(name, form(outcome))
+    if (belongs(outcome)) one(name, form(outcome, allow))
     // An answer to HEAD does not show which error it is.
     else if (headers.has(name) && outcome % 100 !== 0)
       throw new Error(`${status} with ${name}: ${headers.get(name)?.join(' and ')}`)
