@@ -4,7 +4,7 @@ import type { Socket } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { HttpError } from '../errors.ts'
 import type { Hold } from '../ops/budget.ts'
-import { Clock, type HttpTimeouts, Ticks } from './clock.ts'
+import { Clock, type HttpTimeouts, Watch } from './clock.ts'
 import { Exchange } from './exchange.ts'
 import { cutOff } from './linger.ts'
 import { NO_RESPONSE, record, type Responder } from './responder.ts'
@@ -29,12 +29,12 @@ export class Adapter {
   readonly #timeouts: HttpTimeouts
   /** The requests that are being answered. */
   readonly #replies = new Set<Reply>()
-  readonly #ticks: Ticks
+  readonly #watch: Watch
 
   constructor(responder: Responder, timeouts: HttpTimeouts) {
     this.#responder = responder
     this.#timeouts = { ...timeouts, headersMs: Infinity, keepAliveMs: Infinity }
-    this.#ticks = new Ticks(this.#timeouts, (passedMs) => {
+    this.#watch = new Watch(this.#timeouts, (passedMs) => {
       for (const reply of this.#replies) {
         // Node closes no response that still waits for those before it on the connection.
         if (reply.socket.destroyed) this.#end(reply)
@@ -75,7 +75,7 @@ export class Adapter {
     const reply = new Reply(exchange, this.#responder, this.#timeouts)
     this.#replies.add(reply)
     exchange.res.once('close', () => this.#end(reply))
-    this.#ticks.start()
+    this.#watch.start()
     reply.start()
   }
 

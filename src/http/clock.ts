@@ -114,7 +114,7 @@ export class Clock {
 const CHECK_MS = 1000
 
 /** Calls `check` every second or so, with the time that has passed, until it returns false. */
-export class Ticks {
+export class Watch {
   /** How often; more often only for shorter timeouts. */
   readonly everyMs: number
   readonly #check: (passedMs: number) => boolean

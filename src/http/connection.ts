@@ -25,7 +25,7 @@ const IGNORED_MAX = 16
  */
 export class Connection implements BodyHolder, ResponseOrder, Stranger {
   readonly #socket: Socket
-  readonly #host: Responder
+  readonly #responder: Responder
   readonly #tickEnd: TickEnd
   readonly #strangers: StrangersAccount
   readonly #delivery: Delivery
@@ -41,9 +41,9 @@ export class Connection implements BodyHolder, ResponseOrder, Stranger {
   #bytesAtLastLook = -1
 
   constructor(socket: Socket, shared: Shared) {
-    const { host, tickEnd, strangers, timeouts } = shared
+    const { responder, tickEnd, strangers, timeouts } = shared
     this.#socket = socket
-    this.#host = host
+    this.#responder = responder
     this.#tickEnd = tickEnd
     this.#strangers = strangers
     this.#clock = new Clock(socket, timeouts)
@@ -70,7 +70,7 @@ export class Connection implements BodyHolder, ResponseOrder, Stranger {
     if (!this.#intake.isOpen) return this.#ignore(exchange)
     // During a stop this request counts as the last one: else a client that always has a next one
     // would never get `Connection: close`.
-    this.#intake.expectMore(!exchange.isLast && !this.#host.draining)
+    this.#intake.expectMore(!exchange.isLast && !this.#responder.draining)
     if (exchange.hasUnreadBody && exchange.req instanceof DirectRequest) exchange.req.holder = this
     if (this.#isDone) return this.#start(exchange)
     this.#intake.wait(exchange)
@@ -94,7 +94,7 @@ export class Connection implements BodyHolder, ResponseOrder, Stranger {
   }
 
   get isLast(): boolean {
-    return (this.#intake.isLast || this.#host.draining) && this.#intake.size === 0
+    return (this.#intake.isLast || this.#responder.draining) && this.#intake.size === 0
   }
 
   close(): void {
@@ -180,7 +180,7 @@ export class Connection implements BodyHolder, ResponseOrder, Stranger {
     if (end === 'close') this.#delivery.end('')
     else if (end === 'cut off') cutOff(this.#socket)
     else if (end === 'requestTimeout') this.#timeOut(new HttpError(end))
-    else if (this.#current) this.#timeOut(this.#host.lateFor(this.#current))
+    else if (this.#current) this.#timeOut(this.#responder.lateFor(this.#current))
   }
 
   #timeOut(error: HttpError): void {
@@ -252,7 +252,7 @@ export class Connection implements BodyHolder, ResponseOrder, Stranger {
     this.#current = exchange
     exchange.phase = 'serving'
     try {
-      const response = this.#host.serve(exchange)
+      const response = this.#responder.serve(exchange)
       if (response instanceof Promise) {
         response.then(
           (value) => this.#answer(exchange, value),
@@ -270,7 +270,7 @@ export class Connection implements BodyHolder, ResponseOrder, Stranger {
   }
 
   #explain(exchange: Exchange, error: unknown): void {
-    const response = this.#host.explain(error, exchange)
+    const response = this.#responder.explain(error, exchange)
     if (response) this.#answer(exchange, response)
     else this.#delivery.giveUp(exchange)
   }
@@ -284,7 +284,7 @@ export class Connection implements BodyHolder, ResponseOrder, Stranger {
   }
 
   #refuse({ error, request }: Refusal): void {
-    const response = this.#host.explain(error, request) ?? errorResponse(error)
+    const response = this.#responder.explain(error, request) ?? errorResponse(error)
     this.#delivery.closeWith(response, request)
   }
 }

@@ -21,7 +21,7 @@ export interface ResponseOrder {
 /** Sends the responses of one connection, one after the other, and records each exactly once. */
 export class Delivery {
   readonly #socket: Socket
-  readonly #host: Responder
+  readonly #responder: Responder
   /** The header lines of a response after which the connection is kept. */
   readonly #keepAlive: string
   readonly #linger: Linger
@@ -33,12 +33,12 @@ export class Delivery {
 
   constructor(
     socket: Socket,
-    { host, keepAlive }: { readonly host: Responder; readonly keepAlive: string },
+    { responder, keepAlive }: { readonly responder: Responder; readonly keepAlive: string },
     linger: Linger,
     order: ResponseOrder,
   ) {
     this.#socket = socket
-    this.#host = host
+    this.#responder = responder
     this.#keepAlive = keepAlive
     this.#linger = linger
     this.#order = order
@@ -57,7 +57,7 @@ export class Delivery {
       this.#send(exchange, response, goesOn)
     } catch (error) {
       abandon(response)
-      this.#host.brokeOff(error, exchange)
+      this.#responder.brokeOff(error, exchange)
       this.#record(exchange, response, true)
       cutOff(this.#socket)
     }
@@ -81,7 +81,7 @@ export class Delivery {
     // A list that is sent says so twice: at its 'finish', and when its pipeline ends.
     if (exchange.phase !== 'sending') return
     exchange.phase = 'sent'
-    if (failure !== undefined) this.#host.brokeOff(failure, exchange)
+    if (failure !== undefined) this.#responder.brokeOff(failure, exchange)
     // Node closes the connection after a response to a client that still waits for "100 Continue",
     // and after a list to HTTP/1.0.
     const hasLength = req.httpVersion !== '1.0' || lengthOf(response.body) !== undefined
@@ -93,7 +93,7 @@ export class Delivery {
   /** The response before has left the process, though its "finish" may still come. */
   #holdBytes(owner: string, bytes: number): Hold {
     this.#hold?.set(0)
-    return (this.#hold = this.#host.holdResponse(owner, bytes))
+    return (this.#hold = this.#responder.holdResponse(owner, bytes))
   }
 
   /** Most responses leave the process at once, and do not come here. */
@@ -144,6 +144,6 @@ export class Delivery {
   }
 
   #record(request: RequestRecord, response: HttpResponse, aborted: boolean): void {
-    record(this.#host, request, response, aborted)
+    record(this.#responder, request, response, aborted)
   }
 }

@@ -30,7 +30,7 @@ export interface Responder {
 
 /** What all connections of a service share. */
 export interface Shared {
-  readonly host: Responder
+  readonly responder: Responder
   readonly tickEnd: TickEnd
   readonly strangers: StrangersAccount
   readonly timeouts: HttpTimeouts

@@ -9,7 +9,7 @@ import type { Duplex } from 'node:stream'
 import { setImmediate as yieldTick, setTimeout as sleep } from 'node:timers/promises'
 import { HttpError } from '../errors.ts'
 import { StrangersAccount } from '../ops/strangers.ts'
-import { type HttpTimeouts, Ticks } from './clock.ts'
+import { type HttpTimeouts, Watch } from './clock.ts'
 import { Connection } from './connection.ts'
 import { DirectRequest } from './direct-request.ts'
 import { Exchange, hasTooManyHeaders, HEADERS_MAX_COUNT } from './exchange.ts'
@@ -40,13 +40,13 @@ export const TIMEOUTS: HttpTimeouts = {
 
 /** The connections of one server. */
 export class Connections {
-  readonly host: Responder
+  readonly responder: Responder
   readonly timeouts: HttpTimeouts
   readonly tickEnd = new TickEnd()
   readonly strangers: StrangersAccount
   /** As Node writes them. */
   readonly keepAlive: string
-  readonly ticks: Ticks
+  readonly watch: Watch
   /** Connections that were refused because there were too many. */
   refused = 0
   /** Connections that were accepted so far. */
@@ -56,16 +56,16 @@ export class Connections {
   readonly #bySocket = new Map<Socket, Connection>()
 
   constructor(
-    host: Responder,
+    responder: Responder,
     timeouts: HttpTimeouts = TIMEOUTS,
     strangersMaxBytes = STRANGERS_MAX_BYTES,
   ) {
-    this.host = host
+    this.responder = responder
     this.strangers = new StrangersAccount(strangersMaxBytes)
     this.timeouts = timeouts
     const keepAliveSeconds = Math.floor(timeouts.keepAliveMs / 1000)
     this.keepAlive = `Connection: keep-alive\r\nKeep-Alive: timeout=${keepAliveSeconds}\r\n`
-    this.ticks = new Ticks(timeouts, (passedMs) => {
+    this.watch = new Watch(timeouts, (passedMs) => {
       for (const connection of this.#bySocket.values()) connection.check(passedMs)
       return this.#bySocket.size > 0
     })
@@ -86,19 +86,19 @@ export class Connections {
 
   accept(socket: Socket): void {
     this.accepted++
-    this.host.accepted()
+    this.responder.accepted()
     const connection = new Connection(socket, this)
     this.#bySocket.set(socket, connection)
     socket.once('close', () => {
       this.#bySocket.delete(socket)
       connection.gone()
     })
-    this.ticks.start()
+    this.watch.start()
   }
 
   /** Closes the connection that has been quiet for longest; false if all are being answered. */
   closeQuietest(): boolean {
-    const { uncheckedMs } = this.ticks
+    const { uncheckedMs } = this.watch
     let quietest: Socket | undefined
     let longestMs = -1
     for (const [socket, connection] of this.#bySocket) {
@@ -178,7 +178,7 @@ export function createHttpServer(
     headersTimeout: timeouts.headersMs,
     // Checked by Clock, which knows what the client waits for.
     requestTimeout: 0,
-    connectionsCheckingInterval: connections.ticks.everyMs,
+    connectionsCheckingInterval: connections.watch.everyMs,
     // Checked by the router, which answers in the Error shape.
     requireHostHeader: false,
   })

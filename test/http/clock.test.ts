@@ -314,7 +314,7 @@ test('clock: a pause of the whole process ends no connection', async (t) => {
   wire.write(whole.slice(0, -3))
   await until('it is being received', () => connections.active === 1)
   // Until the clock has checked it.
-  await sleep(3 * connections.ticks.everyMs)
+  await sleep(3 * connections.watch.everyMs)
   wire.write(whole.slice(-3))
   Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 1.5 * limitMs)
   assert.deepEqual((await wire.answers(1)).map(verdict), [200])

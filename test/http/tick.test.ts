@@ -45,10 +45,10 @@ async function prime({
   await until('they are gone', () => connections.size === 0)
 }
 
-/** Connections alone, with the test's own host. */
-async function startHost(
+/** Connections alone, with the test's own responder. */
+async function startCore(
   t: TestContext,
-  host: Partial<Responder> & Pick<Responder, 'serve'>,
+  responder: Partial<Responder> & Pick<Responder, 'serve'>,
 ): Promise<{ readonly port: number; readonly connections: Connections }> {
   const whole = {
     lateFor: () => new HttpError('internal'),
@@ -61,8 +61,8 @@ async function startHost(
   }
   // Not spread: `draining` may be a getter.
   const connections = new Connections(
-    Object.defineProperties(whole, Object.getOwnPropertyDescriptors(host)) as typeof whole &
-      typeof host,
+    Object.defineProperties(whole, Object.getOwnPropertyDescriptors(responder)) as typeof whole &
+      typeof responder,
   )
   const server = createHttpServer(connections, 1000)
   server.listen(0, '127.0.0.1')
@@ -207,7 +207,7 @@ test('tick: a thousand pipelined GETs are all answered, whatever their size', as
 })
 
 test('tick: a response that cannot be sent is cut off, and the others are sent', async (t) => {
-  const { port, connections } = await startHost(t, {
+  const { port, connections } = await startCore(t, {
     // Node throws at such a header: an example of a response that cannot be sent.
     serve: ({ req }) => ({
       status: 200,
@@ -279,7 +279,7 @@ test('tick: a stop that begins before the end of the tick answers, then closes',
   let draining = false
   let connections: Connections | undefined
   let drained: Promise<unknown> = Promise.resolve()
-  const started = await startHost(t, {
+  const started = await startCore(t, {
     serve({ req }) {
       if (req.url === '/stop') {
         draining = true

@@ -101,7 +101,7 @@ export async function startBare(
       answered.push(`${method} ${status}${aborted ? ' aborted' : ''}`),
     error: (_message, fields) => failures.push(fields?.['error']),
   }
-  const host = new PlantResponder({
+  const responder = new PlantResponder({
     ...options,
     verifier: { verify: authenticate },
     rateLimit: undefined,
@@ -111,8 +111,8 @@ export async function startBare(
     metrics: new Metrics(),
     log,
   })
-  const connections = new Connections(host, { ...LONG, ...timeouts }, strangersMaxBytes)
-  const adapter = new Adapter(host, { ...LONG, ...timeouts })
+  const connections = new Connections(responder, { ...LONG, ...timeouts }, strangersMaxBytes)
+  const adapter = new Adapter(responder, { ...LONG, ...timeouts })
   const server = createHttpServer(connections, 100)
   if (path === undefined) server.listen(0, '127.0.0.1')
   else server.listen(path)
