@@ -20,7 +20,7 @@ import { Metrics } from './ops/metrics.ts'
 import type { Recovered } from './plants/store.ts'
 import { addServiceMetrics, addTokenMetrics } from './service-metrics.ts'
 import { CLOSED, openStore, StoreOpening } from './store-opening.ts'
-import { loadSqlite } from './store/sqljs/database.ts'
+import { loadSqlite } from './store/sqljs/sqlite.ts'
 
 interface ServiceHooks {
   readonly log: Log

@@ -142,7 +142,7 @@ test('docs: every target of make and every scenario in a document exists', () =>
 test('docs: the two packages are imported only where SECURITY.md says', () => {
   const places: Record<string, RegExp> = {
     jose: /^src\/auth\//,
-    'sql.js': /^src\/store\/sqljs\/database\.ts$/,
+    'sql.js': /^src\/store\/sqljs\/sqlite\.ts$/,
   }
   const found = new Set<string>()
   const names = readdirSync(join(ROOT, 'src'), { recursive: true, encoding: 'utf8' })

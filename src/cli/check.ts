@@ -2,15 +2,14 @@
 
 import { readConfig } from '../config.ts'
 import { errorCodeOf, escaped } from '../errors.ts'
-import { buildDatabase } from '../store/sqljs/compaction.ts'
-import { PAGE_BYTES } from '../store/sqljs/database.ts'
+import { PAGE_BYTES, PlantDatabase } from '../store/sqljs/database.ts'
 import { type Files, nodeFiles } from '../store/sqljs/files.ts'
 import { journalName, journalNumber, StoreCorrupt } from '../store/sqljs/journal-format.ts'
 import { isLocked, lockNumber } from '../store/sqljs/lock.ts'
-import { scanDirectory } from '../store/sqljs/directory-scan.ts'
-import type { Replay } from '../store/sqljs/replay.ts'
+import { rebuild, type Recovery, scanDirectory } from '../store/sqljs/recovery.ts'
 import { Progress } from './progress.ts'
 import { SNAPSHOT } from '../store/sqljs/snapshot.ts'
+import { StoreDirectory } from '../store/sqljs/store-directory.ts'
 
 /** A compaction may remove a journal while it is read, but not so often in a row. */
 const READ_ATTEMPTS = 5
@@ -35,11 +34,12 @@ export function checkStore(
   files: Files = nodeFiles,
   progress = new Progress(),
 ): Promise<string> {
-  return useStore(directory, files, progress, async ({ plants, replayed, found, wasServed }) => {
-    if (!wasServed) await refuseTorn(directory, replayed)
-    const journals = `${found.journals.length} journal${found.journals.length === 1 ? '' : 's'}`
-    const where = `${found.snapshot ? 'a snapshot' : 'no snapshot'} and ${journals}`
-    return `${directory} is sound: ${plants} plants in ${where}, up to write ${replayed.sequence}`
+  return useStore(directory, files, progress, async ({ plants, recovery, wasServed }) => {
+    const { journals, snapshot, sequence } = recovery
+    if (!wasServed) await refuseTorn(directory, recovery)
+    const counted = `${journals.length} journal${journals.length === 1 ? '' : 's'}`
+    const where = `${snapshot ? 'a snapshot' : 'no snapshot'} and ${counted}`
+    return `${directory} is sound: ${plants} plants in ${where}, up to write ${sequence}`
   })
 }
 
@@ -57,11 +57,12 @@ export async function useStore<T>(
 ): Promise<T> {
   try {
     const store = await readStore(directory, files, progress)
+    const { database } = store.recovery
     try {
-      progress.step('checking', store.database.pageCount() * PAGE_BYTES)
-      return await use({ ...store, plants: store.database.check() })
+      progress.step('checking', database.pageCount() * PAGE_BYTES)
+      return await use({ ...store, plants: database.check() })
     } finally {
-      store.database.close()
+      database.close()
     }
   } finally {
     progress.end()
@@ -78,12 +79,13 @@ async function readStore(directory: string, files: Files, progress: Progress) {
     if (!before.some(isOfStore)) throw new Error(`there is no store in ${directory}`)
     const wasServed = await isServed(directory)
     try {
-      const found = await scanDirectory(files, directory)
-      const built = await buildDatabase(files, found, ({ journal, bytes, totalBytes }) => {
+      const scan = await scanDirectory(new StoreDirectory(files, directory))
+      const build = PlantDatabase.building
+      const recovery = await rebuild(scan, build, ({ journal, bytes, totalBytes }) => {
         progress.step(`reading ${journal}`)
         progress.at(bytes, totalBytes, 'MB')
       })
-      return { ...built, found, wasServed }
+      return { recovery, wasServed }
     } catch (error) {
       // What a service does meanwhile looks like damage, or a file vanishes.
       const mayPass = error instanceof StoreCorrupt || errorCodeOf(error) === 'ENOENT'
@@ -113,7 +115,7 @@ function isOfStore(name: string): boolean {
 }
 
 /** While a service runs, the last line may be incomplete because it is still being written. */
-async function refuseTorn(directory: string, { last }: Replay): Promise<void> {
+async function refuseTorn(directory: string, { last }: Recovery): Promise<void> {
   if (!last || last.tornBytes === 0 || (await isLocked(directory))) return
   const what = `its last line is torn (${last.tornBytes} bytes). It was never acknowledged`
   const next = 'and the next start of the service cuts it off'

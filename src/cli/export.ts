@@ -49,8 +49,8 @@ async function exportTo(
   write: (pieces: Iterable<Uint8Array>) => Promise<void>,
 ): Promise<number> {
   const progress = new Progress()
-  const whole = await useStore(directory, files, progress, ({ plants, database, replayed }) => {
-    const { sequence } = replayed
+  const whole = await useStore(directory, files, progress, ({ plants, recovery }) => {
+    const { database, sequence } = recovery
     return { plants, parts: sealed(database.toFile({ sequence, complete: true }), sequence) }
   })
   await write(piecesOf(whole.parts, progress)).finally(() => progress.end())

@@ -121,6 +121,9 @@ class Reply {
 
   /** To be called every second or so. */
   check(passedMs: number): void {
+    const { res } = this.#exchange
+    // It waits for the application's response to an earlier request, not for the client.
+    if (res.socket === null && this.socket.writableLength === 0) return
     const end = this.#clock.check(this.#exchange, false, passedMs)
     if (end === 'requestTimeout') this.#explain(new HttpError(end))
     else if (end === 'late') this.#explain(this.#responder.lateFor(this.#exchange))
@@ -143,6 +146,8 @@ class Reply {
   #send(response: HttpResponse): void {
     const exchange = this.#exchange
     const { req, owner } = exchange
+    // It was late: the client has its response.
+    if (this.#response) return abandon(response)
     if (exchange.cancelIfGone()) {
       abandon(response)
       return this.#record(response, true)

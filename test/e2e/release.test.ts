@@ -30,6 +30,7 @@ const DOCUMENTS = [
   'scripts/fuzz/README.md',
   'src/index.md',
   'src/store/etcd/README.md',
+  'src/http/DESIGN.md',
   'src/store/sqljs/DESIGN.md',
 ]
 

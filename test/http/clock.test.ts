@@ -256,6 +256,24 @@ describe('clock in the server of another application', { concurrency: true }, ()
     }
   })
 
+  test('sending: a response that waits for one of the application is not cut off', async (t) => {
+    const { adapter } = await startBare(t, { timeouts: { stalledMs: SHORT_MS } })
+    const path = join(await temporaryDirectory(), 'slow.sock')
+    const server = createServer((req, res) => {
+      if (req.url === '/plants') adapter.handler(req, res)
+      else setTimeout(() => res.end('slow'), 5 * SHORT_MS)
+    }).listen(path)
+    await once(server, 'listening')
+    t.after(() => server.close())
+    const wire = await Wire.to(path)
+    const answers = await wire.write(head('GET', '/slow') + head('GET', '/plants')).answers(2)
+    assert.deepEqual(
+      answers.map(({ body }) => body),
+      ['slow', '[]'],
+    )
+    wire.destroy()
+  })
+
   test('receiving: a body that never ends is 408', async (t) => {
     const { path, adapter } = await mountOnPath(t, { timeouts: { requestMs: SHORT_MS } })
     const half = postBytes({ id: 1, name: 'half' }).slice(0, -3)

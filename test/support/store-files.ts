@@ -3,6 +3,7 @@ import { join } from 'node:path'
 import { PlantDatabase, type Row } from '../../dist/store/sqljs/database.js'
 import { nodeFiles } from '../../dist/store/sqljs/files.js'
 import { SNAPSHOT, writeSnapshot } from '../../dist/store/sqljs/snapshot.js'
+import { StoreDirectory } from '../../dist/store/sqljs/store-directory.js'
 
 const INSERT_ROWS = 10_000
 
@@ -18,7 +19,7 @@ export async function writeStore(directory: string, rows: Iterable<Row>): Promis
   }
   database.insert(batch, 1)
   const bytes = database.toFile({ sequence: 1, complete: true })
-  await writeSnapshot(nodeFiles, directory, bytes, 1)
+  await writeSnapshot(new StoreDirectory(nodeFiles, directory), bytes, 1)
   database.close()
   return join(directory, SNAPSHOT)
 }

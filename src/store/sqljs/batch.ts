@@ -70,9 +70,9 @@ export interface Batch {
   readonly answers: readonly { readonly create: PendingCreate; readonly created: Created }[]
 }
 
-/** A batch takes no more plants after so much text: making its line then takes 8 ms. */
+/** A batch takes no more plants after this much text: making its line then takes 8 ms. */
 const BATCH_CHARS = 1024 * 1024
-/** After so long the batch ends; the other creates wait for the next one. */
+/** After this long the batch ends; the other creates wait for the next one. */
 const DECIDE_MS = 3
 
 /**

@@ -20,16 +20,22 @@ export const compactInWorker: Compact = (job, signal) =>
     // The worker inherits the process's options: loaders that find its packages, and permissions.
     const resourceLimits = { maxYoungGenerationSizeMb: YOUNG_GENERATION_MIB }
     const worker = new Worker(new URL(import.meta.url), { workerData: job, resourceLimits })
-    worker.once('message', (result: unknown) =>
-      typeof result === 'number' ? resolve(result) : reject(new Error(String(result))),
-    )
-    worker.once('error', reject)
+    let settle = (code: number): void =>
+      reject(new Error(`the compaction's thread ended with ${code} before its work was done`))
+    worker.once('message', (result: unknown) => {
+      settle = () =>
+        typeof result === 'number' ? resolve(result) : reject(new Error(String(result)))
+    })
+    worker.once('error', (error) => {
+      settle = () => reject(error)
+    })
     // Node ends a thread after the file calls that it has begun.
     const end = (): void => void worker.terminate()
     signal?.addEventListener('abort', end)
+    // The result waits for the thread's end: the lock's directory stays open for its last call.
     worker.once('exit', (code) => {
       signal?.removeEventListener('abort', end)
-      reject(new Error(`the compaction's thread ended with ${code} before its work was done`))
+      settle(code)
     })
   })
 
@@ -48,8 +54,7 @@ if (!isMainThread && isJob(workerData)) {
 async function compactHere(job: CompactionJob): Promise<number> {
   const { compact } = await import('./compaction.ts')
   const { blockingFiles } = await import('./files.ts')
-  const { lockedFiles } = await import('./locked-files.ts')
-  return compact(lockedFiles(blockingFiles, job.lock).files, job)
+  return compact(blockingFiles, job)
 }
 
 /**

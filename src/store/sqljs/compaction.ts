@@ -1,9 +1,9 @@
 import { FILE_MAX_BYTES, PlantDatabase } from './database.ts'
 import type { Files } from './files.ts'
 import type { LockPlace } from './lock.ts'
-import { type DirectoryScan, scanDirectory } from './directory-scan.ts'
-import { type Replay, replay, type ReplayProgress } from './replay.ts'
+import { rebuild, scanDirectory } from './recovery.ts'
 import { writeSnapshot } from './snapshot.ts'
+import { StoreDirectory } from './store-directory.ts'
 
 export interface CompactionJob {
   readonly directory: string
@@ -42,33 +42,16 @@ const GROWTH_MAX = 5
 export async function compact(files: Files, job: CompactionJob): Promise<number> {
   const { snapshotBytes, journalBytes } = job
   const roomBytes = Math.min(GROWTH_MAX * journalBytes, FILE_MAX_BYTES - snapshotBytes)
-  const scan = await scanDirectory(files, job.directory, roomBytes)
+  const directory = new StoreDirectory(files, job.directory, job.lock)
+  const scan = await scanDirectory(directory, roomBytes)
   const journals = scan.journals.filter((number) => number <= job.upToJournal)
-  const { database, replayed } = await buildDatabase(files, { ...scan, journals })
-  const { sequence } = replayed
+  const { database, sequence } = await rebuild({ ...scan, journals }, PlantDatabase.building)
   try {
     if (sequence !== job.sequence)
       throw new Error(`the closed journals end with write ${sequence} instead of ${job.sequence}`)
     const bytes = database.toFile({ sequence, complete: job.complete })
-    return await writeSnapshot(files, job.directory, bytes, sequence)
+    return await writeSnapshot(directory, bytes, sequence)
   } finally {
     database.close()
-  }
-}
-
-/** A database, to become a file, of all that a directory holds. The caller closes it. */
-export async function buildDatabase(
-  files: Files,
-  scan: DirectoryScan,
-  onProgress?: (progress: ReplayProgress) => void,
-): Promise<{ readonly database: PlantDatabase; readonly replayed: Replay }> {
-  const database = await PlantDatabase.building(scan.snapshot?.database)
-  try {
-    const insert = database.insertStored.bind(database)
-    return { database, replayed: await replay(files, scan, insert, onProgress) }
-  } catch (error) {
-    // No garbage collector frees SQLite's memory, and a reader without the lock tries again.
-    database.close()
-    throw error
   }
 }

@@ -1,9 +1,10 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Backoff } from '../../ops/backoff.ts'
+import type { CompactionJob } from './compaction.ts'
 import { journalNumber } from './journal-format.ts'
 import type { JournalWriter } from './journal-writer.ts'
 import type { Settings } from './settings.ts'
-import type { Recovery } from './start.ts'
+import type { Recovery } from './recovery.ts'
 
 const LAST_RETRY_MS = 60_000
 /** A start inserts a journal's rows one by one, which takes many times as long as a snapshot's. */
@@ -22,24 +23,20 @@ export class Compactor {
   #running: Promise<void> | undefined
   #snapshotBytes: number
   /**
-   * The sequence at which the snapshot alone holds everything (0: an empty store needs none); -1 if
-   * a journal is needed too.
+   * The sequence up to which a complete snapshot holds everything. An empty store needs no
+   * snapshot, so it begins at 0. Undefined while the snapshot needs journals.
    */
-  #completeAt = 0
+  #completeAt: number | undefined = 0
   /** Length of the journals that are closed and wait for a compaction. */
   #closedBytes: number
 
-  constructor(
-    settings: Settings,
-    journal: JournalWriter,
-    { scan: { snapshot }, replayed }: Recovery,
-  ) {
+  constructor(settings: Settings, journal: JournalWriter, { snapshot, closedBytes }: Recovery) {
     this.#settings = settings
     this.#journal = journal
     this.#backoff = new Backoff(settings.retryMs.compaction, LAST_RETRY_MS)
     this.#snapshotBytes = snapshot?.fileBytes ?? 0
-    if (snapshot) this.#completeAt = snapshot.complete ? snapshot.sequence : -1
-    this.#closedBytes = replayed.closedBytes
+    if (snapshot) this.#completeAt = snapshot.complete ? snapshot.sequence : undefined
+    this.#closedBytes = closedBytes
   }
 
   get snapshotBytes(): number {
@@ -68,15 +65,15 @@ export class Compactor {
 
   /** Leaves a snapshot that is complete by itself, and no journal. The journal must be closed. */
   async leaveComplete(): Promise<void> {
-    const { files, directory, compact } = this.#settings
+    const { directory } = this.#settings
     const { lastSequence: sequence, current } = this.#journal
     const upToJournal = current.number
-    const lengths = { snapshotBytes: this.#snapshotBytes, journalBytes: this.journalBytes }
+    const { journalBytes } = this
     if (sequence !== this.#completeAt)
-      await compact({ directory, upToJournal, sequence, complete: true, ...lengths })
+      await this.#build({ upToJournal, sequence, complete: true, journalBytes })
     // A snapshot that was found may have been renamed by a process that was killed before it
     // synced the directory.
-    await files.syncDirectory(directory)
+    await directory.sync()
     await this.#removeJournals(upToJournal)
   }
 
@@ -111,7 +108,6 @@ export class Compactor {
   }
 
   async #compact(): Promise<void> {
-    const { directory, compact, log } = this.#settings
     // Journals that were closed for a compaction that failed are compacted first, unless the
     // current one has grown as much again.
     if (this.#closedBytes === 0 || this.#journal.current.bytes > this.#dueBytes)
@@ -119,17 +115,28 @@ export class Compactor {
     const { number, firstSequence } = this.#journal.current
     const [upToJournal, sequence] = [number - 1, firstSequence - 1]
     const startedAtMs = performance.now()
-    // Also if it is abandoned, or fails: its snapshot may be in place.
-    this.#completeAt = -1
-    const lengths = { snapshotBytes: this.#snapshotBytes, journalBytes: this.#closedBytes }
-    const job = { directory, upToJournal, sequence, complete: false, ...lengths }
-    this.#snapshotBytes = await compact(job, this.#stopped.signal)
+    // Before it begins: if it is abandoned or fails, its snapshot may be in place, and needs the
+    // current journal.
+    this.#completeAt = undefined
+    const job = { upToJournal, sequence, complete: false, journalBytes: this.#closedBytes }
+    this.#snapshotBytes = await this.#build(job, this.#stopped.signal)
     this.#closedBytes = 0
     this.#backoff.reset()
     this.results.success++
     const ms = Math.round(performance.now() - startedAtMs)
-    log.info('compacted', { snapshotBytes: this.#snapshotBytes, ms })
+    this.#settings.log.info('compacted', { snapshotBytes: this.#snapshotBytes, ms })
     await this.#removeJournals(upToJournal)
+  }
+
+  async #build(
+    job: Omit<CompactionJob, 'directory' | 'lock' | 'snapshotBytes'>,
+    signal?: AbortSignal,
+  ): Promise<number> {
+    const { directory, compact } = this.#settings
+    // Here too: what builds the snapshot does not know that the lock was lost before.
+    await directory.checkLock()
+    const { path, lock } = directory
+    return compact({ ...job, directory: path, lock, snapshotBytes: this.#snapshotBytes }, signal)
   }
 
   async #rotate(): Promise<void> {
@@ -144,10 +151,10 @@ export class Compactor {
 
   /** A journal that a crash leaves here does no harm: the next start removes it. */
   async #removeJournals(upTo: number): Promise<void> {
-    const { files, directory } = this.#settings
-    for (const name of await files.list(directory)) {
+    const { directory } = this.#settings
+    for (const name of await directory.list()) {
       const number = journalNumber(name)
-      if (number !== undefined && number <= upTo) await files.remove(`${directory}/${name}`)
+      if (number !== undefined && number <= upTo) await directory.remove(name)
     }
   }
 }

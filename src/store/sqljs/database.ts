@@ -1,8 +1,7 @@
-import { createRequire } from 'node:module'
-import type { Database, default as InitSqlJs, SqlJs, Statement, Value } from 'sql.js'
-import { ListQueries, unlessNull } from './list-queries.ts'
-import { type FileMeta, type Meta, metaOf } from './meta.ts'
-import { copyPages } from './page-copy.ts'
+import type { Database, SqlJs } from 'sql.js'
+import { PlantLists } from './list.ts'
+import { type Meta, metaOf } from './meta.ts'
+import { copyPages, loadSqlite, Query, valueOf } from './sqlite.ts'
 
 /**
  * A plant as it is stored and journalled. The id is decimal digits: the one form that JSON, SQLite
@@ -49,43 +48,20 @@ const TABLES = (schema: Schema): string => `
     PRIMARY KEY (owner, id)) WITHOUT ROWID;
   CREATE TABLE ${schema}.meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;`
 
-// `import` would scan this CommonJS module for its exports before it runs: 15 ms, a tenth of a
-// start.
-const require = createRequire(import.meta.url)
-const initSqlJs = require('sql.js') as typeof InitSqlJs
-
-let library: Promise<SqlJs> | undefined
-
-/** Compiles SQLite once a process. An early call lets that happen while other things start. */
-export function loadSqlite(): Promise<SqlJs> {
-  return (library ??= initSqlJs())
-}
-
-/**
- * SQLite with memory of its own, for a file of any origin: what such a file exhausts or damages is
- * only this. sql.js makes one instance for each time that it is loaded.
- */
-export function ownSqlite(): Promise<SqlJs> {
-  delete require.cache[require.resolve('sql.js')]
-  return (require('sql.js') as typeof InitSqlJs)()
-}
-
 /**
  * Plants in SQLite, in this process's memory. Every call is synchronous: no other call sees a part
  * of what it does.
  */
 export class PlantDatabase {
-  readonly lists: ListQueries
+  readonly lists: PlantLists
   readonly #library: SqlJs
   readonly #db: Database
-  readonly #insert: Statement
-  readonly #insertTagged: Statement
-  readonly #remove: Statement
-  readonly #taken: Statement
-  readonly #compare: Statement
-  readonly #compareTagged: Statement
-  readonly #pageCount: Statement
-  readonly #freePages: Statement
+  readonly #insert: Query
+  readonly #remove: Query
+  readonly #taken: Query
+  readonly #compare: Query
+  readonly #pageCount: Query
+  readonly #freePages: Query
   /** The file that the database was made from, if it becomes one and is not of version 1. */
   readonly #from: Uint8Array | undefined
   #plants: number
@@ -101,34 +77,22 @@ export class PlantDatabase {
     this.#db = db
     this.#plants = plants
     this.#from = from
+    const prepare = (sql: string): Query => new Query(db, sql)
     const table = `${schema}.plants`
-    this.lists = new ListQueries(db, table)
-    const unlessTaken = 'ON CONFLICT (owner, id) DO NOTHING'
-    this.#insert = db.prepare(
-      `INSERT INTO ${table} VALUES (?1, CAST(?2 AS INTEGER), ?3, CAST(?4 AS TEXT), NULL)
-       ${unlessTaken}`,
-    )
-    const taggedName = unlessNull('CAST(?4 AS TEXT)', '?5')
-    this.#insertTagged = db.prepare(
-      `INSERT INTO ${table} VALUES (?1, CAST(?2 AS INTEGER), ?3, ${taggedName}, CAST(?5 AS TEXT))
-       ${unlessTaken}`,
-    )
+    this.lists = new PlantLists(prepare, table)
+    this.#insert = prepare(`
+      INSERT INTO ${table} VALUES
+        (?1, CAST(?2 AS INTEGER), ?3, CAST(?4 AS TEXT), CAST(?5 AS TEXT))
+      ON CONFLICT (owner, id) DO NOTHING`)
     const plant = `FROM ${table} WHERE owner = CAST(?1 AS TEXT) AND id = CAST(?2 AS INTEGER)`
-    this.#remove = db.prepare(`DELETE ${plant}`)
-    this.#taken = db.prepare(`SELECT 1 ${plant} LIMIT ${unlessNull('1', '?1', '?2')}`)
+    this.#remove = prepare(`DELETE ${plant}`)
+    this.#taken = prepare(`SELECT 1 ${plant}`)
     // Lengths first: SQLite knows them without reading the text, which may be long.
-    const sameName = 'octet_length(name) = octet_length(?3) AND name = CAST(?3 AS TEXT)'
-    const sameTag = 'octet_length(tag) = octet_length(?4) AND tag = CAST(?4 AS TEXT)'
-    this.#compare = db.prepare(
-      `SELECT ${sameName} AND tag IS NULL, sequence ${plant}
-       LIMIT ${unlessNull('1', '?1', '?2', '?3')}`,
-    )
-    this.#compareTagged = db.prepare(
-      `SELECT ${sameName} AND ifnull(${sameTag}, 0), sequence ${plant}
-       LIMIT ${unlessNull('1', '?1', '?2', '?3', '?4')}`,
-    )
-    this.#pageCount = db.prepare(`PRAGMA ${schema}.page_count`)
-    this.#freePages = db.prepare(`PRAGMA ${schema}.freelist_count`)
+    this.#compare = prepare(`
+      SELECT octet_length(name) = octet_length(?3) AND name = CAST(?3 AS TEXT)
+        AND octet_length(tag) IS octet_length(?4) AND tag IS CAST(?4 AS TEXT), sequence ${plant}`)
+    this.#pageCount = prepare(`PRAGMA ${schema}.page_count`)
+    this.#freePages = prepare(`PRAGMA ${schema}.freelist_count`)
   }
 
   /**
@@ -171,7 +135,7 @@ export class PlantDatabase {
     return this.#plants
   }
 
-  /** Whether SQLite can have so many bytes of memory in one piece. */
+  /** Whether SQLite can have this many bytes of memory in one piece. */
   hasMemory(bytes: number): boolean {
     const place = this.#library._malloc(bytes)
     if (place !== 0) this.#library._free(place)
@@ -183,8 +147,7 @@ export class PlantDatabase {
     const [owner, id, name, tag] = row
     // A long text takes a millisecond to bind.
     if (isLong(row) && this.#isTaken(row)) return false
-    const insert = tag === undefined ? this.#insert : this.#insertTagged
-    insert.run([owner, id, sequence, ...this.#texts(name, tag)])
+    this.#insert.run([owner, id, sequence, ...this.#texts(name, tag)])
     return this.#db.getRowsModified() === 1
   }
 
@@ -218,12 +181,9 @@ export class PlantDatabase {
     const [owner, id, name, tag] = row
     // There may be no memory for a long text: it is bound only if there is something to compare.
     if (isLong(row) && !this.#isTaken(row)) return undefined
-    const compare = tag === undefined ? this.#compare : this.#compareTagged
-    compare.bind([owner, id, ...this.#texts(name, tag)])
-    const exists = compare.step()
-    const [same, sequence] = exists ? compare.get() : []
-    compare.reset()
-    if (!exists) return undefined
+    const found = this.#compare.first([owner, id, ...this.#texts(name, tag)])
+    if (!found) return undefined
+    const [same, sequence] = found
     if (typeof same !== 'number' || typeof sequence !== 'number')
       throw new Error('SQLite has no memory left to compare a plant')
     return { isSame: same === 1, sequence }
@@ -266,49 +226,29 @@ export class PlantDatabase {
   }
 
   #isTaken([owner, id]: Row): boolean {
-    this.#taken.bind([owner, id])
-    const isTaken = this.#taken.step()
-    this.#taken.reset()
-    return isTaken
+    return this.#taken.first([owner, id]) !== undefined
   }
 
   /**
-   * Texts to be bound. sql.js does not check whether there is memory for bytes, and would write to
-   * address 0, so this checks it for all of them.
+   * A name and a tag, to be bound. sql.js does not check whether there is memory for bytes, and
+   * would write to address 0.
    */
-  #texts(name: string, tag: string | undefined): readonly (string | Uint8Array)[] {
-    const texts = tag === undefined ? [name] : [name, tag]
-    if (texts.every(({ length }) => length < LONG_CHARS)) return texts
-    const bound = texts.map((text) => Buffer.from(text))
-    const bytes = bound.reduce((sum, { length }) => sum + length, 0)
-    if (this.hasMemory(bytes + BOUND_MARGIN_BYTES)) return bound
-    throw new Error('SQLite has no memory left for a text')
+  #texts(name: string, tag: string | undefined): readonly (string | Uint8Array | null)[] {
+    if (Math.max(name.length, tag?.length ?? 0) < LONG_CHARS) return [name, tag ?? null]
+    const [nameBytes, tagBytes] = [Buffer.from(name), Buffer.from(tag ?? '')]
+    if (!this.hasMemory(nameBytes.length + tagBytes.length + BOUND_MARGIN_BYTES))
+      throw new Error('SQLite has no memory left for a text')
+    return [nameBytes, tag === undefined ? null : tagBytes]
   }
-}
-
-/** As `metaOf`. @throws Error when the file is no such database. */
-export async function readMeta(bytes: Uint8Array): Promise<FileMeta> {
-  return metaOf(await loadSqlite(), bytes)
 }
 
 function isLong([, , name, tag = '']: Row): boolean {
   return Math.max(name.length, tag.length) >= LONG_CHARS
 }
 
-function countOf(statement: Statement): number {
-  statement.step()
-  const [count] = statement.get()
-  statement.reset()
+function countOf(query: Query): number {
+  const [count] = query.first() ?? []
   return Number(count)
-}
-
-/** The first column of the first row; undefined without a row. */
-function valueOf(db: Database, sql: string): Value | undefined {
-  const statement = db.prepare(sql)
-  statement.step()
-  const [value] = statement.get()
-  statement.free()
-  return value
 }
 
 /** Copies a snapshot into the schema `mem`: its pages, or the rows of version 1. */

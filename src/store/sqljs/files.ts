@@ -1,15 +1,7 @@
-import {
-  closeSync,
-  constants,
-  createReadStream,
-  fstatSync,
-  openSync,
-  readSync,
-  write,
-  writeSync,
-} from 'node:fs'
+import { constants, read, readSync, write, writeSync } from 'node:fs'
 import * as fs from 'node:fs/promises'
 import { dirname } from 'node:path'
+import { promisify } from 'node:util'
 import { errorCodeOf } from '../../errors.ts'
 
 /**
@@ -19,7 +11,10 @@ import { errorCodeOf } from '../../errors.ts'
  */
 export type Mode = 'durable' | 'temporary'
 
-/** One open file. Each method is one system call, so that a test can make any of them fail. */
+/**
+ * One open file. Each method is one system call, so that a test can make any of them fail. They
+ * use no `this`: what wraps a file copies them.
+ */
 export interface File {
   /** Writes from byte `at` on. Returns how many bytes were taken; fewer is a short write. */
   write(bytes: Uint8Array, at: number): Promise<number>
@@ -52,6 +47,86 @@ const FLAGS: Readonly<Record<Mode, number>> = {
   durable: O_WRONLY | O_DSYNC,
   temporary: O_WRONLY | O_CREAT | O_TRUNC,
 }
+/** How much one call reads. Linux allows 2 GiB. */
+const CALL_BYTES = 64 * 1024 * 1024
+/** How much one write of a thread that compacts takes. */
+const PIECE_BYTES = 1024 * 1024
+
+/** How bytes come from an open file and into it. Returns how many. */
+interface Transfer {
+  readonly read: (fd: number, bytes: Buffer, at: number, most: number) => Promise<number> | number
+  readonly write: (fd: number, bytes: Uint8Array, at: number) => Promise<number> | number
+  /** With which flags a file is opened, besides those of its mode. */
+  readonly flags: number
+}
+
+const readLater = promisify(read)
+const writeLater = promisify(write)
+
+/** File access of the threads that answer requests. `close` does not wait for a write. */
+export const nodeFiles = filesWith({
+  read: async (fd, bytes, at, most) => (await readLater(fd, bytes, at, most, at)).bytesRead,
+  // Every batch waits for one write, and that of a FileHandle takes 10 µs more.
+  write: async (fd, bytes, at) => (await writeLater(fd, bytes, 0, bytes.length, at)).bytesWritten,
+  flags: 0,
+})
+
+/**
+ * File access of a thread that compacts. All that takes long is synchronous, so it runs at the
+ * thread's niceness: Node runs asynchronous calls in threads of its own, at niceness 0. There the
+ * write of a snapshot took the core from requests for 6 to 8 ms at a time (62 MB, seen). Each piece
+ * is durable when its write returns, so a line of the journal never waits for more than one.
+ */
+export const blockingFiles = filesWith({
+  read: (fd, bytes, at, most) => readSync(fd, bytes, at, most, at),
+  write: (fd, bytes, at) => writeSync(fd, bytes, 0, Math.min(bytes.length, PIECE_BYTES), at),
+  flags: O_DSYNC,
+})
+
+function filesWith({ read, write, flags }: Transfer): Files {
+  /** A file's bytes, at most `mostBytes`, and `roomBytes` zeros after them. */
+  async function readUpTo(path: string, mostBytes: number, roomBytes: number): Promise<Buffer> {
+    const handle = await fs.open(path)
+    try {
+      const bytes = Math.min((await handle.stat()).size, mostBytes)
+      // Zeros take no memory until they are written to.
+      const contents = Buffer.alloc(bytes + roomBytes)
+      let at = 0
+      for (let taken = 1; at < bytes && taken > 0; at += taken)
+        taken = await read(handle.fd, contents, at, Math.min(bytes - at, CALL_BYTES))
+      // Less than there was: a service has cut off a line meanwhile.
+      return contents.subarray(0, at + roomBytes)
+    } finally {
+      await handle.close()
+    }
+  }
+  return {
+    makeDirectory,
+    list: (directory) => fs.readdir(directory),
+    read: (path, roomBytes = 0) => readUpTo(path, Infinity, roomBytes),
+    readStart: (path, lengthBytes) => readUpTo(path, lengthBytes, 0),
+    async open(path, mode) {
+      const handle = await fs.open(path, FLAGS[mode] | flags, 0o600)
+      return {
+        write: async (bytes, at) => write(handle.fd, bytes, at),
+        // Node's permission model forbids fsyncSync. After durable writes little is left to sync.
+        sync: () => (mode === 'durable' ? handle.datasync() : handle.sync()),
+        truncate: (lengthBytes) => handle.truncate(lengthBytes),
+        close: () => handle.close(),
+      }
+    },
+    rename: (from, to) => fs.rename(from, to),
+    remove: (path) => fs.unlink(path),
+    async syncDirectory(path) {
+      const handle = await fs.open(path)
+      try {
+        await handle.sync()
+      } finally {
+        await handle.close()
+      }
+    },
+  }
+}
 
 /** With `recursive`, Node 20 never returns if a directory above was removed while it was in use. */
 async function makeDirectory(path: string): Promise<void> {
@@ -67,147 +142,23 @@ async function makeDirectory(path: string): Promise<void> {
   }
 }
 
-export const nodeFiles: Files = {
-  makeDirectory,
-  list: (directory) => fs.readdir(directory),
-  async read(path, roomBytes = 0) {
-    const bytes = await fs.readFile(path)
-    return roomBytes === 0 ? bytes : Buffer.concat([bytes], bytes.length + roomBytes)
-  },
-  async readStart(path, lengthBytes) {
-    const chunks: Buffer[] = []
-    for await (const chunk of createReadStream(path, { end: lengthBytes - 1 }))
-      chunks.push(Buffer.from(chunk))
-    return Buffer.concat(chunks)
-  },
-  async open(path, mode) {
-    const handle = await fs.open(path, FLAGS[mode], 0o600)
-    return {
-      // Every batch waits for one write, and `handle.write` takes 10 µs more than this. `close`
-      // does not wait for a write that is under way; the callers do.
-      write: (bytes, at) =>
-        new Promise((resolve, reject) => {
-          write(handle.fd, bytes, 0, bytes.length, at, (error, taken) =>
-            error ? reject(error) : resolve(taken),
-          )
-        }),
-      sync: () => (mode === 'durable' ? handle.datasync() : handle.sync()),
-      truncate: (lengthBytes) => handle.truncate(lengthBytes),
-      close: () => handle.close(),
-    }
-  },
-  rename: (from, to) => fs.rename(from, to),
-  remove: (path) => fs.unlink(path),
-  async syncDirectory(path) {
-    const handle = await fs.open(path, 'r')
-    try {
-      await handle.sync()
-    } finally {
-      await handle.close()
-    }
-  },
-}
-
-/** How much one call reads or writes. Linux allows 2 GiB. */
-const CALL_BYTES = 64 * 1024 * 1024
-/** A `blockingFiles` write takes at most so many bytes. */
-const PIECE_BYTES = 1024 * 1024
+/**
+ * The errors of a directory that this process may not read, or of a file system that syncs no
+ * directories. No start created such a directory, so its name is durable.
+ */
+const NOT_OURS: ReadonlySet<string | undefined> = new Set(['EACCES', 'EPERM', 'EROFS', 'EINVAL'])
 
 /**
- * File access of a thread that compacts. All that takes long is synchronous, so it runs at the
- * thread's niceness: Node runs asynchronous calls in threads of its own, at niceness 0. There the
- * write of a snapshot took the core from requests for 6 to 8 ms at a time (62 MB, seen). Each piece
- * is durable when its write returns, so a line of the journal never waits for more than one.
+ * Makes a directory's name durable, and those of all directories above it: any of them may have
+ * been created by a start that was killed before it synced them.
  */
-export const blockingFiles: Files = {
-  ...nodeFiles,
-  async read(path, roomBytes = 0) {
-    const descriptor = openSync(path, 'r')
-    try {
-      const { size } = fstatSync(descriptor)
-      // Zeros take no memory until they are written to.
-      const bytes = Buffer.alloc(size + roomBytes)
-      for (let at = 0; at < size; ) {
-        const taken = readSync(descriptor, bytes, at, Math.min(size - at, CALL_BYTES), at)
-        if (taken === 0) throw new Error(`${path} became shorter while it was read`)
-        at += taken
-      }
-      return bytes
-    } finally {
-      closeSync(descriptor)
-    }
-  },
-  async open(path, mode) {
-    const handle = await fs.open(path, FLAGS[mode] | O_DSYNC, 0o600)
-    return {
-      write: async (bytes, at) =>
-        writeSync(handle.fd, bytes, 0, Math.min(bytes.length, PIECE_BYTES), at),
-      // Little is left to sync. Node's permission model forbids fsyncSync.
-      sync: () => handle.sync(),
-      truncate: (lengthBytes) => handle.truncate(lengthBytes),
-      close: () => handle.close(),
-    }
-  },
-}
-
-/** The ending of a file that is not whole yet. A start removes those that a crash left. */
-export const TEMPORARY = '.tmp'
-
-/**
- * The first half of writing a whole file: it is written under a temporary name and synced. So a
- * crash leaves the old file or the new one, never a part. After an error, the old one is as it was.
- */
-export function writeTemporary(
-  files: Files,
-  directory: string,
-  name: string,
-  parts: readonly Uint8Array[],
-): Promise<void> {
-  const path = `${directory}/${name}${TEMPORARY}`
-  return orRemove(files, path, async () => {
-    const file = await files.open(path, 'temporary')
-    try {
-      let from = 0
-      for (const part of parts) {
-        await writeWhole(file, part, from)
-        from += part.length
-      }
-      await file.sync()
-    } finally {
-      await file.close()
-    }
-  })
-}
-
-/**
- * The second half: the rename, which is durable only after the directory is synced. After an error,
- * either file may have the name.
- */
-export async function renameIntoPlace(
-  files: Files,
-  directory: string,
-  name: string,
-): Promise<void> {
-  const path = `${directory}/${name}${TEMPORARY}`
-  await orRemove(files, path, () => files.rename(path, `${directory}/${name}`))
-  await files.syncDirectory(directory)
-}
-
-/** Removes the temporary file if `work` fails: a full disk must not stay full because of it. */
-async function orRemove(files: Files, path: string, work: () => Promise<void>): Promise<void> {
+export async function syncAbove(files: Files, path: string): Promise<void> {
+  const above = dirname(path)
+  if (above === path) return
   try {
-    await work()
+    await files.syncDirectory(above)
   } catch (error) {
-    // If this fails too, the next start removes it.
-    await files.remove(path).catch(() => {})
-    throw error
+    if (!NOT_OURS.has(errorCodeOf(error))) throw error
   }
-}
-
-async function writeWhole(file: File, bytes: Uint8Array, from: number): Promise<void> {
-  for (let at = 0; at < bytes.length; ) {
-    const taken = await file.write(bytes.subarray(at, at + CALL_BYTES), from + at)
-    if (taken === 0) throw new Error('the file system took no bytes')
-    at += taken
-  }
+  await syncAbove(files, above)
 }

@@ -17,9 +17,11 @@ const VERSION = 1
 export const HEADER_MAX_BYTES = 128
 const HEADER = /^(plant-store-journal (\d+) (\d+)) ([0-9a-f]{8})$/
 /**
- * A line up to its first id. No text of a plant can look like it: JSON escapes the quotes in a
- * text, so one of these quotes would end it, and no id comes so soon after the end of a text.
- * Without zeros, because a line has none: they could hide where the text ends.
+ * A line up to its first id. No text of a plant can imitate it. JSON escapes the quotes in a text,
+ * so of a text only the quote at its end can match the first quote here. Then the second quote
+ * matches where the next text begins, and the third where it ends. But after the end of a text
+ * comes `,` or `]`, and never a digit. Zeros are not matched: they could hide where a text ends,
+ * and no line has one.
  */
 export const LINE_START = /(\0?)[0-9a-f]{8} (\d+) \[\["[^"\\\0]*(?:\\[^\0][^"\\\0]*)*","-?\d/g
 const NEWLINE = 10

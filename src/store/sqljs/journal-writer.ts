@@ -2,8 +2,9 @@ import { errorCodeOf, reasonOf } from '../../errors.ts'
 import { Backoff } from '../../ops/backoff.ts'
 import { StoreUnavailable } from '../../plants/store.ts'
 import type { Row } from './database.ts'
-import { type File, renameIntoPlace, writeTemporary } from './files.ts'
+import type { File } from './files.ts'
 import { batchLine, headerLine, journalName, readJournal, StoreCorrupt } from './journal-format.ts'
+import type { Recovery } from './recovery.ts'
 import type { Settings } from './settings.ts'
 
 /** A journal's acknowledged part: its header and good lines. */
@@ -68,7 +69,8 @@ export class JournalWriter {
    * after a crash the page cache may show lines that are not on the disk.
    * @throws Error if its lines cannot be made durable in any way.
    */
-  static async open(settings: Settings, journal: Journal): Promise<JournalWriter> {
+  static async open(settings: Settings, recovery: Recovery): Promise<JournalWriter> {
+    const journal = nextJournal(recovery)
     const writer = new JournalWriter(settings, journal)
     await writer.#rewrite()
     if (writer.ready || journal.bytes === 0) return writer
@@ -219,18 +221,18 @@ export class JournalWriter {
 
   /** Creates a journal's file, durable together with its name, and goes on with it. */
   async #create(journal: Journal, lines: Uint8Array): Promise<Outcome> {
-    const { files, directory, paddingBytes } = this.#settings
+    const { directory, paddingBytes } = this.#settings
     const name = journalName(journal.number)
     const header = headerLine(journal.firstSequence)
     try {
-      await writeTemporary(files, directory, name, [header, lines])
+      await directory.writeTemporary(name, [header, lines])
     } catch (error) {
       return { kind: 'refused', error }
     }
     const bytes = header.length + lines.length
     try {
-      await renameIntoPlace(files, directory, name)
-      this.#use({ ...journal, bytes }, await files.open(`${directory}/${name}`, 'durable'))
+      await directory.renameIntoPlace(name)
+      this.#use({ ...journal, bytes }, await directory.openDurable(name))
       this.#paddedTo = bytes
       this.#paddingBytes = paddingBytes
       return WRITTEN
@@ -247,8 +249,10 @@ export class JournalWriter {
   async #acknowledgedLines(): Promise<Uint8Array> {
     const { number, firstSequence, nextSequence, bytes } = this.#journal
     if (nextSequence === firstSequence) return NO_LINES
-    const path = this.#pathOf(number)
-    const contents = (await this.#settings.files.read(path)).subarray(0, bytes)
+    const { directory } = this.#settings
+    const name = journalName(number)
+    const path = directory.pathOf(name)
+    const contents = (await directory.read(name)).subarray(0, bytes)
     const lines = readJournal(path, contents, false)
     let step = lines.next()
     while (!step.done) step = lines.next()
@@ -259,16 +263,12 @@ export class JournalWriter {
   }
 
   async #syncFound(): Promise<void> {
-    const file = await this.#settings.files.open(this.#pathOf(this.#journal.number), 'durable')
+    const file = await this.#settings.directory.openDurable(journalName(this.#journal.number))
     try {
       await file.sync()
     } finally {
       await file.close()
     }
-  }
-
-  #pathOf(number: number): string {
-    return `${this.#settings.directory}/${journalName(number)}`
   }
 
   /** Goes on with a journal, and with its file, if that is not in doubt. */
@@ -305,4 +305,13 @@ export class JournalWriter {
     this.#busy = result.catch(() => {})
     return result
   }
+}
+
+/** The last journal's good lines, or a new journal after all others. */
+function nextJournal({ sequence, last, nextJournal: number }: Recovery): Journal {
+  const nextSequence = sequence + 1
+  if (last?.nextSequence !== nextSequence)
+    return { number, firstSequence: nextSequence, nextSequence, bytes: 0 }
+  const { number: lastNumber, firstSequence, goodBytes } = last
+  return { number: lastNumber, firstSequence, nextSequence, bytes: goodBytes }
 }

@@ -1,20 +1,10 @@
 import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
-import {
-  access,
-  chmod,
-  constants,
-  link,
-  lstat,
-  open,
-  readdir,
-  rename,
-  rm,
-  writeFile,
-} from 'node:fs/promises'
+import { closeSync, constants, openSync } from 'node:fs'
+import { access, chmod, link, lstat, readdir, rename, rm, writeFile } from 'node:fs/promises'
 import { connect, createServer, type Server } from 'node:net'
 import { hostname } from 'node:os'
-import { basename, join } from 'node:path'
+import { join } from 'node:path'
 import { errorCodeOf, isError } from '../../errors.ts'
 
 const STARTING = /^starting-[0-9a-f]{16}$/
@@ -28,16 +18,19 @@ const MAX_ATTEMPTS = 100
 
 /** The file that a process holds, while a directory is locked. */
 export interface LockPlace {
+  /** The directory as the operator names it. */
   readonly directory: string
-  readonly path: string
+  /** The path by which its files are used: `Opened.root`. */
+  readonly root: string
+  readonly name: string
   readonly dev: bigint
   readonly ino: bigint
 }
 
 /** The path of a directory does not lead to the lock of this process any more. */
 export class LockLost extends Error {
-  constructor({ directory, path }: LockPlace) {
-    const what = `${path} is not the lock of this process any more`
+  constructor({ directory, name }: LockPlace) {
+    const what = `${join(directory, name)} is not the lock of this process any more`
     const why = `${directory} was moved or replaced, or the lock was removed`
     const advice = 'stop the service, put the directory back in its place, and start again'
     super(`${what}: ${why}; ${advice}`)
@@ -70,31 +63,50 @@ interface Opened {
   readonly root: string
   /** A path for a socket in it. */
   locate(name: string): string
+  /** An error of its use, as an operator may read it. */
+  named(error: unknown): unknown
+  close(): void
 }
 
 /**
  * Takes the directory for this process. The holder listens on the socket `lock-N` with the highest
  * N. The kernel refuses connections to it as soon as its process has ended, in any namespace.
  *
- * Only link() decides. A process that links `lock-(N+1)` has seen that N is dead. If it slept
- * meanwhile and others went on, its name is taken, or is not the highest any more; the highest is
- * never removed, so the process sees that it lost.
+ * Only link() decides. A process finds that nothing listens on `lock-N`, the highest, and links its
+ * socket to `lock-(N+1)`. Others may do the same meanwhile. There are three cases:
+ * - The name is taken: another process was first. This one starts over.
+ * - The link succeeds, but a higher name exists: others took and lost the lock meanwhile, and this
+ *   process lost. It sees that, because the highest name is never removed.
+ * - The link succeeds, and it is the highest: this process holds the lock.
  * @throws DirectoryLocked if a process holds it; any other error if that cannot be known.
  */
 export async function lockDirectory(dir: string): Promise<DirectoryLock> {
-  return opened(dir, async (at) => {
+  const at = await opened(dir)
+  let lock: DirectoryLock | undefined
+  try {
     for (let attempt = 0; attempt < MAX_ATTEMPTS; attempt++) {
       const { last, holder } = await lastLock(at)
       if (holder !== undefined) throw new DirectoryLocked(dir, holder)
-      const held = await tryToHold(at, last + 1n)
-      if (held !== undefined) return held
+      lock = await tryToHold(at, last + 1n)
+      if (lock) return lock
     }
     throw new Error(`${dir} could not be locked: other processes kept starting at the same time`)
-  })
+  } catch (error) {
+    throw at.named(error)
+  } finally {
+    if (!lock) at.close()
+  }
 }
 
 export async function isLocked(dir: string): Promise<boolean> {
-  return opened(dir, async (at) => (await lastLock(at)).holder !== undefined)
+  const at = await opened(dir)
+  try {
+    return (await lastLock(at)).holder !== undefined
+  } catch (error) {
+    throw at.named(error)
+  } finally {
+    at.close()
+  }
 }
 
 /** The highest lock, and what holds it; undefined if nothing does. */
@@ -114,31 +126,30 @@ async function lastLock({
  * Listens under a random name, then links it to `lock-N`. Returns the lock if this process now
  * holds it, else undefined.
  */
-async function tryToHold(
-  { dir, root, locate }: Opened,
-  number: bigint,
-): Promise<DirectoryLock | undefined> {
+async function tryToHold(at: Opened, number: bigint): Promise<DirectoryLock | undefined> {
+  const { dir, root, locate } = at
   const server = createServer((socket) => {
     socket.unref().on('error', () => socket.destroy())
     socket.end(introduction(), () => socket.destroy())
   }).unref()
-  const name = randomName()
+  const name = `lock-${number}`
+  const own = randomName()
   let held = false
   try {
     // Exclusive: else the primary process of a cluster would listen for its workers.
-    server.listen({ path: locate(name), exclusive: true })
+    server.listen({ path: locate(own), exclusive: true })
     await once(server, 'listening')
     // The lock holds even if a connection cannot be accepted (no descriptors left).
     server.on('error', () => {})
-    await chmod(join(root, name), 0o600)
-    const { dev, ino } = await lstat(join(root, name), { bigint: true })
-    const place = { directory: dir, path: join(dir, `lock-${number}`), dev, ino }
-    await link(join(root, name), join(root, `lock-${number}`))
+    await chmod(join(root, own), 0o600)
+    const { dev, ino } = await lstat(join(root, own), { bigint: true })
+    const place = { directory: dir, root, name, dev, ino }
+    await link(join(root, own), join(root, name))
     if ((await highest(root)) !== number) return undefined
     await removeOthers(root, number)
     await checkHeld(place)
     held = true
-    return { place, release: () => release(place, server) }
+    return { place, release: () => release(place, server).finally(at.close) }
   } catch (error) {
     // EEXIST: another process was first. ENOENT: another one won, and removed our random name.
     const code = errorCodeOf(error)
@@ -149,11 +160,14 @@ async function tryToHold(
   }
 }
 
-/** @throws LockLost; any other error if that cannot be known. */
-export async function checkHeld(place: LockPlace): Promise<void> {
+/**
+ * Checks the lock by the operator's path of the directory, or by another one.
+ * @throws LockLost; any other error if that cannot be known.
+ */
+export async function checkHeld(place: LockPlace, path = place.directory): Promise<void> {
   const isGone = (error: unknown): boolean =>
     errorCodeOf(error) === 'ENOENT' || errorCodeOf(error) === 'ENOTDIR'
-  const found = await lstat(place.path, { bigint: true }).catch((error: unknown) => {
+  const found = await lstat(join(path, place.name), { bigint: true }).catch((error: unknown) => {
     if (!isGone(error)) throw error
   })
   if (found?.ino !== place.ino || found.dev !== place.dev) throw new LockLost(place)
@@ -164,15 +178,15 @@ export async function checkHeld(place: LockPlace): Promise<void> {
  * only plain files, which every tool can copy. If that fails, a closed socket does as well.
  */
 async function release(place: LockPlace, server: Server): Promise<void> {
-  const replace = ({ root }: Opened): Promise<void> => {
-    const path = join(root, basename(place.path))
-    const temporary = join(root, randomName())
-    return checkHeld({ ...place, path })
-      .then(() => writeFile(temporary, '', { flag: 'wx', mode: 0o600 }))
-      .then(() => rename(temporary, path))
-      .catch(() => rm(temporary, { force: true }))
+  const { root, name } = place
+  const temporary = join(root, randomName())
+  try {
+    await checkHeld(place, root)
+    await writeFile(temporary, '', { flag: 'wx', mode: 0o600 })
+    await rename(temporary, join(root, name))
+  } catch {
+    await rm(temporary, { force: true }).catch(() => {})
   }
-  await opened(place.directory, replace).catch(() => {})
   await close(server)
 }
 
@@ -247,23 +261,28 @@ function close(server: Server): Promise<void> {
   return new Promise((resolve) => server.close(() => resolve()))
 }
 
-async function opened<T>(dir: string, use: (at: Opened) => Promise<T>): Promise<T> {
-  const handle = await open(dir, constants.O_RDONLY | constants.O_DIRECTORY)
-  const own = `/proc/self/fd/${handle.fd}`
-  try {
-    const root = (await isUsable(own)) ? own : dir
-    const isTooLong = (path: string): boolean => Buffer.byteLength(path) > MAX_SOCKET_PATH_BYTES
+async function opened(dir: string): Promise<Opened> {
+  // A FileHandle might be closed as garbage, and the directory would not be held any more.
+  const descriptor = openSync(dir, constants.O_RDONLY | constants.O_DIRECTORY)
+  const own = `/proc/self/fd/${descriptor}`
+  const root = (await isUsable(own)) ? own : dir
+  const isTooLong = (path: string): boolean => Buffer.byteLength(path) > MAX_SOCKET_PATH_BYTES
+  return {
+    dir,
+    root,
     // Node's permission model is not for sockets.
-    const locate = (name: string): string =>
-      isTooLong(join(root, name)) ? join(own, name) : join(root, name)
-    return await use({ dir, root, locate })
-  } catch (error) {
-    // An operator knows the directory by its path.
-    if (isError(error)) error.message = error.message.replaceAll(own, dir)
-    throw error
-  } finally {
-    await handle.close()
+    locate: (name) => (isTooLong(join(root, name)) ? join(own, name) : join(root, name)),
+    named: (error) => withPath(error, own, dir),
+    close: () => closeSync(descriptor),
   }
+}
+
+/** The same error. An operator knows the directory by its path, not by `root`. */
+export function withPath(error: unknown, root: string, directory: string): unknown {
+  if (!isError(error)) return error
+  error.message = error.message.replaceAll(root, () => directory)
+  if (error.stack !== undefined) error.stack = error.stack.replaceAll(root, () => directory)
+  return error
 }
 
 /** Linux has such paths. Node's permission model may forbid this process to use them. */

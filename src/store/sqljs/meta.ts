@@ -1,4 +1,5 @@
-import type { SqlJs } from 'sql.js'
+import type { SqlJs, Value } from 'sql.js'
+import { loadSqlite, valueOf } from './sqlite.ts'
 
 export interface Meta {
   /** The last journal sequence that the file covers. */
@@ -16,18 +17,19 @@ export interface FileMeta extends Meta {
 export function metaOf(library: SqlJs, bytes: Uint8Array): FileMeta {
   const db = new library.Database(bytes)
   try {
-    const statement = db.prepare('SELECT key, value FROM meta')
-    const values = new Map<unknown, unknown>()
-    while (statement.step()) {
-      const [key, value] = statement.get()
-      values.set(key, value)
-    }
+    const value = (key: keyof FileMeta): Value | undefined =>
+      valueOf(db, `SELECT value FROM meta WHERE key = '${key}'`)
     return {
-      format: Number(values.get('format')),
-      sequence: Number(values.get('sequence')),
-      complete: values.get('complete') === 1,
+      format: Number(value('format')),
+      sequence: Number(value('sequence')),
+      complete: value('complete') === 1,
     }
   } finally {
     db.close()
   }
+}
+
+/** As `metaOf`. @throws Error when the file is no such database. */
+export async function readMeta(bytes: Uint8Array): Promise<FileMeta> {
+  return metaOf(await loadSqlite(), bytes)
 }

@@ -5,7 +5,7 @@ import { type Compact, compact } from './compaction.ts'
 import { compactInWorker } from './compaction-thread.ts'
 import { type Files, nodeFiles } from './files.ts'
 import { type DirectoryLock, lockDirectory } from './lock.ts'
-import { lockedFiles } from './locked-files.ts'
+import type { StoreDirectory } from './store-directory.ts'
 
 export interface SqljsStoreOptions {
   readonly directory: string
@@ -34,13 +34,16 @@ const SMALL_BYTES = 64 * 1024
 /** Runs a job in a thread, unless the store is small and being closed: then no request waits. */
 export const compactFiles: Compact = (job, signal) =>
   job.complete && job.snapshotBytes + job.journalBytes <= SMALL_BYTES
-    ? compact(lockedFiles(nodeFiles, job.lock).files, job)
+    ? compact(nodeFiles, job)
     : compactInWorker(job, signal)
 
-/** The options of a store, with defaults for those that are not set. */
-export type Settings = Required<SqljsStoreOptions>
+/** What the parts of an open store need of its options. */
+export type Settings = Omit<Required<SqljsStoreOptions>, 'directory' | 'files' | 'lock'> & {
+  readonly directory: StoreDirectory
+}
 
-export function withDefaults(options: SqljsStoreOptions): Settings {
+/** The options of a store, with defaults for those that are not set. */
+export function withDefaults(options: SqljsStoreOptions): Required<SqljsStoreOptions> {
   return {
     queue: new FairQueue(),
     metrics: new Metrics(),
@@ -48,7 +51,7 @@ export function withDefaults(options: SqljsStoreOptions): Settings {
     lock: lockDirectory,
     compact: compactFiles,
     compactBytes: 8 * 1024 * 1024,
-    // A write of so much takes 1 ms (seen). Fewer than one in a hundred small batches waits for it.
+    // Writing them takes 1 ms (seen). Fewer than one in a hundred small batches waits for it.
     paddingBytes: 512 * 1024,
     retryMs: { write: 100, compaction: 1000 },
     ...options,

@@ -1,8 +1,8 @@
 import { createHash } from 'node:crypto'
-import { FORMAT_VERSION, READABLE_VERSIONS, readMeta } from './database.ts'
-import { type Files, renameIntoPlace, writeTemporary } from './files.ts'
+import { FORMAT_VERSION, READABLE_VERSIONS } from './database.ts'
 import { otherVersion, StoreCorrupt } from './journal-format.ts'
-import type { Meta } from './meta.ts'
+import { type Meta, readMeta } from './meta.ts'
+import type { StoreDirectory } from './store-directory.ts'
 
 /*
  * A snapshot is an ordinary SQLite file with a trailer of 64 bytes after its last page. SQLite
@@ -35,18 +35,17 @@ export function sealed(database: Uint8Array, sequence: number): readonly Uint8Ar
 
 /** Makes a database file the snapshot, durable. Returns the snapshot's length in bytes. */
 export async function writeSnapshot(
-  files: Files,
-  directory: string,
+  directory: StoreDirectory,
   database: Uint8Array,
   sequence: number,
 ): Promise<number> {
-  await writeTemporary(files, directory, SNAPSHOT, sealed(database, sequence))
-  await renameIntoPlace(files, directory, SNAPSHOT)
+  await directory.writeTemporary(SNAPSHOT, sealed(database, sequence))
+  await directory.renameIntoPlace(SNAPSHOT)
   return database.length + TRAILER_BYTES
 }
 
 /**
- * Reads and verifies a snapshot. After it, `database` has room for so many bytes.
+ * Reads and verifies a snapshot. After it, `database` has room for `roomBytes`.
  * @throws StoreCorrupt if any byte is not as it was written, or the version is unknown.
  */
 export async function readSnapshot(

@@ -1,7 +1,7 @@
 import { types } from 'node:util'
 import type { Database, SqlJs, Statement, Value } from 'sql.js'
-import { ownSqlite } from './database.ts'
 import { metaOf } from './meta.ts'
+import { ownSqlite } from './sqlite.ts'
 
 /** Says what a value is that has the wrong type. */
 interface Odd {

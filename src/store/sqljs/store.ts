@@ -12,16 +12,15 @@ import {
 } from '../../plants/store.ts'
 import { type Batch, type PendingCreate, takeBatch, WaitingCreates } from './batch.ts'
 import { Capacity } from './capacity.ts'
-import type { Compact } from './compaction.ts'
 import { Compactor } from './compactor.ts'
 import { PAGE_BYTES, type PlantDatabase, type Row } from './database.ts'
 import { JournalWriter } from './journal-writer.ts'
-import { listAsOf } from './list.ts'
+import type { PlantLists } from './list.ts'
 import { DirectoryLocked, type DirectoryLock } from './lock.ts'
-import { lockedFiles } from './locked-files.ts'
 import { addStoreMetrics, type WriteMetrics } from './metrics.ts'
 import { type Settings, type SqljsStoreOptions, withDefaults } from './settings.ts'
-import { nextJournal, recover, type Recovery } from './start.ts'
+import { recover, type Recovery } from './recovery.ts'
+import { StoreDirectory } from './store-directory.ts'
 
 export type { SqljsStoreOptions }
 
@@ -42,6 +41,7 @@ export class SqljsStore implements PlantStore {
   readonly #settings: Settings
   readonly #lock: DirectoryLock
   readonly #database: PlantDatabase
+  readonly #lists: PlantLists
   readonly #journal: JournalWriter
   readonly #compactor: Compactor
   readonly #capacity: Capacity
@@ -70,6 +70,7 @@ export class SqljsStore implements PlantStore {
     this.#settings = settings
     this.#lock = lock
     this.#database = recovery.database
+    this.#lists = recovery.database.lists
     this.#journal = journal
     this.#compactor = new Compactor(settings, journal, recovery)
     this.#capacity = new Capacity(recovery.database, maxDataBytes)
@@ -95,25 +96,21 @@ export class SqljsStore implements PlantStore {
    */
   static async open(options: SqljsStoreOptions): Promise<SqljsStore> {
     const given = withDefaults(options)
-    const { directory, log } = given
+    const { files, log } = given
     const startedAtMs = performance.now()
     const lock = await claim(given)
-    const { files, check } = lockedFiles(given.files, lock.place)
-    const compact: Compact = async (job, signal) => {
-      await check()
-      return given.compact({ ...job, lock: lock.place }, signal)
-    }
-    const settings = { ...given, files, compact }
+    const directory = new StoreDirectory(files, given.directory, lock.place)
+    const settings: Settings = { ...given, directory }
     let recovery: Recovery | undefined
     let journal: JournalWriter | undefined
     try {
       recovery = await recover(files, directory, log)
-      journal = await JournalWriter.open(settings, nextJournal(recovery))
-      await check()
+      journal = await JournalWriter.open(settings, recovery)
+      await directory.checkLock()
       const store = new SqljsStore(settings, lock, recovery, journal, {
         plants: recovery.database.count,
-        groups: recovery.replayed.batches,
-        tornBytes: recovery.replayed.last?.tornBytes ?? 0,
+        groups: recovery.batches,
+        tornBytes: recovery.last?.tornBytes ?? 0,
         ms: Math.round(performance.now() - startedAtMs),
       })
       store.#compactor.compactIfDue()
@@ -143,7 +140,7 @@ export class SqljsStore implements PlantStore {
 
   list(owner: string, range: PlantRange): PlantList | Promise<PlantList> {
     if (this.#closed) throw new StoreUnavailable(CLOSED)
-    return listAsOf(this.#database.lists, this.#settings.queue, owner, range, this.#sequence)
+    return this.#lists.open(this.#settings.queue, owner, range, this.#sequence)
   }
 
   unavailableReason(): string | undefined {
@@ -241,7 +238,11 @@ export class SqljsStore implements PlantStore {
 }
 
 /** Makes the directory, unless it exists, and locks it. */
-async function claim({ directory, files, lock }: Settings): Promise<DirectoryLock> {
+async function claim({
+  directory,
+  files,
+  lock,
+}: Required<SqljsStoreOptions>): Promise<DirectoryLock> {
   try {
     await files.makeDirectory(resolvePath(directory))
     return await lock(directory)

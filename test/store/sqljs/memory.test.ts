@@ -1,7 +1,8 @@
 import assert from 'node:assert/strict'
 import { test as unlimited } from 'node:test'
-import { loadSqlite, PlantDatabase, type Row } from '../../../dist/store/sqljs/database.js'
-import { ALL_IDS } from '../../../dist/store/sqljs/list-queries.js'
+import { PlantDatabase, type Row } from '../../../dist/store/sqljs/database.js'
+import { ALL_IDS } from '../../../dist/store/sqljs/list.js'
+import { loadSqlite } from '../../../dist/store/sqljs/sqlite.js'
 import { sampled } from '../../support/scale.ts'
 
 /** Node's types leave it to those of the DOM. */
@@ -82,80 +83,6 @@ async function leaveOnly(bytes: number): Promise<() => void> {
   if (left !== 0) free(left)
   return () => taken.forEach((place) => free(place))
 }
-
-test('memory: a read is right or an error, with little memory left', async () => {
-  const plant = { name: 'n'.repeat(5000), tag: 't'.repeat(20_000) }
-  const database = await filled(1)
-  const owners = [10, 1000, 9000].map((length) => 'o'.repeat(length))
-  for (const id of ['7', '9223372036854775807'])
-    database.insert(
-      owners.map((owner) => [owner, id, plant.name, plant.tag]),
-      1,
-    )
-  const small = Array.from({ length: 100 }, (_, i) => ({
-    name: `é${i}`.padEnd(120, '"'),
-    tag: 't',
-  }))
-  const smallJson = JSON.stringify(small.slice(0, -1))
-  for (const owner of owners)
-    database.insert(
-      small.map(({ name, tag }, i) => [`small ${owner}`, String(i), name, tag]),
-      1,
-    )
-  const outcomes = { right: 0, failed: 0 }
-  const count = <T>(found: { readonly value: T } | undefined, right: T, what: string): void => {
-    if (found) assert.deepEqual(found.value, right, what)
-    outcomes[found ? 'right' : 'failed']++
-  }
-  for (let bytes = 0; bytes < 150_000; bytes = Math.ceil(bytes * 1.1) + 16) {
-    const freeAll = await leaveOnly(bytes)
-    for (const owner of owners) {
-      const what = `with ${bytes} bytes left, an owner of ${owner.length}`
-      count(
-        attempt(() => database.existing([owner, '7', plant.name, plant.tag])),
-        { isSame: true, sequence: 1 },
-        what,
-      )
-      count(
-        attempt(() => database.existing([owner, '7', plant.name])),
-        { isSame: false, sequence: 1 },
-        what,
-      )
-      count(
-        attempt(() => database.lists.chunk({ owner, ...ALL_IDS, asOf: 1 }, 1, 10)),
-        { json: JSON.stringify([plant]), plants: 1, cutAt: 7n, isNextShown: true },
-        what,
-      )
-      count(
-        attempt(() => database.lists.chunk({ owner, from: 9n, to: ALL_IDS.to, asOf: 1 }, 10, 10)),
-        {
-          json: JSON.stringify([plant]),
-          plants: 1,
-          cutAt: undefined,
-          isNextShown: false,
-        },
-        what,
-      )
-      count(
-        attempt(() =>
-          database.lists.chunk({ owner: `small ${owner}`, ...ALL_IDS, asOf: 1 }, 99, 90_000),
-        ),
-        { json: smallJson, plants: 99, cutAt: 98n, isNextShown: true },
-        what,
-      )
-      count(
-        attempt(() => database.lists.skip({ owner, from: 9n, to: ALL_IDS.to, asOf: 1 }, 1, 10)),
-        { at: 2n ** 63n - 1n, left: 0 },
-        what,
-      )
-    }
-    freeAll()
-  }
-  assert.ok(outcomes.right > 50 && outcomes.failed > 50, JSON.stringify(outcomes))
-  const found = database.existing([owners[0] ?? '', '7', plant.name, plant.tag])
-  assert.deepEqual(found, { isSame: true, sequence: 1 })
-  database.close()
-})
 
 test('memory: a long plant needs no memory to be found new', async () => {
   const database = await filled(1)

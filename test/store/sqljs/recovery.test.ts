@@ -8,7 +8,7 @@ import { test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { pathToFileURL } from 'node:url'
 import { crc32 } from 'node:zlib'
-import { buildDatabase, compact, type CompactionJob } from '../../../dist/store/sqljs/compaction.js'
+import { compact, type CompactionJob } from '../../../dist/store/sqljs/compaction.js'
 import { compactInWorker } from '../../../dist/store/sqljs/compaction-thread.js'
 import { errorCodeOf } from '../../../dist/errors.js'
 import { StoreUnavailable } from '../../../dist/plants/store.js'
@@ -20,9 +20,9 @@ import {
   journalName,
   StoreCorrupt,
 } from '../../../dist/store/sqljs/journal-format.js'
-import { scanDirectory } from '../../../dist/store/sqljs/directory-scan.js'
 import { lockDirectory } from '../../../dist/store/sqljs/lock.js'
-import { replay } from '../../../dist/store/sqljs/replay.js'
+import { StoreDirectory } from '../../../dist/store/sqljs/store-directory.js'
+import { rebuild, replay, scanDirectory } from '../../../dist/store/sqljs/recovery.js'
 import { compactFiles } from '../../../dist/store/sqljs/settings.js'
 import { SNAPSHOT } from '../../../dist/store/sqljs/snapshot.js'
 import type { SqljsStore, SqljsStoreOptions } from '../../../dist/store/sqljs/store.js'
@@ -90,7 +90,8 @@ async function opensWith(
 
 /** Reads a directory as `checkStore` does, but once instead of five times if it is damaged. */
 async function readOnce(directory: string, files: Files): Promise<void> {
-  const { database } = await buildDatabase(files, await scanDirectory(files, directory))
+  const scan = await scanDirectory(new StoreDirectory(files, directory))
+  const { database } = await rebuild(scan, PlantDatabase.building)
   database.close()
 }
 
@@ -731,8 +732,6 @@ test(
     const os = "import { getPriority } from 'node:os'\n"
     await writeFile(`${directory}/package.json`, '{"type":"module"}')
     await writeFile(`${directory}/files.js`, `${os}export const blockingFiles = getPriority()`)
-    const locked = 'export const lockedFiles = (files) => ({ files })'
-    await writeFile(`${directory}/locked-files.js`, locked)
     const compact = 'const here = getPriority()\nexport const compact = async (files) => Math.min'
     await writeFile(`${directory}/compaction.js`, `${os}${compact}(files, here)`)
     // It is a copy of that file.
@@ -767,7 +766,7 @@ test('recovery: rows are inserted by owner, few at a time, and none is lost', as
   await writeFile(`${directory}/${journalName(1)}`, Buffer.concat([headerLine(1), ...lines]))
 
   const inserts: (readonly Row[])[] = []
-  await replay(nodeFiles, await scanDirectory(nodeFiles, directory), (rows) =>
+  await replay(await scanDirectory(new StoreDirectory(nodeFiles, directory)), (rows) =>
     inserts.push(rows.map(({ row }) => row)),
   )
   assert.equal(inserts.flat().length, [...kept.values()].flat().length)

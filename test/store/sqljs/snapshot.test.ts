@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { createHash } from 'node:crypto'
 import { test } from 'node:test'
-import { readMeta } from '../../../dist/store/sqljs/database.js'
+import { readMeta } from '../../../dist/store/sqljs/meta.js'
 import { blockingFiles, nodeFiles } from '../../../dist/store/sqljs/files.js'
 import { StoreCorrupt } from '../../../dist/store/sqljs/journal-format.js'
 import { readSnapshot } from '../../../dist/store/sqljs/snapshot.js'

@@ -3,7 +3,6 @@ import { test } from 'node:test'
 import { setImmediate as nextTick } from 'node:timers/promises'
 import { FairQueue } from '../../../dist/ops/fair-queue.js'
 import { PlantDatabase, type Row } from '../../../dist/store/sqljs/database.js'
-import { listAsOf } from '../../../dist/store/sqljs/list.js'
 import { plant } from '../../contract/store.contract.ts'
 import { temporaryDirectory } from '../../support/service.ts'
 import { processorMs, stopClock } from '../../support/time.ts'
@@ -140,7 +139,7 @@ test('ticks: the search for what follows a limit passes later plants piece by pi
     [OWN - 1, BigInt(OWN - 2)],
   ] as const) {
     pieces = 0
-    const list = await listAsOf(database.lists, queue, 'alice', { after: undefined, limit }, 1)
+    const list = await database.lists.open(queue, 'alice', { after: undefined, limit }, 1)
     assert.equal(list.cutAt, cutAt)
     // 5,000 rows a piece: without later plants in the way one piece is enough.
     assert.ok(limit < OWN || pieces >= LATER / 5_000, `${pieces} pieces`)

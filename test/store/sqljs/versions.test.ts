@@ -5,12 +5,9 @@ import { test } from 'node:test'
 import { crc32 } from 'node:zlib'
 import initSqlJs from 'sql.js'
 import type { Plant } from '../../../dist/plants/plant.js'
-import {
-  FORMAT_VERSION,
-  READABLE_VERSIONS,
-  readMeta,
-} from '../../../dist/store/sqljs/database.js'
+import { FORMAT_VERSION, READABLE_VERSIONS } from '../../../dist/store/sqljs/database.js'
 import { headerLine } from '../../../dist/store/sqljs/journal-format.js'
+import { readMeta } from '../../../dist/store/sqljs/meta.js'
 import { checkStore } from '../../../dist/cli/check.js'
 import { exportStore } from '../../../dist/cli/export.js'
 import { version as release } from '../../../dist/package.js'
