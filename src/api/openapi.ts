@@ -122,7 +122,7 @@ function describe(operation: Operation) {
   }
 }
 
-/** A GET without bodies, under a name of its own: `headPlants` for `listPlants`. */
+/** A GET without bodies, and with another name: `headPlants` for `listPlants`. */
 function headOf(get: Operation): object {
   const described = describe(get)
   return {

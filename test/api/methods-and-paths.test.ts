@@ -161,6 +161,7 @@ test('methods and paths', async (t) => {
       '/plants#a',
       '/./plants',
       '/a/../plants',
+      '/plants/1',
       '/plants/1/leaves',
       '/plants%00',
       '/plant',
