@@ -9,14 +9,14 @@ export interface LoadSpec extends Asked {
   readonly id: number
   readonly port: number
   readonly connections: number
-  /** A run ends after so long. A `stop` ends a closed loop before. */
+  /** A run ends after this long. A `stop` ends a closed loop before. */
   readonly seconds: number
-  /** Each connection waits so long between an answer and the next request. */
+  /** Each connection waits this long between an answer and the next request. */
   readonly pauseMs: number
   /** Whether the result has every single sample. */
   readonly samples: boolean
   /**
-   * An open loop: requests arrive so often, whatever is answered. 0 is a closed loop: each
+   * An open loop: requests arrive this often, whatever is answered. 0 is a closed loop: each
    * connection sends its next request when the last is answered.
    */
   readonly perSecond: number

@@ -1,8 +1,15 @@
 import type { Connection } from './connection.ts'
-import type { LoadSpec } from './load.ts'
 import { Recorder } from './recorder.ts'
 
-/** The loop looks at the clock all the time. After so long without a look it was held up itself. */
+/** How often requests arrive, and for how long. */
+export interface Arrivals {
+  readonly perSecond: number
+  readonly seconds: number
+  /** Whether the result has every single sample. */
+  readonly samples: boolean
+}
+
+/** The loop looks at the clock all the time. After this long without a look it was held up itself. */
 const PAUSE_MS = 5
 
 /**
@@ -10,7 +17,7 @@ const PAUSE_MS = 5
  * for one. Latency counts from the arrival, so a stall counts for every request that came in it.
  */
 export function openLoop(
-  spec: LoadSpec,
+  spec: Arrivals,
   open: readonly Connection[],
   next: () => string | Buffer,
 ): Promise<Recorder> {
