@@ -13,7 +13,7 @@ import { wholeNumber } from './arguments.ts'
 import { Choices } from './crash/choices.ts'
 import { Place, totals } from './crash/place.ts'
 
-/** After so many rounds or characters a new directory is used: each start reads all of it. */
+/** After this many rounds or characters a new directory is used: each start reads all of it. */
 const DIRECTORY_ROUNDS = 25
 const DIRECTORY_CHARS = 16 * 1024 * 1024
 

@@ -16,7 +16,7 @@ import { minimize, replay } from './fuzz/replay.ts'
 import type { Totals } from './fuzz/worker.ts'
 import { wholeNumber } from './arguments.ts'
 
-/** After so long a new directory is used. */
+/** After this long a new directory is used. */
 const ERA_SECONDS = 20
 const FINDINGS_MAX = 10
 /** Each takes a few seconds. */

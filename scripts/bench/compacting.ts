@@ -14,7 +14,7 @@ import { sign } from './tokens.ts'
 const SHORT_BYTES = 48 * 1024
 /** Almost as large as a body may be. */
 const BIG_NAME_CHARS = 1_000_000
-/** The load ends by itself after so long. */
+/** The load ends by itself after this long. */
 const COMPACTION_SECONDS_MAX = 60
 /** How long the load goes on after the compaction. */
 const AFTER_MS = 1500

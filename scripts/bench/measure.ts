@@ -20,7 +20,7 @@ const REPEATS_A_RUN = 3
 /** On a machine that is never quiet the benchmark must end too. */
 const REPEATS_IN_ALL = 15
 const REPEAT_AFTER_MS = 2000
-/** A load generator that works so much of the time may be what is measured. */
+/** A load generator that works this much of the time may be what is measured. */
 const LOAD_SHARE_MAX = 0.95
 
 export interface BenchOptions {

@@ -10,7 +10,7 @@ const PLANTS = 1_000_000
 const TOKENS = Number(process.env['TOKENS'] ?? 100_000)
 /** Requests that one connection sends at once. */
 const BATCH = 100
-/** A connection of these tests keeps what it has read, so each sends only so much. */
+/** A connection of these tests keeps what it has read, so each sends only this much. */
 const TOKENS_A_CONNECTION = 2000
 const CONNECTIONS = 4
 const MILLION = token('million', { exp: Date.now() / 1000 + 86_400 })

@@ -4,7 +4,7 @@ import { readObject } from '../../dist/api/json.js'
 const KIB = 1024
 const LENGTHS_BYTES = [64 * KIB, 256 * KIB, 1024 * KIB, 4096 * KIB, 16_384 * KIB] as const
 const WANTED = ['id', 'name', 'tag']
-/** Each figure is the shortest of so many runs: a disturbance only makes a run longer. */
+/** Each figure is the shortest of this many runs: a disturbance only makes a run longer. */
 const RUNS = 3
 const SMALL_ROUNDS = 300_000
 

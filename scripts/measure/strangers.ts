@@ -57,7 +57,7 @@ async function measureOwners(
   const [alice, bob] = [es512Token('alice'), es512Token('bob')]
   for (const bearer of [alice, bob]) await timed(port, { token: bearer })
   const attacked = strangers ? attackBeside(port) : Promise.resolve([])
-  // The process needs so long to start.
+  // The process needs this long to start.
   if (strangers) await sleep(1000)
   const untilMs = performance.now() + (SECONDS - 1) * 1000
   const repeat = async (one: () => Promise<Sample>, pauseMs: number): Promise<Sample[]> => {

@@ -48,7 +48,7 @@ export function isKnownVersion({ httpVersion }: IncomingMessage): boolean {
 type Phase = 'waiting' | 'serving' | 'sending' | 'sent' | 'cancelled'
 
 /**
- * A request with so many headers is refused. Node's parser keeps a few more than `maxHeadersCount`
+ * A request with this many headers is refused. Node's parser keeps a few more than `maxHeadersCount`
  * and drops the others without an error, perhaps a second Authorization.
  */
 export const HEADERS_MAX_COUNT = 100

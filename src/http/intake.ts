@@ -2,7 +2,7 @@ import type { HttpError } from '../errors.ts'
 import type { Exchange, RequestRecord } from './exchange.ts'
 import { isBodyWaiting } from './unread-body.ts'
 
-/** With so many waiting requests the socket is paused. */
+/** With this many waiting requests the socket is paused. */
 const PAUSE_AT_WAITING = 16
 /** `pause()` acts after the current 64 KiB read, which holds at most 256 requests with a token. */
 const WAITING_MAX = 256

@@ -27,7 +27,7 @@ export function cutOff(socket: Socket): void {
  */
 export class Linger {
   readonly #socket: Socket
-  /** After so many bytes reading stops, and the client is reset a little later. */
+  /** After this many bytes reading stops, and the client is reset a little later. */
   #readUntilBytes = Infinity
 
   constructor(socket: Socket) {

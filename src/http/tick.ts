@@ -1,4 +1,4 @@
-/** When so many responses wait, they are sent at once. This bounds their memory. */
+/** When this many responses wait, they are sent at once. This bounds their memory. */
 const WAITING_MAX = 32
 
 /**

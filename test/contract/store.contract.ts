@@ -118,7 +118,7 @@ function fill(
   return fill ? fill(owner, plants) : create(store, owner, plants)
 }
 
-/** What HTTP needs of any storage. A long list has so many plants, a multiple of 1500. */
+/** What HTTP needs of any storage. A long list has this many plants, a multiple of 1500. */
 export function storeContract(name: string, open: StoreFactory, long = 6000): void {
   const contract = (
     behaviour: string,

@@ -10,7 +10,7 @@ import { headerLines, verdict } from '../support/verdict.ts'
 const MIB = 1024 * 1024
 
 /**
- * Has a process and its threads find no more than so much memory for SQLite: every
+ * Has a process and its threads find no more than this much memory for SQLite: every
  * WebAssembly.Memory stops growing there.
  */
 function memoryOf(mib: number): Promise<Record<string, string>> {

@@ -24,7 +24,7 @@ function posting(lines: readonly string[], options: HeadOptions = {}): string {
   return head('POST', '/plants', { ...options, lines: [JSON_TYPE, ...lines] })
 }
 
-/** The JSON of a plant, exactly so many bytes long. */
+/** The JSON of a plant, exactly this many bytes long. */
 function plantOf(id: number, bytes: number): string {
   const empty = JSON.stringify({ id, name: '' })
   return empty.replace('""', `"${'x'.repeat(bytes - empty.length)}"`)

@@ -10,7 +10,7 @@ import { token } from './tokens.ts'
 
 const MEMBERS = 3
 const CLIENTS = 48
-/** An owner is replaced after so many plants, so that whole lists stay short. */
+/** An owner is replaced after this many plants, so that whole lists stay short. */
 const OWNER_PLANTS = 150
 /** After each operation of a client of a cheap run. */
 const PAUSE_MS = 100

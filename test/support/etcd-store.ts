@@ -76,7 +76,7 @@ export async function openStore(t: TestContext, config: EtcdConfig): Promise<Etc
   return store
 }
 
-/** Stores plants without the store: etcd takes so many in one transaction. */
+/** Stores plants without the store: etcd takes this many in one transaction. */
 const TRANSACTION_PUTS = 128
 export async function fill(
   { endpoints, prefix }: EtcdConfig,

@@ -7,7 +7,7 @@ export const THOROUGH = process.env['PLANTS_TEST_THOROUGH'] === '1'
 /** The `skip` of tests that have only a long form. */
 export const LONG = THOROUGH ? false : 'long: PLANTS_TEST_THOROUGH=1 runs it'
 
-/** All cases in the long form, otherwise one of every so many. */
+/** All cases in the long form, otherwise one of every this many. */
 export function sampled<T>(cases: Iterable<T>, every: number): T[] {
   return [...cases].filter((_, at) => THOROUGH || at % every === 0)
 }

@@ -45,7 +45,7 @@ export function stopClock(t: TestContext): StoppedClock {
 }
 
 /**
- * Holds every pause of exactly so many milliseconds that the service makes. The returned function
+ * Holds every pause of exactly this many milliseconds that the service makes. The returned function
  * releases them.
  */
 export function holdPause(t: TestContext, ms: number): () => void {
@@ -66,7 +66,7 @@ export function holdPause(t: TestContext, ms: number): () => void {
 }
 
 /**
- * Makes timers of exactly so many milliseconds as long as a test waits, such as the one that closes
+ * Makes timers of exactly this many milliseconds as long as a test waits, such as the one that closes
  * the connection of a client that has its answer.
  */
 export function lengthenTimers(t: TestContext, ms: number): void {

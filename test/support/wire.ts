@@ -100,7 +100,7 @@ export class Wire {
   }
 
   /**
-   * Waits for so many answers in all, interim ones not counted. `heads` are the indices of the
+   * Waits for this many answers in all, interim ones not counted. `heads` are the indices of the
    * requests that were HEAD.
    */
   async answers(count: number, heads: readonly number[] = []): Promise<WireAnswer[]> {

@@ -29,7 +29,7 @@ function test(title: string, run: () => Promise<void>): void {
   })
 }
 
-/** A database with so many MiB of plants. Only `close` frees SQLite's memory. */
+/** A database with this many MiB of plants. Only `close` frees SQLite's memory. */
 async function filled(mib: number): Promise<PlantDatabase> {
   const database = await PlantDatabase.serving()
   for (let id = 0; database.pageCount() * 4096 < mib * MIB; id += 20) {
@@ -72,7 +72,7 @@ test('memory: a plant is inserted as it is or not at all, with little memory lef
   assert.ok(refused > 0)
 })
 
-/** Takes all memory except one piece of so many bytes; the returned function frees it. */
+/** Takes all memory except one piece of this many bytes; the returned function frees it. */
 async function leaveOnly(bytes: number): Promise<() => void> {
   const { _malloc: take, _free: free } = await loadSqlite()
   const left = bytes === 0 ? 0 : take(bytes)

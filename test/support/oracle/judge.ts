@@ -2,7 +2,7 @@ import { type Judgement, operationOf, routeOf } from './operations.ts'
 import type { Grant, Realm } from './realm.ts'
 import { type Request, trimSpace, valuesOf } from './requests.ts'
 
-/** At most so much of a body that nothing reads is discarded; then the connection closes. */
+/** At most this much of a body that nothing reads is discarded; then the connection closes. */
 const DISCARD_MAX_BYTES = 64 * 1024
 /** Outcomes that are known only after the whole body was read. */
 const BODY_WAS_READ: ReadonlySet<number> = new Set([
