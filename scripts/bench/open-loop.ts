@@ -9,7 +9,7 @@ export interface Arrivals {
   readonly samples: boolean
 }
 
-/** The loop looks at the clock all the time. After this long without a look it was held up itself. */
+/** The loop looks at the clock all the time. After this long without a look it was held up. */
 const PAUSE_MS = 5
 
 /**

@@ -48,8 +48,8 @@ export function isKnownVersion({ httpVersion }: IncomingMessage): boolean {
 type Phase = 'waiting' | 'serving' | 'sending' | 'sent' | 'cancelled'
 
 /**
- * A request with this many headers is refused. Node's parser keeps a few more than `maxHeadersCount`
- * and drops the others without an error, perhaps a second Authorization.
+ * A request with this many headers is refused. Node's parser keeps a few more than
+ * `maxHeadersCount` and drops the others without an error, perhaps a second Authorization.
  */
 export const HEADERS_MAX_COUNT = 100
 /** What Node's objects for a request and its response take, roughly. */

@@ -56,7 +56,7 @@ async function stall({ server, path }: OnPath, bytes: string): Promise<Stalled> 
   return { wire, side }
 }
 
-/** Takes a part and pauses, again and again, until this many bytes have come or the service ends. */
+/** Takes parts with pauses between, until this many bytes have come or the service ends. */
 async function readSlowly(wire: Wire, bytes: number, pauseMs: number): Promise<void> {
   const { socket } = wire
   while (wire.text.length < bytes && !wire.ended) {

@@ -66,7 +66,7 @@ export async function scrape(admin: number | string): Promise<Scrape> {
   return readMetrics(reply.text)
 }
 
-/** Waits until the service has read the headers of this many requests, and answered none of them. */
+/** Waits until the service has read this many requests' headers, and answered none of them. */
 export function underWay(admin: number | string, requests: number): Promise<void> {
   return until(
     `${requests} requests are under way`,

@@ -66,7 +66,7 @@ export function holdPause(t: TestContext, ms: number): () => void {
 }
 
 /**
- * Makes timers of exactly this many milliseconds as long as a test waits, such as the one that closes
+ * Makes timers of exactly this many milliseconds as long as a test waits, such as one that closes
  * the connection of a client that has its answer.
  */
 export function lengthenTimers(t: TestContext, ms: number): void {

@@ -43,7 +43,7 @@ const LEGAL: ReadonlySet<number> = new Set([
 ])
 
 /**
- * The design: after its last answer on a connection the service reads on for this long. A client that
+ * The design: after its last answer on a connection the service reads on this long. A client that
  * still sends then is reset, and may lose answers (RFC 9112 §9.6).
  */
 const LINGER_MS = 1000
