@@ -52,7 +52,8 @@ export class Connection implements BodyHolder, ResponseOrder, Stranger {
     // Node resumes the socket whenever a body is read.
     socket.on('resume', () => {
       if (!this.#mustPause) return
-      // A pause in the tick in which Node resumed it has been undone, though it counts as paused.
+      // If it was paused in the same tick, Node reads again although `isPaused()` is true; 'pause'
+      // makes Node stop.
       if (socket.isPaused()) socket.emit('pause')
       else socket.pause()
     })
@@ -148,7 +149,7 @@ export class Connection implements BodyHolder, ResponseOrder, Stranger {
 
   /**
    * Closes the connection if nothing is under way, nothing has come in since the last call, and no
-   * request has begun. `unbegun`: the sockets of which Node's parser says the last.
+   * request has begun. `unbegun`: the sockets on which, as Node's parser says, none has.
    */
   closeIdle(unbegun: ReadonlySet<Socket>): void {
     const { bytesRead } = this.#socket

@@ -24,8 +24,8 @@ export function isBodyWaiting(waiting: readonly Exchange[]): boolean {
  */
 export function settleBody(exchange: Exchange, status: number): boolean | Promise<boolean> {
   const { awaitsContinue, hasUnreadBody, headers } = exchange
-  // Also if all of the body has come: a client need not tell the two cases apart. Of too many
-  // headers Node keeps only some, so the end of that request is not known.
+  // Even if the whole body has come: so clients see one behaviour. Of too many headers Node keeps
+  // only some, so the end of that request is not known.
   if (status === 413 || status === 431) return false
   if (!hasUnreadBody) return true
   // Without "100 Continue" the client may send the body or not: what follows is unclear.

@@ -27,8 +27,8 @@ export class MemoryBudget {
   }
 
   /**
-   * True if the owner, with these bytes too, holds no more than is then free. So a single owner can
-   * hold half of the budget.
+   * True if, after taking these bytes, the owner holds at most as much as is left free. So a single
+   * owner can hold half of the budget.
    */
   hasRoom(owner: string, bytes = 0): boolean {
     return (this.#byOwner.get(owner) ?? 0) + bytes <= this.#maxBytes - this.#heldBytes - bytes

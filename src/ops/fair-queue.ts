@@ -1,6 +1,6 @@
 /** Time for queued work in one tick of the event loop, so that sockets and probes are served. */
 const BUDGET_MS = 3
-/** Time spent is added up until it reaches this; then the next tick resets it. */
+/** Below this the sum of the time spent is kept; from here on the next tick sets it to 0. */
 const RESET_MS = 1
 /**
  * libuv accepts one connection a tick. While connections arrive, queued work runs only this often.

@@ -28,7 +28,7 @@ export class WaitingCreates {
     this.#arrived.push(create)
   }
 
-  /** A create waits until the next one is asked for: if handling it throws, it still waits. */
+  /** A create leaves when the caller asks for the next one: if the caller throws, it stays. */
   *inTurn(): Generator<PendingCreate> {
     if (this.#queued > 0 || this.#arrived.length > FEW) this.#queueArrived()
     let taken = 0

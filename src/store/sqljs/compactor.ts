@@ -115,8 +115,8 @@ export class Compactor {
     const { number, firstSequence } = this.#journal.current
     const [upToJournal, sequence] = [number - 1, firstSequence - 1]
     const startedAtMs = performance.now()
-    // Before it begins: if it is abandoned or fails, its snapshot may be in place, and needs the
-    // current journal.
+    // Cleared before the build: a build that fails may already have put its snapshot in place, and
+    // that one needs the current journal.
     this.#completeAt = undefined
     const job = { upToJournal, sequence, complete: false, journalBytes: this.#closedBytes }
     this.#snapshotBytes = await this.#build(job, this.#stopped.signal)

@@ -49,7 +49,7 @@ export class JournalWriter {
   #file: File | undefined
   #paddingBytes = 0
   /**
-   * The farthest byte that was ever written in this file. A line that ends before it gets no
+   * How far this file was ever written, also if it was cut since. A line inside that needs no
    * padding.
    */
   #paddedTo = 0

@@ -26,6 +26,8 @@ export type { SqljsStoreOptions }
 
 /** Ticks that a batch waits for more creates, as long as each tick brings some. */
 const GATHER_TICKS = 8
+/** Refusing and answering this many creates takes about 20 ms. */
+const REFUSED_AT_ONCE = 100
 const CLOSED = 'the store is closed'
 const NO_BATCH: Batch = { rows: [], answers: [] }
 
@@ -161,7 +163,7 @@ export class SqljsStore implements PlantStore {
       while (this.#waiting.count > 0) {
         await this.#gather()
         if (!this.#journal.ready) {
-          for (const create of this.#waiting.inTurn()) create.reject(this.#refusalOf(create))
+          this.#refuseSome()
           continue
         }
         // Decide. New plants are in the database, but no list shows them, nor does the disk.
@@ -198,6 +200,15 @@ export class SqljsStore implements PlantStore {
     for (let tick = 0, seen = 0; tick < GATHER_TICKS && this.#waiting.count > seen; tick++) {
       seen = this.#waiting.count
       await yieldTick()
+    }
+  }
+
+  /** Refuses what one tick can answer: a loop for thousands would keep all others waiting. */
+  #refuseSome(): void {
+    let left = REFUSED_AT_ONCE
+    for (const create of this.#waiting.inTurn()) {
+      if (left-- === 0) break
+      create.reject(this.#refusalOf(create))
     }
   }
 

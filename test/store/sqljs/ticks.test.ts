@@ -3,6 +3,8 @@ import { test } from 'node:test'
 import { setImmediate as nextTick } from 'node:timers/promises'
 import { FairQueue } from '../../../dist/ops/fair-queue.js'
 import { PlantDatabase, type Row } from '../../../dist/store/sqljs/database.js'
+import { type Files, nodeFiles } from '../../../dist/store/sqljs/files.js'
+import { StoreUnavailable } from '../../../dist/plants/store.js'
 import { plant } from '../../contract/store.contract.ts'
 import { temporaryDirectory } from '../../support/service.ts'
 import { processorMs, stopClock } from '../../support/time.ts'
@@ -38,6 +40,40 @@ test('ticks: creates that take long to decide are decided over several ticks', a
   slow.mock.restore()
   clock.restore()
   await store.close()
+})
+
+test('ticks: while the disk fails, creates are refused over several ticks', async () => {
+  let isBroken = false
+  const files: Files = {
+    ...nodeFiles,
+    async open(path, mode) {
+      const file = await nodeFiles.open(path, mode)
+      const write: typeof file.write = (bytes, at) =>
+        isBroken ? Promise.reject(new Error('EIO')) : file.write(bytes, at)
+      return { ...file, write }
+    },
+  }
+  const directory = await temporaryDirectory()
+  const store = await openStore(directory, { files })
+  await store.create('alice', plant(1n, 'Oak'))
+  isBroken = true
+  await assert.rejects(store.create('alice', plant(2n, 'Elm')), StoreUnavailable)
+  let refused = 0
+  const all = Array.from({ length: 1000 }, (_, i) =>
+    store.create('alice', plant(BigInt(i + 3), 'Ash')).catch(() => refused++),
+  )
+  let most = 0
+  for (let ticks = 0; refused < all.length; ticks++) {
+    const before = refused
+    await nextTick()
+    most = Math.max(most, refused - before)
+    assert.ok(ticks < 1000)
+  }
+  assert.ok(most <= 100, `${most} in one tick`)
+  await store.close()
+  const reopened = await openStore(directory)
+  assert.equal(await reopened.create('alice', plant(1n, 'Elm')), 'conflict')
+  await reopened.close()
 })
 
 test('ticks: owners take turns in batches, and the creates of one keep their order', async () => {
