@@ -135,7 +135,7 @@ class Service implements PlantService {
     }
     const responder = new PlantResponder(options)
     this.#connections = new Connections(responder)
-    this.#adapter = new Adapter(responder, TIMEOUTS)
+    this.#adapter = new Adapter(responder, TIMEOUTS, this.#connections.strangers)
     this.#maxConnections = Math.min(maxConnections, connectionsWithinLimit(ADMIN_MAX_CONNECTIONS))
     const servers = { connections: this.#connections, adapter: this.#adapter }
     addServiceMetrics(options, servers, this.#maxConnections, () => this.#checks())

@@ -1,13 +1,12 @@
 /** Verifies as many tokens at once as the keys allow; the others wait, first in, first out. */
 import type { Socket } from 'node:net'
-import { ClientGone, HttpError } from '../errors.ts'
+import { ClientGone } from '../errors.ts'
+import { overloaded } from '../ops/budget.ts'
 
 /** The slowest usual signature, ES512, takes 3 ms of a core: the last request waits 1.5 s. */
 export const MAX_WAITING = 512
 /** At most this many of them wait for keys, so that a slow issuer does not keep out known keys. */
 export const MAX_WAITING_FOR_KEYS = MAX_WAITING / 2
-/** In seconds. */
-const RETRY = ['Retry-After', '1']
 
 /** The socket that brought a token. Node destroys it when its client leaves. */
 export type Client = Pick<Socket, 'destroyed'>
@@ -33,11 +32,11 @@ export class VerificationQueue {
    */
   async run<T>(client: Client, work: () => Promise<T>, fetchKeys?: FetchKeys): Promise<T> {
     if (!this.#hasFreeSlot && this.#waiting.length + this.#waitingForKeys >= MAX_WAITING)
-      throw new HttpError('overloaded', RETRY, 'too many tokens wait')
+      throw overloaded('too many tokens wait')
     const fetched = fetchKeys?.()
     if (fetched !== undefined) {
       if (this.#waitingForKeys === MAX_WAITING_FOR_KEYS)
-        throw new HttpError('overloaded', RETRY, 'too many tokens wait for keys')
+        throw overloaded('too many tokens wait for keys')
       this.#waitingForKeys++
       await fetched
       // From here on it waits for a slot. It was counted all the time, so it is not refused now.

@@ -4,43 +4,39 @@ import type { Socket } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { HttpError } from '../errors.ts'
 import type { Hold } from '../ops/budget.ts'
+import type { Stranger, StrangersAccount } from '../ops/strangers.ts'
 import { Clock, type HttpTimeouts, Watch } from './clock.ts'
 import { Exchange } from './exchange.ts'
-import { cutOff } from './linger.ts'
+import { PAUSE_AT_WAITING, WAITING_MAX } from './intake.ts'
+import { cutOff, Linger } from './linger.ts'
 import { NO_RESPONSE, record, type Responder } from './responder.ts'
 import { abandon, type HttpResponse, lengthOf } from './response.ts'
 import { send } from './send.ts'
+import { settleBody } from './unread-body.ts'
 
 const DRAIN_CHECK_MS = 25
-/** After a body that is late or too long, whether or not all of it has come. */
-const CLOSING: readonly number[] = [408, 413]
 
 /**
- * Serves requests of another application's server through Node's documented API. That server has
- * its own limits for headers and idle connections, and serves pipelined requests side by side. Here
- * a request is answered even if its body or the service takes too long, and a connection ends if
- * its client takes nothing of a response. The application may respond itself at any time. Nothing
- * is thrown into it.
+ * Serves requests of another application's server, and sends responses through Node's documented
+ * API. That server has its own limits for headers and idle connections. The application may respond
+ * itself at any time. Nothing is thrown into it.
  */
 export class Adapter {
   /** For a `node:http` server's `request` event, and for `checkContinue`. */
   readonly handler: RequestListener
   readonly #responder: Responder
   readonly #timeouts: HttpTimeouts
-  /** The requests that are being answered. */
-  readonly #replies = new Set<Reply>()
+  readonly #strangers: StrangersAccount
+  readonly #lines = new Map<Socket, Line>()
   readonly #watch: Watch
 
-  constructor(responder: Responder, timeouts: HttpTimeouts) {
+  constructor(responder: Responder, timeouts: HttpTimeouts, strangers: StrangersAccount) {
     this.#responder = responder
     this.#timeouts = { ...timeouts, headersMs: Infinity, keepAliveMs: Infinity }
+    this.#strangers = strangers
     this.#watch = new Watch(this.#timeouts, (passedMs) => {
-      for (const reply of this.#replies) {
-        // Node closes no response that still waits for those before it on the connection.
-        if (reply.socket.destroyed) this.#end(reply)
-        else reply.check(passedMs)
-      }
-      return this.#replies.size > 0
+      for (const { current } of this.#lines.values()) current?.check(passedMs)
+      return this.#lines.size > 0
     })
     const enter = (exchange: Exchange): void => this.#enter(exchange)
     // An emitter calls its listeners with itself as `this`.
@@ -55,63 +51,151 @@ export class Adapter {
     }
   }
 
-  /** How many requests are being answered. */
+  /** How many requests are being answered or wait. */
   get active(): number {
-    return this.#replies.size
+    return [...this.#lines.values()].reduce((sum, { active }) => sum + active, 0)
   }
 
   /** Waits for the responses under way, and cuts off the rest; returns their connections. */
   async drain(timeoutMs: number): Promise<number> {
     const deadlineMs = performance.now() + timeoutMs
-    while (this.#replies.size > 0 && performance.now() < deadlineMs) await sleep(DRAIN_CHECK_MS)
-    const stuck = new Set<Socket>([...this.#replies].map(({ socket }) => socket))
-    for (const socket of stuck) cutOff(socket)
-    return stuck.size
+    while (this.active > 0 && performance.now() < deadlineMs) await sleep(DRAIN_CHECK_MS)
+    const stuck = [...this.#lines].filter(([, { active }]) => active > 0)
+    for (const [socket] of stuck) cutOff(socket)
+    return stuck.length
   }
 
   #enter(exchange: Exchange): void {
-    // Its close event is over, so nothing would end the reply.
-    if (exchange.req.socket.destroyed) return
-    const reply = new Reply(exchange, this.#responder, this.#timeouts)
-    this.#replies.add(reply)
-    exchange.res.once('close', () => this.#end(reply))
-    this.#watch.start()
-    reply.start()
+    const { req, res } = exchange
+    const { socket } = req
+    // Its events are over, so nothing would end the request.
+    if (socket.destroyed || res.writableEnded || res.destroyed) return
+    let line = this.#lines.get(socket)
+    if (!line) {
+      line = new Line(socket, this.#responder, this.#timeouts, this.#strangers)
+      this.#lines.set(socket, line)
+      socket.once('close', () => {
+        this.#lines.delete(socket)
+        line?.gone()
+      })
+      this.#watch.start()
+    }
+    line.enter(exchange)
+  }
+}
+
+/**
+ * The requests of one connection. Node gives a response its socket when those before it have been
+ * sent: only then is its request served. So each sees what the one before it did, one that waits
+ * takes no work, and none is served after a response that closes the connection.
+ */
+class Line implements Stranger {
+  readonly #socket: Socket
+  readonly #responder: Responder
+  readonly #timeouts: HttpTimeouts
+  readonly #strangers: StrangersAccount
+  readonly #waiting = new Set<Exchange>()
+  #heldBytes = 0
+  #current: Reply | undefined
+
+  constructor(
+    socket: Socket,
+    responder: Responder,
+    timeouts: HttpTimeouts,
+    strangers: StrangersAccount,
+  ) {
+    this.#socket = socket
+    this.#responder = responder
+    this.#timeouts = timeouts
+    this.#strangers = strangers
+    // As in a connection of our own.
+    socket.on('resume', () => {
+      if (this.#waiting.size < PAUSE_AT_WAITING) return
+      if (socket.isPaused()) socket.emit('pause')
+      else socket.pause()
+    })
   }
 
-  #end(reply: Reply): void {
-    this.#replies.delete(reply)
-    reply.gone()
+  get current(): Reply | undefined {
+    return this.#current
+  }
+
+  get active(): number {
+    return this.#waiting.size + (this.#current?.isUnderWay ? 1 : 0)
+  }
+
+  enter(exchange: Exchange): void {
+    // Another listener would make the body flow before it is read.
+    if (exchange.hasUnreadBody) exchange.req.pause()
+    if (exchange.res.socket !== null) return this.#start(exchange)
+    this.#waiting.add(exchange)
+    this.#hold(exchange.headerBytes)
+    exchange.res.once('socket', () => process.nextTick(() => this.#startWaiting(exchange)))
+    if (this.#waiting.size >= PAUSE_AT_WAITING) this.#socket.pause()
+    if (this.#waiting.size > WAITING_MAX) cutOff(this.#socket)
+  }
+
+  destroy(): void {
+    this.#socket.destroy()
+  }
+
+  /** The socket is closed. */
+  gone(): void {
+    this.#waiting.clear()
+    this.#hold(-this.#heldBytes)
+    this.#current?.end()
+  }
+
+  #startWaiting(exchange: Exchange): void {
+    if (!this.#waiting.delete(exchange)) return
+    this.#hold(-exchange.headerBytes)
+    if (this.#waiting.size < PAUSE_AT_WAITING && this.#socket.isPaused()) this.#socket.resume()
+    this.#start(exchange)
+  }
+
+  #start(exchange: Exchange): void {
+    this.#current?.end()
+    this.#current = new Reply(exchange, this.#responder, this.#timeouts)
+    this.#current.start()
+  }
+
+  #hold(bytes: number): void {
+    this.#heldBytes += bytes
+    this.#strangers.set(this, this.#heldBytes)
   }
 }
 
 /** One request, and how it is answered. */
 class Reply {
-  readonly socket: Socket
   readonly #exchange: Exchange
   readonly #responder: Responder
   readonly #clock: Clock
   /** The response that is being sent, and its memory. */
   #response: HttpResponse | undefined
   #hold: Hold | undefined
+  #isOver = false
 
   constructor(exchange: Exchange, responder: Responder, timeouts: HttpTimeouts) {
-    this.socket = exchange.req.socket
     this.#exchange = exchange
     this.#responder = responder
-    this.#clock = new Clock(this.socket, timeouts)
+    this.#clock = new Clock(exchange.req.socket, timeouts)
+  }
+
+  /** False once Node is done with the response, or the application has responded. */
+  get isUnderWay(): boolean {
+    return !this.#isOver && (this.#response !== undefined || !this.#exchange.res.headersSent)
   }
 
   start(): void {
     const exchange = this.#exchange
-    // Another listener would make the body flow before it is read.
-    if (exchange.hasUnreadBody) exchange.req.pause()
+    if (exchange.cancelIfGone()) return this.end()
+    exchange.res.once('close', () => this.end())
     exchange.phase = 'serving'
     try {
       const response = this.#responder.serve(exchange)
-      if (!(response instanceof Promise)) return this.#send(response)
+      if (!(response instanceof Promise)) return this.#answer(response)
       response.then(
-        (value) => this.#send(value),
+        (value) => this.#answer(value),
         (error: unknown) => this.#explain(error),
       )
     } catch (error) {
@@ -121,58 +205,80 @@ class Reply {
 
   /** To be called every second or so. */
   check(passedMs: number): void {
-    const { res } = this.#exchange
-    // It waits for the application's response to an earlier request, not for the client.
-    if (res.socket === null && this.socket.writableLength === 0) return
+    if (!this.isUnderWay) return
     const end = this.#clock.check(this.#exchange, false, passedMs)
     if (end === 'requestTimeout') this.#explain(new HttpError(end))
     else if (end === 'late') this.#explain(this.#responder.lateFor(this.#exchange))
-    else if (end !== undefined) cutOff(this.socket)
+    else if (end !== undefined) cutOff(this.#exchange.req.socket)
   }
 
-  /** Node is done with the response, whoever has made it. */
-  gone(): void {
+  /** Node is done with the response, whoever has made it; or its socket is closed. */
+  end(): void {
+    if (this.#isOver) return
+    this.#isOver = true
+    this.#stopReading()
     this.#hold?.set(0)
-    if (this.#response) this.#record(this.#response, !this.#exchange.res.writableFinished)
+    if (!this.#response) return
+    abandon(this.#response)
+    this.#record(this.#response, !this.#exchange.res.writableFinished)
   }
 
   #explain(error: unknown): void {
     const response = this.#responder.explain(error, this.#exchange)
-    if (response) return this.#send(response)
-    this.#exchange.phase = 'cancelled'
-    this.#record(NO_RESPONSE, true)
+    if (response) return this.#answer(response)
+    if (!this.#response) this.#record(NO_RESPONSE, true)
+    this.#stopReading()
   }
 
-  #send(response: HttpResponse): void {
+  /** Deals with the rest of the body, then sends the response. */
+  #answer(response: HttpResponse): void {
+    const exchange = this.#exchange
+    if (this.#isOver || this.#response || exchange.cancelIfGone()) {
+      // The client has left, or has another response.
+      abandon(response)
+      if (!this.#response) this.#record(response, true)
+      return this.#stopReading()
+    }
+    this.#response = response
+    const goesOn = response.status !== 408 && settleBody(exchange, response.status)
+    if (goesOn instanceof Promise) void goesOn.then((on) => this.#send(response, on))
+    else this.#send(response, goesOn)
+  }
+
+  #send(response: HttpResponse, goesOn: boolean): void {
     const exchange = this.#exchange
     const { req, owner } = exchange
-    // It was late: the client has its response.
-    if (this.#response) return abandon(response)
-    if (exchange.cancelIfGone()) {
-      abandon(response)
-      return this.#record(response, true)
-    }
-    // The application may count what the service has not read.
-    req.resume()
+    if (this.#isOver || exchange.cancelIfGone()) return this.end()
     exchange.phase = 'sending'
-    this.#response = response
+    this.#stopReading()
     if (owner !== undefined)
       this.#hold = this.#responder.holdResponse(owner, lengthOf(response.body) ?? 0)
-    const closes = exchange.isLast || CLOSING.includes(response.status)
+    if (!goesOn) lingerAfter(exchange)
     try {
-      send(exchange, response, closes, (failure) => {
+      send(exchange, response, exchange.isLast || !goesOn, (failure) => {
         exchange.phase = 'sent'
         if (failure !== undefined) this.#responder.brokeOff(failure, exchange)
       })
     } catch (error) {
-      abandon(response)
       this.#responder.brokeOff(error, exchange)
-      // After the responses before it.
-      exchange.res.destroy()
+      cutOff(req.socket)
     }
+  }
+
+  /** Nothing waits for the body any more. The application may still count what comes of it. */
+  #stopReading(): void {
+    const { req } = this.#exchange
+    this.#exchange.bodySink?.gone()
+    req.resume()
   }
 
   #record(response: HttpResponse, aborted: boolean): void {
     record(this.#responder, this.#exchange, response, aborted)
   }
+}
+
+/** Node would close the socket after the response, and reset a client that is still sending. */
+function lingerAfter({ req: { socket }, owner }: Exchange): void {
+  const linger = new Linger(socket)
+  socket.destroySoon = () => linger.end('', owner !== undefined)
 }

@@ -33,7 +33,7 @@ export async function readBody(
       reject(error)
       return false
     }
-    receive(req, {
+    const sink: BodySink = {
       take(chunk) {
         // Already answered with 408: a late body must not take effect.
         if (exchange.phase !== 'serving') return false
@@ -47,7 +47,9 @@ export async function readBody(
         else resolve(body.bytes)
       },
       gone: () => reject(new ClientGone()),
-    })
+    }
+    exchange.bodySink = sink
+    receive(req, sink)
   })
 }
 

@@ -1,5 +1,5 @@
 import type { IncomingMessage, ServerResponse } from 'node:http'
-import { DirectRequest } from './direct-request.ts'
+import { type BodySink, DirectRequest } from './direct-request.ts'
 import { readHeaders, type RequestHeaders, requestIdOf, traceIdOf } from './headers.ts'
 
 /** What log and metrics say of a request. */
@@ -72,6 +72,8 @@ export class Exchange implements RequestRecord {
   owner: string | undefined
   /** The path pattern that the request matched. */
   route: string | undefined
+  /** What reads the body, until it has ended. */
+  bodySink: BodySink | undefined
   /** Set when reading the body begins; it is then read to its end, or to a limit. */
   bodyTaken = false
   phase: Phase = 'waiting'

@@ -3,9 +3,9 @@ import type { Exchange, RequestRecord } from './exchange.ts'
 import { isBodyWaiting } from './unread-body.ts'
 
 /** With this many waiting requests the socket is paused. */
-const PAUSE_AT_WAITING = 16
+export const PAUSE_AT_WAITING = 16
 /** `pause()` acts after the current 64 KiB read, which holds at most 256 requests with a token. */
-const WAITING_MAX = 256
+export const WAITING_MAX = 256
 
 /** What Node's parser could not read, or waited for too long. */
 export interface Refusal {

@@ -46,43 +46,39 @@ export function send(
     res.end(body, 'latin1')
     return done()
   }
-  const isLeft = (): boolean => res.writableEnded || res.destroyed
-  const close = (): void => abandon(response)
   const fail = (error: unknown): void => {
-    if (isLeft()) return done()
+    if (isLeft(res)) return done()
     cutOff(req.socket)
     done(error)
   }
   // A list may be waiting for room or for its turn.
-  res.once('close', close)
+  res.once('close', () => abandon(response))
   // Another application may write to a response that it has ended.
   res.on('error', () => {})
-  const pieces = isStream(body) ? body : piecesOf(Buffer.from(body))
-  void sendPieces(res, pieces, isLeft).then(() => done(), fail).finally(close)
+  const whole = typeof body === 'string' ? Buffer.from(body) : body
+  const pieces = isStream(whole) ? whole : piecesOf(whole)
+  void sendPieces(res, pieces).then(() => done(), fail).finally(() => abandon(response))
 }
 
-/** Stops early if the client has left, or another application has ended the response. */
+/** True if the client has left, or another application has ended the response. */
+function isLeft(res: ServerResponse): boolean {
+  return res.writableEnded || res.destroyed
+}
+
+/** Hands over a piece when the one before it has been taken. Stops early if `isLeft`. */
 async function sendPieces(
   res: ServerResponse,
   pieces: Iterable<Buffer> | AsyncIterable<Buffer>,
-  isLeft: () => boolean,
 ): Promise<void> {
+  let wake = (): void => {}
+  // Not chained: a listener of another application may return another stream.
+  res.on('drain', () => wake())
+  res.on('close', () => wake())
   for await (const piece of pieces) {
-    if (isLeft()) return
-    if (!res.write(piece)) await taken(res)
+    if (isLeft(res)) return
+    if (!res.write(piece) && !isLeft(res)) await new Promise<void>((resolve) => (wake = resolve))
   }
-  if (!isLeft()) res.end()
-}
-
-/** Waits until the socket has taken what it was given, or is closed. */
-function taken(res: ServerResponse): Promise<void> {
-  return new Promise((resolve) => {
-    const end = (): void => {
-      res.off('drain', end).off('close', end)
-      resolve()
-    }
-    res.on('drain', end).on('close', end)
-  })
+  if (!isLeft(res)) res.end()
 }
 
 function* piecesOf(body: Buffer): Generator<Buffer, void, undefined> {

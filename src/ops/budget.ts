@@ -1,7 +1,5 @@
 import { HttpError } from '../errors.ts'
 
-const RETRY_SECONDS = 1
-
 /** The memory that one request holds. */
 export interface Hold {
   /** Sets how many bytes it holds from now on, with or without room; 0 releases them. */
@@ -80,6 +78,6 @@ export class MemoryBudget {
   }
 }
 
-export function overloaded(): HttpError {
-  return new HttpError('overloaded', ['Retry-After', String(RETRY_SECONDS)])
+export function overloaded(cause?: string): HttpError {
+  return new HttpError('overloaded', ['Retry-After', '1'], cause)
 }

@@ -112,7 +112,7 @@ export async function startBare(
     log,
   })
   const connections = new Connections(responder, { ...LONG, ...timeouts }, strangersMaxBytes)
-  const adapter = new Adapter(responder, { ...LONG, ...timeouts })
+  const adapter = new Adapter(responder, { ...LONG, ...timeouts }, connections.strangers)
   const server = createHttpServer(connections, 100)
   if (path === undefined) server.listen(0, '127.0.0.1')
   else server.listen(path)
