@@ -81,6 +81,8 @@ export class StoreOpening {
   async openToServe(): Promise<void> {
     const { lifecycle, onServing } = this.#options
     await this.open()
+    // A `listen` that failed may be closing it.
+    if (this.#state.name !== 'open') return this.openToServe()
     if (lifecycle.state !== 'starting') return
     lifecycle.state = 'serving'
     onServing()
@@ -106,11 +108,12 @@ export class StoreOpening {
   async close(): Promise<void> {
     // Callers of a failed attempt know the error. A successful one may be for `openToServe`.
     if (this.#state.name === 'opening') await this.#state.attempt.catch(() => {})
-    if (this.#state.name !== 'open' || this.#options.lifecycle.state === 'serving') return
-    const { store } = this.#state
-    const closed = store.close().finally(() => (this.#state = { name: 'closed' }))
-    this.#state = { name: 'closing', store, closed }
-    await closed
+    if (this.#state.name === 'open' && this.#options.lifecycle.state !== 'serving') {
+      const { store } = this.#state
+      const closed = store.close().finally(() => (this.#state = { name: 'closed' }))
+      this.#state = { name: 'closing', store, closed }
+    }
+    if (this.#state.name === 'closing') await this.#state.closed
   }
 
   get #isDraining(): boolean {

@@ -125,6 +125,8 @@ class Line implements Stranger {
   }
 
   enter(exchange: Exchange): void {
+    // Node parses on while the connection lingers.
+    if (this.#current?.closes) return
     // Another listener would make the body flow before it is read.
     if (exchange.hasUnreadBody) exchange.req.pause()
     if (exchange.res.socket !== null) return this.#start(exchange)
@@ -173,6 +175,8 @@ class Reply {
   /** The response that is being sent, and its memory. */
   #response: HttpResponse | undefined
   #hold: Hold | undefined
+  /** True if nothing on the connection is served after it. */
+  closes = false
   #isOver = false
 
   constructor(exchange: Exchange, responder: Responder, timeouts: HttpTimeouts) {
@@ -216,6 +220,7 @@ class Reply {
   end(): void {
     if (this.#isOver) return
     this.#isOver = true
+    if (!this.#response) this.#exchange.phase = 'cancelled'
     this.#stopReading()
     this.#hold?.set(0)
     if (!this.#response) return
@@ -253,9 +258,10 @@ class Reply {
     this.#stopReading()
     if (owner !== undefined)
       this.#hold = this.#responder.holdResponse(owner, lengthOf(response.body) ?? 0)
-    if (!goesOn) lingerAfter(exchange)
+    this.closes = exchange.isLast || !goesOn
+    if (this.closes) lingerAfter(exchange)
     try {
-      send(exchange, response, exchange.isLast || !goesOn, (failure) => {
+      send(exchange, response, this.closes, (failure) => {
         exchange.phase = 'sent'
         if (failure !== undefined) this.#responder.brokeOff(failure, exchange)
       })

@@ -35,8 +35,8 @@ export async function readBody(
     }
     const sink: BodySink = {
       take(chunk) {
-        // Already answered with 408: a late body must not take effect.
-        if (exchange.phase !== 'serving') return false
+        // Already answered, perhaps with 408: a late body is dropped.
+        if (exchange.phase !== 'serving') return true
         if (body.length + chunk.length > maxBytes) return refuse(new HttpError('bodyTooLarge'))
         if (!hold.grow(body.capacityWith(chunk.length))) return refuse(overloaded())
         body.add(chunk)

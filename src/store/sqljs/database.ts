@@ -1,7 +1,7 @@
 import type { Database, SqlJs } from 'sql.js'
 import { PlantLists } from './list.ts'
 import { type Meta, metaOf } from './meta.ts'
-import { copyPages, loadSqlite, Query, valueOf } from './sqlite.ts'
+import { copyPages, loadSqlite, Query, returnSqlite, valueOf } from './sqlite.ts'
 
 /**
  * A plant as it is stored and journalled. The id is decimal digits: the one form that JSON, SQLite
@@ -64,6 +64,8 @@ export class PlantDatabase {
   readonly #freePages: Query
   /** The file that the database was made from, if it becomes one and is not of version 1. */
   readonly #from: Uint8Array | undefined
+  /** To be left to the next store when this one is closed. */
+  #sqlite: Promise<SqlJs> | undefined
   #plants: number
 
   private constructor(
@@ -100,18 +102,21 @@ export class PlantDatabase {
    * database: sql.js keeps its main database as one growing array, and each growth copies all of it
    * (110 ms at 100 MB, seen). SQLite may overwrite the given bytes: they must not be used again.
    */
-  static async serving(snapshot?: Uint8Array): Promise<PlantDatabase> {
-    const library = await loadSqlite()
+  static async serving(snapshot?: Uint8Array, sqlite = loadSqlite()): Promise<PlantDatabase> {
+    const library = await sqlite
     const db = new library.Database()
     try {
       db.run("ATTACH ':memory:' AS mem; PRAGMA mem.journal_mode = OFF")
       if (snapshot) await copySnapshot(library, snapshot, db)
       else db.run(TABLES('mem'))
       const plants = Number(valueOf(db, 'SELECT count(*) FROM mem.plants'))
-      return new PlantDatabase(library, db, 'mem', plants)
+      const database = new PlantDatabase(library, db, 'mem', plants)
+      database.#sqlite = sqlite
+      return database
     } catch (error) {
       // No garbage collector frees SQLite's memory, and an embedding program tries again.
       db.close()
+      returnSqlite(sqlite)
       throw error
     }
   }
@@ -223,6 +228,7 @@ export class PlantDatabase {
 
   close(): void {
     this.#db.close()
+    if (this.#sqlite) returnSqlite(this.#sqlite)
   }
 
   #isTaken([owner, id]: Row): boolean {

@@ -15,6 +15,7 @@ import {
   StoreCorrupt,
 } from './journal-format.ts'
 import { readSnapshot, SNAPSHOT, type Snapshot } from './snapshot.ts'
+import { takeSqlite } from './sqlite.ts'
 import { type StoreDirectory, TEMPORARY } from './store-directory.ts'
 
 /* What a directory holds: its files are scanned, the journals replayed, and the rest removed. */
@@ -74,7 +75,8 @@ export async function recover(
   const scan = await scanDirectory(directory)
   if (scan.snapshot === undefined && scan.journals.length === 0)
     await syncAbove(files, resolvePath(directory.path))
-  const recovery = await rebuild(scan, PlantDatabase.serving, reporting(log))
+  const serve = (file?: Uint8Array) => PlantDatabase.serving(file, takeSqlite())
+  const recovery = await rebuild(scan, serve, reporting(log))
   logTorn(recovery, log)
   await removeObsolete(recovery, log)
   return recovery

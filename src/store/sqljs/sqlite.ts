@@ -7,13 +7,26 @@ import type { Database, default as InitSqlJs, SqlJs, Statement, Value } from 'sq
 // `import` would scan this CommonJS module for its exports before it runs: 15 ms, a tenth of a
 // start.
 const require = createRequire(import.meta.url)
-const initSqlJs = require('sql.js') as typeof InitSqlJs
 
-let library: Promise<SqlJs> | undefined
+/** Instances that no store has. A store that has been closed leaves its instance to the next. */
+const unused = new Set<Promise<SqlJs>>()
 
-/** Compiles SQLite once a process. An early call lets that happen while other things start. */
+/** SQLite for a short use. An early call lets it compile while other things start. */
 export function loadSqlite(): Promise<SqlJs> {
-  return (library ??= initSqlJs())
+  const [first = ownSqlite()] = unused
+  unused.add(first)
+  return first
+}
+
+/** SQLite for one store: another store of this process must not exhaust its memory. */
+export function takeSqlite(): Promise<SqlJs> {
+  const taken = loadSqlite()
+  unused.delete(taken)
+  return taken
+}
+
+export function returnSqlite(taken: Promise<SqlJs>): void {
+  unused.add(taken)
 }
 
 /**

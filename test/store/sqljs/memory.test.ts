@@ -4,6 +4,8 @@ import { PlantDatabase, type Row } from '../../../dist/store/sqljs/database.js'
 import { ALL_IDS } from '../../../dist/store/sqljs/list.js'
 import { loadSqlite } from '../../../dist/store/sqljs/sqlite.js'
 import { sampled } from '../../support/scale.ts'
+import { temporaryDirectory } from '../../support/service.ts'
+import { openStore } from './fixtures.ts'
 
 /** Node's types leave it to those of the DOM. */
 declare const WebAssembly: {
@@ -83,6 +85,21 @@ async function leaveOnly(bytes: number): Promise<() => void> {
   if (left !== 0) free(left)
   return () => taken.forEach((place) => free(place))
 }
+
+test('memory: another store of the process cannot exhaust that of an open one', async () => {
+  const store = await openStore(await temporaryDirectory())
+  await store.create('alice', { id: 1n, name: 'Oak' })
+  // What the next store of this process would get.
+  const freeAll = await leaveOnly(0)
+  const long = 'a'.repeat(6000)
+  assert.equal(await store.create(long, { id: 2n, name: 'n'.repeat(50_000) }), 'stored')
+  assert.equal(await store.create('alice', { id: 1n, name: 'Elm' }), 'conflict')
+  const list = await store.list(long, { after: undefined, limit: undefined })
+  assert.equal((await list.next())?.length, 50_000 + '[{"name":""}]'.length)
+  list.close()
+  freeAll()
+  await store.close()
+})
 
 test('memory: a long plant needs no memory to be found new', async () => {
   const database = await filled(1)

@@ -1,0 +1,221 @@
+import assert from 'node:assert/strict'
+import { once } from 'node:events'
+import { createServer, type RequestListener } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { describe, test, type TestContext } from 'node:test'
+import { setTimeout as sleep } from 'node:timers/promises'
+import type { PlantList } from '../../dist/plants/store.js'
+import { type Bare, type BareOptions, chunkOf, listOf, startBare } from '../support/bare.ts'
+import { until } from '../support/time.ts'
+import { verdict } from '../support/verdict.ts'
+import { head, postBytes, Wire } from '../support/wire.ts'
+
+/*
+ * What a request holds in another application's server is released, however it ends. What waits is
+ * bounded, and nothing is served after a request whose end is unclear.
+ */
+
+const SHORT_MS = 300
+const GET = head('GET', '/plants')
+const FERN = postBytes({ id: 1, name: 'Fern' })
+const LARGE = { name: 'x'.repeat(1_000_000) }
+const HALF_BODY = `${head('POST', '/plants', {
+  lines: ['Content-Type: application/json', 'Content-Length: 1000000'],
+})}{"id"`
+
+interface Mounted extends Bare {
+  readonly outer: number
+}
+
+async function mount(
+  t: TestContext,
+  options: BareOptions = {},
+  listener: (handler: RequestListener) => RequestListener = (handler) => handler,
+): Promise<Mounted> {
+  const bare = await startBare(t, options)
+  const server = createServer(listener(bare.adapter.handler)).listen(0, '127.0.0.1')
+  await once(server, 'listening')
+  t.after(() => {
+    server.close()
+    server.closeAllConnections()
+  })
+  // It listens on TCP.
+  return { ...bare, outer: (server.address() as AddressInfo).port }
+}
+
+async function assertNothingHeld({ adapter, connections, answers, bodies }: Bare): Promise<void> {
+  await until('none is answered', () => adapter.active === 0)
+  await until('no response is held', () => answers.heldBytes === 0)
+  await until('no body is held', () => bodies.heldBytes === 0)
+  await until('no stranger is left', () => connections.strangers.heldBytes === 0)
+}
+
+describe('adapter', { concurrency: true }, () => {
+  test('a body that stalls is 408, and its memory is free', async (t) => {
+    const bare = await mount(t, { timeouts: { requestMs: SHORT_MS } })
+    const wires = await Promise.all(Array.from({ length: 5 }, () => Wire.to(bare.outer)))
+    for (const wire of wires) wire.write(HALF_BODY)
+    for (const wire of wires)
+      assert.deepEqual((await wire.answers(1)).map(verdict), ['requestTimeout'])
+    await assertNothingHeld(bare)
+    for (const wire of wires) wire.destroy()
+  })
+
+  test('a body that stalls after the application has responded is free', async (t) => {
+    const bare = await mount(t, {}, (handler) => (req, res) => {
+      handler(req, res)
+      setTimeout(() => res.writeHead(504, { 'content-length': 0 }).end(), 50)
+    })
+    const wire = await Wire.to(bare.outer)
+    assert.equal((await wire.write(HALF_BODY).answers(1))[0]?.status, 504)
+    await assertNothingHeld(bare)
+    wire.destroy()
+  })
+
+  test('pipelined lists are closed if the client leaves', async (t) => {
+    let [opened, closed] = [0, 0]
+    const list = (): PlantList => {
+      opened++
+      return listOf(
+        Array.from({ length: 20 }, () => [LARGE]),
+        () => closed++,
+      )
+    }
+    const bare = await mount(t, { store: { list } })
+    for (let round = 0; round < 5; round++) {
+      const wire = await Wire.to(bare.outer)
+      wire.socket.pause()
+      wire.write(GET.repeat(3))
+      await until('one is under way', () => bare.answers.heldBytes > 0)
+      wire.destroy()
+      await assertNothingHeld(bare)
+    }
+    assert.equal(closed, opened)
+  })
+
+  test('requests that wait pause the connection, and take no work', async (t) => {
+    let release = (): void => {}
+    const released = new Promise<void>((resolve) => (release = resolve))
+    const create = async (): Promise<'stored'> => (await released, 'stored')
+    const bare = await mount(t, { store: { create } })
+    const wire = await Wire.to(bare.outer)
+    for (let sent = 0; sent < 20; sent++) {
+      wire.write(FERN.repeat(100))
+      await sleep(5)
+    }
+    await until('some wait', () => bare.adapter.active > 16)
+    assert.ok(bare.adapter.active <= 257, String(bare.adapter.active))
+    assert.ok(bare.connections.strangers.heldBytes > 0)
+    wire.destroy()
+    release()
+    await until('none waits', () => bare.connections.strangers.heldBytes === 0)
+  })
+
+  test('nothing is carried out after a request whose end is unclear', async (t) => {
+    const { outer, plants } = await mount(t)
+    const smuggled = postBytes({ id: 666, name: 'smuggled' })
+    const many = Array.from({ length: 120 }, (_, at) => `X-${at}: x`)
+    const chunked = 'Transfer-Encoding: chunked'
+    for (const first of [
+      `${head('POST', '/plants', { version: '1.0', lines: [chunked] })}0\r\n\r\n`,
+      `${head('POST', '/plants', { lines: ['Transfer-Encoding: gzip', chunked] })}0\r\n\r\n`,
+      head('GET', '/plants', { lines: many }),
+    ]) {
+      const wire = await Wire.to(outer)
+      await wire.write(first + smuggled).end()
+      assert.ok(!wire.text.includes(' 200 '), wire.text)
+      wire.destroy()
+    }
+    await sleep(50)
+    assert.deepEqual([...plants.keys()], [])
+  })
+
+  test('a request that is handed over when its response is finished is ignored', async (t) => {
+    const bare = await mount(t, {}, (handler) => (req, res) => {
+      if (req.url === '/own') {
+        res.end('own')
+        setTimeout(() => handler(req, res), 20)
+      } else handler(req, res)
+    })
+    const wire = await Wire.to(bare.outer)
+    for (let at = 1; at <= 3; at++) await wire.write(head('GET', '/own')).answers(at)
+    await sleep(100)
+    assert.equal(bare.adapter.active, 0)
+    assert.equal(await bare.adapter.drain(1000), 0)
+    assert.deepEqual((await wire.write(GET).answers(4)).slice(3).map(verdict), [200])
+    wire.destroy()
+  })
+
+  test('a list that fails leaves the response before it whole', async (t) => {
+    let calls = 0
+    const next = async (): Promise<string> => {
+      await sleep(1)
+      if (calls++ === 1) throw new Error('the disk is gone')
+      return chunkOf([{ name: 'x' }])
+    }
+    const list = (): PlantList => ({ cutAt: undefined, next, ended: false, close() {} })
+    const create = async (): Promise<'stored'> => (await sleep(100), 'stored')
+    const { outer } = await mount(t, { store: { list, create } })
+    const wire = await Wire.to(outer)
+    assert.deepEqual((await wire.write(FERN + GET).answers(1)).map(verdict), [200])
+    wire.destroy()
+  })
+
+  test('a body that turns out too long after the application responded is dropped', async (t) => {
+    const bare = await mount(t, {}, (handler) => (req, res) => {
+      handler(req, res)
+      if (req.method === 'POST') res.writeHead(504, { 'content-length': 0 }).end()
+    })
+    const wire = await Wire.to(bare.outer)
+    const lines = ['Content-Type: application/json', 'Transfer-Encoding: chunked']
+    wire.write(head('POST', '/plants', { lines }))
+    await wire.answers(1)
+    wire.write(`200000\r\n${' '.repeat(2 ** 21)}\r\n0\r\n\r\n${GET}`)
+    assert.deepEqual(
+      (await wire.answers(2)).map(({ status }) => status),
+      [504, 200],
+    )
+    await assertNothingHeld(bare)
+    wire.destroy()
+  })
+
+  test('a client that is still sending sees why it is refused, and is not read on', async (t) => {
+    const { outer } = await mount(t)
+    const type = 'Content-Type: application/json'
+    const long = await Wire.to(outer)
+    long.write(head('POST', '/plants', { lines: [type, 'Content-Length: 8000000'] }))
+    for (let sent = 0; sent < 20 && !long.ended; sent++) long.write(' '.repeat(10_000))
+    assert.deepEqual((await long.allAnswers()).map(verdict), ['bodyTooLarge'])
+    const lines = [type, 'Transfer-Encoding: chunked']
+    const stranger = await Wire.to(outer)
+    stranger.write(head('POST', '/plants', { token: undefined, lines }))
+    while (!stranger.ended) {
+      stranger.write(`4000\r\n${' '.repeat(2 ** 14)}\r\n`)
+      await sleep(5)
+    }
+    assert.match(stranger.text, /^HTTP\/1\.1 401 /)
+    for (const wire of [long, stranger]) wire.destroy()
+  })
+
+  test('a stream of the application in the place of the response gets few listeners', async (t) => {
+    let most = 0
+    const bare = await mount(
+      t,
+      { store: { list: () => listOf(Array.from({ length: 30 }, () => [LARGE])) } },
+      (handler) => (req, res) => {
+        const { write } = res
+        Object.assign(res, {
+          write(...values: Parameters<typeof write>) {
+            most = Math.max(most, res.listenerCount('drain'), res.listenerCount('close'))
+            return write.apply(res, values)
+          },
+        })
+        handler(req, res)
+      },
+    )
+    const wire = await Wire.to(bare.outer)
+    assert.deepEqual((await wire.write(GET).answers(1)).map(({ status }) => status), [200])
+    assert.ok(most < 8, `${most} listeners`)
+    wire.destroy()
+  })
+})
