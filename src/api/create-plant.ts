@@ -1,7 +1,7 @@
 import { HttpError } from '../errors.ts'
 import { readBody } from '../http/body.ts'
 import { type HttpResponse, jsonResponse } from '../http/response.ts'
-import { type Hold, overloaded } from '../ops/budget.ts'
+import type { Hold } from '../ops/budget.ts'
 import { type NewPlant, type Plant, readNewPlant } from '../plants/plant.ts'
 import { type Call, checkRoom, inTurn } from './call.ts'
 import { checkBodyHeaders, textOf } from './json-body.ts'
@@ -20,30 +20,25 @@ export async function createPlant(call: Call): Promise<HttpResponse> {
   checkRoom(call, contentLengthBytes)
   // A chunked body reserves its buffer as it grows.
   const hold = bodies.take(owner, contentLengthBytes ?? 0)
-  const answer = answers.hold(owner, 0)
+  let answer: Hold | undefined
   try {
-    const { plant, isShort } = await receive(call, hold, answer)
+    let body: Buffer | undefined = await readBody(exchange, maxBodyBytes, hold)
+    hold.set(body.length)
+    // Once it is sent, the connection counts it.
+    answer = answers.take(owner, body.length)
+    const isShort = body.length <= SHORT_BODY_BYTES
+    const plant = isShort
+      ? readPlant(body)
+      : await inTurn(call, readPlant.bind(undefined, body))
+    // It is free while the plant waits for the store.
+    body = undefined
     if ((await store.current.create(owner, plant)) === 'conflict') throw new HttpError('idTaken')
     pages.invalidate(owner, plant.id)
     return isShort ? plantResponse(plant) : await queue.run(owner, () => plantResponse(plant))
   } finally {
     hold.set(0)
-    // Once it is sent, the connection counts it.
-    answer.set(0)
+    answer?.set(0)
   }
-}
-
-/** A function of its own, so that the body is free while its plant waits for the store. */
-async function receive(
-  call: Call,
-  hold: Hold,
-  answer: Hold,
-): Promise<{ readonly plant: NewPlant; readonly isShort: boolean }> {
-  const body = await readBody(call.exchange, call.options.maxBodyBytes, hold)
-  hold.set(body.length)
-  if (!answer.grow(body.length)) throw overloaded()
-  const isShort = body.length <= SHORT_BODY_BYTES
-  return { plant: isShort ? readPlant(body) : await inTurn(call, () => readPlant(body)), isShort }
 }
 
 /** @throws HttpError that says what is wrong with the body. */
