@@ -97,6 +97,8 @@ class Line implements Stranger {
   readonly #waiting = new Set<Exchange>()
   #heldBytes = 0
   #current: Reply | undefined
+  /** True if nothing is served after the last response. */
+  #isLast = false
 
   constructor(
     socket: Socket,
@@ -126,7 +128,7 @@ class Line implements Stranger {
 
   enter(exchange: Exchange): void {
     // Node parses on while the connection lingers.
-    if (this.#current?.closes) return
+    if (this.#isLast) return
     // Another listener would make the body flow before it is read.
     if (exchange.hasUnreadBody) exchange.req.pause()
     if (exchange.res.socket !== null) return this.#start(exchange)
@@ -157,8 +159,13 @@ class Line implements Stranger {
 
   #start(exchange: Exchange): void {
     this.#current?.end()
-    this.#current = new Reply(exchange, this.#responder, this.#timeouts)
-    this.#current.start()
+    const reply = new Reply(exchange, this.#responder, this.#timeouts, (closes) => {
+      // An idle connection keeps nothing of its last request.
+      if (this.#current === reply) this.#current = undefined
+      this.#isLast ||= closes
+    })
+    this.#current = reply
+    reply.start()
   }
 
   #hold(bytes: number): void {
@@ -172,15 +179,22 @@ class Reply {
   readonly #exchange: Exchange
   readonly #responder: Responder
   readonly #clock: Clock
+  readonly #onEnd: (closes: boolean) => void
   /** The response that is being sent, and its memory. */
   #response: HttpResponse | undefined
   #hold: Hold | undefined
   /** True if nothing on the connection is served after it. */
-  closes = false
+  #closes = false
   #isOver = false
 
-  constructor(exchange: Exchange, responder: Responder, timeouts: HttpTimeouts) {
+  constructor(
+    exchange: Exchange,
+    responder: Responder,
+    timeouts: HttpTimeouts,
+    onEnd: (closes: boolean) => void,
+  ) {
     this.#exchange = exchange
+    this.#onEnd = onEnd
     this.#responder = responder
     this.#clock = new Clock(exchange.req.socket, timeouts)
   }
@@ -223,9 +237,11 @@ class Reply {
     if (!this.#response) this.#exchange.phase = 'cancelled'
     this.#stopReading()
     this.#hold?.set(0)
-    if (!this.#response) return
-    abandon(this.#response)
-    this.#record(this.#response, !this.#exchange.res.writableFinished)
+    if (this.#response) {
+      abandon(this.#response)
+      this.#record(this.#response, !this.#exchange.res.writableFinished)
+    }
+    this.#onEnd(this.#closes)
   }
 
   #explain(error: unknown): void {
@@ -258,10 +274,10 @@ class Reply {
     this.#stopReading()
     if (owner !== undefined)
       this.#hold = this.#responder.holdResponse(owner, lengthOf(response.body) ?? 0)
-    this.closes = exchange.isLast || !goesOn
-    if (this.closes) lingerAfter(exchange)
+    this.#closes = exchange.isLast || !goesOn
+    if (this.#closes) lingerAfter(exchange)
     try {
-      send(exchange, response, this.closes, (failure) => {
+      send(exchange, response, this.#closes, (failure) => {
         exchange.phase = 'sent'
         if (failure !== undefined) this.#responder.brokeOff(failure, exchange)
       })

@@ -50,13 +50,14 @@ function discardBody(exchange: Exchange): Promise<boolean> {
   exchange.bodyTaken = true
   return new Promise((resolve) => {
     let bytes = 0
-    receive(exchange.req, {
+    exchange.bodySink = {
       take(chunk) {
         bytes += chunk.length
         return bytes <= DISCARD_MAX_BYTES
       },
       end: () => resolve(true),
       gone: () => resolve(false),
-    })
+    }
+    receive(exchange.req, exchange.bodySink)
   })
 }

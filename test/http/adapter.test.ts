@@ -61,6 +61,17 @@ describe('adapter', { concurrency: true }, () => {
     for (const wire of wires) wire.destroy()
   })
 
+  test('a refused body that never ends is answered, and closes', async (t) => {
+    const bare = await mount(t, { timeouts: { requestMs: SHORT_MS } })
+    const lines = ['Content-Type: application/json', 'Transfer-Encoding: chunked']
+    const wire = await Wire.to(bare.outer)
+    wire.write(`${head('DELETE', '/plants', { lines })}1\r\n{\r\n`)
+    assert.deepEqual((await wire.allAnswers()).map(verdict), ['methodNotAllowed'])
+    assert.deepEqual(bare.answered, ['DELETE 405'])
+    await assertNothingHeld(bare)
+    wire.destroy()
+  })
+
   test('a body that stalls after the application has responded is free', async (t) => {
     const bare = await mount(t, {}, (handler) => (req, res) => {
       handler(req, res)

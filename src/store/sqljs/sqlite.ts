@@ -4,10 +4,6 @@ import type { Database, default as InitSqlJs, SqlJs, Statement, Value } from 'sq
 
 /* SQLite as sql.js has it: loading it, its statements, and copying a database. */
 
-// `import` would scan this CommonJS module for its exports before it runs: 15 ms, a tenth of a
-// start.
-const require = createRequire(import.meta.url)
-
 /** Instances that no store has. A store that has been closed leaves its instance to the next. */
 const unused = new Set<Promise<SqlJs>>()
 
@@ -34,6 +30,9 @@ export function returnSqlite(taken: Promise<SqlJs>): void {
  * only this. sql.js makes one instance for each time that it is loaded.
  */
 export function ownSqlite(): Promise<SqlJs> {
+  // A new one each time: it keeps all that it has loaded. `import` would scan this CommonJS module
+  // for its exports before it runs: 15 ms, a tenth of a start.
+  const require = createRequire(import.meta.url)
   delete require.cache[require.resolve('sql.js')]
   return (require('sql.js') as typeof InitSqlJs)()
 }
