@@ -112,6 +112,9 @@ interface Machine {
   readonly compact?: (files: Files) => Compact
 }
 
+/** Those under way. The first one of a process waits until SQLite is compiled. */
+const compactions = new Set<Promise<number>>()
+
 function openStore(machine: Machine): Promise<SqljsStore> {
   const { disk, history, moments, fault, faults } = machine
   const record = (at: string): void =>
@@ -126,9 +129,16 @@ function openStore(machine: Machine): Promise<SqljsStore> {
     },
     onWriting: () => record(`in ${call}`),
   })
+  const run = machine.compact?.(files) ?? ((job) => compact(files, job))
   return openStoreOver(DIRECTORY, {
     files,
-    compact: machine.compact?.(files) ?? ((job) => compact(files, job)),
+    compact(job, signal) {
+      const compaction = run(job, signal)
+      compactions.add(compaction)
+      const ended = (): void => void compactions.delete(compaction)
+      compaction.then(ended, ended)
+      return compaction
+    },
     compactBytes: 1,
     // Padding for several small lines, and for no large one.
     paddingBytes: 1000,
@@ -146,9 +156,12 @@ async function listed(store: SqljsStore): Promise<ReadonlyMap<Owner, readonly st
   return found
 }
 
-/** Lets the store finish its background work: what needs no timer ends within these ticks. */
+/** Lets the store finish its background work. Only a retry waits for a timer. */
 async function settle(): Promise<void> {
-  for (let i = 0; i < 30; i++) await new Promise((resolve) => setImmediate(resolve))
+  do {
+    await Promise.allSettled(compactions)
+    for (let i = 0; i < 30; i++) await new Promise((resolve) => setImmediate(resolve))
+  } while (compactions.size > 0)
 }
 
 /**
