@@ -5,7 +5,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { HttpError } from '../errors.ts'
 import type { Hold } from '../ops/budget.ts'
 import type { Stranger, StrangersAccount } from '../ops/strangers.ts'
-import { Clock, type HttpTimeouts, Watch } from './clock.ts'
+import { Clock, DRAIN_CHECK_MS, type HttpTimeouts, Watch } from './clock.ts'
 import { Exchange } from './exchange.ts'
 import { PAUSE_AT_WAITING, WAITING_MAX } from './intake.ts'
 import { cutOff, Linger } from './linger.ts'
@@ -13,8 +13,6 @@ import { NO_RESPONSE, record, type Responder } from './responder.ts'
 import { abandon, type HttpResponse, lengthOf } from './response.ts'
 import { send } from './send.ts'
 import { settleBody } from './unread-body.ts'
-
-const DRAIN_CHECK_MS = 25
 
 /**
  * Serves requests of another application's server, and sends responses through Node's documented
@@ -95,7 +93,6 @@ class Line implements Stranger {
   readonly #timeouts: HttpTimeouts
   readonly #strangers: StrangersAccount
   readonly #waiting = new Set<Exchange>()
-  #heldBytes = 0
   #current: Reply | undefined
   /** True if nothing is served after the last response. */
   #isLast = false
@@ -133,7 +130,7 @@ class Line implements Stranger {
     if (exchange.hasUnreadBody) exchange.req.pause()
     if (exchange.res.socket !== null) return this.#start(exchange)
     this.#waiting.add(exchange)
-    this.#hold(exchange.headerBytes)
+    this.#count()
     exchange.res.once('socket', () => process.nextTick(() => this.#startWaiting(exchange)))
     if (this.#waiting.size >= PAUSE_AT_WAITING) this.#socket.pause()
     if (this.#waiting.size > WAITING_MAX) cutOff(this.#socket)
@@ -146,13 +143,13 @@ class Line implements Stranger {
   /** The socket is closed. */
   gone(): void {
     this.#waiting.clear()
-    this.#hold(-this.#heldBytes)
+    this.#count()
     this.#current?.end()
   }
 
   #startWaiting(exchange: Exchange): void {
     if (!this.#waiting.delete(exchange)) return
-    this.#hold(-exchange.headerBytes)
+    this.#count()
     if (this.#waiting.size < PAUSE_AT_WAITING && this.#socket.isPaused()) this.#socket.resume()
     this.#start(exchange)
   }
@@ -168,9 +165,9 @@ class Line implements Stranger {
     reply.start()
   }
 
-  #hold(bytes: number): void {
-    this.#heldBytes += bytes
-    this.#strangers.set(this, this.#heldBytes)
+  #count(): void {
+    const bytes = [...this.#waiting].reduce((sum, { headerBytes }) => sum + headerBytes, 0)
+    this.#strangers.set(this, bytes)
   }
 }
 
@@ -225,12 +222,15 @@ class Reply {
   check(passedMs: number): void {
     if (!this.isUnderWay) return
     const end = this.#clock.check(this.#exchange, false, passedMs)
-    if (end === 'requestTimeout') this.#explain(new HttpError(end))
+    if (end === undefined) return
+    if (end === 'close' || end === 'cut off') cutOff(this.#exchange.req.socket)
+    // The response is known, and waits for the rest of the body.
+    else if (this.#response) this.#stopReading()
     else if (end === 'late') this.#explain(this.#responder.lateFor(this.#exchange))
-    else if (end !== undefined) cutOff(this.#exchange.req.socket)
+    else this.#explain(new HttpError(end))
   }
 
-  /** Node is done with the response, whoever has made it; or its socket is closed. */
+  /** Node is done with the response, also one of the application; or its socket is closed. */
   end(): void {
     if (this.#isOver) return
     this.#isOver = true
@@ -289,9 +289,8 @@ class Reply {
 
   /** Nothing waits for the body any more. The application may still count what comes of it. */
   #stopReading(): void {
-    const { req } = this.#exchange
-    this.#exchange.bodySink?.gone()
-    req.resume()
+    this.#exchange.stopReading?.()
+    this.#exchange.req.resume()
   }
 
   #record(response: HttpResponse, aborted: boolean): void {

@@ -48,29 +48,41 @@ export async function readBody(
       },
       gone: () => reject(new ClientGone()),
     }
-    exchange.bodySink = sink
-    receive(req, sink)
+    receive(exchange, sink)
   })
 }
 
 /** Hands a body to a sink: from Node's parser if it can, else from the stream. */
-export function receive(req: IncomingMessage, sink: BodySink): void {
+export function receive(exchange: Exchange, sink: BodySink): void {
+  const { req } = exchange
   if (req instanceof DirectRequest && req.divert(sink)) return
-  const end = (): void => sink.end()
-  const gone = (): void => {
-    if (!req.readableEnded) sink.gone()
-  }
-  const read = (chunk: Buffer): void => {
+  const take = (chunk: Buffer): void => {
     if (sink.take(chunk)) return
-    req.off('data', read).off('end', end).off('close', gone).pause()
+    req.pause()
+    gone()
+  }
+  const end = (): void => {
+    release()
+    sink.end()
+  }
+  const gone = (): void => {
+    release()
     sink.gone()
   }
+  // What was read must not stay in memory while the store works.
+  const release = (): void => {
+    req.off('data', take).off('end', end).off('close', gone)
+    exchange.stopReading = undefined
+  }
+  exchange.stopReading = gone
   // An application that embeds the service may have paused the request: a listener alone would
   // not resume it.
-  req.on('data', read).once('end', end).once('close', gone).resume()
-  // An error is always followed by a close.
-  req.once('error', () => {})
+  req.on('data', take).on('end', end).on('close', gone).resume()
+  req.once('error', ignore)
 }
+
+/** An error is always followed by a close. A function made above would keep the sink in memory. */
+function ignore(): void {}
 
 /** True if an embedding application has read the body, reads it, or has set its encoding. */
 function isRead(req: IncomingMessage): boolean {

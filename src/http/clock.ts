@@ -110,6 +110,9 @@ export class Clock {
   }
 }
 
+/** How often a stop looks for connections that it can close. */
+export const DRAIN_CHECK_MS = 25
+
 /** How often timeouts are checked. Node's own default for late headers is 30 s. */
 const CHECK_MS = 1000
 

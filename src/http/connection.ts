@@ -1,4 +1,3 @@
-import type { IncomingMessage } from 'node:http'
 import type { Socket } from 'node:net'
 import { HttpError } from '../errors.ts'
 import type { Stranger, StrangersAccount } from '../ops/strangers.ts'
@@ -99,7 +98,7 @@ export class Connection implements BodyHolder, ResponseOrder, Stranger {
   }
 
   close(): void {
-    for (const { req } of this.#intake.close()) this.#drop(req)
+    for (const exchange of this.#intake.close()) this.#drop(exchange)
     this.heldChanged()
   }
 
@@ -212,16 +211,16 @@ export class Connection implements BodyHolder, ResponseOrder, Stranger {
   }
 
   /** Node keeps a request that comes after the last one until the connection ends. */
-  #ignore({ req }: Exchange): void {
+  #ignore(exchange: Exchange): void {
     this.#ignored++
-    this.#drop(req)
+    this.#drop(exchange)
     if (this.#mustPause) this.#socket.pause()
     this.heldChanged()
   }
 
   /** A body that is not wanted must not be held. */
-  #drop(req: IncomingMessage): void {
-    dropBody(req, () => this.#linger.pauseIfFull())
+  #drop(exchange: Exchange): void {
+    dropBody(exchange, () => this.#linger.pauseIfFull())
   }
 
   /** The request that is still being received. */

@@ -66,7 +66,7 @@ export class Delivery {
   #send(exchange: Exchange, response: HttpResponse, goesOn: boolean): void {
     if (!goesOn && !isStream(response.body)) return this.closeWith(response, exchange)
     // Only Node can send a list. The rest of its request's body is read meanwhile.
-    if (!goesOn) dropBody(exchange.req)
+    if (!goesOn) dropBody(exchange)
     const closes = this.#order.isLast || !goesOn
     if (closes) this.#order.close()
     exchange.phase = 'sending'
@@ -78,7 +78,7 @@ export class Delivery {
 
   #sent(exchange: Exchange, response: HttpResponse, failure?: unknown): void {
     const { req, res } = exchange
-    // A list that is sent says so twice: at its 'finish', and when its pipeline ends.
+    // A list says so twice: at its 'finish', and when its last piece is handed over.
     if (exchange.phase !== 'sending') return
     exchange.phase = 'sent'
     if (failure !== undefined) this.#responder.brokeOff(failure, exchange)
@@ -122,7 +122,7 @@ export class Delivery {
     this.end(rawResponse(response, request.requestId, request.method !== 'HEAD'))
     if (!(request instanceof Exchange)) return
     request.phase = 'cancelled'
-    dropBody(request.req, () => this.#linger.pauseIfFull())
+    dropBody(request, () => this.#linger.pauseIfFull())
   }
 
   /** Ends the connection after this text. */

@@ -1,5 +1,5 @@
 import type { IncomingMessage, ServerResponse } from 'node:http'
-import { type BodySink, DirectRequest } from './direct-request.ts'
+import { DirectRequest } from './direct-request.ts'
 import { readHeaders, type RequestHeaders, requestIdOf, traceIdOf } from './headers.ts'
 
 /** What log and metrics say of a request. */
@@ -72,8 +72,8 @@ export class Exchange implements RequestRecord {
   owner: string | undefined
   /** The path pattern that the request matched. */
   route: string | undefined
-  /** What reads the body, until it has ended. */
-  bodySink: BodySink | undefined
+  /** Ends the reading of a body that comes from Node's stream. */
+  stopReading: (() => void) | undefined
   /** Set when reading the body begins; it is then read to its end, or to a limit. */
   bodyTaken = false
   phase: Phase = 'waiting'
@@ -81,6 +81,7 @@ export class Exchange implements RequestRecord {
   isRecorded = false
   /** True while the client waits for "100 Continue" and Node has not sent it. */
   awaitsContinue = false
+  #headerBytes: number | undefined
 
   constructor(req: IncomingMessage, res: ServerResponse) {
     this.req = req
@@ -143,9 +144,9 @@ export class Exchange implements RequestRecord {
   /** Memory of the request without its body, roughly. */
   get headerBytes(): number {
     const { rawHeaders, rawTrailers, url = '' } = this.req
-    const texts = rawTrailers.length === 0 ? rawHeaders : [...rawHeaders, ...rawTrailers]
-    const chars = texts.reduce((sum, text) => sum + text.length, url.length)
-    return REQUEST_BYTES + chars + (texts.length / 2) * HEADER_OVERHEAD_BYTES
+    this.#headerBytes ??= REQUEST_BYTES + url.length + sizeOf(rawHeaders)
+    // They come with the end of a chunked body.
+    return this.#headerBytes + sizeOf(rawTrailers)
   }
 
   /** Memory of what has come of a body that is not read yet. */
@@ -165,4 +166,10 @@ export class Exchange implements RequestRecord {
     if (!this.headers.chunked && (this.headers.contentLengthBytes ?? 0) === 0) return false
     return !this.bodyTaken && !this.req.readableEnded
   }
+}
+
+/** Memory of headers, roughly. */
+function sizeOf(rawHeaders: readonly string[]): number {
+  const chars = rawHeaders.reduce((sum, text) => sum + text.length, 0)
+  return chars + (rawHeaders.length / 2) * HEADER_OVERHEAD_BYTES
 }

@@ -9,7 +9,7 @@ import type { Duplex } from 'node:stream'
 import { setImmediate as yieldTick, setTimeout as sleep } from 'node:timers/promises'
 import { HttpError } from '../errors.ts'
 import { StrangersAccount } from '../ops/strangers.ts'
-import { type HttpTimeouts, Watch } from './clock.ts'
+import { DRAIN_CHECK_MS, type HttpTimeouts, Watch } from './clock.ts'
 import { Connection } from './connection.ts'
 import { DirectRequest } from './direct-request.ts'
 import { Exchange, hasTooManyHeaders, HEADERS_MAX_COUNT } from './exchange.ts'
@@ -23,8 +23,6 @@ import { canSendWhole, WholeResponse } from './whole-response.ts'
 const HEADERS_MAX_BYTES = 16 * 1024
 /** So that a stop ends even if clients make new connections all the time. */
 const ACCEPT_TICKS_MAX = 10_000
-/** How often a stop looks for connections that it can close. */
-const DRAIN_CHECK_MS = 25
 
 /** For all requests whose token is not verified yet, besides one for each connection. */
 const STRANGERS_MAX_BYTES = 64 * 1024 * 1024

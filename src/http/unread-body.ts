@@ -1,4 +1,3 @@
-import type { IncomingMessage } from 'node:http'
 import { receive } from './body.ts'
 import type { Exchange } from './exchange.ts'
 
@@ -37,12 +36,12 @@ export function settleBody(exchange: Exchange, status: number): boolean | Promis
 }
 
 /** Reads what comes of a body and drops it; `onChunk` is called for each chunk. */
-export function dropBody(req: IncomingMessage, onChunk: () => void = () => {}): void {
+export function dropBody(exchange: Exchange, onChunk: () => void = () => {}): void {
   const take = (): boolean => {
     onChunk()
     return true
   }
-  receive(req, { take, end() {}, gone() {} })
+  receive(exchange, { take, end() {}, gone() {} })
 }
 
 /** Reads a body and drops it. False if it is too long, or the client has left. */
@@ -50,14 +49,13 @@ function discardBody(exchange: Exchange): Promise<boolean> {
   exchange.bodyTaken = true
   return new Promise((resolve) => {
     let bytes = 0
-    exchange.bodySink = {
+    receive(exchange, {
       take(chunk) {
         bytes += chunk.length
         return bytes <= DISCARD_MAX_BYTES
       },
       end: () => resolve(true),
       gone: () => resolve(false),
-    }
-    receive(exchange.req, exchange.bodySink)
+    })
   })
 }

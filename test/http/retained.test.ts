@@ -1,16 +1,20 @@
 import assert from 'node:assert/strict'
 import { subscribe, unsubscribe } from 'node:diagnostics_channel'
 import { once } from 'node:events'
+import { createServer } from 'node:http'
+import type { AddressInfo } from 'node:net'
 import { test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { setFlagsFromString } from 'node:v8'
 import { runInNewContext } from 'node:vm'
 import { TokenCache } from '../../dist/auth/token-cache.js'
+import { startBare } from '../support/bare.ts'
 import { flood, HEAVY } from '../support/flood.ts'
 import { startService } from '../support/service.ts'
+import { until } from '../support/time.ts'
 import { token } from '../support/tokens.ts'
 import { verdict } from '../support/verdict.ts'
-import { head, Wire } from '../support/wire.ts'
+import { head, postBytes, Wire } from '../support/wire.ts'
 
 setFlagsFromString('--expose-gc')
 // What the flag adds to every new context.
@@ -119,3 +123,39 @@ test('retained: cached tokens with thousands of scopes take a few MiB', () => {
   assert.ok(cache.size > 10)
   assert.ok(grownMiB < 20, `${grownMiB} MiB`)
 })
+
+for (const where of ['own server', 'another server'] as const) {
+  test(`retained: a plant that waits for the store keeps no body; ${where}`, async (t) => {
+    const COUNT = 20
+    let waiting = 0
+    let release = (): void => {}
+    const released = new Promise<void>((resolve) => (release = resolve))
+    const create = async (): Promise<'stored'> => {
+      waiting++
+      await released
+      return 'stored'
+    }
+    const bare = await startBare(t, { store: { create } })
+    let { port } = bare
+    if (where === 'another server') {
+      const outer = createServer(bare.adapter.handler).listen(0, '127.0.0.1')
+      await once(outer, 'listening')
+      t.after(() => outer.close())
+      // It listens on TCP.
+      port = (outer.address() as AddressInfo).port
+    }
+    collect()
+    const before = process.memoryUsage().arrayBuffers
+    const wires = await Promise.all(Array.from({ length: COUNT }, () => Wire.to(port)))
+    // Only the name of this plant is short: what is kept of the body would be all of it.
+    for (const [id, wire] of wires.entries())
+      wire.write(postBytes({ id, name: 'Fern', note: 'x'.repeat(MIB - 100) }))
+    await until('all wait', () => waiting === COUNT)
+    collect()
+    const keptMiB = (process.memoryUsage().arrayBuffers - before) / MIB
+    release()
+    for (const wire of wires) assert.equal(verdict((await wire.answers(1))[0] ?? assert.fail()), 200)
+    for (const wire of wires) wire.destroy()
+    assert.ok(keptMiB < COUNT / 4, `${keptMiB} MiB`)
+  })
+}
