@@ -13,12 +13,17 @@ import { ListenFailed } from '../dist/http/listen.js'
 import { Connections } from '../dist/http/server.js'
 import { createLog } from '../dist/ops/log.js'
 import { StoreUnavailable } from '../dist/plants/store.js'
+import type { Lifecycle } from '../dist/ops/lifecycle.js'
 import { createService } from '../dist/service.js'
+import { StoreOpening } from '../dist/store-opening.js'
 import { DirectoryLocked } from '../dist/store/sqljs/lock.js'
 import { SqljsStore } from '../dist/store/sqljs/store.js'
+import { plant } from './contract/store.contract.ts'
+import { openStore } from './store/sqljs/fixtures.ts'
 import { embed, EMBEDDED, portOf } from './support/embedded.ts'
 import { call, post, type Reply } from './support/http.ts'
 import { PEM, readPair } from './support/keys.ts'
+import { silent } from './support/log.ts'
 import { underWay } from './support/metrics.ts'
 import { serving } from './support/serving.ts'
 import { startService, temporaryDirectory } from './support/service.ts'
@@ -194,6 +199,29 @@ test('open: while a failed listen() closes the store, waits and opens it again',
   await reopening
   const port = portOf(await serving(t, service.handler))
   assert.equal((await post(port, { id: 1, name: 'Fern' })).status, 200)
+})
+
+test('open: a service that begins to serve while its store is closed opens it again', async () => {
+  const opened: SqljsStore[] = []
+  const lifecycle: Lifecycle = { state: 'starting' }
+  const directory = await newDirectory()
+  const opening = new StoreOpening({
+    async open() {
+      const store = await openStore(directory)
+      opened.push(store)
+      return store
+    },
+    onServing: () => {},
+    lifecycle,
+    log: silent,
+  })
+  await opening.open()
+  await Promise.all([opening.openToServe(), opening.close()])
+  assert.equal(opened.length, 2)
+  assert.equal(opening.current, opened[1])
+  assert.equal(await opening.current.create('alice', plant(1n, 'Fern')), 'stored')
+  lifecycle.state = 'draining'
+  await opening.close()
 })
 
 test('close: afterwards open, listen and requests are refused for good', async (t) => {

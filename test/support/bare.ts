@@ -44,6 +44,8 @@ export interface Bare {
   readonly plants: ReadonlyMap<bigint, Plant>
   /** Method and status of every request so far, and "aborted" if it is. */
   readonly answered: readonly string[]
+  /** The values of `error` that were counted. */
+  readonly refused: readonly unknown[]
   /** The errors that were logged. */
   readonly failures: readonly unknown[]
 }
@@ -73,6 +75,7 @@ export async function startBare(
 ): Promise<Bare> {
   const plants = new Map<bigint, Plant>()
   const answered: string[] = []
+  const refused: unknown[] = []
   const failures: unknown[] = []
   const whole: PlantStore = {
     create: (_owner: string, { id, name }: NewPlant): Promise<Created> => {
@@ -99,6 +102,7 @@ export async function startBare(
     ...createLog('silent'),
     request: ({ method, status, aborted }) =>
       answered.push(`${method} ${status}${aborted ? ' aborted' : ''}`),
+    debug: (_message, fields) => refused.push(fields?.['error']),
     error: (_message, fields) => failures.push(fields?.['error']),
   }
   const responder = new PlantResponder({
@@ -123,7 +127,7 @@ export async function startBare(
   })
   const address = server.address()
   const port = address !== null && typeof address === 'object' ? address.port : 0
-  return { port, server, connections, adapter, answers, bodies, plants, answered, failures }
+  return { port, server, connections, adapter, answers, bodies, plants, answered, refused, failures }
 }
 
 export const ALICE: Caller = { owner: 'alice', scopes: new Set() }
