@@ -12,8 +12,8 @@ const ROOM_CHECK_MS = 100
 /**
  * A list as one JSON array, made while its client reads it: one chunk at a time is in memory, and
  * counts against the budget for responses. The next chunk takes the room of the one before it, and
- * waits for the owner's turn. If there is no room, one list of each owner still goes
- * on. So an owner may exceed the budget by one chunk. The connection's clock bounds these waits.
+ * waits for the owner's turn. If there is no room, one list of each owner still goes on. So an
+ * owner may exceed the budget by one chunk. The connection's clock bounds these waits.
  */
 export class PlantStream implements TextStream {
   readonly #list: PlantList

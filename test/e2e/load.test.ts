@@ -174,7 +174,7 @@ test('load: bodies that come in chunks of one byte take the memory of their byte
   const bytes = [...body].map((byte) => `1\r\n${byte}\r\n`).join('')
   for (const wire of wires) wire.write(head('POST', '/plants', { lines }) + bytes)
   while (wires.some(({ socket }) => socket.writableLength > 0)) await sleep(5)
-  // Answered behind all that was read before it, on a machine where both share a core.
+  // Answered after all that was read before it, on a machine where both share a core.
   for (let i = 0; i < 3; i++)
     assert.equal((await call(service.port, { path: '/plants?limit=0' })).status, 200)
   const grownMiB = (residentBytes(service) - before) / MIB

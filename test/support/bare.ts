@@ -127,7 +127,8 @@ export async function startBare(
   })
   const address = server.address()
   const port = address !== null && typeof address === 'object' ? address.port : 0
-  return { port, server, connections, adapter, answers, bodies, plants, answered, refused, failures }
+  const records = { plants, answered, refused, failures }
+  return { port, server, connections, adapter, answers, bodies, ...records }
 }
 
 export const ALICE: Caller = { owner: 'alice', scopes: new Set() }

@@ -7,6 +7,11 @@ import { StoreDirectory } from '../../dist/store/sqljs/store-directory.js'
 
 const INSERT_ROWS = 10_000
 
+/** Inserts the plants of one batch. @throws Error if an id is taken. */
+export function insertAs(database: PlantDatabase, rows: readonly Row[], sequence: number): void {
+  database.insert(rows.map((row) => ({ row, sequence })))
+}
+
 /** Writes the directory that a clean stop leaves of these plants. Returns the snapshot's path. */
 export async function writeStore(directory: string, rows: Iterable<Row>): Promise<string> {
   mkdirSync(directory, { recursive: true })
@@ -14,10 +19,10 @@ export async function writeStore(directory: string, rows: Iterable<Row>): Promis
   let batch: Row[] = []
   for (const row of rows) {
     if (batch.push(row) < INSERT_ROWS) continue
-    database.insert(batch, 1)
+    insertAs(database, batch, 1)
     batch = []
   }
-  database.insert(batch, 1)
+  insertAs(database, batch, 1)
   const bytes = database.toFile({ sequence: 1, complete: true })
   await writeSnapshot(new StoreDirectory(nodeFiles, directory), bytes, 1)
   database.close()

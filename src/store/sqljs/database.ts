@@ -156,13 +156,8 @@ export class PlantDatabase {
     return this.#db.getRowsModified() === 1
   }
 
-  /** Inserts the new plants of one batch. @throws Error if one of the ids is taken. */
-  insert(rows: readonly Row[], sequence: number): void {
-    this.insertStored(rows.map((row) => ({ row, sequence })))
-  }
-
   /** Inserts plants of several batches in one transaction. @throws Error if an id is taken. */
-  insertStored(rows: readonly StoredRow[]): void {
+  insert(rows: readonly StoredRow[]): void {
     this.#db.run('BEGIN')
     for (const { row, sequence } of rows)
       if (!this.add(row, sequence)) throw new Error('two plants of one owner have the same id')

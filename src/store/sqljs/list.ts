@@ -31,10 +31,7 @@ export const ALL_IDS = { from: -(2n ** 63n), to: 2n ** 63n - 1n } as const
  */
 const CHUNK_ROWS = 1000
 const CHUNK_BYTES = 60 * 1024
-/**
- * Rows that one piece of work counts: 0.1 ms, but 2 ms for names of 64 KiB and 20 ms for 1 MiB.
- * SQLite reads each row whole to see whether it is in the range.
- */
+/** Few, because SQLite reads each row whole, long names too, to see whether it is in the range. */
 const COUNT_ROWS = 250
 
 /**

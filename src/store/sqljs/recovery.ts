@@ -93,7 +93,7 @@ export async function rebuild(
 ): Promise<Recovery> {
   const database = await make(scan.snapshot?.database)
   try {
-    const insert = database.insertStored.bind(database)
+    const insert = database.insert.bind(database)
     return { ...scan, ...(await replay(scan, insert, onProgress)), database }
   } catch (error) {
     // No garbage collector frees SQLite's memory, and the caller may try again.

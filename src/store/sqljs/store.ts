@@ -26,7 +26,7 @@ export type { SqljsStoreOptions }
 
 /** Ticks that a batch waits for more creates, as long as each tick brings some. */
 const GATHER_TICKS = 8
-/** Refusing and answering this many creates takes about 20 ms. */
+/** Creates that one tick refuses: their clients are answered in the same tick. */
 const REFUSED_AT_ONCE = 100
 const CLOSED = 'the store is closed'
 const NO_BATCH: Batch = { rows: [], answers: [] }

@@ -9,6 +9,7 @@ import { plant } from '../../contract/store.contract.ts'
 import { seeded } from '../../support/random.ts'
 import { temporaryDirectory } from '../../support/service.ts'
 import { sampled } from '../../support/scale.ts'
+import { insertAs } from '../../support/store-files.ts'
 import { filesOf, list, openStore } from './fixtures.ts'
 
 const NOW = 1
@@ -18,7 +19,8 @@ test('database: a chunk ends at its rows, at its bytes, or with the last plant',
   const database = await PlantDatabase.serving()
   // As JSON they have 15, 24 and 12 bytes.
   const stored = [{ name: 'xxxx' }, { name: 'xx', tag: 'xx' }, { name: 'x' }]
-  database.insert(
+  insertAs(
+    database,
     [
       ['a', '1', 'xxxx'],
       ['a', '2', 'xx', 'xx'],
@@ -54,11 +56,13 @@ test('database: a view hides rows of later sequences, and reads a bounded number
     { length: 1200 },
     (_, id): Row => ['a', String(id), id % 7 === 0 ? `${id} ${long}` : String(id)],
   )
-  database.insert(
+  insertAs(
+    database,
     rows.filter((_, id) => id % 3 === 0),
     NOW,
   )
-  database.insert(
+  insertAs(
+    database,
     rows.filter((_, id) => id % 3 !== 0),
     LATER,
   )
@@ -135,7 +139,8 @@ test('database: a list is the JSON of its plants, written by SQLite or by JavaSc
     { name: 'n', tag: text },
     { name: text, tag: text },
   ])
-  database.insert(
+  insertAs(
+    database,
     plants.map(({ name, tag }, id) =>
       tag === undefined ? ['a', String(id), name] : ['a', String(id), name, tag],
     ),
@@ -189,7 +194,7 @@ test('database: a plant is compared with the one of its id, byte for byte', asyn
   for (const [at, stored] of rows.entries()) {
     const [, , name, tag] = stored
     const owner = `owner ${at}`
-    database.insert([tag === undefined ? [owner, '7', name] : [owner, '7', name, tag]], NOW)
+    insertAs(database, [tag === undefined ? [owner, '7', name] : [owner, '7', name, tag]], NOW)
     // Each against all: 24,336 pairs would take seconds.
     for (const other of rows.filter((_, i) => i === at || (i + at) % 11 === 0)) {
       const [, , otherName, otherTag] = other
@@ -216,14 +221,14 @@ test('database: a plant that is removed leaves its id free, and all others are k
   for (const row of even ?? [])
     assert.deepEqual(database.existing(row), { isSame: true, sequence: NOW })
   assert.throws(() => database.remove(odd ?? []), /could not be removed/)
-  assert.throws(() => database.insert(even ?? [], LATER), /the same id/)
+  assert.throws(() => insertAs(database, even ?? [], LATER), /the same id/)
   assert.ok(database.add(['a', '1', 'another plant'], LATER))
   database.close()
 })
 
 test('database: a file holds what was built, and a served database what a file held', async () => {
   const building = await PlantDatabase.building()
-  building.insert([['a', '9223372036854775807', '\ufeff\u0000', '']], 1)
+  insertAs(building, [['a', '9223372036854775807', '\ufeff\u0000', '']], 1)
   const bytes = building.toFile({ sequence: 7, complete: false })
   building.close()
   const serving = await PlantDatabase.serving(Buffer.from(bytes))
@@ -243,7 +248,7 @@ test('database: a file holds what was built, and a served database what a file h
 test('database: a file is made in the bytes of the one before, if they have room', async () => {
   const rows = Array.from({ length: 5_000 }, (_, id): Row => ['b', String(id), `plant ${id}`])
   const building = await PlantDatabase.building()
-  building.insert([['a', '1', 'Oak']], 1)
+  insertAs(building, [['a', '1', 'Oak']], 1)
   const first = Buffer.from(building.toFile({ sequence: 1, complete: true }))
   building.close()
   const roomBytes = 1024 * 1024
@@ -257,7 +262,7 @@ test('database: a file is made in the bytes of the one before, if they have room
   const made: Uint8Array[] = []
   for (const from of [roomy, tight, copied]) {
     const database = await PlantDatabase.building(from)
-    database.insert(rows, 2)
+    insertAs(database, rows, 2)
     made.push(Buffer.from(database.toFile({ sequence: 2, complete: false })))
     const again = database.toFile({ sequence: 2, complete: true })
     assert.equal(again.buffer === from.buffer, from === roomy)
@@ -277,7 +282,7 @@ test('database: bytes that are no database are refused, and the next ones are re
   for (const bytes of [Buffer.alloc(8192, 'x'), Buffer.from('SQLite format 3\0')])
     await assert.rejects(PlantDatabase.serving(bytes), { message: 'file is not a database' })
   const building = await PlantDatabase.building()
-  building.insert([['alice', '1', 'Oak']], NOW)
+  insertAs(building, [['alice', '1', 'Oak']], NOW)
   const served = await PlantDatabase.serving(building.toFile({ sequence: NOW, complete: true }))
   assert.equal(served.count, 1)
   served.close()

@@ -5,6 +5,7 @@ import { ALL_IDS } from '../../../dist/store/sqljs/list.js'
 import { loadSqlite } from '../../../dist/store/sqljs/sqlite.js'
 import { sampled } from '../../support/scale.ts'
 import { temporaryDirectory } from '../../support/service.ts'
+import { insertAs } from '../../support/store-files.ts'
 import { openStore } from './fixtures.ts'
 
 /** Node's types leave it to those of the DOM. */
@@ -35,7 +36,8 @@ function test(title: string, run: () => Promise<void>): void {
 async function filled(mib: number): Promise<PlantDatabase> {
   const database = await PlantDatabase.serving()
   for (let id = 0; database.pageCount() * 4096 < mib * MIB; id += 20) {
-    database.insert(
+    insertAs(
+      database,
       Array.from({ length: 20 }, (_, i) => ['filler', String(id + i), 'n'.repeat(15_000)]),
       1,
     )
@@ -63,7 +65,7 @@ test('memory: a plant is inserted as it is or not at all, with little memory lef
         ['a'.repeat(size), '1', 'n'],
       ] as const) {
         const database = await filled(mib)
-        if (attempt(() => database.insert([row], 1))) {
+        if (attempt(() => insertAs(database, [row], 1))) {
           const found = attempt(() => database.existing(row))
           if (found) assert.equal(found.value?.isSame, true, `${mib} MiB and ${size} bytes`)
         } else refused++
@@ -113,7 +115,8 @@ test('memory: a long plant needs no memory to be found new', async () => {
 test('memory: texts that JSON makes six times as long take little extra memory', async () => {
   const database = await filled(1)
   const text = '\u0001'.repeat(256)
-  database.insert(
+  insertAs(
+    database,
     Array.from({ length: 1000 }, (_, id) => ['alice', String(id), text, text]),
     1,
   )
@@ -130,7 +133,8 @@ test('memory: a start holds the plants of a snapshot once, of either version', a
   const name = 'n'.repeat(15_000)
   const plants = 1200
   const building = await PlantDatabase.building()
-  building.insert(
+  insertAs(
+    building,
     Array.from({ length: plants }, (_, id): Row => ['alice', String(id), name]),
     1,
   )

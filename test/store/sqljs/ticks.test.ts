@@ -7,6 +7,7 @@ import { type Files, nodeFiles } from '../../../dist/store/sqljs/files.js'
 import { StoreUnavailable } from '../../../dist/plants/store.js'
 import { plant } from '../../contract/store.contract.ts'
 import { temporaryDirectory } from '../../support/service.ts'
+import { insertAs } from '../../support/store-files.ts'
 import { processorMs, stopClock } from '../../support/time.ts'
 import { openStore } from './fixtures.ts'
 
@@ -161,8 +162,8 @@ test('ticks: the search for what follows a limit passes later plants piece by pi
   const database = await PlantDatabase.serving()
   const rows = (from: number, count: number): Row[] =>
     Array.from({ length: count }, (_, i): Row => ['alice', String(from + i), 'Oak'])
-  database.insert(rows(0, OWN), 1)
-  database.insert(rows(OWN, LATER), 2)
+  insertAs(database, rows(0, OWN), 1)
+  insertAs(database, rows(OWN, LATER), 2)
   const queue = new FairQueue()
   let pieces = 0
   const run = queue.run.bind(queue)
@@ -188,7 +189,8 @@ test('ticks: a start copies a large snapshot in pieces, and other work runs betw
   const plants = 40
   const name = (id: number): string => `${id} ${'x'.repeat(2 ** 20)}`
   const building = await PlantDatabase.building()
-  building.insert(
+  insertAs(
+    building,
     Array.from({ length: plants }, (_, id): Row => ['alice', String(id), name(id)]),
     1,
   )
