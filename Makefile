@@ -1,6 +1,6 @@
 # Every target installs what it needs if that is missing or older than the lock file.
 .DEFAULT_GOAL := help
-.PHONY: help run dev build check test token bench dist sbom clean measure crash drain fuzz soak cluster faults
+.PHONY: help run dev build check test token bench openapi dist sbom clean measure crash drain fuzz soak cluster faults
 
 INSTALLED := node_modules/.package-lock.json
 BUILT := dist/main.js
@@ -46,6 +46,9 @@ build: $(BUILT) ## compile src/ to dist/
 # Variables on make's command line reach the script as environment: CHART, OUT, DUR, WARM, RUNS, NODE_ARGS.
 bench: $(BUILT) ## measure beside bare node:http; WORKLOADS='get20 post' runs some, CHART=file.svg draws
 	@$(SCRIPT) scripts/bench.ts $(WORKLOADS)
+
+openapi: $(BUILT) ## write openapi.json from the table of operations
+	@$(SCRIPT) scripts/openapi.ts > openapi.json
 
 dist: $(BUILT) ## make the release in release/: the npm package, an archive for node alone, and the SBOM
 	@$(SCRIPT) scripts/dist.ts

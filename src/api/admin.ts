@@ -11,7 +11,7 @@ import type { Step } from '../ops/lifecycle.ts'
 import type { Log } from '../ops/log.ts'
 import { Metrics, METRICS_TYPE } from '../ops/metrics.ts'
 import { addProcessMetrics, watchEventLoop } from '../ops/process.ts'
-import { openApiResponse } from './openapi.ts'
+import { description } from './description.ts'
 
 /** For each thing that the service needs: why it is unavailable, or undefined. */
 export type Checks = Readonly<Record<'service' | 'keys' | 'storage', string | undefined>>
@@ -58,7 +58,7 @@ export class Admin {
       ['/livez', () => jsonResponse(200, { status: 'ok' })],
       ['/readyz', () => readyResponse(checks())],
       ['/metrics', () => metricsResponse(metrics() + processMetrics.render())],
-      ['/openapi.json', openApiResponse],
+      ['/openapi.json', () => ({ status: 200, headers: [], body: Buffer.from(description()) })],
     ])
     const connections = new Connections(responderOf(paths, log), TIMEOUTS)
     this.#server = createHttpServer(connections, ADMIN_MAX_CONNECTIONS, 'closeQuietest')

@@ -3,7 +3,6 @@ import type { HttpResponse } from '../http/response.ts'
 import type { Call } from './call.ts'
 import { createPlant } from './create-plant.ts'
 import { listPlants } from './list-plants.ts'
-import { CURSOR, LIMIT, NEW_PLANT, NEXT_PAGE, PLANT } from './schemas.ts'
 
 /** What a client can ask for: how it is served, and what the description says of it. */
 export interface Operation {
@@ -45,6 +44,15 @@ export type Content = readonly [
   examples: Readonly<Record<string, unknown>>,
 ]
 
+/** The schemas that have a name in the description are in `scripts/openapi.ts`. */
+export const PLANT = { $ref: '#/components/schemas/Plant' }
+const NEW_PLANT = { $ref: '#/components/schemas/NewPlant' }
+const LIMIT = { type: 'integer', format: 'int32', minimum: 0 }
+const CURSOR = { type: 'string', minLength: 1 }
+const NEXT_PAGE = {
+  type: 'string',
+  pattern: '^<\\?limit=[0-9]+&after=[A-Za-z0-9_-]+>; rel="next"$',
+}
 const MONSTERA = { name: 'Monstera', tag: 'indoor' }
 
 /**

@@ -32,7 +32,7 @@ export const COMMANDS = {
   export: { argument: 'FILE', load: () => import('./export.ts') },
   import: { argument: 'FILE', load: () => import('./import.ts') },
   config: { load: () => import('./config.ts') },
-  openapi: { load: async () => ({ run: (await import('../api/openapi.ts')).openApiText }) },
+  openapi: { load: () => import('./openapi.ts') },
   completion: { argument: 'SHELL', load: () => import('./completion.ts') },
 } as const satisfies Readonly<Record<string, Command>>
 

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { execFile } from 'node:child_process'
-import { cpSync, existsSync, mkdirSync, readdirSync, readFileSync } from 'node:fs'
+import { cpSync, existsSync, mkdirSync, readdirSync, readFileSync, rmSync } from 'node:fs'
 import { statSync, symlinkSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { test } from 'node:test'
@@ -9,6 +9,7 @@ import { call, post } from '../support/http.ts'
 import { command, run, startProcess } from '../support/process.ts'
 import { listArchive, makeRelease, projectRelease, ROOT, unpack } from '../support/release.ts'
 import { temporaryDirectory } from '../support/service.ts'
+import { verdict } from '../support/verdict.ts'
 import { list, openStore } from '../store/sqljs/fixtures.ts'
 
 const MAX_FOLDER_BYTES = 3 * 1024 * 1024
@@ -229,4 +230,21 @@ test('release: the folder runs with node alone, and every command works', async 
   const store = await openStore(other)
   assert.deepEqual(await list(store), [{ name: plant.name }])
   await store.close()
+})
+
+test('release: without its description the folder serves, and says what is missing', async (t) => {
+  const elsewhere = await temporaryDirectory()
+  await unpack(release.archive, elsewhere)
+  const main = join(elsewhere, 'plant-store/dist/main.js')
+  const service = await startProcess(t, join(elsewhere, 'data'), {}, ['serve', '--dev'], { main })
+  const ask = (path: string) => call(service.adminPort, { path, token: undefined })
+  const description = readFileSync(join(elsewhere, 'plant-store/openapi.json'), 'utf8')
+  assert.equal((await ask('/openapi.json')).text, description)
+  rmSync(join(elsewhere, 'plant-store/openapi.json'))
+  assert.equal(verdict(await ask('/openapi.json')), 'internal')
+  assert.equal((await ask('/readyz')).status, 200)
+  assert.match(service.output(), /an admin request failed.*plant-store\/openapi\.json/)
+  const { status, stdout, stderr } = await run(['openapi'], {}, elsewhere, main)
+  assert.deepEqual([status, stdout], [1, ''])
+  assert.match(stderr, /^plant-store: ENOENT.*plant-store\/openapi\.json'\n$/)
 })

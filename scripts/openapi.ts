@@ -1,15 +1,19 @@
+/*
+ * Prints the description of the interface, an OpenAPI 3.1 document, from the table of operations
+ * and the catalogue of errors. `make openapi` writes it to `openapi.json`, and the service serves
+ * that file.
+ */
 import { STATUS_CODES } from 'node:http'
-import { type Condition, conditions } from '../errors.ts'
-import type { HttpResponse } from '../http/response.ts'
 import {
   type Content,
   type Described,
   type Operation,
   OPERATIONS,
+  PLANT,
   type Route,
   ROUTES,
-} from './operations.ts'
-import { CHALLENGE, ERROR, SCHEMAS, SECONDS, TEXT, VISIBLE_ASCII } from './schemas.ts'
+} from '../dist/api/operations.js'
+import { type Condition, conditions } from '../dist/errors.js'
 
 /** Failures that OPTIONS can meet: it is answered before the token is checked. */
 const OF_OPTIONS: readonly Condition[] = [
@@ -29,8 +33,35 @@ const DESCRIPTION =
   'malformed HTTP (error 40001) the service closes the connection. No response may be cached.\n\n' +
   'PUT, PATCH and DELETE are answered with 405, other methods with 501, other paths with 404.'
 
+const ERROR = { $ref: '#/components/schemas/Error' }
+const TEXT = { type: 'string' }
+const CHALLENGE = { type: 'string', pattern: '^Bearer realm="plants"' }
+const SECONDS = { type: 'integer', minimum: 1 }
+const VISIBLE_ASCII = { type: 'string', pattern: '^[!-~]{1,128}$' }
 const CHALLENGED = header('RFC 6750.', CHALLENGE)
 const RETRY = header('Seconds to wait.', SECONDS)
+
+const name = text('The name of the plant: any Unicode text.')
+const tag = text('Tag that specifies the type of the plant: any Unicode text.')
+// Without minimum and maximum: most tools read them as doubles, and would round the maximum out of
+// range.
+const id = integer(
+  'int64',
+  'Identification number of the plant: from -2^63 to 2^63 - 1, in any JSON notation. Clients ' +
+    'that keep numbers as doubles are exact up to 2^53 only.',
+)
+const error = integer('int32', 'Numeric error value: 100 times the status plus a running number.')
+const message = text('Error message text.')
+
+/** Those that have a name in the description. */
+const SCHEMAS = {
+  Plant: { type: 'object', required: ['name'], properties: { name, tag } },
+  NewPlant: {
+    description: 'Members of other names are ignored; two members of one name are an error.',
+    allOf: [PLANT, { type: 'object', required: ['id'], properties: { id } }],
+  },
+  Error: { type: 'object', required: ['error', 'message'], properties: { error, message } },
+}
 
 /** Headers of failures besides the Request-Id, by status. */
 const FAILURE_HEADERS: Readonly<Record<string, object>> = {
@@ -43,17 +74,11 @@ const FAILURE_HEADERS: Readonly<Record<string, object>> = {
   default: { Allow: header('The allowed methods; with error 40501 only.', TEXT, false) },
 }
 
-let document: HttpResponse | undefined
+console.log(JSON.stringify(description(), undefined, 2))
 
-/** The OpenAPI 3.1 document of the operations, made at the first call: most services need none. */
-export function openApiResponse(): HttpResponse {
-  return (document ??= { status: 200, headers: [], body: Buffer.from(`${openApiText()}\n`) })
-}
-
-/** What `openapi.json` of the package holds, too, so in lines. */
-export function openApiText(): string {
+function description(): object {
   const token = 'A JWT of the configured issuer and audience. Its owner claim owns the plants.'
-  const service = {
+  return {
     openapi: '3.1.0',
     info: {
       title: 'Plant store',
@@ -76,7 +101,6 @@ export function openApiText(): string {
       },
     },
   }
-  return JSON.stringify(service, undefined, 2)
 }
 
 /** The methods of a path, OPTIONS included. */
@@ -196,4 +220,12 @@ function mapped<T>(
   return Object.fromEntries(
     Object.entries(values).map(([name, value]) => [name, change(value, name)]),
   )
+}
+
+function text(description: string): object {
+  return { type: 'string', description }
+}
+
+function integer(format: 'int32' | 'int64', description: string): object {
+  return { type: 'integer', format, description }
 }
