@@ -8,11 +8,8 @@ SOURCES := $(shell find src -name '*.ts')
 # TEST=path names the test files to run; all of them by default, a group of files in each process.
 TEST ?= $(wildcard test/groups/*.ts)
 SUB ?= alice
-ROUNDS ?= 50
 RESTARTS ?= 10
 REQUESTS ?= 20000
-FAULTS ?= 16
-INSTANCES ?= 3
 SCRIPT := node --import tsx
 # The compiler is a Go program. It is faster if it collects garbage less often.
 TSC := GOGC=400 node_modules/.bin/tsc
@@ -43,7 +40,7 @@ dev: $(BUILT) ## serve as `make run` does, and restart after each change of a so
 
 build: $(BUILT) ## compile src/ to dist/
 
-# Variables on make's command line reach the script as environment: CHART, OUT, DUR, WARM, RUNS, NODE_ARGS.
+# Variables on make's command line reach a script as environment: here CHART, OUT, DUR, WARM, RUNS, NODE_ARGS.
 bench: $(BUILT) ## measure beside bare node:http; WORKLOADS='get20 post' runs some, CHART=file.svg draws
 	@$(SCRIPT) scripts/bench.ts $(WORKLOADS)
 
@@ -63,22 +60,22 @@ measure: $(BUILT) ##2 list the scenarios that measure one cost each; SCENARIO=na
 	@$(SCRIPT) scripts/measure.ts $(SCENARIO)
 
 crash: $(BUILT) ##2 kill the service under load ROUNDS=n times and look for lost plants; SEED=n repeats
-	@$(SCRIPT) scripts/crash.ts --rounds $(ROUNDS) $(addprefix --seed ,$(SEED))
+	@$(SCRIPT) scripts/crash.ts
 
 drain: $(BUILT) ##2 restart two instances RESTARTS=n times under REQUESTS=n requests; none may fail
 	@PLANTS_TEST_RESTARTS=$(RESTARTS) PLANTS_TEST_REQUESTS=$(REQUESTS) node --import tsx --test test/e2e/drain.test.ts
 
 fuzz: $(BUILT) ##2 send hostile requests for SECONDS=n; SEED=n, SEEDS=n, or REPLAY=file (scripts/fuzz/README.md)
-	@$(SCRIPT) scripts/fuzz.ts $(addprefix --seconds ,$(SECONDS)) $(addprefix --seed ,$(SEED)) $(addprefix --seeds ,$(SEEDS)) $(addprefix --replay ,$(REPLAY))
+	@$(SCRIPT) scripts/fuzz.ts
 
 soak: $(BUILT) ##2 send mixed traffic for SECONDS=n and see if memory stays flat
-	@$(SCRIPT) scripts/soak.ts $(addprefix --seconds ,$(SECONDS)) $(addprefix --seed ,$(SEED))
+	@$(SCRIPT) scripts/soak.ts
 
 cluster: $(BUILT) ##2 run three members of etcd and two instances, and print curl lines; Ctrl-C ends all
 	@exec $(SCRIPT) scripts/cluster.ts
 
 faults: $(BUILT) ##2 break a cluster of etcd under load FAULTS=n times; INSTANCES=n, SEED=n
-	@$(SCRIPT) scripts/cluster-faults.ts --faults $(FAULTS) --instances $(INSTANCES) $(addprefix --seed ,$(SEED))
+	@$(SCRIPT) scripts/cluster-faults.ts
 
 $(INSTALLED): package.json package-lock.json
 	npm ci --ignore-scripts --include=dev --no-audit --no-fund

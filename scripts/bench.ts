@@ -12,22 +12,11 @@ import { LoadGenerator } from './bench/generator.ts'
 import { caveats, describeMachine } from './bench/machine.ts'
 import { Bench, type BenchOptions, type Figures, type Row } from './bench/measure.ts'
 import { WORKLOADS } from './bench/workloads.ts'
+import { refuse, wholeNumber } from './variables.ts'
 
 const SECONDS_MAX = 60
 const RUNS_MAX = 20
 const COLUMNS = 'requests/s,of bare,p50 µs,p99 µs,p999 µs,CPU µs,RSS MiB'.split(',')
-
-class UsageError extends Error {}
-
-function setting(name: string, fallback: number, max: number): number {
-  const value = Number(process.env[name] || fallback)
-  if (value > 0 && value <= max) return value
-  throw new UsageError(`${name} must be a number above 0 and up to ${max}`)
-}
-
-function tell(line: string): void {
-  process.stdout.write(`${line}\n`)
-}
 
 function tableLine(workload: string, server: string, cells: readonly string[]): string {
   const shown = cells.map((cell) => cell.padStart(10)).join(' ')
@@ -44,32 +33,32 @@ function cellsOf(row: Row): string[] {
 }
 
 function show(workload: string, { title, rows, notes }: Figures): void {
-  tell('')
-  tell(`${title}:`)
-  if (rows.length > 0) tell(tableLine('workload', '', COLUMNS))
-  for (const row of rows) tell(tableLine(workload, row.server, cellsOf(row)))
-  for (const note of notes) tell(`${''.padEnd(11)} ${note}`)
+  console.log('')
+  console.log(`${title}:`)
+  if (rows.length > 0) console.log(tableLine('workload', '', COLUMNS))
+  for (const row of rows) console.log(tableLine(workload, row.server, cellsOf(row)))
+  for (const note of notes) console.log(`${''.padEnd(11)} ${note}`)
 }
 
 async function main(): Promise<void> {
   const settings: BenchOptions = {
-    seconds: setting('DUR', 3, SECONDS_MAX),
-    warmSeconds: setting('WARM', 1, SECONDS_MAX),
-    runs: Math.ceil(setting('RUNS', 3, RUNS_MAX)),
+    seconds: wholeNumber('DUR', 3, 1, SECONDS_MAX),
+    warmSeconds: wholeNumber('WARM', 1, 1, SECONDS_MAX),
+    runs: wholeNumber('RUNS', 3, 1, RUNS_MAX),
   }
   const wanted = process.argv.length > 2 ? process.argv.slice(2) : Object.keys(WORKLOADS)
   const stray = wanted.find((name) => !Object.hasOwn(WORKLOADS, name))
   if (stray !== undefined)
-    throw new UsageError(`there is no workload ${stray}: ${Object.keys(WORKLOADS).join(' ')}`)
+    refuse(`there is no workload ${stray}: ${Object.keys(WORKLOADS).join(' ')}`)
   if (!existsSync('/proc/self/status'))
-    throw new UsageError('CPU and memory are read from /proc, which only Linux has')
+    refuse('CPU and memory are read from /proc, which only Linux has')
   const machine = describeMachine()
   const { cpu, cores, node, kernel, date } = machine
   const where = `${cpu}, ${cores} cores, Node ${node}, Linux ${kernel}, ${date}`
-  tell(`${where}; ${settings.runs} runs of ${settings.seconds} s, medians`)
-  for (const caveat of caveats()) tell(`caution: ${caveat}`)
+  console.log(`${where}; ${settings.runs} runs of ${settings.seconds} s, medians`)
+  for (const caveat of caveats()) console.log(`caution: ${caveat}`)
   const generator = new LoadGenerator()
-  const bench = new Bench(settings, generator, tell)
+  const bench = new Bench(settings, generator)
   const results: Record<string, Figures> = {}
   for (const name of wanted) {
     const figures = await WORKLOADS[name]?.(bench)
@@ -79,22 +68,18 @@ async function main(): Promise<void> {
   }
   generator.close()
   const out = process.env['OUT'] || 'bench.json'
-  writeFileSync(
-    out,
-    `${JSON.stringify({ machine, settings, caveats: caveats(), results }, null, 2)}\n`,
-  )
-  tell(`\nwritten: ${out}`)
+  const report = { machine, settings, caveats: caveats(), results }
+  writeFileSync(out, `${JSON.stringify(report, null, 2)}\n`)
+  console.log(`\nwritten: ${out}`)
   const chartFile = process.env['CHART']
   if (!chartFile) return
   writeFileSync(chartFile, chart(results, `${where}; server on one core, load on the other`))
-  tell(`written: ${chartFile}`)
+  console.log(`written: ${chartFile}`)
 }
 
 exitOnSignals()
-main().then(
-  () => process.exit(0),
-  (error: unknown) => {
-    process.stderr.write(`bench: ${reasonOf(error)}\n`)
-    process.exit(error instanceof UsageError ? 2 : 1)
-  },
-)
+await main().catch((error: unknown) => {
+  console.error(`bench: ${reasonOf(error)}`)
+  process.exitCode = 1
+})
+process.exit()

@@ -4,22 +4,14 @@
  * lost and comes back. Everything that clients see is checked: what was acknowledged is in every
  * later list, a plant that was answered 409 is never listed, and no owner sees another's plants.
  */
-import { parseArgs } from 'node:util'
 import { NO_ETCD } from '../test/support/etcd.ts'
 import { faultRun } from '../test/support/etcd-run.ts'
 import { randomSeed } from '../test/support/random.ts'
-import { wholeNumber } from './arguments.ts'
+import { wholeNumber } from './variables.ts'
 
-const { values } = parseArgs({
-  options: {
-    faults: { type: 'string', default: '32' },
-    instances: { type: 'string', default: '3' },
-    seed: { type: 'string', default: String(randomSeed()) },
-  },
-})
-const { seed } = values
-const faults = wholeNumber('--faults', values.faults)
-const instances = wholeNumber('--instances', values.instances)
+const seed = process.env['SEED'] || String(randomSeed())
+const faults = wholeNumber('FAULTS', 16)
+const instances = wholeNumber('INSTANCES', 3)
 
 async function main(): Promise<number> {
   if (NO_ETCD !== undefined) {

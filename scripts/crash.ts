@@ -6,25 +6,18 @@
 import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { parseArgs } from 'node:util'
 import { exitOnSignals } from '../test/support/launch.ts'
 import { randomSeed } from '../test/support/random.ts'
-import { wholeNumber } from './arguments.ts'
 import { Choices } from './crash/choices.ts'
 import { Place, totals } from './crash/place.ts'
+import { wholeNumber } from './variables.ts'
 
 /** After this many rounds or characters a new directory is used: each start reads all of it. */
 const DIRECTORY_ROUNDS = 25
 const DIRECTORY_CHARS = 16 * 1024 * 1024
 
-const { values } = parseArgs({
-  options: {
-    rounds: { type: 'string', default: '200' },
-    seed: { type: 'string', default: String(randomSeed()) },
-  },
-})
-const rounds = wholeNumber('--rounds', values.rounds)
-const seed = wholeNumber('--seed', values.seed, 0)
+const rounds = wholeNumber('ROUNDS', 50)
+const seed = wholeNumber('SEED', randomSeed(), 0)
 const choices = new Choices(seed)
 
 /** Rounds on one directory. Returns how many, or throws with the directory left as it is. */

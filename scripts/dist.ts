@@ -83,13 +83,9 @@ function makeFolder(): void {
  * our folder is named.
  */
 function billOfMaterials(): string {
-  const text = execFileSync(
-    'npm',
-    'sbom --package-lock-only --sbom-format cyclonedx --sbom-type application --omit dev'.split(
-      ' ',
-    ),
-    { cwd: ROOT, encoding: 'utf8', stdio: 'pipe' },
-  )
+  const command = 'sbom --package-lock-only --sbom-format cyclonedx --sbom-type application'
+  const args = [...command.split(' '), '--omit', 'dev']
+  const text = execFileSync('npm', args, { cwd: ROOT, encoding: 'utf8', stdio: 'pipe' })
   // CycloneDX 1.5, in which npm writes all of these members.
   const { serialNumber: _, ...bom } = JSON.parse(text) as {
     readonly serialNumber: string
@@ -179,13 +175,7 @@ function header(name: string, sizeBytes: number, mode: number): Buffer {
     [257, 'ustar\x0000'],
   ] as const
   for (const [offset, text] of fields) block.write(text, offset, 'latin1')
-  block.write(
-    `${octal(
-      block.reduce((sum, byte) => sum + byte, 0),
-      6,
-    )}\0`,
-    148,
-    'latin1',
-  )
+  const checksum = block.reduce((sum, byte) => sum + byte, 0)
+  block.write(`${octal(checksum, 6)}\0`, 148, 'latin1')
   return block
 }

@@ -1,3 +1,6 @@
+import { readdirSync, statSync } from 'node:fs'
+import { join } from 'node:path'
+
 /** Microseconds. */
 export interface Percentiles {
   readonly p50: number
@@ -26,6 +29,15 @@ export function median(values: readonly number[]): number {
   const sorted = [...values].sort((a, b) => a - b)
   const middle = (sorted.length - 1) / 2
   return ((sorted[Math.floor(middle)] ?? NaN) + (sorted[Math.ceil(middle)] ?? NaN)) / 2
+}
+
+/** Of all files of a directory whose name matches. */
+export function bytesIn(directory: string, names = /^/): number {
+  // A file may be renamed or removed meanwhile.
+  const sizes = readdirSync(directory)
+    .filter((name) => names.test(name))
+    .map((name) => statSync(join(directory, name), { throwIfNoEntry: false })?.size ?? 0)
+  return sizes.reduce((sum, size) => sum + size, 0)
 }
 
 export function tenth(value: number): number {

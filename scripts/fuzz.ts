@@ -6,15 +6,14 @@
 import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { parseArgs } from 'node:util'
 import { exitOnSignals } from '../test/support/launch.ts'
 import { Realm } from '../test/support/oracle/realm.ts'
 import { randomSeed, subSeed } from '../test/support/random.ts'
 import { Era } from './fuzz/era.ts'
 import { type Finding, loadFinding, replaceFinding } from './fuzz/finding.ts'
 import { minimize, replay } from './fuzz/replay.ts'
-import type { Totals } from './fuzz/worker.ts'
-import { wholeNumber } from './arguments.ts'
+import { Totals } from './fuzz/worker.ts'
+import { wholeNumber } from './variables.ts'
 
 /** After this long a new directory is used. */
 const ERA_SECONDS = 20
@@ -22,28 +21,13 @@ const FINDINGS_MAX = 10
 /** Each takes a few seconds. */
 const MINIMIZED_MAX = 2
 
-const { values } = parseArgs({
-  options: {
-    seconds: { type: 'string', default: '60' },
-    seed: { type: 'string', default: String(randomSeed()) },
-    seeds: { type: 'string', default: '1' },
-    replay: { type: 'string' },
-  },
-})
-const firstSeed = wholeNumber('--seed', values.seed, 0)
-const seeds = wholeNumber('--seeds', values.seeds)
+const firstSeed = wholeNumber('SEED', randomSeed(), 0)
+const seeds = wholeNumber('SEEDS', 1)
 /** For each seed. */
-const seconds = wholeNumber('--seconds', values.seconds)
+const seconds = wholeNumber('SECONDS', 60)
+const replayed = process.env['REPLAY']
 
-const totals: Totals = {
-  requests: 0,
-  connections: 0,
-  statuses: new Map(),
-  mutated: 0,
-  unclear: 0,
-  lost: 0,
-}
-let [owners, kills, eras] = [0, 0, 0]
+const totals = new Totals()
 
 /** Returns how many things were wrong. */
 async function fuzzSeed(seed: number): Promise<number> {
@@ -63,9 +47,7 @@ async function runEra(realm: Realm, seed: number, eraSeconds: number): Promise<n
   const root = await mkdtemp(join(tmpdir(), 'plant-store-fuzz-'))
   const era = new Era(realm, root, seed, totals)
   await era.run(eraSeconds)
-  owners += era.owners
-  kills += era.kills
-  eras += 1
+  totals.eras += 1
   for (const complaint of era.complaints.slice(0, 20))
     console.error(`COMPLAINT (${realm.name}): ${complaint}`)
   if (era.complaints.length === 0) await rm(root, { recursive: true })
@@ -88,7 +70,7 @@ async function fuzz(): Promise<number> {
     if (seeds > 1) console.log(`findings ${found}, requests so far ${totals.requests}`)
   }
   const rate = Math.round((totals.requests * 1000) / (performance.now() - startedAtMs))
-  const { requests, connections, mutated, unclear, lost } = totals
+  const { requests, connections, mutated, unclear, lost, owners, kills, eras } = totals
   const statuses = [...totals.statuses].sort(([a], [b]) => a - b)
   // Fewer than requests: some follow a last one, and some clients leave before the answer.
   const answers = statuses.reduce((sum, [, count]) => sum + count, 0)
@@ -115,4 +97,4 @@ async function repeat(file: string): Promise<number> {
 
 exitOnSignals()
 // A process that a failure left running must not keep this one alive.
-process.exit(await (values.replay === undefined ? fuzz() : repeat(values.replay)))
+process.exit(await (replayed ? repeat(replayed) : fuzz()))

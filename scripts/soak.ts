@@ -4,7 +4,6 @@
  * leak.
  */
 import { setTimeout as sleep } from 'node:timers/promises'
-import { parseArgs } from 'node:util'
 import { temporaryDirectorySync } from '../test/support/directories.ts'
 import { exitOnSignals } from '../test/support/launch.ts'
 import { type Memory, memoryOf } from '../test/support/memory.ts'
@@ -12,12 +11,13 @@ import { Owner } from '../test/support/oracle/owner.ts'
 import { Realm } from '../test/support/oracle/realm.ts'
 import { readRequests } from '../test/support/oracle/requests.ts'
 import { Random, randomSeed, subSeed } from '../test/support/random.ts'
-import { wholeNumber } from './arguments.ts'
+import { head } from '../test/support/wire.ts'
 import { median } from './figures.ts'
 import { mutate } from './fuzz/mutate.ts'
-import { requestText, someRequest } from './fuzz/requests.ts'
+import { someRequest } from './fuzz/requests.ts'
 import { plainScript, talk } from './fuzz/talk.ts'
 import { hopelessTokens } from './fuzz/tokens.ts'
+import { wholeNumber } from './variables.ts'
 import { WatchedService } from './watched.ts'
 
 const OWNERS = 32
@@ -34,14 +34,8 @@ interface Sample extends Memory {
   readonly seconds: number
 }
 
-const { values } = parseArgs({
-  options: {
-    seconds: { type: 'string', default: '600' },
-    seed: { type: 'string', default: String(randomSeed()) },
-  },
-})
-const seed = wholeNumber('--seed', values.seed, 0)
-const durationMs = wholeNumber('--seconds', values.seconds) * 1000
+const seed = wholeNumber('SEED', randomSeed(), 0)
+const durationMs = wholeNumber('SECONDS', 600) * 1000
 
 const [realm] = Realm.all()
 const owners = Array.from({ length: OWNERS }, (_, at) => `owner ${at}`).map(
@@ -112,7 +106,7 @@ async function sampleMemory(): Promise<void> {
 }
 
 async function storedBytes(): Promise<number> {
-  const text = owners.map(({ token }) => requestText('GET /plants', token)).join('')
+  const text = owners.map(({ token }) => head('GET', '/plants', { token })).join('')
   const { answers } = await talk(port, plainScript(text), owners.length)
   return answers.reduce((sum, { body }) => sum + body.length, 0)
 }

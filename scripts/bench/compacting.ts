@@ -1,15 +1,15 @@
-import { readdirSync, readFileSync, statSync } from 'node:fs'
+import { readFileSync, statSync } from 'node:fs'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { post } from '../../test/support/http.ts'
-import { median, percentiles } from '../figures.ts'
+import { bytesIn, median, percentiles } from '../figures.ts'
 import { type Ask, type Bench, doubts, type Figures, type Run, rowsOf } from './measure.ts'
 import { type Server, start } from './processes.ts'
 import type { Filling } from './stores.ts'
 import { sign } from './tokens.ts'
 
 /**
- * A compaction starts when the journals are longer than a third of the snapshot: the load begins so
- * many bytes before that, and its own POSTs do the rest.
+ * A compaction starts when the journals are longer than a third of the snapshot: the load begins
+ * this many bytes before that, and its own POSTs do the rest.
  */
 const SHORT_BYTES = 48 * 1024
 /** Almost as large as a body may be. */
@@ -19,17 +19,12 @@ const COMPACTION_SECONDS_MAX = 60
 /** How long the load goes on after the compaction. */
 const AFTER_MS = 1500
 
-interface Interval {
-  readonly startMs: number
-  readonly endMs: number
-}
-
 /** Requests before, during and after one compaction of each run, told apart by the log. */
 export async function compacting(bench: Bench, filling: Filling, ask: Ask): Promise<Figures> {
   const bare = await start('bare', filling)
   await bench.warm(bare, ask)
   const bareRuns: Run[] = []
-  const ours: { readonly during: Run; readonly outside: Run; readonly ms: number }[] = []
+  const ours: Awaited<ReturnType<typeof loadOverCompaction>>[] = []
   let rssMiB = 0
   for (let i = 0; i < bench.settings.runs; i++) {
     bareRuns.push(await bench.measure(bare, ask))
@@ -64,21 +59,14 @@ export async function compacting(bench: Bench, filling: Filling, ask: Ask): Prom
   return { title: '9 GETs of 20 to 1 POST, while a compaction runs', rows, values, notes }
 }
 
-function fileBytes(server: Server, prefix: string): number {
-  const names = readdirSync(server.data).filter(
-    (name) => name.startsWith(prefix) && !name.endsWith('.tmp'),
-  )
-  return names.reduce((sum, name) => sum + statSync(`${server.data}/${name}`).size, 0)
-}
-
 /**
- * Writes large plants, of an owner that the load never asks for, until the journals are so many
+ * Writes large plants, of an owner that the load never asks for, until the journals are this many
  * bytes short of a compaction.
  */
 export async function grow(server: Server, leftBytes = SHORT_BYTES): Promise<void> {
   for (let id = 1; ; id++) {
-    const dueBytes = fileBytes(server, 'plants.sqlite') / 3
-    const missing = Math.floor(dueBytes - leftBytes - fileBytes(server, 'journal-'))
+    const dueBytes = bytesIn(server.data, /^plants\.sqlite$/) / 3
+    const missing = Math.floor(dueBytes - leftBytes - bytesIn(server.data, /^journal-\d+\.log$/))
     if (missing <= 0) return
     const name = 'x'.repeat(Math.min(BIG_NAME_CHARS, missing))
     const { status, text } = await post(server.port, { id, name }, { token: sign('filler') })
@@ -86,11 +74,7 @@ export async function grow(server: Server, leftBytes = SHORT_BYTES): Promise<voi
   }
 }
 
-async function loadOverCompaction(
-  bench: Bench,
-  server: Server,
-  ask: Ask,
-): Promise<{ readonly during: Run; readonly outside: Run; readonly ms: number }> {
+async function loadOverCompaction(bench: Bench, server: Server, ask: Ask) {
   const snapshot = `${server.data}/plants.sqlite`
   const oldInode = statSync(snapshot).ino
   const meter = bench.meter(server)
@@ -141,7 +125,7 @@ export function compactionLine(server: Server): string {
   return line
 }
 
-function readCompaction(server: Server): Interval {
+function readCompaction(server: Server) {
   // The service's own line, whose fields these are.
   const { time, ms } = JSON.parse(compactionLine(server)) as {
     readonly time: string

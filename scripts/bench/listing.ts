@@ -1,6 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { tenth } from '../figures.ts'
-import { type Ask, type Bench, doubts, type Figures, type Run, rowsOf, runOf } from './measure.ts'
+import { type Ask, type Bench, doubts, type Figures, rowsOf, runOf } from './measure.ts'
 import { SETTLE_MS, start } from './processes.ts'
 import type { Filling } from './stores.ts'
 
@@ -16,19 +16,7 @@ const OTHERS: Pick<Ask, 'kind' | 'limit' | 'connections'> = {
 const OTHERS_PAUSE_MS = 2
 const SECONDS_MAX = 60
 
-interface Listed {
-  readonly run: Run
-  readonly rssMiB: number
-  readonly values: {
-    readonly plantsPerSecond: number
-    readonly idleMiB: number
-    readonly growthOverIdleMiB: number
-    readonly growthOverWarmMiB: number
-    readonly othersP50: number
-    readonly othersP99: number
-    readonly othersMax: number
-  }
-}
+type Listed = Awaited<ReturnType<typeof listAll>>
 
 /** Lists of all plants of a user, and what they cost others; memory is the whole process's. */
 export async function list(bench: Bench): Promise<Figures> {
@@ -50,7 +38,7 @@ export async function list(bench: Bench): Promise<Figures> {
   }
 }
 
-async function listAll(bench: Bench, filling: Filling): Promise<Listed> {
+async function listAll(bench: Bench, filling: Filling) {
   const server = await start('plant-store', filling)
   await sleep(SETTLE_MS)
   const idleMiB = server.rssMiB

@@ -49,17 +49,11 @@ export function caveats(): string[] {
   return all
 }
 
-function statFields(pid: number | 'self'): number[] {
-  // The second field, the command in parentheses, may hold spaces: these begin with the third.
-  return (
-    readFileSync(`/proc/${pid}/stat`, 'latin1').split(') ').at(-1)?.split(' ').map(Number) ?? []
-  )
-}
-
 /** CPU seconds of a process, all its threads included. */
 export function cpuSeconds(pid: number | 'self'): number {
-  const fields = statFields(pid)
-  return ((fields[11] ?? NaN) + (fields[12] ?? NaN)) / TICKS
+  // The second field, the command in parentheses, may hold spaces: these begin with the third.
+  const fields = readFileSync(`/proc/${pid}/stat`, 'latin1').split(') ').at(-1)?.split(' ') ?? []
+  return (Number(fields[11]) + Number(fields[12])) / TICKS
 }
 
 /** CPU seconds that the whole machine has worked. */

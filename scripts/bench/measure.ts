@@ -71,15 +71,13 @@ export interface Used {
 export class Bench {
   readonly settings: BenchOptions
   readonly #generator: LoadGenerator
-  readonly #tell: (line: string) => void
   /** How many requests each server got, with those that opened connections. */
   readonly #made = new Map<Server, number>()
   #repeats = 0
 
-  constructor(settings: BenchOptions, generator: LoadGenerator, tell: (line: string) => void) {
+  constructor(settings: BenchOptions, generator: LoadGenerator) {
     this.settings = settings
     this.#generator = generator
-    this.#tell = tell
   }
 
   made(server: Server): number {
@@ -130,7 +128,7 @@ export class Bench {
       if (run.othersShare <= othersMax || isLast) return run
       this.#repeats += 1
       const share = run.othersShare.toFixed(2)
-      this.#tell(`  ${server.name}: others used ${share} of a core, run repeated`)
+      console.log(`  ${server.name}: others used ${share} of a core, run repeated`)
       await sleep(REPEAT_AFTER_MS)
     }
   }
@@ -211,11 +209,7 @@ function lastLines({ logFile }: Server): string {
     .join('\n')
 }
 
-export interface Measured {
-  readonly server: string
-  readonly rssMiB: number
-  readonly runs: readonly Run[]
-}
+type Measured = Pick<Row, 'server' | 'rssMiB'> & { readonly runs: readonly Run[] }
 
 export function rowsOf(measured: readonly Measured[]): Row[] {
   const of = (runs: readonly Run[], key: keyof Run): number => median(runs.map((run) => run[key]))

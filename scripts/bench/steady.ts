@@ -1,17 +1,8 @@
 import { percentiles, tenth } from '../figures.ts'
 import { compactionLine, grow } from './compacting.ts'
-import {
-  type Ask,
-  type Bench,
-  doubts,
-  type Figures,
-  type Row,
-  rowsOf,
-  runOf,
-  type Used,
-} from './measure.ts'
+import { type Ask, type Bench, doubts, type Figures, type Row, rowsOf, runOf } from './measure.ts'
 import { type Name, start } from './processes.ts'
-import type { LoadResult, Samples } from './recorder.ts'
+import type { Samples } from './recorder.ts'
 import type { Filling } from './stores.ts'
 
 /** Of the rate that a closed loop reaches. */
@@ -56,12 +47,7 @@ export async function steady(bench: Bench, filling: Filling, ask: Ask): Promise<
   return { title, rows, values, notes: [...notes, ...doubts(rows)] }
 }
 
-async function load(
-  bench: Bench,
-  name: Name,
-  filling: Filling,
-  ask: Ask,
-): Promise<{ readonly result: LoadResult; readonly used: Used; readonly rssMiB: number }> {
+async function load(bench: Bench, name: Name, filling: Filling, ask: Ask) {
   const server = await start(name, filling)
   await bench.warm(server, ask)
   const { requestsPerSecond } = await bench.measure(server, ask)

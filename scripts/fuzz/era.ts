@@ -5,9 +5,9 @@ import { plantsOf } from '../../test/support/oracle/form.ts'
 import type { Owner } from '../../test/support/oracle/owner.ts'
 import type { Realm } from '../../test/support/oracle/realm.ts'
 import { run } from '../../test/support/process.ts'
+import { head } from '../../test/support/wire.ts'
 import { WatchedService } from '../watched.ts'
 import { type Finding, saveFinding } from './finding.ts'
-import { requestText } from './requests.ts'
 import { plainScript, talk } from './talk.ts'
 import { type Totals, Worker } from './worker.ts'
 
@@ -33,7 +33,6 @@ export class Era {
   /** Each with the file that holds it. */
   readonly findings: (readonly [finding: Finding, file: string])[] = []
   readonly complaints: string[] = []
-  kills = 0
 
   constructor(realm: Realm, root: string, seed: number, totals: Totals) {
     const names = Array.from({ length: SHARED_OWNERS }, (_, at) => `all ${at}`)
@@ -48,10 +47,6 @@ export class Era {
     )
     this.#workers = workers.slice(0, WORKERS)
     this.#stalled = workers.slice(WORKERS)
-  }
-
-  get owners(): number {
-    return this.#world.owners.size + this.#world.shared.size
   }
 
   get #failed(): boolean {
@@ -70,7 +65,9 @@ export class Era {
       if (this.#failed) return
       const stalled = seconds < STALLED_MIN_SECONDS ? [] : this.#stalled
       await this.#traffic(service, port, Math.max(500, untilMs - performance.now()), stalled)
-      if (!this.#failed) await this.#verify(port)
+      if (this.#failed) return
+      await this.#verify(port)
+      this.#totals.owners += this.#world.owners.size + this.#world.shared.size
     })
   }
 
@@ -110,7 +107,7 @@ export class Era {
     const timer = setTimeout(() => {
       if (end === 'kill') {
         state = 'killed'
-        this.kills += 1
+        this.#totals.kills += 1
         void service.kill('SIGKILL')
       } else void Promise.all(taken).then(() => (state = 'over'))
     }, ms)
@@ -148,7 +145,7 @@ export class Era {
     port: number,
     owners: readonly (readonly [name: string, token: string])[],
   ): Promise<void> {
-    const text = owners.map(([, token]) => requestText('GET /plants', token)).join('')
+    const text = owners.map(([, token]) => head('GET', '/plants', { token })).join('')
     const { answers, flaw } = await talk(port, plainScript(text), owners.length)
     if (flaw !== undefined || answers.length !== owners.length)
       this.complaints.push(`${answers.length} lists of ${owners.length}: ${flaw ?? ''}`)

@@ -1,6 +1,7 @@
 import { mkdtempSync, readFileSync, renameSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import type { Content } from '../../test/support/ledger.ts'
 import type { Grant } from '../../test/support/oracle/realm.ts'
 import type { Script } from './talk.ts'
 
@@ -14,7 +15,7 @@ export interface Finding {
   readonly owners: readonly {
     readonly name: string
     readonly token: string
-    readonly plants: readonly (readonly [id: string, name: string, tag?: string])[]
+    readonly plants: readonly (readonly [id: string, content: Content])[]
   }[]
 }
 

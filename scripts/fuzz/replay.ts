@@ -4,9 +4,9 @@ import { certainAnswers, compare, type World } from '../../test/support/oracle/c
 import { Owner } from '../../test/support/oracle/owner.ts'
 import { Realm } from '../../test/support/oracle/realm.ts'
 import { readRequests } from '../../test/support/oracle/requests.ts'
+import { postBytes } from '../../test/support/wire.ts'
 import { WatchedService } from '../watched.ts'
 import type { Finding } from './finding.ts'
-import { requestText } from './requests.ts'
 import { plainScript, talk } from './talk.ts'
 
 /** Tries to make a finding smaller; each starts a service. */
@@ -24,7 +24,10 @@ export async function replay(finding: Finding): Promise<string | undefined> {
     const port = await service.ready()
     for (const owner of owners) {
       world.owners.set(owner.name, ownerOf(owner))
-      const text = owner.plants.map((plant) => creation(owner.token, plant)).join('')
+      const creations = owner.plants.map(([id, plant]) =>
+        postBytes(jsonOf({ id: BigInt(id), ...plant }), { token: owner.token }),
+      )
+      const text = creations.join('')
       if (text !== '') await talk(port, plainScript(text), 0)
     }
     const readings = readRequests(script.text, script.ending === 'stall')
@@ -35,18 +38,10 @@ export async function replay(finding: Finding): Promise<string | undefined> {
   }
 }
 
-type KnownOwner = Finding['owners'][number]
-
-function ownerOf({ name, token, plants }: KnownOwner): Owner {
+function ownerOf({ name, token, plants }: Finding['owners'][number]): Owner {
   const owner = new Owner(name, token)
-  for (const [id, plant, tag] of plants)
-    owner.keep(BigInt(id), tag === undefined ? { name: plant } : { name: plant, tag })
+  for (const [id, plant] of plants) owner.keep(BigInt(id), plant)
   return owner
-}
-
-function creation(token: string, [id, name, tag]: KnownOwner['plants'][number]): string {
-  const json = jsonOf({ id: BigInt(id), name, ...(tag === undefined ? {} : { tag }) })
-  return requestText('POST /plants', token, Buffer.from(json).toString('latin1'))
 }
 
 /** Leaves out what the finding does not need, request by request, in a few tries. */

@@ -4,6 +4,7 @@ import { SHARED_TEXT } from '../../test/support/oracle/compare.ts'
 import { OPERATIONS } from '../../test/support/oracle/operations.ts'
 import type { Owner } from '../../test/support/oracle/owner.ts'
 import type { Random } from '../../test/support/random.ts'
+import { head, postBytes } from '../../test/support/wire.ts'
 import { someId, someText, spellPlant, spoilBody } from './bodies.ts'
 import { chunk } from './chunks.ts'
 import { dictionary } from './dictionary.ts'
@@ -31,13 +32,6 @@ const HEADERS = [
   'a:\r\n'.repeat(96).trimEnd(),
   'a:\r\n'.repeat(97).trimEnd(),
 ] as const
-
-/** A request's line and headers with the empty line, and a body if there is one. */
-export function requestText(line: string, token: string, body?: string): string {
-  const lines = [`${line} HTTP/1.1`, 'Host: a', `Authorization: Bearer ${token}`]
-  if (body !== undefined) lines.push(JSON_TYPE, `Content-Length: ${body.length}`)
-  return `${lines.join('\r\n')}\r\n\r\n${body ?? ''}`
-}
 
 /** One request, or what could pass for one. */
 export function someRequest(random: Random, actors: Actors): string {
@@ -108,9 +102,9 @@ function query(random: Random, cursors: readonly string[]): string {
 function ofShared(random: Random, { shared }: Actors): string | undefined {
   const token = shared[random.below(shared.length)]
   if (token === undefined) return undefined
-  if (random.chance(0.3)) return requestText('GET /plants', token)
+  if (random.chance(0.3)) return head('GET', '/plants', { token })
   const plant = plantOf(BigInt(random.below(SHARED_IDS)), SHARED_TEXT)
-  return requestText('POST /plants', token, jsonOf(plant))
+  return postBytes(jsonOf(plant), { token })
 }
 
 /** Any method, target, version and Host. */

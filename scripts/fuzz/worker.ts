@@ -2,21 +2,27 @@ import { announce, certainAnswers, compare, type World } from '../../test/suppor
 import { Owner } from '../../test/support/oracle/owner.ts'
 import { readRequests } from '../../test/support/oracle/requests.ts'
 import { Random, subSeed } from '../../test/support/random.ts'
+import { head } from '../../test/support/wire.ts'
 import { dictionary } from './dictionary.ts'
 import type { Finding } from './finding.ts'
 import { mutate } from './mutate.ts'
-import { type Actors, requestText, someRequest, type Tokens } from './requests.ts'
+import { type Actors, someRequest, type Tokens } from './requests.ts'
 import { plainScript, type Script, talk } from './talk.ts'
 import { hopelessTokens } from './tokens.ts'
 
-export interface Totals {
-  requests: number
-  connections: number
-  readonly statuses: Map<number, number>
-  mutated: number
-  unclear: number
+/** Of all eras. */
+export class Totals {
+  requests = 0
+  connections = 0
+  readonly statuses = new Map<number, number>()
+  mutated = 0
+  unclear = 0
   /** Connections whose last answers a reset took away, as the service documents. */
-  lost: number
+  lost = 0
+  /** Whose lists were compared. */
+  owners = 0
+  kills = 0
+  eras = 0
 }
 
 const OWNERS = 3
@@ -59,12 +65,12 @@ export class Worker {
     const random = new Random(subSeed(this.#seed, this.#number, ++this.#connection))
     const { owners } = this.#actors()
     const someGood = (): string => {
-      const line = `${random.pick(['GET', 'HEAD'])} /plants?limit=${random.below(3)}`
-      return requestText(line, random.pick(owners).token)
+      const method = random.pick(['GET', 'HEAD'])
+      return head(method, `/plants?limit=${random.below(3)}`, random.pick(owners))
     }
     const good = Array.from({ length: random.below(4) }, someGood).join('')
-    const line = `${random.pick(['GET', 'POST'])} /plants`
-    const slow = `${requestText(line, random.pick(owners).token).slice(0, -2)}X: ${'s'.repeat(200)}`
+    const whole = head(random.pick(['GET', 'POST']), '/plants', random.pick(owners))
+    const slow = `${whole.slice(0, -2)}X: ${'s'.repeat(200)}`
     const script: Script = {
       ...plainScript(good + slow),
       ending: 'stall',
@@ -186,11 +192,5 @@ function charsOf({ plants }: Owner): number {
 }
 
 function snapshotOf({ name, token, plants }: Owner): Finding['owners'][number] {
-  return {
-    name,
-    token,
-    plants: [...plants].map(([id, plant]) =>
-      plant.tag === undefined ? [String(id), plant.name] : [String(id), plant.name, plant.tag],
-    ),
-  }
+  return { name, token, plants: [...plants].map(([id, plant]) => [String(id), plant]) }
 }
