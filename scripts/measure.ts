@@ -6,7 +6,7 @@ import { exitOnSignals } from '../test/support/launch.ts'
 
 const SCENARIOS: Readonly<Record<string, string>> = {
   stalls: 'how long a probe and another owner wait while one owner attacks; SECONDS=n each',
-  strangers: 'how long owners wait beside RATE=n bad signatures a second; SECONDS=n, ROUNDS=n',
+  strangers: 'how long owners wait beside RATE=n bad signatures a second; SECONDS=n',
   memory: 'memory of clients that make the service hold what they can, each way by itself',
   readers: 'whether one owner gets all of 450 long lists while another opens 250 and reads nothing',
   limits: 'the embedded store at its limits: stalls, memory and disk, and the longest start',

@@ -12,6 +12,7 @@ import { temporaryDirectorySync } from '../../test/support/directories.ts'
 import { call } from '../../test/support/http.ts'
 import { rowsOf, writeStore } from '../../test/support/store-files.ts'
 import { token } from '../../test/support/tokens.ts'
+import { bytesIn } from '../figures.ts'
 import { mib, startMeasured } from './service.ts'
 
 const MIB = 1024 * 1024
@@ -72,7 +73,7 @@ async function grow(): Promise<void> {
   }, 1)
   const samples = setInterval(() => {
     rssBytes = Math.max(rssBytes, process.memoryUsage.rss())
-    diskBytes = Math.max(diskBytes, sizeOf(directory))
+    diskBytes = Math.max(diskBytes, bytesIn(directory))
   }, 50)
   const startedAtMs = performance.now()
   const plants = await fillStore(store)
@@ -105,14 +106,6 @@ async function fillStore(store: SqljsStore): Promise<bigint> {
   }
   await Promise.all(Array.from({ length: CLIENTS }, client))
   return id
-}
-
-function sizeOf(directory: string): number {
-  // A file may be renamed or removed meanwhile.
-  const sizes = readdirSync(directory).map(
-    (name) => statSync(join(directory, name), { throwIfNoEntry: false })?.size ?? 0,
-  )
-  return sizes.reduce((sum, size) => sum + size, 0)
 }
 
 /**

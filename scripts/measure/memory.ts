@@ -1,6 +1,7 @@
 import type { Socket } from 'node:net'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
+import type { Row } from '../../dist/store/sqljs/database.js'
 import { temporaryDirectorySync } from '../../test/support/directories.ts'
 import {
   FILLING,
@@ -12,7 +13,6 @@ import {
   silentIssuer,
   strangeToken,
 } from '../../test/support/flood.ts'
-import type { Environment } from '../../test/support/launch.ts'
 import { rowsOf } from '../../test/support/store-files.ts'
 import { token } from '../../test/support/tokens.ts'
 import { head } from '../../test/support/wire.ts'
@@ -23,6 +23,7 @@ const IDLE = 10_000
 const STEP = 250
 /** Long enough for every reader's socket to be full, and for the first ones to be closed. */
 const STALLED_MS = 45_000
+const [PLANTS, OWNERS] = [80, 10]
 const LARGE = 'x'.repeat(2 ** 20 - 200)
 const ALICE = token('alice')
 const LIST = head('GET', '/plants', { token: ALICE })
@@ -31,9 +32,11 @@ interface Attack {
   readonly what: string
   readonly connections: number
   readonly bytes: (at: number) => string
-  /** Plants of alice, this many of this length each. */
-  readonly plants?: readonly [count: number, chars: number]
-  readonly env?: Environment
+  readonly plants?: Iterable<Row>
+  /** How long they wait before memory is read. */
+  readonly stalledMs?: number
+  /** The account that they fill; by default that of strangers. */
+  readonly account?: 'answer'
   /** On TCP; by default on a unix socket, whose buffers are small. */
   readonly tcp?: true
 }
@@ -56,35 +59,39 @@ const ATTACKS: readonly Attack[] = [
     what: 'one-byte chunks wait for an unread list',
     connections: 400,
     bytes: () => LIST + oneByteChunks(ALICE),
-    plants: [12, 60_000],
+    plants: rowsOf(12, (at) => ['alice', String(at), 'x'.repeat(60_000)]),
   },
   {
     what: 'one-byte chunks wait for keys',
     connections: 400,
     bytes: (at) => oneByteChunks(strangeToken(String(at))),
   },
+  {
+    what: `readers of ${PLANTS} plants of 1 MiB that read nothing`,
+    connections: 1000,
+    bytes: (at) => head('GET', '/plants', { token: token(`owner ${at % OWNERS}`) }),
+    plants: rowsOf(PLANTS, (at) => [`owner ${at % OWNERS}`, String(at), LARGE]),
+    stalledMs: STALLED_MS,
+    account: 'answer',
+    tcp: true,
+  },
 ]
 
 /** What clients can make the service hold: each way by itself, on a service of its own. */
 export async function measure(): Promise<void> {
-  console.log('clients | connections | before | at most | KiB each | counted as strangers')
+  console.log('clients | connections | before | at most | KiB each | counted')
   for (const attack of ATTACKS) await measureAttack(attack)
-  await measureStalledReaders()
 }
 
 async function measureAttack(attack: Attack): Promise<void> {
-  const { what, connections, bytes, plants: [count, chars] = [0, 0], env = {}, tcp } = attack
+  const { what, connections, bytes, plants = [], stalledMs = 0, tcp } = attack
   const path = join(temporaryDirectorySync(), 'http.sock')
   const issuer = await silentIssuer()
-  const data = await filledDirectory(
-    rowsOf(count, (at) => ['alice', String(at), 'x'.repeat(chars)]),
-  )
-  const service = await startMeasured(data, {
+  const service = await startMeasured(await filledDirectory(plants), {
     PLANTS_MAX_CONNECTIONS: String(IDLE + 10),
     // A key that is not known makes it ask an issuer that does not answer.
     ...(what.endsWith('keys') ? { PLANTS_JWKS_URL: issuer.url } : {}),
     ...(tcp ? {} : { PLANTS_LISTEN: `unix:${path}` }),
-    ...env,
   })
   await peakMiB(service.pid)
   const before = service.memory().residentMiB
@@ -94,9 +101,10 @@ async function measureAttack(attack: Attack): Promise<void> {
     sockets.push(...flood(tcp ? service.port : path, step, bytes))
     await sleep(50)
   }
+  await sleep(stalledMs)
   const most = await peakMiB(service.pid)
   const eachKiB = ((most - before) * 1024) / connections
-  const held = (await metric(service, 'plant_store_held_stranger_bytes')) / 2 ** 20
+  const held = (await heldBytes(service, attack.account ?? 'stranger')) / 2 ** 20
   const figures = [connections, mib(before), mib(most), eachKiB.toFixed(1), mib(held)]
   console.log([what, ...figures].join(' | '))
   for (const socket of sockets) socket.destroy()
@@ -104,28 +112,7 @@ async function measureAttack(attack: Attack): Promise<void> {
   await service.kill('SIGKILL')
 }
 
-/** Owners of long plants, who ask for their lists and read nothing. */
-async function measureStalledReaders(): Promise<void> {
-  const [plants, owners, readers] = [80, 10, 1000]
-  const data = await filledDirectory(
-    rowsOf(plants, (at) => [`owner ${at % owners}`, String(at), LARGE]),
-  )
-  const service = await startMeasured(data, { PLANTS_MAX_CONNECTIONS: String(readers) })
-  await peakMiB(service.pid)
-  const before = service.memory().residentMiB
-  const sockets = flood(service.port, readers, (at) =>
-    head('GET', '/plants', { token: token(`owner ${at % owners}`) }),
-  )
-  await sleep(STALLED_MS)
-  const held = (await metric(service, 'plant_store_held_answer_bytes')) / 2 ** 20
-  const most = await peakMiB(service.pid)
-  const what = `readers of ${plants} plants of 1 MiB that read nothing`
-  console.log(`${what} | ${readers} | ${mib(before)} | ${mib(most)} | counted ${mib(held)}`)
-  for (const socket of sockets) socket.destroy()
-  await service.kill('SIGKILL')
-}
-
-async function metric({ adminPort }: MeasuredService, name: string): Promise<number> {
+async function heldBytes({ adminPort }: MeasuredService, account: string): Promise<number> {
   const text = await (await fetch(`http://127.0.0.1:${adminPort}/metrics`)).text()
-  return Number(new RegExp(`^${name} (.*)$`, 'm').exec(text)?.[1])
+  return Number(new RegExp(`^plant_store_held_${account}_bytes (.*)$`, 'm').exec(text)?.[1])
 }

@@ -8,35 +8,51 @@ import { fileURLToPath } from 'node:url'
 
 /** Pause between an answer and the next request. */
 const PAUSE_MS = 5
+/** What the processes of a few probes need before they can ask. */
+const LOADING_MS = 1500
+/** Of this process, which makes the load: or probes would wait for its processor. */
+const LOAD_NICENESS = 10
+/** A request in which it occurs has a new number in its place each time: a POST needs a new id. */
+export const COUNTER = 1_000_000_000
+
+const SELF = fileURLToPath(import.meta.url)
 
 interface Probe {
   readonly port: number
   readonly request: string
   /** Whether each request has its own connection. */
-  readonly reconnects: boolean
+  readonly reconnects?: boolean
+  /** Whether 503 is an answer too. Any other but 200 ends the process with an error. */
+  readonly mayBeRefused?: boolean
 }
 
-/** Probes until it is stopped. A request that is unanswered then counts with the time it waited. */
-export class Prober {
-  readonly #child: ChildProcess
-
-  constructor(probe: Probe) {
-    this.#child = fork(fileURLToPath(import.meta.url), { execArgv: ['--import', 'tsx'] })
-    setPriority(this.#child.pid ?? 0, 0)
-    this.#child.send(probe)
-  }
-
-  /** How long each answer took, in milliseconds. */
-  async stop(): Promise<readonly number[]> {
-    this.#child.send('stop')
-    // The only message that the process below sends.
-    const [waits] = (await once(this.#child, 'message')) as [number[]]
-    this.#child.kill()
-    return waits
-  }
+/**
+ * Probes while a load runs. Returns how long each answer took, in milliseconds, by probe, and what
+ * the load returned. A request that is unanswered at the end counts with the time it waited.
+ */
+export async function probeDuring<T>(
+  probes: readonly Probe[],
+  load: () => Promise<T>,
+): Promise<readonly [waits: readonly (readonly number[])[], result: T]> {
+  setPriority(LOAD_NICENESS)
+  const children = probes.map(() => fork(SELF, { execArgv: ['--import', 'tsx'] }))
+  for (const { pid = 0 } of children) setPriority(pid, 0)
+  await sleep(LOADING_MS)
+  for (const [i, probe] of probes.entries()) children[i]?.send(probe)
+  const result = await load()
+  return [await Promise.all(children.map(stop)), result]
 }
 
-async function probe({ port, request, reconnects }: Probe): Promise<void> {
+async function stop(child: ChildProcess): Promise<readonly number[]> {
+  child.send('stop')
+  // The only message that the process below sends.
+  const [waits] = (await once(child, 'message')) as [number[]]
+  child.kill()
+  return waits
+}
+
+async function probe({ port, request, reconnects, mayBeRefused }: Probe): Promise<void> {
+  const expected = mayBeRefused ? /^HTTP\/1\.1 (200|503) / : /^HTTP\/1\.1 200 /
   const waits: number[] = []
   let askedAtMs: number | undefined
   process.once('message', () => {
@@ -44,12 +60,11 @@ async function probe({ port, request, reconnects }: Probe): Promise<void> {
     process.send?.(waits)
   })
   let socket: Socket | undefined
-  for (;;) {
+  for (let number = COUNTER; ; number++) {
     askedAtMs = performance.now()
     socket ??= connect(port, '127.0.0.1')
-    const chunk = await answerOf(socket, request)
-    if (!/^HTTP\/1\.1 (200|503) /.test(chunk.toString('latin1', 0, 20)))
-      throw new Error(chunk.toString())
+    const chunk = await answerOf(socket, request.replace(String(COUNTER), String(number)))
+    if (!expected.test(chunk.toString('latin1'))) throw new Error(chunk.toString())
     waits.push(performance.now() - askedAtMs)
     askedAtMs = undefined
     if (reconnects) {
@@ -73,7 +88,7 @@ function answerOf(socket: Socket, request: string): Promise<Buffer> {
   })
 }
 
-if (process.argv[1] === fileURLToPath(import.meta.url)) {
-  // What the class above sends first.
+if (process.argv[1] === SELF) {
+  // What the function above sends first.
   process.once('message', (message) => void probe(message as Probe))
 }

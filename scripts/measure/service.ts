@@ -38,11 +38,10 @@ export interface MeasuredService extends Launched, Ports {
 export async function startMeasured(
   data: string,
   env: Environment = {},
-  main = BUILD,
 ): Promise<MeasuredService> {
   const prefix = ['taskset', '-c', '0', 'nice', '-n', '-10']
   const settings = serviceEnvironment(data, { ...MAX_DATA, ...env })
-  const launched = launch(settings, { main, prefix, onLines: () => {} })
+  const launched = launch(settings, { main: BUILD, prefix, onLines: () => {} })
   const ports = await launched.listening
   return { ...launched, ...ports, memory: () => memoryOf(launched.pid) }
 }
