@@ -1,5 +1,4 @@
-import { EventEmitter } from 'node:events'
-import type { IncomingMessage, RequestListener, ServerResponse } from 'node:http'
+import type { RequestListener } from 'node:http'
 import type { Socket } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { HttpError } from '../errors.ts'
@@ -33,20 +32,10 @@ export class Adapter {
     this.#timeouts = { ...timeouts, headersMs: Infinity, keepAliveMs: Infinity }
     this.#strangers = strangers
     this.#watch = new Watch(this.#timeouts, (passedMs) => {
-      for (const { current } of this.#lines.values()) current?.check(passedMs)
+      for (const line of this.#lines.values()) line.check(passedMs)
       return this.#lines.size > 0
     })
-    const enter = (exchange: Exchange): void => this.#enter(exchange)
-    // An emitter calls its listeners with itself as `this`.
-    this.handler = function handler(this: unknown, req: IncomingMessage, res: ServerResponse) {
-      const exchange = new Exchange(req, res)
-      // Node has sent "100 Continue" unless it calls a listener for `checkContinue`.
-      exchange.awaitsContinue =
-        exchange.expectsContinue &&
-        this instanceof EventEmitter &&
-        this.listeners('checkContinue').includes(handler)
-      enter(exchange)
-    }
+    this.handler = (req, res) => this.#enter(new Exchange(req, res))
   }
 
   /** How many requests are being answered or wait. */
@@ -57,10 +46,18 @@ export class Adapter {
   /** Waits for the responses under way, and cuts off the rest; returns their connections. */
   async drain(timeoutMs: number): Promise<number> {
     const deadlineMs = performance.now() + timeoutMs
-    while (this.active > 0 && performance.now() < deadlineMs) await sleep(DRAIN_CHECK_MS)
-    const stuck = [...this.#lines].filter(([, { active }]) => active > 0)
-    for (const [socket] of stuck) cutOff(socket)
-    return stuck.length
+    let answering = this.#answering()
+    while (answering.length > 0 && performance.now() < deadlineMs) {
+      await sleep(DRAIN_CHECK_MS)
+      answering = this.#answering()
+    }
+    for (const socket of answering) cutOff(socket)
+    return answering.length
+  }
+
+  /** Not those whose requests wait for the application alone. */
+  #answering(): readonly Socket[] {
+    return [...this.#lines].filter(([, line]) => line.isAnswering).map(([socket]) => socket)
   }
 
   #enter(exchange: Exchange): void {
@@ -94,6 +91,8 @@ class Line implements Stranger {
   readonly #strangers: StrangersAccount
   readonly #waiting = new Set<Exchange>()
   #current: Reply | undefined
+  /** How long requests have waited for a response of the application. */
+  #blockedMs = 0
   /** True if nothing is served after the last response. */
   #isLast = false
 
@@ -115,12 +114,12 @@ class Line implements Stranger {
     })
   }
 
-  get current(): Reply | undefined {
-    return this.#current
+  get isAnswering(): boolean {
+    return this.#current?.isUnderWay === true
   }
 
   get active(): number {
-    return this.#waiting.size + (this.#current?.isUnderWay ? 1 : 0)
+    return this.#waiting.size + (this.isAnswering ? 1 : 0)
   }
 
   enter(exchange: Exchange): void {
@@ -134,6 +133,15 @@ class Line implements Stranger {
     exchange.res.once('socket', () => process.nextTick(() => this.#startWaiting(exchange)))
     if (this.#waiting.size >= PAUSE_AT_WAITING) this.#socket.pause()
     if (this.#waiting.size > WAITING_MAX) cutOff(this.#socket)
+  }
+
+  /** To be called every second or so. */
+  check(passedMs: number): void {
+    this.#current?.check(passedMs)
+    const isBlocked = this.#waiting.size > 0 && !this.#current
+    this.#blockedMs = isBlocked ? this.#blockedMs + passedMs : 0
+    // While they wait, the socket may be paused: it would not tell that its client has left.
+    if (this.#blockedMs >= this.#timeouts.servingMs) cutOff(this.#socket)
   }
 
   destroy(): void {
@@ -220,7 +228,8 @@ class Reply {
 
   /** To be called every second or so. */
   check(passedMs: number): void {
-    if (!this.isUnderWay) return
+    // The application has begun a response of its own.
+    if (!this.isUnderWay) return this.end()
     const end = this.#clock.check(this.#exchange, false, passedMs)
     if (end === undefined) return
     if (end === 'close' || end === 'cut off') cutOff(this.#exchange.req.socket)

@@ -25,7 +25,6 @@ export async function readBody(
   // The client left while the token was verified: no more events will come.
   if (req.destroyed) throw new ClientGone()
   if (exchange.awaitsContinue) res.writeContinue()
-  exchange.awaitsContinue = false
   return new Promise((resolve, reject) => {
     const body = new BodyBuffer(exchange.headers.contentLengthBytes)
     const refuse = (error: HttpError): false => {

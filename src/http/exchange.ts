@@ -2,6 +2,13 @@ import type { IncomingMessage, ServerResponse } from 'node:http'
 import { DirectRequest } from './direct-request.ts'
 import { readHeaders, type RequestHeaders, requestIdOf, traceIdOf } from './headers.ts'
 
+declare module 'http' {
+  interface ServerResponse {
+    /** True once "100 Continue" was sent. */
+    readonly _sent100: boolean
+  }
+}
+
 /** What log and metrics say of a request. */
 export interface RequestRecord {
   readonly method: string | undefined
@@ -79,8 +86,6 @@ export class Exchange implements RequestRecord {
   phase: Phase = 'waiting'
   /** True once log and metrics have it. */
   isRecorded = false
-  /** True while the client waits for "100 Continue" and Node has not sent it. */
-  awaitsContinue = false
   #headerBytes: number | undefined
 
   constructor(req: IncomingMessage, res: ServerResponse) {
@@ -126,6 +131,11 @@ export class Exchange implements RequestRecord {
   get expectsContinue(): boolean {
     const { expectations } = this.headers
     return this.#hasExpectations && expectations.join().toLowerCase() === '100-continue'
+  }
+
+  /** True while the client waits for "100 Continue". */
+  get awaitsContinue(): boolean {
+    return this.expectsContinue && !this.res._sent100
   }
 
   get hasUnknownExpectation(): boolean {

@@ -76,7 +76,10 @@ async function sendPieces(
   res.on('close', () => wake())
   for await (const piece of pieces) {
     if (isLeft(res)) return
-    if (!res.write(piece) && !isLeft(res)) await new Promise<void>((resolve) => (wake = resolve))
+    // Another application's `write` may return nothing, or a promise.
+    const taken: unknown = res.write(piece)
+    const isFull = typeof taken === 'boolean' ? !taken : res.writableNeedDrain
+    if (isFull && !isLeft(res)) await new Promise<void>((resolve) => (wake = resolve))
   }
   if (!isLeft(res)) res.end()
 }

@@ -195,9 +195,7 @@ export function createHttpServer(
   connections.closeUnbegun = () => server.closeIdleConnections()
   for (const event of ['request', 'checkContinue', 'checkExpectation']) {
     server.on(event, (req: IncomingMessage, res: ServerResponse) => {
-      const exchange = new Exchange(req, res)
-      exchange.awaitsContinue = event === 'checkContinue' && exchange.expectsContinue
-      connections.get(req.socket)?.enter(exchange)
+      connections.get(req.socket)?.enter(new Exchange(req, res))
     })
   }
   server.on('connect', (req: IncomingMessage) => {

@@ -249,6 +249,77 @@ describe('adapter', { concurrency: true }, () => {
     for (const wire of [long, stranger]) wire.destroy()
   })
 
+  test('what waits for a response of the application has a time, if its client leaves', async (t) => {
+    let closed = 0
+    const bare = await mount(t, { timeouts: { servingMs: SHORT_MS } }, (handler) => (req, res) => {
+      if (req.url === '/plants') return handler(req, res)
+      res.writeHead(200).write('the first of many events')
+      res.once('close', () => closed++)
+    })
+    for (const waiting of [GET.repeat(16), HALF_BODY]) {
+      const wire = await Wire.to(bare.outer)
+      wire.write(head('GET', '/events') + waiting)
+      await until('they wait', () => bare.adapter.active > 0)
+      wire.destroy()
+      await assertNothingHeld(bare)
+    }
+    await until('the application knows', () => closed === 2)
+  })
+
+  test('a stop does not wait for a response of the application', async (t) => {
+    const bare = await mount(t, {}, (handler) => (req, res) => {
+      if (req.url === '/plants') handler(req, res)
+      else res.writeHead(200).write('the first of many events')
+    })
+    const wire = await Wire.to(bare.outer)
+    wire.write(head('GET', '/events') + GET)
+    await until('it waits', () => bare.adapter.active === 1)
+    assert.equal(await bare.adapter.drain(60_000), 0)
+    assert.equal(wire.ended, false)
+    wire.destroy()
+  })
+
+  test('a body is free once the application has begun its own response', async (t) => {
+    const bare = await mount(t, { timeouts: { requestMs: SHORT_MS } }, (handler) => (req, res) => {
+      handler(req, res)
+      setTimeout(() => res.writeHead(200).write('more comes later'), 50)
+    })
+    const wire = await Wire.to(bare.outer)
+    wire.write(HALF_BODY)
+    await until('the body is held', () => bare.bodies.heldBytes > 0)
+    await assertNothingHeld(bare)
+    wire.destroy()
+  })
+
+  for (const [what, wrap] of [
+    ['returns nothing', (write: () => void) => void write()],
+    ['returns a promise', async (write: () => void) => write()],
+  ] as const) {
+    test(`a list is whole, and waits for its reader, if write() ${what}`, async (t) => {
+      let made = 0
+      const COUNT = 100
+      const list = (): PlantList => {
+        const { next, ...plants } = listOf(Array.from({ length: COUNT }, () => [LARGE]))
+        return { ...plants, next: () => (made++, next()) }
+      }
+      const bare = await mount(t, { store: { list } }, (handler) => (req, res) => {
+        const { write } = res
+        const wrapped = (chunk: Buffer): unknown => wrap(() => write.call(res, chunk, 'utf8'))
+        handler(req, Object.assign(res, { write: wrapped }))
+      })
+      const wire = await Wire.to(bare.outer)
+      wire.socket.pause()
+      wire.write(GET)
+      await until('it is under way', () => made > 0)
+      await sleep(200)
+      assert.ok(made < COUNT / 2, `${made} chunks`)
+      wire.socket.resume()
+      assert.deepEqual((await wire.answers(1)).map(verdict), [200])
+      assert.ok(made >= COUNT)
+      wire.destroy()
+    })
+  }
+
   test('listeners for an application that has a stream of its own do not pile up', async (t) => {
     // As the middleware `compression` does: what listens for 'drain' waits for its own stream.
     const own = new EventEmitter()

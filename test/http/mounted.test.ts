@@ -413,6 +413,12 @@ function everyContinue(mount: Mount): void {
     await assertOnce(port)
   })
 
+  test('is sent once if a listener of the application calls the handler', async (t) => {
+    const { service, server, port } = await mount(t)
+    server.once('checkContinue', (req, res) => service.handler(req, res))
+    await assertOnce(port)
+  })
+
   test('is sent once if the application sends it', async (t) => {
     const { service, server, port } = await mount(t)
     server.on('checkContinue', (req, res) => {
