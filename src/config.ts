@@ -6,6 +6,7 @@ import type { Log } from './ops/log.ts'
 import { MAX_DATA_BYTES, type Option, type Values, variableOf, VARIABLES } from './settings.ts'
 import type { EtcdConfig } from './store/etcd/store.ts'
 import { tlsProblems } from './store/etcd/tls.ts'
+import { IN_MEMORY } from './store/sqljs/in-memory.ts'
 import { isSecure, kindOf } from './values.ts'
 
 /** All that the service can be told: every setting, and what follows from several of them. */
@@ -40,6 +41,8 @@ const OWN_KEY = {
     'sign as "Run it for real" in README.md does',
 } as const
 
+const OF_SERVE = `is ${IN_MEMORY}, where nothing is kept: only "serve" without --dev can use that`
+
 const NO_SETTINGS =
   'keys come from the issuer, or from PLANTS_JWT_SECRET_FILE or PLANTS_JWKS_FILE; ' +
   'to try the service, "serve --dev" needs no setting'
@@ -68,6 +71,7 @@ export function readConfig(
   })
   const input = new Input(variables, variableOf, ': see --help for the variables that are')
   if (need === 'service') return readService(input, NO_SETTINGS)
+  if (input.given.get('data') === IN_MEMORY) input.wrong('data', OF_SERVE)
   if (need !== 'storage') input.refuse(KEYS, OWN_KEY[need])
   for (const option of KEYS) input.given.delete(option)
   input.given = new Map([...DEV_CLAIMS, ...input.given])

@@ -1,8 +1,8 @@
 /* The table of all settings: how each is read, its default, its meaning. */
 
 import type { LogLevel } from './ops/log.ts'
-import { address, addressOrOff, endpoints, integer, oneOf, passwordFile, path } from './values.ts'
-import { pem, prefix, type Read, scope, secret, secretFile, text } from './values.ts'
+import { address, addressOrOff, directory, endpoints, integer, oneOf, path } from './values.ts'
+import { passwordFile, pem, prefix, type Read, scope, secret, secretFile, text } from './values.ts'
 
 const GIB = 1024 ** 3
 export const MAX_DATA_BYTES = GIB / 2
@@ -28,7 +28,7 @@ type Setting = readonly [
 export const SETTINGS = {
   listen: [address, '127.0.0.1:8080', 'where plants are served: host:port, [::1]:port, unix:/path'],
   adminListen: [addressOrOff, '127.0.0.1:8081', 'where health is served: the same forms, or off'],
-  data: [path, './data', 'directory of the embedded store'],
+  data: [directory, './data', 'directory of the embedded store; :memory: keeps nothing'],
   maxDataBytes: [dataBytes, GIB / 4, `data above which POST gets 507; at most ${MAX_DATA_BYTES}`],
   etcdEndpoints: [endpoints, NONE, 'comma-separated URLs of etcd, which then keeps the plants'],
   etcdPrefix: [prefix, 'plants/', 'what all keys in etcd begin with; ends in /'],

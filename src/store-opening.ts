@@ -4,6 +4,7 @@ import type { Config } from './config.ts'
 import type { Lifecycle } from './ops/lifecycle.ts'
 import type { Log } from './ops/log.ts'
 import { type PlantStore, type Recovered, StoreUnavailable } from './plants/store.ts'
+import { IN_MEMORY, inMemory } from './store/sqljs/in-memory.ts'
 import { SqljsStore, type SqljsStoreOptions } from './store/sqljs/store.ts'
 
 /** Requests try to open the store this often at most: an attempt locks and scans a directory. */
@@ -22,7 +23,8 @@ export async function openStore(
   { etcd, data, maxDataBytes }: Pick<Config, 'etcd' | 'data' | 'maxDataBytes'>,
   hooks: Pick<SqljsStoreOptions, 'log' | 'onFatal' | 'metrics' | 'queue'>,
 ): Promise<OpenStore> {
-  if (!etcd) return SqljsStore.open({ directory: data, maxDataBytes, ...hooks })
+  const embedded = data === IN_MEMORY ? inMemory : { directory: data }
+  if (!etcd) return SqljsStore.open({ ...embedded, maxDataBytes, ...hooks })
   const { EtcdStore } = await import('./store/etcd/store.ts')
   return EtcdStore.open(etcd, hooks.log)
 }

@@ -5,6 +5,7 @@ import { types } from 'node:util'
 import { reasonOf } from './errors.ts'
 import { type Address, SOCKET_PATH_MAX_BYTES } from './http/listen.ts'
 import { readRegularFile } from './ops/regular-file.ts'
+import { IN_MEMORY } from './store/sqljs/in-memory.ts'
 
 /**
  * Makes a value of what an operator wrote, or a program passed.
@@ -34,6 +35,8 @@ const anyPath = textThat('be a path', (given) => given !== '' && !given.includes
 
 /** Resolved when it is read: the working directory may change later. */
 export const path: Read<string> = (given) => resolve(anyPath(given))
+
+export const directory: Read<string> = (given) => (given === IN_MEMORY ? given : path(given))
 
 /**
  * An integer from `min` to `max`, as a number or in decimal digits. A larger one, up to

@@ -6,6 +6,7 @@ import { createLog, type Log } from '../ops/log.ts'
 import { version } from '../package.ts'
 import { createService, type Listening, type PlantService } from '../service.ts'
 import { variableOf } from '../settings.ts'
+import { IN_MEMORY } from '../store/sqljs/in-memory.ts'
 
 const FLUSH_MS = 1000
 const STOP_SIGNALS = ['SIGTERM', 'SIGINT', 'SIGHUP'] as const
@@ -14,6 +15,8 @@ const STOP_SIGNALS = ['SIGTERM', 'SIGINT', 'SIGHUP'] as const
 export async function run(_: string, { dev = false }: { dev?: boolean }): Promise<undefined> {
   const config = await configure(dev)
   const log = await openLog(config, dev)
+  if (!config.etcd && config.data === IN_MEMORY)
+    log.info('plants are in memory alone, and a stop loses them: this is for tests')
   const service = createService(config, { log, onFatal: end, nameOf: variableOf })
   const isStopping = stopOnSignal(service, log)
   const listening = await service.listen().catch((error: unknown) => {

@@ -22,7 +22,7 @@ import { lockDirectory } from '../../dist/store/sqljs/lock.js'
 import { list, openStore } from '../store/sqljs/fixtures.ts'
 import { call, post } from '../support/http.ts'
 import { freePort } from '../support/ports.ts'
-import { MAIN, preload, startProcess } from '../support/process.ts'
+import { MAIN, PERMISSION, preload, startProcess } from '../support/process.ts'
 import { sampled } from '../support/scale.ts'
 import { startService, temporaryDirectory } from '../support/service.ts'
 import { until } from '../support/time.ts'
@@ -248,9 +248,6 @@ for (const isOther of [false, true]) {
   })
 }
 
-const PERMISSION = process.allowedNodeEnvironmentFlags.has('--permission')
-  ? '--permission'
-  : '--experimental-permission'
 const mayNotSync =
   Number(process.versions.node.split('.')[0]) > 24 && 'Node 26 forbids to sync files here'
 
@@ -261,7 +258,7 @@ for (const everywhere of [true, false]) {
     const directory = join(await temporaryDirectory(), 'data')
     mkdirSync(directory)
     const writable = `--allow-fs-write=${everywhere ? '*' : directory}`
-    const options = [PERMISSION, '--allow-fs-read=*', writable, '--allow-worker']
+    const options = [...PERMISSION, '--allow-fs-read=*', writable, '--allow-worker']
     const server = await startProcess(t, directory, {}, ['serve'], { options })
     await postLarge(server.port)
     const compacted = (): boolean => server.output().includes('"message":"compacted"')

@@ -1,10 +1,11 @@
 import assert from 'node:assert/strict'
-import { type ChildProcess, spawn } from 'node:child_process'
+import { type ChildProcess, execFile, spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { cp, mkdir, mkdtemp, readFile, rm, symlink, writeFile } from 'node:fs/promises'
+import { cp, mkdir, mkdtemp, readdir, readFile, rm, symlink, writeFile } from 'node:fs/promises'
 import { Agent } from 'node:http'
-import { join } from 'node:path'
+import { dirname, join } from 'node:path'
 import { after, test, type TestContext } from 'node:test'
+import { promisify } from 'node:util'
 import { reasonOf } from '../../dist/errors.js'
 import { call, type CallOptions, post } from '../support/http.ts'
 import { installed } from '../support/installed.ts'
@@ -16,27 +17,39 @@ import { temporaryDirectory } from '../support/service.ts'
 import { SECRET, token } from '../support/tokens.ts'
 
 const FIXTURES = join(ROOT, 'test/fixtures/frameworks')
+/** Test runners. */
+const RUNNERS = join(ROOT, 'test/fixtures/realms')
 const RECIPES = join(ROOT, 'src/index.md')
 const TOKEN = token('alice', { iss: 'https://issuer.example' })
 const READ_BEFORE = 'the body was read before the handler: mount it before body parsers'
 
-const folder = await installed(FIXTURES).catch((error: unknown) => {
-  if (THOROUGH) throw error
-  console.log(`SKIPPED: the frameworks cannot be installed: ${reasonOf(error)}`)
+const [folder, runners] = await Promise.all(
+  [FIXTURES, RUNNERS].map((fixture) =>
+    installed(fixture).catch((error: unknown) => {
+      if (THOROUGH) throw error
+      console.log(`SKIPPED: what is in ${fixture} cannot be installed: ${reasonOf(error)}`)
+      return undefined
+    }),
+  ),
+)
+const needing = (installed: string | undefined) => ({
+  skip: installed === undefined && 'SKIPPED: what it needs cannot be installed',
 })
-const options = { skip: folder === undefined && 'SKIPPED: the frameworks cannot be installed' }
+
+async function sectionOf(heading: string): Promise<string> {
+  const sections = (await readFile(RECIPES, 'utf8')).split(/^#+ /m)
+  return sections.find((each) => each.startsWith(`${heading}\n`)) ?? assert.fail(heading)
+}
 
 /** The code of a file below a heading of the document. */
 async function codeOf(heading: string, file: string): Promise<string> {
-  const text = await readFile(RECIPES, 'utf8')
-  const section = text.split(/^#+ /m).find((each) => each.startsWith(`${heading}\n`))
-  const [, code] = /^```js\n([\s\S]*?)^```/m.exec(section ?? '') ?? []
+  const [, code] = /^```js\n([\s\S]*?)^```/m.exec(await sectionOf(heading)) ?? []
   if (!code?.startsWith(`// ${file}`)) assert.fail(`${heading} has no ${file}`)
   return code
 }
 
-/** A folder with this package, the frameworks, and the service of the document. */
-async function project(t: TestContext): Promise<string> {
+/** A folder with this package, those of another folder, and the service of the document. */
+async function project(t: TestContext, folder: string | undefined): Promise<string> {
   const cwd = await mkdtemp(join(folder ?? (await temporaryDirectory()), 'project-'))
   t.after(() => rm(cwd, { recursive: true, force: true }))
   await mkdir(join(cwd, 'node_modules'))
@@ -81,9 +94,9 @@ function portsOf({ output }: Running): readonly number[] {
 }
 
 for (const heading of ['node:http', 'Express 5', 'Fastify 5', 'Hono 4 on Node']) {
-  const needs = heading === 'node:http' ? {} : options
+  const needs = heading === 'node:http' ? {} : needing(folder)
   test(`recipes: ${heading} serves plants and health, and stops at once`, needs, async (t) => {
-    const cwd = await project(t)
+    const cwd = await project(t, folder)
     await writeFile(join(cwd, 'server.mjs'), await codeOf(heading, 'server.mjs'))
     const server = start(cwd, 'server.mjs')
     await until('it listens', () => {
@@ -132,9 +145,9 @@ for (const heading of ['node:http', 'Express 5', 'Fastify 5', 'Hono 4 on Node'])
 
 test(
   'recipes: a body that a framework has read gets 500, and the log says why',
-  options,
+  needing(folder),
   async (t) => {
-    const cwd = await project(t)
+    const cwd = await project(t, folder)
     await cp(join(FIXTURES, 'read-first.mjs'), join(cwd, 'read-first.mjs'))
     const { output, ...rest } = start(cwd, 'read-first.mjs')
     const ports = (): readonly number[] => portsOf({ output, ...rest })
@@ -157,7 +170,7 @@ test(
 )
 
 test('recipes: the token of the document is valid', async (t) => {
-  const cwd = await project(t)
+  const cwd = await project(t, folder)
   await writeFile(join(cwd, 'token.mjs'), await codeOf('Try it', 'token.mjs'))
   const { exited, output } = start(cwd, 'token.mjs')
   assert.deepEqual(await exited, [0, null], output())
@@ -168,3 +181,22 @@ test('recipes: the token of the document is valid', async (t) => {
   assert.deepEqual(claims, { iss: 'https://issuer.example', aud: 'plants', sub: 'alice' })
   assert.ok(exp > Date.now() / 1000)
 })
+
+for (const [heading, file, needs] of [
+  ['With node:test', 'plants.test.mjs', {}],
+  ['With Vitest', 'plants.test.mjs', needing(runners)],
+] as const)
+  test(`recipes: ${heading} a service in memory is tested without a file`, needs, async (t) => {
+    const cwd = await project(t, runners)
+    const double = 'plants-in-memory.mjs'
+    await writeFile(join(cwd, double), await codeOf('In your tests', double))
+    await writeFile(join(cwd, file), await codeOf(heading, file))
+    const before = await readdir(cwd)
+    const [, command = ''] = /Run it with `(.+?)`/.exec(await sectionOf(heading)) ?? []
+    const path = `${join(runners ?? '', 'node_modules/.bin')}:${process.env['PATH']}`
+    const env = { PATH: `${dirname(process.execPath)}:${path}` }
+    const ran = promisify(execFile)('sh', ['-c', command.replace('npx ', '')], { cwd, env })
+    const { stdout, stderr } = await ran
+    assert.match(stdout + stderr, /^.* (pass 1|1 passed)\b/m)
+    assert.deepEqual(await readdir(cwd), before)
+  })

@@ -1,5 +1,6 @@
 import '../store/sqljs/contract.test.ts'
 import '../store/sqljs/database.test.ts'
+import '../store/sqljs/in-memory.test.ts'
 import '../store/sqljs/journal.test.ts'
 import '../store/sqljs/metrics.test.ts'
 import '../store/sqljs/moved-calls.test.ts'

@@ -1,0 +1,41 @@
+/* A store in memory alone, for tests of applications: no file, no lock, no compaction. */
+
+import type { Files } from './files.ts'
+import type { SqljsStoreOptions } from './settings.ts'
+
+/** In the place of a directory. A path that was resolved never has this form. */
+export const IN_MEMORY = ':memory:'
+
+const nothing = async (): Promise<void> => {}
+
+/** What `read` fails with where there is no file: so the store starts empty. */
+const noFile = async (): Promise<never> => {
+  throw Object.assign(new Error('a store in memory has no files'), { code: 'ENOENT' })
+}
+
+/** Takes every write at once, and keeps none: the plants are in the database. */
+const noFiles: Files = {
+  makeDirectory: nothing,
+  list: async () => [],
+  read: noFile,
+  readStart: noFile,
+  open: async () => ({
+    write: async ({ length }) => length,
+    sync: nothing,
+    truncate: nothing,
+    close: nothing,
+  }),
+  rename: nothing,
+  remove: nothing,
+  syncDirectory: nothing,
+}
+
+/** The options of such a store besides those of any. A close loses its plants. */
+export const inMemory = {
+  directory: IN_MEMORY,
+  files: noFiles,
+  lock: async () => ({ release: nothing }),
+  compact: async () => 0,
+  compactBytes: Infinity,
+  paddingBytes: 0,
+} as const satisfies Partial<SqljsStoreOptions>
