@@ -93,12 +93,19 @@ function portsOf({ output }: Running): readonly number[] {
   return [...output().matchAll(/^port (\d+)$/gm)].map(([, port]) => Number(port))
 }
 
-for (const heading of ['node:http', 'Express 5', 'Fastify 5', 'Hono 4 on Node']) {
-  const needs = heading === 'node:http' ? {} : needing(folder)
+/** Those that need no framework. */
+const WITHOUT = ['node:http', 'From CommonJS']
+const NO_REQUIRE = process.versions.node.startsWith('22.11.') && 'Node 22.11 has no such require'
+
+for (const heading of [...WITHOUT, 'Express 5', 'Fastify 5', 'Hono 4 on Node']) {
+  const isCommonJs = heading === 'From CommonJS'
+  const own = { skip: isCommonJs && NO_REQUIRE }
+  const needs = WITHOUT.includes(heading) ? own : needing(folder)
   test(`recipes: ${heading} serves plants and health, and stops at once`, needs, async (t) => {
     const cwd = await project(t, folder)
-    await writeFile(join(cwd, 'server.mjs'), await codeOf(heading, 'server.mjs'))
-    const server = start(cwd, 'server.mjs')
+    const file = isCommonJs ? 'server.cjs' : 'server.mjs'
+    await writeFile(join(cwd, file), await codeOf(heading, file))
+    const server = start(cwd, file)
     await until('it listens', () => {
       assert.equal(server.child.exitCode, null, server.output())
       return portsOf(server).length > 0
@@ -133,7 +140,7 @@ for (const heading of ['node:http', 'Express 5', 'Fastify 5', 'Hono 4 on Node'])
       assert.match(String(text), new RegExp(`^{"error":${status}0`))
     }
     const ok = '{"status":"ok","checks":{"service":"ok","keys":"ok","storage":"ok"}}'
-    if (heading !== 'node:http') assert.deepEqual(await ask({ path: '/readyz' }), [200, ok])
+    if (!WITHOUT.includes(heading)) assert.deepEqual(await ask({ path: '/readyz' }), [200, ok])
     // The connection is open and idle.
     assert.equal((await ask({}))[0], 200)
     server.child.kill('SIGTERM')
@@ -182,9 +189,21 @@ test('recipes: the token of the document is valid', async (t) => {
   assert.ok(exp > Date.now() / 1000)
 })
 
+/** Runs the tests of a folder as the document says below a heading. Returns what is printed. */
+async function runTests(cwd: string, heading: string): Promise<string> {
+  const [, command = ''] = /Run it with `(.+?)`/.exec(await sectionOf(heading)) ?? []
+  const installed = join(runners ?? '', 'node_modules/.bin')
+  const env = { PATH: [dirname(process.execPath), installed, process.env['PATH']].join(':') }
+  const ran = promisify(execFile)('sh', ['-c', command.replace('npx ', '')], { cwd, env })
+  // What a failing command printed is in its error.
+  const { stdout, stderr } = await ran.catch((error: { stdout: string; stderr: string }) => error)
+  return stdout + stderr
+}
+
 for (const [heading, file, needs] of [
   ['With node:test', 'plants.test.mjs', {}],
   ['With Vitest', 'plants.test.mjs', needing(runners)],
+  ['With Jest', 'plants.test.cjs', needing(runners)],
 ] as const)
   test(`recipes: ${heading} a service in memory is tested without a file`, needs, async (t) => {
     const cwd = await project(t, runners)
@@ -192,11 +211,16 @@ for (const [heading, file, needs] of [
     await writeFile(join(cwd, double), await codeOf('In your tests', double))
     await writeFile(join(cwd, file), await codeOf(heading, file))
     const before = await readdir(cwd)
-    const [, command = ''] = /Run it with `(.+?)`/.exec(await sectionOf(heading)) ?? []
-    const path = `${join(runners ?? '', 'node_modules/.bin')}:${process.env['PATH']}`
-    const env = { PATH: `${dirname(process.execPath)}:${path}` }
-    const ran = promisify(execFile)('sh', ['-c', command.replace('npx ', '')], { cwd, env })
-    const { stdout, stderr } = await ran
-    assert.match(stdout + stderr, /^.* (pass 1|1 passed)\b/m)
+    assert.match(await runTests(cwd, heading), /^.* (pass 1|1 passed)\b/m)
     assert.deepEqual(await readdir(cwd), before)
   })
+
+test('recipes: require() in Jest says what the document says', needing(runners), async (t) => {
+  const cwd = await project(t, runners)
+  const body = "expect(require('plant-store').createPlantService).toBeDefined()"
+  await writeFile(join(cwd, 'require.test.cjs'), `test('require', () => ${body})`)
+  const [major = 0, minor = 0] = process.versions.node.split('.').map(Number)
+  const can = major > 24 || (major === 24 && minor >= 9)
+  const expected = can ? /1 passed, 1 total/ : /Must use import to load ES Module/
+  assert.match(await runTests(cwd, 'With Jest'), expected)
+})

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { readdirSync } from 'node:fs'
-import { join, resolve } from 'node:path'
+import { resolve } from 'node:path'
 import { test } from 'node:test'
 import { readConfig } from '../../../dist/config.js'
 import { call, post } from '../../support/http.ts'
@@ -13,9 +13,8 @@ const ALICE = { token: token('alice') }
 
 test('in memory: it serves where it may open no file and start no thread', async (t) => {
   const cwd = await temporaryDirectory()
-  const program = ['dist', 'package.json', 'node_modules/jose', 'node_modules/sql.js']
-  const readable = program.map((name) => `--allow-fs-read=${join(ROOT, name)}`)
-  const options = [...PERMISSION, ...readable]
+  // It must load its own code.
+  const options = [...PERMISSION, `--allow-fs-read=${ROOT}`]
   const server = await startProcess(t, ':memory:', {}, ['serve'], { options, cwd })
   // More than the journals of a store on a disk may have before they are compacted.
   for (let id = 1; id <= 10; id++) {
