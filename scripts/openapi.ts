@@ -30,7 +30,8 @@ const DESCRIPTION =
   'Creates plant records, and lists those of the caller.\n\n' +
   'Every failure has an Error as its body; only a response to HEAD has no body. The values of ' +
   'its member `error` are stable; the messages are for people. After 408, 413, 431 and ' +
-  'malformed HTTP (error 40001) the service closes the connection. No response may be cached.\n\n' +
+  'malformed HTTP (error 40001) the service closes the connection. No response may be cached. ' +
+  'None has `Access-Control-*` headers: for pages of other origins a proxy must add them.\n\n' +
   'PUT, PATCH and DELETE are answered with 405, other methods with 501, other paths with 404.'
 
 const ERROR = { $ref: '#/components/schemas/Error' }

@@ -1,3 +1,4 @@
+import '../e2e/browser.test.ts'
 import '../e2e/drain.test.ts'
 import '../e2e/held-memory.test.ts'
 import '../e2e/load.test.ts'
