@@ -32,6 +32,9 @@ const DESCRIPTION =
   'its member `error` are stable; the messages are for people. After 408, 413, 431 and ' +
   'malformed HTTP (error 40001) the service closes the connection. No response may be cached. ' +
   'None has `Access-Control-*` headers: for pages of other origins a proxy must add them.\n\n' +
+  'A Plant has no id, so a client keeps those that it chose. JavaScript rounds an id above 2^53, ' +
+  'and the plant is stored under the rounded one. A plant without a tag leaves it out: null is ' +
+  'an error. Query parameters of other names are ignored.\n\n' +
   'PUT, PATCH and DELETE are answered with 405, other methods with 501, other paths with 404.'
 
 const ERROR = { $ref: '#/components/schemas/Error' }

@@ -1,12 +1,13 @@
 import assert from 'node:assert/strict'
 import { type ChildProcess, execFile, spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { cp, mkdir, mkdtemp, readdir, readFile, rm, symlink, writeFile } from 'node:fs/promises'
+import { cp, mkdir, mkdtemp, readdir, rm, symlink, writeFile } from 'node:fs/promises'
 import { Agent } from 'node:http'
 import { dirname, join } from 'node:path'
 import { after, test, type TestContext } from 'node:test'
 import { promisify } from 'node:util'
 import { reasonOf } from '../../dist/errors.js'
+import { codeOf as codeIn, sectionOf } from '../support/documents.ts'
 import { call, type CallOptions, post } from '../support/http.ts'
 import { installed } from '../support/installed.ts'
 import { preload } from '../support/process.ts'
@@ -19,7 +20,7 @@ import { SECRET, token } from '../support/tokens.ts'
 const FIXTURES = join(ROOT, 'test/fixtures/frameworks')
 /** Test runners. */
 const RUNNERS = join(ROOT, 'test/fixtures/realms')
-const RECIPES = join(ROOT, 'src/index.md')
+const RECIPES = 'src/index.md'
 const TOKEN = token('alice', { iss: 'https://issuer.example' })
 const READ_BEFORE = 'the body was read before the handler: mount it before body parsers'
 
@@ -36,17 +37,7 @@ const needing = (installed: string | undefined) => ({
   skip: installed === undefined && 'SKIPPED: what it needs cannot be installed',
 })
 
-async function sectionOf(heading: string): Promise<string> {
-  const sections = (await readFile(RECIPES, 'utf8')).split(/^#+ /m)
-  return sections.find((each) => each.startsWith(`${heading}\n`)) ?? assert.fail(heading)
-}
-
-/** The code of a file below a heading of the document. */
-async function codeOf(heading: string, file: string): Promise<string> {
-  const [, code] = /^```js\n([\s\S]*?)^```/m.exec(await sectionOf(heading)) ?? []
-  if (!code?.startsWith(`// ${file}`)) assert.fail(`${heading} has no ${file}`)
-  return code
-}
+const codeOf = (heading: string, file: string): string => codeIn(RECIPES, heading, file)
 
 /** A folder with this package, those of another folder, and the service of the document. */
 async function project(t: TestContext, folder: string | undefined): Promise<string> {
@@ -55,7 +46,7 @@ async function project(t: TestContext, folder: string | undefined): Promise<stri
   await mkdir(join(cwd, 'node_modules'))
   await symlink(ROOT, join(cwd, 'node_modules/plant-store'))
   await symlink(join(ROOT, 'node_modules/jose'), join(cwd, 'node_modules/jose'))
-  const service = await codeOf('Embedding plant-store in a Node program', 'plants.mjs')
+  const service = codeOf('Embedding plant-store in a Node program', 'plants.mjs')
   await writeFile(join(cwd, 'plants.mjs'), service)
   return cwd
 }
@@ -104,7 +95,7 @@ for (const heading of [...WITHOUT, 'Express 5', 'Fastify 5', 'Hono 4 on Node']) 
   test(`recipes: ${heading} serves plants and health, and stops at once`, needs, async (t) => {
     const cwd = await project(t, folder)
     const file = isCommonJs ? 'server.cjs' : 'server.mjs'
-    await writeFile(join(cwd, file), await codeOf(heading, file))
+    await writeFile(join(cwd, file), codeOf(heading, file))
     const server = start(cwd, file)
     await until('it listens', () => {
       assert.equal(server.child.exitCode, null, server.output())
@@ -178,7 +169,7 @@ test(
 
 test('recipes: the token of the document is valid', async (t) => {
   const cwd = await project(t, folder)
-  await writeFile(join(cwd, 'token.mjs'), await codeOf('Try it', 'token.mjs'))
+  await writeFile(join(cwd, 'token.mjs'), codeOf('Try it', 'token.mjs'))
   const { exited, output } = start(cwd, 'token.mjs')
   assert.deepEqual(await exited, [0, null], output())
   const payload = output().split('.')[1] ?? ''
@@ -191,7 +182,7 @@ test('recipes: the token of the document is valid', async (t) => {
 
 /** Runs the tests of a folder as the document says below a heading. Returns what is printed. */
 async function runTests(cwd: string, heading: string): Promise<string> {
-  const [, command = ''] = /Run it with `(.+?)`/.exec(await sectionOf(heading)) ?? []
+  const [, command = ''] = /Run it with `(.+?)`/.exec(sectionOf(RECIPES, heading)) ?? []
   const installed = join(runners ?? '', 'node_modules/.bin')
   const env = { PATH: [dirname(process.execPath), installed, process.env['PATH']].join(':') }
   const ran = promisify(execFile)('sh', ['-c', command.replace('npx ', '')], { cwd, env })
@@ -208,8 +199,8 @@ for (const [heading, file, needs] of [
   test(`recipes: ${heading} a service in memory is tested without a file`, needs, async (t) => {
     const cwd = await project(t, runners)
     const double = 'plants-in-memory.mjs'
-    await writeFile(join(cwd, double), await codeOf('In your tests', double))
-    await writeFile(join(cwd, file), await codeOf(heading, file))
+    await writeFile(join(cwd, double), codeOf('In your tests', double))
+    await writeFile(join(cwd, file), codeOf(heading, file))
     const before = await readdir(cwd)
     assert.match(await runTests(cwd, heading), /^.* (pass 1|1 passed)\b/m)
     assert.deepEqual(await readdir(cwd), before)

@@ -1,0 +1,99 @@
+import assert from 'node:assert/strict'
+import { execFile } from 'node:child_process'
+import { cp, mkdir, mkdtemp, rm, symlink, writeFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import { test, type TestContext } from 'node:test'
+import { pathToFileURL } from 'node:url'
+import { promisify } from 'node:util'
+import { reasonOf } from '../../dist/errors.js'
+import { codeOf } from '../support/documents.ts'
+import { post } from '../support/http.ts'
+import { installed } from '../support/installed.ts'
+import { ROOT } from '../support/release.ts'
+import { THOROUGH } from '../support/scale.ts'
+import { startService, temporaryDirectory } from '../support/service.ts'
+import { token } from '../support/tokens.ts'
+
+/** What doubles hold, and the first integer that they do not. */
+const [ROUNDED, EXACT] = [2n ** 53n, 2n ** 53n + 1n]
+const HEADING = 'Large ids in JavaScript'
+
+const folder = await installed(join(ROOT, 'test/fixtures/clients')).catch((error: unknown) => {
+  if (THOROUGH) throw error
+  console.log(`SKIPPED: the generator of clients cannot be installed: ${reasonOf(error)}`)
+  return undefined
+})
+const MISSING = folder === undefined && 'SKIPPED: the generator of clients cannot be installed'
+
+type Plant = { readonly id: bigint; readonly name: string; readonly tag?: string }
+
+/** Under which id a plant was stored: only another plant with that id is refused. */
+async function storedAt(port: number): Promise<bigint | undefined> {
+  for (const id of [ROUNDED, EXACT])
+    if ((await post(port, `{"id":${id},"name":"another"}`)).status === 409) return id
+  return undefined
+}
+
+test('clients: the id of a plain JSON.stringify is another one', async (t) => {
+  const { port } = await startService(t)
+  assert.equal((await post(port, JSON.stringify({ id: Number(EXACT), name: 'Oak' }))).status, 200)
+  assert.equal(await storedAt(port), ROUNDED)
+})
+
+for (const name of ['textOf', 'rawTextOf']) {
+  const skip = name === 'rawTextOf' && !('rawJSON' in JSON) && 'Node 20 has no JSON.rawJSON'
+  test(`clients: the text of the README's ${name} has the id`, { skip }, async (t) => {
+    const file = join(await temporaryDirectory(), 'large-ids.mjs')
+    await writeFile(file, codeOf('README.md', HEADING, 'large-ids.mjs'))
+    // The document's functions have this type.
+    const { [name]: textOf } = (await import(pathToFileURL(file).href)) as Readonly<
+      Record<string, (plant: Plant) => string>
+    >
+    const { port } = await startService(t)
+    const plant = { id: EXACT, name: '"Oak"\u0000', tag: 'old' }
+    const { status, text } = await post(port, textOf?.(plant) ?? assert.fail(name))
+    assert.deepEqual([status, JSON.parse(text)], [200, { name: plant.name, tag: 'old' }])
+    assert.equal(await storedAt(port), EXACT)
+  })
+}
+
+/** What a program does with the client of the document. */
+const PROGRAM = `
+import { client } from './client.ts'
+const Authorization = 'Bearer ' + process.env['TOKEN']
+const baseUrl = process.env['URL'] ?? ''
+const options = { baseUrl, headers: { Authorization } }
+const id: bigint = ${EXACT}n
+const { data, error } = await client.POST('/plants', { ...options, body: { id, name: 'Oak' } })
+const list = await client.GET('/plants', options)
+// @ts-expect-error -- a number would be rounded
+export const wrong = () => client.POST('/plants', { ...options, body: { id: 1, name: 'Oak' } })
+console.log(JSON.stringify([data, error, list.data]))`
+
+test('clients: the generated client takes a bigint and sends it', { skip: MISSING }, async (t) => {
+  const cwd = await project(t)
+  const { port } = await startService(t)
+  const env = { PATH: process.env['PATH'], URL: `http://127.0.0.1:${port}`, TOKEN: token('alice') }
+  const run = (program: string, ...args: readonly string[]) =>
+    promisify(execFile)(program, args, { cwd, env })
+  await run(process.execPath, 'types.mjs')
+  const checks = ['--strict', '--skipLibCheck', '--module', 'nodenext', '--target', 'es2023']
+  const output = ['--outDir', 'out', '--rewriteRelativeImportExtensions', '--types', 'node']
+  await run(join(ROOT, 'node_modules/.bin/tsc'), ...checks, ...output, 'program.ts')
+  const { stdout } = await run(process.execPath, 'out/program.js')
+  assert.deepEqual(JSON.parse(stdout), [{ name: 'Oak' }, null, [{ name: 'Oak' }]])
+  assert.equal(await storedAt(port), EXACT)
+})
+
+/** A folder with the files of the document and the generator. */
+async function project(t: TestContext): Promise<string> {
+  const cwd = await mkdtemp(join(folder ?? '', 'project-'))
+  t.after(() => rm(cwd, { recursive: true, force: true }))
+  await cp(join(ROOT, 'openapi.json'), join(cwd, 'openapi.json'))
+  for (const name of ['types.mjs', 'client.ts'])
+    await writeFile(join(cwd, name), codeOf('README.md', HEADING, name))
+  await writeFile(join(cwd, 'program.ts'), PROGRAM)
+  await mkdir(join(cwd, 'node_modules/@types'), { recursive: true })
+  await symlink(join(ROOT, 'node_modules/@types/node'), join(cwd, 'node_modules/@types/node'))
+  return cwd
+}
