@@ -88,6 +88,8 @@ function description(): object {
       title: 'Plant store',
       // That of the interface. A release has its own.
       version: '1.0.0',
+      // Each operator has an address of its own, and the package has none.
+      contact: { name: 'The operators of this service' },
       license: { name: 'MIT', identifier: 'MIT' },
       description: DESCRIPTION,
     },

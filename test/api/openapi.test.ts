@@ -39,7 +39,7 @@ interface Operation {
 type PathItem = Readonly<Record<string, Operation>> & { readonly parameters?: never }
 
 interface Document {
-  readonly info: { readonly version: string }
+  readonly info: { readonly version: string; readonly contact: { readonly name: string } }
   readonly servers: readonly { readonly url: string }[]
   readonly security: unknown
   readonly paths: Readonly<Record<string, PathItem>>
@@ -163,6 +163,7 @@ test('openapi: the document is consistent', async (t) => {
   const { adminPort } = await startService(t)
   const document = await fetchDocument(adminPort)
   assert.equal(document.info.version, '1.0.0', 'of the interface')
+  assert.match(document.info.contact.name, /operators/, 'Spectral asks for a contact')
   assert.deepEqual(Object.keys(document.components.schemas), ['Plant', 'NewPlant', 'Error'])
   const { type, scheme, bearerFormat } =
     document.components.securitySchemes['bearer'] ?? assert.fail()
