@@ -70,8 +70,8 @@ const PRINT_PORTS = await preload(`
     return emit.call(this, name, ...rest)
   }`)
 
-function start(cwd: string, file: string): Running {
-  const env = { PATH: process.env['PATH'], JWT_SECRET: SECRET, PORT: '0', ...PRINT_PORTS }
+function start(cwd: string, file: string, more: Readonly<Record<string, string>> = {}): Running {
+  const env = { PATH: process.env['PATH'], JWT_SECRET: SECRET, PORT: '0', ...PRINT_PORTS, ...more }
   const child = spawn(process.execPath, [file], { cwd, env, stdio: ['ignore', 'pipe', 'pipe'] })
   children.add(child)
   let output = ''
@@ -96,7 +96,8 @@ for (const heading of [...WITHOUT, 'Express 5', 'Fastify 5', 'Hono 4 on Node']) 
     const cwd = await project(t, folder)
     const file = isCommonJs ? 'server.cjs' : 'server.mjs'
     await writeFile(join(cwd, file), codeOf(heading, file))
-    const server = start(cwd, file)
+    const inMemory = heading === 'node:http'
+    const server = start(cwd, file, inMemory ? { DATA: ':memory:' } : {})
     await until('it listens', () => {
       assert.equal(server.child.exitCode, null, server.output())
       return portsOf(server).length > 0
@@ -138,6 +139,7 @@ for (const heading of [...WITHOUT, 'Express 5', 'Fastify 5', 'Hono 4 on Node']) 
     assert.deepEqual(await server.exited, [0, null], server.output())
     for (const line of server.output().trim().split('\n'))
       assert.match(line, /^port |^{.*"request"/)
+    assert.equal((await readdir(cwd)).includes('data'), !inMemory)
   })
 }
 
