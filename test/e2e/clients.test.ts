@@ -16,6 +16,7 @@ import { token } from '../support/tokens.ts'
 
 /** What doubles hold, and the first integer that they do not. */
 const [ROUNDED, EXACT] = [2n ** 53n, 2n ** 53n + 1n]
+const CLIENTS = 'src/clients.md'
 const HEADING = 'Large ids in JavaScript'
 
 const folder = await installed(join(ROOT, 'test/fixtures/clients')).catch((error: unknown) => {
@@ -42,9 +43,9 @@ test('clients: the id of a plain JSON.stringify is another one', async (t) => {
 
 for (const name of ['textOf', 'rawTextOf']) {
   const skip = name === 'rawTextOf' && !('rawJSON' in JSON) && 'Node 20 has no JSON.rawJSON'
-  test(`clients: the text of the README's ${name} has the id`, { skip }, async (t) => {
+  test(`clients: the text of ${name} has the id`, { skip }, async (t) => {
     const file = join(await temporaryDirectory(), 'large-ids.mjs')
-    await writeFile(file, codeOf('README.md', HEADING, 'large-ids.mjs'))
+    await writeFile(file, codeOf(CLIENTS, HEADING, 'large-ids.mjs'))
     // The document's functions have this type.
     const { [name]: textOf } = (await import(pathToFileURL(file).href)) as Readonly<
       Record<string, (plant: Plant) => string>
@@ -91,7 +92,7 @@ async function project(t: TestContext): Promise<string> {
   t.after(() => rm(cwd, { recursive: true, force: true }))
   await cp(join(ROOT, 'openapi.json'), join(cwd, 'openapi.json'))
   for (const name of ['types.mjs', 'client.ts'])
-    await writeFile(join(cwd, name), codeOf('README.md', HEADING, name))
+    await writeFile(join(cwd, name), codeOf(CLIENTS, HEADING, name))
   await writeFile(join(cwd, 'program.ts'), PROGRAM)
   await mkdir(join(cwd, 'node_modules/@types'), { recursive: true })
   await symlink(join(ROOT, 'node_modules/@types/node'), join(cwd, 'node_modules/@types/node'))

@@ -29,6 +29,7 @@ const DOCUMENTS = [
   'scripts/completion/zsh',
   ...DEPLOY,
   'scripts/fuzz/README.md',
+  'src/clients.md',
   'src/index.md',
   'src/store/etcd/README.md',
   'src/http/DESIGN.md',
