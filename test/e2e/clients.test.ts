@@ -42,8 +42,7 @@ test('clients: the id of a plain JSON.stringify is another one', async (t) => {
 })
 
 for (const name of ['textOf', 'rawTextOf']) {
-  const skip = name === 'rawTextOf' && !('rawJSON' in JSON) && 'Node 20 has no JSON.rawJSON'
-  test(`clients: the text of ${name} has the id`, { skip }, async (t) => {
+  test(`clients: the text of ${name} has the id`, async (t) => {
     const file = join(await temporaryDirectory(), 'large-ids.mjs')
     await writeFile(file, codeOf(CLIENTS, HEADING, 'large-ids.mjs'))
     // The document's functions have this type.
@@ -52,6 +51,9 @@ for (const name of ['textOf', 'rawTextOf']) {
     >
     const { port } = await startService(t)
     const plant = { id: EXACT, name: '"Oak"\u0000', tag: 'old' }
+    // Node 20 does not have it, as the document says.
+    if (name === 'rawTextOf' && !('rawJSON' in JSON))
+      return assert.throws(() => textOf?.(plant), /rawJSON is not a function/)
     const { status, text } = await post(port, textOf?.(plant) ?? assert.fail(name))
     assert.deepEqual([status, JSON.parse(text)], [200, { name: plant.name, tag: 'old' }])
     assert.equal(await storedAt(port), EXACT)
