@@ -4,12 +4,12 @@ import './package.ts'
 import { dirname, resolve } from 'node:path'
 import { readOptions } from './config.ts'
 import { ConfigError } from './errors.ts'
-import { callbackSink, createLog, type LogLevel, type OnLog } from './ops/log.ts'
+import { callbackSink, createLog, type LogLevel, type LogRequests, type OnLog } from './ops/log.ts'
 import { createService, type PlantService } from './service.ts'
 
 export { ConfigError } from './errors.ts'
 export type { Health } from './api/admin.ts'
-export type { LogLevel, LogLine, OnLog } from './ops/log.ts'
+export type { LogLevel, LogLine, LogRequests, OnLog } from './ops/log.ts'
 export type { Listening, PlantService } from './service.ts'
 
 /**
@@ -107,6 +107,12 @@ export interface PlantServiceConfig {
   readonly shutdownTimeout?: number | undefined
   /** What is logged: `info` has one line for each request. @defaultValue `'info'` */
   readonly logLevel?: LogLevel | undefined
+  /**
+   * Which requests have a line in the log, at level `info` or `debug`: `all`, `errors` (answered
+   * with 4xx or 5xx, or cut off) or `off`.
+   * @defaultValue `'all'`
+   */
+  readonly logRequests?: LogRequests | undefined
   /**
    * Receives each line of the log as an object, soon after it is logged. If it throws or rejects,
    * the line is lost, and a warning of Node says so once.

@@ -116,7 +116,7 @@ class Service implements PlantService {
       lifecycle: this.#lifecycle,
       log,
     })
-    const { rateLimit, maxBodyBytes, maxConnections, readScope, writeScope } = config
+    const { rateLimit, maxBodyBytes, maxConnections, readScope, writeScope, logRequests } = config
     const verifier = new Verifier(this.#keys, config)
     const options: ResponderOptions = {
       store: this.#store,
@@ -132,6 +132,7 @@ class Service implements PlantService {
       lifecycle: this.#lifecycle,
       metrics: this.#metrics,
       log,
+      logRequests,
     }
     const responder = new PlantResponder(options)
     this.#connections = new Connections(responder)

@@ -1,6 +1,6 @@
 /* The table of all settings: how each is read, its default, its meaning. */
 
-import type { LogLevel } from './ops/log.ts'
+import type { LogLevel, LogRequests } from './ops/log.ts'
 import { address, addressOrOff, directory, endpoints, integer, oneOf, path } from './values.ts'
 import { passwordFile, pem, prefix, type Read, scope, secret, secretFile, text } from './values.ts'
 
@@ -9,6 +9,7 @@ export const MAX_DATA_BYTES = GIB / 2
 /** For one release a larger one, up to 1 GiB, counts as the largest. */
 const dataBytes = integer(65_536, MAX_DATA_BYTES, GIB)
 const LOG_LEVELS: readonly LogLevel[] = ['silent', 'error', 'info', 'debug']
+const LOG_REQUESTS: readonly LogRequests[] = ['all', 'errors', 'off']
 
 /** In the place of a default. */
 const NONE = undefined
@@ -55,6 +56,7 @@ export const SETTINGS = {
   drainDelay: [integer(0, 3600), 0, 'seconds that a stop serves on, so that balancers notice'],
   shutdownTimeout: [integer(0, 3600), 10, 'seconds that a stop waits for what is under way'],
   logLevel: [oneOf(LOG_LEVELS), 'info', 'silent, error, info (with one line a request) or debug'],
+  logRequests: [oneOf(LOG_REQUESTS), 'all', 'of these lines: all, errors (4xx, 5xx, cut off), off'],
 } as const satisfies Readonly<Record<string, Setting>>
 
 export type Option = keyof typeof SETTINGS

@@ -51,6 +51,7 @@ test('config: what is not set has the default of the table', () => {
     drainDelay: 0,
     shutdownTimeout: 10,
     logLevel: 'info',
+    logRequests: 'all',
   })
 })
 

@@ -80,6 +80,10 @@ const WRONG: readonly (readonly [options: Readonly<Record<string, unknown>>, pro
     'logLevel must be one of silent, error, info, debug, and is a text of length 7',
   ],
   [{ logLevel: null }, 'logLevel must be one of silent, error, info, debug, and is null'],
+  [
+    { logRequests: 'none' },
+    'logRequests must be one of all, errors, off, and is a text of length 4',
+  ],
   [{ data: '' }, 'data must be a path, and is empty'],
   [{ data: null }, 'data must be a path, and is null'],
   [{ data: 'a\0b' }, 'data must be a path, and is a text of length 3'],

@@ -4,7 +4,7 @@ import type { Responder } from '../http/responder.ts'
 import { errorResponse, type HttpResponse } from '../http/response.ts'
 import { type Hold, overloaded } from '../ops/budget.ts'
 import type { Lifecycle } from '../ops/lifecycle.ts'
-import { type Log, ownerHash } from '../ops/log.ts'
+import { type Log, type LogRequests, ownerHash } from '../ops/log.ts'
 import type { Metrics } from '../ops/metrics.ts'
 import { type PlantStore, PlantTooLarge, StoreFull, StoreUnavailable } from '../plants/store.ts'
 import { RequestDurations } from './durations.ts'
@@ -23,6 +23,7 @@ export interface ResponderOptions extends RouterOptions {
   readonly lifecycle: Readonly<Lifecycle>
   readonly metrics: Metrics
   readonly log: Log
+  readonly logRequests: LogRequests
 }
 
 /** Serves /plants on every connection, turns errors into responses, and records each response. */
@@ -81,7 +82,10 @@ export class PlantResponder implements Responder {
     const { method, route, owner, requestId, traceId, startedAtMs } = request
     const ms = performance.now() - startedAtMs
     this.#durations.record(method, route, status, ms / 1000)
-    this.#options.log.request({
+    const { log, logRequests } = this.#options
+    const isError = status >= 400 || aborted
+    if (logRequests === 'off' || (logRequests === 'errors' && !isError)) return
+    log.request({
       method,
       route,
       status,

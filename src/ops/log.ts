@@ -6,6 +6,8 @@ import { type LogSink, LogWriter, standardOutput } from './log-writer.ts'
 const LEVELS = { silent: 0, error: 1, info: 2, debug: 3 } as const
 
 export type LogLevel = keyof typeof LEVELS
+/** Which requests have a line; `errors` are statuses from 400 on, and those that were cut off. */
+export type LogRequests = 'all' | 'errors' | 'off'
 type Fields = Readonly<Record<string, unknown>>
 
 /** What the line of a request says. */

@@ -3,7 +3,7 @@ import { appendFileSync, readFileSync, truncateSync } from 'node:fs'
 import { join } from 'node:path'
 import { test } from 'node:test'
 import { pathToFileURL } from 'node:url'
-import { post } from '../support/http.ts'
+import { call, post } from '../support/http.ts'
 import { MAIN, preload, type ServerProcess, startProcess } from '../support/process.ts'
 import { temporaryDirectory } from '../support/service.ts'
 import { until } from '../support/time.ts'
@@ -16,6 +16,22 @@ function startLine({ output }: ServerProcess): Record<string, unknown> {
     unknown
   >
 }
+
+test('log: without lines of requests, those of start and stop stay', async (t) => {
+  for (const [value, counts] of [
+    ['errors', [401]],
+    ['off', []],
+  ] as const) {
+    const data = join(await temporaryDirectory(), 'data')
+    const server = await startProcess(t, data, { PLANTS_LOG_REQUESTS: value })
+    assert.equal((await call(server.port)).status, 200)
+    assert.equal((await call(server.port, { token: undefined })).status, 401)
+    assert.equal(await server.kill('SIGTERM'), 0)
+    const of = (pattern: RegExp) => [...server.output().matchAll(pattern)].map(([, found]) => found)
+    assert.deepEqual(of(/"message":"request".*"status":(\d+)/g).map(Number), counts)
+    assert.deepEqual(of(/"message":"(?!request)(\w+)"/g), ['listening', 'stopping', 'stopped'])
+  }
+})
 
 test('log: a start, a failed batch and a crash say what is needed, and no secret', async (t) => {
   const directory = join(await temporaryDirectory(), 'data')

@@ -185,6 +185,25 @@ test('aborted: a response that an application sends first', async (t) => {
   wire.destroy()
 })
 
+for (const [logRequests, lines] of [
+  ['all', ['GET 200', 'PUT 405', 'POST 200 aborted']],
+  ['errors', ['PUT 405', 'POST 200 aborted']],
+  ['off', []],
+] as const)
+  test(`aborted: with PLANTS_LOG_REQUESTS=${logRequests} it has its line, or none`, async (t) => {
+    const { store, release } = slowStore()
+    const bare = await startBare(t, { store, logRequests })
+    const wire = await Wire.to(bare.port)
+    await wire.write(LIST + head('PUT', '/plants')).answers(2)
+    wire.write(FERN)
+    await until('it is under way', () => bare.connections.active === 1)
+    wire.socket.resetAndDestroy()
+    await until('it has left', () => bare.connections.active === 0)
+    release()
+    await sleep(20)
+    assert.deepEqual(bare.answered, lines)
+  })
+
 test('aborted: every stored plant has its line and its count', async (t) => {
   const { port, adminPort, logLines } = await startService(t)
   const bearer = token('alice')

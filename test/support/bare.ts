@@ -9,7 +9,7 @@ import { PlantResponder } from '../../dist/api/plant-responder.js'
 import { PageCache } from '../../dist/api/page-cache.js'
 import { Connections, createHttpServer } from '../../dist/http/server.js'
 import { FairQueue } from '../../dist/ops/fair-queue.js'
-import { createLog, type Log } from '../../dist/ops/log.js'
+import { createLog, type Log, type LogRequests } from '../../dist/ops/log.js'
 import { Metrics } from '../../dist/ops/metrics.js'
 import type { NewPlant, Plant } from '../../dist/plants/plant.js'
 import type { Created, PlantList, PlantStore } from '../../dist/plants/store.js'
@@ -25,6 +25,7 @@ export interface BareOptions {
   readonly strangersMaxBytes?: number
   readonly queue?: FairQueue
   readonly authenticate?: (token: string) => Caller | Promise<Caller>
+  readonly logRequests?: LogRequests
   /** A unix socket to listen on: its buffers are small, and the same everywhere. */
   readonly path?: string
 }
@@ -71,6 +72,7 @@ export async function startBare(
     strangersMaxBytes,
     queue = new FairQueue(),
     path,
+    logRequests = 'all',
   }: BareOptions = {},
 ): Promise<Bare> {
   const plants = new Map<bigint, Plant>()
@@ -114,6 +116,7 @@ export async function startBare(
     lifecycle: { state: 'serving' },
     metrics: new Metrics(),
     log,
+    logRequests,
   })
   const connections = new Connections(responder, { ...LONG, ...timeouts }, strangersMaxBytes)
   const adapter = new Adapter(responder, { ...LONG, ...timeouts }, connections.strangers)
