@@ -2,6 +2,7 @@
 
 import { type KeyConfig, type KeySource, readKeys } from './auth/keys.ts'
 import { ConfigError, reasonOf } from './errors.ts'
+import { written } from './http/listen.ts'
 import type { Log } from './ops/log.ts'
 import { MAX_DATA_BYTES, type Option, type Values, variableOf, VARIABLES } from './settings.ts'
 import type { EtcdConfig } from './store/etcd/store.ts'
@@ -142,6 +143,8 @@ function readValues(input: Input): Values {
     if (value === undefined && isRequired) input.wrong(option, `is ${meaning}`)
     if (value === undefined) return undefined
     try {
+      if (typeof value === 'string' && value.trim() !== value)
+        throw new Error('must not begin or end with a blank or a line break')
       return setting.read(value)
     } catch (error) {
       input.wrong(option, reasonOf(error))
@@ -152,7 +155,17 @@ function readValues(input: Input): Values {
   // Each value has its setting's type. With a problem, none of them is used.
   const values = Object.fromEntries(entries) as Values
   checkTls(input, values)
+  checkAddresses(input, values)
   return values
+}
+
+/** A free port is another one each time. */
+function checkAddresses({ problems, nameOf }: Input, { listen, adminListen }: Values): void {
+  if (!listen || !adminListen || adminListen === 'off' || ('port' in listen && listen.port === 0))
+    return
+  if (written(listen) !== written(adminListen)) return
+  const names = `${nameOf('listen')} and ${nameOf('adminListen')}`
+  problems.push(`${names} are the same address: each needs its own`)
 }
 
 function checkTls(input: Input, { etcdEndpoints, etcdCaFile, etcdCertFile, etcdKeyFile }: Values) {

@@ -103,12 +103,13 @@ UsageError.prototype.name = 'UsageError'
 
 /**
  * An error in one line, with its causes: the message of a failed `fetch` alone says nothing. An
- * AggregateError may have an empty message; then its code is used.
+ * AggregateError may have an empty message; then its code is used. A message may have its cause.
  */
 export function reasonOf(error: unknown): string {
   if (!isError(error)) return String(error)
   const message = error.message || errorCodeOf(error) || error.name
-  return isError(error.cause) ? `${message}: ${reasonOf(error.cause)}` : message
+  const cause = isError(error.cause) ? reasonOf(error.cause) : ''
+  return message.includes(cause) ? message : `${message}: ${cause}`
 }
 
 /** Controls, formats such as marks of direction, half a surrogate pair, and line separators. */

@@ -60,7 +60,8 @@ export function oneOf<T extends string>(values: readonly T[]): Read<T> {
   }
 }
 
-export const address: Read<Address> = (given) => {
+/** `forms` is what else it may be. */
+function readAddress(given: unknown, forms = ''): Address {
   const written = typeof given === 'string' ? given : ''
   const [, socket] = /^unix:(.+)$/s.exec(written) ?? []
   if (socket !== undefined) return { path: socketPath(socket) }
@@ -68,12 +69,16 @@ export const address: Read<Address> = (given) => {
   const [, bracketed, plain, digits] = form.exec(written) ?? []
   const host = bracketed ?? plain
   const port = Number(digits)
-  if (host !== undefined && port <= PORT_MAX) return { host, port }
-  throw new Error(`must be host:port, [IPv6]:port or unix:/path, and is ${kindOf(given)}`)
+  if (host !== undefined && host !== '*' && port <= PORT_MAX) return { host, port }
+  const [, all] = /^\*?:([0-9]{1,5})$/.exec(written) ?? []
+  if (all !== undefined)
+    throw new Error(`must name a host: for every address, write 0.0.0.0:${all} or [::]:${all}`)
+  throw new Error(`must be host:port, [IPv6]:port or unix:/path${forms}, and is ${kindOf(given)}`)
 }
 
+export const address: Read<Address> = (given) => readAddress(given)
 export const addressOrOff: Read<Address | 'off'> = (given) =>
-  given === 'off' ? given : address(given)
+  given === 'off' ? given : readAddress(given, ', or off')
 
 function socketPath(given: string): string {
   const resolved = path(given)

@@ -161,6 +161,49 @@ test('config: an address is host:port, [IPv6]:port, unix:/path, or off for admin
   }
 })
 
+test('config: an address that a beginner writes is refused with what to write', () => {
+  const of = (name: string, value: string) => problems({ ...MINIMUM, [name]: value })
+  for (const name of ['PLANTS_LISTEN', 'PLANTS_ADMIN_LISTEN']) {
+    const problem = `${name} must name a host: for every address, write 0.0.0.0:90 or [::]:90`
+    for (const value of ['*:90', ':90']) assert.deepEqual(of(name, value), [problem])
+  }
+  const forms = 'must be host:port, [IPv6]:port or unix:/path'
+  const value = 'and is a text of length 4'
+  assert.deepEqual(of('PLANTS_LISTEN', 'none'), [`PLANTS_LISTEN ${forms}, ${value}`])
+  const orOff = [`PLANTS_ADMIN_LISTEN ${forms}, or off, ${value}`]
+  assert.deepEqual(of('PLANTS_ADMIN_LISTEN', 'none'), orOff)
+})
+
+test('config: both listeners at one address are refused, by both names', () => {
+  const of = (listen: string, admin: string) =>
+    problems({ ...MINIMUM, PLANTS_LISTEN: listen, PLANTS_ADMIN_LISTEN: admin })
+  const problem = 'PLANTS_LISTEN and PLANTS_ADMIN_LISTEN are the same address: each needs its own'
+  for (const [listen, admin] of [
+    ['127.0.0.1:80', '127.0.0.1:80'],
+    ['[::1]:80', '[::1]:080'],
+    ['unix:/run/a.sock', 'unix:/run//a.sock'],
+    ['127.0.0.1:8081', ''],
+  ] as const)
+    assert.deepEqual(of(listen, admin), [problem], listen)
+  for (const [listen, admin] of [
+    ['127.0.0.1:0', '127.0.0.1:0'],
+    ['127.0.0.1:80', '[::1]:80'],
+    ['unix:/off', 'off'],
+  ] as const)
+    assert.deepEqual(of(listen, admin), [], listen)
+})
+
+test('config: a value with blanks around it is refused', () => {
+  for (const { name } of VARIABLES.filter((each) => !each.name.startsWith('PLANTS_ETCD')))
+    for (const value of [' x', 'x\n', '\tx', ' '])
+      assert.ok(
+        problems({ ...MINIMUM, [name]: value }).includes(
+          `${name} must not begin or end with a blank or a line break`,
+        ),
+        name,
+      )
+})
+
 test('config: an integer is decimal digits within its bounds', () => {
   const edges: readonly (readonly [name: string, min: number, max: number])[] = [
     ['PLANTS_MAX_DATA_BYTES', 65_536, 536_870_912],

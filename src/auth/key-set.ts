@@ -37,6 +37,11 @@ const AT_ONCE_IF_FAST = 16
 /** Base64url characters of a modulus of 4,096 bits. */
 const MAX_FAST_RSA_LENGTH = 683
 
+const KEY_SET = 'a JSON Web Key Set, {"keys": [...]}'
+
+/** Bytes that say what a file is, with lines of blanks before them. */
+const MAX_START = 256
+
 type JsonObject = Readonly<Record<string, unknown>>
 
 export interface KeySet extends Keys {
@@ -56,8 +61,8 @@ export interface KeySet extends Keys {
  * @throws Error if the bytes are no key set.
  */
 export function readKeySet(bytes: Uint8Array): KeySet {
-  const { keys: members } = readJsonObject(bytes)
-  if (!Array.isArray(members)) throw new Error('not a JSON Web Key Set')
+  const { keys: members } = readJsonObject(bytes, KEY_SET)
+  if (!Array.isArray(members)) throw new Error(`must be ${KEY_SET}, and has no list of keys`)
   const candidates = [...members.entries()].filter(([, jwk]) => !isForAnotherPurpose(jwk))
   const imported = candidates.slice(0, MAX_KEYS).map(([index, jwk]) => importKey(index, jwk))
   const excess = candidates.length - MAX_KEYS
@@ -78,16 +83,26 @@ export function readKeySet(bytes: Uint8Array): KeySet {
   }
 }
 
-/** @throws Error if the bytes are no JSON object in UTF-8. Its message quotes nothing of them. */
-export function readJsonObject(bytes: Uint8Array): JsonObject {
+/**
+ * @throws Error if the bytes are no JSON object in UTF-8. Its message says what is `wanted`, and
+ * quotes nothing of the bytes.
+ */
+export function readJsonObject(bytes: Uint8Array, wanted: string): JsonObject {
   let value: unknown
   try {
     value = JSON.parse(new TextDecoder('utf-8', { fatal: true }).decode(bytes))
   } catch {
     // JSON.parse would quote the bytes, which may be a secret in the wrong place.
   }
-  if (!isJsonObject(value)) throw new Error('not a JSON object in UTF-8')
-  return value
+  if (isJsonObject(value)) return value
+  throw new Error(`must be ${wanted}, and is ${formatOf(bytes)}`)
+}
+
+/** Names what people take for a key set: a key itself, or what a proxy answers. */
+function formatOf(bytes: Uint8Array): string {
+  const start = new TextDecoder().decode(bytes.subarray(0, MAX_START)).trimStart()
+  if (start.startsWith('-----BEGIN')) return 'PEM'
+  return start.startsWith('<') ? 'HTML or XML' : 'no JSON object in UTF-8'
 }
 
 function isJsonObject(value: unknown): value is JsonObject {

@@ -5,6 +5,7 @@ import { ConfigError } from '../errors.ts'
 import type { Log } from '../ops/log.ts'
 import { isTrustworthy } from './fetch.ts'
 import { fileKeys } from './file-keys.ts'
+import { readKeySet } from './key-set.ts'
 import { type KeySource, TIMING } from './key-source.ts'
 import { discoverKeySet, RemoteKeys } from './remote-keys.ts'
 import { TokenCache } from './token-cache.ts'
@@ -44,8 +45,9 @@ export function readKeys(
   const url = config.kind === 'url' ? config.url : issuer
   // The message does not show the URL, which may hold a password.
   if (!isTrustworthy(url)) throw new ConfigError([UNTRUSTWORTHY])
-  if (config.kind === 'url') return (log) => new RemoteKeys((get) => get(url), log, timing)
-  return (log) => new RemoteKeys((get) => discoverKeySet(url, get), log, timing)
+  const isSet = config.kind === 'url'
+  return (log) =>
+    new RemoteKeys((get) => (isSet ? get(url, readKeySet) : discoverKeySet(url, get)), log, timing)
 }
 
 function secretKeys(secret: Uint8Array): () => KeySource {

@@ -11,8 +11,9 @@ const FETCHES_IN_A_ROW = 3
 /** Characters: an error of Node may quote a whole URL, and a set have 100 rejected keys. */
 const MAX_REASON = 400
 
-type Get = (url: string) => Promise<Uint8Array>
-type Load = (get: Get) => Promise<Uint8Array>
+/** Fetches a document and reads it. An error names the URL. */
+type Get = <T>(url: string, read: (bytes: Uint8Array) => T) => Promise<T>
+type Load = (get: Get) => Promise<KeySet>
 
 /**
  * jose's own remote set is not used: its cooldown counts only after a success, so every request
@@ -97,8 +98,15 @@ export class RemoteKeys implements KeySource {
     clearTimeout(this.#timer)
     const running = (this.#running = new AbortController())
     try {
-      const get: Get = (url) => fetchBytes(url, this.#timing.fetch, running)
-      this.#accept(readKeySet(await this.#load(get)))
+      const get: Get = async (url, read) => {
+        const bytes = await fetchBytes(url, this.#timing.fetch, running)
+        try {
+          return read(bytes)
+        } catch (cause) {
+          throw new Error(shownUrl(url), { cause })
+        }
+      }
+      this.#accept(await this.#load(get))
       this.#counts.succeeded++
       this.isStale = false
     } catch (error) {
@@ -142,12 +150,14 @@ export class RemoteKeys implements KeySource {
  * @throws Error if the document names another issuer (§4.3: exactly the same string is required),
  * or a URL that cannot be trusted.
  */
-export async function discoverKeySet(issuer: string, get: Get): Promise<Uint8Array> {
+export async function discoverKeySet(issuer: string, get: Get): Promise<KeySet> {
   const url = `${issuer.replace(/\/$/, '')}/.well-known/openid-configuration`
-  const { issuer: named, jwks_uri: keySetUrl } = readJsonObject(await get(url))
+  const { issuer: named, jwks_uri: keySetUrl } = await get(url, (bytes) =>
+    readJsonObject(bytes, 'an OpenID discovery document'),
+  )
   const other = typeof named === 'string' ? shownUrl(named) : 'none'
   if (named !== issuer) throw new Error(`${shownUrl(url)} is of another issuer: ${other}`)
   if (!isTrustworthy(keySetUrl))
     throw new Error(`${shownUrl(url)} names a jwks_uri that is neither https nor on loopback`)
-  return get(keySetUrl)
+  return get(keySetUrl, readKeySet)
 }

@@ -7,7 +7,7 @@ import { type Files, nodeFiles } from '../store/sqljs/files.ts'
 import { journalName, journalNumber, StoreCorrupt } from '../store/sqljs/journal-format.ts'
 import { isLocked, lockNumber } from '../store/sqljs/lock.ts'
 import { rebuild, type Recovery, scanDirectory } from '../store/sqljs/recovery.ts'
-import { Progress } from './progress.ts'
+import { counted, Progress } from './progress.ts'
 import { SNAPSHOT } from '../store/sqljs/snapshot.ts'
 import { StoreDirectory } from '../store/sqljs/store-directory.ts'
 
@@ -37,9 +37,8 @@ export function checkStore(
   return useStore(directory, files, progress, async ({ plants, recovery, wasServed }) => {
     const { journals, snapshot, sequence } = recovery
     if (!wasServed) await refuseTorn(directory, recovery)
-    const counted = `${journals.length} journal${journals.length === 1 ? '' : 's'}`
-    const where = `${snapshot ? 'a snapshot' : 'no snapshot'} and ${counted}`
-    return `${directory} is sound: ${plants} plants in ${where}, up to write ${sequence}`
+    const files = `${snapshot ? 'a' : 'no'} snapshot and ${counted(journals.length, 'journal')}`
+    return `${directory} is sound: ${counted(plants, 'plant')} in ${files}, up to write ${sequence}`
   })
 }
 

@@ -11,7 +11,10 @@ async function main(argv: readonly string[]): Promise<string | undefined> {
   const [name = 'serve', ...args] = positionals
   if (values.help && positionals.length === 0) return (await import('./help.ts')).help()
   if (values.version) return version()
-  if (!isCommand(name)) throw new UsageError(`there is no command ${JSON.stringify(name)}`)
+  if (!isCommand(name)) {
+    const names = Object.keys(COMMANDS).join(', ')
+    throw new UsageError(`there is no command ${JSON.stringify(name)}: there are ${names}`)
+  }
   if (values.help) return (await import('./help.ts')).helpOf(name)
   const { options = [], argument, load }: Command = COMMANDS[name]
   const known: readonly string[] = options
@@ -28,7 +31,13 @@ function parse(argv: readonly string[]) {
   try {
     return parseArgs({ args: [...argv], options: OPTIONS, allowPositionals: true })
   } catch (error) {
-    throw new UsageError(reasonOf(error))
+    // Node writes advice in lines of its own.
+    const reason = reasonOf(error).replaceAll('\n', ' ')
+    if (errorCodeOf(error) !== 'ERR_PARSE_ARGS_UNKNOWN_OPTION') throw new UsageError(reason)
+    const names = Object.keys(OPTIONS).map((name) => `--${name}`)
+    // Node goes on with what to do with a file whose name begins with a dash.
+    const what = reason.replace(/\. To specify a positional argument .*/s, '')
+    throw new UsageError(`${what}: there are ${names.join(', ')}`)
   }
 }
 

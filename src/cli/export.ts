@@ -7,7 +7,7 @@ import { type Files, nodeFiles } from '../store/sqljs/files.ts'
 import { refuseTarget, writeNewFile } from '../store/sqljs/new-file.ts'
 import { sealed } from '../store/sqljs/snapshot.ts'
 import { embeddedStore, useStore } from './check.ts'
-import { Progress } from './progress.ts'
+import { counted, Progress } from './progress.ts'
 
 const PIECE_BYTES = 1024 * 1024
 
@@ -23,7 +23,7 @@ export async function run(file: string): Promise<string | undefined> {
   const plants = await exportTo(directory, nodeFiles, async (pieces) => {
     for (const piece of pieces) await write(output, piece)
   })
-  process.stderr.write(`${plants} plants written to standard output\n`)
+  process.stderr.write(`${counted(plants, 'plant')} written to standard output\n`)
   return undefined
 }
 
@@ -39,7 +39,7 @@ export async function exportStore(
 ): Promise<string> {
   await refuseTarget(file, directory)
   const plants = await exportTo(directory, files, (pieces) => writeNewFile(file, pieces))
-  return `${plants} plants written to ${file}`
+  return `${counted(plants, 'plant')} written to ${file}`
 }
 
 /** Passes on a whole SQLite file, in pieces. Returns how many plants it has. */

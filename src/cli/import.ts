@@ -17,7 +17,7 @@ import { FILE_MAX_BYTES } from '../store/sqljs/database.ts'
 import { nodeFiles } from '../store/sqljs/files.ts'
 import { SQLITE_LOGS } from '../store/sqljs/new-file.ts'
 import { type Cells, NULL, openRows } from '../store/sqljs/source-rows.ts'
-import { Progress } from './progress.ts'
+import { counted, Progress } from './progress.ts'
 
 /** Rows of a batch, and characters of their text: creates under way together, also to etcd. */
 const BATCH_ROWS = 1000
@@ -69,9 +69,10 @@ export async function importStore(
       store.close(),
     )
     if (fatal !== undefined) throw fatal
-    const stored = `${read - refused} of ${read} plants are in the store`
+    const plants = counted(read, 'plant')
+    const stored = `${read - refused} of ${plants} stored`
     if (refused > 0) throw new Error(`${stored}; the others are named above`)
-    return `${read} plants read from ${file}; all of them are in the store`
+    return `${plants} read from ${file}; all of them are in the store`
   } finally {
     progress.end()
   }
@@ -100,7 +101,7 @@ async function importRows(
       progress.at(read, total, 'plants')
     }
   } catch (error) {
-    refuse(file, error, `; ${read - refused} of the ${read} plants before that are in the store`)
+    refuse(file, error, `; before that, ${read - refused} of ${counted(read, 'plant')} stored`)
   }
   return { read, refused }
 }

@@ -20,6 +20,11 @@ const CLEAR_LINE = '\r\x1b[K'
 
 type Unit = 'plants' | 'MB'
 
+/** `1 plant`, `2 plants`. */
+export function counted(count: number, noun: string): string {
+  return `${count} ${noun}${count === 1 ? '' : 's'}`
+}
+
 /** Tells how far a command is: on a terminal in one line, elsewhere in a new one each second. */
 export class Progress {
   readonly #target: Target

@@ -1,11 +1,12 @@
 /* `token`, and the development key that signs what it prints. */
 
 import { createHmac, randomBytes } from 'node:crypto'
-import { mkdirSync, writeFileSync } from 'node:fs'
+import { writeFileSync } from 'node:fs'
 import { dirname } from 'node:path'
 import { type Config, readConfig } from '../config.ts'
 import { ConfigError, errorCodeOf, reasonOf, UsageError } from '../errors.ts'
 import { readRegularFile } from '../ops/regular-file.ts'
+import { nodeFiles } from '../store/sqljs/files.ts'
 
 const KEY_BYTES = 32
 const FILE_MAX_BYTES = 64 * 1024
@@ -48,10 +49,10 @@ export function readDevKey(path: string): Uint8Array | undefined {
 }
 
 /** Makes the key if there is none. A process that can read the file can make tokens. */
-export function readOrCreateDevKey(path: string): Uint8Array {
+export async function readOrCreateDevKey(path: string): Promise<Uint8Array> {
   const existing = readDevKey(path)
   if (existing !== undefined) return existing
-  mkdirSync(dirname(path), { recursive: true, mode: 0o700 })
+  await nodeFiles.makeDirectory(dirname(path))
   const key = randomBytes(KEY_BYTES)
   // wx: of two processes that start at the same moment, the second fails and replaces nothing.
   writeFileSync(path, textOf(key), { flag: 'wx', mode: 0o600 })

@@ -130,5 +130,5 @@ function explain(error: unknown, address: Address, option: string): ListenFailed
     ? `another process listens there${other}; stop it or choose another address`
     : reasonOf(error)
   const what = `${option}: cannot listen on ${written(address)}`
-  return new ListenFailed(`${what}: ${reason}`, { cause: error })
+  return new ListenFailed(`${what}: ${reason}`, isTaken ? {} : { cause: error })
 }

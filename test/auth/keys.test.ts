@@ -122,6 +122,20 @@ test('key file: missing, a directory or no key set, it stops the start', () => {
   configRefused({ kind: 'file', path }, ISSUER, path)
 })
 
+test('key file: PEM or a page says what is wanted, and what it is', () => {
+  const path = join(temporaryDirectory(), 'jwks.json')
+  const wanted = `${path}: must be a JSON Web Key Set, {"keys": [...]}, and`
+  for (const [text, what] of [
+    [`\n${rsa.publicKey.export({ type: 'spki', format: 'pem' })}`, 'is PEM'],
+    ['<!doctype html><title>Sign in</title>', 'is HTML or XML'],
+    ['[]', 'is no JSON object in UTF-8'],
+    [JSON.stringify(jwk(rsa.publicKey)), 'has no list of keys'],
+  ] as const) {
+    writeFileSync(path, text)
+    configRefused({ kind: 'file', path }, ISSUER, `${wanted} ${what}`)
+  }
+})
+
 test('key file: an error quotes nothing of it, as it may be the secret', () => {
   const path = join(temporaryDirectory(), 'jwks.json')
   for (const text of ['xyzzy', 'xyzzy'.repeat(20), '"xyzzy', '{"xyzzy":}', '{"keys":[]} xyzzy']) {

@@ -4,6 +4,7 @@ import type { RequestListener } from 'node:http'
 import { after, type TestContext, test } from 'node:test'
 import { setFlagsFromString } from 'node:v8'
 import { runInNewContext } from 'node:vm'
+import type { KeyConfig } from '../../dist/auth/keys.js'
 import { type KeySource, type Timing, TIMING } from '../../dist/auth/key-source.js'
 import { HttpError } from '../../dist/errors.js'
 import { PEM, readPair } from '../support/keys.ts'
@@ -244,6 +245,26 @@ test(
     }
   },
 )
+
+test('remote keys: a page instead of a document is told with its URL', async (t) => {
+  const page = text('<!doctype html>')
+  const issuer = await openIssuer(t, page)
+  const wanted = 'must be a JSON Web Key Set, {"keys": [...]}, and is HTML or XML'
+  const reasonOf = async (config: KeyConfig): Promise<string> => {
+    const keys = createKeySource(config, issuer.url, logOf(() => {}), SLOW)
+    await refused(tokenOne, 'keysUnavailable', verifier(keys))
+    keys.close?.()
+    return absence(keys)
+  }
+  const url = `${issuer.url}/jwks?code=hidden`
+  assert.equal(await reasonOf({ kind: 'url', url }), `${issuer.url}/jwks: ${wanted}`)
+  const discovered = await reasonOf({ kind: 'discovery' })
+  assert.match(discovered, /openid-configuration: must be an OpenID discovery document/)
+  const document = discovering((base) => ({ issuer: base, jwks_uri: `${base}/keys` }))(issuer)
+  issuer.answer = (request, response) =>
+    (request.url === '/keys' ? page : document)(request, response)
+  assert.equal(await reasonOf({ kind: 'discovery' }), `${issuer.url}/keys: ${wanted}`)
+})
 
 test('remote keys: the query of a URL is in no reason and no log line', async (t) => {
   const failures: Readonly<Record<string, RequestListener>> = {

@@ -7,20 +7,20 @@ import { readDevKey, readOrCreateDevKey, signDevToken } from '../../dist/cli/tok
 import { ConfigError } from '../../dist/errors.js'
 import { PatientVerifier, RULES, secretKeys, temporaryDirectory } from '../auth/tokens.ts'
 
-test('dev key: is made once, and only its owner can read it and its directory', () => {
+test('dev key: is made once, and only its owner can read it and its directory', async () => {
   const directory = join(temporaryDirectory(), 'a', 'b')
   const path = join(directory, 'dev.key')
   assert.equal(readDevKey(path), undefined)
-  const key = readOrCreateDevKey(path)
+  const key = await readOrCreateDevKey(path)
   assert.equal(key.length, 32)
   assert.equal(statSync(path).mode & 0o777, 0o600)
   assert.equal(statSync(directory).mode & 0o777, 0o700)
-  assert.deepEqual(readOrCreateDevKey(path), key)
+  assert.deepEqual(await readOrCreateDevKey(path), key)
   assert.deepEqual(readDevKey(path), key)
-  assert.notDeepEqual(readOrCreateDevKey(join(directory, 'other.key')), key)
+  assert.notDeepEqual(await readOrCreateDevKey(join(directory, 'other.key')), key)
 })
 
-test('dev key: a file with other content is refused by name and not changed', () => {
+test('dev key: a file with other content is refused by name and not changed', async () => {
   const path = join(temporaryDirectory(), 'dev.key')
   for (const text of [
     '',
@@ -31,15 +31,15 @@ test('dev key: a file with other content is refused by name and not changed', ()
     `${'A'.repeat(44)}\n`,
   ]) {
     writeFileSync(path, text)
-    assert.throws(
-      () => readOrCreateDevKey(path),
+    await assert.rejects(
+      readOrCreateDevKey(path),
       (error) => error instanceof ConfigError && error.message.includes(path),
     )
     assert.equal(statSync(path).size, text.length)
   }
 })
 
-test('dev key: anything but a small regular file is refused at once', () => {
+test('dev key: anything but a small regular file is refused at once', async () => {
   const directory = temporaryDirectory()
   const pipe = join(directory, 'pipe')
   const long = join(directory, 'long')
@@ -50,6 +50,8 @@ test('dev key: anything but a small regular file is refused at once', () => {
   // More than Node would read into one buffer.
   truncateSync(huge, 2 ** 40)
   const why = 'the development key of PLANTS_DATA cannot be read: '
+  // Node's own mkdir with `recursive` tries without end here.
+  await assert.rejects(readOrCreateDevKey('/proc/missing/dev.key'), /ENOENT/)
   for (const [path, what] of [
     [pipe, 'is not a regular file'],
     [directory, 'is not a regular file'],
@@ -59,12 +61,12 @@ test('dev key: anything but a small regular file is refused at once', () => {
   ] as const) {
     const isRefusal = (error: unknown): boolean =>
       error instanceof ConfigError && error.message === `${why}${path} ${what}`
-    assert.throws(() => readOrCreateDevKey(path), isRefusal, path)
+    await assert.rejects(readOrCreateDevKey(path), isRefusal, path)
   }
 })
 
 test('dev key: a token is accepted with its scope until it expires', async () => {
-  const key = readOrCreateDevKey(join(temporaryDirectory(), 'dev.key'))
+  const key = await readOrCreateDevKey(join(temporaryDirectory(), 'dev.key'))
   const claims = { iss: RULES.issuer, aud: RULES.audience, sub: 'alice' }
   const by = new PatientVerifier(secretKeys(key), RULES)
   assert.deepEqual(await by.verify(signDevToken(key, claims, 60)), {

@@ -19,6 +19,7 @@ import { test } from 'node:test'
 import { fileURLToPath, pathToFileURL } from 'node:url'
 import { parseArgs, promisify } from 'node:util'
 import initSqlJs from 'sql.js'
+import { COMMANDS, OPTIONS } from '../../dist/cli/commands.js'
 import { exportStore } from '../../dist/cli/export.js'
 import { VARIABLES } from '../../dist/settings.js'
 import { call, post, type Reply } from '../support/http.ts'
@@ -74,6 +75,21 @@ test('cli: a wrong command line ends with status 2 and the usage', async () => {
     assert.equal(status, 2, args.join(' '))
     assert.match(stderr, /^plant-store: .+\nusage: plant-store/, args.join(' '))
   }
+})
+
+test('cli: a mistyped command or option is answered with those that there are', async () => {
+  const told = async (...args: string[]) => (await command(args)).stderr.split('\n')[0]
+  assert.equal(
+    await told('sreve'),
+    `plant-store: there is no command "sreve": there are ${Object.keys(COMMANDS).join(', ')}`,
+  )
+  const options = Object.keys(OPTIONS).map((name) => `--${name}`)
+  for (const args of [['--devv'], ['serve', '--devv']])
+    assert.equal(
+      await told(...args),
+      `plant-store: Unknown option '--devv': there are ${options.join(', ')}`,
+    )
+  assert.match((await told('token', '--sub', '--ttl')) ?? '', /ambiguous\. Did you forget/)
 })
 
 test('cli: a wrong configuration ends with status 2 and changes nothing', async () => {
@@ -243,16 +259,20 @@ test('serve: a port in use ends with status 1 and says why', async (t) => {
   const address = taken.address()
   assert.ok(address !== null && typeof address === 'object')
   const where = `127.0.0.1:${address.port}`
+  const directory = join(await temporaryDirectory(), 'data')
   for (const name of ['PLANTS_LISTEN', 'PLANTS_ADMIN_LISTEN']) {
     const { status, stderr } = await command(['serve'], {
       ...SERVE,
-      PLANTS_DATA: join(await temporaryDirectory(), 'data'),
+      PLANTS_DATA: directory,
       [name]: where,
     })
     const why = 'another process listens there; stop it or choose another address'
-    const line = `plant-store: ${name}: cannot listen on ${where}: ${why}`
-    assert.deepEqual([status, stderr.slice(0, line.length)], [1, line])
+    const line = `plant-store: ${name}: cannot listen on ${where}: ${why}\n`
+    assert.deepEqual([status, stderr], [1, line])
   }
+  const elsewhere = { PLANTS_LISTEN: 'missing.invalid:80' }
+  const unknown = await command(['serve'], { ...SERVE, PLANTS_DATA: directory, ...elsewhere })
+  assert.equal(unknown.stderr.match(/missing\.invalid/g)?.length, 2, 'its cause is told once')
 })
 
 test('serve: SIGTERM and SIGINT end with status 0 and leave one SQLite file', async (t) => {
@@ -455,7 +475,7 @@ test('import: takes an edited snapshot, and names the rows that it refuses', asy
     /not imported: owner "alice", id 2: the store has another plant with this id/,
   )
   assert.match(imported.stderr, /not imported: owner "alice", id 4: .*must be text/)
-  assert.match(imported.stderr, /2 of 4 plants are in the store/)
+  assert.match(imported.stderr, /2 of 4 plants stored/)
   const again = await startService(t, { data })
   assert.deepEqual((await call(again.port)).json(), [
     { name: 'Fern' },
@@ -494,7 +514,7 @@ test('cli: what comes from outside is escaped in every message', async () => {
   await says(`owner "${shown.replace('\\u000a', '\\n')}", id 2: name`, {}, 'import', file)
   write(`CREATE TABLE plants (owner, id, name, tag);
     INSERT INTO plants VALUES ('alice', 1, 'Fern', NULL)`)
-  await says(`1 plants read from ${directory}/file ${shown}`, {}, 'import', file)
+  await says(`1 plant read from ${directory}/file ${shown}`, {}, 'import', file)
   write(`CREATE TABLE plants (owner, id, name, tag); CREATE TABLE "${own}" (a);
     PRAGMA writable_schema = ON; UPDATE sqlite_schema SET sql = 'x' WHERE name <> 'plants'`)
   await says(`malformed database schema (${shown}`, {}, 'import', file)
@@ -519,7 +539,7 @@ test('import, check: end with the same status if no process reads the output', a
   writeFileSync(file, database.export())
   const env = { PLANTS_DATA: data }
   assert.equal(await statusUnread(['import', file], env), 1)
-  assert.match((await command(['check'], env)).stdout, /1 plants/)
+  assert.match((await command(['check'], env)).stdout, /: 1 plant in/)
   assert.equal(await statusUnread(['check'], env), 0)
   assert.equal(await statusUnread(['export', file], env), 1)
 })

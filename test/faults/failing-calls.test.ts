@@ -449,6 +449,20 @@ test('full disk: a start reads and refuses creates until space comes back', asyn
   await world.closeAndVerify()
 })
 
+test('full disk: a write that is cut short says so from the start', async () => {
+  const world = await World.create()
+  await world.open()
+  world.fail(({ name }) => (name === 'write' ? { code: '', how: 'short' } : undefined))
+  assert.equal(await world.create(plant(1n)), false)
+  assert.match(
+    world.opened.unavailableReason() ?? '',
+    /^the journal could not be written: no space left on the disk, .* it took \d+ of \d+ bytes$/,
+  )
+  world.fail(() => undefined)
+  await until('the create works', () => world.create(plant(1n)))
+  await world.closeAndVerify()
+})
+
 test('full disk: after a refused write, smaller ones go on without a rewrite', async () => {
   const world = await World.create()
   await world.open()

@@ -183,7 +183,9 @@ export class JournalWriter {
       return { kind: 'in doubt', error }
     }
     if (taken < bytes.length) {
-      const short = new Error(`the file system took ${taken} of ${bytes.length} bytes`)
+      // Linux says ENOSPC only to a write of which it can take nothing.
+      const what = 'no space left on the disk, or a quota is used up'
+      const short = new Error(`${what}: it took ${taken} of ${bytes.length} bytes`)
       return this.#cutBack(file, notWritten(short))
     }
     this.#paddedTo = Math.max(this.#paddedTo, journal.bytes + bytes.length)

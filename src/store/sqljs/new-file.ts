@@ -22,7 +22,7 @@ export async function refuseTarget(file: string, storeDirectory: string): Promis
   const folder = dirname(file)
   const found = await stat(folder, { bigint: true }).catch((error: unknown) => {
     const code = errorCodeOf(error)
-    if (code === 'ENOENT') throw new Error(`the folder ${folder} does not exist`, { cause: error })
+    if (code === 'ENOENT') throw new Error(`the folder ${folder} does not exist`)
     if (code === 'ENOTDIR') return undefined
     throw error
   })

@@ -305,7 +305,7 @@ test('import stores the embedded plants in etcd; check and export name etcdctl',
   const progress = new Progress({ write: (line) => lines.push(line) })
   const importTo = (config: EtcdConfig) =>
     importStore((log) => EtcdStore.open(config, log), file, progress)
-  await assert.rejects(importTo(etcd), /^Error: 2 of 3 plants are in the store/)
+  await assert.rejects(importTo(etcd), /^Error: 2 of 3 plants stored/)
   assert.deepEqual(lines, [
     'not imported: owner "bob", id 1: the store has another plant with this id\n',
   ])
