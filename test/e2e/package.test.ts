@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict'
 import { execFile, spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { cp, mkdir, symlink, writeFile } from 'node:fs/promises'
-import { join } from 'node:path'
-import { test } from 'node:test'
+import { cp, mkdir, readFile, symlink, writeFile } from 'node:fs/promises'
+import { dirname, join } from 'node:path'
+import { test, type TestContext } from 'node:test'
 import { promisify } from 'node:util'
 import { readOptions } from '../../dist/config.js'
 import { VARIABLES } from '../../dist/settings.js'
@@ -12,6 +12,7 @@ import { call } from '../support/http.ts'
 import { hovers } from '../support/hover.ts'
 import { projectRelease, ROOT } from '../support/release.ts'
 import { temporaryDirectory } from '../support/service.ts'
+import { serving } from '../support/serving.ts'
 import { until } from '../support/time.ts'
 
 /** The package must not read it: with these variables a service refuses to start. */
@@ -39,6 +40,10 @@ const STRICT = [
   'node',
 ]
 
+// The project's manifest, which has this member.
+const { dependencies: PINNED } = JSON.parse(await readFile(join(ROOT, 'package.json'), 'utf8')) as {
+  readonly dependencies: Readonly<Record<string, string>>
+}
 const project = join(await temporaryDirectory(), 'project')
 const modules = join(ROOT, 'node_modules')
 const TSC = join(modules, '.bin/tsc')
@@ -76,10 +81,13 @@ async function start(
   }
 }
 
-test('package: npx plant-store serve --dev serves, and Ctrl-C stops it', async (t) => {
-  const child = spawn('npx', ['--offline', 'plant-store', 'serve', '--dev'], {
-    cwd: project,
+/** Runs a line without a terminal until it serves, sends a request, and stops it. */
+async function serves(t: TestContext, line: string, cwd: string, more = {}): Promise<void> {
+  const [program = '', ...args] = line.split(' ')
+  const child = spawn(program, args, {
+    cwd,
     env: {
+      ...more,
       PATH: process.env['PATH'],
       PLANTS_DATA: 'data',
       PLANTS_LISTEN: 'unix:plants.sock',
@@ -95,10 +103,41 @@ test('package: npx plant-store serve --dev serves, and Ctrl-C stops it', async (
   let log = ''
   child.stdout.setEncoding('utf8').on('data', (text: string) => (log += text))
   await until('it listens', () => log.includes('"message":"listening"'))
-  assert.equal((await call(join(project, 'plants.sock'), { token: undefined })).status, 401)
+  assert.equal((await call(join(cwd, 'plants.sock'), { token: undefined })).status, 401)
   signal('SIGINT')
   await closed
   assert.match(log, /"message":"stopped"/)
+}
+
+test('package: npx plant-store serve --dev serves, and Ctrl-C stops it', (t) =>
+  serves(t, 'npx --offline plant-store serve --dev', project))
+
+test('package: the line of the README for npx works where nothing is installed', async (t) => {
+  const readme = await readFile(join(ROOT, 'README.md'), 'utf8')
+  const [line] = /^npx .* serve --dev$/m.exec(readme) ?? assert.fail('there is no line')
+  const folder = await temporaryDirectory()
+  await symlink(dirname(tarball), join(folder, 'release'))
+  // In the place of npm's registry. What it has comes from this project's folder.
+  const packed = new Map<string, Buffer>()
+  const registry = await serving(t, (request, response) => {
+    const [, name = '', file] = (request.url ?? '').split('/')
+    const version = PINNED[name]
+    // npm looks for a newer npm, too.
+    if (version === undefined) return void response.writeHead(404).end()
+    if (file !== undefined) return void response.end(packed.get(name))
+    const dist = { tarball: `${registry}/${name}/file` }
+    const versions = { [version]: { name, version, dist } }
+    response.end(JSON.stringify({ name, 'dist-tags': { latest: version }, versions }))
+  })
+  for (const name of Object.keys(PINNED)) {
+    const args = ['pack', '--ignore-scripts', '--json', '--pack-destination', folder]
+    const said = await start('npm', [...args, join(modules, name)], process.env)
+    // npm's documented report.
+    const [{ filename }] = JSON.parse(said) as readonly [{ readonly filename: string }]
+    packed.set(name, await readFile(join(folder, filename)))
+  }
+  const HOME = join(folder, 'home')
+  await serves(t, line, folder, { HOME, npm_config_registry: registry })
 })
 
 test('package: from TypeScript it compiles with the strictest checks', async () => {
