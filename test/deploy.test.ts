@@ -9,8 +9,9 @@ import { VARIABLES } from '../dist/settings.js'
 import { post } from './support/http.ts'
 import { ROOT } from './support/release.ts'
 import { serviceVariables } from './support/kubernetes.ts'
-import { startProcess } from './support/process.ts'
+import { MAIN, startProcess } from './support/process.ts'
 import { DEFAULTS, temporaryDirectory } from './support/service.ts'
+import { openStore } from './store/sqljs/fixtures.ts'
 import { SECRET, token } from './support/tokens.ts'
 
 /** For the last snapshot, in addition to the delay and the timeout of a stop. */
@@ -86,6 +87,11 @@ test('deploy: time to stop and limits fit the configuration', () => {
     ...pods.map(({ kubernetes }) => find(kubernetes, /limits: \{ memory: (\d+)Mi \}/)),
   ])
     assert.ok(Number(limit) > peakMiB)
+})
+
+test('deploy: Buildah is told the format that keeps the health check of the image', () => {
+  assert.match(dockerfile, /^HEALTHCHECK /m)
+  assert.match(read('scripts/deploy/README.md'), /Buildah and Podman .* `--format docker`/)
 })
 
 test('deploy: probes, ports, users and paths agree with each other', () => {
@@ -191,6 +197,38 @@ test('deploy: with the variables of Kubernetes for a Service, it still starts', 
   })
   const server = await startProcess(t, join(await temporaryDirectory(), 'data'), variables)
   assert.equal(await server.kill('SIGTERM'), 0)
+})
+
+test('deploy: the restore under systemd runs as the unit does, and stores the plants', async () => {
+  const readme = read('scripts/deploy/README.md')
+  const [line] = /^ *systemd-run [^]*?< plants\.sqlite$/m.exec(readme) ?? assert.fail('no line')
+  const words = [...line.matchAll(/-[pE] (\w+)=(\S+)/g)]
+  const given = new Map(words.map(([, name, value]) => [name, value]))
+  for (const name of ['DynamicUser', 'StateDirectory', 'StateDirectoryMode'])
+    assert.equal(given.get(name), find(unit, new RegExp(`^${name}=(.*)$`, 'm')), name)
+  // Without User=, a dynamic user has the name of its unit.
+  assert.equal(`${given.get('User')}.service`, 'plant-store.service')
+  assert.doesNotMatch(unit, /^User=/m)
+  // %S is /var/lib.
+  const data = find(unit, /^Environment=PLANTS_DATA=%S(.*)$/m)
+  assert.equal(given.get('PLANTS_DATA'), `/var/lib${data}`)
+
+  // The rest of the line, with what this machine has in the place of the unit's files.
+  const [, node = '', main = ''] = /^ExecStart=(\S+) .* (\S+) serve$/m.exec(unit) ?? []
+  const script = find(line, /sh -c '(.*)' < plants\.sqlite$/)
+  assert.ok(script.includes(`${node} ${main} import `))
+  const directory = await temporaryDirectory()
+  const env = { PLANTS_DATA: join(directory, 'data') }
+  const store = await openStore(join(directory, 'source'))
+  await store.create('alice', { id: 1n, name: 'Fern' })
+  await store.close()
+  const here = script
+    .replace(`${node} ${main}`, `${process.execPath} ${MAIN}`)
+    .replaceAll('/tmp/in', join(directory, 'in'))
+  const input = readFileSync(join(directory, 'source/plants.sqlite'))
+  const { status, stdout, stderr } = spawnSync('sh', ['-c', here], { env, input })
+  assert.equal(status, 0, String(stderr))
+  assert.match(String(stdout), /^1 plant read from /)
 })
 
 test('deploy: the build context is exactly what the image copies', () => {
