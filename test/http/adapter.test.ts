@@ -249,7 +249,7 @@ describe('adapter', { concurrency: true }, () => {
     for (const wire of [long, stranger]) wire.destroy()
   })
 
-  test('what waits for a response of the application has a time, if its client leaves', async (t) => {
+  test("requests after the application's own response have a time", async (t) => {
     let closed = 0
     const bare = await mount(t, { timeouts: { servingMs: SHORT_MS } }, (handler) => (req, res) => {
       if (req.url === '/plants') return handler(req, res)
