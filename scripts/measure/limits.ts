@@ -1,23 +1,14 @@
 import { readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { setTimeout as sleep } from 'node:timers/promises'
-import { setFlagsFromString } from 'node:v8'
-import { createLog } from '../../dist/ops/log.js'
-import { StoreFull } from '../../dist/plants/store.js'
 import type { Row } from '../../dist/store/sqljs/database.js'
 import { batchLine, headerLine, journalName } from '../../dist/store/sqljs/journal-format.js'
 import { SNAPSHOT } from '../../dist/store/sqljs/snapshot.js'
-import { SqljsStore } from '../../dist/store/sqljs/store.js'
 import { temporaryDirectorySync } from '../../test/support/directories.ts'
 import { call } from '../../test/support/http.ts'
 import { rowsOf, writeStore } from '../../test/support/store-files.ts'
 import { token } from '../../test/support/tokens.ts'
-import { bytesIn } from '../figures.ts'
 import { mib, startMeasured } from './service.ts'
 
-const MIB = 1024 * 1024
-const MAX_DATA_BYTES = 256 * MIB
-const CLIENTS = 64
 const PLANTS = 1_000_000
 /**
  * Plants of a batch in the longest journal: 64 clients make batches of about 32, one client of 1.
@@ -25,13 +16,8 @@ const PLANTS = 1_000_000
 const BATCHES = [1, 32] as const
 const STARTS = 3
 
-/**
- * The longest stall of the event loop while the store grows to the default PLANTS_MAX_DATA_BYTES
- * with compactions going on; memory and disk at their peak; and the start of the service with
- * 1,000,000 plants, from a snapshot alone and with the longest journal there can be.
- */
+/** The start with 1,000,000 plants: from a snapshot alone, and with the longest journal too. */
 export async function measure(): Promise<void> {
-  await grow()
   const directory = temporaryDirectorySync()
   await writeStore(directory, rowsOf(PLANTS, row))
   await start(directory, '1,000,000 plants in the snapshot')
@@ -44,68 +30,6 @@ export async function measure(): Promise<void> {
 function row(index: number): Row {
   const owner = `user-${String(index % 1000).padStart(4, '0')}`
   return [owner, String(index), `Monstera ${index}`, 'indoor']
-}
-
-async function grow(): Promise<void> {
-  // As main.ts does: what is measured is the service's store.
-  setFlagsFromString('--wasm-tiering-budget=200000000')
-  const directory = join(temporaryDirectorySync(), 'data')
-  let compactions = 0
-  const store = await SqljsStore.open({
-    directory,
-    maxDataBytes: MAX_DATA_BYTES,
-    log: {
-      ...createLog('silent'),
-      error: (message) => console.log(message),
-      info(message) {
-        if (message === 'compacted') compactions += 1
-      },
-    },
-    onFatal(error) {
-      throw error
-    },
-  })
-  let [stallMs, rssBytes, diskBytes, lastMs] = [0, 0, 0, performance.now()]
-  const ticks = setInterval(() => {
-    const now = performance.now()
-    stallMs = Math.max(stallMs, now - lastMs)
-    lastMs = now
-  }, 1)
-  const samples = setInterval(() => {
-    rssBytes = Math.max(rssBytes, process.memoryUsage.rss())
-    diskBytes = Math.max(diskBytes, bytesIn(directory))
-  }, 50)
-  const startedAtMs = performance.now()
-  const plants = await fillStore(store)
-  const seconds = (performance.now() - startedAtMs) / 1000
-  clearInterval(ticks)
-  // The last compaction still runs.
-  await sleep(3000)
-  clearInterval(samples)
-  await store.close()
-  console.log(`grown to ${MAX_DATA_BYTES / MIB} MiB: ${plants} plants in ${seconds.toFixed(0)} s
-longest stall of the event loop ${stallMs.toFixed(1)} ms, with ${compactions} compactions
-memory at most ${mib(rssBytes / MIB)}, disk at most ${mib(diskBytes / MIB)}`)
-}
-
-/** Creates plants until the store is full. Returns how many it tried. */
-async function fillStore(store: SqljsStore): Promise<bigint> {
-  let id = 0n
-  let isFull = false
-  const client = async (): Promise<void> => {
-    while (!isFull) {
-      id += 1n
-      const name = `Monstera ${id} ${'x'.repeat(Number(id % 200n))}`
-      await store
-        .create(`user-${id % 1000n}`, { id, name, tag: 'indoor' })
-        .catch((error: unknown) => {
-          if (!(error instanceof StoreFull)) throw error
-          isFull = true
-        })
-    }
-  }
-  await Promise.all(Array.from({ length: CLIENTS }, client))
-  return id
 }
 
 /**

@@ -18,6 +18,7 @@ const CONTAINERS = [
   { limitMiB: 128, oldMiB: 32, dataMiB: 8 },
   { limitMiB: 256, oldMiB: 64, dataMiB: 40 },
   { limitMiB: 512, oldMiB: 128, dataMiB: 104 },
+  { limitMiB: 1024, oldMiB: 256, dataMiB: 256 },
 ] as const
 
 /** Memory and start by number of plants; and what small containers hold until they are full. */
