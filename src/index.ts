@@ -5,7 +5,8 @@ import { dirname, resolve } from 'node:path'
 import { readOptions } from './config.ts'
 import { ConfigError } from './errors.ts'
 import { callbackSink, createLog, type LogLevel, type LogRequests, type OnLog } from './ops/log.ts'
-import { createService, type PlantService } from './service.ts'
+import { createMountedService } from './mounted-service.ts'
+import type { PlantService } from './service.ts'
 
 export { ConfigError } from './errors.ts'
 export type { Health } from './api/admin.ts'
@@ -136,7 +137,7 @@ export function createPlantService(
   if (typeof onFatal !== 'function') throw new ConfigError(['onFatal must be a function'])
   const config = readOptions(options)
   const sink = options.onLog && callbackSink(options.onLog)
-  return createService(config, { log: createLog(config.logLevel, sink), onFatal })
+  return createMountedService(config, { log: createLog(config.logLevel, sink), onFatal })
 }
 
 // `node .` in the folder of the package runs the file that `main` names, which is this one.

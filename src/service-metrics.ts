@@ -2,7 +2,6 @@ import type { Checks } from './api/admin.ts'
 import type { ResponderOptions } from './api/plant-responder.ts'
 import type { KeySource } from './auth/keys.ts'
 import type { Verifier } from './auth/verifier.ts'
-import type { Adapter } from './http/adapter.ts'
 import type { Connections } from './http/server.ts'
 import type { Metrics } from './ops/metrics.ts'
 import { version } from './package.ts'
@@ -12,10 +11,8 @@ import { version } from './package.ts'
 
 export function addServiceMetrics(
   { metrics, log, bodies, answers, pages }: ResponderOptions,
-  {
-    connections,
-    adapter,
-  }: { readonly connections: Connections; readonly adapter: Adapter },
+  connections: Connections,
+  mountedActive: () => number,
   maxConnections: number,
   checks: () => Checks,
 ): void {
@@ -34,7 +31,7 @@ export function addServiceMetrics(
     Object.entries(checks()).map(([check, reason]) => [{ check }, reason === undefined ? 1 : 0]),
   )
   metrics.counter('plant_store_log_lines_dropped_total', dropped, () => log.dropped)
-  metrics.gauge('http_server_active_requests', active, () => connections.active + adapter.active)
+  metrics.gauge('http_server_active_requests', active, () => connections.active + mountedActive())
   metrics.gauge('plant_store_connections', 'Open connections.', () => connections.size)
   metrics.gauge('plant_store_connections_limit', limit, () => maxConnections)
   metrics.counter('plant_store_connections_refused_total', refused, () => connections.refused)

@@ -7,9 +7,10 @@ import { RateLimit } from './api/rate-limit.ts'
 import { type KeySource, readKeys } from './auth/keys.ts'
 import { Verifier } from './auth/verifier.ts'
 import type { Config } from './config.ts'
-import { Adapter } from './http/adapter.ts'
+import type { Adapter } from './http/adapter.ts'
 import { type Address, ListenFailed, listen, type Listener } from './http/listen.ts'
-import { Connections, createHttpServer, TIMEOUTS } from './http/server.ts'
+import type { Responder } from './http/responder.ts'
+import { Connections, createHttpServer } from './http/server.ts'
 import { canSendWhole } from './http/whole-response.ts'
 import { MemoryBudget } from './ops/budget.ts'
 import { connectionsWithinLimit } from './ops/descriptors.ts'
@@ -17,12 +18,13 @@ import { FairQueue } from './ops/fair-queue.ts'
 import { type Lifecycle, runSteps, type Step } from './ops/lifecycle.ts'
 import type { Log } from './ops/log.ts'
 import { Metrics } from './ops/metrics.ts'
+import type { StrangersAccount } from './ops/strangers.ts'
 import type { Recovered } from './plants/store.ts'
 import { addServiceMetrics, addTokenMetrics } from './service-metrics.ts'
 import { CLOSED, openStore, StoreOpening } from './store-opening.ts'
 import { loadSqlite } from './store/sqljs/sqlite.ts'
 
-interface ServiceHooks {
+export interface ServiceHooks {
   readonly log: Log
   /** Memory and disk may differ: the process must end, and the next one starts from the disk. */
   readonly onFatal: (error: unknown) => void
@@ -71,12 +73,11 @@ const BODIES_MAX_BYTES = 64 * 1024 * 1024
 const ANSWERS_MAX_BYTES = 64 * 1024 * 1024
 
 /** Wires tokens, storage and HTTP. @throws ConfigError if the keys cannot be used. */
-export function createService(config: Config, hooks: ServiceHooks): PlantService {
+export function createService(config: Config, hooks: ServiceHooks): Service {
   return new Service(config, hooks)
 }
 
-class Service implements PlantService {
-  readonly handler: RequestListener
+export class Service implements Omit<PlantService, 'handler'> {
   readonly #config: Config
   readonly #log: Log
   readonly #nameOf: (option: string) => string
@@ -84,7 +85,8 @@ class Service implements PlantService {
   readonly #store: StoreOpening
   readonly #pages = new PageCache()
   readonly #connections: Connections
-  readonly #adapter: Adapter
+  readonly #responder: Responder
+  #adapter: Adapter | undefined
   readonly #maxConnections: number
   readonly #lifecycle: Lifecycle = { state: 'starting' }
   readonly #metrics = new Metrics()
@@ -134,14 +136,19 @@ class Service implements PlantService {
       log,
       logRequests,
     }
-    const responder = new PlantResponder(options)
-    this.#connections = new Connections(responder)
-    this.#adapter = new Adapter(responder, TIMEOUTS, this.#connections.strangers)
+    this.#responder = new PlantResponder(options)
+    this.#connections = new Connections(this.#responder)
     this.#maxConnections = Math.min(maxConnections, connectionsWithinLimit(ADMIN_MAX_CONNECTIONS))
-    const servers = { connections: this.#connections, adapter: this.#adapter }
-    addServiceMetrics(options, servers, this.#maxConnections, () => this.#checks())
+    const mountedActive = (): number => this.#adapter?.active ?? 0
+    const checks = (): Checks => this.#checks()
+    addServiceMetrics(options, this.#connections, mountedActive, this.#maxConnections, checks)
     addTokenMetrics(this.#metrics, verifier, this.#keys)
-    this.handler = this.#adapter.handler
+  }
+
+  /** Serves in other servers too, with the same bounds. `serve` does not load the adapter. */
+  mount(create: (responder: Responder, strangers: StrangersAccount) => Adapter): RequestListener {
+    this.#adapter = create(this.#responder, this.#connections.strangers)
+    return this.#adapter.handler
   }
 
   // Arrow functions, so that an application may destructure the service.
@@ -236,7 +243,7 @@ class Service implements PlantService {
   async #drain(): Promise<void> {
     const { shutdownTimeout: timeoutSeconds } = this.#config
     const parts = [this.#connections, this.#adapter]
-    const left = await Promise.all(parts.map((part) => part.drain(timeoutSeconds * 1000)))
+    const left = await Promise.all(parts.map((part) => part?.drain(timeoutSeconds * 1000) ?? 0))
     const connections = left.reduce((sum, each) => sum + each, 0)
     const message = 'requests still under way at the deadline were given up'
     if (connections > 0) this.#log.error(message, { connections, timeoutSeconds })

@@ -108,7 +108,8 @@ export class StoreOpening {
 
   /** Closes the store, unless the service serves. */
   async close(): Promise<void> {
-    // Callers of a failed attempt know the error. A successful one may be for `openToServe`.
+    // If it fails, its callers get the error. If it succeeds, the service may serve: then the store
+    // stays open.
     if (this.#state.name === 'opening') await this.#state.attempt.catch(() => {})
     if (this.#state.name === 'open' && this.#options.lifecycle.state !== 'serving') {
       const { store } = this.#state

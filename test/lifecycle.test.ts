@@ -14,7 +14,7 @@ import { Connections } from '../dist/http/server.js'
 import { createLog } from '../dist/ops/log.js'
 import { StoreUnavailable } from '../dist/plants/store.js'
 import type { Lifecycle } from '../dist/ops/lifecycle.js'
-import { createService } from '../dist/service.js'
+import { createMountedService } from '../dist/mounted-service.js'
 import { StoreOpening } from '../dist/store-opening.js'
 import { DirectoryLocked } from '../dist/store/sqljs/lock.js'
 import { SqljsStore } from '../dist/store/sqljs/store.js'
@@ -250,7 +250,7 @@ test('handler: without open(), tries a locked directory once a second', async (t
   }
   const log = createLog('error', sink)
   const config = readOptions({ ...EMBEDDED, data: dataDirectory })
-  const service = createService(config, { log, onFatal: () => assert.fail() })
+  const service = createMountedService(config, { log, onFatal: () => assert.fail() })
   t.after(() => service.close())
   const port = portOf(await serving(t, service.handler))
   const opened = t.mock.method(SqljsStore, 'open')

@@ -8,7 +8,7 @@ import { readConfig, readOptions } from '../dist/config.js'
 import { VARIABLES } from '../dist/settings.js'
 import { ConfigError, createPlantService, type PlantServiceConfig } from '../dist/index.js'
 import { createLog } from '../dist/ops/log.js'
-import { createService } from '../dist/service.js'
+import { createMountedService } from '../dist/mounted-service.js'
 import { call } from './support/http.ts'
 import { PEM } from './support/keys.ts'
 import { ROOT } from './support/release.ts'
@@ -374,7 +374,8 @@ test('options: a key file is read once, and the service uses what was checked', 
   writeFileSync(path, JSON.stringify({ keys: [key] }))
   const config = readOptions({ ...REQUIRED, jwksFile: path, data: join(directory, 'data') })
   rmSync(path)
-  const service = createService(config, { log: createLog('silent'), onFatal: () => assert.fail() })
+  const log = createLog('silent')
+  const service = createMountedService(config, { log, onFatal: () => assert.fail() })
   t.after(() => service.close())
   await service.open()
 })

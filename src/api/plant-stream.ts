@@ -108,7 +108,7 @@ export class PlantStream implements TextStream {
     if (this.#closed) return
     const bytes = chunkBytes + (this.#list.heldBytes ?? 0)
     this.#hold.set(bytes)
-    // As much as each list keeps of the chunk before.
+    // A list that holds one piece or less exceeds nothing.
     if (bytes <= PIECE_MAX_BYTES) this.#endExceeding()
   }
 

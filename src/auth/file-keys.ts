@@ -10,7 +10,7 @@ import { type KeySource, MAX_KEY_SET_BYTES } from './key-source.ts'
 
 /** @throws ConfigError if the file cannot be read, or one of its keys is rejected. */
 export function fileKeys(path: string, pollMs: number): (log: Log) => KeySource {
-  /** Good or broken, or why there are no bytes: each broken version is logged once. */
+  /** The last content, or why it could not be read. Each broken version is logged once. */
   let content = readContent(path)
   const keys = parseContent(path, content)
   return (log) => {

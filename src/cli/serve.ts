@@ -4,7 +4,7 @@ import { type Config, keysFrom, readConfig } from '../config.ts'
 import { escaped } from '../errors.ts'
 import { createLog, type Log } from '../ops/log.ts'
 import { version } from '../package.ts'
-import { createService, type Listening, type PlantService } from '../service.ts'
+import { createService, type Listening, type Service } from '../service.ts'
 import { variableOf } from '../settings.ts'
 import { IN_MEMORY } from '../store/sqljs/in-memory.ts'
 
@@ -57,7 +57,7 @@ function end(error: unknown): void {
 }
 
 /** Stops the service at a signal, and ends the process at the next one. */
-function stopOnSignal(service: PlantService, log: Log): () => boolean {
+function stopOnSignal(service: Service, log: Log): () => boolean {
   let isStopping = false
   const stop = async (signal: NodeJS.Signals): Promise<void> => {
     if (isStopping) process.exit(1)

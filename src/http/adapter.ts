@@ -27,7 +27,7 @@ export class Adapter {
   readonly #lines = new Map<Socket, Line>()
   readonly #watch: Watch
 
-  constructor(responder: Responder, timeouts: HttpTimeouts, strangers: StrangersAccount) {
+  constructor(responder: Responder, strangers: StrangersAccount, timeouts: HttpTimeouts) {
     this.#responder = responder
     this.#timeouts = { ...timeouts, headersMs: Infinity, keepAliveMs: Infinity }
     this.#strangers = strangers

@@ -153,7 +153,8 @@ export class Connection implements BodyHolder, ResponseOrder, Stranger {
   closeIdle(unbegun: ReadonlySet<Socket>): void {
     const { bytesRead } = this.#socket
     const isIdle = this.#isDone && this.#intake.size === 0
-    // Node says it neither before the first request, nor during a body whose request is answered.
+    // Node does not name a socket before its first request, nor while the body of an answered
+    // request still comes.
     const hasBegun = bytesRead > 0 && !unbegun.has(this.#socket) && !this.#incomplete
     const isQuiet = bytesRead === this.#bytesAtLastLook && !hasBegun
     if (isIdle && isQuiet) this.#socket.destroy()

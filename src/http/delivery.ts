@@ -3,7 +3,7 @@ import type { Hold } from '../ops/budget.ts'
 import { Exchange, type RequestRecord } from './exchange.ts'
 import { cutOff, type Linger } from './linger.ts'
 import { NO_RESPONSE, record, type Responder } from './responder.ts'
-import { abandon, type HttpResponse, isStream, lengthOf } from './response.ts'
+import { abandon, type HttpResponse, isShort, lengthOf } from './response.ts'
 import { rawResponse } from './response.ts'
 import { send, sendWhole } from './send.ts'
 import { dropBody } from './unread-body.ts'
@@ -64,8 +64,9 @@ export class Delivery {
   }
 
   #send(exchange: Exchange, response: HttpResponse, goesOn: boolean): void {
-    if (!goesOn && !isStream(response.body)) return this.closeWith(response, exchange)
-    // Only Node can send a list. The rest of its request's body is read meanwhile.
+    if (!goesOn && isShort(response)) return this.closeWith(response, exchange)
+    // A long response may take its reader longer than the connection lingers. The rest of its
+    // request's body is read meanwhile.
     if (!goesOn) dropBody(exchange)
     const closes = this.#order.isLast || !goesOn
     if (closes) this.#order.close()

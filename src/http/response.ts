@@ -57,6 +57,11 @@ export function lengthOf(body: HttpResponse['body']): number | undefined {
   return body === undefined || isStream(body) ? undefined : body.length
 }
 
+/** True if it is sent with one write. */
+export function isShort({ body }: HttpResponse): boolean {
+  return !isStream(body) && (body?.length ?? 0) <= PIECE_MAX_BYTES
+}
+
 export function errorResponse({ status, error, message, headers }: HttpError): HttpResponse {
   return { ...jsonResponse(status, { error, message }, headers), error }
 }

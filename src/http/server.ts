@@ -139,8 +139,8 @@ export class Connections {
   }
 
   /**
-   * The sockets on which no request has begun since the last one. Node's parser knows it, and Node
-   * tells it in one way only: by closing them. None is closed here, because a response may be left.
+   * The sockets on which no request has begun since the last one. Node names them only by calling
+   * their `destroy`. So for a moment `destroy` only notes the socket: a response may be left.
    */
   #unbegun(): ReadonlySet<Socket> {
     const found = new Set<Socket>()
@@ -157,8 +157,8 @@ export class Connections {
 }
 
 /**
- * A server whose connections are bounded, and each failure of Node's parser is
- * answered in the Error shape. When full it refuses a new connection, or closes the quietest one.
+ * A server with bounded connections. Each failure of Node's parser is answered with an Error. When
+ * full it refuses a new connection, or closes the quietest one.
  */
 export function createHttpServer(
   connections: Connections,

@@ -13,12 +13,42 @@ import { serving } from '../support/serving.ts'
 import { until } from '../support/time.ts'
 import { token } from '../support/tokens.ts'
 
-const LINES = readFileSync(join(ROOT, 'scripts/deploy/nginx-cors.conf'), 'utf8')
+interface Proxy {
+  readonly file: string
+  /** The whole configuration, on a port, with the lines of the example. */
+  readonly configure: (port: number, lines: string) => string
+  readonly args: (folder: string) => readonly string[]
+}
 
-const MISSING =
-  (['nginx', 'chromium'] as const).some((name) => spawnSync(name, ['-h']).status !== 0) &&
-  'SKIPPED: nginx or chromium is missing (Debian: apt-get install nginx chromium)'
-if (MISSING !== false) console.log(MISSING)
+const TEMPORARY = ['client_body', 'proxy', 'fastcgi', 'uwsgi', 'scgi']
+
+const PROXIES: Readonly<Record<'nginx' | 'caddy', Proxy>> = {
+  nginx: {
+    file: 'nginx-cors.conf',
+    configure: (port, lines) => `daemon off; master_process off; pid nginx.pid; error_log stderr;
+      events {}
+      http {
+        access_log off;
+        ${TEMPORARY.map((name) => `${name}_temp_path ${name};`).join(' ')}
+        server { listen 127.0.0.1:${port}; ${lines} }
+      }`,
+    args: (folder) => ['-p', folder, '-c', 'config'],
+  },
+  caddy: {
+    file: 'cors.caddy',
+    configure: (port, lines) => `{
+        admin off
+        auto_https off
+      }
+      http://127.0.0.1:${port} {
+        bind 127.0.0.1
+        ${lines}
+      }`,
+    args: (folder) => ['run', '--adapter', 'caddyfile', '--config', join(folder, 'config')],
+  },
+}
+
+const isThere = (name: string): boolean => spawnSync(name, ['-h']).status === 0
 
 /** Replaces what an operator is asked to replace, in the one place where it is. */
 function named(lines: string, example: string, own: string): string {
@@ -27,25 +57,24 @@ function named(lines: string, example: string, own: string): string {
   return parts.join(own)
 }
 
-/** nginx with the lines of the example, in front of a service. Returns its port. */
-async function startProxy(t: TestContext, service: number, origin: string): Promise<number> {
-  const directory = await temporaryDirectory()
+/** A proxy with the lines of its example, in front of a service. Returns its port. */
+async function startProxy(
+  t: TestContext,
+  name: keyof typeof PROXIES,
+  service: number,
+  origin: string,
+): Promise<number> {
+  const { file, configure, args } = PROXIES[name]
+  const folder = await temporaryDirectory()
   const port = await freePort()
-  const lines = named(LINES, 'http://127.0.0.1:8080', `http://127.0.0.1:${service}`)
-  const temporary = ['client_body', 'proxy', 'fastcgi', 'uwsgi', 'scgi']
-  writeFileSync(
-    join(directory, 'nginx.conf'),
-    `daemon off; master_process off; pid nginx.pid; error_log stderr;
-    events {}
-    http {
-      access_log off;
-      ${temporary.map((name) => `${name}_temp_path ${name};`).join(' ')}
-      server { listen 127.0.0.1:${port}; ${named(lines, 'https://app.example', origin)} }
-    }`,
-  )
-  const nginx = spawn('nginx', ['-p', directory, '-c', 'nginx.conf'], { stdio: 'ignore' })
-  t.after(() => nginx.kill('SIGKILL'))
-  await until('nginx listens', () =>
+  const example = readFileSync(join(ROOT, 'scripts/deploy', file), 'utf8')
+  const lines = named(example, '127.0.0.1:8080', `127.0.0.1:${service}`)
+  const config = configure(port, named(lines, 'https://app.example', origin))
+  writeFileSync(join(folder, 'config'), config)
+  const env = { PATH: process.env['PATH'], HOME: folder }
+  const proxy = spawn(name, args(folder), { env, stdio: 'ignore' })
+  t.after(() => proxy.kill('SIGKILL'))
+  await until(`${name} listens`, () =>
     call(port).then(
       () => true,
       () => false,
@@ -92,31 +121,39 @@ const PAGE = `<script type="module">
   await fetch('/report', { method: 'POST', body: JSON.stringify(report) })
 </script>`
 
-test('browser: nginx lets a page of another origin in', { skip: MISSING }, async (t) => {
-  const { port } = await startService(t)
-  let settings: object = {}
-  let report = ''
-  const page = await serving(t, (req, res) => {
-    if (req.url === '/report') req.on('data', (text) => (report += text)).on('end', () => res.end())
-    else if (req.url === '/settings') res.end(JSON.stringify(settings))
-    else res.setHeader('Content-Type', 'text/html').end(PAGE)
+for (const name of ['nginx', 'caddy'] as const) {
+  const skip =
+    !(isThere(name) && isThere('chromium')) &&
+    `SKIPPED: ${name} or chromium is missing (Debian: apt-get install ${name} chromium)`
+  if (skip !== false) console.log(skip)
+
+  test(`browser: ${name} lets a page of another origin in`, { skip }, async (t) => {
+    const { port } = await startService(t)
+    let settings: object = {}
+    let report = ''
+    const page = await serving(t, (req, res) => {
+      if (req.url === '/report')
+        req.on('data', (text) => (report += text)).on('end', () => res.end())
+      else if (req.url === '/settings') res.end(JSON.stringify(settings))
+      else res.setHeader('Content-Type', 'text/html').end(PAGE)
+    })
+    const proxy = await startProxy(t, name, port, page)
+    const urlOf = (port: number): string => `http://127.0.0.1:${port}/plants`
+    settings = { direct: urlOf(port), proxied: urlOf(proxy), token: token('alice') }
+    await browse(t, page)
+    await until('the page reports', () => report.endsWith(']'))
+    // What the page wrote.
+    const [direct, ...proxied] = JSON.parse(report) as unknown[]
+    assert.equal(direct, 'TypeError', 'without a proxy the browser refuses')
+    const [error, message] = conditions.get('idTaken') ?? assert.fail()
+    const [, link] = (proxied[3] ?? []) as readonly string[]
+    assert.deepEqual(proxied, [
+      [200, null, { name: 'Fern' }],
+      [200, null, { name: 'Moss' }],
+      [409, null, { error, message }],
+      [200, link, [{ name: 'Fern' }]],
+      [200, null, [{ name: 'Moss' }]],
+    ])
+    assert.match(link ?? '', /^<\?limit=1&after=.+>; rel="next"$/)
   })
-  const proxy = await startProxy(t, port, page)
-  const urlOf = (port: number): string => `http://127.0.0.1:${port}/plants`
-  settings = { direct: urlOf(port), proxied: urlOf(proxy), token: token('alice') }
-  await browse(t, page)
-  await until('the page reports', () => report.endsWith(']'))
-  // What the page wrote.
-  const [direct, ...proxied] = JSON.parse(report) as unknown[]
-  assert.equal(direct, 'TypeError', 'without a proxy the browser refuses')
-  const [error, message] = conditions.get('idTaken') ?? assert.fail()
-  const [, link] = (proxied[3] ?? []) as readonly string[]
-  assert.deepEqual(proxied, [
-    [200, null, { name: 'Fern' }],
-    [200, null, { name: 'Moss' }],
-    [409, null, { error, message }],
-    [200, link, [{ name: 'Fern' }]],
-    [200, null, [{ name: 'Moss' }]],
-  ])
-  assert.match(link ?? '', /^<\?limit=1&after=.+>; rel="next"$/)
-})
+}

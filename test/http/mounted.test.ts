@@ -15,7 +15,8 @@ import { describe, test, type TestContext } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { readOptions } from '../../dist/config.js'
 import { createLog } from '../../dist/ops/log.js'
-import { createService, type PlantService } from '../../dist/service.js'
+import { createMountedService } from '../../dist/mounted-service.js'
+import type { PlantService } from '../../dist/service.js'
 import { SqljsStore } from '../../dist/store/sqljs/store.js'
 import { listOf, startBare } from '../support/bare.ts'
 import { EMBEDDED } from '../support/embedded.ts'
@@ -80,7 +81,7 @@ async function mountService(
     data: join(await temporaryDirectory(), 'data'),
     shutdownTimeout: 2 * (PATIENCE_MS / 1000),
   })
-  const service = createService(config, {
+  const service = createMountedService(config, {
     log,
     onFatal(error) {
       throw error

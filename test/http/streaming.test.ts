@@ -175,6 +175,27 @@ test('streaming: a failure in the middle never looks like the end of the list', 
   assert.deepEqual(failures.map(reasonOf), Array(2).fill('the disk is gone'))
 })
 
+test('streaming: a reader may be slow, also if its request never ends', async (t) => {
+  const path = join(await temporaryDirectory(), 'http.sock')
+  const plants = [{ name: 'x'.repeat(2 ** 20) }]
+  const bare = await startBare(t, { path, store: { list: () => listOf([plants]) } })
+  const unread = ['Content-Length: 100000']
+  for (const lines of [unread, ['Expect: 100-continue', ...unread]]) {
+    const wire = await Wire.to(path)
+    wire.socket.pause()
+    wire.write(head('GET', '/plants', { lines }))
+    await until('it is under way', () => bare.answers.heldBytes > 0)
+    // Longer than a connection lingers after its last response.
+    await sleep(1500)
+    wire.socket.resume()
+    const [answer = assert.fail()] = await wire.answers(1)
+    assert.equal(answer.body, JSON.stringify(plants))
+    await wire.end()
+    await until('nothing is held', () => bare.answers.heldBytes === 0)
+  }
+  assert.deepEqual(bare.answered, ['GET 200', 'GET 200'])
+})
+
 test('streaming: a failure before the first byte is 500, and closes the list', async (t) => {
   for (const asynchronous of [false, true]) {
     let closed = 0

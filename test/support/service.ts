@@ -4,7 +4,8 @@ import type { TestContext } from 'node:test'
 import { type Config, readConfig } from '../../dist/config.js'
 import { ConfigError } from '../../dist/errors.js'
 import { createLog } from '../../dist/ops/log.js'
-import { createService, type PlantService } from '../../dist/service.js'
+import { createMountedService } from '../../dist/mounted-service.js'
+import type { PlantService } from '../../dist/service.js'
 import { checkStore } from '../../dist/cli/check.js'
 import { temporaryDirectory } from './directories.ts'
 import { AUDIENCE, ISSUER, SECRET } from './tokens.ts'
@@ -66,7 +67,7 @@ export async function startService(
       done()
     },
   }
-  const service = createService(config, {
+  const service = createMountedService(config, {
     log: createLog(config.logLevel, sink),
     onFatal(error) {
       throw error

@@ -77,8 +77,8 @@ const DECIDE_MS = 3
 
 /**
  * Takes waiting creates, owner by owner, and decides them. A new plant is added to the database
- * with the batch's sequence, which no list shows yet. What durable plants alone decide is answered
- * at once. What a plant of this batch decides is answered with the batch.
+ * with the batch's sequence, which no list shows yet. If a durable plant has the id, the create is
+ * answered at once. If a plant of this batch has it, the create is answered with the batch.
  */
 export function takeBatch(
   waiting: WaitingCreates,

@@ -17,11 +17,11 @@ const VERSION = 1
 export const HEADER_MAX_BYTES = 128
 const HEADER = /^(plant-store-journal (\d+) (\d+)) ([0-9a-f]{8})$/
 /**
- * A line up to its first id. No text of a plant can imitate it. JSON escapes the quotes in a text,
- * so of a text only the quote at its end can match the first quote here. Then the second quote
- * matches where the next text begins, and the third where it ends. But after the end of a text
- * comes `,` or `]`, and never a digit. Zeros are not matched: they could hide where a text ends,
- * and no line has one.
+ * A line up to its first id. No text of a plant can imitate it. Suppose a text ends in
+ * `deadbeef 5 [[`. JSON escapes quotes inside a text, so the first quote here is the end of that
+ * text. The second begins the next text, and the third ends it. There the pattern wants a digit,
+ * but JSON has `,` or `]`. Zeros are not matched: they could hide where a text ends, and no line
+ * has one.
  */
 export const LINE_START = /(\0?)[0-9a-f]{8} (\d+) \[\["[^"\\\0]*(?:\\[^\0][^"\\\0]*)*","-?\d/g
 const NEWLINE = 10

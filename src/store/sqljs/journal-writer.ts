@@ -49,8 +49,8 @@ export class JournalWriter {
   #file: File | undefined
   #paddingBytes = 0
   /**
-   * How far this file was ever written, also if it was cut since. A line inside that needs no
-   * padding.
+   * The end of the longest write so far. A line that ends before it gets no padding, also if the
+   * file was cut since.
    */
   #paddedTo = 0
   #unavailableReason: string | undefined

@@ -19,7 +19,7 @@ export interface Chunk {
   readonly plants: number
   /** The last id that was read, if rows follow it in the range. */
   readonly cutAt: bigint | undefined
-  /** Whether the first of these rows is in the view. If it is of a later batch, others may be. */
+  /** Whether the next row is shown. If it is of a later batch, a row after it may be. */
   readonly isNextShown: boolean
 }
 
@@ -175,8 +175,8 @@ export class PlantLists {
   }
 
   /**
-   * One owner's plants, ascending. Reads at most `maxRows` rows, and none after the plant that
-   * brings the text to `maxBytes`. Rows of later batches are not shown, but count for `maxRows`: so
+   * One owner's plants, ascending: at most `maxRows` rows, and none after the plant that brings the
+   * text to `maxBytes`. Rows of later batches are not shown, but count for `maxRows`: so
    * the work is bounded.
    */
   chunk({ owner, from, to, asOf }: View, maxRows: number, maxBytes: number): Chunk {

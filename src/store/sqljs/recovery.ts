@@ -118,7 +118,7 @@ export async function scanDirectory(
   roomBytes = 0,
 ): Promise<DirectoryScan> {
   const names = await directory.list()
-  // Before the snapshot: it then covers any journal that a compaction removes meanwhile.
+  // Read before the snapshot: a journal that a compaction removes in between is in that snapshot.
   const { headers, nextJournal } = await readHeaders(directory, names)
   const snapshot = await readSnapshotIfAny(directory, names, roomBytes)
   const covered = snapshot?.sequence ?? 0

@@ -1,0 +1,13 @@
+/* The service for another application: with a handler for the application's own servers. */
+
+import type { Config } from './config.ts'
+import { Adapter } from './http/adapter.ts'
+import { TIMEOUTS } from './http/server.ts'
+import { createService, type PlantService, type ServiceHooks } from './service.ts'
+
+/** @throws ConfigError if the keys cannot be used. */
+export function createMountedService(config: Config, hooks: ServiceHooks): PlantService {
+  const service = createService(config, hooks)
+  const handler = service.mount((...shared) => new Adapter(...shared, TIMEOUTS))
+  return Object.assign(service, { handler })
+}
