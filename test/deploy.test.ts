@@ -78,7 +78,7 @@ test('deploy: time to stop and limits fit the configuration', () => {
   const peakMiB = Number(
     find(
       read('scripts/deploy/README.md'),
-      /at the peak of a compaction at 256 MiB \| ([\d,]+) MiB of memory/,
+      /the default, 256 MiB \| [\d,]+; up to ([\d,]+) MiB of memory/,
     ).replace(',', ''),
   )
   assert.equal(DEFAULTS.maxDataBytes, 256 * 1024 * 1024)
