@@ -6,7 +6,7 @@ import type { Hold } from '../ops/budget.ts'
 import type { Stranger, StrangersAccount } from '../ops/strangers.ts'
 import { Clock, DRAIN_CHECK_MS, type HttpTimeouts, Watch } from './clock.ts'
 import { Exchange } from './exchange.ts'
-import { PAUSE_AT_WAITING, WAITING_MAX } from './intake.ts'
+import { keepPaused, PAUSE_AT_WAITING, WAITING_MAX } from './intake.ts'
 import { cutOff, Linger } from './linger.ts'
 import { NO_RESPONSE, record, type Responder } from './responder.ts'
 import { abandon, type HttpResponse, lengthOf } from './response.ts'
@@ -106,12 +106,7 @@ class Line implements Stranger {
     this.#responder = responder
     this.#timeouts = timeouts
     this.#strangers = strangers
-    // As in a connection of our own.
-    socket.on('resume', () => {
-      if (this.#waiting.size < PAUSE_AT_WAITING) return
-      if (socket.isPaused()) socket.emit('pause')
-      else socket.pause()
-    })
+    keepPaused(socket, () => this.#waiting.size >= PAUSE_AT_WAITING)
   }
 
   get isAnswering(): boolean {

@@ -5,7 +5,7 @@ import { Clock } from './clock.ts'
 import { Delivery, type ResponseOrder } from './delivery.ts'
 import { type BodyHolder, DirectRequest } from './direct-request.ts'
 import { Exchange, recordOf, REQUEST_BYTES, type RequestRecord } from './exchange.ts'
-import { Intake, type Refusal } from './intake.ts'
+import { Intake, keepPaused, type Refusal } from './intake.ts'
 import { cutOff, Linger } from './linger.ts'
 import type { Responder, Shared } from './responder.ts'
 import { errorResponse, type HttpResponse } from './response.ts'
@@ -48,14 +48,7 @@ export class Connection implements BodyHolder, ResponseOrder, Stranger {
     this.#clock = new Clock(socket, timeouts)
     this.#linger = new Linger(socket)
     this.#delivery = new Delivery(socket, shared, this.#linger, this)
-    // Node resumes the socket whenever a body is read.
-    socket.on('resume', () => {
-      if (!this.#mustPause) return
-      // If it was paused in the same tick, Node reads again although `isPaused()` is true; 'pause'
-      // makes Node stop.
-      if (socket.isPaused()) socket.emit('pause')
-      else socket.pause()
-    })
+    keepPaused(socket, () => this.#mustPause)
     // Node calls it after the last response, and would close at once.
     socket.destroySoon = () => this.#delivery.end('')
     // After an Upgrade header Node's parser does not report broken chunks. Without this listener

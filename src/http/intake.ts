@@ -1,3 +1,4 @@
+import type { Socket } from 'node:net'
 import type { HttpError } from '../errors.ts'
 import type { Exchange, RequestRecord } from './exchange.ts'
 import { isBodyWaiting } from './unread-body.ts'
@@ -6,6 +7,17 @@ import { isBodyWaiting } from './unread-body.ts'
 export const PAUSE_AT_WAITING = 16
 /** `pause()` acts after the current 64 KiB read, which holds at most 256 requests with a token. */
 export const WAITING_MAX = 256
+
+/** Pauses a socket again when Node resumes it, which it does whenever a body is read. */
+export function keepPaused(socket: Socket, mustPause: () => boolean): void {
+  socket.on('resume', () => {
+    if (!mustPause()) return
+    // If it was paused in the same tick, Node reads again although `isPaused()` is true; 'pause'
+    // makes Node stop.
+    if (socket.isPaused()) socket.emit('pause')
+    else socket.pause()
+  })
+}
 
 /** What Node's parser could not read, or waited for too long. */
 export interface Refusal {

@@ -47,8 +47,8 @@ const FLAGS: Readonly<Record<Mode, number>> = {
   durable: O_WRONLY | O_DSYNC,
   temporary: O_WRONLY | O_CREAT | O_TRUNC,
 }
-/** How much one call reads. Linux allows 2 GiB. */
-const CALL_BYTES = 64 * 1024 * 1024
+/** How much one call reads or writes. Linux allows 2 GiB. */
+export const CALL_BYTES = 64 * 1024 * 1024
 /** How much one write of a thread that compacts takes. */
 const PIECE_BYTES = 1024 * 1024
 

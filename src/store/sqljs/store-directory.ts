@@ -1,10 +1,8 @@
-import type { File, Files, Mode } from './files.ts'
+import { CALL_BYTES, type File, type Files, type Mode } from './files.ts'
 import { checkHeld, LockLost, type LockPlace, withPath } from './lock.ts'
 
 /** Creates within this time may be lost. A check for each write would slow down every create. */
 const CHECK_EVERY_MS = 1000
-/** How much one call writes. Linux allows 2 GiB. */
-const CALL_BYTES = 64 * 1024 * 1024
 /** The ending of a file that is not whole yet. A start removes those that a crash left. */
 export const TEMPORARY = '.tmp'
 
