@@ -70,6 +70,7 @@ function readAddress(given: unknown, forms = ''): Address {
   const host = bracketed ?? plain
   const port = Number(digits)
   if (host !== undefined && host !== '*' && port <= PORT_MAX) return { host, port }
+  if (port > PORT_MAX) throw new Error(`must have a port of at most ${PORT_MAX}`)
   const [, all] = /^\*?:([0-9]{1,5})$/.exec(written) ?? []
   if (all !== undefined)
     throw new Error(`must name a host: for every address, write 0.0.0.0:${all} or [::]:${all}`)

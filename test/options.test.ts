@@ -90,7 +90,7 @@ const WRONG: readonly (readonly [options: Readonly<Record<string, unknown>>, pro
   [{ data: new URL('file:///x') }, 'data must be a path, and is an object'],
   [{ listen: 8080 }, `listen ${ADDRESS}, and is 8080`],
   [{ listen: '8080' }, `listen ${ADDRESS}, and is a text of length 4`],
-  [{ listen: '127.0.0.1:65536' }, `listen ${ADDRESS}, and is a text of length 15`],
+  [{ listen: '127.0.0.1:65536' }, 'listen must have a port of at most 65535'],
   [{ listen: null }, `listen ${ADDRESS}, and is null`],
   [{ listen: 'off' }, `listen ${ADDRESS}, and is a text of length 3`],
   [{ listen: { host: '127.0.0.1', port: 80 } }, `listen ${ADDRESS}, and is an object`],

@@ -95,14 +95,15 @@ export function readJsonObject(bytes: Uint8Array, wanted: string): JsonObject {
     // JSON.parse would quote the bytes, which may be a secret in the wrong place.
   }
   if (isJsonObject(value)) return value
-  throw new Error(`must be ${wanted}, and is ${formatOf(bytes)}`)
+  throw new Error(`must be ${wanted}, and is ${formatOf(bytes) ?? 'no JSON object in UTF-8'}`)
 }
 
-/** Names what people take for a key set: a key itself, or what a proxy answers. */
-function formatOf(bytes: Uint8Array): string {
+/** Names what people take for something else: a key, a key set, or what a proxy answers. */
+export function formatOf(bytes: Uint8Array): 'PEM' | 'a key set' | 'HTML or XML' | undefined {
   const start = new TextDecoder().decode(bytes.subarray(0, MAX_START)).trimStart()
   if (start.startsWith('-----BEGIN')) return 'PEM'
-  return start.startsWith('<') ? 'HTML or XML' : 'no JSON object in UTF-8'
+  if (/^\{\s*"(?:keys|kty)"/.test(start)) return 'a key set'
+  return start.startsWith('<') ? 'HTML or XML' : undefined
 }
 
 function isJsonObject(value: unknown): value is JsonObject {

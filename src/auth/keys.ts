@@ -5,7 +5,7 @@ import { ConfigError } from '../errors.ts'
 import type { Log } from '../ops/log.ts'
 import { isTrustworthy } from './fetch.ts'
 import { fileKeys } from './file-keys.ts'
-import { readKeySet } from './key-set.ts'
+import { formatOf, readKeySet } from './key-set.ts'
 import { type KeySource, TIMING } from './key-source.ts'
 import { discoverKeySet, RemoteKeys } from './remote-keys.ts'
 import { TokenCache } from './token-cache.ts'
@@ -54,6 +54,10 @@ function secretKeys(secret: Uint8Array): () => KeySource {
   const { length } = secret
   if (length < MIN_SECRET_BYTES)
     throw new ConfigError([`must have at least ${MIN_SECRET_BYTES} bytes, and has ${length}`])
+  // Whoever has the public key could sign with it.
+  const format = formatOf(secret)
+  if (format === 'PEM' || format === 'a key set')
+    throw new ConfigError([`must be a secret, and is ${format}: public keys are for JWKS settings`])
   let imported: Promise<CryptoKey> | undefined
   // Imported once: jose would import plain bytes for every token.
   const find = () =>

@@ -16,6 +16,7 @@ import { openStore } from '../store-opening.ts'
 import { FILE_MAX_BYTES } from '../store/sqljs/database.ts'
 import { nodeFiles } from '../store/sqljs/files.ts'
 import { SQLITE_LOGS } from '../store/sqljs/new-file.ts'
+import { checksumOf } from '../store/sqljs/snapshot.ts'
 import { type Cells, NULL, openRows } from '../store/sqljs/source-rows.ts'
 import { counted, Progress } from './progress.ts'
 
@@ -47,12 +48,18 @@ export async function importStore(
   file: string,
   progress = new Progress(),
 ): Promise<string> {
-  const readRows = openRows(await readWhole(file))
-  const rows = await readRows.catch((error: unknown) => refuse(file, error))
+  const bytes = await readWhole(file)
+  // SQLite may write into the bytes.
+  const checksum = checksumOf(bytes)
+  const rows = await openRows(bytes).catch((error: unknown) => refuse(file, error))
   try {
     if (rows.isPartial) {
       const what = `${file} was made while a service ran, and may lack what its journals hold`
       progress.tell(`${what}: "plant-store export" makes a file that has everything`)
+    }
+    if (checksum === 'differs') {
+      const what = `${file} was changed after plant-store wrote it, by an edit or by a failing disk`
+      progress.tell(`${what}: the plants are imported as they are now`)
     }
     let fatal: unknown
     const log: Log = {
@@ -133,7 +140,7 @@ function refuse(file: string, error: unknown, more = ''): never {
  * Reads a file that nothing writes to meanwhile.
  * @throws Error if it is no regular file, is too large, changes, or has a log with more changes.
  */
-async function readWhole(file: string): Promise<Uint8Array> {
+async function readWhole(file: string): Promise<Buffer> {
   // Without O_NONBLOCK, opening a FIFO waits for a writer.
   const handle = await open(file, constants.O_RDONLY | constants.O_NONBLOCK)
   try {

@@ -86,6 +86,7 @@ async function invitation(config: Config, { plants }: Listening): Promise<string
   const plant = '{"id": 1, "name": "Monstera", "tag": "indoor"}'
   return `
 The plant store listens on ${plants} with a development key; never use that key for anything real.
+Plants and key are in ${config.data}.
 Paste these in another shell, to create a plant and to list it:
 
 ${curl} -H 'Content-Type: application/json' -d '${plant}'

@@ -59,6 +59,21 @@ test('secret: 32 bytes are accepted, 31 refused', () => {
   configRefused({ kind: 'secret', secret: Buffer.alloc(31) }, ISSUER, '32 bytes')
 })
 
+test('secret: a public key or a key set is refused, since anyone could sign with it', () => {
+  const jwks = JSON.stringify({ keys: [jwk(p256.publicKey)] }, undefined, 2)
+  const pem = String(rsa.publicKey.export(PEM.publicKeyEncoding))
+  const texts = { PEM: pem, 'a key set': jwks }
+  for (const [what, text] of Object.entries(texts))
+    configRefused(
+      { kind: 'secret', secret: Buffer.from(`\n${text}`) },
+      ISSUER,
+      `must be a secret, and is ${what}: public keys are for JWKS settings`,
+    )
+  // Random bytes may begin like a page of HTML.
+  const secret = Buffer.from('<'.repeat(32))
+  assert.ok(createKeySource({ kind: 'secret', secret }, ISSUER, silent))
+})
+
 test('key URL: https, or http on loopback, and nothing else', () => {
   const urls = [
     'http://issuer.example/jwks',

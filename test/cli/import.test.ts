@@ -323,6 +323,23 @@ test('import: a file that changes while it is read is refused', async () => {
   assert.equal(outcome, `${file} changed while it was read: stop what writes to it first`)
 })
 
+test('import: a snapshot that was changed comes in, and a line says that it was', async () => {
+  const data = `${await temporaryDirectory()}/data`
+  const store = await openStore(data)
+  await store.create('alice', { id: 1n, name: 'Fern' })
+  await store.close()
+  const bytes = filesLeftByKill(data).get('plants.sqlite') ?? assert.fail()
+  bytes.write('Tree', bytes.indexOf('Fern'))
+  const file = await fileOf(bytes)
+  const { lines, outcome, plantsOf } = await importFrom(file)
+  assert.equal(outcome, `1 plant read from ${file}; all of them are in the store`)
+  assert.deepEqual(lines, [
+    `${file} was changed after plant-store wrote it, by an edit or by a failing disk: ` +
+      'the plants are imported as they are now',
+  ])
+  assert.deepEqual(await plantsOf('alice'), [{ name: 'Tree' }])
+})
+
 test('import: the own snapshot changes nothing, a partial one is reported', async () => {
   const files = await killedAfter(plantsTo(3n), { compactBytes: 1 })
   const file = await fileOf(files.get('plants.sqlite') ?? Buffer.alloc(0))

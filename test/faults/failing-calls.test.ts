@@ -323,7 +323,7 @@ test('failing calls of a padded write: without space the line is written alone',
     for (let id = 1n; id < 4n; id++)
       assert.ok(await world.create(plant(id)), `${fault.code} ${fault.how}`)
     assert.equal(writes, 4, 'the line was written again by itself')
-    assert.deepEqual(world.lines, [])
+    assert.deepEqual(world.lines, ['there are no plants yet: a new store begins'])
     // The space that is left stays free: there is no more padding.
     assert.ok(!(await world.journal()).includes(0))
     await world.verifyAfterKill()
@@ -484,6 +484,25 @@ test('full disk: after a refused write, smaller ones go on without a rewrite', a
   )
   isFull = false
   assert.ok(await world.create(plant(3n)))
+  await world.verifyAfterKill()
+  await world.closeAndVerify()
+})
+
+test('full disk: it is logged as an error at most once a second', async () => {
+  const world = await World.create()
+  let errors = 0
+  let others = 0
+  const told = (level: string, message: string): unknown =>
+    message.startsWith('plants cannot be written') && (level === 'error' ? errors++ : others++)
+  await world.open({ log: logOf(told) })
+  world.fail(({ name }) => (name === 'write' ? { code: 'ENOSPC', how: 'refused' } : undefined))
+  const begunAtMs = performance.now()
+  for (let id = 1n; id <= 50n; id++) assert.equal(await world.create(plant(id)), false)
+  const seconds = (performance.now() - begunAtMs) / 1000
+  assert.ok(errors >= 1 && errors <= 1 + seconds, `${errors} errors in ${seconds} s`)
+  assert.ok(others >= 1 && errors + others >= 50, `${others} lines at level debug`)
+  world.fail(() => undefined)
+  await until('the create works', () => world.create(plant(51n)))
   await world.verifyAfterKill()
   await world.closeAndVerify()
 })

@@ -28,6 +28,8 @@ type Outcome =
   | { readonly kind: 'refused' | 'in doubt'; readonly error: unknown }
 
 const LAST_RETRY_MS = 5000
+/** A full disk may refuse thousands of batches a second, and hold the log too. */
+const TELL_EVERY_MS = 1000
 /** Padding is written only if this many lines as long as the current one fit into it. */
 const PADDED_LINES = 16
 /** A write that fails with one of these stored nothing, or a part that can be cut off. */
@@ -54,6 +56,8 @@ export class JournalWriter {
    */
   #paddedTo = 0
   #unavailableReason: string | undefined
+  /** When a failure was last logged as an error. */
+  #toldAtMs = -Infinity
   #timer: NodeJS.Timeout | undefined
   #busy: Promise<unknown> = Promise.resolve()
   #closed = false
@@ -296,7 +300,10 @@ export class JournalWriter {
     if (kind === 'in doubt') this.#use(this.#journal, undefined)
     this.#unavailableReason = reasonOf(error)
     const retryMs = this.#backoff.take()
-    log.error('plants cannot be written at the moment; reading goes on', { error, retryMs })
+    const isTold = performance.now() < this.#toldAtMs + TELL_EVERY_MS
+    if (!isTold) this.#toldAtMs = performance.now()
+    const tell = isTold ? log.debug : log.error
+    tell('plants cannot be written at the moment; reading goes on', { error, retryMs })
     clearTimeout(this.#timer)
     if (!this.#closed) this.#timer = setTimeout(() => void this.#rewrite(), retryMs).unref()
   }

@@ -44,6 +44,14 @@ export async function writeSnapshot(
   return database.length + TRAILER_BYTES
 }
 
+/** What the trailer of a file says; `none` without one, as in a file that SQLite has made. */
+export function checksumOf(bytes: Buffer): 'none' | 'fits' | 'differs' {
+  const at = bytes.length - TRAILER_BYTES
+  if (at < 0 || !bytes.subarray(at, at + MAGIC.length).equals(MAGIC)) return 'none'
+  const sha = createHash('sha256').update(bytes.subarray(0, -SHA_BYTES)).digest()
+  return sha.equals(bytes.subarray(-SHA_BYTES)) ? 'fits' : 'differs'
+}
+
 /**
  * Reads and verifies a snapshot. After it, `database` has room for `roomBytes`.
  * @throws StoreCorrupt if any byte is not as it was written, or the version is unknown.
@@ -55,13 +63,11 @@ export async function readSnapshot(
 ): Promise<Snapshot> {
   const bytes = database.subarray(0, database.length - roomBytes)
   const at = bytes.length - TRAILER_BYTES
-  const edited =
-    'the checksum after the last page does not fit. If it was edited with sqlite3 on purpose, ' +
-    'move it away and run "plant-store import" on it'
-  if (at < 0 || !bytes.subarray(at, at + MAGIC.length).equals(MAGIC))
-    throw new StoreCorrupt(file, Math.max(at, 0), edited)
-  const sha = createHash('sha256').update(bytes.subarray(0, -SHA_BYTES)).digest()
-  if (!sha.equals(bytes.subarray(-SHA_BYTES))) throw new StoreCorrupt(file, at, edited)
+  if (checksumOf(bytes) !== 'fits') {
+    const edited = 'If it was edited with sqlite3 on purpose, run "plant-store import" on it'
+    const what = 'the checksum after the last page does not fit: restore the last export'
+    throw new StoreCorrupt(file, Math.max(at, 0), `${what}. ${edited}, after moving it away`)
+  }
   const version = bytes.readUInt32BE(at + MAGIC.length)
   if (!READABLE_VERSIONS.includes(version)) {
     const what = otherVersion(version, READABLE_VERSIONS.join(' and '))
