@@ -127,7 +127,7 @@ function explain(error: unknown, address: Address, option: string): ListenFailed
   const isTaken = code === 'EADDRINUSE' || code === 'EEXIST'
   const other = isPath ? ', or it is no socket' : ''
   const reason = isTaken
-    ? `another process listens there${other}; stop it or choose another address`
+    ? `something listens there already${other}; stop it or choose another address`
     : reasonOf(error)
   const what = `${option}: cannot listen on ${written(address)}`
   return new ListenFailed(`${what}: ${reason}`, isTaken ? {} : { cause: error })

@@ -321,7 +321,7 @@ test('admin: a taken address fails the start before the store is opened', async 
   t.after(() => taken.close())
   await appears(admin)
   const opened = t.mock.method(SqljsStore, 'open')
-  await assert.rejects(service.listen(), /cannot listen on unix:.*another process listens there/)
+  await assert.rejects(service.listen(), /cannot listen on unix:.*something listens there already/)
   assert.equal(opened.mock.callCount(), 0)
   assert.equal(existsSync(plants), false)
 })

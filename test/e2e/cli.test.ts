@@ -266,7 +266,7 @@ test('serve: a port in use ends with status 1 and says why', async (t) => {
       PLANTS_DATA: directory,
       [name]: where,
     })
-    const why = 'another process listens there; stop it or choose another address'
+    const why = 'something listens there already; stop it or choose another address'
     const line = `plant-store: ${name}: cannot listen on ${where}: ${why}\n`
     assert.deepEqual([status, stderr], [1, line])
   }

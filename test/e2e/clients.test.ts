@@ -60,13 +60,32 @@ for (const name of ['textOf', 'rawTextOf']) {
   })
 }
 
+test('clients: the pages that Link names have all plants, each of them once', async (t) => {
+  const file = join(await temporaryDirectory(), 'pages.mjs')
+  await writeFile(file, codeOf(CLIENTS, 'All plants, a page at a time', 'pages.mjs'))
+  // The document's function has this type.
+  const { plantsAt } = (await import(pathToFileURL(file).href)) as {
+    readonly plantsAt: (url: string, token: string) => AsyncIterable<Plant>
+  }
+  const { port } = await startService(t)
+  const url = `http://127.0.0.1:${port}`
+  const names = Array.from({ length: 250 }, (_, id) => `plant ${id}`)
+  for (const [id, name] of names.entries()) await post(port, { id, name })
+  const listed: string[] = []
+  for await (const { name } of plantsAt(url, token('alice'))) listed.push(name)
+  assert.deepEqual(listed, names)
+  await assert.rejects(plantsAt(url, 'no-token')[Symbol.asyncIterator]().next(), /^Error: 401: /)
+})
+
 /** What a program does with the client of the document. */
 const PROGRAM = `
-import { client } from './client.ts'
+import { client, create } from './client.ts'
 const Authorization = 'Bearer ' + process.env['TOKEN']
 const baseUrl = process.env['URL'] ?? ''
 const options = { baseUrl, headers: { Authorization } }
 const id: bigint = ${EXACT}n
+// Its client is for another port.
+export const created = () => create('a token', { id, name: 'Oak' })
 const { data, error } = await client.POST('/plants', { ...options, body: { id, name: 'Oak' } })
 const list = await client.GET('/plants', options)
 // @ts-expect-error -- a number would be rounded

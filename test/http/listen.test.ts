@@ -148,7 +148,7 @@ test('listen: a port in use is refused, says what to do, and leaves nothing open
       (error) =>
         error instanceof ListenFailed &&
         error.message ===
-          `${option}: cannot listen on 127.0.0.1:${port}: another process listens there; ` +
+          `${option}: cannot listen on 127.0.0.1:${port}: something listens there already; ` +
             'stop it or choose another address',
     )
   }
