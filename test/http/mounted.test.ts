@@ -221,6 +221,7 @@ function everyCase(mount: Mount): void {
       else service.handler(req, res)
     })
     for (const post of [FERN, CHUNKED_FERN, postBytes({ id: 1, name: 'x'.repeat(200_000) })]) {
+      if (logLines.length > 0) assert.ok(logLines.join('').includes(READ_BEFORE))
       const wire = await Wire.to(port)
       const answers = await wire.write(post + GET).answers(2)
       assert.deepEqual(answers.map(verdict), ['internal', 200])
