@@ -73,11 +73,8 @@ export async function recover(
   log: Log,
 ): Promise<Recovery> {
   const scan = await scanDirectory(directory)
-  if (scan.snapshot === undefined && scan.journals.length === 0) {
-    // A directory that lost its files, or another one by mistake, looks the same.
-    log.info('there are no plants yet: a new store begins', { directory: directory.path })
+  if (scan.snapshot === undefined && scan.journals.length === 0)
     await syncAbove(files, resolvePath(directory.path))
-  }
   const serve = (file?: Uint8Array) => PlantDatabase.serving(file, takeSqlite())
   const recovery = await rebuild(scan, serve, reporting(log))
   logTorn(recovery, log)
