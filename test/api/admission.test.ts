@@ -27,10 +27,10 @@ function busyQueue() {
   return { queue, work }
 }
 
-/** A store that counts what it is asked. */
+/** A store that counts what operations ask. */
 function countingStore() {
   const asked = { times: 0 }
-  const store: Partial<PlantStore> = {
+  const store: Omit<PlantStore, 'unavailableReason' | 'close'> = {
     create() {
       asked.times += 1
       return Promise.resolve('stored')

@@ -235,6 +235,30 @@ test('pages: at most 16 MiB are cached; the oldest owners are evicted first', ()
   assert.equal(pages.get('huge', ''), undefined)
 })
 
+test('pages: evicted and invalidated in any order, the oldest owners go first', (t) => {
+  const { random } = seeded(t)
+  const pages = new PageCache()
+  /** What is cached, the oldest first. Each entry takes 1 MiB with its overhead. */
+  const model: string[] = []
+  const remove = (at: number): void => void (at >= 0 && model.splice(at, 1))
+  for (let step = 0; step < 5000; step++) {
+    const owner = String.fromCharCode(97 + Math.floor(random() * 26))
+    if (random() < 0.4) {
+      pages.invalidate(owner, 0n)
+      remove(model.indexOf(owner))
+    } else {
+      pages.add(owner, '', page(MIB - 1024 - 2 * owner.length))
+      remove(model.indexOf(owner))
+      model.push(owner)
+      if (model.length > 16) model.shift()
+    }
+    const cached = [...'abcdefghijklmnopqrstuvwxyz'].filter((each) => pages.get(each, ''))
+    assert.deepEqual(cached, model.toSorted())
+  }
+  for (const owner of model) pages.invalidate(owner, 0n)
+  assert.equal(pages.bytes, 0)
+})
+
 test('pages: one owner has a sixteenth of the cache and evicts no other owner', () => {
   const pages = new PageCache()
   for (let owner = 0; owner < 5000; owner++) pages.add(`owner ${owner}`, '', page(1000))

@@ -4,6 +4,7 @@ import type { Caller, TokenRules } from '../../dist/auth/caller.js'
 import type { Keys, KeySource } from '../../dist/auth/key-source.js'
 import { MAX_CACHED_BYTES, MAX_ENTRIES, TokenCache } from '../../dist/auth/token-cache.js'
 import type { KeyPair } from '../support/keys.ts'
+import { seeded } from '../support/random.ts'
 import {
   accepted,
   AUDIENCE,
@@ -487,6 +488,28 @@ test('token cache: new keys invalidate it, even during a verification', async ()
 function keysOf(secret: Uint8Array): Keys {
   return secretKeys(secret).keys ?? assert.fail()
 }
+
+test('token cache: whatever expires or comes again, the oldest is evicted first', (t) => {
+  const { random } = seeded(t)
+  const cache = new TokenCache()
+  const model = new Map<string, Caller>()
+  let evicted = 0
+  for (let step = 0; step < 8 * MAX_ENTRIES; step++) {
+    const text = String(Math.floor(random() * 1.5 * MAX_ENTRIES))
+    const caller: Caller = { owner: String(step), scopes: new Set() }
+    assert.equal(cache.get(text, 0), model.get(text))
+    if (random() < 0.2) assert.equal(cache.get(text, NOW), undefined, 'it has expired')
+    else cache.add(text, NOW, caller)
+    const isKept = cache.get(text, 0) !== undefined
+    model.delete(text)
+    if (isKept) model.set(text, caller)
+    const [oldest = ''] = model.size > MAX_ENTRIES ? model.keys() : []
+    if (model.delete(oldest)) evicted++
+  }
+  assert.ok(evicted > MAX_ENTRIES / 2, `${evicted} were evicted`)
+  assert.equal(cache.size, model.size)
+  for (const [text, caller] of model) assert.equal(cache.get(text, 0), caller)
+})
 
 test('token cache: bounded in entries and bytes, evicts the oldest first', () => {
   const caller: Caller = { owner: 'alice', scopes: new Set() }

@@ -38,14 +38,16 @@ export type StoreFactory = (t: TestContext, willHold: boolean) => Promise<StoreU
 /** After `hold`, calls wait for `passed` until the function that `hold` returned is called. */
 export class Gate {
   passed: Promise<void> | undefined
+  #resolve = (): void => {}
 
   readonly hold = (): (() => void) => {
-    let release = (): void => {}
-    this.passed = new Promise((resolve) => (release = resolve))
-    return () => {
-      this.passed = undefined
-      release()
-    }
+    this.passed = new Promise((resolve) => (this.#resolve = resolve))
+    return this.release
+  }
+
+  readonly release = (): void => {
+    this.passed = undefined
+    this.#resolve()
   }
 }
 
@@ -53,10 +55,14 @@ export class Gate {
 export async function underTest(
   t: TestContext,
   open: () => Promise<PlantStore>,
-  { hold }: Gate,
+  { hold, release }: Gate,
 ): Promise<Required<Omit<StoreUnderTest, 'fill'>>> {
   let current = await open()
-  t.after(() => current.close())
+  t.after(() => {
+    // A test that failed may still hold it.
+    release()
+    return current.close()
+  })
   return {
     store: current,
     async reopen() {
