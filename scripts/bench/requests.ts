@@ -30,7 +30,7 @@ function head(line: string, token: string): string {
   return `${line} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer ${token}\r\n`
 }
 
-/** The requests of a run, one a call; those that repeat are built once. */
+/** The requests of a run, one a call; those that repeat are built once, when they are first sent. */
 export function requests({
   kind,
   limit,
@@ -39,26 +39,20 @@ export function requests({
   offset,
   mayRepeat,
 }: Asked): () => string | Buffer {
-  const each = Array.from({ length: users }, (_, u) => (tokens[u] ??= sign(user(u))))
-  const inTurn = <T>(all: readonly T[], n: number): T => {
-    const item = all[n % all.length]
-    if (item === undefined) throw new Error('a run without users')
-    return item
-  }
+  if (users === 0) throw new Error('a run without users')
+  const tokenOf = (u: number): string => (tokens[u] ??= sign(user(u)))
+  /** By user. */
+  const [gets, posts]: [Buffer[], string[]] = [[], []]
+  const line = kind === 'list' ? 'GET /plants' : `GET /plants?limit=${limit}`
+  const getOf = (u: number): Buffer => (gets[u] ??= Buffer.from(`${head(line, tokenOf(u))}\r\n`))
+  const more = 'Content-Type: application/json\r\nContent-Length: '
+  const postOf = (u: number): string => (posts[u] ??= head('POST /plants', tokenOf(u)) + more)
   let made = 0
-  const gets = each.map((token) =>
-    Buffer.from(
-      `${head(kind === 'list' ? 'GET /plants' : `GET /plants?limit=${limit}`, token)}\r\n`,
-    ),
-  )
-  const posts = each.map(
-    (token) => `${head('POST /plants', token)}Content-Type: application/json\r\nContent-Length: `,
-  )
-  const get = (): Buffer => inTurn(gets, made++)
+  const get = (): Buffer => getOf(made++ % users)
   let posted = offset
   const post = (): string => {
     const body = newPlant(FIRST_POSTED + posted)
-    return `${inTurn(posts, posted++)}${body.length}\r\n\r\n${body}`
+    return `${postOf(posted++ % users)}${body.length}\r\n\r\n${body}`
   }
   switch (kind) {
     case 'get':
@@ -67,7 +61,7 @@ export function requests({
     case 'post':
       return post
     case 'mixed':
-      return () => (++made % 10 === 0 ? post() : inTurn(gets, made))
+      return () => (++made % 10 === 0 ? post() : getOf(made % users))
     case 'tokens':
       return () => {
         const token = sign(user(made % users), String(offset + made++))
@@ -84,7 +78,7 @@ export function requests({
           throw new Error('every cursor of the store was used: take a shorter DUR or fewer RUNS')
         const at = row % cursors
         const after = writeCursor(user(u), BigInt(u * plants + at + 1))
-        return `${head(`GET /plants?limit=${limit}&after=${after}`, inTurn(each, u))}\r\n`
+        return `${head(`GET /plants?limit=${limit}&after=${after}`, tokenOf(u))}\r\n`
       }
     }
   }

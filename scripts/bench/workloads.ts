@@ -15,6 +15,8 @@ const SMALL: Filling = { users: 100, plants: 20 }
 const MEDIUM: Filling = { users: 100, plants: 100 }
 const LARGE: Filling = { users: 100, plants: 10_000 }
 const MILLION: Filling = { users: 1000, plants: 1000 }
+/** Each visit finds neither its token nor its page in a cache. */
+const OWNERS: Filling = { users: 1_000_000, plants: 1 }
 const CONNECTIONS = 64
 
 const MIXED: Ask = { kind: 'mixed', limit: 20, ...MILLION, connections: CONNECTIONS }
@@ -46,6 +48,7 @@ export const WORKLOADS: Readonly<Record<string, (bench: Bench) => Promise<Figure
   compacting: (bench) => compacting(bench, MILLION, MIXED),
   steady: (bench) => steady(bench, MILLION, MIXED),
   list,
+  owners: (bench) => bench.compare('GET, 1,000,000 owners in turn', OWNERS, ask('get', OWNERS)),
   tokens: (bench) => bench.compare('GET of 20, every token new', SMALL, ask('tokens', SMALL)),
   cold: () => cold(MILLION),
   etcd,
