@@ -4,7 +4,7 @@ import { type KeyConfig, type KeySource, readKeys } from './auth/keys.ts'
 import { ConfigError, reasonOf } from './errors.ts'
 import { written } from './http/listen.ts'
 import type { Log } from './ops/log.ts'
-import { MAX_DATA_BYTES, type Option, type Values, variableOf, VARIABLES } from './settings.ts'
+import { type Option, type Values, variableOf, VARIABLES } from './settings.ts'
 import type { EtcdConfig } from './store/etcd/store.ts'
 import { tlsProblems } from './store/etcd/tls.ts'
 import { IN_MEMORY } from './store/sqljs/in-memory.ts'
@@ -209,12 +209,8 @@ function etcdOf(values: Values): EtcdConfig | undefined {
 }
 
 /** @throws ConfigError if there was a problem. */
-function configOf(values: Values, { problems, given, nameOf }: Input): Config {
+function configOf(values: Values, { problems }: Input): Config {
   if (problems.length > 0) throw new ConfigError(problems)
-  if (Number(given.get('maxDataBytes') ?? 0) > MAX_DATA_BYTES) {
-    const what = `is larger than ${MAX_DATA_BYTES}, and counts as ${MAX_DATA_BYTES}`
-    process.emitWarning(`plant-store: ${nameOf('maxDataBytes')} ${what}`)
-  }
   return { ...values, etcd: etcdOf(values), keys: keysOf(values) }
 }
 

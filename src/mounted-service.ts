@@ -3,11 +3,11 @@
 import type { Config } from './config.ts'
 import { Adapter } from './http/adapter.ts'
 import { TIMEOUTS } from './http/server.ts'
-import { createService, type PlantService, type ServiceHooks } from './service.ts'
+import { Service, type PlantService, type ServiceHooks } from './service.ts'
 
 /** @throws ConfigError if the keys cannot be used. */
 export function createMountedService(config: Config, hooks: ServiceHooks): PlantService {
-  const service = createService(config, hooks)
+  const service = new Service(config, hooks)
   const handler = service.mount((...shared) => new Adapter(...shared, TIMEOUTS))
   return Object.assign(service, { handler })
 }

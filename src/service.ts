@@ -72,11 +72,7 @@ const BODIES_MAX_BYTES = 64 * 1024 * 1024
 /** For all responses that clients have not taken yet. */
 const ANSWERS_MAX_BYTES = 64 * 1024 * 1024
 
-/** Wires tokens, storage and HTTP. @throws ConfigError if the keys cannot be used. */
-export function createService(config: Config, hooks: ServiceHooks): Service {
-  return new Service(config, hooks)
-}
-
+/** Wires tokens, storage and HTTP. */
 export class Service implements Omit<PlantService, 'handler'> {
   readonly #config: Config
   readonly #log: Log
@@ -98,6 +94,7 @@ export class Service implements Omit<PlantService, 'handler'> {
   #listening: Promise<Listening> | undefined
   #closed: Promise<void> | undefined
 
+  /** @throws ConfigError if the keys cannot be used. */
   constructor(config: Config, { log, onFatal, nameOf = (option) => option }: ServiceHooks) {
     this.#config = config
     this.#log = log
@@ -145,7 +142,10 @@ export class Service implements Omit<PlantService, 'handler'> {
     addTokenMetrics(this.#metrics, verifier, this.#keys)
   }
 
-  /** Serves in other servers too, with the same bounds. `serve` does not load the adapter. */
+  /**
+   * Returns a handler for other servers, with the same bounds. The caller passes the adapter in: so
+   * `serve` does not load it.
+   */
   mount(create: (responder: Responder, strangers: StrangersAccount) => Adapter): RequestListener {
     this.#adapter = create(this.#responder, this.#connections.strangers)
     return this.#adapter.handler

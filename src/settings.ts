@@ -5,9 +5,8 @@ import { address, addressOrOff, directory, endpoints, integer, oneOf, path } fro
 import { passwordFile, pem, prefix, type Read, scope, secret, secretFile, text } from './values.ts'
 
 const GIB = 1024 ** 3
-export const MAX_DATA_BYTES = GIB / 2
-/** For one release a larger one, up to 1 GiB, counts as the largest. */
-const dataBytes = integer(65_536, MAX_DATA_BYTES, GIB)
+const MAX_DATA_BYTES = GIB / 2
+const dataBytes = integer(65_536, MAX_DATA_BYTES)
 const LOG_LEVELS: readonly LogLevel[] = ['silent', 'error', 'info', 'debug']
 const LOG_REQUESTS: readonly LogRequests[] = ['all', 'errors', 'off']
 

@@ -38,16 +38,13 @@ export const path: Read<string> = (given) => resolve(anyPath(given))
 
 export const directory: Read<string> = (given) => (given === IN_MEMORY ? given : path(given))
 
-/**
- * An integer from `min` to `max`, as a number or in decimal digits. A larger one, up to
- * `tolerated`, counts as `max`.
- */
-export function integer(min: number, max: number, tolerated = max): Read<number> {
+/** An integer from `min` to `max`, as a number or in decimal digits. */
+export function integer(min: number, max: number): Read<number> {
   return (given) => {
     const isDigits = typeof given === 'string' && /^[0-9]{1,15}$/.test(given)
     const number = isDigits ? Number(given) : given
     const isInteger = typeof number === 'number' && Number.isInteger(number)
-    if (isInteger && number >= min && number <= tolerated) return Math.min(number, max)
+    if (isInteger && number >= min && number <= max) return number
     throw new Error(`must be an integer from ${min} to ${max}, and is ${kindOf(given)}`)
   }
 }

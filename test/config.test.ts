@@ -217,7 +217,7 @@ test('config: an integer is decimal digits within its bounds', () => {
   for (const [name, min, max] of edges) {
     for (const good of [min, max])
       assert.deepEqual(problems({ ...MINIMUM, [name]: String(good) }), [], `${name}=${good}`)
-    for (const bad of [String(min - 1), String(2 * max + 1), '1e3', '1.5', ' 1', '0x10', '1_000']) {
+    for (const bad of [String(min - 1), String(max + 1), '1e3', '1.5', ' 1', '0x10', '1_000']) {
       assert.equal(problems({ ...MINIMUM, [name]: bad }).length, 1, `${name}=${bad}`)
     }
   }

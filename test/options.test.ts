@@ -1,6 +1,5 @@
 import assert from 'node:assert/strict'
 import { generateKeyPairSync } from 'node:crypto'
-import { once } from 'node:events'
 import { mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { test } from 'node:test'
@@ -284,23 +283,6 @@ test('options: a missing or undefined option has its default, also of etcd', () 
 
 test('options: without a source, keys are discovered from the issuer', () => {
   assert.deepEqual(readOptions(REQUIRED).keys, { kind: 'discovery' })
-})
-
-test('options: maxDataBytes up to 1 GiB counts as 512 MiB, with a warning', async () => {
-  const max = 512 * 1024 ** 2
-  const ofProgram = (given: unknown) => readOptions({ ...GOOD, maxDataBytes: given })
-  const ofOperator = (given: string) => readConfig({ PLANTS_MAX_DATA_BYTES: given }, 'storage')
-  for (const [name, read] of [
-    ['maxDataBytes', () => ofProgram(max + 1)],
-    ['maxDataBytes', () => ofProgram(2 * max)],
-    ['PLANTS_MAX_DATA_BYTES', () => ofOperator(String(2 * max))],
-  ] as const) {
-    const warned = once(process, 'warning')
-    assert.equal(read().maxDataBytes, max)
-    const [warning]: unknown[] = await warned
-    const what = `${name} is larger than ${max}, and counts as ${max}`
-    assert.equal(Object(warning).message, `plant-store: ${what}`)
-  }
 })
 
 test('options: a file of a secret or of PEM may be passed as its content', async () => {

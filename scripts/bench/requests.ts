@@ -30,7 +30,7 @@ function head(line: string, token: string): string {
   return `${line} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer ${token}\r\n`
 }
 
-/** The requests of a run, one a call; those that repeat are built once, when they are first sent. */
+/** The requests of a run, one a call; those that repeat are built once. */
 export function requests({
   kind,
   limit,

@@ -43,7 +43,7 @@ export function inTurn<T>(call: Call, work: () => T | Promise<T>): T | Promise<T
 }
 
 /**
- * To be called before the operation, too.
+ * The router calls it before the operation, and `inTurn` after a wait.
  * @throws HttpError `overloaded` if the owner's clients leave too many responses unread.
  */
 export function checkRoom({ owner, options: { answers } }: Call, bytes?: number): void {

@@ -30,7 +30,7 @@ export interface Operation {
   readonly headers?: Readonly<Record<string, Described>>
   /** The failures that not every operation has. */
   readonly errors: readonly Condition[]
-  /** From the checks on that all operations share; the router has made those. */
+  /** The router calls it after the checks that all operations share. */
   readonly handle: (call: Call) => HttpResponse | Promise<HttpResponse>
 }
 

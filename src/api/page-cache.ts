@@ -36,7 +36,10 @@ interface OwnPages {
  */
 export class PageCache {
   readonly #owners = new Map<string, OwnPages>()
-  /** A new iterator each time would pass the places of all removed owners: 7 µs a page. */
+  /**
+   * A new iterator each time would pass the places of all removed owners: 7 µs a page. This one
+   * never ends: it is asked only while the map has an owner that it has not passed.
+   */
   readonly #oldestFirst = this.#owners.keys()
   #bytes = 0
 

@@ -4,7 +4,7 @@ import { type Config, keysFrom, readConfig } from '../config.ts'
 import { escaped } from '../errors.ts'
 import { createLog, type Log } from '../ops/log.ts'
 import { version } from '../package.ts'
-import { createService, type Listening, type Service } from '../service.ts'
+import { type Listening, Service } from '../service.ts'
 import { variableOf } from '../settings.ts'
 import { IN_MEMORY } from '../store/sqljs/in-memory.ts'
 
@@ -17,7 +17,7 @@ export async function run(_: string, { dev = false }: { dev?: boolean }): Promis
   const log = await openLog(config, dev)
   if (!config.etcd && config.data === IN_MEMORY)
     log.info('plants are in memory alone, and a stop loses them: this is for tests')
-  const service = createService(config, { log, onFatal: end, nameOf: variableOf })
+  const service = new Service(config, { log, onFatal: end, nameOf: variableOf })
   const isStopping = stopOnSignal(service, log)
   const listening = await service.listen().catch((error: unknown) => {
     // The stop ends the process after the requests under way.

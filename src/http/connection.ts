@@ -72,7 +72,7 @@ export class Connection implements BodyHolder, ResponseOrder, Stranger {
     this.heldChanged()
   }
 
-  /** Counts what is held for requests whose token is not verified yet, as far as that is known. */
+  /** Counts what is held for strangers: waiting requests, an unread body, requests to ignore. */
   heldChanged(): void {
     if (this.#socket.destroyed) return
     const ignoredBytes = this.#ignored * REQUEST_BYTES

@@ -1,6 +1,6 @@
 /** Time for queued work in one tick of the event loop, so that sockets and probes are served. */
 const BUDGET_MS = 3
-/** Below this the sum of the time spent is kept; from here on the next tick sets it to 0. */
+/** While less than this is spent, no tick is scheduled to reset it: most pieces are that short. */
 const RESET_MS = 1
 /**
  * libuv accepts one connection a tick. While connections arrive, queued work runs only this often.

@@ -11,8 +11,8 @@ export interface PlantRange {
 }
 
 /**
- * A range for a store that reads these members of it. It is no range if there are others: so the
- * compiler finds each store that would ignore one.
+ * `PlantRange` for a store that names each member that it reads. If it leaves one out, this is
+ * another type, and the store does not compile.
  */
 export type RangeOf<Read extends keyof PlantRange> = keyof PlantRange extends Read
   ? PlantRange

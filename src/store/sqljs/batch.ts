@@ -10,57 +10,35 @@ export interface PendingCreate {
   readonly reject: (error: Error) => void
 }
 
-/** So few creates nearly always make one batch: taking turns would cost them 4% of their time. */
-const FEW = 64
-
 /** Creates that wait. Owners take turns; the creates of one owner keep their order. */
 export class WaitingCreates {
-  #arrived: PendingCreate[] = []
-  /** Creates that a batch had no room for, and later ones, by owner. The first owner is next. */
+  /** By owner. The first owner is next. */
   readonly #queues = new Map<string, PendingCreate[]>()
-  #queued = 0
+  #count = 0
 
   get count(): number {
-    return this.#arrived.length + this.#queued
+    return this.#count
   }
 
   add(create: PendingCreate): void {
-    this.#arrived.push(create)
+    const [owner] = create.row
+    const queue = this.#queues.get(owner)
+    if (queue) queue.push(create)
+    else this.#queues.set(owner, [create])
+    this.#count += 1
   }
 
   /** A create leaves when the caller asks for the next one: if the caller throws, it stays. */
   *inTurn(): Generator<PendingCreate> {
-    if (this.#queued > 0 || this.#arrived.length > FEW) this.#queueArrived()
-    let taken = 0
-    try {
-      for (const create of this.#arrived) {
-        yield create
-        taken += 1
-      }
-    } finally {
-      this.#arrived.splice(0, taken)
-      if (this.#arrived.length > 0) this.#queueArrived()
-    }
     for (const [owner, queue] of this.#queues) {
       const [create] = queue
       if (create) yield create
       queue.shift()
-      this.#queued -= 1
+      this.#count -= 1
       // Deleted and set again, the owner is last, and this loop reaches it once more.
       this.#queues.delete(owner)
       if (queue.length > 0) this.#queues.set(owner, queue)
     }
-  }
-
-  #queueArrived(): void {
-    for (const create of this.#arrived) {
-      const [owner] = create.row
-      const queue = this.#queues.get(owner)
-      if (queue) queue.push(create)
-      else this.#queues.set(owner, [create])
-    }
-    this.#queued += this.#arrived.length
-    this.#arrived = []
   }
 }
 

@@ -28,8 +28,9 @@ export interface CompactionJob {
 export type Compact = (job: CompactionJob, signal?: AbortSignal) => Promise<number>
 
 /**
- * How many bytes a database grows for a byte of the journal: a row of 1,003 bytes keeps 489 of them
- * in its page, and takes a page of 4096 for the rest. Room that is not used takes no memory.
+ * The most bytes that a database grows for one byte of the journal. In the worst case, 489 bytes of
+ * a row of 1,003 stay in its page, and the rest takes a page of 4096. Room that is not used takes
+ * no memory.
  */
 const GROWTH_MAX = 5
 

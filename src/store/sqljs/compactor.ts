@@ -23,8 +23,8 @@ export class Compactor {
   #running: Promise<void> | undefined
   #snapshotBytes: number
   /**
-   * The sequence up to which a complete snapshot holds everything. An empty store needs no
-   * snapshot, so it begins at 0. Undefined while the snapshot needs journals.
+   * The sequence of the snapshot on disk, if it is complete. 0 without a snapshot, because an empty
+   * store needs none. Undefined if the snapshot needs journals.
    */
   #completeAt: number | undefined = 0
   /** Length of the journals that are closed and wait for a compaction. */

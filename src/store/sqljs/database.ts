@@ -66,18 +66,15 @@ export class PlantDatabase {
   readonly #from: Uint8Array | undefined
   /** To be left to the next store when this one is closed. */
   #sqlite: Promise<SqlJs> | undefined
-  #plants: number
 
   private constructor(
     library: SqlJs,
     db: Database,
     schema: Schema,
-    plants: number,
     from?: Uint8Array,
   ) {
     this.#library = library
     this.#db = db
-    this.#plants = plants
     this.#from = from
     const prepare = (sql: string): Query => new Query(db, sql)
     const table = `${schema}.plants`
@@ -109,8 +106,7 @@ export class PlantDatabase {
       db.run("ATTACH ':memory:' AS mem; PRAGMA mem.journal_mode = OFF")
       if (snapshot) await copySnapshot(library, snapshot, db)
       else db.run(TABLES('mem'))
-      const plants = Number(valueOf(db, 'SELECT count(*) FROM mem.plants'))
-      const database = new PlantDatabase(library, db, 'mem', plants)
+      const database = new PlantDatabase(library, db, 'mem')
       database.#sqlite = sqlite
       return database
     } catch (error) {
@@ -129,15 +125,15 @@ export class PlantDatabase {
     const library = await loadSqlite()
     const db = new library.Database(from)
     db.run('PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF')
-    if (from && hasSequences(db)) return new PlantDatabase(library, db, 'main', 0, from)
+    if (from && hasSequences(db)) return new PlantDatabase(library, db, 'main', from)
     if (from) upgradeTables(db)
     else db.run(TABLES('main'))
-    return new PlantDatabase(library, db, 'main', 0)
+    return new PlantDatabase(library, db, 'main')
   }
 
-  /** Plants of the snapshot that is served, and those that were inserted; not those added. */
+  /** How many plants there are; SQLite counts them each time. */
   get count(): number {
-    return this.#plants
+    return Number(valueOf(this.#db, 'SELECT count(*) FROM plants'))
   }
 
   /** Whether SQLite can have this many bytes of memory in one piece. */
@@ -162,7 +158,6 @@ export class PlantDatabase {
     for (const { row, sequence } of rows)
       if (!this.add(row, sequence)) throw new Error('two plants of one owner have the same id')
     this.#db.run('COMMIT')
-    this.#plants += rows.length
   }
 
   /** Removes plants that were added and did not become durable. */
@@ -203,7 +198,7 @@ export class PlantDatabase {
   check(): number {
     const verdict = valueOf(this.#db, 'PRAGMA integrity_check')
     if (verdict !== 'ok') throw new Error(`SQLite finds damage: ${String(verdict)}`)
-    return Number(valueOf(this.#db, 'SELECT count(*) FROM plants'))
+    return this.count
   }
 
   /** The file's bytes, until the database is used again. For one that `building` returned. */

@@ -51,8 +51,8 @@ export class JournalWriter {
   #file: File | undefined
   #paddingBytes = 0
   /**
-   * The end of the longest write so far. A line that ends before it gets no padding, also if the
-   * file was cut since.
+   * Up to here the file was written before. A line that ends before this gets no new padding, even
+   * if the file was cut back since.
    */
   #paddedTo = 0
   #unavailableReason: string | undefined

@@ -19,7 +19,10 @@ export interface Chunk {
   readonly plants: number
   /** The last id that was read, if rows follow it in the range. */
   readonly cutAt: bigint | undefined
-  /** Whether the next row is shown. If it is of a later batch, a row after it may be. */
+  /**
+   * True if the next row of the range is shown. If not, it is of a later batch, or there is none; a
+   * row after one of a later batch may be shown.
+   */
   readonly isNextShown: boolean
 }
 

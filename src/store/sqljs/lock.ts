@@ -13,6 +13,7 @@ const MAX_SOCKET_PATH_BYTES = 107
 /** The time that a holder has to say who it is. */
 const ANSWER_TIMEOUT_MS = 1000
 const MAX_ANSWER_CHARS = 1024
+const INTRODUCTION = /^process \d+ on host \S+, started at \S+$/
 /** An attempt is lost only to another process that got further. */
 const MAX_ATTEMPTS = 100
 
@@ -233,28 +234,14 @@ function ask(path: string): Promise<string | undefined> {
     })
     socket.on('close', () => {
       clearTimeout(timer)
-      resolve(describe(answer))
+      resolve(INTRODUCTION.test(answer) ? answer : 'a process that did not answer')
     })
   })
 }
 
 function introduction(): string {
   const started = new Date(performance.timeOrigin).toISOString()
-  return `${JSON.stringify({ pid: process.pid, hostname: hostname(), started })}\n`
-}
-
-function describe(answer: string): string {
-  try {
-    // Object() makes an object of anything; its members are still unknown.
-    const { pid, hostname, started } = Object(JSON.parse(answer)) as Readonly<
-      Record<string, unknown>
-    >
-    if (typeof pid === 'number')
-      return `process ${pid} on host ${String(hostname)}, started at ${String(started)}`
-  } catch {
-    // Cut short, or from another program: a process listens there in any case.
-  }
-  return 'a process that did not answer'
+  return `process ${process.pid} on host ${hostname()}, started at ${started}`
 }
 
 function close(server: Server): Promise<void> {
