@@ -5,7 +5,7 @@ import { overloaded } from '../ops/budget.ts'
 
 /** The slowest usual signature, ES512, takes 3 ms of a core: the last request waits 1.5 s. */
 export const MAX_WAITING = 512
-/** At most this many of them wait for keys: a slow issuer does not keep out tokens of known keys. */
+/** At most this many wait for keys: a slow issuer does not keep out tokens of known keys. */
 export const MAX_WAITING_FOR_KEYS = MAX_WAITING / 2
 
 /** The socket that brought a token. Node destroys it when its client leaves. */
