@@ -8,6 +8,7 @@ import { type Log, type LogRequests, ownerHash } from '../ops/log.ts'
 import type { Metrics } from '../ops/metrics.ts'
 import { type PlantStore, PlantTooLarge, StoreFull, StoreUnavailable } from '../plants/store.ts'
 import { RequestDurations } from './durations.ts'
+import { ROUTES } from './operations.ts'
 import { createRouter, type RouterOptions } from './router.ts'
 
 /** In seconds. */
@@ -36,7 +37,7 @@ export class PlantResponder implements Responder {
     const { metrics } = options
     this.#options = options
     this.#route = createRouter(options)
-    this.#durations = new RequestDurations(metrics)
+    this.#durations = new RequestDurations(metrics, ROUTES.map(({ path }) => path))
     metrics.counter('plant_store_errors_total', 'Failures answered, by error value.', () =>
       [...this.#errorCounts].map(([error, count]) => [{ error: String(error) }, count]),
     )
