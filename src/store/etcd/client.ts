@@ -63,15 +63,15 @@ export class EtcdClient {
   /**
    * Calls of owners share the slots. The readiness probe has no owner, and does not wait.
    * @param request is made when the call has a slot: base64 makes a plant a third longer
+   * @param since when the time of the call began
    * @throws EtcdRefusal; AnswerTooLong; StoreUnavailable if there was no answer in time: etcd may
    * have carried the request out, or may still do so.
    */
-  async call(owner: string | undefined, request: () => EtcdRequest) {
+  async call(owner: string | undefined, request: () => EtcdRequest, since = performance.now()) {
     const { timing } = this.#options
-    const timeoutMs = owner === undefined ? timing.probe : timing.call
-    const deadline = performance.now() + timeoutMs
-    if (owner === undefined) return this.#callUntil(deadline, request())
-    await this.#slots.enter(owner, timeoutMs)
+    if (owner === undefined) return this.#callUntil(since + timing.probe, request())
+    const deadline = since + timing.call
+    await this.#slots.enter(owner, deadline - performance.now())
     try {
       return await this.#callUntil(deadline, request())
     } finally {

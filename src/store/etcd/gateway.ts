@@ -5,11 +5,8 @@ import { setImmediate as nextTick } from 'node:timers/promises'
 import type { EtcdTls } from './tls.ts'
 import { stringOf } from './wire.ts'
 
-export interface EtcdAnswer {
-  readonly body: unknown
-  /** Length of the body. */
-  readonly bytes: number
-}
+/** A body and its length. */
+export type EtcdAnswer = { readonly body: unknown; readonly bytes: number }
 
 interface Attempt {
   readonly url: string

@@ -4,7 +4,7 @@ import { StoreUnavailable } from '../../plants/store.ts'
 /** Enough for etcd to write many calls with one sync, few enough to bound their answers' memory. */
 const SLOTS = 64
 /** Of all owners: about one second of work for etcd. */
-const WAITING_MAX = 4096
+export const WAITING_MAX = 4096
 
 /**
  * Limits the calls that run at once. Owners that wait take turns: an owner with one call waits for

@@ -2,18 +2,12 @@
 import { reasonOf } from '../../errors.ts'
 import type { Log } from '../../ops/log.ts'
 import type { NewPlant } from '../../plants/plant.ts'
-import {
-  type Created,
-  type PlantList,
-  type PlantStore,
-  PlantTooLarge,
-  type RangeOf,
-  StoreFull,
-  StoreUnavailable,
-} from '../../plants/store.ts'
+import type { Created, PlantList, PlantStore, RangeOf } from '../../plants/store.ts'
+import { PlantTooLarge, StoreFull, StoreUnavailable } from '../../plants/store.ts'
 import { type ClientOptions, EtcdClient } from './client.ts'
 import { createFailureLog } from './failure-log.ts'
-import { DENIED, isRefusal } from './gateway.ts'
+import { DENIED, EtcdRefusal, isRefusal } from './gateway.ts'
+import { type Create, createGroups } from './groups.ts'
 import { openList, PageReader } from './list.ts'
 import { outOfDate } from './tls.ts'
 import * as wire from './wire.ts'
@@ -32,14 +26,16 @@ const NO_SPACE = /database space exceeded/
 const TOO_LARGE = /request is too large|message larger than max/
 
 /**
- * Plants in an etcd cluster, which any number of instances share. A create is one transaction. A
- * list is read page by page, with linearizable reads. Nothing is cached.
+ * Plants in an etcd cluster, which any number of instances share. A create is one transaction,
+ * alone or with others of its owner. A list is read page by page, with linearizable reads. Nothing
+ * is cached.
  */
 export class EtcdStore implements PlantStore {
   readonly #client: EtcdClient
   readonly #config: EtcdConfig
   readonly #log: Log
   readonly #logFailure: ReturnType<typeof createFailureLog>
+  readonly #createInGroup = createGroups((owner, creates) => this.#createAll(owner, creates))
   /** Running creates, for `close`. */
   readonly #creates = new Set<Promise<Created>>()
   #unavailableReason: string | undefined
@@ -89,43 +85,58 @@ export class EtcdStore implements PlantStore {
     return (this.#closed ??= Promise.allSettled(this.#creates).then(() => this.#client.close()))
   }
 
-  /** One transaction puts the plant if its key is free. If not, a second one compares values. */
   async #create(owner: string, plant: NewPlant): Promise<Created> {
     this.#refuseIfClosed()
     const key = wire.plantKey(this.#config.prefix, owner, plant.id)
-    const put = await this.#put(owner, key, plant)
-    if (put !== 'exists') return put
-    const compared = await this.#transact(owner, () => wire.compareRequest(key, plant))
-    if (compared.succeeded) return 'stored'
-    if (compared.count > 0) return 'conflict'
-    throw new Error('etcd neither put a plant nor has one')
+    const create = { key, plant, since: performance.now() }
+    return (await this.#createInGroup(owner, create)) ?? this.#createAlone(owner, create)
   }
 
-  async #put(owner: string, key: string, plant: NewPlant): Promise<Created | 'exists'> {
+  /** One transaction puts all plants if all keys are free. Undefined if each must go alone. */
+  async #createAll(owner: string, creates: readonly Create[]): Promise<Created | undefined> {
+    const [first] = creates
+    if (first && creates.length === 1) return this.#createAlone(owner, first)
     try {
-      const { succeeded } = await this.#transact(owner, () => wire.putRequest(key, plant))
-      if (!succeeded) return 'exists'
-      this.#setFull(false)
-      return 'stored'
+      return (await this.#put(owner, creates)) ? 'stored' : undefined
+    } catch (error) {
+      // One plant may be the cause. But an attempt that was not answered may still put all.
+      if (error instanceof EtcdRefusal && error.isFirstAttempt) return undefined
+      throw error
+    }
+  }
+
+  /** One transaction puts the plant if its key is free. If not, a second one compares values. */
+  async #createAlone(owner: string, create: Create): Promise<Created> {
+    const { key, plant, since } = create
+    try {
+      if (await this.#put(owner, [create])) return 'stored'
     } catch (error) {
       if (isRefusal(error, TOO_LARGE) && error.isFirstAttempt) throw new PlantTooLarge()
       if (!isRefusal(error, NO_SPACE)) throw error
       this.#setFull(true)
       // A full cluster refuses a put before it looks for the key.
-      const entry = await this.#read(owner, key)
+      const { body } = await this.#client.call(owner, () => wire.keyRequest(key), since)
+      const [entry] = wire.readPage(body).entries
       if (entry) return entry.value === wire.plantValue(plant) ? 'stored' : 'conflict'
       // If an earlier attempt was not answered, it may still find room.
       throw error.isFirstAttempt ? new StoreFull() : error
     }
+    const request = () => wire.compareRequest(key, plant)
+    const { succeeded, count } = await this.#transact(owner, request, since)
+    if (count === 0) throw new Error('etcd neither put a plant nor has one')
+    return succeeded ? 'stored' : 'conflict'
   }
 
-  async #transact(owner: string | undefined, request: () => wire.EtcdRequest) {
-    return wire.readOutcome((await this.#client.call(owner, request)).body)
+  /** False if a key exists: then nothing is put. */
+  async #put(owner: string, creates: readonly Create[]): Promise<boolean> {
+    const since = Math.min(...creates.map((create) => create.since))
+    const { succeeded } = await this.#transact(owner, () => wire.putRequest(creates), since)
+    if (succeeded) this.#setFull(false)
+    return succeeded
   }
 
-  async #read(owner: string | undefined, key: string): Promise<wire.Entry | undefined> {
-    const { body } = await this.#client.call(owner, () => wire.keyRequest(key))
-    return wire.readPage(body).entries[0]
+  async #transact(owner: string | undefined, request: () => wire.EtcdRequest, since?: number) {
+    return wire.readOutcome((await this.#client.call(owner, request, since)).body)
   }
 
   #refuseIfClosed(): void {
@@ -151,25 +162,20 @@ export class EtcdStore implements PlantStore {
     this.#probeTimer = setTimeout(() => void this.#probe(), PROBE_EVERY_MS).unref()
   }
 
+  /** etcd's own /health is not enough: it fails in a full cluster, and ignores the rights. */
   async #reasonNow(): Promise<string | undefined> {
+    const key = wire.base64(this.#config.prefix)
+    // etcd before 3.4.20 and 3.5.7 refuses a delete too if the quota is used up.
+    const readIfFull = async (error: unknown): Promise<void> => {
+      if (!isRefusal(error, NO_SPACE)) throw error
+      wire.readPage((await this.#client.call(undefined, () => wire.keyRequest(key))).body)
+    }
     try {
-      await this.#tryReadAndWrite()
+      await this.#transact(undefined, () => wire.probeRequest(key)).catch(readIfFull)
       return undefined
     } catch (error) {
       const reasons = [this.#reasonOf(error), outOfDate(this.#config.tls)]
       return reasons.filter((reason) => reason !== undefined).join('; ')
-    }
-  }
-
-  /** etcd's own /health is not enough: it fails in a full cluster, and ignores the rights. */
-  async #tryReadAndWrite(): Promise<void> {
-    const key = wire.base64(this.#config.prefix)
-    try {
-      await this.#transact(undefined, () => wire.probeRequest(key))
-    } catch (error) {
-      if (!isRefusal(error, NO_SPACE)) throw error
-      // etcd before 3.4.20 and 3.5.7 refuses a delete too if the quota is used up.
-      await this.#read(undefined, key)
     }
   }
 

@@ -10,10 +10,7 @@
  */
 import type { Plant } from '../../plants/plant.ts'
 
-export interface EtcdUser {
-  readonly name: string
-  readonly password: string
-}
+export type EtcdUser = { readonly name: string; readonly password: string }
 
 export interface EtcdRequest {
   readonly path: string
@@ -23,10 +20,7 @@ export interface EtcdRequest {
 }
 
 /** All keys from `first` up to `end`, which is excluded. */
-export interface KeyRange {
-  readonly first: string
-  readonly end: string
-}
+export type KeyRange = { readonly first: string; readonly end: string }
 
 /** As etcd sends it. */
 export interface Entry {
@@ -45,14 +39,6 @@ export interface Page {
   readonly count: number
   /** The store's revision when the page was read. */
   readonly revision: number
-}
-
-/** Of a transaction. */
-export interface Outcome {
-  /** True if the comparison held. */
-  readonly succeeded: boolean
-  /** What the branch that ran counted. */
-  readonly count: number
 }
 
 const TXN_PATH = '/v3/kv/txn'
@@ -112,10 +98,11 @@ export function readPlant({ key, value = '' }: Entry): { name: string; tag: stri
   throw new Error(`etcd holds a value that is not a plant, at the id ${idOf(key)}`)
 }
 
-/** Puts the plant unless its key exists. Does not read the existing value, which may be long. */
-export function putRequest(key: string, plant: Plant): EtcdRequest {
-  const compare = [{ key, target: 'CREATE', result: 'EQUAL', create_revision: '0' }]
-  const success = [{ request_put: { key, value: plantValue(plant) } }]
+/** Puts all plants unless a key exists. Does not read an existing value, which may be long. */
+export function putRequest(puts: readonly { key: string; plant: Plant }[]): EtcdRequest {
+  const unused = { target: 'CREATE', result: 'EQUAL', create_revision: '0' }
+  const compare = puts.map(({ key }) => ({ key, ...unused }))
+  const success = puts.map(({ key, plant }) => ({ request_put: { key, value: plantValue(plant) } }))
   return { path: TXN_PATH, message: { compare, success } }
 }
 
@@ -158,8 +145,11 @@ export function readPage(body: unknown): Page {
   return { entries: kvs, more, count: Number(count), revision }
 }
 
-/** @throws Error if the body is not etcd's. */
-export function readOutcome(body: unknown): Outcome {
+/**
+ * Whether the comparisons of a transaction held, and what the branch that ran counted.
+ * @throws Error if the body is not etcd's.
+ */
+export function readOutcome(body: unknown) {
   const { succeeded = false, responses } = readAnswer(body)
   return { succeeded, count: Number(responses?.[0]?.response_range?.count ?? 0) }
 }
