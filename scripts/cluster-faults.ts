@@ -1,8 +1,9 @@
 /*
  * Several instances of the built service over three members of a real etcd, under concurrent
  * clients, while members are killed, paused and isolated, answers are dropped, and the quorum is
- * lost and comes back. Everything that clients see is checked: what was acknowledged is in every
- * later list, a plant that was answered 409 is never listed, and no owner sees another's plants.
+ * lost and comes back. Some clients send bursts, so that an instance puts many plants in one
+ * transaction. Everything that clients see is checked: what was acknowledged is in every later
+ * list, a plant that was answered 409 is never listed, and no owner sees another's plants.
  */
 import { NO_ETCD } from '../test/support/etcd.ts'
 import { faultRun } from '../test/support/etcd-run.ts'
@@ -29,7 +30,8 @@ async function main(): Promise<number> {
     `${run.operations} operations: ${run.acknowledged} plants acknowledged, ` +
       `${run.conflicts} conflicts, ${run.open} creates left open; ` +
       `${run.lists} lists, of which ${run.listsRefused} were refused; ` +
-      `${run.droppedAnswers} answers of etcd dropped\n` +
+      `${run.droppedAnswers} answers of etcd dropped; ` +
+      `${run.groups} transactions of 2 to ${run.largestGroup} plants\n` +
       `${count} faults, longest recovery ${Math.round(run.longestRecoveryMs)} ms, ` +
       `violations ${run.problems.length}\n` +
       `${Math.round((performance.now() - startedAt) / 1000)} s in all, seed ${seed}`,

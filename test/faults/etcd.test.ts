@@ -73,7 +73,7 @@ test('three members: a lost leader is outlasted; a lost majority is 503 and heal
 
 test(`${FAULTS} faults under load: no acknowledged plant is lost, a 409 is final`, async (t) => {
   const { seed } = seeded(t)
-  const { problems, operations, acknowledged, faults } = await faultRun({
+  const { problems, operations, acknowledged, groups, faults } = await faultRun({
     seed: String(seed),
     faults: FAULTS,
     instances: 2,
@@ -82,6 +82,7 @@ test(`${FAULTS} faults under load: no acknowledged plant is lost, a 409 is final
   })
   assert.deepEqual(problems, [])
   assert.ok(acknowledged > 0)
+  assert.ok(groups > 0, 'no instance put plants together')
   const kinds = Object.keys(faults).join(', ')
-  t.diagnostic(`${operations} operations, ${acknowledged} plants acknowledged; ${kinds}`)
+  t.diagnostic(`${operations} operations, ${acknowledged} acknowledged, ${groups} groups; ${kinds}`)
 })

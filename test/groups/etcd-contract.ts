@@ -1,4 +1,5 @@
 import '../store/etcd/bounds.test.ts'
 import '../store/etcd/contract.test.ts'
 import '../store/etcd/failure-log.test.ts'
+import '../store/etcd/groups.test.ts'
 import '../store/etcd/wire.test.ts'

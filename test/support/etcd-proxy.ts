@@ -16,6 +16,9 @@ export class Proxy {
   answerMaxBytes = Infinity
   /** Answers that were dropped. */
   dropped = 0
+  /** Transactions that came with more than one plant, and the largest one. */
+  groups = 0
+  largestGroup = 0
   #mode: ProxyMode = 'pass'
 
   private constructor(server: Server) {
@@ -60,8 +63,9 @@ export class Proxy {
     }
     const server = connect(port, '127.0.0.1')
     let answerBytes = 0
-    this.#passOn(client, server, () => {
+    this.#passOn(client, server, (bytes) => {
       answerBytes = 0
+      this.#count(bytes)
       return this.#mode !== 'hang'
     })
     this.#passOn(server, client, (bytes) => {
@@ -72,6 +76,13 @@ export class Proxy {
       client.destroy()
       return false
     })
+  }
+
+  /** A group is one write of the service, and mostly one read here. Keys and values are base64. */
+  #count(bytes: Buffer): void {
+    const plants = bytes.toString('latin1').split('"target":"CREATE","result":"EQUAL"').length - 1
+    if (plants > 1) this.groups += 1
+    this.largestGroup = Math.max(this.largestGroup, plants)
   }
 
   #passOn(from: Socket, to: Socket, passes: (bytes: Buffer) => boolean): void {

@@ -12,6 +12,8 @@ const MEMBERS = 3
 const CLIENTS = 48
 /** An owner is replaced after this many plants, so that whole lists stay short. */
 const OWNER_PLANTS = 150
+/** What a burst sends at once. */
+const BURST_PLANTS = 24
 /** After each operation of a client of a cheap run. */
 const PAUSE_MS = 100
 /** Names that differ by little, or contain what separates keys. */
@@ -38,6 +40,9 @@ interface RunTotals {
   readonly lists: number
   readonly listsRefused: number
   readonly droppedAnswers: number
+  /** Transactions with more than one plant, as the instances sent them, and the largest one. */
+  readonly groups: number
+  readonly largestGroup: number
   readonly faults: Readonly<Record<string, number>>
   /** The longest time from the end of a fault until every instance acknowledged a create. */
   readonly longestRecoveryMs: number
@@ -121,7 +126,7 @@ class Run {
     await Promise.all(clients)
     await this.#verify()
     const { acknowledged, problems } = this.#ledger
-    const dropped = this.#sites.flatMap(({ proxies }) => proxies.map((proxy) => proxy.dropped))
+    const proxies = this.#sites.flatMap((site) => site.proxies)
     return {
       operations: this.#operations,
       acknowledged,
@@ -129,7 +134,9 @@ class Run {
       open: this.#open,
       lists: this.#lists,
       listsRefused: this.#listsRefused,
-      droppedAnswers: dropped.reduce((sum, count) => sum + count, 0),
+      droppedAnswers: proxies.reduce((sum, { dropped }) => sum + dropped, 0),
+      groups: proxies.reduce((sum, { groups }) => sum + groups, 0),
+      largestGroup: Math.max(...proxies.map(({ largestGroup }) => largestGroup)),
       faults: this.#faults,
       longestRecoveryMs: this.#longestRecoveryMs,
       problems,
@@ -159,8 +166,9 @@ class Run {
   }
 
   async #operation(): Promise<void> {
-    const { owner, nextId } = this.#nextOwner()
     const dice = this.#forPlants()
+    if (dice > 0.9) return this.#burst()
+    const { owner, nextId } = this.#nextOwner()
     if (dice < 0.05) return this.#get(owner)
     if (dice < 0.25) return this.#get(owner, Math.ceil(this.#forPlants() * 40))
     const plant = this.#newPlant(owner, nextId)
@@ -176,14 +184,34 @@ class Run {
     }
   }
 
-  /** An owner, and a new id of that owner. Ids descend, so that short lists show new plants. */
-  #nextOwner(): { readonly owner: string; readonly nextId: bigint } {
+  /**
+   * Plants of one owner, at once to one instance, which groups them. Among them are two contents
+   * for one id, the same plant twice, and another content for an id that may be stored.
+   */
+  async #burst(): Promise<void> {
+    const instance = this.#anInstance()
+    const { owner, nextId } = this.#nextOwner(BURST_PLANTS)
+    const ids = Array.from({ length: BURST_PLANTS }, (_, i) => nextId + BigInt(i))
+    const plants = ids.map((id) => this.#newPlant(owner, id))
+    if (this.#forPlants() < 0.5) {
+      plants.push(this.#newPlant(owner, pick(this.#forPlants, ids)), pick(this.#forPlants, plants))
+      plants.push(this.#newPlant(owner, nextId + BigInt(BURST_PLANTS)))
+    }
+    const sent = shuffled(this.#forPlants, plants)
+    const statuses = await Promise.all(sent.map((plant) => this.#post(owner, plant, instance)))
+    // As clients without an answer do: again, at once.
+    const open = sent.filter((_, i) => statuses[i] === 503)
+    await Promise.all(open.map((plant) => this.#post(owner, plant)))
+  }
+
+  /** An owner, and new ids from `nextId` on. Ids descend, so that short lists show new plants. */
+  #nextOwner(count = 1): { readonly owner: string; readonly nextId: bigint } {
     const name = pick(this.#forPlants, NAMES)
     const current = this.#owners.get(name)
     if (current && current.plants < OWNER_PLANTS) {
-      current.plants += 1
-      current.nextId -= 1n
-      return current
+      current.plants += count
+      current.nextId -= BigInt(count)
+      return { ...current }
     }
     const fresh = { owner: `${name}${this.#serial++}`, nextId: 40n, plants: 0 }
     this.#owners.set(name, fresh)
@@ -267,7 +295,7 @@ class Run {
   }
 }
 
-function shuffled(random: Random, values: readonly string[]): string[] {
+function shuffled<T>(random: Random, values: readonly T[]): T[] {
   const drawn = values.map((value) => ({ value, at: random() }))
   return drawn.sort((a, b) => a.at - b.at).map(({ value }) => value)
 }

@@ -39,7 +39,7 @@ export function createGroups(createAll: CreateAll): (owner: string, create: Crea
       queue.running += 1
       // etcd refuses a transaction that puts a key twice. A later create of an id goes alone.
       const firsts = new Map(group.toReversed().map((create) => [create.key, create]))
-      const created = createAll(owner, [...firsts.values()])
+      const created = createAll(owner, [...firsts.values()].reverse())
       const ended = created.catch(() => {}).then(() => undefined)
       for (const each of group) each.answer(firsts.get(each.key) === each ? created : ended)
       void ended.then(() => {

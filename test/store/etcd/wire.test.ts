@@ -158,6 +158,47 @@ test('if a create did not put, etcd compares, and does not send what is there', 
   await assert.rejects(store.create('alice', oak), StoreUnavailable)
 })
 
+test('a group is exactly one flat transaction: all comparisons, then all puts', async (t) => {
+  const { store, asked, script } = await setUp(t)
+  script(PUT)
+  const oaks = [7n, 8n].map((id) => store.create('alice', { id, name: `Oak ${id}` }))
+  assert.deepEqual(await Promise.all(oaks), ['stored', 'stored'])
+  const keys = [7, 8].map((id) => base64(`${ALICE}800000000000000${id}`))
+  const unused = '"target":"CREATE","result":"EQUAL","create_revision":"0"'
+  const compare = keys.map((key) => `{"key":"${key}",${unused}}`)
+  const puts = keys.map((key, i) => {
+    const value = base64(`{"name":"Oak ${7 + i}"}`)
+    return `{"request_put":{"key":"${key}","value":"${value}"}}`
+  })
+  const body = `{"compare":[${compare.join()}],"success":[${puts.join()}]}`
+  assert.deepEqual(
+    asked.map((each) => [each.path, each.body]),
+    [[TXN, body]],
+  )
+})
+
+test('a group that etcd refuses is created one by one, unless an attempt was open', async (t) => {
+  const { store, asked, script } = await setUp(t)
+  const two = (): Promise<unknown> =>
+    Promise.all([7n, 8n].map((id) => create(store, id).catch((error: unknown) => error)))
+  for (const refusal of [
+    TOO_LARGE,
+    refused(400, 'etcdserver: too many operations in txn request', 3),
+    refused(403, 'etcdserver: permission denied', 7),
+  ]) {
+    script(refusal, PUT, PUT)
+    assert.deepEqual(await two(), ['stored', 'stored'])
+  }
+  assert.equal(asked.length, 9)
+  // The open attempt may still put both: neither "full" nor "too large" would be certain.
+  for (const refusal of [NO_SPACE, TOO_LARGE]) {
+    script([503, 'left open'], refusal)
+    const errors = await two()
+    assert.ok(Array.isArray(errors) && errors.every((each) => each instanceof StoreUnavailable))
+  }
+  assert.equal(asked.length, 13)
+})
+
 test('a list is ranges, each from the key after the last one of the page before', async (t) => {
   const { store, asked, script } = await setUp(t)
   const later = { header: { ...HEADER, revision: '9' } }

@@ -1,0 +1,295 @@
+import assert from 'node:assert/strict'
+import { setImmediate as nextTick } from 'node:timers/promises'
+import type { TestContext } from 'node:test'
+import type { NewPlant } from '../../../dist/plants/plant.js'
+import type { EtcdConfig, EtcdStore } from '../../../dist/store/etcd/store.js'
+import { plant } from '../../contract/store.contract.ts'
+import { gateway, NO_ETCD, statusOf } from '../../support/etcd.ts'
+import {
+  configOf,
+  configured,
+  fill,
+  hasty,
+  namesIn,
+  openStore,
+  PATIENT,
+  proxyTo,
+  startCluster,
+  testUnless,
+} from '../../support/etcd-store.ts'
+import { NO_SECURED_ETCD, SecuredCluster } from '../../support/etcd-tls.ts'
+import { post } from '../../support/http.ts'
+import { startService } from '../../support/service.ts'
+import { serving } from '../../support/serving.ts'
+import { until } from '../../support/time.ts'
+import { verdict } from '../../support/verdict.ts'
+
+const test = testUnless(NO_ETCD)
+const testSecured = testUnless(NO_SECURED_ETCD)
+const RUNNING_MAX = 4
+const GROUP_MAX = 128
+const GROUP_MAX_BYTES = 2 ** 20
+const WAITING_MAX = 4096
+
+function plants(from: number, count: number): readonly NewPlant[] {
+  return Array.from({ length: count }, (_, i) => plant(BigInt(from + i)))
+}
+
+/** Creates all in one tick. Each becomes "stored", "conflict", or the name of an error. */
+function createAll(
+  store: EtcdStore,
+  all: readonly NewPlant[],
+  owner = 'alice',
+): Promise<readonly string[]> {
+  const failed = (error: unknown): string => (error instanceof Error ? error.name : 'no error')
+  return Promise.all(all.map((each) => store.create(owner, each).catch(failed)))
+}
+
+/** How often each outcome is there. */
+function tally(outcomes: readonly string[]): Readonly<Record<string, number>> {
+  const counts: Record<string, number> = {}
+  for (const each of outcomes) counts[each] = (counts[each] ?? 0) + 1
+  return counts
+}
+
+/** A transaction that puts, as it was sent. */
+interface Sent {
+  readonly bytes: number
+  readonly keys: readonly string[]
+}
+
+interface Recorder {
+  readonly store: EtcdStore
+  readonly sent: readonly Sent[]
+  /** What puts a plant of this owner first is not passed on meanwhile. */
+  held: string | undefined
+}
+
+/** A store that reaches etcd through a server which records what is put. */
+async function recorded(t: TestContext, config: EtcdConfig): Promise<Recorder> {
+  const sent: Sent[] = []
+  let recorder: Recorder | undefined
+  const passOn = async (path: string, body: Buffer): Promise<{ status: number; text: string }> => {
+    // The store's own request.
+    const message = JSON.parse(body.toString()) as {
+      readonly success?: readonly { readonly request_put?: { readonly key: string } }[]
+    }
+    const puts = (message.success ?? []).flatMap((each) => each.request_put ?? [])
+    const keys = puts.map(({ key }) => Buffer.from(key, 'base64').toString())
+    if (keys.length > 0) sent.push({ bytes: body.length, keys })
+    const isPassed = (): boolean => {
+      const owner = recorder?.held
+      return owner === undefined || !keys[0]?.includes(Buffer.from(owner).toString('base64url'))
+    }
+    if (!isPassed()) await until('it is passed on', isPassed)
+    const answer = await fetch(`${config.endpoints[0]}${path}`, { method: 'POST', body })
+    return { status: answer.status, text: await answer.text() }
+  }
+  const endpoint = await serving(t, (req, res) => {
+    const chunks: Buffer[] = []
+    req.on('data', (chunk: Buffer) => chunks.push(chunk))
+    req.on('end', () => {
+      passOn(req.url ?? '', Buffer.concat(chunks)).then(
+        ({ status, text }) => res.writeHead(status).end(text),
+        () => res.destroy(),
+      )
+    })
+  })
+  const timing = { ...PATIENT, attempt: PATIENT.call }
+  const store = await openStore(t, { ...config, endpoints: [endpoint], timing })
+  recorder = { store, sent, held: undefined }
+  return recorder
+}
+
+/** Starts as many creates of an owner as may run at once, each in its own call. */
+async function occupy({ store, sent }: Recorder, owner: string): Promise<Promise<string>[]> {
+  const before = sent.length
+  const running: Promise<string>[] = []
+  for (const each of plants(-RUNNING_MAX, RUNNING_MAX)) {
+    running.push(store.create(owner, each))
+    await nextTick()
+  }
+  await until('all run', () => sent.length === before + RUNNING_MAX)
+  return running
+}
+
+function lengths({ sent }: Recorder): readonly number[] {
+  return sent.map(({ keys }) => keys.length)
+}
+
+test('200 creates of one tick are two calls: one of 128 plants, one of the rest', async (t) => {
+  const recorder = await recorded(t, await configured())
+  const all = plants(0, 200)
+  assert.deepEqual(tally(await createAll(recorder.store, all)), { stored: 200 })
+  assert.deepEqual([...lengths(recorder)].sort(), [GROUP_MAX, 200 - GROUP_MAX])
+  const names = all.map(({ name }) => name)
+  assert.deepEqual(await namesIn(recorder.store), names)
+})
+
+test('what comes while four calls of its owner run is one call; others go at once', async (t) => {
+  const recorder = await recorded(t, await configured())
+  const { store } = recorder
+  recorder.held = 'alice'
+  const running = await occupy(recorder, 'alice')
+  const waiting: Promise<string>[] = []
+  for (const each of plants(0, 10)) {
+    waiting.push(store.create('alice', each))
+    await nextTick()
+  }
+  assert.equal(await store.create('bob', plant(1n)), 'stored')
+  assert.deepEqual(lengths(recorder), [1, 1, 1, 1, 1], 'of alice nothing more was sent')
+  recorder.held = undefined
+  assert.deepEqual(tally(await Promise.all([...running, ...waiting])), { stored: 14 })
+  assert.deepEqual(lengths(recorder), [1, 1, 1, 1, 1, 10])
+})
+
+test('a conflict and a repeat in a group are told so, and spoil no other create', async (t) => {
+  const config = await configured()
+  const { store, sent } = await recorded(t, config)
+  await fill(config, 'alice', [plant(3n, 'old'), plant(5n, 'same', 'tag')])
+  const all = [...plants(0, 3), plant(3n, 'new'), plant(4n), plant(5n, 'same', 'tag'), plant(6n)]
+  const outcomes = await createAll(store, all)
+  const stored = 'stored'
+  assert.deepEqual(outcomes, [stored, stored, stored, 'conflict', stored, stored, stored])
+  assert.equal(sent[0]?.keys.length, all.length)
+  const names = all.map(({ id, name }) => (id === 3n ? 'old' : name))
+  assert.deepEqual(await namesIn(store), names)
+})
+
+test('one id several times in a tick: one content wins, and its repeats are stored', async (t) => {
+  const recorder = await recorded(t, await configured())
+  const contents = ['a', 'b', 'a', 'c']
+  const twins = contents.map((name) => plant(1n, name))
+  const outcomes = await createAll(recorder.store, [plant(0n), ...twins, plant(2n)])
+  const stored = 'stored'
+  assert.deepEqual(outcomes, [stored, stored, 'conflict', stored, 'conflict', stored])
+  for (const { keys } of recorder.sent) assert.equal(new Set(keys).size, keys.length)
+  // The three others go alone, and do not undo the group.
+  assert.deepEqual(lengths(recorder), [3, 1, 1, 1])
+  assert.equal((await namesIn(recorder.store))[1], 'a')
+})
+
+test('a full cluster: a group has 507 for what is new, and the truth for the rest', async (t) => {
+  const cluster = await startCluster(t, 1)
+  const config = configOf(cluster.endpoints)
+  const recorder = await recorded(t, config)
+  await fill(config, 'alice', [plant(1n, 'old'), plant(2n)])
+  const { port } = await startService(t, { etcd: config })
+  const [member] = cluster.members
+  const memberID = (member && (await statusOf(member)))?.header.member_id
+  const alarm = async (action: string): Promise<void> => {
+    const message = { action, memberID, alarm: 'NOSPACE' }
+    const path = '/v3/maintenance/alarm'
+    assert.equal((await gateway(cluster.endpoints.join(), path, message)).status, 200)
+  }
+  await alarm('ACTIVATE')
+  const all = [plant(0n), plant(1n, 'new'), plant(2n), plant(3n)]
+  const full = 'StoreFull'
+  assert.deepEqual(await createAll(recorder.store, all), [full, 'conflict', 'stored', full])
+  assert.equal(lengths(recorder)[0], all.length)
+  const posts = Array.from({ length: 30 }, (_, id) => post(port, { id: 100 + id, name: 'x' }))
+  for (const reply of await Promise.all(posts)) assert.equal(verdict(reply), 'storageFull')
+  await alarm('DEACTIVATE')
+  const outcomes = await createAll(recorder.store, all)
+  assert.deepEqual(outcomes, ['stored', 'conflict', 'stored', 'stored'])
+})
+
+testSecured('a user of etcd may put in groups under its prefix, and nowhere else', async (t) => {
+  const secured = await SecuredCluster.shared(t)
+  await secured.ask('auth/enable')
+  const config = secured.config()
+  const outside = { ...config, prefix: `elsewhere/${config.prefix}` }
+  const [inner, outer] = [await openStore(t, config), await openStore(t, outside)]
+  const all = plants(0, 20)
+  assert.deepEqual(tally(await createAll(inner, all)), { stored: 20 })
+  assert.deepEqual(tally(await createAll(outer, all)), { StoreUnavailable: 20 })
+  await secured.ask('auth/disable')
+  assert.equal((await namesIn(inner)).length, 20)
+  assert.deepEqual(await namesIn(outer), [])
+})
+
+test('a group has at most 128 plants and 1 MiB, however long names and owners are', async (t) => {
+  const recorder = await recorded(t, await configured())
+  const owner = 'é/'.repeat(2500)
+  const long = [
+    // As JSON inside base64 a NUL is 8 bytes, "é" 2.7, and "x" 1.3.
+    ...Array.from({ length: 30 }, (_, i) => '\0'.repeat(i * 1000)),
+    ...Array.from({ length: 30 }, (_, i) => 'é'.repeat(i * 5000)),
+    ...['x'.repeat(1_000_000), '\0'.repeat(130_000), 'y'.repeat(1_000_000), 'z'],
+  ]
+  const all = [...plants(0, 300), ...long.map((name, i) => plant(BigInt(1000 + i), name))]
+  const outcomes = await Promise.all([
+    createAll(recorder.store, all),
+    createAll(recorder.store, all, owner),
+  ])
+  assert.deepEqual(tally(outcomes.flat()), { stored: 2 * all.length })
+  assert.equal(Math.max(...lengths(recorder)), GROUP_MAX)
+  for (const { bytes, keys } of recorder.sent) {
+    const isAlone = keys.length === 1
+    assert.ok(isAlone || bytes <= GROUP_MAX_BYTES, `${keys.length} plants, ${bytes} bytes`)
+  }
+  assert.ok(recorder.sent.length < all.length / 2, 'most plants are in groups')
+})
+
+test('a cut connection leaves all of a group open, and repeating them is safe', async (t) => {
+  const config = await configured()
+  const proxy = await proxyTo(t, config)
+  const etcd = { ...config, endpoints: [proxy.endpoint] }
+  const [impatient, patient] = [
+    await openStore(t, { ...etcd, ...hasty(200) }),
+    await openStore(t, etcd),
+  ]
+  const all = plants(0, 50)
+  for (const mode of ['drop-answers', 'refuse', 'hang'] as const) {
+    proxy.mode = mode
+    const outcomes = await createAll(impatient, all)
+    assert.deepEqual(tally(outcomes), { StoreUnavailable: 50 }, mode)
+  }
+  proxy.mode = 'pass'
+  assert.deepEqual(tally(await createAll(patient, all)), { stored: 50 })
+  const others = all.map(({ id }) => plant(id, 'other'))
+  assert.deepEqual(tally(await createAll(patient, others)), { conflict: 50 })
+  assert.equal((await namesIn(patient)).length, 50)
+})
+
+test('2,048 creates of an owner may wait; one more is refused, and others go on', async (t) => {
+  const recorder = await recorded(t, await configured())
+  const { store } = recorder
+  recorder.held = 'mallory'
+  const running = await occupy(recorder, 'mallory')
+  const count = WAITING_MAX / 2 + 100
+  const crowd = createAll(store, plants(0, count), 'mallory')
+  assert.equal(await store.create('bob', plant(1n)), 'stored')
+  recorder.held = undefined
+  await Promise.all(running)
+  const expected = { stored: WAITING_MAX / 2, StoreUnavailable: 100 }
+  assert.deepEqual(tally(await crowd), expected)
+})
+
+test("one owner's thousands of creates do not keep another owner's waiting", async (t) => {
+  const { store } = await recorded(t, await configured())
+  let isOver = false
+  const crowd = createAll(store, plants(0, 2000), 'mallory').then((outcomes) => {
+    isOver = true
+    return outcomes
+  })
+  for (const each of plants(0, 3)) assert.equal(await store.create('bob', each), 'stored')
+  assert.ok(!isOver)
+  assert.deepEqual(tally(await crowd), { stored: 2000 })
+})
+
+test('a create that waits for others has its answer within the time of a call', async (t) => {
+  const endpoint = await serving(t, (req) => void req.resume())
+  const timing = { attempt: 500, call: 1500, probe: 100 }
+  const store = await openStore(t, { ...configOf([endpoint]), timing })
+  const took: number[] = []
+  const creates = Array.from({ length: 30 }, async (_, i) => {
+    for (let tick = 0; tick < i; tick++) await nextTick()
+    const startedAt = performance.now()
+    await assert.rejects(store.create('alice', plant(BigInt(i))))
+    took.push(performance.now() - startedAt)
+  })
+  await Promise.all(creates)
+  // One group after the other, each with its own time, would take twice as long.
+  assert.ok(Math.max(...took) < 2 * timing.call, `${Math.max(...took)} ms`)
+})
