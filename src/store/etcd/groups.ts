@@ -11,7 +11,7 @@ const GROUP_MAX_BYTES = 1024 * 1024
 const PLANT_BYTES = 160
 /** JSON writes a UTF-16 unit with at most 6 bytes (\u0000). base64 makes 8 of them. */
 const UNIT_BYTES = 8
-/** Of one owner. So a create with less than four others of its owner does not wait for them. */
+/** Of one owner: a create with fewer than four others of its owner waits for none of them. */
 const RUNNING_MAX = 4
 
 /** What arrived at `since`, for one key. */
@@ -47,7 +47,8 @@ export function createGroups(createAll: CreateAll): (owner: string, create: Crea
         start(owner, queue)
       })
     }
-    if (queue.running === 0) queues.delete(owner)
+    // It may have ended before this tick did, and a new queue may have its place.
+    if (queue.running === 0 && queues.get(owner) === queue) queues.delete(owner)
   }
 
   return async (owner, create) => {
