@@ -18,6 +18,9 @@ export function pick<T>(random: Random, values: readonly T[]): T {
   return values[Math.floor(random() * values.length)] as T
 }
 
+/** Calls of an instance are given up after 6 s. */
+const LONGER_THAN_A_CALL_MS = 8000
+
 /** What can break. Each fault lasts a while, and is repaired when its promise resolves. */
 export class Faults {
   readonly #cluster: Cluster
@@ -50,6 +53,8 @@ export class Faults {
     'all members isolated: no quorum': () => this.#isolate(this.#cluster.members),
     'two members killed: no quorum': () => this.#kill(this.#two()),
     'two members paused: no quorum': () => this.#pause(this.#two()),
+    'two members killed for longer than a call: no quorum': () =>
+      this.#kill(this.#two(), LONGER_THAN_A_CALL_MS),
     'NOSPACE alarm': () => this.#noSpace(),
     'an instance killed': () => this.#killInstance(),
   }
@@ -68,13 +73,13 @@ export class Faults {
     return this.#cluster.members.filter((member) => member !== spared)
   }
 
-  #lasting(): Promise<void> {
-    return sleep(400 + this.#random() * 2200)
+  #lasting(leastMs = 400): Promise<void> {
+    return sleep(leastMs + this.#random() * 2200)
   }
 
-  async #kill(members: readonly Member[]): Promise<void> {
+  async #kill(members: readonly Member[], leastMs?: number): Promise<void> {
     await Promise.all(members.map((member) => member.end()))
-    await this.#lasting()
+    await this.#lasting(leastMs)
     for (const member of members) this.#cluster.startMember(member)
   }
 
