@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict'
 import { type ChildProcess, fork, spawnSync } from 'node:child_process'
+import { createHash } from 'node:crypto'
 import { once } from 'node:events'
 import {
   closeSync,
@@ -295,6 +296,10 @@ test('log: flush waits for the reader, at most for its timeout', async () => {
 test('log: an owner is 12 hex digits of its SHA-256', () => {
   assert.equal(ownerHash('abc'), 'ba7816bf8f01')
   assert.equal(ownerHash(''), 'e3b0c44298fc')
+  // More owners than are cached, and one whose name is too long for that.
+  const names = [...Array(10_000).keys()].map((n) => `owner ${n}`)
+  for (const name of [...names, ...names, 'é'.repeat(9000)])
+    assert.equal(ownerHash(name), createHash('sha256').update(name).digest('hex').slice(0, 12))
 })
 
 const CHILD = join(root, 'child.mjs')
