@@ -43,6 +43,8 @@ const codeOf = (heading: string, file: string): string => codeIn(RECIPES, headin
 async function project(t: TestContext, folder: string | undefined): Promise<string> {
   const cwd = await mkdtemp(join(folder ?? (await temporaryDirectory()), 'project-'))
   t.after(() => rm(cwd, { recursive: true, force: true }))
+  // Without it Jest also runs the tests of other projects in that folder, as a killed run leaves.
+  await writeFile(join(cwd, 'package.json'), '{}')
   await mkdir(join(cwd, 'node_modules'))
   await symlink(ROOT, join(cwd, 'node_modules/plant-store'))
   await symlink(join(ROOT, 'node_modules/jose'), join(cwd, 'node_modules/jose'))
