@@ -2,11 +2,13 @@
 
 import { readConfig } from '../config.ts'
 import { errorCodeOf, escaped } from '../errors.ts'
-import { PAGE_BYTES, PlantDatabase } from '../store/sqljs/database.ts'
+import { PlantDatabase } from '../store/sqljs/database.ts'
+import { type DirectoryScan, scanDirectory } from '../store/sqljs/directory-scan.ts'
 import { type Files, nodeFiles } from '../store/sqljs/files.ts'
 import { journalName, journalNumber, StoreCorrupt } from '../store/sqljs/journal-format.ts'
 import { isLocked, lockNumber } from '../store/sqljs/lock.ts'
-import { rebuild, type Recovery, scanDirectory } from '../store/sqljs/recovery.ts'
+import { PAGE_BYTES } from '../store/sqljs/page-file.ts'
+import { type OnProgress, rebuild, type Recovery } from '../store/sqljs/recovery.ts'
 import { counted, Progress } from './progress.ts'
 import { SNAPSHOT } from '../store/sqljs/snapshot.ts'
 import { StoreDirectory } from '../store/sqljs/store-directory.ts'
@@ -34,64 +36,58 @@ export function checkStore(
   files: Files = nodeFiles,
   progress = new Progress(),
 ): Promise<string> {
-  return useStore(directory, files, progress, async ({ plants, recovery, wasServed }) => {
-    const { journals, snapshot, sequence } = recovery
-    if (!wasServed) await refuseTorn(directory, recovery)
-    const files = `${snapshot ? 'a' : 'no'} snapshot and ${counted(journals.length, 'journal')}`
-    return `${directory} is sound: ${counted(plants, 'plant')} in ${files}, up to write ${sequence}`
-  })
-}
-
-type DurableStore = Awaited<ReturnType<typeof readStore>> & { readonly plants: number }
-
-/**
- * Reads a whole directory without its lock, lets SQLite verify the database, and passes it on.
- * @throws StoreCorrupt; Error if there is no store.
- */
-export async function useStore<T>(
-  directory: string,
-  files: Files,
-  progress: Progress,
-  use: (store: DurableStore) => T | Promise<T>,
-): Promise<T> {
-  try {
-    const store = await readStore(directory, files, progress)
-    const { database } = store.recovery
+  return readStore(directory, files, progress, async (scan, wasServed, onProgress) => {
+    // As a start does.
+    const recovery = await rebuild(scan, PlantDatabase.serving, onProgress)
+    const { database, journals, snapshot, sequence } = recovery
     try {
       progress.step('checking', database.pageCount() * PAGE_BYTES)
-      return await use({ ...store, plants: database.check() })
+      const plants = counted(database.check(), 'plant')
+      if (!wasServed) await refuseTorn(directory, recovery)
+      const files = `${snapshot ? 'a' : 'no'} snapshot and ${counted(journals.length, 'journal')}`
+      return `${directory} is sound: ${plants} in ${files}, up to write ${sequence}`
     } finally {
       database.close()
     }
-  } finally {
-    progress.end()
-  }
+  })
 }
 
+/** Reads what a scan found. `wasServed`: a service held the directory when the reading began. */
+type ReadScan<T> = (scan: DirectoryScan, wasServed: boolean, onProgress: OnProgress) => Promise<T>
+
 /**
- * A running service may make a directory look damaged: then it is read again. Tells whether a
- * service held the directory when the reading began.
+ * Reads a directory without its lock. A running service may make it look damaged: then it is read
+ * again.
+ * @throws StoreCorrupt; Error if there is no store.
  */
-async function readStore(directory: string, files: Files, progress: Progress) {
-  for (let attempt = 1; ; attempt++) {
-    const before = await namesIn(directory, files)
-    if (!before.some(isOfStore)) throw new Error(`there is no store in ${directory}`)
-    const wasServed = await isServed(directory)
-    try {
-      const scan = await scanDirectory(new StoreDirectory(files, directory))
-      const build = PlantDatabase.building
-      const recovery = await rebuild(scan, build, ({ journal, bytes, totalBytes }) => {
-        progress.step(`reading ${journal}`)
-        progress.at(bytes, totalBytes, 'MB')
-      })
-      return { recovery, wasServed }
-    } catch (error) {
-      // What a service does meanwhile looks like damage, or a file vanishes.
-      const mayPass = error instanceof StoreCorrupt || errorCodeOf(error) === 'ENOENT'
-      if (attempt === READ_ATTEMPTS || !mayPass) throw error
-      // A start of a service adds a lock's name.
-      if (!wasServed && before.join() === (await namesIn(directory, files)).join()) throw error
+export async function readStore<T>(
+  path: string,
+  files: Files,
+  progress: Progress,
+  read: ReadScan<T>,
+): Promise<T> {
+  const directory = new StoreDirectory(files, path)
+  const tell: OnProgress = ({ journal, bytes, totalBytes }) => {
+    progress.step(`reading ${journal}`)
+    progress.at(bytes, totalBytes, 'MB')
+  }
+  try {
+    for (let attempt = 1; ; attempt++) {
+      const before = await namesIn(path, files)
+      if (!before.some(isOfStore)) throw new Error(`there is no store in ${path}`)
+      const wasServed = await isServed(path)
+      try {
+        return await scanDirectory(directory, (scan) => read(scan, wasServed, tell))
+      } catch (error) {
+        // What a service does meanwhile looks like damage, or a file vanishes.
+        const mayPass = error instanceof StoreCorrupt || errorCodeOf(error) === 'ENOENT'
+        if (attempt === READ_ATTEMPTS || !mayPass) throw error
+        // A start of a service adds a lock's name.
+        if (!wasServed && before.join() === (await namesIn(path, files)).join()) throw error
+      }
     }
+  } finally {
+    progress.end()
   }
 }
 

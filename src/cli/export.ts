@@ -3,10 +3,12 @@
 import { resolve } from 'node:path'
 import { errorCodeOf, escaped, UsageError } from '../errors.ts'
 import { type Output, standardOutput } from '../ops/log-writer.ts'
-import { type Files, nodeFiles } from '../store/sqljs/files.ts'
+import { buildFile } from '../store/sqljs/compaction.ts'
+import type { DatabaseFile } from '../store/sqljs/database-file.ts'
+import { type File, type Files, nodeFiles } from '../store/sqljs/files.ts'
 import { refuseTarget, writeNewFile } from '../store/sqljs/new-file.ts'
-import { sealed } from '../store/sqljs/snapshot.ts'
-import { embeddedStore, useStore } from './check.ts'
+import { FILE_MAX_BYTES } from '../store/sqljs/page-file.ts'
+import { embeddedStore, readStore } from './check.ts'
 import { counted, Progress } from './progress.ts'
 
 const PIECE_BYTES = 1024 * 1024
@@ -20,9 +22,19 @@ export async function run(file: string): Promise<string | undefined> {
   if (process.stdout.isTTY)
     throw new UsageError('export - writes a database, and standard output is a terminal')
   const output = standardOutput()
-  const plants = await exportTo(directory, nodeFiles, async (pieces) => {
-    for (const piece of pieces) await write(output, piece)
-  })
+  const progress = new Progress()
+  const { memory, bytes } = memoryFile()
+  const plants = await exportTo(directory, nodeFiles, memory, progress)
+  try {
+    progress.step('writing')
+    for (let at = 0; at < bytes.length; at += PIECE_BYTES) {
+      progress.at(at, bytes.length, 'MB')
+      // A copy: streams do not take memory that can be resized.
+      await write(output, Buffer.from(bytes.subarray(at, at + PIECE_BYTES)))
+    }
+  } finally {
+    progress.end()
+  }
   process.stderr.write(`${counted(plants, 'plant')} written to standard output\n`)
   return undefined
 }
@@ -38,36 +50,55 @@ export async function exportStore(
   files: Files = nodeFiles,
 ): Promise<string> {
   await refuseTarget(file, directory)
-  const plants = await exportTo(directory, files, (pieces) => writeNewFile(file, pieces))
+  const plants = await writeNewFile(file, (to) => exportTo(directory, files, to, new Progress()))
   return `${counted(plants, 'plant')} written to ${file}`
 }
 
-/** Passes on a whole SQLite file, in pieces. Returns how many plants it has. */
-async function exportTo(
+/** Makes a file that holds everything. Returns how many plants it has. */
+function exportTo(
   directory: string,
   files: Files,
-  write: (pieces: Iterable<Uint8Array>) => Promise<void>,
+  to: File,
+  progress: Progress,
 ): Promise<number> {
-  const progress = new Progress()
-  const whole = await useStore(directory, files, progress, ({ plants, recovery }) => {
-    const { database, sequence } = recovery
-    return { plants, parts: sealed(database.toFile({ sequence, complete: true }), sequence) }
+  return readStore(directory, files, progress, async (scan, _, onProgress) => {
+    // What an attempt before has written.
+    await to.truncate(0)
+    const finish = async (database: DatabaseFile, sequence: number): Promise<number> => {
+      progress.step('checking')
+      const plants = await database.check()
+      await database.finish({ sequence, complete: true })
+      return plants
+    }
+    return buildFile(scan, to, finish, onProgress)
   })
-  await write(piecesOf(whole.parts, progress)).finally(() => progress.end())
-  return whole.plants
 }
 
-function* piecesOf(parts: readonly Uint8Array[], progress: Progress): Generator<Uint8Array> {
-  const totalBytes = parts.reduce((sum, { length }) => sum + length, 0)
-  let doneBytes = 0
-  progress.step('writing')
-  for (const part of parts)
-    for (let at = 0; at < part.length; at += PIECE_BYTES) {
-      const piece = part.subarray(at, at + PIECE_BYTES)
-      yield piece
-      doneBytes += piece.length
-      progress.at(doneBytes, totalBytes, 'MB')
-    }
+/** A file in memory. `bytes` are all that it holds. */
+export function memoryFile(): { readonly memory: File; readonly bytes: Uint8Array } {
+  const contents = new ArrayBuffer(0, { maxByteLength: FILE_MAX_BYTES })
+  // It becomes longer with the memory.
+  const bytes = new Uint8Array(contents)
+  const writeNow: File['writeNow'] = (from, at) => {
+    contents.resize(Math.max(contents.byteLength, at + from.length))
+    bytes.set(from, at)
+    return from.length
+  }
+  const nothing = async (): Promise<void> => {}
+  const memory: File = {
+    writeNow,
+    write: async (from, at) => writeNow(from, at),
+    readNow(to, at) {
+      const found = bytes.subarray(at, at + to.length)
+      to.set(found)
+      return found.length
+    },
+    lengthBytes: async () => bytes.length,
+    sync: nothing,
+    truncate: async (lengthBytes) => contents.resize(lengthBytes),
+    close: nothing,
+  }
+  return { memory, bytes }
 }
 
 function write(output: Output, piece: Uint8Array): Promise<void> {

@@ -42,7 +42,7 @@ function failingFiles(onCall: (call: DiskCall) => Fault | undefined): Files {
   return {
     makeDirectory: async (path) => (begin('makeDirectory', path), nodeFiles.makeDirectory(path)),
     list: async (path) => (begin('list', path), nodeFiles.list(path)),
-    read: async (path, roomBytes) => (begin('read', path), nodeFiles.read(path, roomBytes)),
+    read: async (path) => (begin('read', path), nodeFiles.read(path)),
     readStart: async (path, lengthBytes) => (
       begin('readStart', path),
       nodeFiles.readStart(path, lengthBytes)
@@ -65,6 +65,13 @@ function failingFiles(onCall: (call: DiskCall) => Fault | undefined): Files {
             ),
           )
         },
+        writeNow(bytes, at) {
+          const fault = begin('writeNow', path, mode)
+          const taken = fault?.how === 'short' ? bytes.subarray(0, bytes.length / 2) : bytes
+          return after(fault, path, file.writeNow(taken, at))
+        },
+        readNow: (bytes, at) => (begin('readNow', path, mode), file.readNow(bytes, at)),
+        lengthBytes: async () => (begin('lengthBytes', path, mode), file.lengthBytes()),
         sync: async () => after(begin('sync', path, mode), path, await file.sync()),
         truncate: async (lengthBytes) => (
           begin('truncate', path, mode),

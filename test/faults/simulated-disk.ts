@@ -331,6 +331,9 @@ export interface DiskCall {
     | 'remove'
     | 'syncDirectory'
     | 'write'
+    | 'writeNow'
+    | 'readNow'
+    | 'lengthBytes'
     | 'sync'
     | 'truncate'
     | 'close'
@@ -357,7 +360,14 @@ const NO_FAULTS: Observer = { onCall: () => undefined, onWriting: () => {} }
 
 /** The store's file access over a simulated disk. */
 export function simulatedFiles(disk: SimulatedDisk, observer = NO_FAULTS): Files {
-  /** Throws if the call is refused. Resolves with the fault if it fails in another way. */
+  /** Throws if the call is refused. Returns the fault if it fails in another way. */
+  function beginNow(name: DiskCall['name'], path: string, mode?: Mode): Fault | undefined {
+    const fault = observer.onCall({ name, path, mode })
+    if (fault?.how === 'refused') throw systemError(fault.code, `${name} ${path}`)
+    return fault
+  }
+
+  /** As `beginNow`, later. */
   async function begin(
     name: DiskCall['name'],
     path: string,
@@ -381,6 +391,20 @@ export function simulatedFiles(disk: SimulatedDisk, observer = NO_FAULTS): Files
         disk.sync(id, fault?.how === 'unsynced' ? 'stuck' : 'synced')
         if (fault?.how === 'unsynced') throw systemError(fault.code, `write ${path}`)
         return taken
+      },
+      writeNow(bytes, at) {
+        const fault = beginNow('writeNow', path, mode)
+        const taken = fault?.how === 'short' ? Math.floor(bytes.length / 2) : bytes.length
+        disk.write(id, bytes.subarray(0, taken), at)
+        return taken
+      },
+      readNow(bytes, at) {
+        beginNow('readNow', path, mode)
+        return disk.read(id).copy(bytes, 0, at)
+      },
+      async lengthBytes() {
+        await begin('lengthBytes', path, mode)
+        return disk.read(id).length
       },
       async sync() {
         const fault = await begin('sync', path, mode)
@@ -406,9 +430,9 @@ export function simulatedFiles(disk: SimulatedDisk, observer = NO_FAULTS): Files
       await begin('list', directory)
       return disk.names(directory)
     },
-    async read(path, roomBytes = 0) {
+    async read(path) {
       await begin('read', path)
-      return Buffer.concat([disk.read(found(path)), Buffer.alloc(roomBytes)])
+      return disk.read(found(path))
     },
     async readStart(path, lengthBytes) {
       await begin('readStart', path)

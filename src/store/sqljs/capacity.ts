@@ -1,4 +1,5 @@
-import { PAGE_BYTES, type PlantDatabase, type Row } from './database.ts'
+import type { PlantDatabase, Row } from './database.ts'
+import { PAGE_BYTES } from './page-file.ts'
 
 /** How much of a long row one overflow page holds. */
 const OVERFLOW_BYTES = PAGE_BYTES - 4

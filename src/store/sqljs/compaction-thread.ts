@@ -53,8 +53,8 @@ if (!isMainThread && isJob(workerData)) {
 
 async function compactHere(job: CompactionJob): Promise<number> {
   const { compact } = await import('./compaction.ts')
-  const { blockingFiles } = await import('./files.ts')
-  return compact(blockingFiles, job)
+  const { nodeFiles } = await import('./files.ts')
+  return compact(nodeFiles, job)
 }
 
 /**

@@ -1,8 +1,9 @@
-import { FILE_MAX_BYTES, PlantDatabase } from './database.ts'
-import type { Files } from './files.ts'
+import { DatabaseFile } from './database-file.ts'
+import { type DirectoryScan, scanDirectory } from './directory-scan.ts'
+import type { File, Files } from './files.ts'
 import type { LockPlace } from './lock.ts'
-import { rebuild, scanDirectory } from './recovery.ts'
-import { writeSnapshot } from './snapshot.ts'
+import { type OnProgress, rebuild } from './recovery.ts'
+import { SNAPSHOT, type Snapshot } from './snapshot.ts'
 import { StoreDirectory } from './store-directory.ts'
 
 export interface CompactionJob {
@@ -28,30 +29,38 @@ export interface CompactionJob {
 export type Compact = (job: CompactionJob, signal?: AbortSignal) => Promise<number>
 
 /**
- * The most bytes that a database grows for one byte of the journal. In the worst case, 489 bytes of
- * a row of 1,003 stay in its page, and the rest takes a page of 4096. Room that is not used takes
- * no memory.
- */
-const GROWTH_MAX = 5
-
-/**
  * Builds the next snapshot from the last one and the closed journals, and puts it in place. The
  * caller removes the journals. A crash before the rename leaves the old snapshot and all journals;
  * a crash after it leaves the new snapshot and journals that it covers. Both recover to the same
  * plants.
  */
 export async function compact(files: Files, job: CompactionJob): Promise<number> {
-  const { snapshotBytes, journalBytes } = job
-  const roomBytes = Math.min(GROWTH_MAX * journalBytes, FILE_MAX_BYTES - snapshotBytes)
   const directory = new StoreDirectory(files, job.directory, job.lock)
-  const scan = await scanDirectory(directory, roomBytes)
-  const journals = scan.journals.filter((number) => number <= job.upToJournal)
-  const { database, sequence } = await rebuild({ ...scan, journals }, PlantDatabase.building)
-  try {
+  const finish = (database: DatabaseFile, sequence: number): Promise<number> => {
     if (sequence !== job.sequence)
       throw new Error(`the closed journals end with write ${sequence} instead of ${job.sequence}`)
-    const bytes = database.toFile({ sequence, complete: job.complete })
-    return await writeSnapshot(directory, bytes, sequence)
+    return database.finish({ sequence, complete: job.complete })
+  }
+  const bytes = await scanDirectory(directory, (scan) => {
+    const journals = scan.journals.filter((number) => number <= job.upToJournal)
+    const build = (file: File): Promise<number> => buildFile({ ...scan, journals }, file, finish)
+    return directory.writeTemporary(SNAPSHOT, build)
+  })
+  await directory.renameIntoPlace(SNAPSHOT)
+  return bytes
+}
+
+/** Builds a file of all that a scan found, up to a sequence, and passes it on to be finished. */
+export async function buildFile(
+  scan: DirectoryScan,
+  file: File,
+  finish: (database: DatabaseFile, sequence: number) => Promise<number>,
+  onProgress?: OnProgress,
+): Promise<number> {
+  const begin = (snapshot?: Snapshot): Promise<DatabaseFile> => DatabaseFile.begin(file, snapshot)
+  const { database, sequence } = await rebuild(scan, begin, onProgress)
+  try {
+    return await finish(database, sequence)
   } finally {
     database.close()
   }

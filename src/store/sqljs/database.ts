@@ -1,6 +1,6 @@
 import type { Database, SqlJs } from 'sql.js'
 import { PlantLists } from './list.ts'
-import { type Meta, metaOf } from './meta.ts'
+import type { PageFile } from './page-file.ts'
 import { copyPages, loadSqlite, Query, returnSqlite, valueOf } from './sqlite.ts'
 
 /**
@@ -15,6 +15,12 @@ export interface StoredRow {
   readonly sequence: number
 }
 
+/** A database file of a readable version. */
+export interface SourceFile {
+  readonly version: number
+  readonly pages: PageFile
+}
+
 /** The plant that has the id of a create. */
 interface Existing {
   /** Whether its name and tag are those of the create. */
@@ -23,10 +29,6 @@ interface Existing {
   readonly sequence: number
 }
 
-/** SQLite's default page. */
-export const PAGE_BYTES = 4096
-/** sql.js counts the bytes of a file with 31 bits. */
-export const FILE_MAX_BYTES = 2 ** 31 - 1
 /** Version 2 added the column `sequence`; version 1 is still read. */
 export const FORMAT_VERSION = 2
 export const READABLE_VERSIONS: readonly number[] = [1, FORMAT_VERSION]
@@ -41,8 +43,14 @@ const BOUND_MARGIN_BYTES = 64 * 1024
 const COLUMNS =
   'owner TEXT NOT NULL, id INTEGER NOT NULL, sequence INTEGER NOT NULL, ' +
   'name TEXT NOT NULL, tag TEXT'
+export const SAME_ID = 'two plants of one owner have the same id'
+const TABLE = 'mem.plants'
+/** `main` is a file, `mem` is in memory. */
 type Schema = 'main' | 'mem'
-const TABLES = (schema: Schema): string => `
+export function attachMemory(db: Database): void {
+  db.run("ATTACH ':memory:' AS mem; PRAGMA mem.journal_mode = OFF")
+}
+export const tablesIn = (schema: Schema): string => `
   CREATE TABLE ${schema}.plants (
     ${COLUMNS},
     PRIMARY KEY (owner, id)) WITHOUT ROWID;
@@ -62,51 +70,44 @@ export class PlantDatabase {
   readonly #compare: Query
   readonly #pageCount: Query
   readonly #freePages: Query
-  /** The file that the database was made from, if it becomes one and is not of version 1. */
-  readonly #from: Uint8Array | undefined
   /** To be left to the next store when this one is closed. */
   #sqlite: Promise<SqlJs> | undefined
 
-  private constructor(
-    library: SqlJs,
-    db: Database,
-    schema: Schema,
-    from?: Uint8Array,
-  ) {
+  /** The plants in a connection's schema `mem`. */
+  constructor(library: SqlJs, db: Database) {
     this.#library = library
     this.#db = db
-    this.#from = from
     const prepare = (sql: string): Query => new Query(db, sql)
-    const table = `${schema}.plants`
-    this.lists = new PlantLists(prepare, table)
+    this.lists = new PlantLists(prepare, TABLE)
     this.#insert = prepare(`
-      INSERT INTO ${table} VALUES
+      INSERT INTO ${TABLE} VALUES
         (?1, CAST(?2 AS INTEGER), ?3, CAST(?4 AS TEXT), CAST(?5 AS TEXT))
       ON CONFLICT (owner, id) DO NOTHING`)
-    const plant = `FROM ${table} WHERE owner = CAST(?1 AS TEXT) AND id = CAST(?2 AS INTEGER)`
+    const plant = `FROM ${TABLE} WHERE owner = CAST(?1 AS TEXT) AND id = CAST(?2 AS INTEGER)`
     this.#remove = prepare(`DELETE ${plant}`)
     this.#taken = prepare(`SELECT 1 ${plant}`)
     // Lengths first: SQLite knows them without reading the text, which may be long.
     this.#compare = prepare(`
       SELECT octet_length(name) = octet_length(?3) AND name = CAST(?3 AS TEXT)
         AND octet_length(tag) IS octet_length(?4) AND tag IS CAST(?4 AS TEXT), sequence ${plant}`)
-    this.#pageCount = prepare(`PRAGMA ${schema}.page_count`)
-    this.#freePages = prepare(`PRAGMA ${schema}.freelist_count`)
+    this.#pageCount = prepare('PRAGMA mem.page_count')
+    this.#freePages = prepare('PRAGMA mem.freelist_count')
   }
 
   /**
    * A database to serve from, with the plants of a snapshot. They are in an attached `:memory:`
    * database: sql.js keeps its main database as one growing array, and each growth copies all of it
-   * (110 ms at 100 MB, seen). SQLite may overwrite the given bytes: they must not be used again.
+   * (110 ms at 100 MB, seen).
+   * @throws Error if the snapshot cannot be read, or SQLite has no memory left.
    */
-  static async serving(snapshot?: Uint8Array, sqlite = loadSqlite()): Promise<PlantDatabase> {
+  static async serving(snapshot?: SourceFile, sqlite = loadSqlite()): Promise<PlantDatabase> {
     const library = await sqlite
     const db = new library.Database()
     try {
-      db.run("ATTACH ':memory:' AS mem; PRAGMA mem.journal_mode = OFF")
+      attachMemory(db)
       if (snapshot) await copySnapshot(library, snapshot, db)
-      else db.run(TABLES('mem'))
-      const database = new PlantDatabase(library, db, 'mem')
+      else db.run(tablesIn('mem'))
+      const database = new PlantDatabase(library, db)
       database.#sqlite = sqlite
       return database
     } catch (error) {
@@ -117,23 +118,9 @@ export class PlantDatabase {
     }
   }
 
-  /**
-   * A database that becomes a file, from another or from nothing. SQLite writes into the bytes of a
-   * Buffer, and into any room after its last page, until it needs more: then sql.js copies them.
-   */
-  static async building(from?: Uint8Array): Promise<PlantDatabase> {
-    const library = await loadSqlite()
-    const db = new library.Database(from)
-    db.run('PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF')
-    if (from && hasSequences(db)) return new PlantDatabase(library, db, 'main', from)
-    if (from) upgradeTables(db)
-    else db.run(TABLES('main'))
-    return new PlantDatabase(library, db, 'main')
-  }
-
   /** How many plants there are; SQLite counts them each time. */
   get count(): number {
-    return Number(valueOf(this.#db, 'SELECT count(*) FROM plants'))
+    return Number(valueOf(this.#db, `SELECT count(*) FROM ${TABLE}`))
   }
 
   /** Whether SQLite can have this many bytes of memory in one piece. */
@@ -156,7 +143,7 @@ export class PlantDatabase {
   insert(rows: readonly StoredRow[]): void {
     this.#db.run('BEGIN')
     for (const { row, sequence } of rows)
-      if (!this.add(row, sequence)) throw new Error('two plants of one owner have the same id')
+      if (!this.add(row, sequence)) throw new Error(SAME_ID)
     this.#db.run('COMMIT')
   }
 
@@ -194,26 +181,11 @@ export class PlantDatabase {
     return countOf(this.#pageCount) - countOf(this.#freePages)
   }
 
-  /** Lets SQLite verify the file, and counts the plants. @throws Error if there is damage. */
+  /** Lets SQLite verify the database, and counts the plants. @throws Error if there is damage. */
   check(): number {
-    const verdict = valueOf(this.#db, 'PRAGMA integrity_check')
-    if (verdict !== 'ok') throw new Error(`SQLite finds damage: ${String(verdict)}`)
+    const verdict = valueOf(this.#db, 'PRAGMA mem.integrity_check')
+    if (verdict !== 'ok') throw new Error(damageOf(verdict))
     return this.count
-  }
-
-  /** The file's bytes, until the database is used again. For one that `building` returned. */
-  toFile({ sequence, complete }: Meta): Uint8Array {
-    this.#db.run(`REPLACE INTO meta VALUES ('format', ${FORMAT_VERSION}),
-      ('sequence', ${sequence}), ('complete', ${complete ? 1 : 0})`)
-    const length = this.pageCount() * PAGE_BYTES
-    // An export needs the memory a second time.
-    if (this.#from && length <= this.#from.length) {
-      const file = this.#from.subarray(0, length)
-      const written = metaOf(this.#library, file)
-      // Else sql.js has copied the bytes, and these are old.
-      if (written.sequence === sequence && written.complete === complete) return file
-    }
-    return this.#db.export()
   }
 
   close(): void {
@@ -238,6 +210,10 @@ export class PlantDatabase {
   }
 }
 
+export function damageOf(verdict: unknown): string {
+  return `SQLite finds damage: ${String(verdict)}`
+}
+
 function isLong([, , name, tag = '']: Row): boolean {
   return Math.max(name.length, tag.length) >= LONG_CHARS
 }
@@ -248,30 +224,39 @@ function countOf(query: Query): number {
 }
 
 /** Copies a snapshot into the schema `mem`: its pages, or the rows of version 1. */
-async function copySnapshot(library: SqlJs, snapshot: Uint8Array, to: Database): Promise<void> {
-  const from = new library.Database(snapshot)
-  try {
-    if (hasSequences(from)) return await copyPages(library, from, to, 'mem')
-    to.run(`
-      ATTACH '${from.filename}' AS old;${TABLES('mem')}
-      INSERT INTO mem.plants SELECT owner, id, ${BEFORE_ALL}, name, tag FROM old.plants;
-      DETACH old`)
-  } finally {
-    from.close()
+function copySnapshot(library: SqlJs, snapshot: SourceFile, to: Database): Promise<void> {
+  const { version, pages } = snapshot
+  if (version !== FORMAT_VERSION) {
+    to.run(tablesIn('mem'))
+    return copyOldRows(library, snapshot, to, 'mem')
   }
+  return pages.through(async () => {
+    const from = new library.Database(pages.bytes)
+    try {
+      await copyPages(library, from, to, 'mem')
+    } finally {
+      from.close()
+    }
+  })
 }
 
-/** Whether the table of plants is that of version 2. */
-function hasSequences(db: Database): boolean {
-  const sql = "SELECT 1 FROM pragma_table_info('plants', 'main') WHERE name = 'sequence'"
-  return valueOf(db, sql) !== undefined
-}
-
-/** Makes the tables of version 2 from those of version 1, in place. */
-function upgradeTables(db: Database): void {
-  db.run(`
-    ALTER TABLE main.plants RENAME TO old_plants; ALTER TABLE main.meta RENAME TO old_meta;
-    ${TABLES('main')}
-    INSERT INTO main.plants SELECT owner, id, ${BEFORE_ALL}, name, tag FROM main.old_plants;
-    DROP TABLE main.old_plants; DROP TABLE main.old_meta; VACUUM main`)
+/** Copies the plants of a file of version 1 into a schema without plants. */
+export function copyOldRows(
+  library: SqlJs,
+  { pages }: SourceFile,
+  to: Database,
+  schema: Schema,
+): Promise<void> {
+  return pages.through(() => {
+    const from = new library.Database(pages.bytes)
+    try {
+      to.run(`
+        ATTACH '${from.filename}' AS old;
+        INSERT INTO ${schema}.plants
+          SELECT owner, id, ${BEFORE_ALL}, name, tag FROM old.plants ORDER BY owner, id;
+        DETACH old`)
+    } finally {
+      from.close()
+    }
+  })
 }

@@ -5,11 +5,11 @@ import { promisify } from 'node:util'
 import { errorCodeOf } from '../../errors.ts'
 
 /**
- * How a file is opened. `durable`: an existing file; each write is durable when it returns
- * (O_DSYNC: one system call instead of write and fdatasync). `temporary`: a new or emptied file;
- * it is durable once `sync` has returned.
+ * How a file is opened. `existing`: to be read. `durable`: an existing file; each write is durable
+ * when it returns (O_DSYNC: one system call instead of write and fdatasync). `temporary`: a new or
+ * emptied file, to be written and read; it is durable once `sync` has returned.
  */
-export type Mode = 'durable' | 'temporary'
+export type Mode = 'existing' | 'durable' | 'temporary'
 
 /**
  * One open file. Each method is one system call, so that a test can make any of them fail. They
@@ -18,6 +18,11 @@ export type Mode = 'durable' | 'temporary'
 export interface File {
   /** Writes from byte `at` on. Returns how many bytes were taken; fewer is a short write. */
   write(bytes: Uint8Array, at: number): Promise<number>
+  /** As `write`, in the calling thread: SQLite cannot wait for a promise. */
+  writeNow(bytes: Uint8Array, at: number): number
+  /** Reads from byte `at` on, in the calling thread. Returns how many bytes there were. */
+  readNow(bytes: Uint8Array, at: number): number
+  lengthBytes(): Promise<number>
   sync(): Promise<void>
   truncate(lengthBytes: number): Promise<void>
   close(): Promise<void>
@@ -29,8 +34,8 @@ export interface Files {
   makeDirectory(path: string): Promise<void>
   /** The names in a directory. */
   list(directory: string): Promise<readonly string[]>
-  /** A file's bytes, and `roomBytes` zeros after them, by default none. */
-  read(path: string, roomBytes?: number): Promise<Buffer>
+  /** A file's bytes. */
+  read(path: string): Promise<Buffer>
   /** A file's first bytes, at most `lengthBytes`. */
   readStart(path: string, lengthBytes: number): Promise<Buffer>
   open(path: string, mode: Mode): Promise<File>
@@ -40,91 +45,85 @@ export interface Files {
   syncDirectory(path: string): Promise<void>
 }
 
-const { O_CREAT, O_DSYNC, O_TRUNC, O_WRONLY } = constants
+const { O_CREAT, O_DSYNC, O_RDONLY, O_RDWR, O_TRUNC, O_WRONLY } = constants
 // Without O_DSYNC the store would acknowledge writes that are not synced.
 if (O_DSYNC === undefined) throw new Error('this platform has no O_DSYNC, which the store needs')
 const FLAGS: Readonly<Record<Mode, number>> = {
+  existing: O_RDONLY,
   durable: O_WRONLY | O_DSYNC,
-  temporary: O_WRONLY | O_CREAT | O_TRUNC,
+  temporary: O_RDWR | O_CREAT | O_TRUNC,
 }
-/** How much one call reads or writes. Linux allows 2 GiB. */
-export const CALL_BYTES = 64 * 1024 * 1024
-/** How much one write of a thread that compacts takes. */
-const PIECE_BYTES = 1024 * 1024
-
-/** How bytes come from an open file and into it. Returns how many. */
-interface Transfer {
-  readonly read: (fd: number, bytes: Buffer, at: number, most: number) => Promise<number> | number
-  readonly write: (fd: number, bytes: Uint8Array, at: number) => Promise<number> | number
-  /** With which flags a file is opened, besides those of its mode. */
-  readonly flags: number
-}
+/**
+ * How much one call reads or writes. Node runs these calls in threads of its own. On one core, the
+ * copying of 64 MiB took it from requests for 6 to 8 ms at a time (seen).
+ */
+const CALL_BYTES = 1024 * 1024
 
 const readLater = promisify(read)
 const writeLater = promisify(write)
 
-/** File access of the threads that answer requests. `close` does not wait for a write. */
-export const nodeFiles = filesWith({
-  read: async (fd, bytes, at, most) => (await readLater(fd, bytes, at, most, at)).bytesRead,
-  // Every batch waits for one write, and that of a FileHandle takes 10 µs more.
-  write: async (fd, bytes, at) => (await writeLater(fd, bytes, 0, bytes.length, at)).bytesWritten,
-  flags: 0,
-})
-
-/**
- * File access of a thread that compacts. All that takes long is synchronous, so it runs at the
- * thread's niceness: Node runs asynchronous calls in threads of its own, at niceness 0. There the
- * write of a snapshot took the core from requests for 6 to 8 ms at a time (62 MB, seen). Each piece
- * is durable when its write returns, so a line of the journal never waits for more than one.
- */
-export const blockingFiles = filesWith({
-  read: (fd, bytes, at, most) => readSync(fd, bytes, at, most, at),
-  write: (fd, bytes, at) => writeSync(fd, bytes, 0, Math.min(bytes.length, PIECE_BYTES), at),
-  flags: O_DSYNC,
-})
-
-function filesWith({ read, write, flags }: Transfer): Files {
-  /** A file's bytes, at most `mostBytes`, and `roomBytes` zeros after them. */
-  async function readUpTo(path: string, mostBytes: number, roomBytes: number): Promise<Buffer> {
+/** File access of every thread. `close` does not wait for a write. */
+export const nodeFiles: Files = {
+  makeDirectory,
+  list: (directory) => fs.readdir(directory),
+  read: (path) => readUpTo(path, Infinity),
+  readStart: readUpTo,
+  async open(path, mode) {
+    return fileOf(await fs.open(path, FLAGS[mode], 0o600), mode === 'durable')
+  },
+  rename: (from, to) => fs.rename(from, to),
+  remove: (path) => fs.unlink(path),
+  async syncDirectory(path) {
     const handle = await fs.open(path)
     try {
-      const bytes = Math.min((await handle.stat()).size, mostBytes)
-      // Zeros take no memory until they are written to.
-      const contents = Buffer.alloc(bytes + roomBytes)
-      let at = 0
-      for (let taken = 1; at < bytes && taken > 0; at += taken)
-        taken = await read(handle.fd, contents, at, Math.min(bytes - at, CALL_BYTES))
-      // Less than there was: a service has cut off a line meanwhile.
-      return contents.subarray(0, at + roomBytes)
+      await handle.sync()
     } finally {
       await handle.close()
     }
-  }
+  },
+}
+
+/** The calls of an open file. `isDurable`: after its writes little is left to sync. */
+export function fileOf(handle: fs.FileHandle, isDurable = false): File {
+  // Asked for each time: a closed file has none, and its number is soon that of another.
   return {
-    makeDirectory,
-    list: (directory) => fs.readdir(directory),
-    read: (path, roomBytes = 0) => readUpTo(path, Infinity, roomBytes),
-    readStart: (path, lengthBytes) => readUpTo(path, lengthBytes, 0),
-    async open(path, mode) {
-      const handle = await fs.open(path, FLAGS[mode] | flags, 0o600)
-      return {
-        write: async (bytes, at) => write(handle.fd, bytes, at),
-        // Node's permission model forbids fsyncSync. After durable writes little is left to sync.
-        sync: () => (mode === 'durable' ? handle.datasync() : handle.sync()),
-        truncate: (lengthBytes) => handle.truncate(lengthBytes),
-        close: () => handle.close(),
-      }
+    // Every batch waits for one write, and that of a FileHandle takes 10 µs more.
+    async write(bytes, at) {
+      return (await writeLater(handle.fd, bytes, 0, bytes.length, at)).bytesWritten
     },
-    rename: (from, to) => fs.rename(from, to),
-    remove: (path) => fs.unlink(path),
-    async syncDirectory(path) {
-      const handle = await fs.open(path)
-      try {
-        await handle.sync()
-      } finally {
-        await handle.close()
-      }
-    },
+    writeNow: (bytes, at) => writeSync(handle.fd, bytes, 0, bytes.length, at),
+    readNow: (bytes, at) => readSync(handle.fd, bytes, 0, bytes.length, at),
+    lengthBytes: async () => (await handle.stat()).size,
+    sync: () => (isDurable ? handle.datasync() : handle.sync()),
+    truncate: (lengthBytes) => handle.truncate(lengthBytes),
+    close: () => handle.close(),
+  }
+}
+
+/** Writes all of the bytes, from byte `from` on. */
+export async function writeWhole(file: File, bytes: Uint8Array, from: number): Promise<void> {
+  for (let at = 0; at < bytes.length; ) {
+    const taken = await file.write(bytes.subarray(at, at + CALL_BYTES), from + at)
+    if (taken === 0) throw new Error('the file system took no bytes')
+    at += taken
+  }
+}
+
+/** A file's bytes, at most `mostBytes`. */
+async function readUpTo(path: string, mostBytes: number): Promise<Buffer> {
+  const handle = await fs.open(path)
+  try {
+    const bytes = Math.min((await handle.stat()).size, mostBytes)
+    const contents = Buffer.alloc(bytes)
+    let at = 0
+    for (let taken = 1; at < bytes && taken > 0; at += taken) {
+      const most = Math.min(bytes - at, CALL_BYTES)
+      taken = (await readLater(handle.fd, contents, at, most, at)).bytesRead
+    }
+    // Less than there was: a service has cut off a line meanwhile.
+    return contents.subarray(0, at)
+  } finally {
+    await handle.close()
   }
 }
 

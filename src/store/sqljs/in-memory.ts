@@ -1,6 +1,6 @@
 /* A store in memory alone, for tests of applications: no file, no lock, no compaction. */
 
-import type { Files } from './files.ts'
+import type { File, Files } from './files.ts'
 import type { SqljsStoreOptions } from './settings.ts'
 
 /** In the place of a directory. A path that was resolved never has this form. */
@@ -8,23 +8,28 @@ export const IN_MEMORY = ':memory:'
 
 const nothing = async (): Promise<void> => {}
 
-/** What `read` fails with where there is no file: so the store starts empty. */
+/** What reading fails with where there is no file: so the store starts empty. */
 const noFile = async (): Promise<never> => {
   throw Object.assign(new Error('a store in memory has no files'), { code: 'ENOENT' })
 }
 
 /** Takes every write at once, and keeps none: the plants are in the database. */
+const sink: File = {
+  write: async ({ length }) => length,
+  writeNow: ({ length }) => length,
+  readNow: () => 0,
+  lengthBytes: async () => 0,
+  sync: nothing,
+  truncate: nothing,
+  close: nothing,
+}
+
 const noFiles: Files = {
   makeDirectory: nothing,
   list: async () => [],
   read: noFile,
   readStart: noFile,
-  open: async () => ({
-    write: async ({ length }) => length,
-    sync: nothing,
-    truncate: nothing,
-    close: nothing,
-  }),
+  open: async (_, mode) => (mode === 'existing' ? noFile() : sink),
   rename: nothing,
   remove: nothing,
   syncDirectory: nothing,

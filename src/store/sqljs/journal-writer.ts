@@ -2,7 +2,7 @@ import { errorCodeOf, reasonOf } from '../../errors.ts'
 import { Backoff } from '../../ops/backoff.ts'
 import { StoreUnavailable } from '../../plants/store.ts'
 import type { Row } from './database.ts'
-import type { File } from './files.ts'
+import { type File, writeWhole } from './files.ts'
 import { batchLine, headerLine, journalName, readJournal, StoreCorrupt } from './journal-format.ts'
 import type { Recovery } from './recovery.ts'
 import type { Settings } from './settings.ts'
@@ -231,7 +231,11 @@ export class JournalWriter {
     const name = journalName(journal.number)
     const header = headerLine(journal.firstSequence)
     try {
-      await directory.writeTemporary(name, [header, lines])
+      await directory.writeTemporary(name, async (file) => {
+        await writeWhole(file, header, 0)
+        await writeWhole(file, lines, header.length)
+        await file.sync()
+      })
     } catch (error) {
       return { kind: 'refused', error }
     }

@@ -1,4 +1,4 @@
-import type { SqlJs, Value } from 'sql.js'
+import type { FileBytes, SqlJs, Value } from 'sql.js'
 import { loadSqlite, valueOf } from './sqlite.ts'
 
 export interface Meta {
@@ -14,7 +14,7 @@ export interface FileMeta extends Meta {
 }
 
 /** The `meta` table of a database file. @throws Error when the file is no such database. */
-export function metaOf(library: SqlJs, bytes: Uint8Array): FileMeta {
+export function metaOf(library: SqlJs, bytes: Uint8Array | FileBytes): FileMeta {
   const db = new library.Database(bytes)
   try {
     const value = (key: keyof FileMeta): Value | undefined =>
@@ -30,6 +30,6 @@ export function metaOf(library: SqlJs, bytes: Uint8Array): FileMeta {
 }
 
 /** As `metaOf`. @throws Error when the file is no such database. */
-export async function readMeta(bytes: Uint8Array): Promise<FileMeta> {
+export async function readMeta(bytes: FileBytes): Promise<FileMeta> {
   return metaOf(await loadSqlite(), bytes)
 }

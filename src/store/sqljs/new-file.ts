@@ -2,7 +2,7 @@ import { randomBytes } from 'node:crypto'
 import { link, lstat, open, stat, unlink } from 'node:fs/promises'
 import { basename, dirname, join } from 'node:path'
 import { errorCodeOf } from '../../errors.ts'
-import { nodeFiles } from './files.ts'
+import { type File, fileOf, nodeFiles } from './files.ts'
 
 /* New files in folders that other programs use too, so never in the store's own directory. */
 
@@ -42,20 +42,20 @@ export async function refuseTarget(file: string, storeDirectory: string): Promis
 }
 
 /**
- * Writes a new file, durable when this resolves. It never overwrites another: link() fails if the
- * name was taken meanwhile. Until the file is whole it has a random name, which no attacker can
- * prepare.
+ * Writes a new file, durable when this resolves: `write` syncs it. It never overwrites another:
+ * link() fails if the name was taken meanwhile. Until the file is whole it has a random name, which
+ * no attacker can prepare.
  */
-export async function writeNewFile(file: string, parts: Iterable<Uint8Array>): Promise<void> {
+export async function writeNewFile<T>(file: string, write: (to: File) => Promise<T>): Promise<T> {
   const folder = dirname(file)
   const temporary = join(folder, `.plant-store-${randomBytes(8).toString('hex')}`)
-  const handle = await open(temporary, 'wx', 0o600)
+  const handle = await open(temporary, 'wx+', 0o600)
+  let result: T
   try {
     try {
       // The umask may have taken away more.
       await handle.chmod(0o600)
-      for (const part of parts) await handle.writeFile(part)
-      await handle.sync()
+      result = await write(fileOf(handle))
     } finally {
       await handle.close()
     }
@@ -70,6 +70,7 @@ export async function writeNewFile(file: string, parts: Iterable<Uint8Array>): P
     await unlink(temporary).catch(() => {})
   }
   await nodeFiles.syncDirectory(folder)
+  return result
 }
 
 function taken(file: string): Error {

@@ -1,38 +1,18 @@
 import { resolve as resolvePath } from 'node:path'
 import { setImmediate as yieldTick } from 'node:timers/promises'
-import { errorCodeOf } from '../../errors.ts'
 import type { Log } from '../../ops/log.ts'
 import { PlantDatabase, type StoredRow } from './database.ts'
+import { type DirectoryScan, scanDirectory } from './directory-scan.ts'
 import { type Files, syncAbove } from './files.ts'
-import {
-  HEADER_MAX_BYTES,
-  type JournalExtent,
-  type JournalLine,
-  journalName,
-  journalNumber,
-  readHeader,
-  readJournal,
-  StoreCorrupt,
-} from './journal-format.ts'
-import { readSnapshot, SNAPSHOT, type Snapshot } from './snapshot.ts'
+import { type JournalExtent, type JournalLine, journalName } from './journal-format.ts'
+import { readJournal, StoreCorrupt } from './journal-format.ts'
+import type { Snapshot } from './snapshot.ts'
 import { takeSqlite } from './sqlite.ts'
-import { type StoreDirectory, TEMPORARY } from './store-directory.ts'
+import type { StoreDirectory } from './store-directory.ts'
 
-/* What a directory holds: its files are scanned, the journals replayed, and the rest removed. */
+/* What a directory holds: its journals are replayed after the snapshot, and the rest is removed. */
 
 const PROGRESS_MS = 1000
-
-/** A directory's files and how they fit together. Of the journals only the headers are read. */
-interface DirectoryScan {
-  readonly directory: StoreDirectory
-  readonly snapshot: Snapshot | undefined
-  /** Journals with something that the snapshot does not hold, in order. */
-  readonly journals: readonly number[]
-  /** The number for a new journal: after all others, or that of a rotation that did not finish. */
-  readonly nextJournal: number
-  /** Journals that the snapshot covers, and files that a crash left half written. */
-  readonly obsoleteFiles: readonly string[]
-}
 
 /** What the journals after a snapshot hold. */
 interface Replay {
@@ -46,9 +26,18 @@ interface Replay {
   readonly closedBytes: number
 }
 
-/** All that a directory holds, with the plants in memory. */
-export interface Recovery extends DirectoryScan, Replay {
-  readonly database: PlantDatabase
+/** All that a directory holds, with its plants. */
+export interface Recovery<Database = PlantDatabase> extends DirectoryScan, Replay {
+  readonly database: Database
+}
+
+/** Takes rows of several batches. */
+type Insert = (rows: readonly StoredRow[]) => Promise<void> | void
+
+/** What plants are inserted into. */
+interface Target {
+  insert: Insert
+  close(): void
 }
 
 /** How far a replay is: batches in all, and bytes of the journal that it reads. */
@@ -61,7 +50,7 @@ interface ReplayProgress {
   /** How long these bytes took. */
   readonly ms: number
 }
-type OnProgress = (progress: ReplayProgress) => void
+export type OnProgress = (progress: ReplayProgress) => void
 
 /**
  * Recovers what a locked directory holds. Damage is found before anything is changed.
@@ -72,11 +61,12 @@ export async function recover(
   directory: StoreDirectory,
   log: Log,
 ): Promise<Recovery> {
-  const scan = await scanDirectory(directory)
-  if (scan.snapshot === undefined && scan.journals.length === 0)
-    await syncAbove(files, resolvePath(directory.path))
-  const serve = (file?: Uint8Array) => PlantDatabase.serving(file, takeSqlite())
-  const recovery = await rebuild(scan, serve, reporting(log))
+  const recovery = await scanDirectory(directory, async (scan) => {
+    if (scan.snapshot === undefined && scan.journals.length === 0)
+      await syncAbove(files, resolvePath(directory.path))
+    const serve = (snapshot?: Snapshot) => PlantDatabase.serving(snapshot, takeSqlite())
+    return rebuild(scan, serve, reporting(log))
+  })
   logTorn(recovery, log)
   await removeObsolete(recovery, log)
   return recovery
@@ -86,14 +76,14 @@ export async function recover(
  * Makes a database of what a scan found. The caller closes it.
  * @throws StoreCorrupt with file and byte.
  */
-export async function rebuild(
+export async function rebuild<Database extends Target>(
   scan: DirectoryScan,
-  make: (snapshot?: Uint8Array) => Promise<PlantDatabase>,
+  make: (snapshot?: Snapshot) => Promise<Database>,
   onProgress?: OnProgress,
-): Promise<Recovery> {
-  const database = await make(scan.snapshot?.database)
+): Promise<Recovery<Database>> {
+  const database = await make(scan.snapshot)
   try {
-    const insert = database.insert.bind(database)
+    const insert: Insert = (rows) => database.insert(rows)
     return { ...scan, ...(await replay(scan, insert, onProgress)), database }
   } catch (error) {
     // No garbage collector frees SQLite's memory, and the caller may try again.
@@ -103,99 +93,13 @@ export async function rebuild(
 }
 
 /**
- * Reads a directory and decides what is to be replayed. It changes nothing.
- *
- * Removals reach the disk in any order, so any journal that the snapshot covers may still exist.
- * Without a snapshot, every journal from sequence 1 on must exist. After a snapshot, the journal
- * that begins right after it must exist, unless the snapshot is `complete` and there is none.
- * Otherwise an acknowledged plant is missing.
- *
- * `roomBytes` is room after the snapshot in memory, for what a database made of it will add.
- * @throws StoreCorrupt with file and byte.
- */
-export async function scanDirectory(
-  directory: StoreDirectory,
-  roomBytes = 0,
-): Promise<DirectoryScan> {
-  const names = await directory.list()
-  // Read before the snapshot: a journal that a compaction removes in between is in that snapshot.
-  const { headers, nextJournal } = await readHeaders(directory, names)
-  const snapshot = await readSnapshotIfAny(directory, names, roomBytes)
-  const covered = snapshot?.sequence ?? 0
-  const isCovered = (at: number): boolean => (headers[at + 1]?.first ?? Infinity) <= covered + 1
-  const journals = headers.filter((_, at) => !isCovered(at))
-  const [oldest] = journals
-  if (oldest && oldest.first > covered + 1) {
-    const gap = `it begins with write ${oldest.first}, and what is before it ends with`
-    const what = `${gap} write ${covered}: a file is missing`
-    throw new StoreCorrupt(directory.pathOf(journalName(oldest.number)), 0, what)
-  }
-  if (snapshot && !snapshot.complete && !headers.some(({ first }) => first === covered + 1)) {
-    const what = `the journal that begins with write ${covered + 1} is missing`
-    throw new StoreCorrupt(directory.pathOf(SNAPSHOT), snapshot.trailerAt, what)
-  }
-  return {
-    directory,
-    snapshot,
-    journals: journals.map(({ number }) => number),
-    nextJournal,
-    obsoleteFiles: [
-      ...names.filter((name) => name.endsWith(TEMPORARY)),
-      ...headers.filter((_, at) => isCovered(at)).map(({ number }) => journalName(number)),
-    ],
-  }
-}
-
-interface Header {
-  readonly number: number
-  /** The journal's first sequence. */
-  readonly first: number
-}
-
-async function readHeaders(
-  directory: StoreDirectory,
-  names: readonly string[],
-): Promise<{ readonly headers: readonly Header[]; readonly nextJournal: number }> {
-  const numbers = names.map(journalNumber).filter((number) => number !== undefined)
-  const headers: Header[] = []
-  let nextJournal = 1
-  for (const number of numbers.sort((a, b) => a - b)) {
-    const name = journalName(number)
-    const path = directory.pathOf(name)
-    const first = readHeader(path, await directory.readStart(name, HEADER_MAX_BYTES))
-    if (first !== undefined) {
-      headers.push({ number, first })
-      nextJournal = number + 1
-    } else if (number === numbers.at(-1)) nextJournal = number
-    else throw new StoreCorrupt(path, 0, 'its first line is not whole, and a later journal follows')
-  }
-  return { headers, nextJournal }
-}
-
-async function readSnapshotIfAny(
-  directory: StoreDirectory,
-  names: readonly string[],
-  roomBytes: number,
-): Promise<Snapshot | undefined> {
-  let bytes
-  try {
-    bytes = await directory.read(SNAPSHOT, roomBytes)
-  } catch (error) {
-    // Nothing of the store removes a snapshot: one that was there must not be taken for none.
-    if (errorCodeOf(error) === 'ENOENT' && !names.includes(SNAPSHOT)) return undefined
-    throw error
-  }
-  return readSnapshot(directory.pathOf(SNAPSHOT), bytes, roomBytes)
-}
-
-/**
  * Inserts the rows of every batch after the snapshot. `onProgress` is called several times a
  * second.
  * @throws StoreCorrupt with file and byte; some rows may have been inserted before.
  */
 export async function replay(
   { directory, snapshot, journals, nextJournal }: DirectoryScan,
-  insert: (rows: readonly StoredRow[]) => void,
+  insert: Insert,
   onProgress: OnProgress = () => {},
 ): Promise<Replay> {
   const covered = snapshot?.sequence ?? 0
@@ -213,7 +117,7 @@ export async function replay(
     let step = lines.next()
     for (; !step.done; step = lines.next()) {
       if (step.value.sequence <= covered) continue
-      rows.add(step.value)
+      await rows.add(step.value)
       batches += 1
       const paused = pause()
       if (!paused) continue
@@ -232,7 +136,7 @@ export async function replay(
     if (isLast) last = { ...extent, number }
     else closedBytes += extent.goodBytes
   }
-  rows.flush()
+  await rows.flush()
   return { sequence, last, batches, closedBytes }
 }
 
@@ -259,30 +163,30 @@ const INSERT_CHARS = 4 * 1024 * 1024
 
 /** Gathers rows and inserts them by owner: neighbours in the tree then follow each other. */
 class RowBuffer {
-  readonly #insert: (rows: readonly StoredRow[]) => void
+  readonly #insert: Insert
   #rows: StoredRow[] = []
   #chars = 0
 
-  constructor(insert: (rows: readonly StoredRow[]) => void) {
+  constructor(insert: Insert) {
     this.#insert = insert
   }
 
-  add({ sequence, rows }: JournalLine): void {
+  add({ sequence, rows }: JournalLine): Promise<void> | void {
     for (const row of rows()) {
       this.#rows.push({ row, sequence })
       for (const text of row) this.#chars += text?.length ?? 0
     }
-    if (this.#rows.length >= INSERT_ROWS || this.#chars >= INSERT_CHARS) this.flush()
+    if (this.#rows.length >= INSERT_ROWS || this.#chars >= INSERT_CHARS) return this.flush()
   }
 
-  flush(): void {
+  flush(): Promise<void> | void {
     const byOwner = this.#rows.sort(({ row: [a] }, { row: [b] }) => {
       if (a === b) return 0
       return a < b ? -1 : 1
     })
-    if (byOwner.length > 0) this.#insert(byOwner)
     this.#rows = []
     this.#chars = 0
+    if (byOwner.length > 0) return this.#insert(byOwner)
   }
 }
 

@@ -1,8 +1,9 @@
-import { createHash } from 'node:crypto'
+import { createHash, type Hash } from 'node:crypto'
 import { FORMAT_VERSION, READABLE_VERSIONS } from './database.ts'
+import { type File, writeWhole } from './files.ts'
 import { otherVersion, StoreCorrupt } from './journal-format.ts'
 import { type Meta, readMeta } from './meta.ts'
-import type { StoreDirectory } from './store-directory.ts'
+import { PageFile } from './page-file.ts'
 
 /*
  * A snapshot is an ordinary SQLite file with a trailer of 64 bytes after its last page. SQLite
@@ -15,66 +16,69 @@ const SHA_BYTES = 32
 const TRAILER_BYTES = MAGIC.length + 16 + SHA_BYTES
 
 export interface Snapshot extends Meta {
-  /** The SQLite file, and after its last page the trailer and any room, which SQLite ignores. */
-  readonly database: Buffer
-  /** Where the trailer begins. */
-  readonly trailerAt: number
+  readonly version: number
+  /** The SQLite file without its trailer, verified. It is open only while it was scanned for. */
+  readonly pages: PageFile
   /** The file's length, trailer included. */
   readonly fileBytes: number
 }
 
-/** A database file with its trailer, in parts. */
-export function sealed(database: Uint8Array, sequence: number): readonly Uint8Array[] {
+/** Ends a database file with its trailer, durable. Returns the file's length in bytes. */
+export async function seal(pages: PageFile, file: File, sequence: number): Promise<number> {
   const trailer = Buffer.alloc(TRAILER_BYTES - SHA_BYTES)
   MAGIC.copy(trailer)
   trailer.writeUInt32BE(FORMAT_VERSION, MAGIC.length)
   trailer.writeBigUInt64BE(BigInt(sequence), MAGIC.length + 8)
-  const sha = createHash('sha256').update(database).update(trailer).digest()
-  return [database, trailer, sha]
+  const sha = (await hashOf(pages)).update(trailer).digest()
+  await writeWhole(file, Buffer.concat([trailer, sha]), pages.lengthBytes)
+  await file.sync()
+  return pages.lengthBytes + TRAILER_BYTES
 }
 
-/** Makes a database file the snapshot, durable. Returns the snapshot's length in bytes. */
-export async function writeSnapshot(
-  directory: StoreDirectory,
-  database: Uint8Array,
-  sequence: number,
-): Promise<number> {
-  await directory.writeTemporary(SNAPSHOT, sealed(database, sequence))
-  await directory.renameIntoPlace(SNAPSHOT)
-  return database.length + TRAILER_BYTES
+async function hashOf(pages: PageFile): Promise<Hash> {
+  const hash = createHash('sha256')
+  for await (const piece of pages.pieces()) hash.update(piece)
+  return hash
 }
 
 /** What the trailer of a file says; `none` without one, as in a file that SQLite has made. */
 export function checksumOf(bytes: Buffer): 'none' | 'fits' | 'differs' {
-  const at = bytes.length - TRAILER_BYTES
-  if (at < 0 || !bytes.subarray(at, at + MAGIC.length).equals(MAGIC)) return 'none'
-  const sha = createHash('sha256').update(bytes.subarray(0, -SHA_BYTES)).digest()
-  return sha.equals(bytes.subarray(-SHA_BYTES)) ? 'fits' : 'differs'
+  const trailer = bytes.subarray(-TRAILER_BYTES)
+  const hash = createHash('sha256').update(bytes.subarray(0, -trailer.length))
+  return isTrailer(trailer) ? verdictOf(hash, trailer) : 'none'
+}
+
+function isTrailer(bytes: Buffer): boolean {
+  return bytes.length === TRAILER_BYTES && bytes.subarray(0, MAGIC.length).equals(MAGIC)
+}
+
+/** `hash`: of all before the trailer. */
+function verdictOf(hash: Hash, trailer: Buffer): 'fits' | 'differs' {
+  const sha = hash.update(trailer.subarray(0, -SHA_BYTES)).digest()
+  return sha.equals(trailer.subarray(-SHA_BYTES)) ? 'fits' : 'differs'
 }
 
 /**
- * Reads and verifies a snapshot. After it, `database` has room for `roomBytes`.
+ * Reads and verifies a snapshot, of which no more than a piece is in memory.
  * @throws StoreCorrupt if any byte is not as it was written, or the version is unknown.
  */
-export async function readSnapshot(
-  file: string,
-  database: Buffer,
-  roomBytes = 0,
-): Promise<Snapshot> {
-  const bytes = database.subarray(0, database.length - roomBytes)
-  const at = bytes.length - TRAILER_BYTES
-  if (checksumOf(bytes) !== 'fits') {
+export async function readSnapshot(path: string, file: File): Promise<Snapshot> {
+  const fileBytes = await file.lengthBytes()
+  const at = Math.max(fileBytes - TRAILER_BYTES, 0)
+  const trailer = Buffer.from(new PageFile(file, fileBytes).read(at, fileBytes))
+  const pages = new PageFile(file, at)
+  if (!isTrailer(trailer) || verdictOf(await hashOf(pages), trailer) !== 'fits') {
     const edited = 'If it was edited with sqlite3 on purpose, run "plant-store import" on it'
     const what = 'the checksum after the last page does not fit: restore the last export'
-    throw new StoreCorrupt(file, Math.max(at, 0), `${what}. ${edited}, after moving it away`)
+    throw new StoreCorrupt(path, at, `${what}. ${edited}, after moving it away`)
   }
-  const version = bytes.readUInt32BE(at + MAGIC.length)
+  const version = trailer.readUInt32BE(MAGIC.length)
   if (!READABLE_VERSIONS.includes(version)) {
     const what = otherVersion(version, READABLE_VERSIONS.join(' and '))
-    throw new StoreCorrupt(file, at + MAGIC.length, what)
+    throw new StoreCorrupt(path, at + MAGIC.length, what)
   }
-  const { format, sequence, complete } = await readMeta(database)
-  if (format !== version || BigInt(sequence) !== bytes.readBigUInt64BE(at + MAGIC.length + 8))
-    throw new StoreCorrupt(file, at, 'its meta table and its trailer differ')
-  return { database, trailerAt: at, fileBytes: bytes.length, sequence, complete }
+  const { format, sequence, complete } = await pages.through(() => readMeta(pages.bytes))
+  if (format !== version || BigInt(sequence) !== trailer.readBigUInt64BE(MAGIC.length + 8))
+    throw new StoreCorrupt(path, at, 'its meta table and its trailer differ')
+  return { version, pages, fileBytes, sequence, complete }
 }

@@ -5,6 +5,18 @@
 declare module 'sql.js' {
   export type Value = string | number | bigint | Uint8Array | null
 
+  /** What sql.js uses of the bytes of a file. A Buffer has all of it. */
+  export interface FileBytes {
+    /** Their length when they are taken; later, how long the file may become in their place. */
+    readonly length: number
+    /** Called once, when they are taken: returns them, not a copy. */
+    slice(from: number, to: number): FileBytes
+    /** Returns bytes for SQLite to read. */
+    subarray(from: number, to: number): Uint8Array
+    /** Takes bytes that SQLite writes. */
+    set(bytes: Uint8Array, at: number): void
+  }
+
   export interface Statement {
     bind(values: readonly Value[]): boolean
     /** True while there is a row. */
@@ -34,7 +46,7 @@ declare module 'sql.js' {
 
   export interface SqlJs {
     /** Takes the bytes as they are: SQLite writes into them. */
-    readonly Database: new (bytes?: Uint8Array) => Database
+    readonly Database: new (bytes?: Uint8Array | FileBytes) => Database
     /** Allocates bytes in SQLite's memory, which may grow for it. Returns 0 if it cannot. */
     _malloc(bytes: number): number
     _free(place: number): void

@@ -81,8 +81,8 @@ export function valueOf(db: Database, sql: string): Value | undefined {
 // Result codes (sqlite.org/rescode.html).
 const OK = 0
 const DONE = 101
-/** 32 MiB in pages of 4096 bytes, which take 50 ms. Probes are answered between two such pieces. */
-const PAGES_A_TICK = 8192
+/** 4 MiB in pages of 4096 bytes. Probes are answered between two such pieces. */
+const PAGES_A_TICK = 1024
 
 /**
  * Makes one schema of a database the copy of another database, page by page, with SQLite's backup

@@ -1,4 +1,4 @@
-import { CALL_BYTES, type File, type Files, type Mode } from './files.ts'
+import type { File, Files, Mode } from './files.ts'
 import { checkHeld, LockLost, type LockPlace, withPath } from './lock.ts'
 
 /** Creates within this time may be lost. A check for each write would slow down every create. */
@@ -40,9 +40,14 @@ export class StoreDirectory {
     return this.#named(this.#files.list(this.#root))
   }
 
-  /** A file's bytes, and `roomBytes` zeros after them. */
-  read(name: string, roomBytes = 0): Promise<Buffer> {
-    return this.#named(this.#files.read(this.#at(name), roomBytes))
+  /** A file's bytes. */
+  read(name: string): Promise<Buffer> {
+    return this.#named(this.#files.read(this.#at(name)))
+  }
+
+  /** Opens a file to read parts of it. */
+  openExisting(name: string): Promise<File> {
+    return this.#named(this.#files.open(this.#at(name), 'existing'))
   }
 
   /** A file's first bytes, at most `lengthBytes`. */
@@ -86,19 +91,14 @@ export class StoreDirectory {
   }
 
   /**
-   * The first half of writing a whole file: it is written under a temporary name and synced. A
-   * crash leaves the old file or the new one, never a part. An error leaves the old one as it was.
+   * The first half of writing a whole file: `write` writes a temporary file and syncs it. A crash
+   * leaves the old file or the new one, never a part. An error leaves the old one as it was.
    */
-  writeTemporary(name: string, parts: readonly Uint8Array[]): Promise<void> {
+  writeTemporary<T>(name: string, write: (file: File) => Promise<T>): Promise<T> {
     return this.#orRemove(name, async () => {
       const file = await this.#open(`${name}${TEMPORARY}`, 'temporary')
       try {
-        let from = 0
-        for (const part of parts) {
-          await writeWhole(file, part, from)
-          from += part.length
-        }
-        await file.sync()
+        return await write(file)
       } finally {
         await file.close()
       }
@@ -118,9 +118,9 @@ export class StoreDirectory {
   }
 
   /** Removes the temporary file if `work` fails: a full disk must not stay full because of it. */
-  async #orRemove(name: string, work: () => Promise<void>): Promise<void> {
+  async #orRemove<T>(name: string, work: () => Promise<T>): Promise<T> {
     try {
-      await work()
+      return await work()
     } catch (error) {
       // If this fails too, the next start removes it.
       await this.remove(`${name}${TEMPORARY}`).catch(() => {})
@@ -141,13 +141,5 @@ export class StoreDirectory {
     return call.catch((error: unknown) => {
       throw withPath(error, this.#root, this.path)
     })
-  }
-}
-
-async function writeWhole(file: File, bytes: Uint8Array, from: number): Promise<void> {
-  for (let at = 0; at < bytes.length; ) {
-    const taken = await file.write(bytes.subarray(at, at + CALL_BYTES), from + at)
-    if (taken === 0) throw new Error('the file system took no bytes')
-    at += taken
   }
 }

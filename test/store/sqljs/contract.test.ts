@@ -21,13 +21,11 @@ function gated(files: Files, gate: Gate): Files {
     async open(path, mode) {
       const file = await files.open(path, mode)
       return {
+        ...file,
         async write(bytes, at) {
           await gate.passed
           return file.write(bytes, at)
         },
-        sync: () => file.sync(),
-        truncate: (lengthBytes) => file.truncate(lengthBytes),
-        close: () => file.close(),
       }
     },
   }

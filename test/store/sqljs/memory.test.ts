@@ -5,7 +5,7 @@ import { ALL_IDS } from '../../../dist/store/sqljs/list.js'
 import { loadSqlite } from '../../../dist/store/sqljs/sqlite.js'
 import { sampled } from '../../support/scale.ts'
 import { temporaryDirectory } from '../../support/service.ts'
-import { insertAs } from '../../support/store-files.ts'
+import { databaseOf, insertAs, sourceOf } from '../../support/store-files.ts'
 import { openStore } from './fixtures.ts'
 
 /** Node's types leave it to those of the DOM. */
@@ -132,28 +132,23 @@ test('memory: texts that JSON makes six times as long take little extra memory',
 test('memory: a start holds the plants of a snapshot once, of either version', async () => {
   const name = 'n'.repeat(15_000)
   const plants = 1200
-  const building = await PlantDatabase.building()
-  insertAs(
-    building,
-    Array.from({ length: plants }, (_, id): Row => ['alice', String(id), name]),
-    1,
-  )
+  const rows = Array.from({ length: plants }, (_, id): Row => ['alice', String(id), name])
+  const current = await databaseOf(rows)
   const { Database } = await loadSqlite()
-  const old = new Database(building.toFile({ sequence: 1, complete: true }))
+  const old = new Database(Buffer.from(current))
   old.run(`
     ALTER TABLE plants RENAME TO newer;
     CREATE TABLE plants (owner TEXT NOT NULL, id INTEGER NOT NULL, name TEXT NOT NULL, tag TEXT,
       PRIMARY KEY (owner, id)) WITHOUT ROWID;
     INSERT INTO plants SELECT owner, id, name, tag FROM newer; DROP TABLE newer; VACUUM`)
   const files = [
-    { file: old.export(), sequence: 0 },
-    { file: building.toFile({ sequence: 1, complete: true }), sequence: 1 },
+    { file: old.export(), version: 1, sequence: 0 },
+    { file: current, version: 2, sequence: 1 },
   ]
   old.close()
-  building.close()
-  for (const { file, sequence } of files) {
+  for (const { file, version, sequence } of files) {
     assert.ok(file.length > (LIMIT_MIB / 2) * MIB)
-    const served = await PlantDatabase.serving(file)
+    const served = await PlantDatabase.serving(await sourceOf(file, version))
     assert.equal(served.count, plants)
     assert.deepEqual(served.existing(['alice', '7', name]), { isSame: true, sequence })
     served.close()

@@ -19,7 +19,7 @@ function filesWith(around: <T>(path: string, call: () => Promise<T>) => Promise<
   return {
     makeDirectory: (path) => around(path, () => nodeFiles.makeDirectory(path)),
     list: (path) => around(path, () => nodeFiles.list(path)),
-    read: (path, room) => around(path, () => nodeFiles.read(path, room)),
+    read: (path) => around(path, () => nodeFiles.read(path)),
     readStart: (path, length) => around(path, () => nodeFiles.readStart(path, length)),
     rename: (from, to) => around(to, () => nodeFiles.rename(from, to)),
     remove: (path) => around(path, () => nodeFiles.remove(path)),
@@ -28,6 +28,7 @@ function filesWith(around: <T>(path: string, call: () => Promise<T>) => Promise<
       around(path, async () => {
         const file = await nodeFiles.open(path, mode)
         return {
+          ...file,
           write: (bytes, at) => around(path, () => file.write(bytes, at)),
           sync: () => around(path, () => file.sync()),
           truncate: (length) => around(path, () => file.truncate(length)),

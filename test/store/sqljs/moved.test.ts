@@ -166,9 +166,9 @@ test('moved: a start that finds no snapshot where it has seen one fails', async 
       renameSync(`${path}.moved`, path)
     }
   }
-  const read: Files['read'] = (name, room) => away(() => nodeFiles.read(name, room))
+  const open: Files['open'] = (name, mode) => away(() => nodeFiles.open(name, mode))
   // Without the directory that the lock has opened: the missing file alone must be enough.
-  await assert.rejects(openStore(path, { files: { ...nodeFiles, read } }), /ENOENT/)
+  await assert.rejects(openStore(path, { files: { ...nodeFiles, open } }), /ENOENT/)
   assert.deepEqual(contentsOf(path), before)
   const again = await openStore(path)
   t.after(() => again.close())

@@ -12,7 +12,8 @@ import { compact, type CompactionJob } from '../../../dist/store/sqljs/compactio
 import { compactInWorker } from '../../../dist/store/sqljs/compaction-thread.js'
 import { errorCodeOf } from '../../../dist/errors.js'
 import { StoreUnavailable } from '../../../dist/plants/store.js'
-import { PlantDatabase, type Row } from '../../../dist/store/sqljs/database.js'
+import { PlantDatabase, type Row, type StoredRow } from '../../../dist/store/sqljs/database.js'
+import { scanDirectory } from '../../../dist/store/sqljs/directory-scan.js'
 import { type Files, nodeFiles } from '../../../dist/store/sqljs/files.js'
 import {
   batchLine,
@@ -22,7 +23,7 @@ import {
 } from '../../../dist/store/sqljs/journal-format.js'
 import { lockDirectory } from '../../../dist/store/sqljs/lock.js'
 import { StoreDirectory } from '../../../dist/store/sqljs/store-directory.js'
-import { rebuild, replay, scanDirectory } from '../../../dist/store/sqljs/recovery.js'
+import { rebuild, replay } from '../../../dist/store/sqljs/recovery.js'
 import { compactFiles } from '../../../dist/store/sqljs/settings.js'
 import { SNAPSHOT } from '../../../dist/store/sqljs/snapshot.js'
 import type { SqljsStore, SqljsStoreOptions } from '../../../dist/store/sqljs/store.js'
@@ -90,9 +91,10 @@ async function opensWith(
 
 /** Reads a directory as `checkStore` does, but once instead of five times if it is damaged. */
 async function readOnce(directory: string, files: Files): Promise<void> {
-  const scan = await scanDirectory(new StoreDirectory(files, directory))
-  const { database } = await rebuild(scan, PlantDatabase.building)
-  database.close()
+  await scanDirectory(new StoreDirectory(files, directory), async (scan) => {
+    const { database } = await rebuild(scan, PlantDatabase.serving)
+    database.close()
+  })
 }
 
 /** The long form asks `checkStore` for each byte, the short form for each sixteenth. */
@@ -290,10 +292,13 @@ test('recovery: a reader starts over if files come and go, and for no other erro
     let count = 0
     const files: Files = {
       ...nodeFiles,
-      async read(path) {
+      open(path, mode) {
         // Each reading looks for a snapshot once.
         if (path.endsWith(SNAPSHOT)) count += 1
-        else await beforeJournal()
+        return nodeFiles.open(path, mode)
+      },
+      async read(path) {
+        await beforeJournal()
         return nodeFiles.read(path)
       },
     }
@@ -464,7 +469,7 @@ test('recovery: a damaged directory is read once, or five times if it is served'
   const directory = await directoryOf(
     new Map(files).set(FIRST, (files.get(FIRST) ?? Buffer.alloc(0)).subarray(0, 40)),
   )
-  const opened = t.mock.method(PlantDatabase, 'building')
+  const opened = t.mock.method(PlantDatabase, 'serving')
   const closed = t.mock.method(PlantDatabase.prototype, 'close')
   await assert.rejects(checkStore(directory), StoreCorrupt)
   assert.equal(opened.mock.callCount(), 1)
@@ -586,64 +591,7 @@ test('compaction: it runs in a thread, unless a small store is being closed', as
   process.off('worker', count)
 })
 
-/** Then the snapshot gets no room in memory. */
 const UNKNOWN = { snapshotBytes: 0, journalBytes: 0 }
-
-test('compaction: the snapshot gets room in memory, up to what sql.js can count', async () => {
-  const directory = `${await temporaryDirectory()}/data`
-  const store = await openStore(directory)
-  await store.create('alice', plant(1n, 'Oak'))
-  await store.close()
-  for (const [snapshotBytes, journalBytes, expected] of [
-    [100_000, 5000, 25_000],
-    [2 ** 31 - 1000, 5000, 999],
-    [100_000, 2 ** 31, 2 ** 31 - 1 - 100_000],
-  ] as const) {
-    const rooms: (number | undefined)[] = []
-    const files: Files = {
-      ...nodeFiles,
-      read(path, roomBytes) {
-        rooms.push(roomBytes)
-        return nodeFiles.read(path, 1000)
-      },
-    }
-    const job = { directory, upToJournal: 0, sequence: 1, complete: true }
-    await assert.rejects(compact(files, { ...job, snapshotBytes, journalBytes }), StoreCorrupt)
-    assert.deepEqual(rooms, [expected])
-  }
-})
-
-test('compaction: rows that take most space for their length find room', async (t) => {
-  for (const nameChars of [0, 480, 970, 990, 5000, 100_000]) {
-    const rows = (first: number, count: number): Row[] =>
-      [...Array(count).keys()].map((at) => {
-        // In an order that splits pages in their middle.
-        const id = first + ((at * 7919) % count)
-        return ['alice', String(id), 'x'.repeat(nameChars)]
-      })
-    const count = Math.ceil(500_000 / (nameChars + 20))
-    const journal = Buffer.concat([headerLine(1), batchLine(1, rows(0, count))])
-    const directory = await directoryOf(new Map([[FIRST, journal]]))
-    const job = { directory, upToJournal: 1, complete: true }
-    const snapshotBytes = await compact(nodeFiles, { ...job, sequence: 1, ...UNKNOWN })
-    const next = Buffer.concat([headerLine(2), batchLine(2, rows(count, count))])
-    await writeFile(`${directory}/${FIRST}`, next)
-    let room = 0
-    const files: Files = {
-      ...nodeFiles,
-      read(path, roomBytes = 0) {
-        room = Math.max(room, roomBytes)
-        return nodeFiles.read(path, roomBytes)
-      },
-    }
-    const lengths = { snapshotBytes, journalBytes: next.length }
-    const bytes = await compact(files, { ...job, sequence: 2, ...lengths })
-    assert.ok(bytes <= snapshotBytes + room, `${nameChars} characters: ${bytes} bytes`)
-    const growth = (bytes - snapshotBytes) / next.length
-    t.diagnostic(`names of ${nameChars}: ${growth.toFixed(1)} bytes for a byte of the journal`)
-    assert.match(await checkStore(directory), new RegExp(`${2 * count} plants in a snapshot`))
-  }
-})
 
 test('compaction: it begins when the journals are a third as long as the snapshot', async () => {
   const lines: LogLine[] = []
@@ -731,7 +679,7 @@ test(
     )
     const os = "import { getPriority } from 'node:os'\n"
     await writeFile(`${directory}/package.json`, '{"type":"module"}')
-    await writeFile(`${directory}/files.js`, `${os}export const blockingFiles = getPriority()`)
+    await writeFile(`${directory}/files.js`, `${os}export const nodeFiles = getPriority()`)
     const compact = 'const here = getPriority()\nexport const compact = async (files) => Math.min'
     await writeFile(`${directory}/compaction.js`, `${os}${compact}(files, here)`)
     // It is a copy of that file.
@@ -766,9 +714,9 @@ test('recovery: rows are inserted by owner, few at a time, and none is lost', as
   await writeFile(`${directory}/${journalName(1)}`, Buffer.concat([headerLine(1), ...lines]))
 
   const inserts: (readonly Row[])[] = []
-  await replay(await scanDirectory(new StoreDirectory(nodeFiles, directory)), (rows) =>
-    inserts.push(rows.map(({ row }) => row)),
-  )
+  const insert = (rows: readonly StoredRow[]): void =>
+    void inserts.push(rows.map(({ row }) => row))
+  await scanDirectory(new StoreDirectory(nodeFiles, directory), (scan) => replay(scan, insert))
   assert.equal(inserts.flat().length, [...kept.values()].flat().length)
   for (const rows of inserts) {
     assert.ok(rows.length < 4_000 + 64)
@@ -807,7 +755,7 @@ test('recovery: a start that fails gives back the memory of its database', async
   const directory = await directoryOf(await killedAfter([plant(1n), plant(2n)]))
   const opened = t.mock.method(PlantDatabase, 'serving')
   const closed = t.mock.method(PlantDatabase.prototype, 'close')
-  const files: Files = { ...nodeFiles, open: () => Promise.reject(new Error('EIO')) }
+  const files: Files = { ...nodeFiles, read: () => Promise.reject(new Error('EIO')) }
   await assert.rejects(openStore(directory, { files }), /EIO/)
   assert.deepEqual(
     [opened, closed].map(({ mock }) => mock.callCount()),

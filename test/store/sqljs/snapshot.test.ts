@@ -1,14 +1,17 @@
 import assert from 'node:assert/strict'
 import { createHash } from 'node:crypto'
+import { readFileSync } from 'node:fs'
 import { test } from 'node:test'
+import type { Row } from '../../../dist/store/sqljs/database.js'
 import { readMeta } from '../../../dist/store/sqljs/meta.js'
-import { blockingFiles, nodeFiles } from '../../../dist/store/sqljs/files.js'
+import { type File, type Files, nodeFiles } from '../../../dist/store/sqljs/files.js'
 import { StoreCorrupt } from '../../../dist/store/sqljs/journal-format.js'
-import { readSnapshot } from '../../../dist/store/sqljs/snapshot.js'
+import { readSnapshot, type Snapshot } from '../../../dist/store/sqljs/snapshot.js'
 import { openRows } from '../../../dist/store/sqljs/source-rows.js'
 import { plant } from '../../contract/store.contract.ts'
 import { temporaryDirectory } from '../../support/service.ts'
 import { THOROUGH } from '../../support/scale.ts'
+import { fileOf, writeStore } from '../../support/store-files.ts'
 import {
   BIT_PATTERNS,
   corruptAt,
@@ -35,6 +38,16 @@ async function snapshot(): Promise<Buffer> {
   return bytes
 }
 
+/** One of more pages than are read at a time. */
+async function largeSnapshot(): Promise<Buffer> {
+  const row: Row = ['alice', '1', 'x'.repeat(40_000)]
+  return readFileSync(await writeStore(await temporaryDirectory(), [row]))
+}
+
+async function read(bytes: Uint8Array): Promise<Snapshot> {
+  return readSnapshot(FILE, await fileOf(bytes))
+}
+
 function sealed(database: Uint8Array, version: number, sequence: bigint): Buffer {
   const trailer = Buffer.alloc(TRAILER_BYTES - 32)
   trailer.write('plant-store snap', 'latin1')
@@ -53,7 +66,7 @@ test('snapshot: a SQLite file with whole pages, a meta table and a trailer', asy
   assert.equal(database.toString('latin1', 0, 16), 'SQLite format 3\0')
   assert.equal(database.length % 4096, 0)
   assert.deepEqual(bytes, sealed(database, 2, 3n))
-  const { sequence, complete, fileBytes } = await readSnapshot(FILE, Buffer.from(bytes))
+  const { sequence, complete, fileBytes } = await read(bytes)
   assert.deepEqual(
     { sequence, complete, fileBytes },
     { sequence: 3, complete: true, fileBytes: bytes.length },
@@ -73,23 +86,58 @@ test('snapshot: SQLite reads the file as it is, and ignores the trailer', async 
   )
 })
 
-test('snapshot: read with room after it, it is the same, and the room is zeros', async () => {
-  const bytes = await snapshot()
-  const path = `${await directoryOf(new Map([['plants.sqlite', bytes]]))}/plants.sqlite`
-  const { database: _, ...alone } = await readSnapshot(path, await nodeFiles.read(path))
-  for (const files of [nodeFiles, blockingFiles])
-    for (const roomBytes of [0, 1, 100_000]) {
-      const all = await files.read(path, roomBytes)
-      assert.deepEqual(all, Buffer.concat([bytes, Buffer.alloc(roomBytes)]))
-      const { database, ...read } = await readSnapshot(path, all, roomBytes)
-      assert.deepEqual(read, alone)
-      assert.equal(database, all)
-      all[bytes.length - 1] = (all[bytes.length - 1] ?? 0) ^ 1
-      await assert.rejects(
-        readSnapshot(path, all, roomBytes),
-        corruptAt(path, bytes.length - TRAILER_BYTES, /does not fit/),
-      )
+test('snapshot: what is read after it was verified is what was verified', async () => {
+  const bytes = await largeSnapshot()
+  const directory = await directoryOf(new Map([['plants.sqlite', bytes]]))
+  for (const page of [0, 1, 9]) {
+    let reads = 0
+    const files: Files = {
+      ...nodeFiles,
+      async open(path, mode) {
+        const file = await nodeFiles.open(path, mode)
+        return {
+          ...file,
+          readNow(into, at) {
+            const length = file.readNow(into, at)
+            const flipped = page * 4096 + 100 - at
+            // The first time the trailer is read, and then all of the file is verified.
+            if (mode === 'existing' && flipped >= 0 && flipped < length && ++reads > 1)
+              into[flipped] = (into[flipped] ?? 0) ^ 1
+            return length
+          },
+        }
+      },
     }
+    const message = `the disk returned other bytes than before for the page at ${page * 4096}`
+    await assert.rejects(openStore(directory, { files }), { message })
+    assert.ok(reads > 1)
+  }
+  assert.deepEqual(await filesOf(directory), new Map([['plants.sqlite', bytes]]))
+})
+
+test('snapshot: a disk that reads less at a time, or fails, is not taken for damage', async () => {
+  const directory = await directoryOf(new Map([['plants.sqlite', await largeSnapshot()]]))
+  const filesWith = (readNow: (call: number, file: File) => File['readNow']): Files => {
+    let calls = 0
+    const open: Files['open'] = async (path, mode) => {
+      const file = await nodeFiles.open(path, mode)
+      return { ...file, readNow: (into, at) => readNow(++calls, file)(into, at) }
+    }
+    return { ...nodeFiles, open }
+  }
+  const slow = filesWith((_, file) => (into, at) => file.readNow(into.subarray(0, 1000), at))
+  const store = await openStore(directory, { files: slow })
+  assert.equal((await list(store)).length, 1)
+  await store.close()
+  let reads = 0
+  for (let failing = 1; failing <= Math.max(reads, 3); failing++) {
+    const broken = filesWith((call, file) => {
+      reads = call
+      return call < failing ? file.readNow : () => assert.fail('EIO')
+    })
+    await assert.rejects(openStore(directory, { files: broken }), { message: 'EIO' })
+  }
+  assert.ok(reads >= 3)
 })
 
 test('snapshot: any byte flipped is damage; the message says how to import it', async (t) => {
@@ -103,13 +151,13 @@ test('snapshot: any byte flipped is damage; the message says how to import it', 
       bytes[at] = was ^ pattern
       flips += 1
       await assert.rejects(
-        readSnapshot(FILE, bytes),
+        read(bytes),
         corruptAt(FILE, bytes.length - TRAILER_BYTES, /run "plant-store import" on it/),
       )
       bytes[at] = was
     }
   }
-  await readSnapshot(FILE, bytes)
+  await read(bytes)
   t.diagnostic(`${flips} flips`)
 })
 
@@ -117,15 +165,15 @@ test('snapshot: cut at any byte it is damaged, and so it is with a byte more', a
   withoutStacks(t)
   const bytes = await snapshot()
   for (let length = 0; length < bytes.length; length++)
-    await assert.rejects(readSnapshot(FILE, bytes.subarray(0, length)), StoreCorrupt)
-  await assert.rejects(readSnapshot(FILE, Buffer.concat([bytes, Buffer.alloc(1)])), StoreCorrupt)
+    await assert.rejects(read(bytes.subarray(0, length)), StoreCorrupt)
+  await assert.rejects(read(Buffer.concat([bytes, Buffer.alloc(1)])), StoreCorrupt)
   t.diagnostic(`cut at ${bytes.length} bytes`)
 })
 
 test('snapshot: another version is refused and named', async () => {
   const database = (await snapshot()).subarray(0, -TRAILER_BYTES)
   await assert.rejects(
-    readSnapshot(FILE, sealed(database, 3, 3n)),
+    read(sealed(database, 3, 3n)),
     corruptAt(
       FILE,
       database.length + 16,
@@ -137,7 +185,7 @@ test('snapshot: another version is refused and named', async () => {
 test('snapshot: a trailer with another sequence than the tables is damage', async () => {
   const database = (await snapshot()).subarray(0, -TRAILER_BYTES)
   await assert.rejects(
-    readSnapshot(FILE, sealed(database, 1, 4n)),
+    read(sealed(database, 1, 4n)),
     corruptAt(FILE, database.length, /differ/),
   )
 })

@@ -1,0 +1,128 @@
+/* What files a directory has, and how they fit together. */
+
+import { errorCodeOf } from '../../errors.ts'
+import type { File } from './files.ts'
+import {
+  HEADER_MAX_BYTES,
+  journalName,
+  journalNumber,
+  readHeader,
+  StoreCorrupt,
+} from './journal-format.ts'
+import { readSnapshot, SNAPSHOT, type Snapshot } from './snapshot.ts'
+import { type StoreDirectory, TEMPORARY } from './store-directory.ts'
+
+/** Of the journals only the headers are read. */
+export interface DirectoryScan {
+  readonly directory: StoreDirectory
+  readonly snapshot: Snapshot | undefined
+  /** Journals with something that the snapshot does not hold, in order. */
+  readonly journals: readonly number[]
+  /** The number for a new journal: after all others, or that of a rotation that did not finish. */
+  readonly nextJournal: number
+  /** Journals that the snapshot covers, and files that a crash left half written. */
+  readonly obsoleteFiles: readonly string[]
+}
+
+/**
+ * Reads a directory, decides what is to be replayed, and passes it on, with the snapshot's file
+ * open meanwhile. It changes nothing.
+ * @throws StoreCorrupt with file and byte.
+ */
+export async function scanDirectory<T>(
+  directory: StoreDirectory,
+  use: (scan: DirectoryScan) => T | Promise<T>,
+): Promise<T> {
+  const names = await directory.list()
+  // Read before the snapshot: a journal that a compaction removes in between is in that snapshot.
+  const headers = await readHeaders(directory, names)
+  const file = await openSnapshotIfAny(directory, names)
+  try {
+    const snapshot = file && (await readSnapshot(directory.pathOf(SNAPSHOT), file))
+    return await use(scanOf(directory, names, headers, snapshot))
+  } finally {
+    await file?.close()
+  }
+}
+
+/**
+ * Removals reach the disk in any order, so any journal that the snapshot covers may still exist.
+ * Without a snapshot, every journal from sequence 1 on must exist. After a snapshot, the journal
+ * that begins right after it must exist, unless the snapshot is `complete` and there is none.
+ * Otherwise an acknowledged plant is missing.
+ * @throws StoreCorrupt with file and byte.
+ */
+function scanOf(
+  directory: StoreDirectory,
+  names: readonly string[],
+  { headers, nextJournal }: Headers,
+  snapshot: Snapshot | undefined,
+): DirectoryScan {
+  const covered = snapshot?.sequence ?? 0
+  const isCovered = (at: number): boolean => (headers[at + 1]?.first ?? Infinity) <= covered + 1
+  const journals = headers.filter((_, at) => !isCovered(at))
+  const [oldest] = journals
+  if (oldest && oldest.first > covered + 1) {
+    const gap = `it begins with write ${oldest.first}, and what is before it ends with`
+    const what = `${gap} write ${covered}: a file is missing`
+    throw new StoreCorrupt(directory.pathOf(journalName(oldest.number)), 0, what)
+  }
+  if (snapshot && !snapshot.complete && !headers.some(({ first }) => first === covered + 1)) {
+    const what = `the journal that begins with write ${covered + 1} is missing`
+    throw new StoreCorrupt(directory.pathOf(SNAPSHOT), snapshot.pages.lengthBytes, what)
+  }
+  return {
+    directory,
+    snapshot,
+    journals: journals.map(({ number }) => number),
+    nextJournal,
+    obsoleteFiles: [
+      ...names.filter((name) => name.endsWith(TEMPORARY)),
+      ...headers.filter((_, at) => isCovered(at)).map(({ number }) => journalName(number)),
+    ],
+  }
+}
+
+interface Header {
+  readonly number: number
+  /** The journal's first sequence. */
+  readonly first: number
+}
+
+interface Headers {
+  readonly headers: readonly Header[]
+  readonly nextJournal: number
+}
+
+async function readHeaders(
+  directory: StoreDirectory,
+  names: readonly string[],
+): Promise<Headers> {
+  const numbers = names.map(journalNumber).filter((number) => number !== undefined)
+  const headers: Header[] = []
+  let nextJournal = 1
+  for (const number of numbers.sort((a, b) => a - b)) {
+    const name = journalName(number)
+    const path = directory.pathOf(name)
+    const first = readHeader(path, await directory.readStart(name, HEADER_MAX_BYTES))
+    if (first !== undefined) {
+      headers.push({ number, first })
+      nextJournal = number + 1
+    } else if (number === numbers.at(-1)) nextJournal = number
+    else throw new StoreCorrupt(path, 0, 'its first line is not whole, and a later journal follows')
+  }
+  return { headers, nextJournal }
+}
+
+async function openSnapshotIfAny(
+  directory: StoreDirectory,
+  names: readonly string[],
+): Promise<File | undefined> {
+  try {
+    return await directory.openExisting(SNAPSHOT)
+  } catch (error) {
+    // Nothing of the store removes a snapshot: one that was there must not be taken for none.
+    if (errorCodeOf(error) === 'ENOENT' && !names.includes(SNAPSHOT)) return undefined
+    throw error
+  }
+}

@@ -1,0 +1,142 @@
+/* A file on the disk in the place of bytes in memory, for SQLite. */
+
+import { setImmediate as yieldTick } from 'node:timers/promises'
+import { crc32 } from 'node:zlib'
+import type { FileBytes } from 'sql.js'
+import type { File } from './files.ts'
+
+/** SQLite's default page. */
+export const PAGE_BYTES = 4096
+/** sql.js counts the bytes of a file with 31 bits. */
+export const FILE_MAX_BYTES = 2 ** 31 - 1
+/** How much is read at a time. */
+const PIECE_BYTES = 4 * PAGE_BYTES
+/** After this much has been written it is synced: a line of the journal never waits for more. */
+const SYNC_BYTES = 1024 * 1024
+/** Reading yields after this long: a probe takes several ticks, and has a second for all. */
+const YIELD_MS = 50
+/** Emscripten's number for ENOSPC. SQLite then says that the disk is full. */
+const NO_SPACE = 51
+
+/**
+ * What sql.js takes for an error of a file. It asks for the name, and then for the number, whose
+ * name differs from release to release. Any other error would leave SQLite in the middle of a call.
+ */
+const FILE_ERROR: unknown = new Proxy(
+  {},
+  { get: (_, key) => (key === 'name' ? 'ErrnoError' : NO_SPACE) },
+)
+
+/**
+ * A file that SQLite reads and writes page by page, so that no process holds it in memory. What is
+ * read of a page must be what was first read of it, or last written: so SQLite works with what was
+ * verified, even if the disk returns something else later.
+ */
+export class PageFile {
+  readonly #file: File
+  #lengthBytes: number
+  /** By page, crc32; 0 if it is not known. Only what is used takes memory. */
+  readonly #checksums = new Uint32Array(Math.ceil(FILE_MAX_BYTES / PAGE_BYTES))
+  readonly #piece = Buffer.alloc(PIECE_BYTES)
+  /** Which part of the file `#piece` holds. */
+  #held = { from: 0, to: 0 }
+  #unsyncedBytes = 0
+  /** What SQLite was told of only as an error of a file. No later call reads or writes. */
+  #failure: { readonly error: unknown } | undefined
+
+  /** The first `lengthBytes` of a file. */
+  constructor(file: File, lengthBytes = 0) {
+    this.#file = file
+    this.#lengthBytes = lengthBytes
+  }
+
+  get lengthBytes(): number {
+    return this.#lengthBytes
+  }
+
+  /** For sql.js. It calls `slice` once, and from then on takes `length` for the room there is. */
+  get bytes(): FileBytes {
+    const taken: FileBytes = {
+      length: FILE_MAX_BYTES,
+      slice: () => taken,
+      subarray: (from, to) => this.#forSqlite(() => this.read(from, to)),
+      set: (bytes, at) => this.#forSqlite(() => this.write(bytes, at)),
+    }
+    return { ...taken, length: this.#lengthBytes }
+  }
+
+  /** Lets SQLite work on it. @throws what failed here, whatever SQLite made of it. */
+  async through<T>(work: () => T | Promise<T>): Promise<T> {
+    try {
+      return await work()
+    } catch (error) {
+      throw this.#failure ? this.#failure.error : error
+    }
+  }
+
+  /** The bytes of a part, until the next call. It must end within PIECE_BYTES from its page on. */
+  read(from: number, to: number): Buffer {
+    if (from < this.#held.from || to > this.#held.to) this.#hold(from - (from % PAGE_BYTES))
+    if (to > this.#held.to) throw new RangeError(`bytes ${from} to ${to} cannot be read at once`)
+    return this.#piece.subarray(from - this.#held.from, to - this.#held.from)
+  }
+
+  /** Writes whole pages. */
+  write(bytes: Uint8Array, at: number): void {
+    this.#held = { from: 0, to: 0 }
+    for (let page = 0; page < bytes.length; page += PAGE_BYTES)
+      this.#checksums[(at + page) / PAGE_BYTES] = crc32(bytes.subarray(page, page + PAGE_BYTES))
+    for (let done = 0; done < bytes.length; ) {
+      const taken = this.#file.writeNow(bytes.subarray(done), at + done)
+      if (taken === 0) throw new Error('the file system took no bytes')
+      done += taken
+    }
+    this.#lengthBytes = Math.max(this.#lengthBytes, at + bytes.length)
+    this.#unsyncedBytes += bytes.length
+  }
+
+  /** Makes what was written durable, if it is much. */
+  async syncIfDue(): Promise<void> {
+    if (this.#unsyncedBytes < SYNC_BYTES) return
+    this.#unsyncedBytes = 0
+    await this.#file.sync()
+  }
+
+  /** All of it in pieces, each until the next one. Yields to other work now and then. */
+  async *pieces(): AsyncGenerator<Buffer, void> {
+    let yieldedAtMs = performance.now()
+    for (let at = 0; at < this.#lengthBytes; at += PIECE_BYTES) {
+      yield this.read(at, Math.min(at + PIECE_BYTES, this.#lengthBytes))
+      if (performance.now() - yieldedAtMs < YIELD_MS) continue
+      await yieldTick()
+      yieldedAtMs = performance.now()
+    }
+  }
+
+  /** Reads from the beginning of a page on, and verifies what was known before. */
+  #hold(from: number): void {
+    const length = Math.min(PIECE_BYTES, this.#lengthBytes - from)
+    this.#held = { from: 0, to: 0 }
+    for (let done = 0; done < length; ) {
+      const taken = this.#file.readNow(this.#piece.subarray(done, length), from + done)
+      if (taken === 0) throw new Error('the file became shorter while it was read')
+      done += taken
+    }
+    for (let at = 0; at < length; at += PAGE_BYTES) {
+      const checksum = crc32(this.#piece.subarray(at, Math.min(at + PAGE_BYTES, length)))
+      if ((this.#checksums[(from + at) / PAGE_BYTES] ||= checksum) !== checksum)
+        throw new Error(`the disk returned other bytes than before for the page at ${from + at}`)
+    }
+    this.#held = { from, to: from + length }
+  }
+
+  #forSqlite<T>(work: () => T): T {
+    if (this.#failure) throw FILE_ERROR
+    try {
+      return work()
+    } catch (error) {
+      this.#failure = { error }
+      throw FILE_ERROR
+    }
+  }
+}

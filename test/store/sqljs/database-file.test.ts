@@ -1,0 +1,150 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { memoryFile } from '../../../dist/cli/export.js'
+import { PlantDatabase, type Row, type SourceFile } from '../../../dist/store/sqljs/database.js'
+import { DatabaseFile } from '../../../dist/store/sqljs/database-file.js'
+import type { File } from '../../../dist/store/sqljs/files.js'
+import { PageFile } from '../../../dist/store/sqljs/page-file.js'
+import { checksumOf } from '../../../dist/store/sqljs/snapshot.js'
+import { seeded } from '../../support/random.ts'
+import { sampled } from '../../support/scale.ts'
+import { databaseOf, sourceOf } from '../../support/store-files.ts'
+
+const META = { sequence: 2, complete: false }
+
+/** Rows of several owners, with texts that need overflow pages among them, in any order. */
+function someRows(count: number, random: () => number, first = 0): Row[] {
+  return Array.from({ length: count }, (_, i): Row => {
+    const name = `plant ${first + i}`.padEnd(random() < 0.1 ? 9000 : 10, 'x')
+    const id = String(BigInt.asIntN(64, BigInt(first + i) * 0x9e3779b97f4a7c15n))
+    return i % 3 === 0 ? [`owner ${i % 7}`, id, name] : [`owner ${i % 7}`, id, name, 'tag']
+  })
+}
+
+async function has(bytes: Uint8Array, rows: readonly Row[], version = 2): Promise<void> {
+  const served = await PlantDatabase.serving(await sourceOf(bytes, version))
+  assert.equal(served.check(), rows.length)
+  for (const row of rows) assert.equal(served.existing(row)?.isSame, true, row[2].slice(0, 20))
+  served.close()
+}
+
+test('database file: it has the plants of the snapshot and all that were added', async (t) => {
+  const { random } = seeded(t)
+  const before = someRows(1500, random)
+  const after = someRows(1500, random, 1500)
+  const snapshot = await databaseOf(before)
+  const { memory, bytes } = memoryFile()
+  const database = await DatabaseFile.begin(memory, await sourceOf(snapshot))
+  for (let at = 0; at < after.length; at += 400)
+    await database.insert(after.slice(at, at + 400).map((row) => ({ row, sequence: 2 })))
+  assert.equal(await database.check(), 3000)
+  assert.equal(await database.finish(META), bytes.length)
+  database.close()
+  assert.equal(checksumOf(Buffer.from(bytes)), 'fits')
+  await has(Buffer.from(bytes.subarray(0, -64)), [...before, ...after])
+})
+
+test('database file: plants that take much memory are added before the end', async () => {
+  const names = Array.from({ length: 70 }, (_, id) => `${id}`.padEnd(2 ** 20, 'x'))
+  const { memory, bytes } = memoryFile()
+  const database = await DatabaseFile.begin(memory, undefined)
+  const lengths = new Set<number>()
+  for (const [id, name] of names.entries()) {
+    await database.insert([{ row: ['a', String(id), name], sequence: 2 }])
+    lengths.add(bytes.length)
+  }
+  // At about 32 and 64 MiB.
+  assert.equal(lengths.size, 3)
+  await database.finish(META)
+  database.close()
+  const rows = names.map((name, id): Row => ['a', String(id), name])
+  await has(Buffer.from(bytes.subarray(0, -64)), rows)
+})
+
+test('database file: two plants of one id are refused, wherever they are', async () => {
+  const rows: Row[] = Array.from({ length: 600 }, (_, id) => ['a', String(id), `plant ${id}`])
+  const snapshot = await databaseOf(rows.slice(0, 1))
+  for (const [source, added] of [
+    [snapshot, rows],
+    [undefined, [...rows, ...rows.slice(-1)]],
+    [await databaseOf(rows.slice(-1)), rows],
+  ] as const) {
+    const file = source && (await sourceOf(source))
+    const database = await DatabaseFile.begin(memoryFile().memory, file)
+    await assert.rejects(
+      async () => {
+        await database.insert(added.map((row) => ({ row, sequence: 2 })))
+        await database.finish(META)
+      },
+      { message: 'two plants of one owner have the same id' },
+    )
+    database.close()
+  }
+})
+
+/** Builds a file. The call that is counted as `failing` fails. Returns how many there were. */
+async function buildWith(
+  failing: number,
+  snapshot: SourceFile,
+  rows: readonly Row[],
+): Promise<{ readonly calls: number; readonly bytes: Buffer; readonly error: unknown }> {
+  let calls = 0
+  const { memory, bytes } = memoryFile()
+  const fail = (): void => {
+    if (++calls === failing) throw new Error('EIO')
+  }
+  const file: File = {
+    ...memory,
+    writeNow: (from, at) => (fail(), memory.writeNow(from, at)),
+    readNow: (to, at) => (fail(), memory.readNow(to, at)),
+    write: async (from, at) => (fail(), memory.write(from, at)),
+    sync: async () => (fail(), memory.sync()),
+  }
+  let error: unknown
+  try {
+    const database = await DatabaseFile.begin(file, snapshot)
+    try {
+      await database.insert(rows.map((row) => ({ row, sequence: 2 })))
+      await database.finish(META)
+    } finally {
+      database.close()
+    }
+  } catch (thrown) {
+    error = thrown
+  }
+  return { calls, bytes: Buffer.from(bytes), error }
+}
+
+test('database file: a failure of any call is reported, and leaves no snapshot', async (t) => {
+  const { random } = seeded(t)
+  const before = someRows(300, random)
+  const after = someRows(600, random, 300)
+  const bytes = await databaseOf(before)
+  const source = (): Promise<SourceFile> => sourceOf(bytes)
+  const { calls, error, bytes: whole } = await buildWith(0, await source(), after)
+  assert.equal(error, undefined)
+  assert.equal(checksumOf(whole), 'fits')
+  assert.ok(calls > 100, `${calls} calls`)
+  const failing = sampled(Array.from({ length: calls }, (_, i) => i + 1), 10)
+  for (const call of failing) {
+    const failed = await buildWith(call, await source(), after)
+    assert.ok(failed.error instanceof Error && failed.error.message === 'EIO', `call ${call}`)
+    // Only the last sync comes after the trailer.
+    if (call < calls) assert.notEqual(checksumOf(failed.bytes), 'fits', `call ${call}`)
+  }
+  await has(whole.subarray(0, -64), [...before, ...after])
+})
+
+test('database file: one that SQLite did not write to is never a snapshot', async (t) => {
+  const rows: Row[] = [['a', '1', 'Oak']]
+  const snapshot = await databaseOf(rows)
+  // As if sql.js took a copy.
+  const copy = t.mock.getter(PageFile.prototype, 'bytes', () => Buffer.from(snapshot))
+  const { memory, bytes } = memoryFile()
+  const database = await DatabaseFile.begin(memory, undefined)
+  await database.insert([{ row: ['b', '2', 'Elm'], sequence: 2 }])
+  await assert.rejects(database.finish(META), /has not written all of the snapshot to its file/)
+  database.close()
+  copy.mock.restore()
+  assert.equal(checksumOf(Buffer.from(bytes)), 'none')
+})

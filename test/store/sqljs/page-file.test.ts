@@ -1,0 +1,128 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { memoryFile } from '../../../dist/cli/export.js'
+import type { File } from '../../../dist/store/sqljs/files.js'
+import { PageFile } from '../../../dist/store/sqljs/page-file.js'
+import { loadSqlite, valueOf } from '../../../dist/store/sqljs/sqlite.js'
+import { seeded } from '../../support/random.ts'
+import { fileOf } from '../../support/store-files.ts'
+
+const PAGE = 4096
+
+/** Such pages, each of one byte. */
+function pagesOf(...values: number[]): Buffer {
+  return Buffer.concat(values.map((value) => Buffer.alloc(PAGE, value)))
+}
+
+test('page file: any part is read as it is, and the next call may reuse its bytes', async (t) => {
+  const { random } = seeded(t)
+  const bytes = Buffer.from(Array.from({ length: 10 * PAGE + 100 }, () => random() * 256))
+  const pages = new PageFile(await fileOf(bytes), bytes.length)
+  for (let i = 0; i < 2000; i++) {
+    const from = Math.floor(random() * (bytes.length - PAGE))
+    // A part ends within the four pages that are read at a time.
+    const most = Math.min(bytes.length, from - (from % PAGE) + 4 * PAGE)
+    const to = from + Math.floor(random() * (most - from))
+    assert.deepEqual(pages.read(from, to), bytes.subarray(from, to))
+  }
+  const all: Buffer[] = []
+  for await (const piece of pages.pieces()) all.push(Buffer.from(piece))
+  assert.deepEqual(Buffer.concat(all), bytes)
+  assert.throws(() => pages.read(0, 4 * PAGE + 1), RangeError)
+  assert.throws(() => pages.read(bytes.length - 1, bytes.length + 1), RangeError)
+})
+
+test('page file: pages are written in any order, and read as they were written last', async (t) => {
+  const { random } = seeded(t)
+  const { memory, bytes } = memoryFile()
+  const pages = new PageFile(memory)
+  const model: number[] = []
+  for (let i = 0; i < 1000; i++) {
+    const at = Math.floor(random() * 40)
+    if (random() < 0.5) {
+      model[at] = i % 256
+      pages.write(pagesOf(i % 256), at * PAGE)
+    } else if (at < model.length) {
+      assert.deepEqual(pages.read(at * PAGE, (at + 1) * PAGE), pagesOf(model[at] ?? 0))
+    }
+    assert.equal(pages.lengthBytes, model.length * PAGE)
+  }
+  assert.deepEqual(Buffer.from(bytes), pagesOf(...Array.from(model, (value) => value ?? 0)))
+})
+
+test('page file: other bytes than were read or written before are refused', async () => {
+  for (const isWritten of [false, true]) {
+    const { memory, bytes } = memoryFile()
+    memory.writeNow(pagesOf(1, 2, 3, 4, 5), 0)
+    const pages = new PageFile(memory, 5 * PAGE)
+    if (isWritten) pages.write(pagesOf(7), 4 * PAGE)
+    else pages.read(4 * PAGE, 4 * PAGE + 1)
+    bytes[4 * PAGE + 9] = 8
+    // Not from what it holds of the reading before.
+    pages.read(0, PAGE)
+    const message = `the disk returned other bytes than before for the page at ${4 * PAGE}`
+    assert.throws(() => pages.read(4 * PAGE, 4 * PAGE + 1), { message })
+  }
+})
+
+test('page file: a file that becomes shorter, or takes nothing, is an error', async () => {
+  const { memory } = memoryFile()
+  memory.writeNow(pagesOf(1, 2), 0)
+  const pages = new PageFile(memory, 2 * PAGE)
+  await memory.truncate(PAGE)
+  assert.throws(() => pages.read(0, 1), { message: 'the file became shorter while it was read' })
+  const full = new PageFile({ ...memory, writeNow: () => 0 })
+  assert.throws(() => full.write(pagesOf(1), 0), { message: 'the file system took no bytes' })
+})
+
+test('page file: a short write goes on where it ended, and each MiB is synced', async () => {
+  const { memory, bytes } = memoryFile()
+  let syncs = 0
+  const file: File = {
+    ...memory,
+    writeNow: (from, at) => memory.writeNow(from.subarray(0, 1000), at),
+    sync: async () => void syncs++,
+  }
+  const pages = new PageFile(file)
+  const values = Array.from({ length: 600 }, (_, i) => i % 256)
+  for (const [at, value] of values.entries()) {
+    pages.write(pagesOf(value), at * PAGE)
+    await pages.syncIfDue()
+  }
+  assert.deepEqual(Buffer.from(bytes), pagesOf(...values))
+  assert.equal(syncs, Math.floor((600 * PAGE) / 2 ** 20))
+})
+
+test('page file: SQLite sees a failure as an error, and writes nothing after it', async () => {
+  const library = await loadSqlite()
+  const empty = new library.Database()
+  empty.run('CREATE TABLE t (x)')
+  const template = empty.export()
+  empty.close()
+  for (const failing of ['readNow', 'writeNow'] as const) {
+    let [calls, failAt] = [0, Infinity]
+    const { memory } = memoryFile()
+    memory.writeNow(template, 0)
+    const call: File['writeNow'] = (bytes, at) => {
+      if (++calls === failAt) throw new Error('EIO')
+      assert.ok(calls < failAt, 'a call after the failure')
+      return memory[failing](bytes, at)
+    }
+    const pages = new PageFile({ ...memory, [failing]: call }, template.length)
+    const db = new library.Database(pages.bytes)
+    db.run('PRAGMA journal_mode = OFF; PRAGMA cache_size = 10')
+    const fill = 'INSERT INTO t SELECT hex(randomblob(3000)) FROM pragma_function_list LIMIT 50'
+    db.run(fill)
+    failAt = calls + 3
+    const work = (): unknown => {
+      for (;;) {
+        db.run(fill)
+        valueOf(db, 'SELECT sum(length(x)) FROM t')
+      }
+    }
+    await assert.rejects(pages.through(work), { message: 'EIO' })
+    assert.throws(() => db.run(fill))
+    assert.throws(() => db.run('PRAGMA integrity_check; INSERT INTO t VALUES (1)'))
+    db.close()
+  }
+})
