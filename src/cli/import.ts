@@ -5,7 +5,7 @@
  */
 
 import { constants } from 'node:fs'
-import { open, realpath } from 'node:fs/promises'
+import { type FileHandle, open, realpath } from 'node:fs/promises'
 import { resolve } from 'node:path'
 import { readConfig } from '../config.ts'
 import { errorCodeOf, escaped, reasonOf } from '../errors.ts'
@@ -13,9 +13,9 @@ import { createLog, type Log } from '../ops/log.ts'
 import type { NewPlant } from '../plants/plant.ts'
 import type { PlantStore } from '../plants/store.ts'
 import { openStore } from '../store-opening.ts'
-import { nodeFiles } from '../store/sqljs/files.ts'
+import { fileOf, nodeFiles } from '../store/sqljs/files.ts'
 import { SQLITE_LOGS } from '../store/sqljs/new-file.ts'
-import { FILE_MAX_BYTES } from '../store/sqljs/page-file.ts'
+import { FILE_MAX_BYTES, PageFile } from '../store/sqljs/page-file.ts'
 import { checksumOf } from '../store/sqljs/snapshot.ts'
 import { type Cells, NULL, openRows } from '../store/sqljs/source-rows.ts'
 import { counted, Progress } from './progress.ts'
@@ -44,15 +44,17 @@ export async function run(file: string): Promise<string> {
  * @throws DirectoryLocked while a service holds the directory; Error if any row is not stored.
  */
 export async function importStore(
-  open: OpenStore,
+  openTarget: OpenStore,
   file: string,
   progress = new Progress(),
 ): Promise<string> {
-  const bytes = await readWhole(file)
-  // SQLite may write into the bytes.
-  const checksum = checksumOf(bytes)
-  const rows = await openRows(bytes).catch((error: unknown) => refuse(file, error))
+  const handle = await openRegular(file)
   try {
+    const pages = new PageFile(fileOf(handle), (await handle.stat()).size)
+    // Each page is read, and must be the same when SQLite reads it.
+    const checksum = await checksumOf(pages)
+    await refuseLogs(file)
+    const rows = await openRows(pages).catch((error: unknown) => refuse(file, error))
     if (rows.isPartial) {
       const what = `${file} was made while a service ran, and may lack what its journals hold`
       progress.tell(`${what}: "plant-store export" makes a file that has everything`)
@@ -71,7 +73,7 @@ export async function importStore(
         progress.at(bytes, totalBytes, 'MB')
       },
     }
-    const store = await open(log, (error) => (fatal = error))
+    const store = await openTarget(log, (error) => (fatal = error))
     const { read, refused } = await importRows(store, file, rows, progress).finally(() =>
       store.close(),
     )
@@ -82,6 +84,7 @@ export async function importStore(
     return `${plants} read from ${file}; all of them are in the store`
   } finally {
     progress.end()
+    await handle.close()
   }
 }
 
@@ -136,29 +139,16 @@ function refuse(file: string, error: unknown, more = ''): never {
   throw new Error(`${what}: ${reasonOf(error)}${more}`)
 }
 
-/**
- * Reads a file that nothing writes to meanwhile.
- * @throws Error if it is no regular file, is too large, changes, or has a log with more changes.
- */
-async function readWhole(file: string): Promise<Buffer> {
+/** @throws Error if it is no regular file, or is too large. */
+async function openRegular(file: string): Promise<FileHandle> {
   // Without O_NONBLOCK, opening a FIFO waits for a writer.
   const handle = await open(file, constants.O_RDONLY | constants.O_NONBLOCK)
-  try {
-    const before = await handle.stat({ bigint: true })
-    if (!before.isFile()) throw new Error(`${file} is not a regular file`)
-    if (before.size > FILE_MAX_BYTES) {
-      const what = `${file} is ${before.size} bytes long`
-      throw new Error(`${what}, and at most ${FILE_MAX_BYTES} can be read`)
-    }
-    const bytes = await handle.readFile()
-    await refuseLogs(file)
-    const after = await handle.stat({ bigint: true })
-    const isWhole = BigInt(bytes.length) === before.size && before.size === after.size
-    if (isWhole && before.mtimeNs === after.mtimeNs) return bytes
-    throw new Error(`${file} changed while it was read: stop what writes to it first`)
-  } finally {
-    await handle.close()
-  }
+  const found = await handle.stat()
+  const isLarge = found.size > FILE_MAX_BYTES
+  if (found.isFile() && !isLarge) return handle
+  await handle.close()
+  const what = `${file} is ${found.size} bytes long, and at most ${FILE_MAX_BYTES} can be read`
+  throw new Error(found.isFile() ? what : `${file} is not a regular file`)
 }
 
 /** SQLite applies a log when it opens the file. A log that begins with a zero byte is cleared. */

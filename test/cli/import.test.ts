@@ -2,18 +2,19 @@ import assert from 'node:assert/strict'
 import { execFileSync, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { existsSync, readFileSync, symlinkSync, truncateSync, writeFileSync } from 'node:fs'
-import { utimes } from 'node:fs/promises'
 import { createServer } from 'node:net'
 import { test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import initSqlJs from 'sql.js'
 import type { Plant } from '../../dist/plants/plant.js'
+import type { PlantStore } from '../../dist/plants/store.js'
 import { importStore } from '../../dist/cli/import.js'
 import { Progress } from '../../dist/cli/progress.js'
 import { loadSqlite, ownSqlite } from '../../dist/store/sqljs/sqlite.js'
 import { openRows } from '../../dist/store/sqljs/source-rows.js'
 import { MAIN } from '../support/process.ts'
 import { temporaryDirectory } from '../support/service.ts'
+import { sourceOf } from '../support/store-files.ts'
 import { filesLeftByKill, killedAfter, list, openStore, plantsTo } from '../store/sqljs/fixtures.ts'
 
 const TABLE = 'CREATE TABLE plants (owner, id, name, tag);'
@@ -160,7 +161,10 @@ test('import: plants that are a view, a virtual table or computed are refused', 
     ['CREATE TABLE trees (owner, id, name, tag)', 'there is no table named plants'],
     ['CREATE TABLE plants (owner, id, name)', 'no such column: tag'],
   ]
-  for (const [sql, message] of cases) await assert.rejects(openRows(database(sql)), { message })
+  for (const [sql, message] of cases) {
+    const { pages } = await sourceOf(database(sql))
+    await assert.rejects(openRows(pages), { message })
+  }
   const [[sql, what] = assert.fail()] = cases
   const file = await fileOf(database(sql))
   const { outcome } = await importFrom(file)
@@ -311,16 +315,18 @@ test('import: no regular file, or one that is too large, is refused unread', asy
 })
 
 test('import: a file that changes while it is read is refused', async () => {
-  const file = await fileOf(database(TABLE))
-  truncateSync(file, 2 ** 24)
-  let done = false
-  const touching = (async () => {
-    for (let second = 1; !done; second++) await utimes(file, second, second)
-  })()
-  const { outcome } = await importFrom(file)
-  done = true
-  await touching
-  assert.equal(outcome, `${file} changed while it was read: stop what writes to it first`)
+  const rows = Array.from({ length: 500 }, (_, id) => `('a', ${id}, '${'x'.repeat(10_000)}', NULL)`)
+  const file = await fileOf(database(`${TABLE} INSERT INTO plants VALUES ${rows.join()}`))
+  const openTarget = async (): Promise<PlantStore> => {
+    // After the file was read once, and before its rows are.
+    const bytes = readFileSync(file)
+    writeFileSync(file, bytes.fill('y', bytes.length / 2))
+    return openStore(`${await temporaryDirectory()}/data`)
+  }
+  await assert.rejects(
+    importStore(openTarget, file),
+    /the page at byte \d+ is not as it was read .* else writes to the file; before that, /,
+  )
 })
 
 test('import: a snapshot that was changed comes in, and a line says that it was', async () => {

@@ -1,11 +1,11 @@
 import { mkdirSync } from 'node:fs'
 import { join } from 'node:path'
 import { memoryFile } from '../../dist/cli/export.js'
-import type { Row, SourceFile, StoredRow } from '../../dist/store/sqljs/database.js'
+import type { Row, StoredRow } from '../../dist/store/sqljs/database.js'
 import { DatabaseFile } from '../../dist/store/sqljs/database-file.js'
 import { type File, nodeFiles, writeWhole } from '../../dist/store/sqljs/files.js'
 import { PageFile } from '../../dist/store/sqljs/page-file.js'
-import { SNAPSHOT } from '../../dist/store/sqljs/snapshot.js'
+import { SNAPSHOT, type Snapshot } from '../../dist/store/sqljs/snapshot.js'
 import { StoreDirectory } from '../../dist/store/sqljs/store-directory.js'
 
 const INSERT_ROWS = 10_000
@@ -26,19 +26,19 @@ export async function fileOf(bytes: Uint8Array): Promise<File> {
   return memory
 }
 
-/** A database file of the current version, as a store reads it. */
-export async function sourceOf(bytes: Uint8Array, version = 2): Promise<SourceFile> {
-  return { version, pages: new PageFile(await fileOf(bytes), bytes.length) }
+/** A database file without a trailer, as a store reads it. */
+export async function sourceOf(bytes: Uint8Array, version = 2): Promise<Snapshot> {
+  const pages = new PageFile(await fileOf(bytes), bytes.length)
+  return { version, pages, trailerAt: bytes.length, sequence: 1, complete: true }
 }
 
 /** The bytes of a snapshot with these plants, without its trailer. */
 export async function databaseOf(
   rows: readonly Row[],
   meta = { sequence: 1, complete: true },
-  snapshot?: SourceFile,
 ): Promise<Buffer> {
   const { memory, bytes } = memoryFile()
-  const database = await DatabaseFile.begin(memory, snapshot)
+  const database = await DatabaseFile.begin(memory, undefined)
   await insertAs(database, rows, meta.sequence)
   await database.finish(meta)
   database.close()

@@ -34,7 +34,7 @@ export class Compactor {
     this.#settings = settings
     this.#journal = journal
     this.#backoff = new Backoff(settings.retryMs.compaction, LAST_RETRY_MS)
-    this.#snapshotBytes = snapshot?.fileBytes ?? 0
+    this.#snapshotBytes = snapshot?.pages.lengthBytes ?? 0
     if (snapshot) this.#completeAt = snapshot.complete ? snapshot.sequence : undefined
     this.#closedBytes = closedBytes
   }

@@ -2,11 +2,11 @@
 
 import type { Database, SqlJs } from 'sql.js'
 import { attachMemory, copyOldRows, damageOf, FORMAT_VERSION, PlantDatabase } from './database.ts'
-import { SAME_ID, type SourceFile, type StoredRow, tablesIn } from './database.ts'
+import { SAME_ID, type StoredRow, tablesIn } from './database.ts'
 import type { File } from './files.ts'
 import { type Meta, metaOf } from './meta.ts'
 import { PAGE_BYTES, PageFile } from './page-file.ts'
-import { seal } from './snapshot.ts'
+import { seal, type Snapshot } from './snapshot.ts'
 import { loadSqlite, valueOf } from './sqlite.ts'
 
 /** Plants are added to the file when they take this much memory. */
@@ -37,13 +37,13 @@ export class DatabaseFile {
   }
 
   /** Begins a file with the plants of a snapshot, if any. */
-  static async begin(file: File, snapshot: SourceFile | undefined): Promise<DatabaseFile> {
+  static async begin(file: File, snapshot: Snapshot | undefined): Promise<DatabaseFile> {
     const library = await loadSqlite()
     const isOld = snapshot !== undefined && snapshot.version !== FORMAT_VERSION
     const pages = new PageFile(file)
     if (!snapshot || isOld) pages.write(emptyFile(library), 0)
     else
-      for await (const piece of snapshot.pages.pieces()) {
+      for await (const piece of snapshot.pages.pieces(snapshot.trailerAt)) {
         pages.write(piece, pages.lengthBytes)
         await pages.syncIfDue()
       }

@@ -69,7 +69,7 @@ function scanOf(
   }
   if (snapshot && !snapshot.complete && !headers.some(({ first }) => first === covered + 1)) {
     const what = `the journal that begins with write ${covered + 1} is missing`
-    throw new StoreCorrupt(directory.pathOf(SNAPSHOT), snapshot.pages.lengthBytes, what)
+    throw new StoreCorrupt(directory.pathOf(SNAPSHOT), snapshot.trailerAt, what)
   }
   return {
     directory,

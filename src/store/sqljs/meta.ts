@@ -14,7 +14,7 @@ export interface FileMeta extends Meta {
 }
 
 /** The `meta` table of a database file. @throws Error when the file is no such database. */
-export function metaOf(library: SqlJs, bytes: Uint8Array | FileBytes): FileMeta {
+export function metaOf(library: SqlJs, bytes: FileBytes): FileMeta {
   const db = new library.Database(bytes)
   try {
     const value = (key: keyof FileMeta): Value | undefined =>

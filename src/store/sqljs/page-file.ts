@@ -37,7 +37,7 @@ export class PageFile {
   #lengthBytes: number
   /** By page, crc32; 0 if it is not known. Only what is used takes memory. */
   readonly #checksums = new Uint32Array(Math.ceil(FILE_MAX_BYTES / PAGE_BYTES))
-  readonly #piece = Buffer.alloc(PIECE_BYTES)
+  #piece = Buffer.alloc(PIECE_BYTES)
   /** Which part of the file `#piece` holds. */
   #held = { from: 0, to: 0 }
   #unsyncedBytes = 0
@@ -70,14 +70,18 @@ export class PageFile {
     try {
       return await work()
     } catch (error) {
-      throw this.#failure ? this.#failure.error : error
+      throw this.causeOf(error)
     }
   }
 
-  /** The bytes of a part, until the next call. It must end within PIECE_BYTES from its page on. */
+  /** What failed here, if anything did, in the place of what SQLite made of it. */
+  causeOf(error: unknown): unknown {
+    return this.#failure ? this.#failure.error : error
+  }
+
+  /** The bytes of a part, until the next call. */
   read(from: number, to: number): Buffer {
-    if (from < this.#held.from || to > this.#held.to) this.#hold(from - (from % PAGE_BYTES))
-    if (to > this.#held.to) throw new RangeError(`bytes ${from} to ${to} cannot be read at once`)
+    if (from < this.#held.from || to > this.#held.to) this.#hold(from - (from % PAGE_BYTES), to)
     return this.#piece.subarray(from - this.#held.from, to - this.#held.from)
   }
 
@@ -102,30 +106,34 @@ export class PageFile {
     await this.#file.sync()
   }
 
-  /** All of it in pieces, each until the next one. Yields to other work now and then. */
-  async *pieces(): AsyncGenerator<Buffer, void> {
+  /** The first `end` bytes in pieces, each until the next one. Yields to other work in between. */
+  async *pieces(end = this.#lengthBytes): AsyncGenerator<Buffer, void> {
     let yieldedAtMs = performance.now()
-    for (let at = 0; at < this.#lengthBytes; at += PIECE_BYTES) {
-      yield this.read(at, Math.min(at + PIECE_BYTES, this.#lengthBytes))
+    for (let at = 0; at < end; at += PIECE_BYTES) {
+      yield this.read(at, Math.min(at + PIECE_BYTES, end))
       if (performance.now() - yieldedAtMs < YIELD_MS) continue
       await yieldTick()
       yieldedAtMs = performance.now()
     }
   }
 
-  /** Reads from the beginning of a page on, and verifies what was known before. */
-  #hold(from: number): void {
-    const length = Math.min(PIECE_BYTES, this.#lengthBytes - from)
+  /** Reads whole pages, and verifies what was known of them. */
+  #hold(from: number, to: number): void {
+    const pages = Math.ceil((to - from) / PAGE_BYTES)
+    const length = Math.min(Math.max(PIECE_BYTES, pages * PAGE_BYTES), this.#lengthBytes - from)
     this.#held = { from: 0, to: 0 }
+    // A file of another program may have larger pages.
+    if (length > this.#piece.length) this.#piece = Buffer.alloc(length)
     for (let done = 0; done < length; ) {
       const taken = this.#file.readNow(this.#piece.subarray(done, length), from + done)
-      if (taken === 0) throw new Error('the file became shorter while it was read')
+      if (taken === 0) throw new Error('the file is shorter than when it was opened')
       done += taken
     }
     for (let at = 0; at < length; at += PAGE_BYTES) {
       const checksum = crc32(this.#piece.subarray(at, Math.min(at + PAGE_BYTES, length)))
-      if ((this.#checksums[(from + at) / PAGE_BYTES] ||= checksum) !== checksum)
-        throw new Error(`the disk returned other bytes than before for the page at ${from + at}`)
+      if ((this.#checksums[(from + at) / PAGE_BYTES] ||= checksum) === checksum) continue
+      const what = `the page at byte ${from + at} is not as it was read or written before`
+      throw new Error(`${what}: the disk fails, or something else writes to the file`)
     }
     this.#held = { from, to: from + length }
   }

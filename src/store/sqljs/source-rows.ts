@@ -1,6 +1,7 @@
 import { types } from 'node:util'
-import type { Database, SqlJs, Statement, Value } from 'sql.js'
+import type { Database, FileBytes, SqlJs, Statement, Value } from 'sql.js'
 import { metaOf } from './meta.ts'
+import type { PageFile } from './page-file.ts'
 import { ownSqlite } from './sqlite.ts'
 
 /** Says what a value is that has the wrong type. */
@@ -54,29 +55,30 @@ interface SourceRows {
 }
 
 /**
- * The table of plants in a file. SQLite writes into the bytes.
+ * The table of plants in a file.
  * @throws Error when the file has no such table.
  */
-export async function openRows(bytes: Uint8Array): Promise<SourceRows> {
+export async function openRows(pages: PageFile): Promise<SourceRows> {
   const library = await ownSqlite()
-  const db = new library.Database(bytes)
+  const db = new library.Database(pages.bytes)
   try {
     // What sqlite.org/security.html asks for, as far as it is not the default here.
     db.run('PRAGMA trusted_schema = OFF; PRAGMA cell_size_check = ON')
     refuseOtherThanTable(db)
     const [[encoding] = []] = all(db, 'PRAGMA encoding')
     const decoder = new TextDecoder(String(encoding), { fatal: true, ignoreBOM: true })
-    const maxRows = bytes.length / MIN_ROW_BYTES
-    const rows = rowsOf(db, db.prepare(ROWS), decoder, maxRows)
+    const maxRows = pages.lengthBytes / MIN_ROW_BYTES
+    const rows = rowsOf(pages, db, db.prepare(ROWS), decoder, maxRows)
     const total = countRows(db, Math.ceil(maxRows))
-    return { rows, total, isPartial: isPartial(library, bytes) }
+    return { rows, total, isPartial: isPartial(library, pages.bytes) }
   } catch (error) {
     db.close()
-    throw error
+    throw pages.causeOf(error)
   }
 }
 
 function* rowsOf(
+  pages: PageFile,
   db: Database,
   rows: Statement,
   decoder: Decoder,
@@ -94,12 +96,14 @@ function* rowsOf(
         tag: cellOf(decoder, tag),
       }
     }
+  } catch (error) {
+    throw pages.causeOf(error)
   } finally {
     db.close()
   }
 }
 
-function isPartial(library: SqlJs, bytes: Uint8Array): boolean {
+function isPartial(library: SqlJs, bytes: FileBytes): boolean {
   try {
     const { format, complete } = metaOf(library, bytes)
     return Number.isInteger(format) && !complete

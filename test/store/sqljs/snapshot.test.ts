@@ -11,7 +11,7 @@ import { openRows } from '../../../dist/store/sqljs/source-rows.js'
 import { plant } from '../../contract/store.contract.ts'
 import { temporaryDirectory } from '../../support/service.ts'
 import { THOROUGH } from '../../support/scale.ts'
-import { fileOf, writeStore } from '../../support/store-files.ts'
+import { fileOf, sourceOf, writeStore } from '../../support/store-files.ts'
 import {
   BIT_PATTERNS,
   corruptAt,
@@ -66,18 +66,17 @@ test('snapshot: a SQLite file with whole pages, a meta table and a trailer', asy
   assert.equal(database.toString('latin1', 0, 16), 'SQLite format 3\0')
   assert.equal(database.length % 4096, 0)
   assert.deepEqual(bytes, sealed(database, 2, 3n))
-  const { sequence, complete, fileBytes } = await read(bytes)
-  assert.deepEqual(
-    { sequence, complete, fileBytes },
-    { sequence: 3, complete: true, fileBytes: bytes.length },
-  )
+  const { pages, ...found } = await read(bytes)
+  assert.equal(pages.lengthBytes, bytes.length)
+  assert.deepEqual(found, { version: 2, trailerAt: database.length, sequence: 3, complete: true })
 })
 
 test('snapshot: SQLite reads the file as it is, and ignores the trailer', async () => {
   const bytes = await snapshot()
-  assert.deepEqual(await readMeta(Buffer.from(bytes)), { format: 2, sequence: 3, complete: true })
+  const { pages } = await sourceOf(bytes)
+  assert.deepEqual(await readMeta(pages.bytes), { format: 2, sequence: 3, complete: true })
   assert.deepEqual(
-    [...(await openRows(Buffer.from(bytes))).rows],
+    [...(await openRows(pages)).rows],
     [
       { owner: 'alice', id: -(2n ** 63n), name: '\ufeffa\u0000b', tag: { is: 'NULL' } },
       { owner: 'alice', id: 1n, name: 'Oak', tag: 'old' },
@@ -100,7 +99,7 @@ test('snapshot: what is read after it was verified is what was verified', async 
           readNow(into, at) {
             const length = file.readNow(into, at)
             const flipped = page * 4096 + 100 - at
-            // The first time the trailer is read, and then all of the file is verified.
+            // The first time, all of the file is verified.
             if (mode === 'existing' && flipped >= 0 && flipped < length && ++reads > 1)
               into[flipped] = (into[flipped] ?? 0) ^ 1
             return length
@@ -108,8 +107,8 @@ test('snapshot: what is read after it was verified is what was verified', async 
         }
       },
     }
-    const message = `the disk returned other bytes than before for the page at ${page * 4096}`
-    await assert.rejects(openStore(directory, { files }), { message })
+    const changed = new RegExp(`^the page at byte ${page * 4096} is not as it was read or written`)
+    await assert.rejects(openStore(directory, { files }), { message: changed })
     assert.ok(reads > 1)
   }
   assert.deepEqual(await filesOf(directory), new Map([['plants.sqlite', bytes]]))
