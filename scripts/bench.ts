@@ -2,12 +2,13 @@
  * Measures the built service beside a bare node:http server: `make bench WORKLOADS='get20 post'
  * CHART=file.svg`. Server on one core, load on the other; runs in turn, medians. Answers are
  * checked before they are counted, and any error under load ends the run. Environment: DUR and WARM
- * (seconds for a run and before the first), RUNS, OUT (JSON), CHART (SVG).
+ * (seconds for a run and before the first), RUNS, OUT (JSON), CHART (SVG), PEERS (JSON: the rates
+ * of other programs, by workload, `bare` among them).
  */
-import { existsSync, writeFileSync } from 'node:fs'
+import { existsSync, readFileSync, writeFileSync } from 'node:fs'
 import { reasonOf } from '../dist/errors.js'
 import { exitOnSignals } from '../test/support/launch.ts'
-import { chart } from './bench/chart.ts'
+import { chart, type Peers } from './bench/chart.ts'
 import { LoadGenerator } from './bench/generator.ts'
 import { caveats, describeMachine } from './bench/machine.ts'
 import { Bench, type BenchOptions, type Figures, type Row } from './bench/measure.ts'
@@ -73,7 +74,10 @@ async function main(): Promise<void> {
   console.log(`\nwritten: ${out}`)
   const chartFile = process.env['CHART']
   if (!chartFile) return
-  writeFileSync(chartFile, chart(results, `${where}; server on one core, load on the other`))
+  const peersFile = process.env['PEERS']
+  // What is not in it is not drawn.
+  const peers = peersFile ? (JSON.parse(readFileSync(peersFile, 'utf8')) as Peers) : {}
+  writeFileSync(chartFile, chart(results, `${where}; server on one core, load on the other`, peers))
   console.log(`written: ${chartFile}`)
 }
 

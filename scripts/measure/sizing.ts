@@ -15,7 +15,7 @@ const ENV: Environment = { MALLOC_MMAP_THRESHOLD_: '1048576' }
 const SETTLE_MS = 3000
 /** Memory of a container, of JavaScript's heap, and of the embedded data, in MiB. */
 const CONTAINERS = [
-  { limitMiB: 128, oldMiB: 32, dataMiB: 8 },
+  { limitMiB: 128, oldMiB: 32, dataMiB: 4 },
   { limitMiB: 256, oldMiB: 64, dataMiB: 72 },
   { limitMiB: 512, oldMiB: 128, dataMiB: 200 },
   { limitMiB: 1024, oldMiB: 256, dataMiB: 448 },

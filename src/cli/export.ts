@@ -24,7 +24,7 @@ export async function run(file: string): Promise<string | undefined> {
   const output = standardOutput()
   const progress = new Progress()
   const { memory, bytes } = memoryFile()
-  const plants = await exportTo(directory, nodeFiles, memory, progress)
+  const plants = await exportTo(directory, nodeFiles, 'the file in memory', memory, progress)
   try {
     progress.step('writing')
     for (let at = 0; at < bytes.length; at += PIECE_BYTES) {
@@ -50,7 +50,8 @@ export async function exportStore(
   files: Files = nodeFiles,
 ): Promise<string> {
   await refuseTarget(file, directory)
-  const plants = await writeNewFile(file, (to) => exportTo(directory, files, to, new Progress()))
+  const make = (to: File): Promise<number> => exportTo(directory, files, file, to, new Progress())
+  const plants = await writeNewFile(file, make)
   return `${counted(plants, 'plant')} written to ${file}`
 }
 
@@ -58,19 +59,21 @@ export async function exportStore(
 function exportTo(
   directory: string,
   files: Files,
+  path: string,
   to: File,
   progress: Progress,
 ): Promise<number> {
   return readStore(directory, files, progress, async (scan, _, onProgress) => {
     // What an attempt before has written.
     await to.truncate(0)
+    progress.step('copying', scan.snapshot?.pages.lengthBytes)
     const finish = async (database: DatabaseFile, sequence: number): Promise<number> => {
-      progress.step('checking')
-      const plants = await database.check()
+      progress.step('checking', await to.lengthBytes())
+      const plants = database.check()
       await database.finish({ sequence, complete: true })
       return plants
     }
-    return buildFile(scan, to, finish, onProgress)
+    return buildFile(scan, path, to, finish, onProgress)
   })
 }
 
@@ -95,6 +98,7 @@ export function memoryFile(): { readonly memory: File; readonly bytes: Uint8Arra
     },
     lengthBytes: async () => bytes.length,
     sync: nothing,
+    syncNow() {},
     truncate: async (lengthBytes) => contents.resize(lengthBytes),
     close: nothing,
   }

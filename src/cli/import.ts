@@ -48,9 +48,10 @@ export async function importStore(
   file: string,
   progress = new Progress(),
 ): Promise<string> {
-  const handle = await openRegular(file)
+  // Without O_NONBLOCK, opening a FIFO waits for a writer.
+  const handle = await open(file, constants.O_RDONLY | constants.O_NONBLOCK)
   try {
-    const pages = new PageFile(fileOf(handle), (await handle.stat()).size)
+    const pages = new PageFile(file, fileOf(handle), await lengthOf(file, handle))
     // Each page is read, and must be the same when SQLite reads it.
     const checksum = await checksumOf(pages)
     await refuseLogs(file)
@@ -139,16 +140,13 @@ function refuse(file: string, error: unknown, more = ''): never {
   throw new Error(`${what}: ${reasonOf(error)}${more}`)
 }
 
-/** @throws Error if it is no regular file, or is too large. */
-async function openRegular(file: string): Promise<FileHandle> {
-  // Without O_NONBLOCK, opening a FIFO waits for a writer.
-  const handle = await open(file, constants.O_RDONLY | constants.O_NONBLOCK)
+/** The length of a regular file. @throws Error if it is another file, or is too large. */
+async function lengthOf(file: string, handle: FileHandle): Promise<number> {
   const found = await handle.stat()
-  const isLarge = found.size > FILE_MAX_BYTES
-  if (found.isFile() && !isLarge) return handle
-  await handle.close()
-  const what = `${file} is ${found.size} bytes long, and at most ${FILE_MAX_BYTES} can be read`
-  throw new Error(found.isFile() ? what : `${file} is not a regular file`)
+  if (!found.isFile()) throw new Error(`${file} is not a regular file`)
+  if (found.size <= FILE_MAX_BYTES) return found.size
+  const what = `${file} is ${found.size} bytes long`
+  throw new Error(`${what}, and at most ${FILE_MAX_BYTES} can be read`)
 }
 
 /** SQLite applies a log when it opens the file. A log that begins with a zero byte is cleared. */

@@ -1,20 +1,29 @@
 import assert from 'node:assert/strict'
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
 import {
+  copyFileSync,
   existsSync,
   lstatSync,
   mkdirSync,
   readdirSync,
   readFileSync,
+  rmSync,
   symlinkSync,
   writeFileSync,
 } from 'node:fs'
 import { basename, dirname } from 'node:path'
 import { test } from 'node:test'
+import type { Row } from '../../dist/store/sqljs/database.js'
 import { type Files, nodeFiles } from '../../dist/store/sqljs/files.js'
+import { batchLine, headerLine } from '../../dist/store/sqljs/journal-format.js'
 import { lockDirectory } from '../../dist/store/sqljs/lock.js'
 import { checkStore } from '../../dist/cli/check.js'
 import { exportStore } from '../../dist/cli/export.js'
+import { MAIN } from '../support/process.ts'
 import { temporaryDirectory } from '../support/service.ts'
+import { writeStore } from '../support/store-files.ts'
+import { until } from '../support/time.ts'
 import {
   directoryOf,
   filesOf,
@@ -97,6 +106,57 @@ test('export: a file that appears while the store is read is kept', async () => 
   )
   assert.equal(readFileSync(file, 'utf8'), 'mine')
   assert.deepEqual(readdirSync(dirname(file)), ['plants.db'])
+})
+
+test('export: a second attempt leaves nothing of a longer first one', async () => {
+  const rows = Array.from({ length: 500 }, (_, id): Row => ['a', String(id), 'x'.repeat(1000)])
+  const data = `${await temporaryDirectory()}/data`
+  await writeStore(data, rows)
+  const journal = `${data}/journal-00000001.log`
+  writeFileSync(journal, Buffer.concat([headerLine(2), batchLine(2, [['b', '1', 'Oak']])]))
+  const file = `${await temporaryDirectory()}/plants.db`
+  const files: Files = {
+    ...nodeFiles,
+    async read(path) {
+      // A compaction removes the journal, and the next snapshot is shorter.
+      await writeStore(data, [['b', '1', 'Oak']])
+      rmSync(journal)
+      return nodeFiles.read(path)
+    },
+  }
+  assert.equal(await exportStore(data, file, files), `1 plant written to ${file}`)
+  const restored = `${await temporaryDirectory()}/data`
+  mkdirSync(restored)
+  copyFileSync(file, `${restored}/plants.sqlite`)
+  assert.match(await checkStore(restored), /1 plant in a snapshot/)
+})
+
+test('export: an error of the store is not taken for one of the new file', async () => {
+  const data = await storeOfTwo()
+  const folder = await temporaryDirectory()
+  for (const code of ['EPERM', 'EEXIST']) {
+    const error = Object.assign(new Error(`${code}: the store`), { code })
+    const files: Files = { ...nodeFiles, read: () => Promise.reject(error) }
+    await assert.rejects(exportStore(data, `${folder}/a`, files), { message: error.message })
+  }
+  assert.deepEqual(readdirSync(folder), [])
+})
+
+test('export: a signal leaves no part of a file', async (t) => {
+  const data = `${await temporaryDirectory()}/data`
+  const names = Array.from({ length: 100_000 }, (_, id): Row => ['a', String(id), `plant ${id}`])
+  await writeStore(data, names)
+  for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) {
+    const folder = await temporaryDirectory()
+    const env = { PATH: process.env['PATH'], PLANTS_DATA: data }
+    const exporting = spawn(process.execPath, [MAIN, 'export', `${folder}/a.db`], { env })
+    t.after(() => exporting.kill('SIGKILL'))
+    await until('the export has begun', () => readdirSync(folder).length > 0)
+    exporting.kill(signal)
+    const [code] = (await once(exporting, 'exit')) as [number | null]
+    assert.equal(code, 1)
+    assert.deepEqual(readdirSync(folder), [])
+  }
 })
 
 test('export: into the data directory is refused, by any name and path', async () => {

@@ -8,8 +8,10 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import initSqlJs from 'sql.js'
 import type { Plant } from '../../dist/plants/plant.js'
 import type { PlantStore } from '../../dist/plants/store.js'
+import { memoryFile } from '../../dist/cli/export.js'
 import { importStore } from '../../dist/cli/import.js'
 import { Progress } from '../../dist/cli/progress.js'
+import { PageFile } from '../../dist/store/sqljs/page-file.js'
 import { loadSqlite, ownSqlite } from '../../dist/store/sqljs/sqlite.js'
 import { openRows } from '../../dist/store/sqljs/source-rows.js'
 import { MAIN } from '../support/process.ts'
@@ -325,7 +327,7 @@ test('import: a file that changes while it is read is refused', async () => {
   }
   await assert.rejects(
     importStore(openTarget, file),
-    /the page at byte \d+ is not as it was read .* else writes to the file; before that, /,
+    /plants.db is not as it was read .* at byte \d+: .* else writes to the file; before that, /,
   )
 })
 
@@ -367,4 +369,13 @@ test('import: the own snapshot changes nothing, a partial one is reported', asyn
   )
   assert.deepEqual(again.lines, [])
   assert.deepEqual(filesLeftByKill(data).get('plants.sqlite')?.length, before.length)
+})
+
+test('import: a disk that fails while the file is opened is named as that', async () => {
+  const bytes = database(`${TABLE} INSERT INTO plants VALUES ('a', 1, 'Oak', NULL)`)
+  const { memory } = memoryFile()
+  memory.writeNow(bytes, 0)
+  const file = { ...memory, readNow: () => assert.fail('EIO') }
+  const pages = new PageFile('a.db', file, bytes.length)
+  await assert.rejects(openRows(pages), { message: 'EIO' })
 })

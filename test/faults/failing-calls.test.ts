@@ -71,6 +71,7 @@ function failingFiles(onCall: (call: DiskCall) => Fault | undefined): Files {
           return after(fault, path, file.writeNow(taken, at))
         },
         readNow: (bytes, at) => (begin('readNow', path, mode), file.readNow(bytes, at)),
+        syncNow: () => after(begin('syncNow', path, mode), path, file.syncNow()),
         lengthBytes: async () => (begin('lengthBytes', path, mode), file.lengthBytes()),
         sync: async () => after(begin('sync', path, mode), path, await file.sync()),
         truncate: async (lengthBytes) => (

@@ -333,6 +333,7 @@ export interface DiskCall {
     | 'write'
     | 'writeNow'
     | 'readNow'
+    | 'syncNow'
     | 'lengthBytes'
     | 'sync'
     | 'truncate'
@@ -401,6 +402,11 @@ export function simulatedFiles(disk: SimulatedDisk, observer = NO_FAULTS): Files
       readNow(bytes, at) {
         beginNow('readNow', path, mode)
         return disk.read(id).copy(bytes, 0, at)
+      },
+      syncNow() {
+        const fault = beginNow('syncNow', path, mode)
+        disk.sync(id, fault ? 'stuck' : 'synced')
+        if (fault) throw systemError(fault.code, `syncNow ${path}`)
       },
       async lengthBytes() {
         await begin('lengthBytes', path, mode)

@@ -11,12 +11,12 @@ import { StoreDirectory } from '../../dist/store/sqljs/store-directory.js'
 const INSERT_ROWS = 10_000
 
 /** Inserts the plants of one batch. @throws Error if an id is taken. */
-export function insertAs<T>(
-  database: { insert(rows: readonly StoredRow[]): T },
+export function insertAs(
+  database: { insert(rows: readonly StoredRow[]): void },
   rows: readonly Row[],
   sequence: number,
-): T {
-  return database.insert(rows.map((row) => ({ row, sequence })))
+): void {
+  database.insert(rows.map((row) => ({ row, sequence })))
 }
 
 /** A file in memory that has these bytes. */
@@ -28,7 +28,7 @@ export async function fileOf(bytes: Uint8Array): Promise<File> {
 
 /** A database file without a trailer, as a store reads it. */
 export async function sourceOf(bytes: Uint8Array, version = 2): Promise<Snapshot> {
-  const pages = new PageFile(await fileOf(bytes), bytes.length)
+  const pages = new PageFile('a.sqlite', await fileOf(bytes), bytes.length)
   return { version, pages, trailerAt: bytes.length, sequence: 1, complete: true }
 }
 
@@ -38,8 +38,8 @@ export async function databaseOf(
   meta = { sequence: 1, complete: true },
 ): Promise<Buffer> {
   const { memory, bytes } = memoryFile()
-  const database = await DatabaseFile.begin(memory, undefined)
-  await insertAs(database, rows, meta.sequence)
+  const database = await DatabaseFile.begin('a.sqlite', memory)
+  insertAs(database, rows, meta.sequence)
   await database.finish(meta)
   database.close()
   return Buffer.from(bytes.subarray(0, -64))
@@ -50,14 +50,14 @@ export async function writeStore(directory: string, rows: Iterable<Row>): Promis
   mkdirSync(directory, { recursive: true })
   const place = new StoreDirectory(nodeFiles, directory)
   await place.writeTemporary(SNAPSHOT, async (file) => {
-    const database = await DatabaseFile.begin(file, undefined)
+    const database = await DatabaseFile.begin('a.sqlite', file)
     let batch: Row[] = []
     for (const row of rows) {
       if (batch.push(row) < INSERT_ROWS) continue
-      await insertAs(database, batch, 1)
+      insertAs(database, batch, 1)
       batch = []
     }
-    await insertAs(database, batch, 1)
+    insertAs(database, batch, 1)
     await database.finish({ sequence: 1, complete: true })
     database.close()
   })

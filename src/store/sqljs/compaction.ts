@@ -4,7 +4,7 @@ import type { File, Files } from './files.ts'
 import type { LockPlace } from './lock.ts'
 import { type OnProgress, rebuild } from './recovery.ts'
 import { SNAPSHOT, type Snapshot } from './snapshot.ts'
-import { StoreDirectory } from './store-directory.ts'
+import { StoreDirectory, TEMPORARY } from './store-directory.ts'
 
 export interface CompactionJob {
   readonly directory: string
@@ -43,8 +43,10 @@ export async function compact(files: Files, job: CompactionJob): Promise<number>
   }
   const bytes = await scanDirectory(directory, (scan) => {
     const journals = scan.journals.filter((number) => number <= job.upToJournal)
-    const build = (file: File): Promise<number> => buildFile({ ...scan, journals }, file, finish)
-    return directory.writeTemporary(SNAPSHOT, build)
+    const path = directory.pathOf(SNAPSHOT + TEMPORARY)
+    return directory.writeTemporary(SNAPSHOT, (file) =>
+      buildFile({ ...scan, journals }, path, file, finish),
+    )
   })
   await directory.renameIntoPlace(SNAPSHOT)
   return bytes
@@ -53,11 +55,12 @@ export async function compact(files: Files, job: CompactionJob): Promise<number>
 /** Builds a file of all that a scan found, up to a sequence, and passes it on to be finished. */
 export async function buildFile(
   scan: DirectoryScan,
+  path: string,
   file: File,
   finish: (database: DatabaseFile, sequence: number) => Promise<number>,
   onProgress?: OnProgress,
 ): Promise<number> {
-  const begin = (snapshot?: Snapshot): Promise<DatabaseFile> => DatabaseFile.begin(file, snapshot)
+  const begin = (snapshot?: Snapshot) => DatabaseFile.begin(path, file, snapshot)
   const { database, sequence } = await rebuild(scan, begin, onProgress)
   try {
     return await finish(database, sequence)

@@ -11,51 +11,41 @@ import { loadSqlite, valueOf } from './sqlite.ts'
 
 /** Plants are added to the file when they take this much memory. */
 const ADD_AT_BYTES = 32 * 1024 * 1024
-/** Rows that are added at a time. Each may need a page of its own, and the file is synced often. */
-const ADD_ROWS = 256
-// In the order of the tree, so that each of its pages is read and written once.
-const FIRST = (columns: string): string =>
-  `SELECT ${columns} FROM mem.plants ORDER BY owner, id LIMIT ${ADD_ROWS}`
-const ADD = `INSERT OR IGNORE INTO main.plants ${FIRST('*')}`
-const REMOVE = `DELETE FROM mem.plants WHERE (owner, id) IN (${FIRST('owner, id')})`
+/** In the order of the tree, so that each of its pages is read and written once. */
+const ADD = 'INSERT OR IGNORE INTO main.plants SELECT * FROM mem.plants ORDER BY owner, id'
 
 /** SQLite works on the disk. Only plants that are not in the file yet are in memory. */
 export class DatabaseFile {
   readonly #library: SqlJs
   /** Its schema `main` is the file, and `mem` has the plants in memory. */
   readonly #db: Database
-  readonly #file: File
   readonly #pages: PageFile
   readonly #plants: PlantDatabase
 
-  private constructor(library: SqlJs, db: Database, file: File, pages: PageFile) {
+  private constructor(library: SqlJs, db: Database, pages: PageFile) {
     this.#library = library
     this.#db = db
-    this.#file = file
     this.#pages = pages
     this.#plants = new PlantDatabase(library, db)
   }
 
-  /** Begins a file with the plants of a snapshot, if any. */
-  static async begin(file: File, snapshot: Snapshot | undefined): Promise<DatabaseFile> {
+  /** Begins a file with the plants of a snapshot, if any. `path` is for messages. */
+  static async begin(path: string, file: File, snapshot?: Snapshot): Promise<DatabaseFile> {
     const library = await loadSqlite()
     const isOld = snapshot !== undefined && snapshot.version !== FORMAT_VERSION
-    const pages = new PageFile(file)
+    const pages = new PageFile(path, file)
     if (!snapshot || isOld) pages.write(emptyFile(library), 0)
     else
-      for await (const piece of snapshot.pages.pieces(snapshot.trailerAt)) {
+      for await (const piece of snapshot.pages.pieces(snapshot.trailerAt))
         pages.write(piece, pages.lengthBytes)
-        await pages.syncIfDue()
-      }
-    return pages.through(async () => {
+    return pages.through(() => {
       const db = new library.Database(pages.bytes)
       try {
         db.run('PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF')
-        db.run('PRAGMA locking_mode = EXCLUSIVE')
-        if (isOld) await copyOldRows(library, snapshot, db, 'main')
         attachMemory(db)
         db.run(tablesIn('mem'))
-        return new DatabaseFile(library, db, file, pages)
+        if (isOld) copyOldRows(library, snapshot, db)
+        return new DatabaseFile(library, db, pages)
       } catch (error) {
         db.close()
         throw error
@@ -64,14 +54,14 @@ export class DatabaseFile {
   }
 
   /** Inserts plants of several batches. @throws Error if an id is taken. */
-  async insert(rows: readonly StoredRow[]): Promise<void> {
+  insert(rows: readonly StoredRow[]): void {
     this.#plants.insert(rows)
-    if (this.#plants.usedPages() * PAGE_BYTES > ADD_AT_BYTES) await this.#add()
+    if (this.#plants.usedPages() * PAGE_BYTES > ADD_AT_BYTES) this.#add()
   }
 
   /** Adds what is in memory, lets SQLite verify the file, and counts its plants. */
-  async check(): Promise<number> {
-    await this.#add()
+  check(): number {
+    this.#add()
     return this.#pages.through(() => {
       const verdict = valueOf(this.#db, 'PRAGMA main.integrity_check')
       if (verdict !== 'ok') throw new Error(damageOf(verdict))
@@ -84,8 +74,8 @@ export class DatabaseFile {
    * @throws Error if not all of it is in the file.
    */
   async finish({ sequence, complete }: Meta): Promise<number> {
-    await this.#add()
-    await this.#pages.through(() => {
+    this.#add()
+    this.#pages.through(() => {
       this.#db.run(`REPLACE INTO main.meta VALUES ('format', ${FORMAT_VERSION}),
         ('sequence', ${sequence}), ('complete', ${complete ? 1 : 0})`)
       // It was written last. A sql.js that went on in a copy would have written it there.
@@ -95,22 +85,18 @@ export class DatabaseFile {
       if (!isSame || bytes !== this.#pages.lengthBytes)
         throw new Error('SQLite has not written all of the snapshot to its file')
     })
-    return seal(this.#pages, this.#file, sequence)
+    return seal(this.#pages, sequence)
   }
 
   close(): void {
     this.#plants.close()
   }
 
-  async #add(): Promise<void> {
-    let added = 0
-    do {
-      await this.#pages.through(() => this.#db.run(ADD))
-      added = this.#db.getRowsModified()
-      this.#db.run(REMOVE)
-      if (this.#db.getRowsModified() !== added) throw new Error(SAME_ID)
-      await this.#pages.syncIfDue()
-    } while (added > 0)
+  #add(): void {
+    const { count } = this.#plants
+    this.#pages.through(() => this.#db.run(ADD))
+    if (this.#db.getRowsModified() !== count) throw new Error(SAME_ID)
+    this.#db.run('DELETE FROM mem.plants')
   }
 }
 

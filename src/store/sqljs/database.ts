@@ -16,7 +16,7 @@ export interface StoredRow {
 }
 
 /** A database file of a readable version. */
-export interface SourceFile {
+interface SourceFile {
   readonly version: number
   readonly pages: PageFile
 }
@@ -45,12 +45,11 @@ const COLUMNS =
   'name TEXT NOT NULL, tag TEXT'
 export const SAME_ID = 'two plants of one owner have the same id'
 const TABLE = 'mem.plants'
-/** `main` is a file, `mem` is in memory. */
-type Schema = 'main' | 'mem'
 export function attachMemory(db: Database): void {
   db.run("ATTACH ':memory:' AS mem; PRAGMA mem.journal_mode = OFF")
 }
-export const tablesIn = (schema: Schema): string => `
+/** `main` is a file, `mem` is in memory. */
+export const tablesIn = (schema: 'main' | 'mem'): string => `
   CREATE TABLE ${schema}.plants (
     ${COLUMNS},
     PRIMARY KEY (owner, id)) WITHOUT ROWID;
@@ -224,36 +223,30 @@ function countOf(query: Query): number {
 }
 
 /** Copies a snapshot into the schema `mem`: its pages, or the rows of version 1. */
-function copySnapshot(library: SqlJs, snapshot: SourceFile, to: Database): Promise<void> {
+async function copySnapshot(library: SqlJs, snapshot: SourceFile, to: Database): Promise<void> {
   const { version, pages } = snapshot
   if (version !== FORMAT_VERSION) {
     to.run(tablesIn('mem'))
-    return copyOldRows(library, snapshot, to, 'mem')
+    return copyOldRows(library, snapshot, to)
   }
-  return pages.through(async () => {
-    const from = new library.Database(pages.bytes)
-    try {
-      await copyPages(library, from, to, 'mem')
-    } finally {
-      from.close()
-    }
-  })
+  const from = pages.through(() => new library.Database(pages.bytes))
+  try {
+    await copyPages(library, from, to, 'mem')
+  } catch (error) {
+    throw pages.causeOf(error)
+  } finally {
+    from.close()
+  }
 }
 
-/** Copies the plants of a file of version 1 into a schema without plants. */
-export function copyOldRows(
-  library: SqlJs,
-  { pages }: SourceFile,
-  to: Database,
-  schema: Schema,
-): Promise<void> {
-  return pages.through(() => {
+/** Copies the plants of a file of version 1 to the schema `mem`. */
+export function copyOldRows(library: SqlJs, { pages }: SourceFile, to: Database): void {
+  pages.through(() => {
     const from = new library.Database(pages.bytes)
     try {
       to.run(`
         ATTACH '${from.filename}' AS old;
-        INSERT INTO ${schema}.plants
-          SELECT owner, id, ${BEFORE_ALL}, name, tag FROM old.plants ORDER BY owner, id;
+        INSERT INTO mem.plants SELECT owner, id, ${BEFORE_ALL}, name, tag FROM old.plants;
         DETACH old`)
     } finally {
       from.close()

@@ -1,4 +1,4 @@
-import { constants, read, readSync, write, writeSync } from 'node:fs'
+import { constants, fdatasyncSync, read, readSync, write, writeSync } from 'node:fs'
 import * as fs from 'node:fs/promises'
 import { dirname } from 'node:path'
 import { promisify } from 'node:util'
@@ -24,6 +24,8 @@ export interface File {
   readNow(bytes: Uint8Array, at: number): number
   lengthBytes(): Promise<number>
   sync(): Promise<void>
+  /** As `sync`, in the calling thread; the file's data alone. */
+  syncNow(): void
   truncate(lengthBytes: number): Promise<void>
   close(): Promise<void>
 }
@@ -62,7 +64,7 @@ const CALL_BYTES = 1024 * 1024
 const readLater = promisify(read)
 const writeLater = promisify(write)
 
-/** File access of every thread. `close` does not wait for a write. */
+/** File access of every thread. */
 export const nodeFiles: Files = {
   makeDirectory,
   list: (directory) => fs.readdir(directory),
@@ -95,6 +97,7 @@ export function fileOf(handle: fs.FileHandle, isDurable = false): File {
     readNow: (bytes, at) => readSync(handle.fd, bytes, 0, bytes.length, at),
     lengthBytes: async () => (await handle.stat()).size,
     sync: () => (isDurable ? handle.datasync() : handle.sync()),
+    syncNow: () => fdatasyncSync(handle.fd),
     truncate: (lengthBytes) => handle.truncate(lengthBytes),
     close: () => handle.close(),
   }

@@ -20,6 +20,7 @@ const sink: File = {
   readNow: () => 0,
   lengthBytes: async () => 0,
   sync: nothing,
+  syncNow() {},
   truncate: nothing,
   close: nothing,
 }

@@ -1,5 +1,5 @@
 import type { FileBytes, SqlJs, Value } from 'sql.js'
-import { loadSqlite, valueOf } from './sqlite.ts'
+import { valueOf } from './sqlite.ts'
 
 export interface Meta {
   /** The last journal sequence that the file covers. */
@@ -8,7 +8,7 @@ export interface Meta {
   readonly complete: boolean
 }
 
-export interface FileMeta extends Meta {
+interface FileMeta extends Meta {
   /** The version of the snapshot's format. */
   readonly format: number
 }
@@ -27,9 +27,4 @@ export function metaOf(library: SqlJs, bytes: FileBytes): FileMeta {
   } finally {
     db.close()
   }
-}
-
-/** As `metaOf`. @throws Error when the file is no such database. */
-export async function readMeta(bytes: FileBytes): Promise<FileMeta> {
-  return metaOf(await loadSqlite(), bytes)
 }

@@ -1,4 +1,5 @@
 import { randomBytes } from 'node:crypto'
+import { unlinkSync } from 'node:fs'
 import { link, lstat, open, stat, unlink } from 'node:fs/promises'
 import { basename, dirname, join } from 'node:path'
 import { errorCodeOf } from '../../errors.ts'
@@ -6,6 +7,7 @@ import { type File, fileOf, nodeFiles } from './files.ts'
 
 /* New files in folders that other programs use too, so never in the store's own directory. */
 
+const SIGNALS = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const
 /** Endings of files that SQLite reads as a part of the file beside them. */
 export const SQLITE_LOGS = ['-wal', '-journal'] as const
 /** The errors of link() on a file system without hard links (vfat: EPERM). */
@@ -50,27 +52,37 @@ export async function writeNewFile<T>(file: string, write: (to: File) => Promise
   const folder = dirname(file)
   const temporary = join(folder, `.plant-store-${randomBytes(8).toString('hex')}`)
   const handle = await open(temporary, 'wx+', 0o600)
-  let result: T
+  // Making the file may take long. A signal that ends the command must not leave a part of it.
+  const stop = (): void => {
+    unlinkSync(temporary)
+    process.exit(1)
+  }
+  for (const signal of SIGNALS) process.once(signal, stop)
   try {
-    try {
-      // The umask may have taken away more.
-      await handle.chmod(0o600)
-      result = await write(fileOf(handle))
-    } finally {
-      await handle.close()
-    }
+    // The umask may have taken away more.
+    const result = await handle.chmod(0o600).then(() => write(fileOf(handle)))
+    await handle.close()
+    await linkNew(temporary, file)
+    await nodeFiles.syncDirectory(folder)
+    return result
+  } finally {
+    for (const signal of SIGNALS) process.off(signal, stop)
+    await handle.close()
+    await unlink(temporary).catch(() => {})
+  }
+}
+
+async function linkNew(temporary: string, file: string): Promise<void> {
+  try {
     await link(temporary, file)
   } catch (error) {
     const code = errorCodeOf(error)
     if (code === 'EEXIST') throw taken(file)
     if (!NO_LINKS.includes(code)) throw error
+    const folder = dirname(file)
     const what = `the file system of ${folder} has no hard links, and a file may be overwritten`
     throw new Error(`${what}: name a file on another one, and copy it from there`, { cause: error })
-  } finally {
-    await unlink(temporary).catch(() => {})
   }
-  await nodeFiles.syncDirectory(folder)
-  return result
 }
 
 function taken(file: string): Error {

@@ -1,9 +1,10 @@
 /* A file on the disk in the place of bytes in memory, for SQLite. */
 
-import { setImmediate as yieldTick } from 'node:timers/promises'
 import { crc32 } from 'node:zlib'
 import type { FileBytes } from 'sql.js'
-import type { File } from './files.ts'
+import { errorCodeOf } from '../../errors.ts'
+import { pausing } from '../../ops/pausing.ts'
+import { type File, writeWhole } from './files.ts'
 
 /** SQLite's default page. */
 export const PAGE_BYTES = 4096
@@ -13,8 +14,6 @@ export const FILE_MAX_BYTES = 2 ** 31 - 1
 const PIECE_BYTES = 4 * PAGE_BYTES
 /** After this much has been written it is synced: a line of the journal never waits for more. */
 const SYNC_BYTES = 1024 * 1024
-/** Reading yields after this long: a probe takes several ticks, and has a second for all. */
-const YIELD_MS = 50
 /** Emscripten's number for ENOSPC. SQLite then says that the disk is full. */
 const NO_SPACE = 51
 
@@ -33,6 +32,7 @@ const FILE_ERROR: unknown = new Proxy(
  * verified, even if the disk returns something else later.
  */
 export class PageFile {
+  readonly #path: string
   readonly #file: File
   #lengthBytes: number
   /** By page, crc32; 0 if it is not known. Only what is used takes memory. */
@@ -44,8 +44,9 @@ export class PageFile {
   /** What SQLite was told of only as an error of a file. No later call reads or writes. */
   #failure: { readonly error: unknown } | undefined
 
-  /** The first `lengthBytes` of a file. */
-  constructor(file: File, lengthBytes = 0) {
+  /** The first `lengthBytes` of a file. `path` is for messages. */
+  constructor(path: string, file: File, lengthBytes = 0) {
+    this.#path = path
     this.#file = file
     this.#lengthBytes = lengthBytes
   }
@@ -66,12 +67,15 @@ export class PageFile {
   }
 
   /** Lets SQLite work on it. @throws what failed here, whatever SQLite made of it. */
-  async through<T>(work: () => T | Promise<T>): Promise<T> {
+  through<T>(work: () => T): T {
+    let result: T
     try {
-      return await work()
+      result = work()
     } catch (error) {
       throw this.causeOf(error)
     }
+    if (this.#failure) throw this.#failure.error
+    return result
   }
 
   /** What failed here, if anything did, in the place of what SQLite made of it. */
@@ -97,23 +101,31 @@ export class PageFile {
     }
     this.#lengthBytes = Math.max(this.#lengthBytes, at + bytes.length)
     this.#unsyncedBytes += bytes.length
+    if (this.#unsyncedBytes >= SYNC_BYTES) this.#sync()
   }
 
-  /** Makes what was written durable, if it is much. */
-  async syncIfDue(): Promise<void> {
-    if (this.#unsyncedBytes < SYNC_BYTES) return
+  #sync(): void {
     this.#unsyncedBytes = 0
+    try {
+      this.#file.syncNow()
+    } catch (error) {
+      // Node's permission model forbids it. Then a line of the journal may wait for more.
+      if (errorCodeOf(error) !== 'ERR_ACCESS_DENIED') throw error
+    }
+  }
+
+  /** Ends the file with these bytes, which are no page, and makes all of it durable. */
+  async end(bytes: Uint8Array): Promise<void> {
+    await writeWhole(this.#file, bytes, this.#lengthBytes)
     await this.#file.sync()
   }
 
   /** The first `end` bytes in pieces, each until the next one. Yields to other work in between. */
   async *pieces(end = this.#lengthBytes): AsyncGenerator<Buffer, void> {
-    let yieldedAtMs = performance.now()
+    const pause = pausing()
     for (let at = 0; at < end; at += PIECE_BYTES) {
       yield this.read(at, Math.min(at + PIECE_BYTES, end))
-      if (performance.now() - yieldedAtMs < YIELD_MS) continue
-      await yieldTick()
-      yieldedAtMs = performance.now()
+      await pause()
     }
   }
 
@@ -126,13 +138,13 @@ export class PageFile {
     if (length > this.#piece.length) this.#piece = Buffer.alloc(length)
     for (let done = 0; done < length; ) {
       const taken = this.#file.readNow(this.#piece.subarray(done, length), from + done)
-      if (taken === 0) throw new Error('the file is shorter than when it was opened')
+      if (taken === 0) throw new Error(`${this.#path} is shorter than when it was opened`)
       done += taken
     }
     for (let at = 0; at < length; at += PAGE_BYTES) {
       const checksum = crc32(this.#piece.subarray(at, Math.min(at + PAGE_BYTES, length)))
       if ((this.#checksums[(from + at) / PAGE_BYTES] ||= checksum) === checksum) continue
-      const what = `the page at byte ${from + at} is not as it was read or written before`
+      const what = `${this.#path} is not as it was read or written before, at byte ${from + at}`
       throw new Error(`${what}: the disk fails, or something else writes to the file`)
     }
     this.#held = { from, to: from + length }

@@ -1,6 +1,6 @@
 import { resolve as resolvePath } from 'node:path'
-import { setImmediate as yieldTick } from 'node:timers/promises'
 import type { Log } from '../../ops/log.ts'
+import { pausing } from '../../ops/pausing.ts'
 import { PlantDatabase, type StoredRow } from './database.ts'
 import { type DirectoryScan, scanDirectory } from './directory-scan.ts'
 import { type Files, syncAbove } from './files.ts'
@@ -32,7 +32,7 @@ export interface Recovery<Database = PlantDatabase> extends DirectoryScan, Repla
 }
 
 /** Takes rows of several batches. */
-type Insert = (rows: readonly StoredRow[]) => Promise<void> | void
+type Insert = (rows: readonly StoredRow[]) => void
 
 /** What plants are inserted into. */
 interface Target {
@@ -117,7 +117,7 @@ export async function replay(
     let step = lines.next()
     for (; !step.done; step = lines.next()) {
       if (step.value.sequence <= covered) continue
-      await rows.add(step.value)
+      rows.add(step.value)
       batches += 1
       const paused = pause()
       if (!paused) continue
@@ -136,22 +136,8 @@ export async function replay(
     if (isLast) last = { ...extent, number }
     else closedBytes += extent.goodBytes
   }
-  await rows.flush()
+  rows.flush()
   return { sequence, last, batches, closedBytes }
-}
-
-/** A replay yields after this long: a probe takes several ticks, and has a second for all. */
-const YIELD_MS = 50
-
-/** To be called after each batch. Returns a promise to wait for when it is time to yield. */
-function pausing(): () => Promise<void> | undefined {
-  let yieldedAtMs = performance.now()
-  return () => {
-    if (performance.now() - yieldedAtMs < YIELD_MS) return undefined
-    return yieldTick().then(() => {
-      yieldedAtMs = performance.now()
-    })
-  }
 }
 
 /**
@@ -171,22 +157,22 @@ class RowBuffer {
     this.#insert = insert
   }
 
-  add({ sequence, rows }: JournalLine): Promise<void> | void {
+  add({ sequence, rows }: JournalLine): void {
     for (const row of rows()) {
       this.#rows.push({ row, sequence })
       for (const text of row) this.#chars += text?.length ?? 0
     }
-    if (this.#rows.length >= INSERT_ROWS || this.#chars >= INSERT_CHARS) return this.flush()
+    if (this.#rows.length >= INSERT_ROWS || this.#chars >= INSERT_CHARS) this.flush()
   }
 
-  flush(): Promise<void> | void {
+  flush(): void {
     const byOwner = this.#rows.sort(({ row: [a] }, { row: [b] }) => {
       if (a === b) return 0
       return a < b ? -1 : 1
     })
+    if (byOwner.length > 0) this.#insert(byOwner)
     this.#rows = []
     this.#chars = 0
-    if (byOwner.length > 0) return this.#insert(byOwner)
   }
 }
 

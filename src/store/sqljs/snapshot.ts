@@ -1,9 +1,10 @@
 import { createHash } from 'node:crypto'
 import { FORMAT_VERSION, READABLE_VERSIONS } from './database.ts'
-import { type File, writeWhole } from './files.ts'
+import type { File } from './files.ts'
 import { otherVersion, StoreCorrupt } from './journal-format.ts'
-import { type Meta, readMeta } from './meta.ts'
+import { type Meta, metaOf } from './meta.ts'
 import { PageFile } from './page-file.ts'
+import { loadSqlite } from './sqlite.ts'
 
 /*
  * A snapshot is an ordinary SQLite file with a trailer of 64 bytes after its last page. SQLite
@@ -24,7 +25,7 @@ export interface Snapshot extends Meta {
 }
 
 /** Ends a database file with its trailer, durable. Returns the file's length in bytes. */
-export async function seal(pages: PageFile, file: File, sequence: number): Promise<number> {
+export async function seal(pages: PageFile, sequence: number): Promise<number> {
   const trailer = Buffer.alloc(TRAILER_BYTES - SHA_BYTES)
   MAGIC.copy(trailer)
   trailer.writeUInt32BE(FORMAT_VERSION, MAGIC.length)
@@ -32,8 +33,7 @@ export async function seal(pages: PageFile, file: File, sequence: number): Promi
   const hash = createHash('sha256')
   for await (const piece of pages.pieces()) hash.update(piece)
   const sha = hash.update(trailer).digest()
-  await writeWhole(file, Buffer.concat([trailer, sha]), pages.lengthBytes)
-  await file.sync()
+  await pages.end(Buffer.concat([trailer, sha]))
   return pages.lengthBytes + TRAILER_BYTES
 }
 
@@ -56,7 +56,7 @@ function trailerOf(pages: PageFile): Buffer {
  * @throws StoreCorrupt if any byte is not as it was written, or the version is unknown.
  */
 export async function readSnapshot(path: string, file: File): Promise<Snapshot> {
-  const pages = new PageFile(file, await file.lengthBytes())
+  const pages = new PageFile(path, file, await file.lengthBytes())
   const at = Math.max(pages.lengthBytes - TRAILER_BYTES, 0)
   if ((await checksumOf(pages)) !== 'fits') {
     const edited = 'If it was edited with sqlite3 on purpose, run "plant-store import" on it'
@@ -69,7 +69,8 @@ export async function readSnapshot(path: string, file: File): Promise<Snapshot> 
     const what = otherVersion(version, READABLE_VERSIONS.join(' and '))
     throw new StoreCorrupt(path, at + MAGIC.length, what)
   }
-  const { format, sequence, complete } = await pages.through(() => readMeta(pages.bytes))
+  const library = await loadSqlite()
+  const { format, sequence, complete } = pages.through(() => metaOf(library, pages.bytes))
   if (format !== version || BigInt(sequence) !== trailer.readBigUInt64BE(MAGIC.length + 8))
     throw new StoreCorrupt(path, at, 'its meta table and its trailer differ')
   return { version, pages, trailerAt: at, sequence, complete }

@@ -60,6 +60,10 @@ interface SourceRows {
  */
 export async function openRows(pages: PageFile): Promise<SourceRows> {
   const library = await ownSqlite()
+  return pages.through(() => rowsIn(library, pages))
+}
+
+function rowsIn(library: SqlJs, pages: PageFile): SourceRows {
   const db = new library.Database(pages.bytes)
   try {
     // What sqlite.org/security.html asks for, as far as it is not the default here.
@@ -73,7 +77,7 @@ export async function openRows(pages: PageFile): Promise<SourceRows> {
     return { rows, total, isPartial: isPartial(library, pages.bytes) }
   } catch (error) {
     db.close()
-    throw pages.causeOf(error)
+    throw error
   }
 }
 

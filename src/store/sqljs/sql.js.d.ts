@@ -45,8 +45,7 @@ declare module 'sql.js' {
   }
 
   export interface SqlJs {
-    /** Takes the bytes as they are: SQLite writes into them. */
-    readonly Database: new (bytes?: Uint8Array | FileBytes) => Database
+    readonly Database: new (bytes?: FileBytes) => Database
     /** Allocates bytes in SQLite's memory, which may grow for it. Returns 0 if it cannot. */
     _malloc(bytes: number): number
     _free(place: number): void

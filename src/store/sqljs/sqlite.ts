@@ -1,6 +1,6 @@
 import { createRequire } from 'node:module'
-import { setImmediate as yieldTick } from 'node:timers/promises'
 import type { Database, default as InitSqlJs, SqlJs, Statement, Value } from 'sql.js'
+import { pausing } from '../../ops/pausing.ts'
 
 /* SQLite as sql.js has it: loading it, its statements, and copying a database. */
 
@@ -81,8 +81,8 @@ export function valueOf(db: Database, sql: string): Value | undefined {
 // Result codes (sqlite.org/rescode.html).
 const OK = 0
 const DONE = 101
-/** 4 MiB in pages of 4096 bytes. Probes are answered between two such pieces. */
-const PAGES_A_TICK = 1024
+/** 256 KiB in pages of 4096 bytes. */
+const PAGES_A_STEP = 64
 
 /**
  * Makes one schema of a database the copy of another database, page by page, with SQLite's backup
@@ -102,10 +102,11 @@ export async function copyPages(
 
   const backup = init(to.db, schema, from.db, 'main')
   if (backup === 0) throw failed('no backup could begin')
+  const pause = pausing()
   let code = OK
   while (code === OK) {
-    code = step(backup, PAGES_A_TICK)
-    if (code === OK) await yieldTick()
+    code = step(backup, PAGES_A_STEP)
+    await pause()
   }
   finish(backup)
   if (code !== DONE) throw failed(`result code ${code}`)

@@ -38,10 +38,10 @@ test('database file: it has the plants of the snapshot and all that were added',
   const after = someRows(1500, random, 1500)
   const snapshot = await databaseOf(before)
   const { memory, bytes } = memoryFile()
-  const database = await DatabaseFile.begin(memory, await sourceOf(snapshot))
+  const database = await DatabaseFile.begin('a.sqlite', memory, await sourceOf(snapshot))
   for (let at = 0; at < after.length; at += 400)
-    await database.insert(after.slice(at, at + 400).map((row) => ({ row, sequence: 2 })))
-  assert.equal(await database.check(), 3000)
+    database.insert(after.slice(at, at + 400).map((row) => ({ row, sequence: 2 })))
+  assert.equal(database.check(), 3000)
   assert.equal(await database.finish(META), bytes.length)
   database.close()
   assert.equal(await checksum(bytes), 'fits')
@@ -51,10 +51,10 @@ test('database file: it has the plants of the snapshot and all that were added',
 test('database file: plants that take much memory are added before the end', async () => {
   const names = Array.from({ length: 70 }, (_, id) => `${id}`.padEnd(2 ** 20, 'x'))
   const { memory, bytes } = memoryFile()
-  const database = await DatabaseFile.begin(memory, undefined)
+  const database = await DatabaseFile.begin('a.sqlite', memory)
   const lengths = new Set<number>()
   for (const [id, name] of names.entries()) {
-    await database.insert([{ row: ['a', String(id), name], sequence: 2 }])
+    database.insert([{ row: ['a', String(id), name], sequence: 2 }])
     lengths.add(bytes.length)
   }
   // At about 32 and 64 MiB.
@@ -74,10 +74,10 @@ test('database file: two plants of one id are refused, wherever they are', async
     [await databaseOf(rows.slice(-1)), rows],
   ] as const) {
     const file = source && (await sourceOf(source))
-    const database = await DatabaseFile.begin(memoryFile().memory, file)
+    const database = await DatabaseFile.begin('a.sqlite', memoryFile().memory, file)
     await assert.rejects(
       async () => {
-        await database.insert(added.map((row) => ({ row, sequence: 2 })))
+        database.insert(added.map((row) => ({ row, sequence: 2 })))
         await database.finish(META)
       },
       { message: 'two plants of one owner have the same id' },
@@ -103,12 +103,13 @@ async function buildWith(
     readNow: (to, at) => (fail(), memory.readNow(to, at)),
     write: async (from, at) => (fail(), memory.write(from, at)),
     sync: async () => (fail(), memory.sync()),
+    syncNow: () => fail(),
   }
   let error: unknown
   try {
-    const database = await DatabaseFile.begin(file, snapshot)
+    const database = await DatabaseFile.begin('a.sqlite', file, snapshot)
     try {
-      await database.insert(rows.map((row) => ({ row, sequence: 2 })))
+      database.insert(rows.map((row) => ({ row, sequence: 2 })))
       await database.finish(META)
     } finally {
       database.close()
@@ -140,15 +141,63 @@ test('database file: a failure of any call is reported, and leaves no snapshot',
 })
 
 test('database file: one that SQLite did not write to is never a snapshot', async (t) => {
-  const rows: Row[] = [['a', '1', 'Oak']]
-  const snapshot = await databaseOf(rows)
-  // As if sql.js took a copy.
-  const copy = t.mock.getter(PageFile.prototype, 'bytes', () => Buffer.from(snapshot))
+  const same = { sequence: META.sequence, complete: !META.complete }
+  for (const meta of [{ sequence: 1, complete: META.complete }, same]) {
+    const snapshot = await databaseOf([['a', '1', 'Oak']], meta)
+    // As if sql.js took a copy.
+    const copy = t.mock.getter(PageFile.prototype, 'bytes', () => Buffer.from(snapshot))
+    const { memory, bytes } = memoryFile()
+    const database = await DatabaseFile.begin('a.sqlite', memory)
+    database.insert([{ row: ['b', '2', 'Elm'], sequence: 2 }])
+    await assert.rejects(database.finish(META), /has not written all of the snapshot to its file/)
+    database.close()
+    copy.mock.restore()
+    assert.equal(await checksum(bytes), 'none')
+  }
+})
+
+test('database file: one that is longer than SQLite says is never a snapshot', async () => {
+  const snapshot = await databaseOf([['a', '1', 'Oak']])
+  const longer = await sourceOf(Buffer.concat([snapshot, Buffer.alloc(4096)]))
   const { memory, bytes } = memoryFile()
-  const database = await DatabaseFile.begin(memory, undefined)
-  await database.insert([{ row: ['b', '2', 'Elm'], sequence: 2 }])
+  const database = await DatabaseFile.begin('a.sqlite', memory, longer)
   await assert.rejects(database.finish(META), /has not written all of the snapshot to its file/)
   database.close()
-  copy.mock.restore()
   assert.equal(await checksum(bytes), 'none')
+})
+
+test('database file: damage that SQLite finds is told before it is a snapshot', async () => {
+  const rows = Array.from({ length: 300 }, (_, id): Row => ['a', String(id), `plant ${id}`])
+  const snapshot = await databaseOf(rows)
+  // The number of cells of the last page.
+  snapshot.writeUInt16BE(0, snapshot.length - 4096 + 3)
+  const damaged = await sourceOf(snapshot)
+  const database = await DatabaseFile.begin('a.sqlite', memoryFile().memory, damaged)
+  assert.throws(() => database.check(), /SQLite finds damage|malformed/)
+  database.close()
+})
+
+test('database file: a MiB is written between two syncs', async () => {
+  const { memory } = memoryFile()
+  let [unsynced, most] = [0, 0]
+  const file: File = {
+    ...memory,
+    writeNow(from, at) {
+      unsynced += from.length
+      most = Math.max(most, unsynced)
+      return memory.writeNow(from, at)
+    },
+    syncNow() {
+      unsynced = 0
+    },
+  }
+  const large = (first: number): Row[] =>
+    Array.from({ length: 60 }, (_, i): Row => ['a', String(first + i), 'x'.repeat(100_000)])
+  const snapshot = await sourceOf(await databaseOf(large(0)))
+  const database = await DatabaseFile.begin('a.sqlite', file, snapshot)
+  const added = [...large(100), ['b', '1', 'x'.repeat(900_000)] as const]
+  database.insert(added.map((row) => ({ row, sequence: 2 })))
+  await database.finish(META)
+  database.close()
+  assert.ok(most < 1.1 * 2 ** 20, `${most} bytes`)
 })

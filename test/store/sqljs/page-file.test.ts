@@ -17,7 +17,7 @@ function pagesOf(...values: number[]): Buffer {
 test('page file: any part is read as it is, and the next call may reuse its bytes', async (t) => {
   const { random } = seeded(t)
   const bytes = Buffer.from(Array.from({ length: 10 * PAGE + 100 }, () => random() * 256))
-  const pages = new PageFile(await fileOf(bytes), bytes.length)
+  const pages = new PageFile('a.sqlite', await fileOf(bytes), bytes.length)
   for (let i = 0; i < 2000; i++) {
     const from = Math.floor(random() * (bytes.length - PAGE))
     // A part ends within the four pages that are read at a time.
@@ -36,7 +36,7 @@ test('page file: any part is read as it is, and the next call may reuse its byte
 test('page file: pages are written in any order, and read as they were written last', async (t) => {
   const { random } = seeded(t)
   const { memory, bytes } = memoryFile()
-  const pages = new PageFile(memory)
+  const pages = new PageFile('a.sqlite', memory)
   const model: number[] = []
   for (let i = 0; i < 1000; i++) {
     const at = Math.floor(random() * 40)
@@ -55,13 +55,13 @@ test('page file: other bytes than were read or written before are refused', asyn
   for (const isWritten of [false, true]) {
     const { memory, bytes } = memoryFile()
     memory.writeNow(pagesOf(1, 2, 3, 4, 5), 0)
-    const pages = new PageFile(memory, 5 * PAGE)
+    const pages = new PageFile('a.sqlite', memory, 5 * PAGE)
     if (isWritten) pages.write(pagesOf(7), 4 * PAGE)
     else pages.read(4 * PAGE, 4 * PAGE + 1)
     bytes[4 * PAGE + 9] = 8
     // Not from what it holds of the reading before.
     pages.read(0, PAGE)
-    const message = new RegExp(`^the page at byte ${4 * PAGE} is not as it was read or written`)
+    const message = new RegExp(`^a.sqlite is not as it was .*, at byte ${4 * PAGE}: the disk`)
     assert.throws(() => pages.read(4 * PAGE, 4 * PAGE + 1), { message })
   }
 })
@@ -69,10 +69,10 @@ test('page file: other bytes than were read or written before are refused', asyn
 test('page file: a file that becomes shorter, or takes nothing, is an error', async () => {
   const { memory } = memoryFile()
   memory.writeNow(pagesOf(1, 2), 0)
-  const pages = new PageFile(memory, 2 * PAGE)
+  const pages = new PageFile('a.sqlite', memory, 2 * PAGE)
   await memory.truncate(PAGE)
-  assert.throws(() => pages.read(0, 1), { message: 'the file is shorter than when it was opened' })
-  const full = new PageFile({ ...memory, writeNow: () => 0 })
+  assert.throws(() => pages.read(0, 1), { message: 'a.sqlite is shorter than when it was opened' })
+  const full = new PageFile('a.sqlite', { ...memory, writeNow: () => 0 })
   assert.throws(() => full.write(pagesOf(1), 0), { message: 'the file system took no bytes' })
 })
 
@@ -82,14 +82,11 @@ test('page file: a short write goes on where it ended, and each MiB is synced', 
   const file: File = {
     ...memory,
     writeNow: (from, at) => memory.writeNow(from.subarray(0, 1000), at),
-    sync: async () => void syncs++,
+    syncNow: () => void syncs++,
   }
-  const pages = new PageFile(file)
+  const pages = new PageFile('a.sqlite', file)
   const values = Array.from({ length: 600 }, (_, i) => i % 256)
-  for (const [at, value] of values.entries()) {
-    pages.write(pagesOf(value), at * PAGE)
-    await pages.syncIfDue()
-  }
+  for (const [at, value] of values.entries()) pages.write(pagesOf(value), at * PAGE)
   assert.deepEqual(Buffer.from(bytes), pagesOf(...values))
   assert.equal(syncs, Math.floor((600 * PAGE) / 2 ** 20))
 })
@@ -106,10 +103,9 @@ test('page file: SQLite sees a failure as an error, and writes nothing after it'
     memory.writeNow(template, 0)
     const call: File['writeNow'] = (bytes, at) => {
       if (++calls === failAt) throw new Error('EIO')
-      assert.ok(calls < failAt, 'a call after the failure')
       return memory[failing](bytes, at)
     }
-    const pages = new PageFile({ ...memory, [failing]: call }, template.length)
+    const pages = new PageFile('a.sqlite', { ...memory, [failing]: call }, template.length)
     const db = new library.Database(pages.bytes)
     db.run('PRAGMA journal_mode = OFF; PRAGMA cache_size = 10')
     const fill = 'INSERT INTO t SELECT hex(randomblob(3000)) FROM pragma_function_list LIMIT 50'
@@ -121,9 +117,65 @@ test('page file: SQLite sees a failure as an error, and writes nothing after it'
         valueOf(db, 'SELECT sum(length(x)) FROM t')
       }
     }
-    await assert.rejects(pages.through(work), { message: 'EIO' })
+    assert.throws(() => pages.through(work), { message: 'EIO' })
     assert.throws(() => db.run(fill))
     assert.throws(() => db.run('PRAGMA integrity_check; INSERT INTO t VALUES (1)'))
+    assert.equal(calls, failAt)
+    // Also if SQLite did not notice.
+    assert.throws(() => pages.through(() => 'done'), { message: 'EIO' })
     db.close()
+  }
+})
+
+test('page file: what a failed reading left is not taken for another part', async () => {
+  const { memory } = memoryFile()
+  memory.writeNow(pagesOf(1, 2, 3, 4, 5, 6), 0)
+  let isBroken = false
+  const readNow: File['readNow'] = (bytes, at) => {
+    if (!isBroken) return memory.readNow(bytes, at)
+    bytes.fill(9)
+    throw new Error('EIO')
+  }
+  const pages = new PageFile('a.sqlite', { ...memory, readNow }, 6 * PAGE)
+  pages.read(0, PAGE)
+  isBroken = true
+  assert.throws(() => pages.read(5 * PAGE, 6 * PAGE), { message: 'EIO' })
+  isBroken = false
+  assert.deepEqual(pages.read(0, PAGE), pagesOf(1))
+})
+
+test('page file: reading all of it yields, so that other work goes on', async () => {
+  const { memory } = memoryFile()
+  memory.writeNow(Buffer.alloc(60 * PAGE), 0)
+  const readNow: File['readNow'] = (bytes, at) => {
+    for (const end = performance.now() + 20; performance.now() < end; );
+    return memory.readNow(bytes, at)
+  }
+  const pages = new PageFile('a.sqlite', { ...memory, readNow }, 60 * PAGE)
+  let [ticks, isDone] = [0, false]
+  const count = (): void => {
+    ticks++
+    if (!isDone) setImmediate(count)
+  }
+  setImmediate(count)
+  for await (const piece of pages.pieces()) assert.ok(piece.length > 0)
+  isDone = true
+  // It takes 300 ms, and yields each 50.
+  assert.ok(ticks >= 4, `${ticks} ticks`)
+})
+
+test('page file: a sync that is forbidden is left out, and one that fails is not', () => {
+  for (const [code, isForbidden] of [
+    ['ERR_ACCESS_DENIED', true],
+    ['EIO', false],
+  ] as const) {
+    const { memory } = memoryFile()
+    const syncNow = (): never => {
+      throw Object.assign(new Error(code), { code })
+    }
+    const pages = new PageFile('a.sqlite', { ...memory, syncNow })
+    const write = (): void => pages.write(Buffer.alloc(2 ** 20), 0)
+    if (isForbidden) write()
+    else assert.throws(write, { code })
   }
 })

@@ -29,6 +29,7 @@ import { SNAPSHOT } from '../../../dist/store/sqljs/snapshot.js'
 import type { SqljsStore, SqljsStoreOptions } from '../../../dist/store/sqljs/store.js'
 import { checkStore } from '../../../dist/cli/check.js'
 import { exportStore } from '../../../dist/cli/export.js'
+import { importStore } from '../../../dist/cli/import.js'
 import { plant, shown } from '../../contract/store.contract.ts'
 import { type Fault, simulatedFiles, textLength } from '../../faults/simulated-disk.ts'
 import { seeded } from '../../support/random.ts'
@@ -592,6 +593,53 @@ test('compaction: it runs in a thread, unless a small store is being closed', as
 })
 
 const UNKNOWN = { snapshotBytes: 0, journalBytes: 0 }
+
+test('compaction: a longer file that a failed one left is overwritten', async () => {
+  const directory = await directoryOf(await killedAfter(plantsTo(2n)))
+  await writeFile(`${directory}/plants.sqlite.tmp`, Buffer.alloc(2 ** 20, 'x'))
+  await compact(nodeFiles, { directory, upToJournal: 1, sequence: 2, complete: true, ...UNKNOWN })
+  assert.match(await checkStore(directory), /2 plants in a snapshot/)
+})
+
+test('compaction: its thread has memory for the longest line', async () => {
+  // 16 MiB, the longest body that may be configured, with two bytes a character in memory.
+  const row: Row = ['alice', '1', `\u{1f331}${'x'.repeat(16 * 2 ** 20)}`]
+  const journal = Buffer.concat([headerLine(1), batchLine(1, [row])])
+  const directory = await directoryOf(new Map([[FIRST, journal]]))
+  const lengths = { snapshotBytes: 0, journalBytes: journal.length }
+  await compactInWorker({ directory, upToJournal: 1, sequence: 1, complete: true, ...lengths })
+  assert.match(await checkStore(directory), /1 plant in a snapshot/)
+})
+
+test(
+  'recovery: start, compaction, check, export and import close every file',
+  { skip: process.platform !== 'linux' && 'open files are listed on Linux alone' },
+  async (t) => {
+    const opened = (): number => readdirSync('/proc/self/fd').length
+    const closed = t.mock.method(PlantDatabase.prototype, 'close')
+    const life = async (): Promise<void> => {
+      const directory = await directoryOf(await severalJournals())
+      const store = await openStore(directory)
+      await store.close()
+      await checkStore(directory)
+      const file = `${await temporaryDirectory()}/export.sqlite`
+      await exportStore(directory, file)
+      await importStore(() => openStore(`${directory}-2`), file)
+      const damaged = await directoryOf(await severalJournals())
+      const bytes = readFileSync(`${damaged}/${FIRST}`)
+      await writeFile(`${damaged}/${FIRST}`, bytes.fill('x', 40, 50))
+      const job = { directory: damaged, upToJournal: 1, sequence: 9, complete: true, ...UNKNOWN }
+      const before = closed.mock.callCount()
+      await assert.rejects(compact(nodeFiles, job))
+      assert.equal(closed.mock.callCount(), before + 1)
+    }
+    // The first time, modules are loaded.
+    await life()
+    const before = opened()
+    await life()
+    assert.equal(opened(), before)
+  },
+)
 
 test('compaction: it begins when the journals are a third as long as the snapshot', async () => {
   const lines: LogLine[] = []

@@ -3,10 +3,11 @@ import { createHash } from 'node:crypto'
 import { readFileSync } from 'node:fs'
 import { test } from 'node:test'
 import type { Row } from '../../../dist/store/sqljs/database.js'
-import { readMeta } from '../../../dist/store/sqljs/meta.js'
+import { metaOf } from '../../../dist/store/sqljs/meta.js'
 import { type File, type Files, nodeFiles } from '../../../dist/store/sqljs/files.js'
 import { StoreCorrupt } from '../../../dist/store/sqljs/journal-format.js'
 import { readSnapshot, type Snapshot } from '../../../dist/store/sqljs/snapshot.js'
+import { loadSqlite } from '../../../dist/store/sqljs/sqlite.js'
 import { openRows } from '../../../dist/store/sqljs/source-rows.js'
 import { plant } from '../../contract/store.contract.ts'
 import { temporaryDirectory } from '../../support/service.ts'
@@ -74,7 +75,8 @@ test('snapshot: a SQLite file with whole pages, a meta table and a trailer', asy
 test('snapshot: SQLite reads the file as it is, and ignores the trailer', async () => {
   const bytes = await snapshot()
   const { pages } = await sourceOf(bytes)
-  assert.deepEqual(await readMeta(pages.bytes), { format: 2, sequence: 3, complete: true })
+  const meta = metaOf(await loadSqlite(), pages.bytes)
+  assert.deepEqual(meta, { format: 2, sequence: 3, complete: true })
   assert.deepEqual(
     [...(await openRows(pages)).rows],
     [
@@ -107,7 +109,7 @@ test('snapshot: what is read after it was verified is what was verified', async 
         }
       },
     }
-    const changed = new RegExp(`^the page at byte ${page * 4096} is not as it was read or written`)
+    const changed = new RegExp(`/plants.sqlite is not as it was .* at byte ${page * 4096}: `)
     await assert.rejects(openStore(directory, { files }), { message: changed })
     assert.ok(reads > 1)
   }

@@ -7,7 +7,8 @@ import initSqlJs from 'sql.js'
 import type { Plant } from '../../../dist/plants/plant.js'
 import { FORMAT_VERSION, READABLE_VERSIONS } from '../../../dist/store/sqljs/database.js'
 import { headerLine } from '../../../dist/store/sqljs/journal-format.js'
-import { readMeta } from '../../../dist/store/sqljs/meta.js'
+import { metaOf } from '../../../dist/store/sqljs/meta.js'
+import { loadSqlite } from '../../../dist/store/sqljs/sqlite.js'
 import { checkStore } from '../../../dist/cli/check.js'
 import { exportStore } from '../../../dist/cli/export.js'
 import { version as release } from '../../../dist/package.js'
@@ -86,7 +87,7 @@ for (const version of [1, 2]) {
     assert.match(await checkStore(directory), /9 plants in a snapshot and 0 journals/)
     // Now it has the version that is written.
     const snapshot = await readFile(`${directory}/plants.sqlite`)
-    assert.equal((await readMeta(snapshot.subarray(0, -64))).format, 2)
+    assert.equal(metaOf(await loadSqlite(), snapshot.subarray(0, -64)).format, 2)
     const again = await openStore(directory)
     for (const [owner, expected] of Object.entries(plants)) {
       if (owner !== 'ünïcode owner') assert.deepEqual(await list(again, owner), expected)
