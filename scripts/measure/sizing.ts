@@ -18,6 +18,7 @@ const CONTAINERS = [
   { limitMiB: 128, oldMiB: 32, dataMiB: 4 },
   { limitMiB: 256, oldMiB: 64, dataMiB: 72 },
   { limitMiB: 512, oldMiB: 128, dataMiB: 200 },
+  { limitMiB: 640, oldMiB: 192, dataMiB: 256 },
   { limitMiB: 1024, oldMiB: 256, dataMiB: 448 },
 ] as const
 
