@@ -27,9 +27,9 @@ const FILE_ERROR: unknown = new Proxy(
 )
 
 /**
- * A file that SQLite reads and writes page by page, so that no process holds it in memory. What is
- * read of a page must be what was first read of it, or last written: so SQLite works with what was
- * verified, even if the disk returns something else later.
+ * A file that SQLite reads and writes page by page, so that no process holds it in memory. A page
+ * must always be read as it was first read, or last written. So SQLite works with what was verified,
+ * even if the disk returns something else later.
  */
 export class PageFile {
   readonly #path: string
@@ -86,6 +86,7 @@ export class PageFile {
   /** The bytes of a part, until the next call. */
   read(from: number, to: number): Buffer {
     if (from < this.#held.from || to > this.#held.to) this.#hold(from - (from % PAGE_BYTES), to)
+    if (to > this.#held.to) throw new RangeError(`${this.#path} has no byte ${to - 1}`)
     return this.#piece.subarray(from - this.#held.from, to - this.#held.from)
   }
 
@@ -96,22 +97,12 @@ export class PageFile {
       this.#checksums[(at + page) / PAGE_BYTES] = crc32(bytes.subarray(page, page + PAGE_BYTES))
     for (let done = 0; done < bytes.length; ) {
       const taken = this.#file.writeNow(bytes.subarray(done), at + done)
-      if (taken === 0) throw new Error('the file system took no bytes')
+      if (taken === 0) throw new Error(`the file system took no bytes of ${this.#path}`)
       done += taken
     }
     this.#lengthBytes = Math.max(this.#lengthBytes, at + bytes.length)
     this.#unsyncedBytes += bytes.length
     if (this.#unsyncedBytes >= SYNC_BYTES) this.#sync()
-  }
-
-  #sync(): void {
-    this.#unsyncedBytes = 0
-    try {
-      this.#file.syncNow()
-    } catch (error) {
-      // Node's permission model forbids it. Then a line of the journal may wait for more.
-      if (errorCodeOf(error) !== 'ERR_ACCESS_DENIED') throw error
-    }
   }
 
   /** Ends the file with these bytes, which are no page, and makes all of it durable. */
@@ -148,6 +139,16 @@ export class PageFile {
       throw new Error(`${what}: the disk fails, or something else writes to the file`)
     }
     this.#held = { from, to: from + length }
+  }
+
+  #sync(): void {
+    this.#unsyncedBytes = 0
+    try {
+      this.#file.syncNow()
+    } catch (error) {
+      // Node's permission model forbids it. Then a line of the journal may wait for more.
+      if (errorCodeOf(error) !== 'ERR_ACCESS_DENIED') throw error
+    }
   }
 
   #forSqlite<T>(work: () => T): T {

@@ -28,6 +28,7 @@ test('page file: any part is read as it is, and the next call may reuse its byte
   const all: Buffer[] = []
   for await (const piece of pages.pieces()) all.push(Buffer.from(piece))
   assert.deepEqual(Buffer.concat(all), bytes)
+  assert.throws(() => pages.read(bytes.length - 1, bytes.length + 1), RangeError)
   // As a file with larger pages needs it.
   assert.deepEqual(pages.read(PAGE, 9 * PAGE), bytes.subarray(PAGE, 9 * PAGE))
   assert.deepEqual(pages.read(0, PAGE), bytes.subarray(0, PAGE))
@@ -73,7 +74,7 @@ test('page file: a file that becomes shorter, or takes nothing, is an error', as
   await memory.truncate(PAGE)
   assert.throws(() => pages.read(0, 1), { message: 'a.sqlite is shorter than when it was opened' })
   const full = new PageFile('a.sqlite', { ...memory, writeNow: () => 0 })
-  assert.throws(() => full.write(pagesOf(1), 0), { message: 'the file system took no bytes' })
+  assert.throws(() => full.write(pagesOf(1), 0), { message: 'the file system took no bytes of a.sqlite' })
 })
 
 test('page file: a short write goes on where it ended, and each MiB is synced', async () => {
