@@ -28,8 +28,8 @@ const FILE_ERROR: unknown = new Proxy(
 
 /**
  * A file that SQLite reads and writes page by page, so that no process holds it in memory. A page
- * must always be read as it was first read, or last written. So SQLite works with what was verified,
- * even if the disk returns something else later.
+ * must always be read as it was first read, or last written. So SQLite works with what was
+ * verified, even if the disk returns something else later.
  */
 export class PageFile {
   readonly #path: string

@@ -74,7 +74,8 @@ test('page file: a file that becomes shorter, or takes nothing, is an error', as
   await memory.truncate(PAGE)
   assert.throws(() => pages.read(0, 1), { message: 'a.sqlite is shorter than when it was opened' })
   const full = new PageFile('a.sqlite', { ...memory, writeNow: () => 0 })
-  assert.throws(() => full.write(pagesOf(1), 0), { message: 'the file system took no bytes of a.sqlite' })
+  const message = 'the file system took no bytes of a.sqlite'
+  assert.throws(() => full.write(pagesOf(1), 0), { message })
 })
 
 test('page file: a short write goes on where it ended, and each MiB is synced', async () => {
