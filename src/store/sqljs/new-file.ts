@@ -1,5 +1,5 @@
 import { randomBytes } from 'node:crypto'
-import { unlinkSync } from 'node:fs'
+import { rmSync } from 'node:fs'
 import { link, lstat, open, stat, unlink } from 'node:fs/promises'
 import { basename, dirname, join } from 'node:path'
 import { errorCodeOf } from '../../errors.ts'
@@ -54,7 +54,7 @@ export async function writeNewFile<T>(file: string, write: (to: File) => Promise
   const handle = await open(temporary, 'wx+', 0o600)
   // Making the file may take long. A signal that ends the command must not leave a part of it.
   const stop = (): void => {
-    unlinkSync(temporary)
+    rmSync(temporary, { force: true })
     process.exit(1)
   }
   for (const signal of SIGNALS) process.once(signal, stop)
@@ -66,9 +66,9 @@ export async function writeNewFile<T>(file: string, write: (to: File) => Promise
     await nodeFiles.syncDirectory(folder)
     return result
   } finally {
-    for (const signal of SIGNALS) process.off(signal, stop)
     await handle.close()
     await unlink(temporary).catch(() => {})
+    for (const signal of SIGNALS) process.off(signal, stop)
   }
 }
 
