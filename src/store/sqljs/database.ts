@@ -45,9 +45,12 @@ const COLUMNS =
   'name TEXT NOT NULL, tag TEXT'
 export const SAME_ID = 'two plants of one owner have the same id'
 const TABLE = 'mem.plants'
+
+/** Adds the schema `mem` to a connection. */
 export function attachMemory(db: Database): void {
   db.run("ATTACH ':memory:' AS mem; PRAGMA mem.journal_mode = OFF")
 }
+
 /** `main` is a file, `mem` is in memory. */
 export const tablesIn = (schema: 'main' | 'mem'): string => `
   CREATE TABLE ${schema}.plants (
