@@ -35,8 +35,8 @@ export class PageFile {
   readonly #path: string
   readonly #file: File
   #lengthBytes: number
-  /** By page, crc32; 0 if it is not known. Only what is used takes memory. */
-  readonly #checksums = new Uint32Array(Math.ceil(FILE_MAX_BYTES / PAGE_BYTES))
+  /** The crc32 of each page that was read or written, by its first byte. */
+  readonly #checksums = new Map<number, number>()
   #piece = Buffer.alloc(PIECE_BYTES)
   /** Which part of the file `#piece` holds. */
   #held = { from: 0, to: 0 }
@@ -94,7 +94,7 @@ export class PageFile {
   write(bytes: Uint8Array, at: number): void {
     this.#held = { from: 0, to: 0 }
     for (let page = 0; page < bytes.length; page += PAGE_BYTES)
-      this.#checksums[(at + page) / PAGE_BYTES] = crc32(bytes.subarray(page, page + PAGE_BYTES))
+      this.#checksums.set(at + page, crc32(bytes.subarray(page, page + PAGE_BYTES)))
     for (let done = 0; done < bytes.length; ) {
       const taken = this.#file.writeNow(bytes.subarray(done), at + done)
       if (taken === 0) throw new Error(`the file system took no bytes of ${this.#path}`)
@@ -134,7 +134,8 @@ export class PageFile {
     }
     for (let at = 0; at < length; at += PAGE_BYTES) {
       const checksum = crc32(this.#piece.subarray(at, Math.min(at + PAGE_BYTES, length)))
-      if ((this.#checksums[(from + at) / PAGE_BYTES] ||= checksum) === checksum) continue
+      if (!this.#checksums.has(from + at)) this.#checksums.set(from + at, checksum)
+      if (this.#checksums.get(from + at) === checksum) continue
       const what = `${this.#path} is not as it was read or written before, at byte ${from + at}`
       throw new Error(`${what}: the disk fails, or something else writes to the file`)
     }
