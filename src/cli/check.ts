@@ -8,7 +8,7 @@ import { type Files, nodeFiles } from '../store/sqljs/files.ts'
 import { journalName, journalNumber, StoreCorrupt } from '../store/sqljs/journal-format.ts'
 import { isLocked, lockNumber } from '../store/sqljs/lock.ts'
 import { PAGE_BYTES } from '../store/sqljs/page-file.ts'
-import { type OnProgress, rebuild, type Recovery } from '../store/sqljs/recovery.ts'
+import { type OnProgress, type Replay, replay } from '../store/sqljs/recovery.ts'
 import { counted, Progress } from './progress.ts'
 import { SNAPSHOT } from '../store/sqljs/snapshot.ts'
 import { StoreDirectory } from '../store/sqljs/store-directory.ts'
@@ -38,14 +38,15 @@ export function checkStore(
 ): Promise<string> {
   return readStore(directory, files, progress, async (scan, wasServed, onProgress) => {
     // As a start does.
-    const recovery = await rebuild(scan, PlantDatabase.serving, onProgress)
-    const { database, journals, snapshot, sequence } = recovery
+    const { snapshot, journals } = scan
+    const database = await PlantDatabase.serving(snapshot)
     try {
+      const replayed = await replay(scan, database, onProgress)
       progress.step('checking', database.pageCount() * PAGE_BYTES)
       const plants = counted(database.check(), 'plant')
-      if (!wasServed) await refuseTorn(directory, recovery)
+      if (!wasServed) await refuseTorn(directory, replayed)
       const files = `${snapshot ? 'a' : 'no'} snapshot and ${counted(journals.length, 'journal')}`
-      return `${directory} is sound: ${plants} in ${files}, up to write ${sequence}`
+      return `${directory} is sound: ${plants} in ${files}, up to write ${replayed.sequence}`
     } finally {
       database.close()
     }
@@ -110,7 +111,7 @@ function isOfStore(name: string): boolean {
 }
 
 /** While a service runs, the last line may be incomplete because it is still being written. */
-async function refuseTorn(directory: string, { last }: Recovery): Promise<void> {
+async function refuseTorn(directory: string, { last }: Replay): Promise<void> {
   if (!last || last.tornBytes === 0 || (await isLocked(directory))) return
   const what = `its last line is torn (${last.tornBytes} bytes). It was never acknowledged`
   const next = 'and the next start of the service cuts it off'

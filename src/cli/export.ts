@@ -3,11 +3,11 @@
 import { resolve } from 'node:path'
 import { errorCodeOf, escaped, UsageError } from '../errors.ts'
 import { type Output, standardOutput } from '../ops/log-writer.ts'
-import { buildFile } from '../store/sqljs/compaction.ts'
-import type { DatabaseFile } from '../store/sqljs/database-file.ts'
+import { DatabaseFile } from '../store/sqljs/database-file.ts'
 import { type File, type Files, nodeFiles } from '../store/sqljs/files.ts'
 import { refuseTarget, writeNewFile } from '../store/sqljs/new-file.ts'
 import { FILE_MAX_BYTES } from '../store/sqljs/page-file.ts'
+import { replay } from '../store/sqljs/recovery.ts'
 import { embeddedStore, readStore } from './check.ts'
 import { counted, Progress } from './progress.ts'
 
@@ -67,13 +67,16 @@ function exportTo(
     // What an attempt before has written.
     await to.truncate(0)
     progress.step('copying', scan.snapshot?.pages.lengthBytes)
-    const finish = async (database: DatabaseFile, sequence: number): Promise<number> => {
+    const database = await DatabaseFile.begin(path, to, scan.snapshot)
+    try {
+      const { sequence } = await replay(scan, database, onProgress)
       progress.step('checking', await to.lengthBytes())
       const plants = database.check()
       await database.finish({ sequence, complete: true })
       return plants
+    } finally {
+      database.close()
     }
-    return buildFile(scan, path, to, finish, onProgress)
   })
 }
 

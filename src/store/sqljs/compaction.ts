@@ -1,9 +1,9 @@
 import { DatabaseFile } from './database-file.ts'
-import { type DirectoryScan, scanDirectory } from './directory-scan.ts'
-import type { File, Files } from './files.ts'
+import { scanDirectory } from './directory-scan.ts'
+import type { Files } from './files.ts'
 import type { LockPlace } from './lock.ts'
-import { type OnProgress, rebuild } from './recovery.ts'
-import { SNAPSHOT, type Snapshot } from './snapshot.ts'
+import { replay } from './recovery.ts'
+import { SNAPSHOT } from './snapshot.ts'
 import { StoreDirectory, TEMPORARY } from './store-directory.ts'
 
 export interface CompactionJob {
@@ -36,35 +36,23 @@ export type Compact = (job: CompactionJob, signal?: AbortSignal) => Promise<numb
  */
 export async function compact(files: Files, job: CompactionJob): Promise<number> {
   const directory = new StoreDirectory(files, job.directory, job.lock)
-  const finish = (database: DatabaseFile, sequence: number): Promise<number> => {
-    if (sequence !== job.sequence)
-      throw new Error(`the closed journals end with write ${sequence} instead of ${job.sequence}`)
-    return database.finish({ sequence, complete: job.complete })
-  }
-  const bytes = await scanDirectory(directory, (scan) => {
-    const journals = scan.journals.filter((number) => number <= job.upToJournal)
-    const path = directory.pathOf(SNAPSHOT + TEMPORARY)
-    return directory.writeTemporary(SNAPSHOT, (file) =>
-      buildFile({ ...scan, journals }, path, file, finish),
-    )
-  })
+  const path = directory.pathOf(SNAPSHOT + TEMPORARY)
+  const bytes = await scanDirectory(directory, (scan) =>
+    directory.writeTemporary(SNAPSHOT, async (file) => {
+      const journals = scan.journals.filter((number) => number <= job.upToJournal)
+      const database = await DatabaseFile.begin(path, file, scan.snapshot)
+      try {
+        const { sequence } = await replay({ ...scan, journals }, database)
+        if (sequence !== job.sequence) {
+          const end = `the closed journals end with write ${sequence}`
+          throw new Error(`${end} instead of ${job.sequence}`)
+        }
+        return await database.finish({ sequence, complete: job.complete })
+      } finally {
+        database.close()
+      }
+    }),
+  )
   await directory.renameIntoPlace(SNAPSHOT)
   return bytes
-}
-
-/** Builds a file of all that a scan found, up to a sequence, and passes it on to be finished. */
-export async function buildFile(
-  scan: DirectoryScan,
-  path: string,
-  file: File,
-  finish: (database: DatabaseFile, sequence: number) => Promise<number>,
-  onProgress?: OnProgress,
-): Promise<number> {
-  const begin = (snapshot?: Snapshot) => DatabaseFile.begin(path, file, snapshot)
-  const { database, sequence } = await rebuild(scan, begin, onProgress)
-  try {
-    return await finish(database, sequence)
-  } finally {
-    database.close()
-  }
 }

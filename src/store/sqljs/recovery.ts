@@ -6,7 +6,6 @@ import { type DirectoryScan, scanDirectory } from './directory-scan.ts'
 import { type Files, syncAbove } from './files.ts'
 import { type JournalExtent, type JournalLine, journalName } from './journal-format.ts'
 import { readJournal, StoreCorrupt } from './journal-format.ts'
-import type { Snapshot } from './snapshot.ts'
 import { takeSqlite } from './sqlite.ts'
 import type { StoreDirectory } from './store-directory.ts'
 
@@ -15,7 +14,7 @@ import type { StoreDirectory } from './store-directory.ts'
 const PROGRESS_MS = 1000
 
 /** What the journals after a snapshot hold. */
-interface Replay {
+export interface Replay {
   /** The last sequence in the directory, 0 for an empty store. */
   readonly sequence: number
   /** The last journal, if it has a whole header. */
@@ -27,17 +26,13 @@ interface Replay {
 }
 
 /** All that a directory holds, with its plants. */
-export interface Recovery<Database = PlantDatabase> extends DirectoryScan, Replay {
-  readonly database: Database
+export interface Recovery extends DirectoryScan, Replay {
+  readonly database: PlantDatabase
 }
 
-/** Takes rows of several batches. */
-type Insert = (rows: readonly StoredRow[]) => void
-
-/** What plants are inserted into. */
+/** What rows of several batches are inserted into. */
 interface Target {
-  insert: Insert
-  close(): void
+  insert(rows: readonly StoredRow[]): void
 }
 
 /** How far a replay is: batches in all, and bytes of the journal that it reads. */
@@ -64,8 +59,14 @@ export async function recover(
   const recovery = await scanDirectory(directory, async (scan) => {
     if (scan.snapshot === undefined && scan.journals.length === 0)
       await syncAbove(files, resolvePath(directory.path))
-    const serve = (snapshot?: Snapshot) => PlantDatabase.serving(snapshot, takeSqlite())
-    return rebuild(scan, serve, reporting(log))
+    const database = await PlantDatabase.serving(scan.snapshot, takeSqlite())
+    try {
+      return { ...scan, ...(await replay(scan, database, reporting(log))), database }
+    } catch (error) {
+      // No garbage collector frees SQLite's memory, and an embedding program tries again.
+      database.close()
+      throw error
+    }
   })
   logTorn(recovery, log)
   await removeObsolete(recovery, log)
@@ -73,38 +74,18 @@ export async function recover(
 }
 
 /**
- * Makes a database of what a scan found. The caller closes it.
- * @throws StoreCorrupt with file and byte.
- */
-export async function rebuild<Database extends Target>(
-  scan: DirectoryScan,
-  make: (snapshot?: Snapshot) => Promise<Database>,
-  onProgress?: OnProgress,
-): Promise<Recovery<Database>> {
-  const database = await make(scan.snapshot)
-  try {
-    const insert: Insert = (rows) => database.insert(rows)
-    return { ...scan, ...(await replay(scan, insert, onProgress)), database }
-  } catch (error) {
-    // No garbage collector frees SQLite's memory, and the caller may try again.
-    database.close()
-    throw error
-  }
-}
-
-/**
- * Inserts the rows of every batch after the snapshot. `onProgress` is called several times a
- * second.
+ * Inserts the rows of every batch after the snapshot into a database that has the snapshot's.
+ * `onProgress` is called several times a second.
  * @throws StoreCorrupt with file and byte; some rows may have been inserted before.
  */
 export async function replay(
   { directory, snapshot, journals, nextJournal }: DirectoryScan,
-  insert: Insert,
+  database: Target,
   onProgress: OnProgress = () => {},
 ): Promise<Replay> {
   const covered = snapshot?.sequence ?? 0
   const pause = pausing()
-  const rows = new RowBuffer(insert)
+  const rows = new RowBuffer(database)
   let [sequence, batches, closedBytes] = [covered, 0, 0]
   let last: Replay['last']
   for (const [i, number] of journals.entries()) {
@@ -149,12 +130,12 @@ const INSERT_CHARS = 4 * 1024 * 1024
 
 /** Gathers rows and inserts them by owner: neighbours in the tree then follow each other. */
 class RowBuffer {
-  readonly #insert: Insert
+  readonly #database: Target
   #rows: StoredRow[] = []
   #chars = 0
 
-  constructor(insert: Insert) {
-    this.#insert = insert
+  constructor(database: Target) {
+    this.#database = database
   }
 
   add({ sequence, rows }: JournalLine): void {
@@ -170,7 +151,7 @@ class RowBuffer {
       if (a === b) return 0
       return a < b ? -1 : 1
     })
-    if (byOwner.length > 0) this.#insert(byOwner)
+    if (byOwner.length > 0) this.#database.insert(byOwner)
     this.#rows = []
     this.#chars = 0
   }

@@ -23,7 +23,7 @@ import {
 } from '../../../dist/store/sqljs/journal-format.js'
 import { lockDirectory } from '../../../dist/store/sqljs/lock.js'
 import { StoreDirectory } from '../../../dist/store/sqljs/store-directory.js'
-import { rebuild, replay } from '../../../dist/store/sqljs/recovery.js'
+import { replay } from '../../../dist/store/sqljs/recovery.js'
 import { compactFiles } from '../../../dist/store/sqljs/settings.js'
 import { SNAPSHOT } from '../../../dist/store/sqljs/snapshot.js'
 import type { SqljsStore, SqljsStoreOptions } from '../../../dist/store/sqljs/store.js'
@@ -93,8 +93,12 @@ async function opensWith(
 /** Reads a directory as `checkStore` does, but once instead of five times if it is damaged. */
 async function readOnce(directory: string, files: Files): Promise<void> {
   await scanDirectory(new StoreDirectory(files, directory), async (scan) => {
-    const { database } = await rebuild(scan, PlantDatabase.serving)
-    database.close()
+    const database = await PlantDatabase.serving(scan.snapshot)
+    try {
+      await replay(scan, database)
+    } finally {
+      database.close()
+    }
   })
 }
 
@@ -764,7 +768,7 @@ test('recovery: rows are inserted by owner, few at a time, and none is lost', as
   const inserts: (readonly Row[])[] = []
   const insert = (rows: readonly StoredRow[]): void =>
     void inserts.push(rows.map(({ row }) => row))
-  await scanDirectory(new StoreDirectory(nodeFiles, directory), (scan) => replay(scan, insert))
+  await scanDirectory(new StoreDirectory(nodeFiles, directory), (scan) => replay(scan, { insert }))
   assert.equal(inserts.flat().length, [...kept.values()].flat().length)
   for (const rows of inserts) {
     assert.ok(rows.length < 4_000 + 64)
