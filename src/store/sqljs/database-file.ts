@@ -1,8 +1,8 @@
 /* A new database file: a copy of a snapshot, to which the plants of journals are added. */
 
 import type { Database, SqlJs } from 'sql.js'
-import { attachMemory, copyOldRows, damageOf, FORMAT_VERSION, PlantDatabase } from './database.ts'
-import { SAME_ID, type StoredRow, tablesIn } from './database.ts'
+import { attachMemory, copyOldRows, countVerified, FORMAT_VERSION } from './database.ts'
+import { PlantDatabase, SAME_ID, type StoredRow, tablesIn } from './database.ts'
 import type { File } from './files.ts'
 import { type Meta, metaOf } from './meta.ts'
 import { PAGE_BYTES, PageFile } from './page-file.ts'
@@ -62,11 +62,7 @@ export class DatabaseFile {
   /** Adds what is in memory, lets SQLite verify the file, and counts its plants. */
   check(): number {
     this.#add()
-    return this.#pages.through(() => {
-      const verdict = valueOf(this.#db, 'PRAGMA main.integrity_check')
-      if (verdict !== 'ok') throw new Error(damageOf(verdict))
-      return Number(valueOf(this.#db, 'SELECT count(*) FROM main.plants'))
-    })
+    return this.#pages.through(() => countVerified(this.#db, 'main'))
   }
 
   /**

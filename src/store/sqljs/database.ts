@@ -185,9 +185,7 @@ export class PlantDatabase {
 
   /** Lets SQLite verify the database, and counts the plants. @throws Error if there is damage. */
   check(): number {
-    const verdict = valueOf(this.#db, 'PRAGMA mem.integrity_check')
-    if (verdict !== 'ok') throw new Error(damageOf(verdict))
-    return this.count
+    return countVerified(this.#db, 'mem')
   }
 
   close(): void {
@@ -212,8 +210,11 @@ export class PlantDatabase {
   }
 }
 
-export function damageOf(verdict: unknown): string {
-  return `SQLite finds damage: ${String(verdict)}`
+/** Lets SQLite verify a schema, and counts its plants. @throws Error if there is damage. */
+export function countVerified(db: Database, schema: 'main' | 'mem'): number {
+  const verdict = valueOf(db, `PRAGMA ${schema}.integrity_check`)
+  if (verdict !== 'ok') throw new Error(`SQLite finds damage: ${String(verdict)}`)
+  return Number(valueOf(db, `SELECT count(*) FROM ${schema}.plants`))
 }
 
 function isLong([, , name, tag = '']: Row): boolean {
