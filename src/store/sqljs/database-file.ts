@@ -43,7 +43,6 @@ export class DatabaseFile {
       try {
         db.run('PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF')
         attachMemory(db)
-        db.run(tablesIn('mem'))
         if (isOld) copyOldRows(library, snapshot, db)
         return new DatabaseFile(library, db, pages)
       } catch (error) {

@@ -46,17 +46,17 @@ const COLUMNS =
 export const SAME_ID = 'two plants of one owner have the same id'
 const TABLE = 'mem.plants'
 
-/** Adds the schema `mem` to a connection. */
-export function attachMemory(db: Database): void {
-  db.run("ATTACH ':memory:' AS mem; PRAGMA mem.journal_mode = OFF")
-}
-
 /** `main` is a file, `mem` is in memory. */
 export const tablesIn = (schema: 'main' | 'mem'): string => `
   CREATE TABLE ${schema}.plants (
     ${COLUMNS},
     PRIMARY KEY (owner, id)) WITHOUT ROWID;
   CREATE TABLE ${schema}.meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;`
+
+/** Adds the schema `mem` to a connection, without plants. */
+export function attachMemory(db: Database): void {
+  db.run(`ATTACH ':memory:' AS mem; PRAGMA mem.journal_mode = OFF; ${tablesIn('mem')}`)
+}
 
 /**
  * Plants in SQLite, in this process's memory. Every call is synchronous: no other call sees a part
@@ -108,7 +108,6 @@ export class PlantDatabase {
     try {
       attachMemory(db)
       if (snapshot) await copySnapshot(library, snapshot, db)
-      else db.run(tablesIn('mem'))
       const database = new PlantDatabase(library, db)
       database.#sqlite = sqlite
       return database
@@ -229,10 +228,7 @@ function countOf(query: Query): number {
 /** Copies a snapshot into the schema `mem`: its pages, or the rows of version 1. */
 async function copySnapshot(library: SqlJs, snapshot: SourceFile, to: Database): Promise<void> {
   const { version, pages } = snapshot
-  if (version !== FORMAT_VERSION) {
-    to.run(tablesIn('mem'))
-    return copyOldRows(library, snapshot, to)
-  }
+  if (version !== FORMAT_VERSION) return copyOldRows(library, snapshot, to)
   const from = pages.through(() => new library.Database(pages.bytes))
   try {
     await copyPages(library, from, to, 'mem')
