@@ -39,17 +39,16 @@ const LONG_CHARS = 1024
 /** Memory for what is bound with long texts: the longest owner of a token, the id, overhead. */
 const BOUND_MARGIN_BYTES = 64 * 1024
 
-/** `sequence` comes before the texts, so that reading it skips the pages of a long name. */
-const COLUMNS =
-  'owner TEXT NOT NULL, id INTEGER NOT NULL, sequence INTEGER NOT NULL, ' +
-  'name TEXT NOT NULL, tag TEXT'
 export const SAME_ID = 'two plants of one owner have the same id'
-const TABLE = 'mem.plants'
 
-/** `main` is a file, `mem` is in memory. */
+/**
+ * `main` is a file, `mem` is in memory. `sequence` comes before the texts, so that reading it skips
+ * the pages of a long name.
+ */
 export const tablesIn = (schema: 'main' | 'mem'): string => `
   CREATE TABLE ${schema}.plants (
-    ${COLUMNS},
+    owner TEXT NOT NULL, id INTEGER NOT NULL, sequence INTEGER NOT NULL,
+    name TEXT NOT NULL, tag TEXT,
     PRIMARY KEY (owner, id)) WITHOUT ROWID;
   CREATE TABLE ${schema}.meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;`
 
@@ -80,12 +79,12 @@ export class PlantDatabase {
     this.#library = library
     this.#db = db
     const prepare = (sql: string): Query => new Query(db, sql)
-    this.lists = new PlantLists(prepare, TABLE)
+    this.lists = new PlantLists(prepare)
     this.#insert = prepare(`
-      INSERT INTO ${TABLE} VALUES
+      INSERT INTO mem.plants VALUES
         (?1, CAST(?2 AS INTEGER), ?3, CAST(?4 AS TEXT), CAST(?5 AS TEXT))
       ON CONFLICT (owner, id) DO NOTHING`)
-    const plant = `FROM ${TABLE} WHERE owner = CAST(?1 AS TEXT) AND id = CAST(?2 AS INTEGER)`
+    const plant = `FROM mem.plants WHERE owner = CAST(?1 AS TEXT) AND id = CAST(?2 AS INTEGER)`
     this.#remove = prepare(`DELETE ${plant}`)
     this.#taken = prepare(`SELECT 1 ${plant}`)
     // Lengths first: SQLite knows them without reading the text, which may be long.
@@ -121,7 +120,7 @@ export class PlantDatabase {
 
   /** How many plants there are; SQLite counts them each time. */
   get count(): number {
-    return Number(valueOf(this.#db, `SELECT count(*) FROM ${TABLE}`))
+    return Number(valueOf(this.#db, 'SELECT count(*) FROM mem.plants'))
   }
 
   /** Whether SQLite can have this many bytes of memory in one piece. */

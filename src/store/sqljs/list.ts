@@ -75,12 +75,12 @@ export class PlantLists {
   readonly #count: Query
   readonly #nth: Query
 
-  constructor(prepare: (sql: string) => Query, table: string) {
+  constructor(prepare: (sql: string) => Query) {
     const upTo = 'CAST(?3 AS INTEGER)'
-    const range = `FROM ${table}
+    const range = `FROM mem.plants
       WHERE ${OWNER} AND id BETWEEN CAST(?2 AS INTEGER) AND ${upTo} ORDER BY id
       LIMIT CAST(?4 AS INTEGER)`
-    const isNextShown = `SELECT sequence <= ?5 FROM ${table}
+    const isNextShown = `SELECT sequence <= ?5 FROM mem.plants
       WHERE ${OWNER} AND id > last AND id <= ${upTo} ORDER BY id LIMIT 1`
     this.#json = prepare(`
       SELECT json, plants, CAST(last AS TEXT), (${isNextShown})
