@@ -2,7 +2,7 @@ import { types } from 'node:util'
 import type { Database, FileBytes, SqlJs, Statement, Value } from 'sql.js'
 import { metaOf } from './meta.ts'
 import type { PageFile } from './page-file.ts'
-import { ownSqlite } from './sqlite.ts'
+import { ownSqlite, valueOf } from './sqlite.ts'
 
 /** Says what a value is that has the wrong type. */
 interface Odd {
@@ -69,8 +69,8 @@ function rowsIn(library: SqlJs, pages: PageFile): SourceRows {
     // What sqlite.org/security.html asks for, as far as it is not the default here.
     db.run('PRAGMA trusted_schema = OFF; PRAGMA cell_size_check = ON')
     refuseOtherThanTable(db)
-    const [[encoding] = []] = all(db, 'PRAGMA encoding')
-    const decoder = new TextDecoder(String(encoding), { fatal: true, ignoreBOM: true })
+    const encoding = String(valueOf(db, 'PRAGMA encoding'))
+    const decoder = new TextDecoder(encoding, { fatal: true, ignoreBOM: true })
     const maxRows = pages.lengthBytes / MIN_ROW_BYTES
     const rows = rowsOf(pages, db, db.prepare(ROWS), decoder, maxRows)
     const total = countRows(db, Math.ceil(maxRows))
@@ -121,8 +121,7 @@ function isPartial(library: SqlJs, bytes: FileBytes): boolean {
 function countRows(db: Database, maxRows: number): number | undefined {
   try {
     const some = `SELECT 1 FROM main.plants NOT INDEXED LIMIT ${maxRows}`
-    const [[total] = []] = all(db, `SELECT count(*) FROM (${some})`)
-    return Number(total)
+    return Number(valueOf(db, `SELECT count(*) FROM (${some})`))
   } catch {
     return undefined
   }

@@ -23,8 +23,6 @@ declare module 'sql.js' {
     step(): boolean
     /** The current row's columns; with `useBigInt`, integers are bigint and exact. */
     get(values?: null, config?: { readonly useBigInt?: boolean }): Value[]
-    /** Binds, steps once and resets. */
-    run(values?: readonly Value[]): boolean
     reset(): boolean
     free(): boolean
   }
