@@ -76,7 +76,8 @@ export async function readStore<T>(
     for (let attempt = 1; ; attempt++) {
       const before = await namesIn(path, files)
       if (!before.some(isOfStore)) throw new Error(`there is no store in ${path}`)
-      const wasServed = await isServed(path)
+      // Also true if it cannot be known.
+      const wasServed = await isLocked(path).catch(() => true)
       try {
         return await scanDirectory(directory, (scan) => read(scan, wasServed, tell))
       } catch (error) {
@@ -98,11 +99,6 @@ async function namesIn(directory: string, files: Files): Promise<readonly string
     throw error
   })
   return names.toSorted()
-}
-
-/** Also true if it cannot be known. */
-async function isServed(directory: string): Promise<boolean> {
-  return isLocked(directory).catch(() => true)
 }
 
 /** True for a file that only a service makes. An empty store that was closed is only a lock. */
