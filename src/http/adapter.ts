@@ -3,7 +3,7 @@ import type { Socket } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { HttpError } from '../errors.ts'
 import type { Hold } from '../ops/budget.ts'
-import type { Stranger, StrangersAccount } from '../ops/strangers.ts'
+import type { StrangersAccount } from '../ops/strangers.ts'
 import { Clock, DRAIN_CHECK_MS, type HttpTimeouts, Watch } from './clock.ts'
 import { Exchange } from './exchange.ts'
 import { keepPaused, PAUSE_AT_WAITING, WAITING_MAX } from './intake.ts'
@@ -84,7 +84,7 @@ export class Adapter {
  * sent: only then is its request served. So each sees what the one before it did, one that waits
  * takes no work, and none is served after a response that closes the connection.
  */
-class Line implements Stranger {
+class Line {
   readonly #socket: Socket
   readonly #responder: Responder
   readonly #timeouts: HttpTimeouts
@@ -139,10 +139,6 @@ class Line implements Stranger {
     if (this.#blockedMs >= this.#timeouts.servingMs) cutOff(this.#socket)
   }
 
-  destroy(): void {
-    this.#socket.destroy()
-  }
-
   /** The socket is closed. */
   gone(): void {
     this.#waiting.clear()
@@ -170,7 +166,7 @@ class Line implements Stranger {
 
   #count(): void {
     const bytes = [...this.#waiting].reduce((sum, { headerBytes }) => sum + headerBytes, 0)
-    this.#strangers.set(this, bytes)
+    this.#strangers.set(this.#socket, bytes)
   }
 }
 

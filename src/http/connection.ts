@@ -1,6 +1,6 @@
 import type { Socket } from 'node:net'
 import { HttpError } from '../errors.ts'
-import type { Stranger, StrangersAccount } from '../ops/strangers.ts'
+import type { StrangersAccount } from '../ops/strangers.ts'
 import { Clock } from './clock.ts'
 import { Delivery, type ResponseOrder } from './delivery.ts'
 import { type BodyHolder, DirectRequest } from './direct-request.ts'
@@ -22,7 +22,7 @@ const IGNORED_MAX = 16
  * Its state has two parts: the current request, which `stateOf` names, and the intake, which holds
  * what comes next. While a request is under way the next one waits, until `#advance` takes it.
  */
-export class Connection implements BodyHolder, ResponseOrder, Stranger {
+export class Connection implements BodyHolder, ResponseOrder {
   readonly #socket: Socket
   readonly #responder: Responder
   readonly #tickEnd: TickEnd
@@ -79,11 +79,7 @@ export class Connection implements BodyHolder, ResponseOrder, Stranger {
     const held = this.#intake.heldBytes + (this.#current?.bodyBytes ?? 0) + ignoredBytes
     if (held === this.#heldBytes) return
     this.#heldBytes = held
-    this.#strangers.set(this, held)
-  }
-
-  destroy(): void {
-    this.#socket.destroy()
+    this.#strangers.set(this.#socket, held)
   }
 
   get isLast(): boolean {
@@ -157,7 +153,7 @@ export class Connection implements BodyHolder, ResponseOrder, Stranger {
   /** The socket is closed: nothing needs memory any more. */
   gone(): void {
     this.#delivery.release()
-    this.#strangers.set(this, 0)
+    this.#strangers.set(this.#socket, 0)
   }
 
   /** How long the client has done nothing, `uncheckedMs` of it since `check`; see Clock. */

@@ -1,11 +1,10 @@
+import type { Socket } from 'node:net'
+
 /** This much is freed at once, so that looking for the largest costs little for each byte. */
 const FREED_SHARE = 1 / 8
 
-/** A connection that holds requests whose token is not verified yet. */
-export interface Stranger {
-  /** Closes it at once. */
-  destroy(): void
-}
+/** The socket of a connection that holds requests whose token is not verified yet. */
+type Stranger = Pick<Socket, 'destroy'>
 
 /**
  * The memory that connections hold for requests before their token is verified: waiting requests
