@@ -32,8 +32,6 @@ export class Connection implements BodyHolder, ResponseOrder {
   readonly #linger: Linger
   #current: Exchange | undefined
   readonly #intake = new Intake()
-  /** Memory that is counted as a stranger's. */
-  #heldBytes = 0
   /** Requests that came after the last one. */
   #ignored = 0
   /** How much had been received when a stop last looked. */
@@ -77,8 +75,6 @@ export class Connection implements BodyHolder, ResponseOrder {
     if (this.#socket.destroyed) return
     const ignoredBytes = this.#ignored * REQUEST_BYTES
     const held = this.#intake.heldBytes + (this.#current?.bodyBytes ?? 0) + ignoredBytes
-    if (held === this.#heldBytes) return
-    this.#heldBytes = held
     this.#strangers.set(this.#socket, held)
   }
 
