@@ -2,12 +2,11 @@
 
 import type { Config } from './config.ts'
 import { Adapter } from './http/adapter.ts'
-import { TIMEOUTS } from './http/server.ts'
 import { Service, type PlantService, type ServiceHooks } from './service.ts'
 
 /** @throws ConfigError if the keys cannot be used. */
 export function createMountedService(config: Config, hooks: ServiceHooks): PlantService {
   const service = new Service(config, hooks)
-  const handler = service.mount((...shared) => new Adapter(...shared, TIMEOUTS))
+  const handler = service.mount((connections) => new Adapter(connections))
   return Object.assign(service, { handler })
 }

@@ -9,7 +9,6 @@ import { Verifier } from './auth/verifier.ts'
 import type { Config } from './config.ts'
 import type { Adapter } from './http/adapter.ts'
 import { type Address, ListenFailed, listen, type Listener } from './http/listen.ts'
-import type { Responder } from './http/responder.ts'
 import { Connections, createHttpServer } from './http/server.ts'
 import { canSendWhole } from './http/whole-response.ts'
 import { MemoryBudget } from './ops/budget.ts'
@@ -18,7 +17,6 @@ import { FairQueue } from './ops/fair-queue.ts'
 import { type Lifecycle, runSteps, type Step } from './ops/lifecycle.ts'
 import type { Log } from './ops/log.ts'
 import { Metrics } from './ops/metrics.ts'
-import type { StrangersAccount } from './ops/strangers.ts'
 import type { Recovered } from './plants/store.ts'
 import { addServiceMetrics, addTokenMetrics } from './service-metrics.ts'
 import { CLOSED, openStore, StoreOpening } from './store-opening.ts'
@@ -81,7 +79,6 @@ export class Service implements Omit<PlantService, 'handler'> {
   readonly #store: StoreOpening
   readonly #pages = new PageCache()
   readonly #connections: Connections
-  readonly #responder: Responder
   #adapter: Adapter | undefined
   readonly #maxConnections: number
   readonly #lifecycle: Lifecycle = { state: 'starting' }
@@ -133,8 +130,7 @@ export class Service implements Omit<PlantService, 'handler'> {
       log,
       logRequests,
     }
-    this.#responder = new PlantResponder(options)
-    this.#connections = new Connections(this.#responder)
+    this.#connections = new Connections(new PlantResponder(options))
     this.#maxConnections = Math.min(maxConnections, connectionsWithinLimit(ADMIN_MAX_CONNECTIONS))
     const mountedActive = (): number => this.#adapter?.active ?? 0
     const checks = (): Checks => this.#checks()
@@ -146,8 +142,8 @@ export class Service implements Omit<PlantService, 'handler'> {
    * Returns a handler for other servers, with the same bounds. The caller passes the adapter in: so
    * `serve` does not load it.
    */
-  mount(create: (responder: Responder, strangers: StrangersAccount) => Adapter): RequestListener {
-    this.#adapter = create(this.#responder, this.#connections.strangers)
+  mount(create: (connections: Connections) => Adapter): RequestListener {
+    this.#adapter = create(this.#connections)
     return this.#adapter.handler
   }
 

@@ -3,15 +3,17 @@ import type { Socket } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { HttpError } from '../errors.ts'
 import type { Hold } from '../ops/budget.ts'
-import type { StrangersAccount } from '../ops/strangers.ts'
-import { Clock, DRAIN_CHECK_MS, type HttpTimeouts, Watch } from './clock.ts'
+import { Clock, DRAIN_CHECK_MS, Watch } from './clock.ts'
 import { Exchange } from './exchange.ts'
 import { keepPaused, PAUSE_AT_WAITING, WAITING_MAX } from './intake.ts'
 import { cutOff, Linger } from './linger.ts'
-import { NO_RESPONSE, record, type Responder } from './responder.ts'
+import { NO_RESPONSE, record, type Responder, type Shared } from './responder.ts'
 import { abandon, type HttpResponse, lengthOf } from './response.ts'
 import { send } from './send.ts'
 import { settleBody } from './unread-body.ts'
+
+/** What it shares with the service's own connections. */
+type AdapterShared = Pick<Shared, 'responder' | 'strangers' | 'timeouts'>
 
 /**
  * Serves requests of another application's server, and sends responses through Node's documented
@@ -21,17 +23,14 @@ import { settleBody } from './unread-body.ts'
 export class Adapter {
   /** For a `node:http` server's `request` event, and for `checkContinue`. */
   readonly handler: RequestListener
-  readonly #responder: Responder
-  readonly #timeouts: HttpTimeouts
-  readonly #strangers: StrangersAccount
+  readonly #shared: AdapterShared
   readonly #lines = new Map<Socket, Line>()
   readonly #watch: Watch
 
-  constructor(responder: Responder, strangers: StrangersAccount, timeouts: HttpTimeouts) {
-    this.#responder = responder
-    this.#timeouts = { ...timeouts, headersMs: Infinity, keepAliveMs: Infinity }
-    this.#strangers = strangers
-    this.#watch = new Watch(this.#timeouts, (passedMs) => {
+  constructor({ responder, strangers, timeouts: own }: AdapterShared) {
+    const timeouts = { ...own, headersMs: Infinity, keepAliveMs: Infinity }
+    this.#shared = { responder, strangers, timeouts }
+    this.#watch = new Watch(timeouts, (passedMs) => {
       for (const line of this.#lines.values()) line.check(passedMs)
       return this.#lines.size > 0
     })
@@ -67,7 +66,7 @@ export class Adapter {
     if (socket.destroyed || res.writableEnded || res.destroyed) return
     let line = this.#lines.get(socket)
     if (!line) {
-      line = new Line(socket, this.#responder, this.#timeouts, this.#strangers)
+      line = new Line(socket, this.#shared)
       this.#lines.set(socket, line)
       socket.once('close', () => {
         this.#lines.delete(socket)
@@ -86,9 +85,7 @@ export class Adapter {
  */
 class Line {
   readonly #socket: Socket
-  readonly #responder: Responder
-  readonly #timeouts: HttpTimeouts
-  readonly #strangers: StrangersAccount
+  readonly #shared: AdapterShared
   readonly #waiting = new Set<Exchange>()
   #current: Reply | undefined
   /** How long requests have waited for a response of the application. */
@@ -96,16 +93,9 @@ class Line {
   /** True if nothing is served after the last response. */
   #isLast = false
 
-  constructor(
-    socket: Socket,
-    responder: Responder,
-    timeouts: HttpTimeouts,
-    strangers: StrangersAccount,
-  ) {
+  constructor(socket: Socket, shared: AdapterShared) {
     this.#socket = socket
-    this.#responder = responder
-    this.#timeouts = timeouts
-    this.#strangers = strangers
+    this.#shared = shared
     keepPaused(socket, () => this.#waiting.size >= PAUSE_AT_WAITING)
   }
 
@@ -136,7 +126,7 @@ class Line {
     const isBlocked = this.#waiting.size > 0 && !this.#current
     this.#blockedMs = isBlocked ? this.#blockedMs + passedMs : 0
     // While they wait, the socket may be paused: it would not tell that its client has left.
-    if (this.#blockedMs >= this.#timeouts.servingMs) cutOff(this.#socket)
+    if (this.#blockedMs >= this.#shared.timeouts.servingMs) cutOff(this.#socket)
   }
 
   /** The socket is closed. */
@@ -155,7 +145,7 @@ class Line {
 
   #start(exchange: Exchange): void {
     this.#current?.end()
-    const reply = new Reply(exchange, this.#responder, this.#timeouts, (closes) => {
+    const reply = new Reply(exchange, this.#shared, (closes) => {
       // An idle connection keeps nothing of its last request.
       if (this.#current === reply) this.#current = undefined
       this.#isLast ||= closes
@@ -166,7 +156,7 @@ class Line {
 
   #count(): void {
     const bytes = [...this.#waiting].reduce((sum, { headerBytes }) => sum + headerBytes, 0)
-    this.#strangers.set(this.#socket, bytes)
+    this.#shared.strangers.set(this.#socket, bytes)
   }
 }
 
@@ -185,8 +175,7 @@ class Reply {
 
   constructor(
     exchange: Exchange,
-    responder: Responder,
-    timeouts: HttpTimeouts,
+    { responder, timeouts }: AdapterShared,
     onEnd: (closes: boolean) => void,
   ) {
     this.#exchange = exchange

@@ -27,7 +27,7 @@ const ACCEPT_TICKS_MAX = 10_000
 /** For all requests whose token is not verified yet, besides one for each connection. */
 const STRANGERS_MAX_BYTES = 64 * 1024 * 1024
 
-export const TIMEOUTS: HttpTimeouts = {
+const TIMEOUTS: HttpTimeouts = {
   headersMs: 10_000,
   // Longer than a load balancer keeps an idle connection (usually 60 s), so that it closes first.
   keepAliveMs: 65_000,

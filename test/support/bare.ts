@@ -119,7 +119,7 @@ export async function startBare(
     logRequests,
   })
   const connections = new Connections(responder, { ...LONG, ...timeouts }, strangersMaxBytes)
-  const adapter = new Adapter(responder, connections.strangers, { ...LONG, ...timeouts })
+  const adapter = new Adapter(connections)
   const server = createHttpServer(connections, 100)
   if (path === undefined) server.listen(0, '127.0.0.1')
   else server.listen(path)
