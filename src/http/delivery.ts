@@ -2,7 +2,7 @@ import type { Socket } from 'node:net'
 import type { Hold } from '../ops/budget.ts'
 import { Exchange, type RequestRecord } from './exchange.ts'
 import { cutOff, type Linger } from './linger.ts'
-import { NO_RESPONSE, record, type Responder } from './responder.ts'
+import { NO_RESPONSE, record, type Shared } from './responder.ts'
 import { abandon, type HttpResponse, isShort, lengthOf } from './response.ts'
 import { rawResponse } from './response.ts'
 import { send, sendWhole } from './send.ts'
@@ -21,9 +21,7 @@ export interface ResponseOrder {
 /** Sends the responses of one connection, one after the other, and records each exactly once. */
 export class Delivery {
   readonly #socket: Socket
-  readonly #responder: Responder
-  /** The header lines of a response after which the connection is kept. */
-  readonly #keepAlive: string
+  readonly #shared: Shared
   readonly #linger: Linger
   readonly #order: ResponseOrder
   /** The memory of the current response. */
@@ -31,15 +29,9 @@ export class Delivery {
   /** Whether the last response was for an owner. */
   #isOwner = false
 
-  constructor(
-    socket: Socket,
-    { responder, keepAlive }: { readonly responder: Responder; readonly keepAlive: string },
-    linger: Linger,
-    order: ResponseOrder,
-  ) {
+  constructor(socket: Socket, shared: Shared, linger: Linger, order: ResponseOrder) {
     this.#socket = socket
-    this.#responder = responder
-    this.#keepAlive = keepAlive
+    this.#shared = shared
     this.#linger = linger
     this.#order = order
   }
@@ -57,7 +49,7 @@ export class Delivery {
       this.#send(exchange, response, goesOn)
     } catch (error) {
       abandon(response)
-      this.#responder.brokeOff(error, exchange)
+      this.#shared.responder.brokeOff(error, exchange)
       this.#record(exchange, response, true)
       cutOff(this.#socket)
     }
@@ -72,7 +64,8 @@ export class Delivery {
     if (closes) this.#order.close()
     exchange.phase = 'sending'
     this.#isOwner = exchange.owner !== undefined
-    if (!closes && sendWhole(exchange, response, this.#keepAlive)) this.#sent(exchange, response)
+    const { keepAlive } = this.#shared
+    if (!closes && sendWhole(exchange, response, keepAlive)) this.#sent(exchange, response)
     else send(exchange, response, closes, (failure) => this.#sent(exchange, response, failure))
     if (!exchange.hasLeft) this.#awaitFinish(exchange, response)
   }
@@ -82,7 +75,7 @@ export class Delivery {
     // A list says so twice: at its 'finish', and when its last piece is handed over.
     if (exchange.phase !== 'sending') return
     exchange.phase = 'sent'
-    if (failure !== undefined) this.#responder.brokeOff(failure, exchange)
+    if (failure !== undefined) this.#shared.responder.brokeOff(failure, exchange)
     // Node closes the connection after a response to a client that still waits for "100 Continue",
     // and after a list to HTTP/1.0.
     const hasLength = req.httpVersion !== '1.0' || lengthOf(response.body) !== undefined
@@ -94,7 +87,7 @@ export class Delivery {
   /** The response before has left the process, though its "finish" may still come. */
   #holdBytes(owner: string, bytes: number): Hold {
     this.#hold?.set(0)
-    return (this.#hold = this.#responder.holdResponse(owner, bytes))
+    return (this.#hold = this.#shared.responder.holdResponse(owner, bytes))
   }
 
   /** Most responses leave the process at once, and do not come here. */
@@ -145,6 +138,6 @@ export class Delivery {
   }
 
   #record(request: RequestRecord, response: HttpResponse, aborted: boolean): void {
-    record(this.#responder, request, response, aborted)
+    record(this.#shared.responder, request, response, aborted)
   }
 }
