@@ -1,9 +1,6 @@
 import { HttpError } from '../errors.ts'
 import { isInt64 } from '../plants/plant.ts'
 
-/** The value of every array and object inside the body: they are checked, never built. */
-export const NESTED: unique symbol = Symbol('nested')
-
 // Every repetition in these patterns is of one character class: for a repeated group, V8's matcher
 // would need a stack.
 const LITERAL = /-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|true|false|null/y
@@ -20,20 +17,21 @@ const OPEN_OBJECT = 0x7b
 const OPEN_TO_CLOSE = 2
 const CLOSE_OBJECT = OPEN_OBJECT + OPEN_TO_CLOSE
 
+type Value = string | bigint | undefined
+
 /**
  * Reads one JSON object (RFC 8259) and returns those of its members that are wanted. A value is a
- * string, true, false or null as it is; a number that is exactly an int64, in any notation, as a
- * bigint; every other number as NaN; an array or object as NESTED. A string may hold lone
- * surrogates.
+ * string, which may hold lone surrogates; or a bigint for a number that is exactly an int64, in any
+ * notation. Every other value is checked, never built, and is undefined here.
  *
  * Why not JSON.parse: it rounds ids, keeps the last of two members of one name, and can be made to
  * take quadratic time. This takes linear time, and no call stack for nested values.
  * @throws HttpError `bodyNotJson`, or `memberRepeated` if the text is JSON but two members of the
  * object itself have one name.
  */
-export function readObject(text: string, wanted: readonly string[]): ReadonlyMap<string, unknown> {
+export function readObject(text: string, wanted: readonly string[]): ReadonlyMap<string, Value> {
   const scanner = new Scanner(text)
-  const members = new Map<string, unknown>()
+  const members = new Map<string, Value>()
   const names = new Set<string>()
   let repeated = false
   scanner.expect('{')
@@ -156,13 +154,11 @@ function nameOf(written: string): string {
   return written.includes('\\') ? decode(`"\\${written}`) : written.slice(0, -1)
 }
 
-function valueOf(written: string): unknown {
-  const first = written.charAt(0)
-  if (first === '[' || first === '{') return NESTED
-  if (first === '"') return decode(written)
+function valueOf(written: string): Value {
+  if (written.startsWith('"')) return decode(written)
   if (PLAIN_INTEGER.test(written)) return BigInt(written)
   const number = NUMBER.exec(written)
-  return number ? int64Of(number) : JSON.parse(written)
+  return number ? int64Of(number) : undefined
 }
 
 /** The text of a JSON string that was checked. */
@@ -170,8 +166,8 @@ function decode(written: string): string {
   return written.includes('\\') ? String(JSON.parse(written)) : written.slice(1, -1)
 }
 
-/** The exact value of a number if it is an int64, else NaN. Checks its size before building it. */
-function int64Of(number: RegExpExecArray): bigint | number {
+/** The exact value of a number if it is an int64. Checks its size before building it. */
+function int64Of(number: RegExpExecArray): bigint | undefined {
   const [, sign = '', whole = '', fraction = '', exponent = '0'] = number
   const digits = (whole + fraction).replace(/^0+/, '')
   if (digits === '') return 0n
@@ -180,7 +176,7 @@ function int64Of(number: RegExpExecArray): bigint | number {
   // The value is digits[0..end] × 10^zeros. Exact where it matters: no text is long enough to bring
   // an exponent beyond 2^53 back into range.
   const zeros = Number(exponent) - fraction.length + (digits.length - end)
-  if (zeros < 0 || end + zeros > INT64_DIGITS) return NaN
+  if (zeros < 0 || end + zeros > INT64_DIGITS) return undefined
   const value = BigInt(sign + digits.slice(0, end) + '0'.repeat(zeros))
-  return isInt64(value) ? value : NaN
+  return isInt64(value) ? value : undefined
 }
