@@ -66,9 +66,9 @@ export function createRouter(
   }
 }
 
-function checkHttp({ req, hasKnownVersion, hasUnclearEnd, headers: { hosts } }: Exchange): void {
+function checkHttp({ req, isMalformed, headers: { hosts } }: Exchange): void {
   if (hasTooManyHeaders(req)) throw new HttpError('headersTooLarge')
-  if (!hasKnownVersion || hasUnclearEnd) throw new HttpError('malformedRequest')
+  if (isMalformed) throw new HttpError('malformedRequest')
   if (hosts.length !== 1 || !HOST.test(hosts[0] ?? '')) throw new HttpError('hostInvalid')
 }
 

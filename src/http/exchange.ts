@@ -103,16 +103,13 @@ export class Exchange implements RequestRecord {
     return traceIdOf(this.headers)
   }
 
-  get hasKnownVersion(): boolean {
-    return isKnownVersion(this.req)
-  }
-
   /**
-   * True if two readers could disagree on where the request ends, which allows request smuggling
-   * (RFC 9112 §6.1, §6.3, §11.2).
+   * True if its version is unknown, or two readers could disagree on where it ends, which allows
+   * request smuggling (RFC 9112 §6.1, §6.3, §11.2).
    */
-  get hasUnclearEnd(): boolean {
+  get isMalformed(): boolean {
     const { chunked, codingsUnclear, contentLengthBytes } = this.headers
+    if (!isKnownVersion(this.req)) return true
     if (!chunked) return false
     return codingsUnclear || contentLengthBytes !== undefined || this.req.httpVersion !== '1.1'
   }
@@ -123,7 +120,7 @@ export class Exchange implements RequestRecord {
    */
   get isLast(): boolean {
     const { headers, res } = this
-    if (!this.hasKnownVersion || this.hasUnclearEnd || hasTooManyHeaders(this.req)) return true
+    if (this.isMalformed || hasTooManyHeaders(this.req)) return true
     return !res.shouldKeepAlive || headers.upgrade
   }
 
