@@ -1,7 +1,6 @@
 import type { Socket } from 'node:net'
 import type { HttpError } from '../errors.ts'
 import type { Exchange, RequestRecord } from './exchange.ts'
-import { isBodyWaiting } from './unread-body.ts'
 
 /** With this many waiting requests the socket is paused. */
 export const PAUSE_AT_WAITING = 16
@@ -76,9 +75,13 @@ export class Intake {
     return this.#waiting.reduce((sum, each) => sum + each.headerBytes + each.bodyBytes, 0)
   }
 
-  /** True if the socket must stay paused. */
+  /**
+   * True if the socket must stay paused: too many requests wait, or one with a body. Node keeps a
+   * body in the chunks that the client sent, and each costs 250 bytes.
+   */
   get isFull(): boolean {
-    return this.#waiting.length >= PAUSE_AT_WAITING || isBodyWaiting(this.#waiting)
+    if (this.#waiting.length >= PAUSE_AT_WAITING) return true
+    return this.#waiting.some(({ hasUnreadBody }) => hasUnreadBody)
   }
 
   get isOverfull(): boolean {

@@ -2,20 +2,12 @@ import { receive } from './body.ts'
 import type { Exchange } from './exchange.ts'
 
 /*
- * Everything about a body that is not read, or not read yet. After the connection's last response
- * linger.ts takes over.
+ * What is done with a body that is not read. After the connection's last response linger.ts takes
+ * over.
  */
 
 /** An unread body is discarded up to here. A longer one closes the connection. */
 const DISCARD_MAX_BYTES = 64 * 1024
-
-/**
- * True if a waiting request has a body: the socket is paused then. Node keeps the body in the
- * chunks that the client sent, and each costs 250 bytes.
- */
-export function isBodyWaiting(waiting: readonly Exchange[]): boolean {
-  return waiting.some(({ hasUnreadBody }) => hasUnreadBody)
-}
 
 /**
  * Deals with what is unread of a body when the response is known. True if the connection can go on
