@@ -15,13 +15,8 @@ if (!ending || !existsSync(new URL(`store/sqljs/compaction-thread${ending}`, url
   throw new Error(`plant-store cannot run from a bundle, ${why}: ${cure}`)
 }
 
-let known: string | undefined
+// One folder above this file, in the sources and in the package.
+const manifest = readFileSync(new URL('../package.json', url), 'utf8')
 
-/** The version of this package. */
-export function version(): string {
-  if (known !== undefined) return known
-  // One folder above this file, in the sources and in the package.
-  const manifest = readFileSync(new URL('../package.json', url), 'utf8')
-  // npm makes no package whose manifest has no version.
-  return (known = (JSON.parse(manifest) as { readonly version: string }).version)
-}
+/** The version of this package. npm makes no package whose manifest has no version. */
+export const VERSION = (JSON.parse(manifest) as { readonly version: string }).version

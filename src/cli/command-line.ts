@@ -2,7 +2,7 @@
 
 import { parseArgs } from 'node:util'
 import { setFlagsFromString } from 'node:v8'
-import { version } from '../package.ts'
+import { VERSION } from '../package.ts'
 import { ConfigError, errorCodeOf, escaped, reasonOf, UsageError } from '../errors.ts'
 import { type Command, COMMANDS, isCommand, OPTIONS } from './commands.ts'
 
@@ -10,7 +10,7 @@ async function main(argv: readonly string[]): Promise<string | undefined> {
   const { values, positionals } = parse(argv)
   const [name = 'serve', ...args] = positionals
   if (values.help && positionals.length === 0) return (await import('./help.ts')).help()
-  if (values.version) return version()
+  if (values.version) return VERSION
   if (!isCommand(name)) {
     const names = Object.keys(COMMANDS).join(', ')
     throw new UsageError(`there is no command ${JSON.stringify(name)}: there are ${names}`)

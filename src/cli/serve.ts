@@ -3,7 +3,7 @@
 import { type Config, keysFrom, readConfig } from '../config.ts'
 import { escaped } from '../errors.ts'
 import { createLog, type Log } from '../ops/log.ts'
-import { version } from '../package.ts'
+import { VERSION } from '../package.ts'
 import { type Listening, Service } from '../service.ts'
 import { variableOf } from '../settings.ts'
 import { IN_MEMORY } from '../store/sqljs/in-memory.ts'
@@ -26,7 +26,7 @@ export async function run(_: string, { dev = false }: { dev?: boolean }): Promis
   })
   if (!listening) return
   log.info('listening', {
-    version: version(),
+    version: VERSION,
     ...listening,
     data: config.etcd?.endpoints ?? config.data,
     keys: config.keys.kind,
