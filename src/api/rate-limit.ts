@@ -4,18 +4,16 @@
  */
 export class RateLimit {
   readonly #intervalMs: number
-  readonly #now: () => number
   readonly #emptyAtMs = new Map<string, number>()
   #sweepAtMs = 0
 
-  constructor(requestsPerSecond: number, now: () => number = () => performance.now()) {
+  constructor(requestsPerSecond: number) {
     this.#intervalMs = 1000 / requestsPerSecond
-    this.#now = now
   }
 
   /** Counts a request. Returns the whole seconds to wait if it is one too many. */
   take(owner: string): number | undefined {
-    const now = this.#now()
+    const now = performance.now()
     this.#sweep(now)
     const emptyAt = Math.max(this.#emptyAtMs.get(owner) ?? 0, now) + this.#intervalMs
     const waitMs = emptyAt - now - Math.max(1000, this.#intervalMs)
