@@ -1,14 +1,12 @@
 /* The table of all settings: how each is read, its default, its meaning. */
 
-import type { LogLevel, LogRequests } from './ops/log.ts'
+import { LOG_LEVELS, LOG_REQUESTS } from './ops/log.ts'
 import { address, addressOrOff, directory, endpoints, integer, oneOf, path } from './values.ts'
 import { passwordFile, pem, prefix, type Read, scope, secret, secretFile, text } from './values.ts'
 
 const GIB = 1024 ** 3
 const MAX_DATA_BYTES = GIB / 2
 const dataBytes = integer(65_536, MAX_DATA_BYTES)
-const LOG_LEVELS: readonly LogLevel[] = ['silent', 'error', 'info', 'debug']
-const LOG_REQUESTS: readonly LogRequests[] = ['all', 'errors', 'off']
 
 /** In the place of a default. */
 const NONE = undefined
@@ -25,7 +23,7 @@ type Setting = readonly [
  * where an operator sets the variable PLANTS_JWT_SECRET_FILE. `--help` and the table in
  * scripts/deploy/README.md have this order. What an editor shows for an option is in index.ts.
  */
-export const SETTINGS = {
+const SETTINGS = {
   listen: [address, '127.0.0.1:8080', 'where plants are served: host:port, [::1]:port, unix:/path'],
   adminListen: [addressOrOff, '127.0.0.1:8081', 'where health is served: the same forms, or off'],
   data: [directory, './data', 'directory of the embedded store; :memory: keeps nothing'],

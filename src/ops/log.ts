@@ -3,11 +3,13 @@ import { types } from 'node:util'
 import { escaped, isError, reasonOf } from '../errors.ts'
 import { type LogSink, LogWriter, standardOutput } from './log-writer.ts'
 
-const LEVELS = { silent: 0, error: 1, info: 2, debug: 3 } as const
-
-export type LogLevel = keyof typeof LEVELS
+/** Each also logs what those before it log. */
+export const LOG_LEVELS = ['silent', 'error', 'info', 'debug'] as const
 /** Which requests have a line; `errors` are statuses from 400 on, and those that were cut off. */
-export type LogRequests = 'all' | 'errors' | 'off'
+export const LOG_REQUESTS = ['all', 'errors', 'off'] as const
+
+export type LogLevel = (typeof LOG_LEVELS)[number]
+export type LogRequests = (typeof LOG_REQUESTS)[number]
 type Fields = Readonly<Record<string, unknown>>
 
 /** What the line of a request says. */
@@ -76,7 +78,7 @@ export function createLog(
   const writer = new LogWriter(sink, (dropped) =>
     format.line('error', 'log lines were dropped', { dropped }),
   )
-  const isOn = (own: LogLevel): boolean => LEVELS[own] <= LEVELS[level]
+  const isOn = (own: LogLevel): boolean => LOG_LEVELS.indexOf(own) <= LOG_LEVELS.indexOf(level)
   const at = (own: LogLevel): Log['info'] =>
     isOn(own) ? (message, fields) => writer.add(format.line(own, message, fields)) : () => {}
   return {
