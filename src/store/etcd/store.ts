@@ -17,7 +17,6 @@ export interface EtcdConfig extends ClientOptions {
   readonly prefix: string
 }
 
-const INT64_MAX = 2n ** 63n - 1n
 const PROBE_EVERY_MS = 1000
 const LOGIN_REFUSED = /authentication failed|user name is empty/
 const USER = 'PLANTS_ETCD_USERNAME and PLANTS_ETCD_PASSWORD_FILE, or the option etcdUsername'
@@ -70,9 +69,8 @@ export class EtcdStore implements PlantStore {
     this.#refuseIfClosed()
     const range = wire.plantRange(this.#config.prefix, owner, after)
     const pages = new PageReader((request) => this.#client.call(owner, request), range)
-    const max = after === INT64_MAX ? 0 : (limit ?? Infinity)
     const fail = (error: unknown): never => this.#fail('plants could not be read', error)
-    return openList(pages, max, fail).catch(fail)
+    return openList(pages, limit ?? Infinity, fail).catch(fail)
   }
 
   unavailableReason(): string | undefined {
