@@ -112,7 +112,7 @@ export class Service implements Omit<PlantService, 'handler'> {
       lifecycle: this.#lifecycle,
       log,
     })
-    const { rateLimit, maxBodyBytes, maxConnections, readScope, writeScope, logRequests } = config
+    const { rateLimit, maxBodyBytes, maxConnections, logRequests } = config
     const verifier = new Verifier(this.#keys, config)
     const options: ResponderOptions = {
       store: this.#store,
@@ -123,8 +123,7 @@ export class Service implements Omit<PlantService, 'handler'> {
       bodies: new MemoryBudget(BODIES_MAX_BYTES),
       answers: new MemoryBudget(ANSWERS_MAX_BYTES),
       maxBodyBytes,
-      readScope,
-      writeScope,
+      scopes: { read: config.readScope, write: config.writeScope },
       lifecycle: this.#lifecycle,
       metrics: this.#metrics,
       log,

@@ -5,16 +5,14 @@ import { HttpError } from '../errors.ts'
 import { type Exchange, hasTooManyHeaders } from '../http/exchange.ts'
 import type { HttpResponse } from '../http/response.ts'
 import { checkRoom, type OperationOptions } from './call.ts'
-import { routeOf } from './operations.ts'
+import { type Operation, routeOf } from './operations.ts'
 import type { RateLimit } from './rate-limit.ts'
 
 export interface RouterOptions extends OperationOptions {
   readonly verifier: Pick<Verifier, 'verify'>
   readonly rateLimit: RateLimit | undefined
-  /** The scope that GET requires, if any. */
-  readonly readScope: string | undefined
-  /** The scope that POST requires, if any. */
-  readonly writeScope: string | undefined
+  /** The scope that a token needs for each kind of operation, if any. */
+  readonly scopes: Readonly<Record<Operation['scope'], string | undefined>>
 }
 
 /** If a known path has no operation for a method, these methods get 405 and all others 501. */
@@ -29,8 +27,7 @@ const HOST = /^[A-Za-z0-9\-._~!$&'()*+,;=:[\]%]*$/
 export function createRouter(
   options: RouterOptions,
 ): (exchange: Exchange) => HttpResponse | Promise<HttpResponse> {
-  const { verifier, rateLimit } = options
-  const scopes = { read: options.readScope, write: options.writeScope }
+  const { verifier, rateLimit, scopes } = options
 
   return (exchange) => {
     checkHttp(exchange)
