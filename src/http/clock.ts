@@ -24,7 +24,7 @@ type State = 'idle' | 'receiving' | 'serving' | 'sending' | 'discarding'
 type End = 'requestTimeout' | 'late' | 'close' | 'cut off'
 
 /** The state of a connection, from its current request. */
-export function stateOf(current: Exchange | undefined): State {
+function stateOf(current: Exchange | undefined): State {
   if (!current) return 'idle'
   const { phase, req, res, bodyTaken } = current
   // The second: an embedding application has responded itself.

@@ -185,15 +185,10 @@ export class Connection implements BodyHolder, ResponseOrder {
     if (this.#isDone && this.#current?.req.complete === true) this.#current = undefined
   }
 
-  /** True if more of the current request's body would only be held. */
-  get #isHolding(): boolean {
+  get #mustPause(): boolean {
+    if (this.#intake.isFull || this.#linger.isFull || this.#ignored >= IGNORED_MAX) return true
     const req = this.#current?.req
     return req instanceof DirectRequest && req.isHolding
-  }
-
-  get #mustPause(): boolean {
-    if (this.#intake.isFull || this.#linger.isFull || this.#isHolding) return true
-    return this.#ignored >= IGNORED_MAX
   }
 
   /** Node keeps a request that comes after the last one until the connection ends. */
