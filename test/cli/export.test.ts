@@ -16,10 +16,11 @@ import { basename, dirname } from 'node:path'
 import { test } from 'node:test'
 import type { Row } from '../../dist/store/sqljs/database.js'
 import { type Files, nodeFiles } from '../../dist/store/sqljs/files.js'
-import { batchLine, headerLine } from '../../dist/store/sqljs/journal-format.js'
+import { batchLine, headerLine, journalName } from '../../dist/store/sqljs/journal-format.js'
 import { lockDirectory } from '../../dist/store/sqljs/lock.js'
 import { checkStore } from '../../dist/cli/check.js'
 import { exportStore } from '../../dist/cli/export.js'
+import { plant } from '../contract/store.contract.ts'
 import { MAIN } from '../support/process.ts'
 import { temporaryDirectory } from '../support/service.ts'
 import { writeStore } from '../support/store-files.ts'
@@ -215,6 +216,49 @@ test('check and export: a directory where no service ran holds no store', async 
     await assert.rejects(exportStore(directory, target), { message })
   }
   assert.ok(!existsSync(target))
+})
+
+test('check and export: a stop and a start while they read hide no plant', async () => {
+  const data = `${await temporaryDirectory()}/data`
+  const folder = await temporaryDirectory()
+  const opened = () => openStore(data, { lock: lockDirectory })
+  let store = await opened()
+  let id = 0n
+  const createFive = async (): Promise<void> => {
+    for (const last = id + 5n; id < last; ) await store.create('alice', plant(++id))
+  }
+  /** The next start names its first journal as the one that was scanned. */
+  const restarting = (): Files => {
+    let isBefore = true
+    return {
+      ...nodeFiles,
+      async read(path) {
+        if (isBefore && path.endsWith(journalName(1))) {
+          isBefore = false
+          await store.close()
+          store = await opened()
+          await createFive()
+        }
+        return nodeFiles.read(path)
+      },
+    }
+  }
+  await createFive()
+  await store.close()
+  store = await opened()
+  await createFive()
+  assert.equal(
+    await exportStore(data, `${folder}/file`, restarting()),
+    `15 plants written to ${folder}/file`,
+  )
+  assert.match(await checkStore(data, restarting()), /is sound: 20 plants in a snapshot and 1 j/)
+  assert.equal((await list(store)).length, 20)
+  await store.close()
+  mkdirSync(`${folder}/data`)
+  copyFileSync(`${folder}/file`, `${folder}/data/plants.sqlite`)
+  const exported = await openStore(`${folder}/data`)
+  assert.equal((await list(exported)).length, 15)
+  await exported.close()
 })
 
 test('check and export: an empty store that was served has 0 plants', async () => {

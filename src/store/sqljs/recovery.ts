@@ -108,10 +108,11 @@ export async function replay(
       await paused
     }
     const extent = step.value
-    if (i > 0 && extent.firstSequence !== sequence + 1) {
-      const gap = `it begins with write ${extent.firstSequence}`
-      const before = `the journal before it ends with write ${sequence}`
-      throw new StoreCorrupt(path, 0, `${gap}, and ${before}`)
+    const { firstSequence } = extent
+    // The first one too: since the scan, a stop and a start may have made another one of its name.
+    if (firstSequence > sequence + 1 || (i > 0 && firstSequence <= sequence)) {
+      const gap = `it begins with write ${firstSequence}`
+      throw new StoreCorrupt(path, 0, `${gap}, and what is before it ends with write ${sequence}`)
     }
     sequence = Math.max(sequence, extent.nextSequence - 1)
     if (isLast) last = { ...extent, number }

@@ -234,7 +234,7 @@ test('recovery: closed lines that became zeros are missed', async () => {
   await refuses(
     new Map(files).set(FIRST, journal.fill(0, lineEnds(journal)[0])),
     'journal-00000002.log',
-    /the journal before it ends with write 0/,
+    /what is before it ends with write 0/,
   )
 })
 
