@@ -48,9 +48,9 @@ export async function scanDirectory<T>(
 
 /**
  * Removals reach the disk in any order, so any journal that the snapshot covers may still exist.
- * Without a snapshot, every journal from sequence 1 on must exist. After a snapshot, the journal
- * that begins right after it must exist, unless the snapshot is `complete` and there is none.
- * Otherwise an acknowledged plant is missing.
+ * After a snapshot, the journal that begins right after it must exist, unless the snapshot is
+ * `complete` and there is none. Otherwise an acknowledged plant is missing. The replay sees whether
+ * each journal begins where what is before it ends.
  * @throws StoreCorrupt with file and byte.
  */
 function scanOf(
@@ -62,12 +62,6 @@ function scanOf(
   const covered = snapshot?.sequence ?? 0
   const isCovered = (at: number): boolean => (headers[at + 1]?.first ?? Infinity) <= covered + 1
   const journals = headers.filter((_, at) => !isCovered(at))
-  const [oldest] = journals
-  if (oldest && oldest.first > covered + 1) {
-    const gap = `it begins with write ${oldest.first}, and what is before it ends with`
-    const what = `${gap} write ${covered}: a file is missing`
-    throw new StoreCorrupt(directory.pathOf(journalName(oldest.number)), 0, what)
-  }
   if (snapshot && !snapshot.complete && !headers.some(({ first }) => first === covered + 1)) {
     const what = `the journal that begins with write ${covered + 1} is missing`
     throw new StoreCorrupt(directory.pathOf(SNAPSHOT), snapshot.trailerAt, what)

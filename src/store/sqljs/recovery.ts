@@ -111,8 +111,8 @@ export async function replay(
     const { firstSequence } = extent
     // The first one too: since the scan, a stop and a start may have made another one of its name.
     if (firstSequence > sequence + 1 || (i > 0 && firstSequence <= sequence)) {
-      const gap = `it begins with write ${firstSequence}`
-      throw new StoreCorrupt(path, 0, `${gap}, and what is before it ends with write ${sequence}`)
+      const gap = `it begins with write ${firstSequence}, and what is before it ends with`
+      throw new StoreCorrupt(path, 0, `${gap} write ${sequence}: a file is missing`)
     }
     sequence = Math.max(sequence, extent.nextSequence - 1)
     if (isLast) last = { ...extent, number }
