@@ -66,14 +66,14 @@ export class Clock {
   }
 
   /**
-   * How long the client has done nothing, with `uncheckedMs`, the time since the last `check`;
+   * How long the client had done nothing at the last `check`, or -1 if it has done something since;
    * undefined if it waits for the service or is taking a response.
    */
-  quietMs(current: Exchange | undefined, uncheckedMs: number): number | undefined {
+  quietMs(current: Exchange | undefined): number | undefined {
     const state = stateOf(current)
     if (state === 'serving') return undefined
-    if (this.#hasMoved(state, current)) return state === 'sending' ? undefined : 0
-    return this.#ageMs + uncheckedMs
+    if (this.#hasMoved(state, current)) return state === 'sending' ? undefined : -1
+    return this.#ageMs
   }
 
   #hasMoved(state: State, current: Exchange | undefined): boolean {
@@ -129,11 +129,6 @@ export class Watch {
     this.#check = check
   }
 
-  /** Time since the last check. */
-  get uncheckedMs(): number {
-    return performance.now() - this.#lastMs
-  }
-
   start(): void {
     if (this.#timer) return
     this.#lastMs = performance.now()
@@ -142,7 +137,7 @@ export class Watch {
 
   #tick(): void {
     // After a pause of the whole process, this runs before the data that came meanwhile is read.
-    const passedMs = Math.min(this.uncheckedMs, 2 * this.everyMs)
+    const passedMs = Math.min(performance.now() - this.#lastMs, 2 * this.everyMs)
     this.#lastMs = performance.now()
     if (this.#check(passedMs)) return
     clearInterval(this.#timer)

@@ -152,9 +152,9 @@ export class Connection implements BodyHolder, ResponseOrder {
     this.#strangers.set(this.#socket, 0)
   }
 
-  /** How long the client has done nothing, `uncheckedMs` of it since `check`; see Clock. */
-  quietMs(uncheckedMs: number): number | undefined {
-    return this.#clock.quietMs(this.#current, uncheckedMs)
+  /** See Clock. */
+  quietMs(): number | undefined {
+    return this.#clock.quietMs(this.#current)
   }
 
   /** Ends what has lasted too long. To be called every second or so. */

@@ -96,11 +96,10 @@ export class Connections {
 
   /** Closes the connection that has been quiet for longest; false if all are being answered. */
   closeQuietest(): boolean {
-    const { uncheckedMs } = this.watch
     let quietest: Socket | undefined
-    let longestMs = -1
+    let longestMs = -Infinity
     for (const [socket, connection] of this.#bySocket) {
-      const quietMs = connection.quietMs(uncheckedMs) ?? -1
+      const quietMs = connection.quietMs() ?? -Infinity
       if (quietMs <= longestMs) continue
       quietest = socket
       longestMs = quietMs
