@@ -20,6 +20,14 @@ const OLD_GENERATION_MIB = 32
 const LINE_FACTOR = 4
 const MIB = 2 ** 20
 
+const RESULT = 'plant-store compaction'
+
+/** What the thread posts at its end: the snapshot's length, or why there is none. */
+interface Result {
+  readonly kind: typeof RESULT
+  readonly result: number | string
+}
+
 /** Runs a job in a worker thread, so that requests never wait for it. Rejects if it dies. */
 export const compactInWorker: Compact = (job, signal) =>
   new Promise((resolve, reject) => {
@@ -32,15 +40,19 @@ export const compactInWorker: Compact = (job, signal) =>
     const worker = new Worker(new URL(import.meta.url), { workerData: job, resourceLimits })
     let settle = (code: number): void =>
       reject(new Error(`the compaction's thread ended with ${code} before its work was done`))
-    worker.once('message', (result: unknown) => {
-      settle = () =>
-        typeof result === 'number' ? resolve(result) : reject(new Error(String(result)))
+    // Node ends a thread after the file calls that it has begun.
+    const end = (): void => void worker.terminate()
+    worker.on('message', (message: unknown) => {
+      // What the process's options load in each thread may post messages of its own.
+      if (!isResult(message)) return
+      const { result } = message
+      settle = () => (typeof result === 'number' ? resolve(result) : reject(new Error(result)))
+      // It may also keep the thread alive.
+      end()
     })
     worker.once('error', (error) => {
       settle = () => reject(error)
     })
-    // Node ends a thread after the file calls that it has begun.
-    const end = (): void => void worker.terminate()
     signal?.addEventListener('abort', end)
     // The result waits for the thread's end: the lock's directory stays open for its last call.
     worker.once('exit', (code) => {
@@ -51,14 +63,13 @@ export const compactInWorker: Compact = (job, signal) =>
 
 if (!isMainThread && isJob(workerData)) {
   yieldToRequests()
-  compactHere(workerData).then(
-    (bytes) => parentPort?.postMessage(bytes),
-    (error: unknown) => {
-      // Object() makes an object of anything. Its members are still unknown.
-      const { stack } = Object(error) as { readonly stack?: unknown }
-      parentPort?.postMessage(String(stack ?? error))
-    },
-  )
+  const post = (result: Result['result']): void =>
+    parentPort?.postMessage({ kind: RESULT, result } satisfies Result)
+  compactHere(workerData).then(post, (error: unknown) => {
+    // Object() makes an object of anything. Its members are still unknown.
+    const { stack } = Object(error) as { readonly stack?: unknown }
+    post(String(stack ?? error))
+  })
 }
 
 async function compactHere(job: CompactionJob): Promise<number> {
@@ -78,6 +89,11 @@ function yieldToRequests(): void {
   } catch {
     // A sandbox may forbid the call. Then compacting costs requests more time, and nothing else.
   }
+}
+
+function isResult(message: unknown): message is Result {
+  if (typeof message !== 'object' || message === null) return false
+  return 'kind' in message && message.kind === RESULT
 }
 
 /** The service itself may run in another program's worker thread, which has other data. */

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict'
+import { spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { readdirSync, readFileSync } from 'node:fs'
+import { readdirSync, readFileSync, statSync } from 'node:fs'
 import { copyFile, writeFile } from 'node:fs/promises'
 import { getPriority } from 'node:os'
 import { join } from 'node:path'
@@ -660,6 +661,30 @@ test('compaction: it begins when the journals are a third as long as the snapsho
   await until('the journals are compacted', () => compactions() === 1)
   await store.close()
 })
+
+const PRELOADS = {
+  'keeps its thread alive': 'setInterval(() => {}, 1000)',
+  'posts messages': "import { parentPort as to } from 'node:worker_threads'; to?.postMessage(7)",
+}
+for (const [what, preload] of Object.entries(PRELOADS)) {
+  test(`compaction: it ends with its result though a preloaded module ${what}`, async () => {
+    const directory = await directoryOf(await killedAfter(plantsTo(2n)))
+    const job = { directory, upToJournal: 1, sequence: 2, complete: true, ...UNKNOWN }
+    const file = import.meta.resolve('../../../dist/store/sqljs/compaction-thread.js')
+    const script = `${await temporaryDirectory()}/compact.mjs`
+    await writeFile(
+      script,
+      `import { compactInWorker } from ${JSON.stringify(file)}
+      process.stdout.write(String(await compactInWorker(${JSON.stringify(job)})))
+      process.exit()`,
+    )
+    const preloaded = `data:text/javascript,${encodeURIComponent(preload)}`
+    const child = spawn(process.execPath, ['--import', preloaded, script])
+    const [printed] = (await once(child.stdout, 'data')) as [Buffer]
+    assert.equal(Number(printed.toString()), statSync(`${directory}/plants.sqlite`).size)
+    assert.match(await checkStore(directory), /2 plants in a snapshot/)
+  })
+}
 
 test('compaction: a worker thread that fails says why', async () => {
   const directory = `${await temporaryDirectory()}/nowhere`
