@@ -40,23 +40,19 @@ const ROWS = `
   SELECT ${textOf('owner')}, iif(typeof(id) = 'integer', id, typeof(id)),
     ${textOf('name')}, ${textOf('tag')}
   FROM main.plants NOT INDEXED`
-/** A row takes 4 bytes of a page, and 2 in its list of rows (sqlite.org/fileformat2.html, 1.6). */
-const MIN_ROW_BYTES = 6
-
 type Decoder = InstanceType<typeof TextDecoder>
 
 interface SourceRows {
-  /** Every row, in the table's order. @throws Error when the file is damaged. */
+  /** Every row, in the table's order. @throws Error when the file cannot be read any more. */
   readonly rows: Generator<Cells>
-  /** How many there are, if they could be counted. */
-  readonly total: number | undefined
+  readonly total: number
   /** Whether the file is a snapshot that needs journals: a service ran when it was made. */
   readonly isPartial: boolean
 }
 
 /**
  * The table of plants in a file.
- * @throws Error when the file has no such table.
+ * @throws Error when the file has no such table, or is damaged.
  */
 export async function openRows(pages: PageFile): Promise<SourceRows> {
   const library = await ownSqlite()
@@ -69,11 +65,11 @@ function rowsIn(library: SqlJs, pages: PageFile): SourceRows {
     // What sqlite.org/security.html asks for, as far as it is not the default here.
     db.run('PRAGMA trusted_schema = OFF; PRAGMA cell_size_check = ON')
     refuseOtherThanTable(db)
+    refuseDamaged(db, pages.lengthBytes)
     const encoding = String(valueOf(db, 'PRAGMA encoding'))
     const decoder = new TextDecoder(encoding, { fatal: true, ignoreBOM: true })
-    const maxRows = pages.lengthBytes / MIN_ROW_BYTES
-    const rows = rowsOf(pages, db, db.prepare(ROWS), decoder, maxRows)
-    const total = countRows(db, Math.ceil(maxRows))
+    const rows = rowsOf(pages, db, db.prepare(ROWS), decoder)
+    const total = Number(valueOf(db, 'SELECT count(*) FROM main.plants NOT INDEXED'))
     return { rows, total, isPartial: isPartial(library, pages.bytes) }
   } catch (error) {
     db.close()
@@ -86,12 +82,9 @@ function* rowsOf(
   db: Database,
   rows: Statement,
   decoder: Decoder,
-  maxRows: number,
 ): Generator<Cells> {
   try {
-    for (let read = 1; rows.step(); read++) {
-      // Pages that refer to each other return the same rows again and again.
-      if (read > maxRows) throw new Error('it has more rows than it has room for')
+    while (rows.step()) {
       const [owner, id, name, tag] = rows.get(null, { useBigInt: true })
       yield {
         owner: cellOf(decoder, owner),
@@ -117,16 +110,6 @@ function isPartial(library: SqlJs, bytes: FileBytes): boolean {
   }
 }
 
-/** Undefined for a damaged file: reading its rows says more. */
-function countRows(db: Database, maxRows: number): number | undefined {
-  try {
-    const some = `SELECT 1 FROM main.plants NOT INDEXED LIMIT ${maxRows}`
-    return Number(valueOf(db, `SELECT count(*) FROM (${some})`))
-  } catch {
-    return undefined
-  }
-}
-
 /** A view can run without end; virtual tables and generated columns run what the file says. */
 function refuseOtherThanTable(db: Database): void {
   const [found] = all(db, 'PRAGMA main.table_list(plants)')
@@ -138,6 +121,23 @@ function refuseOtherThanTable(db: Database): void {
   if (all(db, 'PRAGMA main.table_xinfo(plants)').some((column) => column.at(-1) !== 0)) {
     throw new Error('plants must be a plain table, and has a generated column')
   }
+}
+
+/**
+ * SQLite reads zeros after the end of a file, and what a damaged page seems to hold: plants that
+ * nobody created, of owners that nobody has. Pages that refer to each other have rows without end.
+ */
+function refuseDamaged(db: Database, lengthBytes: number): void {
+  const bytes = Number(valueOf(db, 'PRAGMA page_count')) * Number(valueOf(db, 'PRAGMA page_size'))
+  if (bytes > lengthBytes) throw new Error(`it is cut off after ${lengthBytes} of ${bytes} bytes`)
+  // A check would run what the file says.
+  db.run('PRAGMA ignore_check_constraints = ON')
+  const verdict = String(valueOf(db, 'PRAGMA main.quick_check(plants)'))
+  if (verdict === 'ok') return
+  // Of pages, the first line only says in which database they are.
+  const [only, first = only] = verdict.split('\n')
+  const cure = 'the command .recover of sqlite3 makes a file of what can be read'
+  throw new Error(`SQLite finds damage (${first}): ${cure}`)
 }
 
 function cellOf(decoder: Decoder, value: Value | undefined): string | Odd {
