@@ -91,18 +91,16 @@ export class Compactor {
   async #compactUntilDone(): Promise<void> {
     const { signal } = this.#stopped
     while (this.#isDue() && !signal.aborted) {
-      let retryMs: number
-      if (this.#journal.ready) {
-        try {
-          return await this.#compact()
-        } catch (error) {
-          if (signal.aborted) return
-          this.results.failure++
-          retryMs = this.#backoff.take()
-          const what = 'the journals could not be compacted; they are kept, and it is tried again'
-          this.#settings.log.error(what, { error, retryMs })
-        }
-      } else retryMs = this.#backoff.take()
+      // Taken before the attempt: one that succeeds resets it.
+      const retryMs = this.#backoff.take()
+      try {
+        if (this.#journal.ready) return await this.#compact()
+      } catch (error) {
+        if (signal.aborted) return
+        this.results.failure++
+        const what = 'the journals could not be compacted; they are kept, and it is tried again'
+        this.#settings.log.error(what, { error, retryMs })
+      }
       await sleep(retryMs, undefined, { ref: false, signal }).catch(() => {})
     }
   }
