@@ -213,10 +213,8 @@ export class JournalWriter {
   }
 
   /** Puts the journal's acknowledged lines, or a new journal, in place. Never throws. */
-  async #rewrite(): Promise<void> {
-    clearTimeout(this.#timer)
-    if (this.#closed) return
-    await this.#exclusively(async () => {
+  #rewrite(): Promise<void> {
+    return this.#exclusively(async () => {
       try {
         this.#settle(await this.#create(this.#journal, await this.#acknowledgedLines()))
       } catch (error) {
