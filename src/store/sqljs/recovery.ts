@@ -91,7 +91,7 @@ export async function replay(
   for (const [i, number] of journals.entries()) {
     const name = journalName(number)
     const path = directory.pathOf(name)
-    const isLast = i === journals.length - 1 && number === nextJournal - 1
+    const isLast = number === nextJournal - 1
     const contents = await directory.read(name)
     const startedAtMs = performance.now()
     const lines = readJournal(path, contents, isLast)
