@@ -17,7 +17,7 @@ import { fileOf, nodeFiles } from '../store/sqljs/files.ts'
 import { SQLITE_LOGS } from '../store/sqljs/new-file.ts'
 import { FILE_MAX_BYTES, PageFile } from '../store/sqljs/page-file.ts'
 import { checksumOf } from '../store/sqljs/snapshot.ts'
-import { type Cells, NULL, openRows } from '../store/sqljs/source-rows.ts'
+import { type Cells, NULL, openRows, type SourceRows } from '../store/sqljs/source-rows.ts'
 import { counted, Progress } from './progress.ts'
 
 /** Rows of a batch, and characters of their text: creates under way together, also to etcd. */
@@ -26,7 +26,6 @@ const BATCH_CHARS = 8 * 1024 * 1024
 /** How much of an owner a message repeats. */
 const QUOTED_CHARS = 100
 
-type Rows = Awaited<ReturnType<typeof openRows>>
 type OwnedPlant = { readonly owner: string; readonly plant: NewPlant }
 
 /** Opens the store to import into. `onFatal` is told when its memory and disk may differ. */
@@ -93,7 +92,7 @@ export async function importStore(
 async function importRows(
   store: PlantStore,
   file: string,
-  { rows, total }: Rows,
+  { rows, total }: SourceRows,
   progress: Progress,
 ): Promise<{ readonly read: number; readonly refused: number }> {
   const unavailable = store.unavailableReason()

@@ -31,7 +31,7 @@ export interface DirectoryScan {
  */
 export async function scanDirectory<T>(
   directory: StoreDirectory,
-  use: (scan: DirectoryScan) => T | Promise<T>,
+  use: (scan: DirectoryScan) => Promise<T>,
 ): Promise<T> {
   const names = await directory.list()
   // Read before the snapshot: a journal that a compaction removes in between is in that snapshot.

@@ -8,7 +8,7 @@ import type { Recovery } from './recovery.ts'
 import type { Settings } from './settings.ts'
 
 /** A journal's acknowledged part: its header and good lines. */
-export interface Journal {
+interface Journal {
   readonly number: number
   readonly firstSequence: number
   /** The sequence of the next line. */

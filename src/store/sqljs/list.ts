@@ -4,7 +4,7 @@ import type { PlantList, RangeOf } from '../../plants/store.ts'
 import type { Query } from './sqlite.ts'
 
 /** A range of one owner's ids, ends included, without the rows of later batches than `asOf`. */
-export interface View {
+interface View {
   readonly owner: string
   readonly from: bigint
   readonly to: bigint

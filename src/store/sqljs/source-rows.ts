@@ -42,7 +42,7 @@ const ROWS = `
   FROM main.plants NOT INDEXED`
 type Decoder = InstanceType<typeof TextDecoder>
 
-interface SourceRows {
+export interface SourceRows {
   /** Every row, in the table's order. @throws Error when the file cannot be read any more. */
   readonly rows: Generator<Cells>
   readonly total: number
