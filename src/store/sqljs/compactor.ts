@@ -147,12 +147,16 @@ export class Compactor {
     }
   }
 
-  /** A journal that a crash leaves here does no harm: the next start removes it. */
+  /** A journal that stays here does no harm: the next compaction, or start, removes it. */
   async #removeJournals(upTo: number): Promise<void> {
-    const { directory } = this.#settings
-    for (const name of await directory.list()) {
-      const number = journalNumber(name)
-      if (number !== undefined && number <= upTo) await directory.remove(name)
+    const { directory, log } = this.#settings
+    try {
+      for (const name of await directory.list()) {
+        const number = journalNumber(name)
+        if (number !== undefined && number <= upTo) await directory.remove(name)
+      }
+    } catch (error) {
+      log.error('compacted journals could not be removed; that is tried again later', { error })
     }
   }
 }

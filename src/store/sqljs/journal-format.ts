@@ -59,10 +59,13 @@ export function journalName(number: number): string {
   return `journal-${String(number).padStart(8, '0')}.log`
 }
 
-/** The number in a journal's name, or undefined for another file's. */
+/**
+ * The number in a journal's name, or undefined for another file's. No two names have one number: of
+ * two journals 1, one would be taken for obsolete.
+ */
 export function journalNumber(name: string): number | undefined {
-  const digits = /^journal-(\d{8,15})\.log$/.exec(name)?.[1]
-  return digits === undefined ? undefined : Number(digits)
+  const number = Number(/^journal-(\d{8,15})\.log$/.exec(name)?.[1])
+  return journalName(number) === name ? number : undefined
 }
 
 function checksum(data: string | Uint8Array): string {

@@ -356,6 +356,7 @@ test('journal: each number has one name, in the order of the digits', () => {
   assert.equal(journalName(7), 'journal-00000007.log')
   for (const name of [
     'journal-7.log',
+    'journal-000000007.log',
     'journal-00000007.log.tmp',
     'xjournal-00000007.log',
     'journal-0000000a.log',

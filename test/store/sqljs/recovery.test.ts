@@ -4,7 +4,7 @@ import { once } from 'node:events'
 import { readdirSync, readFileSync, statSync } from 'node:fs'
 import { copyFile, writeFile } from 'node:fs/promises'
 import { getPriority } from 'node:os'
-import { join } from 'node:path'
+import { basename, join } from 'node:path'
 import { test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { pathToFileURL } from 'node:url'
@@ -20,6 +20,7 @@ import {
   batchLine,
   headerLine,
   journalName,
+  journalNumber,
   StoreCorrupt,
 } from '../../../dist/store/sqljs/journal-format.js'
 import { lockDirectory } from '../../../dist/store/sqljs/lock.js'
@@ -685,6 +686,49 @@ for (const [what, preload] of Object.entries(PRELOADS)) {
     assert.match(await checkStore(directory), /2 plants in a snapshot/)
   })
 }
+
+test('recovery: a journal of another name is not ours, and removes none', async () => {
+  const files = await killedAfter(plantsTo(3n))
+  const stray = 'journal-000000001.log'
+  const directory = await directoryOf(new Map([...files, [stray, files.get(FIRST) ?? Buffer.of()]]))
+  const store = await openStore(directory)
+  assert.equal((await list(store)).length, 3)
+  await store.close()
+  assert.deepEqual(readdirSync(directory).toSorted(), [stray, 'plants.sqlite'])
+  const again = await openStore(directory)
+  assert.equal((await list(again)).length, 3)
+  await again.close()
+})
+
+test('compaction: it has succeeded if its journals stay, and the next one removes them', async () => {
+  const directory = `${await temporaryDirectory()}/data`
+  const lines: LogLine[] = []
+  let fails = true
+  const files: Files = {
+    ...nodeFiles,
+    async remove(path) {
+      if (fails && journalNumber(basename(path)) !== undefined) throw new Error('EIO')
+      await nodeFiles.remove(path)
+    },
+  }
+  const store = await openStore(directory, { files, compactBytes: 1 }, lines)
+  const count = (what: string): number => lines.filter(({ message }) => message === what).length
+  const journals = (): string[] => readdirSync(directory).filter((name) => name.endsWith('.log'))
+  await store.create('alice', plant(1n, 'x'.repeat(50_000)))
+  const what = 'compacted journals could not be removed; that is tried again later'
+  await until('the journal stays', () => count(what) === 1)
+  assert.equal(count('compacted'), 1)
+  assert.deepEqual(journals(), [FIRST, journalName(2)])
+  fails = false
+  await store.create('alice', plant(2n, 'x'.repeat(50_000)))
+  await until('all that is compacted is removed', () => journals().join() === journalName(3))
+  assert.deepEqual([count('compacted'), count(what)], [2, 1])
+  fails = true
+  await store.close()
+  assert.equal(count(what), 2)
+  assert.match(await checkStore(directory), /2 plants in a snapshot/)
+  assert.ok(lines.every(({ level, message }) => level === 'info' || message === what))
+})
 
 test('compaction: a worker thread that fails says why', async () => {
   const directory = `${await temporaryDirectory()}/nowhere`
