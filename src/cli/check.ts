@@ -44,7 +44,8 @@ export function checkStore(
       const replayed = await replay(scan, database, onProgress)
       progress.step('checking', database.pageCount() * PAGE_BYTES)
       const plants = counted(database.check(), 'plant')
-      if (!wasServed) await refuseTorn(directory, replayed)
+      const torn = await tornLine(directory, wasServed, replayed)
+      if (torn) throw torn
       const files = `${snapshot ? 'a' : 'no'} snapshot and ${counted(journals.length, 'journal')}`
       return `${directory} is sound: ${plants} in ${files}, up to write ${replayed.sequence}`
     } finally {
@@ -106,11 +107,15 @@ function isOfStore(name: string): boolean {
   return name === SNAPSHOT || journalNumber(name) !== undefined || lockNumber(name) > 0n
 }
 
-/** While a service runs, the last line may be incomplete because it is still being written. */
-async function refuseTorn(directory: string, { last }: Replay): Promise<void> {
-  if (!last || last.tornBytes === 0 || (await isLocked(directory))) return
+/** What a torn last line is. While a service runs, it may only not be written to its end yet. */
+export async function tornLine(
+  directory: string,
+  wasServed: boolean,
+  { last }: Replay,
+): Promise<StoreCorrupt | undefined> {
+  if (!last || last.tornBytes === 0 || wasServed || (await isLocked(directory))) return undefined
   const what = `its last line is torn (${last.tornBytes} bytes). It was never acknowledged`
   const next = 'and the next start of the service cuts it off'
   const file = `${directory}/${journalName(last.number)}`
-  throw new StoreCorrupt(file, last.goodBytes, `${what}, ${next}`)
+  return new StoreCorrupt(file, last.goodBytes, `${what}, ${next}`)
 }

@@ -8,7 +8,7 @@ import { type File, type Files, nodeFiles } from '../store/sqljs/files.ts'
 import { refuseTarget, writeNewFile } from '../store/sqljs/new-file.ts'
 import { FILE_MAX_BYTES } from '../store/sqljs/page-file.ts'
 import { replay } from '../store/sqljs/recovery.ts'
-import { embeddedStore, readStore } from './check.ts'
+import { embeddedStore, readStore, tornLine } from './check.ts'
 import { counted, Progress } from './progress.ts'
 
 const PIECE_BYTES = 1024 * 1024
@@ -48,9 +48,10 @@ export async function exportStore(
   directory: string,
   file: string,
   files: Files = nodeFiles,
+  progress = new Progress(),
 ): Promise<string> {
   await refuseTarget(file, directory)
-  const make = (to: File): Promise<number> => exportTo(directory, files, file, to, new Progress())
+  const make = (to: File): Promise<number> => exportTo(directory, files, file, to, progress)
   const plants = await writeNewFile(file, make)
   return `${counted(plants, 'plant')} written to ${file}`
 }
@@ -63,16 +64,18 @@ function exportTo(
   to: File,
   progress: Progress,
 ): Promise<number> {
-  return readStore(directory, files, progress, async (scan, _, onProgress) => {
+  return readStore(directory, files, progress, async (scan, wasServed, onProgress) => {
     // What an attempt before has written.
     await to.truncate(0)
     progress.step('copying', scan.snapshot?.pages.lengthBytes)
     const database = await DatabaseFile.begin(path, to, scan.snapshot)
     try {
-      const { sequence } = await replay(scan, database, onProgress)
+      const replayed = await replay(scan, database, onProgress)
+      const torn = await tornLine(directory, wasServed, replayed)
+      if (torn) progress.tell(`the export is without a line: ${torn.message}`)
       progress.step('checking', await to.lengthBytes())
       const plants = database.check()
-      await database.finish({ sequence, complete: true })
+      await database.finish({ sequence: replayed.sequence, complete: true })
       return plants
     } finally {
       database.close()

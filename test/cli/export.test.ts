@@ -20,6 +20,7 @@ import { batchLine, headerLine, journalName } from '../../dist/store/sqljs/journ
 import { lockDirectory } from '../../dist/store/sqljs/lock.js'
 import { checkStore } from '../../dist/cli/check.js'
 import { exportStore } from '../../dist/cli/export.js'
+import { Progress } from '../../dist/cli/progress.js'
 import { plant } from '../contract/store.contract.ts'
 import { MAIN } from '../support/process.ts'
 import { temporaryDirectory } from '../support/service.ts'
@@ -259,6 +260,27 @@ test('check and export: a stop and a start while they read hide no plant', async
   const exported = await openStore(`${folder}/data`)
   assert.equal((await list(exported)).length, 15)
   await exported.close()
+})
+
+test('check and export: a torn last line is told, unless a service runs', async () => {
+  const data = await storeOfTwo()
+  const journal = `${data}/${journalName(1)}`
+  const line = batchLine(3, [['alice', '3', 'never acknowledged']])
+  writeFileSync(journal, Buffer.concat([readFileSync(journal), line.subarray(0, -9)]))
+  const lines: string[] = []
+  const progress = new Progress({ write: (text) => lines.push(text.trimEnd()) })
+  const file = `${await temporaryDirectory()}/file`
+  assert.equal(await exportStore(data, file, nodeFiles, progress), `2 plants written to ${file}`)
+  const torn = /damaged at byte \d+: its last line is torn \(\d+ bytes\)\. It was never acknowl/
+  assert.equal(lines.length, 1)
+  assert.match(lines[0] ?? '', /^the export is without a line: /)
+  assert.match(lines[0] ?? '', torn)
+  await assert.rejects(checkStore(data), { message: torn })
+  const lock = await lockDirectory(data)
+  await exportStore(data, `${file}-2`, nodeFiles, progress)
+  assert.match(await checkStore(data), /is sound: 2 plants/)
+  assert.equal(lines.length, 1)
+  await lock.release()
 })
 
 test('check and export: an empty store that was served has 0 plants', async () => {
