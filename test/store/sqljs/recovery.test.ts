@@ -700,7 +700,7 @@ test('recovery: a journal of another name is not ours, and removes none', async 
   await again.close()
 })
 
-test('compaction: it has succeeded if its journals stay, and the next one removes them', async () => {
+test('compaction: it succeeds if its journals stay, and the next one removes them', async () => {
   const directory = `${await temporaryDirectory()}/data`
   const lines: LogLine[] = []
   let fails = true
