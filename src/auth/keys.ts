@@ -54,7 +54,7 @@ function secretKeys(secret: Uint8Array): () => KeySource {
   const { length } = secret
   if (length < MIN_SECRET_BYTES)
     throw new ConfigError([`must have at least ${MIN_SECRET_BYTES} bytes, and has ${length}`])
-  // Whoever has the public key could sign with it.
+  // Anyone who has the public key could sign with it.
   const format = formatOf(secret)
   if (format === 'PEM' || format === 'a key set')
     throw new ConfigError([`must be a secret, and is ${format}: public keys are for JWKS settings`])

@@ -46,8 +46,8 @@ export class Progress {
       this.#draw(`${what}: ${Math.round(bytes / 1e6)} MB`)
   }
 
-  /** To be called often. Without a total, there is nothing to say of what remains. */
-  at(done: number, total: number | undefined, unit: Unit): void {
+  /** To be called often. */
+  at(done: number, total: number, unit: Unit): void {
     if (done === total) return
     const nowMs = performance.now()
     const every = this.#target.isTTY ? REDRAW_EVERY_MS : LINE_EVERY_MS
@@ -57,9 +57,8 @@ export class Progress {
     const perSecond = (done * 1000) / stepMs
     const scaled = (value: number): number => Math.round(unit === 'MB' ? value / 1e6 : value)
     const rate = `${scaled(perSecond)} a second`
-    const of = total === undefined ? '' : ` of ${scaled(total)}`
-    const left = total === undefined ? '' : `, ${Math.ceil((total - done) / perSecond)} s left`
-    this.#draw(`${what}: ${scaled(done)}${of} ${unit}, ${rate}${left}`)
+    const left = `${Math.ceil((total - done) / perSecond)} s left`
+    this.#draw(`${what}: ${scaled(done)} of ${scaled(total)} ${unit}, ${rate}, ${left}`)
   }
 
   /** Writes a line that stays. */

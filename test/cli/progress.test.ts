@@ -61,13 +61,13 @@ test('progress: on a terminal one line is drawn again, and makes room for others
     clock.pass(100)
   }
   progress.tell('not imported: row 1')
-  progress.at(80e6, undefined, 'MB')
+  progress.at(80e6, 100e6, 'MB')
   progress.end()
   progress.end()
   assert.deepEqual(written, [
     '\r\x1b[Kwriting: 40 of 100 MB, 200 a second, 1 s left',
     '\r\x1b[Knot imported: row 1\n',
-    '\r\x1b[Kwriting: 80 MB, 200 a second',
+    '\r\x1b[Kwriting: 80 of 100 MB, 200 a second, 1 s left',
     '\r\x1b[K',
   ])
 })

@@ -40,6 +40,7 @@ const ROWS = `
   SELECT ${textOf('owner')}, iif(typeof(id) = 'integer', id, typeof(id)),
     ${textOf('name')}, ${textOf('tag')}
   FROM main.plants NOT INDEXED`
+
 type Decoder = InstanceType<typeof TextDecoder>
 
 export interface SourceRows {
@@ -124,8 +125,9 @@ function refuseOtherThanTable(db: Database): void {
 }
 
 /**
- * SQLite reads zeros after the end of a file, and what a damaged page seems to hold: plants that
- * nobody created, of owners that nobody has. Pages that refer to each other have rows without end.
+ * SQLite reads zeros after the end of a file, and whatever a damaged page seems to hold. These are
+ * plants that were never created, of owners that do not exist. Pages that refer to each other have
+ * endless rows.
  */
 function refuseDamaged(db: Database, lengthBytes: number): void {
   const bytes = Number(valueOf(db, 'PRAGMA page_count')) * Number(valueOf(db, 'PRAGMA page_size'))
