@@ -84,9 +84,11 @@ export async function fill(
   plants: readonly NewPlant[],
 ): Promise<void> {
   for (let at = 0; at < plants.length; at += TRANSACTION_PUTS) {
-    const success = plants.slice(at, at + TRANSACTION_PUTS).map((plant) => ({
-      request_put: { key: plantKey(prefix, owner, plant.id), value: plantValue(plant) },
-    }))
+    const base64 = (bytes: string): string => Buffer.from(bytes, 'latin1').toString('base64')
+    const success = plants.slice(at, at + TRANSACTION_PUTS).map((plant) => {
+      const [key, value] = [plantKey(prefix, owner, plant.id), plantValue(plant)]
+      return { request_put: { key: base64(key), value: base64(value) } }
+    })
     const { status } = await gateway(endpoints[0] ?? '', '/v3/kv/txn', { success })
     assert.equal(status, 200)
   }

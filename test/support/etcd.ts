@@ -1,9 +1,13 @@
 import { type ChildProcess, spawn, spawnSync } from 'node:child_process'
 import { once } from 'node:events'
 import { mkdtempSync, rmSync } from 'node:fs'
+import { type IncomingMessage, request } from 'node:http'
+import { request as tlsRequest } from 'node:https'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { json } from 'node:stream/consumers'
 import { setTimeout as sleep } from 'node:timers/promises'
+import type { SecureContextOptions } from 'node:tls'
 import { Proxy } from './etcd-proxy.ts'
 import { freePort } from './ports.ts'
 import { PATIENCE_MS } from './time.ts'
@@ -129,19 +133,22 @@ export class Member {
   }
 }
 
-/** A call of the gateway, as curl would make it. */
+/** A call of etcd's HTTP/JSON gateway, which the service does not use. */
 export async function gateway(
   endpoint: string,
   path: string,
   message: unknown,
   timeoutMs = 5000,
+  { tls, token }: { readonly tls?: SecureContextOptions; readonly token?: string } = {},
 ): Promise<{ readonly status: number; readonly body: unknown }> {
-  const res = await fetch(`${endpoint}${path}`, {
-    method: 'POST',
-    body: JSON.stringify(message),
-    signal: AbortSignal.timeout(timeoutMs),
-  })
-  return { status: res.status, body: await res.json() }
+  const headers = { accept: 'application/json', ...(token ? { authorization: token } : {}) }
+  const options = { method: 'POST', headers, timeout: timeoutMs, ...tls }
+  const req = (tls ? tlsRequest : request)(`${endpoint}${path}`, options)
+  req.on('timeout', () => req.destroy(new Error('the gateway did not answer in time')))
+  req.end(JSON.stringify(message))
+  // The event's only argument.
+  const [res] = (await once(req, 'response')) as [IncomingMessage]
+  return { status: res.statusCode ?? 0, body: await json(res) }
 }
 
 /** The ids of a member and of its leader; undefined if it does not answer. */

@@ -3,10 +3,10 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { reasonOf } from '../../errors.ts'
 import { Backoff } from '../../ops/backoff.ts'
 import { StoreUnavailable } from '../../plants/store.ts'
-import { AnswerTooLong, DENIED, EtcdRefusal, Gateway, isRefusal } from './gateway.ts'
+import { AnswerTooLong, Connections, DENIED, EtcdRefusal, isRefusal } from './grpc.ts'
 import { Slots } from './slots.ts'
 import type { EtcdTls } from './tls.ts'
-import { type EtcdRequest, type EtcdUser, loginRequest, stringOf } from './wire.ts'
+import { type EtcdRequest, type EtcdUser, loginRequest, readToken } from './wire.ts'
 
 export interface ClientOptions {
   /** Origins of the members' client URLs, all http or all https. */
@@ -46,7 +46,7 @@ const AUTH_IS_OFF = /authentication is not enabled/
  */
 export class EtcdClient {
   readonly #options: Required<ClientOptions>
-  readonly #gateway: Gateway
+  readonly #connections: Connections
   readonly #slots = new Slots()
   #endpoint = 0
   /** The user's token, for all calls; "" if the cluster asks for none. */
@@ -57,12 +57,12 @@ export class EtcdClient {
 
   constructor(options: ClientOptions) {
     this.#options = { timing: TIMING, ...options }
-    this.#gateway = new Gateway(options.endpoints[0]?.startsWith('https:') === true, options.tls)
+    this.#connections = new Connections(options.tls)
   }
 
   /**
    * Calls of owners share the slots. The readiness probe has no owner, and does not wait.
-   * @param request is made when the call has a slot: base64 makes a plant a third longer
+   * @param request is made when the call has a slot: it has a copy of the plant
    * @param since when the time of the call began
    * @throws EtcdRefusal; AnswerTooLong; StoreUnavailable if there was no answer in time: etcd may
    * have carried the request out, or may still do so.
@@ -82,7 +82,7 @@ export class EtcdClient {
   /** Fails the calls that are running or waiting. */
   close(): void {
     this.#closed = true
-    this.#gateway.close()
+    this.#connections.close()
   }
 
   async #callUntil(deadline: number, request: EtcdRequest) {
@@ -124,9 +124,9 @@ export class EtcdClient {
   #attempt(request: EtcdRequest, endpoint: number, token: string, deadline: number) {
     const { path, message, maxBytes = Infinity } = request
     const { endpoints, timing } = this.#options
-    const url = `${endpoints[endpoint]}${path}`
     const timeoutMs = Math.max(1, Math.min(timing.attempt, deadline - performance.now()))
-    return this.#gateway.ask({ url, message, token, timeoutMs, maxBytes })
+    const origin = endpoints[endpoint] ?? ''
+    return this.#connections.ask({ endpoint: origin, path, message, token, timeoutMs, maxBytes })
   }
 
   /**
@@ -149,8 +149,7 @@ export class EtcdClient {
 
   async #requestToken(login: EtcdRequest, endpoint: number, deadline: number): Promise<string> {
     try {
-      const { body } = await this.#attempt(login, endpoint, '', deadline)
-      return stringOf(body, 'token')
+      return readToken(await this.#attempt(login, endpoint, '', deadline))
     } catch (error) {
       // As in etcd's own clients: a user may be configured before the cluster asks for one.
       if (isRefusal(error, AUTH_IS_OFF)) return ''

@@ -8,9 +8,9 @@ const GROUP_MAX = 128
 /** Of a group's request. etcd's default of --max-request-bytes is 1.5 MiB. */
 const GROUP_MAX_BYTES = 1024 * 1024
 /** What the request has for each plant, besides its key twice, its name and its tag. */
-const PLANT_BYTES = 160
-/** JSON writes a UTF-16 unit with at most 6 bytes (\u0000). base64 makes 8 of them. */
-const UNIT_BYTES = 8
+const PLANT_BYTES = 64
+/** JSON writes a UTF-16 unit with at most 6 bytes (\u0000). */
+const UNIT_BYTES = 6
 /** Of one owner: a create with fewer than four others of its owner waits for none of them. */
 const RUNNING_MAX = 4
 

@@ -1,6 +1,6 @@
 /** Lists of plants, read from etcd page by page. */
 import type { PlantList } from '../../plants/store.ts'
-import { AnswerTooLong, type EtcdAnswer } from './gateway.ts'
+import { AnswerTooLong } from './grpc.ts'
 import * as wire from './wire.ts'
 
 /** The first page serves the usual limits. The size of the plants is not known yet. */
@@ -11,14 +11,14 @@ const PAGE_BYTES = 1024 * 1024
 const PAGE_MAX_BYTES = 4 * 1024 * 1024
 const GROWTH = 4
 const SHRINKING = 8
-/** What one tick reads, in characters of base64: about 1 ms. A longer plant is read whole. */
+/** What one tick reads of keys and values: about 1 ms. A longer plant is read whole. */
 const CHUNK_CHARS = 128 * 1024
 /** The time and memory that an entry takes besides its key and value, as characters. */
 const ENTRY_CHARS = 256
 
 const EMPTY_PAGE: wire.Page = { entries: [], more: false, count: 0, revision: 0 }
 
-type Call = (request: () => wire.EtcdRequest) => Promise<EtcdAnswer>
+type Call = (request: () => wire.EtcdRequest) => Promise<Buffer>
 /** Throws what the reader of the list is told. */
 type Fail = (error: unknown) => never
 /** How many plants a list has, and the last one if there are more after it. */
@@ -58,8 +58,8 @@ export class PageReader {
   async #read(limit: number, keysOnly: boolean): Promise<wire.Page> {
     const maxBytes = limit === 1 ? Infinity : PAGE_MAX_BYTES
     const request = () => ({ ...wire.rangeRequest(this.#range, limit, keysOnly), maxBytes })
-    const { body, bytes } = await this.#call(request)
-    const page = wire.readPage(body)
+    const answer = await this.#call(request)
+    const page = wire.readPage(answer)
     const { end } = this.#range
     // A key of another length belongs to a deployment whose prefix is inside this range, and so to
     // another owner.
@@ -68,7 +68,7 @@ export class PageReader {
     const last = page.entries.at(-1)
     if (last) {
       this.#range = { first: wire.nextKey(last.key), end }
-      const fitting = Math.floor((PAGE_BYTES / bytes) * page.entries.length)
+      const fitting = Math.floor((PAGE_BYTES / answer.length) * page.entries.length)
       this.entries = Math.max(1, Math.min(this.entries * GROWTH, fitting))
     }
     return page
@@ -107,7 +107,7 @@ async function findLast(keys: PageReader, revision: number, place: number) {
 
 /** The entries that existed at a revision. */
 function knownAt(revision: number, entries: readonly wire.Entry[]): wire.Entry[] {
-  return entries.filter((entry) => Number(entry.create_revision) <= revision)
+  return entries.filter((entry) => entry.createRevision <= revision)
 }
 
 /**
@@ -177,6 +177,6 @@ class EtcdList implements PlantList {
   }
 }
 
-function charsOf({ key, value = '' }: wire.Entry): number {
+function charsOf({ key, value }: wire.Entry): number {
   return ENTRY_CHARS + key.length + value.length
 }

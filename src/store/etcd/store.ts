@@ -6,9 +6,10 @@ import type { Created, PlantList, PlantStore, RangeOf } from '../../plants/store
 import { PlantTooLarge, StoreFull, StoreUnavailable } from '../../plants/store.ts'
 import { type ClientOptions, EtcdClient } from './client.ts'
 import { createFailureLog } from './failure-log.ts'
-import { DENIED, EtcdRefusal, isRefusal } from './gateway.ts'
+import { DENIED, EtcdRefusal, isRefusal } from './grpc.ts'
 import { type Create, createGroups } from './groups.ts'
 import { openList, PageReader } from './list.ts'
+import { binary } from './protobuf.ts'
 import { outOfDate } from './tls.ts'
 import * as wire from './wire.ts'
 
@@ -113,8 +114,8 @@ export class EtcdStore implements PlantStore {
       if (!isRefusal(error, NO_SPACE)) throw error
       this.#setFull(true)
       // A full cluster refuses a put before it looks for the key.
-      const { body } = await this.#client.call(owner, () => wire.keyRequest(key), since)
-      const [entry] = wire.readPage(body).entries
+      const answer = await this.#client.call(owner, () => wire.keyRequest(key), since)
+      const [entry] = wire.readPage(answer).entries
       if (entry) return entry.value === wire.plantValue(plant) ? 'stored' : 'conflict'
       // If an earlier attempt was not answered, it may still find room.
       throw error.isFirstAttempt ? new StoreFull() : error
@@ -134,7 +135,7 @@ export class EtcdStore implements PlantStore {
   }
 
   async #transact(owner: string | undefined, request: () => wire.EtcdRequest, since?: number) {
-    return wire.readOutcome((await this.#client.call(owner, request, since)).body)
+    return wire.readOutcome(await this.#client.call(owner, request, since))
   }
 
   #refuseIfClosed(): void {
@@ -162,11 +163,11 @@ export class EtcdStore implements PlantStore {
 
   /** etcd's own /health is not enough: it fails in a full cluster, and ignores the rights. */
   async #reasonNow(): Promise<string | undefined> {
-    const key = wire.base64(this.#config.prefix)
+    const key = binary(this.#config.prefix)
     // etcd before 3.4.20 and 3.5.7 refuses a delete too if the quota is used up.
     const readIfFull = async (error: unknown): Promise<void> => {
       if (!isRefusal(error, NO_SPACE)) throw error
-      wire.readPage((await this.#client.call(undefined, () => wire.keyRequest(key))).body)
+      wire.readPage(await this.#client.call(undefined, () => wire.keyRequest(key)))
     }
     try {
       await this.#transact(undefined, () => wire.probeRequest(key)).catch(readIfFull)

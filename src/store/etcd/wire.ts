@@ -1,20 +1,20 @@
 /**
- * How plants are stored in etcd, and the messages of its HTTP/JSON gateway.
+ * How plants are stored in etcd, and etcd's messages, which its `rpc.proto` and `kv.proto` define.
  *
  * Key: prefix, base64url of the owner's UTF-8, "/", and the id as 16 hex digits with its sign bit
  * flipped, so that keys sort as ids do. base64url has no "/": no owner's keys begin with another
  * owner's. Value: the plant as JSON.
  *
- * In messages, and in this folder, keys and values are base64. An int64 is a string. The gateway
- * leaves out members that are false, zero or empty, and ignores unknown ones.
+ * In this folder, keys and values are texts with one character for each byte.
  */
 import type { Plant } from '../../plants/plant.ts'
+import { binary, encode, type Fields, Message } from './protobuf.ts'
 
 export type EtcdUser = { readonly name: string; readonly password: string }
 
 export interface EtcdRequest {
   readonly path: string
-  readonly message: unknown
+  readonly message: Buffer
   /** Of the answer: a longer one is AnswerTooLong. */
   readonly maxBytes?: number
 }
@@ -22,15 +22,14 @@ export interface EtcdRequest {
 /** All keys from `first` up to `end`, which is excluded. */
 export type KeyRange = { readonly first: string; readonly end: string }
 
-/** As etcd sends it. */
 export interface Entry {
   readonly key: string
-  /** Left out if it is empty, or only keys were asked for. */
-  readonly value?: string
-  readonly create_revision: string
+  /** Empty if only keys were asked for. */
+  readonly value: string
+  readonly createRevision: number
 }
 
-/** Revisions and counts are numbers here: they stay far below 2^53. */
+/** Revisions and counts stay far below 2^53. */
 export interface Page {
   readonly entries: readonly Entry[]
   /** True if the range has more entries after these. */
@@ -41,54 +40,75 @@ export interface Page {
   readonly revision: number
 }
 
-const TXN_PATH = '/v3/kv/txn'
-const RANGE_PATH = '/v3/kv/range'
-const LOGIN_PATH = '/v3/auth/authenticate'
+const TXN_PATH = '/etcdserverpb.KV/Txn'
+const RANGE_PATH = '/etcdserverpb.KV/Range'
+const LOGIN_PATH = '/etcdserverpb.Auth/Authenticate'
+
+// The numbers of fields. The first field of every answer is its header.
+const HEADER = 1
+const HEADER_REVISION = 3
+const RANGE = { key: 1, end: 2, limit: 3, keysOnly: 8, countOnly: 9 }
+const RANGE_ANSWER = { entries: 2, more: 3, count: 4 }
+const ENTRY = { key: 1, createRevision: 2, value: 5 }
+const PUT = { key: 1, value: 2 }
+const DELETE = { key: 1 }
+const TXN = { compare: 1, success: 2, failure: 3 }
+const TXN_ANSWER = { succeeded: 2, responses: 3 }
+/** What a transaction may do; the first number is also that of a range's response. */
+const OPERATION = { range: 1, put: 2, delete: 3 }
+const COMPARE = { result: 1, target: 2, key: 3, createRevision: 5, value: 7 }
+const LOGIN = { name: 1, password: 2 }
+const LOGIN_ANSWER = { token: 2 }
+// The values of enumerations.
+const RESULT = { equal: 0, less: 2 }
+const TARGET = { createRevision: 1, value: 3 }
+const TRUE = 1
+
 const SIGN_BIT = 1n << 63n
 const ID_DIGITS = 16
 
 export function plantKey(prefix: string, owner: string, id: bigint): string {
   const digits = (BigInt.asUintN(64, id) ^ SIGN_BIT).toString(16).padStart(ID_DIGITS, '0')
-  return base64(`${ownerPrefix(prefix, owner)}/${digits}`)
+  return binary(`${ownerPrefix(prefix, owner)}/${digits}`)
 }
 
 /** The keys of an owner's plants with an id above `after`. */
 export function plantRange(prefix: string, owner: string, after: bigint | undefined): KeyRange {
   const begin = ownerPrefix(prefix, owner)
   return {
-    first: after === undefined ? base64(`${begin}/`) : nextKey(plantKey(prefix, owner, after)),
+    first: after === undefined ? binary(`${begin}/`) : nextKey(plantKey(prefix, owner, after)),
     // "0" is the character after "/".
-    end: base64(`${begin}0`),
+    end: binary(`${begin}0`),
   }
 }
 
 /** The smallest key after a key. */
 export function nextKey(key: string): string {
-  return base64(Buffer.concat([Buffer.from(key, 'base64'), Buffer.alloc(1)]))
+  return `${key}\0`
 }
 
 /** True if a key of a range has the length of a plant's: `end` has one character for "/". */
 export function hasPlantKeyLength(key: string, end: string): boolean {
-  return Buffer.byteLength(key, 'base64') === Buffer.byteLength(end, 'base64') + ID_DIGITS
+  return key.length === end.length + ID_DIGITS
 }
 
 /** @throws Error if the key is not a plant's. */
 export function idOf(key: string): bigint {
-  const digits = /\/([0-9a-f]{16})$/.exec(textOf(key))?.[1]
+  const digits = /\/([0-9a-f]{16})$/.exec(key)?.[1]
   if (digits === undefined) throw new Error("etcd holds a key that is not a plant's")
   return BigInt.asIntN(64, BigInt(`0x${digits}`) ^ SIGN_BIT)
 }
 
 /** The same plant has the same bytes: JSON.stringify leaves out an undefined tag. */
 export function plantValue({ name, tag }: Plant): string {
-  return base64(JSON.stringify({ name, tag }))
+  return binary(JSON.stringify({ name, tag }))
 }
 
 /** @throws Error if the value is not a plant. */
-export function readPlant({ key, value = '' }: Entry): { name: string; tag: string | undefined } {
+export function readPlant({ key, value }: Entry): { name: string; tag: string | undefined } {
   try {
     // null alone throws here; the members of any other value are checked below.
-    const { name, tag } = JSON.parse(textOf(value)) as Readonly<Record<keyof Plant, unknown>>
+    const { name, tag } = JSON.parse(utf8Of(value)) as Readonly<Record<keyof Plant, unknown>>
     if (typeof name === 'string' && (tag === undefined || typeof tag === 'string'))
       return { name, tag }
   } catch {
@@ -100,17 +120,26 @@ export function readPlant({ key, value = '' }: Entry): { name: string; tag: stri
 
 /** Puts all plants unless a key exists. Does not read an existing value, which may be long. */
 export function putRequest(puts: readonly { key: string; plant: Plant }[]): EtcdRequest {
-  const unused = { target: 'CREATE', result: 'EQUAL', create_revision: '0' }
-  const compare = puts.map(({ key }) => ({ key, ...unused }))
-  const success = puts.map(({ key, plant }) => ({ request_put: { key, value: plantValue(plant) } }))
-  return { path: TXN_PATH, message: { compare, success } }
+  return txnRequest({
+    [TXN.compare]: puts.map(({ key }) => compareRevision(key, RESULT.equal)),
+    [TXN.success]: puts.map(({ key, plant }) => ({
+      [OPERATION.put]: { [PUT.key]: key, [PUT.value]: plantValue(plant) },
+    })),
+  })
 }
 
 /** Lets etcd compare the values. A transaction without a range would not be linearizable. */
 export function compareRequest(key: string, plant: Plant): EtcdRequest {
-  const compare = [{ key, target: 'VALUE', result: 'EQUAL', value: plantValue(plant) }]
-  const count = [{ request_range: { key, count_only: true } }]
-  return { path: TXN_PATH, message: { compare, success: count, failure: count } }
+  return txnRequest({
+    [TXN.compare]: {
+      [COMPARE.result]: RESULT.equal,
+      [COMPARE.target]: TARGET.value,
+      [COMPARE.key]: key,
+      [COMPARE.value]: plantValue(plant),
+    },
+    [TXN.success]: countOf(key),
+    [TXN.failure]: countOf(key),
+  })
 }
 
 /**
@@ -119,74 +148,93 @@ export function compareRequest(key: string, plant: Plant): EtcdRequest {
  * a delete.
  */
 export function probeRequest(key: string): EtcdRequest {
-  const compare = [{ key, target: 'CREATE', result: 'LESS', create_revision: '0' }]
-  const success = [{ request_delete_range: { key } }]
-  const failure = [{ request_range: { key, count_only: true } }]
-  return { path: TXN_PATH, message: { compare, success, failure } }
+  return txnRequest({
+    [TXN.compare]: compareRevision(key, RESULT.less),
+    [TXN.success]: { [OPERATION.delete]: { [DELETE.key]: key } },
+    [TXN.failure]: countOf(key),
+  })
 }
 
 export function keyRequest(key: string): EtcdRequest {
-  return { path: RANGE_PATH, message: { key } }
+  return { path: RANGE_PATH, message: encode({ [RANGE.key]: key }) }
 }
 
 /** Without "serializable" a range is linearizable: it has all that was acknowledged before. */
-export function rangeRequest({ first, end }: KeyRange, limit: number, keysOnly: boolean) {
-  const message = { key: first, range_end: end, limit: String(limit) }
-  return { path: RANGE_PATH, message: keysOnly ? { ...message, keys_only: true } : message }
+export function rangeRequest(range: KeyRange, limit: number, keysOnly: boolean): EtcdRequest {
+  const message = encode({
+    [RANGE.key]: range.first,
+    [RANGE.end]: range.end,
+    [RANGE.limit]: limit,
+    [RANGE.keysOnly]: Number(keysOnly),
+  })
+  return { path: RANGE_PATH, message }
 }
 
 export function loginRequest({ name, password }: EtcdUser): EtcdRequest {
-  return { path: LOGIN_PATH, message: { name, password } }
+  const message = { [LOGIN.name]: binary(name), [LOGIN.password]: binary(password) }
+  return { path: LOGIN_PATH, message: encode(message) }
 }
 
-/** @throws Error if the body is not etcd's. */
-export function readPage(body: unknown): Page {
-  const { kvs = [], more = false, count = 0, revision } = readAnswer(body)
-  return { entries: kvs, more, count: Number(count), revision }
+/** @throws Error if the bytes are not etcd's. */
+export function readPage(bytes: Buffer): Page {
+  const answer = new Message(bytes)
+  const entries = answer.messages(RANGE_ANSWER.entries).map((entry) => ({
+    key: entry.text(ENTRY.key),
+    value: entry.text(ENTRY.value),
+    createRevision: entry.integer(ENTRY.createRevision),
+  }))
+  const more = answer.integer(RANGE_ANSWER.more) === TRUE
+  return { entries, more, count: answer.integer(RANGE_ANSWER.count), revision: revisionOf(answer) }
 }
 
 /**
  * Whether the comparisons of a transaction held, and what the branch that ran counted.
- * @throws Error if the body is not etcd's.
+ * @throws Error if the bytes are not etcd's.
  */
-export function readOutcome(body: unknown) {
-  const { succeeded = false, responses } = readAnswer(body)
-  return { succeeded, count: Number(responses?.[0]?.response_range?.count ?? 0) }
+export function readOutcome(bytes: Buffer) {
+  const answer = new Message(bytes)
+  revisionOf(answer)
+  const [response] = answer.messages(TXN_ANSWER.responses)
+  const [range] = response?.messages(OPERATION.range) ?? []
+  const succeeded = answer.integer(TXN_ANSWER.succeeded) === TRUE
+  return { succeeded, count: range?.integer(RANGE_ANSWER.count) ?? 0 }
 }
 
-interface Answer {
-  readonly header?: { readonly revision?: string }
-  readonly kvs?: readonly Entry[]
-  readonly more?: boolean
-  readonly count?: string
-  readonly succeeded?: boolean
-  readonly responses?: readonly { readonly response_range?: Answer }[]
+/** @throws Error if the bytes are no message. */
+export function readToken(bytes: Buffer): string {
+  return new Message(bytes).text(LOGIN_ANSWER.token)
 }
 
-/** Every answer has a revision. A body without one would look like an empty range. */
-function readAnswer(body: unknown): Answer & { readonly revision: number } {
-  // etcd's rpc.proto defines these members. The revision shows that the body is etcd's.
-  const answer = (body ?? {}) as Answer
-  const revision = Number(answer.header?.revision)
-  if (revision > 0) return { ...answer, revision }
+/** Every answer has a revision. A message without one would look like an empty range. */
+function revisionOf(answer: Message): number {
+  const [header] = answer.messages(HEADER)
+  const revision = header?.integer(HEADER_REVISION) ?? 0
+  if (revision > 0) return revision
   throw new Error("the answer is not etcd's: it has no revision")
 }
 
-/** A member of an object if it is a string, else "": the gateway leaves out empty strings. */
-export function stringOf(value: unknown, name: string): string {
-  if (typeof value !== 'object' || value === null) return ''
-  const member: unknown = Reflect.get(value, name)
-  return typeof member === 'string' ? member : ''
+function txnRequest(message: Fields): EtcdRequest {
+  return { path: TXN_PATH, message: encode(message) }
+}
+
+/** Compares with 0, the create revision of a key that does not exist. */
+function compareRevision(key: string, result: number): Fields {
+  return {
+    [COMPARE.result]: result,
+    [COMPARE.target]: TARGET.createRevision,
+    [COMPARE.key]: key,
+    [COMPARE.createRevision]: 0,
+  }
+}
+
+function countOf(key: string): Fields {
+  return { [OPERATION.range]: { [RANGE.key]: key, [RANGE.countOnly]: TRUE } }
 }
 
 function ownerPrefix(prefix: string, owner: string): string {
   return prefix + Buffer.from(owner).toString('base64url')
 }
 
-export function base64(bytes: string | Buffer): string {
-  return Buffer.from(bytes).toString('base64')
-}
-
-function textOf(encoded: string): string {
-  return Buffer.from(encoded, 'base64').toString()
+function utf8Of(bytes: string): string {
+  return Buffer.from(bytes, 'latin1').toString()
 }

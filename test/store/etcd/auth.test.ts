@@ -156,16 +156,18 @@ test('a read-only user: lists work, POST is 503, readiness is red, the log says 
   await secured.revoke('ro')
 })
 
-test('a client certificate with a CommonName is refused by name once etcd has users', async (t) => {
+test('without a password, etcd takes the CommonName of the certificate for the user', async (t) => {
   const secured = await SecuredCluster.shared(t)
-  secured.authority.sign('named', '/CN=plants')
-  const store = await openStore(t, secured.config('named'))
-  await works(store, 1n)
+  secured.authority.sign('named', `/CN=${PLANTS.name}`)
+  secured.authority.sign('unknown', '/CN=unknown')
   await secured.ask('auth/enable')
-  const reason = /^etcd refuses the client certificate, because it has a CommonName$/
-  await assertUnavailable(store, 2n, reason)
-  await secured.ask('auth/disable')
-  await works(store, 2n)
+  const [named, unknown] = [secured.config('named'), secured.config('unknown')]
+  const store = await openStore(t, { ...named, user: undefined })
+  await works(store, 1n)
+  const refused = await openStore(t, { ...unknown, user: undefined })
+  await assertUnavailable(refused, 1n, /permission denied/)
+  // With a password, the name in the certificate does not matter.
+  await works(await openStore(t, unknown), 1n)
 })
 
 test('an expired client certificate is named by readiness; a start succeeds', async (t) => {

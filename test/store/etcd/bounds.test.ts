@@ -3,26 +3,26 @@ import { setImmediate as nextTick } from 'node:timers/promises'
 import { test, type TestContext } from 'node:test'
 import { type PlantList, StoreUnavailable } from '../../../dist/plants/store.js'
 import type { ClientTiming } from '../../../dist/store/etcd/client.js'
-import { Gateway } from '../../../dist/store/etcd/gateway.js'
+import { Connections } from '../../../dist/store/etcd/grpc.js'
+import { binary, Message } from '../../../dist/store/etcd/protobuf.js'
 import { Slots } from '../../../dist/store/etcd/slots.js'
 import type { EtcdStore } from '../../../dist/store/etcd/store.js'
 import { plant } from '../../contract/store.contract.ts'
 import { ALL, configOf, NO_TLS, openStore, PATIENT } from '../../support/etcd-store.ts'
-import { serving } from '../../support/serving.ts'
+import { type Field, servingGrpc, written } from '../../support/serving-grpc.ts'
 import { PATIENCE_MS, until } from '../../support/time.ts'
 
 const SLOTS = 64
 const WAITING_MAX = 4096
-const HEADER = { header: { revision: '7' } }
+const HEADER: Field = [1, [[3, 7]]]
+const MORE: Field = [3, 1]
 
-/** `kvs` of an answer: alice's plants from an id on, each with this name. */
-function kvs(first: number, count: number, name: string): unknown[] {
-  const base64 = (text: string): string => Buffer.from(text).toString('base64')
-  return Array.from({ length: count }, (_, i) => ({
-    key: base64(`plants/YWxpY2U/${(2n ** 63n + BigInt(first + i)).toString(16)}`),
-    value: base64(JSON.stringify({ name })),
-    create_revision: '5',
-  }))
+/** The entries of an answer: alice's plants from an id on, each with this name. */
+function entries(first: number, count: number, name: string): readonly Field[] {
+  return Array.from({ length: count }, (_, i): Field => {
+    const key = `plants/YWxpY2U/${(2n ** 63n + BigInt(first + i)).toString(16)}`
+    return [2, [[1, key], [2, 5], [5, binary(JSON.stringify({ name }))]]]
+  })
 }
 
 /**
@@ -31,19 +31,17 @@ function kvs(first: number, count: number, name: string): unknown[] {
  */
 async function storeOver(
   t: TestContext,
-  answer: (body: string) => object | undefined,
+  answer: (message: Message) => readonly Field[] | undefined,
   timing: ClientTiming = PATIENT,
   onProbe = (): void => {},
 ): Promise<EtcdStore> {
-  const endpoint = await serving(t, (req, res) => {
-    let body = ''
-    req.setEncoding('utf8').on('data', (text: string) => (body += text))
-    req.on('end', () => {
-      const isProbe = body.includes('request_delete_range')
-      if (isProbe) onProbe()
-      const members = isProbe ? {} : answer(body)
-      if (members) res.end(JSON.stringify({ ...HEADER, ...members }))
-    })
+  const endpoint = await servingGrpc(t, ({ target, message: bytes }) => {
+    const message = new Message(bytes)
+    // Only a probe compares the prefix itself.
+    const isProbe = target.includes('/Txn ') && message.messages(1)[0]?.text(3) === 'plants/'
+    if (isProbe) onProbe()
+    const fields = isProbe ? [] : answer(message)
+    return fields ? [HEADER, ...fields] : 'hang'
   })
   return openStore(t, { ...configOf([endpoint]), timing })
 }
@@ -115,10 +113,10 @@ test('readiness waits for no slot: a crowd of calls that hang leaves it green', 
 })
 
 test('two long answers of etcd are not read in one tick', async (t) => {
-  const text = JSON.stringify({ ...HEADER, kvs: kvs(0, 2000, 'x') })
-  const url = await serving(t, (_, res) => res.end(text))
-  const gateway = new Gateway(false, NO_TLS)
-  t.after(() => gateway.close())
+  const long = written([HEADER, ...entries(0, 2000, 'x')])
+  const endpoint = await servingGrpc(t, () => long)
+  const connections = new Connections(NO_TLS)
+  t.after(() => connections.close())
   let tick = 0
   let isCounting = true
   const count = (): void => {
@@ -126,8 +124,9 @@ test('two long answers of etcd are not read in one tick', async (t) => {
     if (isCounting) setImmediate(count)
   }
   setImmediate(count)
-  const attempt = { url, message: {}, token: '', timeoutMs: PATIENCE_MS, maxBytes: Infinity }
-  const answers = Array.from({ length: 32 }, () => gateway.ask(attempt).then(() => tick))
+  const limits = { timeoutMs: PATIENCE_MS, maxBytes: Infinity }
+  const attempt = { endpoint, path: '/x', message: Buffer.of(), token: '', ...limits }
+  const answers = Array.from({ length: 32 }, () => connections.ask(attempt).then(() => tick))
   const ticks = await Promise.all(answers)
   isCounting = false
   assert.equal(new Set(ticks).size, ticks.length)
@@ -135,7 +134,7 @@ test('two long answers of etcd are not read in one tick', async (t) => {
 
 test('a chunk of a list holds some hundred plants, even tiny ones', async (t) => {
   const count = 5000
-  const store = await storeOver(t, () => ({ kvs: kvs(0, count, ''), count: String(count) }))
+  const store = await storeOver(t, () => [...entries(0, count, ''), [4, count]])
   const list = await store.list('alice', ALL)
   let plants = 0
   for (let chunk = await list.next(); chunk; chunk = await list.next()) {
@@ -149,22 +148,22 @@ test('a chunk of a list holds some hundred plants, even tiny ones', async (t) =>
 
 test('a list reports what it holds: less after each chunk, nothing at its end', async (t) => {
   const perPage = 10
-  const name = 'x'.repeat(100_000)
-  const store = await storeOver(t, (body) => {
-    // The store's own request.
-    const { key } = JSON.parse(body) as { readonly key: string }
-    const isFirst = !Buffer.from(key, 'base64').includes(0)
-    const page = kvs(isFirst ? 0 : perPage, perPage, name)
-    return { kvs: page, more: isFirst, count: isFirst ? '20' : '10' }
+  // Longer than a chunk aims at, so each chunk has one plant.
+  const length = 140_000
+  const name = 'x'.repeat(length)
+  const store = await storeOver(t, (message) => {
+    const isFirst = !message.text(1).includes('\0')
+    const page = entries(isFirst ? 0 : perPage, perPage, name)
+    return [...page, ...(isFirst ? [MORE] : []), [4, isFirst ? 20 : 10]]
   })
   const held = (list: PlantList): number => list.heldBytes ?? -1
   const list = await store.list('alice', ALL)
-  const page = perPage * 100_000
+  const page = perPage * length
   assert.ok(held(list) > page && held(list) < 1.5 * page, `${held(list)}`)
   let before = held(list)
   for (let i = 0; i < perPage; i++) {
     await list.next()
-    assert.ok(held(list) <= before - 100_000)
+    assert.ok(held(list) <= before - length)
     before = held(list)
   }
   assert.equal(before, 0)
@@ -180,11 +179,7 @@ test('a list reports what it holds: less after each chunk, nothing at its end', 
 test('a close does not wait for the pages of lists that are being opened', async (t) => {
   let pages = 0
   // The search for the end of the list reads pages without end.
-  const store = await storeOver(t, () => ({
-    kvs: kvs(32 * pages++, 32, 'x'),
-    more: true,
-    count: '9999999999',
-  }))
+  const store = await storeOver(t, () => [...entries(32 * pages++, 32, 'x'), MORE, [4, 2 ** 33]])
   const list = store.list('alice', { after: undefined, limit: 2 ** 31 - 1 })
   const refused = assert.rejects(list, StoreUnavailable)
   await until('pages are read', () => pages > 4)

@@ -4,7 +4,7 @@ import { createFailureLog } from '../../../dist/store/etcd/failure-log.js'
 import { configOf, hasty } from '../../support/etcd-store.ts'
 import { call, post } from '../../support/http.ts'
 import { startService } from '../../support/service.ts'
-import { serving } from '../../support/serving.ts'
+import { type GrpcReply, isText, servingGrpc } from '../../support/serving-grpc.ts'
 import { stopClock, until } from '../../support/time.ts'
 import { verdict } from '../../support/verdict.ts'
 import { logOf } from '../../support/log.ts'
@@ -42,18 +42,15 @@ test('causes that all differ make 32 lines a second', (t) => {
 })
 
 test('each 503 has its cause in the log, and no token, password, plant or owner', async (t) => {
-  let said: readonly [status: number, text: string] = [
-    200,
-    '{"header":{"revision":"7"},"token":"etcd-token.1"}',
+  let said: GrpcReply = [
+    [1, [[3, 7]]],
+    [2, 'etcd-token.1'],
   ]
   // As a proxy in front of etcd might do: "echo" returns what was sent.
-  const endpoint = await serving(t, (req, res) => {
-    let body = ''
-    req.setEncoding('utf8').on('data', (text: string) => (body += text))
-    req.on('end', () => {
-      const [status, text] = said
-      res.writeHead(status).end(text === 'echo' ? `${req.headers.authorization} ${body}` : text)
-    })
+  const endpoint = await servingGrpc(t, ({ token, message }) => {
+    if (!isText(said)) return said
+    const [status] = said
+    return [status, `${token} ${message.toString('latin1')}`]
   })
   const user = { name: 'p', password: 'pass-word' }
   const { port, adminPort, logLines } = await startService(t, {
@@ -62,10 +59,10 @@ test('each 503 has its cause in the log, and no token, password, plant or owner'
   const readiness = () => call(adminPort, { path: '/readyz' })
   await until('it is ready', async () => (await readiness()).status === 200)
   for (const [answer, reason] of [
-    [[500, 'echo'], /etcd did not answer in time: etcd answered 500 without JSON/],
-    [[404, 'echo'], /etcd did not answer in time: etcd answered 404 without JSON/],
-    [[200, 'echo'], /etcd did not answer in time: etcd answered 200 without JSON/],
-    [[403, '{"message":"etcdserver: permission denied"}'], /permission denied; the user of etcd/],
+    [[500, 'echo'], /etcd did not answer in time: etcd answered 500, without a gRPC status/],
+    [[404, 'echo'], /etcd did not answer in time: etcd answered 404, without a gRPC status/],
+    [[200, 'echo'], /etcd did not answer in time: etcd answered 200, without a gRPC status/],
+    [{ code: 7, message: 'etcdserver: permission denied' }, /permission denied; the user of etcd/],
   ] as const) {
     said = answer
     const from = logLines.length
@@ -79,7 +76,6 @@ test('each 503 has its cause in the log, and no token, password, plant or owner'
     })
     await until('readiness says why', async () => reason.test((await readiness()).text))
   }
-  const value = Buffer.from('{"name":"a plant of mine"}').toString('base64').slice(0, 16)
-  for (const secret of ['etcd-token', 'pass-word', 'a plant of mine', value, 'YWxpY2U', 'alice'])
+  for (const secret of ['etcd-token', 'pass-word', 'a plant of mine', 'YWxpY2U', 'alice'])
     assert.ok(!logLines.join('\n').includes(secret), secret)
 })

@@ -23,7 +23,7 @@ import { call, post } from '../../support/http.ts'
 import { startProcess } from '../../support/process.ts'
 import { LONG } from '../../support/scale.ts'
 import { startService, temporaryDirectory } from '../../support/service.ts'
-import { serving } from '../../support/serving.ts'
+import { type Field, servingGrpc } from '../../support/serving-grpc.ts'
 import { token } from '../../support/tokens.ts'
 import { verdict } from '../../support/verdict.ts'
 
@@ -54,13 +54,13 @@ testEtcd("a deployment whose prefix is inside an owner's range is not shown to i
 })
 
 test('an answer without a revision is unavailable, and never an empty list', async (t) => {
-  for (const text of ['{}', '[]', '"ok"', '0', 'null', '{"status":"ok"}', '{"header":{}}']) {
-    const endpoint = await serving(t, (_, res) => res.end(text))
+  for (const bytes of ['', '0a00', '0a021800', '1801', '1003', '0a0018ff', 'ffff']) {
+    const endpoint = await servingGrpc(t, () => Buffer.from(bytes, 'hex'))
     const store = await openStore(t, { ...configOf([endpoint]), ...hasty(100, 200) })
-    await assert.rejects(store.list('alice', ALL), StoreUnavailable, text)
-    await assert.rejects(store.list('alice', { ...ALL, limit: 5 }), StoreUnavailable, text)
-    await assert.rejects(store.create('alice', plant(1n)), StoreUnavailable, text)
-    assert.notEqual(store.unavailableReason(), undefined, text)
+    await assert.rejects(store.list('alice', ALL), StoreUnavailable, bytes)
+    await assert.rejects(store.list('alice', { ...ALL, limit: 5 }), StoreUnavailable, bytes)
+    await assert.rejects(store.create('alice', plant(1n)), StoreUnavailable, bytes)
+    assert.notEqual(store.unavailableReason(), undefined, bytes)
   }
 })
 
@@ -123,14 +123,13 @@ testEtcd('a foreign value under the prefix fails only the lists of its owner', a
 })
 
 test('a call ends when its time is over, though a login took most of it', async (t) => {
-  const header = { revision: '7' }
+  const header: Field = [1, [[3, 7]]]
   let puts = 0
-  const endpoint = await serving(t, (req, res) => {
-    req.resume()
-    const isPut = req.url === '/v3/kv/txn'
+  const endpoint = await servingGrpc(t, async ({ target }) => {
+    const isPut = target.includes('/Txn ')
     if (isPut) puts += 1
-    const body = isPut ? { header, succeeded: true } : { header, token: 'x' }
-    setTimeout(() => res.end(JSON.stringify(body)), isPut || puts === 0 ? 500 : 0)
+    if (isPut || puts === 0) await sleep(500)
+    return [header, isPut ? [2, 1] : [2, 'x']]
   })
   const store = await openStore(t, {
     ...configOf([endpoint]),

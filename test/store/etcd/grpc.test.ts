@@ -1,0 +1,131 @@
+import assert from 'node:assert/strict'
+import { once } from 'node:events'
+import { createServer } from 'node:net'
+import { test, type TestContext } from 'node:test'
+import { AnswerTooLong, Connections, EtcdRefusal } from '../../../dist/store/etcd/grpc.js'
+import { } from '../../../dist/store/etcd/protobuf.js'
+import { NO_TLS } from '../../support/etcd-store.ts'
+import { serving } from '../../support/serving.ts'
+import { type GrpcReply, servingGrpc, written } from '../../support/serving-grpc.ts'
+import { PATIENCE_MS } from '../../support/time.ts'
+
+const ANSWER = written([[1, 'x'.repeat(1000)]])
+
+interface Limits {
+  readonly timeoutMs?: number
+  readonly maxBytes?: number
+  readonly message?: Buffer
+}
+
+/** Asks an endpoint; all calls of a test share the connections. */
+function asking(t: TestContext) {
+  const connections = new Connections(NO_TLS)
+  t.after(() => connections.close())
+  return (endpoint: string, limits: Limits = {}): Promise<Buffer> => {
+    const defaults = { timeoutMs: PATIENCE_MS, maxBytes: Infinity, message: Buffer.of() }
+    return connections.ask({ endpoint, path: '/x', token: '', ...defaults, ...limits })
+  }
+}
+
+test('calls at the same time share one connection, and each has its own answer', async (t) => {
+  const sessions = new Set<unknown>()
+  const endpoint = await servingGrpc(t, ({ message, session }) => {
+    sessions.add(session)
+    return message
+  })
+  const ask = asking(t)
+  const messages = Array.from({ length: 100 }, (_, i) => Buffer.from(`${i}`))
+  const answers = await Promise.all(messages.map((message) => ask(endpoint, { message })))
+  assert.deepEqual(answers, messages)
+  assert.equal(sessions.size, 1)
+})
+
+test('after a call that timed out, the next one has a new connection', async (t) => {
+  // The first connection is as good as dead: nothing ends it, and nothing comes back.
+  let first: unknown
+  const endpoint = await servingGrpc(t, ({ session }) => {
+    first ??= session
+    return session === first ? 'hang' : ANSWER
+  })
+  const ask = asking(t)
+  const hanging = ask(endpoint, { timeoutMs: PATIENCE_MS })
+  hanging.catch(() => {})
+  await assert.rejects(ask(endpoint, { timeoutMs: 100 }), /timed out/)
+  assert.deepEqual(await ask(endpoint), ANSWER)
+})
+
+test('a connection that its member ends is replaced; calls under way fail', async (t) => {
+  const endpoint = await servingGrpc(t, ({ session }) => {
+    session.close()
+    return ANSWER
+  })
+  const ask = asking(t)
+  for (let i = 0; i < 3; i++) assert.deepEqual(await ask(endpoint), ANSWER)
+  const cutting = await servingGrpc(t, ({ session }) => {
+    session.destroy()
+    return 'hang'
+  })
+  for (let i = 0; i < 2; i++) await assert.rejects(ask(cutting), /without a gRPC status/)
+})
+
+test('64 calls of 1 MiB each are sent at once', async (t) => {
+  const endpoint = await servingGrpc(t, ({ message }) => written([[1, message.length]]))
+  const ask = asking(t)
+  const message = Buffer.alloc(2 ** 20)
+  const answers = await Promise.all(Array.from({ length: 64 }, () => ask(endpoint, { message })))
+  for (const answer of answers) assert.deepEqual(answer, written([[1, message.length]]))
+})
+
+test('an answer is refused one byte above its limit, and taken at it', async (t) => {
+  const endpoint = await servingGrpc(t, () => ANSWER)
+  const ask = asking(t)
+  const maxBytes = ANSWER.length + '\0\0\0\0\0'.length
+  assert.deepEqual(await ask(endpoint, { maxBytes }), ANSWER)
+  await assert.rejects(ask(endpoint, { maxBytes: maxBytes - 1 }), AnswerTooLong)
+})
+
+test('only etcd refuses: every other bad answer may be asked for again', async (t) => {
+  const ask = asking(t)
+  const endpoint = await servingGrpc(t, () => reply)
+  let reply: GrpcReply = { code: 3, message: 'y'.repeat(300) }
+  await assert.rejects(ask(endpoint), (error) => {
+    return error instanceof EtcdRefusal && error.message === 'y'.repeat(200)
+  })
+  for (const [bad, message] of [
+    [[200, 'text'], 'etcd answered 200, without a gRPC status'],
+    [[502, 'secret'], 'etcd answered 502, without a gRPC status'],
+    ['cut', 'etcd answered 200, without a gRPC status'],
+    [{ code: 1, message: 'context canceled' }, 'context canceled'],
+    [{ code: 14, message: 'etcdserver: no leader' }, 'etcdserver: no leader'],
+    [{ code: 8, message: 'etcdserver: too many requests' }, 'etcdserver: too many requests'],
+    [{ code: 2, message: '' }, 'etcd answered with code 2'],
+  ] as const) {
+    reply = bad
+    await assert.rejects(ask(endpoint), { name: 'Error', message })
+  }
+})
+
+test('a message that is compressed, cut or followed by another is refused', async (t) => {
+  const ask = asking(t)
+  let body = Buffer.alloc(0)
+  const endpoint = await servingGrpc(t, () => ({ body }))
+  for (const hex of ['', '00', '00000000', '010000000161', '0000000001', '00000000016162']) {
+    body = Buffer.from(hex, 'hex')
+    await assert.rejects(ask(endpoint), /it is not one message/, hex)
+  }
+  body = Buffer.from('000000000161', 'hex')
+  assert.deepEqual(await ask(endpoint), Buffer.from('a'))
+})
+
+test('a server of HTTP/1.1, of another protocol, or none at all fails a call', async (t) => {
+  const ask = asking(t)
+  const http = await serving(t, (_, res) => res.end('x'))
+  const other = createServer((socket) => socket.end('no HTTP at all')).listen(0, '127.0.0.1')
+  t.after(() => other.close())
+  await once(other, 'listening')
+  const address = other.address()
+  assert.ok(typeof address === 'object' && address)
+  await assert.rejects(ask(http), /Protocol error/)
+  await assert.rejects(ask(`http://127.0.0.1:${address.port}`), /Protocol error/)
+  await assert.rejects(ask('http://127.0.0.1:1'), /ECONNREFUSED/)
+})
