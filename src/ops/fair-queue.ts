@@ -1,3 +1,5 @@
+import { Turns } from './turns.ts'
+
 /** Time for queued work in one tick of the event loop, so that sockets and probes are served. */
 const BUDGET_MS = 3
 /** While less than this is spent, no tick is scheduled to reset it: most pieces are that short. */
@@ -14,8 +16,7 @@ const ARRIVAL_MS = 10
  * an owner with a thousand pieces delays a piece of another owner by one of them.
  */
 export class FairQueue {
-  /** By owner; the owner whose turn is next comes first. */
-  readonly #waiting = new Map<string, (() => void)[]>()
+  readonly #waiting = new Turns<() => void>()
   #spentMs = 0
   #isScheduled = false
   #hasArrival = false
@@ -23,7 +24,7 @@ export class FairQueue {
 
   /** @throws what `work` throws; as a rejection if it had to wait. */
   run<T>(owner: string, work: () => T | Promise<T>): T | Promise<T> {
-    if (this.#waiting.size === 0 && this.#spentMs < BUDGET_MS) return this.#timed(work)
+    if (this.#waiting.count === 0 && this.#spentMs < BUDGET_MS) return this.#timed(work)
     return new Promise((resolve, reject) => {
       const piece = (): void => {
         try {
@@ -32,9 +33,7 @@ export class FairQueue {
           reject(error)
         }
       }
-      const pieces = this.#waiting.get(owner)
-      if (pieces) pieces.push(piece)
-      else this.#waiting.set(owner, [piece])
+      this.#waiting.add(owner, piece)
       this.#schedule()
     })
   }
@@ -68,18 +67,11 @@ export class FairQueue {
     const isSpent = this.#spentMs >= BUDGET_MS
     this.#spentMs = 0
     if (!isArriving && !isSpent) this.#runWaiting()
-    if (this.#waiting.size > 0) this.#schedule()
+    if (this.#waiting.count > 0) this.#schedule()
   }
 
   #runWaiting(): void {
-    for (const [owner, pieces] of this.#waiting) {
-      // Deleted and set again, the owner is last, and this loop reaches it once more.
-      this.#waiting.delete(owner)
-      const piece = pieces.shift()
-      if (pieces.length > 0) this.#waiting.set(owner, pieces)
-      piece?.()
-      if (this.#spentMs >= BUDGET_MS) break
-    }
+    while (this.#waiting.count > 0 && this.#spentMs < BUDGET_MS) this.#waiting.take()?.()
     this.#spentMs = 0
     this.#ranAtMs = performance.now()
   }

@@ -1,3 +1,4 @@
+import type { Turns } from '../../ops/turns.ts'
 import type { Created } from '../../plants/store.ts'
 import { StoreFull } from '../../plants/store.ts'
 import type { Capacity } from './capacity.ts'
@@ -8,38 +9,6 @@ export interface PendingCreate {
   readonly row: Row
   readonly resolve: (created: Created) => void
   readonly reject: (error: Error) => void
-}
-
-/** Creates that wait. Owners take turns; the creates of one owner keep their order. */
-export class WaitingCreates {
-  /** By owner. The first owner is next. */
-  readonly #queues = new Map<string, PendingCreate[]>()
-  #count = 0
-
-  get count(): number {
-    return this.#count
-  }
-
-  add(create: PendingCreate): void {
-    const [owner] = create.row
-    const queue = this.#queues.get(owner)
-    if (queue) queue.push(create)
-    else this.#queues.set(owner, [create])
-    this.#count += 1
-  }
-
-  /** A create leaves when the caller asks for the next one: if the caller throws, it stays. */
-  *inTurn(): Generator<PendingCreate> {
-    for (const [owner, queue] of this.#queues) {
-      const [create] = queue
-      if (create) yield create
-      queue.shift()
-      this.#count -= 1
-      // Deleted and set again, the owner is last, and this loop reaches it once more.
-      this.#queues.delete(owner)
-      if (queue.length > 0) this.#queues.set(owner, queue)
-    }
-  }
 }
 
 /** Rows that become durable with one write, and the creates to be answered after it. */
@@ -59,7 +28,7 @@ const DECIDE_MS = 3
  * answered at once. If a plant of this batch has it, the create is answered with the batch.
  */
 export function takeBatch(
-  waiting: WaitingCreates,
+  waiting: Turns<PendingCreate>,
   database: PlantDatabase,
   capacity: Capacity,
   sequence: number,
@@ -69,7 +38,7 @@ export function takeBatch(
   const deadlineMs = performance.now() + DECIDE_MS
   let [chars, taken] = [0, 0]
   try {
-    for (const create of waiting.inTurn()) {
+    for (let create = waiting.first; create; create = waiting.first) {
       if (chars > BATCH_CHARS || (taken > 0 && performance.now() > deadlineMs)) break
       const { row } = create
       if (capacity.take(row) && database.add(row, sequence)) {
@@ -83,11 +52,12 @@ export function takeBatch(
         else if (existing.sequence === sequence) answers.push({ create, created })
         else create.resolve(created)
       }
+      waiting.take()
       taken += 1
     }
   } catch (error) {
     // They wait again: the caller rejects all that wait.
-    for (const { create } of answers) waiting.add(create)
+    for (const { create } of answers) waiting.add(create.row[0], create)
     throw error
   }
   return { rows, answers }

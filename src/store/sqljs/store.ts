@@ -1,5 +1,6 @@
 import { resolve as resolvePath } from 'node:path'
 import { setImmediate as yieldTick } from 'node:timers/promises'
+import { Turns } from '../../ops/turns.ts'
 import type { NewPlant } from '../../plants/plant.ts'
 import {
   type Created,
@@ -10,7 +11,7 @@ import {
   StoreFull,
   StoreUnavailable,
 } from '../../plants/store.ts'
-import { type Batch, type PendingCreate, takeBatch, WaitingCreates } from './batch.ts'
+import { type Batch, type PendingCreate, takeBatch } from './batch.ts'
 import { Capacity } from './capacity.ts'
 import { Compactor } from './compactor.ts'
 import type { PlantDatabase, Row } from './database.ts'
@@ -49,7 +50,7 @@ export class SqljsStore implements PlantStore {
   readonly #compactor: Compactor
   readonly #capacity: Capacity
   readonly #metrics: WriteMetrics
-  readonly #waiting = new WaitingCreates()
+  readonly #waiting = new Turns<PendingCreate>()
   #writing: Promise<void> | undefined
   /** Whether the last batch had one plant: one client at a time seems to create. */
   #wasAlone = false
@@ -135,7 +136,7 @@ export class SqljsStore implements PlantStore {
         reject(new StoreUnavailable(this.#fatal ?? CLOSED))
         return
       }
-      this.#waiting.add({ row, resolve, reject })
+      this.#waiting.add(owner, { row, resolve, reject })
       // After the other creates of this tick, so that they share a batch.
       this.#writing ??= Promise.resolve().then(() => this.#writeBatches())
     })
@@ -206,10 +207,9 @@ export class SqljsStore implements PlantStore {
 
   /** Refuses what one tick can answer: a loop for thousands would keep all others waiting. */
   #refuseSome(): void {
-    let left = REFUSED_AT_ONCE
-    for (const create of this.#waiting.inTurn()) {
-      if (left-- === 0) break
-      create.reject(this.#refusalOf(create))
+    for (let left = REFUSED_AT_ONCE; left > 0 && this.#waiting.first; left--) {
+      const refusal = this.#refusalOf(this.#waiting.first)
+      this.#waiting.take()?.reject(refusal)
     }
   }
 
@@ -228,7 +228,7 @@ export class SqljsStore implements PlantStore {
       // If the process goes on, no create waits for ever. The next start finds what is durable.
       const unavailable = new StoreUnavailable(this.#fatal)
       rejectAll(batch, unavailable)
-      for (const create of this.#waiting.inTurn()) create.reject(unavailable)
+      while (this.#waiting.count > 0) this.#waiting.take()?.reject(unavailable)
     }
   }
 
