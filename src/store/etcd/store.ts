@@ -7,7 +7,7 @@ import { PlantTooLarge, StoreFull, StoreUnavailable } from '../../plants/store.t
 import { type ClientOptions, EtcdClient } from './client.ts'
 import { createFailureLog } from './failure-log.ts'
 import { DENIED, EtcdRefusal, isRefusal } from './grpc.ts'
-import { type Create, createGroups } from './groups.ts'
+import { type Create, CreateGroups } from './groups.ts'
 import { openList, PageReader } from './list.ts'
 import { binary } from './protobuf.ts'
 import { outOfDate } from './tls.ts'
@@ -27,7 +27,7 @@ const TOO_LARGE = /request is too large|message larger than max/
 
 /**
  * Plants in an etcd cluster, which any number of instances share. A create is one transaction,
- * alone or with others of its owner. A list is read page by page, with linearizable reads. Nothing
+ * alone or with others. A list is read page by page, with linearizable reads. Nothing
  * is cached.
  */
 export class EtcdStore implements PlantStore {
@@ -35,7 +35,7 @@ export class EtcdStore implements PlantStore {
   readonly #config: EtcdConfig
   readonly #log: Log
   readonly #logFailure: ReturnType<typeof createFailureLog>
-  readonly #createInGroup = createGroups((owner, creates) => this.#createAll(owner, creates))
+  readonly #groups = new CreateGroups((queue, creates) => this.#createAll(queue, creates))
   /** Running creates, for `close`. */
   readonly #creates = new Set<Promise<Created>>()
   #unavailableReason: string | undefined
@@ -87,16 +87,16 @@ export class EtcdStore implements PlantStore {
   async #create(owner: string, plant: NewPlant): Promise<Created> {
     this.#refuseIfClosed()
     const key = wire.plantKey(this.#config.prefix, owner, plant.id)
-    const create = { key, plant, since: performance.now() }
-    return (await this.#createInGroup(owner, create)) ?? this.#createAlone(owner, create)
+    const create = { owner, key, plant, since: performance.now() }
+    return (await this.#groups.create(create)) ?? this.#createAlone(create)
   }
 
   /** One transaction puts all plants if all keys are free. Undefined if each must go alone. */
-  async #createAll(owner: string, creates: readonly Create[]): Promise<Created | undefined> {
+  async #createAll(queue: string, creates: readonly Create[]): Promise<Created | undefined> {
     const [first] = creates
-    if (first && creates.length === 1) return this.#createAlone(owner, first)
+    if (first && creates.length === 1) return this.#createAlone(first)
     try {
-      return (await this.#put(owner, creates)) ? 'stored' : undefined
+      return (await this.#put(queue, creates)) ? 'stored' : undefined
     } catch (error) {
       // One plant may be the cause. But an attempt that was not answered may still put all.
       if (error instanceof EtcdRefusal && error.isFirstAttempt) return undefined
@@ -105,8 +105,8 @@ export class EtcdStore implements PlantStore {
   }
 
   /** One transaction puts the plant if its key is free. If not, a second one compares values. */
-  async #createAlone(owner: string, create: Create): Promise<Created> {
-    const { key, plant, since } = create
+  async #createAlone(create: Create): Promise<Created> {
+    const { owner, key, plant, since } = create
     try {
       if (await this.#put(owner, [create])) return 'stored'
     } catch (error) {
@@ -120,6 +120,7 @@ export class EtcdStore implements PlantStore {
       // If an earlier attempt was not answered, it may still find room.
       throw error.isFirstAttempt ? new StoreFull() : error
     }
+    this.#groups.setApart(owner)
     const request = () => wire.compareRequest(key, plant)
     const { succeeded, count } = await this.#transact(owner, request, since)
     if (count === 0) throw new Error('etcd neither put a plant nor has one')

@@ -3,6 +3,7 @@ import { setImmediate as nextTick } from 'node:timers/promises'
 import type { TestContext } from 'node:test'
 import type { NewPlant } from '../../../dist/plants/plant.js'
 import { Message } from '../../../dist/store/etcd/protobuf.js'
+import { CreateGroups } from '../../../dist/store/etcd/groups.js'
 import type { EtcdConfig, EtcdStore } from '../../../dist/store/etcd/store.js'
 import { plant } from '../../contract/store.contract.ts'
 import { gateway, NO_ETCD, statusOf } from '../../support/etcd.ts'
@@ -113,21 +114,62 @@ test('200 creates of one tick are two calls: one of 128 plants, one of the rest'
   assert.deepEqual(await namesIn(recorder.store), names)
 })
 
-test('what comes while four calls of its owner run is one call; others go at once', async (t) => {
+test('what comes while four calls run is one call, of all owners', async (t) => {
   const recorder = await recorded(t, await configured())
   const { store } = recorder
   recorder.held = 'alice'
   const running = await occupy(recorder, 'alice')
   const waiting: Promise<string>[] = []
   for (const each of plants(0, 10)) {
-    waiting.push(store.create('alice', each))
+    for (const owner of ['alice', 'bob']) waiting.push(store.create(owner, each))
     await nextTick()
   }
-  assert.equal(await store.create('bob', plant(1n)), 'stored')
-  assert.deepEqual(lengths(recorder), [1, 1, 1, 1, 1], 'of alice nothing more was sent')
+  assert.deepEqual(lengths(recorder), [1, 1, 1, 1], 'nothing more was sent')
   recorder.held = undefined
-  assert.deepEqual(tally(await Promise.all([...running, ...waiting])), { stored: 14 })
-  assert.deepEqual(lengths(recorder), [1, 1, 1, 1, 1, 10])
+  assert.deepEqual(tally(await Promise.all([...running, ...waiting])), { stored: 24 })
+  assert.deepEqual(lengths(recorder), [1, 1, 1, 1, 20])
+})
+
+test('an owner whose key existed spoils one group, and no other of others', async (t) => {
+  const config = await configured()
+  const recorder = await recorded(t, config)
+  await fill(config, 'mallory', plants(0, 30))
+  const creates = (from: number, owner: string) =>
+    createAll(recorder.store, plants(from, 3), owner)
+  const [bob, mallory] = await Promise.all([creates(0, 'bob'), creates(0, 'mallory')])
+  assert.deepEqual(tally([...bob, ...mallory]), { stored: 6 })
+  assert.deepEqual(lengths(recorder), [6, 1, 1, 1, 1, 1, 1])
+  for (let from = 3; from < 30; from += 3) {
+    const before = recorder.sent.length
+    const all = [creates(from, 'bob'), creates(from, 'mallory'), creates(from, 'eve')]
+    assert.deepEqual(tally((await Promise.all(all)).flat()), { stored: 9 })
+    const sent = recorder.sent.slice(before).map(({ keys }) => keys.length)
+    assert.deepEqual(sent.sort(), [1, 1, 1, 3, 6])
+  }
+})
+
+test('an owner is apart for a minute', async (t) => {
+  t.mock.timers.enable({ apis: ['setTimeout'] })
+  const groups: (readonly [queue: string, owners: string])[] = []
+  const created = new CreateGroups((queue, creates) => {
+    groups.push([queue, creates.map(({ owner }) => owner).join()])
+    return Promise.resolve('stored')
+  })
+  const createBoth = (): Promise<unknown> => {
+    const of = (owner: string) =>
+      created.create({ owner, key: `${owner}/1`, plant: plant(1n), since: 0 })
+    return Promise.all([of('alice'), of('bob')])
+  }
+  created.setApart('bob')
+  created.setApart('bob')
+  await createBoth()
+  assert.deepEqual(groups.splice(0), [['', 'alice'], ['bob', 'bob']])
+  t.mock.timers.tick(59_999)
+  await createBoth()
+  assert.deepEqual(groups.splice(0), [['', 'alice'], ['bob', 'bob']])
+  t.mock.timers.tick(1)
+  await createBoth()
+  assert.deepEqual(groups, [['', 'alice,bob']])
 })
 
 test('a conflict and a repeat in a group are told so, and spoil no other create', async (t) => {
@@ -197,14 +239,15 @@ testSecured('a user of etcd may put in groups under its prefix, and nowhere else
 
 test('a group has at most 128 plants and 1 MiB, however long names and owners are', async (t) => {
   const recorder = await recorded(t, await configured())
-  const owner = 'é/'.repeat(2500)
-  const long = [
-    // As JSON a NUL is 6 bytes, "é" 2, and "x" 1.
-    ...Array.from({ length: 30 }, (_, i) => '\0'.repeat(i * 1000)),
-    ...Array.from({ length: 30 }, (_, i) => 'é'.repeat(i * 5000)),
-    ...['x'.repeat(1_000_000), '\0'.repeat(130_000), 'y'.repeat(1_000_000), 'z'],
+  const owner = 'é/'.repeat(500)
+  const long = ['x'.repeat(1_000_000), '\0'.repeat(130_000), 'é'.repeat(5000), 'y'.repeat(1400)]
+  // As JSON a NUL has 6 bytes, "é" 2, and "x" 1.
+  const short = ['\0', 'é', 'x'].map((character) => character.repeat(650))
+  const all = [
+    ...plants(0, 300),
+    ...long.map((name, i) => plant(BigInt(1000 + i), name)),
+    ...Array.from({ length: 300 }, (_, i) => plant(BigInt(2000 + i), short[i % 3])),
   ]
-  const all = [...plants(0, 300), ...long.map((name, i) => plant(BigInt(1000 + i), name))]
   const outcomes = await Promise.all([
     createAll(recorder.store, all),
     createAll(recorder.store, all, owner),
@@ -239,18 +282,21 @@ test('a cut connection leaves all of a group open, and repeating them is safe', 
   assert.equal((await namesIn(patient)).length, 50)
 })
 
-test('2,048 creates of an owner may wait; one more is refused, and others go on', async (t) => {
+test('2,048 creates of an owner may wait; one more is refused, and no other owner', async (t) => {
   const recorder = await recorded(t, await configured())
   const { store } = recorder
   recorder.held = 'mallory'
   const running = await occupy(recorder, 'mallory')
   const count = WAITING_MAX / 2 + 100
   const crowd = createAll(store, plants(0, count), 'mallory')
-  assert.equal(await store.create('bob', plant(1n)), 'stored')
+  const bob = store.create('bob', plant(1n))
   recorder.held = undefined
   await Promise.all(running)
   const expected = { stored: WAITING_MAX / 2, StoreUnavailable: 100 }
   assert.deepEqual(tally(await crowd), expected)
+  assert.equal(await bob, 'stored')
+  const first = recorder.sent.findIndex(({ keys }) => keys.some((key) => key.includes('Ym9i')))
+  assert.equal(first, RUNNING_MAX, 'bob is in the first group that waited')
 })
 
 test("one owner's thousands of creates do not keep another owner's waiting", async (t) => {
