@@ -2,7 +2,7 @@ import { once } from 'node:events'
 import { createServer, type Http2Session, type ServerHttp2Stream } from 'node:http2'
 import type { AddressInfo } from 'node:net'
 import type { TestContext } from 'node:test'
-import { Connections, EtcdRefusal } from '../../dist/store/etcd/grpc.js'
+import { Channels, EtcdRefusal } from '../../dist/store/etcd/grpc.js'
 import { encode } from '../../dist/store/etcd/protobuf.js'
 import type { EtcdConfig } from '../../dist/store/etcd/store.js'
 import { PATIENCE_MS } from './time.ts'
@@ -134,14 +134,14 @@ export async function passingGrpc(
   { endpoints: [member = ''], tls }: Pick<EtcdConfig, 'endpoints' | 'tls'>,
   before: (call: GrpcCall) => Promise<void> | undefined,
 ): Promise<string> {
-  const connections = new Connections(tls)
-  t.after(() => connections.close())
+  const channels = new Channels(tls)
+  t.after(() => channels.close())
   const limits = { timeoutMs: PATIENCE_MS, maxBytes: Infinity }
   return servingGrpc(t, async (call) => {
     await before(call)
     const { path, message, token = '' } = call
     try {
-      return await connections.ask({ endpoint: member, path, message, token, ...limits })
+      return await channels.ask({ endpoint: member, path, message, token, ...limits })
     } catch (error) {
       // Which code a refusal has makes no difference.
       if (error instanceof EtcdRefusal) return { code: 8, message: error.message }

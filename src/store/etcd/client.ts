@@ -3,7 +3,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { reasonOf } from '../../errors.ts'
 import { Backoff } from '../../ops/backoff.ts'
 import { StoreUnavailable } from '../../plants/store.ts'
-import { AnswerTooLong, Connections, DENIED, EtcdRefusal, isRefusal } from './grpc.ts'
+import { AnswerTooLong, Channels, DENIED, EtcdRefusal, isRefusal } from './grpc.ts'
 import { Slots } from './slots.ts'
 import type { EtcdTls } from './tls.ts'
 import { type EtcdRequest, type EtcdUser, loginRequest, readToken } from './wire.ts'
@@ -46,7 +46,7 @@ const AUTH_IS_OFF = /authentication is not enabled/
  */
 export class EtcdClient {
   readonly #options: Required<ClientOptions>
-  readonly #connections: Connections
+  readonly #channels: Channels
   readonly #slots = new Slots()
   #endpoint = 0
   /** The user's token, for all calls; "" if the cluster asks for none. */
@@ -57,7 +57,7 @@ export class EtcdClient {
 
   constructor(options: ClientOptions) {
     this.#options = { timing: TIMING, ...options }
-    this.#connections = new Connections(options.tls)
+    this.#channels = new Channels(options.tls)
   }
 
   /**
@@ -82,7 +82,7 @@ export class EtcdClient {
   /** Fails the calls that are running or waiting. */
   close(): void {
     this.#closed = true
-    this.#connections.close()
+    this.#channels.close()
   }
 
   async #callUntil(deadline: number, request: EtcdRequest) {
@@ -126,7 +126,7 @@ export class EtcdClient {
     const { endpoints, timing } = this.#options
     const timeoutMs = Math.max(1, Math.min(timing.attempt, deadline - performance.now()))
     const origin = endpoints[endpoint] ?? ''
-    return this.#connections.ask({ endpoint: origin, path, message, token, timeoutMs, maxBytes })
+    return this.#channels.ask({ endpoint: origin, path, message, token, timeoutMs, maxBytes })
   }
 
   /**

@@ -65,8 +65,8 @@ export function isRefusal(error: unknown, message: RegExp): error is EtcdRefusal
 export class AnswerTooLong extends Error {}
 AnswerTooLong.prototype.name = 'AnswerTooLong'
 
-/** One connection to each member that was called. */
-export class Connections {
+/** The connections to members: one to each that was called. */
+export class Channels {
   readonly #tls: EtcdTls
   readonly #sessions = new Map<string, ClientHttp2Session>()
   #lastRead: Promise<void> = Promise.resolve()

@@ -3,7 +3,7 @@ import { setImmediate as nextTick } from 'node:timers/promises'
 import { test, type TestContext } from 'node:test'
 import { type PlantList, StoreUnavailable } from '../../../dist/plants/store.js'
 import type { ClientTiming } from '../../../dist/store/etcd/client.js'
-import { Connections } from '../../../dist/store/etcd/grpc.js'
+import { Channels } from '../../../dist/store/etcd/grpc.js'
 import { binary, Message } from '../../../dist/store/etcd/protobuf.js'
 import { Slots } from '../../../dist/store/etcd/slots.js'
 import type { EtcdStore } from '../../../dist/store/etcd/store.js'
@@ -115,8 +115,8 @@ test('readiness waits for no slot: a crowd of calls that hang leaves it green', 
 test('two long answers of etcd are not read in one tick', async (t) => {
   const long = written([HEADER, ...entries(0, 2000, 'x')])
   const endpoint = await servingGrpc(t, () => long)
-  const connections = new Connections(NO_TLS)
-  t.after(() => connections.close())
+  const channels = new Channels(NO_TLS)
+  t.after(() => channels.close())
   let tick = 0
   let isCounting = true
   const count = (): void => {
@@ -126,7 +126,7 @@ test('two long answers of etcd are not read in one tick', async (t) => {
   setImmediate(count)
   const limits = { timeoutMs: PATIENCE_MS, maxBytes: Infinity }
   const attempt = { endpoint, path: '/x', message: Buffer.of(), token: '', ...limits }
-  const answers = Array.from({ length: 32 }, () => connections.ask(attempt).then(() => tick))
+  const answers = Array.from({ length: 32 }, () => channels.ask(attempt).then(() => tick))
   const ticks = await Promise.all(answers)
   isCounting = false
   assert.equal(new Set(ticks).size, ticks.length)

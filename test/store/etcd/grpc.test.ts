@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import { once } from 'node:events'
 import { createServer } from 'node:net'
 import { test, type TestContext } from 'node:test'
-import { AnswerTooLong, Connections, EtcdRefusal } from '../../../dist/store/etcd/grpc.js'
+import { AnswerTooLong, Channels, EtcdRefusal } from '../../../dist/store/etcd/grpc.js'
 import { } from '../../../dist/store/etcd/protobuf.js'
 import { NO_TLS } from '../../support/etcd-store.ts'
 import { serving } from '../../support/serving.ts'
@@ -19,11 +19,11 @@ interface Limits {
 
 /** Asks an endpoint; all calls of a test share the connections. */
 function asking(t: TestContext) {
-  const connections = new Connections(NO_TLS)
-  t.after(() => connections.close())
+  const channels = new Channels(NO_TLS)
+  t.after(() => channels.close())
   return (endpoint: string, limits: Limits = {}): Promise<Buffer> => {
     const defaults = { timeoutMs: PATIENCE_MS, maxBytes: Infinity, message: Buffer.of() }
-    return connections.ask({ endpoint, path: '/x', token: '', ...defaults, ...limits })
+    return channels.ask({ endpoint, path: '/x', token: '', ...defaults, ...limits })
   }
 }
 
