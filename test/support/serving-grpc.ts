@@ -141,7 +141,7 @@ export async function passingGrpc(
     await before(call)
     const { path, message, token = '' } = call
     try {
-      return await channels.ask({ endpoint: member, path, message, token, ...limits })
+      return await channels.ask(member, { path, message, token, ...limits })
     } catch (error) {
       // Which code a refusal has makes no difference.
       if (error instanceof EtcdRefusal) return { code: 8, message: error.message }

@@ -125,8 +125,8 @@ export class EtcdClient {
     const { path, message, maxBytes = Infinity } = request
     const { endpoints, timing } = this.#options
     const timeoutMs = Math.max(1, Math.min(timing.attempt, deadline - performance.now()))
-    const origin = endpoints[endpoint] ?? ''
-    return this.#channels.ask({ endpoint: origin, path, message, token, timeoutMs, maxBytes })
+    const attempt = { path, message, token, timeoutMs, maxBytes }
+    return this.#channels.ask(endpoints[endpoint] ?? '', attempt)
   }
 
   /**

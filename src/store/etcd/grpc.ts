@@ -1,11 +1,10 @@
-/** Sends one call to one member of etcd, and reads its answer: gRPC over HTTP/2. */
+/** Sends calls to members of etcd, and reads their answers: gRPC over HTTP/2. */
+import type { OutgoingHttpHeaders } from 'node:http'
 import { type ClientHttp2Session, connect, constants } from 'node:http2'
 import { setImmediate as nextTick } from 'node:timers/promises'
 import type { EtcdTls } from './tls.ts'
 
 interface Attempt {
-  /** The origin of a member. */
-  readonly endpoint: string
   readonly path: string
   readonly message: Buffer
   /** Empty if the cluster asks for none. */
@@ -28,13 +27,18 @@ const SHORT_BYTES = 64 * 1024
 const MESSAGE_MAX_CHARS = 200
 /** Before each message: whether it is compressed (1 byte), and its length (4 bytes). */
 const PREFIX_BYTES = 5
-/**
- * Node 22 and later refuse calls while a connection has more than this to send, 10 MB by default.
- * All 64 slots may send a plant of 16 MiB.
- */
-const SESSION_MAX_MEGABYTES = 1024
+const MIB = 2 ** 20
+const SESSION = {
+  // What etcd may send before it waits for a round trip: of one answer, and of all. A plant has 16
+  // MiB at most. Node's default is 64 KiB for all together.
+  settings: { initialWindowSize: 16 * MIB, enablePush: false },
+  // Node 22 and later refuse calls while more than this is to be sent, 10 MB by default. All 64
+  // slots may send a plant.
+  maxSessionMemory: 1024,
+}
+const ALL_ANSWERS_WINDOW_BYTES = 64 * MIB
 
-const OK = 0
+const OK = '0'
 /**
  * The codes by which etcd says that it would refuse the call again (google.golang.org/grpc/codes).
  * All others may pass: canceled (1, a member is stopping), unavailable (14), and the rest.
@@ -68,7 +72,7 @@ AnswerTooLong.prototype.name = 'AnswerTooLong'
 /** The connections to members: one to each that was called. */
 export class Channels {
   readonly #tls: EtcdTls
-  readonly #sessions = new Map<string, ClientHttp2Session>()
+  readonly #channels = new Set<Channel>()
   #lastRead: Promise<void> = Promise.resolve()
 
   constructor(tls: EtcdTls) {
@@ -76,87 +80,123 @@ export class Channels {
   }
 
   /**
-   * Returns the message of the answer.
+   * Returns the message of the answer. `endpoint` is the origin of a member.
    * @throws EtcdRefusal, AnswerTooLong, or Error if another attempt may succeed.
    */
-  async ask(attempt: Attempt): Promise<Buffer> {
-    const message = await this.#exchange(attempt)
+  async ask(endpoint: string, attempt: Attempt): Promise<Buffer> {
+    const message = await this.#channelTo(endpoint).ask(attempt)
     // Long answers queue up, one a tick.
     if (message.length > SHORT_BYTES) await (this.#lastRead = this.#lastRead.then(() => nextTick()))
     return message
   }
 
+  /** Fails the calls that are running. */
   close(): void {
-    for (const session of this.#sessions.values()) session.destroy()
+    for (const channel of this.#channels) channel.end()
   }
 
-  #exchange({ endpoint, path, message, token, timeoutMs, maxBytes }: Attempt): Promise<Buffer> {
-    const headers = {
-      ':method': 'POST',
-      ':path': path,
-      'content-type': 'application/grpc',
-      te: 'trailers',
-      ...(token === '' ? {} : { token }),
-    }
-    return new Promise((resolve, reject) => {
-      const session = this.#sessionOf(endpoint)
-      const stream = session.request(headers)
-      const chunks: Buffer[] = []
-      let length = 0
-      let said: Said = {}
-      const fail = (error: Error): void => {
-        reject(error)
-        stream.close(constants.NGHTTP2_CANCEL)
-      }
-      const timer = setTimeout(() => {
-        // Its connection may be dead: the next call makes another one.
-        session.close()
-        const isArriving = length > 0 && maxBytes < Infinity
-        fail(isArriving ? new AnswerTooLong() : new Error(`${endpoint}${path} timed out`))
-      }, timeoutMs)
-      // A refusal has no trailers: what they would say is among the headers.
-      for (const event of ['response', 'trailers'])
-        stream.on(event, (received: Said) => (said = { ...said, ...received }))
-      stream.on('data', (chunk: Buffer) => {
-        chunks.push(chunk)
-        length += chunk.length
-        if (length > maxBytes) fail(new AnswerTooLong())
-      })
-      stream.on('error', reject)
-      stream.on('close', () => {
-        clearTimeout(timer)
-        try {
-          checkStatus(said)
-          resolve(messageOf(Buffer.concat(chunks)))
-        } catch (error) {
-          reject(error)
-        }
-      })
-      stream.end(framed(message))
-    })
+  #channelTo(endpoint: string): Channel {
+    for (const channel of this.#channels)
+      if (channel.endpoint === endpoint && channel.isOpen) return channel
+    const channel = new Channel(endpoint, this.#tls, () => this.#channels.delete(channel))
+    this.#channels.add(channel)
+    return channel
   }
+}
 
-  #sessionOf(endpoint: string): ClientHttp2Session {
-    const open = this.#sessions.get(endpoint)
-    if (open && !open.closed && !open.destroyed) return open
-    const session = connect(endpoint, { ...this.#tls, maxSessionMemory: SESSION_MAX_MEGABYTES })
-    // An idle connection keeps no process alive. A call does, by its timer.
-    session.unref()
+/**
+ * One connection to a member. After a call that timed out it may be dead without a sign: it takes
+ * no more calls, and ends with the last one that it has.
+ */
+class Channel {
+  readonly endpoint: string
+  readonly #session: ClientHttp2Session
+  /** Ends the socket at once. The session itself would first send what waits, perhaps for ever. */
+  readonly #socket = new AbortController()
+  #calls = 0
+
+  constructor(endpoint: string, tls: EtcdTls, onClose: () => void) {
+    this.endpoint = endpoint
+    // Node's types lack the signal, which `net.connect` and `tls.connect` take.
+    const options = { ...tls, ...SESSION, signal: this.#socket.signal }
+    const session = connect(endpoint, options)
+    this.#session = session
+    session.on('connect', () => session.setLocalWindowSize(ALL_ANSWERS_WINDOW_BYTES))
     // Its calls report it.
     session.on('error', () => {})
-    this.#sessions.set(endpoint, session)
-    return session
+    session.on('close', onClose)
+    // An idle connection keeps no process alive. A call does, by its timer.
+    session.unref()
   }
+
+  get isOpen(): boolean {
+    return !this.#session.closed && !this.#session.destroyed
+  }
+
+  end(): void {
+    this.#socket.abort()
+  }
+
+  /** @throws as `Channels.ask`. */
+  async ask(attempt: Attempt): Promise<Buffer> {
+    this.#calls += 1
+    let timer: NodeJS.Timeout | undefined
+    try {
+      const stream = this.#session.request(headersOf(attempt))
+      return await new Promise((resolve, reject) => {
+        const { timeoutMs, maxBytes } = attempt
+        const chunks: Buffer[] = []
+        let length = 0
+        let said: Said = {}
+        const fail = (error: Error): void => {
+          reject(error)
+          stream.close(constants.NGHTTP2_CANCEL)
+        }
+        timer = setTimeout(() => {
+          this.#session.close()
+          const isArriving = length > 0 && maxBytes < Infinity
+          fail(isArriving ? new AnswerTooLong() : new Error(`${this.endpoint} timed out`))
+        }, timeoutMs)
+        // A refusal has no trailers: what they would say is among the headers.
+        const hear = (heard: Said): void => void (said = { ...said, ...heard })
+        stream.on('response', hear).on('trailers', hear)
+        stream.on('data', (chunk: Buffer) => {
+          chunks.push(chunk)
+          length += chunk.length
+          if (length > maxBytes) fail(new AnswerTooLong())
+        })
+        stream.on('error', reject)
+        stream.on('close', () => {
+          try {
+            checkStatus(said)
+            resolve(messageOf(Buffer.concat(chunks)))
+          } catch (error) {
+            reject(error)
+          }
+        })
+        stream.end(framed(attempt.message))
+      })
+    } finally {
+      clearTimeout(timer)
+      this.#calls -= 1
+      if (this.#calls === 0 && !this.isOpen) this.end()
+    }
+  }
+}
+
+function headersOf({ path, token }: Attempt): OutgoingHttpHeaders {
+  const headers = { ':method': 'POST', ':path': path, 'content-type': 'application/grpc' }
+  return { ...headers, te: 'trailers', ...(token === '' ? {} : { token }) }
 }
 
 /** @throws EtcdRefusal, or Error if another attempt may succeed. */
 function checkStatus(said: Said): void {
   const { ':status': http, 'grpc-status': status, 'grpc-message': text } = said
   // A body that is not of gRPC is not quoted: a proxy may have written anything into it.
-  if (typeof status !== 'string')
+  if (http !== 200 || typeof status !== 'string')
     throw new Error(`etcd answered ${http ?? 'nothing, or only in part'}, without a gRPC status`)
+  if (status === OK) return
   const code = Number(status)
-  if (code === OK) return
   // etcd's messages have no characters that gRPC would encode.
   const message = (text || `etcd answered with code ${code}`).slice(0, MESSAGE_MAX_CHARS)
   const isRefused = REFUSALS.has(code) && !OVERLOADED.test(message)

@@ -63,7 +63,8 @@ export class Message {
         at += length
       }
     }
-    if (at > bytes.length) throw new Error('a message ends too early')
+    // Not ">": a length of many bytes is no number.
+    if (at !== bytes.length) throw new Error('a message ends too early')
   }
 
   /** Above 2^53 it is not exact. */

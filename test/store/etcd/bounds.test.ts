@@ -125,8 +125,8 @@ test('two long answers of etcd are not read in one tick', async (t) => {
   }
   setImmediate(count)
   const limits = { timeoutMs: PATIENCE_MS, maxBytes: Infinity }
-  const attempt = { endpoint, path: '/x', message: Buffer.of(), token: '', ...limits }
-  const answers = Array.from({ length: 32 }, () => channels.ask(attempt).then(() => tick))
+  const attempt = { path: '/x', message: Buffer.of(), token: '', ...limits }
+  const answers = Array.from({ length: 32 }, () => channels.ask(endpoint, attempt).then(() => tick))
   const ticks = await Promise.all(answers)
   isCounting = false
   assert.equal(new Set(ticks).size, ticks.length)

@@ -1,13 +1,14 @@
 import assert from 'node:assert/strict'
+import { spawnSync } from 'node:child_process'
 import { once } from 'node:events'
-import { createServer } from 'node:net'
+import { type AddressInfo, createServer, type Server } from 'node:net'
 import { test, type TestContext } from 'node:test'
 import { AnswerTooLong, Channels, EtcdRefusal } from '../../../dist/store/etcd/grpc.js'
 import { } from '../../../dist/store/etcd/protobuf.js'
 import { NO_TLS } from '../../support/etcd-store.ts'
 import { serving } from '../../support/serving.ts'
 import { type GrpcReply, servingGrpc, written } from '../../support/serving-grpc.ts'
-import { PATIENCE_MS } from '../../support/time.ts'
+import { PATIENCE_MS, until } from '../../support/time.ts'
 
 const ANSWER = written([[1, 'x'.repeat(1000)]])
 
@@ -17,13 +18,18 @@ interface Limits {
   readonly message?: Buffer
 }
 
+function portOf(server: Server): number {
+  // It listens on TCP.
+  return (server.address() as AddressInfo).port
+}
+
 /** Asks an endpoint; all calls of a test share the connections. */
 function asking(t: TestContext) {
   const channels = new Channels(NO_TLS)
   t.after(() => channels.close())
   return (endpoint: string, limits: Limits = {}): Promise<Buffer> => {
     const defaults = { timeoutMs: PATIENCE_MS, maxBytes: Infinity, message: Buffer.of() }
-    return channels.ask({ endpoint, path: '/x', token: '', ...defaults, ...limits })
+    return channels.ask(endpoint, { path: '/x', token: '', ...defaults, ...limits })
   }
 }
 
@@ -52,6 +58,65 @@ test('after a call that timed out, the next one has a new connection', async (t)
   hanging.catch(() => {})
   await assert.rejects(ask(endpoint, { timeoutMs: 100 }), /timed out/)
   assert.deepEqual(await ask(endpoint), ANSWER)
+})
+
+/** Asks three times, and says how many sockets are left before the close and after it. */
+const ASK_IN_VAIN = `
+import { setTimeout as sleep } from 'node:timers/promises'
+import { Channels } from ${JSON.stringify(new URL('../../../dist/store/etcd/grpc.js', import.meta.url))}
+const channels = new Channels({})
+const limits = { timeoutMs: 100, maxBytes: Infinity }
+const attempt = { path: '/x', message: Buffer.alloc(2 ** 24), token: '', ...limits }
+const sockets = () => process.getActiveResourcesInfo().filter((name) => /TCP|Write/.test(name))
+const ask = () => channels.ask(process.argv[1], attempt).catch(({ message }) => message)
+const said = [await ask(), await ask(), await ask()]
+await sleep(50)
+const left = sockets().length
+const last = ask()
+channels.close()
+said.push(await last)
+console.log(JSON.stringify({ left, said }))
+`
+
+test('a member that takes no bytes keeps no memory, no socket and no process', async (t) => {
+  // It is accepted by the system, and never read.
+  const server = createServer({ pauseOnConnect: true }).listen(0, '127.0.0.1')
+  t.after(() => server.close())
+  await once(server, 'listening')
+  const endpoint = `http://127.0.0.1:${portOf(server)}`
+  const args = ['--input-type=module', '-e', ASK_IN_VAIN, endpoint]
+  const { status, stdout } = spawnSync(process.execPath, args, {
+    encoding: 'utf8',
+    timeout: PATIENCE_MS,
+  })
+  const timedOut = `${endpoint} timed out`
+  const ended = 'The pending stream has been canceled (caused by: The operation was aborted)'
+  assert.deepEqual(JSON.parse(stdout), { left: 0, said: [timedOut, timedOut, timedOut, ended] })
+  assert.equal(status, 0, 'it ends by itself')
+})
+
+test('a close fails all calls at once, also those on a connection that was replaced', async (t) => {
+  const channels = new Channels(NO_TLS)
+  const endpoint = await servingGrpc(t, () => 'hang')
+  const attempt = { path: '/x', message: Buffer.of(), token: '', maxBytes: Infinity }
+  const older = channels.ask(endpoint, { ...attempt, timeoutMs: PATIENCE_MS })
+  const timedOut = channels.ask(endpoint, { ...attempt, timeoutMs: 50 })
+  await assert.rejects(timedOut, /timed out/)
+  const newer = channels.ask(endpoint, { ...attempt, timeoutMs: PATIENCE_MS })
+  channels.close()
+  await assert.rejects(older)
+  await assert.rejects(newer)
+})
+
+test('a member may send a plant of 16 MiB without a round trip, and push nothing', async (t) => {
+  const endpoint = await servingGrpc(t, async ({ session }) => {
+    await until('the window of all answers is known', () => {
+      return Number(session.state.remoteWindowSize) >= 60 * 2 ** 20
+    })
+    const { initialWindowSize, enablePush } = session.remoteSettings
+    return written([[1, initialWindowSize ?? 0], [2, Number(enablePush)]])
+  })
+  assert.deepEqual(await asking(t)(endpoint), written([[1, 16 * 2 ** 20], [2, 0]]))
 })
 
 test('a connection that its member ends is replaced; calls under way fail', async (t) => {
@@ -123,9 +188,7 @@ test('a server of HTTP/1.1, of another protocol, or none at all fails a call', a
   const other = createServer((socket) => socket.end('no HTTP at all')).listen(0, '127.0.0.1')
   t.after(() => other.close())
   await once(other, 'listening')
-  const address = other.address()
-  assert.ok(typeof address === 'object' && address)
   await assert.rejects(ask(http), /Protocol error/)
-  await assert.rejects(ask(`http://127.0.0.1:${address.port}`), /Protocol error/)
+  await assert.rejects(ask(`http://127.0.0.1:${portOf(other)}`), /Protocol error/)
   await assert.rejects(ask('http://127.0.0.1:1'), /ECONNREFUSED/)
 })

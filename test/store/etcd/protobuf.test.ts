@@ -53,6 +53,9 @@ test('a Message: bytes that are cut, or of no type, are refused', () => {
   for (const hex of ['08', '08 80', '12 05 61', '0b', '0c', '0e', '0f', 'ff', '31 00', '3d 00'])
     assert.throws(() => new Message(bytesOf(hex)), /^Error: a message /, hex)
   const whole = encode({ 2: 'x'.repeat(200) })
+  // A length of 150 bytes is no number.
+  const endless = Buffer.concat([bytesOf('12'), Buffer.alloc(150, 0x80), bytesOf('01 61')])
+  assert.throws(() => new Message(endless), /^Error: a message ends too early/)
   for (let end = 1; end < whole.length; end++)
     assert.throws(() => new Message(whole.subarray(0, end)), /^Error: a message ends too early/)
 })
