@@ -5,15 +5,12 @@ import { type Server, start } from './processes.ts'
 import type { Filling } from './stores.ts'
 
 const SMALL: Filling = { users: 100, plants: 20 }
-const ONE: Filling = { users: 1, plants: 20 }
 const LIST: Filling = { users: 1, plants: 10_000 }
 const MEMBERS = 3
 
 const WORKLOADS: readonly (readonly [what: string, filling: Filling, ask: Ask])[] = [
   ['POST 1', SMALL, { kind: 'post', limit: 20, ...SMALL, connections: 1 }],
   ['POST 64', SMALL, { kind: 'post', limit: 20, ...SMALL, connections: 64 }],
-  // Only creates of one owner share a transaction.
-  ['POST 64, 1 owner', ONE, { kind: 'post', limit: 20, ...ONE, connections: 64 }],
   ['GET20 1', SMALL, { kind: 'get', limit: 20, ...SMALL, connections: 1 }],
   ['GET20 64', SMALL, { kind: 'get', limit: 20, ...SMALL, connections: 64 }],
   ['all 10,000', LIST, { kind: 'list', limit: 0, ...LIST, connections: 1 }],

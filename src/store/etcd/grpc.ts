@@ -21,7 +21,7 @@ interface Said {
   readonly 'grpc-message'?: string
 }
 
-/** Reading 1 MiB of small plants takes 8 ms, so only one answer above this is read in a tick. */
+/** Reading 512 KiB of small plants takes 7 ms: only one answer above this is read in a tick. */
 const SHORT_BYTES = 64 * 1024
 /** Of an error message of etcd. */
 const MESSAGE_MAX_CHARS = 200

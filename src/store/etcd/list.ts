@@ -6,7 +6,7 @@ import * as wire from './wire.ts'
 /** The first page serves the usual limits. The size of the plants is not known yet. */
 const FIRST_ENTRIES = 32
 /** The length that later pages aim at, by the size of the plants in the page before. */
-const PAGE_BYTES = 1024 * 1024
+const PAGE_BYTES = 512 * 1024
 /** A longer page is read again with fewer entries. */
 const PAGE_MAX_BYTES = 4 * 1024 * 1024
 const GROWTH = 4

@@ -37,7 +37,7 @@ test('what encode() writes, a Message reads: integers, bytes and messages', () =
   )
 })
 
-test('a Message: absent fields are empty, the last of several counts, others are skipped', () => {
+test('a Message: absent fields are empty, the last of several counts, others do not', () => {
   // A fixed64, a fixed32, and a field of a later version between two that are known.
   const message = new Message(bytesOf('08 05  31 0102030405060708  3d 01020304  7a 01 61  08 06'))
   assert.equal(message.integer(1), 6)
