@@ -31,6 +31,8 @@ export interface ClientTiming {
  * does the probe: if it fails, something is wrong.
  */
 const TIMING: ClientTiming = { attempt: 2000, call: 6000, probe: 3000 }
+/** A call that ends by itself says why. */
+const GRACE_MS = 100
 /** The pause after every endpoint has failed once. */
 const FIRST_PAUSE_MS = 25
 const LAST_PAUSE_MS = 400
@@ -73,10 +75,21 @@ export class EtcdClient {
     const deadline = since + timing.call
     await this.#slots.enter(owner, deadline - performance.now())
     try {
-      return await this.#callUntil(deadline, request())
+      // A login that another call began may end later.
+      return await this.inTime(this.#callUntil(deadline, request()), since)
     } finally {
       this.#slots.leave()
     }
+  }
+
+  /** @throws what the promise throws; StoreUnavailable if it takes longer than a call may. */
+  inTime<T>(promise: Promise<T>, since = performance.now()): Promise<T> {
+    const timeoutMs = since + this.#options.timing.call + GRACE_MS - performance.now()
+    return new Promise((resolve, reject) => {
+      const late = new StoreUnavailable('etcd did not answer in time')
+      const timer = setTimeout(reject, timeoutMs, late)
+      promise.then(resolve, reject).finally(() => clearTimeout(timer))
+    })
   }
 
   /** Fails the calls that are running or waiting. */

@@ -12,12 +12,10 @@ const SHORT_BYTES = 2 ** 20 / GROUP_MAX
 const PLANT_BYTES = 64
 /** JSON writes a UTF-16 unit with at most 6 bytes (\u0000). */
 const UNIT_BYTES = 6
-/** A create with fewer than four groups before it waits for none of them. */
+/** Of a queue: a create with fewer than four groups before it waits for none of them. */
 const RUNNING_MAX = 4
 /** How long an owner is apart. */
 const APART_MS = 60_000
-/** The queue of all owners that are not apart. No owner has this name. */
-const SHARED = ''
 
 /** A plant that arrived at `since`, and its key. */
 export interface Create {
@@ -28,20 +26,24 @@ export interface Create {
 }
 /** Undefined if each must be created alone. */
 type Answer = Promise<Created | undefined>
-type CreateAll = (queue: string, creates: readonly Create[]) => Answer
+type CreateAll = (creates: readonly Create[]) => Answer
 type Waiting = Create & { readonly answer: (created: Answer) => void }
-type Queue = { readonly waiting: Turns<Waiting>; running: number }
+
+class Queue {
+  readonly waiting = new Turns<Waiting>()
+  running = 0
+}
 
 /**
  * A create waits until its tick ends, and while four groups of its queue run. What waits then is
- * the next group; owners take turns. Owners share a queue, but a key that exists spoils its whole
- * group. So an owner who had one is apart for a while, in a queue of its own.
+ * the next group; owners take turns. A key that exists spoils its whole group. So owners who had
+ * one are apart for a while: they share a queue of their own.
  */
 export class CreateGroups {
   readonly #createAll: CreateAll
-  readonly #queues = new Map<string, Queue>()
-  readonly #apart = new Set<string>()
-  #waiting = 0
+  readonly #shared = new Queue()
+  readonly #apart = new Queue()
+  readonly #apartOwners = new Set<string>()
 
   /** @param createAll stores a group: all or none. No key comes twice. */
   constructor(createAll: CreateAll) {
@@ -50,46 +52,60 @@ export class CreateGroups {
 
   /** Puts a plant with others. @throws StoreUnavailable if too many wait. */
   async create(create: Create): Answer {
-    const { owner } = create
     if (!isShort(create)) return undefined
-    const name = this.#apart.has(owner) ? owner : SHARED
-    const queue = this.#queues.get(name) ?? { waiting: new Turns(), running: 0 }
+    const { owner } = create
+    const queues = [this.#shared.waiting, this.#apart.waiting]
+    const ofOwner = queues.reduce((sum, waiting) => sum + waiting.countOf(owner), 0)
+    const ofAll = queues.reduce((sum, { count }) => sum + count, 0)
     // One owner's waiting creates are never more than may still come, so others find room.
-    if (queue.waiting.countOf(owner) >= WAITING_MAX - this.#waiting)
+    if (ofOwner >= WAITING_MAX - ofAll)
       throw new StoreUnavailable('too many creates wait for etcd')
-    this.#queues.set(name, queue)
-    this.#waiting += 1
-    return new Promise((answer) => {
-      queue.waiting.add(owner, { ...create, answer })
-      if (queue.waiting.count === 1) setImmediate(() => this.#start(name, queue))
-    })
+    return new Promise((answer) => this.#add({ ...create, answer }))
   }
 
-  /** From now on this owner's creates spoil no other owner's. */
+  /** From now on this owner's creates spoil no group of others, except of such owners. */
   setApart(owner: string): void {
-    if (this.#apart.has(owner)) return
-    this.#apart.add(owner)
-    setTimeout(() => this.#apart.delete(owner), APART_MS).unref()
+    if (this.#apartOwners.has(owner)) return
+    this.#apartOwners.add(owner)
+    setTimeout(() => this.#apartOwners.delete(owner), APART_MS).unref()
   }
 
-  #start(name: string, queue: Queue): void {
+  #queueOf({ owner }: Create): Queue {
+    return this.#apartOwners.has(owner) ? this.#apart : this.#shared
+  }
+
+  #add(create: Waiting): void {
+    const queue = this.#queueOf(create)
+    queue.waiting.add(create.owner, create)
+    if (queue.waiting.count === 1) setImmediate(() => this.#start(queue))
+  }
+
+  #start(queue: Queue): void {
     while (queue.running < RUNNING_MAX && queue.waiting.count > 0) {
-      const group = Array.from({ length: GROUP_MAX }, () => queue.waiting.take())
-        .filter((create) => create !== undefined)
-      this.#waiting -= group.length
+      const group = this.#take(queue)
       queue.running += 1
       // etcd refuses a transaction that puts a key twice. A later create of an id goes alone.
       const firsts = new Map(group.toReversed().map((create) => [create.key, create]))
-      const created = this.#createAll(name, [...firsts.values()].reverse())
+      const created = this.#createAll([...firsts.values()].reverse())
       const ended = created.catch(() => {}).then(() => undefined)
       for (const each of group) each.answer(firsts.get(each.key) === each ? created : ended)
       void ended.then(() => {
         queue.running -= 1
-        this.#start(name, queue)
+        this.#start(queue)
       })
     }
-    // It may have ended before this tick did, and a new queue may have its place.
-    if (queue.running === 0 && this.#queues.get(name) === queue) this.#queues.delete(name)
+  }
+
+  /** Takes the next group. Since they came, owners may have been set apart, or no longer be it. */
+  #take(queue: Queue): readonly Waiting[] {
+    const group: Waiting[] = []
+    while (group.length < GROUP_MAX) {
+      const create = queue.waiting.take()
+      if (!create) break
+      if (this.#queueOf(create) === queue) group.push(create)
+      else this.#add(create)
+    }
+    return group
   }
 }
 

@@ -19,6 +19,8 @@ export interface EtcdConfig extends ClientOptions {
 }
 
 const PROBE_EVERY_MS = 1000
+/** Who waits for a slot with the creates of several owners. No owner has this name. */
+const GROUPS = ''
 const LOGIN_REFUSED = /authentication failed|user name is empty/
 const USER = 'PLANTS_ETCD_USERNAME and PLANTS_ETCD_PASSWORD_FILE, or the option etcdUsername'
 const NO_SPACE = /database space exceeded/
@@ -35,7 +37,7 @@ export class EtcdStore implements PlantStore {
   readonly #config: EtcdConfig
   readonly #log: Log
   readonly #logFailure: ReturnType<typeof createFailureLog>
-  readonly #groups = new CreateGroups((queue, creates) => this.#createAll(queue, creates))
+  readonly #groups = new CreateGroups((creates) => this.#createAll(creates))
   /** Running creates, for `close`. */
   readonly #creates = new Set<Promise<Created>>()
   #unavailableReason: string | undefined
@@ -62,7 +64,7 @@ export class EtcdStore implements PlantStore {
       .catch((error: unknown) => this.#fail('a plant could not be kept', error))
       .finally(() => this.#creates.delete(created))
     this.#creates.add(created)
-    return created
+    return this.#client.inTime(created)
   }
 
   /** Always a promise: HTTP caches only lists returned at once, and could not invalidate these. */
@@ -92,11 +94,11 @@ export class EtcdStore implements PlantStore {
   }
 
   /** One transaction puts all plants if all keys are free. Undefined if each must go alone. */
-  async #createAll(queue: string, creates: readonly Create[]): Promise<Created | undefined> {
+  async #createAll(creates: readonly Create[]): Promise<Created | undefined> {
     const [first] = creates
     if (first && creates.length === 1) return this.#createAlone(first)
     try {
-      return (await this.#put(queue, creates)) ? 'stored' : undefined
+      return (await this.#put(GROUPS, creates)) ? 'stored' : undefined
     } catch (error) {
       // One plant may be the cause. But an attempt that was not answered may still put all.
       if (error instanceof EtcdRefusal && error.isFirstAttempt) return undefined
@@ -129,7 +131,8 @@ export class EtcdStore implements PlantStore {
 
   /** False if a key exists: then nothing is put. */
   async #put(owner: string, creates: readonly Create[]): Promise<boolean> {
-    const since = Math.min(...creates.map((create) => create.since))
+    // A young create must not have the time of an old one, whose own time ends without this call.
+    const since = Math.max(...creates.map((create) => create.since))
     const { succeeded } = await this.#transact(owner, () => wire.putRequest(creates), since)
     if (succeeded) this.#setFull(false)
     return succeeded

@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict'
-import { setImmediate as nextTick } from 'node:timers/promises'
+import { setImmediate as nextTick, setTimeout as sleep } from 'node:timers/promises'
 import type { TestContext } from 'node:test'
 import type { NewPlant } from '../../../dist/plants/plant.js'
 import { Message } from '../../../dist/store/etcd/protobuf.js'
@@ -23,7 +23,7 @@ import { NO_SECURED_ETCD, SecuredCluster } from '../../support/etcd-tls.ts'
 import { post } from '../../support/http.ts'
 import { startService } from '../../support/service.ts'
 import { passingGrpc, servingGrpc } from '../../support/serving-grpc.ts'
-import { until } from '../../support/time.ts'
+import { PATIENCE_MS, until } from '../../support/time.ts'
 import { verdict } from '../../support/verdict.ts'
 
 const test = testUnless(NO_ETCD)
@@ -130,7 +130,7 @@ test('what comes while four calls run is one call, of all owners', async (t) => 
   assert.deepEqual(lengths(recorder), [1, 1, 1, 1, 20])
 })
 
-test('an owner whose key existed spoils one group, and no other of others', async (t) => {
+test('owners whose keys existed spoil groups of such owners only', async (t) => {
   const config = await configured()
   const recorder = await recorded(t, config)
   await fill(config, 'mallory', plants(0, 30))
@@ -146,30 +146,69 @@ test('an owner whose key existed spoils one group, and no other of others', asyn
     const sent = recorder.sent.slice(before).map(({ keys }) => keys.length)
     assert.deepEqual(sent.sort(), [1, 1, 1, 3, 6])
   }
+  // Others who are apart share groups: as after a fault, when many repeat what may be stored.
+  for (const owner of ['bob', 'eve']) await creates(3, owner)
+  const before = recorder.sent.length
+  await Promise.all(['bob', 'eve', 'alice'].map((owner) => creates(100, owner)))
+  const sent = recorder.sent.slice(before).map(({ keys }) => keys.length)
+  assert.deepEqual(sent.sort(), [3, 6])
 })
+
+/** Groups that all are stored, and those who were in them, once `release` is called. */
+function groupsOf() {
+  const groups: string[] = []
+  const running: (() => void)[] = []
+  const created = new CreateGroups((creates) => {
+    groups.push(creates.map(({ owner }) => owner).join())
+    return new Promise((resolve) => running.push(() => resolve('stored')))
+  })
+  let id = 0n
+  const create = (owner: string): Promise<unknown> => {
+    id += 1n
+    return created.create({ owner, key: `${owner}/${id}`, plant: plant(id), since: 0 })
+  }
+  const release = (): void => running.splice(0).forEach((end) => end())
+  return { groups, created, create, release }
+}
 
 test('an owner is apart for a minute', async (t) => {
   t.mock.timers.enable({ apis: ['setTimeout'] })
-  const groups: (readonly [queue: string, owners: string])[] = []
-  const created = new CreateGroups((queue, creates) => {
-    groups.push([queue, creates.map(({ owner }) => owner).join()])
-    return Promise.resolve('stored')
-  })
-  const createBoth = (): Promise<unknown> => {
-    const of = (owner: string) =>
-      created.create({ owner, key: `${owner}/1`, plant: plant(1n), since: 0 })
-    return Promise.all([of('alice'), of('bob')])
+  const { groups, created, create, release } = groupsOf()
+  const createBoth = async (): Promise<readonly string[]> => {
+    const both = Promise.all([create('alice'), create('bob')])
+    await nextTick()
+    await nextTick()
+    release()
+    await both
+    return groups.splice(0)
   }
   created.setApart('bob')
   created.setApart('bob')
-  await createBoth()
-  assert.deepEqual(groups.splice(0), [['', 'alice'], ['bob', 'bob']])
+  assert.deepEqual(await createBoth(), ['alice', 'bob'])
   t.mock.timers.tick(59_999)
-  await createBoth()
-  assert.deepEqual(groups.splice(0), [['', 'alice'], ['bob', 'bob']])
+  assert.deepEqual(await createBoth(), ['alice', 'bob'])
   t.mock.timers.tick(1)
-  await createBoth()
-  assert.deepEqual(groups, [['', 'alice,bob']])
+  assert.deepEqual(await createBoth(), ['alice,bob'])
+})
+
+test('creates that wait while their owner is set apart leave the queue of all', async () => {
+  const { groups, created, create, release } = groupsOf()
+  const all: Promise<unknown>[] = []
+  for (let i = 0; i < RUNNING_MAX; i++) {
+    all.push(create('alice'))
+    await nextTick()
+  }
+  all.push(...['mallory', 'bob', 'mallory', 'eve', 'mallory'].map(create))
+  await nextTick()
+  created.setApart('mallory')
+  const turn = async (): Promise<void> => {
+    release()
+    for (let i = 0; i < 3; i++) await nextTick()
+  }
+  await turn()
+  assert.deepEqual(groups.slice(RUNNING_MAX), ['bob,eve', 'mallory,mallory,mallory'])
+  await turn()
+  await Promise.all(all)
 })
 
 test('a conflict and a repeat in a group are told so, and spoil no other create', async (t) => {
@@ -325,4 +364,22 @@ test('a create that waits for others has its answer within the time of a call', 
   await Promise.all(creates)
   // One group after the other, each with its own time, would take twice as long.
   assert.ok(Math.max(...took) < 2 * timing.call, `${Math.max(...took)} ms`)
+})
+
+test('a young create has its whole time, though older ones wait with it', async (t) => {
+  let puts = 0
+  const endpoint = await servingGrpc(t, ({ message }) => {
+    // In a readiness probe it is no put.
+    const [operation] = new Message(message).messages(2)
+    if (operation?.messages(2).length === 1) puts += 1
+    return puts > 0 && puts <= RUNNING_MAX ? 'hang' : [[1, [[3, 7]]], [2, 1]]
+  })
+  const timing = { attempt: PATIENCE_MS, call: 3000, probe: 3000 }
+  const store = await openStore(t, { ...configOf([endpoint]), timing })
+  // The last of these wait for a group until their time is over.
+  const old = createAll(store, plants(0, 5 * GROUP_MAX))
+  await sleep(2000)
+  assert.equal(await store.create('bob', plant(1n)), 'stored')
+  const { StoreUnavailable = 0 } = tally(await old)
+  assert.ok(StoreUnavailable >= 4 * GROUP_MAX)
 })

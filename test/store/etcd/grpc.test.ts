@@ -63,7 +63,7 @@ test('after a call that timed out, the next one has a new connection', async (t)
 /** Asks three times, and says how many sockets are left before the close and after it. */
 const ASK_IN_VAIN = `
 import { setTimeout as sleep } from 'node:timers/promises'
-import { Channels } from ${JSON.stringify(new URL('../../../dist/store/etcd/grpc.js', import.meta.url))}
+import { Channels } from ${JSON.stringify(import.meta.resolve('../../../dist/store/etcd/grpc.js'))}
 const channels = new Channels({})
 const limits = { timeoutMs: 100, maxBytes: Infinity }
 const attempt = { path: '/x', message: Buffer.alloc(2 ** 24), token: '', ...limits }
