@@ -81,8 +81,9 @@ export class CreateGroups {
   }
 
   #start(queue: Queue): void {
-    while (queue.running < RUNNING_MAX && queue.waiting.count > 0) {
+    while (queue.running < RUNNING_MAX) {
       const group = this.#take(queue)
+      if (group.length === 0) return
       queue.running += 1
       // etcd refuses a transaction that puts a key twice. A later create of an id goes alone.
       const firsts = new Map(group.toReversed().map((create) => [create.key, create]))

@@ -13,7 +13,7 @@ export const WAITING_MAX = 4096
 export class Slots {
   /** Running and waiting. A call waits only while all slots are taken. */
   #calls = 0
-  /** The waiting calls of each owner, in order. The first owner is next. */
+  /** Of each owner, in order; the first owner is next. No `Turns`: a late call leaves its queue. */
   readonly #queues = new Map<string, Set<() => void>>()
 
   /**

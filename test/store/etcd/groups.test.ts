@@ -208,6 +208,18 @@ test('creates that wait while their owner is set apart leave the queue of all', 
   await turn()
   assert.deepEqual(groups.slice(RUNNING_MAX), ['bob,eve', 'mallory,mallory,mallory'])
   await turn()
+  await Promise.all(all.splice(0))
+  // So they do if no other create waits.
+  for (let i = 0; i < RUNNING_MAX; i++) {
+    all.push(create('alice'))
+    await nextTick()
+  }
+  all.push(create('bob'), create('bob'))
+  await nextTick()
+  created.setApart('bob')
+  await turn()
+  assert.equal(groups.at(-1), 'bob,bob')
+  await turn()
   await Promise.all(all)
 })
 
