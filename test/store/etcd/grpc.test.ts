@@ -78,22 +78,21 @@ said.push(await last)
 console.log(JSON.stringify({ left, said }))
 `
 
-test('a member that takes no bytes keeps no memory, no socket and no process', async (t) => {
-  // It is accepted by the system, and never read.
-  const server = createServer({ pauseOnConnect: true }).listen(0, '127.0.0.1')
-  t.after(() => server.close())
-  await once(server, 'listening')
-  const endpoint = `http://127.0.0.1:${portOf(server)}`
-  const args = ['--input-type=module', '-e', ASK_IN_VAIN, endpoint]
-  const { status, stdout } = spawnSync(process.execPath, args, {
-    encoding: 'utf8',
-    timeout: PATIENCE_MS,
+for (const scheme of ['http', 'https'])
+  test(`${scheme}: a member that takes no bytes keeps no socket and no process alive`, async (t) => {
+    // It is accepted by the system, and never read.
+    const server = createServer({ pauseOnConnect: true }).listen(0, '127.0.0.1')
+    t.after(() => server.close())
+    await once(server, 'listening')
+    const endpoint = `${scheme}://127.0.0.1:${portOf(server)}`
+    const args = ['--input-type=module', '-e', ASK_IN_VAIN, endpoint]
+    const options = { encoding: 'utf8', timeout: PATIENCE_MS } as const
+    const { status, stdout } = spawnSync(process.execPath, args, options)
+    const timedOut = `${endpoint} timed out`
+    const ended = 'The pending stream has been canceled (caused by: The operation was aborted)'
+    assert.deepEqual(JSON.parse(stdout), { left: 0, said: [timedOut, timedOut, timedOut, ended] })
+    assert.equal(status, 0, 'it ends by itself')
   })
-  const timedOut = `${endpoint} timed out`
-  const ended = 'The pending stream has been canceled (caused by: The operation was aborted)'
-  assert.deepEqual(JSON.parse(stdout), { left: 0, said: [timedOut, timedOut, timedOut, ended] })
-  assert.equal(status, 0, 'it ends by itself')
-})
 
 test('a close fails all calls at once, also those on a connection that was replaced', async (t) => {
   const channels = new Channels(NO_TLS)
