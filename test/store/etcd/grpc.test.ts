@@ -79,7 +79,7 @@ console.log(JSON.stringify({ left, said }))
 `
 
 for (const scheme of ['http', 'https'])
-  test(`${scheme}: a member that takes no bytes keeps no socket and no process alive`, async (t) => {
+  test(`${scheme}: a member that takes no bytes keeps no socket, no process`, async (t) => {
     // It is accepted by the system, and never read.
     const server = createServer({ pauseOnConnect: true }).listen(0, '127.0.0.1')
     t.after(() => server.close())
