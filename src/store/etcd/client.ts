@@ -31,7 +31,7 @@ export interface ClientTiming {
  * does the probe: if it fails, something is wrong.
  */
 const TIMING: ClientTiming = { attempt: 2000, call: 6000, probe: 3000 }
-/** A call that ends by itself says why. */
+/** So that a call that ends by itself can say why. */
 const GRACE_MS = 100
 /** The pause after every endpoint has failed once. */
 const FIRST_PAUSE_MS = 25

@@ -29,8 +29,7 @@ const TOO_LARGE = /request is too large|message larger than max/
 
 /**
  * Plants in an etcd cluster, which any number of instances share. A create is one transaction,
- * alone or with others. A list is read page by page, with linearizable reads. Nothing
- * is cached.
+ * alone or with others. A list is read page by page, with linearizable reads. Nothing is cached.
  */
 export class EtcdStore implements PlantStore {
   readonly #client: EtcdClient
