@@ -27,6 +27,7 @@ export interface GrpcCall {
   readonly message: Buffer
   readonly token: string | undefined
   readonly session: Http2Session
+  readonly stream: ServerHttp2Stream
 }
 
 /** A refusal of etcd: code and message. */
@@ -73,7 +74,7 @@ function bodyOf(reply: readonly Field[] | Buffer | { readonly body: Buffer }): B
 }
 
 function send(stream: ServerHttp2Stream, reply: GrpcReply): void {
-  if (reply === 'hang' || stream.destroyed) return
+  if (reply === 'hang' || stream.headersSent || stream.destroyed) return
   const grpc = { 'content-type': 'application/grpc' }
   if (reply === 'cut') {
     stream.respond(grpc)
@@ -115,7 +116,7 @@ export async function servingGrpc(
       const path = String(headers[':path'])
       const target = `${headers[':method']} ${path} ${headers['content-type']}`
       const token = headers['token']
-      const call = { target, path, message, session, token: token?.toString() }
+      const call = { target, path, message, session, stream, token: token?.toString() }
       void Promise.resolve(answer(call)).then((reply) => send(stream, reply))
     })
   })

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict'
 import { spawnSync } from 'node:child_process'
 import { once } from 'node:events'
+import { constants } from 'node:http2'
 import { type AddressInfo, createServer, type Server } from 'node:net'
 import { test, type TestContext } from 'node:test'
 import { AnswerTooLong, Channels, EtcdRefusal } from '../../../dist/store/etcd/grpc.js'
@@ -167,6 +168,39 @@ test('only etcd refuses: every other bad answer may be asked for again', async (
     reply = bad
     await assert.rejects(ask(endpoint), { name: 'Error', message })
   }
+})
+
+test('a status of 0 is a success only as "0", and with the status 200 of HTTP', async (t) => {
+  let headers = {}
+  const endpoint = await servingGrpc(t, ({ stream }) => {
+    stream.respond(headers, { waitForTrailers: true })
+    stream.on('wantTrailers', () => stream.sendTrailers({ 'grpc-status': status }))
+    stream.end(Buffer.from('000000000161', 'hex'))
+    return 'hang'
+  })
+  const ask = asking(t)
+  let status = '0'
+  assert.deepEqual(await ask(endpoint), Buffer.from('a'))
+  headers = { ':status': 503 }
+  await assert.rejects(ask(endpoint), /etcd answered 503, without a gRPC status/)
+  headers = {}
+  for (status of ['', '00', '0x0', ' 0', '-0']) await assert.rejects(ask(endpoint), status)
+})
+
+test('a call that is given up is cancelled at its member', async (t) => {
+  const closed: Promise<unknown>[] = []
+  const codes: (number | undefined)[] = []
+  const endpoint = await servingGrpc(t, ({ stream, message }) => {
+    closed.push(once(stream, 'close').then(() => codes.push(stream.rstCode)))
+    return message.length > 0 ? 'hang' : Buffer.alloc(2 ** 24)
+  })
+  const ask = asking(t)
+  // Another one is under way, so that the connection does not end.
+  const other = ask(endpoint, { message: Buffer.from('x') })
+  other.catch(() => {})
+  await assert.rejects(ask(endpoint, { maxBytes: 1000 }), AnswerTooLong)
+  await until('it is cancelled', () => codes.length === 1)
+  assert.deepEqual(codes, [constants.NGHTTP2_CANCEL])
 })
 
 test('a message that is compressed, cut or followed by another is refused', async (t) => {
