@@ -61,7 +61,7 @@ test('after a call that timed out, the next one has a new connection', async (t)
   assert.deepEqual(await ask(endpoint), ANSWER)
 })
 
-/** Asks three times, and says how many more files are open before the close. */
+/** Asks three times, and says how many more files are open then than after the first time. */
 const ASK_IN_VAIN = `
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Channels } from '${import.meta.resolve('../../../dist/store/etcd/grpc.js')}'
@@ -72,8 +72,11 @@ const attempt = { path: '/x', message: Buffer.alloc(2 ** 24), token: '', ...limi
 const ask = () => channels.ask(process.argv[1], attempt).catch(({ message }) => message)
 // Without /proc they are not known.
 const openFiles = () => openDescriptors() ?? 0
+// The first call opens files of Node's own too.
+const said = [await ask()]
+await sleep(50)
 const before = openFiles()
-const said = [await ask(), await ask(), await ask()]
+said.push(await ask(), await ask())
 await sleep(50)
 const left = openFiles() - before
 const last = ask()
