@@ -4,7 +4,7 @@ import { reasonOf } from '../../errors.ts'
 import { Backoff } from '../../ops/backoff.ts'
 import { StoreUnavailable } from '../../plants/store.ts'
 import { AnswerTooLong, Channels, DENIED, EtcdRefusal, isRefusal } from './grpc.ts'
-import { Slots } from './slots.ts'
+import type { Slots } from './slots.ts'
 import type { EtcdTls } from './tls.ts'
 import { type EtcdRequest, type EtcdUser, loginRequest, readToken } from './wire.ts'
 
@@ -14,6 +14,12 @@ export interface ClientOptions {
   readonly user: EtcdUser | undefined
   readonly tls: EtcdTls
   readonly timing?: ClientTiming
+}
+
+/** Where a call waits for a slot, and whose it is: owners take turns. */
+export interface Place {
+  readonly slots: Slots
+  readonly owner: string
 }
 
 /** In milliseconds. */
@@ -31,7 +37,7 @@ export interface ClientTiming {
  * does the probe: if it fails, something is wrong.
  */
 const TIMING: ClientTiming = { attempt: 2000, call: 6000, probe: 3000 }
-/** So that a call that ends by itself can say why. */
+/** So that a call that ends by itself in this time can say why. */
 const GRACE_MS = 100
 /** The pause after every endpoint has failed once. */
 const FIRST_PAUSE_MS = 25
@@ -49,7 +55,6 @@ const AUTH_IS_OFF = /authentication is not enabled/
 export class EtcdClient {
   readonly #options: Required<ClientOptions>
   readonly #channels: Channels
-  readonly #slots = new Slots()
   #endpoint = 0
   /** The user's token, for all calls; "" if the cluster asks for none. */
   #token: Promise<string> | undefined
@@ -63,39 +68,41 @@ export class EtcdClient {
   }
 
   /**
-   * Calls of owners share the slots. The readiness probe has no owner, and does not wait.
+   * @param place where the call waits for a slot; without it, it runs at once
    * @param request is made when the call has a slot: it has a copy of the plant
    * @param since when the time of the call began
    * @throws EtcdRefusal; AnswerTooLong; StoreUnavailable if there was no answer in time: etcd may
    * have carried the request out, or may still do so.
    */
-  async call(owner: string | undefined, request: () => EtcdRequest, since = performance.now()) {
-    const { timing } = this.#options
-    if (owner === undefined) return this.#callUntil(since + timing.probe, request())
-    const deadline = since + timing.call
-    await this.#slots.enter(owner, deadline - performance.now())
+  async call(place: Place | undefined, request: () => EtcdRequest, since = performance.now()) {
+    const deadline = since + this.#options.timing.call
+    await place?.slots.enter(place.owner, deadline - performance.now())
     try {
-      // A login that another call began may end later.
-      return await this.inTime(this.#callUntil(deadline, request()), since)
+      return await this.#callInTime(deadline, request())
     } finally {
-      this.#slots.leave()
+      place?.slots.leave()
     }
   }
 
+  /** A call of the readiness probe, which has a time of its own. @throws as `call` */
+  probe(request: EtcdRequest): Promise<Buffer> {
+    return this.#callInTime(performance.now() + this.#options.timing.probe, request)
+  }
+
   /** @throws what the promise throws; StoreUnavailable if it takes longer than a call may. */
-  inTime<T>(promise: Promise<T>, since = performance.now()): Promise<T> {
-    const timeoutMs = since + this.#options.timing.call + GRACE_MS - performance.now()
-    return new Promise((resolve, reject) => {
-      const late = new StoreUnavailable('etcd did not answer in time')
-      const timer = setTimeout(reject, timeoutMs, late)
-      promise.then(resolve, reject).finally(() => clearTimeout(timer))
-    })
+  inTime<T>(promise: Promise<T>): Promise<T> {
+    return settledBy(performance.now() + this.#options.timing.call, promise)
   }
 
   /** Fails the calls that are running or waiting. */
   close(): void {
     this.#closed = true
     this.#channels.close()
+  }
+
+  /** A login that another call began may end after the time of this one. */
+  #callInTime(deadline: number, request: EtcdRequest): Promise<Buffer> {
+    return settledBy(deadline, this.#callUntil(deadline, request))
   }
 
   async #callUntil(deadline: number, request: EtcdRequest) {
@@ -181,4 +188,13 @@ export class EtcdClient {
 /** A denied call that sent a token lacks the right: another token would not change that. */
 function mayPassWithNewToken(refusal: EtcdRefusal, token: string): boolean {
   return isRefusal(refusal, STALE_TOKEN) || (token === '' && isRefusal(refusal, DENIED))
+}
+
+/** Settles as the promise does. @throws StoreUnavailable if it has not settled by then. */
+function settledBy<T>(deadline: number, promise: Promise<T>): Promise<T> {
+  return new Promise((resolve, reject) => {
+    const late = new StoreUnavailable('etcd did not answer in time')
+    const timer = setTimeout(reject, deadline + GRACE_MS - performance.now(), late)
+    promise.then(resolve, reject).finally(() => clearTimeout(timer))
+  })
 }

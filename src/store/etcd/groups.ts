@@ -12,7 +12,7 @@ const SHORT_BYTES = 2 ** 20 / GROUP_MAX
 const PLANT_BYTES = 64
 /** JSON writes a UTF-16 unit with at most 6 bytes (\u0000). */
 const UNIT_BYTES = 6
-/** Of a queue: a create with fewer than four groups before it waits for none of them. */
+/** Groups of a queue that run at once. While fewer run, a create waits for none. */
 const RUNNING_MAX = 4
 /** How long an owner is apart. */
 const APART_MS = 60_000
@@ -36,8 +36,8 @@ class Queue {
 
 /**
  * A create waits until its tick ends, and while four groups of its queue run. What waits then is
- * the next group; owners take turns. A key that exists spoils its whole group. So owners who had
- * one are apart for a while: they share a queue of their own.
+ * the next group; owners take turns. A key that exists spoils its whole group. So owners who sent
+ * such a key are apart for a minute: they share a queue of their own.
  */
 export class CreateGroups {
   readonly #createAll: CreateAll
@@ -50,9 +50,8 @@ export class CreateGroups {
     this.#createAll = createAll
   }
 
-  /** Puts a plant with others. @throws StoreUnavailable if too many wait. */
+  /** Puts a short plant with others. @throws StoreUnavailable if too many wait. */
   async create(create: Create): Answer {
-    if (!isShort(create)) return undefined
     const { owner } = create
     const queues = [this.#shared.waiting, this.#apart.waiting]
     const ofOwner = queues.reduce((sum, waiting) => sum + waiting.countOf(owner), 0)
@@ -63,7 +62,7 @@ export class CreateGroups {
     return new Promise((answer) => this.#add({ ...create, answer }))
   }
 
-  /** From now on this owner's creates spoil no group of others, except of such owners. */
+  /** From now on this owner's creates share groups only with other owners who are apart. */
   setApart(owner: string): void {
     if (this.#apartOwners.has(owner)) return
     this.#apartOwners.add(owner)
@@ -97,7 +96,7 @@ export class CreateGroups {
     }
   }
 
-  /** Takes the next group. Since they came, owners may have been set apart, or no longer be it. */
+  /** Takes the next group. Meanwhile owners may have been set apart, or their minute has ended. */
   #take(queue: Queue): readonly Waiting[] {
     const group: Waiting[] = []
     while (group.length < GROUP_MAX) {
@@ -110,7 +109,7 @@ export class CreateGroups {
   }
 }
 
-/** True if as many as a group may have fit into one request. */
-function isShort({ key, plant: { name, tag = '' } }: Create): boolean {
+/** True if as many as a group may have fit into one request. Others must be created alone. */
+export function isShort({ key, plant: { name, tag = '' } }: Create): boolean {
   return PLANT_BYTES + 2 * key.length + UNIT_BYTES * (name.length + tag.length) <= SHORT_BYTES
 }

@@ -4,12 +4,13 @@ import type { Log } from '../../ops/log.ts'
 import type { NewPlant } from '../../plants/plant.ts'
 import type { Created, PlantList, PlantStore, RangeOf } from '../../plants/store.ts'
 import { PlantTooLarge, StoreFull, StoreUnavailable } from '../../plants/store.ts'
-import { type ClientOptions, EtcdClient } from './client.ts'
+import { type ClientOptions, EtcdClient, type Place } from './client.ts'
 import { createFailureLog } from './failure-log.ts'
 import { DENIED, EtcdRefusal, isRefusal } from './grpc.ts'
-import { type Create, CreateGroups } from './groups.ts'
+import { type Create, CreateGroups, isShort } from './groups.ts'
 import { openList, PageReader } from './list.ts'
 import { binary } from './protobuf.ts'
+import { Slots } from './slots.ts'
 import { outOfDate } from './tls.ts'
 import * as wire from './wire.ts'
 
@@ -19,8 +20,6 @@ export interface EtcdConfig extends ClientOptions {
 }
 
 const PROBE_EVERY_MS = 1000
-/** Who waits for a slot with the creates of several owners. No owner has this name. */
-const GROUPS = ''
 const LOGIN_REFUSED = /authentication failed|user name is empty/
 const USER = 'PLANTS_ETCD_USERNAME and PLANTS_ETCD_PASSWORD_FILE, or the option etcdUsername'
 const NO_SPACE = /database space exceeded/
@@ -37,6 +36,13 @@ export class EtcdStore implements PlantStore {
   readonly #log: Log
   readonly #logFailure: ReturnType<typeof createFailureLog>
   readonly #groups = new CreateGroups((creates) => this.#createAll(creates))
+  /** For lists, and for creates that are not short. */
+  readonly #longCalls = new Slots()
+  /**
+   * For short creates that run alone. An owner's lists must not delay them: until one has run, its
+   * owner is not set apart. Groups need no slot: at most eight run.
+   */
+  readonly #shortCalls = new Slots()
   /** Running creates, for `close`. */
   readonly #creates = new Set<Promise<Created>>()
   #unavailableReason: string | undefined
@@ -70,7 +76,8 @@ export class EtcdStore implements PlantStore {
   async list(owner: string, { after, limit }: RangeOf<'after' | 'limit'>): Promise<PlantList> {
     this.#refuseIfClosed()
     const range = wire.plantRange(this.#config.prefix, owner, after)
-    const pages = new PageReader((request) => this.#client.call(owner, request), range)
+    const place = { slots: this.#longCalls, owner }
+    const pages = new PageReader((request) => this.#client.call(place, request), range)
     const fail = (error: unknown): never => this.#fail('plants could not be read', error)
     return openList(pages, limit ?? Infinity, fail).catch(fail)
   }
@@ -89,7 +96,9 @@ export class EtcdStore implements PlantStore {
     this.#refuseIfClosed()
     const key = wire.plantKey(this.#config.prefix, owner, plant.id)
     const create = { owner, key, plant, since: performance.now() }
-    return (await this.#groups.create(create)) ?? this.#createAlone(create)
+    if (!isShort(create)) return this.#createAlone(create, { slots: this.#longCalls, owner })
+    const created = await this.#groups.create(create)
+    return created ?? this.#createAlone(create, { slots: this.#shortCalls, owner })
   }
 
   /** One transaction puts all plants if all keys are free. Undefined if each must go alone. */
@@ -97,7 +106,7 @@ export class EtcdStore implements PlantStore {
     const [first] = creates
     if (first && creates.length === 1) return this.#createAlone(first)
     try {
-      return (await this.#put(GROUPS, creates)) ? 'stored' : undefined
+      return (await this.#put(creates)) ? 'stored' : undefined
     } catch (error) {
       // One plant may be the cause. But an attempt that was not answered may still put all.
       if (error instanceof EtcdRefusal && error.isFirstAttempt) return undefined
@@ -106,16 +115,16 @@ export class EtcdStore implements PlantStore {
   }
 
   /** One transaction puts the plant if its key is free. If not, a second one compares values. */
-  async #createAlone(create: Create): Promise<Created> {
+  async #createAlone(create: Create, place?: Place): Promise<Created> {
     const { owner, key, plant, since } = create
     try {
-      if (await this.#put(owner, [create])) return 'stored'
+      if (await this.#put([create], place)) return 'stored'
     } catch (error) {
       if (isRefusal(error, TOO_LARGE) && error.isFirstAttempt) throw new PlantTooLarge()
       if (!isRefusal(error, NO_SPACE)) throw error
       this.#setFull(true)
       // A full cluster refuses a put before it looks for the key.
-      const answer = await this.#client.call(owner, () => wire.keyRequest(key), since)
+      const answer = await this.#client.call(place, () => wire.keyRequest(key), since)
       const [entry] = wire.readPage(answer).entries
       if (entry) return entry.value === wire.plantValue(plant) ? 'stored' : 'conflict'
       // If an earlier attempt was not answered, it may still find room.
@@ -123,22 +132,22 @@ export class EtcdStore implements PlantStore {
     }
     this.#groups.setApart(owner)
     const request = () => wire.compareRequest(key, plant)
-    const { succeeded, count } = await this.#transact(owner, request, since)
+    const { succeeded, count } = await this.#transact(request, since, place)
     if (count === 0) throw new Error('etcd neither put a plant nor has one')
     return succeeded ? 'stored' : 'conflict'
   }
 
   /** False if a key exists: then nothing is put. */
-  async #put(owner: string, creates: readonly Create[]): Promise<boolean> {
-    // A young create must not have the time of an old one, whose own time ends without this call.
+  async #put(creates: readonly Create[], place?: Place): Promise<boolean> {
+    // The youngest create decides how long the call may take. `create` answers the others in time.
     const since = Math.max(...creates.map((create) => create.since))
-    const { succeeded } = await this.#transact(owner, () => wire.putRequest(creates), since)
+    const { succeeded } = await this.#transact(() => wire.putRequest(creates), since, place)
     if (succeeded) this.#setFull(false)
     return succeeded
   }
 
-  async #transact(owner: string | undefined, request: () => wire.EtcdRequest, since?: number) {
-    return wire.readOutcome(await this.#client.call(owner, request, since))
+  async #transact(request: () => wire.EtcdRequest, since: number, place?: Place) {
+    return wire.readOutcome(await this.#client.call(place, request, since))
   }
 
   #refuseIfClosed(): void {
@@ -170,10 +179,13 @@ export class EtcdStore implements PlantStore {
     // etcd before 3.4.20 and 3.5.7 refuses a delete too if the quota is used up.
     const readIfFull = async (error: unknown): Promise<void> => {
       if (!isRefusal(error, NO_SPACE)) throw error
-      wire.readPage(await this.#client.call(undefined, () => wire.keyRequest(key)))
+      wire.readPage(await this.#client.probe(wire.keyRequest(key)))
+    }
+    const probe = async (): Promise<void> => {
+      wire.readOutcome(await this.#client.probe(wire.probeRequest(key)))
     }
     try {
-      await this.#transact(undefined, () => wire.probeRequest(key)).catch(readIfFull)
+      await probe().catch(readIfFull)
       return undefined
     } catch (error) {
       const reasons = [this.#reasonOf(error), outOfDate(this.#config.tls)]

@@ -140,6 +140,23 @@ test('a call ends when its time is over, though a login took most of it', async 
   assert.ok(puts <= 1)
 })
 
+test('no call waits longer than its time for a login that a younger one began', async (t) => {
+  const endpoint = await servingGrpc(t, () => 'hang')
+  const timing = { attempt: 1000, call: 1250, probe: 100 }
+  const user = { name: 'p', password: 'x' }
+  const store = await openStore(t, { ...configOf([endpoint]), user, timing })
+  const calls = Array.from({ length: 80 }, async (_, i) => {
+    await sleep(25 * i)
+    const startedAt = performance.now()
+    const isList = i % 2 === 0
+    await assert.rejects(isList ? store.list('alice', ALL) : store.create('alice', plant(1n)))
+    return performance.now() - startedAt
+  })
+  // After a login of 1 s has failed, the next one would hold it for another second.
+  const longestMs = Math.max(...(await Promise.all(calls)))
+  assert.ok(longestMs < timing.call + timing.attempt / 2, `${longestMs} ms`)
+})
+
 testLong('20 stalled readers of large plants hold some MiB each; the process lives', async (t) => {
   const config = await configured()
   const store = await openStore(t, config)
