@@ -398,12 +398,17 @@ test('stop: connections that are not accepted yet are accepted and answered', as
 })
 
 test('stop: a list that is cut off at the deadline ends with a reset', async (t) => {
-  const list = (): PlantList => ({
-    cutAt: undefined,
-    next: async () => (await sleep(5), chunkOf([{ name: 'and another' }])),
-    ended: false,
-    close: () => {},
-  })
+  // The reset comes after a quiet time: libuv reports it as a normal end if bytes come with it.
+  const list = (): PlantList => {
+    let calls = 0
+    return {
+      cutAt: undefined,
+      next: async () =>
+        calls++ === 0 ? chunkOf([{ name: 'and another' }]) : new Promise<never>(() => {}),
+      ended: false,
+      close: () => {},
+    }
+  }
   const { port, connections } = await startBare(t, { store: { list } })
   const wires = await Promise.all([Wire.to(port), Wire.to(port)])
   for (const [at, wire] of wires.entries())

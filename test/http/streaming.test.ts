@@ -142,6 +142,7 @@ test('streaming: lists of 10,100 plants', async (t) => {
 
 test('streaming: a failure in the middle never looks like the end of the list', async (t) => {
   let failing = 0
+  let wire: Wire
   const { port, failures } = await startBare(t, {
     store: {
       list: (): PlantList => {
@@ -149,10 +150,10 @@ test('streaming: a failure in the middle never looks like the end of the list', 
         return {
           cutAt: undefined,
           next: async () => {
-            // So that earlier chunks are sent before the failure.
-            await sleep(1)
-            if (calls++ === 3) throw new StoreUnavailable('the disk is gone')
-            return chunkOf([{ name: 'x'.repeat(1000) }])
+            if (calls++ < 3) return chunkOf([{ name: 'x'.repeat(1000) }])
+            // libuv reports a reset as a normal end if it comes together with the last bytes.
+            await until('the client has three plants', () => wire.text.split('xx"').length > 3)
+            throw new StoreUnavailable('the disk is gone')
           },
           ended: false,
           close: () => failing++,
@@ -161,7 +162,7 @@ test('streaming: a failure in the middle never looks like the end of the list', 
     },
   })
   for (const version of ['1.1', '1.0']) {
-    const wire = await Wire.to(port)
+    wire = await Wire.to(port)
     await assert.rejects(wire.write(head('GET', '/plants', { version })).answers(2))
     assert.match(wire.text, /^HTTP\/1\.1 200 /)
     assert.ok(!wire.text.includes('\r\n0\r\n\r\n'))
