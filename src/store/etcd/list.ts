@@ -16,16 +16,22 @@ const CHUNK_CHARS = 128 * 1024
 /** The time and memory that an entry takes besides its key and value, as characters. */
 const ENTRY_CHARS = 256
 
-const EMPTY_PAGE: wire.Page = { entries: [], more: false, count: 0, revision: 0 }
+const EMPTY_PAGE: wire.Page = { entries: [], more: false, count: 0, revision: 0, bytes: 0 }
 
 type Call = (request: () => wire.EtcdRequest) => Promise<Buffer>
+/** How a list is read. */
+export interface Source {
+  readonly call: Call
+  /** Reads a first page together with others; undefined if it must be read alone. */
+  readonly readFirst: (read: wire.Read) => Promise<wire.Page | undefined>
+}
 /** Throws what the reader of the list is told. */
 type Fail = (error: unknown) => never
 /** How many plants a list has, and the last one if there are more after it. */
 type Extent = { readonly length: number; readonly cutAt?: bigint | undefined }
 
 /** Reads a range page by page, each from the key after the last one. */
-export class PageReader {
+class PageReader {
   readonly #call: Call
   /** The part that is not read yet. */
   #range: wire.KeyRange
@@ -47,7 +53,7 @@ export class PageReader {
     for (;;) {
       const limit = Math.min(max, this.entries)
       try {
-        return await this.#read(limit, keysOnly)
+        return this.pass(await this.#read(limit, keysOnly))
       } catch (error) {
         if (!(error instanceof AnswerTooLong)) throw error
         this.entries = Math.ceil(limit / SHRINKING)
@@ -55,30 +61,40 @@ export class PageReader {
     }
   }
 
-  async #read(limit: number, keysOnly: boolean): Promise<wire.Page> {
-    const maxBytes = limit === 1 ? Infinity : PAGE_MAX_BYTES
-    const request = () => ({ ...wire.rangeRequest(this.#range, limit, keysOnly), maxBytes })
-    const answer = await this.#call(request)
-    const page = wire.readPage(answer)
-    const { end } = this.#range
+  /** Takes a page as the next one. @throws Error if etcd holds something else than plants. */
+  pass(page: wire.Page): wire.Page {
     // A key of another length belongs to a deployment whose prefix is inside this range, and so to
     // another owner.
-    if (page.entries.some(({ key }) => !wire.hasPlantKeyLength(key, end)))
+    if (!page.entries.every(({ key }) => wire.isPlantKeyOf(this.#range, key)))
       throw new Error("among an owner's keys etcd holds one that is not a plant's")
     const last = page.entries.at(-1)
     if (last) {
-      this.#range = { first: wire.nextKey(last.key), end }
-      const fitting = Math.floor((PAGE_BYTES / answer.length) * page.entries.length)
+      this.#range = { first: wire.nextKey(last.key), end: this.#range.end }
+      const fitting = Math.floor((PAGE_BYTES / page.bytes) * page.entries.length)
       this.entries = Math.max(1, Math.min(this.entries * GROWTH, fitting))
     }
     return page
   }
+
+  async #read(limit: number, keysOnly: boolean): Promise<wire.Page> {
+    const maxBytes = limit === 1 ? Infinity : PAGE_MAX_BYTES
+    const read = { range: this.#range, limit }
+    return wire.readPage(await this.#call(() => ({ ...wire.rangeRequest(read, keysOnly), maxBytes })))
+  }
 }
 
-/** @throws what `pages` throws. Once the list has begun, `fail` gets that. */
-export async function openList(pages: PageReader, limit: number, fail: Fail): Promise<PlantList> {
+/** @throws what the source throws. Once the list has begun, `fail` gets that. */
+export async function openList(
+  { call, readFirst }: Source,
+  range: wire.KeyRange,
+  limit: number,
+  fail: Fail,
+): Promise<PlantList> {
+  const pages = new PageReader(call, range)
+  const read = { range, limit: Math.min(limit, FIRST_ENTRIES) }
   // To etcd a limit of 0 means all.
-  const first = limit === 0 ? EMPTY_PAGE : await pages.next(limit)
+  const together = limit === 0 ? EMPTY_PAGE : await readFirst(read)
+  const first = together ? pages.pass(together) : await pages.next(limit)
   if (first.count <= limit) return new EtcdList(pages, first, { length: first.count }, fail)
   // The response's Link header names the last plant, so that plant must be found first.
   let { entries, more } = first

@@ -37,12 +37,15 @@ function encodeField(tag: number, value: Value): readonly Buffer[] {
 
 /** A message that was received. A field that is left out is 0, or empty; the last one counts. */
 export class Message {
+  /** In bytes. */
+  readonly length: number
   readonly #numbers: number[] = []
   /** In the order of their numbers above. */
   readonly #values: (number | Buffer)[] = []
 
   /** @throws Error if the bytes are no message. */
   constructor(bytes: Buffer) {
+    this.length = bytes.length
     let at = 0
     const integer = (): number => {
       for (let value = 0, unit = 1; ; unit *= 128) {

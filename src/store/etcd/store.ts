@@ -6,9 +6,9 @@ import type { Created, PlantList, PlantStore, RangeOf } from '../../plants/store
 import { PlantTooLarge, StoreFull, StoreUnavailable } from '../../plants/store.ts'
 import { type ClientOptions, EtcdClient, type Place } from './client.ts'
 import { createFailureLog } from './failure-log.ts'
-import { DENIED, EtcdRefusal, isRefusal } from './grpc.ts'
-import { type Create, CreateGroups, isShort } from './groups.ts'
-import { openList, PageReader } from './list.ts'
+import { AnswerTooLong, DENIED, EtcdRefusal, isRefusal } from './grpc.ts'
+import { Groups } from './groups.ts'
+import { openList } from './list.ts'
 import { binary } from './protobuf.ts'
 import { Slots } from './slots.ts'
 import { outOfDate } from './tls.ts'
@@ -19,6 +19,31 @@ export interface EtcdConfig extends ClientOptions {
   readonly prefix: string
 }
 
+/** A plant that arrived at `since`, and its key. */
+interface Create {
+  readonly owner: string
+  readonly key: string
+  readonly plant: NewPlant
+  readonly since: number
+}
+/** The first page of a list that arrived at `since`. */
+interface FirstRead extends wire.Read {
+  readonly owner: string
+  readonly since: number
+}
+
+/** etcd's default of --max-txn-ops, which counts the comparisons and the puts apart. */
+const CREATES_MAX = 128
+/** A group's request has 1 MiB at most. etcd's default of --max-request-bytes is 1.5 MiB. */
+const SHORT_BYTES = 2 ** 20 / CREATES_MAX
+/** What the request has for each plant, besides its key twice, its name and its tag. */
+const PLANT_BYTES = 64
+/** JSON writes a UTF-16 unit with at most 6 bytes (\u0000). */
+const UNIT_BYTES = 6
+/** More make a read little cheaper. */
+const READS_MAX = 16
+/** So the pages of a group have 512 KiB at most, which one tick reads. */
+const SHORT_PAGE_BYTES = 32 * 1024
 const PROBE_EVERY_MS = 1000
 const LOGIN_REFUSED = /authentication failed|user name is empty/
 const USER = 'PLANTS_ETCD_USERNAME and PLANTS_ETCD_PASSWORD_FILE, or the option etcdUsername'
@@ -35,16 +60,21 @@ export class EtcdStore implements PlantStore {
   readonly #config: EtcdConfig
   readonly #log: Log
   readonly #logFailure: ReturnType<typeof createFailureLog>
-  readonly #groups = new CreateGroups((creates) => this.#createAll(creates))
+  /** An owner whose key existed is apart. */
+  readonly #creates = new Groups(CREATES_MAX, (creates: readonly Create[]) =>
+    this.#createAll(creates),
+  )
+  /** An owner whose page was long is apart. */
+  readonly #reads = new Groups(READS_MAX, (reads: readonly FirstRead[]) => this.#readAll(reads))
   /** For lists, and for creates that are not short. */
   readonly #longCalls = new Slots()
   /**
    * For short creates that run alone. An owner's lists must not delay them: until one has run, its
-   * owner is not set apart. Groups need no slot: at most eight run.
+   * owner is not set apart. Groups need no slot: few run.
    */
   readonly #shortCalls = new Slots()
-  /** Running creates, for `close`. */
-  readonly #creates = new Set<Promise<Created>>()
+  /** Creates that have not ended, for `close`. */
+  readonly #open = new Set<Promise<Created>>()
   #unavailableReason: string | undefined
   #isFull = false
   #probeTimer: NodeJS.Timeout | undefined
@@ -67,8 +97,8 @@ export class EtcdStore implements PlantStore {
   create(owner: string, plant: NewPlant): Promise<Created> {
     const created: Promise<Created> = this.#create(owner, plant)
       .catch((error: unknown) => this.#fail('a plant could not be kept', error))
-      .finally(() => this.#creates.delete(created))
-    this.#creates.add(created)
+      .finally(() => this.#open.delete(created))
+    this.#open.add(created)
     return this.#client.inTime(created)
   }
 
@@ -77,9 +107,13 @@ export class EtcdStore implements PlantStore {
     this.#refuseIfClosed()
     const range = wire.plantRange(this.#config.prefix, owner, after)
     const place = { slots: this.#longCalls, owner }
-    const pages = new PageReader((request) => this.#client.call(place, request), range)
+    const source = {
+      call: (request: () => wire.EtcdRequest) => this.#client.call(place, request),
+      readFirst: (read: wire.Read) =>
+        this.#readFirst({ ...read, owner, since: performance.now() }, place),
+    }
     const fail = (error: unknown): never => this.#fail('plants could not be read', error)
-    return openList(pages, limit ?? Infinity, fail).catch(fail)
+    return openList(source, range, limit ?? Infinity, fail).catch(fail)
   }
 
   unavailableReason(): string | undefined {
@@ -89,7 +123,7 @@ export class EtcdStore implements PlantStore {
   /** Waits for creates, which end within the time of a call. Ends lists, which may take longer. */
   close(): Promise<void> {
     clearTimeout(this.#probeTimer)
-    return (this.#closed ??= Promise.allSettled(this.#creates).then(() => this.#client.close()))
+    return (this.#closed ??= Promise.allSettled(this.#open).then(() => this.#client.close()))
   }
 
   async #create(owner: string, plant: NewPlant): Promise<Created> {
@@ -97,21 +131,24 @@ export class EtcdStore implements PlantStore {
     const key = wire.plantKey(this.#config.prefix, owner, plant.id)
     const create = { owner, key, plant, since: performance.now() }
     if (!isShort(create)) return this.#createAlone(create, { slots: this.#longCalls, owner })
-    const created = await this.#groups.create(create)
+    const created = await this.#creates.add(create)
     return created ?? this.#createAlone(create, { slots: this.#shortCalls, owner })
   }
 
-  /** One transaction puts all plants if all keys are free. Undefined if each must go alone. */
-  async #createAll(creates: readonly Create[]): Promise<Created | undefined> {
-    const [first] = creates
-    if (first && creates.length === 1) return this.#createAlone(first)
+  /** One transaction puts all plants if all keys are free. None if each must go alone. */
+  async #createAll(creates: readonly Create[]): Promise<readonly (Created | undefined)[]> {
+    const [only] = creates
+    if (only && creates.length === 1) return [await this.#createAlone(only)]
+    // etcd refuses a transaction that puts a key twice. A later create of an id goes alone.
+    const firsts = new Map(creates.toReversed().map((create) => [create.key, create]))
     try {
-      return (await this.#put(creates)) ? 'stored' : undefined
+      if (!(await this.#put([...firsts.values()].reverse()))) return []
     } catch (error) {
       // One plant may be the cause. But an attempt that was not answered may still put all.
-      if (error instanceof EtcdRefusal && error.isFirstAttempt) return undefined
+      if (error instanceof EtcdRefusal && error.isFirstAttempt) return []
       throw error
     }
+    return creates.map((create) => (firsts.get(create.key) === create ? 'stored' : undefined))
   }
 
   /** One transaction puts the plant if its key is free. If not, a second one compares values. */
@@ -130,7 +167,7 @@ export class EtcdStore implements PlantStore {
       // If an earlier attempt was not answered, it may still find room.
       throw error.isFirstAttempt ? new StoreFull() : error
     }
-    this.#groups.setApart(owner)
+    this.#creates.setApart(owner)
     const request = () => wire.compareRequest(key, plant)
     const { succeeded, count } = await this.#transact(request, since, place)
     if (count === 0) throw new Error('etcd neither put a plant nor has one')
@@ -139,15 +176,37 @@ export class EtcdStore implements PlantStore {
 
   /** False if a key exists: then nothing is put. */
   async #put(creates: readonly Create[], place?: Place): Promise<boolean> {
-    // The youngest create decides how long the call may take. `create` answers the others in time.
-    const since = Math.max(...creates.map((create) => create.since))
-    const { succeeded } = await this.#transact(() => wire.putRequest(creates), since, place)
+    const request = () => wire.putRequest(creates)
+    const { succeeded } = await this.#transact(request, youngest(creates), place)
     if (succeeded) this.#setFull(false)
     return succeeded
   }
 
   async #transact(request: () => wire.EtcdRequest, since: number, place?: Place) {
     return wire.readOutcome(await this.#client.call(place, request, since))
+  }
+
+  /** The first page of a list, read with those of others. Undefined if it is long. */
+  async #readFirst(read: FirstRead, place: Place): Promise<wire.Page | undefined> {
+    if (this.#reads.isApart(read.owner)) return undefined
+    const together = await this.#client.inTime(this.#reads.add(read))
+    if (together) return together
+    const [alone] = await this.#readAll([read], place)
+    if (!alone) this.#reads.setApart(read.owner)
+    return alone
+  }
+
+  /** One transaction reads short pages. None if each must be read alone. */
+  async #readAll(reads: readonly FirstRead[], place?: Place): Promise<readonly wire.Page[]> {
+    const maxBytes = reads.length * SHORT_PAGE_BYTES
+    const request = () => ({ ...wire.readsRequest(reads), maxBytes })
+    try {
+      const answer = await this.#client.call(place, request, youngest(reads))
+      return wire.readPages(answer, reads.length)
+    } catch (error) {
+      if (error instanceof AnswerTooLong || error instanceof EtcdRefusal) return []
+      throw error
+    }
   }
 
   #refuseIfClosed(): void {
@@ -207,4 +266,14 @@ export class EtcdStore implements PlantStore {
     if (!isRefusal(error, DENIED)) return reason
     return `${reason}; the user of etcd needs readwrite on ${this.#config.prefix}`
   }
+}
+
+/** True if as many as a group may have fit into one request. Others must be created alone. */
+function isShort({ key, plant: { name, tag = '' } }: Create): boolean {
+  return PLANT_BYTES + 2 * key.length + UNIT_BYTES * (name.length + tag.length) <= SHORT_BYTES
+}
+
+/** When the youngest arrived: it decides how long a call may take. The others are answered in time. */
+function youngest(group: readonly { readonly since: number }[]): number {
+  return Math.max(...group.map(({ since }) => since))
 }

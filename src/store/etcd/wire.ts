@@ -22,6 +22,9 @@ export interface EtcdRequest {
 /** All keys from `first` up to `end`, which is excluded. */
 export type KeyRange = { readonly first: string; readonly end: string }
 
+/** The first entries of a range. */
+export type Read = { readonly range: KeyRange; readonly limit: number }
+
 export interface Entry {
   readonly key: string
   /** Empty if only keys were asked for. */
@@ -38,6 +41,8 @@ export interface Page {
   readonly count: number
   /** The store's revision when the page was read. */
   readonly revision: number
+  /** The length of the message. */
+  readonly bytes: number
 }
 
 const TXN_PATH = '/etcdserverpb.KV/Txn'
@@ -87,9 +92,9 @@ export function nextKey(key: string): string {
   return `${key}\0`
 }
 
-/** True if a key of a range has the length of a plant's: `end` has one character for "/". */
-export function hasPlantKeyLength(key: string, end: string): boolean {
-  return key.length === end.length + ID_DIGITS
+/** True if a key is in the range, and as long as a plant's: `end` has one character for "/". */
+export function isPlantKeyOf({ first, end }: KeyRange, key: string): boolean {
+  return key >= first && key < end && key.length === end.length + ID_DIGITS
 }
 
 /** @throws Error if the key is not a plant's. */
@@ -160,14 +165,14 @@ export function keyRequest(key: string): EtcdRequest {
 }
 
 /** Without "serializable" a range is linearizable: it has all that was acknowledged before. */
-export function rangeRequest(range: KeyRange, limit: number, keysOnly: boolean): EtcdRequest {
-  const message = encode({
-    [RANGE.key]: range.first,
-    [RANGE.end]: range.end,
-    [RANGE.limit]: limit,
-    [RANGE.keysOnly]: Number(keysOnly),
-  })
-  return { path: RANGE_PATH, message }
+export function rangeRequest(read: Read, keysOnly: boolean): EtcdRequest {
+  return { path: RANGE_PATH, message: encode(rangeOf(read, keysOnly)) }
+}
+
+/** Reads them all at one revision. It is linearizable, as a range is. */
+export function readsRequest(reads: readonly Read[]): EtcdRequest {
+  const ranges = reads.map((read) => ({ [OPERATION.range]: rangeOf(read, false) }))
+  return txnRequest({ [TXN.success]: ranges })
 }
 
 export function loginRequest({ name, password }: EtcdUser): EtcdRequest {
@@ -177,14 +182,26 @@ export function loginRequest({ name, password }: EtcdUser): EtcdRequest {
 
 /** @throws Error if the bytes are not etcd's. */
 export function readPage(bytes: Buffer): Page {
-  const answer = new Message(bytes)
+  return pageOf(new Message(bytes))
+}
+
+/** The pages of `count` reads, in their order. @throws Error if the bytes are not etcd's. */
+export function readPages(bytes: Buffer, count: number): readonly Page[] {
+  const responses = new Message(bytes).messages(TXN_ANSWER.responses)
+  const pages = responses.flatMap((each) => each.messages(OPERATION.range)).map(pageOf)
+  if (pages.length === count) return pages
+  throw new Error("the answer is not etcd's: it has not one page for each read")
+}
+
+function pageOf(answer: Message): Page {
   const entries = answer.messages(RANGE_ANSWER.entries).map((entry) => ({
     key: entry.text(ENTRY.key),
     value: entry.text(ENTRY.value),
     createRevision: entry.integer(ENTRY.createRevision),
   }))
   const more = answer.integer(RANGE_ANSWER.more) === TRUE
-  return { entries, more, count: answer.integer(RANGE_ANSWER.count), revision: revisionOf(answer) }
+  const count = answer.integer(RANGE_ANSWER.count)
+  return { entries, more, count, revision: revisionOf(answer), bytes: answer.length }
 }
 
 /**
@@ -215,6 +232,15 @@ function revisionOf(answer: Message): number {
 
 function txnRequest(message: Fields): EtcdRequest {
   return { path: TXN_PATH, message: encode(message) }
+}
+
+function rangeOf({ range, limit }: Read, keysOnly: boolean): Fields {
+  return {
+    [RANGE.key]: range.first,
+    [RANGE.end]: range.end,
+    [RANGE.limit]: limit,
+    [RANGE.keysOnly]: Number(keysOnly),
+  }
 }
 
 /** Compares with 0, the create revision of a key that does not exist. */

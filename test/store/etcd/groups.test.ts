@@ -3,7 +3,7 @@ import { setImmediate as nextTick, setTimeout as sleep } from 'node:timers/promi
 import type { TestContext } from 'node:test'
 import type { NewPlant } from '../../../dist/plants/plant.js'
 import { Message } from '../../../dist/store/etcd/protobuf.js'
-import { CreateGroups } from '../../../dist/store/etcd/groups.js'
+import { Groups } from '../../../dist/store/etcd/groups.js'
 import type { EtcdConfig, EtcdStore } from '../../../dist/store/etcd/store.js'
 import { plant } from '../../contract/store.contract.ts'
 import { gateway, NO_ETCD, statusOf } from '../../support/etcd.ts'
@@ -159,15 +159,12 @@ test('owners whose keys existed spoil groups of such owners only', async (t) => 
 function groupsOf() {
   const groups: string[] = []
   const running: (() => void)[] = []
-  const created = new CreateGroups((creates) => {
+  const created = new Groups(GROUP_MAX, (creates: readonly { owner: string }[]) => {
     groups.push(creates.map(({ owner }) => owner).join())
-    return new Promise((resolve) => running.push(() => resolve('stored')))
+    const stored = creates.map(() => 'stored')
+    return new Promise<readonly string[]>((resolve) => running.push(() => resolve(stored)))
   })
-  let id = 0n
-  const create = (owner: string): Promise<unknown> => {
-    id += 1n
-    return created.create({ owner, key: `${owner}/${id}`, plant: plant(id), since: 0 })
-  }
+  const create = (owner: string): Promise<unknown> => created.add({ owner })
   const release = (): void => running.splice(0).forEach((end) => end())
   return { groups, created, create, release }
 }
