@@ -3,7 +3,7 @@ import { createServer, type Http2Session, type ServerHttp2Stream } from 'node:ht
 import type { AddressInfo } from 'node:net'
 import type { TestContext } from 'node:test'
 import { Channels, EtcdRefusal } from '../../dist/store/etcd/grpc.js'
-import { encode } from '../../dist/store/etcd/protobuf.js'
+import { encode, Message } from '../../dist/store/etcd/protobuf.js'
 import type { EtcdConfig } from '../../dist/store/etcd/store.js'
 import { PATIENCE_MS } from './time.ts'
 
@@ -49,6 +49,18 @@ export type GrpcReply =
   | 'hang'
   | 'cut'
 
+/** True for a call that reads plants: a range, or a transaction that compares nothing. */
+export function isRead({ path, message }: GrpcCall): boolean {
+  const compares = path.endsWith('/Txn') && new Message(message).messages(1).length > 0
+  return !compares && path.includes('/etcdserverpb.KV/')
+}
+
+/** What a transaction answers that read these pages. */
+export function readAnswer(...pages: readonly (readonly Field[])[]): readonly Field[] {
+  return [HEADER, [2, 1], ...pages.map((page): Field => [3, [[1, [HEADER, ...page]]]])]
+}
+
+const HEADER: Field = [1, [[1, 1], [2, 2], [3, 7], [4, 3]]]
 const PREFIX_BYTES = 5
 /** Half of a message that would be longer. */
 const CUT = Buffer.from([0, 0, 0, 1, 0, 1, 2, 3])

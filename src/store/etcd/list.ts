@@ -79,7 +79,8 @@ class PageReader {
   async #read(limit: number, keysOnly: boolean): Promise<wire.Page> {
     const maxBytes = limit === 1 ? Infinity : PAGE_MAX_BYTES
     const read = { range: this.#range, limit }
-    return wire.readPage(await this.#call(() => ({ ...wire.rangeRequest(read, keysOnly), maxBytes })))
+    const request = () => ({ ...wire.rangeRequest(read, keysOnly), maxBytes })
+    return wire.readPage(await this.#call(request))
   }
 }
 

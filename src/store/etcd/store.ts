@@ -273,7 +273,7 @@ function isShort({ key, plant: { name, tag = '' } }: Create): boolean {
   return PLANT_BYTES + 2 * key.length + UNIT_BYTES * (name.length + tag.length) <= SHORT_BYTES
 }
 
-/** When the youngest arrived: it decides how long a call may take. The others are answered in time. */
+/** When the youngest arrived: it decides how long a call may take. `inTime` answers the others. */
 function youngest(group: readonly { readonly since: number }[]): number {
   return Math.max(...group.map(({ since }) => since))
 }

@@ -9,7 +9,7 @@ import { Slots } from '../../../dist/store/etcd/slots.js'
 import type { EtcdStore } from '../../../dist/store/etcd/store.js'
 import { plant } from '../../contract/store.contract.ts'
 import { ALL, configOf, NO_TLS, openStore, PATIENT } from '../../support/etcd-store.ts'
-import { type Field, servingGrpc, written } from '../../support/serving-grpc.ts'
+import { type Field, readAnswer, servingGrpc, written } from '../../support/serving-grpc.ts'
 import { PATIENCE_MS, until } from '../../support/time.ts'
 
 const SLOTS = 64
@@ -38,8 +38,13 @@ async function storeOver(
   const endpoint = await servingGrpc(t, ({ target, message: bytes }) => {
     const message = new Message(bytes)
     // Only a probe compares the prefix itself.
-    const isProbe = target.includes('/Txn ') && message.messages(1)[0]?.text(3) === 'plants/'
+    const isTxn = target.includes('/Txn ')
+    const isProbe = isTxn && message.messages(1)[0]?.text(3) === 'plants/'
     if (isProbe) onProbe()
+    // A first page is asked for in a transaction that only reads.
+    const operations = isTxn ? message.messages(2) : []
+    const reads = operations.flatMap((operation) => operation.messages(1))
+    if (reads.length > 0) return readAnswer(...reads.map((read) => answer(read) ?? []))
     const fields = isProbe ? [] : answer(message)
     return fields ? [HEADER, ...fields] : 'hang'
   })

@@ -4,7 +4,7 @@ import { Gate, storeContract, underTest } from '../../contract/store.contract.ts
 import { Cluster, NO_ETCD } from '../../support/etcd.ts'
 import { configOf, diagnosticLog, fill } from '../../support/etcd-store.ts'
 import { THOROUGH } from '../../support/scale.ts'
-import { passingGrpc } from '../../support/serving-grpc.ts'
+import { isRead, passingGrpc } from '../../support/serving-grpc.ts'
 
 if (NO_ETCD !== undefined) {
   test('etcd: the contract', { skip: NO_ETCD }, () => {})
@@ -18,7 +18,7 @@ if (NO_ETCD !== undefined) {
   /** Passes calls on to etcd, and makes creates wait. */
   const gated = (t: TestContext, gate: Gate): Promise<string> => {
     const config = configOf(cluster.endpoints)
-    return passingGrpc(t, config, ({ path }) => (path.endsWith('/Txn') ? gate.passed : undefined))
+    return passingGrpc(t, config, (call) => (isRead(call) ? undefined : gate.passed))
   }
   let opened = 0
   storeContract(

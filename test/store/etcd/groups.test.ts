@@ -23,7 +23,13 @@ import {
 import { NO_SECURED_ETCD, SecuredCluster } from '../../support/etcd-tls.ts'
 import { post } from '../../support/http.ts'
 import { startService } from '../../support/service.ts'
-import { type Field, passingGrpc, servingGrpc } from '../../support/serving-grpc.ts'
+import {
+  type Field,
+  isRead,
+  passingGrpc,
+  readAnswer,
+  servingGrpc,
+} from '../../support/serving-grpc.ts'
 import { PATIENCE_MS, until } from '../../support/time.ts'
 import { verdict } from '../../support/verdict.ts'
 
@@ -200,11 +206,12 @@ test("an owner's lists and long plants delay no short create of any owner", asyn
   const released = new Promise<void>((resolve) => (release = resolve))
   const isOf = (owner: string, key: string): boolean =>
     key.includes(Buffer.from(owner).toString('base64url'))
-  const endpoint = await servingGrpc(t, async ({ path, message }) => {
-    const isList = path.endsWith('/Range')
+  const endpoint = await servingGrpc(t, async (call) => {
+    const { message } = call
+    const isList = isRead(call)
     if (isList || message.length > GROUP_MAX_BYTES / GROUP_MAX) {
       await released
-      return isList ? NOT_PUT : PUT
+      return isList ? readAnswer(...new Message(message).messages(2).map(() => [])) : PUT
     }
     const keys = new Message(message)
       .messages(2)

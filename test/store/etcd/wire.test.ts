@@ -9,6 +9,7 @@ import {
   type Field,
   type GrpcCall,
   type GrpcReply,
+  readAnswer,
   type Refusal,
   servingGrpc,
   written,
@@ -40,6 +41,9 @@ const range = (first: string, limit: number, keysOnly = 0): readonly Field[] => 
   [3, limit],
   [8, keysOnly],
 ]
+/** A transaction that reads ranges and compares nothing. */
+const reads = (...ranges: readonly (readonly Field[])[]): readonly Field[] =>
+  ranges.map((each) => [2, [[1, each]]])
 const COUNT_PREFIX: Field = [1, [[1, PREFIX], [9, 1]]]
 /** No create revision is below 0. */
 const PROBE = written([
@@ -192,15 +196,15 @@ test('a group that etcd refuses is created one by one, unless an attempt was ope
   assert.equal(asked.length, 13)
 })
 
-test('a list is ranges, each from the key after the last one of the page before', async (t) => {
+test('a list: one transaction, then ranges, each from the key after the last one before', async (t) => {
   const { store, asked, script } = await setUp(t)
   script(
-    ok(
+    readAnswer([
       entry('7fffffffffffffff', { name: 'a' }),
       entry('8000000000000000', { name: 'b' }),
       MORE,
       count(4),
-    ),
+    ]),
     [
       header(9),
       entry('8000000000000005', { name: 'later' }, 8),
@@ -219,7 +223,7 @@ test('a list is ranges, each from the key after the last one of the page before'
   ])
   assertAsked(
     asked,
-    [RANGE, range(ALICE, 32)],
+    [TXN, reads(range(ALICE, 32))],
     [RANGE, range(`${ALICE}8000000000000000\0`, 128)],
     [RANGE, range(`${ALICE}8000000000000007\0`, 512)],
   )
@@ -227,23 +231,23 @@ test('a list is ranges, each from the key after the last one of the page before'
 
 test('an answer without entries is an empty list; a limit of 0 asks nothing', async (t) => {
   const { store, asked, script } = await setUp(t)
-  script(ok())
+  script(readAnswer([]))
   assert.deepEqual(await readAll(store.list('alice', { after: -1n, limit: 20 })), [])
   assert.deepEqual(await readAll(store.list('alice', { after: undefined, limit: 0 })), [])
   const last = 2n ** 63n - 1n
-  script(ok())
+  script(readAnswer([]))
   assert.deepEqual(await readAll(store.list('alice', { after: last, limit: undefined })), [])
   assertAsked(
     asked,
-    [RANGE, range(`${ALICE}7fffffffffffffff\0`, 20)],
-    [RANGE, range(`${ALICE}ffffffffffffffff\0`, 32)],
+    [TXN, reads(range(`${ALICE}7fffffffffffffff\0`, 20))],
+    [TXN, reads(range(`${ALICE}ffffffffffffffff\0`, 32))],
   )
 })
 
 test('a list that fails after its first page rejects, and does not end', async (t) => {
   const { store, script } = await setUp(t, hasty(1000))
   const no: GrpcReply = [503, 'no']
-  const first = ok(entry('8000000000000000', { name: 'a' }), MORE, count(2))
+  const first = readAnswer([entry('8000000000000000', { name: 'a' }), MORE, count(2)])
   script(first, no, no, no, no)
   const list = await store.list('alice', ALL)
   assert.equal(await list.next(), '[{"name":"a"}]')
@@ -403,11 +407,12 @@ test('too large for one member is undecided if another attempt was left open', a
 test('the range of an owner contains no beginning of another range', async (t) => {
   const { store, asked, script } = await setUp(t)
   for (const owner of ['', 'a', 'ab', 'abc', 'a/', '/', '\0']) {
-    script(ok())
+    script(readAnswer([]))
     await store.list(owner, ALL)
   }
   const ranges = asked
-    .map(({ message }) => new Message(message))
+    .flatMap(({ message }) => new Message(message).messages(2))
+    .flatMap((operation) => operation.messages(1))
     .map((message) => [message.text(1), message.text(2)] as const)
   assert.equal(ranges.length, 7)
   for (const [i, [first, end]] of ranges.entries()) {
@@ -423,7 +428,7 @@ test('a long list finds its cut by keys alone, without plants created later', as
       entry((2n ** 63n + BigInt(from + i)).toString(16), { name: 'x' }, createRevision),
     )
   script(
-    ok(...entries(0, 16), MORE, count(5000)),
+    readAnswer([...entries(0, 16), MORE, count(5000)]),
     ok(...entries(16, 40), ...entries(100, 5, 8), MORE, count(9)),
     ok(...entries(200, 944), MORE, count(9)),
   )
