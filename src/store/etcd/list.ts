@@ -8,7 +8,7 @@ const FIRST_ENTRIES = 32
 /** The length that later pages aim at, by the size of the plants in the page before. */
 const PAGE_BYTES = 512 * 1024
 /** A longer page is read again with fewer entries. */
-const PAGE_MAX_BYTES = 4 * 1024 * 1024
+export const PAGE_MAX_BYTES = 4 * 1024 * 1024
 const GROWTH = 4
 const SHRINKING = 8
 /** What one tick reads of keys and values: about 1 ms. A longer plant is read whole. */

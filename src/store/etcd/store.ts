@@ -8,7 +8,7 @@ import { type ClientOptions, EtcdClient, type Place } from './client.ts'
 import { createFailureLog } from './failure-log.ts'
 import { AnswerTooLong, DENIED, EtcdRefusal, isRefusal } from './grpc.ts'
 import { Groups } from './groups.ts'
-import { openList } from './list.ts'
+import { openList, PAGE_MAX_BYTES } from './list.ts'
 import { binary } from './protobuf.ts'
 import { Slots } from './slots.ts'
 import { outOfDate } from './tls.ts'
@@ -186,19 +186,18 @@ export class EtcdStore implements PlantStore {
     return wire.readOutcome(await this.#client.call(place, request, since))
   }
 
-  /** The first page of a list, read with those of others. Undefined if it is long. */
+  /** The first page of a list, read with those of others. Undefined if it must be read otherwise. */
   async #readFirst(read: FirstRead, place: Place): Promise<wire.Page | undefined> {
     if (this.#reads.isApart(read.owner)) return undefined
     const together = await this.#client.inTime(this.#reads.add(read))
-    if (together) return together
-    const [alone] = await this.#readAll([read], place)
-    if (!alone) this.#reads.setApart(read.owner)
-    return alone
+    const page = together ?? (await this.#readAll([read], place))[0]
+    if (!page || page.bytes > SHORT_PAGE_BYTES) this.#reads.setApart(read.owner)
+    return page
   }
 
-  /** One transaction reads short pages. None if each must be read alone. */
+  /** One transaction reads short pages, or one page of any length. None if that cannot be. */
   async #readAll(reads: readonly FirstRead[], place?: Place): Promise<readonly wire.Page[]> {
-    const maxBytes = reads.length * SHORT_PAGE_BYTES
+    const maxBytes = reads.length === 1 ? PAGE_MAX_BYTES : reads.length * SHORT_PAGE_BYTES
     const request = () => ({ ...wire.readsRequest(reads), maxBytes })
     try {
       const answer = await this.#client.call(place, request, youngest(reads))

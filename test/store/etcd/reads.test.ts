@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict'
 import type { TestContext } from 'node:test'
+import { setTimeout as sleep } from 'node:timers/promises'
 import type { PlantRange } from '../../../dist/plants/store.js'
 import { Message } from '../../../dist/store/etcd/protobuf.js'
 import type { EtcdConfig, EtcdStore } from '../../../dist/store/etcd/store.js'
@@ -229,6 +230,33 @@ test('a list that waits for others has its answer within the time of a call', as
   const ended = await Promise.allSettled(lists)
   assert.ok(ended.every(({ status }) => status === 'rejected'))
   assert.ok(performance.now() - startedAt < 2 * timing.call)
+})
+
+test('in a group, the old list ends in its time, and the young one has its own', async (t) => {
+  const timing = { attempt: 1500, call: 1500, probe: 100 }
+  let asked = 0
+  const store = await answeredBy(
+    t,
+    () => {
+      asked += 1
+      return 'hang'
+    },
+    { timing },
+  )
+  const endOf = async (owner: string): Promise<number> => {
+    await assert.rejects(async () => store.list(owner, ALL))
+    return performance.now()
+  }
+  const running: Promise<number>[] = []
+  for (let i = 0; i < RUNNING_MAX; i++) {
+    running.push(endOf('alice'))
+    await until('it runs', () => asked > i)
+  }
+  const old = endOf('alice')
+  await sleep(1000)
+  const young = endOf('bob')
+  assert.ok((await young) - (await old) > 500)
+  await Promise.all(running)
 })
 
 test('a close ends the lists that wait for others', async (t) => {
