@@ -53,7 +53,8 @@ const AUTH_IS_OFF = /authentication is not enabled/
  * every request must be safe to repeat. A call begins at the endpoint that answered last.
  */
 export class EtcdClient {
-  readonly #options: Required<ClientOptions>
+  readonly timing: ClientTiming
+  readonly #options: ClientOptions
   readonly #channels: Channels
   #endpoint = 0
   /** The user's token, for all calls; "" if the cluster asks for none. */
@@ -63,19 +64,25 @@ export class EtcdClient {
   #closed = false
 
   constructor(options: ClientOptions) {
-    this.#options = { timing: TIMING, ...options }
+    this.timing = options.timing ?? TIMING
+    this.#options = options
     this.#channels = new Channels(options.tls)
   }
 
   /**
    * @param place where the call waits for a slot; without it, it runs at once
    * @param request is made when the call has a slot: it has a copy of the plant
-   * @param since when the time of the call began
+   * @param since when the time of the call began, which lasts `timeMs`
    * @throws EtcdRefusal; AnswerTooLong; StoreUnavailable if there was no answer in time: etcd may
    * have carried the request out, or may still do so.
    */
-  async call(place: Place | undefined, request: () => EtcdRequest, since = performance.now()) {
-    const deadline = since + this.#options.timing.call
+  async call(
+    place: Place | undefined,
+    request: () => EtcdRequest,
+    since = performance.now(),
+    timeMs = this.timing.call,
+  ) {
+    const deadline = since + timeMs
     await place?.slots.enter(place.owner, deadline - performance.now())
     try {
       return await this.#callInTime(deadline, request())
@@ -86,12 +93,12 @@ export class EtcdClient {
 
   /** A call of the readiness probe, which has a time of its own. @throws as `call` */
   probe(request: EtcdRequest): Promise<Buffer> {
-    return this.#callInTime(performance.now() + this.#options.timing.probe, request)
+    return this.#callInTime(performance.now() + this.timing.probe, request)
   }
 
-  /** @throws what the promise throws; StoreUnavailable if it takes longer than a call may. */
-  inTime<T>(promise: Promise<T>): Promise<T> {
-    return settledBy(performance.now() + this.#options.timing.call, promise)
+  /** @throws what the promise throws; StoreUnavailable if it takes longer than this time. */
+  inTime<T>(promise: Promise<T>, timeMs = this.timing.call): Promise<T> {
+    return settledBy(performance.now() + timeMs, promise)
   }
 
   /** Fails the calls that are running or waiting. */
@@ -143,8 +150,8 @@ export class EtcdClient {
 
   #attempt(request: EtcdRequest, endpoint: number, token: string, deadline: number) {
     const { path, message, maxBytes = Infinity } = request
-    const { endpoints, timing } = this.#options
-    const timeoutMs = Math.max(1, Math.min(timing.attempt, deadline - performance.now()))
+    const { endpoints } = this.#options
+    const timeoutMs = Math.max(1, Math.min(this.timing.attempt, deadline - performance.now()))
     const attempt = { path, message, token, timeoutMs, maxBytes }
     return this.#channels.ask(endpoints[endpoint] ?? '', attempt)
   }

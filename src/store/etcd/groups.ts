@@ -8,7 +8,7 @@ const RUNNING_MAX = 4
 /** How long an owner is apart. */
 const APART_MS = 60_000
 
-/** The result of each item; undefined or missing if the item must run alone. */
+/** Returns the result of each item; undefined if the item must run alone. */
 type RunGroup<T, R> = (items: readonly T[]) => Promise<readonly (R | undefined)[]>
 interface Waiting<T, R> {
   readonly item: T
@@ -49,19 +49,15 @@ export class Groups<T extends { readonly owner: string }, R> {
     return new Promise((settle) => this.#add({ item, settle }))
   }
 
-  isApart(owner: string): boolean {
-    return this.#apartOwners.has(owner)
-  }
-
   /** From now on this owner's items share groups only with those of other owners who are apart. */
   setApart(owner: string): void {
-    if (this.isApart(owner)) return
+    if (this.#apartOwners.has(owner)) return
     this.#apartOwners.add(owner)
     setTimeout(() => this.#apartOwners.delete(owner), APART_MS).unref()
   }
 
   #queueOf({ item }: Waiting<T, R>): Queue<T, R> {
-    return this.isApart(item.owner) ? this.#apart : this.#shared
+    return this.#apartOwners.has(item.owner) ? this.#apart : this.#shared
   }
 
   #add(waiting: Waiting<T, R>): void {

@@ -8,7 +8,7 @@ const FIRST_ENTRIES = 32
 /** The length that later pages aim at, by the size of the plants in the page before. */
 const PAGE_BYTES = 512 * 1024
 /** A longer page is read again with fewer entries. */
-export const PAGE_MAX_BYTES = 4 * 1024 * 1024
+const PAGE_MAX_BYTES = 4 * 1024 * 1024
 const GROWTH = 4
 const SHRINKING = 8
 /** What one tick reads of keys and values: about 1 ms. A longer plant is read whole. */
@@ -22,8 +22,8 @@ type Call = (request: () => wire.EtcdRequest) => Promise<Buffer>
 /** How a list is read. */
 export interface Source {
   readonly call: Call
-  /** Reads a first page together with others; undefined if it must be read alone. */
-  readonly readFirst: (read: wire.Read) => Promise<wire.Page | undefined>
+  /** Reads the first page, together with those of other lists or `alone`. */
+  readonly readFirst: (read: wire.Read, alone: () => Promise<wire.Page>) => Promise<wire.Page>
 }
 /** Throws what the reader of the list is told. */
 type Fail = (error: unknown) => never
@@ -53,7 +53,7 @@ class PageReader {
     for (;;) {
       const limit = Math.min(max, this.entries)
       try {
-        return this.pass(await this.#read(limit, keysOnly))
+        return this.accept(await this.#read(limit, keysOnly))
       } catch (error) {
         if (!(error instanceof AnswerTooLong)) throw error
         this.entries = Math.ceil(limit / SHRINKING)
@@ -61,8 +61,8 @@ class PageReader {
     }
   }
 
-  /** Takes a page as the next one. @throws Error if etcd holds something else than plants. */
-  pass(page: wire.Page): wire.Page {
+  /** Goes on after this page. @throws Error if it has something else than plants of the range. */
+  accept(page: wire.Page): wire.Page {
     // A key of another length belongs to a deployment whose prefix is inside this range, and so to
     // another owner.
     if (!page.entries.every(({ key }) => wire.isPlantKeyOf(this.#range, key)))
@@ -93,9 +93,9 @@ export async function openList(
 ): Promise<PlantList> {
   const pages = new PageReader(call, range)
   const read = { range, limit: Math.min(limit, FIRST_ENTRIES) }
+  const alone = () => pages.fork().next(limit)
   // To etcd a limit of 0 means all.
-  const together = limit === 0 ? EMPTY_PAGE : await readFirst(read)
-  const first = together ? pages.pass(together) : await pages.next(limit)
+  const first = limit === 0 ? EMPTY_PAGE : pages.accept(await readFirst(read, alone))
   if (first.count <= limit) return new EtcdList(pages, first, { length: first.count }, fail)
   // The response's Link header names the last plant, so that plant must be found first.
   let { entries, more } = first

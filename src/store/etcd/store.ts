@@ -6,9 +6,10 @@ import type { Created, PlantList, PlantStore, RangeOf } from '../../plants/store
 import { PlantTooLarge, StoreFull, StoreUnavailable } from '../../plants/store.ts'
 import { type ClientOptions, EtcdClient, type Place } from './client.ts'
 import { createFailureLog } from './failure-log.ts'
-import { AnswerTooLong, DENIED, EtcdRefusal, isRefusal } from './grpc.ts'
+import { FirstPages } from './first-pages.ts'
+import { DENIED, EtcdRefusal, isRefusal } from './grpc.ts'
 import { Groups } from './groups.ts'
-import { openList, PAGE_MAX_BYTES } from './list.ts'
+import { openList, type Source } from './list.ts'
 import { binary } from './protobuf.ts'
 import { Slots } from './slots.ts'
 import { outOfDate } from './tls.ts'
@@ -26,11 +27,6 @@ interface Create {
   readonly plant: NewPlant
   readonly since: number
 }
-/** The first page of a list that arrived at `since`. */
-interface FirstRead extends wire.Read {
-  readonly owner: string
-  readonly since: number
-}
 
 /** etcd's default of --max-txn-ops, which counts the comparisons and the puts apart. */
 const CREATES_MAX = 128
@@ -40,10 +36,6 @@ const SHORT_BYTES = 2 ** 20 / CREATES_MAX
 const PLANT_BYTES = 64
 /** JSON writes a UTF-16 unit with at most 6 bytes (\u0000). */
 const UNIT_BYTES = 6
-/** More make a read little cheaper. */
-const READS_MAX = 16
-/** So the pages of a group have 512 KiB at most, which one tick reads. */
-const SHORT_PAGE_BYTES = 32 * 1024
 const PROBE_EVERY_MS = 1000
 const LOGIN_REFUSED = /authentication failed|user name is empty/
 const USER = 'PLANTS_ETCD_USERNAME and PLANTS_ETCD_PASSWORD_FILE, or the option etcdUsername'
@@ -61,11 +53,8 @@ export class EtcdStore implements PlantStore {
   readonly #log: Log
   readonly #logFailure: ReturnType<typeof createFailureLog>
   /** An owner whose key existed is apart. */
-  readonly #creates = new Groups(CREATES_MAX, (creates: readonly Create[]) =>
-    this.#createAll(creates),
-  )
-  /** An owner whose page was long is apart. */
-  readonly #reads = new Groups(READS_MAX, (reads: readonly FirstRead[]) => this.#readAll(reads))
+  readonly #creates = new Groups<Create, Created>(CREATES_MAX, (all) => this.#createGroup(all))
+  readonly #firstPages: FirstPages
   /** For lists, and for creates that are not short. */
   readonly #longCalls = new Slots()
   /**
@@ -82,6 +71,7 @@ export class EtcdStore implements PlantStore {
 
   private constructor(config: EtcdConfig, log: Log) {
     this.#client = new EtcdClient(config)
+    this.#firstPages = new FirstPages(this.#client)
     this.#config = config
     this.#log = log
     this.#logFailure = createFailureLog(log)
@@ -107,10 +97,9 @@ export class EtcdStore implements PlantStore {
     this.#refuseIfClosed()
     const range = wire.plantRange(this.#config.prefix, owner, after)
     const place = { slots: this.#longCalls, owner }
-    const source = {
-      call: (request: () => wire.EtcdRequest) => this.#client.call(place, request),
-      readFirst: (read: wire.Read) =>
-        this.#readFirst({ ...read, owner, since: performance.now() }, place),
+    const source: Source = {
+      call: (request) => this.#client.call(place, request),
+      readFirst: (read, alone) => this.#firstPages.read({ ...read, owner }, alone),
     }
     const fail = (error: unknown): never => this.#fail('plants could not be read', error)
     return openList(source, range, limit ?? Infinity, fail).catch(fail)
@@ -135,20 +124,24 @@ export class EtcdStore implements PlantStore {
     return created ?? this.#createAlone(create, { slots: this.#shortCalls, owner })
   }
 
-  /** One transaction puts all plants if all keys are free. None if each must go alone. */
-  async #createAll(creates: readonly Create[]): Promise<readonly (Created | undefined)[]> {
-    const [only] = creates
-    if (only && creates.length === 1) return [await this.#createAlone(only)]
-    // etcd refuses a transaction that puts a key twice. A later create of an id goes alone.
+  /** etcd refuses a transaction that puts a key twice: a later create of an id goes alone. */
+  async #createGroup(creates: readonly Create[]): Promise<readonly (Created | undefined)[]> {
     const firsts = new Map(creates.toReversed().map((create) => [create.key, create]))
+    const created = await this.#createAll([...firsts.values()].reverse())
+    return creates.map((create) => (firsts.get(create.key) === create ? created : undefined))
+  }
+
+  /** One transaction puts all plants if all keys are free. Undefined if each must go alone. */
+  async #createAll(creates: readonly Create[]): Promise<Created | undefined> {
+    const [only] = creates
+    if (only && creates.length === 1) return this.#createAlone(only)
     try {
-      if (!(await this.#put([...firsts.values()].reverse()))) return []
+      return (await this.#put(creates)) ? 'stored' : undefined
     } catch (error) {
       // One plant may be the cause. But an attempt that was not answered may still put all.
-      if (error instanceof EtcdRefusal && error.isFirstAttempt) return []
+      if (error instanceof EtcdRefusal && error.isFirstAttempt) return undefined
       throw error
     }
-    return creates.map((create) => (firsts.get(create.key) === create ? 'stored' : undefined))
   }
 
   /** One transaction puts the plant if its key is free. If not, a second one compares values. */
@@ -176,36 +169,15 @@ export class EtcdStore implements PlantStore {
 
   /** False if a key exists: then nothing is put. */
   async #put(creates: readonly Create[], place?: Place): Promise<boolean> {
-    const request = () => wire.putRequest(creates)
-    const { succeeded } = await this.#transact(request, youngest(creates), place)
+    // The youngest create decides how long the call may take. `create` answers the others in time.
+    const since = Math.max(...creates.map((create) => create.since))
+    const { succeeded } = await this.#transact(() => wire.putRequest(creates), since, place)
     if (succeeded) this.#setFull(false)
     return succeeded
   }
 
   async #transact(request: () => wire.EtcdRequest, since: number, place?: Place) {
     return wire.readOutcome(await this.#client.call(place, request, since))
-  }
-
-  /** The first page of a list, read with those of others. Undefined if it must be read otherwise. */
-  async #readFirst(read: FirstRead, place: Place): Promise<wire.Page | undefined> {
-    if (this.#reads.isApart(read.owner)) return undefined
-    const together = await this.#client.inTime(this.#reads.add(read))
-    const page = together ?? (await this.#readAll([read], place))[0]
-    if (!page || page.bytes > SHORT_PAGE_BYTES) this.#reads.setApart(read.owner)
-    return page
-  }
-
-  /** One transaction reads short pages, or one page of any length. None if that cannot be. */
-  async #readAll(reads: readonly FirstRead[], place?: Place): Promise<readonly wire.Page[]> {
-    const maxBytes = reads.length === 1 ? PAGE_MAX_BYTES : reads.length * SHORT_PAGE_BYTES
-    const request = () => ({ ...wire.readsRequest(reads), maxBytes })
-    try {
-      const answer = await this.#client.call(place, request, youngest(reads))
-      return wire.readPages(answer, reads.length)
-    } catch (error) {
-      if (error instanceof AnswerTooLong || error instanceof EtcdRefusal) return []
-      throw error
-    }
   }
 
   #refuseIfClosed(): void {
@@ -270,9 +242,4 @@ export class EtcdStore implements PlantStore {
 /** True if as many as a group may have fit into one request. Others must be created alone. */
 function isShort({ key, plant: { name, tag = '' } }: Create): boolean {
   return PLANT_BYTES + 2 * key.length + UNIT_BYTES * (name.length + tag.length) <= SHORT_BYTES
-}
-
-/** When the youngest arrived: it decides how long a call may take. `inTime` answers the others. */
-function youngest(group: readonly { readonly since: number }[]): number {
-  return Math.max(...group.map(({ since }) => since))
 }

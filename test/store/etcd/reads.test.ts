@@ -1,6 +1,5 @@
 import assert from 'node:assert/strict'
 import type { TestContext } from 'node:test'
-import { setTimeout as sleep } from 'node:timers/promises'
 import type { PlantRange } from '../../../dist/plants/store.js'
 import { Message } from '../../../dist/store/etcd/protobuf.js'
 import type { EtcdConfig, EtcdStore } from '../../../dist/store/etcd/store.js'
@@ -11,7 +10,6 @@ import {
   configOf,
   configured,
   fill,
-  hasty,
   openStore,
   PATIENT,
   startCluster,
@@ -24,7 +22,6 @@ import {
   isRead,
   passingGrpc,
   readAnswer,
-  type Refusal,
   servingGrpc,
 } from '../../support/serving-grpc.ts'
 import { until } from '../../support/time.ts'
@@ -69,6 +66,11 @@ async function recorded(t: TestContext, config: EtcdConfig): Promise<Recorder> {
   return recorder
 }
 
+/** The groups that were sent. */
+function together(sent: readonly Sent[]): readonly Sent[] {
+  return sent.filter((owners) => !owners.includes('alone'))
+}
+
 async function names(store: EtcdStore, owner: string, range: PlantRange = ALL): Promise<string> {
   return (await readAll(store.list(owner, range))).map(({ name }) => name).join()
 }
@@ -92,29 +94,37 @@ test('lists of one tick are read in calls of 16, and each has its own plants', a
     const expected = plantsOf(owners[i] ?? '', i).slice(1, 1 + (limits[i % limits.length] ?? i))
     assert.equal(list, expected.map(({ name }) => name).join())
   }
-  const together = sent.filter((owners) => !owners.includes('alone'))
+  const groups = together(sent)
   // A limit of 0 asks nothing.
-  assert.deepEqual(together.map(({ length }) => length).sort(), [30 - READS_MAX, READS_MAX])
-  assert.equal(new Set(together.flat()).size, 30)
+  assert.deepEqual(groups.map(({ length }) => length).sort(), [30 - READS_MAX, READS_MAX])
+  assert.equal(new Set(groups.flat()).size, 30)
 })
 
-test('what comes while four calls run is the next call, and owners take turns', async (t) => {
+test('an owner has one read in a group; what comes meanwhile is read alone', async (t) => {
   const recorder = await recorded(t, await configured())
   const { store, sent } = recorder
   recorder.isHeld = true
-  const running: Promise<string>[] = []
-  for (let i = 0; i < RUNNING_MAX; i++) {
-    running.push(names(store, 'mallory'))
-    await until('it runs', () => sent.length > i)
+  const lists = Array.from({ length: 50 }, () => names(store, 'mallory'))
+  for (let i = 1; i < RUNNING_MAX; i++) {
+    await until('it runs', () => together(sent).length === i)
+    lists.push(names(store, `owner ${i}`))
   }
-  for (let i = 0; i < 100; i++) running.push(names(store, 'mallory'))
-  for (const owner of ['bob', 'eve']) running.push(names(store, owner))
+  await until('they run', () => together(sent).length === RUNNING_MAX)
+  // All groups run: these wait, and are the next one.
+  const others = ['alice', 'bob', 'eve'] as const
+  for (const owner of [...others, ...others]) lists.push(names(store, owner))
   recorder.isHeld = false
-  await Promise.all(running)
-  assert.deepEqual(sent[RUNNING_MAX]?.slice(0, 4), ['mallory', 'bob', 'eve', 'mallory'])
+  await Promise.all(lists)
+  const groups = together(sent)
+  assert.deepEqual(groups, [['mallory'], ['owner 1'], ['owner 2'], ['owner 3'], others])
+  assert.equal(sent.length - groups.length, 49 + others.length)
+  // Afterwards it may be in a group again.
+  sent.length = 0
+  await names(store, 'mallory')
+  assert.deepEqual(sent, [['mallory']])
 })
 
-test('a long page is read alone, and so are the next lists of its owner; no other is', async (t) => {
+test('a long page and the next lists of its owner are read alone, others are not', async (t) => {
   const config = await configured()
   const long = ['long', 'long later'] as const
   await fill(config, 'long', plantsOf('long', 40, 2000))
@@ -134,13 +144,24 @@ test('a long page is read alone, and so are the next lists of its owner; no othe
     assert.equal(listed[4], later.map(({ name }) => name).join())
   }
   await listAll()
-  const [together, ...tried] = sent.filter((owners) => !owners.includes('alone'))
-  assert.deepEqual(together, [...short, ...long])
-  assert.deepEqual(tried.flat().sort(), [...short, ...long].sort())
+  assert.deepEqual(together(sent), [[...short, ...long]])
   for (let round = 0; round < 3; round++) {
     sent.length = 0
     await listAll()
-    assert.deepEqual(sent.filter((owners) => !owners.includes('alone')), [short])
+    assert.deepEqual(together(sent), [short])
+  }
+})
+
+test('an owner with more than 10,000 plants delays one group a minute', async (t) => {
+  const config = await configured()
+  await fill(config, 'many', plantsOf('many', 10_001))
+  await fill(config, 'some', plantsOf('some', 10_000))
+  const { store, sent } = await recorded(t, config)
+  const first = { after: undefined, limit: 1 }
+  for (const expected of [['some', 'many'], ['some'], ['some']]) {
+    sent.length = 0
+    await Promise.all(['some', 'many'].map((owner) => names(store, owner, first)))
+    assert.deepEqual(together(sent), [expected])
   }
 })
 
@@ -172,8 +193,10 @@ testSecured('a user of etcd may read lists under its prefix, and no others', asy
   assert.deepEqual(await listed(outer), owners.map(() => 'StoreUnavailable'))
 })
 
+type Page = readonly Field[]
+
 /** A page of an owner's only plant. */
-function page(owner: string, name: string): readonly Field[] {
+function page(owner: string, name: string): Page {
   const key = `plants/${Buffer.from(owner).toString('base64url')}/8000000000000001`
   return [
     [2, [[1, key], [2, 5], [5, JSON.stringify({ name })]]],
@@ -181,82 +204,63 @@ function page(owner: string, name: string): readonly Field[] {
   ]
 }
 
-/** A store over a server that answers reads as the function says. */
+/**
+ * A store over a server that answers groups of reads as the function says. A read alone gets a page
+ * with its owner's name.
+ */
 async function answeredBy(
   t: TestContext,
-  answer: (owners: Sent) => GrpcReply,
+  answer: (owners: Sent) => GrpcReply | Promise<GrpcReply>,
   options: Partial<EtcdConfig> = {},
 ): Promise<EtcdStore> {
-  const endpoint = await servingGrpc(t, (call) =>
-    isRead(call) ? answer(sentBy(call.path, call.message, 'plants/')) : readAnswer(),
-  )
+  const endpoint = await servingGrpc(t, (call) => {
+    if (!isRead(call)) return readAnswer()
+    const owners = sentBy(call.path, call.message, 'plants/')
+    const [owner = ''] = owners
+    const isAlone = owners.includes('alone')
+    return isAlone ? [[1, [[3, 7]]], ...page(owner, owner)] : answer(owners)
+  })
   return openStore(t, { ...configOf([endpoint]), ...options })
 }
 
 test('pages that are not those of the owners, one for each, are no lists', async (t) => {
-  const [alice, bob] = [page('alice', 'a'), page('bob', 'b')]
-  for (const pages of [[bob, alice], [alice, alice], [alice], [alice, bob, bob], []]) {
-    const store = await answeredBy(t, () => readAnswer(...pages), hasty(1000))
-    const [ofAlice, ofBob] = await Promise.allSettled(
-      ['alice', 'bob'].map((owner) => names(store, owner)),
-    )
-    for (const [list, own] of [[ofAlice, 'a'], [ofBob, 'b']] as const)
-      assert.ok(list?.status === 'rejected' || list?.value === own, JSON.stringify(pages))
-    assert.ok([ofAlice, ofBob].some((list) => list?.status === 'rejected'))
+  const [alice, bob] = [page('alice', 'alice'), page('bob', 'bob')]
+  const listed = async (answer: readonly Field[]) => {
+    const store = await answeredBy(t, () => answer)
+    const lists = ['alice', 'bob'].map((owner) => names(store, owner).catch(String))
+    return Promise.all(lists)
   }
+  const isNone = "StoreUnavailable: among an owner's keys etcd holds one that is not a plant's"
+  assert.deepEqual(await listed(readAnswer(bob, alice)), [isNone, isNone])
+  assert.deepEqual(await listed(readAnswer(alice, alice)), ['alice', isNone])
+  // These are no answer to the two reads, so each is read alone.
   const headless: readonly Field[] = [[1, [[3, 7]]], [3, [[1, alice]]], [3, [[1, bob]]]]
-  const store = await answeredBy(t, () => headless)
-  for (const owner of ['alice', 'bob']) await assert.rejects(names(store, owner), /no revision/)
+  for (const answer of [readAnswer(alice), readAnswer(alice, bob, bob), readAnswer(), headless])
+    assert.deepEqual(await listed(answer), ['alice', 'bob'])
 })
 
-test('a group that etcd refuses is read one by one; a list alone has the reason', async (t) => {
-  const refusal: Refusal = { code: 7, message: 'etcdserver: permission denied' }
-  const store = await answeredBy(t, (owners) => {
-    if (owners.includes('eve')) return refusal
-    return readAnswer(...owners.map((owner) => page(owner, owner)))
+for (const failure of [
+  { code: 7, message: 'etcdserver: permission denied' },
+  { code: 14, message: 'etcdserver: no leader' },
+  [403, 'a proxy does not let it pass'],
+  'cut',
+  'hang',
+] satisfies readonly GrpcReply[])
+  test(`lists are read one by one if their group fails: ${JSON.stringify(failure)}`, async (t) => {
+    const timing = { ...PATIENT, attempt: 500 }
+    const store = await answeredBy(t, () => failure, { timing })
+    const owners = ['alice', 'bob', 'eve']
+    assert.deepEqual(await Promise.all(owners.map((owner) => names(store, owner))), owners)
   })
-  const [alice, bob, eve] = await Promise.allSettled(
-    ['alice', 'bob', 'eve'].map((owner) => names(store, owner)),
-  )
-  assert.deepEqual([alice, bob], ['alice', 'bob'].map((value) => ({ status: 'fulfilled', value })))
-  assert.match(String(eve?.status === 'rejected' && eve.reason), /permission denied/)
-})
 
-test('a list that waits for others has its answer within the time of a call', async (t) => {
-  const timing = { attempt: 500, call: 1500, probe: 100 }
+test('a list that waits for a group in vain is read alone', async (t) => {
+  const timing = { ...PATIENT, attempt: 500 }
   const store = await answeredBy(t, () => 'hang', { timing })
+  const owners = Array.from({ length: 20 * READS_MAX }, (_, i) => `owner ${i}`)
   const startedAt = performance.now()
-  const lists = Array.from({ length: 10 * READS_MAX }, (_, i) => store.list(`owner ${i}`, ALL))
-  const ended = await Promise.allSettled(lists)
-  assert.ok(ended.every(({ status }) => status === 'rejected'))
-  assert.ok(performance.now() - startedAt < 2 * timing.call)
-})
-
-test('in a group, the old list ends in its time, and the young one has its own', async (t) => {
-  const timing = { attempt: 1500, call: 1500, probe: 100 }
-  let asked = 0
-  const store = await answeredBy(
-    t,
-    () => {
-      asked += 1
-      return 'hang'
-    },
-    { timing },
-  )
-  const endOf = async (owner: string): Promise<number> => {
-    await assert.rejects(async () => store.list(owner, ALL))
-    return performance.now()
-  }
-  const running: Promise<number>[] = []
-  for (let i = 0; i < RUNNING_MAX; i++) {
-    running.push(endOf('alice'))
-    await until('it runs', () => asked > i)
-  }
-  const old = endOf('alice')
-  await sleep(1000)
-  const young = endOf('bob')
-  assert.ok((await young) - (await old) > 500)
-  await Promise.all(running)
+  assert.deepEqual(await Promise.all(owners.map((owner) => names(store, owner))), owners)
+  // One group after the other would take five times an attempt.
+  assert.ok(performance.now() - startedAt < 4 * timing.attempt)
 })
 
 test('a close ends the lists that wait for others', async (t) => {

@@ -196,7 +196,7 @@ test('a group that etcd refuses is created one by one, unless an attempt was ope
   assert.equal(asked.length, 13)
 })
 
-test('a list: one transaction, then ranges, each from the key after the last one before', async (t) => {
+test('a list: a transaction, then ranges, each from the key after the last one', async (t) => {
   const { store, asked, script } = await setUp(t)
   script(
     readAnswer([
