@@ -72,17 +72,12 @@ export class EtcdClient {
   /**
    * @param place where the call waits for a slot; without it, it runs at once
    * @param request is made when the call has a slot: it has a copy of the plant
-   * @param since when the time of the call began, which lasts `timeMs`
+   * @param since when the time of the call began
    * @throws EtcdRefusal; AnswerTooLong; StoreUnavailable if there was no answer in time: etcd may
    * have carried the request out, or may still do so.
    */
-  async call(
-    place: Place | undefined,
-    request: () => EtcdRequest,
-    since = performance.now(),
-    timeMs = this.timing.call,
-  ) {
-    const deadline = since + timeMs
+  async call(place: Place | undefined, request: () => EtcdRequest, since = performance.now()) {
+    const deadline = since + this.timing.call
     await place?.slots.enter(place.owner, deadline - performance.now())
     try {
       return await this.#callInTime(deadline, request())
@@ -91,14 +86,19 @@ export class EtcdClient {
     }
   }
 
+  /** A call with the time of an attempt: if it fails, others follow. @throws as `call` */
+  callBriefly(request: () => EtcdRequest): Promise<Buffer> {
+    return this.#callInTime(performance.now() + this.timing.attempt, request())
+  }
+
   /** A call of the readiness probe, which has a time of its own. @throws as `call` */
   probe(request: EtcdRequest): Promise<Buffer> {
     return this.#callInTime(performance.now() + this.timing.probe, request)
   }
 
-  /** @throws what the promise throws; StoreUnavailable if it takes longer than this time. */
-  inTime<T>(promise: Promise<T>, timeMs = this.timing.call): Promise<T> {
-    return settledBy(performance.now() + timeMs, promise)
+  /** @throws what the promise throws; StoreUnavailable if it takes longer than a call may. */
+  inTime<T>(promise: Promise<T>): Promise<T> {
+    return settledBy(performance.now() + this.timing.call, promise)
   }
 
   /** Fails the calls that are running or waiting. */

@@ -1,67 +1,96 @@
 /** Reads the first pages of lists: those of many owners in one call of etcd. */
 import type { EtcdClient } from './client.ts'
-import { Groups } from './groups.ts'
+import type { Call } from './list.ts'
+import type { Slots } from './slots.ts'
 import * as wire from './wire.ts'
 
 /** With more reads in a group, each is only a little cheaper. */
-const READS_MAX = 16
-/** As many of these as a group has reads, so 512 KiB, are what one tick may read. */
-const SHORT_BYTES = 32 * 1024
-/** etcd counts the whole range, in 0.1 ms for 1,000 plants, and reads the ranges in turn. */
-const COUNT_MAX = 10_000
-/** How long an owner whose page was not cheap is read alone. */
+const GROUP_MAX = 16
+/** Of a page in a group. A group has 512 KiB at most, which is what one tick may read. */
+const CHEAP_BYTES = 32 * 1024
+/** Of the range of a page in a group: etcd counts it, in 0.1 ms for 1,000 plants. */
+const CHEAP_COUNT = 10_000
+/** How long an owner is read alone after a page that was not cheap, or was not read. */
 const ALONE_MS = 60_000
 
 interface FirstRead extends wire.Read {
   readonly owner: string
 }
+interface Waiting {
+  readonly read: FirstRead
+  readonly resolve: (page: Promise<wire.Page | undefined>) => void
+}
 
 /**
- * An owner has one read in a group at most, so its further lists do not delay those of others. A
- * page that delays or spoils a group is the last of its owner in any group for a minute.
+ * Reads that get their slot in the same tick are a group. etcd reads one range after the other, so
+ * one read delays its group, and may spoil it. So an owner has one read in a group at a time, and
+ * none for a minute after one that was not cheap.
  */
 export class FirstPages {
   readonly #client: EtcdClient
-  readonly #groups = new Groups<FirstRead, wire.Page>(READS_MAX, (all) => this.#readGroup(all))
-  /** Owners whose lists are read alone: one is being read, or was not cheap in the last minute. */
-  readonly #busy = new Set<string>()
+  readonly #slots: Slots
+  /** Owners that may not have a read in a group now. */
+  readonly #aloneOwners = new Set<string>()
+  #waiting: Waiting[] = []
 
-  constructor(client: EtcdClient) {
+  constructor(client: EtcdClient, slots: Slots) {
     this.#client = client
+    this.#slots = slots
   }
 
-  /** @param alone reads the page in a call of its own. @throws what that throws */
-  async read(read: FirstRead, alone: () => Promise<wire.Page>): Promise<wire.Page> {
-    const { owner, limit } = read
-    if (this.#busy.has(owner)) return alone()
-    this.#busy.add(owner)
-    let aloneMs = 0
+  /** @param readAlone reads the page with calls of its own. @throws what it throws */
+  async read(read: FirstRead, readAlone: (call: Call) => Promise<wire.Page>): Promise<wire.Page> {
+    const since = performance.now()
+    const { owner } = read
+    const alone = () => readAlone((request) => this.#client.call(undefined, request, since))
+    await this.#slots.enter(owner, this.#client.timing.call)
     try {
-      const page = (await this.#readWithOthers(read)) ?? (await alone())
-      if (!isCheap(page, limit)) aloneMs = ALONE_MS
-      return page
+      return await (this.#aloneOwners.has(owner) ? alone() : this.#readInGroup(read, alone))
     } finally {
-      if (aloneMs === 0) this.#busy.delete(owner)
-      else setTimeout(() => this.#busy.delete(owner), aloneMs).unref()
+      this.#slots.leave()
     }
   }
 
-  /** Undefined if the read got no place in a group, or the group no answer, in time. */
-  #readWithOthers(read: FirstRead): Promise<wire.Page | undefined> {
-    const { attempt } = this.#client.timing
-    return this.#client.inTime(this.#groups.add(read), attempt).catch(() => undefined)
+  async #readInGroup(read: FirstRead, alone: () => Promise<wire.Page>): Promise<wire.Page> {
+    const { owner, limit } = read
+    let aloneMs = ALONE_MS
+    this.#aloneOwners.add(owner)
+    try {
+      const page = (await this.#readWithOthers(read)) ?? (await alone())
+      if (isCheap(page, limit)) aloneMs = 0
+      return page
+    } finally {
+      if (aloneMs === 0) this.#aloneOwners.delete(owner)
+      else setTimeout(() => this.#aloneOwners.delete(owner), aloneMs).unref()
+    }
   }
 
-  /** One transaction reads all pages. If it fails, one of them may be the cause. */
-  async #readGroup(reads: readonly FirstRead[]): Promise<readonly (wire.Page | undefined)[]> {
-    const maxBytes = reads.length * SHORT_BYTES
+  /** Undefined if the group failed. */
+  #readWithOthers(read: FirstRead): Promise<wire.Page | undefined> {
+    return new Promise((resolve) => {
+      this.#waiting.push({ read, resolve })
+      if (this.#waiting.length === 1) setImmediate(() => this.#start())
+    })
+  }
+
+  #start(): void {
+    const waiting = this.#waiting.splice(0)
+    while (waiting.length > 0) {
+      const group = waiting.splice(0, GROUP_MAX)
+      const pages = this.#readGroup(group.map(({ read }) => read))
+      group.forEach(({ resolve }, i) => resolve(pages.then((all) => all[i])))
+    }
+  }
+
+  /** One transaction reads all pages, in the time of an attempt. None if it fails. */
+  async #readGroup(reads: readonly FirstRead[]): Promise<readonly wire.Page[]> {
+    const maxBytes = reads.length * CHEAP_BYTES
     const request = () => ({ ...wire.readsRequest(reads), maxBytes })
-    const { attempt } = this.#client.timing
     try {
-      const answer = await this.#client.call(undefined, request, performance.now(), attempt)
-      return wire.readPages(answer, reads.length)
+      return wire.readPages(await this.#client.callBriefly(request), reads.length)
     } catch {
-      return reads.map(() => undefined)
+      // One of them may be the cause. Each is read alone, and reports why that fails.
+      return []
     }
   }
 }
@@ -69,5 +98,5 @@ export class FirstPages {
 /** False also for a page that was too long, and was read again with fewer plants. */
 function isCheap({ bytes, count, entries, more }: wire.Page, limit: number): boolean {
   const isWhole = entries.length === limit || !more
-  return isWhole && bytes <= SHORT_BYTES && count <= COUNT_MAX
+  return isWhole && bytes <= CHEAP_BYTES && count <= CHEAP_COUNT
 }

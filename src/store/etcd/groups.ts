@@ -1,95 +1,115 @@
-/** Collects what waits, creates or reads, so that one call of etcd carries much of it. */
+/** Collects creates, so that one call of etcd carries those that wait. */
 import { Turns } from '../../ops/turns.ts'
-import { StoreUnavailable } from '../../plants/store.ts'
+import type { NewPlant } from '../../plants/plant.ts'
+import { type Created, StoreUnavailable } from '../../plants/store.ts'
 import { WAITING_MAX } from './slots.ts'
 
-/** Groups of a queue that run at once. While fewer run, an item waits for none. */
+/** etcd's default of --max-txn-ops, which counts the comparisons and the puts apart. */
+const GROUP_MAX = 128
+/** A group's request has 1 MiB at most. etcd's default of --max-request-bytes is 1.5 MiB. */
+const SHORT_BYTES = 2 ** 20 / GROUP_MAX
+/** What the request has for each plant, besides its key twice, its name and its tag. */
+const PLANT_BYTES = 64
+/** JSON writes a UTF-16 unit with at most 6 bytes (\u0000). */
+const UNIT_BYTES = 6
+/** Groups of a queue that run at once. While fewer run, a create waits for none. */
 const RUNNING_MAX = 4
 /** How long an owner is apart. */
 const APART_MS = 60_000
 
-/** Returns the result of each item; undefined if the item must run alone. */
-type RunGroup<T, R> = (items: readonly T[]) => Promise<readonly (R | undefined)[]>
-interface Waiting<T, R> {
-  readonly item: T
-  readonly settle: (result: Promise<R | undefined>) => void
+/** A plant that arrived at `since`, and its key. */
+export interface Create {
+  readonly owner: string
+  readonly key: string
+  readonly plant: NewPlant
+  readonly since: number
 }
+/** Undefined if each must be created alone. */
+type Answer = Promise<Created | undefined>
+type CreateAll = (creates: readonly Create[]) => Answer
+type Waiting = Create & { readonly answer: (created: Answer) => void }
 
-class Queue<T, R> {
-  readonly waiting = new Turns<Waiting<T, R>>()
+class Queue {
+  readonly waiting = new Turns<Waiting>()
   running = 0
 }
 
 /**
- * An item waits until its tick ends, and while four groups of its queue run. What waits then is
- * the next group; owners take turns. One item can spoil its whole group, so that each must run
- * alone. So owners who sent such an item are apart for a minute: they share a queue of their own.
+ * A create waits until its tick ends, and while four groups of its queue run. What waits then is
+ * the next group; owners take turns. A key that exists spoils its whole group. So owners who sent
+ * such a key are apart for a minute: they share a queue of their own.
  */
-export class Groups<T extends { readonly owner: string }, R> {
-  readonly #max: number
-  readonly #run: RunGroup<T, R>
-  readonly #shared = new Queue<T, R>()
-  readonly #apart = new Queue<T, R>()
+export class CreateGroups {
+  readonly #createAll: CreateAll
+  readonly #shared = new Queue()
+  readonly #apart = new Queue()
   readonly #apartOwners = new Set<string>()
 
-  /** @param max items of a group */
-  constructor(max: number, run: RunGroup<T, R>) {
-    this.#max = max
-    this.#run = run
+  /** @param createAll stores a group: all or none. No key comes twice. */
+  constructor(createAll: CreateAll) {
+    this.#createAll = createAll
   }
 
-  /** Runs an item with others. @throws what its group throws; StoreUnavailable if many wait. */
-  async add(item: T): Promise<R | undefined> {
-    const { owner } = item
+  /** Puts a short plant with others. @throws StoreUnavailable if too many wait. */
+  async create(create: Create): Answer {
+    const { owner } = create
     const queues = [this.#shared.waiting, this.#apart.waiting]
     const ofOwner = queues.reduce((sum, waiting) => sum + waiting.countOf(owner), 0)
     const ofAll = queues.reduce((sum, { count }) => sum + count, 0)
-    // One owner's waiting items are never more than may still come, so others find room.
-    if (ofOwner >= WAITING_MAX - ofAll) throw new StoreUnavailable('too many calls wait for etcd')
-    return new Promise((settle) => this.#add({ item, settle }))
+    // One owner's waiting creates are never more than may still come, so others find room.
+    if (ofOwner >= WAITING_MAX - ofAll)
+      throw new StoreUnavailable('too many creates wait for etcd')
+    return new Promise((answer) => this.#add({ ...create, answer }))
   }
 
-  /** From now on this owner's items share groups only with those of other owners who are apart. */
+  /** From now on this owner's creates share groups only with other owners who are apart. */
   setApart(owner: string): void {
     if (this.#apartOwners.has(owner)) return
     this.#apartOwners.add(owner)
     setTimeout(() => this.#apartOwners.delete(owner), APART_MS).unref()
   }
 
-  #queueOf({ item }: Waiting<T, R>): Queue<T, R> {
-    return this.#apartOwners.has(item.owner) ? this.#apart : this.#shared
+  #queueOf({ owner }: Create): Queue {
+    return this.#apartOwners.has(owner) ? this.#apart : this.#shared
   }
 
-  #add(waiting: Waiting<T, R>): void {
-    const queue = this.#queueOf(waiting)
-    queue.waiting.add(waiting.item.owner, waiting)
+  #add(create: Waiting): void {
+    const queue = this.#queueOf(create)
+    queue.waiting.add(create.owner, create)
     if (queue.waiting.count === 1) setImmediate(() => this.#start(queue))
   }
 
-  #start(queue: Queue<T, R>): void {
+  #start(queue: Queue): void {
     while (queue.running < RUNNING_MAX) {
       const group = this.#take(queue)
       if (group.length === 0) return
       queue.running += 1
-      const results = this.#run(group.map(({ item }) => item))
-      group.forEach(({ settle }, i) => settle(results.then((all) => all[i])))
-      const end = (): void => {
+      // etcd refuses a transaction that puts a key twice. A later create of an id goes alone.
+      const firsts = new Map(group.toReversed().map((create) => [create.key, create]))
+      const created = this.#createAll([...firsts.values()].reverse())
+      const ended = created.catch(() => {}).then(() => undefined)
+      for (const each of group) each.answer(firsts.get(each.key) === each ? created : ended)
+      void ended.then(() => {
         queue.running -= 1
         this.#start(queue)
-      }
-      results.then(end, end)
+      })
     }
   }
 
   /** Takes the next group. Meanwhile owners may have been set apart, or their minute has ended. */
-  #take(queue: Queue<T, R>): readonly Waiting<T, R>[] {
-    const group: Waiting<T, R>[] = []
-    while (group.length < this.#max) {
-      const waiting = queue.waiting.take()
-      if (!waiting) break
-      if (this.#queueOf(waiting) === queue) group.push(waiting)
-      else this.#add(waiting)
+  #take(queue: Queue): readonly Waiting[] {
+    const group: Waiting[] = []
+    while (group.length < GROUP_MAX) {
+      const create = queue.waiting.take()
+      if (!create) break
+      if (this.#queueOf(create) === queue) group.push(create)
+      else this.#add(create)
     }
     return group
   }
+}
+
+/** True if as many as a group may have fit into one request. Others must be created alone. */
+export function isShort({ key, plant: { name, tag = '' } }: Create): boolean {
+  return PLANT_BYTES + 2 * key.length + UNIT_BYTES * (name.length + tag.length) <= SHORT_BYTES
 }

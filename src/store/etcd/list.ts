@@ -18,12 +18,16 @@ const ENTRY_CHARS = 256
 
 const EMPTY_PAGE: wire.Page = { entries: [], more: false, count: 0, revision: 0, bytes: 0 }
 
-type Call = (request: () => wire.EtcdRequest) => Promise<Buffer>
+export type Call = (request: () => wire.EtcdRequest) => Promise<Buffer>
 /** How a list is read. */
 export interface Source {
+  /** Reads the first page together with those of other lists, or with `alone`. */
+  readonly readFirst: (
+    read: wire.Read,
+    alone: (call: Call) => Promise<wire.Page>,
+  ) => Promise<wire.Page>
+  /** For later pages. */
   readonly call: Call
-  /** Reads the first page, together with those of other lists or `alone`. */
-  readonly readFirst: (read: wire.Read, alone: () => Promise<wire.Page>) => Promise<wire.Page>
 }
 /** Throws what the reader of the list is told. */
 type Fail = (error: unknown) => never
@@ -93,7 +97,7 @@ export async function openList(
 ): Promise<PlantList> {
   const pages = new PageReader(call, range)
   const read = { range, limit: Math.min(limit, FIRST_ENTRIES) }
-  const alone = () => pages.fork().next(limit)
+  const alone = (call: Call) => new PageReader(call, range).next(limit)
   // To etcd a limit of 0 means all.
   const first = limit === 0 ? EMPTY_PAGE : pages.accept(await readFirst(read, alone))
   if (first.count <= limit) return new EtcdList(pages, first, { length: first.count }, fail)

@@ -8,7 +8,7 @@ import { type ClientOptions, EtcdClient, type Place } from './client.ts'
 import { createFailureLog } from './failure-log.ts'
 import { FirstPages } from './first-pages.ts'
 import { DENIED, EtcdRefusal, isRefusal } from './grpc.ts'
-import { Groups } from './groups.ts'
+import { type Create, CreateGroups, isShort } from './groups.ts'
 import { openList, type Source } from './list.ts'
 import { binary } from './protobuf.ts'
 import { Slots } from './slots.ts'
@@ -20,22 +20,6 @@ export interface EtcdConfig extends ClientOptions {
   readonly prefix: string
 }
 
-/** A plant that arrived at `since`, and its key. */
-interface Create {
-  readonly owner: string
-  readonly key: string
-  readonly plant: NewPlant
-  readonly since: number
-}
-
-/** etcd's default of --max-txn-ops, which counts the comparisons and the puts apart. */
-const CREATES_MAX = 128
-/** A group's request has 1 MiB at most. etcd's default of --max-request-bytes is 1.5 MiB. */
-const SHORT_BYTES = 2 ** 20 / CREATES_MAX
-/** What the request has for each plant, besides its key twice, its name and its tag. */
-const PLANT_BYTES = 64
-/** JSON writes a UTF-16 unit with at most 6 bytes (\u0000). */
-const UNIT_BYTES = 6
 const PROBE_EVERY_MS = 1000
 const LOGIN_REFUSED = /authentication failed|user name is empty/
 const USER = 'PLANTS_ETCD_USERNAME and PLANTS_ETCD_PASSWORD_FILE, or the option etcdUsername'
@@ -52,18 +36,17 @@ export class EtcdStore implements PlantStore {
   readonly #config: EtcdConfig
   readonly #log: Log
   readonly #logFailure: ReturnType<typeof createFailureLog>
-  /** An owner whose key existed is apart. */
-  readonly #creates = new Groups<Create, Created>(CREATES_MAX, (all) => this.#createGroup(all))
-  readonly #firstPages: FirstPages
+  readonly #groups = new CreateGroups((creates) => this.#createAll(creates))
   /** For lists, and for creates that are not short. */
   readonly #longCalls = new Slots()
+  readonly #firstPages: FirstPages
   /**
    * For short creates that run alone. An owner's lists must not delay them: until one has run, its
-   * owner is not set apart. Groups need no slot: few run.
+   * owner is not set apart. Groups need no slot: at most eight run.
    */
   readonly #shortCalls = new Slots()
-  /** Creates that have not ended, for `close`. */
-  readonly #open = new Set<Promise<Created>>()
+  /** Running creates, for `close`. */
+  readonly #creates = new Set<Promise<Created>>()
   #unavailableReason: string | undefined
   #isFull = false
   #probeTimer: NodeJS.Timeout | undefined
@@ -71,7 +54,7 @@ export class EtcdStore implements PlantStore {
 
   private constructor(config: EtcdConfig, log: Log) {
     this.#client = new EtcdClient(config)
-    this.#firstPages = new FirstPages(this.#client)
+    this.#firstPages = new FirstPages(this.#client, this.#longCalls)
     this.#config = config
     this.#log = log
     this.#logFailure = createFailureLog(log)
@@ -87,8 +70,8 @@ export class EtcdStore implements PlantStore {
   create(owner: string, plant: NewPlant): Promise<Created> {
     const created: Promise<Created> = this.#create(owner, plant)
       .catch((error: unknown) => this.#fail('a plant could not be kept', error))
-      .finally(() => this.#open.delete(created))
-    this.#open.add(created)
+      .finally(() => this.#creates.delete(created))
+    this.#creates.add(created)
     return this.#client.inTime(created)
   }
 
@@ -98,8 +81,8 @@ export class EtcdStore implements PlantStore {
     const range = wire.plantRange(this.#config.prefix, owner, after)
     const place = { slots: this.#longCalls, owner }
     const source: Source = {
-      call: (request) => this.#client.call(place, request),
       readFirst: (read, alone) => this.#firstPages.read({ ...read, owner }, alone),
+      call: (request) => this.#client.call(place, request),
     }
     const fail = (error: unknown): never => this.#fail('plants could not be read', error)
     return openList(source, range, limit ?? Infinity, fail).catch(fail)
@@ -112,7 +95,7 @@ export class EtcdStore implements PlantStore {
   /** Waits for creates, which end within the time of a call. Ends lists, which may take longer. */
   close(): Promise<void> {
     clearTimeout(this.#probeTimer)
-    return (this.#closed ??= Promise.allSettled(this.#open).then(() => this.#client.close()))
+    return (this.#closed ??= Promise.allSettled(this.#creates).then(() => this.#client.close()))
   }
 
   async #create(owner: string, plant: NewPlant): Promise<Created> {
@@ -120,21 +103,14 @@ export class EtcdStore implements PlantStore {
     const key = wire.plantKey(this.#config.prefix, owner, plant.id)
     const create = { owner, key, plant, since: performance.now() }
     if (!isShort(create)) return this.#createAlone(create, { slots: this.#longCalls, owner })
-    const created = await this.#creates.add(create)
+    const created = await this.#groups.create(create)
     return created ?? this.#createAlone(create, { slots: this.#shortCalls, owner })
-  }
-
-  /** etcd refuses a transaction that puts a key twice: a later create of an id goes alone. */
-  async #createGroup(creates: readonly Create[]): Promise<readonly (Created | undefined)[]> {
-    const firsts = new Map(creates.toReversed().map((create) => [create.key, create]))
-    const created = await this.#createAll([...firsts.values()].reverse())
-    return creates.map((create) => (firsts.get(create.key) === create ? created : undefined))
   }
 
   /** One transaction puts all plants if all keys are free. Undefined if each must go alone. */
   async #createAll(creates: readonly Create[]): Promise<Created | undefined> {
-    const [only] = creates
-    if (only && creates.length === 1) return this.#createAlone(only)
+    const [first] = creates
+    if (first && creates.length === 1) return this.#createAlone(first)
     try {
       return (await this.#put(creates)) ? 'stored' : undefined
     } catch (error) {
@@ -160,7 +136,7 @@ export class EtcdStore implements PlantStore {
       // If an earlier attempt was not answered, it may still find room.
       throw error.isFirstAttempt ? new StoreFull() : error
     }
-    this.#creates.setApart(owner)
+    this.#groups.setApart(owner)
     const request = () => wire.compareRequest(key, plant)
     const { succeeded, count } = await this.#transact(request, since, place)
     if (count === 0) throw new Error('etcd neither put a plant nor has one')
@@ -237,9 +213,4 @@ export class EtcdStore implements PlantStore {
     if (!isRefusal(error, DENIED)) return reason
     return `${reason}; the user of etcd needs readwrite on ${this.#config.prefix}`
   }
-}
-
-/** True if as many as a group may have fit into one request. Others must be created alone. */
-function isShort({ key, plant: { name, tag = '' } }: Create): boolean {
-  return PLANT_BYTES + 2 * key.length + UNIT_BYTES * (name.length + tag.length) <= SHORT_BYTES
 }

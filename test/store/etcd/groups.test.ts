@@ -3,7 +3,7 @@ import { setImmediate as nextTick, setTimeout as sleep } from 'node:timers/promi
 import type { TestContext } from 'node:test'
 import type { NewPlant } from '../../../dist/plants/plant.js'
 import { Message } from '../../../dist/store/etcd/protobuf.js'
-import { Groups } from '../../../dist/store/etcd/groups.js'
+import { CreateGroups } from '../../../dist/store/etcd/groups.js'
 import type { EtcdConfig, EtcdStore } from '../../../dist/store/etcd/store.js'
 import { plant } from '../../contract/store.contract.ts'
 import { gateway, NO_ETCD, statusOf } from '../../support/etcd.ts'
@@ -165,12 +165,15 @@ test('owners whose keys existed spoil groups of such owners only', async (t) => 
 function groupsOf() {
   const groups: string[] = []
   const running: (() => void)[] = []
-  const created = new Groups(GROUP_MAX, (creates: readonly { owner: string }[]) => {
+  const created = new CreateGroups((creates) => {
     groups.push(creates.map(({ owner }) => owner).join())
-    const stored = creates.map(() => 'stored')
-    return new Promise<readonly string[]>((resolve) => running.push(() => resolve(stored)))
+    return new Promise((resolve) => running.push(() => resolve('stored')))
   })
-  const create = (owner: string): Promise<unknown> => created.add({ owner })
+  let id = 0n
+  const create = (owner: string): Promise<unknown> => {
+    id += 1n
+    return created.create({ owner, key: `${owner}/${id}`, plant: plant(id), since: 0 })
+  }
   const release = (): void => running.splice(0).forEach((end) => end())
   return { groups, created, create, release }
 }

@@ -29,7 +29,7 @@ import { until } from '../../support/time.ts'
 const test = testUnless(NO_ETCD)
 const testSecured = testUnless(NO_SECURED_ETCD)
 const READS_MAX = 16
-const RUNNING_MAX = 4
+const SLOTS = 64
 
 /** Whose ranges a call reads, and "alone" if it is not a transaction. */
 type Sent = readonly string[]
@@ -101,23 +101,12 @@ test('lists of one tick are read in calls of 16, and each has its own plants', a
 })
 
 test('an owner has one read in a group; what comes meanwhile is read alone', async (t) => {
-  const recorder = await recorded(t, await configured())
-  const { store, sent } = recorder
-  recorder.isHeld = true
-  const lists = Array.from({ length: 50 }, () => names(store, 'mallory'))
-  for (let i = 1; i < RUNNING_MAX; i++) {
-    await until('it runs', () => together(sent).length === i)
-    lists.push(names(store, `owner ${i}`))
-  }
-  await until('they run', () => together(sent).length === RUNNING_MAX)
-  // All groups run: these wait, and are the next one.
+  const { store, sent } = await recorded(t, await configured())
   const others = ['alice', 'bob', 'eve'] as const
-  for (const owner of [...others, ...others]) lists.push(names(store, owner))
-  recorder.isHeld = false
-  await Promise.all(lists)
-  const groups = together(sent)
-  assert.deepEqual(groups, [['mallory'], ['owner 1'], ['owner 2'], ['owner 3'], others])
-  assert.equal(sent.length - groups.length, 49 + others.length)
+  const owners = [...Array.from({ length: 50 }, () => 'mallory'), ...others, ...others]
+  await Promise.all(owners.map((owner) => names(store, owner)))
+  assert.deepEqual(together(sent), [['mallory', ...others]])
+  assert.equal(sent.length - 1, 49 + others.length)
   // Afterwards it may be in a group again.
   sent.length = 0
   await names(store, 'mallory')
@@ -193,38 +182,35 @@ testSecured('a user of etcd may read lists under its prefix, and no others', asy
   assert.deepEqual(await listed(outer), owners.map(() => 'StoreUnavailable'))
 })
 
-type Page = readonly Field[]
-
-/** A page of an owner's only plant. */
-function page(owner: string, name: string): Page {
+/** A page of an owner's only plant, which has the owner's name. */
+function page(owner: string): readonly Field[] {
   const key = `plants/${Buffer.from(owner).toString('base64url')}/8000000000000001`
   return [
-    [2, [[1, key], [2, 5], [5, JSON.stringify({ name })]]],
+    [2, [[1, key], [2, 5], [5, JSON.stringify({ name: owner })]]],
     [4, 1],
   ]
 }
 
-/**
- * A store over a server that answers groups of reads as the function says. A read alone gets a page
- * with its owner's name.
- */
+const DENIED: GrpcReply = { code: 7, message: 'etcdserver: permission denied' }
+
+/** A store over a server that answers groups of reads, and reads alone, as the functions say. */
 async function answeredBy(
   t: TestContext,
-  answer: (owners: Sent) => GrpcReply | Promise<GrpcReply>,
+  answer: (owners: Sent) => GrpcReply,
   options: Partial<EtcdConfig> = {},
+  answerAlone = (owner: string): GrpcReply => [[1, [[3, 7]]], ...page(owner)],
 ): Promise<EtcdStore> {
   const endpoint = await servingGrpc(t, (call) => {
     if (!isRead(call)) return readAnswer()
     const owners = sentBy(call.path, call.message, 'plants/')
     const [owner = ''] = owners
-    const isAlone = owners.includes('alone')
-    return isAlone ? [[1, [[3, 7]]], ...page(owner, owner)] : answer(owners)
+    return owners.includes('alone') ? answerAlone(owner) : answer(owners)
   })
   return openStore(t, { ...configOf([endpoint]), ...options })
 }
 
 test('pages that are not those of the owners, one for each, are no lists', async (t) => {
-  const [alice, bob] = [page('alice', 'alice'), page('bob', 'bob')]
+  const [alice, bob] = [page('alice'), page('bob')]
   const listed = async (answer: readonly Field[]) => {
     const store = await answeredBy(t, () => answer)
     const lists = ['alice', 'bob'].map((owner) => names(store, owner).catch(String))
@@ -240,7 +226,7 @@ test('pages that are not those of the owners, one for each, are no lists', async
 })
 
 for (const failure of [
-  { code: 7, message: 'etcdserver: permission denied' },
+  DENIED,
   { code: 14, message: 'etcdserver: no leader' },
   [403, 'a proxy does not let it pass'],
   'cut',
@@ -253,14 +239,32 @@ for (const failure of [
     assert.deepEqual(await Promise.all(owners.map((owner) => names(store, owner))), owners)
   })
 
-test('a list that waits for a group in vain is read alone', async (t) => {
-  const timing = { ...PATIENT, attempt: 500 }
-  const store = await answeredBy(t, () => 'hang', { timing })
-  const owners = Array.from({ length: 20 * READS_MAX }, (_, i) => `owner ${i}`)
+test('an owner is alone for a minute if its list could not be read', async (t) => {
+  const groups: Sent[] = []
+  const answer = (owners: Sent): GrpcReply => {
+    groups.push(owners)
+    return owners.includes('mallory') ? DENIED : readAnswer(...owners.map((each) => page(each)))
+  }
+  const readAlone = (owner: string): GrpcReply =>
+    owner === 'mallory' ? DENIED : [[1, [[3, 7]]], ...page(owner)]
+  const store = await answeredBy(t, answer, {}, readAlone)
+  for (const expected of [['mallory', 'bob'], ['bob'], ['bob']]) {
+    groups.length = 0
+    const [mallory, bob] = ['mallory', 'bob'].map((owner) => names(store, owner))
+    await assert.rejects(async () => mallory, /permission denied/)
+    assert.equal(await bob, 'bob')
+    assert.deepEqual(groups, [expected])
+  }
+})
+
+test('a list that gets no answer ends in the time of a call, its group included', async (t) => {
+  const timing = { attempt: 1500, call: 2000, probe: 100 }
+  const hang = (): GrpcReply => 'hang'
+  const store = await answeredBy(t, hang, { timing }, hang)
   const startedAt = performance.now()
-  assert.deepEqual(await Promise.all(owners.map((owner) => names(store, owner))), owners)
-  // One group after the other would take five times an attempt.
-  assert.ok(performance.now() - startedAt < 4 * timing.attempt)
+  await assert.rejects(store.list('alice', ALL))
+  // A second time of its own would make 3.5 s.
+  assert.ok(performance.now() - startedAt < 3000)
 })
 
 test('a close ends the lists that wait for others', async (t) => {
@@ -271,8 +275,8 @@ test('a close ends the lists that wait for others', async (t) => {
   })
   const lists = Array.from({ length: 200 }, (_, i) => store.list(`owner ${i}`, ALL))
   const ended = Promise.allSettled(lists)
-  await until('four calls run', () => asked === RUNNING_MAX)
+  await until('all slots are taken', () => asked === SLOTS / READS_MAX)
   await store.close()
   assert.ok((await ended).every(({ status }) => status === 'rejected'))
-  assert.equal(asked, RUNNING_MAX)
+  assert.equal(asked, SLOTS / READS_MAX)
 })
