@@ -81,7 +81,8 @@ export class EtcdStore implements PlantStore {
     const range = wire.plantRange(this.#config.prefix, owner, after)
     const place = { slots: this.#longCalls, owner }
     const source: Source = {
-      readFirst: (read, alone) => this.#firstPages.read({ ...read, owner }, alone),
+      readFirst: (read, alone) =>
+        this.#client.inTime(this.#firstPages.read({ ...read, owner }, alone)),
       call: (request) => this.#client.call(place, request),
     }
     const fail = (error: unknown): never => this.#fail('plants could not be read', error)
