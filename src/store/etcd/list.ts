@@ -97,6 +97,7 @@ export async function openList(
 ): Promise<PlantList> {
   const pages = new PageReader(call, range)
   const read = { range, limit: Math.min(limit, FIRST_ENTRIES) }
+  // With a reader of its own, because `accept` below takes the page in any case.
   const alone = (call: Call) => new PageReader(call, range).next(limit)
   // To etcd a limit of 0 means all.
   const first = limit === 0 ? EMPTY_PAGE : pages.accept(await readFirst(read, alone))
