@@ -97,8 +97,8 @@ export async function openList(
 ): Promise<PlantList> {
   const pages = new PageReader(call, range)
   const read = { range, limit: Math.min(limit, FIRST_ENTRIES) }
-  // With a reader of its own, because `accept` below takes the page in any case.
-  const alone = (call: Call) => new PageReader(call, range).next(limit)
+  // With a reader of its own: `pages` goes on after the first page, whichever way that was read.
+  const alone = (callInSlot: Call) => new PageReader(callInSlot, range).next(limit)
   // To etcd a limit of 0 means all.
   const first = limit === 0 ? EMPTY_PAGE : pages.accept(await readFirst(read, alone))
   if (first.count <= limit) return new EtcdList(pages, first, { length: first.count }, fail)
