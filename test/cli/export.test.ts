@@ -22,7 +22,7 @@ import { checkStore } from '../../dist/cli/check.js'
 import { exportStore } from '../../dist/cli/export.js'
 import { Progress } from '../../dist/cli/progress.js'
 import { plant } from '../contract/store.contract.ts'
-import { MAIN } from '../support/process.ts'
+import { MAIN, preload, run } from '../support/process.ts'
 import { temporaryDirectory } from '../support/service.ts'
 import { writeStore } from '../support/store-files.ts'
 import { until } from '../support/time.ts'
@@ -158,6 +158,28 @@ test('export: a signal leaves no part of a file', async (t) => {
     const [code] = (await once(exporting, 'exit')) as [number | null]
     assert.equal(code, 1)
     assert.deepEqual(readdirSync(folder), [])
+  }
+})
+
+test('export: a signal while the file is being made leaves no file', async () => {
+  const data = await storeOfTwo()
+  for (const moment of ['as it is asked for', 'when it exists']) {
+    const folder = await temporaryDirectory()
+    const hook = await preload(`
+      import files from 'node:fs/promises'
+      import { syncBuiltinESMExports } from 'node:module'
+      const { open } = files
+      files.open = async (path, ...rest) => {
+        const opening = open(path, ...rest)
+        if (!String(path).startsWith(${JSON.stringify(folder)})) return opening
+        if (${moment === 'when it exists'}) await opening
+        process.kill(process.pid, 'SIGTERM')
+        return opening
+      }
+      syncBuiltinESMExports()
+    `)
+    const { status } = await run(['export', `${folder}/a.db`], { PLANTS_DATA: data, ...hook })
+    assert.deepEqual([status, readdirSync(folder)], [1, []], moment)
   }
 })
 

@@ -51,23 +51,29 @@ export async function refuseTarget(file: string, storeDirectory: string): Promis
 export async function writeNewFile<T>(file: string, write: (to: File) => Promise<T>): Promise<T> {
   const folder = dirname(file)
   const temporary = join(folder, `.plant-store-${randomBytes(8).toString('hex')}`)
-  const handle = await open(temporary, 'wx+', 0o600)
   // Making the file may take long. A signal that ends the command must not leave a part of it.
-  const stop = (): void => {
+  const stop = async (): Promise<void> => {
+    await opening.catch(() => {})
     rmSync(temporary, { force: true })
     process.exit(1)
   }
   for (const signal of SIGNALS) process.once(signal, stop)
+  // After the handlers: a signal in between would leave the file.
+  const opening = open(temporary, 'wx+', 0o600)
   try {
-    // The umask may have taken away more.
-    const result = await handle.chmod(0o600).then(() => write(fileOf(handle)))
-    await handle.close()
-    await linkNew(temporary, file)
-    await nodeFiles.syncDirectory(folder)
-    return result
+    const handle = await opening
+    try {
+      // The umask may have taken away more.
+      const result = await handle.chmod(0o600).then(() => write(fileOf(handle)))
+      await handle.close()
+      await linkNew(temporary, file)
+      await nodeFiles.syncDirectory(folder)
+      return result
+    } finally {
+      await handle.close()
+      await unlink(temporary).catch(() => {})
+    }
   } finally {
-    await handle.close()
-    await unlink(temporary).catch(() => {})
     for (const signal of SIGNALS) process.off(signal, stop)
   }
 }
