@@ -7,7 +7,7 @@ BUILT := dist/main.js
 SOURCES := $(shell find src -name '*.ts')
 # TEST=path names the test files to run; all of them by default, a group of files in each process.
 TEST ?= $(wildcard test/groups/*.ts)
-SUB ?= alice
+export SUB ?= alice
 RESTARTS ?= 10
 REQUESTS ?= 20000
 SCRIPT := node --import tsx
@@ -23,7 +23,7 @@ run: $(BUILT) ## serve on 127.0.0.1:8080 with a development key, and print curl 
 	@exec node dist/main.js serve --dev
 
 token: $(BUILT) ## print a token for the development key; SUB=name says whose
-	@node dist/main.js token --sub '$(SUB)'
+	@node dist/main.js token --sub "$$SUB"
 
 # The tests are compiled once, to build/. Most files cost more to start than to run, so a group of them
 # shares a process. More processes than cores: many tests wait. The timeout only ends hangs.
@@ -36,7 +36,7 @@ check: $(BUILT) ## check the types of everything, tests and scripts included
 	@$(TSC) --project scripts
 
 dev: $(BUILT) ## serve as `make run` does, and restart after each change of a source file
-	@$(TSC) --watch --preserveWatchOutput & trap "kill $$!" EXIT; node --watch-path=dist dist/main.js serve --dev
+	@$(TSC) --watch --preserveWatchOutput & trap "kill $$! 2>/dev/null" EXIT; node --watch-path=dist dist/main.js serve --dev
 
 build: $(BUILT) ## compile src/ to dist/
 

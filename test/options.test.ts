@@ -118,7 +118,8 @@ const WRONG: readonly (readonly [options: Readonly<Record<string, unknown>>, pro
   ],
   [
     { jwtSecret: undefined, issuer: 'no URL' },
-    'issuer must be an https URL, or http on 127.0.0.0/8, [::1] or localhost, without user info',
+    'issuer must be an https URL, or http on 127.0.0.0/8, [::1] or localhost, without user ' +
+      'info, unless jwtSecretFile, jwtSecret, jwksFile or jwksUrl says where the keys are',
   ],
   [{ etcdEndpoints: null }, 'etcdEndpoints must be a text that is not empty, and is null'],
   [

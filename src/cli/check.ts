@@ -115,7 +115,6 @@ export async function tornLine(
 ): Promise<StoreCorrupt | undefined> {
   if (!last || last.tornBytes === 0 || wasServed || (await isLocked(directory))) return undefined
   const what = `its last line is torn (${last.tornBytes} bytes). It was never acknowledged`
-  const next = 'and the next start of the service cuts it off'
   const file = `${directory}/${journalName(last.number)}`
-  return new StoreCorrupt(file, last.goodBytes, `${what}, ${next}`)
+  return new StoreCorrupt(file, last.goodBytes, what, 'the next start of the service cuts it off')
 }

@@ -37,7 +37,7 @@ is valid for --ttl seconds (default 28800), and has the scopes of --scope, if an
     details: `${OF_STORE}
 FILE must not exist. With - nothing else is written to standard output, which must not be a
 terminal.`,
-    example: 'PLANTS_DATA=/var/lib/plant-store plant-store export - | gzip > plants.sqlite.gz',
+    example: 'PLANTS_DATA=/var/lib/plant-store plant-store export plants.sqlite',
   },
   import: {
     usage: 'import FILE',

@@ -66,7 +66,10 @@ export async function importStore(
     let fatal: unknown
     const log: Log = {
       ...createLog('silent'),
-      error: (message) => progress.tell(message),
+      error(message, fields = {}) {
+        const details = Object.entries(fields).map(([name, value]) => `${name}=${reasonOf(value)}`)
+        progress.tell([message, ...details].join(' '))
+      },
       info(message, { bytes, totalBytes } = {}) {
         if (typeof bytes !== 'number' || typeof totalBytes !== 'number') return
         progress.step(message)

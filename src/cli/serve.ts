@@ -1,7 +1,7 @@
 /* `serve`: the service until a signal, and what `--dev` prints. */
 
 import { type Config, keysFrom, readConfig } from '../config.ts'
-import { escaped } from '../errors.ts'
+import { escaped, reasonOf } from '../errors.ts'
 import { createLog, type Log } from '../ops/log.ts'
 import { VERSION } from '../package.ts'
 import { type Listening, Service } from '../service.ts'
@@ -52,7 +52,7 @@ async function configure(dev: boolean): Promise<Config> {
 
 function end(error: unknown): void {
   const what = 'memory and disk may differ; ending, and the next start recovers'
-  process.stderr.write(`plant-store: ${what}: ${escaped(String(error))}\n`)
+  process.stderr.write(`plant-store: ${what}: ${escaped(reasonOf(error))}\n`)
   process.exit(1)
 }
 
@@ -83,10 +83,11 @@ async function invitation(config: Config, { plants }: Listening): Promise<string
   const target =
     socket === undefined ? `${plants}/plants` : `--unix-socket '${socket}' http://localhost/plants`
   const curl = `curl -i ${target} -H 'Authorization: Bearer ${token}'`
+  const where = config.etcd ? 'The key is' : 'Plants and key are'
   const plant = '{"id": 1, "name": "Monstera", "tag": "indoor"}'
   return `
 The plant store listens on ${plants} with a development key; never use that key for anything real.
-Plants and key are in ${config.data}.
+${where} in ${config.data}.
 Paste these in another shell, to create a plant and to list it:
 
 ${curl} -H 'Content-Type: application/json' -d '${plant}'

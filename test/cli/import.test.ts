@@ -11,13 +11,21 @@ import type { PlantStore } from '../../dist/plants/store.js'
 import { memoryFile } from '../../dist/cli/export.js'
 import { importStore } from '../../dist/cli/import.js'
 import { Progress } from '../../dist/cli/progress.js'
+import type { Log } from '../../dist/ops/log.js'
 import { PageFile } from '../../dist/store/sqljs/page-file.js'
 import { loadSqlite, ownSqlite } from '../../dist/store/sqljs/sqlite.js'
 import { openRows } from '../../dist/store/sqljs/source-rows.js'
 import { MAIN } from '../support/process.ts'
 import { temporaryDirectory } from '../support/service.ts'
 import { sourceOf } from '../support/store-files.ts'
-import { filesLeftByKill, killedAfter, list, openStore, plantsTo } from '../store/sqljs/fixtures.ts'
+import {
+  directoryOf,
+  filesLeftByKill,
+  killedAfter,
+  list,
+  openStore,
+  plantsTo,
+} from '../store/sqljs/fixtures.ts'
 
 const TABLE = 'CREATE TABLE plants (owner, id, name, tag);'
 const PAGE_BYTES = 1024
@@ -295,6 +303,20 @@ test('import: a file without its last bytes is refused', async () => {
   const { outcome, plantsOf } = await importFrom(await fileOf(whole.subarray(0, pagesBytes)))
   assert.match(outcome, /^100 plants read from /)
   assert.equal((await plantsOf('carol')).length, 100)
+})
+
+test('import: what the store reports is told with its details', async () => {
+  const files = await killedAfter(plantsTo(2n))
+  const lines = files.get('journal-00000001.log') ?? assert.fail()
+  const torn = Buffer.concat([lines, Buffer.from('torn')])
+  const data = await directoryOf(new Map(files).set('journal-00000001.log', torn))
+  const told: string[] = []
+  const progress = new Progress({ write: (line) => told.push(line) })
+  const target = (log: Log): Promise<PlantStore> => openStore(data, { log })
+  assert.match(await importStore(target, await fileOf(database(TABLE)), progress), /^0 plants read/)
+  const details = `file=${data}/journal-00000001.log byte=${lines.length} bytes=4\n`
+  assert.equal(told.length, 1)
+  assert.ok(told[0]?.endsWith(details), told[0])
 })
 
 test('import: a log with more changes is refused, with what to do', async () => {

@@ -232,6 +232,18 @@ test('serve --dev: its curl lines work, and kill -9 loses no plant and no key', 
   assert.equal(await second.kill('SIGTERM'), 0)
 })
 
+test('serve --dev: says what is in its directory', async (t) => {
+  const directory = join(await temporaryDirectory(), 'data')
+  for (const [env, what] of [
+    [{}, 'Plants and key are'],
+    [{ PLANTS_ETCD_ENDPOINTS: 'http://127.0.0.1:1' }, 'The key is'],
+  ] as const) {
+    const { output } = await startProcess(t, directory, env, ['serve', '--dev'])
+    await curlLines(output)
+    assert.ok(output().includes(`\n${what} in ${directory}.\n`), output())
+  }
+})
+
 test('token: without a development key, says what to do', async () => {
   const env = { PLANTS_DATA: await temporaryDirectory() }
   const { status, stderr } = await command(['token', '--sub', 'bob'], env)
@@ -312,10 +324,11 @@ test('check: counts plants, names damage, and reports a missing store', async (t
   writeFileSync(journal, bytes)
   const damaged = await run(['check'], { PLANTS_DATA: left })
   assert.equal(damaged.status, 1)
-  assert.match(damaged.stderr, /journal-00000001\.log is damaged at byte \d+/)
+  const broken = /journal-00000001\.log is damaged at byte \d+: .*; keep .*, then restore the last/
+  assert.match(damaged.stderr, broken)
   const start = await command(['serve'], { ...SERVE, PLANTS_DATA: left })
   assert.equal(start.status, 1)
-  assert.match(start.stderr, /journal-00000001\.log is damaged at byte \d+/)
+  assert.match(start.stderr, broken)
   assert.deepEqual(readFileSync(journal), bytes)
 })
 

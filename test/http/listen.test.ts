@@ -112,6 +112,23 @@ test("listen: a stop does not remove another process's socket file", async (t) =
   assert.equal((await firstAnswer(adminListen.path, head('GET', '/livez'))).status, 200)
 })
 
+test('listen: an address that cannot be used is refused, with what to do', async (t) => {
+  const missing = join(await temporaryDirectory(), 'missing', 'plants.sock')
+  const folder = 'choose a port above 1023, or a folder that exists and that this user may write to'
+  for (const [address, advice] of [
+    [{ path: missing }, folder],
+    // RFC 5737, section 3: no machine has it.
+    [{ host: '192.0.2.1', port: 0 }, 'choose an address of this machine'],
+  ] as const) {
+    await assert.rejects(serverOn(t, address), (error) => {
+      assert.ok(error instanceof ListenFailed)
+      assert.ok(error.message.startsWith('listen: cannot listen on '), error.message)
+      assert.ok(error.message.endsWith(`; ${advice}`), error.message)
+      return true
+    })
+  }
+})
+
 test('listen: the longest socket path that the options allow works', async (t) => {
   const directory = await temporaryDirectory()
   const bytes = SOCKET_PATH_MAX_BYTES

@@ -6,6 +6,7 @@ import {
   HEADER_MAX_BYTES,
   journalName,
   journalNumber,
+  PUT_BACK,
   readHeader,
   StoreCorrupt,
 } from './journal-format.ts'
@@ -64,7 +65,7 @@ function scanOf(
   const journals = headers.filter((_, at) => !isCovered(at))
   if (snapshot && !snapshot.complete && !headers.some(({ first }) => first === covered + 1)) {
     const what = `the journal that begins with write ${covered + 1} is missing`
-    throw new StoreCorrupt(directory.pathOf(SNAPSHOT), snapshot.trailerAt, what)
+    throw new StoreCorrupt(directory.pathOf(SNAPSHOT), snapshot.trailerAt, what, PUT_BACK)
   }
   return {
     directory,

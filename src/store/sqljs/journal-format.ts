@@ -27,10 +27,14 @@ export const LINE_START = /(\0?)[0-9a-f]{8} (\d+) \[\["[^"\\\0]*(?:\\[^\0][^"\\\
 const NEWLINE = 10
 const CHECKSUM_CHARS = 8
 
+const RESTORE = 'keep a copy of the directory, then restore the last export'
+export const PUT_BACK = 'put the missing file back, or restore the last export'
+export const OTHER_RELEASE = 'use the release that wrote it, or a newer one'
+
 /** A file of the store is damaged or has another format: an operator must look at it. */
 export class StoreCorrupt extends Error {
-  constructor(file: string, byte: number, what: string) {
-    super(`${file} is damaged at byte ${byte}: ${what}`)
+  constructor(file: string, byte: number, what: string, advice = RESTORE) {
+    super(`${file} is damaged at byte ${byte}: ${what}; ${advice}`)
   }
 }
 StoreCorrupt.prototype.name = 'StoreCorrupt'
@@ -97,7 +101,8 @@ export function readHeader(file: string, bytes: Buffer): number | undefined {
   const [, text, version, first, sum] = HEADER.exec(line) ?? []
   if (text === undefined || checksum(text) !== sum)
     throw new StoreCorrupt(file, 0, 'its first line is not that of a journal')
-  if (Number(version) !== VERSION) throw new StoreCorrupt(file, 0, otherVersion(version, VERSION))
+  if (Number(version) !== VERSION)
+    throw new StoreCorrupt(file, 0, otherVersion(version, VERSION), OTHER_RELEASE)
   return Number(first)
 }
 

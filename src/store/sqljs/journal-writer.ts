@@ -265,8 +265,10 @@ export class JournalWriter {
     let step = lines.next()
     while (!step.done) step = lines.next()
     const found = step.value
-    if (found.firstSequence !== firstSequence || found.nextSequence !== nextSequence)
-      throw new StoreCorrupt(path, contents.length, 'acknowledged lines are missing')
+    if (found.firstSequence !== firstSequence || found.nextSequence !== nextSequence) {
+      const advice = 'the service still lists their plants: save them before it stops'
+      throw new StoreCorrupt(path, contents.length, 'acknowledged lines are missing', advice)
+    }
     return contents.subarray(found.headerBytes)
   }
 

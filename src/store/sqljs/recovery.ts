@@ -5,7 +5,7 @@ import { PlantDatabase, type StoredRow } from './database.ts'
 import { type DirectoryScan, scanDirectory } from './directory-scan.ts'
 import { type Files, syncAbove } from './files.ts'
 import { type JournalExtent, type JournalLine, journalName } from './journal-format.ts'
-import { readJournal, StoreCorrupt } from './journal-format.ts'
+import { PUT_BACK, readJournal, StoreCorrupt } from './journal-format.ts'
 import { takeSqlite } from './sqlite.ts'
 import type { StoreDirectory } from './store-directory.ts'
 
@@ -112,7 +112,7 @@ export async function replay(
     // The first one too: since the scan, a stop and a start may have made another one of its name.
     if (firstSequence > sequence + 1 || (i > 0 && firstSequence <= sequence)) {
       const gap = `it begins with write ${firstSequence}, and what is before it ends with`
-      throw new StoreCorrupt(path, 0, `${gap} write ${sequence}: a file is missing`)
+      throw new StoreCorrupt(path, 0, `${gap} write ${sequence}: a file is missing`, PUT_BACK)
     }
     sequence = Math.max(sequence, extent.nextSequence - 1)
     if (isLast) last = { ...extent, number }

@@ -1,7 +1,7 @@
 import { createHash } from 'node:crypto'
 import { FORMAT_VERSION, READABLE_VERSIONS } from './database.ts'
 import type { File } from './files.ts'
-import { otherVersion, StoreCorrupt } from './journal-format.ts'
+import { OTHER_RELEASE, otherVersion, StoreCorrupt } from './journal-format.ts'
 import { type Meta, metaOf } from './meta.ts'
 import { PageFile } from './page-file.ts'
 import { loadSqlite } from './sqlite.ts'
@@ -59,15 +59,16 @@ export async function readSnapshot(path: string, file: File): Promise<Snapshot> 
   const pages = new PageFile(path, file, await file.lengthBytes())
   const at = Math.max(pages.lengthBytes - TRAILER_BYTES, 0)
   if ((await checksumOf(pages)) !== 'fits') {
+    const what = 'the checksum after the last page does not fit'
     const edited = 'If it was edited with sqlite3 on purpose, run "plant-store import" on it'
-    const what = 'the checksum after the last page does not fit: restore the last export'
-    throw new StoreCorrupt(path, at, `${what}. ${edited}, after moving it away`)
+    const advice = `restore the last export. ${edited}, after moving it away`
+    throw new StoreCorrupt(path, at, what, advice)
   }
   const trailer = trailerOf(pages)
   const version = trailer.readUInt32BE(MAGIC.length)
   if (!READABLE_VERSIONS.includes(version)) {
     const what = otherVersion(version, READABLE_VERSIONS.join(' and '))
-    throw new StoreCorrupt(path, at + MAGIC.length, what)
+    throw new StoreCorrupt(path, at + MAGIC.length, what, OTHER_RELEASE)
   }
   const library = await loadSqlite()
   const { format, sequence, complete } = pages.through(() => metaOf(library, pages.bytes))

@@ -1,5 +1,6 @@
 import { resolve as resolvePath } from 'node:path'
 import { setImmediate as yieldTick } from 'node:timers/promises'
+import { reasonOf } from '../../errors.ts'
 import { Turns } from '../../ops/turns.ts'
 import type { NewPlant } from '../../plants/plant.ts'
 import {
@@ -102,7 +103,7 @@ export class SqljsStore implements PlantStore {
     const given = withDefaults(options)
     const { files, log } = given
     const startedAtMs = performance.now()
-    const lock = await claim(given)
+    const lock = await lockDataDirectory(given)
     const directory = new StoreDirectory(files, given.directory, lock.place)
     const settings: Settings = { ...given, directory }
     let recovery: Recovery | undefined
@@ -221,7 +222,7 @@ export class SqljsStore implements PlantStore {
 
   /** The database failed: what it holds may differ from the journal. */
   #fail(error: unknown, batch: Batch): void {
-    this.#fatal = `memory and journal may differ: ${String(error)}`
+    this.#fatal = `memory and journal may differ: ${reasonOf(error)}`
     try {
       this.#settings.onFatal(error)
     } finally {
@@ -250,7 +251,7 @@ export class SqljsStore implements PlantStore {
 }
 
 /** Makes the directory, unless it exists, and locks it. */
-async function claim({
+async function lockDataDirectory({
   directory,
   files,
   lock,

@@ -178,7 +178,7 @@ test('snapshot: another version is refused and named', async () => {
     corruptAt(
       FILE,
       database.length + 16,
-      /it has version 3, and this plant-store reads version 1 and 2/,
+      /it has version 3, and this plant-store reads version 1 and 2; use the release that wrote it/,
     ),
   )
 })
