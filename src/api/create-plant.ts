@@ -19,13 +19,13 @@ export async function createPlant(call: Call): Promise<HttpResponse> {
   // The response repeats the plant, and is no longer than the body.
   checkRoom(call, contentLengthBytes)
   // A chunked body reserves its buffer as it grows.
-  const hold = bodies.take(owner, contentLengthBytes ?? 0)
+  const hold = bodies.reserve(owner, contentLengthBytes ?? 0)
   let answer: Hold | undefined
   try {
     let body: Buffer | undefined = await readBody(exchange, maxBodyBytes, hold)
     hold.set(body.length)
     // Once it is sent, the connection counts it.
-    answer = answers.take(owner, body.length)
+    answer = answers.reserve(owner, body.length)
     const isShort = body.length <= SHORT_BODY_BYTES
     const plant = isShort
       ? readPlant(body)

@@ -35,7 +35,7 @@ export function readObject(text: string, wanted: readonly string[]): ReadonlyMap
   const names = new Set<string>()
   let repeated = false
   scanner.expect('{')
-  if (!scanner.take('}')) {
+  if (!scanner.skipIf('}')) {
     do {
       const quotedName = nameOf(scanner.memberName())
       if (names.has(quotedName)) repeated = true
@@ -43,7 +43,7 @@ export function readObject(text: string, wanted: readonly string[]): ReadonlyMap
       const value = scanner.value()
       const name = quotedName.slice(1)
       if (wanted.includes(name)) members.set(name, valueOf(value))
-    } while (scanner.take(','))
+    } while (scanner.skipIf(','))
     scanner.expect('}')
   }
   scanner.expect('')
@@ -62,15 +62,15 @@ class Scanner {
     this.#text = text
   }
 
-  /** Skips whitespace. Takes the character if it is next; '' is the end of the text. */
-  take(character: string): boolean {
+  /** Skips whitespace, and the character if it is next; '' is the end of the text. */
+  skipIf(character: string): boolean {
     if (this.#text.charAt(this.#skipSpace()) !== character) return false
     this.#at += character.length
     return true
   }
 
   expect(character: string): void {
-    if (!this.take(character)) throw new HttpError('bodyNotJson')
+    if (!this.skipIf(character)) throw new HttpError('bodyNotJson')
   }
 
   /** Passes a member's name and its colon. Returns the name as it is written, with its quotes. */

@@ -12,7 +12,7 @@ export class RateLimit {
   }
 
   /** Counts a request. Returns the whole seconds to wait if it is one too many. */
-  take(owner: string): number | undefined {
+  waitSecondsFor(owner: string): number | undefined {
     const now = performance.now()
     this.#sweep(now)
     const emptyAt = Math.max(this.#emptyAtMs.get(owner) ?? 0, now) + this.#intervalMs

@@ -50,7 +50,7 @@ export function createRouter(
         const cause = `${scope} is not among the ${granted.size} scopes of the token`
         throw new HttpError('scopeMissing', insufficientScope(scope), cause)
       }
-      const waitSeconds = rateLimit?.take(owner)
+      const waitSeconds = rateLimit?.waitSecondsFor(owner)
       if (waitSeconds !== undefined)
         throw new HttpError('rateLimited', ['Retry-After', String(waitSeconds)])
       if (exchange.hasUnknownExpectation) throw new HttpError('expectationFailed')

@@ -138,7 +138,7 @@ export class RemoteKeys implements KeySource {
   #scheduleNext(): void {
     const nowMs = performance.now()
     const leftMs = this.#usableUntilMs - nowMs
-    const delayMs = leftMs > 0 ? Math.min(this.#timing.refresh, leftMs) : this.#backoff.take()
+    const delayMs = leftMs > 0 ? Math.min(this.#timing.refresh, leftMs) : this.#backoff.nextMs()
     this.#nextAtMs = nowMs + delayMs
     this.#timer = setTimeout(() => void this.#fetchOnce(), delayMs).unref()
   }

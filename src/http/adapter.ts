@@ -91,7 +91,7 @@ class Line {
   /** How long requests have waited for a response of the application. */
   #blockedMs = 0
   /** True if nothing is served after the last response. */
-  #isLast = false
+  #hasEnded = false
 
   constructor(socket: Socket, shared: AdapterShared) {
     this.#socket = socket
@@ -109,7 +109,7 @@ class Line {
 
   enter(exchange: Exchange): void {
     // Node parses on while the connection lingers.
-    if (this.#isLast) return
+    if (this.#hasEnded) return
     // Another listener would make the body flow before it is read.
     if (exchange.hasUnreadBody) exchange.req.pause()
     if (exchange.res.socket !== null) return this.#start(exchange)
@@ -148,7 +148,7 @@ class Line {
     const reply = new Reply(exchange, this.#shared, (closes) => {
       // An idle connection keeps nothing of its last request.
       if (this.#current === reply) this.#current = undefined
-      this.#isLast ||= closes
+      this.#hasEnded ||= closes
     })
     this.#current = reply
     reply.start()
@@ -263,7 +263,7 @@ class Reply {
     this.#stopReading()
     if (owner !== undefined)
       this.#hold = this.#responder.holdResponse(owner, lengthOf(response.body) ?? 0)
-    this.#closes = exchange.isLast || !goesOn
+    this.#closes = exchange.endsConnection || !goesOn
     if (this.#closes) lingerAfter(exchange)
     try {
       send(exchange, response, this.#closes, (failure) => {

@@ -33,7 +33,7 @@ export async function readBody(
       return false
     }
     const sink: BodySink = {
-      take(chunk) {
+      accept(chunk) {
         // Already answered, perhaps with 408: a late body is dropped.
         if (exchange.phase !== 'serving') return true
         if (body.length + chunk.length > maxBytes) return refuse(new HttpError('bodyTooLarge'))
@@ -56,7 +56,7 @@ export function receive(exchange: Exchange, sink: BodySink): void {
   const { req } = exchange
   if (req instanceof DirectRequest && req.divert(sink)) return
   const take = (chunk: Buffer): void => {
-    if (sink.take(chunk)) return
+    if (sink.accept(chunk)) return
     req.pause()
     gone()
   }

@@ -1,6 +1,5 @@
 import type { Socket } from 'node:net'
 import { HttpError } from '../errors.ts'
-import type { StrangersAccount } from '../ops/strangers.ts'
 import { Clock } from './clock.ts'
 import { Delivery, type ResponseOrder } from './delivery.ts'
 import { type BodyHolder, DirectRequest } from './direct-request.ts'
@@ -9,7 +8,6 @@ import { Intake, keepPaused, type Refusal } from './intake.ts'
 import { cutOff, Linger } from './linger.ts'
 import type { Responder, Shared } from './responder.ts'
 import { errorResponse, type HttpResponse } from './response.ts'
-import type { TickEnd } from './tick.ts'
 import { dropBody, settleBody } from './unread-body.ts'
 
 /** When as many requests have come after the last one, no more is read. */
@@ -25,8 +23,7 @@ const IGNORED_MAX = 16
 export class Connection implements BodyHolder, ResponseOrder {
   readonly #socket: Socket
   readonly #responder: Responder
-  readonly #tickEnd: TickEnd
-  readonly #strangers: StrangersAccount
+  readonly #shared: Shared
   readonly #delivery: Delivery
   readonly #clock: Clock
   readonly #linger: Linger
@@ -38,12 +35,10 @@ export class Connection implements BodyHolder, ResponseOrder {
   #bytesAtLastLook = -1
 
   constructor(socket: Socket, shared: Shared) {
-    const { responder, tickEnd, strangers, timeouts } = shared
     this.#socket = socket
-    this.#responder = responder
-    this.#tickEnd = tickEnd
-    this.#strangers = strangers
-    this.#clock = new Clock(socket, timeouts)
+    this.#responder = shared.responder
+    this.#shared = shared
+    this.#clock = new Clock(socket, shared.timeouts)
     this.#linger = new Linger(socket)
     this.#delivery = new Delivery(socket, shared, this.#linger, this)
     keepPaused(socket, () => this.#mustPause)
@@ -61,7 +56,7 @@ export class Connection implements BodyHolder, ResponseOrder {
     if (!this.#intake.isOpen) return this.#ignore(exchange)
     // During a stop this request counts as the last one: else a client that always has a next one
     // would never get `Connection: close`.
-    this.#intake.expectMore(!exchange.isLast && !this.#responder.draining)
+    this.#intake.expectMore(!exchange.endsConnection && !this.#responder.draining)
     if (exchange.hasUnreadBody && exchange.req instanceof DirectRequest) exchange.req.holder = this
     if (this.#isDone) return this.#start(exchange)
     this.#intake.wait(exchange)
@@ -75,11 +70,11 @@ export class Connection implements BodyHolder, ResponseOrder {
     if (this.#socket.destroyed) return
     const ignoredBytes = this.#ignored * REQUEST_BYTES
     const held = this.#intake.heldBytes + (this.#current?.bodyBytes ?? 0) + ignoredBytes
-    this.#strangers.set(this.#socket, held)
+    this.#shared.strangers.set(this.#socket, held)
   }
 
-  get isLast(): boolean {
-    return (this.#intake.isLast || this.#responder.draining) && this.#intake.size === 0
+  get isLastResponse(): boolean {
+    return (this.#intake.isExhausted || this.#responder.draining) && this.#intake.size === 0
   }
 
   close(): void {
@@ -149,7 +144,7 @@ export class Connection implements BodyHolder, ResponseOrder {
   /** The socket is closed: nothing needs memory any more. */
   gone(): void {
     this.#delivery.release()
-    this.#strangers.set(this.#socket, 0)
+    this.#shared.strangers.set(this.#socket, 0)
   }
 
   /** See Clock. */
@@ -243,7 +238,7 @@ export class Connection implements BodyHolder, ResponseOrder {
         // At once: waiting requests must not take a tick each.
         this.#answer(exchange, response)
       } else {
-        this.#tickEnd.add(() => this.#answer(exchange, response))
+        this.#shared.tickEnd.add(() => this.#answer(exchange, response))
       }
     } catch (error) {
       this.#explain(exchange, error)

@@ -11,7 +11,7 @@ import { dropBody } from './unread-body.ts'
 /** What decides which response follows another. */
 export interface ResponseOrder {
   /** True if nothing follows the current response. */
-  readonly isLast: boolean
+  readonly isLastResponse: boolean
   /** Nothing may follow it. */
   close(): void
   /** Called once it is handed to the socket, and again once it has left the process. */
@@ -60,7 +60,7 @@ export class Delivery {
     // A long response may take its reader longer than the connection lingers. The rest of its
     // request's body is read meanwhile.
     if (!goesOn) dropBody(exchange)
-    const closes = this.#order.isLast || !goesOn
+    const closes = this.#order.isLastResponse || !goesOn
     if (closes) this.#order.close()
     exchange.phase = 'sending'
     this.#isOwner = exchange.owner !== undefined

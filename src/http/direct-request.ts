@@ -17,8 +17,8 @@ declare module 'net' {
 
 /** Receives a body from Node's parser. Exactly one of `end` and `gone` is called, once. */
 export interface BodySink {
-  /** Takes a chunk. False if it is not wanted: neither are those that follow. */
-  take(chunk: Buffer): boolean
+  /** False if the chunk is not wanted: neither are those that follow. */
+  accept(chunk: Buffer): boolean
   /** All of the body was taken. */
   end(): void
   /** The rest of the body will not be taken, or the client has left. */
@@ -67,7 +67,7 @@ export class DirectRequest extends IncomingMessage {
     this.#giveUp()
     const early = this.#early?.bytes
     this.#release()
-    if (early && !sink.take(early)) sink.gone()
+    if (early && !sink.accept(early)) sink.gone()
     else if (this.complete) sink.end()
     else this.#sink = sink
     this.#resume()
@@ -84,7 +84,7 @@ export class DirectRequest extends IncomingMessage {
       this.#isEndHeld = this.#early !== undefined
       return this.#isEndHeld || super.push(chunk)
     }
-    if (sink?.take(chunk)) return true
+    if (sink?.accept(chunk)) return true
     this.#giveUp()
     if (this.readableFlowing !== null) return super.push(chunk)
     this.#hold(chunk)

@@ -118,7 +118,7 @@ export class Exchange implements RequestRecord {
    * True if this is the connection's last request: the client says so, or Node's parser drops what
    * follows, as it does after an Upgrade.
    */
-  get isLast(): boolean {
+  get endsConnection(): boolean {
     const { headers, res } = this
     if (this.isMalformed || hasTooManyHeaders(this.req)) return true
     return !res.shouldKeepAlive || headers.upgrade

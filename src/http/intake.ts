@@ -61,7 +61,7 @@ export class Intake {
   }
 
   /** True if no request comes after those that wait, and no refusal either. */
-  get isLast(): boolean {
+  get isExhausted(): boolean {
     return this.#state === 'last'
   }
 

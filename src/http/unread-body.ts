@@ -29,11 +29,11 @@ export function settleBody(exchange: Exchange, status: number): boolean | Promis
 
 /** Reads what comes of a body and drops it; `onChunk` is called for each chunk. */
 export function dropBody(exchange: Exchange, onChunk: () => void = () => {}): void {
-  const take = (): boolean => {
+  const accept = (): boolean => {
     onChunk()
     return true
   }
-  receive(exchange, { take, end() {}, gone() {} })
+  receive(exchange, { accept, end() {}, gone() {} })
 }
 
 /** Reads a body and drops it. False if it is too long, or the client has left. */
@@ -42,7 +42,7 @@ function discardBody(exchange: Exchange): Promise<boolean> {
   return new Promise((resolve) => {
     let bytes = 0
     receive(exchange, {
-      take(chunk) {
+      accept(chunk) {
         bytes += chunk.length
         return bytes <= DISCARD_MAX_BYTES
       },

@@ -11,7 +11,7 @@ export class Backoff {
   }
 
   /** The delay before the next attempt, in milliseconds. */
-  take(): number {
+  nextMs(): number {
     const delayMs = this.#nextMs
     this.#nextMs = Math.min(delayMs * 2, this.#lastMs)
     return delayMs

@@ -47,7 +47,7 @@ export class MemoryBudget {
   }
 
   /** @throws HttpError `overloaded` if there is no room. */
-  take(owner: string, bytes: number): Hold {
+  reserve(owner: string, bytes: number): Hold {
     if (!this.hasRoom(owner, bytes)) throw overloaded()
     return this.hold(owner, bytes)
   }

@@ -71,7 +71,7 @@ export class FairQueue {
   }
 
   #runWaiting(): void {
-    while (this.#waiting.count > 0 && this.#spentMs < BUDGET_MS) this.#waiting.take()?.()
+    while (this.#waiting.count > 0 && this.#spentMs < BUDGET_MS) this.#waiting.shift()?.()
     this.#spentMs = 0
     this.#ranAtMs = performance.now()
   }

@@ -2,8 +2,9 @@
 export class Turns<T> {
   readonly #byOwner = new Map<string, T[]>()
   /**
-   * A new iterator each time would pass the places of all owners that were removed. This one never
-   * ends: it is asked only while an owner waits, and the owners that it has passed are after it.
+   * One iterator for the life of the map. A map leaves a hole for each owner that was removed, and
+   * a new iterator would step over all holes. An iterator that has ended stays so, but this one
+   * never ends: it is asked only while an owner waits, and every owner that waits is after it.
    */
   readonly #owners = this.#byOwner.keys()
   /** The owner whose turn it is, once that is known. */
@@ -25,14 +26,14 @@ export class Turns<T> {
     this.#count += 1
   }
 
-  /** What `take` would take. */
+  /** What `shift` would return. */
   get first(): T | undefined {
     if (this.#count > 0) this.#owner ??= this.#owners.next().value
     return this.#byOwner.get(this.#owner ?? '')?.[0]
   }
 
-  /** Takes what is next; undefined if nothing waits. */
-  take(): T | undefined {
+  /** Removes what is next, and returns it; undefined if nothing waits. */
+  shift(): T | undefined {
     const { first } = this
     const owner = this.#owner
     if (owner === undefined) return undefined

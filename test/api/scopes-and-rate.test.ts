@@ -75,13 +75,13 @@ test('rate: a refused request does not count, and a second allows as many again'
   let now = 1000
   t.mock.method(performance, 'now', () => now)
   const limit = new RateLimit(3)
-  const taken = () => [1, 2, 3, 4, 5].map(() => limit.take('a') ?? 0)
+  const taken = () => [1, 2, 3, 4, 5].map(() => limit.waitSecondsFor('a') ?? 0)
   assert.deepEqual(taken(), [0, 0, 0, 1, 1])
   now += 333
-  assert.deepEqual(limit.take('a'), 1)
+  assert.deepEqual(limit.waitSecondsFor('a'), 1)
   now += 1
   assert.deepEqual(taken(), [0, 1, 1, 1, 1])
   now += 1000
   assert.deepEqual(taken(), [0, 0, 0, 1, 1])
-  assert.equal(limit.take('b'), undefined)
+  assert.equal(limit.waitSecondsFor('b'), undefined)
 })

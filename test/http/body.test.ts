@@ -654,7 +654,7 @@ test('body: one that grows reserves its whole buffer', async (t) => {
 test('body: without room for its response a client is not asked to send it', async (t) => {
   const MIB = 2 ** 20
   const { port, answers } = await startBare(t, { answersMaxBytes: MIB })
-  const hold = answers.take('alice', MIB / 4)
+  const hold = answers.reserve('alice', MIB / 4)
   const lines = ['Content-Type: application/json', `Content-Length: ${MIB / 2}`]
   const wire = await Wire.to(port)
   wire.write(head('POST', '/plants', { lines: [...lines, 'Expect: 100-continue'] }))

@@ -5,14 +5,14 @@ import { MemoryBudget } from '../../dist/ops/budget.js'
 
 test('budget: a hold grows as far as its owner has room, and else stays as it is', () => {
   const budget = new MemoryBudget(1000)
-  const alice = budget.take('alice', 100)
+  const alice = budget.reserve('alice', 100)
   // Half of it is for others.
   assert.ok(!alice.grow(501))
   assert.equal(budget.heldBytes, 100)
   assert.ok(alice.grow(500))
   assert.ok(alice.grow(200))
   assert.equal(budget.heldBytes, 500)
-  const bob = budget.take('bob', 0)
+  const bob = budget.reserve('bob', 0)
   assert.ok(!bob.grow(251))
   assert.ok(bob.grow(250))
   alice.set(0)

@@ -8,13 +8,13 @@ test('owners take turns, and what waits of one owner keeps its order', () => {
   for (const item of ['a1', 'a2', 'a3', 'b1', 'c1', 'c2']) turns.add(item.charAt(0), item)
   assert.equal(turns.countOf('a'), 3)
   const taken: (string | undefined)[] = []
-  for (let i = 0; i < 4; i++) taken.push(turns.take())
+  for (let i = 0; i < 4; i++) taken.push(turns.shift())
   turns.add('b', 'b2')
   assert.equal(turns.first, 'c2')
   assert.equal(turns.first, 'c2')
-  while (turns.count > 0) taken.push(turns.take())
+  while (turns.count > 0) taken.push(turns.shift())
   assert.deepEqual(taken, ['a1', 'b1', 'c1', 'a2', 'c2', 'a3', 'b2'])
-  assert.deepEqual([turns.first, turns.take(), turns.countOf('a')], [undefined, undefined, 0])
+  assert.deepEqual([turns.first, turns.shift(), turns.countOf('a')], [undefined, undefined, 0])
 })
 
 test('turns are those of a list of owners, whatever is added and taken', (t) => {
@@ -33,7 +33,7 @@ test('turns are those of a list of owners, whatever is added and taken', (t) => 
     } else {
       const [next, ...others] = model
       if (random() < 0.5) assert.equal(turns.first, next?.items[0])
-      assert.equal(turns.take(), next?.items.shift())
+      assert.equal(turns.shift(), next?.items.shift())
       model = next && next.items.length > 0 ? [...others, next] : others
     }
     assert.equal(turns.count, model.reduce((sum, { items }) => sum + items.length, 0))

@@ -143,7 +143,7 @@ export class EtcdClient {
       // Unless another call has already gone to the next endpoint.
       if (this.#endpoint === endpoint) this.#endpoint = (endpoint + 1) % length
       if (failures % length === 0)
-        await sleep(Math.max(1, Math.min(backoff.take(), deadline - performance.now())))
+        await sleep(Math.max(1, Math.min(backoff.nextMs(), deadline - performance.now())))
     }
     throw new StoreUnavailable(`etcd did not answer in time: ${reasonOf(cause)}`)
   }

@@ -100,7 +100,7 @@ export class CreateGroups {
   #take(queue: Queue): readonly Waiting[] {
     const group: Waiting[] = []
     while (group.length < GROUP_MAX) {
-      const create = queue.waiting.take()
+      const create = queue.waiting.shift()
       if (!create) break
       if (this.#queueOf(create) === queue) group.push(create)
       else this.#add(create)

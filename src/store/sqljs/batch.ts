@@ -41,7 +41,7 @@ export function takeBatch(
     for (let create = waiting.first; create; create = waiting.first) {
       if (chars > BATCH_CHARS || (taken > 0 && performance.now() > deadlineMs)) break
       const { row } = create
-      if (capacity.take(row) && database.add(row, sequence)) {
+      if (capacity.tryReserve(row) && database.add(row, sequence)) {
         rows.push(row)
         answers.push({ create, created: 'stored' })
         for (const text of row) chars += text?.length ?? 0
@@ -52,7 +52,7 @@ export function takeBatch(
         else if (existing.sequence === sequence) answers.push({ create, created })
         else create.resolve(created)
       }
-      waiting.take()
+      waiting.shift()
       taken += 1
     }
   } catch (error) {

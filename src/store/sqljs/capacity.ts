@@ -27,7 +27,7 @@ export class Capacity {
    * Takes room for a row's worst case. False if there may be none, in memory or within the limit.
    * An insert that finds no memory may leave the database damaged, and would end the process.
    */
-  take([owner, , name, tag]: Row): boolean {
+  tryReserve([owner, , name, tag]: Row): boolean {
     const bytes = Buffer.byteLength(owner) + Buffer.byteLength(name) + Buffer.byteLength(tag ?? '')
     if (!this.#database.hasMemory(FREE_BYTES + ROW_COPIES * bytes)) return false
     const pages = Math.ceil(bytes / OVERFLOW_BYTES) + SPLIT_PAGES

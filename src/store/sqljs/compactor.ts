@@ -92,7 +92,7 @@ export class Compactor {
     const { signal } = this.#stopped
     while (this.#isDue() && !signal.aborted) {
       // Taken before the attempt: one that succeeds resets it.
-      const retryMs = this.#backoff.take()
+      const retryMs = this.#backoff.nextMs()
       try {
         if (this.#journal.ready) return await this.#compact()
       } catch (error) {

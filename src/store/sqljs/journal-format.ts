@@ -119,7 +119,7 @@ export function otherVersion(found: unknown, readable: unknown): string {
 export function* readJournal(
   file: string,
   contents: Buffer,
-  isLast: boolean,
+  isLastJournal: boolean,
 ): Generator<JournalLine, JournalExtent, undefined> {
   const bytes = withoutPadding(contents)
   const firstSequence = readHeader(file, bytes)
@@ -131,7 +131,9 @@ export function* readJournal(
     const end = bytes.indexOf(NEWLINE, at)
     const jsonAt = end < 0 ? undefined : findJson(bytes, at, end, sequence)
     if (jsonAt === undefined) {
-      const why = isLast ? whyNotTorn(bytes.subarray(at), sequence) : 'a later journal follows'
+      const why = isLastJournal
+        ? whyNotTorn(bytes.subarray(at), sequence)
+        : 'a later journal follows'
       if (why === undefined) break
       throw new StoreCorrupt(file, at, `a line is broken, and ${why}`)
     }

@@ -303,7 +303,7 @@ export class JournalWriter {
     const { kind, error } = outcome
     if (kind === 'in doubt') this.#use(this.#journal, undefined)
     this.#unavailableReason = reasonOf(error)
-    const retryMs = this.#backoff.take()
+    const retryMs = this.#backoff.nextMs()
     const isTold = performance.now() < this.#toldAtMs + TELL_EVERY_MS
     if (!isTold) this.#toldAtMs = performance.now()
     const tell = isTold ? log.debug : log.error

@@ -91,10 +91,10 @@ export async function replay(
   for (const [i, number] of journals.entries()) {
     const name = journalName(number)
     const path = directory.pathOf(name)
-    const isLast = number === nextJournal - 1
+    const isLastJournal = number === nextJournal - 1
     const contents = await directory.read(name)
     const startedAtMs = performance.now()
-    const lines = readJournal(path, contents, isLast)
+    const lines = readJournal(path, contents, isLastJournal)
     let step = lines.next()
     for (; !step.done; step = lines.next()) {
       if (step.value.sequence <= covered) continue
@@ -115,7 +115,7 @@ export async function replay(
       throw new StoreCorrupt(path, 0, `${gap} write ${sequence}: a file is missing`, PUT_BACK)
     }
     sequence = Math.max(sequence, extent.nextSequence - 1)
-    if (isLast) last = { ...extent, number }
+    if (isLastJournal) last = { ...extent, number }
     else closedBytes += extent.goodBytes
   }
   rows.flush()

@@ -210,13 +210,13 @@ export class SqljsStore implements PlantStore {
   #refuseSome(): void {
     for (let left = REFUSED_AT_ONCE; left > 0 && this.#waiting.first; left--) {
       const refusal = this.#refusalOf(this.#waiting.first)
-      this.#waiting.take()?.reject(refusal)
+      this.#waiting.shift()?.reject(refusal)
     }
   }
 
   /** While the journal cannot be written. A create without room is told that it need not retry. */
   #refusalOf({ row }: PendingCreate): Error {
-    const hasRoom = this.#database.existing(row) !== undefined || this.#capacity.take(row)
+    const hasRoom = this.#database.existing(row) !== undefined || this.#capacity.tryReserve(row)
     return hasRoom ? new StoreUnavailable(this.#journal.unavailableReason) : new StoreFull()
   }
 
@@ -229,7 +229,7 @@ export class SqljsStore implements PlantStore {
       // If the process goes on, no create waits for ever. The next start finds what is durable.
       const unavailable = new StoreUnavailable(this.#fatal)
       rejectAll(batch, unavailable)
-      while (this.#waiting.count > 0) this.#waiting.take()?.reject(unavailable)
+      while (this.#waiting.count > 0) this.#waiting.shift()?.reject(unavailable)
     }
   }
 
