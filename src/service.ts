@@ -177,7 +177,7 @@ export class Service implements Omit<PlantService, 'handler'> {
   async #listenOnBoth(): Promise<Listening> {
     const { etcd, adminListen, listen: address } = this.#config
     // Compiling SQLite takes longest, and runs beside the rest.
-    if (!etcd) loadSqlite().catch(() => {})
+    if (!etcd) void loadSqlite()
     // Before the store, so that probes are answered during a recovery.
     const admin = adminListen === 'off' ? undefined : await this.#listenForAdmin(adminListen)
     const { recovered } = await this.#store.open()

@@ -20,9 +20,10 @@ export async function run(_: string, { dev = false }: { dev?: boolean }): Promis
   const service = new Service(config, { log, onFatal: end, nameOf: variableOf })
   const isStopping = stopOnSignal(service, log)
   const listening = await service.listen().catch((error: unknown) => {
+    if (!isStopping()) throw error
     // The stop ends the process after the requests under way.
-    if (isStopping()) return undefined
-    throw error
+    log.info('the start was given up', { error })
+    return undefined
   })
   if (!listening) return
   log.info('listening', {

@@ -1,12 +1,12 @@
 /* `token`, and the development key that signs what it prints. */
 
 import { createHmac, randomBytes } from 'node:crypto'
-import { writeFileSync } from 'node:fs'
 import { dirname } from 'node:path'
 import { type Config, readConfig } from '../config.ts'
 import { ConfigError, errorCodeOf, reasonOf, UsageError } from '../errors.ts'
 import { readRegularFile } from '../ops/regular-file.ts'
-import { nodeFiles } from '../store/sqljs/files.ts'
+import { type File, nodeFiles, writeWhole } from '../store/sqljs/files.ts'
+import { writeNewFile } from '../store/sqljs/new-file.ts'
 
 const KEY_BYTES = 32
 const FILE_MAX_BYTES = 64 * 1024
@@ -54,9 +54,19 @@ export async function readOrCreateDevKey(path: string): Promise<Uint8Array> {
   if (existing !== undefined) return existing
   await nodeFiles.makeDirectory(dirname(path))
   const key = randomBytes(KEY_BYTES)
-  // wx: of two processes that start at the same moment, the second fails and replaces nothing.
-  writeFileSync(path, textOf(key), { flag: 'wx', mode: 0o600 })
-  return key
+  const write = async (to: File): Promise<void> => {
+    await writeWhole(to, Buffer.from(textOf(key)), 0)
+    await to.sync()
+  }
+  try {
+    await writeNewFile(path, write)
+    return key
+  } catch (error) {
+    // Of two processes that start at the same moment, one makes the key of both.
+    const made = readDevKey(path)
+    if (made !== undefined) return made
+    throw error
+  }
 }
 
 /** The claims that a service with this configuration reads. */

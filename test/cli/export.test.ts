@@ -161,26 +161,54 @@ test('export: a signal leaves no part of a file', async (t) => {
   }
 })
 
+/** What runs around each opening of a new file; `opening` is the promise of its handle. */
+function atNewFile(source: string): ReturnType<typeof preload> {
+  return preload(`
+    import files from 'node:fs/promises'
+    import { syncBuiltinESMExports } from 'node:module'
+    import { setTimeout as sleep } from 'node:timers/promises'
+    const { open } = files
+    files.open = async (path, ...rest) => {
+      const opening = open(path, ...rest)
+      if (!String(path).includes('/.plant-store-')) return opening
+      ${source}
+      return opening
+    }
+    syncBuiltinESMExports()
+  `)
+}
+
 test('export: a signal while the file is being made leaves no file', async () => {
   const data = await storeOfTwo()
-  for (const moment of ['as it is asked for', 'when it exists']) {
+  const kill = "process.kill(process.pid, 'SIGTERM')"
+  for (const source of [kill, `await opening; ${kill}`, `${kill}; await sleep(50); ${kill}`]) {
     const folder = await temporaryDirectory()
-    const hook = await preload(`
-      import files from 'node:fs/promises'
-      import { syncBuiltinESMExports } from 'node:module'
-      const { open } = files
-      files.open = async (path, ...rest) => {
-        const opening = open(path, ...rest)
-        if (!String(path).startsWith(${JSON.stringify(folder)})) return opening
-        if (${moment === 'when it exists'}) await opening
-        process.kill(process.pid, 'SIGTERM')
-        return opening
-      }
-      syncBuiltinESMExports()
-    `)
-    const { status } = await run(['export', `${folder}/a.db`], { PLANTS_DATA: data, ...hook })
-    assert.deepEqual([status, readdirSync(folder)], [1, []], moment)
+    const env = { PLANTS_DATA: data, ...(await atNewFile(source)) }
+    const { status } = await run(['export', `${folder}/a.db`], env)
+    assert.deepEqual([status, readdirSync(folder)], [1, []], source)
   }
+})
+
+test('export: a file that fails and cannot be closed is removed, and its error told', async () => {
+  const data = await storeOfTwo()
+  const folder = await temporaryDirectory()
+  // A file system over a network may tell only at close() that its disk is full.
+  const hook = await atNewFile(`
+    const handle = await opening
+    const { close } = handle
+    const failed = (code) => Promise.reject(Object.assign(new Error(code), { code }))
+    handle.chmod = () => failed('EPERM')
+    handle.close = () => close.call(handle).then(() => failed('EDQUOT'))
+  `)
+  const { status, stderr } = await run(['export', `${folder}/a.db`], { PLANTS_DATA: data, ...hook })
+  assert.deepEqual([status, stderr, readdirSync(folder)], [1, 'plant-store: EPERM\n', []])
+})
+
+test('serve --dev: a signal while the key is being made leaves no part of a key', async () => {
+  const data = `${await temporaryDirectory()}/data`
+  const env = { PLANTS_DATA: data, ...(await atNewFile("process.kill(process.pid, 'SIGTERM')")) }
+  const { status } = await run(['serve', '--dev'], env)
+  assert.deepEqual([status, readdirSync(data)], [1, []])
 })
 
 test('export: into the data directory is refused, by any name and path', async () => {

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { execFileSync } from 'node:child_process'
-import { statSync, truncateSync, writeFileSync } from 'node:fs'
+import { readdirSync, statSync, truncateSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { test } from 'node:test'
 import { readDevKey, readOrCreateDevKey, signDevToken } from '../../dist/cli/token.js'
@@ -18,6 +18,14 @@ test('dev key: is made once, and only its owner can read it and its directory', 
   assert.deepEqual(await readOrCreateDevKey(path), key)
   assert.deepEqual(readDevKey(path), key)
   assert.notDeepEqual(await readOrCreateDevKey(join(directory, 'other.key')), key)
+})
+
+test('dev key: processes that make it at the same moment have the same one', async () => {
+  const directory = temporaryDirectory()
+  const makers = Array.from({ length: 4 }, () => readOrCreateDevKey(join(directory, 'dev.key')))
+  const [first, ...others] = await Promise.all(makers)
+  for (const other of others) assert.deepEqual(other, first)
+  assert.deepEqual(readdirSync(directory), ['dev.key'])
 })
 
 test('dev key: a file with other content is refused by name and not changed', async () => {

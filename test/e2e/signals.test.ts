@@ -90,6 +90,19 @@ test('signals: a stop during a recovery waits for it and loses nothing', async (
   await again.close()
 })
 
+test('signals: a stop during a start that fails hides no damage', async (t) => {
+  const damaged = Buffer.from('no journal\n')
+  const directory = await directoryOf(new Map([['journal-00000001.log', damaged]]))
+  const { child, exited, output } = launch(serviceEnvironment(directory, await slowRecovery()))
+  t.after(() => child.kill('SIGKILL'))
+  await until('it recovers', () => output().includes('recovering'))
+  child.kill('SIGTERM')
+  await until('it stops', () => output().includes('"message":"stopping"'))
+  child.kill('SIGUSR2')
+  assert.deepEqual([await exited, child.signalCode], [0, null])
+  assert.match(output(), /"message":"the start was given up".*is damaged at byte 0/)
+})
+
 /** Runs a command whose stdout and stderr go to a pipe without a reader. */
 async function unread(
   t: TestContext,

@@ -5,7 +5,7 @@ import { basename, dirname, join } from 'node:path'
 import { errorCodeOf } from '../../errors.ts'
 import { type File, fileOf, nodeFiles } from './files.ts'
 
-/* New files in folders that other programs use too, so never in the store's own directory. */
+/* New files, in folders that other programs may use too: an export, and the development key. */
 
 const SIGNALS = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const
 /** Endings of files that SQLite reads as a part of the file beside them. */
@@ -57,7 +57,8 @@ export async function writeNewFile<T>(file: string, write: (to: File) => Promise
     rmSync(temporary, { force: true })
     process.exit(1)
   }
-  for (const signal of SIGNALS) process.once(signal, stop)
+  // Not once(): after the first signal, a second one would end the process by default.
+  for (const signal of SIGNALS) process.on(signal, stop)
   // After the handlers: a signal in between would leave the file.
   const opening = open(temporary, 'wx+', 0o600)
   try {
@@ -70,8 +71,8 @@ export async function writeNewFile<T>(file: string, write: (to: File) => Promise
       await nodeFiles.syncDirectory(folder)
       return result
     } finally {
-      await handle.close()
       await unlink(temporary).catch(() => {})
+      await handle.close().catch(() => {})
     }
   } finally {
     for (const signal of SIGNALS) process.off(signal, stop)

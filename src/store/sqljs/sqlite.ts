@@ -11,6 +11,8 @@ const unused = new Set<Promise<SqlJs>>()
 export function loadSqlite(): Promise<SqlJs> {
   const [first = ownSqlite()] = unused
   unused.add(first)
+  // The next call tries again.
+  first.catch(() => unused.delete(first))
   return first
 }
 

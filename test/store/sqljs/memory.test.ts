@@ -3,6 +3,7 @@ import { test as unlimited } from 'node:test'
 import { PlantDatabase, type Row } from '../../../dist/store/sqljs/database.js'
 import { ALL_IDS } from '../../../dist/store/sqljs/list.js'
 import { loadSqlite } from '../../../dist/store/sqljs/sqlite.js'
+import { run } from '../../support/process.ts'
 import { sampled } from '../../support/scale.ts'
 import { temporaryDirectory } from '../../support/service.ts'
 import { databaseOf, insertAs, sourceOf } from '../../support/store-files.ts'
@@ -31,6 +32,21 @@ function test(title: string, run: () => Promise<void>): void {
     return run()
   })
 }
+
+unlimited('memory: if SQLite cannot be loaded once, the next attempt loads it', async () => {
+  const script = `
+    import { loadSqlite } from '${import.meta.resolve('../../../dist/store/sqljs/sqlite.js')}'
+    const { instantiate } = WebAssembly
+    WebAssembly.instantiate = async () => { throw new RangeError('no memory') }
+    // sql.js has a promise that rejects too.
+    process.on('unhandledRejection', () => {})
+    const first = await loadSqlite().catch((error) => error.message)
+    WebAssembly.instantiate = instantiate
+    const second = await loadSqlite()
+    console.log(first.includes('no memory'), typeof second.Database)`
+  const { stdout } = await run(['-e', script], {}, process.cwd(), '--input-type=module')
+  assert.equal(stdout, 'true function\n')
+})
 
 /** A database with this many MiB of plants. Only `close` frees SQLite's memory. */
 async function filled(mib: number): Promise<PlantDatabase> {
