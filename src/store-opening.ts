@@ -7,7 +7,7 @@ import { type PlantStore, type Recovered, StoreUnavailable } from './plants/stor
 import { IN_MEMORY, inMemory } from './store/sqljs/in-memory.ts'
 import { SqljsStore, type SqljsStoreOptions } from './store/sqljs/store.ts'
 
-/** Requests try to open the store this often at most: an attempt locks and scans a directory. */
+/** After a failed attempt, requests make the next one after this time: it scans a directory. */
 const RETRY_MS = 1000
 const NOT_OPENED = 'the store could not be opened'
 export const CLOSED = 'the service is closed: create another one'
@@ -95,13 +95,13 @@ export class StoreOpening {
    * than RETRY_MS ago.
    */
   async openForRequest(): Promise<void> {
-    const isFirst = this.#state.name !== 'opening'
+    const beginsAttempt = this.#state.name !== 'opening'
     if (this.#isDraining) throw new StoreUnavailable(CLOSED)
-    if (isFirst && performance.now() < this.#retryAtMs) throw new StoreUnavailable(NOT_OPENED)
+    if (beginsAttempt && performance.now() < this.#retryAtMs) throw new StoreUnavailable(NOT_OPENED)
     try {
       await this.openToServe()
     } catch (error) {
-      if (isFirst) this.#options.log.error(NOT_OPENED, { error })
+      if (beginsAttempt) this.#options.log.error(NOT_OPENED, { error })
       throw new StoreUnavailable(NOT_OPENED, { cause: error })
     }
   }

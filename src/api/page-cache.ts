@@ -2,7 +2,7 @@ import { type HttpResponse, isStream } from '../http/response.ts'
 
 /** All cached pages and their owners' entries. */
 const PAGES_MAX_BYTES = 16 * 1024 * 1024
-/** One owner's share, so that an owner of large pages evicts no other owner's. */
+/** One owner's share. Reading long lists evicts this much of other owners' pages at most. */
 const OWNER_MAX_BYTES = PAGES_MAX_BYTES / 16
 /** An owner's entry takes this and its name, which V8 may keep as two bytes a character. */
 const OWNER_OVERHEAD_BYTES = 512
@@ -37,8 +37,9 @@ interface OwnPages {
 export class PageCache {
   readonly #owners = new Map<string, OwnPages>()
   /**
-   * A new iterator each time would pass the places of all removed owners: 7 µs a page. This one
-   * never ends: it is asked only while the map has an owner that it has not passed.
+   * One iterator for the life of the map. A map leaves a hole for each owner that was removed, and
+   * a new iterator would step over all holes: 7 µs a page. An iterator that has ended stays so, but
+   * this one never ends: it is asked only while the map has an owner that it has not passed.
    */
   readonly #oldestFirst = this.#owners.keys()
   #bytes = 0

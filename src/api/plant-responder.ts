@@ -63,7 +63,7 @@ export class PlantResponder implements Responder {
   }
 
   lateFor({ owner }: RequestRecord): HttpError {
-    // Without an owner it is the token that takes so long.
+    // Without an owner, the token is still being verified.
     return owner === undefined ? overloaded() : new HttpError('storageUnavailable', STORE_RETRY)
   }
 

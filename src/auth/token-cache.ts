@@ -12,15 +12,16 @@ interface Entry {
 const SCOPE_BYTES = 64
 
 export const MAX_ENTRIES = 10_000
-/** About 16 MiB at most: a caller was read from its token, and is no longer than the token. */
+/** As `bytes` counts them. In memory it is about twice as much at most: a caller is a copy. */
 export const MAX_CACHED_BYTES = 8 * 1024 * 1024
 
 /** The whole token is the key, because another token could have the same hash or jti. */
 export class TokenCache {
   readonly #entries = new Map<string, Entry>()
   /**
-   * A new iterator each time would pass the places of all deleted entries: 7 µs a token. This one
-   * never ends: it is asked only while the map has an entry that it has not passed.
+   * One iterator for the life of the map. A map leaves a hole for each entry that was deleted, and
+   * a new iterator would step over all holes: 7 µs a token. An iterator that has ended stays so,
+   * but this one never ends: it is asked only while the map has an entry that it has not passed.
    */
   readonly #oldestFirst = this.#entries.keys()
   #bytes = 0

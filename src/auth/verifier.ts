@@ -16,7 +16,7 @@ const MAX_TOKEN_BYTES = 12_288
  * signature is verified, and 900 members take 2 ms.
  */
 const MAX_HEADER_LENGTH = 4096
-/** As with fast keys: without any, tokens are only refused. */
+/** Without keys every token is refused, which is as fast as the fastest key. */
 const AT_ONCE_WITHOUT_KEYS = 16
 // RFC 8725 §3.11: other kinds of JWT, such as logout tokens, must not pass for access tokens. The
 // last two are from RFC 9068 §2.1. Media types are compared without case (RFC 7515 §4.1.9).

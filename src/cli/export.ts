@@ -65,7 +65,7 @@ function exportTo(
   progress: Progress,
 ): Promise<number> {
   return readStore(directory, files, progress, async (scan, wasServed, onProgress) => {
-    // What an attempt before has written.
+    // An earlier attempt may have written something.
     await to.truncate(0)
     progress.step('copying', scan.snapshot?.pages.lengthBytes)
     const database = await DatabaseFile.begin(path, to, scan.snapshot)

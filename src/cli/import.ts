@@ -184,13 +184,13 @@ function* batchesOf(rows: Iterable<Cells>): Generator<readonly Cells[]> {
 
 /** The plant of a row, or why the row holds none. */
 function ownedPlant({ owner, id, name, tag }: Cells): OwnedPlant | string {
-  if (typeof owner !== 'string') return `owner must be text, and is ${owner.is}`
+  if (typeof owner !== 'string') return `owner must be text, and is ${owner.kind}`
   if (owner === '') return 'owner must be text, and is empty'
-  if (typeof id !== 'bigint') return `id must be an integer, and is ${id.is}`
-  if (typeof name !== 'string') return `name must be text, and is ${name.is}`
+  if (typeof id !== 'bigint') return `id must be an integer, and is ${id.kind}`
+  if (typeof name !== 'string') return `name must be text, and is ${name.kind}`
   if (typeof tag === 'string') return { owner, plant: { id, name, tag } }
-  if (tag.is === NULL) return { owner, plant: { id, name } }
-  return `tag must be text or NULL, and is ${tag.is}`
+  if (tag.kind === NULL) return { owner, plant: { id, name } }
+  return `tag must be text or NULL, and is ${tag.kind}`
 }
 
 /** Where a row is in the file: owner and id; also its number if these do not identify it. */

@@ -12,8 +12,9 @@ interface Target {
 const QUIET_MS = 1000
 const LINE_EVERY_MS = 1000
 const REDRAW_EVERY_MS = 200
-/** SQLite checks this many bytes in about a second, and the fewer ones in about a tenth. */
+/** SQLite checks this many bytes in about 1 s. */
 const LONG_BYTES = 100e6
+/** In about 0.1 s. */
 const SHORT_BYTES = 10e6
 /** Goes to the start of a terminal's line and clears it. */
 const CLEAR_LINE = '\r\x1b[K'

@@ -136,7 +136,8 @@ export class Watch {
   }
 
   #tick(): void {
-    // After a pause of the whole process, this runs before the data that came meanwhile is read.
+    // After a pause of the whole process, this runs before the data that came meanwhile is read. So
+    // two intervals count at most: a client is not charged for our pause.
     const passedMs = Math.min(performance.now() - this.#lastMs, 2 * this.everyMs)
     this.#lastMs = performance.now()
     if (this.#check(passedMs)) return

@@ -68,7 +68,7 @@ let exchanges = 0
 
 /** One request and its response. */
 export class Exchange implements RequestRecord {
-  /** Of all that the process has had, from 1 on. */
+  /** Counts the exchanges of the process, from 1 on. */
   readonly number = ++exchanges
   readonly req: IncomingMessage
   readonly res: ServerResponse

@@ -42,7 +42,7 @@ export function send(
     return done()
   }
   if (!isStream(body) && body.length <= PIECE_MAX_BYTES) {
-    // Node encodes the headers as it does a text that it sends with them.
+    // Node sends the headers with a text, and encodes both in the same way. Headers are latin1.
     res.end(body, 'latin1')
     return done()
   }
@@ -53,7 +53,7 @@ export function send(
   }
   // A list may be waiting for room or for its turn.
   res.once('close', () => abandon(response))
-  // Another application may write to a response that it has ended.
+  // Another application may have ended the response, and still write to it.
   res.on('error', () => {})
   const whole = typeof body === 'string' ? Buffer.from(body) : body
   const pieces = isStream(whole) ? whole : piecesOf(whole)

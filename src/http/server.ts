@@ -138,8 +138,9 @@ export class Connections {
   }
 
   /**
-   * The sockets on which no request has begun since the last one. Node names them only by calling
-   * their `destroy`. So for a moment `destroy` only notes the socket: a response may be left.
+   * The sockets on which no request has begun since the last one. Node has no list of them, but
+   * `closeIdleConnections` calls their `destroy`. During that call `destroy` only notes the socket:
+   * closing it could cut off a response that still leaves.
    */
   #unbegun(): ReadonlySet<Socket> {
     const found = new Set<Socket>()

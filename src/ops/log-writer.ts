@@ -23,7 +23,7 @@ export class LogWriter {
   #dropped = 0
   /** How many of the dropped lines a written line has reported. */
   #reported = 0
-  /** A line was dropped since the last write. All are, until the next write reports the gap. */
+  /** From the first line that is dropped until the next write, which reports the gap. */
   #isFull = false
   /** A write is scheduled or under way. */
   #isBusy = false
@@ -56,7 +56,10 @@ export class LogWriter {
     return new Promise((resolve) => {
       if (!this.#isBusy) return resolve()
       const timer = setTimeout(resolve, timeoutMs)
-      this.#flushed.push(() => resolve(clearTimeout(timer)))
+      this.#flushed.push(() => {
+        clearTimeout(timer)
+        resolve()
+      })
     })
   }
 

@@ -7,7 +7,7 @@ const OVERFLOW_BYTES = PAGE_BYTES - 4
 const SPLIT_PAGES = 3
 /** SQLite's memory that must stay free: for reading, and for removing what is not durable. */
 const FREE_BYTES = 16 * 1024 * 1024
-/** How often an insert has a row's bytes in memory: as bound values, as a record, as pages. */
+/** How many copies of a row an insert has in memory: its bound values, its record, its pages. */
 const ROW_COPIES = 3
 
 /** Decides whether rows fit into the database, before they are inserted. */

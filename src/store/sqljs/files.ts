@@ -87,7 +87,7 @@ export const nodeFiles: Files = {
 
 /** The calls of an open file. `isDurable`: after its writes little is left to sync. */
 export function fileOf(handle: fs.FileHandle, isDurable = false): File {
-  // Asked for each time: a closed file has none, and its number is soon that of another.
+  // `fd` is read at each call: after a close, the number may soon be that of another file.
   return {
     // Every batch waits for one write, and that of a FileHandle takes 10 µs more.
     async write(bytes, at) {

@@ -4,17 +4,17 @@ import { metaOf } from './meta.ts'
 import type { PageFile } from './page-file.ts'
 import { ownSqlite, valueOf } from './sqlite.ts'
 
-/** Says what a value is that has the wrong type. */
-interface Odd {
-  readonly is: string
+/** Instead of a value that has the wrong type: which type, in words. */
+interface WrongType {
+  readonly kind: string
 }
 
 /** A row of a file of any origin. */
 export interface Cells {
-  readonly owner: string | Odd
-  readonly id: bigint | Odd
-  readonly name: string | Odd
-  readonly tag: string | Odd
+  readonly owner: string | WrongType
+  readonly id: bigint | WrongType
+  readonly name: string | WrongType
+  readonly tag: string | WrongType
 }
 
 export const NULL = 'NULL'
@@ -89,7 +89,7 @@ function* rowsOf(
       const [owner, id, name, tag] = rows.get(null, { useBigInt: true })
       yield {
         owner: cellOf(decoder, owner),
-        id: typeof id === 'bigint' ? id : { is: kindOf(id) },
+        id: typeof id === 'bigint' ? id : { kind: kindOf(id) },
         name: cellOf(decoder, name),
         tag: cellOf(decoder, tag),
       }
@@ -142,12 +142,12 @@ function refuseDamaged(db: Database, lengthBytes: number): void {
   throw new Error(`SQLite finds damage (${first}): ${cure}`)
 }
 
-function cellOf(decoder: Decoder, value: Value | undefined): string | Odd {
-  if (!types.isUint8Array(value)) return { is: kindOf(value) }
+function cellOf(decoder: Decoder, value: Value | undefined): string | WrongType {
+  if (!types.isUint8Array(value)) return { kind: kindOf(value) }
   try {
     return decoder.decode(value)
   } catch {
-    return { is: `not valid ${decoder.encoding.toUpperCase()}` }
+    return { kind: `not valid ${decoder.encoding.toUpperCase()}` }
   }
 }
 
