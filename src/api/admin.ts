@@ -92,8 +92,8 @@ function responderOf(paths: ReadonlyMap<string, () => HttpResponse>, log: Log): 
       if (method === 'GET' || method === 'HEAD') return respond()
       throw new HttpError('methodNotAllowed', ['Allow', 'GET, HEAD'])
     },
-    lateFor: () => overloaded(),
-    brokeOff: () => {},
+    timeoutError: () => overloaded(),
+    responseFailed: () => {},
     explain(error, { requestId }) {
       if (error instanceof HttpError) return errorResponse(error)
       log.error('an admin request failed', { requestId, error })

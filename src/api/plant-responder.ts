@@ -62,14 +62,14 @@ export class PlantResponder implements Responder {
     return errorResponse(failure)
   }
 
-  lateFor({ owner }: RequestRecord): HttpError {
+  timeoutError({ owner }: RequestRecord): HttpError {
     // Without an owner, the token is still being verified.
     return owner === undefined ? overloaded() : new HttpError('storageUnavailable', STORE_RETRY)
   }
 
-  brokeOff(error: unknown, { requestId }: RequestRecord): void {
+  responseFailed(error: unknown, { requestId }: RequestRecord): void {
     this.#count(error)
-    this.#options.log.error('a response broke off', { requestId, error })
+    this.#options.log.error('a response failed after its headers', { requestId, error })
   }
 
   #count(error: unknown): HttpError {

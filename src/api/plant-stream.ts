@@ -1,5 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises'
-import { PIECE_MAX_BYTES, type TextStream } from '../http/response.ts'
+import { PIECE_MAX_BYTES, type BodyStream } from '../http/response.ts'
 import type { Hold } from '../ops/budget.ts'
 import type { PlantList } from '../plants/store.ts'
 import type { Call } from './call.ts'
@@ -15,7 +15,7 @@ const ROOM_CHECK_MS = 100
  * waits for the owner's turn. If there is no room, one list of each owner still goes on. So an
  * owner may exceed the budget by one chunk. The connection's clock bounds these waits.
  */
-export class PlantStream implements TextStream {
+export class PlantStream implements BodyStream {
   readonly #list: PlantList
   readonly #call: Call
   readonly #hold: Hold

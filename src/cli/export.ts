@@ -11,7 +11,7 @@ import { replay } from '../store/sqljs/recovery.ts'
 import { embeddedStore, readStore, tornLine } from './check.ts'
 import { counted, Progress } from './progress.ts'
 
-const PIECE_BYTES = 1024 * 1024
+const WRITE_BYTES = 1024 * 1024
 
 /** As a file name, this is standard output. */
 const STDOUT = '-'
@@ -27,10 +27,10 @@ export async function run(file: string): Promise<string | undefined> {
   const plants = await exportTo(directory, nodeFiles, 'the file in memory', memory, progress)
   try {
     progress.step('writing')
-    for (let at = 0; at < bytes.length; at += PIECE_BYTES) {
+    for (let at = 0; at < bytes.length; at += WRITE_BYTES) {
       progress.at(at, bytes.length, 'MB')
       // A copy: streams do not take memory that can be resized.
-      await write(output, Buffer.from(bytes.subarray(at, at + PIECE_BYTES)))
+      await write(output, Buffer.from(bytes.subarray(at, at + WRITE_BYTES)))
     }
   } finally {
     progress.end()

@@ -215,7 +215,7 @@ class Reply {
     if (end === 'close' || end === 'cut off') cutOff(this.#exchange.req.socket)
     // The response is known, and waits for the rest of the body.
     else if (this.#response) this.#stopReading()
-    else if (end === 'late') this.#explain(this.#responder.lateFor(this.#exchange))
+    else if (end === 'late') this.#explain(this.#responder.timeoutError(this.#exchange))
     else this.#explain(new HttpError(end))
   }
 
@@ -268,10 +268,10 @@ class Reply {
     try {
       send(exchange, response, this.#closes, (failure) => {
         exchange.phase = 'sent'
-        if (failure !== undefined) this.#responder.brokeOff(failure, exchange)
+        if (failure !== undefined) this.#responder.responseFailed(failure, exchange)
       })
     } catch (error) {
-      this.#responder.brokeOff(error, exchange)
+      this.#responder.responseFailed(error, exchange)
       cutOff(req.socket)
     }
   }

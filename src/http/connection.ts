@@ -161,7 +161,7 @@ export class Connection implements BodyHolder, ResponseOrder {
     if (end === 'close') this.#delivery.end('')
     else if (end === 'cut off') cutOff(this.#socket)
     else if (end === 'requestTimeout') this.#timeOut(new HttpError(end))
-    else if (this.#current) this.#timeOut(this.#responder.lateFor(this.#current))
+    else if (this.#current) this.#timeOut(this.#responder.timeoutError(this.#current))
   }
 
   #timeOut(error: HttpError): void {

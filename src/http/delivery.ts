@@ -49,7 +49,7 @@ export class Delivery {
       this.#send(exchange, response, goesOn)
     } catch (error) {
       abandon(response)
-      this.#shared.responder.brokeOff(error, exchange)
+      this.#shared.responder.responseFailed(error, exchange)
       this.#record(exchange, response, true)
       cutOff(this.#socket)
     }
@@ -75,7 +75,7 @@ export class Delivery {
     // A list says so twice: at its 'finish', and when its last piece is handed over.
     if (exchange.phase !== 'sending') return
     exchange.phase = 'sent'
-    if (failure !== undefined) this.#shared.responder.brokeOff(failure, exchange)
+    if (failure !== undefined) this.#shared.responder.responseFailed(failure, exchange)
     // Node closes the connection after a response to a client that still waits for "100 Continue",
     // and after a list to HTTP/1.0.
     const hasLength = req.httpVersion !== '1.0' || lengthOf(response.body) !== undefined

@@ -13,9 +13,9 @@ export interface Responder {
   /** The response to a failure; undefined if the client has left. */
   explain(error: unknown, request: RequestRecord): HttpResponse | undefined
   /** The failure of a request that the service has not answered for too long. */
-  lateFor(request: RequestRecord): HttpError
+  timeoutError(request: RequestRecord): HttpError
   /** Called if a response fails after its headers: the client cannot be told any more. */
-  brokeOff(error: unknown, request: RequestRecord): void
+  responseFailed(error: unknown, request: RequestRecord): void
   /**
    * Called once for each request that is served, also if its client has left, and for each that
    * Node's parser refuses. `aborted`: not all of the response has left the process.

@@ -2,7 +2,7 @@ import { STATUS_CODES } from 'node:http'
 import type { HttpError } from '../errors.ts'
 
 /** A body that is made while it is sent, in pieces of PIECE_MAX_BYTES at most. */
-export interface TextStream extends AsyncIterable<Buffer> {
+export interface BodyStream extends AsyncIterable<Buffer> {
   /** Called in every case, perhaps twice: a generator that was never started runs no `finally`. */
   close(): void
 }
@@ -14,7 +14,7 @@ export interface HttpResponse {
   /** Names and values alternate. */
   readonly headers: readonly string[]
   /** A text is short and ASCII. A stream is sent without Content-Length. */
-  readonly body: string | Buffer | TextStream | undefined
+  readonly body: string | Buffer | BodyStream | undefined
   /** The body's media type if it is not JSON. */
   readonly type?: string
 }
@@ -48,7 +48,7 @@ export function bodyOf(text: string): string | Buffer {
   return isShort ? text : Buffer.from(text)
 }
 
-export function isStream(body: HttpResponse['body']): body is TextStream {
+export function isStream(body: HttpResponse['body']): body is BodyStream {
   return typeof body === 'object' && !Buffer.isBuffer(body)
 }
 

@@ -52,8 +52,8 @@ async function startCore(
   responder: Partial<Responder> & Pick<Responder, 'serve'>,
 ): Promise<{ readonly port: number; readonly connections: Connections }> {
   const whole = {
-    lateFor: () => new HttpError('internal'),
-    brokeOff: () => {},
+    timeoutError: () => new HttpError('internal'),
+    responseFailed: () => {},
     explain: () => errorResponse(new HttpError('internal')),
     answered: () => {},
     accepted: () => {},

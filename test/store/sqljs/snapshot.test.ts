@@ -80,9 +80,9 @@ test('snapshot: SQLite reads the file as it is, and ignores the trailer', async 
   assert.deepEqual(
     [...(await openRows(pages)).rows],
     [
-      { owner: 'alice', id: -(2n ** 63n), name: '\ufeffa\u0000b', tag: { is: 'NULL' } },
+      { owner: 'alice', id: -(2n ** 63n), name: '\ufeffa\u0000b', tag: { kind: 'NULL' } },
       { owner: 'alice', id: 1n, name: 'Oak', tag: 'old' },
-      { owner: 'bob', id: 1n, name: '', tag: { is: 'NULL' } },
+      { owner: 'bob', id: 1n, name: '', tag: { kind: 'NULL' } },
     ],
   )
 })
