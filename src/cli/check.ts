@@ -76,7 +76,8 @@ export async function readStore<T>(
   try {
     for (let attempt = 1; ; attempt++) {
       const before = await namesIn(path, files)
-      if (!before.some(isOfStore)) throw new Error(`there is no store in ${path}`)
+      if (!before.some(isOfStore))
+        throw new Error(`there is no store in ${path}: PLANTS_DATA names its directory`)
       // Also true if it cannot be known.
       const wasServed = await isLocked(path).catch(() => true)
       try {

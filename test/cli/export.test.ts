@@ -262,7 +262,7 @@ test('check and export: a directory where no service ran holds no store', async 
     writeFileSync(`${foreign}/${name}`, '')
   const target = `${await temporaryDirectory()}/plants.db`
   for (const directory of [empty, foreign, `${empty}/missing`, `${foreign}/notes.txt`]) {
-    const message = `there is no store in ${directory}`
+    const message = `there is no store in ${directory}: PLANTS_DATA names its directory`
     await assert.rejects(checkStore(directory), { message })
     await assert.rejects(exportStore(directory, target), { message })
   }

@@ -311,7 +311,7 @@ test('serve: SIGTERM and SIGINT end with status 0 and leave one SQLite file', as
 test('check: counts plants, names damage, and reports a missing store', async (t) => {
   const directory = join(await temporaryDirectory(), 'data')
   const missing = await command(['check'], { PLANTS_DATA: directory })
-  assert.match(missing.stderr, /there is no store in/)
+  assert.match(missing.stderr, /there is no store in .*: PLANTS_DATA names its directory/)
   const server = await startService(t, { data: directory })
   for (let id = 1; id <= 3; id++) await post(server.port, { id, name: 'Fern' })
   const running = await command(['check'], { PLANTS_DATA: directory })
@@ -561,7 +561,9 @@ test('check, export: fail without a store, export also without hard links', asyn
   const directory = await temporaryDirectory()
   const [data, file] = [join(directory, 'data'), join(directory, 'plants.db')]
   mkdirSync(data)
-  const missing = { status: 1, stdout: '', stderr: `plant-store: there is no store in ${data}\n` }
+  const advice = 'PLANTS_DATA names its directory'
+  const stderr = `plant-store: there is no store in ${data}: ${advice}\n`
+  const missing = { status: 1, stdout: '', stderr }
   assert.deepEqual(await command(['check'], { PLANTS_DATA: data }), missing)
   assert.deepEqual(await command(['export', file], { PLANTS_DATA: data }), missing)
   writeFileSync(join(data, 'journal-00000001.log'), '')
