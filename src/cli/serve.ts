@@ -22,7 +22,7 @@ export async function run(_: string, { dev = false }: { dev?: boolean }): Promis
   const listening = await service.listen().catch((error: unknown) => {
     if (!isStopping()) throw error
     // The stop ends the process after the requests under way.
-    log.info('the start was given up', { error })
+    log.info('the start was given up', { reason: reasonOf(error) })
     return undefined
   })
   if (!listening) return
