@@ -14,7 +14,7 @@ export interface PendingCreate {
 /** Rows that become durable with one write, and the creates to be answered after it. */
 export interface Batch {
   readonly rows: readonly Row[]
-  readonly answers: readonly { readonly create: PendingCreate; readonly created: Created }[]
+  readonly decided: readonly { readonly create: PendingCreate; readonly created: Created }[]
 }
 
 /** A batch takes no more plants after this much text: making its line then takes 8 ms. */
@@ -34,7 +34,7 @@ export function takeBatch(
   sequence: number,
 ): Batch {
   const rows: Row[] = []
-  const answers: { create: PendingCreate; created: Created }[] = []
+  const decided: { create: PendingCreate; created: Created }[] = []
   const deadlineMs = performance.now() + DECIDE_MS
   let [chars, taken] = [0, 0]
   try {
@@ -43,13 +43,13 @@ export function takeBatch(
       const { row } = create
       if (capacity.tryReserve(row) && database.add(row, sequence)) {
         rows.push(row)
-        answers.push({ create, created: 'stored' })
+        decided.push({ create, created: 'stored' })
         for (const text of row) chars += text?.length ?? 0
       } else {
         const existing = database.existing(row)
         const created = existing?.isSame ? 'stored' : 'conflict'
         if (!existing) create.reject(new StoreFull())
-        else if (existing.sequence === sequence) answers.push({ create, created })
+        else if (existing.sequence === sequence) decided.push({ create, created })
         else create.resolve(created)
       }
       waiting.shift()
@@ -57,8 +57,8 @@ export function takeBatch(
     }
   } catch (error) {
     // They wait again: the caller rejects all that wait.
-    for (const { create } of answers) waiting.add(create.row[0], create)
+    for (const { create } of decided) waiting.add(create.row[0], create)
     throw error
   }
-  return { rows, answers }
+  return { rows, decided }
 }

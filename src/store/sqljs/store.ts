@@ -32,7 +32,7 @@ const GATHER_TICKS = 8
 /** Creates that one tick refuses: their clients are answered in the same tick. */
 const REFUSED_AT_ONCE = 100
 const CLOSED = 'the store is closed'
-const NO_BATCH: Batch = { rows: [], answers: [] }
+const NO_BATCH: Batch = { rows: [], decided: [] }
 
 /**
  * Plants in SQLite in memory, made durable by a journal and a snapshot in one directory.
@@ -187,7 +187,7 @@ export class SqljsStore implements PlantStore {
         this.#plants += batch.rows.length
         this.#wasAlone = batch.rows.length === 1
         // Answer. After this clients rely on the batch.
-        for (const { create, created } of batch.answers) create.resolve(created)
+        for (const { create, created } of batch.decided) create.resolve(created)
         this.#compactor.compactIfDue()
       }
     } catch (error) {
@@ -266,6 +266,6 @@ async function lockDataDirectory({
   }
 }
 
-function rejectAll({ answers }: Batch, error: Error): void {
-  for (const { create } of answers) create.reject(error)
+function rejectAll({ decided }: Batch, error: Error): void {
+  for (const { create } of decided) create.reject(error)
 }
