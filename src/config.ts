@@ -188,9 +188,9 @@ function tryKeys(input: Input, values: Values): Config['openKeys'] {
     return readKeys(keysOf(values), values.issuer)
   } catch (error) {
     if (!(error instanceof ConfigError)) throw error
-    const names = KEYS.map(input.nameOf).join(', ').replace(/, (\w+)$/, ' or $1')
-    const unless = option === 'issuer' ? `, unless ${names} says where the keys are` : ''
-    for (const problem of error.problems) input.wrong(option, problem + unless)
+    const names = KEYS.map(input.nameOf).join(', ')
+    const others = option === 'issuer' ? `; or set one of ${names}: it says where the keys are` : ''
+    for (const problem of error.problems) input.wrong(option, problem + others)
     return undefined
   }
 }

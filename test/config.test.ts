@@ -264,8 +264,8 @@ test('config: without keys, the issuer must be a URL to discover them from', () 
   const of = (issuer: string) => problems({ PLANTS_ISSUER: issuer, PLANTS_AUDIENCE: 'plants' })
   const problem =
     'PLANTS_ISSUER must be an https URL, or http on 127.0.0.0/8, [::1] or localhost, ' +
-    'without user info, unless PLANTS_JWT_SECRET_FILE, PLANTS_JWT_SECRET, PLANTS_JWKS_FILE or ' +
-    'PLANTS_JWKS_URL says where the keys are'
+    'without user info; or set one of PLANTS_JWT_SECRET_FILE, PLANTS_JWT_SECRET, ' +
+    'PLANTS_JWKS_FILE, PLANTS_JWKS_URL: it says where the keys are'
   for (const wrong of ['not a url', 'http://issuer.test']) assert.deepEqual(of(wrong), [problem])
   for (const good of ['https://issuer.test/', 'http://127.0.0.1:9/']) assert.deepEqual(of(good), [])
 })

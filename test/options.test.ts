@@ -119,7 +119,7 @@ const WRONG: readonly (readonly [options: Readonly<Record<string, unknown>>, pro
   [
     { jwtSecret: undefined, issuer: 'no URL' },
     'issuer must be an https URL, or http on 127.0.0.0/8, [::1] or localhost, without user ' +
-      'info, unless jwtSecretFile, jwtSecret, jwksFile or jwksUrl says where the keys are',
+      'info; or set one of jwtSecretFile, jwtSecret, jwksFile, jwksUrl: it says where the keys are',
   ],
   [{ etcdEndpoints: null }, 'etcdEndpoints must be a text that is not empty, and is null'],
   [

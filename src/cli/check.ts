@@ -77,7 +77,7 @@ export async function readStore<T>(
     for (let attempt = 1; ; attempt++) {
       const before = await namesIn(path, files)
       if (!before.some(isOfStore))
-        throw new Error(`there is no store in ${path}: PLANTS_DATA names its directory`)
+        throw new Error(`there is no store in ${path}: set PLANTS_DATA to its directory`)
       // Also true if it cannot be known.
       const wasServed = await isLocked(path).catch(() => true)
       try {

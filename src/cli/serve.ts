@@ -5,6 +5,7 @@ import { escaped, reasonOf } from '../errors.ts'
 import { createLog, type Log } from '../ops/log.ts'
 import { VERSION } from '../package.ts'
 import { type Listening, Service } from '../service.ts'
+import { CLOSED } from '../store-opening.ts'
 import { variableOf } from '../settings.ts'
 import { IN_MEMORY } from '../store/sqljs/in-memory.ts'
 
@@ -21,8 +22,8 @@ export async function run(_: string, { dev = false }: { dev?: boolean }): Promis
   const isStopping = stopOnSignal(service, log)
   const listening = await service.listen().catch((error: unknown) => {
     if (!isStopping()) throw error
+    if (reasonOf(error) !== CLOSED) log.error('the start failed while it was stopped', { error })
     // The stop ends the process after the requests under way.
-    log.info('the start was given up', { reason: reasonOf(error) })
     return undefined
   })
   if (!listening) return

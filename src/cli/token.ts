@@ -65,7 +65,7 @@ export async function readOrCreateDevKey(path: string): Promise<Uint8Array> {
     // Of two processes that start at the same moment, one makes the key of both.
     const made = readDevKey(path)
     if (made !== undefined) return made
-    throw error
+    throw new Error(`${path}, the development key of PLANTS_DATA, cannot be made`, { cause: error })
   }
 }
 

@@ -20,11 +20,6 @@ export interface Listener {
 
 /** The suffix of a temporary socket path: a dot and 8 hex digits. */
 const SUFFIX_BYTES = 9
-/** Node reports the missing folder of a socket as EACCES too. */
-const ADVICE: Readonly<Record<string, string>> = {
-  EACCES: 'choose a port above 1023, or a folder that exists and that this user may write to',
-  EADDRNOTAVAIL: 'choose an address of this machine',
-}
 /** `sockaddr_un` holds 107 bytes and a final 0. Node 20 cuts off a longer path without an error. */
 export const SOCKET_PATH_MAX_BYTES = 107 - SUFFIX_BYTES
 
@@ -131,9 +126,12 @@ function explain(error: unknown, address: Address, option: string): ListenFailed
   const code = errorCodeOf(error)
   const isTaken = code === 'EADDRINUSE' || code === 'EEXIST'
   const other = isPath ? ', or it is no socket' : ''
+  const host = code === 'EACCES' ? 'a port above 1023' : 'an address of this machine'
+  // Node reports a missing folder as EACCES too.
+  const place = isPath ? 'a folder that exists, where this user may write' : host
   const reason = isTaken
     ? `something listens there already${other}; stop it or choose another address`
-    : [reasonOf(error), ADVICE[code ?? ''] ?? []].flat().join('; ')
+    : `${reasonOf(error)}; choose ${place}`
   const what = `${option}: cannot listen on ${written(address)}`
   return new ListenFailed(`${what}: ${reason}`, isTaken ? {} : { cause: error })
 }

@@ -169,8 +169,11 @@ function atNewFile(source: string): ReturnType<typeof preload> {
     import { setTimeout as sleep } from 'node:timers/promises'
     const { open } = files
     files.open = async (path, ...rest) => {
-      const opening = open(path, ...rest)
-      if (!String(path).includes('/.plant-store-')) return opening
+      if (!String(path).includes('/.plant-store-')) return open(path, ...rest)
+      let isOpen = false
+      const opening = sleep(20).then(() => open(path, ...rest)).finally(() => (isOpen = true))
+      // A thread may still make the file after the process has removed it.
+      process.on('exit', () => { if (!isOpen) process.exitCode = 70 })
       ${source}
       return opening
     }
@@ -262,7 +265,7 @@ test('check and export: a directory where no service ran holds no store', async 
     writeFileSync(`${foreign}/${name}`, '')
   const target = `${await temporaryDirectory()}/plants.db`
   for (const directory of [empty, foreign, `${empty}/missing`, `${foreign}/notes.txt`]) {
-    const message = `there is no store in ${directory}: PLANTS_DATA names its directory`
+    const message = `there is no store in ${directory}: set PLANTS_DATA to its directory`
     await assert.rejects(checkStore(directory), { message })
     await assert.rejects(exportStore(directory, target), { message })
   }

@@ -20,7 +20,7 @@ test('dev key: is made once, and only its owner can read it and its directory', 
   assert.notDeepEqual(await readOrCreateDevKey(join(directory, 'other.key')), key)
 })
 
-test('dev key: processes that make it at the same moment have the same one', async () => {
+test('dev key: all that make it at the same moment have the same one', async () => {
   const directory = temporaryDirectory()
   const makers = Array.from({ length: 4 }, () => readOrCreateDevKey(join(directory, 'dev.key')))
   const [first, ...others] = await Promise.all(makers)

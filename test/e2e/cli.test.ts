@@ -311,7 +311,7 @@ test('serve: SIGTERM and SIGINT end with status 0 and leave one SQLite file', as
 test('check: counts plants, names damage, and reports a missing store', async (t) => {
   const directory = join(await temporaryDirectory(), 'data')
   const missing = await command(['check'], { PLANTS_DATA: directory })
-  assert.match(missing.stderr, /there is no store in .*: PLANTS_DATA names its directory/)
+  assert.match(missing.stderr, /there is no store in .*: set PLANTS_DATA to its directory/)
   const server = await startService(t, { data: directory })
   for (let id = 1; id <= 3; id++) await post(server.port, { id, name: 'Fern' })
   const running = await command(['check'], { PLANTS_DATA: directory })
@@ -324,7 +324,7 @@ test('check: counts plants, names damage, and reports a missing store', async (t
   writeFileSync(journal, bytes)
   const damaged = await run(['check'], { PLANTS_DATA: left })
   assert.equal(damaged.status, 1)
-  const broken = /journal-00000001\.log is damaged at byte \d+: .*; keep .*, then restore the last/
+  const broken = /journal-00000001\.log is damaged at byte \d+: .*; move all files .*, and import/
   assert.match(damaged.stderr, broken)
   const start = await command(['serve'], { ...SERVE, PLANTS_DATA: left })
   assert.equal(start.status, 1)
@@ -561,7 +561,7 @@ test('check, export: fail without a store, export also without hard links', asyn
   const directory = await temporaryDirectory()
   const [data, file] = [join(directory, 'data'), join(directory, 'plants.db')]
   mkdirSync(data)
-  const advice = 'PLANTS_DATA names its directory'
+  const advice = 'set PLANTS_DATA to its directory'
   const stderr = `plant-store: there is no store in ${data}: ${advice}\n`
   const missing = { status: 1, stdout: '', stderr }
   assert.deepEqual(await command(['check'], { PLANTS_DATA: data }), missing)

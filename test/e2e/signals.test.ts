@@ -100,7 +100,7 @@ test('signals: a stop during a start that fails hides no damage', async (t) => {
   await until('it stops', () => output().includes('"message":"stopping"'))
   child.kill('SIGUSR2')
   assert.deepEqual([await exited, child.signalCode], [0, null])
-  assert.match(output(), /"message":"the start was given up".*is damaged at byte 0/)
+  assert.match(output(), /"message":"the start failed while it was stopped".*is damaged at byte 0/)
 })
 
 /** Runs a command whose stdout and stderr go to a pipe without a reader. */

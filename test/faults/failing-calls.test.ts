@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict'
-import { cp, readdir, readFile } from 'node:fs/promises'
+import { cp, readdir, readFile, writeFile } from 'node:fs/promises'
 import { test, type TestContext } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { NewPlant } from '../../dist/plants/plant.js'
@@ -618,6 +618,31 @@ test('full disk: a failed compaction leaves no temporary file', async () => {
     async () => !(await readdir(world.directory)).some((name) => name.endsWith('.sqlite.tmp')),
   )
   await world.closeAndVerify()
+})
+
+test('in doubt: a damaged journal is not rewritten, and lists keep what it had', async () => {
+  const damages: readonly ((sound: Buffer) => Buffer)[] = [
+    (sound) => Buffer.concat([Buffer.from('P'), sound.subarray(1)]),
+    (sound) => Buffer.concat([sound.subarray(0, 50), Buffer.from([1]), sound.subarray(51)]),
+    (sound) => sound.subarray(0, sound.indexOf('\n') + 1),
+  ]
+  for (const damage of damages) {
+    const world = await World.create()
+    await world.open()
+    for (const id of [1n, 2n, 3n]) assert.ok(await world.create(plant(id)))
+    const sound = await world.journal()
+    await writeFile(`${world.directory}/journal-00000001.log`, damage(sound))
+    world.fail(({ mode }) => (mode === 'durable' ? { code: 'EIO', how: 'refused' } : undefined))
+    assert.equal(await world.create(plant(4n)), false)
+    const what =
+      /acknowledged lines are missing or damaged; only GET .plants still has their plants/
+    await until('rewriting fails', () => what.test(world.opened.unavailableReason() ?? ''))
+    assert.deepEqual(await world.names(), ['plant 1', 'plant 2', 'plant 3'])
+    await writeFile(`${world.directory}/journal-00000001.log`, sound)
+    world.fail(() => undefined)
+    await until('creates work', () => world.create(plant(5n)))
+    await world.closeAndVerify()
+  }
 })
 
 test('in doubt: a plant whose write failed is not shown, and its id is free', async () => {

@@ -114,11 +114,12 @@ test("listen: a stop does not remove another process's socket file", async (t) =
 
 test('listen: an address that cannot be used is refused, with what to do', async (t) => {
   const missing = join(await temporaryDirectory(), 'missing', 'plants.sock')
-  const folder = 'choose a port above 1023, or a folder that exists and that this user may write to'
+  const folder = 'choose a folder that exists, where this user may write'
   for (const [address, advice] of [
     [{ path: missing }, folder],
     // RFC 5737, section 3: no machine has it.
     [{ host: '192.0.2.1', port: 0 }, 'choose an address of this machine'],
+    [{ host: 'missing.invalid', port: 0 }, 'choose an address of this machine'],
   ] as const) {
     await assert.rejects(serverOn(t, address), (error) => {
       assert.ok(error instanceof ListenFailed)

@@ -27,8 +27,9 @@ export const LINE_START = /(\0?)[0-9a-f]{8} (\d+) \[\["[^"\\\0]*(?:\\[^\0][^"\\\
 const NEWLINE = 10
 const CHECKSUM_CHARS = 8
 
-const RESTORE = 'keep a copy of the directory, then restore the last export'
-export const PUT_BACK = 'put the missing file back, or restore the last export'
+/** Of a damaged directory nothing may stay: an import opens it as a start does. */
+export const RESTORE = 'move all files of the directory elsewhere, and import the last export'
+export const PUT_BACK = `put the missing file back, or ${RESTORE}`
 export const OTHER_RELEASE = 'use the release that wrote it, or a newer one'
 
 /** A file of the store is damaged or has another format: an operator must look at it. */

@@ -261,15 +261,19 @@ export class JournalWriter {
     const name = journalName(number)
     const path = directory.pathOf(name)
     const contents = (await directory.read(name)).subarray(0, bytes)
-    const lines = readJournal(path, contents, false)
-    let step = lines.next()
-    while (!step.done) step = lines.next()
-    const found = step.value
-    if (found.firstSequence !== firstSequence || found.nextSequence !== nextSequence) {
-      const advice = 'the service still lists their plants: save them before it stops'
-      throw new StoreCorrupt(path, contents.length, 'acknowledged lines are missing', advice)
+    try {
+      const lines = readJournal(path, contents, false)
+      let step = lines.next()
+      while (!step.done) step = lines.next()
+      const found = step.value
+      if (found.firstSequence === firstSequence && found.nextSequence === nextSequence)
+        return contents.subarray(found.headerBytes)
+    } catch (error) {
+      if (!(error instanceof StoreCorrupt)) throw error
     }
-    return contents.subarray(found.headerBytes)
+    const what = 'acknowledged lines are missing or damaged'
+    const advice = 'only GET /plants still has their plants, until the service stops'
+    throw new StoreCorrupt(path, contents.length, what, advice)
   }
 
   async #syncFound(): Promise<void> {

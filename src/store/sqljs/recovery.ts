@@ -110,10 +110,12 @@ export async function replay(
     const extent = step.value
     const { firstSequence } = extent
     // The first one too: since the scan, a stop and a start may have made another one of its name.
-    if (firstSequence > sequence + 1 || (i > 0 && firstSequence <= sequence)) {
-      const gap = `it begins with write ${firstSequence}, and what is before it ends with`
-      throw new StoreCorrupt(path, 0, `${gap} write ${sequence}: a file is missing`, PUT_BACK)
-    }
+    const begins = `it begins with write ${firstSequence}`
+    const ends = `${begins}, and what is before it ends with write ${sequence}`
+    if (firstSequence > sequence + 1)
+      throw new StoreCorrupt(path, 0, `${ends}: a file is missing`, PUT_BACK)
+    if (i > 0 && firstSequence <= sequence)
+      throw new StoreCorrupt(path, 0, `${ends}: a file of another store or time is there`)
     sequence = Math.max(sequence, extent.nextSequence - 1)
     if (isLastJournal) last = { ...extent, number }
     else closedBytes += extent.goodBytes

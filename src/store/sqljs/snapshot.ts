@@ -1,7 +1,7 @@
 import { createHash } from 'node:crypto'
 import { FORMAT_VERSION, READABLE_VERSIONS } from './database.ts'
 import type { File } from './files.ts'
-import { OTHER_RELEASE, otherVersion, StoreCorrupt } from './journal-format.ts'
+import { OTHER_RELEASE, otherVersion, RESTORE, StoreCorrupt } from './journal-format.ts'
 import { type Meta, metaOf } from './meta.ts'
 import { PageFile } from './page-file.ts'
 import { loadSqlite } from './sqlite.ts'
@@ -60,9 +60,8 @@ export async function readSnapshot(path: string, file: File): Promise<Snapshot> 
   const at = Math.max(pages.lengthBytes - TRAILER_BYTES, 0)
   if ((await checksumOf(pages)) !== 'fits') {
     const what = 'the checksum after the last page does not fit'
-    const edited = 'If it was edited with sqlite3 on purpose, run "plant-store import" on it'
-    const advice = `restore the last export. ${edited}, after moving it away`
-    throw new StoreCorrupt(path, at, what, advice)
+    const edited = 'Only if this file was edited on purpose, run "plant-store import" on it instead'
+    throw new StoreCorrupt(path, at, what, `${RESTORE}. ${edited}`)
   }
   const trailer = trailerOf(pages)
   const version = trailer.readUInt32BE(MAGIC.length)

@@ -379,10 +379,16 @@ test('recovery: an incomplete snapshot and its journals need each other', async 
   await refuses(
     without(files, ...journals),
     'plants.sqlite',
-    /the journal that begins with write \d+ is missing; put the missing file back, or restore/,
+    /the journal that begins with write \d+ is missing; put the missing file back, or move/,
   )
-  const missing = /a file is missing; put the missing file back, or restore the last export$/
+  const missing = /a file is missing; put the missing file back, or move .* import the last export$/
   await refuses(without(files, 'plants.sqlite'), journals[0] ?? '', missing)
+  const twice = await severalJournals()
+  const first = twice.get(FIRST) ?? assert.fail()
+  // The next journal begins with write 2 too.
+  twice.set(FIRST, Buffer.concat([first, batchLine(2, [['alice', '2', 'Oak']])]))
+  const other = /with write 2: a file of another store or time is there; move all files/
+  await refuses(twice, 'journal-00000002.log', other)
 })
 
 test('recovery: a crash between snapshot rename and journal removal replays no write', async () => {
