@@ -74,8 +74,8 @@ function slowRecovery(): Promise<Readonly<Record<string, string>>> {
     }`)
 }
 
-test('signals: a stop during a recovery waits for it and loses nothing', async (t) => {
-  const directory = await directoryOf(await killedAfter([plant(1n)]))
+/** Stops a service while it recovers, then lets the recovery go on. Returns the log. */
+async function stopDuringRecovery(t: TestContext, directory: string): Promise<string> {
   const env = { PLANTS_DRAIN_DELAY: '3600', ...(await slowRecovery()) }
   const { child, exited, output } = launch(serviceEnvironment(directory, env))
   t.after(() => child.kill('SIGKILL'))
@@ -84,7 +84,13 @@ test('signals: a stop during a recovery waits for it and loses nothing', async (
   await until('it stops', () => output().includes('"message":"stopping"'))
   child.kill('SIGUSR2')
   assert.deepEqual([await exited, child.signalCode], [0, null])
-  assert.doesNotMatch(output(), /"message":"listening"|"level":"error"/)
+  return output()
+}
+
+test('signals: a stop during a recovery waits for it and loses nothing', async (t) => {
+  const directory = await directoryOf(await killedAfter([plant(1n)]))
+  const log = await stopDuringRecovery(t, directory)
+  assert.doesNotMatch(log, /"message":"listening"|"level":"error"/)
   const again = await openStore(directory, { lock: lockDirectory })
   assert.deepEqual(await list(again), [shown(plant(1n))])
   await again.close()
@@ -93,14 +99,9 @@ test('signals: a stop during a recovery waits for it and loses nothing', async (
 test('signals: a stop during a start that fails hides no damage', async (t) => {
   const damaged = Buffer.from('no journal\n')
   const directory = await directoryOf(new Map([['journal-00000001.log', damaged]]))
-  const { child, exited, output } = launch(serviceEnvironment(directory, await slowRecovery()))
-  t.after(() => child.kill('SIGKILL'))
-  await until('it recovers', () => output().includes('recovering'))
-  child.kill('SIGTERM')
-  await until('it stops', () => output().includes('"message":"stopping"'))
-  child.kill('SIGUSR2')
-  assert.deepEqual([await exited, child.signalCode], [0, null])
-  assert.match(output(), /"message":"the start failed while it was stopped".*is damaged at byte 0/)
+  const log = await stopDuringRecovery(t, directory)
+  assert.match(log, /"message":"the start failed while it was stopped".*is damaged at byte 0/)
+  await assert.rejects(openStore(directory), /is damaged at byte 0/)
 })
 
 /** Runs a command whose stdout and stderr go to a pipe without a reader. */

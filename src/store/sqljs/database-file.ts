@@ -36,8 +36,8 @@ export class DatabaseFile {
     const pages = new PageFile(path, file)
     if (!snapshot || isOld) pages.write(emptyFile(library), 0)
     else
-      for await (const piece of snapshot.pages.pieces(snapshot.trailerAt))
-        pages.write(piece, pages.lengthBytes)
+      for await (const block of snapshot.pages.blocks(snapshot.trailerAt))
+        pages.write(block, pages.lengthBytes)
     return pages.through(() => {
       const db = new library.Database(pages.bytes)
       try {

@@ -27,7 +27,7 @@ export const LINE_START = /(\0?)[0-9a-f]{8} (\d+) \[\["[^"\\\0]*(?:\\[^\0][^"\\\
 const NEWLINE = 10
 const CHECKSUM_CHARS = 8
 
-/** Of a damaged directory nothing may stay: an import opens it as a start does. */
+/** An import opens the directory as a start does, so no damaged file may stay there. */
 export const RESTORE = 'move all files of the directory elsewhere, and import the last export'
 export const PUT_BACK = `put the missing file back, or ${RESTORE}`
 export const OTHER_RELEASE = 'use the release that wrote it, or a newer one'

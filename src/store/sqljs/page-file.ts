@@ -11,7 +11,7 @@ export const PAGE_BYTES = 4096
 /** sql.js counts the bytes of a file with 31 bits. */
 export const FILE_MAX_BYTES = 2 ** 31 - 1
 /** How much is read at a time. */
-const PIECE_BYTES = 4 * PAGE_BYTES
+const READ_BYTES = 4 * PAGE_BYTES
 /** After this much has been written it is synced: a line of the journal never waits for more. */
 const SYNC_BYTES = 1024 * 1024
 /** Emscripten's number for ENOSPC. SQLite then says that the disk is full. */
@@ -37,8 +37,8 @@ export class PageFile {
   #lengthBytes: number
   /** The crc32 of each page that was read or written, by its first byte. */
   readonly #checksums = new Map<number, number>()
-  #piece = Buffer.alloc(PIECE_BYTES)
-  /** Which part of the file `#piece` holds. */
+  #buffer = Buffer.alloc(READ_BYTES)
+  /** Which part of the file `#buffer` holds. */
   #held = { from: 0, to: 0 }
   #unsyncedBytes = 0
   /** What SQLite was told of only as an error of a file. No later call reads or writes. */
@@ -87,7 +87,7 @@ export class PageFile {
   read(from: number, to: number): Buffer {
     if (from < this.#held.from || to > this.#held.to) this.#hold(from - (from % PAGE_BYTES), to)
     if (to > this.#held.to) throw new RangeError(`${this.#path} has no byte ${to - 1}`)
-    return this.#piece.subarray(from - this.#held.from, to - this.#held.from)
+    return this.#buffer.subarray(from - this.#held.from, to - this.#held.from)
   }
 
   /** Writes whole pages. */
@@ -111,11 +111,11 @@ export class PageFile {
     await this.#file.sync()
   }
 
-  /** The first `end` bytes in pieces, each until the next one. Yields to other work in between. */
-  async *pieces(end = this.#lengthBytes): AsyncGenerator<Buffer, void> {
+  /** The first `end` bytes in blocks, each until the next one. Yields to other work in between. */
+  async *blocks(end = this.#lengthBytes): AsyncGenerator<Buffer, void> {
     const pause = pausing()
-    for (let at = 0; at < end; at += PIECE_BYTES) {
-      yield this.read(at, Math.min(at + PIECE_BYTES, end))
+    for (let at = 0; at < end; at += READ_BYTES) {
+      yield this.read(at, Math.min(at + READ_BYTES, end))
       await pause()
     }
   }
@@ -123,17 +123,17 @@ export class PageFile {
   /** Reads whole pages, and verifies what was known of them. */
   #hold(from: number, to: number): void {
     const pages = Math.ceil((to - from) / PAGE_BYTES)
-    const length = Math.min(Math.max(PIECE_BYTES, pages * PAGE_BYTES), this.#lengthBytes - from)
+    const length = Math.min(Math.max(READ_BYTES, pages * PAGE_BYTES), this.#lengthBytes - from)
     this.#held = { from: 0, to: 0 }
     // A file of another program may have larger pages.
-    if (length > this.#piece.length) this.#piece = Buffer.alloc(length)
+    if (length > this.#buffer.length) this.#buffer = Buffer.alloc(length)
     for (let done = 0; done < length; ) {
-      const taken = this.#file.readNow(this.#piece.subarray(done, length), from + done)
+      const taken = this.#file.readNow(this.#buffer.subarray(done, length), from + done)
       if (taken === 0) throw new Error(`${this.#path} is shorter than when it was opened`)
       done += taken
     }
     for (let at = 0; at < length; at += PAGE_BYTES) {
-      const checksum = crc32(this.#piece.subarray(at, Math.min(at + PAGE_BYTES, length)))
+      const checksum = crc32(this.#buffer.subarray(at, Math.min(at + PAGE_BYTES, length)))
       if (!this.#checksums.has(from + at)) this.#checksums.set(from + at, checksum)
       if (this.#checksums.get(from + at) === checksum) continue
       const what = `${this.#path} is not as it was read or written before, at byte ${from + at}`

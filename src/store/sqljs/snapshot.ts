@@ -31,7 +31,7 @@ export async function seal(pages: PageFile, sequence: number): Promise<number> {
   trailer.writeUInt32BE(FORMAT_VERSION, MAGIC.length)
   trailer.writeBigUInt64BE(BigInt(sequence), MAGIC.length + 8)
   const hash = createHash('sha256')
-  for await (const piece of pages.pieces()) hash.update(piece)
+  for await (const block of pages.blocks()) hash.update(block)
   const sha = hash.update(trailer).digest()
   await pages.end(Buffer.concat([trailer, sha]))
   return pages.lengthBytes + TRAILER_BYTES
@@ -40,7 +40,7 @@ export async function seal(pages: PageFile, sequence: number): Promise<number> {
 /** What the trailer of a file says; `none` without one, as in a file that SQLite has made. */
 export async function checksumOf(pages: PageFile): Promise<'none' | 'fits' | 'differs'> {
   const hash = createHash('sha256')
-  for await (const piece of pages.pieces(pages.lengthBytes - SHA_BYTES)) hash.update(piece)
+  for await (const block of pages.blocks(pages.lengthBytes - SHA_BYTES)) hash.update(block)
   const trailer = trailerOf(pages)
   if (!trailer.subarray(0, MAGIC.length).equals(MAGIC)) return 'none'
   return hash.digest().equals(trailer.subarray(-SHA_BYTES)) ? 'fits' : 'differs'
@@ -52,7 +52,7 @@ function trailerOf(pages: PageFile): Buffer {
 }
 
 /**
- * Reads and verifies a snapshot, of which no more than a piece is in memory.
+ * Reads and verifies a snapshot, of which no more than a block is in memory.
  * @throws StoreCorrupt if any byte is not as it was written, or the version is unknown.
  */
 export async function readSnapshot(path: string, file: File): Promise<Snapshot> {

@@ -26,7 +26,7 @@ test('page file: any part is read as it is, and the next call may reuse its byte
     assert.deepEqual(pages.read(from, to), bytes.subarray(from, to))
   }
   const all: Buffer[] = []
-  for await (const piece of pages.pieces()) all.push(Buffer.from(piece))
+  for await (const block of pages.blocks()) all.push(Buffer.from(block))
   assert.deepEqual(Buffer.concat(all), bytes)
   assert.throws(() => pages.read(bytes.length - 1, bytes.length + 1), RangeError)
   // As a file with larger pages needs it.
@@ -160,7 +160,7 @@ test('page file: reading all of it yields, so that other work goes on', async ()
     if (!isDone) setImmediate(count)
   }
   setImmediate(count)
-  for await (const piece of pages.pieces()) assert.ok(piece.length > 0)
+  for await (const block of pages.blocks()) assert.ok(block.length > 0)
   isDone = true
   // It takes 300 ms, and yields each 50.
   assert.ok(ticks >= 4, `${ticks} ticks`)
