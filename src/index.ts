@@ -93,9 +93,15 @@ export interface PlantServiceConfig {
   /**
    * Connections at a time of `listen()`'s own listener, from 1 to 1000000. One more is closed
    * without an answer. A server that has the `handler` bounds its own.
-   * @defaultValue `10000`
+   * @defaultValue `1000`
    */
   readonly maxConnections?: number | undefined
+  /**
+   * Seconds that `listen()`'s own listener keeps a connection between two requests: from 1 to 3600.
+   * Longer than a load balancer keeps one, so that the balancer closes it.
+   * @defaultValue `75`
+   */
+  readonly keepAlive?: number | undefined
   /** Requests per second for each owner: from 1 to 1000000. @defaultValue no limit */
   readonly rateLimit?: number | undefined
   /**

@@ -7,6 +7,6 @@ import { Service, type PlantService, type ServiceHooks } from './service.ts'
 /** @throws ConfigError if the keys cannot be used. */
 export function createMountedService(config: Config, hooks: ServiceHooks): PlantService {
   const service = new Service(config, hooks)
-  const handler = service.mount((connections) => new Adapter(connections))
+  const handler = service.mount((responder) => new Adapter(responder))
   return Object.assign(service, { handler })
 }

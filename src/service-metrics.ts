@@ -2,7 +2,7 @@ import type { Checks } from './api/admin.ts'
 import type { ResponderOptions } from './api/plant-responder.ts'
 import type { KeySource } from './auth/keys.ts'
 import type { Verifier } from './auth/verifier.ts'
-import type { Connections } from './http/server.ts'
+import type { HttpServer } from './http/server.ts'
 import type { Metrics } from './ops/metrics.ts'
 import { VERSION } from './package.ts'
 
@@ -10,8 +10,8 @@ import { VERSION } from './package.ts'
 // No label has a value that a client chose.
 
 export function addServiceMetrics(
-  { metrics, log, bodies, answers, pages }: ResponderOptions,
-  connections: Connections,
+  { metrics, log, bodies, responses, pages }: ResponderOptions,
+  http: HttpServer,
   mountedActive: () => number,
   maxConnections: number,
   checks: () => Checks,
@@ -20,10 +20,8 @@ export function addServiceMetrics(
   const active = 'Requests that are being served or wait for their turn on their connection.'
   const limit = 'PLANTS_MAX_CONNECTIONS, or fewer if the limit of open files is lower.'
   const refused = 'Connections that were closed at once because there were too many.'
-  const ofStrangers = 'Waiting requests and bodies of clients whose token is not verified yet.'
-  const ofBodies = 'Request bodies that are read or wait to be stored.'
-  const ofAnswers = 'Responses that clients have not taken yet.'
-  const { strangers } = connections
+  const ofBodies = 'Request bodies, from their announcement until their response is sent.'
+  const ofResponses = 'What clients have not taken of lists, above 64 KiB for each connection.'
   metrics.gauge('plant_store_build_info', 'Always 1; the labels name what runs.', () => [
     [{ version: VERSION, node: process.version }, 1],
   ])
@@ -31,13 +29,12 @@ export function addServiceMetrics(
     Object.entries(checks()).map(([check, reason]) => [{ check }, reason === undefined ? 1 : 0]),
   )
   metrics.counter('plant_store_log_lines_dropped_total', dropped, () => log.dropped)
-  metrics.gauge('http_server_active_requests', active, () => connections.active + mountedActive())
-  metrics.gauge('plant_store_connections', 'Open connections.', () => connections.size)
+  metrics.gauge('http_server_active_requests', active, () => http.active + mountedActive())
+  metrics.gauge('plant_store_connections', 'Open connections.', () => http.size)
   metrics.gauge('plant_store_connections_limit', limit, () => maxConnections)
-  metrics.counter('plant_store_connections_refused_total', refused, () => connections.refused)
-  metrics.gauge('plant_store_held_stranger_bytes', ofStrangers, () => strangers.heldBytes)
+  metrics.counter('plant_store_connections_refused_total', refused, () => http.refused)
   metrics.gauge('plant_store_held_body_bytes', ofBodies, () => bodies.heldBytes)
-  metrics.gauge('plant_store_held_answer_bytes', ofAnswers, () => answers.heldBytes)
+  metrics.gauge('plant_store_held_answer_bytes', ofResponses, () => responses.heldBytes)
   metrics.gauge('plant_store_remembered_pages_bytes', 'Lists in the cache.', () => pages.bytes)
 }
 

@@ -1,16 +1,16 @@
-import type { RequestListener, Server } from 'node:http'
+import type { RequestListener } from 'node:http'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Admin, ADMIN_MAX_CONNECTIONS, type Checks, type Health, healthOf } from './api/admin.ts'
 import { PageCache } from './api/page-cache.ts'
 import { PlantResponder, type ResponderOptions } from './api/plant-responder.ts'
-import { RateLimit } from './api/rate-limit.ts'
+import { RateLimit } from './ops/rate-limit.ts'
 import { type KeySource, readKeys } from './auth/keys.ts'
 import { Verifier } from './auth/verifier.ts'
 import type { Config } from './config.ts'
 import type { Adapter } from './http/adapter.ts'
 import { type Address, ListenFailed, listen, type Listener } from './http/listen.ts'
-import { Connections, createHttpServer } from './http/server.ts'
-import { canSendWhole } from './http/whole-response.ts'
+import type { Responder } from './http/responder.ts'
+import { HttpServer } from './http/server.ts'
 import { MemoryBudget } from './ops/budget.ts'
 import { connectionsWithinLimit } from './ops/descriptors.ts'
 import { FairQueue } from './ops/fair-queue.ts'
@@ -65,10 +65,11 @@ export interface PlantService {
   metrics(): string
 }
 
-/** For all request bodies that are read or wait to be stored. */
-const BODIES_MAX_BYTES = 64 * 1024 * 1024
-/** For all responses that clients have not taken yet. */
-const ANSWERS_MAX_BYTES = 64 * 1024 * 1024
+/** For all request bodies, and once more for all lists that clients have not taken yet. */
+const BUDGET_BYTES = 64 * 1024 * 1024
+const TIMEOUTS = { headersMs: 10_000, requestMs: 30_000, inactiveMs: 60_000, checkMs: 1000 }
+/** Load balancers keep an idle connection for 60 s and more, and must be the first to close it. */
+const SHORT_KEEP_ALIVE_SECONDS = 60
 
 /** Wires tokens, storage and HTTP. */
 export class Service implements Omit<PlantService, 'handler'> {
@@ -78,13 +79,13 @@ export class Service implements Omit<PlantService, 'handler'> {
   readonly #keys: KeySource
   readonly #store: StoreOpening
   readonly #pages = new PageCache()
-  readonly #connections: Connections
+  readonly #responder: Responder
+  readonly #http: HttpServer
   #adapter: Adapter | undefined
   readonly #maxConnections: number
   readonly #lifecycle: Lifecycle = { state: 'starting' }
   readonly #metrics = new Metrics()
   #storeMetrics = new Metrics()
-  #server: Server | undefined
   #listener: Listener | undefined
   #admin: Admin | undefined
   /** The attempt to listen that is under way, or has succeeded. */
@@ -120,8 +121,8 @@ export class Service implements Omit<PlantService, 'handler'> {
       rateLimit: rateLimit === undefined ? undefined : new RateLimit(rateLimit),
       pages: this.#pages,
       queue,
-      bodies: new MemoryBudget(BODIES_MAX_BYTES),
-      answers: new MemoryBudget(ANSWERS_MAX_BYTES),
+      bodies: new MemoryBudget(BUDGET_BYTES),
+      responses: new MemoryBudget(BUDGET_BYTES),
       maxBodyBytes,
       scopes: { read: config.readScope, write: config.writeScope },
       lifecycle: this.#lifecycle,
@@ -129,20 +130,25 @@ export class Service implements Omit<PlantService, 'handler'> {
       log,
       logRequests,
     }
-    this.#connections = new Connections(new PlantResponder(options))
+    this.#responder = new PlantResponder(options)
+    this.#http = new HttpServer(this.#responder, {
+      ...TIMEOUTS,
+      keepAliveMs: config.keepAlive * 1000,
+    })
+    this.#http.server.on('connection', queue.connectionArrived)
     this.#maxConnections = Math.min(maxConnections, connectionsWithinLimit(ADMIN_MAX_CONNECTIONS))
     const mountedActive = (): number => this.#adapter?.active ?? 0
     const checks = (): Checks => this.#checks()
-    addServiceMetrics(options, this.#connections, mountedActive, this.#maxConnections, checks)
+    addServiceMetrics(options, this.#http, mountedActive, this.#maxConnections, checks)
     addTokenMetrics(this.#metrics, verifier, this.#keys)
   }
 
   /**
-   * Returns a handler for other servers, with the same bounds. The caller passes the adapter in: so
-   * `serve` does not load it.
+   * Returns a handler for other servers. The caller passes the adapter in: so `serve` does not load
+   * it.
    */
-  mount(create: (connections: Connections) => Adapter): RequestListener {
-    this.#adapter = create(this.#connections)
+  mount(create: (responder: Responder) => Adapter): RequestListener {
+    this.#adapter = create(this.#responder)
     return this.#adapter.handler
   }
 
@@ -182,16 +188,25 @@ export class Service implements Omit<PlantService, 'handler'> {
     const admin = adminListen === 'off' ? undefined : await this.#listenForAdmin(adminListen)
     const { recovered } = await this.#store.open()
     if (this.#isDraining) throw new ListenFailed(CLOSED)
+    this.#warn()
+    this.#http.server.maxConnections = this.#maxConnections
+    this.#listener = await listen(this.#http.server, address, this.#nameOf('listen'))
+    await this.#store.openToServe()
+    return { plants: this.#listener.url, admin, recovered }
+  }
+
+  #warn(): void {
     const connections = this.#maxConnections
     if (connections < this.#config.maxConnections) {
       const fewer = 'the limit of open files leaves room for fewer connections than'
       this.#log.info(`${fewer} ${this.#nameOf('maxConnections')}`, { connections })
     }
-    if (!canSendWhole()) this.#log.info('responses are sent in the slower way of Node')
-    this.#server = createHttpServer(this.#connections, connections)
-    this.#listener = await listen(this.#server, address, this.#nameOf('listen'))
-    await this.#store.openToServe()
-    return { plants: this.#listener.url, admin, recovered }
+    const seconds = this.#config.keepAlive
+    if (seconds < SHORT_KEEP_ALIVE_SECONDS) {
+      const name = this.#nameOf('keepAlive')
+      const short = `${name} is short: a load balancer may use a connection that is closing`
+      this.#log.info(short, { seconds })
+    }
   }
 
   #listenForAdmin(address: Address): Promise<string> {
@@ -213,11 +228,11 @@ export class Service implements Omit<PlantService, 'handler'> {
     this.#lifecycle.state = 'draining'
     // A pending listen would open its listener after the stop.
     await this.#listening?.catch(() => {})
-    const [listener, connections] = [this.#listener, this.#connections]
+    const [listener, http] = [this.#listener, this.#http]
     const delayMs = this.#config.drainDelay * 1000
     const steps: readonly Step[] = [
       ['serve through the drain delay', () => listener && sleep(delayMs)],
-      ['accept the connections that are made', () => listener && connections.acceptAll()],
+      ['accept the connections that are made', () => listener && http.acceptAll()],
       ['accept no more', () => listener?.stop()],
       ['answer what is under way', () => this.#drain()],
       ...this.#closeSteps,
@@ -229,7 +244,7 @@ export class Service implements Omit<PlantService, 'handler'> {
   /** For a stop, and for a `listen` that fails. */
   get #closeSteps(): readonly Step[] {
     return [
-      ['close the server', () => this.#server?.close()],
+      ['close the server', () => this.#http.server.close()],
       ['release the store', () => this.#store.close()],
       ...(this.#admin?.closeSteps ?? []),
     ]
@@ -237,7 +252,7 @@ export class Service implements Omit<PlantService, 'handler'> {
 
   async #drain(): Promise<void> {
     const { shutdownTimeout: timeoutSeconds } = this.#config
-    const parts = [this.#connections, this.#adapter]
+    const parts = [this.#http, this.#adapter]
     const left = await Promise.all(parts.map((part) => part?.drain(timeoutSeconds * 1000) ?? 0))
     const connections = left.reduce((sum, each) => sum + each, 0)
     const message = 'requests still under way at the deadline were given up'

@@ -10,7 +10,7 @@ import { join } from 'node:path'
 import { type TestContext, test } from 'node:test'
 import { readOptions } from '../dist/config.js'
 import { ListenFailed } from '../dist/http/listen.js'
-import { Connections } from '../dist/http/server.js'
+import { HttpServer } from '../dist/http/server.js'
 import { createLog } from '../dist/ops/log.js'
 import { StoreUnavailable } from '../dist/plants/store.js'
 import type { Lifecycle } from '../dist/ops/lifecycle.js'
@@ -372,7 +372,7 @@ function failClearing(t: TestContext, file: string): void {
 /** A call that fails during a stop, and the step that the log must name. */
 const FAILING: readonly (readonly [step: string, breakIt: (t: TestContext) => unknown])[] = [
   ['accept no more', (t) => t.mock.method(fs, 'unlinkSync', fail)],
-  ['answer what is under way', (t) => t.mock.method(Connections.prototype, 'drain', fail)],
+  ['answer what is under way', (t) => t.mock.method(HttpServer.prototype, 'drain', fail)],
   ['close the keys', (t) => failClearing(t, '/auth/file-keys.js')],
   ['close the server', (t) => t.mock.method(Server.prototype, 'close', fail)],
   [

@@ -56,6 +56,7 @@ const NUMBERS = [
   ['clockTolerance', 0, 3600],
   ['maxBodyBytes', 1, 16_777_216],
   ['maxConnections', 1, 1_000_000],
+  ['keepAlive', 1, 3600],
   ['rateLimit', 1, 1_000_000],
   ['drainDelay', 0, 3600],
   ['shutdownTimeout', 0, 3600],

@@ -1,11 +1,11 @@
-import type { Server } from 'node:http'
+/* The listener for operators: no tokens, no plants. */
+
+import type { Socket } from 'node:net'
 import { escaped, HttpError } from '../errors.ts'
-import type { HttpTimeouts } from '../http/clock.ts'
-import type { Exchange } from '../http/exchange.ts'
 import { type Address, listen, type Listener } from '../http/listen.ts'
 import type { Responder } from '../http/responder.ts'
 import { errorResponse, type HttpResponse, jsonResponse } from '../http/response.ts'
-import { Connections, createHttpServer } from '../http/server.ts'
+import { HttpServer, type HttpTimeouts } from '../http/server.ts'
 import { overloaded } from '../ops/budget.ts'
 import type { Step } from '../ops/lifecycle.ts'
 import type { Log } from '../ops/log.ts'
@@ -37,15 +37,16 @@ export const ADMIN_MAX_CONNECTIONS = 32
 /** A probe takes milliseconds, and the next one must find room soon. */
 const TIMEOUTS: HttpTimeouts = {
   headersMs: 5000,
-  keepAliveMs: 5000,
   requestMs: 5000,
-  servingMs: 5000,
-  stalledMs: 5000,
+  keepAliveMs: 5000,
+  inactiveMs: 10_000,
+  checkMs: 1000,
 }
 
-/** The listener for operators: no tokens, no plants. */
 export class Admin {
-  readonly #server: Server
+  readonly #http: HttpServer
+  /** The connection that was used longest ago is first. */
+  readonly #sockets = new Set<Socket>()
   readonly #stopWatching: () => void
   #listener: Listener | undefined
 
@@ -56,27 +57,45 @@ export class Admin {
     this.#stopWatching = watchEventLoop(processMetrics)
     const paths = new Map([
       ['/livez', () => jsonResponse(200, { status: 'ok' })],
-      ['/readyz', () => readyResponse(checks())],
+      ['/readyz', () => readyResponse(healthOf(checks()))],
       ['/metrics', () => metricsResponse(metrics() + processMetrics.render())],
       ['/openapi.json', () => ({ status: 200, headers: [], body: Buffer.from(description()) })],
     ])
-    const connections = new Connections(responderOf(paths, log), TIMEOUTS)
-    this.#server = createHttpServer(connections, ADMIN_MAX_CONNECTIONS, 'closeQuietest')
+    this.#http = new HttpServer(responderOf(paths, log), TIMEOUTS)
+    this.#http.server.on('connection', (socket: Socket) => this.#accept(socket))
+    this.#http.server.on('request', ({ socket }) => this.#use(socket))
   }
 
   /** Returns the address as a URL or `unix:` path. @throws ListenFailed */
   async listen(address: Address, option: string): Promise<string> {
-    this.#listener = await listen(this.#server, address, option)
+    this.#listener = await listen(this.#http.server, address, option)
     return this.#listener.url
   }
 
   get closeSteps(): readonly Step[] {
+    const { server } = this.#http
     return [
       ['stop watching the event loop', () => this.#stopWatching()],
       ['accept no more on the admin listener', () => this.#listener?.stop()],
-      ['close the connections of the admin listener', () => this.#server.closeAllConnections()],
-      ['close the admin server', () => this.#server.close()],
+      ['close the connections of the admin listener', () => server.closeAllConnections()],
+      ['close the admin server', () => server.close()],
     ]
+  }
+
+  /** With one connection too many, closes the one that was used longest ago. */
+  #accept(socket: Socket): void {
+    this.#use(socket)
+    socket.once('close', () => this.#sockets.delete(socket))
+    const [oldest] = this.#sockets
+    if (!oldest || this.#sockets.size <= ADMIN_MAX_CONNECTIONS) return
+    // Its 'close' would come too late for the next connection of this tick.
+    this.#sockets.delete(oldest)
+    oldest.destroy()
+  }
+
+  #use(socket: Socket): void {
+    this.#sockets.delete(socket)
+    this.#sockets.add(socket)
   }
 }
 
@@ -86,7 +105,7 @@ function responderOf(paths: ReadonlyMap<string, () => HttpResponse>, log: Log): 
   const message = `There is nothing at this path: see ${[...paths.keys()].join(', ')}.`
   const unknownPath = jsonResponse(status, { error, message })
   return {
-    serve({ method, req }: Exchange) {
+    serve({ method, req }) {
       const respond = paths.get((req.url ?? '').replace(/\?.*$/s, ''))
       if (!respond) return unknownPath
       if (method === 'GET' || method === 'HEAD') return respond()
@@ -100,15 +119,12 @@ function responderOf(paths: ReadonlyMap<string, () => HttpResponse>, log: Log): 
       return errorResponse(new HttpError('internal'))
     },
     answered: () => {},
-    accepted: () => {},
-    holdResponse: () => ({ set() {}, grow: () => true }),
     draining: false,
   }
 }
 
 /** 503 if a check fails; the body names every check. */
-function readyResponse(checks: Checks): HttpResponse {
-  const health = healthOf(checks)
+function readyResponse(health: Health): HttpResponse {
   return jsonResponse(health.status === 'ok' ? 200 : 503, health)
 }
 

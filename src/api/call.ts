@@ -1,6 +1,8 @@
+/* What an operation gets, and how it does work that takes long. */
+
 import { ClientGone } from '../errors.ts'
 import type { Exchange } from '../http/exchange.ts'
-import { type MemoryBudget, overloaded } from '../ops/budget.ts'
+import type { MemoryBudget } from '../ops/budget.ts'
 import type { FairQueue } from '../ops/fair-queue.ts'
 import type { PlantStore } from '../plants/store.ts'
 import type { PageCache } from './page-cache.ts'
@@ -12,10 +14,10 @@ export interface OperationOptions {
   readonly pages: PageCache
   /** Runs work that may take a millisecond or more; owners take turns. */
   readonly queue: FairQueue
-  /** Memory for bodies that are read, and for creates that wait. */
+  /** For each body from its announcement until its response is sent. */
   readonly bodies: MemoryBudget
-  /** Memory for responses that clients have not read yet. */
-  readonly answers: MemoryBudget
+  /** For what clients have not taken of a list, above what each connection may hold. */
+  readonly responses: MemoryBudget
   readonly maxBodyBytes: number
 }
 
@@ -30,22 +32,10 @@ export interface Call {
   readonly options: OperationOptions
 }
 
-/**
- * Does work that may take long, once it is the owner's turn.
- * @throws ClientGone, HttpError `overloaded`: both may have changed meanwhile.
- */
+/** Does work that may take long, once it is the owner's turn. @throws ClientGone */
 export function inTurn<T>(call: Call, work: () => T | Promise<T>): T | Promise<T> {
   return call.options.queue.run(call.owner, () => {
     if (call.exchange.req.socket.destroyed) throw new ClientGone()
-    checkRoom(call)
     return work()
   })
-}
-
-/**
- * The router calls it before the operation, and `inTurn` after a wait.
- * @throws HttpError `overloaded` if the owner's clients leave too many responses unread.
- */
-export function checkRoom({ owner, options: { answers } }: Call, bytes?: number): void {
-  if (!answers.hasRoom(owner, bytes)) throw overloaded()
 }

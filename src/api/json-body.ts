@@ -1,3 +1,5 @@
+/* What the headers of a JSON body must say, and its text. */
+
 import { isUtf8 } from 'node:buffer'
 import { HttpError } from '../errors.ts'
 import type { Exchange } from '../http/exchange.ts'
@@ -15,13 +17,21 @@ const CHARSET = new RegExp(`;[ \\t]*charset=(${TOKEN}|"[^"]*")`, 'gi')
 const BYTE_ORDER_MARK = '\ufeff'
 
 /** @throws HttpError if the headers announce anything but JSON in UTF-8, or too many bytes. */
-export function checkBodyHeaders({ headers }: Exchange, maxBodyBytes: number): void {
-  const [type, second] = headers.contentTypes
+export function checkBodyHeaders(exchange: Exchange, maxBodyBytes: number): void {
+  const [type, second] = exchange.headers('content-type')
   if (second !== undefined) throw new HttpError('contentTypeRepeated')
   if (type === undefined || !isJson(type)) throw new HttpError('mediaTypeUnsupported')
-  if (headers.contentEncodings.some((coding) => coding.toLowerCase() !== 'identity'))
+  const encodings = exchange.headers('content-encoding')
+  // "gzip, chunked" is a coding of the same bytes.
+  const codings = exchange.headers('transfer-encoding')
+  if (isNot('identity', encodings) || isNot('chunked', codings))
     throw new HttpError('contentEncodingUnsupported', ['Accept-Encoding', 'identity'])
-  if ((headers.contentLengthBytes ?? 0) > maxBodyBytes) throw new HttpError('bodyTooLarge')
+  if ((exchange.contentLength ?? 0) > maxBodyBytes) throw new HttpError('bodyTooLarge')
+}
+
+/** True if a value is another one than this. */
+function isNot(supported: string, values: readonly string[]): boolean {
+  return values.some((value) => value.toLowerCase() !== supported)
 }
 
 function isJson(contentType: string): boolean {

@@ -1,5 +1,7 @@
+/* GET /plants. */
+
 import { type Condition, HttpError } from '../errors.ts'
-import { bodyOf, type HttpResponse } from '../http/response.ts'
+import { bodyOf, type HttpResponse, lengthOf, SHORT_MAX_BYTES } from '../http/response.ts'
 import type { PlantList, PlantRange } from '../plants/store.ts'
 import { type Call, inTurn } from './call.ts'
 import { readCursor, writeCursor } from './cursor.ts'
@@ -12,14 +14,15 @@ export function listPlants(call: Call): HttpResponse | Promise<HttpResponse> {
   const { owner, query } = call
   const { store, pages } = call.options
   const cached = pages.get(owner, query)
-  if (cached) return cached
+  if (cached) return reservePage(call, cached)
   const respond = (list: PlantList, limit: number | undefined) => {
-    const responseOf = (first = '[]'): HttpResponse => ({
-      status: 200,
-      headers: list.cutAt === undefined ? [] : ['Link', nextPage(owner, limit, list.cutAt)],
-      // A list of one chunk has a Content-Length; a longer one is made while its client reads it.
-      body: list.ended ? bodyOf(first) : new PlantStream(list, first, call),
-    })
+    const responseOf = (first = '[]'): HttpResponse =>
+      reservePage(call, {
+        status: 200,
+        headers: list.cutAt === undefined ? [] : ['Link', nextPage(owner, limit, list.cutAt)],
+        // A list of one chunk has a Content-Length; a longer one is made while its client reads it.
+        body: list.ended ? bodyOf(first) : new PlantStream(list, first, call),
+      })
     const first = list.next()
     return first instanceof Promise ? first.then(responseOf) : responseOf(first)
   }
@@ -27,12 +30,24 @@ export function listPlants(call: Call): HttpResponse | Promise<HttpResponse> {
     const range = readRange(owner, query)
     const list = store.current.list(owner, range)
     if (list instanceof Promise)
-      return list.then((it) => orClose(it, () => inTurn(call, () => respond(it, range.limit))))
+      return list.then((it) => orClose(it, () => respond(it, range.limit)))
     const response = orClose(list, () => respond(list, range.limit))
     // A response that was awaited is not cached: a create may have come in between.
     if (!(response instanceof Promise)) pages.add(owner, query, response, list.cutAt)
     return response
   })
+}
+
+/**
+ * Reserves a page until it is sent. Each connection may hold a short one.
+ * @throws HttpError `overloaded` without room.
+ */
+function reservePage({ exchange, owner, options }: Call, page: HttpResponse): HttpResponse {
+  const bytes = lengthOf(page.body) ?? 0
+  if (bytes <= SHORT_MAX_BYTES || exchange.method === 'HEAD') return page
+  const hold = options.responses.reserve(owner, bytes)
+  exchange.whenDone(() => hold.set(0))
+  return page
 }
 
 /** Closes a list that gets no response. */

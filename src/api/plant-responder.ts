@@ -1,14 +1,15 @@
+/* Serves /plants, turns errors into responses, and records each response. */
+
 import { ClientGone, conditions, HttpError, reasonOf } from '../errors.ts'
 import type { Exchange, RequestRecord } from '../http/exchange.ts'
 import type { Responder } from '../http/responder.ts'
-import { errorResponse, type HttpResponse } from '../http/response.ts'
-import { type Hold, overloaded } from '../ops/budget.ts'
+import { errorResponse, type HttpResponse, NO_RESPONSE } from '../http/response.ts'
+import { overloaded } from '../ops/budget.ts'
 import type { Lifecycle } from '../ops/lifecycle.ts'
 import { type Log, type LogRequests, ownerHash } from '../ops/log.ts'
 import type { Metrics } from '../ops/metrics.ts'
 import { type PlantStore, PlantTooLarge, StoreFull, StoreUnavailable } from '../plants/store.ts'
 import { RequestDurations } from './durations.ts'
-import { ROUTES } from './operations.ts'
 import { createRouter, type RouterOptions } from './router.ts'
 
 /** In seconds. */
@@ -26,7 +27,6 @@ export interface ResponderOptions extends RouterOptions {
   readonly logRequests: LogRequests
 }
 
-/** Serves /plants on every connection, turns errors into responses, and records each response. */
 export class PlantResponder implements Responder {
   readonly #options: ResponderOptions
   readonly #route: (exchange: Exchange) => HttpResponse | Promise<HttpResponse>
@@ -37,7 +37,7 @@ export class PlantResponder implements Responder {
     const { metrics } = options
     this.#options = options
     this.#route = createRouter(options)
-    this.#durations = new RequestDurations(metrics, ROUTES.map(({ path }) => path))
+    this.#durations = new RequestDurations(metrics)
     metrics.counter('plant_store_errors_total', 'Failures answered, by error value.', () =>
       [...this.#errorCounts].map(([error, count]) => [{ error: String(error) }, count]),
     )
@@ -53,8 +53,8 @@ export class PlantResponder implements Responder {
     return store.openForRequest().then(() => this.#route(exchange))
   }
 
-  explain(error: unknown, { requestId }: RequestRecord): HttpResponse | undefined {
-    if (error instanceof ClientGone) return undefined
+  explain(error: unknown, { requestId }: RequestRecord): HttpResponse {
+    if (error instanceof ClientGone) return NO_RESPONSE
     const failure = this.#count(error)
     const { log } = this.#options
     if (failure.condition === 'internal') log.error('a request failed', { requestId, error })
@@ -96,14 +96,6 @@ export class PlantResponder implements Responder {
       owner: owner === undefined ? undefined : ownerHash(owner),
       aborted: aborted || undefined,
     })
-  }
-
-  accepted(): void {
-    this.#options.queue.connectionArrived()
-  }
-
-  holdResponse(owner: string, bytes: number): Hold {
-    return this.#options.answers.hold(owner, bytes)
   }
 }
 

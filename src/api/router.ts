@@ -2,11 +2,12 @@ import { insufficientScope, readBearer } from '../auth/bearer.ts'
 import type { Caller } from '../auth/caller.ts'
 import type { Verifier } from '../auth/verifier.ts'
 import { HttpError } from '../errors.ts'
+import { discardBody } from '../http/body.ts'
 import { type Exchange, hasTooManyHeaders } from '../http/exchange.ts'
 import type { HttpResponse } from '../http/response.ts'
-import { checkRoom, type OperationOptions } from './call.ts'
+import type { OperationOptions } from './call.ts'
 import { type Operation, routeOf } from './operations.ts'
-import type { RateLimit } from './rate-limit.ts'
+import type { RateLimit } from '../ops/rate-limit.ts'
 
 export interface RouterOptions extends OperationOptions {
   readonly verifier: Pick<Verifier, 'verify'>
@@ -17,6 +18,8 @@ export interface RouterOptions extends OperationOptions {
 
 /** If a known path has no operation for a method, these methods get 405 and all others 501. */
 const KNOWN_METHOD = /^(?:GET|HEAD|POST|PUT|PATCH|DELETE)$/
+/** The only expectation that is supported. */
+const CONTINUE = '100-continue'
 /** RFC 9110 §7.2, loosely: Node has already refused control characters. */
 const HOST = /^[A-Za-z0-9\-._~!$&'()*+,;=:[\]%]*$/
 
@@ -53,19 +56,20 @@ export function createRouter(
       const waitSeconds = rateLimit?.waitSecondsFor(owner)
       if (waitSeconds !== undefined)
         throw new HttpError('rateLimited', ['Retry-After', String(waitSeconds)])
-      if (exchange.hasUnknownExpectation) throw new HttpError('expectationFailed')
-      const call = { exchange, owner, parameters, query, options }
-      checkRoom(call)
-      return operation.handle(call)
+      const { expectation = CONTINUE } = exchange
+      if (expectation !== CONTINUE) throw new HttpError('expectationFailed')
+      if (!operation.requestBody) discardBody(exchange)
+      return operation.handle({ exchange, owner, parameters, query, options })
     }
-    const caller = verifier.verify(readBearer(exchange.headers.authorization), exchange.req.socket)
+    const caller = verifier.verify(readBearer(exchange.headers('authorization')), exchange)
     return caller instanceof Promise ? caller.then(serve) : serve(caller)
   }
 }
 
-function checkHttp({ req, isMalformed, headers: { hosts } }: Exchange): void {
-  if (hasTooManyHeaders(req)) throw new HttpError('headersTooLarge')
-  if (isMalformed) throw new HttpError('malformedRequest')
+function checkHttp(exchange: Exchange): void {
+  if (hasTooManyHeaders(exchange.req)) throw new HttpError('headersTooLarge')
+  if (exchange.isMalformed) throw new HttpError('malformedRequest')
+  const hosts = exchange.headers('host')
   if (hosts.length !== 1 || !HOST.test(hosts[0] ?? '')) throw new HttpError('hostInvalid')
 }
 

@@ -1,15 +1,26 @@
 /** Verifies as many tokens at once as the keys allow; the others wait, first in, first out. */
-import type { Socket } from 'node:net'
 import { ClientGone } from '../errors.ts'
 import { overloaded } from '../ops/budget.ts'
 
-/** The slowest usual signature, ES512, takes 3 ms of a core: the last request waits 1.5 s. */
+/**
+ * Places of requests whose token waits. The slowest usual signature, ES512, takes 3 ms of a core:
+ * the last request waits 1.5 s.
+ */
 export const MAX_WAITING = 512
-/** At most this many wait for keys: a slow issuer does not keep out tokens of known keys. */
+/** At most this many for those that wait for keys: a slow issuer does not keep out known keys. */
 export const MAX_WAITING_FOR_KEYS = MAX_WAITING / 2
+/**
+ * Places of a request with a chunked body. Node may hold 2.7 MiB for it, which one read of one-byte
+ * chunks takes: 64 of them are 173 MiB.
+ */
+const CHUNKED_PLACES = 8
 
-/** The socket that brought a token. Node destroys it when its client leaves. */
-export type Client = Pick<Socket, 'destroyed'>
+/** The request that brought a token. */
+export interface Client {
+  readonly isChunked: boolean
+  /** True once the client has left. */
+  readonly isOver: boolean
+}
 
 /** A promise that never rejects; undefined if there is nothing to wait for. */
 type FetchKeys = () => Promise<void> | undefined
@@ -19,7 +30,9 @@ export class VerificationQueue {
   readonly #atOnce: () => number
   readonly #waiting: (() => void)[] = []
   #running = 0
-  #waitingForKeys = 0
+  /** Places that are taken, by those that wait for a slot or for keys; and for keys alone. */
+  #places = 0
+  #placesForKeys = 0
 
   constructor(atOnce: () => number) {
     this.#atOnce = atOnce
@@ -31,21 +44,24 @@ export class VerificationQueue {
    * @throws ClientGone if the client left while it waited for a slot.
    */
   async run<T>(client: Client, work: () => Promise<T>, fetchKeys?: FetchKeys): Promise<T> {
-    if (!this.#hasFreeSlot && this.#waiting.length + this.#waitingForKeys >= MAX_WAITING)
+    const places = client.isChunked ? CHUNKED_PLACES : 1
+    if (!this.#hasFreeSlot && this.#places + places > MAX_WAITING)
       throw overloaded('too many tokens wait')
     const fetched = fetchKeys?.()
+    if (fetched !== undefined && this.#placesForKeys + places > MAX_WAITING_FOR_KEYS)
+      throw overloaded('too many tokens wait for keys')
+    this.#places += places
     if (fetched !== undefined) {
-      if (this.#waitingForKeys === MAX_WAITING_FOR_KEYS)
-        throw overloaded('too many tokens wait for keys')
-      this.#waitingForKeys++
+      this.#placesForKeys += places
       await fetched
-      // From here on it waits for a slot. It was counted all the time, so it is not refused now.
-      this.#waitingForKeys--
+      this.#placesForKeys -= places
     }
+    // It has its places, so it is not refused now.
     if (this.#hasFreeSlot) this.#running++
     else await new Promise<void>((start) => this.#waiting.push(start))
+    this.#places -= places
     try {
-      if (client.destroyed) throw new ClientGone()
+      if (client.isOver) throw new ClientGone()
       return await work()
     } finally {
       // In the next tick, so that a flood of malformed tokens is refused over many ticks.

@@ -1,266 +1,243 @@
+/* One client connection: its requests one after the other, and how it ends. */
+
+import type { IncomingMessage } from 'node:http'
 import type { Socket } from 'node:net'
 import { HttpError } from '../errors.ts'
-import { Clock } from './clock.ts'
-import { Delivery, type ResponseOrder } from './delivery.ts'
-import { type BodyHolder, DirectRequest } from './direct-request.ts'
-import { Exchange, recordOf, REQUEST_BYTES, type RequestRecord } from './exchange.ts'
-import { Intake, keepPaused, type Refusal } from './intake.ts'
-import { cutOff, Linger } from './linger.ts'
-import type { Responder, Shared } from './responder.ts'
-import { errorResponse, type HttpResponse } from './response.ts'
-import { dropBody, settleBody } from './unread-body.ts'
+import { discardBody } from './body.ts'
+import { Exchange, hasTooManyHeaders, isKnownVersion, recordOf } from './exchange.ts'
+import type { RequestRecord } from './exchange.ts'
+import type { Responder } from './responder.ts'
+import { abandon, type HttpResponse, lastHeadersOf } from './response.ts'
+import { cutOff, send } from './send.ts'
+import { tickEnd } from './tick.ts'
 
-/** When as many requests have come after the last one, no more is read. */
-const IGNORED_MAX = 16
+/** At most this many requests wait for the one that is served; one more resets the connection. */
+const WAITING_MAX = 16
+/** At most this many headers wait: in memory, tiny ones take thirty times their bytes. */
+const WAITING_HEADERS_MAX = 400
+/** How long a client may still send, and read, after the last response. */
+const LINGER_MS = 1000
+
+/** What Node's parser could not read, or waited for too long. */
+type Refusal = readonly [error: HttpError, request: RequestRecord]
 
 /**
- * One client connection. Its requests are served one at a time, in order (Node would serve them
- * side by side), so that each sees what the one before it did (RFC 9112 §9.3.2).
- *
- * Its state has two parts: the current request, which `stateOf` names, and the intake, which holds
- * what comes next. While a request is under way the next one waits, until `#advance` takes it.
+ * What follows the requests that wait:
+ * - open: more requests.
+ * - closing: nothing.
+ * - a refusal: its response, and then nothing.
+ * - ended: nothing, and no request waits: the last response is sent, or being sent.
  */
-export class Connection implements BodyHolder, ResponseOrder {
+type Next = 'open' | 'closing' | Refusal | 'ended'
+
+/**
+ * Node would serve the requests of a connection side by side. Here they are served one at a time,
+ * so that each sees what the one before it did (RFC 9112 §9.3.2).
+ */
+export class Connection {
   readonly #socket: Socket
   readonly #responder: Responder
-  readonly #shared: Shared
-  readonly #delivery: Delivery
-  readonly #clock: Clock
-  readonly #linger: Linger
+  /** The request that is answered, or whose body still comes after its response. */
   #current: Exchange | undefined
-  readonly #intake = new Intake()
-  /** Requests that came after the last one. */
-  #ignored = 0
-  /** How much had been received when a stop last looked. */
-  #bytesAtLastLook = -1
+  readonly #waiting: Exchange[] = []
+  /** Requests that are not served. Node keeps them until the connection ends. */
+  readonly #ignored: Exchange[] = []
+  #next: Next = 'open'
+  /** True if the client sends more than it may: no more is read. */
+  #isDeaf = false
 
-  constructor(socket: Socket, shared: Shared) {
+  constructor(socket: Socket, responder: Responder) {
     this.#socket = socket
-    this.#responder = shared.responder
-    this.#shared = shared
-    this.#clock = new Clock(socket, shared.timeouts)
-    this.#linger = new Linger(socket)
-    this.#delivery = new Delivery(socket, shared, this.#linger, this)
-    keepPaused(socket, () => this.#mustPause)
-    // Node calls it after the last response, and would close at once.
-    socket.destroySoon = () => this.#delivery.end('')
-    // After an Upgrade header Node's parser does not report broken chunks. Without this listener
-    // such a request would end only at its timeout.
-    socket.on('end', () => {
-      if (this.#incomplete) this.fail(new HttpError('malformedRequest'))
+    this.#responder = responder
+    // Node resumes the socket after each request.
+    socket.on('resume', () => {
+      if (this.#waiting.length === 0 && !this.#isDeaf) return
+      // If it was paused after Node resumed it, but in the same tick, Node still reads.
+      if (socket.isPaused()) socket.resume()
+      else socket.pause()
     })
-  }
-
-  /** Takes the next request that Node has parsed. */
-  enter(exchange: Exchange): void {
-    if (!this.#intake.isOpen) return this.#ignore(exchange)
-    // During a stop this request counts as the last one: else a client that always has a next one
-    // would never get `Connection: close`.
-    this.#intake.expectMore(!exchange.endsConnection && !this.#responder.draining)
-    if (exchange.hasUnreadBody && exchange.req instanceof DirectRequest) exchange.req.holder = this
-    if (this.#isDone) return this.#start(exchange)
-    this.#intake.wait(exchange)
-    if (this.#intake.isFull) this.#socket.pause()
-    if (this.#intake.isOverfull) cutOff(this.#socket)
-    this.heldChanged()
-  }
-
-  /** Counts what is held for strangers: waiting requests, an unread body, requests to ignore. */
-  heldChanged(): void {
-    if (this.#socket.destroyed) return
-    const ignoredBytes = this.#ignored * REQUEST_BYTES
-    const held = this.#intake.heldBytes + (this.#current?.bodyBytes ?? 0) + ignoredBytes
-    this.#shared.strangers.set(this.#socket, held)
-  }
-
-  get isLastResponse(): boolean {
-    return (this.#intake.isExhausted || this.#responder.draining) && this.#intake.size === 0
-  }
-
-  close(): void {
-    for (const exchange of this.#intake.close()) this.#drop(exchange)
-    this.heldChanged()
-  }
-
-  sent(): void {
-    this.#advance()
-  }
-
-  /** Answers what Node could not parse, after all requests before it. */
-  fail(error: HttpError, request: RequestRecord = recordOf()): void {
-    this.#linger.pauseIfFull()
-    if (this.#intake.isDecided) return
-    const broken = this.#incomplete
-    if (!broken || broken !== this.#current) {
-      this.#intake.refuse({ error, request: broken ?? request })
-    } else if (broken.res.headersSent) {
-      // Its response is under way: nothing may follow it.
-      this.close()
-    } else {
-      this.#refuse({ error, request: broken })
-    }
-    this.#advance()
-  }
-
-  /**
-   * Node reports late headers only once. While a response is under way, the headers may have come
-   * without being read. So they are late only if they are still missing some time after it.
-   */
-  headersLate(): void {
-    if (this.#isDone) this.fail(new HttpError('requestTimeout'))
-    else this.#intake.headersLate()
-  }
-
-  /** Answers a CONNECT. Node has removed its own listeners from the socket before. */
-  refuseConnect(error: HttpError, request: RequestRecord): void {
-    this.#socket.on('error', () => {})
-    this.#socket.on('drain', () => this.#current?.res.emit('drain'))
-    this.#linger.limit(false)
-    this.#socket.on('data', () => this.#linger.pauseIfFull())
-    this.fail(error, request)
   }
 
   /** How many requests are being answered or wait. */
   get active(): number {
-    const phase = this.#current?.phase
-    return this.#intake.size + (phase === 'serving' || phase === 'sending' ? 1 : 0)
+    return this.#waiting.length + (this.#isBusy ? 1 : 0)
   }
 
-  /**
-   * Closes the connection if nothing is under way, nothing has come in since the last call, and no
-   * request has begun. `unbegun`: the sockets on which, as Node's parser says, none has.
-   */
-  closeIdle(unbegun: ReadonlySet<Socket>): void {
-    const { bytesRead } = this.#socket
-    const isIdle = this.#isDone && this.#intake.size === 0
-    // Node does not name a socket before its first request, nor while the body of an answered
-    // request still comes.
-    const hasBegun = bytesRead > 0 && !unbegun.has(this.#socket) && !this.#incomplete
-    const isQuiet = bytesRead === this.#bytesAtLastLook && !hasBegun
-    if (isIdle && isQuiet) this.#socket.destroy()
-    this.#bytesAtLastLook = bytesRead
+  /** True if the end of a response may still be on its way to the client. */
+  get isFlushing(): boolean {
+    return this.#next === 'ended' || (this.#isBusy && this.#current?.res.writableEnded === true)
   }
 
-  /** The socket is closed: nothing needs memory any more. */
-  gone(): void {
-    this.#delivery.release()
-    this.#shared.strangers.set(this.#socket, 0)
+  /** Takes the next request that Node has parsed. */
+  enter(exchange: Exchange): void {
+    // Node may have closed the connection itself, after a response that says so.
+    const isOpen = this.#next === 'open' && this.#socket.writable
+    if (isOpen && exchange.isLast) this.#next = 'closing'
+    if (isOpen && !this.#isBusy && this.#waiting.length === 0) return this.#serve(exchange)
+    // Node holds a body that is not read: of a chunked one up to 2.7 MiB for each read.
+    const isServed = isOpen && !exchange.isChunked
+    if (isServed) this.#waiting.push(exchange)
+    else this.#ignored.push(exchange)
+    const held = [...this.#waiting, ...this.#ignored]
+    const headers = held.reduce((sum, { req }) => sum + req.rawHeaders.length / 2, 0)
+    if (held.length > WAITING_MAX || headers > WAITING_HEADERS_MAX) return cutOff(this.#socket)
+    if (isServed) return void this.#socket.pause()
+    exchange.req.resume()
+    this.#endAfterThese()
   }
 
-  /** See Clock. */
-  quietMs(): number | undefined {
-    return this.#clock.quietMs(this.#current)
+  /** Answers what Node could not parse, or waited for too long, after all requests before it. */
+  fail(error: HttpError, request: RequestRecord = recordOf()): void {
+    if (this.#next === 'ended' || typeof this.#next === 'object') return
+    const newest = this.#waiting.at(-1) ?? this.#current
+    const broken = newest?.req.complete === false ? newest : undefined
+    if (broken && broken === this.#current) {
+      if (!broken.response) return this.#refuse(error, broken)
+      // It has its response, and no other may follow.
+      this.#next = 'closing'
+    } else if (broken || this.#next === 'open') {
+      if (broken) this.#waiting.pop()
+      this.#next = [error, broken ?? request]
+      const current = this.#current
+      // Before Node's own listener, which closes the socket if the client has half-closed it.
+      current?.res.prependOnceListener('finish', () => this.#finished(current))
+    }
+    this.#advance()
   }
 
-  /** Ends what has lasted too long. To be called every second or so. */
-  check(passedMs: number): void {
-    this.#forgetDone()
-    this.heldChanged()
-    const end = this.#clock.check(this.#current, this.#intake.isLate, passedMs)
-    if (end === undefined) return
-    if (end === 'close') this.#delivery.end('')
-    else if (end === 'cut off') cutOff(this.#socket)
-    else if (end === 'requestTimeout') this.#timeOut(new HttpError(end))
-    else if (this.#current) this.#timeOut(this.#responder.timeoutError(this.#current))
-  }
-
-  #timeOut(error: HttpError): void {
-    if (this.#current && !this.#isDone) this.#refuse({ error, request: this.#current })
-    else this.fail(error)
-  }
-
-  /** True if all of the last response has left the process, so that the next request is due. */
-  get #isDone(): boolean {
+  /** The client has neither sent nor taken anything for long. */
+  timedOut(): void {
     const current = this.#current
-    return !current || (current.phase === 'sent' && current.hasLeft)
+    // A part of a response must not look like the whole.
+    if (this.#next === 'ended' || current?.res.headersSent) cutOff(this.#socket)
+    else if (!current || !this.#isBusy) this.#socket.destroy()
+    else this.#refuse(this.#responder.timeoutError(current), current)
   }
 
-  /** An idle connection keeps nothing of its last request. */
-  #forgetDone(): void {
-    if (this.#isDone && this.#current?.req.complete === true) this.#current = undefined
+  /** Node has removed its own listeners from the socket of a CONNECT. */
+  refuseConnect(req: IncomingMessage): void {
+    this.#socket.on('error', () => {}).on('timeout', () => this.timedOut())
+    this.#socket.on('drain', () => this.#current?.res.emit('drain'))
+    const condition = isKnownVersion(req) ? 'methodUnknown' : 'malformedRequest'
+    const error = new HttpError(hasTooManyHeaders(req) ? 'headersTooLarge' : condition)
+    this.fail(error, recordOf(req.method, req.rawHeaders))
   }
 
-  get #mustPause(): boolean {
-    if (this.#intake.isFull || this.#linger.isFull || this.#ignored >= IGNORED_MAX) return true
-    const req = this.#current?.req
-    return req instanceof DirectRequest && req.isHolding
+  /** Ends it if it was never used, or waits for a body that is dropped: Node calls neither idle. */
+  endIfUnused(): void {
+    const isWaitingForBody = this.#current !== undefined && !this.#isBusy
+    if (this.#socket.bytesRead === 0 || isWaitingForBody) this.#close()
   }
 
-  /** Node keeps a request that comes after the last one until the connection ends. */
-  #ignore(exchange: Exchange): void {
-    this.#ignored++
-    this.#drop(exchange)
-    if (this.#mustPause) this.#socket.pause()
-    this.heldChanged()
+  get #isBusy(): boolean {
+    return this.#current?.isDone === false
   }
 
-  /** A body that is not wanted must not be held. */
-  #drop(exchange: Exchange): void {
-    dropBody(exchange, () => this.#linger.pauseIfFull())
-  }
-
-  /** The request that is still being received. */
-  get #incomplete(): Exchange | undefined {
-    const newest = this.#intake.newest ?? this.#current
-    return newest?.req.complete === false ? newest : undefined
-  }
-
-  /**
-   * Goes on to what follows once the current response has left the process. Responses to a client
-   * that does not read must not pile up.
-   */
-  #advance(): void {
-    this.#forgetDone()
-    if (!this.#isDone || !this.#socket.writable) return
-    const next = this.#intake.next()
-    if (next === 'end') this.#delivery.end('')
-    else if (next instanceof Exchange) this.#startWaiting(next)
-    else if (next) this.#refuse(next)
-  }
-
-  #startWaiting(exchange: Exchange): void {
-    this.#start(exchange)
-    this.heldChanged()
-    if (!this.#mustPause) this.#socket.resume()
-  }
-
-  #start(exchange: Exchange): void {
+  #serve(exchange: Exchange): void {
     this.#current = exchange
-    exchange.phase = 'serving'
+    // Not 'finish': Node has a listener for it, and a list of two makes a create slower (V8 moves
+    // such lists to its old objects, where they keep whole requests until a full collection).
+    exchange.res.on('close', () => this.#finished(exchange))
+    exchange.stopReading = this.#stopReading
+    const answer = (response: HttpResponse): void => this.#answer(exchange, response)
+    const explain = (error: unknown): void => answer(this.#responder.explain(error, exchange))
     try {
       const response = this.#responder.serve(exchange)
-      if (response instanceof Promise) {
-        response.then(
-          (value) => this.#answer(exchange, value),
-          (error: unknown) => this.#explain(exchange, error),
-        )
-      } else if (this.#intake.size > 0) {
-        // At once: waiting requests must not take a tick each.
-        this.#answer(exchange, response)
-      } else {
-        this.#shared.tickEnd.add(() => this.#answer(exchange, response))
-      }
+      if (response instanceof Promise) response.then(answer, explain)
+      // Waiting requests must not take a tick each.
+      else if (this.#waiting.length > 0) answer(response)
+      else tickEnd.add(() => answer(response))
     } catch (error) {
-      this.#explain(exchange, error)
+      explain(error)
     }
   }
 
-  #explain(exchange: Exchange, error: unknown): void {
-    const response = this.#responder.explain(error, exchange)
-    if (response) this.#answer(exchange, response)
-    else this.#delivery.giveUp(exchange)
-  }
-
-  /** Deals with the rest of the body, then sends the response. */
   #answer(exchange: Exchange, response: HttpResponse): void {
-    const goesOn = exchange.cancelIfGone() || settleBody(exchange, response.status)
-    const deliver = (on: boolean): void => this.#delivery.deliver(exchange, response, on)
-    if (goesOn instanceof Promise) void goesOn.then(deliver)
-    else deliver(goesOn)
+    if (exchange.response || exchange.isOver) {
+      abandon(response)
+      // Unless it was refused meanwhile, its client has left.
+      if (!exchange.response) this.#responder.answered(exchange, response, true)
+      return
+    }
+    const isLastTurn = this.#next === 'closing' && this.#waiting.length === 0
+    const isLast = isLastTurn || this.#responder.draining || exchange.endsWith(response)
+    discardBody(exchange)
+    this.#send(exchange, response, isLast)
   }
 
-  #refuse({ error, request }: Refusal): void {
-    const response = this.#responder.explain(error, request) ?? errorResponse(error)
-    this.#delivery.closeWith(response, request)
+  #refuse(error: HttpError, request: RequestRecord): void {
+    const response = this.#responder.explain(error, request)
+    if (request instanceof Exchange) return this.#send(request, response, true)
+    this.#responder.answered(request, response, false)
+    this.#close(lastHeadersOf(response, request.requestId) + String(response.body))
+  }
+
+  #send(exchange: Exchange, response: HttpResponse, isLast: boolean): void {
+    exchange.response = response
+    const fail = (error: unknown): void => {
+      this.#responder.responseFailed(error, exchange)
+      cutOff(this.#socket)
+    }
+    if (isLast) {
+      this.#socket.once('finish', () => this.#finished(exchange, this.#socket.destroyed))
+      this.#socket.once('close', () => this.#finished(exchange, true))
+      this.#endAfterThis(exchange)
+    }
+    try {
+      send(exchange, response, isLast)?.catch(fail)
+    } catch (error) {
+      fail(error)
+    }
+  }
+
+  #close(text = ''): void {
+    this.#endAfterThis(this.#current)
+    this.#socket.end(text, 'latin1')
+  }
+
+  /**
+   * From now on all that comes is read and dropped. The connection closes a second after our end of
+   * it: a close with unread bytes is a reset, which can destroy the last response (RFC 9112 §9.6).
+   */
+  #endAfterThis(exchange: Exchange | undefined): void {
+    this.#next = 'ended'
+    for (const each of [exchange, ...this.#waiting.splice(0)]) each?.req.resume()
+    this.#socket.resume().once('finish', () => {
+      const timer = setTimeout(() => this.#socket.destroy(), LINGER_MS)
+      this.#socket.once('close', () => clearTimeout(timer))
+    })
+  }
+
+  /** All of the response has left the process, or its client has left. */
+  #finished(exchange: Exchange, aborted = exchange.isLost): void {
+    if (exchange.isDone) return
+    exchange.finish()
+    const { req, response } = exchange
+    if (response) this.#responder.answered(exchange, response, aborted)
+    // An idle connection keeps nothing of its last request.
+    if (req.complete && this.#current === exchange) this.#current = undefined
+    this.#advance()
+  }
+
+  /** The client sends more than it may, and is not read any more. */
+  readonly #stopReading = (): void => {
+    this.#isDeaf = true
+    this.#socket.pause()
+    this.#endAfterThese()
+  }
+
+  #endAfterThese(): void {
+    if (this.#next === 'open') this.#next = 'closing'
+    this.#advance()
+  }
+
+  /** Goes on to what follows, once the response before it has left the process. */
+  #advance(): void {
+    if (this.#isBusy || !this.#socket.writable || this.#next === 'ended') return
+    const exchange = this.#waiting.shift()
+    if (exchange) this.#serve(exchange)
+    else if (typeof this.#next === 'object') this.#refuse(...this.#next)
+    else if (this.#next === 'closing') this.#close()
+    if (this.#waiting.length === 0 && this.#socket.isPaused()) this.#socket.resume()
   }
 }

@@ -1,13 +1,23 @@
-import type { IncomingMessage, ServerResponse } from 'node:http'
-import { DirectRequest } from './direct-request.ts'
-import { readHeaders, type RequestHeaders, requestIdOf, traceIdOf } from './headers.ts'
+/* One request and its response: what the headers say, and how far it has come. */
 
-declare module 'http' {
-  interface ServerResponse {
-    /** True once "100 Continue" was sent. */
-    readonly _sent100: boolean
-  }
-}
+import type { IncomingMessage, ServerResponse } from 'node:http'
+import { requestIdOf, traceIdOf, valuesOf } from './headers.ts'
+import { type HttpResponse, lengthOf } from './response.ts'
+
+/**
+ * A request with this many headers is refused. Node's parser keeps a few more than
+ * `maxHeadersCount` and drops the others without an error, perhaps a second Authorization.
+ */
+export const HEADERS_MAX_COUNT = 100
+/** A body that the service does not read is dropped up to this length. */
+const STRANGER_DISCARD_BYTES = 64 * 1024
+/** The same for the owner of a valid token: the longest body that any setting allows. */
+const OWNER_DISCARD_BYTES = 16 * 1024 * 1024
+/** After these statuses the next request is far away, or it is not known where it begins. */
+const LAST_STATUSES: ReadonlySet<number> = new Set([408, 413, 431])
+
+const KEEP_ALIVE = /\bkeep-alive\b/i
+const CLOSE = /\bclose\b/i
 
 /** What log and metrics say of a request. */
 export interface RequestRecord {
@@ -21,15 +31,8 @@ export interface RequestRecord {
 
 /** The record of a request that Node's parser refused. Its start is unknown: it counts from now. */
 export function recordOf(method?: string, rawHeaders: readonly string[] = []): RequestRecord {
-  const headers = readHeaders(rawHeaders)
-  return {
-    method,
-    route: undefined,
-    owner: undefined,
-    requestId: requestIdOf(headers),
-    traceId: traceIdOf(headers),
-    startedAtMs: performance.now(),
-  }
+  const ids = { requestId: requestIdOf(rawHeaders), traceId: traceIdOf(rawHeaders) }
+  return { method, route: undefined, owner: undefined, ...ids, startedAtMs: performance.now() }
 }
 
 /** True if some of the headers may be missing. */
@@ -42,65 +45,82 @@ export function isKnownVersion({ httpVersion }: IncomingMessage): boolean {
   return httpVersion === '1.1' || httpVersion === '1.0'
 }
 
-/**
- * How far a request has come, in this order:
- * - waiting: for the requests before it on its connection.
- * - serving: until its response is known, and any unread body is dealt with.
- * - sending: its response is being handed to the socket.
- * - sent: all of its response was handed to the socket, which may still hold a part of it.
- *
- * Or it is cancelled, and no response is sent through Node: the client has left, an embedding
- * application has responded, or the response was written to the socket directly.
- */
-type Phase = 'waiting' | 'serving' | 'sending' | 'sent' | 'cancelled'
-
-/**
- * A request with this many headers is refused. Node's parser keeps a few more than
- * `maxHeadersCount` and drops the others without an error, perhaps a second Authorization.
- */
-export const HEADERS_MAX_COUNT = 100
-/** What Node's objects for a request and its response take, roughly. */
-export const REQUEST_BYTES = 5 * 1024
-/** What a header takes besides its characters: two strings, and Node's copy in `headers`. */
-const HEADER_OVERHEAD_BYTES = 192
-
-let exchanges = 0
-
 /** One request and its response. */
 export class Exchange implements RequestRecord {
-  /** Counts the exchanges of the process, from 1 on. */
-  readonly number = ++exchanges
   readonly req: IncomingMessage
   readonly res: ServerResponse
-  readonly headers: RequestHeaders
   readonly startedAtMs = performance.now()
   readonly requestId: string
+  readonly method: string
+  /** In bytes. Undefined for a chunked body, and without a body. Node has checked the number. */
+  readonly contentLength: number | undefined
+  readonly isChunked: boolean
+  /**
+   * True if no request can follow it on its connection: the client says so, its end is unclear, or
+   * Node's parser drops what follows, as after an Upgrade.
+   */
+  readonly isLast: boolean
+  /** True while the client waits for "100 Continue". */
+  awaitsContinue: boolean
   /** Known once the token is verified. */
   owner: string | undefined
   /** The path pattern that the request matched. */
   route: string | undefined
-  /** Ends the reading of a body that comes from Node's stream. */
+  /** True while the body is read, and after it was read to its end. */
+  isBodyTaken = false
+  /** True once the body is read to be dropped. */
+  isDiscarding = false
+  /** Called if more comes of a body that is dropped than may. */
   stopReading: (() => void) | undefined
-  /** Set when reading the body begins; it is then read to its end, or to a limit. */
-  bodyTaken = false
-  phase: Phase = 'waiting'
-  /** True once log and metrics have it. */
-  isRecorded = false
-  #headerBytes: number | undefined
+  /** Set when it is sent. */
+  response: HttpResponse | undefined
+  /** True once all of the response has left the process, or its client has left. */
+  isDone = false
+  readonly #whenDone: (() => void)[] = []
 
-  constructor(req: IncomingMessage, res: ServerResponse) {
+  constructor(req: IncomingMessage, res: ServerResponse, awaitsContinue = false) {
     this.req = req
     this.res = res
-    this.headers = readHeaders(req.rawHeaders)
-    this.requestId = requestIdOf(this.headers)
-  }
-
-  get method(): string {
-    return this.req.method ?? ''
+    this.awaitsContinue = awaitsContinue
+    this.requestId = requestIdOf(req.rawHeaders)
+    this.method = req.method ?? ''
+    const [length] = this.headers('content-length')
+    this.contentLength = length === undefined ? undefined : Number(length)
+    this.isChunked = this.headers('transfer-encoding').length > 0
+    // Node's parser reads Proxy-Connection in the same way as Connection.
+    const options = `${this.headers('connection')},${this.headers('proxy-connection')}`
+    const says = req.httpVersion === '1.0' ? !KEEP_ALIVE.test(options) : CLOSE.test(options)
+    this.isLast = says || this.isUnclear || this.headers('upgrade').length > 0
   }
 
   get traceId(): string | undefined {
-    return traceIdOf(this.headers)
+    return traceIdOf(this.req.rawHeaders)
+  }
+
+  /** The value of every header of this name, which is in lower case. */
+  headers(name: string): readonly string[] {
+    return valuesOf(this.req.rawHeaders, name)
+  }
+
+  /** Calls it once `isDone` is true. */
+  whenDone(call: () => void): void {
+    if (this.isDone) call()
+    else this.#whenDone.push(call)
+  }
+
+  finish(): void {
+    this.isDone = true
+    for (const call of this.#whenDone) call()
+  }
+
+  /** True if not all of its response has left the process. Node finishes a lost one, too. */
+  get isLost(): boolean {
+    return !this.res.writableFinished || this.req.socket.destroyed
+  }
+
+  /** True if its client has left, or the server's application has responded. */
+  get isOver(): boolean {
+    return this.req.socket.destroyed || this.res.headersSent || this.res.destroyed
   }
 
   /**
@@ -108,75 +128,42 @@ export class Exchange implements RequestRecord {
    * request smuggling (RFC 9112 §6.1, §6.3, §11.2).
    */
   get isMalformed(): boolean {
-    const { chunked, codingsUnclear, contentLengthBytes } = this.headers
     if (!isKnownVersion(this.req)) return true
-    if (!chunked) return false
-    return codingsUnclear || contentLengthBytes !== undefined || this.req.httpVersion !== '1.1'
+    if (!this.isChunked) return false
+    const [codings = '', second] = this.headers('transfer-encoding')
+    if (second !== undefined || !/(?:^|,)[ \t]*chunked$/i.test(codings)) return true
+    return this.contentLength !== undefined || this.req.httpVersion === '1.0'
   }
 
-  /**
-   * True if this is the connection's last request: the client says so, or Node's parser drops what
-   * follows, as it does after an Upgrade.
-   */
-  get endsConnection(): boolean {
-    const { headers, res } = this
-    if (this.isMalformed || hasTooManyHeaders(this.req)) return true
-    return !res.shouldKeepAlive || headers.upgrade
+  /** True if it is not known where the next request begins. */
+  get isUnclear(): boolean {
+    return this.isMalformed || hasTooManyHeaders(this.req)
   }
 
-  /** True if the client asks for "100 Continue". HTTP/1.0 does not know it (RFC 9110 §10.1.1). */
-  get expectsContinue(): boolean {
-    const { expectations } = this.headers
-    return this.#hasExpectations && expectations.join().toLowerCase() === '100-continue'
+  /** True if no request can follow after this response. */
+  endsWith({ status, body }: HttpResponse): boolean {
+    // While it waits for "100 Continue" the client may send its body or not.
+    if (this.isLast || LAST_STATUSES.has(status) || this.awaitsContinue) return true
+    // The end of a response without a length is the end of the connection (RFC 9112 §6.3).
+    if (this.req.httpVersion === '1.0' && lengthOf(body) === undefined) return true
+    return this.hasUnreadBody && (this.contentLength ?? 0) > this.discardMaxBytes
   }
 
-  /** True while the client waits for "100 Continue". */
-  get awaitsContinue(): boolean {
-    return this.expectsContinue && !this.res._sent100
+  /** What the client expects. HTTP/1.0 does not know expectations (RFC 9110 §10.1.1). */
+  get expectation(): string | undefined {
+    const expected = this.headers('expect')
+    if (expected.length === 0 || this.req.httpVersion === '1.0') return undefined
+    return expected.join().toLowerCase()
   }
 
-  get hasUnknownExpectation(): boolean {
-    return this.#hasExpectations && !this.expectsContinue
-  }
-
-  get #hasExpectations(): boolean {
-    return this.headers.expectations.length > 0 && this.req.httpVersion === '1.1'
-  }
-
-  /** True if all of the response has left the process. Node's `writableFinished` may come later. */
-  get hasLeft(): boolean {
-    return this.res.writableEnded && this.res.writableLength === 0
-  }
-
-  /** Memory of the request without its body, roughly. */
-  get headerBytes(): number {
-    const { rawHeaders, rawTrailers, url = '' } = this.req
-    this.#headerBytes ??= REQUEST_BYTES + url.length + sizeOf(rawHeaders)
-    // They come with the end of a chunked body.
-    return this.#headerBytes + sizeOf(rawTrailers)
-  }
-
-  /** Memory of what has come of a body that is not read yet. */
-  get bodyBytes(): number {
-    return this.req instanceof DirectRequest ? this.req.heldBytes : 0
-  }
-
-  /** Cancels it, and returns true, if its client has left or the application has responded. */
-  cancelIfGone(): boolean {
-    const { req, res } = this
-    if (req.socket.destroyed || res.headersSent || res.destroyed) this.phase = 'cancelled'
-    return this.phase === 'cancelled'
-  }
-
-  /** True if there is a body that neither the service nor an embedding application has read. */
+  /** True if there is a body that the service does not read. */
   get hasUnreadBody(): boolean {
-    if (!this.headers.chunked && (this.headers.contentLengthBytes ?? 0) === 0) return false
-    return !this.bodyTaken && !this.req.readableEnded
+    if (!this.isChunked && (this.contentLength ?? 0) === 0) return false
+    return !this.isBodyTaken && !this.req.readableEnded
   }
-}
 
-/** Memory of headers, roughly. */
-function sizeOf(rawHeaders: readonly string[]): number {
-  const chars = rawHeaders.reduce((sum, text) => sum + text.length, 0)
-  return chars + (rawHeaders.length / 2) * HEADER_OVERHEAD_BYTES
+  /** How much of an unread body is read and dropped. */
+  get discardMaxBytes(): number {
+    return this.owner === undefined ? STRANGER_DISCARD_BYTES : OWNER_DISCARD_BYTES
+  }
 }

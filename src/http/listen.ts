@@ -1,7 +1,10 @@
+/* Where a server listens: TCP addresses, and files of unix sockets. */
+
 import { randomBytes } from 'node:crypto'
+import { once } from 'node:events'
 import { chmodSync, linkSync, lstatSync, renameSync, unlinkSync } from 'node:fs'
 import type { Server } from 'node:http'
-import { connect, Server as NetServer } from 'node:net'
+import { type AddressInfo, connect, Server as NetServer } from 'node:net'
 import { errorCodeOf, reasonOf } from '../errors.ts'
 
 /** Where a server listens. The path is absolute, and SOCKET_PATH_MAX_BYTES long at most. */
@@ -35,13 +38,9 @@ export async function listen(server: Server, address: Address, option: string): 
   } catch (error) {
     throw explain(error, address, option)
   }
-  const bound = server.address()
   // It listens on TCP.
-  if (typeof bound === 'string' || bound === null) throw new ListenFailed(String(bound))
-  return {
-    url: `http://${bound.family === 'IPv6' ? `[${bound.address}]` : bound.address}:${bound.port}`,
-    stop: () => stopAccepting(server),
-  }
+  const { address: host, port } = server.address() as AddressInfo
+  return { url: `http://${written({ host, port })}`, stop: () => stopAccepting(server) }
 }
 
 /**
@@ -84,14 +83,9 @@ async function putInPlace(temporary: string, path: string): Promise<void> {
   }
 }
 
-function listenOnce(server: Server, address: Address): Promise<void> {
-  return new Promise((resolve, reject) => {
-    server.once('error', reject)
-    server.listen(address, () => {
-      server.off('error', reject)
-      resolve()
-    })
-  })
+async function listenOnce(server: Server, address: Address): Promise<void> {
+  server.listen(address)
+  await once(server, 'listening')
 }
 
 /** `http.Server.close` would also destroy connections whose last response is still under way. */
@@ -100,18 +94,17 @@ function stopAccepting(server: Server): void {
 }
 
 /** True if no process listens on the socket. Linux refuses a connection to an ordinary file too. */
-function isStale(path: string): Promise<boolean> {
-  return new Promise((resolve) => {
-    const socket = connect(path)
-    socket.once('connect', () => {
-      socket.destroy()
-      resolve(false)
-    })
-    socket.once('error', (error) => {
-      const isRefused = errorCodeOf(error) === 'ECONNREFUSED'
-      resolve(isRefused && lstatSync(path, { throwIfNoEntry: false })?.isSocket() === true)
-    })
-  })
+async function isStale(path: string): Promise<boolean> {
+  const socket = connect(path)
+  try {
+    await once(socket, 'connect')
+    return false
+  } catch (error) {
+    const isRefused = errorCodeOf(error) === 'ECONNREFUSED'
+    return isRefused && lstatSync(path, { throwIfNoEntry: false })?.isSocket() === true
+  } finally {
+    socket.destroy()
+  }
 }
 
 /** An address as a setting has it. */

@@ -1,90 +1,84 @@
-import type { ServerResponse } from 'node:http'
+/* Sends a response, and cuts a connection off. */
+
+import type { Socket } from 'node:net'
+import type { Writable } from 'node:stream'
 import type { Exchange } from './exchange.ts'
-import { cutOff } from './linger.ts'
-import { abandon, CLOSE, COMMON, headersOf, type HttpResponse } from './response.ts'
-import { isStream, PIECE_MAX_BYTES, startOf } from './response.ts'
-import { WholeResponse } from './whole-response.ts'
+import { abandon, type BodyStream, headersOf, type HttpResponse, isStream } from './response.ts'
+import { lastHeadersOf, SHORT_MAX_BYTES } from './response.ts'
+
+/** A client has this long to take a piece that is not short. */
+const LONG_PIECE_MS = 120_000
 
 /**
- * Sends a response that is at hand, after which the connection is kept. False if Node must send it:
- * nothing is sent then.
- */
-export function sendWhole(
-  { req, res, requestId, headers }: Exchange,
-  response: HttpResponse,
-  keepAlive: string,
-): boolean {
-  const { body, status } = response
-  if (!(res instanceof WholeResponse) || body === undefined || isStream(body)) return false
-  if (body.length > PIECE_MAX_BYTES || req.method === 'HEAD') return false
-  // Node closes the connection if the client waits for "100 Continue".
-  if (headers.expectations.length > 0) return false
-  return res.sendWhole(status, startOf(response, requestId, keepAlive), body)
-}
-
-/**
- * Sends a response through Node. A failure in the middle of a body cuts the client off, so that a
- * part is never taken for the whole. `done` is called once the last byte is handed to the socket,
- * or the client has left, or with the failure.
+ * Sends a response through Node; the last one of a connection to the socket itself, because Node
+ * would close that at once. The promise is for a long body: it resolves once all of it is handed
+ * over or the client has left, and rejects if its source fails.
+ * @throws TypeError if a header cannot be sent.
  */
 export function send(
-  { req, res, requestId }: Exchange,
+  exchange: Exchange,
   response: HttpResponse,
-  closes: boolean,
-  done: (failure?: unknown) => void,
-): void {
-  const connection = closes ? CLOSE : []
-  res.writeHead(response.status, [...COMMON, ...headersOf(response, requestId), ...connection])
-  const { body } = response
-  if (body === undefined || req.method === 'HEAD') {
-    abandon(response)
-    res.end()
-    return done()
+  isLast: boolean,
+): Promise<void> | undefined {
+  const { req, res, requestId } = exchange
+  const body = req.method === 'HEAD' ? undefined : response.body
+  const isChunked = isLast && isStream(body) && req.httpVersion !== '1.0'
+  const to: Writable = isLast ? req.socket : res
+  if (isLast) req.socket.write(lastHeadersOf(response, requestId, isChunked), 'latin1')
+  else res.writeHead(response.status, headersOf(response, requestId))
+  if (isStream(body) || (typeof body === 'object' && body.length > SHORT_MAX_BYTES))
+    return sendPieces(exchange, body, to, isChunked)
+  abandon(response)
+  if (body !== undefined) {
+    // One write with the headers, and none in `end`: a list of two writes takes a fifth longer.
+    // A text is encoded as the headers are, in latin1.
+    req.socket.cork()
+    to.write(body, 'latin1')
+    req.socket.uncork()
   }
-  if (!isStream(body) && body.length <= PIECE_MAX_BYTES) {
-    // Node sends the headers with a text, and encodes both in the same way. Headers are latin1.
-    res.end(body, 'latin1')
-    return done()
-  }
-  const fail = (error: unknown): void => {
-    if (isLeft(res)) return done()
-    cutOff(req.socket)
-    done(error)
-  }
-  // A list may be waiting for room or for its turn.
-  res.once('close', () => abandon(response))
-  // Another application may have ended the response, and still write to it.
-  res.on('error', () => {})
-  const whole = typeof body === 'string' ? Buffer.from(body) : body
-  const pieces = isStream(whole) ? whole : piecesOf(whole)
-  void sendPieces(res, pieces).then(() => done(), fail).finally(() => abandon(response))
+  to.end()
+  return undefined
 }
 
-/** True if the client has left, or another application has ended the response. */
-function isLeft(res: ServerResponse): boolean {
-  return res.writableEnded || res.destroyed
-}
-
-/** Hands over a piece when the one before it has been taken. Stops early if `isLeft`. */
+/** Writes a piece once the one before it has been taken. Chunks are as in RFC 9112 §7.1. */
 async function sendPieces(
-  res: ServerResponse,
-  pieces: Iterable<Buffer> | AsyncIterable<Buffer>,
+  exchange: Exchange,
+  body: Buffer | BodyStream,
+  to: Writable,
+  isChunked: boolean,
 ): Promise<void> {
   let wake = (): void => {}
-  // Not chained: a listener of another application may return another stream.
-  res.on('drain', () => wake())
-  res.on('close', () => wake())
-  for await (const piece of pieces) {
-    if (isLeft(res)) return
-    // Another application's `write` may return nothing, or a promise.
-    const taken: unknown = res.write(piece)
-    const isFull = typeof taken === 'boolean' ? !taken : res.writableNeedDrain
-    if (isFull && !isLeft(res)) await new Promise<void>((resolve) => (wake = resolve))
+  to.on('drain', () => wake())
+  exchange.whenDone(() => wake())
+  try {
+    for await (const piece of isStream(body) ? body : [body]) {
+      if (exchange.isDone) return
+      if (isChunked) to.write(`${piece.length.toString(16)}\r\n`)
+      // The application of another server may have a `write` that returns nothing, or a promise.
+      const isTaken: unknown = to.write(piece)
+      if (isChunked) to.write('\r\n')
+      if (typeof isTaken === 'boolean' ? isTaken : !to.writableNeedDrain) continue
+      const isShort = piece.length <= SHORT_MAX_BYTES
+      const timer = isShort ? undefined : setTimeout(cutOff, LONG_PIECE_MS, exchange.req.socket)
+      await new Promise<void>((resolve) => (wake = resolve))
+      clearTimeout(timer)
+    }
+    if (!exchange.isDone) to.end(isChunked ? '0\r\n\r\n' : '')
+  } finally {
+    if (isStream(body)) body.close()
   }
-  if (!isLeft(res)) res.end()
 }
 
-function* piecesOf(body: Buffer): Generator<Buffer, void, undefined> {
-  for (let at = 0; at < body.length; at += PIECE_MAX_BYTES)
-    yield body.subarray(at, at + PIECE_MAX_BYTES)
+/**
+ * Ends a connection in the middle of a response. TCP is reset: an HTTP/1.0 client would take a
+ * normal end for the end of its list. That is impossible for unix sockets and TLS.
+ */
+export function cutOff(socket: Socket): void {
+  try {
+    socket.resetAndDestroy()
+  } catch {
+    // Not TCP.
+  }
+  // A reset waits until all is sent, which never happens if the reader has stalled.
+  socket.destroy()
 }

@@ -1,114 +1,62 @@
-import {
-  createServer,
-  type IncomingMessage,
-  type Server,
-  ServerResponse,
-} from 'node:http'
+/* The service's own HTTP server: its connections, its limits of time, and how it stops. */
+
+import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http'
 import { Socket } from 'node:net'
 import type { Duplex } from 'node:stream'
 import { setImmediate as yieldTick, setTimeout as sleep } from 'node:timers/promises'
-import { HttpError } from '../errors.ts'
-import { StrangersAccount } from '../ops/strangers.ts'
-import { DRAIN_CHECK_MS, type HttpTimeouts, Watch } from './clock.ts'
+import { type Condition, errorCodeOf, HttpError } from '../errors.ts'
 import { Connection } from './connection.ts'
-import { DirectRequest } from './direct-request.ts'
-import { Exchange, hasTooManyHeaders, HEADERS_MAX_COUNT } from './exchange.ts'
-import { isKnownVersion, recordOf } from './exchange.ts'
-import { cutOff } from './linger.ts'
+import { Exchange, HEADERS_MAX_COUNT } from './exchange.ts'
 import type { Responder } from './responder.ts'
-import { TickEnd } from './tick.ts'
-import { canSendWhole, WholeResponse } from './whole-response.ts'
+import { cutOff } from './send.ts'
 
 /** Request line and headers together. Node counts their bytes without the separators. */
 const HEADERS_MAX_BYTES = 16 * 1024
+/** Node stops reading a body of which nothing is taken: after this and what one read brings. */
+const STREAM_BUFFER_BYTES = 4 * 1024
 /** So that a stop ends even if clients make new connections all the time. */
 const ACCEPT_TICKS_MAX = 10_000
+/** How often a stop looks for connections that it can close. */
+export const DRAIN_CHECK_MS = 25
+/** How long a stop waits for what clients have just sent on idle connections. */
+const DRAIN_IDLE_MS = 200
 
-/** For all requests whose token is not verified yet, besides one for each connection. */
-const STRANGERS_MAX_BYTES = 64 * 1024 * 1024
-
-const TIMEOUTS: HttpTimeouts = {
-  headersMs: 10_000,
-  // Longer than a load balancer keeps an idle connection (usually 60 s), so that it closes first.
-  keepAliveMs: 65_000,
-  requestMs: 30_000,
-  servingMs: 60_000,
-  stalledMs: 30_000,
+/** Node measures all of them. */
+export interface HttpTimeouts {
+  /** From the first byte of a request to the end of its headers; else 408. */
+  readonly headersMs: number
+  /** From the first byte of a request to the end of its body; else 408. */
+  readonly requestMs: number
+  /** Between two requests. */
+  readonly keepAliveMs: number
+  /** During a request, without any byte in either direction: the service or the reader is stuck. */
+  readonly inactiveMs: number
+  /** How often Node looks for late requests. */
+  readonly checkMs: number
 }
 
-/** The connections of one server. */
-export class Connections {
-  readonly responder: Responder
-  readonly timeouts: HttpTimeouts
-  readonly tickEnd = new TickEnd()
-  readonly strangers: StrangersAccount
-  /** As Node writes them. */
-  readonly keepAlive: string
-  readonly watch: Watch
+export class HttpServer {
+  /** Node's own. It does not listen yet. */
+  readonly server: Server
+  readonly #responder: Responder
+  readonly #connections = new Map<Socket, Connection>()
   /** Connections that were refused because there were too many. */
   refused = 0
-  /** Connections that were accepted so far. */
-  accepted = 0
-  /** Closes what Node calls idle connections of the service's own server. */
-  closeUnbegun: () => void = () => {}
-  readonly #bySocket = new Map<Socket, Connection>()
+  #accepted = 0
 
-  constructor(
-    responder: Responder,
-    timeouts: HttpTimeouts = TIMEOUTS,
-    strangersMaxBytes = STRANGERS_MAX_BYTES,
-  ) {
-    this.responder = responder
-    this.strangers = new StrangersAccount(strangersMaxBytes)
-    this.timeouts = timeouts
-    const keepAliveSeconds = Math.floor(timeouts.keepAliveMs / 1000)
-    this.keepAlive = `Connection: keep-alive\r\nKeep-Alive: timeout=${keepAliveSeconds}\r\n`
-    this.watch = new Watch(timeouts, (passedMs) => {
-      for (const connection of this.#bySocket.values()) connection.check(passedMs)
-      return this.#bySocket.size > 0
-    })
+  constructor(responder: Responder, timeouts: HttpTimeouts) {
+    this.#responder = responder
+    this.server = this.#createServer(timeouts)
   }
 
+  /** How many connections are open. */
   get size(): number {
-    return this.#bySocket.size
+    return this.#connections.size
   }
 
   /** Requests that are being answered or wait. */
   get active(): number {
-    return [...this.#bySocket.values()].reduce((sum, connection) => sum + connection.active, 0)
-  }
-
-  get(socket: Socket): Connection | undefined {
-    return this.#bySocket.get(socket)
-  }
-
-  accept(socket: Socket): void {
-    this.accepted++
-    this.responder.accepted()
-    const connection = new Connection(socket, this)
-    this.#bySocket.set(socket, connection)
-    socket.once('close', () => {
-      this.#bySocket.delete(socket)
-      connection.gone()
-    })
-    this.watch.start()
-  }
-
-  /** Closes the connection that has been quiet for longest; false if all are being answered. */
-  closeQuietest(): boolean {
-    let quietest: Socket | undefined
-    let longestMs = -Infinity
-    for (const [socket, connection] of this.#bySocket) {
-      const quietMs = connection.quietMs() ?? -Infinity
-      if (quietMs <= longestMs) continue
-      quietest = socket
-      longestMs = quietMs
-    }
-    if (!quietest) return false
-    // Its close event would come too late for the next connection of this tick.
-    this.#bySocket.delete(quietest)
-    quietest.destroy()
-    return true
+    return [...this.#connections.values()].reduce((sum, { active }) => sum + active, 0)
   }
 
   /**
@@ -116,8 +64,8 @@ export class Connections {
    * listener would reset them.
    */
   async acceptAll(): Promise<void> {
-    for (let before = -1, ticks = 0; before < this.accepted && ticks < ACCEPT_TICKS_MAX; ticks++) {
-      before = this.accepted
+    for (let before = -1, ticks = 0; before < this.#accepted && ticks < ACCEPT_TICKS_MAX; ticks++) {
+      before = this.#accepted
       await yieldTick()
       await yieldTick()
     }
@@ -125,105 +73,70 @@ export class Connections {
 
   /** Closes each connection once it is answered, the rest at the deadline; returns their number. */
   async drain(timeoutMs: number): Promise<number> {
-    const deadline = performance.now() + timeoutMs
-    while (this.#bySocket.size > 0 && performance.now() < deadline) {
-      const unbegun = this.#unbegun()
-      for (const connection of this.#bySocket.values()) connection.closeIdle(unbegun)
+    const startMs = performance.now()
+    while (this.size > 0 && performance.now() < startMs + timeoutMs) {
       await sleep(DRAIN_CHECK_MS)
       // After a long tick, timers run before the data is read that has come in meanwhile.
       await yieldTick()
+      if (performance.now() < startMs + DRAIN_IDLE_MS) continue
+      const all = [...this.#connections.values()]
+      for (const connection of all) connection.endIfUnused()
+      // Node takes a connection for idle before the end of its last response has left.
+      if (!all.some(({ isFlushing }) => isFlushing)) this.server.closeIdleConnections()
     }
-    for (const socket of this.#bySocket.keys()) cutOff(socket)
-    return this.#bySocket.size
+    for (const socket of this.#connections.keys()) cutOff(socket)
+    return this.size
   }
 
-  /**
-   * The sockets on which no request has begun since the last one. Node has no list of them, but
-   * `closeIdleConnections` calls their `destroy`. During that call `destroy` only notes the socket:
-   * closing it could cut off a response that still leaves.
-   */
-  #unbegun(): ReadonlySet<Socket> {
-    const found = new Set<Socket>()
-    for (const socket of this.#bySocket.keys()) {
-      socket.destroy = () => {
-        found.add(socket)
-        return socket
-      }
-    }
-    this.closeUnbegun()
-    for (const socket of this.#bySocket.keys()) Reflect.deleteProperty(socket, 'destroy')
-    return found
-  }
-}
-
-/**
- * A server with bounded connections. Each failure of Node's parser is answered with an Error. When
- * full it refuses a new connection, or closes the quietest one.
- */
-export function createHttpServer(
-  connections: Connections,
-  maxConnections: number,
-  whenFull: 'refuse' | 'closeQuietest' = 'refuse',
-): Server {
-  const { timeouts } = connections
-  const server = createServer({
-    IncomingMessage: DirectRequest,
-    ServerResponse: canSendWhole() ? WholeResponse : ServerResponse,
-    maxHeaderSize: HEADERS_MAX_BYTES,
-    // Not left to NODE_OPTIONS: a lenient parser lets requests be smuggled.
-    insecureHTTPParser: false,
-    keepAliveTimeout: timeouts.keepAliveMs,
-    headersTimeout: timeouts.headersMs,
-    // Checked by Clock, which knows what the client waits for.
-    requestTimeout: 0,
-    connectionsCheckingInterval: connections.watch.everyMs,
-    // Checked by the router, which answers in the Error shape.
-    requireHostHeader: false,
-  })
-  // A list of tiny headers takes thirty times their bytes, whole or not.
-  server.maxHeadersCount = HEADERS_MAX_COUNT
-  // A client that has sent its requests and ended its side still gets the responses. Node's types
-  // do not have the property.
-  Object.assign(server, { httpAllowHalfOpen: true })
-  if (whenFull === 'refuse') server.maxConnections = maxConnections
-  server.on('connection', (socket: Socket) => {
-    const hasRoom = whenFull === 'refuse' || connections.size < maxConnections
-    if (hasRoom || connections.closeQuietest()) connections.accept(socket)
-    else socket.destroy()
-  })
-  server.on('drop', () => connections.refused++)
-  connections.closeUnbegun = () => server.closeIdleConnections()
-  for (const event of ['request', 'checkContinue', 'checkExpectation']) {
-    server.on(event, (req: IncomingMessage, res: ServerResponse) => {
-      connections.get(req.socket)?.enter(new Exchange(req, res))
+  #createServer({ headersMs, requestMs, keepAliveMs, inactiveMs, checkMs }: HttpTimeouts): Server {
+    const server = createServer({
+      maxHeaderSize: HEADERS_MAX_BYTES,
+      highWaterMark: STREAM_BUFFER_BYTES,
+      // Not left to NODE_OPTIONS: a lenient parser lets requests be smuggled.
+      insecureHTTPParser: false,
+      headersTimeout: headersMs,
+      requestTimeout: requestMs,
+      keepAliveTimeout: keepAliveMs,
+      connectionsCheckingInterval: checkMs,
+      // Checked by the router, which answers in the Error shape.
+      requireHostHeader: false,
     })
+    server.timeout = inactiveMs
+    // A list of tiny headers takes thirty times their bytes, whole or not.
+    server.maxHeadersCount = HEADERS_MAX_COUNT
+    // A client that has sent its requests and ended its side still gets the responses. Node's
+    // documentation and types do not have the property.
+    Object.assign(server, { httpAllowHalfOpen: true })
+    server.on('connection', (socket: Socket) => {
+      this.#accepted++
+      this.#connections.set(socket, new Connection(socket, this.#responder))
+      socket.once('close', () => this.#connections.delete(socket))
+    })
+    server.on('drop', () => this.refused++)
+    server.on('timeout', (socket: Socket) => this.#connections.get(socket)?.timedOut())
+    for (const event of ['request', 'checkContinue', 'checkExpectation']) {
+      server.on(event, (req: IncomingMessage, res: ServerResponse) => {
+        const exchange = new Exchange(req, res, event === 'checkContinue')
+        this.#connections.get(req.socket)?.enter(exchange)
+      })
+    }
+    server.on('connect', (req) => this.#connections.get(req.socket)?.refuseConnect(req))
+    server.on('clientError', (error: Error, stream: Duplex) => {
+      // Node types a plain socket as Duplex here.
+      const isUsed = stream instanceof Socket && stream.bytesRead > 0
+      const connection = isUsed ? this.#connections.get(stream) : undefined
+      const condition = conditionOf(errorCodeOf(error))
+      // Without a condition the connection itself has failed.
+      if (connection && condition) connection.fail(new HttpError(condition))
+      else stream.destroy()
+    })
+    return server
   }
-  server.on('connect', (req: IncomingMessage) => {
-    const condition = isKnownVersion(req) ? 'methodUnknown' : 'malformedRequest'
-    const error = new HttpError(hasTooManyHeaders(req) ? 'headersTooLarge' : condition)
-    connections.get(req.socket)?.refuseConnect(error, recordOf(req.method, req.rawHeaders))
-  })
-  server.on('clientError', (error: NodeJS.ErrnoException, stream: Duplex) => {
-    handleClientError(connections, error, stream)
-  })
-  return server
 }
 
-function handleClientError(
-  connections: Connections,
-  error: NodeJS.ErrnoException,
-  stream: Duplex,
-): void {
-  // Node types a plain socket as Duplex here.
-  const isUsed = stream instanceof Socket && stream.bytesRead > 0
-  const connection = isUsed ? connections.get(stream) : undefined
-  if (connection && error.code === 'ERR_HTTP_REQUEST_TIMEOUT') connection.headersLate()
-  else if (connection && error.code === 'HPE_HEADER_OVERFLOW') {
-    connection.fail(new HttpError('headersTooLarge'))
-  } else if (connection && error.code?.startsWith('HPE_')) {
-    connection.fail(new HttpError('malformedRequest'))
-  } else {
-    // The connection itself has failed, or its client has never sent anything.
-    stream.destroy()
-  }
+/** What a client is told of an error of Node's server. */
+function conditionOf(code = ''): Condition | undefined {
+  if (code === 'ERR_HTTP_REQUEST_TIMEOUT') return 'requestTimeout'
+  if (code === 'HPE_HEADER_OVERFLOW') return 'headersTooLarge'
+  return code.startsWith('HPE_') ? 'malformedRequest' : undefined
 }

@@ -1,3 +1,5 @@
+/* One wait for all responses of a tick of the event loop. */
+
 /** When this many responses wait, they are sent at once. This bounds their memory. */
 const WAITING_MAX = 32
 
@@ -18,10 +20,7 @@ export class TickEnd {
   add(send: () => void): void {
     if (++this.#count === 1) {
       setImmediate(() => this.#end())
-      if (this.#lastCount <= 1) {
-        send()
-        return
-      }
+      if (this.#lastCount <= 1) return send()
     }
     if (this.#waiting.push(send) >= WAITING_MAX) this.#sendAll()
   }
@@ -38,3 +37,6 @@ export class TickEnd {
     for (const send of waiting) send()
   }
 }
+
+/** One for the process: so are the ticks of its event loop. */
+export const tickEnd = new TickEnd()

@@ -39,7 +39,7 @@ export class FairQueue {
   }
 
   /** Call this for each accepted connection; more may wait to be accepted. */
-  connectionArrived(): void {
+  readonly connectionArrived = (): void => {
     this.#hasArrival = true
   }
 

@@ -5,7 +5,6 @@ import { FairQueue } from '../../dist/ops/fair-queue.js'
 import type { PlantStore } from '../../dist/plants/store.js'
 import { ALICE, listOf, startBare } from '../support/bare.ts'
 import { until } from '../support/time.ts'
-import { headerLines, verdict } from '../support/verdict.ts'
 import { firstAnswer, head, postBytes, Wire } from '../support/wire.ts'
 
 /** Each takes longer than one tick has time for, and all together long enough for a request. */
@@ -51,15 +50,6 @@ for (const { name, method, path } of OPERATIONS) {
     method === 'POST'
       ? postBytes({ id: 1, name: LONG_NAME }, { target, token: owner })
       : head(method, target, { token: owner })
-
-  test(`admission: ${name} is refused if its owner leaves too much unread`, async (t) => {
-    const { asked, store } = countingStore()
-    const { port } = await startBare(t, { store, authenticate, answersMaxBytes: -1 })
-    const answer = await firstAnswer(port, requestOf('alice'))
-    assert.equal(verdict(answer), 'overloaded')
-    assert.deepEqual(headerLines(answer, 'retry-after'), ['1'])
-    assert.equal(asked.times, 0)
-  })
 
   test(`admission: ${name} waits for one piece of another owner, not for all`, async (t) => {
     const { queue, work } = busyQueue()

@@ -40,7 +40,7 @@ test("catalogue: Request-Id is the client's if it is usable, else a new one", as
     headerLines(await firstAnswer(port, head('GET', '/plants', { lines })), 'request-id')[0] ?? ''
   for (const id of ['a', '!"#~', 'x'.repeat(128)])
     assert.equal(await idFor([`Request-Id: ${id}`]), id)
-  const fresh = /^[\w-]{22}$/
+  const fresh = /^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$/
   for (const lines of [
     [],
     ['Request-Id:'],

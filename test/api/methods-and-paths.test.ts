@@ -67,7 +67,7 @@ test('methods and paths', async (t) => {
           wire.destroy()
         }
         assert.deepEqual(heads[0], heads[1])
-        assert.ok(heads[0]?.includes('Keep-Alive: timeout=65'))
+        assert.ok(heads[0]?.includes('Keep-Alive: timeout=75'))
       }
     }
   })

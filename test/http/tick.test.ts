@@ -6,10 +6,10 @@ import { setImmediate as yieldTick } from 'node:timers/promises'
 import { HttpError } from '../../dist/errors.js'
 import type { Responder } from '../../dist/http/responder.js'
 import { errorResponse } from '../../dist/http/response.js'
-import { Connections, createHttpServer } from '../../dist/http/server.js'
+import { HttpServer } from '../../dist/http/server.js'
 import { TickEnd } from '../../dist/http/tick.js'
 import { FairQueue } from '../../dist/ops/fair-queue.js'
-import { listOf, startBare } from '../support/bare.ts'
+import { listOf, startBare, timeoutsOf } from '../support/bare.ts'
 import { startService } from '../support/service.ts'
 import { until } from '../support/time.ts'
 import { token } from '../support/tokens.ts'
@@ -36,7 +36,7 @@ async function prime({
   connections,
 }: {
   readonly port: number
-  readonly connections: Connections
+  readonly connections: HttpServer
 }): Promise<void> {
   const wires = [await Wire.to(port), await Wire.to(port)]
   for (const wire of wires) await wire.write(GET).answers(1)
@@ -50,22 +50,22 @@ async function prime({
 async function startCore(
   t: TestContext,
   responder: Partial<Responder> & Pick<Responder, 'serve'>,
-): Promise<{ readonly port: number; readonly connections: Connections }> {
+): Promise<{ readonly port: number; readonly connections: HttpServer }> {
   const whole = {
     timeoutError: () => new HttpError('internal'),
     responseFailed: () => {},
     explain: () => errorResponse(new HttpError('internal')),
     answered: () => {},
     accepted: () => {},
-    holdResponse: () => () => {},
     draining: false,
   }
   // Not spread: `draining` may be a getter.
-  const connections = new Connections(
+  const connections = new HttpServer(
     Object.defineProperties(whole, Object.getOwnPropertyDescriptors(responder)) as typeof whole &
       typeof responder,
+    timeoutsOf({}),
   )
-  const server = createHttpServer(connections, 1000)
+  const { server } = connections
   server.listen(0, '127.0.0.1')
   await once(server, 'listening')
   t.after(async () => {
@@ -186,27 +186,6 @@ test('tick: each of many clients gets its own responses in order', async (t) => 
   for (const wire of wires) wire.destroy()
 })
 
-test('tick: a thousand pipelined GETs are all answered, whatever their size', async (t) => {
-  const { port } = await startBare(t)
-  const bearer = token('a', { iat: undefined })
-  const bare = head('GET', '/plants', { token: bearer, lines: ['X: '] }).length
-  // One read of 64 KiB holds up to 255 of these.
-  for (const bytes of [257, 260, 264, 268, 272, 276]) {
-    const wire = await Wire.to(port)
-    const request = head('GET', '/plants', {
-      token: bearer,
-      lines: [`X: ${'x'.repeat(bytes - bare)}`],
-    })
-    assert.equal(request.length, bytes)
-    const answers = await wire.write(request.repeat(1000)).answers(1000)
-    assert.ok(
-      answers.every(({ status }) => status === 200),
-      String(bytes),
-    )
-    wire.destroy()
-  }
-})
-
 test('tick: a response that cannot be sent is cut off, and the others are sent', async (t) => {
   const { port, connections } = await startCore(t, {
     // Node throws at such a header: an example of a response that cannot be sent.
@@ -282,7 +261,7 @@ test('tick: a list is closed if its reader leaves before the end of the tick', a
 
 test('tick: a stop that begins before the end of the tick answers, then closes', async (t) => {
   let draining = false
-  let connections: Connections | undefined
+  let connections: HttpServer | undefined
   let drained: Promise<unknown> = Promise.resolve()
   const started = await startCore(t, {
     serve({ req }) {

@@ -1,16 +1,72 @@
 import assert from 'node:assert/strict'
 import { once } from 'node:events'
-import { describe, test } from 'node:test'
+import type { Socket } from 'node:net'
+import { join } from 'node:path'
+import { describe, test, type TestContext } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Created } from '../../dist/plants/store.js'
-import { listOf, startBare, chunkOf } from '../support/bare.ts'
-import { until } from '../support/time.ts'
+import { type Bare, type BareOptions, chunkOf, listOf, startBare } from '../support/bare.ts'
+import { temporaryDirectory } from '../support/directories.ts'
+import { changeTimers, until } from '../support/time.ts'
 import { headerLines, verdict } from '../support/verdict.ts'
 import { answersToHalf, head, postBytes, Wire } from '../support/wire.ts'
 
 const SHORT_MS = 300
+/** Longer: the slow reader runs in this process, which other processes may hold up. */
+const SLOW_READER_MS = 900
+/** How long a client has for a piece of more than 64 KiB. */
+const LONG_PIECE_MS = 120_000
+/** One chunk of a list. */
+const MEGABYTE = [{ name: 'x'.repeat(1_000_000) }]
 const CHUNKED_JSON = ['Content-Type: application/json', 'Transfer-Encoding: chunked']
 const HALF_POST = postBytes({ id: 1, name: 'half' }).slice(0, -3)
+
+interface OnPath extends Bare {
+  readonly path: string
+}
+
+/** On a unix socket, whose buffers are small. */
+async function startOnPath(t: TestContext, options: BareOptions): Promise<OnPath> {
+  const path = join(await temporaryDirectory(), 'plants.sock')
+  return { ...(await startBare(t, { ...options, path })), path }
+}
+
+interface Stalled {
+  readonly wire: Wire
+  readonly side: Socket
+}
+
+/** A client that sends these bytes and reads nothing, and the service's side of its connection. */
+async function stall({ server, path }: OnPath, bytes: string): Promise<Stalled> {
+  const connected = once(server, 'connection')
+  const wire = await Wire.to(path)
+  wire.socket.pause()
+  wire.write(bytes)
+  // The first of its arguments is the socket.
+  const [side] = (await connected) as [Socket]
+  return { wire, side }
+}
+
+/** Takes parts with pauses between, until this many bytes have come or the service ends. */
+async function readSlowly(
+  wire: Wire,
+  bytes: number,
+  pauseMs: number,
+  partBytes = 300_000,
+): Promise<void> {
+  const { socket } = wire
+  const ended = Promise.race([once(socket, 'end'), once(socket, 'close')])
+  while (wire.text.length < bytes && !wire.ended) {
+    const part = Math.min(bytes, wire.text.length + partBytes)
+    socket.resume()
+    // A part comes for sure: on a loaded machine a fixed time might bring nothing.
+    while (wire.text.length < part && !wire.ended)
+      await Promise.race([once(socket, 'data'), ended])
+    socket.pause()
+    await sleep(pauseMs)
+  }
+  socket.resume()
+}
 
 // They mostly wait, so they run side by side.
 describe('timeouts', { concurrency: true }, () => {
@@ -49,9 +105,9 @@ describe('timeouts', { concurrency: true }, () => {
   })
 
   test('a late body is 408, slow or stalled, and its plant is not created', async (t) => {
-    // As in the service: a stalled connection may last as long as a whole request.
+    // As in the service, where it is twice as long.
     const { port, plants, answered, bodies } = await startBare(t, {
-      timeouts: { headersMs: SHORT_MS, requestMs: 2 * SHORT_MS, stalledMs: 2 * SHORT_MS },
+      timeouts: { headersMs: SHORT_MS, requestMs: 2 * SHORT_MS, inactiveMs: 4 * SHORT_MS },
     })
     for (const trickling of [false, true]) {
       for (const bytes of [
@@ -147,7 +203,7 @@ describe('timeouts', { concurrency: true }, () => {
 
   test('a token or a store that takes too long is 503, each with its own value', async (t) => {
     const never = (): Promise<never> => new Promise(() => {})
-    const timeouts = { servingMs: SHORT_MS }
+    const timeouts = { inactiveMs: SHORT_MS }
     for (const [options, condition] of [
       [{ timeouts, authenticate: never }, 'overloaded'],
       [{ timeouts, store: { create: never } }, 'storageUnavailable'],
@@ -161,43 +217,126 @@ describe('timeouts', { concurrency: true }, () => {
     }
   })
 
-  test('a request that waits for a slow one is not late, though half is unread', async (t) => {
-    const { port } = await startBare(t, {
-      timeouts: { headersMs: SHORT_MS, requestMs: SHORT_MS },
-      store: { create: async (): Promise<Created> => (await sleep(3 * SHORT_MS), 'stored') },
-    })
-    for (const cut of [HALF_POST.length, 30]) {
-      const slow = postBytes({ id: 1, name: 'half' })
-      const answers = await answersToHalf(port, async (wire) => {
-        wire.write(slow + slow.slice(0, cut))
-        await until('the first is answered', () => wire.text.includes('\r\n\r\n') || wire.ended)
-        wire.write(slow.slice(cut)).halfClose()
-      })
-      assert.deepEqual(answers.map(verdict), [200, 200])
+  test('a stalled reader is cut off, and its list is closed', async (t) => {
+    let closed = 0
+    for (const chunks of [Array.from({ length: 100 }, () => MEGABYTE), [MEGABYTE, MEGABYTE]]) {
+      const list = () => listOf(chunks.length > 2 ? chunks : [chunks.flat()], () => closed++)
+      const bare = await startOnPath(t, { timeouts: { inactiveMs: SHORT_MS }, store: { list } })
+      const { wire, side } = await stall(bare, head('GET', '/plants').repeat(2))
+      await until('the service closes it', () => side.destroyed)
+      await until('it is logged', () => bare.answered.length > 0)
+      assert.deepEqual(bare.answered, ['GET 200 aborted'])
+      wire.destroy()
+    }
+    assert.equal(closed, 1, 'the other had ended')
+  })
+
+  test('a reader that takes a part now and then gets all of it', async (t) => {
+    const three = [MEGABYTE, MEGABYTE, MEGABYTE]
+    for (const chunks of [three, [three.flat()]]) {
+      const timeouts = { inactiveMs: SLOW_READER_MS, requestMs: SHORT_MS }
+      const store = { list: () => listOf(chunks) }
+      const bare = await startOnPath(t, { timeouts, store })
+      const start = performance.now()
+      const { wire } = await stall(bare, head('GET', '/plants'))
+      const body = JSON.stringify(chunks.flat())
+      await readSlowly(wire, body.length, SLOW_READER_MS / 3)
+      const [answer] = await wire.answers(1)
+      assert.ok(answer?.body === body, String(answer?.body.length))
+      assert.ok(performance.now() - start > 2 * SLOW_READER_MS, 'it took longer than one limit')
+      wire.destroy()
     }
   })
 
-  test('a stalled reader is cut off, and its list is closed', async (t) => {
-    const plants = Array.from({ length: 100 }, () => ({ name: 'x'.repeat(10_000) }))
-    let closed = 0
-    for (const chunks of [
-      Array.from({ length: 100 }, () => plants),
-      [Array.from({ length: 20 }, () => plants).flat()],
-    ]) {
-      const { port, server } = await startBare(t, {
-        timeouts: { stalledMs: SHORT_MS },
-        store: { list: () => listOf(chunks, () => closed++) },
-      })
-      const connected = once(server, 'connection')
+  test('a body that is late while an earlier response is read is 408 after it', async (t) => {
+    const timeouts = { requestMs: SHORT_MS }
+    const bare = await startOnPath(t, { timeouts, store: { list: () => listOf([MEGABYTE]) } })
+    const { wire, side } = await stall(bare, head('GET', '/plants') + HALF_POST)
+    await sleep(4 * SHORT_MS)
+    assert.equal(side.destroyed, false)
+    wire.socket.resume()
+    const answers = await wire.allAnswers()
+    assert.deepEqual(answers.map(verdict), [200, 'requestTimeout'])
+    assert.deepEqual(headerLines(answers[1] ?? assert.fail(), 'connection'), ['close'])
+    assert.equal(bare.plants.size, 0)
+    wire.destroy()
+  })
+
+  test('headers that are late while an earlier request is served are 408 after it', async (t) => {
+    const create = async (): Promise<Created> => (await sleep(4 * SHORT_MS), 'stored')
+    const { port } = await startBare(t, { timeouts: { headersMs: SHORT_MS }, store: { create } })
+    const answers = await answersToHalf(port, async (wire) => {
+      wire.write(`${postBytes({ id: 1, name: 'slow' })}GET /plants HTTP/1.1\r\nX: `)
+      while (!wire.ended) {
+        wire.write('x')
+        await sleep(10)
+      }
+    })
+    assert.deepEqual(answers.map(verdict), [200, 'requestTimeout'])
+    assert.deepEqual(headerLines(answers[1] ?? assert.fail(), 'connection'), ['close'])
+  })
+
+  test('a connection without another request is closed', async (t) => {
+    const { port } = await startBare(t, { timeouts: { keepAliveMs: SHORT_MS } })
+    const wire = await Wire.to(port)
+    const [answer = assert.fail()] = await wire.write(head('GET', '/plants')).answers(1)
+    assert.match(headerLines(answer, 'keep-alive').join(), /^timeout=\d+$/)
+    assert.deepEqual((await wire.allAnswers()).map(verdict), [200])
+    assert.equal(wire.error, undefined)
+    wire.destroy()
+  })
+
+  test('a request that the store never answers is 503, and the last one', async (t) => {
+    let finish = (_created: Created): void => {}
+    const create = (): Promise<Created> => new Promise((resolve) => (finish = resolve))
+    const { port, connections, answered } = await startBare(t, {
+      timeouts: { inactiveMs: SHORT_MS },
+      store: { create },
+    })
+    const wire = await Wire.to(port)
+    wire.write(postBytes({ id: 1, name: 'never' }) + head('GET', '/plants'))
+    const answers = await wire.allAnswers()
+    assert.deepEqual(answers.map(verdict), ['storageUnavailable'])
+    const [answer = assert.fail()] = answers
+    assert.deepEqual(headerLines(answer, 'connection'), ['close'])
+    assert.deepEqual(headerLines(answer, 'retry-after'), ['1'])
+    finish('stored')
+    await until('the connection is gone', () => connections.size === 0)
+    assert.deepEqual(answered, ['POST 503'])
+    assert.equal(connections.active, 0)
+    wire.destroy()
+  })
+
+  test('a body that never ends after its response ends the connection', async (t) => {
+    const { port, connections } = await startBare(t, { timeouts: { requestMs: SHORT_MS } })
+    for (const [bytes, expected] of [
+      [`${head('GET', '/plants', { lines: ['Content-Length: 50'] })}ab`, 200],
+      [`${head('PUT', '/plants', { lines: CHUNKED_JSON })}1\r\na\r\n`, 'methodNotAllowed'],
+    ] as const) {
       const wire = await Wire.to(port)
-      wire.socket.pause()
-      wire.write(head('GET', '/plants') + head('GET', '/plants'))
-      // The first of its arguments is the socket.
-      const [side] = (await connected) as [import('node:net').Socket]
-      if (!side.destroyed) await once(side, 'close')
+      assert.deepEqual((await wire.write(bytes).allAnswers()).map(verdict), [expected])
       wire.destroy()
     }
-    await until('the list of several chunks is closed', () => closed > 0)
-    assert.equal(closed, 1, 'the other had ended')
+    await until('the connections are gone', () => connections.size === 0)
   })
+})
+
+// Alone: it shortens timers of the whole process.
+test('timeouts: a piece above 64 KiB must be taken within two minutes, others not', async (t) => {
+  changeTimers(t, LONG_PIECE_MS, SHORT_MS)
+  const short = [{ name: 'x'.repeat(60_000) }]
+  for (const [chunks, answered] of [
+    [[MEGABYTE], 'GET 200 aborted'],
+    [[short, MEGABYTE, short], 'GET 200 aborted'],
+    [Array.from({ length: 16 }, () => short), 'GET 200'],
+  ] as const) {
+    const bare = await startOnPath(t, { store: { list: () => listOf(chunks) } })
+    const { wire } = await stall(bare, head('GET', '/plants'))
+    // It takes a little all the time, so the limit of inactivity never ends it.
+    const size = JSON.stringify(chunks.flat()).length
+    await readSlowly(wire, size, SHORT_MS / 2, size / 16)
+    await until('it is logged', () => bare.answered.length > 0)
+    assert.deepEqual(bare.answered, [answered])
+    wire.destroy()
+  }
 })

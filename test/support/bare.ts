@@ -4,10 +4,9 @@ import type { TestContext } from 'node:test'
 import type { Caller } from '../../dist/auth/caller.js'
 import { MemoryBudget } from '../../dist/ops/budget.js'
 import { Adapter } from '../../dist/http/adapter.js'
-import type { HttpTimeouts } from '../../dist/http/clock.js'
 import { PlantResponder } from '../../dist/api/plant-responder.js'
 import { PageCache } from '../../dist/api/page-cache.js'
-import { Connections, createHttpServer } from '../../dist/http/server.js'
+import { HttpServer, type HttpTimeouts } from '../../dist/http/server.js'
 import { FairQueue } from '../../dist/ops/fair-queue.js'
 import { createLog, type Log, type LogRequests } from '../../dist/ops/log.js'
 import { Metrics } from '../../dist/ops/metrics.js'
@@ -17,12 +16,10 @@ import type { Created, PlantList, PlantStore } from '../../dist/plants/store.js'
 export interface BareOptions {
   readonly store?: Partial<PlantStore>
   readonly timeouts?: Partial<HttpTimeouts>
-  /** Bytes of answers that clients have not taken yet. */
-  readonly answersMaxBytes?: number
+  /** Bytes of lists that clients have not taken yet. */
+  readonly responsesMaxBytes?: number
   /** Bytes of request bodies. */
   readonly bodiesMaxBytes?: number
-  /** Bytes of requests whose token is not verified. */
-  readonly strangersMaxBytes?: number
   readonly queue?: FairQueue
   readonly authenticate?: (token: string) => Caller | Promise<Caller>
   readonly logRequests?: LogRequests
@@ -34,12 +31,12 @@ export interface Bare {
   /** 0 on a unix socket. */
   readonly port: number
   readonly server: Server
-  readonly connections: Connections
+  readonly connections: HttpServer
   /** For a server of another application. */
   readonly adapter: Adapter
-  /** Answers that wait for their clients. */
-  readonly answers: MemoryBudget
-  /** Bodies that are read, or wait to be stored. */
+  /** What is reserved for lists that clients have not taken yet. */
+  readonly responses: MemoryBudget
+  /** What is reserved for bodies until their response is sent. */
   readonly bodies: MemoryBudget
   /** Created plants by id. */
   readonly plants: ReadonlyMap<bigint, Plant>
@@ -54,10 +51,17 @@ export interface Bare {
 const LONG_MS = 60_000
 const LONG: HttpTimeouts = {
   headersMs: LONG_MS,
-  keepAliveMs: LONG_MS,
   requestMs: LONG_MS,
-  servingMs: LONG_MS,
-  stalledMs: LONG_MS,
+  keepAliveMs: LONG_MS,
+  inactiveMs: LONG_MS,
+  // Often, so that tests take less.
+  checkMs: 50,
+}
+
+/** Node refuses a limit of headers that is longer than that of the whole request. */
+export function timeoutsOf(given: Partial<HttpTimeouts>): HttpTimeouts {
+  const all = { ...LONG, ...given }
+  return { ...all, headersMs: Math.min(all.headersMs, all.requestMs) }
 }
 
 /** HTTP alone, with timeouts and a store in memory that a test can replace. */
@@ -66,10 +70,9 @@ export async function startBare(
   {
     store = {},
     timeouts = {},
-    answersMaxBytes = 2 ** 26,
+    responsesMaxBytes = 2 ** 26,
     bodiesMaxBytes = 2 ** 26,
     authenticate = () => ALICE,
-    strangersMaxBytes,
     queue = new FairQueue(),
     path,
     logRequests = 'all',
@@ -90,14 +93,14 @@ export async function startBare(
     ...store,
   }
   const pages = new PageCache()
-  const answers = new MemoryBudget(answersMaxBytes)
+  const responses = new MemoryBudget(responsesMaxBytes)
   const bodies = new MemoryBudget(bodiesMaxBytes)
   const options = {
     store: { current: whole, isOpen: true, openForRequest: () => Promise.resolve() },
     pages,
     queue,
     bodies,
-    answers,
+    responses,
     maxBodyBytes: 2 ** 20,
   }
   const log: Log = {
@@ -117,9 +120,9 @@ export async function startBare(
     log,
     logRequests,
   })
-  const connections = new Connections(responder, { ...LONG, ...timeouts }, strangersMaxBytes)
-  const adapter = new Adapter(connections)
-  const server = createHttpServer(connections, 100)
+  const connections = new HttpServer(responder, timeoutsOf(timeouts))
+  const adapter = new Adapter(responder)
+  const { server } = connections
   if (path === undefined) server.listen(0, '127.0.0.1')
   else server.listen(path)
   await once(server, 'listening')
@@ -130,7 +133,7 @@ export async function startBare(
   const address = server.address()
   const port = address !== null && typeof address === 'object' ? address.port : 0
   const records = { plants, answered, refused, failures }
-  return { port, server, connections, adapter, answers, bodies, ...records }
+  return { port, server, connections, adapter, responses, bodies, ...records }
 }
 
 export const ALICE: Caller = { owner: 'alice', scopes: new Set() }

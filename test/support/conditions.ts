@@ -4,6 +4,7 @@ import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import type { TestContext } from 'node:test'
 import type { Condition } from '../../dist/errors.js'
+import { overloaded } from '../../dist/ops/budget.js'
 import { SqljsStore } from '../../dist/store/sqljs/store.js'
 import { startBare } from './bare.ts'
 import { answerUnderLoad } from './overload.ts'
@@ -169,8 +170,9 @@ function ofRequests(port: number) {
 /** Failures that need a certain state of a service, or a service with certain settings. */
 async function ofServices(t: TestContext, port: number) {
   const bare = await startBare(t, { timeouts: { headersMs: 100, requestMs: 200 } })
-  // What its clients have not read takes more than there is.
-  const unread = await startBare(t, { answersMaxBytes: -1 })
+  const busy = await startBare(t, {
+    authenticate: () => Promise.reject(overloaded('too many tokens wait')),
+  })
   const limited = await startService(t, { rateLimit: 1 })
   // Nothing listens on port 1.
   const keyless = await startService(t, { keys: { kind: 'url', url: 'http://127.0.0.1:1/keys' } })
@@ -230,7 +232,7 @@ async function ofServices(t: TestContext, port: number) {
     overloaded: {
       async ask(method) {
         const underLoad = await answerUnderLoad(t, (loaded) => send(loaded, method))
-        return underLoad.status < 400 ? send(unread.port, method) : underLoad
+        return underLoad.status < 400 ? send(busy.port, method) : underLoad
       },
       method: 'post',
       headers: WHOLE_SECONDS,

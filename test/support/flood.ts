@@ -25,17 +25,10 @@ export const HEAVY = head('GET', '/plants', {
 /** Headers without their end. Node's parser does not count separators: this is below its 16 KiB. */
 export const MANY_HEADERS = `GET /plants HTTP/1.1\r\nHost: a\r\n${'a: b\r\n'.repeat(5300)}`
 
-/** So many of these, unread, fill the buffers of a unix socket: then the next request waits. */
-export const FILLING = head('GET', '/plants', {
-  token: undefined,
-  // One read then brings fewer of them than would close the connection.
-  lines: [`x: ${'x'.repeat(230)}`],
-}).repeat(1000)
-
-/** A POST whose body comes in chunks of one byte, and does not end. */
-export function oneByteChunks(bearer: string): string {
+/** A request whose body comes in chunks of one byte, and does not end. */
+export function oneByteChunks(bearer: string, method = 'POST'): string {
   const lines = ['Content-Type: application/json', 'Transfer-Encoding: chunked']
-  return head('POST', '/plants', { token: bearer, lines }) + '1\r\nx\r\n'.repeat(40_000)
+  return head(method, '/plants', { token: bearer, lines }) + '1\r\nx\r\n'.repeat(40_000)
 }
 
 /** A token whose key is not known. */

@@ -2,8 +2,11 @@ import { syncBuiltinESMExports } from 'node:module'
 import type { TestContext } from 'node:test'
 import timers, { setTimeout as sleep } from 'node:timers/promises'
 
-/** Ends a hang and measures nothing: many times what a loaded machine needs for anything. */
-export const PATIENCE_MS = 120_000
+/**
+ * Ends a hang and measures nothing: many times what a loaded machine needs for anything. No limit
+ * of the service is as long, so that tests can change its timers.
+ */
+export const PATIENCE_MS = 121_000
 const FIRST_POLL_MS = 5
 const LAST_POLL_MS = 50
 
@@ -70,8 +73,14 @@ export function holdPause(t: TestContext, ms: number): () => void {
  * the connection of a client that has its answer.
  */
 export function lengthenTimers(t: TestContext, ms: number): void {
+  changeTimers(t, ms, PATIENCE_MS)
+}
+
+/** Makes timers of exactly this many milliseconds longer, or shorter. */
+export function changeTimers(t: TestContext, ms: number, newMs: number): void {
   const original = globalThis.setTimeout
-  t.mock.method(globalThis, 'setTimeout', (callback: () => void, delayMs?: number) =>
-    original(callback, delayMs === ms ? PATIENCE_MS : delayMs),
+  type Values = [callback: () => void, delayMs?: number, ...values: []]
+  t.mock.method(globalThis, 'setTimeout', (...[callback, delayMs, ...values]: Values) =>
+    original(callback, delayMs === ms ? newMs : delayMs, ...values),
   )
 }
