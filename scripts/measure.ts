@@ -8,7 +8,6 @@ const SCENARIOS: Readonly<Record<string, string>> = {
   stalls: 'how long a probe and another owner wait while one owner attacks; SECONDS=n each',
   strangers: 'how long owners wait beside RATE=n bad signatures a second; SECONDS=n',
   memory: 'memory of clients that make the service hold what they can, each way by itself',
-  readers: 'whether one owner gets all of 450 long lists while another opens 250 and reads nothing',
   limits: 'the longest start: from a large snapshot, and with the longest journal too',
   exhaust: 'memory after TOKENS=n different tokens, beside 100,000 owners and 1,000,000 plants',
   sizing: 'memory and start by number of plants, and what small containers hold',
