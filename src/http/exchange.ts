@@ -16,8 +16,8 @@ const OWNER_DISCARD_BYTES = 16 * 1024 * 1024
 /** After these statuses the next request is far away, or it is not known where it begins. */
 const LAST_STATUSES: ReadonlySet<number> = new Set([408, 413, 431])
 
-const KEEP_ALIVE = /\bkeep-alive\b/i
-const CLOSE = /\bclose\b/i
+const KEEP_ALIVE = /(?:^|,)[ \t]*keep-alive[ \t]*(?:,|$)/i
+const CLOSE = /(?:^|,)[ \t]*close[ \t]*(?:,|$)/i
 
 /** What log and metrics say of a request. */
 export interface RequestRecord {

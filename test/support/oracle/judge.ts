@@ -2,8 +2,11 @@ import { type Judgement, operationOf, routeOf } from './operations.ts'
 import type { Grant, Realm } from './realm.ts'
 import { type Request, trimSpace, valuesOf } from './requests.ts'
 
-/** At most this much of a body that nothing reads is discarded; then the connection closes. */
-const DISCARD_MAX_BYTES = 64 * 1024
+/**
+ * At most this much of a body that nothing reads is discarded without a valid token; then the
+ * connection closes.
+ */
+export const DISCARD_MAX_BYTES = 64 * 1024
 /** Outcomes that are known only after the whole body was read. */
 const BODY_WAS_READ: ReadonlySet<number> = new Set([
   200, 40005, 40006, 40007, 40008, 40009, 40010, 40901, 50302, 50701,
@@ -101,5 +104,6 @@ export function closesAfter(request: Request, outcome: number): 'yes' | 'no' | '
   if (valuesOf(request, 'expect').length > 0)
     return hasBody && expectsContinue(request) ? 'yes' : 'either'
   const bytes = Math.max(request.declared, request.body.length)
-  return hasBody && bytes > DISCARD_MAX_BYTES ? 'yes' : 'no'
+  // With a valid token it is more; the length of a chunked body is not known at the answer.
+  return hasBody && bytes > DISCARD_MAX_BYTES ? 'either' : 'no'
 }
