@@ -98,9 +98,7 @@ export class Connection {
     } else if (broken || this.#next === 'open') {
       if (broken) this.#waiting.pop()
       this.#next = [error, broken ?? request]
-      const current = this.#current
-      // Before Node's own listener, which closes the socket if the client has half-closed it.
-      current?.res.prependOnceListener('finish', () => this.#finished(current))
+      this.#finishFirst()
     }
     this.#advance()
   }
@@ -138,6 +136,7 @@ export class Connection {
     // Not 'finish': Node has a listener for it, and a list of two makes a create slower (V8 moves
     // such lists to its old objects, where they keep whole requests until a full collection).
     exchange.res.on('close', () => this.#finished(exchange))
+    if (typeof this.#next === 'object') this.#finishFirst(exchange)
     exchange.stopReading = this.#stopReading
     const answer = (response: HttpResponse): void => this.#answer(exchange, response)
     const explain = (error: unknown): void => answer(this.#responder.explain(error, exchange))
@@ -150,6 +149,11 @@ export class Connection {
     } catch (error) {
       explain(error)
     }
+  }
+
+  /** Before Node's own listener: it closes a socket that its client has half-closed. */
+  #finishFirst(exchange = this.#current): void {
+    exchange?.res.prependListener('finish', () => this.#finished(exchange))
   }
 
   #answer(exchange: Exchange, response: HttpResponse): void {

@@ -81,10 +81,10 @@ export function headersOf(response: HttpResponse, requestId: string): string[] {
  * a client chose is `id`, the checked id of its request.
  */
 export function lastHeadersOf(response: HttpResponse, id: string, isChunked = false): string {
-  const { status } = response
   const headers = headersOf(response, id)
   if (isChunked) headers.push('Transfer-Encoding', 'chunked')
   headers.push('Date', new Date().toUTCString(), 'Connection', 'close')
   const lines = headers.map((text, at) => (at % 2 === 0 ? `${text}: ` : `${text}\r\n`))
+  const { status } = response
   return `HTTP/1.1 ${status} ${STATUS_CODES[status] ?? ''}\r\n${lines.join('')}\r\n`
 }

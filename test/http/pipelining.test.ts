@@ -318,6 +318,21 @@ describe('pipelining', { concurrency: true }, () => {
   })
 })
 
+test('pipelining: garbage after some requests is 400, also to a half-closed client', async (t) => {
+  for (const count of [1, 2, 3]) {
+    const { create, release } = slowCreate()
+    const { port, connections } = await startBare(t, { store: { create } })
+    const wire = await Wire.to(port)
+    wire.write(`${postBytes({ id: 1, name: 'a' }).repeat(count)}garbage`).halfClose()
+    await until('they wait', () => connections.active === count)
+    await sleep(20)
+    release()
+    const expected = [...Array.from({ length: count }, () => 200), 'malformedRequest']
+    assert.deepEqual((await wire.allAnswers()).map(verdict), expected)
+    wire.destroy()
+  }
+})
+
 test('pipelining: what comes after the last request adds no listeners', async (t) => {
   const warnings: Error[] = []
   const warned = (warning: Error): void => void warnings.push(warning)
