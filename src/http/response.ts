@@ -85,6 +85,5 @@ export function lastHeadersOf(response: HttpResponse, id: string, isChunked = fa
   if (isChunked) headers.push('Transfer-Encoding', 'chunked')
   headers.push('Date', new Date().toUTCString(), 'Connection', 'close')
   const lines = headers.map((text, at) => (at % 2 === 0 ? `${text}: ` : `${text}\r\n`))
-  const { status } = response
-  return `HTTP/1.1 ${status} ${STATUS_CODES[status] ?? ''}\r\n${lines.join('')}\r\n`
+  return `HTTP/1.1 ${response.status} ${STATUS_CODES[response.status]}\r\n${lines.join('')}\r\n`
 }

@@ -37,6 +37,7 @@ type Certain = ReadonlyMap<string, ReadonlyMap<bigint, Content>>
 export const SHARED_TEXT = 'of all'
 /** A pattern of what Allow says where the path is not known. */
 const ANY_ALLOW = ROUTES.map(({ allow }) => allow).join('|')
+const UUID = /^[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$/
 /** The design: one is served, and this many wait; with more the connection is reset. */
 const AT_ONCE = 16
 /** Statuses that are allowed where readers may differ. */
@@ -211,7 +212,7 @@ function checkAnswer(request: Request, answer: WireAnswer, world: World, certain
   const isUsable = ids.length === 1 && /^[\x21-\x7e]{1,128}$/.test(ids[0] ?? '')
   // The parser may refuse a request before it has read this header.
   const mayBeUnread = outcome === 40001 || outcome === 43101
-  if (isUsable ? id !== ids[0] && !mayBeUnread : !/^[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$/.test(id))
+  if (isUsable ? id !== ids[0] && !mayBeUnread : !UUID.test(id))
     throw new Error(`the Request-Id ${id}`)
   if (
     answer.interim > (expectsContinue(request) && operationOf(request)?.method === 'POST' ? 1 : 0)
