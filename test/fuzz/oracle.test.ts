@@ -39,7 +39,7 @@ function listed(body: string): WireAnswer {
     [
       ['cache-control', 'no-store'],
       ['x-content-type-options', 'nosniff'],
-      ['request-id', 'a'.repeat(22)],
+      ['request-id', '4bf92f35-77b3-4da6-a3ce-929d0e0e4736'],
       ['date', 'Thu, 01 Jan 1970 00:00:00 GMT'],
       ['content-type', 'application/json'],
       ['content-length', String(body.length)],
