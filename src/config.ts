@@ -3,7 +3,7 @@
 import { type KeyConfig, type KeySource, readKeys } from './auth/keys.ts'
 import { ConfigError, reasonOf } from './errors.ts'
 import { written } from './http/listen.ts'
-import type { Log } from './ops/log.ts'
+import type { Log } from './telemetry/log.ts'
 import { type Option, type Values, variableOf, VARIABLES } from './settings.ts'
 import type { EtcdConfig } from './store/etcd/store.ts'
 import { tlsProblems } from './store/etcd/tls.ts'

@@ -4,13 +4,13 @@ import './package.ts'
 import { dirname, resolve } from 'node:path'
 import { readOptions } from './config.ts'
 import { ConfigError } from './errors.ts'
-import { callbackSink, createLog, type LogLevel, type LogRequests, type OnLog } from './ops/log.ts'
+import { callbackSink, createLog, type LogLevel, type LogRequests, type OnLog } from './telemetry/log.ts'
 import { createMountedService } from './mounted-service.ts'
 import type { PlantService } from './service.ts'
 
 export { ConfigError } from './errors.ts'
 export type { Health } from './api/admin.ts'
-export type { LogLevel, LogLine, LogRequests, OnLog } from './ops/log.ts'
+export type { LogLevel, LogLine, LogRequests, OnLog } from './telemetry/log.ts'
 export type { Listening, PlantService } from './service.ts'
 
 /**

@@ -3,7 +3,7 @@ import type { ResponderOptions } from './api/plant-responder.ts'
 import type { KeySource } from './auth/keys.ts'
 import type { Verifier } from './auth/verifier.ts'
 import type { HttpServer } from './http/server.ts'
-import type { Metrics } from './ops/metrics.ts'
+import type { Metrics } from './telemetry/metrics.ts'
 import { VERSION } from './package.ts'
 
 // All of these are read from the parts of the service during a scrape, and cost nothing before.
@@ -33,8 +33,8 @@ export function addServiceMetrics(
   metrics.gauge('plant_store_connections', 'Open connections.', () => http.size)
   metrics.gauge('plant_store_connections_limit', limit, () => maxConnections)
   metrics.counter('plant_store_connections_refused_total', refused, () => http.refused)
-  metrics.gauge('plant_store_held_body_bytes', ofBodies, () => bodies.heldBytes)
-  metrics.gauge('plant_store_held_answer_bytes', ofResponses, () => responses.heldBytes)
+  metrics.gauge('plant_store_held_body_bytes', ofBodies, () => bodies.held)
+  metrics.gauge('plant_store_held_answer_bytes', ofResponses, () => responses.held)
   metrics.gauge('plant_store_remembered_pages_bytes', 'Lists in the cache.', () => pages.bytes)
 }
 

@@ -3,7 +3,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { Admin, ADMIN_MAX_CONNECTIONS, type Checks, type Health, healthOf } from './api/admin.ts'
 import { PageCache } from './api/page-cache.ts'
 import { PlantResponder, type ResponderOptions } from './api/plant-responder.ts'
-import { RateLimit } from './ops/rate-limit.ts'
+import { RateLimit } from './limits/rate-limit.ts'
 import { type KeySource, readKeys } from './auth/keys.ts'
 import { Verifier } from './auth/verifier.ts'
 import type { Config } from './config.ts'
@@ -11,12 +11,12 @@ import type { Adapter } from './http/adapter.ts'
 import { type Address, ListenFailed, listen, type Listener } from './http/listen.ts'
 import type { Responder } from './http/responder.ts'
 import { HttpServer } from './http/server.ts'
-import { MemoryBudget } from './ops/budget.ts'
-import { connectionsWithinLimit } from './ops/descriptors.ts'
-import { FairQueue } from './ops/fair-queue.ts'
-import { type Lifecycle, runSteps, type Step } from './ops/lifecycle.ts'
-import type { Log } from './ops/log.ts'
-import { Metrics } from './ops/metrics.ts'
+import { Budget } from './limits/budget.ts'
+import { connectionsWithinLimit } from './telemetry/descriptors.ts'
+import { FairQueue } from './limits/fair-queue.ts'
+import { type Lifecycle, runSteps, type Step } from './telemetry/lifecycle.ts'
+import type { Log } from './telemetry/log.ts'
+import { Metrics } from './telemetry/metrics.ts'
 import type { Recovered } from './plants/store.ts'
 import { addServiceMetrics, addTokenMetrics } from './service-metrics.ts'
 import { CLOSED, openStore, StoreOpening } from './store-opening.ts'
@@ -121,8 +121,8 @@ export class Service implements Omit<PlantService, 'handler'> {
       rateLimit: rateLimit === undefined ? undefined : new RateLimit(rateLimit),
       pages: this.#pages,
       queue,
-      bodies: new MemoryBudget(BUDGET_BYTES),
-      responses: new MemoryBudget(BUDGET_BYTES),
+      bodies: new Budget(BUDGET_BYTES),
+      responses: new Budget(BUDGET_BYTES),
       maxBodyBytes,
       scopes: { read: config.readScope, write: config.writeScope },
       lifecycle: this.#lifecycle,

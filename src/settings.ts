@@ -1,6 +1,6 @@
 /* The table of all settings: how each is read, its default, its meaning. */
 
-import { LOG_LEVELS, LOG_REQUESTS } from './ops/log.ts'
+import { LOG_LEVELS, LOG_REQUESTS } from './telemetry/log.ts'
 import { address, addressOrOff, directory, endpoints, integer, oneOf, path } from './values.ts'
 import { passwordFile, pem, prefix, type Read, scope, secret, secretFile, text } from './values.ts'
 

@@ -1,8 +1,8 @@
 /* Opens the service's store when it is first needed, and closes it. */
 
 import type { Config } from './config.ts'
-import type { Lifecycle } from './ops/lifecycle.ts'
-import type { Log } from './ops/log.ts'
+import type { Lifecycle } from './telemetry/lifecycle.ts'
+import type { Log } from './telemetry/log.ts'
 import { type PlantStore, type Recovered, StoreUnavailable } from './plants/store.ts'
 import { IN_MEMORY, inMemory } from './store/sqljs/in-memory.ts'
 import { SqljsStore, type SqljsStoreOptions } from './store/sqljs/store.ts'

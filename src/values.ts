@@ -4,7 +4,7 @@ import { resolve } from 'node:path'
 import { types } from 'node:util'
 import { reasonOf } from './errors.ts'
 import { type Address, SOCKET_PATH_MAX_BYTES } from './http/listen.ts'
-import { readRegularFile } from './ops/regular-file.ts'
+import { readRegularFile } from './telemetry/regular-file.ts'
 import { IN_MEMORY } from './store/sqljs/in-memory.ts'
 
 /**

@@ -19,12 +19,13 @@ const FUNCTION_LINES_MAX = 60
 /** What the files of a folder may import besides each other. Those of src/ and src/cli/ wire. */
 const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
   'src/plants': [],
-  'src/ops': ['src/errors.ts'],
-  'src/auth': ['src/errors.ts', 'src/ops'],
-  'src/http': ['src/errors.ts', 'src/ops'],
-  'src/api': ['src/errors.ts', 'src/ops', 'src/plants', 'src/auth', 'src/http'],
-  'src/store/sqljs': ['src/errors.ts', 'src/ops', 'src/plants'],
-  'src/store/etcd': ['src/errors.ts', 'src/ops', 'src/plants'],
+  'src/limits': ['src/errors.ts'],
+  'src/telemetry': ['src/errors.ts'],
+  'src/auth': ['src/errors.ts', 'src/limits', 'src/telemetry'],
+  'src/http': ['src/errors.ts', 'src/limits'],
+  'src/api': ['src/errors.ts', 'src/limits', 'src/telemetry', 'src/plants', 'src/auth', 'src/http'],
+  'src/store/sqljs': ['src/errors.ts', 'src/limits', 'src/telemetry', 'src/plants'],
+  'src/store/etcd': ['src/errors.ts', 'src/limits', 'src/telemetry', 'src/plants'],
 }
 /** Only wiring knows a store. */
 const STORES = /^src\/store\/(?:sqljs|etcd)$/

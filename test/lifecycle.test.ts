@@ -11,9 +11,9 @@ import { type TestContext, test } from 'node:test'
 import { readOptions } from '../dist/config.js'
 import { ListenFailed } from '../dist/http/listen.js'
 import { HttpServer } from '../dist/http/server.js'
-import { createLog } from '../dist/ops/log.js'
+import { createLog } from '../dist/telemetry/log.js'
 import { StoreUnavailable } from '../dist/plants/store.js'
-import type { Lifecycle } from '../dist/ops/lifecycle.js'
+import type { Lifecycle } from '../dist/telemetry/lifecycle.js'
 import { createMountedService } from '../dist/mounted-service.js'
 import { StoreOpening } from '../dist/store-opening.js'
 import { DirectoryLocked } from '../dist/store/sqljs/lock.js'
@@ -385,7 +385,7 @@ const FAILING: readonly (readonly [step: string, breakIt: (t: TestContext) => un
       })
     },
   ],
-  ['stop watching the event loop', (t) => failClearing(t, '/ops/process.js')],
+  ['stop watching the event loop', (t) => failClearing(t, '/telemetry/process.js')],
   [
     'close the connections of the admin listener',
     (t) => t.mock.method(Server.prototype, 'closeAllConnections', fail),

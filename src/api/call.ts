@@ -2,8 +2,8 @@
 
 import { ClientGone } from '../errors.ts'
 import type { Exchange } from '../http/exchange.ts'
-import type { MemoryBudget } from '../ops/budget.ts'
-import type { FairQueue } from '../ops/fair-queue.ts'
+import type { Budget } from '../limits/budget.ts'
+import type { FairQueue } from '../limits/fair-queue.ts'
 import type { PlantStore } from '../plants/store.ts'
 import type { PageCache } from './page-cache.ts'
 
@@ -15,9 +15,9 @@ export interface OperationOptions {
   /** Runs work that may take a millisecond or more; owners take turns. */
   readonly queue: FairQueue
   /** For each body from its announcement until its response is sent. */
-  readonly bodies: MemoryBudget
+  readonly bodies: Budget
   /** For what clients have not taken of a list, above what each connection may hold. */
-  readonly responses: MemoryBudget
+  readonly responses: Budget
   readonly maxBodyBytes: number
 }
 

@@ -1,6 +1,6 @@
 /* How long requests take. */
 
-import type { Histogram, Labels, Metrics } from '../ops/metrics.ts'
+import type { Histogram, Labels, Metrics } from '../telemetry/metrics.ts'
 
 /** A method that is not listed counts as this one, so that no client can add series. */
 const OTHER = '_OTHER'

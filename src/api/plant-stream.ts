@@ -1,7 +1,7 @@
 /* A list that is made while its client reads it. */
 
 import { type BodyStream, SHORT_MAX_BYTES } from '../http/response.ts'
-import { type Hold, overloaded } from '../ops/budget.ts'
+import { type Hold, overloaded } from '../limits/budget.ts'
 import type { PlantList } from '../plants/store.ts'
 import type { Call } from './call.ts'
 

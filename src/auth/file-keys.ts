@@ -3,8 +3,8 @@
  * swaps symbolic links, which some watchers do not see. A local, small file is read synchronously.
  */
 import { ConfigError, reasonOf } from '../errors.ts'
-import type { Log } from '../ops/log.ts'
-import { readRegularFile } from '../ops/regular-file.ts'
+import type { Log } from '../telemetry/log.ts'
+import { readRegularFile } from '../telemetry/regular-file.ts'
 import { type KeySet, readKeySet } from './key-set.ts'
 import { type KeySource, MAX_KEY_SET_BYTES } from './key-source.ts'
 

@@ -2,7 +2,7 @@
 import { webcrypto } from 'node:crypto'
 import type { CryptoKey } from 'jose'
 import { ConfigError } from '../errors.ts'
-import type { Log } from '../ops/log.ts'
+import type { Log } from '../telemetry/log.ts'
 import { isTrustworthy } from './fetch.ts'
 import { fileKeys } from './file-keys.ts'
 import { formatOf, readKeySet } from './key-set.ts'

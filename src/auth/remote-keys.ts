@@ -1,7 +1,7 @@
 /** Keys that are fetched from an issuer: the set in use, and when it is fetched again. */
 import { HttpError, reasonOf } from '../errors.ts'
-import { Backoff } from '../ops/backoff.ts'
-import type { Log } from '../ops/log.ts'
+import { Backoff } from '../limits/backoff.ts'
+import type { Log } from '../telemetry/log.ts'
 import { fetchBytes, isTrustworthy, shownUrl } from './fetch.ts'
 import { type KeySet, readJsonObject, readKeySet } from './key-set.ts'
 import type { KeySource, Timing } from './key-source.ts'

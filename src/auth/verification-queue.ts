@@ -1,6 +1,6 @@
 /** Verifies as many tokens at once as the keys allow; the others wait, first in, first out. */
 import { ClientGone } from '../errors.ts'
-import { overloaded } from '../ops/budget.ts'
+import { overloaded } from '../limits/budget.ts'
 
 /**
  * Places of requests whose token waits. The slowest usual signature, ES512, takes 3 ms of a core:

@@ -2,7 +2,7 @@
 
 import { resolve } from 'node:path'
 import { errorCodeOf, escaped, UsageError } from '../errors.ts'
-import { type Output, standardOutput } from '../ops/log-writer.ts'
+import { type Output, standardOutput } from '../telemetry/log-writer.ts'
 import { DatabaseFile } from '../store/sqljs/database-file.ts'
 import { type File, type Files, nodeFiles } from '../store/sqljs/files.ts'
 import { refuseTarget, writeNewFile } from '../store/sqljs/new-file.ts'

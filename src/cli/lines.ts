@@ -1,7 +1,7 @@
 /* The log as lines for people. */
 
 import { escaped, isError, reasonOf } from '../errors.ts'
-import type { LogFormat } from '../ops/log.ts'
+import type { LogFormat } from '../telemetry/log.ts'
 
 /** Width of the longest common method. */
 const METHOD_CHARS = 7

@@ -2,7 +2,7 @@
 
 import { type Config, keysFrom, readConfig } from '../config.ts'
 import { escaped, reasonOf } from '../errors.ts'
-import { createLog, type Log } from '../ops/log.ts'
+import { createLog, type Log } from '../telemetry/log.ts'
 import { VERSION } from '../package.ts'
 import { type Listening, Service } from '../service.ts'
 import { CLOSED } from '../store-opening.ts'

@@ -4,7 +4,7 @@ import { createHmac, randomBytes } from 'node:crypto'
 import { dirname } from 'node:path'
 import { type Config, readConfig } from '../config.ts'
 import { ConfigError, errorCodeOf, reasonOf, UsageError } from '../errors.ts'
-import { readRegularFile } from '../ops/regular-file.ts'
+import { readRegularFile } from '../telemetry/regular-file.ts'
 import { type File, nodeFiles, writeWhole } from '../store/sqljs/files.ts'
 import { writeNewFile } from '../store/sqljs/new-file.ts'
 

@@ -1,7 +1,7 @@
 /* Reads a body, or drops it. */
 
 import { ClientGone, HttpError } from '../errors.ts'
-import { type Hold, overloaded } from '../ops/budget.ts'
+import { type Hold, overloaded } from '../limits/budget.ts'
 import type { Exchange } from './exchange.ts'
 
 const EMPTY: Buffer = Buffer.alloc(0)

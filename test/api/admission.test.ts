@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { OPERATIONS } from '../../dist/api/operations.js'
-import { FairQueue } from '../../dist/ops/fair-queue.js'
+import { FairQueue } from '../../dist/limits/fair-queue.js'
 import type { PlantStore } from '../../dist/plants/store.js'
 import { ALICE, listOf, startBare } from '../support/bare.ts'
 import { until } from '../support/time.ts'

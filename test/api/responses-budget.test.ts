@@ -59,12 +59,12 @@ test('responses: a long page is reserved until it is read, or its client has lef
   const { path, responses, answered } = await start(t, { store: PAGES })
   for (const end of ['read', 'left'] as const) {
     const wire = await stalled(path, listOfOwner('alice'))
-    await until('it is reserved', () => responses.heldBytes === PAGE_BYTES)
+    await until('it is reserved', () => responses.held === PAGE_BYTES)
     if (end === 'read') {
       wire.socket.resume()
       assert.deepEqual((await wire.answers(1)).map(verdict), [200])
     } else wire.destroy()
-    await until('nothing is held', () => responses.heldBytes === 0)
+    await until('nothing is held', () => responses.held === 0)
     wire.destroy()
   }
   assert.deepEqual(answered, ['GET 200', 'GET 200 aborted'])
@@ -77,12 +77,12 @@ test('responses: 64 KiB are not reserved, one byte more is; HEAD reserves nothin
     const { path, responses, answered, connections } = await start(t, { store })
     const only = await Wire.to(path)
     await only.write(head('HEAD', '/plants', { token: 'alice' })).answers(1, [0])
-    assert.equal(responses.heldBytes, 0)
+    assert.equal(responses.held, 0)
     const wire = await stalled(path, listOfOwner('alice').repeat(9))
     // More than the buffers of the socket take.
     await until('the first is sent', () => answered.length > 1 && connections.active > 0)
     await sleep(50)
-    held.push(responses.heldBytes)
+    held.push(responses.held)
     for (const each of [only, wire]) each.destroy()
   }
   assert.deepEqual(held, [0, SHORT_BYTES + 1])
@@ -95,14 +95,14 @@ test('responses: a page without room is 503, also a cached one; short ones go on
   const readers: Wire[] = []
   for (const owner of ['alice', 'bob', 'dave']) {
     readers.push(await stalled(path, listOfOwner(owner)))
-    await until('it is reserved', () => responses.heldBytes >= readers.length * PAGE_BYTES)
+    await until('it is reserved', () => responses.held >= readers.length * PAGE_BYTES)
   }
   for (const owner of ['carol', 'erin'])
     assert.equal(await ask(path, listOfOwner(owner)), 'overloaded')
   assert.equal(await ask(path, listOfOwner('small')), 200)
   assert.equal(await ask(path, postBytes({ id: 1, name: 'a' }, { token: 'erin' })), 200)
   for (const reader of readers) reader.destroy()
-  await until('nothing is held', () => responses.heldBytes === 0)
+  await until('nothing is held', () => responses.held === 0)
   assert.equal(await ask(path, listOfOwner('erin')), 200)
 })
 
@@ -110,11 +110,11 @@ test('responses: one owner leaves room for others', async (t) => {
   const { path, responses } = await start(t, { store: PAGES, responsesMaxBytes: 9 * MIB })
   const readers: Wire[] = []
   for (let reader = 0; reader < 8; reader++) readers.push(await stalled(path, listOfOwner('alice')))
-  await until('alice holds what she may', () => responses.heldBytes === 4 * PAGE_BYTES)
+  await until('alice holds what she may', () => responses.held === 4 * PAGE_BYTES)
   assert.equal(await ask(path, listOfOwner('alice')), 'overloaded')
   assert.equal(await ask(path, listOfOwner('bob')), 200)
   for (const reader of readers) reader.destroy()
-  await until('nothing is held', () => responses.heldBytes === 0)
+  await until('nothing is held', () => responses.held === 0)
 })
 
 test('responses: a list that goes on without room is reset, and logged', async (t) => {
@@ -145,7 +145,7 @@ test('responses: a list that goes on without room is reset, and logged', async (
   hold.set(0)
   const [answer] = await (await Wire.to(bare.port)).write(listOfOwner('alice')).answers(1)
   assert.equal(answer?.body, chunkOf([{ name: 'first' }, LARGE]))
-  await until('nothing is held', () => bare.responses.heldBytes === 0)
+  await until('nothing is held', () => bare.responses.held === 0)
   assert.equal(closed, 2)
 })
 
@@ -153,11 +153,11 @@ test('responses: of a chunk only the part above 64 KiB is reserved', async (t) =
   const chunks = [[SHORT], [LARGE], [SHORT]]
   const { path, responses } = await start(t, { store: { list: () => listOf(chunks) } })
   const wire = await stalled(path, listOfOwner('alice'))
-  await until('the long chunk waits', () => responses.heldBytes === PAGE_BYTES - SHORT_BYTES)
+  await until('the long chunk waits', () => responses.held === PAGE_BYTES - SHORT_BYTES)
   wire.socket.resume()
   const [answer] = await wire.answers(1)
   assert.equal(answer?.body, chunkOf(chunks.flat()))
-  await until('nothing is held', () => responses.heldBytes === 0)
+  await until('nothing is held', () => responses.held === 0)
   wire.destroy()
 })
 
@@ -166,10 +166,10 @@ test('responses: that of a create is held with its body until it is read', async
   const body = { id: 1, name: 'x'.repeat(900_000) }
   const wire = await stalled(path, postBytes(body, { token: 'alice' }))
   await until('it is stored', () => plants.size === 1)
-  await until('its response waits', () => bodies.heldBytes === JSON.stringify(body).length)
+  await until('its response waits', () => bodies.held === JSON.stringify(body).length)
   assert.equal(await ask(path, postBytes(body, { token: 'alice' })), 'overloaded')
   wire.socket.resume()
   assert.deepEqual((await wire.answers(1)).map(verdict), [200])
-  await until('nothing is held', () => bodies.heldBytes === 0)
+  await until('nothing is held', () => bodies.held === 0)
   wire.destroy()
 })

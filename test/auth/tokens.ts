@@ -14,7 +14,7 @@ import { type KeyConfig, type KeySource, readKeys, type Timing } from '../../dis
 import type { Client } from '../../dist/auth/verification-queue.js'
 import { Verifier } from '../../dist/auth/verifier.js'
 import { HttpError } from '../../dist/errors.js'
-import type { Log } from '../../dist/ops/log.js'
+import type { Log } from '../../dist/telemetry/log.js'
 import { lazyPair, PEM, readPair } from '../support/keys.ts'
 import { silent } from '../support/log.ts'
 

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { LINES } from '../../dist/cli/lines.js'
-import { createLog } from '../../dist/ops/log.js'
+import { createLog } from '../../dist/telemetry/log.js'
 import { HOSTILE, HOSTILE_ESCAPED } from '../support/hostile.ts'
 
 const REQUEST = {

@@ -1,7 +1,7 @@
 import '../api/admission.test.ts'
 import '../api/authorization.test.ts'
 import '../http/body.test.ts'
-import '../ops/budget.test.ts'
+import '../limits/budget.test.ts'
 import '../api/responses-budget.test.ts'
 import '../api/catalogue.test.ts'
 import '../http/framing.test.ts'

@@ -41,8 +41,8 @@ async function mount(
 
 async function assertNothingHeld({ adapter, responses, bodies }: Bare): Promise<void> {
   await until('none is answered', () => adapter.active === 0)
-  await until('no response is held', () => responses.heldBytes === 0)
-  await until('no body is held', () => bodies.heldBytes === 0)
+  await until('no response is held', () => responses.held === 0)
+  await until('no body is held', () => bodies.held === 0)
 }
 
 describe('adapter', { concurrency: true }, () => {
@@ -73,7 +73,7 @@ describe('adapter', { concurrency: true }, () => {
       const wire = await Wire.to(bare.outer)
       wire.socket.pause()
       wire.write(GET.repeat(3))
-      await until('one is under way', () => bare.responses.heldBytes > 0)
+      await until('one is under way', () => bare.responses.held > 0)
       wire.destroy()
       await assertNothingHeld(bare)
     }

@@ -556,7 +556,7 @@ test('body: one of known length takes no more than that, however it comes', asyn
     await new Promise((resolve) => setImmediate(resolve))
   }
   assert.deepEqual((await wire.answers(1)).map(verdict), [200])
-  assert.equal(bodies.heldBytes, 0)
+  assert.equal(bodies.held, 0)
   wire.destroy()
 })
 
@@ -567,9 +567,9 @@ test('body: a chunked one that finds no room is 503, and the others go on', asyn
   const part = (length: number): string => `${length.toString(16)}\r\n${'x'.repeat(length)}\r\n`
   const begin = `${posting([CHUNKED])}${chunks('{"id":1,"name":"').slice(0, -5)}`
   first.write(begin + part(300_000))
-  await until('it holds its part', () => bodies.heldBytes >= 300_000)
+  await until('it holds its part', () => bodies.held >= 300_000)
   second.write(begin + part(100_000))
-  await until('so does the other', () => bodies.heldBytes >= 400_000)
+  await until('so does the other', () => bodies.held >= 400_000)
   // More than half of what is free.
   second.write(part(400_000) + chunks('"}'))
   const [refused] = await second.answers(1)
@@ -577,7 +577,7 @@ test('body: a chunked one that finds no room is 503, and the others go on', asyn
   assert.deepEqual(headerLines(refused ?? assert.fail(), 'retry-after'), ['1'])
   first.write(chunks('"}'))
   assert.deepEqual((await first.answers(1)).map(verdict), [200])
-  await until('nothing is held', () => bodies.heldBytes === 0)
+  await until('nothing is held', () => bodies.held === 0)
   for (const wire of [first, second]) wire.destroy()
 })
 
@@ -624,9 +624,9 @@ test('body: one that grows reserves its whole buffer', async (t) => {
   const wire = await Wire.to(port)
   const part = (length: number): string => `${length.toString(16)}\r\n${'x'.repeat(length)}\r\n`
   wire.write(posting([CHUNKED]) + part(10_000))
-  await until('the first part is held', () => bodies.heldBytes === 10_000)
+  await until('the first part is held', () => bodies.held === 10_000)
   wire.write(part(1))
-  await until('the buffer has doubled', () => bodies.heldBytes === 20_000)
+  await until('the buffer has doubled', () => bodies.held === 20_000)
   wire.destroy()
-  await until('nothing is held', () => bodies.heldBytes === 0)
+  await until('nothing is held', () => bodies.held === 0)
 })

@@ -187,14 +187,14 @@ test('streaming: a reader may be slow, also if its request never ends', async (t
     const wire = await Wire.to(path)
     wire.socket.pause()
     wire.write(head('GET', '/plants', { lines }))
-    await until('it is under way', () => bare.responses.heldBytes > 0)
+    await until('it is under way', () => bare.responses.held > 0)
     // Longer than a connection lingers after its last response.
     await sleep(1500)
     wire.socket.resume()
     const [answer = assert.fail()] = await wire.answers(1)
     assert.equal(answer.body, JSON.stringify(plants))
     await wire.end()
-    await until('nothing is held', () => bare.responses.heldBytes === 0)
+    await until('nothing is held', () => bare.responses.held === 0)
   }
   assert.deepEqual(bare.answered, ['GET 200', 'GET 200'])
 })

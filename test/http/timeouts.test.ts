@@ -130,7 +130,7 @@ describe('timeouts', { concurrency: true }, () => {
     }
     assert.equal(plants.size, 0)
     assert.deepEqual(new Set(answered), new Set(['POST 408']))
-    await until('no body is held', () => bodies.heldBytes === 0)
+    await until('no body is held', () => bodies.held === 0)
   })
 
   test('a body that is complete after its 408 creates no plant', async (t) => {
@@ -145,7 +145,7 @@ describe('timeouts', { concurrency: true }, () => {
     })
     assert.deepEqual(answers.map(verdict), ['requestTimeout'])
     assert.equal(plants.size, 0)
-    await until('no body is held', () => bodies.heldBytes === 0)
+    await until('no body is held', () => bodies.held === 0)
   })
 
   test('an unread body that never ends brings no second response', async (t) => {

@@ -2,14 +2,14 @@ import { once } from 'node:events'
 import type { Server } from 'node:http'
 import type { TestContext } from 'node:test'
 import type { Caller } from '../../dist/auth/caller.js'
-import { MemoryBudget } from '../../dist/ops/budget.js'
+import { Budget } from '../../dist/limits/budget.js'
 import { Adapter } from '../../dist/http/adapter.js'
 import { PlantResponder } from '../../dist/api/plant-responder.js'
 import { PageCache } from '../../dist/api/page-cache.js'
 import { HttpServer, type HttpTimeouts } from '../../dist/http/server.js'
-import { FairQueue } from '../../dist/ops/fair-queue.js'
-import { createLog, type Log, type LogRequests } from '../../dist/ops/log.js'
-import { Metrics } from '../../dist/ops/metrics.js'
+import { FairQueue } from '../../dist/limits/fair-queue.js'
+import { createLog, type Log, type LogRequests } from '../../dist/telemetry/log.js'
+import { Metrics } from '../../dist/telemetry/metrics.js'
 import type { NewPlant, Plant } from '../../dist/plants/plant.js'
 import type { Created, PlantList, PlantStore } from '../../dist/plants/store.js'
 
@@ -35,9 +35,9 @@ export interface Bare {
   /** For a server of another application. */
   readonly adapter: Adapter
   /** What is reserved for lists that clients have not taken yet. */
-  readonly responses: MemoryBudget
+  readonly responses: Budget
   /** What is reserved for bodies until their response is sent. */
-  readonly bodies: MemoryBudget
+  readonly bodies: Budget
   /** Created plants by id. */
   readonly plants: ReadonlyMap<bigint, Plant>
   /** Method and status of every request so far, and "aborted" if it is. */
@@ -93,8 +93,8 @@ export async function startBare(
     ...store,
   }
   const pages = new PageCache()
-  const responses = new MemoryBudget(responsesMaxBytes)
-  const bodies = new MemoryBudget(bodiesMaxBytes)
+  const responses = new Budget(responsesMaxBytes)
+  const bodies = new Budget(bodiesMaxBytes)
   const options = {
     store: { current: whole, isOpen: true, openForRequest: () => Promise.resolve() },
     pages,

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { after, test, type TestContext } from 'node:test'
-import type { Log } from '../../dist/ops/log.js'
+import type { Log } from '../../dist/telemetry/log.js'
 import type { ClientTiming } from '../../dist/store/etcd/client.js'
 import { type EtcdConfig, EtcdStore } from '../../dist/store/etcd/store.js'
 import type { NewPlant } from '../../dist/plants/plant.js'

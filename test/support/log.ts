@@ -1,5 +1,5 @@
 /** Makes a log that calls a function for each line, and one that writes nothing. */
-import { createLog, type Log } from '../../dist/ops/log.js'
+import { createLog, type Log } from '../../dist/telemetry/log.js'
 
 type Write = (
   level: 'error' | 'info' | 'debug',

@@ -1,5 +1,5 @@
 /** Logs failures of etcd without filling the log. */
-import type { Log } from '../../ops/log.ts'
+import type { Log } from '../../telemetry/log.ts'
 
 const PERIOD_MS = 1000
 /** In a period. There are few causes: an endpoint and what went wrong there. */

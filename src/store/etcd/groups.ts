@@ -1,5 +1,5 @@
 /** Collects creates, so that one call of etcd carries those that wait. */
-import { Turns } from '../../ops/turns.ts'
+import { Turns } from '../../limits/turns.ts'
 import type { NewPlant } from '../../plants/plant.ts'
 import { type Created, StoreUnavailable } from '../../plants/store.ts'
 import { WAITING_MAX } from './slots.ts'

@@ -1,6 +1,6 @@
 /** Plants in an etcd cluster. */
 import { reasonOf } from '../../errors.ts'
-import type { Log } from '../../ops/log.ts'
+import type { Log } from '../../telemetry/log.ts'
 import type { NewPlant } from '../../plants/plant.ts'
 import type { Created, PlantList, PlantStore, RangeOf } from '../../plants/store.ts'
 import { PlantTooLarge, StoreFull, StoreUnavailable } from '../../plants/store.ts'

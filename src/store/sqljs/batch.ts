@@ -1,4 +1,4 @@
-import type { Turns } from '../../ops/turns.ts'
+import type { Turns } from '../../limits/turns.ts'
 import type { Created } from '../../plants/store.ts'
 import { StoreFull } from '../../plants/store.ts'
 import type { Capacity } from './capacity.ts'

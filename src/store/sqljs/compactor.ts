@@ -1,5 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises'
-import { Backoff } from '../../ops/backoff.ts'
+import { Backoff } from '../../limits/backoff.ts'
 import type { CompactionJob } from './compaction.ts'
 import { journalNumber } from './journal-format.ts'
 import type { JournalWriter } from './journal-writer.ts'

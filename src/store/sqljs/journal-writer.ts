@@ -1,5 +1,5 @@
 import { errorCodeOf, reasonOf } from '../../errors.ts'
-import { Backoff } from '../../ops/backoff.ts'
+import { Backoff } from '../../limits/backoff.ts'
 import { StoreUnavailable } from '../../plants/store.ts'
 import type { Row } from './database.ts'
 import { type File, writeWhole } from './files.ts'

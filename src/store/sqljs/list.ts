@@ -1,5 +1,5 @@
 import type { Value } from 'sql.js'
-import type { FairQueue } from '../../ops/fair-queue.ts'
+import type { FairQueue } from '../../limits/fair-queue.ts'
 import type { PlantList, RangeOf } from '../../plants/store.ts'
 import type { Query } from './sqlite.ts'
 

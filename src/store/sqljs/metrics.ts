@@ -1,4 +1,4 @@
-import type { Histogram, Metrics, Reading } from '../../ops/metrics.ts'
+import type { Histogram, Metrics, Reading } from '../../telemetry/metrics.ts'
 import type { Recovered } from '../../plants/store.ts'
 
 /** What the metrics read each time they are asked for. */

@@ -3,7 +3,7 @@
 import { crc32 } from 'node:zlib'
 import type { FileBytes } from 'sql.js'
 import { errorCodeOf } from '../../errors.ts'
-import { pausing } from '../../ops/pausing.ts'
+import { pausing } from './pausing.ts'
 import { type File, writeWhole } from './files.ts'
 
 /** SQLite's default page. */

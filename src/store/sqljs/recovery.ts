@@ -1,6 +1,6 @@
 import { resolve as resolvePath } from 'node:path'
-import type { Log } from '../../ops/log.ts'
-import { pausing } from '../../ops/pausing.ts'
+import type { Log } from '../../telemetry/log.ts'
+import { pausing } from './pausing.ts'
 import { PlantDatabase, type StoredRow } from './database.ts'
 import { type DirectoryScan, scanDirectory } from './directory-scan.ts'
 import { type Files, syncAbove } from './files.ts'

@@ -1,6 +1,6 @@
 import { createRequire } from 'node:module'
 import type { Database, default as InitSqlJs, SqlJs, Statement, Value } from 'sql.js'
-import { pausing } from '../../ops/pausing.ts'
+import { pausing } from './pausing.ts'
 
 /* SQLite as sql.js has it: loading it, its statements, and copying a database. */
 

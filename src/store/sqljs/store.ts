@@ -1,7 +1,7 @@
 import { resolve as resolvePath } from 'node:path'
 import { setImmediate as yieldTick } from 'node:timers/promises'
 import { reasonOf } from '../../errors.ts'
-import { Turns } from '../../ops/turns.ts'
+import { Turns } from '../../limits/turns.ts'
 import type { NewPlant } from '../../plants/plant.ts'
 import {
   type Created,

@@ -65,7 +65,7 @@ test('after a call that timed out, the next one has a new connection', async (t)
 const ASK_IN_VAIN = `
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Channels } from '${import.meta.resolve('../../../dist/store/etcd/grpc.js')}'
-import { openDescriptors } from '${import.meta.resolve('../../../dist/ops/descriptors.js')}'
+import { openDescriptors } from '${import.meta.resolve('../../../dist/telemetry/descriptors.js')}'
 const channels = new Channels({})
 const limits = { timeoutMs: 200, maxBytes: Infinity }
 const attempt = { path: '/x', message: Buffer.alloc(2 ** 24), token: '', ...limits }

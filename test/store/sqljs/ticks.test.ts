@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { setImmediate as nextTick } from 'node:timers/promises'
-import { FairQueue } from '../../../dist/ops/fair-queue.js'
+import { FairQueue } from '../../../dist/limits/fair-queue.js'
 import { PlantDatabase, type Row } from '../../../dist/store/sqljs/database.js'
 import { type File, type Files, nodeFiles } from '../../../dist/store/sqljs/files.js'
 import { PageFile } from '../../../dist/store/sqljs/page-file.js'

@@ -1,20 +1,20 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { MemoryBudget } from '../../dist/ops/budget.js'
+import { Budget } from '../../dist/limits/budget.js'
 
 test('budget: a hold grows as far as its owner has room, and else stays as it is', () => {
-  const budget = new MemoryBudget(1000)
+  const budget = new Budget(1000)
   const alice = budget.reserve('alice', 100)
   // Half of it is for others.
   assert.ok(!alice.grow(501))
-  assert.equal(budget.heldBytes, 100)
+  assert.equal(budget.held, 100)
   assert.ok(alice.grow(500))
   assert.ok(alice.grow(200))
-  assert.equal(budget.heldBytes, 500)
+  assert.equal(budget.held, 500)
   const bob = budget.reserve('bob', 0)
   assert.ok(!bob.grow(251))
   assert.ok(bob.grow(250))
   alice.set(0)
   bob.set(0)
-  assert.equal(budget.heldBytes, 0)
+  assert.equal(budget.held, 0)
 })

@@ -17,8 +17,8 @@ import { join } from 'node:path'
 import type { Readable } from 'node:stream'
 import { after, test } from 'node:test'
 import { setImmediate as nextTick, setTimeout as delay } from 'node:timers/promises'
-import { createLog, ownerHash } from '../../dist/ops/log.js'
-import type { LogSink } from '../../dist/ops/log-writer.js'
+import { createLog, ownerHash } from '../../dist/telemetry/log.js'
+import type { LogSink } from '../../dist/telemetry/log-writer.js'
 import { HOSTILE, UNSAFE } from '../support/hostile.ts'
 import { PATIENCE_MS, until } from '../support/time.ts'
 
@@ -303,7 +303,7 @@ test('log: an owner is 12 hex digits of its SHA-256', () => {
 })
 
 const CHILD = join(root, 'child.mjs')
-const LOG_MODULE = new URL('../../dist/ops/log.js', import.meta.url).href
+const LOG_MODULE = new URL('../../dist/telemetry/log.js', import.meta.url).href
 const SCRIPT = `
   import { createLog } from ${JSON.stringify(LOG_MODULE)}
   const log = createLog('info')

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { setImmediate as nextTick } from 'node:timers/promises'
-import { FairQueue } from '../../dist/ops/fair-queue.js'
+import { FairQueue } from '../../dist/limits/fair-queue.js'
 import { stopClock } from '../support/time.ts'
 
 const BUDGET_MS = 3

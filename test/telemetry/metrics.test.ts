@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { spawnSync } from 'node:child_process'
 import { test } from 'node:test'
-import { Metrics } from '../../dist/ops/metrics.js'
+import { Metrics } from '../../dist/telemetry/metrics.js'
 import { readMetrics } from '../support/metrics.ts'
 
 test('metrics: writes text, labels and values as the format requires', () => {

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { Turns } from '../../dist/ops/turns.js'
+import { Turns } from '../../dist/limits/turns.js'
 import { seeded } from '../support/random.ts'
 
 test('owners take turns, and what waits of one owner keeps its order', () => {

@@ -1,0 +1,45 @@
+import { Budget } from './budget.ts'
+import { Turns } from './turns.ts'
+
+/** Bounds how much work of one kind runs at once, and how much waits. Owners take turns. */
+export class Limiter {
+  readonly #maxRunning: number
+  readonly #waiting = new Turns<() => void>()
+  readonly #places: Budget
+  #running = 0
+
+  /** Of the `places` of what waits, one owner has at most half of those that are free. */
+  constructor(maxRunning: number, places: number) {
+    this.#maxRunning = maxRunning
+    this.#places = new Budget(places)
+  }
+
+  /**
+   * Runs the work once there is room. It may have waited for long: then it looks first whether it
+   * is still wanted.
+   * @throws HttpError `overloaded` if too much waits.
+   */
+  async run<T>(owner: string, work: () => T | Promise<T>): Promise<T> {
+    if (this.#running < this.#maxRunning) this.#running++
+    else await this.#wait(owner)
+    try {
+      return await work()
+    } finally {
+      // In the next tick: work that is refused at once must not let all that waits run in this one.
+      setImmediate(() => this.#next())
+    }
+  }
+
+  async #wait(owner: string): Promise<void> {
+    const place = this.#places.reserve(owner, 1)
+    await new Promise<void>((start) => this.#waiting.add(owner, start))
+    place.set(0)
+  }
+
+  /** What waits takes over the room of what has ended, so nothing that comes then is before it. */
+  #next(): void {
+    const start = this.#waiting.shift()
+    if (start) start()
+    else this.#running--
+  }
+}
