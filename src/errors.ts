@@ -112,6 +112,11 @@ export function reasonOf(error: unknown): string {
   return message.includes(cause) ? message : `${message}: ${cause}`
 }
 
+/** Why Node could not read a file. Without the path: it may be a secret in the place of a path. */
+export function reasonWithoutPath(error: unknown): string {
+  return reasonOf(error).replace(/, [a-z]+ '.*'$/s, '')
+}
+
 /** Controls, formats such as marks of direction, half a surrogate pair, and line separators. */
 const UNSAFE = /[\p{C}\p{Zl}\p{Zp}]/gu
 

@@ -4,9 +4,10 @@ import './package.ts'
 import { dirname, resolve } from 'node:path'
 import { readOptions } from './config.ts'
 import { ConfigError } from './errors.ts'
-import { callbackSink, createLog, type LogLevel, type LogRequests, type OnLog } from './telemetry/log.ts'
 import { createMountedService } from './mounted-service.ts'
 import type { PlantService } from './service.ts'
+import { createCallbackLog, createLog } from './telemetry/log.ts'
+import type { LogLevel, LogRequests, OnLog } from './telemetry/log.ts'
 
 export { ConfigError } from './errors.ts'
 export type { Health } from './api/admin.ts'
@@ -142,8 +143,10 @@ export function createPlantService(
 ): PlantService {
   if (typeof onFatal !== 'function') throw new ConfigError(['onFatal must be a function'])
   const config = readOptions(options)
-  const sink = options.onLog && callbackSink(options.onLog)
-  return createMountedService(config, { log: createLog(config.logLevel, sink), onFatal })
+  const { logLevel } = config
+  const { onLog } = options
+  const log = onLog ? createCallbackLog(logLevel, onLog) : createLog(logLevel)
+  return createMountedService(config, { log, onFatal })
 }
 
 // `node .` in the folder of the package runs the file that `main` names, which is this one.

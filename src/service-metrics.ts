@@ -10,15 +10,13 @@ import { VERSION } from './package.ts'
 // No label has a value that a client chose.
 
 export function addServiceMetrics(
-  { metrics, log, bodies, responses, pages }: ResponderOptions,
+  { metrics, log, bodies, responses }: ResponderOptions,
   http: HttpServer,
   mountedActive: () => number,
-  maxConnections: number,
   checks: () => Checks,
 ): void {
   const dropped = 'Log lines that were lost because their reader was too slow.'
   const active = 'Requests that are being served or wait for their turn on their connection.'
-  const limit = 'PLANTS_MAX_CONNECTIONS, or fewer if the limit of open files is lower.'
   const refused = 'Connections that were closed at once because there were too many.'
   const ofBodies = 'Request bodies, from their announcement until their response is sent.'
   const ofResponses = 'What clients have not taken of lists, above 64 KiB for each connection.'
@@ -31,18 +29,15 @@ export function addServiceMetrics(
   metrics.counter('plant_store_log_lines_dropped_total', dropped, () => log.dropped)
   metrics.gauge('http_server_active_requests', active, () => http.active + mountedActive())
   metrics.gauge('plant_store_connections', 'Open connections.', () => http.size)
-  metrics.gauge('plant_store_connections_limit', limit, () => maxConnections)
   metrics.counter('plant_store_connections_refused_total', refused, () => http.refused)
   metrics.gauge('plant_store_held_body_bytes', ofBodies, () => bodies.held)
   metrics.gauge('plant_store_held_answer_bytes', ofResponses, () => responses.held)
-  metrics.gauge('plant_store_remembered_pages_bytes', 'Lists in the cache.', () => pages.bytes)
 }
 
-/** A secret has no metrics, a file no fetches, and without a usable set its age is missing. */
+/** A secret has no age and is never stale; a set has an age if it was fetched and is usable. */
 export function addTokenMetrics(metrics: Metrics, verifier: Verifier, keys: KeySource): void {
   const { counts } = verifier
   const cached = 'Requests whose token was in the cache.'
-  const entries = 'Verified tokens in the cache.'
   const stale = '1 if the last version of the keys could not be read or used, else 0.'
   const age = 'Time since the last successful fetch of the key set.'
   metrics.counter('plant_store_tokens_verified_total', 'Tokens verified, by result.', () => [
@@ -50,20 +45,10 @@ export function addTokenMetrics(metrics: Metrics, verifier: Verifier, keys: KeyS
     [{ result: 'refused' }, counts.refused],
   ])
   metrics.counter('plant_store_tokens_remembered_total', cached, () => counts.cached)
-  metrics.gauge('plant_store_token_cache_entries', entries, () => keys.keys?.verified.size ?? 0)
-  metrics.counter('plant_store_key_set_fetches_total', 'Attempts to fetch the key set.', () => {
-    const { fetches } = keys
-    if (!fetches) return undefined
-    return [
-      [{ result: 'success' }, fetches.succeeded],
-      [{ result: 'failure' }, fetches.failed],
-    ]
-  })
   metrics.gauge('plant_store_keys_stale', stale, () =>
     keys.isStale === undefined ? undefined : Number(keys.isStale),
   )
-  metrics.gauge('plant_store_key_set_age_seconds', age, () => {
-    const ageMs = keys.fetches?.ageMs
-    return ageMs === undefined ? undefined : ageMs / 1000
-  })
+  metrics.gauge('plant_store_key_set_age_seconds', age, () =>
+    keys.ageMs === undefined ? undefined : keys.ageMs / 1000,
+  )
 }

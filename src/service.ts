@@ -1,9 +1,9 @@
+import { readFileSync } from 'node:fs'
 import type { RequestListener } from 'node:http'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { Admin, ADMIN_MAX_CONNECTIONS, type Checks, type Health, healthOf } from './api/admin.ts'
+import { Admin, type Checks, type Health, healthOf } from './api/admin.ts'
 import { PageCache } from './api/page-cache.ts'
 import { PlantResponder, type ResponderOptions } from './api/plant-responder.ts'
-import { RateLimit } from './limits/rate-limit.ts'
 import { type KeySource, readKeys } from './auth/keys.ts'
 import { Verifier } from './auth/verifier.ts'
 import type { Config } from './config.ts'
@@ -12,14 +12,13 @@ import { type Address, ListenFailed, listen, type Listener } from './http/listen
 import type { Responder } from './http/responder.ts'
 import { HttpServer } from './http/server.ts'
 import { Budget } from './limits/budget.ts'
-import { connectionsWithinLimit } from './telemetry/descriptors.ts'
 import { FairQueue } from './limits/fair-queue.ts'
-import { type Lifecycle, runSteps, type Step } from './telemetry/lifecycle.ts'
+import { RateLimit } from './api/rate-limit.ts'
 import type { Log } from './telemetry/log.ts'
 import { Metrics } from './telemetry/metrics.ts'
 import type { Recovered } from './plants/store.ts'
 import { addServiceMetrics, addTokenMetrics } from './service-metrics.ts'
-import { CLOSED, openStore, StoreOpening } from './store-opening.ts'
+import { CLOSED, type Lifecycle, openStore, StoreOpening } from './store-opening.ts'
 import { loadSqlite } from './store/sqljs/sqlite.ts'
 
 export interface ServiceHooks {
@@ -68,8 +67,13 @@ export interface PlantService {
 /** For all request bodies, and once more for all lists that clients have not taken yet. */
 const BUDGET_BYTES = 64 * 1024 * 1024
 const TIMEOUTS = { headersMs: 10_000, requestMs: 30_000, inactiveMs: 60_000, checkMs: 1000 }
+/** Open files besides the connections: of the admin listener, the process and the store. */
+const OTHER_FILES = 96
 /** Load balancers keep an idle connection for 60 s and more, and must be the first to close it. */
 const SHORT_KEEP_ALIVE_SECONDS = 60
+
+/** Something to do when a service ends, with its name in the log if it fails. */
+type Step = readonly [name: string, run: () => unknown]
 
 /** Wires tokens, storage and HTTP. */
 export class Service implements Omit<PlantService, 'handler'> {
@@ -82,7 +86,6 @@ export class Service implements Omit<PlantService, 'handler'> {
   readonly #responder: Responder
   readonly #http: HttpServer
   #adapter: Adapter | undefined
-  readonly #maxConnections: number
   readonly #lifecycle: Lifecycle = { state: 'starting' }
   readonly #metrics = new Metrics()
   #storeMetrics = new Metrics()
@@ -113,7 +116,7 @@ export class Service implements Omit<PlantService, 'handler'> {
       lifecycle: this.#lifecycle,
       log,
     })
-    const { rateLimit, maxBodyBytes, maxConnections, logRequests } = config
+    const { rateLimit, maxBodyBytes, logRequests } = config
     const verifier = new Verifier(this.#keys, config)
     const options: ResponderOptions = {
       store: this.#store,
@@ -136,10 +139,9 @@ export class Service implements Omit<PlantService, 'handler'> {
       keepAliveMs: config.keepAlive * 1000,
     })
     this.#http.server.on('connection', queue.connectionArrived)
-    this.#maxConnections = Math.min(maxConnections, connectionsWithinLimit(ADMIN_MAX_CONNECTIONS))
     const mountedActive = (): number => this.#adapter?.active ?? 0
     const checks = (): Checks => this.#checks()
-    addServiceMetrics(options, this.#http, mountedActive, this.#maxConnections, checks)
+    addServiceMetrics(options, this.#http, mountedActive, checks)
     addTokenMetrics(this.#metrics, verifier, this.#keys)
   }
 
@@ -189,17 +191,17 @@ export class Service implements Omit<PlantService, 'handler'> {
     const { recovered } = await this.#store.open()
     if (this.#isDraining) throw new ListenFailed(CLOSED)
     this.#warn()
-    this.#http.server.maxConnections = this.#maxConnections
+    this.#http.server.maxConnections = this.#config.maxConnections
     this.#listener = await listen(this.#http.server, address, this.#nameOf('listen'))
     await this.#store.openToServe()
     return { plants: this.#listener.url, admin, recovered }
   }
 
   #warn(): void {
-    const connections = this.#maxConnections
-    if (connections < this.#config.maxConnections) {
-      const fewer = 'the limit of open files leaves room for fewer connections than'
-      this.#log.info(`${fewer} ${this.#nameOf('maxConnections')}`, { connections })
+    const [openFiles, needed] = [openFilesMax(), this.#config.maxConnections + OTHER_FILES]
+    if (openFiles < needed) {
+      const name = this.#nameOf('maxConnections')
+      this.#log.info(`the limit of open files is low for ${name}`, { openFiles, needed })
     }
     const seconds = this.#config.keepAlive
     if (seconds < SHORT_KEEP_ALIVE_SECONDS) {
@@ -246,7 +248,7 @@ export class Service implements Omit<PlantService, 'handler'> {
     return [
       ['close the server', () => this.#http.server.close()],
       ['release the store', () => this.#store.close()],
-      ...(this.#admin?.closeSteps ?? []),
+      ['close the admin listener', () => this.#admin?.close()],
     ]
   }
 
@@ -257,5 +259,26 @@ export class Service implements Omit<PlantService, 'handler'> {
     const connections = left.reduce((sum, each) => sum + each, 0)
     const message = 'requests still under way at the deadline were given up'
     if (connections > 0) this.#log.error(message, { connections, timeoutSeconds })
+  }
+}
+
+/** Runs the steps in order. After one that fails it goes on: the others must close their parts. */
+async function runSteps(steps: readonly Step[], log: Log): Promise<void> {
+  for (const [step, run] of steps) {
+    try {
+      await run()
+    } catch (error) {
+      log.error('a step failed, and the others still run', { step, error })
+    }
+  }
+}
+
+/** Infinity without a limit. Node has raised the soft limit to the hard one at its start. */
+function openFilesMax(): number {
+  try {
+    const limits = readFileSync('/proc/self/limits', 'latin1')
+    return Number(/^Max open files +(\d+)/m.exec(limits)?.[1] ?? Infinity)
+  } catch {
+    return Infinity
   }
 }

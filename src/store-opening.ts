@@ -1,11 +1,15 @@
 /* Opens the service's store when it is first needed, and closes it. */
 
 import type { Config } from './config.ts'
-import type { Lifecycle } from './telemetry/lifecycle.ts'
 import type { Log } from './telemetry/log.ts'
 import { type PlantStore, type Recovered, StoreUnavailable } from './plants/store.ts'
 import { IN_MEMORY, inMemory } from './store/sqljs/in-memory.ts'
 import { SqljsStore, type SqljsStoreOptions } from './store/sqljs/store.ts'
+
+/** How far a service has come. `draining` begins with a stop, and no state follows it. */
+export interface Lifecycle {
+  state: 'starting' | 'serving' | 'draining'
+}
 
 /** After a failed attempt, requests make the next one after this time: it scans a directory. */
 const RETRY_MS = 1000

@@ -1,10 +1,10 @@
 /* The kinds of value that a setting may have. */
 
+import { readFileSync } from 'node:fs'
 import { resolve } from 'node:path'
 import { types } from 'node:util'
-import { reasonOf } from './errors.ts'
+import { reasonWithoutPath } from './errors.ts'
 import { type Address, SOCKET_PATH_MAX_BYTES } from './http/listen.ts'
-import { readRegularFile } from './telemetry/regular-file.ts'
 import { IN_MEMORY } from './store/sqljs/in-memory.ts'
 
 /**
@@ -17,9 +17,6 @@ export type Read<T> = (given: unknown) => T
 const PORT_MAX = 65_535
 /** RFC 6749 §3.3. */
 const SCOPE_TOKEN = /^[\x21\x23-\x5b\x5d-\x7e]+$/
-/** A secret has less than 1 KiB, and all certificates that a system trusts have some 200. */
-const SECRET_MAX_BYTES = 64 * 1024
-const PEM_MAX_BYTES = 1024 * 1024
 
 function textThat(what: string, isRight: (text: string) => boolean): Read<string> {
   return (given) => {
@@ -94,14 +91,14 @@ export const secret: Read<Buffer> = (given) => {
 }
 
 /** What a file holds. A program may pass the content itself, as bytes. */
-function content<T>(maxBytes: number, parse: (bytes: Buffer) => T): Read<T> {
+function content<T>(parse: (bytes: Buffer) => T): Read<T> {
   return (given) => {
     const bytes = types.isUint8Array(given) ? Buffer.from(given) : undefined
     const file = bytes ? '' : anyPath(given)
     try {
-      return parse(bytes ?? readRegularFile(file, maxBytes))
+      return parse(bytes ?? readFileSync(file))
     } catch (error) {
-      throw new Error(`cannot be read: ${reasonOf(error)}`)
+      throw new Error(`cannot be read: ${reasonWithoutPath(error)}`)
     }
   }
 }
@@ -109,9 +106,9 @@ function content<T>(maxBytes: number, parse: (bytes: Buffer) => T): Read<T> {
 const withoutNewline = (bytes: Buffer): Buffer =>
   bytes.at(-1) === 0x0a ? bytes.subarray(0, -1) : bytes
 
-export const pem = content(PEM_MAX_BYTES, (bytes) => bytes)
-export const secretFile = content(SECRET_MAX_BYTES, withoutNewline)
-export const passwordFile = content(SECRET_MAX_BYTES, (bytes) =>
+export const pem = content((bytes) => bytes)
+export const secretFile = content(withoutNewline)
+export const passwordFile = content((bytes) =>
   new TextDecoder('utf-8', { fatal: true, ignoreBOM: true }).decode(withoutNewline(bytes)),
 )
 

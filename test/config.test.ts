@@ -1,5 +1,4 @@
 import assert from 'node:assert/strict'
-import { execFileSync } from 'node:child_process'
 import { writeFileSync } from 'node:fs'
 import { join, resolve } from 'node:path'
 import { test } from 'node:test'
@@ -409,21 +408,6 @@ const FILES: Readonly<Record<string, Readonly<Record<string, string>>>> = {
   PLANTS_ETCD_KEY_FILE: ETCD_HTTPS,
 }
 
-for (const [name, more] of Object.entries(FILES)) {
-  test(`config: ${name} must be a regular file, or the status is 2`, async () => {
-    const directory = await temporaryDirectory()
-    const pipe = join(directory, 'pipe')
-    execFileSync('mkfifo', [pipe])
-    for (const path of [pipe, '/dev/zero', directory]) {
-      const env = { PLANTS_DATA: join(directory, 'data'), ...more, [name]: path }
-      const { status, stderr } = await command(['serve'], env)
-      assert.equal(status, 2, `${path}: ${stderr}`)
-      const problem = `^plant-store: ${name} .*${path}.* is not a (regular )?file$`
-      assert.match(stderr, new RegExp(problem, 'm'))
-    }
-  })
-}
-
 /** As long as a secret is. */
 const MISPLACED = `hidden-${'x'.repeat(40)}`
 
@@ -458,18 +442,3 @@ test('config: a secret in the place of any other value is never printed', async 
   }
 })
 
-test('config: a secret file has at most 64 KiB, certificates for etcd 1 MiB', async () => {
-  const file = join(await temporaryDirectory(), 'file')
-  const secret = { ...NO_KEYS, PLANTS_JWT_SECRET_FILE: file }
-  const ca = { ...ETCD_HTTPS, PLANTS_ETCD_CA_FILE: file }
-  for (const [env, bytes] of [
-    [secret, 64 * 1024],
-    [ca, 1024 * 1024],
-  ] as const) {
-    writeFileSync(file, 'x'.repeat(bytes))
-    assert.doesNotMatch(problems(env).join(), /cannot be read/)
-    writeFileSync(file, 'x'.repeat(bytes + 1))
-    const problem = `^PLANTS_\\w+ cannot be read: ${file} has more than ${bytes} bytes$`
-    assert.match(problems(env).join(), new RegExp(problem))
-  }
-})

@@ -110,7 +110,8 @@ const WRONG: readonly (readonly [options: Readonly<Record<string, unknown>>, pro
   [{ jwtSecret: undefined, jwksFile: null }, 'jwksFile must be a path, and is null'],
   [
     { jwtSecret: undefined, jwksFile: '/dev/null' },
-    'jwksFile cannot be read: /dev/null is not a regular file',
+    'jwksFile /dev/null: must be a JSON Web Key Set, {"keys": [...]}, ' +
+      'and is no JSON object in UTF-8',
   ],
   [{ jwtSecret: undefined, jwksUrl: '' }, 'jwksUrl must be a text that is not empty, and is empty'],
   [

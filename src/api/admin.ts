@@ -7,10 +7,9 @@ import type { Responder } from '../http/responder.ts'
 import { errorResponse, type HttpResponse, jsonResponse } from '../http/response.ts'
 import { HttpServer, type HttpTimeouts } from '../http/server.ts'
 import { overloaded } from '../limits/budget.ts'
-import type { Step } from '../telemetry/lifecycle.ts'
 import type { Log } from '../telemetry/log.ts'
 import { Metrics, METRICS_TYPE } from '../telemetry/metrics.ts'
-import { addProcessMetrics, watchEventLoop } from '../telemetry/process.ts'
+import { watchProcess } from '../telemetry/process.ts'
 import { description } from './description.ts'
 
 /** For each thing that the service needs: why it is unavailable, or undefined. */
@@ -53,8 +52,7 @@ export class Admin {
   /** `metrics` returns all but those of the process, in Prometheus' text format. */
   constructor(checks: () => Checks, metrics: () => string, log: Log) {
     const processMetrics = new Metrics()
-    addProcessMetrics(processMetrics)
-    this.#stopWatching = watchEventLoop(processMetrics)
+    this.#stopWatching = watchProcess(processMetrics)
     const paths = new Map([
       ['/livez', () => jsonResponse(200, { status: 'ok' })],
       ['/readyz', () => readyResponse(healthOf(checks()))],
@@ -72,14 +70,15 @@ export class Admin {
     return this.#listener.url
   }
 
-  get closeSteps(): readonly Step[] {
-    const { server } = this.#http
-    return [
-      ['stop watching the event loop', () => this.#stopWatching()],
-      ['accept no more on the admin listener', () => this.#listener?.stop()],
-      ['close the connections of the admin listener', () => server.closeAllConnections()],
-      ['close the admin server', () => server.close()],
-    ]
+  /** Closes all of it. @throws Error if its socket file cannot be removed. */
+  close(): void {
+    this.#stopWatching()
+    try {
+      this.#listener?.stop()
+    } finally {
+      this.#http.server.closeAllConnections()
+      this.#http.server.close()
+    }
   }
 
   /** With one connection too many, closes the one that was used longest ago. */

@@ -5,8 +5,7 @@ import type { Exchange, RequestRecord } from '../http/exchange.ts'
 import type { Responder } from '../http/responder.ts'
 import { errorResponse, type HttpResponse, NO_RESPONSE } from '../http/response.ts'
 import { overloaded } from '../limits/budget.ts'
-import type { Lifecycle } from '../telemetry/lifecycle.ts'
-import { type Log, type LogRequests, ownerHash } from '../telemetry/log.ts'
+import type { Log, LogRequests } from '../telemetry/log.ts'
 import type { Metrics } from '../telemetry/metrics.ts'
 import { type PlantStore, PlantTooLarge, StoreFull, StoreUnavailable } from '../plants/store.ts'
 import { RequestDurations } from './durations.ts'
@@ -21,7 +20,7 @@ export interface ResponderOptions extends RouterOptions {
     readonly current: PlantStore
     openForRequest(): Promise<void>
   }
-  readonly lifecycle: Readonly<Lifecycle>
+  readonly lifecycle: { readonly state: string }
   readonly metrics: Metrics
   readonly log: Log
   readonly logRequests: LogRequests
@@ -62,9 +61,9 @@ export class PlantResponder implements Responder {
     return errorResponse(failure)
   }
 
-  timeoutError({ owner }: RequestRecord): HttpError {
+  timeoutError({ ownerHash }: RequestRecord): HttpError {
     // Without an owner, the token is still being verified.
-    return owner === undefined ? overloaded() : new HttpError('storageUnavailable', STORE_RETRY)
+    return ownerHash === undefined ? overloaded() : new HttpError('storageUnavailable', STORE_RETRY)
   }
 
   responseFailed(error: unknown, { requestId }: RequestRecord): void {
@@ -79,7 +78,7 @@ export class PlantResponder implements Responder {
   }
 
   answered(request: RequestRecord, { status, error }: HttpResponse, aborted: boolean): void {
-    const { method, route, owner, requestId, traceId, startedAtMs } = request
+    const { method, route, ownerHash: owner, requestId, traceId, startedAtMs } = request
     const ms = performance.now() - startedAtMs
     this.#durations.record(method, route, status, ms / 1000)
     const { log, logRequests } = this.#options
@@ -93,7 +92,7 @@ export class PlantResponder implements Responder {
       ms: Math.round(ms * 1000) / 1000,
       requestId,
       traceId,
-      owner: owner === undefined ? undefined : ownerHash(owner),
+      owner,
       aborted: aborted || undefined,
     })
   }

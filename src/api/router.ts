@@ -7,7 +7,7 @@ import { type Exchange, hasTooManyHeaders } from '../http/exchange.ts'
 import type { HttpResponse } from '../http/response.ts'
 import type { OperationOptions } from './call.ts'
 import { type Operation, routeOf } from './operations.ts'
-import type { RateLimit } from '../limits/rate-limit.ts'
+import type { RateLimit } from './rate-limit.ts'
 
 export interface RouterOptions extends OperationOptions {
   readonly verifier: Pick<Verifier, 'verify'>
@@ -46,8 +46,9 @@ export function createRouter(
       throw KNOWN_METHOD.test(method)
         ? new HttpError('methodNotAllowed', allow)
         : new HttpError('methodUnknown')
-    const serve = ({ owner, scopes: granted }: Caller): HttpResponse | Promise<HttpResponse> => {
-      exchange.owner = owner
+    const serve = (caller: Caller): HttpResponse | Promise<HttpResponse> => {
+      const { owner, scopes: granted } = caller
+      exchange.ownerHash = caller.ownerHash
       const scope = scopes[operation.scope]
       if (scope !== undefined && !granted.has(scope)) {
         const cause = `${scope} is not among the ${granted.size} scopes of the token`

@@ -1,10 +1,13 @@
 /** Reads from the claims of a verified token who sent a request. */
+import { createHash } from 'node:crypto'
 import type { JWTPayload } from 'jose'
 import { invalidToken } from './bearer.ts'
 
 /** Who sent a request, as its verified token says. */
 export interface Caller {
   readonly owner: string
+  /** What the log says instead of the owner: the first 12 hex digits of its SHA-256. */
+  readonly ownerHash: string
   readonly scopes: ReadonlySet<string>
 }
 
@@ -25,8 +28,9 @@ export function readCaller(claims: JWTPayload, { ownerClaim, scopeClaim }: Token
   const owner = claimOf(claims, ownerClaim)
   if (typeof owner !== 'string' || owner === '' || !owner.isWellFormed())
     throw invalidToken('tokenUnacceptable', 'the owner claim is no usable string')
+  const ownerHash = createHash('sha256').update(owner).digest('hex').slice(0, 12)
   const defaultClaim = Object.hasOwn(claims, 'scope') ? 'scope' : 'scp'
-  return { owner, scopes: readScopes(claimOf(claims, scopeClaim ?? defaultClaim)) }
+  return { owner, ownerHash, scopes: readScopes(claimOf(claims, scopeClaim ?? defaultClaim)) }
 }
 
 /**

@@ -2,9 +2,9 @@
  * The keys of a JWKS file. The file is read again every few seconds and compared: a mounted volume
  * swaps symbolic links, which some watchers do not see. A local, small file is read synchronously.
  */
-import { ConfigError, reasonOf } from '../errors.ts'
+import { readFileSync } from 'node:fs'
+import { ConfigError, reasonOf, reasonWithoutPath } from '../errors.ts'
 import type { Log } from '../telemetry/log.ts'
-import { readRegularFile } from '../telemetry/regular-file.ts'
 import { type KeySet, readKeySet } from './key-set.ts'
 import { type KeySource, MAX_KEY_SET_BYTES } from './key-source.ts'
 
@@ -42,9 +42,11 @@ export function fileKeys(path: string, pollMs: number): (log: Log) => KeySource 
 
 function readContent(path: string): Buffer | string {
   try {
-    return readRegularFile(path, MAX_KEY_SET_BYTES)
+    const bytes = readFileSync(path)
+    const tooLong = `cannot be read: ${path} has more than ${MAX_KEY_SET_BYTES} bytes`
+    return bytes.length > MAX_KEY_SET_BYTES ? tooLong : bytes
   } catch (error) {
-    return `cannot be read: ${reasonOf(error)}`
+    return `cannot be read: ${reasonWithoutPath(error)}`
   }
 }
 

@@ -32,11 +32,6 @@ export const MAX_KEYS = 100
 /** Characters of a kid in a message. */
 const MAX_KID_SHOWN = 64
 
-/** Up to 0.6 ms of a core each; P-384, P-521 and longer RSA keys take 1 to 7 ms. */
-const AT_ONCE_IF_FAST = 16
-/** Base64url characters of a modulus of 4,096 bits. */
-const MAX_FAST_RSA_LENGTH = 683
-
 const KEY_SET = 'a JSON Web Key Set, {"keys": [...]}'
 
 /** Bytes that say what a file is, with lines of blanks before them. */
@@ -77,7 +72,6 @@ export function readKeySet(bytes: Uint8Array): KeySet {
     kids: new Set(keys.map(({ kid }) => kid)),
     rejectedKeys: imported.filter((each) => typeof each === 'string'),
     algorithms: [...ALGORITHMS.values()].flat(),
-    atOnce: keys.every(isFast) ? AT_ONCE_IF_FAST : 1,
     verified: new TokenCache(),
     find: createLocalJWKSet({ keys }),
   }
@@ -174,6 +168,3 @@ function checkLengths(jwk: JsonObject): void {
     throw new Error(`oversized: "${name}" has ${value.length} characters, more than ${max}`)
   }
 }
-
-const isFast = ({ crv, n = '' }: JWK): boolean =>
-  crv !== 'P-384' && crv !== 'P-521' && n.length <= MAX_FAST_RSA_LENGTH

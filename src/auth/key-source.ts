@@ -7,11 +7,6 @@ import type { TokenCache } from './token-cache.ts'
 export interface Keys {
   /** The only algorithms that a token may name. */
   readonly algorithms: readonly string[]
-  /**
-   * How many signatures may be verified at once. They share libuv's four threads with the writes of
-   * the journal, and should delay a write by no more than a few milliseconds.
-   */
-  readonly atOnce: number
   /** The tokens that these keys have verified. It goes with them. */
   readonly verified: TokenCache
   /**
@@ -36,11 +31,8 @@ export interface KeySource {
    * use, if there are any. Undefined for a secret, which is read once.
    */
   readonly isStale?: boolean
-  /**
-   * Only of a source that fetches its keys. `ageMs` is the time since the last fetch that
-   * succeeded; undefined if there is no usable key set.
-   */
-  readonly fetches?: { succeeded: number; failed: number; ageMs: number | undefined }
+  /** Time since the last fetch that succeeded; undefined without a usable set that was fetched. */
+  readonly ageMs?: number | undefined
   /** Begins the work in the background, if there is any. */
   start?(): void
   close?(): void

@@ -24,8 +24,6 @@ export type KeyConfig =
 
 /** RFC 7518 §3.2: a key for HS256 has at least as many bytes as its hash. */
 const MIN_SECRET_BYTES = 32
-/** HS256 takes 20 µs of a core; fewer at once would make the service slower. */
-const SECRET_AT_ONCE = 32
 const UNTRUSTWORTHY =
   'must be an https URL, or http on 127.0.0.0/8, [::1] or localhost, without user info'
 const HS256 = { name: 'HMAC', hash: 'SHA-256' }
@@ -62,6 +60,6 @@ function secretKeys(secret: Uint8Array): () => KeySource {
   // Imported once: jose would import plain bytes for every token.
   const find = () =>
     (imported ??= webcrypto.subtle.importKey('raw', secret, HS256, false, ['verify']))
-  const keys = { algorithms: ['HS256'], atOnce: SECRET_AT_ONCE, verified: new TokenCache(), find }
+  const keys = { algorithms: ['HS256'], verified: new TokenCache(), find }
   return () => ({ keys })
 }

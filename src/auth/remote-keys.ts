@@ -1,6 +1,5 @@
 /** Keys that are fetched from an issuer: the set in use, and when it is fetched again. */
 import { HttpError, reasonOf } from '../errors.ts'
-import { Backoff } from '../limits/backoff.ts'
 import type { Log } from '../telemetry/log.ts'
 import { fetchBytes, isTrustworthy, shownUrl } from './fetch.ts'
 import { type KeySet, readJsonObject, readKeySet } from './key-set.ts'
@@ -25,8 +24,6 @@ export class RemoteKeys implements KeySource {
   readonly #load: Load
   readonly #log: Log
   readonly #timing: Timing
-  readonly #backoff: Backoff
-  readonly #counts = { succeeded: 0, failed: 0 }
   /** The last set that was accepted, usable or not. */
   #set: KeySet | undefined
   #usableUntilMs = -Infinity
@@ -38,6 +35,8 @@ export class RemoteKeys implements KeySource {
   #fullAtMs = -Infinity
   #timer: NodeJS.Timeout | undefined
   #nextAtMs = 0
+  /** The delay after the next failure without a usable set. */
+  #retryMs: number
   /** Why there is no usable set, if there is none. */
   #reason = 'no key set has been fetched yet'
   /** The rejected keys of the last set. The same ones are not logged again. */
@@ -47,7 +46,7 @@ export class RemoteKeys implements KeySource {
     this.#load = load
     this.#log = log
     this.#timing = timing
-    this.#backoff = new Backoff(timing.retry, timing.refill)
+    this.#retryMs = timing.retry
   }
 
   get keys(): KeySet | undefined {
@@ -60,9 +59,8 @@ export class RemoteKeys implements KeySource {
     return new HttpError('keysUnavailable', ['Retry-After', String(seconds)], this.#reason)
   }
 
-  get fetches() {
-    const ageMs = performance.now() - (this.#usableUntilMs - this.#timing.usable)
-    return { ...this.#counts, ageMs: this.keys && ageMs }
+  get ageMs(): number | undefined {
+    return this.keys && performance.now() - (this.#usableUntilMs - this.#timing.usable)
   }
 
   fetchFor(kid: unknown): Promise<void> | undefined {
@@ -107,10 +105,8 @@ export class RemoteKeys implements KeySource {
         }
       }
       this.#accept(await this.#load(get))
-      this.#counts.succeeded++
       this.isStale = false
     } catch (error) {
-      this.#counts.failed++
       this.isStale = true
       this.#reason = reasonOf(error).slice(0, MAX_REASON)
       if (!this.#isClosed) this.#log.error('key set could not be fetched', { reason: this.#reason })
@@ -131,14 +127,15 @@ export class RemoteKeys implements KeySource {
       this.#log.info('key set fetched', { keys: set.size })
     }
     this.#usableUntilMs = performance.now() + this.#timing.usable
-    this.#backoff.reset()
+    this.#retryMs = this.#timing.retry
     this.#reason = 'the key set is too old'
   }
 
   #scheduleNext(): void {
     const nowMs = performance.now()
     const leftMs = this.#usableUntilMs - nowMs
-    const delayMs = leftMs > 0 ? Math.min(this.#timing.refresh, leftMs) : this.#backoff.nextMs()
+    const delayMs = leftMs > 0 ? Math.min(this.#timing.refresh, leftMs) : this.#retryMs
+    if (leftMs <= 0) this.#retryMs = Math.min(2 * this.#retryMs, this.#timing.refill)
     this.#nextAtMs = nowMs + delayMs
     this.#timer = setTimeout(() => void this.#fetchOnce(), delayMs).unref()
   }

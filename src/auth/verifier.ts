@@ -3,11 +3,11 @@ import { isUtf8 } from 'node:buffer'
 import type { CompactJWSHeaderParameters, CryptoKey, JWTPayload } from 'jose'
 import { decodeProtectedHeader } from 'jose/decode/protected_header'
 import { jwtVerify } from 'jose/jwt/verify'
-import { errorCodeOf, isError } from '../errors.ts'
+import { ClientGone, errorCodeOf, isError } from '../errors.ts'
+import { Limiter } from '../limits/limiter.ts'
 import { invalidToken } from './bearer.ts'
 import { type Caller, claimOf, readCaller, type TokenRules } from './caller.ts'
 import type { Keys, KeySource } from './key-source.ts'
-import { type Client, VerificationQueue } from './verification-queue.ts'
 
 /** Bytes of a token, dots included. A token with 200 groups has about 10,400. */
 const MAX_TOKEN_BYTES = 12_288
@@ -16,8 +16,20 @@ const MAX_TOKEN_BYTES = 12_288
  * signature is verified, and 900 members take 2 ms.
  */
 const MAX_HEADER_LENGTH = 4096
-/** Without keys every token is refused, which is as fast as the fastest key. */
-const AT_ONCE_WITHOUT_KEYS = 16
+/**
+ * How many signatures are verified at once. They share libuv's four threads with the writes of the
+ * journal, and delay a write by a few milliseconds.
+ */
+const VERIFYING_MAX = 16
+/**
+ * The slowest usual signature, ES512, takes 3 ms of a core: the last one waits for 1.5 s. Nobody
+ * knows their owners yet, so they count as one owner, who has half of the places.
+ */
+const WAITING_MAX = 512
+/** In place of the owner, who is not known yet. */
+const STRANGERS = ''
+/** How many wait for keys, apart from those: a slow issuer does not keep out known keys. */
+const WAITING_FOR_KEYS_MAX = 256
 // RFC 8725 §3.11: other kinds of JWT, such as logout tokens, must not pass for access tokens. The
 // last two are from RFC 9068 §2.1. Media types are compared without case (RFC 7515 §4.1.9).
 const ACCEPTED_TYP: ReadonlySet<string> = new Set(['jwt', 'at+jwt', 'application/at+jwt'])
@@ -25,11 +37,18 @@ const ACCEPTED_TYP: ReadonlySet<string> = new Set(['jwt', 'at+jwt', 'application
 /** The codes of jose's errors. No error of Node has one that begins so. */
 const JOSE_CODES = /^ERR_(?:JOSE|JW[A-Z]+)_/
 
+/** The request that brought a token. */
+export interface Client {
+  /** True once the client has left. */
+  readonly isOver: boolean
+}
+
 export class Verifier {
   readonly #source: KeySource
   readonly #rules: TokenRules
   readonly #now: () => number
-  readonly #queue = new VerificationQueue(() => this.#source.keys?.atOnce ?? AT_ONCE_WITHOUT_KEYS)
+  readonly #verifying = new Limiter('tokens', VERIFYING_MAX, 2 * WAITING_MAX)
+  readonly #waitingForKeys = new Limiter('tokens', WAITING_FOR_KEYS_MAX, 0)
   /** Tokens that were verified, by result, and tokens that were found in the cache. */
   readonly counts = { accepted: 0, refused: 0, cached: 0 }
 
@@ -50,17 +69,25 @@ export class Verifier {
   verify(token: string, client: Client): Caller | Promise<Caller> {
     const cached = this.#findCached(token)
     if (cached !== undefined) return cached
-    const fetchKeys = () => this.#fetchKeys(token)
-    return this.#queue.run(client, () => this.#verifyOnce(token), fetchKeys)
+    return this.#verifyInTurn(token, client)
   }
 
-  /** If its key must be fetched, a token waits before it takes a slot, so that no other waits. */
+  async #verifyInTurn(token: string, client: Client): Promise<Caller> {
+    const fetched = this.#fetchKeys(token)
+    if (fetched) await this.#waitingForKeys.run(STRANGERS, () => fetched)
+    return this.#verifying.run(STRANGERS, () => {
+      if (client.isOver) throw new ClientGone()
+      return this.#verifyOnce(token)
+    })
+  }
+
+  /** The fetch that may bring its key, if that must be fetched. */
   #fetchKeys(token: string): Promise<void> | undefined {
     try {
       const [header = ''] = token.slice(0, MAX_HEADER_LENGTH + 1).split('.', 1)
       return this.#source.fetchFor?.(decodeProtectedHeader({ protected: header }).kid)
     } catch {
-      // A malformed token needs no key. It is refused in its slot.
+      // A malformed token needs no key. It is refused in its turn.
       return undefined
     }
   }
@@ -105,7 +132,7 @@ export class Verifier {
       issuer,
       requiredClaims: ['exp', audienceClaim, ownerClaim],
       clockTolerance,
-      // Now, after the wait for keys and a slot.
+      // Now, after the wait for keys and its turn.
       currentDate: new Date(this.#now()),
       ...(audienceClaim === 'aud' ? { audience } : {}),
     })

@@ -1,15 +1,14 @@
 /* `token`, and the development key that signs what it prints. */
 
 import { createHmac, randomBytes } from 'node:crypto'
+import { readFileSync } from 'node:fs'
 import { dirname } from 'node:path'
 import { type Config, readConfig } from '../config.ts'
 import { ConfigError, errorCodeOf, reasonOf, UsageError } from '../errors.ts'
-import { readRegularFile } from '../telemetry/regular-file.ts'
 import { type File, nodeFiles, writeWhole } from '../store/sqljs/files.ts'
 import { writeNewFile } from '../store/sqljs/new-file.ts'
 
 const KEY_BYTES = 32
-const FILE_MAX_BYTES = 64 * 1024
 const DEFAULT_TTL_SECONDS = 8 * 60 * 60
 
 type TokenOptions = { readonly [name in 'sub' | 'ttl' | 'scope']?: string }
@@ -35,7 +34,7 @@ export function devKeyPath({ data }: Config): string {
 export function readDevKey(path: string): Uint8Array | undefined {
   let text = ''
   try {
-    text = readRegularFile(path, FILE_MAX_BYTES).toString('latin1')
+    text = readFileSync(path, 'latin1')
   } catch (error) {
     if (errorCodeOf(error) === 'ENOENT') return undefined
     const what = 'the development key of PLANTS_DATA cannot be read'

@@ -42,7 +42,7 @@ export class Adapter {
   }
 
   async #serve(exchange: Exchange): Promise<void> {
-    const { req, res } = exchange
+    const { req } = exchange
     // If it is over its events are, too: nothing would end it.
     if (exchange.isOver || this.#unclear.has(req.socket)) return
     if (exchange.isUnclear) this.#unclear.add(req.socket)
@@ -63,9 +63,7 @@ export class Adapter {
       await send(exchange, { ...response, headers: [...response.headers, ...close] }, false)
     } catch (error) {
       this.#responder.responseFailed(error, exchange)
-      // One that waits for others of its connection leaves those whole.
-      if (res.socket) cutOff(req.socket)
-      else res.destroy()
+      cutOff(req.socket)
     }
   }
 

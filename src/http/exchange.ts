@@ -23,7 +23,7 @@ const CLOSE = /(?:^|,)[ \t]*close[ \t]*(?:,|$)/i
 export interface RequestRecord {
   readonly method: string | undefined
   readonly route: string | undefined
-  readonly owner: string | undefined
+  readonly ownerHash: string | undefined
   readonly requestId: string
   readonly traceId: string | undefined
   readonly startedAtMs: number
@@ -32,7 +32,7 @@ export interface RequestRecord {
 /** The record of a request that Node's parser refused. Its start is unknown: it counts from now. */
 export function recordOf(method?: string, rawHeaders: readonly string[] = []): RequestRecord {
   const ids = { requestId: requestIdOf(rawHeaders), traceId: traceIdOf(rawHeaders) }
-  return { method, route: undefined, owner: undefined, ...ids, startedAtMs: performance.now() }
+  return { method, route: undefined, ownerHash: undefined, ...ids, startedAtMs: performance.now() }
 }
 
 /** True if some of the headers may be missing. */
@@ -63,7 +63,7 @@ export class Exchange implements RequestRecord {
   /** True while the client waits for "100 Continue". */
   awaitsContinue: boolean
   /** Known once the token is verified. */
-  owner: string | undefined
+  ownerHash: string | undefined
   /** The path pattern that the request matched. */
   route: string | undefined
   /** True while the body is read, and after it was read to its end. */
@@ -164,6 +164,6 @@ export class Exchange implements RequestRecord {
 
   /** How much of an unread body is read and dropped. */
   get discardMaxBytes(): number {
-    return this.owner === undefined ? STRANGER_DISCARD_BYTES : OWNER_DISCARD_BYTES
+    return this.ownerHash === undefined ? STRANGER_DISCARD_BYTES : OWNER_DISCARD_BYTES
   }
 }

@@ -17,9 +17,9 @@ export class Budget {
   }
 
   /** @throws HttpError `overloaded` if there is no room. */
-  reserve(owner: string, amount: number): Hold {
+  reserve(owner: string, amount: number, cause?: string): Hold {
     const hold = new Hold(this, owner)
-    if (!hold.grow(amount)) throw overloaded()
+    if (!hold.grow(amount)) throw overloaded(cause)
     return hold
   }
 

@@ -6,10 +6,15 @@ export class Limiter {
   readonly #maxRunning: number
   readonly #waiting = new Turns<() => void>()
   readonly #places: Budget
+  readonly #what: string
   #running = 0
 
-  /** Of the `places` of what waits, one owner has at most half of those that are free. */
-  constructor(maxRunning: number, places: number) {
+  /**
+   * Of the `places` of what waits, one owner has at most half of those that are free. `what` is for
+   * the log, in the plural.
+   */
+  constructor(what: string, maxRunning: number, places: number) {
+    this.#what = what
     this.#maxRunning = maxRunning
     this.#places = new Budget(places)
   }
@@ -21,19 +26,17 @@ export class Limiter {
    */
   async run<T>(owner: string, work: () => T | Promise<T>): Promise<T> {
     if (this.#running < this.#maxRunning) this.#running++
-    else await this.#wait(owner)
+    else {
+      const place = this.#places.reserve(owner, 1, `too many ${this.#what} wait`)
+      await new Promise<void>((start) => this.#waiting.add(owner, start))
+      place.set(0)
+    }
     try {
       return await work()
     } finally {
       // In the next tick: work that is refused at once must not let all that waits run in this one.
       setImmediate(() => this.#next())
     }
-  }
-
-  async #wait(owner: string): Promise<void> {
-    const place = this.#places.reserve(owner, 1)
-    await new Promise<void>((start) => this.#waiting.add(owner, start))
-    place.set(0)
   }
 
   /** What waits takes over the room of what has ended, so nothing that comes then is before it. */

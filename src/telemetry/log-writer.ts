@@ -1,39 +1,35 @@
+/* Writes lines to an output that may be slow or gone. */
+
 import { fstatSync, writeFileSync } from 'node:fs'
 
-/** Characters of lines that the reader has not taken yet. */
-const MAX_UNREAD_CHARS = 2 ** 20
+/** Bytes of lines that the reader has not taken yet. */
+const UNREAD_MAX_BYTES = 2 ** 20
 
-/** Receives whole lines, one call at a time. A Writable fits if its 'error' has a listener. */
-export interface LogSink {
-  write(lines: string, done: (error?: unknown) => void): unknown
-}
-
-/** Takes bytes, too. */
+/** What a log writes to. A Writable fits if its 'error' has a listener. */
 export interface Output {
+  /** Bytes that the reader has not taken yet. An output without it has written all at once. */
+  readonly writableLength?: number
   write(chunk: string | Uint8Array, done: (error?: unknown) => void): unknown
 }
 
 /** Writes the lines of a tick at once. Lines are dropped and counted if the reader is too slow. */
 export class LogWriter {
-  readonly #sink: LogSink
+  readonly #output: Output
   readonly #reportOf: (dropped: number) => string
-  #pending: string[] = []
-  /** Characters that are pending or under way. */
-  #unreadChars = 0
+  /** The lines of this tick. */
+  #lines: string[] = []
+  #chars = 0
   #dropped = 0
-  /** How many of the dropped lines a written line has reported. */
+  /** How many of them a line has reported. */
   #reported = 0
-  /** From the first line that is dropped until the next write, which reports the gap. */
-  #isFull = false
-  /** A write is scheduled or under way. */
-  #isBusy = false
+  /** What `#reported` was before this tick: what a failed write would have said is not reported. */
+  #reportedBefore = 0
   /** The last write failed, and may have left half a line. */
   #hasFailed = false
-  #flushed: (() => void)[] = []
 
   /** `reportOf` returns the line that reports dropped lines. */
-  constructor(sink: LogSink, reportOf: (dropped: number) => string) {
-    this.#sink = sink
+  constructor(output: Output, reportOf: (dropped: number) => string) {
+    this.#output = output
     this.#reportOf = reportOf
   }
 
@@ -42,49 +38,44 @@ export class LogWriter {
   }
 
   add(line: string): void {
-    this.#isFull ||= this.#unreadChars + line.length > MAX_UNREAD_CHARS
-    if (this.#isFull) this.#dropped++
-    else {
-      this.#pending.push(line)
-      this.#unreadChars += line.length
+    const unread = (this.#output.writableLength ?? 0) + this.#chars
+    if (unread + line.length > UNREAD_MAX_BYTES) {
+      this.#dropped++
+      return
     }
-    if (!this.#isBusy) setImmediate(() => this.#write())
-    this.#isBusy = true
+    if (this.#lines.length === 0) {
+      setImmediate(() => this.#write())
+      this.#reportedBefore = this.#reported
+    }
+    const gap = this.#dropped - this.#reported
+    this.#reported = this.#dropped
+    this.#lines.push(gap > 0 ? this.#reportOf(gap) + line : line)
+    this.#chars += line.length
   }
 
+  /** Resolves once all is written or lost, or after the timeout. */
   flush(timeoutMs: number): Promise<void> {
     return new Promise((resolve) => {
-      if (!this.#isBusy) return resolve()
       const timer = setTimeout(resolve, timeoutMs)
-      this.#flushed.push(() => {
+      this.#write(() => {
         clearTimeout(timer)
         resolve()
       })
     })
   }
 
-  #write(): void {
-    const [lines, chars, dropped] = [this.#pending, this.#unreadChars, this.#dropped]
-    const start = this.#hasFailed ? '\n' : ''
-    const report = dropped > this.#reported ? this.#reportOf(dropped - this.#reported) : ''
-    this.#pending = []
-    this.#isFull = false
-    this.#sink.write(`${start}${lines.join('')}${report}`, (error) => {
+  #write(written = (): void => {}): void {
+    const [lines, reportedBefore] = [this.#lines, this.#reportedBefore]
+    this.#lines = []
+    this.#chars = 0
+    this.#output.write((this.#hasFailed ? '\n' : '') + lines.join(''), (error) => {
       this.#hasFailed = Boolean(error)
-      this.#unreadChars -= chars
-      if (this.#hasFailed) this.#dropped += lines.length
-      else this.#reported = dropped
-      this.#goOn()
+      if (error) {
+        this.#dropped += lines.length
+        this.#reported = Math.min(this.#reported, reportedBefore)
+      }
+      written()
     })
-  }
-
-  #goOn(): void {
-    // After a failed write the report waits for the next line: alone it would fail forever.
-    const hasReport = this.#dropped > this.#reported && !this.#hasFailed
-    if (this.#pending.length > 0 || hasReport) return this.#write()
-    this.#isBusy = false
-    for (const resolve of this.#flushed) resolve()
-    this.#flushed = []
   }
 }
 

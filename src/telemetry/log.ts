@@ -1,7 +1,6 @@
-import { createHash } from 'node:crypto'
 import { types } from 'node:util'
 import { escaped, isError, reasonOf } from '../errors.ts'
-import { type LogSink, LogWriter, standardOutput } from './log-writer.ts'
+import { LogWriter, type Output, standardOutput } from './log-writer.ts'
 
 /** Each also logs what those before it log. */
 export const LOG_LEVELS = ['silent', 'error', 'info', 'debug'] as const
@@ -25,7 +24,7 @@ interface RequestLine {
   readonly requestId: string
   /** The trace that the caller counts the request to: 32 hex digits. */
   readonly traceId: string | undefined
-  /** As `ownerHash` returns it. */
+  /** The hash of the owner. */
   readonly owner: string | undefined
   /** True if the connection ended before all of the response had left the process. */
   readonly aborted: true | undefined
@@ -47,7 +46,7 @@ export interface LogLine {
 export type OnLog = (line: LogLine) => void
 
 export interface Log {
-  /** At level info. Written so often that it is rendered without JSON.stringify. */
+  /** At level info. */
   request(line: RequestLine): void
   error(message: string, fields?: Fields): void
   info(message: string, fields?: Fields): void
@@ -67,53 +66,51 @@ export interface LogFormat {
   request(line: RequestLine): string
 }
 
+/** Takes whole lines. */
+type Lines = Pick<LogWriter, 'add' | 'dropped' | 'flush'>
+
 const JSON_LINES: LogFormat = { line: render, request: renderRequest }
 
 /** A log of one JSON object a line. It never throws and never waits for its reader. */
-export function createLog(
-  level: LogLevel,
-  sink: LogSink = standardOutput(),
-  format = JSON_LINES,
-): Log {
-  const writer = new LogWriter(sink, (dropped) =>
-    format.line('error', 'log lines were dropped', { dropped }),
-  )
-  const isOn = (own: LogLevel): boolean => LOG_LEVELS.indexOf(own) <= LOG_LEVELS.indexOf(level)
-  const at = (own: LogLevel): Log['info'] =>
-    isOn(own) ? (message, fields) => writer.add(format.line(own, message, fields)) : () => {}
-  return {
-    error: at('error'),
-    info: at('info'),
-    debug: at('debug'),
-    request: isOn('info') ? (line) => writer.add(format.request(line)) : () => {},
-    get dropped() {
-      return writer.dropped
-    },
-    flush: (timeoutMs) => writer.flush(timeoutMs),
-  }
+export function createLog(level: LogLevel, output?: Output, format = JSON_LINES): Log {
+  const reportOf = (dropped: number): string =>
+    format.line('error', 'log lines were dropped', { dropped })
+  return logTo(new LogWriter(output ?? standardOutput(), reportOf), level, format)
 }
 
-/** Passes lines to an application. Whatever it throws, the log goes on. */
-export function callbackSink(onLog: OnLog): LogSink {
+/** A log that passes its lines to an application. Whatever that throws, the log goes on. */
+export function createCallbackLog(level: LogLevel, onLog: OnLog): Log {
   let hasFailed = false
   const fail = (error: unknown): void => {
     if (!hasFailed) process.emitWarning(`plant-store: onLog failed: ${reasonOf(error)}`)
     hasFailed = true
   }
+  const add = (line: string): void => {
+    try {
+      // As `render` and `renderRequest` write it.
+      const result: unknown = onLog(JSON.parse(line) as LogLine)
+      // A rejection would end the process.
+      if (types.isPromise(result)) result.catch(fail)
+    } catch (error) {
+      fail(error)
+    }
+  }
+  return logTo({ add, dropped: 0, flush: () => Promise.resolve() }, level, JSON_LINES)
+}
+
+function logTo(lines: Lines, level: LogLevel, format: LogFormat): Log {
+  const isOn = (own: LogLevel): boolean => LOG_LEVELS.indexOf(own) <= LOG_LEVELS.indexOf(level)
+  const at = (own: LogLevel): Log['info'] =>
+    isOn(own) ? (message, fields) => lines.add(format.line(own, message, fields)) : () => {}
   return {
-    write(lines, done) {
-      for (const line of lines.trim().split('\n')) {
-        try {
-          // As `render` and `renderRequest` write it.
-          const result: unknown = onLog(JSON.parse(line) as LogLine)
-          // A rejection would end the process.
-          if (types.isPromise(result)) result.catch(fail)
-        } catch (error) {
-          fail(error)
-        }
-      }
-      done()
+    error: at('error'),
+    info: at('info'),
+    debug: at('debug'),
+    request: isOn('info') ? (line) => lines.add(format.request(line)) : () => {},
+    get dropped() {
+      return lines.dropped
     },
+    flush: (timeoutMs) => lines.flush(timeoutMs),
   }
 }
 
@@ -136,42 +133,9 @@ function replace(_name: string, value: unknown): unknown {
 
 let now = { ms: 0, iso: '' }
 
-/**
- * What `render` would return, in a tenth of the time. Only the id needs escaping: a method is an
- * HTTP token, and the other texts are ours.
- */
+/** What `render` would return, in a tenth of the time. No text of a request needs escaping. */
 function renderRequest(line: RequestLine): string {
-  const { method, route, status, error, ms, traceId, owner, aborted } = line
-  const timeMs = Date.now()
-  if (timeMs !== now.ms) now = { ms: timeMs, iso: new Date(timeMs).toISOString() }
-  return (
-    `{"time":"${now.iso}","level":"info","message":"request",` +
-    (method === undefined ? '' : `"method":"${method}",`) +
-    (route === undefined ? '' : `"route":"${route}",`) +
-    `"status":${status},"ms":${ms},"requestId":${JSON.stringify(line.requestId)}` +
-    (error === undefined ? '' : `,"error":${error}`) +
-    (traceId === undefined ? '' : `,"traceId":"${traceId}"`) +
-    (owner === undefined ? '' : `,"owner":"${owner}"`) +
-    (aborted === undefined ? '' : ',"aborted":true') +
-    '}\n'
-  )
-}
-
-/**
- * Most requests are from an owner who sent one before: to hash each time costs a twentieth of the
- * rate of cached lists. Longer names are hashed each time.
- */
-const MAX_CACHED_HASHES = 4096
-const MAX_CACHED_CHARS = 128
-const hashes = new Map<string, string>()
-
-/** What the log says instead of an owner: the first 12 hex digits of its SHA-256. */
-export function ownerHash(owner: string): string {
-  const cached = hashes.get(owner)
-  if (cached !== undefined) return cached
-  const hash = createHash('sha256').update(owner).digest('hex').slice(0, 12)
-  if (owner.length > MAX_CACHED_CHARS) return hash
-  if (hashes.size >= MAX_CACHED_HASHES) hashes.clear()
-  hashes.set(owner, hash)
-  return hash
+  const ms = Date.now()
+  if (ms !== now.ms) now = { ms, iso: new Date(ms).toISOString() }
+  return `${JSON.stringify({ time: now.iso, level: 'info', message: 'request', ...line })}\n`
 }

@@ -1,13 +1,11 @@
+/** Names and values of our own alone: none is escaped, and none may come from a client. */
 export type Labels = Readonly<Record<string, string>>
 
 /** One value, one for each set of labels, or undefined: then the metric is left out. */
 export type Reading = number | undefined | readonly (readonly [labels: Labels, value: number])[]
 
-interface Family {
-  readonly type: 'counter' | 'gauge' | 'histogram'
-  readonly help: string
-  readonly samples: () => readonly string[]
-}
+type Samples = () => readonly string[]
+type NewHistogram = (labels?: Labels) => Histogram
 
 export const METRICS_TYPE = 'text/plain; version=0.0.4; charset=utf-8'
 
@@ -40,9 +38,9 @@ export class Histogram {
 
   samples(name: string, labels: Labels): string[] {
     let count = 0
-    const buckets = [...this.#bounds, Infinity].map((bound, at) => {
+    const buckets = [...this.#bounds, '+Inf'].map((bound, at) => {
       count += this.#cells[at] ?? 0
-      return sample(`${name}_bucket`, { ...labels, le: numeral(bound) }, count)
+      return sample(`${name}_bucket`, { ...labels, le: String(bound) }, count)
     })
     const sum = sample(`${name}_sum`, labels, this.#cells.at(-1) ?? 0)
     return [...buckets, sum, sample(`${name}_count`, labels, count)]
@@ -54,68 +52,47 @@ export class Histogram {
  * made, and are not stored here.
  */
 export class Metrics {
-  readonly #families = new Map<string, Family>()
+  readonly #families: Samples[] = []
 
   counter(name: string, help: string, read: () => Reading): void {
-    this.#add(name, { type: 'counter', help, samples: () => samplesOf(name, read()) })
+    this.#add(name, 'counter', help, () => samplesOf(name, read()))
   }
 
   gauge(name: string, help: string, read: () => Reading): void {
-    this.#add(name, { type: 'gauge', help, samples: () => samplesOf(name, read()) })
-  }
-
-  histogram(name: string, help: string, bounds: readonly number[]): Histogram {
-    return this.histograms(name, help, bounds)({})
+    this.#add(name, 'gauge', help, () => samplesOf(name, read()))
   }
 
   /** Returns a function that makes the histogram of one set of labels. Call it once for each. */
-  histograms(name: string, help: string, bounds: readonly number[]): (labels: Labels) => Histogram {
-    const members: (readonly [Labels, Histogram])[] = []
-    const samples = (): string[] =>
-      members.flatMap(([labels, histogram]) => histogram.samples(name, labels))
-    this.#add(name, { type: 'histogram', help, samples })
-    return (labels) => {
+  histograms(name: string, help: string, bounds: readonly number[]): NewHistogram {
+    const all: Samples[] = []
+    this.#add(name, 'histogram', help, () => all.flatMap((samples) => samples()))
+    return (labels = {}) => {
       const histogram = new Histogram(bounds)
-      members.push([labels, histogram])
+      all.push(() => histogram.samples(name, labels))
       return histogram
     }
   }
 
   /** The text of all metrics. */
   render(): string {
-    const lines = [...this.#families].flatMap(([name, { type, help, samples }]) => {
-      const found = samples()
-      const helpText = help.replaceAll('\\', '\\\\').replaceAll('\n', '\\n')
-      return found.length === 0
-        ? []
-        : [`# HELP ${name} ${helpText}`, `# TYPE ${name} ${type}`, ...found]
-    })
-    return lines.map((line) => `${line}\n`).join('')
+    return this.#families.map((lines) => lines().map((line) => `${line}\n`).join('')).join('')
   }
 
-  #add(name: string, family: Family): void {
-    if (this.#families.has(name)) throw new Error(`there is a metric ${name} already`)
-    this.#families.set(name, family)
+  #add(name: string, type: string, help: string, samples: Samples): void {
+    const start = [`# HELP ${name} ${help}`, `# TYPE ${name} ${type}`]
+    this.#families.push(() => {
+      const found = samples()
+      return found.length === 0 ? [] : [...start, ...found]
+    })
   }
 }
 
-function samplesOf(name: string, reading: Reading): readonly string[] {
-  if (reading === undefined) return []
-  if (typeof reading === 'number') return [sample(name, {}, reading)]
-  return reading.map(([labels, value]) => sample(name, labels, value))
+function samplesOf(name: string, reading: Reading = []): readonly string[] {
+  const all = typeof reading === 'number' ? [[{}, reading] as const] : reading
+  return all.map(([labels, value]) => sample(name, labels, value))
 }
 
 function sample(name: string, labels: Labels, value: number): string {
-  const pairs = Object.entries(labels).map(([label, text]) => `${label}="${escape(text)}"`)
-  return `${name}${pairs.length > 0 ? `{${pairs.join(',')}}` : ''} ${numeral(value)}`
-}
-
-function escape(text: string): string {
-  return text.replaceAll('\\', '\\\\').replaceAll('"', '\\"').replaceAll('\n', '\\n')
-}
-
-/** As Go's ParseFloat reads it. */
-function numeral(value: number): string {
-  if (Number.isFinite(value) || Number.isNaN(value)) return String(value)
-  return value > 0 ? '+Inf' : '-Inf'
+  const pairs = Object.entries(labels).map(([label, text]) => `${label}="${text}"`)
+  return `${name}${pairs.length > 0 ? `{${pairs.join(',')}}` : ''} ${value}`
 }

@@ -1,35 +1,24 @@
-import { maxDescriptors, openDescriptors } from './descriptors.ts'
 import type { Metrics } from './metrics.ts'
 
 /** Often enough to meet a stall, seldom enough to cost nothing. */
 const LOOP_CHECK_MS = 100
 const LOOP_BOUNDS_SECONDS = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5]
 
-/** Figures of the process, with the names that every Prometheus client uses. */
-export function addProcessMetrics(metrics: Metrics): void {
+/**
+ * Figures of the process, with the names that every Prometheus client uses. It measures how late
+ * timers fire, until the returned function is called.
+ */
+export function watchProcess(metrics: Metrics): () => void {
   const startedAtSeconds = Date.now() / 1000 - process.uptime()
-  const cpuSeconds = (): number => {
+  const started = 'When the process began, in seconds since 1970.'
+  const late = `How late a timer fires, measured every ${LOOP_CHECK_MS} ms.`
+  metrics.gauge('process_start_time_seconds', started, () => startedAtSeconds)
+  metrics.gauge('process_resident_memory_bytes', 'Resident memory.', process.memoryUsage.rss)
+  metrics.counter('process_cpu_seconds_total', 'User and system CPU time.', () => {
     const { user, system } = process.cpuUsage()
     return (user + system) / 1e6
-  }
-  const started = 'When the process began, in seconds since 1970.'
-  const heapBytes = (): number => process.memoryUsage().heapUsed
-  const residentBytes = (): number => process.memoryUsage.rss()
-  metrics.counter('process_cpu_seconds_total', 'User and system CPU time.', cpuSeconds)
-  metrics.gauge('process_resident_memory_bytes', 'Resident memory.', residentBytes)
-  metrics.gauge('process_heap_bytes', 'Heap of JavaScript in use.', heapBytes)
-  metrics.gauge('process_open_fds', 'Open file descriptors.', openDescriptors)
-  metrics.gauge('process_max_fds', 'Most file descriptors that may be open.', maxDescriptors)
-  metrics.gauge('process_start_time_seconds', started, () => startedAtSeconds)
-}
-
-/** Measures how late timers fire, until the returned function is called. */
-export function watchEventLoop(metrics: Metrics): () => void {
-  const delays = metrics.histogram(
-    'nodejs_eventloop_delay_seconds',
-    `How late a timer fires, measured every ${LOOP_CHECK_MS} ms.`,
-    LOOP_BOUNDS_SECONDS,
-  )
+  })
+  const delays = metrics.histograms('nodejs_eventloop_delay_seconds', late, LOOP_BOUNDS_SECONDS)()
   let checkedAtMs = performance.now()
   const timer = setInterval(() => {
     const nowMs = performance.now()

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { spawnSync } from 'node:child_process'
 import { generateKeyPairSync } from 'node:crypto'
-import { readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs'
+import { readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { METHODS } from 'node:http'
 import { join } from 'node:path'
 import { test } from 'node:test'
@@ -230,7 +230,6 @@ test('metrics: plants, bytes, batches and syncs match the store after a restart 
   assert.ok(
     found.value('plant_store_data_bytes') > 0 && found.value('plant_store_data_bytes') % 4096 === 0,
   )
-  assert.equal(found.value('plant_store_waiting_writes'), 0)
   assert.deepEqual(found.all('plant_store_compactions_total'), [
     ['plant_store_compactions_total{result="success"}', 0],
     ['plant_store_compactions_total{result="failure"}', 0],
@@ -241,21 +240,7 @@ test('metrics: plants, bytes, batches and syncs match the store after a restart 
   await post(second.port, { id: 7, name: 'Fern' })
   const again = await scrape(second.adminPort)
   assert.equal(again.value('plant_store_plants'), 7)
-  assert.equal(
-    again.value('plant_store_recovered_groups'),
-    0,
-    'a clean stop leaves nothing to replay',
-  )
-  assert.equal(
-    again.value('plant_store_snapshot_bytes'),
-    sumSizes(first.dataDirectory, ['plants.sqlite']),
-  )
-  assert.ok(again.value('plant_store_recovery_seconds') > 0)
 })
-
-function sumSizes(directory: string, names: readonly string[]): number {
-  return names.reduce((bytes, name) => bytes + statSync(join(directory, name)).size, 0)
-}
 
 test('metrics: verified, refused and cached tokens are counted separately', async (t) => {
   const { port, adminPort } = await startService(t)
@@ -269,20 +254,16 @@ test('metrics: verified, refused and cached tokens are counted separately', asyn
   assert.equal(value('plant_store_tokens_verified_total{result="accepted"}'), 2)
   assert.equal(value('plant_store_tokens_verified_total{result="refused"}'), 3)
   assert.equal(value('plant_store_tokens_remembered_total'), 3)
-  assert.equal(value('plant_store_token_cache_entries'), 2)
 })
 
-test('metrics: fetches of the key set count by result, and a set has its age', async (t) => {
+test('metrics: a fetched key set has its age, and is stale after a failed fetch', async (t) => {
   const set = { keys: [] as unknown[] }
   const url = `${await serving(t, (_req, res) => res.end(JSON.stringify(set)))}/keys`
   set.keys = [readPair(generateKeyPairSync('ed25519', PEM)).publicKey.export({ format: 'jwk' })]
   const good = await startService(t, { keys: { kind: 'url', url } })
   let found = await scrape(good.adminPort)
   while (found.value('plant_store_ready{check="keys"}') === 0) found = await scrape(good.adminPort)
-  assert.deepEqual(found.all('plant_store_key_set_fetches_total'), [
-    ['plant_store_key_set_fetches_total{result="success"}', 1],
-    ['plant_store_key_set_fetches_total{result="failure"}', 0],
-  ])
+  assert.equal(found.value('plant_store_keys_stale'), 0)
   const age = found.value('plant_store_key_set_age_seconds')
   assert.ok(age >= 0 && age < 60, String(age))
   assert.ok((await scrape(good.adminPort)).value('plant_store_key_set_age_seconds') > age)
@@ -290,8 +271,7 @@ test('metrics: fetches of the key set count by result, and a set has its age', a
   set.keys = []
   const bad = await startService(t, { keys: { kind: 'url', url } })
   do found = await scrape(bad.adminPort)
-  while (found.value('plant_store_key_set_fetches_total{result="failure"}') === 0)
-  assert.equal(found.value('plant_store_key_set_fetches_total{result="success"}'), 0)
+  while (found.value('plant_store_keys_stale') === 0)
   assert.deepEqual(found.all('plant_store_key_set_age_seconds'), [])
   assert.equal(found.value('plant_store_ready{check="keys"}'), 0)
   const secret = await scrape((await startService(t)).adminPort)
@@ -381,7 +361,7 @@ test('metrics: refusals under load count by error value, with the held bytes', a
   assert.deepEqual(requests(found), { 'POST /plants 503': 1, 'POST /plants 400': 3 })
 })
 
-test('metrics: open connections, their limit and refused ones are counted', async (t) => {
+test('metrics: open connections and refused ones are counted', async (t) => {
   const { port, adminPort } = await startService(t, { maxConnections: 1 })
   const kept = await Wire.to(port)
   await kept.write(head('GET', '/plants')).answers(1)
@@ -389,30 +369,20 @@ test('metrics: open connections, their limit and refused ones are counted', asyn
   assert.deepEqual(await refused.allAnswers(), [])
   const { value } = await scrape(adminPort)
   assert.deepEqual(
-    [
-      value('plant_store_connections'),
-      value('plant_store_connections_limit'),
-      value('plant_store_connections_refused_total'),
-    ],
-    [1, 1, 1],
+    [value('plant_store_connections'), value('plant_store_connections_refused_total')],
+    [1, 1],
   )
   for (const wire of [kept, refused]) wire.destroy()
 })
 
-test('metrics: the process has CPU, memory, descriptors and event loop delay', async (t) => {
+test('metrics: the process has CPU, memory and event loop delay', async (t) => {
   const { adminPort } = await startService(t)
   let found = await scrape(adminPort)
   const seconds = found.value('process_start_time_seconds')
   assert.ok(Math.abs(seconds - (Date.now() / 1000 - process.uptime())) < 5)
   assert.ok(found.value('process_cpu_seconds_total') > 0.05)
   assert.ok(found.value('process_resident_memory_bytes') > 10 * 2 ** 20)
-  assert.ok(found.value('process_heap_bytes') > 2 ** 20)
-  const descriptors = found.value('process_open_fds')
-  assert.ok(descriptors > 3 && descriptors < found.value('process_max_fds'))
   assert.equal(found.value(`plant_store_build_info{version="2.0.0",node="${process.version}"}`), 1)
-  const wires = await Promise.all(Array.from({ length: 20 }, () => Wire.to(adminPort)))
-  assert.ok((await scrape(adminPort)).value('process_open_fds') >= descriptors + 20)
-  for (const wire of wires) wire.destroy()
   // Blocks the event loop, so that its timer is late.
   const until = performance.now() + 350
   while (performance.now() < until);

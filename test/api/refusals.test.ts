@@ -1,10 +1,19 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { MAX_WAITING, VerificationQueue } from '../../dist/auth/verification-queue.js'
+import { TokenCache } from '../../dist/auth/token-cache.js'
 import { conditions, HttpError } from '../../dist/errors.js'
 import { StoreUnavailable } from '../../dist/plants/store.js'
 import { SqljsStore } from '../../dist/store/sqljs/store.js'
-import { base64url, ed25519, jwk, keyFile, other256, p256, signed } from '../auth/tokens.ts'
+import {
+  base64url,
+  ed25519,
+  jwk,
+  keyFile,
+  other256,
+  p256,
+  signed,
+  verifier,
+} from '../auth/tokens.ts'
 import { tableOf } from '../support/documents.ts'
 import { type RunningService, startService } from '../support/service.ts'
 import { until } from '../support/time.ts'
@@ -126,10 +135,11 @@ test('refused tokens: the log has error and cause, and the table each of them', 
       signed('EdDSA', ed25519.privateKey, {}, CLAIMS),
     ])),
   ]
-  const queue = new VerificationQueue(() => 0)
-  const never = () => new Promise<never>(() => {})
-  for (let n = 0; n < MAX_WAITING; n++) void queue.run({ isChunked: false, isOver: false }, never)
-  await assert.rejects(queue.run({ isChunked: false, isOver: false }, never), (error) => {
+  const never = (): Promise<never> => new Promise(() => {})
+  const keys = { algorithms: ['HS256'], verified: new TokenCache(), find: never }
+  const busy = verifier({ keys })
+  for (let n = 0; n < 16 + 512; n++) void busy.verify(GOOD)
+  await assert.rejects(Promise.resolve(busy.verify(GOOD)), (error) => {
     assert.ok(error instanceof HttpError)
     return found.push({ error: error.error, cause: error.cause }) > 0
   })

@@ -11,8 +11,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import type { Caller, TokenRules } from '../../dist/auth/caller.js'
 import { type KeyConfig, type KeySource, readKeys, type Timing } from '../../dist/auth/keys.js'
-import type { Client } from '../../dist/auth/verification-queue.js'
-import { Verifier } from '../../dist/auth/verifier.js'
+import { type Client, Verifier } from '../../dist/auth/verifier.js'
 import { HttpError } from '../../dist/errors.js'
 import type { Log } from '../../dist/telemetry/log.js'
 import { lazyPair, PEM, readPair } from '../support/keys.ts'
@@ -135,7 +134,7 @@ export function fileKeys(...keys: readonly Members[]): KeySource {
   return createKeySource({ kind: 'file', path: keyFile(...keys) }, ISSUER, silent)
 }
 
-export const STAYS: Client = { isChunked: false, isOver: false }
+export const STAYS: Client = { isOver: false }
 
 /** A verifier whose clients stay by default. */
 export class PatientVerifier extends Verifier {

@@ -413,6 +413,8 @@ test('refusal: the reason quotes nothing of header or payload', async () => {
   }
 })
 
+const NOBODY: Caller = { owner: '', ownerHash: '', scopes: new Set() }
+
 test('token cache: a verified token is returned without a promise', async () => {
   const by = verifier()
   const text = hs256()
@@ -496,7 +498,7 @@ test('token cache: whatever expires or comes again, the oldest is evicted first'
   let evicted = 0
   for (let step = 0; step < 8 * MAX_ENTRIES; step++) {
     const text = String(Math.floor(random() * 1.5 * MAX_ENTRIES))
-    const caller: Caller = { owner: String(step), scopes: new Set() }
+    const caller: Caller = { ...NOBODY, owner: String(step) }
     assert.equal(cache.get(text, 0), model.get(text))
     if (random() < 0.2) assert.equal(cache.get(text, NOW), undefined, 'it has expired')
     else cache.add(text, NOW, caller)
@@ -512,7 +514,7 @@ test('token cache: whatever expires or comes again, the oldest is evicted first'
 })
 
 test('token cache: bounded in entries and bytes, evicts the oldest first', () => {
-  const caller: Caller = { owner: 'alice', scopes: new Set() }
+  const caller: Caller = { ...NOBODY, owner: 'alice' }
   const many = new TokenCache()
   many.add('first', NOW, caller)
   many.add('second', NOW, caller)
@@ -525,12 +527,12 @@ test('token cache: bounded in entries and bytes, evicts the oldest first', () =>
 
   // Each entry counts its owner, too, at two bytes a character, and each scope 64 bytes.
   const long = new TokenCache()
-  const rest = { owner: 'bob', scopes: new Set(['read', 'write']) }
+  const rest = { ...NOBODY, owner: 'bob', scopes: new Set(['read', 'write']) }
   const half = MAX_CACHED_BYTES / 2
   long.add('x'.repeat(half - 2 * 5), NOW, caller)
   long.add('y'.repeat(half - 2 * 3 - 2 * 64), NOW, rest)
   assert.equal(long.size, 2)
-  long.add('z', NOW, { owner: '', scopes: new Set() })
+  long.add('z', NOW, NOBODY)
   assert.equal(long.size, 2)
   assert.equal(long.get('x'.repeat(half - 2 * 5), 0), undefined)
   long.add('x'.repeat(MAX_CACHED_BYTES + 1), NOW, caller)

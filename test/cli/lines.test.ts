@@ -19,7 +19,8 @@ const REQUEST = {
 /** What a log of lines for people writes, without the times. */
 async function written(write: (log: ReturnType<typeof createLog>) => void): Promise<string[]> {
   const chunks: string[] = []
-  const log = createLog('info', { write: (lines, done) => (chunks.push(lines), done()) }, LINES)
+  const take = (text: unknown, done: () => void): void => (chunks.push(String(text)), done())
+  const log = createLog('info', { write: take }, LINES)
   write(log)
   await log.flush(1000)
   const lines = chunks.join('').split('\n').slice(0, -1)

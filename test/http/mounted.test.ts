@@ -75,7 +75,7 @@ async function mountService(
   mounting?: Mounting,
 ): Promise<Mounted> {
   const logLines: string[] = []
-  const log = createLog('info', { write: (lines, done) => (logLines.push(lines), done()) })
+  const log = createLog('info', { write: (lines, done) => (logLines.push(String(lines)), done()) })
   const config = readOptions({
     ...EMBEDDED,
     data: join(await temporaryDirectory(), 'data'),
@@ -367,7 +367,7 @@ function everyCase(mount: Mount): void {
     }
   })
 
-  test('headers of the application stay, and a broken response ends alone', async (t) => {
+  test('headers of the application stay, and a broken response ends its connection', async (t) => {
     const { port } = await mount(t, (service, req, res) => {
       res.setHeader('Access-Control-Allow-Origin', '*')
       if (req.method === 'OPTIONS') {
@@ -378,10 +378,13 @@ function everyCase(mount: Mount): void {
       service.handler(req, res)
     })
     const wire = await Wire.to(port)
-    const [answer] = await wire.write(GET + head('OPTIONS', '/plants')).answers(1)
+    const [answer] = await wire.write(GET).answers(1)
     assert.deepEqual(headerLines(answer ?? assert.fail(), 'access-control-allow-origin'), ['*'])
+    wire.write(head('OPTIONS', '/plants'))
     assert.deepEqual((await wire.allAnswers()).map(verdict), [200])
-    wire.destroy()
+    const other = await Wire.to(port)
+    assert.deepEqual((await other.write(GET).answers(1)).map(verdict), [200])
+    for (const each of [wire, other]) each.destroy()
   })
 }
 

@@ -117,7 +117,7 @@ test('retained: cached tokens with thousands of scopes take a few MiB', () => {
   const beforeMiB = usedMiB()
   for (let at = 0; at < 250; at++) {
     const scopes = new Set(Array.from({ length: 3000 }, (_, i) => (at * 3000 + i).toString(36)))
-    cache.add(String(at).padStart(12_000, 'x'), 2e9, { owner: 'alice', scopes })
+    cache.add(String(at).padStart(12_000, 'x'), 2e9, { owner: 'alice', ownerHash: '', scopes })
   }
   const grownMiB = usedMiB() - beforeMiB
   assert.ok(cache.size > 10)

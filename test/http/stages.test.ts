@@ -194,7 +194,6 @@ test('stages: the whole service, cut at any byte', async (t) => {
       'plant_store_connections',
       'http_server_active_requests',
       'plant_store_held_body_bytes',
-      'plant_store_waiting_writes',
     ]
     await until('nothing is held', async () => {
       const found = await scrape(adminPort)

@@ -136,7 +136,7 @@ export async function startBare(
   return { port, server, connections, adapter, responses, bodies, ...records }
 }
 
-export const ALICE: Caller = { owner: 'alice', scopes: new Set() }
+export const ALICE: Caller = { owner: 'alice', ownerHash: '', scopes: new Set() }
 
 /** A chunk of a list, as a store returns it. */
 export function chunkOf(plants: readonly Plant[]): string {

@@ -1,16 +1,12 @@
 import type { Histogram, Metrics, Reading } from '../../telemetry/metrics.ts'
-import type { Recovered } from '../../plants/store.ts'
 
 /** What the metrics read each time they are asked for. */
 interface StoreFigures {
-  readonly recovered: Recovered
   readonly maxDataBytes: number
   plants(): number
   /** Undefined once the store is closed. */
   dataBytes(): number | undefined
   journalBytes(): number
-  snapshotBytes(): number
-  waitingWrites(): number
   compactions(): { readonly success: number; readonly failure: number }
 }
 
@@ -26,22 +22,18 @@ const BATCH_BOUNDS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000]
 
 /** Adds the store's metrics. The names keep the word "groups" for batches. */
 export function addStoreMetrics(metrics: Metrics, figures: StoreFigures): WriteMetrics {
-  const { recovered, maxDataBytes } = figures
+  const { maxDataBytes } = figures
   const gauge = (name: string, help: string, read: () => Reading): void =>
     metrics.gauge(`plant_store_${name}`, help, read)
   gauge('plants', 'Plants that are stored.', figures.plants)
   gauge('data_bytes', 'Size of the database in memory.', figures.dataBytes)
   gauge('data_limit_bytes', 'PLANTS_MAX_DATA_BYTES: above it POST answers 507.', () => maxDataBytes)
   gauge('journal_bytes', 'Length of the journals not compacted yet.', figures.journalBytes)
-  gauge('snapshot_bytes', 'Length of the snapshot.', figures.snapshotBytes)
-  gauge('waiting_writes', 'Creates that wait for the batch in flight.', figures.waitingWrites)
-  gauge('recovery_seconds', 'How long the start took to recover.', () => recovered.ms / 1000)
-  gauge('recovered_groups', 'Batches that the start replayed.', () => recovered.groups)
   metrics.counter('plant_store_compactions_total', 'Compactions of the journals.', () =>
     Object.entries(figures.compactions()).map(([result, count]) => [{ result }, count]),
   )
   const histogram = (name: string, help: string, bounds: readonly number[]): Histogram =>
-    metrics.histogram(`plant_store_${name}`, help, bounds)
+    metrics.histograms(`plant_store_${name}`, help, bounds)()
   return {
     syncSeconds: histogram('sync_seconds', 'Time until a batch was durable.', SYNC_BOUNDS_SECONDS),
     batchPlants: histogram('group_plants', 'Plants made durable by one sync.', BATCH_BOUNDS),

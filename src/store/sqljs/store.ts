@@ -82,13 +82,10 @@ export class SqljsStore implements PlantStore {
     this.#sequence = journal.lastSequence
     this.#plants = recovered.plants
     this.#metrics = addStoreMetrics(settings.metrics, {
-      recovered,
       maxDataBytes,
       plants: () => this.#plants,
       dataBytes: () => (this.#closed ? undefined : this.#database.pageCount() * PAGE_BYTES),
       journalBytes: () => this.#compactor.journalBytes,
-      snapshotBytes: () => this.#compactor.snapshotBytes,
-      waitingWrites: () => this.#waiting.count,
       compactions: () => this.#compactor.results,
     })
   }

@@ -146,7 +146,7 @@ function compareMissing(
 /** The design: a request with a chunked body that waits is not served, nor is what follows it. */
 function mayBeIgnored(reading: Reading | undefined): boolean {
   if (reading?.kind !== 'request') return reading !== undefined
-  return reading.framing === 'chunked' || reading.broken.length > 0
+  return valuesOf(reading, 'transfer-encoding').length > 0 || reading.broken.length > 0
 }
 
 /** The design: a longer chunked body that is not wanted ends the connection after its answer. */
