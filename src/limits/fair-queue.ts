@@ -25,15 +25,10 @@ export class FairQueue {
   /** @throws what `work` throws; as a rejection if it had to wait. */
   run<T>(owner: string, work: () => T | Promise<T>): T | Promise<T> {
     if (this.#waiting.count === 0 && this.#spentMs < BUDGET_MS) return this.#timed(work)
-    return new Promise((resolve, reject) => {
-      const piece = (): void => {
-        try {
-          resolve(this.#timed(work))
-        } catch (error) {
-          reject(error)
-        }
-      }
-      this.#waiting.add(owner, piece)
+    // What it throws is a rejection.
+    const piece = async (): Promise<T> => this.#timed(work)
+    return new Promise((resolve) => {
+      this.#waiting.add(owner, () => resolve(piece()))
       this.#schedule()
     })
   }

@@ -56,11 +56,8 @@ export class LogWriter {
   /** Resolves once all is written or lost, or after the timeout. */
   flush(timeoutMs: number): Promise<void> {
     return new Promise((resolve) => {
-      const timer = setTimeout(resolve, timeoutMs)
-      this.#write(() => {
-        clearTimeout(timer)
-        resolve()
-      })
+      setTimeout(resolve, timeoutMs).unref()
+      this.#write(resolve)
     })
   }
 

@@ -1,4 +1,3 @@
-import { types } from 'node:util'
 import { escaped, isError, reasonOf } from '../errors.ts'
 import { LogWriter, type Output, standardOutput } from './log-writer.ts'
 
@@ -85,16 +84,10 @@ export function createCallbackLog(level: LogLevel, onLog: OnLog): Log {
     if (!hasFailed) process.emitWarning(`plant-store: onLog failed: ${reasonOf(error)}`)
     hasFailed = true
   }
-  const add = (line: string): void => {
-    try {
-      // As `render` and `renderRequest` write it.
-      const result: unknown = onLog(JSON.parse(line) as LogLine)
-      // A rejection would end the process.
-      if (types.isPromise(result)) result.catch(fail)
-    } catch (error) {
-      fail(error)
-    }
-  }
+  // A line is as `render` and `renderRequest` write it. The promise has what onLog throws, and the
+  // rejection of one that is asynchronous.
+  const add = (line: string): void =>
+    void new Promise((resolve) => resolve(onLog(JSON.parse(line) as LogLine))).catch(fail)
   return logTo({ add, dropped: 0, flush: () => Promise.resolve() }, level, JSON_LINES)
 }
 

@@ -50,12 +50,10 @@ test('dev key: a token is accepted with its scope until it expires', async () =>
   const key = await readOrCreateDevKey(join(temporaryDirectory(), 'dev.key'))
   const claims = { iss: RULES.issuer, aud: RULES.audience, sub: 'alice' }
   const by = new PatientVerifier(secretKeys(key), RULES)
-  assert.deepEqual(await by.verify(signDevToken(key, claims, 60)), {
-    owner: 'alice',
-    scopes: new Set(),
-  })
+  const { owner, scopes } = await by.verify(signDevToken(key, claims, 60))
+  assert.deepEqual([owner, scopes], ['alice', new Set()])
   const scoped = signDevToken(key, { ...claims, scope: 'read write' }, 60)
-  assert.deepEqual(await by.verify(scoped), { owner: 'alice', scopes: new Set(['read', 'write']) })
+  assert.deepEqual((await by.verify(scoped)).scopes, new Set(['read', 'write']))
   const later = new PatientVerifier(secretKeys(key), RULES, () => Date.now() + 66_000)
   await assert.rejects(async () => later.verify(scoped), { condition: 'tokenExpired' })
 })
