@@ -4,6 +4,7 @@ import type { CompactJWSHeaderParameters, CryptoKey, JWTPayload } from 'jose'
 import { decodeProtectedHeader } from 'jose/decode/protected_header'
 import { jwtVerify } from 'jose/jwt/verify'
 import { ClientGone, errorCodeOf, isError } from '../errors.ts'
+import { Budget } from '../limits/budget.ts'
 import { Limiter } from '../limits/limiter.ts'
 import { invalidToken } from './bearer.ts'
 import { type Caller, claimOf, readCaller, type TokenRules } from './caller.ts'
@@ -37,8 +38,15 @@ const ACCEPTED_TYP: ReadonlySet<string> = new Set(['jwt', 'at+jwt', 'application
 /** The codes of jose's errors. No error of Node has one that begins so. */
 const JOSE_CODES = /^ERR_(?:JOSE|JW[A-Z]+)_/
 
+/**
+ * Places of a request with a chunked body. Node may hold 2.7 MiB for it, which one read of one-byte
+ * chunks takes: 64 of them are 173 MiB.
+ */
+const CHUNKED_PLACES = 8
+
 /** The request that brought a token. */
 export interface Client {
+  readonly isChunked: boolean
   /** True once the client has left. */
   readonly isOver: boolean
 }
@@ -48,7 +56,7 @@ export class Verifier {
   readonly #rules: TokenRules
   readonly #now: () => number
   readonly #verifying = new Limiter('tokens', VERIFYING_MAX, 2 * WAITING_MAX)
-  readonly #waitingForKeys = new Limiter('tokens', WAITING_FOR_KEYS_MAX, 0)
+  readonly #waitingForKeys = new Budget(2 * WAITING_FOR_KEYS_MAX)
   /** Tokens that were verified, by result, and tokens that were found in the cache. */
   readonly counts = { accepted: 0, refused: 0, cached: 0 }
 
@@ -73,12 +81,18 @@ export class Verifier {
   }
 
   async #verifyInTurn(token: string, client: Client): Promise<Caller> {
+    const places = client.isChunked ? CHUNKED_PLACES : 1
     const fetched = this.#fetchKeys(token)
-    if (fetched) await this.#waitingForKeys.run(STRANGERS, () => fetched)
-    return this.#verifying.run(STRANGERS, () => {
+    if (fetched) {
+      const hold = this.#waitingForKeys.reserve(STRANGERS, places, 'too many tokens wait')
+      await fetched
+      hold.set(0)
+    }
+    const verify = (): Promise<Caller> => {
       if (client.isOver) throw new ClientGone()
       return this.#verifyOnce(token)
-    })
+    }
+    return this.#verifying.run(STRANGERS, verify, places)
   }
 
   /** The fetch that may bring its key, if that must be fetched. */

@@ -21,15 +21,15 @@ export class Limiter {
 
   /**
    * Runs the work once there is room. It may have waited for long: then it looks first whether it
-   * is still wanted.
+   * is still wanted. While it waits it takes `places`.
    * @throws HttpError `overloaded` if too much waits.
    */
-  async run<T>(owner: string, work: () => T | Promise<T>): Promise<T> {
+  async run<T>(owner: string, work: () => T | Promise<T>, places = 1): Promise<T> {
     if (this.#running < this.#maxRunning) this.#running++
     else {
-      const place = this.#places.reserve(owner, 1, `too many ${this.#what} wait`)
+      const hold = this.#places.reserve(owner, places, `too many ${this.#what} wait`)
       await new Promise<void>((start) => this.#waiting.add(owner, start))
-      place.set(0)
+      hold.set(0)
     }
     try {
       return await work()

@@ -2,6 +2,7 @@ import assert from 'node:assert/strict'
 import { setImmediate as nextTick } from 'node:timers/promises'
 import { type TestContext, test } from 'node:test'
 import type { KeyConfig } from '../../dist/auth/keys.js'
+import { TokenCache } from '../../dist/auth/token-cache.js'
 import { conditions, HttpError } from '../../dist/errors.js'
 import { call } from '../support/http.ts'
 import { scrape, underWay } from '../support/metrics.ts'
@@ -21,6 +22,7 @@ import {
   p521,
   refused,
   SECRET,
+  STAYS,
   secretKeys,
   signed,
   verifier,
@@ -220,6 +222,21 @@ test('tokens in turn: a few of many malformed tokens are read in each tick', asy
     assert(done - before <= AT_ONCE, `${done - before} in one tick`)
   }
   await Promise.all(all)
+})
+
+test('tokens in turn: a chunked body takes 8 of 512 places, or of 256 for keys', async () => {
+  const never = (): Promise<never> => new Promise(() => {})
+  const keys = { algorithms: ['HS256'], verified: new TokenCache(), find: never }
+  const chunked = { isChunked: true, isOver: false }
+  for (const [by, running, places] of [
+    [verifier({ keys }), AT_ONCE, WAITING],
+    [verifier({ keys, fetchFor: never }), 0, WAITING / 2],
+  ] as const) {
+    for (let at = 0; at < running + places / 8 - 1; at++) void by.verify(hs256(), chunked)
+    for (let at = 0; at < 8; at++) void by.verify(hs256())
+    for (const client of [chunked, STAYS])
+      await assert.rejects(async () => by.verify(hs256(), client), isOverloaded)
+  }
 })
 
 function isOverloaded(error: unknown): boolean {

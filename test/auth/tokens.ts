@@ -134,7 +134,7 @@ export function fileKeys(...keys: readonly Members[]): KeySource {
   return createKeySource({ kind: 'file', path: keyFile(...keys) }, ISSUER, silent)
 }
 
-export const STAYS: Client = { isOver: false }
+export const STAYS: Client = { isChunked: false, isOver: false }
 
 /** A verifier whose clients stay by default. */
 export class PatientVerifier extends Verifier {

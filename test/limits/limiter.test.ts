@@ -72,6 +72,18 @@ test('limiter: an owner waits in at most half of the free places', async () => {
   assert.equal(begun.length, all.length)
 })
 
+test('limiter: work may take several places while it waits', async () => {
+  const { limiter, add, end } = limited(1, 8)
+  const wide = (): Promise<void> => limiter.run('a', () => {}, 4)
+  const all = [add('x'), wide()]
+  await assert.rejects(add('a'), isOverloaded)
+  await end()
+  all.push(add('a'))
+  await Promise.all(all.slice(0, 2))
+  for (const _ of [1, 2]) await end()
+  await Promise.all(all)
+})
+
 test('limiter: without places, what cannot run is refused', async () => {
   const { add, end } = limited(1, 0)
   const first = add('a')
