@@ -413,6 +413,11 @@ test('refusal: the reason quotes nothing of header or payload', async () => {
   }
 })
 
+test('caller: the log names an owner by 12 hex digits of its SHA-256', async () => {
+  const { owner, ownerHash } = await verify(hs256(claims({ sub: 'abc' })))
+  assert.deepEqual([owner, ownerHash], ['abc', 'ba7816bf8f01'])
+})
+
 const NOBODY: Caller = { owner: '', ownerHash: '', scopes: new Set() }
 
 test('token cache: a verified token is returned without a promise', async () => {

@@ -1,3 +1,3 @@
-import '../faults/crash-states.test.ts'
 import '../faults/failing-calls.test.ts'
 import '../faults/kill.test.ts'
+import '../store/sqljs/recovery.test.ts'

@@ -153,7 +153,7 @@ describe('adapter', { concurrency: true }, () => {
     const bare = await mount(t, { store: { list, create } })
     const wire = await Wire.to(bare.outer)
     await wire.write(FERN + GET).end()
-    assert.ok(!wire.text.includes('0\r\n\r\n'), wire.text)
+    assert.ok(!wire.text.includes('\r\n0\r\n\r\n'), wire.text)
     await assertNothingHeld(bare)
     wire.destroy()
   })

@@ -1,0 +1,1 @@
+import '../faults/crash-states.test.ts'
