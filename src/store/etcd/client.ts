@@ -1,7 +1,7 @@
 /** Calls etcd: the members in turn, with a login, within the time of a call. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import { reasonOf } from '../../errors.ts'
-import { Backoff } from '../../limits/backoff.ts'
+import { Backoff } from './backoff.ts'
 import { StoreUnavailable } from '../../plants/store.ts'
 import { AnswerTooLong, Channels, DENIED, EtcdRefusal, isRefusal } from './grpc.ts'
 import type { Slots } from './slots.ts'

@@ -1,5 +1,5 @@
 /** Lists of plants, read from etcd page by page. */
-import type { PlantList } from '../../plants/store.ts'
+import type { PlantChunk } from '../../plants/store.ts'
 import { AnswerTooLong } from './grpc.ts'
 import * as wire from './wire.ts'
 
@@ -94,7 +94,7 @@ export async function openList(
   range: wire.KeyRange,
   limit: number,
   fail: Fail,
-): Promise<PlantList> {
+): Promise<EtcdList> {
   const pages = new PageReader(call, range)
   const read = { range, limit: Math.min(limit, FIRST_ENTRIES) }
   // With a reader of its own: `pages` goes on after the first page, whichever way that was read.
@@ -117,6 +117,21 @@ export async function openList(
   return new EtcdList(pages, { ...first, entries, more }, extent, fail)
 }
 
+/** A list, as HTTP reads it. */
+export async function* chunksOf(
+  open: () => Promise<EtcdList>,
+): AsyncGenerator<PlantChunk, undefined> {
+  const list = await open()
+  let isFirst = true
+  for (let json = await list.next(); json !== undefined; json = await list.next()) {
+    const { length: count } = JSON.parse(json) as unknown[]
+    yield { json, count, cutAt: list.ended ? list.cutAt : list.last }
+    isFirst = false
+  }
+  if (isFirst) yield { json: '[]', count: 0, cutAt: undefined }
+  return undefined
+}
+
 /** Reads keys alone, up to the entry at this place of the range. */
 async function findLast(keys: PageReader, revision: number, place: number) {
   for (let left = place; ; ) {
@@ -136,8 +151,10 @@ function knownAt(revision: number, entries: readonly wire.Entry[]): wire.Entry[]
  * A list as of the revision of its first page. Plants never change, so later pages only leave out
  * what was created after it. etcd may compact that revision away meanwhile.
  */
-class EtcdList implements PlantList {
+class EtcdList {
   readonly cutAt: bigint | undefined
+  /** The id of the last plant that it returned. */
+  last: bigint | undefined
   /** Of the entries that are read but not returned. */
   heldBytes = 0
   readonly #pages: PageReader
@@ -193,6 +210,7 @@ class EtcdList implements PlantList {
       if (!entry) break
       this.heldBytes -= charsOf(entry)
       plants.push(wire.readPlant(entry))
+      this.last = wire.idOf(entry.key)
       this.#left -= 1
     }
     return JSON.stringify(plants)

@@ -9,7 +9,7 @@ import { createFailureLog } from './failure-log.ts'
 import { FirstPages } from './first-pages.ts'
 import { DENIED, EtcdRefusal, isRefusal } from './grpc.ts'
 import { type Create, CreateGroups, isShort } from './groups.ts'
-import { openList, type Source } from './list.ts'
+import { chunksOf, openList, type Source } from './list.ts'
 import { binary } from './protobuf.ts'
 import { Slots } from './slots.ts'
 import { outOfDate } from './tls.ts'
@@ -75,8 +75,8 @@ export class EtcdStore implements PlantStore {
     return this.#client.inTime(created)
   }
 
-  /** Always a promise: HTTP caches only lists returned at once, and could not invalidate these. */
-  async list(owner: string, { after, limit }: RangeOf<'after' | 'limit'>): Promise<PlantList> {
+  /** Always promises: HTTP caches only chunks returned at once, and could not invalidate these. */
+  list(owner: string, { after, limit }: RangeOf<'after' | 'limit'>): PlantList {
     this.#refuseIfClosed()
     const range = wire.plantRange(this.#config.prefix, owner, after)
     const place = { slots: this.#longCalls, owner }
@@ -86,7 +86,7 @@ export class EtcdStore implements PlantStore {
       call: (request) => this.#client.call(place, request),
     }
     const fail = (error: unknown): never => this.#fail('plants could not be read', error)
-    return openList(source, range, limit ?? Infinity, fail).catch(fail)
+    return chunksOf(() => openList(source, range, limit ?? Infinity, fail).catch(fail))
   }
 
   unavailableReason(): string | undefined {

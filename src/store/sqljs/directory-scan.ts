@@ -19,7 +19,7 @@ export interface DirectoryScan {
   readonly snapshot: Snapshot | undefined
   /** Journals with something that the snapshot does not hold, in order. */
   readonly journals: readonly number[]
-  /** The number for a new journal: after all others, or that of a rotation that did not finish. */
+  /** The number for a new journal: after all others. */
   readonly nextJournal: number
   /** Journals that the snapshot covers, and files that a crash left half written. */
   readonly obsoleteFiles: readonly string[]
@@ -57,7 +57,7 @@ export async function scanDirectory<T>(
 function scanOf(
   directory: StoreDirectory,
   names: readonly string[],
-  { headers, nextJournal }: Headers,
+  headers: readonly Header[],
   snapshot: Snapshot | undefined,
 ): DirectoryScan {
   const covered = snapshot?.sequence ?? 0
@@ -71,7 +71,7 @@ function scanOf(
     directory,
     snapshot,
     journals: journals.map(({ number }) => number),
-    nextJournal,
+    nextJournal: 1 + (headers.at(-1)?.number ?? 0),
     obsoleteFiles: [
       ...names.filter((name) => name.endsWith(TEMPORARY)),
       ...headers.filter((_, at) => isCovered(at)).map(({ number }) => journalName(number)),
@@ -85,29 +85,18 @@ interface Header {
   readonly first: number
 }
 
-interface Headers {
-  readonly headers: readonly Header[]
-  readonly nextJournal: number
-}
-
 async function readHeaders(
   directory: StoreDirectory,
   names: readonly string[],
-): Promise<Headers> {
+): Promise<readonly Header[]> {
   const numbers = names.map(journalNumber).filter((number) => number !== undefined)
   const headers: Header[] = []
-  let nextJournal = 1
   for (const number of numbers.sort((a, b) => a - b)) {
     const name = journalName(number)
-    const path = directory.pathOf(name)
-    const first = readHeader(path, await directory.readStart(name, HEADER_MAX_BYTES))
-    if (first !== undefined) {
-      headers.push({ number, first })
-      nextJournal = number + 1
-    } else if (number === numbers.at(-1)) nextJournal = number
-    else throw new StoreCorrupt(path, 0, 'its first line is not whole, and a later journal follows')
+    const start = await directory.read(name, HEADER_MAX_BYTES)
+    headers.push({ number, first: readHeader(directory.pathOf(name), start) })
   }
-  return { headers, nextJournal }
+  return headers
 }
 
 async function openSnapshotIfAny(

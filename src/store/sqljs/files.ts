@@ -1,5 +1,5 @@
-import { constants, fdatasyncSync, read, readSync, write, writeSync } from 'node:fs'
-import * as fs from 'node:fs/promises'
+import * as fs from 'node:fs'
+import { mkdir, readdir, rename, unlink } from 'node:fs/promises'
 import { dirname } from 'node:path'
 import { promisify } from 'node:util'
 import { errorCodeOf } from '../../errors.ts'
@@ -36,10 +36,8 @@ export interface Files {
   makeDirectory(path: string): Promise<void>
   /** The names in a directory. */
   list(directory: string): Promise<readonly string[]>
-  /** A file's bytes. */
-  read(path: string): Promise<Buffer>
-  /** A file's first bytes, at most `lengthBytes`. */
-  readStart(path: string, lengthBytes: number): Promise<Buffer>
+  /** A file's first bytes, at most `maxBytes`; all of them without that. */
+  read(path: string, maxBytes?: number): Promise<Buffer>
   open(path: string, mode: Mode): Promise<File>
   rename(from: string, to: string): Promise<void>
   remove(path: string): Promise<void>
@@ -47,7 +45,7 @@ export interface Files {
   syncDirectory(path: string): Promise<void>
 }
 
-const { O_CREAT, O_DSYNC, O_RDONLY, O_RDWR, O_TRUNC, O_WRONLY } = constants
+const { O_CREAT, O_DSYNC, O_RDONLY, O_RDWR, O_TRUNC, O_WRONLY } = fs.constants
 // Without O_DSYNC the store would acknowledge writes that are not synced.
 if (O_DSYNC === undefined) throw new Error('this platform has no O_DSYNC, which the store needs')
 const FLAGS: Readonly<Record<Mode, number>> = {
@@ -61,45 +59,58 @@ const FLAGS: Readonly<Record<Mode, number>> = {
  */
 const CALL_BYTES = 1024 * 1024
 
-const readLater = promisify(read)
-const writeLater = promisify(write)
+/*
+ * By descriptor: where packages are in archives (Yarn's Plug'n'Play), FileHandle has no `sync`. And
+ * its `write`, for which every batch waits, takes 10 µs more.
+ */
+const calls = {
+  open: promisify(fs.open),
+  read: promisify(fs.read),
+  write: promisify(fs.write),
+  stat: promisify(fs.fstat),
+  sync: promisify(fs.fsync),
+  datasync: promisify(fs.fdatasync),
+  truncate: promisify(fs.ftruncate),
+  close: promisify(fs.close),
+} as const
 
 /** File access of every thread. */
 export const nodeFiles: Files = {
   makeDirectory,
-  list: (directory) => fs.readdir(directory),
-  read: (path) => readUpTo(path, Infinity),
-  readStart: readUpTo,
-  async open(path, mode) {
-    return fileOf(await fs.open(path, FLAGS[mode], 0o600), mode === 'durable')
-  },
-  rename: (from, to) => fs.rename(from, to),
-  remove: (path) => fs.unlink(path),
+  list: (directory) => readdir(directory),
+  read: readUpTo,
+  open: async (path, mode) => fileOf(await calls.open(path, FLAGS[mode], 0o600), mode),
+  rename,
+  remove: unlink,
   async syncDirectory(path) {
-    const handle = await fs.open(path)
+    const directory = await nodeFiles.open(path, 'existing')
     try {
-      await handle.sync()
+      await directory.sync()
     } finally {
-      await handle.close()
+      await directory.close()
     }
   },
 }
 
-/** The calls of an open file. `isDurable`: after its writes little is left to sync. */
-export function fileOf(handle: fs.FileHandle, isDurable = false): File {
-  // `fd` is read at each call: after a close, the number may soon be that of another file.
+/** The calls of an open file. After its close they fail, also if another file has the number. */
+export function fileOf(descriptor: number, mode: Mode): File {
+  let fd = descriptor
   return {
-    // Every batch waits for one write, and that of a FileHandle takes 10 µs more.
     async write(bytes, at) {
-      return (await writeLater(handle.fd, bytes, 0, bytes.length, at)).bytesWritten
+      return (await calls.write(fd, bytes, 0, bytes.length, at)).bytesWritten
     },
-    writeNow: (bytes, at) => writeSync(handle.fd, bytes, 0, bytes.length, at),
-    readNow: (bytes, at) => readSync(handle.fd, bytes, 0, bytes.length, at),
-    lengthBytes: async () => (await handle.stat()).size,
-    sync: () => (isDurable ? handle.datasync() : handle.sync()),
-    syncNow: () => fdatasyncSync(handle.fd),
-    truncate: (lengthBytes) => handle.truncate(lengthBytes),
-    close: () => handle.close(),
+    writeNow: (bytes, at) => fs.writeSync(fd, bytes, 0, bytes.length, at),
+    readNow: (bytes, at) => fs.readSync(fd, bytes, 0, bytes.length, at),
+    lengthBytes: async () => (await calls.stat(fd)).size,
+    // After a durable write little is left to sync.
+    sync: () => (mode === 'durable' ? calls.datasync(fd) : calls.sync(fd)),
+    syncNow: () => fs.fdatasyncSync(fd),
+    truncate: (lengthBytes) => calls.truncate(fd, lengthBytes),
+    async close() {
+      const closing = calls.close(fd)
+      fd = -1
+      await closing
+    },
   }
 }
 
@@ -112,27 +123,31 @@ export async function writeWhole(file: File, bytes: Uint8Array, from: number): P
   }
 }
 
-/** A file's bytes, at most `mostBytes`. */
-async function readUpTo(path: string, mostBytes: number): Promise<Buffer> {
-  const handle = await fs.open(path)
+async function readUpTo(path: string, maxBytes = Infinity): Promise<Buffer> {
+  const fd = await calls.open(path, O_RDONLY)
   try {
-    const bytes = Math.min((await handle.stat()).size, mostBytes)
-    const contents = Buffer.alloc(bytes)
+    const bytes = Math.min((await calls.stat(fd)).size, maxBytes)
+    const contents = Buffer.from(new ArrayBuffer(bytes, { maxByteLength: bytes }))
     let at = 0
     for (let taken = 1; at < bytes && taken > 0; at += taken) {
       const most = Math.min(bytes - at, CALL_BYTES)
-      taken = (await readLater(handle.fd, contents, at, most, at)).bytesRead
+      taken = (await calls.read(fd, contents, at, most, at)).bytesRead
     }
     // Less than there was: a service has cut off a line meanwhile.
     return contents.subarray(0, at)
   } finally {
-    await handle.close()
+    await calls.close(fd)
   }
+}
+
+/** Gives back the bytes of `read`: V8 may keep them until its next full collection. */
+export function release({ buffer }: Uint8Array): void {
+  if (buffer instanceof ArrayBuffer && buffer.resizable) buffer.resize(0)
 }
 
 /** With `recursive`, Node 20 never returns if a directory above was removed while it was in use. */
 async function makeDirectory(path: string): Promise<void> {
-  const make = (): Promise<void> => fs.mkdir(path, { mode: 0o700 })
+  const make = (): Promise<void> => mkdir(path, { mode: 0o700 })
   try {
     await make()
   } catch (error) {

@@ -29,7 +29,6 @@ const noFiles: Files = {
   makeDirectory: nothing,
   list: async () => [],
   read: noFile,
-  readStart: noFile,
   open: async (_, mode) => (mode === 'existing' ? noFile() : sink),
   rename: nothing,
   remove: nothing,
@@ -41,7 +40,7 @@ export const inMemory = {
   directory: IN_MEMORY,
   files: noFiles,
   lock: async () => ({ release: nothing }),
-  compact: async () => 0,
+  compact: async ({ plants }) => ({ bytes: 0, plants }),
   compactBytes: Infinity,
   paddingBytes: 0,
 } as const satisfies Partial<SqljsStoreOptions>

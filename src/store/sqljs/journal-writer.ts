@@ -1,9 +1,9 @@
 import { errorCodeOf, reasonOf } from '../../errors.ts'
-import { Backoff } from '../../limits/backoff.ts'
 import { StoreUnavailable } from '../../plants/store.ts'
 import type { Row } from './database.ts'
-import { type File, writeWhole } from './files.ts'
-import { batchLine, headerLine, journalName, readJournal, StoreCorrupt } from './journal-format.ts'
+import { type File, release, writeWhole } from './files.ts'
+import { batchLine, headerLine, journalName, readJournal } from './journal-format.ts'
+import { StoreCorrupt, tornName } from './journal-format.ts'
 import type { Recovery } from './recovery.ts'
 import type { Settings } from './settings.ts'
 
@@ -15,6 +15,9 @@ interface Journal {
   readonly nextSequence: number
   /** Length without padding; 0 if there is no file yet. */
   readonly bytes: number
+  /** How many plants were stored before this journal, and with it. */
+  readonly plantsBefore: number
+  readonly plants: number
 }
 
 /**
@@ -45,8 +48,9 @@ const WRITTEN: Outcome = { kind: 'written' }
  */
 export class JournalWriter {
   readonly #settings: Settings
-  readonly #backoff: Backoff
   #journal: Journal
+  /** What follows the acknowledged lines that a start found, until it is put aside. */
+  #tornBytes: number
   /** The file that lines are appended to; undefined until the journal has been rewritten. */
   #file: File | undefined
   #paddingBytes = 0
@@ -59,13 +63,15 @@ export class JournalWriter {
   /** When a failure was last logged as an error. */
   #toldAtMs = -Infinity
   #timer: NodeJS.Timeout | undefined
+  #retryMs: number
   #busy: Promise<unknown> = Promise.resolve()
   #closed = false
 
-  private constructor(settings: Settings, journal: Journal) {
+  private constructor(settings: Settings, recovery: Recovery) {
     this.#settings = settings
-    this.#backoff = new Backoff(settings.retryMs.write, LAST_RETRY_MS)
-    this.#journal = journal
+    this.#retryMs = settings.retryMs.write
+    this.#journal = nextJournal(recovery)
+    this.#tornBytes = recovery.last?.tornBytes ?? 0
   }
 
   /**
@@ -74,10 +80,9 @@ export class JournalWriter {
    * @throws Error if its lines cannot be made durable in any way.
    */
   static async open(settings: Settings, recovery: Recovery): Promise<JournalWriter> {
-    const journal = nextJournal(recovery)
-    const writer = new JournalWriter(settings, journal)
+    const writer = new JournalWriter(settings, recovery)
     await writer.#rewrite()
-    if (writer.ready || journal.bytes === 0) return writer
+    if (writer.ready || writer.current.bytes === 0) return writer
     // On a full disk, for example, plants can still be read. They must be durable for that.
     try {
       await writer.#syncFound()
@@ -109,16 +114,15 @@ export class JournalWriter {
   }
 
   /**
-   * Appends one batch as one line, with the next sequence. If this resolves with `written`, the
-   * line is durable: the file is open with O_DSYNC. Otherwise `unavailableReason` says why.
+   * Appends one batch as one line, with the next sequence. If this resolves with true, the line is
+   * durable: the file is open with O_DSYNC. Otherwise `unavailableReason` says why.
    */
-  append(rows: readonly Row[]): Promise<Outcome['kind']> {
+  append(rows: readonly Row[]): Promise<boolean> {
     return this.#exclusively(async () => {
-      const file = this.#file
-      if (!file) return 'refused'
-      const outcome = await this.#appendLine(file, rows)
+      if (!this.#file) return false
+      const outcome = await this.#appendLine(this.#file, rows)
       this.#settle(outcome)
-      return outcome.kind
+      return outcome.kind === 'written'
     })
   }
 
@@ -132,8 +136,8 @@ export class JournalWriter {
       // A journal in doubt may end in a line that was not acknowledged. No journal may begin after
       // it.
       if (!this.#file) throw new StoreUnavailable(this.#unavailableReason)
-      const { number, nextSequence } = this.#journal
-      const next = { number: number + 1, firstSequence: nextSequence, nextSequence, bytes: 0 }
+      const { number, nextSequence, plants } = this.#journal
+      const next = emptyJournal(number + 1, nextSequence, plants)
       const outcome = await this.#create(next, NO_LINES)
       if (outcome.kind === 'written') return
       if (outcome.kind === 'in doubt') this.#settle(outcome)
@@ -166,15 +170,21 @@ export class JournalWriter {
       // No memory for the bytes: nothing was written.
       return { kind: 'refused', error }
     }
-    if (!padded) return this.#write(file, line, line.length)
-    const outcome = await this.#write(file, padded, line.length)
+    const { plants } = this.#journal
+    const next = { bytes: this.#journal.bytes + line.length, plants: plants + rows.length }
+    if (!padded) return this.#write(file, line, next)
+    const outcome = await this.#write(file, padded, next)
     if (outcome.kind !== 'refused') return outcome
     // The space that is left is for lines, and for the next snapshot.
     this.#paddingBytes = 0
-    return this.#write(file, line, line.length)
+    return this.#write(file, line, next)
   }
 
-  async #write(file: File, bytes: Buffer, lineBytes: number): Promise<Outcome> {
+  async #write(
+    file: File,
+    bytes: Buffer,
+    next: Pick<Journal, 'bytes' | 'plants'>,
+  ): Promise<Outcome> {
     const journal = this.#journal
     const notWritten = (cause: unknown): Error =>
       new Error('the journal could not be written', { cause })
@@ -193,8 +203,7 @@ export class JournalWriter {
       return this.#cutBack(file, notWritten(short))
     }
     this.#paddedTo = Math.max(this.#paddedTo, journal.bytes + bytes.length)
-    const nextSequence = journal.nextSequence + 1
-    this.#journal = { ...journal, nextSequence, bytes: journal.bytes + lineBytes }
+    this.#journal = { ...journal, ...next, nextSequence: journal.nextSequence + 1 }
     return WRITTEN
   }
 
@@ -216,7 +225,10 @@ export class JournalWriter {
   #rewrite(): Promise<void> {
     return this.#exclusively(async () => {
       try {
-        this.#settle(await this.#create(this.#journal, await this.#acknowledgedLines()))
+        const { lines, torn } = await this.#readBack()
+        await this.#putAside(torn)
+        this.#settle(await this.#create(this.#journal, lines))
+        release(lines)
       } catch (error) {
         this.#settle({ kind: 'refused', error })
       }
@@ -253,27 +265,43 @@ export class JournalWriter {
     }
   }
 
-  /** The acknowledged lines, read back and verified. */
-  async #acknowledgedLines(): Promise<Uint8Array> {
+  /** The acknowledged lines, verified, and what follows them. */
+  async #readBack(): Promise<{ readonly lines: Uint8Array; readonly torn: Uint8Array }> {
     const { number, firstSequence, nextSequence, bytes } = this.#journal
-    if (nextSequence === firstSequence) return NO_LINES
+    if (nextSequence === firstSequence && this.#tornBytes === 0)
+      return { lines: NO_LINES, torn: NO_LINES }
     const { directory } = this.#settings
     const name = journalName(number)
     const path = directory.pathOf(name)
-    const contents = (await directory.read(name)).subarray(0, bytes)
+    const contents = await directory.read(name)
+    const acknowledged = contents.subarray(0, bytes)
+    const torn = contents.subarray(bytes, bytes + this.#tornBytes)
     try {
-      const lines = readJournal(path, contents, false)
+      const lines = readJournal(path, acknowledged, false)
       let step = lines.next()
       while (!step.done) step = lines.next()
       const found = step.value
       if (found.firstSequence === firstSequence && found.nextSequence === nextSequence)
-        return contents.subarray(found.headerBytes)
+        return { lines: acknowledged.subarray(found.headerBytes), torn }
     } catch (error) {
       if (!(error instanceof StoreCorrupt)) throw error
     }
     const what = 'acknowledged lines are missing or damaged'
     const advice = 'only GET /plants still has their plants, until the service stops'
-    throw new StoreCorrupt(path, contents.length, what, advice)
+    throw new StoreCorrupt(path, acknowledged.length, what, advice)
+  }
+
+  /** Keeps a torn line: on a disk that lost what it had synced, it may have been acknowledged. */
+  async #putAside(torn: Uint8Array): Promise<void> {
+    if (torn.length === 0) return
+    const { directory } = this.#settings
+    const name = tornName(this.#journal.nextSequence)
+    await directory.writeTemporary(name, async (file) => {
+      await writeWhole(file, torn, 0)
+      await file.sync()
+    })
+    await directory.renameIntoPlace(name)
+    this.#tornBytes = 0
   }
 
   async #syncFound(): Promise<void> {
@@ -300,14 +328,15 @@ export class JournalWriter {
       if (this.#unavailableReason === undefined) return
       clearTimeout(this.#timer)
       this.#unavailableReason = undefined
-      this.#backoff.reset()
+      this.#retryMs = this.#settings.retryMs.write
       log.info('plants can be written again')
       return
     }
     const { kind, error } = outcome
     if (kind === 'in doubt') this.#use(this.#journal, undefined)
     this.#unavailableReason = reasonOf(error)
-    const retryMs = this.#backoff.nextMs()
+    const retryMs = this.#retryMs
+    this.#retryMs = Math.min(2 * retryMs, LAST_RETRY_MS)
     const isTold = performance.now() < this.#toldAtMs + TELL_EVERY_MS
     if (!isTold) this.#toldAtMs = performance.now()
     const tell = isTold ? log.debug : log.error
@@ -325,10 +354,15 @@ export class JournalWriter {
 }
 
 /** The last journal's good lines, or a new journal after all others. */
-function nextJournal({ sequence, last, nextJournal: number }: Recovery): Journal {
-  const nextSequence = sequence + 1
-  if (last?.nextSequence !== nextSequence)
-    return { number, firstSequence: nextSequence, nextSequence, bytes: 0 }
-  const { number: lastNumber, firstSequence, goodBytes } = last
-  return { number: lastNumber, firstSequence, nextSequence, bytes: goodBytes }
+function nextJournal({ sequence, last, nextJournal, database }: Recovery): Journal {
+  const { count } = database
+  if (last?.nextSequence !== sequence + 1) return emptyJournal(nextJournal, sequence + 1, count)
+  const { number, firstSequence, nextSequence, goodBytes: bytes, plants } = last
+  const plantsBefore = count - plants
+  return { number, firstSequence, nextSequence, bytes, plantsBefore, plants: count }
+}
+
+function emptyJournal(number: number, nextSequence: number, plants: number): Journal {
+  const firstSequence = nextSequence
+  return { number, firstSequence, nextSequence, bytes: 0, plantsBefore: plants, plants }
 }
