@@ -1,4 +1,4 @@
-import type { Row } from '../../dist/store/sqljs/database.js'
+import type { Row } from '../../dist/store/sqljs/journal-format.js'
 import { token } from '../../test/support/tokens.ts'
 import { head, Wire } from '../../test/support/wire.ts'
 import { wholeNumber } from '../variables.ts'
@@ -18,8 +18,7 @@ export async function measure(): Promise<void> {
   const service = await startMeasured(await filledDirectory(rows()), {
     PLANTS_RATE_LIMIT: '1000000',
   })
-  const show = (what: string): void =>
-    console.log(`${what}: ${mib(service.memory().residentMiB)}`)
+  const show = (what: string): void => console.log(`${what}: ${mib(service.memory().residentMiB)}`)
   show('started')
   const round = CONNECTIONS * TOKENS_A_CONNECTION
   for (let from = 0; from < TOKENS; from += round) {

@@ -1,6 +1,6 @@
 /* GET /plants. */
 
-import { type Condition, HttpError } from '../errors.ts'
+import { ClientGone, type Condition, HttpError } from '../errors.ts'
 import { bodyOf, type HttpResponse, lengthOf, SHORT_MAX_BYTES } from '../http/response.ts'
 import { overloaded } from '../limits/budget.ts'
 import type { PlantChunk, PlantList, PlantRange } from '../plants/store.ts'
@@ -63,6 +63,8 @@ async function makePage(
   let [bytes, count] = [0, 0]
   let cutAt: bigint | undefined
   for (let chunk: PlantChunk | undefined = first; chunk; ) {
+    // Nothing would release what is reserved from now on.
+    if (call.exchange.isDone) throw new ClientGone()
     const text = textOf(chunk.json, count > 0)
     // What has no room is read again for the next page.
     if (count > 0 && bytes + text.length > PAGE_MAX_BYTES) break

@@ -12,7 +12,7 @@ import {
 } from 'node:fs'
 import { basename, dirname } from 'node:path'
 import { test } from 'node:test'
-import type { Row } from '../../dist/store/sqljs/database.js'
+import type { Row } from '../../dist/store/sqljs/journal-format.js'
 import { type Files, nodeFiles } from '../../dist/store/sqljs/files.js'
 import { batchLine, headerLine, journalName } from '../../dist/store/sqljs/journal-format.js'
 import { lockDirectory } from '../../dist/store/sqljs/lock.js'

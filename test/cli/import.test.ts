@@ -292,9 +292,7 @@ test('import: the own snapshot changes nothing, a partial one is reported', asyn
   const file = await fileOf(files.get('plants.sqlite') ?? Buffer.alloc(0))
   const { lines, outcome } = await importFrom(file)
   assert.match(outcome, /^[123] plants? read from /)
-  assert.deepEqual(lines, [
-    `${file} is no export: what its journals hold is not in it`,
-  ])
+  assert.deepEqual(lines, [`${file} is no export: what its journals hold is not in it`])
   const data = `${await temporaryDirectory()}/data`
   const store = await openStore(data)
   for (const each of plantsTo(3n)) await store.create('alice', each)

@@ -38,10 +38,10 @@ test('log: a start, a failed batch and a crash say what is needed, and no secret
   const database = new URL('store/sqljs/database.js', pathToFileURL(MAIN)).href
   const broken = await preload(`
     const { PlantDatabase } = await import(${JSON.stringify(database)})
-    const { add } = PlantDatabase.prototype
-    PlantDatabase.prototype.add = function (row, sequence) {
-      if (sequence > 3) throw new Error('out of memory')
-      return add.call(this, row, sequence)
+    const { insert } = PlantDatabase.prototype
+    PlantDatabase.prototype.insert = function (rows) {
+      if (rows[0][1] > 3) throw new Error('out of memory')
+      return insert.call(this, rows)
     }`)
   const first = await startProcess(t, directory, broken)
   const { time, recovered, ...line } = startLine(first)

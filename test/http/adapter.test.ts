@@ -223,7 +223,10 @@ describe('adapter', { concurrency: true }, () => {
       },
     )
     const wire = await Wire.to(bare.outer)
-    assert.deepEqual((await wire.write(GET).answers(1)).map(({ status }) => status), [200])
+    assert.deepEqual(
+      (await wire.write(GET).answers(1)).map(({ status }) => status),
+      [200],
+    )
     assert.equal(most, 1)
     wire.destroy()
   })

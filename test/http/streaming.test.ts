@@ -238,6 +238,6 @@ test('streaming: a list is read no further and holds nothing once its reader lef
     await sleep(100)
     const after = chunks
     await sleep(100)
-    assert.deepEqual([chunks, responses.held], [after, 0])
+    assert.deepEqual([chunks, responses.held], [after, 0], `${bytes.slice(0, 60)} ${leaveAfter}`)
   }
 })

@@ -60,8 +60,7 @@ async function readSlowly(
     const part = Math.min(bytes, wire.text.length + partBytes)
     socket.resume()
     // A part comes for sure: on a loaded machine a fixed time might bring nothing.
-    while (wire.text.length < part && !wire.ended)
-      await Promise.race([once(socket, 'data'), ended])
+    while (wire.text.length < part && !wire.ended) await Promise.race([once(socket, 'data'), ended])
     socket.pause()
     await sleep(pauseMs)
   }

@@ -2,7 +2,7 @@ import { mkdirSync } from 'node:fs'
 import { join } from 'node:path'
 import { memoryFile } from '../../dist/cli/export.js'
 import { makeSnapshot } from '../../dist/store/sqljs/compaction.js'
-import type { Row } from '../../dist/store/sqljs/database.js'
+import type { Row } from '../../dist/store/sqljs/journal-format.js'
 import { scanDirectory } from '../../dist/store/sqljs/directory-scan.js'
 import { type File, type Files, nodeFiles, writeWhole } from '../../dist/store/sqljs/files.js'
 import { batchLine, headerLine, journalName } from '../../dist/store/sqljs/journal-format.js'
@@ -27,7 +27,11 @@ export async function sourceOf(bytes: Uint8Array, format = 3): Promise<Snapshot>
 }
 
 /** Writes an export of these plants, with those of another snapshot before them. */
-export async function writeSnapshot(to: File, rows: Iterable<Row>, snapshot?: Snapshot): Promise<number> {
+export async function writeSnapshot(
+  to: File,
+  rows: Iterable<Row>,
+  snapshot?: Snapshot,
+): Promise<number> {
   const first = (snapshot?.sequence ?? 0) + 1
   const lines = [headerLine(first)]
   let [batch, chars]: [Row[], number] = [[], 0]

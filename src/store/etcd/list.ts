@@ -101,6 +101,7 @@ export async function openList(
   const alone = (callInSlot: Call) => new PageReader(callInSlot, range).next(limit)
   // To etcd a limit of 0 means all.
   const first = limit === 0 ? EMPTY_PAGE : pages.accept(await readFirst(read, alone))
+  if (limit === Infinity) return new EtcdList(pages, first, { length: limit }, fail)
   if (first.count <= limit) return new EtcdList(pages, first, { length: first.count }, fail)
   // The response's Link header names the last plant, so that plant must be found first.
   let { entries, more } = first
@@ -197,7 +198,8 @@ class EtcdList {
   }
 
   #hold({ entries, more }: wire.Page): void {
-    this.#entries = knownAt(this.#revision, entries).reverse()
+    const shown = this.#left === Infinity ? [...entries] : knownAt(this.#revision, entries)
+    this.#entries = shown.reverse()
     this.heldBytes = this.#entries.reduce((sum, entry) => sum + charsOf(entry), 0)
     this.#more = more
   }

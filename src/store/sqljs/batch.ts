@@ -1,6 +1,7 @@
 import type { Turns } from '../../limits/turns.ts'
 import { type Created, StoreFull } from '../../plants/store.ts'
-import type { PlantDatabase, Row } from './database.ts'
+import type { PlantDatabase } from './database.ts'
+import type { Row } from './journal-format.ts'
 import { PAGE_BYTES } from './page-file.ts'
 
 /** A create that waits for its batch. */

@@ -1,13 +1,8 @@
 import type { Database, SqlJs } from 'sql.js'
+import type { Row } from './journal-format.ts'
 import { PlantLists } from './list.ts'
 import { createTables, type Schema, type Snapshot, upgradeTables } from './snapshot.ts'
 import { bound, boundId, copyPages, loadSqlite, Query, returnSqlite, valueOf } from './sqlite.ts'
-
-/**
- * A plant as it is stored and journalled. The id is decimal digits: the one form that JSON, SQLite
- * and sql.js all keep exact.
- */
-export type Row = readonly [owner: string, id: string, name: string, tag?: string]
 
 /** Adds the schema `mem` to a connection, without tables. */
 export function attachMemory(db: Database): void {

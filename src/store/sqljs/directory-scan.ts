@@ -1,15 +1,7 @@
 /* What files a directory has, and how they fit together. */
 
-import { errorCodeOf } from '../../errors.ts'
-import type { File } from './files.ts'
-import {
-  HEADER_MAX_BYTES,
-  journalName,
-  journalNumber,
-  PUT_BACK,
-  readHeader,
-  StoreCorrupt,
-} from './journal-format.ts'
+import { HEADER_MAX_BYTES, journalName, journalNumber } from './journal-format.ts'
+import { PUT_BACK, readHeader, StoreCorrupt } from './journal-format.ts'
 import { readSnapshot, SNAPSHOT, type Snapshot } from './snapshot.ts'
 import { type StoreDirectory, TEMPORARY } from './store-directory.ts'
 
@@ -37,7 +29,7 @@ export async function scanDirectory<T>(
   const names = await directory.list()
   // Read before the snapshot: a journal that a compaction removes in between is in that snapshot.
   const headers = await readHeaders(directory, names)
-  const file = await openSnapshotIfAny(directory, names)
+  const file = names.includes(SNAPSHOT) ? await directory.openExisting(SNAPSHOT) : undefined
   try {
     const snapshot = file && (await readSnapshot(directory.pathOf(SNAPSHOT), file))
     return await use(scanOf(directory, names, headers, snapshot))
@@ -97,17 +89,4 @@ async function readHeaders(
     headers.push({ number, first: readHeader(directory.pathOf(name), start) })
   }
   return headers
-}
-
-async function openSnapshotIfAny(
-  directory: StoreDirectory,
-  names: readonly string[],
-): Promise<File | undefined> {
-  try {
-    return await directory.openExisting(SNAPSHOT)
-  } catch (error) {
-    // Nothing of the store removes a snapshot: one that was there must not be taken for none.
-    if (errorCodeOf(error) === 'ENOENT' && !names.includes(SNAPSHOT)) return undefined
-    throw error
-  }
 }

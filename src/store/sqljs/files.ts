@@ -1,5 +1,5 @@
 import * as fs from 'node:fs'
-import { mkdir, readdir, rename, unlink } from 'node:fs/promises'
+import { type FileHandle, mkdir, open, readdir, rename, unlink } from 'node:fs/promises'
 import { dirname } from 'node:path'
 import { promisify } from 'node:util'
 import { errorCodeOf } from '../../errors.ts'
@@ -59,27 +59,22 @@ const FLAGS: Readonly<Record<Mode, number>> = {
  */
 const CALL_BYTES = 1024 * 1024
 
-/*
- * By descriptor: where packages are in archives (Yarn's Plug'n'Play), FileHandle has no `sync`. And
- * its `write`, for which every batch waits, takes 10 µs more.
+const readLater = promisify(fs.read)
+const writeLater = promisify(fs.write)
+/**
+ * Where packages are in archives (Yarn's Plug'n'Play), a FileHandle cannot sync. Where Node's
+ * permission model is in force, nothing else can. Node's types do not say that it may be missing.
  */
-const calls = {
-  open: promisify(fs.open),
-  read: promisify(fs.read),
-  write: promisify(fs.write),
-  stat: promisify(fs.fstat),
-  sync: promisify(fs.fsync),
-  datasync: promisify(fs.fdatasync),
-  truncate: promisify(fs.ftruncate),
-  close: promisify(fs.close),
-} as const
+const hasPermissions = (process as { readonly permission?: unknown }).permission !== undefined
+const syncLater = promisify(fs.fsync)
+const syncDataLater = promisify(fs.fdatasync)
 
 /** File access of every thread. */
 export const nodeFiles: Files = {
   makeDirectory,
   list: (directory) => readdir(directory),
   read: readUpTo,
-  open: async (path, mode) => fileOf(await calls.open(path, FLAGS[mode], 0o600), mode),
+  open: async (path, mode) => fileOf(await open(path, FLAGS[mode], 0o600), mode),
   rename,
   remove: unlink,
   async syncDirectory(path) {
@@ -92,25 +87,25 @@ export const nodeFiles: Files = {
   },
 }
 
-/** The calls of an open file. After its close they fail, also if another file has the number. */
-export function fileOf(descriptor: number, mode: Mode): File {
-  let fd = descriptor
+/** The calls of an open file. */
+export function fileOf(handle: FileHandle, mode: Mode): File {
+  // `fd` is read at each call: after a close, the number may soon be that of another file.
   return {
+    // Every batch waits for one write, and that of a FileHandle takes 10 µs more.
     async write(bytes, at) {
-      return (await calls.write(fd, bytes, 0, bytes.length, at)).bytesWritten
+      return (await writeLater(handle.fd, bytes, 0, bytes.length, at)).bytesWritten
     },
-    writeNow: (bytes, at) => fs.writeSync(fd, bytes, 0, bytes.length, at),
-    readNow: (bytes, at) => fs.readSync(fd, bytes, 0, bytes.length, at),
-    lengthBytes: async () => (await calls.stat(fd)).size,
-    // After a durable write little is left to sync.
-    sync: () => (mode === 'durable' ? calls.datasync(fd) : calls.sync(fd)),
-    syncNow: () => fs.fdatasyncSync(fd),
-    truncate: (lengthBytes) => calls.truncate(fd, lengthBytes),
-    async close() {
-      const closing = calls.close(fd)
-      fd = -1
-      await closing
+    writeNow: (bytes, at) => fs.writeSync(handle.fd, bytes, 0, bytes.length, at),
+    readNow: (bytes, at) => fs.readSync(handle.fd, bytes, 0, bytes.length, at),
+    lengthBytes: async () => (await handle.stat()).size,
+    async sync() {
+      // After a durable write little is left to sync.
+      if (mode === 'durable') await (hasPermissions ? handle.datasync() : syncDataLater(handle.fd))
+      else await (hasPermissions ? handle.sync() : syncLater(handle.fd))
     },
+    syncNow: () => fs.fdatasyncSync(handle.fd),
+    truncate: (lengthBytes) => handle.truncate(lengthBytes),
+    close: () => handle.close(),
   }
 }
 
@@ -124,25 +119,25 @@ export async function writeWhole(file: File, bytes: Uint8Array, from: number): P
 }
 
 async function readUpTo(path: string, maxBytes = Infinity): Promise<Buffer> {
-  const fd = await calls.open(path, O_RDONLY)
+  const handle = await open(path)
   try {
-    const bytes = Math.min((await calls.stat(fd)).size, maxBytes)
+    const bytes = Math.min((await handle.stat()).size, maxBytes)
     const contents = Buffer.from(new ArrayBuffer(bytes, { maxByteLength: bytes }))
     let at = 0
     for (let taken = 1; at < bytes && taken > 0; at += taken) {
       const most = Math.min(bytes - at, CALL_BYTES)
-      taken = (await calls.read(fd, contents, at, most, at)).bytesRead
+      taken = (await readLater(handle.fd, contents, at, most, at)).bytesRead
     }
     // Less than there was: a service has cut off a line meanwhile.
     return contents.subarray(0, at)
   } finally {
-    await calls.close(fd)
+    await handle.close()
   }
 }
 
 /** Gives back the bytes of `read`: V8 may keep them until its next full collection. */
 export function release({ buffer }: Uint8Array): void {
-  if (buffer instanceof ArrayBuffer && buffer.resizable) buffer.resize(0)
+  if ('resizable' in buffer && buffer.resizable) buffer.resize(0)
 }
 
 /** With `recursive`, Node 20 never returns if a directory above was removed while it was in use. */

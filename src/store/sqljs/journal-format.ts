@@ -1,5 +1,4 @@
 import { crc32 } from 'node:zlib'
-import type { Row } from './database.ts'
 
 /*
  * A journal is text, one line for each batch:
@@ -39,6 +38,12 @@ export class StoreCorrupt extends Error {
   }
 }
 StoreCorrupt.prototype.name = 'StoreCorrupt'
+
+/**
+ * A plant as it is stored and journalled. The id is decimal digits: the one form that JSON, SQLite
+ * and sql.js all keep exact.
+ */
+export type Row = readonly [owner: string, id: string, name: string, tag?: string]
 
 /** One line of a journal, whose checksum fits. */
 export interface JournalLine {

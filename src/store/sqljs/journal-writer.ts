@@ -1,9 +1,8 @@
 import { errorCodeOf, reasonOf } from '../../errors.ts'
 import { StoreUnavailable } from '../../plants/store.ts'
-import type { Row } from './database.ts'
 import { type File, release, writeWhole } from './files.ts'
 import { batchLine, headerLine, journalName, readJournal } from './journal-format.ts'
-import { StoreCorrupt, tornName } from './journal-format.ts'
+import { type Row, StoreCorrupt, tornName } from './journal-format.ts'
 import type { Recovery } from './recovery.ts'
 import type { Settings } from './settings.ts'
 
@@ -21,14 +20,10 @@ interface Journal {
 }
 
 /**
- * What became of a write, or of a new journal file:
- * - `written`: it is durable.
- * - `refused`: nothing of it is in the journal. An open file may be written to again.
- * - `in doubt`: some or all of it may be on the disk. The file is never written to again.
+ * Some or all of a write, or of a new journal file, may be on the disk: the file is never written
+ * to again. After any other error nothing of it is in the journal, and an open file may be.
  */
-type Outcome =
-  | { readonly kind: 'written' }
-  | { readonly kind: 'refused' | 'in doubt'; readonly error: unknown }
+class InDoubt extends Error {}
 
 const LAST_RETRY_MS = 5000
 /** A full disk may refuse thousands of batches a second, and hold the log too. */
@@ -38,7 +33,6 @@ const PADDED_LINES = 16
 /** A write that fails with one of these stored nothing, or a part that can be cut off. */
 const NO_SPACE: ReadonlySet<string | undefined> = new Set(['ENOSPC', 'EDQUOT', 'EFBIG'])
 const NO_LINES = new Uint8Array()
-const WRITTEN: Outcome = { kind: 'written' }
 
 /**
  * Writes the journal. After a failure that leaves its file in doubt the only way on is to rewrite
@@ -85,7 +79,8 @@ export class JournalWriter {
     if (writer.ready || writer.current.bytes === 0) return writer
     // On a full disk, for example, plants can still be read. They must be durable for that.
     try {
-      await writer.#syncFound()
+      const file = await settings.directory.openDurable(journalName(writer.current.number))
+      await file.sync().finally(file.close)
     } catch (error) {
       // Its timer would go on, and rewrite the journal of a later start.
       await writer.close()
@@ -119,10 +114,8 @@ export class JournalWriter {
    */
   append(rows: readonly Row[]): Promise<boolean> {
     return this.#exclusively(async () => {
-      if (!this.#file) return false
-      const outcome = await this.#appendLine(this.#file, rows)
-      this.#settle(outcome)
-      return outcome.kind === 'written'
+      const file = this.#file
+      return file !== undefined && this.#succeeds(() => this.#appendLine(file, rows))
     })
   }
 
@@ -138,10 +131,10 @@ export class JournalWriter {
       if (!this.#file) throw new StoreUnavailable(this.#unavailableReason)
       const { number, nextSequence, plants } = this.#journal
       const next = emptyJournal(number + 1, nextSequence, plants)
-      const outcome = await this.#create(next, NO_LINES)
-      if (outcome.kind === 'written') return
-      if (outcome.kind === 'in doubt') this.#settle(outcome)
-      throw outcome.error
+      await this.#create(next, NO_LINES).catch((error: unknown) => {
+        if (error instanceof InDoubt) this.#fail(error)
+        throw error
+      })
     })
   }
 
@@ -158,110 +151,85 @@ export class JournalWriter {
    * file longer is written together with padding for the lines to come. Invariant: nothing but
    * zeros follows the acknowledged lines when a line is written.
    */
-  async #appendLine(file: File, rows: readonly Row[]): Promise<Outcome> {
-    let line: Buffer
-    let padded: Buffer | undefined
-    try {
-      line = batchLine(this.#journal.nextSequence, rows)
-      const grows = this.#journal.bytes + line.length > this.#paddedTo
-      if (grows && line.length * PADDED_LINES <= this.#paddingBytes)
-        padded = Buffer.concat([line, Buffer.alloc(this.#paddingBytes)])
-    } catch (error) {
-      // No memory for the bytes: nothing was written.
-      return { kind: 'refused', error }
-    }
-    const { plants } = this.#journal
-    const next = { bytes: this.#journal.bytes + line.length, plants: plants + rows.length }
-    if (!padded) return this.#write(file, line, next)
-    const outcome = await this.#write(file, padded, next)
-    if (outcome.kind !== 'refused') return outcome
-    // The space that is left is for lines, and for the next snapshot.
-    this.#paddingBytes = 0
-    return this.#write(file, line, next)
+  async #appendLine(file: File, rows: readonly Row[]): Promise<void> {
+    const journal = this.#journal
+    const line = batchLine(journal.nextSequence, rows)
+    const bytes = journal.bytes + line.length
+    const isPadded = bytes > this.#paddedTo && line.length * PADDED_LINES <= this.#paddingBytes
+    const padded = isPadded ? Buffer.concat([line, Buffer.alloc(this.#paddingBytes)]) : line
+    await this.#write(file, padded).catch((error: unknown) => {
+      if (!isPadded || error instanceof InDoubt) throw error
+      // The space that is left is for lines, and for the next snapshot.
+      this.#paddingBytes = 0
+      return this.#write(file, line)
+    })
+    const plants = journal.plants + rows.length
+    this.#journal = { ...journal, bytes, plants, nextSequence: journal.nextSequence + 1 }
   }
 
-  async #write(
-    file: File,
-    bytes: Buffer,
-    next: Pick<Journal, 'bytes' | 'plants'>,
-  ): Promise<Outcome> {
-    const journal = this.#journal
-    const notWritten = (cause: unknown): Error =>
-      new Error('the journal could not be written', { cause })
-    let taken: number
+  /** Writes after the acknowledged lines. If there was no space, they are followed by nothing. */
+  async #write(file: File, bytes: Buffer): Promise<void> {
+    const at = this.#journal.bytes
     try {
-      taken = await file.write(bytes, journal.bytes)
-    } catch (cause) {
-      const error = notWritten(cause)
-      if (NO_SPACE.has(errorCodeOf(cause))) return this.#cutBack(file, error)
-      return { kind: 'in doubt', error }
-    }
-    if (taken < bytes.length) {
+      const taken = await file.write(bytes, at)
+      this.#paddedTo = Math.max(this.#paddedTo, at + taken)
+      if (taken === bytes.length) return
       // Linux says ENOSPC only to a write of which it can take nothing.
       const what = 'no space left on the disk, or a quota is used up'
       const short = new Error(`${what}: it took ${taken} of ${bytes.length} bytes`)
-      return this.#cutBack(file, notWritten(short))
+      throw Object.assign(short, { code: 'ENOSPC' })
+    } catch (cause) {
+      const isCutBack = NO_SPACE.has(errorCodeOf(cause)) && (await this.#cutBack(file))
+      const what = 'the journal could not be written'
+      throw isCutBack ? new Error(what, { cause }) : new InDoubt(what, { cause })
     }
-    this.#paddedTo = Math.max(this.#paddedTo, journal.bytes + bytes.length)
-    this.#journal = { ...journal, ...next, nextSequence: journal.nextSequence + 1 }
-    return WRITTEN
   }
 
   /**
    * Cuts off the part of a line that may have been written, and the padding with it: if a shorter
    * line were written over the rest of a longer one, no zeros would follow it.
    */
-  async #cutBack(file: File, error: Error): Promise<Outcome> {
-    try {
-      await file.truncate(this.#journal.bytes)
-      await file.sync()
-      return { kind: 'refused', error }
-    } catch {
-      return { kind: 'in doubt', error }
-    }
+  #cutBack(file: File): Promise<boolean> {
+    return file
+      .truncate(this.#journal.bytes)
+      .then(() => file.sync())
+      .then(
+        () => true,
+        () => false,
+      )
   }
 
   /** Puts the journal's acknowledged lines, or a new journal, in place. Never throws. */
-  #rewrite(): Promise<void> {
-    return this.#exclusively(async () => {
-      try {
+  #rewrite(): Promise<boolean> {
+    return this.#exclusively(() =>
+      this.#succeeds(async () => {
         const { lines, torn } = await this.#readBack()
         await this.#putAside(torn)
-        this.#settle(await this.#create(this.#journal, lines))
+        await this.#create(this.#journal, lines)
         release(lines)
-      } catch (error) {
-        this.#settle({ kind: 'refused', error })
-      }
-    })
+      }),
+    )
   }
 
   /** Creates a journal's file, durable together with its name, and goes on with it. */
-  async #create(journal: Journal, lines: Uint8Array): Promise<Outcome> {
+  async #create(journal: Journal, lines: Uint8Array): Promise<void> {
     const { directory, paddingBytes } = this.#settings
     const name = journalName(journal.number)
     const header = headerLine(journal.firstSequence)
-    try {
-      await directory.writeTemporary(name, async (file) => {
-        await writeWhole(file, header, 0)
-        await writeWhole(file, lines, header.length)
-        await file.sync()
-      })
-    } catch (error) {
-      return { kind: 'refused', error }
-    }
+    await directory.writeTemporary(name, async (file) => {
+      await writeWhole(file, header, 0)
+      await writeWhole(file, lines, header.length)
+      await file.sync()
+    })
     const bytes = header.length + lines.length
     try {
       await directory.renameIntoPlace(name)
       this.#use({ ...journal, bytes }, await directory.openDurable(name))
       this.#paddedTo = bytes
       this.#paddingBytes = paddingBytes
-      return WRITTEN
     } catch (cause) {
       this.#use({ ...journal, bytes }, undefined)
-      return {
-        kind: 'in doubt',
-        error: new Error('a journal could not be put in place', { cause }),
-      }
+      throw new InDoubt('a journal could not be put in place', { cause })
     }
   }
 
@@ -304,15 +272,6 @@ export class JournalWriter {
     this.#tornBytes = 0
   }
 
-  async #syncFound(): Promise<void> {
-    const file = await this.#settings.directory.openDurable(journalName(this.#journal.number))
-    try {
-      await file.sync()
-    } finally {
-      await file.close()
-    }
-  }
-
   /** Goes on with a journal, and with its file, if that is not in doubt. */
   #use(journal: Journal, file: File | undefined): void {
     // What a close reports does not matter: the file is not written to again.
@@ -321,19 +280,26 @@ export class JournalWriter {
     this.#journal = journal
   }
 
-  /** Tells whether plants can be written, and plans the next rewriting after a failure. */
-  #settle(outcome: Outcome): void {
-    const { log } = this.#settings
-    if (outcome.kind === 'written') {
-      if (this.#unavailableReason === undefined) return
-      clearTimeout(this.#timer)
-      this.#unavailableReason = undefined
-      this.#retryMs = this.#settings.retryMs.write
-      log.info('plants can be written again')
-      return
+  /** Does work after which plants can be written. Returns whether it succeeded. */
+  async #succeeds(work: () => Promise<void>): Promise<boolean> {
+    try {
+      await work()
+    } catch (error) {
+      this.#fail(error)
+      return false
     }
-    const { kind, error } = outcome
-    if (kind === 'in doubt') this.#use(this.#journal, undefined)
+    if (this.#unavailableReason === undefined) return true
+    clearTimeout(this.#timer)
+    this.#unavailableReason = undefined
+    this.#retryMs = this.#settings.retryMs.write
+    this.#settings.log.info('plants can be written again')
+    return true
+  }
+
+  /** Tells that plants cannot be written, and plans the next rewriting. */
+  #fail(error: unknown): void {
+    const { log } = this.#settings
+    if (error instanceof InDoubt) this.#use(this.#journal, undefined)
     this.#unavailableReason = reasonOf(error)
     const retryMs = this.#retryMs
     this.#retryMs = Math.min(2 * retryMs, LAST_RETRY_MS)

@@ -1,6 +1,5 @@
 import { randomBytes } from 'node:crypto'
-import { fchmodSync, openSync } from 'node:fs'
-import { link, lstat, stat, unlink } from 'node:fs/promises'
+import { link, lstat, open, stat, unlink } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
 import { errorCodeOf } from '../../errors.ts'
 import { type File, fileOf, nodeFiles } from './files.ts'
@@ -35,12 +34,14 @@ export async function refuseTarget(file: string, storeDirectory: string): Promis
 export async function writeNewFile<T>(file: string, write: (to: File) => Promise<T>): Promise<T> {
   const folder = dirname(file)
   const temporary = join(folder, `.plant-store-${randomBytes(8).toString('hex')}`)
-  const descriptor = openSync(temporary, 'wx+', 0o600)
-  const to = fileOf(descriptor, 'temporary')
+  const handle = await open(temporary, 'wx+', 0o600)
+  const to = fileOf(handle, 'temporary')
   try {
     // The umask may have taken away more.
-    fchmodSync(descriptor, 0o600)
-    const result = await write(to).finally(to.close)
+    const result = await handle
+      .chmod(0o600)
+      .then(() => write(to))
+      .finally(to.close)
     await link(temporary, file).catch((error: unknown) => {
       throw errorCodeOf(error) === 'EEXIST' ? taken(file) : error
     })

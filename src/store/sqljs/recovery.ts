@@ -1,7 +1,7 @@
 import { resolve as resolvePath } from 'node:path'
 import type { Log } from '../../telemetry/log.ts'
 import { pausing } from './pausing.ts'
-import { PlantDatabase, type Row } from './database.ts'
+import { PlantDatabase } from './database.ts'
 import { type DirectoryScan, scanDirectory } from './directory-scan.ts'
 import { type Files, release, syncAbove } from './files.ts'
 import { type JournalExtent, journalName, PUT_BACK, readJournal } from './journal-format.ts'
@@ -18,9 +18,7 @@ export interface Replay {
   /** The last sequence in the directory, 0 for an empty store. */
   readonly sequence: number
   /** The last journal, and how many plants it has. */
-  readonly last:
-    | (JournalExtent & { readonly number: number; readonly plants: number })
-    | undefined
+  readonly last: (JournalExtent & { readonly number: number; readonly plants: number }) | undefined
   /** How many batches were replayed. */
   readonly batches: number
   /** The length of the journals before the last one. */
@@ -30,11 +28,6 @@ export interface Replay {
 /** All that a directory holds, with its plants. */
 export interface Recovery extends DirectoryScan, Replay {
   readonly database: PlantDatabase
-}
-
-/** What rows of several batches are inserted into. */
-interface Target {
-  insert(rows: readonly Row[]): void
 }
 
 /** How far a replay is: batches in all, and bytes of the journal that it reads. */
@@ -82,7 +75,7 @@ export async function recover(
  */
 export async function replay(
   { directory, snapshot, journals, nextJournal }: DirectoryScan,
-  database: Target,
+  database: Pick<PlantDatabase, 'insert'>,
   onProgress: OnProgress = () => {},
 ): Promise<Replay> {
   const covered = snapshot?.sequence ?? 0

@@ -29,8 +29,8 @@ export function returnSqlite(taken: Promise<SqlJs>): void {
 
 /** sql.js makes one instance, with memory of its own, for each time that it is loaded. */
 function ownSqlite(): Promise<SqlJs> {
-  // A new one each time: `require` keeps what it has loaded. `import` would scan this CommonJS module
-  // for its exports before it runs: 15 ms, a tenth of a start.
+  // A new one each time: `require` keeps what it has loaded. `import` would scan this CommonJS
+  // module for its exports before it runs: 15 ms, a tenth of a start.
   const require = createRequire(import.meta.url)
   delete require.cache[require.resolve('sql.js')]
   return (require('sql.js') as typeof InitSqlJs)()

@@ -21,7 +21,14 @@ const MORE: Field = [3, 1]
 function entries(first: number, count: number, name: string): readonly Field[] {
   return Array.from({ length: count }, (_, i): Field => {
     const key = `plants/YWxpY2U/${(2n ** 63n + BigInt(first + i)).toString(16)}`
-    return [2, [[1, key], [2, 5], [5, binary(JSON.stringify({ name }))]]]
+    return [
+      2,
+      [
+        [1, key],
+        [2, 5],
+        [5, binary(JSON.stringify({ name }))],
+      ],
+    ]
   })
 }
 

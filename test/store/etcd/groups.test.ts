@@ -141,8 +141,7 @@ test('owners whose keys existed spoil groups of such owners only', async (t) => 
   const config = await configured()
   const recorder = await recorded(t, config)
   await fill(config, 'mallory', plants(0, 30))
-  const creates = (from: number, owner: string) =>
-    createAll(recorder.store, plants(from, 3), owner)
+  const creates = (from: number, owner: string) => createAll(recorder.store, plants(from, 3), owner)
   const [bob, mallory] = await Promise.all([creates(0, 'bob'), creates(0, 'mallory')])
   assert.deepEqual(tally([...bob, ...mallory]), { stored: 6 })
   assert.deepEqual(lengths(recorder), [6, 1, 1, 1, 1, 1, 1])
@@ -199,7 +198,11 @@ test('an owner is apart for a minute', async (t) => {
 })
 
 /** The answer to a transaction on a plant that etcd has: it is compared, and one is counted. */
-const EXISTS: readonly Field[] = [[1, [[3, 7]]], [2, 1], [3, [[1, [[4, 1]]]]]]
+const EXISTS: readonly Field[] = [
+  [1, [[3, 7]]],
+  [2, 1],
+  [3, [[1, [[4, 1]]]]],
+]
 const NOT_PUT = EXISTS.slice(0, 1)
 const PUT = EXISTS.slice(0, 2)
 

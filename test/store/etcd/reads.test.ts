@@ -128,8 +128,18 @@ test('a long page and the next lists of its owner are read alone, others are not
   const listAll = async (): Promise<void> => {
     const listed = await Promise.all([...short, ...long].map((owner) => names(store, owner)))
     for (const [i, owner] of short.entries())
-      assert.equal(listed[i], plantsOf(owner, 20).map(({ name }) => name).join())
-    assert.equal(listed[3], plantsOf('long', 40, 2000).map(({ name }) => name).join())
+      assert.equal(
+        listed[i],
+        plantsOf(owner, 20)
+          .map(({ name }) => name)
+          .join(),
+      )
+    assert.equal(
+      listed[3],
+      plantsOf('long', 40, 2000)
+        .map(({ name }) => name)
+        .join(),
+    )
     assert.equal(listed[4], later.map(({ name }) => name).join())
   }
   await listAll()
@@ -182,14 +192,24 @@ testSecured('a user of etcd may read lists under its prefix, and no others', asy
   const listed = (store: EtcdStore) =>
     Promise.all(owners.map((owner) => names(store, owner).catch((error: Error) => error.name)))
   assert.deepEqual(await listed(inner), ['Oak', '', ''])
-  assert.deepEqual(await listed(outer), owners.map(() => 'StoreUnavailable'))
+  assert.deepEqual(
+    await listed(outer),
+    owners.map(() => 'StoreUnavailable'),
+  )
 })
 
 /** A page of an owner's only plant, which has the owner's name. */
 function page(owner: string): readonly Field[] {
   const key = `plants/${Buffer.from(owner).toString('base64url')}/8000000000000001`
   return [
-    [2, [[1, key], [2, 5], [5, JSON.stringify({ name: owner })]]],
+    [
+      2,
+      [
+        [1, key],
+        [2, 5],
+        [5, JSON.stringify({ name: owner })],
+      ],
+    ],
     [4, 1],
   ]
 }
@@ -223,7 +243,11 @@ test('pages that are not those of the owners, one for each, are no lists', async
   assert.deepEqual(await listed(readAnswer(bob, alice)), [isNone, isNone])
   assert.deepEqual(await listed(readAnswer(alice, alice)), ['alice', isNone])
   // These are no answer to the two reads, so each is read alone.
-  const headless: readonly Field[] = [[1, [[3, 7]]], [3, [[1, alice]]], [3, [[1, bob]]]]
+  const headless: readonly Field[] = [
+    [1, [[3, 7]]],
+    [3, [[1, alice]]],
+    [3, [[1, bob]]],
+  ]
   for (const pages of [[alice], [[]], [alice, bob, bob], []])
     assert.deepEqual(await listed(readAnswer(...pages)), ['alice', 'bob'])
   assert.deepEqual(await listed(headless), ['alice', 'bob'])
@@ -270,7 +294,7 @@ test('a list without an answer ends in the time of a call, slot and group includ
     () => DENIED,
   )
   const startedAt = performance.now()
-  const lists = Array.from({ length: 2 * SLOTS }, (_, i) => store.list(`owner ${i}`, ALL))
+  const lists = Array.from({ length: 2 * SLOTS }, (_, i) => readAll(store.list(`owner ${i}`, ALL)))
   const ended = await Promise.allSettled(lists)
   assert.ok(ended.every(({ status }) => status === 'rejected'))
   // Those that waited for a slot would take 5 s with the whole time of an attempt.
@@ -283,7 +307,7 @@ test('a close ends the lists that wait for others', async (t) => {
     asked += 1
     return 'hang'
   })
-  const lists = Array.from({ length: 200 }, (_, i) => store.list(`owner ${i}`, ALL))
+  const lists = Array.from({ length: 200 }, (_, i) => readAll(store.list(`owner ${i}`, ALL)))
   const ended = Promise.allSettled(lists)
   await until('all slots are taken', () => asked === SLOTS / READS_MAX)
   await store.close()

@@ -33,8 +33,27 @@ const PREFIX = 'plants/'
 
 // The numbers are those of etcd's rpc.proto: written out, because etcd ignores unknown fields.
 /** Succeeds if the key was never created. */
-const unused = (key: string): Field => [1, [[1, 0], [2, 1], [3, key], [5, 0]]]
-const put = (key: string, value: string): Field => [2, [[2, [[1, key], [2, binary(value)]]]]]
+const unused = (key: string): Field => [
+  1,
+  [
+    [1, 0],
+    [2, 1],
+    [3, key],
+    [5, 0],
+  ],
+]
+const put = (key: string, value: string): Field => [
+  2,
+  [
+    [
+      2,
+      [
+        [1, key],
+        [2, binary(value)],
+      ],
+    ],
+  ],
+]
 const range = (first: string, limit: number, keysOnly = 0): readonly Field[] => [
   [1, first],
   [2, ALICE_END],
@@ -44,16 +63,38 @@ const range = (first: string, limit: number, keysOnly = 0): readonly Field[] => 
 /** A transaction that reads ranges and compares nothing. */
 const reads = (...ranges: readonly (readonly Field[])[]): readonly Field[] =>
   ranges.map((each) => [2, [[1, each]]])
-const COUNT_PREFIX: Field = [1, [[1, PREFIX], [9, 1]]]
+const COUNT_PREFIX: Field = [
+  1,
+  [
+    [1, PREFIX],
+    [9, 1],
+  ],
+]
 /** No create revision is below 0. */
 const PROBE = written([
-  [1, [[1, 2], [2, 1], [3, PREFIX], [5, 0]]],
+  [
+    1,
+    [
+      [1, 2],
+      [2, 1],
+      [3, PREFIX],
+      [5, 0],
+    ],
+  ],
   [2, [[3, [[1, PREFIX]]]]],
   [3, [COUNT_PREFIX]],
 ])
 
 function header(revision = 7): Field {
-  return [1, [[1, 1], [2, 2], [3, revision], [4, 3]]]
+  return [
+    1,
+    [
+      [1, 1],
+      [2, 2],
+      [3, revision],
+      [4, 3],
+    ],
+  ]
 }
 
 const PUT = ok([2, 1], [3, [[2, [header()]]]])
@@ -124,7 +165,16 @@ function unavailable(message: string) {
 
 function entry(id: string, plant: unknown, createRevision = 5): Field {
   const value = binary(JSON.stringify(plant))
-  return [2, [[1, `${ALICE}${id}`], [2, createRevision], [3, createRevision], [4, 1], [5, value]]]
+  return [
+    2,
+    [
+      [1, `${ALICE}${id}`],
+      [2, createRevision],
+      [3, createRevision],
+      [4, 1],
+      [5, value],
+    ],
+  ]
 }
 
 const MORE: Field = [3, 1]
@@ -149,9 +199,23 @@ test('if a create did not put, etcd compares, and does not send what is there', 
   const counted = (...counts: readonly Field[]): Field => [3, [[1, [header(), ...counts]]]]
   script(NOT_PUT, ok([2, 1], counted(count(1))))
   assert.equal(await store.create('alice', oak), 'stored')
-  const counting: Field = [1, [[1, SEVEN], [9, 1]]]
+  const counting: Field = [
+    1,
+    [
+      [1, SEVEN],
+      [9, 1],
+    ],
+  ]
   const value = '{"name":"Oak","tag":"old"}'
-  const compare: Field = [1, [[1, 0], [2, 3], [3, SEVEN], [7, value]]]
+  const compare: Field = [
+    1,
+    [
+      [1, 0],
+      [2, 3],
+      [3, SEVEN],
+      [7, value],
+    ],
+  ]
   const compared: Field[] = [compare, [2, [counting]], [3, [counting]]]
   assertAsked(asked, [TXN, [unused(SEVEN), put(SEVEN, value)]], [TXN, compared])
   script(NOT_PUT, ok(counted(count(1))))
@@ -304,7 +368,13 @@ test('the token is the same for all calls', async (t) => {
       [TXN, 'abc.12'],
     ],
   )
-  assert.deepEqual(asked[0]?.message, written([[1, 'p'], [2, 'sec"ret']]))
+  assert.deepEqual(
+    asked[0]?.message,
+    written([
+      [1, 'p'],
+      [2, 'sec"ret'],
+    ]),
+  )
 })
 
 for (const [code, message] of [
@@ -437,9 +507,5 @@ test('a long list finds its cut by keys alone, without plants created later', as
     RANGE,
     range(`${ALICE}${id}\0`, limit, 1),
   ]
-  assertAsked(
-    asked.slice(1),
-    keysAfter('800000000000000f', 32),
-    keysAfter('8000000000000068', 128),
-  )
+  assertAsked(asked.slice(1), keysAfter('800000000000000f', 32), keysAfter('8000000000000068', 128))
 })

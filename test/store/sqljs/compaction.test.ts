@@ -1,7 +1,8 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { memoryFile } from '../../../dist/cli/export.js'
-import { PlantDatabase, type Row } from '../../../dist/store/sqljs/database.js'
+import { PlantDatabase } from '../../../dist/store/sqljs/database.js'
+import type { Row } from '../../../dist/store/sqljs/journal-format.js'
 import type { File } from '../../../dist/store/sqljs/files.js'
 import { PageFile } from '../../../dist/store/sqljs/page-file.js'
 import { checksumOf, type Snapshot } from '../../../dist/store/sqljs/snapshot.js'
@@ -112,7 +113,10 @@ test('snapshot: a failure of any call is reported, and leaves no snapshot', asyn
   assert.equal(error, undefined)
   assert.equal(await checksum(whole), 'fits')
   assert.ok(calls > 100, `${calls} calls`)
-  const failing = sampled(Array.from({ length: calls }, (_, i) => i + 1), 10)
+  const failing = sampled(
+    Array.from({ length: calls }, (_, i) => i + 1),
+    10,
+  )
   for (const call of failing) {
     const failed = await buildWith(call, await source(), after)
     assert.ok(failed.error instanceof Error && failed.error.message === 'EIO', `call ${call}`)

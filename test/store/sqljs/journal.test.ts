@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { crc32 } from 'node:zlib'
-import type { Row } from '../../../dist/store/sqljs/database.js'
+import type { Row } from '../../../dist/store/sqljs/journal-format.js'
 import {
   batchLine,
   type JournalExtent,

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict'
 import { test as unlimited } from 'node:test'
-import { PlantDatabase, type Row } from '../../../dist/store/sqljs/database.js'
+import { PlantDatabase } from '../../../dist/store/sqljs/database.js'
+import type { Row } from '../../../dist/store/sqljs/journal-format.js'
 import { loadSqlite } from '../../../dist/store/sqljs/sqlite.js'
 import { run } from '../../support/process.ts'
 import { temporaryDirectory } from '../../support/service.ts'

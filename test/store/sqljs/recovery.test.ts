@@ -14,7 +14,8 @@ import { compact, type CompactionJob } from '../../../dist/store/sqljs/compactio
 import { compactInWorker } from '../../../dist/store/sqljs/compaction-thread.js'
 import { errorCodeOf } from '../../../dist/errors.js'
 import { StoreUnavailable } from '../../../dist/plants/store.js'
-import { PlantDatabase, type Row } from '../../../dist/store/sqljs/database.js'
+import { PlantDatabase } from '../../../dist/store/sqljs/database.js'
+import type { Row } from '../../../dist/store/sqljs/journal-format.js'
 import { scanDirectory } from '../../../dist/store/sqljs/directory-scan.js'
 import { type Files, nodeFiles } from '../../../dist/store/sqljs/files.js'
 import {
@@ -164,7 +165,7 @@ async function severalJournals(): Promise<Map<string, Buffer>> {
   return files
 }
 
-test('recovery: a journal cut at any byte has every write before the cut, or is refused', async () => {
+test('recovery: a journal cut at any byte has all writes before it, or is refused', async () => {
   for (const snapshot of [true, false]) {
     const files = await killedAfter(plantsTo(3n))
     // As a killed 2.0.0 left it.
@@ -456,7 +457,10 @@ test('compaction: a snapshot with another number of plants removes no journal', 
   const files = await filesOf(directory)
   assert.ok(files.has(FIRST))
   await opensWith(without(files, ...[...files.keys()].filter((name) => name.endsWith('.tmp'))), 3)
-  assert.match(String(lines.at(-1)?.fields?.['error']), /the new snapshot has \d+ plants instead of/)
+  assert.match(
+    String(lines.at(-1)?.fields?.['error']),
+    /the new snapshot has \d+ plants instead of/,
+  )
   await store.close()
   assert.ok((await filesOf(directory)).has(FIRST))
   const job = { directory, upToJournal: 1, sequence: 1, plants: 2, ...UNKNOWN }

@@ -2,10 +2,15 @@ import assert from 'node:assert/strict'
 import { createHash } from 'node:crypto'
 import { readFileSync } from 'node:fs'
 import { test } from 'node:test'
-import type { Row } from '../../../dist/store/sqljs/database.js'
+import type { Row } from '../../../dist/store/sqljs/journal-format.js'
 import { type File, type Files, nodeFiles } from '../../../dist/store/sqljs/files.js'
 import { StoreCorrupt } from '../../../dist/store/sqljs/journal-format.js'
-import { metaOf, readSnapshot, type Snapshot, withPages } from '../../../dist/store/sqljs/snapshot.js'
+import {
+  metaOf,
+  readSnapshot,
+  type Snapshot,
+  withPages,
+} from '../../../dist/store/sqljs/snapshot.js'
 import { loadSqlite } from '../../../dist/store/sqljs/sqlite.js'
 import { openSource } from '../../../dist/store/sqljs/source.js'
 import { plant } from '../../contract/store.contract.ts'
@@ -185,10 +190,7 @@ test('snapshot: another version is refused and named', async () => {
 
 test('snapshot: a trailer with another sequence than the tables is damage', async () => {
   const database = (await snapshot()).subarray(0, -TRAILER_BYTES)
-  await assert.rejects(
-    read(sealed(database, 1, 4n)),
-    corruptAt(FILE, database.length, /differ/),
-  )
+  await assert.rejects(read(sealed(database, 1, 4n)), corruptAt(FILE, database.length, /differ/))
 })
 
 test('snapshot: a damaged one refuses the start, and nothing is changed', async () => {

@@ -9,7 +9,6 @@ import { headerLine } from '../../../dist/store/sqljs/journal-format.js'
 import { FORMAT_VERSION, READABLE_VERSIONS } from '../../../dist/store/sqljs/snapshot.js'
 import { checkStore } from '../../../dist/cli/check.js'
 import { exportStore } from '../../../dist/cli/export.js'
-import { VERSION } from '../../../dist/package.js'
 import { ROOT } from '../../support/release.ts'
 import { temporaryDirectory } from '../../support/service.ts'
 import { list, openStore } from './fixtures.ts'
@@ -126,7 +125,8 @@ for (const version of [1, 2]) {
 
 test('versions: the table of releases says what this one writes and reads', async () => {
   const text = await readFile(join(ROOT, 'scripts/deploy/README.md'), 'utf8')
-  const row = text.split('\n').find((line) => line.startsWith(`| ${VERSION} |`)) ?? assert.fail()
+  // The newest release is first.
+  const row = text.split('\n').find((line) => /^\| \d+\.\d+\.\d+ \|/.test(line)) ?? assert.fail()
   const [, journal] = headerLine(1).toString().split(' ')
   assert.deepEqual(row.split('|').slice(2, 5), [
     ` ${FORMAT_VERSION} `,
