@@ -33,10 +33,10 @@ test('three members: a lost leader is outlasted; a lost majority is 503 and heal
   const etcd = configOf(cluster.endpoints)
   // One outlasts an election on any machine. The other soon finds that there is no majority.
   const { port, adminPort } = await startService(t, {
-    etcd: { ...etcd, timing: { attempt: 700, call: PATIENCE_MS, probe: 5000 } },
+    etcd: { ...etcd, timing: { attemptMs: 700, callMs: PATIENCE_MS } },
   })
   const hasty = await startService(t, {
-    etcd: { ...etcd, timing: { attempt: 700, call: 2000, probe: 2000 } },
+    etcd: { ...etcd, timing: { attemptMs: 700, callMs: 2000 } },
   })
   let id = 0
   const createOne = async (): Promise<void> => {

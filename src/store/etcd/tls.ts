@@ -1,63 +1,26 @@
-/** Checks the certificates for a connection to etcd. */
-import { createPrivateKey, X509Certificate } from 'node:crypto'
+/** Checks the files for TLS at the start. */
+import { createSecureContext, type SecureContextOptions } from 'node:tls'
 import { reasonOf } from '../../errors.ts'
 
 /** PEM, as etcd's own clients take it. */
-export interface EtcdTls {
-  readonly ca: Buffer | undefined
-  readonly cert: Buffer | undefined
-  readonly key: Buffer | undefined
-}
+export type EtcdTls = Readonly<Record<'ca' | 'cert' | 'key', Buffer | undefined>>
 
 type TlsProblem = { readonly member: keyof EtcdTls; readonly what: string }
 
-const CERTIFICATES = /-----BEGIN ((?:TRUSTED |X509 )?CERTIFICATE)-----.+?-----END \1-----/gs
-
-/**
- * What can never work. Dates are left to etcd and to `outOfDate`: the clock may be wrong while a
- * machine starts.
- */
+/** What Node cannot use. Dates are left to etcd: the clock may be wrong while a machine starts. */
 export function tlsProblems({ ca, cert, key }: EtcdTls): readonly TlsProblem[] {
   const problems: TlsProblem[] = []
-  const read = <T>(member: keyof EtcdTls, pem: Buffer | undefined, parse: (pem: Buffer) => T) => {
+  const check = (member: keyof EtcdTls, options: SecureContextOptions): void => {
     try {
-      return pem && parse(pem)
+      createSecureContext(options)
     } catch (error) {
-      problems.push({ member, what: `holds no PEM that can be used: ${reasonOf(error)}` })
-      return undefined
+      problems.push({ member, what: `cannot be used: ${reasonOf(error)}` })
     }
   }
-  const authorities = read('ca', ca, certificatesOf)
-  if (authorities && !authorities.some(isTrustable))
-    problems.push({ member: 'ca', what: 'holds no certificate of an authority' })
-  const own = read('cert', cert, certificatesOf)?.[0]
-  const ownKey = read('key', key, createPrivateKey)
-  if (own && ownKey && !own.checkPrivateKey(ownKey))
-    problems.push({ member: 'key', what: 'is not the key of the first certificate' })
+  // As `ca`, Node would accept a file without a certificate, and then trust no member.
+  check('ca', { cert: ca })
+  check('cert', { cert })
+  check('key', { key })
+  if (problems.length === 0) check('key', { cert, key })
   return problems
-}
-
-/** Why etcd may refuse the client certificate today. */
-export function outOfDate({ cert }: EtcdTls, nowMs = Date.now()): string | undefined {
-  if (!cert) return undefined
-  try {
-    const { validFrom, validTo } = new X509Certificate(cert)
-    if (nowMs < Date.parse(validFrom)) return `the client certificate is valid from ${validFrom} on`
-    return nowMs > Date.parse(validTo) ? `the client certificate expired at ${validTo}` : undefined
-  } catch {
-    // The attempt to use it names the reason.
-    return undefined
-  }
-}
-
-/** @throws Error if there is none, or one cannot be read. */
-function certificatesOf(pem: Buffer): X509Certificate[] {
-  const texts = pem.toString('latin1').match(CERTIFICATES)
-  if (!texts) throw new Error('there is no certificate in it')
-  return texts.map((text) => new X509Certificate(text))
-}
-
-/** Also a self-signed server certificate, which `etcd --auto-tls` makes. */
-function isTrustable(certificate: X509Certificate): boolean {
-  return certificate.ca || certificate.checkIssued(certificate)
 }
