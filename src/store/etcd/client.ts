@@ -71,7 +71,7 @@ export class EtcdClient {
     const { endpoints, user } = this.#options
     let failures = 0
     let hasNewToken = user === undefined
-    let cause: unknown = new Error('too many calls wait for it')
+    let cause: unknown = 'too many calls wait for it'
     while (deadline - performance.now() >= PAUSE_MS) {
       if (this.#closed) throw new StoreUnavailable('the store is closed')
       const endpoint = this.#endpoint

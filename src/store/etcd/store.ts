@@ -20,6 +20,7 @@ const GRACE_MS = 100
 const PROBE_EVERY_MS = 1000
 const LOGIN_REFUSED = /authentication failed|user name is empty/
 const USER = 'PLANTS_ETCD_USERNAME and PLANTS_ETCD_PASSWORD_FILE, or the option etcdUsername'
+const WAITED = 'etcd did not answer in time: too many calls wait for it'
 const NO_SPACE = /database space exceeded/
 /** Up to half a MiB above etcd's --max-request-bytes, and above that. */
 const TOO_LARGE = /request is too large|message larger than max/
@@ -98,13 +99,13 @@ export class EtcdStore implements PlantStore {
   async #inTurn<T>(owner: string, work: (deadline: number) => Promise<T>): Promise<T> {
     if (this.#closed) throw new StoreUnavailable('the store is closed')
     const deadline = this.#client.deadline()
-    const late = new StoreUnavailable('etcd did not answer in time: too many calls wait for it')
     const turn = this.#calls.run(owner, () => {
-      if (performance.now() > deadline) throw late
+      if (performance.now() > deadline) throw new StoreUnavailable(WAITED)
       return work(deadline)
     })
     return new Promise((resolve, reject) => {
-      const timer = setTimeout(reject, deadline + GRACE_MS - performance.now(), late)
+      const end = (): void => reject(new StoreUnavailable(WAITED))
+      const timer = setTimeout(end, deadline + GRACE_MS - performance.now())
       turn.then(resolve, reject).finally(() => clearTimeout(timer))
     })
   }
