@@ -73,3 +73,12 @@ export function discardBody(exchange: Exchange): void {
   })
   exchange.req.resume()
 }
+
+/**
+ * Takes the end of a request that has no body. Without the call before its response, Node drops a
+ * body that is not there: five turns of its queue more, a tenth of a cached list
+ * (`make bench WORKLOADS=mixed`). Without the call after it, an idle connection keeps the request.
+ */
+export function readEnd({ req, hasBody }: Exchange): void {
+  if (!hasBody) req.read()
+}

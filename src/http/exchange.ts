@@ -156,10 +156,13 @@ export class Exchange implements RequestRecord {
     return expected.join().toLowerCase()
   }
 
+  get hasBody(): boolean {
+    return this.isChunked || (this.contentLength ?? 0) > 0
+  }
+
   /** True if there is a body that the service does not read. */
   get hasUnreadBody(): boolean {
-    if (!this.isChunked && (this.contentLength ?? 0) === 0) return false
-    return !this.isBodyTaken && !this.req.readableEnded
+    return this.hasBody && !this.isBodyTaken && !this.req.readableEnded
   }
 
   /** How much of an unread body is read and dropped. */
