@@ -4,8 +4,8 @@ import './package.ts'
 import { dirname, resolve } from 'node:path'
 import { readOptions } from './config.ts'
 import { ConfigError } from './errors.ts'
-import { createMountedService } from './mounted-service.ts'
-import type { PlantService } from './service.ts'
+import { Adapter } from './http/adapter.ts'
+import { type PlantService, Service } from './service.ts'
 import { createCallbackLog, createLog } from './telemetry/log.ts'
 import type { LogLevel, LogRequests, OnLog } from './telemetry/log.ts'
 
@@ -146,7 +146,9 @@ export function createPlantService(
   const { logLevel } = config
   const { onLog } = options
   const log = onLog ? createCallbackLog(logLevel, onLog) : createLog(logLevel)
-  return createMountedService(config, { log, onFatal })
+  const service = new Service(config, { log, onFatal })
+  const handler = service.mount((responder) => new Adapter(responder))
+  return Object.assign(service, { handler })
 }
 
 // `node .` in the folder of the package runs the file that `main` names, which is this one.

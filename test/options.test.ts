@@ -7,11 +7,10 @@ import { readConfig, readOptions } from '../dist/config.js'
 import { VARIABLES } from '../dist/settings.js'
 import { ConfigError, createPlantService, type PlantServiceConfig } from '../dist/index.js'
 import { createLog } from '../dist/telemetry/log.js'
-import { createMountedService } from '../dist/mounted-service.js'
 import { call } from './support/http.ts'
 import { PEM } from './support/keys.ts'
 import { ROOT } from './support/release.ts'
-import { problems, temporaryDirectory } from './support/service.ts'
+import { mountedService, problems, temporaryDirectory } from './support/service.ts'
 import { AUDIENCE, ISSUER, SECRET } from './support/tokens.ts'
 
 const REQUIRED = { issuer: ISSUER, audience: AUDIENCE }
@@ -360,7 +359,7 @@ test('options: a key file is read once, and the service uses what was checked', 
   const config = readOptions({ ...REQUIRED, jwksFile: path, data: join(directory, 'data') })
   rmSync(path)
   const log = createLog('silent')
-  const service = createMountedService(config, { log, onFatal: () => assert.fail() })
+  const service = mountedService(config, { log, onFatal: () => assert.fail() })
   t.after(() => service.close())
   await service.open()
 })

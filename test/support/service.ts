@@ -4,8 +4,8 @@ import type { TestContext } from 'node:test'
 import { type Config, readConfig } from '../../dist/config.js'
 import { ConfigError } from '../../dist/errors.js'
 import { createLog } from '../../dist/telemetry/log.js'
-import { createMountedService } from '../../dist/mounted-service.js'
-import type { PlantService } from '../../dist/service.js'
+import { Adapter } from '../../dist/http/adapter.js'
+import { type PlantService, Service, type ServiceHooks } from '../../dist/service.js'
 import { checkStore } from '../../dist/cli/check.js'
 import { temporaryDirectory } from './directories.ts'
 import { AUDIENCE, ISSUER, SECRET } from './tokens.ts'
@@ -33,6 +33,13 @@ export interface RunningService {
   readonly dataDirectory: string
   readonly logLines: readonly string[]
   close(): Promise<void>
+}
+
+/** A service with its handler, of any configuration. */
+export function mountedService(config: Config, hooks: ServiceHooks): PlantService {
+  const service = new Service(config, hooks)
+  const handler = service.mount((responder) => new Adapter(responder))
+  return Object.assign(service, { handler })
 }
 
 function portOf(url: string | undefined): number {
@@ -67,7 +74,7 @@ export async function startService(
       done()
     },
   }
-  const service = createMountedService(config, {
+  const service = mountedService(config, {
     log: createLog(config.logLevel, sink),
     onFatal(error) {
       throw error
