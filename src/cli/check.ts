@@ -1,6 +1,6 @@
 /* `check`, and the reading of a whole data directory without its lock. */
 
-import { readConfig } from '../config.ts'
+import { readConfig } from '../settings/read.ts'
 import { errorCodeOf, escaped } from '../errors.ts'
 import { PlantDatabase } from '../store/sqljs/database.ts'
 import { type DirectoryScan, scanDirectory } from '../store/sqljs/directory-scan.ts'

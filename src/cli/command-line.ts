@@ -2,7 +2,7 @@
 
 import { parseArgs } from 'node:util'
 import { setFlagsFromString } from 'node:v8'
-import { VERSION } from '../package.ts'
+import { VERSION } from '../version.ts'
 import { ConfigError, errorCodeOf, escaped, reasonOf, UsageError } from '../errors.ts'
 import { type Command, COMMANDS, isCommand, OPTIONS } from './commands.ts'
 

@@ -1,6 +1,6 @@
 /* The texts of usage and help. */
 
-import { VARIABLES } from '../settings.ts'
+import { VARIABLES } from '../settings/table.ts'
 import type { CommandName } from './commands.ts'
 import { columns } from './config.ts'
 

@@ -7,7 +7,7 @@
 import { constants } from 'node:fs'
 import { type FileHandle, open, realpath } from 'node:fs/promises'
 import { resolve } from 'node:path'
-import { readConfig } from '../config.ts'
+import { readConfig } from '../settings/read.ts'
 import { errorCodeOf, escaped, reasonOf } from '../errors.ts'
 import { createLog, type Log } from '../telemetry/log.ts'
 import type { NewPlant } from '../plants/plant.ts'

@@ -3,7 +3,7 @@
 import { createHmac, randomBytes } from 'node:crypto'
 import { readFileSync } from 'node:fs'
 import { dirname } from 'node:path'
-import { type Config, readConfig } from '../config.ts'
+import { type Config, readConfig } from '../settings/read.ts'
 import { ConfigError, errorCodeOf, reasonOf, UsageError } from '../errors.ts'
 import { type File, nodeFiles, writeWhole } from '../store/sqljs/files.ts'
 import { writeNewFile } from '../store/sqljs/new-file.ts'
@@ -18,7 +18,7 @@ export function run(_: string, { sub, ttl, scope }: TokenOptions): string {
   if (!sub) throw new UsageError('token needs --sub NAME: whose token it is to be')
   if (ttl !== undefined && !/^[1-9][0-9]{0,9}$/.test(ttl))
     throw new UsageError('--ttl must be a number of seconds, 1 or more')
-  const config = readConfig(process.env, 'token')
+  const config = readConfig(process.env, 'dev')
   const key = readDevKey(devKeyPath(config))
   if (key) return signDevToken(key, devClaims(config, sub, scope), ttl)
   const what = '"token" signs with the development key only'

@@ -1,8 +1,9 @@
 /* Opens the store that the configuration names. */
 
 import type { PlantStore, Recovered } from '../plants/store.ts'
-import type { Config } from '../config.ts'
-import { IN_MEMORY, inMemory } from './sqljs/in-memory.ts'
+import type { Config } from '../settings/read.ts'
+import { IN_MEMORY } from '../settings/values.ts'
+import { inMemory } from './sqljs/in-memory.ts'
 import { SqljsStore, type SqljsStoreOptions } from './sqljs/store.ts'
 
 /** etcd recovers by itself: its store has no `recovered`. */
@@ -16,8 +17,9 @@ export async function openStore(
   { etcd, data, maxDataBytes }: Pick<Config, 'etcd' | 'data' | 'maxDataBytes'>,
   hooks: Pick<SqljsStoreOptions, 'log' | 'onFatal' | 'metrics' | 'queue'>,
 ): Promise<OpenStore> {
-  const embedded = data === IN_MEMORY ? inMemory : { directory: data }
-  if (!etcd) return SqljsStore.open({ ...embedded, maxDataBytes, ...hooks })
+  const isKept = data !== IN_MEMORY
+  const options = { ...(isKept ? {} : inMemory), directory: data, maxDataBytes, ...hooks }
+  if (!etcd) return SqljsStore.open(options)
   const { EtcdStore } = await import('./etcd/store.ts')
   return EtcdStore.open(etcd, hooks.log)
 }

@@ -7,7 +7,7 @@ import { COMMANDS, type Command, isCommand, OPTIONS } from '../../dist/cli/comma
 import { run as completion } from '../../dist/cli/completion.js'
 import { describeConfig } from '../../dist/cli/config.js'
 import { HELP, helpOf } from '../../dist/cli/help.js'
-import { VARIABLES } from '../../dist/settings.js'
+import { VARIABLES } from '../../dist/settings/table.js'
 import { ConfigError } from '../../dist/errors.js'
 import { temporaryDirectory } from '../support/service.ts'
 

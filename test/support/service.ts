@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { join } from 'node:path'
 import type { TestContext } from 'node:test'
-import { type Config, readConfig } from '../../dist/config.js'
+import { type Config, readConfig } from '../../dist/settings/read.js'
 import { ConfigError } from '../../dist/errors.js'
 import { createLog } from '../../dist/telemetry/log.js'
 import { Adapter } from '../../dist/http/adapter.js'

@@ -3,9 +3,11 @@
 import { readFileSync } from 'node:fs'
 import { resolve } from 'node:path'
 import { types } from 'node:util'
-import { reasonWithoutPath } from './errors.ts'
-import { type Address, SOCKET_PATH_MAX_BYTES } from './http/listen.ts'
-import { IN_MEMORY } from './store/sqljs/in-memory.ts'
+import { reasonWithoutPath } from '../errors.ts'
+import { type Address, SOCKET_PATH_MAX_BYTES } from '../http/listen.ts'
+
+/** In the place of a directory. A path that was resolved never has this form. */
+export const IN_MEMORY = ':memory:'
 
 /**
  * Makes a value of what an operator wrote, or a program passed.
@@ -93,10 +95,9 @@ export const secret: Read<Buffer> = (given) => {
 /** What a file holds. A program may pass the content itself, as bytes. */
 function content<T>(parse: (bytes: Buffer) => T): Read<T> {
   return (given) => {
-    const bytes = types.isUint8Array(given) ? Buffer.from(given) : undefined
-    const file = bytes ? '' : anyPath(given)
+    const file = types.isUint8Array(given) ? undefined : anyPath(given)
     try {
-      return parse(bytes ?? readFileSync(file))
+      return parse(file === undefined ? secret(given) : readFileSync(file))
     } catch (error) {
       throw new Error(`cannot be read: ${reasonWithoutPath(error)}`)
     }
