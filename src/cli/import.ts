@@ -86,7 +86,6 @@ export async function importStore(
     if (refused > 0) throw new Error(`${stored}; the others are named above`)
     return `${plants} read from ${file}; all of them are in the store`
   } finally {
-    progress.end()
     await handle.close()
   }
 }

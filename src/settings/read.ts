@@ -25,7 +25,8 @@ const KEYS: readonly Option[] = ['jwtSecretFile', 'jwtSecret', 'jwksFile', 'jwks
 const ETCD_TLS: readonly Option[] = ['etcdCaFile', 'etcdCertFile', 'etcdKeyFile']
 const OF_ETCD: readonly Option[] = ['etcdPrefix', 'etcdUsername', 'etcdPasswordFile', ...ETCD_TLS]
 const OWN_KEY =
-  'is of no use here: "serve --dev" makes a development key, and "token" signs with it alone'
+  'is set, and "serve --dev" and "token" use the development key only: ' +
+  'for tokens of your issuer, see "Run it for real" in README.md'
 const NOT_KEPT = `is ${IN_MEMORY}, where nothing is kept: only "serve" without --dev can use that`
 const NO_SETTINGS =
   'keys come from the issuer, or from PLANTS_JWT_SECRET_FILE or PLANTS_JWKS_FILE; ' +
