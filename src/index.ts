@@ -32,7 +32,7 @@ export function createPlantService(
   const { logLevel } = config
   const { onLog } = options
   const log = onLog ? createCallbackLog(logLevel, onLog) : createLog(logLevel)
-  const service = new Service(config, { log, onFatal })
+  const service = new Service(config, { log, onFatal, nameOf: (option) => option })
   const handler = service.mount((responder) => new Adapter(responder))
   return Object.assign(service, { handler })
 }

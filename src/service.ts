@@ -26,8 +26,8 @@ export interface ServiceHooks {
   readonly log: Log
   /** Memory and disk may differ: the process must end, and the next one starts from the disk. */
   readonly onFatal: (error: unknown) => void
-  /** What messages call an option; by default, its own name. */
-  readonly nameOf?: (option: string) => string
+  /** What messages call an option. */
+  readonly nameOf: (option: string) => string
 }
 
 /** Where the service listens, as URLs or `unix:` paths, and what its store recovered. */
@@ -85,8 +85,6 @@ type Step = readonly [name: string, run: () => unknown]
 export class Service implements Omit<PlantService, 'handler'> {
   readonly #config: Config
   readonly #hooks: ServiceHooks
-  readonly #log: Log
-  readonly #nameOf: (option: string) => string
   readonly #keys: KeySource
   readonly #queue = new FairQueue()
   readonly #responder: Responder
@@ -106,11 +104,9 @@ export class Service implements Omit<PlantService, 'handler'> {
 
   /** @throws ConfigError if the keys cannot be used. */
   constructor(config: Config, hooks: ServiceHooks) {
-    const { log, nameOf = (option) => option } = hooks
+    const { log } = hooks
     this.#config = config
     this.#hooks = hooks
-    this.#log = log
-    this.#nameOf = nameOf
     const { keys, issuer, openKeys = readKeys(keys, issuer) } = config
     this.#keys = openKeys(log)
     const { rateLimit, maxBodyBytes, logRequests, readScope, writeScope, keepAlive } = config
@@ -169,7 +165,7 @@ export class Service implements Omit<PlantService, 'handler'> {
   #openedStore(): PlantStore {
     if (this.#store) return this.#store
     if (this.#isDraining) throw new StoreUnavailable(CLOSED)
-    if (!this.#isRefusalLogged) this.#log.error(NOT_OPEN)
+    if (!this.#isRefusalLogged) this.#hooks.log.error(NOT_OPEN)
     this.#isRefusalLogged = true
     throw new StoreUnavailable(NOT_OPEN)
   }
@@ -204,7 +200,7 @@ export class Service implements Omit<PlantService, 'handler'> {
     try {
       return await this.#listenOnBoth()
     } catch (error) {
-      await runSteps(this.#closeListeners, this.#log)
+      await runSteps(this.#closeListeners, this.#hooks.log)
       this.#listening = undefined
       throw error
     }
@@ -217,28 +213,24 @@ export class Service implements Omit<PlantService, 'handler'> {
     const { recovered } = await this.#openOnce()
     this.#warn()
     this.#http.server.maxConnections = maxConnections
-    this.#listener = await listen(this.#http.server, address, this.#nameOf('listen'))
+    this.#listener = await listen(this.#http.server, address, this.#hooks.nameOf('listen'))
     this.#serve()
     return { plants: this.#listener.url, admin, recovered }
   }
 
   #warn(): void {
-    const [openFiles, needed] = [openFilesMax(), this.#config.maxConnections + OTHER_FILES]
-    if (openFiles < needed) {
-      const name = this.#nameOf('maxConnections')
-      this.#log.info(`the limit of open files is low for ${name}`, { openFiles, needed })
-    }
-    const seconds = this.#config.keepAlive
-    if (seconds < SHORT_KEEP_ALIVE_SECONDS) {
-      const name = this.#nameOf('keepAlive')
-      const short = `${name} is short: a load balancer may use a connection that is closing`
-      this.#log.info(short, { seconds })
-    }
+    const { maxConnections, keepAlive: seconds } = this.#config
+    const { log, nameOf } = this.#hooks
+    const [openFiles, needed] = [openFilesMax(), maxConnections + OTHER_FILES]
+    const isLow = `the limit of open files is low for ${nameOf('maxConnections')}`
+    if (openFiles < needed) log.info(isLow, { openFiles, needed })
+    const isShort = `${nameOf('keepAlive')} is short: a load balancer may use a closing connection`
+    if (seconds < SHORT_KEEP_ALIVE_SECONDS) log.info(isShort, { seconds })
   }
 
   #listenForAdmin(address: Address): Promise<string> {
-    this.#admin = new Admin(() => this.#checks(), this.metrics, this.#log)
-    return this.#admin.listen(address, this.#nameOf('adminListen'))
+    this.#admin = new Admin(() => this.#checks(), this.metrics, this.#hooks.log)
+    return this.#admin.listen(address, this.#hooks.nameOf('adminListen'))
   }
 
   #checks(): Checks {
@@ -267,7 +259,7 @@ export class Service implements Omit<PlantService, 'handler'> {
       admin,
       ['close the keys', () => this.#keys.close?.()],
     ]
-    await runSteps(steps, this.#log)
+    await runSteps(steps, this.#hooks.log)
   }
 
   /** For a stop, and for a `listen` that fails. */
@@ -290,7 +282,7 @@ export class Service implements Omit<PlantService, 'handler'> {
     const left = await Promise.all(parts.map((part) => part?.drain(timeoutSeconds * 1000) ?? 0))
     const connections = left.reduce((sum, each) => sum + each, 0)
     const message = 'requests still under way at the deadline were given up'
-    if (connections > 0) this.#log.error(message, { connections, timeoutSeconds })
+    if (connections > 0) this.#hooks.log.error(message, { connections, timeoutSeconds })
   }
 }
 

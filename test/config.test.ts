@@ -350,7 +350,7 @@ test('config: etcd files are read and checked, and pairs are complete', async ()
   const gone = namesIn({ ...all, PLANTS_ETCD_KEY_FILE: `${file}.gone` })
   assert.deepEqual(gone.toSorted(), Object.keys(all).slice(-3))
   const ca = { PLANTS_ETCD_CA_FILE: file }
-  assert.match(problems({ ...ETCD_HTTPS, ...ca }).join(), /PLANTS_ETCD_CA_FILE cannot be used: /)
+  assert.match(problems({ ...ETCD_HTTPS, ...ca }).join(), /PLANTS_ETCD_CA_FILE cannot be read: /)
   assert.deepEqual(problems({ ...ETCD_HTTP, ...ca }), [
     'PLANTS_ETCD_CA_FILE is of no use without https',
   ])
@@ -422,7 +422,8 @@ test('config: a secret in the place of any other value is never printed', async 
   }
   for (const [name, more] of Object.entries(FILES)) {
     const { status, stderr } = await command(['serve'], { ...more, [name]: MISPLACED }, directory)
-    const why = `${name} cannot be read: ENOENT: no such file or directory`
+    const verb = name === 'PLANTS_JWKS_FILE' ? 'used' : 'read'
+    const why = `${name} cannot be ${verb}: ENOENT: no such file or directory`
     assert.equal(status, 2)
     assert.ok(stderr.split('\n').includes(`plant-store: ${why}`), stderr)
     assert.doesNotMatch(stderr, /hidden/)

@@ -279,9 +279,9 @@ const fail = (): never => {
 
 /** The file cannot clear a timer. A service of another test may clear its own meanwhile. */
 function failClearing(t: TestContext, file: string): void {
-  const { clearInterval } = globalThis
-  t.mock.method(globalThis, 'clearInterval', (timer: NodeJS.Timeout) =>
-    new Error().stack?.includes(file) ? fail() : clearInterval(timer),
+  const { clearTimeout } = globalThis
+  t.mock.method(globalThis, 'clearTimeout', (timer: NodeJS.Timeout) =>
+    new Error().stack?.includes(file) ? fail() : clearTimeout(timer),
   )
 }
 
@@ -289,7 +289,7 @@ function failClearing(t: TestContext, file: string): void {
 const FAILING: readonly (readonly [step: string, breakIt: (t: TestContext) => unknown])[] = [
   ['accept no more', (t) => t.mock.method(fs, 'unlinkSync', fail)],
   ['answer what is under way', (t) => t.mock.method(HttpServer.prototype, 'drain', fail)],
-  ['close the keys', (t) => failClearing(t, '/auth/file-keys.js')],
+  ['close the keys', (t) => failClearing(t, '/auth/reloaded-keys.js')],
   ['close the server', (t) => t.mock.method(Server.prototype, 'close', fail)],
   [
     'release the store',

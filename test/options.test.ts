@@ -108,7 +108,7 @@ const WRONG: readonly (readonly [options: Readonly<Record<string, unknown>>, pro
   [{ jwtSecret: undefined, jwksFile: null }, 'jwksFile must be a path, and is null'],
   [
     { jwtSecret: undefined, jwksFile: '/dev/null' },
-    'jwksFile /dev/null: must be a JSON Web Key Set, {"keys": [...]}, ' +
+    'jwksFile cannot be used: must be a JSON Web Key Set, {"keys": [...]}, ' +
       'and is no JSON object in UTF-8',
   ],
   [{ jwtSecret: undefined, jwksUrl: '' }, 'jwksUrl must be a text that is not empty, and is empty'],
@@ -196,7 +196,7 @@ test('options: all problems are reported at once, one line each', () => {
     maxDataBytes: '4',
     logLevel: 5,
     typo: 6,
-    etcdEndpoints: 'x',
+    etcdEndpoints: 'https:x',
     etcdPrefix: 'y',
     etcdUsername: 'p',
     etcdKeyFile: Buffer.from('no PEM'),
@@ -309,7 +309,7 @@ test('options: a certificate for etcd needs its own key, and https', () => {
   const secure = { ...GOOD, etcdEndpoints: 'https://127.0.0.1:1' }
   const other = { etcdCertFile: cert, etcdKeyFile: Buffer.from(OTHER_KEY) }
   assert.deepEqual(problemsOf({ ...secure, ...other }), [
-    'etcdKeyFile cannot be used: it is not the key of the first certificate',
+    'etcdKeyFile is not the key of the first certificate',
   ])
   assert.deepEqual(problemsOf({ ...secure, etcdCertFile: cert }), [
     'etcdKeyFile is required by etcdCertFile',
@@ -318,7 +318,7 @@ test('options: a certificate for etcd needs its own key, and https', () => {
     'etcdCertFile is required by etcdKeyFile',
   ])
   const noCertificate = problemsOf({ ...secure, etcdCaFile: key }).join()
-  assert.match(noCertificate, /^etcdCaFile cannot be used: /)
+  assert.match(noCertificate, /^etcdCaFile cannot be read: /)
   assert.deepEqual(problemsOf({ ...GOOD, ...ETCD, etcdCaFile: ca }), [
     'etcdCaFile is of no use without https',
   ])

@@ -9,6 +9,8 @@ interface Target {
 
 /** Work that takes less tells nothing, and longer work a line in this time. */
 const LINE_EVERY_MS = 1000
+/** A rate over less says little. */
+const RATE_MS = 200
 /** SQLite checks this many bytes in about 1 s. */
 const LONG_BYTES = 100e6
 
@@ -38,10 +40,11 @@ export class Progress {
   /** To be called often. */
   at(done: number, total: number, unit: Unit): void {
     const nowMs = performance.now()
-    if (done === 0 || done === total || nowMs - this.#toldAtMs < LINE_EVERY_MS) return
-    this.#toldAtMs = nowMs
     const { what, startedAtMs } = this.#step
-    const perSecond = (done * 1000) / (nowMs - startedAtMs)
+    const stepMs = nowMs - startedAtMs
+    if (done === total || stepMs < RATE_MS || nowMs - this.#toldAtMs < LINE_EVERY_MS) return
+    this.#toldAtMs = nowMs
+    const perSecond = (done * 1000) / stepMs
     const scaled = (value: number): number => Math.round(unit === 'MB' ? value / 1e6 : value)
     const rate = `${scaled(perSecond)} a second, ${Math.ceil((total - done) / perSecond)} s left`
     this.tell(`${what}: ${scaled(done)} of ${scaled(total)} ${unit}, ${rate}`)

@@ -89,6 +89,16 @@ class Input {
     this.problems.push(`${this.nameOf(option)} ${what}`)
   }
 
+  /** What `read` returns. Undefined if it throws, which is a problem. */
+  attempt<T>(option: Option, read: () => T, advice = ''): T | undefined {
+    try {
+      return read()
+    } catch (error) {
+      this.wrong(option, `${reasonOf(error)}${advice}`)
+      return undefined
+    }
+  }
+
   refuse(options: readonly Option[], what: string): void {
     for (const option of options) if (this.given.delete(option)) this.wrong(option, what)
   }
@@ -108,12 +118,14 @@ function readValues(input: Input): Values {
   const { given, nameOf } = input
   if (!given.has('etcdEndpoints'))
     input.refuse(OF_ETCD, `is of no use without ${nameOf('etcdEndpoints')}`)
+  const isTls = isSecure(String(given.get('etcdEndpoints')))
+  if (!isTls) input.refuse(ETCD_TLS, 'is of no use without https')
   requireBoth(input, 'etcdUsername', 'etcdPasswordFile')
   requireBoth(input, 'etcdCertFile', 'etcdKeyFile')
   const entries = VARIABLES.map((setting) => [setting.option, readValue(input, setting)])
   // Each value has its setting's type. With a problem, none of them is used.
   const values = Object.fromEntries(entries) as Values
-  checkTls(input, values)
+  checkPair(input, values)
   checkAddresses(input, values)
   return values
 }
@@ -123,14 +135,9 @@ function readValue(input: Input, setting: (typeof VARIABLES)[number]): unknown {
   const value = input.given.has(option) ? input.given.get(option) : fallback || undefined
   if (value === undefined && isRequired) input.wrong(option, `is ${meaning}`)
   if (value === undefined) return undefined
-  try {
-    if (typeof value === 'string' && value.trim() !== value)
-      throw new Error('must not begin or end with a blank or a line break')
-    return read(value)
-  } catch (error) {
-    input.wrong(option, reasonOf(error))
-    return undefined
-  }
+  if (typeof value !== 'string' || value.trim() === value)
+    return input.attempt(option, () => read(value))
+  return input.wrong(option, 'must not begin or end with a blank or a line break')
 }
 
 /** A free port is another one each time. */
@@ -148,25 +155,9 @@ function requireBoth(input: Input, one: Option, other: Option): void {
   input.wrong(missing, `is required by ${input.nameOf(given)}`)
 }
 
-function checkTls(input: Input, values: Values): void {
-  const { etcdEndpoints, etcdCaFile: ca, etcdCertFile: cert, etcdKeyFile: key } = values
-  if (etcdEndpoints && !etcdEndpoints.some(isSecure))
-    return input.refuse(ETCD_TLS, 'is of no use without https')
-  const check = (option: Option, use: () => unknown): void => {
-    try {
-      use()
-    } catch (error) {
-      input.wrong(option, `cannot be used: ${reasonOf(error)}`)
-    }
-  }
-  // `tls.createSecureContext` takes authorities that are no PEM, and a key of another kind.
-  check('etcdCaFile', () => ca && new X509Certificate(ca))
-  check('etcdCertFile', () => cert && new X509Certificate(cert))
-  check('etcdKeyFile', () => {
-    const own = key && createPrivateKey(key)
-    if (own && cert && !new X509Certificate(cert).checkPrivateKey(own))
-      throw new Error('it is not the key of the first certificate')
-  })
+function checkPair(input: Input, { etcdCertFile: cert, etcdKeyFile: key }: Values): void {
+  const isOwn = !cert || !key || new X509Certificate(cert).checkPrivateKey(createPrivateKey(key))
+  if (!isOwn) input.wrong('etcdKeyFile', 'is not the key of the first certificate')
 }
 
 /** Reads the keys, so that their problems are reported with all others. */
@@ -177,15 +168,9 @@ function tryKeys(input: Input, values: Values): Config['openKeys'] {
   if (sources.length > 1)
     input.problems.push(`${names(sources)} are set: keys come from one place only`)
   if (sources.length > 1 || values[option] === undefined) return undefined
-  try {
-    return readKeys(keysOf(values), values.issuer)
-  } catch (error) {
-    if (!(error instanceof ConfigError)) throw error
-    const others = `; or set one of ${names(KEYS)}: it says where the keys are`
-    for (const problem of error.problems)
-      input.wrong(option, option === 'issuer' ? problem + others : problem)
-    return undefined
-  }
+  const others = `; or set one of ${names(KEYS)}: it says where the keys are`
+  const read = () => readKeys(keysOf(values), values.issuer)
+  return input.attempt(option, read, option === 'issuer' ? others : '')
 }
 
 function keysOf({ jwtSecretFile, jwtSecret, jwksFile, jwksUrl }: Values): KeyConfig {
@@ -196,10 +181,9 @@ function keysOf({ jwtSecretFile, jwtSecret, jwksFile, jwksUrl }: Values): KeyCon
 }
 
 /** How to reach etcd, if plants are kept there. */
-function etcdOf(values: Values) {
-  const { etcdEndpoints: endpoints, etcdPrefix: prefix, etcdUsername: name } = values
-  const { etcdPasswordFile: password = '', etcdCaFile: ca } = values
-  const { etcdCertFile: cert, etcdKeyFile: key } = values
+function etcdOf({ etcdEndpoints: endpoints, etcdPrefix: prefix, ...values }: Values) {
+  const { etcdUsername: name, etcdPasswordFile: password = '' } = values
+  const { etcdCaFile: ca, etcdCertFile: cert, etcdKeyFile: key } = values
   const user = name === undefined ? undefined : { name, password }
   return endpoints && { endpoints, prefix, user, tls: { ca, cert, key } }
 }

@@ -2,8 +2,9 @@
 
 import { LOG_LEVELS, LOG_REQUESTS } from '../telemetry/log.ts'
 import type { PlantServiceConfig } from './options.ts'
-import { address, addressOrOff, directory, endpoints, integer, oneOf, path } from './values.ts'
-import { passwordFile, pem, prefix, type Read, scope, secret, secretFile, text } from './values.ts'
+import { address, addressOrOff, directory, endpoints, integer, oneOf } from './values.ts'
+import { passwordFile, path, pem, pemKey, prefix, type Read, scope } from './values.ts'
+import { secret, secretFile, text } from './values.ts'
 
 export type Option = Exclude<keyof PlantServiceConfig, 'onLog'>
 
@@ -36,7 +37,7 @@ const SETTINGS = {
   etcdPasswordFile: [passwordFile, NONE, "file with that user's password, less one final newline"],
   etcdCaFile: [pem, NONE, "file with PEM certificates of etcd's authorities; unset: those of Node"],
   etcdCertFile: [pem, NONE, 'file with the PEM client certificate for etcd'],
-  etcdKeyFile: [pem, NONE, 'file with the PEM key of that certificate'],
+  etcdKeyFile: [pemKey, NONE, 'file with the PEM key of that certificate'],
   issuer: [text, REQUIRED, 'required: the iss that a token must have'],
   audience: [text, REQUIRED, 'required: the audience that a token must have'],
   jwtSecretFile: [secretFile, NONE, 'file with the HS256 secret, less one final newline'],

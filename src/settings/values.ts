@@ -1,5 +1,6 @@
 /* The kinds of value that a setting may have. */
 
+import { createPrivateKey, X509Certificate } from 'node:crypto'
 import { readFileSync } from 'node:fs'
 import { resolve } from 'node:path'
 import { types } from 'node:util'
@@ -107,7 +108,17 @@ function content<T>(parse: (bytes: Buffer) => T): Read<T> {
 const withoutNewline = (bytes: Buffer): Buffer =>
   bytes.at(-1) === 0x0a ? bytes.subarray(0, -1) : bytes
 
-export const pem = content((bytes) => bytes)
+const pemThat = (parse: (bytes: Buffer) => unknown): Read<Buffer> =>
+  content((bytes) => {
+    // The parsers take other forms too, which TLS does not.
+    if (!bytes.includes('-----BEGIN')) throw new Error('there is no PEM in it')
+    parse(bytes)
+    return bytes
+  })
+
+/** Certificates, of which the first is checked. */
+export const pem = pemThat((bytes) => new X509Certificate(bytes))
+export const pemKey = pemThat(createPrivateKey)
 export const secretFile = content(withoutNewline)
 export const passwordFile = content((bytes) =>
   new TextDecoder('utf-8', { fatal: true, ignoreBOM: true }).decode(withoutNewline(bytes)),

@@ -27,10 +27,10 @@ import {
   signed,
   temporaryDirectory,
   verifier,
+  weak,
 } from './tokens.ts'
 
 const FAST = { ...TIMING, poll: 10 }
-const weak = readPair(generateKeyPairSync('rsa', { modulusLength: 1024, ...PEM }))
 
 function configRefused(config: KeyConfig, issuer: string, ...words: readonly string[]): void {
   assert.throws(

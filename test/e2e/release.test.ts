@@ -240,7 +240,7 @@ test('release: without its description the folder serves, and says what is missi
   rmSync(join(elsewhere, 'plant-store/src/api/openapi.json'))
   assert.equal(verdict(await ask('/openapi.json')), 'internal')
   assert.equal((await ask('/readyz')).status, 200)
-  assert.match(service.output(), /an admin request failed.*plant-store\/openapi\.json/)
+  assert.match(service.output(), /an admin request failed.*plant-store\/src\/api\/openapi\.json/)
   const { status, stdout, stderr } = await run(['openapi'], {}, elsewhere, main)
   assert.deepEqual([status, stdout], [1, ''])
   assert.match(stderr, /^plant-store: ENOENT.*plant-store\/openapi\.json'\n$/)

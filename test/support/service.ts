@@ -36,8 +36,11 @@ export interface RunningService {
 }
 
 /** A service with its handler, of any configuration. */
-export function mountedService(config: Config, hooks: ServiceHooks): PlantService {
-  const service = new Service(config, hooks)
+export function mountedService(
+  config: Config,
+  hooks: Omit<ServiceHooks, 'nameOf'>,
+): PlantService {
+  const service = new Service(config, { ...hooks, nameOf: (option) => option })
   const handler = service.mount((responder) => new Adapter(responder))
   return Object.assign(service, { handler })
 }
@@ -80,7 +83,10 @@ export async function startService(
       throw error
     },
   })
-  const { plants, admin } = await service.listen()
+  const { plants, admin } = await service.listen().catch(async (error: unknown) => {
+    await service.close()
+    throw error
+  })
   let closed: Promise<void> | undefined
   const close = (): Promise<void> => (closed ??= service.close())
   t.after(async () => {
