@@ -33,7 +33,7 @@ const NO_SETTINGS =
   'to try the service, "serve --dev" needs no setting'
 
 /** What Kubernetes sets for a Service named plants, or plants-…; no setting has such a name. */
-const OF_KUBERNETES = /^PLANTS_([A-Z0-9_]+_)?(SERVICE_HOST|(SERVICE_)?PORT(_[A-Z0-9_]+)?)$/
+const OF_KUBERNETES = /^PLANTS_([A-Z0-9_]+_)?(SERVICE_HOST|PORT(_[A-Z0-9_]+)?)$/
 
 /**
  * Reads the environment variables; an empty value counts as unset. Only a `service` has configured

@@ -438,6 +438,23 @@ test('remote keys: without a set, fetches again after growing delays', async (t)
   await accepted(tokenOne, by)
 })
 
+test('remote keys: once a set was fetched, the delays begin anew', async (t) => {
+  const clock = stopClock(t)
+  const { issuer, by } = await withIssuer(t, text('', 500), { retry: 2_000 })
+  const delayIs = (seconds: string): Promise<void> =>
+    assert.rejects(
+      async () => by.verify(tokenOne),
+      (error) => error instanceof HttpError && error.headers[1] === seconds,
+    )
+  await delayIs('2')
+  await delayIs('4')
+  issuer.answer = keySet(ONE)
+  await accepted(tokenOne, by)
+  issuer.answer = text('', 500)
+  clock.pass(SLOW.usable)
+  await delayIs('2')
+})
+
 test('remote keys: symmetric and private keys are not used, the others are', async (t) => {
   const bad = [
     { kty: 'oct', k: 'AAAA', kid: 'symmetric' },
