@@ -243,5 +243,5 @@ test('release: without its description the folder serves, and says what is missi
   assert.match(service.output(), /an admin request failed.*plant-store\/src\/api\/openapi\.json/)
   const { status, stdout, stderr } = await run(['openapi'], {}, elsewhere, main)
   assert.deepEqual([status, stdout], [1, ''])
-  assert.match(stderr, /^plant-store: ENOENT.*plant-store\/openapi\.json'\n$/)
+  assert.match(stderr, /^plant-store: ENOENT.*plant-store\/src\/api\/openapi\.json'\n$/)
 })
