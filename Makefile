@@ -44,8 +44,8 @@ build: $(BUILT) ## compile src/ to dist/
 bench: $(BUILT) ## measure beside bare node:http; WORKLOADS='get20 post' runs some, CHART=file.svg draws
 	@$(SCRIPT) scripts/bench.ts $(WORKLOADS)
 
-openapi: $(BUILT) ## write openapi.json from the table of operations
-	@$(SCRIPT) scripts/openapi.ts > openapi.json
+openapi: $(BUILT) ## write src/api/openapi.json from the table of operations
+	@$(SCRIPT) scripts/openapi.ts > src/api/openapi.json
 
 dist: $(BUILT) ## make the release in release/: the npm package, an archive for node alone, and the SBOM
 	@$(SCRIPT) scripts/dist.ts

@@ -46,14 +46,15 @@ test('a certificate and a key that cannot serve are named, and end the start', a
   const mismatch = 'PLANTS_ETCD_KEY_FILE is not the key of the first certificate'
   assert.deepEqual(problems(env('authority', 'certificate', 'otherKey')), [mismatch])
   assert.deepEqual(problems(env('authority', 'authority', 'key')), [mismatch])
-  assert.deepEqual(problems(env('certificate', 'certificate', 'key')), [
-    'PLANTS_ETCD_CA_FILE holds no certificate of an authority',
-  ])
-  const noPem = 'holds no PEM that can be used: there is no certificate in it'
-  assert.deepEqual(problems(env('noPem', 'key', 'key')), [
+  const noPem = 'cannot be read: there is no PEM in it'
+  assert.deepEqual(problems(env('noPem', 'noPem', 'noPem')), [
     `PLANTS_ETCD_CA_FILE ${noPem}`,
     `PLANTS_ETCD_CERT_FILE ${noPem}`,
+    `PLANTS_ETCD_KEY_FILE ${noPem}`,
   ])
+  const [noCertificate = '', ...more] = problems(env('authority', 'key', 'key'))
+  assert.match(noCertificate, /^PLANTS_ETCD_CERT_FILE cannot be read: .*no start line$/)
+  assert.deepEqual(more, [])
   const { status, stderr } = await run(['serve'], env('authority', 'certificate', 'otherKey'))
   assert.equal(status, 2)
   assert.ok(stderr.includes(mismatch), stderr)
