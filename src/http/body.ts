@@ -4,8 +4,6 @@ import { ClientGone, HttpError } from '../errors.ts'
 import { type Hold, overloaded } from '../limits/budget.ts'
 import type { Exchange } from './exchange.ts'
 
-const EMPTY: Buffer = Buffer.alloc(0)
-
 /**
  * Reads a body to its end. Its memory is reserved in `hold` as it grows. Its chunks are copied into
  * one buffer: a list of them would take 250 bytes for a chunk of one byte.
@@ -25,7 +23,7 @@ export function readBody(exchange: Exchange, maxBytes: number, hold: Hold): Prom
   if (exchange.awaitsContinue) res.writeContinue()
   exchange.awaitsContinue = false
   return new Promise((resolve, reject) => {
-    let held = EMPTY
+    let held: Buffer = Buffer.alloc(0)
     let length = 0
     const take = (chunk: Buffer): void => {
       // It came too late: the request has its response.
@@ -72,13 +70,4 @@ export function discardBody(exchange: Exchange): void {
     if (left < 0) exchange.stopReading?.()
   })
   exchange.req.resume()
-}
-
-/**
- * Takes the end of a request that has no body. Without the call before its response, Node drops a
- * body that is not there: five turns of its queue more, a tenth of a cached list
- * (`make bench WORKLOADS=mixed`). Without the call after it, an idle connection keeps the request.
- */
-export function readEnd({ req, hasBody }: Exchange): void {
-  if (!hasBody) req.read()
 }
