@@ -133,9 +133,6 @@ export class Connection {
 
   #serve(exchange: Exchange): void {
     this.#current = exchange
-    // Else Node drops a body that is not there, which takes it five turns of its queue, a tenth of
-    // a cached list (`make bench WORKLOADS=mixed`).
-    if (!exchange.hasBody) exchange.req.read()
     // Not 'finish': Node has a listener for it, and a list of two makes a create slower (V8 moves
     // such lists to its old objects, where they keep whole requests until a full collection).
     exchange.res.on('close', () => this.#finished(exchange))
@@ -220,7 +217,7 @@ export class Connection {
     if (exchange.isDone) return
     exchange.finish()
     const { req, response } = exchange
-    // It takes the end of such a request, too: an idle connection would keep it.
+    // It takes the end of the request, which an idle connection would keep (see `discardBody`).
     if (!exchange.hasBody) req.read()
     if (response) this.#responder.answered(exchange, response, aborted)
     // An idle connection keeps nothing of its last request.
