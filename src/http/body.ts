@@ -4,9 +4,54 @@ import { ClientGone, HttpError } from '../errors.ts'
 import { type Hold, overloaded } from '../limits/budget.ts'
 import type { Exchange } from './exchange.ts'
 
+/** What one read of a socket brings at most. */
+const READ_BYTES = 64 * 1024
+
+/** Chunks, copied into one buffer: a list of them would take 250 bytes for a chunk of one byte. */
+class Chunks {
+  #buffer: Buffer = Buffer.alloc(0)
+  length = 0
+
+  get all(): Buffer {
+    return this.#buffer.subarray(0, this.length)
+  }
+
+  /** The buffer doubles, up to `maxBytes`. False, and nothing is added, if `hold` has no room. */
+  add(chunk: Buffer, maxBytes: number, hold?: Hold): boolean {
+    const needed = this.length + chunk.length
+    if (needed > this.#buffer.length) {
+      const size = Math.max(needed, Math.min(2 * this.length, maxBytes))
+      if (hold?.grow(size) === false) return false
+      // Most bodies are one chunk, which is not copied.
+      this.#buffer = this.length === 0 ? chunk : Buffer.concat([this.all], size)
+    }
+    if (this.length > 0) chunk.copy(this.#buffer, this.length)
+    this.length = needed
+    return true
+  }
+}
+
 /**
- * Reads a body to its end. Its memory is reserved in `hold` as it grows. Its chunks are copied into
- * one buffer: a list of them would take 250 bytes for a chunk of one byte.
+ * Stops the socket until a chunked body is read or dropped, and collects what the read under way
+ * brings. Node would hold each chunk by itself: 2.7 MiB for one read of one-byte chunks.
+ */
+export function collectBody(exchange: Exchange): void {
+  if (!exchange.isChunked || !exchange.hasUnreadBody || exchange.isDiscarding) return
+  const { req } = exchange
+  const chunks = new Chunks()
+  const take = (chunk: Buffer): void => void chunks.add(chunk, READ_BYTES)
+  exchange.takeCollected = () => {
+    exchange.takeCollected = undefined
+    req.off('data', take).socket.resume()
+    return chunks.all
+  }
+  req.socket.pause()
+  // It flows at once, so that each chunk is taken while Node parses the next.
+  req.on('data', take).read(0)
+}
+
+/**
+ * Reads a body to its end. Its memory is reserved in `hold` as it grows.
  * @throws HttpError `bodyTooLarge` after `maxBytes`, `overloaded` without room. The rest is then
  * unread.
  * @throws ClientGone if the body ends early.
@@ -15,34 +60,27 @@ export function readBody(exchange: Exchange, maxBytes: number, hold: Hold): Prom
   const { req, res } = exchange
   // It was refused, or its client has left, while the token was verified.
   if (exchange.response || exchange.isOver) throw new ClientGone()
+  const collected = exchange.takeCollected?.()
   // The application of another server has read it, reads it, or has set its encoding.
   const isText = req.readableEncoding !== null || req.listenerCount('readable') > 0
-  if (req.readableDidRead || req.readableEnded || isText)
+  if (!collected && (req.readableDidRead || req.readableEnded || isText))
     throw new Error('the body was read before the handler: mount it before body parsers')
   exchange.isBodyTaken = true
   if (exchange.awaitsContinue) res.writeContinue()
   exchange.awaitsContinue = false
   return new Promise((resolve, reject) => {
-    let held: Buffer = Buffer.alloc(0)
-    let length = 0
+    const chunks = new Chunks()
     const take = (chunk: Buffer): void => {
       // It came too late: the request has its response.
       if (exchange.response || exchange.isDone) return gone()
-      const needed = length + chunk.length
-      if (needed > maxBytes) return stop(new HttpError('bodyTooLarge'))
-      if (needed > held.length) {
-        const capacity = Math.max(needed, Math.min(2 * length, exchange.contentLength ?? maxBytes))
-        if (!hold.grow(capacity)) return stop(overloaded())
-        // Most bodies are one chunk, which is not copied.
-        held = length === 0 ? chunk : Buffer.concat([held.subarray(0, length)], capacity)
-      }
-      if (length > 0) chunk.copy(held, length)
-      length = needed
+      if (chunks.length + chunk.length > maxBytes) return stop(new HttpError('bodyTooLarge'))
+      const isAdded = chunks.add(chunk, exchange.contentLength ?? maxBytes, hold)
+      if (!isAdded) stop(overloaded())
     }
     const end = (): void => {
       if (exchange.response || exchange.isDone) return gone()
       release()
-      resolve(held.subarray(0, length))
+      resolve(chunks.all)
     }
     const stop = (error: Error): void => {
       release()
@@ -53,7 +91,9 @@ export function readBody(exchange: Exchange, maxBytes: number, hold: Hold): Prom
     // What was read must not stay in memory while the store works.
     const release = (): void => void req.off('data', take).off('end', end).off('close', gone)
     // The application of another server may have paused the request.
-    req.on('end', end).on('close', gone).on('data', take).resume()
+    req.on('end', end).on('close', gone).on('data', take).resume().read(0)
+    if (collected) take(collected)
+    if (req.readableEnded) end()
   })
 }
 
@@ -68,9 +108,14 @@ export function discardBody(exchange: Exchange): void {
   if (!exchange.hasUnreadBody || exchange.isDiscarding) return
   exchange.isDiscarding = true
   let left = exchange.discardMaxBytes
-  exchange.req.on('data', (chunk: Buffer) => {
+  dropBody(exchange, (chunk) => {
     left -= chunk.length
     if (left < 0) exchange.stopReading?.()
   })
-  exchange.req.resume()
+}
+
+/** Drops all that comes. It flows at once, so that Node holds nothing of it. */
+export function dropBody(exchange: Exchange, count = (_chunk: Buffer): void => {}): void {
+  exchange.takeCollected?.()
+  exchange.req.on('data', count).resume().read(0)
 }

@@ -72,6 +72,8 @@ export class Exchange implements RequestRecord {
   isBodyTaken = false
   /** True once the body is read to be dropped. */
   isDiscarding = false
+  /** Set while its body is collected: returns what has come, and lets the rest come. */
+  takeCollected: (() => Buffer) | undefined
   /** Called if more comes of a body that is dropped than may. */
   stopReading: (() => void) | undefined
   /** Set when it is sent. */
