@@ -4,33 +4,6 @@ import { ClientGone, HttpError } from '../errors.ts'
 import { type Hold, overloaded } from '../limits/budget.ts'
 import type { Exchange } from './exchange.ts'
 
-/** What one read of a socket brings at most. */
-const READ_BYTES = 64 * 1024
-
-/** Chunks, copied into one buffer: a list of them would take 250 bytes for a chunk of one byte. */
-class Chunks {
-  #buffer: Buffer = Buffer.alloc(0)
-  length = 0
-
-  get all(): Buffer {
-    return this.#buffer.subarray(0, this.length)
-  }
-
-  /** The buffer doubles, up to `maxBytes`. False, and nothing is added, if `hold` has no room. */
-  add(chunk: Buffer, maxBytes: number, hold?: Hold): boolean {
-    const needed = this.length + chunk.length
-    if (needed > this.#buffer.length) {
-      const size = Math.max(needed, Math.min(2 * this.length, maxBytes))
-      if (hold?.grow(size) === false) return false
-      // Most bodies are one chunk, which is not copied.
-      this.#buffer = this.length === 0 ? chunk : Buffer.concat([this.all], size)
-    }
-    if (this.length > 0) chunk.copy(this.#buffer, this.length)
-    this.length = needed
-    return true
-  }
-}
-
 /**
  * Stops the socket until a chunked body is read or dropped, and collects what the read under way
  * brings. Node would hold each chunk by itself: 2.7 MiB for one read of one-byte chunks.
@@ -38,20 +11,26 @@ class Chunks {
 export function collectBody(exchange: Exchange): void {
   if (!exchange.isChunked || !exchange.hasUnreadBody || exchange.isDiscarding) return
   const { req } = exchange
-  const chunks = new Chunks()
-  const take = (chunk: Buffer): void => void chunks.add(chunk, READ_BYTES)
+  let held = Buffer.alloc(0)
+  let length = 0
+  const take = (chunk: Buffer): void => {
+    const needed = length + chunk.length
+    if (needed > held.length) held = Buffer.concat([held], 2 * needed)
+    length += chunk.copy(held, length)
+  }
   exchange.takeCollected = () => {
     exchange.takeCollected = undefined
     req.off('data', take).socket.resume()
-    return chunks.all
+    return held.subarray(0, length)
   }
-  req.socket.pause()
   // It flows at once, so that each chunk is taken while Node parses the next.
   req.on('data', take).read(0)
+  req.socket.pause()
 }
 
 /**
- * Reads a body to its end. Its memory is reserved in `hold` as it grows.
+ * Reads a body to its end. Its memory is reserved in `hold` as it grows. Its chunks are copied into
+ * one buffer: a list of them would take 250 bytes for a chunk of one byte.
  * @throws HttpError `bodyTooLarge` after `maxBytes`, `overloaded` without room. The rest is then
  * unread.
  * @throws ClientGone if the body ends early.
@@ -69,18 +48,26 @@ export function readBody(exchange: Exchange, maxBytes: number, hold: Hold): Prom
   if (exchange.awaitsContinue) res.writeContinue()
   exchange.awaitsContinue = false
   return new Promise((resolve, reject) => {
-    const chunks = new Chunks()
+    let held: Buffer = Buffer.alloc(0)
+    let length = 0
     const take = (chunk: Buffer): void => {
       // It came too late: the request has its response.
       if (exchange.response || exchange.isDone) return gone()
-      if (chunks.length + chunk.length > maxBytes) return stop(new HttpError('bodyTooLarge'))
-      const isAdded = chunks.add(chunk, exchange.contentLength ?? maxBytes, hold)
-      if (!isAdded) stop(overloaded())
+      const needed = length + chunk.length
+      if (needed > maxBytes) return stop(new HttpError('bodyTooLarge'))
+      if (needed > held.length) {
+        const capacity = Math.max(needed, Math.min(2 * length, exchange.contentLength ?? maxBytes))
+        if (!hold.grow(capacity)) return stop(overloaded())
+        // Most bodies are one chunk, which is not copied.
+        held = length === 0 ? chunk : Buffer.concat([held.subarray(0, length)], capacity)
+      }
+      if (length > 0) chunk.copy(held, length)
+      length = needed
     }
     const end = (): void => {
       if (exchange.response || exchange.isDone) return gone()
       release()
-      resolve(chunks.all)
+      resolve(held.subarray(0, length))
     }
     const stop = (error: Error): void => {
       release()
@@ -107,7 +94,7 @@ export function discardBody(exchange: Exchange): void {
   if (!exchange.hasBody) exchange.req.read()
   if (!exchange.hasUnreadBody || exchange.isDiscarding) return
   exchange.isDiscarding = true
-  let left = exchange.discardMaxBytes
+  let left = exchange.discardMaxBytes - (exchange.takeCollected?.().length ?? 0)
   dropBody(exchange, (chunk) => {
     left -= chunk.length
     if (left < 0) exchange.stopReading?.()

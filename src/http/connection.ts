@@ -51,8 +51,7 @@ export class Connection {
     this.#responder = responder
     // Node resumes the socket after each request.
     socket.on('resume', () => {
-      const isCollecting = this.#current?.takeCollected !== undefined
-      if (this.#waiting.length === 0 && !this.#isDeaf && !isCollecting) return
+      if (this.#waiting.length === 0 && !this.#isDeaf && !this.#current?.takeCollected) return
       // If it was paused after Node resumed it, but in the same tick, Node still reads.
       if (socket.isPaused()) socket.resume()
       else socket.pause()
