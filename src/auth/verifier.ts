@@ -41,8 +41,8 @@ const MIN_RSA_BITS = 2048
 const JOSE_CODES = /^ERR_(?:JOSE|JW[A-Z]+)_/
 
 /**
- * Places of a request with a chunked body. In another application's server Node may hold 2.7 MiB for
- * it, which one read of one-byte chunks takes: 64 of them are 173 MiB.
+ * Places of a request with a chunked body. In another application's server Node may hold 2.7 MiB
+ * for it, which one read of one-byte chunks takes: 64 of them are 173 MiB.
  */
 const CHUNKED_PLACES = 8
 

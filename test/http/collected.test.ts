@@ -53,7 +53,7 @@ async function start(t: Parameters<typeof startBare>[0]) {
 
 const POST = head('POST', '/plants', { lines: LINES })
 
-test('collected: bodies in random chunks, before and after their token, arrive whole', async (t) => {
+test('collected: bodies in random chunks, around their token, arrive whole', async (t) => {
   const { wire, plants, decide } = await start(t)
   const { random } = seeded(t)
   for (let id = 1; id <= 40; id++) {
