@@ -28,7 +28,7 @@ export function listPlants(call: Call): HttpResponse | Promise<HttpResponse> {
   }
   return inTurn(call, () => {
     const range = readRange(owner, query)
-    const list = store.current.list(owner, range)
+    const list = store().list(owner, range)
     if (list instanceof Promise)
       return list.then((it) => orClose(it, () => respond(it, range.limit)))
     const response = orClose(list, () => respond(list, range.limit))

@@ -7,12 +7,12 @@
 import { constants } from 'node:fs'
 import { type FileHandle, open, realpath } from 'node:fs/promises'
 import { resolve } from 'node:path'
-import { readConfig } from '../config.ts'
+import { readConfig } from '../settings/read.ts'
 import { errorCodeOf, escaped, reasonOf } from '../errors.ts'
 import { createLog, type Log } from '../telemetry/log.ts'
 import type { NewPlant } from '../plants/plant.ts'
 import type { PlantStore } from '../plants/store.ts'
-import { openStore } from '../store-opening.ts'
+import { openStore } from '../store/open.ts'
 import { fileOf, nodeFiles } from '../store/sqljs/files.ts'
 import { SQLITE_LOGS } from '../store/sqljs/new-file.ts'
 import { FILE_MAX_BYTES, PageFile } from '../store/sqljs/page-file.ts'
@@ -86,7 +86,6 @@ export async function importStore(
     if (refused > 0) throw new Error(`${stored}; the others are named above`)
     return `${plants} read from ${file}; all of them are in the store`
   } finally {
-    progress.end()
     await handle.close()
   }
 }

@@ -207,13 +207,6 @@ test('export: a file that fails and cannot be closed is removed, and its error t
   assert.deepEqual([status, stderr, readdirSync(folder)], [1, 'plant-store: EPERM\n', []])
 })
 
-test('serve --dev: a signal while the key is being made leaves no part of a key', async () => {
-  const data = `${await temporaryDirectory()}/data`
-  const env = { PLANTS_DATA: data, ...(await atNewFile("process.kill(process.pid, 'SIGTERM')")) }
-  const { status } = await run(['serve', '--dev'], env)
-  assert.deepEqual([status, readdirSync(data)], [1, []])
-})
-
 test('export: into the data directory is refused, by any name and path', async () => {
   const data = await storeOfTwo()
   const before = await filesOf(data)

@@ -3,8 +3,8 @@ import type { Agent } from 'node:http'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { reasonOf } from '../../errors.ts'
 import { StoreUnavailable } from '../../plants/store.ts'
-import { AnswerTooLong, ask, createAgent, DENIED, EtcdRefusal, isRefusal } from './gateway.ts'
-import type { EtcdTls } from './tls.ts'
+import { AnswerTooLong, ask, createAgent, DENIED, EtcdRefusal } from './gateway.ts'
+import { type EtcdTls, isRefusal } from './gateway.ts'
 import { type EtcdRequest, type EtcdUser, loginRequest } from './wire.ts'
 
 export interface EtcdConfig {

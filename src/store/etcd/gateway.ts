@@ -2,7 +2,6 @@
 import { Agent, request } from 'node:http'
 import { Agent as TlsAgent, request as tlsRequest } from 'node:https'
 import { setImmediate as nextTick } from 'node:timers/promises'
-import type { EtcdTls } from './tls.ts'
 import type { EtcdRequest } from './wire.ts'
 
 /** Reading 1 MiB of small plants takes 8 ms, so only one answer above this is read in a tick. */
@@ -15,6 +14,9 @@ const OVERLOADED = /too many requests/
 const CANCELED: readonly number[] = [408, 499]
 /** The only refusal that is not JSON. */
 const COMMON_NAME = /^CommonName of client/
+
+/** PEM, as etcd's own clients take it. */
+export type EtcdTls = Readonly<Record<'ca' | 'cert' | 'key', Buffer | undefined>>
 
 export const DENIED = /permission denied/
 
