@@ -6,7 +6,8 @@ import { importStore } from '../../../dist/cli/import.js'
 import { Progress } from '../../../dist/cli/progress.js'
 import { readConfig } from '../../../dist/settings/read.js'
 import { StoreUnavailable } from '../../../dist/plants/store.js'
-import { type EtcdConfig, EtcdStore } from '../../../dist/store/etcd/store.js'
+import type { EtcdConfig } from '../../../dist/store/etcd/client.js'
+import { EtcdStore } from '../../../dist/store/etcd/store.js'
 import { plant, readAll } from '../../contract/store.contract.ts'
 import {
   ALL,
