@@ -71,8 +71,8 @@ export function plantValue({ name, tag }: Plant): string {
 }
 
 /**
- * The plants of a range up to `end`, which has one character for "/". A key of another length belongs
- * to a deployment whose prefix is inside this range, and so to another owner.
+ * The plants of a range up to `end`, which has one character for "/". A key of another length is
+ * of a deployment whose prefix is inside this range, and so of another owner.
  * @throws Error if an entry is not a plant
  */
 export function plantsOf(entries: readonly Entry[], end: string): readonly object[] {
