@@ -1,6 +1,6 @@
 # Every target installs what it needs if that is missing or older than the lock file.
 .DEFAULT_GOAL := help
-.PHONY: help run dev build check test token bench openapi dist sbom clean measure crash drain fuzz soak cluster faults
+.PHONY: help run dev build check test token bench openapi dist sbom clean measure crash drain fuzz cluster faults
 
 INSTALLED := node_modules/.package-lock.json
 BUILT := dist/main.js
@@ -44,8 +44,8 @@ build: $(BUILT) ## compile src/ to dist/
 bench: $(BUILT) ## measure beside bare node:http; WORKLOADS='get20 post' runs some, CHART=file.svg draws
 	@$(SCRIPT) scripts/bench.ts $(WORKLOADS)
 
-openapi: $(BUILT) ## write openapi.json from the table of operations
-	@$(SCRIPT) scripts/openapi.ts > openapi.json
+openapi: $(BUILT) ## write src/api/openapi.json from the table of operations
+	@$(SCRIPT) scripts/openapi.ts > src/api/openapi.json
 
 dist: $(BUILT) ## make the release in release/: the npm package, an archive for node alone, and the SBOM
 	@$(SCRIPT) scripts/dist.ts
@@ -67,9 +67,6 @@ drain: $(BUILT) ##2 restart two instances RESTARTS=n times under REQUESTS=n requ
 
 fuzz: $(BUILT) ##2 send hostile requests for SECONDS=n; SEED=n, SEEDS=n, or REPLAY=file (scripts/fuzz/README.md)
 	@$(SCRIPT) scripts/fuzz.ts
-
-soak: $(BUILT) ##2 send mixed traffic for SECONDS=n and see if memory stays flat
-	@$(SCRIPT) scripts/soak.ts
 
 cluster: $(BUILT) ##2 run three members of etcd and two instances, and print curl lines; Ctrl-C ends all
 	@exec $(SCRIPT) scripts/cluster.ts

@@ -1,18 +1,14 @@
-import { readdirSync, statSync } from 'node:fs'
-import { join } from 'node:path'
-
 /** Microseconds. */
 export interface Percentiles {
   readonly p50: number
   readonly p99: number
   readonly p999: number
-  readonly max: number
 }
 
 export function percentiles(micros: ArrayLike<number>): Percentiles {
   const sorted = Float64Array.from(micros).sort()
   const at = (share: number): number => Math.round(valueAt(sorted, share) || 0)
-  return { p50: at(0.5), p99: at(0.99), p999: at(0.999), max: at(1) }
+  return { p50: at(0.5), p99: at(0.99), p999: at(0.999) }
 }
 
 /** The value that a share of all values does not exceed: 0.5 the median, 1 the largest. */
@@ -29,15 +25,6 @@ export function median(values: readonly number[]): number {
   const sorted = [...values].sort((a, b) => a - b)
   const middle = (sorted.length - 1) / 2
   return ((sorted[Math.floor(middle)] ?? NaN) + (sorted[Math.ceil(middle)] ?? NaN)) / 2
-}
-
-/** Of all files of a directory whose name matches. */
-export function bytesIn(directory: string, names = /^/): number {
-  // A file may be renamed or removed meanwhile.
-  const sizes = readdirSync(directory)
-    .filter((name) => names.test(name))
-    .map((name) => statSync(join(directory, name), { throwIfNoEntry: false })?.size ?? 0)
-  return sizes.reduce((sum, size) => sum + size, 0)
 }
 
 export function tenth(value: number): number {

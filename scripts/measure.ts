@@ -9,7 +9,6 @@ const SCENARIOS: Readonly<Record<string, string>> = {
   strangers: 'how long owners wait beside RATE=n bad signatures a second; SECONDS=n',
   memory: 'memory of clients that make the service hold what they can, each way by itself',
   limits: 'the longest start: from a large snapshot, and with the longest journal too',
-  exhaust: 'memory after TOKENS=n different tokens, beside 100,000 owners and 1,000,000 plants',
   sizing: 'memory and start by number of plants, and what small containers hold',
   json: "time to read a body by shape and length; SHAPES='a,b' measures some",
 }

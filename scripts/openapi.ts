@@ -1,7 +1,7 @@
 /*
  * Prints the description of the interface, an OpenAPI 3.1 document, from the table of operations
- * and the catalogue of errors. `make openapi` writes it to `openapi.json`, and the service serves
- * that file.
+ * and the catalogue of errors. `make openapi` writes it to `src/api/openapi.json`, and the service
+ * serves that file.
  */
 import { STATUS_CODES } from 'node:http'
 import {

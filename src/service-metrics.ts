@@ -4,7 +4,7 @@ import type { KeySource } from './auth/keys.ts'
 import type { Verifier } from './auth/verifier.ts'
 import type { HttpServer } from './http/server.ts'
 import type { Metrics } from './telemetry/metrics.ts'
-import { VERSION } from './package.ts'
+import { VERSION } from './version.ts'
 
 // All of these are read from the parts of the service during a scrape, and cost nothing before.
 // No label has a value that a client chose.

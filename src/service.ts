@@ -1,32 +1,33 @@
+/* Wires tokens, storage and HTTP, and has the order of a start and of a stop. */
+
 import { readFileSync } from 'node:fs'
 import type { RequestListener } from 'node:http'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Admin, type Checks, type Health, healthOf } from './api/admin.ts'
 import { PageCache } from './api/page-cache.ts'
 import { PlantResponder, type ResponderOptions } from './api/plant-responder.ts'
+import { RateLimit } from './api/rate-limit.ts'
 import { type KeySource, readKeys } from './auth/keys.ts'
 import { Verifier } from './auth/verifier.ts'
-import type { Config } from './config.ts'
 import type { Adapter } from './http/adapter.ts'
 import { type Address, ListenFailed, listen, type Listener } from './http/listen.ts'
 import type { Responder } from './http/responder.ts'
 import { HttpServer } from './http/server.ts'
 import { Budget } from './limits/budget.ts'
 import { FairQueue } from './limits/fair-queue.ts'
-import { RateLimit } from './limits/rate-limit.ts'
+import type { Config } from './settings/read.ts'
 import type { Log } from './telemetry/log.ts'
 import { Metrics } from './telemetry/metrics.ts'
-import type { Recovered } from './plants/store.ts'
+import { type PlantStore, type Recovered, StoreUnavailable } from './plants/store.ts'
 import { addServiceMetrics, addTokenMetrics } from './service-metrics.ts'
-import { CLOSED, type Lifecycle, openStore, StoreOpening } from './store-opening.ts'
-import { loadSqlite } from './store/sqljs/sqlite.ts'
+import { type OpenStore, openStore } from './store/open.ts'
 
 export interface ServiceHooks {
   readonly log: Log
   /** Memory and disk may differ: the process must end, and the next one starts from the disk. */
   readonly onFatal: (error: unknown) => void
-  /** What messages call an option; by default, its own name. */
-  readonly nameOf?: (option: string) => string
+  /** What messages call an option. */
+  readonly nameOf: (option: string) => string
 }
 
 /** Where the service listens, as URLs or `unix:` paths, and what its store recovered. */
@@ -36,17 +37,18 @@ export interface Listening {
   readonly recovered: Recovered | undefined
 }
 
-/**
- * Calls of `open` at the same time share one attempt, and so do calls of `listen`. A failed attempt
- * leaves nothing open, and may be repeated.
- */
+/** Calls of `open` share one attempt, and so do calls of `listen`. A failed one may be repeated. */
 export interface PlantService {
   /**
-   * Opens the store. Before it is open, requests wait; `listen` and requests open it too.
+   * Opens the store. Until then requests get 503.
    * @throws DirectoryLocked, StoreCorrupt
    */
   open(): Promise<void>
-  /** Opens the store and the listeners. @throws ListenFailed besides what `open` throws. */
+  /**
+   * Opens the store and the listeners. If it fails, the listeners are closed; a store that is open
+   * stays so until `close`.
+   * @throws ListenFailed besides what `open` throws.
+   */
   listen(): Promise<Listening>
   /**
    * Answers the requests under way, then closes everything. Never rejects: failures are logged.
@@ -72,184 +74,206 @@ const OTHER_FILES = 96
 /** Load balancers keep an idle connection for 60 s and more, and must be the first to close it. */
 const SHORT_KEEP_ALIVE_SECONDS = 60
 
+export const CLOSED = 'the service is closed: create another one'
+const NOT_OPEN =
+  'requests are refused until the store is open: call open() or listen() first, and wait for it'
+
 /** Something to do when a service ends, with its name in the log if it fails. */
 type Step = readonly [name: string, run: () => unknown]
 
-/** Wires tokens, storage and HTTP. */
+/** The service without its adapter for other servers: so `serve` does not load that. */
 export class Service implements Omit<PlantService, 'handler'> {
   readonly #config: Config
-  readonly #log: Log
-  readonly #nameOf: (option: string) => string
+  readonly #hooks: ServiceHooks
   readonly #keys: KeySource
-  readonly #store: StoreOpening
-  readonly #pages = new PageCache()
+  readonly #queue = new FairQueue()
   readonly #responder: Responder
   readonly #http: HttpServer
   #adapter: Adapter | undefined
-  readonly #lifecycle: Lifecycle = { state: 'starting' }
+  /** `draining` begins with a stop, and no state follows it. */
+  #state: 'starting' | 'serving' | 'draining' = 'starting'
   readonly #metrics = new Metrics()
   #storeMetrics = new Metrics()
+  #store: OpenStore | undefined
+  #opening: Promise<OpenStore> | undefined
+  #isRefusalLogged = false
   #listener: Listener | undefined
   #admin: Admin | undefined
-  /** The attempt to listen that is under way, or has succeeded. */
   #listening: Promise<Listening> | undefined
   #closed: Promise<void> | undefined
 
   /** @throws ConfigError if the keys cannot be used. */
-  constructor(config: Config, { log, onFatal, nameOf = (option) => option }: ServiceHooks) {
+  constructor(config: Config, hooks: ServiceHooks) {
+    const { log } = hooks
     this.#config = config
-    this.#log = log
-    this.#nameOf = nameOf
+    this.#hooks = hooks
     const { keys, issuer, openKeys = readKeys(keys, issuer) } = config
     this.#keys = openKeys(log)
-    const queue = new FairQueue()
-    this.#store = new StoreOpening({
-      open: () => {
-        // While the store was closed, another process may have created plants.
-        this.#pages.clear()
-        // Each attempt registers its metrics again.
-        const metrics = (this.#storeMetrics = new Metrics())
-        return openStore(config, { log, onFatal, metrics, queue })
-      },
-      // Only now, because a failed attempt must leave nothing running.
-      onServing: () => this.#keys.start?.(),
-      lifecycle: this.#lifecycle,
-      log,
-    })
-    const { rateLimit, maxBodyBytes, logRequests } = config
+    const { rateLimit, maxBodyBytes, logRequests, readScope, writeScope, keepAlive } = config
     const verifier = new Verifier(this.#keys, config)
     const options: ResponderOptions = {
-      store: this.#store,
+      store: () => this.#openedStore(),
       verifier,
       rateLimit: rateLimit === undefined ? undefined : new RateLimit(rateLimit),
-      pages: this.#pages,
-      queue,
+      pages: new PageCache(),
+      queue: this.#queue,
       bodies: new Budget(BUDGET_BYTES),
       responses: new Budget(BUDGET_BYTES),
       maxBodyBytes,
-      scopes: { read: config.readScope, write: config.writeScope },
-      lifecycle: this.#lifecycle,
+      scopes: { read: readScope, write: writeScope },
+      isDraining: () => this.#isDraining,
       metrics: this.#metrics,
       log,
       logRequests,
     }
     this.#responder = new PlantResponder(options)
-    this.#http = new HttpServer(this.#responder, {
-      ...TIMEOUTS,
-      keepAliveMs: config.keepAlive * 1000,
-    })
-    this.#http.server.on('connection', queue.connectionArrived)
+    this.#http = new HttpServer(this.#responder, { ...TIMEOUTS, keepAliveMs: keepAlive * 1000 })
+    this.#http.server.on('connection', this.#queue.connectionArrived)
     const mountedActive = (): number => this.#adapter?.active ?? 0
-    const checks = (): Checks => this.#checks()
-    addServiceMetrics(options, this.#http, mountedActive, checks)
+    addServiceMetrics(options, this.#http, mountedActive, () => this.#checks())
     addTokenMetrics(this.#metrics, verifier, this.#keys)
   }
 
-  /**
-   * Returns a handler for other servers. The caller passes the adapter in: so `serve` does not load
-   * it.
-   */
+  /** Returns a handler for other servers. */
   mount(create: (responder: Responder) => Adapter): RequestListener {
     this.#adapter = create(this.#responder)
     return this.#adapter.handler
   }
 
   // Arrow functions, so that an application may destructure the service.
-  readonly open = (): Promise<void> => this.#store.openToServe()
-
-  readonly close = (): Promise<void> => (this.#closed ??= this.#stop())
+  readonly open = async (): Promise<void> => {
+    await this.#openOnce()
+    this.#serve()
+  }
 
   readonly listen = async (): Promise<Listening> => {
     if (this.#isDraining) throw new ListenFailed(CLOSED)
     return (this.#listening ??= this.#tryToListen())
   }
 
+  readonly close = (): Promise<void> => (this.#closed ??= this.#stop())
+
   readonly health = (): Health => healthOf(this.#checks())
 
   readonly metrics = (): string => this.#metrics.render() + this.#storeMetrics.render()
 
   get #isDraining(): boolean {
-    return this.#lifecycle.state === 'draining'
+    return this.#state === 'draining'
+  }
+
+  /** @throws StoreUnavailable until the store is open, and after a stop. */
+  #openedStore(): PlantStore {
+    if (this.#store) return this.#store
+    if (this.#isDraining) throw new StoreUnavailable(CLOSED)
+    if (!this.#isRefusalLogged) this.#hooks.log.error(NOT_OPEN)
+    this.#isRefusalLogged = true
+    throw new StoreUnavailable(NOT_OPEN)
+  }
+
+  async #openOnce(): Promise<OpenStore> {
+    if (this.#isDraining) throw new StoreUnavailable(CLOSED)
+    return (this.#opening ??= this.#openStore())
+  }
+
+  async #openStore(): Promise<OpenStore> {
+    const { log, onFatal } = this.#hooks
+    // Each attempt registers its metrics again.
+    const metrics = (this.#storeMetrics = new Metrics())
+    try {
+      this.#store = await openStore(this.#config, { log, onFatal, metrics, queue: this.#queue })
+    } catch (error) {
+      this.#opening = undefined
+      throw error
+    }
+    // The stop waits for this, and closes the store.
+    if (this.#isDraining) throw new StoreUnavailable(CLOSED)
+    return this.#store
+  }
+
+  #serve(): void {
+    if (this.#state !== 'starting') return
+    this.#state = 'serving'
+    this.#keys.start?.()
   }
 
   async #tryToListen(): Promise<Listening> {
     try {
       return await this.#listenOnBoth()
     } catch (error) {
-      await runSteps(this.#closeSteps, this.#log)
+      await runSteps(this.#closeListeners, this.#hooks.log)
       this.#listening = undefined
       throw error
     }
   }
 
   async #listenOnBoth(): Promise<Listening> {
-    const { etcd, adminListen, listen: address } = this.#config
-    // Compiling SQLite takes longest, and runs beside the rest.
-    if (!etcd) void loadSqlite()
+    const { adminListen, listen: address, maxConnections } = this.#config
     // Before the store, so that probes are answered during a recovery.
     const admin = adminListen === 'off' ? undefined : await this.#listenForAdmin(adminListen)
-    const { recovered } = await this.#store.open()
-    if (this.#isDraining) throw new ListenFailed(CLOSED)
+    const { recovered } = await this.#openOnce()
     this.#warn()
-    this.#http.server.maxConnections = this.#config.maxConnections
-    this.#listener = await listen(this.#http.server, address, this.#nameOf('listen'))
-    await this.#store.openToServe()
+    this.#http.server.maxConnections = maxConnections
+    this.#listener = await listen(this.#http.server, address, this.#hooks.nameOf('listen'))
+    this.#serve()
     return { plants: this.#listener.url, admin, recovered }
   }
 
   #warn(): void {
-    const [openFiles, needed] = [openFilesMax(), this.#config.maxConnections + OTHER_FILES]
-    if (openFiles < needed) {
-      const name = this.#nameOf('maxConnections')
-      this.#log.info(`the limit of open files is low for ${name}`, { openFiles, needed })
-    }
-    const seconds = this.#config.keepAlive
-    if (seconds < SHORT_KEEP_ALIVE_SECONDS) {
-      const name = this.#nameOf('keepAlive')
-      const short = `${name} is short: a load balancer may use a connection that is closing`
-      this.#log.info(short, { seconds })
-    }
+    const { maxConnections, keepAlive: seconds } = this.#config
+    const { log, nameOf } = this.#hooks
+    const [openFiles, needed] = [openFilesMax(), maxConnections + OTHER_FILES]
+    const isLow = `the limit of open files is low for ${nameOf('maxConnections')}`
+    if (openFiles < needed) log.info(isLow, { openFiles, needed })
+    const isShort = `${nameOf('keepAlive')} is short: a load balancer may use a closing connection`
+    if (seconds < SHORT_KEEP_ALIVE_SECONDS) log.info(isShort, { seconds })
   }
 
   #listenForAdmin(address: Address): Promise<string> {
-    this.#admin = new Admin(() => this.#checks(), this.metrics, this.#log)
-    return this.#admin.listen(address, this.#nameOf('adminListen'))
+    this.#admin = new Admin(() => this.#checks(), this.metrics, this.#hooks.log)
+    return this.#admin.listen(address, this.#hooks.nameOf('adminListen'))
   }
 
   #checks(): Checks {
-    const { state } = this.#lifecycle
     const absence = this.#keys.unavailable
     return {
-      service: state === 'serving' ? undefined : state,
+      service: this.#state === 'serving' ? undefined : this.#state,
       keys: absence && `no usable key set: ${String(absence.cause)}`,
-      storage: this.#store.unavailableReason(),
+      storage: this.#store ? this.#store.unavailableReason() : 'not recovered yet',
     }
   }
 
   async #stop(): Promise<void> {
-    this.#lifecycle.state = 'draining'
-    // A pending listen would open its listener after the stop.
-    await this.#listening?.catch(() => {})
+    this.#state = 'draining'
+    // A pending listen would open its listener after the stop, and a pending open its store.
+    await Promise.allSettled([this.#listening, this.#opening])
     const [listener, http] = [this.#listener, this.#http]
     const delayMs = this.#config.drainDelay * 1000
+    const [server, admin] = this.#closeListeners
     const steps: readonly Step[] = [
       ['serve through the drain delay', () => listener && sleep(delayMs)],
       ['accept the connections that are made', () => listener && http.acceptAll()],
       ['accept no more', () => listener?.stop()],
       ['answer what is under way', () => this.#drain()],
-      ...this.#closeSteps,
+      server,
+      ['release the store', () => this.#closeStore()],
+      admin,
       ['close the keys', () => this.#keys.close?.()],
     ]
-    await runSteps(steps, this.#log)
+    await runSteps(steps, this.#hooks.log)
   }
 
   /** For a stop, and for a `listen` that fails. */
-  get #closeSteps(): readonly Step[] {
+  get #closeListeners(): readonly [Step, Step] {
     return [
       ['close the server', () => this.#http.server.close()],
-      ['release the store', () => this.#store.close()],
       ['close the admin listener', () => this.#admin?.close()],
     ]
+  }
+
+  async #closeStore(): Promise<void> {
+    const store = this.#store
+    this.#store = undefined
+    await store?.close()
   }
 
   async #drain(): Promise<void> {
@@ -258,7 +282,7 @@ export class Service implements Omit<PlantService, 'handler'> {
     const left = await Promise.all(parts.map((part) => part?.drain(timeoutSeconds * 1000) ?? 0))
     const connections = left.reduce((sum, each) => sum + each, 0)
     const message = 'requests still under way at the deadline were given up'
-    if (connections > 0) this.#log.error(message, { connections, timeoutSeconds })
+    if (connections > 0) this.#hooks.log.error(message, { connections, timeoutSeconds })
   }
 }
 

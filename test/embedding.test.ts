@@ -216,6 +216,7 @@ test('embedding: onLog gets each line of the log as an object, and stdout gets n
 test('embedding: onLog gets an error as an object, at level error and above', async (t) => {
   const lines: LogLine[] = []
   const service = await embed(t, { logLevel: 'error', onLog: (line) => void lines.push(line) })
+  await service.open()
   const url = await serving(t, (req, res) => {
     req.on('data', () => {}).once('end', () => service.handler(req, res))
   })

@@ -16,9 +16,10 @@ const COLUMNS_MAX = 100
 const FILE_LINES_MAX = 250
 const FUNCTION_LINES_MAX = 60
 
-/** What the files of a folder may import besides each other. Those of src/ and src/cli/ wire. */
+/** What the files of a folder may import besides each other. src/, src/cli/ and src/store/ wire. */
 const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
   'src/plants': [],
+  'src/settings': ['src/errors.ts', 'src/telemetry', 'src/auth', 'src/http'],
   'src/limits': ['src/errors.ts'],
   'src/telemetry': ['src/errors.ts'],
   'src/auth': ['src/errors.ts', 'src/limits', 'src/telemetry'],

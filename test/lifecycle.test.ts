@@ -1,6 +1,5 @@
 import assert from 'node:assert/strict'
 import { generateKeyPairSync } from 'node:crypto'
-import dns from 'node:dns'
 import { once } from 'node:events'
 import fs, { existsSync, mkdirSync, readdirSync, renameSync, writeFileSync } from 'node:fs'
 import { Server } from 'node:http'
@@ -8,25 +7,20 @@ import { syncBuiltinESMExports } from 'node:module'
 import { type AddressInfo, createServer } from 'node:net'
 import { join } from 'node:path'
 import { type TestContext, test } from 'node:test'
-import { readOptions } from '../dist/config.js'
+import { readOptions } from '../dist/settings/read.js'
 import { ListenFailed } from '../dist/http/listen.js'
 import { HttpServer } from '../dist/http/server.js'
 import { createLog } from '../dist/telemetry/log.js'
 import { StoreUnavailable } from '../dist/plants/store.js'
-import { createMountedService } from '../dist/mounted-service.js'
-import { type Lifecycle, StoreOpening } from '../dist/store-opening.js'
 import { DirectoryLocked } from '../dist/store/sqljs/lock.js'
 import { SqljsStore } from '../dist/store/sqljs/store.js'
-import { plant } from './contract/store.contract.ts'
-import { openStore } from './store/sqljs/fixtures.ts'
 import { embed, EMBEDDED, portOf } from './support/embedded.ts'
 import { call, post, type Reply } from './support/http.ts'
 import { PEM, readPair } from './support/keys.ts'
-import { silent } from './support/log.ts'
 import { underWay } from './support/metrics.ts'
 import { serving } from './support/serving.ts'
-import { startService, temporaryDirectory } from './support/service.ts'
-import { stopClock, until } from './support/time.ts'
+import { mountedService, startService, temporaryDirectory } from './support/service.ts'
+import { until } from './support/time.ts'
 import { verdict } from './support/verdict.ts'
 import { postBytes, Wire } from './support/wire.ts'
 
@@ -82,7 +76,7 @@ test('close: after a failed open, ends and holds nothing', async (t) => {
   await startService(t, { data: dataDirectory })
 })
 
-test('listen: a failed call leaves nothing open, and the next one succeeds', async (t) => {
+test('listen: a failed call closes its listeners, and the next one succeeds', async (t) => {
   const directory = await temporaryDirectory()
   const [folder, dataDirectory] = [join(directory, 'sockets'), join(directory, 'data')]
   let fetches = 0
@@ -117,8 +111,7 @@ test('listen: a failed call leaves nothing open, and the next one succeeds', asy
   }
   assert.deepEqual(readdirSync(folder), [])
   assert.equal(fetches, 0)
-  // No service holds the directory.
-  await (await startService(t, { data: dataDirectory })).close()
+  assert.equal(service.health().checks.service, 'starting')
 
   taken.close()
   await once(taken, 'close')
@@ -152,77 +145,6 @@ test('listen: a failed call leaves a store open that open() is opening', async (
   assert.equal(opened.mock.callCount(), 1)
 })
 
-test('listen: after a failed call a request shows what others created meanwhile', async (t) => {
-  const dataDirectory = join(await temporaryDirectory(), 'data')
-  const create = async (id: number): Promise<void> => {
-    const other = await embed(t, { data: dataDirectory })
-    const url = await serving(t, other.handler)
-    assert.equal((await post(portOf(url), { id, name: `plant ${id}` })).status, 200)
-    await other.close()
-  }
-  await create(5)
-  await create(6)
-  const taken = await serving(t, () => {})
-  const listen = `localhost:${portOf(taken)}`
-  const service = await embed(t, { data: dataDirectory, listen, adminListen: 'off' })
-  const port = portOf(await serving(t, service.handler))
-  const first = async (): Promise<unknown> => (await call(port, { path: '/plants?limit=1' })).json()
-
-  // The store is open while the name is looked up, and is closed when the port is taken.
-  let lookUp = (): void => {}
-  const mayLookUp = new Promise<void>((resolve) => (lookUp = resolve))
-  const { lookup } = dns
-  const held = t.mock.method(dns, 'lookup', (...args: Parameters<typeof lookup>) => {
-    void mayLookUp.then(() => lookup(...args))
-  })
-  const failed = assert.rejects(service.listen(), ListenFailed)
-  await until('the name is looked up', () => held.mock.callCount() > 0)
-  assert.deepEqual(await first(), [{ name: 'plant 5' }])
-  lookUp()
-  await failed
-
-  await create(3)
-  assert.deepEqual(await first(), [{ name: 'plant 3' }])
-})
-
-test('open: while a failed listen() closes the store, waits and opens it again', async (t) => {
-  const path = join(await temporaryDirectory(), 'no folder', 'plants.sock')
-  const service = await embed(t, { listen: `unix:${path}` })
-  const { close } = SqljsStore.prototype
-  let reopening: Promise<void> | undefined
-  t.mock.method(SqljsStore.prototype, 'close', function (this: SqljsStore) {
-    reopening ??= new Promise<void>((resolve) => setImmediate(resolve)).then(() => service.open())
-    return new Promise((resolve) => setTimeout(resolve, 50)).then(() => close.call(this))
-  })
-  await assert.rejects(service.listen(), ListenFailed)
-  await reopening
-  const port = portOf(await serving(t, service.handler))
-  assert.equal((await post(port, { id: 1, name: 'Fern' })).status, 200)
-})
-
-test('open: a service that begins to serve while its store is closed opens it again', async () => {
-  const opened: SqljsStore[] = []
-  const lifecycle: Lifecycle = { state: 'starting' }
-  const directory = await newDirectory()
-  const opening = new StoreOpening({
-    async open() {
-      const store = await openStore(directory)
-      opened.push(store)
-      return store
-    },
-    onServing: () => {},
-    lifecycle,
-    log: silent,
-  })
-  await opening.open()
-  await Promise.all([opening.openToServe(), opening.close()])
-  assert.equal(opened.length, 2)
-  assert.equal(opening.current, opened[1])
-  assert.equal(await opening.current.create('alice', plant(1n, 'Fern')), 'stored')
-  lifecycle.state = 'draining'
-  await opening.close()
-})
-
 test('close: afterwards open, listen and requests are refused for good', async (t) => {
   const service = await embed(t)
   await service.close()
@@ -237,35 +159,29 @@ test('close: afterwards open, listen and requests are refused for good', async (
   assertUnavailable(await call(port))
 })
 
-test('handler: without open(), tries a locked directory once a second', async (t) => {
-  const dataDirectory = await newDirectory()
-  const holder = await startService(t, { data: dataDirectory })
+test('handler: before open() 503 at once, and one line in the log says why', async (t) => {
   const lines: string[] = []
-  const sink = {
-    write(text: string, done: () => void) {
-      lines.push(...text.trimEnd().split('\n'))
-      done()
-    },
+  const write = (text: string, done: () => void): void => {
+    lines.push(...text.trimEnd().split('\n'))
+    done()
   }
-  const log = createLog('error', sink)
-  const config = readOptions({ ...EMBEDDED, data: dataDirectory })
-  const service = createMountedService(config, { log, onFatal: () => assert.fail() })
+  const config = readOptions({ ...EMBEDDED, data: await newDirectory() })
+  const log = createLog('error', { write })
+  const service = mountedService(config, { log, onFatal: () => assert.fail() })
   t.after(() => service.close())
   const port = portOf(await serving(t, service.handler))
   const opened = t.mock.method(SqljsStore, 'open')
-  const clock = stopClock(t)
-  for (let i = 0; i < 10; i++) assertUnavailable(await call(port))
-  assert.equal(opened.mock.callCount(), 1)
+  // Before any other check.
+  for (const path of ['/plants', '/plants?limit=x', '/nothing'])
+    assertUnavailable(await call(port, { path, token: undefined }))
+  assert.equal(opened.mock.callCount(), 0)
   await until('the cause is in the log', () => lines.length > 0)
-  assert.match(
-    lines.join('\n'),
-    /^[^\n]*"the store could not be opened"[^\n]*is in use by process[^\n]*$/,
-  )
-  await holder.close()
-  assert.equal((await call(port)).status, 503)
-  clock.pass(1000)
+  const opening = service.open()
+  assertUnavailable(await call(port))
+  await opening
   assert.equal((await call(port)).status, 200)
-  assert.equal(opened.mock.callCount(), 2)
+  assert.equal(lines.length, 1)
+  assert.match(lines.join(), /until the store is open: call open\(\) or listen\(\) first/)
 })
 
 test('paths: after a chdir every plant goes to the same directory', async (t) => {
@@ -363,9 +279,9 @@ const fail = (): never => {
 
 /** The file cannot clear a timer. A service of another test may clear its own meanwhile. */
 function failClearing(t: TestContext, file: string): void {
-  const { clearInterval } = globalThis
-  t.mock.method(globalThis, 'clearInterval', (timer: NodeJS.Timeout) =>
-    new Error().stack?.includes(file) ? fail() : clearInterval(timer),
+  const { clearTimeout } = globalThis
+  t.mock.method(globalThis, 'clearTimeout', (timer: NodeJS.Timeout) =>
+    new Error().stack?.includes(file) ? fail() : clearTimeout(timer),
   )
 }
 
@@ -373,7 +289,7 @@ function failClearing(t: TestContext, file: string): void {
 const FAILING: readonly (readonly [step: string, breakIt: (t: TestContext) => unknown])[] = [
   ['accept no more', (t) => t.mock.method(fs, 'unlinkSync', fail)],
   ['answer what is under way', (t) => t.mock.method(HttpServer.prototype, 'drain', fail)],
-  ['close the keys', (t) => failClearing(t, '/auth/file-keys.js')],
+  ['close the keys', (t) => failClearing(t, '/auth/reloaded-keys.js')],
   ['close the server', (t) => t.mock.method(Server.prototype, 'close', fail)],
   [
     'release the store',

@@ -5,7 +5,6 @@ import { type Server, start } from './processes.ts'
 import type { Filling } from './stores.ts'
 
 const SMALL: Filling = { users: 100, plants: 20 }
-const LIST: Filling = { users: 1, plants: 10_000 }
 const MEMBERS = 3
 
 const WORKLOADS: readonly (readonly [what: string, filling: Filling, ask: Ask])[] = [
@@ -13,7 +12,6 @@ const WORKLOADS: readonly (readonly [what: string, filling: Filling, ask: Ask])[
   ['POST 64', SMALL, { kind: 'post', limit: 20, ...SMALL, connections: 64 }],
   ['GET20 1', SMALL, { kind: 'get', limit: 20, ...SMALL, connections: 1 }],
   ['GET20 64', SMALL, { kind: 'get', limit: 20, ...SMALL, connections: 64 }],
-  ['all 10,000', LIST, { kind: 'list', limit: 0, ...LIST, connections: 1 }],
 ]
 
 /**
@@ -44,7 +42,7 @@ export async function etcd(bench: Bench): Promise<Figures> {
       const members = { seconds: 0, requests: 0 }
       const measure = async (server: Server): Promise<Run> => {
         const [meter, before] = [bench.meter(server), membersCpu()]
-        const result = await bench.run(server, ask, bench.settings.seconds).result
+        const result = await bench.run(server, ask, bench.settings.seconds)
         const run = runOf(result, meter())
         if (server === embedded) return run
         members.seconds += membersCpu() - before

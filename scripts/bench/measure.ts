@@ -3,11 +3,10 @@ import { readFileSync } from 'node:fs'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { reasonOf } from '../../dist/errors.js'
 import { median } from '../figures.ts'
-import type { LoadGenerator, Running } from './generator.ts'
-import type { LoadSpec } from './load.ts'
+import type { LoadGenerator } from './generator.ts'
+import type { LoadResult } from './load.ts'
 import { busySeconds, cpuSeconds } from './machine.ts'
 import { type Server, start } from './processes.ts'
-import type { LoadResult } from './recorder.ts'
 import type { Asked } from './requests.ts'
 import type { Filling } from './stores.ts'
 
@@ -84,36 +83,24 @@ export class Bench {
     return this.#made.get(server) ?? 0
   }
 
-  /** Starts a run; a failure names the server and what it wrote last. */
-  run(server: Server, ask: Ask, seconds: number, more: Partial<LoadSpec> = {}): Running {
-    const { result, stop } = this.#generator.run({
-      ...ask,
-      port: server.port,
-      offset: this.made(server),
-      mayRepeat: server.name === 'bare',
-      seconds,
-      pauseMs: 0,
-      samples: false,
-      perSecond: 0,
-      ...more,
-    })
-    const counted = result.then(
-      (all) => {
-        this.#made.set(server, this.made(server) + all.requests + ask.connections)
-        return all
-      },
-      (error: unknown) => {
-        const state = server.ended === undefined ? 'still runs' : `ended with ${server.ended}`
-        const which = `${server.name} (which ${state}), ${ask.kind}`
-        throw new Error(`${which}: ${reasonOf(error)}\n${lastLines(server)}`)
-      },
-    )
-    return { result: counted, stop }
+  /** One run; a failure names the server and what it wrote last. */
+  async run(server: Server, ask: Ask, seconds: number): Promise<LoadResult> {
+    const [{ port, name }, offset] = [server, this.made(server)]
+    try {
+      const spec = { ...ask, port, offset, mayRepeat: name === 'bare', seconds }
+      const result = await this.#generator.run(spec)
+      this.#made.set(server, offset + result.requests + ask.connections)
+      return result
+    } catch (error) {
+      const state = server.ended === undefined ? 'still runs' : `ended with ${server.ended}`
+      const which = `${name} (which ${state}), ${ask.kind}`
+      throw new Error(`${which}: ${reasonOf(error)}\n${lastLines(server)}`)
+    }
   }
 
   /** A run that is not counted: code gets compiled, pages and tokens get cached. */
   async warm(server: Server, ask: Ask): Promise<void> {
-    await this.run(server, ask, this.settings.warmSeconds).result
+    await this.run(server, ask, this.settings.warmSeconds)
   }
 
   /** One run, repeated while others used the machine. */
@@ -122,7 +109,7 @@ export class Bench {
     const othersMax = writes ? OTHERS_MAX.writing : OTHERS_MAX.reading
     for (let attempt = 1; ; attempt++) {
       const meter = this.meter(server)
-      const result = await this.run(server, ask, this.settings.seconds).result
+      const result = await this.run(server, ask, this.settings.seconds)
       const run = runOf(result, meter())
       const isLast = attempt > REPEATS_A_RUN || this.#repeats >= REPEATS_IN_ALL
       if (run.othersShare <= othersMax || isLast) return run

@@ -5,9 +5,9 @@ import { sign } from './tokens.ts'
 /**
  * What a run asks for. `get`: pages of `limit`, the users in turn. `cursor`: the page after a
  * cursor that no run used before. `post`: new plants. `mixed`: every tenth request a POST, the
- * others `get`. `tokens`: `get`, each with a new token. `list`: all plants of the first user.
+ * others `get`. `tokens`: `get`, each with a new token.
  */
-export type Kind = 'get' | 'cursor' | 'post' | 'mixed' | 'tokens' | 'list'
+export type Kind = 'get' | 'cursor' | 'post' | 'mixed' | 'tokens'
 
 export interface Asked {
   readonly kind: Kind
@@ -43,7 +43,7 @@ export function requests({
   const tokenOf = (u: number): string => (tokens[u] ??= sign(user(u)))
   /** By user. */
   const [gets, posts]: [Buffer[], string[]] = [[], []]
-  const line = kind === 'list' ? 'GET /plants' : `GET /plants?limit=${limit}`
+  const line = `GET /plants?limit=${limit}`
   const getOf = (u: number): Buffer => (gets[u] ??= Buffer.from(`${head(line, tokenOf(u))}\r\n`))
   const more = 'Content-Type: application/json\r\nContent-Length: '
   const postOf = (u: number): string => (posts[u] ??= head('POST /plants', tokenOf(u)) + more)
@@ -56,7 +56,6 @@ export function requests({
   }
   switch (kind) {
     case 'get':
-    case 'list':
       return get
     case 'post':
       return post
@@ -65,7 +64,7 @@ export function requests({
     case 'tokens':
       return () => {
         const token = sign(user(made % users), String(offset + made++))
-        return `${head(`GET /plants?limit=${limit}`, token)}\r\n`
+        return `${head(line, token)}\r\n`
       }
     case 'cursor': {
       // Enough plants after each cursor for a whole page.
@@ -78,7 +77,7 @@ export function requests({
           throw new Error('every cursor of the store was used: take a shorter DUR or fewer RUNS')
         const at = row % cursors
         const after = writeCursor(user(u), BigInt(u * plants + at + 1))
-        return `${head(`GET /plants?limit=${limit}&after=${after}`, tokenOf(u))}\r\n`
+        return `${head(`${line}&after=${after}`, tokenOf(u))}\r\n`
       }
     }
   }

@@ -1,25 +1,18 @@
 import { call } from '../../test/support/http.ts'
 import { plantsOf } from '../../test/support/ledger.ts'
 import { cold } from './cold.ts'
-import { compacting } from './compacting.ts'
 import { etcd } from './etcd.ts'
-import { list } from './listing.ts'
 import type { Ask, Bench, Figures } from './measure.ts'
 import type { Server } from './processes.ts'
 import { user } from './plants.ts'
 import type { Filling } from './stores.ts'
-import { steady } from './steady.ts'
 import { sign } from './tokens.ts'
 
 const SMALL: Filling = { users: 100, plants: 20 }
 const MEDIUM: Filling = { users: 100, plants: 100 }
 const LARGE: Filling = { users: 100, plants: 10_000 }
 const MILLION: Filling = { users: 1000, plants: 1000 }
-/** Each visit finds neither its token nor its page in a cache. */
-const OWNERS: Filling = { users: 1_000_000, plants: 1 }
 const CONNECTIONS = 64
-
-const MIXED: Ask = { kind: 'mixed', limit: 20, ...MILLION, connections: CONNECTIONS }
 
 function ask(
   kind: Ask['kind'],
@@ -44,11 +37,8 @@ export const WORKLOADS: Readonly<Record<string, (bench: Bench) => Promise<Figure
       ask('post', SMALL, { connections: 1 }),
       (server) => allStored(bench, server),
     ),
-  mixed: (bench) => bench.compare('9 GETs of 20 to 1 POST, 1,000,000 plants', MILLION, MIXED),
-  compacting: (bench) => compacting(bench, MILLION, MIXED),
-  steady: (bench) => steady(bench, MILLION, MIXED),
-  list,
-  owners: (bench) => bench.compare('GET, 1,000,000 owners in turn', OWNERS, ask('get', OWNERS)),
+  mixed: (bench) =>
+    bench.compare('9 GETs of 20 to 1 POST, 1,000,000 plants', MILLION, ask('mixed', MILLION)),
   tokens: (bench) => bench.compare('GET of 20, every token new', SMALL, ask('tokens', SMALL)),
   cold: () => cold(MILLION),
   etcd,

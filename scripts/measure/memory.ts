@@ -30,6 +30,8 @@ const CONNECT_TRIES = 100
 const STALLED_MS = 5000
 /** At most this many requests of a connection wait, with at most this many headers. */
 const [WAITING, WAITING_HEADERS] = [16, 400]
+const STRANGE_HEADERS = WAITING_HEADERS / WAITING
+const STRANGE = Array.from({ length: STRANGE_HEADERS - 1 }, () => 'a:')
 const [PLANTS, OWNERS] = [80, 10]
 const LARGE = 'x'.repeat(2 ** 20 - 200)
 const ALICE = token('alice')
@@ -41,6 +43,8 @@ interface Attack {
   readonly what: string
   readonly bytes: (at: number) => string
   readonly plants?: Iterable<Row>
+  /** How often they send it: until a response that they do not read finds no room. */
+  readonly times?: number
   /** How long they wait before memory is read. */
   readonly stalledMs?: number
   /** On TCP; by default on a unix socket, whose buffers are small. */
@@ -68,6 +72,11 @@ const ATTACKS: readonly Attack[] = [
   { what: 'headers that never end', bytes: () => MANY_HEADERS, tcp: true },
   ...[1, 9, 31, 98].map(waiting),
   {
+    what: `${WAITING} requests of ${STRANGE_HEADERS} headers wait for an unread 401`,
+    bytes: () => head('GET', '/plants', { token: undefined, lines: STRANGE }).repeat(WAITING),
+    times: 12,
+  },
+  {
     what: 'one-byte chunks come for an unread list',
     bytes: () => oneByteChunks(ALICE, 'GET'),
     plants: LISTED,
@@ -92,7 +101,7 @@ export async function measure(): Promise<void> {
 }
 
 async function measureAttack(attack: Attack): Promise<void> {
-  const { what, bytes, plants = [], stalledMs = ACCEPT_MS, tcp } = attack
+  const { what, bytes, plants = [], times = 1, stalledMs = ACCEPT_MS, tcp } = attack
   const path = join(temporaryDirectorySync(), 'http.sock')
   const issuer = await silentIssuer()
   const service = await startMeasured(await filledDirectory(plants), {
@@ -108,6 +117,10 @@ async function measureAttack(attack: Attack): Promise<void> {
   while (sockets.length < CONNECTIONS) {
     sockets.push(...flood(tcp ? service.port : path, STEP, bytes))
     await sleep(ACCEPT_MS / 10)
+  }
+  for (let time = 1; time < times; time++) {
+    await sleep(ACCEPT_MS)
+    for (const [at, socket] of sockets.entries()) socket.write(bytes(at), 'latin1')
   }
   await sleep(stalledMs)
   const probe = await call(service.adminPort, { path: '/livez', token: undefined })

@@ -9,8 +9,8 @@ import type { PageCache } from './page-cache.ts'
 
 /** What operations work with. */
 export interface OperationOptions {
-  /** `current` throws StoreUnavailable while the store is not open. */
-  readonly store: { readonly current: PlantStore }
+  /** @throws StoreUnavailable while the store is not open. */
+  readonly store: () => PlantStore
   readonly pages: PageCache
   /** Runs work that may take a millisecond or more; owners take turns. */
   readonly queue: FairQueue

@@ -26,7 +26,7 @@ export async function createPlant(call: Call): Promise<HttpResponse> {
   const plant = isShort ? readPlant(body) : await inTurn(call, readPlant.bind(undefined, body))
   // It is free while the plant waits for the store.
   body = undefined
-  if ((await store.current.create(owner, plant)) === 'conflict') throw new HttpError('idTaken')
+  if ((await store().create(owner, plant)) === 'conflict') throw new HttpError('idTaken')
   pages.invalidate(owner, plant.id)
   return isShort ? plantResponse(plant) : queue.run(owner, () => plantResponse(plant))
 }

@@ -1,9 +1,9 @@
-/* The description of the interface: `openapi.json` of the package. */
+/* The description of the interface: `plant-store/openapi.json` for who installs the package. */
 
 import { readFileSync } from 'node:fs'
 
 /** What `scripts/openapi.ts` has made from the table of operations. */
 export function description(): string {
   // From dist/api/, in the repository, the package and the archive.
-  return readFileSync(new URL('../../openapi.json', import.meta.url), 'utf8')
+  return readFileSync(new URL('../../src/api/openapi.json', import.meta.url), 'utf8')
 }

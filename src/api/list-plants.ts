@@ -20,7 +20,7 @@ export function listPlants(call: Call): HttpResponse | Promise<HttpResponse> {
   if (cached) return reservePage(call, cached)
   return inTurn(call, () => {
     const range = readRange(owner, query)
-    const list = store.current.list(owner, range)
+    const list = store().list(owner, range)
     const first = list.next()
     if (first instanceof Promise)
       return first.then(({ value }) => respond(call, list, range, value))

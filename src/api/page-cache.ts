@@ -77,12 +77,6 @@ export class PageCache {
     this.#bytes += bytes
   }
 
-  /** To be called before the store is opened. */
-  clear(): void {
-    this.#owners.clear()
-    this.#bytes = 0
-  }
-
   /** Removes the pages of an owner that may show a new plant of this id. */
   invalidate(owner: string, id: bigint): void {
     const own = this.#owners.get(owner)

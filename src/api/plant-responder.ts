@@ -7,7 +7,7 @@ import { errorResponse, type HttpResponse, NO_RESPONSE } from '../http/response.
 import { overloaded } from '../limits/budget.ts'
 import type { Log, LogRequests } from '../telemetry/log.ts'
 import type { Metrics } from '../telemetry/metrics.ts'
-import { type PlantStore, PlantTooLarge, StoreFull, StoreUnavailable } from '../plants/store.ts'
+import { PlantTooLarge, StoreFull, StoreUnavailable } from '../plants/store.ts'
 import { RequestDurations } from './durations.ts'
 import { createRouter, type RouterOptions } from './router.ts'
 
@@ -15,12 +15,7 @@ import { createRouter, type RouterOptions } from './router.ts'
 const STORE_RETRY = ['Retry-After', '1']
 
 export interface ResponderOptions extends RouterOptions {
-  readonly store: {
-    readonly isOpen: boolean
-    readonly current: PlantStore
-    openForRequest(): Promise<void>
-  }
-  readonly lifecycle: { readonly state: string }
+  readonly isDraining: () => boolean
   readonly metrics: Metrics
   readonly log: Log
   readonly logRequests: LogRequests
@@ -43,13 +38,13 @@ export class PlantResponder implements Responder {
   }
 
   get draining(): boolean {
-    return this.#options.lifecycle.state === 'draining'
+    return this.#options.isDraining()
   }
 
   serve(exchange: Exchange): HttpResponse | Promise<HttpResponse> {
-    const { store } = this.#options
-    if (store.isOpen) return this.#route(exchange)
-    return store.openForRequest().then(() => this.#route(exchange))
+    // Without a store every request is refused, before any other check.
+    this.#options.store()
+    return this.#route(exchange)
   }
 
   explain(error: unknown, { requestId }: RequestRecord): HttpResponse {

@@ -7,7 +7,7 @@ import { type Exchange, hasTooManyHeaders } from '../http/exchange.ts'
 import type { HttpResponse } from '../http/response.ts'
 import type { OperationOptions } from './call.ts'
 import { type Operation, routeOf } from './operations.ts'
-import type { RateLimit } from '../limits/rate-limit.ts'
+import type { RateLimit } from './rate-limit.ts'
 
 export interface RouterOptions extends OperationOptions {
   readonly verifier: Pick<Verifier, 'verify'>

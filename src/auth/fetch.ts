@@ -24,11 +24,16 @@ export function shownUrl(url: string): string {
 }
 
 /**
- * The body of a 200. A redirect is refused, because it could lead away from https. Aborting
- * `running` ends the fetch.
+ * Reads the body of a 200. A redirect is refused, because it could lead away from https. Aborting
+ * `running` ends the fetch. An error names the URL.
  */
-export async function fetchBytes(url: string, timeoutMs: number, running: AbortController) {
-  const late = new Error(`${shownUrl(url)} did not answer in full within ${timeoutMs} ms`)
+export async function fetchDocument<T>(
+  url: string,
+  read: (bytes: Uint8Array) => T,
+  timeoutMs: number,
+  running: AbortController,
+): Promise<T> {
+  const late = new Error(`no whole answer within ${timeoutMs} ms`)
   const timer = setTimeout(() => running.abort(late), timeoutMs).unref()
   const { signal } = running
   try {
@@ -36,7 +41,7 @@ export async function fetchBytes(url: string, timeoutMs: number, running: AbortC
     const { status, body } = await fetch(url, { signal, redirect: 'error', headers })
     if (status !== 200 || body === null) {
       await body?.cancel()
-      throw new Error(`${shownUrl(url)} answered ${status}`)
+      throw new Error(`answered ${status}`)
     }
     // Node's fetch reaches the signal through weak references only: once the garbage collector has
     // run, the signal alone does not end a body that has stopped coming. So the stream has it too.
@@ -46,11 +51,12 @@ export async function fetchBytes(url: string, timeoutMs: number, running: AbortC
     for await (const chunk of stream) {
       size += chunk.length
       // Leaving the loop closes the connection.
-      if (size > MAX_KEY_SET_BYTES)
-        throw new Error(`${shownUrl(url)} answered more than ${MAX_KEY_SET_BYTES} bytes`)
+      if (size > MAX_KEY_SET_BYTES) throw new Error(`answered more than ${MAX_KEY_SET_BYTES} bytes`)
       chunks.push(chunk)
     }
-    return Buffer.concat(chunks)
+    return read(Buffer.concat(chunks))
+  } catch (cause) {
+    throw new Error(shownUrl(url), { cause })
   } finally {
     clearTimeout(timer)
   }

@@ -1,13 +1,13 @@
 /** Makes the source of keys that is configured: a secret, a file, a URL, or discovery. */
 import { webcrypto } from 'node:crypto'
+import { readFileSync } from 'node:fs'
 import type { CryptoKey } from 'jose'
-import { ConfigError } from '../errors.ts'
+import { ConfigError, reasonWithoutPath } from '../errors.ts'
 import type { Log } from '../telemetry/log.ts'
-import { isTrustworthy } from './fetch.ts'
-import { fileKeys } from './file-keys.ts'
-import { formatOf, readKeySet } from './key-set.ts'
-import { type KeySource, TIMING } from './key-source.ts'
-import { discoverKeySet, RemoteKeys } from './remote-keys.ts'
+import { fetchDocument, isTrustworthy, shownUrl } from './fetch.ts'
+import { formatOf, type KeySet, readJsonObject, readKeySet } from './key-set.ts'
+import { type KeySource, MAX_KEY_SET_BYTES, TIMING } from './key-source.ts'
+import { type Load, ReloadedKeys } from './reloaded-keys.ts'
 import { TokenCache } from './token-cache.ts'
 
 export type { KeySource, Timing } from './key-source.ts'
@@ -39,13 +39,60 @@ export function readKeys(
   timing = TIMING,
 ): (log: Log) => KeySource {
   if (config.kind === 'secret') return secretKeys(config.secret)
-  if (config.kind === 'file') return fileKeys(config.path, timing.poll)
+  if (config.kind === 'file') {
+    const load = (): KeySet => readKeyFile(config.path)
+    const first = load()
+    const polled = { ...timing, refresh: timing.poll, usable: Infinity }
+    return (log) => new ReloadedKeys(async () => load(), log, polled, first)
+  }
   const url = config.kind === 'url' ? config.url : issuer
   // The message does not show the URL, which may hold a password.
   if (!isTrustworthy(url)) throw new ConfigError([UNTRUSTWORTHY])
-  const isSet = config.kind === 'url'
-  return (log) =>
-    new RemoteKeys((get) => (isSet ? get(url, readKeySet) : discoverKeySet(url, get)), log, timing)
+  const load: Load = async (running) => {
+    const from = config.kind === 'url' ? url : await discover(issuer, timing.fetch, running)
+    return withKeys(await fetchDocument(from, readKeySet, timing.fetch, running))
+  }
+  return (log) => new ReloadedKeys(load, log, timing)
+}
+
+/**
+ * A key file is local and small, so it is read synchronously; and again every few seconds, because
+ * a mounted volume swaps symbolic links, which some watchers do not see. The author of a file can
+ * mend it, so one secret key refuses all of it.
+ * @throws ConfigError
+ */
+function readKeyFile(path: string): KeySet {
+  try {
+    const bytes = readFileSync(path)
+    if (bytes.length > MAX_KEY_SET_BYTES) throw new Error(`more than ${MAX_KEY_SET_BYTES} bytes`)
+    const set = readKeySet(bytes)
+    if (set.secretKey) throw new Error(`${set.secretKey} is symmetric or private`)
+    return withKeys(set)
+  } catch (error) {
+    throw new ConfigError([`cannot be used: ${reasonWithoutPath(error)}`])
+  }
+}
+
+/** Such a set must not replace an earlier one. */
+function withKeys(set: KeySet): KeySet {
+  if (set.size > 0) return set
+  throw new Error('the key set holds no key that can verify a token')
+}
+
+/**
+ * The URL of the key set that the discovery document of an issuer names (OpenID Connect Discovery
+ * 1.0 §4). The document is read at every refresh, because an issuer may move its keys.
+ * @throws Error if the document names another issuer (§4.3: exactly the same string is required),
+ * or a URL that cannot be trusted.
+ */
+async function discover(issuer: string, timeoutMs: number, running: AbortController) {
+  const url = `${issuer.replace(/\/$/, '')}/.well-known/openid-configuration`
+  const read = (bytes: Uint8Array) => readJsonObject(bytes, 'an OpenID discovery document')
+  const { issuer: named, jwks_uri: keySetUrl } = await fetchDocument(url, read, timeoutMs, running)
+  const other = typeof named === 'string' ? shownUrl(named) : 'none'
+  if (named !== issuer) throw new Error(`${shownUrl(url)} is of another issuer: ${other}`)
+  if (isTrustworthy(keySetUrl)) return keySetUrl
+  throw new Error(`${shownUrl(url)} names a jwks_uri that is neither https nor on loopback`)
 }
 
 function secretKeys(secret: Uint8Array): () => KeySource {

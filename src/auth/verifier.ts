@@ -35,12 +35,14 @@ const WAITING_FOR_KEYS_MAX = 256
 // last two are from RFC 9068 §2.1. Media types are compared without case (RFC 7515 §4.1.9).
 const ACCEPTED_TYP: ReadonlySet<string> = new Set(['jwt', 'at+jwt', 'application/at+jwt'])
 
+const MIN_RSA_BITS = 2048
+
 /** The codes of jose's errors. No error of Node has one that begins so. */
 const JOSE_CODES = /^ERR_(?:JOSE|JW[A-Z]+)_/
 
 /**
- * Places of a request with a chunked body. Node may hold 2.7 MiB for it, which one read of one-byte
- * chunks takes: 64 of them are 173 MiB.
+ * Places of a request with a chunked body. In another application's server Node may hold 2.7 MiB
+ * for it, which one read of one-byte chunks takes: 64 of them are 173 MiB.
  */
 const CHUNKED_PLACES = 8
 
@@ -137,7 +139,7 @@ export class Verifier {
     const keyOf = async (header: CompactJWSHeaderParameters) => {
       checkHeader(header)
       const key = await keys.find(header)
-      checkSignatureLength(token, key)
+      checkRsa(token, key)
       return key
     }
     const { payload: claims } = await jwtVerify(token, keyOf, {
@@ -160,11 +162,14 @@ export class Verifier {
 }
 
 /**
- * An RSA signature has as many bytes as the modulus (RFC 8017 §8.1.2, §8.2.2). OpenSSL takes a PS
- * signature without its leading zeros too, so that one token would have several spellings.
+ * RSA verifies with 2048 bits or more (RFC 7518 §3.3), of which jose makes a TypeError. A signature
+ * has as many bytes as the modulus (RFC 8017 §8.1.2, §8.2.2): OpenSSL takes a PS signature without
+ * its leading zeros too, so that one token would have several spellings.
  */
-function checkSignatureLength(token: string, { algorithm }: CryptoKey): void {
+function checkRsa(token: string, { algorithm }: CryptoKey): void {
   if (!('modulusLength' in algorithm)) return
+  if (Number(algorithm.modulusLength) < MIN_RSA_BITS)
+    throw invalidToken('tokenInvalid', 'its RSA key is weak')
   const bytes = Math.floor(((token.length - token.lastIndexOf('.') - 1) * 3) / 4)
   if (bytes !== Math.ceil(Number(algorithm.modulusLength) / 8))
     throw invalidToken('tokenInvalid', 'signature verification failed')
@@ -210,6 +215,9 @@ function checkHeader({ typ, b64 }: CompactJWSHeaderParameters): void {
 /** The error with its condition. jose's own errors carry the claims, which must not be logged. */
 function refusalOf(error: unknown): unknown {
   const code = errorCodeOf(error)
+  // Node cannot import the key that the token names. The issuer may have written it wrong.
+  if (isError(error) && error.name === 'DataError')
+    return invalidToken('tokenInvalid', 'its key cannot be used')
   if (!isError(error) || code === undefined || !JOSE_CODES.test(code)) return error
   // Its message quotes the token.
   if (code === 'ERR_JOSE_NOT_SUPPORTED') return invalidToken('tokenInvalid', 'unknown extension')

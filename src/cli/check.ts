@@ -1,6 +1,6 @@
 /* `check`, and the reading of a whole data directory without its lock. */
 
-import { readConfig } from '../config.ts'
+import { readConfig } from '../settings/read.ts'
 import { errorCodeOf, escaped } from '../errors.ts'
 import { PlantDatabase } from '../store/sqljs/database.ts'
 import { type DirectoryScan, scanDirectory } from '../store/sqljs/directory-scan.ts'
@@ -73,25 +73,21 @@ export async function readStore<T>(
     progress.step(`reading ${journal}`)
     progress.at(bytes, totalBytes, 'MB')
   }
-  try {
-    for (let attempt = 1; ; attempt++) {
-      const before = await namesIn(path, files)
-      if (!before.some(isOfStore))
-        throw new Error(`there is no store in ${path}: set PLANTS_DATA to its directory`)
-      // Also true if it cannot be known.
-      const wasServed = await isLocked(path).catch(() => true)
-      try {
-        return await scanDirectory(directory, (scan) => read(scan, wasServed, tell))
-      } catch (error) {
-        // What a service does meanwhile looks like damage, or a file vanishes.
-        const mayPass = error instanceof StoreCorrupt || errorCodeOf(error) === 'ENOENT'
-        if (attempt === READ_ATTEMPTS || !mayPass) throw error
-        // A start of a service adds a lock's name.
-        if (!wasServed && before.join() === (await namesIn(path, files)).join()) throw error
-      }
+  for (let attempt = 1; ; attempt++) {
+    const before = await namesIn(path, files)
+    if (!before.some(isOfStore))
+      throw new Error(`there is no store in ${path}: set PLANTS_DATA to its directory`)
+    // Also true if it cannot be known.
+    const wasServed = await isLocked(path).catch(() => true)
+    try {
+      return await scanDirectory(directory, (scan) => read(scan, wasServed, tell))
+    } catch (error) {
+      // What a service does meanwhile looks like damage, or a file vanishes.
+      const mayPass = error instanceof StoreCorrupt || errorCodeOf(error) === 'ENOENT'
+      if (attempt === READ_ATTEMPTS || !mayPass) throw error
+      // A start of a service adds a lock's name.
+      if (!wasServed && before.join() === (await namesIn(path, files)).join()) throw error
     }
-  } finally {
-    progress.end()
   }
 }
 

@@ -2,27 +2,22 @@
 
 import { parseArgs } from 'node:util'
 import { setFlagsFromString } from 'node:v8'
-import { VERSION } from '../package.ts'
+import { VERSION } from '../version.ts'
 import { ConfigError, errorCodeOf, escaped, reasonOf, UsageError } from '../errors.ts'
 import { type Command, COMMANDS, isCommand, OPTIONS } from './commands.ts'
 
 async function main(argv: readonly string[]): Promise<string | undefined> {
   const { values, positionals } = parse(argv)
   const [name = 'serve', ...args] = positionals
-  if (values.help && positionals.length === 0) return (await import('./help.ts')).help()
+  if (values.help) return (await import('./help.ts')).help()
   if (values.version) return VERSION
-  if (!isCommand(name)) {
-    const names = Object.keys(COMMANDS).join(', ')
-    throw new UsageError(`there is no command ${JSON.stringify(name)}: there are ${names}`)
-  }
-  if (values.help) return (await import('./help.ts')).helpOf(name)
-  const { options = [], argument, load }: Command = COMMANDS[name]
+  if (!isCommand(name)) throw new UsageError(`there is no command ${JSON.stringify(name)}`)
+  const { options = [], takesFile, load }: Command = COMMANDS[name]
   const known: readonly string[] = options
   const stray = Object.keys(values).find((each) => !known.includes(each))
   if (stray !== undefined) throw new UsageError(`${name} takes no --${stray}`)
-  const wanted = argument === undefined ? 'no argument' : `one ${argument}`
-  if (args.length !== (argument === undefined ? 0 : 1))
-    throw new UsageError(`${name} takes ${wanted}`)
+  if (args.length !== (takesFile ? 1 : 0))
+    throw new UsageError(`${name} takes ${takesFile ? 'one FILE' : 'no argument'}`)
   const { run } = await load()
   return run(args[0] ?? '', values)
 }
@@ -31,13 +26,9 @@ function parse(argv: readonly string[]) {
   try {
     return parseArgs({ args: [...argv], options: OPTIONS, allowPositionals: true })
   } catch (error) {
-    // Node writes advice in lines of its own.
-    const reason = reasonOf(error).replaceAll('\n', ' ')
-    if (errorCodeOf(error) !== 'ERR_PARSE_ARGS_UNKNOWN_OPTION') throw new UsageError(reason)
-    const names = Object.keys(OPTIONS).map((name) => `--${name}`)
-    // Node goes on with what to do with a file whose name begins with a dash.
-    const what = reason.replace(/\. To specify a positional argument .*/s, '')
-    throw new UsageError(`${what}: there are ${names.join(', ')}`)
+    // Node writes advice in lines of its own, also on a file whose name begins with a dash.
+    const [reason = ''] = reasonOf(error).replaceAll('\n', ' ').split('. To specify a positional')
+    throw new UsageError(reason)
   }
 }
 
@@ -54,7 +45,7 @@ async function fail(error: unknown): Promise<never> {
   const isUsage = error instanceof UsageError
   const problems = isConfig ? error.problems : [reasonOf(error)]
   const lines = problems.map((problem) => `plant-store: ${escaped(problem)}\n`)
-  const usage = isUsage ? `${(await import('./help.ts')).usage()}\n` : ''
+  const usage = isUsage ? `${(await import('./help.ts')).USAGE}\n` : ''
   process.stderr.write(lines.join('') + usage)
   process.exit(isConfig || isUsage ? 2 : 1)
 }

@@ -1,4 +1,4 @@
-/* Every command and option. Their texts are in help.ts. */
+/* Every command and option. The text of `--help` is in help.ts. */
 
 import type { parseArgs } from 'node:util'
 
@@ -19,8 +19,8 @@ type Run = (argument: string, values: Values) => Promise<string | undefined> | s
 
 export interface Command {
   readonly options?: readonly (keyof typeof OPTIONS)[]
-  /** Its one argument. */
-  readonly argument?: string
+  /** Whether it takes one argument, a file. */
+  readonly takesFile?: true
   /** The command's file, which only this command loads. */
   readonly load: () => Promise<{ readonly run: Run }>
 }
@@ -29,15 +29,12 @@ export const COMMANDS = {
   serve: { options: ['dev'], load: () => import('./serve.ts') },
   token: { options: ['sub', 'ttl', 'scope'], load: () => import('./token.ts') },
   check: { load: () => import('./check.ts') },
-  export: { argument: 'FILE', load: () => import('./export.ts') },
-  import: { argument: 'FILE', load: () => import('./import.ts') },
+  export: { takesFile: true, load: () => import('./export.ts') },
+  import: { takesFile: true, load: () => import('./import.ts') },
   config: { load: () => import('./config.ts') },
   openapi: { load: () => import('./openapi.ts') },
-  completion: { argument: 'SHELL', load: () => import('./completion.ts') },
 } as const satisfies Readonly<Record<string, Command>>
 
-export type CommandName = keyof typeof COMMANDS
-
-export function isCommand(name: string): name is CommandName {
+export function isCommand(name: string): name is keyof typeof COMMANDS {
   return Object.hasOwn(COMMANDS, name)
 }

@@ -1,10 +1,10 @@
 /* `config`: the settings in force. */
 
 import { resolve } from 'node:path'
-import { keysFrom, readConfig } from '../config.ts'
+import { keysFrom, readConfig } from '../settings/read.ts'
 import { escaped } from '../errors.ts'
 import { type Address, written } from '../http/listen.ts'
-import { VARIABLES } from '../settings.ts'
+import { VARIABLES } from '../settings/table.ts'
 
 export const run = (): string => describeConfig(process.env)
 

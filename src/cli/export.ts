@@ -24,15 +24,11 @@ export async function run(file: string): Promise<string | undefined> {
   const progress = new Progress()
   const { memory, bytes } = memoryFile()
   const plants = await exportTo(directory, nodeFiles, 'the file in memory', memory, progress)
-  try {
-    progress.step('writing')
-    for (let at = 0; at < bytes.length; at += WRITE_BYTES) {
-      progress.at(at, bytes.length, 'MB')
-      // A copy: streams do not take memory that can be resized.
-      await write(output, Buffer.from(bytes.subarray(at, at + WRITE_BYTES)))
-    }
-  } finally {
-    progress.end()
+  progress.step('writing')
+  for (let at = 0; at < bytes.length; at += WRITE_BYTES) {
+    progress.at(at, bytes.length, 'MB')
+    // A copy: streams do not take memory that can be resized.
+    await write(output, Buffer.from(bytes.subarray(at, at + WRITE_BYTES)))
   }
   process.stderr.write(`${counted(plants, 'plant')} written to standard output\n`)
   return undefined

@@ -2,11 +2,11 @@
 
 import { stat } from 'node:fs/promises'
 import { resolve } from 'node:path'
-import { readConfig } from '../config.ts'
 import { escaped, reasonOf } from '../errors.ts'
+import { readConfig } from '../settings/read.ts'
 import { createLog, type Log } from '../telemetry/log.ts'
 import type { PlantStore } from '../plants/store.ts'
-import { openStore } from '../store-opening.ts'
+import { openStore } from '../store/open.ts'
 import { nodeFiles } from '../store/sqljs/files.ts'
 import { SQLITE_LOGS } from '../store/sqljs/new-file.ts'
 import { FILE_MAX_BYTES, PageFile } from '../store/sqljs/page-file.ts'
@@ -56,7 +56,6 @@ export async function importStore(
     const stored = `${source.total - refused} of ${plants} stored`
     throw new Error(`${stored}; the others are named above`)
   } finally {
-    progress.end()
     await opened.close()
   }
 }

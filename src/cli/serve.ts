@@ -1,13 +1,12 @@
 /* `serve`: the service until a signal, and what `--dev` prints. */
 
-import { type Config, keysFrom, readConfig } from '../config.ts'
+import { type Config, keysFrom, readConfig } from '../settings/read.ts'
 import { escaped, reasonOf } from '../errors.ts'
 import { createLog, type Log } from '../telemetry/log.ts'
-import { VERSION } from '../package.ts'
-import { type Listening, Service } from '../service.ts'
-import { CLOSED } from '../store-opening.ts'
-import { variableOf } from '../settings.ts'
-import { IN_MEMORY } from '../store/sqljs/in-memory.ts'
+import { VERSION } from '../version.ts'
+import { CLOSED, type Listening, Service } from '../service.ts'
+import { variableOf } from '../settings/table.ts'
+import { IN_MEMORY } from '../settings/values.ts'
 
 const FLUSH_MS = 1000
 const STOP_SIGNALS = ['SIGTERM', 'SIGINT', 'SIGHUP'] as const
@@ -48,7 +47,7 @@ async function configure(dev: boolean): Promise<Config> {
   const config = readConfig(process.env, dev ? 'dev' : 'service')
   if (!dev) return config
   const { devKeyPath, readOrCreateDevKey } = await import('./token.ts')
-  const secret = await readOrCreateDevKey(devKeyPath(config))
+  const secret = readOrCreateDevKey(devKeyPath(config))
   return { ...config, keys: { kind: 'secret', secret } }
 }
 

@@ -1,12 +1,10 @@
 /* `token`, and the development key that signs what it prints. */
 
 import { createHmac, randomBytes } from 'node:crypto'
-import { readFileSync } from 'node:fs'
+import { mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { dirname } from 'node:path'
-import { type Config, readConfig } from '../config.ts'
+import { type Config, readConfig } from '../settings/read.ts'
 import { ConfigError, errorCodeOf, reasonOf, UsageError } from '../errors.ts'
-import { type File, nodeFiles, writeWhole } from '../store/sqljs/files.ts'
-import { writeNewFile } from '../store/sqljs/new-file.ts'
 
 const KEY_BYTES = 32
 const DEFAULT_TTL_SECONDS = 8 * 60 * 60
@@ -18,7 +16,7 @@ export function run(_: string, { sub, ttl, scope }: TokenOptions): string {
   if (!sub) throw new UsageError('token needs --sub NAME: whose token it is to be')
   if (ttl !== undefined && !/^[1-9][0-9]{0,9}$/.test(ttl))
     throw new UsageError('--ttl must be a number of seconds, 1 or more')
-  const config = readConfig(process.env, 'token')
+  const config = readConfig(process.env, 'dev')
   const key = readDevKey(devKeyPath(config))
   if (key) return signDevToken(key, devClaims(config, sub, scope), ttl)
   const what = '"token" signs with the development key only'
@@ -48,22 +46,15 @@ export function readDevKey(path: string): Uint8Array | undefined {
 }
 
 /** Makes the key if there is none. A process that can read the file can make tokens. */
-export async function readOrCreateDevKey(path: string): Promise<Uint8Array> {
+export function readOrCreateDevKey(path: string): Uint8Array {
   const existing = readDevKey(path)
   if (existing !== undefined) return existing
-  await nodeFiles.makeDirectory(dirname(path))
   const key = randomBytes(KEY_BYTES)
-  const write = async (to: File): Promise<void> => {
-    await writeWhole(to, Buffer.from(textOf(key)), 0)
-    await to.sync()
-  }
   try {
-    await writeNewFile(path, write)
+    mkdirSync(dirname(path), { recursive: true, mode: 0o700 })
+    writeFileSync(path, textOf(key), { flag: 'wx', mode: 0o600, flush: true })
     return key
   } catch (error) {
-    // Of two processes that start at the same moment, one makes the key of both.
-    const made = readDevKey(path)
-    if (made !== undefined) return made
     throw new Error(`${path}, the development key of PLANTS_DATA, cannot be made`, { cause: error })
   }
 }

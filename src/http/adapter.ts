@@ -49,7 +49,9 @@ export class Adapter {
     this.#begin(exchange)
     // Another listener would make the body flow before it is read.
     if (exchange.hasUnreadBody) req.pause()
-    const response = await this.#respond(exchange)
+    const served = new Promise<HttpResponse>((resolve) => resolve(this.#responder.serve(exchange)))
+    const explain = (error: unknown): HttpResponse => this.#responder.explain(error, exchange)
+    const response = await served.catch(explain)
     // What is left of the body is dropped.
     req.resume()
     if (exchange.isOver || exchange.isDone) {
@@ -64,14 +66,6 @@ export class Adapter {
     } catch (error) {
       this.#responder.responseFailed(error, exchange)
       cutOff(req.socket)
-    }
-  }
-
-  async #respond(exchange: Exchange): Promise<HttpResponse> {
-    try {
-      return await this.#responder.serve(exchange)
-    } catch (error) {
-      return this.#responder.explain(error, exchange)
     }
   }
 

@@ -3,7 +3,7 @@
 import type { IncomingMessage } from 'node:http'
 import type { Socket } from 'node:net'
 import { HttpError } from '../errors.ts'
-import { discardBody } from './body.ts'
+import { collectBody, discardBody, dropBody } from './body.ts'
 import { Exchange, hasTooManyHeaders, isKnownVersion, recordOf } from './exchange.ts'
 import type { RequestRecord } from './exchange.ts'
 import type { Responder } from './responder.ts'
@@ -51,7 +51,7 @@ export class Connection {
     this.#responder = responder
     // Node resumes the socket after each request.
     socket.on('resume', () => {
-      if (this.#waiting.length === 0 && !this.#isDeaf) return
+      if (this.#waiting.length === 0 && !this.#isDeaf && !this.#current?.takeCollected) return
       // If it was paused after Node resumed it, but in the same tick, Node still reads.
       if (socket.isPaused()) socket.resume()
       else socket.pause()
@@ -82,7 +82,7 @@ export class Connection {
     const headers = held.reduce((sum, { req }) => sum + req.rawHeaders.length / 2, 0)
     if (held.length > WAITING_MAX || headers > WAITING_HEADERS_MAX) return cutOff(this.#socket)
     if (isServed) return void this.#socket.pause()
-    exchange.req.resume()
+    dropBody(exchange)
     this.#endAfterThese()
   }
 
@@ -142,6 +142,8 @@ export class Connection {
     const explain = (error: unknown): void => answer(this.#responder.explain(error, exchange))
     try {
       const response = this.#responder.serve(exchange)
+      if (response instanceof Promise) collectBody(exchange)
+      else if (exchange.hasBody) discardBody(exchange)
       if (response instanceof Promise) response.then(answer, explain)
       // Waiting requests must not take a tick each.
       else if (this.#waiting.length > 0) answer(response)
@@ -205,7 +207,7 @@ export class Connection {
    */
   #endAfterThis(exchange: Exchange | undefined): void {
     this.#next = 'ended'
-    for (const each of [exchange, ...this.#waiting.splice(0)]) each?.req.resume()
+    for (const each of [exchange, ...this.#waiting.splice(0)]) if (each) dropBody(each)
     this.#socket.resume().once('finish', () => {
       const timer = setTimeout(() => this.#socket.destroy(), LINGER_MS)
       this.#socket.once('close', () => clearTimeout(timer))
@@ -217,6 +219,8 @@ export class Connection {
     if (exchange.isDone) return
     exchange.finish()
     const { req, response } = exchange
+    // It takes the end of the request, which an idle connection would keep (see `discardBody`).
+    if (!exchange.hasBody) req.read()
     if (response) this.#responder.answered(exchange, response, aborted)
     // An idle connection keeps nothing of its last request.
     if (req.complete && this.#current === exchange) this.#current = undefined

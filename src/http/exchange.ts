@@ -51,10 +51,12 @@ export class Exchange implements RequestRecord {
   readonly res: ServerResponse
   readonly startedAtMs = performance.now()
   readonly requestId: string
+  readonly traceId: string | undefined
   readonly method: string
   /** In bytes. Undefined for a chunked body, and without a body. Node has checked the number. */
   readonly contentLength: number | undefined
   readonly isChunked: boolean
+  readonly hasBody: boolean
   /**
    * True if no request can follow it on its connection: the client says so, its end is unclear, or
    * Node's parser drops what follows, as after an Upgrade.
@@ -70,6 +72,8 @@ export class Exchange implements RequestRecord {
   isBodyTaken = false
   /** True once the body is read to be dropped. */
   isDiscarding = false
+  /** Set while its body is collected: returns what has come, and lets the rest come. */
+  takeCollected: (() => Buffer) | undefined
   /** Called if more comes of a body that is dropped than may. */
   stopReading: (() => void) | undefined
   /** Set when it is sent. */
@@ -83,18 +87,16 @@ export class Exchange implements RequestRecord {
     this.res = res
     this.awaitsContinue = awaitsContinue
     this.requestId = requestIdOf(req.rawHeaders)
+    this.traceId = traceIdOf(req.rawHeaders)
     this.method = req.method ?? ''
     const [length] = this.headers('content-length')
     this.contentLength = length === undefined ? undefined : Number(length)
     this.isChunked = this.headers('transfer-encoding').length > 0
+    this.hasBody = this.isChunked || (this.contentLength ?? 0) > 0
     // Node's parser reads Proxy-Connection in the same way as Connection.
     const options = `${this.headers('connection')},${this.headers('proxy-connection')}`
     const says = req.httpVersion === '1.0' ? !KEEP_ALIVE.test(options) : CLOSE.test(options)
     this.isLast = says || this.isUnclear || this.headers('upgrade').length > 0
-  }
-
-  get traceId(): string | undefined {
-    return traceIdOf(this.req.rawHeaders)
   }
 
   /** The value of every header of this name, which is in lower case. */
@@ -158,8 +160,7 @@ export class Exchange implements RequestRecord {
 
   /** True if there is a body that the service does not read. */
   get hasUnreadBody(): boolean {
-    if (!this.isChunked && (this.contentLength ?? 0) === 0) return false
-    return !this.isBodyTaken && !this.req.readableEnded
+    return this.hasBody && !this.isBodyTaken && !this.req.readableEnded
   }
 
   /** How much of an unread body is read and dropped. */

@@ -2,14 +2,12 @@
 
 import { randomUUID } from 'node:crypto'
 
-const NONE: readonly string[] = []
-
 /**
  * The value of every header of a name, which is in lower case. `rawHeaders` has names and values in
  * turn: Node's `headers` hides a repeated header.
  */
 export function valuesOf(rawHeaders: readonly string[], name: string): readonly string[] {
-  let values = NONE
+  let values: readonly string[] = []
   for (let i = 0; i + 1 < rawHeaders.length; i += 2) {
     const other = rawHeaders[i] ?? ''
     // Most names differ in length, and need no conversion.

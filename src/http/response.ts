@@ -32,11 +32,7 @@ export const SHORT_MAX_BYTES = 64 * 1024
 /** A longer text is sent as bytes, not together with the headers. */
 const TEXT_MAX_CHARS = 4096
 
-export function jsonResponse(
-  status: number,
-  value: unknown,
-  headers: readonly string[] = [],
-): HttpResponse {
+export function jsonResponse(status: number, value: unknown, ...headers: string[]): HttpResponse {
   return { status, headers, body: bodyOf(JSON.stringify(value)) }
 }
 
@@ -56,7 +52,7 @@ export function lengthOf(body: HttpResponse['body']): number | undefined {
 }
 
 export function errorResponse({ status, error, message, headers }: HttpError): HttpResponse {
-  return { ...jsonResponse(status, { error, message }, headers), error }
+  return { ...jsonResponse(status, { error, message }, ...headers), error }
 }
 
 /** Closes a response whose body is not sent. */

@@ -15,10 +15,6 @@ export class Turns<T> {
     return this.#count
   }
 
-  countOf(owner: string): number {
-    return this.#byOwner.get(owner)?.length ?? 0
-  }
-
   add(owner: string, item: T): void {
     const items = this.#byOwner.get(owner)
     if (items) items.push(item)

@@ -179,15 +179,6 @@ test('pages: a page that is cut before a new plant stays, and no other', () => {
   assert.equal(pages.bytes, 0)
 })
 
-test('pages: clearing the cache leaves nothing', () => {
-  const pages = new PageCache()
-  pages.add('alice', 'limit=1', page(10), 1n)
-  pages.add('bob', '', page(10))
-  pages.clear()
-  assert.equal(pages.get('alice', 'limit=1'), undefined)
-  assert.equal(pages.bytes, 0)
-})
-
 test('pages: a page that is added twice counts once', () => {
   const pages = new PageCache()
   pages.add('alice', 'limit=1', page(10), 1n)

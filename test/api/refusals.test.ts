@@ -11,8 +11,10 @@ import {
   keyFile,
   other256,
   p256,
+  p384,
   signed,
   verifier,
+  weak,
 } from '../auth/tokens.ts'
 import { tableOf } from '../support/documents.ts'
 import { type RunningService, startService } from '../support/service.ts'
@@ -80,6 +82,8 @@ const BY_KEY_SET: readonly Sent[] = [
   signed('EdDSA', ed25519.privateKey, {}, CLAIMS),
   signed('ES256', p256.privateKey, {}, CLAIMS),
   signed('ES256', p256.privateKey, { kid: 'three' }, CLAIMS),
+  signed('RS256', weak.privateKey, { kid: 'weak' }, CLAIMS),
+  signed('ES384', p384.privateKey, { kid: 'broken' }, CLAIMS),
 ]
 
 /** Sends requests to a service; returns the debug lines of their refusals. */
@@ -120,7 +124,12 @@ function textOf({ error, cause }: Line): string {
 
 test('refused tokens: the log has error and cause, and the table each of them', async (t) => {
   const logLevel = 'debug'
-  const file = keyFile(jwk(p256.publicKey, { kid: 'one' }), jwk(other256.publicKey, { kid: 'two' }))
+  const file = keyFile(
+    jwk(p256.publicKey, { kid: 'one' }),
+    jwk(other256.publicKey, { kid: 'two' }),
+    jwk(weak.publicKey, { kid: 'weak' }),
+    jwk(p384.publicKey, { kid: 'broken', y: jwk(p384.publicKey)['x'] }),
+  )
   const unreachable = { kind: 'url', url: 'http://127.0.0.1:1/keys' } as const
   const found = [
     ...(await refusals(await startService(t, { logLevel, readScope: 'plants:read' }), BY_SECRET)),

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { RateLimit } from '../../dist/limits/rate-limit.js'
+import { RateLimit } from '../../dist/api/rate-limit.js'
 import { call, post } from '../support/http.ts'
 import { startService } from '../support/service.ts'
 import { stopClock } from '../support/time.ts'

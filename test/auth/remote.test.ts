@@ -1,5 +1,4 @@
 import assert from 'node:assert/strict'
-import { generateKeyPairSync } from 'node:crypto'
 import type { RequestListener } from 'node:http'
 import { after, type TestContext, test } from 'node:test'
 import { setFlagsFromString } from 'node:v8'
@@ -7,7 +6,6 @@ import { runInNewContext } from 'node:vm'
 import type { KeyConfig } from '../../dist/auth/keys.js'
 import { type KeySource, type Timing, TIMING } from '../../dist/auth/key-source.js'
 import { HttpError } from '../../dist/errors.js'
-import { PEM, readPair } from '../support/keys.ts'
 import { logOf, silent } from '../support/log.ts'
 import { serving } from '../support/serving.ts'
 import { PATIENCE_MS, stopClock, until } from '../support/time.ts'
@@ -177,11 +175,6 @@ const BAD_ANSWERS: Readonly<Record<string, RequestListener>> = {
   'keys of other kinds only': keySet({ ...ONE, use: 'enc' }, { kty: 'AKP', kid: 'one' }),
   'a symmetric key': keySet({ kty: 'oct', k: Buffer.alloc(32).toString('base64url'), kid: 'one' }),
   'a private key': keySet(jwk(rsa.privateKey, { kid: 'one' })),
-  'a weak key': keySet(
-    jwk(readPair(generateKeyPairSync('rsa', { modulusLength: 1024, ...PEM })).publicKey, {
-      kid: 'one',
-    }),
-  ),
 }
 
 for (const [name, answer] of Object.entries(BAD_ANSWERS)) {
@@ -391,7 +384,7 @@ test('remote keys: a refresh with the same keys keeps cached tokens', async (t) 
   keys.start?.()
   await cacheToken(by, tokenOne)
   const { keys: first } = keys
-  issuer.answer = keySet({ ...ONE, use: 'sig', x: 1 })
+  issuer.answer = text(JSON.stringify({ x: 1, keys: [ONE] }))
   const hits = issuer.hits
   await until('the set is fetched again', () => issuer.hits > hits + 2)
   assert.equal(keys.keys, first)
@@ -438,23 +431,40 @@ test('remote keys: without a set, fetches again after growing delays', async (t)
   const pauses = times.slice(1).map((time, index) => time - (times[index] ?? 0))
   for (const [index, least] of [9, 19, 39, 78, 78, 78].entries())
     assert((pauses[index] ?? 0) >= least, String(pauses))
-  assert(errors.length >= 6)
+  // The same failure is logged once.
+  assert.equal(errors.length, 1)
   issuer.answer = keySet(ONE)
   await until('healed', () => keys.keys !== undefined)
   await accepted(tokenOne, by)
 })
 
-test('remote keys: rejected keys are logged once, the others are used', async (t) => {
+test('remote keys: once a set was fetched, the delays begin anew', async (t) => {
+  const clock = stopClock(t)
+  const { issuer, by } = await withIssuer(t, text('', 500), { retry: 2_000 })
+  const delayIs = (seconds: string): Promise<void> =>
+    assert.rejects(
+      async () => by.verify(tokenOne),
+      (error) => error instanceof HttpError && error.headers[1] === seconds,
+    )
+  await delayIs('2')
+  await delayIs('4')
+  issuer.answer = keySet(ONE)
+  await accepted(tokenOne, by)
+  issuer.answer = text('', 500)
+  clock.pass(SLOW.usable)
+  await delayIs('2')
+})
+
+test('remote keys: symmetric and private keys are not used, the others are', async (t) => {
   const bad = [
     { kty: 'oct', k: 'AAAA', kid: 'symmetric' },
     jwk(p256.privateKey, { kid: 'private' }),
   ]
-  const { issuer, by, errors } = await withIssuer(t, keySet(...bad, ONE), { refresh: 10 })
+  const { by } = await withIssuer(t, keySet(...bad, ONE))
   await accepted(tokenOne, by)
   await refused(signed('ES256', p256.privateKey, { kid: 'private' }), 'tokenInvalid', by)
-  await until('refreshed', () => issuer.hits > 3)
-  assert.equal(errors.length, 1)
-  assert.match(errors[0] ?? '', /symmetric.*private/)
+  const secret = Buffer.from('AAAA', 'base64url')
+  await refused(signed('HS256', secret, { kid: 'symmetric' }), 'tokenInvalid', by)
 })
 
 test('remote keys: close ends a fetch under way and all later ones', async (t) => {
@@ -615,16 +625,6 @@ test('remote keys: during a fetch, tokens of known keys are verified', async (t)
   assert.equal((await by.verify(bob)).owner, 'bob')
   answer()
   await Promise.all(waiting)
-})
-
-test('remote keys: of 3,000 keys 100 are used, and that is logged once', async (t) => {
-  const others = Array.from({ length: 2999 }, (_, i) => jwk(p256.publicKey, { kid: `k${i}` }))
-  const answer = keySet(ONE, ...others)
-  const { issuer, by, errors } = await withIssuer(t, answer, { refresh: 10 })
-  await accepted(tokenOne, by)
-  await until('refreshed', () => issuer.hits > 3)
-  const fields = JSON.stringify({ flaws: 'keys after the first 100: 2900' })
-  assert.deepEqual(errors, [`keys of the key set are left out ${fields}`])
 })
 
 test('remote keys: messages quote an issuer briefly', async (t) => {

@@ -35,6 +35,8 @@ export const RULES: TokenRules = {
 
 export const rsa = lazyPair(() => generateKeyPairSync('rsa', { modulusLength: 2048, ...PEM }))
 export const rsa2 = lazyPair(() => generateKeyPairSync('rsa', { modulusLength: 2048, ...PEM }))
+/** Of 1024 bits. */
+export const weak = lazyPair(() => generateKeyPairSync('rsa', { modulusLength: 1024, ...PEM }))
 export const p256 = readPair(generateKeyPairSync('ec', { namedCurve: 'P-256', ...PEM }))
 export const other256 = readPair(generateKeyPairSync('ec', { namedCurve: 'P-256', ...PEM }))
 export const p384 = readPair(generateKeyPairSync('ec', { namedCurve: 'P-384', ...PEM }))

@@ -1,13 +1,11 @@
 import assert from 'node:assert/strict'
-import { execFileSync, spawnSync } from 'node:child_process'
-import { mkdirSync, writeFileSync } from 'node:fs'
+import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { test } from 'node:test'
-import { COMMANDS, type Command, isCommand, OPTIONS } from '../../dist/cli/commands.js'
-import { run as completion } from '../../dist/cli/completion.js'
+import { COMMANDS, type Command, isCommand } from '../../dist/cli/commands.js'
 import { describeConfig } from '../../dist/cli/config.js'
-import { HELP, helpOf } from '../../dist/cli/help.js'
-import { VARIABLES } from '../../dist/settings.js'
+import { help } from '../../dist/cli/help.js'
+import { VARIABLES } from '../../dist/settings/table.js'
 import { ConfigError } from '../../dist/errors.js'
 import { temporaryDirectory } from '../support/service.ts'
 
@@ -15,27 +13,20 @@ const NAMES = Object.keys(COMMANDS).filter(isCommand)
 const SECRET = 'hidden-'.repeat(8)
 const MINIMUM = { PLANTS_ISSUER: 'https://issuer.test', PLANTS_AUDIENCE: 'plants' }
 
-test('help: each command says what it does, its options, statuses and an example', () => {
+test('help: the one text has every command with its options and its file', () => {
+  const text = help()
   for (const name of NAMES) {
-    const { options = [], argument }: Command = COMMANDS[name]
-    const { meaning, example } = HELP[name]
-    const text = helpOf(name)
-    const [usage = ''] = text.split('\n')
-    assert.ok(usage.startsWith('usage: plant-store '), usage)
-    const explained = text.slice(usage.length)
-    for (const option of options) {
-      assert.match(usage, new RegExp(`--${option}\\b`))
-      assert.match(explained, new RegExp(`--${option}\\b`))
-    }
-    if (argument === 'FILE') assert.match(usage, /FILE/)
-    assert.ok(text.includes(meaning))
-    for (const status of [0, 1, 2]) assert.match(text, new RegExp(`^  ${status}  \\S`, 'm'))
-    assert.ok(text.endsWith(`Example:\n  ${example}`))
-    assert.ok(
-      text.split('\n').every((line) => line.length <= 110),
-      text,
-    )
+    const { options = [], takesFile }: Command = COMMANDS[name]
+    const pattern = new RegExp(`plant-store \\[?${name}\\b`)
+    const usage = text.split('\n').find((line) => pattern.test(line))
+    assert.ok(usage, name)
+    for (const option of options) assert.match(usage, new RegExp(`--${option}\\b`))
+    assert.equal(/FILE/.test(usage), takesFile === true)
+    assert.match(text, new RegExp(`^${name} +[a-z]`, 'm'))
   }
+  const known = [...text.matchAll(/plant-store \[?([a-z]+)/g)].map(([, name]) => name)
+  assert.deepEqual(known, NAMES)
+  assert.ok(text.split('\n').every((line) => line.length <= 130))
 })
 
 /** The columns of `plant-store config`. */
@@ -102,114 +93,4 @@ test('config: a wrong configuration is every problem at once', () => {
     error.problems.length === 4 &&
     /"serve --dev" needs no setting$/.test(error.message)
   assert.throws(() => describeConfig({ PLANTS_LISTEN: 'x' }), wrong)
-})
-
-const folder = await temporaryDirectory()
-mkdirSync(join(folder, 'a folder'))
-writeFileSync(join(folder, 'a file'), '')
-const SHELLS = ['bash', 'zsh', 'fish']
-for (const shell of SHELLS) writeFileSync(join(folder, shell), completion(shell))
-
-/** Why a shell cannot be tested. */
-function missing(shell: string): string | false {
-  const isThere = spawnSync(shell, ['-c', 'exit 0']).status === 0
-  const why = !isThere && `SKIPPED: ${shell} is missing (Debian: apt-get install ${shell})`
-  if (why !== false) console.log(why)
-  return why
-}
-
-/** Words that complete a command line; the last one is the unfinished word. */
-type Complete = (...words: readonly string[]) => readonly string[]
-
-/** The words of an answer, in order, with the names of options last. */
-const linesOf = (text: string): readonly string[] =>
-  text
-    .split('\n')
-    .filter((line) => line !== '')
-    .toSorted()
-
-function assertCompletes(complete: Complete): void {
-  const commands = NAMES.toSorted()
-  assert.deepEqual(
-    complete('').filter((word) => !word.startsWith('-')),
-    commands,
-  )
-  assert.deepEqual(complete('co'), ['completion', 'config'])
-  assert.deepEqual(complete('--d'), ['--dev'])
-  assert.deepEqual(complete('token', '--s'), ['--scope', '--sub'])
-  assert.deepEqual(complete('check', '--'), ['--help'])
-  assert.deepEqual(
-    complete('export', 'a').map((name) => name.replace(/\/$/, '')),
-    ['a file', 'a folder'],
-  )
-  assert.deepEqual(complete('completion', 'f'), ['fish'])
-}
-
-test('completion: each script has every command and option, and no other', () => {
-  const options = { bash: /--([a-z]+)/g, zsh: /--([a-z]+)/g, fish: /-l ([a-z]+)/g }
-  const commands = {
-    bash: /(?<=''[)] words='(?:[a-z]+ )*)([a-z]+) /g,
-    zsh: /'([a-z]+):/g,
-    fish: /-a ([a-z]+)/g,
-  }
-  const found = (shell: string, pattern: RegExp) =>
-    new Set([...completion(shell).matchAll(pattern)].map(([, name]) => name))
-  for (const [shell, pattern] of Object.entries(options))
-    assert.deepEqual(found(shell, pattern), new Set(Object.keys(OPTIONS)), shell)
-  for (const [shell, pattern] of Object.entries(commands))
-    assert.deepEqual(found(shell, pattern), new Set(NAMES), shell)
-})
-
-test('completion: bash completes commands, options and files', { skip: missing('bash') }, () => {
-  const script = `source ./bash; COMP_WORDS=(plant-store "$@"); COMP_CWORD=$#; _plant_store
-    printf '%s\\n' "\${COMPREPLY[@]}"`
-  assertCompletes((...words) => {
-    const args = ['--norc', '-c', script, 'bash', ...words]
-    return linesOf(execFileSync('bash', args, { cwd: folder, encoding: 'utf8' }))
-  })
-  const bound = spawnSync('bash', ['-c', 'source ./bash; complete -p plant-store'], { cwd: folder })
-  assert.equal(String(bound.stdout), 'complete -F _plant_store plant-store\n')
-})
-
-test('completion: fish completes commands, options and files', { skip: missing('fish') }, () => {
-  const env = { PATH: process.env['PATH'], HOME: folder }
-  assertCompletes((...words) => {
-    const line = `plant-store ${words.join(' ')}`
-    const args = ['-c', 'source ./fish; complete -C $argv[1]', line]
-    const text = execFileSync('fish', args, { cwd: folder, encoding: 'utf8', env })
-    return linesOf(text.replace(/\t.*$/gm, ''))
-  })
-})
-
-/** Types a line and a tab in zsh on a terminal, until the terminal shows the second argument. */
-const ZSH = `zmodload zsh/zpty
-await() {
-  local shown chunk
-  repeat 600; do
-    while zpty -r -t shell chunk; do shown+=\${chunk//[^[:print:]]/}; done
-    [[ $shown != *"$1"* ]] || return 0
-    sleep 0.05
-  done
-  print -r -- "instead of $1: $shown"
-  exit 1
-}
-zpty -b shell 'zsh -f -i'
-zpty -w shell 'PS1=; autoload -Uz compinit; compinit -u -d ./dump; . ./zsh; print "rea""dy"'
-await ready
-zpty -w -n shell "$1"$'\\t'
-await "$2"`
-
-test('completion: zsh completes commands, options and files', { skip: missing('zsh') }, () => {
-  const env = { PATH: process.env['PATH'], HOME: folder }
-  for (const [typed, shown] of [
-    ['openap', 'openapi'],
-    ['--d', '--dev'],
-    ['token --tt', 'token --ttl'],
-    ['export a\\ fo', 'export a\\ folder'],
-    ['completion fi', 'completion fish'],
-  ]) {
-    const args = ['-f', '-c', ZSH, 'zsh', `plant-store ${typed}`, `plant-store ${shown}`]
-    const { status, stdout } = spawnSync('zsh', args, { cwd: folder, encoding: 'utf8', env })
-    assert.equal(status, 0, stdout)
-  }
 })

@@ -111,7 +111,7 @@ test('clients: the generated client takes a bigint and sends it', { skip: MISSIN
 async function project(t: TestContext): Promise<string> {
   const cwd = await mkdtemp(join(folder ?? '', 'project-'))
   t.after(() => rm(cwd, { recursive: true, force: true }))
-  await cp(join(ROOT, 'openapi.json'), join(cwd, 'openapi.json'))
+  await cp(join(ROOT, 'src/api/openapi.json'), join(cwd, 'openapi.json'))
   for (const name of ['types.mjs', 'client.ts'])
     await writeFile(join(cwd, name), codeOf(CLIENTS, HEADING, name))
   await writeFile(join(cwd, 'program.ts'), PROGRAM)

@@ -20,15 +20,12 @@ const DOCUMENTS = [
   'LICENSE',
   'README.md',
   'SECURITY.md',
-  'openapi.json',
   'package.json',
   'scripts/bench/README.md',
   'scripts/bench/chart.svg',
-  'scripts/completion/bash',
-  'scripts/completion/fish',
-  'scripts/completion/zsh',
   ...DEPLOY,
   'scripts/fuzz/README.md',
+  'src/api/openapi.json',
   'src/clients.md',
   'src/index.md',
   'src/store/etcd/README.md',
@@ -210,9 +207,8 @@ test('release: the folder runs with node alone, and every command works', async 
     stdout: '2.0.0\n',
     stderr: '',
   })
-  const description = readFileSync(join(elsewhere, 'plant-store/openapi.json'), 'utf8')
+  const description = readFileSync(join(elsewhere, 'plant-store/src/api/openapi.json'), 'utf8')
   assert.equal(await runs('openapi'), description)
-  assert.match(await runs('completion', 'bash'), /complete -F/)
 
   const first = await startProcess(t, data, {}, ['serve', '--dev'], { main, cwd: elsewhere })
   const made = await runs('token', '--sub', 'alice')
@@ -239,13 +235,13 @@ test('release: without its description the folder serves, and says what is missi
   const main = join(elsewhere, 'plant-store/dist/main.js')
   const service = await startProcess(t, join(elsewhere, 'data'), {}, ['serve', '--dev'], { main })
   const ask = (path: string) => call(service.adminPort, { path, token: undefined })
-  const description = readFileSync(join(elsewhere, 'plant-store/openapi.json'), 'utf8')
+  const description = readFileSync(join(elsewhere, 'plant-store/src/api/openapi.json'), 'utf8')
   assert.equal((await ask('/openapi.json')).text, description)
-  rmSync(join(elsewhere, 'plant-store/openapi.json'))
+  rmSync(join(elsewhere, 'plant-store/src/api/openapi.json'))
   assert.equal(verdict(await ask('/openapi.json')), 'internal')
   assert.equal((await ask('/readyz')).status, 200)
-  assert.match(service.output(), /an admin request failed.*plant-store\/openapi\.json/)
+  assert.match(service.output(), /an admin request failed.*plant-store\/src\/api\/openapi\.json/)
   const { status, stdout, stderr } = await run(['openapi'], {}, elsewhere, main)
   assert.deepEqual([status, stdout], [1, ''])
-  assert.match(stderr, /^plant-store: ENOENT.*plant-store\/openapi\.json'\n$/)
+  assert.match(stderr, /^plant-store: ENOENT.*plant-store\/src\/api\/openapi\.json'\n$/)
 })

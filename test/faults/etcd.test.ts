@@ -32,12 +32,10 @@ test('three members: a lost leader is outlasted; a lost majority is 503 and heal
   t.after(() => cluster.close())
   const etcd = configOf(cluster.endpoints)
   // One outlasts an election on any machine. The other soon finds that there is no majority.
-  const { port, adminPort } = await startService(t, {
-    etcd: { ...etcd, timing: { attempt: 700, call: PATIENCE_MS, probe: 5000 } },
-  })
-  const hasty = await startService(t, {
-    etcd: { ...etcd, timing: { attempt: 700, call: 2000, probe: 2000 } },
-  })
+  const lasting = { ...etcd, timing: { attemptMs: 700, callMs: PATIENCE_MS } }
+  const short = { ...etcd, timing: { attemptMs: 700, callMs: 2000 } }
+  const { port, adminPort } = await startService(t, { etcd: lasting })
+  const hasty = await startService(t, { etcd: short })
   let id = 0
   const createOne = async (): Promise<void> => {
     assert.equal((await post(port, { id: id++, name: 'x' })).status, 200)

@@ -62,7 +62,7 @@ function judged(text: string, world: World, heard: Partial<Heard>): Comparison {
 }
 
 test('oracle: it knows every path and method of the description', () => {
-  const file = new URL('../../openapi.json', import.meta.url)
+  const file = new URL('../../src/api/openapi.json', import.meta.url)
   // A test compares the file with the table of operations.
   const { paths } = JSON.parse(readFileSync(file, 'utf8')) as {
     readonly paths: Readonly<Record<string, object>>

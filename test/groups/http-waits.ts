@@ -1,4 +1,5 @@
 import '../http/stop.test.ts'
+import '../http/collected.test.ts'
 import '../http/timeouts.test.ts'
 import '../http/aborted.test.ts'
 import '../http/adapter.test.ts'

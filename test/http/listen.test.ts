@@ -153,7 +153,7 @@ test('listen: a file that is no socket is refused, and unchanged', async (t) => 
   await assert.rejects(serverOn(t, { path: join(directory, 'no', 'such') }), ListenFailed)
 })
 
-test('listen: a port in use is refused, says what to do, and leaves nothing open', async (t) => {
+test('listen: a port in use is refused, and says what to do', async (t) => {
   const taken = createServer().listen(0, '127.0.0.1')
   await once(taken, 'listening')
   t.after(() => taken.close())

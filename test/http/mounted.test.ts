@@ -13,15 +13,14 @@ import { join } from 'node:path'
 import { duplexPair, PassThrough } from 'node:stream'
 import { describe, test, type TestContext } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { readOptions } from '../../dist/config.js'
+import { readOptions } from '../../dist/settings/read.js'
 import { createLog } from '../../dist/telemetry/log.js'
-import { createMountedService } from '../../dist/mounted-service.js'
 import type { PlantService } from '../../dist/service.js'
 import { SqljsStore } from '../../dist/store/sqljs/store.js'
 import { listOf, startBare } from '../support/bare.ts'
 import { EMBEDDED } from '../support/embedded.ts'
 import { AUTHORITY, CERTIFICATE, KEY } from '../support/etcd-pem.ts'
-import { temporaryDirectory } from '../support/service.ts'
+import { temporaryDirectory, mountedService } from '../support/service.ts'
 import { PATIENCE_MS, until } from '../support/time.ts'
 import { headerLines, verdict } from '../support/verdict.ts'
 import { head, postBytes, type Target, Wire } from '../support/wire.ts'
@@ -81,7 +80,7 @@ async function mountService(
     data: join(await temporaryDirectory(), 'data'),
     shutdownTimeout: 2 * (PATIENCE_MS / 1000),
   })
-  const service = createMountedService(config, {
+  const service = mountedService(config, {
     log,
     onFatal(error) {
       throw error

@@ -52,6 +52,24 @@ describe('pipelining', { concurrency: true }, () => {
     wire.destroy()
   })
 
+  test('a POST without a body that waits is refused for its JSON', async (t) => {
+    const { port } = await startService(t)
+    const wire = await Wire.to(port)
+    const empty = head('POST', '/plants', {
+      token: token('never seen before'),
+      lines: ['Content-Type: application/json'],
+    })
+    const answers = await wire.write(head('GET', '/plants') + empty + empty).answers(3)
+    assert.deepEqual(
+      answers.slice(1).map(({ status, body }) => [status, /"error":(\d+)/.exec(body)?.[1]]),
+      [
+        [400, '40006'],
+        [400, '40006'],
+      ],
+    )
+    wire.destroy()
+  })
+
   test('responses come in the order of their requests', async (t) => {
     const { port } = await startService(t)
     const type = 'Content-Type: application/json'

@@ -6,7 +6,6 @@ import { seeded } from '../support/random.ts'
 test('owners take turns, and what waits of one owner keeps its order', () => {
   const turns = new Turns<string>()
   for (const item of ['a1', 'a2', 'a3', 'b1', 'c1', 'c2']) turns.add(item.charAt(0), item)
-  assert.equal(turns.countOf('a'), 3)
   const taken: (string | undefined)[] = []
   for (let i = 0; i < 4; i++) taken.push(turns.shift())
   turns.add('b', 'b2')
@@ -14,7 +13,7 @@ test('owners take turns, and what waits of one owner keeps its order', () => {
   assert.equal(turns.first, 'c2')
   while (turns.count > 0) taken.push(turns.shift())
   assert.deepEqual(taken, ['a1', 'b1', 'c1', 'a2', 'c2', 'a3', 'b2'])
-  assert.deepEqual([turns.first, turns.shift(), turns.countOf('a')], [undefined, undefined, 0])
+  assert.deepEqual([turns.first, turns.shift()], [undefined, undefined])
 })
 
 test('turns are those of a list of owners, whatever is added and taken', (t) => {
@@ -36,6 +35,9 @@ test('turns are those of a list of owners, whatever is added and taken', (t) => 
       assert.equal(turns.shift(), next?.items.shift())
       model = next && next.items.length > 0 ? [...others, next] : others
     }
-    assert.equal(turns.count, model.reduce((sum, { items }) => sum + items.length, 0))
+    assert.equal(
+      turns.count,
+      model.reduce((sum, { items }) => sum + items.length, 0),
+    )
   }
 })

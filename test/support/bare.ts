@@ -96,7 +96,7 @@ export async function startBare(
   const responses = new Budget(responsesMaxBytes)
   const bodies = new Budget(bodiesMaxBytes)
   const options = {
-    store: { current: whole, isOpen: true, openForRequest: () => Promise.resolve() },
+    store: () => whole,
     pages,
     queue,
     bodies,
@@ -115,7 +115,7 @@ export async function startBare(
     verifier: { verify: authenticate },
     rateLimit: undefined,
     scopes: { read: undefined, write: undefined },
-    lifecycle: { state: 'serving' },
+    isDraining: () => false,
     metrics: new Metrics(),
     log,
     logRequests,

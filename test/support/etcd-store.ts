@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict'
 import { after, test, type TestContext } from 'node:test'
 import type { Log } from '../../dist/telemetry/log.js'
-import type { ClientTiming } from '../../dist/store/etcd/client.js'
-import { type EtcdConfig, EtcdStore } from '../../dist/store/etcd/store.js'
+import type { ClientTiming, EtcdConfig } from '../../dist/store/etcd/client.js'
+import { EtcdStore } from '../../dist/store/etcd/store.js'
 import type { NewPlant } from '../../dist/plants/plant.js'
 import { plantKey, plantValue } from '../../dist/store/etcd/wire.js'
 import { readAll } from '../contract/store.contract.ts'
@@ -13,11 +13,8 @@ import { PATIENCE_MS } from './time.ts'
 
 export const ALL = { after: undefined, limit: undefined } as const
 export const NO_TLS: EtcdConfig['tls'] = { ca: undefined, cert: undefined, key: undefined }
-/**
- * Outlasts whatever a loaded machine does to etcd: only an answer that never comes fails a call. A
- * probe is short: it is repeated soon, and it may keep a process from ending.
- */
-export const PATIENT: ClientTiming = { attempt: 2000, call: PATIENCE_MS, probe: 5000 }
+/** Outlasts what a loaded machine does to etcd: only an answer that never comes fails a call. */
+export const PATIENT: ClientTiming = { attemptMs: 2000, callMs: PATIENCE_MS }
 
 type Run = (t: TestContext) => Promise<void>
 
@@ -42,8 +39,8 @@ export function configOf(endpoints: readonly string[], prefix = 'plants/'): Etcd
 }
 
 /** Time limits in milliseconds for a call that is expected to fail. */
-export function hasty(attempt: number, call = attempt): { readonly timing: ClientTiming } {
-  return { timing: { attempt, call, probe: call } }
+export function hasty(attemptMs: number, callMs = attemptMs): { readonly timing: ClientTiming } {
+  return { timing: { attemptMs, callMs } }
 }
 
 /** A cluster for this test alone. */
@@ -84,11 +81,9 @@ export async function fill(
   plants: readonly NewPlant[],
 ): Promise<void> {
   for (let at = 0; at < plants.length; at += TRANSACTION_PUTS) {
-    const base64 = (bytes: string): string => Buffer.from(bytes, 'latin1').toString('base64')
-    const success = plants.slice(at, at + TRANSACTION_PUTS).map((plant) => {
-      const [key, value] = [plantKey(prefix, owner, plant.id), plantValue(plant)]
-      return { request_put: { key: base64(key), value: base64(value) } }
-    })
+    const success = plants.slice(at, at + TRANSACTION_PUTS).map((plant) => ({
+      request_put: { key: plantKey(prefix, owner, plant.id), value: plantValue(plant) },
+    }))
     const { status } = await gateway(endpoints[0] ?? '', '/v3/kv/txn', { success })
     assert.equal(status, 200)
   }

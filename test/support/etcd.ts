@@ -133,7 +133,7 @@ export class Member {
   }
 }
 
-/** A call of etcd's HTTP/JSON gateway, which the service does not use. */
+/** A call of etcd's HTTP/JSON gateway, not made by the service. */
 export async function gateway(
   endpoint: string,
   path: string,

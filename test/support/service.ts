@@ -1,11 +1,11 @@
 import assert from 'node:assert/strict'
 import { join } from 'node:path'
 import type { TestContext } from 'node:test'
-import { type Config, readConfig } from '../../dist/config.js'
+import { type Config, readConfig } from '../../dist/settings/read.js'
 import { ConfigError } from '../../dist/errors.js'
 import { createLog } from '../../dist/telemetry/log.js'
-import { createMountedService } from '../../dist/mounted-service.js'
-import type { PlantService } from '../../dist/service.js'
+import { Adapter } from '../../dist/http/adapter.js'
+import { type PlantService, Service, type ServiceHooks } from '../../dist/service.js'
 import { checkStore } from '../../dist/cli/check.js'
 import { temporaryDirectory } from './directories.ts'
 import { AUDIENCE, ISSUER, SECRET } from './tokens.ts'
@@ -33,6 +33,16 @@ export interface RunningService {
   readonly dataDirectory: string
   readonly logLines: readonly string[]
   close(): Promise<void>
+}
+
+/** A service with its handler, of any configuration. */
+export function mountedService(
+  config: Config,
+  hooks: Omit<ServiceHooks, 'nameOf'>,
+): PlantService {
+  const service = new Service(config, { ...hooks, nameOf: (option) => option })
+  const handler = service.mount((responder) => new Adapter(responder))
+  return Object.assign(service, { handler })
 }
 
 function portOf(url: string | undefined): number {
@@ -67,13 +77,16 @@ export async function startService(
       done()
     },
   }
-  const service = createMountedService(config, {
+  const service = mountedService(config, {
     log: createLog(config.logLevel, sink),
     onFatal(error) {
       throw error
     },
   })
-  const { plants, admin } = await service.listen()
+  const { plants, admin } = await service.listen().catch(async (error: unknown) => {
+    await service.close()
+    throw error
+  })
   let closed: Promise<void> | undefined
   const close = (): Promise<void> => (closed ??= service.close())
   t.after(async () => {

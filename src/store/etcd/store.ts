@@ -1,63 +1,54 @@
 /** Plants in an etcd cluster. */
-import { reasonOf } from '../../errors.ts'
-import type { Log } from '../../telemetry/log.ts'
+import { HttpError, reasonOf } from '../../errors.ts'
+import { Limiter } from '../../limits/limiter.ts'
 import type { NewPlant } from '../../plants/plant.ts'
 import type { Created, PlantList, PlantStore, RangeOf } from '../../plants/store.ts'
 import { PlantTooLarge, StoreFull, StoreUnavailable } from '../../plants/store.ts'
-import { type ClientOptions, EtcdClient, type Place } from './client.ts'
-import { createFailureLog } from './failure-log.ts'
-import { FirstPages } from './first-pages.ts'
-import { DENIED, EtcdRefusal, isRefusal } from './grpc.ts'
-import { type Create, CreateGroups, isShort } from './groups.ts'
-import { chunksOf, openList, type Source } from './list.ts'
-import { binary } from './protobuf.ts'
-import { Slots } from './slots.ts'
-import { outOfDate } from './tls.ts'
+import type { Log } from '../../telemetry/log.ts'
+import { EtcdClient, type EtcdConfig } from './client.ts'
+import { DENIED, isRefusal } from './gateway.ts'
+import { readChunks } from './list.ts'
+import { type Put, SharedPuts } from './puts.ts'
 import * as wire from './wire.ts'
 
-export interface EtcdConfig extends ClientOptions {
-  /** What the keys of all plants begin with; ends in "/". */
-  readonly prefix: string
-}
-
+/** Enough for etcd to write many calls with one sync, few enough to bound their answers' memory. */
+const RUNNING_MAX = 64
+/** Of all owners: about one second of work for etcd. */
+const WAITING_MAX = 4096
+/** A call that ends by itself in this time can say why. */
+const GRACE_MS = 100
 const PROBE_EVERY_MS = 1000
 const LOGIN_REFUSED = /authentication failed|user name is empty/
 const USER = 'PLANTS_ETCD_USERNAME and PLANTS_ETCD_PASSWORD_FILE, or the option etcdUsername'
+const WAITED = 'etcd did not answer in time: too many calls wait for it'
 const NO_SPACE = /database space exceeded/
 /** Up to half a MiB above etcd's --max-request-bytes, and above that. */
 const TOO_LARGE = /request is too large|message larger than max/
 
 /**
  * Plants in an etcd cluster, which any number of instances share. A create is one transaction,
- * alone or with others. A list is read page by page, with linearizable reads. Nothing is cached.
+ * alone or with others. A list is read range by range, with linearizable reads. Nothing is cached.
  */
 export class EtcdStore implements PlantStore {
   readonly #client: EtcdClient
   readonly #config: EtcdConfig
   readonly #log: Log
-  readonly #logFailure: ReturnType<typeof createFailureLog>
-  readonly #groups = new CreateGroups((creates) => this.#createAll(creates))
-  /** For lists, and for creates that are not short. */
-  readonly #longCalls = new Slots()
-  readonly #firstPages: FirstPages
-  /**
-   * For short creates that run alone. An owner's lists must not delay them: until one has run, its
-   * owner is not set apart. Groups need no slot: at most eight run.
-   */
-  readonly #shortCalls = new Slots()
+  /** Of creates, and of the ranges of lists. */
+  readonly #calls = new Limiter('calls of etcd', RUNNING_MAX, WAITING_MAX)
+  readonly #puts = new SharedPuts((puts) =>
+    // Older creates of a transaction have their answers before.
+    this.#transact(wire.putRequest(puts), Math.max(...puts.map((put) => put.deadline))),
+  )
   /** Running creates, for `close`. */
   readonly #creates = new Set<Promise<Created>>()
   #unavailableReason: string | undefined
-  #isFull = false
   #probeTimer: NodeJS.Timeout | undefined
   #closed: Promise<void> | undefined
 
   private constructor(config: EtcdConfig, log: Log) {
     this.#client = new EtcdClient(config)
-    this.#firstPages = new FirstPages(this.#client, this.#longCalls)
     this.#config = config
     this.#log = log
-    this.#logFailure = createFailureLog(log)
   }
 
   /** Resolves after the first probe. If etcd does not answer, the store is open but unavailable. */
@@ -68,25 +59,19 @@ export class EtcdStore implements PlantStore {
   }
 
   create(owner: string, plant: NewPlant): Promise<Created> {
-    const created: Promise<Created> = this.#create(owner, plant)
-      .catch((error: unknown) => this.#fail('a plant could not be kept', error))
+    const created: Promise<Created> = this.#inTurn(owner, (deadline) => {
+      const key = wire.plantKey(this.#config.prefix, owner, plant.id)
+      return this.#create({ key, value: wire.plantValue(plant), deadline })
+    })
+      .catch((error: unknown) => Promise.reject(this.#told(error)))
       .finally(() => this.#creates.delete(created))
     this.#creates.add(created)
-    return this.#client.inTime(created)
+    return created
   }
 
   /** Always promises: HTTP caches only chunks returned at once, and could not invalidate these. */
   list(owner: string, { after, limit }: RangeOf<'after' | 'limit'>): PlantList {
-    this.#refuseIfClosed()
-    const range = wire.plantRange(this.#config.prefix, owner, after)
-    const place = { slots: this.#longCalls, owner }
-    const source: Source = {
-      readFirst: (read, alone) =>
-        this.#client.inTime(this.#firstPages.read({ ...read, owner }, alone)),
-      call: (request) => this.#client.call(place, request),
-    }
-    const fail = (error: unknown): never => this.#fail('plants could not be read', error)
-    return chunksOf(() => openList(source, range, limit ?? Infinity, fail).catch(fail))
+    return this.#chunks(owner, wire.plantRange(this.#config.prefix, owner, after), limit)
   }
 
   unavailableReason(): string | undefined {
@@ -99,73 +84,50 @@ export class EtcdStore implements PlantStore {
     return (this.#closed ??= Promise.allSettled(this.#creates).then(() => this.#client.close()))
   }
 
-  async #create(owner: string, plant: NewPlant): Promise<Created> {
-    this.#refuseIfClosed()
-    const key = wire.plantKey(this.#config.prefix, owner, plant.id)
-    const create = { owner, key, plant, since: performance.now() }
-    if (!isShort(create)) return this.#createAlone(create, { slots: this.#longCalls, owner })
-    const created = await this.#groups.create(create)
-    return created ?? this.#createAlone(create, { slots: this.#shortCalls, owner })
-  }
-
-  /** One transaction puts all plants if all keys are free. Undefined if each must go alone. */
-  async #createAll(creates: readonly Create[]): Promise<Created | undefined> {
-    const [first] = creates
-    if (first && creates.length === 1) return this.#createAlone(first)
+  async *#chunks(owner: string, range: wire.KeyRange, limit = Infinity) {
+    const call = (request: wire.EtcdRequest) =>
+      this.#inTurn(owner, (deadline) => this.#client.call(request, deadline))
     try {
-      return (await this.#put(creates)) ? 'stored' : undefined
+      return yield* readChunks(call, range, limit)
     } catch (error) {
-      // One plant may be the cause. But an attempt that was not answered may still put all.
-      if (error instanceof EtcdRefusal && error.isFirstAttempt) return undefined
-      throw error
+      throw this.#told(error)
     }
   }
 
-  /** One transaction puts the plant if its key is free. If not, a second one compares values. */
-  async #createAlone(create: Create, place?: Place): Promise<Created> {
-    const { owner, key, plant, since } = create
-    try {
-      if (await this.#put([create], place)) return 'stored'
-    } catch (error) {
-      if (isRefusal(error, TOO_LARGE) && error.isFirstAttempt) throw new PlantTooLarge()
-      if (!isRefusal(error, NO_SPACE)) throw error
-      this.#setFull(true)
-      // A full cluster refuses a put before it looks for the key.
-      const answer = await this.#client.call(place, () => wire.keyRequest(key), since)
-      const [entry] = wire.readPage(answer).entries
-      if (entry) return entry.value === wire.plantValue(plant) ? 'stored' : 'conflict'
-      // If an earlier attempt was not answered, it may still find room.
-      throw error.isFirstAttempt ? new StoreFull() : error
-    }
-    this.#groups.setApart(owner)
-    const request = () => wire.compareRequest(key, plant)
-    const { succeeded, count } = await this.#transact(request, since, place)
-    if (count === 0) throw new Error('etcd neither put a plant nor has one')
-    return succeeded ? 'stored' : 'conflict'
-  }
-
-  /** False if a key exists: then nothing is put. */
-  async #put(creates: readonly Create[], place?: Place): Promise<boolean> {
-    // The youngest create decides how long the call may take. `create` answers the others in time.
-    const since = Math.max(...creates.map((create) => create.since))
-    const { succeeded } = await this.#transact(() => wire.putRequest(creates), since, place)
-    if (succeeded) this.#setFull(false)
-    return succeeded
-  }
-
-  async #transact(request: () => wire.EtcdRequest, since: number, place?: Place) {
-    return wire.readOutcome(await this.#client.call(place, request, since))
-  }
-
-  #refuseIfClosed(): void {
+  /** Runs work in its owner's turn. Also while it waits, there is an answer by the deadline. */
+  async #inTurn<T>(owner: string, work: (deadline: number) => Promise<T>): Promise<T> {
     if (this.#closed) throw new StoreUnavailable('the store is closed')
+    const deadline = this.#client.deadline()
+    const turn = this.#calls.run(owner, () => {
+      if (performance.now() > deadline) throw new StoreUnavailable(WAITED)
+      return work(deadline)
+    })
+    return new Promise((resolve, reject) => {
+      const end = (): void => reject(new StoreUnavailable(WAITED))
+      const timer = setTimeout(end, deadline + GRACE_MS - performance.now())
+      turn.then(resolve, reject).finally(() => clearTimeout(timer))
+    })
   }
 
-  #setFull(isFull: boolean): void {
-    if (this.#isFull === isFull) return
-    this.#isFull = isFull
-    if (isFull) this.#log.error('etcd is full: new plants are refused, reading goes on')
-    else this.#log.info('etcd has space again')
+  async #create(put: Put): Promise<Created> {
+    try {
+      if ((await this.#puts.put(put)) === 'stored') return 'stored'
+      const { succeeded, counts } = await this.#transact(wire.compareRequest(put), put.deadline)
+      if (!counts[0]) throw new Error('etcd neither put a plant nor has one')
+      return succeeded ? 'stored' : 'conflict'
+    } catch (error) {
+      if (isRefusal(error, TOO_LARGE)) throw new PlantTooLarge()
+      if (!isRefusal(error, NO_SPACE)) throw error
+      // A full cluster refuses a put before it looks for the key.
+      const page = wire.readPage(await this.#client.call(wire.keyRequest(put.key), put.deadline))
+      const [entry] = page.entries
+      if (entry) return entry.value === put.value ? 'stored' : 'conflict'
+      throw new StoreFull()
+    }
+  }
+
+  async #transact(request: wire.EtcdRequest, deadline?: number): Promise<wire.Outcome> {
+    return wire.readOutcome(await this.#client.call(request, deadline))
   }
 
   /** Sets the unavailable reason, and schedules the next probe. Never rejects. */
@@ -182,30 +144,26 @@ export class EtcdStore implements PlantStore {
 
   /** etcd's own /health is not enough: it fails in a full cluster, and ignores the rights. */
   async #reasonNow(): Promise<string | undefined> {
-    const key = binary(this.#config.prefix)
+    const key = wire.base64(this.#config.prefix)
     // etcd before 3.4.20 and 3.5.7 refuses a delete too if the quota is used up.
     const readIfFull = async (error: unknown): Promise<void> => {
       if (!isRefusal(error, NO_SPACE)) throw error
-      wire.readPage(await this.#client.probe(wire.keyRequest(key)))
-    }
-    const probe = async (): Promise<void> => {
-      wire.readOutcome(await this.#client.probe(wire.probeRequest(key)))
+      wire.readPage(await this.#client.call(wire.keyRequest(key)))
     }
     try {
-      await probe().catch(readIfFull)
+      await this.#transact(wire.probeRequest(key)).catch(readIfFull)
       return undefined
     } catch (error) {
-      const reasons = [this.#reasonOf(error), outOfDate(this.#config.tls)]
-      return reasons.filter((reason) => reason !== undefined).join('; ')
+      return this.#reasonOf(error)
     }
   }
 
-  /** @throws PlantTooLarge or StoreFull as they are; for any other error, StoreUnavailable. */
-  #fail(message: string, error: unknown): never {
-    if (error instanceof PlantTooLarge || error instanceof StoreFull) throw error
-    const reason = this.#reasonOf(error)
-    if (!this.#closed) this.#logFailure(message, reason)
-    throw error instanceof StoreUnavailable ? error : new StoreUnavailable(reason, { cause: error })
+  /** What a caller is told: for an error that is not for it, StoreUnavailable. */
+  #told(error: unknown): unknown {
+    const isForCaller = [PlantTooLarge, StoreFull, StoreUnavailable, HttpError].some(
+      (kind) => error instanceof kind,
+    )
+    return isForCaller ? error : new StoreUnavailable(this.#reasonOf(error), { cause: error })
   }
 
   #reasonOf(error: unknown): string {

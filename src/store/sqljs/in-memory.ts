@@ -3,9 +3,6 @@
 import type { File, Files } from './files.ts'
 import type { SqljsStoreOptions } from './settings.ts'
 
-/** In the place of a directory. A path that was resolved never has this form. */
-export const IN_MEMORY = ':memory:'
-
 const nothing = async (): Promise<void> => {}
 
 /** What reading fails with where there is no file: so the store starts empty. */
@@ -37,7 +34,6 @@ const noFiles: Files = {
 
 /** The options of such a store besides those of any. A close loses its plants. */
 export const inMemory = {
-  directory: IN_MEMORY,
   files: noFiles,
   lock: async () => ({ release: nothing }),
   compact: async ({ plants }) => ({ bytes: 0, plants }),

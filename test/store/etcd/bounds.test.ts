@@ -1,35 +1,26 @@
 import assert from 'node:assert/strict'
-import { setImmediate as nextTick } from 'node:timers/promises'
 import { test, type TestContext } from 'node:test'
 import { StoreUnavailable } from '../../../dist/plants/store.js'
 import type { ClientTiming } from '../../../dist/store/etcd/client.js'
-import { Channels } from '../../../dist/store/etcd/grpc.js'
-import { binary, Message } from '../../../dist/store/etcd/protobuf.js'
-import { Slots } from '../../../dist/store/etcd/slots.js'
+import { ask, createAgent } from '../../../dist/store/etcd/gateway.js'
 import type { EtcdStore } from '../../../dist/store/etcd/store.js'
-import { plant } from '../../contract/store.contract.ts'
+import { readAll } from '../../contract/store.contract.ts'
 import { ALL, configOf, NO_TLS, openStore, PATIENT } from '../../support/etcd-store.ts'
-import { type Field, readAnswer, servingGrpc, written } from '../../support/serving-grpc.ts'
+import { serving } from '../../support/serving.ts'
 import { PATIENCE_MS, until } from '../../support/time.ts'
 
-const SLOTS = 64
-const WAITING_MAX = 4096
-const HEADER: Field = [1, [[3, 7]]]
-const MORE: Field = [3, 1]
+const RUNNING_MAX = 64
+const ANSWER_MAX_BYTES = 4 * 1024 * 1024
+const HEADER = { header: { revision: '7' } }
 
-/** The entries of an answer: alice's plants from an id on, each with this name. */
-function entries(first: number, count: number, name: string): readonly Field[] {
-  return Array.from({ length: count }, (_, i): Field => {
-    const key = `plants/YWxpY2U/${(2n ** 63n + BigInt(first + i)).toString(16)}`
-    return [
-      2,
-      [
-        [1, key],
-        [2, 5],
-        [5, binary(JSON.stringify({ name }))],
-      ],
-    ]
-  })
+/** `kvs` of an answer: alice's plants from an id on, each with this name. */
+function kvs(first: number, count: number, name: string): unknown[] {
+  const base64 = (text: string): string => Buffer.from(text).toString('base64')
+  return Array.from({ length: count }, (_, i) => ({
+    key: base64(`plants/YWxpY2U/${(2n ** 63n + BigInt(first + i)).toString(16)}`),
+    value: base64(JSON.stringify({ name })),
+    create_revision: '5',
+  }))
 }
 
 /**
@@ -38,97 +29,50 @@ function entries(first: number, count: number, name: string): readonly Field[] {
  */
 async function storeOver(
   t: TestContext,
-  answer: (message: Message) => readonly Field[] | undefined,
+  answer: (body: string) => object | undefined,
   timing: ClientTiming = PATIENT,
   onProbe = (): void => {},
 ): Promise<EtcdStore> {
-  const endpoint = await servingGrpc(t, ({ target, message: bytes }) => {
-    const message = new Message(bytes)
-    // Only a probe compares the prefix itself.
-    const isTxn = target.includes('/Txn ')
-    const isProbe = isTxn && message.messages(1)[0]?.text(3) === 'plants/'
-    if (isProbe) onProbe()
-    // A first page is asked for in a transaction that only reads.
-    const operations = isTxn ? message.messages(2) : []
-    const reads = operations.flatMap((operation) => operation.messages(1))
-    if (reads.length > 0) return readAnswer(...reads.map((read) => answer(read) ?? []))
-    const fields = isProbe ? [] : answer(message)
-    return fields ? [HEADER, ...fields] : 'hang'
+  const endpoint = await serving(t, (req, res) => {
+    let body = ''
+    req.setEncoding('utf8').on('data', (text: string) => (body += text))
+    req.on('end', () => {
+      const isProbe = body.includes('request_delete_range')
+      if (isProbe) onProbe()
+      const members = isProbe ? {} : answer(body)
+      if (members) res.end(JSON.stringify({ ...HEADER, ...members }))
+    })
   })
   return openStore(t, { ...configOf([endpoint]), timing })
 }
 
-test('an owner with one call waits for one slot, not for the calls of others', async () => {
-  const slots = new Slots()
-  const order: string[] = []
-  const enter = async (owner: string): Promise<void> => {
-    await slots.enter(owner, PATIENCE_MS)
-    order.push(owner)
-  }
-  for (let i = 0; i < SLOTS; i++) await enter('mallory')
-  const crowd = Array.from({ length: 500 }, () => enter('mallory'))
-  const waiting = [...crowd, enter('bob'), enter('eve')]
-  for (let i = 0; i < 4; i++) {
-    slots.leave()
-    await nextTick()
-  }
-  assert.deepEqual(order.slice(SLOTS), ['mallory', 'bob', 'eve', 'mallory'])
-  for (let i = 0; i < 500; i++) slots.leave()
-  await Promise.all(waiting)
-})
-
-test(`${WAITING_MAX} calls may wait, and none for longer than its time`, async () => {
-  const slots = new Slots()
-  for (let i = 0; i < SLOTS; i++) await slots.enter('mallory', 1)
-  const waiting = Array.from({ length: WAITING_MAX }, (_, i) => slots.enter(`owner ${i}`, 50))
-  await assert.rejects(
-    slots.enter('bob', PATIENCE_MS),
-    (error) =>
-      error instanceof StoreUnavailable && error.message === 'too many calls wait for etcd',
-  )
-  const late = await Promise.allSettled(waiting)
-  assert.ok(late.every(({ status }) => status === 'rejected'))
-  // No call waits any more: as many as before get a slot, and one more does not.
-  for (let i = 0; i < SLOTS; i++) slots.leave()
-  for (let i = 0; i < SLOTS; i++) await slots.enter('bob', 1)
-  await assert.rejects(slots.enter('bob', 1), /etcd did not answer in time/)
-})
-
-test("one owner's waiting calls leave room for those of others", async () => {
-  const slots = new Slots()
-  for (let i = 0; i < SLOTS; i++) await slots.enter('mallory', 1)
-  const crowd = Array.from({ length: WAITING_MAX }, () => slots.enter('mallory', 50))
-  const others = Array.from({ length: 100 }, (_, i) => slots.enter(`owner ${i}`, PATIENCE_MS))
-  const late = (await Promise.allSettled(crowd)).map((each) => 'reason' in each && each.reason)
-  const refused = late.filter((reason) => /too many calls wait for etcd$/.test(String(reason)))
-  assert.equal(refused.length, WAITING_MAX / 2)
-  for (let i = 0; i < SLOTS + others.length; i++) slots.leave()
-  await Promise.all(others)
-})
-
-test('readiness waits for no slot: a crowd of calls that hang leaves it green', async (t) => {
+test('64 calls run at once; the probe of readiness needs no place', async (t) => {
+  let running = 0
   let probes = 0
-  const timing = { attempt: 4000, call: 4000, probe: 1500 }
   const store = await storeOver(
     t,
-    () => undefined,
-    timing,
+    () => {
+      running += 1
+      return undefined
+    },
+    { attemptMs: 60_000, callMs: 60_000 },
     () => (probes += 1),
   )
-  const ids = Array.from({ length: 2 * SLOTS }, (_, i) => BigInt(i))
-  const failed = Promise.allSettled(ids.map((id) => store.create('alice', plant(id))))
   const before = probes
-  const probed = () => store.unavailableReason() !== undefined || probes >= before + 2
-  await until('readiness was probed', probed)
+  const lists = Array.from({ length: 2 * RUNNING_MAX }, (_, i) => store.list(`owner ${i}`, ALL))
+  const ended = Promise.allSettled(lists)
+  await until('readiness is probed', () => probes >= before + 2)
+  assert.equal(running, RUNNING_MAX)
   assert.equal(store.unavailableReason(), undefined)
-  await failed
+  await store.close()
+  assert.ok((await ended).every(({ status }) => status === 'rejected'))
 })
 
 test('two long answers of etcd are not read in one tick', async (t) => {
-  const long = written([HEADER, ...entries(0, 2000, 'x')])
-  const endpoint = await servingGrpc(t, () => long)
-  const channels = new Channels(NO_TLS)
-  t.after(() => channels.close())
+  const text = JSON.stringify({ ...HEADER, kvs: kvs(0, 2000, 'x') })
+  const origin = await serving(t, (_, res) => res.end(text))
+  const agent = createAgent(false, NO_TLS)
+  t.after(() => agent.destroy())
   let tick = 0
   let isCounting = true
   const count = (): void => {
@@ -137,32 +81,70 @@ test('two long answers of etcd are not read in one tick', async (t) => {
   }
   setImmediate(count)
   const limits = { timeoutMs: PATIENCE_MS, maxBytes: Infinity }
-  const attempt = { path: '/x', message: Buffer.of(), token: '', ...limits }
-  const answers = Array.from({ length: 32 }, () => channels.ask(endpoint, attempt).then(() => tick))
+  const attempt = { agent, origin, path: '/x', message: {}, token: '', ...limits }
+  const answers = Array.from({ length: 32 }, () => ask(attempt).then(() => tick))
   const ticks = await Promise.all(answers)
   isCounting = false
   assert.equal(new Set(ticks).size, ticks.length)
 })
 
-test('a chunk of a list holds some hundred plants, even tiny ones', async (t) => {
-  const count = 5000
-  const store = await storeOver(t, () => [...entries(0, count, ''), [4, count]])
-  const list = store.list('alice', ALL)
-  let plants = 0
-  for (let step = await list.next(); !step.done; step = await list.next()) {
-    const { count } = step.value
-    assert.ok(count <= 512, `${count} plants`)
-    plants += count
+/** A server of etcd's ranges: alice has this many plants, each with a name of this length. */
+function rangesOf(count: number, nameChars: number) {
+  const limits: number[] = []
+  const answer = (body: string): object => {
+    // The store's own requests.
+    const { key, limit } = JSON.parse(body) as { readonly key: string; readonly limit: string }
+    const [, digits] = /\/([0-9a-f]{16})/.exec(Buffer.from(key, 'base64').toString()) ?? []
+    const from = digits === undefined ? 0 : Number(BigInt(`0x${digits}`) - 2n ** 63n) + 1
+    limits.push(Number(limit))
+    const entries = kvs(from, Math.min(Number(limit), count - from), 'x'.repeat(nameChars))
+    return { kvs: entries, more: from + entries.length < count, count: String(count - from) }
   }
-  assert.equal(plants, count)
+  return { limits, answer }
+}
+
+test('ranges aim at 512 KiB, also of tiny plants', async (t) => {
+  const { limits, answer } = rangesOf(20_000, 0)
+  const store = await storeOver(t, answer)
+  assert.equal((await readAll(store.list('alice', ALL))).length, 20_000)
+  assert.deepEqual(limits.slice(0, 3), [32, 128, 512])
+  const largest = JSON.stringify(kvs(0, Math.max(...limits), '')).length
+  assert.ok(largest > 400_000 && largest < 600_000, `${largest}`)
+})
+
+test('an answer above 4 MiB is asked for again with fewer plants', async (t) => {
+  // 32 of them are longer, 4 are not.
+  const { limits, answer } = rangesOf(6, 700_000)
+  const store = await storeOver(t, answer)
+  const plants = await readAll(store.list('alice', ALL))
+  assert.equal(plants.length, 6)
+  assert.deepEqual(limits, [32, 4, 1, 1])
+})
+
+test('one plant may be longer than 4 MiB, and 32 MiB are too much', async (t) => {
+  for (const [nameChars, isListed] of [
+    [ANSWER_MAX_BYTES, true],
+    [26_000_000, false],
+  ] as const) {
+    const { limits, answer } = rangesOf(1, nameChars)
+    const store = await storeOver(t, answer)
+    const plants = readAll(store.list('alice', ALL))
+    if (isListed) assert.equal((await plants)[0]?.name.length, nameChars)
+    else await assert.rejects(plants, StoreUnavailable)
+    assert.deepEqual(limits, [32, 4, 1])
+  }
 })
 
 test('a close does not wait for the pages of lists that are being opened', async (t) => {
   let pages = 0
-  // The search for the end of the list reads pages without end.
-  const store = await storeOver(t, () => [...entries(32 * pages++, 32, 'x'), MORE, [4, 2 ** 33]])
-  const list = store.list('alice', { after: undefined, limit: 2 ** 31 - 1 }).next()
-  const refused = assert.rejects(async () => list, StoreUnavailable)
+  // The page has no end.
+  const store = await storeOver(t, () => ({
+    kvs: kvs(32 * pages++, 32, ''),
+    more: true,
+    count: '9999999999',
+  }))
+  const list = readAll(store.list('alice', { after: undefined, limit: 2 ** 31 - 1 }))
+  const refused = assert.rejects(list, StoreUnavailable)
   await until('pages are read', () => pages > 4)
   await store.close()
   await refused

@@ -1,10 +1,11 @@
+import { Agent, request } from 'node:http'
 import { after, test, type TestContext } from 'node:test'
 import { EtcdStore } from '../../../dist/store/etcd/store.js'
 import { Gate, storeContract, underTest } from '../../contract/store.contract.ts'
 import { Cluster, NO_ETCD } from '../../support/etcd.ts'
 import { configOf, diagnosticLog, fill } from '../../support/etcd-store.ts'
 import { THOROUGH } from '../../support/scale.ts'
-import { isRead, passingGrpc } from '../../support/serving-grpc.ts'
+import { serving } from '../../support/serving.ts'
 
 if (NO_ETCD !== undefined) {
   test('etcd: the contract', { skip: NO_ETCD }, () => {})
@@ -14,12 +15,27 @@ if (NO_ETCD !== undefined) {
     cheap: true,
     flags: ['--max-request-bytes', '16777216'],
   })
-  after(() => cluster.close())
+  const agent = new Agent({ keepAlive: true })
+  after(async () => {
+    agent.destroy()
+    await cluster.close()
+  })
   /** Passes calls on to etcd, and makes creates wait. */
-  const gated = (t: TestContext, gate: Gate): Promise<string> => {
-    const config = configOf(cluster.endpoints)
-    return passingGrpc(t, config, (call) => (isRead(call) ? undefined : gate.passed))
-  }
+  const gated = (t: TestContext, gate: Gate): Promise<string> =>
+    serving(t, (req, res) => {
+      const { url, method, headers } = req
+      const passOn = (): void => {
+        const target = `${cluster.endpoints.join()}${url}`
+        const onward = request(target, { agent, method, headers }, (answer) => {
+          res.writeHead(answer.statusCode ?? 0, answer.headers)
+          answer.pipe(res)
+        })
+        onward.on('error', () => res.destroy())
+        req.pipe(onward)
+      }
+      if (gate.passed && url === '/v3/kv/txn') void gate.passed.then(passOn)
+      else passOn()
+    })
   let opened = 0
   storeContract(
     'etcd',

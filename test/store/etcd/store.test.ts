@@ -4,9 +4,10 @@ import { join } from 'node:path'
 import { exportStore } from '../../../dist/cli/export.js'
 import { importStore } from '../../../dist/cli/import.js'
 import { Progress } from '../../../dist/cli/progress.js'
-import { readConfig } from '../../../dist/config.js'
+import { readConfig } from '../../../dist/settings/read.js'
 import { StoreUnavailable } from '../../../dist/plants/store.js'
-import { type EtcdConfig, EtcdStore } from '../../../dist/store/etcd/store.js'
+import type { EtcdConfig } from '../../../dist/store/etcd/client.js'
+import { EtcdStore } from '../../../dist/store/etcd/store.js'
 import { plant, readAll } from '../../contract/store.contract.ts'
 import {
   ALL,

@@ -3,7 +3,6 @@ import { generateKeyPairSync, X509Certificate } from 'node:crypto'
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { test } from 'node:test'
-import { type EtcdTls, outOfDate } from '../../../dist/store/etcd/tls.js'
 import { AUTHORITY, CERTIFICATE, EXPIRED, KEY, SELF_SIGNED } from '../../support/etcd-pem.ts'
 import { run } from '../../support/process.ts'
 import { problems, temporaryDirectory } from '../../support/service.ts'
@@ -46,33 +45,16 @@ test('a certificate and a key that cannot serve are named, and end the start', a
   const mismatch = 'PLANTS_ETCD_KEY_FILE is not the key of the first certificate'
   assert.deepEqual(problems(env('authority', 'certificate', 'otherKey')), [mismatch])
   assert.deepEqual(problems(env('authority', 'authority', 'key')), [mismatch])
-  assert.deepEqual(problems(env('certificate', 'certificate', 'key')), [
-    'PLANTS_ETCD_CA_FILE holds no certificate of an authority',
-  ])
-  const noPem = 'holds no PEM that can be used: there is no certificate in it'
-  assert.deepEqual(problems(env('noPem', 'key', 'key')), [
+  const noPem = 'cannot be read: there is no PEM in it'
+  assert.deepEqual(problems(env('noPem', 'noPem', 'noPem')), [
     `PLANTS_ETCD_CA_FILE ${noPem}`,
     `PLANTS_ETCD_CERT_FILE ${noPem}`,
+    `PLANTS_ETCD_KEY_FILE ${noPem}`,
   ])
+  const [noCertificate = '', ...more] = problems(env('authority', 'key', 'key'))
+  assert.match(noCertificate, /^PLANTS_ETCD_CERT_FILE cannot be read: .*no start line$/)
+  assert.deepEqual(more, [])
   const { status, stderr } = await run(['serve'], env('authority', 'certificate', 'otherKey'))
   assert.equal(status, 2)
   assert.ok(stderr.includes(mismatch), stderr)
-})
-
-test('a client certificate is out of date before its first day and after its last', () => {
-  const tls = (text?: string): EtcdTls => {
-    const cert = text === undefined ? undefined : Buffer.from(text)
-    return { ca: undefined, cert, key: undefined }
-  }
-  const now = Date.parse('2026-01-01T00:00:00Z')
-  assert.equal(outOfDate(tls(CERTIFICATE), now), undefined)
-  assert.equal(
-    outOfDate(tls(EXPIRED), now),
-    'the client certificate expired at Jan  1 00:00:00 2021 GMT',
-  )
-  assert.equal(
-    outOfDate(tls(CERTIFICATE), Date.parse('2019-12-31T23:59:59Z')),
-    'the client certificate is valid from Jan  1 00:00:00 2020 GMT on',
-  )
-  for (const none of [undefined, 'no PEM']) assert.equal(outOfDate(tls(none), now), undefined)
 })

@@ -1,136 +1,97 @@
 import assert from 'node:assert/strict'
 import { test, type TestContext } from 'node:test'
-import { PlantTooLarge, StoreFull, StoreUnavailable } from '../../../dist/plants/store.js'
-import { binary, Message } from '../../../dist/store/etcd/protobuf.js'
-import type { EtcdConfig, EtcdStore } from '../../../dist/store/etcd/store.js'
+import { type PlantChunk, PlantTooLarge, StoreFull, StoreUnavailable } from '../../../dist/plants/store.js'
+import type { EtcdConfig } from '../../../dist/store/etcd/client.js'
+import type { EtcdStore } from '../../../dist/store/etcd/store.js'
 import { readAll } from '../../contract/store.contract.ts'
 import { ALL, configOf, hasty, openStore, PATIENT } from '../../support/etcd-store.ts'
-import {
-  type Field,
-  type GrpcCall,
-  type GrpcReply,
-  readAnswer,
-  type Refusal,
-  servingGrpc,
-  written,
-} from '../../support/serving-grpc.ts'
-import { stopClock, until } from '../../support/time.ts'
+import { serving } from '../../support/serving.ts'
+import { until } from '../../support/time.ts'
+
+/** A status with JSON, or with text as it is; no answer at all; a connection cut in mid-answer. */
+type Reply = readonly [status: number, body: unknown] | 'hang' | 'cut'
+
+interface Asked {
+  readonly path: string
+  readonly body: string
+  readonly authorization: string | undefined
+  readonly accept: string | undefined
+}
 
 interface Scripted {
   readonly endpoint: string
-  /** The calls, without the readiness probes. */
-  readonly asked: readonly GrpcCall[]
-  /** Adds answers for the next calls. */
-  script(...replies: readonly GrpcReply[]): void
+  /** The requests, without the readiness probes. */
+  readonly asked: readonly Asked[]
+  /** Adds answers for the next requests. */
+  script(...replies: readonly Reply[]): void
 }
 
-const TXN = 'POST /etcdserverpb.KV/Txn application/grpc'
-const RANGE = 'POST /etcdserverpb.KV/Range application/grpc'
+const TXN = 'POST /v3/kv/txn application/json'
+const RANGE = 'POST /v3/kv/range application/json'
 const ALICE = 'plants/YWxpY2U/'
-const ALICE_END = 'plants/YWxpY2U0'
-const SEVEN = `${ALICE}8000000000000007`
-const PREFIX = 'plants/'
+const ALICE_END = base64('plants/YWxpY2U0')
+const SEVEN = base64(`${ALICE}8000000000000007`)
+const PREFIX = base64('plants/')
+/** No create revision is below 0. Written out, because etcd ignores a misspelled member. */
+const NEVER = `{"key":"${PREFIX}","target":"CREATE","result":"LESS","create_revision":"0"}`
+const PROBE =
+  `{"compare":[${NEVER}],` +
+  `"success":[{"request_delete_range":{"key":"${PREFIX}"}}],` +
+  `"failure":[{"request_range":{"key":"${PREFIX}","count_only":true}}]}`
 
-// The numbers are those of etcd's rpc.proto: written out, because etcd ignores unknown fields.
-/** Succeeds if the key was never created. */
-const unused = (key: string): Field => [
-  1,
-  [
-    [1, 0],
-    [2, 1],
-    [3, key],
-    [5, 0],
-  ],
-]
-const put = (key: string, value: string): Field => [
-  2,
-  [
-    [
-      2,
-      [
-        [1, key],
-        [2, binary(value)],
-      ],
-    ],
-  ],
-]
-const range = (first: string, limit: number, keysOnly = 0): readonly Field[] => [
-  [1, first],
-  [2, ALICE_END],
-  [3, limit],
-  [8, keysOnly],
-]
-/** A transaction that reads ranges and compares nothing. */
-const reads = (...ranges: readonly (readonly Field[])[]): readonly Field[] =>
-  ranges.map((each) => [2, [[1, each]]])
-const COUNT_PREFIX: Field = [
-  1,
-  [
-    [1, PREFIX],
-    [9, 1],
-  ],
-]
-/** No create revision is below 0. */
-const PROBE = written([
-  [
-    1,
-    [
-      [1, 2],
-      [2, 1],
-      [3, PREFIX],
-      [5, 0],
-    ],
-  ],
-  [2, [[3, [[1, PREFIX]]]]],
-  [3, [COUNT_PREFIX]],
-])
-
-function header(revision = 7): Field {
-  return [
-    1,
-    [
-      [1, 1],
-      [2, 2],
-      [3, revision],
-      [4, 3],
-    ],
-  ]
-}
-
-const PUT = ok([2, 1], [3, [[2, [header()]]]])
-const NOT_PUT = ok()
-const NO_TOKEN = refused(3, 'etcdserver: user name is empty')
-const NO_SPACE = refused(8, 'etcdserver: mvcc: database space exceeded')
-const TOO_LARGE = refused(3, 'etcdserver: request is too large')
-const AUTH_IS_OFF = refused(9, 'etcdserver: authentication is not enabled')
+const HEADER = { cluster_id: '1', member_id: '2', revision: '7', raft_term: '3' }
+const PUT = ok({ succeeded: true, responses: [{ response_put: { header: { revision: '7' } } }] })
+const NOT_PUT = counted(1)
+const NO_TOKEN = refused(400, 'etcdserver: user name is empty', 3)
+const NO_SPACE = refused(429, 'etcdserver: mvcc: database space exceeded', 8)
+const TOO_LARGE = refused(400, 'etcdserver: request is too large', 3)
+const AUTH_IS_OFF = refused(412, 'etcdserver: authentication is not enabled', 9)
 const USER = { user: { name: 'p', password: 'x' } }
 
-function ok(...fields: readonly Field[]): readonly Field[] {
-  return [header(), ...fields]
+function base64(text: string): string {
+  return Buffer.from(text).toString('base64')
 }
 
-function refused(code: number, message: string): Refusal {
-  return { code, message }
+function ok(members: object = {}): Reply {
+  return [200, { header: HEADER, ...members }]
 }
 
-/** A server that answers as a member of etcd would, by script. */
-async function scripted(t: TestContext, probe: GrpcReply = ok()): Promise<Scripted> {
-  const asked: GrpcCall[] = []
-  const replies: GrpcReply[] = []
-  const endpoint = await servingGrpc(t, (call) => {
-    if (call.message.equals(PROBE)) return probe
-    asked.push(call)
-    return replies.shift() ?? 'hang'
+/** A transaction that did not put, and counted its keys. */
+function counted(...counts: readonly number[]): Reply {
+  const responses = counts.map((count) => ({
+    response_range: { header: HEADER, ...(count === 0 ? {} : { count: String(count) }) },
+  }))
+  return ok({ responses })
+}
+
+function refused(status: number, message: string, code: number): Reply {
+  return [status, { error: message, message, code }]
+}
+
+/** A server that answers as etcd's gateway would, by script. */
+async function scripted(t: TestContext, probe: Reply = ok()): Promise<Scripted> {
+  const asked: Asked[] = []
+  const replies: Reply[] = []
+  const endpoint = await serving(t, (req, res) => {
+    let body = ''
+    req.setEncoding('utf8').on('data', (text: string) => (body += text))
+    req.on('end', () => {
+      const isProbe = body === PROBE
+      const { authorization, accept, 'content-type': type } = req.headers
+      if (!isProbe)
+        asked.push({ path: `${req.method} ${req.url} ${type}`, body, authorization, accept })
+      const reply = isProbe ? probe : replies.shift()
+      if (reply === undefined || reply === 'hang') return
+      if (reply === 'cut') {
+        res.writeHead(200, { 'Content-Length': 1000 }).write('{"header":')
+        setTimeout(() => res.destroy(), 5)
+        return
+      }
+      const [status, content] = reply
+      res.writeHead(status).end(typeof content === 'string' ? content : JSON.stringify(content))
+    })
   })
   return { endpoint, asked, script: (...more) => void replies.push(...more) }
-}
-
-/** What was called, as fields. */
-function assertAsked(asked: readonly GrpcCall[], ...expected: [string, readonly Field[]][]): void {
-  assert.deepEqual(
-    asked.map(({ target, message }) => [target, message.toString('hex')]),
-    expected.map(([target, message]) => [target, written(message).toString('hex')]),
-  )
 }
 
 function open(
@@ -138,7 +99,7 @@ function open(
   endpoints: readonly string[],
   options: Partial<EtcdConfig> = {},
 ): Promise<EtcdStore> {
-  const timing = { ...PATIENT, attempt: PATIENT.call }
+  const timing = { ...PATIENT, attemptMs: PATIENT.callMs }
   return openStore(t, { ...configOf(endpoints), timing, ...options })
 }
 
@@ -151,8 +112,8 @@ async function setUp(
   return { ...server, store: await open(t, [server.endpoint], options) }
 }
 
-function tokens(asked: readonly GrpcCall[]): readonly (string | undefined)[] {
-  return asked.map(({ token }) => token)
+function tokens(asked: readonly Asked[]): readonly (string | undefined)[] {
+  return asked.map(({ authorization }) => authorization)
 }
 
 function create(store: EtcdStore, id: bigint, name = 'x'): Promise<unknown> {
@@ -163,65 +124,47 @@ function unavailable(message: string) {
   return (error: unknown): boolean => error instanceof StoreUnavailable && error.message === message
 }
 
-function entry(id: string, plant: unknown, createRevision = 5): Field {
-  const value = binary(JSON.stringify(plant))
-  return [
-    2,
-    [
-      [1, `${ALICE}${id}`],
-      [2, createRevision],
-      [3, createRevision],
-      [4, 1],
-      [5, value],
-    ],
-  ]
+function kv(id: string, plant: unknown): unknown {
+  return {
+    key: base64(`${ALICE}${id}`),
+    create_revision: '5',
+    mod_revision: '5',
+    version: '1',
+    value: base64(JSON.stringify(plant)),
+  }
 }
-
-const MORE: Field = [3, 1]
-const count = (plants: number): Field => [4, plants]
 
 test('a create is exactly one transaction: put where the key was never created', async (t) => {
   const { store, asked, script } = await setUp(t)
   script(PUT)
   assert.equal(await store.create('alice', { id: 7n, name: 'Oak', tag: '' }), 'stored')
-  assertAsked(asked, [TXN, [unused(SEVEN), put(SEVEN, '{"name":"Oak","tag":""}')]])
-  assert.equal(asked[0]?.token, undefined)
-  // As protoc writes it.
-  const key = Buffer.from(SEVEN).toString('hex')
-  const value = Buffer.from('{"name":"Oak","tag":""}').toString('hex')
-  const compare = `0a270800` + `1001` + `1a1f${key}` + `2800`
-  assert.equal(asked[0]?.message.toString('hex'), `${compare}123c123a0a1f${key}1217${value}`)
+  const value = base64('{"name":"Oak","tag":""}')
+  const body =
+    `{"compare":[{"key":"${SEVEN}","target":"CREATE","result":"EQUAL","create_revision":"0"}],` +
+    `"success":[{"request_put":{"key":"${SEVEN}","value":"${value}"}}],` +
+    `"failure":[{"request_range":{"key":"${SEVEN}","count_only":true}}]}`
+  const accept = 'application/json'
+  assert.deepEqual(asked, [{ path: TXN, body, authorization: undefined, accept }])
 })
 
 test('if a create did not put, etcd compares, and does not send what is there', async (t) => {
   const { store, asked, script } = await setUp(t)
   const oak = { id: 7n, name: 'Oak', tag: 'old' }
-  const counted = (...counts: readonly Field[]): Field => [3, [[1, [header(), ...counts]]]]
-  script(NOT_PUT, ok([2, 1], counted(count(1))))
+  const compared = (succeeded?: boolean, count?: string): Reply =>
+    ok({ succeeded, responses: [{ response_range: { header: HEADER, count } }] })
+  script(NOT_PUT, compared(true, '1'))
   assert.equal(await store.create('alice', oak), 'stored')
-  const counting: Field = [
-    1,
-    [
-      [1, SEVEN],
-      [9, 1],
-    ],
-  ]
-  const value = '{"name":"Oak","tag":"old"}'
-  const compare: Field = [
-    1,
-    [
-      [1, 0],
-      [2, 3],
-      [3, SEVEN],
-      [7, value],
-    ],
-  ]
-  const compared: Field[] = [compare, [2, [counting]], [3, [counting]]]
-  assertAsked(asked, [TXN, [unused(SEVEN), put(SEVEN, value)]], [TXN, compared])
-  script(NOT_PUT, ok(counted(count(1))))
+  const range = `[{"request_range":{"key":"${SEVEN}","count_only":true}}]`
+  const value = base64('{"name":"Oak","tag":"old"}')
+  const body =
+    `{"compare":[{"key":"${SEVEN}","target":"VALUE","result":"EQUAL","value":"${value}"}],` +
+    `"success":${range},"failure":${range}}`
+  const [, second] = asked
+  assert.deepEqual([asked.length, second?.path, second?.body], [2, TXN, body])
+  script(NOT_PUT, compared(undefined, '1'))
   assert.equal(await store.create('alice', oak), 'conflict')
   // Deleted by hand between the two.
-  script(NOT_PUT, ok(counted()))
+  script(NOT_PUT, compared())
   await assert.rejects(store.create('alice', oak), StoreUnavailable)
 })
 
@@ -230,12 +173,39 @@ test('a group is exactly one flat transaction: all comparisons, then all puts', 
   script(PUT)
   const oaks = [7n, 8n].map((id) => store.create('alice', { id, name: `Oak ${id}` }))
   assert.deepEqual(await Promise.all(oaks), ['stored', 'stored'])
-  const [seven, eight] = [7, 8].map((id): [string, string] => [
-    `${ALICE}800000000000000${id}`,
-    `{"name":"Oak ${id}"}`,
-  ]) as [[string, string], [string, string]]
-  const compares = [unused(seven[0]), unused(eight[0])]
-  assertAsked(asked, [TXN, [...compares, put(...seven), put(...eight)]])
+  const keys = [7, 8].map((id) => base64(`${ALICE}800000000000000${id}`))
+  const unused = '"target":"CREATE","result":"EQUAL","create_revision":"0"'
+  const compare = keys.map((key) => `{"key":"${key}",${unused}}`)
+  const puts = keys.map((key, i) => {
+    const value = base64(`{"name":"Oak ${7 + i}"}`)
+    return `{"request_put":{"key":"${key}","value":"${value}"}}`
+  })
+  const counts = keys.map((key) => `{"request_range":{"key":"${key}","count_only":true}}`)
+  const body =
+    `{"compare":[${compare.join()}],"success":[${puts.join()}],` + `"failure":[${counts.join()}]}`
+  assert.deepEqual(
+    asked.map((each) => [each.path, each.body]),
+    [[TXN, body]],
+  )
+})
+
+test('of a transaction that did not put, the free keys share one more', async (t) => {
+  const { store, asked, script } = await setUp(t)
+  const [first, same, third, other] = [6n, 7n, 8n, 9n]
+  const compared = (succeeded: boolean): Reply =>
+    ok({ succeeded, responses: [{ response_range: { header: HEADER, count: '1' } }] })
+  script(counted(0, 1, 0, 1), PUT, compared(true), compared(false))
+  const creates = [first, same, third, other].map((id) => create(store, id))
+  const outcomes = await Promise.all(creates)
+  assert.deepEqual([outcomes[0], outcomes[2]], ['stored', 'stored'])
+  assert.deepEqual([outcomes[1], outcomes[3]].sort(), ['conflict', 'stored'])
+  // The keys that each transaction compares.
+  const compares = asked.map(({ body }) => {
+    // The store's own requests.
+    const { compare } = JSON.parse(body) as { compare: { key: string }[] }
+    return compare.map(({ key }) => Buffer.from(key, 'base64').toString().at(-1)).join('')
+  })
+  assert.deepEqual(compares.sort(), ['6789', '68', '7', '9'])
 })
 
 test('a group that etcd refuses is created one by one, unless an attempt was open', async (t) => {
@@ -244,8 +214,8 @@ test('a group that etcd refuses is created one by one, unless an attempt was ope
     Promise.all([7n, 8n].map((id) => create(store, id).catch((error: unknown) => error)))
   for (const refusal of [
     TOO_LARGE,
-    refused(3, 'etcdserver: too many operations in txn request'),
-    refused(7, 'etcdserver: permission denied'),
+    refused(400, 'etcdserver: too many operations in txn request', 3),
+    refused(403, 'etcdserver: permission denied', 7),
   ]) {
     script(refusal, PUT, PUT)
     assert.deepEqual(await two(), ['stored', 'stored'])
@@ -260,85 +230,88 @@ test('a group that etcd refuses is created one by one, unless an attempt was ope
   assert.equal(asked.length, 13)
 })
 
-test('a list: a transaction, then ranges, each from the key after the last one', async (t) => {
+test('a list is ranges, each from the key after the last one of the page before', async (t) => {
   const { store, asked, script } = await setUp(t)
   script(
-    readAnswer([
-      entry('7fffffffffffffff', { name: 'a' }),
-      entry('8000000000000000', { name: 'b' }),
-      MORE,
-      count(4),
-    ]),
-    [
-      header(9),
-      entry('8000000000000005', { name: 'later' }, 8),
-      entry('8000000000000007', { name: 'c' }),
-      MORE,
-      count(3),
-    ],
-    // "more" is false, so etcd leaves it out.
-    [header(9), entry('8000000000000009', { name: 'd', tag: 't' }, 7), count(1)],
+    ok({
+      kvs: [kv('7fffffffffffffff', { name: 'a' }), kv('8000000000000000', { name: 'b' })],
+      more: true,
+      count: '4',
+    }),
+    ok({
+      kvs: [kv('8000000000000005', { name: 'later' }), kv('8000000000000007', { name: 'c' })],
+      more: true,
+      count: '3',
+    }),
+    // "more" is false, so the gateway leaves it out.
+    ok({ kvs: [kv('8000000000000009', { name: 'd', tag: 't' })], count: '1' }),
   )
   assert.deepEqual(await readAll(store.list('alice', ALL)), [
     { name: 'a' },
     { name: 'b' },
+    { name: 'later' },
     { name: 'c' },
     { name: 'd', tag: 't' },
   ])
-  assertAsked(
-    asked,
-    [TXN, reads(range(ALICE, 32))],
-    [RANGE, range(`${ALICE}8000000000000000\0`, 128)],
-    [RANGE, range(`${ALICE}8000000000000007\0`, 512)],
+  const range = (first: string, limit: string): readonly [string, string] => [
+    RANGE,
+    JSON.stringify({ key: base64(first), range_end: ALICE_END, limit }),
+  ]
+  assert.deepEqual(
+    asked.map(({ path, body }) => [path, body]),
+    [
+      range(ALICE, '32'),
+      range(`${ALICE}8000000000000000\0`, '128'),
+      range(`${ALICE}8000000000000007\0`, '512'),
+    ],
   )
 })
 
 test('an answer without entries is an empty list; a limit of 0 asks nothing', async (t) => {
   const { store, asked, script } = await setUp(t)
-  script(readAnswer([]))
+  script(ok())
   assert.deepEqual(await readAll(store.list('alice', { after: -1n, limit: 20 })), [])
+  const key = base64(`${ALICE}7fffffffffffffff\0`)
+  assert.equal(asked[0]?.body, JSON.stringify({ key, range_end: ALICE_END, limit: '20' }))
   assert.deepEqual(await readAll(store.list('alice', { after: undefined, limit: 0 })), [])
+  assert.equal(asked.length, 1)
   const last = 2n ** 63n - 1n
-  script(readAnswer([]))
+  script(ok())
   assert.deepEqual(await readAll(store.list('alice', { after: last, limit: undefined })), [])
-  assertAsked(
-    asked,
-    [TXN, reads(range(`${ALICE}7fffffffffffffff\0`, 20))],
-    [TXN, reads(range(`${ALICE}ffffffffffffffff\0`, 32))],
-  )
+  const afterAll = { key: base64(`${ALICE}ffffffffffffffff\0`), range_end: ALICE_END, limit: '32' }
+  assert.equal(asked[1]?.body, JSON.stringify(afterAll))
 })
 
 test('a list that fails after its first page rejects, and does not end', async (t) => {
   const { store, script } = await setUp(t, hasty(1000))
-  const no: GrpcReply = [503, 'no']
-  const first = readAnswer([entry('8000000000000000', { name: 'a' }), MORE, count(2)])
+  const no: Reply = [503, 'no']
+  const first = ok({ kvs: [kv('8000000000000000', { name: 'a' })], more: true, count: '2' })
   script(first, no, no, no, no)
-  const list = store.list('alice', ALL)
-  assert.equal((await list.next()).value?.json, '[{"name":"a"}]')
+  const list = await store.list('alice', ALL)
+  assert.equal(await list.next(), '[{"name":"a"}]')
   await assert.rejects(async () => list.next(), StoreUnavailable)
 })
 
 test('a failure that may pass is repeated on the next endpoint, which stays in use', async (t) => {
-  const failures: readonly GrpcReply[] = [
+  const failures: readonly Reply[] = [
     'hang',
     'cut',
-    refused(14, 'etcdserver: no leader'),
-    refused(1, 'context canceled'),
+    [503, { error: 'etcdserver: no leader', code: 14 }],
     [503, 'upstream is gone'],
-    [200, 'not of gRPC'],
-    refused(2, 'x'),
-    refused(8, 'etcdserver: too many requests'),
+    [200, 'no JSON'],
+    [500, { message: 'x', code: 2 }],
+    [429, { message: 'etcdserver: too many requests', code: 8 }],
   ]
   for (const failure of failures) {
     const [first, second] = [await scripted(t), await scripted(t)]
     const store = await open(t, [first.endpoint, second.endpoint], {
-      timing: { ...PATIENT, attempt: failure === 'hang' ? 1000 : PATIENT.call },
+      timing: { ...PATIENT, attemptMs: failure === 'hang' ? 1000 : PATIENT.callMs },
     })
     first.script(failure)
     second.script(PUT, PUT)
     for (const id of [1n, 2n]) assert.equal(await create(store, id), 'stored', String(failure))
     assert.deepEqual([first.asked.length, second.asked.length], [1, 2], String(failure))
-    assert.deepEqual(first.asked[0]?.message, second.asked[0]?.message)
+    assert.equal(first.asked[0]?.body, second.asked[0]?.body)
   }
 })
 
@@ -354,38 +327,31 @@ test('a refused connection: the next endpoint is used; with none left, undecided
   await assert.rejects(readAll(none.list('alice', ALL)), StoreUnavailable)
 })
 
-test('the token is the same for all calls', async (t) => {
+test('the token is sent without "Bearer", and is the same for all calls', async (t) => {
   const { endpoint, asked, script } = await scripted(t)
-  script(ok([2, 'abc.12']), PUT, PUT)
+  script(ok({ token: 'abc.12' }), PUT, PUT)
   const store = await open(t, [endpoint], { user: { name: 'p', password: 'sec"ret' } })
   for (const id of [1n, 2n]) await create(store, id)
-  const login = 'POST /etcdserverpb.Auth/Authenticate application/grpc'
   assert.deepEqual(
-    asked.map(({ target, token }) => [target, token]),
+    asked.map(({ path, authorization }) => [path.split(' ')[1], authorization]),
     [
-      [login, undefined],
-      [TXN, 'abc.12'],
-      [TXN, 'abc.12'],
+      ['/v3/auth/authenticate', undefined],
+      ['/v3/kv/txn', 'abc.12'],
+      ['/v3/kv/txn', 'abc.12'],
     ],
   )
-  assert.deepEqual(
-    asked[0]?.message,
-    written([
-      [1, 'p'],
-      [2, 'sec"ret'],
-    ]),
-  )
+  assert.equal(asked[0]?.body, '{"name":"p","password":"sec\\"ret"}')
 })
 
-for (const [code, message] of [
-  [16, 'etcdserver: invalid auth token'],
-  [3, 'etcdserver: revision of auth store is old'],
+for (const [status, message, code] of [
+  [401, 'etcdserver: invalid auth token', 16],
+  [400, 'etcdserver: revision of auth store is old', 3],
 ] as const) {
   test(`the token is renewed once on "${message}"`, async (t) => {
     const { endpoint, asked, script } = await scripted(t)
-    const stale = refused(code, message)
-    script(ok([2, 'one.1']), stale, ok([2, 'two.2']), PUT)
-    script(stale, ok([2, 'three.3']), stale)
+    const stale = refused(status, message, code)
+    script(ok({ token: 'one.1' }), stale, ok({ token: 'two.2' }), PUT)
+    script(stale, ok({ token: 'three.3' }), stale)
     const store = await open(t, [endpoint], USER)
     assert.equal(await create(store, 1n), 'stored')
     await assert.rejects(create(store, 2n), unavailable(message))
@@ -396,7 +362,7 @@ for (const [code, message] of [
 
 test('a user configured before the cluster asks for one gets a token once it does', async (t) => {
   const { endpoint, asked, script } = await scripted(t)
-  script(AUTH_IS_OFF, PUT, NO_TOKEN, ok([2, 'one.1']), PUT)
+  script(AUTH_IS_OFF, PUT, NO_TOKEN, ok({ token: 'one.1' }), PUT)
   const store = await open(t, [endpoint], USER)
   for (const id of [1n, 2n]) assert.equal(await create(store, id), 'stored')
   assert.deepEqual(tokens(asked), [undefined, undefined, undefined, undefined, 'one.1'])
@@ -404,26 +370,26 @@ test('a user configured before the cluster asks for one gets a token once it doe
 
 test('a refused login is repeated once a second, however many calls there are', async (t) => {
   const { endpoint, asked, script } = await scripted(t)
-  const clock = stopClock(t)
+  t.mock.timers.enable({ apis: ['setTimeout'] })
   const message = 'etcdserver: authentication failed, invalid user ID or password'
-  script(refused(3, message))
+  script([400, { error: message, code: 3 }])
   const store = await open(t, [endpoint], USER)
   const settings = 'PLANTS_ETCD_USERNAME and PLANTS_ETCD_PASSWORD_FILE, or the option etcdUsername'
   const reason = `${message}; look at ${settings}`
   assert.equal(store.unavailableReason(), reason)
-  clock.pass(999)
+  t.mock.timers.tick(999)
   for (let id = 0n; id < 50n; id++) await assert.rejects(create(store, id), unavailable(reason))
   assert.equal(asked.length, 1)
-  clock.pass(1)
-  script(ok([2, 'one.1']), PUT)
+  t.mock.timers.tick(1)
+  script(ok({ token: 'one.1' }), PUT)
   assert.equal(await create(store, 1n), 'stored')
   assert.equal(asked.length, 3)
 })
 
 test('a call denied without a token gets one, once; a call with a token does not', async (t) => {
   const { endpoint, asked, script } = await scripted(t)
-  const denied = refused(7, 'etcdserver: permission denied')
-  script(AUTH_IS_OFF, denied, ok([2, 'one.1']), PUT, denied)
+  const denied: Reply = [403, { error: 'etcdserver: permission denied', code: 7 }]
+  script(AUTH_IS_OFF, denied, ok({ token: 'one.1' }), PUT, denied)
   const store = await open(t, [endpoint], USER)
   assert.equal(await create(store, 1n), 'stored')
   for (let id = 2n; id < 4n; id++) {
@@ -433,26 +399,38 @@ test('a call denied without a token gets one, once; a call with a token does not
   assert.deepEqual(tokens(asked), [undefined, undefined, undefined, 'one.1', 'one.1', 'one.1'])
 })
 
+test('a refused client certificate is reported, and the call is not repeated', async (t) => {
+  const { store, asked, script } = await setUp(t)
+  // As etcd's embed/serve.go writes it.
+  const said = 'CommonName of client sending a request against gateway will be ignored'
+  script([400, `${said} and not used as expected\n`])
+  const reason = 'etcd refuses the client certificate, because it has a CommonName'
+  await assert.rejects(create(store, 1n), unavailable(reason))
+  assert.equal(asked.length, 1)
+})
+
 test('a full cluster that refuses the probe is ready if it can be read', async (t) => {
   const { endpoint, asked, script } = await scripted(t, NO_SPACE)
   script(ok())
   const store = await open(t, [endpoint])
   assert.equal(store.unavailableReason(), undefined)
-  assertAsked(asked, [RANGE, [[1, PREFIX]]])
+  const [read] = asked
+  assert.equal(read?.body, JSON.stringify({ key: PREFIX }))
+  assert.equal(read?.path, RANGE)
 })
 
 test('full: a stored plant stays stored; StoreFull only if no attempt was left open', async (t) => {
   const { store, asked, script } = await setUp(t)
-  const oak = ok(entry('8000000000000007', { name: 'Oak' }), count(1))
+  const oak = ok({ kvs: [kv('8000000000000007', { name: 'Oak' })], count: '1' })
   const [absent, leftOpen] = [ok(), [503, 'left open'] as const]
   script(NO_SPACE, oak)
   assert.equal(await create(store, 7n, 'Oak'), 'stored')
-  assert.deepEqual(asked[1]?.message, written([[1, SEVEN]]))
+  assert.equal(asked[1]?.body, `{"key":"${SEVEN}"}`)
   script(NO_SPACE, oak)
   assert.equal(await create(store, 7n, 'Elm'), 'conflict')
   script(NO_SPACE, absent)
   await assert.rejects(create(store, 7n, 'Oak'), StoreFull)
-  script(leftOpen, NO_SPACE, absent)
+  script(leftOpen, NO_SPACE)
   await assert.rejects(create(store, 7n, 'Oak'), StoreUnavailable)
   await until('it is ready', () => store.unavailableReason() === undefined)
   script(PUT)
@@ -462,7 +440,8 @@ test('full: a stored plant stays stored; StoreFull only if no attempt was left o
 test('both messages of etcd for a request that is too large are PlantTooLarge', async (t) => {
   const { store, script } = await setUp(t)
   const larger = 'grpc: received message larger than max (2200061 vs. 2097152)'
-  script(TOO_LARGE, refused(8, larger))
+  script([400, { error: 'etcdserver: request is too large', code: 3 }])
+  script([429, { error: larger, code: 8 }])
   for (let i = 0; i < 2; i++) await assert.rejects(create(store, 7n), PlantTooLarge)
 })
 
@@ -477,13 +456,14 @@ test('too large for one member is undecided if another attempt was left open', a
 test('the range of an owner contains no beginning of another range', async (t) => {
   const { store, asked, script } = await setUp(t)
   for (const owner of ['', 'a', 'ab', 'abc', 'a/', '/', '\0']) {
-    script(readAnswer([]))
-    await store.list(owner, ALL).next()
+    script(ok())
+    await store.list(owner, ALL)
   }
+  const text = (encoded: string): string => Buffer.from(encoded, 'base64').toString('latin1')
   const ranges = asked
-    .flatMap(({ message }) => new Message(message).messages(2))
-    .flatMap((operation) => operation.messages(1))
-    .map((message) => [message.text(1), message.text(2)] as const)
+    // The store's own requests.
+    .map(({ body }) => JSON.parse(body) as { key: string; range_end: string })
+    .map(({ key, range_end: end }) => [text(key), text(end)] as const)
   assert.equal(ranges.length, 7)
   for (const [i, [first, end]] of ranges.entries()) {
     for (const [j, [other]] of ranges.entries())
@@ -491,21 +471,25 @@ test('the range of an owner contains no beginning of another range', async (t) =
   }
 })
 
-test('a long list finds its cut by keys alone, without plants created later', async (t) => {
+test('a page asks for no more than its limit, and its last chunk names its last plant', async (t) => {
   const { store, asked, script } = await setUp(t)
-  const entries = (from: number, plants: number, createRevision?: number): Field[] =>
-    Array.from({ length: plants }, (_, i) =>
-      entry((2n ** 63n + BigInt(from + i)).toString(16), { name: 'x' }, createRevision),
+  const entries = (from: number, count: number): unknown[] =>
+    Array.from({ length: count }, (_, i) =>
+      kv((2n ** 63n + BigInt(from + i)).toString(16), { name: 'x' }),
     )
   script(
-    readAnswer([...entries(0, 16), MORE, count(5000)]),
-    ok(...entries(16, 40), ...entries(100, 5, 8), MORE, count(9)),
-    ok(...entries(200, 944), MORE, count(9)),
+    ok({ kvs: entries(0, 32), more: true, count: '5000' }),
+    ok({ kvs: entries(32, 128), more: true, count: '4968' }),
+    ok({ kvs: entries(160, 40), more: true, count: '4840' }),
   )
-  await store.list('alice', { after: undefined, limit: 1000 }).next()
-  const keysAfter = (id: string, limit: number): [string, readonly Field[]] => [
-    RANGE,
-    range(`${ALICE}${id}\0`, limit, 1),
-  ]
-  assertAsked(asked.slice(1), keysAfter('800000000000000f', 32), keysAfter('8000000000000068', 128))
+  const list = store.list('alice', { after: undefined, limit: 200 })
+  const chunks: (PlantChunk | undefined)[] = []
+  for (const _ of [1, 2, 3, 4]) chunks.push((await list.next()).value)
+  assert.deepEqual(
+    chunks.map((chunk) => chunk && [chunk.count, chunk.cutAt]),
+    [[32, 31n], [128, 159n], [40, 199n], undefined],
+  )
+  // The store's own requests.
+  const limits = asked.map(({ body }) => (JSON.parse(body) as { limit: string }).limit)
+  assert.deepEqual(limits, ['32', '128', '40'])
 })

@@ -64,7 +64,8 @@ async function openStore(t: TestContext, compactBytes?: number): Promise<StoreUn
 async function openInMemory(t: TestContext): Promise<StoreUnderTest> {
   const gate = new Gate()
   const files = gated(inMemory.files, gate)
-  const open = (): Promise<SqljsStore> => SqljsStore.open({ ...common(t), ...inMemory, files })
+  const options = { ...common(t), ...inMemory, directory: ':memory:', files }
+  const open = (): Promise<SqljsStore> => SqljsStore.open(options)
   const { store, hold } = await underTest(t, open, gate)
   return { store, hold }
 }

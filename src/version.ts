@@ -8,7 +8,7 @@ import { existsSync, readFileSync } from 'node:fs'
  * CommonJS, and the thread would run the application once more.
  */
 const { url = '' } = import.meta
-const [, ending] = /\/package(\.[jt]s)(?:$|\?)/.exec(url) ?? []
+const [, ending] = /\/version(\.[jt]s)(?:$|\?)/.exec(url) ?? []
 if (!ending || !existsSync(new URL(`store/sqljs/compaction-thread${ending}`, url))) {
   const why = 'because a thread of it runs a file of its own'
   const cure = 'leave it out of the bundle (esbuild: --packages=external)'

@@ -1,11 +1,14 @@
 /* The kinds of value that a setting may have. */
 
+import { createPrivateKey, X509Certificate } from 'node:crypto'
 import { readFileSync } from 'node:fs'
 import { resolve } from 'node:path'
 import { types } from 'node:util'
-import { reasonWithoutPath } from './errors.ts'
-import { type Address, SOCKET_PATH_MAX_BYTES } from './http/listen.ts'
-import { IN_MEMORY } from './store/sqljs/in-memory.ts'
+import { reasonWithoutPath } from '../errors.ts'
+import { type Address, SOCKET_PATH_MAX_BYTES } from '../http/listen.ts'
+
+/** In the place of a directory. A path that was resolved never has this form. */
+export const IN_MEMORY = ':memory:'
 
 /**
  * Makes a value of what an operator wrote, or a program passed.
@@ -93,10 +96,9 @@ export const secret: Read<Buffer> = (given) => {
 /** What a file holds. A program may pass the content itself, as bytes. */
 function content<T>(parse: (bytes: Buffer) => T): Read<T> {
   return (given) => {
-    const bytes = types.isUint8Array(given) ? Buffer.from(given) : undefined
-    const file = bytes ? '' : anyPath(given)
+    const file = types.isUint8Array(given) ? undefined : anyPath(given)
     try {
-      return parse(bytes ?? readFileSync(file))
+      return parse(file === undefined ? secret(given) : readFileSync(file))
     } catch (error) {
       throw new Error(`cannot be read: ${reasonWithoutPath(error)}`)
     }
@@ -106,7 +108,17 @@ function content<T>(parse: (bytes: Buffer) => T): Read<T> {
 const withoutNewline = (bytes: Buffer): Buffer =>
   bytes.at(-1) === 0x0a ? bytes.subarray(0, -1) : bytes
 
-export const pem = content((bytes) => bytes)
+const pemThat = (parse: (bytes: Buffer) => unknown): Read<Buffer> =>
+  content((bytes) => {
+    // The parsers take other forms too, which TLS does not.
+    if (!bytes.includes('-----BEGIN')) throw new Error('there is no PEM in it')
+    parse(bytes)
+    return bytes
+  })
+
+/** Certificates, of which the first is checked. */
+export const pem = pemThat((bytes) => new X509Certificate(bytes))
+export const pemKey = pemThat(createPrivateKey)
 export const secretFile = content(withoutNewline)
 export const passwordFile = content((bytes) =>
   new TextDecoder('utf-8', { fatal: true, ignoreBOM: true }).decode(withoutNewline(bytes)),

@@ -1,18 +1,16 @@
-/* Reads the settings of an operator and of a program into what the service works with. */
+/* Reads the settings of an operator, or of a program, into what the service works with. */
 
-import { type KeyConfig, type KeySource, readKeys } from './auth/keys.ts'
-import { ConfigError, reasonOf } from './errors.ts'
-import { written } from './http/listen.ts'
-import type { Log } from './telemetry/log.ts'
-import { type Option, type Values, variableOf, VARIABLES } from './settings.ts'
-import type { EtcdConfig } from './store/etcd/store.ts'
-import { tlsProblems } from './store/etcd/tls.ts'
-import { IN_MEMORY } from './store/sqljs/in-memory.ts'
-import { isSecure, kindOf } from './values.ts'
+import { createPrivateKey, X509Certificate } from 'node:crypto'
+import { type KeyConfig, type KeySource, readKeys } from '../auth/keys.ts'
+import { ConfigError, reasonOf } from '../errors.ts'
+import { written } from '../http/listen.ts'
+import type { Log } from '../telemetry/log.ts'
+import { type Option, type Values, variableOf, VARIABLES } from './table.ts'
+import { IN_MEMORY, isSecure, kindOf } from './values.ts'
 
 /** All that the service can be told: every setting, and what follows from several of them. */
 export interface Config extends Values {
-  readonly etcd: EtcdConfig | undefined
+  readonly etcd: ReturnType<typeof etcdOf>
   readonly keys: KeyConfig
   /** Opens the keys that were read to check them. */
   readonly openKeys?: ((log: Log) => KeySource) | undefined
@@ -24,56 +22,32 @@ const DEV_CLAIMS: [Option, string][] = [
   ['audience', 'plants'],
 ]
 const KEYS: readonly Option[] = ['jwtSecretFile', 'jwtSecret', 'jwksFile', 'jwksUrl']
-const ETCD_TLS = { ca: 'etcdCaFile', cert: 'etcdCertFile', key: 'etcdKeyFile' } as const
-/** The first of a pair requires the other. */
-const PAIRS = [
-  ['etcdUsername', 'etcdPasswordFile'],
-  ['etcdPasswordFile', 'etcdUsername'],
-  ['etcdCertFile', 'etcdKeyFile'],
-  ['etcdKeyFile', 'etcdCertFile'],
-] as const
-const OF_ETCD = ['etcdPrefix', ...PAIRS.map(([option]) => option), 'etcdCaFile'] as const
-
-/** Why these needs take no configured keys. */
-const OWN_KEY = {
-  dev: 'cannot be used with --dev, which makes its own key',
-  token:
-    'is set, and "token" signs with the development key only: let your issuer sign, or ' +
-    'sign as "Run it for real" in README.md does',
-} as const
-
-const OF_SERVE = `is ${IN_MEMORY}, where nothing is kept: only "serve" without --dev can use that`
-
+const ETCD_TLS: readonly Option[] = ['etcdCaFile', 'etcdCertFile', 'etcdKeyFile']
+const OF_ETCD: readonly Option[] = ['etcdPrefix', 'etcdUsername', 'etcdPasswordFile', ...ETCD_TLS]
+const OWN_KEY =
+  'is set, and "serve --dev" and "token" use the development key only: ' +
+  'for tokens of your issuer, see "Run it for real" in README.md'
+const NOT_KEPT = `is ${IN_MEMORY}, where nothing is kept: only "serve" without --dev can use that`
 const NO_SETTINGS =
   'keys come from the issuer, or from PLANTS_JWT_SECRET_FILE or PLANTS_JWKS_FILE; ' +
   'to try the service, "serve --dev" needs no setting'
 
-/** What Kubernetes sets for a Service named plants, or plants-…: names and values. */
-const SERVICE_VARIABLE = new RegExp(
-  `^PLANTS(_[A-Z0-9_]+)?_(${[
-    'SERVICE_HOST=[0-9a-f.:]+',
-    'SERVICE_PORT(_[A-Z0-9_]+)?=[0-9]+',
-    'PORT(_[0-9]+_(TCP|UDP|SCTP))?=(tcp|udp|sctp)://.+',
-    'PORT_[0-9]+_(TCP|UDP|SCTP)_(PROTO=(tcp|udp|sctp)|PORT=[0-9]+|ADDR=[0-9a-f.:]+)',
-  ].join('|')})$`,
-)
+/** What Kubernetes sets for a Service named plants, or plants-…; no setting has such a name. */
+const OF_KUBERNETES = /^PLANTS_([A-Z0-9_]+_)?(SERVICE_HOST|PORT(_[A-Z0-9_]+)?)$/
 
 /**
  * Reads the environment variables; an empty value counts as unset. Only a `service` has configured
- * keys: `dev` has its own key, which `token` uses, and a command on the `storage` needs none.
+ * keys: `dev` is for the development key, and a command on the `storage` needs none.
  * @throws ConfigError that names every problem by its variable.
  */
-export function readConfig(
-  env: NodeJS.ProcessEnv,
-  need: 'service' | 'dev' | 'token' | 'storage',
-): Config {
-  const variables = Object.entries(env).filter(([name, text]) => {
-    return name.startsWith('PLANTS_') && text && !SERVICE_VARIABLE.test(`${name}=${text}`)
+export function readConfig(env: NodeJS.ProcessEnv, need: 'service' | 'dev' | 'storage'): Config {
+  const given = Object.entries(env).filter(([name, text]) => {
+    return name.startsWith('PLANTS_') && text && !OF_KUBERNETES.test(name)
   })
-  const input = new Input(variables, variableOf, ': see --help for the variables that are')
+  const input = new Input(given, variableOf, ': see --help for the variables that are')
   if (need === 'service') return readService(input, NO_SETTINGS)
-  if (input.given.get('data') === IN_MEMORY) input.wrong('data', OF_SERVE)
-  if (need !== 'storage') input.refuse(KEYS, OWN_KEY[need])
+  if (input.given.get('data') === IN_MEMORY) input.wrong('data', NOT_KEPT)
+  if (need === 'dev') input.refuse(KEYS, OWN_KEY)
   for (const option of KEYS) input.given.delete(option)
   input.given = new Map([...DEV_CLAIMS, ...input.given])
   return configOf(readValues(input), input)
@@ -115,6 +89,16 @@ class Input {
     this.problems.push(`${this.nameOf(option)} ${what}`)
   }
 
+  /** What `read` returns. Undefined if it throws, which is a problem. */
+  attempt<T>(option: Option, read: () => T, advice = ''): T | undefined {
+    try {
+      return read()
+    } catch (error) {
+      this.wrong(option, `${reasonOf(error)}${advice}`)
+      return undefined
+    }
+  }
+
   refuse(options: readonly Option[], what: string): void {
     for (const option of options) if (this.given.delete(option)) this.wrong(option, what)
   }
@@ -134,29 +118,26 @@ function readValues(input: Input): Values {
   const { given, nameOf } = input
   if (!given.has('etcdEndpoints'))
     input.refuse(OF_ETCD, `is of no use without ${nameOf('etcdEndpoints')}`)
-  for (const [option, other] of PAIRS)
-    if (given.has(option) && !given.has(other))
-      input.wrong(other, `is required by ${nameOf(option)}`)
-  const read = (setting: (typeof VARIABLES)[number]): unknown => {
-    const { option, fallback, isRequired, meaning } = setting
-    const value = given.has(option) ? given.get(option) : fallback || undefined
-    if (value === undefined && isRequired) input.wrong(option, `is ${meaning}`)
-    if (value === undefined) return undefined
-    try {
-      if (typeof value === 'string' && value.trim() !== value)
-        throw new Error('must not begin or end with a blank or a line break')
-      return setting.read(value)
-    } catch (error) {
-      input.wrong(option, reasonOf(error))
-      return undefined
-    }
-  }
-  const entries = VARIABLES.map((setting) => [setting.option, read(setting)])
+  const isTls = isSecure(String(given.get('etcdEndpoints')))
+  if (!isTls) input.refuse(ETCD_TLS, 'is of no use without https')
+  requireBoth(input, 'etcdUsername', 'etcdPasswordFile')
+  requireBoth(input, 'etcdCertFile', 'etcdKeyFile')
+  const entries = VARIABLES.map((setting) => [setting.option, readValue(input, setting)])
   // Each value has its setting's type. With a problem, none of them is used.
   const values = Object.fromEntries(entries) as Values
-  checkTls(input, values)
+  checkPair(input, values)
   checkAddresses(input, values)
   return values
+}
+
+function readValue(input: Input, setting: (typeof VARIABLES)[number]): unknown {
+  const { option, fallback, isRequired, meaning, read } = setting
+  const value = input.given.has(option) ? input.given.get(option) : fallback || undefined
+  if (value === undefined && isRequired) input.wrong(option, `is ${meaning}`)
+  if (value === undefined) return undefined
+  if (typeof value !== 'string' || value.trim() === value)
+    return input.attempt(option, () => read(value))
+  return input.wrong(option, 'must not begin or end with a blank or a line break')
 }
 
 /** A free port is another one each time. */
@@ -168,31 +149,28 @@ function checkAddresses({ problems, nameOf }: Input, { listen, adminListen }: Va
   problems.push(`${names} are the same address: each needs its own`)
 }
 
-function checkTls(input: Input, { etcdEndpoints, etcdCaFile, etcdCertFile, etcdKeyFile }: Values) {
-  if (etcdEndpoints && !etcdEndpoints.some(isSecure))
-    return input.refuse(Object.values(ETCD_TLS), 'is of no use without https')
-  const tls = { ca: etcdCaFile, cert: etcdCertFile, key: etcdKeyFile }
-  for (const { member, what } of tlsProblems(tls)) input.wrong(ETCD_TLS[member], what)
+function requireBoth(input: Input, one: Option, other: Option): void {
+  if (input.given.has(one) === input.given.has(other)) return
+  const [given, missing] = input.given.has(one) ? [one, other] : [other, one]
+  input.wrong(missing, `is required by ${input.nameOf(given)}`)
+}
+
+function checkPair(input: Input, { etcdCertFile: cert, etcdKeyFile: key }: Values): void {
+  const isOwn = !cert || !key || new X509Certificate(cert).checkPrivateKey(createPrivateKey(key))
+  if (!isOwn) input.wrong('etcdKeyFile', 'is not the key of the first certificate')
 }
 
 /** Reads the keys, so that their problems are reported with all others. */
 function tryKeys(input: Input, values: Values): Config['openKeys'] {
   const sources = KEYS.filter((option) => input.given.has(option))
   const [option = 'issuer'] = sources
-  if (sources.length > 1) {
-    const names = sources.map(input.nameOf).join(', ')
-    input.problems.push(`${names} are set: keys come from one place only`)
-  }
+  const names = (options: readonly Option[]): string => options.map(input.nameOf).join(', ')
+  if (sources.length > 1)
+    input.problems.push(`${names(sources)} are set: keys come from one place only`)
   if (sources.length > 1 || values[option] === undefined) return undefined
-  try {
-    return readKeys(keysOf(values), values.issuer)
-  } catch (error) {
-    if (!(error instanceof ConfigError)) throw error
-    const names = KEYS.map(input.nameOf).join(', ')
-    const others = option === 'issuer' ? `; or set one of ${names}: it says where the keys are` : ''
-    for (const problem of error.problems) input.wrong(option, problem + others)
-    return undefined
-  }
+  const others = `; or set one of ${names(KEYS)}: it says where the keys are`
+  const read = () => readKeys(keysOf(values), values.issuer)
+  return input.attempt(option, read, option === 'issuer' ? others : '')
 }
 
 function keysOf({ jwtSecretFile, jwtSecret, jwksFile, jwksUrl }: Values): KeyConfig {
@@ -202,10 +180,10 @@ function keysOf({ jwtSecretFile, jwtSecret, jwksFile, jwksUrl }: Values): KeyCon
   return jwksUrl === undefined ? { kind: 'discovery' } : { kind: 'url', url: jwksUrl }
 }
 
-function etcdOf(values: Values): EtcdConfig | undefined {
-  const { etcdEndpoints: endpoints, etcdPrefix: prefix, etcdUsername: name } = values
-  const { etcdPasswordFile: password = '', etcdCaFile: ca } = values
-  const { etcdCertFile: cert, etcdKeyFile: key } = values
+/** How to reach etcd, if plants are kept there. */
+function etcdOf({ etcdEndpoints: endpoints, etcdPrefix: prefix, ...values }: Values) {
+  const { etcdUsername: name, etcdPasswordFile: password = '' } = values
+  const { etcdCaFile: ca, etcdCertFile: cert, etcdKeyFile: key } = values
   const user = name === undefined ? undefined : { name, password }
   return endpoints && { endpoints, prefix, user, tls: { ca, cert, key } }
 }

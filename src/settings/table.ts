@@ -1,12 +1,15 @@
 /* The table of all settings: how each is read, its default, its meaning. */
 
-import { LOG_LEVELS, LOG_REQUESTS } from './telemetry/log.ts'
-import { address, addressOrOff, directory, endpoints, integer, oneOf, path } from './values.ts'
-import { passwordFile, pem, prefix, type Read, scope, secret, secretFile, text } from './values.ts'
+import { LOG_LEVELS, LOG_REQUESTS } from '../telemetry/log.ts'
+import type { PlantServiceConfig } from './options.ts'
+import { address, addressOrOff, directory, endpoints, integer, oneOf } from './values.ts'
+import { passwordFile, path, pem, pemKey, prefix, type Read, scope } from './values.ts'
+import { secret, secretFile, text } from './values.ts'
 
-const GIB = 1024 ** 3
-const MAX_DATA_BYTES = GIB / 2
-const dataBytes = integer(65_536, MAX_DATA_BYTES)
+export type Option = Exclude<keyof PlantServiceConfig, 'onLog'>
+
+const MIB = 1024 ** 2
+const dataBytes = integer(65_536, 512 * MIB)
 
 /** In the place of a default. */
 const NONE = undefined
@@ -21,20 +24,20 @@ type Setting = readonly [
 /**
  * Every setting, once: how it is read, its default, its meaning. A program sets `jwtSecretFile`
  * where an operator sets the variable PLANTS_JWT_SECRET_FILE. `--help` and the table in
- * scripts/deploy/README.md have this order. What an editor shows for an option is in index.ts.
+ * scripts/deploy/README.md have this order. What an editor shows for an option is in options.ts.
  */
 const SETTINGS = {
   listen: [address, '127.0.0.1:8080', 'where plants are served: host:port, [::1]:port, unix:/path'],
   adminListen: [addressOrOff, '127.0.0.1:8081', 'where health is served: the same forms, or off'],
   data: [directory, './data', 'directory of the embedded store; :memory: keeps nothing'],
-  maxDataBytes: [dataBytes, GIB / 4, `data above which POST gets 507; at most ${MAX_DATA_BYTES}`],
+  maxDataBytes: [dataBytes, 256 * MIB, 'data above which POST gets 507; at most 536870912'],
   etcdEndpoints: [endpoints, NONE, 'comma-separated URLs of etcd, which then keeps the plants'],
   etcdPrefix: [prefix, 'plants/', 'what all keys in etcd begin with; ends in /'],
   etcdUsername: [text, NONE, 'user of etcd'],
   etcdPasswordFile: [passwordFile, NONE, "file with that user's password, less one final newline"],
   etcdCaFile: [pem, NONE, "file with PEM certificates of etcd's authorities; unset: those of Node"],
   etcdCertFile: [pem, NONE, 'file with the PEM client certificate for etcd'],
-  etcdKeyFile: [pem, NONE, 'file with the PEM key of that certificate'],
+  etcdKeyFile: [pemKey, NONE, 'file with the PEM key of that certificate'],
   issuer: [text, REQUIRED, 'required: the iss that a token must have'],
   audience: [text, REQUIRED, 'required: the audience that a token must have'],
   jwtSecretFile: [secretFile, NONE, 'file with the HS256 secret, less one final newline'],
@@ -47,7 +50,7 @@ const SETTINGS = {
   writeScope: [scope, NONE, 'the scope that POST requires'],
   scopeClaim: [text, NONE, 'the claim that holds scopes; unset: scope, else scp'],
   clockTolerance: [integer(0, 3600), 5, 'seconds by which clocks of issuer and service may differ'],
-  maxBodyBytes: [integer(1, 16 * 1024 ** 2), 1024 ** 2, 'longest request body'],
+  maxBodyBytes: [integer(1, 16 * MIB), MIB, 'longest request body'],
   maxConnections: [integer(1, 1_000_000), 1000, 'open connections; one more is closed at once'],
   keepAlive: [integer(1, 3600), 75, 'seconds that a connection may wait for its next request'],
   rateLimit: [integer(1, 1_000_000), NONE, 'requests a second for each owner; unset: no limit'],
@@ -55,9 +58,7 @@ const SETTINGS = {
   shutdownTimeout: [integer(0, 3600), 10, 'seconds that a stop waits for what is under way'],
   logLevel: [oneOf(LOG_LEVELS), 'info', 'silent, error, info (with one line a request) or debug'],
   logRequests: [oneOf(LOG_REQUESTS), 'all', 'of these lines: all, errors (4xx, 5xx, cut off), off'],
-} as const satisfies Readonly<Record<string, Setting>>
-
-export type Option = keyof typeof SETTINGS
+} as const satisfies Readonly<Record<Option, Setting>>
 
 type ValueOf<S extends Setting> = ReturnType<S[0]> | (S[1] extends undefined ? undefined : never)
 

@@ -1,0 +1,113 @@
+/** Sends one request to one member of etcd, and reads its answer, over the HTTP/JSON gateway. */
+import { Agent, request } from 'node:http'
+import { Agent as TlsAgent, request as tlsRequest } from 'node:https'
+import { setImmediate as nextTick } from 'node:timers/promises'
+import type { EtcdRequest } from './wire.ts'
+
+/** Reading 1 MiB of small plants takes 8 ms, so only one answer above this is read in a tick. */
+const SHORT_BYTES = 64 * 1024
+/** Of an error message of etcd. */
+const MESSAGE_MAX_CHARS = 200
+/** Status 429 also means a full database or a message that is too large; these do not pass. */
+const OVERLOADED = /too many requests/
+/** A stopping member cancels the calls of its gateway: 408 up to etcd 3.5, 499 from 3.6. */
+const CANCELED: readonly number[] = [408, 499]
+/** The only refusal that is not JSON. */
+const COMMON_NAME = /^CommonName of client/
+
+/** PEM, as etcd's own clients take it. */
+export type EtcdTls = Readonly<Record<'ca' | 'cert' | 'key', Buffer | undefined>>
+
+export const DENIED = /permission denied/
+
+/** etcd refused a call, and would refuse it again. It has not carried it out, and will not. */
+export class EtcdRefusal extends Error {}
+EtcdRefusal.prototype.name = 'EtcdRefusal'
+
+export function isRefusal(error: unknown, message: RegExp): error is EtcdRefusal {
+  return error instanceof EtcdRefusal && message.test(error.message)
+}
+
+/** The answer is longer than the caller accepts. */
+export class AnswerTooLong extends Error {}
+AnswerTooLong.prototype.name = 'AnswerTooLong'
+
+/** A request to one member. */
+interface Attempt extends EtcdRequest {
+  readonly agent: Agent
+  /** Of the member, without a path. */
+  readonly origin: string
+  /** Empty if the cluster asks for none. */
+  readonly token: string
+  readonly timeoutMs: number
+}
+
+/** The end of the queue of long answers, of which one tick reads one. */
+let lastRead: Promise<void> = Promise.resolve()
+
+export function createAgent(isSecure: boolean, tls: EtcdTls): Agent {
+  return isSecure ? new TlsAgent({ keepAlive: true, ...tls }) : new Agent({ keepAlive: true })
+}
+
+/**
+ * Resolves with the body of the answer.
+ * @throws EtcdRefusal, AnswerTooLong, or Error if another attempt may succeed.
+ */
+export async function ask(attempt: Attempt): Promise<unknown> {
+  const { status, bytes } = await exchange(attempt)
+  if (bytes.length > SHORT_BYTES) await (lastRead = lastRead.then(() => nextTick()))
+  return readBody(status, bytes.toString())
+}
+
+function exchange({ agent, origin, path, message, token, timeoutMs, maxBytes }: Attempt) {
+  const url = origin + path
+  const send = url.startsWith('https:') ? tlsRequest : request
+  const headers = {
+    // Without it, a member with --client-cert-auth treats a call without a token as one of the
+    // user that the member's own certificate names (AuthInfoFromTLS in etcd's auth/store.go).
+    Accept: 'application/json',
+    'Content-Type': 'application/json',
+    // etcd expects no "Bearer" here.
+    ...(token === '' ? {} : { Authorization: token }),
+  }
+  return new Promise<{ status: number; bytes: Buffer }>((resolve, reject) => {
+    const chunks: Buffer[] = []
+    let length = 0
+    const req = send(url, { method: 'POST', agent, headers }, (res) => {
+      res.on('data', (chunk: Buffer) => {
+        chunks.push(chunk)
+        length += chunk.length
+        if (length > maxBytes) fail(new AnswerTooLong(`${url} answered too much`))
+      })
+      res.on('error', reject)
+      res.on('end', () => resolve({ status: res.statusCode ?? 0, bytes: Buffer.concat(chunks) }))
+    })
+    const fail = (error: Error): void => {
+      reject(error)
+      req.destroy()
+    }
+    const timer = setTimeout(() => fail(new Error(`${url} timed out`)), timeoutMs)
+    req.on('error', reject)
+    req.on('close', () => clearTimeout(timer))
+    req.end(JSON.stringify(message))
+  })
+}
+
+/** Does not quote a body that is not JSON: a proxy may have written anything into it. */
+function readBody(status: number, text: string): unknown {
+  let body: unknown
+  try {
+    body = JSON.parse(text)
+  } catch {
+    if (status === 400 && COMMON_NAME.test(text))
+      throw new EtcdRefusal('etcd refuses the client certificate, because it has a CommonName')
+    throw new Error(`etcd answered ${status} without JSON`)
+  }
+  if (status === 200) return body
+  // etcd 3.3 has no "message", 3.6 no "error". `Object` makes an object of any JSON.
+  const said = Object(body) as Readonly<Record<'message' | 'error', unknown>>
+  const message = String(said.message || said.error || `etcd answered ${status}`)
+  const isRefused = status >= 400 && status < 500 && !CANCELED.includes(status)
+  const error = isRefused && !OVERLOADED.test(message) ? EtcdRefusal : Error
+  throw new error(message.slice(0, MESSAGE_MAX_CHARS))
+}

@@ -1,0 +1,145 @@
+import assert from 'node:assert/strict'
+import type { Socket } from 'node:net'
+import { test } from 'node:test'
+import type { Caller } from '../../dist/auth/caller.js'
+import { HttpError } from '../../dist/errors.js'
+import { ALICE, startBare } from '../support/bare.ts'
+import { seeded } from '../support/random.ts'
+import { until } from '../support/time.ts'
+import { verdict } from '../support/verdict.ts'
+import { head, Wire } from '../support/wire.ts'
+
+/*
+ * A chunked body that comes while its token waits: it is collected in one buffer, and its socket is
+ * stopped after one read.
+ */
+
+/** Most that one read of a socket brings. */
+const READ_BYTES = 64 * 1024
+const LINES = ['Content-Type: application/json', 'Transfer-Encoding: chunked']
+
+/** A token that waits until `decide` is called. */
+function slowToken() {
+  const waiting: ((caller: Caller | Promise<Caller>) => void)[] = []
+  return {
+    authenticate: () => new Promise<Caller>((resolve) => waiting.push(resolve)),
+    decide: async (caller: Caller | Promise<Caller> = ALICE) => {
+      await until('a token waits', () => waiting.length > 0)
+      waiting.shift()?.(caller)
+    },
+  }
+}
+
+function refusal(): Promise<Caller> {
+  const refused = Promise.reject(new HttpError('tokenInvalid', ['WWW-Authenticate', 'Bearer']))
+  refused.catch(() => {})
+  return refused
+}
+
+function chunk(text: string): string {
+  return `${text.length.toString(16)}\r\n${text}\r\n`
+}
+
+async function start(t: Parameters<typeof startBare>[0]) {
+  const tokens = slowToken()
+  const bare = await startBare(t, { authenticate: tokens.authenticate })
+  const sockets: Socket[] = []
+  bare.server.on('connection', (socket) => sockets.push(socket))
+  const wire = await Wire.to(bare.port)
+  await until('it is connected', () => sockets.length === 1)
+  t.after(() => wire.destroy())
+  return { ...bare, ...tokens, wire, bytesRead: () => sockets[0]?.bytesRead ?? 0 }
+}
+
+const POST = head('POST', '/plants', { lines: LINES })
+
+test('collected: bodies in random chunks, around their token, arrive whole', async (t) => {
+  const { wire, plants, decide } = await start(t)
+  const { random } = seeded(t)
+  for (let id = 1; id <= 40; id++) {
+    const name = 'ab'.repeat(Math.ceil(random() ** 4 * 150_000))
+    const body = JSON.stringify({ id, name })
+    const longest = [1, 7, 1000, 50_000][Math.floor(random() * 4)] ?? 1
+    // Tiny chunks of a long body take long, here as there.
+    let bytes = POST
+    for (let at = 0; at < body.length; ) {
+      const length = Math.ceil(random() * Math.max(longest, body.length / 20_000))
+      bytes += chunk(body.slice(at, at + length))
+      at += length
+    }
+    bytes += '0\r\n\r\n'
+    const before = Math.floor(random() * (bytes.length + 1))
+    wire.write(bytes.slice(0, before))
+    if (before >= POST.length) await decide()
+    wire.write(bytes.slice(before))
+    if (before < POST.length) await decide()
+    assert.deepEqual((await wire.answers(id)).map(verdict), Array(id).fill(200))
+    assert.equal(plants.get(BigInt(id))?.name, name)
+  }
+})
+
+test('collected: one that ends before its token is verified is read', async (t) => {
+  const { wire, plants, decide } = await start(t)
+  wire.write(`${POST}${chunk('{"id":1,')}${chunk('"name":"early"}')}0\r\n\r\n`)
+  await new Promise((resolve) => setTimeout(resolve, 50))
+  await decide()
+  assert.deepEqual((await wire.answers(1)).map(verdict), [200])
+  assert.equal(plants.get(1n)?.name, 'early')
+})
+
+test('collected: no more than one read is taken while the token waits', async (t) => {
+  const { wire, plants, decide, bytesRead } = await start(t)
+  const name = 'x'.repeat(900_000)
+  wire.write(`${POST}${chunk('{"id":1,"name":"')}`)
+  await until('its beginning has come', () => bytesRead() > POST.length)
+  const before = bytesRead()
+  wire.write(`${chunk(name)}${chunk('"}')}0\r\n\r\n`)
+  await new Promise((resolve) => setTimeout(resolve, 100))
+  assert.ok(bytesRead() - before <= READ_BYTES, `${bytesRead() - before} bytes were read`)
+  await decide()
+  assert.deepEqual((await wire.answers(1)).map(verdict), [200])
+  assert.equal(plants.get(1n)?.name, name)
+})
+
+test('collected: one that is refused is dropped, and the connection goes on', async (t) => {
+  const { wire, plants, decide } = await start(t)
+  const body = `${chunk('{"id":1,')}${chunk('"name":"refused"}')}0\r\n\r\n`
+  wire.write(POST + body.slice(0, 9))
+  await decide(refusal())
+  assert.deepEqual((await wire.answers(1)).map(verdict), ['tokenInvalid'])
+  wire.write(body.slice(9))
+  wire.write(POST + body)
+  await decide()
+  assert.deepEqual((await wire.answers(2)).map(verdict), ['tokenInvalid', 200])
+  assert.equal(plants.size, 1)
+})
+
+test('collected: more than 64 KiB of a refused one ends the connection', async (t) => {
+  const { wire, plants, decide } = await start(t)
+  wire.write(POST + chunk('x'.repeat(1000)).repeat(40))
+  await decide(refusal())
+  assert.deepEqual((await wire.answers(1)).map(verdict), ['tokenInvalid'])
+  wire.write(chunk('x'.repeat(1000)).repeat(40))
+  await until('the service has ended its side', () => wire.ended)
+  assert.equal(plants.size, 0)
+})
+
+test('collected: the client of one that waits can leave', async (t) => {
+  const { wire, decide, connections, plants } = await start(t)
+  wire.write(POST + chunk('{"id":1,"name":"left"}'))
+  await new Promise((resolve) => setTimeout(resolve, 50))
+  wire.destroy()
+  await decide()
+  await until('the connection is gone', () => connections.size === 0)
+  assert.equal(plants.size, 0)
+})
+
+test('collected: one that no operation wants is dropped, and the list follows', async (t) => {
+  const { wire, decide } = await start(t)
+  wire.write(head('GET', '/plants', { lines: LINES }) + chunk('x').repeat(3000))
+  await decide()
+  assert.deepEqual((await wire.answers(1)).map(verdict), [200])
+  wire.write(`${chunk('y').repeat(3000)}0\r\n\r\n${head('GET', '/plants')}`)
+  await decide()
+  assert.deepEqual((await wire.answers(2)).map(verdict), [200, 200])
+})
