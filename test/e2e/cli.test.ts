@@ -500,7 +500,7 @@ test('import: takes an edited snapshot, and names the rows that it refuses', asy
     PLANTS_DATA: join(directory, 'new'),
   })
   assert.equal(garbage.status, 1)
-  assert.match(garbage.stderr, /cannot be read as a SQLite file/)
+  assert.match(garbage.stderr, /cannot be imported: file is not a database$/m)
   assert.ok(!existsSync(join(directory, 'new')), 'no store is opened for such a file')
 })
 

@@ -59,7 +59,9 @@ test('64 calls run at once; the probe of readiness needs no place', async (t) =>
     () => (probes += 1),
   )
   const before = probes
-  const lists = Array.from({ length: 2 * RUNNING_MAX }, (_, i) => store.list(`owner ${i}`, ALL))
+  const lists = Array.from({ length: 2 * RUNNING_MAX }, (_, i) =>
+    readAll(store.list(`owner ${i}`, ALL)),
+  )
   const ended = Promise.allSettled(lists)
   await until('readiness is probed', () => probes >= before + 2)
   assert.equal(running, RUNNING_MAX)
