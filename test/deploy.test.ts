@@ -162,7 +162,7 @@ test('deploy: with the flags of the unit and the image, Node serves and compacts
     assert.equal(reply.status, 200, reply.text)
   }
   assert.equal(await server.kill('SIGTERM'), 0)
-  assert.match(await checkStore(directory), /sound: 3 plants in a snapshot and 0 journals/)
+  assert.match(await checkStore(directory), /sound: 3 plants in a snapshot and 1 journal/)
 })
 
 test('deploy: the command for the secret makes what the example for Kubernetes mounts', () => {

@@ -1,5 +1,5 @@
 import { cpSync } from 'node:fs'
-import type { Row } from '../../dist/store/sqljs/database.js'
+import type { Row } from '../../dist/store/sqljs/journal-format.js'
 import { rowsOf, writeStore } from '../../test/support/store-files.ts'
 import { plant, user } from './plants.ts'
 

@@ -1,5 +1,5 @@
 import { join } from 'node:path'
-import type { Row } from '../../dist/store/sqljs/database.js'
+import type { Row } from '../../dist/store/sqljs/journal-format.js'
 import { temporaryDirectorySync } from '../../test/support/directories.ts'
 import {
   type Environment,
@@ -35,10 +35,7 @@ export interface MeasuredService extends Launched, Ports {
 }
 
 /** Starts the service with priority on one core; the load is meant to use the other. */
-export async function startMeasured(
-  data: string,
-  env: Environment = {},
-): Promise<MeasuredService> {
+export async function startMeasured(data: string, env: Environment = {}): Promise<MeasuredService> {
   const prefix = ['taskset', '-c', '0', 'nice', '-n', '-10']
   const settings = serviceEnvironment(data, { ...MAX_DATA, ...env })
   const launched = launch(settings, { main: BUILD, prefix, onLines: () => {} })

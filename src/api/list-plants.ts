@@ -1,13 +1,16 @@
 /* GET /plants. */
 
-import { type Condition, HttpError } from '../errors.ts'
+import { ClientGone, type Condition, HttpError } from '../errors.ts'
 import { bodyOf, type HttpResponse, lengthOf, SHORT_MAX_BYTES } from '../http/response.ts'
-import type { PlantList, PlantRange } from '../plants/store.ts'
+import { overloaded } from '../limits/budget.ts'
+import type { PlantChunk, PlantList, PlantRange } from '../plants/store.ts'
 import { type Call, inTurn } from './call.ts'
 import { readCursor, writeCursor } from './cursor.ts'
-import { PlantStream } from './plant-stream.ts'
+import { PlantStream, textOf } from './plant-stream.ts'
 
 const LIMIT_MAX = 2 ** 31 - 1
+/** A page has at most this much, or one plant. */
+const PAGE_MAX_BYTES = 8 * 1024 * 1024
 
 /** GET /plants, from the parameters on. A cached page is returned at once. */
 export function listPlants(call: Call): HttpResponse | Promise<HttpResponse> {
@@ -15,27 +18,77 @@ export function listPlants(call: Call): HttpResponse | Promise<HttpResponse> {
   const { store, pages } = call.options
   const cached = pages.get(owner, query)
   if (cached) return reservePage(call, cached)
-  const respond = (list: PlantList, limit: number | undefined) => {
-    const responseOf = (first = '[]'): HttpResponse =>
-      reservePage(call, {
-        status: 200,
-        headers: list.cutAt === undefined ? [] : ['Link', nextPage(owner, limit, list.cutAt)],
-        // A list of one chunk has a Content-Length; a longer one is made while its client reads it.
-        body: list.ended ? bodyOf(first) : new PlantStream(list, first, call),
-      })
-    const first = list.next()
-    return first instanceof Promise ? first.then(responseOf) : responseOf(first)
-  }
   return inTurn(call, () => {
     const range = readRange(owner, query)
     const list = store().list(owner, range)
-    if (list instanceof Promise)
-      return list.then((it) => orClose(it, () => respond(it, range.limit)))
-    const response = orClose(list, () => respond(list, range.limit))
+    const first = list.next()
+    if (first instanceof Promise)
+      return first.then(({ value }) => respond(call, list, range, value))
+    const response = respond(call, list, range, first.value)
     // A response that was awaited is not cached: a create may have come in between.
-    if (!(response instanceof Promise)) pages.add(owner, query, response, list.cutAt)
+    if (!(response instanceof Promise)) pages.add(owner, query, response, first.value?.cutAt)
     return response
   })
+}
+
+function respond(
+  call: Call,
+  list: PlantList,
+  { limit }: PlantRange,
+  first: PlantChunk | undefined,
+): HttpResponse | Promise<HttpResponse> {
+  if (!first) throw new Error('a list has no chunk')
+  const { json, count, cutAt } = first
+  // One chunk has a Content-Length, also without a limit.
+  if (cutAt === undefined || count === limit)
+    return reservePage(call, pageOf(call, bodyOf(json), limit, cutAt))
+  if (limit !== undefined) return makePage(call, list, limit, first)
+  return { status: 200, headers: [], body: new PlantStream(list, json, call) }
+}
+
+/**
+ * Makes a page of several chunks, whole. It is reserved as it grows, until it is sent. It is made
+ * no further once its client has left.
+ * @throws HttpError `overloaded` without room, ClientGone
+ */
+async function makePage(
+  call: Call,
+  list: PlantList,
+  limit: number,
+  first: PlantChunk,
+): Promise<HttpResponse> {
+  const hold = call.options.responses.reserve(call.owner, 0)
+  call.exchange.whenDone(() => hold.set(0))
+  const texts: Buffer[] = []
+  let [bytes, count] = [0, 0]
+  let cutAt: bigint | undefined
+  for (let chunk: PlantChunk | undefined = first; chunk; ) {
+    // Nothing would release what is reserved from now on.
+    if (call.exchange.isDone) throw new ClientGone()
+    const text = textOf(chunk.json, count > 0)
+    // What has no room is read again for the next page.
+    if (count > 0 && bytes + text.length > PAGE_MAX_BYTES) break
+    texts.push(text)
+    bytes += text.length
+    if (bytes > SHORT_MAX_BYTES && !hold.grow(bytes)) throw overloaded()
+    count += chunk.count
+    cutAt = chunk.cutAt
+    if (cutAt === undefined || count === limit) break
+    chunk = (await inTurn(call, () => list.next())).value
+  }
+  texts.push(Buffer.from(']'))
+  return pageOf(call, Buffer.concat(texts), limit, cutAt)
+}
+
+function pageOf(
+  { owner }: Call,
+  body: string | Buffer,
+  limit: number | undefined,
+  cutAt: bigint | undefined,
+): HttpResponse {
+  // RFC 8288. A query alone: the service does not know which path prefix a proxy adds.
+  const next = cutAt !== undefined && `<?limit=${limit}&after=${writeCursor(owner, cutAt)}>`
+  return { status: 200, headers: next ? ['Link', `${next}; rel="next"`] : [], body }
 }
 
 /**
@@ -48,20 +101,6 @@ function reservePage({ exchange, owner, options }: Call, page: HttpResponse): Ht
   const hold = options.responses.reserve(owner, bytes)
   exchange.whenDone(() => hold.set(0))
   return page
-}
-
-/** Closes a list that gets no response. */
-function orClose<T>(list: PlantList, respond: () => T | Promise<T>): T | Promise<T> {
-  const fail = (error: unknown): never => {
-    list.close()
-    throw error
-  }
-  try {
-    const response = respond()
-    return response instanceof Promise ? response.catch(fail) : response
-  } catch (error) {
-    return fail(error)
-  }
 }
 
 /** @throws HttpError `limitInvalid` or `afterInvalid`. */
@@ -94,9 +133,4 @@ function readOnce<T>(
 function readLimit(digits: string): number | undefined {
   const limit = Number(digits)
   return /^[0-9]{1,10}$/.test(digits) && limit <= LIMIT_MAX ? limit : undefined
-}
-
-/** RFC 8288. A query alone: the service does not know which path prefix a proxy adds. */
-function nextPage(owner: string, limit: number | undefined, cutAt: bigint): string {
-  return `<?limit=${limit}&after=${writeCursor(owner, cutAt)}>; rel="next"`
 }

@@ -6,12 +6,21 @@ import type { PlantList } from '../plants/store.ts'
 import type { Call } from './call.ts'
 
 const COMMA = 0x2c
-const EMPTY_LIST_BYTES = '[]'.length
 
 /**
- * A list as one JSON array. One chunk at a time is in memory: each is made when the one before it
- * has been taken, and once it is the owner's turn. What is above the length that each connection
- * may hold is reserved.
+ * A chunk's array as a part of a longer one: without its "]", and after the first one with ","
+ * in place of "[".
+ */
+export function textOf(json: string, hasBegun: boolean): Buffer {
+  const bytes = Buffer.from(json)
+  if (hasBegun) bytes[0] = COMMA
+  return bytes.subarray(0, -1)
+}
+
+/**
+ * A list of several chunks as one JSON array. One chunk at a time is in memory: each is made when
+ * the one before it has been taken, and once it is the owner's turn. What is above the length that
+ * each connection may hold is reserved.
  */
 export class PlantStream implements BodyStream {
   readonly #list: PlantList
@@ -24,36 +33,26 @@ export class PlantStream implements BodyStream {
   constructor(list: PlantList, first: string, call: Call) {
     this.#list = list
     this.#call = call
-    this.#first = Buffer.from(first)
-    this.#hold = call.options.responses.reserve(call.owner, this.#excessOf(this.#first))
+    this.#first = textOf(first, false)
+    this.#hold = call.options.responses.reserve(call.owner, excessOf(this.#first))
   }
 
   close(): void {
-    if (!this.#isClosed) this.#list.close()
     this.#isClosed = true
     this.#first = undefined
     this.#hold.set(0)
   }
 
-  /**
-   * Each chunk is an array. All but the first begin with "," in place of "[", and each is sent
-   * without its "]", which comes once, at the end.
-   */
   async *[Symbol.asyncIterator](): AsyncGenerator<Buffer, void, undefined> {
-    let hasBegun = false
-    let chunk = this.#first
+    let text = this.#first
     this.#first = undefined
-    while (chunk !== undefined) {
-      if (chunk.length > EMPTY_LIST_BYTES) {
-        if (hasBegun) chunk[0] = COMMA
-        hasBegun = true
-        yield chunk.subarray(0, -1)
-      }
+    while (text !== undefined) {
+      yield text
       // It is free while the next one waits for its turn.
-      chunk = undefined
-      chunk = await this.#next()
+      text = undefined
+      text = await this.#next()
     }
-    yield Buffer.from(hasBegun ? ']' : '[]')
+    yield Buffer.from(']')
   }
 
   /** @throws HttpError `overloaded` if there is no room: the list cannot go on. */
@@ -61,14 +60,14 @@ export class PlantStream implements BodyStream {
     const { owner, options } = this.#call
     this.#hold.set(0)
     const next = () => (this.#isClosed ? undefined : this.#list.next())
-    const json = await options.queue.run(owner, next)
-    if (json === undefined || this.#isClosed) return undefined
-    const chunk = Buffer.from(json)
-    if (!this.#hold.grow(this.#excessOf(chunk))) throw overloaded()
-    return chunk
+    const chunk = (await options.queue.run(owner, next))?.value
+    if (chunk === undefined || this.#isClosed) return undefined
+    const text = textOf(chunk.json, true)
+    if (!this.#hold.grow(excessOf(text))) throw overloaded()
+    return text
   }
+}
 
-  #excessOf(chunk: Buffer): number {
-    return Math.max(0, chunk.length + (this.#list.heldBytes ?? 0) - SHORT_MAX_BYTES)
-  }
+function excessOf(text: Buffer): number {
+  return Math.max(0, text.length - SHORT_MAX_BYTES)
 }

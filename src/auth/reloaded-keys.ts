@@ -1,6 +1,5 @@
 /** A key set from a file or an issuer: the one in use, and when it is loaded again. */
 import { HttpError, reasonOf } from '../errors.ts'
-import { Backoff } from '../limits/backoff.ts'
 import type { Log } from '../telemetry/log.ts'
 import type { KeySet } from './key-set.ts'
 import type { KeySource, Timing } from './key-source.ts'
@@ -23,8 +22,8 @@ export class ReloadedKeys implements KeySource {
   readonly #load: Load
   readonly #log: Log
   readonly #timing: Timing
-  /** The delays after failures without a usable set. */
-  readonly #backoff: Backoff
+  /** Attempts without a usable set, since the last that succeeded. */
+  #failures = 0
   /** The last set that was accepted, usable or not. */
   #set: KeySet | undefined
   #loadedAtMs = performance.now()
@@ -44,7 +43,6 @@ export class ReloadedKeys implements KeySource {
     this.#load = load
     this.#log = log
     this.#timing = timing
-    this.#backoff = new Backoff(timing.retry, timing.refill)
     this.#set = first
   }
 
@@ -116,14 +114,16 @@ export class ReloadedKeys implements KeySource {
     }
     this.#loadedAtMs = performance.now()
     this.isStale = false
-    this.#backoff.reset()
+    this.#failures = 0
     this.#reason = 'the key set is too old'
   }
 
   #scheduleNext(): void {
-    const { refresh, usable } = this.#timing
+    const { refresh, usable, retry, refill } = this.#timing
     const leftMs = this.#loadedAtMs + usable - performance.now()
-    const delayMs = this.keys ? Math.min(refresh, leftMs) : this.#backoff.nextMs()
+    const retryMs = Math.min(retry * 2 ** this.#failures, refill)
+    const delayMs = this.keys ? Math.min(refresh, leftMs) : retryMs
+    if (!this.keys) this.#failures++
     this.#nextAtMs = performance.now() + delayMs
     this.#timer = setTimeout(() => void this.#loadOnce(), delayMs).unref()
   }

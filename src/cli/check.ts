@@ -42,7 +42,7 @@ export function checkStore(
     const database = await PlantDatabase.serving(snapshot)
     try {
       const replayed = await replay(scan, database, onProgress)
-      progress.step('checking', database.pageCount() * PAGE_BYTES)
+      progress.step('checking', database.usedPages * PAGE_BYTES)
       const plants = counted(database.check(), 'plant')
       const torn = await tornLine(directory, wasServed, replayed)
       if (torn) throw torn
@@ -99,7 +99,7 @@ async function namesIn(directory: string, files: Files): Promise<readonly string
   return names.toSorted()
 }
 
-/** True for a file that only a service makes. An empty store that was closed is only a lock. */
+/** True for a file that only a service makes. An empty store of 2.0.0 is only a lock. */
 function isOfStore(name: string): boolean {
   return name === SNAPSHOT || journalNumber(name) !== undefined || lockNumber(name) > 0n
 }
@@ -111,7 +111,9 @@ export async function tornLine(
   { last }: Replay,
 ): Promise<StoreCorrupt | undefined> {
   if (!last || last.tornBytes === 0 || wasServed || (await isLocked(directory))) return undefined
-  const what = `its last line is torn (${last.tornBytes} bytes). It was never acknowledged`
+  const torn = `its last line is torn (${last.tornBytes} bytes)`
+  const known = 'it was not acknowledged, unless the disk lost what it had synced'
   const file = `${directory}/${journalName(last.number)}`
-  return new StoreCorrupt(file, last.goodBytes, what, 'the next start of the service cuts it off')
+  const advice = 'the next start of the service puts it aside'
+  return new StoreCorrupt(file, last.goodBytes, `${torn}: ${known}`, advice)
 }

@@ -3,11 +3,10 @@
 import { resolve } from 'node:path'
 import { errorCodeOf, escaped, UsageError } from '../errors.ts'
 import { type Output, standardOutput } from '../telemetry/log-writer.ts'
-import { DatabaseFile } from '../store/sqljs/database-file.ts'
+import { makeSnapshot } from '../store/sqljs/compaction.ts'
 import { type File, type Files, nodeFiles } from '../store/sqljs/files.ts'
 import { refuseTarget, writeNewFile } from '../store/sqljs/new-file.ts'
 import { FILE_MAX_BYTES } from '../store/sqljs/page-file.ts'
-import { replay } from '../store/sqljs/recovery.ts'
 import { embeddedStore, readStore, tornLine } from './check.ts'
 import { counted, Progress } from './progress.ts'
 
@@ -64,18 +63,10 @@ function exportTo(
     // An earlier attempt may have written something.
     await to.truncate(0)
     progress.step('copying', scan.snapshot?.pages.lengthBytes)
-    const database = await DatabaseFile.begin(path, to, scan.snapshot)
-    try {
-      const replayed = await replay(scan, database, onProgress)
-      const torn = await tornLine(directory, wasServed, replayed)
-      if (torn) progress.tell(`the export is without a line: ${torn.message}`)
-      progress.step('checking', await to.lengthBytes())
-      const plants = database.check()
-      await database.finish({ sequence: replayed.sequence, complete: true })
-      return plants
-    } finally {
-      database.close()
-    }
+    const made = await makeSnapshot(scan, path, to, true, onProgress)
+    const torn = await tornLine(directory, wasServed, made)
+    if (torn) progress.tell(`the export is without a line: ${torn.message}`)
+    return made.plants
   })
 }
 

@@ -18,22 +18,21 @@ export type RangeOf<Read extends keyof PlantRange> = keyof PlantRange extends Re
   ? PlantRange
   : 'the store ignores a member of the range'
 
-/** One owner's plants as of one moment: plants created later are not in it. */
-export interface PlantList {
-  /** The id of the last plant, if `limit` cut the list short. */
+/** Some of one owner's plants, ascending by id. */
+export interface PlantChunk {
+  /** A JSON array of plants, each with name and tag alone. Its length is bounded, or it has one. */
+  readonly json: string
+  /** How many plants it has. */
+  readonly count: number
+  /** The id of its last plant, if more follow in the store. */
   readonly cutAt: bigint | undefined
-  /**
-   * The next chunk, or undefined after the last. A chunk is a JSON array of plants, each with name
-   * and tag alone; its length is bounded.
-   */
-  next(): Promise<string | undefined> | string | undefined
-  /** True if `next` has no more chunks to return. */
-  readonly ended: boolean
-  /** Bytes that the list holds in memory between two chunks; undefined means none. */
-  readonly heldBytes?: number
-  /** Must be called if the reader stops before the end. */
-  close(): void
 }
+
+/**
+ * One owner's plants, chunk by chunk; a list without plants has one empty chunk. Each chunk has
+ * what is durable when it is read. Its reader may stop at any time.
+ */
+export type PlantList = Iterator<PlantChunk, undefined> | AsyncIterator<PlantChunk, undefined>
 
 /**
  * The storage of plants: all that HTTP knows of a storage, and all that a storage knows of the
@@ -47,8 +46,8 @@ export interface PlantStore {
    * @throws StoreFull if there is no room now, PlantTooLarge if there can never be.
    */
   create(owner: string, plant: NewPlant): Promise<Created>
-  /** @throws StoreUnavailable if plants cannot be read. */
-  list(owner: string, range: PlantRange): Promise<PlantList> | PlantList
+  /** @throws StoreUnavailable if plants cannot be read, now or with a later chunk. */
+  list(owner: string, range: PlantRange): PlantList
   /** Why plants cannot be stored now, in a few words; undefined if they can. */
   unavailableReason(): string | undefined
   /** Answers the creates that wait, makes everything durable and closes the storage. */
@@ -76,7 +75,7 @@ export interface Recovered {
   readonly plants: number
   /** Batches that were replayed from the journals. */
   readonly groups: number
-  /** Bytes of a torn last line, which were cut off. */
+  /** Bytes of a torn last line, which were put aside. */
   readonly tornBytes: number
   readonly ms: number
 }

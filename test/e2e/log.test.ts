@@ -38,10 +38,10 @@ test('log: a start, a failed batch and a crash say what is needed, and no secret
   const database = new URL('store/sqljs/database.js', pathToFileURL(MAIN)).href
   const broken = await preload(`
     const { PlantDatabase } = await import(${JSON.stringify(database)})
-    const { add } = PlantDatabase.prototype
-    PlantDatabase.prototype.add = function (row, sequence) {
-      if (sequence > 3) throw new Error('out of memory')
-      return add.call(this, row, sequence)
+    const { insert } = PlantDatabase.prototype
+    PlantDatabase.prototype.insert = function (rows) {
+      if (rows[0][1] > 3) throw new Error('out of memory')
+      return insert.call(this, rows)
     }`)
   const first = await startProcess(t, directory, broken)
   const { time, recovered, ...line } = startLine(first)
@@ -57,7 +57,7 @@ test('log: a start, a failed batch and a crash say what is needed, and no secret
   })
   for (let id = 1; id <= 3; id++)
     assert.equal((await post(first.port, { id, name: 'Fern' })).status, 200)
-  // Memory and disk may differ then: the process ends, and loses nothing.
+  // The plant is in the journal, and its insert fails: the process ends, and the next one has it.
   await assert.rejects(post(first.port, { id: 4, name: 'Moss' }))
   assert.equal(await first.exited, 1)
   await until('it is on stderr', () => first.output().includes('out of memory'))
@@ -65,7 +65,7 @@ test('log: a start, a failed batch and a crash say what is needed, and no secret
   assert.ok(!first.output().includes(SECRET))
   const journal = join(directory, 'journal-00000001.log')
   truncateSync(journal, readFileSync(journal).lastIndexOf('\n') + 1)
-  appendFileSync(journal, '0123abcd 4 [["al')
+  appendFileSync(journal, '0123abcd 5 [["al')
 
   const second = await startProcess(t, directory, {
     PLANTS_JWT_SECRET: '',
@@ -79,7 +79,7 @@ test('log: a start, a failed batch and a crash say what is needed, and no secret
     readonly keysFrom: string
   }
   assert.deepEqual([found.keys, found.keysFrom], ['url', 'http://127.0.0.1:1/keys'])
-  assert.deepEqual({ ...found.recovered, ms: 0 }, { plants: 3, groups: 3, tornBytes: 16, ms: 0 })
+  assert.deepEqual({ ...found.recovered, ms: 0 }, { plants: 4, groups: 4, tornBytes: 16, ms: 0 })
   assert.ok(found.recovered.ms >= 0)
   assert.deepEqual(Object.keys(recovered ?? {}), ['plants', 'groups', 'tornBytes', 'ms'])
   assert.equal(await second.kill('SIGUSR2'), 1)

@@ -156,9 +156,9 @@ test('output: import goes on without a reader', async (t) => {
   const database = new SQL.Database(readFileSync(path))
   // The first one is refused with a line on stderr, and many others follow.
   database.run(`
-    INSERT INTO plants VALUES ('alice', -1, 0, x'00', NULL);
+    INSERT INTO plants VALUES ('alice', -1, x'00', NULL);
     WITH RECURSIVE ids(id) AS (VALUES (1) UNION ALL SELECT id + 1 FROM ids WHERE id < 5000)
-    INSERT INTO plants SELECT 'alice', id, 0, 'Moss', NULL FROM ids`)
+    INSERT INTO plants SELECT 'alice', id, 'Moss', NULL FROM ids`)
   writeFileSync(file, database.export())
   const importing = await unread(t, ['import', file], { PLANTS_DATA: other })
   assert.equal(await importing.status(), 1)

@@ -3,7 +3,7 @@ import { test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { NewPlant } from '../../dist/plants/plant.js'
 import { StoreUnavailable } from '../../dist/plants/store.js'
-import { type Compact, compact } from '../../dist/store/sqljs/compaction.js'
+import { type Compact, compact, type Compacted } from '../../dist/store/sqljs/compaction.js'
 import type { Files } from '../../dist/store/sqljs/files.js'
 import type { SqljsStore } from '../../dist/store/sqljs/store.js'
 import { checkStore } from '../../dist/cli/check.js'
@@ -113,7 +113,7 @@ interface Machine {
 }
 
 /** Those under way. The first one of a process waits until SQLite is compiled. */
-const compactions = new Set<Promise<number>>()
+const compactions = new Set<Promise<Compacted>>()
 
 function openStore(machine: Machine): Promise<SqljsStore> {
   const { disk, history, moments, fault, faults } = machine
@@ -140,6 +140,8 @@ function openStore(machine: Machine): Promise<SqljsStore> {
       return compaction
     },
     compactBytes: 1,
+    // About 1,200 bytes: small lines share a journal, and a large one ends it.
+    compactShare: machine.compact ? 0 : 0.1,
     // Padding for several small lines, and for no large one.
     paddingBytes: 1000,
     retryMs: { write: 1, compaction: 1 },
@@ -431,7 +433,7 @@ async function abandonedAt(last: number): Promise<Machine | undefined> {
       },
       onWriting: () => {},
     })
-    return (job) => compact(job.complete ? files : thread, job)
+    return (job) => compact(job.isQuiet ? files : thread, job)
   }
   const machine: Machine = { disk, history, moments: [], compact: compactUntil }
   const store = await openStore(machine)
@@ -452,7 +454,7 @@ test('crash states: a stop that abandons a compaction loses nothing by a power l
     const { moments, history } = machine
     for (const moment of moments) states += await recoverEach(moment, history, random, 0.3)
     const files = await simulatedFiles(moments.at(-1)?.disk ?? assert.fail()).list(DIRECTORY)
-    assert.deepEqual(files, ['plants.sqlite'])
+    assert.deepEqual([files.length, files.includes('plants.sqlite')], [2, true])
   }
   assert.ok(calls > 8)
   t.diagnostic(`${states} states after ${calls} calls`)

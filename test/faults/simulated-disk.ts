@@ -325,7 +325,6 @@ export interface DiskCall {
     | 'makeDirectory'
     | 'list'
     | 'read'
-    | 'readStart'
     | 'open'
     | 'rename'
     | 'remove'
@@ -436,13 +435,9 @@ export function simulatedFiles(disk: SimulatedDisk, observer = NO_FAULTS): Files
       await begin('list', directory)
       return disk.names(directory)
     },
-    async read(path) {
+    async read(path, maxBytes) {
       await begin('read', path)
-      return disk.read(found(path))
-    },
-    async readStart(path, lengthBytes) {
-      await begin('readStart', path)
-      return disk.read(found(path)).subarray(0, lengthBytes)
+      return disk.read(found(path)).subarray(0, maxBytes)
     },
     async open(path, mode) {
       await begin('open', path, mode)

@@ -6,8 +6,9 @@ import { describe, test, type TestContext } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Adapter } from '../../dist/http/adapter.js'
 import type { HttpServer } from '../../dist/http/server.js'
+import type { Plant } from '../../dist/plants/plant.js'
 import type { Created, PlantList } from '../../dist/plants/store.js'
-import { ALICE, type Bare, type BareOptions, chunkOf, listOf, startBare } from '../support/bare.ts'
+import { ALICE, type Bare, type BareOptions, listFrom, listOf, startBare } from '../support/bare.ts'
 import { call, post } from '../support/http.ts'
 import { scrape } from '../support/metrics.ts'
 import { startService } from '../support/service.ts'
@@ -122,12 +123,12 @@ for (const isEmbedded of [false, true]) {
 
     test('a list that fails in the middle', async (t) => {
       let chunks = 0
-      const next = async (): Promise<string> => {
+      const next = async (): Promise<Plant[]> => {
         await sleep(1)
         if (chunks++ === 3) throw new Error('the disk is gone')
-        return chunkOf([{ name: 'x' }])
+        return [{ name: 'x' }]
       }
-      const list = (): PlantList => ({ cutAt: undefined, next, ended: false, close() {} })
+      const list = (): PlantList => listFrom(next)
       const bare = await start(t, { store: { list } })
       await leave(bare.port, LIST, ({ ended }) => ended)
       await logged(bare, ['GET 200 aborted'])

@@ -8,7 +8,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { ListenFailed } from '../../dist/http/listen.js'
 import { createPlantService } from '../../dist/index.js'
 import type { PlantList } from '../../dist/plants/store.js'
-import { startBare, chunkOf } from '../support/bare.ts'
+import { startBare, listFrom } from '../support/bare.ts'
 import { EMBEDDED } from '../support/embedded.ts'
 import { call, post } from '../support/http.ts'
 import { scrape, underWay } from '../support/metrics.ts'
@@ -379,13 +379,9 @@ test('stop: a list that is cut off at the deadline ends with a reset', async (t)
   // The reset comes after a quiet time: libuv reports it as a normal end if bytes come with it.
   const list = (): PlantList => {
     let calls = 0
-    return {
-      cutAt: undefined,
-      next: async () =>
-        calls++ === 0 ? chunkOf([{ name: 'and another' }]) : new Promise<never>(() => {}),
-      ended: false,
-      close: () => {},
-    }
+    return listFrom(async () =>
+      calls++ === 0 ? [{ name: 'and another' }] : new Promise<never>(() => {}),
+    )
   }
   const { port, connections } = await startBare(t, { store: { list } })
   const wires = await Promise.all([Wire.to(port), Wire.to(port)])

@@ -214,10 +214,9 @@ test('tick: a response that cannot be sent is cut off, and the others are sent',
   }
 })
 
-test('tick: a list is closed if its reader leaves before the end of the tick', async (t) => {
+test('tick: a list whose reader leaves before the end of the tick is not sent', async (t) => {
   const sides: Socket[] = []
   let opened = 0
-  let closed = 0
   // Where the machine is busy, a piece may take so long that the next one would wait a tick.
   const queue = new FairQueue()
   queue.run = (_owner, work) => work()
@@ -231,13 +230,12 @@ test('tick: a list is closed if its reader leaves before the end of the tick', a
           sides[0]?.destroy()
           sides[1]?.resetAndDestroy()
         }
-        return listOf([[{ name: 'a' }], [{ name: 'b' }], [{ name: 'c' }]], () => closed++)
+        return listOf([[{ name: 'a' }], [{ name: 'b' }], [{ name: 'c' }]])
       },
     },
   })
   await prime({ port, connections })
-  await until('its lists are closed', () => closed >= PRIMING && connections.size === 0)
-  const before = closed
+  await until('its connections are closed', () => connections.size === 0)
   server.on('connection', (side: Socket) => sides.push(side))
   const wires: Wire[] = []
   for (let at = 0; at < 4; at++) {
@@ -251,7 +249,7 @@ test('tick: a list is closed if its reader leaves before the end of the tick', a
     await wire.end()
     assert.equal(wire.text, '')
   }
-  await until('all four lists are closed', () => closed - before >= 4)
+  await until('all four are logged', () => answered.length >= PRIMING + 4)
   assert.equal(opened, PRIMING + 4)
   const aborted = answered.filter((line) => line === 'GET 200 aborted')
   assert.deepEqual([answered.length, aborted.length], [PRIMING + 4, 2])

@@ -11,7 +11,7 @@ import { FairQueue } from '../../dist/limits/fair-queue.js'
 import { createLog, type Log, type LogRequests } from '../../dist/telemetry/log.js'
 import { Metrics } from '../../dist/telemetry/metrics.js'
 import type { NewPlant, Plant } from '../../dist/plants/plant.js'
-import type { Created, PlantList, PlantStore } from '../../dist/plants/store.js'
+import type { Created, PlantChunk, PlantList, PlantStore } from '../../dist/plants/store.js'
 
 export interface BareOptions {
   readonly store?: Partial<PlantStore>
@@ -143,21 +143,26 @@ export function chunkOf(plants: readonly Plant[]): string {
   return JSON.stringify(plants)
 }
 
-/** A list of these chunks. `closed` is called when the list is closed. */
-export function listOf(
-  chunks: readonly (readonly Plant[])[],
-  closed: () => void = () => {},
-): PlantList {
-  const left = [...chunks]
+/** A list without an end, of the chunks that a test makes. */
+export function listFrom(make: () => Promise<readonly Plant[]>): PlantList {
+  let last = 0
   return {
-    cutAt: undefined,
-    next: () => {
-      const plants = left.shift()
-      return plants && chunkOf(plants)
+    async next() {
+      const plants = await make()
+      last += plants.length
+      const value = { json: chunkOf(plants), count: plants.length, cutAt: BigInt(last) }
+      return { done: false, value }
     },
-    get ended() {
-      return left.length === 0
-    },
-    close: closed,
   }
+}
+
+/** A list of these chunks, whose ids are those of their places. */
+export function* listOf(chunks: readonly (readonly Plant[])[]): Generator<PlantChunk, undefined> {
+  let last = 0
+  for (const [at, plants] of chunks.entries()) {
+    last += plants.length
+    const cutAt = at === chunks.length - 1 ? undefined : BigInt(last)
+    yield { json: chunkOf(plants), count: plants.length, cutAt }
+  }
+  return undefined
 }

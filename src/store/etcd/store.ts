@@ -7,7 +7,7 @@ import { PlantTooLarge, StoreFull, StoreUnavailable } from '../../plants/store.t
 import type { Log } from '../../telemetry/log.ts'
 import { EtcdClient, type EtcdConfig } from './client.ts'
 import { DENIED, isRefusal } from './gateway.ts'
-import { openList, readChunks } from './list.ts'
+import { readChunks } from './list.ts'
 import { type Put, SharedPuts } from './puts.ts'
 import * as wire from './wire.ts'
 
@@ -69,10 +69,9 @@ export class EtcdStore implements PlantStore {
     return created
   }
 
-  /** Always a promise: HTTP caches only lists returned at once, and could not invalidate these. */
-  list(owner: string, { after, limit }: RangeOf<'after' | 'limit'>): Promise<PlantList> {
-    const range = wire.plantRange(this.#config.prefix, owner, after)
-    return openList(this.#chunks(owner, range, limit ?? Infinity), limit !== undefined)
+  /** Always promises: HTTP caches only chunks returned at once, and could not invalidate these. */
+  list(owner: string, { after, limit }: RangeOf<'after' | 'limit'>): PlantList {
+    return this.#chunks(owner, wire.plantRange(this.#config.prefix, owner, after), limit)
   }
 
   unavailableReason(): string | undefined {
@@ -85,7 +84,7 @@ export class EtcdStore implements PlantStore {
     return (this.#closed ??= Promise.allSettled(this.#creates).then(() => this.#client.close()))
   }
 
-  async *#chunks(owner: string, range: wire.KeyRange, limit: number) {
+  async *#chunks(owner: string, range: wire.KeyRange, limit = Infinity) {
     const call = (request: wire.EtcdRequest) =>
       this.#inTurn(owner, (deadline) => this.#client.call(request, deadline))
     try {

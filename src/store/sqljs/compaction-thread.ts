@@ -1,6 +1,6 @@
 import { setPriority } from 'node:os'
 import { isMainThread, parentPort, Worker, workerData } from 'node:worker_threads'
-import type { Compact, CompactionJob } from './compaction.ts'
+import type { Compact, Compacted, CompactionJob } from './compaction.ts'
 
 /*
  * The thread that compacts. This file imports no other file of the service: the thread runs it
@@ -20,12 +20,9 @@ const OLD_GENERATION_MIB = 32
 const LINE_FACTOR = 4
 const MIB = 2 ** 20
 
-const RESULT = 'plant-store compaction'
-
-/** What the thread posts at its end: the snapshot's length, or why there is none. */
+/** What the thread posts at its end: what the snapshot has, or why there is none. */
 interface Result {
-  readonly kind: typeof RESULT
-  readonly result: number | string
+  readonly plantStoreCompaction: Compacted | string
 }
 
 /** Runs a job in a worker thread, so that requests never wait for it. Rejects if it dies. */
@@ -45,8 +42,8 @@ export const compactInWorker: Compact = (job, signal) =>
     worker.on('message', (message: unknown) => {
       // What the process's options load in each thread may post messages of its own.
       if (!isResult(message)) return
-      const { result } = message
-      settle = () => (typeof result === 'number' ? resolve(result) : reject(new Error(result)))
+      const { plantStoreCompaction: result } = message
+      settle = () => (typeof result === 'string' ? reject(new Error(result)) : resolve(result))
       // It may also keep the thread alive.
       end()
     })
@@ -54,7 +51,7 @@ export const compactInWorker: Compact = (job, signal) =>
       settle = () => reject(error)
     })
     signal?.addEventListener('abort', end)
-    // The result waits for the thread's end: the lock's directory stays open for its last call.
+    // The result waits for the thread's end: no file call of it may come after.
     worker.once('exit', (code) => {
       signal?.removeEventListener('abort', end)
       settle(code)
@@ -63,16 +60,13 @@ export const compactInWorker: Compact = (job, signal) =>
 
 if (!isMainThread && isJob(workerData)) {
   yieldToRequests()
-  const post = (result: Result['result']): void =>
-    parentPort?.postMessage({ kind: RESULT, result } satisfies Result)
-  compactHere(workerData).then(post, (error: unknown) => {
+  compactHere(workerData)
     // Object() makes an object of anything. Its members are still unknown.
-    const { stack } = Object(error) as { readonly stack?: unknown }
-    post(String(stack ?? error))
-  })
+    .catch((error: unknown) => String((Object(error) as { stack?: unknown }).stack ?? error))
+    .then((result) => parentPort?.postMessage({ plantStoreCompaction: result } satisfies Result))
 }
 
-async function compactHere(job: CompactionJob): Promise<number> {
+async function compactHere(job: CompactionJob): Promise<Compacted> {
   const { compact } = await import('./compaction.ts')
   const { nodeFiles } = await import('./files.ts')
   return compact(nodeFiles, job)
@@ -92,8 +86,7 @@ function yieldToRequests(): void {
 }
 
 function isResult(message: unknown): message is Result {
-  if (typeof message !== 'object' || message === null) return false
-  return 'kind' in message && message.kind === RESULT
+  return typeof message === 'object' && message !== null && 'plantStoreCompaction' in message
 }
 
 /** The service itself may run in another program's worker thread, which has other data. */

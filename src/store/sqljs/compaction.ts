@@ -1,9 +1,14 @@
-import { DatabaseFile } from './database-file.ts'
-import { scanDirectory } from './directory-scan.ts'
-import type { Files } from './files.ts'
+import type { Database, SqlJs } from 'sql.js'
+import { attachMemory, countOf, countVerified, PlantDatabase } from './database.ts'
+import { type DirectoryScan, scanDirectory } from './directory-scan.ts'
+import type { File, Files } from './files.ts'
+import type { Row } from './journal-format.ts'
 import type { LockPlace } from './lock.ts'
-import { replay } from './recovery.ts'
-import { SNAPSHOT } from './snapshot.ts'
+import { PAGE_BYTES, PageFile } from './page-file.ts'
+import { type OnProgress, replay, type Replay } from './recovery.ts'
+import { createTables, FORMAT_VERSION, metaOf, seal, SNAPSHOT } from './snapshot.ts'
+import { type Snapshot, upgradeTables, withPages } from './snapshot.ts'
+import { loadSqlite, valueOf } from './sqlite.ts'
 import { StoreDirectory, TEMPORARY } from './store-directory.ts'
 
 export interface CompactionJob {
@@ -12,8 +17,10 @@ export interface CompactionJob {
   readonly upToJournal: number
   /** The sequence that they must end with. */
   readonly sequence: number
-  /** Whether no journal follows: the store is being closed. */
-  readonly complete: boolean
+  /** How many plants there must be then. */
+  readonly plants: number
+  /** Whether the store is being opened or closed, so that no request waits for this thread. */
+  readonly isQuiet: boolean
   /** Length of the last snapshot; 0 without one. */
   readonly snapshotBytes: number
   /** Length of the journals. */
@@ -22,11 +29,17 @@ export interface CompactionJob {
   readonly lock?: LockPlace | undefined
 }
 
+/** What a new snapshot has. */
+export interface Compacted {
+  readonly bytes: number
+  readonly plants: number
+}
+
 /**
- * Builds the next snapshot and resolves with its length in bytes. The signal abandons it where it
- * is, as a crash would; then it rejects after its last file call.
+ * Builds the next snapshot. The signal abandons it where it is, as a crash would; then it rejects
+ * after its last file call.
  */
-export type Compact = (job: CompactionJob, signal?: AbortSignal) => Promise<number>
+export type Compact = (job: CompactionJob, signal?: AbortSignal) => Promise<Compacted>
 
 /**
  * Builds the next snapshot from the last one and the closed journals, and puts it in place. The
@@ -34,25 +47,112 @@ export type Compact = (job: CompactionJob, signal?: AbortSignal) => Promise<numb
  * a crash after it leaves the new snapshot and journals that it covers. Both recover to the same
  * plants.
  */
-export async function compact(files: Files, job: CompactionJob): Promise<number> {
+export async function compact(files: Files, job: CompactionJob): Promise<Compacted> {
   const directory = new StoreDirectory(files, job.directory, job.lock)
   const path = directory.pathOf(SNAPSHOT + TEMPORARY)
-  const bytes = await scanDirectory(directory, (scan) =>
+  const made = await scanDirectory(directory, (scan) =>
     directory.writeTemporary(SNAPSHOT, async (file) => {
       const journals = scan.journals.filter((number) => number <= job.upToJournal)
-      const database = await DatabaseFile.begin(path, file, scan.snapshot)
-      try {
-        const { sequence } = await replay({ ...scan, journals }, database)
-        if (sequence !== job.sequence) {
-          const end = `the closed journals end with write ${sequence}`
-          throw new Error(`${end} instead of ${job.sequence}`)
-        }
-        return await database.finish({ sequence, complete: job.complete })
-      } finally {
-        database.close()
-      }
+      const made = await makeSnapshot({ ...scan, journals }, path, file)
+      if (made.sequence === job.sequence && made.plants === job.plants) return made
+      const wanted = `${job.plants} plants up to write ${job.sequence}`
+      const found = `${made.plants} up to write ${made.sequence}`
+      throw new Error(`snapshot and closed journals should have ${wanted}, and have ${found}`)
     }),
   )
   await directory.renameIntoPlace(SNAPSHOT)
-  return bytes
+  return { bytes: made.bytes, plants: made.plants }
+}
+
+/**
+ * Makes a snapshot, durable, of all that a scan found. `path` is for messages.
+ * @param complete whether it needs no journal, as an export. Then SQLite verifies it too.
+ */
+export async function makeSnapshot(
+  scan: DirectoryScan,
+  path: string,
+  file: File,
+  complete = false,
+  onProgress?: OnProgress,
+): Promise<Replay & Compacted> {
+  const library = await loadSqlite()
+  const pages = new PageFile(path, file)
+  if (scan.snapshot)
+    for await (const block of scan.snapshot.pages.blocks(scan.snapshot.trailerAt))
+      pages.write(block, pages.lengthBytes)
+  else pages.write(emptyFile(library), 0)
+  const db = pages.through(() => new library.Database(pages.bytes))
+  try {
+    const builder = pages.through(() => new SnapshotBuilder(db, pages, scan.snapshot))
+    const replayed = await replay(scan, builder, onProgress)
+    const { sequence } = replayed
+    const plants = builder.finish(sequence, complete)
+    // This was written last. A sql.js that worked on a copy would have written it there.
+    const written = withPages(library, pages, metaOf)
+    const isSame = written.sequence === sequence && written.complete === complete
+    if (!isSame || written.format !== FORMAT_VERSION || pages.lengthBytes !== builder.lengthBytes)
+      throw new Error('SQLite has not written all of the snapshot to its file')
+    return { ...replayed, plants, bytes: await seal(pages, sequence) }
+  } finally {
+    db.close()
+  }
+}
+
+/** Tables without plants. */
+function emptyFile({ Database }: SqlJs): Uint8Array {
+  const db = new Database()
+  try {
+    createTables(db, 'main')
+    return db.export()
+  } finally {
+    db.close()
+  }
+}
+
+/** Plants are moved to the file when they take this much memory. */
+const MOVE_AT_BYTES = 32 * 1024 * 1024
+/** In the order of the tree, so that each of its pages is read and written once. */
+const MOVE = 'INSERT INTO main.plants SELECT * FROM mem.plants ORDER BY owner, id'
+
+/** SQLite works on the disk. Only plants that are not in the file yet are in memory. */
+class SnapshotBuilder {
+  /** Its schema `main` is the file, and `mem` has the plants in memory. */
+  readonly #db: Database
+  readonly #pages: PageFile
+  readonly #plants: PlantDatabase
+
+  constructor(db: Database, pages: PageFile, snapshot: Snapshot | undefined) {
+    db.run('PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF')
+    if (snapshot) upgradeTables(db, 'main', snapshot)
+    attachMemory(db)
+    createTables(db, 'mem')
+    this.#db = db
+    this.#pages = pages
+    this.#plants = new PlantDatabase(db)
+  }
+
+  /** How long the file is to SQLite. */
+  get lengthBytes(): number {
+    return Number(valueOf(this.#db, 'PRAGMA main.page_count')) * PAGE_BYTES
+  }
+
+  /** @throws Error if an id is taken. */
+  insert(rows: readonly Row[]): void {
+    this.#plants.insert(rows)
+    if (this.#plants.usedPages * PAGE_BYTES > MOVE_AT_BYTES) this.#move()
+  }
+
+  /** Returns how many plants there are. */
+  finish(sequence: number, complete: boolean): number {
+    this.#move()
+    return this.#pages.through(() => {
+      this.#db.run(`REPLACE INTO main.meta VALUES ('format', ${FORMAT_VERSION}),
+        ('sequence', ${sequence}), ('complete', ${complete ? 1 : 0})`)
+      return complete ? countVerified(this.#db, 'main') : countOf(this.#db, 'main')
+    })
+  }
+
+  #move(): void {
+    this.#pages.through(() => this.#db.run(`${MOVE}; DELETE FROM mem.plants`))
+  }
 }

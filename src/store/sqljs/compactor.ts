@@ -1,46 +1,37 @@
 import { setTimeout as sleep } from 'node:timers/promises'
-import { Backoff } from '../../limits/backoff.ts'
-import type { CompactionJob } from './compaction.ts'
+import { StoreUnavailable } from '../../plants/store.ts'
 import { journalNumber } from './journal-format.ts'
 import type { JournalWriter } from './journal-writer.ts'
 import type { Settings } from './settings.ts'
 import type { Recovery } from './recovery.ts'
 
 const LAST_RETRY_MS = 60_000
-/** A start inserts a journal's rows one by one, which takes many times as long as a snapshot's. */
-const JOURNAL_SHARE = 1 / 3
 
 /**
- * Compacts the journals when they outgrow a third of the snapshot, so that a write costs O(1)
+ * Compacts the journals when they outgrow a share of the snapshot, so that a write costs O(1)
  * amortized and a start O(size). Writes go on meanwhile, in the next journal.
+ *
+ * It also sees to it that there is always a snapshot which says that a journal follows: else a
+ * journal that is lost would not be missed.
  */
 export class Compactor {
   readonly results = { success: 0, failure: 0 }
   readonly #settings: Settings
   readonly #journal: JournalWriter
-  readonly #backoff: Backoff
   readonly #stopped = new AbortController()
   #running: Promise<void> | undefined
   #snapshotBytes: number
-  /**
-   * The sequence of the snapshot on disk, if it is complete. 0 without a snapshot, because an empty
-   * store needs none. Undefined if the snapshot needs journals.
-   */
-  #completeAt: number | undefined = 0
+  /** Whether the snapshot says that a journal follows. */
+  #isJournalMissed: boolean
   /** Length of the journals that are closed and wait for a compaction. */
   #closedBytes: number
 
   constructor(settings: Settings, journal: JournalWriter, { snapshot, closedBytes }: Recovery) {
     this.#settings = settings
     this.#journal = journal
-    this.#backoff = new Backoff(settings.retryMs.compaction, LAST_RETRY_MS)
     this.#snapshotBytes = snapshot?.pages.lengthBytes ?? 0
-    if (snapshot) this.#completeAt = snapshot.complete ? snapshot.sequence : undefined
+    this.#isJournalMissed = snapshot?.complete === false
     this.#closedBytes = closedBytes
-  }
-
-  get snapshotBytes(): number {
-    return this.#snapshotBytes
   }
 
   /** Length of the journals that are not compacted yet. */
@@ -48,93 +39,106 @@ export class Compactor {
     return this.#closedBytes + this.#journal.current.bytes
   }
 
-  /** To be called after each batch, and at start: a kill may have interrupted a compaction. */
+  /**
+   * To be called once. A new store has its snapshot before its first plant. Of another one journals
+   * that a kill left too long are compacted, and so is an export that was put back.
+   */
+  async begin(): Promise<void> {
+    const { ready, lastSequence } = this.#journal
+    if (ready && lastSequence === 0 && !this.#isJournalMissed)
+      await this.#compact('opening').catch((error: unknown) => this.#tellFailure(error))
+    this.compactIfDue()
+  }
+
+  /** To be called after each batch. */
   compactIfDue(): void {
-    if (this.#running || this.#stopped.signal.aborted || !this.#isDue()) return
+    if (this.#running || this.#stopped.signal.aborted || !this.#isDue) return
     this.#running = this.#compactUntilDone().finally(() => (this.#running = undefined))
   }
 
-  /**
-   * Abandons the compaction under way, as a crash would, and begins no other. `leaveComplete` then
-   * writes a whole snapshot, over what is left of a temporary one.
-   */
+  /** Abandons the compaction under way, as a crash would, and begins no other. */
   async stop(): Promise<void> {
     this.#stopped.abort()
     await this.#running
   }
 
-  /** Leaves a snapshot that is complete by itself, and no journal. The journal must be closed. */
-  async leaveComplete(): Promise<void> {
-    const { directory } = this.#settings
-    const { lastSequence: sequence, current } = this.#journal
-    const upToJournal = current.number
-    const { journalBytes } = this
-    if (sequence !== this.#completeAt)
-      await this.#build({ upToJournal, sequence, complete: true, journalBytes })
-    // A snapshot that was found may have been renamed by a process that was killed before it
-    // synced the directory.
-    await directory.sync()
-    await this.#removeJournals(upToJournal)
+  /** Leaves a snapshot of everything, and an empty journal. */
+  async finish(): Promise<void> {
+    if (!this.#isJournalMissed || this.#closedBytes > 0 || this.#hasLines)
+      await this.#compact('closing')
+  }
+
+  get #hasLines(): boolean {
+    const { firstSequence, nextSequence } = this.#journal.current
+    return nextSequence > firstSequence
   }
 
   get #dueBytes(): number {
-    return Math.max(this.#settings.compactBytes, JOURNAL_SHARE * this.#snapshotBytes)
+    const { compactBytes, compactShare } = this.#settings
+    return Math.max(compactBytes, compactShare * this.#snapshotBytes)
   }
 
-  #isDue(): boolean {
-    const { firstSequence, nextSequence } = this.#journal.current
-    const hasLines = this.#closedBytes > 0 || nextSequence > firstSequence
+  get #isDue(): boolean {
+    if (!this.#isJournalMissed) return true
+    const hasLines = this.#closedBytes > 0 || this.#hasLines
     return hasLines && this.journalBytes > this.#dueBytes
   }
 
   /** Tries again after a failure, with a growing delay, for as long as a compaction is due. */
   async #compactUntilDone(): Promise<void> {
     const { signal } = this.#stopped
-    while (this.#isDue() && !signal.aborted) {
-      // Taken before the attempt: one that succeeds resets it.
-      const retryMs = this.#backoff.nextMs()
+    let retryMs = this.#settings.retryMs.compaction
+    while (this.#isDue && !signal.aborted) {
       try {
-        if (this.#journal.ready) return await this.#compact()
+        if (this.#journal.ready) return await this.#compact('serving')
       } catch (error) {
         if (signal.aborted) return
-        this.results.failure++
-        const what = 'the journals could not be compacted; they are kept, and it is tried again'
-        this.#settings.log.error(what, { error, retryMs })
+        this.#tellFailure(error, retryMs)
       }
       await sleep(retryMs, undefined, { ref: false, signal }).catch(() => {})
+      retryMs = Math.min(2 * retryMs, LAST_RETRY_MS)
     }
   }
 
-  async #compact(): Promise<void> {
+  async #compact(when: 'opening' | 'serving' | 'closing'): Promise<void> {
+    const { directory, compact, log } = this.#settings
+    // A snapshot says that a journal follows: that journal must be in its place.
+    if (!this.#journal.ready) throw new StoreUnavailable(this.#journal.unavailableReason)
     // Journals that were closed for a compaction that failed are compacted first, unless the
     // current one has grown as much again.
-    if (this.#closedBytes === 0 || this.#journal.current.bytes > this.#dueBytes)
-      await this.#rotate()
-    const { number, firstSequence } = this.#journal.current
-    const [upToJournal, sequence] = [number - 1, firstSequence - 1]
+    const waits = this.#closedBytes > 0 && this.#journal.current.bytes <= this.#dueBytes
+    if (this.#hasLines && (when === 'closing' || !waits)) await this.#rotate()
+    const { number, firstSequence, plantsBefore: plants } = this.#journal.current
+    const [upToJournal, sequence, journalBytes] = [number - 1, firstSequence - 1, this.#closedBytes]
+    // Here too: what builds the snapshot does not know that the lock was lost before.
+    await directory.checkLock()
     const startedAtMs = performance.now()
-    // Cleared before the build: a build that fails may already have put its snapshot in place, and
-    // that one needs the current journal.
-    this.#completeAt = undefined
-    const job = { upToJournal, sequence, complete: false, journalBytes: this.#closedBytes }
-    this.#snapshotBytes = await this.#build(job, this.#stopped.signal)
+    const isQuiet = when !== 'serving'
+    const compacted = await compact(
+      {
+        ...{ directory: directory.path, lock: directory.lock },
+        ...{ upToJournal, sequence, plants, isQuiet },
+        ...{ snapshotBytes: this.#snapshotBytes, journalBytes },
+      },
+      isQuiet ? undefined : this.#stopped.signal,
+    )
+    if (compacted.plants !== plants)
+      throw new Error(`the new snapshot has ${compacted.plants} plants instead of ${plants}`)
+    this.#snapshotBytes = compacted.bytes
+    this.#isJournalMissed = true
     this.#closedBytes = 0
-    this.#backoff.reset()
-    this.results.success++
-    const ms = Math.round(performance.now() - startedAtMs)
-    this.#settings.log.info('compacted', { snapshotBytes: this.#snapshotBytes, ms })
+    if (!isQuiet) {
+      this.results.success++
+      const ms = Math.round(performance.now() - startedAtMs)
+      log.info('compacted', { snapshotBytes: this.#snapshotBytes, ms })
+    }
     await this.#removeJournals(upToJournal)
   }
 
-  async #build(
-    job: Omit<CompactionJob, 'directory' | 'lock' | 'snapshotBytes'>,
-    signal?: AbortSignal,
-  ): Promise<number> {
-    const { directory, compact } = this.#settings
-    // Here too: what builds the snapshot does not know that the lock was lost before.
-    await directory.checkLock()
-    const { path, lock } = directory
-    return compact({ ...job, directory: path, lock, snapshotBytes: this.#snapshotBytes }, signal)
+  #tellFailure(error: unknown, retryMs?: number): void {
+    this.results.failure++
+    const what = 'the journals could not be compacted; they are kept, and it is tried again'
+    this.#settings.log.error(what, { error, retryMs })
   }
 
   async #rotate(): Promise<void> {

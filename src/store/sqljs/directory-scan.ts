@@ -1,15 +1,7 @@
 /* What files a directory has, and how they fit together. */
 
-import { errorCodeOf } from '../../errors.ts'
-import type { File } from './files.ts'
-import {
-  HEADER_MAX_BYTES,
-  journalName,
-  journalNumber,
-  PUT_BACK,
-  readHeader,
-  StoreCorrupt,
-} from './journal-format.ts'
+import { HEADER_MAX_BYTES, journalName, journalNumber } from './journal-format.ts'
+import { PUT_BACK, readHeader, StoreCorrupt } from './journal-format.ts'
 import { readSnapshot, SNAPSHOT, type Snapshot } from './snapshot.ts'
 import { type StoreDirectory, TEMPORARY } from './store-directory.ts'
 
@@ -19,7 +11,7 @@ export interface DirectoryScan {
   readonly snapshot: Snapshot | undefined
   /** Journals with something that the snapshot does not hold, in order. */
   readonly journals: readonly number[]
-  /** The number for a new journal: after all others, or that of a rotation that did not finish. */
+  /** The number for a new journal: after all others. */
   readonly nextJournal: number
   /** Journals that the snapshot covers, and files that a crash left half written. */
   readonly obsoleteFiles: readonly string[]
@@ -37,7 +29,7 @@ export async function scanDirectory<T>(
   const names = await directory.list()
   // Read before the snapshot: a journal that a compaction removes in between is in that snapshot.
   const headers = await readHeaders(directory, names)
-  const file = await openSnapshotIfAny(directory, names)
+  const file = names.includes(SNAPSHOT) ? await directory.openExisting(SNAPSHOT) : undefined
   try {
     const snapshot = file && (await readSnapshot(directory.pathOf(SNAPSHOT), file))
     return await use(scanOf(directory, names, headers, snapshot))
@@ -57,7 +49,7 @@ export async function scanDirectory<T>(
 function scanOf(
   directory: StoreDirectory,
   names: readonly string[],
-  { headers, nextJournal }: Headers,
+  headers: readonly Header[],
   snapshot: Snapshot | undefined,
 ): DirectoryScan {
   const covered = snapshot?.sequence ?? 0
@@ -71,7 +63,7 @@ function scanOf(
     directory,
     snapshot,
     journals: journals.map(({ number }) => number),
-    nextJournal,
+    nextJournal: 1 + (headers.at(-1)?.number ?? 0),
     obsoleteFiles: [
       ...names.filter((name) => name.endsWith(TEMPORARY)),
       ...headers.filter((_, at) => isCovered(at)).map(({ number }) => journalName(number)),
@@ -85,40 +77,16 @@ interface Header {
   readonly first: number
 }
 
-interface Headers {
-  readonly headers: readonly Header[]
-  readonly nextJournal: number
-}
-
 async function readHeaders(
   directory: StoreDirectory,
   names: readonly string[],
-): Promise<Headers> {
+): Promise<readonly Header[]> {
   const numbers = names.map(journalNumber).filter((number) => number !== undefined)
   const headers: Header[] = []
-  let nextJournal = 1
   for (const number of numbers.sort((a, b) => a - b)) {
     const name = journalName(number)
-    const path = directory.pathOf(name)
-    const first = readHeader(path, await directory.readStart(name, HEADER_MAX_BYTES))
-    if (first !== undefined) {
-      headers.push({ number, first })
-      nextJournal = number + 1
-    } else if (number === numbers.at(-1)) nextJournal = number
-    else throw new StoreCorrupt(path, 0, 'its first line is not whole, and a later journal follows')
+    const start = await directory.read(name, HEADER_MAX_BYTES)
+    headers.push({ number, first: readHeader(directory.pathOf(name), start) })
   }
-  return { headers, nextJournal }
-}
-
-async function openSnapshotIfAny(
-  directory: StoreDirectory,
-  names: readonly string[],
-): Promise<File | undefined> {
-  try {
-    return await directory.openExisting(SNAPSHOT)
-  } catch (error) {
-    // Nothing of the store removes a snapshot: one that was there must not be taken for none.
-    if (errorCodeOf(error) === 'ENOENT' && !names.includes(SNAPSHOT)) return undefined
-    throw error
-  }
+  return headers
 }

@@ -1,5 +1,5 @@
-import { constants, fdatasyncSync, read, readSync, write, writeSync } from 'node:fs'
-import * as fs from 'node:fs/promises'
+import * as fs from 'node:fs'
+import { type FileHandle, mkdir, open, readdir, rename, unlink } from 'node:fs/promises'
 import { dirname } from 'node:path'
 import { promisify } from 'node:util'
 import { errorCodeOf } from '../../errors.ts'
@@ -36,10 +36,8 @@ export interface Files {
   makeDirectory(path: string): Promise<void>
   /** The names in a directory. */
   list(directory: string): Promise<readonly string[]>
-  /** A file's bytes. */
-  read(path: string): Promise<Buffer>
-  /** A file's first bytes, at most `lengthBytes`. */
-  readStart(path: string, lengthBytes: number): Promise<Buffer>
+  /** A file's first bytes, at most `maxBytes`; all of them without that. */
+  read(path: string, maxBytes?: number): Promise<Buffer>
   open(path: string, mode: Mode): Promise<File>
   rename(from: string, to: string): Promise<void>
   remove(path: string): Promise<void>
@@ -47,7 +45,7 @@ export interface Files {
   syncDirectory(path: string): Promise<void>
 }
 
-const { O_CREAT, O_DSYNC, O_RDONLY, O_RDWR, O_TRUNC, O_WRONLY } = constants
+const { O_CREAT, O_DSYNC, O_RDONLY, O_RDWR, O_TRUNC, O_WRONLY } = fs.constants
 // Without O_DSYNC the store would acknowledge writes that are not synced.
 if (O_DSYNC === undefined) throw new Error('this platform has no O_DSYNC, which the store needs')
 const FLAGS: Readonly<Record<Mode, number>> = {
@@ -61,43 +59,51 @@ const FLAGS: Readonly<Record<Mode, number>> = {
  */
 const CALL_BYTES = 1024 * 1024
 
-const readLater = promisify(read)
-const writeLater = promisify(write)
+const readLater = promisify(fs.read)
+const writeLater = promisify(fs.write)
+/**
+ * Where packages are in archives (Yarn's Plug'n'Play), a FileHandle cannot sync. Where Node's
+ * permission model is in force, nothing else can. Node's types do not say that it may be missing.
+ */
+const hasPermissions = (process as { readonly permission?: unknown }).permission !== undefined
+const syncLater = promisify(fs.fsync)
+const syncDataLater = promisify(fs.fdatasync)
 
 /** File access of every thread. */
 export const nodeFiles: Files = {
   makeDirectory,
-  list: (directory) => fs.readdir(directory),
-  read: (path) => readUpTo(path, Infinity),
-  readStart: readUpTo,
-  async open(path, mode) {
-    return fileOf(await fs.open(path, FLAGS[mode], 0o600), mode === 'durable')
-  },
-  rename: (from, to) => fs.rename(from, to),
-  remove: (path) => fs.unlink(path),
+  list: (directory) => readdir(directory),
+  read: readUpTo,
+  open: async (path, mode) => fileOf(await open(path, FLAGS[mode], 0o600), mode),
+  rename,
+  remove: unlink,
   async syncDirectory(path) {
-    const handle = await fs.open(path)
+    const directory = await nodeFiles.open(path, 'existing')
     try {
-      await handle.sync()
+      await directory.sync()
     } finally {
-      await handle.close()
+      await directory.close()
     }
   },
 }
 
-/** The calls of an open file. `isDurable`: after its writes little is left to sync. */
-export function fileOf(handle: fs.FileHandle, isDurable = false): File {
+/** The calls of an open file. */
+export function fileOf(handle: FileHandle, mode: Mode): File {
   // `fd` is read at each call: after a close, the number may soon be that of another file.
   return {
     // Every batch waits for one write, and that of a FileHandle takes 10 µs more.
     async write(bytes, at) {
       return (await writeLater(handle.fd, bytes, 0, bytes.length, at)).bytesWritten
     },
-    writeNow: (bytes, at) => writeSync(handle.fd, bytes, 0, bytes.length, at),
-    readNow: (bytes, at) => readSync(handle.fd, bytes, 0, bytes.length, at),
+    writeNow: (bytes, at) => fs.writeSync(handle.fd, bytes, 0, bytes.length, at),
+    readNow: (bytes, at) => fs.readSync(handle.fd, bytes, 0, bytes.length, at),
     lengthBytes: async () => (await handle.stat()).size,
-    sync: () => (isDurable ? handle.datasync() : handle.sync()),
-    syncNow: () => fdatasyncSync(handle.fd),
+    async sync() {
+      // After a durable write little is left to sync.
+      if (mode === 'durable') await (hasPermissions ? handle.datasync() : syncDataLater(handle.fd))
+      else await (hasPermissions ? handle.sync() : syncLater(handle.fd))
+    },
+    syncNow: () => fs.fdatasyncSync(handle.fd),
     truncate: (lengthBytes) => handle.truncate(lengthBytes),
     close: () => handle.close(),
   }
@@ -112,12 +118,11 @@ export async function writeWhole(file: File, bytes: Uint8Array, from: number): P
   }
 }
 
-/** A file's bytes, at most `mostBytes`. */
-async function readUpTo(path: string, mostBytes: number): Promise<Buffer> {
-  const handle = await fs.open(path)
+async function readUpTo(path: string, maxBytes = Infinity): Promise<Buffer> {
+  const handle = await open(path)
   try {
-    const bytes = Math.min((await handle.stat()).size, mostBytes)
-    const contents = Buffer.alloc(bytes)
+    const bytes = Math.min((await handle.stat()).size, maxBytes)
+    const contents = Buffer.from(new ArrayBuffer(bytes, { maxByteLength: bytes }))
     let at = 0
     for (let taken = 1; at < bytes && taken > 0; at += taken) {
       const most = Math.min(bytes - at, CALL_BYTES)
@@ -130,9 +135,14 @@ async function readUpTo(path: string, mostBytes: number): Promise<Buffer> {
   }
 }
 
+/** Gives back the bytes of `read`: V8 may keep them until its next full collection. */
+export function release({ buffer }: Uint8Array): void {
+  if ('resizable' in buffer && buffer.resizable) buffer.resize(0)
+}
+
 /** With `recursive`, Node 20 never returns if a directory above was removed while it was in use. */
 async function makeDirectory(path: string): Promise<void> {
-  const make = (): Promise<void> => fs.mkdir(path, { mode: 0o700 })
+  const make = (): Promise<void> => mkdir(path, { mode: 0o700 })
   try {
     await make()
   } catch (error) {

@@ -26,7 +26,6 @@ const noFiles: Files = {
   makeDirectory: nothing,
   list: async () => [],
   read: noFile,
-  readStart: noFile,
   open: async (_, mode) => (mode === 'existing' ? noFile() : sink),
   rename: nothing,
   remove: nothing,
@@ -37,7 +36,7 @@ const noFiles: Files = {
 export const inMemory = {
   files: noFiles,
   lock: async () => ({ release: nothing }),
-  compact: async () => 0,
+  compact: async ({ plants }) => ({ bytes: 0, plants }),
   compactBytes: Infinity,
   paddingBytes: 0,
 } as const satisfies Partial<SqljsStoreOptions>

@@ -1,5 +1,4 @@
 import { crc32 } from 'node:zlib'
-import type { Row } from './database.ts'
 
 /*
  * A journal is text, one line for each batch:
@@ -40,6 +39,12 @@ export class StoreCorrupt extends Error {
 }
 StoreCorrupt.prototype.name = 'StoreCorrupt'
 
+/**
+ * A plant as it is stored and journalled. The id is decimal digits: the one form that JSON, SQLite
+ * and sql.js all keep exact.
+ */
+export type Row = readonly [owner: string, id: string, name: string, tag?: string]
+
 /** One line of a journal, whose checksum fits. */
 export interface JournalLine {
   readonly sequence: number
@@ -56,7 +61,7 @@ export interface JournalExtent {
   readonly headerBytes: number
   /** Where the last good line ends. */
   readonly goodBytes: number
-  /** Length of the broken line after it, which was never acknowledged. */
+  /** Length of the broken line after it. */
   readonly tornBytes: number
 }
 
@@ -71,6 +76,11 @@ export function journalName(number: number): string {
 export function journalNumber(name: string): number | undefined {
   const number = Number(/^journal-(\d{8,15})\.log$/.exec(name)?.[1])
   return journalName(number) === name ? number : undefined
+}
+
+/** The file that keeps a torn line, by the sequence that the line would have. */
+export function tornName(sequence: number): string {
+  return `torn-${sequence}.bin`
 }
 
 function checksum(data: string | Uint8Array): string {
@@ -88,17 +98,11 @@ export function batchLine(sequence: number, rows: readonly Row[]): Buffer {
 }
 
 /**
- * Reads a journal's first sequence from its first bytes. Returns undefined if the first line is not
- * whole: a crash during a rotation leaves that.
- * @throws StoreCorrupt if the line is damaged or of another version.
+ * Reads a journal's first sequence from its first bytes.
+ * @throws StoreCorrupt if the first line is damaged, not whole, or of another version.
  */
-export function readHeader(file: string, bytes: Buffer): number | undefined {
-  const end = bytes.indexOf(NEWLINE)
-  if (end < 0) {
-    if (bytes.length < HEADER_MAX_BYTES) return undefined
-    throw new StoreCorrupt(file, 0, 'it does not begin as a journal does')
-  }
-  const line = bytes.toString('latin1', 0, end)
+export function readHeader(file: string, bytes: Buffer): number {
+  const line = bytes.toString('latin1', 0, Math.max(0, bytes.indexOf(NEWLINE)))
   const [, text, version, first, sum] = HEADER.exec(line) ?? []
   if (text === undefined || checksum(text) !== sum)
     throw new StoreCorrupt(file, 0, 'its first line is not that of a journal')
@@ -113,8 +117,8 @@ export function otherVersion(found: unknown, readable: unknown): string {
 
 /**
  * Reads a journal line by line. In the last journal, a broken line at the very end is torn: it is
- * left out. It was never acknowledged, because only one batch is in flight at a time. Anything else
- * that does not fit is damage.
+ * left out. Only one batch is in flight at a time, so a disk that keeps what it synced tears no
+ * acknowledged line. Anything else that does not fit is damage.
  * @throws StoreCorrupt with file and byte.
  */
 export function* readJournal(
@@ -124,7 +128,6 @@ export function* readJournal(
 ): Generator<JournalLine, JournalExtent, undefined> {
   const bytes = withoutPadding(contents)
   const firstSequence = readHeader(file, bytes)
-  if (firstSequence === undefined) throw new StoreCorrupt(file, 0, 'its first line is not whole')
   const headerBytes = bytes.indexOf(NEWLINE) + 1
   let sequence = firstSequence
   let at = headerBytes

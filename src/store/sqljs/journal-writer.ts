@@ -1,9 +1,8 @@
 import { errorCodeOf, reasonOf } from '../../errors.ts'
-import { Backoff } from '../../limits/backoff.ts'
 import { StoreUnavailable } from '../../plants/store.ts'
-import type { Row } from './database.ts'
-import { type File, writeWhole } from './files.ts'
-import { batchLine, headerLine, journalName, readJournal, StoreCorrupt } from './journal-format.ts'
+import { type File, release, writeWhole } from './files.ts'
+import { batchLine, headerLine, journalName, readJournal } from './journal-format.ts'
+import { type Row, StoreCorrupt, tornName } from './journal-format.ts'
 import type { Recovery } from './recovery.ts'
 import type { Settings } from './settings.ts'
 
@@ -15,17 +14,16 @@ interface Journal {
   readonly nextSequence: number
   /** Length without padding; 0 if there is no file yet. */
   readonly bytes: number
+  /** How many plants were stored before this journal, and with it. */
+  readonly plantsBefore: number
+  readonly plants: number
 }
 
 /**
- * What became of a write, or of a new journal file:
- * - `written`: it is durable.
- * - `refused`: nothing of it is in the journal. An open file may be written to again.
- * - `in doubt`: some or all of it may be on the disk. The file is never written to again.
+ * Some or all of a write, or of a new journal file, may be on the disk: the file is never written
+ * to again. After any other error nothing of it is in the journal, and an open file may be.
  */
-type Outcome =
-  | { readonly kind: 'written' }
-  | { readonly kind: 'refused' | 'in doubt'; readonly error: unknown }
+class InDoubt extends Error {}
 
 const LAST_RETRY_MS = 5000
 /** A full disk may refuse thousands of batches a second, and hold the log too. */
@@ -35,7 +33,6 @@ const PADDED_LINES = 16
 /** A write that fails with one of these stored nothing, or a part that can be cut off. */
 const NO_SPACE: ReadonlySet<string | undefined> = new Set(['ENOSPC', 'EDQUOT', 'EFBIG'])
 const NO_LINES = new Uint8Array()
-const WRITTEN: Outcome = { kind: 'written' }
 
 /**
  * Writes the journal. After a failure that leaves its file in doubt the only way on is to rewrite
@@ -45,8 +42,9 @@ const WRITTEN: Outcome = { kind: 'written' }
  */
 export class JournalWriter {
   readonly #settings: Settings
-  readonly #backoff: Backoff
   #journal: Journal
+  /** What follows the acknowledged lines that a start found, until it is put aside. */
+  #tornBytes: number
   /** The file that lines are appended to; undefined until the journal has been rewritten. */
   #file: File | undefined
   #paddingBytes = 0
@@ -59,13 +57,15 @@ export class JournalWriter {
   /** When a failure was last logged as an error. */
   #toldAtMs = -Infinity
   #timer: NodeJS.Timeout | undefined
+  #retryMs: number
   #busy: Promise<unknown> = Promise.resolve()
   #closed = false
 
-  private constructor(settings: Settings, journal: Journal) {
+  private constructor(settings: Settings, recovery: Recovery) {
     this.#settings = settings
-    this.#backoff = new Backoff(settings.retryMs.write, LAST_RETRY_MS)
-    this.#journal = journal
+    this.#retryMs = settings.retryMs.write
+    this.#journal = nextJournal(recovery)
+    this.#tornBytes = recovery.last?.tornBytes ?? 0
   }
 
   /**
@@ -74,13 +74,13 @@ export class JournalWriter {
    * @throws Error if its lines cannot be made durable in any way.
    */
   static async open(settings: Settings, recovery: Recovery): Promise<JournalWriter> {
-    const journal = nextJournal(recovery)
-    const writer = new JournalWriter(settings, journal)
+    const writer = new JournalWriter(settings, recovery)
     await writer.#rewrite()
-    if (writer.ready || journal.bytes === 0) return writer
+    if (writer.ready || writer.current.bytes === 0) return writer
     // On a full disk, for example, plants can still be read. They must be durable for that.
     try {
-      await writer.#syncFound()
+      const file = await settings.directory.openDurable(journalName(writer.current.number))
+      await file.sync().finally(file.close)
     } catch (error) {
       // Its timer would go on, and rewrite the journal of a later start.
       await writer.close()
@@ -109,16 +109,13 @@ export class JournalWriter {
   }
 
   /**
-   * Appends one batch as one line, with the next sequence. If this resolves with `written`, the
-   * line is durable: the file is open with O_DSYNC. Otherwise `unavailableReason` says why.
+   * Appends one batch as one line, with the next sequence. If this resolves with true, the line is
+   * durable: the file is open with O_DSYNC. Otherwise `unavailableReason` says why.
    */
-  append(rows: readonly Row[]): Promise<Outcome['kind']> {
+  append(rows: readonly Row[]): Promise<boolean> {
     return this.#exclusively(async () => {
       const file = this.#file
-      if (!file) return 'refused'
-      const outcome = await this.#appendLine(file, rows)
-      this.#settle(outcome)
-      return outcome.kind
+      return file !== undefined && this.#succeeds(() => this.#appendLine(file, rows))
     })
   }
 
@@ -132,12 +129,12 @@ export class JournalWriter {
       // A journal in doubt may end in a line that was not acknowledged. No journal may begin after
       // it.
       if (!this.#file) throw new StoreUnavailable(this.#unavailableReason)
-      const { number, nextSequence } = this.#journal
-      const next = { number: number + 1, firstSequence: nextSequence, nextSequence, bytes: 0 }
-      const outcome = await this.#create(next, NO_LINES)
-      if (outcome.kind === 'written') return
-      if (outcome.kind === 'in doubt') this.#settle(outcome)
-      throw outcome.error
+      const { number, nextSequence, plants } = this.#journal
+      const next = emptyJournal(number + 1, nextSequence, plants)
+      await this.#create(next, NO_LINES).catch((error: unknown) => {
+        if (error instanceof InDoubt) this.#fail(error)
+        throw error
+      })
     })
   }
 
@@ -154,135 +151,125 @@ export class JournalWriter {
    * file longer is written together with padding for the lines to come. Invariant: nothing but
    * zeros follows the acknowledged lines when a line is written.
    */
-  async #appendLine(file: File, rows: readonly Row[]): Promise<Outcome> {
-    let line: Buffer
-    let padded: Buffer | undefined
-    try {
-      line = batchLine(this.#journal.nextSequence, rows)
-      const grows = this.#journal.bytes + line.length > this.#paddedTo
-      if (grows && line.length * PADDED_LINES <= this.#paddingBytes)
-        padded = Buffer.concat([line, Buffer.alloc(this.#paddingBytes)])
-    } catch (error) {
-      // No memory for the bytes: nothing was written.
-      return { kind: 'refused', error }
-    }
-    if (!padded) return this.#write(file, line, line.length)
-    const outcome = await this.#write(file, padded, line.length)
-    if (outcome.kind !== 'refused') return outcome
-    // The space that is left is for lines, and for the next snapshot.
-    this.#paddingBytes = 0
-    return this.#write(file, line, line.length)
+  async #appendLine(file: File, rows: readonly Row[]): Promise<void> {
+    const journal = this.#journal
+    const line = batchLine(journal.nextSequence, rows)
+    const bytes = journal.bytes + line.length
+    const isPadded = bytes > this.#paddedTo && line.length * PADDED_LINES <= this.#paddingBytes
+    const padded = isPadded ? Buffer.concat([line, Buffer.alloc(this.#paddingBytes)]) : line
+    await this.#write(file, padded).catch((error: unknown) => {
+      if (!isPadded || error instanceof InDoubt) throw error
+      // The space that is left is for lines, and for the next snapshot.
+      this.#paddingBytes = 0
+      return this.#write(file, line)
+    })
+    const plants = journal.plants + rows.length
+    this.#journal = { ...journal, bytes, plants, nextSequence: journal.nextSequence + 1 }
   }
 
-  async #write(file: File, bytes: Buffer, lineBytes: number): Promise<Outcome> {
-    const journal = this.#journal
-    const notWritten = (cause: unknown): Error =>
-      new Error('the journal could not be written', { cause })
-    let taken: number
+  /** Writes after the acknowledged lines. If there was no space, they are followed by nothing. */
+  async #write(file: File, bytes: Buffer): Promise<void> {
+    const at = this.#journal.bytes
     try {
-      taken = await file.write(bytes, journal.bytes)
-    } catch (cause) {
-      const error = notWritten(cause)
-      if (NO_SPACE.has(errorCodeOf(cause))) return this.#cutBack(file, error)
-      return { kind: 'in doubt', error }
-    }
-    if (taken < bytes.length) {
+      const taken = await file.write(bytes, at)
+      this.#paddedTo = Math.max(this.#paddedTo, at + taken)
+      if (taken === bytes.length) return
       // Linux says ENOSPC only to a write of which it can take nothing.
       const what = 'no space left on the disk, or a quota is used up'
       const short = new Error(`${what}: it took ${taken} of ${bytes.length} bytes`)
-      return this.#cutBack(file, notWritten(short))
+      throw Object.assign(short, { code: 'ENOSPC' })
+    } catch (cause) {
+      const isCutBack = NO_SPACE.has(errorCodeOf(cause)) && (await this.#cutBack(file))
+      const what = 'the journal could not be written'
+      throw isCutBack ? new Error(what, { cause }) : new InDoubt(what, { cause })
     }
-    this.#paddedTo = Math.max(this.#paddedTo, journal.bytes + bytes.length)
-    const nextSequence = journal.nextSequence + 1
-    this.#journal = { ...journal, nextSequence, bytes: journal.bytes + lineBytes }
-    return WRITTEN
   }
 
   /**
    * Cuts off the part of a line that may have been written, and the padding with it: if a shorter
    * line were written over the rest of a longer one, no zeros would follow it.
    */
-  async #cutBack(file: File, error: Error): Promise<Outcome> {
-    try {
-      await file.truncate(this.#journal.bytes)
-      await file.sync()
-      return { kind: 'refused', error }
-    } catch {
-      return { kind: 'in doubt', error }
-    }
+  #cutBack(file: File): Promise<boolean> {
+    return file
+      .truncate(this.#journal.bytes)
+      .then(() => file.sync())
+      .then(
+        () => true,
+        () => false,
+      )
   }
 
   /** Puts the journal's acknowledged lines, or a new journal, in place. Never throws. */
-  #rewrite(): Promise<void> {
-    return this.#exclusively(async () => {
-      try {
-        this.#settle(await this.#create(this.#journal, await this.#acknowledgedLines()))
-      } catch (error) {
-        this.#settle({ kind: 'refused', error })
-      }
-    })
+  #rewrite(): Promise<boolean> {
+    return this.#exclusively(() =>
+      this.#succeeds(async () => {
+        const { lines, torn } = await this.#readBack()
+        await this.#putAside(torn)
+        await this.#create(this.#journal, lines)
+        release(lines)
+      }),
+    )
   }
 
   /** Creates a journal's file, durable together with its name, and goes on with it. */
-  async #create(journal: Journal, lines: Uint8Array): Promise<Outcome> {
+  async #create(journal: Journal, lines: Uint8Array): Promise<void> {
     const { directory, paddingBytes } = this.#settings
     const name = journalName(journal.number)
     const header = headerLine(journal.firstSequence)
-    try {
-      await directory.writeTemporary(name, async (file) => {
-        await writeWhole(file, header, 0)
-        await writeWhole(file, lines, header.length)
-        await file.sync()
-      })
-    } catch (error) {
-      return { kind: 'refused', error }
-    }
+    await directory.writeTemporary(name, async (file) => {
+      await writeWhole(file, header, 0)
+      await writeWhole(file, lines, header.length)
+      await file.sync()
+    })
     const bytes = header.length + lines.length
     try {
       await directory.renameIntoPlace(name)
       this.#use({ ...journal, bytes }, await directory.openDurable(name))
       this.#paddedTo = bytes
       this.#paddingBytes = paddingBytes
-      return WRITTEN
     } catch (cause) {
       this.#use({ ...journal, bytes }, undefined)
-      return {
-        kind: 'in doubt',
-        error: new Error('a journal could not be put in place', { cause }),
-      }
+      throw new InDoubt('a journal could not be put in place', { cause })
     }
   }
 
-  /** The acknowledged lines, read back and verified. */
-  async #acknowledgedLines(): Promise<Uint8Array> {
+  /** The acknowledged lines, verified, and what follows them. */
+  async #readBack(): Promise<{ readonly lines: Uint8Array; readonly torn: Uint8Array }> {
     const { number, firstSequence, nextSequence, bytes } = this.#journal
-    if (nextSequence === firstSequence) return NO_LINES
+    if (nextSequence === firstSequence && this.#tornBytes === 0)
+      return { lines: NO_LINES, torn: NO_LINES }
     const { directory } = this.#settings
     const name = journalName(number)
     const path = directory.pathOf(name)
-    const contents = (await directory.read(name)).subarray(0, bytes)
+    const contents = await directory.read(name)
+    const acknowledged = contents.subarray(0, bytes)
+    const torn = contents.subarray(bytes, bytes + this.#tornBytes)
     try {
-      const lines = readJournal(path, contents, false)
+      const lines = readJournal(path, acknowledged, false)
       let step = lines.next()
       while (!step.done) step = lines.next()
       const found = step.value
       if (found.firstSequence === firstSequence && found.nextSequence === nextSequence)
-        return contents.subarray(found.headerBytes)
+        return { lines: acknowledged.subarray(found.headerBytes), torn }
     } catch (error) {
       if (!(error instanceof StoreCorrupt)) throw error
     }
     const what = 'acknowledged lines are missing or damaged'
     const advice = 'only GET /plants still has their plants, until the service stops'
-    throw new StoreCorrupt(path, contents.length, what, advice)
+    throw new StoreCorrupt(path, acknowledged.length, what, advice)
   }
 
-  async #syncFound(): Promise<void> {
-    const file = await this.#settings.directory.openDurable(journalName(this.#journal.number))
-    try {
+  /** Keeps a torn line: on a disk that lost what it had synced, it may have been acknowledged. */
+  async #putAside(torn: Uint8Array): Promise<void> {
+    if (torn.length === 0) return
+    const { directory } = this.#settings
+    const name = tornName(this.#journal.nextSequence)
+    await directory.writeTemporary(name, async (file) => {
+      await writeWhole(file, torn, 0)
       await file.sync()
-    } finally {
-      await file.close()
-    }
+    })
+    await directory.renameIntoPlace(name)
+    this.#tornBytes = 0
   }
 
   /** Goes on with a journal, and with its file, if that is not in doubt. */
@@ -293,21 +280,29 @@ export class JournalWriter {
     this.#journal = journal
   }
 
-  /** Tells whether plants can be written, and plans the next rewriting after a failure. */
-  #settle(outcome: Outcome): void {
-    const { log } = this.#settings
-    if (outcome.kind === 'written') {
-      if (this.#unavailableReason === undefined) return
-      clearTimeout(this.#timer)
-      this.#unavailableReason = undefined
-      this.#backoff.reset()
-      log.info('plants can be written again')
-      return
+  /** Does work after which plants can be written. Returns whether it succeeded. */
+  async #succeeds(work: () => Promise<void>): Promise<boolean> {
+    try {
+      await work()
+    } catch (error) {
+      this.#fail(error)
+      return false
     }
-    const { kind, error } = outcome
-    if (kind === 'in doubt') this.#use(this.#journal, undefined)
+    if (this.#unavailableReason === undefined) return true
+    clearTimeout(this.#timer)
+    this.#unavailableReason = undefined
+    this.#retryMs = this.#settings.retryMs.write
+    this.#settings.log.info('plants can be written again')
+    return true
+  }
+
+  /** Tells that plants cannot be written, and plans the next rewriting. */
+  #fail(error: unknown): void {
+    const { log } = this.#settings
+    if (error instanceof InDoubt) this.#use(this.#journal, undefined)
     this.#unavailableReason = reasonOf(error)
-    const retryMs = this.#backoff.nextMs()
+    const retryMs = this.#retryMs
+    this.#retryMs = Math.min(2 * retryMs, LAST_RETRY_MS)
     const isTold = performance.now() < this.#toldAtMs + TELL_EVERY_MS
     if (!isTold) this.#toldAtMs = performance.now()
     const tell = isTold ? log.debug : log.error
@@ -325,10 +320,15 @@ export class JournalWriter {
 }
 
 /** The last journal's good lines, or a new journal after all others. */
-function nextJournal({ sequence, last, nextJournal: number }: Recovery): Journal {
-  const nextSequence = sequence + 1
-  if (last?.nextSequence !== nextSequence)
-    return { number, firstSequence: nextSequence, nextSequence, bytes: 0 }
-  const { number: lastNumber, firstSequence, goodBytes } = last
-  return { number: lastNumber, firstSequence, nextSequence, bytes: goodBytes }
+function nextJournal({ sequence, last, nextJournal, database }: Recovery): Journal {
+  const { count } = database
+  if (last?.nextSequence !== sequence + 1) return emptyJournal(nextJournal, sequence + 1, count)
+  const { number, firstSequence, nextSequence, goodBytes: bytes, plants } = last
+  const plantsBefore = count - plants
+  return { number, firstSequence, nextSequence, bytes, plantsBefore, plants: count }
+}
+
+function emptyJournal(number: number, nextSequence: number, plants: number): Journal {
+  const firstSequence = nextSequence
+  return { number, firstSequence, nextSequence, bytes: 0, plantsBefore: plants, plants }
 }

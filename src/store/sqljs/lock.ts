@@ -1,31 +1,28 @@
 import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
 import { closeSync, constants, openSync } from 'node:fs'
-import { access, chmod, link, lstat, readdir, rename, rm, writeFile } from 'node:fs/promises'
+import { chmod, link, lstat, readdir, rename, rm, stat, writeFile } from 'node:fs/promises'
 import { connect, createServer, type Server } from 'node:net'
 import { hostname } from 'node:os'
 import { join } from 'node:path'
-import { errorCodeOf, isError } from '../../errors.ts'
+import { errorCodeOf } from '../../errors.ts'
 
 const STARTING = /^starting-[0-9a-f]{16}$/
-/** Linux has 108 bytes in sun_path, one of them for the final NUL. */
-const MAX_SOCKET_PATH_BYTES = 107
 /** The time that a holder has to say who it is. */
 const ANSWER_TIMEOUT_MS = 1000
 const MAX_ANSWER_CHARS = 1024
 const INTRODUCTION = /^process \d+ on host \S+, started at \S+$/
 /** An attempt is lost only to another process that got further. */
 const MAX_ATTEMPTS = 100
+/** Linux has 108 bytes in sun_path, one of them for the final NUL. Node would cut a longer path. */
+const MAX_SOCKET_PATH_BYTES = 107
 
-/** The file that a process holds, while a directory is locked. */
+/** The directory and the socket that a process holds, as they were when it took the lock. */
 export interface LockPlace {
-  /** The directory as the operator names it. */
   readonly directory: string
-  /** The path by which its files are used: `Opened.root`. */
-  readonly root: string
   readonly name: string
-  readonly dev: bigint
-  readonly ino: bigint
+  /** Device and inode of each. */
+  readonly identity: string
 }
 
 /** The path of a directory does not lead to the lock of this process any more. */
@@ -42,9 +39,7 @@ LockLost.prototype.name = 'LockLost'
 export interface DirectoryLock {
   /** What `checkHeld` checks; undefined for a lock of another kind. */
   readonly place?: LockPlace
-  /**
-   * Lets the next process in. The lock's name stays as a plain file: the highest is never removed.
-   */
+  /** Lets the next process in. The lock's name stays as a plain file. */
   release(): Promise<void>
 }
 
@@ -56,18 +51,6 @@ export class DirectoryLocked extends Error {
   }
 }
 DirectoryLocked.prototype.name = 'DirectoryLocked'
-
-/** A directory that was opened. It stays the same if its path is changed meanwhile. */
-interface Opened {
-  readonly dir: string
-  /** A path that leads to it as long as it is open, or `dir` where there is no such path. */
-  readonly root: string
-  /** A path for a socket in it. */
-  locate(name: string): string
-  /** An error of its use, as an operator may read it. */
-  named(error: unknown): unknown
-  close(): void
-}
 
 /**
  * Takes the directory for this process. The holder listens on the socket `lock-N` with the highest
@@ -82,117 +65,103 @@ interface Opened {
  * @throws DirectoryLocked if a process holds it; any other error if that cannot be known.
  */
 export async function lockDirectory(dir: string): Promise<DirectoryLock> {
-  const at = await opened(dir)
-  let lock: DirectoryLock | undefined
-  try {
-    for (let attempt = 0; attempt < MAX_ATTEMPTS; attempt++) {
-      const { last, holder } = await lastLock(at)
-      if (holder !== undefined) throw new DirectoryLocked(dir, holder)
-      lock = await tryToHold(at, last + 1n)
-      if (lock) return lock
-    }
-    throw new Error(`${dir} could not be locked: other processes kept starting at the same time`)
-  } catch (error) {
-    throw at.named(error)
-  } finally {
-    if (!lock) at.close()
+  for (let attempt = 0; attempt < MAX_ATTEMPTS; attempt++) {
+    const { last, holder } = await lastLock(dir)
+    if (holder !== undefined) throw new DirectoryLocked(dir, holder)
+    const lock = await tryToHold(dir, last + 1n)
+    if (lock) return lock
   }
+  throw new Error(`${dir} could not be locked: other processes kept starting at the same time`)
 }
 
 export async function isLocked(dir: string): Promise<boolean> {
-  const at = await opened(dir)
-  try {
-    return (await lastLock(at)).holder !== undefined
-  } catch (error) {
-    throw at.named(error)
-  } finally {
-    at.close()
-  }
+  return (await lastLock(dir)).holder !== undefined
+}
+
+/** @throws LockLost; any other error if that cannot be known. */
+export async function checkHeld(place: LockPlace): Promise<void> {
+  const found = await identityOf(place.directory, place.name).catch((error: unknown) => {
+    const code = errorCodeOf(error)
+    if (code !== 'ENOENT' && code !== 'ENOTDIR') throw error
+  })
+  if (found !== place.identity) throw new LockLost(place)
+}
+
+/** The number in a lock's name, 0 for another file's. */
+export function lockNumber(name: string): bigint {
+  return BigInt(/^lock-([1-9][0-9]*)$/.exec(name)?.[1] ?? 0)
 }
 
 /** The highest lock, and what holds it; undefined if nothing does. */
-async function lastLock({
-  root,
-  locate,
-}: Opened): Promise<{ readonly last: bigint; readonly holder: string | undefined }> {
+async function lastLock(
+  dir: string,
+): Promise<{ readonly last: bigint; readonly holder: string | undefined }> {
   for (;;) {
-    const last = await highest(root)
-    const holder = await ask(locate(`lock-${last}`))
+    const last = await highest(dir)
+    const holder = await throughSocket(dir, `lock-${last}`, ask)
     // A process that took the lock meanwhile has a higher name.
-    if (holder !== undefined || (await highest(root)) === last) return { last, holder }
+    if (holder !== undefined || (await highest(dir)) === last) return { last, holder }
   }
 }
 
-/**
- * Listens under a random name, then links it to `lock-N`. Returns the lock if this process now
- * holds it, else undefined.
- */
-async function tryToHold(at: Opened, number: bigint): Promise<DirectoryLock | undefined> {
-  const { dir, root, locate } = at
+/** The number of the highest lock, 0 if there is none. */
+async function highest(dir: string): Promise<bigint> {
+  const numbers = (await readdir(dir)).map(lockNumber)
+  return numbers.reduce((most, number) => (number > most ? number : most), 0n)
+}
+
+/** Listens under a random name, and links it to `lock-N`. Undefined if another one was first. */
+async function tryToHold(directory: string, number: bigint): Promise<DirectoryLock | undefined> {
+  const started = new Date(performance.timeOrigin).toISOString()
+  const introduction = `process ${process.pid} on host ${hostname()}, started at ${started}`
   const server = createServer((socket) => {
     socket.unref().on('error', () => socket.destroy())
-    socket.end(introduction(), () => socket.destroy())
+    socket.end(introduction, () => socket.destroy())
   }).unref()
-  const name = `lock-${number}`
-  const own = randomName()
-  let held = false
+  const [name, starting] = [`lock-${number}`, randomName()]
+  const own = join(directory, starting)
   try {
     // Exclusive: else the primary process of a cluster would listen for its workers.
-    server.listen({ path: locate(own), exclusive: true })
-    await once(server, 'listening')
+    await throughSocket(directory, starting, (path) =>
+      once(server.listen({ path, exclusive: true }), 'listening'),
+    )
     // The lock holds even if a connection cannot be accepted (no descriptors left).
     server.on('error', () => {})
-    await chmod(join(root, own), 0o600)
-    const { dev, ino } = await lstat(join(root, own), { bigint: true })
-    const place = { directory: dir, root, name, dev, ino }
-    await link(join(root, own), join(root, name))
-    if ((await highest(root)) !== number) return undefined
-    await removeOthers(root, number)
-    await checkHeld(place)
-    held = true
-    return { place, release: () => release(place, server).finally(at.close) }
+    await chmod(own, 0o600)
+    // A link to a file has its inode.
+    const place = { directory, name, identity: await identityOf(directory, starting) }
+    await link(own, join(directory, name))
+    if ((await highest(directory)) === number) {
+      await removeOthers(directory, number)
+      await checkHeld(place)
+      return { place, release: () => release(place, server) }
+    }
   } catch (error) {
     // EEXIST: another process was first. ENOENT: another one won, and removed our random name.
     const code = errorCodeOf(error)
-    if (code !== 'EEXIST' && code !== 'ENOENT') throw error
-    return undefined
-  } finally {
-    if (!held) await close(server)
+    if (code !== 'EEXIST' && code !== 'ENOENT') {
+      await close(server)
+      throw error
+    }
   }
+  await close(server)
+  return undefined
 }
 
 /**
- * Checks the lock by the operator's path of the directory, or by another one.
- * @throws LockLost; any other error if that cannot be known.
- */
-export async function checkHeld(place: LockPlace, path = place.directory): Promise<void> {
-  const isGone = (error: unknown): boolean =>
-    errorCodeOf(error) === 'ENOENT' || errorCodeOf(error) === 'ENOTDIR'
-  const found = await lstat(join(path, place.name), { bigint: true }).catch((error: unknown) => {
-    if (!isGone(error)) throw error
-  })
-  if (found?.ino !== place.ino || found.dev !== place.dev) throw new LockLost(place)
-}
-
-/**
- * Replaces the socket by an empty file, then closes it: the name stays, and the directory holds
- * only plain files, which every tool can copy. If that fails, a closed socket does as well.
+ * Replaces the socket by an empty file, then closes it: the directory then holds only plain files,
+ * which every tool can copy. If that fails, a closed socket does as well.
  */
 async function release(place: LockPlace, server: Server): Promise<void> {
-  const { root, name } = place
-  const temporary = join(root, randomName())
+  const temporary = join(place.directory, randomName())
   try {
-    await checkHeld(place, root)
+    await checkHeld(place)
     await writeFile(temporary, '', { flag: 'wx', mode: 0o600 })
-    await rename(temporary, join(root, name))
+    await rename(temporary, join(place.directory, place.name))
   } catch {
     await rm(temporary, { force: true }).catch(() => {})
   }
   await close(server)
-}
-
-function randomName(): string {
-  return `starting-${randomBytes(8).toString('hex')}`
 }
 
 /** Removes lower locks and all random names. Processes that are still starting start over. */
@@ -203,16 +172,10 @@ async function removeOthers(dir: string, own: bigint): Promise<void> {
   }
 }
 
-/** The number of the highest lock, 0 if there is none. */
-async function highest(dir: string): Promise<bigint> {
-  return (await readdir(dir))
-    .map(lockNumber)
-    .reduce((most, number) => (number > most ? number : most), 0n)
-}
-
-/** The number in a lock's name, 0 for another file's. */
-export function lockNumber(name: string): bigint {
-  return BigInt(/^lock-([1-9][0-9]*)$/.exec(name)?.[1] ?? 0)
+async function identityOf(directory: string, name: string): Promise<string> {
+  const dir = await stat(directory, { bigint: true })
+  const lock = await lstat(join(directory, name), { bigint: true })
+  return `${dir.dev}:${dir.ino} ${lock.dev}:${lock.ino}`
 }
 
 /** Describes the process that listens there; undefined if none does. */
@@ -239,46 +202,28 @@ function ask(path: string): Promise<string | undefined> {
   })
 }
 
-function introduction(): string {
-  const started = new Date(performance.timeOrigin).toISOString()
-  return `process ${process.pid} on host ${hostname()}, started at ${started}`
+/** Uses a socket. One whose path is too long is reached through the open directory. */
+async function throughSocket<T>(
+  dir: string,
+  name: string,
+  use: (path: string) => Promise<T>,
+): Promise<T> {
+  const path = join(dir, name)
+  if (Buffer.byteLength(path) <= MAX_SOCKET_PATH_BYTES) return use(path)
+  if (process.platform !== 'linux')
+    throw new Error(`the path of ${dir} is too long for the socket that locks it`)
+  const descriptor = openSync(dir, constants.O_RDONLY | constants.O_DIRECTORY)
+  try {
+    return await use(`/proc/self/fd/${descriptor}/${name}`)
+  } finally {
+    closeSync(descriptor)
+  }
+}
+
+function randomName(): string {
+  return `starting-${randomBytes(8).toString('hex')}`
 }
 
 function close(server: Server): Promise<void> {
   return new Promise((resolve) => server.close(() => resolve()))
-}
-
-async function opened(dir: string): Promise<Opened> {
-  // A FileHandle might be closed as garbage, and the directory would not be held any more.
-  const descriptor = openSync(dir, constants.O_RDONLY | constants.O_DIRECTORY)
-  const own = `/proc/self/fd/${descriptor}`
-  const root = (await isUsable(own)) ? own : dir
-  const isTooLong = (path: string): boolean => Buffer.byteLength(path) > MAX_SOCKET_PATH_BYTES
-  return {
-    dir,
-    root,
-    // Node's permission model is not for sockets.
-    locate: (name) => (isTooLong(join(root, name)) ? join(own, name) : join(root, name)),
-    named: (error) => withPath(error, own, dir),
-    close: () => closeSync(descriptor),
-  }
-}
-
-/** The same error. An operator knows the directory by its path, not by `root`. */
-export function withPath(error: unknown, root: string, directory: string): unknown {
-  if (!isError(error)) return error
-  error.message = error.message.replaceAll(root, () => directory)
-  if (error.stack !== undefined) error.stack = error.stack.replaceAll(root, () => directory)
-  return error
-}
-
-/** Linux has such paths. Node's permission model may forbid this process to use them. */
-async function isUsable(own: string): Promise<boolean> {
-  // There is no `permission` without that model, which Node's types do not say.
-  const { permission } = process as { readonly permission?: NodeJS.ProcessPermission }
-  if (permission?.has('fs.write', own) === false) return false
-  return access(own).then(
-    () => true,
-    () => false,
-  )
 }

@@ -1,11 +1,11 @@
 import { resolve as resolvePath } from 'node:path'
 import type { Log } from '../../telemetry/log.ts'
 import { pausing } from './pausing.ts'
-import { PlantDatabase, type StoredRow } from './database.ts'
+import { PlantDatabase } from './database.ts'
 import { type DirectoryScan, scanDirectory } from './directory-scan.ts'
-import { type Files, syncAbove } from './files.ts'
-import { type JournalExtent, type JournalLine, journalName } from './journal-format.ts'
-import { PUT_BACK, readJournal, StoreCorrupt } from './journal-format.ts'
+import { type Files, release, syncAbove } from './files.ts'
+import { type JournalExtent, journalName, PUT_BACK, readJournal } from './journal-format.ts'
+import { readHeader, StoreCorrupt, tornName } from './journal-format.ts'
 import { takeSqlite } from './sqlite.ts'
 import type { StoreDirectory } from './store-directory.ts'
 
@@ -17,8 +17,8 @@ const PROGRESS_MS = 1000
 export interface Replay {
   /** The last sequence in the directory, 0 for an empty store. */
   readonly sequence: number
-  /** The last journal, if it has a whole header. */
-  readonly last: (JournalExtent & { readonly number: number }) | undefined
+  /** The last journal, and how many plants it has. */
+  readonly last: (JournalExtent & { readonly number: number; readonly plants: number }) | undefined
   /** How many batches were replayed. */
   readonly batches: number
   /** The length of the journals before the last one. */
@@ -28,11 +28,6 @@ export interface Replay {
 /** All that a directory holds, with its plants. */
 export interface Recovery extends DirectoryScan, Replay {
   readonly database: PlantDatabase
-}
-
-/** What rows of several batches are inserted into. */
-interface Target {
-  insert(rows: readonly StoredRow[]): void
 }
 
 /** How far a replay is: batches in all, and bytes of the journal that it reads. */
@@ -80,12 +75,11 @@ export async function recover(
  */
 export async function replay(
   { directory, snapshot, journals, nextJournal }: DirectoryScan,
-  database: Target,
+  database: Pick<PlantDatabase, 'insert'>,
   onProgress: OnProgress = () => {},
 ): Promise<Replay> {
   const covered = snapshot?.sequence ?? 0
   const pause = pausing()
-  const rows = new RowBuffer(database)
   let [sequence, batches, closedBytes] = [covered, 0, 0]
   let last: Replay['last']
   for (const [i, number] of journals.entries()) {
@@ -93,12 +87,22 @@ export async function replay(
     const path = directory.pathOf(name)
     const isLastJournal = number === nextJournal - 1
     const contents = await directory.read(name)
+    const firstSequence = readHeader(path, contents)
+    // The first one too: since the scan, a stop and a start may have made another one of its name.
+    const begins = `it begins with write ${firstSequence}`
+    const ends = `${begins}, and what is before it ends with write ${sequence}`
+    if (firstSequence > sequence + 1)
+      throw new StoreCorrupt(path, 0, `${ends}: a file is missing`, PUT_BACK)
+    if (i > 0 && firstSequence <= sequence)
+      throw new StoreCorrupt(path, 0, `${ends}: a file of another store or time is there`)
     const startedAtMs = performance.now()
     const lines = readJournal(path, contents, isLastJournal)
-    let step = lines.next()
+    let [step, plants] = [lines.next(), 0]
     for (; !step.done; step = lines.next()) {
+      const rows = step.value.rows()
+      plants += rows.length
       if (step.value.sequence <= covered) continue
-      rows.add(step.value)
+      database.insert(rows)
       batches += 1
       const paused = pause()
       if (!paused) continue
@@ -108,56 +112,12 @@ export async function replay(
       await paused
     }
     const extent = step.value
-    const { firstSequence } = extent
-    // The first one too: since the scan, a stop and a start may have made another one of its name.
-    const begins = `it begins with write ${firstSequence}`
-    const ends = `${begins}, and what is before it ends with write ${sequence}`
-    if (firstSequence > sequence + 1)
-      throw new StoreCorrupt(path, 0, `${ends}: a file is missing`, PUT_BACK)
-    if (i > 0 && firstSequence <= sequence)
-      throw new StoreCorrupt(path, 0, `${ends}: a file of another store or time is there`)
     sequence = Math.max(sequence, extent.nextSequence - 1)
-    if (isLastJournal) last = { ...extent, number }
+    if (isLastJournal) last = { ...extent, number, plants }
     else closedBytes += extent.goodBytes
+    release(contents)
   }
-  rows.flush()
   return { sequence, last, batches, closedBytes }
-}
-
-/**
- * Rows that are inserted at once: many, so that those of one owner are together, but few or short
- * enough to take little memory and to delay no probe.
- */
-const INSERT_ROWS = 4_000
-const INSERT_CHARS = 4 * 1024 * 1024
-
-/** Gathers rows and inserts them by owner: neighbours in the tree then follow each other. */
-class RowBuffer {
-  readonly #database: Target
-  #rows: StoredRow[] = []
-  #chars = 0
-
-  constructor(database: Target) {
-    this.#database = database
-  }
-
-  add({ sequence, rows }: JournalLine): void {
-    for (const row of rows()) {
-      this.#rows.push({ row, sequence })
-      for (const text of row) this.#chars += text?.length ?? 0
-    }
-    if (this.#rows.length >= INSERT_ROWS || this.#chars >= INSERT_CHARS) this.flush()
-  }
-
-  flush(): void {
-    const byOwner = this.#rows.sort(({ row: [a] }, { row: [b] }) => {
-      if (a === b) return 0
-      return a < b ? -1 : 1
-    })
-    if (byOwner.length > 0) this.#database.insert(byOwner)
-    this.#rows = []
-    this.#chars = 0
-  }
 }
 
 /** Logs a line each second. */
@@ -175,9 +135,12 @@ function reporting(log: Log): OnProgress {
 
 function logTorn({ directory, last }: Recovery, log: Log): void {
   if (!last || last.tornBytes === 0) return
-  const { number, goodBytes: byte, tornBytes: bytes } = last
-  const what = 'the last line of the journal is torn: it was never acknowledged, and is cut off'
-  log.error(what, { file: directory.pathOf(journalName(number)), byte, bytes })
+  const { number, goodBytes: byte, tornBytes: bytes, nextSequence } = last
+  const what = 'the last line of the journal is torn, and is put aside'
+  const known = 'it was not acknowledged, unless the disk lost what it had synced'
+  const [file, kept] = [journalName(number), tornName(nextSequence)]
+  const fields = { file: directory.pathOf(file), byte, bytes, kept: directory.pathOf(kept) }
+  log.error(`${what}: ${known}`, fields)
 }
 
 /** A failure here does not keep the store from serving: the next start tries again. */

@@ -1,10 +1,9 @@
 import { createHash } from 'node:crypto'
-import { FORMAT_VERSION, READABLE_VERSIONS } from './database.ts'
+import type { Database, SqlJs } from 'sql.js'
 import type { File } from './files.ts'
 import { OTHER_RELEASE, otherVersion, RESTORE, StoreCorrupt } from './journal-format.ts'
-import { type Meta, metaOf } from './meta.ts'
 import { PageFile } from './page-file.ts'
-import { loadSqlite } from './sqlite.ts'
+import { loadSqlite, valueOf } from './sqlite.ts'
 
 /*
  * A snapshot is an ordinary SQLite file with a trailer of 64 bytes after its last page. SQLite
@@ -12,16 +11,54 @@ import { loadSqlite } from './sqlite.ts'
  * sequence (uint64), SHA-256 of all before it. Big-endian.
  */
 export const SNAPSHOT = 'plants.sqlite'
+/** Version 2 had a column `sequence` in its table of plants. The tables of 1 are those of 3. */
+export const FORMAT_VERSION = 3
+export const READABLE_VERSIONS: readonly number[] = [1, 2, FORMAT_VERSION]
 const MAGIC = Buffer.from('plant-store snap')
 const SHA_BYTES = 32
 const TRAILER_BYTES = MAGIC.length + 16 + SHA_BYTES
 
-export interface Snapshot extends Meta {
-  readonly version: number
+/** `main` is a file, `mem` is in memory. */
+export type Schema = 'main' | 'mem'
+
+interface FileMeta {
+  /** The version of the snapshot's format. */
+  readonly format: number
+  /** The last batch that it holds. */
+  readonly sequence: number
+  /** Whether it needs no journal: `export` made it, or 2.0.0 when it stopped. */
+  readonly complete: boolean
+}
+
+export interface Snapshot extends FileMeta {
   /** The whole file, verified. It is open only while its directory is scanned. */
   readonly pages: PageFile
   /** Where the SQLite file ends. */
   readonly trailerAt: number
+}
+
+export function createTables(db: Database, schema: Schema): void {
+  db.run(`
+    CREATE TABLE ${schema}.plants (
+      owner TEXT NOT NULL, id INTEGER NOT NULL, name TEXT NOT NULL, tag TEXT,
+      PRIMARY KEY (owner, id)) WITHOUT ROWID;
+    CREATE TABLE ${schema}.meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;`)
+}
+
+/** Makes the tables of an older version those of this one. */
+export function upgradeTables(db: Database, schema: Schema, { format }: Snapshot): void {
+  if (format === 2) db.run(`ALTER TABLE ${schema}.plants DROP COLUMN sequence`)
+}
+
+/** What the table `meta` of a file says. */
+export function metaOf(db: Database): FileMeta {
+  const value = (key: keyof FileMeta): number =>
+    Number(valueOf(db, `SELECT value FROM main.meta WHERE key = '${key}'`))
+  return {
+    format: value('format'),
+    sequence: value('sequence'),
+    complete: value('complete') === 1,
+  }
 }
 
 /** Ends a database file with its trailer, durable. Returns the file's length in bytes. */
@@ -57,21 +94,33 @@ function trailerOf(pages: PageFile): Buffer {
  */
 export async function readSnapshot(path: string, file: File): Promise<Snapshot> {
   const pages = new PageFile(path, file, await file.lengthBytes())
-  const at = Math.max(pages.lengthBytes - TRAILER_BYTES, 0)
+  const trailerAt = Math.max(pages.lengthBytes - TRAILER_BYTES, 0)
   if ((await checksumOf(pages)) !== 'fits') {
     const what = 'the checksum after the last page does not fit'
     const edited = 'Only if this file was edited on purpose, run "plant-store import" on it instead'
-    throw new StoreCorrupt(path, at, what, `${RESTORE}. ${edited}`)
+    throw new StoreCorrupt(path, trailerAt, what, `${RESTORE}. ${edited}`)
   }
   const trailer = trailerOf(pages)
   const version = trailer.readUInt32BE(MAGIC.length)
   if (!READABLE_VERSIONS.includes(version)) {
-    const what = otherVersion(version, READABLE_VERSIONS.join(' and '))
-    throw new StoreCorrupt(path, at + MAGIC.length, what, OTHER_RELEASE)
+    const what = otherVersion(version, READABLE_VERSIONS.join(', '))
+    throw new StoreCorrupt(path, trailerAt + MAGIC.length, what, OTHER_RELEASE)
   }
-  const library = await loadSqlite()
-  const { format, sequence, complete } = pages.through(() => metaOf(library, pages.bytes))
-  if (format !== version || BigInt(sequence) !== trailer.readBigUInt64BE(MAGIC.length + 8))
-    throw new StoreCorrupt(path, at, 'its meta table and its trailer differ')
-  return { version, pages, trailerAt: at, sequence, complete }
+  const meta = withPages(await loadSqlite(), pages, metaOf)
+  const sequence = trailer.readBigUInt64BE(MAGIC.length + 8)
+  if (meta.format !== version || BigInt(meta.sequence) !== sequence)
+    throw new StoreCorrupt(path, trailerAt, 'its meta table and its trailer differ')
+  return { ...meta, pages, trailerAt }
+}
+
+/** Opens the database that is in a file, for a moment. */
+export function withPages<T>({ Database }: SqlJs, pages: PageFile, use: (db: Database) => T): T {
+  return pages.through(() => {
+    const db = new Database(pages.bytes)
+    try {
+      return use(db)
+    } finally {
+      db.close()
+    }
+  })
 }

@@ -30,8 +30,6 @@ declare module 'sql.js' {
   export interface Database {
     /** The address of SQLite's connection. */
     readonly db: number
-    /** The file that the given bytes are, in the memory of this library. */
-    readonly filename: string
     /** Runs statements that return no rows. */
     run(sql: string): Database
     /** Rows that the last INSERT, UPDATE or DELETE changed. */
@@ -44,9 +42,6 @@ declare module 'sql.js' {
 
   export interface SqlJs {
     readonly Database: new (bytes?: FileBytes) => Database
-    /** Allocates bytes in SQLite's memory, which may grow for it. Returns 0 if it cannot. */
-    _malloc(bytes: number): number
-    _free(place: number): void
     /** One of SQLite's C functions that sql.js has compiled in. */
     cwrap(
       name: string,

@@ -1,5 +1,5 @@
 import type { File, Files, Mode } from './files.ts'
-import { checkHeld, LockLost, type LockPlace, withPath } from './lock.ts'
+import { checkHeld, type LockPlace, LockLost } from './lock.ts'
 
 /** Creates within this time may be lost. A check for each write would slow down every create. */
 const CHECK_EVERY_MS = 1000
@@ -7,76 +7,65 @@ const CHECK_EVERY_MS = 1000
 export const TEMPORARY = '.tmp'
 
 /**
- * The files of the store's directory, by name. Where the lock has opened the directory, each path
- * begins with what was opened: a renamed directory or a changed link leads nowhere else. Messages
- * have the operator's path.
- *
- * The lock is checked before a file is opened, renamed or removed, and once a second while the
- * journal is written. If the operator's path leads to another lock, or to none, another process may
- * hold the directory, and the next start would not find what is written here. Then each of these
- * calls fails from now on, also if the lock comes back: another process may have held it meanwhile.
+ * The files of the store's directory, by name. Before one is created, renamed or removed, and once
+ * a second while the journal is written, it is checked that the directory is still the one that was
+ * locked. Once it is not, all of these calls fail, also if the lock comes back: another process may
+ * have held the directory meanwhile.
  */
 export class StoreDirectory {
   readonly path: string
   readonly lock: LockPlace | undefined
   readonly #files: Files
-  readonly #root: string
   #lost: LockLost | undefined
-  #checkedAtMs = -Infinity
 
   constructor(files: Files, path: string, lock?: LockPlace) {
     this.path = path
     this.#files = files
     this.lock = lock
-    this.#root = lock?.root ?? path
   }
 
-  /** The path of a file, for messages. */
+  /** The path of a file. */
   pathOf(name: string): string {
     return `${this.path}/${name}`
   }
 
   list(): Promise<readonly string[]> {
-    return this.#named(this.#files.list(this.#root))
+    return this.#files.list(this.path)
   }
 
-  /** A file's bytes. */
-  read(name: string): Promise<Buffer> {
-    return this.#named(this.#files.read(this.#at(name)))
+  /** A file's first bytes, at most `maxBytes`; all of them without that. */
+  read(name: string, maxBytes?: number): Promise<Buffer> {
+    return this.#files.read(this.pathOf(name), maxBytes)
   }
 
   /** Opens a file to read parts of it. */
   openExisting(name: string): Promise<File> {
-    return this.#named(this.#files.open(this.#at(name), 'existing'))
-  }
-
-  /** A file's first bytes, at most `lengthBytes`. */
-  readStart(name: string, lengthBytes: number): Promise<Buffer> {
-    return this.#named(this.#files.readStart(this.#at(name), lengthBytes))
+    return this.#files.open(this.pathOf(name), 'existing')
   }
 
   /** Opens the journal. Each write is durable when it returns. */
   async openDurable(name: string): Promise<File> {
     const file = await this.#open(name, 'durable')
-    if (!this.lock) return file
     // The first write checks too: the path may have changed while the file was opened.
-    this.#checkedAtMs = -Infinity
+    let checkedAtMs = -Infinity
     const write: File['write'] = async (bytes, at) => {
-      if (this.#lost || performance.now() - this.#checkedAtMs >= CHECK_EVERY_MS)
+      if (this.#lost || performance.now() - checkedAtMs >= CHECK_EVERY_MS) {
         await this.checkLock()
+        checkedAtMs = performance.now()
+      }
       return file.write(bytes, at)
     }
-    return { ...file, write }
+    return this.lock ? { ...file, write } : file
   }
 
   async remove(name: string): Promise<void> {
     await this.checkLock()
-    await this.#named(this.#files.remove(this.#at(name)))
+    await this.#files.remove(this.pathOf(name))
   }
 
   /** Makes creations, renames and removals durable. */
   sync(): Promise<void> {
-    return this.#named(this.#files.syncDirectory(this.#root))
+    return this.#files.syncDirectory(this.path)
   }
 
   /** @throws LockLost if the lock is lost; any other error if that cannot be known. */
@@ -87,7 +76,6 @@ export class StoreDirectory {
       if (error instanceof LockLost) this.#lost = error
       throw error
     })
-    this.#checkedAtMs = performance.now()
   }
 
   /**
@@ -96,7 +84,7 @@ export class StoreDirectory {
    */
   writeTemporary<T>(name: string, write: (file: File) => Promise<T>): Promise<T> {
     return this.#orRemove(name, async () => {
-      const file = await this.#open(`${name}${TEMPORARY}`, 'temporary')
+      const file = await this.#open(name + TEMPORARY, 'temporary')
       try {
         return await write(file)
       } finally {
@@ -112,7 +100,7 @@ export class StoreDirectory {
   async renameIntoPlace(name: string): Promise<void> {
     await this.#orRemove(name, async () => {
       await this.checkLock()
-      await this.#named(this.#files.rename(this.#at(`${name}${TEMPORARY}`), this.#at(name)))
+      await this.#files.rename(this.pathOf(name + TEMPORARY), this.pathOf(name))
     })
     await this.sync()
   }
@@ -123,23 +111,13 @@ export class StoreDirectory {
       return await work()
     } catch (error) {
       // If this fails too, the next start removes it.
-      await this.remove(`${name}${TEMPORARY}`).catch(() => {})
+      await this.remove(name + TEMPORARY).catch(() => {})
       throw error
     }
   }
 
   async #open(name: string, mode: Mode): Promise<File> {
     await this.checkLock()
-    return this.#named(this.#files.open(this.#at(name), mode))
-  }
-
-  #at(name: string): string {
-    return `${this.#root}/${name}`
-  }
-
-  #named<T>(call: Promise<T>): Promise<T> {
-    return call.catch((error: unknown) => {
-      throw withPath(error, this.#root, this.path)
-    })
+    return this.#files.open(this.pathOf(name), mode)
   }
 }

@@ -12,10 +12,10 @@ import {
   StoreFull,
   StoreUnavailable,
 } from '../../plants/store.ts'
-import { type Batch, type PendingCreate, takeBatch } from './batch.ts'
-import { Capacity } from './capacity.ts'
+import { Batch, fillBatch, mostPages, type PendingCreate } from './batch.ts'
 import { Compactor } from './compactor.ts'
-import type { PlantDatabase, Row } from './database.ts'
+import type { PlantDatabase } from './database.ts'
+import type { Row } from './journal-format.ts'
 import { JournalWriter } from './journal-writer.ts'
 import type { PlantLists } from './list.ts'
 import { DirectoryLocked, type DirectoryLock } from './lock.ts'
@@ -32,14 +32,13 @@ const GATHER_TICKS = 8
 /** Creates that one tick refuses: their clients are answered in the same tick. */
 const REFUSED_AT_ONCE = 100
 const CLOSED = 'the store is closed'
-const NO_BATCH: Batch = { rows: [], decided: [] }
 
 /**
  * Plants in SQLite in memory, made durable by a journal and a snapshot in one directory.
  *
  * Creates wait undecided while a batch is in flight. Then all that wait are decided at once,
- * appended to the journal as one line with one sync, shown, and answered. So no answer and no list
- * shows a plant that is not durable, and two creates of one id always meet.
+ * appended to the journal as one line with one sync, inserted, and answered. So the database has
+ * durable plants alone, and two creates of one id always meet.
  */
 export class SqljsStore implements PlantStore {
   readonly recovered: Recovered
@@ -49,16 +48,12 @@ export class SqljsStore implements PlantStore {
   readonly #lists: PlantLists
   readonly #journal: JournalWriter
   readonly #compactor: Compactor
-  readonly #capacity: Capacity
+  readonly #maxPages: number
   readonly #metrics: WriteMetrics
   readonly #waiting = new Turns<PendingCreate>()
   #writing: Promise<void> | undefined
   /** Whether the last batch had one plant: one client at a time seems to create. */
   #wasAlone = false
-  /** The last durable batch. Lists show no plant of a later one. */
-  #sequence: number
-  /** Plants up to that batch. */
-  #plants: number
   /** Why memory and journal may differ, once they may. */
   #fatal: string | undefined
   #closed: Promise<void> | undefined
@@ -78,13 +73,11 @@ export class SqljsStore implements PlantStore {
     this.#lists = recovery.database.lists
     this.#journal = journal
     this.#compactor = new Compactor(settings, journal, recovery)
-    this.#capacity = new Capacity(recovery.database, maxDataBytes)
-    this.#sequence = journal.lastSequence
-    this.#plants = recovered.plants
+    this.#maxPages = Math.floor(maxDataBytes / PAGE_BYTES)
     this.#metrics = addStoreMetrics(settings.metrics, {
       maxDataBytes,
-      plants: () => this.#plants,
-      dataBytes: () => (this.#closed ? undefined : this.#database.pageCount() * PAGE_BYTES),
+      plants: () => journal.current.plants,
+      dataBytes: () => (this.#closed ? undefined : this.#database.usedPages * PAGE_BYTES),
       journalBytes: () => this.#compactor.journalBytes,
       compactions: () => this.#compactor.results,
     })
@@ -115,7 +108,7 @@ export class SqljsStore implements PlantStore {
         tornBytes: recovery.last?.tornBytes ?? 0,
         ms: Math.round(performance.now() - startedAtMs),
       })
-      store.#compactor.compactIfDue()
+      await store.#compactor.begin()
       return store
     } catch (error) {
       await journal?.close()
@@ -140,9 +133,9 @@ export class SqljsStore implements PlantStore {
     })
   }
 
-  list(owner: string, range: PlantRange): PlantList | Promise<PlantList> {
+  list(owner: string, range: PlantRange): PlantList {
     if (this.#closed) throw new StoreUnavailable(CLOSED)
-    return this.#lists.open(this.#settings.queue, owner, range, this.#sequence)
+    return this.#lists.list(owner, range)
   }
 
   unavailableReason(): string | undefined {
@@ -158,7 +151,7 @@ export class SqljsStore implements PlantStore {
    * A crash after it loses nothing, because the next start replays the batch.
    */
   async #writeBatches(): Promise<void> {
-    let batch = NO_BATCH
+    let batch = new Batch()
     try {
       while (this.#waiting.count > 0) {
         await this.#gather()
@@ -166,25 +159,24 @@ export class SqljsStore implements PlantStore {
           this.#refuseSome()
           continue
         }
-        // Decide. New plants are in the database, but no list shows them, nor does the disk.
-        const sequence = this.#sequence + 1
-        batch = takeBatch(this.#waiting, this.#database, this.#capacity, sequence)
-        if (batch.rows.length === 0) continue
+        // Decide. Creates that durable plants decide are answered.
+        batch = new Batch()
+        const { rows, decided } = batch
+        fillBatch(batch, this.#waiting, this.#database, this.#maxPages)
+        if (rows.length === 0) continue
         // Append and sync. After this the batch survives a crash.
         const startedAtMs = performance.now()
-        if ((await this.#journal.append(batch.rows)) !== 'written') {
-          this.#database.remove(batch.rows)
-          rejectAll(batch, new StoreUnavailable(this.#journal.unavailableReason))
+        if (!(await this.#journal.append(rows))) {
+          batch.rejectAll(new StoreUnavailable(this.#journal.unavailableReason))
           continue
         }
         this.#metrics.syncSeconds.observe((performance.now() - startedAtMs) / 1000)
-        this.#metrics.batchPlants.observe(batch.rows.length)
-        // Show. After this lists show the batch.
-        this.#sequence = sequence
-        this.#plants += batch.rows.length
-        this.#wasAlone = batch.rows.length === 1
+        this.#metrics.batchPlants.observe(rows.length)
+        // Insert. After this lists show the batch. If it fails, only the next start can show it.
+        this.#database.insert(rows)
+        this.#wasAlone = rows.length === 1
         // Answer. After this clients rely on the batch.
-        for (const { create, created } of batch.decided) create.resolve(created)
+        for (const { create, created } of decided) create.resolve(created)
         this.#compactor.compactIfDue()
       }
     } catch (error) {
@@ -213,8 +205,9 @@ export class SqljsStore implements PlantStore {
 
   /** While the journal cannot be written. A create without room is told that it need not retry. */
   #refusalOf({ row }: PendingCreate): Error {
-    const hasRoom = this.#database.existing(row) !== undefined || this.#capacity.tryReserve(row)
-    return hasRoom ? new StoreUnavailable(this.#journal.unavailableReason) : new StoreFull()
+    const hasRoom = this.#database.usedPages + mostPages(row) <= this.#maxPages
+    if (!hasRoom && !this.#database.existing(row)) return new StoreFull()
+    return new StoreUnavailable(this.#journal.unavailableReason)
   }
 
   /** The database failed: what it holds may differ from the journal. */
@@ -225,7 +218,7 @@ export class SqljsStore implements PlantStore {
     } finally {
       // If the process goes on, no create waits for ever. The next start finds what is durable.
       const unavailable = new StoreUnavailable(this.#fatal)
-      rejectAll(batch, unavailable)
+      batch.rejectAll(unavailable)
       while (this.#waiting.count > 0) this.#waiting.shift()?.reject(unavailable)
     }
   }
@@ -234,14 +227,14 @@ export class SqljsStore implements PlantStore {
     const compacted = this.#compactor.stop()
     await this.#writing
     await compacted
-    await this.#journal.close()
     try {
-      if (this.#fatal === undefined) await this.#compactor.leaveComplete()
+      if (this.#fatal === undefined) await this.#compactor.finish()
     } catch (error) {
       // Nothing that was acknowledged depends on it.
       const what = 'no snapshot could be left at the end; the next start replays the journals'
       this.#settings.log.error(what, { error })
     }
+    await this.#journal.close()
     this.#database.close()
     await this.#lock.release()
   }
@@ -261,8 +254,4 @@ async function lockDataDirectory({
     const which = 'the data directory (PLANTS_DATA, or the option data)'
     throw new Error(`${directory} cannot be ${which}`, { cause })
   }
-}
-
-function rejectAll({ decided }: Batch, error: Error): void {
-  for (const { create } of decided) create.reject(error)
 }

@@ -59,7 +59,9 @@ test('64 calls run at once; the probe of readiness needs no place', async (t) =>
     () => (probes += 1),
   )
   const before = probes
-  const lists = Array.from({ length: 2 * RUNNING_MAX }, (_, i) => store.list(`owner ${i}`, ALL))
+  const lists = Array.from({ length: 2 * RUNNING_MAX }, (_, i) =>
+    readAll(store.list(`owner ${i}`, ALL)),
+  )
   const ended = Promise.allSettled(lists)
   await until('readiness is probed', () => probes >= before + 2)
   assert.equal(running, RUNNING_MAX)
@@ -106,15 +108,7 @@ function rangesOf(count: number, nameChars: number) {
 test('ranges aim at 512 KiB, also of tiny plants', async (t) => {
   const { limits, answer } = rangesOf(20_000, 0)
   const store = await storeOver(t, answer)
-  const list = await store.list('alice', ALL)
-  const lengths: number[] = []
-  for (let chunk = await list.next(); chunk; chunk = await list.next())
-    // The store's own chunk.
-    lengths.push((JSON.parse(chunk) as unknown[]).length)
-  assert.equal(
-    lengths.reduce((sum, each) => sum + each),
-    20_000,
-  )
+  assert.equal((await readAll(store.list('alice', ALL))).length, 20_000)
   assert.deepEqual(limits.slice(0, 3), [32, 128, 512])
   const largest = JSON.stringify(kvs(0, Math.max(...limits), '')).length
   assert.ok(largest > 400_000 && largest < 600_000, `${largest}`)
@@ -135,25 +129,13 @@ test('one plant may be longer than 4 MiB, and 32 MiB are too much', async (t) =>
     [26_000_000, false],
   ] as const) {
     const { limits, answer } = rangesOf(1, nameChars)
-    const store = await storeOver(t, answer)
+    // A busy machine may take seconds to write so long an answer.
+    const store = await storeOver(t, answer, { attemptMs: 60_000, callMs: 60_000 })
     const plants = readAll(store.list('alice', ALL))
     if (isListed) assert.equal((await plants)[0]?.name.length, nameChars)
     else await assert.rejects(plants, StoreUnavailable)
     assert.deepEqual(limits, [32, 4, 1])
   }
-})
-
-test('a page ends by 8 MiB too, and then names its last plant', async (t) => {
-  const { answer } = rangesOf(100, 300_000)
-  const store = await storeOver(t, answer)
-  const list = await store.list('alice', { after: undefined, limit: 60 })
-  const page = (await list.next()) ?? ''
-  assert.ok(page.length > 7.5 * 2 ** 20 && page.length <= 8 * 2 ** 20, `${page.length}`)
-  // The store's own chunk.
-  assert.equal(list.cutAt, BigInt((JSON.parse(page) as unknown[]).length - 1))
-  assert.equal(list.ended, true)
-  const [one] = [await store.list('alice', { after: list.cutAt, limit: 1 })]
-  assert.equal(one?.cutAt, (list.cutAt ?? 0n) + 1n)
 })
 
 test('a close does not wait for the pages of lists that are being opened', async (t) => {
@@ -164,7 +146,7 @@ test('a close does not wait for the pages of lists that are being opened', async
     more: true,
     count: '9999999999',
   }))
-  const list = store.list('alice', { after: undefined, limit: 2 ** 31 - 1 })
+  const list = readAll(store.list('alice', { after: undefined, limit: 2 ** 31 - 1 }))
   const refused = assert.rejects(list, StoreUnavailable)
   await until('pages are read', () => pages > 4)
   await store.close()

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict'
 import { test, type TestContext } from 'node:test'
-import { PlantTooLarge, StoreFull, StoreUnavailable } from '../../../dist/plants/store.js'
+import { type PlantChunk, PlantTooLarge } from '../../../dist/plants/store.js'
+import { StoreFull, StoreUnavailable } from '../../../dist/plants/store.js'
 import type { EtcdConfig } from '../../../dist/store/etcd/client.js'
 import type { EtcdStore } from '../../../dist/store/etcd/store.js'
 import { readAll } from '../../contract/store.contract.ts'
@@ -288,7 +289,7 @@ test('a list that fails after its first page rejects, and does not end', async (
   const first = ok({ kvs: [kv('8000000000000000', { name: 'a' })], more: true, count: '2' })
   script(first, no, no, no, no)
   const list = await store.list('alice', ALL)
-  assert.equal(await list.next(), '[{"name":"a"}]')
+  assert.equal((await list.next()).value?.json, '[{"name":"a"}]')
   await assert.rejects(async () => list.next(), StoreUnavailable)
 })
 
@@ -324,7 +325,7 @@ test('a refused connection: the next endpoint is used; with none left, undecided
   const none = await open(t, [closed], hasty(50, 150))
   assert.match(none.unavailableReason() ?? '', /ECONNREFUSED/)
   await assert.rejects(create(none, 1n), StoreUnavailable)
-  await assert.rejects(none.list('alice', ALL), StoreUnavailable)
+  await assert.rejects(readAll(none.list('alice', ALL)), StoreUnavailable)
 })
 
 test('the token is sent without "Bearer", and is the same for all calls', async (t) => {
@@ -457,7 +458,7 @@ test('the range of an owner contains no beginning of another range', async (t) =
   const { store, asked, script } = await setUp(t)
   for (const owner of ['', 'a', 'ab', 'abc', 'a/', '/', '\0']) {
     script(ok())
-    await store.list(owner, ALL)
+    await readAll(store.list(owner, ALL))
   }
   const text = (encoded: string): string => Buffer.from(encoded, 'base64').toString('latin1')
   const ranges = asked
@@ -471,7 +472,7 @@ test('the range of an owner contains no beginning of another range', async (t) =
   }
 })
 
-test('a page with a limit is read whole, and its Link names its last plant', async (t) => {
+test('a page asks for no more than its limit; its last chunk says that more follow', async (t) => {
   const { store, asked, script } = await setUp(t)
   const entries = (from: number, count: number): unknown[] =>
     Array.from({ length: count }, (_, i) =>
@@ -482,9 +483,13 @@ test('a page with a limit is read whole, and its Link names its last plant', asy
     ok({ kvs: entries(32, 128), more: true, count: '4968' }),
     ok({ kvs: entries(160, 40), more: true, count: '4840' }),
   )
-  const list = await store.list('alice', { after: undefined, limit: 200 })
-  assert.equal(list.cutAt, 199n)
-  assert.equal((await readAll(list)).length, 200)
+  const list = store.list('alice', { after: undefined, limit: 200 })
+  const chunks: (PlantChunk | undefined)[] = []
+  for (const _ of [1, 2, 3, 4]) chunks.push((await list.next()).value)
+  assert.deepEqual(
+    chunks.map((chunk) => chunk && [chunk.count, chunk.cutAt]),
+    [[32, 31n], [128, 159n], [40, 199n], undefined],
+  )
   // The store's own requests.
   const limits = asked.map(({ body }) => (JSON.parse(body) as { limit: string }).limit)
   assert.deepEqual(limits, ['32', '128', '40'])

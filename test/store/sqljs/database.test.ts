@@ -1,112 +1,65 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { StoreFull } from '../../../dist/plants/store.js'
-import { PlantDatabase, type Row } from '../../../dist/store/sqljs/database.js'
-import { ALL_IDS, type Chunk } from '../../../dist/store/sqljs/list.js'
+import { PlantDatabase } from '../../../dist/store/sqljs/database.js'
+import type { Row } from '../../../dist/store/sqljs/journal-format.js'
+import type { PlantChunk } from '../../../dist/plants/store.js'
 import { checkStore } from '../../../dist/cli/check.js'
 import { plant } from '../../contract/store.contract.ts'
 import { seeded } from '../../support/random.ts'
 import { temporaryDirectory } from '../../support/service.ts'
 import { sampled } from '../../support/scale.ts'
-import { databaseOf, insertAs, sourceOf } from '../../support/store-files.ts'
+import { databaseOf, sourceOf } from '../../support/store-files.ts'
 import { filesOf, list, openStore } from './fixtures.ts'
-
-const NOW = 1
-const LATER = 2
 
 test('database: a chunk ends at its rows, at its bytes, or with the last plant', async () => {
   const database = await PlantDatabase.serving()
   // As JSON they have 15, 24 and 12 bytes.
   const stored = [{ name: 'xxxx' }, { name: 'xx', tag: 'xx' }, { name: 'x' }]
-  insertAs(
-    database,
-    [
-      ['a', '1', 'xxxx'],
-      ['a', '2', 'xx', 'xx'],
-      ['a', '3', 'x'],
-      ['b', '2', 'y'],
-    ],
-    NOW,
-  )
+  database.insert([
+    ['a', '1', 'xxxx'],
+    ['a', '2', 'xx', 'xx'],
+    ['a', '3', 'x'],
+    ['b', '2', 'y'],
+  ])
   const read = (rows: number, bytes: number): readonly [number, bigint | undefined] => {
-    const { json, plants, cutAt } = database.lists.chunk(
-      { owner: 'a', ...ALL_IDS, asOf: NOW },
-      rows,
-      bytes,
-    )
-    assert.equal(json, JSON.stringify(stored.slice(0, plants)))
-    return [plants, cutAt]
+    const { json, count, cutAt } = database.lists.chunk('a', undefined, rows, bytes)
+    assert.equal(json, JSON.stringify(stored.slice(0, count)))
+    return [count, cutAt]
   }
   assert.deepEqual(read(10, 100), [3, undefined])
   assert.deepEqual(read(3, 100), [3, undefined])
   assert.deepEqual(read(2, 100), [2, 2n])
   assert.deepEqual(read(10, 1), [1, 1n])
-  assert.deepEqual(read(10, 15), [1, 1n])
-  assert.deepEqual(read(10, 16), [2, 2n])
-  assert.deepEqual(read(10, 40), [3, undefined])
+  assert.deepEqual(read(10, 38), [1, 1n])
+  assert.deepEqual(read(10, 39), [2, 2n])
+  assert.deepEqual(read(2, 39), [2, 2n])
+  assert.deepEqual(read(10, 51), [3, undefined])
+  assert.deepEqual(read(0, 100), [0, undefined])
   database.close()
 })
 
-test('database: a view hides rows of later sequences, and reads a bounded number', async () => {
+test('database: a chunk is one long plant, or is as short as it may be', async () => {
   const database = await PlantDatabase.serving()
-  const long = 'x'.repeat(1000)
-  // Every third row is old. Short texts are written by SQLite, long ones row by row.
-  const rows = Array.from(
-    { length: 1200 },
-    (_, id): Row => ['a', String(id), id % 7 === 0 ? `${id} ${long}` : String(id)],
+  const names = [10, 70_000, 10, 300, 30_000, 30_000, 30_000, 300].map((length, id) =>
+    `${id}`.padEnd(length, 'x'),
   )
-  insertAs(
-    database,
-    rows.filter((_, id) => id % 3 === 0),
-    NOW,
+  database.insert(names.map((name, id): Row => ['a', String(id), name]))
+  const chunks = [...database.lists.list('a', { after: undefined, limit: undefined })]
+  assert.deepEqual(
+    chunks.map(({ count, cutAt }) => [count, cutAt]),
+    [
+      [1, 0n],
+      [1, 1n],
+      [4, 5n],
+      [2, undefined],
+    ],
   )
-  insertAs(
-    database,
-    rows.filter((_, id) => id % 3 !== 0),
-    LATER,
+  for (const { json, count } of chunks) assert.ok(count === 1 || json.length <= 60 * 1024 + 100)
+  assert.deepEqual(
+    chunks.flatMap(({ json }) => JSON.parse(json) as unknown[]),
+    names.map((name) => ({ name })),
   )
-  for (const asOf of [0, NOW, LATER]) {
-    const visible = rows
-      .filter((_, id) => asOf === LATER || (asOf === NOW && id % 3 === 0))
-      .map(([, , name]) => ({ name }))
-    for (const maxRows of [1, 99, 100, 250, 5000]) {
-      const found: unknown[] = []
-      let from: bigint | undefined = ALL_IDS.from
-      for (let chunks = 1; from !== undefined; chunks++) {
-        const { json, plants, cutAt }: Chunk = database.lists.chunk(
-          { owner: 'a', from, to: ALL_IDS.to, asOf },
-          maxRows,
-          2 ** 30,
-        )
-        const some = JSON.parse(json) as unknown[]
-        assert.equal(some.length, plants)
-        if (cutAt !== undefined) assert.equal(cutAt, BigInt(chunks * maxRows - 1))
-        found.push(...some)
-        from = cutAt === undefined ? undefined : cutAt + 1n
-      }
-      assert.deepEqual(found, visible, `as of ${asOf}, by ${maxRows}`)
-    }
-    for (const plants of [1, 2, 200, 400, 401, 1200, 1201]) {
-      let [at, left]: [bigint | undefined, number] = [-1n, plants]
-      while (at !== undefined && left > 0)
-        ({ at, left } = database.lists.skip(
-          { owner: 'a', from: at + 1n, to: ALL_IDS.to, asOf },
-          left,
-          700,
-        ))
-      assert.equal(
-        at,
-        visible.length >= plants
-          ? BigInt(visible[plants - 1]?.name.split(' ')[0] ?? '')
-          : undefined,
-        `${plants} as of ${asOf}`,
-      )
-      assert.equal(left, Math.max(0, plants - visible.length))
-    }
-    const isEmpty = (to: bigint): boolean =>
-      database.lists.skip({ owner: 'a', from: 1n, to, asOf }, 1, 10).left === 1
-    assert.deepEqual([isEmpty(2n), isEmpty(3n)], [asOf !== LATER, asOf < NOW])
-  }
   database.close()
 })
 
@@ -138,12 +91,10 @@ test('database: a list is the JSON of its plants, written by SQLite or by JavaSc
     { name: 'n', tag: text },
     { name: text, tag: text },
   ])
-  insertAs(
-    database,
+  database.insert(
     plants.map(({ name, tag }, id) =>
       tag === undefined ? ['a', String(id), name] : ['a', String(id), name, tag],
     ),
-    NOW,
   )
   for (const [maxRows, maxBytes] of [
     [1, 2 ** 30],
@@ -152,14 +103,10 @@ test('database: a list is the JSON of its plants, written by SQLite or by JavaSc
     [100, 1000],
   ] as const) {
     const chunks: string[] = []
-    for (let from: bigint | undefined = 0n; from !== undefined; ) {
-      const { json, cutAt }: Chunk = database.lists.chunk(
-        { owner: 'a', from, to: ALL_IDS.to, asOf: NOW },
-        maxRows,
-        maxBytes,
-      )
-      chunks.push(json.slice(1, -1))
-      from = cutAt === undefined ? undefined : cutAt + 1n
+    for (let after: bigint | undefined = -1n; after !== undefined; ) {
+      const chunk: PlantChunk = database.lists.chunk('a', after, maxRows, maxBytes)
+      chunks.push(chunk.json.slice(1, -1))
+      after = chunk.cutAt
     }
     assert.equal(
       `[${chunks.join()}]`,
@@ -193,15 +140,14 @@ test('database: a plant is compared with the one of its id, byte for byte', asyn
   for (const [at, stored] of rows.entries()) {
     const [, , name, tag] = stored
     const owner = `owner ${at}`
-    insertAs(database, [tag === undefined ? [owner, '7', name] : [owner, '7', name, tag]], NOW)
+    database.insert([tag === undefined ? [owner, '7', name] : [owner, '7', name, tag]])
     // Each against all: 24,336 pairs would take seconds.
     for (const other of rows.filter((_, i) => i === at || (i + at) % 11 === 0)) {
       const [, , otherName, otherTag] = other
       const row: Row =
         otherTag === undefined ? [owner, '7', otherName] : [owner, '7', otherName, otherTag]
-      const isSame = other === stored
-      assert.deepEqual(database.existing(row), { isSame, sequence: NOW })
-      assert.equal(database.add(row, LATER), false)
+      assert.equal(database.existing(row), other === stored ? 'same' : 'other')
+      assert.throws(() => database.insert([row]), /UNIQUE/)
     }
     assert.equal(database.existing([owner, '8', name]), undefined)
   }
@@ -210,29 +156,14 @@ test('database: a plant is compared with the one of its id, byte for byte', asyn
   database.close()
 })
 
-test('database: a plant that is removed leaves its id free, and all others are kept', async () => {
-  const database = await PlantDatabase.serving()
-  const rows = Array.from({ length: 500 }, (_, id): Row => ['a', String(id), `plant ${id}`])
-  for (const row of rows) assert.ok(database.add(row, NOW))
-  const [odd, even] = [1, 0].map((rest) => rows.filter(([, id]) => Number(id) % 2 === rest))
-  database.remove(odd ?? [])
-  for (const row of odd ?? []) assert.equal(database.existing(row), undefined)
-  for (const row of even ?? [])
-    assert.deepEqual(database.existing(row), { isSame: true, sequence: NOW })
-  assert.throws(() => database.remove(odd ?? []), /could not be removed/)
-  assert.throws(() => insertAs(database, even ?? [], LATER), /the same id/)
-  assert.ok(database.add(['a', '1', 'another plant'], LATER))
-  database.close()
-})
-
 test('database: a served database has what a file held', async () => {
   const row: Row = ['a', '9223372036854775807', '\ufeff\u0000', '']
-  const bytes = await databaseOf([row], { sequence: 7, complete: false })
+  const bytes = await databaseOf([row])
   const serving = await PlantDatabase.serving(await sourceOf(bytes))
-  assert.deepEqual(serving.existing(row), { isSame: true, sequence: 7 })
+  assert.equal(serving.existing(row), 'same')
   assert.equal(serving.existing(['a', '9223372036854775806', '\ufeff\u0000', '']), undefined)
   assert.equal(
-    serving.lists.chunk({ owner: 'a', ...ALL_IDS, asOf: 7 }, 10, 100).json,
+    serving.lists.chunk('a', undefined, 10).json,
     JSON.stringify([{ name: '\ufeff\u0000', tag: '' }]),
   )
   assert.equal(serving.check(), 1)

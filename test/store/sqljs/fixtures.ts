@@ -57,6 +57,8 @@ export function openStore(
     compact: (job) => compact(nodeFiles, job),
     // Without padding each byte of a file can be tried.
     paddingBytes: 0,
+    // Also of a small store, whose snapshot has three pages, each write may be compacted.
+    compactShare: 0,
     ...options,
   })
 }

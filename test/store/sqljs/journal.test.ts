@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { crc32 } from 'node:zlib'
-import type { Row } from '../../../dist/store/sqljs/database.js'
+import type { Row } from '../../../dist/store/sqljs/journal-format.js'
 import {
   batchLine,
   type JournalExtent,
@@ -101,9 +101,13 @@ test('journal: cut at any byte, the last one keeps every whole line before the c
   t.diagnostic(`cut at ${JOURNAL.length - HEADER.length + 1} bytes`)
 })
 
-test('journal: cut inside its first line, it has no header, which is not damage', () => {
+test('journal: cut inside its first line it is damaged', () => {
   for (let length = 0; length < HEADER.length; length++)
-    assert.equal(readHeader(FILE, HEADER.subarray(0, length)), undefined)
+    for (const padding of [0, 200]) {
+      const bytes = Buffer.concat([HEADER.subarray(0, length), Buffer.alloc(padding)])
+      assert.throws(() => readHeader(FILE, bytes), corruptAt(FILE, 0))
+      assert.throws(() => read(bytes), corruptAt(FILE, 0))
+    }
   assert.equal(readHeader(FILE, HEADER), FIRST)
 })
 

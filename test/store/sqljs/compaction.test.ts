@@ -1,16 +1,14 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { memoryFile } from '../../../dist/cli/export.js'
-import { PlantDatabase, type Row } from '../../../dist/store/sqljs/database.js'
-import { DatabaseFile } from '../../../dist/store/sqljs/database-file.js'
+import { PlantDatabase } from '../../../dist/store/sqljs/database.js'
+import type { Row } from '../../../dist/store/sqljs/journal-format.js'
 import type { File } from '../../../dist/store/sqljs/files.js'
 import { PageFile } from '../../../dist/store/sqljs/page-file.js'
 import { checksumOf, type Snapshot } from '../../../dist/store/sqljs/snapshot.js'
 import { seeded } from '../../support/random.ts'
 import { sampled } from '../../support/scale.ts'
-import { databaseOf, sourceOf } from '../../support/store-files.ts'
-
-const META = { sequence: 2, complete: false }
+import { databaseOf, sourceOf, writeSnapshot } from '../../support/store-files.ts'
 
 /** Rows of several owners, with texts that need overflow pages among them, in any order. */
 function someRows(count: number, random: () => number, first = 0): Row[] {
@@ -25,64 +23,55 @@ async function checksum(bytes: Uint8Array): Promise<string> {
   return checksumOf((await sourceOf(Buffer.from(bytes))).pages)
 }
 
-async function has(bytes: Uint8Array, rows: readonly Row[], version = 2): Promise<void> {
-  const served = await PlantDatabase.serving(await sourceOf(bytes, version))
+async function has(bytes: Uint8Array, rows: readonly Row[]): Promise<void> {
+  const served = await PlantDatabase.serving(await sourceOf(bytes))
   assert.equal(served.check(), rows.length)
-  for (const row of rows) assert.equal(served.existing(row)?.isSame, true, row[2].slice(0, 20))
+  for (const row of rows) assert.equal(served.existing(row), 'same', row[2].slice(0, 20))
   served.close()
 }
 
-test('database file: it has the plants of the snapshot and all that were added', async (t) => {
+test('snapshot: it has the plants of the last one and all that were added', async (t) => {
   const { random } = seeded(t)
   const before = someRows(1500, random)
   const after = someRows(1500, random, 1500)
-  const snapshot = await databaseOf(before)
   const { memory, bytes } = memoryFile()
-  const database = await DatabaseFile.begin('a.sqlite', memory, await sourceOf(snapshot))
-  for (let at = 0; at < after.length; at += 400)
-    database.insert(after.slice(at, at + 400).map((row) => ({ row, sequence: 2 })))
-  assert.equal(database.check(), 3000)
-  assert.equal(await database.finish(META), bytes.length)
-  database.close()
+  const length = await writeSnapshot(memory, after, await sourceOf(await databaseOf(before)))
+  assert.equal(length, bytes.length)
   assert.equal(await checksum(bytes), 'fits')
   await has(Buffer.from(bytes.subarray(0, -64)), [...before, ...after])
 })
 
-test('database file: plants that take much memory are added before the end', async () => {
+test('snapshot: plants that take much memory are moved to the file before the end', async (t) => {
   const names = Array.from({ length: 70 }, (_, id) => `${id}`.padEnd(2 ** 20, 'x'))
-  const { memory, bytes } = memoryFile()
-  const database = await DatabaseFile.begin('a.sqlite', memory)
-  const lengths = new Set<number>()
-  for (const [id, name] of names.entries()) {
-    database.insert([{ row: ['a', String(id), name], sequence: 2 }])
-    lengths.add(bytes.length)
-  }
-  // At about 32 and 64 MiB.
-  assert.equal(lengths.size, 3)
-  await database.finish(META)
-  database.close()
   const rows = names.map((name, id): Row => ['a', String(id), name])
+  const { memory, bytes } = memoryFile()
+  const lengths = new Set<number>()
+  const { insert } = PlantDatabase.prototype
+  t.mock.method(
+    PlantDatabase.prototype,
+    'insert',
+    function (this: PlantDatabase, some: readonly Row[]) {
+      lengths.add(bytes.length)
+      insert.call(this, some)
+    },
+  )
+  await writeSnapshot(memory, rows)
+  // At the start, and after more than 32 MiB.
+  assert.equal(lengths.size, 2)
   await has(Buffer.from(bytes.subarray(0, -64)), rows)
 })
 
-test('database file: two plants of one id are refused, wherever they are', async () => {
+test('snapshot: two plants of one id are refused, wherever they are', async () => {
   const rows: Row[] = Array.from({ length: 600 }, (_, id) => ['a', String(id), `plant ${id}`])
-  const snapshot = await databaseOf(rows.slice(0, 1))
   for (const [source, added] of [
-    [snapshot, rows],
-    [undefined, [...rows, ...rows.slice(-1)]],
-    [await databaseOf(rows.slice(-1)), rows],
+    [rows.slice(0, 1), rows],
+    [[], [...rows, ...rows.slice(-1)]],
+    [rows.slice(-1), rows],
   ] as const) {
-    const file = source && (await sourceOf(source))
-    const database = await DatabaseFile.begin('a.sqlite', memoryFile().memory, file)
-    await assert.rejects(
-      async () => {
-        database.insert(added.map((row) => ({ row, sequence: 2 })))
-        await database.finish(META)
-      },
-      { message: 'two plants of one owner have the same id' },
-    )
-    database.close()
+    const snapshot = await sourceOf(await databaseOf(source))
+    const { memory, bytes } = memoryFile()
+    await assert.rejects(writeSnapshot(memory, added, snapshot), /UNIQUE constraint failed/)
+    assert.equal(await checksum(bytes), 'none')
   }
 })
 
@@ -107,20 +96,14 @@ async function buildWith(
   }
   let error: unknown
   try {
-    const database = await DatabaseFile.begin('a.sqlite', file, snapshot)
-    try {
-      database.insert(rows.map((row) => ({ row, sequence: 2 })))
-      await database.finish(META)
-    } finally {
-      database.close()
-    }
+    await writeSnapshot(file, rows, snapshot)
   } catch (thrown) {
     error = thrown
   }
   return { calls, bytes: Buffer.from(bytes), error }
 }
 
-test('database file: a failure of any call is reported, and leaves no snapshot', async (t) => {
+test('snapshot: a failure of any call is reported, and leaves no snapshot', async (t) => {
   const { random } = seeded(t)
   const before = someRows(300, random)
   const after = someRows(600, random, 300)
@@ -130,7 +113,10 @@ test('database file: a failure of any call is reported, and leaves no snapshot',
   assert.equal(error, undefined)
   assert.equal(await checksum(whole), 'fits')
   assert.ok(calls > 100, `${calls} calls`)
-  const failing = sampled(Array.from({ length: calls }, (_, i) => i + 1), 10)
+  const failing = sampled(
+    Array.from({ length: calls }, (_, i) => i + 1),
+    10,
+  )
   for (const call of failing) {
     const failed = await buildWith(call, await source(), after)
     assert.ok(failed.error instanceof Error && failed.error.message === 'EIO', `call ${call}`)
@@ -140,44 +126,46 @@ test('database file: a failure of any call is reported, and leaves no snapshot',
   await has(whole.subarray(0, -64), [...before, ...after])
 })
 
-test('database file: one that SQLite did not write to is never a snapshot', async (t) => {
-  const same = { sequence: META.sequence, complete: !META.complete }
-  for (const meta of [{ sequence: 1, complete: META.complete }, same]) {
-    const snapshot = await databaseOf([['a', '1', 'Oak']], meta)
+test('snapshot: one that SQLite did not write to is never a snapshot', async (t) => {
+  const rows: Row[] = [['a', '1', 'Oak']]
+  const first = await databaseOf(rows)
+  for (const written of [
+    await databaseOf([]),
+    // Of the same sequence and length.
+    await databaseOf(rows).then((bytes) => bytes.fill(0, bytes.indexOf('format') + 6)),
+  ]) {
     // As if sql.js took a copy.
-    const copy = t.mock.getter(PageFile.prototype, 'bytes', () => Buffer.from(snapshot))
+    const copy = t.mock.getter(PageFile.prototype, 'bytes', () => Buffer.from(written))
     const { memory, bytes } = memoryFile()
-    const database = await DatabaseFile.begin('a.sqlite', memory)
-    database.insert([{ row: ['b', '2', 'Elm'], sequence: 2 }])
-    await assert.rejects(database.finish(META), /has not written all of the snapshot to its file/)
-    database.close()
+    await assert.rejects(writeSnapshot(memory, [['b', '2', 'Elm']]))
     copy.mock.restore()
     assert.equal(await checksum(bytes), 'none')
   }
+  const { memory } = memoryFile()
+  await writeSnapshot(memory, [], await sourceOf(first))
 })
 
-test('database file: one that is longer than SQLite says is never a snapshot', async () => {
+test('snapshot: one that is longer than SQLite says is never a snapshot', async () => {
   const snapshot = await databaseOf([['a', '1', 'Oak']])
   const longer = await sourceOf(Buffer.concat([snapshot, Buffer.alloc(4096)]))
   const { memory, bytes } = memoryFile()
-  const database = await DatabaseFile.begin('a.sqlite', memory, longer)
-  await assert.rejects(database.finish(META), /has not written all of the snapshot to its file/)
-  database.close()
+  const what = /has not written all of the snapshot to its file/
+  await assert.rejects(writeSnapshot(memory, [], longer), what)
   assert.equal(await checksum(bytes), 'none')
 })
 
-test('database file: damage that SQLite finds is told before it is a snapshot', async () => {
+test('snapshot: damage that SQLite finds is told before it is an export', async () => {
   const rows = Array.from({ length: 300 }, (_, id): Row => ['a', String(id), `plant ${id}`])
   const snapshot = await databaseOf(rows)
   // The number of cells of the last page.
   snapshot.writeUInt16BE(0, snapshot.length - 4096 + 3)
-  const damaged = await sourceOf(snapshot)
-  const database = await DatabaseFile.begin('a.sqlite', memoryFile().memory, damaged)
-  assert.throws(() => database.check(), /SQLite finds damage|malformed/)
-  database.close()
+  const { memory, bytes } = memoryFile()
+  const written = writeSnapshot(memory, [], await sourceOf(snapshot))
+  await assert.rejects(written, /SQLite finds damage|malformed/)
+  assert.equal(await checksum(bytes), 'none')
 })
 
-test('database file: a MiB is written between two syncs', async () => {
+test('snapshot: a MiB is written between two syncs', async () => {
   const { memory } = memoryFile()
   let [unsynced, most] = [0, 0]
   const file: File = {
@@ -194,10 +182,6 @@ test('database file: a MiB is written between two syncs', async () => {
   const large = (first: number): Row[] =>
     Array.from({ length: 60 }, (_, i): Row => ['a', String(first + i), 'x'.repeat(100_000)])
   const snapshot = await sourceOf(await databaseOf(large(0)))
-  const database = await DatabaseFile.begin('a.sqlite', file, snapshot)
-  const added = [...large(100), ['b', '1', 'x'.repeat(900_000)] as const]
-  database.insert(added.map((row) => ({ row, sequence: 2 })))
-  await database.finish(META)
-  database.close()
+  await writeSnapshot(file, [...large(100), ['b', '1', 'x'.repeat(900_000)]], snapshot)
   assert.ok(most < 1.1 * 2 ** 20, `${most} bytes`)
 })
