@@ -19,7 +19,7 @@ export async function createPlant(call: Call): Promise<HttpResponse> {
   // A chunked body reserves its buffer as it grows.
   const hold = bodies.reserve(owner, exchange.contentLength ?? 0)
   // The response repeats the plant, and is no longer than the body.
-  exchange.whenDone(() => hold.set(0))
+  exchange.whenDone(() => hold.release())
   let body: Buffer | undefined = await readBody(exchange, maxBodyBytes, hold)
   hold.set(body.length)
   const isShort = body.length <= SHORT_BODY_BYTES

@@ -58,7 +58,7 @@ async function makePage(
   first: PlantChunk,
 ): Promise<HttpResponse> {
   const hold = call.options.responses.reserve(call.owner, 0)
-  call.exchange.whenDone(() => hold.set(0))
+  call.exchange.whenDone(() => hold.release())
   const texts: Buffer[] = []
   let [bytes, count] = [0, 0]
   let cutAt: bigint | undefined
@@ -99,7 +99,7 @@ function reservePage({ exchange, owner, options }: Call, page: HttpResponse): Ht
   const bytes = lengthOf(page.body) ?? 0
   if (bytes <= SHORT_MAX_BYTES || exchange.method === 'HEAD') return page
   const hold = options.responses.reserve(owner, bytes)
-  exchange.whenDone(() => hold.set(0))
+  exchange.whenDone(() => hold.release())
   return page
 }
 

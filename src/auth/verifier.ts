@@ -88,7 +88,7 @@ export class Verifier {
     if (fetched) {
       const hold = this.#waitingForKeys.reserve(STRANGERS, places, 'too many tokens wait')
       await fetched
-      hold.set(0)
+      hold.release()
     }
     const verify = (): Promise<Caller> => {
       if (client.isOver) throw new ClientGone()

@@ -70,6 +70,7 @@ export class Connection {
 
   /** Takes the next request that Node has parsed. */
   enter(exchange: Exchange): void {
+    exchange.stopReading = this.#stopReading
     // Node may have closed the connection itself, after a response that says so.
     const isOpen = this.#next === 'open' && this.#socket.writable
     if (isOpen && exchange.isLast) this.#next = 'closing'
@@ -82,7 +83,7 @@ export class Connection {
     const headers = held.reduce((sum, { req }) => sum + req.rawHeaders.length / 2, 0)
     if (held.length > WAITING_MAX || headers > WAITING_HEADERS_MAX) return cutOff(this.#socket)
     if (isServed) return void this.#socket.pause()
-    dropBody(exchange)
+    discardBody(exchange)
     this.#endAfterThese()
   }
 
@@ -137,7 +138,6 @@ export class Connection {
     // such lists to its old objects, where they keep whole requests until a full collection).
     exchange.res.on('close', () => this.#finished(exchange))
     if (typeof this.#next === 'object') this.#finishFirst(exchange)
-    exchange.stopReading = this.#stopReading
     const answer = (response: HttpResponse): void => this.#answer(exchange, response)
     const explain = (error: unknown): void => answer(this.#responder.explain(error, exchange))
     try {
@@ -197,6 +197,7 @@ export class Connection {
   }
 
   #close(text = ''): void {
+    if (this.#next === 'ended') return
     this.#endAfterThis(this.#current)
     this.#socket.end(text, 'latin1')
   }

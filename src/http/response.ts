@@ -60,11 +60,13 @@ export function abandon({ body }: HttpResponse): void {
   if (isStream(body)) body.close()
 }
 
-/** All headers but those that Node adds. None may be cached, and a type must be believed. */
-export function headersOf(response: HttpResponse, requestId: string): string[] {
+/**
+ * All headers but those that Node adds, with the request's id. No response may be cached, and its
+ * type must be believed.
+ */
+export function headersOf(response: HttpResponse, id: string): string[] {
   const { headers, body, type = 'application/json' } = response
-  const all = ['Cache-Control', 'no-store', 'X-Content-Type-Options', 'nosniff']
-  all.push('Request-Id', requestId)
+  const all = ['Cache-Control', 'no-store', 'X-Content-Type-Options', 'nosniff', 'Request-Id', id]
   if (body !== undefined) all.push('Content-Type', type)
   const length = lengthOf(body)
   if (length !== undefined) all.push('Content-Length', String(length))

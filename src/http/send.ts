@@ -32,9 +32,9 @@ export function send(
   if (body !== undefined) {
     // One write with the headers, and none in `end`: a list of two writes takes a fifth longer.
     // A text is encoded as the headers are, in latin1.
-    req.socket.cork()
+    to.cork()
     to.write(body, 'latin1')
-    req.socket.uncork()
+    to.uncork()
   }
   to.end()
   return undefined

@@ -37,19 +37,21 @@ export class Budget {
   }
 }
 
-/** What one request holds. */
+/** What one request holds, until it is released. After that it holds nothing, whoever asks. */
 export class Hold {
   readonly #budget: Budget
   readonly #owner: string
   #amount = 0
+  #isReleased = false
 
   constructor(budget: Budget, owner: string) {
     this.#budget = budget
     this.#owner = owner
   }
 
-  /** Sets how much it holds from now on; 0 releases it. */
+  /** Sets how much it holds from now on. */
   set(amount: number): void {
+    if (this.#isReleased) return
     this.#budget.change(this.#owner, amount - this.#amount)
     this.#amount = amount
   }
@@ -57,9 +59,15 @@ export class Hold {
   /** Holds at least this much. False, and nothing changes, if there is no room for it. */
   grow(amount: number): boolean {
     if (amount <= this.#amount) return true
+    if (this.#isReleased) return false
     if (!this.#budget.hasRoom(this.#owner, amount - this.#amount)) return false
     this.set(amount)
     return true
+  }
+
+  release(): void {
+    this.set(0)
+    this.#isReleased = true
   }
 }
 

@@ -29,7 +29,7 @@ export class Limiter {
     else {
       const hold = this.#places.reserve(owner, places, `too many ${this.#what} wait`)
       await new Promise<void>((start) => this.#waiting.add(owner, start))
-      hold.set(0)
+      hold.release()
     }
     try {
       return await work()

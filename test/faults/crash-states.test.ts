@@ -411,7 +411,7 @@ test('crash states: answers after a kill survive a power loss at any later call'
     const eventful = moment.at.includes('syncDirectory')
     if (!ALL_STATES && !eventful && random() > KILLS) continue
     starts += 1
-    states += await killedThenLost(moment, history, random, eventful ? 0.6 : 0.2)
+    states += await killedThenLost(moment, history, random, eventful ? 0.4 : 0.1)
   }
   t.diagnostic(`${states} states after ${starts} kills`)
 })
@@ -467,7 +467,7 @@ test('crash states: lists after a kill on a full disk survive a power loss', asy
   for (const moment of moments) {
     if (!ALL_STATES && random() > KILLS) continue
     starts += 1
-    states += await killedThenLost(moment, history, random, 0.3, ({ name, mode }) =>
+    states += await killedThenLost(moment, history, random, 0.04, ({ name, mode }) =>
       name === 'write' && mode === 'temporary' ? { code: 'ENOSPC', how: 'refused' } : undefined,
     )
   }

@@ -1,7 +1,8 @@
 import assert from 'node:assert/strict'
 import { EventEmitter, once } from 'node:events'
-import { createServer, type RequestListener } from 'node:http'
-import type { AddressInfo } from 'node:net'
+import { createServer, IncomingMessage, type RequestListener, ServerResponse } from 'node:http'
+import type { AddressInfo, Socket } from 'node:net'
+import { Writable } from 'node:stream'
 import { describe, test, type TestContext } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Plant } from '../../dist/plants/plant.js'
@@ -230,4 +231,43 @@ describe('adapter', { concurrency: true }, () => {
     assert.equal(most, 1)
     wire.destroy()
   })
+})
+
+test('adapter: a body whose request the application answers is held no more', async (t) => {
+  const { outer, bodies } = await mount(t, {}, (handler) => (req, res) => {
+    handler(req, res)
+    // After the service's own listener: the plant is not read yet.
+    req.once('end', () => res.writeHead(504, { 'Content-Length': 0 }).end())
+  })
+  for (let id = 1; id <= 3; id++) {
+    const wire = await Wire.to(outer)
+    wire.write(postBytes({ ...LARGE, id }))
+    const [answer] = await wire.answers(1)
+    assert.equal(answer?.status, 504)
+    wire.destroy()
+  }
+  await until('nothing is held', () => bodies.held === 0)
+})
+
+test('adapter: a request that a program makes without a connection is answered', async (t) => {
+  const { adapter } = await startBare(t)
+  // As light-my-request does for Fastify's `inject`.
+  const socket = Object.assign(new EventEmitter(), { destroyed: false })
+  const req = new IncomingMessage(socket as Socket)
+  Object.assign(req, { method: 'GET', url: '/plants', httpVersion: '1.1', complete: true })
+  req.rawHeaders = ['Host', 'a', 'Authorization', 'Bearer a.b.c']
+  req.push(null)
+  const res = new ServerResponse(req)
+  let text = ''
+  const written = new Writable({
+    write(chunk: Buffer, _encoding, done) {
+      text += chunk.toString('latin1')
+      done()
+    },
+  })
+  res.assignSocket(written as Socket)
+  res.once('finish', () => res.emit('close'))
+  adapter.handler(req, res)
+  await once(res, 'finish')
+  assert.match(text, /^HTTP\/1\.1 200 OK\r\n[^]*\r\n\r\n\[\]$/)
 })

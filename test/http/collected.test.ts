@@ -1,8 +1,12 @@
 import assert from 'node:assert/strict'
-import type { Socket } from 'node:net'
+import { once } from 'node:events'
+import { createServer } from 'node:http'
+import type { AddressInfo, Socket } from 'node:net'
 import { test } from 'node:test'
 import type { Caller } from '../../dist/auth/caller.js'
 import { HttpError } from '../../dist/errors.js'
+import { collectBody, discardBody } from '../../dist/http/body.js'
+import { Exchange } from '../../dist/http/exchange.js'
 import { ALICE, startBare } from '../support/bare.ts'
 import { seeded } from '../support/random.ts'
 import { until } from '../support/time.ts'
@@ -124,6 +128,33 @@ test('collected: more than 64 KiB of a refused one ends the connection', async (
   assert.equal(plants.size, 0)
 })
 
+test('collected: a refused one is held no more, also after its end', async (t) => {
+  const sizes: number[] = []
+  const server = createServer((req, res) => {
+    const refused = new Exchange(req, res)
+    collectBody(refused)
+    req.on('end', () => {
+      const bytes = refused.takeCollected?.() ?? assert.fail()
+      sizes.push(bytes.length, bytes.buffer.byteLength)
+      // As before its end was known.
+      refused.takeCollected = () => {
+        sizes.push(0)
+        return bytes
+      }
+      discardBody(refused)
+      res.end()
+    })
+  }).listen(0, '127.0.0.1')
+  t.after(() => server.close().closeAllConnections())
+  await once(server, 'listening')
+  // It listens on TCP.
+  const wire = await Wire.to((server.address() as AddressInfo).port)
+  t.after(() => wire.destroy())
+  wire.write(`${POST}${chunk('x'.repeat(20_000)).repeat(2)}0\r\n\r\n`)
+  await wire.answers(1)
+  assert.deepEqual(sizes, [40_000, 40_000, 0])
+})
+
 test('collected: the client of one that waits can leave', async (t) => {
   const { wire, decide, connections, plants } = await start(t)
   wire.write(POST + chunk('{"id":1,"name":"left"}'))
@@ -142,4 +173,17 @@ test('collected: one that no operation wants is dropped, and the list follows', 
   wire.write(`${chunk('y').repeat(3000)}0\r\n\r\n${head('GET', '/plants')}`)
   await decide()
   assert.deepEqual((await wire.answers(2)).map(verdict), [200, 200])
+})
+
+test('collected: 64 KiB of a waiting chunked one are dropped; then no more is read', async (t) => {
+  const { wire, decide, bytesRead } = await start(t)
+  // The first request waits for its token, so the second one is not served.
+  wire.write(head('GET', '/plants'))
+  await until('it is being served', () => bytesRead() > 0)
+  wire.write(POST + chunk('x'.repeat(1000)).repeat(1000))
+  await new Promise((resolve) => setTimeout(resolve, 200))
+  assert.ok(bytesRead() < 4 * READ_BYTES, `${bytesRead()} bytes were read`)
+  await decide()
+  assert.deepEqual((await wire.answers(1)).map(verdict), [200])
+  await until('the service has ended its side', () => wire.ended)
 })

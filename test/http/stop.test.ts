@@ -394,3 +394,19 @@ test('stop: a list that is cut off at the deadline ends with a reset', async (t)
     assert.match(String(wire.error), /ECONNRESET/)
   }
 })
+
+test('stop: a client that is still sending has its second after the last response', async (t) => {
+  const { port, connections } = await startBare(t)
+  const wire = await Wire.to(port)
+  t.after(() => wire.destroy())
+  const lines = ['Content-Type: application/json', 'Content-Length: 20000000']
+  wire.write(head('POST', '/plants', { lines }))
+  assert.deepEqual((await wire.answers(1)).map(verdict), ['bodyTooLarge'])
+  const answeredAtMs = performance.now()
+  const drained = connections.drain(PATIENCE_MS)
+  const sending = setInterval(() => wire.write('x'.repeat(1000)), 20)
+  t.after(() => clearInterval(sending))
+  await drained
+  // Timers may be early by a millisecond or two.
+  assert.ok(performance.now() - answeredAtMs > 950, `${performance.now() - answeredAtMs} ms`)
+})
