@@ -114,14 +114,10 @@ export class Compactor {
     await directory.checkLock()
     const startedAtMs = performance.now()
     const isQuiet = when !== 'serving'
-    const compacted = await compact(
-      {
-        ...{ directory: directory.path, lock: directory.lock },
-        ...{ upToJournal, sequence, plants, isQuiet },
-        ...{ snapshotBytes: this.#snapshotBytes, journalBytes },
-      },
-      isQuiet ? undefined : this.#stopped.signal,
-    )
+    const { path, lock } = directory
+    const files = { directory: path, lock, snapshotBytes: this.#snapshotBytes, journalBytes }
+    const job = { ...files, upToJournal, sequence, plants, isQuiet }
+    const compacted = await compact(job, isQuiet ? undefined : this.#stopped.signal)
     if (compacted.plants !== plants)
       throw new Error(`the new snapshot has ${compacted.plants} plants instead of ${plants}`)
     this.#snapshotBytes = compacted.bytes

@@ -77,10 +77,7 @@ interface Header {
   readonly first: number
 }
 
-async function readHeaders(
-  directory: StoreDirectory,
-  names: readonly string[],
-): Promise<readonly Header[]> {
+async function readHeaders(directory: StoreDirectory, names: readonly string[]) {
   const numbers = names.map(journalNumber).filter((number) => number !== undefined)
   const headers: Header[] = []
   for (const number of numbers.sort((a, b) => a - b)) {

@@ -47,11 +47,8 @@ export class PlantLists {
   }
 
   /** Reads a list chunk by chunk. Between two chunks it keeps only its position. */
-  *list(
-    owner: string,
-    { after, limit = Infinity }: RangeOf<'after' | 'limit'>,
-  ): Generator<PlantChunk, undefined> {
-    let [last, left] = [after, limit]
+  *list(owner: string, range: RangeOf<'after' | 'limit'>): Generator<PlantChunk, undefined> {
+    let [last, left] = [range.after, range.limit ?? Infinity]
     do {
       const chunk = this.chunk(owner, last, Math.min(left, CHUNK_ROWS))
       yield chunk

@@ -93,9 +93,7 @@ export function lockNumber(name: string): bigint {
 }
 
 /** The highest lock, and what holds it; undefined if nothing does. */
-async function lastLock(
-  dir: string,
-): Promise<{ readonly last: bigint; readonly holder: string | undefined }> {
+async function lastLock(dir: string) {
   for (;;) {
     const last = await highest(dir)
     const holder = await throughSocket(dir, `lock-${last}`, ask)

@@ -46,12 +46,8 @@ export type OnProgress = (progress: ReplayProgress) => void
  * Recovers what a locked directory holds. Damage is found before anything is changed.
  * @throws StoreCorrupt with file and byte.
  */
-export async function recover(
-  files: Files,
-  directory: StoreDirectory,
-  log: Log,
-): Promise<Recovery> {
-  const recovery = await scanDirectory(directory, async (scan) => {
+export async function recover(files: Files, directory: StoreDirectory, log: Log) {
+  const recovery: Recovery = await scanDirectory(directory, async (scan) => {
     if (scan.snapshot === undefined && scan.journals.length === 0)
       await syncAbove(files, resolvePath(directory.path))
     const database = await PlantDatabase.serving(scan.snapshot, takeSqlite())
@@ -144,10 +140,7 @@ function logTorn({ directory, last }: Recovery, log: Log): void {
 }
 
 /** A failure here does not keep the store from serving: the next start tries again. */
-async function removeObsolete(
-  { directory, obsoleteFiles }: DirectoryScan,
-  log: Log,
-): Promise<void> {
+async function removeObsolete({ directory, obsoleteFiles }: DirectoryScan, log: Log) {
   if (obsoleteFiles.length === 0) return
   try {
     // A process that was killed may have renamed the snapshot without syncing the directory. The

@@ -3,15 +3,8 @@ import { setImmediate as yieldTick } from 'node:timers/promises'
 import { reasonOf } from '../../errors.ts'
 import { Turns } from '../../limits/turns.ts'
 import type { NewPlant } from '../../plants/plant.ts'
-import {
-  type Created,
-  type PlantList,
-  type PlantRange,
-  type PlantStore,
-  type Recovered,
-  StoreFull,
-  StoreUnavailable,
-} from '../../plants/store.ts'
+import type { Created, PlantList, PlantRange, PlantStore, Recovered } from '../../plants/store.ts'
+import { StoreFull, StoreUnavailable } from '../../plants/store.ts'
 import { Batch, fillBatch, mostPages, type PendingCreate } from './batch.ts'
 import { Compactor } from './compactor.ts'
 import type { PlantDatabase } from './database.ts'
@@ -241,11 +234,8 @@ export class SqljsStore implements PlantStore {
 }
 
 /** Makes the directory, unless it exists, and locks it. */
-async function lockDataDirectory({
-  directory,
-  files,
-  lock,
-}: Required<SqljsStoreOptions>): Promise<DirectoryLock> {
+async function lockDataDirectory(given: Required<SqljsStoreOptions>): Promise<DirectoryLock> {
+  const { directory, files, lock } = given
   try {
     await files.makeDirectory(resolvePath(directory))
     return await lock(directory)
