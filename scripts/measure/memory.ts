@@ -33,6 +33,7 @@ const [WAITING, WAITING_HEADERS] = [16, 400]
 const STRANGE_HEADERS = WAITING_HEADERS / WAITING
 const STRANGE = Array.from({ length: STRANGE_HEADERS - 1 }, () => 'a:')
 const [PLANTS, OWNERS] = [80, 10]
+const WHOLE = '/plants?limit=2147483647'
 const LARGE = 'x'.repeat(2 ** 20 - 200)
 const ALICE = token('alice')
 /** More than the buffers of a unix socket hold. */
@@ -43,6 +44,7 @@ interface Attack {
   readonly what: string
   readonly bytes: (at: number) => string
   readonly plants?: Iterable<Row>
+  readonly clients?: number
   /** How often they send it: until a response that they do not read finds no room. */
   readonly times?: number
   /** How long they wait before memory is read. */
@@ -92,16 +94,24 @@ const ATTACKS: readonly Attack[] = [
     plants: rowsOf(PLANTS, (at) => [`owner ${at % OWNERS}`, String(at), LARGE]),
     stalledMs: STALLED_MS,
   },
+  {
+    what: '100 clients that do not read pages of 8 MiB',
+    bytes: (at) => head('GET', WHOLE, { token: token(`owner ${at % OWNERS}`) }),
+    plants: rowsOf(OWNERS * 9, (at) => [`owner ${at % OWNERS}`, String(at), LARGE]),
+    clients: 100,
+    stalledMs: STALLED_MS,
+  },
 ]
 
 /** What clients can make the service hold: each way by itself, on a service of its own. */
 export async function measure(): Promise<void> {
-  console.log(`${CONNECTIONS} clients | before | at most | KiB each | create | probe`)
+  console.log(`${CONNECTIONS} clients, or as many as are named | before | at most | KiB each | create | probe`)
   for (const attack of ATTACKS) await measureAttack(attack)
 }
 
 async function measureAttack(attack: Attack): Promise<void> {
-  const { what, bytes, plants = [], times = 1, stalledMs = ACCEPT_MS, tcp } = attack
+  const { what, bytes, plants = [], clients = CONNECTIONS, times = 1, tcp } = attack
+  const { stalledMs = ACCEPT_MS } = attack
   const path = join(temporaryDirectorySync(), 'http.sock')
   const issuer = await silentIssuer()
   const service = await startMeasured(await filledDirectory(plants), {
@@ -114,8 +124,8 @@ async function measureAttack(attack: Attack): Promise<void> {
   await peakMiB(service.pid)
   const before = service.memory().residentMiB
   const sockets: Socket[] = []
-  while (sockets.length < CONNECTIONS) {
-    sockets.push(...flood(tcp ? service.port : path, STEP, bytes))
+  while (sockets.length < clients) {
+    sockets.push(...flood(tcp ? service.port : path, Math.min(STEP, clients), bytes))
     await sleep(ACCEPT_MS / 10)
   }
   for (let time = 1; time < times; time++) {
@@ -129,7 +139,7 @@ async function measureAttack(attack: Attack): Promise<void> {
     post(tcp ? service.port : path, { id: 1, name: 'meanwhile' }, { token: token('bob') }),
   )
   const most = await peakMiB(service.pid)
-  const eachKiB = ((most - before) * 1024) / CONNECTIONS
+  const eachKiB = ((most - before) * 1024) / clients
   const figures = [mib(before), mib(most), eachKiB.toFixed(1), create.status, probe.status]
   console.log([what, ...figures].join(' | '))
   for (const socket of sockets) socket.destroy()

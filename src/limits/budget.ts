@@ -59,8 +59,7 @@ export class Hold {
   /** Holds at least this much. False, and nothing changes, if there is no room for it. */
   grow(amount: number): boolean {
     if (amount <= this.#amount) return true
-    if (this.#isReleased) return false
-    if (!this.#budget.hasRoom(this.#owner, amount - this.#amount)) return false
+    if (this.#isReleased || !this.#budget.hasRoom(this.#owner, amount - this.#amount)) return false
     this.set(amount)
     return true
   }

@@ -61,13 +61,11 @@ export class FairQueue {
     // Work that ran at once before this tick counts: as much again must not follow it.
     const isSpent = this.#spentMs >= BUDGET_MS
     this.#spentMs = 0
-    if (!isArriving && !isSpent) this.#runWaiting()
+    if (!isArriving && !isSpent) {
+      while (this.#waiting.count > 0 && this.#spentMs < BUDGET_MS) this.#waiting.shift()?.()
+      this.#spentMs = 0
+      this.#ranAtMs = performance.now()
+    }
     if (this.#waiting.count > 0) this.#schedule()
-  }
-
-  #runWaiting(): void {
-    while (this.#waiting.count > 0 && this.#spentMs < BUDGET_MS) this.#waiting.shift()?.()
-    this.#spentMs = 0
-    this.#ranAtMs = performance.now()
   }
 }

@@ -5,7 +5,6 @@ export type Labels = Readonly<Record<string, string>>
 export type Reading = number | undefined | readonly (readonly [labels: Labels, value: number])[]
 
 type Samples = () => readonly string[]
-type NewHistogram = (labels?: Labels) => Histogram
 
 export const METRICS_TYPE = 'text/plain; version=0.0.4; charset=utf-8'
 
@@ -63,10 +62,10 @@ export class Metrics {
   }
 
   /** Returns a function that makes the histogram of one set of labels. Call it once for each. */
-  histograms(name: string, help: string, bounds: readonly number[]): NewHistogram {
+  histograms(name: string, help: string, bounds: readonly number[]) {
     const all: Samples[] = []
     this.#add(name, 'histogram', help, () => all.flatMap((samples) => samples()))
-    return (labels = {}) => {
+    return (labels: Labels = {}): Histogram => {
       const histogram = new Histogram(bounds)
       all.push(() => histogram.samples(name, labels))
       return histogram
