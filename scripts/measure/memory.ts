@@ -105,7 +105,7 @@ const ATTACKS: readonly Attack[] = [
 
 /** What clients can make the service hold: each way by itself, on a service of its own. */
 export async function measure(): Promise<void> {
-  console.log(`${CONNECTIONS} clients, or as many as are named | before | at most | KiB each | create | probe`)
+  console.log(`${CONNECTIONS} clients, unless named | before | at most | KiB each | create | probe`)
   for (const attack of ATTACKS) await measureAttack(attack)
 }
 

@@ -31,7 +31,7 @@ function pageOf({ status, headers, text }: Reply): Page {
   return { names: plants.map(({ name }) => name), next: query && `/plants${query}` }
 }
 
-test('whole pages: the greatest limit gives pages of 8 MiB that together are the list', async (t) => {
+test('whole pages: the greatest limit gives pages of 8 MiB, together the list', async (t) => {
   const { port } = await startService(t)
   const all = Array.from({ length: 30 }, (_, id) => `${id} ${'x'.repeat(330_000 + id)}`)
   for (const [id, name] of all.entries()) assert.equal((await post(port, { id, name })).status, 200)
@@ -103,7 +103,7 @@ test('whole pages: random ones beside writers skip nothing and show nothing twic
   t.diagnostic(`${count} pages beside ${stored.size - END / 8} creates`)
 })
 
-test('whole pages: one is made no further once its client has left, and holds nothing', async (t) => {
+test('whole pages: one whose client has left is made no further, and holds nothing', async (t) => {
   let chunks = 0
   const { port, responses, connections } = await startBare(t, {
     store: {
