@@ -2,6 +2,7 @@ import assert from 'node:assert/strict'
 import { writeFileSync } from 'node:fs'
 import { join, resolve } from 'node:path'
 import { test } from 'node:test'
+import { readSecrets } from '../dist/auth/secrets.js'
 import { readConfig } from '../dist/settings/read.js'
 import { VARIABLES } from '../dist/settings/table.js'
 import { serviceVariables } from './support/kubernetes.ts'
@@ -224,14 +225,14 @@ test('config: keys come from one place only', () => {
   ])
 })
 
-test('config: a secret is the bytes of its file without one final newline', async () => {
+test('config: a secret is the text of its file without one final line end', async () => {
   const file = join(await temporaryDirectory(), 'secret')
   const secretOf = (bytes: string): string => {
     writeFileSync(file, bytes)
     const { PLANTS_JWT_SECRET: _, ...rest } = MINIMUM
     const { keys } = readConfig({ ...rest, PLANTS_JWT_SECRET_FILE: file }, 'service')
-    assert.ok(keys?.kind === 'secret')
-    return Buffer.from(keys.secret).toString()
+    assert.deepEqual(keys, { kind: 'secrets', paths: [file] })
+    return Buffer.from(readSecrets([file]).text, 'base64').toString()
   }
   const secret = 's'.repeat(32)
   assert.equal(secretOf(secret), secret)
@@ -241,7 +242,7 @@ test('config: a secret is the bytes of its file without one final newline', asyn
   const short = 'must have at least 32 bytes, and has 31'
   const required = { PLANTS_ISSUER: 'i', PLANTS_AUDIENCE: 'a' }
   const fromFile = problems({ ...required, PLANTS_JWT_SECRET_FILE: file })
-  assert.deepEqual(fromFile, [`PLANTS_JWT_SECRET_FILE ${short}`])
+  assert.deepEqual(fromFile, [`PLANTS_JWT_SECRET_FILE cannot be used: ${short}`])
   const itself = problems({ ...required, PLANTS_JWT_SECRET: 's'.repeat(31) })
   assert.deepEqual(itself, [`PLANTS_JWT_SECRET ${short}`])
   assert.match(
@@ -319,6 +320,11 @@ test('config: an etcd password is the text of its file, and needs a user', async
     name: 'p',
     password: ' päss\n',
   })
+  for (const [content, text] of [['päss\r\n', 'päss'], ['\t\n', '\t']] as const) {
+    writeFileSync(file, content)
+    const { etcd } = readConfig({ ...password, PLANTS_ETCD_USERNAME: 'p' }, 'storage')
+    assert.equal(etcd?.user?.password, text)
+  }
   assert.deepEqual(problems({ ...ETCD_HTTP, PLANTS_ETCD_USERNAME: 'p' }), [
     'PLANTS_ETCD_PASSWORD_FILE is required by PLANTS_ETCD_USERNAME',
   ])
@@ -424,7 +430,7 @@ test('config: a secret in the place of any other value is never printed', async 
   }
   for (const [name, more] of Object.entries(FILES)) {
     const { status, stderr } = await command(['serve'], { ...more, [name]: MISPLACED }, directory)
-    const verb = name === 'PLANTS_JWKS_FILE' ? 'used' : 'read'
+    const verb = name.startsWith('PLANTS_JW') ? 'used' : 'read'
     const why = `${name} cannot be ${verb}: ENOENT: no such file or directory`
     assert.equal(status, 2)
     assert.ok(stderr.split('\n').includes(`plant-store: ${why}`), stderr)

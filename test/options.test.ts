@@ -297,7 +297,9 @@ test('options: a file of a secret or of PEM may be passed as its content', async
       return [option, form === 'path' ? file : Buffer.from(content)] as const
     })
     const { keys, etcd } = readOptions({ ...options, ...Object.fromEntries(given) })
-    assert.deepEqual(keys, { kind: 'secret', secret: SECRET_BYTES })
+    const paths = [join(folder, 'jwtSecretFile')]
+    const [bytes, files] = [{ kind: 'secret', secret: SECRET_BYTES }, { kind: 'secrets', paths }]
+    assert.deepEqual(keys, form === 'path' ? files : bytes)
     assert.deepEqual(etcd?.user, { name: 'p', password: 'password' })
     const [ca, key] = [Buffer.from(CERTIFICATE), Buffer.from(KEY)]
     assert.deepEqual(etcd?.tls, { ca, cert: ca, key })

@@ -1,32 +1,29 @@
 /** Makes the source of keys that is configured: a secret, a file, a URL, or discovery. */
-import { webcrypto } from 'node:crypto'
 import { readFileSync } from 'node:fs'
-import type { CryptoKey } from 'jose'
 import { ConfigError, reasonWithoutPath } from '../errors.ts'
 import type { Log } from '../telemetry/log.ts'
 import { fetchDocument, isTrustworthy, shownUrl } from './fetch.ts'
-import { formatOf, type KeySet, readJsonObject, readKeySet } from './key-set.ts'
+import { type KeySet, readJsonObject, readKeySet } from './key-set.ts'
 import { type KeySource, MAX_KEY_SET_BYTES, TIMING } from './key-source.ts'
 import { type Load, ReloadedKeys } from './reloaded-keys.ts'
-import { TokenCache } from './token-cache.ts'
+import { checkSecret, readSecrets, secretKeys } from './secrets.ts'
 
 export type { KeySource, Timing } from './key-source.ts'
 
 /**
- * A JSON Web Key Set is in a file, which is read again when it changes, or at a URL: https, or http
- * on loopback. With `discovery`, the issuer names that URL.
+ * Files are read again when they change: of secrets, or of a JSON Web Key Set. Such a set may be at
+ * a URL: https, or http on loopback. With `discovery`, the issuer names that URL.
  */
 export type KeyConfig =
   | { readonly kind: 'secret'; readonly secret: Uint8Array }
+  | { readonly kind: 'secrets'; readonly paths: readonly string[] }
   | { readonly kind: 'file'; readonly path: string }
   | { readonly kind: 'url'; readonly url: string }
   | { readonly kind: 'discovery' }
 
-/** RFC 7518 §3.2: a key for HS256 has at least as many bytes as its hash. */
-const MIN_SECRET_BYTES = 32
+const BINARY = 'a secret file is no text: all its bytes are the secret'
 const UNTRUSTWORTHY =
   'must be an https URL, or http on 127.0.0.0/8, [::1] or localhost, without user info'
-const HS256 = { name: 'HMAC', hash: 'SHA-256' }
 
 /**
  * Reads and checks the keys once. The returned function makes the source of one service.
@@ -38,11 +35,22 @@ export function readKeys(
   issuer: string,
   timing = TIMING,
 ): (log: Log) => KeySource {
-  if (config.kind === 'secret') return secretKeys(config.secret)
+  if (config.kind === 'secret') {
+    checkSecret(config.secret)
+    return () => ({ keys: secretKeys([config.secret]) })
+  }
+  const polled = { ...timing, refresh: timing.poll, usable: Infinity }
+  if (config.kind === 'secrets') {
+    const load = () => readSecrets(config.paths)
+    const first = load()
+    return (log) => {
+      for (const path of first.binary) log.info(BINARY, { path })
+      return new ReloadedKeys(async () => load(), log, polled, first)
+    }
+  }
   if (config.kind === 'file') {
     const load = (): KeySet => readKeyFile(config.path)
     const first = load()
-    const polled = { ...timing, refresh: timing.poll, usable: Infinity }
     return (log) => new ReloadedKeys(async () => load(), log, polled, first)
   }
   const url = config.kind === 'url' ? config.url : issuer
@@ -93,20 +101,4 @@ async function discover(issuer: string, timeoutMs: number, running: AbortControl
   if (named !== issuer) throw new Error(`${shownUrl(url)} is of another issuer: ${other}`)
   if (isTrustworthy(keySetUrl)) return keySetUrl
   throw new Error(`${shownUrl(url)} names a jwks_uri that is neither https nor on loopback`)
-}
-
-function secretKeys(secret: Uint8Array): () => KeySource {
-  const { length } = secret
-  if (length < MIN_SECRET_BYTES)
-    throw new ConfigError([`must have at least ${MIN_SECRET_BYTES} bytes, and has ${length}`])
-  // Anyone who has the public key could sign with it.
-  const format = formatOf(secret)
-  if (format === 'PEM' || format === 'a key set')
-    throw new ConfigError([`must be a secret, and is ${format}: public keys are for JWKS settings`])
-  let imported: Promise<CryptoKey> | undefined
-  // Imported once: jose would import plain bytes for every token.
-  const find = () =>
-    (imported ??= webcrypto.subtle.importKey('raw', secret, HS256, false, ['verify']))
-  const keys = { algorithms: ['HS256'], verified: new TokenCache(), find }
-  return () => ({ keys })
 }

@@ -1,6 +1,7 @@
 /** Finds the caller of a request by its token: in the cache, or by verifying the token. */
 import { isUtf8 } from 'node:buffer'
 import type { CompactJWSHeaderParameters, CryptoKey, JWTPayload } from 'jose'
+import type { FlattenedJWSInput } from 'jose'
 import { decodeProtectedHeader } from 'jose/decode/protected_header'
 import { jwtVerify } from 'jose/jwt/verify'
 import { ClientGone, errorCodeOf, isError } from '../errors.ts'
@@ -136,9 +137,9 @@ export class Verifier {
   /** Verifies the signature and all claims, except those that say who the caller is. */
   async #verifyClaims(token: string, keys: Keys): Promise<JWTPayload> {
     const { issuer, audience, audienceClaim, ownerClaim, clockTolerance } = this.#rules
-    const keyOf = async (header: CompactJWSHeaderParameters) => {
+    const keyOf = async (header: CompactJWSHeaderParameters, jws: FlattenedJWSInput) => {
       checkHeader(header)
-      const key = await keys.find(header)
+      const key = await keys.find(header, jws)
       checkRsa(token, key)
       return key
     }

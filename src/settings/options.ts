@@ -54,7 +54,11 @@ export interface PlantServiceConfig {
   readonly issuer: string
   /** Required: the audience that a token must have, in `aud` or in `audienceClaim`. */
   readonly audience: string
-  /** Path of a file with a secret for HS256, or its content as bytes. @defaultValue none */
+  /**
+   * Paths of one to four files with commas between, or the content of one as bytes. Each is a
+   * secret for HS256, and all verify. Files are read again when they change.
+   * @defaultValue none
+   */
   readonly jwtSecretFile?: Uint8Array | string | undefined
   /** A secret for HS256: 32 bytes or more, or a text of as many in UTF-8. @defaultValue none */
   readonly jwtSecret?: Uint8Array | string | undefined

@@ -174,6 +174,8 @@ function tryKeys(input: Input, values: Values): Config['openKeys'] {
 }
 
 function keysOf({ jwtSecretFile, jwtSecret, jwksFile, jwksUrl }: Values): KeyConfig {
+  const isPaths = jwtSecretFile !== undefined && !Buffer.isBuffer(jwtSecretFile)
+  if (isPaths) return { kind: 'secrets', paths: jwtSecretFile }
   const secret = jwtSecretFile ?? jwtSecret
   if (secret) return { kind: 'secret', secret }
   if (jwksFile !== undefined) return { kind: 'file', path: jwksFile }
@@ -197,6 +199,7 @@ function configOf(values: Values, { problems }: Input): Config {
 /** Where keys come from, and never what they are. */
 export function keysFrom({ keys, issuer }: Pick<Config, 'keys' | 'issuer'>): string | undefined {
   if (keys.kind === 'secret') return undefined
+  if (keys.kind === 'secrets') return keys.paths.join()
   if (keys.kind === 'discovery') return issuer
   // A query may hold a secret.
   return keys.kind === 'file' ? keys.path : keys.url.replace(/[?#].*$/s, '')

@@ -4,7 +4,7 @@ import { LOG_LEVELS, LOG_REQUESTS } from '../telemetry/log.ts'
 import type { PlantServiceConfig } from './options.ts'
 import { address, addressOrOff, directory, endpoints, integer, oneOf } from './values.ts'
 import { passwordFile, path, pem, pemKey, prefix, type Read, scope } from './values.ts'
-import { secret, secretFile, text } from './values.ts'
+import { secret, secretFiles, text } from './values.ts'
 
 export type Option = Exclude<keyof PlantServiceConfig, 'onLog'>
 
@@ -34,13 +34,13 @@ const SETTINGS = {
   etcdEndpoints: [endpoints, NONE, 'comma-separated URLs of etcd, which then keeps the plants'],
   etcdPrefix: [prefix, 'plants/', 'what all keys in etcd begin with; ends in /'],
   etcdUsername: [text, NONE, 'user of etcd'],
-  etcdPasswordFile: [passwordFile, NONE, "file with that user's password, less one final newline"],
+  etcdPasswordFile: [passwordFile, NONE, "file with that user's password, less one final line end"],
   etcdCaFile: [pem, NONE, "file with PEM certificates of etcd's authorities; unset: those of Node"],
   etcdCertFile: [pem, NONE, 'file with the PEM client certificate for etcd'],
   etcdKeyFile: [pemKey, NONE, 'file with the PEM key of that certificate'],
   issuer: [text, REQUIRED, 'required: the iss that a token must have'],
   audience: [text, REQUIRED, 'required: the audience that a token must have'],
-  jwtSecretFile: [secretFile, NONE, 'file with the HS256 secret, less one final newline'],
+  jwtSecretFile: [secretFiles, NONE, 'files with an HS256 secret each, one to four, with commas'],
   jwtSecret: [secret, NONE, 'the HS256 secret itself, 32 bytes or more'],
   jwksFile: [path, NONE, 'file with a JSON Web Key Set; read again when it changes'],
   jwksUrl: [text, NONE, 'URL of such a set; with none of these four, found by OpenID discovery'],

@@ -4,6 +4,7 @@ import { createPrivateKey, X509Certificate } from 'node:crypto'
 import { readFileSync } from 'node:fs'
 import { resolve } from 'node:path'
 import { types } from 'node:util'
+import { contentOf } from '../auth/secrets.ts'
 import { reasonWithoutPath } from '../errors.ts'
 import { type Address, SOCKET_PATH_MAX_BYTES } from '../http/listen.ts'
 
@@ -18,6 +19,7 @@ export const IN_MEMORY = ':memory:'
 export type Read<T> = (given: unknown) => T
 
 const PORT_MAX = 65_535
+const SECRETS_MAX = 4
 /** RFC 6749 §3.3. */
 const SCOPE_TOKEN = /^[\x21\x23-\x5b\x5d-\x7e]+$/
 
@@ -105,9 +107,6 @@ function content<T>(parse: (bytes: Buffer) => T): Read<T> {
   }
 }
 
-const withoutNewline = (bytes: Buffer): Buffer =>
-  bytes.at(-1) === 0x0a ? bytes.subarray(0, -1) : bytes
-
 const pemThat = (parse: (bytes: Buffer) => unknown): Read<Buffer> =>
   content((bytes) => {
     // The parsers take other forms too, which TLS does not.
@@ -119,10 +118,17 @@ const pemThat = (parse: (bytes: Buffer) => unknown): Read<Buffer> =>
 /** Certificates, of which the first is checked. */
 export const pem = pemThat((bytes) => new X509Certificate(bytes))
 export const pemKey = pemThat(createPrivateKey)
-export const secretFile = content(withoutNewline)
 export const passwordFile = content((bytes) =>
-  new TextDecoder('utf-8', { fatal: true, ignoreBOM: true }).decode(withoutNewline(bytes)),
+  new TextDecoder('utf-8', { fatal: true, ignoreBOM: true }).decode(contentOf(bytes, true)),
 )
+
+/** The bytes of one secret, or the paths of files that each hold one, with commas between. */
+export const secretFiles: Read<Buffer | readonly string[]> = (given) => {
+  if (types.isUint8Array(given)) return contentOf(Buffer.from(given))
+  const paths = anyPath(given).split(',').map(path)
+  if (paths.length <= SECRETS_MAX) return paths
+  throw new Error('must be one to four paths with commas between')
+}
 
 /** Origins, with commas between. */
 export const endpoints: Read<readonly string[]> = (given) => {
