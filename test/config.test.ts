@@ -39,6 +39,7 @@ test('config: what is not set has the default of the table', () => {
     jwtSecretFile: undefined,
     jwksFile: undefined,
     jwksUrl: undefined,
+    keysOverHttp: 'loopback',
     ownerClaim: 'sub',
     audienceClaim: 'aud',
     scopeClaim: undefined,
@@ -258,11 +259,57 @@ test('config: a secret is the text of its file without one final line end', asyn
 test('config: without keys, the issuer must be a URL to discover them from', () => {
   const of = (issuer: string) => problems({ PLANTS_ISSUER: issuer, PLANTS_AUDIENCE: 'plants' })
   const problem =
-    'PLANTS_ISSUER must be an https URL, or http on 127.0.0.0/8, [::1] or localhost, ' +
-    'without user info; or set one of PLANTS_JWT_SECRET_FILE, PLANTS_JWT_SECRET, ' +
+    'PLANTS_ISSUER must be an https URL, or http on 127.0.0.0/8, [::1] or localhost ' +
+    '(with PLANTS_KEYS_OVER_HTTP=anywhere on any host), without user info; ' +
+    'or set one of PLANTS_JWT_SECRET_FILE, PLANTS_JWT_SECRET, ' +
     'PLANTS_JWKS_FILE, PLANTS_JWKS_URL: it says where the keys are'
   for (const wrong of ['not a url', 'http://issuer.test']) assert.deepEqual(of(wrong), [problem])
   for (const good of ['https://issuer.test/', 'http://127.0.0.1:9/']) assert.deepEqual(of(good), [])
+})
+
+test('config: keys may come over http from any host only if that is set', () => {
+  const env = { PLANTS_ISSUER: 'http://keycloak:8080/realms/r', PLANTS_AUDIENCE: 'plants' }
+  const url = { ...env, PLANTS_JWKS_URL: 'http://keycloak:8080/realms/r/certs' }
+  const hint = '(with PLANTS_KEYS_OVER_HTTP=anywhere on any host)'
+  for (const each of [env, url]) {
+    for (const how of ['', 'loopback'])
+      assert.ok(problems({ ...each, PLANTS_KEYS_OVER_HTTP: how }).join().includes(hint))
+    assert.deepEqual(problems({ ...each, PLANTS_KEYS_OVER_HTTP: 'anywhere' }), [])
+  }
+  assert.match(problems({ ...env, PLANTS_KEYS_OVER_HTTP: 'all' }).join(), /loopback, anywhere/)
+})
+
+test('config: several issuers in one setting are refused, and a comma in one is not', () => {
+  const of = (issuer: string) => problems({ ...MINIMUM, PLANTS_ISSUER: issuer })
+  const problem = ['PLANTS_ISSUER must be one: run a service for each issuer']
+  for (const several of ['https://a,https://b', 'https://a, http://b', 'a,https://b'])
+    assert.deepEqual(of(several), problem)
+  for (const one of ['https://a/x,y', 'a,b', 'https://a/?next=https://b'])
+    assert.deepEqual(of(one), [])
+})
+
+test('config: https keys are refused while Node checks no certificate', (t) => {
+  const variable = 'NODE_TLS_REJECT_UNAUTHORIZED'
+  const before = process.env[variable]
+  t.after(() => {
+    if (before === undefined) delete process.env[variable]
+    else process.env[variable] = before
+  })
+  const env = { PLANTS_ISSUER: 'https://issuer.test', PLANTS_AUDIENCE: 'plants' }
+  const url = { ...env, PLANTS_JWKS_URL: 'https://issuer.test/keys' }
+  const problem = 'is of no use: with NODE_TLS_REJECT_UNAUTHORIZED=0 anyone could name the keys'
+  for (const [each, name] of [
+    [env, 'PLANTS_ISSUER'],
+    [url, 'PLANTS_JWKS_URL'],
+  ] as const) {
+    process.env[variable] = '0'
+    assert.ok(problems(each)[0]?.startsWith(`${name} ${problem}`), problems(each)[0])
+    process.env[variable] = '1'
+    assert.deepEqual(problems(each), [])
+  }
+  process.env[variable] = '0'
+  assert.deepEqual(problems({ ...url, PLANTS_JWKS_URL: 'http://127.0.0.1:1/' }), [])
+  assert.deepEqual(problems(MINIMUM), [])
 })
 
 test('config: etcd endpoints are origins, and all others have defaults', () => {

@@ -2,7 +2,7 @@
 import { readFileSync } from 'node:fs'
 import { ConfigError, reasonWithoutPath } from '../errors.ts'
 import type { Log } from '../telemetry/log.ts'
-import { fetchDocument, isTrustworthy, shownUrl } from './fetch.ts'
+import { distrustOf, fetchDocument, type HttpRule, shownUrl } from './fetch.ts'
 import { type KeySet, readJsonObject, readKeySet } from './key-set.ts'
 import { type KeySource, MAX_KEY_SET_BYTES, TIMING } from './key-source.ts'
 import { type Load, ReloadedKeys } from './reloaded-keys.ts'
@@ -12,7 +12,7 @@ export type { KeySource, Timing } from './key-source.ts'
 
 /**
  * Files are read again when they change: of secrets, or of a JSON Web Key Set. Such a set may be at
- * a URL: https, or http on loopback. With `discovery`, the issuer names that URL.
+ * a URL. With `discovery`, the issuer names that URL.
  */
 export type KeyConfig =
   | { readonly kind: 'secret'; readonly secret: Uint8Array }
@@ -22,8 +22,7 @@ export type KeyConfig =
   | { readonly kind: 'discovery' }
 
 const BINARY = 'a secret file is no text: all its bytes are the secret'
-const UNTRUSTWORTHY =
-  'must be an https URL, or http on 127.0.0.0/8, [::1] or localhost, without user info'
+const ON_LOOPBACK: HttpRule = { isAnywhere: false, setting: 'keysOverHttp' }
 
 /**
  * Reads and checks the keys once. The returned function makes the source of one service.
@@ -33,6 +32,7 @@ const UNTRUSTWORTHY =
 export function readKeys(
   config: KeyConfig,
   issuer: string,
+  http = ON_LOOPBACK,
   timing = TIMING,
 ): (log: Log) => KeySource {
   if (config.kind === 'secret') {
@@ -55,10 +55,12 @@ export function readKeys(
   }
   const url = config.kind === 'url' ? config.url : issuer
   // The message does not show the URL, which may hold a password.
-  if (!isTrustworthy(url)) throw new ConfigError([UNTRUSTWORTHY])
+  const distrust = distrustOf(url, http)
+  if (distrust !== undefined) throw new ConfigError([distrust])
   const load: Load = async (running) => {
-    const from = config.kind === 'url' ? url : await discover(issuer, timing.fetch, running)
-    return withKeys(await fetchDocument(from, readKeySet, timing.fetch, running))
+    const from = config.kind === 'url' ? url : await discover(issuer, http, timing.fetch, running)
+    const read = (bytes: Uint8Array) => withKeys(readKeySet(bytes))
+    return fetchDocument(from, read, timing.fetch, running)
   }
   return (log) => new ReloadedKeys(load, log, timing)
 }
@@ -93,12 +95,18 @@ function withKeys(set: KeySet): KeySet {
  * @throws Error if the document names another issuer (§4.3: exactly the same string is required),
  * or a URL that cannot be trusted.
  */
-async function discover(issuer: string, timeoutMs: number, running: AbortController) {
+async function discover(
+  issuer: string,
+  http: HttpRule,
+  timeoutMs: number,
+  running: AbortController,
+): Promise<string> {
   const url = `${issuer.replace(/\/$/, '')}/.well-known/openid-configuration`
   const read = (bytes: Uint8Array) => readJsonObject(bytes, 'an OpenID discovery document')
   const { issuer: named, jwks_uri: keySetUrl } = await fetchDocument(url, read, timeoutMs, running)
   const other = typeof named === 'string' ? shownUrl(named) : 'none'
   if (named !== issuer) throw new Error(`${shownUrl(url)} is of another issuer: ${other}`)
-  if (isTrustworthy(keySetUrl)) return keySetUrl
-  throw new Error(`${shownUrl(url)} names a jwks_uri that is neither https nor on loopback`)
+  const distrust = distrustOf(keySetUrl, http)
+  if (distrust === undefined) return String(keySetUrl)
+  throw new Error(`${shownUrl(url)} names a jwks_uri that ${distrust}`)
 }

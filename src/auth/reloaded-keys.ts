@@ -65,7 +65,8 @@ export class ReloadedKeys implements KeySource {
 
   fetchFor(kid: unknown): Promise<void> | undefined {
     const set = this.keys
-    if (set !== undefined && (typeof kid !== 'string' || (set.kids?.has(kid) ?? true))) return undefined
+    const isKnown = typeof kid !== 'string' || (set?.kids?.has(kid) ?? true)
+    if (set !== undefined && isKnown) return undefined
     // The keys may have changed.
     if (this.#attempt !== undefined) return this.#attempt
     const { refill } = this.#timing

@@ -64,17 +64,30 @@ export interface PlantServiceConfig {
   readonly jwtSecret?: Uint8Array | string | undefined
   /** Path of a JSON Web Key Set, which is read again when it changes. @defaultValue none */
   readonly jwksFile?: string | undefined
-  /** URL of a JSON Web Key Set: https, or http on loopback. @defaultValue none */
+  /** URL of a JSON Web Key Set: https, or http as `keysOverHttp` allows. @defaultValue none */
   readonly jwksUrl?: string | undefined
-  /** The claim whose value owns plants; callers with one value share them. @defaultValue `'sub'` */
+  /**
+   * Where keys and the discovery document may come from over plain http: `loopback`, or `anywhere`
+   * in a network that only you can change.
+   * @defaultValue `'loopback'`
+   */
+  readonly keysOverHttp?: 'loopback' | 'anywhere' | undefined
+  /**
+   * The claim whose value owns plants; callers with one value share them. A name with dots is a
+   * claim of that name or else a path: `realm_access.roles` is `roles` inside `realm_access`.
+   * @defaultValue `'sub'`
+   */
   readonly ownerClaim?: string | undefined
-  /** The claim that holds the audience. @defaultValue `'aud'` */
+  /** The claim that holds the audience, or the path to it. @defaultValue `'aud'` */
   readonly audienceClaim?: string | undefined
   /** The scope that GET requires. @defaultValue none: every valid token may read */
   readonly readScope?: string | undefined
   /** The scope that POST requires. @defaultValue none: every valid token may write */
   readonly writeScope?: string | undefined
-  /** The claim that holds scopes, as text or as a list. @defaultValue `'scope'`, else `'scp'` */
+  /**
+   * The claim that holds scopes, as text or as a list, or the path to it.
+   * @defaultValue `'scope'`, else `'scp'`
+   */
   readonly scopeClaim?: string | undefined
   /**
    * Seconds by which the clocks of issuer and service may differ: from 0 to 3600.

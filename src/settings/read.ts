@@ -169,7 +169,9 @@ function tryKeys(input: Input, values: Values): Config['openKeys'] {
     input.problems.push(`${names(sources)} are set: keys come from one place only`)
   if (sources.length > 1 || values[option] === undefined) return undefined
   const others = `; or set one of ${names(KEYS)}: it says where the keys are`
-  const read = () => readKeys(keysOf(values), values.issuer)
+  const isAnywhere = values.keysOverHttp === 'anywhere'
+  const http = { isAnywhere, setting: input.nameOf('keysOverHttp') }
+  const read = () => readKeys(keysOf(values), values.issuer, http)
   return input.attempt(option, read, option === 'issuer' ? others : '')
 }
 

@@ -2,7 +2,7 @@
 
 import { LOG_LEVELS, LOG_REQUESTS } from '../telemetry/log.ts'
 import type { PlantServiceConfig } from './options.ts'
-import { address, addressOrOff, directory, endpoints, integer, oneOf } from './values.ts'
+import { address, addressOrOff, directory, endpoints, integer, one, oneOf } from './values.ts'
 import { passwordFile, path, pem, pemKey, prefix, type Read, scope } from './values.ts'
 import { secret, secretFiles, text } from './values.ts'
 
@@ -10,6 +10,7 @@ export type Option = Exclude<keyof PlantServiceConfig, 'onLog'>
 
 const MIB = 1024 ** 2
 const dataBytes = integer(65_536, 512 * MIB)
+const overHttp = oneOf(['loopback', 'anywhere'])
 
 /** In the place of a default. */
 const NONE = undefined
@@ -38,13 +39,14 @@ const SETTINGS = {
   etcdCaFile: [pem, NONE, "file with PEM certificates of etcd's authorities; unset: those of Node"],
   etcdCertFile: [pem, NONE, 'file with the PEM client certificate for etcd'],
   etcdKeyFile: [pemKey, NONE, 'file with the PEM key of that certificate'],
-  issuer: [text, REQUIRED, 'required: the iss that a token must have'],
-  audience: [text, REQUIRED, 'required: the audience that a token must have'],
+  issuer: [one, REQUIRED, 'required: the iss that a token must have'],
+  audience: [one, REQUIRED, 'required: the audience that a token must have'],
   jwtSecretFile: [secretFiles, NONE, 'files with an HS256 secret each, one to four, with commas'],
   jwtSecret: [secret, NONE, 'the HS256 secret itself, 32 bytes or more'],
   jwksFile: [path, NONE, 'file with a JSON Web Key Set; read again when it changes'],
-  jwksUrl: [text, NONE, 'URL of such a set; with none of these four, found by OpenID discovery'],
-  ownerClaim: [text, 'sub', 'the claim whose value owns plants'],
+  jwksUrl: [one, NONE, 'URL of such a set; with none of these four, found by OpenID discovery'],
+  keysOverHttp: [overHttp, 'loopback', 'hosts that keys may come from over http: or anywhere'],
+  ownerClaim: [text, 'sub', 'the claim whose value owns plants; a.b is the claim b inside a'],
   audienceClaim: [text, 'aud', 'the claim that holds the audience'],
   readScope: [scope, NONE, 'the scope that GET requires'],
   writeScope: [scope, NONE, 'the scope that POST requires'],

@@ -31,6 +31,13 @@ function textThat(what: string, isRight: (text: string) => boolean): Read<string
 }
 
 export const text = textThat('be a text that is not empty', (given) => given !== '')
+/** One text, where a list of several might be expected. */
+export const one: Read<string> = (given) => {
+  const only = text(given)
+  if (!/,\s*https?:\/\//.test(only)) return only
+  throw new Error('must be one: run a service for each issuer')
+}
+
 export const scope = textThat('be one scope', (given) => SCOPE_TOKEN.test(given))
 export const prefix = textThat('end in /', (given) => given.endsWith('/'))
 const anyPath = textThat('be a path', (given) => given !== '' && !given.includes('\0'))

@@ -29,7 +29,7 @@ function configOf(paths: string): KeyConfig {
 }
 
 function open(t: TestContext, paths: string, log = silent): KeySource {
-  const keys = readKeys(configOf(paths), ISSUER, { ...TIMING, poll: 10 })(log)
+  const keys = readKeys(configOf(paths), ISSUER, undefined, { ...TIMING, poll: 10 })(log)
   keys.start?.()
   t.after(() => keys.close?.())
   return keys
