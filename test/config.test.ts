@@ -49,6 +49,7 @@ test('config: what is not set has the default of the table', () => {
     maxBodyBytes: 1_048_576,
     maxConnections: 1000,
     keepAlive: 75,
+    corsOrigins: undefined,
     rateLimit: undefined,
     drainDelay: 0,
     shutdownTimeout: 10,

@@ -108,6 +108,11 @@ export interface PlantServiceConfig {
    * @defaultValue `75`
    */
   readonly keepAlive?: number | undefined
+  /**
+   * Origins whose pages may call the service, with commas between, or `*` for all.
+   * @defaultValue none
+   */
+  readonly corsOrigins?: string | undefined
   /** Requests per second for each owner: from 1 to 1000000. @defaultValue no limit */
   readonly rateLimit?: number | undefined
   /**

@@ -3,7 +3,7 @@
 import { LOG_LEVELS, LOG_REQUESTS } from '../telemetry/log.ts'
 import type { PlantServiceConfig } from './options.ts'
 import { address, addressOrOff, directory, endpoints, integer, one, oneOf } from './values.ts'
-import { passwordFile, path, pem, pemKey, prefix, type Read, scope } from './values.ts'
+import { origins, passwordFile, path, pem, pemKey, prefix, type Read, scope } from './values.ts'
 import { secret, secretFiles, text } from './values.ts'
 
 export type Option = Exclude<keyof PlantServiceConfig, 'onLog'>
@@ -55,6 +55,7 @@ const SETTINGS = {
   maxBodyBytes: [integer(1, 16 * MIB), MIB, 'longest request body'],
   maxConnections: [integer(1, 1_000_000), 1000, 'open connections; one more is closed at once'],
   keepAlive: [integer(1, 3600), 75, 'seconds that a connection may wait for its next request'],
+  corsOrigins: [origins, NONE, 'comma-separated origins whose pages may call the service, or *'],
   rateLimit: [integer(1, 1_000_000), NONE, 'requests a second for each owner; unset: no limit'],
   drainDelay: [integer(0, 3600), 0, 'seconds that a stop serves on, so that balancers notice'],
   shutdownTimeout: [integer(0, 3600), 10, 'seconds that a stop waits for what is under way'],

@@ -137,27 +137,47 @@ export const secretFiles: Read<Buffer | readonly string[]> = (given) => {
   throw new Error('must be one to four paths with commas between')
 }
 
-/** Origins, with commas between. */
-export const endpoints: Read<readonly string[]> = (given) => {
-  const origins = text(given)
+/** URLs with commas between. `read` returns undefined for a wrong one. */
+function listOf(
+  given: unknown,
+  form: string,
+  read: (url: string) => string | undefined,
+): readonly string[] {
+  return text(given)
     .split(',')
-    .map((each) => each.trim().replace(/\/$/, ''))
-  const wrong = origins.findIndex((each) => !isOrigin(each))
-  const form = 'must be http:// or https:// with a host, a port and no more'
-  if (wrong >= 0) throw new Error(`${form}, and URL ${wrong + 1} is not`)
-  if (origins.some(isSecure) && !origins.every(isSecure))
-    throw new Error('must be all http or all https')
-  return origins
+    .map((each, at) => {
+      const value = read(each.trim())
+      if (value !== undefined) return value
+      throw new Error(`${form}, and URL ${at + 1} is not`)
+    })
 }
+
+const ENDPOINT = 'must be http:// or https:// with a host, a port and no more'
+
+export const endpoints: Read<readonly string[]> = (given) => {
+  const all = listOf(given, ENDPOINT, (url) =>
+    /^https?:/.test(url) && originOf(url) ? url.replace(/\/$/, '') : undefined,
+  )
+  if (all.some(isSecure) && !all.every(isSecure)) throw new Error('must be all http or all https')
+  return all
+}
+
+const ORIGINS = 'must be * or origins such as https://app.example, with commas between'
+
+/** Origins as browsers send them, or `*` alone. */
+export const origins: Read<readonly string[]> = (given) =>
+  given === '*' ? [given] : listOf(given, ORIGINS, originOf)
 
 export function isSecure(endpoint: string): boolean {
   return endpoint.startsWith('https:')
 }
 
-function isOrigin(given: string): boolean {
-  if (!/^https?:\/\//.test(given) || !URL.canParse(given)) return false
-  const { href, origin } = new URL(given)
-  return href === `${origin}/`
+/** As in RFC 6454 §6.1; undefined for a URL that has more. */
+function originOf(url: string): string | undefined {
+  if (!/^[a-z][a-z0-9+.-]*:\/\/[^*]+$/i.test(url) || !URL.canParse(url)) return undefined
+  const { protocol, host, href } = new URL(url)
+  const origin = `${protocol}//${host}`
+  return host !== '' && href.replace(/\/$/, '') === origin ? origin : undefined
 }
 
 /** A value in a few words. */
