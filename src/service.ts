@@ -216,7 +216,8 @@ export class Service implements Omit<PlantService, 'handler'> {
     const { recovered } = await this.#openOnce()
     this.#warn()
     this.#http.server.maxConnections = maxConnections
-    this.#listener = await listen(this.#http.server, address, this.#hooks.nameOf('listen'))
+    const [option, mode] = [this.#hooks.nameOf('listen'), this.#config.socketMode]
+    this.#listener = await listen(this.#http.server, address, option, mode)
     this.#serve()
     return { plants: this.#listener.url, admin, recovered }
   }
@@ -233,7 +234,8 @@ export class Service implements Omit<PlantService, 'handler'> {
 
   #listenForAdmin(address: Address): Promise<string> {
     this.#admin = new Admin(() => this.#checks(), this.metrics, this.#hooks.log)
-    return this.#admin.listen(address, this.#hooks.nameOf('adminListen'))
+    const option = this.#hooks.nameOf('adminListen')
+    return this.#admin.listen(address, option, this.#config.socketMode)
   }
 
   #checks(): Checks {

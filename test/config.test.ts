@@ -48,6 +48,7 @@ test('config: what is not set has the default of the table', () => {
     clockTolerance: 5,
     maxBodyBytes: 1_048_576,
     maxConnections: 1000,
+    socketMode: '0660',
     keepAlive: 75,
     corsOrigins: undefined,
     rateLimit: undefined,
@@ -218,6 +219,13 @@ test('config: an integer is decimal digits within its bounds', () => {
       assert.equal(problems({ ...MINIMUM, [name]: bad }).length, 1, `${name}=${bad}`)
     }
   }
+})
+
+test('config: the mode of a socket is octal, as for chmod', () => {
+  const of = (mode: string) => problems({ ...MINIMUM, PLANTS_SOCKET_MODE: mode })
+  for (const mode of ['0660', '660', '0777', '600']) assert.deepEqual(of(mode), [])
+  for (const mode of ['0o660', '1777', '66', '0680', 'rw', '-660', '432x', '06600'])
+    assert.match(of(mode).join(), /^PLANTS_SOCKET_MODE must be an octal mode such as 0660, and is/)
 })
 
 test('config: keys come from one place only', () => {

@@ -102,6 +102,8 @@ export interface PlantServiceConfig {
    * @defaultValue `1000`
    */
   readonly maxConnections?: number | undefined
+  /** Mode of the sockets of `listen` and `adminListen`, in octal. @defaultValue `'0660'` */
+  readonly socketMode?: string | undefined
   /**
    * Seconds that `listen()`'s own listener keeps a connection between two requests: from 1 to 3600.
    * Longer than a load balancer keeps one, so that the balancer closes it.

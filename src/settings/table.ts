@@ -2,9 +2,9 @@
 
 import { LOG_LEVELS, LOG_REQUESTS } from '../telemetry/log.ts'
 import type { PlantServiceConfig } from './options.ts'
-import { address, addressOrOff, directory, endpoints, integer, one, oneOf } from './values.ts'
-import { origins, passwordFile, path, pem, pemKey, prefix, type Read, scope } from './values.ts'
-import { secret, secretFiles, text } from './values.ts'
+import { address, addressOrOff, directory, endpoints, integer, octalMode, one } from './values.ts'
+import { oneOf, origins, passwordFile, path, pem, pemKey, prefix, type Read } from './values.ts'
+import { scope, secret, secretFiles, text } from './values.ts'
 
 export type Option = Exclude<keyof PlantServiceConfig, 'onLog'>
 
@@ -54,6 +54,7 @@ const SETTINGS = {
   clockTolerance: [integer(0, 3600), 5, 'seconds by which clocks of issuer and service may differ'],
   maxBodyBytes: [integer(1, 16 * MIB), MIB, 'longest request body'],
   maxConnections: [integer(1, 1_000_000), 1000, 'open connections; one more is closed at once'],
+  socketMode: [octalMode, '0660', 'mode of a unix socket: who may connect, in octal'],
   keepAlive: [integer(1, 3600), 75, 'seconds that a connection may wait for its next request'],
   corsOrigins: [origins, NONE, 'comma-separated origins whose pages may call the service, or *'],
   rateLimit: [integer(1, 1_000_000), NONE, 'requests a second for each owner; unset: no limit'],

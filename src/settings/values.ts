@@ -20,6 +20,7 @@ export type Read<T> = (given: unknown) => T
 
 const PORT_MAX = 65_535
 const SECRETS_MAX = 4
+const MODE = /^0?[0-7]{3}$/
 /** RFC 6749 §3.3. */
 const SCOPE_TOKEN = /^[\x21\x23-\x5b\x5d-\x7e]+$/
 
@@ -39,6 +40,7 @@ export const one: Read<string> = (given) => {
 }
 
 export const scope = textThat('be one scope', (given) => SCOPE_TOKEN.test(given))
+export const octalMode = textThat('be an octal mode such as 0660', (given) => MODE.test(given))
 export const prefix = textThat('end in /', (given) => given.endsWith('/'))
 const anyPath = textThat('be a path', (given) => given !== '' && !given.includes('\0'))
 
