@@ -47,7 +47,10 @@ export const conditions: ReadonlyMap<Condition, readonly [error: number, message
     Object.entries(CATALOGUE) as [Condition, readonly [number, string]][],
   )
 
-/** A failure to answer with an entry of the catalogue. `cause` is for the log alone. */
+/**
+ * A failure to answer with an entry of the catalogue. `cause` is for the log alone; `detail` is a
+ * sentence for the client after the message.
+ */
 export class HttpError extends Error {
   readonly condition: Condition
   readonly error: number
@@ -55,9 +58,14 @@ export class HttpError extends Error {
   /** Name and value in turn, as `writeHead` takes them. */
   readonly headers: readonly string[]
 
-  constructor(condition: Condition, headers: readonly string[] = [], cause?: unknown) {
+  constructor(
+    condition: Condition,
+    headers: readonly string[] = [],
+    cause?: unknown,
+    detail?: string,
+  ) {
     const [error, message] = CATALOGUE[condition]
-    super(message, { cause })
+    super(detail === undefined ? message : `${message} ${detail}`, { cause })
     this.condition = condition
     this.error = error
     this.status = Math.floor(error / 100)
