@@ -115,14 +115,20 @@ UsageError.prototype.name = 'UsageError'
  */
 export function reasonOf(error: unknown): string {
   if (!isError(error)) return String(error)
-  const message = error.message || errorCodeOf(error) || error.name
+  const code = errorCodeOf(error)
+  const message = `${error.message || code || error.name}${code === 'EACCES' ? ownIds() : ''}`
   const cause = isError(error.cause) ? reasonOf(error.cause) : ''
   return message.includes(cause) ? message : `${message}: ${cause}`
 }
 
+/** Who has no access: in a container it is not who the volume was made for. */
+function ownIds(): string {
+  return ` (this process is uid ${process.getuid?.()}, gid ${process.getgid?.()})`
+}
+
 /** Why Node could not read a file. Without the path: it may be a secret in the place of a path. */
 export function reasonWithoutPath(error: unknown): string {
-  return reasonOf(error).replace(/, [a-z]+ '.*'$/s, '')
+  return reasonOf(error).replace(/, [a-z]+ '.*'/s, '')
 }
 
 /** Controls, formats such as marks of direction, half a surrogate pair, and line separators. */
