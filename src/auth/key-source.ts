@@ -24,6 +24,8 @@ export interface LoadedKeys extends Keys {
   readonly size: number
   /** Their `kid`s. Undefined for secrets, which have none. */
   readonly kids?: ReadonlySet<unknown>
+  /** Files of secrets that are no text: a final line end is part of such a secret. */
+  readonly binary?: readonly string[]
 }
 
 export interface KeySource {

@@ -4,7 +4,7 @@ import { ConfigError, reasonWithoutPath } from '../errors.ts'
 import type { Log } from '../telemetry/log.ts'
 import { distrustOf, fetchDocument, type HttpRule, shownUrl } from './fetch.ts'
 import { type KeySet, readJsonObject, readKeySet } from './key-set.ts'
-import { type KeySource, MAX_KEY_SET_BYTES, TIMING } from './key-source.ts'
+import { type KeySource, type LoadedKeys, MAX_KEY_SET_BYTES, TIMING } from './key-source.ts'
 import { type Load, ReloadedKeys } from './reloaded-keys.ts'
 import { checkSecret, readSecrets, secretKeys } from './secrets.ts'
 
@@ -39,19 +39,15 @@ export function readKeys(
     checkSecret(config.secret)
     return () => ({ keys: secretKeys([config.secret]) })
   }
-  const polled = { ...timing, refresh: timing.poll, usable: Infinity }
-  if (config.kind === 'secrets') {
-    const load = () => readSecrets(config.paths)
+  if (config.kind === 'secrets' || config.kind === 'file') {
+    const load = (): LoadedKeys =>
+      config.kind === 'file' ? readKeyFile(config.path) : readSecrets(config.paths)
     const first = load()
+    const polled = { ...timing, refresh: timing.poll, usable: Infinity }
     return (log) => {
-      for (const path of first.binary) log.info(BINARY, { path })
+      for (const path of first.binary ?? []) log.info(BINARY, { path })
       return new ReloadedKeys(async () => load(), log, polled, first)
     }
-  }
-  if (config.kind === 'file') {
-    const load = (): KeySet => readKeyFile(config.path)
-    const first = load()
-    return (log) => new ReloadedKeys(async () => load(), log, polled, first)
   }
   const url = config.kind === 'url' ? config.url : issuer
   // The message does not show the URL, which may hold a password.

@@ -17,13 +17,8 @@ const BYTE_ORDER_MARK = /^(?:\xef\xbb\xbf|\xff\xfe.\0|\xfe\xff\0)/s
 /** Any but the line ends, CR and LF. */
 const CONTROL = /[^\P{Cc}\r\n]/u
 
-export interface Secrets extends LoadedKeys {
-  /** The files whose bytes are no text: a final line end is part of such a secret. */
-  readonly binary: readonly string[]
-}
-
 /** @throws ConfigError that names a file by its place, if there are several. */
-export function readSecrets(paths: readonly string[]): Secrets {
+export function readSecrets(paths: readonly string[]): LoadedKeys {
   const read = (path: string, i: number): Buffer => {
     try {
       const secret = contentOf(readFileSync(path))
