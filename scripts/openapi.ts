@@ -31,7 +31,7 @@ const DESCRIPTION =
   'Every failure has an Error as its body; only a response to HEAD has no body. The values of ' +
   'its member `error` are stable; the messages are for people. After 408, 413, 431 and ' +
   'malformed HTTP (error 40001) the service closes the connection. No response may be cached. ' +
-  'None has `Access-Control-*` headers: for pages of other origins a proxy must add them.\n\n' +
+  'Pages of other origins may call it if the operator has listed their origins.\n\n' +
   'A Plant has no id, so a client keeps those that it chose. JavaScript rounds an id above 2^53, ' +
   'and the plant is stored under the rounded one. A plant without a tag leaves it out: null is ' +
   'an error. Query parameters of other names are ignored.\n\n' +

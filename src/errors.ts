@@ -47,7 +47,10 @@ export const conditions: ReadonlyMap<Condition, readonly [error: number, message
     Object.entries(CATALOGUE) as [Condition, readonly [number, string]][],
   )
 
-/** A failure to answer with an entry of the catalogue. `cause` is for the log alone. */
+/**
+ * A failure to answer with an entry of the catalogue. `cause` is for the log alone; `detail` is a
+ * sentence for the client after the message.
+ */
 export class HttpError extends Error {
   readonly condition: Condition
   readonly error: number
@@ -55,9 +58,14 @@ export class HttpError extends Error {
   /** Name and value in turn, as `writeHead` takes them. */
   readonly headers: readonly string[]
 
-  constructor(condition: Condition, headers: readonly string[] = [], cause?: unknown) {
+  constructor(
+    condition: Condition,
+    headers: readonly string[] = [],
+    cause?: unknown,
+    detail?: string,
+  ) {
     const [error, message] = CATALOGUE[condition]
-    super(message, { cause })
+    super(detail === undefined ? message : `${message} ${detail}`, { cause })
     this.condition = condition
     this.error = error
     this.status = Math.floor(error / 100)
@@ -107,14 +115,20 @@ UsageError.prototype.name = 'UsageError'
  */
 export function reasonOf(error: unknown): string {
   if (!isError(error)) return String(error)
-  const message = error.message || errorCodeOf(error) || error.name
+  const code = errorCodeOf(error)
+  const message = `${error.message || code || error.name}${code === 'EACCES' ? ownIds() : ''}`
   const cause = isError(error.cause) ? reasonOf(error.cause) : ''
   return message.includes(cause) ? message : `${message}: ${cause}`
 }
 
+/** Who has no access: in a container it is not who the volume was made for. */
+function ownIds(): string {
+  return ` (this process is uid ${process.getuid?.()}, gid ${process.getgid?.()})`
+}
+
 /** Why Node could not read a file. Without the path: it may be a secret in the place of a path. */
 export function reasonWithoutPath(error: unknown): string {
-  return reasonOf(error).replace(/, [a-z]+ '.*'$/s, '')
+  return reasonOf(error).replace(/, [a-z]+ '.*'/s, '')
 }
 
 /** Controls, formats such as marks of direction, half a surrogate pair, and line separators. */

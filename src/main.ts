@@ -1,23 +1,15 @@
 #!/usr/bin/env node
 
 /*
- * The command. It imports nothing at its top: an old Node fails on an import that it lacks before
- * any code runs, and could not say what it needs.
+ * The command. All but `runtime.ts` is imported later: an old Node fails on an import that it lacks
+ * before any code runs, and could not say what it needs.
  */
+import { refusalOf } from './runtime.ts'
 
-/**
- * As `engines` in package.json says. The parser of Node 20 before 20.19.2 reads lines as headers
- * that other programs read otherwise, so a client could smuggle requests (CVE-2025-23167). The
- * first versions of Node 22 and 23 do not start the service.
- */
-const NEEDED = 'Node 20.19.2 or later, 22.11.0 or later, or 24 or later is needed'
-
-const [major = 0, minor = 0, patch = 0] = process.versions.node.split('.').map(Number)
-const is20 = major === 20 && (minor > 19 || (minor === 19 && patch >= 2))
-const is22 = major === 22 && minor >= 11
-if (is20 || is22 || major >= 24) {
+const refusal = refusalOf()
+if (refusal === undefined) {
   void import('./cli/command-line.ts')
 } else {
-  process.stderr.write(`plant-store: ${NEEDED}, and this is ${process.versions.node}\n`)
-  process.exitCode = 2
+  process.stderr.write(`plant-store: ${refusal.message}\n`)
+  process.exitCode = refusal.status
 }

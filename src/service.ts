@@ -4,6 +4,7 @@ import { readFileSync } from 'node:fs'
 import type { RequestListener } from 'node:http'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Admin, type Checks, type Health, healthOf } from './api/admin.ts'
+import { Cors } from './api/cors.ts'
 import { PageCache } from './api/page-cache.ts'
 import { PlantResponder, type ResponderOptions } from './api/plant-responder.ts'
 import { RateLimit } from './api/rate-limit.ts'
@@ -109,12 +110,14 @@ export class Service implements Omit<PlantService, 'handler'> {
     this.#hooks = hooks
     const { keys, issuer, openKeys = readKeys(keys, issuer) } = config
     this.#keys = openKeys(log)
-    const { rateLimit, maxBodyBytes, logRequests, readScope, writeScope, keepAlive } = config
+    const { rateLimit, maxBodyBytes, logRequests, readScope, writeScope } = config
+    const { corsOrigins, keepAlive } = config
     const verifier = new Verifier(this.#keys, config)
     const options: ResponderOptions = {
       store: () => this.#openedStore(),
       verifier,
       rateLimit: rateLimit === undefined ? undefined : new RateLimit(rateLimit),
+      cors: corsOrigins && new Cors(corsOrigins),
       pages: new PageCache(),
       queue: this.#queue,
       bodies: new Budget(BUDGET_BYTES),
@@ -213,7 +216,8 @@ export class Service implements Omit<PlantService, 'handler'> {
     const { recovered } = await this.#openOnce()
     this.#warn()
     this.#http.server.maxConnections = maxConnections
-    this.#listener = await listen(this.#http.server, address, this.#hooks.nameOf('listen'))
+    const [option, mode] = [this.#hooks.nameOf('listen'), this.#config.socketMode]
+    this.#listener = await listen(this.#http.server, address, option, mode)
     this.#serve()
     return { plants: this.#listener.url, admin, recovered }
   }
@@ -230,7 +234,8 @@ export class Service implements Omit<PlantService, 'handler'> {
 
   #listenForAdmin(address: Address): Promise<string> {
     this.#admin = new Admin(() => this.#checks(), this.metrics, this.#hooks.log)
-    return this.#admin.listen(address, this.#hooks.nameOf('adminListen'))
+    const option = this.#hooks.nameOf('adminListen')
+    return this.#admin.listen(address, option, this.#config.socketMode)
   }
 
   #checks(): Checks {

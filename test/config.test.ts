@@ -2,6 +2,7 @@ import assert from 'node:assert/strict'
 import { writeFileSync } from 'node:fs'
 import { join, resolve } from 'node:path'
 import { test } from 'node:test'
+import { readSecrets } from '../dist/auth/secrets.js'
 import { readConfig } from '../dist/settings/read.js'
 import { VARIABLES } from '../dist/settings/table.js'
 import { serviceVariables } from './support/kubernetes.ts'
@@ -38,6 +39,7 @@ test('config: what is not set has the default of the table', () => {
     jwtSecretFile: undefined,
     jwksFile: undefined,
     jwksUrl: undefined,
+    keysOverHttp: 'loopback',
     ownerClaim: 'sub',
     audienceClaim: 'aud',
     scopeClaim: undefined,
@@ -46,7 +48,9 @@ test('config: what is not set has the default of the table', () => {
     clockTolerance: 5,
     maxBodyBytes: 1_048_576,
     maxConnections: 1000,
+    socketMode: '0660',
     keepAlive: 75,
+    corsOrigins: undefined,
     rateLimit: undefined,
     drainDelay: 0,
     shutdownTimeout: 10,
@@ -217,6 +221,13 @@ test('config: an integer is decimal digits within its bounds', () => {
   }
 })
 
+test('config: the mode of a socket is octal, as for chmod', () => {
+  const of = (mode: string) => problems({ ...MINIMUM, PLANTS_SOCKET_MODE: mode })
+  for (const mode of ['0660', '660', '0777', '600']) assert.deepEqual(of(mode), [])
+  for (const mode of ['0o660', '1777', '66', '0680', 'rw', '-660', '432x', '06600'])
+    assert.match(of(mode).join(), /^PLANTS_SOCKET_MODE must be an octal mode such as 0660, and is/)
+})
+
 test('config: keys come from one place only', () => {
   const found = problems({ ...MINIMUM, PLANTS_JWKS_URL: 'https://issuer.test/keys' })
   assert.deepEqual(found, [
@@ -224,14 +235,14 @@ test('config: keys come from one place only', () => {
   ])
 })
 
-test('config: a secret is the bytes of its file without one final newline', async () => {
+test('config: a secret is the text of its file without one final line end', async () => {
   const file = join(await temporaryDirectory(), 'secret')
   const secretOf = (bytes: string): string => {
     writeFileSync(file, bytes)
     const { PLANTS_JWT_SECRET: _, ...rest } = MINIMUM
     const { keys } = readConfig({ ...rest, PLANTS_JWT_SECRET_FILE: file }, 'service')
-    assert.ok(keys?.kind === 'secret')
-    return Buffer.from(keys.secret).toString()
+    assert.deepEqual(keys, { kind: 'secrets', paths: [file] })
+    return Buffer.from(readSecrets([file]).text, 'base64').toString()
   }
   const secret = 's'.repeat(32)
   assert.equal(secretOf(secret), secret)
@@ -241,7 +252,7 @@ test('config: a secret is the bytes of its file without one final newline', asyn
   const short = 'must have at least 32 bytes, and has 31'
   const required = { PLANTS_ISSUER: 'i', PLANTS_AUDIENCE: 'a' }
   const fromFile = problems({ ...required, PLANTS_JWT_SECRET_FILE: file })
-  assert.deepEqual(fromFile, [`PLANTS_JWT_SECRET_FILE ${short}`])
+  assert.deepEqual(fromFile, [`PLANTS_JWT_SECRET_FILE cannot be used: ${short}`])
   const itself = problems({ ...required, PLANTS_JWT_SECRET: 's'.repeat(31) })
   assert.deepEqual(itself, [`PLANTS_JWT_SECRET ${short}`])
   assert.match(
@@ -257,11 +268,57 @@ test('config: a secret is the bytes of its file without one final newline', asyn
 test('config: without keys, the issuer must be a URL to discover them from', () => {
   const of = (issuer: string) => problems({ PLANTS_ISSUER: issuer, PLANTS_AUDIENCE: 'plants' })
   const problem =
-    'PLANTS_ISSUER must be an https URL, or http on 127.0.0.0/8, [::1] or localhost, ' +
-    'without user info; or set one of PLANTS_JWT_SECRET_FILE, PLANTS_JWT_SECRET, ' +
+    'PLANTS_ISSUER must be an https URL, or http on 127.0.0.0/8, [::1] or localhost ' +
+    '(with PLANTS_KEYS_OVER_HTTP=anywhere on any host), without user info; ' +
+    'or set one of PLANTS_JWT_SECRET_FILE, PLANTS_JWT_SECRET, ' +
     'PLANTS_JWKS_FILE, PLANTS_JWKS_URL: it says where the keys are'
   for (const wrong of ['not a url', 'http://issuer.test']) assert.deepEqual(of(wrong), [problem])
   for (const good of ['https://issuer.test/', 'http://127.0.0.1:9/']) assert.deepEqual(of(good), [])
+})
+
+test('config: keys may come over http from any host only if that is set', () => {
+  const env = { PLANTS_ISSUER: 'http://keycloak:8080/realms/r', PLANTS_AUDIENCE: 'plants' }
+  const url = { ...env, PLANTS_JWKS_URL: 'http://keycloak:8080/realms/r/certs' }
+  const hint = '(with PLANTS_KEYS_OVER_HTTP=anywhere on any host)'
+  for (const each of [env, url]) {
+    for (const how of ['', 'loopback'])
+      assert.ok(problems({ ...each, PLANTS_KEYS_OVER_HTTP: how }).join().includes(hint))
+    assert.deepEqual(problems({ ...each, PLANTS_KEYS_OVER_HTTP: 'anywhere' }), [])
+  }
+  assert.match(problems({ ...env, PLANTS_KEYS_OVER_HTTP: 'all' }).join(), /loopback, anywhere/)
+})
+
+test('config: several issuers in one setting are refused, and a comma in one is not', () => {
+  const of = (issuer: string) => problems({ ...MINIMUM, PLANTS_ISSUER: issuer })
+  const problem = ['PLANTS_ISSUER must be one: run a service for each issuer']
+  for (const several of ['https://a,https://b', 'https://a, http://b', 'a,https://b'])
+    assert.deepEqual(of(several), problem)
+  for (const one of ['https://a/x,y', 'a,b', 'https://a/?next=https://b'])
+    assert.deepEqual(of(one), [])
+})
+
+test('config: https keys are refused while Node checks no certificate', (t) => {
+  const variable = 'NODE_TLS_REJECT_UNAUTHORIZED'
+  const before = process.env[variable]
+  t.after(() => {
+    if (before === undefined) delete process.env[variable]
+    else process.env[variable] = before
+  })
+  const env = { PLANTS_ISSUER: 'https://issuer.test', PLANTS_AUDIENCE: 'plants' }
+  const url = { ...env, PLANTS_JWKS_URL: 'https://issuer.test/keys' }
+  const problem = 'is of no use: with NODE_TLS_REJECT_UNAUTHORIZED=0 anyone could name the keys'
+  for (const [each, name] of [
+    [env, 'PLANTS_ISSUER'],
+    [url, 'PLANTS_JWKS_URL'],
+  ] as const) {
+    process.env[variable] = '0'
+    assert.ok(problems(each)[0]?.startsWith(`${name} ${problem}`), problems(each)[0])
+    process.env[variable] = '1'
+    assert.deepEqual(problems(each), [])
+  }
+  process.env[variable] = '0'
+  assert.deepEqual(problems({ ...url, PLANTS_JWKS_URL: 'http://127.0.0.1:1/' }), [])
+  assert.deepEqual(problems(MINIMUM), [])
 })
 
 test('config: etcd endpoints are origins, and all others have defaults', () => {
@@ -319,6 +376,11 @@ test('config: an etcd password is the text of its file, and needs a user', async
     name: 'p',
     password: ' päss\n',
   })
+  for (const [content, text] of [['päss\r\n', 'päss'], ['\t\n', '\t']] as const) {
+    writeFileSync(file, content)
+    const { etcd } = readConfig({ ...password, PLANTS_ETCD_USERNAME: 'p' }, 'storage')
+    assert.equal(etcd?.user?.password, text)
+  }
   assert.deepEqual(problems({ ...ETCD_HTTP, PLANTS_ETCD_USERNAME: 'p' }), [
     'PLANTS_ETCD_PASSWORD_FILE is required by PLANTS_ETCD_USERNAME',
   ])
@@ -424,7 +486,7 @@ test('config: a secret in the place of any other value is never printed', async 
   }
   for (const [name, more] of Object.entries(FILES)) {
     const { status, stderr } = await command(['serve'], { ...more, [name]: MISPLACED }, directory)
-    const verb = name === 'PLANTS_JWKS_FILE' ? 'used' : 'read'
+    const verb = name.startsWith('PLANTS_JW') ? 'used' : 'read'
     const why = `${name} cannot be ${verb}: ENOENT: no such file or directory`
     assert.equal(status, 2)
     assert.ok(stderr.split('\n').includes(`plant-store: ${why}`), stderr)

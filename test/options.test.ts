@@ -60,6 +60,11 @@ const NUMBERS = [
   ['shutdownTimeout', 0, 3600],
 ] as const
 
+const ONE = 'must be one: run a service for each issuer'
+const KEY_URL =
+  'must be an https URL, or http on 127.0.0.0/8, [::1] or localhost ' +
+  '(with keysOverHttp=anywhere on any host), without user info'
+
 /** Wrong options, each with its one problem. */
 const WRONG: readonly (readonly [options: Readonly<Record<string, unknown>>, problem: string])[] = [
   [{ issuer: '' }, 'issuer must be a text that is not empty, and is empty'],
@@ -114,13 +119,20 @@ const WRONG: readonly (readonly [options: Readonly<Record<string, unknown>>, pro
   [{ jwtSecret: undefined, jwksUrl: '' }, 'jwksUrl must be a text that is not empty, and is empty'],
   [
     { jwtSecret: undefined, jwksUrl: 'http://issuer.test/keys' },
-    'jwksUrl must be an https URL, or http on 127.0.0.0/8, [::1] or localhost, without user info',
+    `jwksUrl ${KEY_URL}`,
   ],
   [
     { jwtSecret: undefined, issuer: 'no URL' },
-    'issuer must be an https URL, or http on 127.0.0.0/8, [::1] or localhost, without user ' +
-      'info; or set one of jwtSecretFile, jwtSecret, jwksFile, jwksUrl: it says where the keys are',
+    `issuer ${KEY_URL}; or set one of jwtSecretFile, jwtSecret, jwksFile, jwksUrl: ` +
+      'it says where the keys are',
   ],
+  [
+    { keysOverHttp: 'all' },
+    'keysOverHttp must be one of loopback, anywhere, and is a text of length 3',
+  ],
+  [{ issuer: 'https://a,https://b' }, `issuer ${ONE}`],
+  [{ audience: 'http://a, https://b' }, `audience ${ONE}`],
+  [{ jwtSecret: undefined, jwksUrl: 'https://a/k,https://b/k' }, `jwksUrl ${ONE}`],
   [{ etcdEndpoints: null }, 'etcdEndpoints must be a text that is not empty, and is null'],
   [
     { etcdEndpoints: ['http://a:1'] },
@@ -297,7 +309,9 @@ test('options: a file of a secret or of PEM may be passed as its content', async
       return [option, form === 'path' ? file : Buffer.from(content)] as const
     })
     const { keys, etcd } = readOptions({ ...options, ...Object.fromEntries(given) })
-    assert.deepEqual(keys, { kind: 'secret', secret: SECRET_BYTES })
+    const paths = [join(folder, 'jwtSecretFile')]
+    const [bytes, files] = [{ kind: 'secret', secret: SECRET_BYTES }, { kind: 'secrets', paths }]
+    assert.deepEqual(keys, form === 'path' ? files : bytes)
     assert.deepEqual(etcd?.user, { name: 'p', password: 'password' })
     const [ca, key] = [Buffer.from(CERTIFICATE), Buffer.from(KEY)]
     assert.deepEqual(etcd?.tls, { ca, cert: ca, key })

@@ -65,8 +65,8 @@ export class Admin {
   }
 
   /** Returns the address as a URL or `unix:` path. @throws ListenFailed */
-  async listen(address: Address, option: string): Promise<string> {
-    this.#listener = await listen(this.#http.server, address, option)
+  async listen(address: Address, option: string, mode: string): Promise<string> {
+    this.#listener = await listen(this.#http.server, address, option, mode)
     return this.#listener.url
   }
 

@@ -33,9 +33,19 @@ export async function createPlant(call: Call): Promise<HttpResponse> {
 
 /** @throws HttpError that says what is wrong with the body. */
 function readPlant(body: Buffer): NewPlant {
-  const plant = readNewPlant(readObject(textOf(body), ['id', 'name', 'tag']))
-  if (typeof plant === 'string') throw new HttpError(`${plant}Invalid`)
-  return plant
+  const members = readObject(textOf(body), ['id', 'name', 'tag'])
+  const plant = readNewPlant(members)
+  if (typeof plant !== 'string') return plant
+  throw new HttpError(`${plant}Invalid`, [], undefined, sentenceOf(members, plant))
+}
+
+/** Says what came in the place of a wrong member, if that is known. */
+function sentenceOf(members: ReadonlyMap<string, unknown>, name: string): string | undefined {
+  if (!members.has(name)) return 'It is missing.'
+  const value = members.get(name)
+  if (typeof value === 'bigint') return 'It is a number.'
+  if (typeof value !== 'string') return undefined
+  return value.isWellFormed() ? 'It is a text.' : 'It is a text that is not valid Unicode.'
 }
 
 function plantResponse({ name, tag }: Plant): HttpResponse {

@@ -14,19 +14,31 @@ const MEDIA_TYPE = new RegExp(
   'i',
 )
 const CHARSET = new RegExp(`;[ \\t]*charset=(${TOKEN}|"[^"]*")`, 'gi')
+/** Characters of a header in a message. */
+const SHOWN_MAX = 100
 const BYTE_ORDER_MARK = '\ufeff'
 
 /** @throws HttpError if the headers announce anything but JSON in UTF-8, or too many bytes. */
 export function checkBodyHeaders(exchange: Exchange, maxBodyBytes: number): void {
   const [type, second] = exchange.headers('content-type')
   if (second !== undefined) throw new HttpError('contentTypeRepeated')
-  if (type === undefined || !isJson(type)) throw new HttpError('mediaTypeUnsupported')
+  if (type === undefined || !isJson(type))
+    throw new HttpError('mediaTypeUnsupported', [], undefined, sentenceOf(type))
   const encodings = exchange.headers('content-encoding')
   // "gzip, chunked" is a coding of the same bytes.
   const codings = exchange.headers('transfer-encoding')
-  if (isNot('identity', encodings) || isNot('chunked', codings))
-    throw new HttpError('contentEncodingUnsupported', ['Accept-Encoding', 'identity'])
+  if (isNot('identity', encodings) || isNot('chunked', codings)) {
+    const detail = sentenceOf([...encodings, ...codings].join(', '))
+    const accept = ['Accept-Encoding', 'identity']
+    throw new HttpError('contentEncodingUnsupported', accept, undefined, detail)
+  }
   if ((exchange.contentLength ?? 0) > maxBodyBytes) throw new HttpError('bodyTooLarge')
+}
+
+/** Says what came. */
+function sentenceOf(value: string | undefined): string {
+  if (value === undefined) return 'There is none.'
+  return `It is ${JSON.stringify(value.slice(0, SHOWN_MAX))}.`
 }
 
 /** True if a value is another one than this. */
@@ -39,7 +51,8 @@ function isJson(contentType: string): boolean {
   if (contentType === 'application/json') return true
   const parameters = MEDIA_TYPE.exec(contentType)?.[1]
   if (parameters === undefined) return false
-  return [...parameters.matchAll(CHARSET)].every(([, charset = '']) => /^"?utf-8"?$/i.test(charset))
+  const charsets = [...parameters.matchAll(CHARSET)].map(([, charset = '']) => charset)
+  return charsets.every((charset) => /^"?utf-?8"?$/i.test(charset))
 }
 
 /** @throws HttpError `bodyNotUtf8`. */

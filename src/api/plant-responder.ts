@@ -1,7 +1,7 @@
 /* Serves /plants, turns errors into responses, and records each response. */
 
 import { ClientGone, conditions, HttpError, reasonOf } from '../errors.ts'
-import type { Exchange, RequestRecord } from '../http/exchange.ts'
+import { Exchange, type RequestRecord } from '../http/exchange.ts'
 import type { Responder } from '../http/responder.ts'
 import { errorResponse, type HttpResponse, NO_RESPONSE } from '../http/response.ts'
 import { overloaded } from '../limits/budget.ts'
@@ -44,16 +44,22 @@ export class PlantResponder implements Responder {
   serve(exchange: Exchange): HttpResponse | Promise<HttpResponse> {
     // Without a store every request is refused, before any other check.
     this.#options.store()
-    return this.#route(exchange)
+    const response = this.#route(exchange)
+    const { cors } = this.#options
+    if (!cors) return response
+    const allow = (each: HttpResponse): HttpResponse => cors.allow(exchange, each)
+    return response instanceof Promise ? response.then(allow) : allow(response)
   }
 
-  explain(error: unknown, { requestId }: RequestRecord): HttpResponse {
+  explain(error: unknown, request: RequestRecord): HttpResponse {
+    const { requestId } = request
     if (error instanceof ClientGone) return NO_RESPONSE
     const failure = this.#count(error)
-    const { log } = this.#options
+    const { log, cors } = this.#options
     if (failure.condition === 'internal') log.error('a request failed', { requestId, error })
     else log.debug('refused', { requestId, error: failure.error, cause: failure.cause })
-    return errorResponse(failure)
+    const response = errorResponse(failure)
+    return cors && request instanceof Exchange ? cors.allow(request, response) : response
   }
 
   timeoutError({ ownerHash }: RequestRecord): HttpError {

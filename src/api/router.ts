@@ -6,12 +6,14 @@ import { discardBody } from '../http/body.ts'
 import { type Exchange, hasTooManyHeaders } from '../http/exchange.ts'
 import type { HttpResponse } from '../http/response.ts'
 import type { OperationOptions } from './call.ts'
+import type { Cors } from './cors.ts'
 import { type Operation, routeOf } from './operations.ts'
 import type { RateLimit } from './rate-limit.ts'
 
 export interface RouterOptions extends OperationOptions {
   readonly verifier: Pick<Verifier, 'verify'>
   readonly rateLimit: RateLimit | undefined
+  readonly cors: Cors | undefined
   /** The scope that a token needs for each kind of operation, if any. */
   readonly scopes: Readonly<Record<Operation['scope'], string | undefined>>
 }
@@ -30,7 +32,7 @@ const HOST = /^[A-Za-z0-9\-._~!$&'()*+,;=:[\]%]*$/
 export function createRouter(
   options: RouterOptions,
 ): (exchange: Exchange) => HttpResponse | Promise<HttpResponse> {
-  const { verifier, rateLimit, scopes } = options
+  const { verifier, rateLimit, cors, scopes } = options
 
   return (exchange) => {
     checkHttp(exchange)
@@ -40,7 +42,10 @@ export function createRouter(
     exchange.route = route.path
     const { method } = exchange
     const allow = ['Allow', route.allow]
-    if (method === 'OPTIONS') return { status: 204, headers: allow, body: undefined }
+    if (method === 'OPTIONS') {
+      const preflight = cors?.preflight(exchange, route.allow) ?? []
+      return { status: 204, headers: [...allow, ...preflight], body: undefined }
+    }
     const operation = route.byMethod.get(method)
     if (!operation)
       throw KNOWN_METHOD.test(method)

@@ -25,7 +25,7 @@ export interface TokenRules {
 
 /** @throws HttpError tokenUnacceptable if the owner claim is no usable string. */
 export function readCaller(claims: JWTPayload, { ownerClaim, scopeClaim }: TokenRules): Caller {
-  const owner = claimOf(claims, ownerClaim)
+  const owner = requiredClaimOf(claims, ownerClaim)
   if (typeof owner !== 'string' || owner === '' || !owner.isWellFormed())
     throw invalidToken('tokenUnacceptable', 'the owner claim is no usable string')
   const ownerHash = createHash('sha256').update(owner).digest('hex').slice(0, 12)
@@ -33,12 +33,28 @@ export function readCaller(claims: JWTPayload, { ownerClaim, scopeClaim }: Token
   return { owner, ownerHash, scopes: readScopes(claimOf(claims, scopeClaim ?? defaultClaim)) }
 }
 
+/** @throws HttpError tokenUnacceptable if the token does not have the claim. */
+export function requiredClaimOf(claims: JWTPayload, name: string): unknown {
+  const value = claimOf(claims, name)
+  if (value !== undefined) return value
+  throw invalidToken('tokenUnacceptable', `missing required "${name}" claim`)
+}
+
 /**
- * The value of a claim, if the token has it. A claim may be configured as `constructor`, which
- * every object inherits.
+ * The value of the claim of this name, else what the path leads to: `realm_access.roles` are the
+ * `roles` inside `realm_access`. Undefined if the token has neither.
  */
-export function claimOf(claims: JWTPayload, name: string): unknown {
-  return Object.hasOwn(claims, name) ? claims[name] : undefined
+function claimOf(claims: JWTPayload, name: string): unknown {
+  const path = Object.hasOwn(claims, name) ? [name] : name.split('.')
+  return path.reduce<unknown>(memberOf, claims)
+}
+
+/** A member may be configured as `constructor`, which every object inherits. */
+function memberOf(value: unknown, name: string): unknown {
+  const isObject = typeof value === 'object' && value !== null && !Array.isArray(value)
+  if (!isObject || !Object.hasOwn(value, name)) return undefined
+  // An object may have a member of any name.
+  return (value as Readonly<Record<string, unknown>>)[name]
 }
 
 /** A string is split at spaces (RFC 8693 §4.2); `scp`, `roles` and `permissions` may be arrays. */

@@ -5,17 +5,38 @@ import { MAX_KEY_SET_BYTES } from './key-source.ts'
 /** Characters of a URL in a message. */
 const MAX_SHOWN = 200
 
+/** Where keys may come over plain http. */
+export interface HttpRule {
+  /** From any host, or else from this machine alone. */
+  readonly isAnywhere: boolean
+  /** What messages call the setting. */
+  readonly setting: string
+}
+
+/** Node then accepts every certificate. */
+const UNCHECKED =
+  'is of no use: with NODE_TLS_REJECT_UNAUTHORIZED=0 anyone could name the keys; ' +
+  'unset it, and name your authority in NODE_EXTRA_CA_CERTS'
+
 /**
- * Whether keys from this URL can be trusted: https, or http that does not leave the machine. User
- * info is refused because `fetch` refuses it, with the password in its message.
+ * Why keys from this URL cannot be trusted; undefined if they can. User info is refused because
+ * `fetch` refuses it, with the password in its message.
  */
-export function isTrustworthy(url: unknown): url is string {
-  if (typeof url !== 'string' || !URL.canParse(url)) return false
+export function distrustOf(url: unknown, { isAnywhere, setting }: HttpRule): string | undefined {
+  const { protocol, hostname, username, password } = parsed(url)
   // The parser writes every IPv4 address as four decimal numbers.
-  const { protocol, hostname, username, password } = new URL(url)
   const isLoopback = /^(localhost|\[::1\]|127(\.\d+){3})$/.test(hostname)
-  const isSafe = protocol === 'https:' || (protocol === 'http:' && isLoopback)
-  return isSafe && username === '' && password === ''
+  const isHttp = protocol === 'http:' && (isAnywhere || isLoopback)
+  if ((protocol !== 'https:' && !isHttp) || username !== '' || password !== '') {
+    const hosts = `127.0.0.0/8, [::1] or localhost (with ${setting}=anywhere on any host)`
+    return `must be an https URL, or http on ${hosts}, without user info`
+  }
+  const isChecked = isHttp || process.env['NODE_TLS_REJECT_UNAUTHORIZED'] !== '0'
+  return isChecked ? undefined : UNCHECKED
+}
+
+function parsed(url: unknown): URL {
+  return new URL(typeof url === 'string' && URL.canParse(url) ? url : 'none:')
 }
 
 /** A URL in a message: cut, and without its query, which may hold a secret. */

@@ -1,7 +1,7 @@
 /** Reads a set of public keys, and keeps those that may verify tokens. */
 import type { JWK } from 'jose'
 import { createLocalJWKSet } from 'jose/jwks/local'
-import type { Keys } from './key-source.ts'
+import type { LoadedKeys } from './key-source.ts'
 import { TokenCache } from './token-cache.ts'
 
 // RFC 7518 §3.1, RFC 8037 §3.1, RFC 9864 §2.2.
@@ -17,12 +17,7 @@ const MAX_START = 256
 
 type JsonObject = Readonly<Record<string, unknown>>
 
-export interface KeySet extends Keys {
-  /** The usable keys, sorted: equal texts mean equal keys. */
-  readonly text: string
-  /** How many keys are usable. */
-  readonly size: number
-  /** Their `kid`s. */
+export interface KeySet extends LoadedKeys {
   readonly kids: ReadonlySet<unknown>
   /** The first key that is symmetric or private, by kid or index. Such keys are not used. */
   readonly secretKey: string | undefined

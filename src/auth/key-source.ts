@@ -1,5 +1,5 @@
 /** What the verifier knows of its keys, wherever they come from. */
-import type { CompactJWSHeaderParameters, CryptoKey } from 'jose'
+import type { CompactJWSHeaderParameters, CryptoKey, FlattenedJWSInput } from 'jose'
 import type { HttpError } from '../errors.ts'
 import type { TokenCache } from './token-cache.ts'
 
@@ -10,10 +10,22 @@ export interface Keys {
   /** The tokens that these keys have verified. It goes with them. */
   readonly verified: TokenCache
   /**
-   * Finds the one key that fits the header of a token, which is not verified yet.
-   * @throws JOSEError (as a rejection) if no key fits, or more than one.
+   * Finds the one key that fits a token, which is not verified yet: it may be another's.
+   * @throws JOSEError or HttpError (as a rejection) if no key fits, or more than one.
    */
-  find(header: CompactJWSHeaderParameters): Promise<CryptoKey>
+  find(header: CompactJWSHeaderParameters, jws: FlattenedJWSInput): Promise<CryptoKey>
+}
+
+/** Keys that are loaded again and again. */
+export interface LoadedKeys extends Keys {
+  /** Equal texts mean equal keys. Never shown: it may hold secrets. */
+  readonly text: string
+  /** How many keys are usable. */
+  readonly size: number
+  /** Their `kid`s. Undefined for secrets, which have none. */
+  readonly kids?: ReadonlySet<unknown>
+  /** Files of secrets that are no text: a final line end is part of such a secret. */
+  readonly binary?: readonly string[]
 }
 
 export interface KeySource {
@@ -28,7 +40,7 @@ export interface KeySource {
   fetchFor?(kid: unknown): Promise<void> | undefined
   /**
    * True if the last version of the keys could not be read or used, so that earlier keys stay in
-   * use, if there are any. Undefined for a secret, which is read once.
+   * use, if there are any. Undefined for a secret that is no file.
    */
   readonly isStale?: boolean
   /** Time since the last fetch that succeeded; undefined without a usable set that was fetched. */
@@ -40,7 +52,7 @@ export interface KeySource {
 
 /** Milliseconds. Only tests change them. */
 export const TIMING = {
-  /** Between two readings of a key file. */
+  /** Between two readings of a file of keys. */
   poll: 2_000,
   /** For one fetch, body included. */
   fetch: 5_000,

@@ -1,32 +1,28 @@
 /** Makes the source of keys that is configured: a secret, a file, a URL, or discovery. */
-import { webcrypto } from 'node:crypto'
 import { readFileSync } from 'node:fs'
-import type { CryptoKey } from 'jose'
 import { ConfigError, reasonWithoutPath } from '../errors.ts'
 import type { Log } from '../telemetry/log.ts'
-import { fetchDocument, isTrustworthy, shownUrl } from './fetch.ts'
-import { formatOf, type KeySet, readJsonObject, readKeySet } from './key-set.ts'
-import { type KeySource, MAX_KEY_SET_BYTES, TIMING } from './key-source.ts'
+import { distrustOf, fetchDocument, type HttpRule, shownUrl } from './fetch.ts'
+import { type KeySet, readJsonObject, readKeySet } from './key-set.ts'
+import { type KeySource, type LoadedKeys, MAX_KEY_SET_BYTES, TIMING } from './key-source.ts'
 import { type Load, ReloadedKeys } from './reloaded-keys.ts'
-import { TokenCache } from './token-cache.ts'
+import { checkSecret, readSecrets, secretKeys } from './secrets.ts'
 
 export type { KeySource, Timing } from './key-source.ts'
 
 /**
- * A JSON Web Key Set is in a file, which is read again when it changes, or at a URL: https, or http
- * on loopback. With `discovery`, the issuer names that URL.
+ * Files are read again when they change: of secrets, or of a JSON Web Key Set. Such a set may be at
+ * a URL. With `discovery`, the issuer names that URL.
  */
 export type KeyConfig =
   | { readonly kind: 'secret'; readonly secret: Uint8Array }
+  | { readonly kind: 'secrets'; readonly paths: readonly string[] }
   | { readonly kind: 'file'; readonly path: string }
   | { readonly kind: 'url'; readonly url: string }
   | { readonly kind: 'discovery' }
 
-/** RFC 7518 §3.2: a key for HS256 has at least as many bytes as its hash. */
-const MIN_SECRET_BYTES = 32
-const UNTRUSTWORTHY =
-  'must be an https URL, or http on 127.0.0.0/8, [::1] or localhost, without user info'
-const HS256 = { name: 'HMAC', hash: 'SHA-256' }
+const BINARY = 'a secret file is no text: all its bytes are the secret'
+const ON_LOOPBACK: HttpRule = { isAnywhere: false, setting: 'keysOverHttp' }
 
 /**
  * Reads and checks the keys once. The returned function makes the source of one service.
@@ -36,21 +32,31 @@ const HS256 = { name: 'HMAC', hash: 'SHA-256' }
 export function readKeys(
   config: KeyConfig,
   issuer: string,
+  http = ON_LOOPBACK,
   timing = TIMING,
 ): (log: Log) => KeySource {
-  if (config.kind === 'secret') return secretKeys(config.secret)
-  if (config.kind === 'file') {
-    const load = (): KeySet => readKeyFile(config.path)
+  if (config.kind === 'secret') {
+    checkSecret(config.secret)
+    return () => ({ keys: secretKeys([config.secret]) })
+  }
+  if (config.kind === 'secrets' || config.kind === 'file') {
+    const load = (): LoadedKeys =>
+      config.kind === 'file' ? readKeyFile(config.path) : readSecrets(config.paths)
     const first = load()
     const polled = { ...timing, refresh: timing.poll, usable: Infinity }
-    return (log) => new ReloadedKeys(async () => load(), log, polled, first)
+    return (log) => {
+      for (const path of first.binary ?? []) log.info(BINARY, { path })
+      return new ReloadedKeys(async () => load(), log, polled, first)
+    }
   }
   const url = config.kind === 'url' ? config.url : issuer
   // The message does not show the URL, which may hold a password.
-  if (!isTrustworthy(url)) throw new ConfigError([UNTRUSTWORTHY])
+  const distrust = distrustOf(url, http)
+  if (distrust !== undefined) throw new ConfigError([distrust])
   const load: Load = async (running) => {
-    const from = config.kind === 'url' ? url : await discover(issuer, timing.fetch, running)
-    return withKeys(await fetchDocument(from, readKeySet, timing.fetch, running))
+    const from = config.kind === 'url' ? url : await discover(issuer, http, timing.fetch, running)
+    const read = (bytes: Uint8Array) => withKeys(readKeySet(bytes))
+    return fetchDocument(from, read, timing.fetch, running)
   }
   return (log) => new ReloadedKeys(load, log, timing)
 }
@@ -85,28 +91,18 @@ function withKeys(set: KeySet): KeySet {
  * @throws Error if the document names another issuer (§4.3: exactly the same string is required),
  * or a URL that cannot be trusted.
  */
-async function discover(issuer: string, timeoutMs: number, running: AbortController) {
+async function discover(
+  issuer: string,
+  http: HttpRule,
+  timeoutMs: number,
+  running: AbortController,
+): Promise<string> {
   const url = `${issuer.replace(/\/$/, '')}/.well-known/openid-configuration`
   const read = (bytes: Uint8Array) => readJsonObject(bytes, 'an OpenID discovery document')
   const { issuer: named, jwks_uri: keySetUrl } = await fetchDocument(url, read, timeoutMs, running)
   const other = typeof named === 'string' ? shownUrl(named) : 'none'
   if (named !== issuer) throw new Error(`${shownUrl(url)} is of another issuer: ${other}`)
-  if (isTrustworthy(keySetUrl)) return keySetUrl
-  throw new Error(`${shownUrl(url)} names a jwks_uri that is neither https nor on loopback`)
-}
-
-function secretKeys(secret: Uint8Array): () => KeySource {
-  const { length } = secret
-  if (length < MIN_SECRET_BYTES)
-    throw new ConfigError([`must have at least ${MIN_SECRET_BYTES} bytes, and has ${length}`])
-  // Anyone who has the public key could sign with it.
-  const format = formatOf(secret)
-  if (format === 'PEM' || format === 'a key set')
-    throw new ConfigError([`must be a secret, and is ${format}: public keys are for JWKS settings`])
-  let imported: Promise<CryptoKey> | undefined
-  // Imported once: jose would import plain bytes for every token.
-  const find = () =>
-    (imported ??= webcrypto.subtle.importKey('raw', secret, HS256, false, ['verify']))
-  const keys = { algorithms: ['HS256'], verified: new TokenCache(), find }
-  return () => ({ keys })
+  const distrust = distrustOf(keySetUrl, http)
+  if (distrust === undefined) return String(keySetUrl)
+  throw new Error(`${shownUrl(url)} names a jwks_uri that ${distrust}`)
 }

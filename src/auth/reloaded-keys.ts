@@ -1,8 +1,7 @@
-/** A key set from a file or an issuer: the one in use, and when it is loaded again. */
+/** Keys from files or an issuer: the set in use, and when it is loaded again. */
 import { HttpError, reasonOf } from '../errors.ts'
 import type { Log } from '../telemetry/log.ts'
-import type { KeySet } from './key-set.ts'
-import type { KeySource, Timing } from './key-source.ts'
+import type { KeySource, LoadedKeys, Timing } from './key-source.ts'
 
 /** Loads that requests may cause in a row. */
 const LOADS_IN_A_ROW = 3
@@ -10,7 +9,7 @@ const LOADS_IN_A_ROW = 3
 const MAX_REASON = 400
 
 /** Loads a key set. Rejects if there is none, or it must not be used, or `running` is aborted. */
-export type Load = (running: AbortController) => Promise<KeySet>
+export type Load = (running: AbortController) => Promise<LoadedKeys>
 
 /**
  * jose's own remote set is not used: its cooldown counts only after a success, so every request
@@ -25,7 +24,7 @@ export class ReloadedKeys implements KeySource {
   /** Attempts without a usable set, since the last that succeeded. */
   #failures = 0
   /** The last set that was accepted, usable or not. */
-  #set: KeySet | undefined
+  #set: LoadedKeys | undefined
   #loadedAtMs = performance.now()
   /** The attempt under way. It never rejects. */
   #attempt: Promise<void> | undefined
@@ -39,14 +38,14 @@ export class ReloadedKeys implements KeySource {
   #reason = 'no key set has been fetched yet'
 
   /** `first` is a set that was read before. */
-  constructor(load: Load, log: Log, timing: Timing, first?: KeySet) {
+  constructor(load: Load, log: Log, timing: Timing, first?: LoadedKeys) {
     this.#load = load
     this.#log = log
     this.#timing = timing
     this.#set = first
   }
 
-  get keys(): KeySet | undefined {
+  get keys(): LoadedKeys | undefined {
     return performance.now() < this.#loadedAtMs + this.#timing.usable ? this.#set : undefined
   }
 
@@ -64,7 +63,8 @@ export class ReloadedKeys implements KeySource {
 
   fetchFor(kid: unknown): Promise<void> | undefined {
     const set = this.keys
-    if (set !== undefined && (typeof kid !== 'string' || set.kids.has(kid))) return undefined
+    const isKnown = typeof kid !== 'string' || (set?.kids?.has(kid) ?? true)
+    if (set !== undefined && isKnown) return undefined
     // The keys may have changed.
     if (this.#attempt !== undefined) return this.#attempt
     const { refill } = this.#timing
@@ -106,7 +106,7 @@ export class ReloadedKeys implements KeySource {
     if (!this.#isClosed) this.#scheduleNext()
   }
 
-  #accept(set: KeySet): void {
+  #accept(set: LoadedKeys): void {
     // The same keys again leave the cached tokens valid.
     if (this.keys?.text !== set.text) {
       this.#set = set

@@ -1,13 +1,14 @@
 /** Finds the caller of a request by its token: in the cache, or by verifying the token. */
 import { isUtf8 } from 'node:buffer'
 import type { CompactJWSHeaderParameters, CryptoKey, JWTPayload } from 'jose'
+import type { FlattenedJWSInput } from 'jose'
 import { decodeProtectedHeader } from 'jose/decode/protected_header'
 import { jwtVerify } from 'jose/jwt/verify'
 import { ClientGone, errorCodeOf, isError } from '../errors.ts'
 import { Budget } from '../limits/budget.ts'
 import { Limiter } from '../limits/limiter.ts'
 import { invalidToken } from './bearer.ts'
-import { type Caller, claimOf, readCaller, type TokenRules } from './caller.ts'
+import { type Caller, readCaller, requiredClaimOf, type TokenRules } from './caller.ts'
 import type { Keys, KeySource } from './key-source.ts'
 
 /** Bytes of a token, dots included. A token with 200 groups has about 10,400. */
@@ -135,10 +136,10 @@ export class Verifier {
 
   /** Verifies the signature and all claims, except those that say who the caller is. */
   async #verifyClaims(token: string, keys: Keys): Promise<JWTPayload> {
-    const { issuer, audience, audienceClaim, ownerClaim, clockTolerance } = this.#rules
-    const keyOf = async (header: CompactJWSHeaderParameters) => {
+    const { issuer, audience, audienceClaim, clockTolerance } = this.#rules
+    const keyOf = async (header: CompactJWSHeaderParameters, jws: FlattenedJWSInput) => {
       checkHeader(header)
-      const key = await keys.find(header)
+      const key = await keys.find(header, jws)
       checkRsa(token, key)
       return key
     }
@@ -146,13 +147,13 @@ export class Verifier {
       // RFC 8725 §3.1: the service and its keys choose the algorithm, the token does not.
       algorithms: [...keys.algorithms],
       issuer,
-      requiredClaims: ['exp', audienceClaim, ownerClaim],
+      requiredClaims: ['exp'],
       clockTolerance,
       // Now, after the wait for keys and its turn.
       currentDate: new Date(this.#now()),
       ...(audienceClaim === 'aud' ? { audience } : {}),
     })
-    const audiences = [claimOf(claims, audienceClaim)].flat()
+    const audiences = [requiredClaimOf(claims, audienceClaim)].flat()
     if (audienceClaim !== 'aud' && !audiences.includes(audience))
       throw invalidToken('tokenUnacceptable', 'the audience claim does not hold the audience')
     // JSON's 1e400 is Infinity, which jose takes for a number: the token would never expire.

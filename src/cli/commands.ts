@@ -31,6 +31,7 @@ export const COMMANDS = {
   check: { load: () => import('./check.ts') },
   export: { takesFile: true, load: () => import('./export.ts') },
   import: { takesFile: true, load: () => import('./import.ts') },
+  health: { load: () => import('./health.ts') },
   config: { load: () => import('./config.ts') },
   openapi: { load: () => import('./openapi.ts') },
 } as const satisfies Readonly<Record<string, Command>>

@@ -23,7 +23,9 @@ export function describeConfig(env: NodeJS.ProcessEnv): string {
     if (option === 'jwtSecret') return [name, from, shown('(left out)')]
     // A URL of keys may have a secret in its query.
     if (option === 'jwksUrl') return [name, from, shown(ofKeys)]
-    return [name, from, shown(name.endsWith('_FILE') ? resolve(text) : value)]
+    // The value of such a setting is the content of its file, or a list of paths.
+    const isContent = name.endsWith('_FILE') && !Array.isArray(value)
+    return [name, from, shown(isContent ? resolve(text) : value)]
   })
   const secret = 'a secret, which is left out'
   rows.push(['keys', config.keys.kind, ofKeys === undefined ? secret : shown(ofKeys)])

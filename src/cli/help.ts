@@ -8,6 +8,7 @@ export const USAGE = `usage: plant-store [serve] [--dev]
        plant-store check
        plant-store export FILE
        plant-store import FILE
+       plant-store health
        plant-store config
        plant-store openapi
        plant-store --help | --version`
@@ -18,6 +19,7 @@ token    prints a token for that key: of the owner --sub, for --ttl seconds (def
 check    says whether the data directory is sound; changes nothing
 export   writes everything to a new SQLite file (- is standard output); a service may run
 import   creates every plant of such a file in etcd, or in the store of a stopped service
+health   says whether the service with these settings answers, for health checks
 config   prints the settings in force and where each comes from, or every problem
 openapi  prints the OpenAPI description of the interface
 

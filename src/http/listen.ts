@@ -28,12 +28,18 @@ export const SOCKET_PATH_MAX_BYTES = 107 - SUFFIX_BYTES
 
 /**
  * Makes a server listen. A stale socket file is replaced; one that a process listens on is not.
- * `option` is the name that the caller has for the address: an option or a variable.
+ * `option` is the name that the caller has for the address: an option or a variable. `mode` is that
+ * of a socket file, in octal.
  * @throws ListenFailed
  */
-export async function listen(server: Server, address: Address, option: string): Promise<Listener> {
+export async function listen(
+  server: Server,
+  address: Address,
+  option: string,
+  mode: string,
+): Promise<Listener> {
   try {
-    if ('path' in address) return await listenOnPath(server, address.path)
+    if ('path' in address) return await listenOnPath(server, address.path, mode)
     await listenOnce(server, address)
   } catch (error) {
     throw explain(error, address, option)
@@ -47,13 +53,12 @@ export async function listen(server: Server, address: Address, option: string): 
  * Binds a temporary path, then links it to `path`. So the mode is right from the first moment; and
  * at a close Node removes the path that it bound, never a later process's socket at `path`.
  */
-async function listenOnPath(server: Server, path: string): Promise<Listener> {
+async function listenOnPath(server: Server, path: string, mode: string): Promise<Listener> {
   const temporary = `${path}.${randomBytes(4).toString('hex')}`
   await listenOnce(server, { path: temporary })
   try {
     const { ino } = lstatSync(temporary)
-    // For the owner and the group. Every client still needs a token.
-    chmodSync(temporary, 0o660)
+    chmodSync(temporary, mode)
     await putInPlace(temporary, path)
     return { url: `unix:${path}`, stop: () => stopOnPath(server, path, ino) }
   } catch (error) {

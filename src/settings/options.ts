@@ -54,23 +54,40 @@ export interface PlantServiceConfig {
   readonly issuer: string
   /** Required: the audience that a token must have, in `aud` or in `audienceClaim`. */
   readonly audience: string
-  /** Path of a file with a secret for HS256, or its content as bytes. @defaultValue none */
+  /**
+   * Paths of one to four files with commas between, or the content of one as bytes. Each is a
+   * secret for HS256, and all verify. Files are read again when they change.
+   * @defaultValue none
+   */
   readonly jwtSecretFile?: Uint8Array | string | undefined
   /** A secret for HS256: 32 bytes or more, or a text of as many in UTF-8. @defaultValue none */
   readonly jwtSecret?: Uint8Array | string | undefined
   /** Path of a JSON Web Key Set, which is read again when it changes. @defaultValue none */
   readonly jwksFile?: string | undefined
-  /** URL of a JSON Web Key Set: https, or http on loopback. @defaultValue none */
+  /** URL of a JSON Web Key Set: https, or http as `keysOverHttp` allows. @defaultValue none */
   readonly jwksUrl?: string | undefined
-  /** The claim whose value owns plants; callers with one value share them. @defaultValue `'sub'` */
+  /**
+   * Where keys and the discovery document may come from over plain http: `loopback`, or `anywhere`
+   * in a network that only you can change.
+   * @defaultValue `'loopback'`
+   */
+  readonly keysOverHttp?: 'loopback' | 'anywhere' | undefined
+  /**
+   * The claim whose value owns plants; callers with one value share them. A name with dots is a
+   * claim of that name or else a path: `realm_access.roles` is `roles` inside `realm_access`.
+   * @defaultValue `'sub'`
+   */
   readonly ownerClaim?: string | undefined
-  /** The claim that holds the audience. @defaultValue `'aud'` */
+  /** The claim that holds the audience, or the path to it. @defaultValue `'aud'` */
   readonly audienceClaim?: string | undefined
   /** The scope that GET requires. @defaultValue none: every valid token may read */
   readonly readScope?: string | undefined
   /** The scope that POST requires. @defaultValue none: every valid token may write */
   readonly writeScope?: string | undefined
-  /** The claim that holds scopes, as text or as a list. @defaultValue `'scope'`, else `'scp'` */
+  /**
+   * The claim that holds scopes, as text or as a list, or the path to it.
+   * @defaultValue `'scope'`, else `'scp'`
+   */
   readonly scopeClaim?: string | undefined
   /**
    * Seconds by which the clocks of issuer and service may differ: from 0 to 3600.
@@ -85,12 +102,19 @@ export interface PlantServiceConfig {
    * @defaultValue `1000`
    */
   readonly maxConnections?: number | undefined
+  /** Mode of the sockets of `listen` and `adminListen`, in octal. @defaultValue `'0660'` */
+  readonly socketMode?: string | undefined
   /**
    * Seconds that `listen()`'s own listener keeps a connection between two requests: from 1 to 3600.
    * Longer than a load balancer keeps one, so that the balancer closes it.
    * @defaultValue `75`
    */
   readonly keepAlive?: number | undefined
+  /**
+   * Origins whose pages may call the service, with commas between, or `*` for all.
+   * @defaultValue none
+   */
+  readonly corsOrigins?: string | undefined
   /** Requests per second for each owner: from 1 to 1000000. @defaultValue no limit */
   readonly rateLimit?: number | undefined
   /**

@@ -35,18 +35,20 @@ const NO_SETTINGS =
 /** What Kubernetes sets for a Service named plants, or plants-…; no setting has such a name. */
 const OF_KUBERNETES = /^PLANTS_([A-Z0-9_]+_)?(SERVICE_HOST|PORT(_[A-Z0-9_]+)?)$/
 
+/** `service` has configured keys, `dev` the development key; the others need none. */
+type Need = 'service' | 'dev' | 'storage' | 'addresses'
+
 /**
- * Reads the environment variables; an empty value counts as unset. Only a `service` has configured
- * keys: `dev` is for the development key, and a command on the `storage` needs none.
+ * Reads the environment variables; an empty value counts as unset.
  * @throws ConfigError that names every problem by its variable.
  */
-export function readConfig(env: NodeJS.ProcessEnv, need: 'service' | 'dev' | 'storage'): Config {
+export function readConfig(env: NodeJS.ProcessEnv, need: Need): Config {
   const given = Object.entries(env).filter(([name, text]) => {
     return name.startsWith('PLANTS_') && text && !OF_KUBERNETES.test(name)
   })
   const input = new Input(given, variableOf, ': see --help for the variables that are')
   if (need === 'service') return readService(input, NO_SETTINGS)
-  if (input.given.get('data') === IN_MEMORY) input.wrong('data', NOT_KEPT)
+  if (need !== 'addresses' && input.given.get('data') === IN_MEMORY) input.wrong('data', NOT_KEPT)
   if (need === 'dev') input.refuse(KEYS, OWN_KEY)
   for (const option of KEYS) input.given.delete(option)
   input.given = new Map([...DEV_CLAIMS, ...input.given])
@@ -169,11 +171,15 @@ function tryKeys(input: Input, values: Values): Config['openKeys'] {
     input.problems.push(`${names(sources)} are set: keys come from one place only`)
   if (sources.length > 1 || values[option] === undefined) return undefined
   const others = `; or set one of ${names(KEYS)}: it says where the keys are`
-  const read = () => readKeys(keysOf(values), values.issuer)
+  const isAnywhere = values.keysOverHttp === 'anywhere'
+  const http = { isAnywhere, setting: input.nameOf('keysOverHttp') }
+  const read = () => readKeys(keysOf(values), values.issuer, http)
   return input.attempt(option, read, option === 'issuer' ? others : '')
 }
 
 function keysOf({ jwtSecretFile, jwtSecret, jwksFile, jwksUrl }: Values): KeyConfig {
+  const isPaths = jwtSecretFile !== undefined && !Buffer.isBuffer(jwtSecretFile)
+  if (isPaths) return { kind: 'secrets', paths: jwtSecretFile }
   const secret = jwtSecretFile ?? jwtSecret
   if (secret) return { kind: 'secret', secret }
   if (jwksFile !== undefined) return { kind: 'file', path: jwksFile }
@@ -197,6 +203,7 @@ function configOf(values: Values, { problems }: Input): Config {
 /** Where keys come from, and never what they are. */
 export function keysFrom({ keys, issuer }: Pick<Config, 'keys' | 'issuer'>): string | undefined {
   if (keys.kind === 'secret') return undefined
+  if (keys.kind === 'secrets') return keys.paths.join()
   if (keys.kind === 'discovery') return issuer
   // A query may hold a secret.
   return keys.kind === 'file' ? keys.path : keys.url.replace(/[?#].*$/s, '')

@@ -2,14 +2,15 @@
 
 import { LOG_LEVELS, LOG_REQUESTS } from '../telemetry/log.ts'
 import type { PlantServiceConfig } from './options.ts'
-import { address, addressOrOff, directory, endpoints, integer, oneOf } from './values.ts'
-import { passwordFile, path, pem, pemKey, prefix, type Read, scope } from './values.ts'
-import { secret, secretFile, text } from './values.ts'
+import { address, addressOrOff, directory, endpoints, integer, octalMode, one } from './values.ts'
+import { oneOf, origins, passwordFile, path, pem, pemKey, prefix, type Read } from './values.ts'
+import { scope, secret, secretFiles, text } from './values.ts'
 
 export type Option = Exclude<keyof PlantServiceConfig, 'onLog'>
 
 const MIB = 1024 ** 2
 const dataBytes = integer(65_536, 512 * MIB)
+const overHttp = oneOf(['loopback', 'anywhere'])
 
 /** In the place of a default. */
 const NONE = undefined
@@ -34,17 +35,18 @@ const SETTINGS = {
   etcdEndpoints: [endpoints, NONE, 'comma-separated URLs of etcd, which then keeps the plants'],
   etcdPrefix: [prefix, 'plants/', 'what all keys in etcd begin with; ends in /'],
   etcdUsername: [text, NONE, 'user of etcd'],
-  etcdPasswordFile: [passwordFile, NONE, "file with that user's password, less one final newline"],
+  etcdPasswordFile: [passwordFile, NONE, "file with that user's password, less one final line end"],
   etcdCaFile: [pem, NONE, "file with PEM certificates of etcd's authorities; unset: those of Node"],
   etcdCertFile: [pem, NONE, 'file with the PEM client certificate for etcd'],
   etcdKeyFile: [pemKey, NONE, 'file with the PEM key of that certificate'],
-  issuer: [text, REQUIRED, 'required: the iss that a token must have'],
-  audience: [text, REQUIRED, 'required: the audience that a token must have'],
-  jwtSecretFile: [secretFile, NONE, 'file with the HS256 secret, less one final newline'],
+  issuer: [one, REQUIRED, 'required: the iss that a token must have'],
+  audience: [one, REQUIRED, 'required: the audience that a token must have'],
+  jwtSecretFile: [secretFiles, NONE, 'files with an HS256 secret each, one to four, with commas'],
   jwtSecret: [secret, NONE, 'the HS256 secret itself, 32 bytes or more'],
   jwksFile: [path, NONE, 'file with a JSON Web Key Set; read again when it changes'],
-  jwksUrl: [text, NONE, 'URL of such a set; with none of these four, found by OpenID discovery'],
-  ownerClaim: [text, 'sub', 'the claim whose value owns plants'],
+  jwksUrl: [one, NONE, 'URL of such a set; with none of these four, found by OpenID discovery'],
+  keysOverHttp: [overHttp, 'loopback', 'hosts that keys may come from over http: or anywhere'],
+  ownerClaim: [text, 'sub', 'the claim whose value owns plants; a.b is the claim b inside a'],
   audienceClaim: [text, 'aud', 'the claim that holds the audience'],
   readScope: [scope, NONE, 'the scope that GET requires'],
   writeScope: [scope, NONE, 'the scope that POST requires'],
@@ -52,7 +54,9 @@ const SETTINGS = {
   clockTolerance: [integer(0, 3600), 5, 'seconds by which clocks of issuer and service may differ'],
   maxBodyBytes: [integer(1, 16 * MIB), MIB, 'longest request body'],
   maxConnections: [integer(1, 1_000_000), 1000, 'open connections; one more is closed at once'],
+  socketMode: [octalMode, '0660', 'mode of a unix socket: who may connect, in octal'],
   keepAlive: [integer(1, 3600), 75, 'seconds that a connection may wait for its next request'],
+  corsOrigins: [origins, NONE, 'comma-separated origins whose pages may call the service, or *'],
   rateLimit: [integer(1, 1_000_000), NONE, 'requests a second for each owner; unset: no limit'],
   drainDelay: [integer(0, 3600), 0, 'seconds that a stop serves on, so that balancers notice'],
   shutdownTimeout: [integer(0, 3600), 10, 'seconds that a stop waits for what is under way'],

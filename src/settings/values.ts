@@ -4,6 +4,7 @@ import { createPrivateKey, X509Certificate } from 'node:crypto'
 import { readFileSync } from 'node:fs'
 import { resolve } from 'node:path'
 import { types } from 'node:util'
+import { contentOf } from '../auth/secrets.ts'
 import { reasonWithoutPath } from '../errors.ts'
 import { type Address, SOCKET_PATH_MAX_BYTES } from '../http/listen.ts'
 
@@ -18,6 +19,8 @@ export const IN_MEMORY = ':memory:'
 export type Read<T> = (given: unknown) => T
 
 const PORT_MAX = 65_535
+const SECRETS_MAX = 4
+const MODE = /^0?[0-7]{3}$/
 /** RFC 6749 §3.3. */
 const SCOPE_TOKEN = /^[\x21\x23-\x5b\x5d-\x7e]+$/
 
@@ -29,7 +32,15 @@ function textThat(what: string, isRight: (text: string) => boolean): Read<string
 }
 
 export const text = textThat('be a text that is not empty', (given) => given !== '')
+/** One text, where a list of several might be expected. */
+export const one: Read<string> = (given) => {
+  const only = text(given)
+  if (!/,\s*https?:\/\//.test(only)) return only
+  throw new Error('must be one: run a service for each issuer')
+}
+
 export const scope = textThat('be one scope', (given) => SCOPE_TOKEN.test(given))
+export const octalMode = textThat('be an octal mode such as 0660', (given) => MODE.test(given))
 export const prefix = textThat('end in /', (given) => given.endsWith('/'))
 const anyPath = textThat('be a path', (given) => given !== '' && !given.includes('\0'))
 
@@ -105,9 +116,6 @@ function content<T>(parse: (bytes: Buffer) => T): Read<T> {
   }
 }
 
-const withoutNewline = (bytes: Buffer): Buffer =>
-  bytes.at(-1) === 0x0a ? bytes.subarray(0, -1) : bytes
-
 const pemThat = (parse: (bytes: Buffer) => unknown): Read<Buffer> =>
   content((bytes) => {
     // The parsers take other forms too, which TLS does not.
@@ -119,32 +127,59 @@ const pemThat = (parse: (bytes: Buffer) => unknown): Read<Buffer> =>
 /** Certificates, of which the first is checked. */
 export const pem = pemThat((bytes) => new X509Certificate(bytes))
 export const pemKey = pemThat(createPrivateKey)
-export const secretFile = content(withoutNewline)
 export const passwordFile = content((bytes) =>
-  new TextDecoder('utf-8', { fatal: true, ignoreBOM: true }).decode(withoutNewline(bytes)),
+  new TextDecoder('utf-8', { fatal: true, ignoreBOM: true }).decode(contentOf(bytes, true)),
 )
 
-/** Origins, with commas between. */
-export const endpoints: Read<readonly string[]> = (given) => {
-  const origins = text(given)
-    .split(',')
-    .map((each) => each.trim().replace(/\/$/, ''))
-  const wrong = origins.findIndex((each) => !isOrigin(each))
-  const form = 'must be http:// or https:// with a host, a port and no more'
-  if (wrong >= 0) throw new Error(`${form}, and URL ${wrong + 1} is not`)
-  if (origins.some(isSecure) && !origins.every(isSecure))
-    throw new Error('must be all http or all https')
-  return origins
+/** The bytes of one secret, or the paths of files that each hold one, with commas between. */
+export const secretFiles: Read<Buffer | readonly string[]> = (given) => {
+  if (types.isUint8Array(given)) return contentOf(Buffer.from(given))
+  const paths = anyPath(given).split(',').map(path)
+  if (paths.length <= SECRETS_MAX) return paths
+  throw new Error('must be one to four paths with commas between')
 }
+
+/** URLs with commas between. `read` returns undefined for a wrong one. */
+function listOf(
+  given: unknown,
+  form: string,
+  read: (url: string) => string | undefined,
+): readonly string[] {
+  return text(given)
+    .split(',')
+    .map((each, at) => {
+      const value = read(each.trim())
+      if (value !== undefined) return value
+      throw new Error(`${form}, and URL ${at + 1} is not`)
+    })
+}
+
+const ENDPOINT = 'must be http:// or https:// with a host, a port and no more'
+
+export const endpoints: Read<readonly string[]> = (given) => {
+  const all = listOf(given, ENDPOINT, (url) =>
+    /^https?:/.test(url) && originOf(url) ? url.replace(/\/$/, '') : undefined,
+  )
+  if (all.some(isSecure) && !all.every(isSecure)) throw new Error('must be all http or all https')
+  return all
+}
+
+const ORIGINS = 'must be * or origins such as https://app.example, with commas between'
+
+/** Origins as browsers send them, or `*` alone. */
+export const origins: Read<readonly string[]> = (given) =>
+  given === '*' ? [given] : listOf(given, ORIGINS, originOf)
 
 export function isSecure(endpoint: string): boolean {
   return endpoint.startsWith('https:')
 }
 
-function isOrigin(given: string): boolean {
-  if (!/^https?:\/\//.test(given) || !URL.canParse(given)) return false
-  const { href, origin } = new URL(given)
-  return href === `${origin}/`
+/** As in RFC 6454 §6.1; undefined for a URL that has more. */
+function originOf(url: string): string | undefined {
+  if (!/^[a-z][a-z0-9+.-]*:\/\/[^*]+$/i.test(url) || !URL.canParse(url)) return undefined
+  const { protocol, host, href } = new URL(url)
+  const origin = `${protocol}//${host}`
+  return host !== '' && href.replace(/\/$/, '') === origin ? origin : undefined
 }
 
 /** A value in a few words. */

@@ -102,6 +102,26 @@ test('ids', async (t) => {
     assert.ok(took < 10_000, String(took))
   })
 
+  await t.test('a refusal says what came instead', async () => {
+    const messageOf = async (plant: string) =>
+      ((await post(port, plant)).json() as { readonly message: string }).message
+    const id = '"id" is required and must be an integer from -2^63 to 2^63 - 1.'
+    const name = '"name" is required and must be a string of valid Unicode.'
+    for (const [plant, message] of [
+      ['{"name":"a","id":"7"}', `${id} It is a text.`],
+      ['{"name":"a"}', `${id} It is missing.`],
+      ['{"name":"a","id":1.5}', id],
+      ['{"name":"a","id":null}', id],
+      ['{"id":1}', `${name} It is missing.`],
+      ['{"id":1,"name":7}', `${name} It is a number.`],
+      ['{"id":1,"name":"\\ud800"}', `${name} It is a text that is not valid Unicode.`],
+    ] as const)
+      assert.equal(await messageOf(plant), message, plant)
+    const tag = '"tag" must be a string of valid Unicode; omit it if there is no tag.'
+    assert.equal(await messageOf('{"id":1,"name":"a","tag":1}'), `${tag} It is a number.`)
+    assert.equal(await messageOf('{"id":1,"name":"a","tag":null}'), tag)
+  })
+
   await t.test('a repeated POST is 200 with the same body; other content is 409', async () => {
     const bearer = token('carol')
     const first = await post(port, { id: 1, name: 'a', tag: 'b' }, { token: bearer })

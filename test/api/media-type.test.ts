@@ -12,6 +12,8 @@ const ACCEPTED = [
   'application/json;charset=utf-8',
   'application/json; charset=UTF-8',
   'application/json \t; \t charset="utf-8"',
+  'application/json; charset=utf8',
+  'application/json; charset="UTF8"',
   'application/json;',
   'application/json; ;;',
   'application/json; a=b',
@@ -44,7 +46,8 @@ const REFUSED = [
   'application/json; a b',
   'json',
   'application /json',
-  'application/json; charset=utf8',
+  'application/json; charset=utf_8',
+  'application/json; charset=utf88',
 ]
 
 test('media type', async (t) => {
@@ -66,6 +69,25 @@ test('media type', async (t) => {
     for (const type of REFUSED)
       assert.equal(await send(`Content-Type: ${type}`), 'mediaTypeUnsupported', type)
     assert.equal(await send(), 'mediaTypeUnsupported')
+  })
+
+  await t.test('a refusal names what came', async () => {
+    const told = async (...lines: readonly string[]) => {
+      const all = [...lines, `Content-Length: ${body.length}`]
+      const answer = await firstAnswer(port, head('POST', '/plants', { lines: all }) + body)
+      return (JSON.parse(answer.body) as { readonly message: string }).message
+    }
+    const wanted = 'Send the body as Content-Type: application/json, in UTF-8.'
+    assert.equal(await told('Content-Type: text/plain'), `${wanted} It is "text/plain".`)
+    assert.equal(await told('Content-Type: a"b\\'), `${wanted} It is "a\\"b\\\\".`)
+    assert.equal(await told(), `${wanted} There is none.`)
+    const long = `${wanted} It is "${'x'.repeat(100)}".`
+    assert.equal(await told(`Content-Type: ${'x'.repeat(1000)}`), long)
+    const json = 'Content-Type: application/json'
+    const coded = 'Send the body without a Content-Encoding. It is "br, gzip".'
+    assert.equal(await told(json, 'Content-Encoding: br', 'Content-Encoding: gzip'), coded)
+    const charset = 'application/json; charset=latin1'
+    assert.equal(await told(`Content-Type: ${charset}`), `${wanted} It is "${charset}".`)
   })
 
   await t.test('two lines are refused, even if they are the same', async () => {

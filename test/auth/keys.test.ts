@@ -107,6 +107,15 @@ test('key URL: https, or http on loopback, and nothing else', () => {
   }
 })
 
+test('key URL: with http anywhere, any host, but no other scheme and no user info', () => {
+  const http = { isAnywhere: true, setting: 'x' }
+  const open = (url: string) =>
+    createKeySource({ kind: 'url', url }, ISSUER, silent, undefined, http)
+  assert.ok(open('http://keycloak:8080/jwks'))
+  for (const url of ['ftp://keycloak/', 'http://user@keycloak/', 'data:,{}', ''])
+    assert.throws(() => open(url), ConfigError)
+})
+
 test('key URL: a password is not shown', () => {
   const show = (): unknown =>
     createKeySource({ kind: 'url', url: 'https://user:word@issuer.example/' }, ISSUER, silent)

@@ -239,6 +239,33 @@ test(
   },
 )
 
+test('remote keys: every failure of a fetch names the URL', async (t) => {
+  const issuer = await openIssuer(t)
+  const secure = issuer.url.replace('http', 'https')
+  const failures: readonly (readonly [url: string, answer: RequestListener, why: RegExp])[] = [
+    // TLS to a server that has none.
+    [secure, () => {}, /fetch failed: .*(?:SSL|ssl|EPROTO)/],
+    ['http://127.0.0.1:1', () => {}, /fetch failed: connect ECONNREFUSED|fetch failed: bad port/],
+    [issuer.url, text('', 302, { Location: '/x' }), /fetch failed: unexpected redirect/],
+    [issuer.url, text('', 404), /answered 404/],
+    [issuer.url, text('{}'), /no list of keys/],
+    [issuer.url, keySet(), /no key that can verify/],
+    [issuer.url, (_, response) => response.destroy(), /fetch failed: /],
+  ]
+  for (const [url, answer, why] of failures) {
+    issuer.answer = answer
+    const lines: string[] = []
+    const log = logOf((_, message, fields) => lines.push(`${message} ${JSON.stringify(fields)}`))
+    const keys = createKeySource({ kind: 'url', url: `${url}/a?code=x` }, url, log, SLOW)
+    await refused(tokenOne, 'keysUnavailable', verifier(keys))
+    keys.close?.()
+    for (const told of [absence(keys), lines.join()]) {
+      assert.match(told, why)
+      assert.ok(told.includes(`${url}/a: `), told)
+    }
+  }
+})
+
 test('remote keys: a page instead of a document is told with its URL', async (t) => {
   const page = text('<!doctype html>')
   const issuer = await openIssuer(t, page)
@@ -588,6 +615,25 @@ const BAD_DOCUMENTS: Readonly<Record<string, (url: string) => unknown>> = {
   }),
   'a list instead of a document': (url) => [{ issuer: url, jwks_uri: `${url}/jwks` }],
 }
+
+test('discovery: with http anywhere, the jwks_uri may be http on any host', async (t) => {
+  const issuer = await openIssuer(t)
+  const inside = (url: string): string => `${url.replace('127.0.0.1', '0.0.0.0')}/jwks`
+  issuer.answer = discovering((url) => ({ issuer: url, jwks_uri: inside(url) }))(issuer)
+  const openKeys = (isAnywhere: boolean): KeySource => {
+    const http = { isAnywhere, setting: 'PLANTS_X' }
+    const keys = createKeySource({ kind: 'discovery' }, issuer.url, silent, SLOW, http)
+    t.after(() => keys.close?.())
+    return keys
+  }
+  const strict = openKeys(false)
+  await refused(tokenOne, 'keysUnavailable', verifier(strict))
+  const document = `${issuer.url}/.well-known/openid-configuration`
+  const start = `${document} names a jwks_uri that must be an https URL, or http on`
+  assert.ok(absence(strict).startsWith(start), absence(strict))
+  assert.ok(absence(strict).includes('PLANTS_X=anywhere'))
+  await accepted(tokenOne, verifier(openKeys(true)))
+})
 
 for (const [name, document] of Object.entries(BAD_DOCUMENTS)) {
   test(`discovery: ${name} is refused`, async (t) => {

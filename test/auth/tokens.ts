@@ -10,6 +10,7 @@ import { mkdtempSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import type { Caller, TokenRules } from '../../dist/auth/caller.js'
+import type { HttpRule } from '../../dist/auth/fetch.js'
 import { type KeyConfig, type KeySource, readKeys, type Timing } from '../../dist/auth/keys.js'
 import { type Client, Verifier } from '../../dist/auth/verifier.js'
 import { HttpError } from '../../dist/errors.js'
@@ -124,8 +125,9 @@ export function createKeySource(
   issuer: string,
   log: Log,
   timing?: Timing,
+  http?: HttpRule,
 ): KeySource {
-  return readKeys(config, issuer, timing)(log)
+  return readKeys(config, issuer, http, timing)(log)
 }
 
 export function secretKeys(secret: Uint8Array = SECRET): KeySource {

@@ -232,6 +232,35 @@ test('owner: read from the configured claim', async () => {
   await refused(hs256(), 'tokenUnacceptable', verifier(secretKeys(), { ownerClaim: 'tenant' }))
 })
 
+test('claims: a name with dots is a claim, or else the path to one through objects', async () => {
+  const nested = { tenant: { id: 'acme', 'a.b': 'other', list: ['x'] }, api: { for: [AUDIENCE] } }
+  const of = (rules: object, more: Members = {}) => ownerOf(claims({ ...nested, ...more }), rules)
+  assert.equal(await of({ ownerClaim: 'tenant.id', audienceClaim: 'api.for' }), 'acme')
+  const whole = { 'tenant.id': 'whole', 'https://x.test/roles': ['a'] }
+  assert.equal(await of({ ownerClaim: 'tenant.id' }, whole), 'whole')
+  const keycloak = claims({ ...whole, realm_access: { roles: ['reader'] } })
+  for (const [scopeClaim, scopes] of [
+    ['realm_access.roles', ['reader']],
+    ['https://x.test/roles', ['a']],
+    ['realm_access', []],
+    ['realm_access.roles.0', []],
+    ['realm_access.roles.length', []],
+    ['sub.length', []],
+    ['realm_access.constructor.name', []],
+  ] as const) {
+    const caller = await verify(hs256(keycloak), verifier(secretKeys(), { scopeClaim }))
+    assert.deepEqual([...caller.scopes], scopes, scopeClaim)
+  }
+  await assert.rejects(of({ ownerClaim: 'tenant.id' }, { 'tenant.id': null }))
+  for (const ownerClaim of ['tenant.list.0', 'tenant.x', 'x.id', 'tenant.a.b', 'tenant.', '.sub'])
+    await assert.rejects(of({ ownerClaim }), {
+      condition: 'tokenUnacceptable',
+      cause: `missing required "${ownerClaim}" claim`,
+    })
+  await assert.rejects(of({ audienceClaim: 'api.none' }), { condition: 'tokenUnacceptable' })
+  await assert.rejects(of({ audienceClaim: 'tenant.id' }), { condition: 'tokenUnacceptable' })
+})
+
 for (const name of ['constructor', '__proto__', 'toString', 'hasOwnProperty']) {
   test(`claims: one named ${name} is never inherited`, async () => {
     const own = JSON.stringify(claims()).replace('}', `,"${name}":"${AUDIENCE}"}`)
@@ -483,9 +512,9 @@ test('token cache: new keys invalidate it, even during a verification', async ()
   const first = source.keys
   source.keys = {
     ...keysOf(SECRET),
-    find(header) {
+    find(...args) {
       source.keys = keysOf(SECRET)
-      return first.find(header)
+      return first.find(...args)
     },
   }
   await by.verify(other)

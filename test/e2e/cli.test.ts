@@ -125,8 +125,13 @@ test('cli: a wrong configuration ends with status 2 and changes nothing', async 
 test('cli: a Node that is too old ends with one line, before any import', async () => {
   const [of20, of22] = PACKAGE.engines.node.match(/[0-9.]+/g) ?? []
   const needed = `Node ${of20} or later, ${of22} or later, or 24 or later is needed`
-  // A static import would be loaded before the first line runs.
-  assert.doesNotMatch(readFileSync(MAIN, 'utf8'), /^\s*(?:import|export)\b[^(]*['"]/m)
+  // A static import is loaded before the first line runs.
+  const staticImportsOf = (path: string): readonly string[] =>
+    [...readFileSync(path, 'utf8').matchAll(/^\s*(?:import|export)\b[^('"]*['"](.*)['"]/gm)].map(
+      ([, target = '']) => target,
+    )
+  assert.deepEqual(staticImportsOf(MAIN), ['./runtime.js'])
+  assert.deepEqual(staticImportsOf(join(MAIN, '../runtime.js')), [])
   for (const [tooOld, fine] of [
     ['18.20.8', '30.0.0'],
     ['20.18.3', '20.20.0'],

@@ -24,7 +24,7 @@ import { firstAnswer, head } from '../support/wire.ts'
 async function serverOn(t: TestContext, address: Parameters<typeof listen>[1]): Promise<string> {
   const server = createHttp((_req, res) => res.end())
   t.after(() => server.close())
-  return (await listen(server, address, 'listen')).url
+  return (await listen(server, address, 'listen', '0660')).url
 }
 
 /** Leaves a socket file whose process is gone. */
@@ -48,6 +48,15 @@ test('listen: a unix socket is for owner and group, and removed at the end', asy
   )
   await close()
   assert.equal(existsSync(path), false)
+})
+
+test('listen: the mode of both unix sockets is that of the setting', async (t) => {
+  const folder = await temporaryDirectory()
+  const [listen, adminListen] = [{ path: join(folder, 'a') }, { path: join(folder, 'b') }]
+  const before = process.umask(0o077)
+  t.after(() => process.umask(before))
+  await startService(t, { listen, adminListen, socketMode: '0666' })
+  for (const { path } of [listen, adminListen]) assert.equal(statSync(path).mode & 0o777, 0o666)
 })
 
 test('listen: a stale socket file is replaced', async (t) => {

@@ -114,6 +114,7 @@ export async function startBare(
     ...options,
     verifier: { verify: authenticate },
     rateLimit: undefined,
+    cors: undefined,
     scopes: { read: undefined, write: undefined },
     isDraining: () => false,
     metrics: new Metrics(),

@@ -50,5 +50,15 @@ declare module 'sql.js' {
     ): (...values: readonly (number | string)[]) => number
   }
 
-  export default function initSqlJs(): Promise<SqlJs>
+  /** https://emscripten.org/docs/api_reference/module.html#Module.instantiateWasm */
+  interface Module {
+    readonly instantiateWasm: (imports: unknown, done: (instance: unknown) => void) => void
+  }
+
+  export default function initSqlJs(module?: Module): Promise<SqlJs>
+}
+
+/** The one function of it that this folder uses. Node's types do not have the global. */
+declare namespace WebAssembly {
+  function instantiate(bytes: Uint8Array, imports: unknown): Promise<{ readonly instance: unknown }>
 }

@@ -1,5 +1,7 @@
+import { readFileSync } from 'node:fs'
 import { createRequire } from 'node:module'
 import type { Database, default as InitSqlJs, SqlJs, Statement, Value } from 'sql.js'
+import { isError, reasonOf } from '../../errors.ts'
 import { pausing } from './pausing.ts'
 
 /* SQLite as sql.js has it: loading it, its statements, and copying a database. */
@@ -33,7 +35,25 @@ function ownSqlite(): Promise<SqlJs> {
   // module for its exports before it runs: 15 ms, a tenth of a start.
   const require = createRequire(import.meta.url)
   delete require.cache[require.resolve('sql.js')]
-  return (require('sql.js') as typeof InitSqlJs)()
+  const initSqlJs = require('sql.js') as typeof InitSqlJs
+  const wasm = require.resolve('sql.js/dist/sql-wasm.wasm')
+  return new Promise((resolve, reject) => {
+    const fail = (cause: unknown): void => reject(new Error(whyNotLoaded(cause), { cause }))
+    const instantiate = async (imports: unknown): Promise<unknown> =>
+      (await WebAssembly.instantiate(readFileSync(wasm), imports)).instance
+    // Without it Emscripten ends the process if this fails, and prints its own source.
+    const instantiateWasm = (imports: unknown, done: (instance: unknown) => void): void =>
+      void instantiate(imports).then(done, fail)
+    initSqlJs({ instantiateWasm }).then(resolve, fail)
+  })
+}
+
+function whyNotLoaded(cause: unknown): string {
+  const what = `SQLite cannot be loaded: ${reasonOf(cause)}`
+  // V8 reserves 10 GiB of addresses for WebAssembly, whatever it uses.
+  const isLimited = isError(cause) && cause.name === 'RangeError'
+  const cure = 'it reserves address space, which is not memory: lift ulimit -v or LimitAS='
+  return isLimited ? `${what}; ${cure}` : what
 }
 
 /** A prepared statement, and what is bound each time that it runs. */

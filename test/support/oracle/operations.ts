@@ -112,7 +112,7 @@ function readMediaType(value: string): 'json' | 'other' | 'doubtful' {
   const charsets = parameters
     .map((text) => trimSpace(text).toLowerCase())
     .filter((text) => text.startsWith('charset='))
-  return charsets.every((text) => text === 'charset=utf-8') ? 'json' : 'other'
+  return charsets.every((text) => /^charset=utf-?8$/.test(text)) ? 'json' : 'other'
 }
 
 interface ListRequest {
