@@ -127,6 +127,13 @@ test('house: no import circle, types included', () => {
   assert.deepEqual([...circles], [])
 })
 
+test('house: every source file is used', () => {
+  const used = new Set([...imports.values()].flat())
+  // The entry of the package, and of the program.
+  const unused = SOURCES.filter((file) => !used.has(file) && file !== 'src/index.ts')
+  assert.deepEqual(unused, [])
+})
+
 test('house: imports lead only where their folder may look', () => {
   const wrong = SOURCES.flatMap((file) => {
     const folder = dirname(file)

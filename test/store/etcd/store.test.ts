@@ -8,7 +8,7 @@ import { readConfig } from '../../../dist/settings/read.js'
 import { StoreUnavailable } from '../../../dist/plants/store.js'
 import type { EtcdConfig } from '../../../dist/store/etcd/client.js'
 import { EtcdStore } from '../../../dist/store/etcd/store.js'
-import { plant, readAll } from '../../contract/store.contract.ts'
+import { plant, readAll, shown } from '../../contract/store.contract.ts'
 import {
   ALL,
   configOf,
@@ -21,6 +21,7 @@ import {
   startCluster,
   testUnless,
 } from '../../support/etcd-store.ts'
+import { gateway } from '../../support/etcd.ts'
 import { etcdctl, NO_ETCDCTL, NO_SECURED_ETCD, SecuredCluster } from '../../support/etcd-tls.ts'
 import { call, post, type Reply } from '../../support/http.ts'
 import { run } from '../../support/process.ts'
@@ -54,6 +55,37 @@ test('a key is prefix, base64url of the owner, sign-flipped id; a value is JSON'
       `${owner}/8000000000000000\n{"name":"Oak"}\n` +
       `${owner}/8000000000000001\n{"name":"Oak","tag":"old"}\n`,
   )
+})
+
+test('plants that release 2.0.0 stored are listed, are the same, and get company', async (t) => {
+  const config = await configured()
+  // As that release wrote them, after the prefix; values in base64.
+  const stored = [
+    [
+      'YsO4Yi8_Pg/0000000000000000',
+      'eyJuYW1lIjoiXHUwMDAwIPCfjLUgXCLDpFwiIC8g4oCoIiwidGFnIjoiIn0=',
+    ],
+    ['YsO4Yi8_Pg/8000000000000000', 'eyJuYW1lIjoiIn0='],
+    ['YsO4Yi8_Pg/ffffffffffffffff', 'eyJuYW1lIjoiT2FrIiwidGFnIjoib2xkfyJ9'],
+    ['YWxpY2U/8000000000000007', 'eyJuYW1lIjoiTW9uc3RlcmEiLCJ0YWciOiJpbmRvb3IifQ=='],
+  ] as const
+  for (const [key, value] of stored) {
+    const message = { key: Buffer.from(config.prefix + key).toString('base64'), value }
+    const { status } = await gateway(config.endpoints.join(), '/v3/kv/put', message)
+    assert.equal(status, 200)
+  }
+  const store = await openStore(t, config)
+  const owner = 'b\u00f8b/?>'
+  const first = plant(-(2n ** 63n), '\u0000 \u{1f335} "\u00e4" / \u2028', '')
+  const last = plant(2n ** 63n - 1n, 'Oak', 'old\u007f')
+  const listed = [first, plant(0n, ''), last].map(shown)
+  assert.deepEqual(await readAll(store.list(owner, ALL)), listed)
+  assert.deepEqual(await namesIn(store), ['Monstera'])
+  for (const each of [first, plant(0n, ''), last])
+    assert.equal(await store.create(owner, each), 'stored')
+  assert.equal(await store.create(owner, plant(0n, 'other')), 'conflict')
+  assert.equal(await store.create(owner, plant(1n, 'new')), 'stored')
+  assert.deepEqual(await readAll(store.list(owner, ALL)), listed.toSpliced(2, 0, { name: 'new' }))
 })
 
 test('two instances: what one acknowledged is in the next list of the other', async (t) => {
