@@ -123,8 +123,10 @@ export class EtcdClient {
       // As in etcd's own clients: a user may be configured before the cluster asks for one.
       if (isRefusal(error, AUTH_IS_OFF)) return ''
       const failed = this.#token
-      const delayMs = error instanceof EtcdRefusal ? LOGIN_REFUSED_MS : 0
-      setTimeout(() => this.#dropToken(failed), delayMs).unref()
+      const drop = (): void => this.#dropToken(failed)
+      if (error instanceof EtcdRefusal) setTimeout(drop, LOGIN_REFUSED_MS).unref()
+      // At once: the next attempt, on another endpoint, logs in there.
+      else drop()
       throw error
     }
   }

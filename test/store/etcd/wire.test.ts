@@ -283,6 +283,16 @@ test('an answer without entries is an empty list; a limit of 0 asks nothing', as
   assert.equal(asked[1]?.body, JSON.stringify(afterAll))
 })
 
+test('plants that are deleted by hand while they are listed leave no empty chunk', async (t) => {
+  const { store, script } = await setUp(t)
+  const first = ok({ kvs: [kv('8000000000000000', { name: 'a' })], more: true, count: '2' })
+  for (const limit of [undefined, 20]) {
+    script(first, ok())
+    const list = store.list('alice', { after: undefined, limit })
+    assert.deepEqual(await readAll(list), [{ name: 'a' }])
+  }
+})
+
 test('a list that fails after its first page rejects, and does not end', async (t) => {
   const { store, script } = await setUp(t, hasty(1000))
   const no: Reply = [503, 'no']
@@ -360,6 +370,16 @@ for (const [status, message, code] of [
     assert.deepEqual(tokens(asked), sent)
   })
 }
+
+test('a login that one member does not answer is repeated on the next', async (t) => {
+  const [dead, alive] = [await scripted(t), await scripted(t)]
+  dead.script('cut', 'cut', 'cut')
+  alive.script(ok({ token: 'good.1' }), PUT)
+  const store = await open(t, ['http://127.0.0.1:1', dead.endpoint, alive.endpoint], USER)
+  assert.equal(store.unavailableReason(), undefined)
+  assert.equal(await create(store, 7n), 'stored')
+  assert.equal(dead.asked.length, 1)
+})
 
 test('a user configured before the cluster asks for one gets a token once it does', async (t) => {
   const { endpoint, asked, script } = await scripted(t)
