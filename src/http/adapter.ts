@@ -15,7 +15,7 @@ import { DRAIN_CHECK_MS } from './server.ts'
  */
 export class Adapter {
   /** For a `node:http` server's `request` event. */
-  readonly handler: RequestListener
+  readonly handler: RequestListener = (req, res) => void this.#serve(new Exchange(req, res))
   readonly #responder: Responder
   readonly #underWay = new Set<Exchange>()
   readonly #watched = new WeakSet<Socket>()
@@ -24,7 +24,6 @@ export class Adapter {
 
   constructor(responder: Responder) {
     this.#responder = responder
-    this.handler = (req, res) => void this.#serve(new Exchange(req, res))
   }
 
   /** How many requests are being answered. */

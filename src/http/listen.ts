@@ -40,7 +40,7 @@ export async function listen(
 ): Promise<Listener> {
   try {
     if ('path' in address) return await listenOnPath(server, address.path, mode)
-    await listenOnce(server, address)
+    await once(server.listen(address), 'listening')
   } catch (error) {
     throw explain(error, address, option)
   }
@@ -55,7 +55,7 @@ export async function listen(
  */
 async function listenOnPath(server: Server, path: string, mode: string): Promise<Listener> {
   const temporary = `${path}.${randomBytes(4).toString('hex')}`
-  await listenOnce(server, { path: temporary })
+  await once(server.listen(temporary), 'listening')
   try {
     const { ino } = lstatSync(temporary)
     chmodSync(temporary, mode)
@@ -86,11 +86,6 @@ async function putInPlace(temporary: string, path: string): Promise<void> {
     if (errorCodeOf(error) !== 'EEXIST' || !(await isStale(path))) throw error
     renameSync(temporary, path)
   }
-}
-
-async function listenOnce(server: Server, address: Address): Promise<void> {
-  server.listen(address)
-  await once(server, 'listening')
 }
 
 /** `http.Server.close` would also destroy connections whose last response is still under way. */
