@@ -10,15 +10,15 @@ const RANGE_CHARS = 512 * 1024
 const GROWTH = 4
 const SHRINKING = 8
 
-type Call = (request: wire.EtcdRequest) => Promise<unknown>
+type Read = (query: wire.RangeQuery, isFirst: boolean) => Promise<wire.Page>
 
 /**
  * At most `limit` plants of a range; at least one chunk. Each chunk has what is in etcd when it is
  * read.
- * @throws what the call throws; Error if etcd holds something else than plants
+ * @throws what `read` throws; Error if etcd holds something else than plants
  */
 export async function* readChunks(
-  call: Call,
+  read: Read,
   range: wire.KeyRange,
   limit: number,
 ): AsyncGenerator<PlantChunk, undefined> {
@@ -29,12 +29,12 @@ export async function* readChunks(
   if (limit === 0) yield { json: '[]', count: 0, cutAt: undefined }
   for (let left = limit; left > 0; ) {
     const wanted = Math.min(left, entries)
-    const body = await call(wire.rangeRequest({ first, end }, wanted)).catch((error: unknown) => {
+    const query = { first, end, limit: wanted }
+    const page = await read(query, first === range.first).catch((error: unknown) => {
       if (wanted === 1 || !(error instanceof AnswerTooLong)) throw error
       entries = Math.ceil(wanted / SHRINKING)
     })
-    if (body === undefined) continue
-    const page = wire.readPage(body)
+    if (page === undefined) continue
     const last = page.entries.at(-1)
     // The rest was deleted by hand: only a list without plants has an empty chunk.
     if (!last && first !== range.first) return undefined

@@ -1,5 +1,6 @@
-/** Puts plants into etcd: all that waits when a tick ends shares one transaction. */
+/** Puts plants into etcd: what comes while a transaction runs shares the next one. */
 import { EtcdRefusal } from './gateway.ts'
+import { gather } from './gather.ts'
 import type { Outcome } from './wire.ts'
 
 /** etcd's default of --max-txn-ops, which counts the operations of each branch apart. */
@@ -22,7 +23,7 @@ type Transact = (puts: readonly Put[]) => Promise<Outcome>
  */
 export class SharedPuts {
   readonly #transact: Transact
-  #waiting: Waiting[] = []
+  readonly #add = gather<Waiting>((waiting) => this.#start(waiting))
 
   /** @param transact as `putRequest` of `wire.ts` says */
   constructor(transact: Transact) {
@@ -31,20 +32,16 @@ export class SharedPuts {
 
   /** @throws what the last transaction with this plant throws */
   put(put: Put): Promise<Decision> {
-    return new Promise((decide) => {
-      this.#waiting.push({ ...put, decide })
-      if (this.#waiting.length === 1) setImmediate(() => this.#start())
-    })
+    return new Promise((decide) => this.#add({ ...put, decide }))
   }
 
-  async #start(): Promise<void> {
+  async #start(waiting: readonly Waiting[]): Promise<void> {
     const firsts = new Map<string, Waiting>()
     const repeats: Waiting[] = []
-    for (const each of this.#waiting) {
+    for (const each of waiting) {
       if (firsts.has(each.key)) repeats.push(each)
       else firsts.set(each.key, each)
     }
-    this.#waiting = []
     await Promise.all(batchesOf(firsts.values()).map((batch) => this.#store(batch)))
     // etcd refuses a transaction that puts a key twice.
     await this.#storeAlone(repeats)

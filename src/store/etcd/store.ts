@@ -9,6 +9,7 @@ import { EtcdClient, type EtcdConfig } from './client.ts'
 import { DENIED, isRefusal } from './gateway.ts'
 import { readChunks } from './list.ts'
 import { type Put, SharedPuts } from './puts.ts'
+import { type Query, SharedRanges } from './ranges.ts'
 import * as wire from './wire.ts'
 
 /** Enough for etcd to write many calls with one sync, few enough to bound their answers' memory. */
@@ -39,6 +40,7 @@ export class EtcdStore implements PlantStore {
     // Older creates of a transaction have their answers before.
     this.#transact(wire.putRequest(puts), Math.max(...puts.map((put) => put.deadline))),
   )
+  readonly #ranges = new SharedRanges((queries) => this.#readPages(queries))
   /** Running creates, for `close`. */
   readonly #creates = new Set<Promise<Created>>()
   #unavailableReason: string | undefined
@@ -85,10 +87,10 @@ export class EtcdStore implements PlantStore {
   }
 
   async *#chunks(owner: string, range: wire.KeyRange, limit = Infinity) {
-    const call = (request: wire.EtcdRequest) =>
-      this.#inTurn(owner, (deadline) => this.#client.call(request, deadline))
+    const read = (query: wire.RangeQuery, isFirst: boolean) =>
+      this.#inTurn(owner, (deadline) => this.#ranges.page({ ...query, deadline }, isFirst))
     try {
-      return yield* readChunks(call, range, limit)
+      return yield* readChunks(read, range, limit)
     } catch (error) {
       throw this.#told(error)
     }
@@ -124,6 +126,11 @@ export class EtcdStore implements PlantStore {
       if (entry) return entry.value === put.value ? 'stored' : 'conflict'
       throw new StoreFull()
     }
+  }
+
+  async #readPages(queries: readonly Query[]): Promise<readonly wire.Page[]> {
+    const deadline = Math.max(...queries.map((query) => query.deadline))
+    return wire.readPages(await this.#client.call(wire.rangesRequest(queries), deadline))
   }
 
   async #transact(request: wire.EtcdRequest, deadline?: number): Promise<wire.Outcome> {

@@ -22,6 +22,9 @@ export interface EtcdRequest {
 /** All keys from `first` up to `end`, which is excluded. */
 export type KeyRange = { readonly first: string; readonly end: string }
 
+/** At most `limit` entries of a range. */
+export type RangeQuery = KeyRange & { readonly limit: number }
+
 /** A plant as etcd sends it; without a value if that is empty. */
 export type Entry = { readonly key: string; readonly value?: string }
 
@@ -124,11 +127,18 @@ export function keyRequest(key: string): EtcdRequest {
   return { path: RANGE_PATH, message: { key }, maxBytes: ONE_PLANT_MAX_BYTES }
 }
 
-/** Without "serializable" a range is linearizable: it has all that was acknowledged before. */
-export function rangeRequest({ first, end }: KeyRange, limit: number): EtcdRequest {
-  const message = { key: first, range_end: end, limit: String(limit) }
-  const maxBytes = limit === 1 ? ONE_PLANT_MAX_BYTES : ANSWER_MAX_BYTES
-  return { path: RANGE_PATH, message, maxBytes }
+/**
+ * One range, or a transaction of several. Without "serializable" both are linearizable: they have
+ * all that was acknowledged before.
+ */
+export function rangesRequest(queries: readonly RangeQuery[]): EtcdRequest {
+  const ranges = queries.map(({ first, end, limit }) => ({
+    request_range: { key: first, range_end: end, limit: String(limit) },
+  }))
+  const [range, second] = ranges
+  if (!range || second) return txnRequest([], ranges, [])
+  const maxBytes = queries[0]?.limit === 1 ? ONE_PLANT_MAX_BYTES : ANSWER_MAX_BYTES
+  return { path: RANGE_PATH, message: range.request_range, maxBytes }
 }
 
 export function loginRequest(user: EtcdUser): EtcdRequest {
@@ -147,6 +157,12 @@ function countOf(key: string): object {
 export function readPage(body: unknown): Page {
   const { kvs = [], more = false } = answerOf(body)
   return { entries: kvs, more }
+}
+
+/** The answer to `rangesRequest`. @throws Error if the body is not etcd's. */
+export function readPages(body: unknown): readonly Page[] {
+  const { responses } = answerOf(body)
+  return responses?.map((each) => readPage(each.response_range)) ?? [readPage(body)]
 }
 
 /** @throws Error if the body is not etcd's. */

@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict'
 import { test as testAlways, type TestContext } from 'node:test'
+import { setImmediate as nextTick } from 'node:timers/promises'
 import type { NewPlant } from '../../../dist/plants/plant.js'
 import type { EtcdConfig } from '../../../dist/store/etcd/client.js'
 import { EtcdRefusal } from '../../../dist/store/etcd/gateway.js'
@@ -168,6 +169,33 @@ testAlways('a shared transaction is at most 1 MiB as it is sent', async () => {
     for (const [at, length] of bytes.slice(1).entries())
       assert.ok((bytes[at] ?? 0) + length > 0.98 * SHARED_MAX_BYTES)
   }
+})
+
+testAlways('puts that come while a transaction runs share the next one', async () => {
+  const ends: (() => void)[] = []
+  const sizes: number[] = []
+  const puts = new SharedPuts((batch) => {
+    sizes.push(batch.length)
+    return new Promise((resolve) => ends.push(() => resolve(ALL_STORED)))
+  })
+  const put = (key: string): Promise<string> => puts.put({ key, value: 'v', deadline: 1 })
+  const outcomes = [put('a')]
+  await nextTick()
+  outcomes.push(put('b'))
+  await nextTick()
+  outcomes.push(put('c'))
+  await nextTick()
+  assert.deepEqual(sizes, [1])
+  ends[0]?.()
+  await nextTick()
+  assert.deepEqual(sizes, [1, 2])
+  ends[1]?.()
+  assert.deepEqual(tally(await Promise.all(outcomes)), { stored: 3 })
+  // Nothing runs any more.
+  outcomes.push(put('d'))
+  await nextTick()
+  ends[2]?.()
+  assert.equal(await outcomes[3], 'stored')
 })
 
 testAlways('a key is once in a transaction; its repeats follow, each alone', async () => {
