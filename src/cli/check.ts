@@ -5,7 +5,7 @@ import { errorCodeOf, escaped } from '../errors.ts'
 import { PlantDatabase } from '../store/sqljs/database.ts'
 import { type DirectoryScan, scanDirectory } from '../store/sqljs/directory-scan.ts'
 import { type Files, nodeFiles } from '../store/sqljs/files.ts'
-import { journalName, journalNumber, StoreCorrupt } from '../store/sqljs/journal-format.ts'
+import { journalName, journalNumber, StoreCorrupt, TORN } from '../store/sqljs/journal-format.ts'
 import { isLocked, lockNumber } from '../store/sqljs/lock.ts'
 import { PAGE_BYTES } from '../store/sqljs/page-file.ts'
 import { type OnProgress, type Replay, replay } from '../store/sqljs/recovery.ts'
@@ -112,8 +112,7 @@ export async function tornLine(
 ): Promise<StoreCorrupt | undefined> {
   if (!last || last.tornBytes === 0 || wasServed || (await isLocked(directory))) return undefined
   const torn = `its last line is torn (${last.tornBytes} bytes)`
-  const known = 'it was not acknowledged, unless the disk lost what it had synced'
   const file = `${directory}/${journalName(last.number)}`
   const advice = 'the next start of the service puts it aside'
-  return new StoreCorrupt(file, last.goodBytes, `${torn}: ${known}`, advice)
+  return new StoreCorrupt(file, last.goodBytes, `${torn}: ${TORN}`, advice)
 }

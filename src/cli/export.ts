@@ -64,6 +64,7 @@ function exportTo(
     await to.truncate(0)
     progress.step('copying', scan.snapshot?.pages.lengthBytes)
     const made = await makeSnapshot(scan, path, to, true, onProgress)
+    await to.sync()
     const torn = await tornLine(directory, wasServed, made)
     if (torn) progress.tell(`the export is without a line: ${torn.message}`)
     return made.plants

@@ -87,7 +87,6 @@ test('progress: check, import and a start say how much of a long journal is read
     assert.deepEqual([fields['journal'], fields['totalBytes']], ['journal-00000001.log', size])
     assert.ok(Number(fields['groups']) > groups && Number(fields['bytes']) > bytes)
     ;[groups, bytes] = [Number(fields['groups']), Number(fields['bytes'])]
-    for (const name of ['bytesPerSecond', 'secondsLeft']) assert.ok(Number(fields[name]) > 0, name)
   }
   assert.ok(groups <= 100 && bytes <= size)
 

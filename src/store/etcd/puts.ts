@@ -1,6 +1,6 @@
 /** Puts plants into etcd: what comes while a transaction runs shares the next one. */
+import { setImmediate as nextTick } from 'node:timers/promises'
 import { EtcdRefusal } from './gateway.ts'
-import { gather } from './gather.ts'
 import type { Outcome } from './wire.ts'
 
 /** etcd's default of --max-txn-ops, which counts the operations of each branch apart. */
@@ -23,7 +23,9 @@ type Transact = (puts: readonly Put[]) => Promise<Outcome>
  */
 export class SharedPuts {
   readonly #transact: Transact
-  readonly #add = gather<Waiting>((waiting) => this.#start(waiting))
+  readonly #waiting: Waiting[] = []
+  /** Settles when no transaction runs any more. */
+  #running: Promise<void> = Promise.resolve()
 
   /** @param transact as `putRequest` of `wire.ts` says */
   constructor(transact: Transact) {
@@ -32,13 +34,17 @@ export class SharedPuts {
 
   /** @throws what the last transaction with this plant throws */
   put(put: Put): Promise<Decision> {
-    return new Promise((decide) => this.#add({ ...put, decide }))
+    return new Promise((decide) => {
+      if (this.#waiting.push({ ...put, decide }) > 1) return
+      this.#running = this.#running.then(() => nextTick()).then(() => this.#start())
+    })
   }
 
-  async #start(waiting: readonly Waiting[]): Promise<void> {
+  /** Never rejects. */
+  async #start(): Promise<void> {
     const firsts = new Map<string, Waiting>()
     const repeats: Waiting[] = []
-    for (const each of waiting) {
+    for (const each of this.#waiting.splice(0)) {
       if (firsts.has(each.key)) repeats.push(each)
       else firsts.set(each.key, each)
     }

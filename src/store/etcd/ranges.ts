@@ -1,6 +1,5 @@
 /** Reads the first ranges of lists: what waits when a tick ends shares transactions. */
 import { AnswerTooLong, EtcdRefusal } from './gateway.ts'
-import { gather } from './gather.ts'
 import type { Page, RangeQuery } from './wire.ts'
 
 /** Eight ranges of 32 plants fit into an answer of 4 MiB if these have 12 KiB each. */
@@ -14,10 +13,7 @@ type Read = (queries: readonly Query[]) => Promise<readonly Page[]>
 /** A call costs etcd more than reading twenty plants: shared, twice as many lists are read. */
 export class SharedRanges {
   readonly #read: Read
-  readonly #add = gather<Waiting>((waiting) => {
-    for (let at = 0; at < waiting.length; at += SHARED_MAX)
-      void this.#answer(waiting.slice(at, at + SHARED_MAX))
-  })
+  readonly #waiting: Waiting[] = []
 
   /** @param read resolves with a page for each query */
   constructor(read: Read) {
@@ -27,16 +23,22 @@ export class SharedRanges {
   /** @throws what the last call with this query throws */
   page(query: Query, isShared: boolean): Promise<Page> {
     return new Promise((resolve) => {
-      if (isShared) this.#add({ ...query, resolve })
-      else void this.#answer([{ ...query, resolve }])
+      const waiting = { ...query, resolve }
+      if (!isShared) void this.#answer([waiting])
+      else if (this.#waiting.push(waiting) === 1) setImmediate(() => this.#start())
     })
+  }
+
+  #start(): void {
+    while (this.#waiting.length > 0) void this.#answer(this.#waiting.splice(0, SHARED_MAX))
   }
 
   /** Never rejects. */
   async #answer(batch: readonly Waiting[]): Promise<void> {
     try {
       const pages = await this.#read(batch)
-      for (const [at, { resolve }] of batch.entries()) resolve(pages[at] ?? missing())
+      if (pages.length !== batch.length) throw new Error('etcd has not answered every range')
+      for (const [at, page] of pages.entries()) batch[at]?.resolve(page)
     } catch (error) {
       // One range may be the cause.
       const isOfOne = error instanceof AnswerTooLong || error instanceof EtcdRefusal
@@ -44,8 +46,4 @@ export class SharedRanges {
       else for (const { resolve } of batch) resolve(Promise.reject(error))
     }
   }
-}
-
-function missing(): Promise<never> {
-  return Promise.reject(new Error('etcd has not answered every range'))
 }

@@ -65,7 +65,7 @@ export async function compact(files: Files, job: CompactionJob): Promise<Compact
 }
 
 /**
- * Makes a snapshot, durable, of all that a scan found. `path` is for messages.
+ * Makes a snapshot of all that a scan found. `path` is for messages.
  * @param complete whether it needs no journal, as an export. Then SQLite verifies it too.
  */
 export async function makeSnapshot(
@@ -90,7 +90,8 @@ export async function makeSnapshot(
     // This was written last. A sql.js that worked on a copy would have written it there.
     const written = withPages(library, pages, metaOf)
     const isSame = written.sequence === sequence && written.complete === complete
-    if (!isSame || written.format !== FORMAT_VERSION || pages.lengthBytes !== builder.lengthBytes)
+    const isWhole = pages.lengthBytes === Number(valueOf(db, 'PRAGMA main.page_count')) * PAGE_BYTES
+    if (!isSame || !isWhole || written.format !== FORMAT_VERSION)
       throw new Error('SQLite has not written all of the snapshot to its file')
     return { ...replayed, plants, bytes: await seal(pages, sequence) }
   } finally {
@@ -129,11 +130,6 @@ class SnapshotBuilder {
     this.#db = db
     this.#pages = pages
     this.#plants = new PlantDatabase(db)
-  }
-
-  /** How long the file is to SQLite. */
-  get lengthBytes(): number {
-    return Number(valueOf(this.#db, 'PRAGMA main.page_count')) * PAGE_BYTES
   }
 
   /** @throws Error if an id is taken. */

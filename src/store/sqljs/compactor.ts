@@ -23,15 +23,14 @@ export class Compactor {
   #snapshotBytes: number
   /** Whether the snapshot says that a journal follows. */
   #isJournalMissed: boolean
-  /** Length of the journals that are closed and wait for a compaction. */
-  #closedBytes: number
+  /** How many of the current journal's `bytesBefore` are in the snapshot. */
+  #compactedBytes = 0
 
-  constructor(settings: Settings, journal: JournalWriter, { snapshot, closedBytes }: Recovery) {
+  constructor(settings: Settings, journal: JournalWriter, { snapshot }: Recovery) {
     this.#settings = settings
     this.#journal = journal
     this.#snapshotBytes = snapshot?.pages.lengthBytes ?? 0
     this.#isJournalMissed = snapshot?.complete === false
-    this.#closedBytes = closedBytes
   }
 
   /** Length of the journals that are not compacted yet. */
@@ -44,8 +43,8 @@ export class Compactor {
    * that a kill left too long are compacted, and so is an export that was put back.
    */
   async begin(): Promise<void> {
-    const { ready, lastSequence } = this.#journal
-    if (ready && lastSequence === 0 && !this.#isJournalMissed)
+    const { ready, current } = this.#journal
+    if (ready && current.nextSequence === 1 && !this.#isJournalMissed)
       await this.#compact('opening').catch((error: unknown) => this.#tellFailure(error))
     this.compactIfDue()
   }
@@ -66,6 +65,11 @@ export class Compactor {
   async finish(): Promise<void> {
     if (!this.#isJournalMissed || this.#closedBytes > 0 || this.#hasLines)
       await this.#compact('closing')
+  }
+
+  /** Length of the journals that are closed and wait for a compaction. */
+  get #closedBytes(): number {
+    return this.#journal.current.bytesBefore - this.#compactedBytes
   }
 
   get #hasLines(): boolean {
@@ -107,8 +111,8 @@ export class Compactor {
     // Journals that were closed for a compaction that failed are compacted first, unless the
     // current one has grown as much again.
     const waits = this.#closedBytes > 0 && this.#journal.current.bytes <= this.#dueBytes
-    if (this.#hasLines && (when === 'closing' || !waits)) await this.#rotate()
-    const { number, firstSequence, plantsBefore: plants } = this.#journal.current
+    if (this.#hasLines && (when === 'closing' || !waits)) await this.#journal.rotate()
+    const { number, firstSequence, bytesBefore, plantsBefore: plants } = this.#journal.current
     const [upToJournal, sequence, journalBytes] = [number - 1, firstSequence - 1, this.#closedBytes]
     // Here too: what builds the snapshot does not know that the lock was lost before.
     await directory.checkLock()
@@ -122,7 +126,7 @@ export class Compactor {
       throw new Error(`the new snapshot has ${compacted.plants} plants instead of ${plants}`)
     this.#snapshotBytes = compacted.bytes
     this.#isJournalMissed = true
-    this.#closedBytes = 0
+    this.#compactedBytes = bytesBefore
     if (!isQuiet) {
       this.results.success++
       const ms = Math.round(performance.now() - startedAtMs)
@@ -135,16 +139,6 @@ export class Compactor {
     this.results.failure++
     const what = 'the journals could not be compacted; they are kept, and it is tried again'
     this.#settings.log.error(what, { error, retryMs })
-  }
-
-  async #rotate(): Promise<void> {
-    const before = this.#journal.current
-    try {
-      await this.#journal.rotate()
-    } finally {
-      // Even after a failure the next journal may be the current one.
-      if (this.#journal.current.number > before.number) this.#closedBytes += before.bytes
-    }
   }
 
   /** A journal that stays here does no harm: the next compaction, or start, removes it. */

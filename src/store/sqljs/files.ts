@@ -24,7 +24,10 @@ export interface File {
   readNow(bytes: Uint8Array, at: number): number
   lengthBytes(): Promise<number>
   sync(): Promise<void>
-  /** As `sync`, in the calling thread; the file's data alone. */
+  /**
+   * Lets a later `sync` take less time, in the calling thread. Where Node's permission model is in
+   * force it does nothing, because that forbids it.
+   */
   syncNow(): void
   truncate(lengthBytes: number): Promise<void>
   close(): Promise<void>
@@ -67,14 +70,13 @@ const writeLater = promisify(fs.write)
  */
 const hasPermissions = (process as { readonly permission?: unknown }).permission !== undefined
 const syncLater = promisify(fs.fsync)
-const syncDataLater = promisify(fs.fdatasync)
 
 /** File access of every thread. */
 export const nodeFiles: Files = {
   makeDirectory,
   list: (directory) => readdir(directory),
   read: readUpTo,
-  open: async (path, mode) => fileOf(await open(path, FLAGS[mode], 0o600), mode),
+  open: async (path, mode) => fileOf(await open(path, FLAGS[mode], 0o600)),
   rename,
   remove: unlink,
   async syncDirectory(path) {
@@ -88,7 +90,7 @@ export const nodeFiles: Files = {
 }
 
 /** The calls of an open file. */
-export function fileOf(handle: FileHandle, mode: Mode): File {
+export function fileOf(handle: FileHandle): File {
   // `fd` is read at each call: after a close, the number may soon be that of another file.
   return {
     // Every batch waits for one write, and that of a FileHandle takes 10 µs more.
@@ -98,12 +100,10 @@ export function fileOf(handle: FileHandle, mode: Mode): File {
     writeNow: (bytes, at) => fs.writeSync(handle.fd, bytes, 0, bytes.length, at),
     readNow: (bytes, at) => fs.readSync(handle.fd, bytes, 0, bytes.length, at),
     lengthBytes: async () => (await handle.stat()).size,
-    async sync() {
-      // After a durable write little is left to sync.
-      if (mode === 'durable') await (hasPermissions ? handle.datasync() : syncDataLater(handle.fd))
-      else await (hasPermissions ? handle.sync() : syncLater(handle.fd))
+    sync: () => (hasPermissions ? handle.sync() : syncLater(handle.fd)),
+    syncNow() {
+      if (!hasPermissions) fs.fdatasyncSync(handle.fd)
     },
-    syncNow: () => fs.fdatasyncSync(handle.fd),
     truncate: (lengthBytes) => handle.truncate(lengthBytes),
     close: () => handle.close(),
   }

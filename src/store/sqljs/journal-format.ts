@@ -29,6 +29,8 @@ const CHECKSUM_CHARS = 8
 /** An import opens the directory as a start does, so no damaged file may stay there. */
 export const RESTORE = 'move all files of the directory elsewhere, and import the last export'
 export const PUT_BACK = `put the missing file back, or ${RESTORE}`
+/** What is known of a torn line. */
+export const TORN = 'it was not acknowledged, unless the disk lost what it had synced'
 export const OTHER_RELEASE = 'use the release that wrote it, or a newer one'
 
 /** A file of the store is damaged or has another format: an operator must look at it. */

@@ -14,6 +14,8 @@ interface Journal {
   readonly nextSequence: number
   /** Length without padding; 0 if there is no file yet. */
   readonly bytes: number
+  /** Length of the journals before it that the start found or this process closed. */
+  readonly bytesBefore: number
   /** How many plants were stored before this journal, and with it. */
   readonly plantsBefore: number
   readonly plants: number
@@ -103,11 +105,6 @@ export class JournalWriter {
     return this.#journal
   }
 
-  /** The sequence of the last acknowledged batch. */
-  get lastSequence(): number {
-    return this.#journal.nextSequence - 1
-  }
-
   /**
    * Appends one batch as one line, with the next sequence. If this resolves with true, the line is
    * durable: the file is open with O_DSYNC. Otherwise `unavailableReason` says why.
@@ -129,8 +126,8 @@ export class JournalWriter {
       // A journal in doubt may end in a line that was not acknowledged. No journal may begin after
       // it.
       if (!this.#file) throw new StoreUnavailable(this.#unavailableReason)
-      const { number, nextSequence, plants } = this.#journal
-      const next = emptyJournal(number + 1, nextSequence, plants)
+      const { number, nextSequence, bytesBefore, bytes, plants } = this.#journal
+      const next = emptyJournal(number + 1, nextSequence, bytesBefore + bytes, plants)
       await this.#create(next, NO_LINES).catch((error: unknown) => {
         if (error instanceof InDoubt) this.#fail(error)
         throw error
@@ -179,9 +176,12 @@ export class JournalWriter {
       const short = new Error(`${what}: it took ${taken} of ${bytes.length} bytes`)
       throw Object.assign(short, { code: 'ENOSPC' })
     } catch (cause) {
-      const isCutBack = NO_SPACE.has(errorCodeOf(cause)) && (await this.#cutBack(file))
       const what = 'the journal could not be written'
-      throw isCutBack ? new Error(what, { cause }) : new InDoubt(what, { cause })
+      if (!NO_SPACE.has(errorCodeOf(cause))) throw new InDoubt(what, { cause })
+      await this.#cutBack(file).catch(() => {
+        throw new InDoubt(what, { cause })
+      })
+      throw new Error(what, { cause })
     }
   }
 
@@ -189,14 +189,9 @@ export class JournalWriter {
    * Cuts off the part of a line that may have been written, and the padding with it: if a shorter
    * line were written over the rest of a longer one, no zeros would follow it.
    */
-  #cutBack(file: File): Promise<boolean> {
-    return file
-      .truncate(this.#journal.bytes)
-      .then(() => file.sync())
-      .then(
-        () => true,
-        () => false,
-      )
+  async #cutBack(file: File): Promise<void> {
+    await file.truncate(this.#journal.bytes)
+    await file.sync()
   }
 
   /** Puts the journal's acknowledged lines, or a new journal, in place. Never throws. */
@@ -219,7 +214,6 @@ export class JournalWriter {
     await directory.writeTemporary(name, async (file) => {
       await writeWhole(file, header, 0)
       await writeWhole(file, lines, header.length)
-      await file.sync()
     })
     const bytes = header.length + lines.length
     try {
@@ -264,10 +258,7 @@ export class JournalWriter {
     if (torn.length === 0) return
     const { directory } = this.#settings
     const name = tornName(this.#journal.nextSequence)
-    await directory.writeTemporary(name, async (file) => {
-      await writeWhole(file, torn, 0)
-      await file.sync()
-    })
+    await directory.writeTemporary(name, (file) => writeWhole(file, torn, 0))
     await directory.renameIntoPlace(name)
     this.#tornBytes = 0
   }
@@ -320,15 +311,17 @@ export class JournalWriter {
 }
 
 /** The last journal's good lines, or a new journal after all others. */
-function nextJournal({ sequence, last, nextJournal, database }: Recovery): Journal {
+function nextJournal(recovery: Recovery): Journal {
+  const { sequence, last, closedBytes, database } = recovery
   const { count } = database
-  if (last?.nextSequence !== sequence + 1) return emptyJournal(nextJournal, sequence + 1, count)
+  if (last?.nextSequence !== sequence + 1)
+    return emptyJournal(recovery.nextJournal, sequence + 1, closedBytes, count)
   const { number, firstSequence, nextSequence, goodBytes: bytes, plants } = last
-  const plantsBefore = count - plants
-  return { number, firstSequence, nextSequence, bytes, plantsBefore, plants: count }
+  const before = { bytesBefore: closedBytes, plantsBefore: count - plants }
+  return { number, firstSequence, nextSequence, bytes, ...before, plants: count }
 }
 
-function emptyJournal(number: number, nextSequence: number, plants: number): Journal {
-  const firstSequence = nextSequence
-  return { number, firstSequence, nextSequence, bytes: 0, plantsBefore: plants, plants }
+function emptyJournal(number: number, sequence: number, bytesBefore: number, plants: number) {
+  const sequences = { firstSequence: sequence, nextSequence: sequence }
+  return { number, ...sequences, bytes: 0, bytesBefore, plantsBefore: plants, plants }
 }

@@ -39,7 +39,7 @@ export class PlantLists {
   constructor(prepare: (sql: string) => Query) {
     // Ids are read as text: as a number not every one is exact, and a bigint takes longer.
     this.#joined = prepare(`
-      SELECT '[' || json || ']', plants, CAST(last AS TEXT), EXISTS (SELECT 1 ${OWN} AND id > last)
+      SELECT json, plants, CAST(last AS TEXT), EXISTS (SELECT 1 ${OWN} AND id > last)
       FROM (SELECT group_concat(plant) AS json, count(*) AS plants, max(id) AS last
             FROM (SELECT id, ${SHORT_PLANT} AS plant ${FIRST}))`)
     this.#rows = prepare(`SELECT ${PLANT}, CAST(id AS TEXT) ${FIRST}`)
@@ -65,7 +65,7 @@ export class PlantLists {
     maxRows: number,
     maxBytes = CHUNK_BYTES,
   ): PlantChunk {
-    const arrays: string[] = []
+    const parts: string[] = []
     let [count, bytes, cutAt] = [0, 0, after]
     do {
       if (cutAt === MAX_ID) break
@@ -76,17 +76,17 @@ export class PlantLists {
         if (count === 0) return this.#byRow(owner, from, maxRows, maxBytes)
         break
       }
-      arrays.push(part.json)
+      parts.push(part.json)
       count += part.count
       cutAt = part.cutAt
     } while (cutAt !== undefined && count < maxRows)
-    return { json: joined(arrays), count, cutAt: count === 0 ? undefined : cutAt }
+    return { json: `[${parts.join()}]`, count, cutAt: count === 0 ? undefined : cutAt }
   }
 
-  /** Undefined if one of them is long. */
+  /** Their JSON without the brackets of an array. Undefined if one of them is long. */
   #shortPlants(owner: string, from: bigint, rows: number): PlantChunk | undefined {
     const [json, count, last, isCut] = this.#joined.first([owner, from, rows]) ?? []
-    if (count === 0) return { json: '[]', count, cutAt: undefined }
+    if (count === 0) return { json: '', count, cutAt: undefined }
     const text = textOf(json)
     if (text.includes(LONG_PLANT)) return undefined
     return { json: text, count: Number(count), cutAt: isCut === 1 ? idOf(last) : undefined }
@@ -116,10 +116,4 @@ function textOf(value: Value | undefined): string {
 
 function idOf(text: Value | undefined): bigint {
   return BigInt(textOf(text))
-}
-
-/** Joins JSON arrays. Only the one of an empty list is empty. */
-function joined(arrays: readonly string[]): string {
-  const [first = '[]'] = arrays
-  return arrays.length <= 1 ? first : `[${arrays.map((array) => array.slice(1, -1)).join()}]`
 }

@@ -35,7 +35,7 @@ export async function writeNewFile<T>(file: string, write: (to: File) => Promise
   const folder = dirname(file)
   const temporary = join(folder, `.plant-store-${randomBytes(8).toString('hex')}`)
   const handle = await open(temporary, 'wx+', 0o600)
-  const to = fileOf(handle, 'temporary')
+  const to = fileOf(handle)
   try {
     // The umask may have taken away more.
     const result = await handle

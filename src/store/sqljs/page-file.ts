@@ -2,7 +2,6 @@
 
 import { crc32 } from 'node:zlib'
 import type { FileBytes } from 'sql.js'
-import { errorCodeOf } from '../../errors.ts'
 import { pausing } from './pausing.ts'
 import { type File, writeWhole } from './files.ts'
 
@@ -102,13 +101,14 @@ export class PageFile {
     }
     this.#lengthBytes = Math.max(this.#lengthBytes, at + bytes.length)
     this.#unsyncedBytes += bytes.length
-    if (this.#unsyncedBytes >= SYNC_BYTES) this.#sync()
+    if (this.#unsyncedBytes < SYNC_BYTES) return
+    this.#unsyncedBytes = 0
+    this.#file.syncNow()
   }
 
-  /** Ends the file with these bytes, which are no page, and makes all of it durable. */
-  async end(bytes: Uint8Array): Promise<void> {
-    await writeWhole(this.#file, bytes, this.#lengthBytes)
-    await this.#file.sync()
+  /** Ends the file with these bytes, which are no page. */
+  end(bytes: Uint8Array): Promise<void> {
+    return writeWhole(this.#file, bytes, this.#lengthBytes)
   }
 
   /** The first `end` bytes in blocks, each until the next one. Yields to other work in between. */
@@ -140,16 +140,6 @@ export class PageFile {
       throw new Error(`${what}: the disk fails, or something else writes to the file`)
     }
     this.#held = { from, to: from + length }
-  }
-
-  #sync(): void {
-    this.#unsyncedBytes = 0
-    try {
-      this.#file.syncNow()
-    } catch (error) {
-      // Node's permission model forbids it. Then a line of the journal may wait for more.
-      if (errorCodeOf(error) !== 'ERR_ACCESS_DENIED') throw error
-    }
   }
 
   #forSqlite<T>(work: () => T): T {

@@ -5,7 +5,7 @@ import { PlantDatabase } from './database.ts'
 import { type DirectoryScan, scanDirectory } from './directory-scan.ts'
 import { type Files, release, syncAbove } from './files.ts'
 import { type JournalExtent, journalName, PUT_BACK, readJournal } from './journal-format.ts'
-import { readHeader, StoreCorrupt, tornName } from './journal-format.ts'
+import { readHeader, StoreCorrupt, TORN, tornName } from './journal-format.ts'
 import { takeSqlite } from './sqlite.ts'
 import type { StoreDirectory } from './store-directory.ts'
 
@@ -37,8 +37,6 @@ interface ReplayProgress {
   readonly bytes: number
   /** The length of this journal, padding included. */
   readonly totalBytes: number
-  /** How long these bytes took. */
-  readonly ms: number
 }
 export type OnProgress = (progress: ReplayProgress) => void
 
@@ -91,7 +89,6 @@ export async function replay(
       throw new StoreCorrupt(path, 0, `${ends}: a file is missing`, PUT_BACK)
     if (i > 0 && firstSequence <= sequence)
       throw new StoreCorrupt(path, 0, `${ends}: a file of another store or time is there`)
-    const startedAtMs = performance.now()
     const lines = readJournal(path, contents, isLastJournal)
     let [step, plants] = [lines.next(), 0]
     for (; !step.done; step = lines.next()) {
@@ -102,9 +99,7 @@ export async function replay(
       batches += 1
       const paused = pause()
       if (!paused) continue
-      const [bytes, totalBytes] = [step.value.endsAt, contents.length]
-      const ms = performance.now() - startedAtMs
-      onProgress({ batches, journal: name, bytes, totalBytes, ms })
+      onProgress({ batches, journal: name, bytes: step.value.endsAt, totalBytes: contents.length })
       await paused
     }
     const extent = step.value
@@ -119,13 +114,10 @@ export async function replay(
 /** Logs a line each second. */
 function reporting(log: Log): OnProgress {
   let loggedAtMs = performance.now()
-  return ({ batches: groups, journal, bytes, totalBytes, ms }) => {
+  return ({ batches: groups, ...progress }) => {
     if (performance.now() - loggedAtMs < PROGRESS_MS) return
     loggedAtMs = performance.now()
-    const bytesPerSecond = Math.round((bytes * 1000) / ms)
-    const secondsLeft = Math.ceil(((totalBytes - bytes) * ms) / bytes / 1000)
-    const fields = { groups, journal, bytes, totalBytes, bytesPerSecond, secondsLeft }
-    log.info('recovering', fields)
+    log.info('recovering', { groups, ...progress })
   }
 }
 
@@ -133,10 +125,9 @@ function logTorn({ directory, last }: Recovery, log: Log): void {
   if (!last || last.tornBytes === 0) return
   const { number, goodBytes: byte, tornBytes: bytes, nextSequence } = last
   const what = 'the last line of the journal is torn, and is put aside'
-  const known = 'it was not acknowledged, unless the disk lost what it had synced'
   const [file, kept] = [journalName(number), tornName(nextSequence)]
   const fields = { file: directory.pathOf(file), byte, bytes, kept: directory.pathOf(kept) }
-  log.error(`${what}: ${known}`, fields)
+  log.error(`${what}: ${TORN}`, fields)
 }
 
 /** A failure here does not keep the store from serving: the next start tries again. */

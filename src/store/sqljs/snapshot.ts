@@ -54,14 +54,10 @@ export function upgradeTables(db: Database, schema: Schema, { format }: Snapshot
 export function metaOf(db: Database): FileMeta {
   const value = (key: keyof FileMeta): number =>
     Number(valueOf(db, `SELECT value FROM main.meta WHERE key = '${key}'`))
-  return {
-    format: value('format'),
-    sequence: value('sequence'),
-    complete: value('complete') === 1,
-  }
+  return { format: value('format'), sequence: value('sequence'), complete: value('complete') === 1 }
 }
 
-/** Ends a database file with its trailer, durable. Returns the file's length in bytes. */
+/** Ends a database file with its trailer. Returns the file's length in bytes. */
 export async function seal(pages: PageFile, sequence: number): Promise<number> {
   const trailer = Buffer.alloc(TRAILER_BYTES - SHA_BYTES)
   MAGIC.copy(trailer)

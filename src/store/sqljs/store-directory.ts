@@ -1,4 +1,4 @@
-import type { File, Files, Mode } from './files.ts'
+import type { File, Files } from './files.ts'
 import { checkHeld, type LockPlace, LockLost } from './lock.ts'
 
 /** Creates within this time may be lost. A check for each write would slow down every create. */
@@ -45,7 +45,8 @@ export class StoreDirectory {
 
   /** Opens the journal. Each write is durable when it returns. */
   async openDurable(name: string): Promise<File> {
-    const file = await this.#open(name, 'durable')
+    await this.checkLock()
+    const file = await this.#files.open(this.pathOf(name), 'durable')
     // The first write checks too: the path may have changed while the file was opened.
     let checkedAtMs = -Infinity
     const write: File['write'] = async (bytes, at) => {
@@ -79,18 +80,23 @@ export class StoreDirectory {
   }
 
   /**
-   * The first half of writing a whole file: `write` writes a temporary file and syncs it. A crash
+   * The first half of writing a whole file: a temporary file, durable when this resolves. A crash
    * leaves the old file or the new one, never a part. An error leaves the old one as it was.
    */
-  writeTemporary<T>(name: string, write: (file: File) => Promise<T>): Promise<T> {
-    return this.#orRemove(name, async () => {
-      const file = await this.#open(name + TEMPORARY, 'temporary')
-      try {
-        return await write(file)
-      } finally {
-        await file.close()
-      }
-    })
+  async writeTemporary<T>(name: string, write: (file: File) => Promise<T>): Promise<T> {
+    await this.checkLock()
+    const file = await this.#files.open(this.pathOf(name + TEMPORARY), 'temporary')
+    try {
+      const result = await write(file)
+      await file.sync()
+      return result
+    } catch (error) {
+      // A full disk must not stay full because of it. If this fails too, the next start removes it.
+      await this.remove(name + TEMPORARY).catch(() => {})
+      throw error
+    } finally {
+      await file.close()
+    }
   }
 
   /**
@@ -98,26 +104,8 @@ export class StoreDirectory {
    * error, either file may have the name.
    */
   async renameIntoPlace(name: string): Promise<void> {
-    await this.#orRemove(name, async () => {
-      await this.checkLock()
-      await this.#files.rename(this.pathOf(name + TEMPORARY), this.pathOf(name))
-    })
-    await this.sync()
-  }
-
-  /** Removes the temporary file if `work` fails: a full disk must not stay full because of it. */
-  async #orRemove<T>(name: string, work: () => Promise<T>): Promise<T> {
-    try {
-      return await work()
-    } catch (error) {
-      // If this fails too, the next start removes it.
-      await this.remove(name + TEMPORARY).catch(() => {})
-      throw error
-    }
-  }
-
-  async #open(name: string, mode: Mode): Promise<File> {
     await this.checkLock()
-    return this.#files.open(this.pathOf(name), mode)
+    await this.#files.rename(this.pathOf(name + TEMPORARY), this.pathOf(name))
+    await this.sync()
   }
 }
