@@ -154,7 +154,7 @@ testAlways('puts of one tick share transactions of at most 128 plants', async ()
 testAlways('a shared transaction is at most 1 MiB as it is sent', async () => {
   for (const [keyChars, valueChars] of [
     [16, 0],
-    [16, 10_000],
+    [16, 10_400],
     [16, 400_000],
     [16, 2_000_000],
     [16_000, 100],

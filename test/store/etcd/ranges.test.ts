@@ -69,7 +69,7 @@ testAlways('a shared call that is refused or too long is read one by one', async
   }
 })
 
-testAlways('without an answer all lists of a shared call fail, and it is not repeated', async () => {
+testAlways('without an answer all lists of a shared call fail; it is not repeated', async () => {
   const { sent, readEach } = shared(() => new Error('no answer'))
   assert.deepEqual(await readEach('ab'), ['Error: no answer', 'Error: no answer'])
   assert.deepEqual(sent, ['ab'])
