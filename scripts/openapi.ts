@@ -1,19 +1,36 @@
 /*
- * Prints the description of the interface, an OpenAPI 3.1 document, from the table of operations
- * and the catalogue of errors. `make openapi` writes it to `src/api/openapi.json`, and the service
- * serves that file.
+ * Prints the description of the interface, an OpenAPI 3.1 document, from the table of operations,
+ * what is said here of each, and the catalogue of errors. `make openapi` writes it to
+ * `src/api/openapi.json`, and the service serves that file.
  */
 import { STATUS_CODES } from 'node:http'
-import {
-  type Content,
-  type Described,
-  type Operation,
-  OPERATIONS,
-  PLANT,
-  type Route,
-  ROUTES,
-} from '../dist/api/operations.js'
+import { type Operation, OPERATIONS, type Route, ROUTES } from '../dist/api/operations.js'
 import { type Condition, conditions } from '../dist/errors.js'
+
+/** A parameter, or a header. */
+type Described = readonly [description: string, schema: object]
+
+/** A body in JSON, with examples by name. */
+type Content = readonly [
+  description: string,
+  schema: object,
+  examples: Readonly<Record<string, unknown>>,
+]
+
+/** What is said of an operation. */
+interface Description {
+  /** Its first sentence is the summary. */
+  readonly description: string
+  /** What a GET is as a HEAD. */
+  readonly headDescription?: string
+  /** By name, those of the path and those of the query. */
+  readonly parameters?: Readonly<Record<string, Described>>
+  readonly requestBody?: Content
+  /** With the status 200. */
+  readonly response: Content
+  /** Headers that only some of these responses have. */
+  readonly headers?: Readonly<Record<string, Described>>
+}
 
 /** Failures that OPTIONS can meet: it is answered before the token is checked. */
 const OF_OPTIONS: readonly Condition[] = [
@@ -36,6 +53,45 @@ const DESCRIPTION =
   'and the plant is stored under the rounded one. A plant without a tag leaves it out: null is ' +
   'an error. Query parameters of other names are ignored.\n\n' +
   'PUT, PATCH and DELETE are answered with 405, other methods with 501, other paths with 404.'
+
+const PLANT = { $ref: '#/components/schemas/Plant' }
+const NEW_PLANT = { $ref: '#/components/schemas/NewPlant' }
+const LIMIT = { type: 'integer', format: 'int32', minimum: 0 }
+const CURSOR = { type: 'string', minLength: 1 }
+const NEXT_PAGE = {
+  type: 'string',
+  pattern: '^<\\?limit=[0-9]+&after=[A-Za-z0-9_-]+>; rel="next"$',
+}
+const MONSTERA = { name: 'Monstera', tag: 'indoor' }
+
+/** By the operation's name. */
+const DESCRIPTIONS: Readonly<Record<string, Description>> = {
+  listPlants: {
+    description: 'Lists the plants of the caller, ascending by id.',
+    headDescription: 'Returns the headers of a list.',
+    parameters: {
+      limit: ['Maximum number of results; without it, all.', LIMIT],
+      after: ['Only plants after this cursor, which a Link header contains.', CURSOR],
+    },
+    response: [
+      'The plants.',
+      { type: 'array', items: PLANT },
+      { page: [MONSTERA, { name: 'Aloe' }] },
+    ],
+    headers: { Link: ['The next page, if `limit` cut the list (RFC 8288).', NEXT_PAGE] },
+  },
+  createPlant: {
+    description:
+      'Creates a plant. Repeating it is safe: the same id with the same content gets the same ' +
+      'response. Each owner has ids of its own.',
+    requestBody: [
+      'In UTF-8; 1 MiB at most unless the service is configured otherwise.',
+      NEW_PLANT,
+      { plant: { id: 7, ...MONSTERA } },
+    ],
+    response: ['The plant is stored, and durable.', PLANT, { plant: MONSTERA }],
+  },
+}
 
 const ERROR = { $ref: '#/components/schemas/Error' }
 const TEXT = { type: 'string' }
@@ -115,7 +171,7 @@ function pathItem({ path, byMethod }: Route): object {
   const parameters: Record<string, Described> = {}
   for (const [method, operation] of byMethod) {
     methods[method.toLowerCase()] = method === 'HEAD' ? headOf(operation) : describe(operation)
-    Object.assign(parameters, operation.parameters)
+    Object.assign(parameters, descriptionOf(operation).parameters)
   }
   const name = path.slice(1).replace(/\W+(\w?)/g, (_, letter: string) => letter.toUpperCase())
   const options = {
@@ -129,8 +185,15 @@ function pathItem({ path, byMethod }: Route): object {
   return { parameters: parametersIn('path', path, parameters), ...methods, options }
 }
 
+function descriptionOf({ name, hasBody }: Operation): Description {
+  const description = DESCRIPTIONS[name]
+  if (description && hasBody === (description.requestBody !== undefined)) return description
+  throw new Error(`${name} needs a description, with a request body if it has one`)
+}
+
 function describe(operation: Operation) {
-  const { name, path, description, parameters, requestBody, response, headers, errors } = operation
+  const { name, path, errors } = operation
+  const { description, parameters, requestBody, response, headers } = descriptionOf(operation)
   // An error that no operation calls its own is met by all of them.
   const ofSome = OPERATIONS.flatMap((each) => each.errors)
   return {
@@ -155,9 +218,10 @@ function describe(operation: Operation) {
 /** A GET without bodies, and with another name: `headPlants` for `listPlants`. */
 function headOf(get: Operation): object {
   const described = describe(get)
+  const { description, headDescription } = descriptionOf(get)
   return {
     ...described,
-    ...title(get.name.replace(/^[a-z]+/, 'head'), get.headDescription ?? get.description),
+    ...title(get.name.replace(/^[a-z]+/, 'head'), headDescription ?? description),
     responses: mapped(described.responses, (response) => ({ ...response, content: undefined })),
   }
 }

@@ -6,8 +6,8 @@ import type { HttpResponse } from '../http/response.ts'
 /** What a page may read besides the few headers that every page may. */
 const EXPOSED = ['Access-Control-Expose-Headers', 'Link, Request-Id, Retry-After, WWW-Authenticate']
 const ALLOWED_HEADERS = 'Authorization, Content-Type, Request-Id, traceparent'
-/** A browser asks again after this time. */
-const MAX_AGE_SECONDS = '600'
+/** In seconds: a browser asks again after this time. */
+const MAX_AGE = ['Access-Control-Max-Age', '600']
 
 /** Tokens are sent by the page itself: credentials of the browser are never allowed. */
 export class Cors {
@@ -29,9 +29,8 @@ export class Cors {
   /** More headers of the response to OPTIONS. */
   preflight(exchange: Exchange, methods: string): readonly string[] {
     if (this.#allowedOrigin(exchange) === undefined) return []
-    const headers = ['Access-Control-Allow-Headers', ALLOWED_HEADERS]
-    const age = ['Access-Control-Max-Age', MAX_AGE_SECONDS]
-    return ['Access-Control-Allow-Methods', methods, ...headers, ...age]
+    const headers = ['Access-Control-Allow-Headers', ALLOWED_HEADERS, ...MAX_AGE]
+    return ['Access-Control-Allow-Methods', methods, ...headers]
   }
 
   /** Never the client's own text. */

@@ -64,7 +64,7 @@ export function createRouter(
         throw new HttpError('rateLimited', ['Retry-After', String(waitSeconds)])
       const { expectation = CONTINUE } = exchange
       if (expectation !== CONTINUE) throw new HttpError('expectationFailed')
-      if (!operation.requestBody) discardBody(exchange)
+      if (!operation.hasBody) discardBody(exchange)
       return operation.handle({ exchange, owner, parameters, query, options })
     }
     const caller = verifier.verify(readBearer(exchange.headers('authorization')), exchange)

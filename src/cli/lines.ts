@@ -1,5 +1,6 @@
 /* The log as lines for people. */
 
+import { inspect } from 'node:util'
 import { escaped, isError, reasonOf } from '../errors.ts'
 import type { LogFormat } from '../telemetry/log.ts'
 
@@ -28,13 +29,7 @@ function line(words: readonly string[]): string {
 }
 
 function shown(value: unknown): string {
-  if (typeof value === 'string' || typeof value === 'bigint') return String(value)
   if (isError(value)) return reasonOf(value)
-  try {
-    const written = (_: string, each: unknown) => (typeof each === 'bigint' ? String(each) : each)
-    return JSON.stringify(value, written)
-  } catch {
-    // A circle, or a getter or toJSON that throws.
-    return Object.prototype.toString.call(value)
-  }
+  // JSON.stringify would throw for a circle, a bigint, or a getter that throws.
+  return typeof value === 'object' ? inspect(value, { breakLength: Infinity }) : String(value)
 }

@@ -2,11 +2,6 @@
 
 import { escaped } from '../errors.ts'
 
-/** Where progress is told: standard error, or what a test puts in its place. */
-interface Target {
-  write(text: string): unknown
-}
-
 /** Work that takes less tells nothing, and longer work a line in this time. */
 const LINE_EVERY_MS = 1000
 /** A rate over less says little. */
@@ -22,12 +17,13 @@ export function counted(count: number, noun: string): string {
 }
 
 export class Progress {
-  readonly #target: Target
+  readonly #write: (text: string) => unknown
   #step = { what: '', startedAtMs: 0 }
   #toldAtMs = performance.now()
 
-  constructor(target: Target = process.stderr) {
-    this.#target = target
+  /** A test puts something in the place of standard error. */
+  constructor(write = (text: string): unknown => process.stderr.write(text)) {
+    this.#write = write
   }
 
   /** What is done next. `bytes` says how much it is for work that cannot tell how far it is. */
@@ -51,6 +47,6 @@ export class Progress {
   }
 
   tell(line: string): void {
-    this.#target.write(`${escaped(line)}\n`)
+    this.#write(`${escaped(line)}\n`)
   }
 }

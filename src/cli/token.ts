@@ -40,9 +40,8 @@ export function readDevKey(path: string): Uint8Array | undefined {
   }
   const key = Buffer.from(text, 'base64url')
   if (key.length === KEY_BYTES && text === textOf(key)) return key
-  throw new ConfigError([
-    `${path} holds no development key: remove it, and "serve --dev" makes a new one`,
-  ])
+  const advice = 'remove it, and "serve --dev" makes a new one'
+  throw new ConfigError([`${path} holds no development key: ${advice}`])
 }
 
 /** Makes the key if there is none. A process that can read the file can make tokens. */
@@ -79,9 +78,8 @@ export function signDevToken(
   const iat = Math.floor(Date.now() / 1000)
   const header = { alg: 'HS256', typ: 'at+jwt' }
   const parts = [header, { ...claims, iat, exp: iat + Number(ttlSeconds) }]
-  const input = parts
-    .map((part) => Buffer.from(JSON.stringify(part)).toString('base64url'))
-    .join('.')
+  const encoded = parts.map((part) => Buffer.from(JSON.stringify(part)).toString('base64url'))
+  const input = encoded.join('.')
   return `${input}.${createHmac('sha256', key).update(input).digest('base64url')}`
 }
 

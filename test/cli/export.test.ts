@@ -247,7 +247,7 @@ test('check and export: a torn last line is told, unless a service runs', async 
   const line = batchLine(3, [['alice', '3', 'never acknowledged']])
   writeFileSync(journal, Buffer.concat([readFileSync(journal), line.subarray(0, -9)]))
   const lines: string[] = []
-  const progress = new Progress({ write: (text) => lines.push(text.trimEnd()) })
+  const progress = new Progress((text) => lines.push(text.trimEnd()))
   const file = `${await temporaryDirectory()}/file`
   assert.equal(await exportStore(data, file, nodeFiles, progress), `2 plants written to ${file}`)
   const torn = /damaged at byte \d+: its last line is torn \(\d+ bytes\): it was not acknowl/

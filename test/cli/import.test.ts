@@ -58,7 +58,7 @@ async function importFrom(file: string, directory?: string): Promise<Imported> {
   const outcome = await importStore(
     () => openStore(data),
     file,
-    new Progress({ write: (line) => lines.push(line.trimEnd()) }),
+    new Progress((line) => lines.push(line.trimEnd())),
   ).catch((error: unknown) => {
     assert.ok(error instanceof Error)
     return error.message
@@ -222,7 +222,7 @@ test('import: what the store reports is told with its details', async () => {
   const torn = Buffer.concat([lines, Buffer.from('torn')])
   const data = await directoryOf(new Map(files).set('journal-00000001.log', torn))
   const told: string[] = []
-  const progress = new Progress({ write: (line) => told.push(line) })
+  const progress = new Progress((line) => told.push(line))
   const target = (log: Log): Promise<PlantStore> => openStore(data, { log })
   assert.match(await importStore(target, await fileOf(database(TABLE)), progress), /^0 plants read/)
   const kept = `kept=${data}/torn-3.bin`

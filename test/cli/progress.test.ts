@@ -19,7 +19,7 @@ import { stopClock } from '../support/time.ts'
 function started(t: TestContext) {
   const clock = stopClock(t)
   const written: string[] = []
-  const progress = new Progress({ write: (text) => written.push(text) })
+  const progress = new Progress((text) => written.push(text))
   return { clock, written, progress }
 }
 
@@ -73,7 +73,7 @@ test('progress: check, import and a start say how much of a long journal is read
   const { size } = statSync(`${directory}/journal-00000001.log`)
   slowClock(t)
   const written: string[] = []
-  const progress = new Progress({ write: (text) => written.push(text) })
+  const progress = new Progress((text) => written.push(text))
   assert.match(await checkStore(directory, nodeFiles, progress), /is sound: 100 plants/)
   assert.ok(written.length > 1)
   for (const line of written) assert.equal(LINE.exec(line)?.[1], 'reading journal-00000001.log')
@@ -91,7 +91,7 @@ test('progress: check, import and a start say how much of a long journal is read
   assert.ok(groups <= 100 && bytes <= size)
 
   const told: string[] = []
-  const importing = new Progress({ write: (text) => told.push(text) })
+  const importing = new Progress((text) => told.push(text))
   const open: Parameters<typeof importStore>[0] = (log) => {
     for (let bytes = 1e6; bytes < 20e6; bytes += 1e6)
       log.info('recovering', { bytes, totalBytes: 20e6 })

@@ -335,7 +335,7 @@ test('import stores the embedded plants in etcd; check and export name etcdctl',
   const bob = { token: token('bob') }
   assert.equal((await post(server.port, { id: 1, name: 'other' }, bob)).status, 200)
   const lines: string[] = []
-  const progress = new Progress({ write: (line) => lines.push(line) })
+  const progress = new Progress((line) => lines.push(line))
   const importTo = (config: EtcdConfig) =>
     importStore((log) => EtcdStore.open(config, log), file, progress)
   await assert.rejects(importTo(etcd), /^Error: 2 of 3 plants stored/)
