@@ -81,11 +81,7 @@ export const nodeFiles: Files = {
   remove: unlink,
   async syncDirectory(path) {
     const directory = await nodeFiles.open(path, 'existing')
-    try {
-      await directory.sync()
-    } finally {
-      await directory.close()
-    }
+    await directory.sync().finally(directory.close)
   },
 }
 

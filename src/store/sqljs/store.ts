@@ -10,6 +10,7 @@ import { Compactor } from './compactor.ts'
 import type { PlantDatabase } from './database.ts'
 import type { Row } from './journal-format.ts'
 import { JournalWriter } from './journal-writer.ts'
+import type { PlantLists } from './list.ts'
 import { DirectoryLocked, type DirectoryLock } from './lock.ts'
 import { addStoreMetrics, type WriteMetrics } from './metrics.ts'
 import { PAGE_BYTES } from './page-file.ts'
@@ -37,6 +38,7 @@ export class SqljsStore implements PlantStore {
   readonly #settings: Settings
   readonly #lock: DirectoryLock
   readonly #database: PlantDatabase
+  readonly #lists: PlantLists
   readonly #journal: JournalWriter
   readonly #compactor: Compactor
   readonly #maxPages: number
@@ -61,6 +63,7 @@ export class SqljsStore implements PlantStore {
     this.#settings = settings
     this.#lock = lock
     this.#database = recovery.database
+    this.#lists = recovery.database.lists
     this.#journal = journal
     this.#compactor = new Compactor(settings, journal, recovery)
     this.#maxPages = Math.floor(maxDataBytes / PAGE_BYTES)
@@ -125,7 +128,7 @@ export class SqljsStore implements PlantStore {
 
   list(owner: string, range: PlantRange): PlantList {
     if (this.#closed) throw new StoreUnavailable(CLOSED)
-    return this.#database.lists.list(owner, range)
+    return this.#lists.list(owner, range)
   }
 
   unavailableReason(): string | undefined {
