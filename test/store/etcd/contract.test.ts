@@ -6,6 +6,7 @@ import { Cluster, NO_ETCD } from '../../support/etcd.ts'
 import { configOf, diagnosticLog, fill } from '../../support/etcd-store.ts'
 import { THOROUGH } from '../../support/scale.ts'
 import { serving } from '../../support/serving.ts'
+import { PATIENCE_MS } from '../../support/time.ts'
 
 if (NO_ETCD !== undefined) {
   test('etcd: the contract', { skip: NO_ETCD }, () => {})
@@ -43,7 +44,9 @@ if (NO_ETCD !== undefined) {
       const gate = new Gate()
       const endpoints = willHold ? [await gated(t, gate)] : cluster.endpoints
       // Each test has its own part of the cluster.
-      const config = configOf(endpoints, `contract/${opened++}/`)
+      const shared = configOf(endpoints, `contract/${opened++}/`)
+      // A busy machine may take seconds for the longest text.
+      const config = { ...shared, timing: { attemptMs: PATIENCE_MS / 2, callMs: PATIENCE_MS } }
       const open = () => EtcdStore.open(config, diagnosticLog(t))
       const under = await underTest(t, open, gate)
       return { ...under, fill: (owner, plants) => fill(config, owner, plants) }
