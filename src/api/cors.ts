@@ -5,7 +5,10 @@ import type { HttpResponse } from '../http/response.ts'
 
 /** What a page may read besides the few headers that every page may. */
 const EXPOSED = ['Access-Control-Expose-Headers', 'Link, Request-Id, Retry-After, WWW-Authenticate']
-const ALLOWED_HEADERS = 'Authorization, Content-Type, Request-Id, traceparent'
+const ALLOWED_HEADERS = [
+  'Access-Control-Allow-Headers',
+  'Authorization, Content-Type, Request-Id, traceparent',
+]
 /** In seconds: a browser asks again after this time. */
 const MAX_AGE = ['Access-Control-Max-Age', '600']
 
@@ -20,23 +23,17 @@ export class Cors {
 
   /** The response for the page of an origin that may read it. A cached one stays as it is. */
   allow(exchange: Exchange, response: HttpResponse): HttpResponse {
-    const origin = this.#allowedOrigin(exchange)
-    if (origin === undefined) return response
-    const allow = ['Access-Control-Allow-Origin', origin, 'Vary', 'Origin', ...EXPOSED]
-    return { ...response, headers: [...response.headers, ...allow] }
-  }
-
-  /** More headers of the response to OPTIONS. */
-  preflight(exchange: Exchange, methods: string): readonly string[] {
-    if (this.#allowedOrigin(exchange) === undefined) return []
-    const headers = ['Access-Control-Allow-Headers', ALLOWED_HEADERS, ...MAX_AGE]
-    return ['Access-Control-Allow-Methods', methods, ...headers]
-  }
-
-  /** Never the client's own text. */
-  #allowedOrigin(exchange: Exchange): string | undefined {
     const [origin, second] = exchange.headers('origin')
-    if (origin === undefined || second !== undefined) return undefined
-    return this.#origins.find((each) => each === '*' || each === origin)
+    // Never the client's own text.
+    const allowed = this.#origins.find((each) => each === '*' || each === origin)
+    if (origin === undefined || second !== undefined || allowed === undefined) return response
+    const headers = ['Access-Control-Allow-Origin', allowed, 'Vary', 'Origin', ...EXPOSED]
+    if (response.status === 204) headers.push(...preflightOf(response))
+    return { ...response, headers: [...response.headers, ...headers] }
   }
+}
+
+/** Only OPTIONS has 204, and nothing but Allow. */
+function preflightOf({ headers: [, methods = ''] }: HttpResponse): readonly string[] {
+  return ['Access-Control-Allow-Methods', methods, ...ALLOWED_HEADERS, ...MAX_AGE]
 }

@@ -4,11 +4,10 @@ import { type HttpResponse, isStream } from '../http/response.ts'
 const PAGES_MAX_BYTES = 16 * 1024 * 1024
 /** One owner's share. Reading long lists evicts this much of other owners' pages at most. */
 const OWNER_MAX_BYTES = PAGES_MAX_BYTES / 16
-/** An owner's entry takes this and its name, which V8 may keep as two bytes a character. */
-const OWNER_OVERHEAD_BYTES = 512
+/** What a page and its owner's entry take, roughly, besides the body and the owner's name. */
+const OVERHEAD_BYTES = 1024
+/** V8 may keep an owner's name so. */
 const CHARACTER_BYTES = 2
-/** What a page takes besides its body, roughly: its response, its headers, its entry in a Map. */
-const PAGE_OVERHEAD_BYTES = 512
 /**
  * Queries as most clients write them: one query spelled in many ways does not fill the cache. Pages
  * after a cursor are not cached: few are asked for twice, and they would evict pages that are.
@@ -24,7 +23,7 @@ interface CachedPage {
 
 interface OwnPages {
   readonly pages: Map<string, CachedPage>
-  /** Of all its pages, and of this entry. */
+  /** Of all its pages. */
   bytes: number
 }
 
@@ -56,17 +55,13 @@ export class PageCache {
   add(owner: string, query: string, response: HttpResponse, cutAt?: bigint): void {
     const { body } = response
     if (body === undefined || isStream(body) || !USUAL_QUERY.test(query)) return
-    const bytes = body.length + PAGE_OVERHEAD_BYTES
+    const bytes = body.length + CHARACTER_BYTES * owner.length + OVERHEAD_BYTES
     if (bytes > OWNER_MAX_BYTES) return
     if ((this.#owners.get(owner)?.bytes ?? 0) + bytes > OWNER_MAX_BYTES) this.#removeOwner(owner)
-    const ownerBytes = OWNER_OVERHEAD_BYTES + CHARACTER_BYTES * owner.length
-    this.#evictOldest(PAGES_MAX_BYTES - ownerBytes - bytes)
-    let own = this.#owners.get(owner)
-    if (!own) {
-      own = { pages: new Map(), bytes: ownerBytes }
-      this.#owners.set(owner, own)
-      this.#bytes += ownerBytes
-    }
+    this.#evictOldest(PAGES_MAX_BYTES - bytes)
+    // A Map keeps the place of an owner that it has.
+    const own = this.#owners.get(owner) ?? { pages: new Map<string, CachedPage>(), bytes: 0 }
+    this.#owners.set(owner, own)
     // Copies: a part of a buffer or of a string would keep the whole of it in memory. A body that
     // is text is never such a part.
     const key = Buffer.from(query, 'latin1').toString('latin1')

@@ -8,6 +8,7 @@ import { overloaded } from '../limits/budget.ts'
 import type { Log, LogRequests } from '../telemetry/log.ts'
 import type { Metrics } from '../telemetry/metrics.ts'
 import { PlantTooLarge, StoreFull, StoreUnavailable } from '../plants/store.ts'
+import type { Cors } from './cors.ts'
 import { RequestDurations } from './durations.ts'
 import { createRouter, type RouterOptions } from './router.ts'
 
@@ -15,6 +16,7 @@ import { createRouter, type RouterOptions } from './router.ts'
 const STORE_RETRY = ['Retry-After', '1']
 
 export interface ResponderOptions extends RouterOptions {
+  readonly cors: Cors | undefined
   readonly isDraining: () => boolean
   readonly metrics: Metrics
   readonly log: Log

@@ -6,14 +6,12 @@ import { discardBody } from '../http/body.ts'
 import { type Exchange, hasTooManyHeaders } from '../http/exchange.ts'
 import type { HttpResponse } from '../http/response.ts'
 import type { OperationOptions } from './call.ts'
-import type { Cors } from './cors.ts'
 import { type Operation, routeOf } from './operations.ts'
 import type { RateLimit } from './rate-limit.ts'
 
 export interface RouterOptions extends OperationOptions {
   readonly verifier: Pick<Verifier, 'verify'>
   readonly rateLimit: RateLimit | undefined
-  readonly cors: Cors | undefined
   /** The scope that a token needs for each kind of operation, if any. */
   readonly scopes: Readonly<Record<Operation['scope'], string | undefined>>
 }
@@ -32,7 +30,7 @@ const HOST = /^[A-Za-z0-9\-._~!$&'()*+,;=:[\]%]*$/
 export function createRouter(
   options: RouterOptions,
 ): (exchange: Exchange) => HttpResponse | Promise<HttpResponse> {
-  const { verifier, rateLimit, cors, scopes } = options
+  const { verifier, rateLimit, scopes } = options
 
   return (exchange) => {
     checkHttp(exchange)
@@ -42,10 +40,7 @@ export function createRouter(
     exchange.route = route.path
     const { method } = exchange
     const allow = ['Allow', route.allow]
-    if (method === 'OPTIONS') {
-      const preflight = cors?.preflight(exchange, route.allow) ?? []
-      return { status: 204, headers: [...allow, ...preflight], body: undefined }
-    }
+    if (method === 'OPTIONS') return { status: 204, headers: allow, body: undefined }
     const operation = route.byMethod.get(method)
     if (!operation)
       throw KNOWN_METHOD.test(method)
@@ -85,8 +80,6 @@ function checkHttp(exchange: Exchange): void {
  */
 function splitTarget(target: string): { readonly path: string; readonly query: string } {
   const origin = target.startsWith('/') ? target : target.replace(/^https?:\/\/[^/?#@]+/i, '')
-  const mark = origin.indexOf('?')
-  return mark < 0
-    ? { path: origin, query: '' }
-    : { path: origin.slice(0, mark), query: origin.slice(mark + 1) }
+  const [, path = '', query = ''] = /^([^?]*)\??(.*)$/s.exec(origin) ?? []
+  return { path, query }
 }

@@ -217,7 +217,7 @@ test('pages: whatever id comes next, each page is the one that the plants give',
 test('pages: at most 16 MiB are cached; the oldest owners are evicted first', () => {
   const pages = new PageCache()
   for (let owner = 0; owner < 40; owner++) {
-    pages.add(`owner ${owner}`, '', page(MIB - 512))
+    pages.add(`owner ${owner}`, '', page(MIB - 1100))
     assert.ok(pages.bytes <= 16 * MIB)
   }
   assert.equal(pages.get('owner 0', ''), undefined)
