@@ -16,7 +16,7 @@ const MAX_AGE = ['Access-Control-Max-Age', '600']
 export class Cors {
   readonly #origins: readonly string[]
 
-  /** As browsers send them; `*` alone stands for all, also for `null`. */
+  /** As browsers send them; `*` alone means all, also `null`. */
   constructor(origins: readonly string[]) {
     this.#origins = origins
   }

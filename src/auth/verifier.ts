@@ -24,8 +24,8 @@ const MAX_HEADER_LENGTH = 4096
  */
 const VERIFYING_MAX = 16
 /**
- * The slowest usual signature, ES512, takes 3 ms of a core: the last one waits for 1.5 s. Nobody
- * knows their owners yet, so they count as one owner, who has half of the places.
+ * The slowest usual signature, ES512, takes 3 ms of a core: the last one waits for 1.5 s. Their
+ * owners are not known yet, so they count as one owner, who has half of the places.
  */
 const WAITING_MAX = 512
 /** In place of the owner, who is not known yet. */
