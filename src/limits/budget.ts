@@ -37,7 +37,7 @@ export class Budget {
   }
 }
 
-/** What one request holds, until it is released. After that it holds nothing, and reserves nothing. */
+/** What one request holds, until it is released. From then on it holds and reserves nothing. */
 export class Hold {
   readonly #budget: Budget
   readonly #owner: string

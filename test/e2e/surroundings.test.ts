@@ -43,7 +43,10 @@ const NO_WASM = `
     isIt(path) ? rest.at(-1)(null, Buffer.from('no wasm')) : readFile(path, ...rest)
   syncBuiltinESMExports()`
 
-test('surroundings: a limit of address space is told in one line', async () => {
+// Under this limit Node 22 ends at its own WebAssembly, and later ones reserve less and start.
+const reserves = process.version.startsWith('v20.') ? false : 'only Node 20 starts to load SQLite'
+
+test('surroundings: a limit of address space is told in one line', { skip: reserves }, async () => {
   const limited = ['sh', '-c', 'ulimit -v 4000000; exec "$0" "$@"']
   const { status, stderr } = await failedStart({ prefix: limited })
   assert.equal(status, 1)

@@ -50,7 +50,7 @@ function ownSqlite(): Promise<SqlJs> {
 
 function whyNotLoaded(cause: unknown): string {
   const what = `SQLite cannot be loaded: ${reasonOf(cause)}`
-  // V8 reserves 10 GiB of addresses for WebAssembly, whatever it uses.
+  // The V8 of Node 20 reserves 10 GiB of addresses for WebAssembly, whatever it uses.
   const isLimited = isError(cause) && cause.name === 'RangeError'
   const cure = 'it reserves address space, which is not memory: lift ulimit -v or LimitAS='
   return isLimited ? `${what}; ${cure}` : what
