@@ -41,11 +41,11 @@ export class Compactor {
   /**
    * To be called once. A new store has its snapshot before its first plant. Of another one journals
    * that a kill left too long are compacted, and so is an export that was put back.
+   * @throws Error if a new store can have no snapshot: without one a lost journal is not missed.
    */
   async begin(): Promise<void> {
-    const { ready, current } = this.#journal
-    if (ready && current.nextSequence === 1 && !this.#isJournalMissed)
-      await this.#compact('opening').catch((error: unknown) => this.#tellFailure(error))
+    if (this.#journal.current.nextSequence === 1 && !this.#isJournalMissed)
+      await this.#compact('opening')
     this.compactIfDue()
   }
 

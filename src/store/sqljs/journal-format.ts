@@ -63,8 +63,9 @@ export interface JournalExtent {
   readonly headerBytes: number
   /** Where the last good line ends. */
   readonly goodBytes: number
-  /** Length of the broken line after it. */
+  /** Length of the broken line after it, and the file that keeps this line. */
   readonly tornBytes: number
+  readonly tornName: string
 }
 
 export function journalName(number: number): string {
@@ -78,11 +79,6 @@ export function journalName(number: number): string {
 export function journalNumber(name: string): number | undefined {
   const number = Number(/^journal-(\d{8,15})\.log$/.exec(name)?.[1])
   return journalName(number) === name ? number : undefined
-}
-
-/** The file that keeps a torn line, by the sequence that the line would have. */
-export function tornName(sequence: number): string {
-  return `torn-${sequence}.bin`
 }
 
 function checksum(data: string | Uint8Array): string {
@@ -152,8 +148,10 @@ export function* readJournal(
     sequence += 1
     at = end + 1
   }
-  const tornBytes = bytes.length - at
-  return { firstSequence, nextSequence: sequence, headerBytes, goodBytes: at, tornBytes }
+  const torn = bytes.subarray(at)
+  // Two torn lines of one sequence are two files.
+  const kept = { tornBytes: torn.length, tornName: `torn-${sequence}-${checksum(torn)}.bin` }
+  return { firstSequence, nextSequence: sequence, headerBytes, goodBytes: at, ...kept }
 }
 
 function withoutPadding(contents: Buffer): Buffer {

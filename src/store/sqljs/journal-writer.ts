@@ -2,7 +2,7 @@ import { errorCodeOf, reasonOf } from '../../errors.ts'
 import { StoreUnavailable } from '../../plants/store.ts'
 import { type File, release, writeWhole } from './files.ts'
 import { batchLine, headerLine, journalName, readJournal } from './journal-format.ts'
-import { type Row, StoreCorrupt, tornName } from './journal-format.ts'
+import { type JournalExtent, type Row, StoreCorrupt } from './journal-format.ts'
 import type { Recovery } from './recovery.ts'
 import type { Settings } from './settings.ts'
 
@@ -45,8 +45,8 @@ const NO_LINES = new Uint8Array()
 export class JournalWriter {
   readonly #settings: Settings
   #journal: Journal
-  /** What follows the acknowledged lines that a start found, until it is put aside. */
-  #tornBytes: number
+  /** The journal that a start found, until what follows its acknowledged lines is put aside. */
+  #found: JournalExtent | undefined
   /** The file that lines are appended to; undefined until the journal has been rewritten. */
   #file: File | undefined
   #paddingBytes = 0
@@ -67,7 +67,7 @@ export class JournalWriter {
     this.#settings = settings
     this.#retryMs = settings.retryMs.write
     this.#journal = nextJournal(recovery)
-    this.#tornBytes = recovery.last?.tornBytes ?? 0
+    this.#found = recovery.last
   }
 
   /**
@@ -230,14 +230,15 @@ export class JournalWriter {
   /** The acknowledged lines, verified, and what follows them. */
   async #readBack(): Promise<{ readonly lines: Uint8Array; readonly torn: Uint8Array }> {
     const { number, firstSequence, nextSequence, bytes } = this.#journal
-    if (nextSequence === firstSequence && this.#tornBytes === 0)
+    const tornBytes = this.#found?.tornBytes ?? 0
+    if (nextSequence === firstSequence && tornBytes === 0)
       return { lines: NO_LINES, torn: NO_LINES }
     const { directory } = this.#settings
     const name = journalName(number)
     const path = directory.pathOf(name)
     const contents = await directory.read(name)
     const acknowledged = contents.subarray(0, bytes)
-    const torn = contents.subarray(bytes, bytes + this.#tornBytes)
+    const torn = contents.subarray(bytes, bytes + tornBytes)
     try {
       const lines = readJournal(path, acknowledged, false)
       let step = lines.next()
@@ -255,12 +256,12 @@ export class JournalWriter {
 
   /** Keeps a torn line: on a disk that lost what it had synced, it may have been acknowledged. */
   async #putAside(torn: Uint8Array): Promise<void> {
-    if (torn.length === 0) return
+    if (!this.#found || torn.length === 0) return
     const { directory } = this.#settings
-    const name = tornName(this.#journal.nextSequence)
+    const name = this.#found.tornName
     await directory.writeTemporary(name, (file) => writeWhole(file, torn, 0))
     await directory.renameIntoPlace(name)
-    this.#tornBytes = 0
+    this.#found = undefined
   }
 
   /** Goes on with a journal, and with its file, if that is not in doubt. */
@@ -314,8 +315,7 @@ export class JournalWriter {
 function nextJournal(recovery: Recovery): Journal {
   const { sequence, last, closedBytes, database } = recovery
   const { count } = database
-  if (last?.nextSequence !== sequence + 1)
-    return emptyJournal(recovery.nextJournal, sequence + 1, closedBytes, count)
+  if (!last) return emptyJournal(recovery.nextJournal, sequence + 1, closedBytes, count)
   const { number, firstSequence, nextSequence, goodBytes: bytes, plants } = last
   const before = { bytesBefore: closedBytes, plantsBefore: count - plants }
   return { number, firstSequence, nextSequence, bytes, ...before, plants: count }

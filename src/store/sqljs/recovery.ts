@@ -5,7 +5,7 @@ import { PlantDatabase } from './database.ts'
 import { type DirectoryScan, scanDirectory } from './directory-scan.ts'
 import { type Files, release, syncAbove } from './files.ts'
 import { type JournalExtent, journalName, PUT_BACK, readJournal } from './journal-format.ts'
-import { readHeader, StoreCorrupt, TORN, tornName } from './journal-format.ts'
+import { readHeader, StoreCorrupt, TORN } from './journal-format.ts'
 import { takeSqlite } from './sqlite.ts'
 import type { StoreDirectory } from './store-directory.ts'
 
@@ -17,7 +17,7 @@ const PROGRESS_MS = 1000
 export interface Replay {
   /** The last sequence in the directory, 0 for an empty store. */
   readonly sequence: number
-  /** The last journal, and how many plants it has. */
+  /** The last journal, and how many plants it has. Undefined if the snapshot holds all of it. */
   readonly last: (JournalExtent & { readonly number: number; readonly plants: number }) | undefined
   /** How many batches were replayed. */
   readonly batches: number
@@ -104,7 +104,7 @@ export async function replay(
     }
     const extent = step.value
     sequence = Math.max(sequence, extent.nextSequence - 1)
-    if (isLastJournal) last = { ...extent, number, plants }
+    if (isLastJournal && extent.nextSequence > sequence) last = { ...extent, number, plants }
     else closedBytes += extent.goodBytes
     release(contents)
   }
@@ -123,9 +123,9 @@ function reporting(log: Log): OnProgress {
 
 function logTorn({ directory, last }: Recovery, log: Log): void {
   if (!last || last.tornBytes === 0) return
-  const { number, goodBytes: byte, tornBytes: bytes, nextSequence } = last
+  const { number, goodBytes: byte, tornBytes: bytes, tornName } = last
   const what = 'the last line of the journal is torn, and is put aside'
-  const [file, kept] = [journalName(number), tornName(nextSequence)]
+  const [file, kept] = [journalName(number), tornName]
   const fields = { file: directory.pathOf(file), byte, bytes, kept: directory.pathOf(kept) }
   log.error(`${what}: ${TORN}`, fields)
 }

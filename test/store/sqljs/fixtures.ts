@@ -4,7 +4,7 @@ import { mkdir, writeFile } from 'node:fs/promises'
 import type { TestContext } from 'node:test'
 import { errorCodeOf } from '../../../dist/errors.js'
 import type { NewPlant, Plant } from '../../../dist/plants/plant.js'
-import { compact } from '../../../dist/store/sqljs/compaction.js'
+import { type Compact, compact } from '../../../dist/store/sqljs/compaction.js'
 import { type Files, nodeFiles } from '../../../dist/store/sqljs/files.js'
 import { StoreCorrupt } from '../../../dist/store/sqljs/journal-format.js'
 import { SqljsStore, type SqljsStoreOptions } from '../../../dist/store/sqljs/store.js'
@@ -33,6 +33,10 @@ export function withoutStacks(t: TestContext): void {
   Error.stackTraceLimit = 0
   t.after(() => (Error.stackTraceLimit = stackTraceLimit))
 }
+
+/** Only the snapshot of a new store is written. */
+export const firstSnapshotOnly: Compact = (job) =>
+  job.sequence === 0 ? compact(nodeFiles, job) : Promise.reject(new Error('not now'))
 
 export interface LogLine {
   readonly level: string

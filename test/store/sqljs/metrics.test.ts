@@ -10,6 +10,7 @@ import { readMetrics } from '../../support/metrics.ts'
 import { temporaryDirectory } from '../../support/service.ts'
 import { stopClock } from '../../support/time.ts'
 import { silent } from '../../support/log.ts'
+import { firstSnapshotOnly } from './fixtures.ts'
 
 async function open(options: Partial<SqljsStoreOptions> = {}) {
   const metrics = new Metrics()
@@ -34,8 +35,9 @@ test('metrics: compactions count by result, and shorten the journals', async () 
   let broken = true
   const { store, scrape } = await open({
     compactBytes: 1000,
+    compactShare: 0,
     retryMs: { write: 10, compaction: 10 },
-    compact: (job) => (broken ? Promise.reject(new Error('no memory')) : compact(nodeFiles, job)),
+    compact: (job) => (broken ? firstSnapshotOnly(job) : compact(nodeFiles, job)),
   })
   for (let id = 0n; id < 40n; id++)
     await store.create('alice', { id, name: 'a name of some length' })

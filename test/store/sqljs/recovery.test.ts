@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import { spawn } from 'node:child_process'
 import { randomInt } from 'node:crypto'
 import { once } from 'node:events'
-import { mkdirSync, readdirSync, readFileSync, statSync } from 'node:fs'
+import { appendFileSync, mkdirSync, readdirSync, readFileSync, statSync } from 'node:fs'
 import { copyFile, writeFile } from 'node:fs/promises'
 import { getPriority } from 'node:os'
 import { basename, join } from 'node:path'
@@ -43,6 +43,7 @@ import {
   directoryOf,
   filesLeftByKill,
   filesOf,
+  firstSnapshotOnly,
   IN_MEMORY,
   killedAfter,
   list,
@@ -52,10 +53,8 @@ import {
   plantsTo,
 } from './fixtures.ts'
 
-/** Only the snapshot of a new store is written. */
 const NEVER = {
-  compact: (job: CompactionJob) =>
-    job.sequence === 0 ? compact(nodeFiles, job) : Promise.reject(new Error('not now')),
+  compact: firstSnapshotOnly,
   retryMs: { write: 1, compaction: 1 },
 } as const
 /** Room for all the lines of a test. */
@@ -259,6 +258,87 @@ test('recovery: closed lines that became zeros are missed', async () => {
     'journal-00000002.log',
     /what is before it ends with write 0/,
   )
+})
+
+test('recovery: what is cut off after a short write is synced before the next line', async () => {
+  const calls: string[] = []
+  let isShort = false
+  const open: Files['open'] = async (path, mode) => {
+    const file = await nodeFiles.open(path, mode)
+    if (mode !== 'durable') return file
+    const called = <T>(name: string, result: T): T => {
+      calls.push(name)
+      return result
+    }
+    return {
+      ...file,
+      write(bytes, at) {
+        const taken = isShort ? bytes.subarray(0, 3) : bytes
+        isShort = false
+        return called('write', file.write(taken, at))
+      },
+      truncate: (length) => called('truncate', file.truncate(length)),
+      sync: () => called('sync', file.sync()),
+    }
+  }
+  const directory = `${await temporaryDirectory()}/data`
+  const store = await openStore(directory, { files: { ...nodeFiles, open } })
+  calls.length = 0
+  isShort = true
+  await assert.rejects(store.create('alice', plant(1n)), StoreUnavailable)
+  assert.equal(await store.create('alice', plant(2n, 'Oak')), 'stored')
+  assert.deepEqual(calls, ['write', 'truncate', 'sync', 'write'])
+  await store.close()
+  const again = await openStore(directory)
+  assert.deepEqual(await list(again), [{ name: 'Oak' }])
+  await again.close()
+})
+
+test('recovery: a new store that can have no snapshot does not open', async () => {
+  const directory = `${await temporaryDirectory()}/data`
+  const compact = (): Promise<never> => Promise.reject(new Error('no snapshot'))
+  await assert.rejects(openStore(directory, { compact }), /no snapshot/)
+  const files: Files = {
+    ...nodeFiles,
+    open: (path, mode) =>
+      mode === 'temporary' && path.includes('journal')
+        ? Promise.reject(new Error('no journal'))
+        : nodeFiles.open(path, mode),
+  }
+  const other = `${await temporaryDirectory()}/data`
+  await assert.rejects(openStore(other, { files }), /no journal/)
+  for (const each of [directory, other]) {
+    const store = await openStore(each)
+    assert.equal(await store.create('alice', plant(1n, 'Oak')), 'stored')
+    await store.close()
+  }
+})
+
+test('recovery: an export over an older journal with a torn line takes creates', async () => {
+  const older = await killedAfter(plantsTo(3n))
+  const directory = await directoryOf(older)
+  const store = await openStore(directory)
+  for (const each of plantsTo(9n)) assert.equal(await store.create('alice', each), 'stored')
+  await store.close()
+  const file = `${directory}-export`
+  await exportStore(directory, file)
+  const torn = older.get(FIRST)?.subarray(0, -4) ?? assert.fail()
+  const contents = new Map([[FIRST, torn]]).set('plants.sqlite', readFileSync(file))
+  assert.deepEqual(await opensWith(contents, 9), [])
+})
+
+test('recovery: a second torn line of one sequence leaves what is kept of the first', async () => {
+  const files = await killedAfter(plantsTo(2n))
+  const directory = await directoryOf(files)
+  for (const torn of ['first', 'second']) {
+    appendFileSync(`${directory}/${FIRST}`, torn)
+    // It is killed: nothing closes it.
+    const store = await openStore(directory, NEVER)
+    assert.deepEqual(await list(store), names(2))
+  }
+  const kept = readdirSync(directory).filter((name) => name.startsWith('torn-3-'))
+  const contents = kept.map((name) => readFileSync(`${directory}/${name}`, 'utf8'))
+  assert.deepEqual(contents.toSorted(), ['first', 'second'])
 })
 
 test('recovery: a line torn in the padding is put aside, and its length is logged', async () => {
