@@ -45,7 +45,9 @@ export class Compactor {
    */
   async begin(): Promise<void> {
     if (this.#journal.current.nextSequence === 1 && !this.#isJournalMissed)
-      await this.#compact('opening')
+      await this.#compact('opening').catch((cause: unknown) => {
+        throw new Error('no new store could be made; make room on the disk, or mend it', { cause })
+      })
     this.compactIfDue()
   }
 

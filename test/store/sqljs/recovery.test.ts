@@ -12,7 +12,7 @@ import { pathToFileURL } from 'node:url'
 import { crc32 } from 'node:zlib'
 import { compact, type CompactionJob } from '../../../dist/store/sqljs/compaction.js'
 import { compactInWorker } from '../../../dist/store/sqljs/compaction-thread.js'
-import { errorCodeOf } from '../../../dist/errors.js'
+import { errorCodeOf, reasonOf } from '../../../dist/errors.js'
 import { StoreUnavailable } from '../../../dist/plants/store.js'
 import { PlantDatabase } from '../../../dist/store/sqljs/database.js'
 import type { Row } from '../../../dist/store/sqljs/journal-format.js'
@@ -297,7 +297,8 @@ test('recovery: what is cut off after a short write is synced before the next li
 test('recovery: a new store that can have no snapshot does not open', async () => {
   const directory = `${await temporaryDirectory()}/data`
   const compact = (): Promise<never> => Promise.reject(new Error('no snapshot'))
-  await assert.rejects(openStore(directory, { compact }), /no snapshot/)
+  const fails = (why: RegExp) => (error: unknown) => why.test(reasonOf(error))
+  await assert.rejects(openStore(directory, { compact }), fails(/make room.*: no snapshot$/))
   const files: Files = {
     ...nodeFiles,
     open: (path, mode) =>
@@ -306,7 +307,7 @@ test('recovery: a new store that can have no snapshot does not open', async () =
         : nodeFiles.open(path, mode),
   }
   const other = `${await temporaryDirectory()}/data`
-  await assert.rejects(openStore(other, { files }), /no journal/)
+  await assert.rejects(openStore(other, { files }), fails(/make room.*: no journal/))
   for (const each of [directory, other]) {
     const store = await openStore(each)
     assert.equal(await store.create('alice', plant(1n, 'Oak')), 'stored')
