@@ -331,15 +331,17 @@ test('recovery: an export over an older journal with a torn line takes creates',
 test('recovery: a second torn line of one sequence leaves what is kept of the first', async () => {
   const files = await killedAfter(plantsTo(2n))
   const directory = await directoryOf(files)
+  const killed: SqljsStore[] = []
   for (const torn of ['first', 'second']) {
     appendFileSync(`${directory}/${FIRST}`, torn)
-    // It is killed: nothing closes it.
     const store = await openStore(directory, NEVER)
+    killed.push(store)
     assert.deepEqual(await list(store), names(2))
   }
   const kept = readdirSync(directory).filter((name) => name.startsWith('torn-3-'))
   const contents = kept.map((name) => readFileSync(`${directory}/${name}`, 'utf8'))
   assert.deepEqual(contents.toSorted(), ['first', 'second'])
+  for (const store of killed) await store.close()
 })
 
 test('recovery: a line torn in the padding is put aside, and its length is logged', async () => {
