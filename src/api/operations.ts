@@ -17,7 +17,7 @@ export interface Operation {
   readonly path: string
   /** Which configured scope a token needs. */
   readonly scope: 'read' | 'write'
-  /** Whether a request has one. If not, what a client sends as a body is discarded. */
+  /** Whether a request has a body. If not, what a client sends as one is discarded. */
   readonly hasBody: boolean
   /** The failures that not every operation has. */
   readonly errors: readonly Condition[]

@@ -6,7 +6,7 @@ const PAGES_MAX_BYTES = 16 * 1024 * 1024
 const OWNER_MAX_BYTES = PAGES_MAX_BYTES / 16
 /** What a page and its owner's entry take, roughly, besides the body and the owner's name. */
 const OVERHEAD_BYTES = 1024
-/** V8 may keep an owner's name so. */
+/** V8 may keep an owner's name as two bytes a character. */
 const CHARACTER_BYTES = 2
 /**
  * Queries as most clients write them: one query spelled in many ways does not fill the cache. Pages

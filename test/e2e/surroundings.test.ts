@@ -44,9 +44,9 @@ const NO_WASM = `
   syncBuiltinESMExports()`
 
 // Under this limit Node 22 ends at its own WebAssembly, and later ones reserve less and start.
-const reserves = process.version.startsWith('v20.') ? false : 'only Node 20 starts to load SQLite'
+const skip = process.version.startsWith('v20.') ? false : 'SKIPPED: it is Node 20 that needs more'
 
-test('surroundings: a limit of address space is told in one line', { skip: reserves }, async () => {
+test('surroundings: a limit of address space is told in one line', { skip }, async () => {
   const limited = ['sh', '-c', 'ulimit -v 4000000; exec "$0" "$@"']
   const { status, stderr } = await failedStart({ prefix: limited })
   assert.equal(status, 1)

@@ -14,39 +14,39 @@ type Read = (query: wire.RangeQuery, isFirst: boolean) => Promise<wire.Page>
 
 /**
  * At most `limit` plants of a range; at least one chunk. Each chunk has what is in etcd when it is
- * read.
- * @throws what `read` throws; Error if etcd holds something else than plants
+ * read. Between two chunks only the position is kept: a generator would keep the last range too.
+ * `next` throws what `read` throws, and Error if etcd holds something else than plants.
  */
-export async function* readChunks(
+export function readChunks(
   read: Read,
-  range: wire.KeyRange,
+  { first: begin, end }: wire.KeyRange,
   limit: number,
-): AsyncGenerator<PlantChunk, undefined> {
-  const { end } = range
-  let { first } = range
-  let entries = FIRST_ENTRIES
-  // To etcd a limit of 0 means all.
-  if (limit === 0) yield { json: '[]', count: 0, cutAt: undefined }
-  for (let left = limit; left > 0; ) {
+): AsyncIterator<PlantChunk, undefined> {
+  let [first, entries, left, isOver] = [begin, FIRST_ENTRIES, limit, false]
+  const next = async (): Promise<IteratorResult<PlantChunk, undefined>> => {
+    if (isOver) return { done: true, value: undefined }
+    isOver = left === 0
+    // To etcd a limit of 0 means all.
+    if (isOver) return { value: { json: '[]', count: 0, cutAt: undefined } }
     const wanted = Math.min(left, entries)
     const query = { first, end, limit: wanted }
-    const page = await read(query, first === range.first).catch((error: unknown) => {
+    const page = await read(query, first === begin).catch((error: unknown) => {
       if (wanted === 1 || !(error instanceof AnswerTooLong)) throw error
       entries = Math.ceil(wanted / SHRINKING)
     })
-    if (page === undefined) continue
-    const last = page.entries.at(-1)
-    // The rest was deleted by hand: only a list without plants has an empty chunk.
-    if (!last && first !== range.first) return undefined
-    const cutAt = last && page.more ? wire.idOf(last.key) : undefined
+    if (page === undefined) return next()
     const plants = wire.plantsOf(page.entries, end)
-    yield { json: JSON.stringify(plants), count: plants.length, cutAt }
-    if (!last || !page.more) return undefined
+    const json = JSON.stringify(plants)
+    const last = page.entries.at(-1)
     left -= plants.length
+    isOver = !last || !page.more || left === 0
+    // The rest was deleted by hand: only a list without plants has an empty chunk.
+    if (!last && first !== begin) return { done: true, value: undefined }
+    if (!last || !page.more) return { value: { json, count: plants.length, cutAt: undefined } }
     first = wire.nextKey(last.key)
-    const { length } = JSON.stringify(page)
-    const fitting = Math.floor((RANGE_CHARS / length) * page.entries.length)
+    const fitting = Math.floor((RANGE_CHARS / JSON.stringify(page).length) * plants.length)
     entries = Math.max(1, Math.min(entries * GROWTH, fitting))
+    return { value: { json, count: plants.length, cutAt: wire.idOf(last.key) } }
   }
-  return undefined
+  return { next }
 }

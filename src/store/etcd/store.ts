@@ -86,14 +86,11 @@ export class EtcdStore implements PlantStore {
     return (this.#closed ??= Promise.allSettled(this.#creates).then(() => this.#client.close()))
   }
 
-  async *#chunks(owner: string, range: wire.KeyRange, limit = Infinity) {
+  #chunks(owner: string, range: wire.KeyRange, limit = Infinity): PlantList {
     const read = (query: wire.RangeQuery, isFirst: boolean) =>
       this.#inTurn(owner, (deadline) => this.#ranges.page({ ...query, deadline }, isFirst))
-    try {
-      return yield* readChunks(read, range, limit)
-    } catch (error) {
-      throw this.#told(error)
-    }
+    const list = readChunks(read, range, limit)
+    return { next: () => list.next().catch((error: unknown) => Promise.reject(this.#told(error))) }
   }
 
   /** Runs work in its owner's turn. Also while it waits, there is an answer by the deadline. */

@@ -46,16 +46,21 @@ export class PlantLists {
     this.#next = prepare(`SELECT 1 ${OWN} AND id > CAST(?2 AS INTEGER) LIMIT 1`)
   }
 
-  /** Reads a list chunk by chunk. Between two chunks it keeps only its position. */
-  *list(owner: string, range: RangeOf<'after' | 'limit'>): Generator<PlantChunk, undefined> {
-    let [last, left] = [range.after, range.limit ?? Infinity]
-    do {
-      const chunk = this.chunk(owner, last, Math.min(left, CHUNK_ROWS))
-      yield chunk
-      last = chunk.cutAt
-      left -= chunk.count
-    } while (last !== undefined && left > 0)
-    return undefined
+  /**
+   * Reads a list chunk by chunk. Between two chunks it keeps only its position: a generator would
+   * keep the last chunk too, which no budget counts.
+   */
+  list(owner: string, range: RangeOf<'after' | 'limit'>): Iterator<PlantChunk, undefined> {
+    let [last, left, isOver] = [range.after, range.limit ?? Infinity, false]
+    const next = (): IteratorResult<PlantChunk, undefined> => {
+      if (isOver) return { done: true, value: undefined }
+      const value = this.chunk(owner, last, Math.min(left, CHUNK_ROWS))
+      last = value.cutAt
+      left -= value.count
+      isOver = last === undefined || left === 0
+      return { value }
+    }
+    return { next }
   }
 
   /** An owner's first plants after an id: at most `maxRows`, and `maxBytes` of text or one. */

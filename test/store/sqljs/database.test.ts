@@ -45,7 +45,9 @@ test('database: a chunk is one long plant, or is as short as it may be', async (
     `${id}`.padEnd(length, 'x'),
   )
   database.insert(names.map((name, id): Row => ['a', String(id), name]))
-  const chunks = [...database.lists.list('a', { after: undefined, limit: undefined })]
+  const list = database.lists.list('a', { after: undefined, limit: undefined })
+  const chunks: PlantChunk[] = []
+  for (let step = list.next(); !step.done; step = list.next()) chunks.push(step.value)
   assert.deepEqual(
     chunks.map(({ count, cutAt }) => [count, cutAt]),
     [
