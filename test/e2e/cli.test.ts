@@ -2,31 +2,19 @@ import assert from 'node:assert/strict'
 import { execFile, spawn, spawnSync } from 'node:child_process'
 import { createHmac } from 'node:crypto'
 import { once } from 'node:events'
-import {
-  existsSync,
-  mkdirSync,
-  readdirSync,
-  readFileSync,
-  renameSync,
-  statSync,
-  writeFileSync,
-} from 'node:fs'
-import fs from 'node:fs/promises'
-import { syncBuiltinESMExports } from 'node:module'
-import { createServer } from 'node:net'
+import { existsSync, readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { test } from 'node:test'
-import { fileURLToPath, pathToFileURL } from 'node:url'
 import { parseArgs, promisify } from 'node:util'
 import initSqlJs from 'sql.js'
-import { exportStore } from '../../dist/cli/export.js'
 import { VARIABLES } from '../../dist/settings/table.js'
 import { call, post, type Reply } from '../support/http.ts'
-import { command, MAIN, preload, run, startProcess } from '../support/process.ts'
+import { command, MAIN, run, startProcess } from '../support/process.ts'
 import { ROOT } from '../support/release.ts'
-import { directoryOf, filesLeftByKill, openStore } from '../store/sqljs/fixtures.ts'
+import { directoryOf, filesLeftByKill } from '../store/sqljs/fixtures.ts'
 import { HOSTILE, HOSTILE_ESCAPED, UNSAFE } from '../support/hostile.ts'
 import { startService, temporaryDirectory } from '../support/service.ts'
+import { serving } from '../support/serving.ts'
 import { until } from '../support/time.ts'
 import { signToken, token } from '../support/tokens.ts'
 
@@ -42,7 +30,6 @@ const SQL = await initSqlJs()
 // The project's manifest, which has these members.
 const PACKAGE = JSON.parse(readFileSync(join(ROOT, 'package.json'), 'utf8')) as {
   readonly version: string
-  readonly engines: { readonly node: string }
 }
 
 test('cli: --help prints every variable, --version the version of the package', async () => {
@@ -53,42 +40,32 @@ test('cli: --help prints every variable, --version the version of the package', 
     const said = lines.find((line) => line.startsWith(`  ${name} `))?.slice(name.length + 2)
     assert.equal(said?.trim(), fallback === '' ? meaning : `${meaning} (default ${fallback})`)
   }
+  assert.deepEqual(await command(['import', '-h']), help, 'one text for all')
   const version = { status: 0, stdout: `${PACKAGE.version}\n`, stderr: '' }
   assert.deepEqual(await run(['--version']), version)
 })
 
-test('cli: a wrong command line ends with status 2 and the usage', async () => {
-  for (const args of [
-    ['bogus'],
-    ['constructor'],
-    ['serve', 'x'],
-    ['serve', '--nope'],
-    ['export'],
-    ['export', 'a', 'b'],
-    ['check', '--dev'],
-    ['token'],
-    ['token', '--sub', 'a', '--ttl', '0'],
-    ['completion', 'bash'],
-    ['import', '--help', '--nope'],
-  ]) {
-    const { status, stderr } = await command(args)
-    assert.equal(status, 2, args.join(' '))
-    assert.match(stderr, /^plant-store: .+\nusage: plant-store/, args.join(' '))
-  }
-})
-
-test('cli: a mistyped command or option is named, and the usage follows', async () => {
-  const told = async (...args: string[]) => (await command(args)).stderr
-  assert.match(await told('sreve'), /^plant-store: there is no command "sreve"\nusage: /)
-  for (const args of [['--devv'], ['serve', '--devv']])
-    assert.match(await told(...args), /^plant-store: Unknown option '--devv'\nusage: /)
-  assert.match(await told('token', '--sub', '--ttl'), /ambiguous\. Did you forget/)
-})
-
-test('cli: --help of a command is the one text of all', async () => {
-  const all = await command(['--help'])
-  assert.deepEqual(await command(['import', '-h']), all)
-})
+for (const [line, why] of [
+  ['sreve', /there is no command "sreve"/],
+  ['constructor', /there is no command/],
+  ['completion bash', /there is no command/],
+  ['serve x', /serve takes no argument/],
+  ['--devv', /Unknown option '--devv'/],
+  ['serve --devv', /Unknown option '--devv'/],
+  ['import --help --nope', /Unknown option '--nope'/],
+  ['export', /export takes one FILE/],
+  ['export a b', /export takes one FILE/],
+  ['check --dev', /check takes no --dev/],
+  ['token', /token needs --sub NAME/],
+  ['token --sub --ttl', /ambiguous\. Did you forget/],
+  ['token --sub a --ttl 0', /--ttl must be a number of seconds/],
+] as const)
+  test(`cli: "${line}" ends with status 2, the reason and the usage`, async () => {
+    const { status, stderr } = await command(line.split(' '))
+    assert.equal(status, 2)
+    assert.match(stderr, /^plant-store: .+\nusage: plant-store/)
+    assert.match(stderr, why)
+  })
 
 test('cli: a wrong configuration ends with status 2 and changes nothing', async () => {
   const directory = await temporaryDirectory()
@@ -122,52 +99,16 @@ test('cli: a wrong configuration ends with status 2 and changes nothing', async 
   assert.deepEqual(readdirSync(directory), [])
 })
 
-test('cli: a Node that is too old ends with one line, before any import', async () => {
-  const [of20, of22] = PACKAGE.engines.node.match(/[0-9.]+/g) ?? []
-  const needed = `Node ${of20} or later, ${of22} or later, or 24 or later is needed`
-  // A static import is loaded before the first line runs.
-  const staticImportsOf = (path: string): readonly string[] =>
-    [...readFileSync(path, 'utf8').matchAll(/^\s*(?:import|export)\b[^('"]*['"](.*)['"]/gm)].map(
-      ([, target = '']) => target,
-    )
-  assert.deepEqual(staticImportsOf(MAIN), ['./runtime.js'])
-  assert.deepEqual(staticImportsOf(join(MAIN, '../runtime.js')), [])
-  for (const [tooOld, fine] of [
-    ['18.20.8', '30.0.0'],
-    ['20.18.3', '20.20.0'],
-    ['20.19.1', '20.19.2'],
-    ['21.99.0', '24.0.0'],
-    ['22.10.9', '22.11.0'],
-    ['23.11.1', '26.0.0'],
-  ]) {
-    // The command itself then runs under the version that is fine.
-    const other = await preload(`
-      const { versions } = process
-      const become = (node) => {
-        const value = { ...versions, node }
-        Object.defineProperty(process, 'versions', { value, configurable: true })
-      }
-      become('${tooOld}')
-      await import('${pathToFileURL(MAIN).href}?too-old')
-      console.log(process.exitCode)
-      process.exitCode = 0
-      become('${fine}')`)
-    const stderr = `plant-store: ${needed}, and this is ${tooOld}\n`
-    const stdout = `2\n${PACKAGE.version}\n`
-    assert.deepEqual(await run(['--version'], other), { status: 0, stdout, stderr })
-  }
-})
-
 test('serve: what the README pastes starts a service, signs a token and uses it', async (t) => {
   const home = await temporaryDirectory()
-  const readme = readFileSync(new URL('../../README.md', import.meta.url), 'utf8')
+  const readme = readFileSync(join(ROOT, 'README.md'), 'utf8')
   const [, section = ''] = /\n## Run it for real\n(.*?)\n## /s.exec(readme) ?? []
   const blocks = [...section.matchAll(/```sh\n(.*?)```/gs)].map(([, text]) => text)
   const [lines = '', first = ''] = blocks
   assert.equal(lines.trim().split('\n').length, 5)
   const script = lines.replace('make build\n', '').replace(/^node /m, 'exec node ')
   const child = spawn('sh', ['-ec', script], {
-    cwd: fileURLToPath(new URL('../..', import.meta.url)),
+    cwd: ROOT,
     env: {
       PATH: process.env['PATH'],
       HOME: home,
@@ -202,6 +143,7 @@ test('serve --dev: its curl lines work, and kill -9 loses no plant and no key', 
   const first = await startProcess(t, directory, {}, ['serve', '--dev'])
   const lines = await curlLines(first.output)
   assert.equal(lines.length, 2)
+  assert.ok(first.output().includes(`\nPlants and key are in ${directory}.\n`))
   const [created, listed] = [await asCurl(lines[0]), await asCurl(lines[1])]
   const plants = [{ name: 'Monstera', tag: 'indoor' }]
   assert.deepEqual([created.status, created.json()], [200, plants[0]])
@@ -235,18 +177,6 @@ test('serve --dev: its curl lines work, and kill -9 loses no plant and no key', 
   assert.equal(await second.kill('SIGTERM'), 0)
 })
 
-test('serve --dev: says what is in its directory', async (t) => {
-  const directory = join(await temporaryDirectory(), 'data')
-  for (const [env, what] of [
-    [{}, 'Plants and key are'],
-    [{ PLANTS_ETCD_ENDPOINTS: 'http://127.0.0.1:1' }, 'The key is'],
-  ] as const) {
-    const { output } = await startProcess(t, directory, env, ['serve', '--dev'])
-    await curlLines(output)
-    assert.ok(output().includes(`\n${what} in ${directory}.\n`), output())
-  }
-})
-
 test('token: without a development key, says what to do', async () => {
   const env = { PLANTS_DATA: await temporaryDirectory() }
   const { status, stderr } = await command(['token', '--sub', 'bob'], env)
@@ -254,68 +184,28 @@ test('token: without a development key, says what to do', async () => {
   const only = '"token" signs with the development key only'
   assert.ok(stderr.startsWith(`plant-store: ${only}, and there is none in ${env.PLANTS_DATA}: `))
   assert.match(stderr, /get tokens from your issuer.*"plant-store serve --dev" makes/)
-  const secret = { ...env, ...SERVE }
-  const set = { ...env, ...SERVE, PLANTS_JWT_SECRET: '', PLANTS_JWKS_FILE: 'x' }
-  for (const [name, settings] of [
-    ['PLANTS_JWT_SECRET', secret],
-    ['PLANTS_JWKS_FILE', set],
-  ] as const) {
-    const refused = await command(['token', '--sub', 'bob'], settings)
-    assert.equal(refused.status, 2)
-    const own = '"serve --dev" and "token" use the development key only'
-    assert.ok(refused.stderr.startsWith(`plant-store: ${name} is set, and ${own}: `))
-  }
 })
 
 test('serve: a port in use ends with status 1 and says why', async (t) => {
-  const taken = createServer().listen(0, '127.0.0.1')
-  t.after(() => taken.close())
-  await new Promise((resolve) => taken.once('listening', resolve))
-  const address = taken.address()
-  assert.ok(address !== null && typeof address === 'object')
-  const where = `127.0.0.1:${address.port}`
+  const where = (await serving(t, () => {})).replace('http://', '')
   // Processes of their own: each ends with its store open.
   const directory = join(await temporaryDirectory(), 'data')
   for (const name of ['PLANTS_LISTEN', 'PLANTS_ADMIN_LISTEN']) {
-    const { status, stderr } = await run(['serve'], {
-      ...SERVE,
-      PLANTS_DATA: directory,
-      [name]: where,
-    })
+    const env = { ...SERVE, PLANTS_DATA: directory, [name]: where }
+    const { status, stderr } = await run(['serve'], env)
     const why = 'something listens there already; stop it or choose another address'
     const line = `plant-store: ${name}: cannot listen on ${where}: ${why}\n`
     assert.deepEqual([status, stderr], [1, line])
   }
-  const elsewhere = { PLANTS_LISTEN: 'missing.invalid:80' }
-  const unknown = await run(['serve'], { ...SERVE, PLANTS_DATA: directory, ...elsewhere })
-  assert.equal(unknown.stderr.match(/missing\.invalid/g)?.length, 2, 'its cause is told once')
-})
-
-test('serve: SIGTERM and SIGINT end with status 0, a snapshot and an empty journal', async (t) => {
-  const directory = join(await temporaryDirectory(), 'data')
-  const plants: { name: string }[] = []
-  for (const [signal, name, journal, lock] of [
-    ['SIGTERM', 'Fern', 'journal-00000002.log', 'lock-1'],
-    ['SIGINT', 'Moss', 'journal-00000003.log', 'lock-2'],
-  ] as const) {
-    const { port, kill } = await startProcess(t, directory)
-    assert.deepEqual((await call(port)).json(), plants)
-    assert.equal((await post(port, { id: plants.push({ name }), name })).status, 200)
-    assert.equal(await kill(signal), 0)
-    assert.deepEqual(readdirSync(directory).sort(), [journal, lock, 'plants.sqlite'])
-    const bytes = readFileSync(join(directory, 'plants.sqlite'))
-    assert.equal(bytes.toString('latin1', 0, 15), 'SQLite format 3')
-    assert.equal(statSync(join(directory, 'plants.sqlite')).mode & 0o777, 0o600)
-    assert.equal(statSync(directory).mode & 0o777, 0o700)
-  }
-  const { port } = await startService(t, { data: directory })
-  assert.deepEqual((await call(port)).json(), plants)
 })
 
 test('check: counts plants, names damage, and reports a missing store', async (t) => {
   const directory = join(await temporaryDirectory(), 'data')
-  const missing = await command(['check'], { PLANTS_DATA: directory })
-  assert.match(missing.stderr, /there is no store in .*: set PLANTS_DATA to its directory/)
+  for (const args of [['check'], ['export', `${directory}.file`]]) {
+    const { status, stdout, stderr } = await command(args, { PLANTS_DATA: directory })
+    assert.deepEqual([status, stdout], [1, ''])
+    assert.match(stderr, /^plant-store: there is no store in .*: set PLANTS_DATA to its directory\n$/)
+  }
   const server = await startService(t, { data: directory })
   for (let id = 1; id <= 3; id++) await post(server.port, { id, name: 'Fern' })
   const running = await command(['check'], { PLANTS_DATA: directory })
@@ -467,48 +357,6 @@ test('terminal: export - is refused, serve --dev logs lines', { skip: NO_SCRIPT 
   assert.match(server.written(), /\d\d:\d\d:\d\d stopping signal=SIGINT\r$/m)
 })
 
-test('import: takes an edited snapshot, and names the rows that it refuses', async (t) => {
-  const directory = await temporaryDirectory()
-  const [data, file] = [join(directory, 'data'), join(directory, 'edited.sqlite')]
-  const server = await startService(t, { data })
-  for (const id of [1, 2]) await post(server.port, { id, name: 'Fern' })
-  await server.close()
-  const database = new SQL.Database(readFileSync(join(data, 'plants.sqlite')))
-  database.run(`UPDATE plants SET name = 'Moss' WHERE id = 2;
-    INSERT INTO plants VALUES ('alice', 3, 'Ivy', NULL), ('alice', 4, x'00', NULL)`)
-  writeFileSync(join(data, 'plants.sqlite.edited'), database.export())
-  renameSync(join(data, 'plants.sqlite'), join(directory, 'original.sqlite'))
-  renameSync(join(data, 'plants.sqlite.edited'), join(data, 'plants.sqlite'))
-  const refused = await command(['check'], { PLANTS_DATA: data })
-  assert.equal(refused.status, 1)
-  assert.match(refused.stderr, /plants\.sqlite is damaged at byte \d+: .*plant-store import/)
-  renameSync(join(data, 'plants.sqlite'), file)
-  renameSync(join(directory, 'original.sqlite'), join(data, 'plants.sqlite'))
-
-  const imported = await command(['import', file], { PLANTS_DATA: data })
-  assert.equal(imported.status, 1, imported.stdout + imported.stderr)
-  assert.match(
-    imported.stderr,
-    /not imported: owner "alice", id 2: the store has another plant with this id/,
-  )
-  assert.match(imported.stderr, /not imported: owner "alice", id 4: .*must be text/)
-  assert.match(imported.stderr, /2 of 4 plants stored/)
-  const again = await startService(t, { data })
-  assert.deepEqual((await call(again.port)).json(), [
-    { name: 'Fern' },
-    { name: 'Fern' },
-    { name: 'Ivy' },
-  ])
-
-  writeFileSync(join(directory, 'text'), 'no database')
-  const garbage = await command(['import', join(directory, 'text')], {
-    PLANTS_DATA: join(directory, 'new'),
-  })
-  assert.equal(garbage.status, 1)
-  assert.match(garbage.stderr, /cannot be imported: file is not a database$/m)
-  assert.ok(!existsSync(join(directory, 'new')), 'no store is opened for such a file')
-})
-
 test('cli: what comes from outside is escaped in every message', async () => {
   const directory = await temporaryDirectory()
   const own = HOSTILE.replace('\ud83c', '')
@@ -545,57 +393,6 @@ test('cli: what comes from outside is escaped in every message', async () => {
   await says(`key "${shown.replace('\\u000a', '\\n')}" is symmetric or private`, keys, 'config')
   await says(`no command "${shown.replace('\\u000a', '\\n')}"`, {}, own)
 })
-
-test('import, check: end with the same status if no process reads the output', async () => {
-  const directory = await temporaryDirectory()
-  const [data, file] = [join(directory, 'data'), join(directory, 'plants.db')]
-  const database = new SQL.Database()
-  database.run(`CREATE TABLE plants (owner, id, name, tag);
-    WITH RECURSIVE ids(id) AS (VALUES (1) UNION ALL SELECT id + 1 FROM ids WHERE id < 2500)
-    INSERT INTO plants SELECT iif(id < 2500, 7, 'alice'), id, 'Fern', NULL FROM ids`)
-  writeFileSync(file, database.export())
-  const env = { PLANTS_DATA: data }
-  assert.equal(await statusUnread(['import', file], env), 1)
-  assert.match((await command(['check'], env)).stdout, /: 1 plant in/)
-  assert.equal(await statusUnread(['check'], env), 0)
-  assert.equal(await statusUnread(['export', file], env), 1)
-})
-
-test('check, export: fail without a store, export also without hard links', async (t) => {
-  const directory = await temporaryDirectory()
-  const [data, file] = [join(directory, 'data'), join(directory, 'plants.db')]
-  mkdirSync(data)
-  const advice = 'set PLANTS_DATA to its directory'
-  const stderr = `plant-store: there is no store in ${data}: ${advice}\n`
-  const missing = { status: 1, stdout: '', stderr }
-  assert.deepEqual(await command(['check'], { PLANTS_DATA: data }), missing)
-  assert.deepEqual(await command(['export', file], { PLANTS_DATA: data }), missing)
-  await (await openStore(data)).close()
-  const { mock } = t.mock.method(fs, 'link', async () => {
-    throw Object.assign(new Error('EPERM: link'), { code: 'EPERM' })
-  })
-  // Modules that imported the function by name see the change only after this call.
-  syncBuiltinESMExports()
-  t.after(() => {
-    mock.restore()
-    syncBuiltinESMExports()
-  })
-  await assert.rejects(exportStore(data, file), /^Error: EPERM: link$/)
-  assert.deepEqual(readdirSync(directory), ['data'])
-})
-
-/** The status of a command whose output no process reads. */
-async function statusUnread(
-  args: readonly string[],
-  env: Readonly<Record<string, string>>,
-): Promise<number | null> {
-  const child = spawn(process.execPath, [MAIN, ...args], { env, stdio: ['ignore', 'pipe', 'pipe'] })
-  child.stdout.destroy()
-  child.stderr.destroy()
-  // The event's argument: the status, or null after a signal.
-  const [status] = (await once(child, 'exit')) as [number | null]
-  return status
-}
 
 async function curlLines(output: () => string): Promise<string[]> {
   const lines = (): string[] => output().match(/^curl .*$/gm) ?? []

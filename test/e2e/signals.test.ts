@@ -1,11 +1,12 @@
 import assert from 'node:assert/strict'
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { existsSync, readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs'
+import { existsSync, readdirSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { test, type TestContext } from 'node:test'
 import { pathToFileURL } from 'node:url'
 import initSqlJs from 'sql.js'
+import { checkStore } from '../../dist/cli/check.js'
 import { devClaims, readDevKey, signDevToken } from '../../dist/cli/token.js'
 import { readConfig } from '../../dist/settings/read.js'
 import { lockDirectory } from '../../dist/store/sqljs/lock.js'
@@ -16,7 +17,6 @@ import { underWay } from '../support/metrics.ts'
 import { launch, serviceEnvironment } from '../support/launch.ts'
 import { MAIN, preload, startProcess } from '../support/process.ts'
 import { temporaryDirectory } from '../support/service.ts'
-import { writeStore } from '../support/store-files.ts'
 import { until } from '../support/time.ts'
 import { verdict } from '../support/verdict.ts'
 import { postBytes, Wire } from '../support/wire.ts'
@@ -36,7 +36,8 @@ for (const signal of SIGNALS) {
     )
     assert.deepEqual((await wire.write(half.slice(-3)).allAnswers()).map(verdict), [200])
     assert.equal(await exited, 0)
-    assert.ok(readdirSync(directory).includes('plants.sqlite'))
+    const left = ['journal-00000002.log', 'lock-1', 'plants.sqlite']
+    assert.deepEqual(readdirSync(directory).toSorted(), left)
   })
 
   test(`signals: ${signal} as the second signal ends the process at once`, async (t) => {
@@ -104,67 +105,44 @@ test('signals: a stop during a start that fails hides no damage', async (t) => {
   await assert.rejects(openStore(directory), /is damaged at byte 0/)
 })
 
-/** Runs a command whose stdout and stderr go to a pipe without a reader. */
-async function unread(
-  t: TestContext,
-  args: readonly string[],
-  env: Readonly<Record<string, string>>,
-) {
-  const folder = await temporaryDirectory()
-  const [pidFile, statusFile] = [join(folder, 'pid'), join(folder, 'status')]
-  const start = `"$0" "$@" 2>&1 & echo $! > ${pidFile}`
-  const script = `{ ${start}; wait $!; echo $? > ${statusFile}; } | true`
-  const shell = spawn('sh', ['-c', script, process.execPath, MAIN, ...args], {
-    env: { PATH: process.env['PATH'], ...env },
-    stdio: 'ignore',
-  })
-  const isWritten = (file: string): boolean => existsSync(file) && statSync(file).size > 0
-  await until('it runs', () => isWritten(pidFile))
-  const pid = Number(readFileSync(pidFile, 'utf8'))
-  t.after(() => shell.kill('SIGKILL'))
-  return {
-    kill: (signal: NodeJS.Signals) => process.kill(pid, signal),
-    async status(): Promise<number> {
-      await until('it has ended', () => isWritten(statusFile))
-      return Number(readFileSync(statusFile, 'utf8'))
-    },
-  }
+/** Starts a command whose stdout and stderr have lost their readers. */
+function unread(t: TestContext, args: readonly string[], env: Readonly<Record<string, string>>) {
+  const child = spawn(process.execPath, [MAIN, ...args], { env, stdio: ['ignore', 'pipe', 'pipe'] })
+  t.after(() => child.kill('SIGKILL'))
+  child.stdout.destroy()
+  child.stderr.destroy()
+  return { child, exited: once(child, 'exit') }
 }
 
 test('output: serve --dev goes on without a reader', async (t) => {
   const folder = await temporaryDirectory()
-  const listen = { PLANTS_LISTEN: `unix:${folder}/plants.sock`, PLANTS_ADMIN_LISTEN: 'off' }
-  const env = { PLANTS_DATA: join(folder, 'data'), ...listen }
-  const server = await unread(t, ['serve', '--dev'], env)
-  await until('it listens', () => existsSync(join(folder, 'plants.sock')))
-  const key = readDevKey(join(env.PLANTS_DATA, 'dev.key')) ?? assert.fail('there is no key')
+  const [data, socket] = [join(folder, 'data'), join(folder, 'plants.sock')]
+  const env = { PLANTS_DATA: data, PLANTS_LISTEN: `unix:${socket}`, PLANTS_ADMIN_LISTEN: 'off' }
+  const { child, exited } = unread(t, ['serve', '--dev'], env)
+  await until('it listens', () => existsSync(socket))
+  const key = readDevKey(join(data, 'dev.key')) ?? assert.fail('there is no key')
   const bearer = signDevToken(key, devClaims(readConfig(env, 'dev'), 'alice', undefined))
-  for (let i = 0; i < 3; i++) {
-    const { status } = await call(join(folder, 'plants.sock'), { token: bearer })
-    assert.equal(status, 200)
-  }
-  server.kill('SIGTERM')
-  assert.equal(await server.status(), 0)
+  for (let i = 0; i < 3; i++)
+    assert.equal((await call(socket, { token: bearer })).status, 200)
+  child.kill('SIGTERM')
+  assert.deepEqual(await exited, [0, null])
 })
 
-test('output: import goes on without a reader', async (t) => {
+test('output: import, check and export end with the same status without a reader', async (t) => {
   const folder = await temporaryDirectory()
-  const [data, file, other] = ['data', 'plants.db', 'other'].map((name) => join(folder, name))
-  assert.ok(data && file && other)
-  const path = await writeStore(data, [['alice', '0', 'Fern']])
-  const SQL = await initSqlJs()
-  const database = new SQL.Database(readFileSync(path))
-  // The first one is refused with a line on stderr, and many others follow.
-  database.run(`
-    INSERT INTO plants VALUES ('alice', -1, x'00', NULL);
-    WITH RECURSIVE ids(id) AS (VALUES (1) UNION ALL SELECT id + 1 FROM ids WHERE id < 5000)
-    INSERT INTO plants SELECT 'alice', id, 'Moss', NULL FROM ids`)
+  const [data, file] = [join(folder, 'data'), join(folder, 'plants.db')]
+  // All but the last row are refused with a line each.
+  const database = new (await initSqlJs()).Database()
+  database.run(`CREATE TABLE plants (owner, id, name, tag);
+    WITH RECURSIVE ids(id) AS (VALUES (1) UNION ALL SELECT id + 1 FROM ids WHERE id < 2500)
+    INSERT INTO plants SELECT iif(id < 2500, 7, 'alice'), id, 'Fern', NULL FROM ids`)
   writeFileSync(file, database.export())
-  const importing = await unread(t, ['import', file], { PLANTS_DATA: other })
-  assert.equal(await importing.status(), 1)
-  const store = await openStore(other)
-  assert.equal((await list(store)).length, 5001)
-  await store.close()
+  const statusOf = async (...args: string[]) =>
+    (await unread(t, args, { PLANTS_DATA: data }).exited)[0]
+  assert.equal(await statusOf('import', file), 1)
+  assert.match(await checkStore(data), /: 1 plant in/)
+  assert.equal(await statusOf('check'), 0)
+  assert.equal(await statusOf('export', file), 1)
 })
 
 test('output: a command whose output cannot be written ends with status 1', async () => {

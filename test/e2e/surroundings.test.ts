@@ -1,35 +1,20 @@
 import assert from 'node:assert/strict'
-import { spawnSync } from 'node:child_process'
-import { chmodSync, chownSync, mkdirSync } from 'node:fs'
+import { chmodSync, chownSync, mkdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { test } from 'node:test'
-import { pathToFileURL } from 'node:url'
-import { environment, MAIN, serviceEnvironment } from '../support/launch.ts'
-import { preload } from '../support/process.ts'
+import { ConfigError, createPlantService } from '../../dist/index.js'
+import { refusalOf } from '../../dist/runtime.js'
+import { launch, MAIN, serviceEnvironment } from '../support/launch.ts'
+import { preload, run } from '../support/process.ts'
 import { ROOT } from '../support/release.ts'
 import { temporaryDirectory } from '../support/service.ts'
-import { PATIENCE_MS } from '../support/time.ts'
-
-interface Start {
-  /** A command that runs the rest of the command line. */
-  readonly prefix?: readonly string[]
-  readonly env?: Readonly<Record<string, string>>
-  readonly data?: string
-  /** The arguments of node. */
-  readonly args?: readonly string[]
-}
+import { SECRET } from '../support/tokens.ts'
 
 /** What a start prints that fails, and its status. */
-async function failedStart({ prefix = [], env = {}, data, args = [MAIN, 'serve'] }: Start) {
+async function failedStart(env: Readonly<Record<string, string>>, data?: string, prefix?: string[]) {
   const directory = data ?? join(await temporaryDirectory(), 'data')
-  const [command = '', ...rest] = [...prefix, process.execPath, ...args]
-  const { status, stdout, stderr } = spawnSync(command, rest, {
-    env: environment({ ...serviceEnvironment(directory), ...env }),
-    encoding: 'utf8',
-    timeout: PATIENCE_MS,
-    killSignal: 'SIGKILL',
-  })
-  return { status, stdout, stderr }
+  const { exited, output } = launch(serviceEnvironment(directory, env), prefix ? { prefix } : {})
+  return { status: await exited, output: output() }
 }
 
 const NO_WASM = `
@@ -48,18 +33,16 @@ const skip = process.version.startsWith('v20.') ? false : 'SKIPPED: it is Node 2
 
 test('surroundings: a limit of address space is told in one line', { skip }, async () => {
   const limited = ['sh', '-c', 'ulimit -v 4000000; exec "$0" "$@"']
-  const { status, stderr } = await failedStart({ prefix: limited })
+  const { status, output } = await failedStart({}, undefined, limited)
   assert.equal(status, 1)
-  const [line = '', ...more] = stderr.trim().split('\n')
-  assert.deepEqual(more, [])
-  assert.match(line, /^plant-store: SQLite cannot be loaded: .*[Mm]emory/)
-  assert.match(line, /address space, which is not memory: lift ulimit -v or LimitAS=$/)
+  assert.match(output, /^plant-store: SQLite cannot be loaded: .*[Mm]emory.*\n$/)
+  assert.match(output, /address space, which is not memory: lift ulimit -v or LimitAS=\n$/)
 })
 
 test('surroundings: SQLite that cannot be loaded is told in one line', async () => {
-  const { status, stderr } = await failedStart({ env: await preload(NO_WASM) })
+  const { status, output } = await failedStart(await preload(NO_WASM))
   assert.equal(status, 1)
-  assert.match(stderr, /^plant-store: SQLite cannot be loaded: WebAssembly.* magic word .*\n$/)
+  assert.match(output, /^plant-store: SQLite cannot be loaded: WebAssembly.* magic word .*\n$/)
 })
 
 test('surroundings: a directory of another user is told with the own uid and gid', async (t) => {
@@ -71,42 +54,55 @@ test('surroundings: a directory of another user is told with the own uid and gid
   chownSync(data, 1234, 1234)
   const prefix = ['setpriv', '--reuid=65532', '--regid=65531', '--clear-groups']
   for (const each of [data, join(data, 'below')]) {
-    const { status, stderr } = await failedStart({ prefix, data: each })
+    const { status, output } = await failedStart({}, each, prefix)
     assert.equal(status, 1)
-    assert.match(stderr, /EACCES: permission denied.* \(this process is uid 65532, gid 65531\)\n$/)
+    assert.match(output, /EACCES: permission denied.* \(this process is uid 65532, gid 65531\)\n$/)
   }
 })
 
-const INDEX = pathToFileURL(join(ROOT, 'dist/index.js')).href
-const NEEDED = 'Node 20.19.2 or later, 22.11.0 or later, or 24 or later is needed'
+const [, of20, of22] = /"node": "\^([0-9.]+) \|\| \^([0-9.]+) \|\| >=24.0.0"/.exec(
+  readFileSync(join(ROOT, 'package.json'), 'utf8'),
+) ?? assert.fail('engines')
+const NEEDED = `Node ${of20} or later, ${of22} or later, or 24 or later is needed`
 
-for (const [name, version] of [
-  ['deno', '2.5.0'],
-  ['bun', '1.3.0'],
-] as const) {
-  // As these runtimes do it: process.versions has Node's version too.
-  const pretend = `
-    const versions = { ...process.versions, ${name}: '${version}' }
-    Object.defineProperty(process, 'versions', { value: versions })`
-
-  test(`surroundings: ${name} is refused by name, and which Node is needed`, async () => {
-    const { status, stdout, stderr } = await failedStart({ env: await preload(pretend) })
-    const why = `plant-store: this is ${name} ${version}, not Node: ${NEEDED}\n`
-    assert.deepEqual([status, stdout, stderr], [1, '', why])
+for (const [versions, status, message] of [
+  [{ node: '18.20.8' }, 2, `${NEEDED}, and this is 18.20.8`],
+  [{ node: '20.18.3' }, 2, `${NEEDED}, and this is 20.18.3`],
+  [{ node: '20.19.1' }, 2, `${NEEDED}, and this is 20.19.1`],
+  [{ node: '20.19.2' }],
+  [{ node: '20.20.0' }],
+  [{ node: '21.99.0' }, 2, `${NEEDED}, and this is 21.99.0`],
+  [{ node: '22.10.9' }, 2, `${NEEDED}, and this is 22.10.9`],
+  [{ node: '22.11.0' }],
+  [{ node: '23.11.1' }, 2, `${NEEDED}, and this is 23.11.1`],
+  [{ node: '24.0.0' }],
+  [{ node: '30.0.0' }],
+  // As these runtimes do it: they have Node's version too.
+  [{ node: '24.0.0', deno: '2.5.0' }, 1, `this is deno 2.5.0, not Node: ${NEEDED}`],
+  [{ node: '24.0.0', bun: '1.3.0' }, 1, `this is bun 1.3.0, not Node: ${NEEDED}`],
+] as const)
+  test(`surroundings: ${JSON.stringify(versions)} is ${message ? 'refused' : 'fine'}`, async (t) => {
+    const refusal = message === undefined ? undefined : { status, message }
+    const { versions: own } = process
+    t.after(() => Object.defineProperty(process, 'versions', { value: own }))
+    Object.defineProperty(process, 'versions', { value: { ...own, ...versions } })
+    assert.deepEqual(refusalOf(), refusal)
+    const embedding = () => createPlantService({ issuer: 'i', audience: 'a', jwtSecret: SECRET })
+    if (refusal) assert.throws(embedding, new ConfigError([refusal.message]))
+    else await embedding().close()
   })
 
-  test(`surroundings: embedded in ${name}, it is a ConfigError`, async () => {
-    const script = `
-      import { ConfigError, createPlantService } from '${INDEX}'
-      const options = { issuer: 'i', audience: 'a', jwtSecret: 'x'.repeat(32) }
-      try {
-        createPlantService(options)
-      } catch (error) {
-        console.log(error instanceof ConfigError, error.message)
-      }`
-    const args = ['--input-type=module', '-e', script]
-    const { stdout } = await failedStart({ env: await preload(pretend), args })
-    assert.equal(stdout, `true this is ${name} ${version}, not Node: ${NEEDED}\n`)
-  })
-}
-
+test('surroundings: a Node that is too old ends with one line, before any import', async () => {
+  // A static import is loaded before the first line runs.
+  const staticImportsOf = (path: string): readonly string[] =>
+    [...readFileSync(path, 'utf8').matchAll(/^\s*(?:import|export)\b[^('"]*['"](.*)['"]/gm)].map(
+      ([, target = '']) => target,
+    )
+  assert.deepEqual(staticImportsOf(MAIN), ['./runtime.js'])
+  assert.deepEqual(staticImportsOf(join(MAIN, '../runtime.js')), [])
+  const old = await preload(`
+    const value = { ...process.versions, node: '18.20.8' }
+    Object.defineProperty(process, 'versions', { value })`)
+  const stderr = `plant-store: ${NEEDED}, and this is 18.20.8\n`
+  assert.deepEqual(await run(['--version'], old), { status: 2, stdout: '', stderr })
+})
