@@ -6,7 +6,6 @@ import { COMMANDS, type Command, isCommand } from '../../dist/cli/commands.js'
 import { describeConfig } from '../../dist/cli/config.js'
 import { help } from '../../dist/cli/help.js'
 import { VARIABLES } from '../../dist/settings/table.js'
-import { ConfigError } from '../../dist/errors.js'
 import { temporaryDirectory } from '../support/service.ts'
 
 const NAMES = Object.keys(COMMANDS).filter(isCommand)
@@ -85,12 +84,4 @@ test('config: secrets and what files hold are left out, paths are not', async ()
   assert.deepEqual(found.get('PLANTS_JWT_SECRET'), ['variable', '"(left out)"'])
   assert.deepEqual(settings(inFile).get('PLANTS_JWT_SECRET_FILE'), ['variable', file])
   assert.deepEqual(settings(url).get('PLANTS_JWKS_URL')?.[1], 'https://issuer.test/keys')
-})
-
-test('config: a wrong configuration is every problem at once', () => {
-  const wrong = (error: unknown): boolean =>
-    error instanceof ConfigError &&
-    error.problems.length === 4 &&
-    /"serve --dev" needs no setting$/.test(error.message)
-  assert.throws(() => describeConfig({ PLANTS_LISTEN: 'x' }), wrong)
 })

@@ -6,11 +6,12 @@ import {
   mkdirSync,
   readdirSync,
   readFileSync,
+  renameSync,
   rmSync,
   symlinkSync,
   writeFileSync,
 } from 'node:fs'
-import { basename, dirname } from 'node:path'
+import { dirname } from 'node:path'
 import { test } from 'node:test'
 import type { Row } from '../../dist/store/sqljs/journal-format.js'
 import { type Files, nodeFiles } from '../../dist/store/sqljs/files.js'
@@ -24,7 +25,6 @@ import { temporaryDirectory } from '../support/service.ts'
 import { writeStore } from '../support/store-files.ts'
 import {
   directoryOf,
-  filesOf,
   killedAfter,
   list,
   openStore,
@@ -34,8 +34,6 @@ import {
 async function storeOfTwo(): Promise<string> {
   return directoryOf(await killedAfter(plantsTo(2n)))
 }
-
-const OWN = "with the store's own files"
 
 const modeOf = (path: string): number => lstatSync(path).mode & 0o777
 
@@ -72,21 +70,43 @@ test('export: the file has mode 0600 whatever the umask', async () => {
   }
 })
 
-test('export: an existing name is refused, and a link is not followed', async () => {
-  const data = await storeOfTwo()
-  const folder = await temporaryDirectory()
-  writeFileSync(`${folder}/file`, 'mine')
-  mkdirSync(`${folder}/folder`)
-  symlinkSync('file', `${folder}/link`)
-  symlinkSync('nowhere', `${folder}/dangling`)
-  for (const name of ['file', 'folder', 'link', 'dangling']) {
-    await assert.rejects(exportStore(data, `${folder}/${name}`), {
-      message: `${folder}/${name} exists already: name a file that does not exist`,
-    })
-  }
-  assert.equal(readFileSync(`${folder}/file`, 'utf8'), 'mine')
-  assert.deepEqual(readdirSync(folder).toSorted(), ['dangling', 'file', 'folder', 'link'])
-})
+const TAKEN = 'exists already: name a file that does not exist'
+const IS_STORE = "is the data directory, with the store's own files: name another one"
+
+/** Names in a folder, and what refuses each; where the folder's path comes, an `@`. */
+const REFUSED: readonly (readonly [name: string, message: string])[] = [
+  ['@/file', `@/file ${TAKEN}`],
+  ['@/folder', `@/folder ${TAKEN}`],
+  ['@/link', `@/link ${TAKEN}`],
+  ['@/dangling', `@/dangling ${TAKEN}`],
+  ['@', `@ ${TAKEN}`],
+  // SQLite would read these with it.
+  ['@/a', `@/a-wal ${TAKEN}`],
+  ['@/b', `@/b-journal ${TAKEN}`],
+  ['@/missing/plants.db', 'there is no folder @/missing'],
+  ['@/file/plants.db', 'there is no folder @/file'],
+  ['@/data/plants.db', `@/data ${IS_STORE}`],
+  ['@/data/lock-7', `@/data ${IS_STORE}`],
+  ['@/linked/plants.db', `@/linked ${IS_STORE}`],
+  ['@/data/../data/a.tmp', `@/data/../data ${IS_STORE}`],
+]
+
+for (const [name, message] of REFUSED)
+  test(`export: ${name} is refused, whatever path the store has: ${message}`, async () => {
+    const folder = await temporaryDirectory()
+    renameSync(await storeOfTwo(), `${folder}/data`)
+    for (const file of ['file', 'a-wal', 'b-journal']) writeFileSync(`${folder}/${file}`, 'mine')
+    mkdirSync(`${folder}/folder`)
+    const links = { link: 'file', dangling: 'nowhere', linked: 'data' }
+    for (const [link, target] of Object.entries(links)) symlinkSync(target, `${folder}/${link}`)
+    const before = readdirSync(folder, { recursive: true })
+    for (const data of ['data', 'linked'])
+      await assert.rejects(exportStore(`${folder}/${data}`, name.replace('@', folder)), {
+        message: message.replace('@', folder),
+      })
+    assert.deepEqual(readdirSync(folder, { recursive: true }), before)
+    assert.equal(readFileSync(`${folder}/file`, 'utf8'), 'mine')
+  })
 
 test('export: a file that appears while the store is read is kept', async () => {
   const data = await storeOfTwo()
@@ -139,49 +159,6 @@ test('export: an error of the store is not taken for one of the new file', async
     await assert.rejects(exportStore(data, `${folder}/a`, files), { message: error.message })
   }
   assert.deepEqual(readdirSync(folder), [])
-})
-
-test('export: into the data directory is refused, by any name and path', async () => {
-  const data = await storeOfTwo()
-  const before = await filesOf(data)
-  const linked = `${await temporaryDirectory()}/linked`
-  symlinkSync(data, linked)
-  const names = ['journal-00000009.log', 'plants.sqlite', 'plants.db', 'lock-7', 'a.tmp']
-  for (const folder of [data, linked, `${data}/../${basename(data)}`]) {
-    for (const name of names) {
-      await assert.rejects(exportStore(data, `${folder}/${name}`), {
-        message: `${folder} is the data directory, ${OWN}: name another one`,
-      })
-      await assert.rejects(exportStore(linked, `${folder}/${name}`), /is the data directory/)
-    }
-  }
-  assert.deepEqual(await filesOf(data), before)
-  const store = await openStore(data)
-  assert.equal((await list(store)).length, 2)
-  await store.close()
-})
-
-test('export: a folder that does not exist, or is no folder, is named', async () => {
-  const data = await storeOfTwo()
-  const folder = await temporaryDirectory()
-  writeFileSync(`${folder}/file`, '')
-  const refused = async (file: string, message: string): Promise<void> =>
-    assert.rejects(exportStore(data, file), { message })
-  for (const name of ['missing', 'file'])
-    await refused(`${folder}/${name}/plants.db`, `there is no folder ${folder}/${name}`)
-  await refused(folder, `${folder} exists already: name a file that does not exist`)
-})
-
-test('export: refused beside a -wal or -journal that SQLite would read with it', async () => {
-  const data = await storeOfTwo()
-  for (const ending of ['-wal', '-journal']) {
-    const file = `${await temporaryDirectory()}/plants.db`
-    writeFileSync(file + ending, '')
-    await assert.rejects(exportStore(data, file), {
-      message: `${file}${ending} exists already: name a file that does not exist`,
-    })
-    assert.ok(!existsSync(file))
-  }
 })
 
 test('check and export: a directory where no service ran holds no store', async () => {
