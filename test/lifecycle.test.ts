@@ -122,28 +122,19 @@ test('listen: a failed call closes its listeners, and the next one succeeds', as
   await until('the keys are fetched', () => fetches > 0)
 })
 
-test('listen: a failed call leaves a store open that open() has opened', async (t) => {
-  const path = join(await temporaryDirectory(), 'no folder', 'plants.sock')
-  const service = await embed(t, { listen: `unix:${path}` })
-  await service.open()
-  const port = portOf(await serving(t, service.handler))
-  const opened = t.mock.method(SqljsStore, 'open')
-  await assert.rejects(service.listen(), ListenFailed)
-  assert.equal((await post(port, { id: 1, name: 'Fern' })).status, 200)
-  assert.equal(opened.mock.callCount(), 0)
-})
-
-test('listen: a failed call leaves a store open that open() is opening', async (t) => {
-  const path = join(await temporaryDirectory(), 'no folder', 'admin.sock')
-  const service = await embed(t, { adminListen: `unix:${path}` })
-  const opened = t.mock.method(SqljsStore, 'open')
-  const opening = service.open()
-  await assert.rejects(service.listen(), ListenFailed)
-  await opening
-  const port = portOf(await serving(t, service.handler))
-  assert.equal((await post(port, { id: 1, name: 'Fern' })).status, 200)
-  assert.equal(opened.mock.callCount(), 1)
-})
+for (const isOpen of [true, false])
+  test(`listen: a failed call leaves a store that ${isOpen ? 'is open' : 'opens'}`, async (t) => {
+    const path = join(await temporaryDirectory(), 'no folder', 'plants.sock')
+    const service = await embed(t, { [isOpen ? 'listen' : 'adminListen']: `unix:${path}` })
+    const opened = t.mock.method(SqljsStore, 'open')
+    const opening = service.open()
+    if (isOpen) await opening
+    await assert.rejects(service.listen(), ListenFailed)
+    await opening
+    const port = portOf(await serving(t, service.handler))
+    assert.equal((await post(port, { id: 1, name: 'Fern' })).status, 200)
+    assert.equal(opened.mock.callCount(), 1)
+  })
 
 test('close: afterwards open, listen and requests are refused for good', async (t) => {
   const service = await embed(t)
@@ -182,36 +173,6 @@ test('handler: before open() 503 at once, and one line in the log says why', asy
   assert.equal((await call(port)).status, 200)
   assert.equal(lines.length, 1)
   assert.match(lines.join(), /until the store is open: call open\(\) or listen\(\) first/)
-})
-
-test('paths: after a chdir every plant goes to the same directory', async (t) => {
-  const [first, other, before] = [
-    await temporaryDirectory(),
-    await temporaryDirectory(),
-    process.cwd(),
-  ]
-  t.after(() => process.chdir(before))
-  // Without it, a misplaced file could not be written, and would not be found.
-  mkdirSync(join(other, 'data'))
-  process.chdir(first)
-  const service = await embed(t, {
-    data: 'data',
-    listen: 'unix:plants.sock',
-    adminListen: 'off',
-  })
-  process.chdir(other)
-  const socket = join(first, 'plants.sock')
-  assert.equal((await service.listen()).plants, `unix:${socket}`)
-  // Enough for a compaction and the journals after it.
-  for (let id = 0; id < 12; id++) {
-    const body = JSON.stringify({ id, name: 'x'.repeat(900_000) })
-    const headers = { 'content-type': 'application/json' }
-    assert.equal((await call(socket, { method: 'POST', body, headers })).status, 200)
-  }
-  await service.close()
-  assert.deepEqual([readdirSync(other), readdirSync(join(other, 'data'))], [['data'], []])
-  const again = await startService(t, { data: join(first, 'data') })
-  assert.equal(((await call(again.port)).json() as unknown[]).length, 12)
 })
 
 test('close: during a recovery, waits for it and serves nothing after it', async (t) => {
