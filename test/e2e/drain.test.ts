@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict'
-import { Agent, type IncomingHttpHeaders, request } from 'node:http'
+import { Agent } from 'node:http'
 import { test, type TestContext } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { call } from '../support/http.ts'
@@ -12,7 +12,7 @@ import { head, Wire } from '../support/wire.ts'
 
 /** `make drain` sets both numbers. */
 const { PLANTS_TEST_RESTARTS: restarts, PLANTS_TEST_REQUESTS: requests } = process.env
-const RESTARTS = Number(restarts ?? 2)
+const RESTARTS = Number(restarts ?? (THOROUGH ? 2 : 1))
 const REQUESTS = Number(requests ?? (THOROUGH ? 1000 : 200))
 const AGENT_CLIENTS = 12
 const FETCH_CLIENTS = 4
@@ -22,10 +22,6 @@ const PAUSE_MS = 100
 const BREATH_MS = requests !== undefined || THOROUGH ? 0 : 80
 const IDLE = 5
 
-interface Named {
-  readonly name: string
-}
-
 interface Answered {
   readonly status: number
   readonly closes: boolean
@@ -33,83 +29,52 @@ interface Answered {
 }
 
 /** One of two instances that share nothing. It keeps its port when it restarts. */
-class Instance {
-  readonly #t: TestContext
-  readonly #directory: string
+interface Instance {
+  readonly directory: string
   /** Names of the plants whose create it answered with 200. */
-  readonly acknowledged = new Set<string>()
-  process!: ServerProcess
+  readonly acknowledged: Set<string>
+  process: ServerProcess
   /** When readiness was first seen as draining. */
-  drainsSinceMs = Infinity
+  drainsSinceMs: number
   /** When it was sent SIGTERM. */
-  signalledAtMs = Infinity
+  signalledAtMs: number
+}
 
-  constructor(t: TestContext, directory: string) {
-    this.#t = t
-    this.#directory = directory
-  }
+const NOT_DRAINING = { drainsSinceMs: Infinity, signalledAtMs: Infinity }
 
-  async start(port: number): Promise<void> {
-    this.process = await startProcess(this.#t, this.#directory, {
-      PLANTS_LISTEN: `127.0.0.1:${port}`,
-      PLANTS_DRAIN_DELAY: String(DRAIN_DELAY_SECONDS),
-      PLANTS_SHUTDOWN_TIMEOUT: '120',
-    })
-    this.drainsSinceMs = Infinity
-    this.signalledAtMs = Infinity
-  }
+function start(t: TestContext, directory: string, port: number): Promise<ServerProcess> {
+  return startProcess(t, directory, {
+    PLANTS_LISTEN: `127.0.0.1:${port}`,
+    PLANTS_DRAIN_DELAY: String(DRAIN_DELAY_SECONDS),
+    PLANTS_SHUTDOWN_TIMEOUT: '120',
+  })
 }
 
 /** Sends one request with one kind of client. */
 type Send = (port: number, body: string | undefined) => Promise<Answered>
 
-const HEADERS = {
-  authorization: `Bearer ${token('alice', { exp: Math.floor(Date.now() / 1000) + 3600 })}`,
-  'content-type': 'application/json',
-}
+const TOKEN = token('alice', { exp: Math.floor(Date.now() / 1000) + 3600 })
+const HEADERS = { authorization: `Bearer ${TOKEN}`, 'content-type': 'application/json' }
 const PATH = '/plants?limit=1'
+const methodOf = (body: string | undefined): string => (body === undefined ? 'GET' : 'POST')
 
 function agentClient(t: TestContext): Send {
   const agent = new Agent({ keepAlive: true, maxSockets: 1 })
   t.after(() => agent.destroy())
-  return (port, body) =>
-    new Promise((resolve, reject) => {
-      const req = request(
-        {
-          host: '127.0.0.1',
-          port,
-          path: PATH,
-          method: body === undefined ? 'GET' : 'POST',
-          agent,
-          headers: HEADERS,
-        },
-        (res) => {
-          let text = ''
-          res.setEncoding('utf8').on('data', (chunk: string) => (text += chunk))
-          const { connection }: IncomingHttpHeaders = res.headers
-          res
-            .on('error', reject)
-            .on('end', () =>
-              resolve({ status: res.statusCode ?? 0, closes: connection === 'close', text }),
-            )
-        },
-      )
-      req.on('error', reject).end(body)
-    })
+  return async (port, body = '') => {
+    const method = methodOf(body || undefined)
+    const options = { method, path: PATH, headers: HEADERS, body, agent }
+    const { status, headers, text } = await call(port, options)
+    return { status, closes: headers['connection'] === 'close', text }
+  }
 }
 
-function fetchClient(): Send {
-  return async (port, body) => {
-    const response = await fetch(
-      `http://127.0.0.1:${port}${PATH}`,
-      body === undefined ? { headers: HEADERS } : { method: 'POST', headers: HEADERS, body },
-    )
-    return {
-      status: response.status,
-      closes: response.headers.get('connection') === 'close',
-      text: await response.text(),
-    }
-  }
+const fetchClient = (): Send => async (port, body) => {
+  const url = `http://127.0.0.1:${port}${PATH}`
+  const init = { method: methodOf(body), headers: HEADERS, ...(body === undefined ? {} : { body }) }
+  const response = await fetch(url, init)
+  const closes = response.headers.get('connection') === 'close'
+  return { status: response.status, closes, text: await response.text() }
 }
 
 function codeOf(error: unknown): unknown {
@@ -206,10 +171,10 @@ async function probeUntilGone(instance: Instance): Promise<number> {
 }
 
 /** Stops and starts an instance that has unused and idle connections; returns probeUntilGone's. */
-async function restart(instance: Instance): Promise<number> {
+async function restart(t: TestContext, instance: Instance): Promise<number> {
   const { port } = instance.process
-  const unused = await Promise.all(Array.from({ length: IDLE }, () => Wire.to(port)))
-  const idle = await Promise.all(Array.from({ length: IDLE }, () => Wire.to(port)))
+  const connected = () => Promise.all(Array.from({ length: IDLE }, () => Wire.to(port)))
+  const [unused, idle] = [await connected(), await connected()]
   await Promise.all(idle.map((wire) => wire.write(head('GET', PATH)).answers(1)))
   instance.signalledAtMs = performance.now()
   const exited = instance.process.kill('SIGTERM')
@@ -219,26 +184,28 @@ async function restart(instance: Instance): Promise<number> {
   for (const wire of idle) assert.equal((await wire.allAnswers()).length, 1)
   // The deadline was not reached, and nothing else failed.
   assert.doesNotMatch(instance.process.output(), /"level":"error"/)
-  await instance.start(port)
+  instance.process = await start(t, instance.directory, port)
+  Object.assign(instance, NOT_DRAINING)
   return probes
 }
 
 async function assertNothingLost({ process: { port }, acknowledged }: Instance): Promise<void> {
   // The documented form of a list.
-  const plants = (await call(port, { token: token('alice') })).json() as readonly Named[]
+  const plants = (await call(port, { token: TOKEN })).json() as readonly { readonly name: string }[]
   const listed = new Set(plants.map(({ name }) => name))
-  assert.deepEqual(
-    [...acknowledged].filter((name) => !listed.has(name)),
-    [],
-    'acknowledged plants are lost',
-  )
+  const lost = [...acknowledged].filter((name) => !listed.has(name))
+  assert.deepEqual(lost, [], 'acknowledged plants are lost')
 }
 
 test(`drain: no request fails in ${RESTARTS} restarts of two instances under load`, async (t) => {
   const root = await temporaryDirectory()
-  const instances = [new Instance(t, `${root}/a`), new Instance(t, `${root}/b`)] as const
-  // Not port 0: a client's connection could take such a port while its instance restarts.
-  for (const instance of instances) await instance.start(await freePort())
+  const starting = async (name: string): Promise<Instance> => {
+    const directory = `${root}/${name}`
+    // Not port 0: a client's connection could take such a port while its instance restarts.
+    const process = await start(t, directory, await freePort())
+    return { directory, process, acknowledged: new Set(), ...NOT_DRAINING }
+  }
+  const instances = [await starting('a'), await starting('b')] as const
   const load = new Load(instances, [
     ...Array.from({ length: AGENT_CLIENTS }, () => agentClient(t)),
     ...Array.from({ length: FETCH_CLIENTS }, fetchClient),
@@ -248,7 +215,7 @@ test(`drain: no request fails in ${RESTARTS} restarts of two instances under loa
     while (load.answered < (REQUESTS * at) / RESTARTS) await sleep(20)
     const instance = instances[at % 2 === 0 ? 0 : 1]
     const { port } = instance.process
-    probes += await restart(instance)
+    probes += await restart(t, instance)
     assert.equal(instance.process.port, port)
     await assertNothingLost(instance)
   }
