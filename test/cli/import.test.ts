@@ -13,7 +13,6 @@ import { Progress } from '../../dist/cli/progress.js'
 import type { Log } from '../../dist/telemetry/log.js'
 import { PageFile } from '../../dist/store/sqljs/page-file.js'
 import { openSource } from '../../dist/store/sqljs/source.js'
-import { shown } from '../contract/store.contract.ts'
 import { ROOT } from '../support/release.ts'
 import { temporaryDirectory } from '../support/service.ts'
 import {
@@ -173,17 +172,6 @@ test('import: snapshots of every version come in, edited with SQL or not', async
   assert.deepEqual(await plantsOf('alice'), [{ name: 'plant 1' }, { name: 'Elm' }])
 })
 
-test('import: a table of other columns, a trigger, an index and a check comes in', async () => {
-  const bytes =
-    database(`CREATE TABLE Plants (tag, name, more DEFAULT (random()), id, owner, CHECK (id > 0));
-    CREATE INDEX computed ON plants (hex(name)) WHERE id > 5;
-    CREATE TRIGGER more AFTER INSERT ON plants BEGIN SELECT 1; END;
-    INSERT INTO plants (owner, id, name) VALUES ('alice', 9, 'nine'), ('alice', 3, 'three')`)
-  const { outcome, plantsOf } = await importFrom(await fileOf(bytes))
-  assert.match(outcome, /^2 plants read from .*; all of them are in the store$/)
-  assert.deepEqual(await plantsOf('alice'), [{ name: 'three' }, { name: 'nine' }])
-})
-
 test('import: of a damaged file nothing is stored, and the message says what to do', async () => {
   const rows = Array.from({ length: 2500 }, (_, i) => `('alice', ${i}, '${'x'.repeat(100)}', NULL)`)
   const bytes = database(`${TABLE} INSERT INTO plants VALUES ${rows.join()}`)
@@ -290,18 +278,6 @@ test('import: a snapshot that was changed comes in, and a line says that it was'
     `${file} is no export: what its journals hold is not in it`,
   ])
   assert.deepEqual(await plantsOf('alice'), [{ name: 'Tree' }])
-})
-
-test('import: the own snapshot changes nothing, a partial one is reported', async () => {
-  const files = await killedAfter(plantsTo(3n), { compactBytes: 1 })
-  const file = await fileOf(files.get('plants.sqlite') ?? Buffer.alloc(0))
-  const { lines, outcome } = await importFrom(file)
-  assert.match(outcome, /^[123] plants? read from /)
-  assert.deepEqual(lines, [`${file} is no export: what its journals hold is not in it`])
-  const data = await directoryOf(files)
-  const again = await importFrom(`${data}/plants.sqlite`, data)
-  assert.match(again.outcome, /^[123] plants? read from .*; all of them are in the store$/)
-  assert.deepEqual(await again.plantsOf('alice'), plantsTo(3n).map(shown))
 })
 
 test('import: a disk that fails while the file is opened is named as that', async () => {
