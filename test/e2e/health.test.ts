@@ -1,59 +1,59 @@
 import assert from 'node:assert/strict'
-import { createServer } from 'node:net'
 import { once } from 'node:events'
-import { join } from 'node:path'
+import { type AddressInfo, createServer } from 'node:net'
 import { test } from 'node:test'
+import { embed } from '../support/embedded.ts'
 import { freePort } from '../support/ports.ts'
 import { command, startProcess } from '../support/process.ts'
 import { temporaryDirectory } from '../support/service.ts'
 import { serving } from '../support/serving.ts'
 
 const OK = { status: 0, stdout: 'ok\n', stderr: '' }
+const health = (env: Readonly<Record<string, string>>) => command(['health'], env)
 
 /** A port that is free at every address. What `freePort` returns is taken at one. */
 async function freeEverywhere(): Promise<number> {
   const server = createServer().listen(0, '::')
   await once(server, 'listening')
-  const address = server.address()
+  // It listens on TCP.
+  const { port } = server.address() as AddressInfo
   await once(server.close(), 'close')
-  assert.ok(address !== null && typeof address === 'object')
-  return address.port
+  return port
 }
 
-async function health(env: Readonly<Record<string, string>>) {
-  return command(['health'], env)
-}
+const folder = await temporaryDirectory()
+const port = await freeEverywhere()
+const [own, all] = [`unix:${folder}/plants.sock`, `0.0.0.0:${port}`]
 
-test('health: asks the listener that the settings name, whichever that is', async (t) => {
-  const folder = await temporaryDirectory()
-  const port = await freeEverywhere()
-  const [own, admin] = [`unix:${folder}/plants.sock`, `unix:${folder}/admin.sock`]
-  for (const [i, env] of [
-    { PLANTS_LISTEN: own, PLANTS_ADMIN_LISTEN: `0.0.0.0:${port}` },
-    { PLANTS_LISTEN: own, PLANTS_ADMIN_LISTEN: `[::]:${port}` },
-    { PLANTS_LISTEN: own, PLANTS_ADMIN_LISTEN: admin },
-    { PLANTS_LISTEN: `127.0.0.1:${port}`, PLANTS_ADMIN_LISTEN: 'off' },
-    { PLANTS_LISTEN: own, PLANTS_ADMIN_LISTEN: 'off', PLANTS_DATA: ':memory:' },
-  ].entries()) {
-    const data = { PLANTS_DATA: join(folder, `data-${i}`), ...env }
-    const before = await health(data)
-    assert.deepEqual([before.status, before.stdout], [1, ''])
-    const where = env.PLANTS_ADMIN_LISTEN === 'off' ? 'PLANTS_LISTEN' : 'PLANTS_ADMIN_LISTEN'
-    const address = env.PLANTS_ADMIN_LISTEN === 'off' ? env.PLANTS_LISTEN : env.PLANTS_ADMIN_LISTEN
-    assert.ok(before.stderr.startsWith(`plant-store: ${where}: ${address} does not answer: `))
-    const server = await startProcess(t, data.PLANTS_DATA, env)
-    assert.deepEqual(await health(data), OK)
-    assert.equal(await server.kill('SIGTERM'), 0)
-    assert.equal((await health(data)).status, 1)
-  }
-})
+for (const [listen, adminListen, data] of [
+  [own, all, 'data'],
+  [own, `[::]:${port}`, 'data'],
+  [own, `unix:${folder}/admin.sock`, 'data'],
+  [`127.0.0.1:${port}`, 'off', 'data'],
+  [own, 'off', ':memory:'],
+] as const)
+  test(`health: asks what the settings name: ${listen}, ${adminListen}, ${data}`, async (t) => {
+    const [variable, address] =
+      adminListen === 'off' ? ['PLANTS_LISTEN', listen] : ['PLANTS_ADMIN_LISTEN', adminListen]
+    const env = { PLANTS_LISTEN: listen, PLANTS_ADMIN_LISTEN: adminListen, PLANTS_DATA: data }
+    const assertDown = async (): Promise<void> => {
+      const { status, stdout, stderr } = await health(env)
+      assert.deepEqual([status, stdout], [1, ''])
+      assert.ok(stderr.startsWith(`plant-store: ${variable}: ${address} does not answer: `))
+    }
+    await assertDown()
+    const service = await embed(t, { listen, adminListen })
+    await service.listen()
+    assert.deepEqual(await health(env), OK)
+    await service.close()
+    await assertDown()
+  })
 
 test('health: a service whose issuer is down is alive', async (t) => {
   const issuer = await serving(t, (_, res) => res.writeHead(500).end())
-  const data = join(await temporaryDirectory(), 'data')
   const admin = { PLANTS_ADMIN_LISTEN: `127.0.0.1:${await freePort()}` }
-  await startProcess(t, data, { ...admin, PLANTS_JWKS_URL: `${issuer}/keys` })
-  assert.deepEqual(await health({ ...admin, PLANTS_DATA: data }), OK)
+  await startProcess(t, `${folder}/data`, { ...admin, PLANTS_JWKS_URL: `${issuer}/keys` })
+  assert.deepEqual(await health(admin), OK)
 })
 
 test('health: what is no healthy plant store is not, within seconds', async (t) => {
@@ -61,11 +61,11 @@ test('health: what is no healthy plant store is not, within seconds', async (t) 
   const silent = createServer().listen(0, '127.0.0.1')
   await once(silent, 'listening')
   t.after(() => silent.close())
-  const address = silent.address()
-  assert.ok(address !== null && typeof address === 'object')
+  // It listens on TCP.
+  const { port } = silent.address() as AddressInfo
   for (const [listen, reason] of [
     [wrong.replace('http://', ''), 'it answered 404'],
-    [`127.0.0.1:${address.port}`, 'aborted'],
+    [`127.0.0.1:${port}`, 'aborted'],
     ['127.0.0.1:0', 'a free port is another one each time'],
   ] as const) {
     const { status, stderr } = await health({ PLANTS_ADMIN_LISTEN: listen })
