@@ -4,6 +4,7 @@ import { join, resolve } from 'node:path'
 import { test } from 'node:test'
 import { readConfig } from '../dist/settings/read.js'
 import { VARIABLES } from '../dist/settings/table.js'
+import { RFC_KEY } from './support/keys.ts'
 import { serviceVariables } from './support/kubernetes.ts'
 import { problems, temporaryDirectory } from './support/service.ts'
 
@@ -195,9 +196,7 @@ test('config: every path is resolved when it is read', async (t) => {
   const before = process.cwd()
   process.chdir(directory)
   t.after(() => process.chdir(before))
-  // RFC 8037, appendix A.2.
-  const key = { kty: 'OKP', crv: 'Ed25519', x: '11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo' }
-  writeFileSync('jwks.json', JSON.stringify({ keys: [key] }))
+  writeFileSync('jwks.json', JSON.stringify({ keys: [RFC_KEY] }))
   const relative = {
     PLANTS_JWKS_FILE: 'jwks.json',
     PLANTS_DATA: '../data',

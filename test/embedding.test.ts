@@ -134,21 +134,6 @@ test('embedding: close leaves a request to the application on a shared connectio
   wire.destroy()
 })
 
-test("embedding: an answer that closes waits for the application's answer before it", async (t) => {
-  const { port, answerSlow } = await mount(t, { maxBodyBytes: 10 })
-  const wire = await Wire.to(port)
-  wire.write(SLOW + postBytes(' '.repeat(100)).slice(0, -100))
-  await call(port)
-  answerSlow()
-  const answers = await wire.answers(2)
-  assert.deepEqual(
-    answers.map(({ status }) => status),
-    [200, 413],
-  )
-  assert.match(answers[1]?.body ?? '', /41301/)
-  wire.destroy()
-})
-
 test('embedding: onLog gets each line of the log as an object, and stdout gets none', async (t) => {
   const lines: LogLine[] = []
   const written = t.mock.method(process.stdout, 'write')

@@ -9,7 +9,7 @@ import { ConfigError, createPlantService, type PlantServiceConfig } from '../dis
 import { createLog } from '../dist/telemetry/log.js'
 import { CERTIFICATE, KEY } from './support/etcd-pem.ts'
 import { call } from './support/http.ts'
-import { PEM } from './support/keys.ts'
+import { PEM, RFC_KEY } from './support/keys.ts'
 import { mountedService, problems, temporaryDirectory } from './support/service.ts'
 import { AUDIENCE, ISSUER, SECRET } from './support/tokens.ts'
 
@@ -322,9 +322,7 @@ for (const form of ['text', 'bytes'] as const) {
 test('options: a key file is read once, and the service uses what was checked', async (t) => {
   const directory = await temporaryDirectory()
   const path = join(directory, 'jwks.json')
-  // RFC 8037, appendix A.2.
-  const key = { kty: 'OKP', crv: 'Ed25519', x: '11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo' }
-  writeFileSync(path, JSON.stringify({ keys: [key] }))
+  writeFileSync(path, JSON.stringify({ keys: [RFC_KEY] }))
   const config = readOptions({ ...REQUIRED, jwksFile: path, data: join(directory, 'data') })
   rmSync(path)
   const log = createLog('silent')

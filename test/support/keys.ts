@@ -38,3 +38,10 @@ export function lazyPair(make: () => KeyPairSyncResult<string, string>): KeyPair
     },
   }
 }
+
+/** A public key of RFC 8037, appendix A.2. */
+export const RFC_KEY = {
+  kty: 'OKP',
+  crv: 'Ed25519',
+  x: '11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo',
+} as const
