@@ -47,20 +47,6 @@ test('docs: SECURITY.md names the packages and versions of the manifest', () => 
   )
 })
 
-test('docs: the changelog has the headings of Keep a Changelog', () => {
-  const [, ...headings] = read('CHANGELOG.md').match(/^#+ .*$/gm) ?? []
-  assert.equal(headings[0], '## [Unreleased]')
-  // The project's own manifest, which has this member.
-  const { version } = JSON.parse(read('package.json')) as { readonly version: string }
-  assert.ok(headings.some((heading) => heading.startsWith(`## [${version}] - `)))
-  const form =
-    /^(## \[[\d.]+\] - \d{4}-\d\d-\d\d|### (Added|Changed|Deprecated|Removed|Fixed|Security))$/
-  assert.deepEqual(
-    headings.slice(1).filter((heading) => !form.test(heading)),
-    [],
-  )
-})
-
 test('docs: the metrics table names all metrics but two, and no other', async (t) => {
   // Keys that are fetched have metrics; their age is there only after a fetch that succeeded.
   const { port, adminPort } = await startService(t, {

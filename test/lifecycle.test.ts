@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { once } from 'node:events'
-import fs, { existsSync, mkdirSync, readdirSync, renameSync, writeFileSync } from 'node:fs'
+import fs, { existsSync, mkdirSync, readdirSync, writeFileSync } from 'node:fs'
 import { Server } from 'node:http'
 import { syncBuiltinESMExports } from 'node:module'
 import { type AddressInfo, createServer } from 'node:net'
@@ -14,12 +14,9 @@ import { SqljsStore } from '../dist/store/sqljs/store.js'
 import { embed, portOf } from './support/embedded.ts'
 import { call, post, type Reply } from './support/http.ts'
 import { RFC_KEY } from './support/keys.ts'
-import { underWay } from './support/metrics.ts'
 import { serving } from './support/serving.ts'
 import { startService, temporaryDirectory } from './support/service.ts'
 import { until } from './support/time.ts'
-import { verdict } from './support/verdict.ts'
-import { postBytes, Wire } from './support/wire.ts'
 
 async function newDirectory(): Promise<string> {
   return join(await temporaryDirectory(), 'data')
@@ -173,28 +170,9 @@ test('close: during a recovery, waits for it and serves nothing after it', async
 
 /** Unix sockets in a new folder. */
 async function sockets() {
-  const folder = join(await temporaryDirectory(), 'sockets')
-  mkdirSync(folder)
-  return { folder, listen: { path: `${folder}/plants` }, adminListen: { path: `${folder}/admin` } }
+  const folder = await temporaryDirectory()
+  return { listen: { path: `${folder}/plants` }, adminListen: { path: `${folder}/admin` } }
 }
-
-test('stop: without the folder of its sockets, drains and leaves a snapshot', async (t) => {
-  const { folder, listen, adminListen } = await sockets()
-  const { dataDirectory, logLines, close } = await startService(t, { listen, adminListen })
-  const half = postBytes({ id: 1, name: 'in flight' })
-  const wire = (await Wire.to(listen.path)).write(half.slice(0, -3))
-  await underWay(adminListen.path, 1)
-  renameSync(folder, `${folder}.gone`)
-  writeFileSync(folder, 'no folder any more')
-  const closed = close()
-  assert.deepEqual((await wire.write(half.slice(-3)).allAnswers()).map(verdict), [200])
-  await closed
-  assert.ok(readdirSync(dataDirectory).includes('plants.sqlite'))
-  const errors = () => logLines.filter((line) => line.includes('"level":"error"'))
-  await until('both sockets are in the log', () => errors().length === 2)
-  const step = /"step":"(?:accept no more|close the admin listener)".*ENOTDIR/
-  for (const line of errors()) assert.match(line, step)
-})
 
 const fail = (): never => {
   throw new Error('impossible')

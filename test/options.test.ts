@@ -71,7 +71,6 @@ const WRONG: readonly (readonly [options: Options, problem: string])[] = [
   [{ issuer: null }, `issuer ${TEXT} null`],
   [{ issuer: undefined }, 'issuer is required: the iss that a token must have'],
   [{ issuer: 'https://a,https://b' }, `issuer ${ONE}`],
-  [{ issuer: 'a, http://b' }, `issuer ${ONE}`],
   [{ issuer: ' x' }, 'issuer must not begin or end with a blank or a line break'],
   [{ audience: ['plants'] }, `audience ${TEXT} a list`],
   [{ audience: '\ud800' }, `audience ${TEXT} not valid Unicode`],
@@ -82,7 +81,6 @@ const WRONG: readonly (readonly [options: Options, problem: string])[] = [
   [{ readScope: ['a'] }, `readScope ${SCOPE} a list`],
   [{ writeScope: 'a b' }, `writeScope ${SCOPE} a text of length 3`],
   [{ logLevel: 'constructor' }, `logLevel ${LEVEL} a text of length 11`],
-  [{ logLevel: null }, `logLevel ${LEVEL} null`],
   [{ logRequests: 4 }, 'logRequests must be one of all, errors, off, and is 4'],
   [{ keysOverHttp: 4 }, 'keysOverHttp must be one of loopback, anywhere, and is 4'],
   [{ data: '' }, 'data must be a path, and is empty'],
@@ -126,12 +124,7 @@ const WRONG: readonly (readonly [options: Options, problem: string])[] = [
   [{ ...ETCD, etcdPrefix: 'plants' }, 'etcdPrefix must end in /, and is a text of length 6'],
   [{ ...ETCD, etcdUsername: 'p' }, 'etcdPasswordFile is required by etcdUsername'],
   [{ ...ETCD, etcdPasswordFile: Buffer.from('p') }, 'etcdUsername is required by etcdPasswordFile'],
-  [
-    { ...ETCD, etcdUsername: 'p', etcdPasswordFile: null },
-    'etcdPasswordFile must be a path, and is null',
-  ],
   [{ ...ETCD, etcdCaFile: Buffer.from(CERTIFICATE) }, 'etcdCaFile is of no use without https'],
-  [{ ...HTTPS, etcdCaFile: null }, 'etcdCaFile must be a path, and is null'],
   [{ ...HTTPS, etcdCaFile: '/dev/null' }, 'etcdCaFile cannot be read: there is no PEM in it'],
   [
     { ...HTTPS, etcdCertFile: Buffer.from(CERTIFICATE) },
@@ -143,7 +136,6 @@ const WRONG: readonly (readonly [options: Options, problem: string])[] = [
     'etcdKeyFile is not the key of the first certificate',
   ],
   [{ keys: { kind: 'secret', secret: SECRET } }, 'keys is not known'],
-  [{ etcd: { endpoints: ['http://127.0.0.1:1'] } }, 'etcd is not known'],
   [{ ['x'.repeat(1e6)]: 1 }, `${'x'.repeat(1e6)} is not known`],
   [{ onLog: null }, 'onLog must be a function, and is null'],
   // JSON has no other way to name it.

@@ -67,19 +67,16 @@ async function printed(file: string): Promise<readonly string[]> {
   return stdout.trim().split('\n')
 }
 
-for (const [format, ending] of [
-  ['esm', 'mjs'],
-  ['cjs', 'cjs'],
+for (const [format, where, folder] of [
+  ['esm', 'beside node_modules', project],
+  ['cjs', 'beside node_modules', project],
+  ['cjs', 'elsewhere', elsewhere],
 ] as const)
-  for (const [where, folder] of [
-    ['beside node_modules', project],
-    ['elsewhere', elsewhere],
-  ] as const)
-    test(`bundle: as ${format}, ${where}, it is refused when it is loaded`, async () => {
-      const file = join(folder, `bundle.${ending}`)
-      await bundle('app.mjs', file, `--format=${format}`)
-      assert.deepEqual(await printed(file), ['entry in the main thread', `refused: ${REFUSAL}`])
-    })
+  test(`bundle: as ${format}, ${where}, it is refused when it is loaded`, async () => {
+    const file = join(folder, format === 'esm' ? 'bundle.mjs' : 'bundle.cjs')
+    await bundle('app.mjs', file, `--format=${format}`)
+    assert.deepEqual(await printed(file), ['entry in the main thread', `refused: ${REFUSAL}`])
+  })
 
 test('bundle: the command in a bundle is refused when it is loaded', async () => {
   const file = join(project, 'command.mjs')
@@ -89,17 +86,11 @@ test('bundle: the command in a bundle is refused when it is loaded', async () =>
   assert.ok(stderr.includes(REFUSAL), stderr)
 })
 
-for (const [format, ending] of [
-  ['esm', 'mjs'],
-  ['cjs', 'cjs'],
-] as const)
+for (const format of ['esm', 'cjs'])
   test(`bundle: left out of one as ${format}, it compacts in its own thread`, async () => {
-    const file = join(project, `external.${ending}`)
+    const file = join(project, format === 'esm' ? 'external.mjs' : 'external.cjs')
     await bundle('app.mjs', file, `--format=${format}`, '--packages=external')
     const lines = await printed(file)
-    assert.deepEqual(
-      lines.filter((line) => /entry|refused|compacted/.test(line)),
-      ['entry in the main thread', 'compacted'],
-      lines.join('\n'),
-    )
+    const told = lines.filter((line) => /entry|refused|compacted/.test(line))
+    assert.deepEqual(told, ['entry in the main thread', 'compacted'], lines.join('\n'))
   })

@@ -35,12 +35,6 @@ async function storedAt(port: number): Promise<bigint | undefined> {
   return undefined
 }
 
-test('clients: the id of a plain JSON.stringify is another one', async (t) => {
-  const { port } = await startService(t)
-  assert.equal((await post(port, JSON.stringify({ id: Number(EXACT), name: 'Oak' }))).status, 200)
-  assert.equal(await storedAt(port), ROUNDED)
-})
-
 for (const name of ['textOf', 'rawTextOf']) {
   test(`clients: the text of ${name} has the id`, async (t) => {
     const file = join(await temporaryDirectory(), 'large-ids.mjs')

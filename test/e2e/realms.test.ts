@@ -1,13 +1,11 @@
 import assert from 'node:assert/strict'
 import { execFile } from 'node:child_process'
 import { readdirSync, readFileSync } from 'node:fs'
-import { cp, mkdir, mkdtemp, rm, symlink } from 'node:fs/promises'
+import { cp, mkdir, symlink } from 'node:fs/promises'
 import { join } from 'node:path'
-import { test, type TestContext } from 'node:test'
+import { test } from 'node:test'
 import { promisify } from 'node:util'
-import { installed } from '../support/installed.ts'
 import { ROOT } from '../support/release.ts'
-import { LONG } from '../support/scale.ts'
 import { temporaryDirectory } from '../support/service.ts'
 import { PATIENCE_MS } from '../support/time.ts'
 
@@ -15,39 +13,15 @@ import { PATIENCE_MS } from '../support/time.ts'
  * Jest and Vitest run a program in a `vm` context: its Error is not that of Node's modules. The
  * fixtures use the service as a program does, and fail if an error is not recognized.
  */
-const FIXTURES = join(ROOT, 'test/fixtures/realms')
-const VM_MODULES = '--experimental-vm-modules'
-
-/** A folder with the fixtures and this package, below a folder with others. */
-async function project(t: TestContext, folder: string): Promise<string> {
-  const cwd = await mkdtemp(join(folder, 'project-'))
-  t.after(() => rm(cwd, { recursive: true, force: true }))
-  await cp(FIXTURES, cwd, { recursive: true })
+test('realms: in a vm context the service stores, refuses, compacts and stops', async () => {
+  const cwd = await temporaryDirectory()
+  await cp(join(ROOT, 'test/fixtures/realms'), cwd, { recursive: true })
   await mkdir(join(cwd, 'node_modules'))
   await symlink(ROOT, join(cwd, 'node_modules/plant-store'))
-  return cwd
-}
-
-async function node(cwd: string, ...args: readonly string[]): Promise<string> {
+  const args = ['--experimental-import-meta-resolve', '--experimental-vm-modules', 'in-vm.mjs']
   const options = { cwd, timeout: PATIENCE_MS }
   const { stdout, stderr } = await promisify(execFile)(process.execPath, args, options)
-  return stdout + stderr
-}
-
-test('realms: in a vm context the service stores, refuses, compacts and stops', async (t) => {
-  const cwd = await project(t, await temporaryDirectory())
-  const resolving = '--experimental-import-meta-resolve'
-  assert.match(await node(cwd, resolving, VM_MODULES, 'in-vm.mjs'), /^done$/m)
-})
-
-test('realms: in Jest and in vmThreads of Vitest too', { skip: LONG }, async (t) => {
-  const folder = await installed(FIXTURES)
-  const cwd = await project(t, folder)
-  const jest = [join(folder, 'node_modules/jest/bin/jest.js'), '--forceExit', '--transform={}']
-  const ofJest = await node(cwd, VM_MODULES, ...jest, '--testMatch=**/*.test.mjs')
-  assert.match(ofJest, /1 passed, 1 total/)
-  const vitest = [join(folder, 'node_modules/vitest/vitest.mjs'), 'run', '--globals']
-  assert.match(await node(cwd, ...vitest, '--pool=vmThreads'), /1 passed/)
+  assert.match(stdout + stderr, /^done$/m)
 })
 
 test('realms: no file of src asks whether a value is instanceof a global class', () => {
