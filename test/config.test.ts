@@ -142,7 +142,11 @@ test('config: keys may come over http from any host only if that is set', () => 
   const hint = '(with PLANTS_KEYS_OVER_HTTP=anywhere on any host)'
   for (const each of [env, url]) {
     for (const how of ['', 'loopback'])
-      assert.ok(problems({ ...each, PLANTS_KEYS_OVER_HTTP: how }).join().includes(hint))
+      assert.ok(
+        problems({ ...each, PLANTS_KEYS_OVER_HTTP: how })
+          .join()
+          .includes(hint),
+      )
     assert.deepEqual(problems({ ...each, PLANTS_KEYS_OVER_HTTP: 'anywhere' }), [])
   }
 })

@@ -9,7 +9,6 @@ import {
   createPlantService,
   type LogLine,
   type OnLog,
-  type PlantService,
   type PlantServiceConfig,
 } from '../dist/index.js'
 import { embed, EMBEDDED, portOf } from './support/embedded.ts'
@@ -21,24 +20,11 @@ import { until } from './support/time.ts'
 import { token } from './support/tokens.ts'
 import { head, postBytes, Wire } from './support/wire.ts'
 
-interface Mounted {
-  readonly service: PlantService
-  readonly port: number
-  /** Answers GET /slow, which waits for this. */
-  answerSlow(): void
-}
-
-/** A service in the test's own server, which serves /slow itself. */
-async function mount(t: TestContext, options: Partial<PlantServiceConfig> = {}): Promise<Mounted> {
+/** The port of a server of the test's own that has the service's handler. */
+async function mount(t: TestContext, options: Partial<PlantServiceConfig>): Promise<number> {
   const service = await embed(t, options)
   await service.open()
-  let answerSlow = (): void => {}
-  const slow = new Promise<void>((resolve) => (answerSlow = resolve))
-  const url = await serving(t, (req, res) => {
-    if (req.url === '/slow') void slow.then(() => res.end('slow'))
-    else service.handler(req, res)
-  })
-  return { service, port: portOf(url), answerSlow }
+  return portOf(await serving(t, service.handler))
 }
 
 /** Calls `begin` with each request and its response when Node announces them. */
@@ -68,7 +54,10 @@ test("embedding: observers of Node's servers see responses as Node's own", async
   })
   const wire = await Wire.to(port)
   t.after(() => wire.destroy())
-  for (const [at, [path, status]] of [['/plants', 200] as const, ['/trees', 404] as const].entries()) {
+  for (const [at, [path, status]] of [
+    ['/plants', 200] as const,
+    ['/trees', 404] as const,
+  ].entries()) {
     const answers = await wire.write(head('GET', path)).answers(at + 1)
     assert.deepEqual(answers[at]?.headers.get('server-timing'), ['total'])
     await until('the response is seen', () => seen.length === at + 1)
@@ -103,8 +92,6 @@ test("embedding: observers of Node's servers may read bodies, and respond", asyn
   assert.deepEqual((await call(port)).json(), [{ name: 'Fern' }, { name: 'Moss' }])
 })
 
-const SLOW = head('GET', '/slow', { token: undefined })
-
 test('embedding: every wrong option is named at once, and nothing starts', () => {
   // JavaScript can pass these, although the types forbid them.
   const wrong = {
@@ -124,12 +111,19 @@ test('embedding: every wrong option is named at once, and nothing starts', () =>
 })
 
 test('embedding: close leaves a request to the application on a shared connection', async (t) => {
-  const { service, port, answerSlow } = await mount(t)
-  const wire = await Wire.to(port)
+  const service = await embed(t)
+  await service.open()
+  const slow: ServerResponse[] = []
+  const url = await serving(t, (req, res) => {
+    if (req.url === '/slow') slow.push(res)
+    else service.handler(req, res)
+  })
+  const wire = await Wire.to(portOf(url))
   assert.equal((await wire.write(head('GET', '/plants')).answers(1))[0]?.body, '[]')
-  wire.write(SLOW)
+  wire.write(head('GET', '/slow', { token: undefined }))
+  await until('the application has it', () => slow.length === 1)
   await service.close()
-  answerSlow()
+  slow[0]?.end('slow')
   assert.equal((await wire.answers(2))[1]?.body, 'slow')
   wire.destroy()
 })
@@ -137,7 +131,7 @@ test('embedding: close leaves a request to the application on a shared connectio
 test('embedding: onLog gets each line of the log as an object, and stdout gets none', async (t) => {
   const lines: LogLine[] = []
   const written = t.mock.method(process.stdout, 'write')
-  const { port } = await mount(t, { logLevel: 'info', onLog: (line) => void lines.push(line) })
+  const port = await mount(t, { logLevel: 'info', onLog: (line) => void lines.push(line) })
   const { headers } = await call(port, { headers: { 'request-id': 'a "quoted" id' } })
   await call(port, { token: undefined })
   await until('both are logged', () => lines.length === 2)
@@ -181,7 +175,7 @@ for (const [how, fail] of Object.entries<OnLog>({
   test(`embedding: an onLog that ${how} causes one warning, and nothing else`, async (t) => {
     let calls = 0
     const onLog: OnLog = (line) => (calls++, fail(line))
-    const { port } = await mount(t, { logLevel: 'info', onLog })
+    const port = await mount(t, { logLevel: 'info', onLog })
     const warnings = t.mock.method(process, 'emitWarning', () => {})
     for (const id of [1, 2, 3]) assert.equal((await post(port, { id, name: 'Fern' })).status, 200)
     await until('each line is passed on', () => calls === 3)
@@ -225,10 +219,8 @@ test('embedding: metrics are those of /metrics without those of the process', as
   const [own, all] = [metrics(), served].map((text) => [...readMetrics(text).types.keys()])
   const ofProcess = (name: string): boolean => /^(process|nodejs)_/.test(name)
   assert.ok(all?.some(ofProcess))
-  assert.deepEqual(
-    own,
-    all?.filter((name) => !ofProcess(name)),
-  )
+  const others = all?.filter((name) => !ofProcess(name))
+  assert.deepEqual(own, others)
   assert.match(metrics(), /^plant_store_ready{check="service"} 1$/m)
   await service.close()
   assert.match(metrics(), /^plant_store_ready{check="service"} 0$/m)

@@ -80,7 +80,8 @@ test('listen: a failed call closes its listeners, and the next one succeeds', as
     adminListen: `unix:${folder}/admin.sock`,
   })
 
-  const refused = (why: RegExp) => assert.rejects(service.listen(), { name: 'ListenFailed', message: why })
+  const refused = (why: RegExp) =>
+    assert.rejects(service.listen(), { name: 'ListenFailed', message: why })
   await refused(/admin\.sock/)
   assert.equal(existsSync(dataDirectory), false)
 
@@ -141,7 +142,10 @@ test('handler: before open() 503 at once, and one line in the log says why', asy
   await opening
   assert.equal((await call(port)).status, 200)
   assert.equal(lines.length, 1)
-  assert.match(lines[0]?.message ?? '', /until the store is open: call open\(\) or listen\(\) first/)
+  assert.match(
+    lines[0]?.message ?? '',
+    /until the store is open: call open\(\) or listen\(\) first/,
+  )
 })
 
 test('close: during a recovery, waits for it and serves nothing after it', async (t) => {

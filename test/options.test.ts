@@ -90,7 +90,8 @@ const WRONG: readonly (readonly [options: Options, problem: string])[] = [
   [{ listen: null }, `listen ${ADDRESS}, and is null`],
   [{ listen: { host: '127.0.0.1', port: 80 } }, `listen ${ADDRESS}, and is an object`],
   ...['8080', '::1:80', 'host:', 'host:x', 'unix:', 'off', 'a:123456'].map(
-    (listen) => [{ listen }, `listen ${ADDRESS}, and is a text of length ${listen.length}`] as const,
+    (listen) =>
+      [{ listen }, `listen ${ADDRESS}, and is a text of length ${listen.length}`] as const,
   ),
   [{ listen: '127.0.0.1:65536' }, 'listen must have a port of at most 65535'],
   [{ listen: '*:90' }, `listen ${HOST}`],
@@ -126,10 +127,7 @@ const WRONG: readonly (readonly [options: Options, problem: string])[] = [
   [{ ...ETCD, etcdPasswordFile: Buffer.from('p') }, 'etcdUsername is required by etcdPasswordFile'],
   [{ ...ETCD, etcdCaFile: Buffer.from(CERTIFICATE) }, 'etcdCaFile is of no use without https'],
   [{ ...HTTPS, etcdCaFile: '/dev/null' }, 'etcdCaFile cannot be read: there is no PEM in it'],
-  [
-    { ...HTTPS, etcdCertFile: Buffer.from(CERTIFICATE) },
-    'etcdKeyFile is required by etcdCertFile',
-  ],
+  [{ ...HTTPS, etcdCertFile: Buffer.from(CERTIFICATE) }, 'etcdKeyFile is required by etcdCertFile'],
   [{ ...HTTPS, etcdKeyFile: Buffer.from(KEY) }, 'etcdCertFile is required by etcdKeyFile'],
   [
     { ...HTTPS, etcdCertFile: Buffer.from(CERTIFICATE), etcdKeyFile: Buffer.from(otherKey()) },
@@ -246,7 +244,9 @@ for (const [option, verb] of [
     ] as const) {
       // The other file of a pair cannot be read either: each is named once.
       const pair = { etcdCertFile: '/x', etcdKeyFile: '/x', etcdPasswordFile: '/x' }
-      const etcd = option.startsWith('etcd') ? { ...GOOD, ...HTTPS, etcdUsername: 'p', ...pair } : {}
+      const etcd = option.startsWith('etcd')
+        ? { ...GOOD, ...HTTPS, etcdUsername: 'p', ...pair }
+        : {}
       const found = problemsOf({ ...REQUIRED, ...etcd, [option]: path })
       const own = found.filter((problem) => problem.startsWith(`${option} `))
       assert.deepEqual(own, [`${option} cannot be ${verb}: ${why}`])
@@ -285,7 +285,10 @@ test('options: a file of a secret or of PEM may be passed as its content', async
     })
     const { keys, etcd } = readOptions({ ...options, ...Object.fromEntries(given) })
     const paths = [join(folder, 'jwtSecretFile')]
-    const [bytes, files] = [{ kind: 'secret', secret: SECRET_BYTES }, { kind: 'secrets', paths }]
+    const [bytes, files] = [
+      { kind: 'secret', secret: SECRET_BYTES },
+      { kind: 'secrets', paths },
+    ]
     assert.deepEqual(keys, form === 'path' ? files : bytes)
     assert.deepEqual(etcd?.user, { name: 'p', password: 'password' })
     const [ca, key] = [Buffer.from(CERTIFICATE), Buffer.from(KEY)]

@@ -20,8 +20,7 @@ const BUILT = pathToFileURL(join(ROOT, 'dist/')).href
  * The HTTP layer and a storage meet in one of these interfaces, and so do a connection and its
  * host: neither imports the other.
  */
-const INTERFACE =
-  /import (?:type )?\{[^}]*\b(?:PlantStore|Responder)\b[^}]*\} from '([^']+)'/g
+const INTERFACE = /import (?:type )?\{[^}]*\b(?:PlantStore|Responder)\b[^}]*\} from '([^']+)'/g
 const IMPORT = /(?:from|import) '(\.[^']+)'/g
 /** Longer than a chunk of a list. */
 const LONG = 'x'.repeat(100_000)

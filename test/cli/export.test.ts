@@ -23,13 +23,7 @@ import { Progress } from '../../dist/cli/progress.js'
 import { plant } from '../contract/store.contract.ts'
 import { temporaryDirectory } from '../support/service.ts'
 import { writeStore } from '../support/store-files.ts'
-import {
-  directoryOf,
-  killedAfter,
-  list,
-  openStore,
-  plantsTo,
-} from '../store/sqljs/fixtures.ts'
+import { directoryOf, killedAfter, list, openStore, plantsTo } from '../store/sqljs/fixtures.ts'
 
 async function storeOfTwo(): Promise<string> {
   return directoryOf(await killedAfter(plantsTo(2n)))

@@ -61,8 +61,7 @@ async function reportOf(
   let settings: object = {}
   let report = ''
   const page = await serving(t, (req, res) => {
-    if (req.url === '/report')
-      req.on('data', (text) => (report += text)).on('end', () => res.end())
+    if (req.url === '/report') req.on('data', (text) => (report += text)).on('end', () => res.end())
     else if (req.url === '/settings') res.end(JSON.stringify(settings))
     else res.setHeader('Content-Type', 'text/html').end(PAGE)
   })

@@ -17,6 +17,14 @@ import { serving } from '../support/serving.ts'
 import { until } from '../support/time.ts'
 import { token } from '../support/tokens.ts'
 
+/** Settings of a service on a unix socket in a folder. */
+const onSocket = (folder: string) => ({
+  PATH: process.env['PATH'],
+  PLANTS_DATA: join(folder, 'data'),
+  PLANTS_LISTEN: `unix:${folder}/plants.sock`,
+  PLANTS_ADMIN_LISTEN: 'off',
+})
+
 /** What `serve` needs besides its data directory. */
 const SERVE = {
   PLANTS_ISSUER: 'i',
@@ -98,14 +106,11 @@ test('serve: what the README pastes starts a service, signs a token and uses it'
   const [lines = '', first = ''] = blocks
   assert.equal(lines.trim().split('\n').length, 5)
   const script = lines.replace('make build\n', '').replace(/^node /m, 'exec node ')
+  // The line sets the directory itself.
+  const { PLANTS_DATA: _, ...variables } = onSocket(home)
   const child = spawn('sh', ['-ec', script], {
     cwd: ROOT,
-    env: {
-      PATH: process.env['PATH'],
-      HOME: home,
-      PLANTS_LISTEN: `unix:${home}/plants.sock`,
-      PLANTS_ADMIN_LISTEN: 'off',
-    },
+    env: { ...variables, HOME: home },
     stdio: ['ignore', 'ignore', 'inherit'],
   })
   t.after(() => child.kill('SIGKILL'))
@@ -188,7 +193,10 @@ test('check: counts plants, names damage, and reports a missing store', async (t
   for (const args of [['check'], ['export', `${directory}.file`]]) {
     const { status, stdout, stderr } = await command(args, { PLANTS_DATA: directory })
     assert.deepEqual([status, stdout], [1, ''])
-    assert.match(stderr, /^plant-store: there is no store in .*: set PLANTS_DATA to its directory\n$/)
+    assert.match(
+      stderr,
+      /^plant-store: there is no store in .*: set PLANTS_DATA to its directory\n$/,
+    )
   }
   const server = await startService(t, { data: directory })
   for (let id = 1; id <= 3; id++) await post(server.port, { id, name: 'Fern' })
@@ -212,7 +220,8 @@ test('check: counts plants, names damage, and reports a missing store', async (t
 
 test('export, import: while a service runs, every owner gets the same plants', async (t) => {
   const directory = await temporaryDirectory()
-  const [data, other] = [{ PLANTS_DATA: `${directory}/data` }, { PLANTS_DATA: `${directory}/other` }]
+  const data = { PLANTS_DATA: join(directory, 'data') }
+  const other = { PLANTS_DATA: join(directory, 'other') }
   const file = join(directory, 'plants.db')
   const server = await startService(t, { data: data.PLANTS_DATA })
   const bob = { token: token('bob') }
@@ -247,10 +256,8 @@ test('export -: a pipe gets a whole file, also while a service runs', async (t) 
   const name = 'x'.repeat(500_000)
   for (const id of [1, 2]) assert.equal((await post(server.port, { id, name })).status, 200)
   const shell = async (script: string) => {
-    const child = spawn('sh', ['-c', script, process.execPath, MAIN], {
-      cwd: directory,
-      env: { PATH: process.env['PATH'], PLANTS_DATA: data },
-    })
+    const env = { PATH: process.env['PATH'], PLANTS_DATA: data }
+    const child = spawn('sh', ['-c', script, process.execPath, MAIN], { cwd: directory, env })
     let stderr = ''
     child.stderr.setEncoding('utf8').on('data', (text: string) => (stderr += text))
     await once(child, 'close')
@@ -281,21 +288,13 @@ if (NO_SCRIPT !== false) console.log(NO_SCRIPT)
 test('terminal: export - is refused, serve --dev logs lines', { skip: NO_SCRIPT }, async (t) => {
   const directory = await temporaryDirectory()
   const onTerminal = (args: string) => {
-    const child = spawn(
-      'script',
-      ['-qefc', `exec "${process.execPath}" "${MAIN}" ${args}`, 'log'],
-      {
-        cwd: directory,
-        env: {
-          PATH: process.env['PATH'],
-          PLANTS_DATA: join(directory, 'data'),
-          PLANTS_LISTEN: `unix:${directory}/plants.sock`,
-          PLANTS_ADMIN_LISTEN: 'off',
-        },
-        // Without an open input, script would not go on.
-        stdio: ['pipe', 'ignore', 'ignore'],
-      },
-    )
+    const line = `exec "${process.execPath}" "${MAIN}" ${args}`
+    const child = spawn('script', ['-qefc', line, 'log'], {
+      cwd: directory,
+      env: onSocket(directory),
+      // Without an open input, script would not go on.
+      stdio: ['pipe', 'ignore', 'ignore'],
+    })
     t.after(() => child.kill('SIGKILL'))
     const written = (): string => readFileSync(join(directory, 'log'), 'utf8')
     return { child, exited: once(child, 'exit'), written }
@@ -308,9 +307,8 @@ test('terminal: export - is refused, serve --dev logs lines', { skip: NO_SCRIPT 
   const socket = join(directory, 'plants.sock')
   await until('it listens', () => existsSync(socket) && /listening version=/.test(server.written()))
   assert.equal((await call(socket, { token: undefined })).status, 401)
-  await until('it logs', () =>
-    /^\d\d:\d\d:\d\d GET {5}\/plants 401 \d+\.\d ms/m.test(server.written()),
-  )
+  const logged = /^\d\d:\d\d:\d\d GET {5}\/plants 401 \d+\.\d ms/m
+  await until('it logs', () => logged.test(server.written()))
   // The terminal makes SIGINT of it.
   server.child.stdin.write('\x03')
   assert.deepEqual(await server.exited, [0, null])

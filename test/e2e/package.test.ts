@@ -54,7 +54,8 @@ function start(program: string, args: string, env: NodeJS.ProcessEnv = ENVIRONME
 
 test('package: npx plant-store serve --dev serves, and Ctrl-C stops it', async (t) => {
   const readme = await readFile(join(ROOT, 'README.md'), 'utf8')
-  const [line, file] = /^npx --yes -p \.\/release\/(\S+) plant-store serve --dev$/m.exec(readme) ?? []
+  const [line, file] =
+    /^npx --yes -p \.\/release\/(\S+) plant-store serve --dev$/m.exec(readme) ?? []
   assert.equal(file, basename(tarball), `README.md: ${line}`)
   // The package is installed: a registry is not asked for what it needs.
   const child = spawn('npx', ['--offline', 'plant-store', 'serve', '--dev'], {

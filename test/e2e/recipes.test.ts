@@ -57,11 +57,7 @@ const PRINT_PORTS = await preload(`
     return emit.call(this, name, ...rest)
   }`)
 
-function start(
-  cwd: string,
-  file: string,
-  more: Readonly<Record<string, string>> = {},
-): Launched {
+function start(cwd: string, file: string, more: Readonly<Record<string, string>> = {}): Launched {
   const env = { JWT_SECRET: SECRET, PORT: '0', ...PRINT_PORTS, ...more }
   return launch(env, { main: join(cwd, file), args: [], cwd })
 }
@@ -104,13 +100,12 @@ for (const heading of [...WITHOUT, 'Express 5', 'Fastify 5', 'Hono 4 on Node']) 
     assert.deepEqual(await ask({ method: 'HEAD' }), [200, ''])
     assert.deepEqual(await ask({ method: 'OPTIONS' }), [204, ''])
     const json = { 'content-type': 'application/json' }
-    const refusals: readonly (readonly [status: number, CallOptions])[] = [
+    for (const [status, how] of [
       [401, { token: undefined }],
       [405, { method: 'DELETE' }],
       [413, { method: 'POST', body: large.repeat(3), headers: json }],
       [415, { method: 'POST', body: 'Fern' }],
-    ]
-    for (const [status, how] of refusals) {
+    ] as const) {
       const [got, text] = await ask(how)
       assert.equal(got, status, String(text))
       assert.match(String(text), new RegExp(`^{"error":${status}0`))
