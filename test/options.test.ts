@@ -6,11 +6,11 @@ import { test } from 'node:test'
 import { readConfig, readOptions } from '../dist/settings/read.js'
 import { variableOf, VARIABLES } from '../dist/settings/table.js'
 import { ConfigError, createPlantService, type PlantServiceConfig } from '../dist/index.js'
-import { createLog } from '../dist/telemetry/log.js'
+import { embed, portOf } from './support/embedded.ts'
 import { CERTIFICATE, KEY } from './support/etcd-pem.ts'
 import { call } from './support/http.ts'
 import { PEM, RFC_KEY } from './support/keys.ts'
-import { mountedService, problems, temporaryDirectory } from './support/service.ts'
+import { problems, temporaryDirectory } from './support/service.ts'
 import { AUDIENCE, ISSUER, SECRET } from './support/tokens.ts'
 
 /*
@@ -226,28 +226,20 @@ test('options: a secret in the place of any other value is never told', async ()
   }
 })
 
-for (const [option, verb] of [
-  ['jwtSecretFile', 'used'],
-  ['jwksFile', 'used'],
-  ['etcdPasswordFile', 'read'],
-  ['etcdCaFile', 'read'],
-  ['etcdCertFile', 'read'],
-  ['etcdKeyFile', 'read'],
-] as const)
-  test(`options: ${option} says why its file cannot be ${verb}, without its path`, async () => {
+for (const { option } of VARIABLES.filter(({ name }) => name.endsWith('_FILE')))
+  test(`options: ${option} says why its file cannot be read, without its path`, async () => {
     const file = join(await temporaryDirectory(), 'file')
     writeFileSync(file, '')
+    // The other file of a pair cannot be read either: each is named once.
+    const pair = { etcdCertFile: '/x', etcdKeyFile: '/x', etcdPasswordFile: '/x' }
+    const etcd = { ...GOOD, ...HTTPS, etcdUsername: 'p', ...pair }
+    const [needed, verb] = option.startsWith('etcd') ? [etcd, 'read'] : [REQUIRED, 'used']
     for (const [path, why] of [
       [`${file}.gone`, 'ENOENT: no such file or directory'],
       [`${file}/x`, 'ENOTDIR: not a directory'],
       ['x'.repeat(300), 'ENAMETOOLONG: name too long'],
     ] as const) {
-      // The other file of a pair cannot be read either: each is named once.
-      const pair = { etcdCertFile: '/x', etcdKeyFile: '/x', etcdPasswordFile: '/x' }
-      const etcd = option.startsWith('etcd')
-        ? { ...GOOD, ...HTTPS, etcdUsername: 'p', ...pair }
-        : {}
-      const found = problemsOf({ ...REQUIRED, ...etcd, [option]: path })
+      const found = problemsOf({ ...needed, [option]: path })
       const own = found.filter((problem) => problem.startsWith(`${option} `))
       assert.deepEqual(own, [`${option} cannot be ${verb}: ${why}`])
     }
@@ -299,30 +291,19 @@ test('options: a file of a secret or of PEM may be passed as its content', async
 for (const form of ['text', 'bytes'] as const) {
   test(`options: a secret as ${form} is copied when it is read, and verifies tokens`, async (t) => {
     const bytes = Buffer.from(SECRET)
-    const service = createPlantService({
-      ...REQUIRED,
-      jwtSecret: form === 'text' ? SECRET : bytes,
-      data: join(await temporaryDirectory(), 'data'),
-      listen: '127.0.0.1:0',
-      adminListen: 'off',
-      logLevel: 'silent',
-    })
-    t.after(() => service.close())
+    const jwtSecret = form === 'text' ? SECRET : bytes
+    const service = await embed(t, { jwtSecret, adminListen: 'off' })
     bytes.fill(0)
     const { plants } = await service.listen()
-    assert.equal((await call(Number(new URL(plants).port))).status, 200)
+    assert.equal((await call(portOf(plants))).status, 200)
   })
 }
 
 test('options: a key file is read once, and the service uses what was checked', async (t) => {
-  const directory = await temporaryDirectory()
-  const path = join(directory, 'jwks.json')
+  const path = join(await temporaryDirectory(), 'jwks.json')
   writeFileSync(path, JSON.stringify({ keys: [RFC_KEY] }))
-  const config = readOptions({ ...REQUIRED, jwksFile: path, data: join(directory, 'data') })
+  const service = await embed(t, { jwtSecret: undefined, jwksFile: path })
   rmSync(path)
-  const log = createLog('silent')
-  const service = mountedService(config, { log, onFatal: () => assert.fail() })
-  t.after(() => service.close())
   await service.open()
 })
 

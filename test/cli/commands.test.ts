@@ -30,13 +30,9 @@ test('help: the one text has every command with its options and its file', () =>
 
 /** The columns of `plant-store config`. */
 function settings(env: Readonly<Record<string, string>>): Map<string, readonly [string, string]> {
-  const rows = describeConfig(env).split('\n')
-  return new Map(
-    rows.map((row) => {
-      const [, name = '', source = '', value = ''] = /^(\S+) +(\S+)(?:  +(.*))?$/.exec(row) ?? []
-      return [name, [source, value]]
-    }),
-  )
+  const cells = /^(\S+) +(\S+)(?:  +(.*))?$/gm
+  const rows = [...describeConfig(env).matchAll(cells)]
+  return new Map(rows.map(([, name = '', source = '', value = '']) => [name, [source, value]]))
 }
 
 test('config: every setting has its source and its value', () => {

@@ -136,11 +136,9 @@ test('export: a second attempt leaves nothing of a longer first one', async () =
 test('export: an error of the store is not taken for one of the new file', async () => {
   const data = await storeOfTwo()
   const folder = await temporaryDirectory()
-  for (const code of ['EPERM', 'EEXIST']) {
-    const error = Object.assign(new Error(`${code}: the store`), { code })
-    const files: Files = { ...nodeFiles, read: () => Promise.reject(error) }
-    await assert.rejects(exportStore(data, `${folder}/a`, files), { message: error.message })
-  }
+  const error = Object.assign(new Error('EEXIST: the store'), { code: 'EEXIST' })
+  const files: Files = { ...nodeFiles, read: () => Promise.reject(error) }
+  await assert.rejects(exportStore(data, `${folder}/a`, files), { message: error.message })
   assert.deepEqual(readdirSync(folder), [])
 })
 

@@ -58,12 +58,6 @@ test('progress: a long step that cannot tell how far it is, is named when it beg
   assert.deepEqual(written, ['checking: 100 MB\n'])
 })
 
-/** Each look at the clock takes 60 ms: a replay then yields after every batch. */
-function slowClock(t: TestContext): void {
-  let nowMs = Math.ceil(performance.now())
-  t.mock.method(performance, 'now', () => (nowMs += 60))
-}
-
 const LINE = /^(.*): (\d+) of (\d+) MB, \d+ a second, \d+ s left\n$/
 
 test('progress: check, import and a start say how much of a long journal is read', async (t) => {
@@ -71,7 +65,9 @@ test('progress: check, import and a start say how much of a long journal is read
   const file = `${await temporaryDirectory()}/plants.db`
   await exportStore(directory, file)
   const { size } = statSync(`${directory}/journal-00000001.log`)
-  slowClock(t)
+  // Each look at the clock takes 60 ms: a replay then yields after every batch.
+  let nowMs = Math.ceil(performance.now())
+  t.mock.method(performance, 'now', () => (nowMs += 60))
   const written: string[] = []
   const progress = new Progress((text) => written.push(text))
   assert.match(await checkStore(directory, nodeFiles, progress), /is sound: 100 plants/)

@@ -100,14 +100,12 @@ class Load {
   readonly failures: string[] = []
   answered = 0
   closes = 0
-  readonly #instances: readonly [Instance, Instance]
   readonly #clients: readonly Promise<void>[]
   #isRunning = true
   #nextId = 0
 
   constructor(instances: readonly [Instance, Instance], clients: readonly Send[]) {
-    this.#instances = instances
-    this.#clients = clients.map((send, at) => this.#run(send, at))
+    this.#clients = clients.map((send, at) => this.#run(instances, send, at))
   }
 
   async stop(): Promise<void> {
@@ -115,12 +113,11 @@ class Load {
     await Promise.all(this.#clients)
   }
 
-  async #run(send: Send, first: number): Promise<void> {
+  async #run(instances: readonly [Instance, Instance], send: Send, first: number): Promise<void> {
     for (let at = first; this.#isRunning; ) {
       const pauseMs = first % 4 === 3 ? PAUSE_MS : BREATH_MS
       if (pauseMs > 0) await sleep(pauseMs)
-      const leaves = await this.#ask(send, this.#instances[at % 2 === 0 ? 0 : 1])
-      if (leaves) at += 1
+      if (await this.#ask(send, instances[at % 2 === 0 ? 0 : 1])) at += 1
     }
   }
 
