@@ -4,14 +4,8 @@ import { readdirSync, readFileSync } from 'node:fs'
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import { join } from 'node:path'
 import { type TestContext, test } from 'node:test'
-import {
-  ConfigError,
-  createPlantService,
-  type LogLine,
-  type OnLog,
-  type PlantServiceConfig,
-} from '../dist/index.js'
-import { embed, EMBEDDED, portOf } from './support/embedded.ts'
+import { ConfigError, type LogLine, type OnLog, type PlantServiceConfig } from '../dist/index.js'
+import { embed, portOf } from './support/embedded.ts'
 import { call, post } from './support/http.ts'
 import { readMetrics } from './support/metrics.ts'
 import { ROOT } from './support/release.ts'
@@ -90,24 +84,6 @@ test("embedding: observers of Node's servers may read bodies, and respond", asyn
   wire.write('garbage..').halfClose()
   await wire.allAnswers()
   assert.deepEqual((await call(port)).json(), [{ name: 'Fern' }, { name: 'Moss' }])
-})
-
-test('embedding: every wrong option is named at once, and nothing starts', () => {
-  // JavaScript can pass these, although the types forbid them.
-  const wrong = {
-    issuer: '',
-    jwtSecret: EMBEDDED.jwtSecret,
-    readscope: 'plants:read',
-    maxConnections: NaN,
-    drainDelay: 0.5,
-  } as unknown as PlantServiceConfig
-  const names = (error: unknown): boolean => {
-    assert.ok(error instanceof ConfigError)
-    const named = error.problems.map((problem) => problem.split(' ', 1)[0])
-    assert.equal(named.sort().join(' '), 'audience drainDelay issuer maxConnections readscope')
-    return true
-  }
-  assert.throws(() => createPlantService(wrong), names)
 })
 
 test('embedding: close leaves a request to the application on a shared connection', async (t) => {

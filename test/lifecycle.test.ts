@@ -209,6 +209,15 @@ const FAILING: readonly (readonly [step: string, breakIt: (t: TestContext) => un
   ['close the admin listener', (t) => t.mock.method(Server.prototype, 'closeAllConnections', fail)],
 ]
 
+test('stop: time limits hold until the requests under way are answered', async (t) => {
+  const { close } = await startService(t)
+  // It ends Node's checks of late headers and bodies.
+  const closed = t.mock.method(Server.prototype, 'close')
+  const drained = t.mock.method(HttpServer.prototype, 'drain', () => closed.mock.callCount())
+  await close()
+  assert.equal(drained.mock.calls[0]?.result, 0)
+})
+
 for (const [step, breakIt] of FAILING) {
   test(`stop: goes on after "${step}" fails`, async (t) => {
     const { listen, adminListen } = await sockets()
