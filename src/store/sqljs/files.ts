@@ -6,9 +6,9 @@ import { errorCodeOf } from '../../errors.ts'
 
 /**
  * How a file is opened. `existing`: to be read. `durable`: an existing file; each write is durable
- * when it returns (O_DSYNC: one system call instead of write and fdatasync). `temporary`: a new file
- * in the place of any other, to be written and read; it is durable once `sync` has returned. What
- * still writes to the other one, as an abandoned thread may, does not write to this one.
+ * when it returns (O_DSYNC: one system call instead of write and fdatasync). `temporary`: a new
+ * file in the place of any other, to be written and read; it is durable once `sync` has returned.
+ * What still writes to the other one, as an abandoned thread may, does not write to this one.
  */
 export type Mode = 'existing' | 'durable' | 'temporary'
 
