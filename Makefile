@@ -40,8 +40,8 @@ dev: $(BUILT) ## serve as `make run` does, and restart after each change of a so
 
 build: $(BUILT) ## compile src/ to dist/
 
-# Variables on make's command line reach a script as environment: here CHART, OUT, DUR, WARM, RUNS, NODE_ARGS.
-bench: $(BUILT) ## measure beside bare node:http; WORKLOADS='get20 post' runs some, CHART=file.svg draws
+# Variables on make's command line reach a script as environment: here DUR, RUNS, NODE_ARGS.
+bench: $(BUILT) ## measure beside bare node:http; WORKLOADS='get20 post' runs some
 	@$(SCRIPT) scripts/bench.ts $(WORKLOADS)
 
 openapi: $(BUILT) ## write src/api/openapi.json from the table of operations
