@@ -146,7 +146,7 @@ export class Era {
     owners: readonly (readonly [name: string, token: string])[],
   ): Promise<void> {
     const text = owners.map(([, token]) => head('GET', '/plants', { token })).join('')
-    const { answers, flaw } = await talk(port, plainScript(text), owners.length)
+    const { answers, flaw } = await talk(port, plainScript(text))
     if (flaw !== undefined || answers.length !== owners.length)
       this.complaints.push(`${answers.length} lists of ${owners.length}: ${flaw ?? ''}`)
     for (const [index, [name, token]] of owners.entries()) {
