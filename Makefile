@@ -65,7 +65,7 @@ crash: $(BUILT) ##2 kill the service under load ROUNDS=n times and look for lost
 drain: $(BUILT) ##2 restart two instances RESTARTS=n times under REQUESTS=n requests; none may fail
 	@PLANTS_TEST_RESTARTS=$(RESTARTS) PLANTS_TEST_REQUESTS=$(REQUESTS) node --import tsx --test test/e2e/drain.test.ts
 
-fuzz: $(BUILT) ##2 send hostile requests for SECONDS=n; SEED=n, SEEDS=n, or REPLAY=file (scripts/fuzz/README.md)
+fuzz: $(BUILT) ##2 send hostile requests for SECONDS=n; SEED=n, or REPLAY=file (scripts/fuzz/README.md)
 	@$(SCRIPT) scripts/fuzz.ts
 
 cluster: $(BUILT) ##2 run three members of etcd and two instances, and print curl lines; Ctrl-C ends all
