@@ -7,7 +7,7 @@ import { exitOnSignals } from '../test/support/launch.ts'
 import { Realm } from '../test/support/oracle/realm.ts'
 import { randomSeed, subSeed } from '../test/support/random.ts'
 import { Era } from './fuzz/era.ts'
-import { type Finding, loadFinding, replaceFinding } from './fuzz/finding.ts'
+import { type Finding, loadFinding, saveFinding } from './fuzz/finding.ts'
 import { minimize, replay } from './fuzz/replay.ts'
 import { Totals } from './fuzz/worker.ts'
 import { wholeNumber } from './variables.ts'
@@ -35,7 +35,7 @@ async function runEra(realm: Realm, number: number, eraSeconds: number): Promise
     findings = era.findings.length
     for (const [index, [finding, file]] of era.findings.slice(0, FINDINGS_MAX).entries()) {
       const smallest = index < MINIMIZED_MAX ? await minimize(finding) : finding
-      replaceFinding(file, smallest)
+      saveFinding(file, smallest)
       showFinding(smallest, file)
     }
     return era.complaints.map((complaint) => `COMPLAINT (${realm.name}): ${complaint}`)

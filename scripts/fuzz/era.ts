@@ -6,7 +6,7 @@ import type { Owner } from '../../test/support/oracle/owner.ts'
 import type { Realm } from '../../test/support/oracle/realm.ts'
 import { head } from '../../test/support/wire.ts'
 import { check, WatchedService } from '../watched.ts'
-import { type Finding, saveFinding } from './finding.ts'
+import { type Finding, findingFile, saveFinding } from './finding.ts'
 import { plainScript, talk } from './talk.ts'
 import { type Totals, Worker } from './worker.ts'
 
@@ -118,7 +118,8 @@ export class Era {
 
   #take(finding: Finding | undefined): void {
     if (!finding) return
-    const file = saveFinding(finding)
+    const file = findingFile()
+    saveFinding(file, finding)
     console.error(`found: ${finding.what.slice(0, 200)}\nmake fuzz REPLAY=${file}`)
     this.findings.push([finding, file])
   }
