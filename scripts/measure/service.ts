@@ -25,7 +25,12 @@ export interface MeasuredService extends Launched, Ports {
 /** Starts the service with priority on one core; the load is meant to use the other. */
 export async function startMeasured(data: string, env: Environment = {}): Promise<MeasuredService> {
   const prefix = ['taskset', '-c', '0', 'nice', '-n', '-10']
-  const settings = serviceEnvironment(data, { PLANTS_MAX_DATA_BYTES: String(2 ** 29), ...env })
+  const settings = serviceEnvironment(data, {
+    PLANTS_MAX_DATA_BYTES: String(2 ** 29),
+    // The default, and room for what asks beside the attackers.
+    PLANTS_MAX_CONNECTIONS: '1010',
+    ...env,
+  })
   const launched = launch(settings, { prefix, onLines: () => {} })
   const ports = await launched.listening
   return { ...launched, ...ports, memory: () => memoryOf(launched.pid) }
