@@ -87,12 +87,10 @@ function judgeCreate(request: Request, owner: string, { maxBodyBytes }: Realm): 
   const type = readMediaType(contentType)
   if (type === 'other') return refuse(41501)
   const doubts = type === 'doubtful' ? [41501] : []
-  const transfer = valuesOf(request, 'transfer-encoding').map((value) => value.toLowerCase())
-  const codings = [
-    ...valuesOf(request, 'content-encoding').map((value) => value.toLowerCase()),
-    ...transfer.filter((value) => value !== 'chunked'),
-  ]
-  if (codings.some((coding) => coding !== 'identity')) return refuse(...doubts, 41502)
+  const isEncoded = (name: string, ...usual: readonly string[]): boolean =>
+    valuesOf(request, name).some((value) => !usual.includes(value.toLowerCase()))
+  const isCoded = isEncoded('transfer-encoding', 'identity', 'chunked')
+  if (isEncoded('content-encoding', 'identity') || isCoded) return refuse(...doubts, 41502)
   const bytes = Math.max(request.declared, request.body.length)
   if (bytes > maxBodyBytes) return refuse(...doubts, 41301)
   if (request.broken.length > 0) return refuse(...doubts)
@@ -156,14 +154,11 @@ function checkList(
   if (hasBody) {
     const listed = plantsOf(answer.body)
     const none = { name: '' }
-    if (
-      listed.length !== ids.length ||
-      !ids.every((id, at) => isSame(owner.plants.get(id) ?? none, listed[at] ?? none))
-    )
-      throw new Error(
-        `${owner.name}'s list has ${listed.length} plants, and should have ${ids.length}: ` +
-          answer.body.slice(0, 500),
-      )
+    const isListed = (id: bigint, at: number): boolean =>
+      isSame(owner.plants.get(id) ?? none, listed[at] ?? none)
+    const found = `${owner.name}'s list has ${listed.length} plants, and should have ${ids.length}`
+    if (listed.length !== ids.length || !ids.every(isListed))
+      throw new Error(`${found}: ${answer.body.slice(0, 500)}`)
   }
   const last = ids.at(-1)
   const links = answer.headers.get('link') ?? []
