@@ -118,15 +118,6 @@ async function cacheToken(by: PatientVerifier, text: string): Promise<void> {
   assert(!(by.verify(text) instanceof Promise))
 }
 
-test('remote keys: start fetches at once; all waiting requests share one fetch', async (t) => {
-  const { hits, keys, by } = await withIssuer(t, keySet(ONE))
-  assert.notEqual(absence(keys), '')
-  keys.start?.()
-  await Promise.all([tokenOne, tokenOne, tokenOne].map((one) => accepted(one, by)))
-  assert.equal(absence(keys), '')
-  assert.equal(hits(), 1)
-})
-
 test('remote keys: without keys 503, and 401 for a malformed token', async (t) => {
   const { by } = await withIssuer(t, failing)
   await refused(tokenOne, 'keysUnavailable', by)
@@ -190,19 +181,6 @@ for (const [what, answer, why] of BAD_ANSWERS) {
     assert.equal(keys.keys, good)
   })
 }
-
-test('remote keys: an issuer that cannot be reached is named with the reason', async (t) => {
-  const { url } = await openIssuer(t)
-  for (const [base, why] of [
-    // TLS to a server that has none.
-    [url.replace('http', 'https'), 'SSL|ssl|EPROTO'],
-    ['http://127.0.0.1:1', 'connect ECONNREFUSED|bad port'],
-  ] as const) {
-    const setting = keysOf(t, { url: `${base}/a?code=hidden` })
-    await refused(tokenOne, 'keysUnavailable', setting.by)
-    absentBecause(setting, new RegExp(`${base}/a: fetch failed: .*(?:${why})`))
-  }
-})
 
 test('remote keys: a key set of exactly 1 MiB is read', async (t) => {
   const { by } = await withIssuer(t, text(SET.padEnd(MIB)))
@@ -366,8 +344,15 @@ for (const refresh of [20, 600_000]) {
     const clock = stopClock(t)
     const { issuer, hits, keys, by } = await withIssuer(t, keySet(ONE), { usable: 50, refresh })
     await accepted(tokenOne, by)
+    const { keys: first } = keys
     // The clock is stopped, so none of these is too late.
-    await until('fetched before its end', () => hits() > 3)
+    await until('fetched before its end', () => hits() > 1)
+    // One fetch may have begun before the clock moves, and one may be under way.
+    const fetched = hits() + 3
+    clock.pass(30)
+    await until('fetched again', () => hits() >= fetched)
+    clock.pass(30)
+    assert.equal(keys.keys, first)
     issuer.answer = failing
     await until('fails before its end', () => keys.isStale === true)
     assert.equal(absence(keys), '')
@@ -376,20 +361,6 @@ for (const refresh of [20, 600_000]) {
     await refused(tokenOne, 'keysUnavailable', by)
   })
 }
-
-test('remote keys: a set that is refreshed in time stays usable', async (t) => {
-  const clock = stopClock(t)
-  const { hits, keys, by } = await withIssuer(t, keySet(ONE), { usable: 300, refresh: 10 })
-  await accepted(tokenOne, by)
-  const { keys: first } = keys
-  for (let passed = 0; passed < 1000; passed += 200) {
-    // One fetch may have begun before the clock moved, and one may be under way.
-    const fetched = hits() + 3
-    await until('fetched again', () => hits() >= fetched)
-    clock.pass(200)
-  }
-  assert.equal(keys.keys, first)
-})
 
 test('remote keys: the background keeps no process alive', async (t) => {
   const { keys } = keysOf(t, { url: 'http://127.0.0.1:9/' })

@@ -39,10 +39,8 @@ test('fair queue: a tick ends after its budget, however much waits', async (t) =
     assert.ok(ticks < 200)
   }
   assert.equal(most, Math.ceil(BUDGET_MS / 1.25))
-  assert.deepEqual(
-    await Promise.all(all),
-    all.map((_, at) => at + 1),
-  )
+  const results = all.map((_, at) => at + 1)
+  assert.deepEqual(await Promise.all(all), results)
 })
 
 test('fair queue: a thousand pieces of one owner delay another owner by one', async (t) => {

@@ -11,13 +11,10 @@ type Json = Readonly<Record<string, unknown>>
 /** The header that goes with a key and an algorithm, and how it signs. */
 export type Signer = readonly [header: Json, sign: (input: string) => Buffer]
 
-function text(bytes: Buffer): string {
-  return bytes.toString('base64url')
-}
-
 function number(value: bigint): string {
   const digits = value.toString(16)
-  return text(Buffer.from(digits.length % 2 === 0 ? digits : `0${digits}`, 'hex'))
+  const even = digits.length % 2 === 0 ? digits : `0${digits}`
+  return Buffer.from(even, 'hex').toString('base64url')
 }
 
 /** By Euclid's algorithm. */
@@ -31,20 +28,10 @@ function inverse(value: bigint, modulus: bigint): bigint {
 function rsaKey(): KeyObject {
   const [p, q, e] = [3n * 2n ** 1022n + 1037n, 2n ** 1024n - 105n, 65537n]
   const d = inverse(e, (p - 1n) * (q - 1n))
-  return createPrivateKey({
-    format: 'jwk',
-    key: {
-      kty: 'RSA',
-      n: number(p * q),
-      e: number(e),
-      d: number(d),
-      p: number(p),
-      q: number(q),
-      dp: number(d % (p - 1n)),
-      dq: number(d % (q - 1n)),
-      qi: number(inverse(q, p)),
-    },
-  })
+  const more = { dp: d % (p - 1n), dq: d % (q - 1n), qi: inverse(q, p) }
+  const members = Object.entries({ n: p * q, e, d, p, q, ...more })
+  const numbers = Object.fromEntries(members.map(([name, value]) => [name, number(value)]))
+  return createPrivateKey({ format: 'jwk', key: { kty: 'RSA', ...numbers } })
 }
 
 /** From PKCS #8 (RFC 5208): the bytes before the key, and the bytes of the key. */
