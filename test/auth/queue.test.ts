@@ -40,8 +40,6 @@ function es512(sub: string): string {
 
 /** A service whose verifications wait until `open`; `begun` says how many there were. */
 async function startHeld(t: TestContext, isOpen: boolean) {
-  const keys = { kind: 'file', path: SLOW_SET } as const
-  const { port, adminPort } = await startService(t, { issuer: ISSUER, audience: AUDIENCE, keys })
   const { subtle } = globalThis.crypto
   const verify = subtle.verify.bind(subtle)
   let open = (): void => {}
@@ -50,7 +48,10 @@ async function startHeld(t: TestContext, isOpen: boolean) {
     await opened
     return verify(...args)
   })
+  // Before the service closes, which waits for its requests.
   t.after(() => open())
+  const keys = { kind: 'file', path: SLOW_SET } as const
+  const { port, adminPort } = await startService(t, { issuer: ISSUER, audience: AUDIENCE, keys })
   return {
     port,
     adminPort,
@@ -92,7 +93,7 @@ test('tokens in turn: 16 are verified, 512 wait, more get 503, and not cached on
   for (const wire of wires) wire.socket.resetAndDestroy()
   await until('they have left', async () => (await metric('connections')) === 0)
   open()
-  await until('those that ran are refused', async () => (await metric(REFUSED)) === AT_ONCE)
+  await until('those that ran are refused', async () => (await metric(REFUSED)) >= AT_ONCE)
   assert.equal((await call(port, { token: es512('next') })).status, 200)
   // Of the clients that left while they waited, none was verified.
   assert.equal(begun(), 1 + AT_ONCE + 1)
