@@ -26,7 +26,7 @@ export async function sourceOf(bytes: Uint8Array, format = 3): Promise<Snapshot>
   return { format, pages, trailerAt: bytes.length, sequence: 1, complete: true }
 }
 
-/** Writes a snapshot of these plants, with those of another one before them: by default an export. */
+/** Writes a snapshot, by default an export, of these plants after those of another one. */
 export async function writeSnapshot(
   to: File,
   rows: Iterable<Row>,
