@@ -116,7 +116,7 @@ const NO_SETS: readonly (readonly [content: string, what: string])[] = [
   ['xyzzy', 'is no JSON object in UTF-8'],
   ['"xyzzy', 'is no JSON object in UTF-8'],
   ['{"xyzzy":}', 'is no JSON object in UTF-8'],
-  ['{"keys":[]} xyzzy', 'and is'],
+  ['{"keys":[]} xyzzy', 'and is broken JSON'],
   ['\n-----BEGIN PUBLIC KEY-----\nxyzzy', 'is PEM'],
   ['<!doctype html><title>xyzzy</title>', 'is HTML or XML'],
   ['{"keys":{}}', 'has no list of keys'],
