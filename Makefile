@@ -40,8 +40,8 @@ dev: $(BUILT) ## serve as `make run` does, and restart after each change of a so
 
 build: $(BUILT) ## compile src/ to dist/
 
-# Variables on make's command line reach a script as environment: here CHART, OUT, DUR, WARM, RUNS, NODE_ARGS.
-bench: $(BUILT) ## measure beside bare node:http; WORKLOADS='get20 post' runs some, CHART=file.svg draws
+# Variables on make's command line reach a script as environment: here DUR, RUNS, NODE_ARGS.
+bench: $(BUILT) ## measure beside bare node:http; WORKLOADS='get20 post' runs some
 	@$(SCRIPT) scripts/bench.ts $(WORKLOADS)
 
 openapi: $(BUILT) ## write src/api/openapi.json from the table of operations
@@ -65,7 +65,7 @@ crash: $(BUILT) ##2 kill the service under load ROUNDS=n times and look for lost
 drain: $(BUILT) ##2 restart two instances RESTARTS=n times under REQUESTS=n requests; none may fail
 	@PLANTS_TEST_RESTARTS=$(RESTARTS) PLANTS_TEST_REQUESTS=$(REQUESTS) node --import tsx --test test/e2e/drain.test.ts
 
-fuzz: $(BUILT) ##2 send hostile requests for SECONDS=n; SEED=n, SEEDS=n, or REPLAY=file (scripts/fuzz/README.md)
+fuzz: $(BUILT) ##2 send hostile requests for SECONDS=n; SEED=n, or REPLAY=file (scripts/fuzz/README.md)
 	@$(SCRIPT) scripts/fuzz.ts
 
 cluster: $(BUILT) ##2 run three members of etcd and two instances, and print curl lines; Ctrl-C ends all

@@ -3,17 +3,15 @@
  * compares every answer with an oracle that reads the same bytes and shares no line with src/. See
  * fuzz/README.md.
  */
-import { mkdtemp, rm } from 'node:fs/promises'
-import { tmpdir } from 'node:os'
-import { join } from 'node:path'
 import { exitOnSignals } from '../test/support/launch.ts'
 import { Realm } from '../test/support/oracle/realm.ts'
 import { randomSeed, subSeed } from '../test/support/random.ts'
 import { Era } from './fuzz/era.ts'
-import { type Finding, loadFinding, replaceFinding } from './fuzz/finding.ts'
+import { type Finding, loadFinding, saveFinding } from './fuzz/finding.ts'
 import { minimize, replay } from './fuzz/replay.ts'
 import { Totals } from './fuzz/worker.ts'
 import { wholeNumber } from './variables.ts'
+import { inDirectory } from './watched.ts'
 
 /** After this long a new directory is used. */
 const ERA_SECONDS = 20
@@ -21,53 +19,40 @@ const FINDINGS_MAX = 10
 /** Each takes a few seconds. */
 const MINIMIZED_MAX = 2
 
-const firstSeed = wholeNumber('SEED', randomSeed(), 0)
-const seeds = wholeNumber('SEEDS', 1)
-/** For each seed. */
+const seed = wholeNumber('SEED', randomSeed(), 0)
 const seconds = wholeNumber('SECONDS', 60)
 const replayed = process.env['REPLAY']
 
 const totals = new Totals()
 
 /** Returns how many things were wrong. */
-async function fuzzSeed(seed: number): Promise<number> {
-  const endMs = performance.now() + seconds * 1000
-  const secondsLeft = (): number => (endMs - performance.now()) / 1000
+async function runEra(realm: Realm, number: number, eraSeconds: number): Promise<number> {
+  let findings = 0
+  const complaints = await inDirectory('fuzz', async (root) => {
+    const era = new Era(realm, root, subSeed(seed, number), totals)
+    await era.run(eraSeconds)
+    totals.eras += 1
+    findings = era.findings.length
+    for (const [index, [finding, file]] of era.findings.slice(0, FINDINGS_MAX).entries()) {
+      const smallest = index < MINIMIZED_MAX ? await minimize(finding) : finding
+      saveFinding(file, smallest)
+      showFinding(smallest, file)
+    }
+    return era.complaints.map((complaint) => `COMPLAINT (${realm.name}): ${complaint}`)
+  })
+  return findings + complaints
+}
+
+async function fuzz(): Promise<number> {
+  console.log(`${seconds} s, seed ${seed}`)
+  const startedAtMs = performance.now()
+  const secondsLeft = (): number => seconds - (performance.now() - startedAtMs) / 1000
   const realms = Realm.all().length
   const count = Math.max(realms, Math.ceil(seconds / ERA_SECONDS))
   let wrong = 0
   for (let number = 0; number < count && secondsLeft() > 0 && wrong === 0; number++) {
     const realm = Realm.all()[number % realms]
-    if (realm) wrong = await runEra(realm, subSeed(seed, number), secondsLeft() / (count - number))
-  }
-  return wrong
-}
-
-async function runEra(realm: Realm, seed: number, eraSeconds: number): Promise<number> {
-  const root = await mkdtemp(join(tmpdir(), 'plant-store-fuzz-'))
-  const era = new Era(realm, root, seed, totals)
-  await era.run(eraSeconds)
-  totals.eras += 1
-  for (const complaint of era.complaints.slice(0, 20))
-    console.error(`COMPLAINT (${realm.name}): ${complaint}`)
-  if (era.complaints.length === 0) await rm(root, { recursive: true })
-  else console.error(`the directory is left: ${root}`)
-  for (const [index, [finding, file]] of era.findings.slice(0, FINDINGS_MAX).entries()) {
-    const smallest = index < MINIMIZED_MAX ? await minimize(finding) : finding
-    replaceFinding(file, smallest)
-    showFinding(smallest, file)
-  }
-  return era.findings.length + era.complaints.length
-}
-
-async function fuzz(): Promise<number> {
-  const startedAtMs = performance.now()
-  let wrong = 0
-  for (let seed = firstSeed; seed < firstSeed + seeds; seed++) {
-    console.log(`${seconds} s, seed ${seed}`)
-    const found = await fuzzSeed(seed)
-    wrong += found
-    if (seeds > 1) console.log(`findings ${found}, requests so far ${totals.requests}`)
+    if (realm) wrong = await runEra(realm, number, secondsLeft() / (count - number))
   }
   const rate = Math.round((totals.requests * 1000) / (performance.now() - startedAtMs))
   const { requests, connections, mutated, unclear, lost, owners, kills, eras } = totals
@@ -78,7 +63,7 @@ async function fuzz(): Promise<number> {
 connections ${connections}: mutated ${mutated}, unclear ${unclear}, last answers reset ${lost}
 answers ${statuses.map(([status, count]) => `${status}: ${count}`).join(', ')}
 owners compared ${owners}, kills ${kills}, eras ${eras}
-findings ${wrong}, seeds ${firstSeed} to ${firstSeed + seeds - 1}`)
+findings ${wrong}, seed ${seed}`)
   return wrong === 0 ? 0 : 1
 }
 

@@ -1,6 +1,6 @@
 /*
  * Measures what the built service costs in one scenario: `make measure SCENARIO=stalls`. Without a
- * scenario this prints the list. MAIN=path measures another build of the service.
+ * scenario this prints the list.
  */
 import { exitOnSignals } from '../test/support/launch.ts'
 
@@ -8,9 +8,8 @@ const SCENARIOS: Readonly<Record<string, string>> = {
   stalls: 'how long a probe and another owner wait while one owner attacks; SECONDS=n each',
   strangers: 'how long owners wait beside RATE=n bad signatures a second; SECONDS=n',
   memory: 'memory of clients that make the service hold what they can, each way by itself',
-  limits: 'the longest start: from a large snapshot, and with the longest journal too',
   sizing: 'memory and start by number of plants, and what small containers hold',
-  json: "time to read a body by shape and length; SHAPES='a,b' measures some",
+  json: 'time to read a body by shape and length',
 }
 
 const name = process.argv[2]

@@ -101,8 +101,8 @@ const VISIBLE_ASCII = { type: 'string', pattern: '^[!-~]{1,128}$' }
 const CHALLENGED = header('RFC 6750.', CHALLENGE)
 const RETRY = header('Seconds to wait.', SECONDS)
 
-const name = text('The name of the plant: any Unicode text.')
-const tag = text('Tag that specifies the type of the plant: any Unicode text.')
+const name = { ...TEXT, description: 'The name of the plant: any Unicode text.' }
+const tag = { ...TEXT, description: 'Tag that specifies the type of the plant: any Unicode text.' }
 // Without minimum and maximum: most tools read them as doubles, and would round the maximum out of
 // range.
 const id = integer(
@@ -111,7 +111,7 @@ const id = integer(
     'that keep numbers as doubles are exact up to 2^53 only.',
 )
 const error = integer('int32', 'Numeric error value: 100 times the status plus a running number.')
-const message = text('Error message text.')
+const message = { ...TEXT, description: 'Error message text.' }
 
 /** Those that have a name in the description. */
 const SCHEMAS = {
@@ -178,7 +178,7 @@ function pathItem({ path, byMethod }: Route): object {
     ...title(`${name}Options`, 'Returns the allowed methods. Needs no token.'),
     security: [],
     responses: {
-      204: respond('No Content', { Allow: header('The allowed methods.', TEXT) }),
+      204: respond(['No Content'], { Allow: header('The allowed methods.', TEXT) }),
       ...failures((condition) => OF_OPTIONS.includes(condition)),
     },
   }
@@ -199,16 +199,11 @@ function describe(operation: Operation) {
   return {
     ...title(name, description),
     parameters: parametersIn('query', path, parameters),
-    requestBody: requestBody && {
-      required: true,
-      description: requestBody[0],
-      content: contentOf(requestBody),
-    },
+    requestBody: requestBody && { required: true, ...withContent(requestBody) },
     responses: {
       200: respond(
-        response[0],
-        mapped(headers ?? {}, ([text, schema]) => header(text, schema, false)),
         response,
+        mapped(headers, ([text, schema]) => header(text, schema, false)),
       ),
       ...failures((condition) => errors.includes(condition) || !ofSome.includes(condition)),
     },
@@ -261,22 +256,20 @@ function failures(canMeet: (condition: Condition) => boolean): Readonly<Record<s
   }
   return mapped(examples, (ofStatus, status) => {
     const description = STATUS_CODES[status] ?? 'A request that is none of these operations.'
-    return respond(description, FAILURE_HEADERS[status] ?? {}, [description, ERROR, ofStatus])
+    return respond([description, ERROR, ofStatus], FAILURE_HEADERS[status])
   })
 }
 
-/** A response; without content it has no body. */
-function respond(description: string, headers: object, content?: Content): object {
+/** A response; without schema it has no body. */
+function respond(content: Content | readonly [description: string], headers = {}): object {
   const requestId = header('That of the request if it was valid, else a new one.', VISIBLE_ASCII)
-  return {
-    description,
-    headers: { 'Request-Id': requestId, ...headers },
-    content: content && contentOf(content),
-  }
+  const allHeaders = { 'Request-Id': requestId, ...headers }
+  return { description: content[0], headers: allHeaders, ...withContent(content) }
 }
 
-function contentOf([, schema, examples]: Content): object {
-  return { 'application/json': { schema, examples: mapped(examples, (value) => ({ value })) } }
+function withContent([description, schema, examples]: Content | readonly [string]): object {
+  const values = mapped(examples, (value) => ({ value }))
+  return { description, content: schema && { 'application/json': { schema, examples: values } } }
 }
 
 function header(description: string, schema: object, required = true): object {
@@ -284,16 +277,12 @@ function header(description: string, schema: object, required = true): object {
 }
 
 function mapped<T>(
-  values: Readonly<Record<string, T>>,
+  values: Readonly<Record<string, T>> = {},
   change: (value: T, name: string) => object,
 ): Readonly<Record<string, object>> {
   return Object.fromEntries(
     Object.entries(values).map(([name, value]) => [name, change(value, name)]),
   )
-}
-
-function text(description: string): object {
-  return { type: 'string', description }
 }
 
 function integer(format: 'int32' | 'int64', description: string): object {

@@ -1,4 +1,9 @@
+import { mkdtemp, rm } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { reasonOf } from '../dist/errors.js'
 import { type Environment, launch, type Launched } from '../test/support/launch.ts'
+import { run } from '../test/support/process.ts'
 
 const START_PATIENCE_MS = 120_000
 /**
@@ -51,6 +56,13 @@ export class WatchedService {
     return this.#launched.kill(signal)
   }
 
+  /** A clean stop, which must leave a sound directory. */
+  async stop(directory: string): Promise<void> {
+    const code = await this.kill('SIGTERM')
+    if (code !== 0) this.complaints.push(`SIGTERM ended the service with ${code}`)
+    this.complaints.push(...(await check(directory)))
+  }
+
   /** Lines come many at a time: look at each one only if there is something to find. */
   #read(lines: string): void {
     if (!lines.includes('"level":"error"') && !/^[^{]/m.test(lines)) return
@@ -59,4 +71,26 @@ export class WatchedService {
       if (isError && !EXPECTED.test(line)) this.complaints.push(`the service wrote: ${line}`)
     }
   }
+}
+
+/** What `plant-store check` finds wrong with a directory. */
+export async function check(directory: string): Promise<readonly string[]> {
+  const { status, stdout, stderr } = await run(['check'], { PLANTS_DATA: directory })
+  return status === 0 ? [] : [`check: ${stdout}${stderr}`]
+}
+
+/**
+ * Does something in a new directory, and prints what it finds wrong: then the directory is left.
+ * Returns how much that is.
+ */
+export async function inDirectory(
+  name: string,
+  use: (root: string) => Promise<readonly string[]>,
+): Promise<number> {
+  const root = await mkdtemp(join(tmpdir(), `plant-store-${name}-`))
+  const problems = await use(root).catch((error: unknown) => [reasonOf(error)])
+  for (const problem of problems.slice(0, 20)) console.error(problem)
+  if (problems.length === 0) await rm(root, { recursive: true })
+  else console.error(`the directory is left: ${root}`)
+  return problems.length
 }

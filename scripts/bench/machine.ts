@@ -1,6 +1,6 @@
 import { spawnSync } from 'node:child_process'
 import { readFileSync, statfsSync } from 'node:fs'
-import { cpus, release, tmpdir, totalmem } from 'node:os'
+import { cpus, tmpdir } from 'node:os'
 
 /** The kernel counts in hundredths of a second, whatever its own tick. */
 const TICKS = 100
@@ -9,38 +9,17 @@ const SERVER_CORE = '0'
 const LOAD_CORE = '1'
 
 /** Whether servers have one core, and the load and this process the other. */
-export const pinned =
+const pinned =
   cpus().length > 1 &&
   spawnSync('taskset', ['-apc', LOAD_CORE, String(process.pid)], { stdio: 'ignore' }).status === 0
 
-/** Puts a command on the servers' core. */
-export const serverPrefix: readonly string[] = pinned ? ['taskset', '-c', SERVER_CORE] : []
-
-export interface Machine {
-  readonly cpu: string
-  readonly cores: number
-  readonly memoryGiB: number
-  readonly kernel: string
-  readonly node: string
-  readonly pinned: boolean
-  readonly date: string
-}
-
-export function describeMachine(): Machine {
-  const all = cpus()
-  return {
-    cpu: all[0]?.model.trim() ?? 'unknown',
-    cores: all.length,
-    memoryGiB: Math.round(totalmem() / 2 ** 30),
-    kernel: release(),
-    node: process.version,
-    pinned,
-    date: new Date().toISOString().slice(0, 10),
-  }
+/** Puts a command on the servers' core, or on both. */
+export function prefix(cores = SERVER_CORE): readonly string[] {
+  return pinned ? ['taskset', '-c', cores] : []
 }
 
 /** What weakens the figures on this machine. */
-export function caveats(): string[] {
+export function cautions(): string[] {
   const all: string[] = []
   if (!pinned)
     all.push('without taskset and two cores, server and load share cores: figures are less steady')
@@ -50,15 +29,8 @@ export function caveats(): string[] {
 }
 
 /** CPU seconds of a process, all its threads included. */
-export function cpuSeconds(pid: number | 'self'): number {
+export function cpuSeconds(pid: number): number {
   // The second field, the command in parentheses, may hold spaces: these begin with the third.
   const fields = readFileSync(`/proc/${pid}/stat`, 'latin1').split(') ').at(-1)?.split(' ') ?? []
   return (Number(fields[11]) + Number(fields[12])) / TICKS
-}
-
-/** CPU seconds that the whole machine has worked. */
-export function busySeconds(): number {
-  const [user = NaN, nice = NaN, system = NaN, , , irq = NaN, softirq = NaN] =
-    /^cpu +(.*)/.exec(readFileSync('/proc/stat', 'latin1'))?.[1]?.split(' ').map(Number) ?? []
-  return (user + nice + system + irq + softirq) / TICKS
 }

@@ -5,9 +5,8 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { call, post } from '../../test/support/http.ts'
 import { serviceEnvironment } from '../../test/support/launch.ts'
 import { jsonOf, Ledger, plantsOf, type SentPlant } from '../../test/support/ledger.ts'
-import { run } from '../../test/support/process.ts'
 import { token } from '../../test/support/tokens.ts'
-import { WatchedService } from '../watched.ts'
+import { check, WatchedService } from '../watched.ts'
 import type { Choices } from './choices.ts'
 
 const CONNECTIONS = 32
@@ -105,21 +104,15 @@ export class Place {
   async leave(): Promise<void> {
     const service = this.#start()
     await this.#verify(await service.ready())
-    const code = await this.#end(service, 'SIGTERM')
-    if (code !== 0) this.ledger.problems.push(`SIGTERM ended the service with ${code}`)
-    await this.#check()
+    await service.stop(this.directory)
+    this.ledger.problems.push(...service.complaints)
   }
 
   /** Nothing is being sent: lists must hold all that was kept, and open ids can be sent again. */
   async #verify(port: number): Promise<void> {
-    const checked = this.#check()
+    const checked = check(this.directory)
     await Promise.all(OWNERS.map((owner) => this.#verifyOwner(port, owner)))
-    await checked
-  }
-
-  async #check(): Promise<void> {
-    const { status, stdout, stderr } = await run(['check'], { PLANTS_DATA: this.directory })
-    if (status !== 0) this.ledger.problems.push(`check: ${stdout}${stderr}`)
+    this.ledger.problems.push(...(await checked))
   }
 
   async #verifyOwner(port: number, owner: string): Promise<void> {

@@ -78,63 +78,50 @@ function nest(random: Random): string {
 
 /** A body that is most likely wrong somewhere; the oracle decides by reading it. */
 export function spoilBody(random: Random, id: bigint, plant: Content): string {
-  const good = spellPlant(random, id, plant)
-  const spoil = random.chance(0.5) ? spoilMember : spoilBytes
-  return spoil(random, good, id, JSON.stringify(plant.name))
+  return random.chance(0.5)
+    ? utf8(spoilMember(random, id, JSON.stringify(plant.name)))
+    : spoilBytes(random, spellPlant(random, id, plant))
 }
 
 /** JSON that is wrong as a plant, or as JSON. */
-function spoilMember(random: Random, _good: string, id: bigint, name: string): string {
+function spoilMember(random: Random, id: bigint, name: string): string {
   const start = `{"id":${id},"name":${name}`
-  switch (random.below(8)) {
-    case 0:
-      return utf8(`{"id":${random.pick(dictionary.noIds)},"name":${name}}`)
-    case 1:
-      return utf8(`{"id":${id},"name":${random.pick(dictionary.noStrings)}}`)
-    case 2:
-      return utf8(`${start},"tag":${random.pick(dictionary.noStrings)}}`)
-    case 3: {
+  const spoil = random.pick([
+    () => `{"id":${random.pick(dictionary.noIds)},"name":${name}}`,
+    () => `{"id":${id},"name":${random.pick(dictionary.noStrings)}}`,
+    () => `${start},"tag":${random.pick(dictionary.noStrings)}}`,
+    () => {
       const value = random.pick(['1', '"a"', String(id), '{'])
-      return utf8(`${start},${random.pick(dictionary.repeatedMembers)}:${value}}`)
-    }
-    case 4:
-      return utf8(random.pick([`{"name":${name}}`, `{"id":${id}}`, ...dictionary.noPlants]))
-    case 5:
-      return utf8(`${start},"x":${nest(random)}}`)
-    case 6: {
+      return `${start},${random.pick(dictionary.repeatedMembers)}:${value}}`
+    },
+    () => random.pick([`{"name":${name}}`, `{"id":${id}}`, ...dictionary.noPlants]),
+    () => `${start},"x":${nest(random)}}`,
+    () => {
       const digits = String(random.below(1e9)).repeat(1 + random.below(60))
       const exponent = `${random.pick(['-', '', '+'])}${random.below(600)}`
-      return utf8(`{"id":${random.pick(['-', ''])}${digits}e${exponent},"name":${name}}`)
-    }
-    default: {
+      return `{"id":${random.pick(['-', ''])}${digits}e${exponent},"name":${name}}`
+    },
+    () => {
       const length = random.below(200)
       const names = Array.from({ length }, (_, at) => `"${at * random.below(3)}":${at},`)
-      return utf8(`{${names.join('')}"id":${id},"name":${name}}`)
-    }
-  }
+      return `{${names.join('')}"id":${id},"name":${name}}`
+    },
+  ])
+  return spoil()
 }
 
 /** A good body whose bytes are changed. */
 function spoilBytes(random: Random, good: string): string {
-  switch (random.below(8)) {
-    case 0:
-      // UTF-8 of what was UTF-8 already: other text, unless it is ASCII.
-      return utf8(good)
-    case 1:
-      return `\xef\xbb\xbf${good}`
-    case 2: {
-      const mark = random.chance(0.5) ? '\ufeff' : ''
-      return Buffer.from(mark + good, 'utf16le').toString('latin1')
-    }
-    case 3:
-      return good.replace(/[a-z]/, random.pick(dictionary.noUtf8))
-    case 4:
-      return good + random.pick(dictionary.afterJson)
-    case 5:
-      return good.replace(/[:,]/, random.pick(['', ',', '::', ',,', ';', '=', ' ']))
-    case 6:
-      return good.slice(0, random.below(good.length + 1))
-    default:
-      return mutate(random, good)
-  }
+  const spoil = random.pick([
+    // UTF-8 of what was UTF-8 already: other text, unless it is ASCII.
+    () => utf8(good),
+    () => `\xef\xbb\xbf${good}`,
+    () => Buffer.from(random.pick(['', '\ufeff']) + good, 'utf16le').toString('latin1'),
+    () => good.replace(/[a-z]/, random.pick(dictionary.noUtf8)),
+    () => good + random.pick(dictionary.afterJson),
+    () => good.replace(/[:,]/, random.pick(['', ',', '::', ',,', ';', '=', ' '])),
+    () => good.slice(0, random.below(good.length + 1)),
+    () => mutate(random, good),
+  ])
+  return spoil()
 }

@@ -4,10 +4,9 @@ import type { World } from '../../test/support/oracle/compare.ts'
 import { plantsOf } from '../../test/support/oracle/form.ts'
 import type { Owner } from '../../test/support/oracle/owner.ts'
 import type { Realm } from '../../test/support/oracle/realm.ts'
-import { run } from '../../test/support/process.ts'
 import { head } from '../../test/support/wire.ts'
-import { WatchedService } from '../watched.ts'
-import { type Finding, saveFinding } from './finding.ts'
+import { check, WatchedService } from '../watched.ts'
+import { type Finding, findingFile, saveFinding } from './finding.ts'
 import { plainScript, talk } from './talk.ts'
 import { type Totals, Worker } from './worker.ts'
 
@@ -55,11 +54,11 @@ export class Era {
 
   async run(seconds: number): Promise<void> {
     const untilMs = performance.now() + seconds * 900
-    await this.#serve('SIGKILL', async (service, port) => {
+    await this.#serve('kill', async (service, port) => {
       await this.#traffic(service, port, seconds * 450, 'kill')
     })
     if (this.#failed) return
-    await this.#serve('SIGTERM', async (service, port) => {
+    await this.#serve('stop', async (service, port) => {
       // First what a killed service has left.
       await this.#verify(port)
       if (this.#failed) return
@@ -71,23 +70,21 @@ export class Era {
     })
   }
 
-  /** One process of the service; SIGTERM must end it with 0, and leave a sound directory. */
+  /** One process of the service. What fails, or is to be killed, is. */
   async #serve(
-    signal: 'SIGKILL' | 'SIGTERM',
+    end: 'kill' | 'stop',
     use: (service: WatchedService, port: number) => Promise<void>,
   ): Promise<void> {
     const service = new WatchedService(this.#world.realm.environment(this.#root))
+    const data = join(this.#root, 'data')
     try {
       await use(service, await service.ready())
     } finally {
-      const code = await service.kill(this.#failed ? 'SIGKILL' : signal)
-      if (signal === 'SIGTERM' && !this.#failed && code !== 0)
-        this.complaints.push(`SIGTERM ended the service with ${code}`)
+      if (end === 'kill' || this.#failed) await service.kill('SIGKILL')
+      else await service.stop(data)
       this.complaints.push(...service.complaints)
     }
-    if (this.#failed) return
-    const checked = await run(['check'], { PLANTS_DATA: join(this.#root, 'data') })
-    if (checked.status !== 0) this.complaints.push(`check: ${checked.stdout}${checked.stderr}`)
+    if (end === 'kill' && !this.#failed) this.complaints.push(...(await check(data)))
   }
 
   /**
@@ -121,7 +118,8 @@ export class Era {
 
   #take(finding: Finding | undefined): void {
     if (!finding) return
-    const file = saveFinding(finding)
+    const file = findingFile()
+    saveFinding(file, finding)
     console.error(`found: ${finding.what.slice(0, 200)}\nmake fuzz REPLAY=${file}`)
     this.findings.push([finding, file])
   }
@@ -146,7 +144,7 @@ export class Era {
     owners: readonly (readonly [name: string, token: string])[],
   ): Promise<void> {
     const text = owners.map(([, token]) => head('GET', '/plants', { token })).join('')
-    const { answers, flaw } = await talk(port, plainScript(text), owners.length)
+    const { answers, flaw } = await talk(port, plainScript(text))
     if (flaw !== undefined || answers.length !== owners.length)
       this.complaints.push(`${answers.length} lists of ${owners.length}: ${flaw ?? ''}`)
     for (const [index, [name, token]] of owners.entries()) {

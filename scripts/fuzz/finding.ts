@@ -1,4 +1,4 @@
-import { mkdtempSync, readFileSync, renameSync, writeFileSync } from 'node:fs'
+import { mkdtempSync, readFileSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import type { Content } from '../../test/support/ledger.ts'
@@ -19,20 +19,17 @@ export interface Finding {
   }[]
 }
 
-/** Writes a finding to a file at once, so that it survives the end of the run. */
-export function saveFinding(finding: Finding): string {
-  const file = join(mkdtempSync(join(tmpdir(), 'plant-store-finding-')), 'finding.json')
-  writeFileSync(file, JSON.stringify(finding))
-  return file
+/** Where a new finding goes. */
+export function findingFile(): string {
+  return join(mkdtempSync(join(tmpdir(), 'plant-store-finding-')), 'finding.json')
 }
 
-/** Puts a smaller finding in the place of one. */
-export function replaceFinding(file: string, finding: Finding): void {
-  writeFileSync(`${file}.new`, JSON.stringify(finding))
-  renameSync(`${file}.new`, file)
+/** At once, so that it survives the end of the run; a smaller one may take its place. */
+export function saveFinding(file: string, finding: Finding): void {
+  writeFileSync(file, JSON.stringify(finding))
 }
 
 export function loadFinding(file: string): Finding {
-  // Written by the functions above.
+  // Written by the function above.
   return JSON.parse(readFileSync(file, 'utf8')) as Finding
 }

@@ -13,22 +13,15 @@ function mutateOnce(random: Random, text: string): string {
   const length = 1 + random.small(Math.max(1, Math.min(text.length - at, 60)))
   const [before, after] = [text.slice(0, at), text.slice(at)]
   const flipped = (text.charCodeAt(at) || 0) ^ (1 << random.below(8))
-  switch (random.below(8)) {
-    case 0:
-      return before + String.fromCharCode(flipped) + after.slice(1)
-    case 1:
-      return before + String.fromCharCode(random.below(256)) + after.slice(1)
-    case 2:
-      return before + after.slice(length)
-    case 3:
-      return before + after.slice(0, length) + after
-    case 4:
-      return before + random.pick(dictionary.pieces) + after.slice(1)
-    case 5:
-      return before + text.slice(random.below(text.length + 1)).slice(0, length) + after
-    case 6:
-      return random.chance(0.2) ? before : before + after.slice(1)
-    default:
-      return before + random.pick(dictionary.pieces) + after
-  }
+  const change = random.pick([
+    () => before + String.fromCharCode(flipped) + after.slice(1),
+    () => before + String.fromCharCode(random.below(256)) + after.slice(1),
+    () => before + after.slice(length),
+    () => before + after.slice(0, length) + after,
+    () => before + random.pick(dictionary.pieces) + after.slice(1),
+    () => before + text.slice(random.below(text.length + 1)).slice(0, length) + after,
+    () => (random.chance(0.2) ? before : before + after.slice(1)),
+    () => before + random.pick(dictionary.pieces) + after,
+  ])
+  return change()
 }

@@ -1,6 +1,6 @@
 import { temporaryDirectorySync } from '../../test/support/directories.ts'
 import { jsonOf, Ledger } from '../../test/support/ledger.ts'
-import { certainAnswers, compare, type World } from '../../test/support/oracle/compare.ts'
+import { compare, type World } from '../../test/support/oracle/compare.ts'
 import { Owner } from '../../test/support/oracle/owner.ts'
 import { Realm } from '../../test/support/oracle/realm.ts'
 import { readRequests } from '../../test/support/oracle/requests.ts'
@@ -28,10 +28,10 @@ export async function replay(finding: Finding): Promise<string | undefined> {
         postBytes(jsonOf({ id: BigInt(id), ...plant }), { token: owner.token }),
       )
       const text = creations.join('')
-      if (text !== '') await talk(port, plainScript(text), 0)
+      if (text !== '') await talk(port, plainScript(text))
     }
     const readings = readRequests(script.text, script.ending === 'stall')
-    const heard = await talk(port, script, certainAnswers(readings), readings)
+    const heard = await talk(port, script, readings)
     return compare(readings, heard, world, new Map(), false).flaw ?? service.complaints[0]
   } finally {
     await service.kill('SIGKILL')

@@ -133,28 +133,28 @@ function authorization(random: Random, { owners, others }: Actors): string[] {
   const { token } = random.pick(owners)
   const bearer = `Authorization: Bearer ${token}`
   if (random.chance(0.9)) return [bearer]
-  switch (random.below(10)) {
-    case 0:
-      return []
-    case 1:
-      return [bearer, `Authorization: Bearer ${random.pick(owners).token}`]
-    case 2: {
+  const changed = (): string[] => {
+    const at = random.below(token.length)
+    const other = random.pick(['A', 'b', '_', '-', '.', '', '+', '/', '=', '~'])
+    return [`Authorization: Bearer ${token.slice(0, at)}${other}${token.slice(at + 1)}`]
+  }
+  const worthless = (): string[] => [`Authorization: Bearer ${random.pick(random.pick(others))}`]
+  const make = random.pick([
+    () => [],
+    () => [bearer, `Authorization: Bearer ${random.pick(owners).token}`],
+    () => {
       const scheme = random.pick(['bearer', 'BEARER', 'Bearer '])
       return [`authorization:${random.pick([' ', '', '\t'])}${scheme} ${token} `]
-    }
-    case 3:
-      return [`Authorization: ${random.pick(dictionary.schemes)} ${token}`]
-    case 4:
-      return [bearer + random.pick(dictionary.tokenEnds)]
-    case 5:
-    case 6: {
-      const at = random.below(token.length)
-      const other = random.pick(['A', 'b', '_', '-', '.', '', '+', '/', '=', '~'])
-      return [`Authorization: Bearer ${token.slice(0, at)}${other}${token.slice(at + 1)}`]
-    }
-    default:
-      return [`Authorization: Bearer ${random.pick(random.pick(others))}`]
-  }
+    },
+    () => [`Authorization: ${random.pick(dictionary.schemes)} ${token}`],
+    () => [bearer + random.pick(dictionary.tokenEnds)],
+    changed,
+    changed,
+    worthless,
+    worthless,
+    worthless,
+  ])
+  return make()
 }
 
 function addHeaders(random: Random, lines: string[], share: number): void {

@@ -1,8 +1,8 @@
 import { connect, type Socket } from 'node:net'
 import { setImmediate as nextTick, setTimeout as sleep } from 'node:timers/promises'
 import { reasonOf } from '../../dist/errors.js'
-import type { Heard } from '../../test/support/oracle/compare.ts'
-import { isHead, type Reading } from '../../test/support/oracle/requests.ts'
+import { certainAnswers, type Heard } from '../../test/support/oracle/compare.ts'
+import { isHead, type Reading, readRequests } from '../../test/support/oracle/requests.ts'
 import { ResponseReader } from '../../test/support/response.ts'
 
 /** What a connection sends, and how it ends. All text is latin1. */
@@ -30,133 +30,87 @@ export function plainScript(text: string): Script {
   return { text, cuts: [], ending: 'half-close', sendOnly: 0, pauseMs: 0, readsLate: false }
 }
 
-/**
- * Runs a script. `certain` answers come even if this side stays open. `readings` say which answers
- * are to HEAD; by default none is.
- */
+/** Runs a script, and waits until the connection is closed. `readings` are those of its text. */
 export async function talk(
   port: number,
   script: Script,
-  certain: number,
-  readings?: readonly Reading[],
+  readings: readonly Reading[] = readRequests(script.text),
 ): Promise<Heard> {
-  const reader = new ResponseReader((index) => readings !== undefined && isHead(readings[index]))
-  const talking = new Talk(port, script, certain, reader)
-  await talking.send()
-  await talking.finish()
-  return talking.heard
+  const { ending, readsLate } = script
+  const startedAtMs = performance.now()
+  const certain = certainAnswers(readings)
+  const reader = new ResponseReader((index) => isHead(readings[index]))
+  const { answers } = reader
+  const rest = (): string => JSON.stringify(reader.rest.slice(0, 300))
+  let flaw: string | undefined
+  let error: string | undefined
+  let haveCertain = (): void => {}
+  const certainCame = new Promise<void>((resolve) => (haveCertain = resolve))
+  const socket = connect({ port, host: '127.0.0.1', allowHalfOpen: true, noDelay: true })
+  const push = (text: string, ended: boolean): void => {
+    try {
+      reader.push(text, ended)
+      if (ended && reader.rest !== '') throw new Error(`the answers end with ${rest()}`)
+    } catch (thrown) {
+      flaw ??= reasonOf(thrown)
+      socket.destroy()
+    }
+    if (ended || answers.length >= certain) haveCertain()
+  }
+  socket.setEncoding('latin1').on('data', (text: string) => push(text, false))
+  socket.on('end', () => {
+    push('', true)
+    socket.end()
+  })
+  // What a reset means is decided by which answers are missing.
+  socket.on('error', ({ message }) => (error = message))
+  const closed = new Promise<void>((resolve) => socket.on('close', () => resolve()))
+  if (readsLate) socket.pause()
+  const patience = setTimeout(() => {
+    flaw ??= `no end after ${PATIENCE_MS} ms, and ${answers.length} answers; then ${rest()}`
+    socket.destroy()
+  }, PATIENCE_MS)
+
+  await send(socket, script)
+  const cut = ending === 'destroy' || ending === 'reset'
+  if (cut) await pause(script)
+  else if (ending === 'answers-first' && answers.length < certain)
+    await Promise.race([certainCame, closed])
+  if (ending === 'destroy') socket.destroy()
+  else if (ending === 'reset') socket.resetAndDestroy()
+  else socket.end()
+  await closed
+  clearTimeout(patience)
+  const end = socket.readableEnded ? 'with an end' : 'without an end'
+  return {
+    answers,
+    cut,
+    end: `${end}${error === undefined ? '' : `, ${error}`}; ${rest()}`,
+    isReset: error !== undefined,
+    tookMs: performance.now() - startedAtMs,
+    flaw,
+  }
 }
 
-class Talk {
-  readonly #script: Script
-  readonly #certain: number
-  readonly #reader: ResponseReader
-  readonly #socket: Socket
-  readonly #startedAtMs = performance.now()
-  readonly #closed: Promise<void>
-  readonly #patience: NodeJS.Timeout
-  #flaw: string | undefined
-  #error: string | undefined
-  #wake = (): void => {}
-
-  constructor(port: number, script: Script, certain: number, reader: ResponseReader) {
-    this.#script = script
-    this.#certain = certain
-    this.#reader = reader
-    const socket = connect({ port, host: '127.0.0.1', allowHalfOpen: true, noDelay: true })
-    this.#socket = socket.setEncoding('latin1')
-    socket.on('data', (text: string) => this.#push(text, false))
-    socket.on('end', () => {
-      this.#push('', true)
-      socket.end()
-      this.#wake()
-    })
-    if (script.readsLate) socket.pause()
-    // What a reset means is decided by which answers are missing.
-    socket.on('error', ({ message }) => (this.#error = message))
-    this.#closed = new Promise((resolve) => {
-      socket.on('close', () => {
-        this.#wake()
-        resolve()
-      })
-    })
-    this.#patience = setTimeout(() => {
-      const seen = `${reader.answers.length} answers; then ${JSON.stringify(this.#rest(200))}`
-      this.#flaw ??= `no end after ${PATIENCE_MS} ms, and ${seen}`
-      socket.destroy()
-    }, PATIENCE_MS)
+async function send(socket: Socket, script: Script): Promise<void> {
+  const { text, cuts, ending, sendOnly } = script
+  const isWhole = ending === 'half-close' || ending === 'answers-first'
+  const isOpen = (): boolean => !socket.readableEnded && !socket.closed
+  let sent = 0
+  for (const end of [...cuts, text.length]) {
+    const until = isWhole ? end : Math.min(end, sendOnly)
+    if (socket.closed || until <= sent) continue
+    socket.write(text.slice(sent, until), 'latin1')
+    sent = until
+    if (end < text.length) await pause(script)
   }
-
-  get heard(): Heard {
-    const { answers } = this.#reader
-    const end = this.#socket.readableEnded ? 'with an end' : 'without an end'
-    const error = this.#error === undefined ? '' : `, ${this.#error}`
-    return {
-      answers,
-      cut: this.#script.ending === 'destroy' || this.#script.ending === 'reset',
-      end: `${end}${error}; ${JSON.stringify(this.#rest(100))}`,
-      isReset: this.#error !== undefined,
-      tookMs: performance.now() - this.#startedAtMs,
-      flaw: this.#flaw,
-    }
+  socket.resume()
+  for (; ending === 'stall' && isOpen(); sent++) {
+    await sleep(STALL_MS)
+    if (isOpen()) socket.write(text.slice(sent, sent + 1), 'latin1')
   }
+}
 
-  async send(): Promise<void> {
-    const { text, cuts, ending, sendOnly } = this.#script
-    const isWhole = ending === 'half-close' || ending === 'answers-first'
-    let sent = 0
-    for (const end of [...cuts, text.length]) {
-      const until = isWhole ? end : Math.min(end, sendOnly)
-      if (this.#socket.closed || until <= sent) continue
-      this.#socket.write(text.slice(sent, until), 'latin1')
-      sent = until
-      if (end < text.length) await this.#pause()
-    }
-    this.#socket.resume()
-    for (; ending === 'stall' && this.#isOpen(); sent++) {
-      await sleep(STALL_MS)
-      if (this.#isOpen()) this.#socket.write(text.slice(sent, sent + 1), 'latin1')
-    }
-  }
-
-  /** Ends this side as the script says, and waits until the connection is closed. */
-  async finish(): Promise<void> {
-    const { ending } = this.#script
-    if (ending === 'destroy' || ending === 'reset') {
-      await this.#pause()
-      if (ending === 'destroy') this.#socket.destroy()
-      else this.#socket.resetAndDestroy()
-    } else {
-      if (ending === 'answers-first' && this.#reader.answers.length < this.#certain)
-        if (this.#isOpen()) await new Promise<void>((resolve) => (this.#wake = resolve))
-      this.#socket.end()
-    }
-    await this.#closed
-    clearTimeout(this.#patience)
-  }
-
-  /** Whether the service may still send. */
-  #isOpen(): boolean {
-    return !this.#socket.readableEnded && !this.#socket.closed
-  }
-
-  #pause(): Promise<void> {
-    return this.#script.pauseMs > 0 ? sleep(this.#script.pauseMs) : nextTick()
-  }
-
-  #rest(maxChars: number): string {
-    return this.#reader.rest.slice(0, maxChars)
-  }
-
-  #push(text: string, ended: boolean): void {
-    try {
-      this.#reader.push(text, ended)
-      if (ended && this.#reader.rest !== '')
-        throw new Error(`the answers end with ${JSON.stringify(this.#rest(300))}`)
-    } catch (error) {
-      this.#flaw ??= reasonOf(error)
-      this.#socket.destroy()
-    }
-    if (this.#reader.answers.length >= this.#certain) this.#wake()
-  }
+function pause({ pauseMs }: Script): Promise<void> {
+  return pauseMs > 0 ? sleep(pauseMs) : nextTick()
 }

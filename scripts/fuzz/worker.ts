@@ -1,4 +1,4 @@
-import { announce, certainAnswers, compare, type World } from '../../test/support/oracle/compare.ts'
+import { announce, compare, type World } from '../../test/support/oracle/compare.ts'
 import { Owner } from '../../test/support/oracle/owner.ts'
 import { readRequests } from '../../test/support/oracle/requests.ts'
 import { Random, subSeed } from '../../test/support/random.ts'
@@ -94,7 +94,7 @@ export class Worker {
     const { shared, ledger } = this.#world
     const asked = [...shared].filter(([, token]) => script.text.includes(token))
     const certain = new Map(asked.map(([name]) => [name, ledger.certain(name)]))
-    const heard = await talk(port, script, certainAnswers(readings), readings)
+    const heard = await talk(port, script, readings)
     const { flaw: what, lost } = compare(readings, heard, this.#world, certain, isKilled())
     totals.connections += 1
     totals.requests += readings.length

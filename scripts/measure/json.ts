@@ -6,7 +6,6 @@ const LENGTHS_BYTES = [64 * KIB, 256 * KIB, 1024 * KIB, 4096 * KIB, 16_384 * KIB
 const WANTED = ['id', 'name', 'tag']
 /** Each figure is the shortest of this many runs: a disturbance only makes a run longer. */
 const RUNS = 3
-const SMALL_ROUNDS = 300_000
 
 /** A body of some length in bytes. */
 type Shape = (bytes: number) => string
@@ -61,20 +60,11 @@ const SHAPES: Readonly<Record<string, Shape>> = {
 
 /**
  * How long reading a body takes, by shape and length: the time for a byte must not grow with the
- * length, whatever the body holds. The first rows are ordinary plants, for comparison.
+ * length, whatever the body holds. The first row is an ordinary plant, for comparison.
  */
 export function measure(): Promise<void> {
-  const small = JSON.stringify({ id: 7, name: 'Monstera', tag: 'indoor' })
-  for (let warm = 0; warm < 20_000; warm++) read(small)
-  const startedAtMs = performance.now()
-  for (let round = 0; round < SMALL_ROUNDS; round++) read(small)
-  const smallNs = ((performance.now() - startedAtMs) * 1e6) / SMALL_ROUNDS
-  console.log(`an ordinary plant of ${small.length} bytes: ${smallNs.toFixed(0)} ns`)
-
-  const chosen = process.env['SHAPES']?.split(',').map((name) => name.trim())
   show('ns a byte', [...LENGTHS_BYTES.map((bytes) => `${bytes / KIB} KiB`), 'ms at most'])
   for (const [name, make] of Object.entries(SHAPES)) {
-    if (chosen && !chosen.includes(name)) continue
     const figures = LENGTHS_BYTES.map((bytes) => nanosecondsPerByte(make(bytes)))
     const longestMs = ((figures.at(-1) ?? NaN) * (LENGTHS_BYTES.at(-1) ?? NaN)) / 1e6
     show(name, [...figures.map((figure) => figure.toFixed(2)), longestMs.toFixed(0)])

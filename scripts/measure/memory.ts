@@ -19,7 +19,7 @@ import { token } from '../../test/support/tokens.ts'
 import { head } from '../../test/support/wire.ts'
 import { filledDirectory, mib, startMeasured } from './service.ts'
 
-/** PLANTS_MAX_CONNECTIONS. */
+/** The default of PLANTS_MAX_CONNECTIONS. */
 const CONNECTIONS = 1000
 /** Clients come in steps, so that the listener's backlog takes them all. */
 const STEP = 250
@@ -115,8 +115,6 @@ async function measureAttack(attack: Attack): Promise<void> {
   const path = join(temporaryDirectorySync(), 'http.sock')
   const issuer = await silentIssuer()
   const service = await startMeasured(await filledDirectory(plants), {
-    // Room for the create that is tried beside them.
-    PLANTS_MAX_CONNECTIONS: String(CONNECTIONS + 10),
     // A key that is not known makes it ask an issuer that does not answer.
     ...(what.endsWith('keys') ? { PLANTS_JWKS_URL: issuer.url } : {}),
     ...(tcp ? {} : { PLANTS_LISTEN: `unix:${path}` }),

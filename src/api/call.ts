@@ -14,7 +14,7 @@ export interface OperationOptions {
   readonly pages: PageCache
   /** Runs work that may take a millisecond or more; owners take turns. */
   readonly queue: FairQueue
-  /** For each body from its announcement until its response is sent. */
+  /** For each body, from its announcement until its plant is stored and its response is sent. */
   readonly bodies: Budget
   /** For what clients have not taken of a list, above what each connection may hold. */
   readonly responses: Budget

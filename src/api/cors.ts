@@ -28,12 +28,10 @@ export class Cors {
     const allowed = this.#origins.find((each) => each === '*' || each === origin)
     if (origin === undefined || second !== undefined || allowed === undefined) return response
     const headers = ['Access-Control-Allow-Origin', allowed, 'Vary', 'Origin', ...EXPOSED]
-    if (response.status === 204) headers.push(...preflightOf(response))
+    // Only OPTIONS has 204, and nothing but Allow.
+    const [, methods = ''] = response.headers
+    if (response.status === 204)
+      headers.push('Access-Control-Allow-Methods', methods, ...ALLOWED_HEADERS, ...MAX_AGE)
     return { ...response, headers: [...response.headers, ...headers] }
   }
-}
-
-/** Only OPTIONS has 204, and nothing but Allow. */
-function preflightOf({ headers: [, methods = ''] }: HttpResponse): readonly string[] {
-  return ['Access-Control-Allow-Methods', methods, ...ALLOWED_HEADERS, ...MAX_AGE]
 }

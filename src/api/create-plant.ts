@@ -3,6 +3,7 @@
 import { HttpError } from '../errors.ts'
 import { readBody } from '../http/body.ts'
 import { type HttpResponse, jsonResponse } from '../http/response.ts'
+import { overloaded } from '../limits/budget.ts'
 import { type NewPlant, type Plant, readNewPlant } from '../plants/plant.ts'
 import { type Call, inTurn } from './call.ts'
 import { checkBodyHeaders, textOf } from './json-body.ts'
@@ -10,6 +11,8 @@ import { readObject } from './json.ts'
 
 /** Any body of this length is parsed within 2 ms. A longer one waits for its owner's turn. */
 const SHORT_BODY_BYTES = 16 * 1024
+/** What a create that waits holds besides its plant: 10 KiB, or 32 with the most headers (seen). */
+const WAITING_BYTES = 16 * 1024
 
 /** POST /plants, from the media type on. */
 export async function createPlant(call: Call): Promise<HttpResponse> {
@@ -18,17 +21,22 @@ export async function createPlant(call: Call): Promise<HttpResponse> {
   checkBodyHeaders(exchange, maxBodyBytes)
   // A chunked body reserves its buffer as it grows.
   const hold = bodies.reserve(owner, exchange.contentLength ?? 0)
-  // The response repeats the plant, and is no longer than the body.
-  exchange.whenDone(() => hold.release())
-  let body: Buffer | undefined = await readBody(exchange, maxBodyBytes, hold)
-  hold.set(body.length)
-  const isShort = body.length <= SHORT_BODY_BYTES
-  const plant = isShort ? readPlant(body) : await inTurn(call, readPlant.bind(undefined, body))
-  // It is free while the plant waits for the store.
-  body = undefined
-  if ((await store().create(owner, plant)) === 'conflict') throw new HttpError('idTaken')
-  pages.invalidate(owner, plant.id)
-  return isShort ? plantResponse(plant) : queue.run(owner, () => plantResponse(plant))
+  try {
+    let body: Buffer | undefined = await readBody(exchange, maxBodyBytes, hold)
+    hold.set(body.length)
+    const isShort = body.length <= SHORT_BODY_BYTES
+    const plant = isShort ? readPlant(body) : await inTurn(call, readPlant.bind(undefined, body))
+    if (!hold.grow(body.length + WAITING_BYTES)) throw overloaded('too many creates wait')
+    // It is free while the plant waits for the store.
+    body = undefined
+    if ((await store().create(owner, plant)) === 'conflict') throw new HttpError('idTaken')
+    pages.invalidate(owner, plant.id)
+    return isShort ? plantResponse(plant) : await queue.run(owner, () => plantResponse(plant))
+  } finally {
+    // Not before the store has decided: the client of a create that waits may have left. Not before
+    // the response has left: it repeats the plant, and is no longer than the body.
+    exchange.whenDone(() => hold.release())
+  }
 }
 
 /** @throws HttpError that says what is wrong with the body. */

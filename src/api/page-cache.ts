@@ -37,8 +37,8 @@ export class PageCache {
   readonly #owners = new Map<string, OwnPages>()
   /**
    * One iterator for the life of the map. A map leaves a hole for each owner that was removed, and
-   * a new iterator would step over all holes: 7 µs a page. An iterator that has ended stays so, but
-   * this one never ends: it is asked only while the map has an owner that it has not passed.
+   * a new iterator would step over all holes: 7 µs a page. It is asked only while the map has an
+   * owner after it: an iterator that was asked at the end never goes on.
    */
   readonly #oldestFirst = this.#owners.keys()
   #bytes = 0

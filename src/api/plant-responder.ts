@@ -80,24 +80,16 @@ export class PlantResponder implements Responder {
     return failure
   }
 
-  answered(request: RequestRecord, { status, error }: HttpResponse, aborted: boolean): void {
+  answered(request: RequestRecord, { status, error }: HttpResponse, isAborted: boolean): void {
     const { method, route, ownerHash: owner, requestId, traceId, startedAtMs } = request
-    const ms = performance.now() - startedAtMs
-    this.#durations.record(method, route, status, ms / 1000)
+    const tookMs = performance.now() - startedAtMs
+    this.#durations.record(method, route, status, tookMs / 1000)
     const { log, logRequests } = this.#options
-    const isError = status >= 400 || aborted
+    const isError = status >= 400 || isAborted
     if (logRequests === 'off' || (logRequests === 'errors' && !isError)) return
-    log.request({
-      method,
-      route,
-      status,
-      error,
-      ms: Math.round(ms * 1000) / 1000,
-      requestId,
-      traceId,
-      owner,
-      aborted: aborted || undefined,
-    })
+    const ms = Math.round(tookMs * 1000) / 1000
+    const aborted = isAborted || undefined
+    log.request({ method, route, status, error, ms, requestId, traceId, owner, aborted })
   }
 }
 

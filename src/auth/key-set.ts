@@ -78,7 +78,8 @@ export function readJsonObject(bytes: Uint8Array, wanted: string): JsonObject {
     // JSON.parse would quote the bytes, which may be a secret in the wrong place.
   }
   if (isJsonObject(value)) return value
-  throw new Error(`must be ${wanted}, and is ${formatOf(bytes) ?? 'no JSON object in UTF-8'}`)
+  const format = formatOf(bytes)?.replace('a key set', 'broken JSON') ?? 'no JSON object in UTF-8'
+  throw new Error(`must be ${wanted}, and is ${format}`)
 }
 
 /** Names what people take for something else: a key, a key set, or what a proxy answers. */

@@ -49,10 +49,10 @@ export class Connection {
   constructor(socket: Socket, responder: Responder) {
     this.#socket = socket
     this.#responder = responder
-    // Node resumes the socket after each request.
+    // Node resumes the socket after each request, and emits 'resume' in the next tick.
     socket.on('resume', () => {
       if (this.#waiting.length === 0 && !this.#isDeaf && !this.#current?.takeCollected) return
-      // If it was paused after Node resumed it, but in the same tick, Node still reads.
+      // A pause that came between the two did not stop Node: only a new one does.
       if (socket.isPaused()) socket.resume()
       else socket.pause()
     })

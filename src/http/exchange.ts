@@ -115,7 +115,7 @@ export class Exchange implements RequestRecord {
     for (const call of this.#whenDone) call()
   }
 
-  /** True if not all of its response has left the process. Node finishes a lost one, too. */
+  /** True if not all of its response has left the process. To Node a lost one is finished too. */
   get isLost(): boolean {
     return !this.res.writableFinished || this.req.socket.destroyed
   }

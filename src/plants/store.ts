@@ -20,7 +20,7 @@ export type RangeOf<Read extends keyof PlantRange> = keyof PlantRange extends Re
 
 /** Some of one owner's plants, ascending by id. */
 export interface PlantChunk {
-  /** A JSON array of plants, each with name and tag alone. Its length is bounded, or it has one. */
+  /** A JSON array of plants, each with name and tag alone. With several its length is bounded. */
   readonly json: string
   /** How many plants it has. */
   readonly count: number

@@ -5,7 +5,6 @@ import { Ledger, plantOf } from '../support/ledger.ts'
 import {
   announce,
   compare,
-  type Comparison,
   type Heard,
   SHARED_TEXT,
   type World,
@@ -23,42 +22,33 @@ function worldOf(name: string): { readonly world: World; readonly owner: Owner }
   return { world: { realm, owners, shared: new Map(), ledger: new Ledger() }, owner }
 }
 
-function request(
-  method: string,
-  { token }: Owner,
-  lines: readonly string[] = [],
-  body = '',
-): string {
-  const of = body === '' ? [] : ['Content-Type: application/json', `Content-Length: ${body.length}`]
-  const start = [`${method} /plants HTTP/1.1`, 'Host: a', `Authorization: Bearer ${token}`]
-  return `${[...start, ...of, ...lines].join('\r\n')}\r\n\r\n${body}`
+function get({ token }: Owner, lines = ''): string {
+  return `GET /plants HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer ${token}\r\n${lines}\r\n`
+}
+
+function post(owner: Owner, body: string): string {
+  const lines = `Content-Type: application/json\r\nContent-Length: ${body.length}\r\n`
+  return get(owner, lines).replace('GET', 'POST') + body
 }
 
 function listed(body: string): WireAnswer {
-  const headers = new Map(
-    [
-      ['cache-control', 'no-store'],
-      ['x-content-type-options', 'nosniff'],
-      ['request-id', '4bf92f35-77b3-4da6-a3ce-929d0e0e4736'],
-      ['date', 'Thu, 01 Jan 1970 00:00:00 GMT'],
-      ['content-type', 'application/json'],
-      ['content-length', String(body.length)],
-    ].map(([name = '', value = '']) => [name, [value]] as const),
-  )
+  const headers = new Map([
+    ['cache-control', ['no-store']],
+    ['x-content-type-options', ['nosniff']],
+    ['request-id', ['4bf92f35-77b3-4da6-a3ce-929d0e0e4736']],
+    ['date', ['Thu, 01 Jan 1970 00:00:00 GMT']],
+    ['content-type', ['application/json']],
+  ])
   return { status: 200, version: '1.1', headers, body, framing: 'length', interim: 0 }
 }
 
-const NOTHING: Heard = {
-  answers: [],
-  cut: false,
-  end: '',
-  isReset: false,
-  tookMs: 1,
-  flaw: undefined,
-}
-
-function judged(text: string, world: World, heard: Partial<Heard>): Comparison {
-  return compare(readRequests(text), { ...NOTHING, ...heard }, world, new Map(), false)
+/** What is wrong if this was sent, and the answers are these lists. */
+function judged(text: string, world: World, lists: readonly string[], heard: Partial<Heard> = {}) {
+  const usual = { cut: false, end: '', isReset: false, tookMs: 1, flaw: undefined }
+  const all: Heard = { ...usual, answers: lists.map(listed), ...heard }
+  const certain = new Map<string, ReturnType<Ledger['certain']>>()
+  for (const name of world.shared.keys()) certain.set(name, world.ledger.certain(name))
+  return compare(readRequests(text), all, world, certain, false)
 }
 
 test('oracle: it knows every path and method of the description', () => {
@@ -68,54 +58,39 @@ test('oracle: it knows every path and method of the description', () => {
     readonly paths: Readonly<Record<string, object>>
   }
   const known = ROUTES.map(({ path, allow }) => [path, allow.toLowerCase().split(', ').sort()])
-  const described = Object.entries(paths).map(([path, { ...methods }]) => [
-    path,
-    Object.keys(methods)
-      .filter((method) => method !== 'parameters')
-      .sort(),
-  ])
+  const described = Object.entries(paths).map(([path, { ...methods }]) => {
+    const names = Object.keys(methods).filter((method) => method !== 'parameters')
+    return [path, names.sort()]
+  })
   assert.deepEqual(known.sort(), described.sort())
 })
 
 test('oracle: a create without an answer may be listed or not', () => {
   const { world, owner } = worldOf('other 24 plants')
-  assert.equal(judged(request('GET', owner), world, { answers: [listed('[]')] }).flaw, undefined)
-  assert.equal(
-    judged(request('POST', owner, [], '{"id":-70,"name":"-70 0"}'), world, { cut: true }).flaw,
-    undefined,
-  )
+  assert.equal(judged(get(owner), world, ['[]']).flaw, undefined)
+  const sent = post(owner, '{"id":-70,"name":"-70 0"}')
+  assert.equal(judged(sent, world, [], { cut: true }).flaw, undefined)
   assert.equal(owner.isCertain, false)
-  assert.deepEqual(
-    [[], [{ name: '-70 0' }], [{ name: '-70 1' }], [{ name: '-70 0' }, { name: '-70 0' }]].map(
-      (list) => owner.explains(list),
-    ),
-    [true, true, false, false],
-  )
+  const lists = [[], ['-70 0'], ['-70 1'], ['-70 0', '-70 0']]
+  const explained = lists.map((names) => owner.explains(names.map((name) => ({ name }))))
+  assert.deepEqual(explained, [true, true, false, false])
   for (const list of ['[]', '[{"name":"-70 0"}]'])
-    assert.match(
-      judged(request('GET', owner), world, { answers: [listed(list)] }).flaw ?? '',
-      /should not have asked/,
-    )
+    assert.match(judged(get(owner), world, [list]).flaw ?? '', /should not have asked/)
 })
 
 test('oracle: a list with a plant more or less than its owner has is wrong', () => {
   const { world, owner } = worldOf('known')
   owner.keep(7n, { name: 'a' })
-  const flaws = [
-    '[{"name":"a"}]',
-    '[]',
-    '[{"name":"a"},{"name":"a"}]',
-    '[{"name":"b"}]',
-    '[{"name":"a","tag":""}]',
-  ].map((list) => judged(request('GET', owner), world, { answers: [listed(list)] }).flaw)
-  assert.equal(flaws[0], undefined)
-  for (const flaw of flaws.slice(1)) assert.match(flaw ?? '', /known's list has/)
+  const a = '{"name":"a"}'
+  assert.equal(judged(get(owner), world, [`[${a}]`]).flaw, undefined)
+  for (const list of ['', `${a},${a}`, '{"name":"b"}', '{"name":"a","tag":""}'])
+    assert.match(judged(get(owner), world, [`[${list}]`]).flaw ?? '', /known's list has/)
 })
 
 test('oracle: a reset excuses lost answers only after one second and a last request', () => {
   const { world, owner } = worldOf('reset')
-  const usual = request('GET', owner)
-  const last = request('GET', owner, ['Connection: close'])
+  const usual = get(owner)
+  const last = get(owner, 'Connection: close\r\n')
   for (const [text, tookMs, lost] of [
     [last, 1000, true],
     [last, 999, false],
@@ -123,10 +98,10 @@ test('oracle: a reset excuses lost answers only after one second and a last requ
     [last + usual, 1000, true],
     [`${usual}GARBAGE\r\n\r\n`, 1000, true],
   ] as const) {
-    const { flaw, lost: wasLost } = judged(text, world, { isReset: true, tookMs })
+    const { flaw, lost: wasLost } = judged(text, world, [], { isReset: true, tookMs })
     assert.deepEqual([wasLost, flaw === undefined], [lost, lost], `${tookMs} ms`)
   }
-  assert.match(judged(last, world, { tookMs: 60_000 }).flaw ?? '', /not answered/)
+  assert.match(judged(last, world, [], { tookMs: 60_000 }).flaw ?? '', /not answered/)
 })
 
 test("oracle: a shared owner's list must hold what was acknowledged before", () => {
@@ -135,17 +110,10 @@ test("oracle: a shared owner's list must hold what was acknowledged before", () 
   const shared: World = { ...world, shared: new Map([['all', token]]) }
   const plant = plantOf(1n, SHARED_TEXT)
   const all = new Owner('all', token)
-  announce(readRequests(request('POST', all, [], `{"id":1,"name":"${plant.name}"}`)), shared)
+  announce(readRequests(post(all, `{"id":1,"name":"${plant.name}"}`)), shared)
   shared.ledger.answered('all', plant, 200)
-  const flawOf = (list: string): string | undefined =>
-    compare(
-      readRequests(request('GET', all)),
-      { ...NOTHING, answers: [listed(list)] },
-      shared,
-      new Map([['all', shared.ledger.certain('all')]]),
-      false,
-    ).flaw
-  assert.equal(flawOf('[{"name":"1 of all"}]'), undefined)
-  assert.match(flawOf('[]') ?? '', /not in it/)
-  assert.match(flawOf('[{"name":"1 of all"},{"name":"2 of all"}]') ?? '', /never sent/)
+  const flawOf = (list: string): string => judged(get(all), shared, [list]).flaw ?? 'none'
+  assert.equal(flawOf('[{"name":"1 of all"}]'), 'none')
+  assert.match(flawOf('[]'), /not in it/)
+  assert.match(flawOf('[{"name":"1 of all"},{"name":"2 of all"}]'), /never sent/)
 })

@@ -1,4 +1,5 @@
 import '../api/admission.test.ts'
+import '../api/waiting-creates.test.ts'
 import '../api/authorization.test.ts'
 import '../http/body.test.ts'
 import '../limits/budget.test.ts'

@@ -1,133 +1,100 @@
 import assert from 'node:assert/strict'
-import { test } from 'node:test'
+import { type TestContext, test } from 'node:test'
 import { setImmediate as nextTick } from 'node:timers/promises'
 import { FairQueue } from '../../dist/limits/fair-queue.js'
 import { stopClock } from '../support/time.ts'
 
 const BUDGET_MS = 3
 
-test('fair queue: runs work at once, without a promise, while time is left', async (t) => {
+/** Only work moves its clock. `add` returns how much has run then; `done` has the order. */
+function stoppedQueue(t: TestContext) {
   const clock = stopClock(t)
   const queue = new FairQueue()
-  const done: number[] = []
-  for (let piece = 0; piece < 4; piece++) {
-    const result = queue.run('alice', () => {
-      clock.pass(0.75)
-      return done.push(piece)
+  const done: string[] = []
+  const add = (owner: string, ms: number): number | Promise<number> =>
+    queue.run(owner, () => {
+      clock.pass(ms)
+      return done.push(owner)
     })
-    assert.equal(result, piece + 1)
-  }
-  const late = queue.run('alice', () => done.push(4))
+  return { clock, queue, done, add }
+}
+
+test('fair queue: runs work at once, without a promise, while time is left', async (t) => {
+  const { done, add } = stoppedQueue(t)
+  for (const piece of [1, 2, 3, 4]) assert.equal(add('alice', 0.75), piece)
+  const late = add('alice', 0)
   assert.ok(late instanceof Promise)
-  assert.deepEqual(done, [0, 1, 2, 3])
+  assert.equal(done.length, 4)
   assert.equal(await late, 5)
 })
 
 test('fair queue: a tick ends after its budget, however much waits', async (t) => {
-  const clock = stopClock(t)
-  const queue = new FairQueue()
-  let done = 0
-  const all = Array.from({ length: 100 }, () =>
-    queue.run('alice', () => (clock.pass(1.25), done++)),
-  )
+  const { done, add } = stoppedQueue(t)
+  const all = Array.from({ length: 100 }, () => add('alice', 1.25))
   let most = 0
-  for (let ticks = 0; done < 100; ticks++) {
-    const before = done
+  for (let ticks = 0; done.length < 100; ticks++) {
+    const before = done.length
     await nextTick()
-    most = Math.max(most, done - before)
+    most = Math.max(most, done.length - before)
     assert.ok(ticks < 200)
   }
   assert.equal(most, Math.ceil(BUDGET_MS / 1.25))
-  assert.deepEqual(
-    await Promise.all(all),
-    Array.from({ length: 100 }, (_, i) => i),
-  )
+  const results = all.map((_, at) => at + 1)
+  assert.deepEqual(await Promise.all(all), results)
 })
 
 test('fair queue: a thousand pieces of one owner delay another owner by one', async (t) => {
-  const clock = stopClock(t)
-  const queue = new FairQueue()
-  const order: string[] = []
-  const piece =
-    (owner: string): (() => void) =>
-    () => {
-      clock.pass(15)
-      order.push(owner)
-    }
-  const all = Array.from({ length: 1000 }, () => queue.run('alice', piece('alice')))
-  const before = order.length
-  all.push(
-    queue.run('bob', piece('bob')),
-    queue.run('carol', piece('carol')),
-    queue.run('bob', piece('bob')),
-  )
+  const { done, add } = stoppedQueue(t)
+  const all = Array.from({ length: 1000 }, () => add('alice', 15))
+  const before = done.length
+  for (const owner of ['bob', 'carol', 'bob']) all.push(add(owner, 15))
   await Promise.all(all)
-  assert.deepEqual(order.slice(before, before + 5), ['alice', 'bob', 'carol', 'alice', 'bob'])
-  assert.equal(order.length, 1003)
+  assert.deepEqual(done.slice(before, before + 5), ['alice', 'bob', 'carol', 'alice', 'bob'])
+  assert.equal(done.length, 1003)
 })
 
 test('fair queue: an error reaches only the caller of its work', async (t) => {
-  const clock = stopClock(t)
-  const queue = new FairQueue()
+  const { clock, queue, add } = stoppedQueue(t)
   const fail = (): never => {
     clock.pass(BUDGET_MS)
     throw new Error('broken')
   }
   assert.throws(() => queue.run('alice', fail), /broken/)
   const failing = queue.run('alice', fail)
-  const good = queue.run('alice', () => 'good')
+  const good = add('alice', 0)
   await assert.rejects(Promise.resolve(failing), /broken/)
-  assert.equal(await good, 'good')
+  assert.equal(await good, 1)
   await nextTick()
-  assert.equal(
-    queue.run('alice', () => 'again'),
-    'again',
-  )
+  assert.equal(add('alice', 0), 2)
 })
 
 test('fair queue: small pieces of work set no timer', (t) => {
-  const clock = stopClock(t)
+  const { add } = stoppedQueue(t)
   const timers = t.mock.method(globalThis, 'setImmediate')
-  const queue = new FairQueue()
-  for (let piece = 0; piece < 9; piece++) queue.run('alice', () => clock.pass(0.1))
+  for (let piece = 0; piece < 9; piece++) add('alice', 0.1)
   assert.equal(timers.mock.callCount(), 0)
 })
 
 test('fair queue: arriving connections delay work by 10 ms at most', async (t) => {
-  const clock = stopClock(t)
-  const queue = new FairQueue()
-  let done = 0
-  const all = Array.from({ length: 5 }, () => queue.run('alice', () => (clock.pass(15), done++)))
-  assert.equal(done, 1)
+  const { clock, queue, done, add } = stoppedQueue(t)
+  const all = Array.from({ length: 5 }, () => add('alice', 15))
+  assert.equal(done.length, 1)
   // One tick resets the time that the first piece spent, the next one runs a piece.
   await nextTick()
+  assert.equal(done.length, 1)
   await nextTick()
-  assert.equal(done, 2)
+  assert.equal(done.length, 2)
   for (let ms = 0; ms < 10; ms++) {
     queue.connectionArrived()
     await nextTick()
-    assert.equal(done, 2, `after ${ms} ms`)
+    assert.equal(done.length, 2, `after ${ms} ms`)
     clock.pass(1)
   }
   queue.connectionArrived()
   await nextTick()
-  assert.equal(done, 3)
+  assert.equal(done.length, 3)
   // No connection arrived since the last tick.
   await nextTick()
-  assert.equal(done, 4)
+  assert.equal(done.length, 4)
   await Promise.all(all)
-})
-
-test('fair queue: work that ran at once counts for the next tick', async (t) => {
-  const clock = stopClock(t)
-  const queue = new FairQueue()
-  let done = 0
-  const piece = (): number => (clock.pass(BUDGET_MS), ++done)
-  queue.run('alice', piece)
-  const later = queue.run('alice', piece)
-  await nextTick()
-  assert.equal(done, 1)
-  await nextTick()
-  assert.equal(done, 2)
-  assert.equal(await later, 2)
 })

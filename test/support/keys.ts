@@ -1,9 +1,12 @@
 import {
+  constants,
+  createHmac,
   createPrivateKey,
   createPublicKey,
   type ED25519KeyPairOptions,
   type KeyObject,
   type KeyPairSyncResult,
+  sign,
 } from 'node:crypto'
 
 /**
@@ -45,3 +48,17 @@ export const RFC_KEY = {
   crv: 'Ed25519',
   x: '11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo',
 } as const
+
+/** A private key, or a secret. */
+export type Key = KeyObject | Uint8Array | string
+
+/** Signs as JWS does (RFC 7518 §3), with any key: also one of another algorithm. */
+export function signBytes(alg: string, input: string, key: Key): Buffer {
+  const hash = `sha${alg.slice(2)}`
+  if (typeof key === 'string' || key instanceof Uint8Array)
+    return createHmac(hash, key).update(input).digest()
+  const saltLength = constants.RSA_PSS_SALTLEN_DIGEST
+  const pss = { padding: constants.RSA_PKCS1_PSS_PADDING, saltLength }
+  const options = { key, dsaEncoding: 'ieee-p1363', ...(alg.startsWith('PS') ? pss : {}) } as const
+  return sign(alg.startsWith('Ed') ? null : hash, Buffer.from(input), options)
+}

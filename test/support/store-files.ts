@@ -26,11 +26,12 @@ export async function sourceOf(bytes: Uint8Array, format = 3): Promise<Snapshot>
   return { format, pages, trailerAt: bytes.length, sequence: 1, complete: true }
 }
 
-/** Writes an export of these plants, with those of another snapshot before them. */
+/** Writes a snapshot, by default an export, of these plants after those of another one. */
 export async function writeSnapshot(
   to: File,
   rows: Iterable<Row>,
   snapshot?: Snapshot,
+  complete = true,
 ): Promise<number> {
   const first = (snapshot?.sequence ?? 0) + 1
   const lines = [headerLine(first)]
@@ -55,7 +56,7 @@ export async function writeSnapshot(
     open: () => Promise.reject(Object.assign(new Error('there is none'), { code: 'ENOENT' })),
   }
   const scan = await scanDirectory(new StoreDirectory(files, 'nowhere'), async (it) => it)
-  return (await makeSnapshot({ ...scan, snapshot }, 'a.sqlite', to, true)).bytes
+  return (await makeSnapshot({ ...scan, snapshot }, 'a.sqlite', to, complete)).bytes
 }
 
 /** The bytes of an export with these plants, without its trailer. */

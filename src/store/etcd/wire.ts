@@ -74,15 +74,18 @@ export function plantValue({ name, tag }: Plant): string {
 }
 
 /**
- * The plants of a range up to `end`, which has one character for "/". A key of another length is
- * of a deployment whose prefix is inside this range, and so of another owner.
- * @throws Error if an entry is not a plant
+ * The plants of a range up to `end`, which has "0" in the place of "/". Each key is compared: one
+ * of another length is of a deployment whose prefix is inside this range, and so of another owner.
+ * @throws Error if an entry is not a plant of this owner
  */
 export function plantsOf(entries: readonly Entry[], end: string): readonly object[] {
-  const keyBytes = Buffer.byteLength(end, 'base64') + ID_DIGITS
-  if (entries.every(({ key }) => Buffer.byteLength(key, 'base64') === keyBytes))
-    return entries.map(plantOf)
-  throw new Error("among an owner's keys etcd holds one that is not a plant's")
+  const own = textOf(end).replace(/0$/, '/')
+  for (const { key } of entries) {
+    const text = textOf(key)
+    if (!text.startsWith(own) || text.length !== own.length + ID_DIGITS)
+      throw new Error("among an owner's keys etcd holds one that is not a plant's")
+  }
+  return entries.map(plantOf)
 }
 
 function plantOf({ key, value = '' }: Entry): object {

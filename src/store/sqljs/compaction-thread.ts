@@ -37,7 +37,6 @@ export const compactInWorker: Compact = (job, signal) =>
     const worker = new Worker(new URL(import.meta.url), { workerData: job, resourceLimits })
     let settle = (code: number): void =>
       reject(new Error(`the compaction's thread ended with ${code} before its work was done`))
-    // Node ends a thread after the file calls that it has begun.
     const end = (): void => void worker.terminate()
     worker.on('message', (message: unknown) => {
       // What the process's options load in each thread may post messages of its own.
@@ -51,7 +50,6 @@ export const compactInWorker: Compact = (job, signal) =>
       settle = () => reject(error)
     })
     signal?.addEventListener('abort', end)
-    // The result waits for the thread's end: no file call of it may come after.
     worker.once('exit', (code) => {
       signal?.removeEventListener('abort', end)
       settle(code)

@@ -1,9 +1,8 @@
 import type { Database, SqlJs } from 'sql.js'
-import { attachMemory, countOf, countVerified, PlantDatabase } from './database.ts'
+import { attachMemory, countVerified, PlantDatabase } from './database.ts'
 import { type DirectoryScan, scanDirectory } from './directory-scan.ts'
 import type { File, Files } from './files.ts'
 import type { Row } from './journal-format.ts'
-import type { LockPlace } from './lock.ts'
 import { PAGE_BYTES, PageFile } from './page-file.ts'
 import { type OnProgress, replay, type Replay } from './recovery.ts'
 import { createTables, FORMAT_VERSION, metaOf, seal, SNAPSHOT } from './snapshot.ts'
@@ -25,8 +24,6 @@ export interface CompactionJob {
   readonly snapshotBytes: number
   /** Length of the journals. */
   readonly journalBytes: number
-  /** The lock that must be held while files are put in place. */
-  readonly lock?: LockPlace | undefined
 }
 
 /** What a new snapshot has. */
@@ -35,38 +32,33 @@ export interface Compacted {
   readonly plants: number
 }
 
-/**
- * Builds the next snapshot. The signal abandons it where it is, as a crash would; then it rejects
- * after its last file call.
- */
+/** Makes the next snapshot. The signal abandons it where it is, as a crash would; it rejects. */
 export type Compact = (job: CompactionJob, signal?: AbortSignal) => Promise<Compacted>
 
 /**
- * Builds the next snapshot from the last one and the closed journals, and puts it in place. The
- * caller removes the journals. A crash before the rename leaves the old snapshot and all journals;
- * a crash after it leaves the new snapshot and journals that it covers. Both recover to the same
- * plants.
+ * Makes the next snapshot of the last one and the closed journals, in its temporary file. The
+ * caller puts it in place, and then removes the journals. A crash before the rename leaves the old
+ * snapshot and all journals; a crash after it leaves the new snapshot and journals that it covers.
+ * Both recover to the same plants.
  */
 export async function compact(files: Files, job: CompactionJob): Promise<Compacted> {
-  const directory = new StoreDirectory(files, job.directory, job.lock)
+  const directory = new StoreDirectory(files, job.directory)
   const path = directory.pathOf(SNAPSHOT + TEMPORARY)
-  const made = await scanDirectory(directory, (scan) =>
+  return scanDirectory(directory, (scan) =>
     directory.writeTemporary(SNAPSHOT, async (file) => {
       const journals = scan.journals.filter((number) => number <= job.upToJournal)
-      const made = await makeSnapshot({ ...scan, journals }, path, file)
-      if (made.sequence === job.sequence && made.plants === job.plants) return made
+      const { sequence, plants, bytes } = await makeSnapshot({ ...scan, journals }, path, file)
+      if (sequence === job.sequence && plants === job.plants) return { bytes, plants }
       const wanted = `${job.plants} plants up to write ${job.sequence}`
-      const found = `${made.plants} up to write ${made.sequence}`
+      const found = `${plants} up to write ${sequence}`
       throw new Error(`snapshot and closed journals should have ${wanted}, and have ${found}`)
     }),
   )
-  await directory.renameIntoPlace(SNAPSHOT)
-  return { bytes: made.bytes, plants: made.plants }
 }
 
 /**
  * Makes a snapshot of all that a scan found. `path` is for messages.
- * @param complete whether it needs no journal, as an export. Then SQLite verifies it too.
+ * @param complete whether it needs no journal, as an export
  */
 export async function makeSnapshot(
   scan: DirectoryScan,
@@ -138,13 +130,13 @@ class SnapshotBuilder {
     if (this.#plants.usedPages * PAGE_BYTES > MOVE_AT_BYTES) this.#move()
   }
 
-  /** Returns how many plants there are. */
+  /** Returns how many plants there are. SQLite verifies what it has written. */
   finish(sequence: number, complete: boolean): number {
     this.#move()
     return this.#pages.through(() => {
       this.#db.run(`REPLACE INTO main.meta VALUES ('format', ${FORMAT_VERSION}),
         ('sequence', ${sequence}), ('complete', ${complete ? 1 : 0})`)
-      return complete ? countVerified(this.#db, 'main') : countOf(this.#db, 'main')
+      return countVerified(this.#db, 'main')
     })
   }
 

@@ -4,6 +4,7 @@ import { journalNumber } from './journal-format.ts'
 import type { JournalWriter } from './journal-writer.ts'
 import type { Settings } from './settings.ts'
 import type { Recovery } from './recovery.ts'
+import { SNAPSHOT } from './snapshot.ts'
 
 const LAST_RETRY_MS = 60_000
 
@@ -116,16 +117,16 @@ export class Compactor {
     if (this.#hasLines && (when === 'closing' || !waits)) await this.#journal.rotate()
     const { number, firstSequence, bytesBefore, plantsBefore: plants } = this.#journal.current
     const [upToJournal, sequence, journalBytes] = [number - 1, firstSequence - 1, this.#closedBytes]
-    // Here too: what builds the snapshot does not know that the lock was lost before.
     await directory.checkLock()
     const startedAtMs = performance.now()
     const isQuiet = when !== 'serving'
-    const { path, lock } = directory
-    const files = { directory: path, lock, snapshotBytes: this.#snapshotBytes, journalBytes }
+    const files = { directory: directory.path, snapshotBytes: this.#snapshotBytes, journalBytes }
     const job = { ...files, upToJournal, sequence, plants, isQuiet }
     const compacted = await compact(job, isQuiet ? undefined : this.#stopped.signal)
     if (compacted.plants !== plants)
       throw new Error(`the new snapshot has ${compacted.plants} plants instead of ${plants}`)
+    // Not by the thread that made it: an abandoned one could do so late, over a newer snapshot.
+    await directory.renameIntoPlace(SNAPSHOT)
     this.#snapshotBytes = compacted.bytes
     this.#isJournalMissed = true
     this.#compactedBytes = bytesBefore

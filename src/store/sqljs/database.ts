@@ -110,7 +110,7 @@ export function countVerified(db: Database, schema: Schema): number {
   return countOf(db, schema)
 }
 
-export function countOf(db: Database, schema: Schema): number {
+function countOf(db: Database, schema: Schema): number {
   return Number(valueOf(db, `SELECT count(*) FROM ${schema}.plants`))
 }
 

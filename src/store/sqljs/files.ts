@@ -1,13 +1,14 @@
 import * as fs from 'node:fs'
-import { type FileHandle, mkdir, open, readdir, rename, unlink } from 'node:fs/promises'
+import { type FileHandle, mkdir, open, readdir, rename, rm, unlink } from 'node:fs/promises'
 import { dirname } from 'node:path'
 import { promisify } from 'node:util'
 import { errorCodeOf } from '../../errors.ts'
 
 /**
  * How a file is opened. `existing`: to be read. `durable`: an existing file; each write is durable
- * when it returns (O_DSYNC: one system call instead of write and fdatasync). `temporary`: a new or
- * emptied file, to be written and read; it is durable once `sync` has returned.
+ * when it returns (O_DSYNC: one system call instead of write and fdatasync). `temporary`: a new
+ * file in the place of any other, to be written and read; it is durable once `sync` has returned.
+ * What still writes to the other one, as an abandoned thread may, does not write to this one.
  */
 export type Mode = 'existing' | 'durable' | 'temporary'
 
@@ -48,13 +49,13 @@ export interface Files {
   syncDirectory(path: string): Promise<void>
 }
 
-const { O_CREAT, O_DSYNC, O_RDONLY, O_RDWR, O_TRUNC, O_WRONLY } = fs.constants
+const { O_CREAT, O_DSYNC, O_EXCL, O_RDONLY, O_RDWR, O_WRONLY } = fs.constants
 // Without O_DSYNC the store would acknowledge writes that are not synced.
 if (O_DSYNC === undefined) throw new Error('this platform has no O_DSYNC, which the store needs')
 const FLAGS: Readonly<Record<Mode, number>> = {
   existing: O_RDONLY,
   durable: O_WRONLY | O_DSYNC,
-  temporary: O_RDWR | O_CREAT | O_TRUNC,
+  temporary: O_RDWR | O_CREAT | O_EXCL,
 }
 /**
  * How much one call reads or writes. Node runs these calls in threads of its own. On one core, the
@@ -76,7 +77,10 @@ export const nodeFiles: Files = {
   makeDirectory,
   list: (directory) => readdir(directory),
   read: readUpTo,
-  open: async (path, mode) => fileOf(await open(path, FLAGS[mode], 0o600)),
+  async open(path, mode) {
+    if (mode === 'temporary') await rm(path, { force: true })
+    return fileOf(await open(path, FLAGS[mode], 0o600))
+  },
   rename,
   remove: unlink,
   async syncDirectory(path) {

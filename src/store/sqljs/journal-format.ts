@@ -16,11 +16,11 @@ const VERSION = 1
 export const HEADER_MAX_BYTES = 128
 const HEADER = /^(plant-store-journal (\d+) (\d+)) ([0-9a-f]{8})$/
 /**
- * A line up to its first id. No text of a plant can imitate it. Suppose a text ends in
- * `deadbeef 5 [[`. JSON escapes quotes inside a text. So the pattern's first quote is the one that
- * ends this text, and its last quote ends a text too. After that, JSON has `,` or `]`, but the
- * pattern wants a digit. Zeros are not matched: they could hide where a text ends, and no line has
- * one.
+ * A line up to its first id. No text of a plant can look like it. Suppose that a text ends in
+ * `deadbeef 5 [[`. Quotes inside a text are escaped. So of the pattern's three quotes the first
+ * ends this text, the second begins the next one, and the third ends that. After it JSON has `,`
+ * or `]`, but the pattern wants a digit. Zero bytes are not matched: they could hide where a text
+ * ends, and no line has one.
  */
 export const LINE_START = /(\0?)[0-9a-f]{8} (\d+) \[\["[^"\\\0]*(?:\\[^\0][^"\\\0]*)*","-?\d/g
 const NEWLINE = 10

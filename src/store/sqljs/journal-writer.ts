@@ -23,7 +23,7 @@ interface Journal {
 
 /**
  * Some or all of a write, or of a new journal file, may be on the disk: the file is never written
- * to again. After any other error nothing of it is in the journal, and an open file may be.
+ * to again. After any other error the journal is as it was before, and an open file is used again.
  */
 class InDoubt extends Error {}
 
@@ -50,10 +50,7 @@ export class JournalWriter {
   /** The file that lines are appended to; undefined until the journal has been rewritten. */
   #file: File | undefined
   #paddingBytes = 0
-  /**
-   * Up to here the file was written before. A line that ends before this gets no new padding, even
-   * if the file was cut back since.
-   */
+  /** The end of all that was ever written to the file. A line that ends before needs no padding. */
   #paddedTo = 0
   #unavailableReason: string | undefined
   /** When a failure was last logged as an error. */

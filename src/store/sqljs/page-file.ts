@@ -54,7 +54,7 @@ export class PageFile {
     return this.#lengthBytes
   }
 
-  /** For sql.js. It calls `slice` once, and from then on takes `length` for the room there is. */
+  /** For sql.js. It calls `slice` once. The `length` of what that returns is the room for more. */
   get bytes(): FileBytes {
     const taken: FileBytes = {
       length: FILE_MAX_BYTES,

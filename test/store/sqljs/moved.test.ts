@@ -4,7 +4,6 @@ import { type TestContext, test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { StoreUnavailable } from '../../../dist/plants/store.js'
 import type { Compact } from '../../../dist/store/sqljs/compaction.js'
-import { compactInWorker } from '../../../dist/store/sqljs/compaction-thread.js'
 import { type Files, nodeFiles } from '../../../dist/store/sqljs/files.js'
 import { compactFiles } from '../../../dist/store/sqljs/settings.js'
 import { lockDirectory, LockLost } from '../../../dist/store/sqljs/lock.js'
@@ -226,22 +225,26 @@ test('moved: a path that changes while the journal is rewritten gets no create',
 })
 
 test('moved: a compaction that is under way puts nothing in place', async (t) => {
-  const directory = await temporaryDirectory()
-  const store = await openStore(directory, { compact: firstSnapshotOnly })
-  await store.create('alice', { id: 1n, name: 'Fern' })
-  await store.close()
-  const before = contentsOf(directory)
-  const lock = await lockDirectory(directory)
-  t.after(() => lock.release())
-  const { place } = lock
-  assert(place)
-  const range = { directory, upToJournal: 1, sequence: 1, plants: 1, isQuiet: true }
-  const job = { ...range, snapshotBytes: 0, journalBytes: 0 }
-  const other = { ...place, identity: `${place.identity}1` }
-  for (const compact of [compactInWorker, compactFiles]) {
-    await assert.rejects(compact({ ...job, lock: other }), NOT_HELD)
-    assert.deepEqual(contentsOf(directory), before)
+  const path = `${await temporaryDirectory()}/data`
+  const lines: LogLine[] = []
+  const compact: Compact = async (job, signal) => {
+    const compacted = await compactFiles(job, signal)
+    if (job.sequence === 0) return compacted
+    renameSync(path, `${path}.old`)
+    mkdirSync(path)
+    return compacted
   }
-  await compactInWorker({ ...job, lock: place })
-  assert.notDeepEqual(contentsOf(directory), before)
+  const first = await openStore(path, { lock: lockDirectory, compact, compactBytes: 1 }, lines)
+  t.after(() => first.close())
+  const snapshot = readFileSync(`${path}/plants.sqlite`)
+  await first.create('alice', { id: 1n, name: 'Fern' })
+  await until('the log says why', () =>
+    lines.some(({ fields }) => NOT_HELD.test(String(fields?.['error']))),
+  )
+  await first.close()
+  assert.deepEqual(readdirSync(path), [])
+  assert.deepEqual(readFileSync(`${path}.old/plants.sqlite`), snapshot)
+  const again = await openStore(`${path}.old`)
+  t.after(() => again.close())
+  assert.deepEqual(namesOf(await list(again)), ['Fern'])
 })

@@ -11,16 +11,11 @@ type BodyReading =
 
 const INT64_MIN = -(2n ** 63n)
 const INT64_MAX = 2n ** 63n - 1n
-const strict = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true })
 
 export function readBody(bytes: Buffer): BodyReading {
-  let text: string
-  try {
-    text = strict.decode(bytes)
-  } catch {
-    return { errors: [40005] }
-  }
-  if (text.startsWith('\ufeff')) return { errors: [40005] }
+  const text = bytes.toString('utf8')
+  // What is no UTF-8 has become U+FFFD.
+  if (!Buffer.from(text).equals(bytes) || text.startsWith('\ufeff')) return { errors: [40005] }
   try {
     const value: unknown = JSON.parse(text)
     if (typeof value !== 'object' || value === null || Array.isArray(value))

@@ -5,7 +5,7 @@ import { closesAfter, DISCARD_MAX_BYTES, expectsContinue, judge } from './judge.
 import { operationOf, routeOf, ROUTES, type Wish } from './operations.ts'
 import type { Owner } from './owner.ts'
 import type { Realm } from './realm.ts'
-import { type Reading, type Request, valuesOf } from './requests.ts'
+import { has, type Reading, type Request, valuesOf } from './requests.ts'
 
 /** What the service should hold, and the configuration that it runs with. */
 export interface World {
@@ -68,10 +68,9 @@ export function announce(readings: readonly Reading[], { realm, shared, ledger }
 
 /** How many answers come even if the client keeps its side open. */
 export function certainAnswers(readings: readonly Reading[]): number {
-  const first = readings.findIndex(
-    (reading) =>
-      reading.kind !== 'request' || reading.broken.length > 0 || reading.doubts.length > 0,
-  )
+  const isGood = (reading: Reading): boolean =>
+    reading.kind === 'request' && reading.broken.length === 0 && reading.doubts.length === 0
+  const first = readings.findIndex((reading) => !isGood(reading))
   return first < 0 ? readings.length : first
 }
 
@@ -79,6 +78,14 @@ export function certainAnswers(readings: readonly Reading[]): number {
 export interface Comparison {
   readonly flaw: string | undefined
   readonly lost: boolean
+}
+
+/** What a comparison needs besides requests and answers. */
+interface Context {
+  readonly heard: Heard
+  readonly world: World
+  readonly certain: Certain
+  readonly killed: boolean
 }
 
 /**
@@ -93,48 +100,45 @@ export function compare(
   killed: boolean,
 ): Comparison {
   const found = (flaw: string | undefined): Comparison => ({ flaw, lost: false })
+  const context = { heard, world, certain, killed }
+  const { answers } = heard
   if (heard.flaw !== undefined && !killed) return found(heard.flaw)
   let next = 0
   for (const [index, reading] of readings.entries()) {
-    const answer = heard.answers[next]
-    if (answer === undefined) return compareMissing(readings, index, heard, world, killed)
+    const answer = answers[next]
+    if (answer === undefined) return compareMissing(readings, index, context)
     try {
       if (reading.kind === 'unclear') {
         blur(reading.rest, world)
-        for (const other of heard.answers.slice(next)) checkLoosely(other)
+        answers.slice(next).forEach(checkLoosely)
         return found(undefined)
       }
-      const said = (answer.headers.get('connection') ?? []).includes('close')
-      if (reading.kind === 'malformed') checkRefusal(reading, answer, said, heard.tookMs)
-      else {
-        const outcome = checkAnswer(reading, answer, world, certain)
-        checkClosing(reading, answer, outcome, said, readings[index + 1])
-      }
+      const outcome =
+        reading.kind === 'malformed'
+          ? checkRefusal(reading, answer, heard.tookMs)
+          : checkAnswer(reading, answer, context)
       next += 1
-      if (said || answer.framing === 'close') break
+      if (checkClosing(reading, answer, outcome, readings[index + 1])) break
     } catch (error) {
       return found(`request ${index}: ${error instanceof Error ? error.message : String(error)}`)
     }
   }
-  const { length } = heard.answers
+  const { length } = answers
   return found(length > next ? `${length} answers instead of ${next}` : undefined)
 }
 
 /** The answers from this request on are missing. */
-function compareMissing(
-  readings: readonly Reading[],
-  index: number,
-  heard: Heard,
-  world: World,
-  killed: boolean,
-): Comparison {
+function compareMissing(readings: readonly Reading[], index: number, context: Context): Comparison {
+  const { heard, world, killed } = context
   const rest = readings.slice(index)
   const isIgnored = index > 0 && mayBeIgnored(rest[0])
   const isTooMuch = readings.length > AT_ONCE && heard.isReset
   const mayHaveEnded = readings.slice(0, index).some(isLongUnread)
   const isDesigned = isIgnored || isTooMuch || mayHaveEnded
   const isExcused = rest[0]?.kind === 'unclear' || isDesigned || heard.cut || killed
-  const lost = !isExcused && isLate(rest, heard, world)
+  // The client was reset: not too early, and only after a request that may have been the last.
+  const isReset = heard.isReset && heard.tookMs >= LINGER_MS
+  const lost = !isExcused && isReset && rest.some((reading) => mayBeLast(reading, world))
   if (!isExcused && !lost) {
     const end = `the connection ended after ${Math.round(heard.tookMs)} ms ${heard.end}`
     return { flaw: `request ${index} is not answered, and ${end}`, lost }
@@ -146,7 +150,7 @@ function compareMissing(
 /** The design: a request with a chunked body that waits is not served, nor is what follows it. */
 function mayBeIgnored(reading: Reading | undefined): boolean {
   if (reading?.kind !== 'request') return reading !== undefined
-  return valuesOf(reading, 'transfer-encoding').length > 0 || reading.broken.length > 0
+  return has(reading, 'transfer-encoding') || reading.broken.length > 0
 }
 
 /** The design: a longer chunked body that is not wanted ends the connection after its answer. */
@@ -155,56 +159,43 @@ function isLongUnread(reading: Reading): boolean {
   return isChunked && reading.body.length > DISCARD_MAX_BYTES
 }
 
-/**
- * Whether answers are missing because the client was reset: not too early, and only after a request
- * that may have been the last.
- */
-function isLate(unanswered: readonly Reading[], heard: Heard, world: World): boolean {
-  return (
-    heard.isReset &&
-    heard.tookMs >= LINGER_MS &&
-    unanswered.some((reading) => mayBeLast(reading, world))
-  )
-}
-
 function mayBeLast(reading: Reading, world: World): boolean {
   if (reading.kind !== 'request') return true
   const { errors, wish } = judge(reading, world.realm)
-  return [...errors, ...(wish ? [200] : [])].some(
-    (outcome) => closesAfter(reading, outcome) !== 'no',
-  )
+  const outcomes = [...errors, ...(wish ? [200] : [])]
+  return outcomes.some((outcome) => closesAfter(reading, outcome) !== 'no')
 }
 
-function checkRefusal(
-  { mayBeHead, errors }: Extract<Reading, { kind: 'malformed' }>,
-  answer: WireAnswer,
-  said: boolean,
-  tookMs: number,
-): void {
+type Malformed = Extract<Reading, { kind: 'malformed' }>
+
+function checkRefusal({ mayBeHead, errors }: Malformed, answer: WireAnswer, ms: number): number {
   const isHead = mayBeHead && answer.framing === 'none'
   const outcome = outcomeOf(answer, isHead, ANY_ALLOW)
-  if (!errors.some((error) => shownAs(error, isHead) === outcome))
-    throw new Error(`${outcome} instead of ${errors.join(' or ')}`)
-  if (!said) throw new Error(`${outcome} without Connection: close`)
-  if (outcome === 40801 && (tookMs < STALL_MIN_MS || tookMs > STALL_MAX_MS))
-    throw new Error(`${outcome} after ${Math.round(tookMs)} ms`)
+  expectOneOf(errors, outcome, isHead)
+  if (outcome === 40801 && (ms < STALL_MIN_MS || ms > STALL_MAX_MS))
+    throw new Error(`${outcome} after ${Math.round(ms)} ms`)
+  return outcome
 }
 
+/** Whether the answer says that the connection ends. */
 function checkClosing(
-  request: Request,
+  reading: Request | Malformed,
   answer: WireAnswer,
   outcome: number,
-  said: boolean,
   after: Reading | undefined,
-): void {
-  const closes = mayBeIgnored(after) ? 'either' : closesAfter(request, outcome)
-  if (closes !== 'either' && (closes === 'yes') !== said)
+): boolean {
+  const said = (answer.headers.get('connection') ?? []).includes('close')
+  const isRequest = reading.kind === 'request'
+  const closes = isRequest ? closesAfter(reading, outcome) : 'yes'
+  const isOpen = closes === 'either' || (isRequest && mayBeIgnored(after))
+  if (!isOpen && (closes === 'yes') !== said)
     throw new Error(`${outcome} ${said ? 'with' : 'without'} Connection: close`)
-  if (answer.framing === 'close' && request.version !== '1.0')
+  if (isRequest && answer.framing === 'close' && reading.version !== '1.0')
     throw new Error('a body that ends with the connection')
+  return said || answer.framing === 'close'
 }
 
-function checkAnswer(request: Request, answer: WireAnswer, world: World, certain: Certain): number {
+function checkAnswer(request: Request, answer: WireAnswer, context: Context): number {
   const isHead = request.method === 'HEAD' && answer.framing === 'none'
   const outcome = outcomeOf(answer, isHead, routeOf(request)?.allow ?? ANY_ALLOW)
   const ids = valuesOf(request, 'request-id')
@@ -214,19 +205,19 @@ function checkAnswer(request: Request, answer: WireAnswer, world: World, certain
   const mayBeUnread = outcome === 40001 || outcome === 43101
   if (isUsable ? id !== ids[0] && !mayBeUnread : !UUID.test(id))
     throw new Error(`the Request-Id ${id}`)
-  if (
-    answer.interim > (expectsContinue(request) && operationOf(request)?.method === 'POST' ? 1 : 0)
-  )
-    throw new Error('100 that was not asked for')
+  const mayContinue = expectsContinue(request) && operationOf(request)?.method === 'POST'
+  if (answer.interim > (mayContinue ? 1 : 0)) throw new Error('100 that was not asked for')
 
-  const { errors, wish } = judge(request, world.realm)
+  const { errors, wish } = judge(request, context.world.realm)
   if (errors.some((error) => shownAs(error, isHead) === outcome)) return outcome
-  const expected = wish
-    ? [...errors, ...grantWish(wish, request, answer, outcome, world, certain)]
-    : errors
+  const granted = wish ? grantWish(wish, answer, outcome, context) : []
+  expectOneOf([...errors, ...granted], outcome, isHead)
+  return outcome
+}
+
+function expectOneOf(expected: readonly number[], outcome: number, isHead: boolean): void {
   if (!expected.some((each) => shownAs(each, isHead) === outcome))
     throw new Error(`${outcome} instead of ${expected.join(' or ')}`)
-  return outcome
 }
 
 /** Without a body, as to HEAD, only the status of an error is seen. */
@@ -237,11 +228,9 @@ function shownAs(outcome: number, isHead: boolean): number {
 /** Outcomes that a good request may have. Checks what a right answer says, and records it. */
 function grantWish(
   wish: Wish,
-  request: Request,
   answer: WireAnswer,
   outcome: number,
-  world: World,
-  certain: Certain,
+  { world, certain }: Context,
 ): readonly number[] {
   if (wish.kind === 'options') return [204]
   const { ledger } = world
@@ -250,19 +239,17 @@ function grantWish(
   if (owner && !owner.isCertain)
     throw new Error(`the oracle does not know what ${owner.name} has, and should not have asked`)
   if (wish.kind === 'read') {
-    const hasBody = outcome === 200 && request.method === 'GET'
-    if (isShared && wish.isList && hasBody) {
+    if (!isShared) return owner ? wish.check(owner, answer, outcome) : []
+    if (wish.isList && outcome === 200 && answer.framing !== 'none') {
       const before = certain.get(wish.owner) ?? new Map<bigint, Content>()
       ledger.showsCertain(wish.owner, plantsOf(answer.body), before, false)
       throwProblem(ledger)
     }
-    if (isShared) return [wish.isList ? 200 : outcome]
-    return owner ? wish.check(owner, answer, outcome) : []
+    return [wish.isList ? 200 : outcome]
   }
   const full = world.realm.mayBeFull ? [50701] : []
   const isStored = outcome === 200
-  const body = Buffer.from(answer.body, 'latin1').toString('utf8')
-  if (isStored && !isSame(plantOf(JSON.parse(body)), wish.plant))
+  if (isStored && !isSame(plantOf(answer.body), wish.plant))
     throw new Error(`200 with ${answer.body.slice(0, 200)}`)
   if (isShared) {
     if (isStored) ledger.answered(wish.owner, { id: wish.id, ...wish.plant }, 200)

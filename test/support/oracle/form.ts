@@ -29,48 +29,38 @@ export function outcomeOf(answer: WireAnswer, isHead: boolean, allow: string): n
   if (framing === 'none' && !isHead) throw new Error('an answer without a body')
   if (status === 200) return 200
   const outcome = isHead ? status * 100 : errorOf(status, body)
-  checkErrorHeaders(status, outcome, allow, one, headers)
+  for (const [name, form] of Object.entries(headersOf(outcome, allow))) {
+    if (form) one(name, form)
+    // An answer to HEAD does not show which error it is.
+    else if (headers.has(name) && !isHead)
+      throw new Error(`${status} with ${name}: ${headers.get(name)?.join(' and ')}`)
+  }
   return outcome
 }
 
 function errorOf(status: number, body: string): number {
-  const value: unknown = JSON.parse(Buffer.from(body, 'latin1').toString('utf8'))
-  if (typeof value !== 'object' || value === null || Object.keys(value).join() !== 'error,message')
+  const value = jsonOf(body)
+  const [error, message] = Object.values(Object(value)) as readonly unknown[]
+  const code = Number(error)
+  const isCode = Number.isInteger(error) && Math.floor(code / 100) === status && code % 100 > 0
+  const isMessage = typeof message === 'string' && message !== ''
+  if (Object.keys(Object(value)).join() !== 'error,message' || !isCode || !isMessage)
     throw new Error(`${status} with the body ${body.slice(0, 200)}`)
-  // The members were checked above, and their types are below.
-  const { error, message } = value as { readonly error: unknown; readonly message: unknown }
-  if (
-    typeof error !== 'number' ||
-    !Number.isInteger(error) ||
-    Math.floor(error / 100) !== status ||
-    error % 100 === 0 ||
-    typeof message !== 'string' ||
-    message === ''
-  )
-    throw new Error(`${status} with the body ${body.slice(0, 200)}`)
-  return error
+  return code
 }
 
-/** Headers that belong to some errors, and to no other. */
-const BELONGING: readonly (readonly [
-  name: string,
-  errors: (outcome: number) => boolean,
-  form: (outcome: number, allow: string) => RegExp,
-])[] = [
-  [
-    'www-authenticate',
-    (outcome) => [401, 403].includes(Math.floor(outcome / 100)) || outcome === 40003,
-    challengeOf,
-  ],
-  [
-    'allow',
-    (outcome) => Math.floor(outcome / 100) === 405,
-    (_, allow) => new RegExp(`^(?:${allow})$`),
-  ],
-  ['accept-encoding', (outcome) => outcome === 41502, () => /^identity$/],
-  ['retry-after', (outcome) => [429, 503].includes(Math.floor(outcome / 100)), () => /^[1-9]\d*$/],
-  ['link', () => false, () => /./],
-]
+/** Headers that belong to some errors: what this one must have, and undefined what it must not. */
+function headersOf(outcome: number, allow: string): Readonly<Record<string, RegExp | undefined>> {
+  const status = Math.floor(outcome / 100)
+  const isChallenge = status === 401 || status === 403 || outcome === 40003
+  return {
+    'www-authenticate': isChallenge ? challengeOf(outcome) : undefined,
+    allow: status === 405 ? new RegExp(`^(?:${allow})$`) : undefined,
+    'accept-encoding': outcome === 41502 ? /^identity$/ : undefined,
+    'retry-after': status === 429 || status === 503 ? /^[1-9]\d*$/ : undefined,
+    link: undefined,
+  }
+}
 
 function challengeOf(outcome: number): RegExp {
   if (outcome === 40003) return /, error="invalid_request"$/
@@ -79,34 +69,27 @@ function challengeOf(outcome: number): RegExp {
   return outcome > 40101 && outcome < 40200 ? /, error="invalid_token"$/ : /^Bearer realm="plants"/
 }
 
-function checkErrorHeaders(
-  status: number,
-  outcome: number,
-  allow: string,
-  one: (name: string, form: RegExp) => string,
-  headers: WireAnswer['headers'],
-): void {
-  for (const [name, belongs, form] of BELONGING) {
-    if (belongs(outcome)) one(name, form(outcome, allow))
-    // An answer to HEAD does not show which error it is.
-    else if (headers.has(name) && outcome % 100 !== 0)
-      throw new Error(`${status} with ${name}: ${headers.get(name)?.join(' and ')}`)
-  }
-}
-
 /** The plants of a body. @throws Error if it is no array of Plant objects. */
 export function plantsOf(body: string): readonly Content[] {
-  const value: unknown = JSON.parse(Buffer.from(body, 'latin1').toString('utf8'))
+  const value = jsonOf(body)
   if (!Array.isArray(value)) throw new Error(`no array: ${body.slice(0, 200)}`)
-  return value.map(plantOf)
+  return value.map(contentOf)
 }
 
-export function plantOf(value: unknown): Content {
+/** The plant of a body. @throws Error if it is no Plant object. */
+export function plantOf(body: string): Content {
+  return contentOf(jsonOf(body))
+}
+
+function jsonOf(body: string): unknown {
+  return JSON.parse(Buffer.from(body, 'latin1').toString('utf8'))
+}
+
+function contentOf(value: unknown): Content {
   // Each member is checked below.
   const { name, tag, ...more } = value as { readonly name: unknown; readonly tag?: unknown }
-  if (typeof name !== 'string' || Object.keys(more).length > 0)
+  const isTag = tag === undefined || typeof tag === 'string'
+  if (typeof name !== 'string' || !isTag || Object.keys(more).length > 0)
     throw new Error(`no Plant: ${JSON.stringify(value).slice(0, 200)}`)
-  if (tag === undefined) return { name }
-  if (typeof tag !== 'string') throw new Error(`no Plant: ${JSON.stringify(value).slice(0, 200)}`)
-  return { name, tag }
+  return tag === undefined ? { name } : { name, tag }
 }

@@ -73,12 +73,9 @@ function readCredentials(values: readonly string[]): { readonly token: string } 
 }
 
 export function expectsContinue(request: Request): boolean {
-  const expectations = valuesOf(request, 'expect')
-  return (
-    request.version === '1.1' &&
-    expectations.length === 1 &&
-    expectations[0]?.toLowerCase() === '100-continue'
-  )
+  const [expectation, ...more] = valuesOf(request, 'expect')
+  const isOne = request.version === '1.1' && more.length === 0
+  return isOne && expectation?.toLowerCase() === '100-continue'
 }
 
 /**

@@ -1,12 +1,5 @@
-import {
-  constants,
-  createECDH,
-  createHmac,
-  createPrivateKey,
-  createPublicKey,
-  type KeyObject,
-  sign,
-} from 'node:crypto'
+import { createPrivateKey, createPublicKey, type KeyObject, sign } from 'node:crypto'
+import { type Key, signBytes } from '../keys.ts'
 import { SECRET } from '../tokens.ts'
 
 /*
@@ -18,13 +11,10 @@ type Json = Readonly<Record<string, unknown>>
 /** The header that goes with a key and an algorithm, and how it signs. */
 export type Signer = readonly [header: Json, sign: (input: string) => Buffer]
 
-function text(bytes: Buffer): string {
-  return bytes.toString('base64url')
-}
-
 function number(value: bigint): string {
   const digits = value.toString(16)
-  return text(Buffer.from(digits.length % 2 === 0 ? digits : `0${digits}`, 'hex'))
+  const even = digits.length % 2 === 0 ? digits : `0${digits}`
+  return Buffer.from(even, 'hex').toString('base64url')
 }
 
 /** By Euclid's algorithm. */
@@ -38,93 +28,53 @@ function inverse(value: bigint, modulus: bigint): bigint {
 function rsaKey(): KeyObject {
   const [p, q, e] = [3n * 2n ** 1022n + 1037n, 2n ** 1024n - 105n, 65537n]
   const d = inverse(e, (p - 1n) * (q - 1n))
-  return createPrivateKey({
-    format: 'jwk',
-    key: {
-      kty: 'RSA',
-      n: number(p * q),
-      e: number(e),
-      d: number(d),
-      p: number(p),
-      q: number(q),
-      dp: number(d % (p - 1n)),
-      dq: number(d % (q - 1n)),
-      qi: number(inverse(q, p)),
-    },
-  })
+  const more = { dp: d % (p - 1n), dq: d % (q - 1n), qi: inverse(q, p) }
+  const members = Object.entries({ n: p * q, e, d, p, q, ...more })
+  const numbers = Object.fromEntries(members.map(([name, value]) => [name, number(value)]))
+  return createPrivateKey({ format: 'jwk', key: { kty: 'RSA', ...numbers } })
 }
 
-function ecKey(curve: string, crv: string, d: Buffer): KeyObject {
-  const ecdh = createECDH(curve)
-  ecdh.setPrivateKey(d)
-  const point = ecdh.getPublicKey().subarray(1)
-  return createPrivateKey({
-    format: 'jwk',
-    key: {
-      kty: 'EC',
-      crv,
-      d: text(d),
-      x: text(point.subarray(0, d.length)),
-      y: text(point.subarray(d.length)),
-    },
-  })
+/** From PKCS #8 (RFC 5208): the bytes before the key, and the bytes of the key. */
+function pkcs8Key(start: string, bytes: Buffer): KeyObject {
+  const key = Buffer.concat([Buffer.from(start, 'hex'), bytes])
+  return createPrivateKey({ format: 'der', type: 'pkcs8', key })
 }
 
-// RFC 8410 §7: the bytes before the 32 of a private key of Ed25519 in PKCS #8.
-const ed25519 = createPrivateKey({
-  format: 'der',
-  type: 'pkcs8',
-  key: Buffer.concat([Buffer.from('302e020100300506032b657004220420', 'hex'), Buffer.alloc(32, 7)]),
-})
+// RFC 8410 §7; RFC 5915 §3, without the public key, which OpenSSL computes.
+const ed25519 = pkcs8Key('302e020100300506032b657004220420', Buffer.alloc(32, 7))
+const P256 = '3041020100301306072a8648ce3d020106082a8648ce3d030107042730250201010420'
+const P384 = '304e020100301006072a8648ce3d020106052b81040022043730350201010430'
+const P521 = '3060020100301006072a8648ce3d020106052b81040023044930470201010442'
+const p256 = pkcs8Key(P256, Buffer.alloc(32, 9))
+const p384 = pkcs8Key(P384, Buffer.alloc(48, 9))
+const p521 = pkcs8Key(P521, Buffer.alloc(66, 1))
 const rsa = rsaKey()
-const p256 = ecKey('prime256v1', 'P-256', Buffer.alloc(32, 9))
-const p384 = ecKey('secp384r1', 'P-384', Buffer.alloc(48, 9))
-const p521 = ecKey('secp521r1', 'P-521', Buffer.alloc(66, 1))
 
-const ecdsa =
-  (hash: string, key: KeyObject) =>
-  (input: string): Buffer =>
-    sign(hash, Buffer.from(input), { key, dsaEncoding: 'ieee-p1363' })
-const pkcs1 =
-  (hash: string) =>
-  (input: string): Buffer =>
-    sign(hash, Buffer.from(input), rsa)
-const pss =
-  (hash: string) =>
-  (input: string): Buffer =>
-    sign(hash, Buffer.from(input), {
-      key: rsa,
-      padding: constants.RSA_PKCS1_PSS_PADDING,
-      saltLength: constants.RSA_PSS_SALTLEN_DIGEST,
-    })
-const hmac =
-  (secret: string) =>
-  (input: string): Buffer =>
-    createHmac('sha256', secret).update(input).digest()
+/** Signs by `alg`, which the header may name otherwise. */
+function by(key: Key, header: Json, alg = String(header['alg'])): Signer {
+  return [header, (input) => signBytes(alg, input, key)]
+}
 
-export const SECRET_SIGNERS: readonly Signer[] = [[{ alg: 'HS256' }, hmac(SECRET)]]
+export const SECRET_SIGNERS: readonly Signer[] = [by(SECRET, { alg: 'HS256' })]
 
 export const PUBLIC_SIGNERS: readonly Signer[] = [
-  [{ alg: 'EdDSA', kid: 'ed' }, (input) => sign(null, Buffer.from(input), ed25519)],
-  [{ alg: 'ES256', kid: 'ec' }, ecdsa('sha256', p256)],
-  [{ alg: 'RS256', kid: 'rsa' }, pkcs1('sha256')],
-  [{ alg: 'PS256', kid: 'rsa' }, pss('sha256')],
-  [{ alg: 'ES384', kid: 'ec 384' }, ecdsa('sha384', p384)],
-  [{ alg: 'ES512', kid: 'ec 521' }, ecdsa('sha512', p521)],
-  [{ alg: 'RS512', kid: 'rsa' }, pkcs1('sha512')],
-  [{ alg: 'PS384', kid: 'rsa' }, pss('sha384')],
+  by(ed25519, { alg: 'EdDSA', kid: 'ed' }),
+  by(p256, { alg: 'ES256', kid: 'ec' }),
+  by(rsa, { alg: 'RS256', kid: 'rsa' }),
+  by(rsa, { alg: 'PS256', kid: 'rsa' }),
+  by(p384, { alg: 'ES384', kid: 'ec 384' }),
+  by(p521, { alg: 'ES512', kid: 'ec 521' }),
+  by(rsa, { alg: 'RS512', kid: 'rsa' }),
+  by(rsa, { alg: 'PS384', kid: 'rsa' }),
   // One key of the set fits each algorithm.
-  [{ alg: 'ES256' }, ecdsa('sha256', p256)],
-  [{ alg: 'RS256' }, pkcs1('sha256')],
+  by(p256, { alg: 'ES256' }),
+  by(rsa, { alg: 'RS256' }),
 ]
 
-const PUBLIC_KEYS = Object.entries({
-  ed: ed25519,
-  ec: p256,
-  rsa,
-  'ec 384': p384,
-  'ec 521': p521,
-}).map(([kid, key]) => ({ ...createPublicKey(key).export({ format: 'jwk' }), kid }))
+const KEYS = { ed: ed25519, ec: p256, rsa, 'ec 384': p384, 'ec 521': p521 }
+const PUBLIC_KEYS = Object.entries(KEYS).map(([kid, key]) => {
+  return { ...createPublicKey(key).export({ format: 'jwk' }), kid }
+})
 export const KEY_SET = JSON.stringify({ keys: PUBLIC_KEYS })
 
 /**
@@ -134,19 +84,19 @@ export const KEY_SET = JSON.stringify({ keys: PUBLIC_KEYS })
 export function forgers(trusted: readonly Signer[]): readonly Signer[] {
   const pem = String(createPublicKey(rsa).export({ type: 'spki', format: 'pem' }))
   const forged: Signer[] = [
-    [{ alg: 'HS256' }, hmac('')],
-    [{ alg: 'HS512' }, hmac(SECRET)],
-    [{ alg: 'RS256' }, hmac(SECRET)],
-    [{ alg: 'none' }, hmac(SECRET)],
+    by('', { alg: 'HS256' }),
+    by(SECRET, { alg: 'HS512' }, 'HS256'),
+    by(SECRET, { alg: 'RS256' }, 'HS256'),
+    by(SECRET, { alg: 'none' }, 'HS256'),
     [{ alg: 'none' }, () => Buffer.alloc(0)],
-    [{ alg: 'HS256', kid: 'rsa' }, hmac(pem)],
-    [{ alg: 'HS256', kid: 'ed' }, hmac(JSON.stringify(PUBLIC_KEYS[0]))],
-    [{ alg: 'RS256', kid: 'rsa' }, hmac(pem)],
-    [{ alg: 'RS256', kid: 'ec' }, pkcs1('sha256')],
-    [{ alg: 'RS256', kid: '' }, pkcs1('sha256')],
-    [{ alg: 'RS1', kid: 'rsa' }, pkcs1('sha1')],
+    by(pem, { alg: 'HS256', kid: 'rsa' }),
+    by(JSON.stringify(PUBLIC_KEYS[0]), { alg: 'HS256', kid: 'ed' }),
+    by(pem, { alg: 'RS256', kid: 'rsa' }, 'HS256'),
+    by(rsa, { alg: 'RS256', kid: 'ec' }),
+    by(rsa, { alg: 'RS256', kid: '' }),
+    by(rsa, { alg: 'RS1', kid: 'rsa' }),
     [{ alg: 'ES256', kid: 'ec' }, (input) => sign('sha256', Buffer.from(input), p256)],
-    [{ alg: 'ES256', kid: 'ec', jwk: PUBLIC_KEYS[3] }, ecdsa('sha256', p384)],
+    by(p384, { alg: 'ES256', kid: 'ec', jwk: PUBLIC_KEYS[3] }),
   ]
   for (const [header, signs] of trusted) {
     const { length } = signs('')

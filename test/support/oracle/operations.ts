@@ -6,23 +6,26 @@ import type { Owner } from './owner.ts'
 import type { Realm } from './realm.ts'
 import { type Request, trimSpace, valuesOf } from './requests.ts'
 
+interface Create {
+  readonly kind: 'create'
+  readonly owner: string
+  readonly id: bigint
+  readonly plant: Content
+}
+
+/** The outcomes that fit what the owner has. @throws Error if the answer does not. */
+type Check = (owner: Owner, answer: WireAnswer, outcome: number) => readonly number[]
+
+interface Read {
+  readonly kind: 'read'
+  readonly owner: string
+  /** The answer's body is a list. */
+  readonly isList: boolean
+  readonly check: Check
+}
+
 /** What a good request asks for. */
-export type Wish =
-  | {
-      readonly kind: 'create'
-      readonly owner: string
-      readonly id: bigint
-      readonly plant: Content
-    }
-  | {
-      readonly kind: 'read'
-      readonly owner: string
-      /** The answer's body is a list. */
-      readonly isList: boolean
-      /** The outcomes that fit what the owner has. @throws Error if the answer does not. */
-      readonly check: (owner: Owner, answer: WireAnswer, outcome: number) => readonly number[]
-    }
-  | { readonly kind: 'options' }
+export type Wish = Create | Read | { readonly kind: 'options' }
 
 export interface Judgement {
   /** Values of `error` that are right, beside what the wish itself may come to. */
@@ -87,12 +90,10 @@ function judgeCreate(request: Request, owner: string, { maxBodyBytes }: Realm): 
   const type = readMediaType(contentType)
   if (type === 'other') return refuse(41501)
   const doubts = type === 'doubtful' ? [41501] : []
-  const transfer = valuesOf(request, 'transfer-encoding').map((value) => value.toLowerCase())
-  const codings = [
-    ...valuesOf(request, 'content-encoding').map((value) => value.toLowerCase()),
-    ...transfer.filter((value) => value !== 'chunked'),
-  ]
-  if (codings.some((coding) => coding !== 'identity')) return refuse(...doubts, 41502)
+  const isEncoded = (name: string, ...usual: readonly string[]): boolean =>
+    valuesOf(request, name).some((value) => !usual.includes(value.toLowerCase()))
+  const isCoded = isEncoded('transfer-encoding', 'identity', 'chunked')
+  if (isEncoded('content-encoding', 'identity') || isCoded) return refuse(...doubts, 41502)
   const bytes = Math.max(request.declared, request.body.length)
   if (bytes > maxBodyBytes) return refuse(...doubts, 41301)
   if (request.broken.length > 0) return refuse(...doubts)
@@ -115,14 +116,7 @@ function readMediaType(value: string): 'json' | 'other' | 'doubtful' {
   return charsets.every((text) => /^charset=utf-?8$/.test(text)) ? 'json' : 'other'
 }
 
-interface ListRequest {
-  readonly limit: number | undefined
-  readonly after: string | undefined
-  /** False for HEAD. */
-  readonly hasBody: boolean
-}
-
-function judgeList({ method, target }: Request, owner: string): Judgement {
+function judgeList({ target }: Request, owner: string): Judgement {
   const query = target.slice(target.indexOf('?') + 1 || target.length)
   const given = (name: string): readonly string[] =>
     query.split('&').flatMap((pair) => {
@@ -136,40 +130,39 @@ function judgeList({ method, target }: Request, owner: string): Judgement {
   if (cursors.length > 1 || cursors[0] === '') errors.push(40012)
   if (errors.length > 0) return { errors, wish: undefined }
   const limit = limits[0] === undefined ? undefined : Number(limits[0])
-  const asked = { limit, after: cursors[0], hasBody: method === 'GET' }
-  const check = (its: Owner, answer: WireAnswer, outcome: number): readonly number[] =>
-    checkList(its, asked, answer, outcome)
+  const [after] = cursors
+  const check: Check = (its, answer, outcome) => {
+    const from = after === undefined ? undefined : its.cursors.get(after)
+    if (after !== undefined && from === undefined) return [40012]
+    if (outcome === 200) checkList(its, limit, from, answer)
+    return [200]
+  }
   return { errors, wish: { kind: 'read', owner, isList: true, check } }
 }
 
+/** @throws Error if this is not the list after an id, up to a limit. */
 function checkList(
   owner: Owner,
-  { limit, after, hasBody }: ListRequest,
+  limit: number | undefined,
+  from: bigint | undefined,
   answer: WireAnswer,
-  outcome: number,
-): readonly number[] {
-  const from = after === undefined ? undefined : owner.cursors.get(after)
-  if (after !== undefined && from === undefined) return [40012]
-  if (outcome !== 200) return [200]
+): void {
   const all = owner.idsAfter(from)
   const ids = limit === undefined ? all : all.slice(0, limit)
-  if (hasBody) {
+  if (answer.framing !== 'none') {
     const listed = plantsOf(answer.body)
     const none = { name: '' }
-    if (
-      listed.length !== ids.length ||
-      !ids.every((id, at) => isSame(owner.plants.get(id) ?? none, listed[at] ?? none))
-    )
-      throw new Error(
-        `${owner.name}'s list has ${listed.length} plants, and should have ${ids.length}: ` +
-          answer.body.slice(0, 500),
-      )
+    const isListed = (id: bigint, at: number): boolean =>
+      isSame(owner.plants.get(id) ?? none, listed[at] ?? none)
+    const found = `${owner.name}'s list has ${listed.length} plants, and should have ${ids.length}`
+    if (listed.length !== ids.length || !ids.every(isListed))
+      throw new Error(`${found}: ${answer.body.slice(0, 500)}`)
   }
   const last = ids.at(-1)
   const links = answer.headers.get('link') ?? []
   if (ids.length === all.length || last === undefined) {
     if (links.length > 0) throw new Error(`a whole list with Link: ${links.join(' and ')}`)
-    return [200]
+    return
   }
   const [, linkLimit, cursor = ''] =
     /^<\?limit=(\d+)&after=([A-Za-z0-9_-]+)>; rel="next"$/.exec(links.join()) ?? []
@@ -178,7 +171,6 @@ function checkList(
   if ((owner.cursors.get(cursor) ?? last) !== last)
     throw new Error(`one cursor for ${owner.cursors.get(cursor)} and ${last}`)
   owner.cursors.set(cursor, last)
-  return [200]
 }
 
 /** Percent-decoding as in forms; a bad encoding stays as it is. */

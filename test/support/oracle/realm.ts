@@ -56,15 +56,9 @@ export class Realm {
 
   tokenOf(owner: string, scopes = 'plants:read plants:write'): string {
     const may = (scope: string): boolean => !this.scopes || scopes.split(' ').includes(scope)
-    return this.token(
-      {
-        sub: owner,
-        scope: scopes,
-        ...(this.#made % 3 === 0 ? { iat: 1_700_000_000, nbf: 1_700_000_000 } : {}),
-      },
-      {},
-      { owner, read: may('plants:read'), write: may('plants:write') },
-    )
+    const times = this.#made % 3 === 0 ? { iat: 1_700_000_000, nbf: 1_700_000_000 } : {}
+    const grant = { owner, read: may('plants:read'), write: may('plants:write') }
+    return this.token({ sub: owner, scope: scopes, ...times }, {}, grant)
   }
 
   /** Tokens that say what good ones say and are signed wrongly. */
@@ -77,26 +71,14 @@ export class Realm {
 
   /** Every configuration that is tried. */
   static all(): readonly [Realm, ...Realm[]] {
+    const secret = { PLANTS_JWT_SECRET: SECRET }
+    const scopes = { PLANTS_READ_SCOPE: 'plants:read', PLANTS_WRITE_SCOPE: 'plants:write' }
+    const small = { ...scopes, PLANTS_MAX_BODY_BYTES: '5000' }
+    const full = { ...secret, PLANTS_MAX_DATA_BYTES: '300000', PLANTS_MAX_BODY_BYTES: '20000' }
     return [
-      new Realm('secret', { PLANTS_JWT_SECRET: SECRET }, SECRET_SIGNERS),
-      new Realm(
-        'public keys, scopes, small bodies',
-        {
-          PLANTS_READ_SCOPE: 'plants:read',
-          PLANTS_WRITE_SCOPE: 'plants:write',
-          PLANTS_MAX_BODY_BYTES: '5000',
-        },
-        PUBLIC_SIGNERS,
-      ),
-      new Realm(
-        'full',
-        {
-          PLANTS_JWT_SECRET: SECRET,
-          PLANTS_MAX_DATA_BYTES: '300000',
-          PLANTS_MAX_BODY_BYTES: '20000',
-        },
-        SECRET_SIGNERS,
-      ),
+      new Realm('secret', secret, SECRET_SIGNERS),
+      new Realm('public keys, scopes, small bodies', small, PUBLIC_SIGNERS),
+      new Realm('full', full, SECRET_SIGNERS),
     ]
   }
 }

@@ -56,25 +56,22 @@ const EXTENSIONS = new RegExp(`^(?:;${TOKEN}(?:=(?:${TOKEN}|${QUOTED}))?)*$`)
  * if it `stalls`, with a client that is too slow for its headers.
  */
 export function readRequests(text: string, stalls = false): readonly Reading[] {
-  const readings = readAll(text)
-  return stalls
-    ? readings.map((reading) =>
-        reading.kind === 'malformed' ? { ...reading, errors: [TOO_SLOW] } : reading,
-      )
-    : readings
+  return readAll(text).map((reading) =>
+    stalls && reading.kind === 'malformed' ? { ...reading, errors: [TOO_SLOW] } : reading,
+  )
 }
 
 function readAll(text: string): readonly Reading[] {
   const readings: Reading[] = []
-  let at = 0
-  for (;;) {
+  for (let at: number | undefined = 0; at !== undefined; ) {
     while (text[at] === '\r' || text[at] === '\n') at++
-    if (at >= text.length) return readings
-    const found = readRequest(text, at)
-    readings.push(found.reading)
-    if (found.end === undefined) return readings
-    at = found.end
+    if (at >= text.length) break
+    const start = at
+    const { reading, end } = untilEnding(text, start, () => readRequest(text, start))
+    readings.push(reading)
+    at = end
   }
+  return readings
 }
 
 interface Found {
@@ -83,141 +80,112 @@ interface Found {
   readonly end: number | undefined
 }
 
-function refuse(text: string, start: number): Found {
-  return {
-    reading: {
-      kind: 'malformed',
-      errors:
-        text.length - start > SURELY_SMALL_BYTES ? [MALFORMED, HEADERS_TOO_LARGE] : [MALFORMED],
-      mayBeHead: text.startsWith('HEAD ', start),
-    },
-    end: undefined,
+/** Thrown where neither this nor anything after it is a request. */
+const REFUSE = new Error('malformed')
+/** Thrown where readers differ. */
+const UNCLEAR = new Error('unclear')
+
+/** What was thrown is the reading of all that is left. */
+function untilEnding(text: string, start: number, read: () => Found): Found {
+  try {
+    return read()
+  } catch (error) {
+    const rest = text.slice(start)
+    if (error === UNCLEAR) return { reading: { kind: 'unclear', rest }, end: undefined }
+    if (error !== REFUSE) throw error
+    return malformed(malformedAfter(rest.length), rest.startsWith('HEAD '))
   }
 }
 
-function unclear(text: string, start: number): Found {
-  return { reading: { kind: 'unclear', rest: text.slice(start) }, end: undefined }
-}
-
-function readRequest(text: string, start: number): Found {
-  REQUEST_LINE.lastIndex = start
-  const [line, method = '', target = '', version = ''] = REQUEST_LINE.exec(text) ?? []
-  if (line === undefined) {
-    LOOSE_LINE.lastIndex = start
-    return LOOSE_LINE.test(text) ? unclear(text, start) : refuse(text, start)
-  }
-  if (!KNOWN.has(method) || !/^[/*A-Za-z]/.test(target))
-    return method === 'CONNECT' ? unclear(text, start) : refuse(text, start)
-  const doubts: number[] = []
-  if (
-    method === 'CONNECT' ||
-    (!target.startsWith('/') && target !== '*' && !ABSOLUTE.test(target)) ||
-    /[\x80-\xff]|#.*#/.test(target)
-  )
-    doubts.push(MALFORMED)
-  const section = readFields(text, start + line.length)
-  if (section === undefined) return refuse(text, start)
-  if (section === 'unclear') return unclear(text, start)
-  const { fields, end } = section
-  const size =
-    target.length + fields.reduce((sum, [name, value]) => sum + name.length + value.length, 0)
-  const head = { kind: 'request', method, target, version, fields, doubts } as const
-  if (size > SURELY_LARGE_BYTES || fields.length >= HEADERS_REFUSED)
-    return tooLarge(text, start, end, head)
-  if (size > SURELY_SMALL_BYTES) doubts.push(HEADERS_TOO_LARGE)
-  const found = readBody(text, start, end, head)
-  if (!/^1\.[01]$/.test(version)) return otherVersion(found, head)
-  // Nothing after CONNECT has frames. After an upgrade Node's parser ignores bad chunks: such a
-  // request ends as one that takes too long.
-  const mayBeSilent =
-    method === 'CONNECT' ||
-    (valuesOf(head, 'upgrade').length > 0 && valuesOf(head, 'transfer-encoding').length > 0)
-  const { reading } = found
-  const isBroken = reading.kind === 'request' && reading.broken.length > 0
-  return mayBeSilent && (isBroken || reading.kind === 'malformed') ? unclear(text, start) : found
-}
-
-function tooLarge(text: string, start: number, end: number, head: Head): Found {
-  // Another fault may be found first.
-  const { reading } = readBody(text, start, end, head)
-  const isWrong =
-    head.doubts.length > 0 ||
-    !/^1\.[01]$/.test(head.version) ||
-    reading.kind !== 'request' ||
-    reading.broken.length > 0
-  const errors = isWrong ? [HEADERS_TOO_LARGE, MALFORMED] : [HEADERS_TOO_LARGE]
-  const mayBeHead = head.method === 'HEAD'
+function malformed(errors: readonly number[], mayBeHead: boolean): Found {
   return { reading: { kind: 'malformed', errors, mayBeHead }, end: undefined }
 }
 
-/** It is refused for its version, or for a fault in its body if that is found first. */
-function otherVersion({ reading }: Found, head: Head): Found {
-  const broken = reading.kind === 'request' ? reading.broken : [MALFORMED]
-  const noBody = { body: Buffer.alloc(0), framing: 'none', declared: 0 } as const
-  return { reading: { ...head, ...noBody, broken }, end: undefined }
+/** The errors for something malformed: after so many bytes another limit may be met first. */
+function malformedAfter(bytes: number): readonly number[] {
+  return bytes > SURELY_SMALL_BYTES ? [MALFORMED, HEADERS_TOO_LARGE] : [MALFORMED]
+}
+
+function readRequest(text: string, start: number): Found {
+  REQUEST_LINE.lastIndex = LOOSE_LINE.lastIndex = start
+  const [line, method = '', target = '', version = ''] = REQUEST_LINE.exec(text) ?? []
+  if (line === undefined) throw LOOSE_LINE.test(text) ? UNCLEAR : REFUSE
+  const isConnect = method === 'CONNECT'
+  if (!KNOWN.has(method) || !/^[/*A-Za-z]/.test(target)) throw isConnect ? UNCLEAR : REFUSE
+  const isUsual = target.startsWith('/') || target === '*' || ABSOLUTE.test(target)
+  const doubts = isConnect || !isUsual || /[\x80-\xff]|#.*#/.test(target) ? [MALFORMED] : []
+  const section = readFields(text, start + line.length)
+  if (section === undefined) throw REFUSE
+  const { fields, end } = section
+  const size = target.length + sizeOf(fields)
+  const head = { kind: 'request', method, target, version, fields, doubts } as const
+  const found = untilEnding(text, start, () => readBody(text, end, head))
+  const broken = found.reading.kind === 'request' ? found.reading.broken : [MALFORMED]
+  const isHttp1 = /^1\.[01]$/.test(version)
+  if (size > SURELY_LARGE_BYTES || fields.length >= HEADERS_REFUSED) {
+    // Another fault may be found first.
+    const isWrong = doubts.length > 0 || !isHttp1 || broken.length > 0
+    const errors = isWrong ? [HEADERS_TOO_LARGE, MALFORMED] : [HEADERS_TOO_LARGE]
+    return malformed(errors, method === 'HEAD')
+  }
+  if (size > SURELY_SMALL_BYTES) doubts.push(HEADERS_TOO_LARGE)
+  // It is refused for its version, or for a fault in its body if that is found first.
+  if (!isHttp1) return { reading: { ...head, ...NO_BODY, broken }, end: undefined }
+  // Nothing after CONNECT has frames. After an upgrade Node's parser ignores bad chunks: such a
+  // request ends as one that takes too long.
+  const mayBeSilent = isConnect || (has(head, 'upgrade') && has(head, 'transfer-encoding'))
+  if (mayBeSilent && broken.length > 0) throw UNCLEAR
+  return found
 }
 
 type Head = Pick<Request, 'kind' | 'method' | 'target' | 'version' | 'fields' | 'doubts'>
 
-function readBody(text: string, start: number, at: number, head: Head): Found {
+const NO_BODY = { body: Buffer.alloc(0), framing: 'none', declared: 0 } as const
+
+function readBody(text: string, at: number, head: Head): Found {
   const lengths = valuesOf(head, 'content-length')
   const codings = valuesOf(head, 'transfer-encoding')
   const [length] = lengths
   if (codings.length > 0) {
+    const all = codings.join()
     // RFC 9112 §6.1: both headers together are an attack, and HTTP/1.0 has no chunked coding. After
     // an upgrade no reader looks for a body, and with Expect one may refuse the headers alone.
-    if (
-      length === undefined &&
-      (valuesOf(head, 'upgrade').length > 0 || valuesOf(head, 'expect').length > 0) &&
-      !/^chunked$/i.test(codings.join())
-    )
-      return unclear(text, start)
-    if (length !== undefined || !/(?:^|,)[ \t]*chunked$/i.test(codings.at(-1) ?? ''))
-      return refuse(text, start)
-    if (codings.length > 1 || head.version === '1.0') return refuse(text, start)
-    if (/chunked.*chunked/i.test(codings.join())) return unclear(text, start)
-    return readChunks(text, start, at, head)
+    const mayBeUnread = has(head, 'upgrade') || has(head, 'expect')
+    if (length === undefined && mayBeUnread && !/^chunked$/i.test(all)) throw UNCLEAR
+    const isLast = /(?:^|,)[ \t]*chunked$/i.test(codings.at(-1) ?? '')
+    if (length !== undefined || !isLast || codings.length > 1 || head.version === '1.0')
+      throw REFUSE
+    if (/chunked.*chunked/i.test(all)) throw UNCLEAR
+    return readChunks(text, at, head)
   }
-  if (length === undefined)
-    return {
-      reading: { ...head, body: Buffer.alloc(0), framing: 'none', declared: 0, broken: [] },
-      end: at,
-    }
-  if (lengths.length > 1 || !/^\d+$/.test(length) || BigInt(length) >= 2n ** 64n)
-    return refuse(text, start)
+  if (length === undefined) return { reading: { ...head, ...NO_BODY, broken: [] }, end: at }
+  if (lengths.length > 1 || !/^\d+$/.test(length) || BigInt(length) >= 2n ** 64n) throw REFUSE
   const declared = Number(length)
-  const whole = text.length - at >= declared
-  const body = Buffer.from(text.slice(at, at + declared), 'latin1')
-  return {
-    reading: { ...head, body, framing: 'length', declared, broken: whole ? [] : [MALFORMED] },
-    end: whole ? at + declared : undefined,
-  }
+  const end = at + declared
+  const isWhole = text.length >= end
+  const body = Buffer.from(text.slice(at, end), 'latin1')
+  const broken = isWhole ? [] : [MALFORMED]
+  const reading = { ...head, body, framing: 'length', declared, broken } as const
+  return { reading, end: isWhole ? end : undefined }
 }
 
-function readChunks(text: string, start: number, from: number, head: Head): Found {
+function readChunks(text: string, from: number, head: Head): Found {
   const pieces: string[] = []
-  const done = (broken: readonly number[], end?: number): Found => ({
-    reading: {
-      ...head,
-      body: Buffer.from(pieces.join(''), 'latin1'),
-      framing: 'chunked',
-      declared: 0,
-      broken,
-    },
-    end,
-  })
+  const done = (broken: readonly number[], end?: number): Found => {
+    const body = Buffer.from(pieces.join(''), 'latin1')
+    return { reading: { ...head, body, framing: 'chunked', declared: 0, broken }, end }
+  }
   for (let at = from; ; ) {
     const lineEnd = text.indexOf('\n', at)
     const line = text.slice(at, lineEnd < 0 ? undefined : lineEnd + 1)
     const [, digits = '', space = '', extensions = ''] =
       /^([0-9A-Fa-f]+)([ \t]*)(;[^\r\n]*)?\r\n$/.exec(line) ?? []
-    if (digits === '') return done([MALFORMED])
-    if (digits.replace(/^0+/, '').length > 15) return done([MALFORMED])
-    if (space !== '' || !EXTENSIONS.test(extensions)) return unclear(text, start)
+    if (digits === '' || digits.replace(/^0+/, '').length > 15) return done([MALFORMED])
+    if (space !== '' || !EXTENSIONS.test(extensions)) throw UNCLEAR
     if (extensions.length > HEAD_MAX_BYTES) return done([MALFORMED])
     const size = Number.parseInt(digits, 16)
     at += line.length
-    if (size === 0) return readTrailers(text, start, at, done)
+    if (size === 0) return readTrailers(text, at, done)
     pieces.push(text.slice(at, at + size))
     at += size
     if (!text.startsWith('\r\n', at)) return done([MALFORMED])
@@ -225,58 +193,51 @@ function readChunks(text: string, start: number, from: number, head: Head): Foun
   }
 }
 
+const FRAMING = /^(?:content-length|transfer-encoding|connection|proxy-connection|upgrade)$/
+
 function readTrailers(
   text: string,
-  start: number,
   at: number,
   done: (broken: readonly number[], end?: number) => Found,
 ): Found {
   const trailers = readFields(text, at)
-  if (trailers === 'unclear') return unclear(text, start)
-  if (trailers === undefined)
-    return done(
-      text.length - at > SURELY_SMALL_BYTES ? [MALFORMED, HEADERS_TOO_LARGE] : [MALFORMED],
-    )
-  const size = trailers.fields.reduce((sum, [name, value]) => sum + name.length + value.length, 0)
+  if (trailers === undefined) return done(malformedAfter(text.length - at))
+  const size = sizeOf(trailers.fields)
   if (size > SURELY_LARGE_BYTES) return done([HEADERS_TOO_LARGE])
   // RFC 9110 §6.5.1: a header that frames messages may not be a trailer. Between the sizes both
   // answers are right.
-  if (
-    size > SURELY_SMALL_BYTES ||
-    trailers.fields.some(([name]) =>
-      /^(?:content-length|transfer-encoding|connection|proxy-connection|upgrade)$/.test(name),
-    )
-  )
-    return unclear(text, start)
+  if (size > SURELY_SMALL_BYTES || trailers.fields.some(([name]) => FRAMING.test(name)))
+    throw UNCLEAR
   return done([], trailers.end)
 }
+
+type Fields = Request['fields']
 
 /** Header lines up to the empty one. Undefined if they are malformed. */
 function readFields(
   text: string,
   from: number,
-):
-  | { readonly fields: readonly (readonly [string, string])[]; readonly end: number }
-  | 'unclear'
-  | undefined {
+): { readonly fields: Fields; readonly end: number } | undefined {
   const fields: (readonly [string, string])[] = []
   for (let at = from; ; ) {
     if (text.startsWith('\r\n', at)) return { fields, end: at + 2 }
     NAME.lastIndex = at
     const [name] = NAME.exec(text) ?? []
-    if (name === undefined) return undefined
     const lineFeed = text.indexOf('\n', at)
-    if (lineFeed < 0) return undefined
+    if (name === undefined || lineFeed < 0) return undefined
     const line = text.slice(at + name.length, lineFeed)
     // RFC 9112 §2.2: some readers take LF alone for the end of a line, and see other requests.
-    if (!line.endsWith('\r')) return undefined
-    if (CONTROL.test(line.slice(0, -1))) return undefined
+    if (!line.endsWith('\r') || CONTROL.test(line.slice(0, -1))) return undefined
     // llhttp accepts a space after these values and no tab, though both are OWS.
     if (/^(?:content-length|transfer-encoding):$/i.test(name) && /\t[ \t]*\r$/.test(line))
-      return 'unclear'
+      throw UNCLEAR
     fields.push([name.slice(0, -1).toLowerCase(), trimSpace(line.slice(0, -1))])
     at = lineFeed + 1
   }
+}
+
+function sizeOf(fields: Fields): number {
+  return fields.reduce((sum, [name, value]) => sum + name.length + value.length, 0)
 }
 
 /**
@@ -294,6 +255,10 @@ export function valuesOf({ fields }: Pick<Request, 'fields'>, name: string): rea
   return fields.filter(([other]) => other === name).map(([, value]) => value)
 }
 
+export function has(request: Pick<Request, 'fields'>, name: string): boolean {
+  return valuesOf(request, name).length > 0
+}
+
 /**
  * Whether the answer to this has no body because of HEAD; undefined if that is unknown, because a
  * parser that gave up may have sent it.
@@ -301,10 +266,8 @@ export function valuesOf({ fields }: Pick<Request, 'fields'>, name: string): rea
 export function isHead(reading: Reading | undefined): boolean | undefined {
   if (reading?.kind === 'malformed' && !reading.mayBeHead) return false
   if (reading?.kind !== 'request') return undefined
-  const isSure =
-    reading.method !== 'HEAD' ||
-    (reading.broken.length === 0 &&
-      reading.doubts.length === 0 &&
-      /^1\.[01]$/.test(reading.version))
-  return isSure ? reading.method === 'HEAD' : undefined
+  const { method, broken, doubts, version } = reading
+  if (method !== 'HEAD') return false
+  const isSure = broken.length === 0 && doubts.length === 0 && /^1\.[01]$/.test(version)
+  return isSure ? true : undefined
 }

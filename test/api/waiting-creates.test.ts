@@ -1,0 +1,55 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import type { Created } from '../../dist/plants/store.js'
+import { startBare } from '../support/bare.ts'
+import { post } from '../support/http.ts'
+import { until } from '../support/time.ts'
+import { verdict } from '../support/verdict.ts'
+import { postBytes, Wire } from '../support/wire.ts'
+
+const KIB = 1024
+
+/** Creates wait until they are released, as on a disk that hangs. */
+function hungStore() {
+  let release = (): void => {}
+  const released = new Promise<void>((resolve) => (release = resolve))
+  const create = async (): Promise<Created> => (await released, 'stored')
+  return { store: { create }, release: () => release() }
+}
+
+const plantOf = (id: number, bytes: number) => ({ id, name: 'x'.repeat(bytes) })
+
+for (const [what, bytes, most] of [
+  ['of large bodies', 256 * KIB, 8],
+  ['of the smallest bodies', 1, 128],
+] as const) {
+  test(`creates ${what} stay counted until they are decided, though clients leave`, async (t) => {
+    const { store, release } = hungStore()
+    const bare = await startBare(t, { store, bodiesMaxBytes: 4 * KIB * KIB })
+    const leave = async (id: number): Promise<boolean> => {
+      const heldBefore = bare.bodies.held
+      const wire = await Wire.to(bare.port)
+      wire.write(postBytes(plantOf(id, bytes)))
+      await until('it waits', () => bare.bodies.held > heldBefore || wire.text !== '')
+      wire.socket.resetAndDestroy()
+      await until('its client is gone', () => bare.connections.active === 0)
+      return bare.bodies.held > heldBefore
+    }
+    let waiting = 0
+    while (waiting < 2 * most && (await leave(waiting))) waiting++
+    assert.ok(waiting > 0 && waiting <= most, `${waiting} wait`)
+    assert.equal(verdict(await post(bare.port, plantOf(-1, bytes))), 'overloaded')
+    release()
+    await until('nothing is held', () => bare.bodies.held === 0)
+    assert.equal(verdict(await post(bare.port, plantOf(-1, bytes))), 200)
+  })
+}
+
+test('a create that was answered 503 for its time stays counted until it is decided', async (t) => {
+  const { store, release } = hungStore()
+  const bare = await startBare(t, { store, timeouts: { inactiveMs: 100 } })
+  assert.equal(verdict(await post(bare.port, plantOf(1, KIB))), 'storageUnavailable')
+  assert.ok(bare.bodies.held > KIB)
+  release()
+  await until('nothing is held', () => bare.bodies.held === 0)
+})

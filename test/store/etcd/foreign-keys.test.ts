@@ -1,0 +1,40 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { readChunks } from '../../../dist/store/etcd/list.js'
+import { plantKey, plantRange, plantValue } from '../../../dist/store/etcd/wire.js'
+
+const PREFIX = 'plants/'
+
+function entryOf(owner: string, id: bigint) {
+  return { key: plantKey(PREFIX, owner, id), value: plantValue({ name: `${owner}'s` }) }
+}
+
+for (const [what, foreign] of [
+  ['another owner with a name as long', entryOf('carol', 2n)],
+  ['an owner whose name begins in the same way', entryOf('alice2', 2n)],
+  ['a deployment inside the prefix', { ...entryOf('alice', 2n), key: deeper() }],
+] as const) {
+  test(`an answer of etcd with a key of ${what} fails the list, and shows nothing`, async () => {
+    const entries = [entryOf('alice', 1n), foreign]
+    const range = plantRange(PREFIX, 'alice', undefined)
+    const list = readChunks(async () => ({ entries, more: false }), range, Infinity)
+    await assert.rejects(list.next(), /^Error: among an owner's keys etcd holds one that is not/)
+  })
+}
+
+test('an answer with the keys of its owner alone is a list', async () => {
+  const entries = [entryOf('alice', -1n), entryOf('alice', 1n)]
+  const range = plantRange(PREFIX, 'alice', undefined)
+  const list = readChunks(async () => ({ entries, more: false }), range, Infinity)
+  assert.deepEqual((await list.next()).value, {
+    json: JSON.stringify([{ name: "alice's" }, { name: "alice's" }]),
+    count: 2,
+    cutAt: undefined,
+  })
+})
+
+/** As a deployment writes it whose prefix is alice's keys in this one. */
+function deeper(): string {
+  const own = Buffer.from(plantKey(PREFIX, 'alice', 2n), 'base64').toString()
+  return plantKey(own.slice(0, -16), 'bob', 1n)
+}
