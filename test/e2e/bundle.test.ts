@@ -7,6 +7,7 @@ import { promisify } from 'node:util'
 import { batchLine, headerLine, journalName } from '../../dist/store/sqljs/journal-format.js'
 import { run } from '../support/process.ts'
 import { ROOT } from '../support/release.ts'
+import { sampled } from '../support/scale.ts'
 import { temporaryDirectory } from '../support/service.ts'
 import { SECRET } from '../support/tokens.ts'
 
@@ -86,7 +87,7 @@ test('bundle: the command in a bundle is refused when it is loaded', async () =>
   assert.ok(stderr.includes(REFUSAL), stderr)
 })
 
-for (const format of ['esm', 'cjs'])
+for (const format of sampled(['esm', 'cjs'], 2))
   test(`bundle: left out of one as ${format}, it compacts in its own thread`, async () => {
     const file = join(project, format === 'esm' ? 'external.mjs' : 'external.cjs')
     await bundle('app.mjs', file, `--format=${format}`, '--packages=external')

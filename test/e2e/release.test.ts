@@ -8,6 +8,7 @@ import { read } from '../support/documents.ts'
 import { call, post } from '../support/http.ts'
 import { command, run, startProcess } from '../support/process.ts'
 import { listArchive, makeRelease, projectRelease, ROOT, unpack } from '../support/release.ts'
+import { LONG } from '../support/scale.ts'
 import { temporaryDirectory } from '../support/service.ts'
 import { list, openStore } from '../store/sqljs/fixtures.ts'
 
@@ -24,7 +25,9 @@ const modules = readdirSync(join(ROOT, 'src'), { recursive: true, encoding: 'utf
   .filter((name) => name.endsWith('.ts') && !name.endsWith('.d.ts'))
   .map((name) => `dist/${name.slice(0, -'.ts'.length)}`)
 
-test('release: the same sources give the same bytes, whatever modes they have', async () => {
+const SAME = 'release: the same sources give the same bytes, whatever modes they have'
+
+test(SAME, { skip: LONG }, async () => {
   const checkout = join(directory, 'checkout')
   for (const name of [
     ...DOCUMENTS,
