@@ -6,7 +6,7 @@ import { Instance } from './etcd-instance.ts'
 import { Proxy } from './etcd-proxy.ts'
 import type { Reply } from './http.ts'
 import { jsonOf, Ledger, plantOf, plantsOf, type SentPlant } from './ledger.ts'
-import { PATIENCE_MS } from './time.ts'
+import { PATIENCE_MS, until } from './time.ts'
 import { token } from './tokens.ts'
 
 const MEMBERS = 3
@@ -85,7 +85,6 @@ class Run {
   readonly #forPlants: Random
   readonly #ledger = new Ledger()
   readonly #owners = new Map<string, { readonly owner: string; nextId: bigint; plants: number }>()
-  readonly #tokens = new Map<string, string>()
   readonly #totals = new Totals()
   /** Makes every owner and every plant a new one. */
   #serial = 0
@@ -233,18 +232,12 @@ class Run {
     else this.#ledger.problems.push(`GET: ${answer.status} ${answer.text}`)
   }
 
+  /** @throws Error if no create is acknowledged for very long */
   async #untilKept(instance: Instance): Promise<void> {
     const owner = `recovery${instance.port}`
     const plant = plantOf(BigInt(this.#serial++), `of ${owner}`)
-    const startedAt = performance.now()
-    while ((await this.#post(owner, plant, instance)) !== 200) {
-      if (performance.now() - startedAt > PATIENCE_MS) {
-        const what = `no create is acknowledged ${PATIENCE_MS} ms after a fault`
-        this.#ledger.problems.push(`${what}: ${instance.output}`)
-        return
-      }
-      await sleep(50)
-    }
+    const isKept = async () => (await this.#post(owner, plant, instance)) === 200
+    await until(`${instance.url} keeps plants after a fault`, isKept)
   }
 
   /**
@@ -275,9 +268,7 @@ class Run {
 
   #call(instance: Instance, owner: string, query = '', body?: string): Promise<Reply> {
     const exp = Math.floor(Date.now() / 1000) + TOKEN_SECONDS
-    const bearer = this.#tokens.get(owner) ?? token(owner, { exp })
-    this.#tokens.set(owner, bearer)
-    return instance.call(bearer, query, body)
+    return instance.call(token(owner, { exp }), query, body)
   }
 }
 

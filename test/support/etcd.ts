@@ -145,18 +145,6 @@ export async function gateway(
   return { status: res.statusCode ?? 0, body: await json(res) }
 }
 
-interface Status {
-  readonly header: { readonly member_id: string }
-  readonly leader?: string
-}
-
-/** The ids of a member and of its leader; undefined if it does not answer. */
-export async function statusOf({ endpoint }: Member): Promise<Status | undefined> {
-  const asked = gateway(endpoint, '/v3/maintenance/status', {}, { timeoutMs: 1000 })
-  // etcd's own answer.
-  return (await asked.catch(() => undefined))?.body as Status | undefined
-}
-
 export class Cluster {
   readonly members: readonly Member[]
   readonly #tls: SecureContextOptions | undefined
@@ -213,7 +201,11 @@ export class Cluster {
 
   async leader(): Promise<Member | undefined> {
     for (const member of this.members) {
-      const status = await statusOf(member)
+      const asked = gateway(member.endpoint, '/v3/maintenance/status', {}, { timeoutMs: 1000 })
+      // etcd's own answer.
+      const status = (await asked.catch(() => undefined))?.body as
+        | { readonly header: { readonly member_id: string }; readonly leader?: string }
+        | undefined
       if (status?.leader !== undefined && status.header.member_id === status.leader) return member
     }
     return undefined

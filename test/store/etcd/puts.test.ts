@@ -57,11 +57,7 @@ function shared(answer: Transact) {
     return outcome
   })
   const putAll = (keys: readonly string[], value = 'v'): Promise<readonly string[]> =>
-    Promise.all(
-      keys.map((key) =>
-        puts.put({ key, value, deadline: 1 }).catch((error: unknown) => String(error)),
-      ),
-    )
+    outcomes(keys.map((key) => puts.put({ key, value, deadline: 1 })))
   return { sent, putAll }
 }
 
@@ -77,16 +73,16 @@ test('puts of one tick share transactions of at most 128 plants', async () => {
   )
 })
 
-for (const [keyChars, valueChars] of [
-  [16, 0],
-  [16, 10_400],
-  [16, 400_000],
-  [16, 2_000_000],
-  [16_000, 100],
+for (const [count, keyChars, valueChars] of [
+  [100, 16, 0],
+  [100, 16, 10_400],
+  [10, 16, 400_000],
+  [3, 16, 2_000_000],
+  [100, 16_000, 100],
 ] as const) {
   test(`a transaction has at most 1 MiB: key ${keyChars}, value ${valueChars}`, async () => {
     const { sent, putAll } = shared(() => ALL_STORED)
-    const keys = Array.from({ length: 100 }, (_, i) => String(i).padStart(keyChars, '0'))
+    const keys = Array.from({ length: count }, (_, i) => String(i).padStart(keyChars, '0'))
     await putAll(keys, 'x'.repeat(valueChars))
     const bytes = sent.map((batch) => JSON.stringify(putRequest(batch).message).length)
     for (const [at, batch] of sent.entries())
@@ -98,30 +94,27 @@ for (const [keyChars, valueChars] of [
 }
 
 test('puts that come while a transaction runs share the next one', async () => {
-  const ends: (() => void)[] = []
+  const gate = new Gate()
   const sizes: number[] = []
-  const puts = new SharedPuts((batch) => {
-    sizes.push(batch.length)
-    return new Promise((resolve) => ends.push(() => resolve(ALL_STORED)))
+  const puts = new SharedPuts(async ({ length }) => {
+    sizes.push(length)
+    await gate.passed
+    return ALL_STORED
   })
   const put = (key: string): Promise<string> => puts.put({ key, value: 'v', deadline: 1 })
+  const release = gate.hold()
   const all = [put('a')]
   await until('it runs', () => sizes.length === 1)
-  all.push(put('b'))
-  await nextTick()
-  all.push(put('c'))
-  await nextTick()
+  for (const key of 'bc') {
+    all.push(put(key))
+    await nextTick()
+  }
   assert.deepEqual(sizes, [1])
-  ends[0]?.()
-  await until('the next one runs', () => sizes.length === 2)
-  assert.deepEqual(sizes, [1, 2])
-  ends[1]?.()
+  release()
   assert.deepEqual(tally(await Promise.all(all)), { stored: 3 })
   // Nothing runs any more.
-  all.push(put('d'))
-  await until('it runs', () => sizes.length === 3)
-  ends[2]?.()
-  assert.equal(await all[3], 'stored')
+  assert.equal(await put('d'), 'stored')
+  assert.deepEqual(sizes, [1, 2, 1])
 })
 
 /** Answers of etcd: the letters are the keys that exist at each transaction. */
@@ -133,62 +126,22 @@ function existing(...keys: readonly string[]): Transact {
   }
 }
 
-const TOO_LARGE = new EtcdRefusal('too large')
-const NO_ANSWER = new Error('no answer')
-const [S, T] = ['stored', 'taken']
-for (const [what, keys, answer, decided, sent] of [
-  [
-    'a key is once in it; its repeats follow, each alone',
-    'abaca',
-    existing('', 'abc'),
-    [S, S, T, S, T],
-    'abc a a',
-  ],
-  [
-    'if a key exists, the free ones share one more',
-    'abcde',
-    existing('bd'),
-    [S, T, S, T, S],
-    'abcde ace',
-  ],
-  [
-    'if one more exists then, each goes alone',
-    'abce',
-    existing('b', 'bc', 'bce'),
-    [S, T, T, T],
-    'abce ace a e',
-  ],
-  [
-    'if it is refused, each goes alone',
-    'abc',
-    (all) => (all.includes('b') ? TOO_LARGE : ALL_STORED),
-    [S, String(TOO_LARGE), S],
-    'abc a b c',
-  ],
-  [
-    'without an answer all of its plants are open',
-    'aba',
-    () => NO_ANSWER,
-    ['a', 'b', 'a'].map(() => String(NO_ANSWER)),
-    'ab a',
-  ],
-  [
-    'no answer makes a put run for ever',
-    'ab',
-    () => ({ succeeded: false, counts: [0, 0] }),
-    [T, T],
-    'ab ab a b',
-  ],
-] satisfies readonly (readonly [
-  string,
-  string,
-  Transact,
-  readonly (string | undefined)[],
-  string,
-])[]) {
+const refuses: Transact = (keys) => (keys.includes('b') ? new EtcdRefusal('no') : ALL_STORED)
+const NEITHER: Outcome = { succeeded: false, counts: [0, 0] }
+/** What becomes of each: stored, taken, or an error. */
+const rows: readonly (readonly [string, string, Transact, outcomes: string, sent: string])[] = [
+  ['a key is in it once; its repeats go alone', 'abaca', existing('', 'abc'), 'sstst', 'abc a a'],
+  ['if a key exists, the free ones share one more', 'abcd', existing('bd'), 'stst', 'abcd ac'],
+  ['if one more exists, each goes alone', 'abcd', existing('b', 'ab'), 'ttss', 'abcd acd c d'],
+  ['if it is refused, each goes alone', 'abc', refuses, 'ses', 'abc a b c'],
+  ['without an answer all of its plants are open', 'aba', () => new Error(), 'eee', 'ab a'],
+  ['no answer makes a put run for ever', 'ab', () => NEITHER, 'tt', 'ab ab a b'],
+]
+for (const [what, keys, answer, decided, sent] of rows) {
   test(`a transaction: ${what}`, async () => {
     const puts = shared(answer)
-    assert.deepEqual(await puts.putAll([...keys]), decided)
+    const all = await puts.putAll([...keys])
+    assert.equal(all.map((each) => each.at(0)?.toLowerCase()).join(''), decided)
     const keysSent = puts.sent.map((batch) => batch.map(({ key }) => key).join(''))
     assert.equal(keysSent.join(' '), sent)
   })

@@ -57,20 +57,26 @@ function create(store: EtcdStore, id: bigint, name = 'x'): Promise<string> {
 /** What tests of a list after its first page answer first. */
 const FIRST_OF_TWO = ok({ kvs: [kv('8000000000000000', { name: 'a' })], more: true, count: '2' })
 
-test('a create is exactly one transaction: put where the key was never created', async (t) => {
-  const { store, asked, script } = await setUp(t)
-  script(PUT)
-  assert.equal(await store.create('alice', { id: 7n, name: 'Oak', tag: '' }), 'stored')
-  const value = base64('{"name":"Oak","tag":""}')
-  const body =
-    `{"compare":[{"key":"${SEVEN}","target":"CREATE","result":"EQUAL","create_revision":"0"}],` +
-    `"success":[{"request_put":{"key":"${SEVEN}","value":"${value}"}}],` +
-    `"failure":[{"request_range":{"key":"${SEVEN}","count_only":true}}]}`
-  assert.deepEqual(paths(asked), [[TXN, body]])
-  const { authorization, accept, 'content-type': type } = asked[0]?.headers ?? {}
-  const json = 'application/json'
-  assert.deepEqual([authorization, accept, type], [undefined, json, json])
-})
+for (const owners of [['alice'], ['alice', 'bob']]) {
+  test(`creates of ${owners.join(' and ')} are one flat transaction, for new keys`, async (t) => {
+    const { store, asked, script } = await setUp(t)
+    script(PUT)
+    const oak = { id: 7n, name: 'Oak', tag: '' }
+    const created = await Promise.all(owners.map((owner) => store.create(owner, oak)))
+    assert.deepEqual(new Set(created), new Set(['stored']))
+    const keys = [SEVEN, base64('plants/Ym9i/8000000000000007')].slice(0, owners.length)
+    const unused = '"target":"CREATE","result":"EQUAL","create_revision":"0"'
+    const compare = keys.map((key) => `{"key":"${key}",${unused}}`)
+    const value = base64('{"name":"Oak","tag":""}')
+    const puts = keys.map((key) => `{"request_put":{"key":"${key}","value":"${value}"}}`)
+    const counts = keys.map((key) => `{"request_range":{"key":"${key}","count_only":true}}`)
+    const branches = `"success":[${puts.join()}],"failure":[${counts.join()}]`
+    assert.deepEqual(paths(asked), [[TXN, `{"compare":[${compare.join()}],${branches}}`]])
+    const { authorization, accept, 'content-type': type } = asked[0]?.headers ?? {}
+    const json = 'application/json'
+    assert.deepEqual([authorization, accept, type], [undefined, json, json])
+  })
+}
 
 test('if a create did not put, etcd compares, and does not send what is there', async (t) => {
   const { store, asked, script } = await setUp(t)
@@ -91,23 +97,6 @@ test('if a create did not put, etcd compares, and does not send what is there', 
   // Deleted by hand between the two.
   script(notPut, counted())
   await assert.rejects(store.create('alice', oak), StoreUnavailable)
-})
-
-test('creates of any owners are one flat transaction: all comparisons, then puts', async (t) => {
-  const { store, asked, script } = await setUp(t)
-  script(PUT)
-  const oaks = ['alice', 'bob'].map((owner) => store.create(owner, { id: 7n, name: owner }))
-  assert.deepEqual(await Promise.all(oaks), ['stored', 'stored'])
-  const keys = [SEVEN, base64('plants/Ym9i/8000000000000007')]
-  const unused = '"target":"CREATE","result":"EQUAL","create_revision":"0"'
-  const compare = keys.map((key) => `{"key":"${key}",${unused}}`)
-  const puts = keys.map((key, i) => {
-    const value = base64(`{"name":"${i === 0 ? 'alice' : 'bob'}"}`)
-    return `{"request_put":{"key":"${key}","value":"${value}"}}`
-  })
-  const counts = keys.map((key) => `{"request_range":{"key":"${key}","count_only":true}}`)
-  const body = `{"compare":[${compare.join()}],"success":[${puts.join()}],"failure":[${counts.join()}]}`
-  assert.deepEqual(paths(asked), [[TXN, body]])
 })
 
 for (const [what, refusal] of [
@@ -220,50 +209,29 @@ for (const [what, failure] of [
   })
 }
 
-const TOKENS = ['one.1', 'two.2', 'three.3'] as const
-const [ONE, TWO, THREE] = TOKENS.map((token) => ok({ token }))
+const [ONE, TWO, THREE] = [1, 2, 3].map((number) => ok({ token: `token.${number}` }))
 const STALE = refused(401, 'etcdserver: invalid auth token', 16)
 const OLD = refused(400, 'etcdserver: revision of auth store is old', 3)
-const RENEWED = [undefined, 'one.1', undefined, 'two.2', 'two.2', undefined, 'three.3']
-for (const [what, replies, created, tokens] of [
-  ['is the same for all calls', [ONE, PUT, PUT], 'stored stored', [undefined, 'one.1', 'one.1']],
-  [
-    'is renewed once if it is invalid',
-    [ONE, STALE, TWO, PUT, STALE, THREE, STALE],
-    'stored StoreUnavailable',
-    RENEWED,
-  ],
-  [
-    'is renewed once if it is old',
-    [ONE, OLD, TWO, PUT, OLD, THREE, OLD],
-    'stored StoreUnavailable',
-    RENEWED,
-  ],
-  [
-    'is got once the cluster asks for one',
-    [AUTH_IS_OFF, PUT, NO_TOKEN, ONE, PUT],
-    'stored stored',
-    [undefined, undefined, undefined, undefined, 'one.1'],
-  ],
-  [
-    'is got once by a call that was denied',
-    [AUTH_IS_OFF, DENIED, ONE, PUT, DENIED, DENIED],
-    'stored StoreUnavailable StoreUnavailable',
-    [undefined, undefined, undefined, 'one.1', 'one.1', 'one.1'],
-  ],
+/** What creates become: stored or unavailable; and the number of each call's token. */
+for (const [what, replies, created, sent] of [
+  ['is the same for all calls', [ONE, PUT, PUT], 'ss', '-11'],
+  ['is renewed once if invalid', [ONE, STALE, TWO, PUT, STALE, THREE, STALE], 'su', '-1-22-3'],
+  ['is renewed once if old', [ONE, OLD, TWO, PUT, OLD, THREE, OLD], 'su', '-1-22-3'],
+  ['comes once etcd asks for one', [AUTH_IS_OFF, PUT, NO_TOKEN, ONE, PUT], 'ss', '----1'],
+  ['comes once a call is denied', [AUTH_IS_OFF, DENIED, ONE, PUT, DENIED, DENIED], 'suu', '---111'],
 ] as const) {
   test(`the token ${what}`, async (t) => {
     const { endpoint, asked, script } = await fakeEtcd(t)
     script(...replies.map((reply) => reply ?? 'hang'))
     const store = await open(t, [endpoint], USER)
-    const results: string[] = []
-    for (const _ of created.split(' ')) results.push(...(await outcomes([create(store, 1n)])))
-    assert.equal(results.join(' '), created)
+    for (const outcome of created) {
+      const [each] = await outcomes([create(store, 1n)])
+      assert.equal(each, outcome === 's' ? 'stored' : 'StoreUnavailable')
+    }
+    const tokens = asked.map(({ headers }) => headers.authorization)
     // Without "Bearer".
-    assert.deepEqual(
-      asked.map(({ headers }) => headers.authorization),
-      tokens,
-    )
+    const wanted = [...sent].map((number) => (number === '-' ? undefined : `token.${number}`))
+    assert.deepEqual(tokens, wanted)
     const login = ['/v3/auth/authenticate', '{"name":"p","password":"sec\\"ret"}']
     assert.deepEqual(paths(asked)[0], login)
   })
