@@ -1,9 +1,5 @@
-import { Agent } from 'node:http'
-import { call, post, type Reply } from './http.ts'
 import { type Launched, launch, serviceEnvironment } from './launch.ts'
 import { freePort } from './ports.ts'
-
-const agent = new Agent({ keepAlive: true })
 
 /** The service over etcd as a process. It keeps its port when it is started again. */
 export class Instance {
@@ -59,14 +55,7 @@ export class Instance {
     return (await this.#launched?.exited) ?? null
   }
 
-  end(signal: NodeJS.Signals): Promise<number | null> {
-    this.#launched?.child.kill(signal)
-    return this.ended()
-  }
-
-  /** A POST of this body, or a GET. @throws if there is no answer */
-  call(token: string, query: string, body = ''): Promise<Reply> {
-    const options = { token, agent, path: `/plants${query}` }
-    return body === '' ? call(this.port, options) : post(this.port, body, options)
+  async end(signal: NodeJS.Signals): Promise<number | null> {
+    return (await this.#launched?.kill(signal)) ?? null
   }
 }

@@ -1,10 +1,11 @@
 import { createHash } from 'node:crypto'
+import { Agent } from 'node:http'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Cluster } from './etcd.ts'
 import { Faults, pick, type Random, type Site } from './etcd-faults.ts'
 import { Instance } from './etcd-instance.ts'
 import { Proxy } from './etcd-proxy.ts'
-import type { Reply } from './http.ts'
+import { call, post, type Reply } from './http.ts'
 import { jsonOf, Ledger, plantOf, plantsOf, type SentPlant } from './ledger.ts'
 import { PATIENCE_MS, until } from './time.ts'
 import { token } from './tokens.ts'
@@ -25,11 +26,13 @@ const NAMES = [
   ...['é', 'e\u0301', '🌱', '/', '..', 'YWxpY2U', '0'],
 ] as const
 
+const agent = new Agent({ keepAlive: true })
+
 interface RunOptions {
   readonly seed: string
   readonly faults: number
   readonly instances: number
-  /** True for a run that spares the processor: a client pauses, and etcd does not sync. */
+  /** True for a run that spares the disk and the processor. */
   readonly cheap?: boolean
   readonly tell: (line: string) => void
 }
@@ -237,7 +240,9 @@ class Run {
     const owner = `recovery${instance.port}`
     const plant = plantOf(BigInt(this.#serial++), `of ${owner}`)
     const isKept = async () => (await this.#post(owner, plant, instance)) === 200
-    await until(`${instance.url} keeps plants after a fault`, isKept)
+    await until('plants are kept after a fault', isKept).catch((error: unknown) => {
+      throw new Error(`an instance of which ${String(error)}: ${instance.output}`)
+    })
   }
 
   /**
@@ -268,7 +273,8 @@ class Run {
 
   #call(instance: Instance, owner: string, query = '', body?: string): Promise<Reply> {
     const exp = Math.floor(Date.now() / 1000) + TOKEN_SECONDS
-    return instance.call(token(owner, { exp }), query, body)
+    const options = { token: token(owner, { exp }), agent, path: `/plants${query}` }
+    return body === undefined ? call(instance.port, options) : post(instance.port, body, options)
   }
 }
 

@@ -9,7 +9,7 @@ import { readAll } from '../contract/store.contract.ts'
 import { Cluster, type ClusterOptions, gateway } from './etcd.ts'
 import { Proxy } from './etcd-proxy.ts'
 import { logOf } from './log.ts'
-import { PATIENCE_MS } from './time.ts'
+import { changeTimers, PATIENCE_MS } from './time.ts'
 
 export const ALL = { after: undefined, limit: undefined } as const
 export const NO_TLS: EtcdConfig['tls'] = { ca: undefined, cert: undefined, key: undefined }
@@ -41,6 +41,11 @@ export function configOf(endpoints: readonly string[], prefix = 'plants/'): Etcd
 /** Time limits in milliseconds for a call that is expected to fail. */
 export function hasty(attemptMs: number, callMs = attemptMs): { readonly timing: ClientTiming } {
   return { timing: { attemptMs, callMs } }
+}
+
+/** Etcd is probed, and a refused login repeated, more often than once a second. */
+export function hurry(t: TestContext): void {
+  changeTimers(t, 1000, 50)
 }
 
 /** A cluster for this test alone. */

@@ -3,7 +3,7 @@ import { after, type TestContext } from 'node:test'
 import type { EtcdConfig } from '../../dist/store/etcd/client.js'
 import { Cluster, gateway } from './etcd.ts'
 import { AUTHORITY, CERTIFICATE, KEY, pemFile } from './etcd-pem.ts'
-import { configOf } from './etcd-store.ts'
+import { configOf, hurry } from './etcd-store.ts'
 
 const TLS = {
   ca: Buffer.from(AUTHORITY),
@@ -36,8 +36,9 @@ export class SecuredCluster {
     this.cluster = cluster
   }
 
-  /** One that all tests of a process share: afterwards it asks for no users. */
+  /** One that all tests of a process share, in a hurry: afterwards it asks for no users. */
   static async shared(t: TestContext): Promise<SecuredCluster> {
+    hurry(t)
     const secured = await (shared ??= SecuredCluster.#start())
     t.after(() => secured.ask('auth/disable'))
     return secured

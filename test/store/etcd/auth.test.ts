@@ -165,7 +165,7 @@ for (const [what, files, reason] of [
     const { etcd } = readConfig(env, 'storage')
     assert.ok(etcd)
     const { port, adminPort } = await startService(t, {
-      etcd: reason ? { ...etcd, ...hasty(300, 600) } : etcd,
+      etcd: reason ? { ...etcd, ...hasty(150, 300) } : etcd,
     })
     if (!reason) assert.equal((await post(port, { id: 1, name: 'x' })).status, 200)
     await until('readiness is told', async () => {

@@ -4,7 +4,15 @@ import { StoreUnavailable } from '../../../dist/plants/store.js'
 import { ask, createAgent } from '../../../dist/store/etcd/gateway.js'
 import { readAll } from '../../contract/store.contract.ts'
 import { fakeEtcd, HEADER, kv, ok } from '../../support/etcd-fake.ts'
-import { ALL, configOf, hasty, namesIn, NO_TLS, openStore } from '../../support/etcd-store.ts'
+import {
+  ALL,
+  configOf,
+  hasty,
+  hurry,
+  namesIn,
+  NO_TLS,
+  openStore,
+} from '../../support/etcd-store.ts'
 import { serving } from '../../support/serving.ts'
 import { PATIENCE_MS, until } from '../../support/time.ts'
 
@@ -22,6 +30,7 @@ function kvs(first: number, count: number, name: string): readonly object[] {
 }
 
 test('64 calls run at once; the probe of readiness needs no place', async (t) => {
+  hurry(t)
   const { endpoint, asked, probes } = await fakeEtcd(t)
   const store = await openStore(t, { ...configOf([endpoint]), ...TIMING })
   const before = probes.length
@@ -29,7 +38,7 @@ test('64 calls run at once; the probe of readiness needs no place', async (t) =>
     readAll(store.list(`owner ${i}`, ALL)),
   )
   const ended = Promise.allSettled(lists)
-  await until('readiness is probed', () => probes.length > before)
+  await until('readiness is probed', () => probes.length > before + 1)
   const running = asked.map(({ body }) => body.split('range_end').length - 1)
   assert.equal(
     running.reduce((sum, count) => sum + count),

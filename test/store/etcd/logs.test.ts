@@ -1,13 +1,14 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { type Asked, type FakeReply, fakeEtcd, ok, refused } from '../../support/etcd-fake.ts'
-import { configOf, hasty } from '../../support/etcd-store.ts'
+import { configOf, hasty, hurry } from '../../support/etcd-store.ts'
 import { call, post } from '../../support/http.ts'
 import { startService } from '../../support/service.ts'
 import { until } from '../../support/time.ts'
 import { verdict } from '../../support/verdict.ts'
 
 test('readiness and the log say why etcd fails: no token, password, plant or owner', async (t) => {
+  hurry(t)
   let answer = (_: Asked): FakeReply => ok({ token: 'etcd-token.1' })
   const { endpoint } = await fakeEtcd(
     t,

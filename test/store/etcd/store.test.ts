@@ -15,6 +15,7 @@ import {
   configured,
   fill,
   hasty,
+  hurry,
   namesIn,
   openStore,
   proxyTo,
@@ -134,6 +135,7 @@ test('a full etcd: 507 to new plants, 200 to stored ones, lists, green, recovers
 })
 
 test('readiness follows etcd, with a reason; a start does not wait for etcd', async (t) => {
+  hurry(t)
   const config = await configured()
   const proxy = await proxyTo(t, config)
   proxy.mode = 'refuse'
