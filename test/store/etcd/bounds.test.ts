@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict'
+import type { ServerResponse } from 'node:http'
 import { test, type TestContext } from 'node:test'
 import { StoreUnavailable } from '../../../dist/plants/store.js'
 import { ask, createAgent } from '../../../dist/store/etcd/gateway.js'
@@ -17,6 +18,8 @@ import { serving } from '../../support/serving.ts'
 import { PATIENCE_MS, until } from '../../support/time.ts'
 
 const RUNNING_MAX = 64
+const ANSWERS = 32
+const SHORT_BYTES = 64 * 1024
 const ANSWER_MAX_BYTES = 4 * 1024 * 1024
 const ONE_PLANT_MAX_BYTES = 8 * ANSWER_MAX_BYTES
 /** A busy machine may take seconds to write a long answer. */
@@ -50,8 +53,12 @@ test('64 calls run at once; the probe of readiness needs no place', async (t) =>
 })
 
 test('two long answers of etcd are not read in one tick', async (t) => {
-  const text = JSON.stringify({ header: HEADER, kvs: kvs(0, 2000, 'x') })
-  const origin = await serving(t, (_, res) => res.end(text))
+  const text = JSON.stringify({ header: HEADER }).padEnd(SHORT_BYTES + 1)
+  const waiting: ServerResponse[] = []
+  // All at once, so that one tick could read many.
+  const origin = await serving(t, (_, res) => {
+    if (waiting.push(res) === ANSWERS) for (const each of waiting) each.end(text)
+  })
   const agent = createAgent(false, NO_TLS)
   t.after(() => agent.destroy())
   let tick = 0
@@ -63,7 +70,7 @@ test('two long answers of etcd are not read in one tick', async (t) => {
   setImmediate(count)
   const limits = { timeoutMs: PATIENCE_MS, maxBytes: Infinity }
   const attempt = { agent, origin, path: '/x', message: {}, token: '', ...limits }
-  const answers = Array.from({ length: 32 }, () => ask(attempt).then(() => tick))
+  const answers = Array.from({ length: ANSWERS }, () => ask(attempt).then(() => tick))
   const ticks = await Promise.all(answers)
   isCounting = false
   assert.equal(new Set(ticks).size, ticks.length)
@@ -99,20 +106,28 @@ test('an answer above 4 MiB is asked for again with fewer plants', async (t) => 
   assert.deepEqual(limits, [32, 4, 1, 1])
 })
 
-test('one plant may be longer than 4 MiB, and 32 MiB are too much', async (t) => {
+test('one plant may be longer than 4 MiB', async (t) => {
   const { limits, store } = await storeOf(t, 1, ANSWER_MAX_BYTES)
   assert.equal((await namesIn(store))[0]?.length, ANSWER_MAX_BYTES)
   assert.deepEqual(limits, [32, 4, 1])
-  // Valid with any spaces.
-  const empty = JSON.stringify({ header: HEADER })
-  for (const bytes of [ONE_PLANT_MAX_BYTES, ONE_PLANT_MAX_BYTES + 1]) {
-    const { endpoint, asked } = await fakeEtcd(t, () => [200, empty.padEnd(bytes)])
-    const list = namesIn(await openStore(t, { ...configOf([endpoint]), ...TIMING }))
-    if (bytes === ONE_PLANT_MAX_BYTES) assert.deepEqual(await list, [])
-    else await assert.rejects(list, StoreUnavailable)
-    assert.equal(asked.length, 3)
-  }
 })
+
+for (const [bytes, asks, isListed] of [
+  [ANSWER_MAX_BYTES, 1, true],
+  [ANSWER_MAX_BYTES + 1, 3, true],
+  [ONE_PLANT_MAX_BYTES, 3, true],
+  [ONE_PLANT_MAX_BYTES + 1, 3, false],
+] as const) {
+  test(`an answer of ${bytes} bytes: ${asks} calls, ${isListed ? 'a list' : 'no list'}`, async (t) => {
+    // Valid with any spaces.
+    const text = JSON.stringify({ header: HEADER }).padEnd(bytes)
+    const { endpoint, asked } = await fakeEtcd(t, () => [200, text])
+    const list = namesIn(await openStore(t, { ...configOf([endpoint]), ...TIMING }))
+    if (isListed) assert.deepEqual(await list, [])
+    else await assert.rejects(list, StoreUnavailable)
+    assert.equal(asked.length, asks)
+  })
+}
 
 test('a close does not wait for the pages of lists that are being opened', async (t) => {
   let pages = 0
