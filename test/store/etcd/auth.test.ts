@@ -159,7 +159,7 @@ for (const [what, files, reason] of [
   ['no client certificate', CA, NOT_TRUSTED],
   ['an expired client certificate', { ...CA, ...client('expired') }, NOT_TRUSTED],
 ] as const) {
-  test(`TLS with ${what}: a start succeeds, readiness is ${reason ? 'red' : 'green'}`, async (t) => {
+  test(`TLS with ${what}: it starts, and is ${reason ? 'not ready' : 'ready'}`, async (t) => {
     const { cluster } = await SecuredCluster.shared(t)
     const env = { PLANTS_ETCD_ENDPOINTS: cluster.endpoints.join(), ...files }
     const { etcd } = readConfig(env, 'storage')

@@ -54,8 +54,12 @@ function create(store: EtcdStore, id: bigint, name = 'x'): Promise<string> {
   return store.create('alice', { id, name })
 }
 
-/** What tests of a list after its first page answer first. */
-const FIRST_OF_TWO = ok({ kvs: [kv('8000000000000000', { name: 'a' })], more: true, count: '2' })
+/** An answer with plants of these names by the last digits of their keys. */
+function page(names: Readonly<Record<string, string>>, more = true): FakeReply {
+  const kvs = Object.entries(names).map(([id, name]) => kv(id, { name }))
+  // The gateway leaves out what is false.
+  return ok({ kvs, ...(more ? { more } : {}), count: '9' })
+}
 
 for (const owners of [['alice'], ['alice', 'bob']]) {
   test(`creates of ${owners.join(' and ')} are one flat transaction, for new keys`, async (t) => {
@@ -120,26 +124,15 @@ for (const [what, refusal] of [
 test('a list is ranges, each from the key after the last one of the page before', async (t) => {
   const { store, asked, script } = await setUp(t)
   script(
-    ok({
-      kvs: [kv('7fffffffffffffff', { name: 'a' }), kv('8000000000000000', { name: 'b' })],
-      more: true,
-      count: '4',
-    }),
-    ok({
-      kvs: [kv('8000000000000005', { name: 'later' }), kv('8000000000000007', { name: 'c' })],
-      more: true,
-      count: '3',
-    }),
-    // "more" is false, so the gateway leaves it out.
-    ok({ kvs: [kv('8000000000000009', { name: 'd', tag: 't' })], count: '1' }),
+    page({ '7fffffffffffffff': 'a', '8000000000000000': 'b' }),
+    page({ '8000000000000005': 'later', '8000000000000007': 'c' }),
+    page({ '8000000000000009': 'd' }, false),
   )
-  assert.deepEqual(await readAll(store.list('alice', ALL)), [
-    { name: 'a' },
-    { name: 'b' },
-    { name: 'later' },
-    { name: 'c' },
-    { name: 'd', tag: 't' },
-  ])
+  const listed = await readAll(store.list('alice', ALL))
+  assert.deepEqual(
+    listed,
+    ['a', 'b', 'later', 'c', 'd'].map((name) => ({ name })),
+  )
   const range = (first: string, limit: string): readonly [string, string] => [
     RANGE,
     JSON.stringify({ key: base64(first), range_end: ALICE_END, limit }),
@@ -169,7 +162,7 @@ test('an answer without entries is an empty list; a limit of 0 asks nothing', as
 test('plants that are deleted by hand while they are listed leave no empty chunk', async (t) => {
   const { store, script } = await setUp(t)
   for (const limit of [undefined, 20]) {
-    script(FIRST_OF_TWO, ok())
+    script(page({ '8000000000000000': 'a' }), ok())
     const list = store.list('alice', { after: undefined, limit })
     assert.deepEqual(await readAll(list), [{ name: 'a' }])
   }
@@ -177,7 +170,7 @@ test('plants that are deleted by hand while they are listed leave no empty chunk
 
 test('a list that fails after its first page rejects, and does not end', async (t) => {
   const { store, script } = await setUp(t, hasty(300))
-  script(FIRST_OF_TWO, DENIED)
+  script(page({ '8000000000000000': 'a' }), DENIED)
   const list = await store.list('alice', ALL)
   assert.equal((await list.next()).value?.json, '[{"name":"a"}]')
   await assert.rejects(async () => list.next(), StoreUnavailable)
