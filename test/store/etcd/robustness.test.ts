@@ -4,7 +4,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { StoreUnavailable } from '../../../dist/plants/store.js'
 import { plant, readAll } from '../../contract/store.contract.ts'
 import { gateway, NO_ETCD } from '../../support/etcd.ts'
-import { base64, type FakeReply, fakeEtcd } from '../../support/etcd-fake.ts'
+import { base64, type FakeReply, fakeEtcd, ok, refused } from '../../support/etcd-fake.ts'
 import {
   ALL,
   configOf,
@@ -104,7 +104,9 @@ for (const value of ['', 'junk', '{}', '[]', 'null', '{"name":1}', '{"name":"x",
 }
 
 test('no call waits longer than its time for a login that a younger one began', async (t) => {
-  const { endpoint } = await fakeEtcd(t)
+  const { endpoint, script } = await fakeEtcd(t)
+  // Later logins have no answer.
+  script(ok({ token: 'x' }), refused(401, 'etcdserver: invalid auth token', 16))
   const timing = { attemptMs: 800, callMs: 1000 }
   const user = { name: 'p', password: 'x' }
   const store = await openStore(t, { ...configOf([endpoint]), user, timing })
