@@ -3,8 +3,10 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 
 const directories: string[] = []
+// A process that is being killed may still write.
+const REMOVAL = { recursive: true, force: true, maxRetries: 10, retryDelay: 20 } as const
 process.on('exit', () => {
-  for (const directory of directories) rmSync(directory, { recursive: true, force: true })
+  for (const directory of directories) rmSync(directory, REMOVAL)
 })
 
 /**

@@ -1,5 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises'
-import { type Cluster, gateway, type Member, statusOf } from './etcd.ts'
+import { type Cluster, gateway, type Member } from './etcd.ts'
 import type { Instance } from './etcd-instance.ts'
 import type { Proxy, ProxyMode } from './etcd-proxy.ts'
 import { until } from './time.ts'
@@ -109,16 +109,11 @@ export class Faults {
   }
 
   async #noSpace(): Promise<void> {
-    const member = pick(this.#random, this.#cluster.members)
-    let memberID: string | undefined
-    await until('a member tells its id', async () => {
-      memberID = (await statusOf(member))?.header.member_id
-      return memberID !== undefined
-    })
+    const { endpoint } = pick(this.#random, this.#cluster.members)
     const alarm = (action: string): Promise<void> =>
       until(`${action} is done`, async () => {
-        const message = { action, memberID, alarm: 'NOSPACE' }
-        const done = gateway(member.endpoint, '/v3/maintenance/alarm', message)
+        const message = { action, alarm: 'NOSPACE' }
+        const done = gateway(endpoint, '/v3/maintenance/alarm', message)
         return (await done.catch(() => undefined))?.status === 200
       })
     await alarm('ACTIVATE')

@@ -1,52 +1,14 @@
-/*
- * Certificates from 2020 on, for tests that need no openssl. `AUTHORITY` has signed `CERTIFICATE`
- * and `EXPIRED`. These two and `SELF_SIGNED`, which is no authority, have the one key.
+import { readFileSync } from 'node:fs'
+import { fileURLToPath } from 'node:url'
+
+/**
+ * Certificates from 2020 on. `authority.pem` has signed `server`, `client`, `named` (which has a
+ * CommonName) and `expired`; `self-signed` is no authority. All but the authority have `key.pem`.
  */
+export function pemFile(name: string): string {
+  return fileURLToPath(new URL(`../../test/fixtures/tls/${name}.pem`, import.meta.url))
+}
 
-export const AUTHORITY = `-----BEGIN CERTIFICATE-----
-MIIBOzCB46ADAgECAgEBMAoGCCqGSM49BAMCMA0xCzAJBgNVBAMMAmNhMCAXDTIw
-MDEwMTAwMDAwMFoYDzIxMjAwMTAxMDAwMDAwWjANMQswCQYDVQQDDAJjYTBZMBMG
-ByqGSM49AgEGCCqGSM49AwEHA0IABE5n9bbWf3mq9Zn2ljuziJRApWTVxeDHAuhI
-EZCVXfibc6HSwgiyKc1ZCMpSze+l/oLzLNKkqAwnzEHseqx1Zy2jMjAwMA8GA1Ud
-EwEB/wQFMAMBAf8wHQYDVR0OBBYEFNkbbD5AfJ0Ov5mqlZz+fD4orJ2zMAoGCCqG
-SM49BAMCA0cAMEQCIBT/vghDkvcJzwjdp8eX1RBOEmMtKSc/5YRr+xo4IyOiAiBJ
-29Sq6yyOjcJQU4dtXOe3H9yjZvXcXUAGYgNE4T4dAw==
------END CERTIFICATE-----
-`
-
-export const CERTIFICATE = `-----BEGIN CERTIFICATE-----
-MIIBBjCBrgIBAjAKBggqhkjOPQQDAjANMQswCQYDVQQDDAJjYTAgFw0yMDAxMDEw
-MDAwMDBaGA8yMTIwMDEwMTAwMDAwMFowETEPMA0GA1UECgwGcGxhbnRzMFkwEwYH
-KoZIzj0CAQYIKoZIzj0DAQcDQgAEVBb+BSDyO9tmyaQeioijjGTdbzv2rJ9bo9vb
-bPqs4nvdDL8HyL9cuRa1bwYjSlhe/elLq7apuyCcArOEnePt+TAKBggqhkjOPQQD
-AgNHADBEAiBLwdq6n/XpLGYAxm0Ghi43g1ccrKPPy43P85BY57T8EgIgIk2gr/6l
-N5o0TgA7n3gR9XIAAdV8wvW9y1OGh+KNthg=
------END CERTIFICATE-----
-`
-
-export const EXPIRED = `-----BEGIN CERTIFICATE-----
-MIIBBjCBrAIBAzAKBggqhkjOPQQDAjANMQswCQYDVQQDDAJjYTAeFw0yMDAxMDEw
-MDAwMDBaFw0yMTAxMDEwMDAwMDBaMBExDzANBgNVBAoMBnBsYW50czBZMBMGByqG
-SM49AgEGCCqGSM49AwEHA0IABFQW/gUg8jvbZsmkHoqIo4xk3W879qyfW6Pb22z6
-rOJ73Qy/B8i/XLkWtW8GI0pYXv3pS6u2qbsgnAKzhJ3j7fkwCgYIKoZIzj0EAwID
-SQAwRgIhAPcnSBUdKm6RNMxXoSQpkwSIB1VdOpqN2QW1737a4lEeAiEA8v85aep8
-ZAENEC1MmP31dsQxv+cIFhOG2jDE11zpgCE=
------END CERTIFICATE-----
-`
-
-export const SELF_SIGNED = `-----BEGIN CERTIFICATE-----
-MIIBDDCBsgIBBDAKBggqhkjOPQQDAjARMQ8wDQYDVQQKDAZwbGFudHMwIBcNMjAw
-MTAxMDAwMDAwWhgPMjEyMDAxMDEwMDAwMDBaMBExDzANBgNVBAoMBnBsYW50czBZ
-MBMGByqGSM49AgEGCCqGSM49AwEHA0IABFQW/gUg8jvbZsmkHoqIo4xk3W879qyf
-W6Pb22z6rOJ73Qy/B8i/XLkWtW8GI0pYXv3pS6u2qbsgnAKzhJ3j7fkwCgYIKoZI
-zj0EAwIDSQAwRgIhANEAkzGWx1uHZJNyBv7OK0xqxCperU1fPbhZ250soFXDAiEA
-iljdsQ/XQ+72nU05p7/irqbM8A01o0GEQ5033IsPOIA=
------END CERTIFICATE-----
-`
-
-export const KEY = `-----BEGIN PRIVATE KEY-----
-MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgOZJ0bfjozQYu8E37
-23yXeVxx6+u0bFeYrUbR2QFj/AChRANCAARUFv4FIPI722bJpB6KiKOMZN1vO/as
-n1uj29ts+qzie90MvwfIv1y5FrVvBiNKWF796Uurtqm7IJwCs4Sd4+35
------END PRIVATE KEY-----
-`
+export const AUTHORITY = readFileSync(pemFile('authority'), 'utf8')
+export const CERTIFICATE = readFileSync(pemFile('client'), 'utf8')
+export const KEY = readFileSync(pemFile('key'), 'utf8')

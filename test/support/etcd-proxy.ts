@@ -12,8 +12,6 @@ export class Proxy {
   readonly #server: Server
   readonly #sockets = new Set<Socket>()
   readonly port: number
-  /** What is passed on of each answer; the rest is discarded. */
-  answerMaxBytes = Infinity
   /** Answers that were dropped. */
   dropped = 0
   /** Transactions that came with more than one plant, and the largest one. */
@@ -62,16 +60,12 @@ export class Proxy {
       return
     }
     const server = connect(port, '127.0.0.1')
-    let answerBytes = 0
     this.#passOn(client, server, (bytes) => {
-      answerBytes = 0
       this.#count(bytes)
       return this.#mode !== 'hang'
     })
-    this.#passOn(server, client, (bytes) => {
-      answerBytes += bytes.length
-      if (this.#mode !== 'drop-answers')
-        return this.#mode !== 'hang' && answerBytes <= this.answerMaxBytes
+    this.#passOn(server, client, () => {
+      if (this.#mode !== 'drop-answers') return this.#mode !== 'hang'
       this.dropped += 1
       client.destroy()
       return false

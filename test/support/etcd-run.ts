@@ -1,11 +1,13 @@
 import { createHash } from 'node:crypto'
+import { Agent } from 'node:http'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Cluster } from './etcd.ts'
 import { Faults, pick, type Random, type Site } from './etcd-faults.ts'
-import { type Answer, Instance } from './etcd-instance.ts'
+import { Instance } from './etcd-instance.ts'
 import { Proxy } from './etcd-proxy.ts'
-import { jsonOf, Ledger, plantOf, type SentPlant } from './ledger.ts'
-import { PATIENCE_MS } from './time.ts'
+import { call, post, type Reply } from './http.ts'
+import { jsonOf, Ledger, plantOf, plantsOf, type SentPlant } from './ledger.ts'
+import { PATIENCE_MS, until } from './time.ts'
 import { token } from './tokens.ts'
 
 const MEMBERS = 3
@@ -24,49 +26,42 @@ const NAMES = [
   ...['é', 'e\u0301', '🌱', '/', '..', 'YWxpY2U', '0'],
 ] as const
 
+const agent = new Agent({ keepAlive: true })
+
 interface RunOptions {
   readonly seed: string
   readonly faults: number
   readonly instances: number
-  /** True for a run that spares the processor: a client pauses, and etcd does not sync. */
+  /** True for a run that spares the disk and the processor. */
   readonly cheap?: boolean
   readonly tell: (line: string) => void
 }
 
-interface RunTotals {
-  readonly operations: number
-  readonly acknowledged: number
-  readonly conflicts: number
+class Totals {
+  operations = 0
+  conflicts = 0
   /** POSTs with the answer 503 or 507, or none: the plant may be stored or not. */
-  readonly open: number
-  readonly lists: number
-  readonly listsRefused: number
-  readonly droppedAnswers: number
-  /** Transactions with more than one plant, as the instances sent them, and the largest one. */
-  readonly groups: number
-  readonly largestGroup: number
-  readonly faults: Readonly<Record<string, number>>
+  open = 0
+  lists = 0
+  listsRefused = 0
+  /** How often each was made. */
+  readonly faults: Record<string, number> = {}
   /** The longest time from the end of a fault until every instance acknowledged a create. */
-  readonly longestRecoveryMs: number
-  readonly problems: readonly string[]
+  longestRecoveryMs = 0
 }
 
 /**
  * Clients on several instances over three members, and one fault after the other. Everything that
  * the clients see is checked against the ledger.
  */
-export async function faultRun(options: RunOptions): Promise<RunTotals> {
-  const { cheap = false } = options
-  const cluster = await Cluster.start(MEMBERS, { apart: true, cheap })
+export async function faultRun(options: RunOptions) {
+  const cluster = await Cluster.start(MEMBERS, { apart: true, cheap: options.cheap ?? false })
   const sites: Site[] = []
   try {
     for (let i = 0; i < options.instances; i++) {
       const proxies = await Promise.all(cluster.members.map(({ port }) => Proxy.start(() => port)))
-      const instance = await Instance.start(
-        proxies.map(({ endpoint }) => endpoint),
-        i,
-      )
-      sites.push({ instance, proxies })
+      const endpoints = proxies.map(({ endpoint }) => endpoint)
+      sites.push({ instance: await Instance.start(endpoints, i), proxies })
     }
     return await new Run(cluster, sites, options).run()
   } finally {
@@ -93,14 +88,7 @@ class Run {
   readonly #forPlants: Random
   readonly #ledger = new Ledger()
   readonly #owners = new Map<string, { readonly owner: string; nextId: bigint; plants: number }>()
-  readonly #tokens = new Map<string, string>()
-  readonly #faults: Record<string, number> = {}
-  #operations = 0
-  #conflicts = 0
-  #open = 0
-  #lists = 0
-  #listsRefused = 0
-  #longestRecoveryMs = 0
+  readonly #totals = new Totals()
   /** Makes every owner and every plant a new one. */
   #serial = 0
 
@@ -112,7 +100,7 @@ class Run {
     this.#forPlants = randomOf(options.seed, 'plants')
   }
 
-  async run(): Promise<RunTotals> {
+  async run() {
     let isRunning = true
     const clients = Array.from({ length: CLIENTS }, async () => {
       while (isRunning && this.#ledger.problems.length === 0) {
@@ -130,22 +118,18 @@ class Run {
     const { acknowledged, problems } = this.#ledger
     const proxies = this.#sites.flatMap((site) => site.proxies)
     return {
-      operations: this.#operations,
+      ...this.#totals,
       acknowledged,
-      conflicts: this.#conflicts,
-      open: this.#open,
-      lists: this.#lists,
-      listsRefused: this.#listsRefused,
+      problems,
       droppedAnswers: proxies.reduce((sum, { dropped }) => sum + dropped, 0),
+      /** Transactions with more than one plant, as the instances sent them. */
       groups: proxies.reduce((sum, { groups }) => sum + groups, 0),
       largestGroup: Math.max(...proxies.map(({ largestGroup }) => largestGroup)),
-      faults: this.#faults,
-      longestRecoveryMs: this.#longestRecoveryMs,
-      problems,
     }
   }
 
   async #makeFaults(): Promise<void> {
+    const totals = this.#totals
     const { kinds } = new Faults(this.#cluster, this.#sites, this.#forFaults)
     let order: string[] = []
     for (let i = 1; i <= this.#options.faults && this.#ledger.problems.length === 0; i++) {
@@ -157,10 +141,10 @@ class Run {
       await this.#cluster.ready()
       await Promise.all(this.#sites.map(({ instance }) => this.#untilKept(instance)))
       const recoveryMs = performance.now() - repairedAt
-      this.#longestRecoveryMs = Math.max(this.#longestRecoveryMs, recoveryMs)
-      this.#faults[kind] = (this.#faults[kind] ?? 0) + 1
+      totals.longestRecoveryMs = Math.max(totals.longestRecoveryMs, recoveryMs)
+      totals.faults[kind] = (totals.faults[kind] ?? 0) + 1
       this.#options.tell(
-        `fault ${i}: ${kind}; ${this.#operations} operations, ` +
+        `fault ${i}: ${kind}; ${totals.operations} operations, ` +
           `every instance keeps plants again after ${Math.round(recoveryMs)} ms`,
       )
       await sleep(200 + this.#forFaults() * 600)
@@ -232,9 +216,9 @@ class Run {
     const answer = await this.#call(instance, owner, '', jsonOf(plant)).catch(() => undefined)
     const status = answer === undefined || answer.status === 507 ? 503 : answer.status
     this.#ledger.answered(owner, plant, status)
-    this.#operations += 1
-    if (status === 409) this.#conflicts += 1
-    if (status === 503) this.#open += 1
+    this.#totals.operations += 1
+    if (status === 409) this.#totals.conflicts += 1
+    if (status === 503) this.#totals.open += 1
     return status
   }
 
@@ -242,26 +226,23 @@ class Run {
     const certain = this.#ledger.certain(owner)
     const query = limit === undefined ? '' : `?limit=${limit}`
     const answer = await this.#call(this.#anInstance(), owner, query).catch(() => undefined)
-    this.#operations += 1
-    this.#lists += 1
-    if (answer?.status === 200)
-      this.#ledger.showsCertain(owner, plantsOf(answer), certain, answer.isCut)
-    else if (answer === undefined || answer.status === 503) this.#listsRefused += 1
+    this.#totals.operations += 1
+    this.#totals.lists += 1
+    if (answer?.status === 200) {
+      const isCut = answer.headers['link'] !== undefined
+      this.#ledger.showsCertain(owner, plantsOf(answer.text), certain, isCut)
+    } else if (answer === undefined || answer.status === 503) this.#totals.listsRefused += 1
     else this.#ledger.problems.push(`GET: ${answer.status} ${answer.text}`)
   }
 
+  /** @throws Error if no create is acknowledged for very long */
   async #untilKept(instance: Instance): Promise<void> {
     const owner = `recovery${instance.port}`
     const plant = plantOf(BigInt(this.#serial++), `of ${owner}`)
-    const startedAt = performance.now()
-    while ((await this.#post(owner, plant, instance)) !== 200) {
-      if (performance.now() - startedAt > PATIENCE_MS) {
-        const what = `no create is acknowledged ${PATIENCE_MS} ms after a fault`
-        this.#ledger.problems.push(`${what}: ${instance.output}`)
-        return
-      }
-      await sleep(50)
-    }
+    const isKept = async () => (await this.#post(owner, plant, instance)) === 200
+    await until('plants are kept after a fault', isKept).catch((error: unknown) => {
+      throw new Error(`an instance of which ${String(error)}: ${instance.output}`)
+    })
   }
 
   /**
@@ -276,7 +257,7 @@ class Run {
         let answer = await this.#call(instance, owner)
         while (answer.status === 503 && performance.now() < deadline)
           answer = await this.#call(instance, owner)
-        if (answer.status === 200) this.#ledger.showsAll(owner, plantsOf(answer), false)
+        if (answer.status === 200) this.#ledger.showsAll(owner, plantsOf(answer.text), false)
         else problems.push(`GET: ${answer.status} ${answer.text}`)
       }
     }
@@ -290,20 +271,14 @@ class Run {
     return pick(this.#forPlants, this.#sites).instance
   }
 
-  #call(instance: Instance, owner: string, query = '', body?: string): Promise<Answer> {
+  #call(instance: Instance, owner: string, query = '', body?: string): Promise<Reply> {
     const exp = Math.floor(Date.now() / 1000) + TOKEN_SECONDS
-    const bearer = this.#tokens.get(owner) ?? token(owner, { exp })
-    this.#tokens.set(owner, bearer)
-    return instance.call(bearer, query, body)
+    const options = { token: token(owner, { exp }), agent, path: `/plants${query}` }
+    return body === undefined ? call(instance.port, options) : post(instance.port, body, options)
   }
 }
 
 function shuffled<T>(random: Random, values: readonly T[]): T[] {
   const drawn = values.map((value) => ({ value, at: random() }))
   return drawn.sort((a, b) => a.at - b.at).map(({ value }) => value)
-}
-
-/** The service's own list; the ledger compares every member. */
-function plantsOf({ text }: Answer): { name: string; tag?: string }[] {
-  return JSON.parse(text) as { name: string; tag?: string }[]
 }

@@ -1,15 +1,15 @@
-import assert from 'node:assert/strict'
 import { after, test, type TestContext } from 'node:test'
 import type { Log } from '../../dist/telemetry/log.js'
 import type { ClientTiming, EtcdConfig } from '../../dist/store/etcd/client.js'
 import { EtcdStore } from '../../dist/store/etcd/store.js'
 import type { NewPlant } from '../../dist/plants/plant.js'
+import type { PlantStore } from '../../dist/plants/store.js'
 import { plantKey, plantValue } from '../../dist/store/etcd/wire.js'
 import { readAll } from '../contract/store.contract.ts'
 import { Cluster, type ClusterOptions, gateway } from './etcd.ts'
 import { Proxy } from './etcd-proxy.ts'
 import { logOf } from './log.ts'
-import { PATIENCE_MS } from './time.ts'
+import { changeTimers, PATIENCE_MS } from './time.ts'
 
 export const ALL = { after: undefined, limit: undefined } as const
 export const NO_TLS: EtcdConfig['tls'] = { ca: undefined, cert: undefined, key: undefined }
@@ -41,6 +41,11 @@ export function configOf(endpoints: readonly string[], prefix = 'plants/'): Etcd
 /** Time limits in milliseconds for a call that is expected to fail. */
 export function hasty(attemptMs: number, callMs = attemptMs): { readonly timing: ClientTiming } {
   return { timing: { attemptMs, callMs } }
+}
+
+/** Etcd is probed, and a refused login repeated, more often than once a second. */
+export function hurry(t: TestContext): void {
+  changeTimers(t, 1000, 50)
 }
 
 /** A cluster for this test alone. */
@@ -85,11 +90,17 @@ export async function fill(
       request_put: { key: plantKey(prefix, owner, plant.id), value: plantValue(plant) },
     }))
     const { status } = await gateway(endpoints[0] ?? '', '/v3/kv/txn', { success })
-    assert.equal(status, 200)
+    if (status !== 200) throw new Error(`etcd answered ${status}`)
   }
 }
 
-/** The names of all plants of alice. */
-export async function namesIn(store: EtcdStore): Promise<readonly string[]> {
-  return (await readAll(store.list('alice', ALL))).map(({ name }) => name)
+/** The names of all plants of an owner. */
+export async function namesIn(store: PlantStore, owner = 'alice'): Promise<readonly string[]> {
+  return (await readAll(store.list(owner, ALL))).map(({ name }) => name)
+}
+
+/** What became of each: its value, or the name of its error. */
+export function outcomes(all: readonly Promise<string>[]): Promise<readonly string[]> {
+  const nameOf = (error: unknown): string => (error instanceof Error ? error.name : 'no error')
+  return Promise.all(all.map((each) => each.catch(nameOf)))
 }

@@ -1,14 +1,14 @@
 import { type ChildProcess, spawn, spawnSync } from 'node:child_process'
 import { once } from 'node:events'
-import { mkdtempSync, rmSync } from 'node:fs'
 import { type IncomingMessage, request } from 'node:http'
 import { request as tlsRequest } from 'node:https'
-import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { json } from 'node:stream/consumers'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { SecureContextOptions } from 'node:tls'
+import { temporaryDirectorySync } from './directories.ts'
 import { Proxy } from './etcd-proxy.ts'
+import { environment, exitOnSignals } from './launch.ts'
 import { freePort } from './ports.ts'
 import { PATIENCE_MS } from './time.ts'
 
@@ -23,21 +23,17 @@ if (NO_ETCD !== undefined && process.env['NODE_TEST_CONTEXT'] !== undefined)
   console.log(`SKIPPED: ${NO_ETCD}`)
 
 const running = new Set<ChildProcess>()
-const directories: string[] = []
-process.on('exit', () => {
-  for (const child of running) child.kill('SIGKILL')
-  // A member that is being killed may still write.
-  for (const directory of directories)
-    rmSync(directory, { recursive: true, force: true, maxRetries: 10, retryDelay: 20 })
-})
+// First, so that no member writes into a directory that is being removed.
+process.prependListener('exit', () => running.forEach((child) => child.kill('SIGKILL')))
 // A test that takes too long is ended by a signal. Without this there is no "exit" event.
-for (const signal of ['SIGINT', 'SIGTERM'] as const) process.once(signal, () => process.exit(1))
+exitOnSignals()
 
 export interface ClusterOptions {
   /** How etcd is run. */
-  readonly command?: readonly [string, ...string[]]
+  readonly command?: readonly string[]
   readonly flags?: readonly string[]
-  readonly scheme?: 'http' | 'https'
+  /** What a client needs, if the members serve https. */
+  readonly tls?: SecureContextOptions
   /** True if members reach each other through proxies. */
   readonly apart?: boolean
   /** Spares the disk and the processor. Not where speed is measured, or the machine may end. */
@@ -51,7 +47,7 @@ export class Member {
   readonly peerUrl: string
   /** Between this member and the others, with the option `apart`. */
   readonly proxy: Proxy | undefined
-  readonly #command: readonly [string, ...string[]]
+  readonly #command: readonly string[]
   readonly #env: Readonly<Record<string, string>>
   #child: ChildProcess | undefined
   /** The last lines that it wrote. */
@@ -61,22 +57,16 @@ export class Member {
     name: string,
     ports: { readonly client: number; readonly peer: number },
     directory: string,
-    {
-      scheme = 'http',
-      flags = [],
-      command: [program, ...args] = ['etcd'],
-      cheap = false,
-    }: ClusterOptions,
+    { command = ['etcd'], flags = [], tls, cheap = false }: ClusterOptions,
     proxy: Proxy | undefined,
   ) {
     this.name = name
     this.proxy = proxy
-    this.endpoint = `${scheme}://127.0.0.1:${ports.client}`
+    this.endpoint = `${tls ? 'https' : 'http'}://127.0.0.1:${ports.client}`
     const peerListener = `http://127.0.0.1:${ports.peer}`
     this.peerUrl = proxy?.endpoint ?? peerListener
     this.#command = [
-      program,
-      ...args,
+      ...command,
       ...['--name', name, '--data-dir', join(directory, name)],
       ...['--logger', 'zap', '--log-level', 'error'],
       ...['--listen-client-urls', this.endpoint, '--advertise-client-urls', this.endpoint],
@@ -85,7 +75,7 @@ export class Member {
       ...flags,
     ]
     // Go's collector takes a third of the time of small calls.
-    this.#env = cheap ? { GOGC: '400' } : {}
+    this.#env = environment(cheap ? { GOGC: '400' } : {})
   }
 
   static async create(name: string, directory: string, options: ClusterOptions): Promise<Member> {
@@ -103,10 +93,10 @@ export class Member {
   }
 
   start(initialCluster: string): void {
-    const [program, ...args] = this.#command
+    const [program = '', ...args] = this.#command
     const child = spawn(program, [...args, '--initial-cluster', initialCluster], {
       stdio: ['ignore', 'pipe', 'pipe'],
-      env: { PATH: process.env['PATH'] ?? '', ...this.#env },
+      env: this.#env,
     })
     this.#child = child
     running.add(child)
@@ -121,8 +111,7 @@ export class Member {
 
   /** Resolves when the process has ended, by whatever cause. */
   async ended(): Promise<void> {
-    const child = this.#child
-    if (child && child.exitCode === null && child.signalCode === null) await once(child, 'exit')
+    if (this.#child && running.has(this.#child)) await once(this.#child, 'exit')
   }
 
   async end(signal: NodeJS.Signals = 'SIGKILL'): Promise<void> {
@@ -133,16 +122,21 @@ export class Member {
   }
 }
 
+interface GatewayOptions {
+  readonly timeoutMs?: number
+  readonly tls?: SecureContextOptions | undefined
+  readonly token?: string | undefined
+}
+
 /** A call of etcd's HTTP/JSON gateway, not made by the service. */
 export async function gateway(
   endpoint: string,
   path: string,
   message: unknown,
-  timeoutMs = 5000,
-  { tls, token }: { readonly tls?: SecureContextOptions; readonly token?: string } = {},
+  { timeoutMs: timeout = 5000, tls, token }: GatewayOptions = {},
 ): Promise<{ readonly status: number; readonly body: unknown }> {
   const headers = { accept: 'application/json', ...(token ? { authorization: token } : {}) }
-  const options = { method: 'POST', headers, timeout: timeoutMs, ...tls }
+  const options = { method: 'POST', headers, timeout, ...tls }
   const req = (tls ? tlsRequest : request)(`${endpoint}${path}`, options)
   req.on('timeout', () => req.destroy(new Error('the gateway did not answer in time')))
   req.end(JSON.stringify(message))
@@ -151,33 +145,23 @@ export async function gateway(
   return { status: res.statusCode ?? 0, body: await json(res) }
 }
 
-/** The ids of a member and of its leader; undefined if it does not answer. */
-export async function statusOf({
-  endpoint,
-}: Member): Promise<
-  { readonly header: { readonly member_id: string }; readonly leader?: string } | undefined
-> {
-  const reply = await gateway(endpoint, '/v3/maintenance/status', {}, 1000).catch(() => undefined)
-  // etcd's own answer.
-  return reply?.body as Awaited<ReturnType<typeof statusOf>>
-}
-
 export class Cluster {
   readonly members: readonly Member[]
+  readonly #tls: SecureContextOptions | undefined
 
-  private constructor(members: readonly Member[]) {
+  private constructor(members: readonly Member[], tls: SecureContextOptions | undefined) {
     this.members = members
+    this.#tls = tls
   }
 
+  /** Resolves when every member is ready. */
   static async start(count: number, options: ClusterOptions = {}): Promise<Cluster> {
-    const directory = mkdtempSync(join(tmpdir(), 'plant-store-etcd-'))
-    directories.push(directory)
+    const directory = temporaryDirectorySync()
     const names = Array.from({ length: count }, (_, i) => `m${i + 1}`)
-    const cluster = new Cluster(
-      await Promise.all(names.map((name) => Member.create(name, directory, options))),
-    )
+    const members = names.map((name) => Member.create(name, directory, options))
+    const cluster = new Cluster(await Promise.all(members), options.tls)
     for (const member of cluster.members) cluster.startMember(member)
-    if (options.scheme !== 'https') await cluster.ready()
+    await cluster.ready()
     return cluster
   }
 
@@ -189,12 +173,21 @@ export class Cluster {
     member.start(this.members.map(({ name, peerUrl }) => `${name}=${peerUrl}`).join())
   }
 
+  /** A call of the first member, which must succeed. Resolves with the body of the answer. */
+  async ask(path: string, message: object, token?: string): Promise<unknown> {
+    const options = { timeoutMs: PATIENCE_MS, tls: this.#tls, token }
+    const { status, body } = await gateway(this.endpoints[0] ?? '', path, message, options)
+    if (status === 200) return body
+    throw new Error(`${path}: ${status} ${JSON.stringify(body)}`)
+  }
+
   /** Resolves when every member answers a linearizable read. */
   async ready(): Promise<void> {
     const deadline = performance.now() + PATIENCE_MS
+    const options = { timeoutMs: 2000, tls: this.#tls }
     for (const member of this.members) {
       const reads = (): Promise<boolean> =>
-        gateway(member.endpoint, '/v3/kv/range', { key: 'AA==' }, 2000).then(
+        gateway(member.endpoint, '/v3/kv/range', { key: 'AA==' }, options).then(
           ({ status }) => status === 200,
           () => false,
         )
@@ -208,7 +201,11 @@ export class Cluster {
 
   async leader(): Promise<Member | undefined> {
     for (const member of this.members) {
-      const status = await statusOf(member)
+      const asked = gateway(member.endpoint, '/v3/maintenance/status', {}, { timeoutMs: 1000 })
+      // etcd's own answer.
+      const status = (await asked.catch(() => undefined))?.body as
+        | { readonly header: { readonly member_id: string }; readonly leader?: string }
+        | undefined
       if (status?.leader !== undefined && status.header.member_id === status.leader) return member
     }
     return undefined

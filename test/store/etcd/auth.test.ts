@@ -1,39 +1,24 @@
 import assert from 'node:assert/strict'
-import { generateKeyPairSync } from 'node:crypto'
-import { writeFileSync } from 'node:fs'
-import { join } from 'node:path'
-import { setTimeout as sleep } from 'node:timers/promises'
+import { readConfig } from '../../../dist/settings/read.js'
 import { StoreUnavailable } from '../../../dist/plants/store.js'
 import type { EtcdStore } from '../../../dist/store/etcd/store.js'
 import { plant } from '../../contract/store.contract.ts'
-import { hasty, namesIn, openStore, testUnless } from '../../support/etcd-store.ts'
-import { NO_SECURED_ETCD, permission, PLANTS, SecuredCluster } from '../../support/etcd-tls.ts'
+import { NO_ETCD } from '../../support/etcd.ts'
+import { pemFile } from '../../support/etcd-pem.ts'
+import { hasty, namesIn, openStore, outcomes, testUnless } from '../../support/etcd-store.ts'
+import { permission, PLANTS, SecuredCluster } from '../../support/etcd-tls.ts'
 import { call, post } from '../../support/http.ts'
-import { startService, temporaryDirectory } from '../../support/service.ts'
+import { startService } from '../../support/service.ts'
 import { until } from '../../support/time.ts'
 import { verdict } from '../../support/verdict.ts'
 
-const test = testUnless(NO_SECURED_ETCD)
-/** Another right of the role: it makes every token stale. */
-const OTHER_RIGHT = { name: 'rw', perm: permission('READ', 'other') }
+const test = testUnless(NO_ETCD)
 
 /** Creates the next plant, lists all of them, and sees readiness green. */
 async function works(store: EtcdStore, id: bigint): Promise<void> {
   assert.equal(await store.create('alice', plant(id)), 'stored')
   assert.equal((await namesIn(store)).length, Number(id))
   await until('it is ready', () => store.unavailableReason() === undefined)
-}
-
-/** Switches authentication off and on, and creates plants from this id on. */
-async function worksThroughOffAndOn(
-  store: EtcdStore,
-  secured: SecuredCluster,
-  id: bigint,
-): Promise<void> {
-  await secured.ask('auth/disable')
-  await works(store, id)
-  await secured.ask('auth/enable')
-  await works(store, id + 1n)
 }
 
 async function assertUnavailable(store: EtcdStore, id: bigint, reason: RegExp): Promise<void> {
@@ -44,82 +29,77 @@ async function assertUnavailable(store: EtcdStore, id: bigint, reason: RegExp): 
   await until('readiness says why', () => reason.test(store.unavailableReason() ?? ''))
 }
 
-test('auth on before the start, then off, then on: every call works at once', async (t) => {
-  const secured = await SecuredCluster.shared(t)
-  await secured.ask('auth/enable')
-  const store = await openStore(t, secured.config())
-  await works(store, 1n)
-  await worksThroughOffAndOn(store, secured, 2n)
-})
+/** A change of etcd, after which tokens are stale, missing, or not asked for. */
+const CHANGES: readonly ((secured: SecuredCluster) => Promise<void>)[] = [
+  (secured) => secured.ask('auth/enable'),
+  (secured) => secured.ask('auth/disable'),
+  (secured) => secured.ask('auth/enable'),
+  (secured) => secured.ask('auth/role/grant', { name: 'rw', perm: permission('READ', 'other') }),
+  async ({ cluster }) => {
+    const [member = assert.fail()] = cluster.members
+    await member.end()
+    cluster.startMember(member)
+  },
+]
 
-test('auth switched on while the service runs: every call works at once', async (t) => {
-  const secured = await SecuredCluster.shared(t)
-  const store = await openStore(t, secured.config())
-  await works(store, 1n)
-  await secured.ask('auth/enable')
-  await works(store, 2n)
-  await worksThroughOffAndOn(store, secured, 3n)
-})
-
-test('a changed password, user or role is named, and works again when restored', async (t) => {
-  const secured = await SecuredCluster.shared(t)
-  await secured.ask('auth/enable')
-  const store = await openStore(t, secured.config())
-  await works(store, 1n)
-  const setPassword = (password: string) => () =>
-    secured.ask('auth/user/changepw', { ...PLANTS, password })
-  let id = 2n
-  for (const [change, reason, restore] of [
-    [
-      setPassword('other'),
-      /authentication failed.*; look at PLANTS_ETCD_USERNAME and PLANTS_ETCD_PASSWORD_FILE, or /,
-      setPassword(PLANTS.password),
-    ],
-    [
-      () => secured.revoke('rw'),
-      /permission denied; the user of etcd needs readwrite on plants\/\d+\/$/,
-      () => secured.grant('rw'),
-    ],
-    [
-      () => secured.ask('auth/user/delete', { name: PLANTS.name }),
-      /authentication failed/,
-      async () => {
-        await secured.ask('auth/user/add', PLANTS)
-        await secured.grant('rw')
-      },
-    ],
-  ] as const) {
-    await change()
-    await assertUnavailable(store, id, reason)
-    await restore()
-    // A refused login is repeated once a second.
-    await until('it is ready again', () => store.unavailableReason() === undefined)
+for (const isOn of [true, false]) {
+  test(`auth ${isOn ? 'on' : 'off'} at the start, then changed: each call works`, async (t) => {
+    const secured = await SecuredCluster.shared(t)
+    if (isOn) await secured.ask('auth/enable')
+    const store = await openStore(t, secured.config())
+    let id = 1n
     await works(store, id++)
-  }
-  await secured.ask('auth/role/grant', OTHER_RIGHT)
-  await works(store, id)
-})
+    for (const change of CHANGES) {
+      await change(secured)
+      await works(store, id++)
+    }
+  })
+}
 
-test('a token of etcd that expires while it is in use is renewed', async (t) => {
-  const directory = await temporaryDirectory()
-  const { publicKey, privateKey } = generateKeyPairSync('ec', { namedCurve: 'P-256' })
-  const [publicFile, privateFile] = [join(directory, 'public'), join(directory, 'private')]
-  writeFileSync(publicFile, publicKey.export({ type: 'spki', format: 'pem' }))
-  writeFileSync(privateFile, privateKey.export({ type: 'sec1', format: 'pem' }))
-  // etcd counts whole seconds: a token of 1 s may expire right after the login that got it.
-  const signing = `jwt,pub-key=${publicFile},priv-key=${privateFile},sign-method=ES256,ttl=2s`
-  const secured = await SecuredCluster.start(t, ['--auth-token', signing])
+test('a changed password is named, and works again when it is restored', async (t) => {
+  const secured = await SecuredCluster.shared(t)
   await secured.ask('auth/enable')
   const store = await openStore(t, secured.config())
-  const end = Date.now() + 3500
-  let id = 1n
-  for (; Date.now() < end; id++) {
-    await works(store, id)
-    await sleep(50)
+  await works(store, 1n)
+  await secured.ask('auth/user/changepw', { ...PLANTS, password: 'other' })
+  const settings = 'look at PLANTS_ETCD_USERNAME and PLANTS_ETCD_PASSWORD_FILE, or '
+  await assertUnavailable(store, 2n, new RegExp(`authentication failed.*; ${settings}`))
+  await secured.ask('auth/user/changepw', PLANTS)
+  await until('it is ready again', () => store.unavailableReason() === undefined)
+  await works(store, 2n)
+})
+
+test('a missing user, and a prefix without rights, are named at the start', async (t) => {
+  const secured = await SecuredCluster.shared(t)
+  await secured.ask('auth/enable')
+  for (const [change, reason] of [
+    [{ user: undefined }, /user name is empty; look at PLANTS_ETCD_USERNAME/],
+    [{ prefix: 'else/' }, /permission denied; the user of etcd needs readwrite on else\/$/],
+  ] as const) {
+    const store = await openStore(t, { ...secured.config(), ...change })
+    assert.match(store.unavailableReason() ?? '', reason)
+    await assertUnavailable(store, 1n, reason)
   }
-  await secured.ask('auth/role/grant', OTHER_RIGHT)
-  await works(store, id)
-  await worksThroughOffAndOn(store, secured, id + 1n)
+})
+
+test('a user of etcd shares calls under its prefix, and reaches nothing else', async (t) => {
+  const secured = await SecuredCluster.shared(t)
+  await secured.ask('auth/enable')
+  const config = secured.config()
+  const inner = await openStore(t, config)
+  const outer = await openStore(t, { ...config, prefix: `elsewhere/${config.prefix}` })
+  const owners = Array.from({ length: 20 }, (_, i) => `owner ${i}`)
+  const createAll = (store: EtcdStore) =>
+    outcomes(owners.map((owner) => store.create(owner, plant(1n, owner))))
+  const listAll = (store: EtcdStore) =>
+    outcomes(owners.map(async (owner) => (await namesIn(store, owner)).join()))
+  const [stored, unavailable] = ['stored', 'StoreUnavailable'].map((each) => owners.map(() => each))
+  assert.deepEqual(await createAll(inner), stored)
+  assert.deepEqual(await listAll(inner), owners)
+  assert.deepEqual(await createAll(outer), unavailable)
+  assert.deepEqual(await listAll(outer), unavailable)
+  await secured.ask('auth/disable')
+  assert.equal((await listAll(outer)).join(''), '')
 })
 
 test('a read-only user: lists work, POST is 503, readiness is red, the log says why', async (t) => {
@@ -157,7 +137,6 @@ test('a read-only user: lists work, POST is 503, readiness is red, the log says 
 
 test('a client certificate with a CommonName is refused by name once etcd has users', async (t) => {
   const secured = await SecuredCluster.shared(t)
-  secured.authority.sign('named', '/CN=plants')
   const store = await openStore(t, secured.config('named'))
   await works(store, 1n)
   await secured.ask('auth/enable')
@@ -167,9 +146,31 @@ test('a client certificate with a CommonName is refused by name once etcd has us
   await works(store, 2n)
 })
 
-test('an expired client certificate turns readiness red; a start succeeds', async (t) => {
-  const secured = await SecuredCluster.shared(t)
-  secured.authority.sign('expired', '/O=plants', -1)
-  const store = await openStore(t, { ...secured.config('expired'), ...hasty(300, 600) })
-  assert.match(store.unavailableReason() ?? '', /^etcd did not answer in time: /)
-})
+const CA = { PLANTS_ETCD_CA_FILE: pemFile('authority') }
+
+function client(name: string): Readonly<Record<string, string>> {
+  return { PLANTS_ETCD_CERT_FILE: pemFile(name), PLANTS_ETCD_KEY_FILE: pemFile('key') }
+}
+
+const NOT_TRUSTED = /certificate required|bad certificate|expired|ECONNRESET|socket hang up/
+for (const [what, files, reason] of [
+  ['the right files', { ...CA, ...client('client') }, undefined],
+  ['no authority', client('client'), /self.signed|unable to (?:get|verify)/],
+  ['no client certificate', CA, NOT_TRUSTED],
+  ['an expired client certificate', { ...CA, ...client('expired') }, NOT_TRUSTED],
+] as const) {
+  test(`TLS with ${what}: it starts, and is ${reason ? 'not ready' : 'ready'}`, async (t) => {
+    const { cluster } = await SecuredCluster.shared(t)
+    const env = { PLANTS_ETCD_ENDPOINTS: cluster.endpoints.join(), ...files }
+    const { etcd } = readConfig(env, 'storage')
+    assert.ok(etcd)
+    const { port, adminPort } = await startService(t, {
+      etcd: reason ? { ...etcd, ...hasty(150, 300) } : etcd,
+    })
+    if (!reason) assert.equal((await post(port, { id: 1, name: 'x' })).status, 200)
+    await until('readiness is told', async () => {
+      const { status, text } = await call(adminPort, { path: '/readyz' })
+      return reason ? status === 503 && reason.test(text) : status === 200
+    })
+  })
+}

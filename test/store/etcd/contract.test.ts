@@ -1,11 +1,10 @@
-import { Agent, request } from 'node:http'
 import { after, test, type TestContext } from 'node:test'
 import { EtcdStore } from '../../../dist/store/etcd/store.js'
 import { Gate, storeContract, underTest } from '../../contract/store.contract.ts'
 import { Cluster, NO_ETCD } from '../../support/etcd.ts'
+import { fakeEtcd, keysPut, passOn } from '../../support/etcd-fake.ts'
 import { configOf, diagnosticLog, fill } from '../../support/etcd-store.ts'
 import { THOROUGH } from '../../support/scale.ts'
-import { serving } from '../../support/serving.ts'
 import { PATIENCE_MS } from '../../support/time.ts'
 
 if (NO_ETCD !== undefined) {
@@ -16,27 +15,16 @@ if (NO_ETCD !== undefined) {
     cheap: true,
     flags: ['--max-request-bytes', '16777216'],
   })
-  const agent = new Agent({ keepAlive: true })
-  after(async () => {
-    agent.destroy()
-    await cluster.close()
-  })
+  after(() => cluster.close())
+  const answer = passOn(cluster.endpoints[0])
   /** Passes calls on to etcd, and makes creates wait. */
-  const gated = (t: TestContext, gate: Gate): Promise<string> =>
-    serving(t, (req, res) => {
-      const { url, method, headers } = req
-      const passOn = (): void => {
-        const target = `${cluster.endpoints.join()}${url}`
-        const onward = request(target, { agent, method, headers }, (answer) => {
-          res.writeHead(answer.statusCode ?? 0, answer.headers)
-          answer.pipe(res)
-        })
-        onward.on('error', () => res.destroy())
-        req.pipe(onward)
-      }
-      if (gate.passed && url === '/v3/kv/txn') void gate.passed.then(passOn)
-      else passOn()
+  const gated = async (t: TestContext, gate: Gate): Promise<string> => {
+    const { endpoint } = await fakeEtcd(t, async (asked) => {
+      if (keysPut(asked).length > 0) await gate.passed
+      return answer(asked)
     })
+    return endpoint
+  }
   let opened = 0
   storeContract(
     'etcd',

@@ -22,17 +22,6 @@ for (const [what, foreign] of [
   })
 }
 
-test('an answer with the keys of its owner alone is a list', async () => {
-  const entries = [entryOf('alice', -1n), entryOf('alice', 1n)]
-  const range = plantRange(PREFIX, 'alice', undefined)
-  const list = readChunks(async () => ({ entries, more: false }), range, Infinity)
-  assert.deepEqual((await list.next()).value, {
-    json: JSON.stringify([{ name: "alice's" }, { name: "alice's" }]),
-    count: 2,
-    cutAt: undefined,
-  })
-})
-
 /** As a deployment writes it whose prefix is alice's keys in this one. */
 function deeper(): string {
   const own = Buffer.from(plantKey(PREFIX, 'alice', 2n), 'base64').toString()

@@ -1,26 +1,20 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { configOf, hasty } from '../../support/etcd-store.ts'
+import { type Asked, type FakeReply, fakeEtcd, ok } from '../../support/etcd-fake.ts'
+import { configOf, hasty, hurry } from '../../support/etcd-store.ts'
 import { call, post } from '../../support/http.ts'
 import { startService } from '../../support/service.ts'
-import { serving } from '../../support/serving.ts'
 import { until } from '../../support/time.ts'
 import { verdict } from '../../support/verdict.ts'
 
 test('readiness and the log say why etcd fails: no token, password, plant or owner', async (t) => {
-  let said: readonly [status: number, text: string] = [
-    200,
-    '{"header":{"revision":"7"},"token":"etcd-token.1"}',
-  ]
-  // As a proxy in front of etcd might do: "echo" returns what was sent.
-  const endpoint = await serving(t, (req, res) => {
-    let body = ''
-    req.setEncoding('utf8').on('data', (text: string) => (body += text))
-    req.on('end', () => {
-      const [status, text] = said
-      res.writeHead(status).end(text === 'echo' ? `${req.headers.authorization} ${body}` : text)
-    })
-  })
+  hurry(t)
+  let answer = (_: Asked): FakeReply => ok({ token: 'etcd-token.1' })
+  const { endpoint } = await fakeEtcd(
+    t,
+    (asked) => answer(asked),
+    (asked) => answer(asked),
+  )
   const user = { name: 'p', password: 'pass-word' }
   const { port, adminPort, logLines } = await startService(t, {
     logLevel: 'debug',
@@ -28,22 +22,16 @@ test('readiness and the log say why etcd fails: no token, password, plant or own
   })
   const readiness = () => call(adminPort, { path: '/readyz' })
   await until('it is ready', async () => (await readiness()).status === 200)
-  for (const [answer, reason] of [
-    [[500, 'echo'], /etcd did not answer in time: etcd answered 500 without JSON/],
-    [[404, 'echo'], /etcd did not answer in time: etcd answered 404 without JSON/],
-    [[200, 'echo'], /etcd did not answer in time: etcd answered 200 without JSON/],
-    [[403, '{"message":"etcdserver: permission denied"}'], /permission denied; the user of etcd/],
-  ] as const) {
-    said = answer
-    const from = logLines.length
-    // Repeated: on a machine that stalls, an attempt may time out, and then the log says that.
-    await until(`it is logged: ${reason}`, async () => {
-      const replies = [await post(port, { id: 1, name: 'a plant of mine' }), await call(port)]
-      for (const reply of replies) assert.equal(verdict(reply), 'storageUnavailable')
-      return logLines.slice(from).filter((line) => reason.test(line)).length >= 3
-    })
-    await until('readiness says why', async () => reason.test((await readiness()).text))
-  }
+  // What was sent is returned, as a proxy in front of etcd might do.
+  answer = ({ headers, body }) => [404, `${headers.authorization} ${body}`]
+  const reason = /etcd did not answer in time: etcd answered 404 without JSON/
+  // Repeated: on a machine that stalls, an attempt may time out, and then the log says that.
+  await until('it is logged', async () => {
+    const replies = [await post(port, { id: 1, name: 'a plant of mine' }), await call(port)]
+    for (const reply of replies) assert.equal(verdict(reply), 'storageUnavailable')
+    return logLines.filter((line) => reason.test(line)).length >= 3
+  })
+  await until('readiness says why', async () => reason.test((await readiness()).text))
   const value = Buffer.from('{"name":"a plant of mine"}').toString('base64').slice(0, 16)
   for (const secret of ['etcd-token', 'pass-word', 'a plant of mine', value, 'YWxpY2U', 'alice'])
     assert.ok(!logLines.join('\n').includes(secret), secret)
