@@ -23,7 +23,9 @@ type State = 'synced' | 'dirty' | 'stuck'
 
 /** A file of bytes, or a directory of names. */
 interface Node<Base, Change> {
+  /** What is on the disk, and what readers see: all changes are in it. */
   readonly base: Base
+  readonly now: Base
   readonly changes: readonly (Change & { readonly state: State })[]
 }
 
@@ -69,8 +71,7 @@ export class SimulatedDisk {
 
   /** A disk with nothing but its root. */
   static empty(): SimulatedDisk {
-    const root = { base: new Map<string, number>(), changes: [] }
-    return new SimulatedDisk(new Map(), new Map([[ROOT, root]]), ROOT + 1)
+    return new SimulatedDisk(new Map(), new Map([[ROOT, unchanged(new Map())]]), ROOT + 1)
   }
 
   /** The same, page cache included: what a killed process leaves. */
@@ -102,8 +103,11 @@ export class SimulatedDisk {
     let next = 0
     const fateOf = ({ state }: { readonly state: State }): Fate =>
       state === 'synced' ? 'kept' : (fates[next++] ?? 'lost')
-    const lost = <B, C>(nodes: Nodes<B, C>, apply: Apply<B, C>): Nodes<B, C> =>
-      new Map([...nodes].map(([id, node]) => [id, settled(node, apply, fateOf)]))
+    const lost = <B, C>(nodes: Nodes<B, C>, apply: Apply<B, C>): Nodes<B, C> => {
+      const left = ({ base, changes }: Node<B, C>): B =>
+        changes.reduce((before, change) => apply(before, change, fateOf(change)), base)
+      return new Map([...nodes].map(([id, node]) => [id, unchanged(left(node))]))
+    }
     const files = lost(this.#files, changed)
     return new SimulatedDisk(files, lost(this.#directories, moved), this.#nextNode)
   }
@@ -137,22 +141,23 @@ export class SimulatedDisk {
     return [...this.#names(this.must(directory)).keys()]
   }
 
-  read(id: number): Buffer {
-    return Buffer.from(this.#content(id))
+  /** A copy of some bytes of a file. */
+  read(id: number, from = 0, to = Infinity): Buffer {
+    return Buffer.from(this.#content(id).subarray(from, to))
   }
 
   /** Makes a directory, and those above it, unless they exist. */
   makeDirectory(path: string): void {
     if (this.find(path) !== undefined) return
     this.makeDirectory(dirname(path))
-    this.#directories.set(this.#link(path), { base: new Map(), changes: [] })
+    this.#directories.set(this.#link(path), unchanged(new Map()))
   }
 
   createOrEmpty(path: string): number {
     const there = this.find(path)
     if (there !== undefined) this.truncate(there, 0)
     const id = there ?? this.#link(path)
-    if (there === undefined) this.#files.set(id, { base: Buffer.alloc(0), changes: [] })
+    if (there === undefined) this.#files.set(id, unchanged(Buffer.alloc(0)))
     return id
   }
 
@@ -166,8 +171,8 @@ export class SimulatedDisk {
 
   sync(id: number, state: State = 'synced'): void {
     const [file, directory] = [this.#files.get(id), this.#directories.get(id)]
-    if (file) this.#files.set(id, marked(file, changed, state))
-    if (directory) this.#directories.set(id, marked(directory, moved, state))
+    if (file) this.#files.set(id, marked(file, state))
+    if (directory) this.#directories.set(id, marked(directory, state))
   }
 
   syncDirectory(path: string): void {
@@ -202,11 +207,11 @@ export class SimulatedDisk {
   }
 
   #names(id: number): Names {
-    return settled(this.#directory(id), moved).base
+    return this.#directory(id).now
   }
 
   #content(id: number): Buffer {
-    return settled(this.#file(id), changed).base
+    return this.#file(id).now
   }
 
   /** A new node's id, with its name. */
@@ -218,13 +223,11 @@ export class SimulatedDisk {
 
   #move(path: string, move: Move): void {
     const id = this.must(dirname(path))
-    const { base, changes } = this.#directory(id)
-    this.#directories.set(id, { base, changes: [...changes, { ...move, state: 'dirty' }] })
+    this.#directories.set(id, withChange(this.#directory(id), move, moved))
   }
 
   #change(id: number, change: Change): void {
-    const { base, changes } = this.#file(id)
-    this.#files.set(id, { base, changes: [...changes, { ...change, state: 'dirty' }] })
+    this.#files.set(id, withChange(this.#file(id), change, changed))
   }
 }
 
@@ -239,28 +242,25 @@ function digestOf(bytes: Buffer): string {
 
 type Apply<Base, Change> = (base: Base, change: Change, fate: Fate) => Base
 
-/** A node with its changes in its base. */
-function settled<Base, Change>(
-  { base, changes }: Node<Base, Change>,
+function unchanged<Base, Change>(base: Base): Node<Base, Change> {
+  return { base, now: base, changes: [] }
+}
+
+function withChange<Base, Change>(
+  { base, now, changes }: Node<Base, Change>,
+  change: Change,
   apply: Apply<Base, Change>,
-  fateOf: (change: { readonly state: State }) => Fate = () => 'kept',
 ): Node<Base, Change> {
-  const applied = (before: Base, change: Change & { readonly state: State }): Base =>
-    apply(before, change, fateOf(change))
-  return { base: changes.reduce(applied, base), changes: [] }
+  const all = [...changes, { ...change, state: 'dirty' as const }]
+  return { base, now: apply(now, change, 'kept'), changes: all }
 }
 
 /** A node after a sync: once all of its changes are on the disk, they are in its base. */
-function marked<Base, Change>(
-  { base, changes }: Node<Base, Change>,
-  apply: Apply<Base, Change>,
-  state: State,
-): Node<Base, Change> {
-  const node = {
-    base,
-    changes: changes.map((each) => (each.state === 'dirty' ? { ...each, state } : each)),
-  }
-  return node.changes.some((each) => each.state !== 'synced') ? node : settled(node, apply)
+function marked<Base, Change>(node: Node<Base, Change>, state: State): Node<Base, Change> {
+  const changes = node.changes.map((each) => (each.state === 'dirty' ? { ...each, state } : each))
+  return changes.some((each) => each.state !== 'synced')
+    ? { ...node, changes }
+    : unchanged(node.now)
 }
 
 function changed(bytes: Buffer, change: Change, fate: Fate): Buffer {
@@ -361,7 +361,7 @@ export function simulatedFiles(
       writeNow: (bytes, at) => put(bytes, at, begin('writeNow', path, mode)),
       readNow(bytes, at) {
         begin('readNow', path, mode)
-        return disk.read(id).copy(bytes, 0, at)
+        return disk.read(id, at, at + bytes.length).copy(bytes)
       },
       syncNow: () => sync('syncNow', begin('syncNow', path, mode)),
       async lengthBytes() {
@@ -388,7 +388,7 @@ export function simulatedFiles(
     },
     async read(path, maxBytes) {
       await later('read', path)
-      return disk.read(disk.must(path)).subarray(0, maxBytes)
+      return disk.read(disk.must(path), 0, maxBytes)
     },
     async open(path, mode) {
       await later('open', path, mode)
