@@ -80,12 +80,15 @@ export function untilCompacted(lines: readonly LogLine[], times = 1): Promise<vo
   return until('the journals are compacted', () => lines.filter(isCompacted).length >= times)
 }
 
-/** Real files, some of whose calls are others. */
-export function filesWith(others: (file: File, mode: Mode, path: string) => Partial<File>): Files {
+/** Files, by default real ones, some of whose calls are others. */
+export function filesWith(
+  others: (file: File, mode: Mode, path: string) => Partial<File>,
+  files: Files = nodeFiles,
+): Files {
   return {
-    ...nodeFiles,
+    ...files,
     async open(path, mode) {
-      const file = await nodeFiles.open(path, mode)
+      const file = await files.open(path, mode)
       return { ...file, ...others(file, mode, path) }
     },
   }
