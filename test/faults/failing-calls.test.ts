@@ -306,18 +306,21 @@ test('failing calls of a stop: it ends, and the next start finds everything', as
   })
 })
 
-test('full disk: a start reads and refuses creates until space comes back', async () => {
-  const world = await World.with(1)
-  await world.opened.close()
-  world.fails = ({ name, mode }) =>
-    name === 'write' && mode === 'temporary' ? NO_SPACE : undefined
-  await world.open()
-  assert.deepEqual(await world.names(), ['plant 1'])
-  assert.equal(await world.create(plant(2n)), false)
-  assert.match(world.opened.unavailableReason() ?? '', /ENOSPC/)
-  await world.recovers(plant(2n))
-  await world.closeAndVerify()
-})
+for (const [name, fault] of [
+  ['write', NO_SPACE],
+  ['sync', UNSYNCED],
+] as const)
+  test(`full disk: a start whose ${name} fails reads, and refuses creates until then`, async () => {
+    const world = await World.with(1)
+    await world.opened.close()
+    world.fails = (call) => (call.name === name && call.mode === 'temporary' ? fault : undefined)
+    await world.open()
+    assert.deepEqual(await world.names(), ['plant 1'])
+    assert.equal(await world.create(plant(2n)), false)
+    assert.ok(world.opened.unavailableReason()?.includes(fault.code))
+    await world.recovers(plant(2n))
+    await world.closeAndVerify()
+  })
 
 test('full disk: a write that is cut short says so from the start', async () => {
   const world = await World.with(0)

@@ -1,13 +1,13 @@
 import assert from 'node:assert/strict'
 import { spawn, spawnSync } from 'node:child_process'
 import { once } from 'node:events'
-import { readdirSync, readFileSync, readlinkSync, writeFileSync } from 'node:fs'
+import { readdirSync, readFileSync, readlinkSync } from 'node:fs'
 import { join } from 'node:path'
 import { test, type TestContext } from 'node:test'
 import { StoreUnavailable } from '../../dist/plants/store.js'
 import { lockDirectory } from '../../dist/store/sqljs/lock.js'
 import { checkStore } from '../../dist/cli/check.js'
-import { directoryOf, filesLeftByKill, list, openStore } from '../store/sqljs/fixtures.ts'
+import { list, openStore } from '../store/sqljs/fixtures.ts'
 import { call, post, type Reply } from '../support/http.ts'
 import { type Content, jsonOf, Ledger, plantOf, plantsOf } from '../support/ledger.ts'
 import { launch, type Launched, serviceEnvironment } from '../support/launch.ts'
@@ -52,22 +52,14 @@ interface Process extends Launched {
   end(): Promise<unknown>
 }
 
-/**
- * Starts the service through a command that becomes it. `first` is awaited when the process exists
- * and nothing has run yet.
- */
+/** Starts the service through a command that becomes it. */
 async function serve(
   t: TestContext,
   directory: string,
   prefix: readonly string[] = [],
-  first?: (pid: number) => Promise<unknown>,
 ): Promise<Process> {
-  const go = join(await temporaryDirectory(), 'go')
-  const held = first ? ['sh', '-c', `until [ -e ${go} ]; do sleep 0.01; done; exec "$0" "$@"`] : []
-  const launched = launch(serviceEnvironment(directory), { prefix: [...held, ...prefix] })
+  const launched = launch(serviceEnvironment(directory), { prefix })
   t.after(() => launched.child.kill('SIGKILL'))
-  await first?.(launched.pid)
-  writeFileSync(go, '')
   const { port, adminPort } = await launched.listening
   return {
     ...launched,
@@ -390,41 +382,6 @@ test('strace: if calls fail now and then, only those creates are refused', trace
   }
   await writer.compareAfterKill(directory)
 })
-
-test('strace: a start that cannot rewrite its journal lists plants', traced, async (t) => {
-  const writer = new Writer()
-  const before = await startService(t)
-  assert.equal((await writer.create(before)).status, 200)
-  const directory = await directoryOf(filesLeftByKill(before.dataDirectory))
-  const journal = join(directory, 'journal-00000001.log')
-  let lift = async (): Promise<void> => {}
-  const service = await serve(t, directory, [], async (pid) => {
-    lift = await inject(t, pid, { faults: [`${SYNCS}:error=EIO`], paths: [`${journal}.tmp`] })
-  })
-  await writer.compare(service, { afterStart: true })
-  assert.equal((await writer.create(service)).status, 503)
-  assert.equal(await service.ready(), 503)
-  await lift()
-  await writer.comesBack(service)
-  await service.end()
-  await writer.compareAfterKill(directory)
-})
-
-test(
-  'strace: a compaction that cannot write costs no request, is done later',
-  traced,
-  async (t) => {
-    const { writer, service, directory } = await setUp(t)
-    const paths = [join(directory, 'plants.sqlite.tmp')]
-    const lift = await inject(t, service.pid, { faults: [`${WRITES}:error=EIO`], paths })
-    const statuses = await writer.failsToCompact(service)
-    assert.deepEqual(new Set(statuses), new Set([200]))
-    await lift()
-    await writer.isCompacted(service)
-    await service.end()
-    await writer.compareAfterKill(directory)
-  },
-)
 
 const onLinux = { skip: process.platform !== 'linux' && '/proc is on Linux alone' }
 

@@ -304,24 +304,6 @@ async function winnerOf(starters: readonly Starter[]): Promise<Starter> {
   return winner
 }
 
-test('lock: of two or four processes at once over a killed holder, one wins', async () => {
-  const dir = directory()
-  let starters = await Promise.all(Array.from({ length: 4 }, () => starter(dir)))
-  let last = await holder(dir)
-  for (const count of [4, 2]) {
-    for (let round = 0; round < ROUNDS; round++) {
-      // The losers try again, and another process takes the place of the one that was killed.
-      while (starters.length < count) starters.push(await starter(dir))
-      await last.kill()
-      const winner = await winnerOf(starters.slice(0, count))
-      assert.equal(readdirSync(dir).filter((name) => name.startsWith('starting-')).length, 0)
-      starters = starters.filter((each) => each !== winner)
-      last = winner
-    }
-  }
-  for (const each of [last, ...starters]) await each.kill()
-})
-
 const UNSHARE = ['unshare', '-pfn', '--kill-child']
 const unshared = spawnSync('unshare', [...UNSHARE.slice(1), 'true'])
 const inNamespaces = { skip: skipUnless(unshared.status === 0, 'unshare does not work') }
@@ -348,17 +330,22 @@ test('lock: holds across PID and network namespaces', inNamespaces, async () => 
   await lock.release()
 })
 
-test('lock: of four processes in and out of namespaces, one wins', inNamespaces, async () => {
-  const dir = directory()
-  const prefixes = [[], UNSHARE, [], UNSHARE]
-  const starters = await Promise.all(prefixes.map((prefix) => starter(dir, prefix)))
-  for (let round = 1; ; round++) {
-    const winner = await winnerOf(starters)
-    await winner.kill()
-    await untilFree(dir)
-    if (round === ROUNDS) break
-    const at = starters.indexOf(winner)
-    starters[at] = await starter(dir, prefixes[at])
-  }
-  for (const each of starters) await each.kill()
-})
+for (const [where, options, others] of [
+  ['at once', {}, []],
+  ['in and out of namespaces', inNamespaces, UNSHARE],
+] as const)
+  test(`lock: of four processes ${where} over a killed holder, one wins`, options, async () => {
+    const dir = directory()
+    const start = (i: number): Promise<Starter> => starter(dir, i % 2 === 0 ? [] : others)
+    const starters = await Promise.all([0, 1, 2, 3].map(start))
+    for (let round = 0; round < ROUNDS; round++) {
+      const winner = await winnerOf(starters)
+      assert.ok(!readdirSync(dir).some((name) => name.startsWith('starting-')))
+      await winner.kill()
+      await untilFree(dir)
+      const at = starters.indexOf(winner)
+      // The losers try again, and another process takes the place of the one that was killed.
+      starters[at] = await start(at)
+    }
+    for (const each of starters) await each.kill()
+  })

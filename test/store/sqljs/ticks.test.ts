@@ -94,20 +94,6 @@ test('ticks: owners take turns in batches, and the creates of one keep their ord
   assert.ok(answered.indexOf('bob 1 stored') < 6, String(answered))
 })
 
-test('ticks: a few long creates of an owner delay another one by one batch at most', async () => {
-  const store = await openStore(await temporaryDirectory())
-  // Each fills a batch, with the one after it.
-  const name = 'x'.repeat(2 ** 20)
-  let answered = 0
-  const creates = Array.from({ length: 10 }, (_, i) =>
-    store.create('alice', plant(BigInt(i), name)).then(() => (answered += 1)),
-  )
-  const last = store.create('bob', plant(1n)).then(() => answered)
-  assert.ok((await last) <= 4, `${await last} creates were answered before it`)
-  await Promise.all(creates)
-  await store.close()
-})
-
 test('ticks: a small create against a plant of 1 MiB costs little', async () => {
   const store = await openStore(await temporaryDirectory())
   const large = 'x'.repeat(2 ** 20)
