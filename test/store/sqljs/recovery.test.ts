@@ -57,7 +57,7 @@ async function opensWith(
 ): Promise<LogLine[]> {
   const disk = memoryDisk(contents)
   let fault: Fault | undefined
-  const files = simulatedFiles(disk, { onCall: () => fault, onWriting: () => {} })
+  const files = simulatedFiles(disk, { onCall: () => fault })
   const options = { files, compact: (job: CompactionJob) => compact(files, job) }
   const lines: LogLine[] = []
   const store = await openStore(IN_MEMORY, options, lines)
@@ -104,10 +104,7 @@ async function refuses(
   await assert.rejects(checkStore(IN_MEMORY, files), refusal)
 }
 
-function without(
-  files: ReadonlyMap<string, Buffer>,
-  ...gone: readonly string[]
-): Map<string, Buffer> {
+function without(files: ReadonlyMap<string, Buffer>, ...gone: string[]): Map<string, Buffer> {
   return new Map([...files].filter(([name]) => !gone.includes(name)))
 }
 
@@ -120,9 +117,7 @@ const FIRST = 'journal-00000001.log'
 /**
  * Three closed journals, whose compaction never came to pass, and the one in use with two writes.
  */
-async function severalJournals(
-  options: Partial<SqljsStoreOptions> = {},
-): Promise<Map<string, Buffer>> {
+async function severalJournals(options: Partial<SqljsStoreOptions> = {}) {
   const files = await killedAfter(plantsTo(3n), { ...NEVER, ...options, compactBytes: 1 })
   assert.ok(files.size >= 4 && files.has(SNAPSHOT), [...files.keys()].join())
   return files
@@ -246,35 +241,6 @@ test('recovery: a second torn line of one sequence leaves what is kept of the fi
   for (const store of killed) await store.close()
 })
 
-test('recovery: a reader that sees only a later line reads again, if a service runs', async () => {
-  const directory = await directoryOf(await killedAfter(plantsTo(4n), PADDED))
-  const lock = await lockDirectory(directory)
-  for (const lost of [1, 2]) {
-    let reads = 0
-    const files: Files = {
-      ...nodeFiles,
-      async read(path, maxBytes) {
-        const bytes = await nodeFiles.read(path, maxBytes)
-        // Not when its header alone is read.
-        if (!path.endsWith(FIRST) || maxBytes !== undefined || reads++ > 0) return bytes
-        const ends = lineEnds(bytes)
-        return bytes.fill(0, ends[1], ends[1 + lost])
-      },
-    }
-    assert.match(await checkStore(directory, files), /4 plants/)
-    assert.equal(reads, 2)
-    reads = 0
-    const file = `${await temporaryDirectory()}/export.sqlite`
-    assert.match(await exportStore(directory, file, files), /4 plants/)
-    assert.equal(reads, 2)
-    if (lost === 1) continue
-    await lock.release()
-    reads = 0
-    await assert.rejects(checkStore(directory, files), StoreCorrupt)
-    assert.equal(reads, 1)
-  }
-})
-
 test('recovery: a reader starts over if files come and go, and for no other error', async (t) => {
   const opened = t.mock.method(PlantDatabase, 'serving')
   const closed = t.mock.method(PlantDatabase.prototype, 'close')
@@ -306,6 +272,12 @@ test('recovery: a reader starts over if files come and go, and for no other erro
       assert.deepEqual(failing, [1, false], code)
     }
     assert.deepEqual(await readings(() => Promise.reject(damage)), [isServed ? 5 : 1, false])
+    // A line that is not whole yet, or the one before it, of which the reader saw less.
+    let damages = 1
+    const once = async (): Promise<void> => {
+      if (damages-- > 0) throw damage
+    }
+    assert.deepEqual(await readings(once), isServed ? [2, true] : [1, false])
     await lock?.release()
   }
   // In the memory of one.
@@ -338,59 +310,36 @@ async function stopped(): Promise<Map<string, Buffer>> {
   return filesOf(directory)
 }
 
-const LOST_JOURNAL = /the journal that begins with write 4 is missing; put the missing file back/
-const LOST_SNAPSHOT =
-  /a file is missing; put the missing file back, or move .* import the last export$/
-const OTHER_STORE = /with write 2: a file of another store or time is there; move all files/
-/** What is damaged, its files, and what the refusal names. */
+const otherTime = async (): Promise<Map<string, Buffer>> => {
+  const files = await severalJournals()
+  // The next journal begins with write 2 too.
+  const longer = [files.get(FIRST) ?? assert.fail(), batchLine(2, [['alice', '2', 'Oak']])]
+  return files.set(FIRST, Buffer.concat(longer))
+}
+const flipped = async (): Promise<Map<string, Buffer>> => {
+  const files = await stopped()
+  files.get(SNAPSHOT)?.fill(1, 5000, 5001)
+  return files
+}
+const killed = () => killedAfter(plantsTo(3n))
+const PUT_BACK = 'missing; put the missing file back, or move .* import the last export$'
+/** What is damaged, its files without one of them, and what the refusal names. */
 const DAMAGES: readonly (readonly [
   what: string,
   files: () => Promise<Map<string, Buffer>>,
+  gone: string,
   file: string,
-  why: RegExp,
+  why: string,
 ])[] = [
-  [
-    'the only journal lost after a kill',
-    async () => without(await killedAfter(plantsTo(3n)), FIRST),
-    SNAPSHOT,
-    /the journal that begins with write 1 is missing; put the missing file back, or move/,
-  ],
-  [
-    'the only journal lost after a stop',
-    async () => without(await stopped(), journalName(2)),
-    SNAPSHOT,
-    LOST_JOURNAL,
-  ],
-  [
-    'the snapshot lost after a stop',
-    async () => without(await stopped(), SNAPSHOT),
-    journalName(2),
-    LOST_SNAPSHOT,
-  ],
-  [
-    'a byte of the snapshot flipped',
-    async () => {
-      const files = await stopped()
-      files.get(SNAPSHOT)?.fill(1, 5000, 5001)
-      return files
-    },
-    SNAPSHOT,
-    /the checksum after the last page does not fit/,
-  ],
-  [
-    'the first journal of another time',
-    async () => {
-      const files = await severalJournals()
-      // The next journal begins with write 2 too.
-      const longer = [files.get(FIRST) ?? assert.fail(), batchLine(2, [['alice', '2', 'Oak']])]
-      return files.set(FIRST, Buffer.concat(longer))
-    },
-    journalName(2),
-    OTHER_STORE,
-  ],
+  ['only journal lost after a kill', killed, FIRST, SNAPSHOT, `begins with write 1 is ${PUT_BACK}`],
+  ['only journal lost', stopped, journalName(2), SNAPSHOT, `begins with write 4 is ${PUT_BACK}`],
+  ['snapshot lost', stopped, SNAPSHOT, journalName(2), `a file is ${PUT_BACK}`],
+  ['byte of the snapshot flipped', flipped, '', SNAPSHOT, 'the last page does not fit'],
+  ['journal of another time', otherTime, '', journalName(2), 'write 2: a file of another store'],
 ]
-for (const [what, files, file, why] of DAMAGES)
-  test(`recovery: ${what} is damage, and is named`, async () => refuses(await files(), file, why))
+for (const [what, files, gone, file, why] of DAMAGES)
+  test(`recovery: a ${what} is damage, and is named`, async () =>
+    refuses(without(await files(), gone), file, new RegExp(why)))
 
 test('recovery: a header that is not whole is damage in any journal', async () => {
   const files = await severalJournals()
@@ -441,31 +390,23 @@ test('recovery: an export that was put back is compacted at once, with its journ
 test('compaction: a snapshot with another number of plants removes no journal', async () => {
   const directory = `${await temporaryDirectory()}/data`
   const lines: LogLine[] = []
-  const retryMs = { write: 1, compaction: 1 }
   let counted = 0
-  const store = await openStore(
-    directory,
-    {
-      compactBytes: 1,
-      retryMs,
-      // It claims to be done, as a thread would whose memory is damaged.
-      async compact(job) {
-        if (job.sequence === 0) return compact(nodeFiles, job)
-        counted += 1
-        return { bytes: 1, plants: job.plants - 1 }
-      },
+  const options: Partial<SqljsStoreOptions> = {
+    compactBytes: 1,
+    retryMs: { write: 1, compaction: 1 },
+    // It claims to be done, as a thread would whose memory is damaged.
+    async compact(job) {
+      if (job.sequence === 0) return compact(nodeFiles, job)
+      counted += 1
+      return { bytes: 1, plants: job.plants - 1 }
     },
-    lines,
-  )
+  }
+  const store = await openStore(directory, options, lines)
   for (const each of plantsTo(3n)) await store.create('alice', each)
   await until('it is tried again', () => counted > 1)
-  const files = filesLeftByKill(directory)
-  assert.ok(files.has(FIRST))
-  await opensWith(files, 3)
-  assert.match(
-    String(lines.at(-1)?.fields?.['error']),
-    /the new snapshot has \d+ plants instead of/,
-  )
+  await opensWith(filesLeftByKill(directory), 3)
+  const why = /the new snapshot has \d+ plants instead of/
+  assert.match(String(lines.at(-1)?.fields?.['error']), why)
   await store.close()
   assert.ok((await filesOf(directory)).has(FIRST))
 })
@@ -493,11 +434,8 @@ test('recovery: covered journals are removed unread, even if they are damaged', 
 
 test('recovery: files that a crash left half written are removed', async () => {
   const files = await killedAfter(plantsTo(2n))
-  const directory = await directoryOf(
-    new Map(files)
-      .set('plants.sqlite.tmp', Buffer.from('half'))
-      .set('journal-00000002.log.tmp', Buffer.from('half')),
-  )
+  for (const name of [SNAPSHOT, journalName(2)]) files.set(`${name}.tmp`, Buffer.from('half'))
+  const directory = await directoryOf(files)
   const store = await openStore(directory)
   assert.deepEqual([...(await filesOf(directory)).keys()], [FIRST, SNAPSHOT])
   await store.close()
@@ -566,7 +504,7 @@ test('compaction: it runs in a thread, unless a small store is being closed', as
     const directory = await directoryOf(await killedAfter(plantsTo(2n)))
     threads = 0
     const lengths = { snapshotBytes: bytes - 1, journalBytes: 1 }
-    await compactFiles({ directory, upToJournal: 1, sequence: 2, plants: 2, isQuiet, ...lengths })
+    await compactFiles({ ...jobOf(directory, 2), isQuiet, ...lengths })
     assert.equal(threads, expected)
     assert.ok((await filesOf(directory)).has('plants.sqlite'))
   }
@@ -578,12 +516,16 @@ async function closedAfterTwo(): Promise<Map<string, Buffer>> {
   return (await killedAfter(plantsTo(2n))).set(journalName(2), headerLine(3))
 }
 
-const UNKNOWN = { isQuiet: true, snapshotBytes: 0, journalBytes: 0 }
+/** The compaction of the first journal. */
+function jobOf(directory: string, sequence: number, plants = sequence): CompactionJob {
+  const lengths = { snapshotBytes: 0, journalBytes: 0 }
+  return { directory, upToJournal: 1, sequence, plants, isQuiet: true, ...lengths }
+}
 
 test('compaction: a longer file that a failed one left is overwritten', async () => {
   const directory = await directoryOf(await closedAfterTwo())
   await writeFile(`${directory}/plants.sqlite.tmp`, Buffer.alloc(2 ** 20, 'x'))
-  await compact(nodeFiles, { directory, upToJournal: 1, sequence: 2, plants: 2, ...UNKNOWN })
+  await compact(nodeFiles, jobOf(directory, 2))
   assert.match(await checkStore(directory), /2 plants in a snapshot/)
 })
 
@@ -591,14 +533,9 @@ test('compaction: its thread has memory for the longest line', async () => {
   // 16 MiB, the longest body that may be configured, with two bytes a character in memory.
   const row: Row = ['alice', '1', `\u{1f331}${'x'.repeat(16 * 2 ** 20)}`]
   const journal = Buffer.concat([headerLine(1), batchLine(1, [row])])
-  const directory = await directoryOf(
-    new Map([
-      [FIRST, journal],
-      [journalName(2), headerLine(2)],
-    ]),
-  )
-  const job = { directory, upToJournal: 1, sequence: 1, plants: 1, ...UNKNOWN }
-  await compactInWorker({ ...job, journalBytes: journal.length })
+  const files = new Map<string, Buffer>([[FIRST, journal]]).set(journalName(2), headerLine(2))
+  const directory = await directoryOf(files)
+  await compactInWorker({ ...jobOf(directory, 1), journalBytes: journal.length })
   assert.match(await checkStore(directory), /1 plant in a snapshot/)
 })
 
@@ -615,8 +552,7 @@ test('recovery: start, compaction, check, export, import close every file', onLi
     await importStore(() => openStore(`${directory}-2`), file)
     const damaged = await severalJournals()
     damaged.get(FIRST)?.fill('x', 40, 50)
-    const job = { upToJournal: 1, sequence: 9, plants: 9, ...UNKNOWN }
-    await assert.rejects(compact(nodeFiles, { ...job, directory: await directoryOf(damaged) }))
+    await assert.rejects(compact(nodeFiles, jobOf(await directoryOf(damaged), 9)))
   }
   // The first time, modules are loaded.
   await life()
@@ -655,7 +591,7 @@ const PRELOADS = {
 for (const [what, preload] of Object.entries(PRELOADS)) {
   test(`compaction: it ends with its result though a preloaded module ${what}`, async () => {
     const directory = await directoryOf(await closedAfterTwo())
-    const job = { directory, upToJournal: 1, sequence: 2, plants: 2, ...UNKNOWN }
+    const job = jobOf(directory, 2)
     const file = import.meta.resolve('../../../dist/store/sqljs/compaction-thread.js')
     const script = `${await temporaryDirectory()}/compact.mjs`
     await writeFile(
@@ -710,39 +646,32 @@ test('compaction: it succeeds if its journals stay, and the next one removes the
 
 test('compaction: a worker thread that fails says why', async () => {
   const directory = await directoryOf(await killedAfter(plantsTo(2n)))
-  const job = { directory, upToJournal: 1, sequence: 7, plants: 7, ...UNKNOWN }
-  await assert.rejects(compactInWorker({ ...job, directory: `${directory}/nowhere` }), /ENOENT/)
+  await assert.rejects(compactInWorker(jobOf(`${directory}/nowhere`, 7)), /ENOENT/)
   const what = /should have 7 plants up to write 7, and have 2 up to write 2/
-  await assert.rejects(compactInWorker(job), what)
-  const others = { sequence: 2, plants: 3 }
-  await assert.rejects(compact(nodeFiles, { ...job, ...others }), /3 plants up to .* have 2 up to/)
+  await assert.rejects(compactInWorker(jobOf(directory, 7)), what)
+  await assert.rejects(compact(nodeFiles, jobOf(directory, 2, 3)), /3 plants .* have 2 up to/)
   assert.deepEqual([...(await filesOf(directory)).keys()], [FIRST, SNAPSHOT])
 })
 
-test(
-  "compaction: its thread has a lower priority when it loads the store's files",
-  onLinux,
-  async () => {
-    // The real file, beside files that say at which priority they are loaded.
-    const directory = await temporaryDirectory()
-    const path = `${directory}/compaction-thread.js`
-    const real = import.meta.resolve('../../../dist/store/sqljs/compaction-thread.js')
-    await copyFile(new URL(real), path)
-    const os = "import { getPriority } from 'node:os'\n"
-    await writeFile(`${directory}/package.json`, '{"type":"module"}')
-    await writeFile(`${directory}/files.js`, `${os}export const nodeFiles = getPriority()`)
-    const compact = 'const here = getPriority()\nexport const compact = async (files) => Math.min'
-    await writeFile(`${directory}/compaction.js`, `${os}${compact}(files, here)`)
-    // It is a copy of that file.
-    const { compactInWorker: run } = (await import(
-      pathToFileURL(path).href
-    )) as typeof import('../../../dist/store/sqljs/compaction-thread.js')
-    const before = getPriority()
-    const job = { directory, upToJournal: 1, sequence: 1, plants: 1, ...UNKNOWN }
-    assert.equal(await run(job), Math.max(10, before))
-    assert.equal(getPriority(), before, 'that of the threads that answer stays')
-  },
-)
+test('compaction: its thread lowers its priority before it loads files', onLinux, async () => {
+  // The real file, beside files that say at which priority they are loaded.
+  const directory = await temporaryDirectory()
+  const path = `${directory}/compaction-thread.js`
+  const real = import.meta.resolve('../../../dist/store/sqljs/compaction-thread.js')
+  await copyFile(new URL(real), path)
+  const os = "import { getPriority } from 'node:os'\n"
+  await writeFile(`${directory}/package.json`, '{"type":"module"}')
+  await writeFile(`${directory}/files.js`, `${os}export const nodeFiles = getPriority()`)
+  const compact = 'const here = getPriority()\nexport const compact = async (files) => Math.min'
+  await writeFile(`${directory}/compaction.js`, `${os}${compact}(files, here)`)
+  // It is a copy of that file.
+  const { compactInWorker: run } = (await import(
+    pathToFileURL(path).href
+  )) as typeof import('../../../dist/store/sqljs/compaction-thread.js')
+  const before = getPriority()
+  assert.equal(await run(jobOf(directory, 1)), Math.max(10, before))
+  assert.equal(getPriority(), before, 'that of the threads that answer stays')
+})
 
 test('recovery: a data directory that is a file is named, with its setting', async () => {
   const file = `${await temporaryDirectory()}/file`
