@@ -12,6 +12,7 @@ import { sampled } from '../support/scale.ts'
 import { stopClock, until } from '../support/time.ts'
 import { IN_MEMORY, list, type LogLine, openStore } from '../store/sqljs/fixtures.ts'
 import { type DiskCall, type Fault, SimulatedDisk, simulatedFiles } from './simulated-disk.ts'
+import { faultsOf, NO_SPACE, REFUSED, SHORT, UNSYNCED, UNSYNCED_FULL } from './simulated-disk.ts'
 
 const OWNER = 'alice'
 const JOURNAL = `${IN_MEMORY}/journal-00000001.log`
@@ -20,11 +21,6 @@ const PADDING_BYTES = 32 * 1024
 
 type Failing = (call: DiskCall) => Fault | undefined
 const NO_FAULT: Failing = () => undefined
-const NO_SPACE: Fault = { code: 'ENOSPC', how: 'refused' }
-const REFUSED: Fault = { code: 'EIO', how: 'refused' }
-const UNSYNCED: Fault = { code: 'EIO', how: 'unsynced' }
-const SHORT: Fault = { code: '', how: 'short' }
-
 /** A disk, what was sent to the store on it, and what was acknowledged. */
 class World {
   readonly disk: SimulatedDisk
@@ -145,14 +141,6 @@ async function namesOn(disk: SimulatedDisk): Promise<readonly string[]> {
   return names
 }
 
-const WRITE_FAULTS: readonly Fault[] = [
-  REFUSED,
-  UNSYNCED,
-  NO_SPACE,
-  { code: 'ENOSPC', how: 'unsynced' },
-  SHORT,
-]
-
 /** Lets each call of an operation fail, one at a time, in each way. */
 async function eachCall(
   t: TestContext,
@@ -165,7 +153,7 @@ async function eachCall(
   await operation(faultless, () => false)
   let tried = 0
   for (const [i, { name, path }] of sampled(calls.entries(), 3)) {
-    for (const fault of name === 'write' ? WRITE_FAULTS : [REFUSED, NO_SPACE]) {
+    for (const fault of faultsOf(name)) {
       const world = await begin()
       let call = 0
       world.fails = () => (call++ === i ? fault : undefined)
@@ -436,10 +424,8 @@ test('in doubt: no compaction before the next journal is in place', async () => 
 
 test('full disk: a failed compaction leaves no temporary file', async () => {
   const world = await World.with(0, { compactBytes: 1 })
-  world.fails = ({ name, mode, path }) =>
-    name === 'sync' && mode === 'temporary' && path.includes('.sqlite')
-      ? { code: 'ENOSPC', how: 'unsynced' }
-      : undefined
+  world.fails = ({ name, path }) =>
+    name === 'sync' && path.endsWith('.sqlite.tmp') ? UNSYNCED_FULL : undefined
   assert.ok(await world.create(plant(1n)))
   await until('a compaction has failed', () => world.logged('could not be compacted') > 0)
   // Not at once: the next attempt may be writing one.

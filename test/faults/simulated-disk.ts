@@ -314,6 +314,18 @@ export interface Fault {
   readonly how: 'refused' | 'short' | 'unsynced'
 }
 
+export const REFUSED: Fault = { code: 'EIO', how: 'refused' }
+export const UNSYNCED: Fault = { code: 'EIO', how: 'unsynced' }
+export const NO_SPACE: Fault = { code: 'ENOSPC', how: 'refused' }
+export const UNSYNCED_FULL: Fault = { code: 'ENOSPC', how: 'unsynced' }
+export const SHORT: Fault = { code: '', how: 'short' }
+
+/** In which ways a call may fail. */
+export function faultsOf(name: DiskCall['name']): readonly Fault[] {
+  if (name === 'write') return [REFUSED, UNSYNCED, NO_SPACE, UNSYNCED_FULL, SHORT]
+  return [name === 'sync' ? UNSYNCED : REFUSED, NO_SPACE]
+}
+
 export interface Observer {
   /** Called before each call; may make it fail. `onWriting`: during an O_DSYNC write. */
   onCall(call: DiskCall): Fault | undefined

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { type ChildProcess, spawn, spawnSync } from 'node:child_process'
 import { once } from 'node:events'
-import { chmodSync, cpSync, mkdirSync, readdirSync, rmSync, statSync } from 'node:fs'
+import { chmodSync, cpSync, existsSync, mkdirSync, readdirSync, rmSync, statSync } from 'node:fs'
 import { symlinkSync, writeFileSync } from 'node:fs'
 import { connect, createServer } from 'node:net'
 import { hostname } from 'node:os'
@@ -248,24 +248,30 @@ test('lock: the socket of another user is no free lock', asOther, async () => {
   assert.deepEqual(readdirSync(shared), ['lock-1'])
 })
 
+/** Takes the lock, and does this with the random name of a starter as often as it is seen. */
+async function lockMeanwhile(dir: string, meet: (name: string) => void): Promise<void> {
+  let isDone = false
+  const look = (): void => {
+    for (const name of readdirSync(dir)) if (name.startsWith('starting-')) meet(join(dir, name))
+    if (!isDone) setImmediate(look)
+  }
+  look()
+  const lock = await lockDirectory(dir).finally(() => (isDone = true))
+  await lock.release()
+}
+
 test('lock: a starter whose random name is removed before it links starts over', async () => {
   const dir = directory()
   let removed = 0
-  let done = false
-  const remove = () => {
-    for (const name of readdirSync(dir)) {
-      if (!name.startsWith('starting-') || removed === 3) continue
-      rmSync(join(dir, name), { force: true })
-      removed++
-    }
-    if (!done) setImmediate(remove)
-  }
-  remove()
-  const lock = await lockDirectory(dir)
-  done = true
+  await lockMeanwhile(dir, (name) => removed++ < 3 && rmSync(name, { force: true }))
   assert.ok(removed > 0)
   assert.deepEqual(readdirSync(dir), ['lock-1'])
-  await lock.release()
+})
+
+test('lock: a starter that others overtook and left behind starts over', async () => {
+  const dir = directory()
+  await lockMeanwhile(dir, () => existsSync(`${dir}/lock-3`) || writeFileSync(`${dir}/lock-2`, ''))
+  assert.deepEqual(readdirSync(dir), ['lock-3'])
 })
 
 test('lock: of thirty starters in one process one wins', async () => {

@@ -4,7 +4,7 @@ import { type TestContext, test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { NewPlant } from '../../../dist/plants/plant.js'
 import { StoreUnavailable } from '../../../dist/plants/store.js'
-import type { Compact } from '../../../dist/store/sqljs/compaction.js'
+import { type Compact, compact } from '../../../dist/store/sqljs/compaction.js'
 import { compactInWorker } from '../../../dist/store/sqljs/compaction-thread.js'
 import { type File, type Files, nodeFiles } from '../../../dist/store/sqljs/files.js'
 import { compactFiles } from '../../../dist/store/sqljs/settings.js'
@@ -126,11 +126,11 @@ test('moved: once the lock is lost, only a restart helps, also if it comes back'
   const path = `${await temporaryDirectory()}/data`
   const options = { lock: lockDirectory, retryMs: { write: 1, compaction: 1 } }
   let compactions = 0
-  const compact: Compact = (job) => {
+  const counted: Compact = (job) => {
     compactions++
     return firstSnapshotOnly(job)
   }
-  const store = await openStore(path, { ...options, compact, compactBytes: 1 })
+  const store = await openStore(path, { ...options, compact: counted, compactBytes: 1 })
   t.after(() => store.close())
   await store.create('alice', plant(1n, 'Oak'))
   renameSync(`${path}/lock-1`, `${path}/moved`)
@@ -213,11 +213,18 @@ test('moved: a compaction that is under way puts nothing in place', async (t) =>
   assert(place)
   const range = { directory, upToJournal: 1, sequence: 1, plants: 1, isQuiet: true }
   const job = { ...range, snapshotBytes: 0, journalBytes: 0 }
+  const socket = `${directory}/${place.name}`
   const other = { ...place, identity: `${place.identity}1` }
-  for (const compact of [compactInWorker, compactFiles]) {
-    await assert.rejects(compact({ ...job, lock: other }), NOT_HELD)
-    assert.deepEqual(contentsOf(directory), before)
-  }
+  await assert.rejects(compactInWorker({ ...job, lock: other }), NOT_HELD)
+  assert.deepEqual(contentsOf(directory), before)
+  // The lock is lost between the sync and the rename.
+  const files = filesWith((file) => ({
+    sync: () => file.sync().finally(() => renameSync(socket, `${socket}.gone`)),
+  }))
+  await assert.rejects(compact(files, { ...job, lock: place }), LockLost)
+  renameSync(`${socket}.gone`, socket)
+  rmSync(`${directory}/plants.sqlite.tmp`)
+  assert.deepEqual(contentsOf(directory), before)
   await compactInWorker({ ...job, lock: place })
   assert.notDeepEqual(contentsOf(directory), before)
 })

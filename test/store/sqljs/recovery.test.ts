@@ -26,7 +26,8 @@ import { checkStore } from '../../../dist/cli/check.js'
 import { exportStore } from '../../../dist/cli/export.js'
 import { importStore } from '../../../dist/cli/import.js'
 import { plant, shown } from '../../contract/store.contract.ts'
-import { type Fault, simulatedFiles, systemError, textLength } from '../../faults/simulated-disk.ts'
+import { type Fault, REFUSED, simulatedFiles } from '../../faults/simulated-disk.ts'
+import { systemError, textLength } from '../../faults/simulated-disk.ts'
 import { sampled, THOROUGH } from '../../support/scale.ts'
 import { temporaryDirectory } from '../../support/service.ts'
 import { until } from '../../support/time.ts'
@@ -74,7 +75,7 @@ async function opensWith(
   assert.equal(await store.create('alice', plant(1000n, 'new')), 'stored')
   const left = `${count} ${disk.digest()}`
   // A close that cannot write is faster.
-  if (reopened.has(left)) fault = { code: 'EIO', how: 'refused' }
+  if (reopened.has(left)) fault = REFUSED
   await store.close()
   if (fault) return torn
   reopened.add(left)
@@ -338,7 +339,7 @@ const DAMAGES: readonly (readonly [
   ['journal of another time', otherTime, '', journalName(2), 'write 2: a file of another store'],
 ]
 for (const [what, files, gone, file, why] of DAMAGES)
-  test(`recovery: a ${what} is damage, and is named`, async () =>
+  test(`recovery: the ${what} is damage, and is named`, async () =>
     refuses(without(await files(), gone), file, new RegExp(why)))
 
 test('recovery: a header that is not whole is damage in any journal', async () => {
