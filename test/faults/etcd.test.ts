@@ -1,18 +1,12 @@
 import assert from 'node:assert/strict'
 import { Cluster, type Member, NO_ETCD } from '../support/etcd.ts'
-import { faultRun } from '../support/etcd-run.ts'
 import { configOf, testUnless } from '../support/etcd-store.ts'
 import { call, post } from '../support/http.ts'
-import { seeded } from '../support/random.ts'
-import { THOROUGH } from '../support/scale.ts'
 import { startService } from '../support/service.ts'
 import { PATIENCE_MS, until } from '../support/time.ts'
 import { verdict } from '../support/verdict.ts'
 
 const test = testUnless(NO_ETCD)
-/** Each takes about two and a half seconds. `make faults` is the long run. */
-const FAULTS = Number(process.env['PLANTS_TEST_FAULTS'] ?? (THOROUGH ? 2 : 1))
-
 async function leaderOf(cluster: Cluster): Promise<Member> {
   let leader: Member | undefined
   await until('there is a leader', async () => (leader = await cluster.leader()) !== undefined)
@@ -67,20 +61,4 @@ test('three members: a lost leader is outlasted; a lost majority is 503 and heal
   for (const each of [adminPort, hasty.adminPort]) await untilReadiness(each, 200)
   // Repeating the POST decides what the 503 left open.
   await createOne()
-})
-
-test(`${FAULTS} faults under load: no acknowledged plant is lost, a 409 is final`, async (t) => {
-  const { seed } = seeded(t)
-  const { problems, operations, acknowledged, groups, faults } = await faultRun({
-    seed: String(seed),
-    faults: FAULTS,
-    instances: 2,
-    cheap: !THOROUGH,
-    tell: () => {},
-  })
-  assert.deepEqual(problems, [])
-  assert.ok(acknowledged > 0)
-  assert.ok(groups > 0, 'no instance put plants together')
-  const kinds = Object.keys(faults).join(', ')
-  t.diagnostic(`${operations} operations, ${acknowledged} acknowledged, ${groups} groups; ${kinds}`)
 })

@@ -1,5 +1,5 @@
 import { createHash } from 'node:crypto'
-import { dirname } from 'node:path'
+import { basename, dirname } from 'node:path'
 import type { File, Files, Mode } from '../../dist/store/sqljs/files.js'
 
 /*
@@ -18,38 +18,30 @@ import type { File, Files, Mode } from '../../dist/store/sqljs/files.js'
  * - A kill loses nothing. A power loss loses what is not on the disk.
  */
 
-type Change =
-  | { readonly kind: 'write'; readonly at: number; readonly bytes: Buffer; readonly state: State }
-  | { readonly kind: 'truncate'; readonly lengthBytes: number; readonly state: State }
-
-/** One change of a directory; `node` is the file or directory of that name. */
-type Move =
-  | { readonly kind: 'link'; readonly name: string; readonly node: number; readonly state: State }
-  | {
-      readonly kind: 'rename'
-      readonly from: string
-      readonly name: string
-      readonly node: number
-      readonly state: State
-    }
-  | { readonly kind: 'unlink'; readonly name: string; readonly state: State }
-
 /** On the disk; not yet; or marked as clean by a failed sync, so that it is unknown. */
 type State = 'synced' | 'dirty' | 'stuck'
 
-interface FileNode {
-  readonly kind: 'file'
-  readonly base: Buffer
-  readonly changes: readonly Change[]
+/** A file of bytes, or a directory of names. */
+interface Node<Base, Change> {
+  /** What is on the disk, and what readers see: all changes are in it. */
+  readonly base: Base
+  readonly now: Base
+  readonly changes: readonly (Change & { readonly state: State })[]
 }
 
-interface DirectoryNode {
-  readonly kind: 'directory'
-  readonly base: ReadonlyMap<string, number>
-  readonly changes: readonly Move[]
-}
+/** By their ids. */
+type Nodes<Base, Change> = Map<number, Node<Base, Change>>
 
-type Node = FileNode | DirectoryNode
+/** A write, or a truncation. */
+type Change = { readonly at: number; readonly bytes: Buffer } | { readonly lengthBytes: number }
+/** Id of each file or directory. */
+type Names = ReadonlyMap<string, number>
+/** A name goes, another one comes, or both: a rename. */
+interface Move {
+  readonly from?: string
+  readonly name?: string
+  readonly node: number
+}
 
 /** What a power loss leaves of one change: all, nothing, or these pieces of a write. */
 export type Fate = 'kept' | 'lost' | readonly { readonly from: number; readonly to: number }[]
@@ -67,65 +59,57 @@ export interface Pending {
 const ROOT = 0
 
 export class SimulatedDisk {
-  readonly #nodes: Map<number, Node>
+  readonly #files: Nodes<Buffer, Change>
+  readonly #directories: Nodes<Names, Move>
   #nextNode: number
 
-  private constructor(nodes: Map<number, Node>, nextNode: number) {
-    this.#nodes = nodes
-    this.#nextNode = nextNode
+  private constructor(files: Nodes<Buffer, Change>, directories: Nodes<Names, Move>, next: number) {
+    this.#files = files
+    this.#directories = directories
+    this.#nextNode = next
   }
 
   /** A disk with nothing but its root. */
   static empty(): SimulatedDisk {
-    return new SimulatedDisk(
-      new Map([[ROOT, { kind: 'directory', base: new Map(), changes: [] }]]),
-      ROOT + 1,
-    )
+    return new SimulatedDisk(new Map(), new Map([[ROOT, unchanged(new Map())]]), ROOT + 1)
   }
 
   /** The same, page cache included: what a killed process leaves. */
   copy(): SimulatedDisk {
-    return new SimulatedDisk(new Map(this.#nodes), this.#nextNode)
+    return new SimulatedDisk(new Map(this.#files), new Map(this.#directories), this.#nextNode)
   }
 
   /** Every change that a power loss may undo, in the order of the fates for `afterPowerLoss`. */
   pending(): readonly Pending[] {
-    return [...this.#nodes.values()].flatMap(({ base, changes }: Node) =>
-      changes
-        .filter(({ state }: Change | Move) => state !== 'synced')
-        .map((change: Change | Move) => {
-          if (change.kind !== 'write') return { lengthBytes: 0, textBytes: 0, inPlace: false }
-          return {
-            lengthBytes: change.bytes.length,
-            textBytes: textLength(change.bytes),
-            inPlace: Buffer.isBuffer(base) && change.at + change.bytes.length <= base.length,
-          }
+    const isPending = ({ state }: { readonly state: State }): boolean => state !== 'synced'
+    const none = { lengthBytes: 0, textBytes: 0, inPlace: false }
+    return [
+      ...[...this.#files.values()].flatMap(({ base, changes }) =>
+        changes.filter(isPending).map((change) => {
+          if (!('bytes' in change)) return none
+          const { at, bytes } = change
+          const inPlace = at + bytes.length <= base.length
+          return { lengthBytes: bytes.length, textBytes: textLength(bytes), inPlace }
         }),
-    )
+      ),
+      ...[...this.#directories.values()].flatMap(({ changes }) =>
+        changes.filter(isPending).map(() => none),
+      ),
+    ]
   }
 
   /** What is on the disk when the power comes back. */
   afterPowerLoss(fates: readonly Fate[]): SimulatedDisk {
     let next = 0
-    const fateOf = ({ state }: Change | Move): Fate =>
+    const fateOf = ({ state }: { readonly state: State }): Fate =>
       state === 'synced' ? 'kept' : (fates[next++] ?? 'lost')
-    const nodes = new Map<number, Node>()
-    for (const [id, node] of this.#nodes) {
-      if (node.kind === 'file') {
-        const base = node.changes.reduce(
-          (bytes, change) => changed(bytes, change, fateOf(change)),
-          node.base,
-        )
-        nodes.set(id, { kind: 'file', base, changes: [] })
-      } else {
-        const base = node.changes.reduce(
-          (names, move) => (fateOf(move) === 'lost' ? names : moved(names, move)),
-          node.base,
-        )
-        nodes.set(id, { kind: 'directory', base, changes: [] })
-      }
+    const lost = <B, C>(nodes: Nodes<B, C>, apply: Apply<B, C>): Nodes<B, C> => {
+      const left = ({ base, changes }: Node<B, C>): B =>
+        changes.reduce((before, change) => apply(before, change, fateOf(change)), base)
+      return new Map([...nodes].map(([id, node]) => [id, unchanged(left(node))]))
     }
-    return new SimulatedDisk(nodes, this.#nextNode)
+    const files = lost(this.#files, changed)
+    return new SimulatedDisk(files, lost(this.#directories, moved), this.#nextNode)
   }
 
   /** Names and contents of all files. */
@@ -133,7 +117,7 @@ export class SimulatedDisk {
     return [...this.#names(directory)]
       .toSorted(([a], [b]) => (a < b ? -1 : 1))
       .map(([name, id]) => {
-        const isDirectory = this.#nodes.get(id)?.kind === 'directory'
+        const isDirectory = this.#directories.has(id)
         const inside = isDirectory ? this.describe(contentOf, id) : contentOf(this.#content(id))
         return `${name}{${inside}}`
       })
@@ -149,109 +133,101 @@ export class SimulatedDisk {
     let id: number | undefined = ROOT
     for (const part of path.split('/').slice(1))
       if (part !== '' && id !== undefined)
-        id = this.#nodes.get(id)?.kind === 'directory' ? this.#names(id).get(part) : undefined
+        id = this.#directories.has(id) ? this.#names(id).get(part) : undefined
     return id
   }
 
   names(directory: string): string[] {
-    return [...this.#names(this.#must(directory))].map(([name]) => name)
+    return [...this.#names(this.must(directory)).keys()]
   }
 
-  read(id: number): Buffer {
-    return Buffer.from(this.#content(id))
+  /** A copy of some bytes of a file. */
+  read(id: number, from = 0, to = Infinity): Buffer {
+    return Buffer.from(this.#content(id).subarray(from, to))
   }
 
   /** Makes a directory, and those above it, unless they exist. */
   makeDirectory(path: string): void {
     if (this.find(path) !== undefined) return
     this.makeDirectory(dirname(path))
-    this.#link(path, { kind: 'directory', base: new Map(), changes: [] })
+    this.#directories.set(this.#link(path), unchanged(new Map()))
   }
 
   createOrEmpty(path: string): number {
     const there = this.find(path)
-    if (there === undefined)
-      return this.#link(path, { kind: 'file', base: Buffer.alloc(0), changes: [] })
-    this.truncate(there, 0)
-    return there
+    if (there !== undefined) this.truncate(there, 0)
+    const id = there ?? this.#link(path)
+    if (there === undefined) this.#files.set(id, unchanged(Buffer.alloc(0)))
+    return id
   }
 
   write(id: number, bytes: Uint8Array, at: number): void {
-    this.#change(id, { kind: 'write', at, bytes: Buffer.from(bytes), state: 'dirty' })
+    this.#change(id, { at, bytes: Buffer.from(bytes) })
   }
 
   truncate(id: number, lengthBytes: number): void {
-    this.#change(id, { kind: 'truncate', lengthBytes, state: 'dirty' })
+    this.#change(id, { lengthBytes })
   }
 
-  sync(id: number, state: 'synced' | 'stuck' = 'synced'): void {
-    const node = this.#nodes.get(id)
-    const mark = <T extends Change | Move>(change: T): T =>
-      change.state === 'dirty' ? { ...change, state } : change
-    if (node?.kind === 'file') this.#nodes.set(id, settledFile(node.base, node.changes.map(mark)))
-    if (node?.kind === 'directory')
-      this.#nodes.set(id, settledDirectory(node.base, node.changes.map(mark)))
+  sync(id: number, state: State = 'synced'): void {
+    const [file, directory] = [this.#files.get(id), this.#directories.get(id)]
+    if (file) this.#files.set(id, marked(file, state))
+    if (directory) this.#directories.set(id, marked(directory, state))
   }
 
   syncDirectory(path: string): void {
-    this.sync(this.#must(path))
+    this.sync(this.must(path))
   }
 
   rename(from: string, to: string): void {
-    this.#move(from, {
-      kind: 'rename',
-      from: nameOf(from),
-      name: nameOf(to),
-      node: this.#must(from),
-      state: 'dirty',
-    })
+    this.#move(from, { from: basename(from), name: basename(to), node: this.must(from) })
   }
 
   remove(path: string): void {
-    this.#must(path)
-    this.#move(path, { kind: 'unlink', name: nameOf(path), state: 'dirty' })
+    this.#move(path, { from: basename(path), node: this.must(path) })
   }
 
-  #must(path: string): number {
+  /** The file or directory of a path. @throws ENOENT. */
+  must(path: string): number {
     const id = this.find(path)
     if (id === undefined) throw systemError('ENOENT', path)
     return id
   }
 
-  #file(id: number): FileNode {
-    const node = this.#nodes.get(id)
-    if (node?.kind !== 'file') throw systemError('EISDIR', String(id))
-    return node
+  #file(id: number): Node<Buffer, Change> {
+    const file = this.#files.get(id)
+    if (!file) throw systemError('EISDIR', String(id))
+    return file
   }
 
-  #names(id: number): ReadonlyMap<string, number> {
-    const node = this.#nodes.get(id)
-    if (node?.kind !== 'directory') throw systemError('ENOTDIR', String(id))
-    return node.changes.reduce(moved, node.base)
+  #directory(id: number): Node<Names, Move> {
+    const directory = this.#directories.get(id)
+    if (!directory) throw systemError('ENOTDIR', String(id))
+    return directory
   }
 
-  #link(path: string, node: Node): number {
-    const id = this.#nextNode++
-    this.#move(path, { kind: 'link', name: nameOf(path), node: id, state: 'dirty' })
-    this.#nodes.set(id, node)
-    return id
-  }
-
-  #move(path: string, move: Move): void {
-    const id = this.#must(dirname(path))
-    const node = this.#nodes.get(id)
-    if (node?.kind === 'directory')
-      this.#nodes.set(id, { ...node, changes: [...node.changes, move] })
+  #names(id: number): Names {
+    return this.#directory(id).now
   }
 
   #content(id: number): Buffer {
-    const { base, changes } = this.#file(id)
-    return changes.reduce((bytes, change) => changed(bytes, change, 'kept'), base)
+    return this.#file(id).now
+  }
+
+  /** A new node's id, with its name. */
+  #link(path: string): number {
+    const node = this.#nextNode++
+    this.#move(path, { name: basename(path), node })
+    return node
+  }
+
+  #move(path: string, move: Move): void {
+    const id = this.must(dirname(path))
+    this.#directories.set(id, withChange(this.#directory(id), move, moved))
   }
 
   #change(id: number, change: Change): void {
-    const node = this.#file(id)
-    this.#nodes.set(id, { ...node, changes: [...node.changes, change] })
+    this.#files.set(id, withChange(this.#file(id), change, changed))
   }
 }
 
@@ -264,30 +240,32 @@ function digestOf(bytes: Buffer): string {
   return known
 }
 
-function nameOf(path: string): string {
-  return path.slice(path.lastIndexOf('/') + 1)
+type Apply<Base, Change> = (base: Base, change: Change, fate: Fate) => Base
+
+function unchanged<Base, Change>(base: Base): Node<Base, Change> {
+  return { base, now: base, changes: [] }
 }
 
-function settledFile(base: Buffer, changes: readonly Change[]): FileNode {
-  if (changes.some(({ state }) => state !== 'synced')) return { kind: 'file', base, changes }
-  return {
-    kind: 'file',
-    base: changes.reduce((bytes, change) => changed(bytes, change, 'kept'), base),
-    changes: [],
-  }
+function withChange<Base, Change>(
+  { base, now, changes }: Node<Base, Change>,
+  change: Change,
+  apply: Apply<Base, Change>,
+): Node<Base, Change> {
+  const all = [...changes, { ...change, state: 'dirty' as const }]
+  return { base, now: apply(now, change, 'kept'), changes: all }
 }
 
-function settledDirectory(
-  base: ReadonlyMap<string, number>,
-  changes: readonly Move[],
-): DirectoryNode {
-  if (changes.some(({ state }) => state !== 'synced')) return { kind: 'directory', base, changes }
-  return { kind: 'directory', base: changes.reduce(moved, base), changes: [] }
+/** A node after a sync: once all of its changes are on the disk, they are in its base. */
+function marked<Base, Change>(node: Node<Base, Change>, state: State): Node<Base, Change> {
+  const changes = node.changes.map((each) => (each.state === 'dirty' ? { ...each, state } : each))
+  return changes.some((each) => each.state !== 'synced')
+    ? { ...node, changes }
+    : unchanged(node.now)
 }
 
 function changed(bytes: Buffer, change: Change, fate: Fate): Buffer {
   if (fate === 'lost') return bytes
-  if (change.kind === 'truncate') return resized(bytes, change.lengthBytes)
+  if (!('bytes' in change)) return resized(bytes, change.lengthBytes)
   const pieces = fate === 'kept' ? [{ from: 0, to: change.bytes.length }] : fate
   const grown = resized(bytes, Math.max(bytes.length, ...pieces.map(({ to }) => change.at + to)))
   for (const { from, to } of pieces) change.bytes.copy(grown, change.at + from, from, to)
@@ -307,11 +285,12 @@ function resized(bytes: Buffer, lengthBytes: number): Buffer {
   return sized
 }
 
-function moved(names: ReadonlyMap<string, number>, move: Move): ReadonlyMap<string, number> {
+function moved(names: Names, { from, name, node }: Move, fate: Fate): Names {
+  if (fate === 'lost') return names
   const next = new Map(names)
-  if (move.kind === 'rename' && next.get(move.from) === move.node) next.delete(move.from)
-  if (move.kind === 'unlink') next.delete(move.name)
-  else next.set(move.name, move.node)
+  // A rename that is kept alone: another file may have the old name by now.
+  if (from !== undefined && (name === undefined || next.get(from) === node)) next.delete(from)
+  if (name !== undefined) next.set(name, node)
   return next
 }
 
@@ -321,22 +300,7 @@ export function systemError(code: string, what: string): Error {
 
 /** One call of `Files` or `File`: the name of its method and its path. */
 export interface DiskCall {
-  readonly name:
-    | 'makeDirectory'
-    | 'list'
-    | 'read'
-    | 'open'
-    | 'rename'
-    | 'remove'
-    | 'syncDirectory'
-    | 'write'
-    | 'writeNow'
-    | 'readNow'
-    | 'syncNow'
-    | 'lengthBytes'
-    | 'sync'
-    | 'truncate'
-    | 'close'
+  readonly name: keyof Files | keyof File
   readonly path: string
   readonly mode: Mode | undefined
 }
@@ -350,116 +314,109 @@ export interface Fault {
   readonly how: 'refused' | 'short' | 'unsynced'
 }
 
+export const REFUSED: Fault = { code: 'EIO', how: 'refused' }
+export const UNSYNCED: Fault = { code: 'EIO', how: 'unsynced' }
+export const NO_SPACE: Fault = { code: 'ENOSPC', how: 'refused' }
+export const UNSYNCED_FULL: Fault = { code: 'ENOSPC', how: 'unsynced' }
+export const SHORT: Fault = { code: '', how: 'short' }
+
+/** In which ways a call may fail. */
+export function faultsOf(name: DiskCall['name']): readonly Fault[] {
+  if (name === 'write') return [REFUSED, UNSYNCED, NO_SPACE, UNSYNCED_FULL, SHORT]
+  return [name === 'sync' ? UNSYNCED : REFUSED, NO_SPACE]
+}
+
 export interface Observer {
   /** Called before each call; may make it fail. `onWriting`: during an O_DSYNC write. */
   onCall(call: DiskCall): Fault | undefined
-  onWriting(): void
+  onWriting?(): void
 }
 
-const NO_FAULTS: Observer = { onCall: () => undefined, onWriting: () => {} }
-
 /** The store's file access over a simulated disk. */
-export function simulatedFiles(disk: SimulatedDisk, observer = NO_FAULTS): Files {
+export function simulatedFiles(
+  disk: SimulatedDisk,
+  observer: Observer = { onCall: () => undefined },
+): Files {
   /** Throws if the call is refused. Returns the fault if it fails in another way. */
-  function beginNow(name: DiskCall['name'], path: string, mode?: Mode): Fault | undefined {
+  function begin(name: DiskCall['name'], path: string, mode?: Mode): Fault | undefined {
     const fault = observer.onCall({ name, path, mode })
     if (fault?.how === 'refused') throw systemError(fault.code, `${name} ${path}`)
     return fault
   }
 
-  /** As `beginNow`, later. */
-  async function begin(
-    name: DiskCall['name'],
-    path: string,
-    mode?: Mode,
-  ): Promise<Fault | undefined> {
-    const fault = observer.onCall({ name, path, mode })
-    // Others go on during a real call.
+  /** As `begin`. Others go on during a real call. */
+  async function later(...call: Parameters<typeof begin>): Promise<Fault | undefined> {
+    const fault = begin(...call)
     await Promise.resolve()
-    if (fault?.how === 'refused') throw systemError(fault.code, `${name} ${path}`)
     return fault
   }
 
   function fileAt(id: number, path: string, mode: Mode): File {
+    const put = (bytes: Uint8Array, at: number, fault: Fault | undefined): number => {
+      const taken = fault?.how === 'short' ? Math.floor(bytes.length / 2) : bytes.length
+      disk.write(id, bytes.subarray(0, taken), at)
+      return taken
+    }
+    const sync = (name: DiskCall['name'], fault: Fault | undefined): void => {
+      disk.sync(id, fault ? 'stuck' : 'synced')
+      if (fault) throw systemError(fault.code, `${name} ${path}`)
+    }
     return {
       async write(bytes, at) {
-        const fault = await begin('write', path, mode)
-        const taken = fault?.how === 'short' ? Math.floor(bytes.length / 2) : bytes.length
-        disk.write(id, bytes.subarray(0, taken), at)
-        if (mode !== 'durable') return taken
-        observer.onWriting()
-        disk.sync(id, fault?.how === 'unsynced' ? 'stuck' : 'synced')
-        if (fault?.how === 'unsynced') throw systemError(fault.code, `write ${path}`)
+        const fault = await later('write', path, mode)
+        const taken = put(bytes, at, fault)
+        const unsynced = fault?.how === 'unsynced' ? fault : undefined
+        if (mode === 'durable') observer.onWriting?.()
+        if (mode === 'durable' || unsynced) sync('write', unsynced)
         return taken
       },
-      writeNow(bytes, at) {
-        const fault = beginNow('writeNow', path, mode)
-        const taken = fault?.how === 'short' ? Math.floor(bytes.length / 2) : bytes.length
-        disk.write(id, bytes.subarray(0, taken), at)
-        return taken
-      },
+      writeNow: (bytes, at) => put(bytes, at, begin('writeNow', path, mode)),
       readNow(bytes, at) {
-        beginNow('readNow', path, mode)
-        return disk.read(id).copy(bytes, 0, at)
+        begin('readNow', path, mode)
+        return disk.read(id, at, at + bytes.length).copy(bytes)
       },
-      syncNow() {
-        const fault = beginNow('syncNow', path, mode)
-        disk.sync(id, fault ? 'stuck' : 'synced')
-        if (fault) throw systemError(fault.code, `syncNow ${path}`)
-      },
+      syncNow: () => sync('syncNow', begin('syncNow', path, mode)),
       async lengthBytes() {
-        await begin('lengthBytes', path, mode)
+        await later('lengthBytes', path, mode)
         return disk.read(id).length
       },
-      async sync() {
-        const fault = await begin('sync', path, mode)
-        disk.sync(id, fault ? 'stuck' : 'synced')
-        if (fault) throw systemError(fault.code, `sync ${path}`)
-      },
+      sync: async () => sync('sync', await later('sync', path, mode)),
       async truncate(lengthBytes) {
-        await begin('truncate', path, mode)
+        await later('truncate', path, mode)
         disk.truncate(id, lengthBytes)
       },
-      async close() {
-        await begin('close', path, mode)
-      },
+      close: async () => void (await later('close', path, mode)),
     }
   }
 
   return {
     async makeDirectory(path) {
-      await begin('makeDirectory', path)
+      await later('makeDirectory', path)
       disk.makeDirectory(path)
     },
     async list(directory) {
-      await begin('list', directory)
+      await later('list', directory)
       return disk.names(directory)
     },
     async read(path, maxBytes) {
-      await begin('read', path)
-      return disk.read(found(path)).subarray(0, maxBytes)
+      await later('read', path)
+      return disk.read(disk.must(path), 0, maxBytes)
     },
     async open(path, mode) {
-      await begin('open', path, mode)
-      return fileAt(mode === 'temporary' ? disk.createOrEmpty(path) : found(path), path, mode)
+      await later('open', path, mode)
+      return fileAt(mode === 'temporary' ? disk.createOrEmpty(path) : disk.must(path), path, mode)
     },
     async rename(from, to) {
-      await begin('rename', to)
+      await later('rename', to)
       disk.rename(from, to)
     },
     async remove(path) {
-      await begin('remove', path)
+      await later('remove', path)
       disk.remove(path)
     },
     async syncDirectory(path) {
-      await begin('syncDirectory', path)
+      await later('syncDirectory', path)
       disk.syncDirectory(path)
     },
-  }
-
-  function found(path: string): number {
-    const id = disk.find(path)
-    if (id === undefined) throw systemError('ENOENT', path)
-    return id
   }
 }

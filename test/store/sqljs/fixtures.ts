@@ -1,16 +1,16 @@
 import assert from 'node:assert/strict'
-import { existsSync, readdirSync, readFileSync } from 'node:fs'
+import { readdirSync, readFileSync } from 'node:fs'
 import { mkdir, writeFile } from 'node:fs/promises'
 import type { TestContext } from 'node:test'
 import { errorCodeOf } from '../../../dist/errors.js'
 import type { NewPlant, Plant } from '../../../dist/plants/plant.js'
 import { type Compact, compact } from '../../../dist/store/sqljs/compaction.js'
-import { type Files, nodeFiles } from '../../../dist/store/sqljs/files.js'
+import { type File, type Files, type Mode, nodeFiles } from '../../../dist/store/sqljs/files.js'
 import { StoreCorrupt } from '../../../dist/store/sqljs/journal-format.js'
 import { SqljsStore, type SqljsStoreOptions } from '../../../dist/store/sqljs/store.js'
 import { plant, readAll } from '../../contract/store.contract.ts'
 import { SimulatedDisk } from '../../faults/simulated-disk.ts'
-import { temporaryDirectory } from '../../support/service.ts'
+import { temporaryDirectory, temporaryDirectorySync } from '../../support/directories.ts'
 import { until } from '../../support/time.ts'
 import { logOf } from '../../support/log.ts'
 
@@ -67,6 +67,33 @@ export function openStore(
   })
 }
 
+/** A start finds these plants of alice's, and stops. */
+export async function holds(directory: string, plants: readonly Plant[]): Promise<void> {
+  const store = await openStore(directory)
+  assert.deepEqual(await list(store), plants)
+  await store.close()
+}
+
+/** Compactions have succeeded so often. */
+export function untilCompacted(lines: readonly LogLine[], times = 1): Promise<void> {
+  const isCompacted = ({ message }: LogLine): boolean => message === 'compacted'
+  return until('the journals are compacted', () => lines.filter(isCompacted).length >= times)
+}
+
+/** Files, by default real ones, some of whose calls are others. */
+export function filesWith(
+  others: (file: File, mode: Mode, path: string) => Partial<File>,
+  files: Files = nodeFiles,
+): Files {
+  return {
+    ...files,
+    async open(path, mode) {
+      const file = await files.open(path, mode)
+      return { ...file, ...others(file, mode, path) }
+    },
+  }
+}
+
 export function list(store: SqljsStore, owner = 'alice'): Promise<Plant[]> {
   return readAll(store.list(owner, { after: undefined, limit: undefined }))
 }
@@ -90,7 +117,8 @@ export async function directoryOf(files: ReadonlyMap<string, Uint8Array>): Promi
   return directory
 }
 
-export const IN_MEMORY = '/data'
+/** On the real disk this directory is empty: a check finds that no service holds it. */
+export const IN_MEMORY = temporaryDirectorySync()
 
 /** The directory `IN_MEMORY` with such files, for tests that open it hundreds of times. */
 export function memoryDisk(contents: ReadonlyMap<string, Uint8Array>): SimulatedDisk {
@@ -104,16 +132,12 @@ export function memoryDisk(contents: ReadonlyMap<string, Uint8Array>): Simulated
   return disk
 }
 
-function journalsIn(directory: string): string[] {
-  return readdirSync(directory)
-    .filter((name) => /^journal-\d+\.log$/.test(name))
-    .toSorted()
-}
-
-/** The last journal holds only its header. */
-function isRotated(directory: string): boolean {
-  const text = readFileSync(`${directory}/${journalsIn(directory).at(-1)}`, 'latin1')
-  return text.indexOf('\n') === text.replace(/\0+$/, '').length - 1
+/** The last journal holds only its header; without `closed`, it is the only one. */
+function isRotated(directory: string, closed: boolean): boolean {
+  const journals = readdirSync(directory).filter((name) => /^journal-\d+\.log$/.test(name))
+  const text = readFileSync(`${directory}/${journals.toSorted().at(-1)}`, 'latin1')
+  const isEmpty = text.indexOf('\n') === text.replace(/\0+$/, '').length - 1
+  return isEmpty && (closed || journals.length === 1)
 }
 
 /**
@@ -128,13 +152,9 @@ export async function killedAfter(
   for (const each of plants) {
     await store.create('alice', each)
     // With one byte allowed, each write leads to a rotation, and to a compaction if that works.
-    if (options.compactBytes !== 1) continue
-    if (options.compact !== undefined)
-      await until('the journal is rotated', () => isRotated(directory))
-    else
-      await until(
-        'the journals are compacted',
-        () => journalsIn(directory).length === 1 && existsSync(`${directory}/plants.sqlite`),
+    if (options.compactBytes === 1)
+      await until('the journal is rotated', () =>
+        isRotated(directory, options.compact !== undefined),
       )
   }
   const left = filesLeftByKill(directory)

@@ -35,15 +35,17 @@ test('in memory: the commands that need files refuse it, and say why', async () 
   const cwd = await temporaryDirectory()
   const env = { PLANTS_DATA: ':memory:' }
   const why = 'is :memory:, where nothing is kept: only "serve" without --dev can use that'
-  for (const args of [
-    ['check'],
-    ['export', 'plants.sqlite'],
-    ['import', 'plants.sqlite'],
-    ['token', '--sub', 'alice'],
-    ['serve', '--dev'],
-  ]) {
+  const commands = [
+    'check',
+    'export a.sqlite',
+    'import a.sqlite',
+    'token --sub alice',
+    'serve --dev',
+  ]
+  for (const each of commands) {
     const stderr = `plant-store: PLANTS_DATA ${why}\n`
-    assert.deepEqual(await command(args, env, cwd), { status: 2, stdout: '', stderr })
+    const outcome = await command(each.split(' '), env, cwd)
+    assert.deepEqual(outcome, { status: 2, stdout: '', stderr })
   }
   assert.deepEqual(readdirSync(cwd), [])
 })

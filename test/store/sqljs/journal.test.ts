@@ -1,17 +1,11 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { crc32 } from 'node:zlib'
+import { batchLine, journalName, journalNumber } from '../../../dist/store/sqljs/journal-format.js'
+import { LINE_START, readHeader, readJournal } from '../../../dist/store/sqljs/journal-format.js'
 import type { Row } from '../../../dist/store/sqljs/journal-format.js'
-import {
-  batchLine,
-  type JournalExtent,
-  journalName,
-  journalNumber,
-  LINE_START,
-  readHeader,
-  readJournal,
-} from '../../../dist/store/sqljs/journal-format.js'
 import { textLength } from '../../faults/simulated-disk.ts'
+import { sampled } from '../../support/scale.ts'
 import { BIT_PATTERNS, corruptAt, withoutStacks } from './fixtures.ts'
 
 const FILE = '/data/journal-00000007.log'
@@ -39,36 +33,36 @@ const ENDS = LINES.reduce(
   [HEADER.length],
 )
 
-/** Calls `onBatch` for every line, and returns what the reader ends with. */
-function readAll(
-  file: string,
-  bytes: Buffer,
-  isLast: boolean,
-  onBatch: (rows: readonly Row[], sequence: number) => void,
-): JournalExtent {
-  const lines = readJournal(file, bytes, isLast)
-  for (;;) {
-    const step = lines.next()
-    if (step.done) return step.value
-    onBatch(step.value.rows(), step.value.sequence)
-  }
-}
-
-function read(
-  bytes: Buffer,
-  isLast = true,
-): {
-  readonly batches: (readonly Row[])[]
+interface Found {
+  readonly batches: readonly (readonly Row[])[]
   readonly goodBytes: number
   readonly tornBytes: number
-} {
+}
+
+/** All lines, and a broken rest of so many bytes. */
+const whole = (tornBytes = 0): Found => ({
+  batches: BATCHES,
+  goodBytes: JOURNAL.length,
+  tornBytes,
+})
+const NEXT = FIRST + BATCHES.length
+
+function read(bytes: Buffer, isLast = true): Found {
   const batches: (readonly Row[])[] = []
-  const { goodBytes, tornBytes, nextSequence } = readAll(FILE, bytes, isLast, (rows, sequence) => {
-    assert.equal(sequence, FIRST + batches.length)
-    batches.push(rows)
-  })
+  const lines = readJournal(FILE, bytes, isLast)
+  let step = lines.next()
+  for (; !step.done; step = lines.next()) {
+    assert.equal(step.value.sequence, FIRST + batches.length)
+    batches.push(step.value.rows())
+  }
+  const { goodBytes, tornBytes, nextSequence } = step.value
   assert.equal(nextSequence, FIRST + batches.length)
   return { batches, goodBytes, tornBytes }
+}
+
+/** Where the line of a byte begins. */
+function lineOf(at: number): number {
+  return ENDS.findLast((end) => end <= at) ?? 0
 }
 
 test('journal: a line is checksum, sequence and rows as JSON, and nothing else', () => {
@@ -79,47 +73,39 @@ test('journal: a line is checksum, sequence and rows as JSON, and nothing else',
   )
 })
 
-test('journal: what was written is read back, last or not', () => {
-  for (const isLast of [true, false])
-    assert.deepEqual(read(JOURNAL, isLast), {
-      batches: [...BATCHES],
-      goodBytes: JOURNAL.length,
-      tornBytes: 0,
-    })
+test('journal: what was written is read back, last or not, whatever the padding', () => {
+  for (const isLast of [true, false]) {
+    for (const paddingBytes of [0, 1, 100, 600_000])
+      assert.deepEqual(read(Buffer.concat([JOURNAL, Buffer.alloc(paddingBytes)]), isLast), whole())
+    const none = { batches: [], goodBytes: HEADER.length, tornBytes: 0 }
+    assert.deepEqual(read(Buffer.concat([HEADER, Buffer.alloc(100)]), isLast), none)
+  }
 })
 
-test('journal: cut at any byte, the last one keeps every whole line before the cut', (t) => {
-  for (let length = HEADER.length; length <= JOURNAL.length; length++) {
-    const whole = ENDS.filter((end) => end <= length)
-    const goodBytes = whole.at(-1) ?? 0
-    assert.deepEqual(read(JOURNAL.subarray(0, length)), {
-      batches: BATCHES.slice(0, whole.length - 1),
+test('journal: cut at any byte, it keeps every whole line before the cut, or is damaged', (t) => {
+  for (let length = 0; length <= JOURNAL.length; length++) {
+    const bytes = JOURNAL.subarray(0, length)
+    const goodBytes = lineOf(length)
+    if (goodBytes === 0) {
+      for (const header of [bytes, Buffer.concat([bytes, Buffer.alloc(200)])]) {
+        assert.throws(() => readHeader(FILE, header), corruptAt(FILE, 0))
+        assert.throws(() => read(header), corruptAt(FILE, 0))
+      }
+      continue
+    }
+    const found = {
+      batches: BATCHES.slice(0, ENDS.indexOf(goodBytes)),
       goodBytes,
       tornBytes: length - goodBytes,
-    })
-  }
-  t.diagnostic(`cut at ${JOURNAL.length - HEADER.length + 1} bytes`)
-})
-
-test('journal: cut inside its first line it is damaged', () => {
-  for (let length = 0; length < HEADER.length; length++)
-    for (const padding of [0, 200]) {
-      const bytes = Buffer.concat([HEADER.subarray(0, length), Buffer.alloc(padding)])
-      assert.throws(() => readHeader(FILE, bytes), corruptAt(FILE, 0))
-      assert.throws(() => read(bytes), corruptAt(FILE, 0))
     }
-  assert.equal(readHeader(FILE, HEADER), FIRST)
-})
-
-test('journal: cut inside a line, one that another follows is damaged', () => {
-  for (let length = HEADER.length; length < JOURNAL.length; length++) {
-    if (ENDS.includes(length)) continue
-    const at = ENDS.findLast((end) => end <= length) ?? 0
-    assert.throws(
-      () => read(JOURNAL.subarray(0, length), false),
-      corruptAt(FILE, at, /a later journal follows/),
-    )
+    assert.deepEqual(read(bytes), found)
+    if (found.tornBytes === 0) assert.deepEqual(read(bytes, false), found)
+    else {
+      const damage = corruptAt(FILE, goodBytes, /a later journal follows/)
+      assert.throws(() => read(bytes, false), damage)
+    }
   }
+  t.diagnostic(`cut at ${JOURNAL.length + 1} bytes`)
 })
 
 test('journal: any byte flipped is damage; in the last line, that line is torn', (t) => {
@@ -129,22 +115,17 @@ test('journal: any byte flipped is damage; in the last line, that line is torn',
     for (let at = 0; at < JOURNAL.length; at++) {
       const bytes = Buffer.from(JOURNAL)
       bytes[at] = (JOURNAL[at] ?? 0) ^ pattern
-      const line = ENDS.findLast((end) => end <= at) ?? 0
+      const line = lineOf(at)
       flips += 1
       const isNewline = bytes[at] === 10
       if (line < lastAt || isNewline)
         assert.throws(() => read(bytes), corruptAt(FILE, line), `byte ${at} ^ ${pattern}`)
       // A zero at the very end counts as padding.
-      else
-        assert.deepEqual(
-          read(bytes),
-          {
-            batches: BATCHES.slice(0, -1),
-            goodBytes: lastAt,
-            tornBytes: JOURNAL.length - lastAt - (bytes.at(-1) === 0 ? 1 : 0),
-          },
-          `byte ${at} ^ ${pattern}`,
-        )
+      else {
+        const tornBytes = JOURNAL.length - lastAt - (bytes.at(-1) === 0 ? 1 : 0)
+        const found = { batches: BATCHES.slice(0, -1), goodBytes: lastAt, tornBytes }
+        assert.deepEqual(read(bytes), found, `byte ${at} ^ ${pattern}`)
+      }
       assert.throws(() => read(bytes, false), corruptAt(FILE, line))
     }
   }
@@ -163,7 +144,6 @@ test('journal: a broken newline before the last line is damage: a good line foll
 })
 
 test('journal: no text in a torn line counts as the start of the next', () => {
-  const next = FIRST + BATCHES.length
   const starts = [
     '[',
     '[[',
@@ -175,12 +155,12 @@ test('journal: no text in a torn line counts as the start of the next', () => {
     ',',
     '',
   ]
-  const texts = starts.map((start) => `00000000 ${next + 1} ${start}`).concat(starts)
+  const texts = starts.map((start) => `00000000 ${NEXT + 1} ${start}`).concat(starts)
   for (const owner of texts) {
     for (const name of texts) {
       for (const tag of [undefined, ...texts]) {
         const row: Row = tag === undefined ? [owner, '1', name] : [owner, '1', name, tag]
-        const line = String(batchLine(next, [row, row]))
+        const line = String(batchLine(NEXT, [row, row]))
         const found = [...line.matchAll(LINE_START)].map(({ index }) => index)
         assert.deepEqual(found, [0], line)
       }
@@ -188,69 +168,54 @@ test('journal: no text in a torn line counts as the start of the next', () => {
   }
 })
 
-test('journal: a torn line with a hole is torn, whatever its texts hold', () => {
-  const next = FIRST + BATCHES.length
-  const rows = (sum: string): readonly Row[] => [
-    ['alice', '1', `${sum} ${next + 1} [[`],
+/** A line with zeros in it, whose first name holds a line start with this checksum. */
+function withHole(sum: string): Buffer {
+  const line = batchLine(NEXT, [
+    ['alice', '1', `${sum} ${NEXT + 1} [[`],
     ['alice', '2', 'x'.repeat(2000), '5'],
     ['alice', '3', 'end'],
-  ]
-  // Zeros from after the first name, into the last text before a quote, a comma, a quote and a 5.
-  const torn = (sum: string): Buffer => {
-    const line = batchLine(next, rows(sum))
-    return line.fill(0, line.indexOf('[["],[') + 5, line.indexOf('xx","5') + 1)
-  }
-  const start = torn('00000000')
-  const sum = crc32(start.subarray(start.indexOf('00000000') + 9, -1))
-  const crafted = torn(sum.toString(16).padStart(8, '0'))
-  assert.equal(read(Buffer.concat([JOURNAL, crafted])).tornBytes, crafted.length)
-})
+  ])
+  // From after the first name, into the last text before a quote, a comma, a quote and a 5.
+  return line.fill(0, line.indexOf('[["],[') + 5, line.indexOf('xx","5') + 1)
+}
 
-test('journal: a torn line of sixteen megabytes without a quote is torn', () => {
-  const next = FIRST + BATCHES.length
-  const torn = batchLine(next, [['x'.repeat(2 ** 24), '1', 'Oak']]).subarray(0, -20)
-  assert.equal(read(Buffer.concat([JOURNAL, torn])).tornBytes, torn.length)
-})
+const start = withHole('00000000')
+const sum = crc32(start.subarray(start.indexOf('00000000') + 9, -1))
+const starts = `00000000 ${NEXT + 1} [["alice","1`.repeat(40_000)
+const manyStarts = batchLine(NEXT, [['alice', '1', starts]])
+/** A line of a later sequence, and old blocks in the place of unwritten bytes. */
+const later = batchLine(NEXT + 5, [['alice', '1', 'Oak']])
+const old = Buffer.from(JOURNAL).fill(0, 0, 20)
 
-test('journal: a torn line of a megabyte of line starts is torn', () => {
-  const next = FIRST + BATCHES.length
-  const line = batchLine(next, [['alice', '1', `00000000 ${next + 1} [["alice","1`.repeat(40_000)]])
-  for (const cut of [1, 2, 10, line.length - 100]) {
-    const torn = line.subarray(0, -cut)
-    assert.deepEqual(read(Buffer.concat([JOURNAL, torn])), {
-      batches: [...BATCHES],
-      goodBytes: JOURNAL.length,
-      tornBytes: torn.length,
-    })
-  }
+const TORN: readonly (readonly [what: string, ...parts: Buffer[]])[] = [
+  ['a hole, and a checksum that would fit', withHole(sum.toString(16).padStart(8, '0'))],
+  ['16 MiB without a quote', batchLine(NEXT, [['x'.repeat(2 ** 24), '1', '']]).subarray(0, -20)],
+  ['the start of a MiB of line starts', manyStarts.subarray(0, 100)],
+  ...[1, 2, 10].map((cut) => [`line starts without ${cut}`, manyStarts.subarray(0, -cut)] as const),
+  ['a later line, quoted', Buffer.alloc(50), Buffer.from('x'), later],
+  ['a part of old blocks', old.subarray(0, 33)],
+]
+for (const [what, ...parts] of TORN)
+  test(`journal: what is torn stays torn, whatever its texts hold: ${what}`, () => {
+    const torn = Buffer.concat(parts)
+    const found = read(Buffer.concat([JOURNAL, torn, Buffer.alloc(10)]))
+    assert.deepEqual(found, whole(torn.length))
+  })
+
+test('journal: a later line, or old blocks with one, right after zeros is damage', () => {
+  for (const parts of [
+    [Buffer.alloc(50), later],
+    [Buffer.alloc(10), old, Buffer.alloc(10)],
+  ])
+    assert.throws(() => read(Buffer.concat([JOURNAL, ...parts])), corruptAt(FILE, JOURNAL.length))
 })
 
 test('journal: a line of another sequence is damage, although its checksum fits', () => {
   for (const sequence of [FIRST + 1, FIRST + 3, 0]) {
-    const bytes = Buffer.concat([
-      HEADER,
-      ...LINES.slice(0, 2),
-      batchLine(sequence, [['a', '1', 'x']]),
-      batchLine(sequence + 1, [['a', '1', 'x']]),
-    ])
+    const others = [0, 1].map((i) => batchLine(sequence + i, [['a', '1', 'x']]))
+    const bytes = Buffer.concat([HEADER, ...LINES.slice(0, 2), ...others])
     assert.throws(() => read(bytes), corruptAt(FILE, ENDS[2] ?? 0))
   }
-})
-
-test('journal: any number of zeros after the last line are padding, last or not', () => {
-  for (const paddingBytes of [1, 100, 600_000]) {
-    for (const isLast of [true, false])
-      assert.deepEqual(read(Buffer.concat([JOURNAL, Buffer.alloc(paddingBytes)]), isLast), {
-        batches: [...BATCHES],
-        goodBytes: JOURNAL.length,
-        tornBytes: 0,
-      })
-  }
-  assert.deepEqual(read(Buffer.concat([HEADER, Buffer.alloc(100)])), {
-    batches: [],
-    goodBytes: HEADER.length,
-    tornBytes: 0,
-  })
 })
 
 test('journal: a line over padding with any pieces missing is left out, none else', (t) => {
@@ -260,7 +225,7 @@ test('journal: a line over padding with any pieces missing is left out, none els
   const pieces = 10
   const pieceBytes = Math.ceil(line.length / pieces)
   // Sectors begin anywhere in a line.
-  for (let shift = 0; shift < pieceBytes; shift += 3) {
+  for (const shift of sampled(Array(pieceBytes).keys(), 9)) {
     for (let bits = 0; bits < 2 ** pieces - 1; bits++) {
       const bytes = Buffer.concat([JOURNAL.subarray(0, lastAt), Buffer.alloc(line.length + 1000)])
       for (let i = 0; i < pieces; i++) {
@@ -270,11 +235,8 @@ test('journal: a line over padding with any pieces missing is left out, none els
       }
       const { batches, goodBytes, tornBytes } = read(bytes)
       assert.deepEqual([batches, goodBytes], [BATCHES.slice(0, -1), lastAt])
-      assert.equal(
-        tornBytes,
-        textLength(bytes) - lastAt,
-        'the length of what is left of it, without zeros',
-      )
+      // What is left of it, without zeros.
+      assert.equal(tornBytes, textLength(bytes) - lastAt)
       if (tornBytes > 0)
         assert.throws(() => read(bytes, false), corruptAt(FILE, lastAt, /a later journal follows/))
     }
@@ -291,67 +253,24 @@ test('journal: zeros over any part of acknowledged lines, before a good one: dam
       for (let to = from + 1; to <= lastAt; to++) {
         const bytes = Buffer.concat([JOURNAL, padding]).fill(0, from, to)
         ranges += 1
-        assert.throws(
-          () => read(bytes),
-          corruptAt(FILE, ENDS.findLast((end) => end <= from) ?? 0),
-          `from ${from} to ${to}`,
-        )
+        assert.throws(() => read(bytes), corruptAt(FILE, lineOf(from)), `from ${from} to ${to}`)
       }
     }
   }
   t.diagnostic(`${ranges} ranges`)
 })
 
-test('journal: a torn line may quote a later line, but not right after zeros', () => {
-  const quoted = batchLine(FIRST + BATCHES.length + 5, [['alice', '1', 'Oak']])
-  const torn = (...parts: readonly (string | Uint8Array)[]): Buffer =>
-    Buffer.concat([JOURNAL, ...parts.map((part) => Buffer.from(part))])
-  assert.equal(read(torn(Buffer.alloc(50), 'x', quoted)).tornBytes, 51 + quoted.length)
-  assert.throws(
-    () => read(torn(Buffer.alloc(50), quoted)),
-    corruptAt(FILE, JOURNAL.length, /a good one follows/),
-  )
-})
-
-test('journal: zeros between two lines are damage', () => {
-  assert.throws(
-    () =>
-      read(
-        Buffer.concat([JOURNAL.subarray(0, ENDS[2]), Buffer.alloc(10), JOURNAL.subarray(ENDS[2])]),
-      ),
-    corruptAt(FILE, ENDS[2] ?? 0),
-  )
-})
-
-test('journal: old blocks in place of unwritten bytes never count as a line', () => {
-  const old = Buffer.from(JOURNAL).fill(0, 0, 20)
-  assert.throws(
-    () => read(Buffer.concat([JOURNAL, Buffer.alloc(10), old, Buffer.alloc(10)])),
-    corruptAt(FILE, JOURNAL.length),
-  )
-  assert.deepEqual(read(Buffer.concat([JOURNAL, old.subarray(0, 33), Buffer.alloc(10)])), {
-    batches: [...BATCHES],
-    goodBytes: JOURNAL.length,
-    tornBytes: 33,
-  })
-})
-
-test('journal: another version is refused and named, whatever follows', () => {
-  const bytes = Buffer.concat([header('plant-store-journal 2 41'), Buffer.from('whatever\n')])
-  assert.throws(
-    () => readHeader(FILE, bytes),
-    corruptAt(FILE, 0, /it has version 2, and this plant-store reads version 1/),
-  )
-})
-
-test('journal: a file that does not begin as one is refused', () => {
-  for (const bytes of [
-    Buffer.from('\n'),
-    Buffer.from('hello\n'),
-    Buffer.alloc(200),
-    Buffer.from(' '.repeat(128)),
-  ])
-    assert.throws(() => readHeader(FILE, bytes), corruptAt(FILE, 0))
+test('journal: a file that does not begin as one is refused; another version is named', () => {
+  const version = /it has version 2, and this plant-store reads version 1/
+  const other = Buffer.concat([header('plant-store-journal 2 41'), Buffer.from('whatever\n')])
+  for (const [bytes, why] of [
+    [other, version],
+    [Buffer.from('\n'), /its first line/],
+    [Buffer.from('hello\n'), /its first line/],
+    [Buffer.alloc(200), /its first line/],
+    [Buffer.from(' '.repeat(128)), /its first line/],
+  ] as const)
+    assert.throws(() => readHeader(FILE, bytes), corruptAt(FILE, 0, why))
 })
 
 test('journal: each number has one name, in the order of the digits', () => {

@@ -1,36 +1,30 @@
 import assert from 'node:assert/strict'
 import { type ChildProcess, spawn, spawnSync } from 'node:child_process'
 import { once } from 'node:events'
-import {
-  chmodSync,
-  cpSync,
-  mkdirSync,
-  mkdtempSync,
-  readdirSync,
-  rmSync,
-  statSync,
-  symlinkSync,
-  writeFileSync,
-} from 'node:fs'
+import { chmodSync, cpSync, existsSync, mkdirSync, readdirSync, rmSync, statSync } from 'node:fs'
+import { symlinkSync, writeFileSync } from 'node:fs'
 import { connect, createServer } from 'node:net'
-import { hostname, tmpdir } from 'node:os'
+import { hostname } from 'node:os'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { after, test } from 'node:test'
 import { DirectoryLocked, isLocked, lockDirectory } from '../../../dist/store/sqljs/lock.js'
 import { THOROUGH } from '../../support/scale.ts'
-import { until } from '../../support/time.ts'
+import { temporaryDirectorySync } from '../../support/directories.ts'
+import { changeTimers, until } from '../../support/time.ts'
 
 const NO_ANSWER = /a process that did not answer/
-const ROUNDS = Number(process.env['PLANTS_TEST_ROUNDS'] ?? (THOROUGH ? 10 : 3))
+const ROUNDS = Number(process.env['PLANTS_TEST_ROUNDS'] ?? (THOROUGH ? 10 : 2))
 const OTHER_USER = 65534 // a user id
 const children = new Set<ChildProcess>()
-const root = mkdtempSync(join(tmpdir(), 'plants-lock-'))
+const root = temporaryDirectorySync()
+after(() => children.forEach((child) => child.kill('SIGKILL')))
 
-after(() => {
-  for (const child of children) child.kill('SIGKILL')
-  rmSync(root, { recursive: true, force: true })
-})
+/** Says it aloud, because a test that does not run proves nothing. */
+function skipUnless(works: boolean, what: string): string | false {
+  if (!works) console.log(`SKIPPED: ${what}`)
+  return works ? false : `SKIPPED: ${what}`
+}
 
 let directories = 0
 function directory(): string {
@@ -63,27 +57,21 @@ interface Starter {
   readonly child: ChildProcess
   begin(time: number): void
   line(): Promise<string>
-  kill(signal?: NodeJS.Signals): Promise<void>
+  kill(): Promise<void>
 }
 
-async function starter(
-  dir: string,
-  prefix: readonly string[] = [],
-  uid?: number,
-): Promise<Starter> {
-  const [command = '', ...args] = [
-    ...prefix,
-    process.execPath,
-    '--input-type=module',
-    '-e',
-    STARTER,
-    dir,
-  ]
-  const child = spawn(command, args, {
-    stdio: ['pipe', 'pipe', 'inherit'],
-    ...(uid === undefined ? {} : { uid }),
-  })
+/** Runs a script with this argument, as a module. */
+function spawned(script: string, dir: string, prefix: readonly string[] = [], uid?: number) {
+  const node = [process.execPath, '--input-type=module', '-e', script, dir]
+  const [command = '', ...args] = [...prefix, ...node]
+  const user = uid === undefined ? {} : { uid }
+  const child = spawn(command, args, { stdio: ['pipe', 'pipe', 'inherit'], ...user })
   children.add(child)
+  return child
+}
+
+async function starter(dir: string, prefix?: readonly string[], uid?: number): Promise<Starter> {
+  const child = spawned(STARTER, dir, prefix, uid)
   const gone = once(child, 'exit')
   const lines = createInterface({ input: child.stdout })[Symbol.asyncIterator]()
   const line = async () => String((await lines.next()).value)
@@ -93,8 +81,8 @@ async function starter(
     child,
     line,
     begin: (time) => child.stdin.write(String(time)),
-    async kill(signal = 'SIGKILL') {
-      child.kill(signal)
+    async kill() {
+      child.kill('SIGKILL')
       await gone
       children.delete(child)
     },
@@ -109,13 +97,9 @@ async function holder(dir: string, prefix?: readonly string[]): Promise<Starter>
 }
 
 async function refusal(dir: string): Promise<string> {
-  try {
-    await (await lockDirectory(dir)).release()
-  } catch (error) {
-    if (error instanceof DirectoryLocked) return error.message
-    throw error
-  }
-  return assert.fail('two hold the lock')
+  const refused = await lockDirectory(dir).catch((error: unknown) => error)
+  if (refused instanceof DirectoryLocked) return refused.message
+  throw refused instanceof Error ? refused : new Error('two hold the lock')
 }
 
 /** The refusal names the holder; on a slow machine, once the holder has had time to answer. */
@@ -131,13 +115,14 @@ async function refusedBy(dir: string, holder: RegExp): Promise<void> {
 test('lock: a released directory holds only plain files, and a copy can be locked', async () => {
   const dir = directory()
   const lock = await lockDirectory(dir)
-  assert.ok(statSync(join(dir, 'lock-1')).isSocket())
+  const socket = statSync(join(dir, 'lock-1'))
+  assert.ok(socket.isSocket())
+  assert.equal(socket.mode & 0o777, 0o600, 'only the owner may use it')
   await lock.release()
   assert.ok(statSync(join(dir, 'lock-1')).isFile())
   const copy = `${dir}-copy`
   cpSync(dir, copy, { recursive: true })
-  await (await lockDirectory(copy)).release()
-  await (await lockDirectory(dir)).release()
+  for (const each of [copy, dir]) await (await lockDirectory(each)).release()
 })
 
 test('lock: a second holder in the same process is refused, until the first releases', async () => {
@@ -155,13 +140,6 @@ test('lock: a second holder in the same process is refused, until the first rele
   assert.deepEqual(readdirSync(dir), ['lock-2'])
 })
 
-test('lock: only the owner may use the socket', async () => {
-  const dir = directory()
-  const lock = await lockDirectory(dir)
-  assert.equal(statSync(join(dir, 'lock-1')).mode & 0o777, 0o600)
-  await lock.release()
-})
-
 test('lock: another holder is named, and killed with SIGKILL it holds nothing', async () => {
   const dir = directory()
   const other = await holder(dir)
@@ -173,7 +151,9 @@ test('lock: another holder is named, and killed with SIGKILL it holds nothing', 
   assert.deepEqual(readdirSync(dir), ['lock-2'])
 })
 
-test('lock: a stopped holder still holds it, and is said not to answer', async () => {
+test('lock: a stopped holder still holds it, and is said not to answer', async (t) => {
+  // The time that it has.
+  changeTimers(t, 1000, 100)
   const dir = directory()
   const other = await holder(dir)
   other.child.kill('SIGSTOP')
@@ -191,7 +171,7 @@ test('lock: a stopped holder with a full backlog still holds it', async () => {
     connect({ path: join(dir, 'lock-1') }).on('error', () => {}),
   )
   await until('the backlog is full', () => sockets.some((socket) => socket.destroyed))
-  assert.match(await refusal(dir), /a process that did not answer/)
+  assert.match(await refusal(dir), NO_ANSWER)
   assert.equal(await isLocked(dir), true)
   for (const socket of sockets) socket.destroy()
   await other.kill()
@@ -204,7 +184,7 @@ test('lock: a listener that says something else still holds it', async () => {
       join(dir, 'lock-1'),
     )
     await once(server, 'listening')
-    assert.match(await refusal(dir), /a process that did not answer/)
+    assert.match(await refusal(dir), NO_ANSWER)
     await new Promise((resolve) => server.close(resolve))
   }
 })
@@ -212,11 +192,10 @@ test('lock: a listener that says something else still holds it', async () => {
 test('lock: works if a socket path is too long, at every length around the limit', async () => {
   const parent = directory()
   for (const length of [80, 81, 82, 83, 98, 99, 100, 101, 102, 107, 108, 109, 250, 600]) {
-    let dir = parent
+    let dir = join(parent, String(length))
     while (dir.length < length)
       dir = join(dir, 'x'.repeat(Math.max(1, Math.min(200, length - dir.length - 1))))
     mkdirSync(dir, { recursive: true })
-    for (const name of readdirSync(dir)) if (/^(lock|starting)-/.test(name)) rmSync(join(dir, name))
     const lock = await lockDirectory(dir)
     await refusedBy(dir, new RegExp(`process ${process.pid} `))
     assert.ok(readdirSync(dir).includes('lock-1'), `${length} bytes`)
@@ -230,7 +209,8 @@ test('lock: the highest number counts, not the last name, beyond 2^53 too', asyn
   writeFileSync(join(dir, 'lock-9'), '')
   writeFileSync(join(dir, 'lock-10'), '')
   const others = ['lock-', 'lock-011', 'lock-12.bak', 'lock-x', 'plants.sqlite', 'starting-x']
-  for (const name of others) writeFileSync(join(dir, name), '')
+  // The last one is of a starter that died.
+  for (const name of [...others, 'starting-0123456789abcdef']) writeFileSync(join(dir, name), '')
   await (await lockDirectory(dir)).release()
   assert.deepEqual(readdirSync(dir).sort(), [...others, 'lock-11'].sort())
   writeFileSync(join(dir, 'lock-9007199254740993'), '')
@@ -240,7 +220,7 @@ test('lock: the highest number counts, not the last name, beyond 2^53 too', asyn
   await lock.release()
 })
 
-test('lock: a connection that fails without being refused is no free lock', async (t) => {
+test('lock: a connection that fails without being refused is no free lock', async () => {
   const dir = directory()
   symlinkSync('lock-1', join(dir, 'lock-1'))
   await assert.rejects(lockDirectory(dir), { code: 'ELOOP' })
@@ -249,74 +229,69 @@ test('lock: a connection that fails without being refused is no free lock', asyn
   await assert.rejects(lockDirectory(join(dir, 'none')), { code: 'ENOENT' })
   writeFileSync(join(dir, 'file'), '')
   await assert.rejects(lockDirectory(join(dir, 'file')), { code: 'ENOTDIR' })
-  const runs =
-    process.getuid?.() === 0 &&
-    spawnSync(process.execPath, ['-v'], { uid: OTHER_USER }).status === 0
-  const skip = runs ? false : 'SKIPPED: cannot start this Node as another user'
-  if (!runs) console.log(skip)
-  await t.test('the socket of another user', { skip }, async () => {
-    const shared = directory()
-    chmodSync(root, 0o755)
-    chmodSync(shared, 0o777)
-    const lock = await lockDirectory(shared)
-    const other = await starter(shared, [], OTHER_USER)
-    other.begin(0)
-    const line = await other.line()
-    assert.ok(line.startsWith(`Error connect EACCES ${shared}/lock-1`), line)
-    await lock.release()
-    assert.deepEqual(readdirSync(shared), ['lock-1'])
-  })
 })
+
+const MAY_CHANGE_USER =
+  process.getuid?.() === 0 && spawnSync(process.execPath, ['-v'], { uid: OTHER_USER }).status === 0
+const asOther = { skip: skipUnless(MAY_CHANGE_USER, 'cannot start this Node as another user') }
+
+test('lock: the socket of another user is no free lock', asOther, async () => {
+  const shared = directory()
+  chmodSync(root, 0o755)
+  chmodSync(shared, 0o777)
+  const lock = await lockDirectory(shared)
+  const other = await starter(shared, [], OTHER_USER)
+  other.begin(0)
+  const line = await other.line()
+  assert.ok(line.startsWith(`Error connect EACCES ${shared}/lock-1`), line)
+  await lock.release()
+  assert.deepEqual(readdirSync(shared), ['lock-1'])
+})
+
+/** Takes the lock, and does this with the random name of a starter as often as it is seen. */
+async function lockMeanwhile(dir: string, meet: (name: string) => void): Promise<void> {
+  let isDone = false
+  const look = (): void => {
+    for (const name of readdirSync(dir)) if (name.startsWith('starting-')) meet(join(dir, name))
+    if (!isDone) setImmediate(look)
+  }
+  look()
+  const lock = await lockDirectory(dir).finally(() => (isDone = true))
+  await lock.release()
+}
 
 test('lock: a starter whose random name is removed before it links starts over', async () => {
   const dir = directory()
   let removed = 0
-  let done = false
-  const remove = () => {
-    for (const name of readdirSync(dir)) {
-      if (!name.startsWith('starting-') || removed === 3) continue
-      rmSync(join(dir, name), { force: true })
-      removed++
-    }
-    if (!done) setImmediate(remove)
-  }
-  remove()
-  const lock = await lockDirectory(dir)
-  done = true
+  await lockMeanwhile(dir, (name) => removed++ < 3 && rmSync(name, { force: true }))
   assert.ok(removed > 0)
   assert.deepEqual(readdirSync(dir), ['lock-1'])
-  await lock.release()
 })
 
-test('lock: the random names of starters that died are removed by the next holder', async () => {
+test('lock: a starter that others overtook and left behind starts over', async () => {
   const dir = directory()
-  writeFileSync(join(dir, 'starting-0123456789abcdef'), '')
-  const lock = await lockDirectory(dir)
-  assert.deepEqual(readdirSync(dir), ['lock-1'])
-  await lock.release()
+  await lockMeanwhile(dir, () => existsSync(`${dir}/lock-3`) || writeFileSync(`${dir}/lock-2`, ''))
+  assert.deepEqual(readdirSync(dir), ['lock-3'])
 })
 
 test('lock: of thirty starters in one process one wins', async () => {
   const dir = directory()
   for (let round = 0; round < ROUNDS; round++) {
     const results = await Promise.allSettled(Array.from({ length: 30 }, () => lockDirectory(dir)))
-    const won = results.flatMap((result) => (result.status === 'fulfilled' ? [result.value] : []))
-    for (const result of results)
-      assert.ok(result.status === 'fulfilled' || result.reason instanceof DirectoryLocked)
-    assert.equal(won.length, 1)
+    const lost = results.filter(
+      (result) => result.status === 'rejected' && result.reason instanceof DirectoryLocked,
+    )
+    assert.equal(lost.length, 29)
     assert.equal(await isLocked(dir), true)
-    await won[0]?.release()
+    for (const result of results) if (result.status === 'fulfilled') await result.value.release()
   }
 })
 
 test('lock: a held lock keeps no process alive, and neither does a connection to it', async () => {
   const dir = directory()
   const script = `${IMPORT}; await lockDirectory(process.argv[1])
-    console.log(1); setTimeout(() => {}, 300)`
-  const child = spawn(process.execPath, ['--input-type=module', '-e', script, dir], {
-    stdio: ['ignore', 'pipe', 'inherit'],
-  })
-  children.add(child)
+    console.log(1); setTimeout(() => {}, 100)`
+  const child = spawned(script, dir)
   await once(child.stdout, 'data')
   const socket = connect({ path: join(dir, 'lock-1'), allowHalfOpen: true }).on('error', () => {})
   const [code] = await once(child, 'exit')
@@ -335,38 +310,16 @@ async function winnerOf(starters: readonly Starter[]): Promise<Starter> {
   return winner
 }
 
-test('lock: of two or four processes at once over a killed holder, one wins', async () => {
-  const dir = directory()
-  let starters = await Promise.all(Array.from({ length: 4 }, () => starter(dir)))
-  let last = await holder(dir)
-  for (const count of [4, 2]) {
-    for (let round = 0; round < ROUNDS; round++) {
-      // The losers try again, and another process takes the place of the one that was killed.
-      while (starters.length < count) starters.push(await starter(dir))
-      await last.kill()
-      const winner = await winnerOf(starters.slice(0, count))
-      assert.equal(readdirSync(dir).filter((name) => name.startsWith('starting-')).length, 0)
-      starters = starters.filter((each) => each !== winner)
-      last = winner
-    }
-  }
-  for (const each of [last, ...starters]) await each.kill()
-})
-
 const UNSHARE = ['unshare', '-pfn', '--kill-child']
 const unshared = spawnSync('unshare', [...UNSHARE.slice(1), 'true'])
-const skip =
-  unshared.status === 0
-    ? false
-    : `SKIPPED: unshare does not work: ${String(unshared.stderr ?? unshared.error)}`
-if (skip !== false) console.log(skip)
+const inNamespaces = { skip: skipUnless(unshared.status === 0, 'unshare does not work') }
 
 /** unshare ends first, and the kernel kills its child after it. */
 function untilFree(dir: string): Promise<void> {
   return until('the directory is free', async () => !(await isLocked(dir)))
 }
 
-test('lock: holds across PID and network namespaces', { skip }, async () => {
+test('lock: holds across PID and network namespaces', inNamespaces, async () => {
   const dir = directory()
   const inside = await holder(dir, UNSHARE)
   await refusedBy(dir, /is in use by process 1 on host/)
@@ -383,17 +336,22 @@ test('lock: holds across PID and network namespaces', { skip }, async () => {
   await lock.release()
 })
 
-test('lock: of four processes in and out of namespaces, one wins', { skip }, async () => {
-  const dir = directory()
-  const prefixes = [[], UNSHARE, [], UNSHARE]
-  const starters = await Promise.all(prefixes.map((prefix) => starter(dir, prefix)))
-  for (let round = 1; ; round++) {
-    const winner = await winnerOf(starters)
-    await winner.kill()
-    await untilFree(dir)
-    if (round === ROUNDS) break
-    const at = starters.indexOf(winner)
-    starters[at] = await starter(dir, prefixes[at])
-  }
-  for (const each of starters) await each.kill()
-})
+for (const [where, options, others] of [
+  ['at once', {}, []],
+  ['in and out of namespaces', inNamespaces, UNSHARE],
+] as const)
+  test(`lock: of four processes ${where} over a killed holder, one wins`, options, async () => {
+    const dir = directory()
+    const start = (i: number): Promise<Starter> => starter(dir, i % 2 === 0 ? [] : others)
+    const starters = await Promise.all([0, 1, 2, 3].map(start))
+    for (let round = 0; round < ROUNDS; round++) {
+      const winner = await winnerOf(starters)
+      assert.ok(!readdirSync(dir).some((name) => name.startsWith('starting-')))
+      await winner.kill()
+      await untilFree(dir)
+      const at = starters.indexOf(winner)
+      // The losers try again, and another process takes the place of the one that was killed.
+      starters[at] = await start(at)
+    }
+    for (const each of starters) await each.kill()
+  })

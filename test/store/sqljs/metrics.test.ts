@@ -1,31 +1,19 @@
 import assert from 'node:assert/strict'
-import { join } from 'node:path'
 import { test } from 'node:test'
 import { setImmediate as nextTick } from 'node:timers/promises'
 import { Metrics } from '../../../dist/telemetry/metrics.js'
 import { compact } from '../../../dist/store/sqljs/compaction.js'
 import { nodeFiles } from '../../../dist/store/sqljs/files.js'
-import { SqljsStore, type SqljsStoreOptions } from '../../../dist/store/sqljs/store.js'
+import type { SqljsStoreOptions } from '../../../dist/store/sqljs/store.js'
+import { Gate, plant } from '../../contract/store.contract.ts'
 import { readMetrics } from '../../support/metrics.ts'
 import { temporaryDirectory } from '../../support/service.ts'
-import { stopClock } from '../../support/time.ts'
-import { silent } from '../../support/log.ts'
-import { firstSnapshotOnly } from './fixtures.ts'
+import { stopClock, until } from '../../support/time.ts'
+import { filesWith, firstSnapshotOnly, openStore, plantsTo } from './fixtures.ts'
 
 async function open(options: Partial<SqljsStoreOptions> = {}) {
   const metrics = new Metrics()
-  const fail = (error: unknown) => {
-    throw error
-  }
-  const store = await SqljsStore.open({
-    directory: join(await temporaryDirectory(), 'data'),
-    maxDataBytes: 2 ** 30,
-    log: silent,
-    onFatal: fail,
-    metrics,
-    compact: (job) => compact(nodeFiles, job),
-    ...options,
-  })
+  const store = await openStore(await temporaryDirectory(), { metrics, ...options })
   return { store, scrape: () => readMetrics(metrics.render()) }
 }
 
@@ -34,44 +22,36 @@ const compactions = (result: string) => `plant_store_compactions_total{result="$
 test('metrics: compactions count by result, and shorten the journals', async () => {
   let broken = true
   const { store, scrape } = await open({
-    compactBytes: 1000,
-    compactShare: 0,
+    compactBytes: 1,
     retryMs: { write: 10, compaction: 10 },
     compact: (job) => (broken ? firstSnapshotOnly(job) : compact(nodeFiles, job)),
   })
-  for (let id = 0n; id < 40n; id++)
-    await store.create('alice', { id, name: 'a name of some length' })
-  while (scrape().value(compactions('failure')) < 2)
-    await new Promise((resolve) => setTimeout(resolve, 5))
+  for (const each of plantsTo(3n)) await store.create('alice', each)
+  const failures = () => scrape().value(compactions('failure'))
+  await until('it has failed twice', () => failures() >= 2)
   assert.equal(scrape().value(compactions('success')), 0)
   const before = scrape().value('plant_store_journal_bytes')
   broken = false
-  while (scrape().value(compactions('success')) === 0)
-    await new Promise((resolve) => setTimeout(resolve, 5))
+  await until('it succeeds', () => scrape().value(compactions('success')) > 0)
   assert.ok(scrape().value('plant_store_journal_bytes') < before)
-  assert.equal(scrape().value('plant_store_plants'), 40)
+  assert.equal(scrape().value('plant_store_plants'), 3)
   await store.close()
   assert.deepEqual(scrape().all('plant_store_data_bytes'), [], 'a closed store has no size')
 })
 
 test('metrics: a plant is counted when it is durable', async () => {
-  let hold = Promise.resolve()
+  const gate = new Gate()
   const { store, scrape } = await open({
-    files: {
-      ...nodeFiles,
-      async open(path, mode) {
-        const file = await nodeFiles.open(path, mode)
-        return { ...file, write: (bytes, at) => hold.then(() => file.write(bytes, at)) }
-      },
-    },
+    files: filesWith((file) => ({
+      write: async (bytes, at) => (await gate.passed, file.write(bytes, at)),
+    })),
   })
-  await store.create('alice', { id: 1n, name: 'Fern' })
-  let release = (): void => {}
-  hold = new Promise((resolve) => (release = resolve))
-  const creating = store.create('alice', { id: 2n, name: 'Fern' })
+  await store.create('alice', plant(1n))
+  gate.hold()
+  const creating = store.create('alice', plant(2n))
   for (let ticks = 0; ticks < 20; ticks++) await nextTick()
   assert.equal(scrape().value('plant_store_plants'), 1)
-  release()
+  gate.release()
   await creating
   assert.equal(scrape().value('plant_store_plants'), 2)
   await store.close()
@@ -81,10 +61,8 @@ test('metrics: plants that share a sync are one batch', async (t) => {
   const { store, scrape } = await open()
   // On a loaded machine the time for deciding would end a batch.
   const clock = stopClock(t)
-  await Promise.all(
-    Array.from({ length: 30 }, (_, id) => store.create('alice', { id: BigInt(id), name: 'Fern' })),
-  )
-  await Promise.all(['same', 'other'].map((name) => store.create('alice', { id: 100n, name })))
+  await Promise.all(plantsTo(30n).map((each) => store.create('alice', each)))
+  await Promise.all(['same', 'other'].map((name) => store.create('alice', plant(100n, name))))
   const { value } = scrape()
   assert.equal(value('plant_store_group_plants_sum'), 31)
   assert.equal(value('plant_store_group_plants_count'), 2)

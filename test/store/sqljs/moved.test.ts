@@ -2,20 +2,22 @@ import assert from 'node:assert/strict'
 import { mkdirSync, readdirSync, readFileSync, renameSync, rmSync, symlinkSync } from 'node:fs'
 import { type TestContext, test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
+import type { NewPlant } from '../../../dist/plants/plant.js'
 import { StoreUnavailable } from '../../../dist/plants/store.js'
 import type { Compact } from '../../../dist/store/sqljs/compaction.js'
-import { type Files, nodeFiles } from '../../../dist/store/sqljs/files.js'
+import { type File, type Files, nodeFiles } from '../../../dist/store/sqljs/files.js'
 import { compactFiles } from '../../../dist/store/sqljs/settings.js'
 import { lockDirectory, LockLost } from '../../../dist/store/sqljs/lock.js'
-import type { SqljsStore } from '../../../dist/store/sqljs/store.js'
+import type { SqljsStore, SqljsStoreOptions } from '../../../dist/store/sqljs/store.js'
 import { temporaryDirectory } from '../../support/directories.ts'
-import { until } from '../../support/time.ts'
-import { firstSnapshotOnly, list, type LogLine, openStore } from './fixtures.ts'
+import { stopClock, until } from '../../support/time.ts'
+import { plant, shown } from '../../contract/store.contract.ts'
+import { filesWith, firstSnapshotOnly, holds, list, type LogLine, openStore } from './fixtures.ts'
 
 /** Makes the path of a running store lead to another directory, or takes its lock away. */
 type Move = (path: string) => void
 
-const MOVES: Readonly<Record<string, Move>> = {
+const MOVES = {
   'a removed lock': (path) => rmSync(`${path}/lock-1`),
   'a renamed directory': (path) => {
     renameSync(path, `${path}.old`)
@@ -26,10 +28,9 @@ const MOVES: Readonly<Record<string, Move>> = {
     mkdirSync(`${path}.new`)
     symlinkSync(`${path}.new`, path)
   },
-}
+} satisfies Readonly<Record<string, Move>>
 
 const NOT_HELD = /lock-1 is not the lock of this process/
-const LONGER_THAN_A_CHECK_MS = 1100
 
 interface Moved {
   /** The store of the first directory, with what it logged. */
@@ -40,22 +41,24 @@ interface Moved {
   readonly path: string
 }
 
-async function moved(t: TestContext, move: Move, compactBytes: number): Promise<Moved> {
+async function moved(
+  t: TestContext,
+  move: Move,
+  options: Partial<SqljsStoreOptions> = {},
+  ...plants: readonly NewPlant[]
+): Promise<Moved> {
   const path = `${await temporaryDirectory()}/data`
   mkdirSync(`${path}.first`)
   if (move === MOVES['a changed link']) symlinkSync(`${path}.first`, path)
   const lines: LogLine[] = []
-  const options = { lock: lockDirectory, compact: compactFiles }
-  const first = await openStore(path, { ...options, compactBytes }, lines)
+  const common = { lock: lockDirectory, compact: compactFiles }
+  const first = await openStore(path, { ...common, ...options }, lines)
   t.after(() => first.close())
+  for (const each of plants) await first.create('alice', each)
   move(path)
-  const second = await openStore(path, options)
+  const second = await openStore(path, common)
   t.after(() => second.close())
   return { first, lines, second, path }
-}
-
-function namesOf(plants: readonly { readonly name: string }[]): readonly string[] {
-  return plants.map(({ name }) => name)
 }
 
 /** The files of plants, and what they hold. */
@@ -66,102 +69,92 @@ function contentsOf(path: string): readonly (readonly [name: string, text: strin
 
 for (const [what, move] of Object.entries(MOVES)) {
   test(`moved: ${what}: a stop leaves the files of the other store`, async (t) => {
-    const { first, second, path } = await moved(t, move, 1e9)
-    for (const id of [1n, 2n, 3n]) await second.create('alice', { id, name: `p${id}` })
+    const { first, second, path } = await moved(t, move)
+    await second.create('alice', plant(1n))
     const before = contentsOf(path)
     await first.close()
     assert.deepEqual(contentsOf(path), before)
     await assert.rejects(lockDirectory(path), /is in use by process/)
-    await second.create('alice', { id: 4n, name: 'p4' })
+    await second.create('alice', plant(2n))
     await second.close()
-    const again = await openStore(path)
-    t.after(() => again.close())
-    assert.deepEqual(namesOf(await list(again)), ['p1', 'p2', 'p3', 'p4'])
+    await holds(
+      path,
+      [1n, 2n].map((id) => shown(plant(id))),
+    )
   })
 
-  test(`moved: ${what}: a compaction leaves the files of the other store`, async (t) => {
-    const { first, lines, second, path } = await moved(t, move, 1000)
-    await second.create('alice', { id: 1n, name: 'of the second' })
-    const before = contentsOf(path)
-    let created = 0
-    for (let id = 1n; id <= 30n; id++) {
-      // On a slow machine the journal's own check may come first.
-      const refusal = (error: unknown): void => assert.match(String(error), NOT_HELD)
-      await first.create('alice', { id, name: 'x'.repeat(100) }).then(() => created++, refusal)
-    }
-    const refused = (): boolean =>
-      lines.some(
-        ({ level, fields }) => level === 'error' && NOT_HELD.test(String(fields?.['error'])),
-      )
-    await until('the log says why', refused)
-    // At once: the store knows it.
-    await assert.rejects(first.create('alice', { id: 31n, name: 'Fern' }), StoreUnavailable)
-    assert.deepEqual(contentsOf(path), before)
-    assert.equal((await list(first)).length, created)
-    await first.close()
-    assert.deepEqual(contentsOf(path), before)
-  })
-}
-
-for (const [what, move] of Object.entries(MOVES)) {
   test(`moved: ${what}: after a second, creates are refused`, async (t) => {
-    const { first, second, path } = await moved(t, move, 1e9)
+    const clock = stopClock(t)
+    const { first, second, path } = await moved(t, move)
     const before = contentsOf(path)
-    await sleep(LONGER_THAN_A_CHECK_MS)
+    clock.pass(1000)
     for (const id of [1n, 2n])
-      await assert.rejects(first.create('alice', { id, name: 'Fern' }), StoreUnavailable)
+      await assert.rejects(first.create('alice', plant(id, 'Fern')), StoreUnavailable)
     assert.match(first.unavailableReason() ?? '', NOT_HELD)
     assert.deepEqual(await list(first), [])
     await first.close()
     assert.deepEqual(contentsOf(path), before)
-    await second.create('alice', { id: 1n, name: 'Oak' })
+    await second.create('alice', plant(1n, 'Oak'))
     await second.close()
-    const again = await openStore(path)
-    t.after(() => again.close())
-    assert.deepEqual(namesOf(await list(again)), ['Oak'])
+    await holds(path, [{ name: 'Oak' }])
   })
 }
 
+test('moved: a compaction leaves the files of the other store', async (t) => {
+  const clock = stopClock(t)
+  const [move, options] = [MOVES['a renamed directory'], { compactBytes: 1000 }]
+  const { first, lines, second, path } = await moved(t, move, options, plant(1n))
+  await second.create('alice', plant(1n, 'of the second'))
+  const before = contentsOf(path)
+  // The clock stands still: the journal's own check does not come first.
+  assert.equal(await first.create('alice', plant(2n, 'x'.repeat(3000))), 'stored')
+  const isRefused = ({ level, fields }: LogLine): boolean =>
+    level === 'error' && NOT_HELD.test(String(fields?.['error']))
+  await until('the log says why', () => lines.some(isRefused))
+  // At once: the store knows it.
+  await assert.rejects(first.create('alice', plant(31n)), StoreUnavailable)
+  assert.deepEqual(contentsOf(path), before)
+  assert.equal((await list(first)).length, 2)
+  clock.restore()
+  await first.close()
+  assert.deepEqual(contentsOf(path), before)
+})
+
 test('moved: once the lock is lost, only a restart helps, also if it comes back', async (t) => {
+  const clock = stopClock(t)
   const path = `${await temporaryDirectory()}/data`
   const options = { lock: lockDirectory, retryMs: { write: 1, compaction: 1 } }
   let compactions = 0
-  const compact: Compact = (job) => {
+  const counted: Compact = (job) => {
     compactions++
     return firstSnapshotOnly(job)
   }
-  const store = await openStore(path, { ...options, compact, compactBytes: 1 })
+  const store = await openStore(path, { ...options, compact: counted, compactBytes: 1 })
   t.after(() => store.close())
-  await store.create('alice', { id: 1n, name: 'Oak' })
+  await store.create('alice', plant(1n, 'Oak'))
   renameSync(`${path}/lock-1`, `${path}/moved`)
-  await sleep(LONGER_THAN_A_CHECK_MS)
+  clock.pass(1000)
+  await assert.rejects(store.create('alice', plant(2n)), StoreUnavailable)
   const tried = compactions
-  await assert.rejects(store.create('alice', { id: 2n, name: 'Elm' }), StoreUnavailable)
   const other = await openStore(path, options)
-  await other.create('alice', { id: 3n, name: 'Ash' })
+  await other.create('alice', plant(3n, 'Ash'))
   renameSync(`${path}/moved`, `${path}/lock-1`)
   // Some retries.
   await sleep(50)
-  await assert.rejects(store.create('alice', { id: 4n, name: 'Yew' }), StoreUnavailable)
+  await assert.rejects(store.create('alice', plant(4n)), StoreUnavailable)
   assert.match(store.unavailableReason() ?? '', NOT_HELD)
   await store.close()
   assert.equal(compactions, tried)
   await other.close()
-  const again = await openStore(path)
-  t.after(() => again.close())
-  assert.deepEqual(namesOf(await list(again)), ['Oak', 'Ash'])
+  await holds(path, [{ name: 'Oak' }, { name: 'Ash' }])
 })
 
-test('moved: a start that finds no snapshot where it has seen one fails', async (t) => {
+test('moved: a start that finds no snapshot where it has seen one fails', async () => {
   const path = `${await temporaryDirectory()}/data`
   const first = await openStore(path)
-  await first.create('alice', { id: 1n, name: 'Oak' })
+  await first.create('alice', plant(1n, 'Oak'))
   await first.close()
   const before = contentsOf(path)
-  assert.deepEqual(
-    before.map(([name]) => name),
-    ['journal-00000002.log', 'plants.sqlite'],
-  )
   const away = async <T>(use: () => Promise<T>): Promise<T> => {
     renameSync(path, `${path}.moved`)
     try {
@@ -173,55 +166,38 @@ test('moved: a start that finds no snapshot where it has seen one fails', async 
   const open: Files['open'] = (name, mode) => away(() => nodeFiles.open(name, mode))
   await assert.rejects(openStore(path, { files: { ...nodeFiles, open } }), /ENOENT/)
   assert.deepEqual(contentsOf(path), before)
-  const again = await openStore(path)
-  t.after(() => again.close())
-  assert.deepEqual(namesOf(await list(again)), ['Oak'])
+  await holds(path, [{ name: 'Oak' }])
 })
 
 /** Files that move the path away when the journal is opened for the `nth` time. */
-function movingFiles(path: string, nth: number): Files {
+function movingFiles(path: string, nth: number, failures = 0): Files {
   let opened = 0
-  return {
-    ...nodeFiles,
-    async open(name, mode) {
-      const file = await nodeFiles.open(name, mode)
-      if (mode === 'durable' && ++opened === nth) renameSync(path, `${path}.moved`)
-      return file
-    },
-  }
+  return filesWith((file, mode) => {
+    if (mode !== 'durable') return {}
+    if (++opened === nth) renameSync(path, `${path}.moved`)
+    const write: File['write'] = (bytes, at) =>
+      failures-- > 0 ? Promise.reject(new Error('EIO')) : file.write(bytes, at)
+    return { write }
+  })
 }
 
-test('moved: a path that changes while a start opens the journal: the start fails', async (t) => {
+test('moved: a path that changes while a start opens the journal: the start fails', async () => {
   const path = `${await temporaryDirectory()}/data`
   const files = movingFiles(path, 1)
   await assert.rejects(openStore(path, { lock: lockDirectory, files }), LockLost)
-  const again = await openStore(`${path}.moved`)
-  t.after(() => again.close())
-  assert.deepEqual(await list(again), [])
+  await holds(`${path}.moved`, [])
 })
 
 test('moved: a path that changes while the journal is rewritten gets no create', async (t) => {
   const path = `${await temporaryDirectory()}/data`
-  const moving = movingFiles(path, 2)
-  let failures = 1
-  const open: Files['open'] = async (name, mode) => {
-    const file = await moving.open(name, mode)
-    const write: typeof file.write = (bytes, at) =>
-      mode === 'durable' && failures-- > 0
-        ? Promise.reject(new Error('EIO'))
-        : file.write(bytes, at)
-    return { ...file, write }
-  }
   const options = { lock: lockDirectory, retryMs: { write: 1, compaction: 1 } }
-  const store = await openStore(path, { ...options, files: { ...moving, open } })
+  const store = await openStore(path, { ...options, files: movingFiles(path, 2, 1) })
   t.after(() => store.close())
-  await assert.rejects(store.create('alice', { id: 1n, name: 'Oak' }), StoreUnavailable)
+  await assert.rejects(store.create('alice', plant(1n)), StoreUnavailable)
   await until('the journal is rewritten', () => store.unavailableReason() === undefined)
-  await assert.rejects(store.create('alice', { id: 2n, name: 'Elm' }), StoreUnavailable)
+  await assert.rejects(store.create('alice', plant(2n)), StoreUnavailable)
   await store.close()
-  const again = await openStore(`${path}.moved`)
-  t.after(() => again.close())
-  assert.deepEqual(await list(again), [])
+  await holds(`${path}.moved`, [])
 })
 
 test('moved: a compaction that is under way puts nothing in place', async (t) => {
@@ -237,14 +213,12 @@ test('moved: a compaction that is under way puts nothing in place', async (t) =>
   const first = await openStore(path, { lock: lockDirectory, compact, compactBytes: 1 }, lines)
   t.after(() => first.close())
   const snapshot = readFileSync(`${path}/plants.sqlite`)
-  await first.create('alice', { id: 1n, name: 'Fern' })
+  await first.create('alice', plant(1n, 'Fern'))
   await until('the log says why', () =>
     lines.some(({ fields }) => NOT_HELD.test(String(fields?.['error']))),
   )
   await first.close()
   assert.deepEqual(readdirSync(path), [])
   assert.deepEqual(readFileSync(`${path}.old/plants.sqlite`), snapshot)
-  const again = await openStore(`${path}.old`)
-  t.after(() => again.close())
-  assert.deepEqual(namesOf(await list(again)), ['Fern'])
+  await holds(`${path}.old`, [{ name: 'Fern' }])
 })
