@@ -18,7 +18,7 @@ export function addServiceMetrics(
   const dropped = 'Log lines that were lost because their reader was too slow.'
   const active = 'Requests that are being served or wait for their turn on their connection.'
   const refused = 'Connections that were closed at once because there were too many.'
-  const ofBodies = 'Request bodies, until their plant is stored and their response is sent.'
+  const ofBodies = 'Request bodies, until they are stored and answered.'
   const ofResponses = 'What clients have not taken of lists, above 64 KiB for each connection.'
   metrics.gauge('plant_store_build_info', 'Always 1; the labels name what runs.', () => [
     [{ version: VERSION, node: process.version }, 1],

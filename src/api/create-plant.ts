@@ -23,13 +23,15 @@ export async function createPlant(call: Call): Promise<HttpResponse> {
   const hold = bodies.reserve(owner, exchange.contentLength ?? 0)
   try {
     let body: Buffer | undefined = await readBody(exchange, maxBodyBytes, hold)
-    hold.set(body.length)
-    const isShort = body.length <= SHORT_BODY_BYTES
+    const bytes = body.length
+    hold.set(bytes)
+    const isShort = bytes <= SHORT_BODY_BYTES
     const plant = isShort ? readPlant(body) : await inTurn(call, readPlant.bind(undefined, body))
-    if (!hold.grow(body.length + WAITING_BYTES)) throw overloaded('too many creates wait')
     // It is free while the plant waits for the store.
     body = undefined
+    if (!hold.grow(bytes + WAITING_BYTES)) throw overloaded('too many creates wait')
     if ((await store().create(owner, plant)) === 'conflict') throw new HttpError('idTaken')
+    hold.set(bytes)
     pages.invalidate(owner, plant.id)
     return isShort ? plantResponse(plant) : await queue.run(owner, () => plantResponse(plant))
   } finally {
