@@ -33,6 +33,24 @@ export function head(method: string, target: string, options: HeadOptions = {}):
   return `${[...all, ...lines].join('\r\n')}\r\n\r\n`
 }
 
+export const JSON_TYPE = 'Content-Type: application/json'
+export const CHUNKED = 'Transfer-Encoding: chunked'
+
+/** The start of a POST of JSON with these further headers. */
+export function posting(lines: readonly string[], options: HeadOptions = {}): string {
+  return head('POST', '/plants', { ...options, lines: [JSON_TYPE, ...lines] })
+}
+
+/** One chunk of a body. */
+export function chunk(text: string): string {
+  return `${text.length.toString(16)}\r\n${text}\r\n`
+}
+
+/** A whole body in chunks. */
+export function chunks(...texts: readonly string[]): string {
+  return `${texts.map(chunk).join('')}0\r\n\r\n`
+}
+
 /** A whole POST of a plant. */
 export function postBytes(
   plant: unknown,
@@ -207,18 +225,38 @@ export async function answersToHalf(
   }
 }
 
-/** The first answer to these bytes; the client keeps the connection open until it has come. */
-export async function firstAnswer(
-  target: number | string,
+/** This many answers to these bytes; the client keeps the connection open until they have come. */
+export async function answersTo(
+  target: Target,
   bytes: string | Uint8Array,
+  count: number,
   heads: readonly number[] = [],
-): Promise<WireAnswer> {
+): Promise<WireAnswer[]> {
   const wire = await Wire.to(target)
   try {
-    const [answer] = await wire.write(bytes).answers(1, heads)
-    if (answer === undefined) throw new Error('no answer')
-    return answer
+    return await wire.write(bytes).answers(count, heads)
   } finally {
     wire.destroy()
   }
+}
+
+/** All answers until the service closes the connection; the client keeps its side open. */
+export async function answersUntilEnd(target: Target, bytes: string): Promise<WireAnswer[]> {
+  const wire = await Wire.to(target)
+  try {
+    return await wire.write(bytes).allAnswers()
+  } finally {
+    wire.destroy()
+  }
+}
+
+/** The first answer to these bytes; the client keeps the connection open until it has come. */
+export async function firstAnswer(
+  target: Target,
+  bytes: string | Uint8Array,
+  heads: readonly number[] = [],
+): Promise<WireAnswer> {
+  const [answer] = await answersTo(target, bytes, 1, heads)
+  if (answer === undefined) throw new Error('no answer')
+  return answer
 }
