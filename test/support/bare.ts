@@ -27,6 +27,8 @@ export interface BareOptions {
   readonly queue?: FairQueue
   readonly authenticate?: (token: string) => Caller | Promise<Caller>
   readonly logRequests?: LogRequests
+  /** True once a stop has begun. */
+  readonly isDraining?: () => boolean
   /** A unix socket to listen on: its buffers are small, and the same everywhere. */
   readonly path?: string
 }
@@ -80,6 +82,7 @@ export async function startBare(
     queue = new FairQueue(),
     path,
     logRequests = 'all',
+    isDraining = () => false,
   }: BareOptions = {},
 ): Promise<Bare> {
   const plants = new Map<bigint, Plant>()
@@ -120,7 +123,7 @@ export async function startBare(
     rateLimit: undefined,
     cors: undefined,
     scopes: { read: undefined, write: undefined },
-    isDraining: () => false,
+    isDraining,
     metrics: new Metrics(),
     log,
     logRequests,
