@@ -185,17 +185,6 @@ describe('pipelining', { concurrency: true }, () => {
     wire.destroy()
   })
 
-  test('large bodies one after another, and lists between them, all arrive', async (t) => {
-    const { port } = await startService(t)
-    const name = 'x'.repeat(300_000)
-    const posts = Array.from({ length: 6 }, (_, id) => postBytes({ id, name: name + id }))
-    const bytes = posts.join('') + GET + postBytes({ id: 7, name }) + GET
-    const answers = await answersTo(port, bytes, 9)
-    assert.deepEqual(answers.map(verdict), Array(9).fill(200))
-    const lengths = [6, 8].map((at) => (JSON.parse(answers[at]?.body ?? '') as unknown[]).length)
-    assert.deepEqual(lengths, [6, 7])
-  })
-
   test('CONNECT after a list is answered after the whole list', async (t) => {
     // More than the buffers of a unix socket hold.
     const list = Array.from({ length: 3 }, () => [{ name: 'x'.repeat(900_000) }])

@@ -64,34 +64,42 @@ function recording(): { readonly sent: number[]; readonly add: (count: number) =
   }
 }
 
-test('tick: a response that is alone in its tick is sent at once', async () => {
-  const { sent, add } = recording()
-  for (const expected of [[0], [0, 1], [0, 1, 2]]) {
-    add(1)
-    assert.deepEqual(sent, expected)
-    await yieldTick()
-  }
-})
-
-test('tick: of several responses after a quiet tick the first is sent at once', async () => {
-  const { sent, add } = recording()
-  add(3)
-  assert.deepEqual(sent, [0])
-  await yieldTick()
-  assert.deepEqual(sent, [0, 1, 2])
-})
-
-test('tick: after a busy tick all wait for the end; after a quiet one none does', async () => {
-  const { sent, add } = recording()
-  add(2)
-  await yieldTick()
-  add(1)
-  assert.deepEqual(sent, [0, 1])
-  await yieldTick()
-  assert.deepEqual(sent, [0, 1, 2])
-  add(1)
-  assert.deepEqual(sent, [0, 1, 2, 3])
-})
+for (const [what, ticks] of [
+  [
+    'alone in its tick is sent at once',
+    [
+      [1, 1],
+      [1, 2],
+      [1, 3],
+    ],
+  ],
+  [
+    'first after a quiet tick is sent at once, others at the end',
+    [
+      [3, 1],
+      [0, 3],
+    ],
+  ],
+  [
+    'added after a busy tick waits, and after a quiet one does not',
+    [
+      [2, 1],
+      [1, 2],
+      [1, 4],
+    ],
+  ],
+] as const)
+  test(`tick: a response that is ${what}`, async () => {
+    const { sent, add } = recording()
+    for (const [added, count] of ticks) {
+      add(added)
+      assert.deepEqual(
+        sent,
+        Array.from({ length: count }, (_, id) => id),
+      )
+      await yieldTick()
+    }
+  })
 
 test('tick: at most 32 responses wait, and each is sent once, in order', async () => {
   const { sent, add } = recording()
@@ -104,7 +112,7 @@ test('tick: at most 32 responses wait, and each is sent once, in order', async (
   assert.deepEqual(sent, all)
 })
 
-test('tick: a response that is added while others are sent is sent too', async () => {
+test('tick: a response added while others are sent is sent too', async () => {
   const tickEnd = new TickEnd()
   const sent: string[] = []
   const chain = (name: string, left: number): void => {
