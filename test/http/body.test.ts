@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { setImmediate as yieldTick, setTimeout as sleep } from 'node:timers/promises'
+import { setImmediate as yieldTick } from 'node:timers/promises'
 import { ALICE, type BareOptions, slowStore, startBare } from '../support/bare.ts'
 import { call, post } from '../support/http.ts'
 import { startService } from '../support/service.ts'
@@ -128,29 +128,6 @@ test('body: its size', async (t) => {
     assert.equal(verdict(answer), 'bodyTooLarge')
     assert.deepEqual(headerLines(answer, 'connection'), ['close'])
   })
-
-  await t.test('a body in single bytes is accepted', async () => {
-    const wire = await Wire.to(port)
-    for (const byte of postBytes({ id: 4, name: 'a' })) {
-      wire.write(byte)
-      if (byte === '{') await sleep(20)
-    }
-    assert.deepEqual((await wire.answers(1)).map(verdict), [200])
-    wire.destroy()
-  })
-
-  await t.test('chunk extensions and trailers are ignored', async () => {
-    const extended = chunks('{"id":5,"name":"a"}').replace('\r\n', ';a=b;c="d"\r\n')
-    const trailers = 'X: y\r\nAuthorization: Bearer z\r\n\r\n'
-    const bytes = posting([CHUNKED, 'Trailer: X']) + extended.slice(0, -2) + trailers
-    assert.deepEqual((await converse(port, bytes)).map(verdict), [200])
-  })
-})
-
-test('body: the default limit is 1 MiB', async (t) => {
-  const { port } = await startService(t)
-  assert.equal(verdict(await post(port, plantOf(1, MIB))), 200)
-  assert.equal(verdict(await firstAnswer(port, postBytes(plantOf(2, MIB + 1)))), 'bodyTooLarge')
 })
 
 for (const framing of ['Content-Length: 5242880', CHUNKED])

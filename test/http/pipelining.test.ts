@@ -1,12 +1,10 @@
 import assert from 'node:assert/strict'
 import { once } from 'node:events'
-import { connect, type Socket } from 'node:net'
+import type { Socket } from 'node:net'
 import { describe, test } from 'node:test'
 import { setImmediate as yieldTick, setTimeout as sleep } from 'node:timers/promises'
 import type { Created } from '../../dist/plants/store.js'
 import { listOf, slowStore, startBare, startOnPath } from '../support/bare.ts'
-import { call } from '../support/http.ts'
-import { THOROUGH } from '../support/scale.ts'
 import { startService } from '../support/service.ts'
 import { lengthenTimers, until } from '../support/time.ts'
 import { token } from '../support/tokens.ts'
@@ -275,18 +273,3 @@ for (const [lines, expected] of [
     wire.destroy()
     assert.deepEqual(warnings, [])
   })
-
-test('pipelining: clients that send thousands of requests unread are closed', async (t) => {
-  const { port } = await startService(t)
-  const flood = Array.from({ length: THOROUGH ? 20 : 2 }, () => connect(port, '127.0.0.1'))
-  // A reset is an end too.
-  const gone = flood.map((socket) =>
-    once(
-      socket.on('error', () => {}),
-      'close',
-    ).catch(() => {}),
-  )
-  for (const socket of flood) socket.resume().write('GET / HTTP/1.1\r\n\r\n'.repeat(8000))
-  for (let i = 0; i < 5; i++) assert.equal((await call(port)).status, 200)
-  await Promise.all(gone)
-})

@@ -64,52 +64,28 @@ function recording(): { readonly sent: number[]; readonly add: (count: number) =
   }
 }
 
-for (const [what, ticks] of [
-  [
-    'alone in its tick is sent at once',
-    [
-      [1, 1],
-      [1, 2],
-      [1, 3],
-    ],
-  ],
-  [
-    'first after a quiet tick is sent at once, others at the end',
-    [
-      [3, 1],
-      [0, 3],
-    ],
-  ],
-  [
-    'added after a busy tick waits, and after a quiet one does not',
-    [
-      [2, 1],
-      [1, 2],
-      [1, 4],
-    ],
-  ],
+for (const [what, added, counts] of [
+  ['alone in its tick is sent at once', [1, 1, 1], [1, 2, 3]],
+  ['first after a quiet tick is sent at once, others at the end', [3, 0], [1, 3]],
+  ['added after a busy tick waits, and after a quiet one does not', [2, 1, 1], [1, 2, 4]],
 ] as const)
   test(`tick: a response that is ${what}`, async () => {
     const { sent, add } = recording()
-    for (const [added, count] of ticks) {
-      add(added)
-      assert.deepEqual(
-        sent,
-        Array.from({ length: count }, (_, id) => id),
-      )
+    for (const [tick, count] of added.entries()) {
+      add(count)
+      assert.deepEqual(sent, [...Array(counts[tick]).keys()])
       await yieldTick()
     }
   })
 
 test('tick: at most 32 responses wait, and each is sent once, in order', async () => {
   const { sent, add } = recording()
-  const all = Array.from({ length: 1000 }, (_, i) => i)
   for (let i = 0; i < 1000; i++) {
     add(1)
     assert.ok(i - sent.length < 32, `${sent.length} of ${i + 1} sent`)
   }
   await yieldTick()
-  assert.deepEqual(sent, all)
+  assert.deepEqual(sent, [...Array(1000).keys()])
 })
 
 test('tick: a response added while others are sent is sent too', async () => {
