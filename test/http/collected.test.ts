@@ -79,15 +79,6 @@ test('collected: bodies in random chunks, around their token, arrive whole', asy
   }
 })
 
-test('collected: one that ends before its token is verified is read', async (t) => {
-  const { wire, verdicts, plants, decide } = await start(t)
-  wire.write(POST + chunks('{"id":1,', '"name":"early"}'))
-  await sleep(50)
-  await decide()
-  assert.deepEqual(await verdicts(1), [200])
-  assert.equal(plants.get(1n)?.name, 'early')
-})
-
 test('collected: no more than one read is taken while the token waits', async (t) => {
   const { wire, verdicts, plants, decide, bytesRead } = await start(t)
   const name = 'x'.repeat(900_000)

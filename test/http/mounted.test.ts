@@ -246,18 +246,6 @@ function everyCase(mount: Mount): void {
     assert.equal(answers[0]?.body, '{"name":"Fern"}')
   })
 
-  test('many pipelined requests are answered in order', async (t) => {
-    const { target, plants } = await mount(t)
-    const posts = Array.from({ length: 100 }, (_, id) => postBytes({ id, name: String(id) }))
-    const answers = await answersTo(target, posts.join(''), 100)
-    const expected = posts.map((_, id) => `{"name":"${id}"}`)
-    assert.deepEqual(
-      answers.map(({ body }) => body),
-      expected,
-    )
-    assert.equal(plants.size, 100)
-  })
-
   for (const version of ['1.0', '1.1'])
     test(`HTTP/${version} to a server without keep-alive gets whole answers`, async (t) => {
       const { target, server } = await mount(t)

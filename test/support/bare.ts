@@ -64,12 +64,6 @@ const LONG: HttpTimeouts = {
   checkMs: 50,
 }
 
-/** Node refuses a limit of headers that is longer than that of the whole request. */
-export function timeoutsOf(given: Partial<HttpTimeouts>): HttpTimeouts {
-  const all = { ...LONG, ...given }
-  return { ...all, headersMs: Math.min(all.headersMs, all.requestMs) }
-}
-
 /** HTTP alone, with timeouts and a store in memory that a test can replace. */
 export async function startBare(
   t: TestContext,
@@ -128,7 +122,10 @@ export async function startBare(
     log,
     logRequests,
   })
-  const connections = new HttpServer(responder, timeoutsOf(timeouts))
+  const limits = { ...LONG, ...timeouts }
+  // Node refuses a limit of headers that is longer than that of the whole request.
+  const headersMs = Math.min(limits.headersMs, limits.requestMs)
+  const connections = new HttpServer(responder, { ...limits, headersMs })
   const adapter = new Adapter(responder)
   const { server } = connections
   if (path === undefined) server.listen(0, '127.0.0.1')

@@ -191,63 +191,34 @@ function socketTo(target: Target): Socket {
   return connectSecurely({ socket, ca: target.ca, checkServerIdentity })
 }
 
-/** Sends these bytes on a new connection; returns all answers until the service closes it. */
-export async function converse(
-  target: number | string,
-  bytes: string | Uint8Array,
-): Promise<WireAnswer[]> {
+/** Uses a new connection, which is destroyed in any case. */
+async function withWire<T>(target: Target, use: (wire: Wire) => Promise<T>): Promise<T> {
   const wire = await Wire.to(target)
   try {
-    return await wire.write(bytes).halfClose().allAnswers()
+    return await use(wire)
   } finally {
     wire.destroy()
   }
 }
 
-/**
- * All answers to the beginning of a request that never goes on. On a loaded machine the service may
- * read nothing of it in time and close the connection without an answer: then this starts again.
- */
-export async function answersToHalf(
-  target: number | string,
-  begin: (wire: Wire) => void | Promise<void>,
-  read = (wire: Wire) => wire.allAnswers(),
-): Promise<WireAnswer[]> {
-  for (let tries = 0; ; tries++) {
-    const wire = await Wire.to(target)
-    try {
-      await begin(wire)
-      await wire.end()
-      if (wire.text !== '' || tries === BEGINNINGS_MAX) return await read(wire)
-    } finally {
-      wire.destroy()
-    }
-  }
+/** Sends these bytes and no more; returns all answers until the service closes the connection. */
+export function converse(target: Target, bytes: string | Uint8Array): Promise<WireAnswer[]> {
+  return withWire(target, (wire) => wire.write(bytes).halfClose().allAnswers())
+}
+
+/** All answers until the service closes the connection; the client keeps its side open. */
+export function answersUntilEnd(target: Target, bytes: string): Promise<WireAnswer[]> {
+  return withWire(target, (wire) => wire.write(bytes).allAnswers())
 }
 
 /** This many answers to these bytes; the client keeps the connection open until they have come. */
-export async function answersTo(
+export function answersTo(
   target: Target,
   bytes: string | Uint8Array,
   count: number,
   heads: readonly number[] = [],
 ): Promise<WireAnswer[]> {
-  const wire = await Wire.to(target)
-  try {
-    return await wire.write(bytes).answers(count, heads)
-  } finally {
-    wire.destroy()
-  }
-}
-
-/** All answers until the service closes the connection; the client keeps its side open. */
-export async function answersUntilEnd(target: Target, bytes: string): Promise<WireAnswer[]> {
-  const wire = await Wire.to(target)
-  try {
-    return await wire.write(bytes).allAnswers()
-  } finally {
-    wire.destroy()
-  }
+  return withWire(target, (wire) => wire.write(bytes).answers(count, heads))
 }
 
 /** The first answer to these bytes; the client keeps the connection open until it has come. */
@@ -259,4 +230,23 @@ export async function firstAnswer(
   const [answer] = await answersTo(target, bytes, 1, heads)
   if (answer === undefined) throw new Error('no answer')
   return answer
+}
+
+/**
+ * All answers to the beginning of a request that never goes on. On a loaded machine the service may
+ * read nothing of it in time and close the connection without an answer: then this starts again.
+ */
+export async function answersToHalf(
+  target: Target,
+  begin: (wire: Wire) => void | Promise<void>,
+  read = (wire: Wire) => wire.allAnswers(),
+): Promise<WireAnswer[]> {
+  for (let tries = 0; ; tries++) {
+    const found = await withWire(target, async (wire) => {
+      await begin(wire)
+      await wire.end()
+      return wire.text !== '' || tries === BEGINNINGS_MAX ? await read(wire) : undefined
+    })
+    if (found) return found
+  }
 }
