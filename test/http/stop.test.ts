@@ -149,8 +149,11 @@ describe('stop', { concurrency: true }, () => {
     }
     // Pipelined requests after the response that closes have no effect: the client repeats them.
     const wire = await Wire.to(port)
-    const posts = [10, 11, 12].map((id) => postBytes({ id, name: `piped ${id}` }))
+    const names = ['piped 0', 'piped 1', 'piped 2']
+    const posts = names.map((name, at) => postBytes({ id: 10 + at, name }))
     const answers = await wire.write(posts.join('')).allAnswers()
+    const bodies = answers.map(({ body }) => (JSON.parse(body) as { readonly name: string }).name)
+    assert.deepEqual(bodies, names.slice(0, answers.length))
     const closing = answers.map((answer) => headerLines(answer, 'connection')[0] === 'close')
     assert.equal(closing.indexOf(true), answers.length - 1)
     const list = await firstAnswer(port, GET)
