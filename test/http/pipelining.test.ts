@@ -194,6 +194,16 @@ describe('pipelining', { concurrency: true }, () => {
   })
 })
 
+test('pipelining: the last response to a HEAD has no body', async (t) => {
+  const { port } = await startBare(t)
+  const wire = (await Wire.to(port)).write(
+    head('HEAD', '/plants', { lines: ['Connection: close'] }),
+  )
+  const answers = await wire.allAnswers([0])
+  assert.deepEqual(answers.map(verdict), [200])
+  wire.destroy()
+})
+
 // One after the other: they lengthen timers of the whole process.
 for (const [last, options] of [
   ['a close', { lines: ['Connection: close'] }],

@@ -82,7 +82,7 @@ test('tick: at most 32 responses wait, and each is sent once, in order', async (
   const { sent, add } = recording()
   for (let i = 0; i < 1000; i++) {
     add(1)
-    assert.ok(i - sent.length < 32, `${sent.length} of ${i + 1} sent`)
+    assert.ok(i + 1 - sent.length < 32, `${sent.length} of ${i + 1} sent`)
   }
   await yieldTick()
   assert.deepEqual(sent, [...Array(1000).keys()])
