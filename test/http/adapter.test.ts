@@ -78,9 +78,11 @@ describe('adapter', { concurrency: true }, () => {
     assert.equal(chunks, before)
   })
 
+  const begun = (lines: string[], version?: string): string =>
+    `${head('POST', '/plants', { lines, ...(version && { version }) })}0\r\n\r\n`
   const unclear = {
-    'chunked HTTP/1.0': `${head('POST', '/plants', { version: '1.0', lines: [CHUNKED] })}0\r\n\r\n`,
-    'two codings': `${head('POST', '/plants', { lines: ['Transfer-Encoding: gzip', CHUNKED] })}0\r\n\r\n`,
+    'chunked HTTP/1.0': begun([CHUNKED], '1.0'),
+    'two codings': begun(['Transfer-Encoding: gzip', CHUNKED]),
     '120 headers': head('GET', '/plants', { lines: Array(120).fill('X: x') }),
   }
   for (const [what, first] of Object.entries(unclear))

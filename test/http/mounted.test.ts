@@ -92,7 +92,7 @@ function everyCase(mount: Mount): void {
     },
   }
   for (const [when, application] of Object.entries(first))
-    test(`an answer that the application sends ${when} is the only one`, async (t) => {
+    test(`an answer of the application ${when} is the only one`, async (t) => {
       const { target } = await mount(t, (req, res, handle) =>
         req.method === 'POST' ? application(req, res, handle) : handle(req, res),
       )
@@ -166,7 +166,7 @@ function everyCase(mount: Mount): void {
     ['Content-Length: 100000', ' '.repeat(100_000)],
     [CHUNKED, '0\r\n\r\n'],
   ] as const)
-    test(`a body that a parser has read does not delay a refusal; ${line}`, async (t) => {
+    test(`a body that was read does not delay a refusal; ${line}`, async (t) => {
       const { target } = await mount(t, parseFirst)
       const post = head('POST', '/plants', { token: undefined, lines: [line] }) + body
       const answers = await answersTo(target, post + head('OPTIONS', '/plants'), 2)

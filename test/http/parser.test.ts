@@ -41,7 +41,7 @@ test('parser', async (t) => {
   const { port } = await startService(t)
 
   for (const [name, broken] of Object.entries(BROKEN_CHUNKS))
-    await t.test(`${name}: 400; without a token 401 came before, and nothing follows`, async () => {
+    await t.test(`${name}: 400; without a token 401 came before`, async () => {
       const bytes = broken + GOOD
       const answers = await converse(port, posting([CHUNKED]) + bytes)
       assert.deepEqual(answers.map(verdict), ['malformedRequest'])

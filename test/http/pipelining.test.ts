@@ -211,7 +211,7 @@ for (const [last, options] of [
   ['HTTP/1.0', { version: '1.0' }],
   ['an upgrade', { lines: ['Connection: Upgrade', 'Upgrade: a'] }],
 ] as const)
-  test(`pipelining: after ${last} a client that goes on sending is not reset`, async (t) => {
+  test(`pipelining: after ${last}, a client that still sends is not reset`, async (t) => {
     lengthenTimers(t, LINGER_MS)
     const { port } = await startBare(t)
     const wire = await Wire.to(port)

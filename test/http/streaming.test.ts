@@ -123,9 +123,9 @@ for (const [when, next] of [
   })
 
 for (const [what, bytes, leaveAfter] of [
-  ['list, before it has begun', GET, -1],
-  ['list, at its start', GET, 0],
-  ['list, in the middle', GET, 200_000],
+  ['list not begun', GET, -1],
+  ['list at its start', GET, 0],
+  ['list in the middle', GET, 200_000],
   ['HEAD', head('HEAD', '/plants'), 0],
   [
     'list with a body',
@@ -134,7 +134,7 @@ for (const [what, bytes, leaveAfter] of [
   ],
   ['page', head('GET', '/plants?limit=2000000000'), -1],
 ] as const)
-  test(`streaming: of a ${what}, nothing is read or held once its reader left`, async (t) => {
+  test(`streaming: once its reader left, nothing is read or held of a ${what}`, async (t) => {
     let [opened, chunks] = [0, 0]
     const plants = Array<Plant>(100).fill({ name: 'x'.repeat(1000) })
     const list = (): PlantList => {
