@@ -1,17 +1,18 @@
 import assert from 'node:assert/strict'
-import { once } from 'node:events'
 import { createServer } from 'node:http'
-import type { AddressInfo, Socket } from 'node:net'
+import type { Socket } from 'node:net'
 import { test } from 'node:test'
+import { setTimeout as sleep } from 'node:timers/promises'
 import type { Caller } from '../../dist/auth/caller.js'
 import { HttpError } from '../../dist/errors.js'
 import { collectBody, discardBody } from '../../dist/http/body.js'
 import { Exchange } from '../../dist/http/exchange.js'
 import { ALICE, startBare } from '../support/bare.ts'
 import { seeded } from '../support/random.ts'
+import { listening } from '../support/serving.ts'
 import { until } from '../support/time.ts'
 import { verdict } from '../support/verdict.ts'
-import { head, Wire } from '../support/wire.ts'
+import { CHUNKED, chunk, chunks, head, posting, Wire } from '../support/wire.ts'
 
 /*
  * A chunked body that comes while its token waits: it is collected in one buffer, and its socket is
@@ -20,7 +21,8 @@ import { head, Wire } from '../support/wire.ts'
 
 /** Most that one read of a socket brings. */
 const READ_BYTES = 64 * 1024
-const LINES = ['Content-Type: application/json', 'Transfer-Encoding: chunked']
+const POST = posting([CHUNKED])
+const THOUSAND = chunk('x'.repeat(1000))
 
 /** A token that waits until `decide` is called. */
 function slowToken() {
@@ -40,10 +42,6 @@ function refusal(): Promise<Caller> {
   return refused
 }
 
-function chunk(text: string): string {
-  return `${text.length.toString(16)}\r\n${text}\r\n`
-}
-
 async function start(t: Parameters<typeof startBare>[0]) {
   const tokens = slowToken()
   const bare = await startBare(t, { authenticate: tokens.authenticate })
@@ -52,13 +50,12 @@ async function start(t: Parameters<typeof startBare>[0]) {
   const wire = await Wire.to(bare.port)
   await until('it is connected', () => sockets.length === 1)
   t.after(() => wire.destroy())
-  return { ...bare, ...tokens, wire, bytesRead: () => sockets[0]?.bytesRead ?? 0 }
+  const verdicts = async (count: number) => (await wire.answers(count)).map(verdict)
+  return { ...bare, ...tokens, wire, verdicts, bytesRead: () => sockets[0]?.bytesRead ?? 0 }
 }
 
-const POST = head('POST', '/plants', { lines: LINES })
-
 test('collected: bodies in random chunks, around their token, arrive whole', async (t) => {
-  const { wire, plants, decide } = await start(t)
+  const { wire, verdicts, plants, decide } = await start(t)
   const { random } = seeded(t)
   for (let id = 1; id <= 40; id++) {
     const name = 'ab'.repeat(Math.ceil(random() ** 4 * 150_000))
@@ -77,53 +74,44 @@ test('collected: bodies in random chunks, around their token, arrive whole', asy
     if (before >= POST.length) await decide()
     wire.write(bytes.slice(before))
     if (before < POST.length) await decide()
-    assert.deepEqual((await wire.answers(id)).map(verdict), Array(id).fill(200))
+    assert.deepEqual(await verdicts(id), Array(id).fill(200))
     assert.equal(plants.get(BigInt(id))?.name, name)
   }
 })
 
-test('collected: one that ends before its token is verified is read', async (t) => {
-  const { wire, plants, decide } = await start(t)
-  wire.write(`${POST}${chunk('{"id":1,')}${chunk('"name":"early"}')}0\r\n\r\n`)
-  await new Promise((resolve) => setTimeout(resolve, 50))
-  await decide()
-  assert.deepEqual((await wire.answers(1)).map(verdict), [200])
-  assert.equal(plants.get(1n)?.name, 'early')
-})
-
 test('collected: no more than one read is taken while the token waits', async (t) => {
-  const { wire, plants, decide, bytesRead } = await start(t)
+  const { wire, verdicts, plants, decide, bytesRead } = await start(t)
   const name = 'x'.repeat(900_000)
-  wire.write(`${POST}${chunk('{"id":1,"name":"')}`)
+  wire.write(POST + chunk('{"id":1,"name":"'))
   await until('its beginning has come', () => bytesRead() > POST.length)
   const before = bytesRead()
-  wire.write(`${chunk(name)}${chunk('"}')}0\r\n\r\n`)
-  await new Promise((resolve) => setTimeout(resolve, 100))
+  wire.write(chunks(name, '"}'))
+  await sleep(100)
   assert.ok(bytesRead() - before <= READ_BYTES, `${bytesRead() - before} bytes were read`)
   await decide()
-  assert.deepEqual((await wire.answers(1)).map(verdict), [200])
+  assert.deepEqual(await verdicts(1), [200])
   assert.equal(plants.get(1n)?.name, name)
 })
 
 test('collected: one that is refused is dropped, and the connection goes on', async (t) => {
-  const { wire, plants, decide } = await start(t)
-  const body = `${chunk('{"id":1,')}${chunk('"name":"refused"}')}0\r\n\r\n`
+  const { wire, verdicts, plants, decide } = await start(t)
+  const body = chunks('{"id":1,', '"name":"refused"}')
   wire.write(POST + body.slice(0, 9))
   await decide(refusal())
-  assert.deepEqual((await wire.answers(1)).map(verdict), ['tokenInvalid'])
+  assert.deepEqual(await verdicts(1), ['tokenInvalid'])
   wire.write(body.slice(9))
   wire.write(POST + body)
   await decide()
-  assert.deepEqual((await wire.answers(2)).map(verdict), ['tokenInvalid', 200])
+  assert.deepEqual(await verdicts(2), ['tokenInvalid', 200])
   assert.equal(plants.size, 1)
 })
 
 test('collected: more than 64 KiB of a refused one ends the connection', async (t) => {
-  const { wire, plants, decide } = await start(t)
-  wire.write(POST + chunk('x'.repeat(1000)).repeat(40))
+  const { wire, verdicts, plants, decide } = await start(t)
+  wire.write(POST + THOUSAND.repeat(40))
   await decide(refusal())
-  assert.deepEqual((await wire.answers(1)).map(verdict), ['tokenInvalid'])
-  wire.write(chunk('x'.repeat(1000)).repeat(40))
+  assert.deepEqual(await verdicts(1), ['tokenInvalid'])
+  wire.write(THOUSAND.repeat(40))
   await until('the service has ended its side', () => wire.ended)
   assert.equal(plants.size, 0)
 })
@@ -137,28 +125,21 @@ test('collected: a refused one is held no more, also after its end', async (t) =
       const bytes = refused.takeCollected?.() ?? assert.fail()
       sizes.push(bytes.length, bytes.buffer.byteLength)
       // As before its end was known.
-      refused.takeCollected = () => {
-        sizes.push(0)
-        return bytes
-      }
+      refused.takeCollected = () => (sizes.push(0), bytes)
       discardBody(refused)
       res.end()
     })
-  }).listen(0, '127.0.0.1')
-  t.after(() => server.close().closeAllConnections())
-  await once(server, 'listening')
-  // It listens on TCP.
-  const wire = await Wire.to((server.address() as AddressInfo).port)
+  })
+  const wire = await Wire.to(await listening(t, server))
   t.after(() => wire.destroy())
-  wire.write(`${POST}${chunk('x'.repeat(20_000)).repeat(2)}0\r\n\r\n`)
-  await wire.answers(1)
+  await wire.write(POST + chunks('x'.repeat(20_000), 'x'.repeat(20_000))).answers(1)
   assert.deepEqual(sizes, [40_000, 40_000, 0])
 })
 
 test('collected: the client of one that waits can leave', async (t) => {
   const { wire, decide, connections, plants } = await start(t)
   wire.write(POST + chunk('{"id":1,"name":"left"}'))
-  await new Promise((resolve) => setTimeout(resolve, 50))
+  await sleep(50)
   wire.destroy()
   await decide()
   await until('the connection is gone', () => connections.size === 0)
@@ -166,24 +147,24 @@ test('collected: the client of one that waits can leave', async (t) => {
 })
 
 test('collected: one that no operation wants is dropped, and the list follows', async (t) => {
-  const { wire, decide } = await start(t)
-  wire.write(head('GET', '/plants', { lines: LINES }) + chunk('x').repeat(3000))
+  const { wire, verdicts, decide } = await start(t)
+  wire.write(head('GET', '/plants', { lines: [CHUNKED] }) + chunk('x').repeat(3000))
   await decide()
-  assert.deepEqual((await wire.answers(1)).map(verdict), [200])
+  assert.deepEqual(await verdicts(1), [200])
   wire.write(`${chunk('y').repeat(3000)}0\r\n\r\n${head('GET', '/plants')}`)
   await decide()
-  assert.deepEqual((await wire.answers(2)).map(verdict), [200, 200])
+  assert.deepEqual(await verdicts(2), [200, 200])
 })
 
 test('collected: 64 KiB of a waiting chunked one are dropped; then no more is read', async (t) => {
-  const { wire, decide, bytesRead } = await start(t)
+  const { wire, verdicts, decide, bytesRead } = await start(t)
   // The first request waits for its token, so the second one is not served.
   wire.write(head('GET', '/plants'))
   await until('it is being served', () => bytesRead() > 0)
-  wire.write(POST + chunk('x'.repeat(1000)).repeat(1000))
-  await new Promise((resolve) => setTimeout(resolve, 200))
+  wire.write(POST + THOUSAND.repeat(1000))
+  await sleep(200)
   assert.ok(bytesRead() < 4 * READ_BYTES, `${bytesRead()} bytes were read`)
   await decide()
-  assert.deepEqual((await wire.answers(1)).map(verdict), [200])
+  assert.deepEqual(await verdicts(1), [200])
   await until('the service has ended its side', () => wire.ended)
 })

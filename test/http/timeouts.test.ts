@@ -1,16 +1,16 @@
 import assert from 'node:assert/strict'
 import { once } from 'node:events'
 import type { Socket } from 'node:net'
-import { join } from 'node:path'
-import { describe, test, type TestContext } from 'node:test'
+import { describe, test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Created } from '../../dist/plants/store.js'
-import { type Bare, type BareOptions, listOf, startBare } from '../support/bare.ts'
-import { temporaryDirectory } from '../support/directories.ts'
-import { changeTimers, until } from '../support/time.ts'
+import { type Bare, type BareOptions, listOf, startBare, startOnPath } from '../support/bare.ts'
+import { changeTimers, gate, until } from '../support/time.ts'
 import { headerLines, verdict } from '../support/verdict.ts'
-import { answersToHalf, head, postBytes, Wire } from '../support/wire.ts'
+import { answersToHalf, answersUntilEnd, CHUNKED, chunk, head } from '../support/wire.ts'
+import { postBytes, posting, Wire, type WireAnswer } from '../support/wire.ts'
 
+const GET = head('GET', '/plants')
 const SHORT_MS = 300
 /** Longer: the slow reader runs in this process, which other processes may hold up. */
 const SLOW_READER_MS = 900
@@ -18,18 +18,8 @@ const SLOW_READER_MS = 900
 const LONG_PIECE_MS = 120_000
 /** One chunk of a list. */
 const MEGABYTE = [{ name: 'x'.repeat(1_000_000) }]
-const CHUNKED_JSON = ['Content-Type: application/json', 'Transfer-Encoding: chunked']
+const THREE = [MEGABYTE, MEGABYTE, MEGABYTE]
 const HALF_POST = postBytes({ id: 1, name: 'half' }).slice(0, -3)
-
-interface OnPath extends Bare {
-  readonly path: string
-}
-
-/** On a unix socket, whose buffers are small. */
-async function startOnPath(t: TestContext, options: BareOptions): Promise<OnPath> {
-  const path = join(await temporaryDirectory(), 'plants.sock')
-  return { ...(await startBare(t, { ...options, path })), path }
-}
 
 interface Stalled {
   readonly wire: Wire
@@ -37,7 +27,10 @@ interface Stalled {
 }
 
 /** A client that sends these bytes and reads nothing, and the service's side of its connection. */
-async function stall({ server, path }: OnPath, bytes: string): Promise<Stalled> {
+async function stall(
+  { server, path }: Bare & { readonly path: string },
+  bytes: string,
+): Promise<Stalled> {
   const connected = once(server, 'connection')
   const wire = await Wire.to(path)
   wire.socket.pause()
@@ -67,34 +60,38 @@ async function readSlowly(
   socket.resume()
 }
 
+/** Asserts these answers, of which the last one closes the connection. */
+function assertLast(answers: readonly WireAnswer[], expected: readonly unknown[]): void {
+  assert.deepEqual(answers.map(verdict), expected)
+  assert.deepEqual(headerLines(answers.at(-1) ?? assert.fail(), 'connection'), ['close'])
+}
+
+/** Sends this every 10 ms until the service ends the connection. */
+async function trickle(wire: Wire, bytes: string): Promise<void> {
+  while (!wire.ended) {
+    wire.write(bytes)
+    await sleep(10)
+  }
+}
+
 // They mostly wait, so they run side by side.
 describe('timeouts', { concurrency: true }, () => {
-  test('late headers are 408, after the responses to earlier requests', async (t) => {
-    const { port } = await startBare(t, { timeouts: { headersMs: SHORT_MS } })
-    for (const before of ['', head('GET', '/plants')]) {
-      const answers = await answersToHalf(
-        port,
-        (wire) => void wire.write(`${before}GET /plants HTTP/1.1\r\nHost:`),
-      )
-      assert.deepEqual(
-        answers.map(verdict),
-        before === '' ? ['requestTimeout'] : [200, 'requestTimeout'],
-      )
-      assert.deepEqual(headerLines(answers.at(-1) ?? assert.fail(), 'connection'), ['close'])
-    }
-  })
-
-  test('headers that come byte by byte are 408 too', async (t) => {
-    const { port } = await startBare(t, { timeouts: { headersMs: SHORT_MS } })
-    const answers = await answersToHalf(port, async (wire) => {
-      wire.write('GET /plants HTTP/1.1\r\nHost: ')
-      while (!wire.ended) {
-        wire.write('a')
-        await sleep(10)
-      }
+  const SLOW_POST = postBytes({ id: 1, name: 'slow' })
+  const slow = { create: async (): Promise<Created> => (await sleep(4 * SHORT_MS), 'stored') }
+  for (const [what, before, more, expected] of [
+    ['late headers are 408', '', '', ['requestTimeout']],
+    ['late headers of a second request are 408', GET, '', [200, 'requestTimeout']],
+    ['headers that come byte by byte are 408', '', 'a', ['requestTimeout']],
+    ['late headers after a slow create are 408', SLOW_POST, 'a', [200, 'requestTimeout']],
+  ] as const)
+    test(what, async (t) => {
+      const bare = await startBare(t, { timeouts: { headersMs: SHORT_MS }, store: slow })
+      const answers = await answersToHalf(bare.port, (wire) => {
+        wire.write(`${before}GET /plants HTTP/1.1\r\nHost:`)
+        return trickle(wire, more)
+      })
+      assertLast(answers, expected)
     })
-    assert.deepEqual(answers.map(verdict), ['requestTimeout'])
-  })
 
   test('a connection that is never used is closed without a response', async (t) => {
     const { port } = await startBare(t, { timeouts: { headersMs: SHORT_MS } })
@@ -103,59 +100,27 @@ describe('timeouts', { concurrency: true }, () => {
     wire.destroy()
   })
 
-  test('a late body is 408, slow or stalled, and its plant is not created', async (t) => {
-    // As in the service, where it is twice as long.
-    const { port, plants, answered, bodies } = await startBare(t, {
-      timeouts: { headersMs: SHORT_MS, requestMs: 2 * SHORT_MS, inactiveMs: 4 * SHORT_MS },
+  const BEGUN = posting([CHUNKED]) + chunk('{"id"')
+  for (const [what, bytes, more, rest] of [
+    ['that stalls', HALF_POST, '', '"}\n'],
+    ['in chunks that stalls', BEGUN, '', chunk(':1,"name":"a"}') + '0\r\n\r\n'],
+    ['in chunks that trickles', BEGUN, chunk(' '), chunk(':1,"name":"a"}') + '0\r\n\r\n'],
+  ] as const)
+    test(`a body ${what} is 408, and its plant is not created`, async (t) => {
+      // As in the service, where it is twice as long.
+      const timeouts = { headersMs: SHORT_MS, requestMs: 2 * SHORT_MS, inactiveMs: 4 * SHORT_MS }
+      const { port, plants, answered, bodies } = await startBare(t, { timeouts })
+      const answers = await answersToHalf(port, async (wire) => {
+        await trickle(wire.write(bytes), more)
+        // The rest comes too late.
+        wire.write(rest)
+        await sleep(50)
+      })
+      assertLast(answers, ['requestTimeout'])
+      assert.equal(plants.size, 0)
+      assert.deepEqual(new Set(answered), new Set(['POST 408']))
+      await until('no body is held', () => bodies.held === 0)
     })
-    for (const trickling of [false, true]) {
-      for (const bytes of [
-        HALF_POST,
-        head('POST', '/plants', { lines: CHUNKED_JSON }) + '5\r\n{"id"\r\n',
-      ]) {
-        const answers = await answersToHalf(port, async (wire) => {
-          wire.write(bytes)
-          while (trickling && !wire.ended) {
-            wire.write(bytes === HALF_POST ? '' : '1\r\n \r\n')
-            await sleep(10)
-          }
-          while (!wire.ended) await sleep(10)
-          // The rest comes too late.
-          wire.write(bytes === HALF_POST ? '"}\n' : '0\r\n\r\n')
-          await sleep(10)
-        })
-        assert.deepEqual(answers.map(verdict), ['requestTimeout'])
-      }
-    }
-    assert.equal(plants.size, 0)
-    assert.deepEqual(new Set(answered), new Set(['POST 408']))
-    await until('no body is held', () => bodies.held === 0)
-  })
-
-  test('a body that is complete after its 408 creates no plant', async (t) => {
-    const { port, plants, bodies } = await startBare(t, {
-      timeouts: { headersMs: SHORT_MS, requestMs: SHORT_MS },
-    })
-    const answers = await answersToHalf(port, async (wire) => {
-      wire.write(HALF_POST)
-      while (!wire.ended) await sleep(10)
-      wire.write(postBytes({ id: 1, name: 'half' }).slice(-3))
-      await sleep(50)
-    })
-    assert.deepEqual(answers.map(verdict), ['requestTimeout'])
-    assert.equal(plants.size, 0)
-    await until('no body is held', () => bodies.held === 0)
-  })
-
-  test('an unread body that never ends brings no second response', async (t) => {
-    const { port } = await startBare(t, { timeouts: { headersMs: SHORT_MS, requestMs: SHORT_MS } })
-    for (const bytes of [
-      `${head('GET', '/plants', { lines: ['Content-Length: 5'] })}ab`,
-      `${head('DELETE', '/plants', { lines: ['Content-Length: 5'] })}ab`,
-    ]) {
-      assert.equal((await answersToHalf(port, (wire) => void wire.write(bytes))).length, 1)
-    }
-  })
 
   test('a timeout writes nothing into the middle of a list', async (t) => {
     const plants = Array.from({ length: 20 }, () => ({ name: 'a' }))
@@ -191,146 +156,100 @@ describe('timeouts', { concurrency: true }, () => {
     // The client's end closes it: an idle connection would stay open.
     const answers = await answersToHalf(
       port,
-      (wire) =>
-        void wire.write(postBytes({ id: 1, name: 'a' }) + head('GET', '/plants')).halfClose(),
+      (wire) => void wire.write(postBytes({ id: 1, name: 'a' }) + GET).halfClose(),
     )
     assert.deepEqual(answers.map(verdict), [200, 200])
   })
 
-  test('a token or a store that takes too long is 503, each with its own value', async (t) => {
-    const never = (): Promise<never> => new Promise(() => {})
-    const timeouts = { inactiveMs: SHORT_MS }
-    for (const [options, condition] of [
-      [{ timeouts, authenticate: never }, 'overloaded'],
-      [{ timeouts, store: { create: never } }, 'storageUnavailable'],
-    ] as const) {
-      const { port } = await startBare(t, options)
-      const wire = await Wire.to(port)
-      const [answer] = await wire.write(postBytes({ id: 1, name: 'a' })).answers(1)
-      assert.equal(verdict(answer ?? assert.fail()), condition)
-      assert.deepEqual(headerLines(answer ?? assert.fail(), 'retry-after'), ['1'])
-      wire.destroy()
-    }
-  })
-
-  test('a stalled reader is cut off, of a list and of a page', async (t) => {
-    for (const chunks of [Array.from({ length: 100 }, () => MEGABYTE), [MEGABYTE, MEGABYTE]]) {
-      const list = () => listOf(chunks.length > 2 ? chunks : [chunks.flat()])
-      const bare = await startOnPath(t, { timeouts: { inactiveMs: SHORT_MS }, store: { list } })
-      const { wire, side } = await stall(bare, head('GET', '/plants').repeat(2))
-      await until('the service closes it', () => side.destroyed)
-      await until('it is logged', () => bare.answered.length > 0)
-      assert.deepEqual(bare.answered, ['GET 200 aborted'])
-      wire.destroy()
-    }
-  })
-
-  test('a reader that takes a part now and then gets all of it', async (t) => {
-    const three = [MEGABYTE, MEGABYTE, MEGABYTE]
-    for (const chunks of [three, [three.flat()]]) {
+  for (const [what, chunks] of [
+    ['list', THREE],
+    ['page', [THREE.flat()]],
+  ] as const)
+    test(`a reader that takes a part of a ${what} now and then gets all of it`, async (t) => {
       const timeouts = { inactiveMs: SLOW_READER_MS, requestMs: SHORT_MS }
-      const store = { list: () => listOf(chunks) }
-      const bare = await startOnPath(t, { timeouts, store })
+      const bare = await startOnPath(t, { timeouts, store: { list: () => listOf(chunks) } })
       const start = performance.now()
-      const { wire } = await stall(bare, head('GET', '/plants'))
+      const { wire } = await stall(bare, GET)
       const body = JSON.stringify(chunks.flat())
       await readSlowly(wire, body.length, SLOW_READER_MS / 3)
       const [answer] = await wire.answers(1)
       assert.ok(answer?.body === body, String(answer?.body.length))
       assert.ok(performance.now() - start > 2 * SLOW_READER_MS, 'it took longer than one limit')
       wire.destroy()
-    }
-  })
+    })
 
   test('a body that is late while an earlier response is read is 408 after it', async (t) => {
     const timeouts = { requestMs: SHORT_MS }
     const bare = await startOnPath(t, { timeouts, store: { list: () => listOf([MEGABYTE]) } })
-    const { wire, side } = await stall(bare, head('GET', '/plants') + HALF_POST)
+    const { wire, side } = await stall(bare, GET + HALF_POST)
     await sleep(4 * SHORT_MS)
     assert.equal(side.destroyed, false)
     wire.socket.resume()
-    const answers = await wire.allAnswers()
-    assert.deepEqual(answers.map(verdict), [200, 'requestTimeout'])
-    assert.deepEqual(headerLines(answers[1] ?? assert.fail(), 'connection'), ['close'])
+    assertLast(await wire.allAnswers(), [200, 'requestTimeout'])
     assert.equal(bare.plants.size, 0)
     wire.destroy()
-  })
-
-  test('headers that are late while an earlier request is served are 408 after it', async (t) => {
-    const create = async (): Promise<Created> => (await sleep(4 * SHORT_MS), 'stored')
-    const { port } = await startBare(t, { timeouts: { headersMs: SHORT_MS }, store: { create } })
-    const answers = await answersToHalf(port, async (wire) => {
-      wire.write(`${postBytes({ id: 1, name: 'slow' })}GET /plants HTTP/1.1\r\nX: `)
-      while (!wire.ended) {
-        wire.write('x')
-        await sleep(10)
-      }
-    })
-    assert.deepEqual(answers.map(verdict), [200, 'requestTimeout'])
-    assert.deepEqual(headerLines(answers[1] ?? assert.fail(), 'connection'), ['close'])
   })
 
   test('a connection without another request is closed', async (t) => {
     const { port } = await startBare(t, { timeouts: { keepAliveMs: SHORT_MS } })
     const wire = await Wire.to(port)
-    const [answer = assert.fail()] = await wire.write(head('GET', '/plants')).answers(1)
+    const [answer = assert.fail()] = await wire.write(GET).answers(1)
     assert.match(headerLines(answer, 'keep-alive').join(), /^timeout=\d+$/)
     assert.deepEqual((await wire.allAnswers()).map(verdict), [200])
     assert.equal(wire.error, undefined)
     wire.destroy()
   })
 
-  test('a request that the store never answers is 503, and the last one', async (t) => {
-    let finish = (_created: Created): void => {}
-    const create = (): Promise<Created> => new Promise((resolve) => (finish = resolve))
-    const { port, connections, answered } = await startBare(t, {
-      timeouts: { inactiveMs: SHORT_MS },
-      store: { create },
+  const never: readonly (readonly [string, (opened: Promise<never>) => BareOptions, string])[] = [
+    ['token', (opened) => ({ authenticate: () => opened }), 'overloaded'],
+    ['store', (opened) => ({ store: { create: () => opened } }), 'storageUnavailable'],
+  ]
+  for (const [what, optionsOf, condition] of never)
+    test(`a ${what} that takes too long is 503, and the last response`, async (t) => {
+      const { opened, open } = gate()
+      const late = opened.then(() => assert.fail('too late'))
+      const options = { ...optionsOf(late), timeouts: { inactiveMs: SHORT_MS } }
+      const { port, connections, answered } = await startBare(t, options)
+      const answers = await answersUntilEnd(port, postBytes({ id: 1, name: 'a' }) + GET)
+      assertLast(answers, [condition])
+      assert.deepEqual(headerLines(answers[0] ?? assert.fail(), 'retry-after'), ['1'])
+      open()
+      await until('the connection is gone', () => connections.size === 0)
+      assert.deepEqual(answered, ['POST 503'])
+      assert.equal(connections.active, 0)
     })
-    const wire = await Wire.to(port)
-    wire.write(postBytes({ id: 1, name: 'never' }) + head('GET', '/plants'))
-    const answers = await wire.allAnswers()
-    assert.deepEqual(answers.map(verdict), ['storageUnavailable'])
-    const [answer = assert.fail()] = answers
-    assert.deepEqual(headerLines(answer, 'connection'), ['close'])
-    assert.deepEqual(headerLines(answer, 'retry-after'), ['1'])
-    finish('stored')
-    await until('the connection is gone', () => connections.size === 0)
-    assert.deepEqual(answered, ['POST 503'])
-    assert.equal(connections.active, 0)
-    wire.destroy()
-  })
 
-  test('a body that never ends after its response ends the connection', async (t) => {
-    const { port, connections } = await startBare(t, { timeouts: { requestMs: SHORT_MS } })
-    for (const [bytes, expected] of [
-      [`${head('GET', '/plants', { lines: ['Content-Length: 50'] })}ab`, 200],
-      [`${head('PUT', '/plants', { lines: CHUNKED_JSON })}1\r\na\r\n`, 'methodNotAllowed'],
-    ] as const) {
-      const wire = await Wire.to(port)
-      assert.deepEqual((await wire.write(bytes).allAnswers()).map(verdict), [expected])
-      wire.destroy()
-    }
-    await until('the connections are gone', () => connections.size === 0)
-  })
+  for (const [bytes, expected] of [
+    [`${head('GET', '/plants', { lines: ['Content-Length: 50'] })}ab`, 200],
+    [head('PUT', '/plants', { lines: [CHUNKED] }) + chunk('a'), 'methodNotAllowed'],
+  ] as const)
+    test(`a body that never ends after its ${expected} ends the connection`, async (t) => {
+      const { port, connections } = await startBare(t, { timeouts: { requestMs: SHORT_MS } })
+      assert.deepEqual((await answersUntilEnd(port, bytes)).map(verdict), [expected])
+      await until('the connection is gone', () => connections.size === 0)
+    })
 })
 
+const SHORT = [{ name: 'x'.repeat(60_000) }]
+
 // Alone: it shortens timers of the whole process.
-test('timeouts: a piece above 64 KiB must be taken within two minutes, others not', async (t) => {
+test('timeouts: a piece above 64 KiB must be taken within two minutes', async (t) => {
   changeTimers(t, LONG_PIECE_MS, SHORT_MS)
-  const short = [{ name: 'x'.repeat(60_000) }]
-  for (const [chunks, answered] of [
-    [[MEGABYTE], 'GET 200 aborted'],
-    [[short, MEGABYTE, short], 'GET 200 aborted'],
-    [Array.from({ length: 16 }, () => short), 'GET 200'],
-  ] as const) {
-    const bare = await startOnPath(t, { store: { list: () => listOf(chunks) } })
-    const { wire } = await stall(bare, head('GET', '/plants'))
-    // It takes a little all the time, so the limit of inactivity never ends it.
-    const size = JSON.stringify(chunks.flat()).length
-    await readSlowly(wire, size, SHORT_MS / 2, size / 16)
-    await until('it is logged', () => bare.answered.length > 0)
-    assert.deepEqual(bare.answered, [answered])
-    wire.destroy()
-  }
+  const rows = [
+    ['a list of one', [MEGABYTE], 'GET 200 aborted'],
+    ['one between short ones', [SHORT, MEGABYTE, SHORT], 'GET 200 aborted'],
+    ['short ones may take longer', Array(16).fill(SHORT), 'GET 200'],
+  ] as const
+  await Promise.all(
+    rows.map(async ([what, chunks, line]) => {
+      const bare = await startOnPath(t, { store: { list: () => listOf(chunks) } })
+      const { wire } = await stall(bare, GET)
+      // It takes a little all the time, so the limit of inactivity never ends it.
+      const size = JSON.stringify(chunks.flat()).length
+      await readSlowly(wire, size, SHORT_MS / 2, size / 16)
+      await until('it is logged', () => bare.answered.length > 0)
+      assert.deepEqual(bare.answered, [line], what)
+      wire.destroy()
+    }),
+  )
 })

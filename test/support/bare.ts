@@ -1,5 +1,6 @@
 import { once } from 'node:events'
-import type { Server } from 'node:http'
+import { createServer, type RequestListener, type Server } from 'node:http'
+import { join } from 'node:path'
 import type { TestContext } from 'node:test'
 import type { Caller } from '../../dist/auth/caller.js'
 import { Budget } from '../../dist/limits/budget.js'
@@ -12,6 +13,9 @@ import { createLog, type Log, type LogRequests } from '../../dist/telemetry/log.
 import { Metrics } from '../../dist/telemetry/metrics.js'
 import type { NewPlant, Plant } from '../../dist/plants/plant.js'
 import type { Created, PlantChunk, PlantList, PlantStore } from '../../dist/plants/store.js'
+import { temporaryDirectory } from './directories.ts'
+import { listening } from './serving.ts'
+import { gate } from './time.ts'
 
 export interface BareOptions {
   readonly store?: Partial<PlantStore>
@@ -23,6 +27,8 @@ export interface BareOptions {
   readonly queue?: FairQueue
   readonly authenticate?: (token: string) => Caller | Promise<Caller>
   readonly logRequests?: LogRequests
+  /** True once a stop has begun. */
+  readonly isDraining?: () => boolean
   /** A unix socket to listen on: its buffers are small, and the same everywhere. */
   readonly path?: string
 }
@@ -58,12 +64,6 @@ const LONG: HttpTimeouts = {
   checkMs: 50,
 }
 
-/** Node refuses a limit of headers that is longer than that of the whole request. */
-export function timeoutsOf(given: Partial<HttpTimeouts>): HttpTimeouts {
-  const all = { ...LONG, ...given }
-  return { ...all, headersMs: Math.min(all.headersMs, all.requestMs) }
-}
-
 /** HTTP alone, with timeouts and a store in memory that a test can replace. */
 export async function startBare(
   t: TestContext,
@@ -76,6 +76,7 @@ export async function startBare(
     queue = new FairQueue(),
     path,
     logRequests = 'all',
+    isDraining = () => false,
   }: BareOptions = {},
 ): Promise<Bare> {
   const plants = new Map<bigint, Plant>()
@@ -116,12 +117,15 @@ export async function startBare(
     rateLimit: undefined,
     cors: undefined,
     scopes: { read: undefined, write: undefined },
-    isDraining: () => false,
+    isDraining,
     metrics: new Metrics(),
     log,
     logRequests,
   })
-  const connections = new HttpServer(responder, timeoutsOf(timeouts))
+  const limits = { ...LONG, ...timeouts }
+  // Node refuses a limit of headers that is longer than that of the whole request.
+  const headersMs = Math.min(limits.headersMs, limits.requestMs)
+  const connections = new HttpServer(responder, { ...limits, headersMs })
   const adapter = new Adapter(responder)
   const { server } = connections
   if (path === undefined) server.listen(0, '127.0.0.1')
@@ -135,6 +139,33 @@ export async function startBare(
   const port = address !== null && typeof address === 'object' ? address.port : 0
   const records = { plants, answered, refused, failures }
   return { port, server, connections, adapter, responses, bodies, ...records }
+}
+
+/** The same in a server of another application, whose port it has. */
+export async function startMounted(
+  t: TestContext,
+  options: BareOptions = {},
+  wrap = (handler: RequestListener): RequestListener => handler,
+): Promise<Bare> {
+  const bare = await startBare(t, options)
+  return { ...bare, port: await listening(t, createServer(wrap(bare.adapter.handler))) }
+}
+
+interface OnPath extends Bare {
+  readonly path: string
+}
+
+/** The same on a unix socket, whose buffers are small. */
+export async function startOnPath(t: TestContext, options: BareOptions): Promise<OnPath> {
+  const path = join(await temporaryDirectory(), 'plants.sock')
+  return { ...(await startBare(t, { ...options, path })), path }
+}
+
+/** A store whose creates wait for `release`. */
+export function slowStore() {
+  const { opened, open: release } = gate()
+  const create = async (): Promise<Created> => (await opened, 'stored')
+  return { store: { create }, release }
 }
 
 export const ALICE: Caller = { owner: 'alice', ownerHash: '', scopes: new Set() }

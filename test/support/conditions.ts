@@ -1,7 +1,5 @@
 import assert from 'node:assert/strict'
-import { once } from 'node:events'
 import { createServer } from 'node:http'
-import type { AddressInfo } from 'node:net'
 import type { TestContext } from 'node:test'
 import type { Condition } from '../../dist/errors.js'
 import { overloaded } from '../../dist/limits/budget.js'
@@ -9,6 +7,7 @@ import { SqljsStore } from '../../dist/store/sqljs/store.js'
 import { startBare } from './bare.ts'
 import { answerUnderLoad } from './overload.ts'
 import { startService } from './service.ts'
+import { listening } from './serving.ts'
 import { stopClock } from './time.ts'
 import { token } from './tokens.ts'
 import {
@@ -254,9 +253,5 @@ async function ofServices(t: TestContext, port: number) {
 async function startClosed(t: TestContext): Promise<number> {
   const { service, close } = await startService(t)
   await close()
-  const server = createServer(service.handler).listen(0, '127.0.0.1')
-  await once(server, 'listening')
-  t.after(() => server.close())
-  // It listens on TCP.
-  return (server.address() as AddressInfo).port
+  return listening(t, createServer(service.handler))
 }

@@ -1,16 +1,20 @@
 import { once } from 'node:events'
-import { createServer, type RequestListener } from 'node:http'
+import { createServer, type RequestListener, type Server } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import type { TestContext } from 'node:test'
 
-/** Starts a server of a test, such as an issuer. Returns its URL. */
-export async function serving(t: TestContext, listener: RequestListener): Promise<string> {
-  const server = createServer(listener).listen(0, '127.0.0.1')
-  await once(server, 'listening')
+/** Makes a server listen until the test ends. Returns its port. */
+export async function listening(t: TestContext, server: Server): Promise<number> {
+  await once(server.listen(0, '127.0.0.1'), 'listening')
   t.after(() => {
     server.closeAllConnections()
     server.close()
   })
   // It listens on TCP.
-  return `http://127.0.0.1:${(server.address() as AddressInfo).port}`
+  return (server.address() as AddressInfo).port
+}
+
+/** Starts a server of a test, such as an issuer. Returns its URL. */
+export async function serving(t: TestContext, listener: RequestListener): Promise<string> {
+  return `http://127.0.0.1:${await listening(t, createServer(listener))}`
 }

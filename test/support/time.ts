@@ -21,6 +21,18 @@ export async function until(what: string, holds: () => boolean | Promise<boolean
   }
 }
 
+interface Gate {
+  /** Resolves once it is open. */
+  readonly opened: Promise<void>
+  open(): void
+}
+
+export function gate(): Gate {
+  let open = (): void => {}
+  const opened = new Promise<void>((resolve) => (open = resolve))
+  return { opened, open }
+}
+
 /** Milliseconds of processor time, which other processes do not lengthen. */
 export async function processorMs(work: () => unknown): Promise<number> {
   const before = process.cpuUsage()
@@ -53,19 +65,18 @@ export function stopClock(t: TestContext): StoppedClock {
  */
 export function holdPause(t: TestContext, ms: number): () => void {
   const original = timers.setTimeout
-  let release = (): void => {}
-  const held = new Promise<void>((resolve) => (release = resolve))
+  const { opened, open } = gate()
   const mocked = t.mock.method(timers, 'setTimeout', (delayMs?: number, ...rest: []) =>
-    delayMs === ms ? held : original(delayMs, ...rest),
+    delayMs === ms ? opened : original(delayMs, ...rest),
   )
   // Modules that imported the function by name see the change only after this call.
   syncBuiltinESMExports()
   t.after(() => {
-    release()
+    open()
     mocked.mock.restore()
     syncBuiltinESMExports()
   })
-  return release
+  return open
 }
 
 /**

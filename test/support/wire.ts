@@ -33,6 +33,24 @@ export function head(method: string, target: string, options: HeadOptions = {}):
   return `${[...all, ...lines].join('\r\n')}\r\n\r\n`
 }
 
+export const JSON_TYPE = 'Content-Type: application/json'
+export const CHUNKED = 'Transfer-Encoding: chunked'
+
+/** The start of a POST of JSON with these further headers. */
+export function posting(lines: readonly string[], options: HeadOptions = {}): string {
+  return head('POST', '/plants', { ...options, lines: [JSON_TYPE, ...lines] })
+}
+
+/** One chunk of a body. */
+export function chunk(text: string): string {
+  return `${text.length.toString(16)}\r\n${text}\r\n`
+}
+
+/** A whole body in chunks. */
+export function chunks(...texts: readonly string[]): string {
+  return `${texts.map(chunk).join('')}0\r\n\r\n`
+}
+
 /** A whole POST of a plant. */
 export function postBytes(
   plant: unknown,
@@ -173,17 +191,45 @@ function socketTo(target: Target): Socket {
   return connectSecurely({ socket, ca: target.ca, checkServerIdentity })
 }
 
-/** Sends these bytes on a new connection; returns all answers until the service closes it. */
-export async function converse(
-  target: number | string,
-  bytes: string | Uint8Array,
-): Promise<WireAnswer[]> {
+/** Uses a new connection, which is destroyed in any case. */
+async function withWire<T>(target: Target, use: (wire: Wire) => Promise<T>): Promise<T> {
   const wire = await Wire.to(target)
   try {
-    return await wire.write(bytes).halfClose().allAnswers()
+    return await use(wire)
   } finally {
     wire.destroy()
   }
+}
+
+/** Sends these bytes and no more; returns all answers until the service closes the connection. */
+export function converse(target: Target, bytes: string | Uint8Array): Promise<WireAnswer[]> {
+  return withWire(target, (wire) => wire.write(bytes).halfClose().allAnswers())
+}
+
+/** All answers until the service closes the connection; the client keeps its side open. */
+export function answersUntilEnd(target: Target, bytes: string): Promise<WireAnswer[]> {
+  return withWire(target, (wire) => wire.write(bytes).allAnswers())
+}
+
+/** This many answers to these bytes; the client keeps the connection open until they have come. */
+export function answersTo(
+  target: Target,
+  bytes: string | Uint8Array,
+  count: number,
+  heads: readonly number[] = [],
+): Promise<WireAnswer[]> {
+  return withWire(target, (wire) => wire.write(bytes).answers(count, heads))
+}
+
+/** The first answer to these bytes; the client keeps the connection open until it has come. */
+export async function firstAnswer(
+  target: Target,
+  bytes: string | Uint8Array,
+  heads: readonly number[] = [],
+): Promise<WireAnswer> {
+  const [answer] = await answersTo(target, bytes, 1, heads)
+  if (answer === undefined) throw new Error('no answer')
+  return answer
 }
 
 /**
@@ -191,34 +237,16 @@ export async function converse(
  * read nothing of it in time and close the connection without an answer: then this starts again.
  */
 export async function answersToHalf(
-  target: number | string,
+  target: Target,
   begin: (wire: Wire) => void | Promise<void>,
   read = (wire: Wire) => wire.allAnswers(),
 ): Promise<WireAnswer[]> {
   for (let tries = 0; ; tries++) {
-    const wire = await Wire.to(target)
-    try {
+    const found = await withWire(target, async (wire) => {
       await begin(wire)
       await wire.end()
-      if (wire.text !== '' || tries === BEGINNINGS_MAX) return await read(wire)
-    } finally {
-      wire.destroy()
-    }
-  }
-}
-
-/** The first answer to these bytes; the client keeps the connection open until it has come. */
-export async function firstAnswer(
-  target: number | string,
-  bytes: string | Uint8Array,
-  heads: readonly number[] = [],
-): Promise<WireAnswer> {
-  const wire = await Wire.to(target)
-  try {
-    const [answer] = await wire.write(bytes).answers(1, heads)
-    if (answer === undefined) throw new Error('no answer')
-    return answer
-  } finally {
-    wire.destroy()
+      return wire.text !== '' || tries === BEGINNINGS_MAX ? await read(wire) : undefined
+    })
+    if (found) return found
   }
 }
