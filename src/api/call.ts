@@ -1,7 +1,8 @@
-/* What an operation gets, and how it does work that takes long. */
+/* What an operation gets, how it does work that takes long, and what bounds its response. */
 
 import { ClientGone } from '../errors.ts'
 import type { Exchange } from '../http/exchange.ts'
+import { type HttpResponse, lengthOf, SHORT_MAX_BYTES } from '../http/response.ts'
 import type { Budget } from '../limits/budget.ts'
 import type { FairQueue } from '../limits/fair-queue.ts'
 import type { PlantStore } from '../plants/store.ts'
@@ -38,4 +39,16 @@ export function inTurn<T>(call: Call, work: () => T | Promise<T>): T | Promise<T
     if (call.exchange.req.socket.destroyed) throw new ClientGone()
     return work()
   })
+}
+
+/**
+ * Reserves a response with plants until it is sent. Each connection may hold a short one.
+ * @throws HttpError `overloaded` without room.
+ */
+export function reserved({ exchange, owner, options }: Call, response: HttpResponse): HttpResponse {
+  const bytes = lengthOf(response.body) ?? 0
+  if (bytes <= SHORT_MAX_BYTES || exchange.method === 'HEAD') return response
+  const hold = options.responses.reserve(owner, bytes)
+  exchange.whenDone(() => hold.release())
+  return response
 }

@@ -1,10 +1,10 @@
 /* GET /plants. */
 
 import { ClientGone, type Condition, HttpError } from '../errors.ts'
-import { bodyOf, type HttpResponse, lengthOf, SHORT_MAX_BYTES } from '../http/response.ts'
+import { bodyOf, type HttpResponse, SHORT_MAX_BYTES } from '../http/response.ts'
 import { overloaded } from '../limits/budget.ts'
 import type { PlantChunk, PlantList, PlantRange } from '../plants/store.ts'
-import { type Call, inTurn } from './call.ts'
+import { type Call, inTurn, reserved } from './call.ts'
 import { readCursor, writeCursor } from './cursor.ts'
 import { PlantStream, textOf } from './plant-stream.ts'
 
@@ -17,7 +17,7 @@ export function listPlants(call: Call): HttpResponse | Promise<HttpResponse> {
   const { owner, query } = call
   const { store, pages } = call.options
   const cached = pages.get(owner, query)
-  if (cached) return reservePage(call, cached)
+  if (cached) return reserved(call, cached)
   return inTurn(call, () => {
     const range = readRange(owner, query)
     const list = store().list(owner, range)
@@ -41,7 +41,7 @@ function respond(
   const { json, count, cutAt } = first
   // One chunk has a Content-Length, also without a limit.
   if (cutAt === undefined || count === limit)
-    return reservePage(call, pageOf(call, bodyOf(json), limit, cutAt))
+    return reserved(call, pageOf(call, bodyOf(json), limit, cutAt))
   if (limit !== undefined) return makePage(call, list, limit, first)
   return { status: 200, headers: [], body: new PlantStream(list, json, call) }
 }
@@ -89,18 +89,6 @@ function pageOf(
   // RFC 8288. A query alone: the service does not know which path prefix a proxy adds.
   const next = cutAt !== undefined && `<?limit=${limit}&after=${writeCursor(owner, cutAt)}>`
   return { status: 200, headers: next ? ['Link', `${next}; rel="next"`] : [], body }
-}
-
-/**
- * Reserves a page until it is sent. Each connection may hold a short one.
- * @throws HttpError `overloaded` without room.
- */
-function reservePage({ exchange, owner, options }: Call, page: HttpResponse): HttpResponse {
-  const bytes = lengthOf(page.body) ?? 0
-  if (bytes <= SHORT_MAX_BYTES || exchange.method === 'HEAD') return page
-  const hold = options.responses.reserve(owner, bytes)
-  exchange.whenDone(() => hold.release())
-  return page
 }
 
 /** @throws HttpError `limitInvalid` or `afterInvalid`. */
