@@ -19,7 +19,7 @@ const COMPACTION_SIGNS = [
   // The journal was rotated, or is removed at the end.
   { name: /^journal-\d+\.log$/, ms: 300 },
   // A snapshot is being written.
-  { name: /^plants\.sqlite\.tmp$/, ms: 40 },
+  { name: /^plants\.sqlite\..*tmp$/, ms: 40 },
   // A snapshot is in place, and its journals are not removed yet.
   { name: /^plants\.sqlite$/, ms: 4 },
 ] as const
@@ -200,7 +200,7 @@ export class Place {
   async #hasUnfinishedCompaction(): Promise<boolean> {
     const names = await readdir(this.directory)
     const journals = names.filter((name) => /^journal-\d+\.log$/.test(name))
-    return names.includes('plants.sqlite.tmp') || journals.length > 1
+    return journals.length > 1 || names.some((name) => /^plants\.sqlite\..*tmp$/.test(name))
   }
 }
 

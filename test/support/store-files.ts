@@ -8,7 +8,7 @@ import { type File, type Files, nodeFiles, writeWhole } from '../../dist/store/s
 import { batchLine, headerLine, journalName } from '../../dist/store/sqljs/journal-format.js'
 import { PageFile } from '../../dist/store/sqljs/page-file.js'
 import { SNAPSHOT, type Snapshot } from '../../dist/store/sqljs/snapshot.js'
-import { StoreDirectory } from '../../dist/store/sqljs/store-directory.js'
+import { StoreDirectory, temporaryName } from '../../dist/store/sqljs/store-directory.js'
 
 const LINE_ROWS = 10_000
 const LINE_CHARS = 10 * 2 ** 20
@@ -70,8 +70,9 @@ export async function databaseOf(rows: Iterable<Row>, snapshot?: Snapshot): Prom
 export async function writeStore(directory: string, rows: Iterable<Row>): Promise<string> {
   mkdirSync(directory, { recursive: true })
   const place = new StoreDirectory(nodeFiles, directory)
-  await place.writeTemporary(SNAPSHOT, (file) => writeSnapshot(file, rows))
-  await place.renameIntoPlace(SNAPSHOT)
+  const temporary = temporaryName(SNAPSHOT)
+  await place.writeTemporary(temporary, (file) => writeSnapshot(file, rows))
+  await place.renameIntoPlace(temporary, SNAPSHOT)
   return join(directory, SNAPSHOT)
 }
 

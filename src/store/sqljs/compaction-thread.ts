@@ -1,3 +1,4 @@
+import { once } from 'node:events'
 import { setPriority } from 'node:os'
 import { isMainThread, parentPort, Worker, workerData } from 'node:worker_threads'
 import type { Compact, Compacted, CompactionJob } from './compaction.ts'
@@ -26,35 +27,33 @@ interface Result {
 }
 
 /** Runs a job in a worker thread, so that requests never wait for it. Rejects if it dies. */
-export const compactInWorker: Compact = (job, signal) =>
-  new Promise((resolve, reject) => {
-    signal?.throwIfAborted()
-    // The worker inherits the process's options: loaders that find its packages, and permissions.
-    const resourceLimits = {
-      maxYoungGenerationSizeMb: YOUNG_GENERATION_MIB,
-      maxOldGenerationSizeMb: OLD_GENERATION_MIB + LINE_FACTOR * Math.ceil(job.journalBytes / MIB),
-    }
-    const worker = new Worker(new URL(import.meta.url), { workerData: job, resourceLimits })
-    let settle = (code: number): void =>
-      reject(new Error(`the compaction's thread ended with ${code} before its work was done`))
-    const end = (): void => void worker.terminate()
-    worker.on('message', (message: unknown) => {
-      // What the process's options load in each thread may post messages of its own.
-      if (!isResult(message)) return
-      const { plantStoreCompaction: result } = message
-      settle = () => (typeof result === 'string' ? reject(new Error(result)) : resolve(result))
-      // It may also keep the thread alive.
-      end()
-    })
-    worker.once('error', (error) => {
-      settle = () => reject(error)
-    })
-    signal?.addEventListener('abort', end)
-    worker.once('exit', (code) => {
-      signal?.removeEventListener('abort', end)
-      settle(code)
-    })
+export const compactInWorker: Compact = async (job, signal) => {
+  signal?.throwIfAborted()
+  // The worker inherits the process's options: loaders that find its packages, and permissions.
+  const resourceLimits = {
+    maxYoungGenerationSizeMb: YOUNG_GENERATION_MIB,
+    maxOldGenerationSizeMb: OLD_GENERATION_MIB + LINE_FACTOR * Math.ceil(job.journalBytes / MIB),
+  }
+  const worker = new Worker(new URL(import.meta.url), { workerData: job, resourceLimits })
+  const end = (): void => void worker.terminate()
+  signal?.addEventListener('abort', end)
+  const results: (Compacted | string)[] = []
+  worker.on('message', (message: unknown) => {
+    // What the process's options load in each thread may post messages of its own.
+    if (!isResult(message)) return
+    results.push(message.plantStoreCompaction)
+    // It may also keep the thread alive.
+    end()
   })
+  try {
+    const [code] = await once(worker, 'exit')
+    const [result = `the compaction's thread ended with ${code} before its work was done`] = results
+    if (typeof result === 'string') throw new Error(result)
+    return result
+  } finally {
+    signal?.removeEventListener('abort', end)
+  }
+}
 
 if (!isMainThread && isJob(workerData)) {
   yieldToRequests()

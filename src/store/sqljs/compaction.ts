@@ -3,20 +3,25 @@ import { attachMemory, countVerified, PlantDatabase } from './database.ts'
 import { type DirectoryScan, scanDirectory } from './directory-scan.ts'
 import type { File, Files } from './files.ts'
 import type { Row } from './journal-format.ts'
+import type { LockPlace } from './lock.ts'
 import { PAGE_BYTES, PageFile } from './page-file.ts'
 import { type OnProgress, replay, type Replay } from './recovery.ts'
-import { createTables, FORMAT_VERSION, metaOf, seal, SNAPSHOT } from './snapshot.ts'
+import { createTables, FORMAT_VERSION, metaOf, seal } from './snapshot.ts'
 import { type Snapshot, upgradeTables, withPages } from './snapshot.ts'
 import { loadSqlite, valueOf } from './sqlite.ts'
-import { StoreDirectory, TEMPORARY } from './store-directory.ts'
+import { StoreDirectory } from './store-directory.ts'
 
 export interface CompactionJob {
   readonly directory: string
+  /** The lock that must be held when the file is made. */
+  readonly lock?: LockPlace | undefined
+  /** The name of the file that is made. */
+  readonly temporary: string
   /** Journals up to this number are closed, and go into the snapshot. */
   readonly upToJournal: number
-  /** The sequence that they must end with. */
+  /** The sequence that they end with. */
   readonly sequence: number
-  /** How many plants there must be then. */
+  /** How many plants there are then. */
   readonly plants: number
   /** Whether the store is being opened or closed, so that no request waits for this thread. */
   readonly isQuiet: boolean
@@ -29,6 +34,8 @@ export interface CompactionJob {
 /** What a new snapshot has. */
 export interface Compacted {
   readonly bytes: number
+  /** The last write. */
+  readonly sequence: number
   readonly plants: number
 }
 
@@ -41,19 +48,14 @@ export type Compact = (job: CompactionJob, signal?: AbortSignal) => Promise<Comp
  * snapshot and all journals; a crash after it leaves the new snapshot and journals that it covers.
  * Both recover to the same plants.
  */
-export async function compact(files: Files, job: CompactionJob): Promise<Compacted> {
-  const directory = new StoreDirectory(files, job.directory)
-  const path = directory.pathOf(SNAPSHOT + TEMPORARY)
-  return scanDirectory(directory, (scan) =>
-    directory.writeTemporary(SNAPSHOT, async (file) => {
-      const journals = scan.journals.filter((number) => number <= job.upToJournal)
-      const { sequence, plants, bytes } = await makeSnapshot({ ...scan, journals }, path, file)
-      if (sequence === job.sequence && plants === job.plants) return { bytes, plants }
-      const wanted = `${job.plants} plants up to write ${job.sequence}`
-      const found = `${plants} up to write ${sequence}`
-      throw new Error(`snapshot and closed journals should have ${wanted}, and have ${found}`)
-    }),
-  )
+export function compact(files: Files, job: CompactionJob): Promise<Compacted> {
+  const directory = new StoreDirectory(files, job.directory, job.lock)
+  const path = directory.pathOf(job.temporary)
+  return scanDirectory(directory, (scan) => {
+    const journals = scan.journals.filter((number) => number <= job.upToJournal)
+    const write = (file: File) => makeSnapshot({ ...scan, journals }, path, file)
+    return directory.writeTemporary(job.temporary, write)
+  })
 }
 
 /**
@@ -78,9 +80,11 @@ export async function makeSnapshot(
     const builder = pages.through(() => new SnapshotBuilder(db, pages, scan.snapshot))
     const replayed = await replay(scan, builder, onProgress)
     const { sequence } = replayed
-    const plants = builder.finish(sequence, complete)
-    // This was written last. A sql.js that worked on a copy would have written it there.
-    const written = withPages(library, pages, metaOf)
+    builder.finish(sequence, complete)
+    // What the file holds, not what SQLite remembers of it. `meta` was written last.
+    const { plants, ...written } = withPages(library, pages, (file) => {
+      return { ...metaOf(file), plants: countVerified(file, 'main') }
+    })
     const isSame = written.sequence === sequence && written.complete === complete
     const isWhole = pages.lengthBytes === Number(valueOf(db, 'PRAGMA main.page_count')) * PAGE_BYTES
     if (!isSame || !isWhole || written.format !== FORMAT_VERSION)
@@ -130,14 +134,11 @@ class SnapshotBuilder {
     if (this.#plants.usedPages * PAGE_BYTES > MOVE_AT_BYTES) this.#move()
   }
 
-  /** Returns how many plants there are. SQLite verifies what it has written. */
-  finish(sequence: number, complete: boolean): number {
+  finish(sequence: number, complete: boolean): void {
     this.#move()
-    return this.#pages.through(() => {
-      this.#db.run(`REPLACE INTO main.meta VALUES ('format', ${FORMAT_VERSION}),
-        ('sequence', ${sequence}), ('complete', ${complete ? 1 : 0})`)
-      return countVerified(this.#db, 'main')
-    })
+    const meta = `REPLACE INTO main.meta VALUES ('format', ${FORMAT_VERSION}),
+        ('sequence', ${sequence}), ('complete', ${complete ? 1 : 0})`
+    this.#pages.through(() => this.#db.run(meta))
   }
 
   #move(): void {

@@ -1,12 +1,15 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { StoreUnavailable } from '../../plants/store.ts'
+import type { Compacted, CompactionJob } from './compaction.ts'
 import { journalNumber } from './journal-format.ts'
 import type { JournalWriter } from './journal-writer.ts'
 import type { Settings } from './settings.ts'
 import type { Recovery } from './recovery.ts'
 import { SNAPSHOT } from './snapshot.ts'
+import { temporaryName } from './store-directory.ts'
 
 const LAST_RETRY_MS = 60_000
+const FAILED = 'the journals could not be compacted; they are kept, and it is tried again'
 
 /**
  * Compacts the journals when they outgrow a share of the snapshot, so that a write costs O(1)
@@ -46,7 +49,7 @@ export class Compactor {
    */
   async begin(): Promise<void> {
     if (this.#journal.current.nextSequence === 1 && !this.#isJournalMissed)
-      await this.#compact('opening').catch((cause: unknown) => {
+      await this.#compact(true).catch((cause: unknown) => {
         throw new Error('no new store could be made; make room on the disk, or mend it', { cause })
       })
     this.compactIfDue()
@@ -67,7 +70,7 @@ export class Compactor {
   /** Leaves a snapshot of everything, and an empty journal. */
   async finish(): Promise<void> {
     if (!this.#isJournalMissed || this.#closedBytes > 0 || this.#hasLines)
-      await this.#compact('closing')
+      await this.#compact(true)
   }
 
   /** Length of the journals that are closed and wait for a compaction. */
@@ -97,36 +100,36 @@ export class Compactor {
     let retryMs = this.#settings.retryMs.compaction
     while (this.#isDue && !signal.aborted) {
       try {
-        if (this.#journal.ready) return await this.#compact('serving')
+        if (this.#journal.ready) return await this.#compact(false)
       } catch (error) {
         if (signal.aborted) return
-        this.#tellFailure(error, retryMs)
+        this.results.failure++
+        this.#settings.log.error(FAILED, { error, retryMs })
       }
       await sleep(retryMs, undefined, { ref: false, signal }).catch(() => {})
       retryMs = Math.min(2 * retryMs, LAST_RETRY_MS)
     }
   }
 
-  async #compact(when: 'opening' | 'serving' | 'closing'): Promise<void> {
-    const { directory, compact, log } = this.#settings
+  /** `isQuiet` as in a job: everything is compacted then. */
+  async #compact(isQuiet: boolean): Promise<void> {
+    const { directory, log } = this.#settings
     // A snapshot says that a journal follows: that journal must be in its place.
     if (!this.#journal.ready) throw new StoreUnavailable(this.#journal.unavailableReason)
     // Journals that were closed for a compaction that failed are compacted first, unless the
     // current one has grown as much again.
     const waits = this.#closedBytes > 0 && this.#journal.current.bytes <= this.#dueBytes
-    if (this.#hasLines && (when === 'closing' || !waits)) await this.#journal.rotate()
+    if (this.#hasLines && (isQuiet || !waits)) await this.#journal.rotate()
     const { number, firstSequence, bytesBefore, plantsBefore: plants } = this.#journal.current
     const [upToJournal, sequence, journalBytes] = [number - 1, firstSequence - 1, this.#closedBytes]
+    // What makes the snapshot does not know whether the lock was lost before.
     await directory.checkLock()
     const startedAtMs = performance.now()
-    const isQuiet = when !== 'serving'
-    const files = { directory: directory.path, snapshotBytes: this.#snapshotBytes, journalBytes }
+    const { path, lock } = directory
+    const lengths = { snapshotBytes: this.#snapshotBytes, journalBytes }
+    const files = { directory: path, lock, temporary: temporaryName(SNAPSHOT), ...lengths }
     const job = { ...files, upToJournal, sequence, plants, isQuiet }
-    const compacted = await compact(job, isQuiet ? undefined : this.#stopped.signal)
-    if (compacted.plants !== plants)
-      throw new Error(`the new snapshot has ${compacted.plants} plants instead of ${plants}`)
-    // Not by the thread that made it: an abandoned one could do so late, over a newer snapshot.
-    await directory.renameIntoPlace(SNAPSHOT)
+    const compacted = await this.#replaceSnapshot(job)
     this.#snapshotBytes = compacted.bytes
     this.#isJournalMissed = true
     this.#compactedBytes = bytesBefore
@@ -138,10 +141,20 @@ export class Compactor {
     await this.#removeJournals(upToJournal)
   }
 
-  #tellFailure(error: unknown, retryMs?: number): void {
-    this.results.failure++
-    const what = 'the journals could not be compacted; they are kept, and it is tried again'
-    this.#settings.log.error(what, { error, retryMs })
+  #replaceSnapshot(job: CompactionJob): Promise<Compacted> {
+    const { directory, compact } = this.#settings
+    // An abandoned thread leaves its file.
+    return directory.orRemove(job.temporary, async () => {
+      const made = await compact(job, job.isQuiet ? undefined : this.#stopped.signal)
+      const { plants, sequence } = made
+      if (plants !== job.plants || sequence !== job.sequence) {
+        const found = `${plants} plants up to write ${sequence}`
+        throw new Error(`the new snapshot has ${found}, not ${job.plants} up to ${job.sequence}`)
+      }
+      // Not by the thread that made it: an abandoned one could do so late, over a newer snapshot.
+      await directory.renameIntoPlace(job.temporary, SNAPSHOT)
+      return made
+    })
   }
 
   /** A journal that stays here does no harm: the next compaction, or start, removes it. */

@@ -1,5 +1,5 @@
 import * as fs from 'node:fs'
-import { type FileHandle, mkdir, open, readdir, rename, rm, unlink } from 'node:fs/promises'
+import { type FileHandle, mkdir, open, readdir, rename, unlink } from 'node:fs/promises'
 import { dirname } from 'node:path'
 import { promisify } from 'node:util'
 import { errorCodeOf } from '../../errors.ts'
@@ -7,8 +7,7 @@ import { errorCodeOf } from '../../errors.ts'
 /**
  * How a file is opened. `existing`: to be read. `durable`: an existing file; each write is durable
  * when it returns (O_DSYNC: one system call instead of write and fdatasync). `temporary`: a new
- * file in the place of any other, to be written and read; it is durable once `sync` has returned.
- * What still writes to the other one, as an abandoned thread may, does not write to this one.
+ * file, to be written and read; it is durable once `sync` has returned.
  */
 export type Mode = 'existing' | 'durable' | 'temporary'
 
@@ -77,10 +76,7 @@ export const nodeFiles: Files = {
   makeDirectory,
   list: (directory) => readdir(directory),
   read: readUpTo,
-  async open(path, mode) {
-    if (mode === 'temporary') await rm(path, { force: true })
-    return fileOf(await open(path, FLAGS[mode], 0o600))
-  },
+  open: async (path, mode) => fileOf(await open(path, FLAGS[mode], 0o600)),
   rename,
   remove: unlink,
   async syncDirectory(path) {

@@ -31,7 +31,7 @@ const noFiles: Files = {
 export const inMemory = {
   files: noFiles,
   lock: async () => ({ release: nothing }),
-  compact: async ({ plants }) => ({ bytes: 0, plants }),
+  compact: async ({ plants, sequence }) => ({ bytes: 0, plants, sequence }),
   compactBytes: Infinity,
   paddingBytes: 0,
 } as const satisfies Partial<SqljsStoreOptions>

@@ -5,6 +5,7 @@ import { batchLine, headerLine, journalName, readJournal } from './journal-forma
 import { type JournalExtent, type Row, StoreCorrupt } from './journal-format.ts'
 import type { Recovery } from './recovery.ts'
 import type { Settings } from './settings.ts'
+import { temporaryName } from './store-directory.ts'
 
 /** A journal's acknowledged part: its header and good lines. */
 interface Journal {
@@ -76,10 +77,12 @@ export class JournalWriter {
     const writer = new JournalWriter(settings, recovery)
     await writer.#rewrite()
     if (writer.ready || writer.current.bytes === 0) return writer
-    // On a full disk, for example, plants can still be read. They must be durable for that.
+    // On a full disk plants can still be read. They must be durable for that: the same bytes are
+    // written once more, because a sync that failed before may report success now.
     try {
       const file = await settings.directory.openDurable(journalName(writer.current.number))
-      await file.sync().finally(file.close)
+      const { lines } = await writer.#readBack()
+      await writeWhole(file, lines, writer.current.bytes - lines.length).finally(file.close)
     } catch (error) {
       // Its timer would go on, and rewrite the journal of a later start.
       await writer.close()
@@ -207,14 +210,15 @@ export class JournalWriter {
   async #create(journal: Journal, lines: Uint8Array): Promise<void> {
     const { directory, paddingBytes } = this.#settings
     const name = journalName(journal.number)
+    const temporary = temporaryName(name)
     const header = headerLine(journal.firstSequence)
-    await directory.writeTemporary(name, async (file) => {
+    await directory.writeTemporary(temporary, async (file) => {
       await writeWhole(file, header, 0)
       await writeWhole(file, lines, header.length)
     })
     const bytes = header.length + lines.length
     try {
-      await directory.renameIntoPlace(name)
+      await directory.renameIntoPlace(temporary, name)
       this.#use({ ...journal, bytes }, await directory.openDurable(name))
       this.#paddedTo = bytes
       this.#paddingBytes = paddingBytes
@@ -255,9 +259,9 @@ export class JournalWriter {
   async #putAside(torn: Uint8Array): Promise<void> {
     if (!this.#found || torn.length === 0) return
     const { directory } = this.#settings
-    const name = this.#found.tornName
-    await directory.writeTemporary(name, (file) => writeWhole(file, torn, 0))
-    await directory.renameIntoPlace(name)
+    const temporary = temporaryName(this.#found.tornName)
+    await directory.writeTemporary(temporary, (file) => writeWhole(file, torn, 0))
+    await directory.renameIntoPlace(temporary, this.#found.tornName)
     this.#found = undefined
   }
 

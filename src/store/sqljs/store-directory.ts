@@ -1,3 +1,4 @@
+import { randomBytes } from 'node:crypto'
 import type { File, Files } from './files.ts'
 import { checkHeld, type LockPlace, LockLost } from './lock.ts'
 
@@ -5,6 +6,15 @@ import { checkHeld, type LockPlace, LockLost } from './lock.ts'
 const CHECK_EVERY_MS = 1000
 /** The ending of a file that is not whole yet. A start removes those that a crash left. */
 export const TEMPORARY = '.tmp'
+const RANDOM_BYTES = 8
+
+/**
+ * A name for a file until it is whole. Only one writer has it: an abandoned thread, or a process
+ * whose directory was replaced, never writes to another's file or removes it.
+ */
+export function temporaryName(name: string): string {
+  return `${name}.${randomBytes(RANDOM_BYTES).toString('hex')}${TEMPORARY}`
+}
 
 /**
  * The files of the store's directory, by name. Before one is created, renamed or removed, and once
@@ -80,32 +90,41 @@ export class StoreDirectory {
   }
 
   /**
-   * The first half of writing a whole file: a temporary file, durable when this resolves. A crash
-   * leaves the old file or the new one, never a part. An error leaves the old one as it was.
+   * The first half of writing a whole file: it is durable under its temporary name when this
+   * resolves. A crash leaves the old file or the new one, never a part. An error leaves the old one
+   * as it was.
    */
-  async writeTemporary<T>(name: string, write: (file: File) => Promise<T>): Promise<T> {
+  async writeTemporary<T>(temporary: string, write: (file: File) => Promise<T>): Promise<T> {
     await this.checkLock()
-    const file = await this.#files.open(this.pathOf(name + TEMPORARY), 'temporary')
-    try {
+    const file = await this.#files.open(this.pathOf(temporary), 'temporary')
+    return this.orRemove(temporary, async () => {
       const result = await write(file)
       await file.sync()
       return result
-    } catch (error) {
-      // A full disk must not stay full because of it. If this fails too, the next start removes it.
-      await this.remove(name + TEMPORARY).catch(() => {})
-      throw error
-    } finally {
-      await file.close()
-    }
+    }).finally(file.close)
   }
 
   /**
    * The second half: the rename, which is durable only after the directory is synced. After an
    * error, either file may have the name.
    */
-  async renameIntoPlace(name: string): Promise<void> {
+  async renameIntoPlace(temporary: string, name: string): Promise<void> {
     await this.checkLock()
-    await this.#files.rename(this.pathOf(name + TEMPORARY), this.pathOf(name))
+    const [from, to] = [this.pathOf(temporary), this.pathOf(name)]
+    await this.orRemove(temporary, () => this.#files.rename(from, to))
     await this.sync()
+  }
+
+  /**
+   * If the work fails, removes the file: a full disk must not stay full because of it. If that
+   * fails too, the next start removes it.
+   */
+  async orRemove<T>(temporary: string, work: () => Promise<T>): Promise<T> {
+    try {
+      return await work()
+    } catch (error) {
+      await this.remove(temporary).catch(() => {})
+      throw error
+    }
   }
 }

@@ -5,12 +5,13 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import type { NewPlant } from '../../../dist/plants/plant.js'
 import { StoreUnavailable } from '../../../dist/plants/store.js'
 import type { Compact } from '../../../dist/store/sqljs/compaction.js'
+import { compactInWorker } from '../../../dist/store/sqljs/compaction-thread.js'
 import { type File, type Files, nodeFiles } from '../../../dist/store/sqljs/files.js'
 import { compactFiles } from '../../../dist/store/sqljs/settings.js'
 import { lockDirectory, LockLost } from '../../../dist/store/sqljs/lock.js'
 import type { SqljsStore, SqljsStoreOptions } from '../../../dist/store/sqljs/store.js'
 import { temporaryDirectory } from '../../support/directories.ts'
-import { stopClock, until } from '../../support/time.ts'
+import { gate, stopClock, until } from '../../support/time.ts'
 import { plant, shown } from '../../contract/store.contract.ts'
 import { filesWith, firstSnapshotOnly, holds, list, type LogLine, openStore } from './fixtures.ts'
 
@@ -221,4 +222,40 @@ test('moved: a compaction that is under way puts nothing in place', async (t) =>
   assert.deepEqual(readdirSync(path), [])
   assert.deepEqual(readFileSync(`${path}.old/plants.sqlite`), snapshot)
   await holds(`${path}.old`, [{ name: 'Fern' }])
+})
+
+test('moved: a compaction that is under way touches no file of the next store', async (t) => {
+  const path = `${await temporaryDirectory()}/data`
+  const [isAsked, isMoved, isMade] = [gate(), gate(), gate()]
+  const first = await openStore(path, {
+    lock: lockDirectory,
+    compactBytes: 1,
+    async compact(job) {
+      if (job.sequence === 0) return compactFiles(job)
+      isAsked.open()
+      await isMoved.opened
+      // As its thread does that has checked the lock before: it works by path.
+      const late = compactInWorker({ ...job, lock: undefined })
+      return late.finally(isMade.open)
+    },
+  })
+  t.after(() => first.close())
+  await first.create('alice', plant(1n, 'of the first'))
+  await isAsked.opened
+  renameSync(path, `${path}.old`)
+  mkdirSync(path)
+  const second = await openStore(path, {
+    lock: lockDirectory,
+    compactBytes: 1,
+    async compact(job) {
+      const made = await compactFiles(job)
+      if (job.sequence === 1) isMoved.open()
+      if (job.sequence === 1) await isMade.opened
+      return made
+    },
+  })
+  t.after(() => second.close())
+  for (const id of [1n, 2n, 3n]) await second.create('alice', plant(id, `of the second, ${id}`))
+  await second.close()
+  await holds(path, [1, 2, 3].map((id) => ({ name: `of the second, ${id}` })))
 })

@@ -399,14 +399,14 @@ test('compaction: a snapshot with another number of plants removes no journal', 
     async compact(job) {
       if (job.sequence === 0) return compact(nodeFiles, job)
       counted += 1
-      return { bytes: 1, plants: job.plants - 1 }
+      return { ...job, bytes: 1, plants: job.plants - 1 }
     },
   }
   const store = await openStore(directory, options, lines)
   for (const each of plantsTo(3n)) await store.create('alice', each)
   await until('it is tried again', () => counted > 1)
   await opensWith(filesLeftByKill(directory), 3)
-  const why = /the new snapshot has \d+ plants instead of/
+  const why = /the new snapshot has \d plants up to write (\d), not \d up to \1$/
   assert.match(String(lines.at(-1)?.fields?.['error']), why)
   await store.close()
   assert.ok((await filesOf(directory)).has(FIRST))
@@ -473,7 +473,7 @@ test('compaction: what an abandoned thread still writes is in no later snapshot'
   const store = await openStore(directory, {
     async compact(job, signal) {
       if (signal) {
-        late = await nodeFiles.open(`${directory}/plants.sqlite.tmp`, 'temporary')
+        late = await nodeFiles.open(`${directory}/${job.temporary}`, 'temporary')
         await once(signal, 'abort')
         throw new Error('the thread was ended')
       }
@@ -487,16 +487,15 @@ test('compaction: what an abandoned thread still writes is in no later snapshot'
   await until('a compaction is under way', () => late !== undefined)
   await store.close()
   await late?.close()
-  const again = await openStore(directory)
-  assert.deepEqual(await list(again), names(1))
-  await again.close()
+  assert.deepEqual([...(await filesOf(directory)).keys()], [journalName(2), SNAPSHOT])
+  await holds(directory, names(1))
 })
 
 test('compaction: a stop at any time of its thread loses nothing, leaves no file', async (t) => {
   const files = await killedAfter(plantsTo(3n), { compactBytes: 2 ** 20 })
   const large = 'x'.repeat(2 ** 20)
   let abandoned = 0
-  const everyMs = THOROUGH ? 4 : 70
+  const everyMs = THOROUGH ? 4 : 25
   // Other moments in each run.
   const firstMs = randomInt(everyMs)
   for (let ms = firstMs; ms < 200; ms += everyMs) {
@@ -532,7 +531,7 @@ test('compaction: it runs in a thread, unless a small store is being closed', as
     const lengths = { snapshotBytes: bytes - 1, journalBytes: 1 }
     await compactFiles({ ...jobOf(directory, 2), isQuiet, ...lengths })
     assert.equal(threads, expected)
-    assert.ok((await filesOf(directory)).has('plants.sqlite'))
+    assert.ok(readdirSync(directory).includes('a.tmp'))
   }
   process.off('worker', count)
 })
@@ -544,8 +543,8 @@ async function closedAfterTwo(): Promise<Map<string, Buffer>> {
 
 /** The compaction of the first journal. */
 function jobOf(directory: string, sequence: number, plants = sequence): CompactionJob {
-  const lengths = { snapshotBytes: 0, journalBytes: 0 }
-  return { directory, upToJournal: 1, sequence, plants, isQuiet: true, ...lengths }
+  const rest = { temporary: 'a.tmp', isQuiet: true, snapshotBytes: 0, journalBytes: 0 }
+  return { directory, upToJournal: 1, sequence, plants, ...rest }
 }
 
 test('compaction: its thread has memory for the longest line', async () => {
@@ -664,12 +663,8 @@ test('compaction: it succeeds if its journals stay, and the next one removes the
 })
 
 test('compaction: a worker thread that fails says why', async () => {
-  const directory = await directoryOf(await killedAfter(plantsTo(2n)))
+  const directory = await temporaryDirectory()
   await assert.rejects(compactInWorker(jobOf(`${directory}/nowhere`, 7)), /ENOENT/)
-  const what = /should have 7 plants up to write 7, and have 2 up to write 2/
-  await assert.rejects(compactInWorker(jobOf(directory, 7)), what)
-  await assert.rejects(compact(nodeFiles, jobOf(directory, 2, 3)), /3 plants .* have 2 up to/)
-  assert.deepEqual([...(await filesOf(directory)).keys()], [FIRST, SNAPSHOT])
 })
 
 test('compaction: its thread lowers its priority before it loads files', onLinux, async () => {
