@@ -5,7 +5,6 @@ import { createServer } from 'node:net'
 import { join } from 'node:path'
 import { describe, test, type TestContext } from 'node:test'
 import { setImmediate as nextTick } from 'node:timers/promises'
-import type { PlantService } from '../../dist/index.js'
 import { nodeFiles } from '../../dist/store/sqljs/files.js'
 import { batchLine, headerLine, journalName } from '../../dist/store/sqljs/journal-format.js'
 import { SqljsStore } from '../../dist/store/sqljs/store.js'
@@ -26,18 +25,13 @@ function get(target: number | string, path: string, method = 'GET'): Promise<Rep
 }
 
 const READY = { status: 'ok', checks: { service: 'ok', keys: 'ok', storage: 'ok' } }
-const JSON_TYPE = 'application/json'
+const METRICS_TYPE = 'text/plain; version=0.0.4; charset=utf-8'
 
 test('admin: four paths need no token, and have GET and HEAD alone', async (t) => {
   const { adminPort } = await startService(t)
-  for (const [path, type] of [
-    ['/livez', JSON_TYPE],
-    ['/livez?verbose', JSON_TYPE],
-    ['/readyz', JSON_TYPE],
-    ['/readyz?x=1', JSON_TYPE],
-    ['/metrics', 'text/plain; version=0.0.4; charset=utf-8'],
-    ['/openapi.json', JSON_TYPE],
-  ] as const) {
+  const paths = ['/livez', '/livez?verbose', '/readyz', '/readyz?x=1', '/metrics', '/openapi.json']
+  for (const path of paths) {
+    const type = path === '/metrics' ? METRICS_TYPE : 'application/json'
     const [reply, only] = [await get(adminPort, path), await get(adminPort, path, 'HEAD')]
     for (const each of [reply, only]) {
       assertCommon(each)
@@ -117,14 +111,8 @@ function state({ status, json }: Reply): unknown {
   return [status, json()]
 }
 
-interface Starting {
-  readonly service: PlantService
-  readonly admin: string
-  readonly plants: string
-}
-
 /** A service on unix sockets, whose addresses are known before it listens. */
-async function quietService(t: TestContext, data?: string): Promise<Starting> {
+async function quietService(t: TestContext, data?: string) {
   const directory = await temporaryDirectory()
   const [plants, admin] = [join(directory, 'plants.sock'), join(directory, 'admin.sock')]
   const addresses = { listen: `unix:${plants}`, adminListen: `unix:${admin}` }

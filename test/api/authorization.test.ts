@@ -8,7 +8,6 @@ import { firstAnswer, head } from '../support/wire.ts'
 
 const MISSING = ['tokenMissing', 'Bearer realm="plants"']
 const MALFORMED = ['authorizationMalformed', 'Bearer realm="plants", error="invalid_request"']
-const INVALID = 'Bearer realm="plants", error="invalid_token"'
 
 test('authorization', async (t) => {
   const { port } = await startService(t)
@@ -70,38 +69,6 @@ test('authorization', async (t) => {
       [bearer, ...padding, bearer],
     ])
       await assertChallenged(lines, MALFORMED)
-  })
-
-  await t.test('a well-formed text that is no valid token: 401 with invalid_token', async () => {
-    const [head64 = '', payload = '', signature = ''] = good.split('.')
-    const other = token('bob').split('.')[1] ?? ''
-    const none = Buffer.from('{"alg":"none"}').toString('base64url')
-    for (const value of [
-      ['a', 'a.b.c', '~', 'x'.repeat(14_000), `${none}.${payload}.`, `${good}.${signature}`],
-      [`${head64}.${payload}.`, `${head64}.${payload}`, `${head64}.${other}.${signature}`],
-      [`${head64}.${payload}.${signature}=`],
-    ].flat())
-      await assertChallenged([`Authorization: Bearer ${value}`], ['tokenInvalid', INVALID])
-  })
-
-  await t.test('expired, not yet valid, for others or without owner: 401', async () => {
-    const now = Math.floor(Date.now() / 1000)
-    for (const [claims, condition] of [
-      [{ exp: now - 60 }, 'tokenExpired'],
-      [{ nbf: now + 3600 }, 'tokenUnacceptable'],
-      [{ aud: 'others' }, 'tokenUnacceptable'],
-      [{ aud: undefined }, 'tokenUnacceptable'],
-      [{ iss: 'https://others.test' }, 'tokenUnacceptable'],
-      [{ exp: undefined }, 'tokenUnacceptable'],
-      ...[undefined, '', '\ud800', 7].map((sub) => [{ sub }, 'tokenUnacceptable'] as const),
-    ] as const) {
-      const bearer = token('alice', claims)
-      await assertChallenged([`Authorization: Bearer ${bearer}`], [condition, INVALID])
-      for (const method of ['POST', 'HEAD']) {
-        const { status, headers } = await call(port, { method, token: bearer })
-        assert.deepEqual([status, headers['www-authenticate']], [401, INVALID], method)
-      }
-    }
   })
 
   await t.test('the token is checked before all that follows it, and after the path', async () => {

@@ -35,13 +35,6 @@ test('catalogue: every error has its status, value, message and headers', async 
   })
 })
 
-test('catalogue: values are unique int32 numbers that begin with the status', () => {
-  const values = [...conditions.values()].map(([error]) => error)
-  assert.equal(new Set(values).size, values.length)
-  for (const value of values)
-    assert.ok(Number.isInteger(value) && value >= 40_001 && value < 60_000, String(value))
-})
-
 test("catalogue: Request-Id is the client's if it is usable, else a new one", async (t) => {
   const { port } = await startService(t)
   const idFor = async (lines: readonly string[]) =>

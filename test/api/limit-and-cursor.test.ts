@@ -5,7 +5,6 @@ import { call, post, type Reply } from '../support/http.ts'
 import { startService } from '../support/service.ts'
 import { token } from '../support/tokens.ts'
 import { headerLines, verdict } from '../support/verdict.ts'
-import { firstAnswer, head } from '../support/wire.ts'
 
 /** The query of the next page, or undefined at the end. */
 function nextOf(reply: Reply): string | undefined {
@@ -44,11 +43,6 @@ test('limit and cursor', async (t) => {
     return pages
   }
 
-  await t.test('without parameters: the whole list, ascending by id, without a Link', async () => {
-    const reply = await get('')
-    assert.deepEqual([namesOf(reply), nextOf(reply)], [all, undefined])
-  })
-
   await t.test('following the Links returns the whole list, for every page size', async () => {
     for (let limit = 1; limit <= all.length + 1; limit++) {
       const pages = await walk(port, `?limit=${limit}`)
@@ -56,25 +50,6 @@ test('limit and cursor', async (t) => {
       assert.equal(pages.length, Math.ceil(all.length / limit))
       assert.ok(pages.slice(0, -1).every(({ length }) => length === limit))
     }
-  })
-
-  await t.test('a limit that does not cut the list short has no Link', async () => {
-    for (const limit of [all.length, all.length + 1, 2147483647]) {
-      const reply = await get(`?limit=${limit}`)
-      assert.deepEqual([namesOf(reply), nextOf(reply)], [all, undefined])
-    }
-    const none = await get('?limit=0')
-    assert.deepEqual([none.text, nextOf(none)], ['[]', undefined])
-  })
-
-  await t.test('HEAD has the Link and the length of GET, and no body', async () => {
-    const [got, only] = [
-      await firstAnswer(port, head('GET', '/plants?limit=3')),
-      await firstAnswer(port, head('HEAD', '/plants?limit=3'), [0]),
-    ]
-    for (const name of ['link', 'content-length', 'content-type'])
-      assert.deepEqual(headerLines(only, name), headerLines(got, name), name)
-    assert.deepEqual([only.status, only.body], [200, ''])
   })
 
   await t.test('after without limit returns all the rest', async () => {

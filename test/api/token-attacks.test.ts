@@ -27,7 +27,7 @@ import { type RunningService, startService } from '../support/service.ts'
 import { serving } from '../support/serving.ts'
 import { stopClock } from '../support/time.ts'
 import { headerLines, verdict } from '../support/verdict.ts'
-import { firstAnswer, head, postBytes, Wire, type WireAnswer } from '../support/wire.ts'
+import { head, postBytes, Wire, type WireAnswer } from '../support/wire.ts'
 
 const INVALID = 'Bearer realm="plants", error="invalid_token"'
 const MALFORMED = 'Bearer realm="plants", error="invalid_request"'
@@ -378,6 +378,8 @@ test('token attacks: signatures cut, extended, zero, out of range or re-encoded'
     const { length } = bytes
     const half = Math.floor(length / 2)
     const zero = Buffer.alloc(1)
+    const [header, , signed] = good.split('.')
+    attacks.push(`${header}.${base64url({ ...CLAIMS, sub: 'bob' })}.${signed}`)
     const flipped = [0, 1, half, length - 1].map((at) => bytes.map((byte, i) => byte ^ +(i === at)))
     const cut = [0, 1, 2, half, length - 2, length - 1].map((kept) => bytes.subarray(0, kept))
     for (const parts of [
@@ -499,12 +501,4 @@ test('token attacks: the last of two claims or headers counts, cached or not', a
     (await call(port, { token: signedBy('ES256', { kid: 'p256' }, { ...CLAIMS, sub }) })).json()
   assert.deepEqual(await of('alice'), [])
   assert.deepEqual(await of('bob'), Array(4).fill({ name: 'of bob' }))
-})
-
-test('token attacks: a token too long for a header is refused unread', async (t) => {
-  const { port } = await withKeySet(t)
-  for (const length of [17_000, 2 ** 20]) {
-    const request = head('GET', '/plants', { token: `a.${'a'.repeat(length)}.a` })
-    assert.equal(verdict(await firstAnswer(port, request)), 'headersTooLarge')
-  }
 })
