@@ -148,11 +148,10 @@ test('openapi: every operation of the table is described, on any path', () => {
     const failures = shown.filter((example) => conditions.has(example as Condition))
     assert.deepEqual(failures.sort(), [...errors, ...ofNone].sort(), name)
     if (method !== 'GET') continue
-    const withoutBody = Object.entries(responses).map(([status, { content: _, ...rest }]) => [
-      status,
-      rest,
-    ])
-    assert.deepEqual(Object.entries(operationOf('head', path).responses), withoutBody)
+    const { responses: ofHead } = operationOf('head', path)
+    assert.deepEqual(Object.keys(ofHead), Object.keys(responses))
+    const withoutBody = Object.values(responses).map(({ content: _, ...rest }) => rest)
+    assert.deepEqual(Object.values(ofHead), withoutBody)
   }
 })
 

@@ -216,13 +216,11 @@ test('pages: unusual spellings of a query and pages after a cursor are not cache
 
 test('pages: a page keeps its own bytes, not the buffer that they are a part of', () => {
   const pages = new PageCache()
-  for (let owner = 0; owner < 100; owner++) {
-    const body = Buffer.alloc(8192).subarray(0, 100)
-    pages.add(`owner ${owner}`, '', { ...page(0), body })
-    const kept = pages.get(`owner ${owner}`, '')?.body
-    assert.ok(Buffer.isBuffer(kept))
-    assert.equal(kept.buffer.byteLength, 100)
-  }
+  const body = Buffer.alloc(8192).subarray(0, 100)
+  pages.add('alice', '', { ...page(0), body })
+  const kept = pages.get('alice', '')?.body
+  assert.ok(Buffer.isBuffer(kept) && kept !== body)
+  assert.equal(kept.buffer.byteLength, 100)
 })
 
 test('pages: long names of owners count', () => {

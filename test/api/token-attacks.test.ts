@@ -23,7 +23,7 @@ import {
 import { call, post } from '../support/http.ts'
 import { scrape } from '../support/metrics.ts'
 import { sampled, THOROUGH } from '../support/scale.ts'
-import { type RunningService, startService } from '../support/service.ts'
+import { startService } from '../support/service.ts'
 import { serving } from '../support/serving.ts'
 import { stopClock } from '../support/time.ts'
 import { headerLines, verdict } from '../support/verdict.ts'
@@ -43,24 +43,16 @@ const SIGNED_BY: Readonly<Record<string, Kid>> = {
   ...{ ES256: 'p256', ES384: 'p384', ES512: 'p521', EdDSA: 'ed25519', Ed25519: 'ed25519' },
 }
 
-interface Target {
-  readonly port: number
-  readonly adminPort: number
-  readonly issuerUrl: string
-  /** Every request that the issuer saw. */
-  readonly asked: readonly string[]
-  /** A good token. */
-  readonly good: string
-}
+type Target = Awaited<ReturnType<typeof withKeySet>>
 
-async function start(t: TestContext, keys: Config['keys']): Promise<RunningService> {
-  return startService(t, { issuer: ISSUER, audience: AUDIENCE, keys, logLevel: 'silent' })
-}
+const start = (t: TestContext, keys: Config['keys']) =>
+  startService(t, { issuer: ISSUER, audience: AUDIENCE, keys, logLevel: 'silent' })
 
 /** A service that fetches its keys from this issuer, which also sees any other fetch. */
-async function withKeySet(t: TestContext): Promise<Target> {
+async function withKeySet(t: TestContext) {
   // The bucket of fetches for unknown keys is not filled again during the test.
   stopClock(t)
+  /** Every request that the issuer saw. */
   const asked: string[] = []
   const own = Object.entries(PUBLIC).map(([kid, { publicKey }]) => jwk(publicKey, { kid }))
   const evil = [jwk(other256.publicKey, { kid: 'evil' })]
@@ -69,7 +61,9 @@ async function withKeySet(t: TestContext): Promise<Target> {
     res.end(JSON.stringify({ keys: req.url === '/keys' ? own : evil }))
   })
   const { port, adminPort } = await start(t, { kind: 'url', url: `${issuerUrl}/keys` })
-  return { port, adminPort, issuerUrl, asked, good: signedBy('ES256', { kid: 'p256' }) }
+  /** A token that is accepted. */
+  const good = signedBy('ES256', { kid: 'p256' })
+  return { port, adminPort, issuerUrl, asked, good }
 }
 
 async function withSecret(t: TestContext): Promise<Target> {
