@@ -202,7 +202,9 @@ test('json: accepts what JSON.parse accepts, if it is an object of different nam
     if (wanted !== 'accepted') continue
     // JSON.parse makes own members even of "__proto__": a Map of its entries is the right result.
     const parsed = new Map(Object.entries(JSON.parse(text) as Readonly<Record<string, unknown>>))
-    for (const [name, found] of readObject(text, [...parsed.keys()])) {
+    const members = readObject(text, [...parsed.keys()])
+    assert.equal(members.size, parsed.size, text)
+    for (const [name, found] of members) {
       const reference = parsed.get(name)
       if (typeof reference !== 'number')
         assert.equal(found, typeof reference === 'string' ? reference : undefined, text)
