@@ -104,24 +104,6 @@ test('pages: concurrent creates and lists are linearizable, cached lists too', a
   }
 })
 
-test('pages: cached by owner and query, until the owner has a new plant', () => {
-  const pages = new PageCache()
-  const [one, two] = [page(1), page(2)]
-  pages.add('alice', 'limit=1', one)
-  pages.add('bob', 'limit=1', two)
-  const found = (): readonly unknown[] => [
-    pages.get('alice', 'limit=1'),
-    pages.get('bob', 'limit=1'),
-    pages.get('alice', ''),
-    pages.get('Alice', 'limit=1'),
-  ]
-  assert.deepEqual(found(), [one, two, undefined, undefined])
-  pages.invalidate('alice', 1n)
-  assert.deepEqual(found(), [undefined, two, undefined, undefined])
-  pages.invalidate('bob', 1n)
-  assert.equal(pages.bytes, 0)
-})
-
 test('pages: a page that is cut before a new plant stays, and no other', () => {
   const pages = new PageCache()
   const queries = ['', 'limit=1', 'limit=2', 'limit=3']
