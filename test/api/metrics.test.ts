@@ -8,7 +8,7 @@ import { test } from 'node:test'
 import { conditions } from '../../dist/errors.js'
 import { call, type CallOptions, post } from '../support/http.ts'
 import { PEM, readPair } from '../support/keys.ts'
-import { scrape, type Scrape, underWay } from '../support/metrics.ts'
+import { scrape, type Scrape } from '../support/metrics.ts'
 import { startService, temporaryDirectory } from '../support/service.ts'
 import { serving } from '../support/serving.ts'
 import { changeTimers, stopClock, until } from '../support/time.ts'
@@ -227,17 +227,20 @@ test('metrics: what is open, held and refused for want of room shows', async (t)
   const MIB = 2 ** 20
   const { port, adminPort } = await startService(t, { maxBodyBytes: 16 * MIB, maxConnections: 4 })
   const lines = ['Content-Type: application/json', `Content-Length: ${16 * MIB}`]
-  const wires: Wire[] = []
-  // Two bodies of one owner, which is the most, and one of another owner.
-  for (const owner of ['alice', 'alice', 'bob'])
-    wires.push((await Wire.to(port)).write(head('POST', '/plants', { token: token(owner), lines })))
-  await underWay(adminPort, 3)
   const names = ['plant_store_connections', 'http_server_active_requests']
   const held = async () => {
     const { value } = await scrape(adminPort)
     return [...names, 'plant_store_held_body_bytes'].map(value).join()
   }
-  await until('bodies are held', async () => (await held()) === `3,3,${48 * MIB}`)
+  const wires: Wire[] = []
+  // Two bodies of one owner, which is the most, and one of another owner. In this order: with the
+  // other's body first, the second one would have no room.
+  for (const owner of ['alice', 'alice', 'bob']) {
+    const bytes = head('POST', '/plants', { token: token(owner), lines })
+    const count = wires.push((await Wire.to(port)).write(bytes))
+    const expected = `${count},${count},${count * 16 * MIB}`
+    await until('the body is held', async () => (await held()) === expected)
+  }
   assert.equal((await post(port, { id: 1, name: 'a' })).status, 503)
   assert.deepEqual(errors(await scrape(adminPort)), { 50303: 1 })
   // One more connection has room, and the next one has none.
