@@ -3,9 +3,9 @@ import { existsSync } from 'node:fs'
 import { mkdir, writeFile } from 'node:fs/promises'
 import { createServer } from 'node:net'
 import { join } from 'node:path'
-import { describe, test, type TestContext } from 'node:test'
-import type { PlantService } from '../../dist/index.js'
-import { type Files, nodeFiles } from '../../dist/store/sqljs/files.js'
+import { test, type TestContext } from 'node:test'
+import { setImmediate as nextTick } from 'node:timers/promises'
+import { nodeFiles } from '../../dist/store/sqljs/files.js'
 import { batchLine, headerLine, journalName } from '../../dist/store/sqljs/journal-format.js'
 import { SqljsStore } from '../../dist/store/sqljs/store.js'
 import { embed } from '../support/embedded.ts'
@@ -13,110 +13,70 @@ import { call, post, type Reply } from '../support/http.ts'
 import { healthOf } from '../../dist/api/admin.js'
 import { HOSTILE, HOSTILE_ESCAPED } from '../support/hostile.ts'
 import { scrape } from '../support/metrics.ts'
+import { LONG } from '../support/scale.ts'
 import { startService, temporaryDirectory } from '../support/service.ts'
 import { until } from '../support/time.ts'
 import { assertCommon, headerLines, verdict } from '../support/verdict.ts'
-import { answersToHalf, converse, firstAnswer, postBytes, Wire } from '../support/wire.ts'
+import { answersToHalf, firstAnswer, Wire } from '../support/wire.ts'
 
-type Get = (path: string, method?: string) => Promise<Reply>
-
-/** Requests without a token to an admin listener. */
-function getter(target: number | string): Get {
-  return (path, method = 'GET') => call(target, { path, method, token: undefined })
+/** A request without a token to an admin listener. */
+function get(target: number | string, path: string, method = 'GET'): Promise<Reply> {
+  return call(target, { path, method, token: undefined })
 }
 
-test('admin: livez and readyz need no token, and name what is unavailable', async (t) => {
-  const { adminPort, port } = await startService(t)
-  const get = getter(adminPort)
-  for (const path of ['/livez', '/livez?verbose', '/readyz', '/readyz?x=1']) {
-    const reply = await get(path)
-    assertCommon(reply)
-    assert.equal(reply.status, 200)
-    const only = await get(path, 'HEAD')
-    assert.deepEqual(
-      [only.status, only.text, headerLines(only, 'content-length')],
-      [200, '', headerLines(reply, 'content-length')],
-    )
+const READY = { status: 'ok', checks: { service: 'ok', keys: 'ok', storage: 'ok' } }
+const METRICS_TYPE = 'text/plain; version=0.0.4; charset=utf-8'
+
+test('admin: four paths need no token, and have GET and HEAD alone', async (t) => {
+  const { adminPort } = await startService(t)
+  const paths = ['/livez', '/livez?verbose', '/readyz', '/readyz?x=1', '/metrics', '/openapi.json']
+  for (const path of paths) {
+    const type = path === '/metrics' ? METRICS_TYPE : 'application/json'
+    const [reply, only] = [await get(adminPort, path), await get(adminPort, path, 'HEAD')]
+    for (const each of [reply, only]) {
+      assertCommon(each)
+      assert.deepEqual([each.status, headerLines(each, 'content-type')], [200, [type]], path)
+    }
+    assert.equal(only.text, '')
+    const lengths = [reply, only].map((each) => Number(each.headers['content-length']))
+    assert.equal(lengths[0], Buffer.byteLength(reply.text))
+    // Metrics change between two requests.
+    if (path === '/metrics') assert.ok(Number(lengths[1]) > 1000)
+    else assert.equal(lengths[1], lengths[0])
+    for (const method of ['POST', 'PUT', 'DELETE', 'OPTIONS']) {
+      const refused = await get(adminPort, path, method)
+      const found = [verdict(refused), headerLines(refused, 'allow')]
+      assert.deepEqual(found, ['methodNotAllowed', ['GET, HEAD']])
+    }
   }
-  assert.deepEqual((await get('/livez')).json(), { status: 'ok' })
-  assert.deepEqual((await get('/readyz')).json(), {
-    status: 'ok',
-    checks: { service: 'ok', keys: 'ok', storage: 'ok' },
-  })
+  const message = 'There is nothing at this path: see /livez, /readyz, /metrics, /openapi.json.'
+  for (const path of ['/plants', '/', '/livez/', '/readyz/x', '//livez']) {
+    const reply = await get(adminPort, path)
+    assertCommon(reply)
+    assert.deepEqual(state(reply), [404, { error: 40401, message }], path)
+  }
+})
+
+test('admin: livez is always green, and readyz names what is unavailable', async (t) => {
+  const { adminPort } = await startService(t)
+  assert.deepEqual(state(await get(adminPort, '/livez')), [200, { status: 'ok' }])
+  assert.deepEqual(state(await get(adminPort, '/readyz')), [200, READY])
 
   const reason = `the disk is full: ${HOSTILE}`
   const storage = `the disk is full: ${HOSTILE_ESCAPED}`
   const mocked = t.mock.method(SqljsStore.prototype, 'unavailableReason', () => reason)
-  const red = await get('/readyz')
-  assert.deepEqual(
-    [red.status, red.json()],
-    [503, { status: 'unavailable', checks: { service: 'ok', keys: 'ok', storage } }],
-  )
-  assert.equal((await get('/livez')).status, 200)
+  const red = { status: 'unavailable', checks: { ...READY.checks, storage } }
+  assert.deepEqual(state(await get(adminPort, '/readyz')), [503, red])
+  assert.equal((await get(adminPort, '/livez')).status, 200)
   mocked.mock.restore()
-  assert.equal((await get('/readyz')).status, 200)
+  assert.deepEqual(state(await get(adminPort, '/readyz')), [200, READY])
+  assert.equal(healthOf({ ...READY.checks, keys: HOSTILE }).checks.keys, HOSTILE_ESCAPED)
 
-  const message = 'There is nothing at this path: see /livez, /readyz, /metrics, /openapi.json.'
-  for (const path of ['/plants', '/', '/livez/', '/readyz/x', '//livez']) {
-    const reply = await get(path)
-    assertCommon(reply)
-    assert.deepEqual([reply.status, reply.json()], [404, { error: 40401, message }], path)
-  }
-  for (const method of ['POST', 'PUT', 'DELETE', 'OPTIONS']) {
-    const reply = await get('/livez', method)
-    assert.deepEqual(
-      [verdict(reply), headerLines(reply, 'allow')],
-      ['methodNotAllowed', ['GET, HEAD']],
-    )
-  }
-  assert.equal(
-    verdict(await call(port, { path: '/livez' })),
-    'pathUnknown',
-    'the public listener has only /plants',
-  )
-})
-
-test('admin: without keys, is not ready', async (t) => {
   // Nothing listens on port 1.
-  const { adminPort } = await startService(t, {
-    keys: { kind: 'url', url: 'http://127.0.0.1:1/keys' },
-  })
-  const reply = await getter(adminPort)('/readyz')
-  assert.equal(reply.status, 503)
-  assert.match(reply.text, /"keys":"[^"]*no usable key set/)
-  assert.match(reply.text, /"storage":"ok"/)
-})
-
-test('admin: can be off', async (t) => {
-  const { port, adminPort } = await startService(t, { adminListen: 'off' })
-  assert.equal(adminPort, 0)
-  assert.equal((await call(port)).status, 200)
-})
-
-test('admin: metrics allow GET and HEAD alone, and HEAD has the length', async (t) => {
-  const { adminPort, port } = await startService(t)
-  const only = await getter(adminPort)('/metrics', 'HEAD')
-  assertCommon(only)
-  assert.deepEqual(
-    [only.status, only.text, headerLines(only, 'content-type')],
-    [200, '', ['text/plain; version=0.0.4; charset=utf-8']],
-  )
-  assert.ok(Number(headerLines(only, 'content-length')[0]) > 1000)
-  const posted = await call(adminPort, {
-    path: '/metrics',
-    method: 'POST',
-    token: undefined,
-    body: 'x',
-  })
-  assert.deepEqual(
-    [verdict(posted), headerLines(posted, 'allow')],
-    ['methodNotAllowed', ['GET, HEAD']],
-  )
-  assert.equal(
-    verdict(await call(port, { path: '/metrics' })),
-    'pathUnknown',
-    'the public listener has only /plants',
-  )
+  const keys = { kind: 'url', url: 'http://127.0.0.1:1/keys' } as const
+  const keyless = await get((await startService(t, { keys })).adminPort, '/readyz')
+  assert.equal(keyless.status, 503)
+  assert.match(keyless.text, /"keys":"[^"]*no usable key set[^"]*","storage":"ok"/)
 })
 
 test('admin: bad requests get an Error; Host and Expect are not checked', async (t) => {
@@ -138,7 +98,7 @@ test('admin: a metric that cannot be read causes a 500 and a log line', async (t
   const broken = t.mock.method(process, 'cpuUsage', () => {
     throw new Error('no CPU')
   })
-  const reply = await getter(adminPort)('/metrics')
+  const reply = await get(adminPort, '/metrics')
   assert.equal(verdict(reply), 'internal')
   broken.mock.restore()
   const [requestId] = headerLines(reply, 'request-id')
@@ -147,33 +107,20 @@ test('admin: a metric that cannot be read causes a 500 and a log line', async (t
   await scrape(adminPort)
 })
 
-const READY = { status: 'ok', checks: { service: 'ok', keys: 'ok', storage: 'ok' } }
-
 function state({ status, json }: Reply): unknown {
   return [status, json()]
 }
 
-interface Starting {
-  readonly service: PlantService
-  readonly admin: string
-  readonly plants: string
-  readonly get: Get
-}
-
 /** A service on unix sockets, whose addresses are known before it listens. */
-async function quietService(t: TestContext, dataDirectory?: string): Promise<Starting> {
+async function quietService(t: TestContext, data?: string) {
   const directory = await temporaryDirectory()
   const [plants, admin] = [join(directory, 'plants.sock'), join(directory, 'admin.sock')]
-  const service = await embed(t, {
-    data: dataDirectory,
-    listen: `unix:${plants}`,
-    adminListen: `unix:${admin}`,
-  })
-  return { service, admin, plants, get: getter(admin) }
+  const addresses = { listen: `unix:${plants}`, adminListen: `unix:${admin}` }
+  return { service: await embed(t, { data, ...addresses }), admin, plants }
 }
 
-async function appears(path: string): Promise<void> {
-  while (!existsSync(path)) await new Promise((resolve) => setTimeout(resolve, 1))
+function appears(path: string): Promise<void> {
+  return until('it listens', () => existsSync(path))
 }
 
 test('admin: during a recovery it is alive, not ready, and plants are not served', async (t) => {
@@ -183,17 +130,12 @@ test('admin: during a recovery it is alive, not ready, and plants are not served
   t.mock.method(SqljsStore, 'open', (options: Parameters<typeof original>[0]) =>
     held.then(() => original(options)),
   )
-  const { service, admin, plants, get } = await quietService(t)
+  const { service, admin, plants } = await quietService(t)
   const listening = service.listen()
   await appears(admin)
-  assert.deepEqual(state(await get('/livez')), [200, { status: 'ok' }])
-  assert.deepEqual(state(await get('/readyz')), [
-    503,
-    {
-      status: 'unavailable',
-      checks: { service: 'starting', keys: 'ok', storage: 'not recovered yet' },
-    },
-  ])
+  assert.deepEqual(state(await get(admin, '/livez')), [200, { status: 'ok' }])
+  const checks = { service: 'starting', keys: 'ok', storage: 'not recovered yet' }
+  assert.deepEqual(state(await get(admin, '/readyz')), [503, { status: 'unavailable', checks }])
   const found = await scrape(admin)
   assert.deepEqual(found.all('plant_store_ready'), [
     ['plant_store_ready{check="service"}', 0],
@@ -204,20 +146,20 @@ test('admin: during a recovery it is alive, not ready, and plants are not served
   assert.equal(existsSync(plants), false)
   release()
   await listening
-  assert.deepEqual(state(await get('/readyz')), [200, READY])
+  assert.deepEqual(state(await get(admin, '/readyz')), [200, READY])
   assert.equal((await call(plants)).status, 200)
   assert.equal((await scrape(admin)).value('plant_store_plants'), 0)
 })
 
 test('admin: probes are answered during a long recovery', async (t) => {
   const BATCHES = 600
-  const dataDirectory = join(await temporaryDirectory(), 'data')
-  await mkdir(dataDirectory)
+  const data = join(await temporaryDirectory(), 'data')
+  await mkdir(data)
   const lines = Array.from({ length: BATCHES }, (_, i) =>
     batchLine(i + 1, [['alice', String(i), 'Fern']]),
   )
-  await writeFile(join(dataDirectory, journalName(1)), Buffer.concat([headerLine(1), ...lines]))
-  const { service, admin, get } = await quietService(t, dataDirectory)
+  await writeFile(join(data, journalName(1)), Buffer.concat([headerLine(1), ...lines]))
+  const { service, admin } = await quietService(t, data)
   // Each batch seems to take 30 ms, so all of them take 18 seconds.
   const now = performance.now.bind(performance)
   let skippedMs = 0
@@ -226,88 +168,45 @@ test('admin: probes are answered during a long recovery', async (t) => {
   const listening = service.listen()
   let listens = false
   void listening.finally(() => (listens = true))
-  await appears(admin)
+  while (!existsSync(admin)) await nextTick()
   let starting = 0
   while (!listens) {
-    const [live, ready] = [await get('/livez'), await get('/readyz')]
+    const [live, ready] = [await get(admin, '/livez'), await get(admin, '/readyz')]
     assert.equal(live.status, 200)
     if (ready.status === 503) starting++
   }
   // A replay yields every 50 ms, and a probe needs a few ticks. A kubelet waits 1 s for a probe.
   assert.ok(starting >= 18, `in that time only ${starting} pairs of probes were answered`)
-  const { recovered } = await listening
-  assert.deepEqual(
-    { ...recovered, ms: 0 },
-    { plants: BATCHES, groups: BATCHES, tornBytes: 0, ms: 0 },
-  )
-  const { value } = await scrape(admin)
-  assert.equal(value('plant_store_plants'), BATCHES)
-})
-
-test('admin: while it drains, it is alive and not ready', async (t) => {
-  const { port, adminPort, close } = await startService(t)
-  const get = getter(adminPort)
-  const half = postBytes({ id: 1, name: 'in flight' })
-  const wire = await Wire.to(port)
-  wire.write(half.slice(0, -3))
-  while ((await scrape(adminPort)).value('http_server_active_requests') === 0);
-  const stopped = close()
-  assert.deepEqual(state(await get('/readyz')), [
-    503,
-    { status: 'unavailable', checks: { service: 'draining', keys: 'ok', storage: 'ok' } },
-  ])
-  assert.equal((await get('/livez')).status, 200)
-  assert.equal((await scrape(adminPort)).value('plant_store_ready{check="service"}'), 0)
-  assert.equal((await wire.write(half.slice(-3)).answers(1))[0]?.status, 200)
-  await stopped
-  wire.destroy()
+  const recovered = { plants: BATCHES, groups: BATCHES, tornBytes: 0, ms: 0 }
+  assert.deepEqual({ ...(await listening).recovered, ms: 0 }, recovered)
+  assert.equal((await scrape(admin)).value('plant_store_plants'), BATCHES)
 })
 
 test('admin: a full disk makes it not ready until there is room again', async (t) => {
   let full = false
-  const refuse = (): void => {
-    if (full) throw Object.assign(new Error('ENOSPC: no space left on device'), { code: 'ENOSPC' })
-  }
-  const files: Files = {
-    ...nodeFiles,
-    async open(path, mode) {
-      const file = await nodeFiles.open(path, mode)
-      return {
-        ...file,
-        async write(bytes, at) {
-          refuse()
-          return file.write(bytes, at)
-        },
-      }
-    },
-  }
-  const original = SqljsStore.open.bind(SqljsStore)
-  t.mock.method(SqljsStore, 'open', (options: Parameters<typeof original>[0]) =>
-    original({ ...options, files }),
-  )
+  const { open } = nodeFiles
+  t.mock.method(nodeFiles, 'open', async (...how: Parameters<typeof open>) => {
+    const file = await open(...how)
+    const write: typeof file.write = (bytes, at) => {
+      const error = Object.assign(new Error('ENOSPC: no space left'), { code: 'ENOSPC' })
+      return full ? Promise.reject(error) : file.write(bytes, at)
+    }
+    return { ...file, write }
+  })
   const { port, adminPort } = await startService(t)
-  const get = getter(adminPort)
   full = true
   assert.equal((await post(port, { id: 1, name: 'Fern' })).status, 503)
-  const red = await get('/readyz')
+  const red = await get(adminPort, '/readyz')
   assert.equal(red.status, 503)
-  // The documented form of this response.
-  const { checks } = red.json() as { checks: Record<string, string> }
-  assert.deepEqual([checks['service'], checks['keys']], ['ok', 'ok'])
-  assert.match(checks['storage'] ?? '', /ENOSPC/)
-  assert.equal((await get('/livez')).status, 200)
-  const found = await scrape(adminPort)
-  assert.deepEqual(
-    [
-      found.value('plant_store_ready{check="storage"}'),
-      found.value('plant_store_errors_total{error="50302"}'),
-      found.value('plant_store_sync_seconds_count'),
-    ],
-    [0, 1, 0],
-  )
+  assert.match(red.text, /"service":"ok","keys":"ok","storage":"[^"]*ENOSPC/)
+  assert.equal((await get(adminPort, '/livez')).status, 200)
+  const { value } = await scrape(adminPort)
+  assert.equal(value('plant_store_ready{check="storage"}'), 0)
+  assert.equal(value('plant_store_errors_total{error="50302"}'), 1)
+  assert.equal(value('plant_store_sync_seconds_count'), 0)
   assert.equal((await call(port)).status, 200, 'reading goes on')
   full = false
-  while ((await get('/readyz')).status !== 200);
+  await until('it is ready', async () => (await get(adminPort, '/readyz')).status === 200)
   assert.equal((await post(port, { id: 1, name: 'Fern' })).status, 200)
   assert.equal((await scrape(adminPort)).value('plant_store_sync_seconds_count'), 1)
 })
@@ -326,7 +225,6 @@ test('admin: a taken address fails the start before the store is opened', async 
 const ADMIN_MAX = 32
 const LIVEZ = 'GET /livez HTTP/1.1\r\nHost: a\r\n\r\n'
 
-// Not with the others: on a busy machine its idle connections would reach their timeout.
 test('admin: beyond the limit, a new connection closes the one idle for longest', async (t) => {
   const { adminPort } = await startService(t)
   const wires: Wire[] = []
@@ -343,63 +241,26 @@ test('admin: beyond the limit, a new connection closes the one idle for longest'
   for (const each of [wire, ...wires]) each.destroy()
 })
 
-// These tests mostly wait, so they run at the same time.
-describe('admin connections', { concurrency: true }, () => {
-  test('all allowed connections idle: a probe still gets in', async (t) => {
-    const { adminPort } = await startService(t)
-    const wires: Wire[] = []
-    // Never used, with half a request, used before.
-    for (const bytes of ['', 'GET /livez HTTP/1.1\r\nHost:', LIVEZ]) {
-      for (let at = 0; at < ADMIN_MAX; at++) wires.push((await Wire.to(adminPort)).write(bytes))
-      for (let round = 0; round < 3; round++) {
-        const reply = await getter(adminPort)('/readyz')
-        assert.deepEqual(state(reply), [200, READY])
-      }
-    }
-    for (const wire of wires) wire.destroy()
-  })
-
-  test('all allowed connections with stalled readers: a probe still gets in', async (t) => {
-    const directory = await temporaryDirectory()
-    const path = join(directory, 'admin.sock')
-    await startService(t, { adminListen: { path } })
-    const wires: Wire[] = []
-    for (let at = 0; at < ADMIN_MAX; at++) {
-      const wire = await Wire.to(path)
-      wire.socket.pause()
-      wire.write('GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n'.repeat(50))
-      wires.push(wire)
-    }
-    await until('a probe is answered', () =>
-      getter(path)('/livez').then(
-        ({ status }) => status === 200,
-        () => false,
-      ),
-    )
-    for (const wire of wires) wire.destroy()
-  })
-
-  test('idle connections close within seconds, and late headers get 408', async (t) => {
-    const { adminPort } = await startService(t)
-    const used = await Wire.to(adminPort)
-    await used.write(LIVEZ).answers(1)
-    const late = answersToHalf(adminPort, (wire) => void wire.write('GET /livez HTTP/1.1\r\nHost:'))
-    assert.deepEqual((await used.allAnswers()).map(verdict), [200])
-    assert.deepEqual((await late).map(verdict), ['requestTimeout'])
-    used.destroy()
-  })
-
-  test('a client that half-closes after its requests is answered', async (t) => {
-    const { adminPort } = await startService(t)
-    const answers = await converse(adminPort, LIVEZ.repeat(16))
-    assert.deepEqual(
-      answers.map(verdict),
-      Array.from({ length: 16 }, () => 200),
-    )
-  })
+test('admin: all connections with stalled readers: a probe still gets in', async (t) => {
+  const path = join(await temporaryDirectory(), 'admin.sock')
+  await startService(t, { adminListen: { path } })
+  const wires: Wire[] = []
+  for (let at = 0; at < ADMIN_MAX; at++) {
+    const wire = await Wire.to(path)
+    wire.socket.pause()
+    wires.push(wire.write('GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n'.repeat(50)))
+  }
+  const isAlive = async () => (await get(path, '/livez')).status === 200
+  await until('a probe is answered', () => isAlive().catch(() => false))
+  for (const wire of wires) wire.destroy()
 })
 
-test('admin: the reasons of both checks are escaped', () => {
-  const { checks } = healthOf({ service: 'ok', keys: HOSTILE, storage: HOSTILE })
-  assert.deepEqual([checks.keys, checks.storage], [HOSTILE_ESCAPED, HOSTILE_ESCAPED])
+test('admin: idle ones close in seconds, late headers get 408', { skip: LONG }, async (t) => {
+  const { adminPort } = await startService(t)
+  const used = await Wire.to(adminPort)
+  await used.write(LIVEZ).answers(1)
+  const late = answersToHalf(adminPort, (wire) => void wire.write('GET /livez HTTP/1.1\r\nHost:'))
+  assert.deepEqual((await used.allAnswers()).map(verdict), [200])
+  assert.deepEqual((await late).map(verdict), ['requestTimeout'])
+  used.destroy()
 })

@@ -7,20 +7,25 @@ import { readConfig } from '../../dist/settings/read.js'
 
 const APP = 'https://app.example'
 const OTHER = 'http://localhost:5173'
-const EXPOSED = 'Link, Request-Id, Retry-After, WWW-Authenticate'
-
-/** The headers of a response that concern other origins. */
-function corsOf({ headers }: Reply): Readonly<Record<string, unknown>> {
-  const found = Object.entries(headers).filter(([name]) => /^(access-control-|vary)/.test(name))
-  return Object.fromEntries(found)
-}
 
 function allowed(origin: string): Readonly<Record<string, unknown>> {
   return {
     'access-control-allow-origin': origin,
-    'access-control-expose-headers': EXPOSED,
+    'access-control-expose-headers': 'Link, Request-Id, Retry-After, WWW-Authenticate',
     vary: 'Origin',
   }
+}
+
+const PREFLIGHT = {
+  'access-control-allow-methods': 'GET, HEAD, POST, OPTIONS',
+  'access-control-allow-headers': 'Authorization, Content-Type, Request-Id, traceparent',
+  'access-control-max-age': '600',
+}
+
+/** Checks the status of a response, and its headers that concern other origins. */
+function assertCors({ status, headers }: Reply, wanted: number, cors: object, what = ''): void {
+  const found = Object.entries(headers).filter(([name]) => /^(access-control-|vary)/.test(name))
+  assert.deepEqual([status, Object.fromEntries(found)], [wanted, cors], what)
 }
 
 const from = (origin: string | readonly string[], options: CallOptions = {}): CallOptions => ({
@@ -28,15 +33,15 @@ const from = (origin: string | readonly string[], options: CallOptions = {}): Ca
   headers: { origin, ...options.headers },
 })
 
+const OPTIONS: CallOptions = { method: 'OPTIONS', token: undefined }
+
 test('cors: every response to a listed origin says so, refusals too', async (t) => {
   const { port } = await startService(t, { corsOrigins: [APP, OTHER], maxBodyBytes: 1000 })
-  const made = await post(port, { id: 1, name: 'Fern' }, from(APP))
-  assert.deepEqual([made.status, corsOf(made)], [200, allowed(APP)])
+  assertCors(await post(port, { id: 1, name: 'Fern' }, from(APP)), 200, allowed(APP))
   await post(port, { id: 2, name: 'Moss' })
-  const closing = { headers: { connection: 'close' } }
-  const requests: readonly (readonly [status: number, options: CallOptions])[] = [
+  for (const [status, options] of [
     [200, {}],
-    [200, closing],
+    [200, { headers: { connection: 'close' } }],
     [200, { path: '/plants?limit=1' }],
     [200, { method: 'HEAD' }],
     [400, { headers: { 'transfer-encoding': 'gzip' } }],
@@ -47,66 +52,57 @@ test('cors: every response to a listed origin says so, refusals too', async (t) 
     [405, { method: 'DELETE' }],
     [415, { method: 'POST', body: '{}' }],
     [501, { method: 'PROPFIND' }],
-  ]
-  for (const [status, options] of requests) {
+  ] as const) {
     const reply = await call(port, from(OTHER, options))
-    assert.deepEqual([reply.status, corsOf(reply)], [status, allowed(OTHER)], reply.text)
+    assertCors(reply, status, allowed(OTHER), reply.text)
   }
   const long = await post(port, { id: 3, name: 'x'.repeat(2000) }, from(APP))
-  assert.deepEqual([long.status, corsOf(long)], [413, allowed(APP)])
+  assertCors(long, 413, allowed(APP))
 })
 
 test('cors: a cached page keeps nothing of the origin that asked first', async (t) => {
   const { port } = await startService(t, { corsOrigins: [APP, OTHER] })
-  for (const origin of [APP, OTHER, 'https://evil.example', APP]) {
-    const expected = origin.includes('evil') ? {} : allowed(origin)
-    assert.deepEqual(corsOf(await call(port, from(origin))), expected)
-  }
-  assert.deepEqual(corsOf(await call(port)), {})
+  for (const origin of [APP, OTHER, APP])
+    assertCors(await call(port, from(origin)), 200, allowed(origin))
+  assertCors(await call(port, from('https://evil.example')), 200, {})
+  assertCors(await call(port), 200, {})
 })
 
-test('cors: an unknown, a repeated or a missing origin gets nothing', async (t) => {
-  const { port } = await startService(t, { corsOrigins: [APP] })
+test('cors: an unknown or repeated origin gets nothing, nor any if it is not set', async (t) => {
   const unknown = ['https://evil.example', 'null', '', APP.toUpperCase(), `${APP}:443`, `${APP}/`]
-  for (const origin of unknown)
-    for (const options of [{}, { token: undefined }, { method: 'OPTIONS' }])
-      assert.deepEqual(corsOf(await call(port, from(origin, options))), {}, origin)
-  assert.deepEqual(corsOf(await call(port, from([APP, APP]))), {})
-  assert.deepEqual(corsOf(await call(port)), {})
+  for (const [corsOrigins, origins] of [
+    [[APP], [...unknown, [APP, APP]]],
+    [undefined, [APP]],
+  ] as const) {
+    const { port } = await startService(t, { corsOrigins })
+    for (const origin of origins) {
+      assertCors(await call(port, from(origin)), 200, {}, String(origin))
+      assertCors(await call(port, from(origin, { token: undefined })), 401, {}, String(origin))
+      assertCors(await call(port, from(origin, OPTIONS)), 204, {}, String(origin))
+    }
+    assertCors(await call(port), 200, {})
+  }
 })
 
-const PREFLIGHT = {
-  'access-control-allow-methods': 'GET, HEAD, POST, OPTIONS',
-  'access-control-allow-headers': 'Authorization, Content-Type, Request-Id, traceparent',
-  'access-control-max-age': '600',
-}
-
-test('cors: a preflight is answered before any token', async (t) => {
-  const { port } = await startService(t, { corsOrigins: [APP] })
+test('cors: a preflight needs no token; with * every origin is allowed, null too', async (t) => {
   const headers = {
     'access-control-request-method': 'POST',
     'access-control-request-headers': 'authorization,content-type',
   }
-  const reply = await call(port, from(APP, { method: 'OPTIONS', token: undefined, headers }))
-  assert.equal(reply.status, 204)
-  assert.deepEqual(corsOf(reply), { ...allowed(APP), ...PREFLIGHT })
-  assert.equal(reply.headers['allow'], 'GET, HEAD, POST, OPTIONS')
-})
-
-test('cors: with * every origin is allowed, null too', async (t) => {
-  const { port } = await startService(t, { corsOrigins: ['*'] })
-  for (const origin of [APP, 'null', 'capacitor://localhost']) {
-    assert.deepEqual(corsOf(await call(port, from(origin))), allowed('*'))
-    const preflight = await call(port, from(origin, { method: 'OPTIONS', token: undefined }))
-    assert.deepEqual(corsOf(preflight), { ...allowed('*'), ...PREFLIGHT })
+  for (const [origins, allowedOrigin] of [
+    [[APP], APP],
+    // With * every origin is allowed, null too.
+    [[APP, 'null', 'capacitor://localhost'], '*'],
+  ] as const) {
+    const { port } = await startService(t, { corsOrigins: [allowedOrigin] })
+    for (const origin of origins) {
+      assertCors(await call(port, from(origin)), 200, allowed(allowedOrigin))
+      const reply = await call(port, from(origin, { ...OPTIONS, headers }))
+      assertCors(reply, 204, { ...allowed(allowedOrigin), ...PREFLIGHT })
+      assert.equal(reply.headers['allow'], 'GET, HEAD, POST, OPTIONS')
+    }
+    assertCors(await call(port), 200, {})
   }
-  assert.deepEqual(corsOf(await call(port)), {})
-})
-
-test('cors: if it is not set, no response has such a header', async (t) => {
-  const { port } = await startService(t)
-  for (const options of [{}, { token: undefined }, { method: 'OPTIONS' }])
-    assert.deepEqual(corsOf(await call(port, from(APP, options))), {})
 })
 
 test('cors: origins are as a browser sends them, whatever is written', () => {
@@ -115,23 +111,16 @@ test('cors: origins are as a browser sends them, whatever is written', () => {
     readConfig({ ...env, PLANTS_CORS_ORIGINS: origins }, 'service').corsOrigins
   assert.equal(of(''), undefined)
   assert.deepEqual(of('*'), ['*'])
-  assert.deepEqual(of(`https://App.example:443/, ${OTHER},capacitor://localhost`), [
-    APP,
-    OTHER,
-    'capacitor://localhost',
-  ])
+  const browser = [APP, OTHER, 'capacitor://localhost']
+  assert.deepEqual(of(`https://App.example:443/, ${OTHER},capacitor://localhost`), browser)
   const form = 'must be * or origins such as https://app.example, with commas between, and URL'
-  for (const [origins, place] of [
-    ['app.example', 1],
-    ['null', 1],
-    [`${APP},*`, 2],
-    [`${APP},`, 2],
-    [`${APP}/path`, 1],
-    ['https://*.app.example', 1],
-    ['https://user@app.example', 1],
-    ['file:///x', 1],
+  const wrong = ['app.example', 'null', `${APP}/path`, 'https://*.app.example', 'file:///x']
+  for (const [place, ...all] of [
+    [1, ...wrong, 'https://user@app.example'],
+    [2, `${APP},*`, `${APP},`],
   ] as const)
-    assert.deepEqual(problems({ ...env, PLANTS_CORS_ORIGINS: origins }), [
-      `PLANTS_CORS_ORIGINS ${form} ${place} is not`,
-    ])
+    for (const origins of all)
+      assert.deepEqual(problems({ ...env, PLANTS_CORS_ORIGINS: origins }), [
+        `PLANTS_CORS_ORIGINS ${form} ${place} is not`,
+      ])
 })

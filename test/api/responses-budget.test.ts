@@ -3,11 +3,12 @@ import { join } from 'node:path'
 import { test, type TestContext } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { PlantList } from '../../dist/plants/store.js'
-import { ALICE, type Bare, type BareOptions, chunkOf, listOf, startBare } from '../support/bare.ts'
+import type { Budget } from '../../dist/limits/budget.js'
+import { ALICE, type BareOptions, chunkOf, listOf, startBare } from '../support/bare.ts'
 import { temporaryDirectory } from '../support/directories.ts'
 import { until } from '../support/time.ts'
 import { headerLines, verdict } from '../support/verdict.ts'
-import { head, postBytes, Wire } from '../support/wire.ts'
+import { firstAnswer, head, postBytes, Wire } from '../support/wire.ts'
 
 /*
  * What clients do not read: a page above 64 KiB is reserved until it is sent, and of a list's chunk
@@ -21,14 +22,11 @@ const LARGE = { name: 'x'.repeat(MIB) }
 const PAGE_BYTES = chunkOf([LARGE]).length
 const SHORT = { name: 'x'.repeat(SHORT_BYTES - chunkOf([{ name: '' }]).length) }
 
-interface OnPath extends Bare {
-  readonly path: string
-}
-
 /** The owner of a request is its token. */
-async function start(t: TestContext, options: BareOptions): Promise<OnPath> {
+const authenticate = (owner: string) => ({ ...ALICE, owner })
+
+async function start(t: TestContext, options: BareOptions) {
   const path = join(await temporaryDirectory(), 'http.sock')
-  const authenticate = (owner: string) => ({ ...ALICE, owner })
   return { ...(await startBare(t, { authenticate, path, ...options })), path }
 }
 
@@ -47,12 +45,14 @@ async function stalled(path: string, bytes: string): Promise<Wire> {
 const listOfOwner = (token: string): string => head('GET', '/plants', { token })
 
 async function ask(path: string, bytes: string): Promise<ReturnType<typeof verdict>> {
-  const wire = await Wire.to(path)
-  const [answer = assert.fail()] = await wire.write(bytes).answers(1)
-  wire.destroy()
+  const answer = await firstAnswer(path, bytes)
   const what = verdict(answer)
   assert.deepEqual(headerLines(answer, 'retry-after'), what === 'overloaded' ? ['1'] : [])
   return what
+}
+
+function nothingHeld(budget: Budget): Promise<void> {
+  return until('nothing is held', () => budget.held === 0)
 }
 
 test('responses: a long page is reserved until it is read, or its client has left', async (t) => {
@@ -64,7 +64,7 @@ test('responses: a long page is reserved until it is read, or its client has lef
       wire.socket.resume()
       assert.deepEqual((await wire.answers(1)).map(verdict), [200])
     } else wire.destroy()
-    await until('nothing is held', () => responses.held === 0)
+    await nothingHeld(responses)
     wire.destroy()
   }
   assert.deepEqual(answered, ['GET 200', 'GET 200 aborted'])
@@ -102,19 +102,18 @@ test('responses: a page without room is 503, also a cached one; short ones go on
   assert.equal(await ask(path, listOfOwner('small')), 200)
   assert.equal(await ask(path, postBytes({ id: 1, name: 'a' }, { token: 'erin' })), 200)
   for (const reader of readers) reader.destroy()
-  await until('nothing is held', () => responses.held === 0)
+  await nothingHeld(responses)
   assert.equal(await ask(path, listOfOwner('erin')), 200)
 })
 
 test('responses: one owner leaves room for others', async (t) => {
   const { path, responses } = await start(t, { store: PAGES, responsesMaxBytes: 9 * MIB })
-  const readers: Wire[] = []
-  for (let reader = 0; reader < 8; reader++) readers.push(await stalled(path, listOfOwner('alice')))
+  const readers = Array.from({ length: 8 }, () => stalled(path, listOfOwner('alice')))
   await until('alice holds what she may', () => responses.held === 4 * PAGE_BYTES)
   assert.equal(await ask(path, listOfOwner('alice')), 'overloaded')
   assert.equal(await ask(path, listOfOwner('bob')), 200)
-  for (const reader of readers) reader.destroy()
-  await until('nothing is held', () => responses.held === 0)
+  for (const reader of await Promise.all(readers)) reader.destroy()
+  await nothingHeld(responses)
 })
 
 test('responses: a list that goes on without room is reset, and logged', async (t) => {
@@ -132,7 +131,6 @@ test('responses: a list that goes on without room is reset, and logged', async (
     }
   }
   // On TCP, where a reset can be told from an end.
-  const authenticate = (owner: string) => ({ ...ALICE, owner })
   const bare = await startBare(t, { store: { list }, authenticate, responsesMaxBytes: 2.5 * MIB })
   const hold = bare.responses.reserve('bob', 1.2 * MIB)
   wire = await Wire.to(bare.port)
@@ -142,9 +140,9 @@ test('responses: a list that goes on without room is reset, and logged', async (
   assert.deepEqual(bare.answered, ['GET 200 aborted'])
   assert.equal(bare.failures.length, 1)
   hold.set(0)
-  const [answer] = await (await Wire.to(bare.port)).write(listOfOwner('alice')).answers(1)
-  assert.equal(answer?.body, chunkOf([{ name: 'first' }, LARGE]))
-  await until('nothing is held', () => bare.responses.held === 0)
+  const { body } = await firstAnswer(bare.port, listOfOwner('alice'))
+  assert.equal(body, chunkOf([{ name: 'first' }, LARGE]))
+  await nothingHeld(bare.responses)
 })
 
 test('responses: of a chunk only the part above 64 KiB is reserved', async (t) => {
@@ -156,7 +154,7 @@ test('responses: of a chunk only the part above 64 KiB is reserved', async (t) =
   wire.socket.resume()
   const [answer] = await wire.answers(1)
   assert.equal(answer?.body, chunkOf(chunks.flat()))
-  await until('nothing is held', () => responses.held === 0)
+  await nothingHeld(responses)
   wire.destroy()
 })
 
@@ -165,10 +163,12 @@ test('responses: that of a create is held with its body until it is read', async
   const body = { id: 1, name: 'x'.repeat(900_000) }
   const wire = await stalled(path, postBytes(body, { token: 'alice' }))
   await until('it is stored', () => plants.size === 1)
-  await until('its response waits', () => bodies.held === JSON.stringify(body).length)
+  // And 16 KiB for the create itself.
+  const bytes = JSON.stringify(body).length + 16 * 1024
+  await until('its response waits', () => bodies.held === bytes)
   assert.equal(await ask(path, postBytes(body, { token: 'alice' })), 'overloaded')
   wire.socket.resume()
   assert.deepEqual((await wire.answers(1)).map(verdict), [200])
-  await until('nothing is held', () => bodies.held === 0)
+  await nothingHeld(bodies)
   wire.destroy()
 })

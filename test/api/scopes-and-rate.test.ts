@@ -10,65 +10,51 @@ import { head, Wire } from '../support/wire.ts'
 
 test('scopes: GET and HEAD require the read scope, POST the write scope', async (t) => {
   const { port } = await startService(t, { readScope: 'read', writeScope: 'write' })
-  const outcome = async (claims: Readonly<Record<string, unknown>>) => {
-    const bearer = token('alice', claims)
-    const replies = [
-      await call(port, { token: bearer }),
-      await post(port, { id: 1, name: 'a' }, { token: bearer }),
-    ]
-    assert.equal((await call(port, { method: 'HEAD', token: bearer })).status, replies[0]?.status)
-    for (const [at, reply] of replies.entries()) {
-      if (reply.status === 403)
-        assert.deepEqual(headerLines(reply, 'www-authenticate'), [
-          `Bearer realm="plants", error="insufficient_scope", scope="${['read', 'write'][at]}"`,
-        ])
-    }
-    return replies.map(verdict)
-  }
   const NO = 'scopeMissing'
-  assert.deepEqual(await outcome({}), [NO, NO])
-  assert.deepEqual(await outcome({ scope: 'read' }), [200, NO])
-  assert.deepEqual(await outcome({ scope: 'write' }), [NO, 200])
-  assert.deepEqual(await outcome({ scope: 'other write  read' }), [200, 200])
-  assert.deepEqual(await outcome({ scp: ['read', 'write'] }), [200, 200])
-  assert.deepEqual(await outcome({ scope: '', scp: ['read', 'write'] }), [NO, NO])
-  assert.deepEqual(await outcome({ scope: 'READ reader read:all' }), [NO, NO])
-  assert.deepEqual(await outcome({ scope: ['read'] }), [200, NO])
-  assert.deepEqual(await outcome({ scope: { read: true } }), [NO, NO])
-  const options = await call(port, { method: 'OPTIONS', token: undefined })
-  assert.equal(verdict(options), 204)
+  const challenge = (scope: string) =>
+    `Bearer realm="plants", error="insufficient_scope", scope="${scope}"`
+  for (const [claims, read, write] of [
+    [{}, NO, NO],
+    [{ scope: 'read' }, 200, NO],
+    [{ scope: 'write' }, NO, 200],
+    [{ scope: 'other write  read' }, 200, 200],
+    [{ scp: ['read', 'write'] }, 200, 200],
+    [{ scope: '', scp: ['read', 'write'] }, NO, NO],
+    [{ scope: 'READ reader read:all' }, NO, NO],
+    [{ scope: ['read'] }, 200, NO],
+    [{ scope: { read: true } }, NO, NO],
+  ] as const) {
+    const bearer = { token: token('alice', claims) }
+    const list = await call(port, bearer)
+    const create = await post(port, { id: 1, name: 'a' }, bearer)
+    assert.deepEqual([verdict(list), verdict(create)], [read, write], JSON.stringify(claims))
+    assert.equal((await call(port, { method: 'HEAD', ...bearer })).status, list.status)
+    for (const reply of [list, create].filter(({ status }) => status === 403))
+      assert.equal(reply.headers['www-authenticate'], challenge(reply === list ? 'read' : 'write'))
+  }
+  assert.equal(verdict(await call(port, { method: 'OPTIONS', token: undefined })), 204)
 })
 
 test('rate: requests a second for each owner; the scope is checked first', async (t) => {
   const { port } = await startService(t, { rateLimit: 5, writeScope: 'write' })
   // All in one second.
   stopClock(t)
-  const wire = await Wire.to(port)
-  const verdicts = async (bearer: string, method: string) => {
-    const before = (await wire.answers(0)).length
-    wire.write(head(method, '/plants', { token: bearer }).repeat(7))
-    return (await wire.answers(before + 7)).slice(before)
+  const expected = [200, 200, 200, 200, 200, 'rateLimited', 'rateLimited']
+  for (const [owner, method, verdicts] of [
+    // A request that is refused for its scope does not count.
+    ['alice', 'POST', Array<string>(7).fill('scopeMissing')],
+    ['alice', 'GET', expected],
+    // Another owner is not affected.
+    ['bob', 'GET', expected],
+  ] as const) {
+    const wire = await Wire.to(port)
+    wire.write(head(method, '/plants', { token: token(owner) }).repeat(7))
+    const answers = await wire.answers(7)
+    wire.destroy()
+    assert.deepEqual(answers.map(verdict), verdicts)
+    for (const answer of answers)
+      assert.deepEqual(headerLines(answer, 'retry-after'), answer.status === 429 ? ['1'] : [])
   }
-  // A request that is refused for its scope does not count.
-  assert.deepEqual(
-    (await verdicts(token('alice'), 'POST')).map(verdict),
-    Array.from({ length: 7 }, () => 'scopeMissing'),
-  )
-  const answers = await verdicts(token('alice'), 'GET')
-  assert.deepEqual(answers.map(verdict), [200, 200, 200, 200, 200, 'rateLimited', 'rateLimited'])
-  for (const answer of answers.filter(({ status }) => status === 429))
-    assert.deepEqual(headerLines(answer, 'retry-after'), ['1'])
-  // Another owner is not affected.
-  assert.deepEqual((await verdicts(token('bob'), 'GET')).map(verdict), [
-    200,
-    200,
-    200,
-    200,
-    200,
-    'rateLimited',
-    'rateLimited',
-  ])
-  wire.destroy()
 })
 
 test('rate: a refused request does not count, and a second allows as many again', (t) => {
