@@ -252,13 +252,16 @@ export class Service implements Omit<PlantService, 'handler'> {
     // A pending listen would open its listener after the stop, and a pending open its store.
     await Promise.allSettled([this.#listening, this.#opening])
     const [listener, http] = [this.#listener, this.#http]
-    const delayMs = this.#config.drainDelay * 1000
+    const { drainDelay, shutdownTimeout } = this.#config
+    // One deadline for all that waits for clients. New ones come for half of the time at most.
+    const acceptMs = (shutdownTimeout * 1000) / 2
+    const deadlineMs = performance.now() + (drainDelay + shutdownTimeout) * 1000
     const [server, admin] = this.#closeListeners
     const steps: readonly Step[] = [
-      ['serve through the drain delay', () => listener && sleep(delayMs)],
-      ['accept the connections that are made', () => listener && http.acceptAll()],
+      ['serve through the drain delay', () => listener && sleep(drainDelay * 1000)],
+      ['accept the connections that are made', () => listener && http.acceptAll(acceptMs)],
       ['accept no more', () => listener?.stop()],
-      ['answer what is under way', () => this.#drain()],
+      ['answer what is under way', () => this.#drain(deadlineMs)],
       server,
       ['release the store', () => this.#closeStore()],
       admin,
@@ -281,10 +284,11 @@ export class Service implements Omit<PlantService, 'handler'> {
     await store?.close()
   }
 
-  async #drain(): Promise<void> {
+  async #drain(deadlineMs: number): Promise<void> {
     const { shutdownTimeout: timeoutSeconds } = this.#config
+    const leftMs = Math.max(0, deadlineMs - performance.now())
     const parts = [this.#http, this.#adapter]
-    const left = await Promise.all(parts.map((part) => part?.drain(timeoutSeconds * 1000) ?? 0))
+    const left = await Promise.all(parts.map((part) => part?.drain(leftMs) ?? 0))
     const connections = left.reduce((sum, each) => sum + each, 0)
     const message = 'requests still under way at the deadline were given up'
     if (connections > 0) this.#hooks.log.error(message, { connections, timeoutSeconds })

@@ -5,7 +5,7 @@ import { readBody } from '../http/body.ts'
 import { type HttpResponse, jsonResponse } from '../http/response.ts'
 import { overloaded } from '../limits/budget.ts'
 import { type NewPlant, type Plant, readNewPlant } from '../plants/plant.ts'
-import { type Call, inTurn } from './call.ts'
+import { type Call, holding, inTurn } from './call.ts'
 import { checkBodyHeaders, textOf } from './json-body.ts'
 import { readObject } from './json.ts'
 
@@ -20,8 +20,7 @@ export async function createPlant(call: Call): Promise<HttpResponse> {
   const { store, pages, queue, bodies, maxBodyBytes } = call.options
   checkBodyHeaders(exchange, maxBodyBytes)
   // A chunked body reserves its buffer as it grows.
-  const hold = bodies.reserve(owner, exchange.contentLength ?? 0)
-  try {
+  return holding(call, bodies, exchange.contentLength ?? 0, async (hold) => {
     let body: Buffer | undefined = await readBody(exchange, maxBodyBytes, hold)
     const bytes = body.length
     hold.set(bytes)
@@ -31,14 +30,11 @@ export async function createPlant(call: Call): Promise<HttpResponse> {
     body = undefined
     if (!hold.grow(bytes + WAITING_BYTES)) throw overloaded('too many creates wait')
     if ((await store().create(owner, plant)) === 'conflict') throw new HttpError('idTaken')
+    // The response repeats the plant, and is no longer than the body.
     hold.set(bytes)
     pages.invalidate(owner, plant.id)
-    return isShort ? plantResponse(plant) : await queue.run(owner, () => plantResponse(plant))
-  } finally {
-    // Not before the store has decided: the client of a create that waits may have left. Not before
-    // the response has left: it repeats the plant, and is no longer than the body.
-    exchange.whenDone(() => hold.release())
-  }
+    return isShort ? plantResponse(plant) : queue.run(owner, () => plantResponse(plant))
+  })
 }
 
 /** @throws HttpError that says what is wrong with the body. */

@@ -4,7 +4,7 @@ import { ClientGone, type Condition, HttpError } from '../errors.ts'
 import { bodyOf, type HttpResponse, SHORT_MAX_BYTES } from '../http/response.ts'
 import { overloaded } from '../limits/budget.ts'
 import type { PlantChunk, PlantList, PlantRange } from '../plants/store.ts'
-import { type Call, inTurn, reserved } from './call.ts'
+import { type Call, holding, inTurn, reserved } from './call.ts'
 import { readCursor, writeCursor } from './cursor.ts'
 import { PlantStream, textOf } from './plant-stream.ts'
 
@@ -51,33 +51,32 @@ function respond(
  * no further once its client has left.
  * @throws HttpError `overloaded` without room, ClientGone
  */
-async function makePage(
+function makePage(
   call: Call,
   list: PlantList,
   limit: number,
   first: PlantChunk,
 ): Promise<HttpResponse> {
-  const hold = call.options.responses.reserve(call.owner, 0)
-  call.exchange.whenDone(() => hold.release())
-  const texts: Buffer[] = []
-  let [bytes, count] = [0, 0]
-  let cutAt: bigint | undefined
-  for (let chunk: PlantChunk | undefined = first; chunk; ) {
-    // Nothing would release what is reserved from now on.
-    if (call.exchange.isDone) throw new ClientGone()
-    const text = textOf(chunk.json, count > 0)
-    // What has no room is read again for the next page.
-    if (count > 0 && bytes + text.length > PAGE_MAX_BYTES) break
-    texts.push(text)
-    bytes += text.length
-    if (bytes > SHORT_MAX_BYTES && !hold.grow(bytes)) throw overloaded()
-    count += chunk.count
-    cutAt = chunk.cutAt
-    if (cutAt === undefined || count === limit) break
-    chunk = (await inTurn(call, () => list.next())).value
-  }
-  texts.push(Buffer.from(']'))
-  return pageOf(call, Buffer.concat(texts), limit, cutAt)
+  return holding(call, call.options.responses, 0, async (hold) => {
+    const texts: Buffer[] = []
+    let [bytes, count] = [0, 0]
+    let cutAt: bigint | undefined
+    for (let chunk: PlantChunk | undefined = first; chunk; ) {
+      if (call.exchange.isDone) throw new ClientGone()
+      const text = textOf(chunk.json, count > 0)
+      // What has no room is read again for the next page.
+      if (count > 0 && bytes + text.length > PAGE_MAX_BYTES) break
+      texts.push(text)
+      bytes += text.length
+      if (bytes > SHORT_MAX_BYTES && !hold.grow(bytes)) throw overloaded()
+      count += chunk.count
+      cutAt = chunk.cutAt
+      if (cutAt === undefined || count === limit) break
+      chunk = (await inTurn(call, () => list.next())).value
+    }
+    texts.push(Buffer.from(']'))
+    return pageOf(call, Buffer.concat(texts), limit, cutAt)
+  })
 }
 
 function pageOf(

@@ -55,7 +55,7 @@ export class Adapter {
     req.resume()
     if (exchange.isOver || exchange.isDone) {
       abandon(response)
-      this.#underWay.delete(exchange)
+      this.#leave(exchange)
       return this.#responder.answered(exchange, response, true)
     }
     exchange.response = response
@@ -87,9 +87,14 @@ export class Adapter {
   /** All of the response has left the process, or its client has left. */
   #finished(exchange: Exchange): void {
     if (exchange.isDone) return
-    exchange.finish()
-    this.#underWay.delete(exchange)
+    this.#leave(exchange)
     const { response } = exchange
     if (response) this.#responder.answered(exchange, response, exchange.isLost)
+  }
+
+  /** The only way out: what it holds is released with it. */
+  #leave(exchange: Exchange): void {
+    exchange.finish()
+    this.#underWay.delete(exchange)
   }
 }

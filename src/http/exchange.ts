@@ -110,9 +110,10 @@ export class Exchange implements RequestRecord {
     else this.#whenDone.push(call)
   }
 
+  /** To be called again, it does nothing. */
   finish(): void {
     this.isDone = true
-    for (const call of this.#whenDone) call()
+    for (const call of this.#whenDone.splice(0)) call()
   }
 
   /** True if not all of its response has left the process. To Node a lost one is finished too. */

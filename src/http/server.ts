@@ -14,8 +14,6 @@ import { cutOff } from './send.ts'
 const HEADERS_MAX_BYTES = 16 * 1024
 /** Node stops reading a body of which nothing is taken: after this and what one read brings. */
 const STREAM_BUFFER_BYTES = 4 * 1024
-/** So that a stop ends even if clients make new connections all the time. */
-const ACCEPT_TICKS_MAX = 10_000
 /** How often a stop looks for connections that it can close. */
 export const DRAIN_CHECK_MS = 25
 /** How long a stop waits for what clients have just sent on idle connections. */
@@ -61,10 +59,11 @@ export class HttpServer {
 
   /**
    * Waits until all connections that clients have made are accepted (one a tick). Closing the
-   * listener would reset them.
+   * listener would reset them. It ends after the timeout: clients may make new ones all the time.
    */
-  async acceptAll(): Promise<void> {
-    for (let before = -1, ticks = 0; before < this.#accepted && ticks < ACCEPT_TICKS_MAX; ticks++) {
+  async acceptAll(timeoutMs: number): Promise<void> {
+    const startMs = performance.now()
+    for (let before = -1; before < this.#accepted && performance.now() < startMs + timeoutMs; ) {
       before = this.#accepted
       await yieldTick()
       await yieldTick()
@@ -116,6 +115,8 @@ export class HttpServer {
     server.on('timeout', (socket: Socket) => this.#connections.get(socket)?.timedOut())
     for (const event of ['request', 'checkContinue', 'checkExpectation']) {
       server.on(event, (req: IncomingMessage, res: ServerResponse) => {
+        // After a cut Node parses the rest of what it has read: thousands of short requests.
+        if (req.socket.destroyed) return
         const exchange = new Exchange(req, res, event === 'checkContinue')
         this.#connections.get(req.socket)?.enter(exchange)
       })

@@ -1,3 +1,4 @@
+import { Budget } from './budget.ts'
 import { Turns } from './turns.ts'
 
 /** Time for queued work in one tick of the event loop, so that sockets and probes are served. */
@@ -9,24 +10,35 @@ const RESET_MS = 1
  * Of hundreds that arrive at once, the last one then waits for a few pieces, not for hundreds.
  */
 const ARRIVAL_MS = 10
+/** Pieces that wait. Those whose client has left wait too. */
+const PLACES = 4096
 
 /**
  * Runs pieces of work that may take a millisecond or more. A piece runs at once if the tick has
  * time left and no other piece waits. Otherwise it runs in a later tick, where owners take turns:
- * an owner with a thousand pieces delays a piece of another owner by one of them.
+ * an owner with a thousand pieces delays a piece of another owner by one of them. One owner has at
+ * most half of the free places.
  */
 export class FairQueue {
   readonly #waiting = new Turns<() => void>()
+  readonly #places = new Budget(PLACES)
   #spentMs = 0
   #isScheduled = false
   #hasArrival = false
   #ranAtMs = 0
 
-  /** @throws what `work` throws; as a rejection if it had to wait. */
+  /**
+   * @throws what `work` throws; as a rejection if it had to wait.
+   * @throws HttpError `overloaded` if too much waits.
+   */
   run<T>(owner: string, work: () => T | Promise<T>): T | Promise<T> {
     if (this.#waiting.count === 0 && this.#spentMs < BUDGET_MS) return this.#timed(work)
+    const hold = this.#places.reserve(owner, 1, 'too much work waits')
     // What it throws is a rejection.
-    const piece = async (): Promise<T> => this.#timed(work)
+    const piece = async (): Promise<T> => {
+      hold.release()
+      return this.#timed(work)
+    }
     return new Promise((resolve) => {
       this.#waiting.add(owner, () => resolve(piece()))
       this.#schedule()

@@ -7,7 +7,7 @@ import { call, type Reply, post } from '../support/http.ts'
 import { Random, seeded } from '../support/random.ts'
 import { THOROUGH } from '../support/scale.ts'
 import { startService } from '../support/service.ts'
-import { until } from '../support/time.ts'
+import { gate, until } from '../support/time.ts'
 import { head, Wire } from '../support/wire.ts'
 
 /*
@@ -125,4 +125,23 @@ test('whole pages: one whose client has left is made no further, and holds nothi
     for (let tick = 0; tick < 50; tick++) await nextTick()
     assert.ok(chunks <= after + 1, `${chunks - after} more chunks`)
   }
+})
+
+test('whole pages: one that waits is held until it ends, though its client has left', async (t) => {
+  const { opened, open } = gate()
+  let chunks = 0
+  const list = () =>
+    listFrom(async () => {
+      if (chunks++ > 0) await opened
+      return [{ name: 'x'.repeat(100_000) }]
+    })
+  const { port, responses, connections } = await startBare(t, { store: { list } })
+  const wire = await Wire.to(port)
+  wire.write(head('GET', `/plants?limit=${LIMIT_MAX}`))
+  await until('it waits', () => chunks === 2)
+  wire.destroy()
+  await until('its client has left', () => connections.size === 0)
+  assert.ok(responses.held >= 100_000, `${responses.held} bytes`)
+  open()
+  await until('nothing is held', () => responses.held === 0)
 })

@@ -6,7 +6,7 @@ import { Writable } from 'node:stream'
 import { describe, test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { PlantList } from '../../dist/plants/store.js'
-import { type Bare, listFrom, listOf, startBare, startMounted } from '../support/bare.ts'
+import { type Bare, listFrom, listOf, slowStore, startBare, startMounted } from '../support/bare.ts'
 import { gate, until } from '../support/time.ts'
 import { verdict } from '../support/verdict.ts'
 import { CHUNKED, chunk, firstAnswer, head, postBytes, posting, Wire } from '../support/wire.ts'
@@ -28,6 +28,26 @@ async function assertNothingHeld({ adapter, responses, bodies }: Bare): Promise<
 }
 
 describe('adapter', { concurrency: true }, () => {
+  test('a create behind another request whose connection ends as it is stored', async (t) => {
+    const { store, release } = slowStore()
+    let socket: Socket | undefined
+    // The application never responds to the first request.
+    const bare = await startMounted(t, { store }, (handler) => (req, res) => {
+      if (req.url === '/plants') handler(req, res)
+      else socket = req.socket
+    })
+    const wire = await Wire.to(bare.port)
+    wire.write(head('GET', '/slow') + FERN)
+    await until('the create is under way', () => bare.adapter.active === 1 && bare.bodies.held > 0)
+    // In one tick, so that the create is decided between the end of the socket and its 'close'.
+    socket?.destroy()
+    release()
+    await assertNothingHeld(bare)
+    await until('it is logged', () => bare.answered.length > 0)
+    assert.deepEqual(bare.answered, ['POST 200 aborted'])
+    wire.destroy()
+  })
+
   test('a refused body that never ends is answered', async (t) => {
     const bare = await startMounted(t)
     const wire = await Wire.to(bare.port)

@@ -3,6 +3,7 @@ import { once } from 'node:events'
 import type { Socket } from 'node:net'
 import { describe, test } from 'node:test'
 import { setImmediate as yieldTick, setTimeout as sleep } from 'node:timers/promises'
+import { Connection } from '../../dist/http/connection.js'
 import type { Created } from '../../dist/plants/store.js'
 import { listOf, slowStore, startBare, startOnPath } from '../support/bare.ts'
 import { startService } from '../support/service.ts'
@@ -283,3 +284,12 @@ for (const [lines, expected] of [
     wire.destroy()
     assert.deepEqual(warnings, [])
   })
+
+test('pipelining: after a cut nothing is made of the requests that came with it', async (t) => {
+  const entered = t.mock.method(Connection.prototype, 'enter')
+  const { port } = await startBare(t, { store: slowStore().store })
+  const wire = await Wire.to(port)
+  await wire.write(postBytes({ id: 1, name: 'x' }) + 'GET / HTTP/1.1\r\n\r\n'.repeat(3000)).end()
+  assert.equal(wire.text, '')
+  assert.equal(entered.mock.callCount(), 18)
+})

@@ -317,3 +317,23 @@ test('stop: a client that is still sending has its second after the last respons
   // Timers may be early by a millisecond or two.
   assert.ok(performance.now() - answeredAtMs > 950, `${performance.now() - answeredAtMs} ms`)
 })
+
+test('stop: connections are accepted for a time, however slow a tick is', async (t) => {
+  const { port, connections } = await startBare(t)
+  let accepted = 0
+  connections.server.prependListener('connection', () => {
+    accepted++
+    const end = performance.now() + 20
+    while (performance.now() < end);
+  })
+  let isOver = false
+  const again = (): void => {
+    if (!isOver) connect(port).on('error', again).on('close', again).end()
+  }
+  for (let client = 0; client < 10; client++) again()
+  await until('they come', () => accepted > 10)
+  await connections.acceptAll(200)
+  const byThen = accepted
+  await until('they still come', () => accepted > byThen)
+  isOver = true
+})

@@ -68,6 +68,22 @@ test('fair queue: an error reaches only the caller of its work', async (t) => {
   assert.equal(add('alice', 0), 2)
 })
 
+test('fair queue: an owner has half of the free places, and the others go on', async () => {
+  const queue = new FairQueue()
+  const spin = (): void => {
+    const end = performance.now() + 5
+    while (performance.now() < end);
+  }
+  queue.run('alice', spin)
+  let done = 0
+  const pieces = Array.from({ length: 2048 }, () => queue.run('alice', () => done++))
+  assert.throws(() => queue.run('alice', () => done++), { error: 50303 })
+  assert.equal(await queue.run('bob', () => 'his turn'), 'his turn')
+  await Promise.all(pieces)
+  await queue.run('alice', () => done++)
+  assert.equal(done, pieces.length + 1)
+})
+
 test('fair queue: small pieces of work set no timer', (t) => {
   const { add } = stoppedQueue(t)
   const timers = t.mock.method(globalThis, 'setImmediate')
