@@ -139,7 +139,7 @@ test('whole pages: one that waits is held until it ends, though its client has l
   const wire = await Wire.to(port)
   wire.write(head('GET', `/plants?limit=${LIMIT_MAX}`))
   await until('it waits', () => chunks === 2)
-  wire.destroy()
+  wire.socket.resetAndDestroy()
   await until('its client has left', () => connections.size === 0)
   assert.ok(responses.held >= 100_000, `${responses.held} bytes`)
   open()
