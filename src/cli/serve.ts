@@ -47,7 +47,7 @@ async function configure(dev: boolean): Promise<Config> {
   const config = readConfig(process.env, dev ? 'dev' : 'service')
   if (!dev) return config
   const { devKeyPath, readOrCreateDevKey } = await import('./token.ts')
-  const secret = readOrCreateDevKey(devKeyPath(config))
+  const secret = await readOrCreateDevKey(devKeyPath(config))
   return { ...config, keys: { kind: 'secret', secret } }
 }
 

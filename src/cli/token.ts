@@ -1,10 +1,12 @@
 /* `token`, and the development key that signs what it prints. */
 
 import { createHmac, randomBytes } from 'node:crypto'
-import { mkdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { mkdirSync, readFileSync } from 'node:fs'
 import { dirname } from 'node:path'
 import { type Config, readConfig } from '../settings/read.ts'
 import { ConfigError, errorCodeOf, reasonOf, UsageError } from '../errors.ts'
+import { writeWhole } from '../store/sqljs/files.ts'
+import { writeNewFile } from '../store/sqljs/new-file.ts'
 
 const KEY_BYTES = 32
 const DEFAULT_TTL_SECONDS = 8 * 60 * 60
@@ -45,13 +47,15 @@ export function readDevKey(path: string): Uint8Array | undefined {
 }
 
 /** Makes the key if there is none. A process that can read the file can make tokens. */
-export function readOrCreateDevKey(path: string): Uint8Array {
+export async function readOrCreateDevKey(path: string): Promise<Uint8Array> {
   const existing = readDevKey(path)
   if (existing !== undefined) return existing
   const key = randomBytes(KEY_BYTES)
   try {
     mkdirSync(dirname(path), { recursive: true, mode: 0o700 })
-    writeFileSync(path, textOf(key), { flag: 'wx', mode: 0o600, flush: true })
+    await writeNewFile(path, (file) =>
+      writeWhole(file, Buffer.from(textOf(key)), 0).then(() => file.sync()),
+    )
     return key
   } catch (error) {
     throw new Error(`${path}, the development key of PLANTS_DATA, cannot be made`, { cause: error })

@@ -55,7 +55,7 @@ export class Adapter {
     req.resume()
     if (exchange.isOver || exchange.isDone) {
       abandon(response)
-      this.#leave(exchange)
+      exchange.finish()
       return this.#responder.answered(exchange, response, true)
     }
     exchange.response = response
@@ -72,6 +72,8 @@ export class Adapter {
     const { req, res } = exchange
     const { socket } = req
     this.#underWay.add(exchange)
+    // The only way out: what it holds is released with it.
+    exchange.whenDone(() => this.#underWay.delete(exchange))
     res.once('close', () => this.#finished(exchange))
     // The application may write to a response that has ended.
     res.on('error', () => {})
@@ -87,14 +89,8 @@ export class Adapter {
   /** All of the response has left the process, or its client has left. */
   #finished(exchange: Exchange): void {
     if (exchange.isDone) return
-    this.#leave(exchange)
+    exchange.finish()
     const { response } = exchange
     if (response) this.#responder.answered(exchange, response, exchange.isLost)
-  }
-
-  /** The only way out: what it holds is released with it. */
-  #leave(exchange: Exchange): void {
-    exchange.finish()
-    this.#underWay.delete(exchange)
   }
 }

@@ -1,25 +1,26 @@
 import assert from 'node:assert/strict'
-import { statSync, writeFileSync } from 'node:fs'
+import { readdirSync, statSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { test } from 'node:test'
 import { readDevKey, readOrCreateDevKey, signDevToken } from '../../dist/cli/token.js'
 import { ConfigError } from '../../dist/errors.js'
 import { PatientVerifier, RULES, secretKeys, temporaryDirectory } from '../auth/tokens.ts'
 
-test('dev key: is made once, and only its owner can read it and its directory', () => {
+test('dev key: is made once, and only its owner can read it and its directory', async () => {
   const directory = join(temporaryDirectory(), 'a', 'b')
   const path = join(directory, 'dev.key')
   assert.equal(readDevKey(path), undefined)
-  const key = readOrCreateDevKey(path)
+  const key = await readOrCreateDevKey(path)
   assert.equal(key.length, 32)
   assert.equal(statSync(path).mode & 0o777, 0o600)
   assert.equal(statSync(directory).mode & 0o777, 0o700)
-  assert.deepEqual(readOrCreateDevKey(path), key)
+  assert.deepEqual(readdirSync(directory), ['dev.key'])
+  assert.deepEqual(await readOrCreateDevKey(path), key)
   assert.deepEqual(readDevKey(path), key)
-  assert.notDeepEqual(readOrCreateDevKey(join(directory, 'other.key')), key)
+  assert.notDeepEqual(await readOrCreateDevKey(join(directory, 'other.key')), key)
 })
 
-test('dev key: a file with other content is refused by name and not changed', () => {
+test('dev key: a file with other content is refused by name and not changed', async () => {
   const path = join(temporaryDirectory(), 'dev.key')
   for (const text of [
     '',
@@ -30,8 +31,8 @@ test('dev key: a file with other content is refused by name and not changed', ()
     `${'A'.repeat(44)}\n`,
   ]) {
     writeFileSync(path, text)
-    assert.throws(
-      () => readOrCreateDevKey(path),
+    await assert.rejects(
+      readOrCreateDevKey(path),
       (error) => error instanceof ConfigError && error.message.includes(path),
     )
     assert.equal(statSync(path).size, text.length)
@@ -39,7 +40,7 @@ test('dev key: a file with other content is refused by name and not changed', ()
 })
 
 test('dev key: a token is accepted with its scope until it expires', async () => {
-  const key = readOrCreateDevKey(join(temporaryDirectory(), 'dev.key'))
+  const key = await readOrCreateDevKey(join(temporaryDirectory(), 'dev.key'))
   const claims = { iss: RULES.issuer, aud: RULES.audience, sub: 'alice' }
   const by = new PatientVerifier(secretKeys(key), RULES)
   const { owner, scopes } = await by.verify(signDevToken(key, claims, 60))
