@@ -97,11 +97,12 @@ export class StoreDirectory {
   async writeTemporary<T>(temporary: string, write: (file: File) => Promise<T>): Promise<T> {
     await this.checkLock()
     const file = await this.#files.open(this.pathOf(temporary), 'temporary')
-    return this.orRemove(temporary, async () => {
+    const writeAndSync = async (): Promise<T> => {
       const result = await write(file)
       await file.sync()
       return result
-    }).finally(file.close)
+    }
+    return this.orRemove(temporary, () => writeAndSync().finally(file.close))
   }
 
   /**
