@@ -42,7 +42,7 @@ const UUID = /^[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$/
 const AT_ONCE = 16
 /** Statuses that are allowed where readers may differ. */
 const LEGAL: ReadonlySet<number> = new Set([
-  200, 204, 400, 401, 403, 404, 405, 409, 413, 415, 417, 431, 501, 507,
+  200, 204, 400, 401, 403, 404, 405, 408, 409, 413, 415, 417, 431, 501, 507,
 ])
 
 /**
