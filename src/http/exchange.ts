@@ -112,8 +112,9 @@ export class Exchange implements RequestRecord {
 
   /** To be called again, it does nothing. */
   finish(): void {
+    if (this.isDone) return
     this.isDone = true
-    for (const call of this.#whenDone.splice(0)) call()
+    for (const call of this.#whenDone) call()
   }
 
   /** True if not all of its response has left the process. To Node a lost one is finished too. */
