@@ -131,8 +131,8 @@ function readRequest(text: string, start: number): Found {
   if (size > SURELY_SMALL_BYTES) doubts.push(HEADERS_TOO_LARGE)
   // It is refused for its version, or for a fault in its body if that is found first.
   if (!isHttp1) return { reading: { ...head, ...NO_BODY, broken }, end: undefined }
-  // Nothing after CONNECT has frames. After an upgrade Node's parser ignores bad chunks, and the end
-  // of what a client sends: such a request ends as one that takes too long.
+  // Nothing after CONNECT has frames. After an upgrade Node's parser ignores bad chunks, and the
+  // end of what a client sends: such a request ends as one that takes too long.
   const mayBeSilent = isConnect || has(head, 'upgrade')
   if (mayBeSilent && broken.length > 0) throw UNCLEAR
   return found
