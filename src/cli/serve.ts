@@ -89,7 +89,7 @@ async function invitation(config: Config, { plants }: Listening): Promise<string
   return `
 The plant store listens on ${plants} with a development key; never use that key for anything real.
 ${where} in ${config.data}.
-Paste these in another shell, to create a plant of alice's and to list it. Her token is valid for 8 hours:
+Paste these in another shell, to create a plant of alice and to list it (her token: 8 hours):
 
 ${curl} -H 'Content-Type: application/json' -d '${plant}'
 
