@@ -183,7 +183,7 @@ export class Service implements Omit<PlantService, 'handler'> {
     // Each attempt registers its metrics again.
     const metrics = (this.#storeMetrics = new Metrics())
     try {
-      this.#store = await openStore(this.#config, { log, onFatal, metrics, queue: this.#queue })
+      this.#store = await openStore(this.#config, { log, onFatal, metrics })
     } catch (error) {
       this.#opening = undefined
       throw error

@@ -79,6 +79,12 @@ const ATTACKS: readonly Attack[] = [
     times: 12,
   },
   {
+    what: '60 strangers: 64 KiB of the shortest requests each, at one moment',
+    bytes: () => 'GET / HTTP/1.1\r\n\r\n'.repeat(3640),
+    clients: 60,
+    tcp: true,
+  },
+  {
     what: 'one-byte chunks come for an unread list',
     bytes: () => oneByteChunks(ALICE, 'GET'),
     plants: LISTED,

@@ -1,4 +1,4 @@
-/* What an operation gets, how it does work that takes long, and what bounds its response. */
+/* What an operation gets, how it does work that takes long, and what bounds its memory. */
 
 import { ClientGone } from '../errors.ts'
 import type { Exchange } from '../http/exchange.ts'

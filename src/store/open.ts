@@ -15,7 +15,7 @@ export type OpenStore = PlantStore & { readonly recovered?: Recovered }
  */
 export async function openStore(
   { etcd, data, maxDataBytes }: Pick<Config, 'etcd' | 'data' | 'maxDataBytes'>,
-  hooks: Pick<SqljsStoreOptions, 'log' | 'onFatal' | 'metrics' | 'queue'>,
+  hooks: Pick<SqljsStoreOptions, 'log' | 'onFatal' | 'metrics'>,
 ): Promise<OpenStore> {
   const isKept = data !== IN_MEMORY
   const options = { ...(isKept ? {} : inMemory), directory: data, maxDataBytes, ...hooks }

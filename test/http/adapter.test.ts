@@ -28,7 +28,7 @@ async function assertNothingHeld({ adapter, responses, bodies }: Bare): Promise<
 }
 
 describe('adapter', { concurrency: true }, () => {
-  test('a create behind another request whose connection ends as it is stored', async (t) => {
+  test('a create after another request, whose connection ends as it is stored', async (t) => {
     const { store, release } = slowStore()
     let socket: Socket | undefined
     // The application never responds to the first request.

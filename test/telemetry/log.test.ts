@@ -247,7 +247,7 @@ test('log: flush waits for the reader, at most for its timeout', async (t) => {
   sink.take()
   await nextTick()
   assert.equal(flushed, false, 'only the first flush is done')
-  // The end of the first tick wrote nothing more, and the second flush waits behind it.
+  // The end of the first tick wrote nothing more, and the second flush waits for it.
   for (const _ of [1, 2]) sink.take()
   await flush
 })

@@ -77,12 +77,9 @@ export class JournalWriter {
     const writer = new JournalWriter(settings, recovery)
     await writer.#rewrite()
     if (writer.ready || writer.current.bytes === 0) return writer
-    // On a full disk plants can still be read. They must be durable for that: the same bytes are
-    // written once more, because a sync that failed before may report success now.
+    // On a full disk plants can still be read. They must be durable for that.
     try {
-      const file = await settings.directory.openDurable(journalName(writer.current.number))
-      const { lines } = await writer.#readBack()
-      await writeWhole(file, lines, writer.current.bytes - lines.length).finally(file.close)
+      await writer.#exclusively(() => writer.#writeAgain())
     } catch (error) {
       // Its timer would go on, and rewrite the journal of a later start.
       await writer.close()
@@ -253,6 +250,15 @@ export class JournalWriter {
     const what = 'acknowledged lines are missing or damaged'
     const advice = 'only GET /plants still has their plants, until the service stops'
     throw new StoreCorrupt(path, acknowledged.length, what, advice)
+  }
+
+  /** In their place. A sync would not do: after one that failed, the next may report success. */
+  async #writeAgain(): Promise<void> {
+    const { lines } = await this.#readBack()
+    const { number, bytes } = this.#journal
+    const file = await this.#settings.directory.openDurable(journalName(number))
+    await writeWhole(file, lines, bytes - lines.length).finally(file.close)
+    release(lines)
   }
 
   /** Keeps a torn line: on a disk that lost what it had synced, it may have been acknowledged. */

@@ -1,4 +1,3 @@
-import { FairQueue } from '../../limits/fair-queue.ts'
 import type { Log } from '../../telemetry/log.ts'
 import { Metrics } from '../../telemetry/metrics.ts'
 import { type Compact, compact } from './compaction.ts'
@@ -15,8 +14,6 @@ export interface SqljsStoreOptions {
   /** Called when memory and journal may differ: the process must end, and start again. */
   readonly onFatal: (error: unknown) => void
   readonly metrics?: Metrics
-  /** Where work that may take a millisecond or more waits. */
-  readonly queue?: FairQueue
   readonly files?: Files
   readonly lock?: (directory: string) => Promise<DirectoryLock>
   readonly compact?: Compact
@@ -46,7 +43,6 @@ export type Settings = Omit<Required<SqljsStoreOptions>, 'directory' | 'files' |
 /** The options of a store, with defaults for those that are not set. */
 export function withDefaults(options: SqljsStoreOptions): Required<SqljsStoreOptions> {
   return {
-    queue: new FairQueue(),
     metrics: new Metrics(),
     files: nodeFiles,
     lock: lockDirectory,

@@ -268,7 +268,7 @@ test('lock: a starter whose random name is removed before it links starts over',
   assert.deepEqual(readdirSync(dir), ['lock-1'])
 })
 
-test('lock: a starter that others overtook and left behind starts over', async () => {
+test('lock: a starter that others overtook starts over', async () => {
   const dir = directory()
   await lockMeanwhile(dir, () => existsSync(`${dir}/lock-3`) || writeFileSync(`${dir}/lock-2`, ''))
   assert.deepEqual(readdirSync(dir), ['lock-3'])

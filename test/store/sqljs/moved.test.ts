@@ -107,7 +107,7 @@ test('moved: a compaction leaves the files of the other store', async (t) => {
   const { first, lines, second, path } = await moved(t, move, options, plant(1n))
   await second.create('alice', plant(1n, 'of the second'))
   const before = contentsOf(path)
-  // The clock stands still: the journal's own check does not come first.
+  // The clock is stopped: the journal's own check does not come first.
   assert.equal(await first.create('alice', plant(2n, 'x'.repeat(3000))), 'stored')
   const isRefused = ({ level, fields }: LogLine): boolean =>
     level === 'error' && NOT_HELD.test(String(fields?.['error']))
