@@ -11,7 +11,7 @@ import { RateLimit } from './api/rate-limit.ts'
 import { type KeySource, readKeys } from './auth/keys.ts'
 import { Verifier } from './auth/verifier.ts'
 import type { Adapter } from './http/adapter.ts'
-import { type Address, ListenFailed, listen, type Listener } from './http/listen.ts'
+import { type Address, listen, type Listener } from './http/listen.ts'
 import type { Responder } from './http/responder.ts'
 import { HttpServer } from './http/server.ts'
 import { Budget } from './limits/budget.ts'
@@ -38,7 +38,7 @@ export interface Listening {
   readonly recovered: Recovered | undefined
 }
 
-/** Calls of `open` share one attempt, and so do calls of `listen`. A failed one may be repeated. */
+/** Further calls of `open` and `listen` share the first one. One that fails closes the service. */
 export interface PlantService {
   /**
    * Opens the store. Until then requests get 503.
@@ -46,8 +46,7 @@ export interface PlantService {
    */
   open(): Promise<void>
   /**
-   * Opens the store and the listeners. If it fails, the listeners are closed; a store that is open
-   * stays so until `close`.
+   * Opens the store and the listeners.
    * @throws ListenFailed besides what `open` throws.
    */
   listen(): Promise<Listening>
@@ -94,7 +93,6 @@ export class Service implements Omit<PlantService, 'handler'> {
   /** `draining` begins with a stop, and no state follows it. */
   #state: 'starting' | 'serving' | 'draining' = 'starting'
   readonly #metrics = new Metrics()
-  #storeMetrics = new Metrics()
   #store: OpenStore | undefined
   #opening: Promise<OpenStore> | undefined
   #isRefusalLogged = false
@@ -144,21 +142,20 @@ export class Service implements Omit<PlantService, 'handler'> {
   }
 
   // Arrow functions, so that an application may destructure the service.
-  readonly open = async (): Promise<void> => {
-    await this.#openOnce()
-    this.#serve()
-  }
+  readonly open = (): Promise<void> =>
+    this.#start(async () => {
+      await this.#openOnce()
+      this.#serve()
+    })
 
-  readonly listen = async (): Promise<Listening> => {
-    if (this.#isDraining) throw new ListenFailed(CLOSED)
-    return (this.#listening ??= this.#tryToListen())
-  }
+  readonly listen = (): Promise<Listening> =>
+    this.#start(() => (this.#listening ??= this.#listenOnBoth()))
 
   readonly close = (): Promise<void> => (this.#closed ??= this.#stop())
 
   readonly health = (): Health => healthOf(this.#checks())
 
-  readonly metrics = (): string => this.#metrics.render() + this.#storeMetrics.render()
+  readonly metrics = (): string => this.#metrics.render()
 
   get #isDraining(): boolean {
     return this.#state === 'draining'
@@ -173,21 +170,24 @@ export class Service implements Omit<PlantService, 'handler'> {
     throw new StoreUnavailable(NOT_OPEN)
   }
 
-  async #openOnce(): Promise<OpenStore> {
-    if (this.#isDraining) throw new StoreUnavailable(CLOSED)
+  /** A start that fails closes what it has opened, and the service with it. */
+  async #start<T>(run: () => Promise<T>): Promise<T> {
+    try {
+      if (this.#isDraining) throw new StoreUnavailable(CLOSED)
+      return await run()
+    } catch (error) {
+      await this.close()
+      throw error
+    }
+  }
+
+  #openOnce(): Promise<OpenStore> {
     return (this.#opening ??= this.#openStore())
   }
 
   async #openStore(): Promise<OpenStore> {
     const { log, onFatal } = this.#hooks
-    // Each attempt registers its metrics again.
-    const metrics = (this.#storeMetrics = new Metrics())
-    try {
-      this.#store = await openStore(this.#config, { log, onFatal, metrics })
-    } catch (error) {
-      this.#opening = undefined
-      throw error
-    }
+    this.#store = await openStore(this.#config, { log, onFatal, metrics: this.#metrics })
     // The stop waits for this, and closes the store.
     if (this.#isDraining) throw new StoreUnavailable(CLOSED)
     return this.#store
@@ -197,16 +197,6 @@ export class Service implements Omit<PlantService, 'handler'> {
     if (this.#state !== 'starting') return
     this.#state = 'serving'
     this.#keys.start?.()
-  }
-
-  async #tryToListen(): Promise<Listening> {
-    try {
-      return await this.#listenOnBoth()
-    } catch (error) {
-      await runSteps(this.#closeListeners, this.#hooks.log)
-      this.#listening = undefined
-      throw error
-    }
   }
 
   async #listenOnBoth(): Promise<Listening> {
@@ -256,26 +246,17 @@ export class Service implements Omit<PlantService, 'handler'> {
     // One deadline for all that waits for clients. New ones come for half of the time at most.
     const acceptMs = (shutdownTimeout * 1000) / 2
     const deadlineMs = performance.now() + (drainDelay + shutdownTimeout) * 1000
-    const [server, admin] = this.#closeListeners
     const steps: readonly Step[] = [
       ['serve through the drain delay', () => listener && sleep(drainDelay * 1000)],
       ['accept the connections that are made', () => listener && http.acceptAll(acceptMs)],
       ['accept no more', () => listener?.stop()],
       ['answer what is under way', () => this.#drain(deadlineMs)],
-      server,
+      ['close the server', () => http.server.close()],
       ['release the store', () => this.#closeStore()],
-      admin,
+      ['close the admin listener', () => this.#admin?.close()],
       ['close the keys', () => this.#keys.close?.()],
     ]
     await runSteps(steps, this.#hooks.log)
-  }
-
-  /** For a stop, and for a `listen` that fails. */
-  get #closeListeners(): readonly [Step, Step] {
-    return [
-      ['close the server', () => this.#http.server.close()],
-      ['close the admin listener', () => this.#admin?.close()],
-    ]
   }
 
   async #closeStore(): Promise<void> {

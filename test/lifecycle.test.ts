@@ -6,7 +6,7 @@ import { syncBuiltinESMExports } from 'node:module'
 import { type AddressInfo, createServer } from 'node:net'
 import { join } from 'node:path'
 import { type TestContext, test } from 'node:test'
-import type { LogLine } from '../dist/index.js'
+import type { LogLine, PlantService } from '../dist/index.js'
 import { ListenFailed } from '../dist/http/listen.js'
 import { HttpServer } from '../dist/http/server.js'
 import { DirectoryLocked } from '../dist/store/sqljs/lock.js'
@@ -18,6 +18,8 @@ import { serving } from './support/serving.ts'
 import { startService, temporaryDirectory } from './support/service.ts'
 import { until } from './support/time.ts'
 
+const CLOSED = 'the service is closed: create another one'
+
 async function newDirectory(): Promise<string> {
   return join(await temporaryDirectory(), 'data')
 }
@@ -27,17 +29,16 @@ function assertUnavailable({ status, headers, json }: Reply): void {
   assert.equal((json() as { readonly error: number }).error, 50302)
 }
 
-test('open: fails on a locked directory, and succeeds once it is free', async (t) => {
+test('open: fails on a locked directory; another service opens it once it is free', async (t) => {
   const dataDirectory = await newDirectory()
   const holder = await startService(t, { data: dataDirectory })
   assert.equal((await post(holder.port, { id: 1, name: 'Fern' })).status, 200)
   const service = await embed(t, { data: dataDirectory })
   for (const attempt of [service.open(), service.open(), service.listen()])
     await assert.rejects(attempt, DirectoryLocked)
-  await assert.rejects(service.open(), DirectoryLocked)
   await holder.close()
-  await service.open()
-  const { plants } = await service.listen()
+  await assert.rejects(service.open(), { message: CLOSED })
+  const { plants } = await (await embed(t, { data: dataDirectory })).listen()
   assert.deepEqual((await call(portOf(plants))).json(), [{ name: 'Fern' }])
 })
 
@@ -49,17 +50,7 @@ test('open: calls at the same time share one attempt', async (t) => {
   assert.equal(await service.listen(), await service.listen())
 })
 
-test('close: after a failed open, ends and holds nothing', async (t) => {
-  const dataDirectory = await newDirectory()
-  const holder = await startService(t, { data: dataDirectory })
-  const service = await embed(t, { data: dataDirectory })
-  await assert.rejects(service.open(), DirectoryLocked)
-  await service.close()
-  await holder.close()
-  await startService(t, { data: dataDirectory })
-})
-
-test('listen: a failed call closes its listeners, and the next one succeeds', async (t) => {
+test('listen: a failed call frees its addresses, and fetches no key', async (t) => {
   const directory = await temporaryDirectory()
   const [folder, dataDirectory] = [join(directory, 'sockets'), join(directory, 'data')]
   let fetches = 0
@@ -72,29 +63,30 @@ test('listen: a failed call closes its listeners, and the next one succeeds', as
   t.after(() => taken.close())
   // It listens on TCP.
   const { port } = taken.address() as AddressInfo
-  const service = await embed(t, {
-    data: dataDirectory,
-    jwtSecret: undefined,
-    jwksUrl: `${issuer}/keys`,
-    listen: `127.0.0.1:${port}`,
-    adminListen: `unix:${folder}/admin.sock`,
-  })
-
-  const refused = (why: RegExp) =>
+  const create = () =>
+    embed(t, {
+      data: dataDirectory,
+      jwtSecret: undefined,
+      jwksUrl: `${issuer}/keys`,
+      listen: `127.0.0.1:${port}`,
+      adminListen: `unix:${folder}/admin.sock`,
+    })
+  const refused = (service: PlantService, why: RegExp) =>
     assert.rejects(service.listen(), { name: 'ListenFailed', message: why })
-  await refused(/admin\.sock/)
+  await refused(await create(), /admin\.sock/)
   assert.equal(existsSync(dataDirectory), false)
 
   mkdirSync(folder)
   const own = new RegExp(`^listen: cannot listen on 127.0.0.1:${port}: `)
-  await Promise.all([refused(own), refused(own)])
+  const service = await create()
+  await Promise.all([refused(service, own), refused(service, own)])
   assert.deepEqual(readdirSync(folder), [])
   assert.equal(fetches, 0)
-  assert.equal(service.health().checks.service, 'starting')
+  assert.equal(service.health().checks.service, 'draining')
 
   taken.close()
   await once(taken, 'close')
-  const { plants, admin } = await service.listen()
+  const { plants, admin } = await (await create()).listen()
   assert.deepEqual([plants, admin], [`http://127.0.0.1:${port}`, `unix:${folder}/admin.sock`])
   assert.equal((await call(`${folder}/admin.sock`, { path: '/livez' })).status, 200)
   assert.equal((await call(`${folder}/admin.sock`, { path: '/metrics' })).status, 200)
@@ -102,26 +94,28 @@ test('listen: a failed call closes its listeners, and the next one succeeds', as
 })
 
 for (const isOpen of [true, false])
-  test(`listen: a failed call leaves a store that ${isOpen ? 'is open' : 'opens'}`, async (t) => {
+  test(`listen: a failed call closes a store that ${isOpen ? 'is open' : 'opens'}`, async (t) => {
+    const data = await newDirectory()
     const path = join(await temporaryDirectory(), 'no folder', 'plants.sock')
-    const service = await embed(t, { [isOpen ? 'listen' : 'adminListen']: `unix:${path}` })
-    const opened = t.mock.method(SqljsStore, 'open')
+    const unusable = { [isOpen ? 'listen' : 'adminListen']: `unix:${path}` }
+    const service = await embed(t, { data, ...unusable })
     const opening = service.open()
     if (isOpen) await opening
-    await assert.rejects(service.listen(), ListenFailed)
-    await opening
-    const port = portOf(await serving(t, service.handler))
-    assert.equal((await post(port, { id: 1, name: 'Fern' })).status, 200)
-    assert.equal(opened.mock.callCount(), 1)
+    await Promise.all([
+      assert.rejects(service.listen(), ListenFailed),
+      isOpen || assert.rejects(opening, { message: CLOSED }),
+    ])
+    assertUnavailable(await call(portOf(await serving(t, service.handler))))
+    await (await embed(t, { data })).open()
   })
 
 test('close: afterwards open, listen and requests are refused for good', async (t) => {
   const service = await embed(t)
   await service.close()
-  const closed = { message: 'the service is closed: create another one' }
+  const closed = { message: CLOSED, name: 'StoreUnavailable' }
   for (let i = 0; i < 2; i++) {
-    await assert.rejects(service.open(), { ...closed, name: 'StoreUnavailable' })
-    await assert.rejects(service.listen(), { ...closed, name: 'ListenFailed' })
+    await assert.rejects(service.open(), closed)
+    await assert.rejects(service.listen(), closed)
   }
   const port = portOf(await serving(t, service.handler))
   assertUnavailable(await call(port))

@@ -18,13 +18,13 @@ export async function run(_: string, { dev = false }: { dev?: boolean }): Promis
   if (!config.etcd && config.data === IN_MEMORY)
     log.info('plants are in memory alone, and a stop loses them: this is for tests')
   const service = new Service(config, { log, onFatal: end, nameOf: variableOf })
-  const isStopping = stopOnSignal(service, log)
-  const listening = await service.listen().catch((error: unknown) => {
+  const start = service.listen().catch((error: unknown) => {
     if (!isStopping()) throw error
     if (reasonOf(error) !== CLOSED) log.error('the start failed while it was stopped', { error })
-    // The stop ends the process after the requests under way.
     return undefined
   })
+  const isStopping = stopOnSignal(service, start, log)
+  const listening = await start
   if (!listening) return
   log.info('listening', {
     version: VERSION,
@@ -58,13 +58,13 @@ function end(error: unknown): void {
 }
 
 /** Stops the service at a signal, and ends the process at the next one. */
-function stopOnSignal(service: Service, log: Log): () => boolean {
+function stopOnSignal(service: Service, start: Promise<unknown>, log: Log): () => boolean {
   let isStopping = false
   const stop = async (signal: NodeJS.Signals): Promise<void> => {
     if (isStopping) process.exit(1)
     isStopping = true
     log.info('stopping', { signal })
-    await service.close()
+    await Promise.all([service.close(), start])
     log.info('stopped')
     await log.flush(FLUSH_MS)
     process.exit(0)
