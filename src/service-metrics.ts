@@ -1,5 +1,5 @@
 import type { Checks } from './api/admin.ts'
-import type { ResponderOptions } from './api/plant-responder.ts'
+import type { RouterOptions } from './api/router.ts'
 import type { KeySource } from './auth/keys.ts'
 import type { Verifier } from './auth/verifier.ts'
 import type { HttpServer } from './http/server.ts'
@@ -10,7 +10,7 @@ import { VERSION } from './version.ts'
 // No label has a value that a client chose.
 
 export function addServiceMetrics(
-  { metrics, log, bodies, responses }: ResponderOptions,
+  { metrics, log, bodies, responses }: RouterOptions,
   http: HttpServer,
   mountedActive: () => number,
   checks: () => Checks,

@@ -6,7 +6,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { Admin, type Checks, type Health, healthOf } from './api/admin.ts'
 import { Cors } from './api/cors.ts'
 import { PageCache } from './api/page-cache.ts'
-import { PlantResponder, type ResponderOptions } from './api/plant-responder.ts'
+import { Router, type RouterOptions } from './api/router.ts'
 import { RateLimit } from './api/rate-limit.ts'
 import { type KeySource, readKeys } from './auth/keys.ts'
 import { Verifier } from './auth/verifier.ts'
@@ -111,7 +111,7 @@ export class Service implements Omit<PlantService, 'handler'> {
     const { rateLimit, maxBodyBytes, logRequests, readScope, writeScope } = config
     const { corsOrigins, keepAlive } = config
     const verifier = new Verifier(this.#keys, config)
-    const options: ResponderOptions = {
+    const options: RouterOptions = {
       store: () => this.#openedStore(),
       verifier,
       rateLimit: rateLimit === undefined ? undefined : new RateLimit(rateLimit),
@@ -127,7 +127,7 @@ export class Service implements Omit<PlantService, 'handler'> {
       log,
       logRequests,
     }
-    this.#responder = new PlantResponder(options)
+    this.#responder = new Router(options)
     this.#http = new HttpServer(this.#responder, { ...TIMEOUTS, keepAliveMs: keepAlive * 1000 })
     this.#http.server.on('connection', this.#queue.connectionArrived)
     const mountedActive = (): number => this.#adapter?.active ?? 0

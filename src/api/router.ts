@@ -1,11 +1,23 @@
+/*
+ * The router: checks each request, calls its operation, turns errors into responses, and records
+ * each response.
+ */
+
 import { insufficientScope, readBearer } from '../auth/bearer.ts'
 import type { Caller } from '../auth/caller.ts'
 import type { Verifier } from '../auth/verifier.ts'
-import { HttpError } from '../errors.ts'
+import { ClientGone, conditions, HttpError, reasonOf } from '../errors.ts'
 import { discardBody } from '../http/body.ts'
-import { type Exchange, hasTooManyHeaders } from '../http/exchange.ts'
-import type { HttpResponse } from '../http/response.ts'
+import { Exchange, hasTooManyHeaders, type RequestRecord } from '../http/exchange.ts'
+import type { Responder } from '../http/responder.ts'
+import { errorResponse, type HttpResponse, NO_RESPONSE } from '../http/response.ts'
+import { overloaded } from '../limits/budget.ts'
+import type { Log, LogRequests } from '../telemetry/log.ts'
+import type { Metrics } from '../telemetry/metrics.ts'
+import { PlantTooLarge, StoreFull, StoreUnavailable } from '../plants/store.ts'
 import type { OperationOptions } from './call.ts'
+import type { Cors } from './cors.ts'
+import { RequestDurations } from './durations.ts'
 import { type Operation, routeOf } from './operations.ts'
 import type { RateLimit } from './rate-limit.ts'
 
@@ -14,8 +26,15 @@ export interface RouterOptions extends OperationOptions {
   readonly rateLimit: RateLimit | undefined
   /** The scope that a token needs for each kind of operation, if any. */
   readonly scopes: Readonly<Record<Operation['scope'], string | undefined>>
+  readonly cors: Cors | undefined
+  readonly isDraining: () => boolean
+  readonly metrics: Metrics
+  readonly log: Log
+  readonly logRequests: LogRequests
 }
 
+/** In seconds. */
+const STORE_RETRY = ['Retry-After', '1']
 /** If a known path has no operation for a method, these methods get 405 and all others 501. */
 const KNOWN_METHOD = /^(?:GET|HEAD|POST|PUT|PATCH|DELETE)$/
 /** The only expectation that is supported. */
@@ -23,16 +42,40 @@ const CONTINUE = '100-continue'
 /** RFC 9110 §7.2, loosely: Node has already refused control characters. */
 const HOST = /^[A-Za-z0-9\-._~!$&'()*+,;=:[\]%]*$/
 
-/**
- * Checks a request in this order: HTTP, path, method, token, scope, rate, expectation. Then calls
- * the operation's handler. The returned function throws (or rejects with) HttpError or ClientGone.
- */
-export function createRouter(
-  options: RouterOptions,
-): (exchange: Exchange) => HttpResponse | Promise<HttpResponse> {
-  const { verifier, rateLimit, scopes } = options
+export class Router implements Responder {
+  readonly #options: RouterOptions
+  readonly #durations: RequestDurations
+  readonly #errorCounts = new Map([...conditions.values()].map(([error]) => [error, 0]))
 
-  return (exchange) => {
+  constructor(options: RouterOptions) {
+    const { metrics } = options
+    this.#options = options
+    this.#durations = new RequestDurations(metrics)
+    metrics.counter('plant_store_errors_total', 'Failures answered, by error value.', () =>
+      [...this.#errorCounts].map(([error, count]) => [{ error: String(error) }, count]),
+    )
+  }
+
+  get draining(): boolean {
+    return this.#options.isDraining()
+  }
+
+  serve(exchange: Exchange): HttpResponse | Promise<HttpResponse> {
+    // Without a store every request is refused, before any other check.
+    this.#options.store()
+    const response = this.#route(exchange)
+    const { cors } = this.#options
+    if (!cors) return response
+    const allow = (each: HttpResponse): HttpResponse => cors.allow(exchange, each)
+    return response instanceof Promise ? response.then(allow) : allow(response)
+  }
+
+  /**
+   * Checks a request in this order: HTTP, path, method, token, scope, rate, expectation. Then calls
+   * the operation's handler.
+   * @throws HttpError or ClientGone, also as a rejection.
+   */
+  #route(exchange: Exchange): HttpResponse | Promise<HttpResponse> {
     checkHttp(exchange)
     const { path, query } = splitTarget(exchange.req.url ?? '')
     const [route, parameters] = routeOf(path) ?? []
@@ -46,24 +89,69 @@ export function createRouter(
       throw KNOWN_METHOD.test(method)
         ? new HttpError('methodNotAllowed', allow)
         : new HttpError('methodUnknown')
+    const options = this.#options
     const serve = (caller: Caller): HttpResponse | Promise<HttpResponse> => {
-      const { owner, scopes: granted } = caller
-      exchange.ownerHash = caller.ownerHash
-      const scope = scopes[operation.scope]
-      if (scope !== undefined && !granted.has(scope)) {
-        const cause = `${scope} is not among the ${granted.size} scopes of the token`
-        throw new HttpError('scopeMissing', insufficientScope(scope), cause)
-      }
-      const waitSeconds = rateLimit?.waitSecondsFor(owner)
-      if (waitSeconds !== undefined)
-        throw new HttpError('rateLimited', ['Retry-After', String(waitSeconds)])
-      const { expectation = CONTINUE } = exchange
-      if (expectation !== CONTINUE) throw new HttpError('expectationFailed')
+      this.#admit(exchange, caller, operation.scope)
       if (!operation.hasBody) discardBody(exchange)
-      return operation.handle({ exchange, owner, parameters, query, options })
+      return operation.handle({ exchange, owner: caller.owner, parameters, query, options })
     }
-    const caller = verifier.verify(readBearer(exchange.headers('authorization')), exchange)
+    const caller = options.verifier.verify(readBearer(exchange.headers('authorization')), exchange)
     return caller instanceof Promise ? caller.then(serve) : serve(caller)
+  }
+
+  /** @throws HttpError if the caller may not make this request now. */
+  #admit(exchange: Exchange, caller: Caller, kind: Operation['scope']): void {
+    const { rateLimit, scopes } = this.#options
+    exchange.ownerHash = caller.ownerHash
+    const scope = scopes[kind]
+    if (scope !== undefined && !caller.scopes.has(scope)) {
+      const cause = `${scope} is not among the ${caller.scopes.size} scopes of the token`
+      throw new HttpError('scopeMissing', insufficientScope(scope), cause)
+    }
+    const waitSeconds = rateLimit?.waitSecondsFor(caller.owner)
+    if (waitSeconds !== undefined)
+      throw new HttpError('rateLimited', ['Retry-After', String(waitSeconds)])
+    const { expectation = CONTINUE } = exchange
+    if (expectation !== CONTINUE) throw new HttpError('expectationFailed')
+  }
+
+  explain(error: unknown, request: RequestRecord): HttpResponse {
+    const { requestId } = request
+    if (error instanceof ClientGone) return NO_RESPONSE
+    const failure = this.#count(error)
+    const { log, cors } = this.#options
+    if (failure.condition === 'internal') log.error('a request failed', { requestId, error })
+    else log.debug('refused', { requestId, error: failure.error, cause: failure.cause })
+    const response = errorResponse(failure)
+    return cors && request instanceof Exchange ? cors.allow(request, response) : response
+  }
+
+  timeoutError({ ownerHash }: RequestRecord): HttpError {
+    // Without an owner, the token is still being verified.
+    return ownerHash === undefined ? overloaded() : new HttpError('storageUnavailable', STORE_RETRY)
+  }
+
+  responseFailed(error: unknown, { requestId }: RequestRecord): void {
+    this.#count(error)
+    this.#options.log.error('a response failed after its headers', { requestId, error })
+  }
+
+  #count(error: unknown): HttpError {
+    const failure = httpErrorOf(error)
+    this.#errorCounts.set(failure.error, (this.#errorCounts.get(failure.error) ?? 0) + 1)
+    return failure
+  }
+
+  answered(request: RequestRecord, { status, error }: HttpResponse, isAborted: boolean): void {
+    const { method, route, ownerHash: owner, requestId, traceId, startedAtMs } = request
+    const tookMs = performance.now() - startedAtMs
+    this.#durations.record(method, route, status, tookMs / 1000)
+    const { log, logRequests } = this.#options
+    const isError = status >= 400 || isAborted
+    if (logRequests === 'off' || (logRequests === 'errors' && !isError)) return
+    const ms = Math.round(tookMs * 1000) / 1000
+    const aborted = isAborted || undefined
+    log.request({ method, route, status, error, ms, requestId, traceId, owner, aborted })
   }
 }
 
@@ -82,4 +170,14 @@ function splitTarget(target: string): { readonly path: string; readonly query: s
   const origin = target.startsWith('/') ? target : target.replace(/^https?:\/\/[^/?#@]+/i, '')
   const [, path = '', query = ''] = /^([^?]*)\??(.*)$/s.exec(origin) ?? []
   return { path, query }
+}
+
+/** The error for the client. An unknown error may hold secrets, so it becomes `internal`. */
+function httpErrorOf(error: unknown): HttpError {
+  if (error instanceof HttpError) return error
+  if (error instanceof StoreUnavailable)
+    return new HttpError('storageUnavailable', STORE_RETRY, reasonOf(error))
+  if (error instanceof StoreFull) return new HttpError('storageFull')
+  if (error instanceof PlantTooLarge) return new HttpError('bodyTooLarge')
+  return new HttpError('internal')
 }

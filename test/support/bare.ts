@@ -5,7 +5,7 @@ import type { TestContext } from 'node:test'
 import type { Caller } from '../../dist/auth/caller.js'
 import { Budget } from '../../dist/limits/budget.js'
 import { Adapter } from '../../dist/http/adapter.js'
-import { PlantResponder } from '../../dist/api/plant-responder.js'
+import { Router } from '../../dist/api/router.js'
 import { PageCache } from '../../dist/api/page-cache.js'
 import { HttpServer, type HttpTimeouts } from '../../dist/http/server.js'
 import { FairQueue } from '../../dist/limits/fair-queue.js'
@@ -111,7 +111,7 @@ export async function startBare(
     debug: (_message, fields) => refused.push(fields?.['error']),
     error: (_message, fields) => failures.push(fields?.['error']),
   }
-  const responder = new PlantResponder({
+  const responder = new Router({
     ...options,
     verifier: { verify: authenticate },
     rateLimit: undefined,
