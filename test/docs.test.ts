@@ -7,7 +7,7 @@ import { conditions } from '../dist/errors.js'
 import { read, tableOf } from './support/documents.ts'
 import { call } from './support/http.ts'
 import { scrape } from './support/metrics.ts'
-import { ROOT } from './support/release.ts'
+import { ROOT, VERSION } from './support/release.ts'
 import { startService } from './support/service.ts'
 
 /** The README for operators. */
@@ -45,6 +45,15 @@ test('docs: SECURITY.md names the packages and versions of the manifest', () => 
     tableOf('SECURITY.md', 'package').map(([name, pinned]) => [name, pinned]),
     Object.entries(dependencies).map(([name, pinned]) => [`\`${name}\``, pinned]),
   )
+})
+
+test('docs: files and images have the version of the manifest', () => {
+  const deploying = readdirSync(join(ROOT, 'scripts/deploy')).map((name) => `scripts/deploy/${name}`)
+  const named = ['README.md', 'src/index.md', ...deploying].flatMap((name) =>
+    [...read(name).matchAll(/\bplant-store[-:](\d+\.\d+\.\d+)/g)].map(([, version]) => version),
+  )
+  assert.ok(named.length > 5)
+  assert.deepEqual([...new Set(named)], [VERSION])
 })
 
 test('docs: the metrics table names all metrics but two, and no other', async (t) => {

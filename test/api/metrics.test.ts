@@ -9,6 +9,7 @@ import { conditions } from '../../dist/errors.js'
 import { call, type CallOptions, post } from '../support/http.ts'
 import { PEM, readPair } from '../support/keys.ts'
 import { scrape, type Scrape } from '../support/metrics.ts'
+import { VERSION } from '../support/release.ts'
 import { startService, temporaryDirectory } from '../support/service.ts'
 import { serving } from '../support/serving.ts'
 import { changeTimers, stopClock, until } from '../support/time.ts'
@@ -261,7 +262,8 @@ test('metrics: the process has CPU, memory and event loop delay', async (t) => {
   assert.ok(Math.abs(seconds - (Date.now() / 1000 - process.uptime())) < 5)
   assert.ok(value('process_cpu_seconds_total') > 0.05)
   assert.ok(value('process_resident_memory_bytes') > 10 * 2 ** 20)
-  assert.equal(value(`plant_store_build_info{version="2.0.0",node="${process.version}"}`), 1)
+  const labels = `version="${VERSION}",node="${process.version}"`
+  assert.equal(value(`plant_store_build_info{${labels}}`), 1)
   // Blocks the event loop, so that its timer is late.
   const end = performance.now() + 350
   while (performance.now() < end);

@@ -5,6 +5,7 @@ import { test } from 'node:test'
 import { pathToFileURL } from 'node:url'
 import { call, post } from '../support/http.ts'
 import { MAIN, preload, type ServerProcess, startProcess } from '../support/process.ts'
+import { VERSION } from '../support/release.ts'
 import { temporaryDirectory } from '../support/service.ts'
 import { until } from '../support/time.ts'
 import { SECRET } from '../support/tokens.ts'
@@ -49,7 +50,7 @@ test('log: a start, a failed batch and a crash say what is needed, and no secret
   assert.deepEqual(line, {
     level: 'info',
     message: 'listening',
-    version: '2.0.0',
+    version: VERSION,
     plants: `http://127.0.0.1:${first.port}`,
     admin: `http://127.0.0.1:${first.adminPort}`,
     data: directory,

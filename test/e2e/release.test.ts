@@ -7,7 +7,8 @@ import { promisify } from 'node:util'
 import { read } from '../support/documents.ts'
 import { call, post } from '../support/http.ts'
 import { command, run, startProcess } from '../support/process.ts'
-import { listArchive, makeRelease, projectRelease, ROOT, unpack } from '../support/release.ts'
+import { listArchive, makeRelease, projectRelease, ROOT } from '../support/release.ts'
+import { unpack, VERSION } from '../support/release.ts'
 import { LONG } from '../support/scale.ts'
 import { temporaryDirectory } from '../support/service.ts'
 import { list, openStore } from '../store/sqljs/fixtures.ts'
@@ -151,7 +152,7 @@ test('release: the folder runs with node alone, and every command works', async 
     assert.deepEqual([status, stderr], [0, ''], args.join(' '))
     return stdout
   }
-  const version = { status: 0, stdout: '2.0.0\n', stderr: '' }
+  const version = { status: 0, stdout: `${VERSION}\n`, stderr: '' }
   assert.deepEqual(await run(['--version'], {}, elsewhere, main), version)
   const description = readFileSync(join(elsewhere, 'plant-store/src/api/openapi.json'), 'utf8')
   assert.equal(await runs('openapi'), description)

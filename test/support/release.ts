@@ -1,10 +1,16 @@
 import { execFile } from 'node:child_process'
+import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { promisify } from 'node:util'
 import { temporaryDirectorySync } from './directories.ts'
 
 export const ROOT = fileURLToPath(new URL('../..', import.meta.url))
+
+/** What package.json says. */
+export const { version: VERSION }: { readonly version: string } = JSON.parse(
+  readFileSync(join(ROOT, 'package.json'), 'utf8'),
+)
 
 const exec = promisify(execFile)
 
@@ -21,10 +27,10 @@ export async function makeRelease(directory: string, root = ROOT): Promise<Relea
     cwd: root,
   })
   return {
-    package: join(directory, 'plant-store-2.0.0.tgz'),
-    archive: join(directory, 'plant-store-2.0.0-node.tar.gz'),
+    package: join(directory, `plant-store-${VERSION}.tgz`),
+    archive: join(directory, `plant-store-${VERSION}-node.tar.gz`),
     folder: join(directory, 'plant-store'),
-    billOfMaterials: join(directory, 'plant-store-2.0.0.cdx.json'),
+    billOfMaterials: join(directory, `plant-store-${VERSION}.cdx.json`),
   }
 }
 
