@@ -48,7 +48,8 @@ test('docs: SECURITY.md names the packages and versions of the manifest', () => 
 })
 
 test('docs: files and images have the version of the manifest', () => {
-  const deploying = readdirSync(join(ROOT, 'scripts/deploy')).map((name) => `scripts/deploy/${name}`)
+  const folder = 'scripts/deploy'
+  const deploying = readdirSync(join(ROOT, folder)).map((name) => `${folder}/${name}`)
   const named = ['README.md', 'src/index.md', ...deploying].flatMap((name) =>
     [...read(name).matchAll(/\bplant-store[-:](\d+\.\d+\.\d+)/g)].map(([, version]) => version),
   )
