@@ -5,7 +5,7 @@ import { dirname, resolve } from 'node:path'
 import { ConfigError } from './errors.ts'
 import { Adapter } from './http/adapter.ts'
 import { type PlantService, Service } from './service.ts'
-import { refusalOf } from './runtime.ts'
+import { runtimeRefusal } from './runtime.ts'
 import { readOptions } from './settings/read.ts'
 import type { PlantServiceConfig } from './settings/options.ts'
 import { createCallbackLog, createLog } from './telemetry/log.ts'
@@ -28,7 +28,7 @@ export function createPlantService(
   options: PlantServiceConfig,
   onFatal: (error: unknown) => void = () => {},
 ): PlantService {
-  const refusal = refusalOf()
+  const refusal = runtimeRefusal()
   if (refusal !== undefined) throw new ConfigError([refusal.message])
   if (typeof onFatal !== 'function') throw new ConfigError(['onFatal must be a function'])
   const config = readOptions(options)

@@ -4,9 +4,9 @@
  * The command. All but `runtime.ts` is imported later: an old Node fails on an import that it lacks
  * before any code runs, and could not say what it needs.
  */
-import { refusalOf } from './runtime.ts'
+import { runtimeRefusal } from './runtime.ts'
 
-const refusal = refusalOf()
+const refusal = runtimeRefusal()
 if (refusal === undefined) {
   void import('./cli/command-line.ts')
 } else {

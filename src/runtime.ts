@@ -10,7 +10,7 @@ const NEEDED = 'Node 20.19.2 or later, 22.11.0 or later, or 24 or later is neede
 const OTHERS = ['deno', 'bun']
 
 /** Why this runtime cannot run the service, and the exit status; undefined if it can. */
-export function refusalOf({ versions } = process) {
+export function runtimeRefusal({ versions } = process) {
   const other = OTHERS.find((name) => versions[name] !== undefined)
   if (other !== undefined)
     return { status: 1, message: `this is ${other} ${versions[other]}, not Node: ${NEEDED}` }

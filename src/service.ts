@@ -116,7 +116,7 @@ export class Service implements Omit<PlantService, 'handler'> {
       verifier,
       rateLimit: rateLimit === undefined ? undefined : new RateLimit(rateLimit),
       cors: corsOrigins && new Cors(corsOrigins),
-      pages: new PageCache(),
+      pageCache: new PageCache(),
       queue: this.#queue,
       bodies: new Budget(BUDGET_BYTES),
       responses: new Budget(BUDGET_BYTES),

@@ -12,7 +12,7 @@ import type { PageCache } from './page-cache.ts'
 export interface OperationOptions {
   /** @throws StoreUnavailable while the store is not open. */
   readonly store: () => PlantStore
-  readonly pages: PageCache
+  readonly pageCache: PageCache
   /** Runs work that may take a millisecond or more; owners take turns. */
   readonly queue: FairQueue
   /** For each body, from its announcement until its plant is stored and its response is sent. */

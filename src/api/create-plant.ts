@@ -6,7 +6,7 @@ import { type HttpResponse, jsonResponse } from '../http/response.ts'
 import { overloaded } from '../limits/budget.ts'
 import { type NewPlant, type Plant, readNewPlant } from '../plants/plant.ts'
 import { type Call, holding, inTurn } from './call.ts'
-import { checkBodyHeaders, textOf } from './json-body.ts'
+import { checkBodyHeaders, decodeBody } from './json-body.ts'
 import { readObject } from './json.ts'
 
 /** Any body of this length is parsed within 2 ms. A longer one waits for its owner's turn. */
@@ -17,7 +17,7 @@ const WAITING_BYTES = 16 * 1024
 /** POST /plants, from the media type on. */
 export async function createPlant(call: Call): Promise<HttpResponse> {
   const { exchange, owner } = call
-  const { store, pages, queue, bodies, maxBodyBytes } = call.options
+  const { store, pageCache, queue, bodies, maxBodyBytes } = call.options
   checkBodyHeaders(exchange, maxBodyBytes)
   // A chunked body reserves its buffer as it grows.
   return holding(call, bodies, exchange.contentLength ?? 0, async (hold) => {
@@ -32,14 +32,14 @@ export async function createPlant(call: Call): Promise<HttpResponse> {
     if ((await store().create(owner, plant)) === 'conflict') throw new HttpError('idTaken')
     // The response repeats the plant, and is no longer than the body.
     hold.set(bytes)
-    pages.invalidate(owner, plant.id)
+    pageCache.invalidate(owner, plant.id)
     return isShort ? plantResponse(plant) : queue.run(owner, () => plantResponse(plant))
   })
 }
 
 /** @throws HttpError that says what is wrong with the body. */
 function readPlant(body: Buffer): NewPlant {
-  const members = readObject(textOf(body), ['id', 'name', 'tag'])
+  const members = readObject(decodeBody(body), ['id', 'name', 'tag'])
   const plant = readNewPlant(members)
   if (typeof plant !== 'string') return plant
   throw new HttpError(`${plant}Invalid`, [], undefined, sentenceOf(members, plant))

@@ -56,7 +56,7 @@ function isJson(contentType: string): boolean {
 }
 
 /** @throws HttpError `bodyNotUtf8`. */
-export function textOf(bytes: Buffer): string {
+export function decodeBody(bytes: Buffer): string {
   const text = bytes.toString('utf8')
   if (!isUtf8(bytes) || text.startsWith(BYTE_ORDER_MARK)) throw new HttpError('bodyNotUtf8')
   return text

@@ -6,7 +6,7 @@ import { overloaded } from '../limits/budget.ts'
 import type { PlantChunk, PlantList, PlantRange } from '../plants/store.ts'
 import { type Call, holding, inTurn, reserved } from './call.ts'
 import { readCursor, writeCursor } from './cursor.ts'
-import { PlantStream, textOf } from './plant-stream.ts'
+import { PlantStream, pieceOf } from './plant-stream.ts'
 
 const LIMIT_MAX = 2 ** 31 - 1
 /** A page has at most this much, or one plant. */
@@ -15,18 +15,18 @@ const PAGE_MAX_BYTES = 8 * 1024 * 1024
 /** GET /plants, from the parameters on. A cached page is returned at once. */
 export function listPlants(call: Call): HttpResponse | Promise<HttpResponse> {
   const { owner, query } = call
-  const { store, pages } = call.options
-  const cached = pages.get(owner, query)
+  const { store, pageCache } = call.options
+  const cached = pageCache.get(owner, query)
   if (cached) return reserved(call, cached)
   return inTurn(call, () => {
-    const range = readRange(owner, query)
+    const range = readQuery(owner, query)
     const list = store().list(owner, range)
     const first = list.next()
     if (first instanceof Promise)
       return first.then(({ value }) => respond(call, list, range, value))
     const response = respond(call, list, range, first.value)
     // A response that was awaited is not cached: a create may have come in between.
-    if (!(response instanceof Promise)) pages.add(owner, query, response, first.value?.cutAt)
+    if (!(response instanceof Promise)) pageCache.add(owner, query, response, first.value?.cutAt)
     return response
   })
 }
@@ -63,7 +63,7 @@ function makePage(
     let cutAt: bigint | undefined
     for (let chunk: PlantChunk | undefined = first; chunk; ) {
       if (call.exchange.isDone) throw new ClientGone()
-      const text = textOf(chunk.json, count > 0)
+      const text = pieceOf(chunk.json, count > 0)
       // What has no room is read again for the next page.
       if (count > 0 && bytes + text.length > PAGE_MAX_BYTES) break
       texts.push(text)
@@ -91,7 +91,7 @@ function pageOf(
 }
 
 /** @throws HttpError `limitInvalid` or `afterInvalid`. */
-function readRange(owner: string, query: string): PlantRange {
+function readQuery(owner: string, query: string): PlantRange {
   if (query === '') return { after: undefined, limit: undefined }
   // URLSearchParams drops one leading "?". A second one belongs to a parameter's name.
   const parameters = new URLSearchParams(`?${query}`)

@@ -11,7 +11,7 @@ const COMMA = 0x2c
  * A chunk's array as a part of a longer one: without its "]", and after the first one with ","
  * in place of "[".
  */
-export function textOf(json: string, hasBegun: boolean): Buffer {
+export function pieceOf(json: string, hasBegun: boolean): Buffer {
   const bytes = Buffer.from(json)
   if (hasBegun) bytes[0] = COMMA
   return bytes.subarray(0, -1)
@@ -33,7 +33,7 @@ export class PlantStream implements BodyStream {
   constructor(list: PlantList, first: string, call: Call) {
     this.#list = list
     this.#call = call
-    this.#first = textOf(first, false)
+    this.#first = pieceOf(first, false)
     this.#hold = call.options.responses.reserve(call.owner, excessOf(this.#first))
   }
 
@@ -62,7 +62,7 @@ export class PlantStream implements BodyStream {
     const next = () => (this.#isClosed ? undefined : this.#list.next())
     const chunk = (await options.queue.run(owner, next))?.value
     if (chunk === undefined || this.#isClosed) return undefined
-    const text = textOf(chunk.json, true)
+    const text = pieceOf(chunk.json, true)
     if (!this.#hold.grow(excessOf(text))) throw overloaded()
     return text
   }

@@ -1,7 +1,7 @@
 /** Tokens that were verified: the next request with the same token needs no signature check. */
 import type { Caller } from './caller.ts'
 
-interface Entry {
+interface CachedToken {
   readonly caller: Caller
   readonly bytes: number
   /** Seconds since 1970, as in the token. */
@@ -18,7 +18,7 @@ export const MAX_CACHED_BYTES = 8 * 1024 * 1024
 /** The whole token is the key, because another token could have the same hash or jti. */
 export class TokenCache {
   /** In the order in which they were added. */
-  readonly #entries = new Map<string, Entry>()
+  readonly #entries = new Map<string, CachedToken>()
   #bytes = 0
 
   get size(): number {

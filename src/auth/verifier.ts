@@ -48,7 +48,7 @@ const JOSE_CODES = /^ERR_(?:JOSE|JW[A-Z]+)_/
 const CHUNKED_PLACES = 8
 
 /** The request that brought a token. */
-export interface Client {
+export interface TokenRequest {
   readonly isChunked: boolean
   /** True once the client has left. */
   readonly isOver: boolean
@@ -77,14 +77,14 @@ export class Verifier {
    * @throws HttpError overloaded if too many tokens wait.
    * @throws ClientGone if the client left while its token waited.
    */
-  verify(token: string, client: Client): Caller | Promise<Caller> {
+  verify(token: string, request: TokenRequest): Caller | Promise<Caller> {
     const cached = this.#findCached(token)
     if (cached !== undefined) return cached
-    return this.#verifyInTurn(token, client)
+    return this.#verifyInTurn(token, request)
   }
 
-  async #verifyInTurn(token: string, client: Client): Promise<Caller> {
-    const places = client.isChunked ? CHUNKED_PLACES : 1
+  async #verifyInTurn(token: string, request: TokenRequest): Promise<Caller> {
+    const places = request.isChunked ? CHUNKED_PLACES : 1
     const fetched = this.#fetchKeys(token)
     if (fetched) {
       const hold = this.#waitingForKeys.reserve(STRANGERS, places, 'too many tokens wait')
@@ -92,7 +92,7 @@ export class Verifier {
       hold.release()
     }
     const verify = (): Promise<Caller> => {
-      if (client.isOver) throw new ClientGone()
+      if (request.isOver) throw new ClientGone()
       return this.#verifyOnce(token)
     }
     return this.#verifying.run(STRANGERS, verify, places)

@@ -43,7 +43,7 @@ export function checkStore(
     try {
       const replayed = await replay(scan, database, onProgress)
       progress.step('checking', database.usedPages * PAGE_BYTES)
-      const plants = counted(database.check(), 'plant')
+      const plants = counted(database.countVerified(), 'plant')
       const torn = await tornLine(directory, wasServed, replayed)
       if (torn) throw torn
       const files = `${snapshot ? 'a' : 'no'} snapshot and ${counted(journals.length, 'journal')}`

@@ -12,10 +12,10 @@ export const OPTIONS = {
   version: { type: 'boolean' },
 } as const
 
-type Values = ReturnType<typeof parseArgs<{ options: typeof OPTIONS }>>['values']
+type Flags = ReturnType<typeof parseArgs<{ options: typeof OPTIONS }>>['values']
 
 /** Does the work of a command. Returns what is to be printed. */
-type Run = (argument: string, values: Values) => Promise<string | undefined> | string
+type Run = (argument: string, values: Flags) => Promise<string | undefined> | string
 
 export interface Command {
   readonly options?: readonly (keyof typeof OPTIONS)[]

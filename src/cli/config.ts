@@ -3,7 +3,7 @@
 import { resolve } from 'node:path'
 import { keysFrom, readConfig } from '../settings/read.ts'
 import { escaped } from '../errors.ts'
-import { type Address, written } from '../http/listen.ts'
+import { type Address, addressText } from '../http/listen.ts'
 import { VARIABLES } from '../settings/table.ts'
 
 export const run = (): string => describeConfig(process.env)
@@ -36,7 +36,7 @@ export function describeConfig(env: NodeJS.ProcessEnv): string {
 function shown(value: unknown): string {
   const isAddress = typeof value === 'object' && !Array.isArray(value)
   // Of the settings, only addresses and lists of endpoints are objects. A list has commas.
-  const text = isAddress ? written(value as Address) : String(value)
+  const text = isAddress ? addressText(value as Address) : String(value)
   return /^[!-~]+$/.test(text) ? text : escaped(JSON.stringify(text))
 }
 

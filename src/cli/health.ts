@@ -3,7 +3,7 @@
 import { once } from 'node:events'
 import { type IncomingMessage, request } from 'node:http'
 import { connect } from 'node:net'
-import { type Address, written } from '../http/listen.ts'
+import { type Address, addressText } from '../http/listen.ts'
 import { readConfig } from '../settings/read.ts'
 import { type Option, variableOf } from '../settings/table.ts'
 
@@ -23,7 +23,7 @@ async function check(option: Option, address: Address, ask: typeof askLive): Pro
       throw new Error('a free port is another one each time')
     await ask(address, AbortSignal.timeout(TIMEOUT_MS))
   } catch (cause) {
-    throw new Error(`${variableOf(option)}: ${written(address)} does not answer`, { cause })
+    throw new Error(`${variableOf(option)}: ${addressText(address)} does not answer`, { cause })
   }
 }
 

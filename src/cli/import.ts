@@ -10,7 +10,7 @@ import { openStore } from '../store/open.ts'
 import { nodeFiles } from '../store/sqljs/files.ts'
 import { SQLITE_LOGS } from '../store/sqljs/new-file.ts'
 import { FILE_MAX_BYTES, PageFile } from '../store/sqljs/page-file.ts'
-import { openSource, type Source, type SourceRow } from '../store/sqljs/source.ts'
+import { openImportFile, type ImportFile, type ImportRow } from '../store/sqljs/import-file.ts'
 import { counted, Progress } from './progress.ts'
 
 /** Rows of a batch, and characters of their text: creates under way together, also to etcd. */
@@ -20,11 +20,11 @@ const BATCH_CHARS = 8 * 1024 * 1024
 const QUOTED_CHARS = 100
 
 /** Opens the store to import into. `onFatal` is told when its memory and disk may differ. */
-type OpenStore = (log: Log, onFatal: (error: unknown) => void) => Promise<PlantStore>
+type OpenTarget = (log: Log, onFatal: (error: unknown) => void) => Promise<PlantStore>
 
 export async function run(file: string): Promise<string> {
   const config = readConfig(process.env, 'storage')
-  const open: OpenStore = (log, onFatal) => openStore(config, { log, onFatal })
+  const open: OpenTarget = (log, onFatal) => openStore(config, { log, onFatal })
   return escaped(await importStore(open, resolve(file)))
 }
 
@@ -34,22 +34,22 @@ export async function run(file: string): Promise<string> {
  * @throws DirectoryLocked while a service holds the directory; Error if any row is not stored.
  */
 export async function importStore(
-  openTarget: OpenStore,
+  openTarget: OpenTarget,
   file: string,
   progress = new Progress(),
 ): Promise<string> {
   const refuse = (error: unknown): never => {
     throw new Error(`${file} cannot be imported: ${reasonOf(error)}`)
   }
-  await refuseOthers(file).catch(refuse)
+  await checkRegularFile(file).catch(refuse)
   const opened = await nodeFiles.open(file, 'existing')
   try {
     const pages = new PageFile(file, opened, await opened.lengthBytes())
-    const source = await openSource(pages).catch(refuse)
+    const source = await openImportFile(pages).catch(refuse)
     for (const note of source.notes) progress.tell(`${file} ${note}`)
     let fatal: unknown
     const store = await openTarget(logTo(progress), (error) => (fatal = error))
-    const refused = await importRows(store, source, progress).finally(() => store.close())
+    const refused = await importAll(store, source, progress).finally(() => store.close())
     if (fatal !== undefined) throw fatal
     const plants = counted(source.total, 'plant')
     if (refused === 0) return `${plants} read from ${file}; all of them are in the store`
@@ -61,7 +61,7 @@ export async function importStore(
 }
 
 /** Before it is opened: opening a FIFO waits for a writer. */
-async function refuseOthers(file: string): Promise<void> {
+async function checkRegularFile(file: string): Promise<void> {
   const found = await stat(file)
   if (!found.isFile() || found.size > FILE_MAX_BYTES)
     throw new Error(`it is no regular file of at most ${FILE_MAX_BYTES} bytes`)
@@ -73,7 +73,7 @@ async function refuseOthers(file: string): Promise<void> {
 }
 
 /** Returns how many rows were not stored. */
-async function importRows(store: PlantStore, source: Source, progress: Progress): Promise<number> {
+async function importAll(store: PlantStore, file: ImportFile, progress: Progress): Promise<number> {
   const unavailable = store.unavailableReason()
   if (unavailable !== undefined)
     throw new Error(`nothing can be kept at the moment: ${unavailable}`)
@@ -87,10 +87,10 @@ async function importRows(store: PlantStore, source: Source, progress: Progress)
     }
     creates = []
     chars = 0
-    progress.at(read, source.total, 'plants')
+    progress.at(read, file.total, 'plants')
   }
   progress.step('importing')
-  for (const row of source.rows) {
+  for (const row of file.rows) {
     creates.push(storeRow(store, row))
     read += 1
     chars += row.name.length + (row.tag?.length ?? 0)
@@ -101,7 +101,7 @@ async function importRows(store: PlantStore, source: Source, progress: Progress)
 }
 
 /** Creates a plant. Returns which row was not stored and why, if it was not. */
-async function storeRow(store: PlantStore, row: SourceRow): Promise<string | undefined> {
+async function storeRow(store: PlantStore, row: ImportRow): Promise<string | undefined> {
   const { owner, name, tag, problem } = row
   const place = `owner ${JSON.stringify(owner.slice(0, QUOTED_CHARS))}, id ${row.id}`
   if (problem !== undefined) return `${place}: ${problem}`

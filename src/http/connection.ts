@@ -165,8 +165,8 @@ export class Connection {
       if (!exchange.response) this.#responder.answered(exchange, response, true)
       return
     }
-    const isLastTurn = this.#next === 'closing' && this.#waiting.length === 0
-    const isLast = isLastTurn || this.#responder.draining || exchange.endsWith(response)
+    const isFinal = this.#next === 'closing' && this.#waiting.length === 0
+    const isLast = isFinal || this.#responder.draining || exchange.endsWith(response)
     discardBody(exchange)
     this.#send(exchange, response, isLast)
   }

@@ -105,16 +105,16 @@ export class Exchange implements RequestRecord {
   }
 
   /** Calls it once `isDone` is true. */
-  whenDone(call: () => void): void {
-    if (this.isDone) call()
-    else this.#whenDone.push(call)
+  whenDone(callback: () => void): void {
+    if (this.isDone) callback()
+    else this.#whenDone.push(callback)
   }
 
   /** To be called again, it does nothing. */
   finish(): void {
     if (this.isDone) return
     this.isDone = true
-    for (const call of this.#whenDone) call()
+    for (const callback of this.#whenDone) callback()
   }
 
   /** True if not all of its response has left the process. To Node a lost one is finished too. */

@@ -42,11 +42,11 @@ export async function listen(
     if ('path' in address) return await listenOnPath(server, address.path, mode)
     await once(server.listen(address), 'listening')
   } catch (error) {
-    throw explain(error, address, option)
+    throw listenFailed(error, address, option)
   }
   // It listens on TCP.
   const { address: host, port } = server.address() as AddressInfo
-  return { url: `http://${written({ host, port })}`, stop: () => stopAccepting(server) }
+  return { url: `http://${addressText({ host, port })}`, stop: () => stopAccepting(server) }
 }
 
 /**
@@ -108,13 +108,13 @@ async function isStale(path: string): Promise<boolean> {
 }
 
 /** An address as a setting has it. */
-export function written(address: Address): string {
+export function addressText(address: Address): string {
   if ('path' in address) return `unix:${address.path}`
   const { host, port } = address
   return `${host.includes(':') ? `[${host}]` : host}:${port}`
 }
 
-function explain(error: unknown, address: Address, option: string): ListenFailed {
+function listenFailed(error: unknown, address: Address, option: string): ListenFailed {
   const isPath = 'path' in address
   const code = errorCodeOf(error)
   const isTaken = code === 'EADDRINUSE' || code === 'EEXIST'
@@ -125,6 +125,6 @@ function explain(error: unknown, address: Address, option: string): ListenFailed
   const reason = isTaken
     ? `something listens there already${other}; stop it or choose another address`
     : `${reasonOf(error)}; choose ${place}`
-  const what = `${option}: cannot listen on ${written(address)}`
+  const what = `${option}: cannot listen on ${addressText(address)}`
   return new ListenFailed(`${what}: ${reason}`, isTaken ? {} : { cause: error })
 }

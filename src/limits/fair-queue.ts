@@ -2,7 +2,7 @@ import { Budget } from './budget.ts'
 import { Turns } from './turns.ts'
 
 /** Time for queued work in one tick of the event loop, so that sockets and probes are served. */
-const BUDGET_MS = 3
+const TICK_MS = 3
 /** While less than this is spent, no tick is scheduled to reset it: most pieces are that short. */
 const RESET_MS = 1
 /**
@@ -32,7 +32,7 @@ export class FairQueue {
    * @throws HttpError `overloaded` if too much waits.
    */
   run<T>(owner: string, work: () => T | Promise<T>): T | Promise<T> {
-    if (this.#waiting.count === 0 && this.#spentMs < BUDGET_MS) return this.#timed(work)
+    if (this.#waiting.count === 0 && this.#spentMs < TICK_MS) return this.#timed(work)
     const hold = this.#places.reserve(owner, 1, 'too much work waits')
     // What it throws is a rejection.
     const piece = async (): Promise<T> => {
@@ -71,10 +71,10 @@ export class FairQueue {
     const isArriving = this.#hasArrival && performance.now() - this.#ranAtMs < ARRIVAL_MS
     this.#hasArrival = false
     // Work that ran at once before this tick counts: as much again must not follow it.
-    const isSpent = this.#spentMs >= BUDGET_MS
+    const isSpent = this.#spentMs >= TICK_MS
     this.#spentMs = 0
     if (!isArriving && !isSpent) {
-      while (this.#waiting.count > 0 && this.#spentMs < BUDGET_MS) this.#waiting.shift()?.()
+      while (this.#waiting.count > 0 && this.#spentMs < TICK_MS) this.#waiting.shift()?.()
       this.#spentMs = 0
       this.#ranAtMs = performance.now()
     }

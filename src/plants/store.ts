@@ -14,7 +14,7 @@ export interface PlantRange {
  * `PlantRange` for a store that names each member that it reads. If it leaves one out, this is
  * another type, and the store does not compile.
  */
-export type RangeOf<Read extends keyof PlantRange> = keyof PlantRange extends Read
+export type RangeOf<Named extends keyof PlantRange> = keyof PlantRange extends Named
   ? PlantRange
   : 'the store ignores a member of the range'
 

@@ -3,7 +3,7 @@
 import { createPrivateKey, X509Certificate } from 'node:crypto'
 import { type KeyConfig, type KeySource, readKeys } from '../auth/keys.ts'
 import { ConfigError, reasonOf } from '../errors.ts'
-import { written } from '../http/listen.ts'
+import { addressText } from '../http/listen.ts'
 import type { Log } from '../telemetry/log.ts'
 import { type Option, type Values, variableOf, VARIABLES } from './table.ts'
 import { IN_MEMORY, isSecure, kindOf } from './values.ts'
@@ -146,7 +146,7 @@ function readValue(input: Input, setting: (typeof VARIABLES)[number]): unknown {
 function checkAddresses({ problems, nameOf }: Input, { listen, adminListen }: Values): void {
   if (!listen || !adminListen || adminListen === 'off' || ('port' in listen && listen.port === 0))
     return
-  if (written(listen) !== written(adminListen)) return
+  if (addressText(listen) !== addressText(adminListen)) return
   const names = `${nameOf('listen')} and ${nameOf('adminListen')}`
   problems.push(`${names} are the same address: each needs its own`)
 }

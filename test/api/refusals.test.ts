@@ -3,7 +3,7 @@ import { type TestContext, test } from 'node:test'
 import { TokenCache } from '../../dist/auth/token-cache.js'
 import { conditions, HttpError } from '../../dist/errors.js'
 import { StoreUnavailable } from '../../dist/plants/store.js'
-import { SqljsStore } from '../../dist/store/sqljs/store.js'
+import { SqljsStore } from '../../dist/store/sqljs/sqljs-store.js'
 import {
   base64url,
   ed25519,

@@ -5,7 +5,7 @@ import { join } from 'node:path'
 import type { Caller, TokenRules } from '../../dist/auth/caller.js'
 import type { HttpRule } from '../../dist/auth/fetch.js'
 import { type KeyConfig, type KeySource, readKeys, type Timing } from '../../dist/auth/keys.js'
-import { type Client, Verifier } from '../../dist/auth/verifier.js'
+import { type TokenRequest, Verifier } from '../../dist/auth/verifier.js'
 import type { Log } from '../../dist/telemetry/log.js'
 import { temporaryDirectorySync as temporaryDirectory } from '../support/directories.ts'
 import { type Key, lazyPair, PEM, readPair, signBytes } from '../support/keys.ts'
@@ -111,11 +111,11 @@ export function fileKeys(...keys: readonly Members[]): KeySource {
   return createKeySource({ kind: 'file', path: keyFile(...keys) }, ISSUER, silent)
 }
 
-export const STAYS: Client = { isChunked: false, isOver: false }
+export const STAYS: TokenRequest = { isChunked: false, isOver: false }
 
 /** A verifier whose clients stay by default. */
 export class PatientVerifier extends Verifier {
-  override verify(text: string, client: Client = STAYS): Caller | Promise<Caller> {
+  override verify(text: string, client: TokenRequest = STAYS): Caller | Promise<Caller> {
     return super.verify(text, client)
   }
 }

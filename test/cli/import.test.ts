@@ -12,7 +12,7 @@ import { importStore } from '../../dist/cli/import.js'
 import { Progress } from '../../dist/cli/progress.js'
 import type { Log } from '../../dist/telemetry/log.js'
 import { PageFile } from '../../dist/store/sqljs/page-file.js'
-import { openSource } from '../../dist/store/sqljs/source.js'
+import { openImportFile } from '../../dist/store/sqljs/import-file.js'
 import { ROOT } from '../support/release.ts'
 import { temporaryDirectory } from '../support/service.ts'
 import {
@@ -286,5 +286,5 @@ test('import: a disk that fails while the file is opened is named as that', asyn
   memory.writeNow(bytes, 0)
   const file = { ...memory, readNow: () => assert.fail('EIO') }
   const pages = new PageFile('a.db', file, bytes.length)
-  await assert.rejects(openSource(pages), { message: 'EIO' })
+  await assert.rejects(openImportFile(pages), { message: 'EIO' })
 })

@@ -59,7 +59,7 @@ for (const signal of SIGNALS) {
 
 /** Delays the opening of the store until SIGUSR2, and writes `recovering` to stderr. */
 function slowRecovery(): Promise<Readonly<Record<string, string>>> {
-  const store = JSON.stringify(new URL('store/sqljs/store.js', pathToFileURL(MAIN)).href)
+  const store = JSON.stringify(new URL('store/sqljs/sqljs-store.js', pathToFileURL(MAIN)).href)
   return preload(`
     import { once } from 'node:events'
     import { isMainThread } from 'node:worker_threads'

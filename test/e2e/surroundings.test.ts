@@ -3,7 +3,7 @@ import { chmodSync, chownSync, mkdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { test } from 'node:test'
 import { ConfigError, createPlantService } from '../../dist/index.js'
-import { refusalOf } from '../../dist/runtime.js'
+import { runtimeRefusal } from '../../dist/runtime.js'
 import { read } from '../support/documents.ts'
 import { launch, MAIN, serviceEnvironment } from '../support/launch.ts'
 import { preload, run } from '../support/process.ts'
@@ -92,7 +92,7 @@ for (const [node, isFine, other] of [
     const [status, message] = other
       ? [1, `this is ${other} 2.5.0, not Node: ${NEEDED}`]
       : [2, `${NEEDED}, and this is ${node}`]
-    assert.deepEqual(refusalOf(), isFine ? undefined : { status, message })
+    assert.deepEqual(runtimeRefusal(), isFine ? undefined : { status, message })
     const embedding = () => createPlantService({ issuer: 'i', audience: 'a', jwtSecret: SECRET })
     if (isFine) await embedding().close()
     else assert.throws(embedding, new ConfigError([message]))

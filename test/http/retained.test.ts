@@ -7,8 +7,8 @@ import { setFlagsFromString } from 'node:v8'
 import { runInNewContext } from 'node:vm'
 import { TokenCache } from '../../dist/auth/token-cache.js'
 import type { PlantList } from '../../dist/plants/store.js'
-import { readChunks } from '../../dist/store/etcd/list.js'
-import { type Page, plantKey, plantRange, plantValue } from '../../dist/store/etcd/wire.js'
+import { readChunks } from '../../dist/store/etcd/chunks.js'
+import { plantKey, plantRange, plantValue, type RangePart } from '../../dist/store/etcd/wire.js'
 import { PlantDatabase } from '../../dist/store/sqljs/database.js'
 import type { Row } from '../../dist/store/sqljs/journal-format.js'
 import { startBare, startMounted } from '../support/bare.ts'
@@ -72,7 +72,7 @@ for (const [what, requestOf] of [
   })
 
 /** New ones each time: what a list keeps of them is its own. */
-function longPage(): Page {
+function longPart(): RangePart {
   const value = plantValue({ name: 'x'.repeat(MIB) })
   return { entries: [{ key: plantKey('plants/', 'alice', 1n), value }], more: true }
 }
@@ -85,7 +85,7 @@ test('retained: a list that waits for its reader keeps nothing of its last chunk
   const range = plantRange('plants/', 'alice', undefined)
   for (const begin of [
     (): PlantList => database.lists.list('alice', all),
-    (): PlantList => readChunks(async () => longPage(), range, Infinity),
+    (): PlantList => readChunks(async () => longPart(), range, Infinity),
   ]) {
     const beforeMiB = usedMiB()
     const lists = Array.from({ length: LISTS }, begin)

@@ -98,7 +98,7 @@ export async function startBare(
   const bodies = new Budget(bodiesMaxBytes)
   const options = {
     store: () => whole,
-    pages,
+    pageCache: pages,
     queue,
     bodies,
     responses,

@@ -1,7 +1,7 @@
 import { after, test, type TestContext } from 'node:test'
 import type { Log } from '../../dist/telemetry/log.js'
 import type { ClientTiming, EtcdConfig } from '../../dist/store/etcd/client.js'
-import { EtcdStore } from '../../dist/store/etcd/store.js'
+import { EtcdStore } from '../../dist/store/etcd/etcd-store.js'
 import type { NewPlant } from '../../dist/plants/plant.js'
 import type { PlantStore } from '../../dist/plants/store.js'
 import { plantKey, plantValue } from '../../dist/store/etcd/wire.js'

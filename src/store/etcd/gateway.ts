@@ -54,12 +54,12 @@ export function createAgent(isSecure: boolean, tls: EtcdTls): Agent {
  * @throws EtcdRefusal, AnswerTooLong, or Error if another attempt may succeed.
  */
 export async function ask(attempt: Attempt): Promise<unknown> {
-  const { status, bytes } = await exchange(attempt)
+  const { status, bytes } = await post(attempt)
   if (bytes.length > SHORT_BYTES) await (lastRead = lastRead.then(() => nextTick()))
-  return readBody(status, bytes.toString())
+  return readAnswer(status, bytes.toString())
 }
 
-function exchange({ agent, origin, path, message, token, timeoutMs, maxBytes }: Attempt) {
+function post({ agent, origin, path, message, token, timeoutMs, maxBytes }: Attempt) {
   const url = origin + path
   const send = url.startsWith('https:') ? tlsRequest : request
   const headers = {
@@ -94,7 +94,7 @@ function exchange({ agent, origin, path, message, token, timeoutMs, maxBytes }: 
 }
 
 /** Does not quote a body that is not JSON: a proxy may have written anything into it. */
-function readBody(status: number, text: string): unknown {
+function readAnswer(status: number, text: string): unknown {
   let body: unknown
   try {
     body = JSON.parse(text)

@@ -1,27 +1,27 @@
 /** Reads the first ranges of lists: what waits when a tick ends shares transactions. */
 import { AnswerTooLong, EtcdRefusal } from './gateway.ts'
-import type { Page, RangeQuery } from './wire.ts'
+import type { RangeQuery, RangePart } from './wire.ts'
 
 /** Eight ranges of 32 plants fit into an answer of 4 MiB if these have 12 KiB each. */
 const SHARED_MAX = 8
 
 /** A range, and when its list must have an answer. */
-export type Query = RangeQuery & { readonly deadline: number }
-type Waiting = Query & { readonly resolve: (page: Page | Promise<Page>) => void }
-type Read = (queries: readonly Query[]) => Promise<readonly Page[]>
+export type TimedQuery = RangeQuery & { readonly deadline: number }
+type Waiting = TimedQuery & { readonly resolve: (part: RangePart | Promise<RangePart>) => void }
+type ReadRanges = (queries: readonly TimedQuery[]) => Promise<readonly RangePart[]>
 
 /** A call costs etcd more than reading twenty plants: shared, twice as many lists are read. */
 export class SharedRanges {
-  readonly #read: Read
+  readonly #read: ReadRanges
   readonly #waiting: Waiting[] = []
 
-  /** @param read resolves with a page for each query */
-  constructor(read: Read) {
+  /** @param read resolves with a part for each query */
+  constructor(read: ReadRanges) {
     this.#read = read
   }
 
   /** @throws what the last call with this query throws */
-  page(query: Query, isShared: boolean): Promise<Page> {
+  read(query: TimedQuery, isShared: boolean): Promise<RangePart> {
     return new Promise((resolve) => {
       const waiting = { ...query, resolve }
       if (!isShared) void this.#answer([waiting])
@@ -36,9 +36,9 @@ export class SharedRanges {
   /** Never rejects. */
   async #answer(batch: readonly Waiting[]): Promise<void> {
     try {
-      const pages = await this.#read(batch)
-      if (pages.length !== batch.length) throw new Error('etcd has not answered every range')
-      for (const [at, page] of pages.entries()) batch[at]?.resolve(page)
+      const parts = await this.#read(batch)
+      if (parts.length !== batch.length) throw new Error('etcd has not answered every range')
+      for (const [at, part] of parts.entries()) batch[at]?.resolve(part)
     } catch (error) {
       // One range may be the cause.
       const isOfOne = error instanceof AnswerTooLong || error instanceof EtcdRefusal

@@ -29,7 +29,7 @@ export type RangeQuery = KeyRange & { readonly limit: number }
 export type Entry = { readonly key: string; readonly value?: string }
 
 /** The first entries of a range, and whether it has more. */
-export type Page = { readonly entries: readonly Entry[]; readonly more: boolean }
+export type RangePart = { readonly entries: readonly Entry[]; readonly more: boolean }
 
 /** Whether the comparisons of a transaction held, and what the branch that ran counted. */
 export type Outcome = { readonly succeeded: boolean; readonly counts: readonly number[] }
@@ -157,15 +157,15 @@ function countOf(key: string): object {
 }
 
 /** @throws Error if the body is not etcd's. */
-export function readPage(body: unknown): Page {
+export function readRange(body: unknown): RangePart {
   const { kvs = [], more = false } = answerOf(body)
   return { entries: kvs, more }
 }
 
 /** The answer to `rangesRequest`. @throws Error if the body is not etcd's. */
-export function readPages(body: unknown): readonly Page[] {
+export function readRanges(body: unknown): readonly RangePart[] {
   const { responses } = answerOf(body)
-  return responses?.map((each) => readPage(each.response_range)) ?? [readPage(body)]
+  return responses?.map((each) => readRange(each.response_range)) ?? [readRange(body)]
 }
 
 /** @throws Error if the body is not etcd's. */

@@ -3,7 +3,7 @@ import { StoreUnavailable } from '../../plants/store.ts'
 import type { Compacted, CompactionJob } from './compaction.ts'
 import { journalNumber } from './journal-format.ts'
 import type { JournalWriter } from './journal-writer.ts'
-import type { Settings } from './settings.ts'
+import type { ResolvedOptions } from './store-options.ts'
 import type { Recovery } from './recovery.ts'
 import { SNAPSHOT } from './snapshot.ts'
 import { temporaryName } from './store-directory.ts'
@@ -20,7 +20,7 @@ const FAILED = 'the journals could not be compacted; they are kept, and it is tr
  */
 export class Compactor {
   readonly results = { success: 0, failure: 0 }
-  readonly #settings: Settings
+  readonly #options: ResolvedOptions
   readonly #journal: JournalWriter
   readonly #stopped = new AbortController()
   #running: Promise<void> | undefined
@@ -30,8 +30,8 @@ export class Compactor {
   /** How many of the current journal's `bytesBefore` are in the snapshot. */
   #compactedBytes = 0
 
-  constructor(settings: Settings, journal: JournalWriter, { snapshot }: Recovery) {
-    this.#settings = settings
+  constructor(options: ResolvedOptions, journal: JournalWriter, { snapshot }: Recovery) {
+    this.#options = options
     this.#journal = journal
     this.#snapshotBytes = snapshot?.pages.lengthBytes ?? 0
     this.#isJournalMissed = snapshot?.complete === false
@@ -84,7 +84,7 @@ export class Compactor {
   }
 
   get #dueBytes(): number {
-    const { compactBytes, compactShare } = this.#settings
+    const { compactBytes, compactShare } = this.#options
     return Math.max(compactBytes, compactShare * this.#snapshotBytes)
   }
 
@@ -97,14 +97,14 @@ export class Compactor {
   /** Tries again after a failure, with a growing delay, for as long as a compaction is due. */
   async #compactUntilDone(): Promise<void> {
     const { signal } = this.#stopped
-    let retryMs = this.#settings.retryMs.compaction
+    let retryMs = this.#options.retryMs.compaction
     while (this.#isDue && !signal.aborted) {
       try {
         if (this.#journal.ready) return await this.#compact(false)
       } catch (error) {
         if (signal.aborted) return
         this.results.failure++
-        this.#settings.log.error(FAILED, { error, retryMs })
+        this.#options.log.error(FAILED, { error, retryMs })
       }
       await sleep(retryMs, undefined, { ref: false, signal }).catch(() => {})
       retryMs = Math.min(2 * retryMs, LAST_RETRY_MS)
@@ -113,7 +113,7 @@ export class Compactor {
 
   /** `isQuiet` as in a job: everything is compacted then. */
   async #compact(isQuiet: boolean): Promise<void> {
-    const { directory, log } = this.#settings
+    const { directory, log } = this.#options
     // A snapshot says that a journal follows: that journal must be in its place.
     if (!this.#journal.ready) throw new StoreUnavailable(this.#journal.unavailableReason)
     // Journals that were closed for a compaction that failed are compacted first, unless the
@@ -142,7 +142,7 @@ export class Compactor {
   }
 
   #replaceSnapshot(job: CompactionJob): Promise<Compacted> {
-    const { directory, compact } = this.#settings
+    const { directory, compact } = this.#options
     // An abandoned thread leaves its file.
     return directory.orRemove(job.temporary, async () => {
       const made = await compact(job, job.isQuiet ? undefined : this.#stopped.signal)
@@ -159,7 +159,7 @@ export class Compactor {
 
   /** A journal that stays here does no harm: the next compaction, or start, removes it. */
   async #removeJournals(upTo: number): Promise<void> {
-    const { directory, log } = this.#settings
+    const { directory, log } = this.#options
     try {
       for (const name of await directory.list()) {
         const number = journalNumber(name)

@@ -93,7 +93,7 @@ export class PlantDatabase {
   }
 
   /** Lets SQLite verify the database, and counts the plants. @throws Error if there is damage. */
-  check(): number {
+  countVerified(): number {
     return countVerified(this.#db, 'mem')
   }
 

@@ -132,7 +132,7 @@ async function readUpTo(path: string, maxBytes = Infinity): Promise<Buffer> {
 }
 
 /** Gives back the bytes of `read`: V8 may keep them until its next full collection. */
-export function release({ buffer }: Uint8Array): void {
+export function freeBytes({ buffer }: Uint8Array): void {
   if ('resizable' in buffer && buffer.resizable) buffer.resize(0)
 }
 

@@ -1,7 +1,7 @@
 /* A store in memory alone, for tests of applications: no file, no lock, no compaction. */
 
 import type { File, Files } from './files.ts'
-import type { SqljsStoreOptions } from './settings.ts'
+import type { SqljsStoreOptions } from './store-options.ts'
 
 const nothing = async (): Promise<void> => {}
 

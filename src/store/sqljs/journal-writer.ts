@@ -1,10 +1,10 @@
 import { errorCodeOf, reasonOf } from '../../errors.ts'
 import { StoreUnavailable } from '../../plants/store.ts'
-import { type File, release, writeWhole } from './files.ts'
+import { type File, freeBytes, writeWhole } from './files.ts'
 import { batchLine, headerLine, journalName, readJournal } from './journal-format.ts'
 import { type JournalExtent, type Row, StoreCorrupt } from './journal-format.ts'
 import type { Recovery } from './recovery.ts'
-import type { Settings } from './settings.ts'
+import type { ResolvedOptions } from './store-options.ts'
 import { temporaryName } from './store-directory.ts'
 
 /** A journal's acknowledged part: its header and good lines. */
@@ -44,7 +44,7 @@ const NO_LINES = new Uint8Array()
  * nothing is appended.
  */
 export class JournalWriter {
-  readonly #settings: Settings
+  readonly #options: ResolvedOptions
   #journal: Journal
   /** The journal that a start found, until what follows its acknowledged lines is put aside. */
   #found: JournalExtent | undefined
@@ -61,9 +61,9 @@ export class JournalWriter {
   #busy: Promise<unknown> = Promise.resolve()
   #closed = false
 
-  private constructor(settings: Settings, recovery: Recovery) {
-    this.#settings = settings
-    this.#retryMs = settings.retryMs.write
+  private constructor(options: ResolvedOptions, recovery: Recovery) {
+    this.#options = options
+    this.#retryMs = options.retryMs.write
     this.#journal = nextJournal(recovery)
     this.#found = recovery.last
   }
@@ -73,8 +73,8 @@ export class JournalWriter {
    * after a crash the page cache may show lines that are not on the disk.
    * @throws Error if its lines cannot be made durable in any way.
    */
-  static async open(settings: Settings, recovery: Recovery): Promise<JournalWriter> {
-    const writer = new JournalWriter(settings, recovery)
+  static async open(options: ResolvedOptions, recovery: Recovery): Promise<JournalWriter> {
+    const writer = new JournalWriter(options, recovery)
     await writer.#rewrite()
     if (writer.ready || writer.current.bytes === 0) return writer
     // On a full disk plants can still be read. They must be durable for that.
@@ -198,14 +198,14 @@ export class JournalWriter {
         const { lines, torn } = await this.#readBack()
         await this.#putAside(torn)
         await this.#create(this.#journal, lines)
-        release(lines)
+        freeBytes(lines)
       }),
     )
   }
 
   /** Creates a journal's file, durable together with its name, and goes on with it. */
   async #create(journal: Journal, lines: Uint8Array): Promise<void> {
-    const { directory, paddingBytes } = this.#settings
+    const { directory, paddingBytes } = this.#options
     const name = journalName(journal.number)
     const temporary = temporaryName(name)
     const header = headerLine(journal.firstSequence)
@@ -231,7 +231,7 @@ export class JournalWriter {
     const tornBytes = this.#found?.tornBytes ?? 0
     if (nextSequence === firstSequence && tornBytes === 0)
       return { lines: NO_LINES, torn: NO_LINES }
-    const { directory } = this.#settings
+    const { directory } = this.#options
     const name = journalName(number)
     const path = directory.pathOf(name)
     const contents = await directory.read(name)
@@ -256,15 +256,15 @@ export class JournalWriter {
   async #writeAgain(): Promise<void> {
     const { lines } = await this.#readBack()
     const { number, bytes } = this.#journal
-    const file = await this.#settings.directory.openDurable(journalName(number))
+    const file = await this.#options.directory.openDurable(journalName(number))
     await writeWhole(file, lines, bytes - lines.length).finally(file.close)
-    release(lines)
+    freeBytes(lines)
   }
 
   /** Keeps a torn line: on a disk that lost what it had synced, it may have been acknowledged. */
   async #putAside(torn: Uint8Array): Promise<void> {
     if (!this.#found || torn.length === 0) return
-    const { directory } = this.#settings
+    const { directory } = this.#options
     const temporary = temporaryName(this.#found.tornName)
     await directory.writeTemporary(temporary, (file) => writeWhole(file, torn, 0))
     await directory.renameIntoPlace(temporary, this.#found.tornName)
@@ -290,14 +290,14 @@ export class JournalWriter {
     if (this.#unavailableReason === undefined) return true
     clearTimeout(this.#timer)
     this.#unavailableReason = undefined
-    this.#retryMs = this.#settings.retryMs.write
-    this.#settings.log.info('plants can be written again')
+    this.#retryMs = this.#options.retryMs.write
+    this.#options.log.info('plants can be written again')
     return true
   }
 
   /** Tells that plants cannot be written, and plans the next rewriting. */
   #fail(error: unknown): void {
-    const { log } = this.#settings
+    const { log } = this.#options
     if (error instanceof InDoubt) this.#use(this.#journal, undefined)
     this.#unavailableReason = reasonOf(error)
     const retryMs = this.#retryMs

@@ -96,7 +96,7 @@ export function lockNumber(name: string): bigint {
 async function lastLock(dir: string) {
   for (;;) {
     const last = await highest(dir)
-    const holder = await throughSocket(dir, `lock-${last}`, ask)
+    const holder = await throughSocket(dir, `lock-${last}`, describeHolder)
     // A process that took the lock meanwhile has a higher name.
     if (holder !== undefined || (await highest(dir)) === last) return { last, holder }
   }
@@ -132,7 +132,7 @@ async function tryToHold(directory: string, number: bigint): Promise<DirectoryLo
     if ((await highest(directory)) === number) {
       await removeOthers(directory, number)
       await checkHeld(place)
-      return { place, release: () => release(place, server) }
+      return { place, release: () => releaseLock(place, server) }
     }
   } catch (error) {
     // EEXIST: another process was first. ENOENT: another one won, and removed our random name.
@@ -150,7 +150,7 @@ async function tryToHold(directory: string, number: bigint): Promise<DirectoryLo
  * Replaces the socket by an empty file, then closes it: the directory then holds only plain files,
  * which every tool can copy. If that fails, a closed socket does as well.
  */
-async function release(place: LockPlace, server: Server): Promise<void> {
+async function releaseLock(place: LockPlace, server: Server): Promise<void> {
   const temporary = join(place.directory, randomName())
   try {
     await checkHeld(place)
@@ -177,7 +177,7 @@ async function identityOf(directory: string, name: string): Promise<string> {
 }
 
 /** Describes the process that listens there; undefined if none does. */
-function ask(path: string): Promise<string | undefined> {
+function describeHolder(path: string): Promise<string | undefined> {
   return new Promise((resolve, reject) => {
     let answer = ''
     const socket = connect({ path }).setEncoding('utf8')

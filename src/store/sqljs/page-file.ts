@@ -38,7 +38,7 @@ export class PageFile {
   readonly #checksums = new Map<number, number>()
   #buffer = Buffer.alloc(READ_BYTES)
   /** Which part of the file `#buffer` holds. */
-  #held = { from: 0, to: 0 }
+  #loaded = { from: 0, to: 0 }
   #unsyncedBytes = 0
   /** What SQLite was told of only as an error of a file. No later call reads or writes. */
   #failure: { readonly error: unknown } | undefined
@@ -84,14 +84,14 @@ export class PageFile {
 
   /** The bytes of a part, until the next call. */
   read(from: number, to: number): Buffer {
-    if (from < this.#held.from || to > this.#held.to) this.#hold(from - (from % PAGE_BYTES), to)
-    if (to > this.#held.to) throw new RangeError(`${this.#path} has no byte ${to - 1}`)
-    return this.#buffer.subarray(from - this.#held.from, to - this.#held.from)
+    if (from < this.#loaded.from || to > this.#loaded.to) this.#load(from - (from % PAGE_BYTES), to)
+    if (to > this.#loaded.to) throw new RangeError(`${this.#path} has no byte ${to - 1}`)
+    return this.#buffer.subarray(from - this.#loaded.from, to - this.#loaded.from)
   }
 
   /** Writes whole pages. */
   write(bytes: Uint8Array, at: number): void {
-    this.#held = { from: 0, to: 0 }
+    this.#loaded = { from: 0, to: 0 }
     for (let page = 0; page < bytes.length; page += PAGE_BYTES)
       this.#checksums.set(at + page, crc32(bytes.subarray(page, page + PAGE_BYTES)))
     for (let done = 0; done < bytes.length; ) {
@@ -121,10 +121,10 @@ export class PageFile {
   }
 
   /** Reads whole pages, and verifies what was known of them. */
-  #hold(from: number, to: number): void {
+  #load(from: number, to: number): void {
     const pages = Math.ceil((to - from) / PAGE_BYTES)
     const length = Math.min(Math.max(READ_BYTES, pages * PAGE_BYTES), this.#lengthBytes - from)
-    this.#held = { from: 0, to: 0 }
+    this.#loaded = { from: 0, to: 0 }
     // A file of another program may have larger pages.
     if (length > this.#buffer.length) this.#buffer = Buffer.alloc(length)
     for (let done = 0; done < length; ) {
@@ -139,7 +139,7 @@ export class PageFile {
       const what = `${this.#path} is not as it was read or written before, at byte ${from + at}`
       throw new Error(`${what}: the disk fails, or something else writes to the file`)
     }
-    this.#held = { from, to: from + length }
+    this.#loaded = { from, to: from + length }
   }
 
   #forSqlite<T>(work: () => T): T {

@@ -3,7 +3,7 @@ import type { Log } from '../../telemetry/log.ts'
 import { pausing } from './pausing.ts'
 import { PlantDatabase } from './database.ts'
 import { type DirectoryScan, scanDirectory } from './directory-scan.ts'
-import { type Files, release, syncAbove } from './files.ts'
+import { type Files, freeBytes, syncAbove } from './files.ts'
 import { type JournalExtent, journalName, PUT_BACK, readJournal } from './journal-format.ts'
 import { readHeader, StoreCorrupt, TORN } from './journal-format.ts'
 import { takeSqlite } from './sqlite.ts'
@@ -106,7 +106,7 @@ export async function replay(
     sequence = Math.max(sequence, extent.nextSequence - 1)
     if (isLastJournal && extent.nextSequence > sequence) last = { ...extent, number, plants }
     else closedBytes += extent.goodBytes
-    release(contents)
+    freeBytes(contents)
   }
   return { sequence, last, batches, closedBytes }
 }

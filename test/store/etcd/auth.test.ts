@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { readConfig } from '../../../dist/settings/read.js'
 import { StoreUnavailable } from '../../../dist/plants/store.js'
-import type { EtcdStore } from '../../../dist/store/etcd/store.js'
+import type { EtcdStore } from '../../../dist/store/etcd/etcd-store.js'
 import { plant } from '../../contract/store.contract.ts'
 import { NO_ETCD } from '../../support/etcd.ts'
 import { pemFile } from '../../support/etcd-pem.ts'

@@ -1,5 +1,5 @@
 import { after, test, type TestContext } from 'node:test'
-import { EtcdStore } from '../../../dist/store/etcd/store.js'
+import { EtcdStore } from '../../../dist/store/etcd/etcd-store.js'
 import { Gate, storeContract, underTest } from '../../contract/store.contract.ts'
 import { Cluster, NO_ETCD } from '../../support/etcd.ts'
 import { fakeEtcd, keysPut, passOn } from '../../support/etcd-fake.ts'

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { readChunks } from '../../../dist/store/etcd/list.js'
+import { readChunks } from '../../../dist/store/etcd/chunks.js'
 import { plantKey, plantRange, plantValue } from '../../../dist/store/etcd/wire.js'
 
 const PREFIX = 'plants/'

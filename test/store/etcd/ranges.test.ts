@@ -2,32 +2,32 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { isDeepStrictEqual } from 'node:util'
 import { AnswerTooLong, EtcdRefusal } from '../../../dist/store/etcd/gateway.js'
-import { type Query, SharedRanges } from '../../../dist/store/etcd/ranges.js'
-import type { Page } from '../../../dist/store/etcd/wire.js'
+import { SharedRanges, type TimedQuery } from '../../../dist/store/etcd/ranges.js'
+import type { RangePart } from '../../../dist/store/etcd/wire.js'
 import { plant } from '../../contract/store.contract.ts'
 import { NO_ETCD } from '../../support/etcd.ts'
 import { configured, fill, namesIn, openStore, testUnless } from '../../support/etcd-store.ts'
 
 const testEtcd = testUnless(NO_ETCD)
 
-type Answer = (firsts: readonly string[]) => readonly Page[] | Error
+type Answer = (firsts: readonly string[]) => readonly RangePart[] | Error
 
-function pageOf(first: string): Page {
+function partOf(first: string): RangePart {
   return { entries: [{ key: first }], more: false }
 }
 
 /** Reads ranges without a cluster: each transaction is answered by the function. */
 function shared(answer: Answer) {
   const sent: string[] = []
-  const ranges = new SharedRanges(async (queries: readonly Query[]) => {
+  const ranges = new SharedRanges(async (queries: readonly TimedQuery[]) => {
     const firsts = queries.map(({ first }) => first)
     sent.push(firsts.join(''))
-    const pages = answer(firsts)
-    if (pages instanceof Error) throw pages
-    return pages
+    const parts = answer(firsts)
+    if (parts instanceof Error) throw parts
+    return parts
   })
   const read = (first: string, isShared = true): Promise<string | undefined> =>
-    ranges.page({ first, end: 'z', limit: 32, deadline: 1 }, isShared).then(
+    ranges.read({ first, end: 'z', limit: 32, deadline: 1 }, isShared).then(
       ({ entries }) => entries[0]?.key,
       (error: unknown) => String(error),
     )
@@ -36,8 +36,8 @@ function shared(answer: Answer) {
   return { sent, read, readEach }
 }
 
-test('ranges of one tick share calls of at most eight, and each has its page', async () => {
-  const { sent, read, readEach } = shared((firsts) => firsts.map(pageOf))
+test('ranges of one tick share calls of at most eight, and each has its part', async () => {
+  const { sent, read, readEach } = shared((firsts) => firsts.map(partOf))
   const alone = read('z', false)
   assert.deepEqual(await readEach('abcdefghijklmnopqrs'), [...'abcdefghijklmnopqrs'])
   assert.equal(await alone, 'z')
@@ -53,11 +53,11 @@ for (const [what, answer, error, sentAfter] of [
   ['that is too long is read one by one', new AnswerTooLong('long'), undefined, ['a', 'b', 'c']],
   ['that is refused is read one by one', new EtcdRefusal('no'), undefined, ['a', 'b', 'c']],
   ['without an answer fails all lists', failure, failure, []],
-  ['without one of the answers is no empty list', [pageOf('a')], missing, []],
+  ['without one of the answers is no empty list', [partOf('a')], missing, []],
 ] as const) {
   test(`a shared call ${what}`, async () => {
     const { sent, readEach } = shared((firsts) =>
-      firsts.includes('b') ? answer : [pageOf(firsts.join(''))],
+      firsts.includes('b') ? answer : [partOf(firsts.join(''))],
     )
     const read = await readEach('abc')
     assert.deepEqual(read, error ? [error, error, error].map(String) : ['a', String(answer), 'c'])

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import { test, type TestContext } from 'node:test'
 import { StoreUnavailable } from '../../../dist/plants/store.js'
 import type { EtcdConfig } from '../../../dist/store/etcd/client.js'
-import type { EtcdStore } from '../../../dist/store/etcd/store.js'
+import type { EtcdStore } from '../../../dist/store/etcd/etcd-store.js'
 import { readAll } from '../../contract/store.contract.ts'
 import {
   type Asked,

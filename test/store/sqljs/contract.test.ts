@@ -1,7 +1,7 @@
 import type { TestContext } from 'node:test'
 import { inMemory } from '../../../dist/store/sqljs/in-memory.js'
 import { lockDirectory } from '../../../dist/store/sqljs/lock.js'
-import type { SqljsStore, SqljsStoreOptions } from '../../../dist/store/sqljs/store.js'
+import type { SqljsStore, SqljsStoreOptions } from '../../../dist/store/sqljs/sqljs-store.js'
 import { checkStore } from '../../../dist/cli/check.js'
 import { Gate, storeContract, underTest } from '../../contract/store.contract.ts'
 import { THOROUGH } from '../../support/scale.ts'

@@ -131,7 +131,7 @@ test('memory: a start holds the plants of a snapshot once, of each version', asy
   for (const [file, format] of files) {
     assert.ok(file.length > (LIMIT_MIB / 2) * MIB)
     const served = await PlantDatabase.serving(await sourceOf(file, format))
-    assert.equal(served.check(), plants)
+    assert.equal(served.countVerified(), plants)
     assert.equal(served.existing(['alice', '7', name]), 'same')
     served.close()
   }

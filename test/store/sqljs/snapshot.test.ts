@@ -7,7 +7,7 @@ import { StoreCorrupt } from '../../../dist/store/sqljs/journal-format.js'
 import { metaOf, readSnapshot, type Snapshot } from '../../../dist/store/sqljs/snapshot.js'
 import { withPages } from '../../../dist/store/sqljs/snapshot.js'
 import { loadSqlite } from '../../../dist/store/sqljs/sqlite.js'
-import { openSource } from '../../../dist/store/sqljs/source.js'
+import { openImportFile } from '../../../dist/store/sqljs/import-file.js'
 import { plant } from '../../contract/store.contract.ts'
 import { temporaryDirectory } from '../../support/service.ts'
 import { THOROUGH } from '../../support/scale.ts'
@@ -66,7 +66,7 @@ test('snapshot: SQLite reads the file as it is, and ignores the trailer', async 
   const { pages } = await sourceOf(bytes)
   const meta = withPages(await loadSqlite(), pages, metaOf)
   assert.deepEqual(meta, { format: 3, sequence: 3, complete: false })
-  const rows = [...(await openSource(pages)).rows]
+  const rows = [...(await openImportFile(pages)).rows]
   assert.deepEqual(
     rows.map(({ owner, id, name, tag, problem }) => [owner, id, name, tag, problem]),
     [

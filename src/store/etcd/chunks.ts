@@ -10,7 +10,7 @@ const RANGE_CHARS = 512 * 1024
 const GROWTH = 4
 const SHRINKING = 8
 
-type Read = (query: wire.RangeQuery, isFirst: boolean) => Promise<wire.Page>
+type ReadRange = (query: wire.RangeQuery, isFirst: boolean) => Promise<wire.RangePart>
 
 /**
  * At most `limit` plants of a range; at least one chunk. Each chunk has what is in etcd when it is
@@ -18,7 +18,7 @@ type Read = (query: wire.RangeQuery, isFirst: boolean) => Promise<wire.Page>
  * `next` throws what `read` throws, and Error if etcd holds something else than plants.
  */
 export function readChunks(
-  read: Read,
+  read: ReadRange,
   { first: begin, end }: wire.KeyRange,
   limit: number,
 ): AsyncIterator<PlantChunk, undefined> {
@@ -30,21 +30,21 @@ export function readChunks(
     if (isOver) return { value: { json: '[]', count: 0, cutAt: undefined } }
     const wanted = Math.min(left, entries)
     const query = { first, end, limit: wanted }
-    const page = await read(query, first === begin).catch((error: unknown) => {
+    const found = await read(query, first === begin).catch((error: unknown) => {
       if (wanted === 1 || !(error instanceof AnswerTooLong)) throw error
       entries = Math.ceil(wanted / SHRINKING)
     })
-    if (page === undefined) return next()
-    const plants = wire.plantsOf(page.entries, end)
+    if (found === undefined) return next()
+    const plants = wire.plantsOf(found.entries, end)
     const json = JSON.stringify(plants)
-    const last = page.entries.at(-1)
+    const last = found.entries.at(-1)
     left -= plants.length
-    isOver = !last || !page.more || left === 0
+    isOver = !last || !found.more || left === 0
     // The rest was deleted by hand: only a list without plants has an empty chunk.
     if (!last && first !== begin) return { done: true, value: undefined }
-    if (!last || !page.more) return { value: { json, count: plants.length, cutAt: undefined } }
+    if (!last || !found.more) return { value: { json, count: plants.length, cutAt: undefined } }
     first = wire.nextKey(last.key)
-    const fitting = Math.floor((RANGE_CHARS / JSON.stringify(page).length) * plants.length)
+    const fitting = Math.floor((RANGE_CHARS / JSON.stringify(found).length) * plants.length)
     entries = Math.max(1, Math.min(entries * GROWTH, fitting))
     return { value: { json, count: plants.length, cutAt: wire.idOf(last.key) } }
   }

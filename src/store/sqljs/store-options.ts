@@ -36,7 +36,7 @@ export const compactFiles: Compact = (job, signal) =>
     : compactInWorker(job, signal)
 
 /** What the parts of an open store need of its options. */
-export type Settings = Omit<Required<SqljsStoreOptions>, 'directory' | 'files' | 'lock'> & {
+export type ResolvedOptions = Omit<Required<SqljsStoreOptions>, 'directory' | 'files' | 'lock'> & {
   readonly directory: StoreDirectory
 }
 

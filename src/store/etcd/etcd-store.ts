@@ -7,9 +7,9 @@ import { PlantTooLarge, StoreFull, StoreUnavailable } from '../../plants/store.t
 import type { Log } from '../../telemetry/log.ts'
 import { EtcdClient, type EtcdConfig } from './client.ts'
 import { DENIED, isRefusal } from './gateway.ts'
-import { readChunks } from './list.ts'
+import { readChunks } from './chunks.ts'
 import { type Put, SharedPuts } from './puts.ts'
-import { type Query, SharedRanges } from './ranges.ts'
+import { SharedRanges, type TimedQuery } from './ranges.ts'
 import * as wire from './wire.ts'
 
 /** Enough for etcd to write many calls with one sync, few enough to bound their answers' memory. */
@@ -40,7 +40,7 @@ export class EtcdStore implements PlantStore {
     // Older creates of a transaction have their answers before.
     this.#transact(wire.putRequest(puts), Math.max(...puts.map((put) => put.deadline))),
   )
-  readonly #ranges = new SharedRanges((queries) => this.#readPages(queries))
+  readonly #ranges = new SharedRanges((queries) => this.#readRanges(queries))
   /** Running creates, for `close`. */
   readonly #creates = new Set<Promise<Created>>()
   #unavailableReason: string | undefined
@@ -88,7 +88,7 @@ export class EtcdStore implements PlantStore {
 
   #chunks(owner: string, range: wire.KeyRange, limit = Infinity): PlantList {
     const read = (query: wire.RangeQuery, isFirst: boolean) =>
-      this.#inTurn(owner, (deadline) => this.#ranges.page({ ...query, deadline }, isFirst))
+      this.#inTurn(owner, (deadline) => this.#ranges.read({ ...query, deadline }, isFirst))
     const list = readChunks(read, range, limit)
     return { next: () => list.next().catch((error: unknown) => Promise.reject(this.#told(error))) }
   }
@@ -118,16 +118,16 @@ export class EtcdStore implements PlantStore {
       if (isRefusal(error, TOO_LARGE)) throw new PlantTooLarge()
       if (!isRefusal(error, NO_SPACE)) throw error
       // A full cluster refuses a put before it looks for the key.
-      const page = wire.readPage(await this.#client.call(wire.keyRequest(put.key), put.deadline))
-      const [entry] = page.entries
+      const found = wire.readRange(await this.#client.call(wire.keyRequest(put.key), put.deadline))
+      const [entry] = found.entries
       if (entry) return entry.value === put.value ? 'stored' : 'conflict'
       throw new StoreFull()
     }
   }
 
-  async #readPages(queries: readonly Query[]): Promise<readonly wire.Page[]> {
+  async #readRanges(queries: readonly TimedQuery[]): Promise<readonly wire.RangePart[]> {
     const deadline = Math.max(...queries.map((query) => query.deadline))
-    return wire.readPages(await this.#client.call(wire.rangesRequest(queries), deadline))
+    return wire.readRanges(await this.#client.call(wire.rangesRequest(queries), deadline))
   }
 
   async #transact(request: wire.EtcdRequest, deadline?: number): Promise<wire.Outcome> {
@@ -152,7 +152,7 @@ export class EtcdStore implements PlantStore {
     // etcd before 3.4.20 and 3.5.7 refuses a delete too if the quota is used up.
     const readIfFull = async (error: unknown): Promise<void> => {
       if (!isRefusal(error, NO_SPACE)) throw error
-      wire.readPage(await this.#client.call(wire.keyRequest(key)))
+      wire.readRange(await this.#client.call(wire.keyRequest(key)))
     }
     try {
       await this.#transact(wire.probeRequest(key)).catch(readIfFull)

@@ -8,7 +8,7 @@ import { checksumOf } from './snapshot.ts'
 import { loadSqlite, Query, valueOf } from './sqlite.ts'
 
 /** A row of the file: a plant, or what is wrong with it. */
-export interface SourceRow {
+export interface ImportRow {
   readonly owner: string
   /** Decimal digits. */
   readonly id: string
@@ -17,12 +17,12 @@ export interface SourceRow {
   readonly problem: string | undefined
 }
 
-export interface Source {
+export interface ImportFile {
   readonly total: number
   /** What the operator should know of the file. */
   readonly notes: readonly string[]
   /** To be read to their end. */
-  readonly rows: Generator<SourceRow, void>
+  readonly rows: Generator<ImportRow, void>
 }
 
 /** Of a text, sql.js would drop a byte order mark, and replace what is not valid UTF-8. */
@@ -41,7 +41,7 @@ const IS_PLAIN = `
          WHERE name IN ('owner', 'id', 'name', 'tag')) = 4`
 
 /** Reads and checks a file. @throws Error that says why it cannot be imported. */
-export async function openSource(pages: PageFile): Promise<Source> {
+export async function openImportFile(pages: PageFile): Promise<ImportFile> {
   const checksum = await checksumOf(pages)
   const { Database } = await loadSqlite()
   return pages.through(() => {
@@ -49,7 +49,7 @@ export async function openSource(pages: PageFile): Promise<Source> {
     try {
       // What sqlite.org/security.html asks for, as far as it is not the default here.
       db.run('PRAGMA trusted_schema = OFF; PRAGMA cell_size_check = ON')
-      refuseOthers(db, pages.lengthBytes)
+      checkDatabase(db, pages.lengthBytes)
       const notes: string[] = []
       if (checksum === 'differs')
         notes.push('was changed after plant-store wrote it, by an edit or by a failing disk')
@@ -63,7 +63,7 @@ export async function openSource(pages: PageFile): Promise<Source> {
   })
 }
 
-function refuseOthers(db: Database, fileBytes: number): void {
+function checkDatabase(db: Database, fileBytes: number): void {
   const bytes = Number(valueOf(db, 'PRAGMA page_count')) * Number(valueOf(db, 'PRAGMA page_size'))
   // SQLite reads zeros after the end of a file.
   if (bytes > fileBytes) throw new Error(`it is cut off after ${fileBytes} of ${bytes} bytes`)
@@ -80,7 +80,7 @@ function isPartial(db: Database): boolean {
   return hasMeta && valueOf(db, "SELECT value FROM meta WHERE key = 'complete'") === 0
 }
 
-function* rowsOf(pages: PageFile, db: Database): Generator<SourceRow, void> {
+function* rowsOf(pages: PageFile, db: Database): Generator<ImportRow, void> {
   try {
     for (const [owner, id, name, tag, problem] of new Query(db, ROWS).rows()) {
       const texts = [owner, name, tag].map(bytesOf)

@@ -12,9 +12,9 @@ import type { Row } from './journal-format.ts'
 import { JournalWriter } from './journal-writer.ts'
 import type { PlantLists } from './list.ts'
 import { DirectoryLocked, type DirectoryLock } from './lock.ts'
-import { addStoreMetrics, type WriteMetrics } from './metrics.ts'
+import { addStoreMetrics, type WriteMetrics } from './store-metrics.ts'
 import { PAGE_BYTES } from './page-file.ts'
-import { type Settings, type SqljsStoreOptions, withDefaults } from './settings.ts'
+import { type ResolvedOptions, type SqljsStoreOptions, withDefaults } from './store-options.ts'
 import { recover, type Recovery } from './recovery.ts'
 import { StoreDirectory } from './store-directory.ts'
 
@@ -35,7 +35,7 @@ const CLOSED = 'the store is closed'
  */
 export class SqljsStore implements PlantStore {
   readonly recovered: Recovered
-  readonly #settings: Settings
+  readonly #options: ResolvedOptions
   readonly #lock: DirectoryLock
   readonly #database: PlantDatabase
   readonly #lists: PlantLists
@@ -52,22 +52,22 @@ export class SqljsStore implements PlantStore {
   #closed: Promise<void> | undefined
 
   private constructor(
-    settings: Settings,
+    options: ResolvedOptions,
     lock: DirectoryLock,
     recovery: Recovery,
     journal: JournalWriter,
     recovered: Recovered,
   ) {
-    const { maxDataBytes } = settings
+    const { maxDataBytes } = options
     this.recovered = recovered
-    this.#settings = settings
+    this.#options = options
     this.#lock = lock
     this.#database = recovery.database
     this.#lists = recovery.database.lists
     this.#journal = journal
-    this.#compactor = new Compactor(settings, journal, recovery)
+    this.#compactor = new Compactor(options, journal, recovery)
     this.#maxPages = Math.floor(maxDataBytes / PAGE_BYTES)
-    this.#metrics = addStoreMetrics(settings.metrics, {
+    this.#metrics = addStoreMetrics(options.metrics, {
       maxDataBytes,
       plants: () => journal.current.plants,
       dataBytes: () => (this.#closed ? undefined : this.#database.usedPages * PAGE_BYTES),
@@ -88,14 +88,14 @@ export class SqljsStore implements PlantStore {
     const startedAtMs = performance.now()
     const lock = await lockDataDirectory(given)
     const directory = new StoreDirectory(files, given.directory, lock.place)
-    const settings: Settings = { ...given, directory }
+    const resolved: ResolvedOptions = { ...given, directory }
     let recovery: Recovery | undefined
     let journal: JournalWriter | undefined
     try {
       recovery = await recover(files, directory, log)
-      journal = await JournalWriter.open(settings, recovery)
+      journal = await JournalWriter.open(resolved, recovery)
       await directory.checkLock()
-      const store = new SqljsStore(settings, lock, recovery, journal, {
+      const store = new SqljsStore(resolved, lock, recovery, journal, {
         plants: recovery.database.count,
         groups: recovery.batches,
         tornBytes: recovery.last?.tornBytes ?? 0,
@@ -207,7 +207,7 @@ export class SqljsStore implements PlantStore {
   #fail(error: unknown, batch: Batch): void {
     this.#fatal = `memory and journal may differ: ${reasonOf(error)}`
     try {
-      this.#settings.onFatal(error)
+      this.#options.onFatal(error)
     } finally {
       // If the process goes on, no create waits for ever. The next start finds what is durable.
       const unavailable = new StoreUnavailable(this.#fatal)
@@ -225,7 +225,7 @@ export class SqljsStore implements PlantStore {
     } catch (error) {
       // Nothing that was acknowledged depends on it.
       const what = 'no snapshot could be left at the end; the next start replays the journals'
-      this.#settings.log.error(what, { error })
+      this.#options.log.error(what, { error })
     }
     await this.#journal.close()
     this.#database.close()
