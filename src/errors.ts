@@ -126,7 +126,7 @@ function ownIds(): string {
   return ` (this process is uid ${process.getuid?.()}, gid ${process.getgid?.()})`
 }
 
-/** Why Node could not read a file. Without the path: it may be a secret in the place of a path. */
+/** Why Node could not read a file. Without the path: it may be a secret in place of a path. */
 export function reasonWithoutPath(error: unknown): string {
   return reasonOf(error).replace(/, [a-z]+ '.*'/s, '')
 }

@@ -6,7 +6,7 @@
  * first versions of Node 22 and 23 do not start the service.
  */
 const NEEDED = 'Node 20.19.2 or later, 22.11.0 or later, or 24 or later is needed'
-/** They name a version of Node too, but have another `node:http`: it keeps no promise of ours. */
+/** They too report a version of Node, but their own `node:http` keeps none of our promises. */
 const OTHERS = ['deno', 'bun']
 
 /** Why this runtime cannot run the service, and the exit status; undefined if it can. */

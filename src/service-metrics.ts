@@ -1,3 +1,8 @@
+/*
+ * The metrics of the service. Each is read from its part during a scrape, and costs nothing before.
+ * No label has a value that a client chose.
+ */
+
 import type { Checks } from './api/admin.ts'
 import type { RouterOptions } from './api/router.ts'
 import type { KeySource } from './auth/keys.ts'
@@ -5,9 +10,6 @@ import type { Verifier } from './auth/verifier.ts'
 import type { HttpServer } from './http/server.ts'
 import type { Metrics } from './telemetry/metrics.ts'
 import { VERSION } from './version.ts'
-
-// All of these are read from the parts of the service during a scrape, and cost nothing before.
-// No label has a value that a client chose.
 
 export function addServiceMetrics(
   { metrics, log, bodies, responses }: RouterOptions,

@@ -243,7 +243,7 @@ export class Service implements Omit<PlantService, 'handler'> {
     await Promise.allSettled([this.#listening, this.#opening])
     const [listener, http] = [this.#listener, this.#http]
     const { drainDelay, shutdownTimeout } = this.#config
-    // One deadline for all that waits for clients. New ones come for half of the time at most.
+    // One deadline for all that waits for clients. New connections are accepted for half of it.
     const acceptMs = (shutdownTimeout * 1000) / 2
     const deadlineMs = performance.now() + (drainDelay + shutdownTimeout) * 1000
     const steps: readonly Step[] = [

@@ -26,7 +26,7 @@ export interface OperationOptions {
 export interface Call {
   readonly exchange: Exchange
   readonly owner: string
-  /** What the path has in the place of each "{name}" of its pattern. */
+  /** What the path has in place of each "{name}" of its pattern. */
   readonly parameters: readonly string[]
   /** The query without "?", as the client sent it. */
   readonly query: string

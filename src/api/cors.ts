@@ -21,7 +21,7 @@ export class Cors {
     this.#origins = origins
   }
 
-  /** The response for the page of an origin that may read it. A cached one stays as it is. */
+  /** Adds the headers for an origin that may read the response. A copy: it may be cached. */
   allow(exchange: Exchange, response: HttpResponse): HttpResponse {
     const [origin, second] = exchange.headers('origin')
     // Never the client's own text.

@@ -45,7 +45,7 @@ function readPlant(body: Buffer): NewPlant {
   throw new HttpError(`${plant}Invalid`, [], undefined, sentenceOf(members, plant))
 }
 
-/** Says what came in the place of a wrong member, if that is known. */
+/** Says what came in place of a wrong member, if that is known. */
 function sentenceOf(members: ReadonlyMap<string, unknown>, name: string): string | undefined {
   if (!members.has(name)) return 'It is missing.'
   const value = members.get(name)

@@ -1,4 +1,4 @@
-/* The description of the interface: `plant-store/openapi.json` for who installs the package. */
+/* The description of the interface. Users of the package import `plant-store/openapi.json`. */
 
 import { readFileSync } from 'node:fs'
 

@@ -1,3 +1,5 @@
+/* Reads one JSON object with exact integers, in linear time. */
+
 import { HttpError } from '../errors.ts'
 import { isInt64 } from '../plants/plant.ts'
 

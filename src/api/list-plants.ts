@@ -47,8 +47,8 @@ function respond(
 }
 
 /**
- * Makes a page of several chunks, whole. It is reserved as it grows, until it is sent. It is made
- * no further once its client has left.
+ * Makes a page of several chunks, whole. It is reserved as it grows, until it is sent. If its
+ * client leaves, the work ends.
  * @throws HttpError `overloaded` without room, ClientGone
  */
 function makePage(

@@ -1,3 +1,5 @@
+/* The table of operations, and the routes that follow from it. */
+
 import type { Condition } from '../errors.ts'
 import type { HttpResponse } from '../http/response.ts'
 import type { Call } from './call.ts'
@@ -85,7 +87,7 @@ export const ROUTES = [...new Set(OPERATIONS.map(({ path }) => path))].map((path
   return { path, byMethod, allow: [...byMethod.keys(), 'OPTIONS'].join(', '), pattern }
 })
 
-/** The route of a path, byte for byte, and what the path has in the place of each "{name}". */
+/** The route of a path, byte for byte, and what the path has in place of each "{name}". */
 export function routeOf(path: string): readonly [Route, readonly string[]] | undefined {
   for (const route of ROUTES) {
     const match = route.pattern.exec(path)

@@ -1,3 +1,5 @@
+/* Responses to lists that are kept until a create may change them. */
+
 import { type HttpResponse, isStream } from '../http/response.ts'
 
 /** All cached pages and their owners' entries. */

@@ -12,7 +12,7 @@ const KTYS: readonly unknown[] = ['RSA', 'EC', 'OKP']
 const SECRET_MEMBERS = ['k', 'd', 'p', 'q', 'dp', 'dq', 'qi', 'oth', 'priv']
 
 const KEY_SET = 'a JSON Web Key Set, {"keys": [...]}'
-/** Bytes that say what a file is, with lines of blanks before them. */
+/** This many first bytes tell what a file is, even after some blank lines. */
 const MAX_START = 256
 
 type JsonObject = Readonly<Record<string, unknown>>
@@ -82,7 +82,7 @@ export function readJsonObject(bytes: Uint8Array, wanted: string): JsonObject {
   throw new Error(`must be ${wanted}, and is ${format}`)
 }
 
-/** Names what people take for something else: a key, a key set, or what a proxy answers. */
+/** Names what people configure by mistake: a key, a key set, or what a proxy answers. */
 export function formatOf(bytes: Uint8Array): 'PEM' | 'a key set' | 'HTML or XML' | undefined {
   const start = new TextDecoder().decode(bytes.subarray(0, MAX_START)).trimStart()
   if (start.startsWith('-----BEGIN')) return 'PEM'

@@ -35,7 +35,7 @@ export interface KeySource {
   readonly unavailable?: HttpError | undefined
   /**
    * Fetches keys if there are none, or none has this kid, which is a string. The promise never
-   * rejects; undefined if there is nothing to wait for. Only of a source that fetches its keys.
+   * rejects; undefined if there is nothing to wait for. Only a source that fetches keys has it.
    */
   fetchFor?(kid: unknown): Promise<void> | undefined
   /**

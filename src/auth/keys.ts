@@ -79,7 +79,7 @@ function readKeyFile(path: string): KeySet {
   }
 }
 
-/** Such a set must not replace an earlier one. */
+/** Refuses a set without usable keys: it must not replace an earlier one. */
 function withKeys(set: KeySet): KeySet {
   if (set.size > 0) return set
   throw new Error('the key set holds no key that can verify a token')

@@ -56,7 +56,7 @@ export class ReloadedKeys implements KeySource {
   }
 
   get ageMs(): number | undefined {
-    // What was read from a file has no end.
+    // Keys from a file do not expire.
     if (this.keys === undefined || this.#timing.usable === Infinity) return undefined
     return performance.now() - this.#loadedAtMs
   }
@@ -65,7 +65,7 @@ export class ReloadedKeys implements KeySource {
     const set = this.keys
     const isKnown = typeof kid !== 'string' || (set?.kids?.has(kid) ?? true)
     if (set !== undefined && isKnown) return undefined
-    // The keys may have changed.
+    // The set that is being loaded may have the key.
     if (this.#attempt !== undefined) return this.#attempt
     const { refill } = this.#timing
     const fullAtMs = Math.max(this.#fullAtMs, performance.now()) + refill

@@ -58,8 +58,8 @@ for (const stream of [process.stdout, process.stderr]) stream.on('error', () => 
 // may run code in this process.
 process.on('SIGUSR1', () => {})
 
-// V8 compiles WebAssembly that runs often a second time. By default it takes SQLite's start for
-// that: its parser alone takes 40 ms and 14 MiB. What runs often under load is still compiled.
+// V8 compiles WebAssembly that runs often a second time. By default SQLite's start counts as often:
+// compiling its parser alone takes 40 ms and 14 MiB. What runs often under load is still compiled.
 setFlagsFromString('--wasm-tiering-budget=200000000')
 
 main(process.argv.slice(2)).then(print).catch(fail)

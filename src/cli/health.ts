@@ -9,7 +9,7 @@ import { type Option, variableOf } from '../settings/table.ts'
 
 const TIMEOUT_MS = 2000
 
-/** Not whether it is ready: another start does not bring back an issuer or a disk. */
+/** Does not ask whether it is ready: a restart does not bring back an issuer or a disk. */
 export async function run(): Promise<string> {
   const { listen, adminListen } = readConfig(process.env, 'addresses')
   if (adminListen === 'off') await check('listen', listen, connectTo)

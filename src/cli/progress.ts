@@ -2,7 +2,7 @@
 
 import { escaped } from '../errors.ts'
 
-/** Work that takes less tells nothing, and longer work a line in this time. */
+/** Shorter work writes no line; longer work writes one each time this has passed. */
 const LINE_EVERY_MS = 1000
 /** A rate over less says little. */
 const RATE_MS = 200
@@ -21,7 +21,7 @@ export class Progress {
   #step = { what: '', startedAtMs: 0 }
   #toldAtMs = performance.now()
 
-  /** A test puts something in the place of standard error. */
+  /** A test puts something in place of standard error. */
   constructor(write = (text: string): unknown => process.stderr.write(text)) {
     this.#write = write
   }

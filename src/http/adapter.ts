@@ -42,7 +42,7 @@ export class Adapter {
 
   async #serve(exchange: Exchange): Promise<void> {
     const { req } = exchange
-    // If it is over its events are, too: nothing would end it.
+    // If it is over, its events have passed: nothing would finish the exchange.
     if (exchange.isOver || this.#unclear.has(req.socket)) return
     if (exchange.isUnclear) this.#unclear.add(req.socket)
     this.#begin(exchange)
@@ -72,7 +72,7 @@ export class Adapter {
     const { req, res } = exchange
     const { socket } = req
     this.#underWay.add(exchange)
-    // The only way out: what it holds is released with it.
+    // It leaves the set only when what it holds is released.
     exchange.whenDone(() => this.#underWay.delete(exchange))
     res.once('close', () => this.#finished(exchange))
     // The application may write to a response that has ended.

@@ -52,7 +52,7 @@ export class Connection {
     // Node resumes the socket after each request, and emits 'resume' in the next tick.
     socket.on('resume', () => {
       if (this.#waiting.length === 0 && !this.#isDeaf && !this.#current?.takeCollected) return
-      // A pause that came between the two did not stop Node: only a new one does.
+      // A pause between these two does not stop Node: only a new one does.
       if (socket.isPaused()) socket.resume()
       else socket.pause()
     })
@@ -153,7 +153,7 @@ export class Connection {
     }
   }
 
-  /** Before Node's own listener: it closes a socket that its client has half-closed. */
+  /** Runs before Node's own listener, which closes a socket that its client has half-closed. */
   #finishFirst(exchange = this.#current): void {
     exchange?.res.prependListener('finish', () => this.#finished(exchange))
   }
@@ -220,7 +220,7 @@ export class Connection {
     if (exchange.isDone) return
     exchange.finish()
     const { req, response } = exchange
-    // It takes the end of the request, which an idle connection would keep (see `discardBody`).
+    // Reads the end of the request, which an idle connection would keep (see `discardBody`).
     if (!exchange.hasBody) req.read()
     if (response) this.#responder.answered(exchange, response, aborted)
     // An idle connection keeps nothing of its last request.

@@ -13,7 +13,7 @@ export const HEADERS_MAX_COUNT = 100
 const STRANGER_DISCARD_BYTES = 64 * 1024
 /** The same for the owner of a valid token: the longest body that any setting allows. */
 const OWNER_DISCARD_BYTES = 16 * 1024 * 1024
-/** After these statuses the next request is far away, or it is not known where it begins. */
+/** After these it is unclear where the next request begins, or a long body would come first. */
 const LAST_STATUSES: ReadonlySet<number> = new Set([408, 413, 431])
 
 const KEEP_ALIVE = /(?:^|,)[ \t]*keep-alive[ \t]*(?:,|$)/i
@@ -45,7 +45,6 @@ export function isKnownVersion({ httpVersion }: IncomingMessage): boolean {
   return httpVersion === '1.1' || httpVersion === '1.0'
 }
 
-/** One request and its response. */
 export class Exchange implements RequestRecord {
   readonly req: IncomingMessage
   readonly res: ServerResponse
@@ -110,7 +109,7 @@ export class Exchange implements RequestRecord {
     else this.#whenDone.push(callback)
   }
 
-  /** To be called again, it does nothing. */
+  /** A second call does nothing. */
   finish(): void {
     if (this.isDone) return
     this.isDone = true

@@ -26,7 +26,7 @@ export const NO_RESPONSE: HttpResponse = { status: 499, headers: [], body: undef
 
 /**
  * How much of a response each connection may hold while its client reads it. What is longer is
- * reserved in a budget, and has a time.
+ * reserved in a budget, and must be taken in a limited time.
  */
 export const SHORT_MAX_BYTES = 64 * 1024
 /** A longer text is sent as bytes, not together with the headers. */

@@ -12,7 +12,7 @@ import { cutOff } from './send.ts'
 
 /** Request line and headers together. Node counts their bytes without the separators. */
 const HEADERS_MAX_BYTES = 16 * 1024
-/** Node stops reading a body of which nothing is taken: after this and what one read brings. */
+/** Node stops reading a body that no code takes after this much and what one read brings. */
 const STREAM_BUFFER_BYTES = 4 * 1024
 /** How often a stop looks for connections that it can close. */
 export const DRAIN_CHECK_MS = 25
@@ -101,7 +101,7 @@ export class HttpServer {
       requireHostHeader: false,
     })
     server.timeout = inactiveMs
-    // A list of tiny headers takes thirty times their bytes, whole or not.
+    // In memory tiny headers take thirty times their bytes, also before the last one has come.
     server.maxHeadersCount = HEADERS_MAX_COUNT
     // A client that has sent its requests and ended its side still gets the responses. Node's
     // documentation and types do not have the property.

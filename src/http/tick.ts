@@ -38,5 +38,5 @@ export class TickEnd {
   }
 }
 
-/** One for the process: so are the ticks of its event loop. */
+/** One for the process, which has one event loop. */
 export const tickEnd = new TickEnd()

@@ -39,7 +39,7 @@ export class Limiter {
     }
   }
 
-  /** What waits takes over the room of what has ended, so nothing that comes then is before it. */
+  /** Passes the room of work that ended to the next in turn, so that no newcomer is before it. */
   #next(): void {
     const start = this.#waiting.shift()
     if (start) start()

@@ -1,3 +1,5 @@
+/* The interface between HTTP and a store. */
+
 import type { NewPlant } from './plant.ts'
 
 /** `stored`: now, or before with the same content. `conflict`: the id has other content. */

@@ -22,7 +22,7 @@ export class LogWriter {
   #dropped = 0
   /** How many of them a line has reported. */
   #reported = 0
-  /** What `#reported` was before this tick: what a failed write would have said is not reported. */
+  /** What `#reported` was before this tick: if the write fails, its report is lost too. */
   #reportedBefore = 0
   /** The last write failed, and may have left half a line. */
   #hasFailed = false

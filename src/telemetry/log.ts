@@ -1,3 +1,5 @@
+/* The log: its levels, its lines, and where they go. */
+
 import { escaped, isError, reasonOf } from '../errors.ts'
 import { LogWriter, type Output, standardOutput } from './log-writer.ts'
 
@@ -21,7 +23,7 @@ interface RequestLine {
   readonly error: number | undefined
   readonly ms: number
   readonly requestId: string
-  /** The trace that the caller counts the request to: 32 hex digits. */
+  /** The id of the caller's trace: 32 hex digits. */
   readonly traceId: string | undefined
   /** The hash of the owner. */
   readonly owner: string | undefined

@@ -29,7 +29,7 @@ export class Histogram {
     const cells = this.#cells
     const sumAt = cells.length - 1
     let at = 0
-    // After the last bound comes undefined, which compares as NaN does: the search ends.
+    // After the last bound comes NaN. No value is greater, so the search ends.
     while (value > (this.#bounds[at] ?? NaN)) at++
     cells[at] = (cells[at] ?? 0) + 1
     cells[sumAt] = (cells[sumAt] ?? 0) + value
@@ -72,7 +72,6 @@ export class Metrics {
     }
   }
 
-  /** The text of all metrics. */
   render(): string {
     return this.#families.map((lines) => lines().map((line) => `${line}\n`).join('')).join('')
   }

@@ -93,7 +93,7 @@ export class EtcdStore implements PlantStore {
     return { next: () => list.next().catch((error: unknown) => Promise.reject(this.#told(error))) }
   }
 
-  /** Runs work in its owner's turn. Also while it waits, there is an answer by the deadline. */
+  /** Runs work in its owner's turn. It has an answer by the deadline, even while it waits. */
   async #inTurn<T>(owner: string, work: (deadline: number) => Promise<T>): Promise<T> {
     if (this.#closed) throw new StoreUnavailable('the store is closed')
     const deadline = this.#client.deadline()
@@ -162,7 +162,7 @@ export class EtcdStore implements PlantStore {
     }
   }
 
-  /** What a caller is told: for an error that is not for it, StoreUnavailable. */
+  /** The error for a caller: StoreUnavailable in place of one that `PlantStore` does not name. */
   #told(error: unknown): unknown {
     const isForCaller = [PlantTooLarge, StoreFull, StoreUnavailable, HttpError].some(
       (kind) => error instanceof kind,

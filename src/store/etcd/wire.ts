@@ -74,7 +74,7 @@ export function plantValue({ name, tag }: Plant): string {
 }
 
 /**
- * The plants of a range up to `end`, which has "0" in the place of "/". Each key is compared: one
+ * The plants of a range up to `end`, which has "0" in place of "/". Each key is compared: one
  * of another length is of a deployment whose prefix is inside this range, and so of another owner.
  * @throws Error if an entry is not a plant of this owner
  */

@@ -1,3 +1,5 @@
+/* Which waiting creates form a batch, and what becomes of each. */
+
 import type { Turns } from '../../limits/turns.ts'
 import { type Created, StoreFull } from '../../plants/store.ts'
 import type { PlantDatabase } from './database.ts'

@@ -4,9 +4,9 @@ import { isMainThread, parentPort, Worker, workerData } from 'node:worker_thread
 import type { Compact, Compacted, CompactionJob } from './compaction.ts'
 
 /*
- * The thread that compacts. This file imports no other file of the service: the thread runs it
- * first, at the priority of the threads that answer, and on one core each module that it loads then
- * makes requests wait.
+ * The thread that compacts. It runs this file first, still at the priority of the threads that
+ * answer. So this file imports no other one of the service: on one core, requests would wait for
+ * each module.
  */
 
 /** The priority of the thread that compacts, as nice(1) counts. */

@@ -1,3 +1,5 @@
+/* Makes a snapshot of the last one and the journals after it. */
+
 import type { Database, SqlJs } from 'sql.js'
 import { attachMemory, countVerified, PlantDatabase } from './database.ts'
 import { type DirectoryScan, scanDirectory } from './directory-scan.ts'

@@ -1,3 +1,5 @@
+/* When journals are compacted, and what is removed afterwards. */
+
 import { setTimeout as sleep } from 'node:timers/promises'
 import { StoreUnavailable } from '../../plants/store.ts'
 import type { Compacted, CompactionJob } from './compaction.ts'
@@ -15,8 +17,8 @@ const FAILED = 'the journals could not be compacted; they are kept, and it is tr
  * Compacts the journals when they outgrow a share of the snapshot, so that a write costs O(1)
  * amortized and a start O(size). Writes go on meanwhile, in the next journal.
  *
- * It also sees to it that there is always a snapshot which says that a journal follows: else a
- * journal that is lost would not be missed.
+ * It also keeps a snapshot in place which says that a journal follows: without it, a lost journal
+ * would not be missed.
  */
 export class Compactor {
   readonly results = { success: 0, failure: 0 }
@@ -43,8 +45,8 @@ export class Compactor {
   }
 
   /**
-   * To be called once. A new store has its snapshot before its first plant. Of another one journals
-   * that a kill left too long are compacted, and so is an export that was put back.
+   * To be called once. Makes the snapshot of a new store before its first plant. In another store,
+   * compacts journals that a kill left too long, or an export that was put back.
    * @throws Error if a new store can have no snapshot: without one a lost journal is not missed.
    */
   async begin(): Promise<void> {

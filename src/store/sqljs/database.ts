@@ -1,3 +1,5 @@
+/* The plants in SQLite, in memory. */
+
 import type { Database, SqlJs } from 'sql.js'
 import type { Row } from './journal-format.ts'
 import { PlantLists } from './list.ts'
@@ -71,7 +73,7 @@ export class PlantDatabase {
     return countOf(this.#db, 'mem')
   }
 
-  /** Pages of PAGE_BYTES that hold something. The database grows only when no other is left. */
+  /** Pages of PAGE_BYTES that hold something. The database grows only when no free one is left. */
   get usedPages(): number {
     return Number(this.#pageCount.first()?.[0]) - Number(this.#freePages.first()?.[0])
   }

@@ -1,3 +1,5 @@
+/* Every call of the file system that the store makes. */
+
 import * as fs from 'node:fs'
 import { type FileHandle, mkdir, open, readdir, rename, unlink } from 'node:fs/promises'
 import { dirname } from 'node:path'
@@ -37,7 +39,6 @@ export interface File {
 export interface Files {
   /** Creates a directory and those above it, with mode 0700, unless they exist. */
   makeDirectory(path: string): Promise<void>
-  /** The names in a directory. */
   list(directory: string): Promise<readonly string[]>
   /** A file's first bytes, at most `maxBytes`; all of them without that. */
   read(path: string, maxBytes?: number): Promise<Buffer>
@@ -57,8 +58,8 @@ const FLAGS: Readonly<Record<Mode, number>> = {
   temporary: O_RDWR | O_CREAT | O_EXCL,
 }
 /**
- * How much one call reads or writes. Node runs these calls in threads of its own. On one core, the
- * copying of 64 MiB took it from requests for 6 to 8 ms at a time (seen).
+ * How much one call reads or writes. Node runs these calls in threads of its own. On one core,
+ * copying 64 MiB in one call kept requests waiting for 6 to 8 ms (seen).
  */
 const CALL_BYTES = 1024 * 1024
 
@@ -131,7 +132,7 @@ async function readUpTo(path: string, maxBytes = Infinity): Promise<Buffer> {
   }
 }
 
-/** Gives back the bytes of `read`: V8 may keep them until its next full collection. */
+/** Frees the bytes of `read`: V8 may keep them until its next full collection. */
 export function freeBytes({ buffer }: Uint8Array): void {
   if ('resizable' in buffer && buffer.resizable) buffer.resize(0)
 }

@@ -1,3 +1,5 @@
+/* Appends to the journal, rotates it, and rewrites it after a failure. */
+
 import { errorCodeOf, reasonOf } from '../../errors.ts'
 import { StoreUnavailable } from '../../plants/store.ts'
 import { type File, freeBytes, writeWhole } from './files.ts'
@@ -15,7 +17,7 @@ interface Journal {
   readonly nextSequence: number
   /** Length without padding; 0 if there is no file yet. */
   readonly bytes: number
-  /** Length of the journals before it that the start found or this process closed. */
+  /** Length of the earlier journals that the start found or this process closed. */
   readonly bytesBefore: number
   /** How many plants were stored before this journal, and with it. */
   readonly plantsBefore: number
@@ -161,7 +163,7 @@ export class JournalWriter {
     this.#journal = { ...journal, bytes, plants, nextSequence: journal.nextSequence + 1 }
   }
 
-  /** Writes after the acknowledged lines. If there was no space, they are followed by nothing. */
+  /** Writes after the acknowledged lines. If there is no space, nothing follows them. */
   async #write(file: File, bytes: Buffer): Promise<void> {
     const at = this.#journal.bytes
     try {
@@ -252,7 +254,7 @@ export class JournalWriter {
     throw new StoreCorrupt(path, acknowledged.length, what, advice)
   }
 
-  /** In their place. A sync would not do: after one that failed, the next may report success. */
+  /** Writes the lines again, in their place. After a sync that failed, the next proves nothing. */
   async #writeAgain(): Promise<void> {
     const { lines } = await this.#readBack()
     const { number, bytes } = this.#journal

@@ -1,3 +1,5 @@
+/* One owner's plants from SQLite, chunk by chunk. */
+
 import type { Value } from 'sql.js'
 import type { PlantChunk, RangeOf } from '../../plants/store.ts'
 import type { Query } from './sqlite.ts'

@@ -1,3 +1,5 @@
+/* One process at a time for a directory. */
+
 import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
 import { closeSync, constants, openSync } from 'node:fs'

@@ -1,10 +1,10 @@
+/* New files, in folders that other programs may use too: an export, and the development key. */
+
 import { randomBytes } from 'node:crypto'
 import { link, lstat, open, stat, unlink } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
 import { errorCodeOf } from '../../errors.ts'
 import { type File, fileOf, nodeFiles } from './files.ts'
-
-/* New files, in folders that other programs may use too: an export, and the development key. */
 
 /** Endings of files that SQLite reads as a part of the file beside them. */
 export const SQLITE_LOGS = ['-wal', '-journal'] as const

@@ -1,4 +1,4 @@
-/* A file on the disk in the place of bytes in memory, for SQLite. */
+/* A file on the disk in place of bytes in memory, for SQLite. */
 
 import { crc32 } from 'node:zlib'
 import type { FileBytes } from 'sql.js'
@@ -77,7 +77,7 @@ export class PageFile {
     return result
   }
 
-  /** What failed here, if anything did, in the place of what SQLite made of it. */
+  /** What failed here, if anything did, in place of what SQLite made of it. */
   causeOf(error: unknown): unknown {
     return this.#failure ? this.#failure.error : error
   }

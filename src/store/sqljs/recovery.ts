@@ -1,3 +1,5 @@
+/* What a directory holds: its journals are replayed after the snapshot, and the rest is removed. */
+
 import { resolve as resolvePath } from 'node:path'
 import type { Log } from '../../telemetry/log.ts'
 import { pausing } from './pausing.ts'
@@ -8,8 +10,6 @@ import { type JournalExtent, journalName, PUT_BACK, readJournal } from './journa
 import { readHeader, StoreCorrupt, TORN } from './journal-format.ts'
 import { takeSqlite } from './sqlite.ts'
 import type { StoreDirectory } from './store-directory.ts'
-
-/* What a directory holds: its journals are replayed after the snapshot, and the rest is removed. */
 
 const PROGRESS_MS = 1000
 

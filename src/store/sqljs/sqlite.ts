@@ -1,10 +1,10 @@
+/* SQLite as sql.js has it: loading it, its statements, and copying a database. */
+
 import { readFileSync } from 'node:fs'
 import { createRequire } from 'node:module'
 import type { Database, default as InitSqlJs, SqlJs, Statement, Value } from 'sql.js'
 import { isError, reasonOf } from '../../errors.ts'
 import { pausing } from './pausing.ts'
-
-/* SQLite as sql.js has it: loading it, its statements, and copying a database. */
 
 /** Instances that no store has. A store that has been closed leaves its instance to the next. */
 const unused = new Set<Promise<SqlJs>>()

@@ -1,3 +1,5 @@
+/* The embedded store: its start, its write path and its end. */
+
 import { resolve as resolvePath } from 'node:path'
 import { setImmediate as yieldTick } from 'node:timers/promises'
 import { reasonOf } from '../../errors.ts'

@@ -1,3 +1,5 @@
+/* The files of the store's directory, each by its name. */
+
 import { randomBytes } from 'node:crypto'
 import type { File, Files } from './files.ts'
 import { checkHeld, type LockPlace, LockLost } from './lock.ts'
@@ -17,10 +19,9 @@ export function temporaryName(name: string): string {
 }
 
 /**
- * The files of the store's directory, by name. Before one is created, renamed or removed, and once
- * a second while the journal is written, it is checked that the directory is still the one that was
- * locked. Once it is not, all of these calls fail, also if the lock comes back: another process may
- * have held the directory meanwhile.
+ * Before a file is created, renamed or removed, and once a second while the journal is written, it
+ * checks that the directory is still the one that was locked. Once it is not, all of these calls
+ * fail, even if the lock comes back: another process may have held the directory meanwhile.
  */
 export class StoreDirectory {
   readonly path: string
@@ -34,7 +35,6 @@ export class StoreDirectory {
     this.lock = lock
   }
 
-  /** The path of a file. */
   pathOf(name: string): string {
     return `${this.path}/${name}`
   }

@@ -1,3 +1,5 @@
+/* What the store measures. */
+
 import type { Histogram, Metrics, Reading } from '../../telemetry/metrics.ts'
 
 /** What the metrics read each time they are asked for. */

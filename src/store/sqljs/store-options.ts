@@ -1,3 +1,5 @@
+/* The options of the store, and their defaults. */
+
 import type { Log } from '../../telemetry/log.ts'
 import { Metrics } from '../../telemetry/metrics.ts'
 import { type Compact, compact } from './compaction.ts'
