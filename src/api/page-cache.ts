@@ -38,9 +38,8 @@ interface OwnPages {
 export class PageCache {
   readonly #owners = new Map<string, OwnPages>()
   /**
-   * One iterator for the life of the map. A map leaves a hole for each owner that was removed, and
-   * a new iterator would step over all holes: 7 µs a page. It is asked only while the map has an
-   * owner after it: an iterator that was asked at the end never goes on.
+   * One iterator for the life of the map, as in `Turns`: a new one would take 7 µs a page. It is
+   * asked only while the map has an owner after it.
    */
   readonly #oldestFirst = this.#owners.keys()
   #bytes = 0

@@ -74,7 +74,7 @@ function exportTo(
 /** A file in memory. `bytes` are all that it holds. */
 export function memoryFile(): { readonly memory: File; readonly bytes: Uint8Array } {
   const contents = new ArrayBuffer(0, { maxByteLength: FILE_MAX_BYTES })
-  // It becomes longer with the memory.
+  // It grows with `contents`.
   const bytes = new Uint8Array(contents)
   const writeNow: File['writeNow'] = (from, at) => {
     contents.resize(Math.max(contents.byteLength, at + from.length))

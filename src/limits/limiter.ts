@@ -20,8 +20,8 @@ export class Limiter {
   }
 
   /**
-   * Runs the work once there is room. It may have waited for long: then it looks first whether it
-   * is still wanted. While it waits it takes `places`.
+   * Runs the work once there is room. Work that has waited looks first whether it is still wanted.
+   * While it waits it takes `places`.
    * @throws HttpError `overloaded` if too much waits.
    */
   async run<T>(owner: string, work: () => T | Promise<T>, places = 1): Promise<T> {

@@ -16,7 +16,7 @@ export interface Config extends Values {
   readonly openKeys?: ((log: Log) => KeySource) | undefined
 }
 
-/** What a token says that a development key signs. */
+/** What a token says that is signed with the development key. */
 const DEV_CLAIMS: [Option, string][] = [
   ['issuer', 'plant-store-dev'],
   ['audience', 'plants'],
@@ -106,7 +106,7 @@ class Input {
   }
 }
 
-/** `advice` is for someone who has set nothing of tokens. */
+/** `advice` is a problem more if neither issuer nor audience is set. */
 function readService(input: Input, advice?: string): Config {
   const values = readValues(input)
   const openKeys = tryKeys(input, values)
@@ -142,7 +142,7 @@ function readValue(input: Input, setting: (typeof VARIABLES)[number]): unknown {
   return input.wrong(option, 'must not begin or end with a blank or a line break')
 }
 
-/** A free port is another one each time. */
+/** Two listeners may have port 0: each gets another free port. */
 function checkAddresses({ problems, nameOf }: Input, { listen, adminListen }: Values): void {
   if (!listen || !adminListen || adminListen === 'off' || ('port' in listen && listen.port === 0))
     return

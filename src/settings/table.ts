@@ -12,7 +12,7 @@ const MIB = 1024 ** 2
 const dataBytes = integer(65_536, 512 * MIB)
 const overHttp = oneOf(['loopback', 'anywhere'])
 
-/** In the place of a default. */
+/** In place of a default. */
 const NONE = undefined
 const REQUIRED = null
 

@@ -8,7 +8,7 @@ import { contentOf } from '../auth/secrets.ts'
 import { reasonWithoutPath } from '../errors.ts'
 import { type Address, SOCKET_PATH_MAX_BYTES } from '../http/listen.ts'
 
-/** In the place of a directory. A path that was resolved never has this form. */
+/** Set in place of a directory. No resolved path has this form. */
 export const IN_MEMORY = ':memory:'
 
 /**

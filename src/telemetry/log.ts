@@ -86,8 +86,8 @@ export function createCallbackLog(level: LogLevel, onLog: OnLog): Log {
     if (!hasFailed) process.emitWarning(`plant-store: onLog failed: ${reasonOf(error)}`)
     hasFailed = true
   }
-  // A line is as `render` and `renderRequest` write it. The promise has what onLog throws, and the
-  // rejection of one that is asynchronous.
+  // A line is as `render` and `renderRequest` write it. The promise catches what onLog throws, and
+  // what an asynchronous one rejects with.
   const add = (line: string): void =>
     void new Promise((resolve) => resolve(onLog(JSON.parse(line) as LogLine))).catch(fail)
   return logTo({ add, dropped: 0, flush: () => Promise.resolve() }, level, JSON_LINES)

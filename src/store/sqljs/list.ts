@@ -21,7 +21,7 @@ const CHUNK_BYTES = 60 * 1024
 const CALL_ROWS = 100
 const SHORT_BYTES = 256
 const PLANT = `iif(tag IS NULL, json_object('name', name), json_object('name', name, 'tag', tag))`
-/** In the place of a long plant: U+0000, which JSON text never holds. */
+/** In place of a long plant: U+0000, which JSON text never holds. */
 const LONG_PLANT = '\0'
 const SHORT_PLANT = `iif(octet_length(name) > ${SHORT_BYTES} OR octet_length(tag) > ${SHORT_BYTES},
   char(0), ${PLANT})`
