@@ -1,15 +1,18 @@
 import assert from 'node:assert/strict'
-import { execFileSync, spawnSync } from 'node:child_process'
+import { execFileSync, spawn, spawnSync } from 'node:child_process'
 import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { test } from 'node:test'
 import { checkStore } from '../dist/cli/check.js'
 import { type Config, readConfig } from '../dist/settings/read.js'
 import { VARIABLES } from '../dist/settings/table.js'
-import { post } from './support/http.ts'
+import { call, post } from './support/http.ts'
+import { scrape } from './support/metrics.ts'
+import { freePort } from './support/ports.ts'
 import { ROOT } from './support/release.ts'
 import { MAIN, startProcess } from './support/process.ts'
-import { DEFAULTS, temporaryDirectory } from './support/service.ts'
+import { DEFAULTS, startService, temporaryDirectory } from './support/service.ts'
+import { until } from './support/time.ts'
 import { openStore } from './store/sqljs/fixtures.ts'
 import { SECRET, token } from './support/tokens.ts'
 
@@ -17,6 +20,8 @@ import { SECRET, token } from './support/tokens.ts'
 const SNAPSHOT_SECONDS = 15
 /** Descriptors besides connections, as in the README. */
 const OTHER_DESCRIPTORS = 64
+/** Of a token; what is longer gets 401. */
+const MAX_TOKEN_BYTES = 12_288
 
 const read = (path: string): string => readFileSync(join(ROOT, path), 'utf8')
 const secretFile = join(await temporaryDirectory(), 'jwt-secret')
@@ -174,6 +179,83 @@ test('deploy: the restore under systemd runs as the unit does, and stores the pl
   const { status, stdout, stderr } = spawnSync('sh', ['-c', here], { env, input })
   assert.equal(status, 0, String(stderr))
   assert.match(String(stdout), /^1 plant read from /)
+})
+
+/** Of a pod that holds the volume of a stopped service. */
+const restore = read('scripts/deploy/kubernetes-restore.yaml')
+
+test('deploy: the pod for a restore has the volume and the user of the standalone pod', () => {
+  const { kubernetes, config } = pods[1] ?? assert.fail()
+  const [name, claim] = [/^kind: StatefulSet\nmetadata:\n {2}name: (\S+)$/m, /^ {8}name: (\w+)$/m]
+  const claimName = `${find(kubernetes, claim)}-${find(kubernetes, name)}-0`
+  assert.equal(find(restore, /claimName: ([\w-]+) /), claimName)
+  assert.equal(find(restore, /\{ name: PLANTS_DATA, value: "(.*)" \}/), config.data)
+  assert.equal(find(restore, /\{ name: data, mountPath: (\S+) \}/), config.data)
+  const shared = ['securityContext:', 'image:', 'limits:', 'capabilities:', 'runAs', 'fsGroup']
+  const of = (text: string): string[] =>
+    text.split('\n').filter((line) => shared.some((word) => line.trimStart().startsWith(word)))
+  const indented = of(restore).map((line) => `    ${line}`)
+  assert.deepEqual(indented, of(kubernetes))
+})
+
+test('deploy: the commands of the pod for a restore store the plants', async () => {
+  const directory = await temporaryDirectory()
+  const store = await openStore(join(directory, 'source'))
+  await store.create('alice', { id: 1n, name: 'Fern' })
+  await store.close()
+  const env = { PLANTS_DATA: join(directory, 'data') }
+  const input = readFileSync(join(directory, 'source/plants.sqlite'))
+  const commands = restore.matchAll(/^# +kubectl exec (?:-i )?plants-restore -- (.*\/in\/.*)$/gm)
+  const outputs = [...commands].map(([, command = '']) => {
+    const here = command
+      .replace('/usr/local/bin/node', process.execPath)
+      .replace('/plant-store/dist/main.js', MAIN)
+      .replace(' < plants.sqlite', '')
+      .replaceAll('/in/', `${directory}/`)
+    const { status, stdout, stderr } = spawnSync('sh', ['-c', here], { env, input })
+    assert.equal(status, 0, String(stderr))
+    return String(stdout)
+  })
+  assert.equal(outputs.length, 2)
+  assert.match(outputs.join(''), /^1 plant read from /)
+})
+
+const NO_NGINX =
+  spawnSync('nginx', ['-v']).status !== 0 &&
+  'SKIPPED: nginx is missing (Debian: apt-get install nginx)'
+if (NO_NGINX !== false) console.log(NO_NGINX)
+
+const NGINX = 'deploy: nginx passes on the longest token, and keeps its connection'
+
+test(NGINX, { skip: NO_NGINX }, async (t) => {
+  const { port, adminPort } = await startService(t)
+  const [directory, own] = [await temporaryDirectory(), await freePort()]
+  const example = read('scripts/deploy/nginx.conf')
+    .replace('server 127.0.0.1:8080;', `server 127.0.0.1:${port};`)
+    .replace('listen 443 ssl;', `listen 127.0.0.1:${own};`)
+    .replace(/^ *ssl_.*$/gm, '')
+  const temporary = ['client_body', 'proxy', 'fastcgi', 'uwsgi', 'scgi'].map(
+    (name) => `${name}_temp_path ${directory}/${name};`,
+  )
+  const http = `access_log off;\n${temporary.join('\n')}\n${example}`
+  const main = `daemon off;\nmaster_process off;\npid ${directory}/pid;\nevents {}\n`
+  writeFileSync(join(directory, 'nginx.conf'), `${main}http {\n${http}}\n`)
+  const child = spawn('nginx', ['-e', 'stderr', '-c', join(directory, 'nginx.conf')], {
+    stdio: ['ignore', 'inherit', 'inherit'],
+  })
+  t.after(() => child.kill('SIGKILL'))
+  const listens = (): Promise<boolean> =>
+    call(own).then(
+      () => true,
+      () => false,
+    )
+  await until('nginx listens', listens)
+
+  const padding = (MAX_TOKEN_BYTES - token('alice', { groups: '' }).length) * 0.75
+  const longest = token('alice', { groups: 'x'.repeat(Math.floor(padding)) })
+  assert.ok(longest.length <= MAX_TOKEN_BYTES && longest.length > MAX_TOKEN_BYTES - 4)
+  assert.equal((await call(own, { token: longest })).status, 200)
+  assert.equal((await scrape(adminPort)).value('plant_store_connections'), 1)
 })
 
 test('deploy: the build context is exactly what the image copies', () => {

@@ -101,7 +101,7 @@ export class Admin {
 function responderOf(paths: ReadonlyMap<string, () => HttpResponse>, log: Log): Responder {
   const { status, error } = new HttpError('pathUnknown')
   // The catalogue's message names /plants.
-  const message = `There is nothing at this path: see ${[...paths.keys()].join(', ')}.`
+  const message = `Nothing is at this path: see ${[...paths.keys()].join(', ')}.`
   const unknownPath = jsonResponse(status, { error, message })
   return {
     serve({ method, req }) {

@@ -49,7 +49,7 @@ test('admin: four paths need no token, and have GET and HEAD alone', async (t) =
       assert.deepEqual(found, ['methodNotAllowed', ['GET, HEAD']])
     }
   }
-  const message = 'There is nothing at this path: see /livez, /readyz, /metrics, /openapi.json.'
+  const message = 'Nothing is at this path: see /livez, /readyz, /metrics, /openapi.json.'
   for (const path of ['/plants', '/', '/livez/', '/readyz/x', '//livez']) {
     const reply = await get(adminPort, path)
     assertCommon(reply)

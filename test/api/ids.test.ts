@@ -68,7 +68,7 @@ test('ids', async (t) => {
   })
 
   await t.test('a refusal says what came instead', async () => {
-    const id = '"id" is required and must be an integer from -2^63 to 2^63 - 1.'
+    const id = '"id" is required: an integer from -2^63 to 2^63 - 1, without quotes.'
     const name = '"name" is required and must be a string of valid Unicode.'
     const tag = '"tag" must be a string of valid Unicode; omit it if there is no tag.'
     for (const [plant, message] of [
