@@ -27,7 +27,7 @@ export function readChunks(
     if (isOver) return { done: true, value: undefined }
     isOver = left === 0
     // To etcd a limit of 0 means all.
-    if (isOver) return { value: { json: '[]', count: 0, cutAt: undefined } }
+    if (isOver) return { value: { json: '[]', count: 0, last: undefined, isCut: false } }
     const wanted = Math.min(left, entries)
     const query = { first, end, limit: wanted }
     const page = await read(query, first === begin).catch((error: unknown) => {
@@ -37,16 +37,17 @@ export function readChunks(
     if (page === undefined) return next()
     const plants = wire.plantsOf(page.entries, end)
     const json = JSON.stringify(plants)
-    const last = page.entries.at(-1)
+    const key = page.entries.at(-1)?.key
     left -= plants.length
-    isOver = !last || !page.more || left === 0
+    isOver = key === undefined || !page.more || left === 0
     // The rest was deleted by hand: only a list without plants has an empty chunk.
-    if (!last && first !== begin) return { done: true, value: undefined }
-    if (!last || !page.more) return { value: { json, count: plants.length, cutAt: undefined } }
-    first = wire.nextKey(last.key)
-    const fitting = Math.floor((RANGE_CHARS / JSON.stringify(page).length) * plants.length)
+    if (key === undefined && first !== begin) return { done: true, value: undefined }
+    const count = plants.length
+    if (key === undefined) return { value: { json, count, last: undefined, isCut: false } }
+    first = wire.nextKey(key)
+    const fitting = Math.floor((RANGE_CHARS / JSON.stringify(page).length) * count)
     entries = Math.max(1, Math.min(entries * GROWTH, fitting))
-    return { value: { json, count: plants.length, cutAt: wire.idOf(last.key) } }
+    return { value: { json, count, last: wire.idOf(key), isCut: page.more } }
   }
   return { next }
 }
