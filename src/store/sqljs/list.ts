@@ -1,9 +1,7 @@
 import type { Value } from 'sql.js'
+import { INT64_MAX, INT64_MIN } from '../../plants/plant.ts'
 import type { PlantChunk, RangeOf } from '../../plants/store.ts'
 import type { Query } from './sqlite.ts'
-
-const MIN_ID = -(2n ** 63n)
-const MAX_ID = 2n ** 63n - 1n
 
 /**
  * A chunk has at most this many plants, and this much text unless it is one plant: any list takes
@@ -73,8 +71,8 @@ export class PlantLists {
     const parts: string[] = []
     let [count, bytes, last, isCut] = [0, 0, after, false]
     do {
-      if (last === MAX_ID) break
-      const from = last === undefined ? MIN_ID : last + 1n
+      if (last === INT64_MAX) break
+      const from = last === undefined ? INT64_MIN : last + 1n
       const part = this.#shortPlants(owner, from, Math.min(maxRows - count, CALL_ROWS))
       bytes += Buffer.byteLength(part?.json ?? '')
       if (!part || bytes > maxBytes) {
