@@ -38,16 +38,18 @@ export function readChunks(
     const plants = wire.plantsOf(page.entries, end)
     const json = JSON.stringify(plants)
     const key = page.entries.at(-1)?.key
+    const isCut = key !== undefined && page.more
     left -= plants.length
-    isOver = key === undefined || !page.more || left === 0
+    isOver = !isCut || left === 0
     // The rest was deleted by hand: only a list without plants has an empty chunk.
     if (key === undefined && first !== begin) return { done: true, value: undefined }
-    const count = plants.length
-    if (key === undefined) return { value: { json, count, last: undefined, isCut: false } }
+    const last = key === undefined ? undefined : wire.idOf(key)
+    const value = { json, count: plants.length, last, isCut }
+    if (!isCut || isOver) return { value }
     first = wire.nextKey(key)
-    const fitting = Math.floor((RANGE_CHARS / JSON.stringify(page).length) * count)
+    const fitting = Math.floor((RANGE_CHARS / JSON.stringify(page).length) * plants.length)
     entries = Math.max(1, Math.min(entries * GROWTH, fitting))
-    return { value: { json, count, last: wire.idOf(key), isCut: page.more } }
+    return { value }
   }
   return { next }
 }
