@@ -4,6 +4,7 @@
  * `src/api/openapi.json`, and the service serves that file.
  */
 import { STATUS_CODES } from 'node:http'
+import { isDeepStrictEqual } from 'node:util'
 import { type Operation, OPERATIONS, type Route, ROUTES } from '../dist/api/operations.js'
 import { type Condition, conditions } from '../dist/errors.js'
 
@@ -42,6 +43,9 @@ const OF_OPTIONS: readonly Condition[] = [
 ]
 /** Failures of requests that match none of the operations. */
 const OF_OTHERS: readonly Condition[] = ['pathUnknown', 'methodNotAllowed', 'methodUnknown']
+const OF_SOME = OPERATIONS.flatMap(({ errors }) => errors)
+/** An error that no operation calls its own is met by all of them. */
+const OF_ALL = [...conditions.keys()].filter((condition) => !OF_SOME.includes(condition))
 
 const DESCRIPTION =
   'Creates plant records, and lists those of the caller.\n\n' +
@@ -100,6 +104,7 @@ const SECONDS = { type: 'integer', minimum: 1 }
 const VISIBLE_ASCII = { type: 'string', pattern: '^[!-~]{1,128}$' }
 const CHALLENGED = header('RFC 6750.', CHALLENGE)
 const RETRY = header('Seconds to wait.', SECONDS)
+const REQUEST_ID = header('That of the request if it was valid, else a new one.', VISIBLE_ASCII)
 
 const name = { ...TEXT, description: 'The name of the plant: any Unicode text.' }
 const tag = { ...TEXT, description: 'Tag that specifies the type of the plant: any Unicode text.' }
@@ -134,7 +139,12 @@ const FAILURE_HEADERS: Readonly<Record<string, object>> = {
   default: { Allow: header('The allowed methods; with error 40501 only.', TEXT, false) },
 }
 
-console.log(JSON.stringify(description(), undefined, 2))
+/** What several operations have alike, by kind and name: the description has it once. */
+const COMPONENTS: Record<string, Record<string, object>> = { schemas: SCHEMAS }
+
+// A reference on one line: a new operation has many.
+const text = JSON.stringify(description(), undefined, 2)
+console.log(text.replace(/\{\s+("\$ref": "[^"]+")\s+\}/g, '{ $1 }'))
 
 function description(): object {
   const token = 'A JWT of the configured issuer and audience. Its owner claim owns the plants.'
@@ -156,8 +166,9 @@ function description(): object {
     security: [{ bearer: [] }],
     tags: [{ name: 'plants', description: 'The plants of the caller.' }],
     paths: Object.fromEntries(ROUTES.map((route) => [route.path, pathItem(route)])),
+    // Those that the paths refer to, which are made by now.
     components: {
-      schemas: SCHEMAS,
+      ...COMPONENTS,
       securitySchemes: {
         bearer: { type: 'http', scheme: 'bearer', bearerFormat: 'JWT', description: token },
       },
@@ -170,16 +181,17 @@ function pathItem({ path, byMethod }: Route): object {
   const methods: Record<string, object> = {}
   const parameters: Record<string, Described> = {}
   for (const [method, operation] of byMethod) {
-    methods[method.toLowerCase()] = method === 'HEAD' ? headOf(operation) : describe(operation)
+    methods[method.toLowerCase()] = describe(operation, method === 'HEAD')
     Object.assign(parameters, descriptionOf(operation).parameters)
   }
   const name = path.slice(1).replace(/\W+(\w?)/g, (_, letter: string) => letter.toUpperCase())
+  const allowed = respond(['No Content'], { Allow: header('The allowed methods.', TEXT) })
   const options = {
     ...title(`${name}Options`, 'Returns the allowed methods. Needs no token.'),
     security: [],
     responses: {
-      204: respond(['No Content'], { Allow: header('The allowed methods.', TEXT) }),
-      ...failures((condition) => OF_OPTIONS.includes(condition)),
+      204: component('responses', 'AllowedMethods', allowed),
+      ...failures([...OF_OPTIONS, ...OF_OTHERS]),
     },
   }
   return { parameters: parametersIn('path', path, parameters), ...methods, options }
@@ -191,33 +203,24 @@ function descriptionOf({ name, hasBody }: Operation): Description {
   throw new Error(`${name} needs a description, with a request body if it has one`)
 }
 
-function describe(operation: Operation) {
+/** A HEAD is a GET without bodies, and with another name: `headPlants` for `listPlants`. */
+function describe(operation: Operation, isHead: boolean): object {
   const { name, path, errors } = operation
-  const { description, parameters, requestBody, response, headers } = descriptionOf(operation)
-  // An error that no operation calls its own is met by all of them.
-  const ofSome = OPERATIONS.flatMap((each) => each.errors)
+  const { description, headDescription = description, ...more } = descriptionOf(operation)
+  const { parameters, requestBody, response, headers } = more
   return {
-    ...title(name, description),
+    ...(isHead
+      ? title(name.replace(/^[a-z]+/, 'head'), headDescription)
+      : title(name, description)),
     parameters: parametersIn('query', path, parameters),
     requestBody: requestBody && { required: true, ...withContent(requestBody) },
     responses: {
       200: respond(
-        response,
+        isHead ? [response[0]] : response,
         mapped(headers, ([text, schema]) => header(text, schema, false)),
       ),
-      ...failures((condition) => errors.includes(condition) || !ofSome.includes(condition)),
+      ...failures([...OF_ALL, ...errors], isHead),
     },
-  }
-}
-
-/** A GET without bodies, and with another name: `headPlants` for `listPlants`. */
-function headOf(get: Operation): object {
-  const described = describe(get)
-  const { description, headDescription } = descriptionOf(get)
-  return {
-    ...described,
-    ...title(get.name.replace(/^[a-z]+/, 'head'), headDescription ?? description),
-    responses: mapped(described.responses, (response) => ({ ...response, content: undefined })),
   }
 }
 
@@ -235,41 +238,67 @@ function parametersIn(
   const isInPath = place === 'path'
   const own = Object.entries(parameters)
     .filter(([name]) => path.includes(`{${name}}`) === isInPath)
-    .map(([name, [description, schema]]) => ({
-      name,
-      in: place,
-      required: isInPath || undefined,
-      description,
-      schema,
-    }))
+    .map(([name, [description, schema]]) => {
+      const parameter = { name, in: place, required: isInPath || undefined, description, schema }
+      // GET and HEAD have those of the query.
+      return isInPath ? parameter : component('parameters', name, parameter)
+    })
   return own.length > 0 ? own : undefined
 }
 
-/** Failures by status, each with an example of every condition. */
-function failures(canMeet: (condition: Condition) => boolean): Readonly<Record<string, object>> {
-  const examples: Record<string, Record<string, object>> = {}
-  for (const [condition, [error, message]] of conditions) {
-    const isOther = OF_OTHERS.includes(condition)
-    if (!isOther && !canMeet(condition)) continue
-    const ofStatus = (examples[isOther ? 'default' : Math.floor(error / 100)] ??= {})
-    ofStatus[condition] = { error, message }
-  }
-  return mapped(examples, (ofStatus, status) => {
-    const description = STATUS_CODES[status] ?? 'A request that is none of these operations.'
-    return respond([description, ERROR, ofStatus], FAILURE_HEADERS[status])
+/**
+ * Failures by status, each with an example of every condition. A status of which an operation has
+ * conditions of its own is described in its place; any other is a component.
+ */
+function failures(met: readonly Condition[], isHead = false): Readonly<Record<string, object>> {
+  const byStatus: Record<string, Condition[]> = {}
+  for (const condition of conditions.keys())
+    if (met.includes(condition)) (byStatus[statusOf(condition)] ??= []).push(condition)
+  return mapped(byStatus, (ofStatus, status) => {
+    const reason = STATUS_CODES[status]
+    const description = reason ?? 'A request that is none of these operations.'
+    const examples = Object.fromEntries(ofStatus.map((each) => [each, exampleOf(each)]))
+    const content = isHead ? undefined : jsonContent(ERROR, examples)
+    const response = { ...respond([description], FAILURE_HEADERS[status]), content }
+    if (ofStatus.some((condition) => OF_SOME.includes(condition))) return response
+    // OPTIONS meets fewer.
+    const isWhole = OF_ALL.every((each) => statusOf(each) !== status || ofStatus.includes(each))
+    const name = (reason ?? 'Others').replaceAll(' ', '') + (isWhole ? '' : 'ToOptions')
+    return component('responses', isHead ? `${name}ToHead` : name, response)
   })
+}
+
+function statusOf(condition: Condition): string {
+  const [error = 0] = conditions.get(condition) ?? []
+  return OF_OTHERS.includes(condition) ? 'default' : String(Math.floor(error / 100))
+}
+
+function exampleOf(condition: Condition): object {
+  const [error, message] = conditions.get(condition) ?? []
+  return component('examples', condition, { value: { error, message } })
+}
+
+/** A reference to what is described once, among the components. */
+function component(kind: string, name: string, value: object): object {
+  const known = ((COMPONENTS[kind] ??= {})[name] ??= value)
+  if (!isDeepStrictEqual(known, value)) throw new Error(`there are two ${kind} ${name}`)
+  return { $ref: `#/components/${kind}/${name}` }
 }
 
 /** A response; without schema it has no body. */
 function respond(content: Content | readonly [description: string], headers = {}): object {
-  const requestId = header('That of the request if it was valid, else a new one.', VISIBLE_ASCII)
+  const requestId = component('headers', 'Request-Id', REQUEST_ID)
   const allHeaders = { 'Request-Id': requestId, ...headers }
   return { description: content[0], headers: allHeaders, ...withContent(content) }
 }
 
 function withContent([description, schema, examples]: Content | readonly [string]): object {
   const values = mapped(examples, (value) => ({ value }))
-  return { description, content: schema && { 'application/json': { schema, examples: values } } }
+  return { description, content: schema && jsonContent(schema, values) }
+}
+
+function jsonContent(schema: object, examples: object): object {
+  return { 'application/json': { schema, examples } }
 }
 
 function header(description: string, schema: object, required = true): object {

@@ -72,19 +72,19 @@ function read(random: Random, actors: Actors): string {
     ? [`Authorization: Bearer ${owner.token}`]
     : authorization(random, actors)
   const method = random.chance(0.93) ? 'GET' : 'HEAD'
-  const target = path.replace(/\{\w+\}/g, () => someSegment(random))
-  const lines = [`${method} ${target}${query(random, cursors)} HTTP/1.1`, 'Host: a', ...bearer]
+  const target = filled(random, path) + query(random, cursors)
+  const lines = [`${method} ${target} HTTP/1.1`, 'Host: a', ...bearer]
   addHeaders(random, lines, 0.04)
   if (random.chance(0.97)) return `${lines.join('\r\n')}\r\n\r\n`
   const length = random.chance(0.9) ? random.below(300) : 60_000 + random.below(12_000)
   return withBody(random, lines, 'x'.repeat(length))
 }
 
-/** What a path has in the place of a "{name}". */
-function someSegment(random: Random): string {
-  return random.chance(0.9)
-    ? String(someId(random))
-    : encodeURIComponent(random.pick(dictionary.noIds))
+/** A path with something in the place of each "{name}". */
+function filled(random: Random, path: string): string {
+  return path.replace(/\{\w+\}/g, () =>
+    random.chance(0.9) ? String(someId(random)) : encodeURIComponent(random.pick(dictionary.noIds)),
+  )
 }
 
 function query(random: Random, cursors: readonly string[]): string {
@@ -112,10 +112,13 @@ function odd(random: Random, actors: Actors): string {
   const method = random.chance(0.5)
     ? (METHODS[random.below(METHODS.length)] ?? 'GET')
     : random.pick(['GET', 'POST', 'HEAD', 'OPTIONS', 'PUT'])
+  const { path: pattern = '/' } = OPERATIONS[random.below(OPERATIONS.length)] ?? {}
+  const path = filled(random, pattern)
   const longTarget = (): string =>
-    `/plants?${'x'.repeat(random.pick([13_000, 15_800, 16_384, 20_000]))}`
-  const usualTarget = (): string => (random.chance(0.97) ? '/plants' : longTarget())
-  const target = random.chance(0.5) ? random.pick(dictionary.targets) : usualTarget()
+    `${path}?${'x'.repeat(random.pick([13_000, 15_800, 16_384, 20_000]))}`
+  const usualTarget = (): string => (random.chance(0.97) ? path : longTarget())
+  const oddTarget = (): string => random.pick(dictionary.targets).replace('{path}', path)
+  const target = random.chance(0.5) ? oddTarget() : usualTarget()
   const version = random.chance(0.9) ? '1.1' : random.pick(dictionary.versions)
   const lines = [`${method} ${target} HTTP/${version}`]
   if (random.chance(0.93)) lines.push(`Host: ${random.pick(dictionary.hosts)}`)

@@ -26,7 +26,7 @@ export function listPlants(call: Call): HttpResponse | Promise<HttpResponse> {
       return first.then(({ value }) => respond(call, list, range, value))
     const response = respond(call, list, range, first.value)
     // A response that was awaited is not cached: a create may have come in between.
-    if (!(response instanceof Promise)) pageCache.add(owner, query, response, first.value?.cutAt)
+    if (!(response instanceof Promise)) pageCache.add(owner, query, response, cutOf(first.value))
     return response
   })
 }
@@ -38,7 +38,8 @@ function respond(
   first: PlantChunk | undefined,
 ): HttpResponse | Promise<HttpResponse> {
   if (!first) throw new Error('a list has no chunk')
-  const { json, count, cutAt } = first
+  const { json, count } = first
+  const cutAt = cutOf(first)
   // One chunk has a Content-Length, also without a limit.
   if (cutAt === undefined || count === limit)
     return reserved(call, pageOf(call, bodyOf(json), limit, cutAt))
@@ -70,13 +71,18 @@ function makePage(
       bytes += text.length
       if (bytes > SHORT_MAX_BYTES && !hold.grow(bytes)) throw overloaded()
       count += chunk.count
-      cutAt = chunk.cutAt
+      cutAt = cutOf(chunk)
       if (cutAt === undefined || count === limit) break
       chunk = (await inTurn(call, () => list.next())).value
     }
     texts.push(Buffer.from(']'))
     return pageOf(call, Buffer.concat(texts), limit, cutAt)
   })
+}
+
+/** The id of a chunk's last plant, if more follow. */
+function cutOf(chunk: PlantChunk | undefined): bigint | undefined {
+  return chunk?.isCut ? chunk.last : undefined
 }
 
 function pageOf(

@@ -6,7 +6,7 @@ import type { NewPlant } from './plant.ts'
 export type Created = 'stored' | 'conflict'
 
 export interface PlantRange {
-  /** Only plants with a greater id. */
+  /** Only plants with a greater id. `id - 1n` is allowed for any id. */
   readonly after: bigint | undefined
   /** At most this many plants; undefined means all. */
   readonly limit: number | undefined
@@ -26,8 +26,10 @@ export interface PlantChunk {
   readonly json: string
   /** How many plants it has. */
   readonly count: number
-  /** The id of its last plant, if more follow in the store. */
-  readonly cutAt: bigint | undefined
+  /** The id of its last plant, if it has one. */
+  readonly last: bigint | undefined
+  /** Whether more follow in the store. */
+  readonly isCut: boolean
 }
 
 /**

@@ -13,7 +13,7 @@ const ALLOW = ['GET, HEAD, POST, OPTIONS']
 /** Paths and queries of no operation: paths are compared byte by byte. */
 const UNKNOWN = [
   ['/', '/plants/', '//plants', '/%70lants', '/Plants', '/PLANTS', '/plants;a=b', '/plants#a'],
-  ['/plants%3Flimit=1', '/./plants', '/a/../plants', '/plants/1', '/plants/1/leaves', '/plant'],
+  ['/plants%3Flimit=1', '/./plants', '/a/../plants', '/plants/1/2/3/4', '/plants/a/b/c/', '/plant'],
   ['/plantss', '/plants%00', '/plants%20', '/plants%2F', '/\\plants', '/plants\\', '*'],
   ['/livez', '/readyz', '/metrics', '/openapi.json', '/constructor', '/__proto__'],
   ['http://plants.test', 'http://plants.test/', 'http://a/b/plants', 'ftp://a/plants'],

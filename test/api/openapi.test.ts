@@ -8,7 +8,7 @@ import { type Condition, conditions } from '../../dist/errors.js'
 import { failureCases, METHODS, send, type SendOptions, SPECIAL } from '../support/conditions.ts'
 import { call, post } from '../support/http.ts'
 import { ROOT } from '../support/release.ts'
-import { flaws, isObject, resolve, type Schema } from '../support/schema.ts'
+import { flaws, inlined, isObject, resolve, type Schema } from '../support/schema.ts'
 import { startService } from '../support/service.ts'
 import { assertCommon, headerLines, verdict } from '../support/verdict.ts'
 import type { WireAnswer } from '../support/wire.ts'
@@ -31,8 +31,9 @@ interface Document {
   readonly paths: Named<Named<Operation> & { readonly parameters?: never }>
 }
 
+const written: unknown = JSON.parse(description())
 // A missing member fails where it is used.
-const document = JSON.parse(description()) as Document
+const document = inlined(written) as Document
 
 function operationOf(method: string, path = '/plants'): Operation {
   return document.paths[path]?.[method] ?? assert.fail(`${method} ${path} is not described`)
@@ -112,12 +113,14 @@ test('openapi: the document is consistent', () => {
   assert.deepEqual(bearer, ['http', 'bearer', 'JWT'])
   assert.deepEqual(at('security'), [{ bearer: [] }], 'for the whole service')
 
-  const [references, examples] = [new Set<string>(), [] as string[]]
-  for (const [place, { $ref, schema, examples: shown }] of objectsIn(document)) {
-    if (typeof $ref === 'string') {
-      assert.ok(isObject(resolve(document, $ref)), place)
-      references.add($ref)
-    }
+  const references = new Set<string>()
+  for (const [place, { $ref }] of objectsIn(written)) {
+    if (typeof $ref !== 'string') continue
+    assert.ok(isObject(resolve(written, $ref)), place)
+    references.add($ref)
+  }
+  const examples: string[] = []
+  for (const [place, { schema, examples: shown }] of objectsIn(document.paths)) {
     if (!isObject(shown)) continue
     for (const [name, example] of Object.entries(shown)) {
       assert.ok(isObject(example) && isObject(schema), place)
@@ -125,8 +128,11 @@ test('openapi: the document is consistent', () => {
       examples.push(name)
     }
   }
-  const used = ['Error', 'NewPlant', 'Plant'].map((name) => `#/components/schemas/${name}`)
-  assert.deepEqual([...references].sort(), used)
+  const { securitySchemes: _, ...components } = at('components') as Record<string, object>
+  const named = Object.entries(components).flatMap(([kind, each]) =>
+    Object.keys(each).map((name) => `#/components/${kind}/${name}`),
+  )
+  assert.deepEqual([...references].sort(), named.sort(), 'each component is used')
   const missing = [...conditions.keys()].filter((condition) => !examples.includes(condition))
   assert.deepEqual(missing, [], 'every failure of the catalogue is shown')
 })

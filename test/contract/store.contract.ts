@@ -75,7 +75,8 @@ export async function underTest(
   }
 }
 
-const ALL: PlantRange = { after: undefined, limit: undefined }
+/** The range of a whole list, from which tests take others. */
+export const ALL: PlantRange = { after: undefined, limit: undefined }
 const LONGEST = THOROUGH ? 2 ** 20 : 2 ** 17
 const MIN = -(2n ** 63n)
 const MAX = 2n ** 63n - 1n
@@ -101,18 +102,24 @@ function read({ json, count }: PlantChunk): Plant[] {
   return plants
 }
 
+/** The id of a chunk's last plant, if more follow. */
+export function cutOf({ last, isCut }: PlantChunk): bigint | undefined {
+  return isCut ? last : undefined
+}
+
 async function readPage(
   list: PlantList,
 ): Promise<{ readonly plants: Plant[]; readonly cutAt: bigint | undefined }> {
   const plants: Plant[] = []
   let last: PlantChunk | undefined
   for (let step = await list.next(); !step.done; step = await list.next()) {
-    assert.ok(!last || (last.cutAt !== undefined && step.value.count > 0), 'chunk after the end')
+    assert.ok(!last || (last.isCut && step.value.count > 0), 'chunk after the end')
     last = step.value
+    assert.equal(last.last === undefined, last.count === 0)
     plants.push(...read(last))
   }
   assert.ok(last, 'an empty list has a chunk too')
-  return { plants, cutAt: last.cutAt }
+  return { plants, cutAt: cutOf(last) }
 }
 
 async function create(store: PlantStore, owner: string, plants: readonly NewPlant[]) {
@@ -200,7 +207,7 @@ export function storeContract(name: string, open: StoreFactory, long = 6000): vo
       const found: Plant[] = []
       let after: bigint | undefined
       do {
-        const page = await readPage(store.list('alice', { after, limit }))
+        const page = await readPage(store.list('alice', { ...ALL, after, limit }))
         assert.ok(page.plants.length <= limit)
         found.push(...page.plants)
         after = page.cutAt
@@ -225,9 +232,21 @@ export function storeContract(name: string, open: StoreFactory, long = 6000): vo
       [MAX - 1n, undefined, 2, 3, undefined],
       [MAX, undefined, 3, 3, undefined],
     ] as const) {
-      const page = await readPage(store.list('alice', { after, limit }))
+      const page = await readPage(store.list('alice', { ...ALL, after, limit }))
       const expected = { plants: plants.slice(first, end).map(shown), cutAt }
       assert.deepEqual(page, expected, `after ${after}, ${limit} at most`)
+    }
+  })
+
+  contract('a list of one plant, after the id before its own, says its id', async ({ store }) => {
+    const ids = [MIN, -1n, 0n, 7n, MAX]
+    await create(store, 'alice', ids.map((id) => plant(id)))
+    await create(store, 'bob', [plant(6n)])
+    for (const id of ids.flatMap((each) => [each - 1n, each, each + 1n])) {
+      if (id < MIN || id > MAX) continue
+      const { value } = await store.list('alice', { ...ALL, after: id - 1n, limit: 1 }).next()
+      assert.equal(value?.last, ids.find((each) => each >= id), `from ${id} on`)
+      if (ids.includes(id)) assert.equal(value?.json, JSON.stringify([shown(plant(id))]))
     }
   })
 
@@ -240,7 +259,7 @@ export function storeContract(name: string, open: StoreFactory, long = 6000): vo
     await create(store, 'alicf', [plant(1n)])
     const read = async (limit: number | undefined, first = 0): Promise<void> => {
       const after = first === 0 ? undefined : BigInt(first - 1)
-      const page = await readPage(store.list('alice', { after, limit }))
+      const page = await readPage(store.list('alice', { ...ALL, after, limit }))
       const end = first + (limit ?? Infinity)
       const cutAt = end < count ? BigInt(end - 1) : undefined
       assert.deepEqual(page, { plants: plants.slice(first, end).map(shown), cutAt })
@@ -268,12 +287,12 @@ export function storeContract(name: string, open: StoreFactory, long = 6000): vo
     await fill(under, 'alice', old)
     for (let round = 1n; round < 4n; round++) {
       const limit = Math.ceil(random() * 1.2 * old.length)
-      const list = store.list('alice', { after: undefined, limit })
+      const list = store.list('alice', { ...ALL, limit })
       const found: Plant[] = []
       let cutAt: bigint | undefined
       for (let step = await list.next(); !step.done; step = await list.next()) {
         found.push(...read(step.value))
-        cutAt = step.value.cutAt
+        cutAt = cutOf(step.value)
         // Before and after what is read already.
         const ids = [0, 1, 2].map(() => BigInt(4 * Math.floor(random() * old.length)) + round)
         const created = ids.map((id) => plant(id, `new ${id}`))
@@ -303,7 +322,7 @@ export function storeContract(name: string, open: StoreFactory, long = 6000): vo
       while (running) {
         const before = [...acknowledged]
         const limit = random() < 0.5 ? undefined : Math.ceil(random() * 10 * perWriter)
-        const { plants, cutAt } = await readPage(store.list('alice', { after: undefined, limit }))
+        const { plants, cutAt } = await readPage(store.list('alice', { ...ALL, limit }))
         const names = new Set(plants.map(({ name }) => name))
         assert.equal(names.size, plants.length)
         if (cutAt !== undefined) assert.ok(plants.length <= (limit ?? 0))
@@ -325,7 +344,7 @@ export function storeContract(name: string, open: StoreFactory, long = 6000): vo
     await fill(under, 'alice', even)
     const list = store.list('alice', ALL)
     const first = (await list.next()).value ?? assert.fail()
-    const { cutAt = assert.fail() } = first
+    const cutAt = cutOf(first) ?? assert.fail()
     await create(store, 'alice', [plant(cutAt - 1n, 'before'), plant(cutAt + 1n, 'after')])
     const { plants } = await readPage(list)
     assert.deepEqual(plants[0], { name: 'after' })
@@ -339,7 +358,7 @@ export function storeContract(name: string, open: StoreFactory, long = 6000): vo
     const plants = Array.from({ length: count }, (_, i) => plant(BigInt(i)))
     await fill(under, 'alice', plants)
     for (const limit of [undefined, count - 500]) {
-      await store.list('alice', { after: undefined, limit }).next()
+      await store.list('alice', { ...ALL, limit }).next()
     }
     await create(store, 'alice', [plant(-1n)])
     assert.equal((await readAll(store.list('alice', ALL))).length, count + 1)
@@ -370,7 +389,7 @@ export function storeContract(name: string, open: StoreFactory, long = 6000): vo
       const created = await Promise.all(
         contents.map((name) => store.create('alice', plant(round, name))),
       )
-      const [kept] = await readAll(store.list('alice', { after: round - 1n, limit: 1 }))
+      const [kept] = await readAll(store.list('alice', { ...ALL, after: round - 1n, limit: 1 }))
       created.forEach((what, i) =>
         assert.equal(what, contents[i] === kept?.name ? 'stored' : 'conflict'),
       )
@@ -422,14 +441,14 @@ export function storeContract(name: string, open: StoreFactory, long = 6000): vo
         [undefined, 3, 2, undefined],
         [1n, 1, 1, undefined],
       ] as const) {
-        const page = await readPage(store.list(owner, { after, limit }))
+        const page = await readPage(store.list(owner, { ...ALL, after, limit }))
         assert.equal(page.cutAt, cutAt, `${owner} after ${after}, ${limit} at most`)
         assert.equal(page.plants.length, count)
       }
     }
     release()
     await Promise.all(creates)
-    assert.equal((await readPage(store.list('alice', { after: undefined, limit: 2 }))).cutAt, 3n)
+    assert.equal((await readPage(store.list('alice', { ...ALL, limit: 2 }))).cutAt, 3n)
   })
 
   waiting(
@@ -504,7 +523,7 @@ export function storeContract(name: string, open: StoreFactory, long = 6000): vo
           .sort(([a], [b]) => (a < b ? -1 : 1))
         const page = limit === undefined ? rest : rest.slice(0, limit)
         const cutAt = page.length > 0 && page.length < rest.length ? page.at(-1)?.[0] : undefined
-        assert.deepEqual(await readPage(store.list(owner, { after, limit })), {
+        assert.deepEqual(await readPage(store.list(owner, { ...ALL, after, limit })), {
           plants: page.map(([, each]) => each),
           cutAt,
         })

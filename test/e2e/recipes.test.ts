@@ -102,6 +102,7 @@ for (const heading of [...WITHOUT, 'Express 5', 'Fastify 5', 'Hono 4 on Node']) 
     const json = { 'content-type': 'application/json' }
     for (const [status, how] of [
       [401, { token: undefined }],
+      [404, { path: '/plants/a/b/c' }],
       [405, { method: 'DELETE' }],
       [413, { method: 'POST', body: large.repeat(3), headers: json }],
       [415, { method: 'POST', body: 'Fern' }],

@@ -1,25 +1,17 @@
-import '../api/admission.test.ts'
-import '../api/waiting-creates.test.ts'
-import '../api/authorization.test.ts'
+import { readdirSync, readFileSync } from 'node:fs'
+import { join } from 'node:path'
 import '../http/body.test.ts'
 import '../limits/budget.test.ts'
-import '../api/responses-budget.test.ts'
-import '../api/catalogue.test.ts'
-import '../api/cors.test.ts'
 import '../http/framing.test.ts'
-import '../api/ids.test.ts'
-import '../api/isolation.test.ts'
-import '../api/json.test.ts'
-import '../api/limit-and-cursor.test.ts'
-import '../api/media-type.test.ts'
-import '../api/methods-and-paths.test.ts'
-import '../api/pages.test.ts'
-import '../api/whole-pages.test.ts'
 import '../http/parser.test.ts'
-import '../api/refusals.test.ts'
-import '../api/scopes-and-rate.test.ts'
 import '../http/streaming.test.ts'
-import '../api/strings.test.ts'
 import '../http/tick.test.ts'
-import '../api/token-attacks.test.ts'
 import '../http/trace.test.ts'
+
+// And those of test/api/ that no other group has: the test of a new operation needs no line here.
+const GROUPS = readdirSync(import.meta.dirname).map((name) =>
+  readFileSync(join(import.meta.dirname, name), 'utf8'),
+)
+for (const name of readdirSync(join(import.meta.dirname, '../api')))
+  if (name.endsWith('.test.js') && !GROUPS.some((text) => text.includes(`'../api/${name}'`)))
+    await import(`../api/${name}`)

@@ -11,6 +11,7 @@ import { readChunks } from '../../dist/store/etcd/chunks.js'
 import { plantKey, plantRange, plantValue, type RangePart } from '../../dist/store/etcd/wire.js'
 import { PlantDatabase } from '../../dist/store/sqljs/database.js'
 import type { Row } from '../../dist/store/sqljs/journal-format.js'
+import { ALL } from '../contract/store.contract.ts'
 import { startBare, startMounted } from '../support/bare.ts'
 import { flood, HEAVY } from '../support/flood.ts'
 import { startService } from '../support/service.ts'
@@ -79,12 +80,11 @@ function longPart(): RangePart {
 
 test('retained: a list that waits for its reader keeps nothing of its last chunk', async () => {
   const LISTS = 40
-  const all = { after: undefined, limit: undefined }
   const database = await PlantDatabase.serving()
   database.insert([1, 2].map((id): Row => ['alice', String(id), 'x'.repeat(MIB)]))
   const range = plantRange('plants/', 'alice', undefined)
   for (const begin of [
-    (): PlantList => database.lists.list('alice', all),
+    (): PlantList => database.lists.list('alice', ALL),
     (): PlantList => readChunks(async () => longPart(), range, Infinity),
   ]) {
     const beforeMiB = usedMiB()

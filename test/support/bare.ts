@@ -182,7 +182,7 @@ export function listFrom(make: () => Promise<readonly Plant[]>): PlantList {
     async next() {
       const plants = await make()
       last += plants.length
-      const value = { json: chunkOf(plants), count: plants.length, cutAt: BigInt(last) }
+      const value = { json: chunkOf(plants), count: plants.length, last: BigInt(last), isCut: true }
       return { done: false, value }
     },
   }
@@ -193,8 +193,9 @@ export function* listOf(chunks: readonly (readonly Plant[])[]): Generator<PlantC
   let last = 0
   for (const [at, plants] of chunks.entries()) {
     last += plants.length
-    const cutAt = at === chunks.length - 1 ? undefined : BigInt(last)
-    yield { json: chunkOf(plants), count: plants.length, cutAt }
+    const isCut = at < chunks.length - 1
+    const count = plants.length
+    yield { json: chunkOf(plants), count, last: count === 0 ? undefined : BigInt(last), isCut }
   }
   return undefined
 }

@@ -5,13 +5,12 @@ import { EtcdStore } from '../../dist/store/etcd/etcd-store.js'
 import type { NewPlant } from '../../dist/plants/plant.js'
 import type { PlantStore } from '../../dist/plants/store.js'
 import { plantKey, plantValue } from '../../dist/store/etcd/wire.js'
-import { readAll } from '../contract/store.contract.ts'
+import { ALL, readAll } from '../contract/store.contract.ts'
 import { Cluster, type ClusterOptions, gateway } from './etcd.ts'
 import { Proxy } from './etcd-proxy.ts'
 import { logOf } from './log.ts'
 import { changeTimers, PATIENCE_MS } from './time.ts'
 
-export const ALL = { after: undefined, limit: undefined } as const
 export const NO_TLS: EtcdConfig['tls'] = { ca: undefined, cert: undefined, key: undefined }
 /** Outlasts what a loaded machine does to etcd: only an answer that never comes fails a call. */
 export const PATIENT: ClientTiming = { attemptMs: 2000, callMs: PATIENCE_MS }

@@ -89,6 +89,20 @@ export function resolve(document: unknown, reference: string): unknown {
   }, document)
 }
 
+/**
+ * A part of a document with what its references point at in their place. Schemas stay references:
+ * `flaws` follows them.
+ */
+export function inlined(document: unknown, part = document): unknown {
+  if (Array.isArray(part)) return part.map((each: unknown) => inlined(document, each))
+  if (!isObject(part)) return part
+  const { $ref } = part
+  if (typeof $ref === 'string' && !$ref.startsWith('#/components/schemas/'))
+    return inlined(document, resolve(document, $ref))
+  const members = Object.entries(part).map(([name, each]) => [name, inlined(document, each)])
+  return Object.fromEntries(members)
+}
+
 export function isObject(value: unknown): value is Schema {
   return typeof value === 'object' && value !== null && !Array.isArray(value)
 }

@@ -27,7 +27,7 @@ export function readChunks(
     if (isOver) return { done: true, value: undefined }
     isOver = left === 0
     // To etcd a limit of 0 means all.
-    if (isOver) return { value: { json: '[]', count: 0, cutAt: undefined } }
+    if (isOver) return { value: { json: '[]', count: 0, last: undefined, isCut: false } }
     const wanted = Math.min(left, entries)
     const query = { first, end, limit: wanted }
     const found = await read(query, first === begin).catch((error: unknown) => {
@@ -37,16 +37,19 @@ export function readChunks(
     if (found === undefined) return next()
     const plants = wire.plantsOf(found.entries, end)
     const json = JSON.stringify(plants)
-    const last = found.entries.at(-1)
+    const key = found.entries.at(-1)?.key
+    const isCut = key !== undefined && found.more
     left -= plants.length
-    isOver = !last || !found.more || left === 0
+    isOver = !isCut || left === 0
     // The rest was deleted by hand: only a list without plants has an empty chunk.
-    if (!last && first !== begin) return { done: true, value: undefined }
-    if (!last || !found.more) return { value: { json, count: plants.length, cutAt: undefined } }
-    first = wire.nextKey(last.key)
+    if (key === undefined && first !== begin) return { done: true, value: undefined }
+    const last = key === undefined ? undefined : wire.idOf(key)
+    const value = { json, count: plants.length, last, isCut }
+    if (!isCut || isOver) return { value }
+    first = wire.nextKey(key)
     const fitting = Math.floor((RANGE_CHARS / JSON.stringify(found).length) * plants.length)
     entries = Math.max(1, Math.min(entries * GROWTH, fitting))
-    return { value: { json, count: plants.length, cutAt: wire.idOf(last.key) } }
+    return { value }
   }
   return { next }
 }

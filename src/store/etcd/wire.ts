@@ -8,7 +8,7 @@
  * In messages, and in this folder, keys and values are base64. An int64 is a string. The gateway
  * leaves out members that are false, zero or empty, and ignores unknown ones.
  */
-import type { Plant } from '../../plants/plant.ts'
+import { isInt64, type Plant } from '../../plants/plant.ts'
 
 export type EtcdUser = { readonly name: string; readonly password: string }
 
@@ -50,7 +50,7 @@ export function plantKey(prefix: string, owner: string, id: bigint): string {
 export function plantRange(prefix: string, owner: string, after: bigint | undefined): KeyRange {
   const begin = ownerPrefix(prefix, owner)
   return {
-    first: after === undefined ? base64(`${begin}/`) : nextKey(plantKey(prefix, owner, after)),
+    first: isInt64(after) ? nextKey(plantKey(prefix, owner, after)) : base64(`${begin}/`),
     // "0" is the character after "/".
     end: base64(`${begin}0`),
   }

@@ -1,11 +1,9 @@
 /* One owner's plants from SQLite, chunk by chunk. */
 
 import type { Value } from 'sql.js'
+import { INT64_MAX, INT64_MIN } from '../../plants/plant.ts'
 import type { PlantChunk, RangeOf } from '../../plants/store.ts'
 import type { Query } from './sqlite.ts'
-
-const MIN_ID = -(2n ** 63n)
-const MAX_ID = 2n ** 63n - 1n
 
 /**
  * A chunk has at most this many plants, and this much text unless it is one plant: any list takes
@@ -57,9 +55,9 @@ export class PlantLists {
     const next = (): IteratorResult<PlantChunk, undefined> => {
       if (isOver) return { done: true, value: undefined }
       const value = this.chunk(owner, last, Math.min(left, CHUNK_ROWS))
-      last = value.cutAt
+      last = value.last
       left -= value.count
-      isOver = last === undefined || left === 0
+      isOver = !value.isCut || left === 0
       return { value }
     }
     return { next }
@@ -73,10 +71,10 @@ export class PlantLists {
     maxBytes = CHUNK_BYTES,
   ): PlantChunk {
     const parts: string[] = []
-    let [count, bytes, cutAt] = [0, 0, after]
+    let [count, bytes, last, isCut] = [0, 0, after, false]
     do {
-      if (cutAt === MAX_ID) break
-      const from = cutAt === undefined ? MIN_ID : cutAt + 1n
+      if (last === INT64_MAX) break
+      const from = last === undefined ? INT64_MIN : last + 1n
       const part = this.#shortPlants(owner, from, Math.min(maxRows - count, CALL_ROWS))
       bytes += Buffer.byteLength(part?.json ?? '')
       if (!part || bytes > maxBytes) {
@@ -85,18 +83,19 @@ export class PlantLists {
       }
       parts.push(part.json)
       count += part.count
-      cutAt = part.cutAt
-    } while (cutAt !== undefined && count < maxRows)
-    return { json: `[${parts.join()}]`, count, cutAt: count === 0 ? undefined : cutAt }
+      last = part.last
+      isCut = part.isCut
+    } while (isCut && count < maxRows)
+    return { json: `[${parts.join()}]`, count, last: count === 0 ? undefined : last, isCut }
   }
 
   /** Their JSON without the brackets of an array. Undefined if one of them is long. */
   #shortPlants(owner: string, from: bigint, rows: number): PlantChunk | undefined {
     const [json, count, last, isCut] = this.#joined.first([owner, from, rows]) ?? []
-    if (count === 0) return { json: '', count, cutAt: undefined }
+    if (count === 0) return { json: '', count, last: undefined, isCut: false }
     const text = textOf(json)
     if (text.includes(LONG_PLANT)) return undefined
-    return { json: text, count: Number(count), cutAt: isCut === 1 ? idOf(last) : undefined }
+    return { json: text, count: Number(count), last: idOf(last), isCut: isCut === 1 }
   }
 
   #byRow(owner: string, from: bigint, maxRows: number, maxBytes: number): PlantChunk {
@@ -111,7 +110,7 @@ export class PlantLists {
       last = idOf(id)
     }
     isCut ||= this.#next.first([owner, last]) !== undefined
-    return { json: `[${plants.join()}]`, count: plants.length, cutAt: isCut ? last : undefined }
+    return { json: `[${plants.join()}]`, count: plants.length, last, isCut }
   }
 }
 

@@ -3,10 +3,9 @@ import type { ServerResponse } from 'node:http'
 import { test, type TestContext } from 'node:test'
 import { StoreUnavailable } from '../../../dist/plants/store.js'
 import { ask, createAgent } from '../../../dist/store/etcd/gateway.js'
-import { readAll } from '../../contract/store.contract.ts'
+import { ALL, readAll } from '../../contract/store.contract.ts'
 import { fakeEtcd, HEADER, kv, ok } from '../../support/etcd-fake.ts'
 import {
-  ALL,
   configOf,
   hasty,
   hurry,
@@ -130,7 +129,7 @@ test('a close does not wait for the pages of lists that are being opened', async
     ok({ kvs: kvs(32 * pages++, 32, ''), more: true, count: '9999999999' }),
   )
   const store = await openStore(t, configOf([endpoint]))
-  const list = readAll(store.list('alice', { after: undefined, limit: 2 ** 31 - 1 }))
+  const list = readAll(store.list('alice', { ...ALL, limit: 2 ** 31 - 1 }))
   const refused = assert.rejects(list, StoreUnavailable)
   await until('pages are read', () => pages > 4)
   await store.close()

@@ -6,11 +6,10 @@ import { importStore } from '../../../dist/cli/import.js'
 import { Progress } from '../../../dist/cli/progress.js'
 import type { EtcdConfig } from '../../../dist/store/etcd/client.js'
 import { EtcdStore } from '../../../dist/store/etcd/etcd-store.js'
-import { plant, readAll, shown } from '../../contract/store.contract.ts'
+import { ALL, plant, readAll, shown } from '../../contract/store.contract.ts'
 import { gateway, NO_ETCD } from '../../support/etcd.ts'
 import { base64 } from '../../support/etcd-fake.ts'
 import {
-  ALL,
   configOf,
   configured,
   fill,

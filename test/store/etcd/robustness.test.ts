@@ -2,11 +2,10 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { StoreUnavailable } from '../../../dist/plants/store.js'
-import { plant, readAll } from '../../contract/store.contract.ts'
+import { ALL, plant, readAll } from '../../contract/store.contract.ts'
 import { gateway, NO_ETCD } from '../../support/etcd.ts'
 import { base64, type FakeReply, fakeEtcd, ok, refused } from '../../support/etcd-fake.ts'
 import {
-  ALL,
   configOf,
   configured,
   fill,
@@ -51,7 +50,7 @@ for (const text of ['{}', '[]', '"ok"', '0', 'null', '{"status":"ok"}', '{"heade
     const { endpoint } = await fakeEtcd(t, answer, answer)
     const store = await openStore(t, configOf([endpoint]))
     for (const limit of [undefined, 5]) {
-      const list = readAll(store.list('alice', { after: undefined, limit }))
+      const list = readAll(store.list('alice', { ...ALL, limit }))
       await assert.rejects(list, StoreUnavailable)
     }
     await assert.rejects(store.create('alice', plant(1n)), StoreUnavailable)
@@ -70,7 +69,7 @@ testEtcd('members that restart one after the other, as in an upgrade, fail no ca
       const done: Promise<unknown> =
         i % 2 === 0
           ? store.create('alice', plant(id++))
-          : readAll(store.list('alice', { after: undefined, limit: 5 }))
+          : readAll(store.list('alice', { ...ALL, limit: 5 }))
       await done.catch((error: unknown) => failures.add(String(error)))
       await sleep(10)
     }

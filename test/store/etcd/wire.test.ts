@@ -3,7 +3,7 @@ import { test, type TestContext } from 'node:test'
 import { StoreUnavailable } from '../../../dist/plants/store.js'
 import type { EtcdConfig } from '../../../dist/store/etcd/client.js'
 import type { EtcdStore } from '../../../dist/store/etcd/etcd-store.js'
-import { readAll } from '../../contract/store.contract.ts'
+import { ALL, readAll } from '../../contract/store.contract.ts'
 import {
   type Asked,
   base64,
@@ -15,7 +15,7 @@ import {
   PUT,
   refused,
 } from '../../support/etcd-fake.ts'
-import { ALL, configOf, hasty, openStore, outcomes, PATIENT } from '../../support/etcd-store.ts'
+import { configOf, hasty, openStore, outcomes, PATIENT } from '../../support/etcd-store.ts'
 
 const TXN = '/v3/kv/txn'
 const RANGE = '/v3/kv/range'
@@ -153,7 +153,7 @@ test('an answer without entries is an empty list; a limit of 0 asks nothing', as
   ] as const) {
     const before = asked.length
     if (wanted) script(ok())
-    assert.deepEqual(await readAll(store.list('alice', { after, limit })), [])
+    assert.deepEqual(await readAll(store.list('alice', { ...ALL, after, limit })), [])
     const message = { key: base64(`${ALICE}${first}`), range_end: ALICE_END, limit: wanted }
     assert.deepEqual(paths(asked).slice(before), wanted ? [[RANGE, JSON.stringify(message)]] : [])
   }
@@ -163,7 +163,7 @@ test('plants that are deleted by hand while they are listed leave no empty chunk
   const { store, script } = await setUp(t)
   for (const limit of [undefined, 20]) {
     script(page({ '8000000000000000': 'a' }), ok())
-    const list = store.list('alice', { after: undefined, limit })
+    const list = store.list('alice', { ...ALL, limit })
     assert.deepEqual(await readAll(list), [{ name: 'a' }])
   }
 })

@@ -6,7 +6,7 @@ import { compact, type CompactionJob } from '../../../dist/store/sqljs/compactio
 import { PlantDatabase } from '../../../dist/store/sqljs/database.js'
 import type { Row } from '../../../dist/store/sqljs/journal-format.js'
 import { checkStore } from '../../../dist/cli/check.js'
-import { ODD_TEXTS, plant } from '../../contract/store.contract.ts'
+import { ALL, cutOf, ODD_TEXTS, plant } from '../../contract/store.contract.ts'
 import { simulatedFiles } from '../../faults/simulated-disk.ts'
 import { seeded } from '../../support/random.ts'
 import { sampled } from '../../support/scale.ts'
@@ -27,7 +27,7 @@ test('database: a chunk ends at its rows, at its bytes, or with the last plant',
     ['a', '3', 'x'],
     ['b', '2', 'y'],
   ])
-  for (const [rows, bytes, expected, last] of [
+  for (const [rows, bytes, expected, cutAt] of [
     [10, 100, 3, undefined],
     [3, 100, 3, undefined],
     [2, 100, 2, 2n],
@@ -38,9 +38,9 @@ test('database: a chunk ends at its rows, at its bytes, or with the last plant',
     [10, 51, 3, undefined],
     [0, 100, 0, undefined],
   ] as const) {
-    const { json, count, cutAt } = database.lists.chunk('a', undefined, rows, bytes)
-    assert.equal(json, JSON.stringify(stored.slice(0, expected)))
-    assert.deepEqual([count, cutAt], [expected, last])
+    const chunk = database.lists.chunk('a', undefined, rows, bytes)
+    assert.equal(chunk.json, JSON.stringify(stored.slice(0, expected)))
+    assert.deepEqual([chunk.count, cutOf(chunk)], [expected, cutAt])
   }
   database.close()
 })
@@ -51,11 +51,11 @@ test('database: a chunk is one long plant, or is as short as it may be', async (
     `${id}`.padEnd(length, 'x'),
   )
   database.insert(names.map((name, id): Row => ['a', String(id), name]))
-  const lists = database.lists.list('a', { after: undefined, limit: undefined })
+  const lists = database.lists.list('a', ALL)
   const chunks: PlantChunk[] = []
   for (let step = lists.next(); !step.done; step = lists.next()) chunks.push(step.value)
   assert.deepEqual(
-    chunks.map(({ count, cutAt }) => [count, cutAt]),
+    chunks.map((chunk) => [chunk.count, cutOf(chunk)]),
     [
       [1, 0n],
       [1, 1n],
@@ -97,7 +97,7 @@ test('database: a list is the JSON of its plants, written by SQLite or by JavaSc
     for (let after: bigint | undefined = -1n; after !== undefined; ) {
       const chunk: PlantChunk = database.lists.chunk('a', after, maxRows, maxBytes)
       chunks.push(chunk.json.slice(1, -1))
-      after = chunk.cutAt
+      after = cutOf(chunk)
     }
     assert.ok(`[${chunks.join()}]` === JSON.stringify(plants), `${maxRows} and ${maxBytes} bytes`)
   }

@@ -8,7 +8,7 @@ import { type Compact, compact } from '../../../dist/store/sqljs/compaction.js'
 import { type File, type Files, type Mode, nodeFiles } from '../../../dist/store/sqljs/files.js'
 import { StoreCorrupt } from '../../../dist/store/sqljs/journal-format.js'
 import { SqljsStore, type SqljsStoreOptions } from '../../../dist/store/sqljs/sqljs-store.js'
-import { plant, readAll } from '../../contract/store.contract.ts'
+import { ALL, plant, readAll } from '../../contract/store.contract.ts'
 import { SimulatedDisk } from '../../faults/simulated-disk.ts'
 import { temporaryDirectory, temporaryDirectorySync } from '../../support/directories.ts'
 import { until } from '../../support/time.ts'
@@ -95,7 +95,7 @@ export function filesWith(
 }
 
 export function list(store: SqljsStore, owner = 'alice'): Promise<Plant[]> {
-  return readAll(store.list(owner, { after: undefined, limit: undefined }))
+  return readAll(store.list(owner, ALL))
 }
 
 /** The files of a directory, by name. */

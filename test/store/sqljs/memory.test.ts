@@ -3,6 +3,7 @@ import { test as unlimited } from 'node:test'
 import { PlantDatabase } from '../../../dist/store/sqljs/database.js'
 import type { Row } from '../../../dist/store/sqljs/journal-format.js'
 import { loadSqlite } from '../../../dist/store/sqljs/sqlite.js'
+import { ALL } from '../../contract/store.contract.ts'
 import { run } from '../../support/process.ts'
 import { temporaryDirectory } from '../../support/service.ts'
 import { databaseOf, sourceOf } from '../../support/store-files.ts'
@@ -81,7 +82,7 @@ test('memory: another store of the process cannot exhaust that of an open one', 
   const long = 'a'.repeat(6000)
   assert.equal(await store.create(long, { id: 2n, name: 'n'.repeat(50_000) }), 'stored')
   assert.equal(await store.create('alice', { id: 1n, name: 'Elm' }), 'conflict')
-  const chunk = await store.list(long, { after: undefined, limit: undefined }).next()
+  const chunk = await store.list(long, ALL).next()
   assert.equal(chunk.value?.json.length, 50_000 + '[{"name":""}]'.length)
   freeAll()
   await store.close()
