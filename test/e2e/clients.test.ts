@@ -1,6 +1,9 @@
 import assert from 'node:assert/strict'
 import { execFile } from 'node:child_process'
+import { once } from 'node:events'
 import { cp, mkdir, mkdtemp, rm, symlink, writeFile } from 'node:fs/promises'
+import { createServer } from 'node:http'
+import type { AddressInfo } from 'node:net'
 import { join } from 'node:path'
 import { test, type TestContext } from 'node:test'
 import { pathToFileURL } from 'node:url'
@@ -55,8 +58,10 @@ for (const name of ['textOf', 'rawTextOf']) {
 }
 
 test('clients: the pages that Link names have all plants, each of them once', async (t) => {
-  const file = join(await temporaryDirectory(), 'pages.mjs')
+  const folder = await temporaryDirectory()
+  const file = join(folder, 'pages.mjs')
   await writeFile(file, codeOf(CLIENTS, 'All plants, a page at a time', 'pages.mjs'))
+  await writeFile(join(folder, 'send.mjs'), codeOf(CLIENTS, 'If a request fails', 'send.mjs'))
   // The document's function has this type.
   const { plantsAt } = (await import(pathToFileURL(file).href)) as {
     readonly plantsAt: (url: string, token: string) => AsyncIterable<Plant>
@@ -69,6 +74,41 @@ test('clients: the pages that Link names have all plants, each of them once', as
   for await (const { name } of plantsAt(url, token('alice'))) listed.push(name)
   assert.deepEqual(listed, names)
   await assert.rejects(plantsAt(url, 'no-token')[Symbol.asyncIterator]().next(), /^Error: 401: /)
+})
+
+/** Answers request after request with the next of these statuses; at 0 it closes the connection. */
+async function server(t: TestContext, statuses: number[]): Promise<string> {
+  const server = createServer((req, res) => {
+    const status = statuses.shift() ?? assert.fail('one request too many')
+    if (status === 0) req.socket.destroy()
+    else res.writeHead(status, { 'Retry-After': '0' }).end('{}')
+  })
+  await once(server.listen(0, '127.0.0.1'), 'listening')
+  t.after(() => {
+    server.close()
+    server.closeAllConnections()
+  })
+  return `http://127.0.0.1:${(server.address() as AddressInfo).port}`
+}
+
+test('clients: a request is tried again where that may help, and no other', async (t) => {
+  const file = join(await temporaryDirectory(), 'send.mjs')
+  await writeFile(file, codeOf(CLIENTS, 'If a request fails', 'send.mjs'))
+  // The document's function has this type.
+  const { send } = (await import(pathToFileURL(file).href)) as {
+    readonly send: (url: string, options: object, tries?: number) => Promise<Response>
+  }
+  const fatal = [400, 401, 403, 404, 405, 409, 413, 415, 417, 431, 501, 507]
+  for (const [statuses, expected] of [
+    [[0, 408, 429, 500, 200], 200],
+    [[503, 503, 503, 503, 503], 503],
+    ...fatal.map((status) => [[status], status] as const),
+  ] as const) {
+    const left = [...statuses]
+    const { status } = await send(await server(t, left), { method: 'POST', body: '{}' })
+    assert.deepEqual([status, left], [expected, []])
+  }
+  await assert.rejects(send(await server(t, [0]), {}, 1), /fetch failed/)
 })
 
 /** What a program does with the client of the document. */

@@ -122,6 +122,15 @@ for (const heading of [...WITHOUT, 'Express 5', 'Fastify 5', 'Hono 4 on Node']) 
   })
 }
 
+test('recipes: without the variable of the secret, the program is refused', async (t) => {
+  const cwd = await project(t, undefined)
+  await writeFile(join(cwd, 'server.mjs'), codeOf('node:http', 'server.mjs'))
+  const { exited, output } = launch({}, { main: join(cwd, 'server.mjs'), args: [], cwd })
+  assert.equal(await exited, 1)
+  assert.match(output(), /^ConfigError: jwtSecret must have at least 32 bytes, and has 0$/m)
+  assert.equal((await readdir(cwd)).includes('data'), false)
+})
+
 test('recipes: the token of the document is valid', async (t) => {
   const cwd = await project(t, folder)
   await writeFile(join(cwd, 'token.mjs'), codeOf('Try it', 'token.mjs'))
