@@ -78,7 +78,7 @@ function longPage(): Page {
 }
 
 test('retained: a list that waits for its reader keeps nothing of its last chunk', async () => {
-  const LISTS = 40
+  const LISTS = 20
   const all = { after: undefined, limit: undefined }
   const database = await PlantDatabase.serving()
   database.insert([1, 2].map((id): Row => ['alice', String(id), 'x'.repeat(MIB)]))
