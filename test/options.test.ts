@@ -6,11 +6,11 @@ import { test } from 'node:test'
 import { readConfig, readOptions } from '../dist/settings/read.js'
 import { variableOf, VARIABLES } from '../dist/settings/table.js'
 import { ConfigError, createPlantService, type PlantServiceConfig } from '../dist/index.js'
-import { embed, portOf } from './support/embedded.ts'
 import { CERTIFICATE, KEY } from './support/etcd-pem.ts'
 import { call } from './support/http.ts'
 import { PEM, RFC_KEY } from './support/keys.ts'
-import { problems, temporaryDirectory } from './support/service.ts'
+import { portOf } from './support/ports.ts'
+import { embed, problems, temporaryDirectory } from './support/service.ts'
 import { AUDIENCE, ISSUER, SECRET } from './support/tokens.ts'
 
 /*

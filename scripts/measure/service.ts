@@ -1,13 +1,8 @@
 import { join } from 'node:path'
 import type { Row } from '../../dist/store/sqljs/journal-format.js'
 import { temporaryDirectorySync } from '../../test/support/directories.ts'
-import {
-  type Environment,
-  launch,
-  type Launched,
-  type Ports,
-  serviceEnvironment,
-} from '../../test/support/launch.ts'
+import { type Environment, launch, type ServerProcess } from '../../test/support/launch.ts'
+import { serviceEnvironment } from '../../test/support/launch.ts'
 import { type Memory, memoryOf } from '../../test/support/memory.ts'
 import { writeStore } from '../../test/support/store-files.ts'
 
@@ -18,9 +13,7 @@ export async function filledDirectory(rows: Iterable<Row>): Promise<string> {
   return data
 }
 
-export interface MeasuredService extends Launched, Ports {
-  memory(): Memory
-}
+export type MeasuredService = ServerProcess & { memory(): Memory }
 
 /** Starts the service with priority on one core; the load is meant to use the other. */
 export async function startMeasured(data: string, env: Environment = {}): Promise<MeasuredService> {

@@ -187,7 +187,7 @@ function expected(text: string): string {
 
 const rounded = (integer: number) => integer === 0 || Math.abs(integer) >= 2 ** 40
 
-const ROUNDS = THOROUGH ? 60_000 : 8_000
+const ROUNDS = THOROUGH ? 60_000 : 4_000
 
 test('json: accepts what JSON.parse accepts, if it is an object of different names', (t) => {
   const textOf = textsOf(new Random(seeded(t).seed))

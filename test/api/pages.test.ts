@@ -64,7 +64,7 @@ test('pages: concurrent creates and lists are linearizable, cached lists too', a
   }
   const client = async (owner: string): Promise<void> => {
     const wire = await Wire.to(port)
-    for (let before = 0; before < (THOROUGH ? 150 : 80); ) {
+    for (let before = 0; before < (THOROUGH ? 150 : 50); ) {
       const begun = clock++
       // Up to three are pipelined: they overlap for this client, but run in order.
       const batch = Array.from({ length: 1 + random.below(3) }, () =>
@@ -131,7 +131,7 @@ test('pages: whatever id comes next, each page is the one that the plants give',
   const { port } = await startService(t, { logLevel: 'silent' })
   const ends = [-(2n ** 63n), 2n ** 63n - 1n, 0n]
   const ids: bigint[] = []
-  for (let step = 0; step < (THOROUGH ? 400 : 60); step++) {
+  for (let step = 0; step < (THOROUGH ? 400 : 30); step++) {
     const id = ends[step] ?? BigInt(random.below(2000) - 1000)
     assert.equal((await post(port, `{"id":${id},"name":"plant ${id}"}`)).status, 200)
     if (!ids.includes(id)) ids.push(id)
@@ -157,7 +157,7 @@ test('pages: evicted and invalidated in any order, the oldest owners go first', 
   /** What is cached, the oldest first. Each entry takes 1 MiB with its overhead: 16 have room. */
   const model: string[] = []
   const remove = (at: number): void => void (at >= 0 && model.splice(at, 1))
-  for (let step = 0; step < (THOROUGH ? 5000 : 1000); step++) {
+  for (let step = 0; step < (THOROUGH ? 5000 : 500); step++) {
     const owner = owners[random.below(owners.length)] ?? ''
     remove(model.indexOf(owner))
     if (random.chance(0.4)) pages.invalidate(owner, 0n)

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
+import type { Socket } from 'node:net'
 import { join } from 'node:path'
 import { test, type TestContext } from 'node:test'
-import { setTimeout as sleep } from 'node:timers/promises'
 import type { PlantList } from '../../dist/plants/store.js'
 import type { Budget } from '../../dist/limits/budget.js'
 import { ALICE, type BareOptions, chunkOf, listOf, startBare } from '../support/bare.ts'
@@ -74,14 +74,16 @@ test('responses: 64 KiB are not reserved, one byte more is; HEAD reserves nothin
   const held: number[] = []
   for (const name of [SHORT.name, `${SHORT.name}x`]) {
     const store = { list: () => listOf([[{ name }]]) }
-    const { path, responses, answered, connections } = await start(t, { store })
+    const { path, responses, answered, server } = await start(t, { store })
+    let side: Socket | undefined
+    server.on('connection', (socket) => (side = socket))
     const only = await Wire.to(path)
     await only.write(head('HEAD', '/plants', { token: 'alice' })).answers(1, [0])
     assert.equal(responses.held, 0)
     const wire = await stalled(path, listOfOwner('alice').repeat(9))
     // More than the buffers of the socket take.
-    await until('the first is sent', () => answered.length > 1 && connections.active > 0)
-    await sleep(50)
+    const isFull = (): boolean => (side?.writableLength ?? 0) > 0
+    await until('the first is sent, and one waits', () => answered.length > 1 && isFull())
     held.push(responses.held)
     for (const each of [only, wire]) each.destroy()
   }

@@ -68,11 +68,12 @@ async function printed(file: string): Promise<readonly string[]> {
   return stdout.trim().split('\n')
 }
 
-for (const [format, where, folder] of [
+const BUNDLED = [
   ['esm', 'beside node_modules', project],
   ['cjs', 'beside node_modules', project],
   ['cjs', 'elsewhere', elsewhere],
-] as const)
+] as const
+for (const [format, where, folder] of sampled(BUNDLED, 2))
   test(`bundle: as ${format}, ${where}, it is refused when it is loaded`, async () => {
     const file = join(folder, format === 'esm' ? 'bundle.mjs' : 'bundle.cjs')
     await bundle('app.mjs', file, `--format=${format}`)

@@ -2,10 +2,9 @@ import assert from 'node:assert/strict'
 import { once } from 'node:events'
 import { type AddressInfo, createServer } from 'node:net'
 import { test } from 'node:test'
-import { embed } from '../support/embedded.ts'
 import { freePort } from '../support/ports.ts'
 import { command, startProcess } from '../support/process.ts'
-import { temporaryDirectory } from '../support/service.ts'
+import { embed, temporaryDirectory } from '../support/service.ts'
 import { serving } from '../support/serving.ts'
 
 const OK = { status: 0, stdout: 'ok\n', stderr: '' }

@@ -12,7 +12,7 @@ import { installed } from '../support/installed.ts'
 import { launch, type Launched } from '../support/launch.ts'
 import { preload } from '../support/process.ts'
 import { ROOT } from '../support/release.ts'
-import { LONG, THOROUGH } from '../support/scale.ts'
+import { LONG, sampled, THOROUGH } from '../support/scale.ts'
 import { until } from '../support/time.ts'
 import { temporaryDirectory } from '../support/service.ts'
 import { SECRET, token } from '../support/tokens.ts'
@@ -70,7 +70,8 @@ function portsOf({ output }: Launched): readonly number[] {
 const WITHOUT = ['node:http', 'From CommonJS']
 const NO_REQUIRE = process.versions.node.startsWith('22.11.') && 'Node 22.11 has no such require'
 
-for (const heading of [...WITHOUT, 'Express 5', 'Fastify 5', 'Hono 4 on Node']) {
+const SERVERS = [...WITHOUT, 'Express 5', 'Fastify 5', 'Hono 4 on Node']
+for (const heading of sampled(SERVERS, 2)) {
   const isCommonJs = heading === 'From CommonJS'
   const own = { skip: isCommonJs && NO_REQUIRE }
   const needs = WITHOUT.includes(heading) ? own : MISSING

@@ -152,7 +152,7 @@ async function eachCall(
   faultless.fails = (call) => void calls.push(call)
   await operation(faultless, () => false)
   let tried = 0
-  for (const [i, { name, path }] of sampled(calls.entries(), 3)) {
+  for (const [i, { name, path }] of sampled(calls.entries(), 5)) {
     for (const fault of faultsOf(name)) {
       const world = await begin()
       let call = 0
@@ -383,18 +383,18 @@ test('in doubt: a create without room in the database is told that it is full', 
 
 test('in doubt: no rotation before the journal is rewritten', async () => {
   const world = await World.with(0, { compactBytes: 1 })
-  let [rotationFails, writes] = [true, 0]
+  let [rotationFails, writes, rewrites] = [true, 0, 0]
   world.fails = ({ name, mode, path }) => {
     if (name === 'open' && /2\.log\.\w+\.tmp$/.test(path) && rotationFails) return NO_SPACE
-    if (name === 'open' && /1\.log\.\w+\.tmp$/.test(path)) return NO_SPACE
+    if (name === 'open' && /1\.log\.\w+\.tmp$/.test(path)) return (rewrites++, NO_SPACE)
     return name === 'write' && mode === 'durable' && writes++ === 1 ? UNSYNCED : undefined
   }
   assert.ok(await world.create(plant(1n)))
   // The line of this one is whole in the file, but was not acknowledged.
   assert.equal(await world.create(plant(2n)), false)
   rotationFails = false
-  // Some retries.
-  await sleep(50)
+  const before = rewrites
+  await until('it was tried again', () => rewrites >= before + 3)
   await world.verify()
   await world.recovers(plant(3n))
   await world.closeAndVerify()
@@ -402,9 +402,9 @@ test('in doubt: no rotation before the journal is rewritten', async () => {
 
 test('in doubt: no compaction before the next journal is in place', async () => {
   const world = await World.with(0, { compactBytes: 1 })
-  let broken = '.sqlite'
+  let [broken, refused] = ['.sqlite', 0]
   world.fails = ({ name, path }) =>
-    name === 'rename' && path.endsWith(broken) ? REFUSED : undefined
+    name === 'rename' && path.endsWith(broken) ? (refused++, REFUSED) : undefined
   assert.ok(await world.create(plant(1n)))
   await until('a compaction has failed', () => world.logged('could not be compacted') > 0)
   broken = '.log'
@@ -415,8 +415,8 @@ test('in doubt: no compaction before the next journal is in place', async () => 
     await world.create(plant(id++, 'x'.repeat(1000)))
     return world.opened.unavailableReason() !== undefined
   })
-  // Some retries.
-  await sleep(50)
+  const before = refused
+  await until('it was tried again', () => refused >= before + 3)
   await world.verify()
   await world.recovers(plant(id))
   await world.closeAndVerify()

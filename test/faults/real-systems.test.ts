@@ -10,8 +10,8 @@ import { checkStore } from '../../dist/cli/check.js'
 import { list, openStore } from '../store/sqljs/fixtures.ts'
 import { call, post, type Reply } from '../support/http.ts'
 import { type Content, jsonOf, Ledger, plantOf, plantsOf } from '../support/ledger.ts'
-import { launch, type Launched, serviceEnvironment } from '../support/launch.ts'
-import { run } from '../support/process.ts'
+import { serviceEnvironment } from '../support/launch.ts'
+import { run, type ServerProcess, startProcess } from '../support/process.ts'
 import { LONG, sampled } from '../support/scale.ts'
 import { startService, temporaryDirectory } from '../support/service.ts'
 import { PATIENCE_MS, until } from '../support/time.ts'
@@ -45,28 +45,17 @@ interface Comparison {
   readonly exactly?: boolean
 }
 
-interface Process extends Launched {
-  readonly port: number
-  ready(): Promise<number>
-  /** SIGKILL to the service itself, whatever it was started through. */
-  end(): Promise<unknown>
-}
-
 /** Starts the service through a command that becomes it. */
-async function serve(
+function serve(
   t: TestContext,
   directory: string,
   prefix: readonly string[] = [],
-): Promise<Process> {
-  const launched = launch(serviceEnvironment(directory), { prefix })
-  t.after(() => launched.child.kill('SIGKILL'))
-  const { port, adminPort } = await launched.listening
-  return {
-    ...launched,
-    port,
-    ready: async () => (await call(adminPort, { path: '/readyz', token: undefined })).status,
-    end: () => launched.kill('SIGKILL'),
-  }
+): Promise<ServerProcess> {
+  return startProcess(t, directory, {}, ['serve'], { prefix })
+}
+
+async function readiness({ adminPort }: ServerProcess): Promise<number> {
+  return (await call(adminPort, { path: '/readyz', token: undefined })).status
 }
 
 /** One owner's plants, and what became of them. */
@@ -74,7 +63,7 @@ class Writer {
   readonly ledger = new Ledger()
   #nextId = 1n
 
-  async create(service: Pick<Process, 'port'>, chars = 0): Promise<Reply> {
+  async create(service: Pick<ServerProcess, 'port'>, chars = 0): Promise<Reply> {
     const plant = plantOf(this.#nextId++, 'x'.repeat(chars))
     this.ledger.sends(OWNER, plant)
     const reply = await post(service.port, jsonOf(plant))
@@ -85,7 +74,7 @@ class Writer {
 
   /** Creates from several connections until `enough`, and returns the statuses. */
   async createMany(
-    service: Process,
+    service: ServerProcess,
     chars: number,
     enough: (statuses: readonly number[]) => boolean,
   ): Promise<readonly number[]> {
@@ -98,7 +87,7 @@ class Writer {
   }
 
   /** The list holds all that was acknowledged and nothing that was not sent. */
-  async compare(service: Process, how: Comparison = {}): Promise<void> {
+  async compare(service: ServerProcess, how: Comparison = {}): Promise<void> {
     const reply = await call(service.port)
     assert.equal(reply.status, 200)
     this.#compareList(plantsOf(reply.text), how)
@@ -126,13 +115,13 @@ class Writer {
   }
 
   /** Writes come back by themselves, and the service is ready again. */
-  async comesBack(service: Process): Promise<void> {
+  async comesBack(service: ServerProcess): Promise<void> {
     await until('plants are written again', async () => (await this.create(service)).status === 200)
-    await until('the service is ready', async () => (await service.ready()) === 200)
+    await until('the service is ready', async () => (await readiness(service)) === 200)
   }
 
   /** Creates what leads to a compaction, goes on until that fails, and returns the statuses. */
-  async failsToCompact(service: Process): Promise<readonly number[]> {
+  async failsToCompact(service: ServerProcess): Promise<readonly number[]> {
     const creates = Array.from({ length: (8 * 2 ** 20) / LARGE + 1 }, () =>
       this.create(service, LARGE),
     )
@@ -145,7 +134,7 @@ class Writer {
   }
 
   /** It is tried again after a write. */
-  async isCompacted(service: Process): Promise<void> {
+  async isCompacted(service: ServerProcess): Promise<void> {
     await until('the journals are compacted', async () => {
       await this.create(service)
       return service.output().includes('"message":"compacted"')
@@ -227,14 +216,14 @@ async function fillAndFree(t: TestContext, disk: Mounted): Promise<void> {
   const writer = new Writer()
   disk.run('head -c 900K /dev/zero > ballast')
   const service = await serve(t, disk.directory, disk.inside)
-  assert.equal(await service.ready(), 200)
+  assert.equal(await readiness(service), 200)
   const statuses = await writer.createMany(service, 60_000, isFull)
   assert.ok(statuses.filter((status) => status === 200).length > 10, 'the disk took some')
   // A create of another writer may have found room since.
   await until(
     'readiness is red',
     async () =>
-      (await writer.create(service, 60_000)).status === 503 && (await service.ready()) === 503,
+      (await writer.create(service, 60_000)).status === 503 && (await readiness(service)) === 503,
   )
   await writer.compare(service, { exactly: true })
 
@@ -243,7 +232,7 @@ async function fillAndFree(t: TestContext, disk: Mounted): Promise<void> {
   await writer.compare(service, { exactly: true })
 
   await writer.createMany(service, 60_000, isFull)
-  await service.end()
+  await service.kill('SIGKILL')
   await writer.compareAfterKill(disk.outside, { exactly: true, full: true })
   disk.run('! ls data | grep sqlite.*tmp')
 }
@@ -281,7 +270,7 @@ test('full: a compaction without room is done later, creates have the rest', onT
   disk.run('rm ballast')
   await writer.comesBack(service)
   await writer.isCompacted(service)
-  await service.end()
+  await service.kill('SIGKILL')
   await writer.compareAfterKill(disk.outside)
 })
 
@@ -321,7 +310,7 @@ async function inject(t: TestContext, pid: number, injection: Injection) {
 
 interface Setup {
   readonly writer: Writer
-  readonly service: Process
+  readonly service: ServerProcess
   readonly directory: string
   readonly journal: string
 }
@@ -342,12 +331,12 @@ test('strace: without durability nothing is acknowledged; writes come back', tra
   })
   const statuses = await writer.createMany(service, 100, (all) => all.length >= 40)
   assert.deepEqual(new Set(statuses), new Set([503]), 'no 200 without durability')
-  assert.equal(await service.ready(), 503)
+  assert.equal(await readiness(service), 503)
   await writer.compare(service, { exactly: true })
   await lift()
   await writer.comesBack(service)
   await writer.compare(service)
-  await service.end()
+  await service.kill('SIGKILL')
   await writer.compareAfterKill(directory)
 })
 
@@ -361,7 +350,7 @@ const FAULTS: readonly (readonly [what: string, ...faults: string[]])[] = [
 
 test('strace: if calls fail now and then, only those creates are refused', traced, async (t) => {
   const { writer, directory, service: first, journal } = await setUp(t)
-  let service: Process | undefined = first
+  let service: ServerProcess | undefined = first
   const mixed = (all: readonly number[]): boolean =>
     [503, 200].every((wanted) => all.filter((status) => status === wanted).length >= WRITERS)
   for (const [what, ...faults] of sampled(FAULTS, 2)) {
@@ -376,7 +365,7 @@ test('strace: if calls fail now and then, only those creates are refused', trace
       await writer.comesBack(service)
       await inject(t, service.pid, injection)
       await writer.createMany(service, 100, mixed)
-      await service.end()
+      await service.kill('SIGKILL')
       service = undefined
     })
   }
@@ -415,6 +404,6 @@ test('lock: a second service is told the holder; a killed one holds nothing', as
   assert.deepEqual(readdirSync(directory), before)
   assert.equal((await writer.create(service)).status, 200)
   // Killed, it needs no hand.
-  await service.end()
+  await service.kill('SIGKILL')
   await writer.compareAfterKill(directory)
 })

@@ -156,6 +156,8 @@ for (const [logRequests, lines] of [
     wire.socket.resetAndDestroy()
     await until('it has left', () => bare.connections.active === 0)
     release()
+    await until('it is logged', () => bare.answered.length >= lines.length)
+    // No other line follows.
     await sleep(20)
     assert.deepEqual(bare.answered, lines)
   })

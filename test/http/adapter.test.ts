@@ -117,15 +117,15 @@ describe('adapter', { concurrency: true }, () => {
     })
 
   test('a request that is handed over when its response is finished is ignored', async (t) => {
+    let ignored = 0
     const bare = await startMounted(t, {}, (handler) => (req, res) => {
       if (req.url !== '/own') return handler(req, res)
       res.end('own')
-      setTimeout(() => handler(req, res), 20)
+      setTimeout(() => (handler(req, res), ignored++), 20)
     })
     const wire = await Wire.to(bare.port)
     for (let at = 1; at <= 3; at++) await wire.write(head('GET', '/own')).answers(at)
-    await sleep(100)
-    await until('all are ignored', () => bare.adapter.active === 0)
+    await until('all are ignored', () => ignored === 3 && bare.adapter.active === 0)
     assert.equal(await bare.adapter.drain(1000), 0)
     assert.deepEqual((await wire.write(GET).answers(4)).slice(3).map(verdict), [200])
     wire.destroy()

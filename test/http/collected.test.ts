@@ -137,9 +137,10 @@ test('collected: a refused one is held no more, also after its end', async (t) =
 })
 
 test('collected: the client of one that waits can leave', async (t) => {
-  const { wire, decide, connections, plants } = await start(t)
-  wire.write(POST + chunk('{"id":1,"name":"left"}'))
-  await sleep(50)
+  const { wire, decide, connections, plants, bytesRead } = await start(t)
+  const bytes = POST + chunk('{"id":1,"name":"left"}')
+  wire.write(bytes)
+  await until('it is read', () => bytesRead() === bytes.length)
   wire.destroy()
   await decide()
   await until('the connection is gone', () => connections.size === 0)

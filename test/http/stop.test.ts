@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { once } from 'node:events'
 import { createServer } from 'node:http'
-import { connect } from 'node:net'
+import { connect, type Socket } from 'node:net'
 import { describe, test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { PlantList } from '../../dist/plants/store.js'
@@ -96,12 +96,14 @@ describe('stop', { concurrency: true }, () => {
   })
 
   test('headers that stay half sent get 408 at their limit', async (t) => {
-    const { port, connections } = await startBare(t, { timeouts: { headersMs: 300 } })
+    const { port, connections, server } = await startBare(t, { timeouts: { headersMs: 300 } })
+    let side: Socket | undefined
+    server.on('connection', (socket) => (side = socket))
     for (const before of ['', GET]) {
       const wire = await Wire.to(port)
-      await wire.write(`${before}GET /plants HT`).answers(before === '' ? 0 : 1)
-      await until('some of it is read', () => connections.size === 1)
-      await sleep(50)
+      const bytes = `${before}GET /plants HT`
+      await wire.write(bytes).answers(before === '' ? 0 : 1)
+      await until('it is read', () => connections.size === 1 && side?.bytesRead === bytes.length)
       const drained = connections.drain(PATIENCE_MS)
       assert.equal(verdict((await wire.allAnswers()).at(-1) ?? assert.fail()), 'requestTimeout')
       wire.destroy()

@@ -2,6 +2,7 @@ import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { closeSync, openSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
+import { portOf } from './ports.ts'
 import { AUDIENCE, ISSUER, SECRET } from './tokens.ts'
 
 export const MAIN = fileURLToPath(new URL('../../dist/main.js', import.meta.url))
@@ -42,6 +43,9 @@ export interface Launched {
   output(): string
   kill(signal: NodeJS.Signals): Promise<number | null>
 }
+
+/** One that listens. */
+export type ServerProcess = Launched & Ports
 
 /** What `output` keeps of lines that were passed to `onLines`. */
 const LAST_CHARS = 4000
@@ -144,8 +148,7 @@ class Output {
     if (line === undefined) return
     // The service's own line, whose fields are its documented ones.
     const { plants, admin } = JSON.parse(line) as { plants: string; admin?: string }
-    const portOf = (url: string): number => Number(new URL(url).port)
-    this.listening?.({ port: portOf(plants), adminPort: admin === undefined ? 0 : portOf(admin) })
+    this.listening?.({ port: portOf(plants), adminPort: portOf(admin) })
     this.listening = undefined
   }
 }

@@ -26,3 +26,8 @@ async function canListen(port: number, host: string, keep: boolean): Promise<boo
   if (!keep) server.close()
   return can
 }
+
+/** The port of an address as the service names it; 0 of none. */
+export function portOf(url = 'http://none:0'): number {
+  return Number(new URL(url).port)
+}

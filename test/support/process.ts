@@ -12,11 +12,12 @@ import {
   launch,
   MAIN,
   type Program,
+  type ServerProcess,
   serviceEnvironment,
 } from './launch.ts'
 import { PATIENCE_MS } from './time.ts'
 
-export { MAIN, type Program }
+export { MAIN, type Program, type ServerProcess }
 
 interface Outcome {
   readonly status: number | null
@@ -125,15 +126,6 @@ export async function command(
     host.unref()
     channel?.unref()
   }
-}
-
-export interface ServerProcess {
-  readonly child: ChildProcess
-  readonly port: number
-  readonly adminPort: number
-  readonly exited: Promise<number | null>
-  output(): string
-  kill(signal: NodeJS.Signals): Promise<number | null>
 }
 
 /** Starts `serve` as a process of its own and resolves once it listens. */

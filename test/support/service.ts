@@ -5,9 +5,11 @@ import { type Config, readConfig } from '../../dist/settings/read.js'
 import { ConfigError } from '../../dist/errors.js'
 import { createLog } from '../../dist/telemetry/log.js'
 import { Adapter } from '../../dist/http/adapter.js'
+import { createPlantService, type PlantServiceConfig } from '../../dist/index.js'
 import { type PlantService, Service, type ServiceHooks } from '../../dist/service.js'
 import { checkStore } from '../../dist/cli/check.js'
 import { temporaryDirectory } from './directories.ts'
+import { portOf } from './ports.ts'
 import { AUDIENCE, ISSUER, SECRET } from './tokens.ts'
 
 /** The default settings. */
@@ -43,10 +45,6 @@ export function mountedService(
   const service = new Service(config, { ...hooks, nameOf: (option) => option })
   const handler = service.mount((responder) => new Adapter(responder))
   return Object.assign(service, { handler })
-}
-
-function portOf(url: string | undefined): number {
-  return Number(new URL(url ?? 'http://x:0').port)
 }
 
 /**
@@ -94,4 +92,23 @@ export async function startService(
     if (!config.etcd) await checkStore(dataDirectory)
   })
   return { service, port: portOf(plants), adminPort: portOf(admin), dataDirectory, logLines, close }
+}
+
+/** As an application has it: neither open nor listening, closed when the test ends. */
+export async function embed(
+  t: TestContext,
+  options: Partial<PlantServiceConfig> = {},
+): Promise<PlantService> {
+  const service = createPlantService({
+    issuer: ISSUER,
+    audience: AUDIENCE,
+    jwtSecret: SECRET,
+    listen: '127.0.0.1:0',
+    adminListen: '127.0.0.1:0',
+    logLevel: 'silent',
+    data: join(await temporaryDirectory(), 'data'),
+    ...options,
+  })
+  t.after(() => service.close())
+  return service
 }

@@ -14,7 +14,7 @@ import { temporaryDirectorySync } from '../../support/directories.ts'
 import { changeTimers, until } from '../../support/time.ts'
 
 const NO_ANSWER = /a process that did not answer/
-const ROUNDS = Number(process.env['PLANTS_TEST_ROUNDS'] ?? (THOROUGH ? 10 : 2))
+const ROUNDS = Number(process.env['PLANTS_TEST_ROUNDS'] ?? (THOROUGH ? 10 : 1))
 const OTHER_USER = 65534 // a user id
 const children = new Set<ChildProcess>()
 const root = temporaryDirectorySync()

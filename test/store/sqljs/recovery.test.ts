@@ -498,7 +498,7 @@ test('compaction: a stop at any time of its thread loses nothing, leaves no file
   const everyMs = THOROUGH ? 4 : 25
   // Other moments in each run.
   const firstMs = randomInt(everyMs)
-  for (let ms = firstMs; ms < 200; ms += everyMs) {
+  for (let ms = firstMs; ms < (THOROUGH ? 200 : 125); ms += everyMs) {
     const directory = await directoryOf(files)
     const lines: LogLine[] = []
     const options = { compact: compactFiles, compactBytes: 2 ** 20 }
