@@ -36,7 +36,6 @@ export function readChunks(
     })
     if (found === undefined) return next()
     const plants = wire.plantsOf(found.entries, end)
-    const json = JSON.stringify(plants)
     const key = found.entries.at(-1)?.key
     const isCut = key !== undefined && found.more
     left -= plants.length
@@ -44,7 +43,7 @@ export function readChunks(
     // The rest was deleted by hand: only a list without plants has an empty chunk.
     if (key === undefined && first !== begin) return { done: true, value: undefined }
     const last = key === undefined ? undefined : wire.idOf(key)
-    const value = { json, count: plants.length, last, isCut }
+    const value = { json: JSON.stringify(plants), count: plants.length, last, isCut }
     if (!isCut || isOver) return { value }
     first = wire.nextKey(key)
     const fitting = Math.floor((RANGE_CHARS / JSON.stringify(found).length) * plants.length)

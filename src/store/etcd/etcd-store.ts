@@ -72,8 +72,11 @@ export class EtcdStore implements PlantStore {
   }
 
   /** Always promises: HTTP caches only chunks returned at once, and could not invalidate these. */
-  list(owner: string, { after, limit }: RangeOf<'after' | 'limit'>): PlantList {
-    return this.#chunks(owner, wire.plantRange(this.#config.prefix, owner, after), limit)
+  list(owner: string, { after, limit = Infinity }: RangeOf<'after' | 'limit'>): PlantList {
+    const read = (query: wire.RangeQuery, isFirst: boolean) =>
+      this.#inTurn(owner, (deadline) => this.#ranges.read({ ...query, deadline }, isFirst))
+    const list = readChunks(read, wire.plantRange(this.#config.prefix, owner, after), limit)
+    return { next: () => list.next().catch((error: unknown) => Promise.reject(this.#told(error))) }
   }
 
   unavailableReason(): string | undefined {
@@ -84,13 +87,6 @@ export class EtcdStore implements PlantStore {
   close(): Promise<void> {
     clearTimeout(this.#probeTimer)
     return (this.#closed ??= Promise.allSettled(this.#creates).then(() => this.#client.close()))
-  }
-
-  #chunks(owner: string, range: wire.KeyRange, limit = Infinity): PlantList {
-    const read = (query: wire.RangeQuery, isFirst: boolean) =>
-      this.#inTurn(owner, (deadline) => this.#ranges.read({ ...query, deadline }, isFirst))
-    const list = readChunks(read, range, limit)
-    return { next: () => list.next().catch((error: unknown) => Promise.reject(this.#told(error))) }
   }
 
   /** Runs work in its owner's turn. It has an answer by the deadline, even while it waits. */
