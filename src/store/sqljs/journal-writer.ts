@@ -76,7 +76,7 @@ export class JournalWriter {
   static async open(settings: Settings, recovery: Recovery): Promise<JournalWriter> {
     const writer = new JournalWriter(settings, recovery)
     await writer.#rewrite()
-    if (writer.ready || writer.current.bytes === 0) return writer
+    if (writer.ready || !writer.hasLines) return writer
     // On a full disk plants can still be read. They must be durable for that.
     try {
       await writer.#exclusively(() => writer.#writeAgain())
@@ -100,6 +100,10 @@ export class JournalWriter {
 
   get current(): Journal {
     return this.#journal
+  }
+
+  get hasLines(): boolean {
+    return this.#journal.nextSequence > this.#journal.firstSequence
   }
 
   /**
@@ -229,8 +233,7 @@ export class JournalWriter {
   async #readBack(): Promise<{ readonly lines: Uint8Array; readonly torn: Uint8Array }> {
     const { number, firstSequence, nextSequence, bytes } = this.#journal
     const tornBytes = this.#found?.tornBytes ?? 0
-    if (nextSequence === firstSequence && tornBytes === 0)
-      return { lines: NO_LINES, torn: NO_LINES }
+    if (!this.hasLines && tornBytes === 0) return { lines: NO_LINES, torn: NO_LINES }
     const { directory } = this.#settings
     const name = journalName(number)
     const path = directory.pathOf(name)
@@ -256,9 +259,12 @@ export class JournalWriter {
   async #writeAgain(): Promise<void> {
     const { lines } = await this.#readBack()
     const { number, bytes } = this.#journal
-    const file = await this.#settings.directory.openDurable(journalName(number))
+    const { directory } = this.#settings
+    const file = await directory.openDurable(journalName(number))
     await writeWhole(file, lines, bytes - lines.length).finally(file.close)
     release(lines)
+    // The rewriting may have put its own file in place, whose name is not durable yet.
+    await directory.sync()
   }
 
   /** Keeps a torn line: on a disk that lost what it had synced, it may have been acknowledged. */
