@@ -1,6 +1,6 @@
 import { randomBytes } from 'node:crypto'
 import type { File, Files } from './files.ts'
-import { checkHeld, type LockPlace, LockLost } from './lock.ts'
+import { checkHeld, identityOf, type LockPlace, LockLost } from './lock.ts'
 
 /** Creates within this time may be lost. A check for each write would slow down every create. */
 const CHECK_EVERY_MS = 1000
@@ -20,7 +20,7 @@ export function temporaryName(name: string): string {
  * The files of the store's directory, by name. Before one is created, renamed or removed, and once
  * a second while the journal is written, it is checked that the directory is still the one that was
  * locked. Once it is not, all of these calls fail, also if the lock comes back: another process may
- * have held the directory meanwhile.
+ * have held the directory meanwhile. A write also checks that the open journal has its name.
  */
 export class StoreDirectory {
   readonly path: string
@@ -57,11 +57,14 @@ export class StoreDirectory {
   async openDurable(name: string): Promise<File> {
     await this.checkLock()
     const file = await this.#files.open(this.pathOf(name), 'durable')
+    const identityNow = () => this.lock && identityOf(this.path, name).catch(() => undefined)
+    const identity = await identityNow()
     // The first write checks too: the path may have changed while the file was opened.
     let checkedAtMs = -Infinity
     const write: File['write'] = async (bytes, at) => {
       if (this.#lost || performance.now() - checkedAtMs >= CHECK_EVERY_MS) {
         await this.checkLock()
+        if ((await identityNow()) !== identity) throw new Error(`${name} was replaced or removed`)
         checkedAtMs = performance.now()
       }
       return file.write(bytes, at)
