@@ -1,8 +1,8 @@
-import { randomBytes } from 'node:crypto'
 import { link, lstat, open, stat, unlink } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
 import { errorCodeOf } from '../../errors.ts'
 import { type File, fileOf, nodeFiles } from './files.ts'
+import { temporaryName } from './store-directory.ts'
 
 /* New files, in folders that other programs may use too: an export, and the development key. */
 
@@ -33,7 +33,7 @@ export async function refuseTarget(file: string, storeDirectory: string): Promis
  */
 export async function writeNewFile<T>(file: string, write: (to: File) => Promise<T>): Promise<T> {
   const folder = dirname(file)
-  const temporary = join(folder, `.plant-store-${randomBytes(8).toString('hex')}`)
+  const temporary = join(folder, temporaryName('.plant-store'))
   const handle = await open(temporary, 'wx+', 0o600)
   const to = fileOf(handle)
   try {
