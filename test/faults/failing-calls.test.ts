@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict'
+import { dirname } from 'node:path'
 import { test, type TestContext } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { NewPlant } from '../../dist/plants/plant.js'
@@ -459,6 +460,25 @@ test('failing calls of a start: what it lists has the name that it was read by',
     await next.opened.close()
   }
   await world.closeAndVerify()
+})
+
+test('power loss: a directory that was put back is on the disk once it is served', async () => {
+  const world = await World.with(3, { compactBytes: 1 })
+  await world.opened.close()
+  const disk = SimulatedDisk.empty()
+  disk.makeDirectory(IN_MEMORY)
+  for (let path = IN_MEMORY; path !== '/'; path = dirname(path)) disk.syncDirectory(dirname(path))
+  // As cp does, which syncs nothing.
+  for (const name of world.disk.names(IN_MEMORY)) {
+    const path = `${IN_MEMORY}/${name}`
+    disk.write(disk.createOrEmpty(path), world.disk.read(world.disk.must(path)), 0)
+  }
+  const restored = new World(disk)
+  await restored.open()
+  assert.ok(await restored.create(plant(4n)))
+  const names = await restored.names()
+  assert.deepEqual(await namesOn(disk.afterPowerLoss([])), names)
+  await restored.opened.close()
 })
 
 test('full disk: a start reads an export though no journal can be put in place', async () => {
