@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict'
+import { dirname } from 'node:path'
 import { test, type TestContext } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { NewPlant } from '../../dist/plants/plant.js'
@@ -6,11 +7,14 @@ import { StoreFull, StoreUnavailable } from '../../dist/plants/store.js'
 import { compact } from '../../dist/store/sqljs/compaction.js'
 import { PlantDatabase } from '../../dist/store/sqljs/database.js'
 import { SqljsStore, type SqljsStoreOptions } from '../../dist/store/sqljs/sqljs-store.js'
+import { SNAPSHOT } from '../../dist/store/sqljs/snapshot.js'
 import { checkStore } from '../../dist/cli/check.js'
+import { memoryFile } from '../../dist/cli/export.js'
 import { plant } from '../contract/store.contract.ts'
 import { sampled } from '../support/scale.ts'
+import { writeSnapshot } from '../support/store-files.ts'
 import { stopClock, until } from '../support/time.ts'
-import { IN_MEMORY, list, type LogLine, openStore } from '../store/sqljs/fixtures.ts'
+import { IN_MEMORY, list, type LogLine, memoryDisk, openStore } from '../store/sqljs/fixtures.ts'
 import { type DiskCall, type Fault, SimulatedDisk, simulatedFiles } from './simulated-disk.ts'
 import { faultsOf, NO_SPACE, REFUSED, SHORT, UNSYNCED, UNSYNCED_FULL } from './simulated-disk.ts'
 
@@ -435,6 +439,61 @@ test('full disk: a start after a failed sync lists what it has made durable', as
   assert.deepEqual(await namesOn(next.disk.afterPowerLoss([])), names)
   await next.opened.close()
   await world.closeAndVerify()
+})
+
+test('failing calls of a start: what it lists has the name that it was read by', async () => {
+  const world = await World.with(1)
+  world.fails = ({ name }) => (name === 'write' ? UNSYNCED : undefined)
+  assert.equal(await world.create(plant(2n)), false)
+  for (const times of [1, Infinity]) {
+    // Only the page cache has the second line. It is in the new file, whose name may be lost.
+    const next = new World(world.disk.copy())
+    let [left, isRenamed] = [times, false]
+    next.fails = ({ name }) => {
+      isRenamed ||= name === 'rename'
+      return isRenamed && name === 'syncDirectory' && left-- > 0 ? REFUSED : undefined
+    }
+    const isOpen = await next.open().then(
+      () => true,
+      () => false,
+    )
+    assert.equal(isOpen, times === 1)
+    if (!isOpen) continue
+    assert.deepEqual(await namesOn(next.disk.afterPowerLoss([])), await next.names())
+    await next.opened.close()
+  }
+  await world.closeAndVerify()
+})
+
+test('power loss: a directory that was put back is on the disk once it is served', async () => {
+  const world = await World.with(3, { compactBytes: 1 })
+  await world.opened.close()
+  const disk = SimulatedDisk.empty()
+  disk.makeDirectory(IN_MEMORY)
+  for (let path = IN_MEMORY; path !== '/'; path = dirname(path)) disk.syncDirectory(dirname(path))
+  // As cp does, which syncs nothing.
+  for (const name of world.disk.names(IN_MEMORY)) {
+    const path = `${IN_MEMORY}/${name}`
+    disk.write(disk.createOrEmpty(path), world.disk.read(world.disk.must(path)), 0)
+  }
+  const restored = new World(disk)
+  await restored.open()
+  assert.ok(await restored.create(plant(4n)))
+  const names = await restored.names()
+  assert.deepEqual(await namesOn(disk.afterPowerLoss([])), names)
+  await restored.opened.close()
+})
+
+test('full disk: a start reads an export though no journal can be put in place', async () => {
+  const { memory, bytes } = memoryFile()
+  await writeSnapshot(memory, [[OWNER, '1', 'plant 1']])
+  const world = new World(memoryDisk(new Map([[SNAPSHOT, bytes]])))
+  world.fails = ({ name }) => (name === 'rename' ? NO_SPACE : undefined)
+  await world.open()
+  assert.deepEqual(await world.names(), ['plant 1'])
+  assert.equal(await world.create(plant(2n)), false)
+  await world.recovers(plant(2n))
+  await world.opened.close()
 })
 
 test('full disk: a failed compaction leaves no temporary file', async () => {

@@ -71,18 +71,13 @@ export class Compactor {
 
   /** Leaves a snapshot of everything, and an empty journal. */
   async finish(): Promise<void> {
-    if (!this.#isJournalMissed || this.#closedBytes > 0 || this.#hasLines)
+    if (!this.#isJournalMissed || this.#closedBytes > 0 || this.#journal.hasLines)
       await this.#compact(true)
   }
 
   /** Length of the journals that are closed and wait for a compaction. */
   get #closedBytes(): number {
     return this.#journal.current.bytesBefore - this.#compactedBytes
-  }
-
-  get #hasLines(): boolean {
-    const { firstSequence, nextSequence } = this.#journal.current
-    return nextSequence > firstSequence
   }
 
   get #dueBytes(): number {
@@ -92,7 +87,7 @@ export class Compactor {
 
   get #isDue(): boolean {
     if (!this.#isJournalMissed) return true
-    const hasLines = this.#closedBytes > 0 || this.#hasLines
+    const hasLines = this.#closedBytes > 0 || this.#journal.hasLines
     return hasLines && this.journalBytes > this.#dueBytes
   }
 
@@ -121,7 +116,7 @@ export class Compactor {
     // Journals that were closed for a compaction that failed are compacted first, unless the
     // current one has grown as much again.
     const waits = this.#closedBytes > 0 && this.#journal.current.bytes <= this.#dueBytes
-    if (this.#hasLines && (isQuiet || !waits)) await this.#journal.rotate()
+    if (this.#journal.hasLines && (isQuiet || !waits)) await this.#journal.rotate()
     const { number, firstSequence, bytesBefore, plantsBefore: plants } = this.#journal.current
     const [upToJournal, sequence, journalBytes] = [number - 1, firstSequence - 1, this.#closedBytes]
     // What makes the snapshot does not know whether the lock was lost before.

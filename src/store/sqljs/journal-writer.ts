@@ -78,7 +78,7 @@ export class JournalWriter {
   static async open(options: ResolvedOptions, recovery: Recovery): Promise<JournalWriter> {
     const writer = new JournalWriter(options, recovery)
     await writer.#rewrite()
-    if (writer.ready || writer.current.bytes === 0) return writer
+    if (writer.ready || !writer.hasLines) return writer
     // On a full disk plants can still be read. They must be durable for that.
     try {
       await writer.#exclusively(() => writer.#writeAgain())
@@ -102,6 +102,10 @@ export class JournalWriter {
 
   get current(): Journal {
     return this.#journal
+  }
+
+  get hasLines(): boolean {
+    return this.#journal.nextSequence > this.#journal.firstSequence
   }
 
   /**
@@ -231,8 +235,7 @@ export class JournalWriter {
   async #readBack(): Promise<{ readonly lines: Uint8Array; readonly torn: Uint8Array }> {
     const { number, firstSequence, nextSequence, bytes } = this.#journal
     const tornBytes = this.#found?.tornBytes ?? 0
-    if (nextSequence === firstSequence && tornBytes === 0)
-      return { lines: NO_LINES, torn: NO_LINES }
+    if (!this.hasLines && tornBytes === 0) return { lines: NO_LINES, torn: NO_LINES }
     const { directory } = this.#options
     const name = journalName(number)
     const path = directory.pathOf(name)
@@ -258,9 +261,12 @@ export class JournalWriter {
   async #writeAgain(): Promise<void> {
     const { lines } = await this.#readBack()
     const { number, bytes } = this.#journal
-    const file = await this.#options.directory.openDurable(journalName(number))
+    const { directory } = this.#options
+    const file = await directory.openDurable(journalName(number))
     await writeWhole(file, lines, bytes - lines.length).finally(file.close)
     freeBytes(lines)
+    // The rewriting may have put its own file in place, whose name is not durable yet.
+    await directory.sync()
   }
 
   /** Keeps a torn line: on a disk that lost what it had synced, it may have been acknowledged. */

@@ -172,7 +172,8 @@ async function removeOthers(dir: string, own: bigint): Promise<void> {
   }
 }
 
-async function identityOf(directory: string, name: string): Promise<string> {
+/** Device and inode of a directory, and of a file in it. */
+export async function identityOf(directory: string, name: string): Promise<string> {
   const dir = await stat(directory, { bigint: true })
   const lock = await lstat(join(directory, name), { bigint: true })
   return `${dir.dev}:${dir.ino} ${lock.dev}:${lock.ino}`

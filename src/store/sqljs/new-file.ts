@@ -1,10 +1,10 @@
 /* New files, in folders that other programs may use too: an export, and the development key. */
 
-import { randomBytes } from 'node:crypto'
 import { link, lstat, open, stat, unlink } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
 import { errorCodeOf } from '../../errors.ts'
 import { type File, fileOf, nodeFiles } from './files.ts'
+import { temporaryName } from './store-directory.ts'
 
 /** Endings of files that SQLite reads as a part of the file beside them. */
 export const SQLITE_LOGS = ['-wal', '-journal'] as const
@@ -33,7 +33,7 @@ export async function refuseTarget(file: string, storeDirectory: string): Promis
  */
 export async function writeNewFile<T>(file: string, write: (to: File) => Promise<T>): Promise<T> {
   const folder = dirname(file)
-  const temporary = join(folder, `.plant-store-${randomBytes(8).toString('hex')}`)
+  const temporary = join(folder, temporaryName('.plant-store'))
   const handle = await open(temporary, 'wx+', 0o600)
   const to = fileOf(handle)
   try {

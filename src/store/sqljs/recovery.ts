@@ -9,6 +9,7 @@ import { type Files, freeBytes, syncAbove } from './files.ts'
 import { type JournalExtent, journalName, PUT_BACK, readJournal } from './journal-format.ts'
 import { readHeader, StoreCorrupt, TORN } from './journal-format.ts'
 import { takeSqlite } from './sqlite.ts'
+import { SNAPSHOT } from './snapshot.ts'
 import type { StoreDirectory } from './store-directory.ts'
 
 const PROGRESS_MS = 1000
@@ -50,7 +51,9 @@ export async function recover(files: Files, directory: StoreDirectory, log: Log)
       await syncAbove(files, resolvePath(directory.path))
     const database = await PlantDatabase.serving(scan.snapshot, takeSqlite())
     try {
-      return { ...scan, ...(await replay(scan, database, reporting(log))), database }
+      const replayed = await replay(scan, database, reporting(log))
+      await syncFound(scan)
+      return { ...scan, ...replayed, database }
     } catch (error) {
       // No garbage collector frees SQLite's memory, and an embedding program tries again.
       database.close()
@@ -130,13 +133,22 @@ function logTorn({ directory, last }: Recovery, log: Log): void {
   log.error(`${what}: ${TORN}`, fields)
 }
 
+/**
+ * Makes durable what later writes rely on. A copy that was put back by hand may not be. A process
+ * that was killed may have renamed the snapshot without syncing the directory: the journals that it
+ * covers are obsolete only after that.
+ */
+async function syncFound({ directory, snapshot, journals }: DirectoryScan): Promise<void> {
+  for (const name of [...(snapshot ? [SNAPSHOT] : []), ...journals.map(journalName)]) {
+    const file = await directory.openExisting(name)
+    await file.sync().finally(file.close)
+  }
+  await directory.sync()
+}
+
 /** A failure here does not keep the store from serving: the next start tries again. */
 async function removeObsolete({ directory, obsoleteFiles }: DirectoryScan, log: Log) {
-  if (obsoleteFiles.length === 0) return
   try {
-    // A process that was killed may have renamed the snapshot without syncing the directory. The
-    // journals that it covers are obsolete only after that.
-    await directory.sync()
     for (const name of obsoleteFiles) await directory.remove(name)
   } catch (error) {
     const fields = { directory: directory.path, files: obsoleteFiles, error }

@@ -2,7 +2,7 @@
 
 import { randomBytes } from 'node:crypto'
 import type { File, Files } from './files.ts'
-import { checkHeld, type LockPlace, LockLost } from './lock.ts'
+import { checkHeld, identityOf, type LockPlace, LockLost } from './lock.ts'
 
 /** Creates within this time may be lost. A check for each write would slow down every create. */
 const CHECK_EVERY_MS = 1000
@@ -22,6 +22,7 @@ export function temporaryName(name: string): string {
  * Before a file is created, renamed or removed, and once a second while the journal is written, it
  * checks that the directory is still the one that was locked. Once it is not, all of these calls
  * fail, even if the lock comes back: another process may have held the directory meanwhile.
+ * A write also checks that the open journal still has its name.
  */
 export class StoreDirectory {
   readonly path: string
@@ -56,12 +57,15 @@ export class StoreDirectory {
   /** Opens the journal. Each write is durable when it returns. */
   async openDurable(name: string): Promise<File> {
     await this.checkLock()
+    const identity = this.lock && (await identityOf(this.path, name))
     const file = await this.#files.open(this.pathOf(name), 'durable')
     // The first write checks too: the path may have changed while the file was opened.
     let checkedAtMs = -Infinity
     const write: File['write'] = async (bytes, at) => {
       if (this.#lost || performance.now() - checkedAtMs >= CHECK_EVERY_MS) {
         await this.checkLock()
+        if ((await identityOf(this.path, name)) !== identity)
+          throw new Error(`${name} was replaced`)
         checkedAtMs = performance.now()
       }
       return file.write(bytes, at)

@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict'
 import { mkdirSync, readdirSync, readFileSync, renameSync, rmSync, symlinkSync } from 'node:fs'
+import { writeFileSync } from 'node:fs'
 import { type TestContext, test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { NewPlant } from '../../../dist/plants/plant.js'
@@ -7,6 +8,7 @@ import { StoreUnavailable } from '../../../dist/plants/store.js'
 import type { Compact } from '../../../dist/store/sqljs/compaction.js'
 import { compactInWorker } from '../../../dist/store/sqljs/compaction-thread.js'
 import { type File, type Files, nodeFiles } from '../../../dist/store/sqljs/files.js'
+import { headerLine } from '../../../dist/store/sqljs/journal-format.js'
 import { compactFiles } from '../../../dist/store/sqljs/store-options.js'
 import { lockDirectory, LockLost } from '../../../dist/store/sqljs/lock.js'
 import type { SqljsStore, SqljsStoreOptions } from '../../../dist/store/sqljs/sqljs-store.js'
@@ -100,6 +102,27 @@ for (const [what, move] of Object.entries(MOVES)) {
     await holds(path, [{ name: 'Oak' }])
   })
 }
+
+for (const [what, change] of Object.entries({
+  removed: (path) => rmSync(path),
+  'replaced by an older copy': (path) => {
+    // As rsync, tar and mv restore a file: the open one has no name any more.
+    writeFileSync(`${path}.copy`, readFileSync(path).subarray(0, headerLine(1).length))
+    renameSync(`${path}.copy`, path)
+  },
+} satisfies Readonly<Record<string, Move>>))
+  test(`moved: the journal is ${what}: after a second, creates are refused`, async (t) => {
+    const clock = stopClock(t)
+    const path = `${await temporaryDirectory()}/data`
+    const store = await openStore(path, { lock: lockDirectory })
+    t.after(() => store.close())
+    await store.create('alice', plant(1n, 'Oak'))
+    change(`${path}/journal-00000001.log`)
+    clock.pass(1000)
+    for (const id of [2n, 3n])
+      await assert.rejects(store.create('alice', plant(id)), StoreUnavailable)
+    assert.deepEqual(await list(store), [{ name: 'Oak' }])
+  })
 
 test('moved: a compaction leaves the files of the other store', async (t) => {
   const clock = stopClock(t)
