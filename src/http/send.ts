@@ -75,7 +75,8 @@ async function sendPieces(
  */
 export function cutOff(socket: Socket): void {
   try {
-    socket.resetAndDestroy()
+    // Node fails to reset a socket whose end is on its way, and then never closes it.
+    if (!socket.writableEnded || socket.writableLength > 0) socket.resetAndDestroy()
   } catch {
     // Not TCP.
   }

@@ -293,3 +293,18 @@ test('pipelining: after a cut nothing is made of the requests that came with it'
   assert.equal(wire.text, '')
   assert.equal(entered.mock.callCount(), 18)
 })
+
+// Their responses are the last ones, though Node's parser goes on.
+for (const [what, last] of [
+  ['too many headers', head('GET', '/plants', { lines: Array<string>(100).fill('X: x') })],
+  ['two codings', `${posting([CHUNKED, CHUNKED])}0\r\n\r\n`],
+  ['an Expect', `${posting([ABC, 'Expect: 100-continue'], STRANGER)}abc`],
+] as const)
+  test(`pipelining: after ${what} and too many requests nothing is left open`, async (t) => {
+    const { port, connections } = await startBare(t)
+    const wire = await Wire.to(port)
+    await wire.write(last + GET.repeat(AT_ONCE + 1)).end()
+    await until('the service has closed it', () => connections.size === 0)
+    assert.equal(connections.active, 0)
+    wire.destroy()
+  })
