@@ -1,11 +1,10 @@
 import assert from 'node:assert/strict'
 import type { Socket } from 'node:net'
-import { join } from 'node:path'
 import { test, type TestContext } from 'node:test'
 import type { PlantList } from '../../dist/plants/store.js'
 import type { Budget } from '../../dist/limits/budget.js'
-import { ALICE, type BareOptions, chunkOf, listOf, startBare } from '../support/bare.ts'
-import { temporaryDirectory } from '../support/directories.ts'
+import { ALICE, type BareOptions, chunkOf, listOf } from '../support/bare.ts'
+import { startBare, startOnPath } from '../support/bare.ts'
 import { until } from '../support/time.ts'
 import { headerLines, verdict } from '../support/verdict.ts'
 import { firstAnswer, head, postBytes, Wire } from '../support/wire.ts'
@@ -25,10 +24,8 @@ const SHORT = { name: 'x'.repeat(SHORT_BYTES - chunkOf([{ name: '' }]).length) }
 /** The owner of a request is its token. */
 const authenticate = (owner: string) => ({ ...ALICE, owner })
 
-async function start(t: TestContext, options: BareOptions) {
-  const path = join(await temporaryDirectory(), 'http.sock')
-  return { ...(await startBare(t, { authenticate, path, ...options })), path }
-}
+const start = (t: TestContext, options: BareOptions) =>
+  startOnPath(t, { authenticate, ...options })
 
 /** Pages of one large plant; an owner named small has a short list. */
 const PAGES: BareOptions['store'] = {

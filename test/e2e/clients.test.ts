@@ -1,9 +1,6 @@
 import assert from 'node:assert/strict'
 import { execFile } from 'node:child_process'
-import { once } from 'node:events'
 import { cp, mkdir, mkdtemp, rm, symlink, writeFile } from 'node:fs/promises'
-import { createServer } from 'node:http'
-import type { AddressInfo } from 'node:net'
 import { join } from 'node:path'
 import { test, type TestContext } from 'node:test'
 import { pathToFileURL } from 'node:url'
@@ -15,6 +12,7 @@ import { installed } from '../support/installed.ts'
 import { ROOT } from '../support/release.ts'
 import { THOROUGH } from '../support/scale.ts'
 import { startService, temporaryDirectory } from '../support/service.ts'
+import { serving } from '../support/serving.ts'
 import { token } from '../support/tokens.ts'
 
 /** What doubles hold, and the first integer that they do not. */
@@ -77,18 +75,12 @@ test('clients: the pages that Link names have all plants, each of them once', as
 })
 
 /** Answers request after request with the next of these statuses; at 0 it closes the connection. */
-async function server(t: TestContext, statuses: number[]): Promise<string> {
-  const server = createServer((req, res) => {
+function server(t: TestContext, statuses: number[]): Promise<string> {
+  return serving(t, (req, res) => {
     const status = statuses.shift() ?? assert.fail('one request too many')
     if (status === 0) req.socket.destroy()
     else res.writeHead(status, { 'Retry-After': '0' }).end('{}')
   })
-  await once(server.listen(0, '127.0.0.1'), 'listening')
-  t.after(() => {
-    server.close()
-    server.closeAllConnections()
-  })
-  return `http://127.0.0.1:${(server.address() as AddressInfo).port}`
 }
 
 test('clients: a request is tried again where that may help, and no other', async (t) => {

@@ -57,14 +57,10 @@ test('health: a service whose issuer is down is alive', async (t) => {
 
 test('health: what is no healthy plant store is not, within seconds', async (t) => {
   const wrong = await serving(t, (_, res) => res.writeHead(404).end('{}'))
-  const silent = createServer().listen(0, '127.0.0.1')
-  await once(silent, 'listening')
-  t.after(() => silent.close())
-  // It listens on TCP.
-  const { port } = silent.address() as AddressInfo
+  const silent = await serving(t, () => {})
   for (const [listen, reason] of [
     [wrong.replace('http://', ''), 'it answered 404'],
-    [`127.0.0.1:${port}`, 'aborted'],
+    [silent.replace('http://', ''), 'aborted'],
     ['127.0.0.1:0', 'a free port is another one each time'],
   ] as const) {
     const { status, stderr } = await health({ PLANTS_ADMIN_LISTEN: listen })

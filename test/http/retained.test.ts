@@ -68,8 +68,7 @@ for (const [what, requestOf] of [
       const answers = await answersTo(port, requests.join(''), 99)
       assert.deepEqual(answers.map(verdict), Array(99).fill(200))
     }
-    const grownMiB = usedMiB() - beforeMiB
-    assert.ok(grownMiB < 5, `${grownMiB} MiB`)
+    await assertLess(5, () => usedMiB() - beforeMiB)
   })
 
 /** New ones each time: what a list keeps of them is its own. */

@@ -132,7 +132,7 @@ test('recovery: a journal cut at any byte has all writes before it, or is refuse
     const journal = files.get(FIRST) ?? Buffer.alloc(0)
     const ends = lineEnds(journal)
     assert.equal(ends.length, 4)
-    for (const length of sampled(Array(journal.length + 1).keys(), isOld ? 4 : 1)) {
+    for (const length of sampled(Array(journal.length + 1).keys(), isOld ? 8 : 1)) {
       const padding = Buffer.alloc(isOld ? 100 : 0)
       files.set(FIRST, Buffer.concat([journal.subarray(0, length), padding]))
       const whole = ends.filter((end) => end <= length)
