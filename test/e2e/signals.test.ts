@@ -16,6 +16,7 @@ import { call } from '../support/http.ts'
 import { underWay } from '../support/metrics.ts'
 import { launch, serviceEnvironment } from '../support/launch.ts'
 import { MAIN, preload, startProcess } from '../support/process.ts'
+import { sampled } from '../support/scale.ts'
 import { temporaryDirectory } from '../support/service.ts'
 import { until } from '../support/time.ts'
 import { verdict } from '../support/verdict.ts'
@@ -23,7 +24,7 @@ import { postBytes, Wire } from '../support/wire.ts'
 
 const SIGNALS = ['SIGTERM', 'SIGINT', 'SIGHUP'] as const
 
-for (const signal of SIGNALS) {
+for (const signal of sampled(SIGNALS, 2)) {
   test(`signals: ${signal} drains, leaves a snapshot and ends with status 0`, async (t) => {
     const directory = join(await temporaryDirectory(), 'data')
     const server = await startProcess(t, directory)

@@ -353,7 +353,7 @@ test('strace: if calls fail now and then, only those creates are refused', trace
   let service: ServerProcess | undefined = first
   const mixed = (all: readonly number[]): boolean =>
     [503, 200].every((wanted) => all.filter((status) => status === wanted).length >= WRITERS)
-  for (const [what, ...faults] of sampled(FAULTS, 2)) {
+  for (const [what, ...faults] of sampled(FAULTS, 4)) {
     await t.test(what, async () => {
       const injection = { faults, paths: [journal] }
       service ??= await serve(t, directory)
