@@ -11,7 +11,7 @@ const TIMEOUT_MS = 2000
 
 /** Does not ask whether it is ready: a restart does not bring back an issuer or a disk. */
 export async function run(): Promise<string> {
-  const { listen, adminListen } = readConfig(process.env, 'addresses')
+  const { listen, adminListen } = readConfig(process.env, 'storage')
   if (adminListen === 'off') await check('listen', listen, connectTo)
   else await check('adminListen', adminListen, askLive)
   return 'ok'

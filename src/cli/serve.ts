@@ -6,7 +6,6 @@ import { createLog, type Log } from '../telemetry/log.ts'
 import { VERSION } from '../version.ts'
 import { CLOSED, type Listening, Service } from '../service.ts'
 import { variableOf } from '../settings/table.ts'
-import { IN_MEMORY } from '../settings/values.ts'
 
 const FLUSH_MS = 1000
 const STOP_SIGNALS = ['SIGTERM', 'SIGINT', 'SIGHUP'] as const
@@ -15,8 +14,6 @@ const STOP_SIGNALS = ['SIGTERM', 'SIGINT', 'SIGHUP'] as const
 export async function run(_: string, { dev = false }: { dev?: boolean }): Promise<undefined> {
   const config = await configure(dev)
   const log = await openLog(config, dev)
-  if (!config.etcd && config.data === IN_MEMORY)
-    log.info('plants are in memory alone, and a stop loses them: this is for tests')
   const service = new Service(config, { log, onFatal: end, nameOf: variableOf })
   const start = service.listen().catch((error: unknown) => {
     if (!isStopping()) throw error

@@ -19,11 +19,7 @@ export interface PlantServiceConfig {
    * @defaultValue `'127.0.0.1:8081'`
    */
   readonly adminListen?: string | undefined
-  /**
-   * Directory of the embedded store. No other service may use it. `:memory:` is for tests: there is
-   * no file, and `close()` loses the plants.
-   * @defaultValue `'./data'`
-   */
+  /** Directory of the embedded store. No other service may use it. @defaultValue `'./data'` */
   readonly data?: string | undefined
   /**
    * Bytes of the embedded data above which POST gets 507: from 65536 to 536870912.

@@ -6,7 +6,7 @@ import { ConfigError, reasonOf } from '../errors.ts'
 import { addressText } from '../http/listen.ts'
 import type { Log } from '../telemetry/log.ts'
 import { type Option, type Values, variableOf, VARIABLES } from './table.ts'
-import { IN_MEMORY, isSecure, kindOf } from './values.ts'
+import { isSecure, kindOf } from './values.ts'
 
 /** All that the service can be told: every setting, and what follows from several of them. */
 export interface Config extends Values {
@@ -27,7 +27,6 @@ const OF_ETCD: readonly Option[] = ['etcdPrefix', 'etcdUsername', 'etcdPasswordF
 const OWN_KEY =
   'is set, and "serve --dev" and "token" use the development key only: ' +
   'for tokens of your issuer, see "Run it for real" in README.md'
-const NOT_KEPT = `is ${IN_MEMORY}, where nothing is kept: only "serve" without --dev can use that`
 const NO_SETTINGS =
   'keys come from the issuer, or from PLANTS_JWT_SECRET_FILE or PLANTS_JWKS_FILE; ' +
   'to try the service, "serve --dev" needs no setting'
@@ -36,7 +35,7 @@ const NO_SETTINGS =
 const OF_KUBERNETES = /^PLANTS_([A-Z0-9_]+_)?(SERVICE_HOST|PORT(_[A-Z0-9_]+)?)$/
 
 /** `service` has configured keys, `dev` the development key; the others need none. */
-type Need = 'service' | 'dev' | 'storage' | 'addresses'
+type Need = 'service' | 'dev' | 'storage'
 
 /**
  * Reads the environment variables; an empty value counts as unset.
@@ -48,7 +47,6 @@ export function readConfig(env: NodeJS.ProcessEnv, need: Need): Config {
   })
   const input = new Input(given, variableOf, ': see --help for the variables that are')
   if (need === 'service') return readService(input, NO_SETTINGS)
-  if (need !== 'addresses' && input.given.get('data') === IN_MEMORY) input.wrong('data', NOT_KEPT)
   if (need === 'dev') input.refuse(KEYS, OWN_KEY)
   for (const option of KEYS) input.given.delete(option)
   input.given = new Map([...DEV_CLAIMS, ...input.given])

@@ -2,7 +2,7 @@
 
 import { LOG_LEVELS, LOG_REQUESTS } from '../telemetry/log.ts'
 import type { PlantServiceConfig } from './options.ts'
-import { address, addressOrOff, directory, endpoints, integer, octalMode, one } from './values.ts'
+import { address, addressOrOff, endpoints, integer, octalMode, one } from './values.ts'
 import { oneOf, origins, passwordFile, path, pem, pemKey, prefix, type Read } from './values.ts'
 import { scope, secret, secretFiles, text } from './values.ts'
 
@@ -30,7 +30,7 @@ type Setting = readonly [
 const SETTINGS = {
   listen: [address, '127.0.0.1:8080', 'where plants are served: host:port, [::1]:port, unix:/path'],
   adminListen: [addressOrOff, '127.0.0.1:8081', 'where health is served: the same forms, or off'],
-  data: [directory, './data', 'directory of the embedded store; :memory: keeps nothing'],
+  data: [path, './data', 'directory of the embedded store'],
   maxDataBytes: [dataBytes, 256 * MIB, 'data above which POST gets 507; at most 536870912'],
   etcdEndpoints: [endpoints, NONE, 'comma-separated URLs of etcd, which then keeps the plants'],
   etcdPrefix: [prefix, 'plants/', 'what all keys in etcd begin with; ends in /'],

@@ -8,9 +8,6 @@ import { contentOf } from '../auth/secrets.ts'
 import { reasonWithoutPath } from '../errors.ts'
 import { type Address, SOCKET_PATH_MAX_BYTES } from '../http/listen.ts'
 
-/** Set in place of a directory. No resolved path has this form. */
-export const IN_MEMORY = ':memory:'
-
 /**
  * Makes a value of what an operator wrote, or a program passed.
  * @throws Error that says what the value must be. It never quotes the value: that may be a secret
@@ -46,8 +43,6 @@ const anyPath = textThat('be a path', (given) => given !== '' && !given.includes
 
 /** Resolved when it is read: the working directory may change later. */
 export const path: Read<string> = (given) => resolve(anyPath(given))
-
-export const directory: Read<string> = (given) => (given === IN_MEMORY ? given : path(given))
 
 /** An integer from `min` to `max`, as a number or in decimal digits. */
 export function integer(min: number, max: number): Read<number> {

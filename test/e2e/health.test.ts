@@ -24,17 +24,16 @@ const folder = await temporaryDirectory()
 const port = await freeEverywhere()
 const [own, all] = [`unix:${folder}/plants.sock`, `0.0.0.0:${port}`]
 
-for (const [listen, adminListen, data] of [
-  [own, all, 'data'],
-  [own, `[::]:${port}`, 'data'],
-  [own, `unix:${folder}/admin.sock`, 'data'],
-  [`127.0.0.1:${port}`, 'off', 'data'],
-  [own, 'off', ':memory:'],
+for (const [listen, adminListen] of [
+  [own, all],
+  [own, `[::]:${port}`],
+  [own, `unix:${folder}/admin.sock`],
+  [`127.0.0.1:${port}`, 'off'],
 ] as const)
-  test(`health: asks what the settings name: ${listen}, ${adminListen}, ${data}`, async (t) => {
+  test(`health: asks what the settings name: ${listen}, ${adminListen}`, async (t) => {
     const [variable, address] =
       adminListen === 'off' ? ['PLANTS_LISTEN', listen] : ['PLANTS_ADMIN_LISTEN', adminListen]
-    const env = { PLANTS_LISTEN: listen, PLANTS_ADMIN_LISTEN: adminListen, PLANTS_DATA: data }
+    const env = { PLANTS_LISTEN: listen, PLANTS_ADMIN_LISTEN: adminListen }
     const assertDown = async (): Promise<void> => {
       const { status, stdout, stderr } = await health(env)
       assert.deepEqual([status, stdout], [1, ''])

@@ -1,7 +1,6 @@
 import '../store/sqljs/contract.test.ts'
 import '../store/sqljs/compaction.test.ts'
 import '../store/sqljs/database.test.ts'
-import '../store/sqljs/in-memory.test.ts'
 import '../store/sqljs/journal.test.ts'
 import '../store/sqljs/store-metrics.test.ts'
 import '../store/sqljs/moved.test.ts'

@@ -1,5 +1,4 @@
 import type { TestContext } from 'node:test'
-import { inMemory } from '../../../dist/store/sqljs/in-memory.js'
 import { lockDirectory } from '../../../dist/store/sqljs/lock.js'
 import type { SqljsStore, SqljsStoreOptions } from '../../../dist/store/sqljs/sqljs-store.js'
 import { checkStore } from '../../../dist/cli/check.js'
@@ -32,11 +31,3 @@ async function onDisk(t: TestContext, options: Partial<SqljsStoreOptions> = {}) 
 const FEWER = THOROUGH ? 6000 : 3000
 storeContract('sql.js', (t) => onDisk(t))
 storeContract('sql.js, compacting', (t) => onDisk(t, { compactBytes: 1 }), FEWER)
-storeContract(
-  'sql.js, in memory',
-  async (t) => {
-    const { store, hold } = await open(t, ':memory:', inMemory)
-    return { store, hold }
-  },
-  FEWER,
-)
