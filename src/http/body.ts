@@ -41,19 +41,20 @@ export function readBody(exchange: Exchange, maxBytes: number, hold: Hold): Prom
   // It was refused, or its client has left, while the token was verified.
   if (exchange.response || exchange.isOver) throw new ClientGone()
   const collected = exchange.takeCollected?.()
-  // The application of another server has read it, reads it, or has set its encoding.
-  const isText = req.readableEncoding !== null || req.listenerCount('readable') > 0
-  if (!collected && (req.readableDidRead || req.readableEnded || isText))
-    throw new Error('the body was read before the handler: mount it before body parsers')
+  // The application of another server has read it, or reads it.
+  const isRead = req.readableDidRead || req.readableEnded || req.listenerCount('readable') > 0
+  if (!collected && isRead) throw notBytes()
   exchange.isBodyTaken = true
   if (exchange.awaitsContinue) exchange.res.writeContinue()
   exchange.awaitsContinue = false
   return new Promise((resolve, reject) => {
     let held: Buffer = Buffer.alloc(0)
     let length = 0
-    const take = (chunk: Buffer): void => {
+    const take = (chunk: Buffer | string): void => {
       // It came too late: the request has its response.
-      if (exchange.response || exchange.isDone) return gone()
+      if (exchange.response) return gone()
+      // The application has set its encoding.
+      if (typeof chunk === 'string') return stop(notBytes())
       const needed = length + chunk.length
       if (needed > maxBytes) return stop(new HttpError('bodyTooLarge'))
       if (needed > held.length) {
@@ -66,7 +67,7 @@ export function readBody(exchange: Exchange, maxBytes: number, hold: Hold): Prom
       length = needed
     }
     const end = (): void => {
-      if (exchange.response || exchange.isDone) return gone()
+      if (exchange.response) return gone()
       release()
       resolve(held.subarray(0, length))
     }
@@ -77,12 +78,20 @@ export function readBody(exchange: Exchange, maxBytes: number, hold: Hold): Prom
     }
     const gone = (): void => stop(new ClientGone())
     // What was read must not stay in memory while the store works.
-    const release = (): void => void req.off('data', take).off('end', end).off('close', gone)
+    const release = (): void => {
+      exchange.endBody = undefined
+      req.off('data', take).off('end', end)
+    }
+    exchange.endBody = gone
     // The application of another server may have paused the request.
-    req.on('end', end).on('close', gone).on('data', take).resume().read(0)
+    req.on('end', end).on('data', take).resume().read(0)
     if (collected) take(collected)
     if (req.readableEnded) end()
   })
+}
+
+function notBytes(): Error {
+  return new Error('the body was read before the handler: mount it before body parsers')
 }
 
 /**

@@ -69,6 +69,11 @@ export class Exchange implements RequestRecord {
   route: string | undefined
   /** True while the body is read, and after it was read to its end. */
   isBodyTaken = false
+  /**
+   * Set while the body is read: called once the exchange is done. Node tells the request nothing
+   * more after a response of another server's application.
+   */
+  endBody: (() => void) | undefined
   /** True once the body is read to be dropped. */
   isDiscarding = false
   /** Set while its body is collected: returns what has come, and lets the rest come. */
@@ -113,6 +118,7 @@ export class Exchange implements RequestRecord {
   finish(): void {
     if (this.isDone) return
     this.isDone = true
+    this.endBody?.()
     for (const callback of this.#whenDone) callback()
   }
 

@@ -62,6 +62,7 @@ async function sendPieces(
       const timer = isShort ? undefined : setTimeout(cutOff, LONG_PIECE_MS, exchange.req.socket)
       await new Promise<void>((resolve) => (wake = resolve))
       clearTimeout(timer)
+      if (exchange.isDone) return
     }
     if (!exchange.isDone) to.end(isChunked ? '0\r\n\r\n' : '')
   } finally {

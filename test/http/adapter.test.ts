@@ -245,3 +245,35 @@ test('adapter: a request that a program makes without a connection is answered',
   await once(res, 'finish')
   assert.match(text, /^HTTP\/1\.1 200 OK\r\n[^]*\r\n\r\n\[\]$/)
 })
+
+for (const [what, bytes] of [
+  ['with a length', posting(['Content-Length: 100000'])],
+  ['in chunks', posting([CHUNKED])],
+] as const)
+  test(`adapter: a body ${what} that its client gives up after a timeout is held no more`, async (t) => {
+    // Like a timeout middleware.
+    const bare = await startMounted(t, {}, (handler) => (req, res) => {
+      handler(req, res)
+      setTimeout(() => res.writeHead(504, { 'Content-Length': 0 }).end(), 20)
+    })
+    const wire = await Wire.to(bare.port)
+    const part = '{"id":1,"name":"'
+    wire.write(bytes + (bytes.includes(CHUNKED) ? chunk(part) : part))
+    await until('the body is held', () => bare.bodies.held > 0)
+    assert.deepEqual(
+      (await wire.answers(1)).map(({ status }) => status),
+      [504],
+    )
+    wire.destroy()
+    await assertNothingHeld(bare)
+  })
+
+test('adapter: an application that decodes a body while it is read gets 500, and goes on', async (t) => {
+  const bare = await startMounted(t, {}, (handler) => (req, res) => {
+    handler(req, res)
+    if (req.method === 'POST') req.setEncoding('utf8')
+  })
+  assert.equal(verdict(await firstAnswer(bare.port, FERN)), 'internal')
+  assert.equal(verdict(await firstAnswer(bare.port, GET)), 200)
+  await assertNothingHeld(bare)
+})

@@ -152,3 +152,20 @@ for (const [what, bytes, leaveAfter] of [
     await sleep(50)
     assert.deepEqual([chunks, responses.held], [after, 0])
   })
+
+test('streaming: once a stop has cut off a stalled reader, no more of its list is read', async (t) => {
+  let chunks = 0
+  const plants = [{ name: 'x'.repeat(2 ** 20) }]
+  const list = (): PlantList => listFrom(async () => (chunks++, plants))
+  const { path, connections, responses } = await startOnPath(t, { store: { list } })
+  const wire = await Wire.to(path)
+  wire.socket.pause()
+  wire.write(GET)
+  await until('it has stalled', () => responses.held > 0)
+  assert.equal(await connections.drain(0), 1)
+  await until('nothing is held', () => responses.held === 0)
+  // The store may be closed by now: it would fail, and an error would be logged.
+  await sleep(20)
+  assert.equal(chunks, 1)
+  wire.destroy()
+})
