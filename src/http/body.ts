@@ -4,6 +4,8 @@ import { ClientGone, HttpError } from '../errors.ts'
 import { type Hold, overloaded } from '../limits/budget.ts'
 import type { Exchange } from './exchange.ts'
 
+const NOT_BYTES = 'the body was read before the handler: mount it before body parsers'
+
 /**
  * Stops the socket until a chunked body is read or dropped, and collects what the read under way
  * brings. Node would hold each chunk by itself: 2.7 MiB for one read of one-byte chunks.
@@ -43,7 +45,7 @@ export function readBody(exchange: Exchange, maxBytes: number, hold: Hold): Prom
   const collected = exchange.takeCollected?.()
   // The application of another server has read it, or reads it.
   const isRead = req.readableDidRead || req.readableEnded || req.listenerCount('readable') > 0
-  if (!collected && isRead) throw notBytes()
+  if (!collected && isRead) throw new Error(NOT_BYTES)
   exchange.isBodyTaken = true
   if (exchange.awaitsContinue) exchange.res.writeContinue()
   exchange.awaitsContinue = false
@@ -54,7 +56,7 @@ export function readBody(exchange: Exchange, maxBytes: number, hold: Hold): Prom
       // It came too late: the request has its response.
       if (exchange.response) return gone()
       // The application has set its encoding.
-      if (typeof chunk === 'string') return stop(notBytes())
+      if (typeof chunk === 'string') return stop(new Error(NOT_BYTES))
       const needed = length + chunk.length
       if (needed > maxBytes) return stop(new HttpError('bodyTooLarge'))
       if (needed > held.length) {
@@ -88,10 +90,6 @@ export function readBody(exchange: Exchange, maxBytes: number, hold: Hold): Prom
     if (collected) take(collected)
     if (req.readableEnded) end()
   })
-}
-
-function notBytes(): Error {
-  return new Error('the body was read before the handler: mount it before body parsers')
 }
 
 /**
