@@ -250,7 +250,7 @@ for (const [what, bytes] of [
   ['with a length', posting(['Content-Length: 100000'])],
   ['in chunks', posting([CHUNKED])],
 ] as const)
-  test(`adapter: a body ${what} that its client gives up after a timeout is held no more`, async (t) => {
+  test(`adapter: a body ${what} that is given up after a timeout is held no more`, async (t) => {
     // Like a timeout middleware.
     const bare = await startMounted(t, {}, (handler) => (req, res) => {
       handler(req, res)
@@ -268,7 +268,7 @@ for (const [what, bytes] of [
     await assertNothingHeld(bare)
   })
 
-test('adapter: an application that decodes a body while it is read gets 500, and goes on', async (t) => {
+test('adapter: an application that decodes a body meanwhile gets 500, and goes on', async (t) => {
   const bare = await startMounted(t, {}, (handler) => (req, res) => {
     handler(req, res)
     if (req.method === 'POST') req.setEncoding('utf8')

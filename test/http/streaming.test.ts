@@ -153,7 +153,7 @@ for (const [what, bytes, leaveAfter] of [
     assert.deepEqual([chunks, responses.held], [after, 0])
   })
 
-test('streaming: once a stop has cut off a stalled reader, no more of its list is read', async (t) => {
+test('streaming: once a stop has cut off a reader, no more of its list is read', async (t) => {
   let chunks = 0
   const plants = [{ name: 'x'.repeat(2 ** 20) }]
   const list = (): PlantList => listFrom(async () => (chunks++, plants))

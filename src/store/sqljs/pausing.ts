@@ -8,8 +8,6 @@ export function pausing(): () => Promise<void> | undefined {
   let yieldedAtMs = performance.now()
   return () => {
     if (performance.now() - yieldedAtMs < YIELD_MS) return undefined
-    return yieldTick().then(() => {
-      yieldedAtMs = performance.now()
-    })
+    return yieldTick().then(() => void (yieldedAtMs = performance.now()))
   }
 }
