@@ -257,13 +257,9 @@ for (const [what, bytes] of [
       setTimeout(() => res.writeHead(504, { 'Content-Length': 0 }).end(), 20)
     })
     const wire = await Wire.to(bare.port)
-    const part = '{"id":1,"name":"'
-    wire.write(bytes + (bytes.includes(CHUNKED) ? chunk(part) : part))
+    wire.write(bytes + (bytes.includes(CHUNKED) ? chunk('{"id":1,') : '{"id":1,'))
     await until('the body is held', () => bare.bodies.held > 0)
-    assert.deepEqual(
-      (await wire.answers(1)).map(({ status }) => status),
-      [504],
-    )
+    assert.equal((await wire.answers(1))[0]?.status, 504)
     wire.destroy()
     await assertNothingHeld(bare)
   })
