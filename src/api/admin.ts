@@ -44,7 +44,7 @@ const TIMEOUTS: HttpTimeouts = {
 
 export class Admin {
   readonly #http: HttpServer
-  /** The connection that was used longest ago is first. */
+  /** The oldest connection is first. */
   readonly #sockets = new Set<Socket>()
   readonly #stopWatching: () => void
   #listener: Listener | undefined
@@ -61,7 +61,6 @@ export class Admin {
     ])
     this.#http = new HttpServer(responderOf(paths, log), TIMEOUTS)
     this.#http.server.on('connection', (socket: Socket) => this.#accept(socket))
-    this.#http.server.on('request', ({ socket }) => this.#use(socket))
   }
 
   /** Returns the address as a URL or `unix:` path. @throws ListenFailed */
@@ -81,20 +80,15 @@ export class Admin {
     }
   }
 
-  /** With one connection too many, closes the one that was used longest ago. */
+  /** With one connection too many, closes the oldest: a probe always gets in. */
   #accept(socket: Socket): void {
-    this.#use(socket)
+    this.#sockets.add(socket)
     socket.once('close', () => this.#sockets.delete(socket))
     const [oldest] = this.#sockets
     if (!oldest || this.#sockets.size <= ADMIN_MAX_CONNECTIONS) return
     // Its 'close' would come too late for the next connection of this tick.
     this.#sockets.delete(oldest)
     oldest.destroy()
-  }
-
-  #use(socket: Socket): void {
-    this.#sockets.delete(socket)
-    this.#sockets.add(socket)
   }
 }
 

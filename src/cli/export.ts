@@ -12,12 +12,10 @@ import { counted, Progress } from './progress.ts'
 
 const WRITE_BYTES = 1024 * 1024
 
-/** As a file name, this is standard output. */
-const STDOUT = '-'
-
 export async function run(file: string): Promise<string | undefined> {
   const directory = embeddedStore('export')
-  if (file !== STDOUT) return escaped(await exportStore(directory, resolve(file)))
+  // `-` is standard output.
+  if (file !== '-') return escaped(await exportStore(directory, resolve(file)))
   if (process.stdout.isTTY)
     throw new UsageError('export - writes a database, and standard output is a terminal')
   const output = standardOutput()

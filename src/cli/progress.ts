@@ -9,8 +9,6 @@ const RATE_MS = 200
 /** SQLite checks this many bytes in about 1 s. */
 const LONG_BYTES = 100e6
 
-type Unit = 'plants' | 'MB'
-
 /** `1 plant`, `2 plants`. */
 export function counted(count: number, noun: string): string {
   return `${count} ${noun}${count === 1 ? '' : 's'}`
@@ -34,7 +32,7 @@ export class Progress {
   }
 
   /** To be called often. */
-  at(done: number, total: number, unit: Unit): void {
+  at(done: number, total: number, unit: 'plants' | 'MB'): void {
     const nowMs = performance.now()
     const { what, startedAtMs } = this.#step
     const stepMs = nowMs - startedAtMs
