@@ -308,3 +308,26 @@ for (const [what, last] of [
     assert.equal(connections.active, 0)
     wire.destroy()
   })
+
+test('pipelining: what waits behind a page that is not taken does not keep the process busy', async (t) => {
+  const plants = [{ name: 'x'.repeat(2 ** 20) }]
+  const { path, server, connections } = await startOnPath(t, {
+    store: { list: () => listOf([plants]) },
+  })
+  let resumed = 0
+  server.on('connection', (side: Socket) => {
+    // It would go on for ever, within one tick of the event loop.
+    side.on('resume', () => ++resumed > 100 && side.removeAllListeners('resume'))
+  })
+  const wire = await Wire.to(path)
+  wire.socket.pause()
+  // The body lets Node run what waits for the end of the tick between two requests of one read.
+  const options = head('OPTIONS', '/plants', STRANGER)
+  wire.write(options + GET + posting([ABC], STRANGER) + 'abc' + options)
+  await until('the page waits for its reader', () => connections.active === 3)
+  await sleep(20)
+  wire.socket.resume()
+  assert.deepEqual((await wire.answers(4)).map(verdict), [204, 200, 'tokenMissing', 204])
+  assert.ok(resumed < 100, String(resumed))
+  wire.destroy()
+})
