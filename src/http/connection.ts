@@ -52,8 +52,9 @@ export class Connection {
     // Node resumes the socket after each request, and emits 'resume' in the next tick.
     socket.on('resume', () => {
       if (this.#waiting.length === 0 && !this.#isDeaf && !this.#current?.takeCollected) return
-      // A pause between these two does not stop Node: only a new one does.
-      if (socket.isPaused()) socket.resume()
+      // A pause between these two does not stop Node: only a new event does. Resuming for the sake
+      // of one would never end if Node has paused the socket itself.
+      if (socket.isPaused()) socket.emit('pause')
       else socket.pause()
     })
   }
