@@ -309,7 +309,7 @@ for (const [what, last] of [
     wire.destroy()
   })
 
-test('pipelining: what waits behind a page that is not taken does not keep the process busy', async (t) => {
+test('pipelining: requests after a page that is not taken keep no core busy', async (t) => {
   const plants = [{ name: 'x'.repeat(2 ** 20) }]
   const { path, server, connections } = await startOnPath(t, {
     store: { list: () => listOf([plants]) },
