@@ -49,13 +49,15 @@ export class Connection {
   constructor(socket: Socket, responder: Responder) {
     this.#socket = socket
     this.#responder = responder
+    // Before Node's own listener, which pauses the socket of a client that takes no response.
+    let wasPaused = false
+    socket.prependListener('resume', () => (wasPaused = socket.isPaused()))
     // Node resumes the socket after each request, and emits 'resume' in the next tick.
     socket.on('resume', () => {
       if (this.#waiting.length === 0 && !this.#isDeaf && !this.#current?.takeCollected) return
-      // A pause between these two does not stop Node: only a new event does. Resuming for the sake
-      // of one would never end if Node has paused the socket itself.
-      if (socket.isPaused()) socket.emit('pause')
-      else socket.pause()
+      if (!socket.isPaused()) socket.pause()
+      // A pause between these two does not stop Node: only a new one does.
+      else if (wasPaused) socket.resume()
     })
   }
 
