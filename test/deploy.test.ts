@@ -244,12 +244,7 @@ test(NGINX, { skip: NO_NGINX }, async (t) => {
     stdio: ['ignore', 'inherit', 'inherit'],
   })
   t.after(() => child.kill('SIGKILL'))
-  const listens = (): Promise<boolean> =>
-    call(own).then(
-      () => true,
-      () => false,
-    )
-  await until('nginx listens', listens)
+  await until('nginx listens', () => call(own).then(Boolean, () => false))
 
   const padding = (MAX_TOKEN_BYTES - token('alice', { groups: '' }).length) * 0.75
   const longest = token('alice', { groups: 'x'.repeat(Math.floor(padding)) })

@@ -4,7 +4,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { StoreUnavailable } from '../../../dist/plants/store.js'
 import { ALL, plant, readAll } from '../../contract/store.contract.ts'
 import { gateway, NO_ETCD } from '../../support/etcd.ts'
-import { base64, type FakeReply, fakeEtcd, ok, refused } from '../../support/etcd-fake.ts'
+import { base64, type FakeReply, fakeEtcd } from '../../support/etcd-fake.ts'
 import {
   configOf,
   configured,
@@ -102,21 +102,3 @@ for (const value of ['', 'junk', '{}', '[]', 'null', '{"name":1}', '{"name":"x",
   })
 }
 
-test('no call waits longer than its time for a login that a younger one began', async (t) => {
-  const { endpoint, script } = await fakeEtcd(t)
-  // Later logins have no answer.
-  script(ok({ token: 'x' }), refused(401, 'etcdserver: invalid auth token', 16))
-  const timing = { attemptMs: 800, callMs: 1000 }
-  const user = { name: 'p', password: 'x' }
-  const store = await openStore(t, { ...configOf([endpoint]), user, timing })
-  const calls = Array.from({ length: 40 }, async (_, i) => {
-    await sleep(25 * i)
-    const startedAt = performance.now()
-    const list = (): Promise<unknown> => readAll(store.list('alice', ALL))
-    await assert.rejects(i % 2 === 0 ? list() : store.create('alice', plant(1n)))
-    return performance.now() - startedAt
-  })
-  // After a login has failed, the next one would hold it for as long again.
-  const longestMs = Math.max(...(await Promise.all(calls)))
-  assert.ok(longestMs < timing.callMs + (3 / 4) * timing.attemptMs, `${longestMs} ms`)
-})
