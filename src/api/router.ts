@@ -108,7 +108,7 @@ export class Router implements Responder {
       const cause = `${scope} is not among the ${caller.scopes.size} scopes of the token`
       throw new HttpError('scopeMissing', insufficientScope(scope), cause)
     }
-    const waitSeconds = rateLimit?.waitSecondsFor(caller.owner)
+    const waitSeconds = rateLimit?.waitSecondsFor(caller.ownerHash)
     if (waitSeconds !== undefined)
       throw new HttpError('rateLimited', ['Retry-After', String(waitSeconds)])
     const { expectation = CONTINUE } = exchange

@@ -3,8 +3,8 @@ export class Turns<T> {
   readonly #byOwner = new Map<string, T[]>()
   /**
    * One iterator for the life of the map. A map leaves a hole for each owner that was removed, and
-   * a new iterator would step over all holes. It is asked only while an owner waits, and all who
-   * wait are after it: an iterator that was asked at the end never goes on.
+   * a new iterator would step over all holes. All owners who wait are after
+   * it. It is asked only while one waits: asked at the end, it would be done for ever.
    */
   readonly #owners = this.#byOwner.keys()
   /** The owner whose turn it is, once that is known. */

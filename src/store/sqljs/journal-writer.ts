@@ -174,7 +174,7 @@ export class JournalWriter {
       const taken = await file.write(bytes, at)
       this.#paddedTo = Math.max(this.#paddedTo, at + taken)
       if (taken === bytes.length) return
-      // Linux says ENOSPC only to a write of which it can take nothing.
+      // To a write that fits in part Linux returns a length, and ENOSPC only to the next one.
       const what = 'no space left on the disk, or a quota is used up'
       const short = new Error(`${what}: it took ${taken} of ${bytes.length} bytes`)
       throw Object.assign(short, { code: 'ENOSPC' })

@@ -54,7 +54,10 @@ export class PageFile {
     return this.#lengthBytes
   }
 
-  /** For sql.js. It calls `slice` once. The `length` of what that returns is the room for more. */
+  /**
+   * For sql.js. It calls `slice` once. The bytes that `slice` returns say by their
+   * `length` how far the file may grow.
+   */
   get bytes(): FileBytes {
     const taken: FileBytes = {
       length: FILE_MAX_BYTES,
