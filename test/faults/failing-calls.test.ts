@@ -1,7 +1,6 @@
 import assert from 'node:assert/strict'
 import { dirname } from 'node:path'
 import { test, type TestContext } from 'node:test'
-import { setTimeout as sleep } from 'node:timers/promises'
 import type { NewPlant } from '../../dist/plants/plant.js'
 import { StoreFull, StoreUnavailable } from '../../dist/plants/store.js'
 import { compact } from '../../dist/store/sqljs/compaction.js'
@@ -553,10 +552,14 @@ test('fatal: a batch that is durable and not inserted ends the store', async (t)
     throw new Error('out of memory')
   }
   const broken = t.mock.method(PlantDatabase.prototype, 'insert', half)
+  let late: Promise<boolean> | undefined
+  world.fails = ({ name }) => {
+    // The batch is closed once it is written.
+    if (name === 'write') late ??= world.create(plant(4n))
+    return undefined
+  }
   const creates = [2n, 3n].map((id) => world.create(plant(id)))
-  await sleep(0)
-  creates.push(world.create(plant(4n)))
-  assert.deepEqual(await Promise.all(creates), [false, false, false])
+  assert.deepEqual([...(await Promise.all(creates)), await late], [false, false, false])
   assert.deepEqual(world.fatal.map(String), ['Error: out of memory'])
   assert.equal(await world.create(plant(5n)), false)
   assert.match(world.opened.unavailableReason() ?? '', /memory and journal may differ/)
