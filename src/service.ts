@@ -8,7 +8,7 @@ import { Cors } from './api/cors.ts'
 import { PageCache } from './api/page-cache.ts'
 import { Router, type RouterOptions } from './api/router.ts'
 import { RateLimit } from './api/rate-limit.ts'
-import { type KeySource, readKeys } from './auth/keys.ts'
+import type { KeySource } from './auth/keys.ts'
 import { Verifier } from './auth/verifier.ts'
 import type { Adapter } from './http/adapter.ts'
 import { type Address, listen, type Listener } from './http/listen.ts'
@@ -16,7 +16,7 @@ import type { Responder } from './http/responder.ts'
 import { HttpServer } from './http/server.ts'
 import { Budget } from './limits/budget.ts'
 import { FairQueue } from './limits/fair-queue.ts'
-import type { Config } from './settings/read.ts'
+import type { ServiceConfig } from './settings/read.ts'
 import type { Log } from './telemetry/log.ts'
 import { Metrics } from './telemetry/metrics.ts'
 import { type PlantStore, type Recovered, StoreUnavailable } from './plants/store.ts'
@@ -83,7 +83,7 @@ type Step = readonly [name: string, run: () => unknown]
 
 /** The service without its adapter for other servers: so `serve` does not load that. */
 export class Service implements Omit<PlantService, 'handler'> {
-  readonly #config: Config
+  readonly #config: ServiceConfig
   readonly #hooks: ServiceHooks
   readonly #keys: KeySource
   readonly #queue = new FairQueue()
@@ -101,13 +101,11 @@ export class Service implements Omit<PlantService, 'handler'> {
   #listening: Promise<Listening> | undefined
   #closed: Promise<void> | undefined
 
-  /** @throws ConfigError if the keys cannot be used. */
-  constructor(config: Config, hooks: ServiceHooks) {
+  constructor(config: ServiceConfig, hooks: ServiceHooks) {
     const { log } = hooks
     this.#config = config
     this.#hooks = hooks
-    const { keys, issuer, openKeys = readKeys(keys, issuer) } = config
-    this.#keys = openKeys(log)
+    this.#keys = config.keys.open(log)
     const { rateLimit, maxBodyBytes, logRequests, readScope, writeScope } = config
     const { corsOrigins, keepAlive } = config
     const verifier = new Verifier(this.#keys, config)

@@ -1,6 +1,7 @@
 /* `serve`: the service until a signal, and what `--dev` prints. */
 
-import { type Config, keysFrom, readConfig } from '../settings/read.ts'
+import { readConfig, readWithoutKeys, type ServiceConfig } from '../settings/read.ts'
+import { readKeys } from '../auth/keys.ts'
 import { escaped, reasonOf } from '../errors.ts'
 import { createLog, type Log } from '../telemetry/log.ts'
 import { VERSION } from '../version.ts'
@@ -12,7 +13,7 @@ const STOP_SIGNALS = ['SIGTERM', 'SIGINT', 'SIGHUP'] as const
 
 /** Serves until a signal ends the process. */
 export async function run(_: string, { dev = false }: { dev?: boolean }): Promise<undefined> {
-  const config = await configure(dev)
+  const config = dev ? await configureDev() : readConfig(process.env)
   const log = await openLog(config, dev)
   const service = new Service(config, { log, onFatal: end, nameOf: variableOf })
   const start = service.listen().catch((error: unknown) => {
@@ -28,24 +29,23 @@ export async function run(_: string, { dev = false }: { dev?: boolean }): Promis
     ...listening,
     data: config.etcd?.endpoints ?? config.data,
     keys: config.keys.kind,
-    keysFrom: keysFrom(config),
+    keysFrom: config.keys.from,
   })
   if (dev) process.stderr.write(await invitation(config, listening))
 }
 
 /** JSON for programs. People read what a terminal shows of `--dev`. */
-async function openLog({ logLevel }: Config, dev: boolean): Promise<Log> {
+async function openLog({ logLevel }: ServiceConfig, dev: boolean): Promise<Log> {
   if (!dev || !process.stdout.isTTY) return createLog(logLevel)
   const { LINES } = await import('./lines.ts')
   return createLog(logLevel, undefined, LINES)
 }
 
-async function configure(dev: boolean): Promise<Config> {
-  const config = readConfig(process.env, dev ? 'dev' : 'service')
-  if (!dev) return config
+async function configureDev(): Promise<ServiceConfig> {
+  const config = readWithoutKeys(process.env, 'refused')
   const { devKeyPath, readOrCreateDevKey } = await import('./token.ts')
-  const secret = await readOrCreateDevKey(devKeyPath(config))
-  return { ...config, keys: { kind: 'secret', secret } }
+  const jwtSecret = await readOrCreateDevKey(devKeyPath(config))
+  return { ...config, jwtSecret, keys: readKeys({ issuer: config.issuer, jwtSecret }) }
 }
 
 function end(error: unknown): void {
@@ -71,12 +71,12 @@ function stopOnSignal(service: Service, start: Promise<unknown>, log: Log): () =
 }
 
 /** Lines to paste: they create a plant and list it. */
-async function invitation(config: Config, { plants }: Listening): Promise<string> {
-  if (config.keys.kind !== 'secret') return ''
+async function invitation(config: ServiceConfig, { plants }: Listening): Promise<string> {
+  if (!config.jwtSecret) return ''
   const { devClaims, signDevToken } = await import('./token.ts')
   const scopes = [config.readScope, config.writeScope].filter((name) => name !== undefined)
   const claims = devClaims(config, 'alice', scopes.join(' ') || undefined)
-  const token = signDevToken(config.keys.secret, claims)
+  const token = signDevToken(config.jwtSecret, claims)
   const socket = /^unix:(.*)$/s.exec(plants)?.[1]
   const target =
     socket === undefined ? `${plants}/plants` : `--unix-socket '${socket}' http://localhost/plants`

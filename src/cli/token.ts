@@ -3,7 +3,7 @@
 import { createHmac, randomBytes } from 'node:crypto'
 import { mkdirSync, readFileSync } from 'node:fs'
 import { dirname } from 'node:path'
-import { type Config, readConfig } from '../settings/read.ts'
+import { type Config, readWithoutKeys } from '../settings/read.ts'
 import { ConfigError, errorCodeOf, reasonOf, UsageError } from '../errors.ts'
 import { writeWhole } from '../store/sqljs/files.ts'
 import { writeNewFile } from '../store/sqljs/new-file.ts'
@@ -18,7 +18,7 @@ export function run(_: string, { sub, ttl, scope }: TokenOptions): string {
   if (!sub) throw new UsageError('token needs --sub NAME: whose token it is to be')
   if (ttl !== undefined && !/^[1-9][0-9]{0,9}$/.test(ttl))
     throw new UsageError('--ttl must be a number of seconds, 1 or more')
-  const config = readConfig(process.env, 'dev')
+  const config = readWithoutKeys(process.env, 'refused')
   const key = readDevKey(devKeyPath(config))
   if (key) return signDevToken(key, devClaims(config, sub, scope), ttl)
   const what = '"token" signs with the development key only'
@@ -31,7 +31,7 @@ export function devKeyPath({ data }: Config): string {
 }
 
 /** @throws ConfigError if the file cannot be read or holds no development key. */
-export function readDevKey(path: string): Uint8Array | undefined {
+export function readDevKey(path: string): Buffer | undefined {
   let text = ''
   try {
     text = readFileSync(path, 'latin1')
@@ -47,7 +47,7 @@ export function readDevKey(path: string): Uint8Array | undefined {
 }
 
 /** Makes the key if there is none. A process that can read the file can make tokens. */
-export async function readOrCreateDevKey(path: string): Promise<Uint8Array> {
+export async function readOrCreateDevKey(path: string): Promise<Buffer> {
   const existing = readDevKey(path)
   if (existing !== undefined) return existing
   const key = randomBytes(KEY_BYTES)
