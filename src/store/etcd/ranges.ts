@@ -13,7 +13,7 @@ const GROWTH = 4
 const SHRINKING = 8
 
 /** A range, and when its list must have an answer. */
-export type TimedQuery = wire.RangeQuery & { readonly deadline: number }
+type TimedQuery = wire.RangeQuery & { readonly deadline: number }
 type Waiting = TimedQuery & { readonly resolve: (part: Promise<wire.Answer> | wire.Answer) => void }
 
 /**
