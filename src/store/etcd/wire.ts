@@ -1,14 +1,14 @@
 /**
  * How plants are stored in etcd, and the messages of its HTTP/JSON gateway.
  *
- * Key: prefix, base64url of the owner's UTF-8, "/", and the id as 16 hex digits with its sign bit
- * flipped, so that keys sort as ids do. base64url has no "/": no owner's keys begin with another
- * owner's. Value: the plant as JSON.
+ * Key: prefix, base64url of the owner's UTF-8, "/", and as 16 hex digits how far the id is above
+ * the smallest one, so that keys sort as ids do. base64url has no "/": no owner's keys begin with
+ * another owner's. Value: the plant as JSON.
  *
  * In messages, and in this folder, keys and values are base64. An int64 is a string. The gateway
  * leaves out members that are false, zero or empty, and ignores unknown ones.
  */
-import { isInt64, type Plant } from '../../plants/plant.ts'
+import { INT64_MIN, isInt64, type Plant } from '../../plants/plant.ts'
 
 export type EtcdUser = { readonly name: string; readonly password: string }
 
@@ -45,11 +45,10 @@ const RANGE_PATH = '/v3/kv/range'
 /** Of an answer. One that has a single plant may be longer: PLANTS_MAX_BODY_BYTES is its bound. */
 const ANSWER_MAX_BYTES = 4 * 1024 * 1024
 const ONE_PLANT_MAX_BYTES = 32 * 1024 * 1024
-const SIGN_BIT = 1n << 63n
 const ID_DIGITS = 16
 
 export function plantKey(prefix: string, owner: string, id: bigint): string {
-  const digits = (BigInt.asUintN(64, id) ^ SIGN_BIT).toString(16).padStart(ID_DIGITS, '0')
+  const digits = (id - INT64_MIN).toString(16).padStart(ID_DIGITS, '0')
   return base64(ownerPrefix(prefix, owner) + digits)
 }
 
@@ -70,7 +69,7 @@ export function nextKey(key: string): string {
 export function idOf(key: string): bigint {
   const digits = /\/([0-9a-f]{16})$/.exec(textOf(key))?.[1]
   if (digits === undefined) throw new Error("etcd holds a key that is not a plant's")
-  return BigInt.asIntN(64, BigInt(`0x${digits}`) ^ SIGN_BIT)
+  return BigInt(`0x${digits}`) + INT64_MIN
 }
 
 /** The same plant has the same bytes: JSON.stringify leaves out an undefined tag. */
