@@ -44,23 +44,22 @@ const IS_PLAIN = `
 export async function openImportFile(pages: PageFile): Promise<ImportFile> {
   const checksum = await checksumOf(pages)
   const { Database } = await loadSqlite()
-  return pages.through(() => {
-    const db = new Database(pages.bytes)
-    try {
-      // What sqlite.org/security.html asks for, as far as it is not the default here.
-      db.run('PRAGMA trusted_schema = OFF; PRAGMA cell_size_check = ON')
-      checkDatabase(db, pages.lengthBytes)
-      const notes: string[] = []
-      if (checksum === 'differs')
-        notes.push('was changed after plant-store wrote it, by an edit or by a failing disk')
-      if (isPartial(db)) notes.push('is no export: what its journals hold is not in it')
-      const total = Number(valueOf(db, 'SELECT count(*) FROM main.plants'))
-      return { total, notes, rows: rowsOf(pages, db) }
-    } catch (error) {
-      db.close()
-      throw error
-    }
-  })
+  let db: Database | undefined
+  try {
+    db = new Database(pages.bytes)
+    // What sqlite.org/security.html asks for, as far as it is not the default here.
+    db.run('PRAGMA trusted_schema = OFF; PRAGMA cell_size_check = ON')
+    checkDatabase(db, pages.lengthBytes)
+    const notes: string[] = []
+    if (checksum === 'differs')
+      notes.push('was changed after plant-store wrote it, by an edit or by a failing disk')
+    if (isPartial(db)) notes.push('is no export: what its journals hold is not in it')
+    const total = Number(valueOf(db, 'SELECT count(*) FROM main.plants'))
+    return { total, notes, rows: rowsOf(pages, db) }
+  } catch (error) {
+    db?.close()
+    throw pages.causeOf(error)
+  }
 }
 
 function checkDatabase(db: Database, fileBytes: number): void {
