@@ -31,15 +31,14 @@ export interface Recovery extends DirectoryScan, Replay {
   readonly database: PlantDatabase
 }
 
-/** How far a replay is: batches in all, and bytes of the journal that it reads. */
-interface ReplayProgress {
+/** Is told how far a replay is: batches in all, and bytes of the journal that it reads. */
+export type OnProgress = (progress: {
   readonly batches: number
   readonly journal: string
   readonly bytes: number
   /** The length of this journal, padding included. */
   readonly totalBytes: number
-}
-export type OnProgress = (progress: ReplayProgress) => void
+}) => void
 
 /**
  * Recovers what a locked directory holds. Damage is found before anything is changed.
@@ -60,8 +59,14 @@ export async function recover(files: Files, directory: StoreDirectory, log: Log)
       throw error
     }
   })
-  logTorn(recovery, log)
-  await removeObsolete(recovery, log)
+  const { last, obsoleteFiles } = recovery
+  if (last && last.tornBytes > 0) {
+    const { number, goodBytes: byte, tornBytes: bytes, tornName } = last
+    const [file, kept] = [journalName(number), tornName].map((name) => directory.pathOf(name))
+    const what = 'the last line of the journal is torn, and is put aside'
+    log.error(`${what}: ${TORN}`, { file, byte, bytes, kept })
+  }
+  await removeObsolete(directory, log, obsoleteFiles)
   return recovery
 }
 
@@ -124,15 +129,6 @@ function reporting(log: Log): OnProgress {
   }
 }
 
-function logTorn({ directory, last }: Recovery, log: Log): void {
-  if (!last || last.tornBytes === 0) return
-  const { number, goodBytes: byte, tornBytes: bytes, tornName } = last
-  const what = 'the last line of the journal is torn, and is put aside'
-  const [file, kept] = [journalName(number), tornName]
-  const fields = { file: directory.pathOf(file), byte, bytes, kept: directory.pathOf(kept) }
-  log.error(`${what}: ${TORN}`, fields)
-}
-
 /**
  * Makes durable what later writes rely on. A copy that was put back by hand may not be. A process
  * that was killed may have renamed the snapshot without syncing the directory: the journals that it
@@ -146,12 +142,11 @@ async function syncFound({ directory, snapshot, journals }: DirectoryScan): Prom
   await directory.sync()
 }
 
-/** A failure here does not keep the store from serving: the next start tries again. */
-async function removeObsolete({ directory, obsoleteFiles }: DirectoryScan, log: Log) {
+/** A file that stays does no harm: the next compaction, or start, removes it. */
+export async function removeObsolete(directory: StoreDirectory, log: Log, names: Iterable<string>) {
   try {
-    for (const name of obsoleteFiles) await directory.remove(name)
+    for (const name of names) await directory.remove(name)
   } catch (error) {
-    const fields = { directory: directory.path, files: obsoleteFiles, error }
-    log.error('obsolete files could not be removed', fields)
+    log.error('obsolete files could not be removed; that is tried again later', { error })
   }
 }
