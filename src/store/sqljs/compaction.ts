@@ -2,7 +2,7 @@
 
 import { isDeepStrictEqual } from 'node:util'
 import type { SqlJs } from 'sql.js'
-import { attachMemory, countVerified, PlantDatabase } from './database.ts'
+import { ATTACH_MEMORY, countVerified, PlantDatabase } from './database.ts'
 import { type DirectoryScan, scanDirectory } from './directory-scan.ts'
 import type { File, Files } from './files.ts'
 import type { Row } from './journal-format.ts'
@@ -85,9 +85,8 @@ export async function makeSnapshot(
   else pages.write(emptyFile(await loadSqlite()), 0)
   return pages.opened(async (db) => {
     // SQLite works on the disk. Only plants that are not in the file yet are in memory.
-    db.run('PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF')
+    db.run(`PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; ${ATTACH_MEMORY}`)
     if (snapshot) upgradeTables(db, 'main', snapshot)
-    attachMemory(db)
     createTables(db, 'mem')
     const added = new PlantDatabase(db)
     const insert = (rows: readonly Row[]): void => {
@@ -106,7 +105,7 @@ export async function makeSnapshot(
     const isWhole = pages.lengthBytes === Number(valueOf(db, 'PRAGMA main.page_count')) * PAGE_BYTES
     if (!isSame || !isWhole)
       throw new Error('SQLite has not written all of the snapshot to its file')
-    return { ...replayed, plants, bytes: await seal(pages, sequence) }
+    return { ...replayed, plants, bytes: await seal(pages, file, sequence) }
   })
 }
 

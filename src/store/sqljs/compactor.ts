@@ -117,9 +117,10 @@ export class Compactor {
     if (this.#journal.hasLines && (isQuiet || !waits)) await this.#journal.rotate()
     const { number, firstSequence, bytesBefore, plantsBefore: plants } = this.#journal.current
     const [upToJournal, sequence, journalBytes] = [number - 1, firstSequence - 1, this.#closedBytes]
-    const names = await directory.list()
     // What makes the snapshot does not know whether the lock was lost before.
     await directory.checkLock()
+    const isCovered = (name: string): boolean => (journalNumber(name) ?? Infinity) <= upToJournal
+    const covered = (await directory.list()).filter(isCovered)
     const startedAtMs = performance.now()
     const { path, lock } = directory
     const temporary = temporaryName(SNAPSHOT)
@@ -144,7 +145,6 @@ export class Compactor {
       const ms = Math.round(performance.now() - startedAtMs)
       log.info('compacted', { snapshotBytes: this.#snapshotBytes, ms })
     }
-    const isCovered = (name: string): boolean => (journalNumber(name) ?? Infinity) <= upToJournal
-    await removeObsolete(directory, log, names.filter(isCovered))
+    await removeObsolete(directory, log, covered)
   }
 }

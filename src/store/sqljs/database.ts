@@ -7,9 +7,7 @@ import { createTables, type Schema, type Snapshot, upgradeTables } from './snaps
 import { bound, boundId, copyPages, loadSqlite, Query, returnSqlite, valueOf } from './sqlite.ts'
 
 /** Adds the schema `mem` to a connection, without tables. */
-export function attachMemory(db: Database): void {
-  db.run("ATTACH ':memory:' AS mem; PRAGMA mem.journal_mode = OFF")
-}
+export const ATTACH_MEMORY = "ATTACH ':memory:' AS mem; PRAGMA mem.journal_mode = OFF"
 
 /**
  * Durable plants in SQLite, in this process's memory. Every call is synchronous: no other call sees
@@ -57,7 +55,7 @@ export class PlantDatabase {
     const library = await sqlite
     const db = new library.Database()
     try {
-      attachMemory(db)
+      db.run(ATTACH_MEMORY)
       if (snapshot) {
         await snapshot.pages.opened((from) => copyPages(library, from, db), sqlite)
         upgradeTables(db, 'mem', snapshot)

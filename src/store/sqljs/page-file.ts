@@ -3,7 +3,7 @@
 import { crc32 } from 'node:zlib'
 import type { Database, FileBytes } from 'sql.js'
 import { pausing } from './pausing.ts'
-import { type File, writeWhole } from './files.ts'
+import type { File } from './files.ts'
 import { loadSqlite } from './sqlite.ts'
 
 /** SQLite's default page. */
@@ -113,11 +113,6 @@ export class PageFile {
     if (this.#unsyncedBytes < SYNC_BYTES) return
     this.#unsyncedBytes = 0
     this.#file.syncNow()
-  }
-
-  /** Ends the file with these bytes, which are no page. */
-  end(bytes: Uint8Array): Promise<void> {
-    return writeWhole(this.#file, bytes, this.#lengthBytes)
   }
 
   /** The first `end` bytes in blocks, each until the next one. Yields to other work in between. */

@@ -1,6 +1,6 @@
 import { createHash } from 'node:crypto'
 import type { Database } from 'sql.js'
-import type { File } from './files.ts'
+import { type File, writeWhole } from './files.ts'
 import { OTHER_RELEASE, otherVersion, RESTORE, StoreCorrupt } from './journal-format.ts'
 import { PageFile } from './page-file.ts'
 import { valueOf } from './sqlite.ts'
@@ -54,8 +54,8 @@ export function metaOf(db: Database): Omit<Snapshot, 'pages' | 'trailerAt'> {
   return { format: value('format'), sequence: value('sequence'), complete: value('complete') === 1 }
 }
 
-/** Ends a database file with its trailer. Returns the file's length in bytes. */
-export async function seal(pages: PageFile, sequence: number): Promise<number> {
+/** Ends the file of a database with its trailer. Returns the file's length in bytes. */
+export async function seal(pages: PageFile, file: File, sequence: number): Promise<number> {
   const trailer = Buffer.alloc(TRAILER_BYTES - SHA_BYTES)
   MAGIC.copy(trailer)
   trailer.writeUInt32BE(FORMAT_VERSION, MAGIC.length)
@@ -63,7 +63,7 @@ export async function seal(pages: PageFile, sequence: number): Promise<number> {
   const hash = createHash('sha256')
   for await (const block of pages.blocks()) hash.update(block)
   const sha = hash.update(trailer).digest()
-  await pages.end(Buffer.concat([trailer, sha]))
+  await writeWhole(file, Buffer.concat([trailer, sha]), pages.lengthBytes)
   return pages.lengthBytes + TRAILER_BYTES
 }
 
