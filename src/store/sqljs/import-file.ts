@@ -18,13 +18,7 @@ export interface ImportRow {
   readonly problem: string | undefined
 }
 
-export interface ImportFile {
-  readonly total: number
-  /** What the operator should know of the file. */
-  readonly notes: readonly string[]
-  /** To be read to their end. */
-  readonly rows: Generator<ImportRow, void>
-}
+export type ImportFile = Awaited<ReturnType<typeof openImportFile>>
 
 /** Of a text, sql.js would drop a byte order mark, and replace what is not valid UTF-8. */
 const ROWS = `
@@ -42,8 +36,12 @@ const IS_PLAIN = `
     AND (SELECT count(*) FROM pragma_table_xinfo('plants')
          WHERE name IN ('owner', 'id', 'name', 'tag')) = 4`
 
-/** Reads and checks a file. @throws Error that says why it cannot be imported. */
-export async function openImportFile(pages: PageFile): Promise<ImportFile> {
+/**
+ * Reads and checks a file. `total` is how many rows it has, and `notes` are what the operator
+ * should know of it. `rows` are to be read to their end.
+ * @throws Error that says why it cannot be imported.
+ */
+export async function openImportFile(pages: PageFile) {
   const checksum = await checksumOf(pages)
   const { Database } = await loadSqlite()
   let db: Database | undefined
