@@ -31,14 +31,8 @@ export interface Recovery extends DirectoryScan, Replay {
   readonly database: PlantDatabase
 }
 
-/** Is told how far a replay is: batches in all, and bytes of the journal that it reads. */
-export type OnProgress = (progress: {
-  readonly batches: number
-  readonly journal: string
-  readonly bytes: number
-  /** The length of this journal, padding included. */
-  readonly totalBytes: number
-}) => void
+/** Is told how far the replay of a journal is, padding included, and its batches in all. */
+export type OnProgress = (name: string, bytes: number, totalBytes: number, batches: number) => void
 
 /**
  * Recovers what a locked directory holds. Damage is found before anything is changed.
@@ -107,7 +101,7 @@ export async function replay(
       batches += 1
       const paused = pause()
       if (!paused) continue
-      onProgress({ batches, journal: name, bytes: step.value.endsAt, totalBytes: contents.length })
+      onProgress(name, step.value.endsAt, contents.length, batches)
       await paused
     }
     const extent = step.value
@@ -122,10 +116,10 @@ export async function replay(
 /** Logs a line each second. */
 function reporting(log: Log): OnProgress {
   let loggedAtMs = performance.now()
-  return ({ batches: groups, ...progress }) => {
+  return (journal, bytes, totalBytes, groups) => {
     if (performance.now() - loggedAtMs < PROGRESS_MS) return
     loggedAtMs = performance.now()
-    log.info('recovering', { groups, ...progress })
+    log.info('recovering', { groups, journal, bytes, totalBytes })
   }
 }
 
