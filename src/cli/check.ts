@@ -69,7 +69,7 @@ export async function readStore<T>(
   read: ReadScan<T>,
 ): Promise<T> {
   const directory = new StoreDirectory(files, path)
-  const tell: OnProgress = ({ journal, bytes, totalBytes }) => {
+  const tell: OnProgress = (journal, bytes, totalBytes) => {
     progress.step(`reading ${journal}`)
     progress.at(bytes, totalBytes, 'MB')
   }
