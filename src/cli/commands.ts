@@ -14,8 +14,8 @@ export const OPTIONS = {
 
 type Flags = ReturnType<typeof parseArgs<{ options: typeof OPTIONS }>>['values']
 
-/** Does the work of a command. Returns what is to be printed. */
-type Run = (argument: string, values: Flags) => Promise<string | undefined> | string
+/** Does the work of a command. Returns what is to be printed. `file` is empty if it takes none. */
+type Run = (given: Flags & { readonly file: string }) => Promise<string | undefined> | string
 
 export interface Command {
   readonly options?: readonly (keyof typeof OPTIONS)[]
@@ -25,17 +25,13 @@ export interface Command {
   readonly load: () => Promise<{ readonly run: Run }>
 }
 
-export const COMMANDS = {
-  serve: { options: ['dev'], load: () => import('./serve.ts') },
-  token: { options: ['sub', 'ttl', 'scope'], load: () => import('./token.ts') },
-  check: { load: () => import('./check.ts') },
-  export: { takesFile: true, load: () => import('./export.ts') },
-  import: { takesFile: true, load: () => import('./import.ts') },
-  health: { load: () => import('./health.ts') },
-  config: { load: () => import('./config.ts') },
-  openapi: { load: () => import('./openapi.ts') },
-} as const satisfies Readonly<Record<string, Command>>
-
-export function isCommand(name: string): name is keyof typeof COMMANDS {
-  return Object.hasOwn(COMMANDS, name)
-}
+export const COMMANDS: ReadonlyMap<string, Command> = new Map<string, Command>([
+  ['serve', { options: ['dev'], load: () => import('./serve.ts') }],
+  ['token', { options: ['sub', 'ttl', 'scope'], load: () => import('./token.ts') }],
+  ['check', { load: () => import('./check.ts') }],
+  ['export', { takesFile: true, load: () => import('./export.ts') }],
+  ['import', { takesFile: true, load: () => import('./import.ts') }],
+  ['health', { load: () => import('./health.ts') }],
+  ['config', { load: () => import('./config.ts') }],
+  ['openapi', { load: () => import('./openapi.ts') }],
+])

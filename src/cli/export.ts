@@ -12,7 +12,7 @@ import { counted, Progress } from './progress.ts'
 
 const WRITE_BYTES = 1024 * 1024
 
-export async function run(file: string): Promise<string | undefined> {
+export async function run({ file }: { readonly file: string }): Promise<string | undefined> {
   const directory = embeddedStore('export')
   // `-` is standard output.
   if (file !== '-') return escaped(await exportStore(directory, resolve(file)))

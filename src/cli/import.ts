@@ -22,7 +22,7 @@ const QUOTED_CHARS = 100
 /** Opens the store to import into. `onFatal` is told when its memory and disk may differ. */
 type OpenTarget = (log: Log, onFatal: (error: unknown) => void) => Promise<PlantStore>
 
-export async function run(file: string): Promise<string> {
+export async function run({ file }: { readonly file: string }): Promise<string> {
   const config = readConfig(process.env, 'storage')
   const open: OpenTarget = (log, onFatal) => openStore(config, { log, onFatal })
   return escaped(await importStore(open, resolve(file)))

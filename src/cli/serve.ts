@@ -12,7 +12,7 @@ const FLUSH_MS = 1000
 const STOP_SIGNALS = ['SIGTERM', 'SIGINT', 'SIGHUP'] as const
 
 /** Serves until a signal ends the process. */
-export async function run(_: string, { dev = false }: { dev?: boolean }): Promise<never> {
+export async function run({ dev = false }: { readonly dev?: boolean }): Promise<never> {
   const config = await configure(dev)
   const log = await openLog(config, dev)
   const service = new Service(config, { log, onFatal: end, nameOf: variableOf })

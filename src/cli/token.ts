@@ -20,13 +20,13 @@ interface Wanted {
 }
 
 /** A token for the key that `serve --dev` made. */
-export function run(_: string, { sub, ...others }: Partial<Wanted>): string {
+export function run({ sub, scope, ttl }: Partial<Wanted>): string {
   if (!sub) throw new UsageError('token needs --sub NAME: whose token it is to be')
-  if (others.ttl !== undefined && !/^[1-9][0-9]{0,9}$/.test(others.ttl))
+  if (ttl !== undefined && !/^[1-9][0-9]{0,9}$/.test(ttl))
     throw new UsageError('--ttl must be a number of seconds, 1 or more')
   const config = readConfig(process.env, 'dev')
   const key = readDevKey(config.data)
-  if (key) return signDevToken(key, config, { sub, ...others })
+  if (key) return signDevToken(key, config, { sub, scope, ttl })
   const what = '"token" signs with the development key only'
   const missing = `there is none in ${config.data}: get tokens from your issuer`
   throw new Error(`${what}, and ${missing}; to try the service, "plant-store serve --dev" makes it`)

@@ -2,20 +2,18 @@ import assert from 'node:assert/strict'
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { test } from 'node:test'
-import { COMMANDS, type Command, isCommand } from '../../dist/cli/commands.js'
+import { COMMANDS } from '../../dist/cli/commands.js'
 import { describeConfig } from '../../dist/cli/config.js'
 import { help } from '../../dist/cli/help.js'
 import { VARIABLES } from '../../dist/settings/table.js'
 import { temporaryDirectory } from '../support/service.ts'
 
-const NAMES = Object.keys(COMMANDS).filter(isCommand)
 const SECRET = 'hidden-'.repeat(8)
 const MINIMUM = { PLANTS_ISSUER: 'https://issuer.test', PLANTS_AUDIENCE: 'plants' }
 
 test('help: the one text has every command with its options and its file', () => {
   const text = help()
-  for (const name of NAMES) {
-    const { options = [], takesFile }: Command = COMMANDS[name]
+  for (const [name, { options = [], takesFile }] of COMMANDS) {
     const pattern = new RegExp(`plant-store \\[?${name}\\b`)
     const usage = text.split('\n').find((line) => pattern.test(line))
     assert.ok(usage, name)
@@ -24,7 +22,7 @@ test('help: the one text has every command with its options and its file', () =>
     assert.match(text, new RegExp(`^${name} +[a-z]`, 'm'))
   }
   const known = [...text.matchAll(/plant-store \[?([a-z]+)/g)].map(([, name]) => name)
-  assert.deepEqual(known, NAMES)
+  assert.deepEqual(known, [...COMMANDS.keys()])
   assert.ok(text.split('\n').every((line) => line.length <= 130))
 })
 
