@@ -18,9 +18,8 @@ async function main(): Promise<string | undefined> {
   if (stray !== undefined) throw new UsageError(`${name} takes no --${stray}`)
   if (files.length !== (takesFile ? 1 : 0))
     throw new UsageError(`${name} takes ${takesFile ? 'one FILE' : 'no argument'}`)
-  const [file = ''] = files
   const { run } = await load()
-  return run({ ...values, file })
+  return run({ ...values, file: files[0] ?? '' })
 }
 
 function parse() {

@@ -87,9 +87,9 @@ async function importAll(store: PlantStore, file: ImportFile, progress: Progress
     }
     creates = []
     chars = 0
-    progress.at(read, file.total, 'plants')
+    progress.at('importing', read, file.total, 'plants')
   }
-  progress.step('importing')
+  progress.at('importing', 0, file.total, 'plants')
   for (const row of file.rows) {
     creates.push(storeRow(store, row))
     read += 1
@@ -124,8 +124,7 @@ function logTo(progress: Progress): Log {
     },
     info(message, { bytes, totalBytes } = {}) {
       if (typeof bytes !== 'number' || typeof totalBytes !== 'number') return
-      progress.step(message)
-      progress.at(bytes, totalBytes, 'MB')
+      progress.at(message, bytes, totalBytes, 'MB')
     },
   }
 }
