@@ -80,12 +80,11 @@ export async function readStore<T>(from: StoreDirectory, progress: Progress, rea
   }
 }
 
-async function namesIn(directory: StoreDirectory): Promise<readonly string[]> {
-  const names = await directory.list().catch((error: unknown) => {
+function namesIn(directory: StoreDirectory): Promise<readonly string[]> {
+  return directory.list().catch((error: unknown) => {
     if (errorCodeOf(error) === 'ENOENT' || errorCodeOf(error) === 'ENOTDIR') return []
     throw error
   })
-  return names.toSorted()
 }
 
 /** True for a file that only a service makes. An empty store of 2.0.0 is only a lock. */

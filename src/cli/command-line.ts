@@ -4,7 +4,7 @@ import { parseArgs } from 'node:util'
 import { setFlagsFromString } from 'node:v8'
 import { VERSION } from '../version.ts'
 import { ConfigError, errorCodeOf, escaped, reasonOf, UsageError } from '../errors.ts'
-import { COMMANDS, OPTIONS } from './commands.ts'
+import { COMMANDS, OPTIONS, USAGE } from './commands.ts'
 
 async function main(): Promise<string | undefined> {
   const { values, positionals } = parse()
@@ -13,9 +13,10 @@ async function main(): Promise<string | undefined> {
   if (values.version) return VERSION
   const command = COMMANDS.get(name)
   if (!command) throw new UsageError(`there is no command ${JSON.stringify(name)}`)
-  const { options = [], takesFile, load } = command
-  const stray = Object.keys(values).find((each) => !options.some((own) => own === each))
+  const [usage, load] = command
+  const stray = Object.keys(values).find((option) => !usage.includes(`--${option}`))
   if (stray !== undefined) throw new UsageError(`${name} takes no --${stray}`)
+  const takesFile = usage.endsWith('FILE')
   if (files.length !== (takesFile ? 1 : 0))
     throw new UsageError(`${name} takes ${takesFile ? 'one FILE' : 'no argument'}`)
   const { run } = await load()
@@ -35,18 +36,17 @@ function parse() {
 function print(text: string | undefined): void {
   if (text === undefined) return
   process.stdout.write(`${text}\n`, (error) => {
-    if (error && errorCodeOf(error) !== 'EPIPE') void fail(error)
+    if (error && errorCodeOf(error) !== 'EPIPE') fail(error)
   })
 }
 
 /** Status 2: the command line or the configuration is wrong. Status 1: it could not be done. */
-async function fail(error: unknown): Promise<never> {
+function fail(error: unknown): never {
   const isConfig = error instanceof ConfigError
   const isUsage = error instanceof UsageError
   const problems = isConfig ? error.problems : [reasonOf(error)]
   const lines = problems.map((problem) => `plant-store: ${escaped(problem)}\n`)
-  const usage = isUsage ? `${(await import('./help.ts')).USAGE}\n` : ''
-  process.stderr.write(lines.join('') + usage)
+  process.stderr.write(lines.join('') + (isUsage ? `${USAGE}\n` : ''))
   process.exit(isConfig || isUsage ? 2 : 1)
 }
 

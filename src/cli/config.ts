@@ -43,7 +43,6 @@ function shown(value: unknown): string {
 /** All columns but the last are as wide as their longest cell. */
 export function columns(rows: readonly (readonly string[])[]): string {
   const widthOf = (at: number): number => Math.max(...rows.map((row) => row[at]?.length ?? 0))
-  const widths = rows[0]?.map((_, at) => widthOf(at)) ?? []
-  const padded = rows.map((row) => row.map((cell, at) => cell.padEnd(widths[at] ?? 0)))
+  const padded = rows.map((row) => row.map((cell, at) => cell.padEnd(widthOf(at))))
   return padded.map((row) => row.join('  ').trimEnd()).join('\n')
 }
