@@ -16,9 +16,8 @@ async function main(): Promise<string | undefined> {
   const [usage, load] = command
   const stray = Object.keys(values).find((option) => !usage.includes(`--${option}`))
   if (stray !== undefined) throw new UsageError(`${name} takes no --${stray}`)
-  const takesFile = usage.endsWith('FILE')
-  if (files.length !== (takesFile ? 1 : 0))
-    throw new UsageError(`${name} takes ${takesFile ? 'one FILE' : 'no argument'}`)
+  const [count, what] = usage.endsWith('FILE') ? [1, 'one FILE'] : [0, 'no argument']
+  if (files.length !== count) throw new UsageError(`${name} takes ${what}`)
   const { run } = await load()
   return run({ ...values, file: files[0] ?? '' })
 }

@@ -32,7 +32,6 @@ export const COMMANDS: ReadonlyMap<string, Command> = new Map<string, Command>([
   ['openapi', ['openapi', () => import('./openapi.ts')]],
 ])
 
-const USAGES = [...COMMANDS.values()].map(([usage]) => usage)
-const LINES = [...USAGES, '--help | --version'].map((usage) => `plant-store ${usage}`)
+const LINES = [...COMMANDS.values()].map(([usage]) => `plant-store ${usage}\n       `)
 
-export const USAGE = `usage: ${LINES.join('\n       ')}`
+export const USAGE = `usage: ${LINES.join('')}plant-store --help | --version`

@@ -27,8 +27,7 @@ export function describeConfig(env: NodeJS.ProcessEnv): string {
     const isContent = name.endsWith('_FILE') && !Array.isArray(value)
     return [name, from, shown(isContent ? resolve(text) : value)]
   })
-  const secret = 'a secret, which is left out'
-  rows.push(['keys', config.keys.kind, ofKeys === undefined ? secret : shown(ofKeys)])
+  rows.push(['keys', config.keys.kind, ofKeys ? shown(ofKeys) : 'a secret, which is left out'])
   return columns(rows)
 }
 

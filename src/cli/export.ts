@@ -23,7 +23,7 @@ export async function run({ file }: { readonly file: string }): Promise<string |
   const { memory, bytes } = memoryFile()
   const from = new StoreDirectory(nodeFiles, directory)
   const plants = await exportTo(memory, 'the file in memory', from, progress)
-  await print(bytes, progress)
+  await writeOut(bytes, progress)
   progress.tell(`${counted(plants, 'plant')} written to standard output`)
   return undefined
 }
@@ -83,7 +83,7 @@ export function memoryFile(): { readonly memory: File; readonly bytes: Uint8Arra
 }
 
 /** Writes to standard output. @throws Error if not all is written. */
-async function print(bytes: Uint8Array, progress: Progress): Promise<void> {
+async function writeOut(bytes: Uint8Array, progress: Progress): Promise<void> {
   const output = standardOutput()
   for (let at = 0; at < bytes.length; at += WRITE_BYTES) {
     progress.at('writing', at, bytes.length, 'MB')

@@ -73,11 +73,10 @@ async function importAll(store: PlantStore, file: ImportFile, progress: Progress
   let [read, refused] = [0, 0]
   for (const rows of batchesOf(file.rows)) {
     progress.at('importing', read, file.total, 'plants')
-    const problems = await Promise.all(rows.map((row) => storeRow(store, row)))
-    for (const problem of problems.filter((each) => each !== undefined)) {
-      progress.tell(`not imported: ${problem}`)
-      refused += 1
-    }
+    const outcomes = await Promise.all(rows.map((row) => storeRow(store, row)))
+    const problems = outcomes.filter((problem) => problem !== undefined)
+    for (const problem of problems) progress.tell(`not imported: ${problem}`)
+    refused += problems.length
     read += rows.length
   }
   return refused

@@ -3,7 +3,7 @@
 import { once } from 'node:events'
 import { type Config, keysFrom, readConfig } from '../settings/read.ts'
 import { escaped, reasonOf } from '../errors.ts'
-import { createLog, type Log } from '../telemetry/log.ts'
+import { createLog } from '../telemetry/log.ts'
 import { VERSION } from '../version.ts'
 import { CLOSED, type Listening, Service } from '../service.ts'
 import { variableOf } from '../settings/table.ts'
@@ -13,8 +13,10 @@ const STOP_SIGNALS = ['SIGTERM', 'SIGINT', 'SIGHUP'] as const
 
 /** Serves until a signal ends the process. */
 export async function run({ dev = false }: { readonly dev?: boolean }): Promise<never> {
-  const config = await configure(dev)
-  const log = await openLog(config, dev)
+  const config = dev ? await configForDev() : readConfig(process.env, 'service')
+  // JSON for programs. People read what a terminal shows of `--dev`.
+  const format = dev && process.stdout.isTTY ? (await import('./lines.ts')).LINES : undefined
+  const log = createLog(config.logLevel, undefined, format)
   const service = new Service(config, { log, onFatal: end, nameOf: variableOf })
   const signalled = firstSignal()
   const start = service.listen()
@@ -36,16 +38,8 @@ export async function run({ dev = false }: { readonly dev?: boolean }): Promise<
   process.exit(0)
 }
 
-/** JSON for programs. People read what a terminal shows of `--dev`. */
-async function openLog({ logLevel }: Config, dev: boolean): Promise<Log> {
-  if (!dev || !process.stdout.isTTY) return createLog(logLevel)
-  const { LINES } = await import('./lines.ts')
-  return createLog(logLevel, undefined, LINES)
-}
-
-async function configure(dev: boolean): Promise<Config> {
-  const config = readConfig(process.env, dev ? 'dev' : 'service')
-  if (!dev) return config
+async function configForDev(): Promise<Config> {
+  const config = readConfig(process.env, 'dev')
   const { readOrCreateDevKey } = await import('./token.ts')
   const secret = await readOrCreateDevKey(config.data)
   return { ...config, keys: { kind: 'secret', secret } }
@@ -72,8 +66,7 @@ async function invitation(config: Config, { plants }: Listening): Promise<string
   const wanted = { sub: 'alice', scope: scopes.join(' ') || undefined }
   const token = signDevToken(config.keys.secret, config, wanted)
   const socket = /^unix:(.*)$/s.exec(plants)?.[1]
-  const target =
-    socket === undefined ? `${plants}/plants` : `--unix-socket '${socket}' http://localhost/plants`
+  const target = socket ? `--unix-socket '${socket}' http://localhost/plants` : `${plants}/plants`
   const curl = `curl -i ${target} -H 'Authorization: Bearer ${token}'`
   const where = config.etcd ? 'The key is' : 'Plants and key are'
   const plant = '{"id": 1, "name": "Monstera", "tag": "indoor"}'

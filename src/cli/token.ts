@@ -38,18 +38,16 @@ export function run({ sub, scope, ttl }: Partial<Wanted>): string {
  */
 export function readDevKey(directory: string): Uint8Array | undefined {
   const path = `${directory}/${KEY_FILE}`
-  let text = ''
   try {
-    text = readFileSync(path, 'latin1')
+    const text = readFileSync(path, 'latin1')
+    const key = Buffer.from(text, 'base64url')
+    if (key.length === KEY_BYTES && text === textOf(key)) return key
+    throw new Error('it holds no key; remove it, and "serve --dev" makes a new one')
   } catch (error) {
     if (errorCodeOf(error) === 'ENOENT') return undefined
-    const what = 'the development key of PLANTS_DATA cannot be read'
+    const what = `${path}, the development key of PLANTS_DATA, cannot be used`
     throw new ConfigError([`${what}: ${reasonOf(error)}`])
   }
-  const key = Buffer.from(text, 'base64url')
-  if (key.length === KEY_BYTES && text === textOf(key)) return key
-  const advice = 'remove it, and "serve --dev" makes a new one'
-  throw new ConfigError([`${path} holds no development key: ${advice}`])
 }
 
 /** Makes the key if there is none. A process that can read the file can make tokens. */
@@ -60,9 +58,7 @@ export async function readOrCreateDevKey(directory: string): Promise<Uint8Array>
   const key = randomBytes(KEY_BYTES)
   try {
     mkdirSync(directory, { recursive: true, mode: 0o700 })
-    await writeNewFile(path, (file) =>
-      writeWhole(file, Buffer.from(textOf(key)), 0).then(() => file.sync()),
-    )
+    await writeNewFile(path, (to) => writeWhole(to, Buffer.from(textOf(key)), 0).then(to.sync))
     return key
   } catch (error) {
     throw new Error(`${path}, the development key of PLANTS_DATA, cannot be made`, { cause: error })
