@@ -1,6 +1,6 @@
 /* `check`, and the reading of a whole data directory without its lock. */
 
-import { readConfig } from '../settings/read.ts'
+import { readWithoutKeys } from '../settings/read.ts'
 import { errorCodeOf, escaped } from '../errors.ts'
 import { PlantDatabase } from '../store/sqljs/database.ts'
 import { type DirectoryScan, scanDirectory } from '../store/sqljs/directory-scan.ts'
@@ -20,7 +20,7 @@ export const run = async (): Promise<string> => escaped(await checkStore(embedde
 
 /** The data directory. @throws Error if plants are in etcd. */
 export function embeddedStore(command: string): string {
-  const { etcd, data } = readConfig(process.env, 'storage')
+  const { etcd, data } = readWithoutKeys(process.env, 'ignored')
   if (!etcd) return data
   const what = `${command} is for the embedded store`
   const look = 'look at what is in etcd with "etcdctl endpoint status"'

@@ -1,7 +1,7 @@
 /* `config`: the settings in force. */
 
 import { resolve } from 'node:path'
-import { keysFrom, readConfig } from '../settings/read.ts'
+import { readConfig } from '../settings/read.ts'
 import { escaped } from '../errors.ts'
 import { type Address, addressText } from '../http/listen.ts'
 import { VARIABLES } from '../settings/table.ts'
@@ -13,8 +13,8 @@ export const run = (): string => describeConfig(process.env)
  * @throws ConfigError that names every problem by its variable.
  */
 export function describeConfig(env: NodeJS.ProcessEnv): string {
-  const config = readConfig(env, 'service')
-  const ofKeys = keysFrom(config)
+  const config = readConfig(env)
+  const { kind, from: keysFrom } = config.keys
   const rows = VARIABLES.map(({ name, option }) => {
     const [text = '', value] = [env[name], config[option]]
     // The prefix has a default that counts only with etcd.
@@ -22,12 +22,12 @@ export function describeConfig(env: NodeJS.ProcessEnv): string {
     const from = text ? 'variable' : 'default'
     if (option === 'jwtSecret') return [name, from, shown('(left out)')]
     // A URL of keys may have a secret in its query.
-    if (option === 'jwksUrl') return [name, from, shown(ofKeys)]
+    if (option === 'jwksUrl') return [name, from, shown(keysFrom)]
     // The value of such a setting is the content of its file, or a list of paths.
     const isContent = name.endsWith('_FILE') && !Array.isArray(value)
     return [name, from, shown(isContent ? resolve(text) : value)]
   })
-  rows.push(['keys', config.keys.kind, ofKeys ? shown(ofKeys) : 'a secret, which is left out'])
+  rows.push(['keys', kind, keysFrom ? shown(keysFrom) : 'a secret, which is left out'])
   return columns(rows)
 }
 

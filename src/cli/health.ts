@@ -4,14 +4,14 @@ import { once } from 'node:events'
 import { type IncomingMessage, request } from 'node:http'
 import { connect } from 'node:net'
 import { addressText } from '../http/listen.ts'
-import { readConfig } from '../settings/read.ts'
+import { readWithoutKeys } from '../settings/read.ts'
 import { variableOf } from '../settings/table.ts'
 
 const TIMEOUT_MS = 2000
 
 /** Does not ask whether it is ready: a restart does not bring back an issuer or a disk. */
 export async function run(): Promise<string> {
-  const { listen, adminListen } = readConfig(process.env, 'storage')
+  const { listen, adminListen } = readWithoutKeys(process.env, 'ignored')
   const isOff = adminListen === 'off'
   const address = isOff ? listen : adminListen
   const signal = AbortSignal.timeout(TIMEOUT_MS)

@@ -3,7 +3,7 @@
 import { stat } from 'node:fs/promises'
 import { resolve } from 'node:path'
 import { escaped, reasonOf } from '../errors.ts'
-import { readConfig } from '../settings/read.ts'
+import { readWithoutKeys } from '../settings/read.ts'
 import { createLog, type Log } from '../telemetry/log.ts'
 import type { PlantStore } from '../plants/store.ts'
 import { openStore } from '../store/open.ts'
@@ -22,7 +22,7 @@ const QUOTED_CHARS = 100
 type OpenTarget = (log: Log) => Promise<PlantStore>
 
 export async function run({ file }: { readonly file: string }): Promise<string> {
-  const config = readConfig(process.env, 'storage')
+  const config = readWithoutKeys(process.env, 'ignored')
   // After a fatal error each create fails, and its row is told as not stored.
   const open: OpenTarget = (log) => openStore(config, { log, onFatal: () => {} })
   return escaped(await importStore(open, resolve(file)))

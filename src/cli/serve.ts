@@ -1,7 +1,8 @@
 /* `serve`: the service until a signal, and what `--dev` prints. */
 
 import { once } from 'node:events'
-import { type Config, keysFrom, readConfig } from '../settings/read.ts'
+import { readKeys } from '../auth/keys.ts'
+import { readConfig, readWithoutKeys, type ServiceConfig } from '../settings/read.ts'
 import { escaped, reasonOf } from '../errors.ts'
 import { createLog } from '../telemetry/log.ts'
 import { VERSION } from '../version.ts'
@@ -13,7 +14,7 @@ const STOP_SIGNALS = ['SIGTERM', 'SIGINT', 'SIGHUP'] as const
 
 /** Serves until a signal ends the process. */
 export async function run({ dev = false }: { readonly dev?: boolean }): Promise<never> {
-  const config = dev ? await configForDev() : readConfig(process.env, 'service')
+  const config = dev ? await configForDev() : readConfig(process.env)
   // JSON for programs. People read what a terminal shows of `--dev`.
   const format = dev && process.stdout.isTTY ? (await import('./lines.ts')).LINES : undefined
   const log = createLog(config.logLevel, undefined, format)
@@ -24,7 +25,7 @@ export async function run({ dev = false }: { readonly dev?: boolean }): Promise<
   const listening = await Promise.race([start, signalled.then(() => undefined)])
   if (listening) {
     const { keys, etcd, data } = config
-    const from = { data: etcd?.endpoints ?? data, keys: keys.kind, keysFrom: keysFrom(config) }
+    const from = { data: etcd?.endpoints ?? data, keys: keys.kind, keysFrom: keys.from }
     log.info('listening', { version: VERSION, ...listening, ...from })
     if (dev) process.stderr.write(await invitation(config, listening))
   }
@@ -38,11 +39,11 @@ export async function run({ dev = false }: { readonly dev?: boolean }): Promise<
   process.exit(0)
 }
 
-async function configForDev(): Promise<Config> {
-  const config = readConfig(process.env, 'dev')
+async function configForDev(): Promise<ServiceConfig> {
+  const config = readWithoutKeys(process.env, 'refused')
   const { readOrCreateDevKey } = await import('./token.ts')
-  const secret = await readOrCreateDevKey(config.data)
-  return { ...config, keys: { kind: 'secret', secret } }
+  const jwtSecret = await readOrCreateDevKey(config.data)
+  return { ...config, jwtSecret, keys: readKeys({ issuer: config.issuer, jwtSecret }) }
 }
 
 function end(error: unknown): void {
@@ -59,12 +60,12 @@ async function firstSignal(): Promise<NodeJS.Signals> {
 }
 
 /** Lines to paste: they create a plant and list it. */
-async function invitation(config: Config, { plants }: Listening): Promise<string> {
-  if (config.keys.kind !== 'secret') return ''
+async function invitation(config: ServiceConfig, { plants }: Listening): Promise<string> {
+  if (!config.jwtSecret) return ''
   const { signDevToken } = await import('./token.ts')
   const scopes = [config.readScope, config.writeScope].filter((name) => name !== undefined)
   const wanted = { sub: 'alice', scope: scopes.join(' ') || undefined }
-  const token = signDevToken(config.keys.secret, config, wanted)
+  const token = signDevToken(config.jwtSecret, config, wanted)
   const socket = /^unix:(.*)$/s.exec(plants)?.[1]
   const target = socket ? `--unix-socket '${socket}' http://localhost/plants` : `${plants}/plants`
   const curl = `curl -i ${target} -H 'Authorization: Bearer ${token}'`

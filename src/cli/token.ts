@@ -3,7 +3,7 @@
 import { createHmac, randomBytes } from 'node:crypto'
 import { mkdirSync, readFileSync } from 'node:fs'
 import type { TokenRules } from '../auth/caller.ts'
-import { readConfig } from '../settings/read.ts'
+import { readWithoutKeys } from '../settings/read.ts'
 import { ConfigError, errorCodeOf, reasonOf, UsageError } from '../errors.ts'
 import { writeWhole } from '../store/sqljs/files.ts'
 import { writeNewFile } from '../store/sqljs/new-file.ts'
@@ -24,7 +24,7 @@ export function run({ sub, scope, ttl }: Partial<Wanted>): string {
   if (!sub) throw new UsageError('token needs --sub NAME: whose token it is to be')
   if (ttl !== undefined && !/^[1-9][0-9]{0,9}$/.test(ttl))
     throw new UsageError('--ttl must be a number of seconds, 1 or more')
-  const config = readConfig(process.env, 'dev')
+  const config = readWithoutKeys(process.env, 'refused')
   const key = readDevKey(config.data)
   if (key) return signDevToken(key, config, { sub, scope, ttl })
   const what = '"token" signs with the development key only'
@@ -36,7 +36,7 @@ export function run({ sub, scope, ttl }: Partial<Wanted>): string {
  * The development key in a data directory.
  * @throws ConfigError if the file cannot be read or holds no development key.
  */
-export function readDevKey(directory: string): Uint8Array | undefined {
+export function readDevKey(directory: string): Buffer | undefined {
   const path = `${directory}/${KEY_FILE}`
   try {
     const text = readFileSync(path, 'latin1')
@@ -51,7 +51,7 @@ export function readDevKey(directory: string): Uint8Array | undefined {
 }
 
 /** Makes the key if there is none. A process that can read the file can make tokens. */
-export async function readOrCreateDevKey(directory: string): Promise<Uint8Array> {
+export async function readOrCreateDevKey(directory: string): Promise<Buffer> {
   const existing = readDevKey(directory)
   if (existing !== undefined) return existing
   const path = `${directory}/${KEY_FILE}`
