@@ -1,13 +1,13 @@
 /* GET /plants. */
 
 import { ClientGone, type Condition, HttpError } from '../errors.ts'
-import { bodyOf, type HttpResponse, SHORT_MAX_BYTES } from '../http/response.ts'
-import { overloaded } from '../limits/budget.ts'
+import { bodyOf, type BodyStream, type HttpResponse, SHORT_MAX_BYTES } from '../http/response.ts'
+import { type Hold, overloaded } from '../limits/budget.ts'
 import type { PlantChunk, PlantList, PlantRange } from '../plants/store.ts'
 import { type Call, holding, inTurn, reserved } from './call.ts'
 import { readCursor, writeCursor } from './cursor.ts'
-import { PlantStream, pieceOf } from './plant-stream.ts'
 
+const COMMA = 0x2c
 const LIMIT_MAX = 2 ** 31 - 1
 /** A page has at most this much, or one plant. */
 const PAGE_MAX_BYTES = 8 * 1024 * 1024
@@ -44,7 +44,49 @@ function respond(
   if (cutAt === undefined || count === limit)
     return reserved(call, pageOf(call, bodyOf(json), limit, cutAt))
   if (limit !== undefined) return makePage(call, list, limit, first)
-  return { status: 200, headers: [], body: new PlantStream(list, json, call) }
+  const text = pieceOf(json, false)
+  const hold = call.options.responses.reserve(call.owner, excessOf(text))
+  call.exchange.whenDone(() => hold.release())
+  return { status: 200, headers: [], body: piecesOf(call, list, hold, text) }
+}
+
+/**
+ * A list of several chunks as one JSON array. One chunk at a time is in memory: each is made when
+ * the one before it has been taken, and once it is the owner's turn. What is above the length that
+ * each connection may hold is reserved.
+ */
+async function* piecesOf(call: Call, list: PlantList, hold: Hold, text?: Buffer): BodyStream {
+  while (text) {
+    yield text
+    // It is free while the next one waits for its turn.
+    text = undefined
+    text = await nextPiece(call, list, hold)
+  }
+  yield Buffer.from(']')
+}
+
+/** @throws HttpError `overloaded` if there is no room: the list cannot go on. */
+async function nextPiece({ exchange, owner, options }: Call, list: PlantList, hold: Hold) {
+  hold.set(0)
+  const next = await options.queue.run(owner, () => (exchange.isDone ? undefined : list.next()))
+  if (!next?.value || exchange.isDone) return undefined
+  const text = pieceOf(next.value.json, true)
+  if (!hold.grow(excessOf(text))) throw overloaded()
+  return text
+}
+
+function excessOf(text: Buffer): number {
+  return Math.max(0, text.length - SHORT_MAX_BYTES)
+}
+
+/**
+ * A chunk's array as a part of a longer one: without its "]", and after the first one with ","
+ * in place of "[".
+ */
+function pieceOf(json: string, hasBegun: boolean): Buffer {
+  const bytes = Buffer.from(json)
+  if (hasBegun) bytes[0] = COMMA
+  return bytes.subarray(0, -1)
 }
 
 /**
