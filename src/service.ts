@@ -4,10 +4,9 @@ import { readFileSync } from 'node:fs'
 import type { RequestListener } from 'node:http'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Admin, type Checks, type Health, healthOf } from './api/admin.ts'
-import { Cors } from './api/cors.ts'
 import { PageCache } from './api/page-cache.ts'
 import { Router, type RouterOptions } from './api/router.ts'
-import { RateLimit } from './api/rate-limit.ts'
+import { rateLimitOf } from './api/rate-limit.ts'
 import { type KeySource, readKeys } from './auth/keys.ts'
 import { Verifier } from './auth/verifier.ts'
 import type { Adapter } from './http/adapter.ts'
@@ -114,8 +113,8 @@ export class Service implements Omit<PlantService, 'handler'> {
     const options: RouterOptions = {
       store: () => this.#openedStore(),
       verifier,
-      rateLimit: rateLimit === undefined ? undefined : new RateLimit(rateLimit),
-      cors: corsOrigins && new Cors(corsOrigins),
+      rateLimit: rateLimit === undefined ? undefined : rateLimitOf(rateLimit),
+      corsOrigins,
       pageCache: new PageCache(),
       queue: this.#queue,
       bodies: new Budget(BUDGET_BYTES),

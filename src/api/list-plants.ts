@@ -1,6 +1,6 @@
 /* GET /plants. */
 
-import { ClientGone, type Condition, HttpError } from '../errors.ts'
+import { ClientGone, HttpError } from '../errors.ts'
 import { bodyOf, type BodyStream, type HttpResponse, SHORT_MAX_BYTES } from '../http/response.ts'
 import { type Hold, overloaded } from '../limits/budget.ts'
 import type { PlantChunk, PlantList, PlantRange } from '../plants/store.ts'
@@ -94,12 +94,7 @@ function pieceOf(json: string, hasBegun: boolean): Buffer {
  * client leaves, the work ends.
  * @throws HttpError `overloaded` without room, ClientGone
  */
-function makePage(
-  call: Call,
-  list: PlantList,
-  limit: number,
-  first: PlantChunk,
-): Promise<HttpResponse> {
+function makePage(call: Call, list: PlantList, limit: number, first: PlantChunk) {
   return holding(call, call.options.responses, 0, async (hold) => {
     const texts: Buffer[] = []
     let [bytes, count] = [0, 0]
@@ -127,14 +122,9 @@ function cutOf(chunk: PlantChunk | undefined): bigint | undefined {
   return chunk?.isCut ? chunk.last : undefined
 }
 
-function pageOf(
-  { owner }: Call,
-  body: string | Buffer,
-  limit: number | undefined,
-  cutAt: bigint | undefined,
-): HttpResponse {
+function pageOf(call: Call, body: string | Buffer, limit?: number, cutAt?: bigint): HttpResponse {
   // RFC 8288. A query alone: the service does not know which path prefix a proxy adds.
-  const next = cutAt !== undefined && `<?limit=${limit}&after=${writeCursor(owner, cutAt)}>`
+  const next = cutAt !== undefined && `<?limit=${limit}&after=${writeCursor(call.owner, cutAt)}>`
   return { status: 200, headers: next ? ['Link', `${next}; rel="next"`] : [], body }
 }
 
@@ -143,29 +133,21 @@ function readQuery(owner: string, query: string): PlantRange {
   if (query === '') return { after: undefined, limit: undefined }
   // URLSearchParams drops one leading "?". A second one belongs to a parameter's name.
   const parameters = new URLSearchParams(`?${query}`)
-  const limit = readOnce(parameters.getAll('limit'), readLimit, 'limitInvalid')
-  const cursors = parameters.getAll('after')
-  const after = readOnce(cursors, (cursor) => readCursor(owner, cursor), 'afterInvalid')
-  return { after, limit }
+  const limit = readLimit(parameters.getAll('limit'))
+  return { after: readAfter(owner, parameters.getAll('after')), limit }
 }
 
-/**
- * The value of a parameter that may appear once; undefined if it is absent.
- * @throws HttpError if it is repeated, or if `read` returns undefined.
- */
-function readOnce<T>(
-  texts: readonly string[],
-  read: (text: string) => T | undefined,
-  invalid: Condition,
-): T | undefined {
-  const [text, second] = texts
-  if (text === undefined) return undefined
-  const value = second === undefined ? read(text) : undefined
-  if (value === undefined) throw new HttpError(invalid)
-  return value
-}
-
-function readLimit(digits: string): number | undefined {
+function readLimit([digits, second]: readonly string[]): number | undefined {
+  if (digits === undefined) return undefined
   const limit = Number(digits)
-  return /^[0-9]{1,10}$/.test(digits) && limit <= LIMIT_MAX ? limit : undefined
+  const isUsable = /^[0-9]{1,10}$/.test(digits) && limit <= LIMIT_MAX
+  if (!isUsable || second !== undefined) throw new HttpError('limitInvalid')
+  return limit
+}
+
+function readAfter(owner: string, [cursor, second]: readonly string[]): bigint | undefined {
+  if (cursor === undefined) return undefined
+  const id = readCursor(owner, cursor)
+  if (id === undefined || second !== undefined) throw new HttpError('afterInvalid')
+  return id
 }

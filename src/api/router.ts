@@ -16,8 +16,8 @@ import type { Log, LogRequests } from '../telemetry/log.ts'
 import type { Metrics } from '../telemetry/metrics.ts'
 import { PlantTooLarge, StoreFull, StoreUnavailable } from '../plants/store.ts'
 import type { OperationOptions } from './call.ts'
-import type { Cors } from './cors.ts'
-import { RequestDurations } from './durations.ts'
+import { allowOrigin } from './cors.ts'
+import { requestDurations } from './durations.ts'
 import { type Operation, routeOf } from './operations.ts'
 import type { RateLimit } from './rate-limit.ts'
 
@@ -26,7 +26,8 @@ export interface RouterOptions extends OperationOptions {
   readonly rateLimit: RateLimit | undefined
   /** The scope that a token needs for each kind of operation, if any. */
   readonly scopes: Readonly<Record<Operation['scope'], string | undefined>>
-  readonly cors: Cors | undefined
+  /** Whose pages may call the service. */
+  readonly corsOrigins: readonly string[] | undefined
   readonly isDraining: () => boolean
   readonly metrics: Metrics
   readonly log: Log
@@ -44,13 +45,13 @@ const HOST = /^[A-Za-z0-9\-._~!$&'()*+,;=:[\]%]*$/
 
 export class Router implements Responder {
   readonly #options: RouterOptions
-  readonly #durations: RequestDurations
+  readonly #recordDuration: ReturnType<typeof requestDurations>
   readonly #errorCounts = new Map([...conditions.values()].map(([error]) => [error, 0]))
 
   constructor(options: RouterOptions) {
     const { metrics } = options
     this.#options = options
-    this.#durations = new RequestDurations(metrics)
+    this.#recordDuration = requestDurations(metrics)
     metrics.counter('plant_store_errors_total', 'Failures answered, by error value.', () =>
       [...this.#errorCounts].map(([error, count]) => [{ error: String(error) }, count]),
     )
@@ -64,9 +65,9 @@ export class Router implements Responder {
     // Without a store every request is refused, before any other check.
     this.#options.store()
     const response = this.#route(exchange)
-    const { cors } = this.#options
-    if (!cors) return response
-    const allow = (each: HttpResponse): HttpResponse => cors.allow(exchange, each)
+    const { corsOrigins } = this.#options
+    if (!corsOrigins) return response
+    const allow = (each: HttpResponse): HttpResponse => allowOrigin(corsOrigins, exchange, each)
     return response instanceof Promise ? response.then(allow) : allow(response)
   }
 
@@ -108,7 +109,7 @@ export class Router implements Responder {
       const cause = `${scope} is not among the ${caller.scopes.size} scopes of the token`
       throw new HttpError('scopeMissing', insufficientScope(scope), cause)
     }
-    const waitSeconds = rateLimit?.waitSecondsFor(caller.ownerHash)
+    const waitSeconds = rateLimit?.(caller.ownerHash)
     if (waitSeconds !== undefined)
       throw new HttpError('rateLimited', ['Retry-After', String(waitSeconds)])
     const { expectation = CONTINUE } = exchange
@@ -119,11 +120,11 @@ export class Router implements Responder {
     const { requestId } = request
     if (error instanceof ClientGone) return NO_RESPONSE
     const failure = this.#count(error)
-    const { log, cors } = this.#options
+    const { log, corsOrigins } = this.#options
     if (failure.condition === 'internal') log.error('a request failed', { requestId, error })
     else log.debug('refused', { requestId, error: failure.error, cause: failure.cause })
     const response = errorResponse(failure)
-    return cors && request instanceof Exchange ? cors.allow(request, response) : response
+    return request instanceof Exchange ? allowOrigin(corsOrigins, request, response) : response
   }
 
   timeoutError({ ownerHash }: RequestRecord): HttpError {
@@ -145,7 +146,7 @@ export class Router implements Responder {
   answered(request: RequestRecord, { status, error }: HttpResponse, isAborted: boolean): void {
     const { method, route, ownerHash: owner, requestId, traceId, startedAtMs } = request
     const tookMs = performance.now() - startedAtMs
-    this.#durations.record(method, route, status, tookMs / 1000)
+    this.#recordDuration(method, route, status, tookMs / 1000)
     const { log, logRequests } = this.#options
     const isError = status >= 400 || isAborted
     if (logRequests === 'off' || (logRequests === 'errors' && !isError)) return

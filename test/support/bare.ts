@@ -115,7 +115,7 @@ export async function startBare(
     ...options,
     verifier: { verify: authenticate },
     rateLimit: undefined,
-    cors: undefined,
+    corsOrigins: undefined,
     scopes: { read: undefined, write: undefined },
     isDraining,
     metrics: new Metrics(),
