@@ -6,7 +6,7 @@
 import { insufficientScope, readBearer } from '../auth/bearer.ts'
 import type { Caller } from '../auth/caller.ts'
 import type { Verifier } from '../auth/verifier.ts'
-import { ClientGone, conditions, HttpError, reasonOf } from '../errors.ts'
+import { CATALOGUE, ClientGone, HttpError, reasonOf } from '../errors.ts'
 import { discardBody } from '../http/body.ts'
 import { Exchange, hasTooManyHeaders, type RequestRecord } from '../http/exchange.ts'
 import type { Responder } from '../http/responder.ts'
@@ -46,14 +46,15 @@ const HOST = /^[A-Za-z0-9\-._~!$&'()*+,;=:[\]%]*$/
 export class Router implements Responder {
   readonly #options: RouterOptions
   readonly #recordDuration: ReturnType<typeof requestDurations>
-  readonly #errorCounts = new Map([...conditions.values()].map(([error]) => [error, 0]))
+  readonly #errorCounts = new Map<number, number>()
 
   constructor(options: RouterOptions) {
     const { metrics } = options
     this.#options = options
     this.#recordDuration = requestDurations(metrics)
+    const counts = this.#errorCounts
     metrics.counter('plant_store_errors_total', 'Failures answered, by error value.', () =>
-      [...this.#errorCounts].map(([error, count]) => [{ error: String(error) }, count]),
+      Object.values(CATALOGUE).map(([error]) => [{ error: String(error) }, counts.get(error) ?? 0]),
     )
   }
 

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { type TestContext, test } from 'node:test'
 import { TokenCache } from '../../dist/auth/token-cache.js'
-import { conditions, HttpError } from '../../dist/errors.js'
+import { HttpError } from '../../dist/errors.js'
 import { StoreUnavailable } from '../../dist/plants/store.js'
 import { SqljsStore } from '../../dist/store/sqljs/sqljs-store.js'
 import {
@@ -20,7 +20,7 @@ import { tableOf } from '../support/documents.ts'
 import { startService } from '../support/service.ts'
 import { until } from '../support/time.ts'
 import { AUDIENCE, ISSUER, SECRET, token } from '../support/tokens.ts'
-import { headerLines, verdict } from '../support/verdict.ts'
+import { conditions, headerLines, verdict } from '../support/verdict.ts'
 import { firstAnswer, head, postBytes } from '../support/wire.ts'
 
 /*
