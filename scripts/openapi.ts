@@ -199,10 +199,10 @@ function pathItem({ path, byMethod }: Route): object {
   return { parameters: parametersIn('path', path, parameters), ...methods, options }
 }
 
-function descriptionOf({ name, hasBody }: Operation): Description {
+function descriptionOf({ name, method }: Operation): Description {
   const description = DESCRIPTIONS[name]
-  if (description && hasBody === (description.requestBody !== undefined)) return description
-  throw new Error(`${name} needs a description, with a request body if it has one`)
+  if (description && (method === 'POST') === Boolean(description.requestBody)) return description
+  throw new Error(`${name} needs a description, with a request body if it is a POST`)
 }
 
 /** A HEAD is a GET without bodies, and with another name: `headPlants` for `listPlants`. */

@@ -19,7 +19,7 @@ import type { Config } from './settings/read.ts'
 import type { Log } from './telemetry/log.ts'
 import { Metrics } from './telemetry/metrics.ts'
 import { type PlantStore, type Recovered, StoreUnavailable } from './plants/store.ts'
-import { addServiceMetrics, addTokenMetrics } from './service-metrics.ts'
+import { addServiceMetrics } from './service-metrics.ts'
 import { type OpenStore, openStore } from './store/open.ts'
 
 export interface ServiceHooks {
@@ -109,10 +109,9 @@ export class Service implements Omit<PlantService, 'handler'> {
     this.#keys = openKeys(log)
     const { rateLimit, maxBodyBytes, logRequests, readScope, writeScope } = config
     const { corsOrigins, keepAlive } = config
-    const verifier = new Verifier(this.#keys, config)
     const options: RouterOptions = {
       store: () => this.#openedStore(),
-      verifier,
+      verifier: new Verifier(this.#keys, config),
       rateLimit: rateLimit === undefined ? undefined : rateLimitOf(rateLimit),
       corsOrigins,
       pageCache: new PageCache(),
@@ -130,8 +129,7 @@ export class Service implements Omit<PlantService, 'handler'> {
     this.#http = new HttpServer(this.#responder, { ...TIMEOUTS, keepAliveMs: keepAlive * 1000 })
     this.#http.server.on('connection', this.#queue.connectionArrived)
     const mountedActive = (): number => this.#adapter?.active ?? 0
-    addServiceMetrics(options, this.#http, mountedActive, () => this.#checks())
-    addTokenMetrics(this.#metrics, verifier, this.#keys)
+    addServiceMetrics(options, this.#http, this.#keys, mountedActive, () => this.#checks())
   }
 
   /** Returns a handler for other servers. */

@@ -1,6 +1,5 @@
 /* The listener for operators: no tokens, no plants. */
 
-import type { Socket } from 'node:net'
 import { escaped, HttpError } from '../errors.ts'
 import { type Address, listen, type Listener } from '../http/listen.ts'
 import type { Responder } from '../http/responder.ts'
@@ -31,7 +30,7 @@ export function healthOf({ service = 'ok', keys = 'ok', storage = 'ok' }: Checks
 }
 
 /** Few, because the store needs file descriptors too. */
-export const ADMIN_MAX_CONNECTIONS = 32
+const ADMIN_MAX_CONNECTIONS = 32
 
 /** A probe takes milliseconds, and the next one must find room soon. */
 const TIMEOUTS: HttpTimeouts = {
@@ -44,8 +43,6 @@ const TIMEOUTS: HttpTimeouts = {
 
 export class Admin {
   readonly #http: HttpServer
-  /** The oldest connection is first. */
-  readonly #sockets = new Set<Socket>()
   readonly #stopWatching: () => void
   #listener: Listener | undefined
 
@@ -60,7 +57,7 @@ export class Admin {
       ['/openapi.json', () => ({ status: 200, headers: [], body: Buffer.from(description()) })],
     ])
     this.#http = new HttpServer(responderOf(paths, log), TIMEOUTS)
-    this.#http.server.on('connection', (socket: Socket) => this.#accept(socket))
+    this.#http.server.on('connection', () => this.#closeOldest())
   }
 
   /** Returns the address as a URL or `unix:` path. @throws ListenFailed */
@@ -81,14 +78,10 @@ export class Admin {
   }
 
   /** With one connection too many, closes the oldest: a probe always gets in. */
-  #accept(socket: Socket): void {
-    this.#sockets.add(socket)
-    socket.once('close', () => this.#sockets.delete(socket))
-    const [oldest] = this.#sockets
-    if (!oldest || this.#sockets.size <= ADMIN_MAX_CONNECTIONS) return
-    // Its 'close' would come too late for the next connection of this tick.
-    this.#sockets.delete(oldest)
-    oldest.destroy()
+  #closeOldest(): void {
+    // The 'close' of one comes too late for the next connection of this tick.
+    const open = this.#http.sockets.filter(({ destroyed }) => !destroyed)
+    if (open.length > ADMIN_MAX_CONNECTIONS) open[0]?.destroy()
   }
 }
 

@@ -22,7 +22,7 @@ import { type Operation, routeOf } from './operations.ts'
 import type { RateLimit } from './rate-limit.ts'
 
 export interface RouterOptions extends OperationOptions {
-  readonly verifier: Pick<Verifier, 'verify'>
+  readonly verifier: Pick<Verifier, 'verify' | 'counts'>
   readonly rateLimit: RateLimit | undefined
   /** The scope that a token needs for each kind of operation, if any. */
   readonly scopes: Readonly<Record<Operation['scope'], string | undefined>>
@@ -80,8 +80,7 @@ export class Router implements Responder {
   #route(exchange: Exchange): HttpResponse | Promise<HttpResponse> {
     checkHttp(exchange)
     const { path, query } = splitTarget(exchange.req.url ?? '')
-    const [route, parameters] = routeOf(path) ?? []
-    if (!route || !parameters) throw new HttpError('pathUnknown')
+    const [route, parameters] = routeOf(path)
     exchange.route = route.path
     const { method } = exchange
     const allow = ['Allow', route.allow]
@@ -94,7 +93,8 @@ export class Router implements Responder {
     const options = this.#options
     const serve = (caller: Caller): HttpResponse | Promise<HttpResponse> => {
       this.#admit(exchange, caller, operation.scope)
-      if (!operation.hasBody) discardBody(exchange)
+      // Node would hold what comes of a body that no operation reads.
+      if (operation.method !== 'POST') discardBody(exchange)
       return operation.handle({ exchange, owner: caller.owner, parameters, query, options })
     }
     const caller = options.verifier.verify(readBearer(exchange.headers('authorization')), exchange)

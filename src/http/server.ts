@@ -52,6 +52,11 @@ export class HttpServer {
     return this.#connections.size
   }
 
+  /** The oldest connection is first. */
+  get sockets(): readonly Socket[] {
+    return [...this.#connections.keys()]
+  }
+
   /** Requests that are being answered or wait. */
   get active(): number {
     return [...this.#connections.values()].reduce((sum, { active }) => sum + active, 0)

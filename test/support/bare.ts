@@ -113,7 +113,7 @@ export async function startBare(
   }
   const responder = new Router({
     ...options,
-    verifier: { verify: authenticate },
+    verifier: { verify: authenticate, counts: { accepted: 0, refused: 0, cached: 0 } },
     rateLimit: undefined,
     corsOrigins: undefined,
     scopes: { read: undefined, write: undefined },
