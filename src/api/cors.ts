@@ -13,8 +13,8 @@ const ALLOWED_HEADERS = [
 const MAX_AGE = ['Access-Control-Max-Age', '600']
 
 /**
- * Adds the headers for an origin that may read the response. A copy: it may be cached. `origins` are
- * as browsers send them; `*` alone means all, also `null`. Tokens are sent by the page itself:
+ * Adds the headers for an origin that may read the response. A copy: it may be cached. `origins`
+ * are as browsers send them; `*` alone means all, also `null`. Tokens are sent by the page itself:
  * credentials of the browser are never allowed.
  */
 export function allowOrigin(

@@ -89,26 +89,21 @@ class Scanner {
     const start = this.#skipSpace()
     let depth = 0
     do {
+      if (depth > 0 && this.#due?.[depth - 1] === CLOSE_OBJECT) this.memberName()
       const code = this.#next()
       if (code === OPEN_ARRAY || code === OPEN_OBJECT) {
         const close = code + OPEN_TO_CLOSE
         this.#due ??= new Uint8Array(this.#text.length)
         this.#due[depth++] = close
         this.#at++
-        if (this.#next() !== close) {
-          if (close === CLOSE_OBJECT) this.memberName()
-          continue
-        }
+        if (this.#next() !== close) continue
       } else if (code === QUOTE) this.#passString()
       else this.#pass(LITERAL)
       while (depth > 0 && this.#next() === this.#due?.[depth - 1]) {
         this.#at++
         depth--
       }
-      if (depth > 0) {
-        this.expect(',')
-        if (this.#due?.[depth - 1] === CLOSE_OBJECT) this.memberName()
-      }
+      if (depth > 0) this.expect(',')
     } while (depth > 0)
     return this.#text.slice(start, this.#at)
   }
@@ -131,14 +126,12 @@ class Scanner {
 
   /** Skips whitespace. Returns the next character's code; NaN at the end. */
   #next(): number {
-    let code = this.#text.charCodeAt(this.#at)
-    while (isSpace(code)) code = this.#text.charCodeAt(++this.#at)
-    return code
+    return this.#text.charCodeAt(this.#skipSpace())
   }
 
   /** Skips whitespace. Returns the position after it. */
   #skipSpace(): number {
-    this.#next()
+    while (isSpace(this.#text.charCodeAt(this.#at))) this.#at++
     return this.#at
   }
 }
