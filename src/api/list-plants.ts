@@ -21,22 +21,18 @@ export function listPlants(call: Call): HttpResponse | Promise<HttpResponse> {
   return inTurn(call, () => {
     const range = readQuery(owner, query)
     const list = store().list(owner, range)
-    const first = list.next()
-    if (first instanceof Promise)
-      return first.then(({ value }) => respond(call, list, range, value))
-    const response = respond(call, list, range, first.value)
+    const { limit } = range
+    const next = list.next()
+    if (next instanceof Promise) return next.then(({ value }) => respond(call, list, limit, value))
+    const response = respond(call, list, limit, next.value)
     // A response that was awaited is not cached: a create may have come in between.
-    if (!(response instanceof Promise)) pageCache.add(owner, query, response, cutOf(first.value))
+    if (!(response instanceof Promise)) pageCache.add(owner, query, response, cutOf(next.value))
     return response
   })
 }
 
-function respond(
-  call: Call,
-  list: PlantList,
-  { limit }: PlantRange,
-  first: PlantChunk | undefined,
-): HttpResponse | Promise<HttpResponse> {
+/** At once, unless it is a page of several chunks. */
+function respond(call: Call, list: PlantList, limit?: number, first?: PlantChunk) {
   if (!first) throw new Error('a list has no chunk')
   const { json, count } = first
   const cutAt = cutOf(first)

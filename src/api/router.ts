@@ -86,10 +86,8 @@ export class Router implements Responder {
     const allow = ['Allow', route.allow]
     if (method === 'OPTIONS') return { status: 204, headers: allow, body: undefined }
     const operation = route.byMethod.get(method)
-    if (!operation)
-      throw KNOWN_METHOD.test(method)
-        ? new HttpError('methodNotAllowed', allow)
-        : new HttpError('methodUnknown')
+    if (!operation && KNOWN_METHOD.test(method)) throw new HttpError('methodNotAllowed', allow)
+    if (!operation) throw new HttpError('methodUnknown')
     const options = this.#options
     const serve = (caller: Caller): HttpResponse | Promise<HttpResponse> => {
       this.#admit(exchange, caller, operation.scope)
@@ -110,9 +108,8 @@ export class Router implements Responder {
       const cause = `${scope} is not among the ${caller.scopes.size} scopes of the token`
       throw new HttpError('scopeMissing', insufficientScope(scope), cause)
     }
-    const waitSeconds = rateLimit?.(caller.ownerHash)
-    if (waitSeconds !== undefined)
-      throw new HttpError('rateLimited', ['Retry-After', String(waitSeconds)])
+    const seconds = rateLimit?.(caller.ownerHash)
+    if (seconds !== undefined) throw new HttpError('rateLimited', ['Retry-After', String(seconds)])
     const { expectation = CONTINUE } = exchange
     if (expectation !== CONTINUE) throw new HttpError('expectationFailed')
   }
