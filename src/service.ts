@@ -1,9 +1,9 @@
 /* Wires tokens, storage and HTTP, and has the order of a start and of a stop. */
 
 import { readFileSync } from 'node:fs'
-import type { RequestListener } from 'node:http'
+import type { RequestListener, Server } from 'node:http'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { Admin, type Checks, type Health, healthOf } from './api/admin.ts'
+import { adminServer, type Checks, type Health, healthOf } from './api/admin.ts'
 import { PageCache } from './api/page-cache.ts'
 import { Router, type RouterOptions } from './api/router.ts'
 import { rateLimitOf } from './api/rate-limit.ts'
@@ -96,7 +96,8 @@ export class Service implements Omit<PlantService, 'handler'> {
   #opening: Promise<OpenStore> | undefined
   #isRefusalLogged = false
   #listener: Listener | undefined
-  #admin: Admin | undefined
+  #admin: Server | undefined
+  #adminListener: Listener | undefined
   #listening: Promise<Listening> | undefined
   #closed: Promise<void> | undefined
 
@@ -219,10 +220,11 @@ export class Service implements Omit<PlantService, 'handler'> {
     if (seconds < SHORT_KEEP_ALIVE_SECONDS) log.info(isShort, { seconds })
   }
 
-  #listenForAdmin(address: Address): Promise<string> {
-    this.#admin = new Admin(() => this.#checks(), this.metrics, this.#hooks.log)
-    const option = this.#hooks.nameOf('adminListen')
-    return this.#admin.listen(address, option, this.#config.socketMode)
+  async #listenForAdmin(address: Address): Promise<string> {
+    this.#admin = adminServer(() => this.#checks(), this.metrics, this.#hooks.log)
+    const [option, mode] = [this.#hooks.nameOf('adminListen'), this.#config.socketMode]
+    this.#adminListener = await listen(this.#admin, address, option, mode)
+    return this.#adminListener.url
   }
 
   #checks(): Checks {
@@ -250,7 +252,9 @@ export class Service implements Omit<PlantService, 'handler'> {
       ['answer what is under way', () => this.#drain(deadlineMs)],
       ['close the server', () => http.server.close()],
       ['release the store', () => this.#closeStore()],
-      ['close the admin listener', () => this.#admin?.close()],
+      ['close the admin listener', () => this.#adminListener?.stop()],
+      ['close admin connections', () => this.#admin?.closeAllConnections()],
+      ['close the admin server', () => this.#admin?.close()],
       ['close the keys', () => this.#keys.close?.()],
     ]
     await runSteps(steps, this.#hooks.log)

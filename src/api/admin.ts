@@ -1,7 +1,7 @@
 /* The listener for operators: no tokens, no plants. */
 
+import type { Server } from 'node:http'
 import { escaped, HttpError } from '../errors.ts'
-import { type Address, listen, type Listener } from '../http/listen.ts'
 import type { Responder } from '../http/responder.ts'
 import { errorResponse, type HttpResponse, jsonResponse } from '../http/response.ts'
 import { HttpServer, type HttpTimeouts } from '../http/server.ts'
@@ -30,7 +30,7 @@ export function healthOf({ service = 'ok', keys = 'ok', storage = 'ok' }: Checks
 }
 
 /** Few, because the store needs file descriptors too. */
-const ADMIN_MAX_CONNECTIONS = 32
+const MAX_CONNECTIONS = 32
 
 /** A probe takes milliseconds, and the next one must find room soon. */
 const TIMEOUTS: HttpTimeouts = {
@@ -41,48 +41,26 @@ const TIMEOUTS: HttpTimeouts = {
   checkMs: 1000,
 }
 
-export class Admin {
-  readonly #http: HttpServer
-  readonly #stopWatching: () => void
-  #listener: Listener | undefined
-
-  /** `metrics` returns all but those of the process, in Prometheus' text format. */
-  constructor(checks: () => Checks, metrics: () => string, log: Log) {
-    const processMetrics = new Metrics()
-    this.#stopWatching = watchProcess(processMetrics)
-    const paths = new Map([
-      ['/livez', () => jsonResponse(200, { status: 'ok' })],
-      ['/readyz', () => readyResponse(healthOf(checks()))],
-      ['/metrics', () => metricsResponse(metrics() + processMetrics.render())],
-      ['/openapi.json', () => ({ status: 200, headers: [], body: Buffer.from(description()) })],
-    ])
-    this.#http = new HttpServer(responderOf(paths, log), TIMEOUTS)
-    this.#http.server.on('connection', () => this.#closeOldest())
-  }
-
-  /** Returns the address as a URL or `unix:` path. @throws ListenFailed */
-  async listen(address: Address, option: string, mode: string): Promise<string> {
-    this.#listener = await listen(this.#http.server, address, option, mode)
-    return this.#listener.url
-  }
-
-  /** Closes all of it. @throws Error if its socket file cannot be removed. */
-  close(): void {
-    this.#stopWatching()
-    try {
-      this.#listener?.stop()
-    } finally {
-      this.#http.server.closeAllConnections()
-      this.#http.server.close()
-    }
-  }
-
-  /** With one connection too many, closes the oldest: a probe always gets in. */
-  #closeOldest(): void {
+/**
+ * The server for operators, which does not listen yet. `metrics` returns all but those of the
+ * process, in Prometheus' text format. These are measured until it is closed.
+ */
+export function adminServer(checks: () => Checks, metrics: () => string, log: Log): Server {
+  const processMetrics = new Metrics()
+  const paths = new Map([
+    ['/livez', () => jsonResponse(200, { status: 'ok' })],
+    ['/readyz', () => readyResponse(healthOf(checks()))],
+    ['/metrics', () => metricsResponse(metrics() + processMetrics.render())],
+    ['/openapi.json', () => ({ status: 200, headers: [], body: Buffer.from(description()) })],
+  ])
+  const http = new HttpServer(responderOf(paths, log), TIMEOUTS)
+  // With one connection too many, closes the oldest: a probe always gets in.
+  http.server.on('connection', () => {
     // The 'close' of one comes too late for the next connection of this tick.
-    const open = this.#http.sockets.filter(({ destroyed }) => !destroyed)
-    if (open.length > ADMIN_MAX_CONNECTIONS) open[0]?.destroy()
-  }
+    const open = http.sockets.filter(({ destroyed }) => !destroyed)
+    if (open.length > MAX_CONNECTIONS) open[0]?.destroy()
+  })
+  return http.server.once('close', watchProcess(processMetrics))
 }
 
 function responderOf(paths: ReadonlyMap<string, () => HttpResponse>, log: Log): Responder {
