@@ -30,7 +30,7 @@ export function addServiceMetrics(
   metrics.gauge('plant_store_ready', '1 if this check of /readyz passes, else 0.', () =>
     Object.entries(checks()).map(([check, reason]) => [{ check }, reason === undefined ? 1 : 0]),
   )
-  metrics.counter('plant_store_log_lines_dropped_total', dropped, () => log.dropped)
+  metrics.counter('plant_store_log_lines_dropped_total', dropped, log.dropped)
   metrics.gauge('http_server_active_requests', active, () => http.active + mountedActive())
   metrics.gauge('plant_store_connections', 'Open connections.', () => http.size)
   metrics.counter('plant_store_connections_refused_total', refused, () => http.refused)

@@ -4,7 +4,7 @@ import type { Server } from 'node:http'
 import { escaped, HttpError } from '../errors.ts'
 import type { Responder } from '../http/responder.ts'
 import { errorResponse, type HttpResponse, jsonResponse } from '../http/response.ts'
-import { HttpServer, type HttpTimeouts } from '../http/server.ts'
+import { HttpServer } from '../http/server.ts'
 import { overloaded } from '../limits/budget.ts'
 import type { Log } from '../telemetry/log.ts'
 import { Metrics, METRICS_TYPE } from '../telemetry/metrics.ts'
@@ -33,13 +33,7 @@ export function healthOf({ service = 'ok', keys = 'ok', storage = 'ok' }: Checks
 const MAX_CONNECTIONS = 32
 
 /** A probe takes milliseconds, and the next one must find room soon. */
-const TIMEOUTS: HttpTimeouts = {
-  headersMs: 5000,
-  requestMs: 5000,
-  keepAliveMs: 5000,
-  inactiveMs: 10_000,
-  checkMs: 1000,
-}
+const TIMEOUTS = { headersMs: 5000, requestMs: 5000, keepAliveMs: 5000, inactiveMs: 10_000 }
 
 /**
  * The server for operators, which does not listen yet. `metrics` returns all but those of the

@@ -151,9 +151,7 @@ function nameOf(written: string): string {
 
 function valueOf(written: string): Value {
   if (written.startsWith('"')) return decode(written)
-  if (PLAIN_INTEGER.test(written)) return BigInt(written)
-  const number = NUMBER.exec(written)
-  return number ? int64Of(number) : undefined
+  return PLAIN_INTEGER.test(written) ? BigInt(written) : int64Of(written)
 }
 
 /** The text of a JSON string that was checked. */
@@ -162,8 +160,9 @@ function decode(written: string): string {
 }
 
 /** The exact value of a number if it is an int64. Checks its size before building it. */
-function int64Of(number: RegExpExecArray): bigint | undefined {
-  const [, sign = '', whole = '', fraction = '', exponent = '0'] = number
+function int64Of(written: string): bigint | undefined {
+  const [, sign = '', whole, fraction = '', exponent = '0'] = NUMBER.exec(written) ?? []
+  if (whole === undefined) return undefined
   const digits = (whole + fraction).replace(/^0+/, '')
   if (digits === '') return 0n
   let end = digits.length

@@ -58,8 +58,7 @@ export type LogFormat = typeof JSON_LINES
 
 /** A log of one JSON object a line. It never throws and never waits for its reader. */
 export function createLog(level: LogLevel, output?: Output, format = JSON_LINES): Log {
-  const reportOf = (dropped: number): string =>
-    format.line('error', 'log lines were dropped', { dropped })
+  const reportOf = (dropped: number) => format.line('error', 'log lines were dropped', { dropped })
   return logTo(new LogWriter(output ?? standardOutput(), reportOf), level, format)
 }
 
@@ -88,9 +87,7 @@ function logTo(lines: Lines, level: LogLevel, format: LogFormat) {
     /** At level info. */
     request: isOn('info') ? (line: RequestLine) => lines.add(format.request(line)) : () => {},
     /** Lines lost so far, because the reader is too slow or gone. */
-    get dropped() {
-      return lines.dropped
-    },
+    dropped: () => lines.dropped,
     /**
      * Resolves when all lines are written or lost, or after the timeout. A write may then be stuck:
      * only process.exit ends it.
