@@ -51,8 +51,7 @@ function isJson(contentType: string): boolean {
   if (contentType === 'application/json') return true
   const parameters = MEDIA_TYPE.exec(contentType)?.[1]
   if (parameters === undefined) return false
-  const charsets = [...parameters.matchAll(CHARSET)].map(([, charset = '']) => charset)
-  return charsets.every((charset) => /^"?utf-?8"?$/i.test(charset))
+  return [...parameters.matchAll(CHARSET)].every(([, name = '']) => /^"?utf-?8"?$/i.test(name))
 }
 
 /** @throws HttpError `bodyNotUtf8`. */
