@@ -27,7 +27,8 @@ export function checkBodyHeaders(exchange: Exchange, maxBodyBytes: number): void
   const encodings = exchange.headers('content-encoding')
   // "gzip, chunked" is a coding of the same bytes.
   const codings = exchange.headers('transfer-encoding')
-  if (isNot('identity', encodings) || isNot('chunked', codings)) {
+  const isEncoded = encodings.some((coding) => coding.toLowerCase() !== 'identity')
+  if (isEncoded || codings.some((coding) => coding.toLowerCase() !== 'chunked')) {
     const detail = sentenceOf([...encodings, ...codings].join(', '))
     const accept = ['Accept-Encoding', 'identity']
     throw new HttpError('contentEncodingUnsupported', accept, undefined, detail)
@@ -39,11 +40,6 @@ export function checkBodyHeaders(exchange: Exchange, maxBodyBytes: number): void
 function sentenceOf(value: string | undefined): string {
   if (value === undefined) return 'There is none.'
   return `It is ${JSON.stringify(value.slice(0, SHOWN_MAX))}.`
-}
-
-/** True if a value is another one than this. */
-function isNot(supported: string, values: readonly string[]): boolean {
-  return values.some((value) => value.toLowerCase() !== supported)
 }
 
 function isJson(contentType: string): boolean {

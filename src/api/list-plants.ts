@@ -7,7 +7,6 @@ import type { PlantChunk, PlantList, PlantRange } from '../plants/store.ts'
 import { type Call, holding, inTurn, reserved } from './call.ts'
 import { readCursor, writeCursor } from './cursor.ts'
 
-const COMMA = 0x2c
 const LIMIT_MAX = 2 ** 31 - 1
 /** A page has at most this much, or one plant. */
 const PAGE_MAX_BYTES = 8 * 1024 * 1024
@@ -81,7 +80,7 @@ function excessOf(text: Buffer): number {
  */
 function pieceOf(json: string, hasBegun: boolean): Buffer {
   const bytes = Buffer.from(json)
-  if (hasBegun) bytes[0] = COMMA
+  if (hasBegun) bytes.write(',')
   return bytes.subarray(0, -1)
 }
 
