@@ -1,13 +1,12 @@
 /* Wires tokens, storage and HTTP, and has the order of a start and of a stop. */
 
 import { readFileSync } from 'node:fs'
-import type { RequestListener } from 'node:http'
+import type { RequestListener, Server } from 'node:http'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { Admin, type Checks, type Health, healthOf } from './api/admin.ts'
-import { Cors } from './api/cors.ts'
+import { adminServer, type Checks, type Health, healthOf } from './api/admin.ts'
 import { PageCache } from './api/page-cache.ts'
 import { Router, type RouterOptions } from './api/router.ts'
-import { RateLimit } from './api/rate-limit.ts'
+import { rateLimitOf } from './api/rate-limit.ts'
 import type { KeySource } from './auth/keys.ts'
 import { Verifier } from './auth/verifier.ts'
 import type { Adapter } from './http/adapter.ts'
@@ -20,7 +19,7 @@ import type { ServiceConfig } from './settings/read.ts'
 import type { Log } from './telemetry/log.ts'
 import { Metrics } from './telemetry/metrics.ts'
 import { type PlantStore, type Recovered, StoreUnavailable } from './plants/store.ts'
-import { addServiceMetrics, addTokenMetrics } from './service-metrics.ts'
+import { addServiceMetrics } from './service-metrics.ts'
 import { type OpenStore, openStore } from './store/open.ts'
 
 export interface ServiceHooks {
@@ -46,7 +45,7 @@ export type PlantService = Pick<Service, 'open' | 'listen' | 'close' | 'health' 
 
 /** For all request bodies, and once more for all lists that clients have not taken yet. */
 const BUDGET_BYTES = 64 * 1024 * 1024
-const TIMEOUTS = { headersMs: 10_000, requestMs: 30_000, inactiveMs: 60_000, checkMs: 1000 }
+const TIMEOUTS = { headersMs: 10_000, requestMs: 30_000, inactiveMs: 60_000 }
 /** Open files besides the connections: of the admin listener, the process and the store. */
 const OTHER_FILES = 96
 /** Load balancers keep an idle connection for 60 s and more, and must be the first to close it. */
@@ -78,7 +77,8 @@ export class Service {
   #opening: Promise<OpenStore> | undefined
   #isRefusalLogged = false
   #listener: Listener | undefined
-  #admin: Admin | undefined
+  #admin: Server | undefined
+  #adminListener: Listener | undefined
   #listening: Promise<Listening> | undefined
   #closed: Promise<void> | undefined
 
@@ -89,12 +89,11 @@ export class Service {
     this.#keys = config.keys.open(log)
     const { rateLimit, maxBodyBytes, logRequests, readScope, writeScope } = config
     const { corsOrigins, keepAlive } = config
-    const verifier = new Verifier(this.#keys, config)
     const options: RouterOptions = {
       store: () => this.#openedStore(),
-      verifier,
-      rateLimit: rateLimit === undefined ? undefined : new RateLimit(rateLimit),
-      cors: corsOrigins && new Cors(corsOrigins),
+      verifier: new Verifier(this.#keys, config),
+      rateLimit: rateLimit === undefined ? undefined : rateLimitOf(rateLimit),
+      corsOrigins,
       pageCache: new PageCache(),
       queue: this.#queue,
       bodies: new Budget(BUDGET_BYTES),
@@ -110,8 +109,7 @@ export class Service {
     this.#http = new HttpServer(this.#responder, { ...TIMEOUTS, keepAliveMs: keepAlive * 1000 })
     this.#http.server.on('connection', this.#queue.connectionArrived)
     const mountedActive = (): number => this.#adapter?.active ?? 0
-    addServiceMetrics(options, this.#http, mountedActive, () => this.#checks())
-    addTokenMetrics(this.#metrics, verifier, this.#keys)
+    addServiceMetrics(options, this.#http, this.#keys, mountedActive, () => this.#checks())
   }
 
   /** Returns a handler for other servers. */
@@ -197,18 +195,18 @@ export class Service {
   async #listenOnBoth(): Promise<Listening> {
     const { adminListen, listen: address, maxConnections, socketMode } = this.#config
     const { log, nameOf } = this.#hooks
-    let admin: string | undefined
     // Before the store, so that probes are answered during a recovery.
     if (adminListen !== 'off') {
-      this.#admin = new Admin(() => this.#checks(), this.metrics, log)
-      admin = await this.#admin.listen(adminListen, nameOf('adminListen'), socketMode)
+      this.#admin = adminServer(() => this.#checks(), this.metrics, log)
+      const option = nameOf('adminListen')
+      this.#adminListener = await listen(this.#admin, adminListen, option, socketMode)
     }
     const { recovered } = await this.#openStore()
     this.#warn()
     this.#http.server.maxConnections = maxConnections
     this.#listener = await listen(this.#http.server, address, nameOf('listen'), socketMode)
     this.#serve()
-    return { plants: this.#listener.url, admin, recovered }
+    return { plants: this.#listener.url, admin: this.#adminListener?.url, recovered }
   }
 
   #warn(): void {
@@ -246,7 +244,9 @@ export class Service {
       ['answer what is under way', () => this.#drain(deadlineMs)],
       ['close the server', () => http.server.close()],
       ['release the store', () => this.#closeStore()],
-      ['close the admin listener', () => this.#admin?.close()],
+      ['close the admin listener', () => this.#adminListener?.stop()],
+      ['close admin connections', () => this.#admin?.closeAllConnections()],
+      ['close the admin server', () => this.#admin?.close()],
       ['close the keys', () => this.#keys.close?.()],
     ]
     await runSteps(steps, this.#hooks.log)

@@ -5,7 +5,7 @@ import type { Socket } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Exchange } from './exchange.ts'
 import type { Responder } from './responder.ts'
-import { abandon, type HttpResponse } from './response.ts'
+import type { HttpResponse } from './response.ts'
 import { cutOff, send } from './send.ts'
 import { DRAIN_CHECK_MS } from './server.ts'
 
@@ -54,7 +54,6 @@ export class Adapter {
     // What is left of the body is dropped.
     req.resume()
     if (exchange.isOver || exchange.isDone) {
-      abandon(response)
       exchange.finish()
       return this.#responder.answered(exchange, response, true)
     }

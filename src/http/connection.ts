@@ -7,7 +7,7 @@ import { collectBody, discardBody, dropBody } from './body.ts'
 import { Exchange, hasTooManyHeaders, isKnownVersion, recordOf } from './exchange.ts'
 import type { RequestRecord } from './exchange.ts'
 import type { Responder } from './responder.ts'
-import { abandon, type HttpResponse, lastHeadersOf } from './response.ts'
+import { type HttpResponse, lastHeadersOf } from './response.ts'
 import { cutOff, send } from './send.ts'
 import { tickEnd } from './tick.ts'
 
@@ -163,7 +163,6 @@ export class Connection {
 
   #answer(exchange: Exchange, response: HttpResponse): void {
     if (exchange.response || exchange.isOver) {
-      abandon(response)
       // Unless it was refused meanwhile, its client has left.
       if (!exchange.response) this.#responder.answered(exchange, response, true)
       return

@@ -3,7 +3,7 @@
 import type { Socket } from 'node:net'
 import type { Writable } from 'node:stream'
 import type { Exchange } from './exchange.ts'
-import { abandon, type BodyStream, headersOf, type HttpResponse, isStream } from './response.ts'
+import { type BodyStream, headersOf, type HttpResponse, isStream } from './response.ts'
 import { lastHeadersOf, SHORT_MAX_BYTES } from './response.ts'
 
 /** A client has this long to take a piece that is not short. */
@@ -28,7 +28,6 @@ export function send(
   else res.writeHead(response.status, headersOf(response, requestId))
   if (isStream(body) || (typeof body === 'object' && body.length > SHORT_MAX_BYTES))
     return sendPieces(exchange, body, to, isChunked)
-  abandon(response)
   if (body !== undefined) {
     // One write with the headers, and none in `end`: a list of two writes takes a fifth longer.
     // A text is encoded as the headers are, in latin1.
@@ -50,24 +49,20 @@ async function sendPieces(
   let wake = (): void => {}
   to.on('drain', () => wake())
   exchange.whenDone(() => wake())
-  try {
-    for await (const piece of isStream(body) ? body : [body]) {
-      if (exchange.isDone) return
-      if (isChunked) to.write(`${piece.length.toString(16)}\r\n`)
-      // The application of another server may have a `write` that returns nothing, or a promise.
-      const isTaken: unknown = to.write(piece)
-      if (isChunked) to.write('\r\n')
-      if (typeof isTaken === 'boolean' ? isTaken : !to.writableNeedDrain) continue
-      const isShort = piece.length <= SHORT_MAX_BYTES
-      const timer = isShort ? undefined : setTimeout(cutOff, LONG_PIECE_MS, exchange.req.socket)
-      await new Promise<void>((resolve) => (wake = resolve))
-      clearTimeout(timer)
-      if (exchange.isDone) return
-    }
-    if (!exchange.isDone) to.end(isChunked ? '0\r\n\r\n' : '')
-  } finally {
-    if (isStream(body)) body.close()
+  for await (const piece of isStream(body) ? body : [body]) {
+    if (exchange.isDone) return
+    if (isChunked) to.write(`${piece.length.toString(16)}\r\n`)
+    // The application of another server may have a `write` that returns nothing, or a promise.
+    const isTaken: unknown = to.write(piece)
+    if (isChunked) to.write('\r\n')
+    if (typeof isTaken === 'boolean' ? isTaken : !to.writableNeedDrain) continue
+    const isShort = piece.length <= SHORT_MAX_BYTES
+    const timer = isShort ? undefined : setTimeout(cutOff, LONG_PIECE_MS, exchange.req.socket)
+    await new Promise<void>((resolve) => (wake = resolve))
+    clearTimeout(timer)
+    if (exchange.isDone) return
   }
+  if (!exchange.isDone) to.end(isChunked ? '0\r\n\r\n' : '')
 }
 
 /**

@@ -14,6 +14,7 @@ import { cutOff } from './send.ts'
 const HEADERS_MAX_BYTES = 16 * 1024
 /** Node stops reading a body that no code takes after this much and what one read brings. */
 const STREAM_BUFFER_BYTES = 4 * 1024
+const CHECK_MS = 1000
 /** How often a stop looks for connections that it can close. */
 export const DRAIN_CHECK_MS = 25
 /** How long a stop waits for what clients have just sent on idle connections. */
@@ -29,8 +30,8 @@ export interface HttpTimeouts {
   readonly keepAliveMs: number
   /** During a request, without any byte in either direction: the service or the reader is stuck. */
   readonly inactiveMs: number
-  /** How often Node looks for late requests. */
-  readonly checkMs: number
+  /** How often Node looks for late requests; CHECK_MS if it is not given. */
+  readonly checkMs?: number
 }
 
 export class HttpServer {
@@ -50,6 +51,11 @@ export class HttpServer {
   /** How many connections are open. */
   get size(): number {
     return this.#connections.size
+  }
+
+  /** The oldest connection is first. */
+  get sockets(): readonly Socket[] {
+    return [...this.#connections.keys()]
   }
 
   /** Requests that are being answered or wait. */
@@ -96,7 +102,7 @@ export class HttpServer {
       headersTimeout: headersMs,
       requestTimeout: requestMs,
       keepAliveTimeout: keepAliveMs,
-      connectionsCheckingInterval: checkMs,
+      connectionsCheckingInterval: checkMs ?? CHECK_MS,
       // Checked by the router, which answers in the Error shape.
       requireHostHeader: false,
     })

@@ -113,9 +113,9 @@ export async function startBare(
   }
   const responder = new Router({
     ...options,
-    verifier: { verify: authenticate },
+    verifier: { verify: authenticate, counts: { accepted: 0, refused: 0, cached: 0 } },
     rateLimit: undefined,
-    cors: undefined,
+    corsOrigins: undefined,
     scopes: { read: undefined, write: undefined },
     isDraining,
     metrics: new Metrics(),
