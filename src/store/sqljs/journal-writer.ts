@@ -110,12 +110,14 @@ export class JournalWriter {
 
   /**
    * Appends one batch as one line, with the next sequence. If this resolves with true, the line is
-   * durable: the file is open with O_DSYNC. Otherwise `unavailableReason` says why.
+   * durable: the file is open with O_DSYNC. Otherwise `unavailableReason` says why. Without rows
+   * it only says whether there is a file to append to.
    */
   append(rows: readonly Row[]): Promise<boolean> {
     return this.#exclusively(async () => {
       const file = this.#file
-      return file !== undefined && this.#succeeds(() => this.#appendLine(file, rows))
+      if (!file || rows.length === 0) return file !== undefined
+      return this.#succeeds(() => this.#appendLine(file, rows))
     })
   }
 

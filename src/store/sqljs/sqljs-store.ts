@@ -6,8 +6,8 @@ import { reasonOf } from '../../errors.ts'
 import { Turns } from '../../limits/turns.ts'
 import type { NewPlant } from '../../plants/plant.ts'
 import type { Created, PlantList, PlantRange, PlantStore, Recovered } from '../../plants/store.ts'
-import { StoreFull, StoreUnavailable } from '../../plants/store.ts'
-import { Batch, fillBatch, mostPages, type PendingCreate } from './batch.ts'
+import { StoreUnavailable } from '../../plants/store.ts'
+import { Batch, type PendingCreate } from './batch.ts'
 import { Compactor } from './compactor.ts'
 import type { PlantDatabase } from './database.ts'
 import type { Row } from './journal-format.ts'
@@ -24,8 +24,6 @@ export type { SqljsStoreOptions }
 
 /** Ticks that a batch waits for more creates, as long as each tick brings some. */
 const GATHER_TICKS = 8
-/** Creates that one tick refuses: their clients are answered in the same tick. */
-const REFUSED_AT_ONCE = 100
 const CLOSED = 'the store is closed'
 
 /**
@@ -47,7 +45,7 @@ export class SqljsStore implements PlantStore {
   readonly #metrics: WriteMetrics
   readonly #waiting = new Turns<PendingCreate>()
   #writing: Promise<void> | undefined
-  /** Whether the last batch had one plant: one client at a time seems to create. */
+  /** Whether the last batch had one create: one client at a time seems to create. */
   #wasAlone = false
   /** Why memory and journal may differ, once they may. */
   #fatal: string | undefined
@@ -118,10 +116,8 @@ export class SqljsStore implements PlantStore {
     const row: Row =
       plant.tag === undefined ? [owner, id, plant.name] : [owner, id, plant.name, plant.tag]
     return new Promise((resolve, reject) => {
-      if (this.#closed || this.#fatal !== undefined) {
-        reject(new StoreUnavailable(this.#fatal ?? CLOSED))
-        return
-      }
+      const refusal = this.#fatal ?? (this.#closed && CLOSED)
+      if (refusal !== undefined) return reject(new StoreUnavailable(refusal))
       this.#waiting.add(owner, { row, resolve, reject })
       // After the other creates of this tick, so that they share a batch.
       this.#writing ??= Promise.resolve().then(() => this.#writeBatches())
@@ -150,26 +146,23 @@ export class SqljsStore implements PlantStore {
     try {
       while (this.#waiting.count > 0) {
         await this.#gather()
-        if (!this.#journal.ready) {
-          this.#refuseSome()
-          continue
-        }
-        // Decide. Creates that durable plants decide are answered.
+        // Decide. Also what durable plants decide is answered with the batch.
         batch = new Batch()
+        batch.fill(this.#waiting, this.#database, this.#maxPages)
         const { rows, decided } = batch
-        fillBatch(batch, this.#waiting, this.#database, this.#maxPages)
-        if (rows.length === 0) continue
         // Append and sync. After this the batch survives a crash.
         const startedAtMs = performance.now()
         if (!(await this.#journal.append(rows))) {
           batch.rejectAll(new StoreUnavailable(this.#journal.unavailableReason))
           continue
         }
-        this.#metrics.syncSeconds.observe((performance.now() - startedAtMs) / 1000)
-        this.#metrics.batchPlants.observe(rows.length)
+        if (rows.length > 0) {
+          this.#metrics.syncSeconds.observe((performance.now() - startedAtMs) / 1000)
+          this.#metrics.batchPlants.observe(rows.length)
+        }
         // Insert. After this lists show the batch. If it fails, only the next start can show it.
         this.#database.insert(rows)
-        this.#wasAlone = rows.length === 1
+        this.#wasAlone = decided.length === 1
         // Answer. After this clients rely on the batch.
         for (const { create, created } of decided) create.resolve(created)
         this.#compactor.compactIfDue()
@@ -188,21 +181,6 @@ export class SqljsStore implements PlantStore {
       seen = this.#waiting.count
       await yieldTick()
     }
-  }
-
-  /** Refuses what one tick can answer: a loop for thousands would keep all others waiting. */
-  #refuseSome(): void {
-    for (let left = REFUSED_AT_ONCE; left > 0 && this.#waiting.first; left--) {
-      const refusal = this.#refusalOf(this.#waiting.first)
-      this.#waiting.shift()?.reject(refusal)
-    }
-  }
-
-  /** While the journal cannot be written. A create without room is told that it need not retry. */
-  #refusalOf({ row }: PendingCreate): Error {
-    const hasRoom = this.#database.usedPages + mostPages(row) <= this.#maxPages
-    if (!hasRoom && !this.#database.existing(row)) return new StoreFull()
-    return new StoreUnavailable(this.#journal.unavailableReason)
   }
 
   /** The database failed: what it holds may differ from the journal. */
