@@ -118,7 +118,8 @@ async function tryToHold(directory: string, number: bigint): Promise<DirectoryLo
     socket.unref().on('error', () => socket.destroy())
     socket.end(introduction, () => socket.destroy())
   }).unref()
-  const [name, starting] = [`lock-${number}`, randomName()]
+  const name = `lock-${number}`
+  const starting = `starting-${randomBytes(8).toString('hex')}`
   const own = join(directory, starting)
   try {
     // Exclusive: else the primary process of a cluster would listen for its workers.
@@ -134,7 +135,7 @@ async function tryToHold(directory: string, number: bigint): Promise<DirectoryLo
     if ((await highest(directory)) === number) {
       await removeOthers(directory, number)
       await checkHeld(place)
-      return { place, release: () => releaseLock(place, server) }
+      return { place, release: () => releaseLock(place, own, server) }
     }
   } catch (error) {
     // EEXIST: another process was first. ENOENT: another one won, and removed our random name.
@@ -149,17 +150,17 @@ async function tryToHold(directory: string, number: bigint): Promise<DirectoryLo
 }
 
 /**
- * Replaces the socket by an empty file, then closes it: the directory then holds only plain files,
- * which every tool can copy. If that fails, a closed socket does as well.
+ * Replaces the socket by an empty file, which has the random name before, then closes it: the
+ * directory then holds only plain files, which every tool can copy. If that fails, a closed socket
+ * does as well.
  */
-async function releaseLock(place: LockPlace, server: Server): Promise<void> {
-  const temporary = join(place.directory, randomName())
+async function releaseLock(place: LockPlace, own: string, server: Server): Promise<void> {
   try {
     await checkHeld(place)
-    await writeFile(temporary, '', { flag: 'wx', mode: 0o600 })
-    await rename(temporary, join(place.directory, place.name))
+    await writeFile(own, '', { flag: 'wx', mode: 0o600 })
+    await rename(own, join(place.directory, place.name))
   } catch {
-    await rm(temporary, { force: true }).catch(() => {})
+    await rm(own, { force: true }).catch(() => {})
   }
   await close(server)
 }
@@ -180,27 +181,22 @@ export async function identityOf(directory: string, name: string): Promise<strin
 }
 
 /** Describes the process that listens there; undefined if none does. */
-function describeHolder(path: string): Promise<string | undefined> {
-  return new Promise((resolve, reject) => {
-    let answer = ''
-    const socket = connect({ path }).setEncoding('utf8')
-    const timer = setTimeout(() => socket.destroy(), ANSWER_TIMEOUT_MS)
-    socket.on('data', (chunk) => {
+async function describeHolder(path: string): Promise<string | undefined> {
+  let answer = ''
+  try {
+    const socket = connect({ path, signal: AbortSignal.timeout(ANSWER_TIMEOUT_MS) })
+    for await (const chunk of socket.setEncoding('utf8')) {
       answer += chunk
-      if (answer.length > MAX_ANSWER_CHARS) socket.destroy()
-    })
-    socket.on('error', (error) => {
-      const code = errorCodeOf(error)
-      // Linux refuses a connection to a plain file; elsewhere it may be said to be no socket.
-      if (code === 'ECONNREFUSED' || code === 'ENOENT' || code === 'ENOTSOCK') resolve(undefined)
-      // EAGAIN: its backlog is full. ECONNRESET: it was there a moment ago.
-      else if (code !== 'EAGAIN' && code !== 'ECONNRESET') reject(error)
-    })
-    socket.on('close', () => {
-      clearTimeout(timer)
-      resolve(INTRODUCTION.test(answer) ? answer : 'a process that did not answer')
-    })
-  })
+      if (answer.length > MAX_ANSWER_CHARS) break
+    }
+  } catch (error) {
+    const code = errorCodeOf(error)
+    // Linux refuses a connection to a plain file; elsewhere it may be said to be no socket.
+    if (code === 'ECONNREFUSED' || code === 'ENOENT' || code === 'ENOTSOCK') return undefined
+    // It is late; or its backlog is full; or it was there a moment ago.
+    if (code !== 'ABORT_ERR' && code !== 'EAGAIN' && code !== 'ECONNRESET') throw error
+  }
+  return INTRODUCTION.test(answer) ? answer : 'a process that did not answer'
 }
 
 /** Uses a socket. One whose path is too long is reached through the open directory. */
@@ -219,10 +215,6 @@ async function throughSocket<T>(
   } finally {
     closeSync(descriptor)
   }
-}
-
-function randomName(): string {
-  return `starting-${randomBytes(8).toString('hex')}`
 }
 
 function close(server: Server): Promise<void> {
