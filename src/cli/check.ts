@@ -110,8 +110,8 @@ export async function tornLine(
   wasServed: boolean,
   { last }: Replay,
 ): Promise<StoreCorrupt | undefined> {
-  if (!last || last.tornBytes === 0 || wasServed || (await isLocked(directory))) return undefined
-  const torn = `its last line is torn (${last.tornBytes} bytes)`
+  if (!last || last.torn.length === 0 || wasServed || (await isLocked(directory))) return undefined
+  const torn = `its last line is torn (${last.torn.length} bytes)`
   const file = `${directory}/${journalName(last.number)}`
   const advice = 'the next start of the service puts it aside'
   return new StoreCorrupt(file, last.goodBytes, `${torn}: ${TORN}`, advice)

@@ -60,11 +60,11 @@ export interface JournalExtent {
   readonly firstSequence: number
   /** The sequence that the next line would have. */
   readonly nextSequence: number
-  readonly headerBytes: number
-  /** Where the last good line ends. */
+  /** Where the last good line ends, and the crc32 of all before. */
   readonly goodBytes: number
-  /** Length of the broken line after it, and the file that keeps this line. */
-  readonly tornBytes: number
+  readonly checksum: number
+  /** The broken line after it, empty if there is none, and the file that keeps this line. */
+  readonly torn: Buffer
   readonly tornName: string
 }
 
@@ -126,9 +126,8 @@ export function* readJournal(
 ): Generator<JournalLine, JournalExtent, undefined> {
   const bytes = withoutPadding(contents)
   const firstSequence = readHeader(file, bytes)
-  const headerBytes = bytes.indexOf(NEWLINE) + 1
   let sequence = firstSequence
-  let at = headerBytes
+  let at = bytes.indexOf(NEWLINE) + 1
   while (at < bytes.length) {
     const end = bytes.indexOf(NEWLINE, at)
     const jsonAt = end < 0 ? undefined : findJson(bytes, at, end, sequence)
@@ -148,10 +147,12 @@ export function* readJournal(
     sequence += 1
     at = end + 1
   }
-  const torn = bytes.subarray(at)
+  // A copy: the reader frees the contents.
+  const torn = Buffer.from(bytes.subarray(at))
   // Two torn lines of one sequence are two files.
-  const kept = { tornBytes: torn.length, tornName: `torn-${sequence}-${checksum(torn)}.bin` }
-  return { firstSequence, nextSequence: sequence, headerBytes, goodBytes: at, ...kept }
+  const tornName = `torn-${sequence}-${checksum(torn)}.bin`
+  const good = { goodBytes: at, checksum: crc32(bytes.subarray(0, at)) }
+  return { firstSequence, nextSequence: sequence, ...good, torn, tornName }
 }
 
 function withoutPadding(contents: Buffer): Buffer {

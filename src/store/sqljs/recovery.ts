@@ -125,12 +125,11 @@ function reporting(log: Log): OnProgress {
 }
 
 function logTorn({ directory, last }: Recovery, log: Log): void {
-  if (!last || last.tornBytes === 0) return
-  const { number, goodBytes: byte, tornBytes: bytes, tornName } = last
+  if (!last || last.torn.length === 0) return
+  const { number, goodBytes: byte, torn, tornName } = last
   const what = 'the last line of the journal is torn, and is put aside'
-  const [file, kept] = [journalName(number), tornName]
-  const fields = { file: directory.pathOf(file), byte, bytes, kept: directory.pathOf(kept) }
-  log.error(`${what}: ${TORN}`, fields)
+  const [file, kept] = [journalName(number), tornName].map((name) => directory.pathOf(name))
+  log.error(`${what}: ${TORN}`, { file, byte, bytes: torn.length, kept })
 }
 
 /**

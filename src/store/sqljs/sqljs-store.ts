@@ -93,12 +93,13 @@ export class SqljsStore implements PlantStore {
     let journal: JournalWriter | undefined
     try {
       recovery = await recover(files, directory, log)
-      journal = await JournalWriter.open(resolved, recovery)
+      journal = new JournalWriter(resolved, recovery)
+      await journal.begin()
       await directory.checkLock()
       const store = new SqljsStore(resolved, lock, recovery, journal, {
         plants: recovery.database.count,
         groups: recovery.batches,
-        tornBytes: recovery.last?.tornBytes ?? 0,
+        tornBytes: recovery.last?.torn.length ?? 0,
         ms: Math.round(performance.now() - startedAtMs),
       })
       await store.#compactor.begin()

@@ -55,9 +55,9 @@ function read(bytes: Buffer, isLast = true): Found {
     assert.equal(step.value.sequence, FIRST + batches.length)
     batches.push(step.value.rows())
   }
-  const { goodBytes, tornBytes, nextSequence } = step.value
+  const { goodBytes, torn, nextSequence } = step.value
   assert.equal(nextSequence, FIRST + batches.length)
-  return { batches, goodBytes, tornBytes }
+  return { batches, goodBytes, tornBytes: torn.length }
 }
 
 /** Where the line of a byte begins. */
