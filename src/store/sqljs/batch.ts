@@ -32,7 +32,7 @@ export class Batch {
    * Takes waiting creates, owner by owner, and decides each by the plant that has its id: a durable
    * one, or one of this batch. A create without room is refused at once.
    */
-  fill(waiting: Turns<PendingCreate>, database: PlantDatabase, maxPages: number): void {
+  fill(waiting: Turns<PendingCreate>, database: PlantDatabase, maxBytes: number): void {
     const { rows, decided } = this
     const added = new Map<string, Row>()
     const deadlineMs = performance.now() + DECIDE_MS
@@ -44,7 +44,7 @@ export class Batch {
       const other = added.get(key)
       const found = other ? compared(row, other) : database.existing(row)
       if (found) decided.push({ create, created: found === 'same' ? 'stored' : 'conflict' })
-      else if (pages + mostPages(row) <= maxPages) {
+      else if ((pages + mostPages(row)) * PAGE_BYTES <= maxBytes) {
         added.set(key, row)
         rows.push(row)
         decided.push({ create, created: 'stored' })

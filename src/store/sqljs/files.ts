@@ -63,7 +63,6 @@ const FLAGS: Readonly<Record<Mode, number>> = {
  */
 const CALL_BYTES = 1024 * 1024
 
-const readLater = promisify(fs.read)
 const writeLater = promisify(fs.write)
 /**
  * Where packages are in archives (Yarn's Plug'n'Play), a FileHandle cannot sync. Where Node's
@@ -123,7 +122,7 @@ async function readUpTo(path: string, maxBytes = Infinity): Promise<Buffer> {
     let at = 0
     for (let taken = 1; at < bytes && taken > 0; at += taken) {
       const most = Math.min(bytes - at, CALL_BYTES)
-      taken = (await readLater(handle.fd, contents, at, most, at)).bytesRead
+      taken = (await handle.read(contents, at, most, at)).bytesRead
     }
     // Less than there was: a service has cut off a line meanwhile.
     return contents.subarray(0, at)

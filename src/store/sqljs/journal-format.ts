@@ -52,7 +52,7 @@ export interface JournalLine {
   readonly sequence: number
   /** The byte after the line. */
   readonly endsAt: number
-  rows(): readonly Row[]
+  readonly rows: readonly Row[]
 }
 
 /** What a journal holds, without its padding. */
@@ -132,20 +132,15 @@ export function* readJournal(
     const end = bytes.indexOf(NEWLINE, at)
     const jsonAt = end < 0 ? undefined : findJson(bytes, at, end, sequence)
     if (jsonAt === undefined) {
-      const why = isLastJournal
-        ? whyNotTorn(bytes.subarray(at), sequence)
-        : 'a later journal follows'
+      const why = whyNotTorn(bytes.subarray(at), sequence, isLastJournal)
       if (why === undefined) break
       throw new StoreCorrupt(file, at, `a line is broken, and ${why}`)
     }
     // The checksum fits, so the line is what batchLine wrote: an array of rows.
-    yield {
-      sequence,
-      endsAt: end + 1,
-      rows: () => JSON.parse(bytes.toString('utf8', jsonAt, end)) as readonly Row[],
-    }
-    sequence += 1
+    const rows = JSON.parse(bytes.toString('utf8', jsonAt, end)) as readonly Row[]
     at = end + 1
+    yield { sequence, endsAt: at, rows }
+    sequence += 1
   }
   // A copy: the reader frees the contents.
   const torn = Buffer.from(bytes.subarray(at))
@@ -168,8 +163,9 @@ function findJson(bytes: Buffer, at: number, end: number, sequence: number): num
   return bytes.toString('latin1', at, jsonAt) === start ? jsonAt : undefined
 }
 
-/** Why the broken rest of the last journal is damage; undefined if it is one torn line. */
-function whyNotTorn(rest: Buffer, sequence: number): string | undefined {
+/** Why the broken rest of a journal is damage; undefined if it is one torn line. */
+function whyNotTorn(rest: Buffer, sequence: number, isLastJournal: boolean): string | undefined {
+  if (!isLastJournal) return 'a later journal follows'
   const end = rest.indexOf(NEWLINE)
   if (end >= 0 && end < rest.length - 1) return 'more lines follow'
   return holdsLine(rest, sequence + 1) ? 'a good one follows' : undefined

@@ -95,14 +95,14 @@ export async function replay(
     const lines = readJournal(path, contents, isLastJournal)
     let [step, plants] = [lines.next(), 0]
     for (; !step.done; step = lines.next()) {
-      const rows = step.value.rows()
+      const { rows, endsAt } = step.value
       plants += rows.length
       if (step.value.sequence <= covered) continue
       database.insert(rows)
       batches += 1
       const paused = pause()
       if (!paused) continue
-      onProgress({ batches, journal: name, bytes: step.value.endsAt, totalBytes: contents.length })
+      onProgress({ batches, journal: name, bytes: endsAt, totalBytes: contents.length })
       await paused
     }
     const extent = step.value

@@ -14,7 +14,7 @@ import type { Row } from './journal-format.ts'
 import { JournalWriter } from './journal-writer.ts'
 import type { PlantLists } from './list.ts'
 import { DirectoryLocked, type DirectoryLock } from './lock.ts'
-import { addStoreMetrics, type WriteMetrics } from './store-metrics.ts'
+import { addStoreMetrics } from './store-metrics.ts'
 import { PAGE_BYTES } from './page-file.ts'
 import { type ResolvedOptions, type SqljsStoreOptions, withDefaults } from './store-options.ts'
 import { recover, type Recovery } from './recovery.ts'
@@ -41,8 +41,7 @@ export class SqljsStore implements PlantStore {
   readonly #lists: PlantLists
   readonly #journal: JournalWriter
   readonly #compactor: Compactor
-  readonly #maxPages: number
-  readonly #metrics: WriteMetrics
+  readonly #metrics: ReturnType<typeof addStoreMetrics>
   readonly #waiting = new Turns<PendingCreate>()
   #writing: Promise<void> | undefined
   /** Whether the last batch had one create: one client at a time seems to create. */
@@ -58,7 +57,6 @@ export class SqljsStore implements PlantStore {
     journal: JournalWriter,
     recovered: Recovered,
   ) {
-    const { maxDataBytes } = options
     this.recovered = recovered
     this.#options = options
     this.#lock = lock
@@ -66,14 +64,9 @@ export class SqljsStore implements PlantStore {
     this.#lists = recovery.database.lists
     this.#journal = journal
     this.#compactor = new Compactor(options, journal, recovery)
-    this.#maxPages = Math.floor(maxDataBytes / PAGE_BYTES)
-    this.#metrics = addStoreMetrics(options.metrics, {
-      maxDataBytes,
-      plants: () => journal.current.plants,
-      dataBytes: () => (this.#closed ? undefined : this.#database.usedPages * PAGE_BYTES),
-      journalBytes: () => this.#compactor.journalBytes,
-      compactions: () => this.#compactor.results,
-    })
+    this.#metrics = addStoreMetrics(options, journal, this.#compactor, () =>
+      this.#closed ? undefined : this.#database.usedPages * PAGE_BYTES,
+    )
   }
 
   /**
@@ -149,7 +142,7 @@ export class SqljsStore implements PlantStore {
         await this.#gather()
         // Decide. Also what durable plants decide is answered with the batch.
         batch = new Batch()
-        batch.fill(this.#waiting, this.#database, this.#maxPages)
+        batch.fill(this.#waiting, this.#database, this.#options.maxDataBytes)
         const { rows, decided } = batch
         // Append and sync. After this the batch survives a crash.
         const startedAtMs = performance.now()
@@ -198,9 +191,7 @@ export class SqljsStore implements PlantStore {
   }
 
   async #close(): Promise<void> {
-    const compacted = this.#compactor.stop()
-    await this.#writing
-    await compacted
+    await Promise.all([this.#compactor.stop(), this.#writing])
     try {
       if (this.#fatal === undefined) await this.#compactor.finish()
     } catch (error) {

@@ -8,14 +8,13 @@ import { checkHeld, identityOf, type LockPlace, LockLost } from './lock.ts'
 const CHECK_EVERY_MS = 1000
 /** The ending of a file that is not whole yet. A start removes those that a crash left. */
 export const TEMPORARY = '.tmp'
-const RANDOM_BYTES = 8
 
 /**
  * A name for a file until it is whole. Only one writer has it: an abandoned thread, or a process
  * whose directory was replaced, never writes to another's file or removes it.
  */
 export function temporaryName(name: string): string {
-  return `${name}.${randomBytes(RANDOM_BYTES).toString('hex')}${TEMPORARY}`
+  return `${name}.${randomBytes(8).toString('hex')}${TEMPORARY}`
 }
 
 /**

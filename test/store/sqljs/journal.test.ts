@@ -53,7 +53,7 @@ function read(bytes: Buffer, isLast = true): Found {
   let step = lines.next()
   for (; !step.done; step = lines.next()) {
     assert.equal(step.value.sequence, FIRST + batches.length)
-    batches.push(step.value.rows())
+    batches.push(step.value.rows)
   }
   const { goodBytes, torn, nextSequence } = step.value
   assert.equal(nextSequence, FIRST + batches.length)
