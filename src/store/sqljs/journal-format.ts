@@ -47,14 +47,6 @@ StoreCorrupt.prototype.name = 'StoreCorrupt'
  */
 export type Row = readonly [owner: string, id: string, name: string, tag?: string]
 
-/** One line of a journal, whose checksum fits. */
-export interface JournalLine {
-  readonly sequence: number
-  /** The byte after the line. */
-  readonly endsAt: number
-  readonly rows: readonly Row[]
-}
-
 /** What a journal holds, without its padding. */
 export interface JournalExtent {
   readonly firstSequence: number
@@ -114,17 +106,15 @@ export function otherVersion(found: unknown, readable: unknown): string {
 }
 
 /**
- * Reads a journal line by line. In the last journal, a broken line at the very end is torn: it is
+ * Reads a journal line by line: of each line whose checksum fits it yields the sequence, the byte
+ * after the line, and the rows. In the last journal, a broken line at the very end is torn: it is
  * left out. Only one batch is in flight at a time, so a disk that keeps what it synced tears no
  * acknowledged line. Anything else that does not fit is damage.
  * @throws StoreCorrupt with file and byte.
  */
-export function* readJournal(
-  file: string,
-  contents: Buffer,
-  isLastJournal: boolean,
-): Generator<JournalLine, JournalExtent, undefined> {
-  const bytes = withoutPadding(contents)
+export function* readJournal(file: string, contents: Buffer, isLastJournal: boolean) {
+  // Without padding.
+  const bytes = contents.subarray(0, contents.findLastIndex((byte) => byte !== 0) + 1)
   const firstSequence = readHeader(file, bytes)
   let sequence = firstSequence
   let at = bytes.indexOf(NEWLINE) + 1
@@ -147,13 +137,8 @@ export function* readJournal(
   // Two torn lines of one sequence are two files.
   const tornName = `torn-${sequence}-${checksum(torn)}.bin`
   const good = { goodBytes: at, checksum: crc32(bytes.subarray(0, at)) }
-  return { firstSequence, nextSequence: sequence, ...good, torn, tornName }
-}
-
-function withoutPadding(contents: Buffer): Buffer {
-  let end = contents.length
-  while (end > 0 && contents[end - 1] === 0) end--
-  return contents.subarray(0, end)
+  const extent: JournalExtent = { firstSequence, nextSequence: sequence, ...good, torn, tornName }
+  return extent
 }
 
 /** Where the JSON of a line of this sequence begins; undefined if the line is broken. */

@@ -4,8 +4,7 @@ import { crc32 } from 'node:zlib'
 import { errorCodeOf, reasonOf } from '../../errors.ts'
 import { StoreUnavailable } from '../../plants/store.ts'
 import { type File, freeBytes, writeWhole } from './files.ts'
-import { batchLine, headerLine, journalName } from './journal-format.ts'
-import { type JournalExtent, type Row, StoreCorrupt } from './journal-format.ts'
+import { batchLine, headerLine, journalName, type Row, StoreCorrupt } from './journal-format.ts'
 import type { Recovery } from './recovery.ts'
 import type { ResolvedOptions } from './store-options.ts'
 import { temporaryName } from './store-directory.ts'
@@ -44,11 +43,11 @@ export class JournalWriter {
   readonly #options: ResolvedOptions
   #journal: Journal
   /** The journal that a start found, until its torn line is put aside. */
-  #found: JournalExtent | undefined
+  #found: Recovery['last']
   /**
-   * The file that lines are appended to. Undefined while it is in doubt, until the journal has been
-   * rewritten: some or all of a write, or of a new file, may be on the disk. A failure that leaves
-   * it here left the journal as it was before.
+   * The file that lines are appended to. Undefined while the journal is in doubt, until it has been
+   * rewritten: some or all of a write, or of a new file, may be on the disk. After a failure that
+   * keeps the file, the journal is as it was before, and the file is used again.
    */
   #file: File | undefined
   #paddingBytes = 0
@@ -143,7 +142,6 @@ export class JournalWriter {
    */
   async #appendLine(file: File, rows: readonly Row[]): Promise<void> {
     const journal = this.#journal
-    const { checksum } = journal
     const line = batchLine(journal.nextSequence, rows)
     const bytes = journal.bytes + line.length
     const isPadded = bytes > this.#paddedTo && line.length * PADDED_LINES <= this.#paddingBytes
@@ -156,7 +154,8 @@ export class JournalWriter {
     })
     const nextSequence = journal.nextSequence + 1
     const plants = journal.plants + rows.length
-    this.#journal = { ...journal, nextSequence, bytes, plants, checksum: crc32(line, checksum) }
+    const checksum = crc32(line, journal.checksum)
+    this.#journal = { ...journal, nextSequence, bytes, checksum, plants }
   }
 
   /** Writes after the acknowledged lines. If there is no space, nothing follows them. */
@@ -252,6 +251,7 @@ export class JournalWriter {
     this.#found = undefined
   }
 
+  /** Goes on with a file, or with none. */
   #use(file: File | undefined): void {
     // What a close reports does not matter: the file is not written to again.
     this.#file?.close().catch(() => {})

@@ -27,19 +27,16 @@ export interface LockPlace {
   readonly identity: string
 }
 
-/** The path of a directory does not lead to the lock of this process any more. */
-export class LockLost extends Error {
-  constructor({ directory, name }: LockPlace) {
-    const what = `${join(directory, name)} is not the lock of this process any more`
-    const why = `${directory} was moved or replaced, or the lock was removed`
-    const advice = 'stop the service, put the directory back in its place, and start again'
-    super(`${what}: ${why}; ${advice}`)
-  }
+/** An error for a directory whose path does not lead to the lock of this process any more. */
+export function lockLost({ directory, name }: LockPlace): Error {
+  const what = `${join(directory, name)} is not the lock of this process any more`
+  const why = `${directory} was moved or replaced, or the lock was removed`
+  const advice = 'stop the service, put the directory back in its place, and start again'
+  return new Error(`${what}: ${why}; ${advice}`)
 }
-LockLost.prototype.name = 'LockLost'
 
 export interface DirectoryLock {
-  /** What `checkHeld` checks; undefined for a lock of another kind. */
+  /** What `isHeld` checks; undefined for a lock of another kind. */
   readonly place?: LockPlace
   /** Lets the next process in. The lock's name stays as a plain file. */
   release(): Promise<void>
@@ -80,13 +77,13 @@ export async function isLocked(dir: string): Promise<boolean> {
   return (await lastLock(dir)).holder !== undefined
 }
 
-/** @throws LockLost; any other error if that cannot be known. */
-export async function checkHeld(place: LockPlace): Promise<void> {
-  const found = await identityOf(place.directory, place.name).catch((error: unknown) => {
+/** Whether the path still leads to the lock of this process. @throws if that cannot be known. */
+export async function isHeld({ directory, name, identity }: LockPlace): Promise<boolean> {
+  const found = await identityOf(directory, name).catch((error: unknown) => {
     const code = errorCodeOf(error)
     if (code !== 'ENOENT' && code !== 'ENOTDIR') throw error
   })
-  if (found !== place.identity) throw new LockLost(place)
+  return found === identity
 }
 
 /** The number in a lock's name, 0 for another file's. */
@@ -134,7 +131,7 @@ async function tryToHold(directory: string, number: bigint): Promise<DirectoryLo
     await link(own, join(directory, name))
     if ((await highest(directory)) === number) {
       await removeOthers(directory, number)
-      await checkHeld(place)
+      if (!(await isHeld(place))) throw lockLost(place)
       return { place, release: () => releaseLock(place, own, server) }
     }
   } catch (error) {
@@ -156,7 +153,7 @@ async function tryToHold(directory: string, number: bigint): Promise<DirectoryLo
  */
 async function releaseLock(place: LockPlace, own: string, server: Server): Promise<void> {
   try {
-    await checkHeld(place)
+    if (!(await isHeld(place))) throw lockLost(place)
     await writeFile(own, '', { flag: 'wx', mode: 0o600 })
     await rename(own, join(place.directory, place.name))
   } catch {
