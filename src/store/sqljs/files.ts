@@ -26,10 +26,7 @@ export interface File {
   readNow(bytes: Uint8Array, at: number): number
   lengthBytes(): Promise<number>
   sync(): Promise<void>
-  /**
-   * Lets a later `sync` take less time, in the calling thread. Where Node's permission model is in
-   * force it does nothing, because that forbids it.
-   */
+  /** Lets a later `sync` take less time, in the calling thread. */
   syncNow(): void
   truncate(lengthBytes: number): Promise<void>
   close(): Promise<void>
@@ -64,11 +61,7 @@ const FLAGS: Readonly<Record<Mode, number>> = {
 const CALL_BYTES = 1024 * 1024
 
 const writeLater = promisify(fs.write)
-/**
- * Where packages are in archives (Yarn's Plug'n'Play), a FileHandle cannot sync. Where Node's
- * permission model is in force, nothing else can. Node's types do not say that it may be missing.
- */
-const hasPermissions = (process as { readonly permission?: unknown }).permission !== undefined
+/** Where packages are in archives (Yarn's Plug'n'Play), a FileHandle cannot sync. */
 const syncLater = promisify(fs.fsync)
 
 /** File access of every thread. */
@@ -96,10 +89,8 @@ export function fileOf(handle: FileHandle): File {
     writeNow: (bytes, at) => fs.writeSync(handle.fd, bytes, 0, bytes.length, at),
     readNow: (bytes, at) => fs.readSync(handle.fd, bytes, 0, bytes.length, at),
     lengthBytes: async () => (await handle.stat()).size,
-    sync: () => (hasPermissions ? handle.sync() : syncLater(handle.fd)),
-    syncNow() {
-      if (!hasPermissions) fs.fdatasyncSync(handle.fd)
-    },
+    sync: () => syncLater(handle.fd),
+    syncNow: () => fs.fdatasyncSync(handle.fd),
     truncate: (lengthBytes) => handle.truncate(lengthBytes),
     close: () => handle.close(),
   }
