@@ -180,14 +180,11 @@ export class SqljsStore implements PlantStore {
   /** The database failed: what it holds may differ from the journal. */
   #fail(error: unknown, batch: Batch): void {
     this.#fatal = `memory and journal may differ: ${reasonOf(error)}`
-    try {
-      this.#options.onFatal(error)
-    } finally {
-      // If the process goes on, no create waits for ever. The next start finds what is durable.
-      const unavailable = new StoreUnavailable(this.#fatal)
-      batch.rejectAll(unavailable)
-      while (this.#waiting.count > 0) this.#waiting.shift()?.reject(unavailable)
-    }
+    // If the process goes on, no create waits for ever. The next start finds what is durable.
+    const unavailable = new StoreUnavailable(this.#fatal)
+    batch.rejectAll(unavailable)
+    while (this.#waiting.count > 0) this.#waiting.shift()?.reject(unavailable)
+    this.#options.onFatal(error)
   }
 
   async #close(): Promise<void> {

@@ -97,12 +97,8 @@ export class StoreDirectory {
   async writeTemporary<T>(temporary: string, write: (file: File) => Promise<T>): Promise<T> {
     await this.checkLock()
     const file = await this.#files.open(this.pathOf(temporary), 'temporary')
-    const writeAndSync = async (): Promise<T> => {
-      const result = await write(file)
-      await file.sync()
-      return result
-    }
-    return this.orRemove(temporary, () => writeAndSync().finally(file.close))
+    const synced = write(file).then((result) => file.sync().then(() => result))
+    return this.orRemove(temporary, () => synced.finally(file.close))
   }
 
   /**
