@@ -187,14 +187,13 @@ export class JournalWriter {
 
   /** Puts the journal's acknowledged lines, or a new journal, in place. Never throws. */
   #rewrite(): Promise<boolean> {
-    return this.#exclusively(() =>
-      this.#succeeds(async () => {
-        const contents = await this.#readBack()
-        await this.#putAside()
-        await this.#create(this.#journal, contents)
-        freeBytes(contents)
-      }),
-    )
+    const rewrite = async (): Promise<void> => {
+      const contents = await this.#readBack()
+      await this.#putAside()
+      await this.#create(this.#journal, contents)
+      freeBytes(contents)
+    }
+    return this.#exclusively(() => this.#succeeds(rewrite))
   }
 
   /** Creates a journal's file, durable together with its name, and goes on with it. */

@@ -118,11 +118,11 @@ async function tryToHold(directory: string, number: bigint): Promise<DirectoryLo
   const name = `lock-${number}`
   const starting = `starting-${randomBytes(8).toString('hex')}`
   const own = join(directory, starting)
+  // Exclusive: else the primary process of a cluster would listen for its workers.
+  const listen = (path: string) => once(server.listen({ path, exclusive: true }), 'listening')
+  let lock: DirectoryLock | undefined
   try {
-    // Exclusive: else the primary process of a cluster would listen for its workers.
-    await throughSocket(directory, starting, (path) =>
-      once(server.listen({ path, exclusive: true }), 'listening'),
-    )
+    await throughSocket(directory, starting, listen)
     // The lock holds even if a connection cannot be accepted (no descriptors left).
     server.on('error', () => {})
     await chmod(own, 0o600)
@@ -132,18 +132,16 @@ async function tryToHold(directory: string, number: bigint): Promise<DirectoryLo
     if ((await highest(directory)) === number) {
       await removeOthers(directory, number)
       if (!(await isHeld(place))) throw lockLost(place)
-      return { place, release: () => releaseLock(place, own, server) }
+      lock = { place, release: () => releaseLock(place, own, server) }
     }
   } catch (error) {
     // EEXIST: another process was first. ENOENT: another one won, and removed our random name.
     const code = errorCodeOf(error)
-    if (code !== 'EEXIST' && code !== 'ENOENT') {
-      await close(server)
-      throw error
-    }
+    if (code !== 'EEXIST' && code !== 'ENOENT') throw error
+  } finally {
+    if (!lock) await close(server)
   }
-  await close(server)
-  return undefined
+  return lock
 }
 
 /**
@@ -197,11 +195,7 @@ async function describeHolder(path: string): Promise<string | undefined> {
 }
 
 /** Uses a socket. One whose path is too long is reached through the open directory. */
-async function throughSocket<T>(
-  dir: string,
-  name: string,
-  use: (path: string) => Promise<T>,
-): Promise<T> {
+async function throughSocket<T>(dir: string, name: string, use: (path: string) => Promise<T>) {
   const path = join(dir, name)
   if (Buffer.byteLength(path) <= MAX_SOCKET_PATH_BYTES) return use(path)
   if (process.platform !== 'linux')

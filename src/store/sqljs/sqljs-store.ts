@@ -105,10 +105,9 @@ export class SqljsStore implements PlantStore {
     }
   }
 
-  create(owner: string, plant: NewPlant): Promise<Created> {
-    const id = plant.id.toString()
-    const row: Row =
-      plant.tag === undefined ? [owner, id, plant.name] : [owner, id, plant.name, plant.tag]
+  create(owner: string, { id, name, tag }: NewPlant): Promise<Created> {
+    const digits = id.toString()
+    const row: Row = tag === undefined ? [owner, digits, name] : [owner, digits, name, tag]
     return new Promise((resolve, reject) => {
       const refusal = this.#fatal ?? (this.#closed && CLOSED)
       if (refusal !== undefined) return reject(new StoreUnavailable(refusal))
