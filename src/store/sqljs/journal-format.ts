@@ -10,7 +10,6 @@ import { crc32 } from 'node:zlib'
  * lower-case hex digits; JSON holds no raw newline and no zero byte. Invariant: a line's sequence
  * is the previous one's + 1.
  */
-const FORMAT = 'plant-store-journal'
 const VERSION = 1
 /** Every header is shorter. */
 export const HEADER_MAX_BYTES = 128
@@ -78,7 +77,7 @@ function checksum(data: string | Uint8Array): string {
 }
 
 export function headerLine(firstSequence: number): Buffer {
-  const text = `${FORMAT} ${VERSION} ${firstSequence}`
+  const text = `plant-store-journal ${VERSION} ${firstSequence}`
   return Buffer.from(`${text} ${checksum(text)}\n`)
 }
 

@@ -9,22 +9,6 @@ import type { Recovery } from './recovery.ts'
 import type { ResolvedOptions } from './store-options.ts'
 import { temporaryName } from './store-directory.ts'
 
-/** A journal's acknowledged part: its header and good lines. */
-interface Journal {
-  readonly number: number
-  readonly firstSequence: number
-  /** The sequence of the next line. */
-  readonly nextSequence: number
-  /** Length and crc32, without padding. */
-  readonly bytes: number
-  readonly checksum: number
-  /** Length of the earlier journals that the start found or this process closed. */
-  readonly bytesBefore: number
-  /** How many plants were stored before this journal, and with it. */
-  readonly plantsBefore: number
-  readonly plants: number
-}
-
 const LAST_RETRY_MS = 5000
 /** A full disk may refuse thousands of batches a second, and hold the log too. */
 const TELL_EVERY_MS = 1000
@@ -303,9 +287,23 @@ function journalAfter({ sequence, last, closedBytes, nextJournal, database }: Re
   return { ...empty, number, firstSequence, bytes, checksum, plantsBefore: plants - last.plants }
 }
 
+/** A journal's acknowledged part: its header and good lines. */
+type Journal = Readonly<ReturnType<typeof emptyJournal>>
+
 function emptyJournal(number: number, sequence: number, bytesBefore: number, plants: number) {
   const header = headerLine(sequence)
-  const extent = { bytes: header.length, checksum: crc32(header) }
-  const sequences = { firstSequence: sequence, nextSequence: sequence }
-  return { number, ...sequences, ...extent, bytesBefore, plantsBefore: plants, plants }
+  return {
+    number,
+    firstSequence: sequence,
+    /** The sequence of the next line. */
+    nextSequence: sequence,
+    /** Length and crc32, without padding. */
+    bytes: header.length,
+    checksum: crc32(header),
+    /** Length of the earlier journals that the start found or this process closed. */
+    bytesBefore,
+    /** How many plants were stored before this journal, and with it. */
+    plantsBefore: plants,
+    plants,
+  }
 }

@@ -181,7 +181,7 @@ async function describeHolder(path: string): Promise<string | undefined> {
   try {
     const socket = connect({ path, signal: AbortSignal.timeout(ANSWER_TIMEOUT_MS) })
     for await (const chunk of socket.setEncoding('utf8')) {
-      answer += chunk
+      answer += String(chunk)
       if (answer.length > MAX_ANSWER_CHARS) break
     }
   } catch (error) {
