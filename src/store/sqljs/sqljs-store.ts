@@ -77,15 +77,14 @@ export class SqljsStore implements PlantStore {
    */
   static async open(options: SqljsStoreOptions): Promise<SqljsStore> {
     const given = withDefaults(options)
-    const { files, log } = given
     const startedAtMs = performance.now()
     const lock = await lockDataDirectory(given)
-    const directory = new StoreDirectory(files, given.directory, lock.place)
+    const directory = new StoreDirectory(given.files, given.directory, lock.place)
     const resolved: ResolvedOptions = { ...given, directory }
     let recovery: Recovery | undefined
     let journal: JournalWriter | undefined
     try {
-      recovery = await recover(files, directory, log)
+      recovery = await recover(given.files, directory, given.log)
       journal = new JournalWriter(resolved, recovery)
       await journal.begin()
       await directory.checkLock()
