@@ -83,9 +83,8 @@ export function fileOf(handle: FileHandle): File {
   // `fd` is read at each call: after a close, the number may soon be that of another file.
   return {
     // Every batch waits for one write, and that of a FileHandle takes 10 µs more.
-    async write(bytes, at) {
-      return (await writeLater(handle.fd, bytes, 0, bytes.length, at)).bytesWritten
-    },
+    write: async (bytes, at) =>
+      (await writeLater(handle.fd, bytes, 0, bytes.length, at)).bytesWritten,
     writeNow: (bytes, at) => fs.writeSync(handle.fd, bytes, 0, bytes.length, at),
     readNow: (bytes, at) => fs.readSync(handle.fd, bytes, 0, bytes.length, at),
     lengthBytes: async () => (await handle.stat()).size,

@@ -34,8 +34,10 @@ export class JournalWriter {
    * keeps the file, the journal is as it was before, and the file is used again.
    */
   #file: File | undefined
-  #paddingBytes = 0
-  /** The end of all that was ever written to the file. A line that ends before needs no padding. */
+  /**
+   * The end of all that was ever written to the file: a line that ends before needs no padding.
+   * Infinity once there was no space for padding.
+   */
   #paddedTo = 0
   /** Why the last write failed, until one succeeds, and when the journal is rewritten. */
   #failure: { reason: string; retryMs: number; timer: NodeJS.Timeout | undefined } | undefined
@@ -128,12 +130,13 @@ export class JournalWriter {
     const journal = this.#journal
     const line = batchLine(journal.nextSequence, rows)
     const bytes = journal.bytes + line.length
-    const isPadded = bytes > this.#paddedTo && line.length * PADDED_LINES <= this.#paddingBytes
-    const padded = isPadded ? Buffer.concat([line, Buffer.alloc(this.#paddingBytes)]) : line
+    const { paddingBytes } = this.#options
+    const isPadded = bytes > this.#paddedTo && line.length * PADDED_LINES <= paddingBytes
+    const padded = isPadded ? Buffer.concat([line, Buffer.alloc(paddingBytes)]) : line
     await this.#write(file, padded).catch((error: unknown) => {
       if (!isPadded || !this.ready) throw error
       // The space that is left is for lines, and for the next snapshot.
-      this.#paddingBytes = 0
+      this.#paddedTo = Infinity
       return this.#write(file, line)
     })
     const nextSequence = journal.nextSequence + 1
@@ -182,7 +185,7 @@ export class JournalWriter {
 
   /** Creates a journal's file, durable together with its name, and goes on with it. */
   async #create(journal: Journal, contents: Uint8Array): Promise<void> {
-    const { directory, paddingBytes } = this.#options
+    const { directory } = this.#options
     const name = journalName(journal.number)
     const temporary = temporaryName(name)
     await directory.writeTemporary(temporary, (file) => writeWhole(file, contents, 0))
@@ -192,7 +195,6 @@ export class JournalWriter {
       await directory.renameIntoPlace(temporary, name)
       this.#use(await directory.openDurable(name))
       this.#paddedTo = journal.bytes
-      this.#paddingBytes = paddingBytes
     } catch (cause) {
       this.#use(undefined)
       throw new Error('a journal could not be put in place', { cause })
