@@ -8,15 +8,15 @@ import { Cors } from './api/cors.ts'
 import { PageCache } from './api/page-cache.ts'
 import { Router, type RouterOptions } from './api/router.ts'
 import { RateLimit } from './api/rate-limit.ts'
-import { type KeySource, readKeys } from './auth/keys.ts'
+import type { KeySource } from './auth/keys.ts'
 import { Verifier } from './auth/verifier.ts'
 import type { Adapter } from './http/adapter.ts'
-import { type Address, listen, type Listener } from './http/listen.ts'
+import { listen, type Listener } from './http/listen.ts'
 import type { Responder } from './http/responder.ts'
 import { HttpServer } from './http/server.ts'
 import { Budget } from './limits/budget.ts'
 import { FairQueue } from './limits/fair-queue.ts'
-import type { Config } from './settings/read.ts'
+import type { ServiceConfig } from './settings/read.ts'
 import type { Log } from './telemetry/log.ts'
 import { Metrics } from './telemetry/metrics.ts'
 import { type PlantStore, type Recovered, StoreUnavailable } from './plants/store.ts'
@@ -38,32 +38,10 @@ export interface Listening {
   readonly recovered: Recovered | undefined
 }
 
-/** Further calls of `open` and `listen` share the first one. One that fails closes the service. */
-export interface PlantService {
-  /**
-   * Opens the store. Until then requests get 503.
-   * @throws DirectoryLocked, StoreCorrupt
-   */
-  open(): Promise<void>
-  /**
-   * Opens the store and the listeners.
-   * @throws ListenFailed besides what `open` throws.
-   */
-  listen(): Promise<Listening>
-  /**
-   * Answers the requests under way, then closes everything. Never rejects: failures are logged.
-   * After it `open`, `listen` and requests are refused.
-   */
-  close(): Promise<void>
+/** What an application embeds. */
+export type PlantService = Pick<Service, 'open' | 'listen' | 'close' | 'health' | 'metrics'> & {
   /** Serves plants in any `node:http` server. */
   readonly handler: RequestListener
-  /** The checks of `/readyz`: `ok` once the service is open, has keys and can store plants. */
-  health(): Health
-  /**
-   * What `/metrics` answers, without the figures of the process: Prometheus' text format 0.0.4,
-   * whose type is `text/plain; version=0.0.4; charset=utf-8`.
-   */
-  metrics(): string
 }
 
 /** For all request bodies, and once more for all lists that clients have not taken yet. */
@@ -81,9 +59,12 @@ const NOT_OPEN =
 /** Something to do when a service ends, with its name in the log if it fails. */
 type Step = readonly [name: string, run: () => unknown]
 
-/** The service without its adapter for other servers: so `serve` does not load that. */
-export class Service implements Omit<PlantService, 'handler'> {
-  readonly #config: Config
+/**
+ * The service without its adapter for other servers: so `serve` does not load that. Further calls
+ * of `open` and `listen` share the first one. One that fails closes the service.
+ */
+export class Service {
+  readonly #config: ServiceConfig
   readonly #hooks: ServiceHooks
   readonly #keys: KeySource
   readonly #queue = new FairQueue()
@@ -101,13 +82,11 @@ export class Service implements Omit<PlantService, 'handler'> {
   #listening: Promise<Listening> | undefined
   #closed: Promise<void> | undefined
 
-  /** @throws ConfigError if the keys cannot be used. */
-  constructor(config: Config, hooks: ServiceHooks) {
+  constructor(config: ServiceConfig, hooks: ServiceHooks) {
     const { log } = hooks
     this.#config = config
     this.#hooks = hooks
-    const { keys, issuer, openKeys = readKeys(keys, issuer) } = config
-    this.#keys = openKeys(log)
+    this.#keys = config.keys.open(log)
     const { rateLimit, maxBodyBytes, logRequests, readScope, writeScope } = config
     const { corsOrigins, keepAlive } = config
     const verifier = new Verifier(this.#keys, config)
@@ -142,19 +121,36 @@ export class Service implements Omit<PlantService, 'handler'> {
   }
 
   // Arrow functions, so that an application may destructure the service.
+  /**
+   * Opens the store. Until then requests get 503.
+   * @throws DirectoryLocked, StoreCorrupt
+   */
   readonly open = (): Promise<void> =>
     this.#start(async () => {
-      await this.#openOnce()
+      await this.#openStore()
       this.#serve()
     })
 
+  /**
+   * Opens the store and the listeners.
+   * @throws ListenFailed besides what `open` throws.
+   */
   readonly listen = (): Promise<Listening> =>
     this.#start(() => (this.#listening ??= this.#listenOnBoth()))
 
+  /**
+   * Answers the requests under way, then closes everything. Never rejects: failures are logged.
+   * After it `open`, `listen` and requests are refused.
+   */
   readonly close = (): Promise<void> => (this.#closed ??= this.#stop())
 
+  /** The checks of `/readyz`: `ok` once the service is open, has keys and can store plants. */
   readonly health = (): Health => healthOf(this.#checks())
 
+  /**
+   * What `/metrics` answers, without the figures of the process: Prometheus' text format 0.0.4,
+   * whose type is `text/plain; version=0.0.4; charset=utf-8`.
+   */
   readonly metrics = (): string => this.#metrics.render()
 
   get #isDraining(): boolean {
@@ -181,16 +177,15 @@ export class Service implements Omit<PlantService, 'handler'> {
     }
   }
 
-  #openOnce(): Promise<OpenStore> {
-    return (this.#opening ??= this.#openStore())
-  }
-
-  async #openStore(): Promise<OpenStore> {
-    const { log, onFatal } = this.#hooks
-    this.#store = await openStore(this.#config, { log, onFatal, metrics: this.#metrics })
-    // The stop waits for this, and closes the store.
-    if (this.#isDraining) throw new StoreUnavailable(CLOSED)
-    return this.#store
+  #openStore(): Promise<OpenStore> {
+    const hooks = { ...this.#hooks, metrics: this.#metrics }
+    this.#opening ??= openStore(this.#config, hooks).then((store) => {
+      this.#store = store
+      // The stop waits for this, and closes the store.
+      if (this.#isDraining) throw new StoreUnavailable(CLOSED)
+      return store
+    })
+    return this.#opening
   }
 
   #serve(): void {
@@ -200,14 +195,18 @@ export class Service implements Omit<PlantService, 'handler'> {
   }
 
   async #listenOnBoth(): Promise<Listening> {
-    const { adminListen, listen: address, maxConnections } = this.#config
+    const { adminListen, listen: address, maxConnections, socketMode } = this.#config
+    const { log, nameOf } = this.#hooks
+    let admin: string | undefined
     // Before the store, so that probes are answered during a recovery.
-    const admin = adminListen === 'off' ? undefined : await this.#listenForAdmin(adminListen)
-    const { recovered } = await this.#openOnce()
+    if (adminListen !== 'off') {
+      this.#admin = new Admin(() => this.#checks(), this.metrics, log)
+      admin = await this.#admin.listen(adminListen, nameOf('adminListen'), socketMode)
+    }
+    const { recovered } = await this.#openStore()
     this.#warn()
     this.#http.server.maxConnections = maxConnections
-    const [option, mode] = [this.#hooks.nameOf('listen'), this.#config.socketMode]
-    this.#listener = await listen(this.#http.server, address, option, mode)
+    this.#listener = await listen(this.#http.server, address, nameOf('listen'), socketMode)
     this.#serve()
     return { plants: this.#listener.url, admin, recovered }
   }
@@ -220,12 +219,6 @@ export class Service implements Omit<PlantService, 'handler'> {
     if (openFiles < needed) log.info(isLow, { openFiles, needed })
     const isShort = `${nameOf('keepAlive')} is short: a load balancer may use a closing connection`
     if (seconds < SHORT_KEEP_ALIVE_SECONDS) log.info(isShort, { seconds })
-  }
-
-  #listenForAdmin(address: Address): Promise<string> {
-    this.#admin = new Admin(() => this.#checks(), this.metrics, this.#hooks.log)
-    const option = this.#hooks.nameOf('adminListen')
-    return this.#admin.listen(address, option, this.#config.socketMode)
   }
 
   #checks(): Checks {

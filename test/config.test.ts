@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import { writeFileSync } from 'node:fs'
 import { join, resolve } from 'node:path'
 import { test } from 'node:test'
-import { readConfig } from '../dist/settings/read.js'
+import { readConfig, readWithoutKeys } from '../dist/settings/read.js'
 import { VARIABLES } from '../dist/settings/table.js'
 import { RFC_KEY } from './support/keys.ts'
 import { serviceVariables } from './support/kubernetes.ts'
@@ -15,8 +15,8 @@ const MINIMUM = { ...REQUIRED, PLANTS_JWT_SECRET: 'x'.repeat(32) }
 const ETCD = { ...MINIMUM, PLANTS_ETCD_ENDPOINTS: 'https://127.0.0.1:1' }
 
 test('config: what is not set has the default of the table', () => {
-  const { keys, openKeys: _, jwtSecret, ...config } = readConfig(MINIMUM, 'service')
-  assert.deepEqual(keys, { kind: 'secret', secret: jwtSecret })
+  const { keys, jwtSecret, ...config } = readConfig(MINIMUM)
+  assert.deepEqual([keys.kind, jwtSecret], ['secret', Buffer.from('x'.repeat(32))])
   const set = Object.entries(config).filter(([, value]) => value !== undefined)
   assert.deepEqual(Object.fromEntries(set), {
     listen: { host: '127.0.0.1', port: 8080 },
@@ -101,7 +101,7 @@ test('config: a value with blanks around it is refused, and none is ignored', ()
 
 test('config: an empty value counts as unset', () => {
   const empty = { PLANTS_MAX_BODY_BYTES: '', PLANTS_ETCD_ENDPOINTS: '', PLANTS_TYPO: '' }
-  assert.equal(readConfig({ ...MINIMUM, ...empty }, 'service').maxBodyBytes, 1_048_576)
+  assert.equal(readConfig({ ...MINIMUM, ...empty }).maxBodyBytes, 1_048_576)
   assert.deepEqual(problems({ ...MINIMUM, PLANTS_ISSUER: '' }), [
     'PLANTS_ISSUER is required: the iss that a token must have',
   ])
@@ -114,7 +114,7 @@ for (const [text, address] of [
   ['unix:/run/plants.sock', { path: '/run/plants.sock' }],
 ] as const)
   test(`config: both listeners may have an address such as ${text}`, () => {
-    const of = (more: object) => readConfig({ ...MINIMUM, ...more }, 'service')
+    const of = (more: object) => readConfig({ ...MINIMUM, ...more })
     assert.deepEqual(of({ PLANTS_LISTEN: text }).listen, address)
     assert.deepEqual(of({ PLANTS_ADMIN_LISTEN: text }).adminListen, address)
     assert.equal(of({ PLANTS_ADMIN_LISTEN: 'off' }).adminListen, 'off')
@@ -176,7 +176,7 @@ test('config: https keys are refused while Node checks no certificate', (t) => {
 
 test('config: etcd endpoints are origins, with commas between', () => {
   const PLANTS_ETCD_ENDPOINTS = 'http://127.0.0.1:2379/, http://[::1]:80'
-  const { etcd } = readConfig({ ...MINIMUM, PLANTS_ETCD_ENDPOINTS }, 'service')
+  const { etcd } = readConfig({ ...MINIMUM, PLANTS_ETCD_ENDPOINTS })
   assert.deepEqual(etcd?.endpoints, ['http://127.0.0.1:2379', 'http://[::1]:80'])
 })
 
@@ -189,7 +189,7 @@ test('config: an etcd password is the text of its file, less one final line end'
     ['\t\n', '\t'],
   ] as const) {
     writeFileSync(file, content)
-    assert.deepEqual(readConfig(env, 'storage').etcd?.user, { name: 'p', password })
+    assert.deepEqual(readWithoutKeys(env, 'ignored').etcd?.user, { name: 'p', password })
   }
   writeFileSync(file, Buffer.from('pässword', 'latin1'))
   assert.match(problems(env).join(), /^PLANTS_ETCD_PASSWORD_FILE cannot be read: .*utf-8/)
@@ -207,9 +207,9 @@ test('config: every path is resolved when it is read', async (t) => {
     PLANTS_LISTEN: 'unix:plants.sock',
     PLANTS_ADMIN_LISTEN: 'unix:./admin.sock',
   }
-  const { data, listen, adminListen, keys } = readConfig({ ...REQUIRED, ...relative }, 'service')
+  const { data, listen, adminListen, keys } = readConfig({ ...REQUIRED, ...relative })
   assert.equal(data, resolve(directory, '../data'))
   assert.deepEqual(listen, { path: resolve('plants.sock') })
   assert.deepEqual(adminListen, { path: resolve('admin.sock') })
-  assert.deepEqual(keys, { kind: 'file', path: resolve('jwks.json') })
+  assert.deepEqual([keys.kind, keys.from], ['file', resolve('jwks.json')])
 })

@@ -45,7 +45,7 @@ function configOf(pairs: Iterable<RegExpMatchArray>): Omit<Config, 'keys'> {
   const env = Object.fromEntries([...pairs].map(([, name, value]) => [name, value]))
   const file = env['PLANTS_JWT_SECRET_FILE']
   assert.match(file ?? '', /\/jwt-secret$/)
-  return readConfig({ ...env, PLANTS_JWT_SECRET_FILE: secretFile }, 'service')
+  return readConfig({ ...env, PLANTS_JWT_SECRET_FILE: secretFile })
 }
 
 function configOfPod(kubernetes: string): Omit<Config, 'keys'> {

@@ -59,9 +59,7 @@ test('docs: files and images have the version of the manifest', () => {
 
 test('docs: the metrics table names all metrics but two, and no other', async (t) => {
   // Keys that are fetched have metrics; their age is there only after a fetch that succeeded.
-  const { port, adminPort } = await startService(t, {
-    keys: { kind: 'url', url: 'http://127.0.0.1:1/keys' },
-  })
+  const { port, adminPort } = await startService(t, { jwksUrl: 'http://127.0.0.1:1/keys' })
   await call(port)
   const { types } = await scrape(adminPort)
   const known = [...types.keys(), 'plant_store_key_set_age_seconds']

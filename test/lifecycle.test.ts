@@ -215,9 +215,9 @@ test('stop: time limits hold until the requests under way are answered', async (
 for (const [step, breakIt] of FAILING) {
   test(`stop: goes on after "${step}" fails`, async (t) => {
     const { listen, adminListen } = await sockets()
-    const path = join(await temporaryDirectory(), 'jwks.json')
-    writeFileSync(path, JSON.stringify({ keys: [RFC_KEY] }))
-    const own = { listen, adminListen, keys: { kind: 'file', path } } as const
+    const jwksFile = join(await temporaryDirectory(), 'jwks.json')
+    writeFileSync(jwksFile, JSON.stringify({ keys: [RFC_KEY] }))
+    const own = { listen, adminListen, jwksFile }
     const { dataDirectory, logLines, close } = await startService(t, own)
     breakIt(t)
     // Modules that imported these functions by name get the mocks only by this call.

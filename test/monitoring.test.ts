@@ -133,7 +133,7 @@ test(NAME, { skip: LONG || MISSING }, async (t) => {
   // Keys from a URL, so that the service has every metric.
   const keys = JSON.stringify({ keys: [jwk(p256.publicKey, { kid: 'one' })] })
   const url = `${await serving(t, (_req, res) => res.end(keys))}/keys`
-  const { port, adminPort } = await startService(t, { keys: { kind: 'url', url } })
+  const { port, adminPort } = await startService(t, { jwksUrl: url })
   const now = Math.floor(Date.now() / 1000)
   const payload = claims({ iss: ISSUER, aud: AUDIENCE, iat: now, exp: now + 600 })
   const bearer = { token: signed('ES256', p256.privateKey, { kid: 'one' }, payload) }

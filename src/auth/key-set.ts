@@ -1,7 +1,7 @@
 /** Reads a set of public keys, and keeps those that may verify tokens. */
 import type { JWK } from 'jose'
 import { createLocalJWKSet } from 'jose/jwks/local'
-import type { LoadedKeys } from './key-source.ts'
+import type { Keys } from './key-source.ts'
 import { TokenCache } from './token-cache.ts'
 
 // RFC 7518 §3.1, RFC 8037 §3.1, RFC 9864 §2.2.
@@ -17,31 +17,29 @@ const MAX_START = 256
 
 type JsonObject = Readonly<Record<string, unknown>>
 
-export interface KeySet extends LoadedKeys {
-  readonly kids: ReadonlySet<unknown>
-  /** The first key that is symmetric or private, by kid or index. Such keys are not used. */
-  readonly secretKey: string | undefined
-}
-
 /**
  * Reads a JSON Web Key Set (RFC 7517 §5). Keys for other purposes are ignored. The others are
  * trusted, as their issuer is; which of them fits a token, jose decides.
- * @throws Error if the bytes are no key set.
+ * @throws Error if the bytes are no key set, or have no usable key: such a set must not replace an
+ * earlier one. Also if they have a key that is symmetric or private, and such keys are `refused`.
  */
-export function readKeySet(bytes: Uint8Array): KeySet {
+export function readKeySet(bytes: Uint8Array, secretKeys: 'ignored' | 'refused' = 'ignored'): Keys {
   const { keys: members } = readJsonObject(bytes, KEY_SET)
   if (!Array.isArray(members)) throw new Error(`must be ${KEY_SET}, and has no list of keys`)
   const secretAt = members.findIndex(isSecret)
-  const { kid = secretAt } = Object(members[secretAt]) as { readonly kid?: unknown }
+  if (secretKeys === 'refused' && secretAt >= 0) {
+    const { kid = secretAt } = members[secretAt]
+    throw new Error(`key ${JSON.stringify(kid)} is symmetric or private`)
+  }
   // A repeated key counts once, or a token without a kid would fit two keys.
   const usable = members.filter(isUsable).map(withoutUsages)
   const byText = new Map(usable.map((key) => [JSON.stringify(key), key]))
   const keys = [...byText.values()]
+  if (keys.length === 0) throw new Error('the key set holds no key that can verify a token')
   return {
     text: [...byText.keys()].sort().join('\n'),
     size: keys.length,
     kids: new Set(keys.map((key) => key.kid)),
-    secretKey: secretAt < 0 ? undefined : `key ${JSON.stringify(kid)}`,
     algorithms: ALGORITHMS,
     verified: new TokenCache(),
     find: createLocalJWKSet({ keys }),

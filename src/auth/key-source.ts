@@ -5,6 +5,14 @@ import type { TokenCache } from './token-cache.ts'
 
 /** Keys that verify tokens. They never change: other keys are another object. */
 export interface Keys {
+  /** Equal texts mean equal keys. Never shown: it may hold secrets. */
+  readonly text: string
+  /** How many keys are usable. */
+  readonly size: number
+  /** Their `kid`s. Undefined for secrets, which have none. */
+  readonly kids?: ReadonlySet<unknown>
+  /** Files of secrets that are no text: a final line end is part of such a secret. */
+  readonly binary?: readonly string[]
   /** The only algorithms that a token may name. */
   readonly algorithms: readonly string[]
   /** The tokens that these keys have verified. It goes with them. */
@@ -14,18 +22,6 @@ export interface Keys {
    * @throws JOSEError or HttpError (as a rejection) if no key fits, or more than one.
    */
   find(header: CompactJWSHeaderParameters, jws: FlattenedJWSInput): Promise<CryptoKey>
-}
-
-/** Keys that are loaded again and again. */
-export interface LoadedKeys extends Keys {
-  /** Equal texts mean equal keys. Never shown: it may hold secrets. */
-  readonly text: string
-  /** How many keys are usable. */
-  readonly size: number
-  /** Their `kid`s. Undefined for secrets, which have none. */
-  readonly kids?: ReadonlySet<unknown>
-  /** Files of secrets that are no text: a final line end is part of such a secret. */
-  readonly binary?: readonly string[]
 }
 
 export interface KeySource {

@@ -1,88 +1,96 @@
-/** Makes the source of keys that is configured: a secret, a file, a URL, or discovery. */
+/** Reads the keys that are configured: secrets, a file, a URL, or what discovery names. */
 import { readFileSync } from 'node:fs'
 import { ConfigError, reasonWithoutPath } from '../errors.ts'
 import type { Log } from '../telemetry/log.ts'
 import { distrustOf, fetchDocument, type HttpRule, shownUrl } from './fetch.ts'
-import { type KeySet, readJsonObject, readKeySet } from './key-set.ts'
-import { type KeySource, type LoadedKeys, MAX_KEY_SET_BYTES, TIMING } from './key-source.ts'
+import { readJsonObject, readKeySet } from './key-set.ts'
+import { type Keys, type KeySource, MAX_KEY_SET_BYTES, type Timing, TIMING } from './key-source.ts'
 import { type Load, ReloadedKeys } from './reloaded-keys.ts'
-import { checkSecret, readSecrets, secretKeys } from './secrets.ts'
+import { readSecrets } from './secrets.ts'
 
 export type { KeySource, Timing } from './key-source.ts'
 
-/**
- * Files are read again when they change: of secrets, or of a JSON Web Key Set. Such a set may be at
- * a URL. With `discovery`, the issuer names that URL.
- */
-export type KeyConfig =
-  | { readonly kind: 'secret'; readonly secret: Uint8Array }
-  | { readonly kind: 'secrets'; readonly paths: readonly string[] }
-  | { readonly kind: 'file'; readonly path: string }
-  | { readonly kind: 'url'; readonly url: string }
-  | { readonly kind: 'discovery' }
+/** At most one says where keys are. Else the discovery document of the issuer does. */
+export interface KeySettings {
+  readonly issuer: string
+  /** For each secret the path of its file, or the secret itself. */
+  readonly jwtSecretFile?: readonly (string | Buffer)[] | undefined
+  readonly jwtSecret?: Buffer | undefined
+  readonly jwksFile?: string | undefined
+  readonly jwksUrl?: string | undefined
+}
+
+/** Keys that were read and checked once. */
+export interface ConfiguredKeys {
+  readonly kind: 'secret' | 'secrets' | 'file' | 'url' | 'discovery'
+  /** The paths, or the URL without its query, which may hold a secret. */
+  readonly from?: string
+  /** Makes the source of one service. */
+  readonly open: (log: Log) => KeySource
+}
 
 const BINARY = 'a secret file is no text: all its bytes are the secret'
 const ON_LOOPBACK: HttpRule = { isAnywhere: false, setting: 'keysOverHttp' }
 
 /**
- * Reads and checks the keys once. The returned function makes the source of one service.
- * The problems of a ConfigError do not name an option: the caller knows which one it read.
+ * The problems of a ConfigError do not name a setting: the caller knows which one it read.
  * @throws ConfigError if the keys cannot be used, or their URL cannot be trusted.
  */
 export function readKeys(
-  config: KeyConfig,
-  issuer: string,
+  { issuer, jwtSecretFile, jwtSecret, jwksFile, jwksUrl }: KeySettings,
   http = ON_LOOPBACK,
   timing = TIMING,
-): (log: Log) => KeySource {
-  if (config.kind === 'secret') {
-    checkSecret(config.secret)
-    return () => ({ keys: secretKeys([config.secret]) })
+): ConfiguredKeys {
+  const secrets = jwtSecretFile ?? (jwtSecret && [jwtSecret])
+  if (secrets?.every(Buffer.isBuffer)) {
+    const keys = readSecrets(secrets)
+    return { kind: 'secret', open: () => ({ keys }) }
   }
-  if (config.kind === 'secrets' || config.kind === 'file') {
-    const load = (): LoadedKeys =>
-      config.kind === 'file' ? readKeyFile(config.path) : readSecrets(config.paths)
-    const first = load()
-    const polled = { ...timing, refresh: timing.poll, usable: Infinity }
-    return (log) => {
-      for (const path of first.binary ?? []) log.info(BINARY, { path })
-      return new ReloadedKeys(async () => load(), log, polled, first)
-    }
-  }
-  const url = config.kind === 'url' ? config.url : issuer
+  if (secrets) return keysOfFiles('secrets', secrets.join(), () => readSecrets(secrets), timing)
+  if (jwksFile !== undefined)
+    return keysOfFiles('file', jwksFile, () => readKeyFile(jwksFile), timing)
+  const url = jwksUrl ?? issuer
   // The message does not show the URL, which may hold a password.
   const distrust = distrustOf(url, http)
   if (distrust !== undefined) throw new ConfigError([distrust])
   const load: Load = async (running) => {
-    const from = config.kind === 'url' ? url : await discover(issuer, http, timing.fetch, running)
-    const read = (bytes: Uint8Array) => withKeys(readKeySet(bytes))
-    return fetchDocument(from, read, timing.fetch, running)
+    const found = jwksUrl ?? (await discover(issuer, http, timing.fetch, running))
+    return fetchDocument(found, readKeySet, timing.fetch, running)
   }
-  return (log) => new ReloadedKeys(load, log, timing)
+  const open = (log: Log): KeySource => new ReloadedKeys(load, log, timing)
+  const kind = jwksUrl === undefined ? 'discovery' : 'url'
+  return { kind, from: url.replace(/[?#].*$/s, ''), open }
 }
 
 /**
- * A key file is local and small, so it is read synchronously; and again every few seconds, because
- * a mounted volume swaps symbolic links, which some watchers do not see. The author of a file can
- * mend it, so one secret key refuses all of it.
- * @throws ConfigError
+ * Files are local and small, so they are read synchronously; and again every few seconds, because a
+ * mounted volume swaps symbolic links, which some watchers do not see.
  */
-function readKeyFile(path: string): KeySet {
+function keysOfFiles(
+  kind: ConfiguredKeys['kind'],
+  from: string,
+  read: () => Keys,
+  timing: Timing,
+): ConfiguredKeys {
+  const first = read()
+  const polled = { ...timing, refresh: timing.poll, usable: Infinity }
+  const open = (log: Log): KeySource => {
+    for (const path of first.binary ?? []) log.info(BINARY, { path })
+    return new ReloadedKeys(async () => read(), log, polled, first)
+  }
+  return { kind, from, open }
+}
+
+/** @throws ConfigError */
+function readKeyFile(path: string): Keys {
   try {
     const bytes = readFileSync(path)
     if (bytes.length > MAX_KEY_SET_BYTES) throw new Error(`more than ${MAX_KEY_SET_BYTES} bytes`)
-    const set = readKeySet(bytes)
-    if (set.secretKey) throw new Error(`${set.secretKey} is symmetric or private`)
-    return withKeys(set)
+    // Its author can mend it, so one secret key refuses all of it.
+    return readKeySet(bytes, 'refused')
   } catch (error) {
     throw new ConfigError([`cannot be used: ${reasonWithoutPath(error)}`])
   }
-}
-
-/** Refuses a set without usable keys: it must not replace an earlier one. */
-function withKeys(set: KeySet): KeySet {
-  if (set.size > 0) return set
-  throw new Error('the key set holds no key that can verify a token')
 }
 
 /**

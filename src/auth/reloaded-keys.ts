@@ -1,7 +1,7 @@
 /** Keys from files or an issuer: the set in use, and when it is loaded again. */
 import { HttpError, reasonOf } from '../errors.ts'
 import type { Log } from '../telemetry/log.ts'
-import type { KeySource, LoadedKeys, Timing } from './key-source.ts'
+import type { Keys, KeySource, Timing } from './key-source.ts'
 
 /** Loads that requests may cause in a row. */
 const LOADS_IN_A_ROW = 3
@@ -9,7 +9,7 @@ const LOADS_IN_A_ROW = 3
 const MAX_REASON = 400
 
 /** Loads a key set. Rejects if there is none, or it must not be used, or `running` is aborted. */
-export type Load = (running: AbortController) => Promise<LoadedKeys>
+export type Load = (running: AbortController) => Promise<Keys>
 
 /**
  * jose's own remote set is not used: its cooldown counts only after a success, so every request
@@ -24,7 +24,7 @@ export class ReloadedKeys implements KeySource {
   /** Attempts without a usable set, since the last that succeeded. */
   #failures = 0
   /** The last set that was accepted, usable or not. */
-  #set: LoadedKeys | undefined
+  #set: Keys | undefined
   #loadedAtMs = performance.now()
   /** The attempt under way. It never rejects. */
   #attempt: Promise<void> | undefined
@@ -38,14 +38,14 @@ export class ReloadedKeys implements KeySource {
   #reason = 'no key set has been fetched yet'
 
   /** `first` is a set that was read before. */
-  constructor(load: Load, log: Log, timing: Timing, first?: LoadedKeys) {
+  constructor(load: Load, log: Log, timing: Timing, first?: Keys) {
     this.#load = load
     this.#log = log
     this.#timing = timing
     this.#set = first
   }
 
-  get keys(): LoadedKeys | undefined {
+  get keys(): Keys | undefined {
     return performance.now() < this.#loadedAtMs + this.#timing.usable ? this.#set : undefined
   }
 
@@ -106,7 +106,7 @@ export class ReloadedKeys implements KeySource {
     if (!this.#isClosed) this.#scheduleNext()
   }
 
-  #accept(set: LoadedKeys): void {
+  #accept(set: Keys): void {
     // The same keys again leave the cached tokens valid.
     if (this.keys?.text !== set.text) {
       this.#set = set

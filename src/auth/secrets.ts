@@ -6,7 +6,7 @@ import type { CryptoKey, FlattenedJWSInput } from 'jose'
 import { ConfigError, reasonWithoutPath } from '../errors.ts'
 import { invalidToken } from './bearer.ts'
 import { formatOf } from './key-set.ts'
-import type { LoadedKeys } from './key-source.ts'
+import type { Keys } from './key-source.ts'
 import { TokenCache } from './token-cache.ts'
 
 /** RFC 7518 §3.2: a key for HS256 has at least as many bytes as its hash. */
@@ -17,21 +17,33 @@ const BYTE_ORDER_MARK = /^(?:\xef\xbb\xbf|\xff\xfe.\0|\xfe\xff\0)/s
 /** Any but the line ends, CR and LF. */
 const CONTROL = /[^\P{Cc}\r\n]/u
 
-/** @throws ConfigError that names a file by its place, if there are several. */
-export function readSecrets(paths: readonly string[]): LoadedKeys {
-  const read = (path: string, i: number): Buffer => {
+/**
+ * Reads secrets: each is in the file at a path, or is passed itself.
+ * @throws ConfigError that names a file by its place, if there are several.
+ */
+export function readSecrets(sources: readonly (string | Buffer)[]): Keys {
+  const binary: string[] = []
+  const read = (source: string | Buffer): Buffer => {
+    const secret = typeof source === 'string' ? contentOf(readFileSync(source)) : source
+    if (typeof source === 'string' && !isTextFile(secret)) binary.push(source)
+    return checkSecret(secret)
+  }
+  const secrets = sources.map((source, i) => {
     try {
-      const secret = contentOf(readFileSync(path))
-      checkSecret(secret)
-      return secret
+      return read(source)
     } catch (error) {
-      const which = paths.length > 1 ? `file ${i + 1} ` : ''
+      const which = sources.length > 1 ? `file ${i + 1} ` : ''
       throw new ConfigError([`${which}cannot be used: ${reasonWithoutPath(error)}`])
     }
+  })
+  return {
+    text: secrets.map((secret) => secret.toString('base64')).join(),
+    size: secrets.length,
+    binary,
+    algorithms: ['HS256'],
+    verified: new TokenCache(),
+    find: finderOf(secrets),
   }
-  const secrets = paths.map(read)
-  const binary = paths.filter((_, i) => !isTextFile(secrets[i] ?? Buffer.alloc(0)))
-  return { ...secretKeys(secrets), binary }
 }
 
 /**
@@ -49,33 +61,25 @@ function isTextFile(bytes: Buffer): boolean {
   return isUtf8(bytes) && !CONTROL.test(bytes.toString())
 }
 
-/** @throws ConfigError */
-export function checkSecret(secret: Uint8Array): void {
+function checkSecret(secret: Buffer): Buffer {
   const { length } = secret
   if (length < MIN_SECRET_BYTES)
-    throw new ConfigError([`must have at least ${MIN_SECRET_BYTES} bytes, and has ${length}`])
+    throw new Error(`must have at least ${MIN_SECRET_BYTES} bytes, and has ${length}`)
   // Anyone who has the public key could sign with it.
   const format = formatOf(secret)
   if (format === 'PEM' || format === 'a key set')
-    throw new ConfigError([`must be a secret, and is ${format}: public keys are for JWKS settings`])
+    throw new Error(`must be a secret, and is ${format}: public keys are for JWKS settings`)
+  return secret
 }
 
-/** The keys of secrets that were checked. */
-export function secretKeys(secrets: readonly Uint8Array[]): LoadedKeys {
+function finderOf(secrets: readonly Buffer[]): Keys['find'] {
   let imported: Promise<CryptoKey[]> | undefined
-  const find = async (_: unknown, jws: FlattenedJWSInput): Promise<CryptoKey> => {
+  return async (_, jws) => {
     // Imported once: jose would import plain bytes for every token.
     const keys = await (imported ??= Promise.all(secrets.map(importSecret)))
     // jose verifies the signature with the key that is returned.
     for (const key of keys) if (keys.length === 1 || (await isSignedBy(key, jws))) return key
     throw invalidToken('tokenInvalid', 'signature verification failed')
-  }
-  return {
-    algorithms: ['HS256'],
-    verified: new TokenCache(),
-    find,
-    text: secrets.map((secret) => Buffer.from(secret).toString('base64')).join(),
-    size: secrets.length,
   }
 }
 

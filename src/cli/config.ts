@@ -1,7 +1,7 @@
 /* `config`: the settings in force. */
 
 import { resolve } from 'node:path'
-import { keysFrom, readConfig } from '../settings/read.ts'
+import { readConfig } from '../settings/read.ts'
 import { escaped } from '../errors.ts'
 import { type Address, addressText } from '../http/listen.ts'
 import { VARIABLES } from '../settings/table.ts'
@@ -13,8 +13,8 @@ export const run = (): string => describeConfig(process.env)
  * @throws ConfigError that names every problem by its variable.
  */
 export function describeConfig(env: NodeJS.ProcessEnv): string {
-  const config = readConfig(env, 'service')
-  const ofKeys = keysFrom(config)
+  const config = readConfig(env)
+  const { kind, from: keysFrom } = config.keys
   const rows = VARIABLES.map(({ name, option }) => {
     const [text = '', value] = [env[name], config[option]]
     // The prefix has a default that counts only with etcd.
@@ -22,13 +22,12 @@ export function describeConfig(env: NodeJS.ProcessEnv): string {
     const from = text ? 'variable' : 'default'
     if (option === 'jwtSecret') return [name, from, shown('(left out)')]
     // A URL of keys may have a secret in its query.
-    if (option === 'jwksUrl') return [name, from, shown(ofKeys)]
+    if (option === 'jwksUrl') return [name, from, shown(keysFrom)]
     // The value of such a setting is the content of its file, or a list of paths.
     const isContent = name.endsWith('_FILE') && !Array.isArray(value)
     return [name, from, shown(isContent ? resolve(text) : value)]
   })
-  const secret = 'a secret, which is left out'
-  rows.push(['keys', config.keys.kind, ofKeys === undefined ? secret : shown(ofKeys)])
+  rows.push(['keys', kind, keysFrom ? shown(keysFrom) : 'a secret, which is left out'])
   return columns(rows)
 }
 
@@ -43,7 +42,6 @@ function shown(value: unknown): string {
 /** All columns but the last are as wide as their longest cell. */
 export function columns(rows: readonly (readonly string[])[]): string {
   const widthOf = (at: number): number => Math.max(...rows.map((row) => row[at]?.length ?? 0))
-  const widths = rows[0]?.map((_, at) => widthOf(at)) ?? []
-  const padded = rows.map((row) => row.map((cell, at) => cell.padEnd(widths[at] ?? 0)))
+  const padded = rows.map((row) => row.map((cell, at) => cell.padEnd(widthOf(at))))
   return padded.map((row) => row.join('  ').trimEnd()).join('\n')
 }

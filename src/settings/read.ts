@@ -1,19 +1,20 @@
 /* Reads the settings of an operator, or of a program, into what the service works with. */
 
 import { createPrivateKey, X509Certificate } from 'node:crypto'
-import { type KeyConfig, type KeySource, readKeys } from '../auth/keys.ts'
+import { type ConfiguredKeys, readKeys } from '../auth/keys.ts'
 import { ConfigError, reasonOf } from '../errors.ts'
 import { addressText } from '../http/listen.ts'
-import type { Log } from '../telemetry/log.ts'
 import { type Option, type Values, variableOf, VARIABLES } from './table.ts'
 import { isSecure, kindOf } from './values.ts'
 
-/** All that the service can be told: every setting, and what follows from several of them. */
+/** Every setting, and what follows from several of them. */
 export interface Config extends Values {
   readonly etcd: ReturnType<typeof etcdOf>
-  readonly keys: KeyConfig
-  /** Opens the keys that were read to check them. */
-  readonly openKeys?: ((log: Log) => KeySource) | undefined
+}
+
+/** All that the service can be told. */
+export interface ServiceConfig extends Config {
+  readonly keys: ConfiguredKeys
 }
 
 /** What a token says that is signed with the development key. */
@@ -34,30 +35,38 @@ const NO_SETTINGS =
 /** What Kubernetes sets for a Service named plants, or plants-…; no setting has such a name. */
 const OF_KUBERNETES = /^PLANTS_([A-Z0-9_]+_)?(SERVICE_HOST|PORT(_[A-Z0-9_]+)?)$/
 
-/** `service` has configured keys, `dev` the development key; the others need none. */
-type Need = 'service' | 'dev' | 'storage'
-
 /**
- * Reads the environment variables; an empty value counts as unset.
+ * Reads the environment variables of a service; an empty value counts as unset.
  * @throws ConfigError that names every problem by its variable.
  */
-export function readConfig(env: NodeJS.ProcessEnv, need: Need): Config {
-  const given = Object.entries(env).filter(([name, text]) => {
-    return name.startsWith('PLANTS_') && text && !OF_KUBERNETES.test(name)
-  })
-  const input = new Input(given, variableOf, ': see --help for the variables that are')
-  if (need === 'service') return readService(input, NO_SETTINGS)
-  if (need === 'dev') input.refuse(KEYS, OWN_KEY)
+export function readConfig(env: NodeJS.ProcessEnv): ServiceConfig {
+  return readService(inputOf(env), NO_SETTINGS)
+}
+
+/**
+ * Reads the same for a command that verifies no token, or for the development key.
+ * @throws ConfigError, also for settings of keys that are `refused`.
+ */
+export function readWithoutKeys(env: NodeJS.ProcessEnv, keys: 'ignored' | 'refused'): Config {
+  const input = inputOf(env)
+  if (keys === 'refused') input.refuse(KEYS, OWN_KEY)
   for (const option of KEYS) input.given.delete(option)
   input.given = new Map([...DEV_CLAIMS, ...input.given])
   return configOf(readValues(input), input)
+}
+
+function inputOf(env: NodeJS.ProcessEnv): Input {
+  const given = Object.entries(env).filter(([name, text]) => {
+    return name.startsWith('PLANTS_') && text && !OF_KUBERNETES.test(name)
+  })
+  return new Input(given, variableOf, ': see --help for the variables that are')
 }
 
 /**
  * Reads the options of a program.
  * @throws ConfigError that names every problem by its option.
  */
-export function readOptions(options: unknown): Config {
+export function readOptions(options: unknown): ServiceConfig {
   if (typeof options !== 'object' || options === null || Array.isArray(options))
     throw new ConfigError(['the options must be an object'])
   const { onLog, ...settings } = { onLog: undefined, ...options }
@@ -105,12 +114,14 @@ class Input {
 }
 
 /** `advice` is a problem more if neither issuer nor audience is set. */
-function readService(input: Input, advice?: string): Config {
+function readService(input: Input, advice?: string): ServiceConfig {
   const values = readValues(input)
-  const openKeys = tryKeys(input, values)
+  const keys = tryKeys(input, values)
   const isNew = !input.given.has('issuer') && !input.given.has('audience')
   if (isNew && advice !== undefined) input.problems.push(advice)
-  return { ...configOf(values, input), openKeys }
+  // Without keys there is a problem.
+  if (keys === undefined) throw new ConfigError(input.problems)
+  return { ...configOf(values, input), keys }
 }
 
 /** Reads every setting and reports what is wrong; the value of a wrong setting is undefined. */
@@ -161,7 +172,7 @@ function checkPair(input: Input, { etcdCertFile: cert, etcdKeyFile: key }: Value
 }
 
 /** Reads the keys, so that their problems are reported with all others. */
-function tryKeys(input: Input, values: Values): Config['openKeys'] {
+function tryKeys(input: Input, values: Values): ConfiguredKeys | undefined {
   const sources = KEYS.filter((option) => input.given.has(option))
   const [option = 'issuer'] = sources
   const names = (options: readonly Option[]): string => options.map(input.nameOf).join(', ')
@@ -171,17 +182,7 @@ function tryKeys(input: Input, values: Values): Config['openKeys'] {
   const others = `; or set one of ${names(KEYS)}: it says where the keys are`
   const isAnywhere = values.keysOverHttp === 'anywhere'
   const http = { isAnywhere, setting: input.nameOf('keysOverHttp') }
-  const read = () => readKeys(keysOf(values), values.issuer, http)
-  return input.attempt(option, read, option === 'issuer' ? others : '')
-}
-
-function keysOf({ jwtSecretFile, jwtSecret, jwksFile, jwksUrl }: Values): KeyConfig {
-  const isPaths = jwtSecretFile !== undefined && !Buffer.isBuffer(jwtSecretFile)
-  if (isPaths) return { kind: 'secrets', paths: jwtSecretFile }
-  const secret = jwtSecretFile ?? jwtSecret
-  if (secret) return { kind: 'secret', secret }
-  if (jwksFile !== undefined) return { kind: 'file', path: jwksFile }
-  return jwksUrl === undefined ? { kind: 'discovery' } : { kind: 'url', url: jwksUrl }
+  return input.attempt(option, () => readKeys(values, http), option === 'issuer' ? others : '')
 }
 
 /** How to reach etcd, if plants are kept there. */
@@ -195,14 +196,5 @@ function etcdOf({ etcdEndpoints: endpoints, etcdPrefix: prefix, ...values }: Val
 /** @throws ConfigError if there was a problem. */
 function configOf(values: Values, { problems }: Input): Config {
   if (problems.length > 0) throw new ConfigError(problems)
-  return { ...values, etcd: etcdOf(values), keys: keysOf(values) }
-}
-
-/** Where keys come from, and never what they are. */
-export function keysFrom({ keys, issuer }: Pick<Config, 'keys' | 'issuer'>): string | undefined {
-  if (keys.kind === 'secret') return undefined
-  if (keys.kind === 'secrets') return keys.paths.join()
-  if (keys.kind === 'discovery') return issuer
-  // A query may hold a secret.
-  return keys.kind === 'file' ? keys.path : keys.url.replace(/[?#].*$/s, '')
+  return { ...values, etcd: etcdOf(values) }
 }

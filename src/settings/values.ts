@@ -126,9 +126,9 @@ export const passwordFile = content((bytes) =>
   new TextDecoder('utf-8', { fatal: true, ignoreBOM: true }).decode(contentOf(bytes, true)),
 )
 
-/** The bytes of one secret, or the paths of files that each hold one, with commas between. */
-export const secretFiles: Read<Buffer | readonly string[]> = (given) => {
-  if (types.isUint8Array(given)) return contentOf(Buffer.from(given))
+/** Paths of files with one secret each, with commas between; or what one such file holds. */
+export const secretFiles: Read<readonly (string | Buffer)[]> = (given) => {
+  if (types.isUint8Array(given)) return [contentOf(Buffer.from(given))]
   const paths = anyPath(given).split(',').map(path)
   if (paths.length <= SECRETS_MAX) return paths
   throw new Error('must be one to four paths with commas between')

@@ -72,8 +72,8 @@ test('admin: livez is always green, and readyz names what is unavailable', async
   assert.equal(healthOf({ ...READY.checks, keys: HOSTILE }).checks.keys, HOSTILE_ESCAPED)
 
   // Nothing listens on port 1.
-  const keys = { kind: 'url', url: 'http://127.0.0.1:1/keys' } as const
-  const keyless = await get((await startService(t, { keys })).adminPort, '/readyz')
+  const jwksUrl = 'http://127.0.0.1:1/keys'
+  const keyless = await get((await startService(t, { jwksUrl })).adminPort, '/readyz')
   assert.equal(keyless.status, 503)
   assert.match(keyless.text, /"keys":"[^"]*no usable key set[^"]*","storage":"ok"/)
 })

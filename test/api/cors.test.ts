@@ -107,8 +107,7 @@ test('cors: a preflight needs no token; with * every origin is allowed, null too
 
 test('cors: origins are as a browser sends them, whatever is written', () => {
   const env = { PLANTS_ISSUER: ISSUER, PLANTS_AUDIENCE: AUDIENCE, PLANTS_JWT_SECRET: SECRET }
-  const of = (origins: string) =>
-    readConfig({ ...env, PLANTS_CORS_ORIGINS: origins }, 'service').corsOrigins
+  const of = (origins: string) => readConfig({ ...env, PLANTS_CORS_ORIGINS: origins }).corsOrigins
   assert.equal(of(''), undefined)
   assert.deepEqual(of('*'), ['*'])
   const browser = [APP, OTHER, 'capacitor://localhost']

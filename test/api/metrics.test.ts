@@ -184,7 +184,7 @@ test('metrics: stale keys of a file show, and the service is ready', async (t) =
   const path = join(await temporaryDirectory(), 'jwks.json')
   const set = keySet()
   writeFileSync(path, set)
-  const { adminPort } = await startService(t, { keys: { kind: 'file', path } })
+  const { adminPort } = await startService(t, { jwksFile: path })
   assert.deepEqual(await keysOf(adminPort), [1, 0])
   rmSync(path)
   await untilKeys(adminPort, 1, 1)
@@ -196,7 +196,7 @@ test('metrics: a fetched key set has its age, and is stale after a failed fetch'
   const good = keySet()
   let set = good
   const url = `${await serving(t, (_req, res) => res.end(set))}/keys`
-  const { port, adminPort } = await startService(t, { keys: { kind: 'url', url } })
+  const { port, adminPort } = await startService(t, { jwksUrl: url })
   await untilKeys(adminPort, 1, 0)
   const clock = stopClock(t)
   const age = async () => (await scrape(adminPort)).value('plant_store_key_set_age_seconds')
@@ -217,7 +217,7 @@ test('metrics: a fetched key set has its age, and is stale after a failed fetch'
   assert.equal(await age(), 0)
 
   set = '{"keys":[]}'
-  const bad = await startService(t, { keys: { kind: 'url', url } })
+  const bad = await startService(t, { jwksUrl: url })
   await untilKeys(bad.adminPort, 0, 1)
   assert.deepEqual((await scrape(bad.adminPort)).all('plant_store_key_set_age_seconds'), [])
   const secret = await scrape((await startService(t)).adminPort)
@@ -291,9 +291,7 @@ test('metrics: without an admin listener, no timer measures the event loop', asy
 
 test('metrics: promtool finds no problem', async (t) => {
   // Keys from a URL, so that every metric exists.
-  const { port, adminPort } = await startService(t, {
-    keys: { kind: 'url', url: 'http://127.0.0.1:1/keys' },
-  })
+  const { port, adminPort } = await startService(t, { jwksUrl: 'http://127.0.0.1:1/keys' })
   for (const path of ['/plants', '/trees']) await call(port, { path })
   const { text: input } = await scrape(adminPort)
   const checked = spawnSync('promtool', ['check', 'metrics'], { input, encoding: 'utf8' })

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { type TestContext, test } from 'node:test'
-import { TokenCache } from '../../dist/auth/token-cache.js'
+import { readSecrets } from '../../dist/auth/secrets.js'
 import { conditions, HttpError } from '../../dist/errors.js'
 import { StoreUnavailable } from '../../dist/plants/store.js'
 import { SqljsStore } from '../../dist/store/sqljs/sqljs-store.js'
@@ -112,15 +112,15 @@ test('refused tokens: the log has error and cause, and the table each of them', 
     jwk(weak.publicKey, { kid: 'weak' }),
     jwk(p384.publicKey, { kid: 'broken', y: jwk(p384.publicKey)['x'] }),
   )
-  const unreachable = { kind: 'url', url: 'http://127.0.0.1:1/keys' } as const
+  const unreachable = { jwksUrl: 'http://127.0.0.1:1/keys' }
   const found = [
     ...(await refusals(t, { readScope: 'plants:read' }, BY_SECRET)),
     ...(await refusals(t, { audienceClaim: 'azp' }, [token('alice', { azp: 'other' })])),
-    ...(await refusals(t, { keys: { kind: 'file', path } }, BY_KEY_SET)),
-    ...(await refusals(t, { keys: unreachable }, BY_KEY_SET.slice(0, 1))),
+    ...(await refusals(t, { jwksFile: path }, BY_KEY_SET)),
+    ...(await refusals(t, unreachable, BY_KEY_SET.slice(0, 1))),
   ]
   const never = (): Promise<never> => new Promise(() => {})
-  const keys = { algorithms: ['HS256'], verified: new TokenCache(), find: never }
+  const keys = { ...readSecrets([Buffer.alloc(32)]), find: never }
   const busy = verifier({ keys })
   for (let n = 0; n < 16 + 512; n++) void busy.verify(GOOD)
   await assert.rejects(Promise.resolve(busy.verify(GOOD)), (error) => {

@@ -45,8 +45,8 @@ const SIGNED_BY: Readonly<Record<string, Kid>> = {
 
 type Target = Awaited<ReturnType<typeof withKeySet>>
 
-const start = (t: TestContext, keys: Config['keys']) =>
-  startService(t, { issuer: ISSUER, audience: AUDIENCE, keys, logLevel: 'silent' })
+const start = (t: TestContext, keys: Pick<Partial<Config>, 'jwksUrl' | 'jwtSecret'>) =>
+  startService(t, { issuer: ISSUER, audience: AUDIENCE, ...keys, logLevel: 'silent' })
 
 /** A service that fetches its keys from this issuer, which also sees any other fetch. */
 async function withKeySet(t: TestContext) {
@@ -60,14 +60,14 @@ async function withKeySet(t: TestContext) {
     asked.push(req.url ?? '')
     res.end(JSON.stringify({ keys: req.url === '/keys' ? own : evil }))
   })
-  const { port, adminPort } = await start(t, { kind: 'url', url: `${issuerUrl}/keys` })
+  const { port, adminPort } = await start(t, { jwksUrl: `${issuerUrl}/keys` })
   /** A token that is accepted. */
   const good = signedBy('ES256', { kid: 'p256' })
   return { port, adminPort, issuerUrl, asked, good }
 }
 
 async function withSecret(t: TestContext): Promise<Target> {
-  const { port, adminPort } = await start(t, { kind: 'secret', secret: SECRET })
+  const { port, adminPort } = await start(t, { jwtSecret: SECRET })
   return { port, adminPort, issuerUrl: '', asked: [], good: hmac(SECRET) }
 }
 

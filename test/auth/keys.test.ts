@@ -4,7 +4,7 @@ import { renameSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { test } from 'node:test'
 import { setTimeout as delay } from 'node:timers/promises'
-import type { KeyConfig } from '../../dist/auth/keys.js'
+import type { KeySettings } from '../../dist/auth/keys.js'
 import { readKeySet } from '../../dist/auth/key-set.js'
 import { TIMING } from '../../dist/auth/key-source.js'
 import { ConfigError } from '../../dist/errors.js'
@@ -16,7 +16,6 @@ import {
   createKeySource,
   ed25519,
   fileKeys,
-  ISSUER,
   jwk,
   keyFile,
   type Members,
@@ -30,9 +29,9 @@ import {
   weak,
 } from './tokens.ts'
 
-function configRefused(config: KeyConfig, issuer: string, ...words: readonly string[]): void {
+function configRefused(config: Partial<KeySettings>, ...words: readonly string[]): void {
   assert.throws(
-    () => createKeySource(config, issuer, silent),
+    () => createKeySource(config, silent),
     (error) => {
       assert(error instanceof ConfigError)
       for (const word of words)
@@ -47,7 +46,7 @@ function configRefused(config: KeyConfig, issuer: string, ...words: readonly str
 
 function fileRefused(keys: readonly Members[], ...words: readonly string[]): void {
   const path = keyFile(...keys)
-  configRefused({ kind: 'file', path }, ISSUER, 'cannot be used: ', ...words)
+  configRefused({ jwksFile: path }, 'cannot be used: ', ...words)
 }
 
 test('secret: a public key or a key set is refused, since anyone could sign with it', () => {
@@ -55,11 +54,11 @@ test('secret: a public key or a key set is refused, since anyone could sign with
   const pem = String(rsa.publicKey.export(PEM.publicKeyEncoding))
   for (const [what, text] of Object.entries({ PEM: pem, 'a key set': jwks })) {
     const says = `must be a secret, and is ${what}: public keys are for JWKS settings`
-    configRefused({ kind: 'secret', secret: Buffer.from(`\n${text}`) }, ISSUER, says)
+    configRefused({ jwtSecret: Buffer.from(`\n${text}`) }, says)
   }
   // Random bytes may begin like a page of HTML.
   const secret = Buffer.from('<'.repeat(32))
-  assert.ok(createKeySource({ kind: 'secret', secret }, ISSUER, silent))
+  assert.ok(createKeySource({ jwtSecret: secret }, silent))
 })
 
 const URLS: readonly (readonly [url: string, trusted: 'always' | 'if anywhere' | 'never'])[] = [
@@ -86,16 +85,15 @@ const URLS: readonly (readonly [url: string, trusted: 'always' | 'if anywhere' |
 for (const [url, trusted] of URLS) {
   test(`key URL: "${url}" is trusted ${trusted}`, () => {
     const open = (): unknown => [
-      createKeySource({ kind: 'url', url }, 'no url at all', silent),
-      createKeySource({ kind: 'discovery' }, url, silent),
+      createKeySource({ jwksUrl: url, issuer: 'no url at all' }, silent),
+      createKeySource({ issuer: url }, silent),
     ]
     const http = { isAnywhere: true, setting: 'x' }
-    const openAnywhere = (): unknown =>
-      createKeySource({ kind: 'url', url }, ISSUER, silent, undefined, http)
+    const openAnywhere = (): unknown => createKeySource({ jwksUrl: url }, silent, undefined, http)
     if (trusted === 'always') open()
     else {
-      configRefused({ kind: 'url', url }, ISSUER, 'must be an https URL')
-      configRefused({ kind: 'discovery' }, url, 'must be an https URL')
+      configRefused({ jwksUrl: url }, 'must be an https URL')
+      configRefused({ issuer: url }, 'must be an https URL')
     }
     if (trusted === 'never') assert.throws(openAnywhere, ConfigError)
     else openAnywhere()
@@ -105,8 +103,8 @@ for (const [url, trusted] of URLS) {
 test('key file: missing or a directory, it stops the start', () => {
   const directory = temporaryDirectory()
   const path = join(directory, 'jwks.json')
-  configRefused({ kind: 'file', path }, ISSUER, 'cannot be used: ENOENT: no such file')
-  configRefused({ kind: 'file', path: directory }, ISSUER, 'cannot be used: EISDIR')
+  configRefused({ jwksFile: path }, 'cannot be used: ENOENT: no such file')
+  configRefused({ jwksFile: directory }, 'cannot be used: EISDIR')
 })
 
 const NO_SETS: readonly (readonly [content: string, what: string])[] = [
@@ -128,7 +126,7 @@ for (const [content, what] of NO_SETS) {
     const path = join(temporaryDirectory(), 'jwks.json')
     writeFileSync(path, Buffer.from(content, 'latin1'))
     const wanted = 'cannot be used: must be a JSON Web Key Set, {"keys": [...]}, and'
-    configRefused({ kind: 'file', path }, ISSUER, wanted, what)
+    configRefused({ jwksFile: path }, wanted, what)
   })
 }
 
@@ -136,9 +134,9 @@ test('key file: 1 MiB is read, one byte more is refused', () => {
   const path = keyFile()
   const text = JSON.stringify({ keys: [jwk(rsa.publicKey)] })
   writeFileSync(path, text.padEnd(1024 * 1024))
-  createKeySource({ kind: 'file', path }, ISSUER, silent)
+  createKeySource({ jwksFile: path }, silent)
   writeFileSync(path, text.padEnd(1024 * 1024 + 1))
-  configRefused({ kind: 'file', path }, ISSUER, 'more than 1048576 bytes')
+  configRefused({ jwksFile: path }, 'more than 1048576 bytes')
 })
 
 test('key file: a symmetric or private key stops the start', () => {
@@ -213,7 +211,7 @@ test('key file: a new version is used; a broken one is logged once and ignored',
   const log = logOf((level, _, fields) => {
     if (level === 'error') errors.push(String(fields?.['reason']))
   })
-  const keys = createKeySource({ kind: 'file', path }, ISSUER, log, { ...TIMING, poll: 10 })
+  const keys = createKeySource({ jwksFile: path }, log, { ...TIMING, poll: 10 })
   const { keys: first } = keys
   keys.start?.()
   t.after(() => keys.close?.())
@@ -258,7 +256,7 @@ test('key file: an unknown kid reads the file at once, and known keys stay', asy
   const [one, two] = [jwk(rsa.publicKey, { kid: 'one' }), jwk(rsa2.publicKey, { kid: 'two' })]
   const path = keyFile(one)
   const timing = { ...TIMING, poll: 600_000 }
-  const by = verifier(createKeySource({ kind: 'file', path }, ISSUER, silent, timing))
+  const by = verifier(createKeySource({ jwksFile: path }, silent, timing))
   const ofTwo = signed('RS256', rsa2.privateKey, { kid: 'two' })
   await refused(ofTwo, 'tokenInvalid', by)
   writeFileSync(path, JSON.stringify({ keys: [one, two] }))

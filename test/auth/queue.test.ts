@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { setImmediate as nextTick } from 'node:timers/promises'
 import { type TestContext, test } from 'node:test'
-import { TokenCache } from '../../dist/auth/token-cache.js'
+import { readSecrets } from '../../dist/auth/secrets.js'
 import { conditions } from '../../dist/errors.js'
 import { call } from '../support/http.ts'
 import { scrape, underWay } from '../support/metrics.ts'
@@ -50,8 +50,8 @@ async function startHeld(t: TestContext, isOpen: boolean) {
   })
   // Before the service closes, which waits for its requests.
   t.after(() => open())
-  const keys = { kind: 'file', path: SLOW_SET } as const
-  const { port, adminPort } = await startService(t, { issuer: ISSUER, audience: AUDIENCE, keys })
+  const own = { issuer: ISSUER, audience: AUDIENCE, jwksFile: SLOW_SET }
+  const { port, adminPort } = await startService(t, own)
   return {
     port,
     adminPort,
@@ -133,7 +133,7 @@ test('tokens in turn: a few of many malformed tokens are read in each tick', asy
 
 test('tokens in turn: a chunked body takes 8 of 512 places, or of 256 for keys', async () => {
   const never = (): Promise<never> => new Promise(() => {})
-  const keys = { algorithms: ['HS256'], verified: new TokenCache(), find: never }
+  const keys = { ...readSecrets([Buffer.alloc(32)]), find: never }
   const chunked = { isChunked: true, isOver: false }
   for (const [by, running, places] of [
     [verifier({ keys }), AT_ONCE, WAITING],

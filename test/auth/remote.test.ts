@@ -82,10 +82,8 @@ function keysOf(t: TestContext, from: { url: string } | { issuer: string }, timi
   const log = logOf((level, message, fields) => {
     if (level === 'error') errors.push(`${message}: ${Object.values(fields ?? {})}`)
   })
-  const keys =
-    'url' in from
-      ? createKeySource({ kind: 'url', ...from }, 'no URL', log, { ...SLOW, ...timing })
-      : createKeySource({ kind: 'discovery' }, from.issuer, log, { ...SLOW, ...timing })
+  const settings = 'url' in from ? { issuer: 'no URL', jwksUrl: from.url } : from
+  const keys = createKeySource(settings, log, { ...SLOW, ...timing })
   t.after(() => keys.close?.())
   return { keys, by: verifier(keys), errors }
 }
@@ -465,7 +463,7 @@ for (const [what, document, why] of BAD_DOCUMENTS) {
 test('discovery: with http anywhere, the jwks_uri may be http on any host', async (t) => {
   const { url } = await discovering(t, OF_ANY_HOST)
   const http = { isAnywhere: true, setting: 'PLANTS_X' }
-  const keys = createKeySource({ kind: 'discovery' }, url, silent, SLOW, http)
+  const keys = createKeySource({ issuer: url }, silent, SLOW, http)
   t.after(() => keys.close?.())
   await accepted(tokenOne, verifier(keys))
 })

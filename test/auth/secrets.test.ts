@@ -35,8 +35,8 @@ function open(t: TestContext, paths: string): Opened {
   const log = logOf((level, message, fields) => {
     lines.push(`${level} ${message} ${JSON.stringify(fields)}`)
   })
-  const config = readConfig({ ...REQUIRED, PLANTS_JWT_SECRET_FILE: paths }, 'service').keys
-  const keys = readKeys(config, ISSUER, undefined, { ...TIMING, poll: 10 })(log)
+  const config = readConfig({ ...REQUIRED, PLANTS_JWT_SECRET_FILE: paths })
+  const keys = readKeys(config, undefined, { ...TIMING, poll: 10 }).open(log)
   keys.start?.()
   t.after(() => keys.close?.())
   return { keys, by: verifier(keys), lines }

@@ -4,7 +4,7 @@ import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import type { Caller, TokenRules } from '../../dist/auth/caller.js'
 import type { HttpRule } from '../../dist/auth/fetch.js'
-import { type KeyConfig, type KeySource, readKeys, type Timing } from '../../dist/auth/keys.js'
+import { type KeySettings, type KeySource, readKeys, type Timing } from '../../dist/auth/keys.js'
 import { type TokenRequest, Verifier } from '../../dist/auth/verifier.js'
 import type { Log } from '../../dist/telemetry/log.js'
 import { temporaryDirectorySync as temporaryDirectory } from '../support/directories.ts'
@@ -94,21 +94,20 @@ export function keyFile(...keys: readonly Members[]): string {
 
 /** The keys of one service. */
 export function createKeySource(
-  config: KeyConfig,
-  issuer: string,
+  settings: Partial<KeySettings>,
   log: Log,
   timing?: Timing,
   http?: HttpRule,
 ): KeySource {
-  return readKeys(config, issuer, http, timing)(log)
+  return readKeys({ issuer: ISSUER, ...settings }, http, timing).open(log)
 }
 
-export function secretKeys(secret: Uint8Array = SECRET): KeySource {
-  return createKeySource({ kind: 'secret', secret }, ISSUER, silent)
+export function secretKeys(jwtSecret: Buffer = SECRET): KeySource {
+  return createKeySource({ jwtSecret }, silent)
 }
 
 export function fileKeys(...keys: readonly Members[]): KeySource {
-  return createKeySource({ kind: 'file', path: keyFile(...keys) }, ISSUER, silent)
+  return createKeySource({ jwksFile: keyFile(...keys) }, silent)
 }
 
 export const STAYS: TokenRequest = { isChunked: false, isOver: false }

@@ -25,7 +25,7 @@ test('issuer: its keys are discovered, and its tokens create and list plants', a
   })
   const { port, adminPort } = await startService(t, {
     issuer: `${issuer}/realm/`,
-    keys: { kind: 'discovery' },
+    jwtSecret: undefined,
   })
   const bearer = tokenOf(`${issuer}/realm/`)
   assert.equal((await post(port, { id: 1, name: 'Fern' }, { token: bearer })).status, 200)

@@ -72,7 +72,7 @@ for (const umask of sampled([0o000, 0o077], 2)) {
     const exported = join(parent, 'deep/export.sqlite')
     await withUmask(umask, async () => {
       const server = await startProcess(t, data)
-      await readOrCreateDevKey(join(data, 'dev.key'))
+      await readOrCreateDevKey(data)
       await postLarge(server.port, look)
       await exportStore(data, exported)
       await server.kill('SIGKILL')

@@ -127,7 +127,7 @@ test('recipes: without the variable of the secret, the program is refused', asyn
   await writeFile(join(cwd, 'server.mjs'), codeOf('node:http', 'server.mjs'))
   const { exited, output } = launch({}, { main: join(cwd, 'server.mjs'), args: [], cwd })
   assert.equal(await exited, 1)
-  assert.match(output(), /^ConfigError: jwtSecret must have at least 32 bytes, and has 0$/m)
+  assert.match(output(), /^ConfigError: jwtSecret .*must have at least 32 bytes, and has 0$/m)
   assert.equal((await readdir(cwd)).includes('data'), false)
 })
 

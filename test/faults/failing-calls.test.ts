@@ -544,6 +544,8 @@ test('in doubt: a plant whose write failed is not shown, and its id is free', as
 
 test('fatal: a batch that is durable and not inserted ends the store', async (t) => {
   const world = await World.with(1)
+  // Slow decisions would end the batch after one of them.
+  stopClock(t)
   const { insert } = PlantDatabase.prototype
   type Rows = Parameters<typeof insert>[0]
   // One row is in the database, the other is not.

@@ -7,8 +7,8 @@ import { setFlagsFromString } from 'node:v8'
 import { runInNewContext } from 'node:vm'
 import { TokenCache } from '../../dist/auth/token-cache.js'
 import type { PlantList } from '../../dist/plants/store.js'
-import { readChunks } from '../../dist/store/etcd/chunks.js'
-import { plantKey, plantRange, plantValue, type RangePart } from '../../dist/store/etcd/wire.js'
+import { readChunks } from '../../dist/store/etcd/ranges.js'
+import { type Answer, plantKey, plantRange, plantValue } from '../../dist/store/etcd/wire.js'
 import { PlantDatabase } from '../../dist/store/sqljs/database.js'
 import type { Row } from '../../dist/store/sqljs/journal-format.js'
 import { ALL } from '../contract/store.contract.ts'
@@ -72,9 +72,9 @@ for (const [what, requestOf] of [
   })
 
 /** New ones each time: what a list keeps of them is its own. */
-function longPart(): RangePart {
+function longPart(): Answer {
   const value = plantValue({ name: 'x'.repeat(MIB) })
-  return { entries: [{ key: plantKey('plants/', 'alice', 1n), value }], more: true }
+  return { kvs: [{ key: plantKey('plants/', 'alice', 1n), value }], more: true }
 }
 
 test('retained: a list that waits for its reader keeps nothing of its last chunk', async () => {

@@ -174,7 +174,7 @@ async function ofServices(t: TestContext, port: number) {
   })
   const limited = await startService(t, { rateLimit: 1 })
   // Nothing listens on port 1.
-  const keyless = await startService(t, { keys: { kind: 'url', url: 'http://127.0.0.1:1/keys' } })
+  const keyless = await startService(t, { jwksUrl: 'http://127.0.0.1:1/keys' })
   const closed = await startClosed(t)
   return {
     requestTimeout: {

@@ -1,6 +1,6 @@
 import { after, test, type TestContext } from 'node:test'
 import type { Log } from '../../dist/telemetry/log.js'
-import type { ClientTiming, EtcdConfig } from '../../dist/store/etcd/client.js'
+import type { EtcdConfig } from '../../dist/store/etcd/client.js'
 import { EtcdStore } from '../../dist/store/etcd/etcd-store.js'
 import type { NewPlant } from '../../dist/plants/plant.js'
 import type { PlantStore } from '../../dist/plants/store.js'
@@ -13,7 +13,7 @@ import { changeTimers, PATIENCE_MS } from './time.ts'
 
 export const NO_TLS: EtcdConfig['tls'] = { ca: undefined, cert: undefined, key: undefined }
 /** Outlasts what a loaded machine does to etcd: only an answer that never comes fails a call. */
-export const PATIENT: ClientTiming = { attemptMs: 2000, callMs: PATIENCE_MS }
+export const PATIENT = { attemptMs: 2000, callMs: PATIENCE_MS }
 
 type Run = (t: TestContext) => Promise<void>
 
@@ -38,7 +38,7 @@ export function configOf(endpoints: readonly string[], prefix = 'plants/'): Etcd
 }
 
 /** Time limits in milliseconds for a call that is expected to fail. */
-export function hasty(attemptMs: number, callMs = attemptMs): { readonly timing: ClientTiming } {
+export function hasty(attemptMs: number, callMs = attemptMs): Pick<Required<EtcdConfig>, 'timing'> {
   return { timing: { attemptMs, callMs } }
 }
 

@@ -1,7 +1,8 @@
 import assert from 'node:assert/strict'
 import { join } from 'node:path'
 import type { TestContext } from 'node:test'
-import { type Config, readConfig } from '../../dist/settings/read.js'
+import { readKeys } from '../../dist/auth/keys.js'
+import { readConfig, readWithoutKeys, type ServiceConfig } from '../../dist/settings/read.js'
 import { ConfigError } from '../../dist/errors.js'
 import { createLog } from '../../dist/telemetry/log.js'
 import { Adapter } from '../../dist/http/adapter.js'
@@ -13,14 +14,14 @@ import { portOf } from './ports.ts'
 import { AUDIENCE, ISSUER, SECRET } from './tokens.ts'
 
 /** The default settings. */
-export const DEFAULTS = readConfig({}, 'storage')
+export const DEFAULTS = readWithoutKeys({}, 'ignored')
 
 export { temporaryDirectory }
 
 /** What is wrong with the settings of a service. */
 export function problems(env: Readonly<Record<string, string>>): readonly string[] {
   try {
-    readConfig(env, 'service')
+    readConfig(env)
   } catch (error) {
     assert.ok(error instanceof ConfigError)
     return error.problems
@@ -39,7 +40,7 @@ export interface RunningService {
 
 /** A service with its handler, of any configuration. */
 export function mountedService(
-  config: Config,
+  config: ServiceConfig,
   hooks: Omit<ServiceHooks, 'nameOf'>,
 ): PlantService {
   const service = new Service(config, { ...hooks, nameOf: (option) => option })
@@ -49,14 +50,14 @@ export function mountedService(
 
 /**
  * The whole service in this process on free ports, with its data in a temporary directory; closed
- * and checked when the test ends.
+ * and checked when the test ends. Without other settings of keys, a secret verifies tokens.
  */
 export async function startService(
   t: TestContext,
-  overrides: Partial<Config> = {},
+  overrides: Partial<ServiceConfig> = {},
 ): Promise<RunningService> {
   const dataDirectory = overrides.data ?? join(await temporaryDirectory(), 'data')
-  const config: Config = {
+  const settings = {
     ...DEFAULTS,
     // A slow test must not lose its requests.
     shutdownTimeout: 120,
@@ -64,10 +65,11 @@ export async function startService(
     adminListen: { host: '127.0.0.1', port: 0 },
     issuer: ISSUER,
     audience: AUDIENCE,
-    keys: { kind: 'secret', secret: Buffer.from(SECRET) },
+    jwtSecret: (overrides.jwksFile ?? overrides.jwksUrl) ? undefined : Buffer.from(SECRET),
     ...overrides,
     data: dataDirectory,
   }
+  const config = { ...settings, keys: readKeys(settings) }
   const logLines: string[] = []
   const sink = {
     write(lines: string, done: () => void) {

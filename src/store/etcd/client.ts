@@ -3,8 +3,7 @@ import type { Agent } from 'node:http'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { reasonOf } from '../../errors.ts'
 import { StoreUnavailable } from '../../plants/store.ts'
-import { AnswerTooLong, ask, createAgent, DENIED, EtcdRefusal } from './gateway.ts'
-import { type EtcdTls, isRefusal } from './gateway.ts'
+import { AnswerTooLong, ask, createAgent, DENIED, EtcdRefusal, isRefusal } from './gateway.ts'
 import { type EtcdRequest, type EtcdUser, loginRequest } from './wire.ts'
 
 export interface EtcdConfig {
@@ -13,19 +12,17 @@ export interface EtcdConfig {
   /** What the keys of all plants begin with; ends in "/". */
   readonly prefix: string
   readonly user: EtcdUser | undefined
-  readonly tls: EtcdTls
-  readonly timing?: ClientTiming
+  /** PEM, as etcd's own clients take it. */
+  readonly tls: Readonly<Record<'ca' | 'cert' | 'key', Buffer | undefined>>
+  readonly timing?: typeof TIMING
 }
 
-export interface ClientTiming {
-  /** From a request to the last byte of its answer. */
-  readonly attemptMs: number
-  /** All attempts of a call together, and its wait for a place. */
-  readonly callMs: number
-}
-
-/** A call outlasts an election (1 s to 2 s by default) and a member that hangs for one attempt. */
-const TIMING: ClientTiming = { attemptMs: 2000, callMs: 6000 }
+/**
+ * `attemptMs`: from a request to the last byte of its answer. `callMs`: all attempts of a call, and
+ * its wait for a place; it outlasts an election (1 s to 2 s by default) and a member that hangs for
+ * one attempt.
+ */
+const TIMING = { attemptMs: 2000, callMs: 6000 }
 /** The pause after every endpoint has failed once. An attempt in less time would fail. */
 const PAUSE_MS = 50
 /** Checking a password takes a member 0.1 s of CPU: a refused login is repeated once a second. */
@@ -67,11 +64,10 @@ export class EtcdClient {
    * @throws EtcdRefusal; AnswerTooLong; StoreUnavailable if there was no answer in time, or an
    * attempt before a refusal had none: etcd may have carried the request out, or may still do so.
    */
-  async call(request: EtcdRequest, deadline = this.deadline()): Promise<unknown> {
+  async call(request: EtcdRequest, deadline: number): Promise<unknown> {
     const { endpoints, user } = this.#options
-    let failures = 0
+    const failures: unknown[] = []
     let hasNewToken = user === undefined
-    let cause: unknown = 'too many calls wait for it'
     while (deadline - performance.now() >= PAUSE_MS) {
       if (this.#closed) throw new StoreUnavailable('the store is closed')
       const endpoint = this.#endpoint
@@ -81,36 +77,32 @@ export class EtcdClient {
         token = (await login) ?? ''
         return await this.#attempt(request, endpoint, token, deadline)
       } catch (error) {
-        if (error instanceof AnswerTooLong) throw error
-        if (error instanceof EtcdRefusal) {
-          // A denied call that sent a token lacks the right: another token would not change that.
-          const needsToken = isRefusal(error, STALE_TOKEN) || (!token && isRefusal(error, DENIED))
-          if (hasNewToken || !needsToken)
-            throw failures === 0 ? error : new StoreUnavailable(error.message, { cause: error })
+        // A denied call that sent a token lacks the right: another token would not change that.
+        const needsToken = isRefusal(error, STALE_TOKEN) || (!token && isRefusal(error, DENIED))
+        if (needsToken && !hasNewToken) {
           hasNewToken = true
-          this.#dropToken(login)
+          // Unless another call has already replaced this token.
+          if (this.#token === login) this.#token = undefined
           continue
         }
-        cause = error
-        failures += 1
+        if (error instanceof EtcdRefusal && failures.length > 0)
+          throw new StoreUnavailable(error.message, { cause: error })
+        if (error instanceof EtcdRefusal || error instanceof AnswerTooLong) throw error
+        failures.push(error)
       }
       // Unless another call has already gone to the next endpoint.
       if (this.#endpoint === endpoint) this.#endpoint = (endpoint + 1) % endpoints.length
-      if (failures % endpoints.length === 0) await sleep(PAUSE_MS)
+      if (failures.length % endpoints.length === 0) await sleep(PAUSE_MS)
     }
+    const cause = failures.at(-1) ?? 'too many calls wait for it'
     throw new StoreUnavailable(`etcd did not answer in time: ${reasonOf(cause)}`)
   }
 
   #attempt(request: EtcdRequest, endpoint: number, token: string, deadline: number) {
     const { endpoints, timing } = this.#options
     const timeoutMs = Math.max(1, Math.min(timing.attemptMs, deadline - performance.now()))
-    return ask({
-      ...request,
-      agent: this.#agent,
-      origin: endpoints[endpoint] ?? '',
-      token,
-      timeoutMs,
-    })
+    const origin = endpoints[endpoint] ?? ''
+    return ask({ ...request, agent: this.#agent, origin, token, timeoutMs })
   }
 
   /** @throws EtcdRefusal, Error */
@@ -122,17 +114,13 @@ export class EtcdClient {
     } catch (error) {
       // As in etcd's own clients: a user may be configured before the cluster asks for one.
       if (isRefusal(error, AUTH_IS_OFF)) return ''
-      const failed = this.#token
-      const drop = (): void => this.#dropToken(failed)
-      if (error instanceof EtcdRefusal) setTimeout(drop, LOGIN_REFUSED_MS).unref()
+      const logInAgain = (): void => {
+        this.#token = undefined
+      }
+      if (error instanceof EtcdRefusal) setTimeout(logInAgain, LOGIN_REFUSED_MS).unref()
       // At once: the next attempt, on another endpoint, logs in there.
-      else drop()
+      else logInAgain()
       throw error
     }
-  }
-
-  /** The next call logs in, unless another call has already replaced this token. */
-  #dropToken(token: Promise<string> | undefined): void {
-    if (this.#token === token) this.#token = undefined
   }
 }

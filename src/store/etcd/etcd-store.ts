@@ -7,9 +7,8 @@ import { PlantTooLarge, StoreFull, StoreUnavailable } from '../../plants/store.t
 import type { Log } from '../../telemetry/log.ts'
 import { EtcdClient, type EtcdConfig } from './client.ts'
 import { DENIED, isRefusal } from './gateway.ts'
-import { readChunks } from './chunks.ts'
-import { type Put, SharedPuts } from './puts.ts'
-import { SharedRanges, type TimedQuery } from './ranges.ts'
+import { type Put, sharedPuts } from './puts.ts'
+import { readChunks, sharedRanges } from './ranges.ts'
 import * as wire from './wire.ts'
 
 /** Enough for etcd to write many calls with one sync, few enough to bound their answers' memory. */
@@ -25,6 +24,8 @@ const WAITED = 'etcd did not answer in time: too many calls wait for it'
 const NO_SPACE = /database space exceeded/
 /** Up to half a MiB above etcd's --max-request-bytes, and above that. */
 const TOO_LARGE = /request is too large|message larger than max/
+/** The errors that `PlantStore` names, and the one of a `Limiter`. */
+const FOR_CALLERS = [PlantTooLarge, StoreFull, StoreUnavailable, HttpError]
 
 /**
  * Plants in an etcd cluster, which any number of instances share. A create is one transaction,
@@ -32,40 +33,34 @@ const TOO_LARGE = /request is too large|message larger than max/
  */
 export class EtcdStore implements PlantStore {
   readonly #client: EtcdClient
-  readonly #config: EtcdConfig
-  readonly #log: Log
+  readonly #prefix: string
   /** Of creates, and of the ranges of lists. */
   readonly #calls = new Limiter('calls of etcd', RUNNING_MAX, WAITING_MAX)
-  readonly #puts = new SharedPuts((puts) =>
-    // Older creates of a transaction have their answers before.
-    this.#transact(wire.putRequest(puts), Math.max(...puts.map((put) => put.deadline))),
-  )
-  readonly #ranges = new SharedRanges((queries) => this.#readRanges(queries))
+  readonly #put = sharedPuts((puts) => this.#call(wire.putRequest(puts), ...puts))
+  readonly #read = sharedRanges((queries) => this.#call(wire.rangesRequest(queries), ...queries))
   /** Running creates, for `close`. */
   readonly #creates = new Set<Promise<Created>>()
   #unavailableReason: string | undefined
-  #probeTimer: NodeJS.Timeout | undefined
   #closed: Promise<void> | undefined
 
-  private constructor(config: EtcdConfig, log: Log) {
+  private constructor(config: EtcdConfig) {
     this.#client = new EtcdClient(config)
-    this.#config = config
-    this.#log = log
+    this.#prefix = config.prefix
   }
 
   /** Resolves after the first probe. If etcd does not answer, the store is open but unavailable. */
   static async open(config: EtcdConfig, log: Log): Promise<EtcdStore> {
-    const store = new EtcdStore(config, log)
-    await store.#probe()
+    const store = new EtcdStore(config)
+    await store.#probe(log)
     return store
   }
 
   create(owner: string, plant: NewPlant): Promise<Created> {
     const created: Promise<Created> = this.#inTurn(owner, (deadline) => {
-      const key = wire.plantKey(this.#config.prefix, owner, plant.id)
+      const key = wire.plantKey(this.#prefix, owner, plant.id)
       return this.#create({ key, value: wire.plantValue(plant), deadline })
     })
-      .catch((error: unknown) => Promise.reject(this.#told(error)))
+      .catch(this.#fail)
       .finally(() => this.#creates.delete(created))
     this.#creates.add(created)
     return created
@@ -74,9 +69,9 @@ export class EtcdStore implements PlantStore {
   /** Always promises: HTTP caches only chunks returned at once, and could not invalidate these. */
   list(owner: string, { after, limit = Infinity }: RangeOf<'after' | 'limit'>): PlantList {
     const read = (query: wire.RangeQuery, isFirst: boolean) =>
-      this.#inTurn(owner, (deadline) => this.#ranges.read({ ...query, deadline }, isFirst))
-    const list = readChunks(read, wire.plantRange(this.#config.prefix, owner, after), limit)
-    return { next: () => list.next().catch((error: unknown) => Promise.reject(this.#told(error))) }
+      this.#inTurn(owner, (deadline) => this.#read({ ...query, deadline }, isFirst))
+    const list = readChunks(read, wire.plantRange(this.#prefix, owner, after), limit)
+    return { next: () => list.next().catch(this.#fail) }
   }
 
   unavailableReason(): string | undefined {
@@ -85,7 +80,6 @@ export class EtcdStore implements PlantStore {
 
   /** Waits for creates, which end within the time of a call. Ends lists, which may take longer. */
   close(): Promise<void> {
-    clearTimeout(this.#probeTimer)
     return (this.#closed ??= Promise.allSettled(this.#creates).then(() => this.#client.close()))
   }
 
@@ -106,70 +100,62 @@ export class EtcdStore implements PlantStore {
 
   async #create(put: Put): Promise<Created> {
     try {
-      if ((await this.#puts.put(put)) === 'stored') return 'stored'
-      const { succeeded, counts } = await this.#transact(wire.compareRequest(put), put.deadline)
-      if (!counts[0]) throw new Error('etcd neither put a plant nor has one')
-      return succeeded ? 'stored' : 'conflict'
+      if ((await this.#put(put)) === 'stored') return 'stored'
+      const answer = await this.#call(wire.compareRequest(put), put)
+      const [counted] = wire.partsOf(answer, 1)
+      if (!Number(counted?.count)) throw new Error('etcd neither put a plant nor has one')
+      return answer.succeeded ? 'stored' : 'conflict'
     } catch (error) {
       if (isRefusal(error, TOO_LARGE)) throw new PlantTooLarge()
-      if (!isRefusal(error, NO_SPACE)) throw error
-      // A full cluster refuses a put before it looks for the key.
-      const found = wire.readRange(await this.#client.call(wire.keyRequest(put.key), put.deadline))
-      const [entry] = found.entries
-      if (entry) return entry.value === put.value ? 'stored' : 'conflict'
-      throw new StoreFull()
+      const entry = await this.#readIfFull(error, put)
+      if (!entry) throw new StoreFull()
+      return entry.value === put.value ? 'stored' : 'conflict'
     }
   }
 
-  async #readRanges(queries: readonly TimedQuery[]): Promise<readonly wire.RangePart[]> {
-    const deadline = Math.max(...queries.map((query) => query.deadline))
-    return wire.readRanges(await this.#client.call(wire.rangesRequest(queries), deadline))
+  /** A full cluster refuses a put before it looks for the key. @throws any other error */
+  async #readIfFull(error: unknown, caller: Pick<Put, 'key' | 'deadline'>) {
+    if (!isRefusal(error, NO_SPACE)) throw error
+    const { kvs } = await this.#call(wire.keyRequest(caller.key), caller)
+    return kvs?.[0]
   }
 
-  async #transact(request: wire.EtcdRequest, deadline?: number): Promise<wire.Outcome> {
-    return wire.readOutcome(await this.#client.call(request, deadline))
+  /** Until the last caller's deadline: the others have their answers before. */
+  async #call(request: wire.EtcdRequest, ...callers: readonly Pick<Put, 'deadline'>[]) {
+    const deadline = Math.max(...callers.map((caller) => caller.deadline))
+    return wire.answerOf(await this.#client.call(request, deadline))
   }
 
-  /** Sets the unavailable reason, and schedules the next probe. Never rejects. */
-  async #probe(): Promise<void> {
-    const reason = await this.#reasonNow()
+  /**
+   * Sets the unavailable reason, and schedules the next probe. Never rejects. etcd's own /health is
+   * not enough: it fails in a full cluster, and ignores the rights.
+   */
+  async #probe(log: Log): Promise<void> {
+    if (this.#closed) return
+    const probe = { key: wire.base64(this.#prefix), deadline: this.#client.deadline() }
+    const reason = await this.#call(wire.probeRequest(probe.key), probe)
+      // etcd before 3.4.20 and 3.5.7 refuses a delete too if the quota is used up.
+      .catch((error: unknown) => this.#readIfFull(error, probe))
+      .then(() => undefined)
+      .catch((error: unknown) => this.#reasonOf(error))
     if (reason !== this.#unavailableReason) {
       this.#unavailableReason = reason
-      if (reason === undefined) this.#log.info('etcd is ready again')
-      else this.#log.error('etcd is not ready', { reason })
+      if (reason === undefined) log.info('etcd is ready again')
+      else log.error('etcd is not ready', { reason })
     }
-    if (this.#closed) return
-    this.#probeTimer = setTimeout(() => void this.#probe(), PROBE_EVERY_MS).unref()
+    setTimeout(() => void this.#probe(log), PROBE_EVERY_MS).unref()
   }
 
-  /** etcd's own /health is not enough: it fails in a full cluster, and ignores the rights. */
-  async #reasonNow(): Promise<string | undefined> {
-    const key = wire.base64(this.#config.prefix)
-    // etcd before 3.4.20 and 3.5.7 refuses a delete too if the quota is used up.
-    const readIfFull = async (error: unknown): Promise<void> => {
-      if (!isRefusal(error, NO_SPACE)) throw error
-      wire.readRange(await this.#client.call(wire.keyRequest(key)))
-    }
-    try {
-      await this.#transact(wire.probeRequest(key)).catch(readIfFull)
-      return undefined
-    } catch (error) {
-      return this.#reasonOf(error)
-    }
-  }
-
-  /** The error for a caller: StoreUnavailable in place of one that `PlantStore` does not name. */
-  #told(error: unknown): unknown {
-    const isForCaller = [PlantTooLarge, StoreFull, StoreUnavailable, HttpError].some(
-      (kind) => error instanceof kind,
-    )
-    return isForCaller ? error : new StoreUnavailable(this.#reasonOf(error), { cause: error })
+  /** Throws StoreUnavailable in place of an error that `PlantStore` does not name. */
+  readonly #fail = (error: unknown): never => {
+    if (FOR_CALLERS.some((kind) => error instanceof kind)) throw error
+    throw new StoreUnavailable(this.#reasonOf(error), { cause: error })
   }
 
   #reasonOf(error: unknown): string {
     const reason = reasonOf(error)
     if (isRefusal(error, LOGIN_REFUSED)) return `${reason}; look at ${USER}`
     if (!isRefusal(error, DENIED)) return reason
-    return `${reason}; the user of etcd needs readwrite on ${this.#config.prefix}`
+    return `${reason}; the user of etcd needs readwrite on ${this.#prefix}`
   }
 }

@@ -1,6 +1,6 @@
 /** Sends one request to one member of etcd, and reads its answer, over the HTTP/JSON gateway. */
 import { Agent, request } from 'node:http'
-import { Agent as TlsAgent, request as tlsRequest } from 'node:https'
+import { type AgentOptions, Agent as TlsAgent, request as tlsRequest } from 'node:https'
 import { setImmediate as nextTick } from 'node:timers/promises'
 import type { EtcdRequest } from './wire.ts'
 
@@ -14,9 +14,6 @@ const OVERLOADED = /too many requests/
 const CANCELED: readonly number[] = [408, 499]
 /** The only refusal that is not JSON. */
 const COMMON_NAME = /^CommonName of client/
-
-/** PEM, as etcd's own clients take it. */
-export type EtcdTls = Readonly<Record<'ca' | 'cert' | 'key', Buffer | undefined>>
 
 export const DENIED = /permission denied/
 
@@ -45,7 +42,7 @@ interface Attempt extends EtcdRequest {
 /** The end of the queue of long answers, of which one tick reads one. */
 let lastRead: Promise<void> = Promise.resolve()
 
-export function createAgent(isSecure: boolean, tls: EtcdTls): Agent {
+export function createAgent(isSecure: boolean, tls: AgentOptions): Agent {
   return isSecure ? new TlsAgent({ keepAlive: true, ...tls }) : new Agent({ keepAlive: true })
 }
 
@@ -54,13 +51,8 @@ export function createAgent(isSecure: boolean, tls: EtcdTls): Agent {
  * @throws EtcdRefusal, AnswerTooLong, or Error if another attempt may succeed.
  */
 export async function ask(attempt: Attempt): Promise<unknown> {
-  const { status, bytes } = await post(attempt)
-  if (bytes.length > SHORT_BYTES) await (lastRead = lastRead.then(() => nextTick()))
-  return readAnswer(status, bytes.toString())
-}
-
-function post({ agent, origin, path, message, token, timeoutMs, maxBytes }: Attempt) {
-  const url = origin + path
+  const { agent, message, token, timeoutMs, maxBytes } = attempt
+  const url = attempt.origin + attempt.path
   const send = url.startsWith('https:') ? tlsRequest : request
   const headers = {
     // Without it, a member with --client-cert-auth treats a call without a token as one of the
@@ -70,17 +62,17 @@ function post({ agent, origin, path, message, token, timeoutMs, maxBytes }: Atte
     // etcd expects no "Bearer" here.
     ...(token === '' ? {} : { Authorization: token }),
   }
-  return new Promise<{ status: number; bytes: Buffer }>((resolve, reject) => {
-    const chunks: Buffer[] = []
-    let length = 0
+  let text = ''
+  const status = await new Promise<number>((resolve, reject) => {
     const req = send(url, { method: 'POST', agent, headers }, (res) => {
-      res.on('data', (chunk: Buffer) => {
-        chunks.push(chunk)
-        length += chunk.length
-        if (length > maxBytes) fail(new AnswerTooLong(`${url} answered too much`))
+      // One character for each byte. All that etcd sends is ASCII: keys and values are base64.
+      res.setEncoding('latin1')
+      res.on('data', (chunk: string) => {
+        text += chunk
+        if (text.length > maxBytes) fail(new AnswerTooLong(`${url} answered too much`))
       })
       res.on('error', reject)
-      res.on('end', () => resolve({ status: res.statusCode ?? 0, bytes: Buffer.concat(chunks) }))
+      res.on('end', () => resolve(res.statusCode ?? 0))
     })
     const fail = (error: Error): void => {
       reject(error)
@@ -91,6 +83,8 @@ function post({ agent, origin, path, message, token, timeoutMs, maxBytes }: Atte
     req.on('close', () => clearTimeout(timer))
     req.end(JSON.stringify(message))
   })
+  if (text.length > SHORT_BYTES) await (lastRead = lastRead.then(() => nextTick()))
+  return readAnswer(status, text)
 }
 
 /** Does not quote a body that is not JSON: a proxy may have written anything into it. */

@@ -1,49 +1,90 @@
-/** Reads the first ranges of lists: what waits when a tick ends shares transactions. */
+/** Lists of plants, read from etcd range by range. First ranges share calls. */
+import type { PlantChunk } from '../../plants/store.ts'
 import { AnswerTooLong, EtcdRefusal } from './gateway.ts'
-import type { RangeQuery, RangePart } from './wire.ts'
+import * as wire from './wire.ts'
 
+/** The first range serves the usual limits. The size of the plants is not known yet. */
+const FIRST_ENTRIES = 32
 /** Eight ranges of 32 plants fit into an answer of 4 MiB if these have 12 KiB each. */
 const SHARED_MAX = 8
+/** The length of an answer that later ranges aim at, by the size of the plants before. */
+const RANGE_CHARS = 512 * 1024
+const GROWTH = 4
+const SHRINKING = 8
 
 /** A range, and when its list must have an answer. */
-export type TimedQuery = RangeQuery & { readonly deadline: number }
-type Waiting = TimedQuery & { readonly resolve: (part: RangePart | Promise<RangePart>) => void }
-type ReadRanges = (queries: readonly TimedQuery[]) => Promise<readonly RangePart[]>
+type TimedQuery = wire.RangeQuery & { readonly deadline: number }
+type Waiting = TimedQuery & { readonly resolve: (part: Promise<wire.Answer> | wire.Answer) => void }
 
-/** A call costs etcd more than reading twenty plants: shared, twice as many lists are read. */
-export class SharedRanges {
-  readonly #read: ReadRanges
-  readonly #waiting: Waiting[] = []
-
-  /** @param read resolves with a part for each query */
-  constructor(read: ReadRanges) {
-    this.#read = read
-  }
-
-  /** @throws what the last call with this query throws */
-  read(query: TimedQuery, isShared: boolean): Promise<RangePart> {
-    return new Promise((resolve) => {
-      const waiting = { ...query, resolve }
-      if (!isShared) void this.#answer([waiting])
-      else if (this.#waiting.push(waiting) === 1) setImmediate(() => this.#start())
+/**
+ * At most `limit` plants of a range; at least one chunk. Each chunk has what is in etcd when it is
+ * read. Between two chunks only the position is kept: a generator would keep the last range too.
+ * `next` throws what `read` throws, and Error if etcd holds something else than plants.
+ */
+export function readChunks(
+  read: (query: wire.RangeQuery, isFirst: boolean) => Promise<wire.Answer>,
+  { own, first: begin, end }: wire.OwnRange,
+  limit: number,
+): AsyncIterator<PlantChunk, undefined> {
+  let [first, entries, left, isOver] = [begin, FIRST_ENTRIES, limit, false]
+  const next = async (): Promise<IteratorResult<PlantChunk, undefined>> => {
+    if (isOver) return { done: true, value: undefined }
+    const wanted = Math.min(left, entries)
+    const query = { first, end, limit: wanted }
+    // To etcd a limit of 0 means all.
+    const reading = wanted === 0 ? Promise.resolve<wire.Answer>({}) : read(query, first === begin)
+    const found = await reading.catch((error: unknown) => {
+      if (wanted === 1 || !(error instanceof AnswerTooLong)) throw error
+      entries = Math.ceil(wanted / SHRINKING)
     })
+    if (found === undefined) return next()
+    const { kvs = [], more = false } = found
+    const plants = kvs.map((entry) => wire.plantOf(entry, own))
+    const key = kvs.at(-1)?.key
+    const isCut = key !== undefined && more
+    left -= plants.length
+    isOver = !isCut || left === 0
+    // The rest was deleted by hand: only a list without plants has an empty chunk.
+    if (key === undefined && first !== begin) return { done: true, value: undefined }
+    const last = key === undefined ? undefined : wire.idOf(key)
+    const value = { json: JSON.stringify(plants), count: plants.length, last, isCut }
+    if (!isCut || isOver) return { value }
+    first = wire.nextKey(key)
+    const fitting = Math.floor((RANGE_CHARS / JSON.stringify(found).length) * plants.length)
+    entries = Math.max(1, Math.min(entries * GROWTH, fitting))
+    return { value }
   }
+  return { next }
+}
 
-  #start(): void {
-    while (this.#waiting.length > 0) void this.#answer(this.#waiting.splice(0, SHARED_MAX))
-  }
+/**
+ * Reads a range; shared ones that wait when a tick ends share calls of `ask`. A call costs etcd
+ * more than reading twenty plants: shared, twice as many lists are read.
+ */
+export function sharedRanges(ask: (queries: readonly TimedQuery[]) => Promise<wire.Answer>) {
+  const waiting: Waiting[] = []
 
   /** Never rejects. */
-  async #answer(batch: readonly Waiting[]): Promise<void> {
+  const answer = async (batch: readonly Waiting[]): Promise<void> => {
     try {
-      const parts = await this.#read(batch)
-      if (parts.length !== batch.length) throw new Error('etcd has not answered every range')
+      const parts = wire.partsOf(await ask(batch), batch.length)
       for (const [at, part] of parts.entries()) batch[at]?.resolve(part)
     } catch (error) {
       // One range may be the cause.
       const isOfOne = error instanceof AnswerTooLong || error instanceof EtcdRefusal
-      if (batch.length > 1 && isOfOne) for (const each of batch) void this.#answer([each])
-      else for (const { resolve } of batch) resolve(Promise.reject(error))
+      const isRepeated = isOfOne && batch.length > 1
+      for (const each of batch) each.resolve(isRepeated ? ask([each]) : Promise.reject(error))
     }
+  }
+
+  const answerWaiting = (): void => {
+    while (waiting.length > 0) void answer(waiting.splice(0, SHARED_MAX))
+  }
+
+  return (query: TimedQuery, isShared: boolean): Promise<wire.Answer> => {
+    if (!isShared) return ask([query])
+    return new Promise((resolve) => {
+      if (waiting.push({ ...query, resolve }) === 1) setImmediate(answerWaiting)
+    })
   }
 }

@@ -1,14 +1,14 @@
 /**
  * How plants are stored in etcd, and the messages of its HTTP/JSON gateway.
  *
- * Key: prefix, base64url of the owner's UTF-8, "/", and the id as 16 hex digits with its sign bit
- * flipped, so that keys sort as ids do. base64url has no "/": no owner's keys begin with another
- * owner's. Value: the plant as JSON.
+ * Key: prefix, base64url of the owner's UTF-8, "/", and as 16 hex digits how far the id is above
+ * the smallest one, so that keys sort as ids do. base64url has no "/": no owner's keys begin with
+ * another owner's. Value: the plant as JSON.
  *
  * In messages, and in this folder, keys and values are base64. An int64 is a string. The gateway
  * leaves out members that are false, zero or empty, and ignores unknown ones.
  */
-import { isInt64, type Plant } from '../../plants/plant.ts'
+import { INT64_MIN, isInt64, type Plant } from '../../plants/plant.ts'
 
 export type EtcdUser = { readonly name: string; readonly password: string }
 
@@ -19,53 +19,57 @@ export interface EtcdRequest {
   readonly maxBytes: number
 }
 
-/** All keys from `first` up to `end`, which is excluded. */
-export type KeyRange = { readonly first: string; readonly end: string }
+/** At most `limit` entries from `first` up to `end`, which is excluded. */
+export type RangeQuery = { readonly first: string; readonly end: string; readonly limit: number }
 
-/** At most `limit` entries of a range. */
-export type RangeQuery = KeyRange & { readonly limit: number }
+/** The keys of an owner's plants, which begin with `own`. In this one member they are text. */
+export type OwnRange = Omit<RangeQuery, 'limit'> & { readonly own: string }
 
 /** A plant as etcd sends it; without a value if that is empty. */
 export type Entry = { readonly key: string; readonly value?: string }
 
-/** The first entries of a range, and whether it has more. */
-export type RangePart = { readonly entries: readonly Entry[]; readonly more: boolean }
-
-/** Whether the comparisons of a transaction held, and what the branch that ran counted. */
-export type Outcome = { readonly succeeded: boolean; readonly counts: readonly number[] }
+/**
+ * The answer to a range: its first entries, whether it has more, and their count. Or to a
+ * transaction: whether its comparisons held, and the answers of the branch that ran.
+ */
+export interface Answer {
+  readonly header?: { readonly revision?: string }
+  readonly kvs?: readonly Entry[]
+  readonly more?: boolean
+  readonly count?: string
+  readonly succeeded?: boolean
+  readonly responses?: readonly { readonly response_range?: Answer }[]
+}
 
 const RANGE_PATH = '/v3/kv/range'
 /** Of an answer. One that has a single plant may be longer: PLANTS_MAX_BODY_BYTES is its bound. */
 const ANSWER_MAX_BYTES = 4 * 1024 * 1024
 const ONE_PLANT_MAX_BYTES = 32 * 1024 * 1024
-const SIGN_BIT = 1n << 63n
 const ID_DIGITS = 16
 
 export function plantKey(prefix: string, owner: string, id: bigint): string {
-  const digits = (BigInt.asUintN(64, id) ^ SIGN_BIT).toString(16).padStart(ID_DIGITS, '0')
-  return base64(`${ownerPrefix(prefix, owner)}/${digits}`)
+  const digits = (id - INT64_MIN).toString(16).padStart(ID_DIGITS, '0')
+  return base64(ownerPrefix(prefix, owner) + digits)
 }
 
 /** The keys of an owner's plants with an id above `after`. */
-export function plantRange(prefix: string, owner: string, after: bigint | undefined): KeyRange {
-  const begin = ownerPrefix(prefix, owner)
-  return {
-    first: isInt64(after) ? nextKey(plantKey(prefix, owner, after)) : base64(`${begin}/`),
-    // "0" is the character after "/".
-    end: base64(`${begin}0`),
-  }
+export function plantRange(prefix: string, owner: string, after: bigint | undefined): OwnRange {
+  const own = ownerPrefix(prefix, owner)
+  const first = isInt64(after) ? nextKey(plantKey(prefix, owner, after)) : base64(own)
+  // "0" is the character after "/".
+  return { own, first, end: base64(own.replace(/\/$/, '0')) }
 }
 
 /** The smallest key after a key. */
 export function nextKey(key: string): string {
-  return base64(Buffer.concat([Buffer.from(key, 'base64'), Buffer.alloc(1)]))
+  return base64(`${textOf(key)}\0`)
 }
 
 /** @throws Error if the key is not a plant's. */
 export function idOf(key: string): bigint {
   const digits = /\/([0-9a-f]{16})$/.exec(textOf(key))?.[1]
   if (digits === undefined) throw new Error("etcd holds a key that is not a plant's")
-  return BigInt.asIntN(64, BigInt(`0x${digits}`) ^ SIGN_BIT)
+  return BigInt(`0x${digits}`) + INT64_MIN
 }
 
 /** The same plant has the same bytes: JSON.stringify leaves out an undefined tag. */
@@ -74,21 +78,14 @@ export function plantValue({ name, tag }: Plant): string {
 }
 
 /**
- * The plants of a range up to `end`, which has "0" in place of "/". Each key is compared: one
- * of another length is of a deployment whose prefix is inside this range, and so of another owner.
- * @throws Error if an entry is not a plant of this owner
+ * A plant of a range. Its key is compared: one of another length is of a deployment whose prefix is
+ * inside this range, and so of another owner.
+ * @throws Error if the entry is not a plant of this owner
  */
-export function plantsOf(entries: readonly Entry[], end: string): readonly object[] {
-  const own = textOf(end).replace(/0$/, '/')
-  for (const { key } of entries) {
-    const text = textOf(key)
-    if (!text.startsWith(own) || text.length !== own.length + ID_DIGITS)
-      throw new Error("among an owner's keys etcd holds one that is not a plant's")
-  }
-  return entries.map(plantOf)
-}
-
-function plantOf({ key, value = '' }: Entry): object {
+export function plantOf({ key, value = '' }: Entry, own: string): object {
+  const text = textOf(key)
+  if (!text.startsWith(own) || text.length !== own.length + ID_DIGITS)
+    throw new Error("among an owner's keys etcd holds one that is not a plant's")
   try {
     // null alone throws here; the members of any other value are checked below.
     const { name, tag } = JSON.parse(textOf(value)) as Readonly<Record<keyof Plant, unknown>>
@@ -156,47 +153,34 @@ function countOf(key: string): object {
   return { request_range: { key, count_only: true } }
 }
 
-/** @throws Error if the body is not etcd's. */
-export function readRange(body: unknown): RangePart {
-  const { kvs = [], more = false } = answerOf(body)
-  return { entries: kvs, more }
-}
-
-/** The answer to `rangesRequest`. @throws Error if the body is not etcd's. */
-export function readRanges(body: unknown): readonly RangePart[] {
-  const { responses } = answerOf(body)
-  return responses?.map((each) => readRange(each.response_range)) ?? [readRange(body)]
-}
-
-/** @throws Error if the body is not etcd's. */
-export function readOutcome(body: unknown): Outcome {
-  const { succeeded = false, responses = [] } = answerOf(body)
-  return { succeeded, counts: responses.map((each) => Number(each.response_range?.count ?? 0)) }
-}
-
-interface Answer {
-  readonly header?: { readonly revision?: string }
-  readonly kvs?: readonly Entry[]
-  readonly more?: boolean
-  readonly count?: string
-  readonly succeeded?: boolean
-  readonly responses?: readonly { readonly response_range?: Answer }[]
-}
-
-/** Every answer has a revision. A body without one would look like an empty range. */
-function answerOf(body: unknown): Answer {
+/**
+ * Every answer has a revision. A body without one would look like an empty range.
+ * @throws Error if the body is not etcd's
+ */
+export function answerOf(body: unknown): Answer {
   // etcd's rpc.proto defines these members. The revision shows that the body is etcd's.
   const answer = (body ?? {}) as Answer
   if (Number(answer.header?.revision) > 0) return answer
   throw new Error("the answer is not etcd's: it has no revision")
 }
 
-export function base64(bytes: string | Buffer): string {
-  return Buffer.from(bytes).toString('base64')
+/**
+ * The answers to so many ranges of one request. That to a single range is the whole answer.
+ * @throws Error if one is missing or is not etcd's
+ */
+export function partsOf(answer: Answer, count: number): readonly Answer[] {
+  const parts = answer.responses?.map((each) => answerOf(each.response_range)) ?? [answer]
+  if (parts.length === count) return parts
+  throw new Error('etcd has not answered every range')
 }
 
+export function base64(text: string): string {
+  return Buffer.from(text).toString('base64')
+}
+
+/** What the keys of an owner's plants begin with, and no other owner's: base64url has no "/". */
 function ownerPrefix(prefix: string, owner: string): string {
-  return prefix + Buffer.from(owner).toString('base64url')
+  return `${prefix}${Buffer.from(owner).toString('base64url')}/`
 }
 
 function textOf(encoded: string): string {

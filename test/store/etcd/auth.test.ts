@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict'
-import { readConfig } from '../../../dist/settings/read.js'
+import { readWithoutKeys } from '../../../dist/settings/read.js'
 import { StoreUnavailable } from '../../../dist/plants/store.js'
 import type { EtcdStore } from '../../../dist/store/etcd/etcd-store.js'
 import { plant } from '../../contract/store.contract.ts'
@@ -162,7 +162,7 @@ for (const [what, files, reason] of [
   test(`TLS with ${what}: it starts, and is ${reason ? 'not ready' : 'ready'}`, async (t) => {
     const { cluster } = await SecuredCluster.shared(t)
     const env = { PLANTS_ETCD_ENDPOINTS: cluster.endpoints.join(), ...files }
-    const { etcd } = readConfig(env, 'storage')
+    const { etcd } = readWithoutKeys(env, 'ignored')
     assert.ok(etcd)
     const { port, adminPort } = await startService(t, {
       etcd: reason ? { ...etcd, ...hasty(150, 300) } : etcd,

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { readChunks } from '../../../dist/store/etcd/chunks.js'
+import { readChunks } from '../../../dist/store/etcd/ranges.js'
 import { plantKey, plantRange, plantValue } from '../../../dist/store/etcd/wire.js'
 
 const PREFIX = 'plants/'
@@ -17,7 +17,7 @@ for (const [what, foreign] of [
   test(`an answer of etcd with a key of ${what} fails the list, and shows nothing`, async () => {
     const entries = [entryOf('alice', 1n), foreign]
     const range = plantRange(PREFIX, 'alice', undefined)
-    const list = readChunks(async () => ({ entries, more: false }), range, Infinity)
+    const list = readChunks(async () => ({ kvs: entries }), range, Infinity)
     await assert.rejects(list.next(), /^Error: among an owner's keys etcd holds one that is not/)
   })
 }

@@ -3,12 +3,12 @@ import { test } from 'node:test'
 import { setImmediate as nextTick } from 'node:timers/promises'
 import type { NewPlant } from '../../../dist/plants/plant.js'
 import { EtcdRefusal } from '../../../dist/store/etcd/gateway.js'
-import { type Put, SharedPuts } from '../../../dist/store/etcd/puts.js'
+import { type Put, sharedPuts } from '../../../dist/store/etcd/puts.js'
 import type { EtcdStore } from '../../../dist/store/etcd/etcd-store.js'
-import { type Outcome, putRequest } from '../../../dist/store/etcd/wire.js'
+import { type Answer, putRequest } from '../../../dist/store/etcd/wire.js'
 import { Gate, plant } from '../../contract/store.contract.ts'
 import { NO_ETCD } from '../../support/etcd.ts'
-import { fakeEtcd, keysPut, passOn, PUT } from '../../support/etcd-fake.ts'
+import { fakeEtcd, HEADER, keysPut, passOn, PUT } from '../../support/etcd-fake.ts'
 import {
   configOf,
   configured,
@@ -44,33 +44,30 @@ function tally(all: readonly string[]): Readonly<Record<string, number>> {
   return counts
 }
 
-type Transact = (keys: readonly string[], at: number) => Outcome | Error
+type Transact = (keys: readonly string[], at: number) => Answer | Error | Promise<Answer>
 
 /** Puts without a cluster: each transaction is answered by the function. */
 function shared(answer: Transact) {
   const sent: (readonly Put[])[] = []
-  const puts = new SharedPuts(async (batch) => {
+  const put = sharedPuts(async (batch) => {
     sent.push(batch)
     const keys = batch.map(({ key }) => key)
-    const outcome = answer(keys, sent.length - 1)
-    if (outcome instanceof Error) throw outcome
-    return outcome
+    const answered = await answer(keys, sent.length - 1)
+    if (answered instanceof Error) throw answered
+    return answered
   })
   const putAll = (keys: readonly string[], value = 'v'): Promise<readonly string[]> =>
-    outcomes(keys.map((key) => puts.put({ key, value, deadline: 1 })))
-  return { sent, putAll }
+    outcomes(keys.map((key) => put({ key, value, deadline: 1 })))
+  return { sent, sizes: () => sent.map(({ length }) => length), putAll }
 }
 
-const ALL_STORED: Outcome = { succeeded: true, counts: [] }
+const ALL_STORED: Answer = { succeeded: true }
 
 test('puts of one tick share transactions of at most 128 plants', async () => {
-  const { sent, putAll } = shared(() => ALL_STORED)
+  const { sizes, putAll } = shared(() => ALL_STORED)
   const stored = await putAll(Array.from({ length: 300 }, (_, i) => `key ${i}`))
   assert.deepEqual(tally(stored), { stored: 300 })
-  assert.deepEqual(
-    sent.map(({ length }) => length),
-    [SHARED_MAX, SHARED_MAX, 300 - 2 * SHARED_MAX],
-  )
+  assert.deepEqual(sizes(), [SHARED_MAX, SHARED_MAX, 300 - 2 * SHARED_MAX])
 })
 
 for (const [count, keyChars, valueChars] of [
@@ -95,39 +92,41 @@ for (const [count, keyChars, valueChars] of [
 
 test('puts that come while a transaction runs share the next one', async () => {
   const gate = new Gate()
-  const sizes: number[] = []
-  const puts = new SharedPuts(async ({ length }) => {
-    sizes.push(length)
+  const { sent, sizes, putAll } = shared(async () => {
     await gate.passed
     return ALL_STORED
   })
-  const put = (key: string): Promise<string> => puts.put({ key, value: 'v', deadline: 1 })
   const release = gate.hold()
-  const all = [put('a')]
-  await until('it runs', () => sizes.length === 1)
+  const all = [putAll(['a'])]
+  await until('it runs', () => sent.length === 1)
   for (const key of 'bc') {
-    all.push(put(key))
+    all.push(putAll([key]))
     await nextTick()
   }
-  assert.deepEqual(sizes, [1])
+  assert.deepEqual(sizes(), [1])
   release()
-  assert.deepEqual(tally(await Promise.all(all)), { stored: 3 })
+  assert.deepEqual(tally((await Promise.all(all)).flat()), { stored: 3 })
   // Nothing runs any more.
-  assert.equal(await put('d'), 'stored')
-  assert.deepEqual(sizes, [1, 2, 1])
+  assert.deepEqual(await putAll(['d']), ['stored'])
+  assert.deepEqual(sizes(), [1, 2, 1])
 })
+
+/** None is put. The gateway leaves out a count of 0. */
+function counted(keys: readonly string[], there = ''): Answer {
+  const ranges = keys.map((key) => ({ header: HEADER, ...(there.includes(key) && { count: '1' }) }))
+  return { responses: ranges.map((response_range) => ({ response_range })) }
+}
 
 /** Answers of etcd: the letters are the keys that exist at each transaction. */
 function existing(...keys: readonly string[]): Transact {
   return (sent, at) => {
     const there = keys[at] ?? keys.at(-1) ?? ''
-    const counts = sent.map((key) => Number(there.includes(key)))
-    return { succeeded: !counts.includes(1), counts }
+    return sent.some((key) => there.includes(key)) ? counted(sent, there) : ALL_STORED
   }
 }
 
 const refuses: Transact = (keys) => (keys.includes('b') ? new EtcdRefusal('no') : ALL_STORED)
-const NEITHER: Outcome = { succeeded: false, counts: [0, 0] }
+const neither: Transact = (keys) => counted(keys)
 /** What becomes of each: stored, taken, or an error. */
 const rows: readonly (readonly [string, string, Transact, outcomes: string, sent: string])[] = [
   ['a key is in it once; its repeats go alone', 'abaca', existing('', 'abc'), 'sstst', 'abc a a'],
@@ -135,7 +134,7 @@ const rows: readonly (readonly [string, string, Transact, outcomes: string, sent
   ['if one more exists, each goes alone', 'abcd', existing('b', 'ab'), 'ttss', 'abcd acd c d'],
   ['if it is refused, each goes alone', 'abc', refuses, 'ses', 'abc a b c'],
   ['without an answer all of its plants are open', 'aba', () => new Error(), 'eee', 'ab a'],
-  ['no answer makes a put run for ever', 'ab', () => NEITHER, 'tt', 'ab ab a b'],
+  ['no answer makes a put run for ever', 'ab', neither, 'tt', 'ab ab a b'],
 ]
 for (const [what, keys, answer, decided, sent] of rows) {
   test(`a transaction: ${what}`, async () => {

@@ -2,33 +2,33 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { isDeepStrictEqual } from 'node:util'
 import { AnswerTooLong, EtcdRefusal } from '../../../dist/store/etcd/gateway.js'
-import { SharedRanges, type TimedQuery } from '../../../dist/store/etcd/ranges.js'
-import type { RangePart } from '../../../dist/store/etcd/wire.js'
+import { sharedRanges } from '../../../dist/store/etcd/ranges.js'
+import type { Answer } from '../../../dist/store/etcd/wire.js'
 import { plant } from '../../contract/store.contract.ts'
 import { NO_ETCD } from '../../support/etcd.ts'
+import { HEADER } from '../../support/etcd-fake.ts'
 import { configured, fill, namesIn, openStore, testUnless } from '../../support/etcd-store.ts'
 
 const testEtcd = testUnless(NO_ETCD)
 
-type Answer = (firsts: readonly string[]) => readonly RangePart[] | Error
-
-function partOf(first: string): RangePart {
-  return { entries: [{ key: first }], more: false }
+function partOf(first: string): Answer {
+  return { header: HEADER, kvs: [{ key: first }] }
 }
 
 /** Reads ranges without a cluster: each transaction is answered by the function. */
-function shared(answer: Answer) {
+function shared(answer: (firsts: readonly string[]) => readonly Answer[] | Error) {
   const sent: string[] = []
-  const ranges = new SharedRanges(async (queries: readonly TimedQuery[]) => {
+  const share = sharedRanges(async (queries) => {
     const firsts = queries.map(({ first }) => first)
     sent.push(firsts.join(''))
     const parts = answer(firsts)
     if (parts instanceof Error) throw parts
-    return parts
+    const responses = parts.map((response_range) => ({ response_range }))
+    return firsts.length === 1 ? { ...parts[0] } : { responses }
   })
   const read = (first: string, isShared = true): Promise<string | undefined> =>
-    ranges.read({ first, end: 'z', limit: 32, deadline: 1 }, isShared).then(
-      ({ entries }) => entries[0]?.key,
+    share({ first, end: 'z', limit: 32, deadline: 1 }, isShared).then(
+      ({ kvs }) => kvs?.[0]?.key,
       (error: unknown) => String(error),
     )
   const readEach = (firsts: string): Promise<readonly (string | undefined)[]> =>
