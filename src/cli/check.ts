@@ -94,8 +94,8 @@ function isOfStore(name: string): boolean {
 
 /** What a torn last line is. While a service runs, it may only not be written to its end yet. */
 export async function tornLine({ directory }: DirectoryScan, { last }: Replay, wasServed: boolean) {
-  if (!last?.tornBytes || wasServed || (await isLocked(directory.path))) return undefined
-  const torn = `its last line is torn (${last.tornBytes} bytes)`
+  if (!last?.torn.length || wasServed || (await isLocked(directory.path))) return undefined
+  const torn = `its last line is torn (${last.torn.length} bytes)`
   const file = directory.pathOf(journalName(last.number))
   const advice = 'the next start of the service puts it aside'
   return new StoreCorrupt(file, last.goodBytes, `${torn}: ${TORN}`, advice)

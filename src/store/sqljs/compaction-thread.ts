@@ -24,7 +24,7 @@ const MIB = 2 ** 20
 /** Runs a job in a worker thread, so that requests never wait for it. Rejects if it dies. */
 export const compactInWorker: Compact = async (job, signal) => {
   signal?.throwIfAborted()
-  // The worker inherits the process's options: loaders that find its packages, and permissions.
+  // The worker inherits the process's options: loaders that find its packages.
   const resourceLimits = {
     maxYoungGenerationSizeMb: YOUNG_GENERATION_MIB,
     maxOldGenerationSizeMb: OLD_GENERATION_MIB + LINE_FACTOR * Math.ceil(job.journalBytes / MIB),

@@ -54,11 +54,11 @@ export async function recover(files: Files, directory: StoreDirectory, log: Log)
     }
   })
   const { last, obsoleteFiles } = recovery
-  if (last && last.tornBytes > 0) {
-    const { number, goodBytes: byte, tornBytes: bytes, tornName } = last
+  if (last && last.torn.length > 0) {
+    const { number, goodBytes: byte, torn, tornName } = last
     const [file, kept] = [journalName(number), tornName].map((name) => directory.pathOf(name))
     const what = 'the last line of the journal is torn, and is put aside'
-    log.error(`${what}: ${TORN}`, { file, byte, bytes, kept })
+    log.error(`${what}: ${TORN}`, { file, byte, bytes: torn.length, kept })
   }
   await removeObsolete(directory, log, obsoleteFiles)
   return recovery
@@ -94,14 +94,14 @@ export async function replay(
     const lines = readJournal(path, contents, isLastJournal)
     let [step, plants] = [lines.next(), 0]
     for (; !step.done; step = lines.next()) {
-      const rows = step.value.rows()
+      const { rows, endsAt } = step.value
       plants += rows.length
       if (step.value.sequence <= covered) continue
       database.insert(rows)
       batches += 1
       const paused = pause()
       if (!paused) continue
-      onProgress(name, step.value.endsAt, contents.length, batches)
+      onProgress(name, endsAt, contents.length, batches)
       await paused
     }
     const extent = step.value
