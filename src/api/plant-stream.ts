@@ -40,7 +40,7 @@ export class PlantStream implements BodyStream {
   close(): void {
     this.#isClosed = true
     this.#first = undefined
-    this.#hold.release()
+    this.#hold.set(0)
   }
 
   async *[Symbol.asyncIterator](): AsyncGenerator<Buffer, void, undefined> {
