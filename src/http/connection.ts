@@ -9,7 +9,7 @@ import type { RequestRecord } from './exchange.ts'
 import type { Responder } from './responder.ts'
 import { abandon, type HttpResponse, lastHeadersOf } from './response.ts'
 import { cutOff, send } from './send.ts'
-import { tickEnd } from './tick.ts'
+import { atTickEnd } from './tick.ts'
 
 /** At most this many requests wait for the one that is served; one more resets the connection. */
 const WAITING_MAX = 16
@@ -150,7 +150,7 @@ export class Connection {
       if (response instanceof Promise) response.then(answer, explain)
       // Waiting requests must not take a tick each.
       else if (this.#waiting.length > 0) answer(response)
-      else tickEnd.add(() => answer(response))
+      else atTickEnd(() => answer(response))
     } catch (error) {
       explain(error)
     }
