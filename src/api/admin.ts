@@ -3,7 +3,7 @@
 import type { Socket } from 'node:net'
 import { escaped, HttpError } from '../errors.ts'
 import { type Address, listen, type Listener } from '../http/listen.ts'
-import type { Responder } from '../http/responder.ts'
+import type { Responder } from '../http/exchange.ts'
 import { errorResponse, type HttpResponse, jsonResponse } from '../http/response.ts'
 import { HttpServer, type HttpTimeouts } from '../http/server.ts'
 import { overloaded } from '../limits/budget.ts'

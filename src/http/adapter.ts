@@ -3,8 +3,7 @@
 import type { RequestListener } from 'node:http'
 import type { Socket } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { Exchange } from './exchange.ts'
-import type { Responder } from './responder.ts'
+import { Exchange, type Responder } from './exchange.ts'
 import { abandon, type HttpResponse } from './response.ts'
 import { cutOff, send } from './send.ts'
 import { DRAIN_CHECK_MS } from './server.ts'
@@ -41,11 +40,18 @@ export class Adapter {
   }
 
   async #serve(exchange: Exchange): Promise<void> {
-    const { req } = exchange
+    const { req, res } = exchange
+    const { socket } = req
     // If it is over, its events have passed: nothing would finish the exchange.
-    if (exchange.isOver || this.#unclear.has(req.socket)) return
-    if (exchange.isUnclear) this.#unclear.add(req.socket)
-    this.#begin(exchange)
+    if (exchange.isOver || this.#unclear.has(socket)) return
+    if (exchange.isUnclear) this.#unclear.add(socket)
+    this.#underWay.add(exchange)
+    // It leaves the set only when what it holds is released.
+    exchange.whenDone(() => this.#underWay.delete(exchange))
+    res.once('close', () => exchange.finish(this.#responder))
+    this.#watch(socket)
+    // The application may write to a response that has ended.
+    res.on('error', () => {})
     // Another listener would make the body flow before it is read.
     if (exchange.hasUnreadBody) req.pause()
     const served = new Promise<HttpResponse>((resolve) => resolve(this.#responder.serve(exchange)))
@@ -55,42 +61,21 @@ export class Adapter {
     req.resume()
     if (exchange.isOver || exchange.isDone) {
       abandon(response)
-      exchange.finish()
+      exchange.finish(this.#responder)
       return this.#responder.answered(exchange, response, true)
     }
-    exchange.response = response
     const close = exchange.endsWith(response) ? ['Connection', 'close'] : []
-    try {
-      await send(exchange, { ...response, headers: [...response.headers, ...close] }, false)
-    } catch (error) {
-      this.#responder.responseFailed(error, exchange)
-      cutOff(req.socket)
-    }
+    const closing = { ...response, headers: [...response.headers, ...close] }
+    send(exchange, closing, false, this.#responder)
   }
 
-  #begin(exchange: Exchange): void {
-    const { req, res } = exchange
-    const { socket } = req
-    this.#underWay.add(exchange)
-    // It leaves the set only when what it holds is released.
-    exchange.whenDone(() => this.#underWay.delete(exchange))
-    res.once('close', () => this.#finished(exchange))
-    // The application may write to a response that has ended.
-    res.on('error', () => {})
+  /** A response that waits for others of its connection has no 'close' of its own. */
+  #watch(socket: Socket): void {
     if (this.#watched.has(socket)) return
     this.#watched.add(socket)
-    // A response that waits for others of its connection has no 'close' of its own.
     socket.once('close', () => {
       for (const each of this.#underWay)
-        if (each.req.socket === socket) this.#finished(each)
+        if (each.req.socket === socket) each.finish(this.#responder)
     })
-  }
-
-  /** All of the response has left the process, or its client has left. */
-  #finished(exchange: Exchange): void {
-    if (exchange.isDone) return
-    exchange.finish()
-    const { response } = exchange
-    if (response) this.#responder.answered(exchange, response, exchange.isLost)
   }
 }

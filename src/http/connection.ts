@@ -5,8 +5,7 @@ import type { Socket } from 'node:net'
 import { HttpError } from '../errors.ts'
 import { collectBody, discardBody, dropBody } from './body.ts'
 import { Exchange, hasTooManyHeaders, isKnownVersion, recordOf } from './exchange.ts'
-import type { RequestRecord } from './exchange.ts'
-import type { Responder } from './responder.ts'
+import type { RequestRecord, Responder } from './exchange.ts'
 import { abandon, type HttpResponse, lastHeadersOf } from './response.ts'
 import { cutOff, send } from './send.ts'
 import { atTickEnd } from './tick.ts'
@@ -182,21 +181,11 @@ export class Connection {
   }
 
   #send(exchange: Exchange, response: HttpResponse, isLast: boolean): void {
-    exchange.response = response
-    const fail = (error: unknown): void => {
-      this.#responder.responseFailed(error, exchange)
-      cutOff(this.#socket)
-    }
-    if (isLast) {
-      this.#socket.once('finish', () => this.#finished(exchange, this.#socket.destroyed))
-      this.#socket.once('close', () => this.#finished(exchange, true))
-      this.#endAfterThis(exchange)
-    }
-    try {
-      send(exchange, response, isLast)?.catch(fail)
-    } catch (error) {
-      fail(error)
-    }
+    send(exchange, response, isLast, this.#responder)
+    if (!isLast) return
+    this.#socket.once('finish', () => this.#finished(exchange, this.#socket.destroyed))
+    this.#socket.once('close', () => this.#finished(exchange, true))
+    this.#endAfterThis(exchange)
   }
 
   #close(text = ''): void {
@@ -219,15 +208,13 @@ export class Connection {
   }
 
   /** All of the response has left the process, or its client has left. */
-  #finished(exchange: Exchange, aborted = exchange.isLost): void {
+  #finished(exchange: Exchange, isLost?: boolean): void {
     if (exchange.isDone) return
-    exchange.finish()
-    const { req, response } = exchange
+    exchange.finish(this.#responder, isLost)
     // Reads the end of the request, which an idle connection would keep (see `discardBody`).
-    if (!exchange.hasBody) req.read()
-    if (response) this.#responder.answered(exchange, response, aborted)
+    if (!exchange.hasBody) exchange.req.read()
     // An idle connection keeps nothing of its last request.
-    if (req.complete && this.#current === exchange) this.#current = undefined
+    if (exchange.req.complete && this.#current === exchange) this.#current = undefined
     this.#advance()
   }
 

@@ -1,6 +1,10 @@
-/* One request and its response: what the headers say, and how far it has come. */
+/*
+ * One request and its response: what the headers say, and how far it has come. And what answers
+ * requests.
+ */
 
 import type { IncomingMessage, ServerResponse } from 'node:http'
+import type { HttpError } from '../errors.ts'
 import { requestIdOf, traceIdOf, valuesOf } from './headers.ts'
 import { type HttpResponse, lengthOf } from './response.ts'
 
@@ -20,14 +24,9 @@ const KEEP_ALIVE = /(?:^|,)[ \t]*keep-alive[ \t]*(?:,|$)/i
 const CLOSE = /(?:^|,)[ \t]*close[ \t]*(?:,|$)/i
 
 /** What log and metrics say of a request. */
-export interface RequestRecord {
-  readonly method: string | undefined
-  readonly route: string | undefined
-  readonly ownerHash: string | undefined
-  readonly requestId: string
-  readonly traceId: string | undefined
-  readonly startedAtMs: number
-}
+export type RequestRecord = { readonly method: string | undefined } & Readonly<
+  Pick<Exchange, 'route' | 'ownerHash' | 'requestId' | 'traceId' | 'startedAtMs'>
+>
 
 /** The record of a request that Node's parser refused. Its start is unknown: it counts from now. */
 export function recordOf(method?: string, rawHeaders: readonly string[] = []): RequestRecord {
@@ -45,7 +44,7 @@ export function isKnownVersion({ httpVersion }: IncomingMessage): boolean {
   return httpVersion === '1.1' || httpVersion === '1.0'
 }
 
-export class Exchange implements RequestRecord {
+export class Exchange {
   readonly req: IncomingMessage
   readonly res: ServerResponse
   readonly startedAtMs = performance.now()
@@ -67,11 +66,9 @@ export class Exchange implements RequestRecord {
   ownerHash: string | undefined
   /** The path pattern that the request matched. */
   route: string | undefined
-  /** True while the body is read, and after it was read to its end. */
-  isBodyTaken = false
   /**
-   * Set while the body is read: called once the exchange is done. Node tells the request nothing
-   * more after a response of another server's application.
+   * Set while the body is read: called once the exchange has a response or is done. Node tells the
+   * request nothing more after a response of another server's application.
    */
   endBody: (() => void) | undefined
   /** True once the body is read to be dropped. */
@@ -114,17 +111,15 @@ export class Exchange implements RequestRecord {
     else this.#whenDone.push(callback)
   }
 
-  /** A second call does nothing. */
-  finish(): void {
+  /** Ends it, and notes its response. A second call does nothing. */
+  finish(responder: Responder, isLost?: boolean): void {
     if (this.isDone) return
     this.isDone = true
     this.endBody?.()
     for (const callback of this.#whenDone) callback()
-  }
-
-  /** True if not all of its response has left the process. To Node a lost one is finished too. */
-  get isLost(): boolean {
-    return !this.res.writableFinished || this.req.socket.destroyed
+    // To Node a response is finished too if it was lost.
+    const aborted = isLost ?? (!this.res.writableFinished || this.req.socket.destroyed)
+    if (this.response) responder.answered(this, this.response, aborted)
   }
 
   /** True if its client has left, or the server's application has responded. */
@@ -167,11 +162,30 @@ export class Exchange implements RequestRecord {
 
   /** True if there is a body that the service does not read. */
   get hasUnreadBody(): boolean {
-    return this.hasBody && !this.isBodyTaken && !this.req.readableEnded
+    return this.hasBody && !this.endBody && !this.req.readableEnded
   }
 
   /** How much of an unread body is read and dropped. */
   get discardMaxBytes(): number {
     return this.ownerHash === undefined ? STRANGER_DISCARD_BYTES : OWNER_DISCARD_BYTES
   }
+}
+
+/** What the connections need of the service. */
+export interface Responder {
+  /** Answers a request. What it throws goes to `explain`. */
+  serve(exchange: Exchange): HttpResponse | Promise<HttpResponse>
+  /** The response to a failure; NO_RESPONSE if the client has left. */
+  explain(error: unknown, request: RequestRecord): HttpResponse
+  /** The failure of a request that the service has not answered for too long. */
+  timeoutError(request: RequestRecord): HttpError
+  /** Called if a response fails after its headers: the client cannot be told any more. */
+  responseFailed(error: unknown, request: RequestRecord): void
+  /**
+   * Called once for each request that is served, also if its client has left, and for each that
+   * Node's parser refuses. `aborted`: not all of the response has left the process.
+   */
+  answered(request: RequestRecord, response: HttpResponse, aborted: boolean): void
+  /** True from the beginning of a stop: every response is the last of its connection. */
+  readonly draining: boolean
 }
