@@ -26,6 +26,12 @@ const SUFFIX_BYTES = 9
 /** `sockaddr_un` holds 107 bytes and a final 0. Node 20 cuts off a longer path without an error. */
 export const SOCKET_PATH_MAX_BYTES = 107 - SUFFIX_BYTES
 
+/** Why an address cannot be used, by the code of the error: of TCP, and of a socket file. */
+const TAKEN: ReadonlyMap<string | undefined, string> = new Map([
+  ['EADDRINUSE', 'something listens there already'],
+  ['EEXIST', 'something listens there already, or it is no socket'],
+])
+
 /**
  * Makes a server listen. A stale socket file is replaced; one that a process listens on is not.
  * `option` is the name that the caller has for the address: an option or a variable. `mode` is that
@@ -96,15 +102,10 @@ function stopAccepting(server: Server): void {
 /** True if no process listens on the socket. Linux refuses a connection to an ordinary file too. */
 async function isStale(path: string): Promise<boolean> {
   const socket = connect(path)
-  try {
-    await once(socket, 'connect')
-    return false
-  } catch (error) {
-    const isRefused = errorCodeOf(error) === 'ECONNREFUSED'
-    return isRefused && lstatSync(path, { throwIfNoEntry: false })?.isSocket() === true
-  } finally {
-    socket.destroy()
-  }
+  const failure = await once(socket, 'connect').catch(errorCodeOf)
+  socket.destroy()
+  if (failure !== 'ECONNREFUSED') return false
+  return lstatSync(path, { throwIfNoEntry: false })?.isSocket() === true
 }
 
 /** An address as a setting has it. */
@@ -115,16 +116,12 @@ export function addressText(address: Address): string {
 }
 
 function listenFailed(error: unknown, address: Address, option: string): ListenFailed {
-  const isPath = 'path' in address
+  const what = `${option}: cannot listen on ${addressText(address)}`
   const code = errorCodeOf(error)
-  const isTaken = code === 'EADDRINUSE' || code === 'EEXIST'
-  const other = isPath ? ', or it is no socket' : ''
+  const taken = TAKEN.get(code)
+  if (taken) return new ListenFailed(`${what}: ${taken}; stop it or choose another address`)
   const host = code === 'EACCES' ? 'a port above 1023' : 'an address of this machine'
   // Node reports a missing folder as EACCES too.
-  const place = isPath ? 'a folder that exists, where this user may write' : host
-  const reason = isTaken
-    ? `something listens there already${other}; stop it or choose another address`
-    : `${reasonOf(error)}; choose ${place}`
-  const what = `${option}: cannot listen on ${addressText(address)}`
-  return new ListenFailed(`${what}: ${reason}`, isTaken ? {} : { cause: error })
+  const place = 'path' in address ? 'a folder that exists, where this user may write' : host
+  return new ListenFailed(`${what}: ${reasonOf(error)}; choose ${place}`, { cause: error })
 }
