@@ -81,7 +81,7 @@ export class Router implements Responder {
     const [route, parameters] = routeOf(path) ?? []
     if (!route || !parameters) throw new HttpError('pathUnknown')
     exchange.route = route.path
-    const { method } = exchange
+    const { method = '' } = exchange
     const allow = ['Allow', route.allow]
     if (method === 'OPTIONS') return { status: 204, headers: allow, body: undefined }
     const operation = route.byMethod.get(method)
@@ -157,7 +157,7 @@ export class Router implements Responder {
 
 function checkHttp(exchange: Exchange): void {
   if (hasTooManyHeaders(exchange.req)) throw new HttpError('headersTooLarge')
-  if (exchange.isMalformed) throw new HttpError('malformedRequest')
+  if (exchange.isUnclear) throw new HttpError('malformedRequest')
   const hosts = exchange.headers('host')
   if (hosts.length !== 1 || !HOST.test(hosts[0] ?? '')) throw new HttpError('hostInvalid')
 }

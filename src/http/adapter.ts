@@ -14,15 +14,14 @@ import { DRAIN_CHECK_MS } from './server.ts'
  */
 export class Adapter {
   /** For a `node:http` server's `request` event. */
-  readonly handler: RequestListener = (req, res) => void this.#serve(new Exchange(req, res))
-  readonly #responder: Responder
+  readonly handler: RequestListener
   readonly #underWay = new Set<Exchange>()
   readonly #watched = new WeakSet<Socket>()
   /** Where the next request begins is unclear, so none is served. */
   readonly #unclear = new WeakSet<Socket>()
 
   constructor(responder: Responder) {
-    this.#responder = responder
+    this.handler = (req, res) => void this.#serve(new Exchange(req, res, responder))
   }
 
   /** How many requests are being answered. */
@@ -40,7 +39,7 @@ export class Adapter {
   }
 
   async #serve(exchange: Exchange): Promise<void> {
-    const { req, res } = exchange
+    const { req, res, responder } = exchange
     const { socket } = req
     // If it is over, its events have passed: nothing would finish the exchange.
     if (exchange.isOver || this.#unclear.has(socket)) return
@@ -48,25 +47,25 @@ export class Adapter {
     this.#underWay.add(exchange)
     // It leaves the set only when what it holds is released.
     exchange.whenDone(() => this.#underWay.delete(exchange))
-    res.once('close', () => exchange.finish(this.#responder))
+    res.once('close', () => exchange.finish())
     this.#watch(socket)
     // The application may write to a response that has ended.
     res.on('error', () => {})
     // Another listener would make the body flow before it is read.
     if (exchange.hasUnreadBody) req.pause()
-    const served = new Promise<HttpResponse>((resolve) => resolve(this.#responder.serve(exchange)))
-    const explain = (error: unknown): HttpResponse => this.#responder.explain(error, exchange)
+    const served = new Promise<HttpResponse>((resolve) => resolve(responder.serve(exchange)))
+    const explain = (error: unknown): HttpResponse => responder.explain(error, exchange)
     const response = await served.catch(explain)
     // What is left of the body is dropped.
     req.resume()
     if (exchange.isOver || exchange.isDone) {
       abandon(response)
-      exchange.finish(this.#responder)
-      return this.#responder.answered(exchange, response, true)
+      exchange.finish()
+      return responder.answered(exchange, response, true)
     }
     const close = exchange.endsWith(response) ? ['Connection', 'close'] : []
     const closing = { ...response, headers: [...response.headers, ...close] }
-    send(exchange, closing, false, this.#responder)
+    send(exchange, closing, false)
   }
 
   /** A response that waits for others of its connection has no 'close' of its own. */
@@ -75,7 +74,7 @@ export class Adapter {
     this.#watched.add(socket)
     socket.once('close', () => {
       for (const each of this.#underWay)
-        if (each.req.socket === socket) each.finish(this.#responder)
+        if (each.req.socket === socket) each.finish()
     })
   }
 }

@@ -57,7 +57,7 @@ export function readBody(exchange: Exchange, maxBytes: number, hold: Hold): Prom
       const needed = length + chunk.length
       if (needed > maxBytes) return stop(new HttpError('bodyTooLarge'))
       if (needed > held.length) {
-        const capacity = Math.max(needed, Math.min(2 * length, exchange.contentLength ?? maxBytes))
+        const capacity = Math.max(needed, Math.min(2 * length, exchange.contentLength || maxBytes))
         if (!hold.grow(capacity)) return stop(overloaded())
         // Most bodies are one chunk, which is not copied.
         held = length === 0 ? chunk : Buffer.concat([held.subarray(0, length)], capacity)

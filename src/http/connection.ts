@@ -4,8 +4,8 @@ import type { IncomingMessage } from 'node:http'
 import type { Socket } from 'node:net'
 import { HttpError } from '../errors.ts'
 import { collectBody, discardBody, dropBody } from './body.ts'
-import { Exchange, hasTooManyHeaders, isKnownVersion, recordOf } from './exchange.ts'
-import type { RequestRecord, Responder } from './exchange.ts'
+import { Exchange, hasTooManyHeaders, isKnownVersion, RequestRecord } from './exchange.ts'
+import type { Responder } from './exchange.ts'
 import { abandon, type HttpResponse, lastHeadersOf } from './response.ts'
 import { cutOff, send } from './send.ts'
 import { atTickEnd } from './tick.ts'
@@ -17,17 +17,15 @@ const WAITING_HEADERS_MAX = 400
 /** How long a client may still send, and read, after the last response. */
 const LINGER_MS = 1000
 
-/** What Node's parser could not read, or waited for too long. */
-type Refusal = readonly [error: HttpError, request: RequestRecord]
-
 /**
  * What follows the requests that wait:
  * - open: more requests.
  * - closing: nothing.
- * - a refusal: its response, and then nothing.
+ * - an error: its response, and then nothing. Node's parser could not read the request, or waited
+ *   for it too long.
  * - ended: nothing, and no request waits: the last response is sent, or being sent.
  */
-type Next = 'open' | 'closing' | Refusal | 'ended'
+type Next = 'open' | 'closing' | readonly [error: HttpError, request: RequestRecord] | 'ended'
 
 /**
  * Node would serve the requests of a connection side by side. Here they are served one at a time,
@@ -90,7 +88,7 @@ export class Connection {
   }
 
   /** Answers what Node could not parse, or waited for too long, after all requests before it. */
-  fail(error: HttpError, request: RequestRecord = recordOf()): void {
+  fail(error: HttpError, request = new RequestRecord()): void {
     if (this.#next === 'ended' || typeof this.#next === 'object') return
     const newest = this.#waiting.at(-1) ?? this.#current
     const broken = newest?.req.complete === false ? newest : undefined
@@ -121,7 +119,7 @@ export class Connection {
     this.#socket.on('drain', () => this.#current?.res.emit('drain'))
     const condition = isKnownVersion(req) ? 'methodUnknown' : 'malformedRequest'
     const error = new HttpError(hasTooManyHeaders(req) ? 'headersTooLarge' : condition)
-    this.fail(error, recordOf(req.method, req.rawHeaders))
+    this.fail(error, new RequestRecord(req.method, req.rawHeaders))
   }
 
   /** Ends it if it was never used, or waits for a body that is dropped: Node calls neither idle. */
@@ -181,7 +179,7 @@ export class Connection {
   }
 
   #send(exchange: Exchange, response: HttpResponse, isLast: boolean): void {
-    send(exchange, response, isLast, this.#responder)
+    send(exchange, response, isLast)
     if (!isLast) return
     this.#socket.once('finish', () => this.#finished(exchange, this.#socket.destroyed))
     this.#socket.once('close', () => this.#finished(exchange, true))
@@ -210,7 +208,7 @@ export class Connection {
   /** All of the response has left the process, or its client has left. */
   #finished(exchange: Exchange, isLost?: boolean): void {
     if (exchange.isDone) return
-    exchange.finish(this.#responder, isLost)
+    exchange.finish(isLost)
     // Reads the end of the request, which an idle connection would keep (see `discardBody`).
     if (!exchange.hasBody) exchange.req.read()
     // An idle connection keeps nothing of its last request.

@@ -23,15 +23,25 @@ const LAST_STATUSES: ReadonlySet<number> = new Set([408, 413, 431])
 const KEEP_ALIVE = /(?:^|,)[ \t]*keep-alive[ \t]*(?:,|$)/i
 const CLOSE = /(?:^|,)[ \t]*close[ \t]*(?:,|$)/i
 
-/** What log and metrics say of a request. */
-export type RequestRecord = { readonly method: string | undefined } & Readonly<
-  Pick<Exchange, 'route' | 'ownerHash' | 'requestId' | 'traceId' | 'startedAtMs'>
->
+/**
+ * What log and metrics say of a request. The start of one that Node's parser refused is unknown: it
+ * counts from then.
+ */
+export class RequestRecord {
+  readonly method: string | undefined
+  readonly requestId: string
+  readonly traceId: string | undefined
+  readonly startedAtMs = performance.now()
+  /** Known once the token is verified. */
+  ownerHash: string | undefined
+  /** The path pattern that the request matched. */
+  route: string | undefined
 
-/** The record of a request that Node's parser refused. Its start is unknown: it counts from now. */
-export function recordOf(method?: string, rawHeaders: readonly string[] = []): RequestRecord {
-  const ids = { requestId: requestIdOf(rawHeaders), traceId: traceIdOf(rawHeaders) }
-  return { method, route: undefined, ownerHash: undefined, ...ids, startedAtMs: performance.now() }
+  constructor(method?: string, rawHeaders: readonly string[] = []) {
+    this.method = method
+    this.requestId = requestIdOf(rawHeaders)
+    this.traceId = traceIdOf(rawHeaders)
+  }
 }
 
 /** True if some of the headers may be missing. */
@@ -44,15 +54,12 @@ export function isKnownVersion({ httpVersion }: IncomingMessage): boolean {
   return httpVersion === '1.1' || httpVersion === '1.0'
 }
 
-export class Exchange {
+export class Exchange extends RequestRecord {
   readonly req: IncomingMessage
   readonly res: ServerResponse
-  readonly startedAtMs = performance.now()
-  readonly requestId: string
-  readonly traceId: string | undefined
-  readonly method: string
-  /** In bytes. Undefined for a chunked body, and without a body. Node has checked the number. */
-  readonly contentLength: number | undefined
+  readonly responder: Responder
+  /** In bytes; 0 for a chunked body, and without a body. Node has checked the number. */
+  readonly contentLength: number
   readonly isChunked: boolean
   readonly hasBody: boolean
   /**
@@ -61,11 +68,7 @@ export class Exchange {
    */
   readonly isLast: boolean
   /** True while the client waits for "100 Continue". */
-  awaitsContinue: boolean
-  /** Known once the token is verified. */
-  ownerHash: string | undefined
-  /** The path pattern that the request matched. */
-  route: string | undefined
+  awaitsContinue = false
   /**
    * Set while the body is read: called once the exchange has a response or is done. Node tells the
    * request nothing more after a response of another server's application.
@@ -83,17 +86,14 @@ export class Exchange {
   isDone = false
   readonly #whenDone: (() => void)[] = []
 
-  constructor(req: IncomingMessage, res: ServerResponse, awaitsContinue = false) {
+  constructor(req: IncomingMessage, res: ServerResponse, responder: Responder) {
+    super(req.method, req.rawHeaders)
     this.req = req
     this.res = res
-    this.awaitsContinue = awaitsContinue
-    this.requestId = requestIdOf(req.rawHeaders)
-    this.traceId = traceIdOf(req.rawHeaders)
-    this.method = req.method ?? ''
-    const [length] = this.headers('content-length')
-    this.contentLength = length === undefined ? undefined : Number(length)
+    this.responder = responder
+    this.contentLength = Number(this.headers('content-length')[0] ?? 0)
     this.isChunked = this.headers('transfer-encoding').length > 0
-    this.hasBody = this.isChunked || (this.contentLength ?? 0) > 0
+    this.hasBody = this.isChunked || this.contentLength > 0
     // Node's parser reads Proxy-Connection in the same way as Connection.
     const options = `${this.headers('connection')},${this.headers('proxy-connection')}`
     const says = req.httpVersion === '1.0' ? !KEEP_ALIVE.test(options) : CLOSE.test(options)
@@ -112,14 +112,14 @@ export class Exchange {
   }
 
   /** Ends it, and notes its response. A second call does nothing. */
-  finish(responder: Responder, isLost?: boolean): void {
+  finish(isLost?: boolean): void {
     if (this.isDone) return
     this.isDone = true
     this.endBody?.()
     for (const callback of this.#whenDone) callback()
     // To Node a response is finished too if it was lost.
     const aborted = isLost ?? (!this.res.writableFinished || this.req.socket.destroyed)
-    if (this.response) responder.answered(this, this.response, aborted)
+    if (this.response) this.responder.answered(this, this.response, aborted)
   }
 
   /** True if its client has left, or the server's application has responded. */
@@ -128,20 +128,16 @@ export class Exchange {
   }
 
   /**
-   * True if its version is unknown, or two readers could disagree on where it ends, which allows
-   * request smuggling (RFC 9112 §6.1, §6.3, §11.2).
+   * True if it is not known where the next request begins: some of the headers may be missing, its
+   * version is unknown, or two readers could disagree on where it ends, which allows request
+   * smuggling (RFC 9112 §6.1, §6.3, §11.2).
    */
-  get isMalformed(): boolean {
-    if (!isKnownVersion(this.req)) return true
+  get isUnclear(): boolean {
+    if (hasTooManyHeaders(this.req) || !isKnownVersion(this.req)) return true
     if (!this.isChunked) return false
     const [codings = '', second] = this.headers('transfer-encoding')
     if (second !== undefined || !/(?:^|,)[ \t]*chunked$/i.test(codings)) return true
-    return this.contentLength !== undefined || this.req.httpVersion === '1.0'
-  }
-
-  /** True if it is not known where the next request begins. */
-  get isUnclear(): boolean {
-    return this.isMalformed || hasTooManyHeaders(this.req)
+    return this.headers('content-length').length > 0 || this.req.httpVersion === '1.0'
   }
 
   /** True if no request can follow after this response. */
@@ -150,7 +146,7 @@ export class Exchange {
     if (this.isLast || LAST_STATUSES.has(status) || this.awaitsContinue) return true
     // The end of a response without a length is the end of the connection (RFC 9112 §6.3).
     if (this.req.httpVersion === '1.0' && lengthOf(body) === undefined) return true
-    return this.hasUnreadBody && (this.contentLength ?? 0) > this.discardMaxBytes
+    return this.hasUnreadBody && this.contentLength > this.discardMaxBytes
   }
 
   /** What the client expects. HTTP/1.0 does not know expectations (RFC 9110 §10.1.1). */

@@ -2,7 +2,7 @@
 
 import type { Socket } from 'node:net'
 import type { Writable } from 'node:stream'
-import type { Exchange, Responder } from './exchange.ts'
+import type { Exchange } from './exchange.ts'
 import { abandon, type BodyStream, headersOf, type HttpResponse, isStream } from './response.ts'
 import { lastHeadersOf, SHORT_MAX_BYTES } from './response.ts'
 
@@ -14,17 +14,12 @@ const LONG_PIECE_MS = 120_000
  * would close that at once. If a header cannot be sent or the source of a long body fails, the
  * connection is cut off.
  */
-export function send(
-  exchange: Exchange,
-  response: HttpResponse,
-  isLast: boolean,
-  responder: Responder,
-): void {
+export function send(exchange: Exchange, response: HttpResponse, isLast: boolean): void {
   const { req, res, requestId } = exchange
   exchange.response = response
   exchange.endBody?.()
   const fail = (error: unknown): void => {
-    responder.responseFailed(error, exchange)
+    exchange.responder.responseFailed(error, exchange)
     cutOff(req.socket)
   }
   try {

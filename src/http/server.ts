@@ -70,7 +70,8 @@ export class HttpServer {
       server.on(event, (req: IncomingMessage, res: ServerResponse) => {
         // After a cut Node parses the rest of what it has read: thousands of short requests.
         if (req.socket.destroyed) return
-        const exchange = new Exchange(req, res, event === 'checkContinue')
+        const exchange = new Exchange(req, res, responder)
+        exchange.awaitsContinue = event === 'checkContinue'
         this.#connections.get(req.socket)?.enter(exchange)
       })
     }

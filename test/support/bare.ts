@@ -38,6 +38,7 @@ export interface Bare {
   readonly port: number
   readonly server: Server
   readonly connections: HttpServer
+  readonly responder: Router
   /** For a server of another application. */
   readonly adapter: Adapter
   /** What is reserved for lists that clients have not taken yet. */
@@ -137,7 +138,7 @@ export async function startBare(
   })
   const address = server.address()
   const port = address !== null && typeof address === 'object' ? address.port : 0
-  const records = { plants, answered, refused, failures }
+  const records = { plants, answered, refused, failures, responder }
   return { port, server, connections, adapter, responses, bodies, ...records }
 }
 
