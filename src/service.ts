@@ -68,7 +68,7 @@ export interface PlantService {
 
 /** For all request bodies, and once more for all lists that clients have not taken yet. */
 const BUDGET_BYTES = 64 * 1024 * 1024
-const TIMEOUTS = { headersMs: 10_000, requestMs: 30_000, inactiveMs: 60_000, checkMs: 1000 }
+const TIMEOUTS = { headersMs: 10_000, requestMs: 30_000, inactiveMs: 60_000 }
 /** Open files besides the connections: of the admin listener, the process and the store. */
 const OTHER_FILES = 96
 /** Load balancers keep an idle connection for 60 s and more, and must be the first to close it. */

@@ -39,7 +39,6 @@ const TIMEOUTS: HttpTimeouts = {
   requestMs: 5000,
   keepAliveMs: 5000,
   inactiveMs: 10_000,
-  checkMs: 1000,
 }
 
 export class Admin {

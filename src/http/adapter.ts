@@ -4,7 +4,7 @@ import type { RequestListener } from 'node:http'
 import type { Socket } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Exchange, type Responder } from './exchange.ts'
-import { abandon, type HttpResponse } from './response.ts'
+import type { HttpResponse } from './response.ts'
 import { cutOff, send } from './send.ts'
 import { DRAIN_CHECK_MS } from './server.ts'
 
@@ -16,9 +16,8 @@ export class Adapter {
   /** For a `node:http` server's `request` event. */
   readonly handler: RequestListener
   readonly #underWay = new Set<Exchange>()
-  readonly #watched = new WeakSet<Socket>()
-  /** Where the next request begins is unclear, so none is served. */
-  readonly #unclear = new WeakSet<Socket>()
+  /** Of an unclear one it is not known where the next request begins, so none is served. */
+  readonly #sockets = new WeakMap<Socket, 'clear' | 'unclear'>()
 
   constructor(responder: Responder) {
     this.handler = (req, res) => void this.#serve(new Exchange(req, res, responder))
@@ -41,14 +40,16 @@ export class Adapter {
   async #serve(exchange: Exchange): Promise<void> {
     const { req, res, responder } = exchange
     const { socket } = req
+    const known = this.#sockets.get(socket)
     // If it is over, its events have passed: nothing would finish the exchange.
-    if (exchange.isOver || this.#unclear.has(socket)) return
-    if (exchange.isUnclear) this.#unclear.add(socket)
+    if (exchange.isOver || known === 'unclear') return
+    this.#sockets.set(socket, exchange.isUnclear ? 'unclear' : 'clear')
     this.#underWay.add(exchange)
     // It leaves the set only when what it holds is released.
     exchange.whenDone(() => this.#underWay.delete(exchange))
     res.once('close', () => exchange.finish())
-    this.#watch(socket)
+    // A response that waits for others of its connection has no 'close' of its own.
+    if (!known) socket.once('close', () => this.#finishAll(socket))
     // The application may write to a response that has ended.
     res.on('error', () => {})
     // Another listener would make the body flow before it is read.
@@ -59,22 +60,16 @@ export class Adapter {
     // What is left of the body is dropped.
     req.resume()
     if (exchange.isOver || exchange.isDone) {
-      abandon(response)
       exchange.finish()
-      return responder.answered(exchange, response, true)
+      return exchange.lose(response)
     }
     const close = exchange.endsWith(response) ? ['Connection', 'close'] : []
     const closing = { ...response, headers: [...response.headers, ...close] }
     send(exchange, closing, false)
   }
 
-  /** A response that waits for others of its connection has no 'close' of its own. */
-  #watch(socket: Socket): void {
-    if (this.#watched.has(socket)) return
-    this.#watched.add(socket)
-    socket.once('close', () => {
-      for (const each of this.#underWay)
-        if (each.req.socket === socket) each.finish()
-    })
+  #finishAll(socket: Socket): void {
+    for (const each of this.#underWay)
+      if (each.req.socket === socket) each.finish()
   }
 }

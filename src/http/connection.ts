@@ -6,7 +6,7 @@ import { HttpError } from '../errors.ts'
 import { collectBody, discardBody, dropBody } from './body.ts'
 import { Exchange, hasTooManyHeaders, isKnownVersion, RequestRecord } from './exchange.ts'
 import type { Responder } from './exchange.ts'
-import { abandon, type HttpResponse, lastHeadersOf } from './response.ts'
+import { type HttpResponse, lastHeadersOf } from './response.ts'
 import { cutOff, send } from './send.ts'
 import { atTickEnd } from './tick.ts'
 
@@ -159,12 +159,7 @@ export class Connection {
   }
 
   #answer(exchange: Exchange, response: HttpResponse): void {
-    if (exchange.response || exchange.isOver) {
-      abandon(response)
-      // Unless it was refused meanwhile, its client has left.
-      if (!exchange.response) this.#responder.answered(exchange, response, true)
-      return
-    }
+    if (exchange.response || exchange.isOver) return exchange.lose(response)
     const isFinal = this.#next === 'closing' && this.#waiting.length === 0
     const isLast = isFinal || this.#responder.draining || exchange.endsWith(response)
     discardBody(exchange)

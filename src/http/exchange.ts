@@ -6,7 +6,7 @@
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { HttpError } from '../errors.ts'
 import { requestIdOf, traceIdOf, valuesOf } from './headers.ts'
-import { type HttpResponse, lengthOf } from './response.ts'
+import { abandon, type HttpResponse, lengthOf } from './response.ts'
 
 /**
  * A request with this many headers is refused. Node's parser keeps a few more than
@@ -122,6 +122,12 @@ export class Exchange extends RequestRecord {
     if (this.response) this.responder.answered(this, this.response, aborted)
   }
 
+  /** Notes a response that cannot be sent. Unless the request was refused, its client has left. */
+  lose(response: HttpResponse): void {
+    abandon(response)
+    if (!this.response) this.responder.answered(this, response, true)
+  }
+
   /** True if its client has left, or the server's application has responded. */
   get isOver(): boolean {
     return this.req.socket.destroyed || this.res.headersSent || this.res.destroyed
@@ -151,9 +157,8 @@ export class Exchange extends RequestRecord {
 
   /** What the client expects. HTTP/1.0 does not know expectations (RFC 9110 §10.1.1). */
   get expectation(): string | undefined {
-    const expected = this.headers('expect')
-    if (expected.length === 0 || this.req.httpVersion === '1.0') return undefined
-    return expected.join().toLowerCase()
+    const expected = this.req.httpVersion === '1.0' ? [] : this.headers('expect')
+    return expected.length > 0 ? expected.join().toLowerCase() : undefined
   }
 
   /** True if there is a body that the service does not read. */

@@ -21,16 +21,11 @@ export interface Listener {
   stop(): void
 }
 
-/** The suffix of a temporary socket path: a dot and 8 hex digits. */
-const SUFFIX_BYTES = 9
-/** `sockaddr_un` holds 107 bytes and a final 0. Node 20 cuts off a longer path without an error. */
-export const SOCKET_PATH_MAX_BYTES = 107 - SUFFIX_BYTES
-
-/** Why an address cannot be used, by the code of the error: of TCP, and of a socket file. */
-const TAKEN: ReadonlyMap<string | undefined, string> = new Map([
-  ['EADDRINUSE', 'something listens there already'],
-  ['EEXIST', 'something listens there already, or it is no socket'],
-])
+/**
+ * `sockaddr_un` holds 107 bytes and a final 0. Node 20 cuts off a longer path without an error. A
+ * temporary path has a dot and 8 hex digits more.
+ */
+export const SOCKET_PATH_MAX_BYTES = 107 - 9
 
 /**
  * Makes a server listen. A stale socket file is replaced; one that a process listens on is not.
@@ -48,6 +43,7 @@ export async function listen(
     if ('path' in address) return await listenOnPath(server, address.path, mode)
     await once(server.listen(address), 'listening')
   } catch (error) {
+    stopAccepting(server)
     throw listenFailed(error, address, option)
   }
   // It listens on TCP.
@@ -62,15 +58,10 @@ export async function listen(
 async function listenOnPath(server: Server, path: string, mode: string): Promise<Listener> {
   const temporary = `${path}.${randomBytes(4).toString('hex')}`
   await once(server.listen(temporary), 'listening')
-  try {
-    const { ino } = lstatSync(temporary)
-    chmodSync(temporary, mode)
-    await putInPlace(temporary, path)
-    return { url: `unix:${path}`, stop: () => stopOnPath(server, path, ino) }
-  } catch (error) {
-    stopAccepting(server)
-    throw error
-  }
+  const { ino } = lstatSync(temporary)
+  chmodSync(temporary, mode)
+  await putInPlace(temporary, path)
+  return { url: `unix:${path}`, stop: () => stopOnPath(server, path, ino) }
 }
 
 /** Accepts no more in any case. @throws Error if the socket file cannot be removed. */
@@ -118,10 +109,12 @@ export function addressText(address: Address): string {
 function listenFailed(error: unknown, address: Address, option: string): ListenFailed {
   const what = `${option}: cannot listen on ${addressText(address)}`
   const code = errorCodeOf(error)
-  const taken = TAKEN.get(code)
-  if (taken) return new ListenFailed(`${what}: ${taken}; stop it or choose another address`)
+  const isPath = 'path' in address
+  const other = isPath ? ', or it is no socket' : ''
+  const taken = `something listens there already${other}; stop it or choose another address`
+  if (code === 'EADDRINUSE' || code === 'EEXIST') return new ListenFailed(`${what}: ${taken}`)
   const host = code === 'EACCES' ? 'a port above 1023' : 'an address of this machine'
   // Node reports a missing folder as EACCES too.
-  const place = 'path' in address ? 'a folder that exists, where this user may write' : host
+  const place = isPath ? 'a folder that exists, where this user may write' : host
   return new ListenFailed(`${what}: ${reasonOf(error)}; choose ${place}`, { cause: error })
 }

@@ -27,8 +27,6 @@ export interface HttpTimeouts {
   readonly keepAliveMs: number
   /** During a request, without any byte in either direction: the service or the reader is stuck. */
   readonly inactiveMs: number
-  /** How often Node looks for late requests. */
-  readonly checkMs: number
 }
 
 export class HttpServer {
@@ -39,7 +37,8 @@ export class HttpServer {
   refused = 0
   #accepted = 0
 
-  constructor(responder: Responder, timeouts: HttpTimeouts) {
+  /** `checkMs` says how often Node looks for late requests. */
+  constructor(responder: Responder, timeouts: HttpTimeouts, checkMs = 1000) {
     const server = createServer({
       maxHeaderSize: HEADERS_MAX_BYTES,
       highWaterMark: STREAM_BUFFER_BYTES,
@@ -48,7 +47,7 @@ export class HttpServer {
       headersTimeout: timeouts.headersMs,
       requestTimeout: timeouts.requestMs,
       keepAliveTimeout: timeouts.keepAliveMs,
-      connectionsCheckingInterval: timeouts.checkMs,
+      connectionsCheckingInterval: checkMs,
       // Checked by the router, which answers in the Error shape.
       requireHostHeader: false,
     })
@@ -66,7 +65,7 @@ export class HttpServer {
     })
     server.on('drop', () => this.refused++)
     server.on('timeout', (socket: Socket) => this.#connections.get(socket)?.timedOut())
-    for (const event of ['request', 'checkContinue', 'checkExpectation']) {
+    for (const event of ['request', 'checkContinue', 'checkExpectation'])
       server.on(event, (req: IncomingMessage, res: ServerResponse) => {
         // After a cut Node parses the rest of what it has read: thousands of short requests.
         if (req.socket.destroyed) return
@@ -74,7 +73,6 @@ export class HttpServer {
         exchange.awaitsContinue = event === 'checkContinue'
         this.#connections.get(req.socket)?.enter(exchange)
       })
-    }
     server.on('connect', (req) => this.#connections.get(req.socket)?.refuseConnect(req))
     server.on('clientError', (error: Error, socket: Socket) => {
       const condition = conditionOf(errorCodeOf(error))

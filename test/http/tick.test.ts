@@ -55,15 +55,13 @@ async function recording() {
   await yieldTick()
   const sent: number[] = []
   let next = 0
-  return {
-    sent,
-    add(count: number) {
-      for (let i = 0; i < count; i++) {
-        const id = next++
-        atTickEnd(() => sent.push(id))
-      }
-    },
+  const add = (count: number): void => {
+    for (let i = 0; i < count; i++) {
+      const id = next++
+      atTickEnd(() => sent.push(id))
+    }
   }
+  return { sent, add }
 }
 
 for (const [what, added, counts] of [
