@@ -69,7 +69,6 @@ export class Adapter {
   }
 
   #finishAll(socket: Socket): void {
-    for (const each of this.#underWay)
-      if (each.req.socket === socket) each.finish()
+    for (const each of this.#underWay) if (each.req.socket === socket) each.finish()
   }
 }
