@@ -2,7 +2,7 @@
 
 import type { Server } from 'node:http'
 import { escaped, HttpError } from '../errors.ts'
-import type { Responder } from '../http/responder.ts'
+import type { Responder } from '../http/exchange.ts'
 import { errorResponse, type HttpResponse, jsonResponse } from '../http/response.ts'
 import { HttpServer } from '../http/server.ts'
 import { overloaded } from '../limits/budget.ts'

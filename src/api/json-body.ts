@@ -33,7 +33,7 @@ export function checkBodyHeaders(exchange: Exchange, maxBodyBytes: number): void
     const accept = ['Accept-Encoding', 'identity']
     throw new HttpError('contentEncodingUnsupported', accept, undefined, detail)
   }
-  if ((exchange.contentLength ?? 0) > maxBodyBytes) throw new HttpError('bodyTooLarge')
+  if (exchange.contentLength > maxBodyBytes) throw new HttpError('bodyTooLarge')
 }
 
 /** Says what came. */

@@ -41,7 +41,7 @@ function respond(call: Call, list: PlantList, limit?: number, first?: PlantChunk
   if (limit !== undefined) return makePage(call, list, limit, first)
   const text = pieceOf(json, false)
   const hold = call.options.responses.reserve(call.owner, excessOf(text))
-  call.exchange.whenDone(() => hold.release())
+  call.exchange.whenDone(() => hold.set(0))
   return { status: 200, headers: [], body: piecesOf(call, list, hold, text) }
 }
 

@@ -8,8 +8,8 @@ import type { Caller } from '../auth/caller.ts'
 import type { Verifier } from '../auth/verifier.ts'
 import { CATALOGUE, ClientGone, HttpError, reasonOf } from '../errors.ts'
 import { discardBody } from '../http/body.ts'
-import { Exchange, hasTooManyHeaders, type RequestRecord } from '../http/exchange.ts'
-import type { Responder } from '../http/responder.ts'
+import { Exchange, hasTooManyHeaders } from '../http/exchange.ts'
+import type { RequestRecord, Responder } from '../http/exchange.ts'
 import { errorResponse, type HttpResponse, NO_RESPONSE } from '../http/response.ts'
 import { overloaded } from '../limits/budget.ts'
 import type { Log, LogRequests } from '../telemetry/log.ts'
@@ -82,7 +82,7 @@ export class Router implements Responder {
     const { path, query } = splitTarget(exchange.req.url ?? '')
     const [route, parameters] = routeOf(path)
     exchange.route = route.path
-    const { method } = exchange
+    const { method = '' } = exchange
     const allow = ['Allow', route.allow]
     if (method === 'OPTIONS') return { status: 204, headers: allow, body: undefined }
     const operation = route.byMethod.get(method)
@@ -156,7 +156,7 @@ export class Router implements Responder {
 
 function checkHttp(exchange: Exchange): void {
   if (hasTooManyHeaders(exchange.req)) throw new HttpError('headersTooLarge')
-  if (exchange.isMalformed) throw new HttpError('malformedRequest')
+  if (exchange.isUnclear) throw new HttpError('malformedRequest')
   const hosts = exchange.headers('host')
   if (hosts.length !== 1 || !HOST.test(hosts[0] ?? '')) throw new HttpError('hostInvalid')
 }
