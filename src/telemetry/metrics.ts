@@ -75,7 +75,13 @@ export class Metrics {
   }
 
   render(): string {
-    return this.#families.map((lines) => lines().map((line) => `${line}\n`).join('')).join('')
+    return this.#families
+      .map((lines) =>
+        lines()
+          .map((line) => `${line}\n`)
+          .join(''),
+      )
+      .join('')
   }
 
   #add(name: string, type: string, help: string, samples: Samples): void {
