@@ -75,13 +75,8 @@ export class Metrics {
   }
 
   render(): string {
-    return this.#families
-      .map((lines) =>
-        lines()
-          .map((line) => `${line}\n`)
-          .join(''),
-      )
-      .join('')
+    const lines = this.#families.flatMap((family) => family())
+    return lines.map((line) => `${line}\n`).join('')
   }
 
   #add(name: string, type: string, help: string, samples: Samples): void {
