@@ -146,10 +146,7 @@ async function makeDirectory(path: string): Promise<void> {
  */
 const NOT_OURS: ReadonlySet<string | undefined> = new Set(['EACCES', 'EPERM', 'EROFS', 'EINVAL'])
 
-/**
- * Makes a directory's name durable, and those of all directories above it: any of them may have
- * been created by a start that was killed before it synced them.
- */
+/** Makes a directory's name durable, and those of all directories above it. */
 export async function syncAbove(files: Files, path: string): Promise<void> {
   const above = dirname(path)
   if (above === path) return

@@ -40,12 +40,12 @@ export type OnProgress = (name: string, bytes: number, totalBytes: number, batch
  */
 export async function recover(files: Files, directory: StoreDirectory, log: Log) {
   const recovery: Recovery = await scanDirectory(directory, async (scan) => {
-    if (scan.snapshot === undefined && scan.journals.length === 0)
-      await syncAbove(files, resolvePath(directory.path))
     const database = await PlantDatabase.serving(scan.snapshot, takeSqlite())
     try {
       const replayed = await replay(scan, database, reporting(log))
       await syncFound(scan)
+      // A start that was killed may have made the directory, or someone may have moved it here.
+      await syncAbove(files, resolvePath(directory.path))
       return { ...scan, ...replayed, database }
     } catch (error) {
       // No garbage collector frees SQLite's memory, and an embedding program tries again.
