@@ -8,7 +8,7 @@ import { Cors } from './api/cors.ts'
 import { PageCache } from './api/page-cache.ts'
 import { Router, type RouterOptions } from './api/router.ts'
 import { RateLimit } from './api/rate-limit.ts'
-import type { KeySource } from './auth/keys.ts'
+import { KeySource } from './auth/key-source.ts'
 import { Verifier } from './auth/verifier.ts'
 import type { Adapter } from './http/adapter.ts'
 import { type Address, listen, type Listener } from './http/listen.ts'
@@ -105,7 +105,7 @@ export class Service implements Omit<PlantService, 'handler'> {
     const { log } = hooks
     this.#config = config
     this.#hooks = hooks
-    this.#keys = config.keys.open(log)
+    this.#keys = new KeySource(config.keys, log)
     const { rateLimit, maxBodyBytes, logRequests, readScope, writeScope } = config
     const { corsOrigins, keepAlive } = config
     const verifier = new Verifier(this.#keys, config)
@@ -194,7 +194,7 @@ export class Service implements Omit<PlantService, 'handler'> {
   #serve(): void {
     if (this.#state !== 'starting') return
     this.#state = 'serving'
-    this.#keys.start?.()
+    this.#keys.start()
   }
 
   async #listenOnBoth(): Promise<Listening> {
@@ -252,7 +252,7 @@ export class Service implements Omit<PlantService, 'handler'> {
       ['close the server', () => http.server.close()],
       ['release the store', () => this.#closeStore()],
       ['close the admin listener', () => this.#admin?.close()],
-      ['close the keys', () => this.#keys.close?.()],
+      ['close the keys', () => this.#keys.close()],
     ]
     await runSteps(steps, this.#hooks.log)
   }

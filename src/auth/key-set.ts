@@ -26,13 +26,12 @@ type JsonObject = Readonly<Record<string, unknown>>
 export function readKeySet(bytes: Uint8Array, secretKeys: 'ignored' | 'refused' = 'ignored'): Keys {
   const { keys: members } = readJsonObject(bytes, KEY_SET)
   if (!Array.isArray(members)) throw new Error(`must be ${KEY_SET}, and has no list of keys`)
-  const secretAt = members.findIndex(isSecret)
-  if (secretKeys === 'refused' && secretAt >= 0) {
-    const { kid = secretAt } = members[secretAt]
-    throw new Error(`key ${JSON.stringify(kid)} is symmetric or private`)
-  }
+  const at = members.findIndex(isSecret)
+  if (secretKeys === 'refused' && at >= 0)
+    throw new Error(`key ${JSON.stringify(members[at].kid ?? at)} is symmetric or private`)
+  // Node imports no key whose list of operations has others than `verify`.
+  const usable = members.filter(isUsable).map(({ key_ops: _, ext: __, ...jwk }) => jwk)
   // A repeated key counts once, or a token without a kid would fit two keys.
-  const usable = members.filter(isUsable).map(withoutUsages)
   const byText = new Map(usable.map((key) => [JSON.stringify(key), key]))
   const keys = [...byText.values()]
   if (keys.length === 0) throw new Error('the key set holds no key that can verify a token')
@@ -57,11 +56,6 @@ function isUsable(jwk: unknown): jwk is JWK & { readonly kty: string } {
   const { kty, use = 'sig', key_ops: operations = ['verify'] } = jwk
   const isToVerify = Array.isArray(operations) && operations.includes('verify')
   return KTYS.includes(kty) && use === 'sig' && isToVerify
-}
-
-/** Node imports no key whose list of operations has others than `verify`. */
-function withoutUsages<T extends JWK>({ key_ops: _, ext: __, ...jwk }: T) {
-  return jwk
 }
 
 /**

@@ -1,7 +1,8 @@
 /* Reads the settings of an operator, or of a program, into what the service works with. */
 
 import { createPrivateKey, X509Certificate } from 'node:crypto'
-import { type ConfiguredKeys, readKeys } from '../auth/keys.ts'
+import type { ConfiguredKeys } from '../auth/key-source.ts'
+import { readKeys } from '../auth/keys.ts'
 import { ConfigError, reasonOf } from '../errors.ts'
 import { addressText } from '../http/listen.ts'
 import { type Option, type Values, variableOf, VARIABLES } from './table.ts'
@@ -180,9 +181,8 @@ function tryKeys(input: Input, values: Values): ConfiguredKeys | undefined {
     input.problems.push(`${names(sources)} are set: keys come from one place only`)
   if (sources.length > 1 || values[option] === undefined) return undefined
   const others = `; or set one of ${names(KEYS)}: it says where the keys are`
-  const isAnywhere = values.keysOverHttp === 'anywhere'
-  const http = { isAnywhere, setting: input.nameOf('keysOverHttp') }
-  return input.attempt(option, () => readKeys(values, http), option === 'issuer' ? others : '')
+  const read = () => readKeys(values, input.nameOf('keysOverHttp'))
+  return input.attempt(option, read, option === 'issuer' ? others : '')
 }
 
 /** How to reach etcd, if plants are kept there. */
