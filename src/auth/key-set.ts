@@ -46,8 +46,7 @@ export function readKeySet(bytes: Uint8Array, secretKeys: 'ignored' | 'refused' 
 }
 
 function isSecret(jwk: unknown): boolean {
-  if (!isJsonObject(jwk)) return false
-  return jwk['kty'] === 'oct' || SECRET_MEMBERS.some((name) => Object.hasOwn(jwk, name))
+  return isJsonObject(jwk) && (jwk['kty'] === 'oct' || SECRET_MEMBERS.some((name) => name in jwk))
 }
 
 /** True for a public key that is not for another purpose (RFC 7517 §4.2, §4.3). */

@@ -22,7 +22,7 @@ export interface Keys {
    * Finds the one key that fits a token, which is not verified yet: it may be another's.
    * @throws JOSEError or HttpError (as a rejection) if no key fits, or more than one.
    */
-  find(header: CompactJWSHeaderParameters, jws: FlattenedJWSInput): Promise<CryptoKey>
+  readonly find: (header: CompactJWSHeaderParameters, jws: FlattenedJWSInput) => Promise<CryptoKey>
 }
 
 /** Milliseconds. Only tests change them. */
@@ -41,8 +41,6 @@ export const TIMING = {
   usable: 60 * 60_000,
 }
 
-export type Timing = Readonly<typeof TIMING>
-
 /** Where keys are, and how they are loaded. */
 export interface ConfiguredKeys {
   readonly kind: 'secret' | 'secrets' | 'file' | 'url' | 'discovery'
@@ -52,10 +50,9 @@ export interface ConfiguredKeys {
   readonly first?: Keys
   /**
    * Undefined for a secret that is no file. Rejects if there are no keys, or they must not be used,
-   * or `running` is aborted.
+   * or `running` is aborted. Each fetch may take this long.
    */
-  readonly load?: (running: AbortController) => Promise<Keys>
-  readonly timing: Timing
+  readonly load?: (running: AbortController, timeoutMs: number) => Promise<Keys>
 }
 
 const BINARY = 'a secret file is no text: all its bytes are the secret'
@@ -69,8 +66,9 @@ const MAX_REASON = 400
  * would reach an issuer that is down. All times are of the monotonic clock, in milliseconds.
  */
 export class KeySource {
-  readonly #configured: ConfiguredKeys
+  readonly #load: ConfiguredKeys['load']
   readonly #log: Log
+  readonly #timing: typeof TIMING
   /** The last set that was accepted, usable or not. */
   #set: Keys | undefined
   #loadedAtMs = performance.now()
@@ -86,16 +84,18 @@ export class KeySource {
   #fullAtMs = -Infinity
   #timer: NodeJS.Timeout | undefined
 
-  constructor(configured: ConfiguredKeys, log: Log) {
-    this.#configured = configured
+  constructor({ first, load }: ConfiguredKeys, log: Log, timing = TIMING) {
+    // Files do not expire. They are read again every few seconds, because a mounted volume swaps
+    // symbolic links, which some watchers do not see.
+    this.#timing = first ? { ...timing, refresh: timing.poll, usable: Infinity } : timing
+    this.#load = load
     this.#log = log
-    this.#set = configured.first
+    this.#set = first
   }
 
   /** The latest usable keys. */
   get keys(): Keys | undefined {
-    const { usable } = this.#configured.timing
-    return performance.now() < this.#loadedAtMs + usable ? this.#set : undefined
+    return performance.now() < this.#loadedAtMs + this.#timing.usable ? this.#set : undefined
   }
 
   /** If there are no keys, the error for a token. Its `cause` says why in a few words. */
@@ -111,13 +111,13 @@ export class KeySource {
    * use, if there are any. Undefined for a secret that is no file.
    */
   get isStale(): boolean | undefined {
-    return this.#configured.load && this.#failure !== undefined
+    return this.#load && this.#failure !== undefined
   }
 
   /** Time since the last fetch that succeeded; undefined without a usable set that was fetched. */
   get ageMs(): number | undefined {
     // Keys of this machine do not expire.
-    if (this.keys === undefined || this.#configured.timing.usable === Infinity) return undefined
+    if (this.keys === undefined || this.#timing.usable === Infinity) return undefined
     return performance.now() - this.#loadedAtMs
   }
 
@@ -130,7 +130,7 @@ export class KeySource {
     if (keys && (typeof kid !== 'string' || (keys.kids?.has(kid) ?? true))) return undefined
     // The set that is being loaded may have the key.
     if (this.#attempt !== undefined) return this.#attempt
-    const { refill } = this.#configured.timing
+    const { refill } = this.#timing
     const fullAtMs = Math.max(this.#fullAtMs, performance.now()) + refill
     if (fullAtMs > performance.now() + LOADS_IN_A_ROW * refill) return undefined
     // The load is taken out of the bucket, whatever its result will be.
@@ -156,12 +156,11 @@ export class KeySource {
   }
 
   async #tryToLoad(): Promise<void> {
-    const { load } = this.#configured
-    if (!load || !this.#running) return
+    if (!this.#load || !this.#running) return
     clearTimeout(this.#timer)
     this.#running = new AbortController()
     try {
-      const set = await load(this.#running)
+      const set = await this.#load(this.#running, this.#timing.fetch)
       // The same keys again leave the cached tokens valid.
       if (this.keys?.text !== set.text) {
         this.#set = set
@@ -176,15 +175,11 @@ export class KeySource {
       if (isNew) this.#log.error('key set could not be read', { reason })
       this.#failure = reason
     }
-    if (this.#running) this.#scheduleNext()
-  }
-
-  #scheduleNext(): void {
-    const { refresh, usable, retry, refill } = this.#configured.timing
-    const { keys } = this
-    this.#retryMs = keys ? 0 : Math.min(Math.max(retry, 2 * this.#retryMs), refill)
-    const leftMs = this.#loadedAtMs + usable - performance.now()
-    const delayMs = keys ? Math.min(refresh, leftMs) : this.#retryMs
+    if (!this.#running) return
+    const { refresh, usable, retry, refill } = this.#timing
+    const leftMs = this.#set ? this.#loadedAtMs + usable - performance.now() : 0
+    this.#retryMs = leftMs > 0 ? 0 : Math.min(Math.max(retry, 2 * this.#retryMs), refill)
+    const delayMs = leftMs > 0 ? Math.min(refresh, leftMs) : this.#retryMs
     this.#timer = setTimeout(() => void this.#loadOnce(), delayMs).unref()
   }
 }

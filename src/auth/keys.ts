@@ -3,7 +3,7 @@ import { readFileSync } from 'node:fs'
 import { ConfigError, reasonWithoutPath } from '../errors.ts'
 import { distrustOf, fetchDocument, MAX_KEY_SET_BYTES, shownUrl } from './fetch.ts'
 import { readJsonObject, readKeySet } from './key-set.ts'
-import { type ConfiguredKeys, type Keys, TIMING } from './key-source.ts'
+import type { ConfiguredKeys, Keys } from './key-source.ts'
 import { readSecrets } from './secrets.ts'
 
 /** At most one says where keys are. Else the discovery document of the issuer does. */
@@ -22,21 +22,14 @@ export interface KeySettings {
  * @param overHttp is what messages call the setting `keysOverHttp`.
  * @throws ConfigError if the keys cannot be used, or their URL cannot be trusted.
  */
-export function readKeys(
-  settings: KeySettings,
-  overHttp = 'keysOverHttp',
-  timing = TIMING,
-): ConfiguredKeys {
+export function readKeys(settings: KeySettings, overHttp = 'keysOverHttp'): ConfiguredKeys {
   const { issuer, jwtSecretFile, jwtSecret, jwksFile, jwksUrl, keysOverHttp } = settings
-  // Files are local and small, so they are read synchronously; and again every few seconds, because
-  // a mounted volume swaps symbolic links, which some watchers do not see.
-  const local = { ...timing, refresh: timing.poll, usable: Infinity }
+  // Files are local and small, so they are read synchronously.
   const ofFiles = (kind: ConfiguredKeys['kind'], from: string, read: () => Keys) => {
-    return { kind, from, first: read(), load: async () => read(), timing: local }
+    return { kind, from, first: read(), load: async () => read() }
   }
   const secrets = jwtSecretFile ?? (jwtSecret && [jwtSecret])
-  if (secrets?.every(Buffer.isBuffer))
-    return { kind: 'secret', first: readSecrets(secrets), timing: local }
+  if (secrets?.every(Buffer.isBuffer)) return { kind: 'secret', first: readSecrets(secrets) }
   if (secrets) return ofFiles('secrets', secrets.join(), () => readSecrets(secrets))
   if (jwksFile !== undefined) return ofFiles('file', jwksFile, () => readKeyFile(jwksFile))
 
@@ -44,16 +37,15 @@ export function readKeys(
   // The message does not show the URL, which may hold a password.
   const problem = distrustOf(url, keysOverHttp === 'anywhere', overHttp)
   if (problem !== undefined) throw new ConfigError([problem])
-  const load = async (running: AbortController): Promise<Keys> => {
-    const get = <T>(from: string, read: (bytes: Uint8Array) => T): Promise<T> =>
-      fetchDocument(from, read, running, timing.fetch)
-    if (jwksUrl !== undefined) return get(jwksUrl, readKeySet)
+  const load: ConfiguredKeys['load'] = async (...limits) => {
+    if (jwksUrl !== undefined) return fetchDocument(jwksUrl, readKeySet, ...limits)
     // The document is read at every refresh, because an issuer may move its keys.
     const document = `${issuer.replace(/\/$/, '')}/.well-known/openid-configuration`
-    return get(await get(document, (bytes) => keySetUrlIn(bytes, settings, overHttp)), readKeySet)
+    const read = (bytes: Uint8Array) => keySetUrlIn(bytes, settings, overHttp)
+    return fetchDocument(await fetchDocument(document, read, ...limits), readKeySet, ...limits)
   }
   const kind = jwksUrl === undefined ? 'discovery' : 'url'
-  return { kind, from: url.replace(/[?#].*$/s, ''), load, timing }
+  return { kind, from: url.replace(/[?#].*$/s, ''), load }
 }
 
 /** @throws ConfigError */

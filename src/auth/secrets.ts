@@ -67,9 +67,8 @@ function isTextFile(bytes: Buffer): boolean {
 }
 
 function checkSecret(secret: Buffer): Buffer {
-  const { length } = secret
-  if (length < MIN_SECRET_BYTES)
-    throw new Error(`must have at least ${MIN_SECRET_BYTES} bytes, and has ${length}`)
+  if (secret.length < MIN_SECRET_BYTES)
+    throw new Error(`must have at least ${MIN_SECRET_BYTES} bytes, and has ${secret.length}`)
   // Anyone who has the public key could sign with it.
   const format = formatOf(secret)
   if (format === 'PEM' || format === 'a key set')

@@ -89,7 +89,9 @@ export class Verifier {
       await fetched
       hold.release()
     }
-    return this.#verifying.run(STRANGERS, () => this.#verifyOnce(token, request), places)
+    // While this request waited, another one may have verified the same token.
+    const verify = () => this.#findCached(token) ?? this.#verifyOnce(token, request)
+    return this.#verifying.run(STRANGERS, verify, places)
   }
 
   /** The fetch that may bring its key, if that must be fetched. */
@@ -111,9 +113,6 @@ export class Verifier {
 
   async #verifyOnce(token: string, request: TokenRequest): Promise<Caller> {
     if (request.isOver) throw new ClientGone()
-    // While this request waited, another one may have verified the same token.
-    const cached = this.#findCached(token)
-    if (cached !== undefined) return cached
     const { keys, unavailable } = this.#source
     try {
       checkForm(token)
@@ -129,13 +128,12 @@ export class Verifier {
   }
 
   /** Verifies the signature, and the claims that jose knows. */
-  async #verifyClaims(token: string, keys: Keys): Promise<JWTPayload> {
+  async #verifyClaims(token: string, { algorithms, find }: Keys): Promise<JWTPayload> {
     const { issuer, audience, audienceClaim, clockTolerance } = this.#rules
-    const keyOf: JWTVerifyGetKey = async (...jws) => checkRsa(token, await keys.find(...jws))
-    // RFC 8725 §3.1: the service and its keys choose the algorithm, the token does not.
-    const { algorithms } = keys
+    const keyOf: JWTVerifyGetKey = async (...jws) => checkRsa(token, await find(...jws))
     // Now, after the wait for keys and its turn.
     const currentDate = new Date(this.#now())
+    // RFC 8725 §3.1: the service and its keys choose the algorithm, the token does not.
     const options = { algorithms, issuer, requiredClaims: ['exp'], clockTolerance, currentDate }
     const more = audienceClaim === 'aud' ? { audience } : {}
     const { payload, protectedHeader } = await jwtVerify(token, keyOf, { ...options, ...more })
@@ -169,25 +167,19 @@ function checkRsa(token: string, key: CryptoKey): CryptoKey {
  * @throws HttpError tokenInvalid.
  */
 function checkForm(token: string): void {
-  // Characters are bytes here: decodePart refuses all others.
+  // Characters are bytes here: all others differ once they are encoded again.
   demand(token.length <= MAX_TOKEN_BYTES, `longer than ${MAX_TOKEN_BYTES} bytes`)
   const isShort = token.indexOf('.') <= MAX_HEADER_LENGTH
   demand(isShort, `a header longer than ${MAX_HEADER_LENGTH} characters`)
   const parts = token.split('.')
-  demand(parts.length === 3, 'not three parts')
+  demand(parts.length === 3 && !parts.includes(''), 'not three parts')
+  // Encoding the bytes again gives the one canonical spelling: a part with padding, unused bits or
+  // another alphabet differs from it, and is refused.
+  const bytes = parts.map((part) => Buffer.from(part, 'base64url'))
+  const spelling = bytes.map((part) => part.toString('base64url')).join('.')
+  demand(spelling === token, 'not canonical base64url')
   // jose checks the UTF-8 too, but only once it has a key: this is refused without one.
-  const isText = parts.map(decodePart).slice(0, 2).every(isUtf8)
-  demand(isText, 'the header or the payload is not UTF-8')
-}
-
-/**
- * Encoding the bytes again gives the one canonical spelling: a part with padding, unused bits or
- * another alphabet differs from it, and is refused.
- */
-function decodePart(part: string): Buffer {
-  const bytes = Buffer.from(part, 'base64url')
-  demand(part !== '' && bytes.toString('base64url') === part, 'not canonical base64url')
-  return bytes
+  demand(bytes.slice(0, 2).every(isUtf8), 'the header or the payload is not UTF-8')
 }
 
 /** @throws HttpError tokenInvalid. */

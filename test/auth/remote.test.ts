@@ -4,7 +4,7 @@ import { after, type TestContext, test } from 'node:test'
 import { setTimeout as delay } from 'node:timers/promises'
 import { setFlagsFromString } from 'node:v8'
 import { runInNewContext } from 'node:vm'
-import { type KeySource, type Timing, TIMING } from '../../dist/auth/key-source.js'
+import { type KeySource, TIMING } from '../../dist/auth/key-source.js'
 import { logOf, silent } from '../support/log.ts'
 import { serving } from '../support/serving.ts'
 import { PATIENCE_MS, stopClock, until } from '../support/time.ts'
@@ -25,9 +25,9 @@ import {
 } from './tokens.ts'
 
 /** Nothing happens by itself during a test, unless the test shortens a time. */
-const SLOW: Timing = { ...TIMING, fetch: 600_000, retry: 600_000, refill: 600_000 }
+const SLOW = { ...TIMING, fetch: 600_000, retry: 600_000, refill: 600_000 }
 /** Each request may fetch. */
-const EAGER: Partial<Timing> = { refill: 0 }
+const EAGER: Partial<typeof TIMING> = { refill: 0 }
 const MIB = 1024 * 1024
 
 const ONE = jwk(rsa.publicKey, { kid: 'one' })
@@ -91,7 +91,7 @@ function keysOf(t: TestContext, from: { url: string } | { issuer: string }, timi
 async function withIssuer(
   t: TestContext,
   answer: RequestListener,
-  timing: Partial<Timing> = {},
+  timing: Partial<typeof TIMING> = {},
 ): Promise<Setting & { readonly issuer: Issuer; hits(): number }> {
   const issuer = await openIssuer(t, answer)
   const url = `${issuer.url}/jwks?code=hidden#hidden`

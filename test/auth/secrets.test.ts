@@ -36,7 +36,7 @@ function open(t: TestContext, paths: string): Opened {
     lines.push(`${level} ${message} ${JSON.stringify(fields)}`)
   })
   const config = readConfig({ ...REQUIRED, PLANTS_JWT_SECRET_FILE: paths })
-  const keys = new KeySource(readKeys(config, undefined, { ...TIMING, poll: 10 }), log)
+  const keys = new KeySource(readKeys(config), log, { ...TIMING, poll: 10 })
   keys.start()
   t.after(() => keys.close())
   return { keys, by: verifier(keys), lines }

@@ -3,7 +3,7 @@ import { generateKeyPairSync, type KeyObject } from 'node:crypto'
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import type { Caller, TokenRules } from '../../dist/auth/caller.js'
-import { type Keys, KeySource, type Timing } from '../../dist/auth/key-source.js'
+import { type Keys, KeySource, TIMING } from '../../dist/auth/key-source.js'
 import { type KeySettings, readKeys } from '../../dist/auth/keys.js'
 import { type TokenKeys, type TokenRequest, Verifier } from '../../dist/auth/verifier.js'
 import type { Log } from '../../dist/telemetry/log.js'
@@ -96,9 +96,9 @@ export function keyFile(...keys: readonly Members[]): string {
 export function createKeySource(
   settings: Partial<KeySettings>,
   log: Log,
-  timing?: Timing,
+  timing = TIMING,
 ): KeySource {
-  return new KeySource(readKeys({ issuer: ISSUER, ...settings }, undefined, timing), log)
+  return new KeySource(readKeys({ issuer: ISSUER, ...settings }), log, timing)
 }
 
 /** Keys that are there already, whatever a fetch brings. */
