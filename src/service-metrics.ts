@@ -50,7 +50,5 @@ export function addTokenMetrics(metrics: Metrics, verifier: Verifier, keys: KeyS
   metrics.gauge('plant_store_keys_stale', stale, () =>
     keys.isStale === undefined ? undefined : Number(keys.isStale),
   )
-  metrics.gauge('plant_store_key_set_age_seconds', age, () =>
-    keys.ageMs === undefined ? undefined : keys.ageMs / 1000,
-  )
+  metrics.gauge('plant_store_key_set_age_seconds', age, () => keys.ageSeconds)
 }

@@ -26,7 +26,7 @@ export interface TokenRules {
 }
 
 /**
- * Checks what jose does not check, and reads the rest.
+ * Checks what jose does not, and reads who the caller is.
  * @throws HttpError tokenUnacceptable if a claim is missing or of no use.
  */
 export function readCaller(claims: JWTPayload, rules: TokenRules): Caller {
@@ -40,9 +40,8 @@ export function readCaller(claims: JWTPayload, rules: TokenRules): Caller {
   if (typeof owner !== 'string' || owner === '' || !owner.isWellFormed())
     throw invalidToken('tokenUnacceptable', 'the owner claim is no usable string')
   const ownerHash = createHash('sha256').update(owner).digest('hex').slice(0, 12)
-  const defaultClaim = Object.hasOwn(claims, 'scope') ? 'scope' : 'scp'
-  const scopes = readScopes(claimOf(claims, rules.scopeClaim ?? defaultClaim))
-  return { owner, ownerHash, scopes, exp }
+  const scopeClaim = rules.scopeClaim ?? (Object.hasOwn(claims, 'scope') ? 'scope' : 'scp')
+  return { owner, ownerHash, scopes: readScopes(claimOf(claims, scopeClaim)), exp }
 }
 
 /** @throws HttpError tokenUnacceptable if the token does not have the claim. */

@@ -114,11 +114,11 @@ export class KeySource {
     return this.#load && this.#failure !== undefined
   }
 
-  /** Time since the last fetch that succeeded; undefined without a usable set that was fetched. */
-  get ageMs(): number | undefined {
+  /** Since the last fetch that succeeded; undefined without a usable set that was fetched. */
+  get ageSeconds(): number | undefined {
     // Keys of this machine do not expire.
     if (this.keys === undefined || this.#timing.usable === Infinity) return undefined
-    return performance.now() - this.#loadedAtMs
+    return (performance.now() - this.#loadedAtMs) / 1000
   }
 
   /**

@@ -10,7 +10,6 @@ import { TokenCache } from './token-cache.ts'
 
 /** RFC 7518 §3.2: a key for HS256 has at least as many bytes as its hash. */
 const MIN_SECRET_BYTES = 32
-const HS256 = { name: 'HMAC', hash: 'SHA-256' }
 /** In latin1: that of UTF-8, and those of UTF-16 before a character of ASCII. */
 const BYTE_ORDER_MARK = /^(?:\xef\xbb\xbf|\xff\xfe.\0|\xfe\xff\0)/s
 /** Any but the line ends, CR and LF. */
@@ -34,7 +33,7 @@ export function readSecrets(sources: readonly (string | Buffer)[]): Keys {
   })
   // Imported once: jose would import plain bytes for every token.
   const imports = secrets.map((secret) =>
-    crypto.subtle.importKey('raw', secret, HS256, false, ['verify']),
+    crypto.subtle.importKey('raw', secret, { name: 'HMAC', hash: 'SHA-256' }, false, ['verify']),
   )
   return {
     text: secrets.map((secret) => secret.toString('base64')).join(),

@@ -130,7 +130,7 @@ export class Verifier {
   /** Verifies the signature, and the claims that jose knows. */
   async #verifyClaims(token: string, { algorithms, find }: Keys): Promise<JWTPayload> {
     const { issuer, audience, audienceClaim, clockTolerance } = this.#rules
-    const keyOf: JWTVerifyGetKey = async (...jws) => checkRsa(token, await find(...jws))
+    const keyOf: JWTVerifyGetKey = async (header, jws) => checkRsa(token, await find(header, jws))
     // Now, after the wait for keys and its turn.
     const currentDate = new Date(this.#now())
     // RFC 8725 §3.1: the service and its keys choose the algorithm, the token does not.
