@@ -2,9 +2,8 @@
 import { isUtf8 } from 'node:buffer'
 import type { CompactJWSHeaderParameters, CryptoKey, JWTPayload, JWTVerifyGetKey } from 'jose'
 import { decodeProtectedHeader } from 'jose/decode/protected_header'
-import { JOSEError } from 'jose/errors'
 import { jwtVerify } from 'jose/jwt/verify'
-import { ClientGone, isError } from '../errors.ts'
+import { ClientGone, errorCodeOf, isError } from '../errors.ts'
 import { Budget } from '../limits/budget.ts'
 import { Limiter } from '../limits/limiter.ts'
 import { invalidToken } from './bearer.ts'
@@ -37,6 +36,9 @@ const WAITING_FOR_KEYS_MAX = 256
 const ACCEPTED_TYP = /^(?:jwt|at\+jwt|application\/at\+jwt)$/i
 
 const MIN_RSA_BITS = 2048
+
+/** The codes of jose's errors. No error of Node has one that begins so. */
+const JOSE_CODES = /^ERR_(?:JOSE|JW[A-Z]+)_/
 
 /**
  * Places of a request with a chunked body. In another application's server Node may hold 2.7 MiB
@@ -192,14 +194,14 @@ function checkHeader({ typ, b64 }: CompactJWSHeaderParameters): void {
 
 /** The error with its condition. jose's own errors carry the claims, which must not be logged. */
 function refusalOf(error: unknown): unknown {
+  if (!isError(error)) return error
   // Node cannot import the key that the token names. The issuer may have written it wrong.
-  if (isError(error) && error.name === 'DataError')
-    return invalidToken('tokenInvalid', 'its key cannot be used')
-  if (!(error instanceof JOSEError)) return error
-  const { code, message } = error
+  if (error.name === 'DataError') return invalidToken('tokenInvalid', 'its key cannot be used')
+  const code = errorCodeOf(error) ?? ''
+  if (!JOSE_CODES.test(code)) return error
   // Its message quotes the token.
   if (code === 'ERR_JOSE_NOT_SUPPORTED') return invalidToken('tokenInvalid', 'unknown extension')
-  if (code === 'ERR_JWT_EXPIRED') return invalidToken('tokenExpired', message)
+  if (code === 'ERR_JWT_EXPIRED') return invalidToken('tokenExpired', error.message)
   const isClaim = code === 'ERR_JWT_CLAIM_VALIDATION_FAILED'
-  return invalidToken(isClaim ? 'tokenUnacceptable' : 'tokenInvalid', message)
+  return invalidToken(isClaim ? 'tokenUnacceptable' : 'tokenInvalid', error.message)
 }
