@@ -1,7 +1,6 @@
 /* Reads the settings of an operator, or of a program, into what the service works with. */
 
 import { createPrivateKey, X509Certificate } from 'node:crypto'
-import type { ConfiguredKeys } from '../auth/key-source.ts'
 import { readKeys } from '../auth/keys.ts'
 import { ConfigError, reasonOf } from '../errors.ts'
 import { addressText } from '../http/listen.ts'
@@ -15,7 +14,7 @@ export interface Config extends Values {
 
 /** All that the service can be told. */
 export interface ServiceConfig extends Config {
-  readonly keys: ConfiguredKeys
+  readonly keys: ReturnType<typeof readKeys>
 }
 
 /** What a token says that is signed with the development key. */
@@ -173,7 +172,7 @@ function checkPair(input: Input, { etcdCertFile: cert, etcdKeyFile: key }: Value
 }
 
 /** Reads the keys, so that their problems are reported with all others. */
-function tryKeys(input: Input, values: Values): ConfiguredKeys | undefined {
+function tryKeys(input: Input, values: Values): ServiceConfig['keys'] | undefined {
   const sources = KEYS.filter((option) => input.given.has(option))
   const [option = 'issuer'] = sources
   const names = (options: readonly Option[]): string => options.map(input.nameOf).join(', ')

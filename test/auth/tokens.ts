@@ -93,11 +93,7 @@ export function keyFile(...keys: readonly Members[]): string {
 }
 
 /** The keys of one service. */
-export function createKeySource(
-  settings: Partial<KeySettings>,
-  log: Log,
-  timing = TIMING,
-): KeySource {
+export function createKeySource(settings: Partial<KeySettings>, log: Log, timing = TIMING) {
   return new KeySource(readKeys({ issuer: ISSUER, ...settings }), log, timing)
 }
 
@@ -123,10 +119,7 @@ export class PatientVerifier extends Verifier {
   }
 }
 
-export function verifier(
-  keys: TokenKeys = secretKeys(),
-  rules: Partial<TokenRules> = {},
-): PatientVerifier {
+export function verifier(keys: TokenKeys = secretKeys(), rules: Partial<TokenRules> = {}) {
   return new PatientVerifier(keys, { ...RULES, ...rules }, () => NOW * 1000)
 }
 
