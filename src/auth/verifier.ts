@@ -1,6 +1,6 @@
 /** Finds the caller of a request by its token: in the cache, or by verifying the token. */
 import { isUtf8 } from 'node:buffer'
-import type { CompactJWSHeaderParameters, CryptoKey, JWTPayload, JWTVerifyGetKey } from 'jose'
+import type { CompactJWSHeaderParameters, CryptoKey, JWTVerifyGetKey } from 'jose'
 import { decodeProtectedHeader } from 'jose/decode/protected_header'
 import { jwtVerify } from 'jose/jwt/verify'
 import { ClientGone, errorCodeOf, isError } from '../errors.ts'
@@ -119,7 +119,7 @@ export class Verifier {
     try {
       checkForm(token)
       if (keys === undefined) throw unavailable
-      const caller = readCaller(await this.#verifyClaims(token, keys), this.#rules)
+      const caller = await this.#callerOf(token, keys)
       keys.verified.add(token, caller)
       this.counts.accepted++
       return caller
@@ -129,8 +129,8 @@ export class Verifier {
     }
   }
 
-  /** Verifies the signature, and the claims that jose knows. */
-  async #verifyClaims(token: string, { algorithms, find }: Keys): Promise<JWTPayload> {
+  /** Verifies the signature and all claims. */
+  async #callerOf(token: string, { algorithms, find }: Keys): Promise<Caller> {
     const { issuer, audience, audienceClaim, clockTolerance } = this.#rules
     const keyOf: JWTVerifyGetKey = async (header, jws) => checkRsa(token, await find(header, jws))
     // Now, after the wait for keys and its turn.
@@ -140,7 +140,7 @@ export class Verifier {
     const more = audienceClaim === 'aud' ? { audience } : {}
     const { payload, protectedHeader } = await jwtVerify(token, keyOf, { ...options, ...more })
     checkHeader(protectedHeader)
-    return payload
+    return readCaller(payload, this.#rules)
   }
 }
 
@@ -158,7 +158,7 @@ function checkRsa(token: string, key: CryptoKey): CryptoKey {
   if (!('modulusLength' in key.algorithm)) return key
   const bits = Number(key.algorithm.modulusLength)
   demand(bits >= MIN_RSA_BITS, 'its RSA key is weak')
-  const bytes = Math.floor(((token.length - token.lastIndexOf('.') - 1) * 3) / 4)
+  const bytes = Buffer.byteLength(token.slice(token.lastIndexOf('.') + 1), 'base64url')
   demand(bytes === Math.ceil(bits / 8), 'signature verification failed')
   return key
 }
