@@ -5,7 +5,7 @@
 
 import type { Checks } from './api/admin.ts'
 import type { RouterOptions } from './api/router.ts'
-import type { KeySource } from './auth/keys.ts'
+import type { KeySource } from './auth/key-source.ts'
 import type { HttpServer } from './http/server.ts'
 import { VERSION } from './version.ts'
 

@@ -7,7 +7,7 @@ import { adminServer, type Checks, type Health, healthOf } from './api/admin.ts'
 import { PageCache } from './api/page-cache.ts'
 import { Router, type RouterOptions } from './api/router.ts'
 import { rateLimitOf } from './api/rate-limit.ts'
-import type { KeySource } from './auth/keys.ts'
+import { KeySource } from './auth/key-source.ts'
 import { Verifier } from './auth/verifier.ts'
 import type { Adapter } from './http/adapter.ts'
 import type { Responder } from './http/exchange.ts'
@@ -86,7 +86,7 @@ export class Service {
     const { log } = hooks
     this.#config = config
     this.#hooks = hooks
-    this.#keys = config.keys.open(log)
+    this.#keys = new KeySource(config.keys, log)
     const { rateLimit, maxBodyBytes, logRequests, readScope, writeScope } = config
     const { corsOrigins, keepAlive } = config
     const options: RouterOptions = {
@@ -189,7 +189,7 @@ export class Service {
   #serve(): void {
     if (this.#state !== 'starting') return
     this.#state = 'serving'
-    this.#keys.start?.()
+    this.#keys.start()
   }
 
   async #listenOnBoth(): Promise<Listening> {
@@ -247,7 +247,7 @@ export class Service {
       ['close the admin listener', () => this.#adminListener?.stop()],
       ['close admin connections', () => this.#admin?.closeAllConnections()],
       ['close the admin server', () => this.#admin?.close()],
-      ['close the keys', () => this.#keys.close?.()],
+      ['close the keys', () => this.#keys.close()],
     ]
     await runSteps(steps, this.#hooks.log)
   }

@@ -188,7 +188,7 @@ function failClearing(t: TestContext, file: string): void {
 const FAILING: readonly (readonly [step: string, breakIt: (t: TestContext) => unknown])[] = [
   ['accept no more', (t) => t.mock.method(fs, 'unlinkSync', fail)],
   ['answer what is under way', (t) => t.mock.method(HttpServer.prototype, 'drain', fail)],
-  ['close the keys', (t) => failClearing(t, '/auth/reloaded-keys.js')],
+  ['close the keys', (t) => failClearing(t, '/auth/key-source.js')],
   ['close the server', (t) => t.mock.method(Server.prototype, 'close', fail)],
   [
     'release the store',

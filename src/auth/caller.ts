@@ -9,6 +9,8 @@ export interface Caller {
   /** What the log says instead of the owner: the first 12 hex digits of its SHA-256. */
   readonly ownerHash: string
   readonly scopes: ReadonlySet<string>
+  /** When the token expires: seconds since 1970. */
+  readonly exp: number
 }
 
 /** What a token must say, and which of its claims say who the caller is. */
@@ -23,18 +25,27 @@ export interface TokenRules {
   readonly scopeClaim: string | undefined
 }
 
-/** @throws HttpError tokenUnacceptable if the owner claim is no usable string. */
-export function readCaller(claims: JWTPayload, { ownerClaim, scopeClaim }: TokenRules): Caller {
-  const owner = requiredClaimOf(claims, ownerClaim)
+/**
+ * Checks what jose does not, and reads who the caller is.
+ * @throws HttpError tokenUnacceptable if a claim is missing or of no use.
+ */
+export function readCaller(claims: JWTPayload, rules: TokenRules): Caller {
+  const { exp = Infinity } = claims
+  // JSON's 1e400 is Infinity, which jose takes for a number: the token would never expire.
+  if (!Number.isFinite(exp)) throw invalidToken('tokenUnacceptable', 'exp is not finite')
+  const audiences = [requiredClaimOf(claims, rules.audienceClaim)].flat()
+  if (!audiences.includes(rules.audience))
+    throw invalidToken('tokenUnacceptable', 'the audience claim does not hold the audience')
+  const owner = requiredClaimOf(claims, rules.ownerClaim)
   if (typeof owner !== 'string' || owner === '' || !owner.isWellFormed())
     throw invalidToken('tokenUnacceptable', 'the owner claim is no usable string')
   const ownerHash = createHash('sha256').update(owner).digest('hex').slice(0, 12)
-  const defaultClaim = Object.hasOwn(claims, 'scope') ? 'scope' : 'scp'
-  return { owner, ownerHash, scopes: readScopes(claimOf(claims, scopeClaim ?? defaultClaim)) }
+  const scopeClaim = rules.scopeClaim ?? (Object.hasOwn(claims, 'scope') ? 'scope' : 'scp')
+  return { owner, ownerHash, scopes: readScopes(claimOf(claims, scopeClaim)), exp }
 }
 
 /** @throws HttpError tokenUnacceptable if the token does not have the claim. */
-export function requiredClaimOf(claims: JWTPayload, name: string): unknown {
+function requiredClaimOf(claims: JWTPayload, name: string): unknown {
   const value = claimOf(claims, name)
   if (value !== undefined) return value
   throw invalidToken('tokenUnacceptable', `missing required "${name}" claim`)

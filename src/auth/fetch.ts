@@ -1,17 +1,10 @@
 /** Fetches one document of an issuer, bounded in time and size. */
 import { Readable } from 'node:stream'
-import { MAX_KEY_SET_BYTES } from './key-source.ts'
 
+/** Of a key set or a discovery document. A set of 100 keys has about 50,000. */
+export const MAX_KEY_SET_BYTES = 1024 * 1024
 /** Characters of a URL in a message. */
 const MAX_SHOWN = 200
-
-/** Where keys may come over plain http. */
-export interface HttpRule {
-  /** From any host, or else from this machine alone. */
-  readonly isAnywhere: boolean
-  /** What messages call the setting. */
-  readonly setting: string
-}
 
 /** Node then accepts every certificate. */
 const UNCHECKED =
@@ -19,24 +12,20 @@ const UNCHECKED =
   'unset it, and name your authority in NODE_EXTRA_CA_CERTS'
 
 /**
- * Why keys from this URL cannot be trusted; undefined if they can. User info is refused because
- * `fetch` refuses it, with the password in its message.
+ * Why keys from this URL cannot be trusted; undefined if they can. Over plain http they come from
+ * this machine alone, or from `anywhere`; `setting` is what messages call that choice. User info is
+ * refused because `fetch` refuses it, with the password in its message.
  */
-export function distrustOf(url: unknown, { isAnywhere, setting }: HttpRule): string | undefined {
-  const { protocol, hostname, username, password } = parsed(url)
+export function distrustOf(url: string, isAnywhere: boolean, setting: string): string | undefined {
+  const { protocol, hostname, username, password } = new URL(URL.canParse(url) ? url : 'none:')
   // The parser writes every IPv4 address as four decimal numbers.
   const isLoopback = /^(localhost|\[::1\]|127(\.\d+){3})$/.test(hostname)
   const isHttp = protocol === 'http:' && (isAnywhere || isLoopback)
-  if ((protocol !== 'https:' && !isHttp) || username !== '' || password !== '') {
-    const hosts = `127.0.0.0/8, [::1] or localhost (with ${setting}=anywhere on any host)`
+  const hosts = `127.0.0.0/8, [::1] or localhost (with ${setting}=anywhere on any host)`
+  if ((protocol !== 'https:' && !isHttp) || username !== '' || password !== '')
     return `must be an https URL, or http on ${hosts}, without user info`
-  }
   const isChecked = isHttp || process.env['NODE_TLS_REJECT_UNAUTHORIZED'] !== '0'
   return isChecked ? undefined : UNCHECKED
-}
-
-function parsed(url: unknown): URL {
-  return new URL(typeof url === 'string' && URL.canParse(url) ? url : 'none:')
 }
 
 /** A URL in a message: cut, and without its query, which may hold a secret. */
@@ -51,8 +40,8 @@ export function shownUrl(url: string): string {
 export async function fetchDocument<T>(
   url: string,
   read: (bytes: Uint8Array) => T,
-  timeoutMs: number,
   running: AbortController,
+  timeoutMs: number,
 ): Promise<T> {
   const late = new Error(`no whole answer within ${timeoutMs} ms`)
   const timer = setTimeout(() => running.abort(late), timeoutMs).unref()
@@ -60,13 +49,9 @@ export async function fetchDocument<T>(
   try {
     const headers = { Accept: 'application/json' }
     const { status, body } = await fetch(url, { signal, redirect: 'error', headers })
-    if (status !== 200 || body === null) {
-      await body?.cancel()
-      throw new Error(`answered ${status}`)
-    }
     // Node's fetch reaches the signal through weak references only: once the garbage collector has
     // run, the signal alone does not end a body that has stopped coming. So the stream has it too.
-    const stream: AsyncIterable<Uint8Array> = Readable.fromWeb(body, { signal })
+    const stream: AsyncIterable<Uint8Array> | [] = body ? Readable.fromWeb(body, { signal }) : []
     const chunks: Uint8Array[] = []
     let size = 0
     for await (const chunk of stream) {
@@ -75,6 +60,8 @@ export async function fetchDocument<T>(
       if (size > MAX_KEY_SET_BYTES) throw new Error(`answered more than ${MAX_KEY_SET_BYTES} bytes`)
       chunks.push(chunk)
     }
+    // After its body, which would hold the connection.
+    if (status !== 200) throw new Error(`answered ${status}`)
     return read(Buffer.concat(chunks))
   } catch (cause) {
     throw new Error(shownUrl(url), { cause })

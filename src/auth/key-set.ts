@@ -26,13 +26,13 @@ type JsonObject = Readonly<Record<string, unknown>>
 export function readKeySet(bytes: Uint8Array, secretKeys: 'ignored' | 'refused' = 'ignored'): Keys {
   const { keys: members } = readJsonObject(bytes, KEY_SET)
   if (!Array.isArray(members)) throw new Error(`must be ${KEY_SET}, and has no list of keys`)
-  const secretAt = members.findIndex(isSecret)
-  if (secretKeys === 'refused' && secretAt >= 0) {
-    const { kid = secretAt } = members[secretAt]
-    throw new Error(`key ${JSON.stringify(kid)} is symmetric or private`)
-  }
+  const objects = members.filter(isJsonObject)
+  const secret = objects.find(isSecret)
+  const name = JSON.stringify(secret?.['kid'] ?? members.indexOf(secret))
+  if (secret && secretKeys === 'refused') throw new Error(`key ${name} is symmetric or private`)
+  // Node imports no key whose list of operations has others than `verify`.
+  const usable = objects.filter(isUsable).map(({ key_ops: _, ext: __, ...jwk }) => jwk)
   // A repeated key counts once, or a token without a kid would fit two keys.
-  const usable = members.filter(isUsable).map(withoutUsages)
   const byText = new Map(usable.map((key) => [JSON.stringify(key), key]))
   const keys = [...byText.values()]
   if (keys.length === 0) throw new Error('the key set holds no key that can verify a token')
@@ -46,22 +46,15 @@ export function readKeySet(bytes: Uint8Array, secretKeys: 'ignored' | 'refused' 
   }
 }
 
-function isSecret(jwk: unknown): boolean {
-  if (!isJsonObject(jwk)) return false
-  return jwk['kty'] === 'oct' || SECRET_MEMBERS.some((name) => Object.hasOwn(jwk, name))
+function isSecret(jwk: JsonObject): boolean {
+  return jwk['kty'] === 'oct' || SECRET_MEMBERS.some((name) => name in jwk)
 }
 
 /** True for a public key that is not for another purpose (RFC 7517 §4.2, §4.3). */
-function isUsable(jwk: unknown): jwk is JWK & { readonly kty: string } {
-  if (!isJsonObject(jwk) || isSecret(jwk)) return false
+function isUsable(jwk: JsonObject): jwk is JWK & { readonly kty: string } {
   const { kty, use = 'sig', key_ops: operations = ['verify'] } = jwk
   const isToVerify = Array.isArray(operations) && operations.includes('verify')
-  return KTYS.includes(kty) && use === 'sig' && isToVerify
-}
-
-/** Node imports no key whose list of operations has others than `verify`. */
-function withoutUsages<T extends JWK>({ key_ops: _, ext: __, ...jwk }: T) {
-  return jwk
+  return KTYS.includes(kty) && use === 'sig' && isToVerify && !isSecret(jwk)
 }
 
 /**

@@ -1,6 +1,5 @@
 /** Reads secrets for HS256, of which any one may verify a token. */
 import { isUtf8 } from 'node:buffer'
-import { webcrypto } from 'node:crypto'
 import { readFileSync } from 'node:fs'
 import type { CryptoKey, FlattenedJWSInput } from 'jose'
 import { ConfigError, reasonWithoutPath } from '../errors.ts'
@@ -11,7 +10,6 @@ import { TokenCache } from './token-cache.ts'
 
 /** RFC 7518 §3.2: a key for HS256 has at least as many bytes as its hash. */
 const MIN_SECRET_BYTES = 32
-const HS256 = { name: 'HMAC', hash: 'SHA-256' }
 /** In latin1: that of UTF-8, and those of UTF-16 before a character of ASCII. */
 const BYTE_ORDER_MARK = /^(?:\xef\xbb\xbf|\xff\xfe.\0|\xfe\xff\0)/s
 /** Any but the line ends, CR and LF. */
@@ -23,26 +21,32 @@ const CONTROL = /[^\P{Cc}\r\n]/u
  */
 export function readSecrets(sources: readonly (string | Buffer)[]): Keys {
   const binary: string[] = []
-  const read = (source: string | Buffer): Buffer => {
-    const secret = typeof source === 'string' ? contentOf(readFileSync(source)) : source
-    if (typeof source === 'string' && !isTextFile(secret)) binary.push(source)
-    return checkSecret(secret)
-  }
   const secrets = sources.map((source, i) => {
     try {
-      return read(source)
+      const secret = typeof source === 'string' ? contentOf(readFileSync(source)) : source
+      if (typeof source === 'string' && !isTextFile(secret)) binary.push(source)
+      return checkSecret(secret)
     } catch (error) {
       const which = sources.length > 1 ? `file ${i + 1} ` : ''
       throw new ConfigError([`${which}cannot be used: ${reasonWithoutPath(error)}`])
     }
   })
+  // Imported once: jose would import plain bytes for every token.
+  const imports = secrets.map((secret) =>
+    crypto.subtle.importKey('raw', secret, { name: 'HMAC', hash: 'SHA-256' }, false, ['verify']),
+  )
   return {
     text: secrets.map((secret) => secret.toString('base64')).join(),
     size: secrets.length,
     binary,
     algorithms: ['HS256'],
     verified: new TokenCache(),
-    find: finderOf(secrets),
+    async find(_, jws) {
+      const keys = await Promise.all(imports)
+      // jose verifies the signature with the key that is returned.
+      for (const key of keys) if (keys.length === 1 || (await isSignedBy(key, jws))) return key
+      throw invalidToken('tokenInvalid', 'signature verification failed')
+    },
   }
 }
 
@@ -62,9 +66,8 @@ function isTextFile(bytes: Buffer): boolean {
 }
 
 function checkSecret(secret: Buffer): Buffer {
-  const { length } = secret
-  if (length < MIN_SECRET_BYTES)
-    throw new Error(`must have at least ${MIN_SECRET_BYTES} bytes, and has ${length}`)
+  if (secret.length < MIN_SECRET_BYTES)
+    throw new Error(`must have at least ${MIN_SECRET_BYTES} bytes, and has ${secret.length}`)
   // Anyone who has the public key could sign with it.
   const format = formatOf(secret)
   if (format === 'PEM' || format === 'a key set')
@@ -72,22 +75,7 @@ function checkSecret(secret: Buffer): Buffer {
   return secret
 }
 
-function finderOf(secrets: readonly Buffer[]): Keys['find'] {
-  let imported: Promise<CryptoKey[]> | undefined
-  return async (_, jws) => {
-    // Imported once: jose would import plain bytes for every token.
-    const keys = await (imported ??= Promise.all(secrets.map(importSecret)))
-    // jose verifies the signature with the key that is returned.
-    for (const key of keys) if (keys.length === 1 || (await isSignedBy(key, jws))) return key
-    throw invalidToken('tokenInvalid', 'signature verification failed')
-  }
-}
-
-function importSecret(secret: Uint8Array): Promise<CryptoKey> {
-  return webcrypto.subtle.importKey('raw', secret, HS256, false, ['verify'])
-}
-
 function isSignedBy(key: CryptoKey, { signature, ...jws }: FlattenedJWSInput): Promise<boolean> {
   const input = Buffer.from(`${jws.protected}.${String(jws.payload)}`)
-  return webcrypto.subtle.verify('HMAC', key, Buffer.from(signature, 'base64url'), input)
+  return crypto.subtle.verify('HMAC', key, Buffer.from(signature, 'base64url'), input)
 }

@@ -1,14 +1,13 @@
 /** Finds the caller of a request by its token: in the cache, or by verifying the token. */
 import { isUtf8 } from 'node:buffer'
-import type { CompactJWSHeaderParameters, CryptoKey, JWTPayload } from 'jose'
-import type { FlattenedJWSInput } from 'jose'
+import type { CompactJWSHeaderParameters, CryptoKey, JWTVerifyGetKey } from 'jose'
 import { decodeProtectedHeader } from 'jose/decode/protected_header'
 import { jwtVerify } from 'jose/jwt/verify'
 import { ClientGone, errorCodeOf, isError } from '../errors.ts'
 import { Budget } from '../limits/budget.ts'
 import { Limiter } from '../limits/limiter.ts'
 import { invalidToken } from './bearer.ts'
-import { type Caller, readCaller, requiredClaimOf, type TokenRules } from './caller.ts'
+import { type Caller, readCaller, type TokenRules } from './caller.ts'
 import type { Keys, KeySource } from './key-source.ts'
 
 /** Bytes of a token, dots included. A token with 200 groups has about 10,400. */
@@ -34,7 +33,7 @@ const STRANGERS = ''
 const WAITING_FOR_KEYS_MAX = 256
 // RFC 8725 §3.11: other kinds of JWT, such as logout tokens, must not pass for access tokens. The
 // last two are from RFC 9068 §2.1. Media types are compared without case (RFC 7515 §4.1.9).
-const ACCEPTED_TYP: ReadonlySet<string> = new Set(['jwt', 'at+jwt', 'application/at+jwt'])
+const ACCEPTED_TYP = /^(?:jwt|at\+jwt|application\/at\+jwt)$/i
 
 const MIN_RSA_BITS = 2048
 
@@ -54,8 +53,11 @@ export interface TokenRequest {
   readonly isOver: boolean
 }
 
+/** What a verifier needs of its keys. */
+export type TokenKeys = Pick<KeySource, 'keys' | 'unavailable' | 'fetchFor'>
+
 export class Verifier {
-  readonly #source: KeySource
+  readonly #source: TokenKeys
   readonly #rules: TokenRules
   readonly #now: () => number
   readonly #verifying = new Limiter('tokens', VERIFYING_MAX, 2 * WAITING_MAX)
@@ -64,7 +66,7 @@ export class Verifier {
   readonly counts = { accepted: 0, refused: 0, cached: 0 }
 
   /** `now` returns milliseconds since 1970. */
-  constructor(source: KeySource, rules: TokenRules, now = Date.now) {
+  constructor(source: TokenKeys, rules: TokenRules, now = Date.now) {
     this.#source = source
     this.#rules = rules
     this.#now = now
@@ -78,9 +80,7 @@ export class Verifier {
    * @throws ClientGone if the client left while its token waited.
    */
   verify(token: string, request: TokenRequest): Caller | Promise<Caller> {
-    const cached = this.#findCached(token)
-    if (cached !== undefined) return cached
-    return this.#verifyInTurn(token, request)
+    return this.#findCached(token) ?? this.#verifyInTurn(token, request)
   }
 
   async #verifyInTurn(token: string, request: TokenRequest): Promise<Caller> {
@@ -91,10 +91,8 @@ export class Verifier {
       await fetched
       hold.set(0)
     }
-    const verify = (): Promise<Caller> => {
-      if (request.isOver) throw new ClientGone()
-      return this.#verifyOnce(token)
-    }
+    // While this request waited, another one may have verified the same token.
+    const verify = () => this.#findCached(token) ?? this.#verifyOnce(token, request)
     return this.#verifying.run(STRANGERS, verify, places)
   }
 
@@ -102,7 +100,7 @@ export class Verifier {
   #fetchKeys(token: string): Promise<void> | undefined {
     try {
       const [header = ''] = token.slice(0, MAX_HEADER_LENGTH + 1).split('.', 1)
-      return this.#source.fetchFor?.(decodeProtectedHeader({ protected: header }).kid)
+      return this.#source.fetchFor(decodeProtectedHeader({ protected: header }).kid)
     } catch {
       // A malformed token needs no key. It is refused in its turn.
       return undefined
@@ -115,17 +113,14 @@ export class Verifier {
     return caller
   }
 
-  async #verifyOnce(token: string): Promise<Caller> {
-    // While this request waited, another one may have verified the same token.
-    const cached = this.#findCached(token)
-    if (cached !== undefined) return cached
+  async #verifyOnce(token: string, request: TokenRequest): Promise<Caller> {
+    if (request.isOver) throw new ClientGone()
     const { keys, unavailable } = this.#source
     try {
       checkForm(token)
       if (keys === undefined) throw unavailable
-      const claims = await this.#verifyClaims(token, keys)
-      const caller = readCaller(claims, this.#rules)
-      keys.verified.add(token, Number(claims.exp), caller)
+      const caller = await this.#callerOf(token, keys)
+      keys.verified.add(token, caller)
       this.counts.accepted++
       return caller
     } catch (error) {
@@ -134,32 +129,24 @@ export class Verifier {
     }
   }
 
-  /** Verifies the signature and all claims, except those that say who the caller is. */
-  async #verifyClaims(token: string, keys: Keys): Promise<JWTPayload> {
+  /** Verifies the signature and all claims. */
+  async #callerOf(token: string, { algorithms, find }: Keys): Promise<Caller> {
     const { issuer, audience, audienceClaim, clockTolerance } = this.#rules
-    const keyOf = async (header: CompactJWSHeaderParameters, jws: FlattenedJWSInput) => {
-      checkHeader(header)
-      const key = await keys.find(header, jws)
-      checkRsa(token, key)
-      return key
-    }
-    const { payload: claims } = await jwtVerify(token, keyOf, {
-      // RFC 8725 §3.1: the service and its keys choose the algorithm, the token does not.
-      algorithms: [...keys.algorithms],
-      issuer,
-      requiredClaims: ['exp'],
-      clockTolerance,
-      // Now, after the wait for keys and its turn.
-      currentDate: new Date(this.#now()),
-      ...(audienceClaim === 'aud' ? { audience } : {}),
-    })
-    const audiences = [requiredClaimOf(claims, audienceClaim)].flat()
-    if (audienceClaim !== 'aud' && !audiences.includes(audience))
-      throw invalidToken('tokenUnacceptable', 'the audience claim does not hold the audience')
-    // JSON's 1e400 is Infinity, which jose takes for a number: the token would never expire.
-    if (!Number.isFinite(claims.exp)) throw invalidToken('tokenUnacceptable', 'exp is not finite')
-    return claims
+    const keyOf: JWTVerifyGetKey = async (header, jws) => checkRsa(token, await find(header, jws))
+    // Now, after the wait for keys and its turn.
+    const currentDate = new Date(this.#now())
+    // RFC 8725 §3.1: the service and its keys choose the algorithm, the token does not.
+    const options = { algorithms, issuer, requiredClaims: ['exp'], clockTolerance, currentDate }
+    const more = audienceClaim === 'aud' ? { audience } : {}
+    const { payload, protectedHeader } = await jwtVerify(token, keyOf, { ...options, ...more })
+    checkHeader(protectedHeader)
+    return readCaller(payload, this.#rules)
   }
+}
+
+/** @throws HttpError tokenInvalid if this is not so. */
+function demand(isSo: boolean, reason: string): void {
+  if (!isSo) throw invalidToken('tokenInvalid', reason)
 }
 
 /**
@@ -167,13 +154,13 @@ export class Verifier {
  * has as many bytes as the modulus (RFC 8017 §8.1.2, §8.2.2): OpenSSL takes a PS signature without
  * its leading zeros too, so that one token would have several spellings.
  */
-function checkRsa(token: string, { algorithm }: CryptoKey): void {
-  if (!('modulusLength' in algorithm)) return
-  if (Number(algorithm.modulusLength) < MIN_RSA_BITS)
-    throw invalidToken('tokenInvalid', 'its RSA key is weak')
-  const bytes = Math.floor(((token.length - token.lastIndexOf('.') - 1) * 3) / 4)
-  if (bytes !== Math.ceil(Number(algorithm.modulusLength) / 8))
-    throw invalidToken('tokenInvalid', 'signature verification failed')
+function checkRsa(token: string, key: CryptoKey): CryptoKey {
+  if (!('modulusLength' in key.algorithm)) return key
+  const bits = Number(key.algorithm.modulusLength)
+  demand(bits >= MIN_RSA_BITS, 'its RSA key is weak')
+  const bytes = Buffer.byteLength(token.slice(token.lastIndexOf('.') + 1), 'base64url')
+  demand(bytes === Math.ceil(bits / 8), 'signature verification failed')
+  return key
 }
 
 /**
@@ -182,44 +169,36 @@ function checkRsa(token: string, { algorithm }: CryptoKey): void {
  * @throws HttpError tokenInvalid.
  */
 function checkForm(token: string): void {
-  // Characters are bytes here: decodePart refuses all others.
-  if (token.length > MAX_TOKEN_BYTES)
-    throw invalidToken('tokenInvalid', `longer than ${MAX_TOKEN_BYTES} bytes`)
-  if (token.indexOf('.') > MAX_HEADER_LENGTH)
-    throw invalidToken('tokenInvalid', `a header longer than ${MAX_HEADER_LENGTH} characters`)
+  // Characters are bytes here: all others differ once they are encoded again.
+  demand(token.length <= MAX_TOKEN_BYTES, `longer than ${MAX_TOKEN_BYTES} bytes`)
+  const isShort = token.indexOf('.') <= MAX_HEADER_LENGTH
+  demand(isShort, `a header longer than ${MAX_HEADER_LENGTH} characters`)
   const parts = token.split('.')
-  if (parts.length !== 3) throw invalidToken('tokenInvalid', 'not three parts')
+  demand(parts.length === 3 && !parts.includes(''), 'not three parts')
+  // Encoding the bytes again gives the one canonical spelling: a part with padding, unused bits or
+  // another alphabet differs from it, and is refused.
+  const bytes = parts.map((part) => Buffer.from(part, 'base64url'))
+  const spelling = bytes.map((part) => part.toString('base64url')).join('.')
+  demand(spelling === token, 'not canonical base64url')
   // jose checks the UTF-8 too, but only once it has a key: this is refused without one.
-  if (!parts.map(decodePart).slice(0, 2).every(isUtf8))
-    throw invalidToken('tokenInvalid', 'the header or the payload is not UTF-8')
-}
-
-/**
- * Encoding the bytes again gives the one canonical spelling: a part with padding, unused bits or
- * another alphabet differs from it, and is refused.
- */
-function decodePart(part: string): Buffer {
-  const bytes = Buffer.from(part, 'base64url')
-  if (part === '' || bytes.toString('base64url') !== part)
-    throw invalidToken('tokenInvalid', 'not canonical base64url')
-  return bytes
+  demand(bytes.slice(0, 2).every(isUtf8), 'the header or the payload is not UTF-8')
 }
 
 /** @throws HttpError tokenInvalid. */
 function checkHeader({ typ, b64 }: CompactJWSHeaderParameters): void {
-  if (typ !== undefined && !(typeof typ === 'string' && ACCEPTED_TYP.has(typ.toLowerCase())))
-    throw invalidToken('tokenInvalid', 'a token of another kind, by its typ')
+  const isOurs = typ === undefined || (typeof typ === 'string' && ACCEPTED_TYP.test(typ))
+  demand(isOurs, 'a token of another kind, by its typ')
   // RFC 7797 §7: a JWT never has an unencoded payload. jose reads b64 only if crit lists it.
-  if (b64 !== undefined && b64 !== true) throw invalidToken('tokenInvalid', 'unencoded payload')
+  demand(b64 === undefined || b64 === true, 'unencoded payload')
 }
 
 /** The error with its condition. jose's own errors carry the claims, which must not be logged. */
 function refusalOf(error: unknown): unknown {
-  const code = errorCodeOf(error)
+  if (!isError(error)) return error
   // Node cannot import the key that the token names. The issuer may have written it wrong.
-  if (isError(error) && error.name === 'DataError')
-    return invalidToken('tokenInvalid', 'its key cannot be used')
-  if (!isError(error) || code === undefined || !JOSE_CODES.test(code)) return error
+  if (error.name === 'DataError') return invalidToken('tokenInvalid', 'its key cannot be used')
+  const code = errorCodeOf(error) ?? ''
+  if (!JOSE_CODES.test(code)) return error
   // Its message quotes the token.
   if (code === 'ERR_JOSE_NOT_SUPPORTED') return invalidToken('tokenInvalid', 'unknown extension')
   if (code === 'ERR_JWT_EXPIRED') return invalidToken('tokenExpired', error.message)

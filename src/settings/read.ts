@@ -1,7 +1,7 @@
 /* Reads the settings of an operator, or of a program, into what the service works with. */
 
 import { createPrivateKey, X509Certificate } from 'node:crypto'
-import { type ConfiguredKeys, readKeys } from '../auth/keys.ts'
+import { readKeys } from '../auth/keys.ts'
 import { ConfigError, reasonOf } from '../errors.ts'
 import { addressText } from '../http/listen.ts'
 import { type Option, type Values, variableOf, VARIABLES } from './table.ts'
@@ -14,7 +14,7 @@ export interface Config extends Values {
 
 /** All that the service can be told. */
 export interface ServiceConfig extends Config {
-  readonly keys: ConfiguredKeys
+  readonly keys: ReturnType<typeof readKeys>
 }
 
 /** What a token says that is signed with the development key. */
@@ -172,7 +172,7 @@ function checkPair(input: Input, { etcdCertFile: cert, etcdKeyFile: key }: Value
 }
 
 /** Reads the keys, so that their problems are reported with all others. */
-function tryKeys(input: Input, values: Values): ConfiguredKeys | undefined {
+function tryKeys(input: Input, values: Values): ServiceConfig['keys'] | undefined {
   const sources = KEYS.filter((option) => input.given.has(option))
   const [option = 'issuer'] = sources
   const names = (options: readonly Option[]): string => options.map(input.nameOf).join(', ')
@@ -180,9 +180,8 @@ function tryKeys(input: Input, values: Values): ConfiguredKeys | undefined {
     input.problems.push(`${names(sources)} are set: keys come from one place only`)
   if (sources.length > 1 || values[option] === undefined) return undefined
   const others = `; or set one of ${names(KEYS)}: it says where the keys are`
-  const isAnywhere = values.keysOverHttp === 'anywhere'
-  const http = { isAnywhere, setting: input.nameOf('keysOverHttp') }
-  return input.attempt(option, () => readKeys(values, http), option === 'issuer' ? others : '')
+  const read = () => readKeys(values, input.nameOf('keysOverHttp'))
+  return input.attempt(option, read, option === 'issuer' ? others : '')
 }
 
 /** How to reach etcd, if plants are kept there. */

@@ -7,6 +7,7 @@ import { SqljsStore } from '../../dist/store/sqljs/sqljs-store.js'
 import {
   base64url,
   ed25519,
+  fixed,
   jwk,
   keyFile,
   other256,
@@ -121,7 +122,7 @@ test('refused tokens: the log has error and cause, and the table each of them', 
   ]
   const never = (): Promise<never> => new Promise(() => {})
   const keys = { ...readSecrets([Buffer.alloc(32)]), find: never }
-  const busy = verifier({ keys })
+  const busy = verifier(fixed(keys))
   for (let n = 0; n < 16 + 512; n++) void busy.verify(GOOD)
   await assert.rejects(Promise.resolve(busy.verify(GOOD)), (error) => {
     assert.ok(error instanceof HttpError)

@@ -88,8 +88,8 @@ for (const [url, trusted] of URLS) {
       createKeySource({ jwksUrl: url, issuer: 'no url at all' }, silent),
       createKeySource({ issuer: url }, silent),
     ]
-    const http = { isAnywhere: true, setting: 'x' }
-    const openAnywhere = (): unknown => createKeySource({ jwksUrl: url }, silent, undefined, http)
+    const anywhere = { jwksUrl: url, keysOverHttp: 'anywhere' } as const
+    const openAnywhere = (): unknown => createKeySource(anywhere, silent)
     if (trusted === 'always') open()
     else {
       configRefused({ jwksUrl: url }, 'must be an https URL')
@@ -213,8 +213,8 @@ test('key file: a new version is used; a broken one is logged once and ignored',
   })
   const keys = createKeySource({ jwksFile: path }, log, { ...TIMING, poll: 10 })
   const { keys: first } = keys
-  keys.start?.()
-  t.after(() => keys.close?.())
+  keys.start()
+  t.after(() => keys.close())
   const by = verifier(keys)
   const one = signed('RS256', rsa.privateKey, { kid: 'one' })
   const two = signed('RS256', rsa2.privateKey, { kid: 'two' })

@@ -13,6 +13,7 @@ import {
   AUDIENCE,
   accepted,
   claims,
+  fixed,
   hs256,
   ISSUER,
   jwk,
@@ -20,7 +21,7 @@ import {
   p521,
   refused,
   STAYS,
-  secretKeys,
+  SECRET,
   signed,
   verifier,
 } from './tokens.ts'
@@ -136,8 +137,8 @@ test('tokens in turn: a chunked body takes 8 of 512 places, or of 256 for keys',
   const keys = { ...readSecrets([Buffer.alloc(32)]), find: never }
   const chunked = { isChunked: true, isOver: false }
   for (const [by, running, places] of [
-    [verifier({ keys }), AT_ONCE, WAITING],
-    [verifier({ keys, fetchFor: never }), 0, WAITING / 2],
+    [verifier(fixed(keys)), AT_ONCE, WAITING],
+    [verifier(fixed(keys, never)), 0, WAITING / 2],
   ] as const) {
     for (let at = 0; at < running + places / 8 - 1; at++) void by.verify(hs256(), chunked)
     for (let at = 0; at < 8; at++) void by.verify(hs256())
@@ -147,11 +148,11 @@ test('tokens in turn: a chunked body takes 8 of 512 places, or of 256 for keys',
 })
 
 test('tokens in turn: 256 tokens wait for keys, and known keys verify meanwhile', async () => {
-  const { keys } = secretKeys()
+  const keys = readSecrets([SECRET])
   let arrive = (): void => {}
   const fetched = new Promise<void>((resolve) => (arrive = resolve))
   // Of a token without a kid, the key is known.
-  const by = verifier({ keys, fetchFor: (kid) => (kid === undefined ? undefined : fetched) })
+  const by = verifier(fixed(keys, (kid) => (kid === undefined ? undefined : fetched)))
   const unknown = (): Promise<void> => accepted(hs256(claims(), { kid: 'unknown' }), by)
   const waiting = Array.from({ length: 256 }, unknown)
   for (let i = 0; i < 3; i++) await assert.rejects(unknown(), OVERLOADED)

@@ -4,7 +4,7 @@ import { after, type TestContext, test } from 'node:test'
 import { setTimeout as delay } from 'node:timers/promises'
 import { setFlagsFromString } from 'node:v8'
 import { runInNewContext } from 'node:vm'
-import { type KeySource, type Timing, TIMING } from '../../dist/auth/key-source.js'
+import { type KeySource, TIMING } from '../../dist/auth/key-source.js'
 import { logOf, silent } from '../support/log.ts'
 import { serving } from '../support/serving.ts'
 import { PATIENCE_MS, stopClock, until } from '../support/time.ts'
@@ -25,9 +25,9 @@ import {
 } from './tokens.ts'
 
 /** Nothing happens by itself during a test, unless the test shortens a time. */
-const SLOW: Timing = { ...TIMING, fetch: 600_000, retry: 600_000, refill: 600_000 }
+const SLOW = { ...TIMING, fetch: 600_000, retry: 600_000, refill: 600_000 }
 /** Each request may fetch. */
-const EAGER: Partial<Timing> = { refill: 0 }
+const EAGER: Partial<typeof TIMING> = { refill: 0 }
 const MIB = 1024 * 1024
 
 const ONE = jwk(rsa.publicKey, { kid: 'one' })
@@ -84,14 +84,14 @@ function keysOf(t: TestContext, from: { url: string } | { issuer: string }, timi
   })
   const settings = 'url' in from ? { issuer: 'no URL', jwksUrl: from.url } : from
   const keys = createKeySource(settings, log, { ...SLOW, ...timing })
-  t.after(() => keys.close?.())
+  t.after(() => keys.close())
   return { keys, by: verifier(keys), errors }
 }
 
 async function withIssuer(
   t: TestContext,
   answer: RequestListener,
-  timing: Partial<Timing> = {},
+  timing: Partial<typeof TIMING> = {},
 ): Promise<Setting & { readonly issuer: Issuer; hits(): number }> {
   const issuer = await openIssuer(t, answer)
   const url = `${issuer.url}/jwks?code=hidden#hidden`
@@ -127,7 +127,7 @@ test('remote keys: without keys 503, and 401 for a malformed token', async (t) =
 
 test('remote keys: a malformed token does not wait for keys', async (t) => {
   const { hits, keys, by } = await withIssuer(t, () => {})
-  keys.start?.()
+  keys.start()
   await until('asked', () => hits() === 1)
   // Nothing ends this fetch before the test does.
   for (const one of ['a.b.c', 'a', tokenOne.slice(1)]) await refused(one, 'tokenInvalid', by)
@@ -236,7 +236,7 @@ for (const [what, first, later, condition] of CASES) {
     assert.equal(TIMING.refill, 30_000)
     const clock = stopClock(t)
     const { issuer, hits, keys, by } = await withIssuer(t, first, { usable: 1e9 })
-    keys.start?.()
+    keys.start()
     // It does not count.
     const hasEnded = (): boolean => keys.keys !== undefined || keys.isStale === true
     await until('the first attempt has ended', hasEnded)
@@ -301,7 +301,7 @@ test('remote keys: a token whose kid is known, or that has none, fetches nothing
 test('remote keys: without the issuer the set is used until it is too old', async (t) => {
   const clock = stopClock(t)
   const { issuer, hits, keys, by } = await withIssuer(t, keySet(ONE), { refresh: 10 })
-  keys.start?.()
+  keys.start()
   await cacheToken(by, tokenOne)
   issuer.answer = failing
   const before = hits()
@@ -328,7 +328,7 @@ test('remote keys: close ends a fetch under way and all later ones', async (t) =
   const { hits, keys, by, errors } = await withIssuer(t, () => {}, { retry: 1, refill: 1 })
   const waiting = refused(tokenOne, 'keysUnavailable', by)
   await until('asked', () => hits() === 1)
-  keys.close?.()
+  keys.close()
   // Nothing else ends the wait.
   await waiting
   await delay(30)
@@ -365,7 +365,7 @@ test('remote keys: the background keeps no process alive', async (t) => {
   const count = (): number =>
     process.getActiveResourcesInfo().filter((name) => name === 'Timeout').length
   const before = count()
-  keys.start?.()
+  keys.start()
   assert(count() <= before)
   const untried = absence(keys)
   await until('tried', () => absence(keys) !== untried)
@@ -375,7 +375,7 @@ test('remote keys: the background keeps no process alive', async (t) => {
 test('remote keys: during a fetch, tokens of known keys are verified', async (t) => {
   const known = jwk(p521.publicKey, { kid: 'known' })
   const { issuer, hits, keys, by } = await withIssuer(t, keySet(known), EAGER)
-  keys.start?.()
+  keys.start()
   await until('fetched', () => keys.keys !== undefined)
   let answer = (): void => {}
   issuer.answer = (request, response) => (answer = () => keySet(known, ONE)(request, response))
@@ -462,9 +462,8 @@ for (const [what, document, why] of BAD_DOCUMENTS) {
 
 test('discovery: with http anywhere, the jwks_uri may be http on any host', async (t) => {
   const { url } = await discovering(t, OF_ANY_HOST)
-  const http = { isAnywhere: true, setting: 'PLANTS_X' }
-  const keys = createKeySource({ issuer: url }, silent, SLOW, http)
-  t.after(() => keys.close?.())
+  const keys = createKeySource({ issuer: url, keysOverHttp: 'anywhere' }, silent, SLOW)
+  t.after(() => keys.close())
   await accepted(tokenOne, verifier(keys))
 })
 

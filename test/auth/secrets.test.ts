@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { test, type TestContext } from 'node:test'
-import { type KeySource, TIMING } from '../../dist/auth/key-source.js'
+import { KeySource, TIMING } from '../../dist/auth/key-source.js'
 import { readKeys } from '../../dist/auth/keys.js'
 import { readConfig } from '../../dist/settings/read.js'
 import { logOf } from '../support/log.ts'
@@ -36,9 +36,9 @@ function open(t: TestContext, paths: string): Opened {
     lines.push(`${level} ${message} ${JSON.stringify(fields)}`)
   })
   const config = readConfig({ ...REQUIRED, PLANTS_JWT_SECRET_FILE: paths })
-  const keys = readKeys(config, undefined, { ...TIMING, poll: 10 }).open(log)
-  keys.start?.()
-  t.after(() => keys.close?.())
+  const keys = new KeySource(readKeys(config), log, { ...TIMING, poll: 10 })
+  keys.start()
+  t.after(() => keys.close())
   return { keys, by: verifier(keys), lines }
 }
 

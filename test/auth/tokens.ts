@@ -3,9 +3,9 @@ import { generateKeyPairSync, type KeyObject } from 'node:crypto'
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import type { Caller, TokenRules } from '../../dist/auth/caller.js'
-import type { HttpRule } from '../../dist/auth/fetch.js'
-import { type KeySettings, type KeySource, readKeys, type Timing } from '../../dist/auth/keys.js'
-import { type TokenRequest, Verifier } from '../../dist/auth/verifier.js'
+import { type Keys, KeySource, TIMING } from '../../dist/auth/key-source.js'
+import { type KeySettings, readKeys } from '../../dist/auth/keys.js'
+import { type TokenKeys, type TokenRequest, Verifier } from '../../dist/auth/verifier.js'
 import type { Log } from '../../dist/telemetry/log.js'
 import { temporaryDirectorySync as temporaryDirectory } from '../support/directories.ts'
 import { type Key, lazyPair, PEM, readPair, signBytes } from '../support/keys.ts'
@@ -93,13 +93,13 @@ export function keyFile(...keys: readonly Members[]): string {
 }
 
 /** The keys of one service. */
-export function createKeySource(
-  settings: Partial<KeySettings>,
-  log: Log,
-  timing?: Timing,
-  http?: HttpRule,
-): KeySource {
-  return readKeys({ issuer: ISSUER, ...settings }, http, timing).open(log)
+export function createKeySource(settings: Partial<KeySettings>, log: Log, timing = TIMING) {
+  return new KeySource(readKeys({ issuer: ISSUER, ...settings }), log, timing)
+}
+
+/** Keys that are there already, whatever a fetch brings. */
+export function fixed(keys: Keys, fetchFor: TokenKeys['fetchFor'] = () => undefined) {
+  return { keys, unavailable: undefined, fetchFor }
 }
 
 export function secretKeys(jwtSecret: Buffer = SECRET): KeySource {
@@ -119,7 +119,7 @@ export class PatientVerifier extends Verifier {
   }
 }
 
-export function verifier(keys = secretKeys(), rules: Partial<TokenRules> = {}): PatientVerifier {
+export function verifier(keys: TokenKeys = secretKeys(), rules: Partial<TokenRules> = {}) {
   return new PatientVerifier(keys, { ...RULES, ...rules }, () => NOW * 1000)
 }
 

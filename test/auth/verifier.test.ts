@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import type { Caller, TokenRules } from '../../dist/auth/caller.js'
-import type { Keys, KeySource } from '../../dist/auth/key-source.js'
+import { readSecrets } from '../../dist/auth/secrets.js'
 import { MAX_CACHED_BYTES, MAX_ENTRIES, TokenCache } from '../../dist/auth/token-cache.js'
 import type { KeyPair } from '../support/keys.ts'
 import { seeded } from '../support/random.ts'
@@ -12,6 +12,7 @@ import {
   claims,
   ed25519,
   fileKeys,
+  fixed,
   hs256,
   jwk,
   type Members,
@@ -237,14 +238,15 @@ test('refusal: the reason quotes nothing of header or payload', async () => {
   }
 })
 
-const NOBODY: Caller = { owner: '', ownerHash: '', scopes: new Set() }
+const newKeys = () => readSecrets([SECRET])
+const NOBODY: Caller = { owner: '', ownerHash: '', scopes: new Set(), exp: NOW }
 
 test('token cache: a refused token is not cached, and helps no other', async () => {
   const source = secretKeys()
   const by = verifier(source)
   await refused(hs256(claims({ exp: NOW - 60 })), 'tokenExpired', by)
   await refused(`${hs256().slice(0, -4)}AAAA`, 'tokenInvalid', by)
-  assert.equal(source.keys?.verified.size, 0)
+  assert.equal(source.keys?.verified.get(hs256(claims({ exp: NOW - 60 })), 0), undefined)
   await verify(hs256(), by)
   await refused(`${hs256().slice(0, -4)}AAAA`, 'tokenInvalid', by)
 })
@@ -264,29 +266,22 @@ test('token cache: a cached token expires at the same second as a new one', asyn
 
 test('exp: a token that expires while it waits for its key is refused', async () => {
   let now = NOW
-  const keys: KeySource = {
-    ...secretKeys(),
-    fetchFor() {
-      now = NOW + 15
-      return Promise.resolve()
-    },
-  }
+  const keys = fixed(newKeys(), async () => void (now = NOW + 15))
   const by = new PatientVerifier(keys, RULES, () => now * 1000)
   await refused(hs256(claims({ exp: NOW + 10 })), 'tokenExpired', by)
-  assert.equal(keys.keys?.verified.size, 0)
+  assert.equal(keys.keys.verified.get(hs256(claims({ exp: NOW + 10 })), 0), undefined)
   now = NOW
   await accepted(hs256(claims({ exp: NOW + 11 })), by)
 })
 
 test('token cache: new keys invalidate it, even during a verification', async () => {
-  const newKeys = (): Keys => secretKeys().keys ?? assert.fail()
-  const source: { keys: Keys } = { keys: newKeys() }
+  const source = fixed(newKeys())
   const by = verifier(source)
   const text = hs256()
   await verify(text, by)
   source.keys = newKeys()
   assert(by.verify(text) instanceof Promise)
-  assert.equal(source.keys.verified.size, 0)
+  assert.equal(source.keys.verified.get(text, 0), undefined)
   await verify(text, by)
   assert(!(by.verify(text) instanceof Promise))
 
@@ -313,14 +308,13 @@ test('token cache: of 10,000 tokens the oldest is evicted, and one again is the 
     const caller: Caller = { ...NOBODY, owner: String(step) }
     assert.equal(cache.get(text, 0), model.get(text))
     assert.equal(cache.get(text, NOW), undefined, 'it has expired')
-    cache.add(text, NOW, caller)
+    cache.add(text, caller)
     model.delete(text)
     model.set(text, caller)
     const [oldest = ''] = model.size > MAX_ENTRIES ? model.keys() : []
     if (model.delete(oldest)) evicted++
   }
   assert.ok(evicted > MAX_ENTRIES / 2, `${evicted} were evicted`)
-  assert.equal(cache.size, model.size)
   for (const [text, caller] of model) assert.equal(cache.get(text, 0), caller)
 })
 
@@ -329,15 +323,16 @@ test('token cache: of 8 MiB, an owner counts two bytes a character, a scope 64',
   const long = new TokenCache()
   const rest = { ...NOBODY, owner: 'bob', scopes: new Set(['read', 'write']) }
   const half = MAX_CACHED_BYTES / 2
-  long.add('x'.repeat(half - 2 * 5), NOW, caller)
-  long.add('y'.repeat(half - 2 * 3 - 2 * 64), NOW, rest)
-  assert.equal(long.size, 2)
-  long.add('z', NOW, NOBODY)
-  assert.equal(long.size, 2)
-  assert.equal(long.get('x'.repeat(half - 2 * 5), 0), undefined)
-  long.add('x'.repeat(MAX_CACHED_BYTES + 1), NOW, caller)
-  assert.equal(long.size, 0)
-  long.add('expires', NOW, caller)
+  const [x, y] = ['x'.repeat(half - 2 * 5), 'y'.repeat(half - 2 * 3 - 2 * 64)]
+  const held = () => [x, y, 'z'].map((text) => long.get(text, 0)?.owner)
+  long.add(x, caller)
+  long.add(y, rest)
+  assert.deepEqual(held(), ['alice', 'bob', undefined])
+  long.add('z', NOBODY)
+  assert.deepEqual(held(), [undefined, 'bob', ''])
+  long.add('x'.repeat(MAX_CACHED_BYTES + 1), caller)
+  assert.deepEqual(held(), [undefined, undefined, undefined])
+  long.add('expires', caller)
   assert.equal(long.get('expires', NOW - 1), caller)
   assert.equal(long.get('expires', NOW), undefined)
 })

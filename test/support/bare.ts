@@ -168,7 +168,7 @@ export function slowStore() {
   return { store: { create }, release }
 }
 
-export const ALICE: Caller = { owner: 'alice', ownerHash: '', scopes: new Set() }
+export const ALICE: Caller = { owner: 'alice', ownerHash: '', scopes: new Set(), exp: 2e9 }
 
 /** A chunk of a list, as a store returns it. */
 export function chunkOf(plants: readonly Plant[]): string {
