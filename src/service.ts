@@ -56,9 +56,6 @@ export const CLOSED = 'the service is closed: create another one'
 const NOT_OPEN =
   'requests are refused until the store is open: call open() or listen() first, and wait for it'
 
-/** Something to do when a service ends, with its name in the log if it fails. */
-type Step = readonly [name: string, run: () => unknown]
-
 /**
  * The service without its adapter for other servers: so `serve` does not load that. Further calls
  * of `open` and `listen` share the first one. One that fails closes the service.
@@ -101,7 +98,7 @@ export class Service {
       responses: new Budget(BUDGET_BYTES),
       maxBodyBytes,
       scopes: { read: readScope, write: writeScope },
-      isDraining: () => this.#isDraining,
+      isDraining: () => this.#state === 'draining',
       metrics: this.#metrics,
       log,
       logRequests,
@@ -114,10 +111,10 @@ export class Service {
     addTokenMetrics(this.#metrics, verifier, this.#keys)
   }
 
-  /** Returns a handler for other servers. */
-  mount(create: (responder: Responder) => Adapter): RequestListener {
+  /** Adds the handler for other servers. */
+  mount(create: (responder: Responder) => Adapter): PlantService {
     this.#adapter = create(this.#responder)
-    return this.#adapter.handler
+    return Object.assign(this, { handler: this.#adapter.handler })
   }
 
   // Arrow functions, so that an application may destructure the service.
@@ -153,14 +150,10 @@ export class Service {
    */
   readonly metrics = (): string => this.#metrics.render()
 
-  get #isDraining(): boolean {
-    return this.#state === 'draining'
-  }
-
   /** @throws StoreUnavailable until the store is open, and after a stop. */
   #openedStore(): PlantStore {
     if (this.#store) return this.#store
-    if (this.#isDraining) throw new StoreUnavailable(CLOSED)
+    if (this.#state === 'draining') throw new StoreUnavailable(CLOSED)
     if (!this.#isRefusalLogged) this.#hooks.log.error(NOT_OPEN)
     this.#isRefusalLogged = true
     throw new StoreUnavailable(NOT_OPEN)
@@ -169,7 +162,7 @@ export class Service {
   /** A start that fails closes what it has opened, and the service with it. */
   async #start<T>(run: () => Promise<T>): Promise<T> {
     try {
-      if (this.#isDraining) throw new StoreUnavailable(CLOSED)
+      if (this.#state === 'draining') throw new StoreUnavailable(CLOSED)
       return await run()
     } catch (error) {
       await this.close()
@@ -182,7 +175,7 @@ export class Service {
     this.#opening ??= openStore(this.#config, hooks).then((store) => {
       this.#store = store
       // The stop waits for this, and closes the store.
-      if (this.#isDraining) throw new StoreUnavailable(CLOSED)
+      if (this.#state === 'draining') throw new StoreUnavailable(CLOSED)
       return store
     })
     return this.#opening
@@ -234,28 +227,30 @@ export class Service {
     this.#state = 'draining'
     // A pending listen would open its listener after the stop, and a pending open its store.
     await Promise.allSettled([this.#listening, this.#opening])
-    const [listener, http] = [this.#listener, this.#http]
+    const [listener, http, store] = [this.#listener, this.#http, this.#store]
     const { drainDelay, shutdownTimeout } = this.#config
     // One deadline for all that waits for clients. New connections are accepted for half of it.
     const acceptMs = (shutdownTimeout * 1000) / 2
     const deadlineMs = performance.now() + (drainDelay + shutdownTimeout) * 1000
-    const steps: readonly Step[] = [
-      ['serve through the drain delay', () => listener && sleep(drainDelay * 1000)],
-      ['accept the connections that are made', () => listener && http.acceptAll(acceptMs)],
-      ['accept no more', () => listener?.stop()],
-      ['answer what is under way', () => this.#drain(deadlineMs)],
-      ['close the server', () => http.server.close()],
-      ['release the store', () => this.#closeStore()],
-      ['close the admin listener', () => this.#admin?.close()],
-      ['close the keys', () => this.#keys.close?.()],
-    ]
-    await runSteps(steps, this.#hooks.log)
-  }
-
-  async #closeStore(): Promise<void> {
-    const store = this.#store
-    this.#store = undefined
-    await store?.close()
+    const steps: Readonly<Record<string, () => unknown>> = {
+      'serve through the drain delay': () => listener && sleep(drainDelay * 1000),
+      'accept the connections that are made': () => listener && http.acceptAll(acceptMs),
+      'accept no more': () => listener?.stop(),
+      'answer what is under way': () => this.#drain(deadlineMs),
+      'close the server': () => http.server.close(),
+      'refuse requests of other servers': () => (this.#store = undefined),
+      'release the store': () => store?.close(),
+      'close the admin listener': () => this.#admin?.close(),
+      'close the keys': () => this.#keys.close?.(),
+    }
+    for (const [step, run] of Object.entries(steps)) {
+      try {
+        await run()
+      } catch (error) {
+        // The others must still close their parts.
+        this.#hooks.log.error('a step failed, and the others still run', { step, error })
+      }
+    }
   }
 
   async #drain(deadlineMs: number): Promise<void> {
@@ -266,17 +261,6 @@ export class Service {
     const connections = left.reduce((sum, each) => sum + each, 0)
     const message = 'requests still under way at the deadline were given up'
     if (connections > 0) this.#hooks.log.error(message, { connections, timeoutSeconds })
-  }
-}
-
-/** Runs the steps in order. After one that fails it goes on: the others must close their parts. */
-async function runSteps(steps: readonly Step[], log: Log): Promise<void> {
-  for (const [step, run] of steps) {
-    try {
-      await run()
-    } catch (error) {
-      log.error('a step failed, and the others still run', { step, error })
-    }
   }
 }
 

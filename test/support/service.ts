@@ -44,8 +44,7 @@ export function mountedService(
   hooks: Omit<ServiceHooks, 'nameOf'>,
 ): PlantService {
   const service = new Service(config, { ...hooks, nameOf: (option) => option })
-  const handler = service.mount((responder) => new Adapter(responder))
-  return Object.assign(service, { handler })
+  return service.mount((responder) => new Adapter(responder))
 }
 
 /**
