@@ -1,27 +1,20 @@
 /* Reads the settings of an operator, or of a program, into what the service works with. */
 
 import { createPrivateKey, X509Certificate } from 'node:crypto'
+import { isDeepStrictEqual } from 'node:util'
 import { type ConfiguredKeys, readKeys } from '../auth/keys.ts'
 import { ConfigError, reasonOf } from '../errors.ts'
-import { addressText } from '../http/listen.ts'
 import { type Option, type Values, variableOf, VARIABLES } from './table.ts'
 import { isSecure, kindOf } from './values.ts'
 
 /** Every setting, and what follows from several of them. */
-export interface Config extends Values {
-  readonly etcd: ReturnType<typeof etcdOf>
-}
+export type Config = Values & { readonly etcd: ReturnType<typeof etcdOf> }
 
 /** All that the service can be told. */
-export interface ServiceConfig extends Config {
-  readonly keys: ConfiguredKeys
-}
+export type ServiceConfig = Config & { readonly keys: ConfiguredKeys }
 
 /** What a token says that is signed with the development key. */
-const DEV_CLAIMS: [Option, string][] = [
-  ['issuer', 'plant-store-dev'],
-  ['audience', 'plants'],
-]
+const DEV_CLAIMS = { PLANTS_ISSUER: 'plant-store-dev', PLANTS_AUDIENCE: 'plants' }
 const KEYS: readonly Option[] = ['jwtSecretFile', 'jwtSecret', 'jwksFile', 'jwksUrl']
 const ETCD_TLS: readonly Option[] = ['etcdCaFile', 'etcdCertFile', 'etcdKeyFile']
 const OF_ETCD: readonly Option[] = ['etcdPrefix', 'etcdUsername', 'etcdPasswordFile', ...ETCD_TLS]
@@ -48,18 +41,19 @@ export function readConfig(env: NodeJS.ProcessEnv): ServiceConfig {
  * @throws ConfigError, also for settings of keys that are `refused`.
  */
 export function readWithoutKeys(env: NodeJS.ProcessEnv, keys: 'ignored' | 'refused'): Config {
-  const input = inputOf(env)
+  const input = inputOf(env, DEV_CLAIMS)
   if (keys === 'refused') input.refuse(KEYS, OWN_KEY)
   for (const option of KEYS) input.given.delete(option)
-  input.given = new Map([...DEV_CLAIMS, ...input.given])
   return configOf(readValues(input), input)
 }
 
-function inputOf(env: NodeJS.ProcessEnv): Input {
+/** `defaults` are for variables that are not set. */
+function inputOf(env: NodeJS.ProcessEnv, defaults: NodeJS.ProcessEnv = {}): Input {
   const given = Object.entries(env).filter(([name, text]) => {
     return name.startsWith('PLANTS_') && text && !OF_KUBERNETES.test(name)
   })
-  return new Input(given, variableOf, ': see --help for the variables that are')
+  const all = [...Object.entries(defaults), ...given]
+  return new Input(all, variableOf, ': see --help for the variables that are')
 }
 
 /**
@@ -79,7 +73,7 @@ export function readOptions(options: unknown): ServiceConfig {
 
 /** What an operator wrote, or a program passed; and what is wrong with it. */
 class Input {
-  given = new Map<Option, unknown>()
+  readonly given = new Map<Option, unknown>()
   readonly problems: string[] = []
   /** What messages call an option. */
   readonly nameOf: (option: Option) => string
@@ -126,49 +120,32 @@ function readService(input: Input, advice?: string): ServiceConfig {
 
 /** Reads every setting and reports what is wrong; the value of a wrong setting is undefined. */
 function readValues(input: Input): Values {
-  const { given, nameOf } = input
+  const { given, problems, nameOf } = input
   if (!given.has('etcdEndpoints'))
     input.refuse(OF_ETCD, `is of no use without ${nameOf('etcdEndpoints')}`)
   const isTls = isSecure(String(given.get('etcdEndpoints')))
   if (!isTls) input.refuse(ETCD_TLS, 'is of no use without https')
   requireBoth(input, 'etcdUsername', 'etcdPasswordFile')
   requireBoth(input, 'etcdCertFile', 'etcdKeyFile')
-  const entries = VARIABLES.map((setting) => [setting.option, readValue(input, setting)])
+  const entries = VARIABLES.map(({ option, read }) => {
+    return [option, input.attempt(option, () => read(given.get(option)))]
+  })
   // Each value has its setting's type. With a problem, none of them is used.
   const values = Object.fromEntries(entries) as Values
-  checkPair(input, values)
-  checkAddresses(input, values)
+  const { etcdCertFile: cert, etcdKeyFile: key, listen, adminListen } = values
+  if (cert && key && !new X509Certificate(cert).checkPrivateKey(createPrivateKey(key)))
+    input.wrong('etcdKeyFile', 'is not the key of the first certificate')
+  const names = `${nameOf('listen')} and ${nameOf('adminListen')}`
+  // With port 0 each gets another free port.
+  if (listen && !('port' in listen && listen.port === 0) && isDeepStrictEqual(listen, adminListen))
+    problems.push(`${names} are the same address: each needs its own`)
   return values
 }
 
-function readValue(input: Input, setting: (typeof VARIABLES)[number]): unknown {
-  const { option, fallback, isRequired, meaning, read } = setting
-  const value = input.given.has(option) ? input.given.get(option) : fallback || undefined
-  if (value === undefined && isRequired) input.wrong(option, `is ${meaning}`)
-  if (value === undefined) return undefined
-  if (typeof value !== 'string' || value.trim() === value)
-    return input.attempt(option, () => read(value))
-  return input.wrong(option, 'must not begin or end with a blank or a line break')
-}
-
-/** Two listeners may have port 0: each gets another free port. */
-function checkAddresses({ problems, nameOf }: Input, { listen, adminListen }: Values): void {
-  if (!listen || !adminListen || adminListen === 'off' || ('port' in listen && listen.port === 0))
-    return
-  if (addressText(listen) !== addressText(adminListen)) return
-  const names = `${nameOf('listen')} and ${nameOf('adminListen')}`
-  problems.push(`${names} are the same address: each needs its own`)
-}
-
 function requireBoth(input: Input, one: Option, other: Option): void {
-  if (input.given.has(one) === input.given.has(other)) return
   const [given, missing] = input.given.has(one) ? [one, other] : [other, one]
-  input.wrong(missing, `is required by ${input.nameOf(given)}`)
-}
-
-function checkPair(input: Input, { etcdCertFile: cert, etcdKeyFile: key }: Values): void {
-  const isOwn = !cert || !key || new X509Certificate(cert).checkPrivateKey(createPrivateKey(key))
-  if (!isOwn) input.wrong('etcdKeyFile', 'is not the key of the first certificate')
+  if (input.given.has(given) && !input.given.has(missing))
+    input.wrong(missing, `is required by ${input.nameOf(given)}`)
 }
 
 /** Reads the keys, so that their problems are reported with all others. */
