@@ -35,7 +35,7 @@ export function createPlantService(
   const { logLevel } = config
   const { onLog } = options
   const log = onLog ? createCallbackLog(logLevel, onLog) : createLog(logLevel)
-  const service = new Service(config, { log, onFatal, nameOf: (option) => option })
+  const service = new Service({ ...config, log, onFatal, nameOf: (option) => option })
   return service.mount((responder) => new Adapter(responder))
 }
 

@@ -1,6 +1,6 @@
 /* Wires tokens, storage and HTTP, and has the order of a start and of a stop. */
 
-import { readFileSync } from 'node:fs'
+import { existsSync, readFileSync } from 'node:fs'
 import type { RequestListener } from 'node:http'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Admin, type Checks, type Health, healthOf } from './api/admin.ts'
@@ -23,7 +23,7 @@ import { type PlantStore, type Recovered, StoreUnavailable } from './plants/stor
 import { addServiceMetrics, addTokenMetrics } from './service-metrics.ts'
 import { type OpenStore, openStore } from './store/open.ts'
 
-export interface ServiceHooks {
+export interface ServiceOptions extends ServiceConfig {
   readonly log: Log
   /** Memory and disk may differ: the process must end, and the next one starts from the disk. */
   readonly onFatal: (error: unknown) => void
@@ -49,6 +49,7 @@ const BUDGET_BYTES = 64 * 1024 * 1024
 const TIMEOUTS = { headersMs: 10_000, requestMs: 30_000, inactiveMs: 60_000, checkMs: 1000 }
 /** Open files besides the connections: of the admin listener, the process and the store. */
 const OTHER_FILES = 96
+const LIMITS = '/proc/self/limits'
 /** Load balancers keep an idle connection for 60 s and more, and must be the first to close it. */
 const SHORT_KEEP_ALIVE_SECONDS = 60
 
@@ -61,10 +62,8 @@ const NOT_OPEN =
  * of `open` and `listen` share the first one. One that fails closes the service.
  */
 export class Service {
-  readonly #config: ServiceConfig
-  readonly #hooks: ServiceHooks
+  readonly #options: ServiceOptions
   readonly #keys: KeySource
-  readonly #queue = new FairQueue()
   readonly #responder: Responder
   readonly #http: HttpServer
   #adapter: Adapter | undefined
@@ -79,35 +78,34 @@ export class Service {
   #listening: Promise<Listening> | undefined
   #closed: Promise<void> | undefined
 
-  constructor(config: ServiceConfig, hooks: ServiceHooks) {
-    const { log } = hooks
-    this.#config = config
-    this.#hooks = hooks
-    this.#keys = config.keys.open(log)
-    const { rateLimit, maxBodyBytes, logRequests, readScope, writeScope } = config
-    const { corsOrigins, keepAlive } = config
-    const verifier = new Verifier(this.#keys, config)
-    const options: RouterOptions = {
+  constructor(options: ServiceOptions) {
+    this.#options = options
+    const { corsOrigins, log, logRequests, maxBodyBytes, rateLimit } = options
+    this.#keys = options.keys.open(log)
+    const verifier = new Verifier(this.#keys, options)
+    const queue = new FairQueue()
+    const routerOptions: RouterOptions = {
       store: () => this.#openedStore(),
       verifier,
       rateLimit: rateLimit === undefined ? undefined : new RateLimit(rateLimit),
       cors: corsOrigins && new Cors(corsOrigins),
       pageCache: new PageCache(),
-      queue: this.#queue,
+      queue,
       bodies: new Budget(BUDGET_BYTES),
       responses: new Budget(BUDGET_BYTES),
       maxBodyBytes,
-      scopes: { read: readScope, write: writeScope },
+      scopes: { read: options.readScope, write: options.writeScope },
       isDraining: () => this.#state === 'draining',
       metrics: this.#metrics,
       log,
       logRequests,
     }
-    this.#responder = new Router(options)
-    this.#http = new HttpServer(this.#responder, { ...TIMEOUTS, keepAliveMs: keepAlive * 1000 })
-    this.#http.server.on('connection', this.#queue.connectionArrived)
+    this.#responder = new Router(routerOptions)
+    const keepAliveMs = options.keepAlive * 1000
+    this.#http = new HttpServer(this.#responder, { ...TIMEOUTS, keepAliveMs })
+    this.#http.server.on('connection', queue.connectionArrived)
     const mountedActive = (): number => this.#adapter?.active ?? 0
-    addServiceMetrics(options, this.#http, mountedActive, () => this.#checks())
+    addServiceMetrics(routerOptions, this.#http, mountedActive, () => this.#checks())
     addTokenMetrics(this.#metrics, verifier, this.#keys)
   }
 
@@ -154,7 +152,7 @@ export class Service {
   #openedStore(): PlantStore {
     if (this.#store) return this.#store
     if (this.#state === 'draining') throw new StoreUnavailable(CLOSED)
-    if (!this.#isRefusalLogged) this.#hooks.log.error(NOT_OPEN)
+    if (!this.#isRefusalLogged) this.#options.log.error(NOT_OPEN)
     this.#isRefusalLogged = true
     throw new StoreUnavailable(NOT_OPEN)
   }
@@ -170,15 +168,13 @@ export class Service {
     }
   }
 
-  #openStore(): Promise<OpenStore> {
-    const hooks = { ...this.#hooks, metrics: this.#metrics }
-    this.#opening ??= openStore(this.#config, hooks).then((store) => {
-      this.#store = store
-      // The stop waits for this, and closes the store.
-      if (this.#state === 'draining') throw new StoreUnavailable(CLOSED)
-      return store
-    })
-    return this.#opening
+  async #openStore(): Promise<OpenStore> {
+    const { log, onFatal } = this.#options
+    this.#opening ??= openStore(this.#options, { log, onFatal, metrics: this.#metrics })
+    this.#store = await this.#opening
+    // The stop waits for this, and closes the store.
+    if (this.#state === 'draining') throw new StoreUnavailable(CLOSED)
+    return this.#store
   }
 
   #serve(): void {
@@ -188,8 +184,7 @@ export class Service {
   }
 
   async #listenOnBoth(): Promise<Listening> {
-    const { adminListen, listen: address, maxConnections, socketMode } = this.#config
-    const { log, nameOf } = this.#hooks
+    const { adminListen, listen: address, log, maxConnections, nameOf, socketMode } = this.#options
     let admin: string | undefined
     // Before the store, so that probes are answered during a recovery.
     if (adminListen !== 'off') {
@@ -205,9 +200,11 @@ export class Service {
   }
 
   #warn(): void {
-    const { maxConnections, keepAlive: seconds } = this.#config
-    const { log, nameOf } = this.#hooks
-    const [openFiles, needed] = [openFilesMax(), maxConnections + OTHER_FILES]
+    const { keepAlive: seconds, log, maxConnections, nameOf } = this.#options
+    const limits = existsSync(LIMITS) ? readFileSync(LIMITS, 'latin1') : ''
+    // NaN without a limit. Node has raised the soft limit to the hard one at its start.
+    const openFiles = Number(/^Max open files +(\d+)/m.exec(limits)?.[1])
+    const needed = maxConnections + OTHER_FILES
     const isLow = `the limit of open files is low for ${nameOf('maxConnections')}`
     if (openFiles < needed) log.info(isLow, { openFiles, needed })
     const isShort = `${nameOf('keepAlive')} is short: a load balancer may use a closing connection`
@@ -228,7 +225,7 @@ export class Service {
     // A pending listen would open its listener after the stop, and a pending open its store.
     await Promise.allSettled([this.#listening, this.#opening])
     const [listener, http, store] = [this.#listener, this.#http, this.#store]
-    const { drainDelay, shutdownTimeout } = this.#config
+    const { drainDelay, log, shutdownTimeout } = this.#options
     // One deadline for all that waits for clients. New connections are accepted for half of it.
     const acceptMs = (shutdownTimeout * 1000) / 2
     const deadlineMs = performance.now() + (drainDelay + shutdownTimeout) * 1000
@@ -248,28 +245,18 @@ export class Service {
         await run()
       } catch (error) {
         // The others must still close their parts.
-        this.#hooks.log.error('a step failed, and the others still run', { step, error })
+        log.error('a step failed, and the others still run', { step, error })
       }
     }
   }
 
   async #drain(deadlineMs: number): Promise<void> {
-    const { shutdownTimeout: timeoutSeconds } = this.#config
-    const leftMs = Math.max(0, deadlineMs - performance.now())
-    const parts = [this.#http, this.#adapter]
-    const left = await Promise.all(parts.map((part) => part?.drain(leftMs) ?? 0))
-    const connections = left.reduce((sum, each) => sum + each, 0)
+    const { log, shutdownTimeout: timeoutSeconds } = this.#options
+    const leftMs = deadlineMs - performance.now()
+    const parts = [this.#http.drain(leftMs), this.#adapter?.drain(leftMs)]
+    const [own = 0, mounted = 0] = await Promise.all(parts)
+    const connections = own + mounted
     const message = 'requests still under way at the deadline were given up'
-    if (connections > 0) this.#hooks.log.error(message, { connections, timeoutSeconds })
-  }
-}
-
-/** Infinity without a limit. Node has raised the soft limit to the hard one at its start. */
-function openFilesMax(): number {
-  try {
-    const limits = readFileSync('/proc/self/limits', 'latin1')
-    return Number(/^Max open files +(\d+)/m.exec(limits)?.[1] ?? Infinity)
-  } catch {
-    return Infinity
+    if (connections > 0) log.error(message, { connections, timeoutSeconds })
   }
 }

@@ -15,7 +15,7 @@ const STOP_SIGNALS = ['SIGTERM', 'SIGINT', 'SIGHUP'] as const
 export async function run(_: string, { dev = false }: { dev?: boolean }): Promise<undefined> {
   const config = dev ? await configureDev() : readConfig(process.env)
   const log = await openLog(config, dev)
-  const service = new Service(config, { log, onFatal: end, nameOf: variableOf })
+  const service = new Service({ ...config, log, onFatal: end, nameOf: variableOf })
   const start = service.listen().catch((error: unknown) => {
     if (!isStopping()) throw error
     if (reasonOf(error) !== CLOSED) log.error('the start failed while it was stopped', { error })

@@ -44,7 +44,9 @@ export function readWithoutKeys(env: NodeJS.ProcessEnv, keys: 'ignored' | 'refus
   const input = inputOf(env, DEV_CLAIMS)
   if (keys === 'refused') input.refuse(KEYS, OWN_KEY)
   for (const option of KEYS) input.given.delete(option)
-  return configOf(readValues(input), input)
+  const config = readValues(input)
+  if (input.problems.length > 0) throw new ConfigError(input.problems)
+  return config
 }
 
 /** `defaults` are for variables that are not set. */
@@ -109,17 +111,17 @@ class Input {
 
 /** `advice` is a problem more if neither issuer nor audience is set. */
 function readService(input: Input, advice?: string): ServiceConfig {
-  const values = readValues(input)
-  const keys = tryKeys(input, values)
-  const isNew = !input.given.has('issuer') && !input.given.has('audience')
-  if (isNew && advice !== undefined) input.problems.push(advice)
+  const { given, problems } = input
+  const config = readValues(input)
+  const keys = tryKeys(input, config)
+  if (advice && !given.has('issuer') && !given.has('audience')) problems.push(advice)
   // Without keys there is a problem.
-  if (keys === undefined) throw new ConfigError(input.problems)
-  return { ...configOf(values, input), keys }
+  if (!keys || problems.length > 0) throw new ConfigError(problems)
+  return { ...config, keys }
 }
 
 /** Reads every setting and reports what is wrong; the value of a wrong setting is undefined. */
-function readValues(input: Input): Values {
+function readValues(input: Input): Config {
   const { given, problems, nameOf } = input
   if (!given.has('etcdEndpoints'))
     input.refuse(OF_ETCD, `is of no use without ${nameOf('etcdEndpoints')}`)
@@ -139,7 +141,7 @@ function readValues(input: Input): Values {
   // With port 0 each gets another free port.
   if (listen && !('port' in listen && listen.port === 0) && isDeepStrictEqual(listen, adminListen))
     problems.push(`${names} are the same address: each needs its own`)
-  return values
+  return { ...values, etcd: etcdOf(values) }
 }
 
 function requireBoth(input: Input, one: Option, other: Option): void {
@@ -168,10 +170,4 @@ function etcdOf({ etcdEndpoints: endpoints, etcdPrefix: prefix, ...values }: Val
   const { etcdCaFile: ca, etcdCertFile: cert, etcdKeyFile: key } = values
   const user = name === undefined ? undefined : { name, password }
   return endpoints && { endpoints, prefix, user, tls: { ca, cert, key } }
-}
-
-/** @throws ConfigError if there was a problem. */
-function configOf(values: Values, { problems }: Input): Config {
-  if (problems.length > 0) throw new ConfigError(problems)
-  return { ...values, etcd: etcdOf(values) }
 }
