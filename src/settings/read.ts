@@ -55,7 +55,7 @@ function inputOf(env: NodeJS.ProcessEnv, defaults: NodeJS.ProcessEnv = {}): Inpu
     return name.startsWith('PLANTS_') && text && !OF_KUBERNETES.test(name)
   })
   const all = [...Object.entries(defaults), ...given]
-  return new Input(all, variableOf, ': see --help for the variables that are')
+  return newInput(all, variableOf, ': see --help for the variables that are')
 }
 
 /**
@@ -67,46 +67,39 @@ export function readOptions(options: unknown): ServiceConfig {
     throw new ConfigError(['the options must be an object'])
   const { onLog, ...settings } = { onLog: undefined, ...options }
   const given = Object.entries(settings).filter(([, value]) => value !== undefined)
-  const input = new Input(given, (option) => option)
+  const input = newInput(given, (option) => option)
   if (onLog !== undefined && typeof onLog !== 'function')
     input.problems.push(`onLog must be a function, and is ${kindOf(onLog)}`)
   return readService(input)
 }
 
 /** What an operator wrote, or a program passed; and what is wrong with it. */
-class Input {
-  readonly given = new Map<Option, unknown>()
-  readonly problems: string[] = []
-  /** What messages call an option. */
-  readonly nameOf: (option: Option) => string
+type Input = ReturnType<typeof newInput>
 
-  constructor(given: [name: string, value: unknown][], nameOf: Input['nameOf'], hint = '') {
-    this.nameOf = nameOf
-    const options = new Map(VARIABLES.map(({ option }) => [nameOf(option), option]))
-    for (const [name, value] of given) {
-      const option = options.get(name)
-      if (option === undefined) this.problems.push(`${name} is not known${hint}`)
-      else this.given.set(option, value)
-    }
+/** `nameOf` returns what messages call an option, and `hint` ends those of an unknown one. */
+function newInput(source: [name: string, value: unknown][], nameOf: typeof variableOf, hint = '') {
+  const options = new Map(VARIABLES.map(({ option }) => [nameOf(option), option]))
+  const given = new Map<Option, unknown>()
+  const problems: string[] = []
+  for (const [name, value] of source) {
+    const option = options.get(name)
+    if (option === undefined) problems.push(`${name} is not known${hint}`)
+    else given.set(option, value)
   }
-
-  wrong(option: Option, what: string): void {
-    this.problems.push(`${this.nameOf(option)} ${what}`)
+  const wrong = (option: Option, what: string) => problems.push(`${nameOf(option)} ${what}`)
+  const refuse = (refused: readonly Option[], what: string): void => {
+    for (const option of refused) if (given.delete(option)) wrong(option, what)
   }
-
   /** What `read` returns. Undefined if it throws, which is a problem. */
-  attempt<T>(option: Option, read: () => T, advice = ''): T | undefined {
+  const attempt = <T>(option: Option, read: () => T, advice = ''): T | undefined => {
     try {
       return read()
     } catch (error) {
-      this.wrong(option, `${reasonOf(error)}${advice}`)
+      wrong(option, `${reasonOf(error)}${advice}`)
       return undefined
     }
   }
-
-  refuse(options: readonly Option[], what: string): void {
-    for (const option of options) if (this.given.delete(option)) this.wrong(option, what)
-  }
+  return { given, problems, nameOf, wrong, refuse, attempt }
 }
 
 /** `advice` is a problem more if neither issuer nor audience is set. */
@@ -122,21 +115,21 @@ function readService(input: Input, advice?: string): ServiceConfig {
 
 /** Reads every setting and reports what is wrong; the value of a wrong setting is undefined. */
 function readValues(input: Input): Config {
-  const { given, problems, nameOf } = input
+  const { given, problems, nameOf, wrong, refuse, attempt } = input
   if (!given.has('etcdEndpoints'))
-    input.refuse(OF_ETCD, `is of no use without ${nameOf('etcdEndpoints')}`)
+    refuse(OF_ETCD, `is of no use without ${nameOf('etcdEndpoints')}`)
   const isTls = isSecure(String(given.get('etcdEndpoints')))
-  if (!isTls) input.refuse(ETCD_TLS, 'is of no use without https')
+  if (!isTls) refuse(ETCD_TLS, 'is of no use without https')
   requireBoth(input, 'etcdUsername', 'etcdPasswordFile')
   requireBoth(input, 'etcdCertFile', 'etcdKeyFile')
   const entries = VARIABLES.map(({ option, read }) => {
-    return [option, input.attempt(option, () => read(given.get(option)))]
+    return [option, attempt(option, () => read(given.get(option)))]
   })
   // Each value has its setting's type. With a problem, none of them is used.
   const values = Object.fromEntries(entries) as Values
   const { etcdCertFile: cert, etcdKeyFile: key, listen, adminListen } = values
   if (cert && key && !new X509Certificate(cert).checkPrivateKey(createPrivateKey(key)))
-    input.wrong('etcdKeyFile', 'is not the key of the first certificate')
+    wrong('etcdKeyFile', 'is not the key of the first certificate')
   const names = `${nameOf('listen')} and ${nameOf('adminListen')}`
   // With port 0 each gets another free port.
   if (listen && !('port' in listen && listen.port === 0) && isDeepStrictEqual(listen, adminListen))
@@ -144,23 +137,22 @@ function readValues(input: Input): Config {
   return { ...values, etcd: etcdOf(values) }
 }
 
-function requireBoth(input: Input, one: Option, other: Option): void {
-  const [given, missing] = input.given.has(one) ? [one, other] : [other, one]
-  if (input.given.has(given) && !input.given.has(missing))
-    input.wrong(missing, `is required by ${input.nameOf(given)}`)
+function requireBoth({ given, nameOf, wrong }: Input, one: Option, other: Option): void {
+  const [present, missing] = given.has(one) ? [one, other] : [other, one]
+  if (given.has(present) && !given.has(missing)) wrong(missing, `is required by ${nameOf(present)}`)
 }
 
 /** Reads the keys, so that their problems are reported with all others. */
 function tryKeys(input: Input, values: Values): ConfiguredKeys | undefined {
-  const sources = KEYS.filter((option) => input.given.has(option))
+  const { given, problems, nameOf } = input
+  const names = (options: readonly Option[]): string => options.map(nameOf).join(', ')
+  const sources = KEYS.filter((option) => given.has(option))
   const [option = 'issuer'] = sources
-  const names = (options: readonly Option[]): string => options.map(input.nameOf).join(', ')
-  if (sources.length > 1)
-    input.problems.push(`${names(sources)} are set: keys come from one place only`)
+  if (sources.length > 1) problems.push(`${names(sources)} are set: keys come from one place only`)
   if (sources.length > 1 || values[option] === undefined) return undefined
   const others = `; or set one of ${names(KEYS)}: it says where the keys are`
   const isAnywhere = values.keysOverHttp === 'anywhere'
-  const http = { isAnywhere, setting: input.nameOf('keysOverHttp') }
+  const http = { isAnywhere, setting: nameOf('keysOverHttp') }
   return input.attempt(option, () => readKeys(values, http), option === 'issuer' ? others : '')
 }
 

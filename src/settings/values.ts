@@ -48,9 +48,8 @@ export const path: Read<string> = (given) => resolve(anyPath(given))
 export function integer(min: number, max: number): Read<number> {
   return (given) => {
     const isDigits = typeof given === 'string' && /^[0-9]{1,15}$/.test(given)
-    const number = isDigits ? Number(given) : given
-    const isInteger = typeof number === 'number' && Number.isInteger(number)
-    if (isInteger && number >= min && number <= max) return number
+    const number = typeof given === 'number' || isDigits ? Number(given) : NaN
+    if (Number.isInteger(number) && number >= min && number <= max) return number
     throw new Error(`must be an integer from ${min} to ${max}, and is ${kindOf(given)}`)
   }
 }
