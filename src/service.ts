@@ -121,10 +121,7 @@ export class Service {
    * @throws DirectoryLocked, StoreCorrupt
    */
   readonly open = (): Promise<void> =>
-    this.#start(async () => {
-      await this.#openStore()
-      this.#serve()
-    })
+    this.#start(() => this.#openStore().then(() => this.#serve()))
 
   /**
    * Opens the store and the listeners.

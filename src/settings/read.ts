@@ -118,8 +118,7 @@ function readValues(input: Input): Config {
   const { given, problems, nameOf, wrong, refuse, attempt } = input
   if (!given.has('etcdEndpoints'))
     refuse(OF_ETCD, `is of no use without ${nameOf('etcdEndpoints')}`)
-  const isTls = isSecure(String(given.get('etcdEndpoints')))
-  if (!isTls) refuse(ETCD_TLS, 'is of no use without https')
+  if (!isSecure(String(given.get('etcdEndpoints')))) refuse(ETCD_TLS, 'is of no use without https')
   requireBoth(input, 'etcdUsername', 'etcdPasswordFile')
   requireBoth(input, 'etcdCertFile', 'etcdKeyFile')
   const entries = VARIABLES.map(({ option, read }) => {

@@ -16,11 +16,8 @@ const overHttp = oneOf(['loopback', 'anywhere'])
 const NONE = undefined
 const REQUIRED = null
 
-type Setting = readonly [
-  kind: Read<unknown>,
-  fallback: string | number | typeof NONE | typeof REQUIRED,
-  meaning: string,
-]
+type Fallback = string | number | typeof NONE | typeof REQUIRED
+type Setting = readonly [kind: Read<unknown>, fallback: Fallback, meaning: string]
 
 /**
  * Every setting, once: how it is read, its default, its meaning. A program sets `jwtSecretFile`
