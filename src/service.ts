@@ -120,8 +120,7 @@ export class Service {
    * Opens the store. Until then requests get 503.
    * @throws DirectoryLocked, StoreCorrupt
    */
-  readonly open = (): Promise<void> =>
-    this.#start(() => this.#openStore().then(() => this.#serve()))
+  readonly open = (): Promise<void> => this.#start(() => this.#openStore())
 
   /**
    * Opens the store and the listeners.
@@ -154,30 +153,28 @@ export class Service {
     throw new StoreUnavailable(NOT_OPEN)
   }
 
-  /** A start that fails closes what it has opened, and the service with it. */
+  /** Serves once it has started. A start that fails closes what it opened, and the service. */
   async #start<T>(run: () => Promise<T>): Promise<T> {
     try {
       if (this.#state === 'draining') throw new StoreUnavailable(CLOSED)
-      return await run()
+      const started = await run()
+      if (this.#state === 'starting') {
+        this.#state = 'serving'
+        this.#keys.start?.()
+      }
+      return started
     } catch (error) {
       await this.close()
       throw error
     }
   }
 
-  async #openStore(): Promise<OpenStore> {
+  async #openStore(): Promise<void> {
     const { log, onFatal } = this.#options
     this.#opening ??= openStore(this.#options, { log, onFatal, metrics: this.#metrics })
     this.#store = await this.#opening
     // The stop waits for this, and closes the store.
     if (this.#state === 'draining') throw new StoreUnavailable(CLOSED)
-    return this.#store
-  }
-
-  #serve(): void {
-    if (this.#state !== 'starting') return
-    this.#state = 'serving'
-    this.#keys.start?.()
   }
 
   async #listenOnBoth(): Promise<Listening> {
@@ -188,12 +185,11 @@ export class Service {
       this.#admin = new Admin(() => this.#checks(), this.metrics, log)
       admin = await this.#admin.listen(adminListen, nameOf('adminListen'), socketMode)
     }
-    const { recovered } = await this.#openStore()
+    await this.#openStore()
     this.#warn()
     this.#http.server.maxConnections = maxConnections
     this.#listener = await listen(this.#http.server, address, nameOf('listen'), socketMode)
-    this.#serve()
-    return { plants: this.#listener.url, admin, recovered }
+    return { plants: this.#listener.url, admin, recovered: this.#store?.recovered }
   }
 
   #warn(): void {
