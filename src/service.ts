@@ -1,6 +1,6 @@
 /* Wires tokens, storage and HTTP, and has the order of a start and of a stop. */
 
-import { existsSync, readFileSync } from 'node:fs'
+import { readFileSync } from 'node:fs'
 import type { RequestListener } from 'node:http'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Admin, type Checks, type Health, healthOf } from './api/admin.ts'
@@ -49,7 +49,6 @@ const BUDGET_BYTES = 64 * 1024 * 1024
 const TIMEOUTS = { headersMs: 10_000, requestMs: 30_000, inactiveMs: 60_000, checkMs: 1000 }
 /** Open files besides the connections: of the admin listener, the process and the store. */
 const OTHER_FILES = 96
-const LIMITS = '/proc/self/limits'
 /** Load balancers keep an idle connection for 60 s and more, and must be the first to close it. */
 const SHORT_KEEP_ALIVE_SECONDS = 60
 
@@ -194,10 +193,7 @@ export class Service {
 
   #warn(): void {
     const { keepAlive: seconds, log, maxConnections, nameOf } = this.#options
-    const limits = existsSync(LIMITS) ? readFileSync(LIMITS, 'latin1') : ''
-    // NaN without a limit. Node has raised the soft limit to the hard one at its start.
-    const openFiles = Number(/^Max open files +(\d+)/m.exec(limits)?.[1])
-    const needed = maxConnections + OTHER_FILES
+    const [openFiles, needed] = [openFilesMax(), maxConnections + OTHER_FILES]
     const isLow = `the limit of open files is low for ${nameOf('maxConnections')}`
     if (openFiles < needed) log.info(isLow, { openFiles, needed })
     const isShort = `${nameOf('keepAlive')} is short: a load balancer may use a closing connection`
@@ -251,5 +247,14 @@ export class Service {
     const connections = own + mounted
     const message = 'requests still under way at the deadline were given up'
     if (connections > 0) log.error(message, { connections, timeoutSeconds })
+  }
+}
+
+/** NaN if there is no limit, or none is known. Node has raised the soft limit to the hard one. */
+function openFilesMax(): number {
+  try {
+    return Number(/^Max open files +(\d+)/m.exec(readFileSync('/proc/self/limits', 'latin1'))?.[1])
+  } catch {
+    return NaN
   }
 }
