@@ -6,7 +6,7 @@
 import { STATUS_CODES } from 'node:http'
 import { isDeepStrictEqual } from 'node:util'
 import { type Operation, OPERATIONS, type Route, ROUTES } from '../dist/api/operations.js'
-import { type Condition, conditions } from '../dist/errors.js'
+import { CATALOGUE, type Condition } from '../dist/errors.js'
 
 /** A parameter, or a header. */
 type Described = readonly [description: string, schema: object]
@@ -43,9 +43,11 @@ const OF_OPTIONS: readonly Condition[] = [
 ]
 /** Failures of requests that match none of the operations. */
 const OF_OTHERS: readonly Condition[] = ['pathUnknown', 'methodNotAllowed', 'methodUnknown']
+// Object.keys widens them to string; they are exactly the catalogue's own.
+const CONDITIONS = Object.keys(CATALOGUE) as Condition[]
 const OF_SOME = OPERATIONS.flatMap(({ errors }) => errors)
 /** An error that no operation calls its own is met by all of them. */
-const OF_ALL = [...conditions.keys()].filter((condition) => !OF_SOME.includes(condition))
+const OF_ALL = CONDITIONS.filter((condition) => !OF_SOME.includes(condition))
 
 const DESCRIPTION =
   'Creates plant records, and lists those of the caller.\n\n' +
@@ -197,10 +199,10 @@ function pathItem({ path, byMethod }: Route): object {
   return { parameters: parametersIn('path', path, parameters), ...methods, options }
 }
 
-function descriptionOf({ name, hasBody }: Operation): Description {
+function descriptionOf({ name, method }: Operation): Description {
   const description = DESCRIPTIONS[name]
-  if (description && hasBody === (description.requestBody !== undefined)) return description
-  throw new Error(`${name} needs a description, with a request body if it has one`)
+  if (description && (method === 'POST') === Boolean(description.requestBody)) return description
+  throw new Error(`${name} needs a description, with a request body if it is a POST`)
 }
 
 /** A HEAD is a GET without bodies, and with another name: `headPlants` for `listPlants`. */
@@ -252,7 +254,7 @@ function parametersIn(
  */
 function failures(met: readonly Condition[], isHead = false): Readonly<Record<string, object>> {
   const byStatus: Record<string, Condition[]> = {}
-  for (const condition of conditions.keys())
+  for (const condition of CONDITIONS)
     if (met.includes(condition)) (byStatus[statusOf(condition)] ??= []).push(condition)
   return mapped(byStatus, (ofStatus, status) => {
     const reason = STATUS_CODES[status]
@@ -269,12 +271,12 @@ function failures(met: readonly Condition[], isHead = false): Readonly<Record<st
 }
 
 function statusOf(condition: Condition): string {
-  const [error = 0] = conditions.get(condition) ?? []
+  const [error] = CATALOGUE[condition]
   return OF_OTHERS.includes(condition) ? 'default' : String(Math.floor(error / 100))
 }
 
 function exampleOf(condition: Condition): object {
-  const [error, message] = conditions.get(condition) ?? []
+  const [error, message] = CATALOGUE[condition]
   return component('examples', condition, { value: { error, message } })
 }
 

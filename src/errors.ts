@@ -3,7 +3,7 @@
  * status times 100 plus a running number. Values and conditions never change once released.
  * Messages are for people. A test compares the README's table with this one.
  */
-const CATALOGUE = {
+export const CATALOGUE = {
   malformedRequest: [40001, 'The request is not well-formed HTTP/1.1 or HTTP/1.0.'],
   hostInvalid: [40002, 'Send exactly one valid Host header.'],
   authorizationMalformed: [40003, 'Send one Authorization header: Bearer <token>, without quotes.'],
@@ -41,12 +41,6 @@ const CATALOGUE = {
 
 export type Condition = keyof typeof CATALOGUE
 
-export const conditions: ReadonlyMap<Condition, readonly [error: number, message: string]> =
-  new Map(
-    // Object.entries widens the keys to string; they are exactly the catalogue's own.
-    Object.entries(CATALOGUE) as [Condition, readonly [number, string]][],
-  )
-
 /**
  * A failure to answer with an entry of the catalogue. `cause` is for the log alone; `detail` is a
  * sentence for the client after the message.
@@ -58,14 +52,9 @@ export class HttpError extends Error {
   /** Name and value in turn, as `writeHead` takes them. */
   readonly headers: readonly string[]
 
-  constructor(
-    condition: Condition,
-    headers: readonly string[] = [],
-    cause?: unknown,
-    detail?: string,
-  ) {
+  constructor(condition: Condition, headers: readonly string[] = [], cause?: unknown, detail = '') {
     const [error, message] = CATALOGUE[condition]
-    super(detail === undefined ? message : `${message} ${detail}`, { cause })
+    super(detail === '' ? message : `${message} ${detail}`, { cause })
     this.condition = condition
     this.error = error
     this.status = Math.floor(error / 100)
@@ -89,9 +78,8 @@ export function isError(value: unknown): value is Error {
 
 /** The code of an error of Node ("ENOSPC") or of jose, or undefined for any other error. */
 export function errorCodeOf(error: unknown): string | undefined {
-  return isError(error) && 'code' in error && typeof error.code === 'string'
-    ? error.code
-    : undefined
+  const code = isError(error) && 'code' in error ? error.code : undefined
+  return typeof code === 'string' ? code : undefined
 }
 
 /** The configuration cannot be used. Each problem is one line that says what to change. */
@@ -116,14 +104,11 @@ UsageError.prototype.name = 'UsageError'
 export function reasonOf(error: unknown): string {
   if (!isError(error)) return String(error)
   const code = errorCodeOf(error)
-  const message = `${error.message || code || error.name}${code === 'EACCES' ? ownIds() : ''}`
+  // Who has no access: in a container it is not who the volume was made for.
+  const ids = ` (this process is uid ${process.getuid?.()}, gid ${process.getgid?.()})`
+  const message = `${error.message || code || error.name}${code === 'EACCES' ? ids : ''}`
   const cause = isError(error.cause) ? reasonOf(error.cause) : ''
   return message.includes(cause) ? message : `${message}: ${cause}`
-}
-
-/** Who has no access: in a container it is not who the volume was made for. */
-function ownIds(): string {
-  return ` (this process is uid ${process.getuid?.()}, gid ${process.getgid?.()})`
 }
 
 /** Why Node could not read a file. Without the path: it may be a secret in place of a path. */

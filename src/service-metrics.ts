@@ -6,14 +6,13 @@
 import type { Checks } from './api/admin.ts'
 import type { RouterOptions } from './api/router.ts'
 import type { KeySource } from './auth/keys.ts'
-import type { Verifier } from './auth/verifier.ts'
 import type { HttpServer } from './http/server.ts'
-import type { Metrics } from './telemetry/metrics.ts'
 import { VERSION } from './version.ts'
 
 export function addServiceMetrics(
-  { metrics, log, bodies, responses }: RouterOptions,
+  { metrics, log, bodies, responses, verifier: { counts } }: RouterOptions,
   http: HttpServer,
+  keys: KeySource,
   mountedActive: () => number,
   checks: () => Checks,
 ): void {
@@ -22,35 +21,27 @@ export function addServiceMetrics(
   const refused = 'Connections that were closed at once because there were too many.'
   const ofBodies = 'Request bodies, until they are stored and answered.'
   const ofResponses = 'What clients have not taken of lists, above 64 KiB for each connection.'
+  const cached = 'Requests whose token was in the cache.'
+  const stale = '1 if the last version of the keys could not be read or used, else 0.'
+  const age = 'Time since the last successful fetch of the key set.'
   metrics.gauge('plant_store_build_info', 'Always 1; the labels name what runs.', () => [
     [{ version: VERSION, node: process.version }, 1],
   ])
   metrics.gauge('plant_store_ready', '1 if this check of /readyz passes, else 0.', () =>
     Object.entries(checks()).map(([check, reason]) => [{ check }, reason === undefined ? 1 : 0]),
   )
-  metrics.counter('plant_store_log_lines_dropped_total', dropped, () => log.dropped)
+  metrics.counter('plant_store_log_lines_dropped_total', dropped, log.dropped)
   metrics.gauge('http_server_active_requests', active, () => http.active + mountedActive())
   metrics.gauge('plant_store_connections', 'Open connections.', () => http.size)
   metrics.counter('plant_store_connections_refused_total', refused, () => http.refused)
   metrics.gauge('plant_store_held_body_bytes', ofBodies, () => bodies.held)
   metrics.gauge('plant_store_held_answer_bytes', ofResponses, () => responses.held)
-}
-
-/** A secret has no age and is never stale; a set has an age if it was fetched and is usable. */
-export function addTokenMetrics(metrics: Metrics, verifier: Verifier, keys: KeySource): void {
-  const { counts } = verifier
-  const cached = 'Requests whose token was in the cache.'
-  const stale = '1 if the last version of the keys could not be read or used, else 0.'
-  const age = 'Time since the last successful fetch of the key set.'
   metrics.counter('plant_store_tokens_verified_total', 'Tokens verified, by result.', () => [
     [{ result: 'accepted' }, counts.accepted],
     [{ result: 'refused' }, counts.refused],
   ])
   metrics.counter('plant_store_tokens_remembered_total', cached, () => counts.cached)
-  metrics.gauge('plant_store_keys_stale', stale, () =>
-    keys.isStale === undefined ? undefined : Number(keys.isStale),
-  )
-  metrics.gauge('plant_store_key_set_age_seconds', age, () =>
-    keys.ageMs === undefined ? undefined : keys.ageMs / 1000,
-  )
+  // A secret has no age and is never stale; a set has an age if it was fetched and is usable.
+  metrics.gauge('plant_store_keys_stale', stale, () => keys.isStale)
+  metrics.gauge('plant_store_key_set_age_seconds', age, () => keys.ageSeconds)
 }

@@ -1,18 +1,17 @@
 /* Wires tokens, storage and HTTP, and has the order of a start and of a stop. */
 
 import { readFileSync } from 'node:fs'
-import type { RequestListener } from 'node:http'
+import type { RequestListener, Server } from 'node:http'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { Admin, type Checks, type Health, healthOf } from './api/admin.ts'
-import { Cors } from './api/cors.ts'
+import { adminServer, type Checks, type Health, healthOf } from './api/admin.ts'
 import { PageCache } from './api/page-cache.ts'
 import { Router, type RouterOptions } from './api/router.ts'
-import { RateLimit } from './api/rate-limit.ts'
+import { rateLimitOf } from './api/rate-limit.ts'
 import type { KeySource } from './auth/keys.ts'
 import { Verifier } from './auth/verifier.ts'
 import type { Adapter } from './http/adapter.ts'
+import type { Responder } from './http/exchange.ts'
 import { listen, type Listener } from './http/listen.ts'
-import type { Responder } from './http/responder.ts'
 import { HttpServer } from './http/server.ts'
 import { Budget } from './limits/budget.ts'
 import { FairQueue } from './limits/fair-queue.ts'
@@ -20,7 +19,7 @@ import type { ServiceConfig } from './settings/read.ts'
 import type { Log } from './telemetry/log.ts'
 import { Metrics } from './telemetry/metrics.ts'
 import { type PlantStore, type Recovered, StoreUnavailable } from './plants/store.ts'
-import { addServiceMetrics, addTokenMetrics } from './service-metrics.ts'
+import { addServiceMetrics } from './service-metrics.ts'
 import { type OpenStore, openStore } from './store/open.ts'
 
 export interface ServiceOptions extends ServiceConfig {
@@ -46,7 +45,7 @@ export type PlantService = Pick<Service, 'open' | 'listen' | 'close' | 'health' 
 
 /** For all request bodies, and once more for all lists that clients have not taken yet. */
 const BUDGET_BYTES = 64 * 1024 * 1024
-const TIMEOUTS = { headersMs: 10_000, requestMs: 30_000, inactiveMs: 60_000, checkMs: 1000 }
+const TIMEOUTS = { headersMs: 10_000, requestMs: 30_000, inactiveMs: 60_000 }
 /** Open files besides the connections: of the admin listener, the process and the store. */
 const OTHER_FILES = 96
 /** Load balancers keep an idle connection for 60 s and more, and must be the first to close it. */
@@ -73,7 +72,8 @@ export class Service {
   #opening: Promise<OpenStore> | undefined
   #isRefusalLogged = false
   #listener: Listener | undefined
-  #admin: Admin | undefined
+  #admin: Server | undefined
+  #adminListener: Listener | undefined
   #listening: Promise<Listening> | undefined
   #closed: Promise<void> | undefined
 
@@ -81,13 +81,12 @@ export class Service {
     this.#options = options
     const { corsOrigins, log, logRequests, maxBodyBytes, rateLimit } = options
     this.#keys = options.keys.open(log)
-    const verifier = new Verifier(this.#keys, options)
     const queue = new FairQueue()
     const routerOptions: RouterOptions = {
       store: () => this.#openedStore(),
-      verifier,
-      rateLimit: rateLimit === undefined ? undefined : new RateLimit(rateLimit),
-      cors: corsOrigins && new Cors(corsOrigins),
+      verifier: new Verifier(this.#keys, options),
+      rateLimit: rateLimit === undefined ? undefined : rateLimitOf(rateLimit),
+      corsOrigins,
       pageCache: new PageCache(),
       queue,
       bodies: new Budget(BUDGET_BYTES),
@@ -104,8 +103,7 @@ export class Service {
     this.#http = new HttpServer(this.#responder, { ...TIMEOUTS, keepAliveMs })
     this.#http.server.on('connection', queue.connectionArrived)
     const mountedActive = (): number => this.#adapter?.active ?? 0
-    addServiceMetrics(routerOptions, this.#http, mountedActive, () => this.#checks())
-    addTokenMetrics(this.#metrics, verifier, this.#keys)
+    addServiceMetrics(routerOptions, this.#http, this.#keys, mountedActive, () => this.#checks())
   }
 
   /** Adds the handler for other servers. */
@@ -178,17 +176,18 @@ export class Service {
 
   async #listenOnBoth(): Promise<Listening> {
     const { adminListen, listen: address, log, maxConnections, nameOf, socketMode } = this.#options
-    let admin: string | undefined
     // Before the store, so that probes are answered during a recovery.
     if (adminListen !== 'off') {
-      this.#admin = new Admin(() => this.#checks(), this.metrics, log)
-      admin = await this.#admin.listen(adminListen, nameOf('adminListen'), socketMode)
+      this.#admin = adminServer(() => this.#checks(), this.metrics, log)
+      const option = nameOf('adminListen')
+      this.#adminListener = await listen(this.#admin, adminListen, option, socketMode)
     }
     await this.#openStore()
     this.#warn()
     this.#http.server.maxConnections = maxConnections
     this.#listener = await listen(this.#http.server, address, nameOf('listen'), socketMode)
-    return { plants: this.#listener.url, admin, recovered: this.#store?.recovered }
+    const [plants, admin] = [this.#listener.url, this.#adminListener?.url]
+    return { plants, admin, recovered: this.#store?.recovered }
   }
 
   #warn(): void {
@@ -226,7 +225,9 @@ export class Service {
       'close the server': () => http.server.close(),
       'refuse requests of other servers': () => (this.#store = undefined),
       'release the store': () => store?.close(),
-      'close the admin listener': () => this.#admin?.close(),
+      'close the admin listener': () => this.#adminListener?.stop(),
+      'close admin connections': () => this.#admin?.closeAllConnections(),
+      'close the admin server': () => this.#admin?.close(),
       'close the keys': () => this.#keys.close?.(),
     }
     for (const [step, run] of Object.entries(steps)) {

@@ -3,7 +3,7 @@ import { existsSync, readdirSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { test } from 'node:test'
 import { VARIABLES } from '../dist/settings/table.js'
-import { conditions } from '../dist/errors.js'
+import { CATALOGUE } from '../dist/errors.js'
 import { read, tableOf } from './support/documents.ts'
 import { call } from './support/http.ts'
 import { scrape } from './support/metrics.ts'
@@ -24,7 +24,7 @@ test('docs: the table of settings is that of the code', () => {
 })
 
 test('docs: the README lists exactly the error values of the catalogue', () => {
-  const expected = [...conditions.values()].map(([error]) => String(error)).sort()
+  const expected = Object.values(CATALOGUE).map(([error]) => String(error)).sort()
   assert.deepEqual(
     tableOf('README.md', 'status').flatMap(([status = '', errors = '']) =>
       [...errors.matchAll(/\b(\d{3})\d{2}\b/g)].map(([error, digits]) => {

@@ -200,7 +200,7 @@ const FAILING: readonly (readonly [step: string, breakIt: (t: TestContext) => un
       })
     },
   ],
-  ['close the admin listener', (t) => t.mock.method(Server.prototype, 'closeAllConnections', fail)],
+  ['close admin connections', (t) => t.mock.method(Server.prototype, 'closeAllConnections', fail)],
 ]
 
 test('stop: time limits hold until the requests under way are answered', async (t) => {

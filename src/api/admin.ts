@@ -1,11 +1,10 @@
 /* The listener for operators: no tokens, no plants. */
 
-import type { Socket } from 'node:net'
+import type { Server } from 'node:http'
 import { escaped, HttpError } from '../errors.ts'
-import { type Address, listen, type Listener } from '../http/listen.ts'
-import type { Responder } from '../http/responder.ts'
+import type { Responder } from '../http/exchange.ts'
 import { errorResponse, type HttpResponse, jsonResponse } from '../http/response.ts'
-import { HttpServer, type HttpTimeouts } from '../http/server.ts'
+import { HttpServer } from '../http/server.ts'
 import { overloaded } from '../limits/budget.ts'
 import type { Log } from '../telemetry/log.ts'
 import { Metrics, METRICS_TYPE } from '../telemetry/metrics.ts'
@@ -31,65 +30,31 @@ export function healthOf({ service = 'ok', keys = 'ok', storage = 'ok' }: Checks
 }
 
 /** Few, because the store needs file descriptors too. */
-export const ADMIN_MAX_CONNECTIONS = 32
+const MAX_CONNECTIONS = 32
 
 /** A probe takes milliseconds, and the next one must find room soon. */
-const TIMEOUTS: HttpTimeouts = {
-  headersMs: 5000,
-  requestMs: 5000,
-  keepAliveMs: 5000,
-  inactiveMs: 10_000,
-  checkMs: 1000,
-}
+const TIMEOUTS = { headersMs: 5000, requestMs: 5000, keepAliveMs: 5000, inactiveMs: 10_000 }
 
-export class Admin {
-  readonly #http: HttpServer
-  /** The oldest connection is first. */
-  readonly #sockets = new Set<Socket>()
-  readonly #stopWatching: () => void
-  #listener: Listener | undefined
-
-  /** `metrics` returns all but those of the process, in Prometheus' text format. */
-  constructor(checks: () => Checks, metrics: () => string, log: Log) {
-    const processMetrics = new Metrics()
-    this.#stopWatching = watchProcess(processMetrics)
-    const paths = new Map([
-      ['/livez', () => jsonResponse(200, { status: 'ok' })],
-      ['/readyz', () => readyResponse(healthOf(checks()))],
-      ['/metrics', () => metricsResponse(metrics() + processMetrics.render())],
-      ['/openapi.json', () => ({ status: 200, headers: [], body: Buffer.from(description()) })],
-    ])
-    this.#http = new HttpServer(responderOf(paths, log), TIMEOUTS)
-    this.#http.server.on('connection', (socket: Socket) => this.#accept(socket))
-  }
-
-  /** Returns the address as a URL or `unix:` path. @throws ListenFailed */
-  async listen(address: Address, option: string, mode: string): Promise<string> {
-    this.#listener = await listen(this.#http.server, address, option, mode)
-    return this.#listener.url
-  }
-
-  /** Closes all of it. @throws Error if its socket file cannot be removed. */
-  close(): void {
-    this.#stopWatching()
-    try {
-      this.#listener?.stop()
-    } finally {
-      this.#http.server.closeAllConnections()
-      this.#http.server.close()
-    }
-  }
-
-  /** With one connection too many, closes the oldest: a probe always gets in. */
-  #accept(socket: Socket): void {
-    this.#sockets.add(socket)
-    socket.once('close', () => this.#sockets.delete(socket))
-    const [oldest] = this.#sockets
-    if (!oldest || this.#sockets.size <= ADMIN_MAX_CONNECTIONS) return
-    // Its 'close' would come too late for the next connection of this tick.
-    this.#sockets.delete(oldest)
-    oldest.destroy()
-  }
+/**
+ * The server for operators, which does not listen yet. `metrics` returns all but those of the
+ * process, in Prometheus' text format. These are measured until it is closed.
+ */
+export function adminServer(checks: () => Checks, metrics: () => string, log: Log): Server {
+  const processMetrics = new Metrics()
+  const paths = new Map([
+    ['/livez', () => jsonResponse(200, { status: 'ok' })],
+    ['/readyz', () => readyResponse(healthOf(checks()))],
+    ['/metrics', () => metricsResponse(metrics() + processMetrics.render())],
+    ['/openapi.json', () => ({ status: 200, headers: [], body: Buffer.from(description()) })],
+  ])
+  const http = new HttpServer(responderOf(paths, log), TIMEOUTS)
+  // With one connection too many, closes the oldest: a probe always gets in.
+  http.server.on('connection', () => {
+    // The 'close' of one comes too late for the next connection of this tick.
+    const open = http.sockets.filter(({ destroyed }) => !destroyed)
+    if (open.length > MAX_CONNECTIONS) open[0]?.destroy()
+  })
+  return http.server.once('close', watchProcess(processMetrics))
 }
 
 function responderOf(paths: ReadonlyMap<string, () => HttpResponse>, log: Log): Responder {

@@ -56,7 +56,7 @@ export async function holding<T>(
   try {
     return await work(hold)
   } finally {
-    exchange.whenDone(() => hold.release())
+    exchange.whenDone(() => hold.set(0))
   }
 }
 
@@ -68,6 +68,6 @@ export function reserved({ exchange, owner, options }: Call, response: HttpRespo
   const bytes = lengthOf(response.body) ?? 0
   if (bytes <= SHORT_MAX_BYTES || exchange.method === 'HEAD') return response
   const hold = options.responses.reserve(owner, bytes)
-  exchange.whenDone(() => hold.release())
+  exchange.whenDone(() => hold.set(0))
   return response
 }

@@ -12,26 +12,24 @@ const ALLOWED_HEADERS = [
 /** In seconds: a browser asks again after this time. */
 const MAX_AGE = ['Access-Control-Max-Age', '600']
 
-/** Tokens are sent by the page itself: credentials of the browser are never allowed. */
-export class Cors {
-  readonly #origins: readonly string[]
-
-  /** As browsers send them; `*` alone means all, also `null`. */
-  constructor(origins: readonly string[]) {
-    this.#origins = origins
-  }
-
-  /** Adds the headers for an origin that may read the response. A copy: it may be cached. */
-  allow(exchange: Exchange, response: HttpResponse): HttpResponse {
-    const [origin, second] = exchange.headers('origin')
-    // Never the client's own text.
-    const allowed = this.#origins.find((each) => each === '*' || each === origin)
-    if (origin === undefined || second !== undefined || allowed === undefined) return response
-    const headers = ['Access-Control-Allow-Origin', allowed, 'Vary', 'Origin', ...EXPOSED]
-    // Only OPTIONS has 204, and nothing but Allow.
-    const [, methods = ''] = response.headers
-    if (response.status === 204)
-      headers.push('Access-Control-Allow-Methods', methods, ...ALLOWED_HEADERS, ...MAX_AGE)
-    return { ...response, headers: [...response.headers, ...headers] }
-  }
+/**
+ * Adds the headers for an origin that may read the response. A copy: it may be cached. `origins`
+ * are as browsers send them; `*` alone means all, also `null`. Tokens are sent by the page itself:
+ * credentials of the browser are never allowed.
+ */
+export function allowOrigin(
+  origins: readonly string[] | undefined,
+  exchange: Exchange,
+  response: HttpResponse,
+): HttpResponse {
+  const [origin, second] = exchange.headers('origin')
+  // Never the client's own text.
+  const allowed = origins?.find((each) => each === '*' || each === origin)
+  if (origin === undefined || second !== undefined || allowed === undefined) return response
+  const headers = ['Access-Control-Allow-Origin', allowed, 'Vary', 'Origin', ...EXPOSED]
+  // Only OPTIONS has 204, and nothing but Allow.
+  const [, methods = ''] = response.headers
+  if (response.status === 204)
+    headers.push('Access-Control-Allow-Methods', methods, ...ALLOWED_HEADERS, ...MAX_AGE)
+  return { ...response, headers: [...response.headers, ...headers] }
 }

@@ -20,7 +20,7 @@ export async function createPlant(call: Call): Promise<HttpResponse> {
   const { store, pageCache, queue, bodies, maxBodyBytes } = call.options
   checkBodyHeaders(exchange, maxBodyBytes)
   // A chunked body reserves its buffer as it grows.
-  return holding(call, bodies, exchange.contentLength ?? 0, async (hold) => {
+  return holding(call, bodies, exchange.contentLength, async (hold) => {
     let body: Buffer | undefined = await readBody(exchange, maxBodyBytes, hold)
     const bytes = body.length
     hold.set(bytes)

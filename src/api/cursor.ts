@@ -6,19 +6,15 @@ import { hash } from 'node:crypto'
  * needs no secret: its owner knows all of its input. The id has a fixed length, so the input is
  * unambiguous.
  */
-const VERSION = 1
+const VERSION = Buffer.of(1)
 const ID_END = 9
 const BYTES = ID_END + 8
 
 export function writeCursor(owner: string, id: bigint): string {
-  const ownerBytes = Buffer.byteLength(owner)
-  const hashed = Buffer.allocUnsafe(ID_END + ownerBytes)
-  hashed[0] = VERSION
-  hashed.write(owner, 1)
-  hashed.writeBigInt64BE(id, 1 + ownerBytes)
-  const bytes = Buffer.allocUnsafe(BYTES)
-  bytes[0] = VERSION
-  bytes.writeBigInt64BE(id, 1)
+  const bytes = Buffer.alloc(BYTES, VERSION)
+  bytes.writeBigInt64BE(id, VERSION.length)
+  const idBytes = bytes.subarray(VERSION.length, ID_END)
+  const hashed = Buffer.concat([VERSION, Buffer.from(owner), idBytes])
   bytes.write(hash('sha256', hashed, 'binary'), ID_END, 'latin1')
   return bytes.toString('base64url')
 }
@@ -27,7 +23,7 @@ export function writeCursor(owner: string, id: bigint): string {
 export function readCursor(owner: string, cursor: string): bigint | undefined {
   const bytes = Buffer.from(cursor, 'base64url')
   if (bytes.length !== BYTES) return undefined
-  const id = bytes.readBigInt64BE(1)
+  const id = bytes.readBigInt64BE(VERSION.length)
   // Compared as text: base64url of 17 bytes has several spellings, and only one is valid.
   return writeCursor(owner, id) === cursor ? id : undefined
 }

@@ -1,6 +1,6 @@
 /* How long requests take. */
 
-import type { Histogram, Labels, Metrics } from '../telemetry/metrics.ts'
+import type { Histogram, Metrics } from '../telemetry/metrics.ts'
 
 /** A method that is not listed counts as this one, so that no client can add series. */
 const OTHER = '_OTHER'
@@ -12,28 +12,23 @@ const BOUNDS_SECONDS = [
   7.5, 10,
 ]
 
-/** Durations of requests by method, route and status, under OpenTelemetry's names. */
-export class RequestDurations {
-  readonly #create: (labels: Labels) => Histogram
-  readonly #series = new Map<string, Histogram>()
-
-  constructor(metrics: Metrics) {
-    this.#create = metrics.histograms(
-      'http_server_request_duration_seconds',
-      'Duration of requests, from their headers to the last byte of the response.',
-      BOUNDS_SECONDS,
-    )
-  }
-
-  /** `route` is undefined if no path matched: to Prometheus an empty label is a missing one. */
-  record(method = OTHER, route = '', status: number, seconds: number): void {
+/**
+ * Durations of requests by method, route and status, under OpenTelemetry's names. Returns what
+ * records one. `route` is undefined if no path matched: to Prometheus an empty label is a missing
+ * one.
+ */
+export function requestDurations(metrics: Metrics) {
+  const help = 'Duration of requests, from their headers to the last byte of the response.'
+  const create = metrics.histograms('http_server_request_duration_seconds', help, BOUNDS_SECONDS)
+  const allSeries = new Map<string, Histogram>()
+  return (method = OTHER, route = '', status: number, seconds: number): void => {
     const known = METHODS.includes(method) ? method : OTHER
     const key = `${known} ${route} ${status}`
-    let series = this.#series.get(key)
+    let series = allSeries.get(key)
     if (!series) {
       const labels = { http_request_method: known, http_route: route }
-      series = this.#create({ ...labels, http_response_status_code: String(status) })
-      this.#series.set(key, series)
+      series = create({ ...labels, http_response_status_code: String(status) })
+      allSeries.set(key, series)
     }
     series.observe(seconds)
   }

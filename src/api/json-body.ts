@@ -27,12 +27,13 @@ export function checkBodyHeaders(exchange: Exchange, maxBodyBytes: number): void
   const encodings = exchange.headers('content-encoding')
   // "gzip, chunked" is a coding of the same bytes.
   const codings = exchange.headers('transfer-encoding')
-  if (isNot('identity', encodings) || isNot('chunked', codings)) {
+  const isEncoded = encodings.some((coding) => coding.toLowerCase() !== 'identity')
+  if (isEncoded || codings.some((coding) => coding.toLowerCase() !== 'chunked')) {
     const detail = sentenceOf([...encodings, ...codings].join(', '))
     const accept = ['Accept-Encoding', 'identity']
     throw new HttpError('contentEncodingUnsupported', accept, undefined, detail)
   }
-  if ((exchange.contentLength ?? 0) > maxBodyBytes) throw new HttpError('bodyTooLarge')
+  if (exchange.contentLength > maxBodyBytes) throw new HttpError('bodyTooLarge')
 }
 
 /** Says what came. */
@@ -41,18 +42,12 @@ function sentenceOf(value: string | undefined): string {
   return `It is ${JSON.stringify(value.slice(0, SHOWN_MAX))}.`
 }
 
-/** True if a value is another one than this. */
-function isNot(supported: string, values: readonly string[]): boolean {
-  return values.some((value) => value.toLowerCase() !== supported)
-}
-
 function isJson(contentType: string): boolean {
   // The form that nearly every client sends.
   if (contentType === 'application/json') return true
   const parameters = MEDIA_TYPE.exec(contentType)?.[1]
   if (parameters === undefined) return false
-  const charsets = [...parameters.matchAll(CHARSET)].map(([, charset = '']) => charset)
-  return charsets.every((charset) => /^"?utf-?8"?$/i.test(charset))
+  return [...parameters.matchAll(CHARSET)].every(([, name = '']) => /^"?utf-?8"?$/i.test(name))
 }
 
 /** @throws HttpError `bodyNotUtf8`. */

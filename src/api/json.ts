@@ -89,26 +89,21 @@ class Scanner {
     const start = this.#skipSpace()
     let depth = 0
     do {
+      if (depth > 0 && this.#due?.[depth - 1] === CLOSE_OBJECT) this.memberName()
       const code = this.#next()
       if (code === OPEN_ARRAY || code === OPEN_OBJECT) {
         const close = code + OPEN_TO_CLOSE
         this.#due ??= new Uint8Array(this.#text.length)
         this.#due[depth++] = close
         this.#at++
-        if (this.#next() !== close) {
-          if (close === CLOSE_OBJECT) this.memberName()
-          continue
-        }
+        if (this.#next() !== close) continue
       } else if (code === QUOTE) this.#passString()
       else this.#pass(LITERAL)
       while (depth > 0 && this.#next() === this.#due?.[depth - 1]) {
         this.#at++
         depth--
       }
-      if (depth > 0) {
-        this.expect(',')
-        if (this.#due?.[depth - 1] === CLOSE_OBJECT) this.memberName()
-      }
+      if (depth > 0) this.expect(',')
     } while (depth > 0)
     return this.#text.slice(start, this.#at)
   }
@@ -131,14 +126,12 @@ class Scanner {
 
   /** Skips whitespace. Returns the next character's code; NaN at the end. */
   #next(): number {
-    let code = this.#text.charCodeAt(this.#at)
-    while (isSpace(code)) code = this.#text.charCodeAt(++this.#at)
-    return code
+    return this.#text.charCodeAt(this.#skipSpace())
   }
 
   /** Skips whitespace. Returns the position after it. */
   #skipSpace(): number {
-    this.#next()
+    while (isSpace(this.#text.charCodeAt(this.#at))) this.#at++
     return this.#at
   }
 }
@@ -158,9 +151,7 @@ function nameOf(written: string): string {
 
 function valueOf(written: string): Value {
   if (written.startsWith('"')) return decode(written)
-  if (PLAIN_INTEGER.test(written)) return BigInt(written)
-  const number = NUMBER.exec(written)
-  return number ? int64Of(number) : undefined
+  return PLAIN_INTEGER.test(written) ? BigInt(written) : int64Of(written)
 }
 
 /** The text of a JSON string that was checked. */
@@ -169,8 +160,9 @@ function decode(written: string): string {
 }
 
 /** The exact value of a number if it is an int64. Checks its size before building it. */
-function int64Of(number: RegExpExecArray): bigint | undefined {
-  const [, sign = '', whole = '', fraction = '', exponent = '0'] = number
+function int64Of(written: string): bigint | undefined {
+  const [, sign = '', whole, fraction = '', exponent = '0'] = NUMBER.exec(written) ?? []
+  if (whole === undefined) return undefined
   const digits = (whole + fraction).replace(/^0+/, '')
   if (digits === '') return 0n
   let end = digits.length

@@ -1,12 +1,11 @@
 /* GET /plants. */
 
-import { ClientGone, type Condition, HttpError } from '../errors.ts'
-import { bodyOf, type HttpResponse, SHORT_MAX_BYTES } from '../http/response.ts'
-import { overloaded } from '../limits/budget.ts'
+import { ClientGone, HttpError } from '../errors.ts'
+import { bodyOf, type BodyStream, type HttpResponse, SHORT_MAX_BYTES } from '../http/response.ts'
+import { type Hold, overloaded } from '../limits/budget.ts'
 import type { PlantChunk, PlantList, PlantRange } from '../plants/store.ts'
 import { type Call, holding, inTurn, reserved } from './call.ts'
 import { readCursor, writeCursor } from './cursor.ts'
-import { PlantStream, pieceOf } from './plant-stream.ts'
 
 const LIMIT_MAX = 2 ** 31 - 1
 /** A page has at most this much, or one plant. */
@@ -21,22 +20,18 @@ export function listPlants(call: Call): HttpResponse | Promise<HttpResponse> {
   return inTurn(call, () => {
     const range = readQuery(owner, query)
     const list = store().list(owner, range)
-    const first = list.next()
-    if (first instanceof Promise)
-      return first.then(({ value }) => respond(call, list, range, value))
-    const response = respond(call, list, range, first.value)
+    const { limit } = range
+    const next = list.next()
+    if (next instanceof Promise) return next.then(({ value }) => respond(call, list, limit, value))
+    const response = respond(call, list, limit, next.value)
     // A response that was awaited is not cached: a create may have come in between.
-    if (!(response instanceof Promise)) pageCache.add(owner, query, response, cutOf(first.value))
+    if (!(response instanceof Promise)) pageCache.add(owner, query, response, cutOf(next.value))
     return response
   })
 }
 
-function respond(
-  call: Call,
-  list: PlantList,
-  { limit }: PlantRange,
-  first: PlantChunk | undefined,
-): HttpResponse | Promise<HttpResponse> {
+/** At once, unless it is a page of several chunks. */
+function respond(call: Call, list: PlantList, limit?: number, first?: PlantChunk) {
   if (!first) throw new Error('a list has no chunk')
   const { json, count } = first
   const cutAt = cutOf(first)
@@ -44,7 +39,49 @@ function respond(
   if (cutAt === undefined || count === limit)
     return reserved(call, pageOf(call, bodyOf(json), limit, cutAt))
   if (limit !== undefined) return makePage(call, list, limit, first)
-  return { status: 200, headers: [], body: new PlantStream(list, json, call) }
+  const text = pieceOf(json, false)
+  const hold = call.options.responses.reserve(call.owner, excessOf(text))
+  call.exchange.whenDone(() => hold.set(0))
+  return { status: 200, headers: [], body: piecesOf(call, list, hold, text) }
+}
+
+/**
+ * A list of several chunks as one JSON array. One chunk at a time is in memory: each is made when
+ * the one before it has been taken, and once it is the owner's turn. What is above the length that
+ * each connection may hold is reserved.
+ */
+async function* piecesOf(call: Call, list: PlantList, hold: Hold, text?: Buffer): BodyStream {
+  while (text) {
+    yield text
+    // It is free while the next one waits for its turn.
+    text = undefined
+    text = await nextPiece(call, list, hold)
+  }
+  yield Buffer.from(']')
+}
+
+/** @throws HttpError `overloaded` if there is no room: the list cannot go on. */
+async function nextPiece({ exchange, owner, options }: Call, list: PlantList, hold: Hold) {
+  hold.set(0)
+  const next = await options.queue.run(owner, () => (exchange.isDone ? undefined : list.next()))
+  if (!next?.value || exchange.isDone) return undefined
+  const text = pieceOf(next.value.json, true)
+  if (!hold.grow(excessOf(text))) throw overloaded()
+  return text
+}
+
+function excessOf(text: Buffer): number {
+  return Math.max(0, text.length - SHORT_MAX_BYTES)
+}
+
+/**
+ * A chunk's array as a part of a longer one: without its "]", and after the first one with ","
+ * in place of "[".
+ */
+function pieceOf(json: string, hasBegun: boolean): Buffer {
+  const bytes = Buffer.from(json)
+  if (hasBegun) bytes.write(',')
+  return bytes.subarray(0, -1)
 }
 
 /**
@@ -52,12 +89,7 @@ function respond(
  * client leaves, the work ends.
  * @throws HttpError `overloaded` without room, ClientGone
  */
-function makePage(
-  call: Call,
-  list: PlantList,
-  limit: number,
-  first: PlantChunk,
-): Promise<HttpResponse> {
+function makePage(call: Call, list: PlantList, limit: number, first: PlantChunk) {
   return holding(call, call.options.responses, 0, async (hold) => {
     const texts: Buffer[] = []
     let [bytes, count] = [0, 0]
@@ -85,14 +117,9 @@ function cutOf(chunk: PlantChunk | undefined): bigint | undefined {
   return chunk?.isCut ? chunk.last : undefined
 }
 
-function pageOf(
-  { owner }: Call,
-  body: string | Buffer,
-  limit: number | undefined,
-  cutAt: bigint | undefined,
-): HttpResponse {
+function pageOf(call: Call, body: string | Buffer, limit?: number, cutAt?: bigint): HttpResponse {
   // RFC 8288. A query alone: the service does not know which path prefix a proxy adds.
-  const next = cutAt !== undefined && `<?limit=${limit}&after=${writeCursor(owner, cutAt)}>`
+  const next = cutAt !== undefined && `<?limit=${limit}&after=${writeCursor(call.owner, cutAt)}>`
   return { status: 200, headers: next ? ['Link', `${next}; rel="next"`] : [], body }
 }
 
@@ -101,29 +128,21 @@ function readQuery(owner: string, query: string): PlantRange {
   if (query === '') return { after: undefined, limit: undefined }
   // URLSearchParams drops one leading "?". A second one belongs to a parameter's name.
   const parameters = new URLSearchParams(`?${query}`)
-  const limit = readOnce(parameters.getAll('limit'), readLimit, 'limitInvalid')
-  const cursors = parameters.getAll('after')
-  const after = readOnce(cursors, (cursor) => readCursor(owner, cursor), 'afterInvalid')
-  return { after, limit }
+  const limit = readLimit(parameters.getAll('limit'))
+  return { after: readAfter(owner, parameters.getAll('after')), limit }
 }
 
-/**
- * The value of a parameter that may appear once; undefined if it is absent.
- * @throws HttpError if it is repeated, or if `read` returns undefined.
- */
-function readOnce<T>(
-  texts: readonly string[],
-  read: (text: string) => T | undefined,
-  invalid: Condition,
-): T | undefined {
-  const [text, second] = texts
-  if (text === undefined) return undefined
-  const value = second === undefined ? read(text) : undefined
-  if (value === undefined) throw new HttpError(invalid)
-  return value
-}
-
-function readLimit(digits: string): number | undefined {
+function readLimit([digits, second]: readonly string[]): number | undefined {
+  if (digits === undefined) return undefined
   const limit = Number(digits)
-  return /^[0-9]{1,10}$/.test(digits) && limit <= LIMIT_MAX ? limit : undefined
+  const isUsable = /^[0-9]{1,10}$/.test(digits) && limit <= LIMIT_MAX
+  if (!isUsable || second !== undefined) throw new HttpError('limitInvalid')
+  return limit
+}
+
+function readAfter(owner: string, [cursor, second]: readonly string[]): bigint | undefined {
+  if (cursor === undefined) return undefined
+  const id = readCursor(owner, cursor)
+  if (id === undefined || second !== undefined) throw new HttpError('afterInvalid')
+  return id
 }

@@ -1,6 +1,6 @@
 /* The table of operations, and the routes that follow from it. */
 
-import type { Condition } from '../errors.ts'
+import { type Condition, HttpError } from '../errors.ts'
 import type { HttpResponse } from '../http/response.ts'
 import type { Call } from './call.ts'
 import { createPlant } from './create-plant.ts'
@@ -10,7 +10,7 @@ import { listPlants } from './list-plants.ts'
 export interface Operation {
   /** The description's name of it: a verb, then what it is about. */
   readonly name: string
-  /** GET also serves HEAD, and each path also serves OPTIONS. */
+  /** Only POST has a body. GET also serves HEAD, and each path also serves OPTIONS. */
   readonly method: 'GET' | 'POST'
   /**
    * Compared byte by byte; "{name}" is any one segment. It is also the route of the log and of
@@ -19,8 +19,6 @@ export interface Operation {
   readonly path: string
   /** Which configured scope a token needs. */
   readonly scope: 'read' | 'write'
-  /** Whether a request has a body. If not, what a client sends as one is discarded. */
-  readonly hasBody: boolean
   /** The failures that not every operation has. */
   readonly errors: readonly Condition[]
   /** The router calls it after the checks that all operations share. */
@@ -37,7 +35,6 @@ export const OPERATIONS: readonly Operation[] = [
     method: 'GET',
     path: '/plants',
     scope: 'read',
-    hasBody: false,
     errors: ['limitInvalid', 'afterInvalid'],
     handle: listPlants,
   },
@@ -46,7 +43,6 @@ export const OPERATIONS: readonly Operation[] = [
     method: 'POST',
     path: '/plants',
     scope: 'write',
-    hasBody: true,
     errors: [
       'contentTypeRepeated',
       'bodyNotUtf8',
@@ -65,18 +61,9 @@ export const OPERATIONS: readonly Operation[] = [
   },
 ]
 
-/** The operations of one path. */
-export interface Route {
-  /** As the table has it. */
-  readonly path: string
+/** The operations of each path. */
+export const ROUTES = [...new Set(OPERATIONS.map(({ path }) => path))].map((path) => {
   /** With HEAD, which is the operation of GET. */
-  readonly byMethod: ReadonlyMap<string, Operation>
-  /** Every method that the path has, as an Allow header names them. */
-  readonly allow: string
-  readonly pattern: RegExp
-}
-
-export const ROUTES = [...new Set(OPERATIONS.map(({ path }) => path))].map((path): Route => {
   const byMethod = new Map<string, Operation>()
   for (const operation of OPERATIONS.filter((each) => each.path === path)) {
     byMethod.set(operation.method, operation)
@@ -84,14 +71,20 @@ export const ROUTES = [...new Set(OPERATIONS.map(({ path }) => path))].map((path
   }
   // No path of the table has a character that a pattern reads in another way.
   const pattern = new RegExp(`^${path.replace(/\{\w+\}/g, '([^/]+)')}$`)
+  // Every method that the path has, as an Allow header names them.
   return { path, byMethod, allow: [...byMethod.keys(), 'OPTIONS'].join(', '), pattern }
 })
 
-/** The route of a path, byte for byte, and what the path has in place of each "{name}". */
-export function routeOf(path: string): readonly [Route, readonly string[]] | undefined {
+export type Route = (typeof ROUTES)[number]
+
+/**
+ * The route of a path, byte for byte, and what the path has in place of each "{name}".
+ * @throws HttpError `pathUnknown`.
+ */
+export function routeOf(path: string): readonly [Route, readonly string[]] {
   for (const route of ROUTES) {
     const match = route.pattern.exec(path)
     if (match) return [route, match.slice(1)]
   }
-  return undefined
+  throw new HttpError('pathUnknown')
 }

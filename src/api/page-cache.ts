@@ -42,11 +42,8 @@ export class PageCache {
    * asked only while the map has an owner after it.
    */
   readonly #oldestFirst = this.#owners.keys()
-  #bytes = 0
-
-  get bytes(): number {
-    return this.#bytes
-  }
+  /** Of all pages. */
+  bytes = 0
 
   get(owner: string, query: string): HttpResponse | undefined {
     return this.#owners.get(owner)?.pages.get(query)?.response
@@ -56,10 +53,14 @@ export class PageCache {
   add(owner: string, query: string, response: HttpResponse, cutAt?: bigint): void {
     const { body } = response
     if (body === undefined || isStream(body) || !USUAL_QUERY.test(query)) return
+    // Another request has read the same list at the same time.
+    if (this.get(owner, query)) return
     const bytes = body.length + CHARACTER_BYTES * owner.length + OVERHEAD_BYTES
     if (bytes > OWNER_MAX_BYTES) return
     if ((this.#owners.get(owner)?.bytes ?? 0) + bytes > OWNER_MAX_BYTES) this.#removeOwner(owner)
-    this.#evictOldest(PAGES_MAX_BYTES - bytes)
+    // A Map iterates in the order of insertion, and whatever the iterator has passed is removed.
+    while (this.bytes + bytes > PAGES_MAX_BYTES)
+      this.#removeOwner(this.#oldestFirst.next().value ?? '')
     // A Map keeps the place of an owner that it has.
     const own = this.#owners.get(owner) ?? { pages: new Map<string, CachedPage>(), bytes: 0 }
     this.#owners.set(owner, own)
@@ -67,35 +68,26 @@ export class PageCache {
     // is text is never such a part.
     const key = Buffer.from(query, 'latin1').toString('latin1')
     const page = typeof body === 'string' ? body : Buffer.from(new Uint8Array(body).buffer)
-    this.#removePage(own, key)
     own.pages.set(key, { response: { ...response, body: page }, cutAt, bytes })
     own.bytes += bytes
-    this.#bytes += bytes
+    this.bytes += bytes
   }
 
   /** Removes the pages of an owner that may show a new plant of this id. */
   invalidate(owner: string, id: bigint): void {
     const own = this.#owners.get(owner)
     if (!own) return
-    for (const [query, { cutAt }] of own.pages)
-      if (cutAt === undefined || id <= cutAt) this.#removePage(own, query)
+    for (const [query, { cutAt, bytes }] of own.pages) {
+      if (cutAt !== undefined && cutAt < id) continue
+      own.pages.delete(query)
+      own.bytes -= bytes
+      this.bytes -= bytes
+    }
     if (own.pages.size === 0) this.#removeOwner(owner)
   }
 
-  #removePage(own: OwnPages, query: string): void {
-    const bytes = own.pages.get(query)?.bytes ?? 0
-    own.pages.delete(query)
-    own.bytes -= bytes
-    this.#bytes -= bytes
-  }
-
   #removeOwner(owner: string): void {
-    this.#bytes -= this.#owners.get(owner)?.bytes ?? 0
+    this.bytes -= this.#owners.get(owner)?.bytes ?? 0
     this.#owners.delete(owner)
-  }
-
-  /** A Map iterates in the order of insertion, and whatever the iterator has passed is removed. */
-  #evictOldest(maxBytes: number): void {
-    while (this.#bytes > maxBytes) this.#removeOwner(this.#oldestFirst.next().value ?? '')
   }
 }

@@ -6,27 +6,28 @@
 import { insufficientScope, readBearer } from '../auth/bearer.ts'
 import type { Caller } from '../auth/caller.ts'
 import type { Verifier } from '../auth/verifier.ts'
-import { ClientGone, conditions, HttpError, reasonOf } from '../errors.ts'
+import { CATALOGUE, ClientGone, HttpError, reasonOf } from '../errors.ts'
 import { discardBody } from '../http/body.ts'
-import { Exchange, hasTooManyHeaders, type RequestRecord } from '../http/exchange.ts'
-import type { Responder } from '../http/responder.ts'
+import { Exchange, hasTooManyHeaders } from '../http/exchange.ts'
+import type { RequestRecord, Responder } from '../http/exchange.ts'
 import { errorResponse, type HttpResponse, NO_RESPONSE } from '../http/response.ts'
 import { overloaded } from '../limits/budget.ts'
 import type { Log, LogRequests } from '../telemetry/log.ts'
 import type { Metrics } from '../telemetry/metrics.ts'
 import { PlantTooLarge, StoreFull, StoreUnavailable } from '../plants/store.ts'
 import type { OperationOptions } from './call.ts'
-import type { Cors } from './cors.ts'
-import { RequestDurations } from './durations.ts'
+import { allowOrigin } from './cors.ts'
+import { requestDurations } from './durations.ts'
 import { type Operation, routeOf } from './operations.ts'
 import type { RateLimit } from './rate-limit.ts'
 
 export interface RouterOptions extends OperationOptions {
-  readonly verifier: Pick<Verifier, 'verify'>
+  readonly verifier: Pick<Verifier, 'verify' | 'counts'>
   readonly rateLimit: RateLimit | undefined
   /** The scope that a token needs for each kind of operation, if any. */
   readonly scopes: Readonly<Record<Operation['scope'], string | undefined>>
-  readonly cors: Cors | undefined
+  /** Whose pages may call the service. */
+  readonly corsOrigins: readonly string[] | undefined
   readonly isDraining: () => boolean
   readonly metrics: Metrics
   readonly log: Log
@@ -44,15 +45,16 @@ const HOST = /^[A-Za-z0-9\-._~!$&'()*+,;=:[\]%]*$/
 
 export class Router implements Responder {
   readonly #options: RouterOptions
-  readonly #durations: RequestDurations
-  readonly #errorCounts = new Map([...conditions.values()].map(([error]) => [error, 0]))
+  readonly #recordDuration: ReturnType<typeof requestDurations>
+  readonly #errorCounts = new Map<number, number>()
 
   constructor(options: RouterOptions) {
     const { metrics } = options
     this.#options = options
-    this.#durations = new RequestDurations(metrics)
+    this.#recordDuration = requestDurations(metrics)
+    const counts = this.#errorCounts
     metrics.counter('plant_store_errors_total', 'Failures answered, by error value.', () =>
-      [...this.#errorCounts].map(([error, count]) => [{ error: String(error) }, count]),
+      Object.values(CATALOGUE).map(([error]) => [{ error: String(error) }, counts.get(error) ?? 0]),
     )
   }
 
@@ -64,9 +66,9 @@ export class Router implements Responder {
     // Without a store every request is refused, before any other check.
     this.#options.store()
     const response = this.#route(exchange)
-    const { cors } = this.#options
-    if (!cors) return response
-    const allow = (each: HttpResponse): HttpResponse => cors.allow(exchange, each)
+    const { corsOrigins } = this.#options
+    if (!corsOrigins) return response
+    const allow = (each: HttpResponse): HttpResponse => allowOrigin(corsOrigins, exchange, each)
     return response instanceof Promise ? response.then(allow) : allow(response)
   }
 
@@ -78,21 +80,19 @@ export class Router implements Responder {
   #route(exchange: Exchange): HttpResponse | Promise<HttpResponse> {
     checkHttp(exchange)
     const { path, query } = splitTarget(exchange.req.url ?? '')
-    const [route, parameters] = routeOf(path) ?? []
-    if (!route || !parameters) throw new HttpError('pathUnknown')
+    const [route, parameters] = routeOf(path)
     exchange.route = route.path
-    const { method } = exchange
+    const { method = '' } = exchange
     const allow = ['Allow', route.allow]
     if (method === 'OPTIONS') return { status: 204, headers: allow, body: undefined }
     const operation = route.byMethod.get(method)
-    if (!operation)
-      throw KNOWN_METHOD.test(method)
-        ? new HttpError('methodNotAllowed', allow)
-        : new HttpError('methodUnknown')
+    if (!operation && KNOWN_METHOD.test(method)) throw new HttpError('methodNotAllowed', allow)
+    if (!operation) throw new HttpError('methodUnknown')
     const options = this.#options
     const serve = (caller: Caller): HttpResponse | Promise<HttpResponse> => {
       this.#admit(exchange, caller, operation.scope)
-      if (!operation.hasBody) discardBody(exchange)
+      // Node would hold what comes of a body that no operation reads.
+      if (operation.method !== 'POST') discardBody(exchange)
       return operation.handle({ exchange, owner: caller.owner, parameters, query, options })
     }
     const caller = options.verifier.verify(readBearer(exchange.headers('authorization')), exchange)
@@ -108,9 +108,8 @@ export class Router implements Responder {
       const cause = `${scope} is not among the ${caller.scopes.size} scopes of the token`
       throw new HttpError('scopeMissing', insufficientScope(scope), cause)
     }
-    const waitSeconds = rateLimit?.waitSecondsFor(caller.ownerHash)
-    if (waitSeconds !== undefined)
-      throw new HttpError('rateLimited', ['Retry-After', String(waitSeconds)])
+    const seconds = rateLimit?.(caller.ownerHash)
+    if (seconds !== undefined) throw new HttpError('rateLimited', ['Retry-After', String(seconds)])
     const { expectation = CONTINUE } = exchange
     if (expectation !== CONTINUE) throw new HttpError('expectationFailed')
   }
@@ -119,11 +118,11 @@ export class Router implements Responder {
     const { requestId } = request
     if (error instanceof ClientGone) return NO_RESPONSE
     const failure = this.#count(error)
-    const { log, cors } = this.#options
+    const { log, corsOrigins } = this.#options
     if (failure.condition === 'internal') log.error('a request failed', { requestId, error })
     else log.debug('refused', { requestId, error: failure.error, cause: failure.cause })
     const response = errorResponse(failure)
-    return cors && request instanceof Exchange ? cors.allow(request, response) : response
+    return request instanceof Exchange ? allowOrigin(corsOrigins, request, response) : response
   }
 
   timeoutError({ ownerHash }: RequestRecord): HttpError {
@@ -145,7 +144,7 @@ export class Router implements Responder {
   answered(request: RequestRecord, { status, error }: HttpResponse, isAborted: boolean): void {
     const { method, route, ownerHash: owner, requestId, traceId, startedAtMs } = request
     const tookMs = performance.now() - startedAtMs
-    this.#durations.record(method, route, status, tookMs / 1000)
+    this.#recordDuration(method, route, status, tookMs / 1000)
     const { log, logRequests } = this.#options
     const isError = status >= 400 || isAborted
     if (logRequests === 'off' || (logRequests === 'errors' && !isError)) return
@@ -157,7 +156,7 @@ export class Router implements Responder {
 
 function checkHttp(exchange: Exchange): void {
   if (hasTooManyHeaders(exchange.req)) throw new HttpError('headersTooLarge')
-  if (exchange.isMalformed) throw new HttpError('malformedRequest')
+  if (exchange.isUnclear) throw new HttpError('malformedRequest')
   const hosts = exchange.headers('host')
   if (hosts.length !== 1 || !HOST.test(hosts[0] ?? '')) throw new HttpError('hostInvalid')
 }

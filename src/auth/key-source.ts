@@ -40,7 +40,7 @@ export interface KeySource {
    */
   readonly isStale?: boolean
   /** Time since the last fetch that succeeded; undefined without a usable set that was fetched. */
-  readonly ageMs?: number | undefined
+  readonly ageSeconds?: number | undefined
   /** Begins the work in the background, if there is any. */
   start?(): void
   close?(): void

@@ -55,10 +55,10 @@ export class ReloadedKeys implements KeySource {
     return new HttpError('keysUnavailable', ['Retry-After', String(seconds)], this.#reason)
   }
 
-  get ageMs(): number | undefined {
+  get ageSeconds(): number | undefined {
     // Keys from a file do not expire.
     if (this.keys === undefined || this.#timing.usable === Infinity) return undefined
-    return performance.now() - this.#loadedAtMs
+    return (performance.now() - this.#loadedAtMs) / 1000
   }
 
   fetchFor(kid: unknown): Promise<void> | undefined {

@@ -89,7 +89,7 @@ export class Verifier {
     if (fetched) {
       const hold = this.#waitingForKeys.reserve(STRANGERS, places, 'too many tokens wait')
       await fetched
-      hold.release()
+      hold.set(0)
     }
     const verify = (): Promise<Caller> => {
       if (request.isOver) throw new ClientGone()

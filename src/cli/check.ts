@@ -4,7 +4,7 @@ import { readWithoutKeys } from '../settings/read.ts'
 import { errorCodeOf, escaped } from '../errors.ts'
 import { PlantDatabase } from '../store/sqljs/database.ts'
 import { type DirectoryScan, scanDirectory } from '../store/sqljs/directory-scan.ts'
-import { type Files, nodeFiles } from '../store/sqljs/files.ts'
+import { nodeFiles } from '../store/sqljs/files.ts'
 import { journalName, journalNumber, StoreCorrupt, TORN } from '../store/sqljs/journal-format.ts'
 import { isLocked, lockNumber } from '../store/sqljs/lock.ts'
 import { PAGE_BYTES } from '../store/sqljs/page-file.ts'
@@ -31,23 +31,20 @@ export function embeddedStore(command: string): string {
  * Says in a line that a directory is sound. Takes no lock, and changes nothing.
  * @throws StoreCorrupt with what is wrong; Error if there is no store.
  */
-export function checkStore(
-  directory: string,
-  files: Files = nodeFiles,
-  progress = new Progress(),
-): Promise<string> {
-  return readStore(directory, files, progress, async (scan, wasServed, onProgress) => {
+export async function checkStore(path: string, files = nodeFiles, progress = new Progress()) {
+  const directory = new StoreDirectory(files, path)
+  return readStore(directory, progress, async (scan, wasServed, onProgress) => {
     // As a start does.
     const { snapshot, journals } = scan
     const database = await PlantDatabase.serving(snapshot)
     try {
       const replayed = await replay(scan, database, onProgress)
-      progress.step('checking', database.usedPages * PAGE_BYTES)
+      progress.announce('checking', database.usedPages * PAGE_BYTES)
       const plants = counted(database.countVerified(), 'plant')
-      const torn = await tornLine(directory, wasServed, replayed)
+      const torn = await tornLine(scan, replayed, wasServed)
       if (torn) throw torn
-      const files = `${snapshot ? 'a' : 'no'} snapshot and ${counted(journals.length, 'journal')}`
-      return `${directory} is sound: ${plants} in ${files}, up to write ${replayed.sequence}`
+      const found = `${snapshot ? 'a' : 'no'} snapshot and ${counted(journals.length, 'journal')}`
+      return `${path} is sound: ${plants} in ${found}, up to write ${replayed.sequence}`
     } finally {
       database.close()
     }
@@ -62,41 +59,32 @@ type ReadScan<T> = (scan: DirectoryScan, wasServed: boolean, onProgress: OnProgr
  * again.
  * @throws StoreCorrupt; Error if there is no store.
  */
-export async function readStore<T>(
-  path: string,
-  files: Files,
-  progress: Progress,
-  read: ReadScan<T>,
-): Promise<T> {
-  const directory = new StoreDirectory(files, path)
-  const tell: OnProgress = ({ journal, bytes, totalBytes }) => {
-    progress.step(`reading ${journal}`)
-    progress.at(bytes, totalBytes, 'MB')
-  }
+export async function readStore<T>(from: StoreDirectory, progress: Progress, read: ReadScan<T>) {
+  const tell: OnProgress = (name, bytes, totalBytes) =>
+    progress.at(`reading ${name}`, bytes, totalBytes, 'MB')
   for (let attempt = 1; ; attempt++) {
-    const before = await namesIn(path, files)
+    const before = await namesIn(from)
     if (!before.some(isOfStore))
-      throw new Error(`there is no store in ${path}: set PLANTS_DATA to its directory`)
+      throw new Error(`there is no store in ${from.path}: set PLANTS_DATA to its directory`)
     // Also true if it cannot be known.
-    const wasServed = await isLocked(path).catch(() => true)
+    const wasServed = await isLocked(from.path).catch(() => true)
     try {
-      return await scanDirectory(directory, (scan) => read(scan, wasServed, tell))
+      return await scanDirectory(from, (scan) => read(scan, wasServed, tell))
     } catch (error) {
       // What a service does meanwhile looks like damage, or a file vanishes.
       const mayPass = error instanceof StoreCorrupt || errorCodeOf(error) === 'ENOENT'
       if (attempt === READ_ATTEMPTS || !mayPass) throw error
       // A start of a service adds a lock's name.
-      if (!wasServed && before.join() === (await namesIn(path, files)).join()) throw error
+      if (!wasServed && before.join() === (await namesIn(from)).join()) throw error
     }
   }
 }
 
-async function namesIn(directory: string, files: Files): Promise<readonly string[]> {
-  const names = await files.list(directory).catch((error: unknown) => {
+function namesIn(directory: StoreDirectory): Promise<readonly string[]> {
+  return directory.list().catch((error: unknown) => {
     if (errorCodeOf(error) === 'ENOENT' || errorCodeOf(error) === 'ENOTDIR') return []
     throw error
   })
-  return names.toSorted()
 }
 
 /** True for a file that only a service makes. An empty store of 2.0.0 is only a lock. */
@@ -105,14 +93,10 @@ function isOfStore(name: string): boolean {
 }
 
 /** What a torn last line is. While a service runs, it may only not be written to its end yet. */
-export async function tornLine(
-  directory: string,
-  wasServed: boolean,
-  { last }: Replay,
-): Promise<StoreCorrupt | undefined> {
-  if (!last || last.tornBytes === 0 || wasServed || (await isLocked(directory))) return undefined
-  const torn = `its last line is torn (${last.tornBytes} bytes)`
-  const file = `${directory}/${journalName(last.number)}`
+export async function tornLine({ directory }: DirectoryScan, { last }: Replay, wasServed: boolean) {
+  if (!last?.torn.length || wasServed || (await isLocked(directory.path))) return undefined
+  const torn = `its last line is torn (${last.torn.length} bytes)`
+  const file = directory.pathOf(journalName(last.number))
   const advice = 'the next start of the service puts it aside'
   return new StoreCorrupt(file, last.goodBytes, `${torn}: ${TORN}`, advice)
 }

@@ -4,27 +4,27 @@ import { parseArgs } from 'node:util'
 import { setFlagsFromString } from 'node:v8'
 import { VERSION } from '../version.ts'
 import { ConfigError, errorCodeOf, escaped, reasonOf, UsageError } from '../errors.ts'
-import { type Command, COMMANDS, isCommand, OPTIONS } from './commands.ts'
+import { COMMANDS, OPTIONS, USAGE } from './commands.ts'
 
-async function main(argv: readonly string[]): Promise<string | undefined> {
-  const { values, positionals } = parse(argv)
-  const [name = 'serve', ...args] = positionals
+async function main(): Promise<string | undefined> {
+  const { values, positionals } = parse()
+  const [name = 'serve', ...files] = positionals
   if (values.help) return (await import('./help.ts')).help()
   if (values.version) return VERSION
-  if (!isCommand(name)) throw new UsageError(`there is no command ${JSON.stringify(name)}`)
-  const { options = [], takesFile, load }: Command = COMMANDS[name]
-  const known: readonly string[] = options
-  const stray = Object.keys(values).find((each) => !known.includes(each))
+  const command = COMMANDS.get(name)
+  if (!command) throw new UsageError(`there is no command ${JSON.stringify(name)}`)
+  const [usage, load] = command
+  const stray = Object.keys(values).find((option) => !usage.includes(`--${option}`))
   if (stray !== undefined) throw new UsageError(`${name} takes no --${stray}`)
-  if (args.length !== (takesFile ? 1 : 0))
-    throw new UsageError(`${name} takes ${takesFile ? 'one FILE' : 'no argument'}`)
+  const [count, what] = usage.endsWith('FILE') ? [1, 'one FILE'] : [0, 'no argument']
+  if (files.length !== count) throw new UsageError(`${name} takes ${what}`)
   const { run } = await load()
-  return run(args[0] ?? '', values)
+  return run({ ...values, file: files[0] ?? '' })
 }
 
-function parse(argv: readonly string[]) {
+function parse() {
   try {
-    return parseArgs({ args: [...argv], options: OPTIONS, allowPositionals: true })
+    return parseArgs({ options: OPTIONS, allowPositionals: true })
   } catch (error) {
     // Node writes advice in lines of its own, also on a file whose name begins with a dash.
     const [reason = ''] = reasonOf(error).replaceAll('\n', ' ').split('. To specify a positional')
@@ -35,18 +35,17 @@ function parse(argv: readonly string[]) {
 function print(text: string | undefined): void {
   if (text === undefined) return
   process.stdout.write(`${text}\n`, (error) => {
-    if (error && errorCodeOf(error) !== 'EPIPE') void fail(error)
+    if (error && errorCodeOf(error) !== 'EPIPE') fail(error)
   })
 }
 
 /** Status 2: the command line or the configuration is wrong. Status 1: it could not be done. */
-async function fail(error: unknown): Promise<never> {
+function fail(error: unknown): never {
   const isConfig = error instanceof ConfigError
   const isUsage = error instanceof UsageError
   const problems = isConfig ? error.problems : [reasonOf(error)]
   const lines = problems.map((problem) => `plant-store: ${escaped(problem)}\n`)
-  const usage = isUsage ? `${(await import('./help.ts')).USAGE}\n` : ''
-  process.stderr.write(lines.join('') + usage)
+  process.stderr.write(lines.join('') + (isUsage ? `${USAGE}\n` : ''))
   process.exit(isConfig || isUsage ? 2 : 1)
 }
 
@@ -62,4 +61,4 @@ process.on('SIGUSR1', () => {})
 // compiling its parser alone takes 40 ms and 14 MiB. What runs often under load is still compiled.
 setFlagsFromString('--wasm-tiering-budget=200000000')
 
-main(process.argv.slice(2)).then(print).catch(fail)
+main().then(print).catch(fail)

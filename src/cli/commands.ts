@@ -1,4 +1,4 @@
-/* Every command and option. The text of `--help` is in help.ts. */
+/* Every command and option. The rest of `--help` is in help.ts. */
 
 import type { parseArgs } from 'node:util'
 
@@ -14,28 +14,24 @@ export const OPTIONS = {
 
 type Flags = ReturnType<typeof parseArgs<{ options: typeof OPTIONS }>>['values']
 
-/** Does the work of a command. Returns what is to be printed. */
-type Run = (argument: string, values: Flags) => Promise<string | undefined> | string
+/** Does the work of a command. Returns what is to be printed. `file` is empty if it takes none. */
+type Run = (given: Flags & { readonly file: string }) => Promise<string | undefined> | string
 
-export interface Command {
-  readonly options?: readonly (keyof typeof OPTIONS)[]
-  /** Whether it takes one argument, a file. */
-  readonly takesFile?: true
-  /** The command's file, which only this command loads. */
-  readonly load: () => Promise<{ readonly run: Run }>
-}
+/** A command takes the options that its usage names, and one file if that ends in FILE. */
+type Command = readonly [usage: string, load: () => Promise<{ readonly run: Run }>]
 
-export const COMMANDS = {
-  serve: { options: ['dev'], load: () => import('./serve.ts') },
-  token: { options: ['sub', 'ttl', 'scope'], load: () => import('./token.ts') },
-  check: { load: () => import('./check.ts') },
-  export: { takesFile: true, load: () => import('./export.ts') },
-  import: { takesFile: true, load: () => import('./import.ts') },
-  health: { load: () => import('./health.ts') },
-  config: { load: () => import('./config.ts') },
-  openapi: { load: () => import('./openapi.ts') },
-} as const satisfies Readonly<Record<string, Command>>
+/** Each command has a file, which only this command loads. */
+export const COMMANDS: ReadonlyMap<string, Command> = new Map<string, Command>([
+  ['serve', ['[serve] [--dev]', () => import('./serve.ts')]],
+  ['token', ['token --sub NAME [--ttl SECONDS] [--scope "SCOPE …"]', () => import('./token.ts')]],
+  ['check', ['check', () => import('./check.ts')]],
+  ['export', ['export FILE', () => import('./export.ts')]],
+  ['import', ['import FILE', () => import('./import.ts')]],
+  ['health', ['health', () => import('./health.ts')]],
+  ['config', ['config', () => import('./config.ts')]],
+  ['openapi', ['openapi', () => import('./openapi.ts')]],
+])
 
-export function isCommand(name: string): name is keyof typeof COMMANDS {
-  return Object.hasOwn(COMMANDS, name)
-}
+const LINES = [...COMMANDS.values()].map(([usage]) => `plant-store ${usage}\n       `)
+
+export const USAGE = `usage: ${LINES.join('')}plant-store --help | --version`

@@ -27,8 +27,7 @@ export function describeConfig(env: NodeJS.ProcessEnv): string {
     const isContent = name.endsWith('_FILE') && !Array.isArray(value)
     return [name, from, shown(isContent ? resolve(text) : value)]
   })
-  const secret = 'a secret, which is left out'
-  rows.push(['keys', kind, keysFrom === undefined ? secret : shown(keysFrom)])
+  rows.push(['keys', kind, keysFrom ? shown(keysFrom) : 'a secret, which is left out'])
   return columns(rows)
 }
 
@@ -43,7 +42,6 @@ function shown(value: unknown): string {
 /** All columns but the last are as wide as their longest cell. */
 export function columns(rows: readonly (readonly string[])[]): string {
   const widthOf = (at: number): number => Math.max(...rows.map((row) => row[at]?.length ?? 0))
-  const widths = rows[0]?.map((_, at) => widthOf(at)) ?? []
-  const padded = rows.map((row) => row.map((cell, at) => cell.padEnd(widths[at] ?? 0)))
+  const padded = rows.map((row) => row.map((cell, at) => cell.padEnd(widthOf(at))))
   return padded.map((row) => row.join('  ').trimEnd()).join('\n')
 }

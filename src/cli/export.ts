@@ -2,33 +2,29 @@
 
 import { resolve } from 'node:path'
 import { errorCodeOf, escaped, UsageError } from '../errors.ts'
-import { type Output, standardOutput } from '../telemetry/log-writer.ts'
+import { standardOutput } from '../telemetry/log-writer.ts'
 import { makeSnapshot } from '../store/sqljs/compaction.ts'
-import { type File, type Files, nodeFiles } from '../store/sqljs/files.ts'
+import { type File, nodeFiles } from '../store/sqljs/files.ts'
 import { refuseTarget, writeNewFile } from '../store/sqljs/new-file.ts'
 import { FILE_MAX_BYTES } from '../store/sqljs/page-file.ts'
+import { StoreDirectory } from '../store/sqljs/store-directory.ts'
 import { embeddedStore, readStore, tornLine } from './check.ts'
 import { counted, Progress } from './progress.ts'
 
 const WRITE_BYTES = 1024 * 1024
 
-export async function run(file: string): Promise<string | undefined> {
+export async function run({ file }: { readonly file: string }): Promise<string | undefined> {
   const directory = embeddedStore('export')
   // `-` is standard output.
   if (file !== '-') return escaped(await exportStore(directory, resolve(file)))
   if (process.stdout.isTTY)
     throw new UsageError('export - writes a database, and standard output is a terminal')
-  const output = standardOutput()
   const progress = new Progress()
   const { memory, bytes } = memoryFile()
-  const plants = await exportTo(directory, nodeFiles, 'the file in memory', memory, progress)
-  progress.step('writing')
-  for (let at = 0; at < bytes.length; at += WRITE_BYTES) {
-    progress.at(at, bytes.length, 'MB')
-    // A copy: streams do not take memory that can be resized.
-    await write(output, Buffer.from(bytes.subarray(at, at + WRITE_BYTES)))
-  }
-  process.stderr.write(`${counted(plants, 'plant')} written to standard output\n`)
+  const from = new StoreDirectory(nodeFiles, directory)
+  const plants = await exportTo(memory, 'the file in memory', from, progress)
+  await writeOut(bytes, progress)
+  progress.tell(`${counted(plants, 'plant')} written to standard output`)
   return undefined
 }
 
@@ -40,30 +36,24 @@ export async function run(file: string): Promise<string | undefined> {
 export async function exportStore(
   directory: string,
   file: string,
-  files: Files = nodeFiles,
+  files = nodeFiles,
   progress = new Progress(),
 ): Promise<string> {
   await refuseTarget(file, directory)
-  const make = (to: File): Promise<number> => exportTo(directory, files, file, to, progress)
-  const plants = await writeNewFile(file, make)
+  const from = new StoreDirectory(files, directory)
+  const plants = await writeNewFile(file, (to) => exportTo(to, file, from, progress))
   return `${counted(plants, 'plant')} written to ${file}`
 }
 
 /** Makes a file that holds everything. Returns how many plants it has. */
-function exportTo(
-  directory: string,
-  files: Files,
-  path: string,
-  to: File,
-  progress: Progress,
-): Promise<number> {
-  return readStore(directory, files, progress, async (scan, wasServed, onProgress) => {
+function exportTo(to: File, path: string, from: StoreDirectory, progress: Progress) {
+  return readStore(from, progress, async (scan, wasServed, onProgress) => {
     // An earlier attempt may have written something.
     await to.truncate(0)
-    progress.step('copying', scan.snapshot?.pages.lengthBytes)
+    progress.announce('copying', scan.snapshot?.pages.lengthBytes)
     const made = await makeSnapshot(scan, path, to, true, onProgress)
     await to.sync()
-    const torn = await tornLine(directory, wasServed, made)
+    const torn = await tornLine(scan, made, wasServed)
     if (torn) progress.tell(`the export is without a line: ${torn.message}`)
     return made.plants
   })
@@ -79,31 +69,29 @@ export function memoryFile(): { readonly memory: File; readonly bytes: Uint8Arra
     bytes.set(from, at)
     return from.length
   }
-  const nothing = async (): Promise<void> => {}
   const memory: File = {
     writeNow,
     write: async (from, at) => writeNow(from, at),
-    readNow(to, at) {
-      const found = bytes.subarray(at, at + to.length)
-      to.set(found)
-      return found.length
-    },
+    readNow: (to, at) => Buffer.from(contents, at).copy(to),
     lengthBytes: async () => bytes.length,
-    sync: nothing,
+    sync: async () => {},
     syncNow() {},
     truncate: async (lengthBytes) => contents.resize(lengthBytes),
-    close: nothing,
+    close: async () => {},
   }
   return { memory, bytes }
 }
 
-function write(output: Output, piece: Uint8Array): Promise<void> {
-  return new Promise((resolve, reject) => {
-    output.write(piece, (error) => {
-      if (!error) return resolve()
-      const isLeft = errorCodeOf(error) === 'EPIPE' || errorCodeOf(error) === 'ECONNRESET'
-      const what = 'the reader of standard output has left, and what it has is no whole file'
-      reject(isLeft ? new Error(what) : error)
-    })
-  })
+/** Writes to standard output. @throws Error if not all is written. */
+async function writeOut(bytes: Uint8Array, progress: Progress): Promise<void> {
+  const output = standardOutput()
+  for (let at = 0; at < bytes.length; at += WRITE_BYTES) {
+    progress.at('writing', at, bytes.length, 'MB')
+    // A copy: streams do not take memory that can be resized.
+    const chunk = Buffer.from(bytes.subarray(at, at + WRITE_BYTES))
+    const error = await new Promise<unknown>((written) => output.write(chunk, written))
+    if (errorCodeOf(error) === 'EPIPE' || errorCodeOf(error) === 'ECONNRESET')
+      throw new Error('the reader of standard output has left, and what it has is no whole file')
+    if (error) throw error
+  }
 }

@@ -3,41 +3,33 @@
 import { once } from 'node:events'
 import { type IncomingMessage, request } from 'node:http'
 import { connect } from 'node:net'
-import { type Address, addressText } from '../http/listen.ts'
+import { addressText } from '../http/listen.ts'
 import { readWithoutKeys } from '../settings/read.ts'
-import { type Option, variableOf } from '../settings/table.ts'
+import { variableOf } from '../settings/table.ts'
 
 const TIMEOUT_MS = 2000
 
 /** Does not ask whether it is ready: a restart does not bring back an issuer or a disk. */
 export async function run(): Promise<string> {
   const { listen, adminListen } = readWithoutKeys(process.env, 'ignored')
-  if (adminListen === 'off') await check('listen', listen, connectTo)
-  else await check('adminListen', adminListen, askLive)
-  return 'ok'
-}
-
-async function check(option: Option, address: Address, ask: typeof askLive): Promise<void> {
+  const isOff = adminListen === 'off'
+  const address = isOff ? listen : adminListen
+  const signal = AbortSignal.timeout(TIMEOUT_MS)
+  const socket = connect({ ...address, signal })
   try {
     if ('port' in address && address.port === 0)
       throw new Error('a free port is another one each time')
-    await ask(address, AbortSignal.timeout(TIMEOUT_MS))
+    await once(socket, 'connect')
+    if (isOff) return 'ok'
+    const req = request({ path: '/livez', createConnection: () => socket, signal }).end()
+    // A client's 'response' has one argument.
+    const [response] = (await once(req, 'response')) as [IncomingMessage]
+    if (response.statusCode === 200) return 'ok'
+    throw new Error(`it answered ${response.statusCode}`)
   } catch (cause) {
-    throw new Error(`${variableOf(option)}: ${addressText(address)} does not answer`, { cause })
+    const variable = variableOf(isOff ? 'listen' : 'adminListen')
+    throw new Error(`${variable}: ${addressText(address)} does not answer`, { cause })
+  } finally {
+    socket.destroy()
   }
-}
-
-async function askLive(address: Address, signal: AbortSignal): Promise<void> {
-  const to = 'path' in address ? { socketPath: address.path } : address
-  const req = request({ ...to, path: '/livez', agent: false, signal }).end()
-  // A client's 'response' has one argument.
-  const [response] = (await once(req, 'response')) as [IncomingMessage]
-  req.destroy()
-  if (response.statusCode !== 200) throw new Error(`it answered ${response.statusCode}`)
-}
-
-async function connectTo(address: Address, signal: AbortSignal): Promise<void> {
-  const socket = connect({ ...address, signal })
-  await once(socket, 'connect')
-  socket.destroy()
 }

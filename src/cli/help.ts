@@ -1,17 +1,8 @@
 /* The text of `--help`. */
 
 import { VARIABLES } from '../settings/table.ts'
+import { USAGE } from './commands.ts'
 import { columns } from './config.ts'
-
-export const USAGE = `usage: plant-store [serve] [--dev]
-       plant-store token --sub NAME [--ttl SECONDS] [--scope "SCOPE …"]
-       plant-store check
-       plant-store export FILE
-       plant-store import FILE
-       plant-store health
-       plant-store config
-       plant-store openapi
-       plant-store --help | --version`
 
 const COMMANDS = `serve    serves plants until SIGTERM, SIGINT or SIGHUP (twice: at once);
          --dev makes a key in the data directory and prints curl lines

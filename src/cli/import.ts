@@ -19,12 +19,12 @@ const BATCH_CHARS = 8 * 1024 * 1024
 /** How much of an owner a message repeats. */
 const QUOTED_CHARS = 100
 
-/** Opens the store to import into. `onFatal` is told when its memory and disk may differ. */
-type OpenTarget = (log: Log, onFatal: (error: unknown) => void) => Promise<PlantStore>
+type OpenTarget = (log: Log) => Promise<PlantStore>
 
-export async function run(file: string): Promise<string> {
+export async function run({ file }: { readonly file: string }): Promise<string> {
   const config = readWithoutKeys(process.env, 'ignored')
-  const open: OpenTarget = (log, onFatal) => openStore(config, { log, onFatal })
+  // After a fatal error each create fails, and its row is told as not stored.
+  const open: OpenTarget = (log) => openStore(config, { log, onFatal: () => {} })
   return escaped(await importStore(open, resolve(file)))
 }
 
@@ -33,11 +33,7 @@ export async function run(file: string): Promise<string> {
  * conflict. A row that cannot be stored is told in a line, and the import goes on.
  * @throws DirectoryLocked while a service holds the directory; Error if any row is not stored.
  */
-export async function importStore(
-  openTarget: OpenTarget,
-  file: string,
-  progress = new Progress(),
-): Promise<string> {
+export async function importStore(open: OpenTarget, file: string, progress = new Progress()) {
   const refuse = (error: unknown): never => {
     throw new Error(`${file} cannot be imported: ${reasonOf(error)}`)
   }
@@ -47,14 +43,11 @@ export async function importStore(
     const pages = new PageFile(file, opened, await opened.lengthBytes())
     const source = await openImportFile(pages).catch(refuse)
     for (const note of source.notes) progress.tell(`${file} ${note}`)
-    let fatal: unknown
-    const store = await openTarget(logTo(progress), (error) => (fatal = error))
+    const store = await open(logTo(progress))
     const refused = await importAll(store, source, progress).finally(() => store.close())
-    if (fatal !== undefined) throw fatal
     const plants = counted(source.total, 'plant')
     if (refused === 0) return `${plants} read from ${file}; all of them are in the store`
-    const stored = `${source.total - refused} of ${plants} stored`
-    throw new Error(`${stored}; the others are named above`)
+    throw new Error(`${source.total - refused} of ${plants} stored; the others are named above`)
   } finally {
     await opened.close()
   }
@@ -77,27 +70,30 @@ async function importAll(store: PlantStore, file: ImportFile, progress: Progress
   const unavailable = store.unavailableReason()
   if (unavailable !== undefined)
     throw new Error(`nothing can be kept at the moment: ${unavailable}`)
-  let creates: Promise<string | undefined>[] = []
-  let [read, refused, chars] = [0, 0, 0]
-  const settle = async (): Promise<void> => {
-    for (const problem of await Promise.all(creates)) {
-      if (problem === undefined) continue
-      progress.tell(`not imported: ${problem}`)
-      refused += 1
-    }
-    creates = []
-    chars = 0
-    progress.at(read, file.total, 'plants')
+  let [read, refused] = [0, 0]
+  for (const rows of batchesOf(file.rows)) {
+    progress.at('importing', read, file.total, 'plants')
+    const outcomes = await Promise.all(rows.map((row) => storeRow(store, row)))
+    const problems = outcomes.filter((problem) => problem !== undefined)
+    for (const problem of problems) progress.tell(`not imported: ${problem}`)
+    refused += problems.length
+    read += rows.length
   }
-  progress.step('importing')
-  for (const row of file.rows) {
-    creates.push(storeRow(store, row))
-    read += 1
-    chars += row.name.length + (row.tag?.length ?? 0)
-    if (creates.length === BATCH_ROWS || chars > BATCH_CHARS) await settle()
-  }
-  await settle()
   return refused
+}
+
+function* batchesOf(rows: ImportFile['rows']): Generator<readonly ImportRow[], void> {
+  let batch: ImportRow[] = []
+  let chars = 0
+  for (const row of rows) {
+    batch.push(row)
+    chars += row.name.length + (row.tag?.length ?? 0)
+    if (batch.length < BATCH_ROWS && chars <= BATCH_CHARS) continue
+    yield batch
+    batch = []
+    chars = 0
+  }
+  yield batch
 }
 
 /** Creates a plant. Returns which row was not stored and why, if it was not. */
@@ -124,8 +120,7 @@ function logTo(progress: Progress): Log {
     },
     info(message, { bytes, totalBytes } = {}) {
       if (typeof bytes !== 'number' || typeof totalBytes !== 'number') return
-      progress.step(message)
-      progress.at(bytes, totalBytes, 'MB')
+      progress.at(message, bytes, totalBytes, 'MB')
     },
   }
 }

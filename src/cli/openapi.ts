@@ -2,6 +2,4 @@
 
 import { description } from '../api/description.ts'
 
-export function run(): string {
-  return description().trimEnd()
-}
+export const run = (): string => description().trimEnd()

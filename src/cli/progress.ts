@@ -24,18 +24,16 @@ export class Progress {
     this.#write = write
   }
 
-  /** What is done next. `bytes` says how much it is for work that cannot tell how far it is. */
-  step(what: string, bytes = 0): void {
-    if (what === this.#step.what) return
-    this.#step = { what, startedAtMs: performance.now() }
+  /** Names a step that cannot tell how far it is, if it has many bytes. */
+  announce(what: string, bytes = 0): void {
     if (bytes >= LONG_BYTES) this.tell(`${what}: ${Math.round(bytes / 1e6)} MB`)
   }
 
-  /** To be called often. */
-  at(done: number, total: number, unit: 'plants' | 'MB'): void {
+  /** How far a step is. To be called often, and first when it begins. */
+  at(what: string, done: number, total: number, unit: 'plants' | 'MB'): void {
     const nowMs = performance.now()
-    const { what, startedAtMs } = this.#step
-    const stepMs = nowMs - startedAtMs
+    if (what !== this.#step.what) this.#step = { what, startedAtMs: nowMs }
+    const stepMs = nowMs - this.#step.startedAtMs
     if (done === total || stepMs < RATE_MS || nowMs - this.#toldAtMs < LINE_EVERY_MS) return
     this.#toldAtMs = nowMs
     const perSecond = (done * 1000) / stepMs

@@ -1,9 +1,10 @@
 /* `serve`: the service until a signal, and what `--dev` prints. */
 
-import { readConfig, readWithoutKeys, type ServiceConfig } from '../settings/read.ts'
+import { once } from 'node:events'
 import { readKeys } from '../auth/keys.ts'
+import { readConfig, readWithoutKeys, type ServiceConfig } from '../settings/read.ts'
 import { escaped, reasonOf } from '../errors.ts'
-import { createLog, type Log } from '../telemetry/log.ts'
+import { createLog } from '../telemetry/log.ts'
 import { VERSION } from '../version.ts'
 import { CLOSED, type Listening, Service } from '../service.ts'
 import { variableOf } from '../settings/table.ts'
@@ -12,39 +13,36 @@ const FLUSH_MS = 1000
 const STOP_SIGNALS = ['SIGTERM', 'SIGINT', 'SIGHUP'] as const
 
 /** Serves until a signal ends the process. */
-export async function run(_: string, { dev = false }: { dev?: boolean }): Promise<undefined> {
-  const config = dev ? await configureDev() : readConfig(process.env)
-  const log = await openLog(config, dev)
+export async function run({ dev = false }: { readonly dev?: boolean }): Promise<never> {
+  const config = dev ? await configForDev() : readConfig(process.env)
+  // JSON for programs. People read what a terminal shows of `--dev`.
+  const format = dev && process.stdout.isTTY ? (await import('./lines.ts')).LINES : undefined
+  const log = createLog(config.logLevel, undefined, format)
   const service = new Service({ ...config, log, onFatal: end, nameOf: variableOf })
-  const start = service.listen().catch((error: unknown) => {
-    if (!isStopping()) throw error
+  const signalled = firstSignal()
+  const start = service.listen()
+  // A start that a signal overtakes is stopped below, and says there whether it failed.
+  const listening = await Promise.race([start, signalled.then(() => undefined)])
+  if (listening) {
+    const { keys, etcd, data } = config
+    const from = { data: etcd?.endpoints ?? data, keys: keys.kind, keysFrom: keys.from }
+    log.info('listening', { version: VERSION, ...listening, ...from })
+    if (dev) process.stderr.write(await invitation(config, listening))
+  }
+  log.info('stopping', { signal: await signalled })
+  await service.close()
+  await start.catch((error: unknown) => {
     if (reasonOf(error) !== CLOSED) log.error('the start failed while it was stopped', { error })
-    return undefined
   })
-  const isStopping = stopOnSignal(service, start, log)
-  const listening = await start
-  if (!listening) return
-  log.info('listening', {
-    version: VERSION,
-    ...listening,
-    data: config.etcd?.endpoints ?? config.data,
-    keys: config.keys.kind,
-    keysFrom: config.keys.from,
-  })
-  if (dev) process.stderr.write(await invitation(config, listening))
+  log.info('stopped')
+  await log.flush(FLUSH_MS)
+  process.exit(0)
 }
 
-/** JSON for programs. People read what a terminal shows of `--dev`. */
-async function openLog({ logLevel }: ServiceConfig, dev: boolean): Promise<Log> {
-  if (!dev || !process.stdout.isTTY) return createLog(logLevel)
-  const { LINES } = await import('./lines.ts')
-  return createLog(logLevel, undefined, LINES)
-}
-
-async function configureDev(): Promise<ServiceConfig> {
+async function configForDev(): Promise<ServiceConfig> {
   const config = readWithoutKeys(process.env, 'refused')
-  const { devKeyPath, readOrCreateDevKey } = await import('./token.ts')
-  const jwtSecret = await readOrCreateDevKey(devKeyPath(config))
+  const { readOrCreateDevKey } = await import('./token.ts')
+  const jwtSecret = await readOrCreateDevKey(config.data)
   return { ...config, jwtSecret, keys: readKeys({ issuer: config.issuer, jwtSecret }) }
 }
 
@@ -54,32 +52,22 @@ function end(error: unknown): void {
   process.exit(1)
 }
 
-/** Stops the service at a signal, and ends the process at the next one. */
-function stopOnSignal(service: Service, start: Promise<unknown>, log: Log): () => boolean {
-  let isStopping = false
-  const stop = async (signal: NodeJS.Signals): Promise<void> => {
-    if (isStopping) process.exit(1)
-    isStopping = true
-    log.info('stopping', { signal })
-    await Promise.all([service.close(), start])
-    log.info('stopped')
-    await log.flush(FLUSH_MS)
-    process.exit(0)
-  }
-  for (const signal of STOP_SIGNALS) process.on(signal, (name) => void stop(name))
-  return () => isStopping
+/** The first signal to stop. After it, another one ends the process at once. */
+async function firstSignal(): Promise<NodeJS.Signals> {
+  const [signal] = await Promise.race(STOP_SIGNALS.map((name) => once(process, name)))
+  for (const name of STOP_SIGNALS) process.on(name, () => process.exit(1))
+  return signal
 }
 
 /** Lines to paste: they create a plant and list it. */
 async function invitation(config: ServiceConfig, { plants }: Listening): Promise<string> {
   if (!config.jwtSecret) return ''
-  const { devClaims, signDevToken } = await import('./token.ts')
+  const { signDevToken } = await import('./token.ts')
   const scopes = [config.readScope, config.writeScope].filter((name) => name !== undefined)
-  const claims = devClaims(config, 'alice', scopes.join(' ') || undefined)
-  const token = signDevToken(config.jwtSecret, claims)
+  const wanted = { sub: 'alice', scope: scopes.join(' ') || undefined }
+  const token = signDevToken(config.jwtSecret, config, wanted)
   const socket = /^unix:(.*)$/s.exec(plants)?.[1]
-  const target =
-    socket === undefined ? `${plants}/plants` : `--unix-socket '${socket}' http://localhost/plants`
+  const target = socket ? `--unix-socket '${socket}' http://localhost/plants` : `${plants}/plants`
   const curl = `curl -i ${target} -H 'Authorization: Bearer ${token}'`
   const where = config.etcd ? 'The key is' : 'Plants and key are'
   const plant = '{"id": 1, "name": "Monstera", "tag": "indoor"}'

@@ -2,86 +2,81 @@
 
 import { createHmac, randomBytes } from 'node:crypto'
 import { mkdirSync, readFileSync } from 'node:fs'
-import { dirname } from 'node:path'
-import { type Config, readWithoutKeys } from '../settings/read.ts'
+import type { TokenRules } from '../auth/caller.ts'
+import { readWithoutKeys } from '../settings/read.ts'
 import { ConfigError, errorCodeOf, reasonOf, UsageError } from '../errors.ts'
 import { writeWhole } from '../store/sqljs/files.ts'
 import { writeNewFile } from '../store/sqljs/new-file.ts'
 
+const KEY_FILE = 'dev.key'
 const KEY_BYTES = 32
 const DEFAULT_TTL_SECONDS = 8 * 60 * 60
 
-type TokenOptions = { readonly [name in 'sub' | 'ttl' | 'scope']?: string }
+/** Whose token it is, its scopes with spaces between, and for how many seconds it is valid. */
+interface Wanted {
+  readonly sub: string
+  readonly scope?: string | undefined
+  readonly ttl?: string | undefined
+}
 
 /** A token for the key that `serve --dev` made. */
-export function run(_: string, { sub, ttl, scope }: TokenOptions): string {
+export function run({ sub, scope, ttl }: Partial<Wanted>): string {
   if (!sub) throw new UsageError('token needs --sub NAME: whose token it is to be')
   if (ttl !== undefined && !/^[1-9][0-9]{0,9}$/.test(ttl))
     throw new UsageError('--ttl must be a number of seconds, 1 or more')
   const config = readWithoutKeys(process.env, 'refused')
-  const key = readDevKey(devKeyPath(config))
-  if (key) return signDevToken(key, devClaims(config, sub, scope), ttl)
+  const key = readDevKey(config.data)
+  if (key) return signDevToken(key, config, { sub, scope, ttl })
   const what = '"token" signs with the development key only'
   const missing = `there is none in ${config.data}: get tokens from your issuer`
   throw new Error(`${what}, and ${missing}; to try the service, "plant-store serve --dev" makes it`)
 }
 
-export function devKeyPath({ data }: Config): string {
-  return `${data}/dev.key`
-}
-
-/** @throws ConfigError if the file cannot be read or holds no development key. */
-export function readDevKey(path: string): Buffer | undefined {
-  let text = ''
+/**
+ * The development key in a data directory.
+ * @throws ConfigError if the file cannot be read or holds no development key.
+ */
+export function readDevKey(directory: string): Buffer | undefined {
+  const path = `${directory}/${KEY_FILE}`
   try {
-    text = readFileSync(path, 'latin1')
+    const text = readFileSync(path, 'latin1')
+    const key = Buffer.from(text, 'base64url')
+    if (key.length === KEY_BYTES && text === textOf(key)) return key
+    throw new Error('it holds no key; remove it, and "serve --dev" makes a new one')
   } catch (error) {
     if (errorCodeOf(error) === 'ENOENT') return undefined
-    const what = 'the development key of PLANTS_DATA cannot be read'
+    const what = `${path}, the development key of PLANTS_DATA, cannot be used`
     throw new ConfigError([`${what}: ${reasonOf(error)}`])
   }
-  const key = Buffer.from(text, 'base64url')
-  if (key.length === KEY_BYTES && text === textOf(key)) return key
-  const advice = 'remove it, and "serve --dev" makes a new one'
-  throw new ConfigError([`${path} holds no development key: ${advice}`])
 }
 
 /** Makes the key if there is none. A process that can read the file can make tokens. */
-export async function readOrCreateDevKey(path: string): Promise<Buffer> {
-  const existing = readDevKey(path)
+export async function readOrCreateDevKey(directory: string): Promise<Buffer> {
+  const existing = readDevKey(directory)
   if (existing !== undefined) return existing
+  const path = `${directory}/${KEY_FILE}`
   const key = randomBytes(KEY_BYTES)
   try {
-    mkdirSync(dirname(path), { recursive: true, mode: 0o700 })
-    await writeNewFile(path, (file) =>
-      writeWhole(file, Buffer.from(textOf(key)), 0).then(() => file.sync()),
-    )
+    mkdirSync(directory, { recursive: true, mode: 0o700 })
+    await writeNewFile(path, (to) => writeWhole(to, Buffer.from(textOf(key)), 0).then(to.sync))
     return key
   } catch (error) {
     throw new Error(`${path}, the development key of PLANTS_DATA, cannot be made`, { cause: error })
   }
 }
 
-/** The claims that a service with this configuration reads. */
-export function devClaims(
-  config: Config,
-  sub: string,
-  scope: string | undefined,
-): Readonly<Record<string, string>> {
-  const { issuer: iss, audience: aud, ownerClaim, audienceClaim, scopeClaim = 'scope' } = config
-  const scopes = scope === undefined ? {} : { scope, [scopeClaim]: scope }
-  return { ...scopes, [ownerClaim]: sub, [audienceClaim]: aud, iss, aud, sub }
-}
-
-/** An access token, signed with the development key (RFC 7515 §3.1). `typ`: RFC 9068 §2.1. */
-export function signDevToken(
-  key: Uint8Array,
-  claims: Readonly<Record<string, string>>,
-  ttlSeconds: number | string = DEFAULT_TTL_SECONDS,
-): string {
+/**
+ * An access token, signed with the development key (RFC 7515 §3.1), with the claims that a service
+ * with these rules reads. `typ`: RFC 9068 §2.1.
+ */
+export function signDevToken(key: Uint8Array, rules: TokenRules, wanted: Wanted): string {
+  const { issuer: iss, audience: aud, ownerClaim, audienceClaim, scopeClaim = 'scope' } = rules
+  const { sub, scope, ttl = DEFAULT_TTL_SECONDS } = wanted
   const iat = Math.floor(Date.now() / 1000)
-  const header = { alg: 'HS256', typ: 'at+jwt' }
-  const parts = [header, { ...claims, iat, exp: iat + Number(ttlSeconds) }]
+  const configured = { [scopeClaim]: scope, [ownerClaim]: sub, [audienceClaim]: aud }
+  // JSON leaves out a scope that is undefined.
+  const claims = { scope, ...configured, iss, aud, sub, iat, exp: iat + Number(ttl) }
+  const parts = [{ alg: 'HS256', typ: 'at+jwt' }, claims]
   const encoded = parts.map((part) => Buffer.from(JSON.stringify(part)).toString('base64url'))
   const input = encoded.join('.')
   return `${input}.${createHmac('sha256', key).update(input).digest('base64url')}`

@@ -3,9 +3,8 @@
 import type { RequestListener } from 'node:http'
 import type { Socket } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { Exchange } from './exchange.ts'
-import type { Responder } from './responder.ts'
-import { abandon, type HttpResponse } from './response.ts'
+import { Exchange, type Responder } from './exchange.ts'
+import type { HttpResponse } from './response.ts'
 import { cutOff, send } from './send.ts'
 import { DRAIN_CHECK_MS } from './server.ts'
 
@@ -15,15 +14,13 @@ import { DRAIN_CHECK_MS } from './server.ts'
  */
 export class Adapter {
   /** For a `node:http` server's `request` event. */
-  readonly handler: RequestListener = (req, res) => void this.#serve(new Exchange(req, res))
-  readonly #responder: Responder
+  readonly handler: RequestListener
   readonly #underWay = new Set<Exchange>()
-  readonly #watched = new WeakSet<Socket>()
-  /** Where the next request begins is unclear, so none is served. */
-  readonly #unclear = new WeakSet<Socket>()
+  /** Of an unclear one it is not known where the next request begins, so none is served. */
+  readonly #sockets = new WeakMap<Socket, 'clear' | 'unclear'>()
 
   constructor(responder: Responder) {
-    this.#responder = responder
+    this.handler = (req, res) => void this.#serve(new Exchange(req, res, responder))
   }
 
   /** How many requests are being answered. */
@@ -41,56 +38,37 @@ export class Adapter {
   }
 
   async #serve(exchange: Exchange): Promise<void> {
-    const { req } = exchange
+    const { req, res, responder } = exchange
+    const { socket } = req
+    const known = this.#sockets.get(socket)
     // If it is over, its events have passed: nothing would finish the exchange.
-    if (exchange.isOver || this.#unclear.has(req.socket)) return
-    if (exchange.isUnclear) this.#unclear.add(req.socket)
-    this.#begin(exchange)
+    if (exchange.isOver || known === 'unclear') return
+    this.#sockets.set(socket, exchange.isUnclear ? 'unclear' : 'clear')
+    this.#underWay.add(exchange)
+    // It leaves the set only when what it holds is released.
+    exchange.whenDone(() => this.#underWay.delete(exchange))
+    res.once('close', () => exchange.finish())
+    // A response that waits for others of its connection has no 'close' of its own.
+    if (!known) socket.once('close', () => this.#finishAll(socket))
+    // The application may write to a response that has ended.
+    res.on('error', () => {})
     // Another listener would make the body flow before it is read.
     if (exchange.hasUnreadBody) req.pause()
-    const served = new Promise<HttpResponse>((resolve) => resolve(this.#responder.serve(exchange)))
-    const explain = (error: unknown): HttpResponse => this.#responder.explain(error, exchange)
+    const served = new Promise<HttpResponse>((resolve) => resolve(responder.serve(exchange)))
+    const explain = (error: unknown): HttpResponse => responder.explain(error, exchange)
     const response = await served.catch(explain)
     // What is left of the body is dropped.
     req.resume()
     if (exchange.isOver || exchange.isDone) {
-      abandon(response)
       exchange.finish()
-      return this.#responder.answered(exchange, response, true)
+      return exchange.lose(response)
     }
-    exchange.response = response
     const close = exchange.endsWith(response) ? ['Connection', 'close'] : []
-    try {
-      await send(exchange, { ...response, headers: [...response.headers, ...close] }, false)
-    } catch (error) {
-      this.#responder.responseFailed(error, exchange)
-      cutOff(req.socket)
-    }
+    const closing = { ...response, headers: [...response.headers, ...close] }
+    send(exchange, closing, false)
   }
 
-  #begin(exchange: Exchange): void {
-    const { req, res } = exchange
-    const { socket } = req
-    this.#underWay.add(exchange)
-    // It leaves the set only when what it holds is released.
-    exchange.whenDone(() => this.#underWay.delete(exchange))
-    res.once('close', () => this.#finished(exchange))
-    // The application may write to a response that has ended.
-    res.on('error', () => {})
-    if (this.#watched.has(socket)) return
-    this.#watched.add(socket)
-    // A response that waits for others of its connection has no 'close' of its own.
-    socket.once('close', () => {
-      for (const each of this.#underWay)
-        if (each.req.socket === socket) this.#finished(each)
-    })
-  }
-
-  /** All of the response has left the process, or its client has left. */
-  #finished(exchange: Exchange): void {
-    if (exchange.isDone) return
-    exchange.finish()
-    const { response } = exchange
-    if (response) this.#responder.answered(exchange, response, exchange.isLost)
+  #finishAll(socket: Socket): void {
+    for (const each of this.#underWay) if (each.req.socket === socket) each.finish()
   }
 }

@@ -46,21 +46,18 @@ export function readBody(exchange: Exchange, maxBytes: number, hold: Hold): Prom
   // The application of another server has read it, or reads it.
   const isRead = req.readableDidRead || req.readableEnded || req.listenerCount('readable') > 0
   if (!collected && isRead) throw new Error(NOT_BYTES)
-  exchange.isBodyTaken = true
   if (exchange.awaitsContinue) exchange.res.writeContinue()
   exchange.awaitsContinue = false
   return new Promise((resolve, reject) => {
     let held: Buffer = Buffer.alloc(0)
     let length = 0
     const take = (chunk: Buffer | string): void => {
-      // It came too late: the request has its response.
-      if (exchange.response) return gone()
       // The application has set its encoding.
       if (typeof chunk === 'string') return stop(new Error(NOT_BYTES))
       const needed = length + chunk.length
       if (needed > maxBytes) return stop(new HttpError('bodyTooLarge'))
       if (needed > held.length) {
-        const capacity = Math.max(needed, Math.min(2 * length, exchange.contentLength ?? maxBytes))
+        const capacity = Math.max(needed, Math.min(2 * length, exchange.contentLength || maxBytes))
         if (!hold.grow(capacity)) return stop(overloaded())
         // Most bodies are one chunk, which is not copied.
         held = length === 0 ? chunk : Buffer.concat([held.subarray(0, length)], capacity)
@@ -69,22 +66,19 @@ export function readBody(exchange: Exchange, maxBytes: number, hold: Hold): Prom
       length = needed
     }
     const end = (): void => {
-      if (exchange.response) return gone()
       release()
       resolve(held.subarray(0, length))
     }
     const stop = (error: Error): void => {
       release()
-      exchange.isBodyTaken = false
       reject(error)
     }
-    const gone = (): void => stop(new ClientGone())
     // What was read must not stay in memory while the store works.
     const release = (): void => {
       exchange.endBody = undefined
       req.off('data', take).off('end', end)
     }
-    exchange.endBody = gone
+    exchange.endBody = () => stop(new ClientGone())
     // The application of another server may have paused the request.
     req.on('end', end).on('data', take).resume().read(0)
     if (collected) take(collected)

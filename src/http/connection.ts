@@ -4,12 +4,11 @@ import type { IncomingMessage } from 'node:http'
 import type { Socket } from 'node:net'
 import { HttpError } from '../errors.ts'
 import { collectBody, discardBody, dropBody } from './body.ts'
-import { Exchange, hasTooManyHeaders, isKnownVersion, recordOf } from './exchange.ts'
-import type { RequestRecord } from './exchange.ts'
-import type { Responder } from './responder.ts'
-import { abandon, type HttpResponse, lastHeadersOf } from './response.ts'
+import { Exchange, hasTooManyHeaders, isKnownVersion, RequestRecord } from './exchange.ts'
+import type { Responder } from './exchange.ts'
+import { type HttpResponse, lastHeadersOf } from './response.ts'
 import { cutOff, send } from './send.ts'
-import { tickEnd } from './tick.ts'
+import { atTickEnd } from './tick.ts'
 
 /** At most this many requests wait for the one that is served; one more resets the connection. */
 const WAITING_MAX = 16
@@ -18,17 +17,15 @@ const WAITING_HEADERS_MAX = 400
 /** How long a client may still send, and read, after the last response. */
 const LINGER_MS = 1000
 
-/** What Node's parser could not read, or waited for too long. */
-type Refusal = readonly [error: HttpError, request: RequestRecord]
-
 /**
  * What follows the requests that wait:
  * - open: more requests.
  * - closing: nothing.
- * - a refusal: its response, and then nothing.
+ * - an error: its response, and then nothing. Node's parser could not read the request, or waited
+ *   for it too long.
  * - ended: nothing, and no request waits: the last response is sent, or being sent.
  */
-type Next = 'open' | 'closing' | Refusal | 'ended'
+type Next = 'open' | 'closing' | readonly [error: HttpError, request: RequestRecord] | 'ended'
 
 /**
  * Node would serve the requests of a connection side by side. Here they are served one at a time,
@@ -91,7 +88,7 @@ export class Connection {
   }
 
   /** Answers what Node could not parse, or waited for too long, after all requests before it. */
-  fail(error: HttpError, request: RequestRecord = recordOf()): void {
+  fail(error: HttpError, request = new RequestRecord()): void {
     if (this.#next === 'ended' || typeof this.#next === 'object') return
     const newest = this.#waiting.at(-1) ?? this.#current
     const broken = newest?.req.complete === false ? newest : undefined
@@ -122,7 +119,7 @@ export class Connection {
     this.#socket.on('drain', () => this.#current?.res.emit('drain'))
     const condition = isKnownVersion(req) ? 'methodUnknown' : 'malformedRequest'
     const error = new HttpError(hasTooManyHeaders(req) ? 'headersTooLarge' : condition)
-    this.fail(error, recordOf(req.method, req.rawHeaders))
+    this.fail(error, new RequestRecord(req.method, req.rawHeaders))
   }
 
   /** Ends it if it was never used, or waits for a body that is dropped: Node calls neither idle. */
@@ -150,7 +147,7 @@ export class Connection {
       if (response instanceof Promise) response.then(answer, explain)
       // Waiting requests must not take a tick each.
       else if (this.#waiting.length > 0) answer(response)
-      else tickEnd.add(() => answer(response))
+      else atTickEnd(() => answer(response))
     } catch (error) {
       explain(error)
     }
@@ -162,12 +159,7 @@ export class Connection {
   }
 
   #answer(exchange: Exchange, response: HttpResponse): void {
-    if (exchange.response || exchange.isOver) {
-      abandon(response)
-      // Unless it was refused meanwhile, its client has left.
-      if (!exchange.response) this.#responder.answered(exchange, response, true)
-      return
-    }
+    if (exchange.response || exchange.isOver) return exchange.lose(response)
     const isFinal = this.#next === 'closing' && this.#waiting.length === 0
     const isLast = isFinal || this.#responder.draining || exchange.endsWith(response)
     discardBody(exchange)
@@ -182,21 +174,11 @@ export class Connection {
   }
 
   #send(exchange: Exchange, response: HttpResponse, isLast: boolean): void {
-    exchange.response = response
-    const fail = (error: unknown): void => {
-      this.#responder.responseFailed(error, exchange)
-      cutOff(this.#socket)
-    }
-    if (isLast) {
-      this.#socket.once('finish', () => this.#finished(exchange, this.#socket.destroyed))
-      this.#socket.once('close', () => this.#finished(exchange, true))
-      this.#endAfterThis(exchange)
-    }
-    try {
-      send(exchange, response, isLast)?.catch(fail)
-    } catch (error) {
-      fail(error)
-    }
+    send(exchange, response, isLast)
+    if (!isLast) return
+    this.#socket.once('finish', () => this.#finished(exchange, this.#socket.destroyed))
+    this.#socket.once('close', () => this.#finished(exchange, true))
+    this.#endAfterThis(exchange)
   }
 
   #close(text = ''): void {
@@ -219,15 +201,13 @@ export class Connection {
   }
 
   /** All of the response has left the process, or its client has left. */
-  #finished(exchange: Exchange, aborted = exchange.isLost): void {
+  #finished(exchange: Exchange, isLost?: boolean): void {
     if (exchange.isDone) return
-    exchange.finish()
-    const { req, response } = exchange
+    exchange.finish(isLost)
     // Reads the end of the request, which an idle connection would keep (see `discardBody`).
-    if (!exchange.hasBody) req.read()
-    if (response) this.#responder.answered(exchange, response, aborted)
+    if (!exchange.hasBody) exchange.req.read()
     // An idle connection keeps nothing of its last request.
-    if (req.complete && this.#current === exchange) this.#current = undefined
+    if (exchange.req.complete && this.#current === exchange) this.#current = undefined
     this.#advance()
   }
 

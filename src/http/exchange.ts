@@ -1,6 +1,10 @@
-/* One request and its response: what the headers say, and how far it has come. */
+/*
+ * One request and its response: what the headers say, and how far it has come. And what answers
+ * requests.
+ */
 
 import type { IncomingMessage, ServerResponse } from 'node:http'
+import type { HttpError } from '../errors.ts'
 import { requestIdOf, traceIdOf, valuesOf } from './headers.ts'
 import { type HttpResponse, lengthOf } from './response.ts'
 
@@ -19,20 +23,25 @@ const LAST_STATUSES: ReadonlySet<number> = new Set([408, 413, 431])
 const KEEP_ALIVE = /(?:^|,)[ \t]*keep-alive[ \t]*(?:,|$)/i
 const CLOSE = /(?:^|,)[ \t]*close[ \t]*(?:,|$)/i
 
-/** What log and metrics say of a request. */
-export interface RequestRecord {
+/**
+ * What log and metrics say of a request. The start of one that Node's parser refused is unknown: it
+ * counts from then.
+ */
+export class RequestRecord {
   readonly method: string | undefined
-  readonly route: string | undefined
-  readonly ownerHash: string | undefined
   readonly requestId: string
   readonly traceId: string | undefined
-  readonly startedAtMs: number
-}
+  readonly startedAtMs = performance.now()
+  /** Known once the token is verified. */
+  ownerHash: string | undefined
+  /** The path pattern that the request matched. */
+  route: string | undefined
 
-/** The record of a request that Node's parser refused. Its start is unknown: it counts from now. */
-export function recordOf(method?: string, rawHeaders: readonly string[] = []): RequestRecord {
-  const ids = { requestId: requestIdOf(rawHeaders), traceId: traceIdOf(rawHeaders) }
-  return { method, route: undefined, ownerHash: undefined, ...ids, startedAtMs: performance.now() }
+  constructor(method?: string, rawHeaders: readonly string[] = []) {
+    this.method = method
+    this.requestId = requestIdOf(rawHeaders)
+    this.traceId = traceIdOf(rawHeaders)
+  }
 }
 
 /** True if some of the headers may be missing. */
@@ -45,15 +54,12 @@ export function isKnownVersion({ httpVersion }: IncomingMessage): boolean {
   return httpVersion === '1.1' || httpVersion === '1.0'
 }
 
-export class Exchange implements RequestRecord {
+export class Exchange extends RequestRecord {
   readonly req: IncomingMessage
   readonly res: ServerResponse
-  readonly startedAtMs = performance.now()
-  readonly requestId: string
-  readonly traceId: string | undefined
-  readonly method: string
-  /** In bytes. Undefined for a chunked body, and without a body. Node has checked the number. */
-  readonly contentLength: number | undefined
+  readonly responder: Responder
+  /** In bytes; 0 for a chunked body, and without a body. Node has checked the number. */
+  readonly contentLength: number
   readonly isChunked: boolean
   readonly hasBody: boolean
   /**
@@ -62,16 +68,10 @@ export class Exchange implements RequestRecord {
    */
   readonly isLast: boolean
   /** True while the client waits for "100 Continue". */
-  awaitsContinue: boolean
-  /** Known once the token is verified. */
-  ownerHash: string | undefined
-  /** The path pattern that the request matched. */
-  route: string | undefined
-  /** True while the body is read, and after it was read to its end. */
-  isBodyTaken = false
+  awaitsContinue = false
   /**
-   * Set while the body is read: called once the exchange is done. Node tells the request nothing
-   * more after a response of another server's application.
+   * Set while the body is read: called once the exchange has a response or is done. Node tells the
+   * request nothing more after a response of another server's application.
    */
   endBody: (() => void) | undefined
   /** True once the body is read to be dropped. */
@@ -86,17 +86,14 @@ export class Exchange implements RequestRecord {
   isDone = false
   readonly #whenDone: (() => void)[] = []
 
-  constructor(req: IncomingMessage, res: ServerResponse, awaitsContinue = false) {
+  constructor(req: IncomingMessage, res: ServerResponse, responder: Responder) {
+    super(req.method, req.rawHeaders)
     this.req = req
     this.res = res
-    this.awaitsContinue = awaitsContinue
-    this.requestId = requestIdOf(req.rawHeaders)
-    this.traceId = traceIdOf(req.rawHeaders)
-    this.method = req.method ?? ''
-    const [length] = this.headers('content-length')
-    this.contentLength = length === undefined ? undefined : Number(length)
+    this.responder = responder
+    this.contentLength = Number(this.headers('content-length')[0] ?? 0)
     this.isChunked = this.headers('transfer-encoding').length > 0
-    this.hasBody = this.isChunked || (this.contentLength ?? 0) > 0
+    this.hasBody = this.isChunked || this.contentLength > 0
     // Node's parser reads Proxy-Connection in the same way as Connection.
     const options = `${this.headers('connection')},${this.headers('proxy-connection')}`
     const says = req.httpVersion === '1.0' ? !KEEP_ALIVE.test(options) : CLOSE.test(options)
@@ -114,17 +111,20 @@ export class Exchange implements RequestRecord {
     else this.#whenDone.push(callback)
   }
 
-  /** A second call does nothing. */
-  finish(): void {
+  /** Ends it, and notes its response. A second call does nothing. */
+  finish(isLost?: boolean): void {
     if (this.isDone) return
     this.isDone = true
     this.endBody?.()
     for (const callback of this.#whenDone) callback()
+    // To Node a response is finished too if it was lost.
+    const aborted = isLost ?? (!this.res.writableFinished || this.req.socket.destroyed)
+    if (this.response) this.responder.answered(this, this.response, aborted)
   }
 
-  /** True if not all of its response has left the process. To Node a lost one is finished too. */
-  get isLost(): boolean {
-    return !this.res.writableFinished || this.req.socket.destroyed
+  /** Notes a response that cannot be sent. Unless the request was refused, its client has left. */
+  lose(response: HttpResponse): void {
+    if (!this.response) this.responder.answered(this, response, true)
   }
 
   /** True if its client has left, or the server's application has responded. */
@@ -133,20 +133,16 @@ export class Exchange implements RequestRecord {
   }
 
   /**
-   * True if its version is unknown, or two readers could disagree on where it ends, which allows
-   * request smuggling (RFC 9112 §6.1, §6.3, §11.2).
+   * True if it is not known where the next request begins: some of the headers may be missing, its
+   * version is unknown, or two readers could disagree on where it ends, which allows request
+   * smuggling (RFC 9112 §6.1, §6.3, §11.2).
    */
-  get isMalformed(): boolean {
-    if (!isKnownVersion(this.req)) return true
+  get isUnclear(): boolean {
+    if (hasTooManyHeaders(this.req) || !isKnownVersion(this.req)) return true
     if (!this.isChunked) return false
     const [codings = '', second] = this.headers('transfer-encoding')
     if (second !== undefined || !/(?:^|,)[ \t]*chunked$/i.test(codings)) return true
-    return this.contentLength !== undefined || this.req.httpVersion === '1.0'
-  }
-
-  /** True if it is not known where the next request begins. */
-  get isUnclear(): boolean {
-    return this.isMalformed || hasTooManyHeaders(this.req)
+    return this.headers('content-length').length > 0 || this.req.httpVersion === '1.0'
   }
 
   /** True if no request can follow after this response. */
@@ -155,23 +151,41 @@ export class Exchange implements RequestRecord {
     if (this.isLast || LAST_STATUSES.has(status) || this.awaitsContinue) return true
     // The end of a response without a length is the end of the connection (RFC 9112 §6.3).
     if (this.req.httpVersion === '1.0' && lengthOf(body) === undefined) return true
-    return this.hasUnreadBody && (this.contentLength ?? 0) > this.discardMaxBytes
+    return this.hasUnreadBody && this.contentLength > this.discardMaxBytes
   }
 
   /** What the client expects. HTTP/1.0 does not know expectations (RFC 9110 §10.1.1). */
   get expectation(): string | undefined {
-    const expected = this.headers('expect')
-    if (expected.length === 0 || this.req.httpVersion === '1.0') return undefined
-    return expected.join().toLowerCase()
+    const expected = this.req.httpVersion === '1.0' ? [] : this.headers('expect')
+    return expected.length > 0 ? expected.join().toLowerCase() : undefined
   }
 
   /** True if there is a body that the service does not read. */
   get hasUnreadBody(): boolean {
-    return this.hasBody && !this.isBodyTaken && !this.req.readableEnded
+    return this.hasBody && !this.endBody && !this.req.readableEnded
   }
 
   /** How much of an unread body is read and dropped. */
   get discardMaxBytes(): number {
     return this.ownerHash === undefined ? STRANGER_DISCARD_BYTES : OWNER_DISCARD_BYTES
   }
+}
+
+/** What the connections need of the service. */
+export interface Responder {
+  /** Answers a request. What it throws goes to `explain`. */
+  serve(exchange: Exchange): HttpResponse | Promise<HttpResponse>
+  /** The response to a failure; NO_RESPONSE if the client has left. */
+  explain(error: unknown, request: RequestRecord): HttpResponse
+  /** The failure of a request that the service has not answered for too long. */
+  timeoutError(request: RequestRecord): HttpError
+  /** Called if a response fails after its headers: the client cannot be told any more. */
+  responseFailed(error: unknown, request: RequestRecord): void
+  /**
+   * Called once for each request that is served, also if its client has left, and for each that
+   * Node's parser refuses. `aborted`: not all of the response has left the process.
+   */
+  answered(request: RequestRecord, response: HttpResponse, aborted: boolean): void
+  /** True from the beginning of a stop: every response is the last of its connection. */
+  readonly draining: boolean
 }

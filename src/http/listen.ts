@@ -21,10 +21,11 @@ export interface Listener {
   stop(): void
 }
 
-/** The suffix of a temporary socket path: a dot and 8 hex digits. */
-const SUFFIX_BYTES = 9
-/** `sockaddr_un` holds 107 bytes and a final 0. Node 20 cuts off a longer path without an error. */
-export const SOCKET_PATH_MAX_BYTES = 107 - SUFFIX_BYTES
+/**
+ * `sockaddr_un` holds 107 bytes and a final 0. Node 20 cuts off a longer path without an error. A
+ * temporary path has a dot and 8 hex digits more.
+ */
+export const SOCKET_PATH_MAX_BYTES = 107 - 9
 
 /**
  * Makes a server listen. A stale socket file is replaced; one that a process listens on is not.
@@ -42,6 +43,7 @@ export async function listen(
     if ('path' in address) return await listenOnPath(server, address.path, mode)
     await once(server.listen(address), 'listening')
   } catch (error) {
+    stopAccepting(server)
     throw listenFailed(error, address, option)
   }
   // It listens on TCP.
@@ -56,15 +58,10 @@ export async function listen(
 async function listenOnPath(server: Server, path: string, mode: string): Promise<Listener> {
   const temporary = `${path}.${randomBytes(4).toString('hex')}`
   await once(server.listen(temporary), 'listening')
-  try {
-    const { ino } = lstatSync(temporary)
-    chmodSync(temporary, mode)
-    await putInPlace(temporary, path)
-    return { url: `unix:${path}`, stop: () => stopOnPath(server, path, ino) }
-  } catch (error) {
-    stopAccepting(server)
-    throw error
-  }
+  const { ino } = lstatSync(temporary)
+  chmodSync(temporary, mode)
+  await putInPlace(temporary, path)
+  return { url: `unix:${path}`, stop: () => stopOnPath(server, path, ino) }
 }
 
 /** Accepts no more in any case. @throws Error if the socket file cannot be removed. */
@@ -96,15 +93,10 @@ function stopAccepting(server: Server): void {
 /** True if no process listens on the socket. Linux refuses a connection to an ordinary file too. */
 async function isStale(path: string): Promise<boolean> {
   const socket = connect(path)
-  try {
-    await once(socket, 'connect')
-    return false
-  } catch (error) {
-    const isRefused = errorCodeOf(error) === 'ECONNREFUSED'
-    return isRefused && lstatSync(path, { throwIfNoEntry: false })?.isSocket() === true
-  } finally {
-    socket.destroy()
-  }
+  const failure = await once(socket, 'connect').catch(errorCodeOf)
+  socket.destroy()
+  if (failure !== 'ECONNREFUSED') return false
+  return lstatSync(path, { throwIfNoEntry: false })?.isSocket() === true
 }
 
 /** An address as a setting has it. */
@@ -115,16 +107,14 @@ export function addressText(address: Address): string {
 }
 
 function listenFailed(error: unknown, address: Address, option: string): ListenFailed {
-  const isPath = 'path' in address
+  const what = `${option}: cannot listen on ${addressText(address)}`
   const code = errorCodeOf(error)
-  const isTaken = code === 'EADDRINUSE' || code === 'EEXIST'
+  const isPath = 'path' in address
   const other = isPath ? ', or it is no socket' : ''
+  const taken = `something listens there already${other}; stop it or choose another address`
+  if (code === 'EADDRINUSE' || code === 'EEXIST') return new ListenFailed(`${what}: ${taken}`)
   const host = code === 'EACCES' ? 'a port above 1023' : 'an address of this machine'
   // Node reports a missing folder as EACCES too.
   const place = isPath ? 'a folder that exists, where this user may write' : host
-  const reason = isTaken
-    ? `something listens there already${other}; stop it or choose another address`
-    : `${reasonOf(error)}; choose ${place}`
-  const what = `${option}: cannot listen on ${addressText(address)}`
-  return new ListenFailed(`${what}: ${reason}`, isTaken ? {} : { cause: error })
+  return new ListenFailed(`${what}: ${reasonOf(error)}; choose ${place}`, { cause: error })
 }

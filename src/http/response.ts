@@ -3,11 +3,11 @@
 import { STATUS_CODES } from 'node:http'
 import type { HttpError } from '../errors.ts'
 
-/** A body that is made while it is sent. No piece is empty. */
-export interface BodyStream extends AsyncIterable<Buffer> {
-  /** Called in every case, perhaps twice: a generator that was never started runs no `finally`. */
-  close(): void
-}
+/**
+ * A body that is made while it is sent. No piece is empty. It may never be read: what it holds is
+ * released with its exchange.
+ */
+export type BodyStream = AsyncIterable<Buffer>
 
 export interface HttpResponse {
   readonly status: number
@@ -53,11 +53,6 @@ export function lengthOf(body: HttpResponse['body']): number | undefined {
 
 export function errorResponse({ status, error, message, headers }: HttpError): HttpResponse {
   return { ...jsonResponse(status, { error, message }, ...headers), error }
-}
-
-/** Closes a response whose body is not sent. */
-export function abandon({ body }: HttpResponse): void {
-  if (isStream(body)) body.close()
 }
 
 /**

@@ -1,13 +1,11 @@
 /* The service's own HTTP server: its connections, its limits of time, and how it stops. */
 
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http'
-import { Socket } from 'node:net'
-import type { Duplex } from 'node:stream'
+import type { Socket } from 'node:net'
 import { setImmediate as yieldTick, setTimeout as sleep } from 'node:timers/promises'
 import { type Condition, errorCodeOf, HttpError } from '../errors.ts'
 import { Connection } from './connection.ts'
-import { Exchange, HEADERS_MAX_COUNT } from './exchange.ts'
-import type { Responder } from './responder.ts'
+import { Exchange, HEADERS_MAX_COUNT, type Responder } from './exchange.ts'
 import { cutOff } from './send.ts'
 
 /** Request line and headers together. Node counts their bytes without the separators. */
@@ -29,27 +27,70 @@ export interface HttpTimeouts {
   readonly keepAliveMs: number
   /** During a request, without any byte in either direction: the service or the reader is stuck. */
   readonly inactiveMs: number
-  /** How often Node looks for late requests. */
-  readonly checkMs: number
 }
 
 export class HttpServer {
   /** Node's own. It does not listen yet. */
   readonly server: Server
-  readonly #responder: Responder
   readonly #connections = new Map<Socket, Connection>()
   /** Connections that were refused because there were too many. */
   refused = 0
   #accepted = 0
 
-  constructor(responder: Responder, timeouts: HttpTimeouts) {
-    this.#responder = responder
-    this.server = this.#createServer(timeouts)
+  /** `checkMs` says how often Node looks for late requests. */
+  constructor(responder: Responder, timeouts: HttpTimeouts, checkMs = 1000) {
+    const server = createServer({
+      maxHeaderSize: HEADERS_MAX_BYTES,
+      highWaterMark: STREAM_BUFFER_BYTES,
+      // Not left to NODE_OPTIONS: a lenient parser lets requests be smuggled.
+      insecureHTTPParser: false,
+      headersTimeout: timeouts.headersMs,
+      requestTimeout: timeouts.requestMs,
+      keepAliveTimeout: timeouts.keepAliveMs,
+      connectionsCheckingInterval: checkMs,
+      // Checked by the router, which answers in the Error shape.
+      requireHostHeader: false,
+    })
+    this.server = server
+    server.timeout = timeouts.inactiveMs
+    // In memory tiny headers take thirty times their bytes, also before the last one has come.
+    server.maxHeadersCount = HEADERS_MAX_COUNT
+    // A client that has sent its requests and ended its side still gets the responses. Node's
+    // documentation and types do not have the property.
+    Object.assign(server, { httpAllowHalfOpen: true })
+    server.on('connection', (socket: Socket) => {
+      this.#accepted++
+      this.#connections.set(socket, new Connection(socket, responder))
+      socket.once('close', () => this.#connections.delete(socket))
+    })
+    server.on('drop', () => this.refused++)
+    server.on('timeout', (socket: Socket) => this.#connections.get(socket)?.timedOut())
+    for (const event of ['request', 'checkContinue', 'checkExpectation'])
+      server.on(event, (req: IncomingMessage, res: ServerResponse) => {
+        // After a cut Node parses the rest of what it has read: thousands of short requests.
+        if (req.socket.destroyed) return
+        const exchange = new Exchange(req, res, responder)
+        exchange.awaitsContinue = event === 'checkContinue'
+        this.#connections.get(req.socket)?.enter(exchange)
+      })
+    server.on('connect', (req) => this.#connections.get(req.socket)?.refuseConnect(req))
+    server.on('clientError', (error: Error, socket: Socket) => {
+      const condition = conditionOf(errorCodeOf(error))
+      // Without a condition the connection itself has failed.
+      if (condition && socket.bytesRead > 0)
+        this.#connections.get(socket)?.fail(new HttpError(condition))
+      else socket.destroy()
+    })
   }
 
   /** How many connections are open. */
   get size(): number {
     return this.#connections.size
+  }
+
+  /** The oldest connection is first. */
+  get sockets(): readonly Socket[] {
+    return [...this.#connections.keys()]
   }
 
   /** Requests that are being answered or wait. */
@@ -85,53 +126,6 @@ export class HttpServer {
     }
     for (const socket of this.#connections.keys()) cutOff(socket)
     return this.size
-  }
-
-  #createServer({ headersMs, requestMs, keepAliveMs, inactiveMs, checkMs }: HttpTimeouts): Server {
-    const server = createServer({
-      maxHeaderSize: HEADERS_MAX_BYTES,
-      highWaterMark: STREAM_BUFFER_BYTES,
-      // Not left to NODE_OPTIONS: a lenient parser lets requests be smuggled.
-      insecureHTTPParser: false,
-      headersTimeout: headersMs,
-      requestTimeout: requestMs,
-      keepAliveTimeout: keepAliveMs,
-      connectionsCheckingInterval: checkMs,
-      // Checked by the router, which answers in the Error shape.
-      requireHostHeader: false,
-    })
-    server.timeout = inactiveMs
-    // In memory tiny headers take thirty times their bytes, also before the last one has come.
-    server.maxHeadersCount = HEADERS_MAX_COUNT
-    // A client that has sent its requests and ended its side still gets the responses. Node's
-    // documentation and types do not have the property.
-    Object.assign(server, { httpAllowHalfOpen: true })
-    server.on('connection', (socket: Socket) => {
-      this.#accepted++
-      this.#connections.set(socket, new Connection(socket, this.#responder))
-      socket.once('close', () => this.#connections.delete(socket))
-    })
-    server.on('drop', () => this.refused++)
-    server.on('timeout', (socket: Socket) => this.#connections.get(socket)?.timedOut())
-    for (const event of ['request', 'checkContinue', 'checkExpectation']) {
-      server.on(event, (req: IncomingMessage, res: ServerResponse) => {
-        // After a cut Node parses the rest of what it has read: thousands of short requests.
-        if (req.socket.destroyed) return
-        const exchange = new Exchange(req, res, event === 'checkContinue')
-        this.#connections.get(req.socket)?.enter(exchange)
-      })
-    }
-    server.on('connect', (req) => this.#connections.get(req.socket)?.refuseConnect(req))
-    server.on('clientError', (error: Error, stream: Duplex) => {
-      // Node types a plain socket as Duplex here.
-      const isUsed = stream instanceof Socket && stream.bytesRead > 0
-      const connection = isUsed ? this.#connections.get(stream) : undefined
-      const condition = conditionOf(errorCodeOf(error))
-      // Without a condition the connection itself has failed.
-      if (connection && condition) connection.fail(new HttpError(condition))
-      else stream.destroy()
-    })
-    return server
   }
 }
 

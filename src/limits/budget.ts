@@ -23,50 +23,42 @@ export class Budget {
     return hold
   }
 
-  /** True if the owner then holds at most as much as is left free. */
-  hasRoom(owner: string, amount: number): boolean {
-    return (this.#byOwner.get(owner) ?? 0) + amount <= this.#max - this.#held - amount
-  }
-
-  /** For a `Hold` alone: what the owner holds changes by this much. */
-  change(owner: string, amount: number): void {
+  /**
+   * For a `Hold` alone: what the owner holds changes by this much. False, and nothing changes, if
+   * it would be more than is then left free.
+   */
+  change(owner: string, amount: number): boolean {
     const ofOwner = (this.#byOwner.get(owner) ?? 0) + amount
-    this.#held += amount
+    const held = this.#held + amount
+    if (amount > 0 && ofOwner > this.#max - held) return false
+    this.#held = held
     if (ofOwner === 0) this.#byOwner.delete(owner)
     else this.#byOwner.set(owner, ofOwner)
+    return true
   }
 }
 
-/** What one request holds, until it is released. From then on it holds and reserves nothing. */
+/** What one request holds. To release it, set it to 0. */
 export class Hold {
   readonly #budget: Budget
   readonly #owner: string
   #amount = 0
-  #isReleased = false
 
   constructor(budget: Budget, owner: string) {
     this.#budget = budget
     this.#owner = owner
   }
 
-  /** Sets how much it holds from now on. */
-  set(amount: number): void {
-    if (this.#isReleased) return
-    this.#budget.change(this.#owner, amount - this.#amount)
-    this.#amount = amount
+  /** Holds this much from now on. False, and nothing changes, if there is no room for more. */
+  set(amount: number): boolean {
+    const hasRoom = this.#budget.change(this.#owner, amount - this.#amount)
+    if (hasRoom) this.#amount = amount
+    return hasRoom
   }
 
   /** Holds at least this much. False, and nothing changes, if there is no room for it. */
   grow(amount: number): boolean {
-    if (amount <= this.#amount) return true
-    if (this.#isReleased || !this.#budget.hasRoom(this.#owner, amount - this.#amount)) return false
-    this.set(amount)
-    return true
-  }
-
-  release(): void {
-    this.set(0)
-    this.#isReleased = true
+    return amount <= this.#amount || this.set(amount)
   }
 }
 

@@ -36,7 +36,7 @@ export class FairQueue {
     const hold = this.#places.reserve(owner, 1, 'too much work waits')
     // What it throws is a rejection.
     const piece = async (): Promise<T> => {
-      hold.release()
+      hold.set(0)
       return this.#timed(work)
     }
     return new Promise((resolve) => {

@@ -3,11 +3,11 @@ import { Turns } from './turns.ts'
 
 /** Bounds how much work of one kind runs at once, and how much waits. Owners take turns. */
 export class Limiter {
-  readonly #maxRunning: number
+  /** How much more may run at once. */
+  #room: number
   readonly #waiting = new Turns<() => void>()
   readonly #places: Budget
   readonly #what: string
-  #running = 0
 
   /**
    * Of the `places` of what waits, one owner has at most half of those that are free. `what` is for
@@ -15,7 +15,7 @@ export class Limiter {
    */
   constructor(what: string, maxRunning: number, places: number) {
     this.#what = what
-    this.#maxRunning = maxRunning
+    this.#room = maxRunning
     this.#places = new Budget(places)
   }
 
@@ -25,11 +25,11 @@ export class Limiter {
    * @throws HttpError `overloaded` if too much waits.
    */
   async run<T>(owner: string, work: () => T | Promise<T>, places = 1): Promise<T> {
-    if (this.#running < this.#maxRunning) this.#running++
+    if (this.#room > 0) this.#room--
     else {
       const hold = this.#places.reserve(owner, places, `too many ${this.#what} wait`)
       await new Promise<void>((start) => this.#waiting.add(owner, start))
-      hold.release()
+      hold.set(0)
     }
     try {
       return await work()
@@ -43,6 +43,6 @@ export class Limiter {
   #next(): void {
     const start = this.#waiting.shift()
     if (start) start()
-    else this.#running--
+    else this.#room++
   }
 }

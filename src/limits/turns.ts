@@ -6,9 +6,9 @@ export class Turns<T> {
    * a new iterator would step over all holes. All owners who wait are after
    * it. It is asked only while one waits: asked at the end, it would be done for ever.
    */
-  readonly #owners = this.#byOwner.keys()
-  /** The owner whose turn it is, once that is known. */
-  #owner: string | undefined
+  readonly #turns = this.#byOwner.entries()
+  /** The owner whose turn it is, and what waits of it, once that is known. */
+  #turn: readonly [owner: string, items: T[]] | undefined
   #count = 0
 
   get count(): number {
@@ -24,21 +24,20 @@ export class Turns<T> {
 
   /** What `shift` would return. */
   get first(): T | undefined {
-    if (this.#count > 0) this.#owner ??= this.#owners.next().value
-    return this.#byOwner.get(this.#owner ?? '')?.[0]
+    if (this.#count > 0) this.#turn ??= this.#turns.next().value
+    return this.#turn?.[1][0]
   }
 
   /** Removes what is next, and returns it; undefined if nothing waits. */
   shift(): T | undefined {
     const { first } = this
-    const owner = this.#owner
-    if (owner === undefined) return undefined
-    const items = this.#byOwner.get(owner) ?? []
+    if (!this.#turn) return undefined
+    const [owner, items] = this.#turn
     items.shift()
     // Deleted and set again, the owner is last.
     this.#byOwner.delete(owner)
     if (items.length > 0) this.#byOwner.set(owner, items)
-    this.#owner = undefined
+    this.#turn = undefined
     this.#count -= 1
     return first
   }

@@ -21,11 +21,11 @@ function isText(value: unknown): value is string {
   return typeof value === 'string' && value.isWellFormed()
 }
 
-/** The member that is missing or wrong. */
-type InvalidMember = 'name' | 'id' | 'tag'
-
-/** Reads a plant from the members of a JSON object; ignores members of other names. */
-export function readNewPlant(members: ReadonlyMap<string, unknown>): NewPlant | InvalidMember {
+/**
+ * Reads a plant from the members of a JSON object, or returns which of them is missing or wrong.
+ * Members of other names are ignored.
+ */
+export function readNewPlant(members: ReadonlyMap<string, unknown>): NewPlant | keyof NewPlant {
   const name = members.get('name')
   const id = members.get('id')
   if (!isText(name)) return 'name'

@@ -19,7 +19,8 @@ export class LogWriter {
   /** The lines of this tick. */
   #lines: string[] = []
   #chars = 0
-  #dropped = 0
+  /** Lines lost so far. */
+  dropped = 0
   /** How many of them a line has reported. */
   #reported = 0
   /** What `#reported` was before this tick: if the write fails, its report is lost too. */
@@ -33,22 +34,15 @@ export class LogWriter {
     this.#reportOf = reportOf
   }
 
-  get dropped(): number {
-    return this.#dropped
-  }
-
   add(line: string): void {
     const unread = (this.#output.writableLength ?? 0) + this.#chars
-    if (unread + line.length > UNREAD_MAX_BYTES) {
-      this.#dropped++
-      return
-    }
+    if (unread + line.length > UNREAD_MAX_BYTES) return void this.dropped++
     if (this.#lines.length === 0) {
       setImmediate(() => this.#write())
       this.#reportedBefore = this.#reported
     }
-    const gap = this.#dropped - this.#reported
-    this.#reported = this.#dropped
+    const gap = this.dropped - this.#reported
+    this.#reported = this.dropped
     this.#lines.push(gap > 0 ? this.#reportOf(gap) + line : line)
     this.#chars += line.length
   }
@@ -68,7 +62,7 @@ export class LogWriter {
     this.#output.write((this.#hasFailed ? '\n' : '') + lines.join(''), (error) => {
       this.#hasFailed = Boolean(error)
       if (error) {
-        this.#dropped += lines.length
+        this.dropped += lines.length
         this.#reported = Math.min(this.#reported, reportedBefore)
       }
       written()

@@ -46,36 +46,19 @@ export interface LogLine {
 
 export type OnLog = (line: LogLine) => void
 
-export interface Log {
-  /** At level info. */
-  request(line: RequestLine): void
-  error(message: string, fields?: Fields): void
-  info(message: string, fields?: Fields): void
-  debug(message: string, fields?: Fields): void
-  /** Lines lost so far, because the reader is too slow or gone. */
-  readonly dropped: number
-  /**
-   * Resolves when all lines are written or lost, or after the timeout. A write may then be stuck:
-   * only process.exit ends it.
-   */
-  flush(timeoutMs: number): Promise<void>
-}
-
-/** How lines are written. Both functions return whole lines, and never throw. */
-export interface LogFormat {
-  line(level: LogLevel, message: string, fields?: Fields): string
-  request(line: RequestLine): string
-}
+export type Log = ReturnType<typeof logTo>
 
 /** Takes whole lines. */
 type Lines = Pick<LogWriter, 'add' | 'dropped' | 'flush'>
 
-const JSON_LINES: LogFormat = { line: render, request: renderRequest }
+/** How lines are written. Both functions return whole lines, and never throw. */
+const JSON_LINES = { line: render, request: renderRequest }
+
+export type LogFormat = typeof JSON_LINES
 
 /** A log of one JSON object a line. It never throws and never waits for its reader. */
 export function createLog(level: LogLevel, output?: Output, format = JSON_LINES): Log {
-  const reportOf = (dropped: number): string =>
-    format.line('error', 'log lines were dropped', { dropped })
+  const reportOf = (dropped: number) => format.line('error', 'log lines were dropped', { dropped })
   return logTo(new LogWriter(output ?? standardOutput(), reportOf), level, format)
 }
 
@@ -93,19 +76,23 @@ export function createCallbackLog(level: LogLevel, onLog: OnLog): Log {
   return logTo({ add, dropped: 0, flush: () => Promise.resolve() }, level, JSON_LINES)
 }
 
-function logTo(lines: Lines, level: LogLevel, format: LogFormat): Log {
+function logTo(lines: Lines, level: LogLevel, format: LogFormat) {
   const isOn = (own: LogLevel): boolean => LOG_LEVELS.indexOf(own) <= LOG_LEVELS.indexOf(level)
-  const at = (own: LogLevel): Log['info'] =>
+  const at = (own: LogLevel): ((message: string, fields?: Fields) => void) =>
     isOn(own) ? (message, fields) => lines.add(format.line(own, message, fields)) : () => {}
   return {
     error: at('error'),
     info: at('info'),
     debug: at('debug'),
-    request: isOn('info') ? (line) => lines.add(format.request(line)) : () => {},
-    get dropped() {
-      return lines.dropped
-    },
-    flush: (timeoutMs) => lines.flush(timeoutMs),
+    /** At level info. */
+    request: isOn('info') ? (line: RequestLine) => lines.add(format.request(line)) : () => {},
+    /** Lines lost so far, because the reader is too slow or gone. */
+    dropped: () => lines.dropped,
+    /**
+     * Resolves when all lines are written or lost, or after the timeout. A write may then be stuck:
+     * only process.exit ends it.
+     */
+    flush: (timeoutMs: number) => lines.flush(timeoutMs),
   }
 }
 

@@ -1,8 +1,10 @@
 /** Names and values of our own alone: none is escaped, and none may come from a client. */
 export type Labels = Readonly<Record<string, string>>
 
-/** One value, one for each set of labels, or undefined: then the metric is left out. */
-export type Reading = number | undefined | readonly (readonly [labels: Labels, value: number])[]
+/**
+ * One value (`true` is 1), one for each set of labels, or undefined: then the metric is left out.
+ */
+export type Reading = number | boolean | undefined | readonly (readonly [Labels, number])[]
 
 type Samples = () => readonly string[]
 
@@ -73,20 +75,20 @@ export class Metrics {
   }
 
   render(): string {
-    return this.#families.map((lines) => lines().map((line) => `${line}\n`).join('')).join('')
+    const lines = this.#families.flatMap((family) => family())
+    return lines.map((line) => `${line}\n`).join('')
   }
 
   #add(name: string, type: string, help: string, samples: Samples): void {
-    const start = [`# HELP ${name} ${help}`, `# TYPE ${name} ${type}`]
     this.#families.push(() => {
-      const found = samples()
-      return found.length === 0 ? [] : [...start, ...found]
+      const all = samples()
+      return all.length === 0 ? [] : [`# HELP ${name} ${help}`, `# TYPE ${name} ${type}`, ...all]
     })
   }
 }
 
 function samplesOf(name: string, reading: Reading = []): readonly string[] {
-  const all = typeof reading === 'number' ? [[{}, reading] as const] : reading
+  const all = typeof reading === 'object' ? reading : [[{}, Number(reading)] as const]
   return all.map(([labels, value]) => sample(name, labels, value))
 }
 

@@ -1,10 +1,9 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { conditions } from '../../dist/errors.js'
 import { failureCases, SPECIAL } from '../support/conditions.ts'
 import { scrape } from '../support/metrics.ts'
 import { startService } from '../support/service.ts'
-import { headerLines, verdict } from '../support/verdict.ts'
+import { conditions, headerLines, verdict } from '../support/verdict.ts'
 import { firstAnswer, head } from '../support/wire.ts'
 
 test('catalogue: every error has its status, value, message and headers', async (t) => {

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { RateLimit } from '../../dist/api/rate-limit.js'
+import { rateLimitOf } from '../../dist/api/rate-limit.js'
 import { call, post } from '../support/http.ts'
 import { startService } from '../support/service.ts'
 import { stopClock } from '../support/time.ts'
@@ -60,14 +60,14 @@ test('rate: requests a second for each owner; the scope is checked first', async
 test('rate: a refused request does not count, and a second allows as many again', (t) => {
   let now = 1000
   t.mock.method(performance, 'now', () => now)
-  const limit = new RateLimit(3)
-  const taken = () => [1, 2, 3, 4, 5].map(() => limit.waitSecondsFor('a') ?? 0)
+  const limit = rateLimitOf(3)
+  const taken = () => [1, 2, 3, 4, 5].map(() => limit('a') ?? 0)
   assert.deepEqual(taken(), [0, 0, 0, 1, 1])
   now += 333
-  assert.deepEqual(limit.waitSecondsFor('a'), 1)
+  assert.deepEqual(limit('a'), 1)
   now += 1
   assert.deepEqual(taken(), [0, 1, 1, 1, 1])
   now += 1000
   assert.deepEqual(taken(), [0, 0, 0, 1, 1])
-  assert.equal(limit.waitSecondsFor('b'), undefined)
+  assert.equal(limit('b'), undefined)
 })

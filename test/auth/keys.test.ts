@@ -238,7 +238,7 @@ test('key file: a new version is used; a broken one is logged once and ignored',
   assert.equal(keys.keys, first)
   assert.equal(keys.isStale, true)
   // It has no age, or an alert would call it too old.
-  assert.equal(keys.ageMs, undefined)
+  assert.equal(keys.ageSeconds, undefined)
   await accepted(one, by)
 
   write(jwk(rsa.publicKey, { kid: 'one' }))

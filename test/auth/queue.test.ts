@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import { setImmediate as nextTick } from 'node:timers/promises'
 import { type TestContext, test } from 'node:test'
 import { readSecrets } from '../../dist/auth/secrets.js'
-import { conditions } from '../../dist/errors.js'
+import { CATALOGUE } from '../../dist/errors.js'
 import { call } from '../support/http.ts'
 import { scrape, underWay } from '../support/metrics.ts'
 import { startService } from '../support/service.ts'
@@ -78,7 +78,7 @@ test('tokens in turn: 16 are verified, 512 wait, more get 503, and not cached on
   await underWay(adminPort, wires.length)
   for (let i = 0; i < 3; i++) {
     const answer = await firstAnswer(port, head('GET', '/plants', { token: es512('late') }))
-    const message = conditions.get('overloaded')?.[1]
+    const message = CATALOGUE.overloaded[1]
     assert.equal(answer.status, 503)
     assert.deepEqual(JSON.parse(answer.body), { error: 50303, message })
     assert.deepEqual(headerLines(answer, 'retry-after'), ['1'])

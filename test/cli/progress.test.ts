@@ -25,22 +25,19 @@ function started(t: TestContext) {
 
 test('progress: work of less than a second, and the end of longer work, tell nothing', (t) => {
   const { clock, written, progress } = started(t)
-  progress.step('reading', 50e6)
-  progress.step('importing')
+  progress.at('importing', 0, 1000, 'plants')
   clock.pass(999)
-  progress.at(900, 1000, 'plants')
+  progress.at('importing', 900, 1000, 'plants')
   clock.pass(1000)
-  progress.at(1000, 1000, 'plants')
-  progress.step('writing')
-  progress.at(900, 1000, 'plants')
+  progress.at('importing', 1000, 1000, 'plants')
+  progress.at('writing', 900, 1000, 'MB')
   assert.deepEqual(written, [])
 })
 
 test('progress: a line a second says how far it is, between other lines', (t) => {
   const { clock, written, progress } = started(t)
-  progress.step('importing')
   for (let done = 0; done < 5000; done += 100) {
-    progress.at(done, 10_000, 'plants')
+    progress.at('importing', done, 10_000, 'plants')
     if (done === 2000) progress.tell('not imported: \x1b row 1')
     clock.pass(50)
   }
@@ -53,8 +50,8 @@ test('progress: a line a second says how far it is, between other lines', (t) =>
 
 test('progress: a long step that cannot tell how far it is, is named when it begins', (t) => {
   const { written, progress } = started(t)
-  progress.step('checking', 100e6)
-  progress.step('checking little', 99e6)
+  progress.announce('checking', 100e6)
+  progress.announce('checking little', 99e6)
   assert.deepEqual(written, ['checking: 100 MB\n'])
 })
 

@@ -12,16 +12,15 @@ import { PatientVerifier, RULES, secretKeys, temporaryDirectory } from '../auth/
 
 test('dev key: is made once, and only its owner can read it and its directory', async () => {
   const directory = join(temporaryDirectory(), 'a', 'b')
-  const path = join(directory, 'dev.key')
-  assert.equal(readDevKey(path), undefined)
-  const key = await readOrCreateDevKey(path)
+  assert.equal(readDevKey(directory), undefined)
+  const key = await readOrCreateDevKey(directory)
   assert.equal(key.length, 32)
-  assert.equal(statSync(path).mode & 0o777, 0o600)
+  assert.equal(statSync(join(directory, 'dev.key')).mode & 0o777, 0o600)
   assert.equal(statSync(directory).mode & 0o777, 0o700)
   assert.deepEqual(readdirSync(directory), ['dev.key'])
-  assert.deepEqual(await readOrCreateDevKey(path), key)
-  assert.deepEqual(readDevKey(path), key)
-  assert.notDeepEqual(await readOrCreateDevKey(join(directory, 'other.key')), key)
+  assert.deepEqual(await readOrCreateDevKey(directory), key)
+  assert.deepEqual(readDevKey(directory), key)
+  assert.notDeepEqual(await readOrCreateDevKey(join(directory, 'other')), key)
 })
 
 test('dev key: where no byte can be written none is left, and a later start makes it', async () => {
@@ -33,7 +32,7 @@ test('dev key: where no byte can be written none is left, and a later start make
   assert.equal(status, 1, stderr)
   assert.match(stderr, /dev\.key, the development key of PLANTS_DATA, cannot be made: EFBIG/)
   assert.deepEqual(readdirSync(data), [])
-  assert.equal((await readOrCreateDevKey(join(data, 'dev.key'))).length, 32)
+  assert.equal((await readOrCreateDevKey(data)).length, 32)
 })
 
 test('dev key: what a kill leaves of its making, the next start removes', async () => {
@@ -49,7 +48,8 @@ test('dev key: what a kill leaves of its making, the next start removes', async 
 })
 
 test('dev key: a file with other content is refused by name and not changed', async () => {
-  const path = join(temporaryDirectory(), 'dev.key')
+  const directory = temporaryDirectory()
+  const path = join(directory, 'dev.key')
   for (const text of [
     '',
     '\n',
@@ -60,7 +60,7 @@ test('dev key: a file with other content is refused by name and not changed', as
   ]) {
     writeFileSync(path, text)
     await assert.rejects(
-      readOrCreateDevKey(path),
+      readOrCreateDevKey(directory),
       (error) => error instanceof ConfigError && error.message.includes(path),
     )
     assert.equal(statSync(path).size, text.length)
@@ -68,12 +68,12 @@ test('dev key: a file with other content is refused by name and not changed', as
 })
 
 test('dev key: a token is accepted with its scope until it expires', async () => {
-  const key = await readOrCreateDevKey(join(temporaryDirectory(), 'dev.key'))
-  const claims = { iss: RULES.issuer, aud: RULES.audience, sub: 'alice' }
+  const key = await readOrCreateDevKey(temporaryDirectory())
+  const wanted = { sub: 'alice', ttl: '60' }
   const by = new PatientVerifier(secretKeys(key), RULES)
-  const { owner, scopes } = await by.verify(signDevToken(key, claims, 60))
+  const { owner, scopes } = await by.verify(signDevToken(key, RULES, wanted))
   assert.deepEqual([owner, scopes], ['alice', new Set()])
-  const scoped = signDevToken(key, { ...claims, scope: 'read write' }, 60)
+  const scoped = signDevToken(key, RULES, { ...wanted, scope: 'read write' })
   assert.deepEqual((await by.verify(scoped)).scopes, new Set(['read', 'write']))
   const later = new PatientVerifier(secretKeys(key), RULES, () => Date.now() + 66_000)
   await assert.rejects(async () => later.verify(scoped), { condition: 'tokenExpired' })

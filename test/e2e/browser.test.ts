@@ -2,11 +2,11 @@ import assert from 'node:assert/strict'
 import { spawn, spawnSync } from 'node:child_process'
 import { once } from 'node:events'
 import { test, type TestContext } from 'node:test'
-import { conditions } from '../../dist/errors.js'
 import { startService, temporaryDirectory } from '../support/service.ts'
 import { serving } from '../support/serving.ts'
 import { until } from '../support/time.ts'
 import { token } from '../support/tokens.ts'
+import { conditions } from '../support/verdict.ts'
 
 /** Opens a page in Chromium, whose own files are in a new folder. */
 async function browse(t: TestContext, page: string): Promise<void> {

@@ -20,8 +20,8 @@ import { lockDirectory } from '../../dist/store/sqljs/lock.js'
 import { list, openStore } from '../store/sqljs/fixtures.ts'
 import { call, post } from '../support/http.ts'
 import { freePort } from '../support/ports.ts'
-import { MAIN, PERMISSION, preload, startProcess } from '../support/process.ts'
-import { LONG, sampled } from '../support/scale.ts'
+import { MAIN, preload, startProcess } from '../support/process.ts'
+import { sampled } from '../support/scale.ts'
 import { ROOT } from '../support/release.ts'
 import { startService, temporaryDirectory } from '../support/service.ts'
 import { until } from '../support/time.ts'
@@ -72,7 +72,7 @@ for (const umask of sampled([0o000, 0o077], 2)) {
     const exported = join(parent, 'deep/export.sqlite')
     await withUmask(umask, async () => {
       const server = await startProcess(t, data)
-      await readOrCreateDevKey(join(data, 'dev.key'))
+      await readOrCreateDevKey(data)
       await postLarge(server.port, look)
       await exportStore(data, exported)
       await server.kill('SIGKILL')
@@ -158,25 +158,6 @@ test('process: --insecure-http-parser does not make its parsers lenient', async 
   }
   assert.equal(await server.kill('SIGTERM'), 0)
 })
-
-const mayNotSync =
-  Number(process.versions.node.split('.')[0]) > 24 && 'Node 26 forbids to sync files here'
-
-test(
-  `process: it compacts under Node's permission model`,
-  { skip: LONG || mayNotSync },
-  async (t) => {
-    const directory = join(await temporaryDirectory(), 'data')
-    mkdirSync(directory)
-    const files = ['--allow-fs-read=*', `--allow-fs-write=${directory}`]
-    const options = [...PERMISSION, ...files, '--allow-worker']
-    const server = await startProcess(t, directory, {}, ['serve'], { options })
-    await postLarge(server.port)
-    await until('it has compacted', () => server.output().includes('"message":"compacted"'))
-    assert.ok(!server.output().includes('could not be compacted'), server.output())
-    assert.equal(await server.kill('SIGTERM'), 0)
-  },
-)
 
 const tools = spawnSync('unshare', ['--mount', 'setpriv', '--version'])
 const canUnshare = process.getuid?.() === 0 && tools.status === 0

@@ -7,7 +7,7 @@ import { test, type TestContext } from 'node:test'
 import { pathToFileURL } from 'node:url'
 import initSqlJs from 'sql.js'
 import { checkStore } from '../../dist/cli/check.js'
-import { devClaims, readDevKey, signDevToken } from '../../dist/cli/token.js'
+import { readDevKey, signDevToken } from '../../dist/cli/token.js'
 import { readWithoutKeys } from '../../dist/settings/read.js'
 import { lockDirectory } from '../../dist/store/sqljs/lock.js'
 import { plant, shown } from '../contract/store.contract.ts'
@@ -121,8 +121,8 @@ test('output: serve --dev goes on without a reader', async (t) => {
   const env = { PLANTS_DATA: data, PLANTS_LISTEN: `unix:${socket}`, PLANTS_ADMIN_LISTEN: 'off' }
   const { child, exited } = unread(t, ['serve', '--dev'], env)
   await until('it listens', () => existsSync(socket))
-  const key = readDevKey(join(data, 'dev.key')) ?? assert.fail('there is no key')
-  const bearer = signDevToken(key, devClaims(readWithoutKeys(env, 'refused'), 'alice', undefined))
+  const key = readDevKey(data) ?? assert.fail('there is no key')
+  const bearer = signDevToken(key, readWithoutKeys(env, 'refused'), { sub: 'alice' })
   for (let i = 0; i < 3; i++) assert.equal((await call(socket, { token: bearer })).status, 200)
   child.kill('SIGTERM')
   assert.deepEqual(await exited, [0, null])

@@ -118,8 +118,9 @@ test('collected: more than 64 KiB of a refused one ends the connection', async (
 
 test('collected: a refused one is held no more, also after its end', async (t) => {
   const sizes: number[] = []
+  const { responder } = await startBare(t)
   const server = createServer((req, res) => {
-    const refused = new Exchange(req, res)
+    const refused = new Exchange(req, res, responder)
     collectBody(refused)
     req.on('end', () => {
       const bytes = refused.takeCollected?.() ?? assert.fail()

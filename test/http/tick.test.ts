@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import type { Socket } from 'node:net'
 import { test } from 'node:test'
 import { setImmediate as yieldTick } from 'node:timers/promises'
-import { TickEnd } from '../../dist/http/tick.js'
+import { atTickEnd } from '../../dist/http/tick.js'
 import { FairQueue } from '../../dist/limits/fair-queue.js'
 import { ALICE, type Bare, type BareOptions, listOf, startBare } from '../support/bare.ts'
 import { startService } from '../support/service.ts'
@@ -49,19 +49,19 @@ const BY_TOKEN: BareOptions = {
 }
 const listOfOwner = (token: string): string => head('GET', '/plants', { token })
 
-function recording(): { readonly sent: number[]; readonly add: (count: number) => void } {
-  const tickEnd = new TickEnd()
+async function recording() {
+  // A tick with one response before.
+  atTickEnd(() => {})
+  await yieldTick()
   const sent: number[] = []
   let next = 0
-  return {
-    sent,
-    add(count) {
-      for (let i = 0; i < count; i++) {
-        const id = next++
-        tickEnd.add(() => sent.push(id))
-      }
-    },
+  const add = (count: number): void => {
+    for (let i = 0; i < count; i++) {
+      const id = next++
+      atTickEnd(() => sent.push(id))
+    }
   }
+  return { sent, add }
 }
 
 for (const [what, added, counts] of [
@@ -70,7 +70,7 @@ for (const [what, added, counts] of [
   ['added after a busy tick waits', [2, 1, 1], [1, 2, 4]],
 ] as const)
   test(`tick: a response that is ${what}`, async () => {
-    const { sent, add } = recording()
+    const { sent, add } = await recording()
     for (const [tick, count] of added.entries()) {
       add(count)
       assert.deepEqual(sent, [...Array(counts[tick]).keys()])
@@ -79,7 +79,7 @@ for (const [what, added, counts] of [
   })
 
 test('tick: at most 32 responses wait, and each is sent once, in order', async () => {
-  const { sent, add } = recording()
+  const { sent, add } = await recording()
   for (let i = 0; i < 1000; i++) {
     add(1)
     assert.ok(i + 1 - sent.length < 32, `${sent.length} of ${i + 1} sent`)
@@ -89,13 +89,12 @@ test('tick: at most 32 responses wait, and each is sent once, in order', async (
 })
 
 test('tick: a response added while others are sent is sent too', async () => {
-  const tickEnd = new TickEnd()
   const sent: string[] = []
   const chain = (name: string, left: number): void => {
     sent.push(`${name}${left}`)
-    if (left > 0) tickEnd.add(() => chain(name, left - 1))
+    if (left > 0) atTickEnd(() => chain(name, left - 1))
   }
-  for (const name of ['a', 'b', 'c']) tickEnd.add(() => chain(name, 50))
+  for (const name of ['a', 'b', 'c']) atTickEnd(() => chain(name, 50))
   for (let ticks = 0; ticks < 100 && sent.length < 153; ticks++) await yieldTick()
   assert.equal(sent.length, 153)
   for (const name of ['a', 'b', 'c']) {

@@ -38,6 +38,7 @@ export interface Bare {
   readonly port: number
   readonly server: Server
   readonly connections: HttpServer
+  readonly responder: Router
   /** For a server of another application. */
   readonly adapter: Adapter
   /** What is reserved for lists that clients have not taken yet. */
@@ -55,13 +56,13 @@ export interface Bare {
 }
 
 const LONG_MS = 60_000
+/** Often, so that tests take less. */
+const CHECK_MS = 50
 const LONG: HttpTimeouts = {
   headersMs: LONG_MS,
   requestMs: LONG_MS,
   keepAliveMs: LONG_MS,
   inactiveMs: LONG_MS,
-  // Often, so that tests take less.
-  checkMs: 50,
 }
 
 /** HTTP alone, with timeouts and a store in memory that a test can replace. */
@@ -93,12 +94,11 @@ export async function startBare(
     close: () => Promise.resolve(),
     ...store,
   }
-  const pages = new PageCache()
   const responses = new Budget(responsesMaxBytes)
   const bodies = new Budget(bodiesMaxBytes)
   const options = {
     store: () => whole,
-    pageCache: pages,
+    pageCache: new PageCache(),
     queue,
     bodies,
     responses,
@@ -113,9 +113,9 @@ export async function startBare(
   }
   const responder = new Router({
     ...options,
-    verifier: { verify: authenticate },
+    verifier: { verify: authenticate, counts: { accepted: 0, refused: 0, cached: 0 } },
     rateLimit: undefined,
-    cors: undefined,
+    corsOrigins: undefined,
     scopes: { read: undefined, write: undefined },
     isDraining,
     metrics: new Metrics(),
@@ -125,7 +125,7 @@ export async function startBare(
   const limits = { ...LONG, ...timeouts }
   // Node refuses a limit of headers that is longer than that of the whole request.
   const headersMs = Math.min(limits.headersMs, limits.requestMs)
-  const connections = new HttpServer(responder, { ...limits, headersMs })
+  const connections = new HttpServer(responder, { ...limits, headersMs }, CHECK_MS)
   const adapter = new Adapter(responder)
   const { server } = connections
   if (path === undefined) server.listen(0, '127.0.0.1')
@@ -137,7 +137,7 @@ export async function startBare(
   })
   const address = server.address()
   const port = address !== null && typeof address === 'object' ? address.port : 0
-  const records = { plants, answered, refused, failures }
+  const records = { plants, answered, refused, failures, responder }
   return { port, server, connections, adapter, responses, bodies, ...records }
 }
 

@@ -25,14 +25,6 @@ interface Outcome {
   readonly stderr: string
 }
 
-const isFlag = (name: string): boolean => process.allowedNodeEnvironmentFlags.has(name)
-
-/** Options of node that forbid files and threads, but no network. */
-export const PERMISSION: readonly string[] = [
-  isFlag('--permission') ? '--permission' : '--experimental-permission',
-  ...(isFlag('--allow-net') ? ['--allow-net'] : []),
-]
-
 /** Makes a process, and each of its threads, run this before everything else. */
 export async function preload(source: string): Promise<{ readonly NODE_OPTIONS: string }> {
   const path = join(temporaryDirectorySync(), 'preload.mjs')

@@ -1,7 +1,11 @@
 import assert from 'node:assert/strict'
-import { type Condition, conditions } from '../../dist/errors.js'
+import { CATALOGUE, type Condition } from '../../dist/errors.js'
 import type { Reply } from './http.ts'
 import type { WireAnswer } from './wire.ts'
+
+// Object.entries widens the keys to string; they are exactly the catalogue's own.
+const ENTRIES = Object.entries(CATALOGUE) as [Condition, readonly [number, string]][]
+export const conditions = new Map(ENTRIES)
 
 /** All values of a header; none if it is missing. */
 export function headerLines({ headers }: Reply | WireAnswer, name: string): readonly string[] {

@@ -1,4 +1,4 @@
-import { once } from 'node:events'
+import { on } from 'node:events'
 import { setPriority } from 'node:os'
 import { isMainThread, parentPort, Worker, workerData } from 'node:worker_threads'
 import type { Compact, Compacted, CompactionJob } from './compaction.ts'
@@ -21,72 +21,60 @@ const OLD_GENERATION_MIB = 32
 const LINE_FACTOR = 4
 const MIB = 2 ** 20
 
-/** What the thread posts at its end: what the snapshot has, or why there is none. */
-interface Result {
-  readonly plantStoreCompaction: Compacted | string
-}
-
 /** Runs a job in a worker thread, so that requests never wait for it. Rejects if it dies. */
 export const compactInWorker: Compact = async (job, signal) => {
   signal?.throwIfAborted()
-  // The worker inherits the process's options: loaders that find its packages, and permissions.
+  // The worker inherits the process's options: loaders that find its packages.
   const resourceLimits = {
     maxYoungGenerationSizeMb: YOUNG_GENERATION_MIB,
     maxOldGenerationSizeMb: OLD_GENERATION_MIB + LINE_FACTOR * Math.ceil(job.journalBytes / MIB),
   }
   const worker = new Worker(new URL(import.meta.url), { workerData: job, resourceLimits })
-  const end = (): void => void worker.terminate()
-  signal?.addEventListener('abort', end)
-  const results: (Compacted | string)[] = []
-  worker.on('message', (message: unknown) => {
-    // What the process's options load in each thread may post messages of its own.
-    if (!isResult(message)) return
-    results.push(message.plantStoreCompaction)
-    // It may also keep the thread alive.
-    end()
-  })
+  // The first error ends the loop, which listens no more. Another one would end the process.
+  worker.on('error', () => {})
   try {
-    const [code] = await once(worker, 'exit')
-    const [result = `the compaction's thread ended with ${code} before its work was done`] = results
-    if (typeof result === 'string') throw new Error(result)
-    return result
+    for await (const [message] of on(worker, 'message', { signal, close: ['exit'] })) {
+      // What the process's options load in each thread may post messages of its own.
+      if (!isOurs<Result>(message, 'plantStoreCompaction')) continue
+      const result = message.plantStoreCompaction
+      if (typeof result === 'string') throw new Error(result)
+      return result
+    }
+    throw new Error("the compaction's thread ended before its work was done")
   } finally {
-    signal?.removeEventListener('abort', end)
+    // What the options load may also keep the thread alive.
+    await worker.terminate()
   }
 }
 
-if (!isMainThread && isJob(workerData)) {
-  yieldToRequests()
+// The service itself may run in another program's worker thread, which has other data.
+if (!isMainThread && isOurs<CompactionJob>(workerData, 'upToJournal'))
   compactHere(workerData)
     // Object() makes an object of anything. Its members are still unknown.
     .catch((error: unknown) => String((Object(error) as { stack?: unknown }).stack ?? error))
     .then((result) => parentPort?.postMessage({ plantStoreCompaction: result } satisfies Result))
-}
-
-async function compactHere(job: CompactionJob): Promise<Compacted> {
-  const { compact } = await import('./compaction.ts')
-  const { nodeFiles } = await import('./files.ts')
-  return compact(nodeFiles, job)
-}
 
 /**
  * Requests come first where all threads share one core; compacting still gets a tenth of it. Only
  * Linux has priorities of single threads.
  */
-function yieldToRequests(): void {
-  if (process.platform !== 'linux') return
+async function compactHere(job: CompactionJob): Promise<Compacted> {
   try {
-    setPriority(NICENESS)
+    if (process.platform === 'linux') setPriority(NICENESS)
   } catch {
     // A sandbox may forbid the call. Then compacting costs requests more time, and nothing else.
   }
+  const { compact } = await import('./compaction.ts')
+  const { nodeFiles } = await import('./files.ts')
+  return compact(nodeFiles, job)
 }
 
-function isResult(message: unknown): message is Result {
-  return typeof message === 'object' && message !== null && 'plantStoreCompaction' in message
+/** What the thread posts at its end: what the snapshot has, or why there is none. */
+interface Result {
+  readonly plantStoreCompaction: Compacted | string
 }
 
-/** The service itself may run in another program's worker thread, which has other data. */
-function isJob(data: unknown): data is CompactionJob {
-  return typeof data === 'object' && data !== null && 'upToJournal' in data
+/** Whether it has a member that nothing else has. */
+function isOurs<T>(data: unknown, member: keyof T): data is T {
+  return typeof data === 'object' && data !== null && member in data
 }

@@ -1,17 +1,23 @@
 /* Makes a snapshot of the last one and the journals after it. */
 
-import type { Database, SqlJs } from 'sql.js'
-import { attachMemory, countVerified, PlantDatabase } from './database.ts'
+import { isDeepStrictEqual } from 'node:util'
+import type { SqlJs } from 'sql.js'
+import { ATTACH_MEMORY, countVerified, PlantDatabase } from './database.ts'
 import { type DirectoryScan, scanDirectory } from './directory-scan.ts'
 import type { File, Files } from './files.ts'
 import type { Row } from './journal-format.ts'
 import type { LockPlace } from './lock.ts'
 import { PAGE_BYTES, PageFile } from './page-file.ts'
 import { type OnProgress, replay, type Replay } from './recovery.ts'
-import { createTables, FORMAT_VERSION, metaOf, seal } from './snapshot.ts'
-import { type Snapshot, upgradeTables, withPages } from './snapshot.ts'
+import { createTables, FORMAT_VERSION, metaOf, seal, upgradeTables } from './snapshot.ts'
 import { loadSqlite, valueOf } from './sqlite.ts'
 import { StoreDirectory } from './store-directory.ts'
+
+/** Plants are moved to the file when they take this much memory. */
+const MOVE_AT_BYTES = 32 * 1024 * 1024
+/** In the order of the tree, so that each of its pages is read and written once. */
+const MOVE = `INSERT INTO main.plants SELECT * FROM mem.plants ORDER BY owner, id;
+  DELETE FROM mem.plants`
 
 export interface CompactionJob {
   readonly directory: string
@@ -52,9 +58,9 @@ export type Compact = (job: CompactionJob, signal?: AbortSignal) => Promise<Comp
  */
 export function compact(files: Files, job: CompactionJob): Promise<Compacted> {
   const directory = new StoreDirectory(files, job.directory, job.lock)
-  const path = directory.pathOf(job.temporary)
   return scanDirectory(directory, (scan) => {
     const journals = scan.journals.filter((number) => number <= job.upToJournal)
+    const path = directory.pathOf(job.temporary)
     const write = (file: File) => makeSnapshot({ ...scan, journals }, path, file)
     return directory.writeTemporary(job.temporary, write)
   })
@@ -71,30 +77,36 @@ export async function makeSnapshot(
   complete = false,
   onProgress?: OnProgress,
 ): Promise<Replay & Compacted> {
-  const library = await loadSqlite()
   const pages = new PageFile(path, file)
-  if (scan.snapshot)
-    for await (const block of scan.snapshot.pages.blocks(scan.snapshot.trailerAt))
+  const { snapshot } = scan
+  if (snapshot)
+    for await (const block of snapshot.pages.blocks(snapshot.trailerAt))
       pages.write(block, pages.lengthBytes)
-  else pages.write(emptyFile(library), 0)
-  const db = pages.through(() => new library.Database(pages.bytes))
-  try {
-    const builder = pages.through(() => new SnapshotBuilder(db, pages, scan.snapshot))
-    const replayed = await replay(scan, builder, onProgress)
+  else pages.write(emptyFile(await loadSqlite()), 0)
+  return pages.opened(async (db) => {
+    // SQLite works on the disk. Only plants that are not in the file yet are in memory.
+    db.run(`PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; ${ATTACH_MEMORY}`)
+    if (snapshot) upgradeTables(db, 'main', snapshot)
+    createTables(db, 'mem')
+    const added = new PlantDatabase(db)
+    const insert = (rows: readonly Row[]): void => {
+      added.insert(rows)
+      if (added.usedPages * PAGE_BYTES > MOVE_AT_BYTES) db.run(MOVE)
+    }
+    const replayed = await replay(scan, { insert }, onProgress)
     const { sequence } = replayed
-    builder.finish(sequence, complete)
+    db.run(`${MOVE}; REPLACE INTO main.meta VALUES ('format', ${FORMAT_VERSION}),
+      ('sequence', ${sequence}), ('complete', ${Number(complete)})`)
     // What the file holds, not what SQLite remembers of it. `meta` was written last.
-    const { plants, ...written } = withPages(library, pages, (file) => {
-      return { ...metaOf(file), plants: countVerified(file, 'main') }
+    const [meta, plants] = await pages.opened((written) => {
+      return [metaOf(written), countVerified(written, 'main')] as const
     })
-    const isSame = written.sequence === sequence && written.complete === complete
+    const isSame = isDeepStrictEqual(meta, { format: FORMAT_VERSION, sequence, complete })
     const isWhole = pages.lengthBytes === Number(valueOf(db, 'PRAGMA main.page_count')) * PAGE_BYTES
-    if (!isSame || !isWhole || written.format !== FORMAT_VERSION)
+    if (!isSame || !isWhole)
       throw new Error('SQLite has not written all of the snapshot to its file')
-    return { ...replayed, plants, bytes: await seal(pages, sequence) }
-  } finally {
-    db.close()
-  }
+    return { ...replayed, plants, bytes: await seal(pages, file, sequence) }
+  })
 }
 
 /** Tables without plants. */
@@ -105,45 +117,5 @@ function emptyFile({ Database }: SqlJs): Uint8Array {
     return db.export()
   } finally {
     db.close()
-  }
-}
-
-/** Plants are moved to the file when they take this much memory. */
-const MOVE_AT_BYTES = 32 * 1024 * 1024
-/** In the order of the tree, so that each of its pages is read and written once. */
-const MOVE = 'INSERT INTO main.plants SELECT * FROM mem.plants ORDER BY owner, id'
-
-/** SQLite works on the disk. Only plants that are not in the file yet are in memory. */
-class SnapshotBuilder {
-  /** Its schema `main` is the file, and `mem` has the plants in memory. */
-  readonly #db: Database
-  readonly #pages: PageFile
-  readonly #plants: PlantDatabase
-
-  constructor(db: Database, pages: PageFile, snapshot: Snapshot | undefined) {
-    db.run('PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF')
-    if (snapshot) upgradeTables(db, 'main', snapshot)
-    attachMemory(db)
-    createTables(db, 'mem')
-    this.#db = db
-    this.#pages = pages
-    this.#plants = new PlantDatabase(db)
-  }
-
-  /** @throws Error if an id is taken. */
-  insert(rows: readonly Row[]): void {
-    this.#plants.insert(rows)
-    if (this.#plants.usedPages * PAGE_BYTES > MOVE_AT_BYTES) this.#move()
-  }
-
-  finish(sequence: number, complete: boolean): void {
-    this.#move()
-    const meta = `REPLACE INTO main.meta VALUES ('format', ${FORMAT_VERSION}),
-        ('sequence', ${sequence}), ('complete', ${complete ? 1 : 0})`
-    this.#pages.through(() => this.#db.run(meta))
-  }
-
-  #move(): void {
-    this.#pages.through(() => this.#db.run(`${MOVE}; DELETE FROM mem.plants`))
   }
 }

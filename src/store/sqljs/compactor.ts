@@ -2,11 +2,10 @@
 
 import { setTimeout as sleep } from 'node:timers/promises'
 import { StoreUnavailable } from '../../plants/store.ts'
-import type { Compacted, CompactionJob } from './compaction.ts'
 import { journalNumber } from './journal-format.ts'
 import type { JournalWriter } from './journal-writer.ts'
 import type { ResolvedOptions } from './store-options.ts'
-import type { Recovery } from './recovery.ts'
+import { type Recovery, removeObsolete } from './recovery.ts'
 import { SNAPSHOT } from './snapshot.ts'
 import { temporaryName } from './store-directory.ts'
 
@@ -59,7 +58,7 @@ export class Compactor {
 
   /** To be called after each batch. */
   compactIfDue(): void {
-    if (this.#running || this.#stopped.signal.aborted || !this.#isDue) return
+    if (this.#running || this.#stopped.signal.aborted || !this.#isDue()) return
     this.#running = this.#compactUntilDone().finally(() => (this.#running = undefined))
   }
 
@@ -71,8 +70,7 @@ export class Compactor {
 
   /** Leaves a snapshot of everything, and an empty journal. */
   async finish(): Promise<void> {
-    if (!this.#isJournalMissed || this.#closedBytes > 0 || this.#journal.hasLines)
-      await this.#compact(true)
+    if (this.#isDue(0)) await this.#compact(true)
   }
 
   /** Length of the journals that are closed and wait for a compaction. */
@@ -85,17 +83,17 @@ export class Compactor {
     return Math.max(compactBytes, compactShare * this.#snapshotBytes)
   }
 
-  get #isDue(): boolean {
+  #isDue(bytes = this.#dueBytes): boolean {
     if (!this.#isJournalMissed) return true
     const hasLines = this.#closedBytes > 0 || this.#journal.hasLines
-    return hasLines && this.journalBytes > this.#dueBytes
+    return hasLines && this.journalBytes > bytes
   }
 
   /** Tries again after a failure, with a growing delay, for as long as a compaction is due. */
   async #compactUntilDone(): Promise<void> {
     const { signal } = this.#stopped
     let retryMs = this.#options.retryMs.compaction
-    while (this.#isDue && !signal.aborted) {
+    while (this.#isDue() && !signal.aborted) {
       try {
         if (this.#journal.ready) return await this.#compact(false)
       } catch (error) {
@@ -110,7 +108,7 @@ export class Compactor {
 
   /** `isQuiet` as in a job: everything is compacted then. */
   async #compact(isQuiet: boolean): Promise<void> {
-    const { directory, log } = this.#options
+    const { directory, compact, log } = this.#options
     // A snapshot says that a journal follows: that journal must be in its place.
     if (!this.#journal.ready) throw new StoreUnavailable(this.#journal.unavailableReason)
     // Journals that were closed for a compaction that failed are compacted first, unless the
@@ -121,13 +119,25 @@ export class Compactor {
     const [upToJournal, sequence, journalBytes] = [number - 1, firstSequence - 1, this.#closedBytes]
     // What makes the snapshot does not know whether the lock was lost before.
     await directory.checkLock()
+    const isCovered = (name: string): boolean => (journalNumber(name) ?? Infinity) <= upToJournal
+    const covered = (await directory.list()).filter(isCovered)
     const startedAtMs = performance.now()
     const { path, lock } = directory
+    const temporary = temporaryName(SNAPSHOT)
     const lengths = { snapshotBytes: this.#snapshotBytes, journalBytes }
-    const files = { directory: path, lock, temporary: temporaryName(SNAPSHOT), ...lengths }
-    const job = { ...files, upToJournal, sequence, plants, isQuiet }
-    const compacted = await this.#replaceSnapshot(job)
-    this.#snapshotBytes = compacted.bytes
+    const files = { directory: path, lock, temporary, upToJournal, ...lengths }
+    // An abandoned thread leaves its file.
+    await directory.orRemove(temporary, async () => {
+      const signal = isQuiet ? undefined : this.#stopped.signal
+      const made = await compact({ ...files, sequence, plants, isQuiet }, signal)
+      if (made.plants !== plants || made.sequence !== sequence) {
+        const found = `${made.plants} plants up to write ${made.sequence}`
+        throw new Error(`the new snapshot has ${found}, not ${plants} up to ${sequence}`)
+      }
+      // Not by the thread that made it: an abandoned one could do so late, over a newer snapshot.
+      await directory.renameIntoPlace(temporary, SNAPSHOT)
+      this.#snapshotBytes = made.bytes
+    })
     this.#isJournalMissed = true
     this.#compactedBytes = bytesBefore
     if (!isQuiet) {
@@ -135,35 +145,6 @@ export class Compactor {
       const ms = Math.round(performance.now() - startedAtMs)
       log.info('compacted', { snapshotBytes: this.#snapshotBytes, ms })
     }
-    await this.#removeJournals(upToJournal)
-  }
-
-  #replaceSnapshot(job: CompactionJob): Promise<Compacted> {
-    const { directory, compact } = this.#options
-    // An abandoned thread leaves its file.
-    return directory.orRemove(job.temporary, async () => {
-      const made = await compact(job, job.isQuiet ? undefined : this.#stopped.signal)
-      const { plants, sequence } = made
-      if (plants !== job.plants || sequence !== job.sequence) {
-        const found = `${plants} plants up to write ${sequence}`
-        throw new Error(`the new snapshot has ${found}, not ${job.plants} up to ${job.sequence}`)
-      }
-      // Not by the thread that made it: an abandoned one could do so late, over a newer snapshot.
-      await directory.renameIntoPlace(job.temporary, SNAPSHOT)
-      return made
-    })
-  }
-
-  /** A journal that stays here does no harm: the next compaction, or start, removes it. */
-  async #removeJournals(upTo: number): Promise<void> {
-    const { directory, log } = this.#options
-    try {
-      for (const name of await directory.list()) {
-        const number = journalNumber(name)
-        if (number !== undefined && number <= upTo) await directory.remove(name)
-      }
-    } catch (error) {
-      log.error('compacted journals could not be removed; that is tried again later', { error })
-    }
+    await removeObsolete(directory, log, covered)
   }
 }

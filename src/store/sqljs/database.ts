@@ -7,9 +7,7 @@ import { createTables, type Schema, type Snapshot, upgradeTables } from './snaps
 import { bound, boundId, copyPages, loadSqlite, Query, returnSqlite, valueOf } from './sqlite.ts'
 
 /** Adds the schema `mem` to a connection, without tables. */
-export function attachMemory(db: Database): void {
-  db.run("ATTACH ':memory:' AS mem; PRAGMA mem.journal_mode = OFF")
-}
+export const ATTACH_MEMORY = "ATTACH ':memory:' AS mem; PRAGMA mem.journal_mode = OFF"
 
 /**
  * Durable plants in SQLite, in this process's memory. Every call is synchronous: no other call sees
@@ -23,13 +21,16 @@ export class PlantDatabase {
   readonly #compare: Query
   readonly #pageCount: Query
   readonly #freePages: Query
-  /** To be left to the next store when this one is closed. */
-  #sqlite: Promise<SqlJs> | undefined
+  readonly #sqlite: Promise<SqlJs> | undefined
 
-  /** The plants in a connection's schema `mem`. */
-  constructor(db: Database) {
+  /**
+   * The plants in a connection's schema `mem`.
+   * @param sqlite to be left to the next store when this one is closed
+   */
+  constructor(db: Database, sqlite?: Promise<SqlJs>) {
     const prepare = (sql: string): Query => new Query(db, sql)
     this.#db = db
+    this.#sqlite = sqlite
     this.lists = new PlantLists(prepare)
     this.#insert = prepare(`
       INSERT INTO mem.plants
@@ -54,12 +55,12 @@ export class PlantDatabase {
     const library = await sqlite
     const db = new library.Database()
     try {
-      attachMemory(db)
-      if (snapshot) await copySnapshot(library, snapshot, db)
-      else createTables(db, 'mem')
-      const database = new PlantDatabase(db)
-      database.#sqlite = sqlite
-      return database
+      db.run(ATTACH_MEMORY)
+      if (snapshot) {
+        await snapshot.pages.opened((from) => copyPages(library, from, db), sqlite)
+        upgradeTables(db, 'mem', snapshot)
+      } else createTables(db, 'mem')
+      return new PlantDatabase(db, sqlite)
     } catch (error) {
       // No garbage collector frees SQLite's memory, and an embedding program tries again.
       db.close()
@@ -114,17 +115,4 @@ export function countVerified(db: Database, schema: Schema): number {
 
 function countOf(db: Database, schema: Schema): number {
   return Number(valueOf(db, `SELECT count(*) FROM ${schema}.plants`))
-}
-
-async function copySnapshot(library: SqlJs, snapshot: Snapshot, to: Database): Promise<void> {
-  const { pages } = snapshot
-  const from = pages.through(() => new library.Database(pages.bytes))
-  try {
-    await copyPages(library, from, to)
-  } catch (error) {
-    throw pages.causeOf(error)
-  } finally {
-    from.close()
-  }
-  upgradeTables(to, 'mem', snapshot)
 }

@@ -20,6 +20,11 @@ export interface DirectoryScan {
 /**
  * Reads a directory, decides what is to be replayed, and passes it on, with the snapshot's file
  * open meanwhile. It changes nothing.
+ *
+ * Removals reach the disk in any order, so any journal that the snapshot covers may still exist.
+ * After a snapshot, the journal that begins right after it must exist, unless the snapshot is
+ * `complete` and there is none. Otherwise an acknowledged plant is missing. The replay sees whether
+ * each journal begins where what is before it ends.
  * @throws StoreCorrupt with file and byte.
  */
 export async function scanDirectory<T>(
@@ -32,54 +37,30 @@ export async function scanDirectory<T>(
   const file = names.includes(SNAPSHOT) ? await directory.openExisting(SNAPSHOT) : undefined
   try {
     const snapshot = file && (await readSnapshot(directory.pathOf(SNAPSHOT), file))
-    return await use(scanOf(directory, names, headers, snapshot))
+    const next = 1 + (snapshot?.sequence ?? 0)
+    if (snapshot && !snapshot.complete && !headers.some(({ first }) => first === next)) {
+      const what = `the journal that begins with write ${next} is missing`
+      throw new StoreCorrupt(directory.pathOf(SNAPSHOT), snapshot.trailerAt, what, PUT_BACK)
+    }
+    const journals: number[] = []
+    const obsoleteFiles = names.filter((name) => name.endsWith(TEMPORARY))
+    for (const [at, { number }] of headers.entries()) {
+      const isCovered = (headers[at + 1]?.first ?? Infinity) <= next
+      if (isCovered) obsoleteFiles.push(journalName(number))
+      else journals.push(number)
+    }
+    const nextJournal = 1 + (journals.at(-1) ?? 0)
+    return await use({ directory, snapshot, journals, nextJournal, obsoleteFiles })
   } finally {
     // What the close of a file reports that was only read does not matter.
     await file?.close().catch(() => {})
   }
 }
 
-/**
- * Removals reach the disk in any order, so any journal that the snapshot covers may still exist.
- * After a snapshot, the journal that begins right after it must exist, unless the snapshot is
- * `complete` and there is none. Otherwise an acknowledged plant is missing. The replay sees whether
- * each journal begins where what is before it ends.
- * @throws StoreCorrupt with file and byte.
- */
-function scanOf(
-  directory: StoreDirectory,
-  names: readonly string[],
-  headers: readonly Header[],
-  snapshot: Snapshot | undefined,
-): DirectoryScan {
-  const covered = snapshot?.sequence ?? 0
-  const isCovered = (at: number): boolean => (headers[at + 1]?.first ?? Infinity) <= covered + 1
-  const journals = headers.filter((_, at) => !isCovered(at))
-  if (snapshot && !snapshot.complete && !headers.some(({ first }) => first === covered + 1)) {
-    const what = `the journal that begins with write ${covered + 1} is missing`
-    throw new StoreCorrupt(directory.pathOf(SNAPSHOT), snapshot.trailerAt, what, PUT_BACK)
-  }
-  return {
-    directory,
-    snapshot,
-    journals: journals.map(({ number }) => number),
-    nextJournal: 1 + (headers.at(-1)?.number ?? 0),
-    obsoleteFiles: [
-      ...names.filter((name) => name.endsWith(TEMPORARY)),
-      ...headers.filter((_, at) => isCovered(at)).map(({ number }) => journalName(number)),
-    ],
-  }
-}
-
-interface Header {
-  readonly number: number
-  /** The journal's first sequence. */
-  readonly first: number
-}
-
+/** The journals in order, each with its first sequence. */
 async function readHeaders(directory: StoreDirectory, names: readonly string[]) {
   const numbers = names.map(journalNumber).filter((number) => number !== undefined)
-  const headers: Header[] = []
+  const headers: { readonly number: number; readonly first: number }[] = []
   for (const number of numbers.sort((a, b) => a - b)) {
     const name = journalName(number)
     const start = await directory.read(name, HEADER_MAX_BYTES)

@@ -26,10 +26,7 @@ export interface File {
   readNow(bytes: Uint8Array, at: number): number
   lengthBytes(): Promise<number>
   sync(): Promise<void>
-  /**
-   * Lets a later `sync` take less time, in the calling thread. Where Node's permission model is in
-   * force it does nothing, because that forbids it.
-   */
+  /** Lets a later `sync` take less time, in the calling thread. */
   syncNow(): void
   truncate(lengthBytes: number): Promise<void>
   close(): Promise<void>
@@ -63,13 +60,8 @@ const FLAGS: Readonly<Record<Mode, number>> = {
  */
 const CALL_BYTES = 1024 * 1024
 
-const readLater = promisify(fs.read)
 const writeLater = promisify(fs.write)
-/**
- * Where packages are in archives (Yarn's Plug'n'Play), a FileHandle cannot sync. Where Node's
- * permission model is in force, nothing else can. Node's types do not say that it may be missing.
- */
-const hasPermissions = (process as { readonly permission?: unknown }).permission !== undefined
+/** Where packages are in archives (Yarn's Plug'n'Play), a FileHandle cannot sync. */
 const syncLater = promisify(fs.fsync)
 
 /** File access of every thread. */
@@ -91,16 +83,13 @@ export function fileOf(handle: FileHandle): File {
   // `fd` is read at each call: after a close, the number may soon be that of another file.
   return {
     // Every batch waits for one write, and that of a FileHandle takes 10 µs more.
-    async write(bytes, at) {
-      return (await writeLater(handle.fd, bytes, 0, bytes.length, at)).bytesWritten
-    },
+    write: async (bytes, at) =>
+      (await writeLater(handle.fd, bytes, 0, bytes.length, at)).bytesWritten,
     writeNow: (bytes, at) => fs.writeSync(handle.fd, bytes, 0, bytes.length, at),
     readNow: (bytes, at) => fs.readSync(handle.fd, bytes, 0, bytes.length, at),
     lengthBytes: async () => (await handle.stat()).size,
-    sync: () => (hasPermissions ? handle.sync() : syncLater(handle.fd)),
-    syncNow() {
-      if (!hasPermissions) fs.fdatasyncSync(handle.fd)
-    },
+    sync: () => syncLater(handle.fd),
+    syncNow: () => fs.fdatasyncSync(handle.fd),
     truncate: (lengthBytes) => handle.truncate(lengthBytes),
     close: () => handle.close(),
   }
@@ -123,7 +112,7 @@ async function readUpTo(path: string, maxBytes = Infinity): Promise<Buffer> {
     let at = 0
     for (let taken = 1; at < bytes && taken > 0; at += taken) {
       const most = Math.min(bytes - at, CALL_BYTES)
-      taken = (await readLater(handle.fd, contents, at, most, at)).bytesRead
+      taken = (await handle.read(contents, at, most, at)).bytesRead
     }
     // Less than there was: a service has cut off a line meanwhile.
     return contents.subarray(0, at)
@@ -157,10 +146,7 @@ async function makeDirectory(path: string): Promise<void> {
  */
 const NOT_OURS: ReadonlySet<string | undefined> = new Set(['EACCES', 'EPERM', 'EROFS', 'EINVAL'])
 
-/**
- * Makes a directory's name durable, and those of all directories above it: any of them may have
- * been created by a start that was killed before it synced them.
- */
+/** Makes a directory's name durable, and those of all directories above it. */
 export async function syncAbove(files: Files, path: string): Promise<void> {
   const above = dirname(path)
   if (above === path) return

@@ -2,7 +2,8 @@
 
 import { isUtf8 } from 'node:buffer'
 import { types } from 'node:util'
-import type { Database, Value } from 'sql.js'
+import type { Database } from 'sql.js'
+import { countVerified } from './database.ts'
 import type { PageFile } from './page-file.ts'
 import { checksumOf } from './snapshot.ts'
 import { loadSqlite, Query, valueOf } from './sqlite.ts'
@@ -17,21 +18,16 @@ export interface ImportRow {
   readonly problem: string | undefined
 }
 
-export interface ImportFile {
-  readonly total: number
-  /** What the operator should know of the file. */
-  readonly notes: readonly string[]
-  /** To be read to their end. */
-  readonly rows: Generator<ImportRow, void>
-}
+export type ImportFile = Awaited<ReturnType<typeof openImportFile>>
 
 /** Of a text, sql.js would drop a byte order mark, and replace what is not valid UTF-8. */
 const ROWS = `
-  SELECT CAST(owner AS BLOB), CAST(id AS TEXT), CAST(name AS BLOB), CAST(tag AS BLOB), CASE
+  SELECT CAST(id AS TEXT), CASE
     WHEN typeof(owner) <> 'text' OR owner = '' THEN 'owner must be text, and not empty'
     WHEN typeof(id) <> 'integer' THEN 'id must be an integer'
     WHEN typeof(name) <> 'text' THEN 'name must be text'
-    WHEN typeof(tag) NOT IN ('text', 'null') THEN 'tag must be text or NULL' END
+    WHEN typeof(tag) NOT IN ('text', 'null') THEN 'tag must be text or NULL' END,
+    CAST(owner AS BLOB), CAST(name AS BLOB), CAST(tag AS BLOB)
   FROM main.plants NOT INDEXED`
 /** True for a plain table with the four columns. A view or a generated column may run code. */
 const IS_PLAIN = `
@@ -40,27 +36,32 @@ const IS_PLAIN = `
     AND (SELECT count(*) FROM pragma_table_xinfo('plants')
          WHERE name IN ('owner', 'id', 'name', 'tag')) = 4`
 
-/** Reads and checks a file. @throws Error that says why it cannot be imported. */
-export async function openImportFile(pages: PageFile): Promise<ImportFile> {
+/**
+ * Reads and checks a file. `total` is how many rows it has, and `notes` are what the operator
+ * should know of it. `rows` are to be read to their end.
+ * @throws Error that says why it cannot be imported.
+ */
+export async function openImportFile(pages: PageFile) {
   const checksum = await checksumOf(pages)
   const { Database } = await loadSqlite()
-  return pages.through(() => {
-    const db = new Database(pages.bytes)
-    try {
-      // What sqlite.org/security.html asks for, as far as it is not the default here.
-      db.run('PRAGMA trusted_schema = OFF; PRAGMA cell_size_check = ON')
-      checkDatabase(db, pages.lengthBytes)
-      const notes: string[] = []
-      if (checksum === 'differs')
-        notes.push('was changed after plant-store wrote it, by an edit or by a failing disk')
-      if (isPartial(db)) notes.push('is no export: what its journals hold is not in it')
-      const total = Number(valueOf(db, 'SELECT count(*) FROM main.plants'))
-      return { total, notes, rows: rowsOf(pages, db) }
-    } catch (error) {
-      db.close()
-      throw error
-    }
-  })
+  let db: Database | undefined
+  try {
+    db = new Database(pages.bytes)
+    // What sqlite.org/security.html asks for, as far as it is not the default here.
+    db.run('PRAGMA trusted_schema = OFF; PRAGMA cell_size_check = ON')
+    checkDatabase(db, pages.lengthBytes)
+    const total = countVerified(db, 'main')
+    const notes: string[] = []
+    if (checksum === 'differs')
+      notes.push('was changed after plant-store wrote it, by an edit or by a failing disk')
+    const hasMeta = valueOf(db, "SELECT 1 FROM sqlite_schema WHERE name = 'meta'") === 1
+    if (hasMeta && valueOf(db, "SELECT value FROM meta WHERE key = 'complete'") === 0)
+      notes.push('is no export: what its journals hold is not in it')
+    return { total, notes, rows: rowsOf(pages, db) }
+  } catch (error) {
+    db?.close()
+    throw pages.causeOf(error)
+  }
 }
 
 function checkDatabase(db: Database, fileBytes: number): void {
@@ -70,37 +71,20 @@ function checkDatabase(db: Database, fileBytes: number): void {
   if (valueOf(db, 'PRAGMA encoding') !== 'UTF-8') throw new Error('it is not in UTF-8')
   if (valueOf(db, IS_PLAIN) !== 1)
     throw new Error('it has no plain table "plants" with owner, id, name and tag')
-  const verdict = String(valueOf(db, 'PRAGMA main.quick_check(1)'))
-  if (verdict !== 'ok') throw new Error(`SQLite finds damage: ${verdict}`)
-}
-
-/** Whether it says that a journal follows. */
-function isPartial(db: Database): boolean {
-  const hasMeta = valueOf(db, "SELECT 1 FROM sqlite_schema WHERE name = 'meta'") === 1
-  return hasMeta && valueOf(db, "SELECT value FROM meta WHERE key = 'complete'") === 0
 }
 
 function* rowsOf(pages: PageFile, db: Database): Generator<ImportRow, void> {
   try {
-    for (const [owner, id, name, tag, problem] of new Query(db, ROWS).rows()) {
-      const texts = [owner, name, tag].map(bytesOf)
+    for (const [id, problem, ...blobs] of new Query(db, ROWS).rows()) {
+      const texts = blobs.map((blob) => (types.isUint8Array(blob) ? Buffer.from(blob) : undefined))
       const isValid = texts.every((text) => text === undefined || isUtf8(text))
       const wrong = isValid ? undefined : 'a text is not valid UTF-8'
-      yield {
-        owner: String(texts[0] ?? ''),
-        id: String(id),
-        name: String(texts[1] ?? ''),
-        tag: texts[2]?.toString(),
-        problem: typeof problem === 'string' ? problem : wrong,
-      }
+      const [owner = '', name = '', tag] = texts.map((text) => text?.toString())
+      yield { owner, id: String(id), name, tag, problem: problem ? String(problem) : wrong }
     }
   } catch (error) {
     throw pages.causeOf(error)
   } finally {
     db.close()
   }
-}
-
-function bytesOf(value: Value | undefined): Buffer | undefined {
-  return types.isUint8Array(value) ? Buffer.from(value) : undefined
 }

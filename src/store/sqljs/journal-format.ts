@@ -10,7 +10,6 @@ import { crc32 } from 'node:zlib'
  * lower-case hex digits; JSON holds no raw newline and no zero byte. Invariant: a line's sequence
  * is the previous one's + 1.
  */
-const FORMAT = 'plant-store-journal'
 const VERSION = 1
 /** Every header is shorter. */
 export const HEADER_MAX_BYTES = 128
@@ -47,24 +46,16 @@ StoreCorrupt.prototype.name = 'StoreCorrupt'
  */
 export type Row = readonly [owner: string, id: string, name: string, tag?: string]
 
-/** One line of a journal, whose checksum fits. */
-export interface JournalLine {
-  readonly sequence: number
-  /** The byte after the line. */
-  readonly endsAt: number
-  rows(): readonly Row[]
-}
-
 /** What a journal holds, without its padding. */
 export interface JournalExtent {
   readonly firstSequence: number
   /** The sequence that the next line would have. */
   readonly nextSequence: number
-  readonly headerBytes: number
-  /** Where the last good line ends. */
+  /** Where the last good line ends, and the crc32 of all before. */
   readonly goodBytes: number
-  /** Length of the broken line after it, and the file that keeps this line. */
-  readonly tornBytes: number
+  readonly checksum: number
+  /** The broken line after it, empty if there is none, and the file that keeps this line. */
+  readonly torn: Buffer
   readonly tornName: string
 }
 
@@ -86,7 +77,7 @@ function checksum(data: string | Uint8Array): string {
 }
 
 export function headerLine(firstSequence: number): Buffer {
-  const text = `${FORMAT} ${VERSION} ${firstSequence}`
+  const text = `plant-store-journal ${VERSION} ${firstSequence}`
   return Buffer.from(`${text} ${checksum(text)}\n`)
 }
 
@@ -114,50 +105,39 @@ export function otherVersion(found: unknown, readable: unknown): string {
 }
 
 /**
- * Reads a journal line by line. In the last journal, a broken line at the very end is torn: it is
+ * Reads a journal line by line: of each line whose checksum fits it yields the sequence, the byte
+ * after the line, and the rows. In the last journal, a broken line at the very end is torn: it is
  * left out. Only one batch is in flight at a time, so a disk that keeps what it synced tears no
  * acknowledged line. Anything else that does not fit is damage.
  * @throws StoreCorrupt with file and byte.
  */
-export function* readJournal(
-  file: string,
-  contents: Buffer,
-  isLastJournal: boolean,
-): Generator<JournalLine, JournalExtent, undefined> {
-  const bytes = withoutPadding(contents)
+export function* readJournal(file: string, contents: Buffer, isLastJournal: boolean) {
+  // Without padding.
+  const bytes = contents.subarray(0, contents.findLastIndex((byte) => byte !== 0) + 1)
   const firstSequence = readHeader(file, bytes)
-  const headerBytes = bytes.indexOf(NEWLINE) + 1
   let sequence = firstSequence
-  let at = headerBytes
+  let at = bytes.indexOf(NEWLINE) + 1
   while (at < bytes.length) {
     const end = bytes.indexOf(NEWLINE, at)
     const jsonAt = end < 0 ? undefined : findJson(bytes, at, end, sequence)
     if (jsonAt === undefined) {
-      const why = isLastJournal
-        ? whyNotTorn(bytes.subarray(at), sequence)
-        : 'a later journal follows'
+      const why = whyNotTorn(bytes.subarray(at), sequence, isLastJournal)
       if (why === undefined) break
       throw new StoreCorrupt(file, at, `a line is broken, and ${why}`)
     }
     // The checksum fits, so the line is what batchLine wrote: an array of rows.
-    yield {
-      sequence,
-      endsAt: end + 1,
-      rows: () => JSON.parse(bytes.toString('utf8', jsonAt, end)) as readonly Row[],
-    }
-    sequence += 1
+    const rows = JSON.parse(bytes.toString('utf8', jsonAt, end)) as readonly Row[]
     at = end + 1
+    yield { sequence, endsAt: at, rows }
+    sequence += 1
   }
-  const torn = bytes.subarray(at)
+  // A copy: the reader frees the contents.
+  const torn = Buffer.from(bytes.subarray(at))
   // Two torn lines of one sequence are two files.
-  const kept = { tornBytes: torn.length, tornName: `torn-${sequence}-${checksum(torn)}.bin` }
-  return { firstSequence, nextSequence: sequence, headerBytes, goodBytes: at, ...kept }
-}
-
-function withoutPadding(contents: Buffer): Buffer {
-  let end = contents.length
-  while (end > 0 && contents[end - 1] === 0) end--
-  return contents.subarray(0, end)
+  const tornName = `torn-${sequence}-${checksum(torn)}.bin`
+  const good = { goodBytes: at, checksum: crc32(bytes.subarray(0, at)) }
+  const extent: JournalExtent = { firstSequence, nextSequence: sequence, ...good, torn, tornName }
+  return extent
 }
 
 /** Where the JSON of a line of this sequence begins; undefined if the line is broken. */
@@ -167,8 +147,9 @@ function findJson(bytes: Buffer, at: number, end: number, sequence: number): num
   return bytes.toString('latin1', at, jsonAt) === start ? jsonAt : undefined
 }
 
-/** Why the broken rest of the last journal is damage; undefined if it is one torn line. */
-function whyNotTorn(rest: Buffer, sequence: number): string | undefined {
+/** Why the broken rest of a journal is damage; undefined if it is one torn line. */
+function whyNotTorn(rest: Buffer, sequence: number, isLastJournal: boolean): string | undefined {
+  if (!isLastJournal) return 'a later journal follows'
   const end = rest.indexOf(NEWLINE)
   if (end >= 0 && end < rest.length - 1) return 'more lines follow'
   return holdsLine(rest, sequence + 1) ? 'a good one follows' : undefined

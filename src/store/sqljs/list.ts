@@ -64,12 +64,7 @@ export class PlantLists {
   }
 
   /** An owner's first plants after an id: at most `maxRows`, and `maxBytes` of text or one. */
-  chunk(
-    owner: string,
-    after: bigint | undefined,
-    maxRows: number,
-    maxBytes = CHUNK_BYTES,
-  ): PlantChunk {
+  chunk(owner: string, after: bigint | undefined, maxRows: number, maxBytes = CHUNK_BYTES) {
     const parts: string[] = []
     let [count, bytes, last, isCut] = [0, 0, after, false]
     do {
@@ -95,7 +90,7 @@ export class PlantLists {
     if (count === 0) return { json: '', count, last: undefined, isCut: false }
     const text = textOf(json)
     if (text.includes(LONG_PLANT)) return undefined
-    return { json: text, count: Number(count), last: idOf(last), isCut: isCut === 1 }
+    return { json: text, count: Number(count), last: BigInt(textOf(last)), isCut: isCut === 1 }
   }
 
   #byRow(owner: string, from: bigint, maxRows: number, maxBytes: number): PlantChunk {
@@ -107,7 +102,7 @@ export class PlantLists {
       isCut = plants.length > 0 && bytes > maxBytes
       if (isCut) break
       plants.push(plant)
-      last = idOf(id)
+      last = BigInt(textOf(id))
     }
     isCut ||= this.#next.first([owner, last]) !== undefined
     return { json: `[${plants.join()}]`, count: plants.length, last, isCut }
@@ -118,8 +113,4 @@ export class PlantLists {
 function textOf(value: Value | undefined): string {
   if (typeof value === 'string' && value !== '') return value
   throw new Error('SQLite has no memory left for a list')
-}
-
-function idOf(text: Value | undefined): bigint {
-  return BigInt(textOf(text))
 }

@@ -27,19 +27,16 @@ export interface LockPlace {
   readonly identity: string
 }
 
-/** The path of a directory does not lead to the lock of this process any more. */
-export class LockLost extends Error {
-  constructor({ directory, name }: LockPlace) {
-    const what = `${join(directory, name)} is not the lock of this process any more`
-    const why = `${directory} was moved or replaced, or the lock was removed`
-    const advice = 'stop the service, put the directory back in its place, and start again'
-    super(`${what}: ${why}; ${advice}`)
-  }
+/** An error for a directory whose path does not lead to the lock of this process any more. */
+export function lockLost({ directory, name }: LockPlace): Error {
+  const what = `${join(directory, name)} is not the lock of this process any more`
+  const why = `${directory} was moved or replaced, or the lock was removed`
+  const advice = 'stop the service, put the directory back in its place, and start again'
+  return new Error(`${what}: ${why}; ${advice}`)
 }
-LockLost.prototype.name = 'LockLost'
 
 export interface DirectoryLock {
-  /** What `checkHeld` checks; undefined for a lock of another kind. */
+  /** What `isHeld` checks; undefined for a lock of another kind. */
   readonly place?: LockPlace
   /** Lets the next process in. The lock's name stays as a plain file. */
   release(): Promise<void>
@@ -80,13 +77,13 @@ export async function isLocked(dir: string): Promise<boolean> {
   return (await lastLock(dir)).holder !== undefined
 }
 
-/** @throws LockLost; any other error if that cannot be known. */
-export async function checkHeld(place: LockPlace): Promise<void> {
-  const found = await identityOf(place.directory, place.name).catch((error: unknown) => {
+/** Whether the path still leads to the lock of this process. @throws if that cannot be known. */
+export async function isHeld({ directory, name, identity }: LockPlace): Promise<boolean> {
+  const found = await identityOf(directory, name).catch((error: unknown) => {
     const code = errorCodeOf(error)
     if (code !== 'ENOENT' && code !== 'ENOTDIR') throw error
   })
-  if (found !== place.identity) throw new LockLost(place)
+  return found === identity
 }
 
 /** The number in a lock's name, 0 for another file's. */
@@ -118,13 +115,14 @@ async function tryToHold(directory: string, number: bigint): Promise<DirectoryLo
     socket.unref().on('error', () => socket.destroy())
     socket.end(introduction, () => socket.destroy())
   }).unref()
-  const [name, starting] = [`lock-${number}`, randomName()]
+  const name = `lock-${number}`
+  const starting = `starting-${randomBytes(8).toString('hex')}`
   const own = join(directory, starting)
+  // Exclusive: else the primary process of a cluster would listen for its workers.
+  const listen = (path: string) => once(server.listen({ path, exclusive: true }), 'listening')
+  let lock: DirectoryLock | undefined
   try {
-    // Exclusive: else the primary process of a cluster would listen for its workers.
-    await throughSocket(directory, starting, (path) =>
-      once(server.listen({ path, exclusive: true }), 'listening'),
-    )
+    await throughSocket(directory, starting, listen)
     // The lock holds even if a connection cannot be accepted (no descriptors left).
     server.on('error', () => {})
     await chmod(own, 0o600)
@@ -133,33 +131,31 @@ async function tryToHold(directory: string, number: bigint): Promise<DirectoryLo
     await link(own, join(directory, name))
     if ((await highest(directory)) === number) {
       await removeOthers(directory, number)
-      await checkHeld(place)
-      return { place, release: () => releaseLock(place, server) }
+      if (!(await isHeld(place))) throw lockLost(place)
+      lock = { place, release: () => releaseLock(place, own, server) }
     }
   } catch (error) {
     // EEXIST: another process was first. ENOENT: another one won, and removed our random name.
     const code = errorCodeOf(error)
-    if (code !== 'EEXIST' && code !== 'ENOENT') {
-      await close(server)
-      throw error
-    }
+    if (code !== 'EEXIST' && code !== 'ENOENT') throw error
+  } finally {
+    if (!lock) await close(server)
   }
-  await close(server)
-  return undefined
+  return lock
 }
 
 /**
- * Replaces the socket by an empty file, then closes it: the directory then holds only plain files,
- * which every tool can copy. If that fails, a closed socket does as well.
+ * Replaces the socket by an empty file, made under the random name, then closes it: the directory
+ * then holds only plain files, which every tool can copy. If that fails, a closed socket does as
+ * well.
  */
-async function releaseLock(place: LockPlace, server: Server): Promise<void> {
-  const temporary = join(place.directory, randomName())
+async function releaseLock(place: LockPlace, own: string, server: Server): Promise<void> {
   try {
-    await checkHeld(place)
-    await writeFile(temporary, '', { flag: 'wx', mode: 0o600 })
-    await rename(temporary, join(place.directory, place.name))
+    if (!(await isHeld(place))) throw lockLost(place)
+    await writeFile(own, '', { flag: 'wx', mode: 0o600 })
+    await rename(own, join(place.directory, place.name))
   } catch {
-    await rm(temporary, { force: true }).catch(() => {})
+    await rm(own, { force: true }).catch(() => {})
   }
   await close(server)
 }
@@ -180,35 +176,26 @@ export async function identityOf(directory: string, name: string): Promise<strin
 }
 
 /** Describes the process that listens there; undefined if none does. */
-function describeHolder(path: string): Promise<string | undefined> {
-  return new Promise((resolve, reject) => {
-    let answer = ''
-    const socket = connect({ path }).setEncoding('utf8')
-    const timer = setTimeout(() => socket.destroy(), ANSWER_TIMEOUT_MS)
-    socket.on('data', (chunk) => {
-      answer += chunk
-      if (answer.length > MAX_ANSWER_CHARS) socket.destroy()
-    })
-    socket.on('error', (error) => {
-      const code = errorCodeOf(error)
-      // Linux refuses a connection to a plain file; elsewhere it may be said to be no socket.
-      if (code === 'ECONNREFUSED' || code === 'ENOENT' || code === 'ENOTSOCK') resolve(undefined)
-      // EAGAIN: its backlog is full. ECONNRESET: it was there a moment ago.
-      else if (code !== 'EAGAIN' && code !== 'ECONNRESET') reject(error)
-    })
-    socket.on('close', () => {
-      clearTimeout(timer)
-      resolve(INTRODUCTION.test(answer) ? answer : 'a process that did not answer')
-    })
-  })
+async function describeHolder(path: string): Promise<string | undefined> {
+  let answer = ''
+  try {
+    const socket = connect({ path, signal: AbortSignal.timeout(ANSWER_TIMEOUT_MS) })
+    for await (const chunk of socket.setEncoding('utf8')) {
+      answer += String(chunk)
+      if (answer.length > MAX_ANSWER_CHARS) break
+    }
+  } catch (error) {
+    const code = errorCodeOf(error)
+    // Linux refuses a connection to a plain file; elsewhere it may be said to be no socket.
+    if (code === 'ECONNREFUSED' || code === 'ENOENT' || code === 'ENOTSOCK') return undefined
+    // It is late; or its backlog is full; or it was there a moment ago.
+    if (code !== 'ABORT_ERR' && code !== 'EAGAIN' && code !== 'ECONNRESET') throw error
+  }
+  return INTRODUCTION.test(answer) ? answer : 'a process that did not answer'
 }
 
 /** Uses a socket. One whose path is too long is reached through the open directory. */
-async function throughSocket<T>(
-  dir: string,
-  name: string,
-  use: (path: string) => Promise<T>,
-): Promise<T> {
+async function throughSocket<T>(dir: string, name: string, use: (path: string) => Promise<T>) {
   const path = join(dir, name)
   if (Buffer.byteLength(path) <= MAX_SOCKET_PATH_BYTES) return use(path)
   if (process.platform !== 'linux')
@@ -219,10 +206,6 @@ async function throughSocket<T>(
   } finally {
     closeSync(descriptor)
   }
-}
-
-function randomName(): string {
-  return `starting-${randomBytes(8).toString('hex')}`
 }
 
 function close(server: Server): Promise<void> {

@@ -38,10 +38,8 @@ export async function writeNewFile<T>(file: string, write: (to: File) => Promise
   const to = fileOf(handle)
   try {
     // The umask may have taken away more.
-    const result = await handle
-      .chmod(0o600)
-      .then(() => write(to))
-      .finally(to.close)
+    const written = handle.chmod(0o600).then(() => write(to))
+    const result = await written.finally(to.close)
     await link(temporary, file).catch((error: unknown) => {
       throw errorCodeOf(error) === 'EEXIST' ? taken(file) : error
     })

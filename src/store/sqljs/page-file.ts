@@ -1,9 +1,10 @@
 /* A file on the disk in place of bytes in memory, for SQLite. */
 
 import { crc32 } from 'node:zlib'
-import type { FileBytes } from 'sql.js'
+import type { Database, FileBytes } from 'sql.js'
 import { pausing } from './pausing.ts'
-import { type File, writeWhole } from './files.ts'
+import type { File } from './files.ts'
+import { loadSqlite } from './sqlite.ts'
 
 /** SQLite's default page. */
 export const PAGE_BYTES = 4096
@@ -20,10 +21,8 @@ const NO_SPACE = 51
  * What sql.js takes for an error of a file. It asks for the name, and then for the number, whose
  * name differs from release to release. Any other error would leave SQLite in the middle of a call.
  */
-const FILE_ERROR: unknown = new Proxy(
-  {},
-  { get: (_, key) => (key === 'name' ? 'ErrnoError' : NO_SPACE) },
-)
+const member = (_: object, name: unknown) => (name === 'name' ? 'ErrnoError' : NO_SPACE)
+const FILE_ERROR: unknown = new Proxy({}, { get: member })
 
 /**
  * A file that SQLite reads and writes page by page, so that no process holds it in memory. A page
@@ -41,7 +40,7 @@ export class PageFile {
   #loaded = { from: 0, to: 0 }
   #unsyncedBytes = 0
   /** What SQLite was told of only as an error of a file. No later call reads or writes. */
-  #failure: { readonly error: unknown } | undefined
+  #failure: unknown
 
   /** The first `lengthBytes` of a file. `path` is for messages. */
   constructor(path: string, file: File, lengthBytes = 0) {
@@ -68,21 +67,28 @@ export class PageFile {
     return { ...taken, length: this.#lengthBytes }
   }
 
-  /** Lets SQLite work on it. @throws what failed here, whatever SQLite made of it. */
-  through<T>(work: () => T): T {
-    let result: T
+  /**
+   * Opens the database that is in it until the work is done.
+   * @throws what failed here, whatever SQLite made of it, also if SQLite did not notice.
+   */
+  async opened<T>(work: (db: Database) => T | Promise<T>, sqlite = loadSqlite()): Promise<T> {
+    const library = await sqlite
+    let db: Database | undefined
     try {
-      result = work()
+      db = new library.Database(this.bytes)
+      const result = await work(db)
+      if (this.#failure === undefined) return result
+      throw this.#failure
     } catch (error) {
       throw this.causeOf(error)
+    } finally {
+      db?.close()
     }
-    if (this.#failure) throw this.#failure.error
-    return result
   }
 
   /** What failed here, if anything did, in place of what SQLite made of it. */
   causeOf(error: unknown): unknown {
-    return this.#failure ? this.#failure.error : error
+    return this.#failure ?? error
   }
 
   /** The bytes of a part, until the next call. */
@@ -107,11 +113,6 @@ export class PageFile {
     if (this.#unsyncedBytes < SYNC_BYTES) return
     this.#unsyncedBytes = 0
     this.#file.syncNow()
-  }
-
-  /** Ends the file with these bytes, which are no page. */
-  end(bytes: Uint8Array): Promise<void> {
-    return writeWhole(this.#file, bytes, this.#lengthBytes)
   }
 
   /** The first `end` bytes in blocks, each until the next one. Yields to other work in between. */
@@ -146,11 +147,11 @@ export class PageFile {
   }
 
   #forSqlite<T>(work: () => T): T {
-    if (this.#failure) throw FILE_ERROR
+    if (this.#failure !== undefined) throw FILE_ERROR
     try {
       return work()
     } catch (error) {
-      this.#failure = { error }
+      this.#failure = error
       throw FILE_ERROR
     }
   }

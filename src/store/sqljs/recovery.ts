@@ -31,15 +31,8 @@ export interface Recovery extends DirectoryScan, Replay {
   readonly database: PlantDatabase
 }
 
-/** How far a replay is: batches in all, and bytes of the journal that it reads. */
-interface ReplayProgress {
-  readonly batches: number
-  readonly journal: string
-  readonly bytes: number
-  /** The length of this journal, padding included. */
-  readonly totalBytes: number
-}
-export type OnProgress = (progress: ReplayProgress) => void
+/** Is told how far the replay of a journal is, padding included, and its batches in all. */
+export type OnProgress = (name: string, bytes: number, totalBytes: number, batches: number) => void
 
 /**
  * Recovers what a locked directory holds. Damage is found before anything is changed.
@@ -47,12 +40,12 @@ export type OnProgress = (progress: ReplayProgress) => void
  */
 export async function recover(files: Files, directory: StoreDirectory, log: Log) {
   const recovery: Recovery = await scanDirectory(directory, async (scan) => {
-    if (scan.snapshot === undefined && scan.journals.length === 0)
-      await syncAbove(files, resolvePath(directory.path))
     const database = await PlantDatabase.serving(scan.snapshot, takeSqlite())
     try {
       const replayed = await replay(scan, database, reporting(log))
       await syncFound(scan)
+      // A start that was killed may have made the directory, or someone may have moved it here.
+      await syncAbove(files, resolvePath(directory.path))
       return { ...scan, ...replayed, database }
     } catch (error) {
       // No garbage collector frees SQLite's memory, and an embedding program tries again.
@@ -60,8 +53,14 @@ export async function recover(files: Files, directory: StoreDirectory, log: Log)
       throw error
     }
   })
-  logTorn(recovery, log)
-  await removeObsolete(recovery, log)
+  const { last, obsoleteFiles } = recovery
+  if (last && last.torn.length > 0) {
+    const { number, goodBytes: byte, torn, tornName } = last
+    const [file, kept] = [journalName(number), tornName].map((name) => directory.pathOf(name))
+    const what = 'the last line of the journal is torn, and is put aside'
+    log.error(`${what}: ${TORN}`, { file, byte, bytes: torn.length, kept })
+  }
+  await removeObsolete(directory, log, obsoleteFiles)
   return recovery
 }
 
@@ -95,14 +94,14 @@ export async function replay(
     const lines = readJournal(path, contents, isLastJournal)
     let [step, plants] = [lines.next(), 0]
     for (; !step.done; step = lines.next()) {
-      const rows = step.value.rows()
+      const { rows, endsAt } = step.value
       plants += rows.length
       if (step.value.sequence <= covered) continue
       database.insert(rows)
       batches += 1
       const paused = pause()
       if (!paused) continue
-      onProgress({ batches, journal: name, bytes: step.value.endsAt, totalBytes: contents.length })
+      onProgress(name, endsAt, contents.length, batches)
       await paused
     }
     const extent = step.value
@@ -117,20 +116,11 @@ export async function replay(
 /** Logs a line each second. */
 function reporting(log: Log): OnProgress {
   let loggedAtMs = performance.now()
-  return ({ batches: groups, ...progress }) => {
+  return (journal, bytes, totalBytes, groups) => {
     if (performance.now() - loggedAtMs < PROGRESS_MS) return
     loggedAtMs = performance.now()
-    log.info('recovering', { groups, ...progress })
+    log.info('recovering', { groups, journal, bytes, totalBytes })
   }
-}
-
-function logTorn({ directory, last }: Recovery, log: Log): void {
-  if (!last || last.tornBytes === 0) return
-  const { number, goodBytes: byte, tornBytes: bytes, tornName } = last
-  const what = 'the last line of the journal is torn, and is put aside'
-  const [file, kept] = [journalName(number), tornName]
-  const fields = { file: directory.pathOf(file), byte, bytes, kept: directory.pathOf(kept) }
-  log.error(`${what}: ${TORN}`, fields)
 }
 
 /**
@@ -146,12 +136,11 @@ async function syncFound({ directory, snapshot, journals }: DirectoryScan): Prom
   await directory.sync()
 }
 
-/** A failure here does not keep the store from serving: the next start tries again. */
-async function removeObsolete({ directory, obsoleteFiles }: DirectoryScan, log: Log) {
+/** A file that stays does no harm: the next compaction, or start, removes it. */
+export async function removeObsolete(directory: StoreDirectory, log: Log, names: Iterable<string>) {
   try {
-    for (const name of obsoleteFiles) await directory.remove(name)
+    for (const name of names) await directory.remove(name)
   } catch (error) {
-    const fields = { directory: directory.path, files: obsoleteFiles, error }
-    log.error('obsolete files could not be removed', fields)
+    log.error('obsolete files could not be removed; that is tried again later', { error })
   }
 }

@@ -1,9 +1,9 @@
 import { createHash } from 'node:crypto'
-import type { Database, SqlJs } from 'sql.js'
-import type { File } from './files.ts'
+import type { Database } from 'sql.js'
+import { type File, writeWhole } from './files.ts'
 import { OTHER_RELEASE, otherVersion, RESTORE, StoreCorrupt } from './journal-format.ts'
 import { PageFile } from './page-file.ts'
-import { loadSqlite, valueOf } from './sqlite.ts'
+import { valueOf } from './sqlite.ts'
 
 /*
  * A snapshot is an ordinary SQLite file with a trailer of 64 bytes after its last page. SQLite
@@ -21,16 +21,13 @@ const TRAILER_BYTES = MAGIC.length + 16 + SHA_BYTES
 /** `main` is a file, `mem` is in memory. */
 export type Schema = 'main' | 'mem'
 
-interface FileMeta {
+export interface Snapshot {
   /** The version of the snapshot's format. */
   readonly format: number
   /** The last batch that it holds. */
   readonly sequence: number
   /** Whether it needs no journal: `export` made it, or 2.0.0 when it stopped. */
   readonly complete: boolean
-}
-
-export interface Snapshot extends FileMeta {
   /** The whole file, verified. It is open only while its directory is scanned. */
   readonly pages: PageFile
   /** Where the SQLite file ends. */
@@ -51,14 +48,14 @@ export function upgradeTables(db: Database, schema: Schema, { format }: Snapshot
 }
 
 /** What the table `meta` of a file says. */
-export function metaOf(db: Database): FileMeta {
-  const value = (key: keyof FileMeta): number =>
+export function metaOf(db: Database): Omit<Snapshot, 'pages' | 'trailerAt'> {
+  const value = (key: keyof Snapshot): number =>
     Number(valueOf(db, `SELECT value FROM main.meta WHERE key = '${key}'`))
   return { format: value('format'), sequence: value('sequence'), complete: value('complete') === 1 }
 }
 
-/** Ends a database file with its trailer. Returns the file's length in bytes. */
-export async function seal(pages: PageFile, sequence: number): Promise<number> {
+/** Ends the file of a database with its trailer. Returns the file's length in bytes. */
+export async function seal(pages: PageFile, file: File, sequence: number): Promise<number> {
   const trailer = Buffer.alloc(TRAILER_BYTES - SHA_BYTES)
   MAGIC.copy(trailer)
   trailer.writeUInt32BE(FORMAT_VERSION, MAGIC.length)
@@ -66,7 +63,7 @@ export async function seal(pages: PageFile, sequence: number): Promise<number> {
   const hash = createHash('sha256')
   for await (const block of pages.blocks()) hash.update(block)
   const sha = hash.update(trailer).digest()
-  await pages.end(Buffer.concat([trailer, sha]))
+  await writeWhole(file, Buffer.concat([trailer, sha]), pages.lengthBytes)
   return pages.lengthBytes + TRAILER_BYTES
 }
 
@@ -102,21 +99,9 @@ export async function readSnapshot(path: string, file: File): Promise<Snapshot> 
     const what = otherVersion(version, READABLE_VERSIONS.join(', '))
     throw new StoreCorrupt(path, trailerAt + MAGIC.length, what, OTHER_RELEASE)
   }
-  const meta = withPages(await loadSqlite(), pages, metaOf)
+  const meta = await pages.opened(metaOf)
   const sequence = trailer.readBigUInt64BE(MAGIC.length + 8)
   if (meta.format !== version || BigInt(meta.sequence) !== sequence)
     throw new StoreCorrupt(path, trailerAt, 'its meta table and its trailer differ')
   return { ...meta, pages, trailerAt }
-}
-
-/** Opens the database that is in a file, for a moment. */
-export function withPages<T>({ Database }: SqlJs, pages: PageFile, use: (db: Database) => T): T {
-  return pages.through(() => {
-    const db = new Database(pages.bytes)
-    try {
-      return use(db)
-    } finally {
-      db.close()
-    }
-  })
 }

@@ -32,8 +32,6 @@ declare module 'sql.js' {
     readonly db: number
     /** Runs statements that return no rows. */
     run(sql: string): Database
-    /** Rows that the last INSERT, UPDATE or DELETE changed. */
-    getRowsModified(): number
     prepare(sql: string): Statement
     /** The main database as a file's bytes. Finalizes nothing, copies everything. */
     export(): Uint8Array

@@ -6,15 +6,15 @@ import { reasonOf } from '../../errors.ts'
 import { Turns } from '../../limits/turns.ts'
 import type { NewPlant } from '../../plants/plant.ts'
 import type { Created, PlantList, PlantRange, PlantStore, Recovered } from '../../plants/store.ts'
-import { StoreFull, StoreUnavailable } from '../../plants/store.ts'
-import { Batch, fillBatch, mostPages, type PendingCreate } from './batch.ts'
+import { StoreUnavailable } from '../../plants/store.ts'
+import { Batch, type PendingCreate } from './batch.ts'
 import { Compactor } from './compactor.ts'
 import type { PlantDatabase } from './database.ts'
 import type { Row } from './journal-format.ts'
 import { JournalWriter } from './journal-writer.ts'
 import type { PlantLists } from './list.ts'
 import { DirectoryLocked, type DirectoryLock } from './lock.ts'
-import { addStoreMetrics, type WriteMetrics } from './store-metrics.ts'
+import { addStoreMetrics } from './store-metrics.ts'
 import { PAGE_BYTES } from './page-file.ts'
 import { type ResolvedOptions, type SqljsStoreOptions, withDefaults } from './store-options.ts'
 import { recover, type Recovery } from './recovery.ts'
@@ -24,8 +24,6 @@ export type { SqljsStoreOptions }
 
 /** Ticks that a batch waits for more creates, as long as each tick brings some. */
 const GATHER_TICKS = 8
-/** Creates that one tick refuses: their clients are answered in the same tick. */
-const REFUSED_AT_ONCE = 100
 const CLOSED = 'the store is closed'
 
 /**
@@ -43,11 +41,10 @@ export class SqljsStore implements PlantStore {
   readonly #lists: PlantLists
   readonly #journal: JournalWriter
   readonly #compactor: Compactor
-  readonly #maxPages: number
-  readonly #metrics: WriteMetrics
+  readonly #metrics: ReturnType<typeof addStoreMetrics>
   readonly #waiting = new Turns<PendingCreate>()
   #writing: Promise<void> | undefined
-  /** Whether the last batch had one plant: one client at a time seems to create. */
+  /** Whether the last batch had one create: one client at a time seems to create. */
   #wasAlone = false
   /** Why memory and journal may differ, once they may. */
   #fatal: string | undefined
@@ -60,7 +57,6 @@ export class SqljsStore implements PlantStore {
     journal: JournalWriter,
     recovered: Recovered,
   ) {
-    const { maxDataBytes } = options
     this.recovered = recovered
     this.#options = options
     this.#lock = lock
@@ -68,14 +64,9 @@ export class SqljsStore implements PlantStore {
     this.#lists = recovery.database.lists
     this.#journal = journal
     this.#compactor = new Compactor(options, journal, recovery)
-    this.#maxPages = Math.floor(maxDataBytes / PAGE_BYTES)
-    this.#metrics = addStoreMetrics(options.metrics, {
-      maxDataBytes,
-      plants: () => journal.current.plants,
-      dataBytes: () => (this.#closed ? undefined : this.#database.usedPages * PAGE_BYTES),
-      journalBytes: () => this.#compactor.journalBytes,
-      compactions: () => this.#compactor.results,
-    })
+    this.#metrics = addStoreMetrics(options, journal, this.#compactor, () =>
+      this.#closed ? undefined : this.#database.usedPages * PAGE_BYTES,
+    )
   }
 
   /**
@@ -86,21 +77,21 @@ export class SqljsStore implements PlantStore {
    */
   static async open(options: SqljsStoreOptions): Promise<SqljsStore> {
     const given = withDefaults(options)
-    const { files, log } = given
     const startedAtMs = performance.now()
     const lock = await lockDataDirectory(given)
-    const directory = new StoreDirectory(files, given.directory, lock.place)
+    const directory = new StoreDirectory(given.files, given.directory, lock.place)
     const resolved: ResolvedOptions = { ...given, directory }
     let recovery: Recovery | undefined
     let journal: JournalWriter | undefined
     try {
-      recovery = await recover(files, directory, log)
-      journal = await JournalWriter.open(resolved, recovery)
+      recovery = await recover(given.files, directory, given.log)
+      journal = new JournalWriter(resolved, recovery)
+      await journal.begin()
       await directory.checkLock()
       const store = new SqljsStore(resolved, lock, recovery, journal, {
         plants: recovery.database.count,
         groups: recovery.batches,
-        tornBytes: recovery.last?.tornBytes ?? 0,
+        tornBytes: recovery.last?.torn.length ?? 0,
         ms: Math.round(performance.now() - startedAtMs),
       })
       await store.#compactor.begin()
@@ -113,15 +104,12 @@ export class SqljsStore implements PlantStore {
     }
   }
 
-  create(owner: string, plant: NewPlant): Promise<Created> {
-    const id = plant.id.toString()
-    const row: Row =
-      plant.tag === undefined ? [owner, id, plant.name] : [owner, id, plant.name, plant.tag]
+  create(owner: string, { id, name, tag }: NewPlant): Promise<Created> {
+    const digits = id.toString()
+    const row: Row = tag === undefined ? [owner, digits, name] : [owner, digits, name, tag]
     return new Promise((resolve, reject) => {
-      if (this.#closed || this.#fatal !== undefined) {
-        reject(new StoreUnavailable(this.#fatal ?? CLOSED))
-        return
-      }
+      const refusal = this.#fatal ?? (this.#closed && CLOSED)
+      if (refusal !== undefined) return reject(new StoreUnavailable(refusal))
       this.#waiting.add(owner, { row, resolve, reject })
       // After the other creates of this tick, so that they share a batch.
       this.#writing ??= Promise.resolve().then(() => this.#writeBatches())
@@ -150,26 +138,23 @@ export class SqljsStore implements PlantStore {
     try {
       while (this.#waiting.count > 0) {
         await this.#gather()
-        if (!this.#journal.ready) {
-          this.#refuseSome()
-          continue
-        }
-        // Decide. Creates that durable plants decide are answered.
+        // Decide. Also what durable plants decide is answered with the batch.
         batch = new Batch()
+        batch.fill(this.#waiting, this.#database, this.#options.maxDataBytes)
         const { rows, decided } = batch
-        fillBatch(batch, this.#waiting, this.#database, this.#maxPages)
-        if (rows.length === 0) continue
         // Append and sync. After this the batch survives a crash.
         const startedAtMs = performance.now()
         if (!(await this.#journal.append(rows))) {
           batch.rejectAll(new StoreUnavailable(this.#journal.unavailableReason))
           continue
         }
-        this.#metrics.syncSeconds.observe((performance.now() - startedAtMs) / 1000)
-        this.#metrics.batchPlants.observe(rows.length)
+        if (rows.length > 0) {
+          this.#metrics.syncSeconds.observe((performance.now() - startedAtMs) / 1000)
+          this.#metrics.batchPlants.observe(rows.length)
+        }
         // Insert. After this lists show the batch. If it fails, only the next start can show it.
         this.#database.insert(rows)
-        this.#wasAlone = rows.length === 1
+        this.#wasAlone = decided.length === 1
         // Answer. After this clients rely on the batch.
         for (const { create, created } of decided) create.resolve(created)
         this.#compactor.compactIfDue()
@@ -190,38 +175,18 @@ export class SqljsStore implements PlantStore {
     }
   }
 
-  /** Refuses what one tick can answer: a loop for thousands would keep all others waiting. */
-  #refuseSome(): void {
-    for (let left = REFUSED_AT_ONCE; left > 0 && this.#waiting.first; left--) {
-      const refusal = this.#refusalOf(this.#waiting.first)
-      this.#waiting.shift()?.reject(refusal)
-    }
-  }
-
-  /** While the journal cannot be written. A create without room is told that it need not retry. */
-  #refusalOf({ row }: PendingCreate): Error {
-    const hasRoom = this.#database.usedPages + mostPages(row) <= this.#maxPages
-    if (!hasRoom && !this.#database.existing(row)) return new StoreFull()
-    return new StoreUnavailable(this.#journal.unavailableReason)
-  }
-
   /** The database failed: what it holds may differ from the journal. */
   #fail(error: unknown, batch: Batch): void {
     this.#fatal = `memory and journal may differ: ${reasonOf(error)}`
-    try {
-      this.#options.onFatal(error)
-    } finally {
-      // If the process goes on, no create waits for ever. The next start finds what is durable.
-      const unavailable = new StoreUnavailable(this.#fatal)
-      batch.rejectAll(unavailable)
-      while (this.#waiting.count > 0) this.#waiting.shift()?.reject(unavailable)
-    }
+    // If the process goes on, no create waits for ever. The next start finds what is durable.
+    const unavailable = new StoreUnavailable(this.#fatal)
+    batch.rejectAll(unavailable)
+    while (this.#waiting.count > 0) this.#waiting.shift()?.reject(unavailable)
+    this.#options.onFatal(error)
   }
 
   async #close(): Promise<void> {
-    const compacted = this.#compactor.stop()
-    await this.#writing
-    await compacted
+    await Promise.all([this.#compactor.stop(), this.#writing])
     try {
       if (this.#fatal === undefined) await this.#compactor.finish()
     } catch (error) {

@@ -2,20 +2,19 @@
 
 import { randomBytes } from 'node:crypto'
 import type { File, Files } from './files.ts'
-import { checkHeld, identityOf, type LockPlace, LockLost } from './lock.ts'
+import { identityOf, isHeld, lockLost, type LockPlace } from './lock.ts'
 
 /** Creates within this time may be lost. A check for each write would slow down every create. */
 const CHECK_EVERY_MS = 1000
 /** The ending of a file that is not whole yet. A start removes those that a crash left. */
 export const TEMPORARY = '.tmp'
-const RANDOM_BYTES = 8
 
 /**
  * A name for a file until it is whole. Only one writer has it: an abandoned thread, or a process
  * whose directory was replaced, never writes to another's file or removes it.
  */
 export function temporaryName(name: string): string {
-  return `${name}.${randomBytes(RANDOM_BYTES).toString('hex')}${TEMPORARY}`
+  return `${name}.${randomBytes(8).toString('hex')}${TEMPORARY}`
 }
 
 /**
@@ -28,7 +27,7 @@ export class StoreDirectory {
   readonly path: string
   readonly lock: LockPlace | undefined
   readonly #files: Files
-  #lost: LockLost | undefined
+  #isLost = false
 
   constructor(files: Files, path: string, lock?: LockPlace) {
     this.path = path
@@ -62,7 +61,7 @@ export class StoreDirectory {
     // The first write checks too: the path may have changed while the file was opened.
     let checkedAtMs = -Infinity
     const write: File['write'] = async (bytes, at) => {
-      if (this.#lost || performance.now() - checkedAtMs >= CHECK_EVERY_MS) {
+      if (this.#isLost || performance.now() - checkedAtMs >= CHECK_EVERY_MS) {
         await this.checkLock()
         if ((await identityOf(this.path, name)) !== identity)
           throw new Error(`${name} was replaced`)
@@ -83,14 +82,11 @@ export class StoreDirectory {
     return this.#files.syncDirectory(this.path)
   }
 
-  /** @throws LockLost if the lock is lost; any other error if that cannot be known. */
+  /** @throws Error if the lock is lost, or if that cannot be known. */
   async checkLock(): Promise<void> {
-    if (this.#lost) throw this.#lost
     if (!this.lock) return
-    await checkHeld(this.lock).catch((error: unknown) => {
-      if (error instanceof LockLost) this.#lost = error
-      throw error
-    })
+    if (!(await isHeld(this.lock))) this.#isLost = true
+    if (this.#isLost) throw lockLost(this.lock)
   }
 
   /**
@@ -101,12 +97,8 @@ export class StoreDirectory {
   async writeTemporary<T>(temporary: string, write: (file: File) => Promise<T>): Promise<T> {
     await this.checkLock()
     const file = await this.#files.open(this.pathOf(temporary), 'temporary')
-    const writeAndSync = async (): Promise<T> => {
-      const result = await write(file)
-      await file.sync()
-      return result
-    }
-    return this.orRemove(temporary, () => writeAndSync().finally(file.close))
+    const synced = write(file).then((result) => file.sync().then(() => result))
+    return this.orRemove(temporary, () => synced.finally(file.close))
   }
 
   /**

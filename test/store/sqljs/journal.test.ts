@@ -53,11 +53,11 @@ function read(bytes: Buffer, isLast = true): Found {
   let step = lines.next()
   for (; !step.done; step = lines.next()) {
     assert.equal(step.value.sequence, FIRST + batches.length)
-    batches.push(step.value.rows())
+    batches.push(step.value.rows)
   }
-  const { goodBytes, tornBytes, nextSequence } = step.value
+  const { goodBytes, torn, nextSequence } = step.value
   assert.equal(nextSequence, FIRST + batches.length)
-  return { batches, goodBytes, tornBytes }
+  return { batches, goodBytes, tornBytes: torn.length }
 }
 
 /** Where the line of a byte begins. */

@@ -11,7 +11,7 @@ import { after, test } from 'node:test'
 import { DirectoryLocked, isLocked, lockDirectory } from '../../../dist/store/sqljs/lock.js'
 import { THOROUGH } from '../../support/scale.ts'
 import { temporaryDirectorySync } from '../../support/directories.ts'
-import { changeTimers, until } from '../../support/time.ts'
+import { until } from '../../support/time.ts'
 
 const NO_ANSWER = /a process that did not answer/
 const ROUNDS = Number(process.env['PLANTS_TEST_ROUNDS'] ?? (THOROUGH ? 10 : 1))
@@ -151,9 +151,7 @@ test('lock: another holder is named, and killed with SIGKILL it holds nothing', 
   assert.deepEqual(readdirSync(dir), ['lock-2'])
 })
 
-test('lock: a stopped holder still holds it, and is said not to answer', async (t) => {
-  // The time that it has.
-  changeTimers(t, 1000, 100)
+test('lock: a stopped holder still holds it, and is said not to answer', async () => {
   const dir = directory()
   const other = await holder(dir)
   other.child.kill('SIGSTOP')

@@ -10,7 +10,7 @@ import { compactInWorker } from '../../../dist/store/sqljs/compaction-thread.js'
 import { type File, type Files, nodeFiles } from '../../../dist/store/sqljs/files.js'
 import { headerLine } from '../../../dist/store/sqljs/journal-format.js'
 import { compactFiles } from '../../../dist/store/sqljs/store-options.js'
-import { lockDirectory, LockLost } from '../../../dist/store/sqljs/lock.js'
+import { lockDirectory } from '../../../dist/store/sqljs/lock.js'
 import type { SqljsStore, SqljsStoreOptions } from '../../../dist/store/sqljs/sqljs-store.js'
 import { temporaryDirectory } from '../../support/directories.ts'
 import { gate, stopClock, until } from '../../support/time.ts'
@@ -208,7 +208,7 @@ function movingFiles(path: string, nth: number, failures = 0): Files {
 test('moved: a path that changes while a start opens the journal: the start fails', async () => {
   const path = `${await temporaryDirectory()}/data`
   const files = movingFiles(path, 1)
-  await assert.rejects(openStore(path, { lock: lockDirectory, files }), LockLost)
+  await assert.rejects(openStore(path, { lock: lockDirectory, files }), NOT_HELD)
   await holds(`${path}.moved`, [])
 })
 

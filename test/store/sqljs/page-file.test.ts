@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
+import type { Database } from 'sql.js'
 import { memoryFile } from '../../../dist/cli/export.js'
 import type { File } from '../../../dist/store/sqljs/files.js'
 import { PageFile } from '../../../dist/store/sqljs/page-file.js'
@@ -111,24 +112,25 @@ test('page file: SQLite sees a failure as an error, and writes nothing after it'
       return memory[failing](bytes, at)
     }
     const pages = new PageFile('a.sqlite', { ...memory, [failing]: call }, template.length)
-    const db = new library.Database(pages.bytes)
-    db.run('PRAGMA journal_mode = OFF; PRAGMA cache_size = 10')
     const fill = 'INSERT INTO t SELECT hex(randomblob(3000)) FROM pragma_function_list LIMIT 50'
-    db.run(fill)
-    failAt = calls + 3
-    const work = (): unknown => {
-      for (;;) {
-        db.run(fill)
-        valueOf(db, 'SELECT sum(length(x)) FROM t')
+    const work = (db: Database): void => {
+      db.run(`PRAGMA journal_mode = OFF; PRAGMA cache_size = 10; ${fill}`)
+      failAt = calls + 3
+      const untilFailure = (): unknown => {
+        for (;;) {
+          db.run(fill)
+          valueOf(db, 'SELECT sum(length(x)) FROM t')
+        }
       }
+      assert.throws(untilFailure)
+      assert.throws(() => db.run(fill))
+      assert.throws(() => db.run('PRAGMA integrity_check; INSERT INTO t VALUES (1)'))
+      assert.equal(calls, failAt)
     }
-    assert.throws(() => pages.through(work), { message: 'EIO' })
-    assert.throws(() => db.run(fill))
-    assert.throws(() => db.run('PRAGMA integrity_check; INSERT INTO t VALUES (1)'))
-    assert.equal(calls, failAt)
-    // Also if SQLite did not notice.
-    assert.throws(() => pages.through(() => 'done'), { message: 'EIO' })
-    db.close()
+    // As if SQLite did not notice.
+    await assert.rejects(pages.opened(work), { message: 'EIO' })
+    // SQLite cannot open it again.
+    await assert.rejects(pages.opened(String), { message: 'EIO' })
   }
 })
 

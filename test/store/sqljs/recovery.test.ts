@@ -649,7 +649,7 @@ test('compaction: it succeeds if its journals stay, and the next one removes the
   const count = (what: string): number => lines.filter(({ message }) => message === what).length
   const journals = (): string[] => readdirSync(directory).filter((name) => name.endsWith('.log'))
   await store.create('alice', plant(1n, 'x'.repeat(50_000)))
-  const what = 'compacted journals could not be removed; that is tried again later'
+  const what = 'obsolete files could not be removed; that is tried again later'
   await until('the journal stays', () => count(what) === 1)
   assert.equal(count('compacted'), 1)
   assert.deepEqual(journals(), [FIRST, journalName(2)])

@@ -5,8 +5,6 @@ import { test } from 'node:test'
 import type { Row } from '../../../dist/store/sqljs/journal-format.js'
 import { StoreCorrupt } from '../../../dist/store/sqljs/journal-format.js'
 import { metaOf, readSnapshot, type Snapshot } from '../../../dist/store/sqljs/snapshot.js'
-import { withPages } from '../../../dist/store/sqljs/snapshot.js'
-import { loadSqlite } from '../../../dist/store/sqljs/sqlite.js'
 import { openImportFile } from '../../../dist/store/sqljs/import-file.js'
 import { plant } from '../../contract/store.contract.ts'
 import { temporaryDirectory } from '../../support/service.ts'
@@ -64,8 +62,7 @@ test('snapshot: a SQLite file with whole pages, a meta table and a trailer', asy
 test('snapshot: SQLite reads the file as it is, and ignores the trailer', async () => {
   const bytes = await snapshot()
   const { pages } = await sourceOf(bytes)
-  const meta = withPages(await loadSqlite(), pages, metaOf)
-  assert.deepEqual(meta, { format: 3, sequence: 3, complete: false })
+  assert.deepEqual(await pages.opened(metaOf), { format: 3, sequence: 3, complete: false })
   const rows = [...(await openImportFile(pages)).rows]
   assert.deepEqual(
     rows.map(({ owner, id, name, tag, problem }) => [owner, id, name, tag, problem]),

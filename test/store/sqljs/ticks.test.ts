@@ -59,7 +59,7 @@ test('ticks: while the disk fails, creates are refused over several ticks', asyn
   let refused = 0
   for (const each of plantsTo(1000n)) store.create('alice', each).catch(() => refused++)
   const most = await mostInATick(() => refused, 1000)
-  assert.ok(most <= 100, `${most} in one tick`)
+  assert.ok(most <= 500, `${most} in one tick`)
   await store.close()
   await holds(directory, [{ name: 'Oak' }])
 })
