@@ -35,9 +35,8 @@ export function createPlantService(
   const { logLevel } = config
   const { onLog } = options
   const log = onLog ? createCallbackLog(logLevel, onLog) : createLog(logLevel)
-  const service = new Service(config, { log, onFatal, nameOf: (option) => option })
-  const handler = service.mount((responder) => new Adapter(responder))
-  return Object.assign(service, { handler })
+  const service = new Service({ ...config, log, onFatal, nameOf: (option) => option })
+  return service.mount((responder) => new Adapter(responder))
 }
 
 // `node .` in the folder of the package runs the file that `main` names, which is this one.

@@ -22,7 +22,7 @@ import { type PlantStore, type Recovered, StoreUnavailable } from './plants/stor
 import { addServiceMetrics } from './service-metrics.ts'
 import { type OpenStore, openStore } from './store/open.ts'
 
-export interface ServiceHooks {
+export interface ServiceOptions extends ServiceConfig {
   readonly log: Log
   /** Memory and disk may differ: the process must end, and the next one starts from the disk. */
   readonly onFatal: (error: unknown) => void
@@ -55,18 +55,13 @@ export const CLOSED = 'the service is closed: create another one'
 const NOT_OPEN =
   'requests are refused until the store is open: call open() or listen() first, and wait for it'
 
-/** Something to do when a service ends, with its name in the log if it fails. */
-type Step = readonly [name: string, run: () => unknown]
-
 /**
  * The service without its adapter for other servers: so `serve` does not load that. Further calls
  * of `open` and `listen` share the first one. One that fails closes the service.
  */
 export class Service {
-  readonly #config: ServiceConfig
-  readonly #hooks: ServiceHooks
+  readonly #options: ServiceOptions
   readonly #keys: KeySource
-  readonly #queue = new FairQueue()
   readonly #responder: Responder
   readonly #http: HttpServer
   #adapter: Adapter | undefined
@@ -82,40 +77,39 @@ export class Service {
   #listening: Promise<Listening> | undefined
   #closed: Promise<void> | undefined
 
-  constructor(config: ServiceConfig, hooks: ServiceHooks) {
-    const { log } = hooks
-    this.#config = config
-    this.#hooks = hooks
-    this.#keys = new KeySource(config.keys, log)
-    const { rateLimit, maxBodyBytes, logRequests, readScope, writeScope } = config
-    const { corsOrigins, keepAlive } = config
-    const options: RouterOptions = {
+  constructor(options: ServiceOptions) {
+    this.#options = options
+    const { corsOrigins, log, logRequests, maxBodyBytes, rateLimit } = options
+    this.#keys = new KeySource(options.keys, log)
+    const queue = new FairQueue()
+    const routerOptions: RouterOptions = {
       store: () => this.#openedStore(),
-      verifier: new Verifier(this.#keys, config),
+      verifier: new Verifier(this.#keys, options),
       rateLimit: rateLimit === undefined ? undefined : rateLimitOf(rateLimit),
       corsOrigins,
       pageCache: new PageCache(),
-      queue: this.#queue,
+      queue,
       bodies: new Budget(BUDGET_BYTES),
       responses: new Budget(BUDGET_BYTES),
       maxBodyBytes,
-      scopes: { read: readScope, write: writeScope },
-      isDraining: () => this.#isDraining,
+      scopes: { read: options.readScope, write: options.writeScope },
+      isDraining: () => this.#state === 'draining',
       metrics: this.#metrics,
       log,
       logRequests,
     }
-    this.#responder = new Router(options)
-    this.#http = new HttpServer(this.#responder, { ...TIMEOUTS, keepAliveMs: keepAlive * 1000 })
-    this.#http.server.on('connection', this.#queue.connectionArrived)
+    this.#responder = new Router(routerOptions)
+    const keepAliveMs = options.keepAlive * 1000
+    this.#http = new HttpServer(this.#responder, { ...TIMEOUTS, keepAliveMs })
+    this.#http.server.on('connection', queue.connectionArrived)
     const mountedActive = (): number => this.#adapter?.active ?? 0
-    addServiceMetrics(options, this.#http, this.#keys, mountedActive, () => this.#checks())
+    addServiceMetrics(routerOptions, this.#http, this.#keys, mountedActive, () => this.#checks())
   }
 
-  /** Returns a handler for other servers. */
-  mount(create: (responder: Responder) => Adapter): RequestListener {
+  /** Adds the handler for other servers. */
+  mount(create: (responder: Responder) => Adapter): PlantService {
     this.#adapter = create(this.#responder)
-    return this.#adapter.handler
+    return Object.assign(this, { handler: this.#adapter.handler })
   }
 
   // Arrow functions, so that an application may destructure the service.
@@ -123,11 +117,7 @@ export class Service {
    * Opens the store. Until then requests get 503.
    * @throws DirectoryLocked, StoreCorrupt
    */
-  readonly open = (): Promise<void> =>
-    this.#start(async () => {
-      await this.#openStore()
-      this.#serve()
-    })
+  readonly open = (): Promise<void> => this.#start(() => this.#openStore())
 
   /**
    * Opens the store and the listeners.
@@ -151,67 +141,57 @@ export class Service {
    */
   readonly metrics = (): string => this.#metrics.render()
 
-  get #isDraining(): boolean {
-    return this.#state === 'draining'
-  }
-
   /** @throws StoreUnavailable until the store is open, and after a stop. */
   #openedStore(): PlantStore {
     if (this.#store) return this.#store
-    if (this.#isDraining) throw new StoreUnavailable(CLOSED)
-    if (!this.#isRefusalLogged) this.#hooks.log.error(NOT_OPEN)
+    if (this.#state === 'draining') throw new StoreUnavailable(CLOSED)
+    if (!this.#isRefusalLogged) this.#options.log.error(NOT_OPEN)
     this.#isRefusalLogged = true
     throw new StoreUnavailable(NOT_OPEN)
   }
 
-  /** A start that fails closes what it has opened, and the service with it. */
+  /** Serves once it has started. A start that fails closes what it opened, and the service. */
   async #start<T>(run: () => Promise<T>): Promise<T> {
     try {
-      if (this.#isDraining) throw new StoreUnavailable(CLOSED)
-      return await run()
+      if (this.#state === 'draining') throw new StoreUnavailable(CLOSED)
+      const started = await run()
+      if (this.#state === 'starting') {
+        this.#state = 'serving'
+        this.#keys.start()
+      }
+      return started
     } catch (error) {
       await this.close()
       throw error
     }
   }
 
-  #openStore(): Promise<OpenStore> {
-    const hooks = { ...this.#hooks, metrics: this.#metrics }
-    this.#opening ??= openStore(this.#config, hooks).then((store) => {
-      this.#store = store
-      // The stop waits for this, and closes the store.
-      if (this.#isDraining) throw new StoreUnavailable(CLOSED)
-      return store
-    })
-    return this.#opening
-  }
-
-  #serve(): void {
-    if (this.#state !== 'starting') return
-    this.#state = 'serving'
-    this.#keys.start()
+  async #openStore(): Promise<void> {
+    const { log, onFatal } = this.#options
+    this.#opening ??= openStore(this.#options, { log, onFatal, metrics: this.#metrics })
+    this.#store = await this.#opening
+    // The stop waits for this, and closes the store.
+    if (this.#state === 'draining') throw new StoreUnavailable(CLOSED)
   }
 
   async #listenOnBoth(): Promise<Listening> {
-    const { adminListen, listen: address, maxConnections, socketMode } = this.#config
-    const { log, nameOf } = this.#hooks
+    const { adminListen, listen: address, log, maxConnections, nameOf, socketMode } = this.#options
     // Before the store, so that probes are answered during a recovery.
     if (adminListen !== 'off') {
       this.#admin = adminServer(() => this.#checks(), this.metrics, log)
       const option = nameOf('adminListen')
       this.#adminListener = await listen(this.#admin, adminListen, option, socketMode)
     }
-    const { recovered } = await this.#openStore()
+    await this.#openStore()
     this.#warn()
     this.#http.server.maxConnections = maxConnections
     this.#listener = await listen(this.#http.server, address, nameOf('listen'), socketMode)
-    this.#serve()
-    return { plants: this.#listener.url, admin: this.#adminListener?.url, recovered }
+    const [plants, admin] = [this.#listener.url, this.#adminListener?.url]
+    return { plants, admin, recovered: this.#store?.recovered }
   }
 
   #warn(): void {
-    const { maxConnections, keepAlive: seconds } = this.#config
-    const { log, nameOf } = this.#hooks
+    const { keepAlive: seconds, log, maxConnections, nameOf } = this.#options
     const [openFiles, needed] = [openFilesMax(), maxConnections + OTHER_FILES]
     const isLow = `the limit of open files is low for ${nameOf('maxConnections')}`
     if (openFiles < needed) log.info(isLow, { openFiles, needed })
@@ -232,60 +212,50 @@ export class Service {
     this.#state = 'draining'
     // A pending listen would open its listener after the stop, and a pending open its store.
     await Promise.allSettled([this.#listening, this.#opening])
-    const [listener, http] = [this.#listener, this.#http]
-    const { drainDelay, shutdownTimeout } = this.#config
+    const [listener, http, store] = [this.#listener, this.#http, this.#store]
+    const { drainDelay, log, shutdownTimeout } = this.#options
     // One deadline for all that waits for clients. New connections are accepted for half of it.
     const acceptMs = (shutdownTimeout * 1000) / 2
     const deadlineMs = performance.now() + (drainDelay + shutdownTimeout) * 1000
-    const steps: readonly Step[] = [
-      ['serve through the drain delay', () => listener && sleep(drainDelay * 1000)],
-      ['accept the connections that are made', () => listener && http.acceptAll(acceptMs)],
-      ['accept no more', () => listener?.stop()],
-      ['answer what is under way', () => this.#drain(deadlineMs)],
-      ['close the server', () => http.server.close()],
-      ['release the store', () => this.#closeStore()],
-      ['close the admin listener', () => this.#adminListener?.stop()],
-      ['close admin connections', () => this.#admin?.closeAllConnections()],
-      ['close the admin server', () => this.#admin?.close()],
-      ['close the keys', () => this.#keys.close()],
-    ]
-    await runSteps(steps, this.#hooks.log)
-  }
-
-  async #closeStore(): Promise<void> {
-    const store = this.#store
-    this.#store = undefined
-    await store?.close()
+    const steps: Readonly<Record<string, () => unknown>> = {
+      'serve through the drain delay': () => listener && sleep(drainDelay * 1000),
+      'accept the connections that are made': () => listener && http.acceptAll(acceptMs),
+      'accept no more': () => listener?.stop(),
+      'answer what is under way': () => this.#drain(deadlineMs),
+      'close the server': () => http.server.close(),
+      'refuse requests of other servers': () => (this.#store = undefined),
+      'release the store': () => store?.close(),
+      'close the admin listener': () => this.#adminListener?.stop(),
+      'close admin connections': () => this.#admin?.closeAllConnections(),
+      'close the admin server': () => this.#admin?.close(),
+      'close the keys': () => this.#keys.close(),
+    }
+    for (const [step, run] of Object.entries(steps)) {
+      try {
+        await run()
+      } catch (error) {
+        // The others must still close their parts.
+        log.error('a step failed, and the others still run', { step, error })
+      }
+    }
   }
 
   async #drain(deadlineMs: number): Promise<void> {
-    const { shutdownTimeout: timeoutSeconds } = this.#config
-    const leftMs = Math.max(0, deadlineMs - performance.now())
-    const parts = [this.#http, this.#adapter]
-    const left = await Promise.all(parts.map((part) => part?.drain(leftMs) ?? 0))
-    const connections = left.reduce((sum, each) => sum + each, 0)
+    const { log, shutdownTimeout: timeoutSeconds } = this.#options
+    const leftMs = deadlineMs - performance.now()
+    const parts = [this.#http.drain(leftMs), this.#adapter?.drain(leftMs)]
+    const [own = 0, mounted = 0] = await Promise.all(parts)
+    const connections = own + mounted
     const message = 'requests still under way at the deadline were given up'
-    if (connections > 0) this.#hooks.log.error(message, { connections, timeoutSeconds })
+    if (connections > 0) log.error(message, { connections, timeoutSeconds })
   }
 }
 
-/** Runs the steps in order. After one that fails it goes on: the others must close their parts. */
-async function runSteps(steps: readonly Step[], log: Log): Promise<void> {
-  for (const [step, run] of steps) {
-    try {
-      await run()
-    } catch (error) {
-      log.error('a step failed, and the others still run', { step, error })
-    }
-  }
-}
-
-/** Infinity without a limit. Node has raised the soft limit to the hard one at its start. */
+/** NaN if there is no limit, or none is known. Node has raised the soft limit to the hard one. */
 function openFilesMax(): number {
   try {
-    const limits = readFileSync('/proc/self/limits', 'latin1')
-    return Number(/^Max open files +(\d+)/m.exec(limits)?.[1] ?? Infinity)
+    return Number(/^Max open files +(\d+)/m.exec(readFileSync('/proc/self/limits', 'latin1'))?.[1])
   } catch {
-    return Infinity
+    return NaN
   }
 }

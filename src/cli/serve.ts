@@ -18,7 +18,7 @@ export async function run({ dev = false }: { readonly dev?: boolean }): Promise<
   // JSON for programs. People read what a terminal shows of `--dev`.
   const format = dev && process.stdout.isTTY ? (await import('./lines.ts')).LINES : undefined
   const log = createLog(config.logLevel, undefined, format)
-  const service = new Service(config, { log, onFatal: end, nameOf: variableOf })
+  const service = new Service({ ...config, log, onFatal: end, nameOf: variableOf })
   const signalled = firstSignal()
   const start = service.listen()
   // A start that a signal overtakes is stopped below, and says there whether it failed.

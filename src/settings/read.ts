@@ -1,27 +1,21 @@
 /* Reads the settings of an operator, or of a program, into what the service works with. */
 
 import { createPrivateKey, X509Certificate } from 'node:crypto'
+import { isDeepStrictEqual } from 'node:util'
+import type { ConfiguredKeys } from '../auth/key-source.ts'
 import { readKeys } from '../auth/keys.ts'
 import { ConfigError, reasonOf } from '../errors.ts'
-import { addressText } from '../http/listen.ts'
 import { type Option, type Values, variableOf, VARIABLES } from './table.ts'
 import { isSecure, kindOf } from './values.ts'
 
 /** Every setting, and what follows from several of them. */
-export interface Config extends Values {
-  readonly etcd: ReturnType<typeof etcdOf>
-}
+export type Config = Values & { readonly etcd: ReturnType<typeof etcdOf> }
 
 /** All that the service can be told. */
-export interface ServiceConfig extends Config {
-  readonly keys: ReturnType<typeof readKeys>
-}
+export type ServiceConfig = Config & { readonly keys: ConfiguredKeys }
 
 /** What a token says that is signed with the development key. */
-const DEV_CLAIMS: [Option, string][] = [
-  ['issuer', 'plant-store-dev'],
-  ['audience', 'plants'],
-]
+const DEV_CLAIMS = { PLANTS_ISSUER: 'plant-store-dev', PLANTS_AUDIENCE: 'plants' }
 const KEYS: readonly Option[] = ['jwtSecretFile', 'jwtSecret', 'jwksFile', 'jwksUrl']
 const ETCD_TLS: readonly Option[] = ['etcdCaFile', 'etcdCertFile', 'etcdKeyFile']
 const OF_ETCD: readonly Option[] = ['etcdPrefix', 'etcdUsername', 'etcdPasswordFile', ...ETCD_TLS]
@@ -48,18 +42,21 @@ export function readConfig(env: NodeJS.ProcessEnv): ServiceConfig {
  * @throws ConfigError, also for settings of keys that are `refused`.
  */
 export function readWithoutKeys(env: NodeJS.ProcessEnv, keys: 'ignored' | 'refused'): Config {
-  const input = inputOf(env)
+  const input = inputOf(env, DEV_CLAIMS)
   if (keys === 'refused') input.refuse(KEYS, OWN_KEY)
   for (const option of KEYS) input.given.delete(option)
-  input.given = new Map([...DEV_CLAIMS, ...input.given])
-  return configOf(readValues(input), input)
+  const config = readValues(input)
+  if (input.problems.length > 0) throw new ConfigError(input.problems)
+  return config
 }
 
-function inputOf(env: NodeJS.ProcessEnv): Input {
+/** `defaults` are for variables that are not set. */
+function inputOf(env: NodeJS.ProcessEnv, defaults: NodeJS.ProcessEnv = {}): Input {
   const given = Object.entries(env).filter(([name, text]) => {
     return name.startsWith('PLANTS_') && text && !OF_KUBERNETES.test(name)
   })
-  return new Input(given, variableOf, ': see --help for the variables that are')
+  const all = [...Object.entries(defaults), ...given]
+  return newInput(all, variableOf, ': see --help for the variables that are')
 }
 
 /**
@@ -71,116 +68,90 @@ export function readOptions(options: unknown): ServiceConfig {
     throw new ConfigError(['the options must be an object'])
   const { onLog, ...settings } = { onLog: undefined, ...options }
   const given = Object.entries(settings).filter(([, value]) => value !== undefined)
-  const input = new Input(given, (option) => option)
+  const input = newInput(given, (option) => option)
   if (onLog !== undefined && typeof onLog !== 'function')
     input.problems.push(`onLog must be a function, and is ${kindOf(onLog)}`)
   return readService(input)
 }
 
 /** What an operator wrote, or a program passed; and what is wrong with it. */
-class Input {
-  given = new Map<Option, unknown>()
-  readonly problems: string[] = []
-  /** What messages call an option. */
-  readonly nameOf: (option: Option) => string
+type Input = ReturnType<typeof newInput>
 
-  constructor(given: [name: string, value: unknown][], nameOf: Input['nameOf'], hint = '') {
-    this.nameOf = nameOf
-    const options = new Map(VARIABLES.map(({ option }) => [nameOf(option), option]))
-    for (const [name, value] of given) {
-      const option = options.get(name)
-      if (option === undefined) this.problems.push(`${name} is not known${hint}`)
-      else this.given.set(option, value)
-    }
+/** `nameOf` returns what messages call an option, and `hint` ends those of an unknown one. */
+function newInput(source: [name: string, value: unknown][], nameOf: typeof variableOf, hint = '') {
+  const options = new Map(VARIABLES.map(({ option }) => [nameOf(option), option]))
+  const given = new Map<Option, unknown>()
+  const problems: string[] = []
+  for (const [name, value] of source) {
+    const option = options.get(name)
+    if (option === undefined) problems.push(`${name} is not known${hint}`)
+    else given.set(option, value)
   }
-
-  wrong(option: Option, what: string): void {
-    this.problems.push(`${this.nameOf(option)} ${what}`)
+  const wrong = (option: Option, what: string) => problems.push(`${nameOf(option)} ${what}`)
+  const refuse = (refused: readonly Option[], what: string): void => {
+    for (const option of refused) if (given.delete(option)) wrong(option, what)
   }
-
   /** What `read` returns. Undefined if it throws, which is a problem. */
-  attempt<T>(option: Option, read: () => T, advice = ''): T | undefined {
+  const attempt = <T>(option: Option, read: () => T, advice = ''): T | undefined => {
     try {
       return read()
     } catch (error) {
-      this.wrong(option, `${reasonOf(error)}${advice}`)
+      wrong(option, `${reasonOf(error)}${advice}`)
       return undefined
     }
   }
-
-  refuse(options: readonly Option[], what: string): void {
-    for (const option of options) if (this.given.delete(option)) this.wrong(option, what)
-  }
+  return { given, problems, nameOf, wrong, refuse, attempt }
 }
 
 /** `advice` is a problem more if neither issuer nor audience is set. */
 function readService(input: Input, advice?: string): ServiceConfig {
-  const values = readValues(input)
-  const keys = tryKeys(input, values)
-  const isNew = !input.given.has('issuer') && !input.given.has('audience')
-  if (isNew && advice !== undefined) input.problems.push(advice)
+  const { given, problems } = input
+  const config = readValues(input)
+  const keys = tryKeys(input, config)
+  if (advice && !given.has('issuer') && !given.has('audience')) problems.push(advice)
   // Without keys there is a problem.
-  if (keys === undefined) throw new ConfigError(input.problems)
-  return { ...configOf(values, input), keys }
+  if (!keys || problems.length > 0) throw new ConfigError(problems)
+  return { ...config, keys }
 }
 
 /** Reads every setting and reports what is wrong; the value of a wrong setting is undefined. */
-function readValues(input: Input): Values {
-  const { given, nameOf } = input
+function readValues(input: Input): Config {
+  const { given, problems, nameOf, wrong, refuse, attempt } = input
   if (!given.has('etcdEndpoints'))
-    input.refuse(OF_ETCD, `is of no use without ${nameOf('etcdEndpoints')}`)
-  const isTls = isSecure(String(given.get('etcdEndpoints')))
-  if (!isTls) input.refuse(ETCD_TLS, 'is of no use without https')
+    refuse(OF_ETCD, `is of no use without ${nameOf('etcdEndpoints')}`)
+  if (!isSecure(String(given.get('etcdEndpoints')))) refuse(ETCD_TLS, 'is of no use without https')
   requireBoth(input, 'etcdUsername', 'etcdPasswordFile')
   requireBoth(input, 'etcdCertFile', 'etcdKeyFile')
-  const entries = VARIABLES.map((setting) => [setting.option, readValue(input, setting)])
+  const entries = VARIABLES.map(({ option, read }) => {
+    return [option, attempt(option, () => read(given.get(option)))]
+  })
   // Each value has its setting's type. With a problem, none of them is used.
   const values = Object.fromEntries(entries) as Values
-  checkPair(input, values)
-  checkAddresses(input, values)
-  return values
-}
-
-function readValue(input: Input, setting: (typeof VARIABLES)[number]): unknown {
-  const { option, fallback, isRequired, meaning, read } = setting
-  const value = input.given.has(option) ? input.given.get(option) : fallback || undefined
-  if (value === undefined && isRequired) input.wrong(option, `is ${meaning}`)
-  if (value === undefined) return undefined
-  if (typeof value !== 'string' || value.trim() === value)
-    return input.attempt(option, () => read(value))
-  return input.wrong(option, 'must not begin or end with a blank or a line break')
-}
-
-/** Two listeners may have port 0: each gets another free port. */
-function checkAddresses({ problems, nameOf }: Input, { listen, adminListen }: Values): void {
-  if (!listen || !adminListen || adminListen === 'off' || ('port' in listen && listen.port === 0))
-    return
-  if (addressText(listen) !== addressText(adminListen)) return
+  const { etcdCertFile: cert, etcdKeyFile: key, listen, adminListen } = values
+  if (cert && key && !new X509Certificate(cert).checkPrivateKey(createPrivateKey(key)))
+    wrong('etcdKeyFile', 'is not the key of the first certificate')
   const names = `${nameOf('listen')} and ${nameOf('adminListen')}`
-  problems.push(`${names} are the same address: each needs its own`)
+  // With port 0 each gets another free port.
+  if (listen && !('port' in listen && listen.port === 0) && isDeepStrictEqual(listen, adminListen))
+    problems.push(`${names} are the same address: each needs its own`)
+  return { ...values, etcd: etcdOf(values) }
 }
 
-function requireBoth(input: Input, one: Option, other: Option): void {
-  if (input.given.has(one) === input.given.has(other)) return
-  const [given, missing] = input.given.has(one) ? [one, other] : [other, one]
-  input.wrong(missing, `is required by ${input.nameOf(given)}`)
-}
-
-function checkPair(input: Input, { etcdCertFile: cert, etcdKeyFile: key }: Values): void {
-  const isOwn = !cert || !key || new X509Certificate(cert).checkPrivateKey(createPrivateKey(key))
-  if (!isOwn) input.wrong('etcdKeyFile', 'is not the key of the first certificate')
+function requireBoth({ given, nameOf, wrong }: Input, one: Option, other: Option): void {
+  const [present, missing] = given.has(one) ? [one, other] : [other, one]
+  if (given.has(present) && !given.has(missing)) wrong(missing, `is required by ${nameOf(present)}`)
 }
 
 /** Reads the keys, so that their problems are reported with all others. */
-function tryKeys(input: Input, values: Values): ServiceConfig['keys'] | undefined {
-  const sources = KEYS.filter((option) => input.given.has(option))
+function tryKeys(input: Input, values: Values): ConfiguredKeys | undefined {
+  const { given, problems, nameOf } = input
+  const names = (options: readonly Option[]): string => options.map(nameOf).join(', ')
+  const sources = KEYS.filter((option) => given.has(option))
   const [option = 'issuer'] = sources
-  const names = (options: readonly Option[]): string => options.map(input.nameOf).join(', ')
-  if (sources.length > 1)
-    input.problems.push(`${names(sources)} are set: keys come from one place only`)
+  if (sources.length > 1) problems.push(`${names(sources)} are set: keys come from one place only`)
   if (sources.length > 1 || values[option] === undefined) return undefined
   const others = `; or set one of ${names(KEYS)}: it says where the keys are`
-  const read = () => readKeys(values, input.nameOf('keysOverHttp'))
+  const read = () => readKeys(values, nameOf('keysOverHttp'))
   return input.attempt(option, read, option === 'issuer' ? others : '')
 }
 
@@ -190,10 +161,4 @@ function etcdOf({ etcdEndpoints: endpoints, etcdPrefix: prefix, ...values }: Val
   const { etcdCaFile: ca, etcdCertFile: cert, etcdKeyFile: key } = values
   const user = name === undefined ? undefined : { name, password }
   return endpoints && { endpoints, prefix, user, tls: { ca, cert, key } }
-}
-
-/** @throws ConfigError if there was a problem. */
-function configOf(values: Values, { problems }: Input): Config {
-  if (problems.length > 0) throw new ConfigError(problems)
-  return { ...values, etcd: etcdOf(values) }
 }

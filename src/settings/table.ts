@@ -16,11 +16,8 @@ const overHttp = oneOf(['loopback', 'anywhere'])
 const NONE = undefined
 const REQUIRED = null
 
-type Setting = readonly [
-  read: Read<unknown>,
-  fallback: string | number | typeof NONE | typeof REQUIRED,
-  meaning: string,
-]
+type Fallback = string | number | typeof NONE | typeof REQUIRED
+type Setting = readonly [kind: Read<unknown>, fallback: Fallback, meaning: string]
 
 /**
  * Every setting, once: how it is read, its default, its meaning. A program sets `jwtSecretFile`
@@ -73,13 +70,18 @@ export type Values = { readonly [O in Option]: ValueOf<(typeof SETTINGS)[O]> }
 const ENTRIES = Object.entries(SETTINGS) as [Option, Setting][]
 
 /** `fallback` is as an operator would write it; empty if there is none. */
-export const VARIABLES = ENTRIES.map(([option, [read, fallback, meaning]]) => ({
+export const VARIABLES = ENTRIES.map(([option, [kind, fallback, meaning]]) => ({
   name: variableOf(option),
   option,
-  read,
   fallback: String(fallback ?? ''),
-  isRequired: fallback === REQUIRED,
   meaning,
+  /** Reads what was given, or else the default. @throws Error that says what is wrong. */
+  read(given: unknown = fallback ?? undefined): unknown {
+    if (given === undefined && fallback === REQUIRED) throw new Error(`is ${meaning}`)
+    if (typeof given === 'string' && given.trim() !== given)
+      throw new Error('must not begin or end with a blank or a line break')
+    return given === undefined ? undefined : kind(given)
+  },
 }))
 
 /** The variable that sets an option: PLANTS_JWKS_URL for `jwksUrl`. */

@@ -17,18 +17,17 @@ export type Read<T> = (given: unknown) => T
 
 const PORT_MAX = 65_535
 const SECRETS_MAX = 4
-const MODE = /^0?[0-7]{3}$/
-/** RFC 6749 §3.3. */
-const SCOPE_TOKEN = /^[\x21\x23-\x5b\x5d-\x7e]+$/
+/** A host with brackets or without, or none; and a port. */
+const HOST_AND_PORT = /^(?:\[([0-9a-fA-F:.]+)\]|([^:[\]/\s]*)):([0-9]{1,5})$/
 
-function textThat(what: string, isRight: (text: string) => boolean): Read<string> {
+function textThat(what: string, form: RegExp): Read<string> {
   return (given) => {
-    if (typeof given === 'string' && given.isWellFormed() && isRight(given)) return given
+    if (typeof given === 'string' && given.isWellFormed() && form.test(given)) return given
     throw new Error(`must ${what}, and is ${kindOf(given)}`)
   }
 }
 
-export const text = textThat('be a text that is not empty', (given) => given !== '')
+export const text = textThat('be a text that is not empty', /./s)
 /** One text, where a list of several might be expected. */
 export const one: Read<string> = (given) => {
   const only = text(given)
@@ -36,10 +35,11 @@ export const one: Read<string> = (given) => {
   throw new Error('must be one: run a service for each issuer')
 }
 
-export const scope = textThat('be one scope', (given) => SCOPE_TOKEN.test(given))
-export const octalMode = textThat('be an octal mode such as 0660', (given) => MODE.test(given))
-export const prefix = textThat('end in /', (given) => given.endsWith('/'))
-const anyPath = textThat('be a path', (given) => given !== '' && !given.includes('\0'))
+/** A scope-token of RFC 6749 §3.3. */
+export const scope = textThat('be one scope', /^[\x21\x23-\x5b\x5d-\x7e]+$/)
+export const octalMode = textThat('be an octal mode such as 0660', /^0?[0-7]{3}$/)
+export const prefix = textThat('end in /', /\/$/)
+const anyPath = textThat('be a path', /^[^\0]+$/)
 
 /** Resolved when it is read: the working directory may change later. */
 export const path: Read<string> = (given) => resolve(anyPath(given))
@@ -48,9 +48,8 @@ export const path: Read<string> = (given) => resolve(anyPath(given))
 export function integer(min: number, max: number): Read<number> {
   return (given) => {
     const isDigits = typeof given === 'string' && /^[0-9]{1,15}$/.test(given)
-    const number = isDigits ? Number(given) : given
-    const isInteger = typeof number === 'number' && Number.isInteger(number)
-    if (isInteger && number >= min && number <= max) return number
+    const number = typeof given === 'number' || isDigits ? Number(given) : NaN
+    if (Number.isInteger(number) && number >= min && number <= max) return number
     throw new Error(`must be an integer from ${min} to ${max}, and is ${kindOf(given)}`)
   }
 }
@@ -64,25 +63,20 @@ export function oneOf<T extends string>(values: readonly T[]): Read<T> {
 }
 
 /** `forms` is what else it may be. */
-function readAddress(given: unknown, forms = ''): Address {
+export function address(given: unknown, forms = ''): Address {
   const written = typeof given === 'string' ? given : ''
-  const [, socket] = /^unix:(.+)$/s.exec(written) ?? []
-  if (socket !== undefined) return { path: socketPath(socket) }
-  const form = /^(?:\[([0-9a-fA-F:.]+)\]|([^:[\]/\s]+)):([0-9]{1,5})$/
-  const [, bracketed, plain, digits] = form.exec(written) ?? []
-  const host = bracketed ?? plain
-  const port = Number(digits)
-  if (host !== undefined && host !== '*' && port <= PORT_MAX) return { host, port }
+  if (/^unix:./s.test(written)) return { path: socketPath(written.slice('unix:'.length)) }
+  const [, bracketed, plain, digits] = HOST_AND_PORT.exec(written) ?? []
+  const [host, port] = [bracketed ?? plain, Number(digits)]
   if (port > PORT_MAX) throw new Error(`must have a port of at most ${PORT_MAX}`)
-  const [, all] = /^\*?:([0-9]{1,5})$/.exec(written) ?? []
-  if (all !== undefined)
-    throw new Error(`must name a host: for every address, write 0.0.0.0:${all} or [::]:${all}`)
+  if (host === '' || host === '*')
+    throw new Error(`must name a host: for every address, write 0.0.0.0:${port} or [::]:${port}`)
+  if (host !== undefined) return { host, port }
   throw new Error(`must be host:port, [IPv6]:port or unix:/path${forms}, and is ${kindOf(given)}`)
 }
 
-export const address: Read<Address> = (given) => readAddress(given)
 export const addressOrOff: Read<Address | 'off'> = (given) =>
-  given === 'off' ? given : readAddress(given, ', or off')
+  given === 'off' ? given : address(given, ', or off')
 
 function socketPath(given: string): string {
   const resolved = path(given)
@@ -135,18 +129,13 @@ export const secretFiles: Read<readonly (string | Buffer)[]> = (given) => {
 }
 
 /** URLs with commas between. `read` returns undefined for a wrong one. */
-function listOf(
-  given: unknown,
-  form: string,
-  read: (url: string) => string | undefined,
-): readonly string[] {
-  return text(given)
-    .split(',')
-    .map((each, at) => {
-      const value = read(each.trim())
-      if (value !== undefined) return value
-      throw new Error(`${form}, and URL ${at + 1} is not`)
-    })
+function listOf(given: unknown, form: string, read: typeof originOf): readonly string[] {
+  const urls = text(given).split(',')
+  return urls.map((each, at) => {
+    const value = read(each.trim())
+    if (value !== undefined) return value
+    throw new Error(`${form}, and URL ${at + 1} is not`)
+  })
 }
 
 const ENDPOINT = 'must be http:// or https:// with a host, a port and no more'

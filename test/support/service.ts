@@ -7,7 +7,7 @@ import { ConfigError } from '../../dist/errors.js'
 import { createLog } from '../../dist/telemetry/log.js'
 import { Adapter } from '../../dist/http/adapter.js'
 import { createPlantService, type PlantServiceConfig } from '../../dist/index.js'
-import { type PlantService, Service, type ServiceHooks } from '../../dist/service.js'
+import { type PlantService, Service, type ServiceOptions } from '../../dist/service.js'
 import { checkStore } from '../../dist/cli/check.js'
 import { temporaryDirectory } from './directories.ts'
 import { portOf } from './ports.ts'
@@ -41,11 +41,10 @@ export interface RunningService {
 /** A service with its handler, of any configuration. */
 export function mountedService(
   config: ServiceConfig,
-  hooks: Omit<ServiceHooks, 'nameOf'>,
+  hooks: Pick<ServiceOptions, 'log' | 'onFatal'>,
 ): PlantService {
-  const service = new Service(config, { ...hooks, nameOf: (option) => option })
-  const handler = service.mount((responder) => new Adapter(responder))
-  return Object.assign(service, { handler })
+  const service = new Service({ ...config, ...hooks, nameOf: (option) => option })
+  return service.mount((responder) => new Adapter(responder))
 }
 
 /**
