@@ -17,7 +17,7 @@ export interface OperationOptions {
   readonly queue: FairQueue
   /** For each body, from its announcement until its plant is stored and its response is sent. */
   readonly bodies: Budget
-  /** For what clients have not taken of a list, above what each connection may hold. */
+  /** For pages above 64 KiB, and what a part of a longer list has above that. */
   readonly responses: Budget
   readonly maxBodyBytes: number
 }

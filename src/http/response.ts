@@ -70,8 +70,8 @@ export function headersOf(response: HttpResponse, id: string): string[] {
 }
 
 /**
- * Status line and headers of a connection's last response, with the empty line. The only value that
- * a client chose is `id`, the checked id of its request.
+ * Status line and headers of a connection's last response, with the empty line. Of a client's own
+ * values they have `id`, the checked id of its request, and the number `limit` in a Link.
  */
 export function lastHeadersOf(response: HttpResponse, id: string, isChunked = false): string {
   const headers = headersOf(response, id)

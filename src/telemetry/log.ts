@@ -56,7 +56,7 @@ const JSON_LINES = { line: render, request: renderRequest }
 
 export type LogFormat = typeof JSON_LINES
 
-/** A log of one JSON object a line. It never throws and never waits for its reader. */
+/** A log of one JSON object a line. It never throws; a pipe or socket never holds it up. */
 export function createLog(level: LogLevel, output?: Output, format = JSON_LINES): Log {
   const reportOf = (dropped: number) => format.line('error', 'log lines were dropped', { dropped })
   return logTo(new LogWriter(output ?? standardOutput(), reportOf), level, format)
