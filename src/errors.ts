@@ -97,18 +97,21 @@ ConfigError.prototype.name = 'ConfigError'
 export class UsageError extends Error {}
 UsageError.prototype.name = 'UsageError'
 
+/** Causes of causes in a reason: they may form a circle. */
+const MAX_CAUSES = 8
+
 /**
  * An error in one line, with its causes: the message of a failed `fetch` alone says nothing. An
  * AggregateError may have an empty message; then its code is used. A message may have its cause.
  */
-export function reasonOf(error: unknown): string {
+export function reasonOf(error: unknown, causes = MAX_CAUSES): string {
   if (!isError(error)) return String(error)
   const code = errorCodeOf(error)
   // Who has no access: in a container it is not who the volume was made for.
   const ids = ` (this process is uid ${process.getuid?.()}, gid ${process.getgid?.()})`
   const message = `${error.message || code || error.name}${code === 'EACCES' ? ids : ''}`
-  const cause = isError(error.cause) ? reasonOf(error.cause) : ''
-  return message.includes(cause) ? message : `${message}: ${cause}`
+  const cause = isError(error.cause) && causes > 0 ? reasonOf(error.cause, causes - 1) : ''
+  return cause === '' || message.includes(cause) ? message : `${message}: ${cause}`
 }
 
 /** Why Node could not read a file. Without the path: it may be a secret in place of a path. */

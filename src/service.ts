@@ -222,6 +222,7 @@ export class Service {
       'accept the connections that are made': () => listener && http.acceptAll(acceptMs),
       'accept no more': () => listener?.stop(),
       'answer what is under way': () => this.#drain(deadlineMs),
+      // It also ends Node's timer for late requests.
       'close the server': () => http.server.close(),
       'refuse requests of other servers': () => (this.#store = undefined),
       'release the store': () => store?.close(),

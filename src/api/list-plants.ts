@@ -37,12 +37,12 @@ function respond(call: Call, list: PlantList, limit?: number, first?: PlantChunk
   const cutAt = cutOf(first)
   // One chunk has a Content-Length, also without a limit.
   if (cutAt === undefined || count === limit)
-    return reserved(call, pageOf(call, bodyOf(json), limit, cutAt))
+    return reserved(call, pageResponse(call, bodyOf(json), limit, cutAt))
   if (limit !== undefined) return makePage(call, list, limit, first)
-  const text = pieceOf(json, false)
+  const text = partOf(json, false)
   const hold = call.options.responses.reserve(call.owner, excessOf(text))
   call.exchange.whenDone(() => hold.set(0))
-  return { status: 200, headers: [], body: piecesOf(call, list, hold, text) }
+  return { status: 200, headers: [], body: streamList(call, list, hold, text) }
 }
 
 /**
@@ -50,22 +50,22 @@ function respond(call: Call, list: PlantList, limit?: number, first?: PlantChunk
  * the one before it has been taken, and once it is the owner's turn. What is above the length that
  * each connection may hold is reserved.
  */
-async function* piecesOf(call: Call, list: PlantList, hold: Hold, text?: Buffer): BodyStream {
+async function* streamList(call: Call, list: PlantList, hold: Hold, text?: Buffer): BodyStream {
   while (text) {
     yield text
     // It is free while the next one waits for its turn.
     text = undefined
-    text = await nextPiece(call, list, hold)
+    text = await nextPart(call, list, hold)
   }
   yield Buffer.from(']')
 }
 
 /** @throws HttpError `overloaded` if there is no room: the list cannot go on. */
-async function nextPiece({ exchange, owner, options }: Call, list: PlantList, hold: Hold) {
+async function nextPart({ exchange, owner, options }: Call, list: PlantList, hold: Hold) {
   hold.set(0)
   const next = await options.queue.run(owner, () => (exchange.isDone ? undefined : list.next()))
   if (!next?.value || exchange.isDone) return undefined
-  const text = pieceOf(next.value.json, true)
+  const text = partOf(next.value.json, true)
   if (!hold.grow(excessOf(text))) throw overloaded()
   return text
 }
@@ -78,7 +78,7 @@ function excessOf(text: Buffer): number {
  * A chunk's array as a part of a longer one: without its "]", and after the first one with ","
  * in place of "[".
  */
-function pieceOf(json: string, hasBegun: boolean): Buffer {
+function partOf(json: string, hasBegun: boolean): Buffer {
   const bytes = Buffer.from(json)
   if (hasBegun) bytes.write(',')
   return bytes.subarray(0, -1)
@@ -96,7 +96,7 @@ function makePage(call: Call, list: PlantList, limit: number, first: PlantChunk)
     let cutAt: bigint | undefined
     for (let chunk: PlantChunk | undefined = first; chunk; ) {
       if (call.exchange.isDone) throw new ClientGone()
-      const text = pieceOf(chunk.json, count > 0)
+      const text = partOf(chunk.json, count > 0)
       // What has no room is read again for the next page.
       if (count > 0 && bytes + text.length > PAGE_MAX_BYTES) break
       texts.push(text)
@@ -108,7 +108,7 @@ function makePage(call: Call, list: PlantList, limit: number, first: PlantChunk)
       chunk = (await inTurn(call, () => list.next())).value
     }
     texts.push(Buffer.from(']'))
-    return pageOf(call, Buffer.concat(texts), limit, cutAt)
+    return pageResponse(call, Buffer.concat(texts), limit, cutAt)
   })
 }
 
@@ -117,7 +117,12 @@ function cutOf(chunk: PlantChunk | undefined): bigint | undefined {
   return chunk?.isCut ? chunk.last : undefined
 }
 
-function pageOf(call: Call, body: string | Buffer, limit?: number, cutAt?: bigint): HttpResponse {
+function pageResponse(
+  call: Call,
+  body: string | Buffer,
+  limit?: number,
+  cutAt?: bigint,
+): HttpResponse {
   // RFC 8288. A query alone: the service does not know which path prefix a proxy adds.
   const next = cutAt !== undefined && `<?limit=${limit}&after=${writeCursor(call.owner, cutAt)}>`
   return { status: 200, headers: next ? ['Link', `${next}; rel="next"`] : [], body }

@@ -69,8 +69,9 @@ export function readJsonObject(bytes: Uint8Array, wanted: string): JsonObject {
     // JSON.parse would quote the bytes, which may be a secret in the wrong place.
   }
   if (isJsonObject(value)) return value
-  const format = formatOf(bytes)?.replace('a key set', 'broken JSON') ?? 'no JSON object in UTF-8'
-  throw new Error(`must be ${wanted}, and is ${format}`)
+  const format = formatOf(bytes) ?? 'no JSON object in UTF-8'
+  // It begins like one.
+  throw new Error(`must be ${wanted}, and is ${format === 'a key set' ? 'broken JSON' : format}`)
 }
 
 /** Names what people configure by mistake: a key, a key set, or what a proxy answers. */

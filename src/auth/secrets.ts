@@ -57,7 +57,8 @@ export function readSecrets(sources: readonly (string | Buffer)[]): Keys {
 export function contentOf(bytes: Buffer, isText = isTextFile(bytes)): Buffer {
   if (BYTE_ORDER_MARK.test(bytes.toString('latin1', 0, 4)))
     throw new Error('begins with a byte order mark: save it as UTF-8 without one')
-  const [end = ''] = (isText && /\r?\n$/.exec(bytes.toString())) || []
+  if (!isText) return bytes
+  const [end = ''] = /\r?\n$/.exec(bytes.toString()) ?? []
   return bytes.subarray(0, bytes.length - end.length)
 }
 

@@ -46,14 +46,26 @@ export class Connection {
   constructor(socket: Socket, responder: Responder) {
     this.#socket = socket
     this.#responder = responder
-    // Before Node's own listener, which pauses the socket of a client that takes no response.
+    this.#keepPauses(socket)
+  }
+
+  /**
+   * Node resumes the socket after each request, and emits 'resume' in the next tick. A pause that
+   * must last is made once more then. There are three cases:
+   * - The socket is not paused: it is paused.
+   * - It was paused between Node's resume and its event. Such a pause does not stop Node from
+   *   reading: the socket is resumed, and paused at the next 'resume'.
+   * - Node's own listener for 'resume' has paused it, because its client takes no response: that
+   *   pause holds.
+   */
+  #keepPauses(socket: Socket): void {
     let wasPaused = false
+    // Runs before Node's listener, and the other one after it.
     socket.prependListener('resume', () => (wasPaused = socket.isPaused()))
-    // Node resumes the socket after each request, and emits 'resume' in the next tick.
     socket.on('resume', () => {
-      if (this.#waiting.length === 0 && !this.#isDeaf && !this.#current?.takeCollected) return
+      const mustPause = this.#waiting.length > 0 || this.#isDeaf || this.#current?.takeCollected
+      if (!mustPause) return
       if (!socket.isPaused()) socket.pause()
-      // A pause between these two does not stop Node: only a new one does.
       else if (wasPaused) socket.resume()
     })
   }
@@ -87,7 +99,12 @@ export class Connection {
     this.#endAfterThese()
   }
 
-  /** Answers what Node could not parse, or waited for too long, after all requests before it. */
+  /**
+   * Answers what Node could not parse, or waited for too long, after all requests before it. What
+   * is broken is the newest request, if it is not complete, or else what comes after it:
+   * - The request that is served: it gets the error at once, unless it has its response.
+   * - A request that waits, or what comes after all of them: the error has its place in the order.
+   */
   fail(error: HttpError, request = new RequestRecord()): void {
     if (this.#next === 'ended' || typeof this.#next === 'object') return
     const newest = this.#waiting.at(-1) ?? this.#current

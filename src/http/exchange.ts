@@ -76,7 +76,10 @@ export class Exchange extends RequestRecord {
   endBody: (() => void) | undefined
   /** True once the body is read to be dropped. */
   isDiscarding = false
-  /** Set while its body is collected: returns what has come, and lets the rest come. */
+  /**
+   * Set by `collectBody`, while the socket is stopped for a chunked body. What reads or drops the
+   * body calls it once: it returns what has come, and lets the rest come.
+   */
   takeCollected: (() => Buffer) | undefined
   /** Called if more comes of a body that is dropped than may. */
   stopReading: (() => void) | undefined

@@ -104,7 +104,8 @@ export class HttpServer {
    */
   async acceptAll(timeoutMs: number): Promise<void> {
     const startMs = performance.now()
-    for (let before = -1; before < this.#accepted && performance.now() < startMs + timeoutMs; ) {
+    let before = -1
+    while (before < this.#accepted && performance.now() < startMs + timeoutMs) {
       before = this.#accepted
       await yieldTick()
       await yieldTick()

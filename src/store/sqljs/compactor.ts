@@ -26,8 +26,8 @@ export class Compactor {
   readonly #stopped = new AbortController()
   #running: Promise<void> | undefined
   #snapshotBytes: number
-  /** Whether the snapshot says that a journal follows. */
-  #isJournalMissed: boolean
+  /** Whether the snapshot says that a journal follows: then a lost one is noticed. */
+  #saysJournalFollows: boolean
   /** How many of the current journal's `bytesBefore` are in the snapshot. */
   #compactedBytes = 0
 
@@ -35,7 +35,7 @@ export class Compactor {
     this.#options = options
     this.#journal = journal
     this.#snapshotBytes = snapshot?.pages.lengthBytes ?? 0
-    this.#isJournalMissed = snapshot?.complete === false
+    this.#saysJournalFollows = snapshot?.complete === false
   }
 
   /** Length of the journals that are not compacted yet. */
@@ -49,7 +49,7 @@ export class Compactor {
    * @throws Error if a new store can have no snapshot: without one a lost journal is not missed.
    */
   async begin(): Promise<void> {
-    if (this.#journal.current.nextSequence === 1 && !this.#isJournalMissed)
+    if (this.#journal.current.nextSequence === 1 && !this.#saysJournalFollows)
       await this.#compact(true).catch((cause: unknown) => {
         throw new Error('no new store could be made; make room on the disk, or mend it', { cause })
       })
@@ -84,7 +84,7 @@ export class Compactor {
   }
 
   #isDue(bytes = this.#dueBytes): boolean {
-    if (!this.#isJournalMissed) return true
+    if (!this.#saysJournalFollows) return true
     const hasLines = this.#closedBytes > 0 || this.#journal.hasLines
     return hasLines && this.journalBytes > bytes
   }
@@ -138,7 +138,7 @@ export class Compactor {
       await directory.renameIntoPlace(temporary, SNAPSHOT)
       this.#snapshotBytes = made.bytes
     })
-    this.#isJournalMissed = true
+    this.#saysJournalFollows = true
     this.#compactedBytes = bytesBefore
     if (!isQuiet) {
       this.results.success++

@@ -22,6 +22,12 @@ const NO_SPACE: ReadonlySet<string | undefined> = new Set(['ENOSPC', 'EDQUOT', '
  * the journal: its acknowledged lines go to a new file, because a sync that failed once may report
  * success the next time. Rewriting is tried again with a growing delay, and until it succeeds
  * nothing is appended.
+ *
+ * | state | `#file` | `#failure` | |
+ * |---|---|---|---|
+ * | ready | open | | lines are appended |
+ * | refused | open | set | the last write left nothing: lines are appended, and one ends this |
+ * | in doubt | | set | the journal is rewritten first |
  */
 export class JournalWriter {
   readonly #options: ResolvedOptions

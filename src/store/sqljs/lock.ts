@@ -145,9 +145,9 @@ async function tryToHold(directory: string, number: bigint): Promise<DirectoryLo
 }
 
 /**
- * Replaces the socket by an empty file, made under the random name, then closes it: the directory
- * then holds only plain files, which every tool can copy. If that fails, a closed socket does as
- * well.
+ * Replaces the socket by an empty file, then closes it: the directory then holds only plain files,
+ * which every tool can copy. The file is made under the random name, which the directory has not
+ * had since the lock was taken. If that fails, a closed socket does as well.
  */
 async function releaseLock(place: LockPlace, own: string, server: Server): Promise<void> {
   try {

@@ -106,7 +106,9 @@ export async function replay(
     }
     const extent = step.value
     sequence = Math.max(sequence, extent.nextSequence - 1)
-    if (isLastJournal && extent.nextSequence > sequence) last = { ...extent, number, plants }
+    // No journal can go on that ends before the snapshot.
+    const isAtEnd = extent.nextSequence === sequence + 1
+    if (isLastJournal && isAtEnd) last = { ...extent, number, plants }
     else closedBytes += extent.goodBytes
     freeBytes(contents)
   }
