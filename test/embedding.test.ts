@@ -148,6 +148,10 @@ for (const [how, fail] of Object.entries<OnLog>({
   async rejects() {
     throw new Error('gone')
   },
+  'throws a circle'() {
+    const error = new Error('gone')
+    throw Object.assign(error, { cause: error })
+  },
 }))
   test(`embedding: an onLog that ${how} causes one warning, and nothing else`, async (t) => {
     let calls = 0
