@@ -49,6 +49,7 @@ export async function fetchDocument<T>(
   try {
     const headers = { Accept: 'application/json' }
     const { status, body } = await fetch(url, { signal, redirect: 'error', headers })
+    if (status !== 200) throw new Error(`answered ${status}`)
     // Node's fetch reaches the signal through weak references only: once the garbage collector has
     // run, the signal alone does not end a body that has stopped coming. So the stream has it too.
     const stream: AsyncIterable<Uint8Array> | [] = body ? Readable.fromWeb(body, { signal }) : []
@@ -60,10 +61,10 @@ export async function fetchDocument<T>(
       if (size > MAX_KEY_SET_BYTES) throw new Error(`answered more than ${MAX_KEY_SET_BYTES} bytes`)
       chunks.push(chunk)
     }
-    // After its body, which would hold the connection.
-    if (status !== 200) throw new Error(`answered ${status}`)
     return read(Buffer.concat(chunks))
   } catch (cause) {
+    // What is left of the body would hold the connection.
+    running.abort()
     throw new Error(shownUrl(url), { cause })
   } finally {
     clearTimeout(timer)

@@ -1,6 +1,5 @@
 /* `serve`: the service until a signal, and what `--dev` prints. */
 
-import { once } from 'node:events'
 import { readKeys } from '../auth/keys.ts'
 import { readConfig, readWithoutKeys, type ServiceConfig } from '../settings/read.ts'
 import { escaped, reasonOf } from '../errors.ts'
@@ -52,11 +51,19 @@ function end(error: unknown): void {
   process.exit(1)
 }
 
-/** The first signal to stop. After it, another one ends the process at once. */
-async function firstSignal(): Promise<NodeJS.Signals> {
-  const [signal] = await Promise.race(STOP_SIGNALS.map((name) => once(process, name)))
-  for (const name of STOP_SIGNALS) process.on(name, () => process.exit(1))
-  return signal
+/**
+ * The first signal to stop. Another one ends the process at once. The listener stays: Node loses a
+ * signal that has arrived, but was not told yet, when the last listener is removed.
+ */
+function firstSignal(): Promise<NodeJS.Signals> {
+  const received: NodeJS.Signals[] = []
+  return new Promise((resolve) => {
+    const stop = (name: NodeJS.Signals): void => {
+      if (received.push(name) > 1) process.exit(1)
+      resolve(name)
+    }
+    for (const name of STOP_SIGNALS) process.on(name, stop)
+  })
 }
 
 /** Lines to paste: they create a plant and list it. */

@@ -145,6 +145,7 @@ const NO_SET = 'must be a JSON Web Key Set, {"keys": \\[...\\]}, and'
 const BAD_ANSWERS: readonly (readonly [what: string, answer: RequestListener, why: string])[] = [
   ['a status of 500 with a good body', text(SET, 500), 'answered 500'],
   ['a status of 203', text(SET, 203), 'answered 203'],
+  ['a 503 without an end', (_, response) => response.writeHead(503).write('x'), 'answered 503'],
   ['a status of 204', text('', 204), 'answered 204'],
   ['a redirect', text('', 302, '/moved?code=hidden'), 'fetch failed: unexpected redirect'],
   ['a page', text('<html>'), `${NO_SET} is HTML or XML`],
@@ -162,7 +163,8 @@ const BAD_ANSWERS: readonly (readonly [what: string, answer: RequestListener, wh
 ]
 
 for (const [what, answer, why] of BAD_ANSWERS) {
-  test(`remote keys: ${what} does not replace a good key set`, async (t) => {
+  const title = `remote keys: ${what} does not replace a good key set`
+  test(title, { timeout: PATIENCE_MS }, async (t) => {
     const setting = await withIssuer(t, answer, EAGER)
     const { issuer, hits, keys, by } = setting
     await refused(tokenOne, 'keysUnavailable', by)

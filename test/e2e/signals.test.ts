@@ -58,6 +58,14 @@ for (const signal of sampled(SIGNALS, 2)) {
   })
 }
 
+test('signals: the second of two at one moment ends the process at once', async (t) => {
+  const twice = "for (const name of ['SIGTERM', 'SIGTERM']) process.kill(process.pid, name)"
+  const env = await preload(`process.on('SIGUSR2', () => { ${twice} })`)
+  const directory = join(await temporaryDirectory(), 'data')
+  const server = await startProcess(t, directory, { PLANTS_DRAIN_DELAY: '5', ...env })
+  assert.equal(await server.kill('SIGUSR2'), 1)
+})
+
 /** Delays the opening of the store until SIGUSR2, and writes `recovering` to stderr. */
 function slowRecovery(): Promise<Readonly<Record<string, string>>> {
   const store = JSON.stringify(new URL('store/sqljs/sqljs-store.js', pathToFileURL(MAIN)).href)
