@@ -12,7 +12,8 @@ import { plant } from '../contract/store.contract.ts'
 import { sampled } from '../support/scale.ts'
 import { writeSnapshot } from '../support/store-files.ts'
 import { stopClock, until } from '../support/time.ts'
-import { IN_MEMORY, list, type LogLine, memoryDisk, openStore } from '../store/sqljs/fixtures.ts'
+import { filesWith, IN_MEMORY, list, type LogLine } from '../store/sqljs/fixtures.ts'
+import { memoryDisk, openStore } from '../store/sqljs/fixtures.ts'
 import { type DiskCall, type Fault, SimulatedDisk, simulatedFiles } from './simulated-disk.ts'
 import { faultsOf, NO_SPACE, REFUSED, SHORT, UNSYNCED, UNSYNCED_FULL } from './simulated-disk.ts'
 
@@ -380,6 +381,21 @@ test('in doubt: a create without room in the database is told that it is full', 
   assert.equal(await world.create(plant(4n)), false, 'a refusal takes no room')
   await world.recovers(plant(4n))
   await assert.rejects(store.create(OWNER, huge), StoreFull)
+  await world.closeAndVerify()
+})
+
+test('in doubt: a create is refused at once, however long the rewriting takes', async () => {
+  const world = new World()
+  let [synced, end] = [Promise.resolve(), (): void => {}]
+  const disk = simulatedFiles(world.disk, { onCall: (call) => world.fails(call) })
+  await world.open({ files: filesWith((file) => ({ sync: () => synced.then(file.sync) }), disk) })
+  synced = new Promise((resolve) => (end = resolve))
+  world.fails = ({ mode, name }) => (mode === 'durable' && name === 'write' ? UNSYNCED : undefined)
+  assert.equal(await world.create(plant(1n)), false)
+  await until('it is rewritten', () => /log\.\w+\.tmp/.test(world.disk.names(IN_MEMORY).join()))
+  assert.equal(await world.create(plant(2n)), false)
+  end()
+  await world.recovers(plant(2n))
   await world.closeAndVerify()
 })
 

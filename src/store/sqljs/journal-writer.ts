@@ -93,6 +93,8 @@ export class JournalWriter {
    * it only says whether there is a file to append to.
    */
   append(rows: readonly Row[]): Promise<boolean> {
+    // No create waits for a rewriting: on a failing disk that may take very long.
+    if (!this.ready) return Promise.resolve(false)
     return this.#exclusively(async () => {
       const file = this.#file
       if (!file || rows.length === 0) return file !== undefined
