@@ -24,7 +24,9 @@ test('docs: the table of settings is that of the code', () => {
 })
 
 test('docs: the README lists exactly the error values of the catalogue', () => {
-  const expected = Object.values(CATALOGUE).map(([error]) => String(error)).sort()
+  const expected = Object.values(CATALOGUE)
+    .map(([error]) => String(error))
+    .sort()
   assert.deepEqual(
     tableOf('README.md', 'status').flatMap(([status = '', errors = '']) =>
       [...errors.matchAll(/\b(\d{3})\d{2}\b/g)].map(([error, digits]) => {

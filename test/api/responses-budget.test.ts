@@ -24,8 +24,7 @@ const SHORT = { name: 'x'.repeat(SHORT_BYTES - chunkOf([{ name: '' }]).length) }
 /** The owner of a request is its token. */
 const authenticate = (owner: string) => ({ ...ALICE, owner })
 
-const start = (t: TestContext, options: BareOptions) =>
-  startOnPath(t, { authenticate, ...options })
+const start = (t: TestContext, options: BareOptions) => startOnPath(t, { authenticate, ...options })
 
 /** Pages of one large plant; an owner named small has a short list. */
 const PAGES: BareOptions['store'] = {

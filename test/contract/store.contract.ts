@@ -240,12 +240,20 @@ export function storeContract(name: string, open: StoreFactory, long = 6000): vo
 
   contract('a list of one plant, after the id before its own, says its id', async ({ store }) => {
     const ids = [MIN, -1n, 0n, 7n, MAX]
-    await create(store, 'alice', ids.map((id) => plant(id)))
+    await create(
+      store,
+      'alice',
+      ids.map((id) => plant(id)),
+    )
     await create(store, 'bob', [plant(6n)])
     for (const id of ids.flatMap((each) => [each - 1n, each, each + 1n])) {
       if (id < MIN || id > MAX) continue
       const { value } = await store.list('alice', { ...ALL, after: id - 1n, limit: 1 }).next()
-      assert.equal(value?.last, ids.find((each) => each >= id), `from ${id} on`)
+      assert.equal(
+        value?.last,
+        ids.find((each) => each >= id),
+        `from ${id} on`,
+      )
       if (ids.includes(id)) assert.equal(value?.json, JSON.stringify([shown(plant(id))]))
     }
   })

@@ -5,14 +5,7 @@ import { StoreUnavailable } from '../../../dist/plants/store.js'
 import { ask, createAgent } from '../../../dist/store/etcd/gateway.js'
 import { ALL, readAll } from '../../contract/store.contract.ts'
 import { fakeEtcd, HEADER, kv, ok } from '../../support/etcd-fake.ts'
-import {
-  configOf,
-  hasty,
-  hurry,
-  namesIn,
-  NO_TLS,
-  openStore,
-} from '../../support/etcd-store.ts'
+import { configOf, hasty, hurry, namesIn, NO_TLS, openStore } from '../../support/etcd-store.ts'
 import { serving } from '../../support/serving.ts'
 import { PATIENCE_MS, until } from '../../support/time.ts'
 

@@ -101,4 +101,3 @@ for (const value of ['', 'junk', '{}', '[]', 'null', '{"name":1}', '{"name":"x",
     assert.equal((await call(port)).text, '[]')
   })
 }
-

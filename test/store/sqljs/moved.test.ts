@@ -280,5 +280,8 @@ test('moved: a compaction that is under way touches no file of the next store', 
   t.after(() => second.close())
   for (const id of [1n, 2n, 3n]) await second.create('alice', plant(id, `of the second, ${id}`))
   await second.close()
-  await holds(path, [1, 2, 3].map((id) => ({ name: `of the second, ${id}` })))
+  await holds(
+    path,
+    [1, 2, 3].map((id) => ({ name: `of the second, ${id}` })),
+  )
 })
