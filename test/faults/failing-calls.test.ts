@@ -592,6 +592,8 @@ test('fatal: a batch that is durable and not inserted ends the store', async (t)
 
 test('fatal: a database that fails ends the store, and no create hangs', async (t) => {
   const world = await World.with(1)
+  // Slow decisions would end the batch after one of them.
+  stopClock(t)
   // The first create of the batch is decided, the second fails, the third waits.
   const { existing } = PlantDatabase.prototype
   type Row = Parameters<typeof existing>[0]
