@@ -69,7 +69,7 @@ export class Service {
   #state: 'starting' | 'serving' | 'draining' = 'starting'
   readonly #metrics = new Metrics()
   #store: OpenStore | undefined
-  #opening: Promise<OpenStore> | undefined
+  #opening: Promise<void> | undefined
   #isRefusalLogged = false
   #listener: Listener | undefined
   #admin: Server | undefined
@@ -166,11 +166,14 @@ export class Service {
     }
   }
 
-  async #openStore(): Promise<void> {
+  /** A stop waits for this, and then closes the store. */
+  #openStore(): Promise<void> {
+    return (this.#opening ??= this.#openOnce())
+  }
+
+  async #openOnce(): Promise<void> {
     const { log, onFatal } = this.#options
-    this.#opening ??= openStore(this.#options, { log, onFatal, metrics: this.#metrics })
-    this.#store = await this.#opening
-    // The stop waits for this, and closes the store.
+    this.#store = await openStore(this.#options, { log, onFatal, metrics: this.#metrics })
     if (this.#state === 'draining') throw new StoreUnavailable(CLOSED)
   }
 

@@ -26,7 +26,7 @@ export interface TokenRules {
 }
 
 /**
- * Checks what jose does not, and reads who the caller is.
+ * Checks what jose does not, or only in `aud`, and reads who the caller is.
  * @throws HttpError tokenUnacceptable if a claim is missing or of no use.
  */
 export function readCaller(claims: JWTPayload, rules: TokenRules): Caller {

@@ -20,7 +20,7 @@ export class Limiter {
   }
 
   /**
-   * Runs the work once there is room. Work that has waited looks first whether it is still wanted.
+   * Runs the work once there is room. The work itself must see then whether it is still wanted.
    * While it waits it takes `places`.
    * @throws HttpError `overloaded` if too much waits.
    */

@@ -1,4 +1,4 @@
-/* Every call of the file system that the store makes. */
+/* The calls of the file system that read and write the store's files. */
 
 import * as fs from 'node:fs'
 import { type FileHandle, mkdir, open, readdir, rename, unlink } from 'node:fs/promises'
@@ -32,7 +32,7 @@ export interface File {
   close(): Promise<void>
 }
 
-/** All file access of the store. A test replaces one call of it, or the whole disk. */
+/** Access to the files of the store, but for lock and export. A test replaces one call of it, or the whole disk. */
 export interface Files {
   /** Creates a directory and those above it, with mode 0700, unless they exist. */
   makeDirectory(path: string): Promise<void>
