@@ -3,8 +3,8 @@ export class Turns<T> {
   readonly #byOwner = new Map<string, T[]>()
   /**
    * One iterator for the life of the map. A map leaves a hole for each owner that was removed, and
-   * a new iterator would step over all holes. All owners who wait are after it. It is asked only while
-   * one waits: once it has returned its end, it finds no later owner.
+   * a new iterator would step over all holes. All owners who wait are after it. It is asked only
+   * while one waits: once it has returned its end, it finds no later owner.
    */
   readonly #turns = this.#byOwner.entries()
   /** The owner whose turn it is, and what waits of it, once that is known. */

@@ -32,7 +32,10 @@ export interface File {
   close(): Promise<void>
 }
 
-/** Access to the files of the store, but for lock and export. A test replaces one call of it, or the whole disk. */
+/**
+ * Access to the files of the store, but for lock and export. A test replaces one call of it, or the
+ * whole disk.
+ */
 export interface Files {
   /** Creates a directory and those above it, with mode 0700, unless they exist. */
   makeDirectory(path: string): Promise<void>
