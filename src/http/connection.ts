@@ -205,8 +205,9 @@ export class Connection {
   }
 
   /**
-   * From now on what comes is read and dropped, up to the bound of a body. The connection closes a second after our end of
-   * it: a close with unread bytes is a reset, which can destroy the last response (RFC 9112 §9.6).
+   * From now on what comes is read and dropped, up to the bound of a body. The connection closes a
+   * second after our end of it: a close with unread bytes is a reset, which can destroy the last
+   * response (RFC 9112 §9.6).
    */
   #endAfterThis(exchange: Exchange | undefined): void {
     this.#next = 'ended'
