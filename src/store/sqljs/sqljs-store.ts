@@ -30,8 +30,8 @@ const CLOSED = 'the store is closed'
  * Plants in SQLite in memory, made durable by a journal and a snapshot in one directory.
  *
  * Creates wait undecided while a batch is in flight. Then those that wait are decided, up to the
- * bounds of a `Batch`, appended to the journal as one line with one sync, inserted, and answered. So
- * the database has durable plants alone, and two creates of one id always meet.
+ * bounds of a `Batch`, appended to the journal as one line with one sync, inserted, and answered.
+ * So the database has durable plants alone, and two creates of one id always meet.
  */
 export class SqljsStore implements PlantStore {
   readonly recovered: Recovered
