@@ -68,6 +68,7 @@ export class PlantLists {
     const parts: string[] = []
     let [count, bytes, last, isCut] = [0, 0, after, false]
     do {
+      // CAST makes 2^63 - 1 of what is larger: the last plant would be listed again.
       if (last === INT64_MAX) break
       const from = last === undefined ? INT64_MIN : last + 1n
       const part = this.#shortPlants(owner, from, Math.min(maxRows - count, CALL_ROWS))
