@@ -6,15 +6,17 @@ import { hash } from 'node:crypto'
  * needs no secret: its owner knows all of its input. The id has a fixed length, so the input is
  * unambiguous.
  */
-const VERSION = Buffer.of(1)
+const VERSION = 1
+const ID_AT = 1
 const ID_END = 9
 const BYTES = ID_END + 8
 
 export function writeCursor(owner: string, id: bigint): string {
-  const bytes = Buffer.alloc(BYTES, VERSION)
-  bytes.writeBigInt64BE(id, VERSION.length)
-  const idBytes = bytes.subarray(VERSION.length, ID_END)
-  const hashed = Buffer.concat([VERSION, Buffer.from(owner), idBytes])
+  const bytes = Buffer.alloc(BYTES)
+  bytes[0] = VERSION
+  bytes.writeBigInt64BE(id, ID_AT)
+  const [version, idBytes] = [bytes.subarray(0, ID_AT), bytes.subarray(ID_AT, ID_END)]
+  const hashed = Buffer.concat([version, Buffer.from(owner), idBytes])
   bytes.write(hash('sha256', hashed, 'binary'), ID_END, 'latin1')
   return bytes.toString('base64url')
 }
@@ -23,7 +25,7 @@ export function writeCursor(owner: string, id: bigint): string {
 export function readCursor(owner: string, cursor: string): bigint | undefined {
   const bytes = Buffer.from(cursor, 'base64url')
   if (bytes.length !== BYTES) return undefined
-  const id = bytes.readBigInt64BE(VERSION.length)
+  const id = bytes.readBigInt64BE(ID_AT)
   // Compared as text: base64url of 17 bytes has several spellings, and only one is valid.
   return writeCursor(owner, id) === cursor ? id : undefined
 }

@@ -94,7 +94,8 @@ function makePage(call: Call, list: PlantList, limit: number, first: PlantChunk)
     const texts: Buffer[] = []
     let [bytes, count] = [0, 0]
     let cutAt: bigint | undefined
-    for (let chunk: PlantChunk | undefined = first; chunk; ) {
+    let chunk: PlantChunk | undefined = first
+    while (chunk) {
       if (call.exchange.isDone) throw new ClientGone()
       const text = partOf(chunk.json, count > 0)
       // What has no room is read again for the next page.

@@ -94,7 +94,10 @@ export class Connection {
     const held = [...this.#waiting, ...this.#ignored]
     const headers = held.reduce((sum, { req }) => sum + req.rawHeaders.length / 2, 0)
     if (held.length > WAITING_MAX || headers > WAITING_HEADERS_MAX) return cutOff(this.#socket)
-    if (isServed) return void this.#socket.pause()
+    if (isServed) {
+      this.#socket.pause()
+      return
+    }
     discardBody(exchange)
     this.#endAfterThese()
   }
@@ -109,15 +112,20 @@ export class Connection {
     if (this.#next === 'ended' || typeof this.#next === 'object') return
     const newest = this.#waiting.at(-1) ?? this.#current
     const broken = newest?.req.complete === false ? newest : undefined
-    if (broken && broken === this.#current) {
-      if (!broken.response) return this.#refuse(error, broken)
-      // It has its response, and no other may follow.
-      this.#next = 'closing'
-    } else if (broken || this.#next === 'open') {
-      if (broken) this.#waiting.pop()
+    if (broken && broken === this.#current) return this.#failCurrent(error, broken)
+    if (broken) this.#waiting.pop()
+    // What comes after a last request is not answered.
+    if (broken || this.#next === 'open') {
       this.#next = [error, broken ?? request]
       this.#finishFirst()
     }
+    this.#advance()
+  }
+
+  #failCurrent(error: HttpError, exchange: Exchange): void {
+    if (!exchange.response) return this.#refuse(error, exchange)
+    // It has its response, and no other may follow.
+    this.#next = 'closing'
     this.#advance()
   }
 

@@ -36,7 +36,10 @@ export class LogWriter {
 
   add(line: string): void {
     const unread = (this.#output.writableLength ?? 0) + this.#chars
-    if (unread + line.length > UNREAD_MAX_BYTES) return void this.dropped++
+    if (unread + line.length > UNREAD_MAX_BYTES) {
+      this.dropped++
+      return
+    }
     if (this.#lines.length === 0) {
       setImmediate(() => this.#write())
       this.#reportedBefore = this.#reported

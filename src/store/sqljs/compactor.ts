@@ -111,10 +111,10 @@ export class Compactor {
     const { directory, compact, log } = this.#options
     // A snapshot says that a journal follows: that journal must be in its place.
     if (!this.#journal.ready) throw new StoreUnavailable(this.#journal.unavailableReason)
-    // Journals that were closed for a compaction that failed are compacted first, unless the
-    // current one has grown as much again.
-    const waits = this.#closedBytes > 0 && this.#journal.current.bytes <= this.#dueBytes
-    if (this.#journal.hasLines && (isQuiet || !waits)) await this.#journal.rotate()
+    // After a compaction that failed, the journals that were closed for it come first. The current
+    // one is closed too only once a compaction of it alone would be due.
+    const mayStayOpen = this.#closedBytes > 0 && this.#journal.current.bytes <= this.#dueBytes
+    if (this.#journal.hasLines && (isQuiet || !mayStayOpen)) await this.#journal.rotate()
     const { number, firstSequence, bytesBefore, plantsBefore: plants } = this.#journal.current
     const [upToJournal, sequence, journalBytes] = [number - 1, firstSequence - 1, this.#closedBytes]
     // What makes the snapshot does not know whether the lock was lost before.
