@@ -20,7 +20,7 @@ export function addServiceMetrics(
   const active = 'Requests that are being served or wait for their turn on their connection.'
   const refused = 'Connections that were closed at once because there were too many.'
   const ofBodies = 'Request bodies, until they are stored and answered.'
-  const ofResponses = 'What clients have not taken of lists, above 64 KiB for each connection.'
+  const ofResponses = 'Pages above 64 KiB, and what parts of lists have above that, until taken.'
   const cached = 'Requests whose token was in the cache.'
   const stale = '1 if the last version of the keys could not be read or used, else 0.'
   const age = 'Time since the last successful fetch of the key set.'
