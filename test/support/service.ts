@@ -107,8 +107,9 @@ export async function embed(
     listen: '127.0.0.1:0',
     adminListen: '127.0.0.1:0',
     logLevel: 'silent',
-    data: join(await temporaryDirectory(), 'data'),
     ...options,
+    // The default is the directory of the person who runs the tests.
+    data: options.data ?? join(await temporaryDirectory(), 'data'),
   })
   t.after(() => service.close())
   return service
