@@ -84,7 +84,7 @@ export class Service {
     const queue = new FairQueue()
     const routerOptions: RouterOptions = {
       store: () => this.#openedStore(),
-      verifier: new Verifier(this.#keys, options),
+      verifier: new Verifier(this.#keys, options, queue),
       rateLimit: rateLimit === undefined ? undefined : rateLimitOf(rateLimit),
       corsOrigins,
       pageCache: new PageCache(),

@@ -16,7 +16,7 @@ const SHARED_OWNERS = 2
 const STALLED = 4
 const STALLED_MIN_SECONDS = 15
 /** Lists that one connection asks for. */
-const LISTS_AT_ONCE = 16
+const LISTS_AT_ONCE = 8
 const LISTING_CONNECTIONS = 4
 
 /**

@@ -26,7 +26,7 @@ export class Totals {
 }
 
 /** More requests, or more headers, would be a reset: none of that is an answer to compare. */
-const [AT_ONCE, LINES_MAX] = [16, 400]
+const [AT_ONCE, LINES_MAX] = [8, 100]
 const OWNERS = 3
 /** Scopes that allow less than everything, or nothing, if the realm asks for scopes. */
 const SCOPES = ['plants:read', 'plants:write', '', 'plants', 'plants:read\tplants:write']

@@ -9,8 +9,6 @@ import { type Call, holding, inTurn } from './call.ts'
 import { checkBodyHeaders, decodeBody } from './json-body.ts'
 import { readObject } from './json.ts'
 
-/** Any body of this length is parsed within 2 ms. A longer one waits for its owner's turn. */
-const SHORT_BODY_BYTES = 16 * 1024
 /** What a create that waits holds besides its plant: 10 KiB, or 32 with the most headers (seen). */
 const WAITING_BYTES = 16 * 1024
 
@@ -24,8 +22,7 @@ export async function createPlant(call: Call): Promise<HttpResponse> {
     let body: Buffer | undefined = await readBody(exchange, maxBodyBytes, hold)
     const bytes = body.length
     hold.set(bytes)
-    const isShort = bytes <= SHORT_BODY_BYTES
-    const plant = isShort ? readPlant(body) : await inTurn(call, readPlant.bind(undefined, body))
+    const plant = await inTurn(call, readPlant.bind(undefined, body))
     // It is free while the plant waits for the store.
     body = undefined
     if (!hold.grow(bytes + WAITING_BYTES)) throw overloaded('too many creates wait')
@@ -33,7 +30,8 @@ export async function createPlant(call: Call): Promise<HttpResponse> {
     // The response repeats the plant, and is no longer than the body.
     hold.set(bytes)
     pageCache.invalidate(owner, plant.id)
-    return isShort ? plantResponse(plant) : queue.run(owner, () => plantResponse(plant))
+    // Without a place in the queue: the plant is stored, and `bodies` bounds how many there are.
+    return queue.run(owner, () => plantResponse(plant), 0)
   })
 }
 

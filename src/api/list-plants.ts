@@ -50,14 +50,16 @@ function respond(call: Call, list: PlantList, limit?: number, first?: PlantChunk
  * the one before it has been taken, and once it is the owner's turn. What is above the length that
  * each connection may hold is reserved.
  */
-async function* streamList(call: Call, list: PlantList, hold: Hold, text?: Buffer): BodyStream {
-  while (text) {
-    yield text
+function streamList(call: Call, list: PlantList, hold: Hold, first: Buffer): BodyStream {
+  let [text, isOver]: [Buffer | undefined, boolean] = [first, false]
+  return async () => {
+    if (isOver) return undefined
+    const part = text ?? (await nextPart(call, list, hold))
     // It is free while the next one waits for its turn.
     text = undefined
-    text = await nextPart(call, list, hold)
+    isOver = part === undefined
+    return part ?? Buffer.from(']')
   }
-  yield Buffer.from(']')
 }
 
 /** @throws HttpError `overloaded` if there is no room: the list cannot go on. */

@@ -10,7 +10,7 @@ import { CATALOGUE, ClientGone, HttpError, reasonOf } from '../errors.ts'
 import { discardBody } from '../http/body.ts'
 import { Exchange, hasTooManyHeaders } from '../http/exchange.ts'
 import type { RequestRecord, Responder } from '../http/exchange.ts'
-import { errorResponse, type HttpResponse, NO_RESPONSE } from '../http/response.ts'
+import { errorResponse, type HttpResponse, NO_RESPONSE, type Outcome } from '../http/response.ts'
 import { overloaded } from '../limits/budget.ts'
 import type { Log, LogRequests } from '../telemetry/log.ts'
 import type { Metrics } from '../telemetry/metrics.ts'
@@ -38,6 +38,8 @@ export interface RouterOptions extends OperationOptions {
 const STORE_RETRY = ['Retry-After', '1']
 /** If a known path has no operation for a method, these methods get 405 and all others 501. */
 const KNOWN_METHOD = /^(?:GET|HEAD|POST|PUT|PATCH|DELETE)$/
+/** The log has this much of an owner's hash: 48 bits. */
+const LOGGED_HASH_CHARS = 12
 /** The only expectation that is supported. */
 const CONTINUE = '100-continue'
 /** RFC 9110 §7.2, loosely: Node has already refused control characters. */
@@ -141,8 +143,8 @@ export class Router implements Responder {
     return failure
   }
 
-  answered(request: RequestRecord, { status, error }: HttpResponse, isAborted: boolean): void {
-    const { method, route, ownerHash: owner, requestId, traceId, startedAtMs } = request
+  answered(request: RequestRecord, { status, error }: Outcome, isAborted: boolean): void {
+    const { method, route, ownerHash, requestId, traceId, startedAtMs } = request
     const tookMs = performance.now() - startedAtMs
     this.#recordDuration(method, route, status, tookMs / 1000)
     const { log, logRequests } = this.#options
@@ -150,6 +152,7 @@ export class Router implements Responder {
     if (logRequests === 'off' || (logRequests === 'errors' && !isError)) return
     const ms = Math.round(tookMs * 1000) / 1000
     const aborted = isAborted || undefined
+    const owner = ownerHash?.slice(0, LOGGED_HASH_CHARS)
     log.request({ method, route, status, error, ms, requestId, traceId, owner, aborted })
   }
 }

@@ -6,7 +6,7 @@ import { invalidToken } from './bearer.ts'
 /** Who sent a request, as its verified token says. */
 export interface Caller {
   readonly owner: string
-  /** What the log says instead of the owner: the first 12 hex digits of its SHA-256. */
+  /** The owner's SHA-256 in hex. The log has the beginning of it. */
   readonly ownerHash: string
   readonly scopes: ReadonlySet<string>
   /** When the token expires: seconds since 1970. */
@@ -39,7 +39,7 @@ export function readCaller(claims: JWTPayload, rules: TokenRules): Caller {
   const owner = requiredClaimOf(claims, rules.ownerClaim)
   if (typeof owner !== 'string' || owner === '' || !owner.isWellFormed())
     throw invalidToken('tokenUnacceptable', 'the owner claim is no usable string')
-  const ownerHash = createHash('sha256').update(owner).digest('hex').slice(0, 12)
+  const ownerHash = createHash('sha256').update(owner).digest('hex')
   const scopeClaim = rules.scopeClaim ?? (Object.hasOwn(claims, 'scope') ? 'scope' : 'scp')
   return { owner, ownerHash, scopes: readScopes(claimOf(claims, scopeClaim)), exp }
 }
@@ -70,7 +70,9 @@ function memberOf(value: unknown, name: string): unknown {
 
 /** A string is split at spaces (RFC 8693 §4.2); `scp`, `roles` and `permissions` may be arrays. */
 function readScopes(value: unknown): ReadonlySet<string> {
-  if (typeof value === 'string') return new Set(value.split(' ').filter((scope) => scope !== ''))
+  // Copies: a part of the string would keep the whole of it, all its blanks too.
+  if (typeof value === 'string')
+    return new Set(value.split(' ').filter(Boolean).map((scope) => Buffer.from(scope).toString()))
   const isList = Array.isArray(value) && value.every((scope) => typeof scope === 'string')
   return new Set(isList ? value : [])
 }

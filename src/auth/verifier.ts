@@ -1,10 +1,12 @@
 /** Finds the caller of a request by its token: in the cache, or by verifying the token. */
 import { isUtf8 } from 'node:buffer'
+import type { webcrypto } from 'node:crypto'
 import type { CompactJWSHeaderParameters, CryptoKey, JWTVerifyGetKey } from 'jose'
 import { decodeProtectedHeader } from 'jose/decode/protected_header'
 import { jwtVerify } from 'jose/jwt/verify'
 import { ClientGone, errorCodeOf, isError } from '../errors.ts'
-import { Budget } from '../limits/budget.ts'
+import { Budget, overloaded } from '../limits/budget.ts'
+import { type FairQueue, STRANGERS } from '../limits/fair-queue.ts'
 import { Limiter } from '../limits/limiter.ts'
 import { invalidToken } from './bearer.ts'
 import { type Caller, readCaller, type TokenRules } from './caller.ts'
@@ -14,7 +16,7 @@ import type { Keys, KeySource } from './key-source.ts'
 const MAX_TOKEN_BYTES = 12_288
 /**
  * Base64url characters of a token's header; usual ones have 100. The header is parsed before the
- * signature is verified, and 900 members take 2 ms.
+ * signature is verified.
  */
 const MAX_HEADER_LENGTH = 4096
 /**
@@ -23,14 +25,13 @@ const MAX_HEADER_LENGTH = 4096
  */
 const VERIFYING_MAX = 16
 /**
- * The slowest usual signature, ES512, takes 3 ms of a core: the last one waits for 1.5 s. Their
- * owners are not known yet, so they count as one owner, who has half of the places.
+ * Tokens that wait or are verified. The slowest usual signature, ES512, takes 3 ms of a core: the
+ * last one waits for 1.5 s.
  */
-const WAITING_MAX = 512
-/** In place of the owner, who is not known yet. */
-const STRANGERS = ''
+const PLACES = 512
 /** How many wait for keys, apart from those: a slow issuer does not keep out known keys. */
 const WAITING_FOR_KEYS_MAX = 256
+const TOO_MANY = 'too many tokens wait'
 // RFC 8725 §3.11: other kinds of JWT, such as logout tokens, must not pass for access tokens. The
 // last two are from RFC 9068 §2.1. Media types are compared without case (RFC 7515 §4.1.9).
 const ACCEPTED_TYP = /^(?:jwt|at\+jwt|application\/at\+jwt)$/i
@@ -60,15 +61,19 @@ export class Verifier {
   readonly #source: TokenKeys
   readonly #rules: TokenRules
   readonly #now: () => number
-  readonly #verifying = new Limiter('tokens', VERIFYING_MAX, 2 * WAITING_MAX)
-  readonly #waitingForKeys = new Budget(2 * WAITING_FOR_KEYS_MAX)
+  readonly #queue: FairQueue
+  // Strangers count as one owner, who has half of the places.
+  readonly #places = new Budget(2 * PLACES)
+  readonly #placesForKeys = new Budget(2 * WAITING_FOR_KEYS_MAX)
+  readonly #verifying = new Limiter('tokens', VERIFYING_MAX, 2 * PLACES)
   /** Tokens that were verified, by result, and tokens that were found in the cache. */
   readonly counts = { accepted: 0, refused: 0, cached: 0 }
 
   /** `now` returns milliseconds since 1970. */
-  constructor(source: TokenKeys, rules: TokenRules, now = Date.now) {
+  constructor(source: TokenKeys, rules: TokenRules, queue: FairQueue, now = Date.now) {
     this.#source = source
     this.#rules = rules
+    this.#queue = queue
     this.#now = now
   }
 
@@ -83,27 +88,40 @@ export class Verifier {
     return this.#findCached(token) ?? this.#verifyInTurn(token, request)
   }
 
+  /**
+   * Takes a place, also if it could run at once: tokens of one tick come all together. It then
+   * waits for a piece of the queue, for keys, and for a place among those that are verified, and
+   * for none of them while it has the last.
+   */
   async #verifyInTurn(token: string, request: TokenRequest): Promise<Caller> {
     const places = request.isChunked ? CHUNKED_PLACES : 1
-    const fetched = this.#fetchKeys(token)
-    if (fetched) {
-      const hold = this.#waitingForKeys.reserve(STRANGERS, places, 'too many tokens wait')
-      await fetched
+    const hold = this.#places.reserve(STRANGERS, places, TOO_MANY)
+    try {
+      const kid = await this.#queue.run(STRANGERS, () => this.#readKid(token, request), 0)
+      const fetched = this.#source.fetchFor(kid)
+      if (fetched) {
+        const waiting = this.#placesForKeys.reserve(STRANGERS, places, TOO_MANY)
+        hold.set(0)
+        await fetched.finally(() => waiting.set(0))
+        if (!hold.set(places)) throw overloaded(TOO_MANY)
+      }
+      // While this request waited, another one may have verified the same token.
+      const verify = () => this.#findCached(token) ?? this.#verifyOnce(token, request)
+      return await this.#verifying.run(STRANGERS, verify)
+    } finally {
       hold.set(0)
     }
-    // While this request waited, another one may have verified the same token.
-    const verify = () => this.#findCached(token) ?? this.#verifyOnce(token, request)
-    return this.#verifying.run(STRANGERS, verify, places)
   }
 
-  /** The fetch that may bring its key, if that must be fetched. */
-  #fetchKeys(token: string): Promise<void> | undefined {
+  /** Reads which key it names, after a check of its form. */
+  #readKid(token: string, request: TokenRequest): unknown {
+    if (request.isOver) throw new ClientGone()
     try {
-      const [header = ''] = token.slice(0, MAX_HEADER_LENGTH + 1).split('.', 1)
-      return this.#source.fetchFor(decodeProtectedHeader({ protected: header }).kid)
-    } catch {
-      // A malformed token needs no key. It is refused in its turn.
-      return undefined
+      checkForm(token)
+      return kidOf(token)
+    } catch (error) {
+      this.counts.refused++
+      throw error
     }
   }
 
@@ -117,7 +135,6 @@ export class Verifier {
     if (request.isOver) throw new ClientGone()
     const { keys, unavailable } = this.#source
     try {
-      checkForm(token)
       if (keys === undefined) throw unavailable
       const caller = await this.#callerOf(token, keys)
       keys.verified.add(token, caller)
@@ -156,8 +173,11 @@ function demand(isSo: boolean, reason: string): void {
  */
 function checkRsa(token: string, key: CryptoKey): CryptoKey {
   if (!('modulusLength' in key.algorithm)) return key
-  const bits = Number(key.algorithm.modulusLength)
-  demand(bits >= MIN_RSA_BITS, 'its RSA key is weak')
+  // Only RSA has a modulus (Web Cryptography API §20.6).
+  const { modulusLength: bits, publicExponent } = key.algorithm as webcrypto.RsaKeyAlgorithm
+  // Big-endian. With an exponent of 1 a signature is its own message: anyone can make one.
+  const exponent = Buffer.from(publicExponent).toString('hex')
+  demand(bits >= MIN_RSA_BITS && BigInt(`0x0${exponent}`) > 1n, 'its RSA key is weak')
   const bytes = Buffer.byteLength(token.slice(token.lastIndexOf('.') + 1), 'base64url')
   demand(bytes === Math.ceil(bits / 8), 'signature verification failed')
   return key
@@ -182,6 +202,15 @@ function checkForm(token: string): void {
   demand(spelling === token, 'not canonical base64url')
   // jose checks the UTF-8 too, but only once it has a key: this is refused without one.
   demand(bytes.slice(0, 2).every(isUtf8), 'the header or the payload is not UTF-8')
+}
+
+/** @throws HttpError tokenInvalid if the header is no JSON object. */
+function kidOf(token: string): unknown {
+  try {
+    return decodeProtectedHeader(token).kid
+  } catch {
+    throw invalidToken('tokenInvalid', 'the header is no JSON object')
+  }
 }
 
 /** @throws HttpError tokenInvalid. */

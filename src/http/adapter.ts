@@ -48,8 +48,9 @@ export class Adapter {
     // It leaves the set only when what it holds is released.
     exchange.whenDone(() => this.#underWay.delete(exchange))
     res.once('close', () => exchange.finish())
-    // A response that waits for others of its connection has no 'close' of its own.
-    if (!known) socket.once('close', () => this.#finishAll(socket))
+    // A response that waits for others of its connection has no 'close' of its own. A closure of
+    // this function would keep the first exchange of the connection as long as the connection.
+    if (!known) socket.once('close', this.#finishAll.bind(this, socket))
     // The application may write to a response that has ended.
     res.on('error', () => {})
     // Another listener would make the body flow before it is read.

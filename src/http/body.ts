@@ -41,7 +41,7 @@ export function collectBody(exchange: Exchange): void {
 export function readBody(exchange: Exchange, maxBytes: number, hold: Hold): Promise<Buffer> {
   const { req } = exchange
   // It was refused, or its client has left, while the token was verified.
-  if (exchange.response || exchange.isOver) throw new ClientGone()
+  if (exchange.outcome || exchange.isOver) throw new ClientGone()
   const collected = exchange.takeCollected?.()
   // The application of another server has read it, or reads it.
   const isRead = req.readableDidRead || req.readableEnded || req.listenerCount('readable') > 0

@@ -11,9 +11,12 @@ import { cutOff, send } from './send.ts'
 import { atTickEnd } from './tick.ts'
 
 /** At most this many requests wait for the one that is served; one more resets the connection. */
-const WAITING_MAX = 16
-/** At most this many headers wait: in memory, tiny ones take thirty times their bytes. */
-const WAITING_HEADERS_MAX = 400
+const WAITING_MAX = 8
+/**
+ * Those after the first of them have at most this many headers together: in memory, tiny headers
+ * take thirty times their bytes. The first one may have as many as any request.
+ */
+const WAITING_HEADERS_MAX = 100
 /** How long a client may still send, and read, after the last response. */
 const LINGER_MS = 1000
 
@@ -92,7 +95,7 @@ export class Connection {
     if (isServed) this.#waiting.push(exchange)
     else this.#ignored.push(exchange)
     const held = [...this.#waiting, ...this.#ignored]
-    const headers = held.reduce((sum, { req }) => sum + req.rawHeaders.length / 2, 0)
+    const headers = held.slice(1).reduce((sum, { req }) => sum + req.rawHeaders.length / 2, 0)
     if (held.length > WAITING_MAX || headers > WAITING_HEADERS_MAX) return cutOff(this.#socket)
     if (isServed) {
       this.#socket.pause()
@@ -123,7 +126,7 @@ export class Connection {
   }
 
   #failCurrent(error: HttpError, exchange: Exchange): void {
-    if (!exchange.response) return this.#refuse(error, exchange)
+    if (!exchange.outcome) return this.#refuse(error, exchange)
     // It has its response, and no other may follow.
     this.#next = 'closing'
     this.#advance()
@@ -184,7 +187,7 @@ export class Connection {
   }
 
   #answer(exchange: Exchange, response: HttpResponse): void {
-    if (exchange.response || exchange.isOver) return exchange.lose(response)
+    if (exchange.outcome || exchange.isOver) return exchange.lose(response)
     const isFinal = this.#next === 'closing' && this.#waiting.length === 0
     const isLast = isFinal || this.#responder.draining || exchange.endsWith(response)
     discardBody(exchange)

@@ -6,7 +6,7 @@
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { HttpError } from '../errors.ts'
 import { requestIdOf, traceIdOf, valuesOf } from './headers.ts'
-import { type HttpResponse, lengthOf } from './response.ts'
+import { type HttpResponse, lengthOf, type Outcome } from './response.ts'
 
 /**
  * A request with this many headers is refused. Node's parser keeps a few more than
@@ -20,6 +20,8 @@ const OWNER_DISCARD_BYTES = 16 * 1024 * 1024
 /** After these it is unclear where the next request begins, or a long body would come first. */
 const LAST_STATUSES: ReadonlySet<number> = new Set([408, 413, 431])
 
+/** Characters of options or codings that are read: a pattern takes 50 µs for 16 KiB of blanks. */
+const LIST_MAX_CHARS = 256
 const KEEP_ALIVE = /(?:^|,)[ \t]*keep-alive[ \t]*(?:,|$)/i
 const CLOSE = /(?:^|,)[ \t]*close[ \t]*(?:,|$)/i
 
@@ -83,8 +85,8 @@ export class Exchange extends RequestRecord {
   takeCollected: (() => Buffer) | undefined
   /** Called if more comes of a body that is dropped than may. */
   stopReading: (() => void) | undefined
-  /** Set when it is sent. */
-  response: HttpResponse | undefined
+  /** Set when its response is sent. The response's body is kept only by what sends it. */
+  outcome: Outcome | undefined
   /** True once all of the response has left the process, or its client has left. */
   isDone = false
   readonly #whenDone: (() => void)[] = []
@@ -99,7 +101,9 @@ export class Exchange extends RequestRecord {
     this.hasBody = this.isChunked || this.contentLength > 0
     // Node's parser reads Proxy-Connection in the same way as Connection.
     const options = `${this.headers('connection')},${this.headers('proxy-connection')}`
-    const says = req.httpVersion === '1.0' ? !KEEP_ALIVE.test(options) : CLOSE.test(options)
+    const says =
+      options.length > LIST_MAX_CHARS ||
+      (req.httpVersion === '1.0' ? !KEEP_ALIVE.test(options) : CLOSE.test(options))
     this.isLast = says || this.isUnclear || this.headers('upgrade').length > 0
   }
 
@@ -122,12 +126,12 @@ export class Exchange extends RequestRecord {
     for (const callback of this.#whenDone) callback()
     // To Node a response is finished too if it was lost.
     const aborted = isLost ?? (!this.res.writableFinished || this.req.socket.destroyed)
-    if (this.response) this.responder.answered(this, this.response, aborted)
+    if (this.outcome) this.responder.answered(this, this.outcome, aborted)
   }
 
   /** Notes a response that cannot be sent. Unless the request was refused, its client has left. */
-  lose(response: HttpResponse): void {
-    if (!this.response) this.responder.answered(this, response, true)
+  lose(outcome: Outcome): void {
+    if (!this.outcome) this.responder.answered(this, outcome, true)
   }
 
   /** True if its client has left, or the server's application has responded. */
@@ -144,7 +148,8 @@ export class Exchange extends RequestRecord {
     if (hasTooManyHeaders(this.req) || !isKnownVersion(this.req)) return true
     if (!this.isChunked) return false
     const [codings = '', second] = this.headers('transfer-encoding')
-    if (second !== undefined || !/(?:^|,)[ \t]*chunked$/i.test(codings)) return true
+    if (second !== undefined || codings.length > LIST_MAX_CHARS) return true
+    if (!/(?:^|,)[ \t]*chunked$/i.test(codings)) return true
     return this.headers('content-length').length > 0 || this.req.httpVersion === '1.0'
   }
 
@@ -188,7 +193,7 @@ export interface Responder {
    * Called once for each request that is served, also if its client has left, and for each that
    * Node's parser refuses. `aborted`: not all of the response has left the process.
    */
-  answered(request: RequestRecord, response: HttpResponse, aborted: boolean): void
+  answered(request: RequestRecord, outcome: Outcome, aborted: boolean): void
   /** True from the beginning of a stop: every response is the last of its connection. */
   readonly draining: boolean
 }

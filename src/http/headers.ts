@@ -7,12 +7,12 @@ import { randomUUID } from 'node:crypto'
  * turn: Node's `headers` hides a repeated header.
  */
 export function valuesOf(rawHeaders: readonly string[], name: string): readonly string[] {
-  let values: readonly string[] = []
+  const values: string[] = []
   for (let i = 0; i + 1 < rawHeaders.length; i += 2) {
     const other = rawHeaders[i] ?? ''
     // Most names differ in length, and need no conversion.
     if (other.length !== name.length || other.toLowerCase() !== name) continue
-    values = [...values, rawHeaders[i + 1] ?? '']
+    values.push(rawHeaders[i + 1] ?? '')
   }
   return values
 }

@@ -4,10 +4,11 @@ import { STATUS_CODES } from 'node:http'
 import type { HttpError } from '../errors.ts'
 
 /**
- * A body that is made while it is sent. No piece is empty. It may never be read: what it holds is
- * released with its exchange.
+ * A body that is made while it is sent: returns its next piece, which is never empty, and undefined
+ * after the last. Not a generator, which would keep the last piece while it makes the next one. It
+ * may never be called: what it holds is released with its exchange.
  */
-export type BodyStream = AsyncIterable<Buffer>
+export type BodyStream = () => Promise<Buffer | undefined>
 
 export interface HttpResponse {
   readonly status: number
@@ -19,6 +20,12 @@ export interface HttpResponse {
   readonly body: string | Buffer | BodyStream | undefined
   /** The body's media type if it is not JSON. */
   readonly type?: string
+}
+
+/** What log and metrics say of a response. */
+export interface Outcome {
+  readonly status: number
+  readonly error?: number | undefined
 }
 
 /** For the log: the connection ended before there was a response. nginx has the same status. */
@@ -43,7 +50,7 @@ export function bodyOf(text: string): string | Buffer {
 }
 
 export function isStream(body: HttpResponse['body']): body is BodyStream {
-  return typeof body === 'object' && !Buffer.isBuffer(body)
+  return typeof body === 'function'
 }
 
 /** In bytes; undefined for a stream, and without a body. */

@@ -16,20 +16,22 @@ const LONG_PIECE_MS = 120_000
  */
 export function send(exchange: Exchange, response: HttpResponse, isLast: boolean): void {
   const { req, res, requestId } = exchange
-  exchange.response = response
+  exchange.outcome = { status: response.status, error: response.error }
   exchange.endBody?.()
   const fail = (error: unknown): void => {
     exchange.responder.responseFailed(error, exchange)
     cutOff(req.socket)
   }
   try {
+    // A response to HEAD has a length, never a body: no budget counts it.
     const body = req.method === 'HEAD' ? undefined : response.body
     const isChunked = isLast && isStream(body) && req.httpVersion !== '1.0'
     const to: Writable = isLast ? req.socket : res
     if (isLast) req.socket.write(lastHeadersOf(response, requestId, isChunked), 'latin1')
     else res.writeHead(response.status, headersOf(response, requestId))
-    if (isStream(body) || (typeof body === 'object' && body.length > SHORT_MAX_BYTES))
-      return void sendPieces(exchange, body, to, isChunked).catch(fail)
+    const isLong = typeof body === 'object' && body.length > SHORT_MAX_BYTES
+    const pieces = isLong ? pieceOf(body) : body
+    if (isStream(pieces)) return void sendPieces(exchange, pieces, to, isChunked).catch(fail)
     if (body !== undefined) {
       // One write with the headers, and none in `end`: a list of two writes takes a fifth longer.
       // A text is encoded as the headers are, in latin1.
@@ -43,30 +45,52 @@ export function send(exchange: Exchange, response: HttpResponse, isLast: boolean
   }
 }
 
-/** Writes a piece once the one before it has been taken. Chunks are as in RFC 9112 §7.1. */
+/** A long body as its only piece. */
+function pieceOf(body: Buffer): BodyStream {
+  let piece: Buffer | undefined = body
+  return async () => {
+    const only = piece
+    piece = undefined
+    return only
+  }
+}
+
+/** Writes a piece once the one before it has been taken. */
 async function sendPieces(
   exchange: Exchange,
-  body: Buffer | BodyStream,
+  next: BodyStream,
   to: Writable,
   isChunked: boolean,
 ): Promise<void> {
   let wake = (): void => {}
   to.on('drain', () => wake())
   exchange.whenDone(() => wake())
-  for await (const piece of isStream(body) ? body : [body]) {
-    if (exchange.isDone) return
-    if (isChunked) to.write(`${piece.length.toString(16)}\r\n`)
-    // The application of another server may have a `write` that returns nothing, or a promise.
-    const isTaken: unknown = to.write(piece)
-    if (isChunked) to.write('\r\n')
-    if (typeof isTaken === 'boolean' ? isTaken : !to.writableNeedDrain) continue
-    const isShort = piece.length <= SHORT_MAX_BYTES
-    const timer = isShort ? undefined : setTimeout(cutOff, LONG_PIECE_MS, exchange.req.socket)
-    await new Promise<void>((resolve) => (wake = resolve))
-    clearTimeout(timer)
-    if (exchange.isDone) return
-  }
+  const taken = (): Promise<void> => new Promise((resolve) => (wake = resolve))
+  // A function for each piece: this one would keep a piece while the next one is made.
+  while (await sendPiece(exchange, next, to, isChunked, taken));
   if (!exchange.isDone) to.end(isChunked ? '0\r\n\r\n' : '')
+}
+
+/** Returns true if there was a piece, once it is taken. Chunks are as in RFC 9112 §7.1. */
+async function sendPiece(
+  exchange: Exchange,
+  next: BodyStream,
+  to: Writable,
+  isChunked: boolean,
+  taken: () => Promise<void>,
+): Promise<boolean> {
+  const piece = await next()
+  if (!piece || exchange.isDone) return false
+  if (isChunked) to.write(`${piece.length.toString(16)}\r\n`)
+  // The application of another server may have a `write` that returns nothing, or a promise.
+  const written: unknown = to.write(piece)
+  if (isChunked) to.write('\r\n')
+  if (typeof written === 'boolean' ? written : !to.writableNeedDrain) return true
+  const isShort = piece.length <= SHORT_MAX_BYTES
+  const timer = isShort ? undefined : setTimeout(cutOff, LONG_PIECE_MS, exchange.req.socket)
+  await taken()
+  clearTimeout(timer)
+  return !exchange.isDone
 }
 
 /**

@@ -12,15 +12,20 @@ const RESET_MS = 1
 const ARRIVAL_MS = 10
 /** Pieces that wait. Those whose client has left wait too. */
 const PLACES = 4096
+/** In place of the owner whose token is not verified yet. No owner is empty. */
+export const STRANGERS = ''
 
 /**
- * Runs pieces of work that may take a millisecond or more. A piece runs at once if the tick has
+ * Runs all work that takes more than a few microseconds: whatever is short by itself is multiplied
+ * by all connections, because Node delivers them in one tick. A piece runs at once if the tick has
  * time left and no other piece waits. Otherwise it runs in a later tick, where owners take turns:
- * an owner with a thousand pieces delays a piece of another owner by one of them. One owner has at
- * most half of the free places.
+ * an owner with a thousand pieces delays a piece of another owner by one of them. While strangers
+ * wait, every second piece is theirs: as one more owner they would wait for all owners.
  */
 export class FairQueue {
-  readonly #waiting = new Turns<() => void>()
+  readonly #owners = new Turns<() => void>()
+  readonly #strangers = new Turns<() => void>()
+  #isStrangersTurn = false
   readonly #places = new Budget(PLACES)
   #spentMs = 0
   #isScheduled = false
@@ -28,19 +33,22 @@ export class FairQueue {
   #ranAtMs = 0
 
   /**
+   * While it waits it takes `places`, of which one owner has at most half of those that are free;
+   * 0 if the caller bounds how many there are.
    * @throws what `work` throws; as a rejection if it had to wait.
    * @throws HttpError `overloaded` if too much waits.
    */
-  run<T>(owner: string, work: () => T | Promise<T>): T | Promise<T> {
-    if (this.#waiting.count === 0 && this.#spentMs < TICK_MS) return this.#timed(work)
-    const hold = this.#places.reserve(owner, 1, 'too much work waits')
+  run<T>(owner: string, work: () => T | Promise<T>, places = 1): T | Promise<T> {
+    if (this.#count === 0 && this.#spentMs < TICK_MS) return this.#timed(work)
+    const hold = this.#places.reserve(owner, places, 'too much work waits')
     // What it throws is a rejection.
     const piece = async (): Promise<T> => {
       hold.set(0)
       return this.#timed(work)
     }
     return new Promise((resolve) => {
-      this.#waiting.add(owner, () => resolve(piece()))
+      const waiting = owner === STRANGERS ? this.#strangers : this.#owners
+      waiting.add(owner, () => resolve(piece()))
       this.#schedule()
     })
   }
@@ -48,6 +56,17 @@ export class FairQueue {
   /** Call this for each accepted connection; more may wait to be accepted. */
   readonly connectionArrived = (): void => {
     this.#hasArrival = true
+  }
+
+  get #count(): number {
+    return this.#owners.count + this.#strangers.count
+  }
+
+  /** While both wait, owners and strangers alternate. */
+  #shift(): (() => void) | undefined {
+    const isTheirs = !this.#isStrangersTurn || this.#owners.count === 0
+    this.#isStrangersTurn = isTheirs && this.#strangers.count > 0
+    return (this.#isStrangersTurn ? this.#strangers : this.#owners).shift()
   }
 
   #timed<T>(work: () => T): T {
@@ -74,10 +93,10 @@ export class FairQueue {
     const isSpent = this.#spentMs >= TICK_MS
     this.#spentMs = 0
     if (!isArriving && !isSpent) {
-      while (this.#waiting.count > 0 && this.#spentMs < TICK_MS) this.#waiting.shift()?.()
+      while (this.#count > 0 && this.#spentMs < TICK_MS) this.#shift()?.()
       this.#spentMs = 0
       this.#ranAtMs = performance.now()
     }
-    if (this.#waiting.count > 0) this.#schedule()
+    if (this.#count > 0) this.#schedule()
   }
 }

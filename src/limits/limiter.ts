@@ -21,13 +21,12 @@ export class Limiter {
 
   /**
    * Runs the work once there is room. The work itself must see then whether it is still wanted.
-   * While it waits it takes `places`.
    * @throws HttpError `overloaded` if too much waits.
    */
-  async run<T>(owner: string, work: () => T | Promise<T>, places = 1): Promise<T> {
+  async run<T>(owner: string, work: () => T | Promise<T>): Promise<T> {
     if (this.#room > 0) this.#room--
     else {
-      const hold = this.#places.reserve(owner, places, `too many ${this.#what} wait`)
+      const hold = this.#places.reserve(owner, 1, `too many ${this.#what} wait`)
       await new Promise<void>((start) => this.#waiting.add(owner, start))
       hold.set(0)
     }

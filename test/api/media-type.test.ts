@@ -42,6 +42,11 @@ test('media type', async (t) => {
       assert.equal(await send(`Content-Type: ${type}`), 200, type)
   })
 
+  await t.test('256 characters are read', async () => {
+    const type = `Content-Type: ${JSON_TYPE};a=`.padEnd(256 + 'Content-Type: '.length, 'x')
+    assert.deepEqual([await send(type), await send(`${type}x`)], [200, 'mediaTypeUnsupported'])
+  })
+
   await t.test('anything else is 415', async () => {
     for (const type of REFUSED)
       assert.equal(await send(`Content-Type: ${type}`), 'mediaTypeUnsupported', type)

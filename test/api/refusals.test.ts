@@ -123,7 +123,7 @@ test('refused tokens: the log has error and cause, and the table each of them', 
   const never = (): Promise<never> => new Promise(() => {})
   const keys = { ...readSecrets([Buffer.alloc(32)]), find: never }
   const busy = verifier(fixed(keys))
-  for (let n = 0; n < 16 + 512; n++) void busy.verify(GOOD)
+  for (let n = 0; n < 512; n++) void busy.verify(GOOD)
   await assert.rejects(Promise.resolve(busy.verify(GOOD)), (error) => {
     assert.ok(error instanceof HttpError)
     return found.push({ error: error.error, cause: error.cause }) > 0

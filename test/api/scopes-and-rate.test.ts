@@ -1,6 +1,8 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { rateLimitOf } from '../../dist/api/rate-limit.js'
+import type { Caller } from '../../dist/auth/caller.js'
+import { ALICE, startBare } from '../support/bare.ts'
 import { call, post } from '../support/http.ts'
 import { startService } from '../support/service.ts'
 import { stopClock } from '../support/time.ts'
@@ -55,6 +57,18 @@ test('rate: requests a second for each owner; the scope is checked first', async
     for (const answer of answers)
       assert.deepEqual(headerLines(answer, 'retry-after'), answer.status === 429 ? ['1'] : [])
   }
+})
+
+test('rate: owners whose hashes begin alike are told apart', async (t) => {
+  const authenticate = (bearer: string): Caller => ({
+    ...ALICE,
+    ownerHash: `${'0'.repeat(60)}${bearer}`,
+  })
+  const { port } = await startBare(t, { authenticate, rateLimit: rateLimitOf(1) })
+  stopClock(t)
+  const ask = async (bearer: string) => verdict(await call(port, { token: bearer }))
+  const found = [await ask('aaaa'), await ask('bbbb'), await ask('aaaa')]
+  assert.deepEqual(found, [200, 200, 'rateLimited'])
 })
 
 test('rate: a refused request does not count, and a second allows as many again', (t) => {

@@ -1,7 +1,8 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import type { Created } from '../../dist/plants/store.js'
-import { startBare } from '../support/bare.ts'
+import { FairQueue } from '../../dist/limits/fair-queue.js'
+import { ALICE, startBare } from '../support/bare.ts'
 import { post } from '../support/http.ts'
 import { until } from '../support/time.ts'
 import { verdict } from '../support/verdict.ts'
@@ -46,6 +47,36 @@ for (const [what, bytes, most] of [
     assert.equal(verdict(await post(bare.port, plantOf(-1, bytes))), 200)
   })
 }
+
+test('a body is a piece of the queue, however short, and so is the response', async (t) => {
+  const queue = new FairQueue()
+  const pieces = t.mock.method(queue, 'run')
+  const { port } = await startBare(t, { queue })
+  assert.equal(verdict(await post(port, { id: 1, name: '' })), 200)
+  assert.equal(pieces.mock.callCount(), 2)
+  assert.equal(verdict(await post(port, '{')), 'bodyNotJson')
+  assert.equal(pieces.mock.callCount(), 3)
+})
+
+test('a create that is stored gets its response, though the queue has no room', async (t) => {
+  const PIECES = 2048
+  const queue = new FairQueue()
+  const { store, release } = hungStore()
+  const { port, bodies } = await startBare(t, { store, queue })
+  const answer = post(port, { id: 1, name: 'Fern' })
+  await until('it waits for the store', () => bodies.held > KIB)
+  let done = 0
+  const owner = ALICE.owner
+  queue.run(owner, () => {
+    for (const endMs = performance.now() + 5; performance.now() < endMs; );
+  })
+  const others = Array.from({ length: PIECES }, () => queue.run(owner, () => done++))
+  assert.throws(() => queue.run(owner, () => {}), { condition: 'overloaded' })
+  release()
+  assert.equal(verdict(await answer), 200)
+  await Promise.all(others)
+  assert.equal(done, PIECES)
+})
 
 test('a create that was answered 503 for its time stays counted until it is decided', async (t) => {
   const { store, release } = hungStore()

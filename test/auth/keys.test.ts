@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict'
-import { generateKeyPairSync } from 'node:crypto'
+import { createHash, createPublicKey, generateKeyPairSync, verify } from 'node:crypto'
 import { renameSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { test } from 'node:test'
@@ -13,6 +13,8 @@ import { logOf, silent } from '../support/log.ts'
 import { until } from '../support/time.ts'
 import {
   accepted,
+  base64url,
+  claims,
   createKeySource,
   ed25519,
   fileKeys,
@@ -158,6 +160,21 @@ test('key set: with a weak or broken key, a token is refused', async () => {
     await refused(signed(alg, weak.privateKey, { kid: 'weak' }), 'tokenInvalid', by)
   await refused(signed('ES256', p256.privateKey, { kid: 'broken' }), 'tokenInvalid', by)
   await refused(signed('RS256', rsa.privateKey, { kid: 'lacking' }), 'tokenInvalid', by)
+})
+
+test('key set: an RSA key with an exponent of 1 verifies nothing', async () => {
+  for (const e of ['AQ', 'AAE']) {
+    const key = jwk(rsa.publicKey, { kid: 'one', e })
+    const input = `${base64url({ alg: 'RS256', kid: 'one' })}.${base64url(claims())}`
+    const hash = createHash('sha256').update(input).digest('hex')
+    // The encoded message of RFC 8017 §9.2 is its own signature.
+    const end = `003031300d060960864801650304020105000420${hash}`
+    const message = Buffer.from(`0001${end.padStart(508, 'f')}`, 'hex')
+    const publicKey = createPublicKey({ key, format: 'jwk' })
+    assert.ok(verify('sha256', Buffer.from(input), publicKey, message), 'it is forged well')
+    const forged = `${input}.${message.toString('base64url')}`
+    await refused(forged, 'tokenInvalid', verifier(fileKeys(key)))
+  }
 })
 
 function read(...keys: readonly unknown[]): ReturnType<typeof readKeySet> {

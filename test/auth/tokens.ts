@@ -6,6 +6,7 @@ import type { Caller, TokenRules } from '../../dist/auth/caller.js'
 import { type Keys, KeySource, TIMING } from '../../dist/auth/key-source.js'
 import { type KeySettings, readKeys } from '../../dist/auth/keys.js'
 import { type TokenKeys, type TokenRequest, Verifier } from '../../dist/auth/verifier.js'
+import { FairQueue } from '../../dist/limits/fair-queue.js'
 import type { Log } from '../../dist/telemetry/log.js'
 import { temporaryDirectorySync as temporaryDirectory } from '../support/directories.ts'
 import { type Key, lazyPair, PEM, readPair, signBytes } from '../support/keys.ts'
@@ -112,8 +113,12 @@ export function fileKeys(...keys: readonly Members[]): KeySource {
 
 export const STAYS: TokenRequest = { isChunked: false, isOver: false }
 
-/** A verifier whose clients stay by default. */
+/** A verifier with a queue of its own, whose clients stay by default. */
 export class PatientVerifier extends Verifier {
+  constructor(keys: TokenKeys, rules: TokenRules, now?: () => number, queue = new FairQueue()) {
+    super(keys, rules, queue, now)
+  }
+
   override verify(text: string, client: TokenRequest = STAYS): Caller | Promise<Caller> {
     return super.verify(text, client)
   }

@@ -75,6 +75,9 @@ const SHAPES: Readonly<Record<string, Readonly<Record<string, Shape>>>> = {
     'identity before it': badCoding(post(CHUNKS, 'Transfer-Encoding: identity, chunked')),
     'with an empty element at the end': refused(post(CHUNKS, 'Transfer-Encoding: chunked,')),
     'with a parameter': refused(post(CHUNKS, 'Transfer-Encoding: chunked;a=b')),
+    'longer than what is read': refused(
+      post(CHUNKS, `Transfer-Encoding: ${'x'.repeat(248)}, chunked`),
+    ),
     quoted: refused(post(CHUNKS, 'Transfer-Encoding: "chunked"')),
     'almost chunked': refused(post(CHUNKS, 'Transfer-Encoding: xchunked')),
     'after a vertical tab': refused(post(CHUNKS, 'Transfer-Encoding: \x0bchunked')),
@@ -209,6 +212,8 @@ const SHAPES: Readonly<Record<string, Readonly<Record<string, Shape>>>> = {
   },
   connection: {
     'close among others': last(get('Connection: keep-alive, close')),
+    '256 characters': answered(get(`Connection: ${'x'.repeat(255)}`), 200),
+    'more characters, which are not read': last(get(`Connection: ${'x'.repeat(256)}`)),
     'close in a second line': last(get('Connection: keep-alive', 'Connection: close')),
     'close and an upgrade': last(get('Connection: close, upgrade', 'Upgrade: h2c')),
     'an upgrade of a POST': lastCreated(post(BODY, LENGTH, ...WEBSOCKET)),

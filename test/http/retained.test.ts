@@ -1,18 +1,28 @@
 import assert from 'node:assert/strict'
 import { subscribe, unsubscribe } from 'node:diagnostics_channel'
-import { once } from 'node:events'
+import { on, once } from 'node:events'
+import { connect, type Socket } from 'node:net'
 import { test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { setFlagsFromString } from 'node:v8'
 import { runInNewContext } from 'node:vm'
+import { readCaller } from '../../dist/auth/caller.js'
 import { TokenCache } from '../../dist/auth/token-cache.js'
-import type { PlantList } from '../../dist/plants/store.js'
+import type { PlantList, PlantStore } from '../../dist/plants/store.js'
 import { readChunks } from '../../dist/store/etcd/ranges.js'
 import { type Answer, plantKey, plantRange, plantValue } from '../../dist/store/etcd/wire.js'
 import { PlantDatabase } from '../../dist/store/sqljs/database.js'
 import type { Row } from '../../dist/store/sqljs/journal-format.js'
 import { ALL } from '../contract/store.contract.ts'
-import { ALICE, startBare, startMounted } from '../support/bare.ts'
+import {
+  ALICE,
+  chunkOf,
+  listOf,
+  startBare,
+  startMounted,
+  startOnPath,
+} from '../support/bare.ts'
+import { claims, RULES } from '../auth/tokens.ts'
 import { flood, HEAVY } from '../support/flood.ts'
 import { startService } from '../support/service.ts'
 import { gate, until } from '../support/time.ts'
@@ -96,6 +106,110 @@ test('retained: a list that waits for its reader keeps nothing of its last chunk
   database.close()
 })
 
+const CONNECTIONS = 30
+/** A page of eight plants is cut before it has 8 MiB. */
+const PLANT_BYTES = 1.1 * MIB
+const PAGE_PLANTS = 7
+const PAGE_TARGET = '/plants?limit=1000'
+
+/** Its lists have this many long plants. A response has bytes of its own. */
+function longPlants(count: number): Partial<PlantStore> {
+  const plant = { name: 'x'.repeat(PLANT_BYTES) }
+  const chunks = [...listOf(Array.from({ length: count }, () => [plant]))]
+  return { list: (_, { limit }) => (limit === 0 ? listOf([[]]) : chunks.values()) }
+}
+
+/** A connection that has read the page, and keeps nothing of it. */
+async function readPage(target: number, bytes: string): Promise<Socket> {
+  const socket = connect(target, '127.0.0.1')
+  socket.write(bytes)
+  let left = PAGE_PLANTS * PLANT_BYTES
+  for await (const [chunk] of on(socket, 'data')) {
+    // Node's sockets have no encoding by default.
+    left -= (chunk as Buffer).length
+    if (left < 0) break
+  }
+  return socket.resume()
+}
+
+for (const [where, start] of Object.entries({ startBare, startMounted }))
+  test(`retained: a page that was read is free while its request goes on; ${where}`, async (t) => {
+    const bare = await start(t, { store: longPlants(PAGE_PLANTS + 1) })
+    const beforeMiB = usedMiB()
+    const sockets: Socket[] = []
+    const lines = ['Content-Length: 10']
+    for (let at = 0; at < CONNECTIONS; at++)
+      sockets.push(await readPage(bare.port, head('GET', PAGE_TARGET, { lines })))
+    await until('nothing is held', () => bare.responses.held === 0)
+    await assertLess(4, () => usedMiB() - beforeMiB)
+    for (const socket of sockets) socket.destroy()
+  })
+
+for (const [where, start] of Object.entries({ startBare, startMounted }))
+  test(`retained: a connection keeps nothing of its first exchange; ${where}`, async (t) => {
+    const bare = await start(t, { store: longPlants(PAGE_PLANTS + 1) })
+    const beforeMiB = usedMiB()
+    const sockets: Socket[] = []
+    for (let at = 0; at < CONNECTIONS; at++) {
+      const socket = await readPage(bare.port, head('GET', PAGE_TARGET))
+      for (let next = 0; next < 3; next++) {
+        socket.write(head('GET', '/plants?limit=0'))
+        await once(socket, 'data')
+      }
+      sockets.push(socket)
+    }
+    assert.equal(bare.answered.length, 4 * CONNECTIONS)
+    await assertLess(4, () => usedMiB() - beforeMiB)
+    for (const socket of sockets) socket.destroy()
+  })
+
+test('retained: a response to HEAD that is not taken keeps no page', async (t) => {
+  const HEADS = 10
+  // A read of 64 KiB has fewer of them than may wait.
+  const lines = [`Padding: ${'x'.repeat(9000)}`]
+  const request = Buffer.from(head('HEAD', '/plants?limit=1&uncached', { lines }))
+  const bare = await startOnPath(t, { store: longPlants(1) })
+  const beforeMiB = usedMiB()
+  const sockets = flood(bare.path, HEADS, () => '')
+  // More than the buffers of a unix socket hold.
+  for (let sent = 0; sent < 500; sent++) for (const socket of sockets) socket.write(request)
+  let answered = 0
+  await until('all are stuck', async () => {
+    const before = answered
+    await sleep(LONGER_THAN_A_CHECK_MS)
+    answered = bare.answered.length
+    return before > 0 && before === answered
+  })
+  assert.ok(bare.answered.every((each) => each === 'HEAD 200'))
+  assert.ok(answered > HEADS && answered < 500 * HEADS)
+  await assertLess(4, () => usedMiB() - beforeMiB)
+  for (const socket of sockets) socket.destroy()
+})
+
+test('retained: a streamed list that waits for its turn keeps no part of it', async (t) => {
+  const { opened, open } = gate()
+  let waiting = 0
+  const json = chunkOf([{ name: 'x'.repeat(PLANT_BYTES) }])
+  const list = (): PlantList => {
+    let last = 0n
+    return {
+      async next() {
+        if (last > 0n) waiting++
+        if (last > 0n) await opened
+        return { value: { json, count: 1, last: ++last, isCut: last < 2n } }
+      },
+    }
+  }
+  const bare = await startBare(t, { store: { list } })
+  const beforeMiB = usedMiB()
+  const sockets = flood(bare.port, CONNECTIONS, () => head('GET', '/plants'))
+  for (const socket of sockets) socket.resume()
+  await until('all wait', () => waiting === CONNECTIONS)
+  await assertLess(4, () => usedMiB() - beforeMiB)
+  open()
+  for (const socket of sockets) socket.destroy()
+})
+
 test('retained: an idle connection keeps no request', async (t) => {
   const { port } = await startBare(t)
   const requests: WeakRef<object>[] = []
@@ -149,6 +263,19 @@ test('retained: cached tokens with thousands of scopes take a few MiB', () => {
   const grownMiB = usedMiB() - beforeMiB
   assert.ok(cache.get(tokenAt(240), 0))
   assert.ok(grownMiB < 20, `${grownMiB} MiB`)
+})
+
+test('retained: a cached scope keeps nothing of its claim', async () => {
+  const cache = new TokenCache()
+  const beforeMiB = usedMiB()
+  for (let at = 0; at < 500; at++) {
+    // Two bytes a character, for all of it.
+    const scope = `plants:read:${at} \u0416${' '.repeat(8000)}`
+    cache.add(`token ${at}`, readCaller({ ...claims(), scope }, RULES))
+  }
+  assert.ok(cache.get('token 7', 0)?.scopes.has('plants:read:7'))
+  await assertLess(2, () => usedMiB() - beforeMiB)
+  assert.ok(cache.get('token 7', 0))
 })
 
 for (const [where, start] of Object.entries({ startBare, startMounted }))

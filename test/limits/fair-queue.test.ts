@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { type TestContext, test } from 'node:test'
 import { setImmediate as nextTick } from 'node:timers/promises'
-import { FairQueue } from '../../dist/limits/fair-queue.js'
+import { FairQueue, STRANGERS } from '../../dist/limits/fair-queue.js'
 import { stopClock } from '../support/time.ts'
 
 const BUDGET_MS = 3
@@ -53,6 +53,20 @@ test('fair queue: a thousand pieces of one owner delay another owner by one', as
   assert.equal(done.length, 1003)
 })
 
+test('fair queue: while strangers wait, every second piece is theirs', async (t) => {
+  const { done, add } = stoppedQueue(t)
+  const all = [add('first', 15)]
+  for (const owner of ['alice', 'bob', 'carol', 'dave']) all.push(add(owner, 15))
+  for (const _ of [1, 2, 3]) all.push(add(STRANGERS, 15))
+  await Promise.all(all)
+  const order = ['first', STRANGERS, 'alice', STRANGERS, 'bob', STRANGERS, 'carol', 'dave']
+  assert.deepEqual(done, order)
+  // Without owners they follow each other.
+  done.length = 0
+  await Promise.all([1, 2, 3].map(() => add(STRANGERS, 15)))
+  assert.deepEqual(done, [STRANGERS, STRANGERS, STRANGERS])
+})
+
 test('fair queue: an error reaches only the caller of its work', async (t) => {
   const { clock, queue, add } = stoppedQueue(t)
   const fail = (): never => {
@@ -78,10 +92,13 @@ test('fair queue: an owner has half of the free places, and the others go on', a
   let done = 0
   const pieces = Array.from({ length: 2048 }, () => queue.run('alice', () => done++))
   assert.throws(() => queue.run('alice', () => done++), { error: 50303 })
+  // What takes no place is never refused.
+  const counted = queue.run('alice', () => done++, 0)
   assert.equal(await queue.run('bob', () => 'his turn'), 'his turn')
+  await counted
   await Promise.all(pieces)
   await queue.run('alice', () => done++)
-  assert.equal(done, pieces.length + 1)
+  assert.equal(done, pieces.length + 2)
 })
 
 test('fair queue: small pieces of work set no timer', (t) => {

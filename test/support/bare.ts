@@ -6,6 +6,7 @@ import type { Caller } from '../../dist/auth/caller.js'
 import { Budget } from '../../dist/limits/budget.js'
 import { Adapter } from '../../dist/http/adapter.js'
 import { Router } from '../../dist/api/router.js'
+import type { RateLimit } from '../../dist/api/rate-limit.js'
 import { PageCache } from '../../dist/api/page-cache.js'
 import { HttpServer, type HttpTimeouts } from '../../dist/http/server.js'
 import { FairQueue } from '../../dist/limits/fair-queue.js'
@@ -26,6 +27,7 @@ export interface BareOptions {
   readonly bodiesMaxBytes?: number
   readonly queue?: FairQueue
   readonly authenticate?: (token: string) => Caller | Promise<Caller>
+  readonly rateLimit?: RateLimit
   readonly logRequests?: LogRequests
   /** True once a stop has begun. */
   readonly isDraining?: () => boolean
@@ -77,6 +79,7 @@ export async function startBare(
     queue = new FairQueue(),
     path,
     logRequests = 'all',
+    rateLimit,
     isDraining = () => false,
   }: BareOptions = {},
 ): Promise<Bare> {
@@ -114,7 +117,7 @@ export async function startBare(
   const responder = new Router({
     ...options,
     verifier: { verify: authenticate, counts: { accepted: 0, refused: 0, cached: 0 } },
-    rateLimit: undefined,
+    rateLimit,
     corsOrigins: undefined,
     scopes: { read: undefined, write: undefined },
     isDraining,

@@ -39,7 +39,7 @@ export const SHARED_TEXT = 'of all'
 const ANY_ALLOW = ROUTES.map(({ allow }) => allow).join('|')
 const UUID = /^[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$/
 /** The design: one is served, and this many wait; with more the connection is reset. */
-const AT_ONCE = 16
+const AT_ONCE = 8
 /** Statuses that are allowed where readers may differ. */
 const LEGAL: ReadonlySet<number> = new Set([
   200, 204, 400, 401, 403, 404, 405, 408, 409, 413, 415, 417, 431, 501, 507,
