@@ -3,17 +3,31 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import type { Row } from '../../dist/store/sqljs/journal-format.js'
 import { flood } from '../../test/support/flood.ts'
 import { token } from '../../test/support/tokens.ts'
-import { head, postBytes } from '../../test/support/wire.ts'
+import { head, JSON_TYPE, postBytes } from '../../test/support/wire.ts'
 import { percentile } from '../figures.ts'
 import { wholeNumber } from '../variables.ts'
 import { probeDuring } from './prober.ts'
 import { filledDirectory, mib, startMeasured } from './service.ts'
 
 const SECONDS = wholeNumber('SECONDS', 8)
+/** Only the attacks whose name has this text. */
+const NAMED = process.env['NAMED'] ?? ''
 const MILLION = 1_000_000
 const LARGE = 'x'.repeat(2 ** 20 - 200)
 const MALLORY = token('mallory')
 const LARGE_ID = 5_000_000
+/** Just below what a request may have, beside its token. */
+const BLANKS = ' '.repeat(15_000)
+const LONG_HEADERS: Readonly<Record<string, string>> = {
+  'Connection of blanks': `Connection: a${BLANKS}a`,
+  'Content-Encoding': `${JSON_TYPE}\r\nContent-Encoding: ${'a'.repeat(15_000)}`,
+  'Content-Type of parameters': `Content-Type: application/json${';charset=utf-8'.repeat(1000)}`,
+  'Expect': `Expect: ${'a'.repeat(15_000)}`,
+  'Request-Id': `Request-Id: ${'a'.repeat(15_000)}`,
+  'traceparent': `traceparent: 01-${'1'.repeat(32)}-${'1'.repeat(16)}-01-${'a'.repeat(15_000)}`,
+  'Origin': `Origin: ${'a'.repeat(15_000)}`,
+  'Authorization': `Authorization: Bearer ${'a'.repeat(14_000)}!`,
+}
 const SMALL_ID = 5_000_001
 
 /** What one owner with a valid token asks on many connections, again after each answer. */
@@ -64,14 +78,61 @@ const ATTACKS: readonly Attack[] = [
     connections: 1000,
     request: () => head('GET', `/plants?after=${'A'.repeat(12_000)}`, { token: MALLORY }),
   },
+  ...[300, 900].flatMap((connections) => [
+    ...[1, 4, 16].map((kib) => ({
+      name: `${connections} bodies of ${kib} KiB of repeated members`,
+      connections,
+      request: postOf(repeatedMembers(kib * 1024)),
+    })),
+    {
+      name: `${connections} bodies of 16 KiB, one string each`,
+      connections,
+      request: postOf(JSON.stringify({ id: SMALL_ID, name: 'x'.repeat(16_300) })),
+    },
+    {
+      name: `${connections} new tokens whose headers have new names`,
+      connections,
+      request: () => head('GET', '/plants', { token: strangeHeader() }),
+    },
+    ...Object.entries(LONG_HEADERS).map(([name, header]) => ({
+      name: `${connections} long headers: ${name}`,
+      connections,
+      request: () => head('POST', '/plants', { token: bearerBeside(header), lines: [header] }),
+    })),
+  ]),
 ]
+
+/** The same text each time: the load must not cost more than the service. */
+function postOf(body: string): () => string {
+  const text = postBytes(body, { token: MALLORY })
+  return () => text
+}
+
+function bearerBeside(header: string): string | undefined {
+  return header.startsWith('Authorization') ? undefined : MALLORY
+}
+
+/** As much of `{"id":1,"id":1,…}` as fits. */
+function repeatedMembers(bytes: number): string {
+  return `{${Array(Math.floor(bytes / 7) - 1).fill('"id":1').join()}}`
+}
+
+let names = 0
+
+/** A token of 4,080 characters before its first dot, with names that no other has. */
+function strangeHeader(): string {
+  const members = Array.from({ length: 250 }, () => `"${(names++).toString(36).padStart(8, 'x')}":0`)
+  const header = Buffer.from(`{"alg":"HS256",${members.join()}}`).toString('base64url')
+  return `${header.slice(0, 4080)}.e30.AAAA`
+}
 
 /** How long a probe and another owner's small list wait while one owner attacks. */
 export async function measure(): Promise<void> {
   const data = await filledDirectory(rows())
-  console.log(`${SECONDS} s each; p99 and longest wait in ms of:`)
+  console.log(`${SECONDS} s each; median, p99 and longest wait in ms of:`)
   console.log(`/livez, another owner's GET, the same on a new connection`)
-  for (const attack of [undefined, ...ATTACKS]) await measureUnder(data, attack)
+  const named = ATTACKS.filter(({ name }) => name.includes(NAMED))
+  for (const attack of [undefined, ...named]) await measureUnder(data, attack)
 }
 
 function* rows(): Generator<Row> {
@@ -97,7 +158,7 @@ async function measureUnder(data: string, attack: Attack | undefined): Promise<v
     return opened
   })
   const shown = waits.flatMap((each) =>
-    [0.99, 1].map((share) => percentile(each, share).toFixed(1).padStart(8)),
+    [0.5, 0.99, 1].map((share) => percentile(each, share).toFixed(1).padStart(8)),
   )
   const resident = mib(service.memory().residentMiB)
   console.log(`${(attack?.name ?? 'idle').padEnd(56)} ${shown.join('')}  ${resident}`)
