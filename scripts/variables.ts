@@ -2,6 +2,9 @@
  * What a script is told: the variables of make's command line, which make passes on as environment.
  */
 
+/** Only the cases of a scenario whose name has this text. */
+export const NAMED = process.env['NAMED'] ?? ''
+
 /** A whole number. Ends the process for anything else. */
 export function wholeNumber(name: string, fallback: number, min = 1, max = 2 ** 31): number {
   const value = Number(process.env[name] || fallback)

@@ -1,7 +1,7 @@
 import { join } from 'node:path'
 import type { Row } from '../../dist/store/sqljs/journal-format.js'
 import { temporaryDirectorySync } from '../../test/support/directories.ts'
-import { type Environment, launch, type ServerProcess } from '../../test/support/launch.ts'
+import { type Environment, launch, type Program, type ServerProcess } from '../../test/support/launch.ts'
 import { serviceEnvironment } from '../../test/support/launch.ts'
 import { type Memory, memoryOf } from '../../test/support/memory.ts'
 import { writeStore } from '../../test/support/store-files.ts'
@@ -16,7 +16,11 @@ export async function filledDirectory(rows: Iterable<Row>): Promise<string> {
 export type MeasuredService = ServerProcess & { memory(): Memory }
 
 /** Starts the service with priority on one core; the load is meant to use the other. */
-export async function startMeasured(data: string, env: Environment = {}): Promise<MeasuredService> {
+export async function startMeasured(
+  data: string,
+  env: Environment = {},
+  program: Program = {},
+): Promise<MeasuredService> {
   const prefix = ['taskset', '-c', '0', 'nice', '-n', '-10']
   const settings = serviceEnvironment(data, {
     PLANTS_MAX_DATA_BYTES: String(2 ** 29),
@@ -24,7 +28,7 @@ export async function startMeasured(data: string, env: Environment = {}): Promis
     PLANTS_MAX_CONNECTIONS: '1010',
     ...env,
   })
-  const launched = launch(settings, { prefix, onLines: () => {} })
+  const launched = launch(settings, { prefix, onLines: () => {}, ...program })
   const ports = await launched.listening
   return { ...launched, ...ports, memory: () => memoryOf(launched.pid) }
 }

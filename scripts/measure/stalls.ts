@@ -5,13 +5,11 @@ import { flood } from '../../test/support/flood.ts'
 import { token } from '../../test/support/tokens.ts'
 import { head, JSON_TYPE, postBytes } from '../../test/support/wire.ts'
 import { percentile } from '../figures.ts'
-import { wholeNumber } from '../variables.ts'
+import { NAMED, wholeNumber } from '../variables.ts'
 import { probeDuring } from './prober.ts'
 import { filledDirectory, mib, startMeasured } from './service.ts'
 
 const SECONDS = wholeNumber('SECONDS', 8)
-/** Only the attacks whose name has this text. */
-const NAMED = process.env['NAMED'] ?? ''
 const MILLION = 1_000_000
 const LARGE = 'x'.repeat(2 ** 20 - 200)
 const MALLORY = token('mallory')
@@ -121,7 +119,8 @@ let names = 0
 
 /** A token of 4,080 characters before its first dot, with names that no other has. */
 function strangeHeader(): string {
-  const members = Array.from({ length: 250 }, () => `"${(names++).toString(36).padStart(8, 'x')}":0`)
+  const name = (): string => (names++).toString(36).padStart(8, 'x')
+  const members = Array.from({ length: 250 }, () => `"${name()}":0`)
   const header = Buffer.from(`{"alg":"HS256",${members.join()}}`).toString('base64url')
   return `${header.slice(0, 4080)}.e30.AAAA`
 }
