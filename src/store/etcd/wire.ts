@@ -50,6 +50,7 @@ const ID_DIGITS = 16
 export function plantKey(prefix: string, owner: string, id: bigint): string {
   const digits = (id - INT64_MIN).toString(16).padStart(ID_DIGITS, '0')
   return base64(ownerPrefix(prefix, owner) + digits)
+const ID_OF_KEY = /^[0-9a-f]{16}$/
 }
 
 /** The keys of an owner's plants with an id above `after`. */
@@ -67,9 +68,7 @@ export function nextKey(key: string): string {
 
 /** @throws Error if the key is not a plant's. */
 export function idOf(key: string): bigint {
-  const digits = /\/([0-9a-f]{16})$/.exec(textOf(key))?.[1]
-  if (digits === undefined) throw new Error("etcd holds a key that is not a plant's")
-  return BigInt(`0x${digits}`) + INT64_MIN
+  return BigInt(`0x${textOf(key).slice(-ID_DIGITS)}`) + INT64_MIN
 }
 
 /** The same plant has the same bytes: JSON.stringify leaves out an undefined tag. */
@@ -78,13 +77,13 @@ export function plantValue({ name, tag }: Plant): string {
 }
 
 /**
- * A plant of a range. Its key is compared: one of another length is of a deployment whose prefix is
- * inside this range, and so of another owner.
+ * A plant of a range. Its key is looked at: another one is of a deployment whose prefix is inside
+ * this range, and so of another owner, or was written by hand.
  * @throws Error if the entry is not a plant of this owner
  */
 export function plantOf({ key, value = '' }: Entry, own: string): object {
   const text = textOf(key)
-  if (!text.startsWith(own) || text.length !== own.length + ID_DIGITS)
+  if (!text.startsWith(own) || !ID_OF_KEY.test(text.slice(own.length)))
     throw new Error("among an owner's keys etcd holds one that is not a plant's")
   try {
     // null alone throws here; the members of any other value are checked below.
