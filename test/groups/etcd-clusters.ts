@@ -1,2 +1,3 @@
+import '../store/etcd/one-cluster.test.ts'
 import '../store/etcd/robustness.test.ts'
 import '../faults/etcd.test.ts'
