@@ -45,6 +45,8 @@ export class EtcdClient {
   #endpoint = 0
   /** The user's token, for all calls; "" if the cluster asks for none. */
   #token: Promise<string> | undefined
+  /** From when on a token may be dropped that was not refused. */
+  #suspectFrom = 0
   /** The cluster that all answers must be of: that of the first one. */
   #clusterId: string | undefined
   /** The highest one of an answer. */
@@ -90,8 +92,12 @@ export class EtcdClient {
         const isRefused = error instanceof EtcdRefusal
         if (!isRefused) failures.push(error)
         const refusal = token === '' ? MISSING_TOKEN : STALE_TOKEN
-        if (mayRenew && isRefusal(error, refusal)) {
+        const haveAllFailed = !isRefused && failures.length % endpoints.length === 0
+        // Some members close the connection, or say something else, in place of the refusal.
+        const isSuspect = token !== '' && haveAllFailed && performance.now() >= this.#suspectFrom
+        if (mayRenew && (isSuspect || isRefusal(error, refusal))) {
           mayRenew = false
+          this.#suspectFrom = performance.now() + LOGIN_AGAIN_MS
           // Unless another call has already replaced this token.
           if (this.#token === login) this.#token = undefined
           continue

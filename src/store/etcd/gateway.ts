@@ -98,6 +98,7 @@ function readAnswer(status: number, text: string): Answer {
   } catch {
     if (status === 400 && COMMON_NAME.test(text))
       throw new EtcdRefusal('etcd refuses the client certificate, because it has a CommonName')
+    if (status === 404) throw new NotAMember("etcd's gateway is off: see enable-grpc-gateway")
     throw new Error(`etcd answered ${status} without JSON`)
   }
   // etcd's rpc.proto defines it. The client looks at the header, which every answer has.
