@@ -29,7 +29,7 @@ const PAUSE_MS = 50
 const LOGIN_AGAIN_MS = 1000
 /** The member restarted or the token expired; rights were changed. */
 const STALE_TOKEN = /invalid auth token|revision of auth store is old/
-/** A denied call that sent a token lacks the right: another token would not change that. */
+/** None was sent. A denied call that sent one lacks the right: a new one would not change that. */
 const MISSING_TOKEN = /user name is empty|permission denied/
 const AUTH_IS_OFF = /authentication is not enabled/
 const TOO_MANY = 'too many calls wait for it'
@@ -51,8 +51,8 @@ export class EtcdClient {
   #clusterId: string | undefined
   /** The highest one of an answer. */
   #revision = 0
-  /** Why the last answer of an endpoint was none. Plants put there would raise its revision. */
-  readonly #notMembers: (NotAMember | '')[] = []
+  /** Why an endpoint's last answer was none. Nothing is put there: it would raise the revision. */
+  readonly #notMembers: (NotAMember | undefined)[] = []
   #closed = false
 
   constructor(options: EtcdConfig) {
@@ -126,7 +126,7 @@ export class EtcdClient {
     const answer = await ask({ ...request, agent: this.#agent, origin, token, timeoutMs })
     // What was put has raised the revision.
     const reason = this.#whyNot(answer, request.isPut && answer.succeeded ? seen + 1 : seen)
-    const error = reason && new NotAMember(`${origin} ${reason}`)
+    const error = reason === undefined ? undefined : new NotAMember(`${origin} ${reason}`)
     this.#notMembers[endpoint] = error
     if (error) throw error
     return answer
@@ -136,13 +136,13 @@ export class EtcdClient {
    * Why it does not answer the call. Each call is linearizable: its revision is not below one that
    * was seen before it was sent. Calls that run at once may be answered in any order.
    */
-  #whyNot(answer: wire.Answer, lowest: number): string {
+  #whyNot(answer: wire.Answer, lowest: number): string | undefined {
     const [id, revision] = [answer.header?.cluster_id, Number(answer.header?.revision)]
     if (id === undefined || !(revision > 0)) return "gave an answer that is not etcd's"
     this.#clusterId ??= id
     if (id !== this.#clusterId) return `answered for another cluster than before${RESTORED}`
     this.#revision = Math.max(this.#revision, revision)
-    return revision < lowest ? `answered from the past${RESTORED}` : ''
+    return revision < lowest ? `answered from the past${RESTORED}` : undefined
   }
 
   /** @throws EtcdRefusal, Error */
