@@ -13,6 +13,9 @@ export interface Asked {
   readonly headers: IncomingHttpHeaders
 }
 
+/** How much the fakes of a test have put: they are one cluster. */
+const puts = new WeakMap<TestContext, number>()
+
 type Answer = (asked: Asked) => FakeReply | undefined | Promise<FakeReply>
 
 interface FakeEtcd {
@@ -24,6 +27,7 @@ interface FakeEtcd {
   script(...replies: readonly FakeReply[]): void
 }
 
+/** In the answers of a fake its revision is that of a cluster in which each PUT has put. */
 export const HEADER = { cluster_id: '1', member_id: '2', revision: '7', raft_term: '3' }
 export const PUT = ok({
   succeeded: true,
@@ -61,8 +65,9 @@ export function keysPut({ body }: Asked): readonly string[] {
 
 /** Answers as a real etcd does. */
 export function passOn(endpoint = ''): (asked: Asked) => Promise<FakeReply> {
-  return async ({ path, body }) => {
-    const answer = await fetch(endpoint + path, { method: 'POST', body })
+  return async ({ path, body, headers: { authorization } }) => {
+    const headers = authorization === undefined ? {} : { authorization }
+    const answer = await fetch(endpoint + path, { method: 'POST', body, headers })
     return [answer.status, await answer.text()]
   }
 }
@@ -90,7 +95,11 @@ export async function fakeEtcd(
       return
     }
     const [status, body] = reply
-    res.writeHead(status).end(typeof body === 'string' ? body : JSON.stringify(body))
+    if (reply === PUT) puts.set(t, (puts.get(t) ?? 0) + 1)
+    const revision = String(Number(HEADER.revision) + (puts.get(t) ?? 0))
+    const current = (name: string, value: unknown): unknown =>
+      name === 'header' && value === HEADER ? { ...HEADER, revision } : value
+    res.writeHead(status).end(typeof body === 'string' ? body : JSON.stringify(body, current))
   }
   const endpoint = await serving(t, (req, res) => {
     serve(req, res).catch(() => res.destroy())

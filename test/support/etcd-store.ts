@@ -58,6 +58,16 @@ export async function startCluster(
   return cluster
 }
 
+/** Makes a cluster ask for a user, which is returned and may do anything. */
+export async function enableUsers(cluster: Cluster): Promise<NonNullable<EtcdConfig['user']>> {
+  const root = { name: 'root', password: 'root' }
+  await cluster.ask('/v3/auth/user/add', root)
+  await cluster.ask('/v3/auth/role/add', { name: 'root' })
+  await cluster.ask('/v3/auth/user/grant', { user: 'root', role: 'root' })
+  await cluster.ask('/v3/auth/enable', {})
+  return root
+}
+
 /** A proxy in front of the member that `configured` returned. */
 export async function proxyTo(t: TestContext, { endpoints }: EtcdConfig): Promise<Proxy> {
   const proxy = await Proxy.start(() => Number(new URL(endpoints[0] ?? '').port))

@@ -1,5 +1,6 @@
 import { type ChildProcess, spawn, spawnSync } from 'node:child_process'
 import { once } from 'node:events'
+import { rmSync } from 'node:fs'
 import { type IncomingMessage, request } from 'node:http'
 import { request as tlsRequest } from 'node:https'
 import { join } from 'node:path'
@@ -49,6 +50,7 @@ export class Member {
   readonly proxy: Proxy | undefined
   readonly #command: readonly string[]
   readonly #env: Readonly<Record<string, string>>
+  readonly #directory: string
   #child: ChildProcess | undefined
   /** The last lines that it wrote. */
   output = ''
@@ -63,11 +65,12 @@ export class Member {
     this.name = name
     this.proxy = proxy
     this.endpoint = `${tls ? 'https' : 'http'}://127.0.0.1:${ports.client}`
+    this.#directory = join(directory, name)
     const peerListener = `http://127.0.0.1:${ports.peer}`
     this.peerUrl = proxy?.endpoint ?? peerListener
     this.#command = [
       ...command,
-      ...['--name', name, '--data-dir', join(directory, name)],
+      ...['--name', name, '--data-dir', this.#directory],
       ...['--logger', 'zap', '--log-level', 'error'],
       ...['--listen-client-urls', this.endpoint, '--advertise-client-urls', this.endpoint],
       ...['--listen-peer-urls', peerListener, '--initial-advertise-peer-urls', this.peerUrl],
@@ -119,6 +122,11 @@ export class Member {
     // A stopped process handles no other signal.
     this.signal('SIGCONT')
     await this.ended()
+  }
+
+  /** Removes the data of a member that has ended. */
+  wipe(): void {
+    rmSync(this.#directory, { recursive: true })
   }
 }
 
@@ -181,14 +189,14 @@ export class Cluster {
     throw new Error(`${path}: ${status} ${JSON.stringify(body)}`)
   }
 
-  /** Resolves when every member answers a linearizable read. */
+  /** Resolves when every member answers a linearizable read, or after one asks for a user. */
   async ready(): Promise<void> {
     const deadline = performance.now() + PATIENCE_MS
     const options = { timeoutMs: 2000, tls: this.#tls }
     for (const member of this.members) {
       const reads = (): Promise<boolean> =>
         gateway(member.endpoint, '/v3/kv/range', { key: 'AA==' }, options).then(
-          ({ status }) => status === 200,
+          ({ status }) => status === 200 || status === 400,
           () => false,
         )
       while (!(await reads())) {

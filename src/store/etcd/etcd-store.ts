@@ -121,9 +121,9 @@ export class EtcdStore implements PlantStore {
   }
 
   /** Until the last caller's deadline: the others have their answers before. */
-  async #call(request: wire.EtcdRequest, ...callers: readonly Pick<Put, 'deadline'>[]) {
+  #call(request: wire.EtcdRequest, ...callers: readonly Pick<Put, 'deadline'>[]) {
     const deadline = Math.max(...callers.map((caller) => caller.deadline))
-    return wire.answerOf(await this.#client.call(request, deadline))
+    return this.#client.call(request, deadline)
   }
 
   /**
@@ -138,11 +138,10 @@ export class EtcdStore implements PlantStore {
       .catch((error: unknown) => this.#readIfFull(error, probe))
       .then(() => undefined)
       .catch((error: unknown) => this.#reasonOf(error))
-    if (reason !== this.#unavailableReason) {
-      this.#unavailableReason = reason
-      if (reason === undefined) log.info('etcd is ready again')
-      else log.error('etcd is not ready', { reason })
-    }
+    const isNew = reason !== this.#unavailableReason
+    this.#unavailableReason = reason
+    if (isNew && reason === undefined) log.info('etcd is ready again')
+    if (isNew && reason !== undefined) log.error('etcd is not ready', { reason })
     setTimeout(() => void this.#probe(log), PROBE_EVERY_MS).unref()
   }
 

@@ -2,7 +2,7 @@
 import { Agent, request } from 'node:http'
 import { type AgentOptions, Agent as TlsAgent, request as tlsRequest } from 'node:https'
 import { setImmediate as nextTick } from 'node:timers/promises'
-import type { EtcdRequest } from './wire.ts'
+import type { Answer, EtcdRequest } from './wire.ts'
 
 /** Reading 1 MiB of small plants takes 8 ms, so only one answer above this is read in a tick. */
 const SHORT_BYTES = 64 * 1024
@@ -14,7 +14,6 @@ const OVERLOADED = /too many requests/
 const CANCELED: readonly number[] = [408, 499]
 /** The only refusal that is not JSON. */
 const COMMON_NAME = /^CommonName of client/
-
 export const DENIED = /permission denied/
 
 /** etcd refused a call, and would refuse it again. It has not carried it out, and will not. */
@@ -24,6 +23,10 @@ EtcdRefusal.prototype.name = 'EtcdRefusal'
 export function isRefusal(error: unknown, message: RegExp): error is EtcdRefusal {
   return error instanceof EtcdRefusal && message.test(error.message)
 }
+
+/** What this endpoint answers is no answer to any call: it is not, or no longer, a member's. */
+export class NotAMember extends Error {}
+NotAMember.prototype.name = 'NotAMember'
 
 /** The answer is longer than the caller accepts. */
 export class AnswerTooLong extends Error {}
@@ -48,9 +51,9 @@ export function createAgent(isSecure: boolean, tls: AgentOptions): Agent {
 
 /**
  * Resolves with the body of the answer.
- * @throws EtcdRefusal, AnswerTooLong, or Error if another attempt may succeed.
+ * @throws EtcdRefusal, AnswerTooLong, NotAMember, or Error if another attempt may succeed.
  */
-export async function ask(attempt: Attempt): Promise<unknown> {
+export async function ask(attempt: Attempt): Promise<Answer> {
   const { agent, message, token, timeoutMs, maxBytes } = attempt
   const url = attempt.origin + attempt.path
   const send = url.startsWith('https:') ? tlsRequest : request
@@ -88,16 +91,18 @@ export async function ask(attempt: Attempt): Promise<unknown> {
 }
 
 /** Does not quote a body that is not JSON: a proxy may have written anything into it. */
-function readAnswer(status: number, text: string): unknown {
+function readAnswer(status: number, text: string): Answer {
   let body: unknown
   try {
     body = JSON.parse(text)
   } catch {
     if (status === 400 && COMMON_NAME.test(text))
       throw new EtcdRefusal('etcd refuses the client certificate, because it has a CommonName')
+    if (status === 404) throw new NotAMember("etcd's gateway is off: see enable-grpc-gateway")
     throw new Error(`etcd answered ${status} without JSON`)
   }
-  if (status === 200) return body
+  // etcd's rpc.proto defines it. The client looks at the header, which every answer has.
+  if (status === 200) return (body ?? {}) as Answer
   // etcd 3.3 has no "message", 3.6 no "error". `Object` makes an object of any JSON.
   const said = Object(body) as Readonly<Record<'message' | 'error', unknown>>
   const message = String(said.message || said.error || `etcd answered ${status}`)

@@ -17,6 +17,8 @@ export interface EtcdRequest {
   readonly message: unknown
   /** Of the answer: a longer one is AnswerTooLong. */
   readonly maxBytes: number
+  /** True if it may store plants. */
+  readonly isPut?: boolean
 }
 
 /** At most `limit` entries from `first` up to `end`, which is excluded. */
@@ -30,10 +32,12 @@ export type Entry = { readonly key: string; readonly value?: string }
 
 /**
  * The answer to a range: its first entries, whether it has more, and their count. Or to a
- * transaction: whether its comparisons held, and the answers of the branch that ran.
+ * transaction: whether its comparisons held, and the answers of the branch that ran. Or to a login:
+ * its token. The header of a part has no cluster.
  */
 export interface Answer {
-  readonly header?: { readonly revision?: string }
+  readonly header?: { readonly revision?: string; readonly cluster_id?: string }
+  readonly token?: string
   readonly kvs?: readonly Entry[]
   readonly more?: boolean
   readonly count?: string
@@ -46,6 +50,7 @@ const RANGE_PATH = '/v3/kv/range'
 const ANSWER_MAX_BYTES = 4 * 1024 * 1024
 const ONE_PLANT_MAX_BYTES = 32 * 1024 * 1024
 const ID_DIGITS = 16
+const ID_OF_KEY = /^[0-9a-f]{16}$/
 
 export function plantKey(prefix: string, owner: string, id: bigint): string {
   const digits = (id - INT64_MIN).toString(16).padStart(ID_DIGITS, '0')
@@ -65,11 +70,9 @@ export function nextKey(key: string): string {
   return base64(`${textOf(key)}\0`)
 }
 
-/** @throws Error if the key is not a plant's. */
+/** Of a plant's key. */
 export function idOf(key: string): bigint {
-  const digits = /\/([0-9a-f]{16})$/.exec(textOf(key))?.[1]
-  if (digits === undefined) throw new Error("etcd holds a key that is not a plant's")
-  return BigInt(`0x${digits}`) + INT64_MIN
+  return BigInt(`0x${textOf(key).slice(-ID_DIGITS)}`) + INT64_MIN
 }
 
 /** The same plant has the same bytes: JSON.stringify leaves out an undefined tag. */
@@ -78,13 +81,13 @@ export function plantValue({ name, tag }: Plant): string {
 }
 
 /**
- * A plant of a range. Its key is compared: one of another length is of a deployment whose prefix is
- * inside this range, and so of another owner.
+ * A plant of a range. Its key is looked at: another one is of a deployment whose prefix is inside
+ * this range, and so of another owner, or was written by hand.
  * @throws Error if the entry is not a plant of this owner
  */
 export function plantOf({ key, value = '' }: Entry, own: string): object {
   const text = textOf(key)
-  if (!text.startsWith(own) || text.length !== own.length + ID_DIGITS)
+  if (!text.startsWith(own) || !ID_OF_KEY.test(text.slice(own.length)))
     throw new Error("among an owner's keys etcd holds one that is not a plant's")
   try {
     // null alone throws here; the members of any other value are checked below.
@@ -100,11 +103,12 @@ export function plantOf({ key, value = '' }: Entry, own: string): object {
 
 /** Puts all if no key exists. If one does, puts none, and counts each key. */
 export function putRequest(puts: readonly { key: string; value: string }[]): EtcdRequest {
-  return txnRequest(
+  const request = txnRequest(
     puts.map(({ key }) => ({ key, target: 'CREATE', result: 'EQUAL', create_revision: '0' })),
     puts.map(({ key, value }) => ({ request_put: { key, value } })),
     puts.map(({ key }) => countOf(key)),
   )
+  return { ...request, isPut: true }
 }
 
 /** Lets etcd compare the values. A transaction without a range would not be linearizable. */
@@ -154,23 +158,14 @@ function countOf(key: string): object {
 }
 
 /**
- * Every answer has a revision. A body without one would look like an empty range.
- * @throws Error if the body is not etcd's
- */
-export function answerOf(body: unknown): Answer {
-  // etcd's rpc.proto defines these members. The revision shows that the body is etcd's.
-  const answer = (body ?? {}) as Answer
-  if (Number(answer.header?.revision) > 0) return answer
-  throw new Error("the answer is not etcd's: it has no revision")
-}
-
-/**
  * The answers to so many ranges of one request. That to a single range is the whole answer.
  * @throws Error if one is missing or is not etcd's
  */
 export function partsOf(answer: Answer, count: number): readonly Answer[] {
-  const parts = answer.responses?.map((each) => answerOf(each.response_range)) ?? [answer]
-  if (parts.length === count) return parts
+  const parts = answer.responses?.map((each) => each.response_range ?? {}) ?? [answer]
+  // Without its revision it would look like an empty range.
+  const isWhole = parts.every(({ header }) => Number(header?.revision) > 0)
+  if (parts.length === count && isWhole) return parts
   throw new Error('etcd has not answered every range')
 }
 

@@ -2,7 +2,7 @@ import { after, test, type TestContext } from 'node:test'
 import { EtcdStore } from '../../../dist/store/etcd/etcd-store.js'
 import { Gate, storeContract, underTest } from '../../contract/store.contract.ts'
 import { Cluster, NO_ETCD } from '../../support/etcd.ts'
-import { fakeEtcd, keysPut, passOn } from '../../support/etcd-fake.ts'
+import { type Asked, type FakeReply, fakeEtcd, keysPut, passOn } from '../../support/etcd-fake.ts'
 import { configOf, diagnosticLog, fill } from '../../support/etcd-store.ts'
 import { THOROUGH } from '../../support/scale.ts'
 import { PATIENCE_MS } from '../../support/time.ts'
@@ -19,10 +19,11 @@ if (NO_ETCD !== undefined) {
   const answer = passOn(cluster.endpoints[0])
   /** Passes calls on to etcd, and makes creates wait. */
   const gated = async (t: TestContext, gate: Gate): Promise<string> => {
-    const { endpoint } = await fakeEtcd(t, async (asked) => {
+    const answerInTime = async (asked: Asked): Promise<FakeReply> => {
       if (keysPut(asked).length > 0) await gate.passed
       return answer(asked)
-    })
+    }
+    const { endpoint } = await fakeEtcd(t, answerInTime, answer)
     return endpoint
   }
   let opened = 0

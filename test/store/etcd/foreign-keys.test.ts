@@ -13,13 +13,20 @@ for (const [what, foreign] of [
   ['another owner with a name as long', entryOf('carol', 2n)],
   ['an owner whose name begins in the same way', entryOf('alice2', 2n)],
   ['a deployment inside the prefix', { ...entryOf('alice', 2n), key: deeper() }],
+  ['letters as long as an id', byHand('a-name-by-hand-1')],
+  ['an id in capital letters', byHand('80000000000000AB')],
 ] as const) {
-  test(`an answer of etcd with a key of ${what} fails the list, and shows nothing`, async () => {
+  test(`a key of ${what} fails the list, and shows nothing`, async () => {
     const entries = [entryOf('alice', 1n), foreign]
     const range = plantRange(PREFIX, 'alice', undefined)
     const list = readChunks(async () => ({ kvs: entries }), range, Infinity)
     await assert.rejects(list.next(), /^Error: among an owner's keys etcd holds one that is not/)
   })
+}
+
+function byHand(id: string) {
+  const key = Buffer.from(`${PREFIX}YWxpY2U/${id}`).toString('base64')
+  return { ...entryOf('alice', 2n), key }
 }
 
 /** As a deployment writes it whose prefix is alice's keys in this one. */

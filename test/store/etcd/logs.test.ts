@@ -23,8 +23,8 @@ test('readiness and the log say why etcd fails: no token, password, plant or own
   const readiness = () => call(adminPort, { path: '/readyz' })
   await until('it is ready', async () => (await readiness()).status === 200)
   // What was sent is returned, as a proxy in front of etcd might do.
-  answer = ({ headers, body }) => [404, `${headers.authorization} ${body}`]
-  const reason = /etcd did not answer in time: etcd answered 404 without JSON/
+  answer = ({ headers, body }) => [502, `${headers.authorization} ${body}`]
+  const reason = /etcd did not answer in time: etcd answered 502 without JSON/
   // Repeated: on a machine that stalls, an attempt may time out, and then the log says that.
   await until('it is logged', async () => {
     const replies = [await post(port, { id: 1, name: 'a plant of mine' }), await call(port)]

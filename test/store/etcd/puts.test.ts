@@ -148,7 +148,8 @@ for (const [what, keys, answer, decided, sent] of rows) {
 
 testEtcd('a conflict and a repeat are told so, and spoil no other create', async (t) => {
   const config = await configured()
-  const { endpoint, asked } = await fakeEtcd(t, passOn(config.endpoints[0]))
+  const answer = passOn(config.endpoints[0])
+  const { endpoint, asked } = await fakeEtcd(t, answer, answer)
   const store = await openStore(t, { ...config, endpoints: [endpoint] })
   await fill(config, 'alice', [plant(3n, 'old'), plant(5n, 'same', 'tag')])
   const all = [...plants(0, 3), plant(3n, 'new'), plant(4n), plant(5n, 'same', 'tag'), plant(6n)]

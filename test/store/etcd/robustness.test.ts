@@ -4,10 +4,11 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { StoreUnavailable } from '../../../dist/plants/store.js'
 import { ALL, plant, readAll } from '../../contract/store.contract.ts'
 import { gateway, NO_ETCD } from '../../support/etcd.ts'
-import { base64, type FakeReply, fakeEtcd } from '../../support/etcd-fake.ts'
+import { type Asked, base64, type FakeReply, fakeEtcd, passOn } from '../../support/etcd-fake.ts'
 import {
   configOf,
   configured,
+  enableUsers,
   fill,
   namesIn,
   openStore,
@@ -58,30 +59,54 @@ for (const text of ['{}', '[]', '"ok"', '0', 'null', '{"status":"ok"}', '{"heade
   })
 }
 
-testEtcd('members that restart one after the other, as in an upgrade, fail no call', async (t) => {
-  const cluster = await startCluster(t, 3)
-  const store = await openStore(t, configOf(cluster.endpoints))
-  let isRunning = true
-  let id = 0n
-  const failures = new Set<string>()
-  const clients = Array.from({ length: 16 }, async (_, i) => {
-    while (isRunning) {
-      const done: Promise<unknown> =
-        i % 2 === 0
-          ? store.create('alice', plant(id++))
-          : readAll(store.list('alice', { ...ALL, limit: 5 }))
-      await done.catch((error: unknown) => failures.add(String(error)))
-      await sleep(10)
+for (const asks of ['no user', 'a user']) {
+  testEtcd(`members that ask for ${asks} and restart in turn fail no call`, async (t) => {
+    const cluster = await startCluster(t, 3)
+    const user = asks === 'a user' ? await enableUsers(cluster) : undefined
+    const store = await openStore(t, { ...configOf(cluster.endpoints), user })
+    let isRunning = true
+    let id = 0n
+    const failures = new Set<string>()
+    const clients = Array.from({ length: 16 }, async (_, i) => {
+      while (isRunning) {
+        const done: Promise<unknown> =
+          i % 2 === 0
+            ? store.create('alice', plant(id++))
+            : readAll(store.list('alice', { ...ALL, limit: 5 }))
+        await done.catch((error: unknown) => failures.add(String(error)))
+        await sleep(10)
+      }
+    })
+    for (const member of cluster.members) {
+      await member.end('SIGTERM')
+      cluster.startMember(member)
+      await cluster.ready()
     }
+    isRunning = false
+    await Promise.all(clients)
+    assert.deepEqual([...failures], [])
   })
-  for (const member of cluster.members) {
-    await member.end('SIGTERM')
-    cluster.startMember(member)
-    await cluster.ready()
+}
+
+testEtcd('a gateway that hangs up on old tokens gets a new one', async (t) => {
+  const cluster = await startCluster(t, 1)
+  const user = await enableUsers(cluster)
+  const answer = passOn(cluster.endpoints[0])
+  const old = new Set<unknown>()
+  let current: unknown
+  const answerOrCut = ({ headers, ...asked }: Asked): FakeReply | Promise<FakeReply> => {
+    if (old.has(headers.authorization)) return 'cut'
+    current = headers.authorization ?? current
+    return answer({ headers, ...asked })
   }
-  isRunning = false
-  await Promise.all(clients)
-  assert.deepEqual([...failures], [])
+  const { endpoint } = await fakeEtcd(t, answerOrCut, answerOrCut)
+  const store = await openStore(t, { ...configOf([endpoint]), user })
+  for (let id = 0n; id < 3n; id++) {
+    assert.equal(await store.create('alice', plant(id)), 'stored')
+    old.add(current)
+  }
+  assert.equal((await namesIn(store)).length, 3)
+  assert.ok(old.size > 1)
 })
 
 for (const value of ['', 'junk', '{}', '[]', 'null', '{"name":1}', '{"name":"x","tag":null}']) {

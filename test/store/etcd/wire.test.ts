@@ -210,6 +210,8 @@ for (const [what, replies, created, sent] of [
   ['is the same for all calls', [ONE, PUT, PUT], 'ss', '-11'],
   ['is renewed once if invalid', [ONE, STALE, TWO, PUT, STALE, THREE, STALE], 'su', '-1-22-3'],
   ['is renewed once if old', [ONE, OLD, TWO, PUT, OLD, THREE, OLD], 'su', '-1-22-3'],
+  ['is renewed once if etcd hangs up', [ONE, 'cut', TWO, PUT], 's', '-1-2'],
+  ['is renewed once if etcd fails', [ONE, [500, ''], TWO, PUT], 's', '-1-2'],
   ['comes once etcd asks for one', [AUTH_IS_OFF, PUT, NO_TOKEN, ONE, PUT], 'ss', '----1'],
   ['comes once a call is denied', [AUTH_IS_OFF, DENIED, ONE, PUT, DENIED, DENIED], 'suu', '---111'],
 ] as const) {
@@ -229,6 +231,33 @@ for (const [what, replies, created, sent] of [
     assert.deepEqual(paths(asked)[0], login)
   })
 }
+
+test('a token is dropped once every endpoint has failed, and not before', async (t) => {
+  const [first, second] = [await fakeEtcd(t), await fakeEtcd(t)]
+  first.script(ONE ?? 'hang', 'cut')
+  second.script('cut', TWO ?? 'hang', PUT)
+  const store = await open(t, [first.endpoint, second.endpoint], USER)
+  assert.equal(await create(store, 1n), 'stored')
+  const tokens = (each: typeof first) => each.asked.map(({ headers }) => headers.authorization)
+  assert.deepEqual(tokens(first), [undefined, 'token.1'])
+  assert.deepEqual(tokens(second), ['token.1', undefined, 'token.2'])
+})
+
+test('a token that etcd has not refused is dropped at most once a second', async (t) => {
+  let logins = 0
+  const answer = ({ path }: Asked): FakeReply => {
+    if (path === TXN) return [503, '']
+    logins += 1
+    return ok({ token: `token.${logins}` })
+  }
+  const { endpoint } = await fakeEtcd(t, answer)
+  const store = await open(t, [endpoint], { ...USER, ...hasty(500) })
+  const startedAt = performance.now()
+  for (let id = 0n; id < 3n; id++)
+    await outcomes(Array.from({ length: 20 }, () => create(store, id)))
+  const seconds = Math.ceil((performance.now() - startedAt) / 1000)
+  assert.ok(logins > 1 && logins <= 2 + seconds, `${logins} in ${seconds} s`)
+})
 
 test('a login that one member does not answer is repeated on the next', async (t) => {
   const [dead, alive] = [await fakeEtcd(t), await fakeEtcd(t)]
