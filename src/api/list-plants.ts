@@ -124,9 +124,11 @@ function pageResponse(
   limit?: number,
   cutAt?: bigint,
 ): HttpResponse {
-  // RFC 8288. A query alone: the service does not know which path prefix a proxy adds.
-  const next = cutAt !== undefined && `<?limit=${limit}&after=${writeCursor(call.owner, cutAt)}>`
-  return { status: 200, headers: next ? ['Link', `${next}; rel="next"`] : [], body }
+  if (cutAt === undefined) return { status: 200, headers: [], body }
+  // RFC 8288. The last segment alone: the service does not know which path prefix a proxy adds.
+  // With it, because resolvers of RFC 2396 (Java's) replace it in a reference that is a query alone.
+  const next = `plants?limit=${limit}&after=${writeCursor(call.owner, cutAt)}`
+  return { status: 200, headers: ['Link', `<${next}>; rel="next"`], body }
 }
 
 /** @throws HttpError `limitInvalid` or `afterInvalid`. */

@@ -82,7 +82,7 @@ test('browser: a page of a listed origin creates and lists, others cannot', { sk
   const other = 'https://other.example'
   const [report = [], unlisted] = await reportsOf(t, (page) => [[other, page], [other]])
   const [link] = report.flatMap((each) => (Array.isArray(each) && each[1] ? [each[1]] : []))
-  assert.match(String(link), /^<\?limit=1&after=.+>; rel="next"$/)
+  assert.match(String(link), /^<plants\?limit=1&after=.+>; rel="next"$/)
   const refusal = (condition: 'idTaken' | 'tokenInvalid') => {
     const [error, message] = conditions.get(condition) ?? assert.fail()
     return { error, message }

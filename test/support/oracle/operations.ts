@@ -165,7 +165,7 @@ function checkList(
     return
   }
   const [, linkLimit, cursor = ''] =
-    /^<\?limit=(\d+)&after=([A-Za-z0-9_-]+)>; rel="next"$/.exec(links.join()) ?? []
+    /^<plants\?limit=(\d+)&after=([A-Za-z0-9_-]+)>; rel="next"$/.exec(links.join()) ?? []
   if (Number(linkLimit) !== limit)
     throw new Error(`a list that is cut with Link: ${links.join(' and ')}`)
   if ((owner.cursors.get(cursor) ?? last) !== last)
