@@ -20,7 +20,7 @@ export function http2Server(t: TestContext, handler: RequestListener): Promise<n
   return listening(t, createServer({}, asHttp2(handler)))
 }
 
-/** The answer to one request over HTTP/2, as one of HTTP/1.1 would be. */
+/** The answer to one request over HTTP/2. */
 export async function askHttp2(
   port: number,
   method: string,
@@ -41,7 +41,7 @@ export async function askHttp2(
     const [received] = (await once(stream, 'response')) as [Readonly<Record<string, string>>]
     const { ':status': status, ...own } = received
     const all = Object.entries(own).map(([name, value]) => [name, [String(value)]] as const)
-    const answer = { version: '1.1', headers: new Map(all), framing: 'length', interim: 0 } as const
+    const answer = { version: '2.0', headers: new Map(all), framing: 'length', interim: 0 } as const
     return { ...answer, status: Number(status), body: await text(stream) }
   } finally {
     session.destroy()
