@@ -9,8 +9,7 @@ import type { HttpResponse } from './response.ts'
 import { cutOff, send } from './send.ts'
 import { DRAIN_CHECK_MS } from './server.ts'
 
-const HTTP2 =
-  'requests over HTTP/2 are refused: mount the handler in a server of node:http or node:https'
+const HTTP2 = 'HTTP/2 is refused: mount the handler in a server of node:http or node:https'
 
 /**
  * Order, limits of time and the number of connections are the other server's. Its application may

@@ -19,10 +19,10 @@ const DRAIN_IDLE_MS = 200
 
 /** What proxies and clients send to a port that they take for another one, in latin1. */
 const OTHER_PROTOCOLS = [
-  ['PROXY ', 'PROXY protocol v1'],
-  ['\r\n\r\n\0\r\nQUIT\n', 'PROXY protocol v2'],
-  ['\x16\x03', 'TLS'],
-  ['PRI * HTTP/2', 'HTTP/2'],
+  ['PROXY ', 'it begins like PROXY protocol v1'],
+  ['\r\n\r\n\0\r\nQUIT\n', 'it begins like PROXY protocol v2'],
+  ['\x16\x03', 'it begins like TLS'],
+  ['PRI * HTTP/2', 'it begins like HTTP/2'],
 ] as const
 
 /** Node documents the last read, and its types do not have it. */
@@ -152,6 +152,5 @@ function conditionOf(code = ''): Condition | undefined {
 function causeOf({ message, rawPacket }: ClientError, { bytesRead }: Socket): string {
   // Only the first read of a connection shows how it begins; the longest beginning has 12 bytes.
   const start = rawPacket?.length === bytesRead ? rawPacket.toString('latin1', 0, 12) : ''
-  const other = OTHER_PROTOCOLS.find(([beginning]) => start.startsWith(beginning))
-  return other ? `it begins like ${other[1]}` : message
+  return OTHER_PROTOCOLS.find(([beginning]) => start.startsWith(beginning))?.[1] ?? message
 }

@@ -41,7 +41,7 @@ test('http2: every request gets 505 without Connection, whatever else is wrong',
   assert.deepEqual(answered.slice(-2), ['POST 505', 'HEAD 505'])
   assert.deepEqual([refused, plants.size, adapter.active], [Array(7).fill(50501), 0, 0])
   assert.equal(failures.length, 1)
-  assert.match(String(failures[0]), /^requests over HTTP\/2 are refused: mount the handler in a /)
+  assert.match(String(failures[0]), /^HTTP\/2 is refused: mount the handler in a server of /)
   assert.deepEqual(warnings, [])
 })
 
