@@ -90,7 +90,7 @@ const DESCRIPTIONS: Readonly<Record<string, Description>> = {
       { type: 'array', items: PLANT },
       { page: [MONSTERA, { name: 'Aloe' }] },
     ],
-    headers: { Link: ['The next page, if `limit` cut the list: resolve it (RFC 8288).', NEXT_PAGE] },
+    headers: { Link: ['The next page, if `limit` cut the list (RFC 8288).', NEXT_PAGE] },
   },
   createPlant: {
     description:
@@ -113,7 +113,7 @@ const VISIBLE_ASCII = { type: 'string', pattern: '^[!-~]{1,128}$' }
 const CHALLENGED = header('RFC 6750.', CHALLENGE)
 const RETRY = header('Seconds to wait.', SECONDS)
 const REQUEST_ID = header(
-  'The Request-Id of the request, or without one its X-Request-Id, if it was valid; else a new one.',
+  'That of the request, or without one its X-Request-Id, if it was valid; else a new one.',
   VISIBLE_ASCII,
 )
 

@@ -125,8 +125,8 @@ function pageResponse(
   cutAt?: bigint,
 ): HttpResponse {
   if (cutAt === undefined) return { status: 200, headers: [], body }
-  // RFC 8288. The last segment alone: the service does not know which path prefix a proxy adds.
-  // With it, because resolvers of RFC 2396 (Java's) replace it in a reference that is a query alone.
+  // RFC 8288. No more than the last segment: the service does not know which prefix a proxy adds.
+  // No less: resolvers of RFC 2396, such as Java's, read a query alone as one of the parent.
   const next = `plants?limit=${limit}&after=${writeCursor(call.owner, cutAt)}`
   return { status: 200, headers: ['Link', `<${next}>; rel="next"`], body }
 }

@@ -36,7 +36,7 @@ test('catalogue: every error has its status, value, message and headers', async 
   })
 })
 
-test("catalogue: Request-Id is the client's or the gateway's if usable, else a new one", async (t) => {
+test('catalogue: Request-Id is that of client or gateway if usable, else new', async (t) => {
   const { port } = await startService(t)
   const idFor = async (lines: readonly string[]) =>
     headerLines(await firstAnswer(port, head('GET', '/plants', { lines })), 'request-id')[0] ?? ''

@@ -15,7 +15,9 @@ const merged: Resolve = (base, reference) => base.replace(/[^/]*(?:\?.*)?$/, '')
 
 const RESOLVERS: Readonly<Record<string, Resolve>> = {
   // §5.2, steps 5 to 7: a query alone is a path too, which is empty. So does java.net.URI.
-  'RFC 2396': (base, reference) => (reference.startsWith('/') ? reference : merged(base, reference)),
+  'RFC 2396': (base, reference) => {
+    return reference.startsWith('/') ? reference : merged(base, reference)
+  },
   // §5.2.2: a query alone keeps the whole path of the base.
   'RFC 3986': (base, reference) => {
     if (reference.startsWith('/')) return reference

@@ -140,8 +140,9 @@ const NO_JAVA =
   spawnSync('java', ['-version']).status !== 0 &&
   'SKIPPED: java is missing (Debian: apt-get install openjdk-17-jdk-headless)'
 if (NO_JAVA !== false) console.log(NO_JAVA)
+const JAVA = { skip: NO_JAVA }
 
-test('clients: the Java program gets all pages over one connection', { skip: NO_JAVA }, async (t) => {
+test('clients: the Java program gets all pages on one connection', JAVA, async (t) => {
   const { port } = await startService(t)
   const names = Array.from({ length: 250 }, (_, id) => `plant ${id}`)
   for (const [id, name] of names.entries()) await post(port, { id, name })

@@ -22,7 +22,8 @@ export function checkCors(
   const only = origins.length === 1 ? origins : []
   const unread = reading.kind === 'malformed' ? [undefined, ...origins] : [own, ...only]
   // The parser answers CONNECT too.
-  const isUnread = UNREAD.has(outcome) || (reading.kind === 'request' && reading.method === 'CONNECT')
+  const isConnect = reading.kind === 'request' && reading.method === 'CONNECT'
+  const isUnread = isConnect || UNREAD.has(outcome)
   const expected: readonly unknown[] = isUnread ? unread : [own]
   if (second !== undefined || !expected.includes(named))
     throw new Error(`${outcome} allows ${named} to the origin ${sent}`)

@@ -93,7 +93,8 @@ function judgeCreate(request: Request, owner: string, { maxBodyBytes }: Realm): 
   const isOther = (values: readonly string[], ...usual: readonly string[]): boolean =>
     values.some((value) => !usual.includes(value.toLowerCase()))
   const isCoded = isOther(valuesOf(request, 'transfer-encoding'), 'identity', 'chunked')
-  if (isOther(listsOf(request, 'content-encoding'), 'identity') || isCoded) return refuse(...doubts, 41502)
+  const isEncoded = isOther(listsOf(request, 'content-encoding'), 'identity')
+  if (isEncoded || isCoded) return refuse(...doubts, 41502)
   const bytes = Math.max(request.declared, request.body.length)
   if (bytes > maxBodyBytes) return refuse(...doubts, 41301)
   if (request.broken.length > 0) return refuse(...doubts)
