@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict'
+import { once } from 'node:events'
 import { createServer, type RequestListener } from 'node:http'
-import { createSecureServer } from 'node:http2'
+import { connect, createSecureServer } from 'node:http2'
 import { test } from 'node:test'
 import { startBare } from '../support/bare.ts'
 import { AUTHORITY, CERTIFICATE, KEY } from '../support/etcd-pem.ts'
@@ -69,6 +70,31 @@ test('http2: a response of the application stays the only one', async (t) => {
   const { status, body } = await askHttp2(await http2Server(t, first), 'GET')
   assert.deepEqual([status, body], [202, '"application"'])
   assert.equal(failures.length, 1)
+})
+
+test('http2: a client that has left before the handler sees its request breaks none', async (t) => {
+  const { adapter, answered } = await startBare(t)
+  let seen = 0
+  const late: RequestListener = (req, res) => {
+    if (req.method !== 'POST') return adapter.handler(req, res)
+    req.once('close', () => {
+      adapter.handler(req, res)
+      seen++
+    })
+  }
+  const port = await http2Server(t, late)
+  for (const leave of ['stream', 'session'] as const) {
+    const session = connect(`http://127.0.0.1:${port}`).on('error', () => {})
+    const stream = session.request({ ':method': 'POST', ':path': '/plants' }).on('error', () => {})
+    // The server answers after the request before it.
+    const [status] = await once(session.request({ ':path': '/plants' }), 'response')
+    assert.equal(Object(status)[':status'], 505)
+    if (leave === 'stream') stream.close()
+    else session.destroy()
+    await until('the handler has seen it', () => seen === (leave === 'stream' ? 1 : 2))
+    session.destroy()
+  }
+  assert.deepEqual([answered, adapter.active], [['GET 505', 'GET 505'], 0])
 })
 
 test('http2: the text HTTP/2.0 over HTTP/1 is 400, and ends its connection', async (t) => {
