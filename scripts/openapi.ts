@@ -42,7 +42,12 @@ const OF_OPTIONS: readonly Condition[] = [
   'storageUnavailable',
 ]
 /** Failures of requests that match none of the operations. */
-const OF_OTHERS: readonly Condition[] = ['pathUnknown', 'methodNotAllowed', 'methodUnknown']
+const OF_OTHERS: readonly Condition[] = [
+  'pathUnknown',
+  'methodNotAllowed',
+  'methodUnknown',
+  'versionUnsupported',
+]
 // Object.keys widens them to string; they are exactly the catalogue's own.
 const CONDITIONS = Object.keys(CATALOGUE) as Condition[]
 const OF_SOME = OPERATIONS.flatMap(({ errors }) => errors)
@@ -58,7 +63,8 @@ const DESCRIPTION =
   'A Plant has no id, so a client keeps those that it chose. JavaScript rounds an id above 2^53, ' +
   'and the plant is stored under the rounded one. A plant without a tag leaves it out: null is ' +
   'an error. Query parameters of other names are ignored.\n\n' +
-  'PUT, PATCH and DELETE are answered with 405, other methods with 501, other paths with 404.'
+  'PUT, PATCH and DELETE are answered with 405, other methods with 501, other paths with 404. ' +
+  'Where it is mounted in a server of HTTP/2, HTTP/2 is answered with 505.'
 
 const PLANT = { $ref: '#/components/schemas/Plant' }
 const NEW_PLANT = { $ref: '#/components/schemas/NewPlant' }
@@ -66,7 +72,7 @@ const LIMIT = { type: 'integer', format: 'int32', minimum: 0 }
 const CURSOR = { type: 'string', minLength: 1 }
 const NEXT_PAGE = {
   type: 'string',
-  pattern: '^<\\?limit=[0-9]+&after=[A-Za-z0-9_-]+>; rel="next"$',
+  pattern: '^<plants\\?limit=[0-9]+&after=[A-Za-z0-9_-]+>; rel="next"$',
 }
 const MONSTERA = { name: 'Monstera', tag: 'indoor' }
 
@@ -106,7 +112,10 @@ const SECONDS = { type: 'integer', minimum: 1 }
 const VISIBLE_ASCII = { type: 'string', pattern: '^[!-~]{1,128}$' }
 const CHALLENGED = header('RFC 6750.', CHALLENGE)
 const RETRY = header('Seconds to wait.', SECONDS)
-const REQUEST_ID = header('That of the request if it was valid, else a new one.', VISIBLE_ASCII)
+const REQUEST_ID = header(
+  'That of the request, or without one its X-Request-Id, if it was valid; else a new one.',
+  VISIBLE_ASCII,
+)
 
 const name = { ...TEXT, description: 'The name of the plant: any Unicode text.' }
 const tag = { ...TEXT, description: 'Tag that specifies the type of the plant: any Unicode text.' }

@@ -36,6 +36,7 @@ export const CATALOGUE = {
   keysUnavailable: [50301, 'The keys that verify tokens are not available: try again later.'],
   storageUnavailable: [50302, 'The store is not available: try again. Repeating a POST is safe.'],
   overloaded: [50303, 'Too much work is waiting: try again later.'],
+  versionUnsupported: [50501, 'HTTP/2 is not supported here: use HTTP/1.1.'],
   storageFull: [50701, 'The store is full: plants can be read, but not added.'],
 } as const satisfies Readonly<Record<string, readonly [error: number, message: string]>>
 

@@ -36,7 +36,8 @@ export function createPlantService(
   const { onLog } = options
   const log = onLog ? createCallbackLog(logLevel, onLog) : createLog(logLevel)
   const service = new Service({ ...config, log, onFatal, nameOf: (option) => option })
-  return service.mount((responder) => new Adapter(responder))
+  const logError = (message: string): void => log.error(message)
+  return service.mount((responder) => new Adapter(responder, logError))
 }
 
 // `node .` in the folder of the package runs the file that `main` names, which is this one.

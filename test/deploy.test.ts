@@ -7,6 +7,7 @@ import { checkStore } from '../dist/cli/check.js'
 import { type Config, readConfig } from '../dist/settings/read.js'
 import { VARIABLES } from '../dist/settings/table.js'
 import { call, post } from './support/http.ts'
+import { headerLines } from './support/verdict.ts'
 import { scrape } from './support/metrics.ts'
 import { freePort } from './support/ports.ts'
 import { ROOT } from './support/release.ts'
@@ -230,10 +231,12 @@ const NGINX = 'deploy: nginx passes on the longest token, and keeps its connecti
 test(NGINX, { skip: NO_NGINX }, async (t) => {
   const { port, adminPort } = await startService(t)
   const [directory, own] = [await temporaryDirectory(), await freePort()]
+  const readme = read('scripts/deploy/README.md')
   const example = read('scripts/deploy/nginx.conf')
     .replace('server 127.0.0.1:8080;', `server 127.0.0.1:${port};`)
     .replace('listen 443 ssl;', `listen 127.0.0.1:${own};`)
     .replace(/^ *ssl_.*$/gm, '')
+    .replace('  location / {', `${find(readme, /^```nginx\n([^]*?)^```/m)}  location / {`)
   const temporary = ['client_body', 'proxy', 'fastcgi', 'uwsgi', 'scgi'].map(
     (name) => `${name}_temp_path ${directory}/${name};`,
   )
@@ -250,6 +253,13 @@ test(NGINX, { skip: NO_NGINX }, async (t) => {
   const longest = token('alice', { groups: 'x'.repeat(Math.floor(padding)) })
   assert.ok(longest.length <= MAX_TOKEN_BYTES && longest.length > MAX_TOKEN_BYTES - 4)
   assert.equal((await call(own, { token: longest })).status, 200)
+  // Under a prefix, as the document has it.
+  for (const [id, name] of ['Fern', 'Moss'].entries())
+    assert.equal((await post(own, { id, name }, { path: '/api/plants' })).status, 200)
+  const first = await call(own, { path: '/api/plants?limit=1' })
+  const [, next = ''] = /^<(.*)>/.exec(headerLines(first, 'link').join()) ?? []
+  const { pathname, search } = new URL(next, 'http://plants.test/api/plants?limit=1')
+  assert.equal((await call(own, { path: pathname + search })).text, '[{"name":"Moss"}]')
   assert.equal((await scrape(adminPort)).value('plant_store_connections'), 1)
 })
 

@@ -18,6 +18,9 @@ const STALLED_MIN_SECONDS = 15
 /** Lists that one connection asks for. */
 const LISTS_AT_ONCE = 8
 const LISTING_CONNECTIONS = 4
+/** Node's words and the service's. Node has about fifty; texts of clients would be many more. */
+const CAUSE = /^(?:Parse Error(?:: [A-Za-z0-9 \/.,`'-]{5,70})?|CONNECT|its? (?:begins|version) .*)$/
+const CAUSES_MAX = 60
 
 /**
  * One data directory under one configuration: traffic, SIGKILL in the middle of it, a start,
@@ -32,6 +35,8 @@ export class Era {
   /** Each with the file that holds it. */
   readonly findings: (readonly [finding: Finding, file: string])[] = []
   readonly complaints: string[] = []
+  /** Of malformed requests. */
+  readonly #causes = new Set<string>()
 
   constructor(realm: Realm, root: string, seed: number, totals: Totals) {
     const names = Array.from({ length: SHARED_OWNERS }, (_, at) => `all ${at}`)
@@ -75,7 +80,8 @@ export class Era {
     end: 'kill' | 'stop',
     use: (service: WatchedService, port: number) => Promise<void>,
   ): Promise<void> {
-    const service = new WatchedService(this.#world.realm.environment(this.#root))
+    const environment = this.#world.realm.environment(this.#root)
+    const service = new WatchedService(environment, this.#readCauses)
     const data = join(this.#root, 'data')
     try {
       await use(service, await service.ready())
@@ -85,6 +91,15 @@ export class Era {
       this.complaints.push(...service.complaints)
     }
     if (end === 'kill' && !this.#failed) this.complaints.push(...(await check(data)))
+  }
+
+  /** At level debug: the cause of a malformed request is one of few texts, and not the client's. */
+  readonly #readCauses = (lines: string): void => {
+    for (const [, cause = ''] of lines.matchAll(/"error":40001,"cause":"((?:[^"\\]|\\.)*)"/g)) {
+      this.#causes.add(cause)
+      if (!CAUSE.test(cause) || this.#causes.size > CAUSES_MAX)
+        this.complaints.push(`the cause of a malformed request: ${cause}`)
+    }
   }
 
   /**

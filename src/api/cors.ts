@@ -1,13 +1,14 @@
 /* Lets pages of other origins call the service (Fetch Standard, "CORS protocol"). */
 
-import type { Exchange } from '../http/exchange.ts'
+import { Exchange, type RequestRecord } from '../http/exchange.ts'
 import type { HttpResponse } from '../http/response.ts'
 
 /** What a page may read besides the few headers that every page may. */
 const EXPOSED = ['Access-Control-Expose-Headers', 'Link, Request-Id, Retry-After, WWW-Authenticate']
+/** `*` is for what tools for traces and errors add. It covers all but Authorization. */
 const ALLOWED_HEADERS = [
   'Access-Control-Allow-Headers',
-  'Authorization, Content-Type, Request-Id, traceparent',
+  'Authorization, Content-Type, Request-Id, traceparent, *',
 ]
 /** In seconds: a browser asks again after this time. */
 const MAX_AGE = ['Access-Control-Max-Age', '600']
@@ -19,10 +20,13 @@ const MAX_AGE = ['Access-Control-Max-Age', '600']
  */
 export function allowOrigin(
   origins: readonly string[] | undefined,
-  exchange: Exchange,
+  request: RequestRecord,
   response: HttpResponse,
 ): HttpResponse {
-  const [origin, second] = exchange.headers('origin')
+  // Of what Node's parser refused, the origin is unknown. If only one may read, it is named: a
+  // browser compares.
+  const sent = request instanceof Exchange ? request.headers('origin') : origins
+  const [origin, second] = sent ?? []
   // Never the client's own text.
   const allowed = origins?.find((each) => each === '*' || each === origin)
   if (origin === undefined || second !== undefined || allowed === undefined) return response

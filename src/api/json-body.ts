@@ -26,7 +26,7 @@ export function checkBodyHeaders(exchange: Exchange, maxBodyBytes: number): void
   if (second !== undefined) throw new HttpError('contentTypeRepeated')
   if (type === undefined || !isJson(type))
     throw new HttpError('mediaTypeUnsupported', [], undefined, sentenceOf(type))
-  const encodings = exchange.headers('content-encoding')
+  const encodings = exchange.lists('content-encoding')
   // "gzip, chunked" is a coding of the same bytes.
   const codings = exchange.headers('transfer-encoding')
   const isEncoded = encodings.some((coding) => coding.toLowerCase() !== 'identity')

@@ -126,9 +126,11 @@ function pageResponse(
   limit?: number,
   cutAt?: bigint,
 ): HttpResponse {
-  // RFC 8288. A query alone: the service does not know which path prefix a proxy adds.
-  const next = cutAt !== undefined && `<?limit=${limit}&after=${writeCursor(call.owner, cutAt)}>`
-  return { status: 200, headers: next ? ['Link', `${next}; rel="next"`] : [], body }
+  if (cutAt === undefined) return { status: 200, headers: [], body }
+  // RFC 8288. No more than the last segment: the service does not know which prefix a proxy adds.
+  // No less: resolvers of RFC 2396, such as Java's, read a query alone as one of the parent.
+  const next = `plants?limit=${limit}&after=${writeCursor(call.owner, cutAt)}`
+  return { status: 200, headers: ['Link', `<${next}>; rel="next"`], body }
 }
 
 /** @throws HttpError `limitInvalid` or `afterInvalid`. */

@@ -8,8 +8,8 @@ import type { Caller } from '../auth/caller.ts'
 import type { Verifier } from '../auth/verifier.ts'
 import { CATALOGUE, ClientGone, HttpError, reasonOf } from '../errors.ts'
 import { discardBody } from '../http/body.ts'
-import { Exchange, hasTooManyHeaders } from '../http/exchange.ts'
-import type { RequestRecord, Responder } from '../http/exchange.ts'
+import type { Exchange, RequestRecord, Responder } from '../http/exchange.ts'
+import { hasTooManyHeaders } from '../http/exchange.ts'
 import { errorResponse, type HttpResponse, NO_RESPONSE, type Outcome } from '../http/response.ts'
 import { overloaded } from '../limits/budget.ts'
 import type { Log, LogRequests } from '../telemetry/log.ts'
@@ -40,6 +40,7 @@ const STORE_RETRY = ['Retry-After', '1']
 const KNOWN_METHOD = /^(?:GET|HEAD|POST|PUT|PATCH|DELETE)$/
 /** The log has this much of an owner's hash: 48 bits. */
 const LOGGED_HASH_CHARS = 12
+const UNCLEAR = 'its version is unknown, or it is unclear where it ends'
 /** The only expectation that is supported. */
 const CONTINUE = '100-continue'
 /** RFC 9110 §7.2, loosely: Node has already refused control characters. */
@@ -123,8 +124,7 @@ export class Router implements Responder {
     const { log, corsOrigins } = this.#options
     if (failure.condition === 'internal') log.error('a request failed', { requestId, error })
     else log.debug('refused', { requestId, error: failure.error, cause: failure.cause })
-    const response = errorResponse(failure)
-    return request instanceof Exchange ? allowOrigin(corsOrigins, request, response) : response
+    return allowOrigin(corsOrigins, request, errorResponse(failure))
   }
 
   timeoutError({ ownerHash }: RequestRecord): HttpError {
@@ -159,7 +159,7 @@ export class Router implements Responder {
 
 function checkHttp(exchange: Exchange): void {
   if (hasTooManyHeaders(exchange.req)) throw new HttpError('headersTooLarge')
-  if (exchange.isUnclear) throw new HttpError('malformedRequest')
+  if (exchange.isUnclear) throw new HttpError('malformedRequest', [], UNCLEAR)
   const hosts = exchange.headers('host')
   if (hosts.length !== 1 || !HOST.test(hosts[0] ?? '')) throw new HttpError('hostInvalid')
 }

@@ -3,10 +3,13 @@
 import type { RequestListener } from 'node:http'
 import type { Socket } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
+import { HttpError } from '../errors.ts'
 import { Exchange, type Responder } from './exchange.ts'
 import type { HttpResponse } from './response.ts'
 import { cutOff, send } from './send.ts'
 import { DRAIN_CHECK_MS } from './server.ts'
+
+const HTTP2 = 'HTTP/2 is refused: mount the handler in a server of node:http or node:https'
 
 /**
  * Order, limits of time and the number of connections are the other server's. Its application may
@@ -19,8 +22,19 @@ export class Adapter {
   /** Of an unclear one it is not known where the next request begins, so none is served. */
   readonly #sockets = new WeakMap<Socket, 'clear' | 'unclear'>()
 
-  constructor(responder: Responder) {
-    this.handler = (req, res) => void this.#serve(new Exchange(req, res, responder))
+  /** `logError` is called with what the application should change. */
+  constructor(responder: Responder, logError: (message: string) => void) {
+    let isHttp2Known = false
+    this.handler = (req, res) => {
+      const exchange = new Exchange(req, res, responder)
+      // Over HTTP/1, a client can write the version 2.0 too.
+      if (req.httpVersionMajor !== 2 || !('stream' in req)) return void this.#serve(exchange)
+      if (!isHttp2Known) logError(HTTP2)
+      isHttp2Known = true
+      if (exchange.isOver) return
+      res.once('close', () => exchange.finish(false))
+      send(exchange, responder.explain(new HttpError('versionUnsupported'), exchange), false)
+    }
   }
 
   /** How many requests are being answered. */

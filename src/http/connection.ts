@@ -146,8 +146,8 @@ export class Connection {
     this.#socket.on('error', () => {}).on('timeout', () => this.timedOut())
     this.#socket.on('drain', () => this.#current?.res.emit('drain'))
     const condition = isKnownVersion(req) ? 'methodUnknown' : 'malformedRequest'
-    const error = new HttpError(hasTooManyHeaders(req) ? 'headersTooLarge' : condition)
-    this.fail(error, new RequestRecord(req.method, req.rawHeaders))
+    const found = hasTooManyHeaders(req) ? 'headersTooLarge' : condition
+    this.fail(new HttpError(found, [], 'CONNECT'), new RequestRecord(req.method, req.rawHeaders))
   }
 
   /** Ends it if it was never used, or waits for a body that is dropped: Node calls neither idle. */

@@ -112,6 +112,11 @@ export class Exchange extends RequestRecord {
     return valuesOf(this.req.rawHeaders, name)
   }
 
+  /** The same without empty lists, which mean nothing (RFC 9110 §5.6.1). */
+  lists(name: string): readonly string[] {
+    return this.headers(name).filter((value) => !/^[ \t,]*$/.test(value))
+  }
+
   /** Calls it once `isDone` is true. */
   whenDone(callback: () => void): void {
     if (this.isDone) callback()
@@ -164,8 +169,8 @@ export class Exchange extends RequestRecord {
 
   /** What the client expects. HTTP/1.0 does not know expectations (RFC 9110 §10.1.1). */
   get expectation(): string | undefined {
-    const expected = this.req.httpVersion === '1.0' ? [] : this.headers('expect')
-    return expected.length > 0 ? expected.join().toLowerCase() : undefined
+    if (this.req.httpVersion === '1.0') return undefined
+    return this.lists('expect').join().toLowerCase() || undefined
   }
 
   /** True if there is a body that the service does not read. */

@@ -17,11 +17,14 @@ export function valuesOf(rawHeaders: readonly string[], name: string): readonly 
   return values
 }
 
-/** The client's id of the request if it sent exactly one that can be used, else a new one. */
+/**
+ * The client's id of the request if it sent exactly one that can be used, else a new one. Gateways
+ * call it X-Request-Id.
+ */
 export function requestIdOf(rawHeaders: readonly string[]): string {
-  const [given, second] = valuesOf(rawHeaders, 'request-id')
-  const isUsable = given !== undefined && second === undefined
-  return isUsable && /^[\x21-\x7e]{1,128}$/.test(given) ? given : randomUUID()
+  const own = valuesOf(rawHeaders, 'request-id')
+  const [given = '', second] = own.length > 0 ? own : valuesOf(rawHeaders, 'x-request-id')
+  return second === undefined && /^[\x21-\x7e]{1,128}$/.test(given) ? given : randomUUID()
 }
 
 /**

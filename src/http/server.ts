@@ -17,6 +17,17 @@ export const DRAIN_CHECK_MS = 25
 /** How long a stop waits for what clients have just sent on idle connections. */
 const DRAIN_IDLE_MS = 200
 
+/** What proxies and clients send to a port that they take for another one, in latin1. */
+const OTHER_PROTOCOLS = [
+  ['PROXY ', 'it begins like PROXY protocol v1'],
+  ['\r\n\r\n\0\r\nQUIT\n', 'it begins like PROXY protocol v2'],
+  ['\x16\x03', 'it begins like TLS'],
+  ['PRI * HTTP/2', 'it begins like HTTP/2'],
+] as const
+
+/** Node documents the last read, and its types do not have it. */
+type ClientError = Error & { readonly rawPacket?: Buffer }
+
 /** Node measures all of them. */
 export interface HttpTimeouts {
   /** From the first byte of a request to the end of its headers; else 408. */
@@ -74,11 +85,11 @@ export class HttpServer {
         this.#connections.get(req.socket)?.enter(exchange)
       })
     server.on('connect', (req) => this.#connections.get(req.socket)?.refuseConnect(req))
-    server.on('clientError', (error: Error, socket: Socket) => {
+    server.on('clientError', (error: ClientError, socket: Socket) => {
       const condition = conditionOf(errorCodeOf(error))
       // Without a condition the connection itself has failed.
       if (condition && socket.bytesRead > 0)
-        this.#connections.get(socket)?.fail(new HttpError(condition))
+        this.#connections.get(socket)?.fail(new HttpError(condition, [], causeOf(error, socket)))
       else socket.destroy()
     })
   }
@@ -135,4 +146,11 @@ function conditionOf(code = ''): Condition | undefined {
   if (code === 'ERR_HTTP_REQUEST_TIMEOUT') return 'requestTimeout'
   if (code === 'HPE_HEADER_OVERFLOW') return 'headersTooLarge'
   return code.startsWith('HPE_') ? 'malformedRequest' : undefined
+}
+
+/** For the log. The parser's messages are constant: they hold no byte of the client. */
+function causeOf({ message, rawPacket }: ClientError, { bytesRead }: Socket): string {
+  // Only the first read of a connection shows how it begins; the longest beginning has 12 bytes.
+  const start = rawPacket?.length === bytesRead ? rawPacket.toString('latin1', 0, 12) : ''
+  return OTHER_PROTOCOLS.find(([beginning]) => start.startsWith(beginning))?.[1] ?? message
 }

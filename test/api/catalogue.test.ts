@@ -13,8 +13,10 @@ test('catalogue: every error has its status, value, message and headers', async 
       const { ask, method = 'get', headers = {}, closes = false } = cases[condition]
       const found = await ask(method)
       assert.equal(verdict(found), condition)
-      assert.equal(found.version, '1.1')
-      assert.deepEqual(headerLines(found, 'connection'), [closes ? 'close' : 'keep-alive'])
+      const isHttp2 = condition === 'versionUnsupported'
+      assert.equal(found.version, isHttp2 ? '2.0' : '1.1')
+      const connection = isHttp2 ? [] : [closes ? 'close' : 'keep-alive']
+      assert.deepEqual(headerLines(found, 'connection'), connection)
       assert.deepEqual(headerLines(found, 'content-length'), [String(found.body.length)])
       for (const name of SPECIAL) {
         const expected = headers[name]
@@ -34,7 +36,7 @@ test('catalogue: every error has its status, value, message and headers', async 
   })
 })
 
-test("catalogue: Request-Id is the client's if it is usable, else a new one", async (t) => {
+test('catalogue: Request-Id is that of client or gateway if usable, else new', async (t) => {
   const { port } = await startService(t)
   const idFor = async (lines: readonly string[]) =>
     headerLines(await firstAnswer(port, head('GET', '/plants', { lines })), 'request-id')[0] ?? ''
@@ -45,7 +47,18 @@ test("catalogue: Request-Id is the client's if it is usable, else a new one", as
   for (const lines of [[], ...unusable, ['Request-Id: a', 'Request-Id: a']])
     assert.match(await idFor(lines), fresh, lines.join())
   assert.notEqual(await idFor([]), await idFor([]))
-  const [mine, json] = ['Request-Id: mine', 'Content-Type: application/json']
+  assert.equal(await idFor(['X-Request-Id: gateway']), 'gateway')
+  assert.equal(await idFor(['X-Request-Id: gateway', 'Request-Id: own']), 'own')
+  const [gateway, empty] = ['X-Request-Id: gateway', 'Request-Id:']
+  for (const lines of [
+    ...unusable.map(([line]) => [`X-${line}`]),
+    [gateway, gateway],
+    // One that cannot be used is not replaced by another.
+    [gateway, empty],
+    [gateway, 'Request-Id: a b'],
+  ])
+    assert.match(await idFor(lines), fresh, lines.join())
+  const [mine, json] = ['X-Request-Id: mine', 'Content-Type: application/json']
   for (const bytes of [
     head('GET', '/plants', { version: '2.0', lines: [mine] }),
     head('CONNECT', 'plants.test:443', { lines: [mine] }),

@@ -3,6 +3,8 @@ import { test } from 'node:test'
 import { call, type CallOptions, post, type Reply } from '../support/http.ts'
 import { problems, startService } from '../support/service.ts'
 import { AUDIENCE, ISSUER, SECRET } from '../support/tokens.ts'
+import { headerLines } from '../support/verdict.ts'
+import { CHUNKED, firstAnswer, posting } from '../support/wire.ts'
 import { readConfig } from '../../dist/settings/read.js'
 
 const APP = 'https://app.example'
@@ -18,7 +20,7 @@ function allowed(origin: string): Readonly<Record<string, unknown>> {
 
 const PREFLIGHT = {
   'access-control-allow-methods': 'GET, HEAD, POST, OPTIONS',
-  'access-control-allow-headers': 'Authorization, Content-Type, Request-Id, traceparent',
+  'access-control-allow-headers': 'Authorization, Content-Type, Request-Id, traceparent, *',
   'access-control-max-age': '600',
 }
 
@@ -102,6 +104,28 @@ test('cors: a preflight needs no token; with * every origin is allowed, null too
       assert.equal(reply.headers['allow'], 'GET, HEAD, POST, OPTIONS')
     }
     assertCors(await call(port), 200, {})
+  }
+})
+
+test('cors: refusals of the parser name the only origin, or *', async (t) => {
+  const bad = ['GARBAGE\r\n\r\n', `GET / HTTP/1.1\r\nX: ${'x'.repeat(20_000)}\r\n\r\n`]
+  bad.push(posting(['Origin: https://evil.example', CHUNKED]) + 'no size\r\n')
+  for (const [corsOrigins, named, known] of [
+    [[APP], APP, undefined],
+    [['*'], '*', '*'],
+    [[APP, OTHER], undefined, undefined],
+    [undefined, undefined, undefined],
+  ] as const) {
+    const { port } = await startService(t, { corsOrigins })
+    const found: unknown[] = []
+    for (const bytes of bad) {
+      const answer = await firstAnswer(port, bytes)
+      found.push([answer.status, headerLines(answer, 'access-control-allow-origin')[0]])
+      assert.deepEqual(headerLines(answer, 'access-control-allow-credentials'), [])
+    }
+    // The headers of the last one could be read: it has its own origin.
+    const expected = [named, named, known].map((origin, at) => [[400, 431, 400][at], origin])
+    assert.deepEqual(found, expected)
   }
 })
 

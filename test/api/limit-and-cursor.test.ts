@@ -11,7 +11,7 @@ function nextOf(reply: Reply): string | undefined {
   const [link, second] = headerLines(reply, 'link')
   assert.equal(second, undefined)
   if (link === undefined) return undefined
-  const query = /^<(\?limit=[0-9]+&after=[A-Za-z0-9_-]+)>; rel="next"$/.exec(link)?.[1]
+  const query = /^<plants(\?limit=[0-9]+&after=[A-Za-z0-9_-]+)>; rel="next"$/.exec(link)?.[1]
   assert.ok(query !== undefined, link)
   return query
 }

@@ -78,10 +78,13 @@ test('media type', async (t) => {
     }
   })
 
-  await t.test('no content coding but identity is accepted', async () => {
-    for (const coding of ['identity', 'Identity', ' \t identity \t '])
+  await t.test('no content coding but identity is accepted; an empty list is none', async () => {
+    for (const coding of ['identity', 'Identity', ' \t identity \t ', '', ',', ' ,\t, '])
       assert.equal(await sendCodings(coding), 200, coding)
-    const others = ['gzip', 'br', 'x', 'identity, gzip', '', '\u00a0identity', 'identity\u00a0']
+    assert.equal(await sendCodings('', 'identity', ','), 200)
+    const others = ['gzip', 'br', 'x', 'identity, gzip', ', gzip', '\u00a0', '\u00a0identity']
+    others.push('identity\u00a0')
+    assert.equal(await sendCodings('', 'gzip'), 'contentEncodingUnsupported')
     for (const coding of others)
       assert.equal(await sendCodings(coding), 'contentEncodingUnsupported', coding)
     assert.equal(await sendCodings('identity', 'gzip'), 'contentEncodingUnsupported')

@@ -144,7 +144,7 @@ test('pages: whatever id comes next, each page is the one that the plants give',
       const plants = shown.map((each) => ({ name: `plant ${each}` }))
       assert.deepEqual(json(), plants)
       const last = limit < ids.length ? shown.at(-1) : undefined
-      const link = `<?limit=${limit}&after=${writeCursor('alice', last ?? 0n)}>; rel="next"`
+      const link = `<plants?limit=${limit}&after=${writeCursor('alice', last ?? 0n)}>; rel="next"`
       assert.equal(headers['link'], last === undefined ? undefined : link)
     }
   }

@@ -30,7 +30,7 @@ async function* pagesOf(port: number, first: string): AsyncGenerator<Page> {
     const { status, headers, text, json }: Reply = await call(port, { path: `/plants${query}` })
     const bytes = Buffer.byteLength(text)
     assert.deepEqual([status, Number(headers['content-length'])], [200, bytes])
-    query = /^<(\?.*)>; rel="next"$/.exec(String(headers['link']))?.[1]
+    query = /^<plants(\?.*)>; rel="next"$/.exec(String(headers['link']))?.[1]
     // The interface: an array of plants.
     const names = (json() as { readonly name: string }[]).map(({ name }) => name)
     yield { bytes, names, isLast: query === undefined }

@@ -21,11 +21,24 @@ async function browse(t: TestContext, page: string): Promise<void> {
   })
 }
 
+/** What tools for traces and errors add to a page's requests: OpenTelemetry, Sentry, Datadog. */
+const TOOLS = {
+  traceparent: '00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01',
+  tracestate: 'a=b',
+  baggage: 'sentry-environment=production,sentry-release=1',
+  'sentry-trace': '4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-1',
+  'x-datadog-trace-id': '8448787451930364727',
+  'x-datadog-parent-id': '67667974448284343',
+  'x-datadog-origin': 'rum',
+  'X-Requested-With': 'XMLHttpRequest',
+}
+
 /** What a page of a client does with the interface, and reports to its own server. */
 const PAGE = `<script type="module">
   const { services, token } = await (await fetch('/settings')).json()
   const send = async (url, plant, bearer = token) => {
-    const headers = { Authorization: 'Bearer ' + bearer, 'Content-Type': 'application/json' }
+    const own = { Authorization: 'Bearer ' + bearer, 'Content-Type': 'application/json' }
+    const headers = { ...own, ...${JSON.stringify(TOOLS)} }
     const init = plant ? { method: 'POST', body: JSON.stringify(plant) } : {}
     try {
       const response = await fetch(url, { headers, ...init })
@@ -42,6 +55,7 @@ const PAGE = `<script type="module">
       await send(plants, { id: 2, name: 'Moss' }),
       await send(plants, { id: 2, name: 'Elm' }),
       await send(plants, undefined, 'a.b.c'),
+      await send(plants, undefined, 'x'.repeat(17_000)),
       await send(plants + '?limit=1'),
     ]
     const [, next] = /<(.*)>/.exec(report.at(-1)[1]) ?? []
@@ -80,21 +94,35 @@ async function reportsOf(
 
 test('browser: a page of a listed origin creates and lists, others cannot', { skip }, async (t) => {
   const other = 'https://other.example'
-  const [report = [], unlisted] = await reportsOf(t, (page) => [[other, page], [other]])
-  const [link] = report.flatMap((each) => (Array.isArray(each) && each[1] ? [each[1]] : []))
-  assert.match(String(link), /^<\?limit=1&after=.+>; rel="next"$/)
-  const refusal = (condition: 'idTaken' | 'tokenInvalid') => {
+  const [several, one, all, unlisted] = await reportsOf(t, (page) => [
+    [other, page],
+    [page],
+    ['*'],
+    [other],
+  ])
+  const refusal = (condition: 'idTaken' | 'tokenInvalid' | 'headersTooLarge') => {
     const [error, message] = conditions.get(condition) ?? assert.fail()
     return { error, message }
   }
   const challenge = 'Bearer realm="plants", error="invalid_token"'
-  assert.deepEqual(report, [
-    [200, null, null, true, { name: 'Fern' }],
-    [200, null, null, true, { name: 'Moss' }],
-    [409, null, null, true, refusal('idTaken')],
-    [401, null, challenge, true, refusal('tokenInvalid')],
-    [200, link, null, true, [{ name: 'Fern' }]],
-    [200, null, null, true, [{ name: 'Moss' }]],
-  ])
-  assert.deepEqual(unlisted, [...Array<string>(5).fill('TypeError'), null])
+  // Of several origins it is unknown which one sent what could not be read.
+  const unread = [431, null, null, true, refusal('headersTooLarge')]
+  for (const [report = [], tooLong] of [
+    [several, 'TypeError'],
+    [one, unread],
+    [all, unread],
+  ] as const) {
+    const [link] = report.flatMap((each) => (Array.isArray(each) && each[1] ? [each[1]] : []))
+    assert.match(String(link), /^<plants\?limit=1&after=.+>; rel="next"$/)
+    assert.deepEqual(report, [
+      [200, null, null, true, { name: 'Fern' }],
+      [200, null, null, true, { name: 'Moss' }],
+      [409, null, null, true, refusal('idTaken')],
+      [401, null, challenge, true, refusal('tokenInvalid')],
+      tooLong,
+      [200, link, null, true, [{ name: 'Fern' }]],
+      [200, null, null, true, [{ name: 'Moss' }]],
+    ])
+  }
+  assert.deepEqual(unlisted, [...Array<string>(6).fill('TypeError'), null])
 })

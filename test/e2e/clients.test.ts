@@ -1,17 +1,20 @@
 import assert from 'node:assert/strict'
-import { execFile } from 'node:child_process'
+import { execFile, spawnSync } from 'node:child_process'
+import { once } from 'node:events'
 import { cp, mkdir, mkdtemp, rm, symlink, writeFile } from 'node:fs/promises'
+import { type AddressInfo, connect, createServer } from 'node:net'
 import { join } from 'node:path'
+import { pipeline, Transform } from 'node:stream'
 import { test, type TestContext } from 'node:test'
 import { pathToFileURL } from 'node:url'
 import { promisify } from 'node:util'
 import { reasonOf } from '../../dist/errors.js'
-import { codeOf } from '../support/documents.ts'
+import { codeOf, read } from '../support/documents.ts'
 import { post } from '../support/http.ts'
 import { installed } from '../support/installed.ts'
 import { ROOT } from '../support/release.ts'
 import { THOROUGH } from '../support/scale.ts'
-import { startService, temporaryDirectory } from '../support/service.ts'
+import { DEFAULTS, startService, temporaryDirectory } from '../support/service.ts'
 import { serving } from '../support/serving.ts'
 import { token } from '../support/tokens.ts'
 
@@ -65,7 +68,7 @@ test('clients: the pages that Link names have all plants, each of them once', as
     readonly plantsAt: (url: string, token: string) => AsyncIterable<Plant>
   }
   const { port } = await startService(t)
-  const url = `http://127.0.0.1:${port}`
+  const url = `http://127.0.0.1:${port}/plants`
   const names = Array.from({ length: 250 }, (_, id) => `plant ${id}`)
   for (const [id, name] of names.entries()) await post(port, { id, name })
   const listed: string[] = []
@@ -74,11 +77,14 @@ test('clients: the pages that Link names have all plants, each of them once', as
   await assert.rejects(plantsAt(url, 'no-token')[Symbol.asyncIterator]().next(), /^Error: 401: /)
 })
 
-/** Answers request after request with the next of these statuses; at 0 it closes the connection. */
+const [CLOSED, RESET] = [0, 1]
+
+/** Answers request after request with the next of these statuses, or ends the connection. */
 function server(t: TestContext, statuses: number[]): Promise<string> {
   return serving(t, (req, res) => {
     const status = statuses.shift() ?? assert.fail('one request too many')
-    if (status === 0) req.socket.destroy()
+    if (status === CLOSED) req.socket.destroy()
+    else if (status === RESET) req.socket.resetAndDestroy()
     else res.writeHead(status, { 'Retry-After': '0' }).end('{}')
   })
 }
@@ -92,7 +98,8 @@ test('clients: a request is tried again where that may help, and no other', asyn
   }
   const fatal = [400, 401, 403, 404, 405, 409, 413, 415, 417, 431, 501, 507]
   for (const [statuses, expected] of [
-    [[0, 408, 429, 500, 200], 200],
+    [[CLOSED, 408, 429, 500, 200], 200],
+    [[RESET, 200], 200],
     [[503, 503, 503, 503, 503], 503],
     ...fatal.map((status) => [[status], status] as const),
   ] as const) {
@@ -100,8 +107,88 @@ test('clients: a request is tried again where that may help, and no other', asyn
     const { status } = await send(await server(t, left), { method: 'POST', body: '{}' })
     assert.deepEqual([status, left], [expected, []])
   }
-  await assert.rejects(send(await server(t, [0]), {}, 1), /fetch failed/)
+  await assert.rejects(send(await server(t, [CLOSED]), {}, 1), /fetch failed/)
 })
+
+test('clients: the command for a shell repeats after a reset, and no 4xx', async (t) => {
+  const commands = [...read(CLIENTS).matchAll(/^```sh\n([^]*?)^```/gm)].map(([, text = '']) => text)
+  assert.equal(commands.length, 1, 'each command is run here')
+  for (const [statuses, expected] of [
+    [[RESET, 200], 200],
+    [[CLOSED, 200], 200],
+    [[503, 200], 200],
+    [[409], 409],
+    [[400], 400],
+  ] as const) {
+    const left = [...statuses]
+    const env = { PATH: process.env['PATH'], URL: await server(t, left), TOKEN: token('alice') }
+    const command = `${commands[0]?.trimEnd()} -sS -w ' %{http_code}'`
+    const { stdout } = await promisify(execFile)('sh', ['-c', command], { env })
+    assert.deepEqual([stdout.split(' ').at(-1), left], [String(expected), []])
+  }
+})
+
+test('clients: the rate that an upload needs is that of the limits', () => {
+  const [, rate] = /A body of 1 MiB needs (\d+) kB\/s/.exec(read(CLIENTS)) ?? []
+  const [, seconds] = /requestMs: (\d+)_000,/.exec(read('src/service.ts')) ?? []
+  assert.ok(read(CLIENTS).includes(`must arrive within ${seconds} s`))
+  assert.equal(DEFAULTS.maxBodyBytes, 2 ** 20)
+  assert.equal(Number(rate), Math.round(2 ** 20 / Number(seconds) / 1000))
+})
+
+const NO_JAVA =
+  spawnSync('java', ['-version']).status !== 0 &&
+  'SKIPPED: java is missing (Debian: apt-get install openjdk-17-jdk-headless)'
+if (NO_JAVA !== false) console.log(NO_JAVA)
+const JAVA = { skip: NO_JAVA }
+
+test('clients: the Java program gets all pages on one connection', JAVA, async (t) => {
+  const { port } = await startService(t)
+  const names = Array.from({ length: 250 }, (_, id) => `plant ${id}`)
+  for (const [id, name] of names.entries()) await post(port, { id, name })
+  const file = join(await temporaryDirectory(), 'Pages.java')
+  const program = codeOf(CLIENTS, 'All plants, a page at a time', 'Pages.java')
+  const usual = program.replace('.version(HttpClient.Version.HTTP_1_1)', '')
+  assert.notEqual(usual, program)
+  for (const [text, prefix, connections] of [
+    [program, '', 1],
+    [program, '/api/v1', 1],
+    // What the document says of the default.
+    [usual, '', 3],
+  ] as const) {
+    await writeFile(file, text)
+    const proxy = await countingProxy(t, port, prefix)
+    const url = `http://127.0.0.1:${proxy.port}${prefix}/plants?limit=100`
+    const { stdout } = await promisify(execFile)('java', [file, url, token('alice')])
+    // Each line is an array of plants.
+    const pages = stdout.trim().split('\n')
+    const plants = pages.flatMap((page) => JSON.parse(page) as readonly Plant[])
+    assert.deepEqual(
+      plants.map(({ name }) => name),
+      names,
+    )
+    assert.deepEqual([pages.length, proxy.connections()], [3, connections])
+  }
+})
+
+/** Cuts a prefix off the targets of requests, and counts connections; passes all else on. */
+async function countingProxy(t: TestContext, port: number, prefix: string) {
+  let connections = 0
+  const server = createServer((client) => {
+    connections++
+    const onward = connect(port, '127.0.0.1')
+    const cut = new Transform({
+      // A head of a request comes in one read.
+      transform: (bytes: Buffer, _, done) =>
+        done(null, bytes.toString('latin1').replace(`GET ${prefix}/`, 'GET /')),
+    })
+    pipeline(client, cut, onward, client, () => {})
+  })
+  await once(server.listen(0, '127.0.0.1'), 'listening')
+  t.after(() => server.close())
+  // It listens on TCP.
+  return { port: (server.address() as AddressInfo).port, connections: () => connections }
+}
 
 /** What a program does with the client of the document. */
 const PROGRAM = `

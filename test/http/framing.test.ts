@@ -233,7 +233,16 @@ const SHAPES: Readonly<Record<string, Readonly<Record<string, Shape>>>> = {
       post('{}', 'Expect: 100-continue;a=b', 'Content-Length: 2'),
       'expectationFailed',
     ),
-    'an empty expectation': answered(get('Expect:'), 'expectationFailed'),
+    'an empty expectation': answered(get('Expect:'), 200),
+    'an empty list of expectations': answered(get('Expect: , \t,'), 200),
+    'an empty expectation of a POST': taken(post(BODY, 'Expect:', LENGTH)),
+    'an empty expectation beside one': taken(
+      post(BODY, 'Expect: ,', 'Expect: 100-continue', LENGTH),
+    ),
+    'an empty expectation beside another': last(
+      post('', 'Expect:', 'Expect: a 100-continue', 'Content-Length: 2'),
+      'expectationFailed',
+    ),
   },
 }
 

@@ -129,7 +129,7 @@ export async function startBare(
   // Node refuses a limit of headers that is longer than that of the whole request.
   const headersMs = Math.min(limits.headersMs, limits.requestMs)
   const connections = new HttpServer(responder, { ...limits, headersMs }, CHECK_MS)
-  const adapter = new Adapter(responder)
+  const adapter = new Adapter(responder, (message) => failures.push(message))
   const { server } = connections
   if (path === undefined) server.listen(0, '127.0.0.1')
   else server.listen(path)

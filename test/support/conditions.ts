@@ -5,6 +5,7 @@ import type { Condition } from '../../dist/errors.js'
 import { overloaded } from '../../dist/limits/budget.js'
 import { SqljsStore } from '../../dist/store/sqljs/sqljs-store.js'
 import { startBare } from './bare.ts'
+import { askHttp2, http2Server } from './http2.ts'
 import { answerUnderLoad } from './overload.ts'
 import { startService } from './service.ts'
 import { listening } from './serving.ts'
@@ -176,6 +177,7 @@ async function ofServices(t: TestContext, port: number) {
   // Nothing listens on port 1.
   const keyless = await startService(t, { jwksUrl: 'http://127.0.0.1:1/keys' })
   const closed = await startClosed(t)
+  const mounted = await http2Server(t, bare.adapter.handler)
   return {
     requestTimeout: {
       async ask(method) {
@@ -227,6 +229,7 @@ async function ofServices(t: TestContext, port: number) {
         send(keyless.port, method, { token: token('alice', {}, { alg: 'RS256', kid: 'a' }) }),
       headers: WHOLE_SECONDS,
     },
+    versionUnsupported: { ask: (method) => askHttp2(mounted, method.toUpperCase()) },
     storageUnavailable: { ask: (method) => send(closed, method), headers: WHOLE_SECONDS },
     overloaded: {
       async ask(method) {

@@ -44,7 +44,7 @@ export function mountedService(
   hooks: Pick<ServiceOptions, 'log' | 'onFatal'>,
 ): PlantService {
   const service = new Service({ ...config, ...hooks, nameOf: (option) => option })
-  return service.mount((responder) => new Adapter(responder))
+  return service.mount((responder) => new Adapter(responder, (message) => hooks.log.error(message)))
 }
 
 /**

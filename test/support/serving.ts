@@ -1,13 +1,14 @@
 import { once } from 'node:events'
 import { createServer, type RequestListener, type Server } from 'node:http'
+import type { Http2Server } from 'node:http2'
 import type { AddressInfo } from 'node:net'
 import type { TestContext } from 'node:test'
 
 /** Makes a server listen until the test ends. Returns its port. */
-export async function listening(t: TestContext, server: Server): Promise<number> {
+export async function listening(t: TestContext, server: Server | Http2Server): Promise<number> {
   await once(server.listen(0, '127.0.0.1'), 'listening')
   t.after(() => {
-    server.closeAllConnections()
+    if ('closeAllConnections' in server) server.closeAllConnections()
     server.close()
   })
   // It listens on TCP.

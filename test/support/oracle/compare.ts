@@ -1,5 +1,6 @@
 import { type Content, isSame, type Ledger, plantOf as plantWithId } from '../ledger.ts'
 import type { WireAnswer } from '../response.ts'
+import { checkCors } from './cors.ts'
 import { outcomeOf, plantOf, plantsOf } from './form.ts'
 import { closesAfter, DISCARD_MAX_BYTES, expectsContinue, judge } from './judge.ts'
 import { operationOf, routeOf, ROUTES, type Wish } from './operations.ts'
@@ -117,6 +118,7 @@ export function compare(
         reading.kind === 'malformed'
           ? checkRefusal(reading, answer, heard.tookMs)
           : checkAnswer(reading, answer, context)
+      checkCors(reading, answer, outcome, world.realm)
       next += 1
       if (checkClosing(reading, answer, outcome, readings[index + 1])) break
     } catch (error) {
@@ -198,7 +200,8 @@ function checkClosing(
 function checkAnswer(request: Request, answer: WireAnswer, context: Context): number {
   const isHead = request.method === 'HEAD' && answer.framing === 'none'
   const outcome = outcomeOf(answer, isHead, routeOf(request)?.allow ?? ANY_ALLOW)
-  const ids = valuesOf(request, 'request-id')
+  const own = valuesOf(request, 'request-id')
+  const ids = own.length > 0 ? own : valuesOf(request, 'x-request-id')
   const id = answer.headers.get('request-id')?.[0] ?? ''
   const isUsable = ids.length === 1 && /^[\x21-\x7e]{1,128}$/.test(ids[0] ?? '')
   // The parser may refuse a request before it has read this header.

@@ -1,6 +1,6 @@
 import { type Judgement, operationOf, routeOf } from './operations.ts'
 import type { Grant, Realm } from './realm.ts'
-import { type Request, trimSpace, valuesOf } from './requests.ts'
+import { listsOf, type Request, trimSpace, valuesOf } from './requests.ts'
 
 /**
  * At most this much of a body that nothing reads is discarded without a valid token; then the
@@ -59,7 +59,7 @@ function readGrant(request: Request, right: 'read' | 'write', realm: Realm): Gra
   const grant = realm.grants.get(credentials.token)
   if (!grant) return [40102, 40103, 40104]
   if (!grant[right]) return [40301]
-  const expects = request.version === '1.1' && valuesOf(request, 'expect').length > 0
+  const expects = request.version === '1.1' && listsOf(request, 'expect').length > 0
   return expects && !expectsContinue(request) ? [41701] : grant
 }
 
@@ -73,7 +73,7 @@ function readCredentials(values: readonly string[]): { readonly token: string } 
 }
 
 export function expectsContinue(request: Request): boolean {
-  const [expectation, ...more] = valuesOf(request, 'expect')
+  const [expectation, ...more] = listsOf(request, 'expect')
   const isOne = request.version === '1.1' && more.length === 0
   return isOne && expectation?.toLowerCase() === '100-continue'
 }
@@ -98,7 +98,7 @@ export function closesAfter(request: Request, outcome: number): 'yes' | 'no' | '
   if (request.method === 'POST' && BODY_WAS_READ.has(outcome)) return 'no'
   const hasBody = request.framing === 'chunked' || request.declared > 0
   // RFC 9110 §10.1.1: a client that was not told to continue may send its body, or not.
-  if (valuesOf(request, 'expect').length > 0)
+  if (listsOf(request, 'expect').length > 0)
     return hasBody && expectsContinue(request) ? 'yes' : 'either'
   const bytes = Math.max(request.declared, request.body.length)
   // With a valid token it is more; the length of a chunked body is not known at the answer.

@@ -4,7 +4,7 @@ import { readBody } from './body.ts'
 import { plantsOf } from './form.ts'
 import type { Owner } from './owner.ts'
 import type { Realm } from './realm.ts'
-import { type Request, trimSpace, valuesOf } from './requests.ts'
+import { listsOf, type Request, trimSpace, valuesOf } from './requests.ts'
 
 interface Create {
   readonly kind: 'create'
@@ -90,10 +90,11 @@ function judgeCreate(request: Request, owner: string, { maxBodyBytes }: Realm): 
   const type = readMediaType(contentType)
   if (type === 'other') return refuse(41501)
   const doubts = type === 'doubtful' ? [41501] : []
-  const isEncoded = (name: string, ...usual: readonly string[]): boolean =>
-    valuesOf(request, name).some((value) => !usual.includes(value.toLowerCase()))
-  const isCoded = isEncoded('transfer-encoding', 'identity', 'chunked')
-  if (isEncoded('content-encoding', 'identity') || isCoded) return refuse(...doubts, 41502)
+  const isOther = (values: readonly string[], ...usual: readonly string[]): boolean =>
+    values.some((value) => !usual.includes(value.toLowerCase()))
+  const isCoded = isOther(valuesOf(request, 'transfer-encoding'), 'identity', 'chunked')
+  const isEncoded = isOther(listsOf(request, 'content-encoding'), 'identity')
+  if (isEncoded || isCoded) return refuse(...doubts, 41502)
   const bytes = Math.max(request.declared, request.body.length)
   if (bytes > maxBodyBytes) return refuse(...doubts, 41301)
   if (request.broken.length > 0) return refuse(...doubts)
@@ -165,7 +166,7 @@ function checkList(
     return
   }
   const [, linkLimit, cursor = ''] =
-    /^<\?limit=(\d+)&after=([A-Za-z0-9_-]+)>; rel="next"$/.exec(links.join()) ?? []
+    /^<plants\?limit=(\d+)&after=([A-Za-z0-9_-]+)>; rel="next"$/.exec(links.join()) ?? []
   if (Number(linkLimit) !== limit)
     throw new Error(`a list that is cut with Link: ${links.join(' and ')}`)
   if ((owner.cursors.get(cursor) ?? last) !== last)

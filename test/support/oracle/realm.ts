@@ -18,6 +18,8 @@ export class Realm {
   readonly name: string
   readonly maxBodyBytes: number
   readonly scopes: boolean
+  /** Whose pages may call. */
+  readonly origins: readonly string[]
   readonly mayBeFull: boolean
   readonly #env: Readonly<Record<string, string>>
   readonly #signers: readonly Signer[]
@@ -31,6 +33,7 @@ export class Realm {
     this.#signers = signers
     this.maxBodyBytes = Number(env['PLANTS_MAX_BODY_BYTES'] ?? 1024 * 1024)
     this.scopes = env['PLANTS_READ_SCOPE'] !== undefined
+    this.origins = env['PLANTS_CORS_ORIGINS']?.split(',') ?? []
     this.mayBeFull = env['PLANTS_MAX_DATA_BYTES'] !== undefined
   }
 
@@ -72,11 +75,14 @@ export class Realm {
   /** Every configuration that is tried. */
   static all(): readonly [Realm, ...Realm[]] {
     const secret = { PLANTS_JWT_SECRET: SECRET }
+    const [one, several] = ['https://app.example', 'https://other.example,https://app.example']
+    const pages = { PLANTS_CORS_ORIGINS: one, PLANTS_LOG_LEVEL: 'debug' }
     const scopes = { PLANTS_READ_SCOPE: 'plants:read', PLANTS_WRITE_SCOPE: 'plants:write' }
-    const small = { ...scopes, PLANTS_MAX_BODY_BYTES: '5000' }
-    const full = { ...secret, PLANTS_MAX_DATA_BYTES: '300000', PLANTS_MAX_BODY_BYTES: '20000' }
+    const small = { ...scopes, PLANTS_MAX_BODY_BYTES: '5000', PLANTS_CORS_ORIGINS: several }
+    const sizes = { PLANTS_MAX_DATA_BYTES: '300000', PLANTS_MAX_BODY_BYTES: '20000' }
+    const full = { ...secret, ...sizes, PLANTS_CORS_ORIGINS: '*' }
     return [
-      new Realm('secret', secret, SECRET_SIGNERS),
+      new Realm('secret', { ...secret, ...pages }, SECRET_SIGNERS),
       new Realm('public keys, scopes, small bodies', small, PUBLIC_SIGNERS),
       new Realm('full', full, SECRET_SIGNERS),
     ]

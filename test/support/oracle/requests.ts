@@ -255,6 +255,12 @@ export function valuesOf({ fields }: Pick<Request, 'fields'>, name: string): rea
   return fields.filter(([other]) => other === name).map(([, value]) => value)
 }
 
+/** The same without empty lists, which mean nothing (RFC 9110 §5.6.1). */
+export function listsOf(request: Pick<Request, 'fields'>, name: string): readonly string[] {
+  const isMember = (text: string): boolean => trimSpace(text) !== ''
+  return valuesOf(request, name).filter((value) => value.split(',').some(isMember))
+}
+
 export function has(request: Pick<Request, 'fields'>, name: string): boolean {
   return valuesOf(request, name).length > 0
 }
