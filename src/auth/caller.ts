@@ -2,7 +2,7 @@
 import { createHash } from 'node:crypto'
 import type { JWTPayload } from 'jose'
 import { invalidToken } from './bearer.ts'
-import { isJsonObject } from './json.ts'
+import { isJsonObject } from './json-object.ts'
 
 /** Who sent a request, as its verified token says. */
 export interface Caller {

@@ -2,7 +2,7 @@
 import type { CryptoKey, JWK } from 'jose'
 import { JWKSMultipleMatchingKeys } from 'jose/errors'
 import { createLocalJWKSet } from 'jose/jwks/local'
-import { isJsonObject, type JsonObject } from './json.ts'
+import { isJsonObject, type JsonObject } from './json-object.ts'
 import type { Keys } from './key-source.ts'
 import { TokenCache } from './token-cache.ts'
 

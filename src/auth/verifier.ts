@@ -26,8 +26,8 @@ const MAX_HEADER_LENGTH = 4096
 const VERIFYING_MAX = 16
 /**
  * The slowest usual signature, ES512, takes 3 ms of a core: the last one waits for 1.5 s, or
- * 6 s if all try four keys. Their owners are not known yet, so they count as one owner, who has half
- * of the places.
+ * 6 s if all try four keys. Their owners are not known yet, so they count as one owner, who has
+ * half of the places.
  */
 const WAITING_MAX = 512
 /** In place of the owner, who is not known yet. */
