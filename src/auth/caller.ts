@@ -84,7 +84,7 @@ function readScopes(value: unknown): ReadonlySet<string> {
   return new Set(isList ? list : [])
 }
 
-/** Not `false`, which says that it is not, and no list, which is what a path was to lead to. */
+/** `false` denies a role; of a list the path is too short: {"realm_access": {"roles": [...]}}. */
 function isGranted(member: unknown): boolean {
   return member === true || (isJsonObject(member) && Object.keys(member).length > 0)
 }

@@ -56,9 +56,10 @@ export function readKeySet(bytes: Uint8Array, secretKeys: 'ignored' | 'refused' 
         if (!(error instanceof JWKSMultipleMatchingKeys) || header.kid !== undefined) throw error
         const found: CryptoKey[] = []
         // jose leaves out those that Node cannot import.
-        for await (const key of error) found.push(key)
-        if (found.length <= MAX_TRIED_KEYS) return found
-        throw new JWKSMultipleMatchingKeys(`no kid, and more than ${MAX_TRIED_KEYS} keys fit`)
+        for await (const key of error)
+          if (found.push(key) > MAX_TRIED_KEYS)
+            throw new JWKSMultipleMatchingKeys(`no kid, and more than ${MAX_TRIED_KEYS} keys fit`)
+        return found
       }
     },
   }

@@ -37,7 +37,7 @@ const SETTINGS = {
   etcdCertFile: [pem, NONE, 'file with the PEM client certificate for etcd'],
   etcdKeyFile: [pemKey, NONE, 'file with the PEM key of that certificate'],
   issuer: [one, REQUIRED, 'required: the iss that a token must have'],
-  audience: [audiences, REQUIRED, 'required: one to eight audiences; a token must have one'],
+  audience: [audiences, REQUIRED, 'required: one to eight audiences, with commas; tokens need one'],
   jwtSecretFile: [secretFiles, NONE, 'files with an HS256 secret each, one to four, with commas'],
   jwtSecret: [secret, NONE, 'the HS256 secret itself, 32 bytes or more'],
   jwksFile: [path, NONE, 'file with a JSON Web Key Set; read again when it changes'],
