@@ -1,5 +1,6 @@
 /** Finds the caller of a request by its token: in the cache, or by verifying the token. */
 import { isUtf8 } from 'node:buffer'
+import { setImmediate as nextTick } from 'node:timers/promises'
 import type { CompactJWSHeaderParameters, CryptoKey, JWTVerifyGetKey } from 'jose'
 import { decodeProtectedHeader } from 'jose/decode/protected_header'
 import * as errors from 'jose/errors'
@@ -153,6 +154,8 @@ export class Verifier {
       // that has expired would become one with a wrong signature.
       if (left.length === 0 || !(error instanceof errors.JWSSignatureVerificationFailed))
         throw error
+      // As between two tokens: the journal's writes come first to the threads.
+      await nextTick()
       return this.#callerOf(token, keys, left)
     }
   }
