@@ -6,7 +6,7 @@ import { exitOnSignals } from '../test/support/launch.ts'
 
 const SCENARIOS: Readonly<Record<string, string>> = {
   stalls: 'how long others wait while one owner attacks; SECONDS=n each, NAMED=text some',
-  strangers: 'how long owners wait beside RATE=n bad signatures a second; SECONDS=n',
+  strangers: 'how long owners wait beside RATE=n bad signatures a second; KEYS=n, SECONDS=n',
   memory: 'memory of clients that make the service hold what they can; NAMED=text some',
   sizing: 'memory and start by number of plants, and what small containers hold',
   json: 'time to read a body by shape and length',

@@ -25,7 +25,7 @@ test('config: what is not set has the default of the table', () => {
     maxDataBytes: 268_435_456,
     etcdPrefix: 'plants/',
     issuer: 'https://issuer.test',
-    audience: 'plants',
+    audience: ['plants'],
     keysOverHttp: 'loopback',
     ownerClaim: 'sub',
     audienceClaim: 'aud',
@@ -131,8 +131,7 @@ for (const [listen, admin, isSame] of [
 ] as const)
   test(`config: listeners at ${listen} and ${admin} are ${isSame ? 'refused' : 'taken'}`, () => {
     const both = { PLANTS_LISTEN: listen, PLANTS_ADMIN_LISTEN: admin }
-    const names = Object.keys(both).join(' and ')
-    const problem = `${names} are the same address: each needs its own`
+    const problem = 'PLANTS_ADMIN_LISTEN is the same address as PLANTS_LISTEN: each needs its own'
     assert.deepEqual(problems({ ...MINIMUM, ...both }), isSame ? [problem] : [])
   })
 

@@ -2,10 +2,11 @@ import assert from 'node:assert/strict'
 import { execFileSync, spawn, spawnSync } from 'node:child_process'
 import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { test } from 'node:test'
+import { test, type TestContext } from 'node:test'
 import { checkStore } from '../dist/cli/check.js'
 import { type Config, readConfig } from '../dist/settings/read.js'
 import { VARIABLES } from '../dist/settings/table.js'
+import { sectionOf } from './support/documents.ts'
 import { call, post } from './support/http.ts'
 import { headerLines } from './support/verdict.ts'
 import { scrape } from './support/metrics.ts'
@@ -16,6 +17,7 @@ import { DEFAULTS, startService, temporaryDirectory } from './support/service.ts
 import { until } from './support/time.ts'
 import { openStore } from './store/sqljs/fixtures.ts'
 import { SECRET, token } from './support/tokens.ts'
+import { firstAnswer, head } from './support/wire.ts'
 
 /** For the last snapshot, in addition to the delay and the timeout of a stop. */
 const SNAPSHOT_SECONDS = 15
@@ -226,17 +228,15 @@ const NO_NGINX =
   'SKIPPED: nginx is missing (Debian: apt-get install nginx)'
 if (NO_NGINX !== false) console.log(NO_NGINX)
 
-const NGINX = 'deploy: nginx passes on the longest token, and keeps its connection'
-
-test(NGINX, { skip: NO_NGINX }, async (t) => {
-  const { port, adminPort } = await startService(t)
+/** The port of nginx before a service: the example, and what a section of the guide adds to it. */
+async function startNginx(t: TestContext, port: number, heading: string): Promise<number> {
   const [directory, own] = [await temporaryDirectory(), await freePort()]
-  const readme = read('scripts/deploy/README.md')
+  const more = find(sectionOf('scripts/deploy/README.md', heading), /^```nginx\n([^]*?)^```/m)
   const example = read('scripts/deploy/nginx.conf')
     .replace('server 127.0.0.1:8080;', `server 127.0.0.1:${port};`)
     .replace('listen 443 ssl;', `listen 127.0.0.1:${own};`)
     .replace(/^ *ssl_.*$/gm, '')
-    .replace('  location / {', `${find(readme, /^```nginx\n([^]*?)^```/m)}  location / {`)
+    .replace('  location / {', () => `${more}  location / {`)
   const temporary = ['client_body', 'proxy', 'fastcgi', 'uwsgi', 'scgi'].map(
     (name) => `${name}_temp_path ${directory}/${name};`,
   )
@@ -248,7 +248,14 @@ test(NGINX, { skip: NO_NGINX }, async (t) => {
   })
   t.after(() => child.kill('SIGKILL'))
   await until('nginx listens', () => call(own).then(Boolean, () => false))
+  return own
+}
 
+const NGINX = 'deploy: nginx passes on the longest token, and keeps its connection'
+
+test(NGINX, { skip: NO_NGINX }, async (t) => {
+  const { port, adminPort } = await startService(t)
+  const own = await startNginx(t, port, 'Proxies and balancers')
   const padding = (MAX_TOKEN_BYTES - token('alice', { groups: '' }).length) * 0.75
   const longest = token('alice', { groups: 'x'.repeat(Math.floor(padding)) })
   assert.ok(longest.length <= MAX_TOKEN_BYTES && longest.length > MAX_TOKEN_BYTES - 4)
@@ -261,6 +268,29 @@ test(NGINX, { skip: NO_NGINX }, async (t) => {
   const { pathname, search } = new URL(next, 'http://plants.test/api/plants?limit=1')
   assert.equal((await call(own, { path: pathname + search })).text, '[{"name":"Moss"}]')
   assert.equal((await scrape(adminPort)).value('plant_store_connections'), 1)
+})
+
+test('deploy: nginx copies a token from another header', { skip: NO_NGINX }, async (t) => {
+  const { port } = await startService(t)
+  const own = await startNginx(t, port, 'A token in another header')
+  const copied = `X-Goog-IAP-JWT-Assertion: ${token('alice')}`
+  const statusOf = async (lines: string[], at = own): Promise<number> =>
+    (await firstAnswer(at, head('GET', '/plants', { token: undefined, lines }))).status
+  assert.equal(await statusOf([copied]), 200)
+  // The service itself never reads it.
+  assert.equal(await statusOf([copied], port), 401)
+  // A token that the proxy did not copy does not count beside it, nor without it.
+  const mine = `Authorization: Bearer ${token('alice')}`
+  assert.equal(await statusOf([mine, 'X-Goog-IAP-JWT-Assertion: forged']), 401)
+  assert.equal(await statusOf([mine]), 400)
+})
+
+test('deploy: the example for Docker mounts the folder of the secret, and reads it there', () => {
+  const guide = read('scripts/deploy/README.md')
+  const [, folder, mounted] = /-v "\$PWD\/([a-z-]+):(\/[a-z-]+):ro"/.exec(guide) ?? []
+  assert.ok(folder && mounted)
+  assert.match(guide, new RegExp(`PLANTS_JWT_SECRET_FILE=${mounted}/jwt-secret\\b`))
+  assert.match(guide, new RegExp(`mkdir ${folder}\`.*mv jwt-secret ${folder}\``))
 })
 
 test('deploy: the build context is exactly what the image copies', () => {

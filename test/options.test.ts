@@ -54,7 +54,8 @@ const ADDRESS = 'must be host:port, [IPv6]:port or unix:/path'
 const HOST = 'must name a host: for every address, write 0.0.0.0:90 or [::]:90'
 const MODE = 'must be an octal mode such as 0660, and is a text of length'
 const SHORT = 'cannot be used: must have at least 32 bytes, and has'
-const ONE = 'must be one: run a service for each issuer'
+const ONE = 'must be one text: run a service for each issuer, and is'
+const AUDIENCES = 'must be one to eight audiences, each a text that is not empty'
 const ORIGIN = 'must be http:// or https:// with a host, a port and no more, and URL'
 const PLACES = 'are set: keys come from one place only'
 const CORS = 'must be * or origins such as https://app.example, with commas between, and URL'
@@ -67,14 +68,17 @@ const NO_SET = 'must be a JSON Web Key Set, {"keys": [...]}, and is no JSON obje
 
 /** Wrong options, each with its one problem. */
 const WRONG: readonly (readonly [options: Options, problem: string])[] = [
-  [{ issuer: '' }, `issuer ${TEXT} empty`],
-  [{ issuer: null }, `issuer ${TEXT} null`],
+  [{ issuer: '' }, `issuer ${ONE} empty`],
+  [{ issuer: null }, `issuer ${ONE} null`],
   [{ issuer: undefined }, 'issuer is required: the iss that a token must have'],
-  [{ issuer: 'https://a,https://b' }, `issuer ${ONE}`],
+  [{ issuer: 'https://a,https://b' }, `issuer ${ONE} a text of length 19`],
   [{ issuer: ' x' }, 'issuer must not begin or end with a blank or a line break'],
-  [{ audience: ['plants'] }, `audience ${TEXT} a list`],
+  [{ audience: 7 }, `audience ${TEXT} 7`],
   [{ audience: '\ud800' }, `audience ${TEXT} not valid Unicode`],
-  [{ audience: 'http://a, https://b' }, `audience ${ONE}`],
+  ...[[], [''], ['a', ' '], ['a', 7], ['\ud800'], [['a']], Array(2), ',', 'a,,b', 'a,'].map(
+    (audience) => [{ audience }, `audience ${AUDIENCES}`] as const,
+  ),
+  [{ audience: 'a,b,c,d,e,f,g,h,i' }, `audience ${AUDIENCES}`],
   [{ ownerClaim: '' }, `ownerClaim ${TEXT} empty`],
   [{ audienceClaim: null }, `audienceClaim ${TEXT} null`],
   [{ scopeClaim: 7 }, `scopeClaim ${TEXT} 7`],
@@ -113,7 +117,7 @@ const WRONG: readonly (readonly [options: Options, problem: string])[] = [
   [{ ...NO_SECRET, jwksFile: null }, 'jwksFile must be a path, and is null'],
   [{ ...NO_SECRET, jwksFile: '/dev/null' }, `jwksFile cannot be used: ${NO_SET}`],
   [{ ...NO_SECRET, jwksUrl: 'http://issuer.test/keys' }, `jwksUrl ${KEY_URL}`],
-  [{ ...NO_SECRET, jwksUrl: 'https://a/k,https://b/k' }, `jwksUrl ${ONE}`],
+  [{ ...NO_SECRET, jwksUrl: 'https://a/k,https://b/k' }, `jwksUrl ${ONE} a text of length 23`],
   [{ ...NO_SECRET, issuer: 'no URL' }, `issuer ${KEY_URL}${ELSE}`],
   [{ etcdEndpoints: ['http://a:1'] }, `etcdEndpoints ${TEXT} a list`],
   ...['a:1', 'unix:/x', 'http://user@a:2', 'http://a:2/v3', 'http://a?', 'http://a:x', ','].map(
@@ -246,7 +250,8 @@ for (const { option } of VARIABLES.filter(({ name }) => name.endsWith('_FILE')))
   })
 
 test('options: a missing or undefined option has its default, also of etcd', () => {
-  const ofEnvironment = { ...readWithoutKeys({}, 'ignored'), ...REQUIRED, jwtSecret: SECRET_BYTES }
+  const given = { ...REQUIRED, audience: [AUDIENCE], jwtSecret: SECRET_BYTES }
+  const ofEnvironment = { ...readWithoutKeys({}, 'ignored'), ...given }
   const { keys, ...config } = readOptions({ ...GOOD, listen: undefined })
   assert.deepEqual(config, ofEnvironment)
   assert.equal(keys.kind, 'secret')
@@ -310,8 +315,7 @@ test('options: a socket path that is too long after it is resolved is refused', 
   t.after(() => process.chdir(before))
   const nameOf = (bytes: number): string => 'é'.padEnd(bytes - directory.length - 2, 's')
   assert.deepEqual(problemsOf({ ...GOOD, listen: `unix:${nameOf(98)}` }), [])
-  const bound = "has 99 bytes, and a socket's path has 98 at most"
-  const long = `is too long: as an absolute path it ${bound}`
+  const long = 'is too long: 99 bytes as an absolute path, above 98'
   for (const path of [nameOf(99), join(directory, nameOf(99))]) {
     assert.deepEqual(problemsOf({ ...GOOD, listen: `unix:${path}` }), [`listen ${long}`])
     assert.deepEqual(problemsOf({ ...GOOD, adminListen: `unix:${path}` }), [`adminListen ${long}`])

@@ -1,8 +1,9 @@
 /*
  * Durable POSTs of one owner, first alone and then beside strangers who send RATE bad ES512
- * signatures a second: how long each takes, and how long another owner's GET and /livez wait.
+ * signatures a second: how long each takes, and how long another owner's GET and /livez wait. With
+ * KEYS=n the set has n keys for ES512, and no token a kid: each key is tried.
  */
-import { randomBytes } from 'node:crypto'
+import { generateKeyPairSync, randomBytes } from 'node:crypto'
 import { writeFileSync } from 'node:fs'
 import { Agent } from 'node:http'
 import { join } from 'node:path'
@@ -19,6 +20,7 @@ import { type MeasuredService, startMeasured } from './service.ts'
 
 const RATE = wholeNumber('RATE', 240)
 const SECONDS = wholeNumber('SECONDS', 5)
+const KEYS = wholeNumber('KEYS', 1)
 /** Half of a signature: 521 bits. */
 const HALF_BYTES = 66
 const TICK_MS = 10
@@ -34,7 +36,7 @@ const agent = new Agent({ keepAlive: true })
 export async function measure(): Promise<void> {
   const directory = temporaryDirectorySync()
   const keyFile = join(directory, 'jwks.json')
-  writeFileSync(keyFile, KEY_SET)
+  writeFileSync(keyFile, keySet())
   const service = await startMeasured(join(directory, 'data'), { PLANTS_JWKS_FILE: keyFile })
   console.log('quiet:')
   await measureOwners(service, 'alice', () => sleep(SECONDS * 1000))
@@ -46,6 +48,16 @@ export async function measure(): Promise<void> {
   const waits = refused.map(({ ms }) => ms)
   console.log(`  strangers: ${counts.join(', ')}, longest ${wait(waits, 1)}`)
   await service.kill('SIGKILL')
+}
+
+/** The signer's key is the last that is tried. */
+function keySet(): string {
+  const others = Array.from({ length: KEYS - 1 }, () =>
+    generateKeyPairSync('ec', { namedCurve: 'P-521' }).publicKey.export({ format: 'jwk' }),
+  )
+  // The shape of what is written there.
+  const { keys } = JSON.parse(KEY_SET) as { keys: unknown[] }
+  return JSON.stringify({ keys: [...others, ...keys] })
 }
 
 /** Each time another owner writes: every POST must be a new plant. */
@@ -78,7 +90,8 @@ function es512Token(sub: string, sign?: () => Buffer): string {
   const [header, good] = PUBLIC_SIGNERS.find(([{ alg }]) => alg === 'ES512') ?? []
   if (!header || !good) throw new Error('there is no ES512 key')
   const exp = Math.floor(Date.now() / 1000) + 3600
-  return signToken(header, { iss: ISSUER, aud: AUDIENCE, sub, exp }, sign ?? good)
+  const named = KEYS === 1 ? header : { alg: 'ES512' }
+  return signToken(named, { iss: ISSUER, aud: AUDIENCE, sub, exp }, sign ?? good)
 }
 
 /** This many requests a second, however long each takes. */

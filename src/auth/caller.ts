@@ -2,6 +2,7 @@
 import { createHash } from 'node:crypto'
 import type { JWTPayload } from 'jose'
 import { invalidToken } from './bearer.ts'
+import { isJsonObject } from './json-object.ts'
 
 /** Who sent a request, as its verified token says. */
 export interface Caller {
@@ -16,7 +17,8 @@ export interface Caller {
 /** What a token must say, and which of its claims say who the caller is. */
 export interface TokenRules {
   readonly issuer: string
-  readonly audience: string
+  /** Of which a token must have one. */
+  readonly audience: readonly string[]
   readonly audienceClaim: string
   /** In seconds. */
   readonly clockTolerance: number
@@ -34,7 +36,7 @@ export function readCaller(claims: JWTPayload, rules: TokenRules): Caller {
   // JSON's 1e400 is Infinity, which jose takes for a number: the token would never expire.
   if (!Number.isFinite(exp)) throw invalidToken('tokenUnacceptable', 'exp is not finite')
   const audiences = [requiredClaimOf(claims, rules.audienceClaim)].flat()
-  if (!audiences.includes(rules.audience))
+  if (!rules.audience.some((audience) => audiences.includes(audience)))
     throw invalidToken('tokenUnacceptable', 'the audience claim does not hold the audience')
   const owner = requiredClaimOf(claims, rules.ownerClaim)
   if (typeof owner !== 'string' || owner === '' || !owner.isWellFormed())
@@ -51,28 +53,40 @@ function requiredClaimOf(claims: JWTPayload, name: string): unknown {
   throw invalidToken('tokenUnacceptable', `missing required "${name}" claim`)
 }
 
-/**
- * The value of the claim of this name, else what the path leads to: `realm_access.roles` are the
- * `roles` inside `realm_access`. Undefined if the token has neither.
- */
+/** The value of the claim of this name, else what the path leads to. Undefined without either. */
 function claimOf(claims: JWTPayload, name: string): unknown {
-  const path = Object.hasOwn(claims, name) ? [name] : name.split('.')
-  return path.reduce<unknown>(memberOf, claims)
+  return Object.hasOwn(claims, name) ? claims[name] : valueAt(claims, name)
 }
 
-/** A member may be configured as `constructor`, which every object inherits. */
-function memberOf(value: unknown, name: string): unknown {
-  const isObject = typeof value === 'object' && value !== null && !Array.isArray(value)
-  if (!isObject || !Object.hasOwn(value, name)) return undefined
-  // An object may have a member of any name.
-  return (value as Readonly<Record<string, unknown>>)[name]
+/**
+ * What a path of names with dots between leads to: `realm_access.roles` are the `roles` inside
+ * `realm_access`. A name may have dots itself, so each beginning of the path that ends before a dot
+ * is tried, the shortest first, then the whole path. Only own members: a name may be `constructor`.
+ */
+function valueAt(value: unknown, path: string): unknown {
+  if (!isJsonObject(value)) return undefined
+  for (let dot = path.indexOf('.'); dot >= 0; dot = path.indexOf('.', dot + 1)) {
+    const name = path.slice(0, dot)
+    const found = Object.hasOwn(value, name) ? valueAt(value[name], path.slice(dot + 1)) : undefined
+    if (found !== undefined) return found
+  }
+  return Object.hasOwn(value, path) ? value[path] : undefined
 }
 
-/** A string is split at spaces (RFC 8693 §4.2); `scp`, `roles` and `permissions` may be arrays. */
+/**
+ * A string is split at spaces (RFC 8693 §4.2); `scp`, `roles` and `permissions` may be arrays. Of
+ * an object the names are scopes, as Zitadel has roles: {"reader": {"1": "org.example"}}.
+ */
 function readScopes(value: unknown): ReadonlySet<string> {
   // Copies: a part of the string would keep the whole of it, all its blanks too.
   if (typeof value === 'string')
     return new Set(value.split(' ').filter(Boolean).map((scope) => Buffer.from(scope).toString()))
-  const isList = Array.isArray(value) && value.every((scope) => typeof scope === 'string')
-  return new Set(isList ? value : [])
+  const list = isJsonObject(value) ? Object.keys(value).filter((n) => isGranted(value[n])) : value
+  const isList = Array.isArray(list) && list.every((scope) => typeof scope === 'string')
+  return new Set(isList ? list : [])
+}
+
+/** `false` denies a role; of a list the path is too short: {"realm_access": {"roles": [...]}}. */
+function isGranted(member: unknown): boolean {
+  return member === true || (isJsonObject(member) && Object.keys(member).length > 0)
 }

@@ -47,7 +47,8 @@ export async function fetchDocument<T>(
   const timer = setTimeout(() => running.abort(late), timeoutMs).unref()
   const { signal } = running
   try {
-    const headers = { Accept: 'application/json' }
+    // RFC 7517 §8.5.2. Kubernetes has the first type alone; others send key sets as they like.
+    const headers = { Accept: 'application/jwk-set+json, application/json, */*;q=0.1' }
     const { status, body } = await fetch(url, { signal, redirect: 'error', headers })
     if (status !== 200) throw new Error(`answered ${status}`)
     // Node's fetch reaches the signal through weak references only: once the garbage collector has

@@ -1,6 +1,8 @@
 /** Reads a set of public keys, and keeps those that may verify tokens. */
-import type { JWK } from 'jose'
+import type { CryptoKey, JWK } from 'jose'
+import { JWKSMultipleMatchingKeys } from 'jose/errors'
 import { createLocalJWKSet } from 'jose/jwks/local'
+import { isJsonObject, type JsonObject } from './json-object.ts'
 import type { Keys } from './key-source.ts'
 import { TokenCache } from './token-cache.ts'
 
@@ -8,14 +10,16 @@ import { TokenCache } from './token-cache.ts'
 const RSA = ['RS256', 'RS384', 'RS512', 'PS256', 'PS384', 'PS512']
 const ALGORITHMS = [...RSA, 'ES256', 'ES384', 'ES512', 'EdDSA', 'Ed25519']
 const KTYS: readonly unknown[] = ['RSA', 'EC', 'OKP']
+// RFC 7517 §4.2; SPIFFE's Trust Domain and Bundle §4.2.2, whose `x509-svid` is for certificates.
+const USES: readonly unknown[] = ['sig', 'jwt-svid']
 // RFC 7518 §6.2.2, §6.3.2, RFC 8037 §2; `k` is symmetric; `priv` is of the post-quantum kty AKP.
 const SECRET_MEMBERS = ['k', 'd', 'p', 'q', 'dp', 'dq', 'qi', 'oth', 'priv']
 
 const KEY_SET = 'a JSON Web Key Set, {"keys": [...]}'
 /** This many first bytes tell what a file is, even after some blank lines. */
 const MAX_START = 256
-
-type JsonObject = Readonly<Record<string, unknown>>
+/** A token that names no key is tried with this many at most: each takes a whole verification. */
+const MAX_TRIED_KEYS = 4
 
 /**
  * Reads a JSON Web Key Set (RFC 7517 §5). Keys for other purposes are ignored. The others are
@@ -30,19 +34,34 @@ export function readKeySet(bytes: Uint8Array, secretKeys: 'ignored' | 'refused' 
   const secret = objects.find(isSecret)
   const name = JSON.stringify(secret?.['kid'] ?? members.indexOf(secret))
   if (secret && secretKeys === 'refused') throw new Error(`key ${name} is symmetric or private`)
-  // Node imports no key whose list of operations has others than `verify`.
-  const usable = objects.filter(isUsable).map(({ key_ops: _, ext: __, ...jwk }) => jwk)
-  // A repeated key counts once, or a token without a kid would fit two keys.
+  // Node imports no key whose list of operations has others than `verify`, and jose drops a `use`
+  // that it does not know.
+  const usable = objects.filter(isUsable).map(({ key_ops: _, ext: __, use: ___, ...jwk }) => jwk)
+  // A repeated key counts once, or a kid would fit two keys.
   const byText = new Map(usable.map((key) => [JSON.stringify(key), key]))
   const keys = [...byText.values()]
   if (keys.length === 0) throw new Error('the key set holds no key that can verify a token')
+  const findOne = createLocalJWKSet({ keys })
   return {
     text: [...byText.keys()].sort().join('\n'),
     size: keys.length,
     kids: new Set(keys.map((key) => key.kid)),
     algorithms: ALGORITHMS,
     verified: new TokenCache(),
-    find: createLocalJWKSet({ keys }),
+    async find(header) {
+      try {
+        return [await findOne(header)]
+      } catch (error) {
+        // A kid names one key. An issuer that writes none has two keys while it changes its key.
+        if (!(error instanceof JWKSMultipleMatchingKeys) || header.kid !== undefined) throw error
+        const found: CryptoKey[] = []
+        // jose leaves out those that Node cannot import.
+        for await (const key of error)
+          if (found.push(key) > MAX_TRIED_KEYS)
+            throw new JWKSMultipleMatchingKeys(`no kid, and more than ${MAX_TRIED_KEYS} keys fit`)
+        return found
+      }
+    },
   }
 }
 
@@ -54,7 +73,7 @@ function isSecret(jwk: JsonObject): boolean {
 function isUsable(jwk: JsonObject): jwk is JWK & { readonly kty: string } {
   const { kty, use = 'sig', key_ops: operations = ['verify'] } = jwk
   const isToVerify = Array.isArray(operations) && operations.includes('verify')
-  return KTYS.includes(kty) && use === 'sig' && isToVerify && !isSecret(jwk)
+  return KTYS.includes(kty) && USES.includes(use) && isToVerify && !isSecret(jwk)
 }
 
 /**
@@ -80,8 +99,4 @@ export function formatOf(bytes: Uint8Array): 'PEM' | 'a key set' | 'HTML or XML'
   if (start.startsWith('-----BEGIN')) return 'PEM'
   if (/^\{\s*"(?:keys|kty)"/.test(start)) return 'a key set'
   return start.startsWith('<') ? 'HTML or XML' : undefined
-}
-
-function isJsonObject(value: unknown): value is JsonObject {
-  return typeof value === 'object' && value !== null && !Array.isArray(value)
 }

@@ -1,5 +1,5 @@
 /** The keys of a service: the set in use, and when it is loaded again. */
-import type { CompactJWSHeaderParameters, CryptoKey, FlattenedJWSInput } from 'jose'
+import type { CompactJWSHeaderParameters, CryptoKey } from 'jose'
 import { HttpError, reasonOf } from '../errors.ts'
 import type { Log } from '../telemetry/log.ts'
 import type { TokenCache } from './token-cache.ts'
@@ -19,10 +19,10 @@ export interface Keys {
   /** The tokens that these keys have verified. It goes with them. */
   readonly verified: TokenCache
   /**
-   * Finds the one key that fits a token, which is not verified yet: it may be another's.
-   * @throws JOSEError or HttpError (as a rejection) if no key fits, or more than one.
+   * Finds the keys, four at most, that a token with this header may be signed with.
+   * @throws JOSEError (as a rejection) if none fits, or too many.
    */
-  readonly find: (header: CompactJWSHeaderParameters, jws: FlattenedJWSInput) => Promise<CryptoKey>
+  readonly find: (header: CompactJWSHeaderParameters) => Promise<readonly CryptoKey[]>
 }
 
 /** Milliseconds. Only tests change them. */

@@ -38,11 +38,10 @@ export function readKeys(settings: KeySettings, overHttp = 'keysOverHttp'): Conf
   const problem = distrustOf(url, keysOverHttp === 'anywhere', overHttp)
   if (problem !== undefined) throw new ConfigError([problem])
   const load: ConfiguredKeys['load'] = async (running, timeoutMs) => {
-    if (jwksUrl !== undefined) return fetchDocument(jwksUrl, readKeySet, running, timeoutMs)
     // The document is read at every refresh, because an issuer may move its keys.
     const document = `${issuer.replace(/\/$/, '')}/.well-known/openid-configuration`
     const read = (bytes: Uint8Array) => keySetUrlIn(bytes, settings, overHttp)
-    const found = await fetchDocument(document, read, running, timeoutMs)
+    const found = jwksUrl ?? (await fetchDocument(document, read, running, timeoutMs))
     return fetchDocument(found, readKeySet, running, timeoutMs)
   }
   const kind = jwksUrl === undefined ? 'discovery' : 'url'

@@ -1,10 +1,12 @@
 /** Finds the caller of a request by its token: in the cache, or by verifying the token. */
 import { isUtf8 } from 'node:buffer'
 import type { webcrypto } from 'node:crypto'
+import { setImmediate as nextTick } from 'node:timers/promises'
 import type { CompactJWSHeaderParameters, CryptoKey, JWTVerifyGetKey } from 'jose'
 import { decodeProtectedHeader } from 'jose/decode/protected_header'
+import * as errors from 'jose/errors'
 import { jwtVerify } from 'jose/jwt/verify'
-import { ClientGone, errorCodeOf, isError } from '../errors.ts'
+import { ClientGone, isError } from '../errors.ts'
 import { Budget, overloaded } from '../limits/budget.ts'
 import { type FairQueue, STRANGERS } from '../limits/fair-queue.ts'
 import { Limiter } from '../limits/limiter.ts'
@@ -20,26 +22,27 @@ const MAX_TOKEN_BYTES = 12_288
  */
 const MAX_HEADER_LENGTH = 4096
 /**
- * How many signatures are verified at once. They share libuv's four threads with the writes of the
- * journal, and delay a write by a few milliseconds.
+ * How many signatures are verified at once: a token tries its keys one after another, in its place.
+ * They share libuv's four threads with the writes of the journal, and delay a write by a few
+ * milliseconds.
  */
 const VERIFYING_MAX = 16
 /**
  * Tokens that wait or are verified. The slowest usual signature, ES512, takes 3 ms of a core: the
- * last one waits for 1.5 s.
+ * last one waits for 1.5 s, or 6 s if all try four keys.
  */
 const PLACES = 512
 /** How many wait for keys, apart from those: a slow issuer does not keep out known keys. */
 const WAITING_FOR_KEYS_MAX = 256
 const TOO_MANY = 'too many tokens wait'
 // RFC 8725 §3.11: other kinds of JWT, such as logout tokens, must not pass for access tokens. The
-// last two are from RFC 9068 §2.1. Media types are compared without case (RFC 7515 §4.1.9).
-const ACCEPTED_TYP = /^(?:jwt|at\+jwt|application\/at\+jwt)$/i
+// last two are from RFC 9068 §2.1, JOSE is from SPIFFE's JWT-SVID §2.3. Media types are compared
+// without case (RFC 7515 §4.1.9).
+const ACCEPTED_TYP = /^(?:jwt|jose|at\+jwt|application\/at\+jwt)$/i
 
 const MIN_RSA_BITS = 2048
 
-/** The codes of jose's errors. No error of Node has one that begins so. */
-const JOSE_CODES = /^ERR_(?:JOSE|JW[A-Z]+)_/
+const UNUSABLE = 'its key cannot be used'
 
 /**
  * Places of a request with a chunked body. In another application's server Node may hold 2.7 MiB
@@ -146,18 +149,31 @@ export class Verifier {
     }
   }
 
-  /** Verifies the signature and all claims. */
-  async #callerOf(token: string, { algorithms, find }: Keys): Promise<Caller> {
+  /** Verifies the signature and all claims. `left` are the keys that it may still try, if any. */
+  async #callerOf(token: string, keys: Keys, left: CryptoKey[] = []): Promise<Caller> {
     const { issuer, audience, audienceClaim, clockTolerance } = this.#rules
-    const keyOf: JWTVerifyGetKey = async (header, jws) => checkRsa(token, await find(header, jws))
+    const keyOf: JWTVerifyGetKey = async (header) => {
+      if (left.length === 0) left.push(...(await keys.find(header)))
+      return checkKey(token, left.shift())
+    }
     // Now, after the wait for keys and its turn.
     const currentDate = new Date(this.#now())
     // RFC 8725 §3.1: the service and its keys choose the algorithm, the token does not.
-    const options = { algorithms, issuer, requiredClaims: ['exp'], clockTolerance, currentDate }
-    const more = audienceClaim === 'aud' ? { audience } : {}
-    const { payload, protectedHeader } = await jwtVerify(token, keyOf, { ...options, ...more })
-    checkHeader(protectedHeader)
-    return readCaller(payload, this.#rules)
+    const options = { algorithms: keys.algorithms, issuer, requiredClaims: ['exp'], clockTolerance }
+    const more = audienceClaim === 'aud' ? { audience: [...audience] } : {}
+    try {
+      const verified = await jwtVerify(token, keyOf, { ...options, ...more, currentDate })
+      checkHeader(verified.protectedHeader)
+      return readCaller(verified.payload, this.#rules)
+    } catch (error) {
+      // What this key has not signed, the next one may have. Any other error is final: else a token
+      // that has expired would become one with a wrong signature.
+      if (left.length === 0 || !(error instanceof errors.JWSSignatureVerificationFailed))
+        throw error
+      // As between two tokens: the journal's writes come first to the threads.
+      await nextTick()
+      return this.#callerOf(token, keys, left)
+    }
   }
 }
 
@@ -170,17 +186,20 @@ function demand(isSo: boolean, reason: string): void {
  * RSA verifies with 2048 bits or more (RFC 7518 §3.3), of which jose makes a TypeError. A signature
  * has as many bytes as the modulus (RFC 8017 §8.1.2, §8.2.2): OpenSSL takes a PS signature without
  * its leading zeros too, so that one token would have several spellings.
+ * @throws errors.JWSSignatureVerificationFailed as jose does.
  */
-function checkRsa(token: string, key: CryptoKey): CryptoKey {
+function checkKey(token: string, key: CryptoKey | undefined): CryptoKey {
+  if (!key) throw new errors.JWSSignatureVerificationFailed(UNUSABLE)
   if (!('modulusLength' in key.algorithm)) return key
   // Only RSA has a modulus (Web Cryptography API §20.6).
   const { modulusLength: bits, publicExponent } = key.algorithm as webcrypto.RsaKeyAlgorithm
   // Big-endian. With an exponent of 1 a signature is its own message: anyone can make one.
-  const exponent = Buffer.from(publicExponent).toString('hex')
-  demand(bits >= MIN_RSA_BITS && BigInt(`0x0${exponent}`) > 1n, 'its RSA key is weak')
+  const exponent = BigInt(`0x0${Buffer.from(publicExponent).toString('hex')}`)
+  if (bits < MIN_RSA_BITS || exponent <= 1n)
+    throw new errors.JWSSignatureVerificationFailed('its RSA key is weak')
   const bytes = Buffer.byteLength(token.slice(token.lastIndexOf('.') + 1), 'base64url')
-  demand(bytes === Math.ceil(bits / 8), 'signature verification failed')
-  return key
+  if (bytes === Math.ceil(bits / 8)) return key
+  throw new errors.JWSSignatureVerificationFailed()
 }
 
 /**
@@ -223,14 +242,13 @@ function checkHeader({ typ, b64 }: CompactJWSHeaderParameters): void {
 
 /** The error with its condition. jose's own errors carry the claims, which must not be logged. */
 function refusalOf(error: unknown): unknown {
-  if (!isError(error)) return error
   // Node cannot import the key that the token names. The issuer may have written it wrong.
-  if (error.name === 'DataError') return invalidToken('tokenInvalid', 'its key cannot be used')
-  const code = errorCodeOf(error) ?? ''
-  if (!JOSE_CODES.test(code)) return error
+  if (isError(error) && error.name === 'DataError') return invalidToken('tokenInvalid', UNUSABLE)
+  if (!(error instanceof errors.JOSEError)) return error
   // Its message quotes the token.
-  if (code === 'ERR_JOSE_NOT_SUPPORTED') return invalidToken('tokenInvalid', 'unknown extension')
-  if (code === 'ERR_JWT_EXPIRED') return invalidToken('tokenExpired', error.message)
-  const isClaim = code === 'ERR_JWT_CLAIM_VALIDATION_FAILED'
+  const isExtended = error instanceof errors.JOSENotSupported
+  if (isExtended) return invalidToken('tokenInvalid', 'unknown extension')
+  if (error instanceof errors.JWTExpired) return invalidToken('tokenExpired', error.message)
+  const isClaim = error instanceof errors.JWTClaimValidationFailed
   return invalidToken(isClaim ? 'tokenUnacceptable' : 'tokenInvalid', error.message)
 }

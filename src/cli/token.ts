@@ -70,7 +70,8 @@ export async function readOrCreateDevKey(directory: string): Promise<Buffer> {
  * with these rules reads. `typ`: RFC 9068 §2.1.
  */
 export function signDevToken(key: Uint8Array, rules: TokenRules, wanted: Wanted): string {
-  const { issuer: iss, audience: aud, ownerClaim, audienceClaim, scopeClaim = 'scope' } = rules
+  const { issuer: iss, audience, ownerClaim, audienceClaim, scopeClaim = 'scope' } = rules
+  const [aud] = audience
   const { sub, scope, ttl = DEFAULT_TTL_SECONDS } = wanted
   const iat = Math.floor(Date.now() / 1000)
   const configured = { [scopeClaim]: scope, [ownerClaim]: sub, [audienceClaim]: aud }

@@ -48,8 +48,11 @@ export interface PlantServiceConfig {
   readonly etcdKeyFile?: Uint8Array | string | undefined
   /** Required: the `iss` that a token must have. With discovery, also where keys are found. */
   readonly issuer: string
-  /** Required: the audience that a token must have, in `aud` or in `audienceClaim`. */
-  readonly audience: string
+  /**
+   * Required: one to eight audiences with commas between, of which a token must have one, in `aud`
+   * or in `audienceClaim`. Of a list each entry is one audience, which may have commas.
+   */
+  readonly audience: string | readonly string[]
   /**
    * Paths of one to four files with commas between, or the content of one as bytes. Each is a
    * secret for HS256, and all verify. Files are read again when they change.
@@ -70,7 +73,8 @@ export interface PlantServiceConfig {
   readonly keysOverHttp?: 'loopback' | 'anywhere' | undefined
   /**
    * The claim whose value owns plants; callers with one value share them. A name with dots is a
-   * claim of that name or else a path: `realm_access.roles` is `roles` inside `realm_access`.
+   * claim of that name or else a path: `realm_access.roles` is `roles` inside `realm_access`. Names
+   * on the path may have dots too.
    * @defaultValue `'sub'`
    */
   readonly ownerClaim?: string | undefined
@@ -81,7 +85,7 @@ export interface PlantServiceConfig {
   /** The scope that POST requires. @defaultValue none: every valid token may write */
   readonly writeScope?: string | undefined
   /**
-   * The claim that holds scopes, as text or as a list, or the path to it.
+   * The claim that holds scopes, or the path to it: a text, a list, or an object with their names.
    * @defaultValue `'scope'`, else `'scp'`
    */
   readonly scopeClaim?: string | undefined

@@ -116,7 +116,7 @@ function readService(input: Input, advice?: string): ServiceConfig {
 
 /** Reads every setting and reports what is wrong; the value of a wrong setting is undefined. */
 function readValues(input: Input): Config {
-  const { given, problems, nameOf, wrong, refuse, attempt } = input
+  const { given, nameOf, wrong, refuse, attempt } = input
   if (!given.has('etcdEndpoints'))
     refuse(OF_ETCD, `is of no use without ${nameOf('etcdEndpoints')}`)
   if (!isSecure(String(given.get('etcdEndpoints')))) refuse(ETCD_TLS, 'is of no use without https')
@@ -130,10 +130,9 @@ function readValues(input: Input): Config {
   const { etcdCertFile: cert, etcdKeyFile: key, listen, adminListen } = values
   if (cert && key && !new X509Certificate(cert).checkPrivateKey(createPrivateKey(key)))
     wrong('etcdKeyFile', 'is not the key of the first certificate')
-  const names = `${nameOf('listen')} and ${nameOf('adminListen')}`
   // With port 0 each gets another free port.
   if (listen && !('port' in listen && listen.port === 0) && isDeepStrictEqual(listen, adminListen))
-    problems.push(`${names} are the same address: each needs its own`)
+    wrong('adminListen', `is the same address as ${nameOf('listen')}: each needs its own`)
   return { ...values, etcd: etcdOf(values) }
 }
 

@@ -2,7 +2,7 @@
 
 import { LOG_LEVELS, LOG_REQUESTS } from '../telemetry/log.ts'
 import type { PlantServiceConfig } from './options.ts'
-import { address, addressOrOff, endpoints, integer, octalMode, one } from './values.ts'
+import { address, addressOrOff, audiences, endpoints, integer, octalMode, one } from './values.ts'
 import { oneOf, origins, passwordFile, path, pem, pemKey, prefix, type Read } from './values.ts'
 import { scope, secret, secretFiles, text } from './values.ts'
 
@@ -37,7 +37,7 @@ const SETTINGS = {
   etcdCertFile: [pem, NONE, 'file with the PEM client certificate for etcd'],
   etcdKeyFile: [pemKey, NONE, 'file with the PEM key of that certificate'],
   issuer: [one, REQUIRED, 'required: the iss that a token must have'],
-  audience: [one, REQUIRED, 'required: the audience that a token must have'],
+  audience: [audiences, REQUIRED, 'required: one to eight audiences, with commas; tokens need one'],
   jwtSecretFile: [secretFiles, NONE, 'files with an HS256 secret each, one to four, with commas'],
   jwtSecret: [secret, NONE, 'the HS256 secret itself, 32 bytes or more'],
   jwksFile: [path, NONE, 'file with a JSON Web Key Set; read again when it changes'],

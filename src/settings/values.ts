@@ -16,7 +16,7 @@ import { type Address, SOCKET_PATH_MAX_BYTES } from '../http/listen.ts'
 export type Read<T> = (given: unknown) => T
 
 const PORT_MAX = 65_535
-const SECRETS_MAX = 4
+const AUDIENCES_MAX = 8
 /** A host with brackets or without, or none; and a port. */
 const HOST_AND_PORT = /^(?:\[([0-9a-fA-F:.]+)\]|([^:[\]/\s]*)):([0-9]{1,5})$/
 
@@ -28,11 +28,16 @@ function textThat(what: string, form: RegExp): Read<string> {
 }
 
 export const text = textThat('be a text that is not empty', /./s)
-/** One text, where a list of several might be expected. */
-export const one: Read<string> = (given) => {
-  const only = text(given)
-  if (!/,\s*https?:\/\//.test(only)) return only
-  throw new Error('must be one: run a service for each issuer')
+/** No list of URLs, which might be expected. */
+export const one = textThat('be one text: run a service for each issuer', /^(?!.*,\s*https?:)./s)
+
+/** Texts with commas between, or a list of texts, which may have commas themselves. */
+export const audiences: Read<readonly string[]> = (given) => {
+  const entries: readonly unknown[] = Array.isArray(given) ? [...given] : text(given).split(',')
+  const all = entries.map((entry) => (typeof entry === 'string' ? entry.trim() : ''))
+  const isOne = (entry: string): boolean => entry !== '' && entry.isWellFormed()
+  if (all.length > 0 && all.length <= AUDIENCES_MAX && all.every(isOne)) return all
+  throw new Error('must be one to eight audiences, each a text that is not empty')
 }
 
 /** A scope-token of RFC 6749 §3.3. */
@@ -40,6 +45,7 @@ export const scope = textThat('be one scope', /^[\x21\x23-\x5b\x5d-\x7e]+$/)
 export const octalMode = textThat('be an octal mode such as 0660', /^0?[0-7]{3}$/)
 export const prefix = textThat('end in /', /\/$/)
 const anyPath = textThat('be a path', /^[^\0]+$/)
+const paths = textThat('be one to four paths with commas between', /^[^,\0]+(,[^,\0]+){0,3}$/)
 
 /** Resolved when it is read: the working directory may change later. */
 export const path: Read<string> = (given) => resolve(anyPath(given))
@@ -82,8 +88,7 @@ function socketPath(given: string): string {
   const resolved = path(given)
   const bytes = Buffer.byteLength(resolved)
   if (bytes <= SOCKET_PATH_MAX_BYTES) return resolved
-  const bound = `a socket's path has ${SOCKET_PATH_MAX_BYTES} at most`
-  throw new Error(`is too long: as an absolute path it has ${bytes} bytes, and ${bound}`)
+  throw new Error(`is too long: ${bytes} bytes as an absolute path, above ${SOCKET_PATH_MAX_BYTES}`)
 }
 
 /** Bytes, or a text. Copied: a program may overwrite its bytes before they are first used. */
@@ -121,12 +126,8 @@ export const passwordFile = content((bytes) =>
 )
 
 /** Paths of files with one secret each, with commas between; or what one such file holds. */
-export const secretFiles: Read<readonly (string | Buffer)[]> = (given) => {
-  if (types.isUint8Array(given)) return [contentOf(Buffer.from(given))]
-  const paths = anyPath(given).split(',').map(path)
-  if (paths.length <= SECRETS_MAX) return paths
-  throw new Error('must be one to four paths with commas between')
-}
+export const secretFiles: Read<readonly (string | Buffer)[]> = (given) =>
+  types.isUint8Array(given) ? [contentOf(Buffer.from(given))] : paths(given).split(',').map(path)
 
 /** URLs with commas between. `read` returns undefined for a wrong one. */
 function listOf(given: unknown, form: string, read: typeof originOf): readonly string[] {

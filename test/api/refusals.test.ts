@@ -13,6 +13,7 @@ import {
   other256,
   p256,
   p384,
+  p521,
   signed,
   verifier,
   weak,
@@ -66,10 +67,11 @@ const BY_SECRET: readonly Sent[] = [
 
 const BY_KEY_SET: readonly Sent[] = [
   signed('EdDSA', ed25519.privateKey, {}, CLAIMS),
-  signed('ES256', p256.privateKey, {}, CLAIMS),
   signed('ES256', p256.privateKey, { kid: 'three' }, CLAIMS),
   signed('RS256', weak.privateKey, { kid: 'weak' }, CLAIMS),
   signed('ES384', p384.privateKey, { kid: 'broken' }, CLAIMS),
+  signed('ES512', p521.privateKey, {}, CLAIMS),
+  signed('ES512', p521.privateKey, { kid: 'twin' }, CLAIMS),
 ]
 
 /** Sends requests to a service; returns the debug lines of their refusals. */
@@ -112,6 +114,8 @@ test('refused tokens: the log has error and cause, and the table each of them', 
     jwk(other256.publicKey, { kid: 'two' }),
     jwk(weak.publicKey, { kid: 'weak' }),
     jwk(p384.publicKey, { kid: 'broken', y: jwk(p384.publicKey)['x'] }),
+    // Five of one algorithm, two of them with one kid.
+    ...['1', '2', '3', 'twin', 'twin'].map((kid, n) => jwk(p521.publicKey, { kid, n })),
   )
   const unreachable = { jwksUrl: 'http://127.0.0.1:1/keys' }
   const found = [

@@ -24,7 +24,8 @@ test('scopes: GET and HEAD require the read scope, POST the write scope', async 
     [{ scope: '', scp: ['read', 'write'] }, NO, NO],
     [{ scope: 'READ reader read:all' }, NO, NO],
     [{ scope: ['read'] }, 200, NO],
-    [{ scope: { read: true } }, NO, NO],
+    [{ scope: { read: true, write: false } }, 200, NO],
+    [{ scope: { read: {}, write: ['write'] } }, NO, NO],
   ] as const) {
     const bearer = { token: token('alice', claims) }
     const list = await call(port, bearer)

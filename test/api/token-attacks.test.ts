@@ -46,7 +46,7 @@ const SIGNED_BY: Readonly<Record<string, Kid>> = {
 type Target = Awaited<ReturnType<typeof withKeySet>>
 
 const start = (t: TestContext, keys: Pick<Partial<Config>, 'jwksUrl' | 'jwtSecret'>) =>
-  startService(t, { issuer: ISSUER, audience: AUDIENCE, ...keys, logLevel: 'silent' })
+  startService(t, { issuer: ISSUER, audience: [AUDIENCE], ...keys, logLevel: 'silent' })
 
 /** A service that fetches its keys from this issuer, which also sees any other fetch. */
 async function withKeySet(t: TestContext) {
@@ -279,7 +279,15 @@ test('token attacks: keys in or named by a token, crit, b64, zip and typ', async
     [[['b64']], [null], {}, true, 0, ['b64', 'x'], ['B64']],
   ].flat()
   const typs: readonly unknown[] = [
-    ['logout+jwt', 'id+jwt', 'dpop+jwt', 'secevent+jwt', 'token-introspection+jwt', 'JOSE', 'JWE'],
+    [
+      'logout+jwt',
+      'id+jwt',
+      'dpop+jwt',
+      'secevent+jwt',
+      'token-introspection+jwt',
+      'JOSE+JSON',
+      'JWE',
+    ],
     ['', 'jwt ', ' JWT', 'at+jwt;x=1', 'at jwt', null, 0, [], ['at+jwt'], {}],
   ].flat()
   const zipped = deflateRawSync(JSON.stringify(CLAIMS))

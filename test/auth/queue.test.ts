@@ -56,7 +56,7 @@ async function startHeld(t: TestContext, isOpen: boolean) {
   })
   // Before the service closes, which waits for its requests.
   t.after(() => open())
-  const own = { issuer: ISSUER, audience: AUDIENCE, jwksFile: SLOW_SET }
+  const own = { issuer: ISSUER, audience: [AUDIENCE], jwksFile: SLOW_SET }
   const { port, adminPort } = await startService(t, own)
   return {
     port,

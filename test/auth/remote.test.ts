@@ -125,6 +125,21 @@ test('remote keys: without keys 503, and 401 for a malformed token', async (t) =
     await refused(one, 'tokenInvalid', by)
 })
 
+for (const type of ['application/jwk-set+json', 'application/json', 'text/plain']) {
+  test(`remote keys: an issuer that has ${type} alone is asked for it`, async (t) => {
+    const has = keySet(ONE)
+    const { by } = await withIssuer(t, (request, response) => {
+      const ranges = (request.headers.accept ?? '').split(',').map((range) => range.trim())
+      const isAccepted = ranges.some((range) => range === type || range.startsWith('*/*;'))
+      if (isAccepted) has(request, response)
+      else response.writeHead(406).end()
+      // What is named comes before what is only taken.
+      assert.match(ranges.at(-1) ?? '', /^\*\/\*;q=0\.1$/)
+    })
+    await accepted(tokenOne, by)
+  })
+}
+
 test('remote keys: a malformed token does not wait for keys', async (t) => {
   const { hits, keys, by } = await withIssuer(t, () => {})
   keys.start()
@@ -295,8 +310,9 @@ test('remote keys: a token whose kid is known, or that has none, fetches nothing
   const { hits, by } = await withIssuer(t, keySet(ONE, TWO), EAGER)
   await accepted(tokenOne, by)
   await refused(signed('ES256', p256.privateKey, { kid: 'two' }), 'tokenInvalid', by)
-  for (const kid of [undefined, 2, null, ['three']])
+  for (const kid of [2, null, ['three']])
     await refused(signed('RS256', rsa.privateKey, { kid }), 'tokenInvalid', by)
+  await accepted(signed('RS256', rsa.privateKey), by)
   assert.equal(hits(), 1)
 })
 

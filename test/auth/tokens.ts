@@ -21,7 +21,7 @@ export const NOW = 1_800_000_000
 
 export const RULES: TokenRules = {
   issuer: ISSUER,
-  audience: AUDIENCE,
+  audience: [AUDIENCE],
   ownerClaim: 'sub',
   audienceClaim: 'aud',
   scopeClaim: undefined,

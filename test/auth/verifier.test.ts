@@ -83,13 +83,13 @@ test('signature: a key verifies only the algorithm that it names', async () => {
   await refused(signed('RS256', rsa.privateKey, { kid: 'one' }), 'tokenInvalid', by)
 })
 
-test('header: the kid selects the key; without one exactly one must fit', async () => {
+test('header: the kid selects the key; without one each that fits is tried', async () => {
   const bare = signed('RS256', rsa.privateKey)
   const [one, two] = [jwk(rsa.publicKey, { kid: 'one' }), jwk(rsa2.publicKey, { kid: 'two' })]
   const both = verifier(fileKeys(one, two))
   await accepted(signed('RS256', rsa2.privateKey, { kid: 'two' }), both)
   await refused(signed('RS256', rsa2.privateKey, { kid: 'one' }), 'tokenInvalid', both)
-  await refused(bare, 'tokenInvalid', both)
+  await accepted(bare, both)
   const others = [jwk(p256.publicKey, { kid: 'three' }), { ...two, alg: 'PS256' }]
   await accepted(bare, verifier(fileKeys(one, ...others)))
   await refused(bare, 'tokenInvalid', verifier(fileKeys(jwk(p256.publicKey))))
@@ -97,7 +97,15 @@ test('header: the kid selects the key; without one exactly one must fit', async 
 })
 
 test('header: typ is absent or that of an access token, in any case', async () => {
-  const plain = ['JWT', 'jwt', 'at+jwt', 'AT+JWT', 'application/at+jwt', 'Application/At+JWT']
+  const plain = [
+    'JWT',
+    'jwt',
+    'JOSE',
+    'at+jwt',
+    'AT+JWT',
+    'application/at+jwt',
+    'Application/At+JWT',
+  ]
   for (const typ of plain) await accepted(hs256(claims(), { typ }))
 })
 
@@ -144,7 +152,7 @@ test('claims: a name with dots is a claim, or else the path to one through objec
   assert.equal(await of({ ownerClaim: 'tenant.id', audienceClaim: 'api.for' }), 'acme')
   assert.equal(await of({ ownerClaim: 'tenant.id' }, { 'tenant.id': 'whole' }), 'whole')
   await assert.rejects(of({ ownerClaim: 'tenant.id' }, { 'tenant.id': null }))
-  for (const ownerClaim of ['tenant.list.0', 'tenant.x', 'x.id', 'tenant.a.b', 'tenant.', '.sub'])
+  for (const ownerClaim of ['tenant.list.0', 'tenant.x', 'x.id', 'tenant.id.a', 'tenant.', '.sub'])
     await assert.rejects(of({ ownerClaim }), {
       ...unacceptable,
       cause: `missing required "${ownerClaim}" claim`,

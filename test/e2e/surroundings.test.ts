@@ -47,7 +47,25 @@ test('surroundings: SQLite that cannot be loaded is told in one line', async () 
   const { status, output } = await failedStart(await preload(NO_WASM))
   assert.equal(status, 1)
   assert.match(output, /^plant-store: SQLite cannot be loaded: WebAssembly.* magic word .*\n$/)
+  assert.match(output, /; a file of sql\.js is .*damaged.*: install this release again\n$/)
 })
+
+test('surroundings: a file of sql.js that is missing is told with its cure', async () => {
+  const without = NO_WASM.replaceAll("Buffer.from('no wasm')", "readFileSync('/no/such/file.wasm')")
+  const { status, output } = await failedStart(await preload(without))
+  assert.equal(status, 1)
+  assert.match(output, /^plant-store: SQLite cannot be loaded: ENOENT: .*: install .* again\n$/)
+})
+
+for (const flag of ['--jitless', '--no-expose-wasm'])
+  test(`surroundings: with ${flag} the start says how to have WebAssembly`, async () => {
+    const prefix = ['sh', '-c', `exec "$0" ${flag} "$@"`]
+    const { status, output } = await failedStart({}, undefined, prefix)
+    assert.equal(status, 1)
+    const [last = ''] = output.trimEnd().split('\n').slice(-1)
+    assert.match(last, /^plant-store: SQLite cannot be loaded: WebAssembly is not defined; /)
+    assert.match(last, /; Node has no WebAssembly: start it without --jitless, .*NODE_OPTIONS$/)
+  })
 
 test('surroundings: a directory of another user is told with the own uid and gid', async (t) => {
   if (process.getuid?.() !== 0) return t.skip('SKIPPED: only root can become another user')

@@ -63,7 +63,7 @@ export async function startService(
     listen: { host: '127.0.0.1', port: 0 },
     adminListen: { host: '127.0.0.1', port: 0 },
     issuer: ISSUER,
-    audience: AUDIENCE,
+    audience: [AUDIENCE],
     jwtSecret: (overrides.jwksFile ?? overrides.jwksUrl) ? undefined : Buffer.from(SECRET),
     ...overrides,
     data: dataDirectory,

@@ -31,30 +31,33 @@ export function returnSqlite(taken: Promise<SqlJs>): void {
 
 /** sql.js makes one instance, with memory of its own, for each time that it is loaded. */
 function ownSqlite(): Promise<SqlJs> {
-  // A new one each time: `require` keeps what it has loaded. `import` would scan this CommonJS
-  // module for its exports before it runs: 15 ms, a tenth of a start.
-  const require = createRequire(import.meta.url)
-  delete require.cache[require.resolve('sql.js')]
-  const initSqlJs = require('sql.js') as typeof InitSqlJs
-  const wasm = require.resolve('sql.js/dist/sql-wasm.wasm')
-  return new Promise((resolve, reject) => {
-    const fail = (cause: unknown): void => reject(new Error(whyNotLoaded(cause), { cause }))
+  const loading = new Promise<SqlJs>((resolve, reject) => {
+    // A new one each time: `require` keeps what it has loaded. `import` would scan this CommonJS
+    // module for its exports before it runs: 15 ms, a tenth of a start.
+    const require = createRequire(import.meta.url)
+    delete require.cache[require.resolve('sql.js')]
+    const initSqlJs = require('sql.js') as typeof InitSqlJs
+    const wasm = require.resolve('sql.js/dist/sql-wasm.wasm')
     const instantiate = async (imports: unknown): Promise<unknown> =>
       (await WebAssembly.instantiate(readFileSync(wasm), imports)).instance
     // Without it Emscripten ends the process if this fails, and prints its own source.
     const instantiateWasm = (imports: unknown, done: (instance: unknown) => void): void =>
-      void instantiate(imports).then(done, fail)
-    initSqlJs({ instantiateWasm }).then(resolve, fail)
+      void instantiate(imports).then(done, reject)
+    initSqlJs({ instantiateWasm }).then(resolve, reject)
+  })
+  return loading.catch((cause: unknown) => {
+    const cure = (isError(cause) && CURES.get(cause.name)) || INSTALL
+    throw new Error(`SQLite cannot be loaded: ${reasonOf(cause)}; ${cure}`, { cause })
   })
 }
 
-function whyNotLoaded(cause: unknown): string {
-  const what = `SQLite cannot be loaded: ${reasonOf(cause)}`
+/** By the name of the error. */
+const CURES: ReadonlyMap<string, string> = new Map([
   // The V8 of Node 20 reserves 10 GiB of addresses for WebAssembly, whatever it uses.
-  const isLimited = isError(cause) && cause.name === 'RangeError'
-  const cure = 'it reserves address space, which is not memory: lift ulimit -v or LimitAS='
-  return isLimited ? `${what}; ${cure}` : what
-}
+  ['RangeError', 'it reserves address space, which is not memory: lift ulimit -v or LimitAS='],
+  ['ReferenceError', 'Node has no WebAssembly: start it without --jitless, also in NODE_OPTIONS'],
+])
+const INSTALL = 'a file of sql.js is missing, damaged or not readable: install this release again'
 
 /** A prepared statement, and what is bound each time that it runs. */
 export class Query {
