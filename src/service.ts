@@ -106,13 +106,14 @@ export class Service {
     addServiceMetrics(routerOptions, this.#http, this.#keys, mountedActive, () => this.#checks())
   }
 
-  /** Adds the handler for other servers. */
+  /** Adds the handler for other servers. Returns what an application may use. */
   mount(create: (responder: Responder) => Adapter): PlantService {
     this.#adapter = create(this.#responder)
-    return Object.assign(this, { handler: this.#adapter.handler })
+    const { open, listen, close, health, metrics } = this
+    return { open, listen, close, health, metrics, handler: this.#adapter.handler }
   }
 
-  // Arrow functions, so that an application may destructure the service.
+  // Arrow functions: an application has them without this object.
   /**
    * Opens the store. Until then requests get 503.
    * @throws DirectoryLocked, StoreCorrupt
@@ -206,7 +207,7 @@ export class Service {
     const absence = this.#keys.unavailable
     return {
       service: this.#state === 'serving' ? undefined : this.#state,
-      keys: absence && `no usable key set: ${String(absence.cause)}`,
+      keys: absence && `no usable key set: ${absence.message}`,
       storage: this.#store ? this.#store.unavailableReason() : 'not recovered yet',
     }
   }

@@ -5,7 +5,6 @@ import { escaped, HttpError } from '../errors.ts'
 import type { Responder } from '../http/exchange.ts'
 import { errorResponse, type HttpResponse, jsonResponse } from '../http/response.ts'
 import { HttpServer } from '../http/server.ts'
-import { overloaded } from '../limits/budget.ts'
 import type { Log } from '../telemetry/log.ts'
 import { Metrics, METRICS_TYPE } from '../telemetry/metrics.ts'
 import { watchProcess } from '../telemetry/process.ts'
@@ -69,7 +68,7 @@ function responderOf(paths: ReadonlyMap<string, () => HttpResponse>, log: Log): 
       if (method === 'GET' || method === 'HEAD') return respond()
       throw new HttpError('methodNotAllowed', ['Allow', 'GET, HEAD'])
     },
-    timeoutError: () => overloaded(),
+    timeoutError: () => new HttpError('overloaded', ['Retry-After', '1']),
     responseFailed: () => {},
     explain(error, { requestId }) {
       if (error instanceof HttpError) return errorResponse(error)

@@ -3,15 +3,16 @@
  * each response.
  */
 
-import { insufficientScope, readBearer } from '../auth/bearer.ts'
+import { insufficientScope, readBearer, TokenRefused } from '../auth/bearer.ts'
 import type { Caller } from '../auth/caller.ts'
+import { KeysUnavailable } from '../auth/key-source.ts'
 import type { Verifier } from '../auth/verifier.ts'
 import { CATALOGUE, ClientGone, HttpError, reasonOf } from '../errors.ts'
 import { discardBody } from '../http/body.ts'
 import type { Exchange, RequestRecord, Responder } from '../http/exchange.ts'
 import { hasTooManyHeaders } from '../http/exchange.ts'
 import { errorResponse, type HttpResponse, NO_RESPONSE, type Outcome } from '../http/response.ts'
-import { overloaded } from '../limits/budget.ts'
+import { Overloaded } from '../limits/budget.ts'
 import type { Log, LogRequests } from '../telemetry/log.ts'
 import type { Metrics } from '../telemetry/metrics.ts'
 import { PlantTooLarge, StoreFull, StoreUnavailable } from '../plants/store.ts'
@@ -35,7 +36,7 @@ export interface RouterOptions extends OperationOptions {
 }
 
 /** In seconds. */
-const STORE_RETRY = ['Retry-After', '1']
+const SOON = ['Retry-After', '1']
 /** If a known path has no operation for a method, these methods get 405 and all others 501. */
 const KNOWN_METHOD = /^(?:GET|HEAD|POST|PUT|PATCH|DELETE)$/
 /** The log has this much of an owner's hash: 48 bits. */
@@ -129,7 +130,7 @@ export class Router implements Responder {
 
   timeoutError({ ownerHash }: RequestRecord): HttpError {
     // Without an owner, the token is still being verified.
-    return ownerHash === undefined ? overloaded() : new HttpError('storageUnavailable', STORE_RETRY)
+    return new HttpError(ownerHash === undefined ? 'overloaded' : 'storageUnavailable', SOON)
   }
 
   responseFailed(error: unknown, { requestId }: RequestRecord): void {
@@ -177,8 +178,16 @@ function splitTarget(target: string): { readonly path: string; readonly query: s
 /** The error for the client. An unknown error may hold secrets, so it becomes `internal`. */
 function httpErrorOf(error: unknown): HttpError {
   if (error instanceof HttpError) return error
+  if (error instanceof TokenRefused)
+    return new HttpError(error.refusal, ['WWW-Authenticate', error.challenge], error.message)
+  if (error instanceof KeysUnavailable) {
+    const retry = ['Retry-After', String(error.retrySeconds)]
+    return new HttpError('keysUnavailable', retry, error.message)
+  }
+  if (error instanceof Overloaded)
+    return new HttpError('overloaded', SOON, error.message || undefined)
   if (error instanceof StoreUnavailable)
-    return new HttpError('storageUnavailable', STORE_RETRY, reasonOf(error))
+    return new HttpError('storageUnavailable', SOON, reasonOf(error))
   if (error instanceof StoreFull) return new HttpError('storageFull')
   if (error instanceof PlantTooLarge) return new HttpError('bodyTooLarge')
   return new HttpError('internal')

@@ -1,7 +1,7 @@
 /** Reads from the claims of a verified token who sent a request. */
 import { createHash } from 'node:crypto'
 import type { JWTPayload } from 'jose'
-import { invalidToken } from './bearer.ts'
+import { TokenRefused } from './bearer.ts'
 import { isJsonObject } from './json-object.ts'
 
 /** Who sent a request, as its verified token says. */
@@ -29,28 +29,28 @@ export interface TokenRules {
 
 /**
  * Checks what jose does not, or only in `aud`, and reads who the caller is.
- * @throws HttpError tokenUnacceptable if a claim is missing or of no use.
+ * @throws TokenRefused tokenUnacceptable if a claim is missing or of no use.
  */
 export function readCaller(claims: JWTPayload, rules: TokenRules): Caller {
   const { exp = Infinity } = claims
   // JSON's 1e400 is Infinity, which jose takes for a number: the token would never expire.
-  if (!Number.isFinite(exp)) throw invalidToken('tokenUnacceptable', 'exp is not finite')
+  if (!Number.isFinite(exp)) throw unacceptable('exp is not finite')
   const audiences = [requiredClaimOf(claims, rules.audienceClaim)].flat()
   if (!rules.audience.some((audience) => audiences.includes(audience)))
-    throw invalidToken('tokenUnacceptable', 'the audience claim does not hold the audience')
+    throw unacceptable('the audience claim does not hold the audience')
   const owner = requiredClaimOf(claims, rules.ownerClaim)
   if (typeof owner !== 'string' || owner === '' || !owner.isWellFormed())
-    throw invalidToken('tokenUnacceptable', 'the owner claim is no usable string')
+    throw unacceptable('the owner claim is no usable string')
   const ownerHash = createHash('sha256').update(owner).digest('hex')
   const scopeClaim = rules.scopeClaim ?? (Object.hasOwn(claims, 'scope') ? 'scope' : 'scp')
   return { owner, ownerHash, scopes: readScopes(claimOf(claims, scopeClaim)), exp }
 }
 
-/** @throws HttpError tokenUnacceptable if the token does not have the claim. */
+/** @throws TokenRefused tokenUnacceptable if the token does not have the claim. */
 function requiredClaimOf(claims: JWTPayload, name: string): unknown {
   const value = claimOf(claims, name)
   if (value !== undefined) return value
-  throw invalidToken('tokenUnacceptable', `missing required "${name}" claim`)
+  throw unacceptable(`missing required "${name}" claim`)
 }
 
 /** The value of the claim of this name, else what the path leads to. Undefined without either. */
@@ -89,4 +89,8 @@ function readScopes(value: unknown): ReadonlySet<string> {
 /** `false` denies a role; of a list the path is too short: {"realm_access": {"roles": [...]}}. */
 function isGranted(member: unknown): boolean {
   return member === true || (isJsonObject(member) && Object.keys(member).length > 0)
+}
+
+function unacceptable(reason: string): TokenRefused {
+  return new TokenRefused('tokenUnacceptable', reason)
 }

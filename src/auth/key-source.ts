@@ -1,6 +1,7 @@
 /** The keys of a service: the set in use, and when it is loaded again. */
 import type { CompactJWSHeaderParameters, CryptoKey } from 'jose'
-import { HttpError, reasonOf } from '../errors.ts'
+import { reasonOf } from '../errors.ts'
+import { nextDelay } from '../limits/backoff.ts'
 import type { Log } from '../telemetry/log.ts'
 import type { TokenCache } from './token-cache.ts'
 
@@ -55,6 +56,18 @@ export interface ConfiguredKeys {
   readonly load?: (running: AbortController, timeoutMs: number) => Promise<Keys>
 }
 
+/** There are no keys to verify a token with. The message says why in a few words. */
+export class KeysUnavailable extends Error {
+  /** When keys are loaded again. */
+  readonly retrySeconds: number
+
+  constructor(message: string, retrySeconds: number) {
+    super(message)
+    this.retrySeconds = retrySeconds
+  }
+}
+KeysUnavailable.prototype.name = 'KeysUnavailable'
+
 const BINARY = 'a secret file is no text: all its bytes are the secret'
 /** Loads that requests may cause in a row. */
 const LOADS_IN_A_ROW = 3
@@ -100,12 +113,11 @@ export class KeySource {
     return performance.now() < this.#loadedAtMs + this.#timing.usable ? this.#set : undefined
   }
 
-  /** If there are no keys, the error for a token. Its `cause` says why in a few words. */
-  get unavailable(): HttpError | undefined {
+  /** If there are no keys, the error for a token. */
+  get unavailable(): KeysUnavailable | undefined {
     if (this.keys !== undefined) return undefined
     const seconds = Math.max(1, Math.ceil(this.#retryMs / 1000))
-    const why = this.#failure ?? 'no key set has been fetched yet'
-    return new HttpError('keysUnavailable', ['Retry-After', String(seconds)], why)
+    return new KeysUnavailable(this.#failure ?? 'no key set has been fetched yet', seconds)
   }
 
   /**
@@ -180,7 +192,7 @@ export class KeySource {
     if (!this.#running) return
     const { refresh, usable, retry, refill } = this.#timing
     const leftMs = this.#set ? this.#loadedAtMs + usable - performance.now() : 0
-    this.#retryMs = leftMs > 0 ? 0 : Math.min(Math.max(retry, 2 * this.#retryMs), refill)
+    this.#retryMs = leftMs > 0 ? 0 : nextDelay(this.#retryMs, retry, refill)
     const delayMs = leftMs > 0 ? Math.min(refresh, leftMs) : this.#retryMs
     this.#timer = setTimeout(() => void this.#loadOnce(), delayMs).unref()
   }

@@ -7,10 +7,10 @@ import { decodeProtectedHeader } from 'jose/decode/protected_header'
 import * as errors from 'jose/errors'
 import { jwtVerify } from 'jose/jwt/verify'
 import { ClientGone, isError } from '../errors.ts'
-import { Budget, overloaded } from '../limits/budget.ts'
+import { Budget, Overloaded, overloaded } from '../limits/budget.ts'
 import { type FairQueue, STRANGERS } from '../limits/fair-queue.ts'
 import { Limiter } from '../limits/limiter.ts'
-import { invalidToken } from './bearer.ts'
+import { TokenRefused } from './bearer.ts'
 import { type Caller, readCaller, type TokenRules } from './caller.ts'
 import type { Keys, KeySource } from './key-source.ts'
 
@@ -82,9 +82,7 @@ export class Verifier {
 
   /**
    * Returns the caller at once if the token is in the cache. All errors are rejections.
-   * @throws HttpError tokenInvalid, tokenExpired, tokenUnacceptable or keysUnavailable; `cause`
-   * says why.
-   * @throws HttpError overloaded if too many tokens wait.
+   * @throws TokenRefused; KeysUnavailable; Overloaded if too many tokens wait.
    * @throws ClientGone if the client left while its token waited.
    */
   verify(token: string, request: TokenRequest): Caller | Promise<Caller> {
@@ -100,7 +98,7 @@ export class Verifier {
     const places = request.isChunked ? CHUNKED_PLACES : 1
     const hold = this.#places.reserve(STRANGERS, places, TOO_MANY)
     try {
-      const kid = await this.#queue.run(STRANGERS, () => this.#readKid(token, request), 0)
+      const kid = await this.#queue.run(STRANGERS, () => readKid(token, request), 0)
       const fetched = this.#source.fetchFor(kid)
       if (fetched) {
         const waiting = this.#placesForKeys.reserve(STRANGERS, places, TOO_MANY)
@@ -111,20 +109,13 @@ export class Verifier {
       // While this request waited, another one may have verified the same token.
       const verify = () => this.#findCached(token) ?? this.#verifyOnce(token, request)
       return await this.#verifying.run(STRANGERS, verify)
+    } catch (error) {
+      // Such a token may be good.
+      if (error instanceof Overloaded || error instanceof ClientGone) throw error
+      this.counts.refused++
+      throw refusalOf(error)
     } finally {
       hold.set(0)
-    }
-  }
-
-  /** Reads which key it names, after a check of its form. */
-  #readKid(token: string, request: TokenRequest): unknown {
-    if (request.isOver) throw new ClientGone()
-    try {
-      checkForm(token)
-      return kidOf(token)
-    } catch (error) {
-      this.counts.refused++
-      throw error
     }
   }
 
@@ -137,49 +128,46 @@ export class Verifier {
   async #verifyOnce(token: string, request: TokenRequest): Promise<Caller> {
     if (request.isOver) throw new ClientGone()
     const { keys, unavailable } = this.#source
-    try {
-      if (keys === undefined) throw unavailable
-      const caller = await this.#callerOf(token, keys)
-      keys.verified.add(token, caller)
-      this.counts.accepted++
-      return caller
-    } catch (error) {
-      this.counts.refused++
-      throw refusalOf(error)
-    }
+    if (keys === undefined) throw unavailable
+    const caller = await this.#callerOf(token, keys)
+    keys.verified.add(token, caller)
+    this.counts.accepted++
+    return caller
   }
 
-  /** Verifies the signature and all claims. `left` are the keys that it may still try, if any. */
-  async #callerOf(token: string, keys: Keys, left: CryptoKey[] = []): Promise<Caller> {
+  /** Verifies the signature, by the keys that fit one after another, and all claims. */
+  async #callerOf(token: string, keys: Keys): Promise<Caller> {
     const { issuer, audience, audienceClaim, clockTolerance } = this.#rules
+    // RFC 8725 §3.1: the service and its keys choose the algorithm, the token does not.
+    const options = { algorithms: keys.algorithms, issuer, requiredClaims: ['exp'], clockTolerance }
+    const more = audienceClaim === 'aud' ? { audience: [...audience] } : {}
+    const left: CryptoKey[] = []
     const keyOf: JWTVerifyGetKey = async (header) => {
       if (left.length === 0) left.push(...(await keys.find(header)))
       return checkKey(token, left.shift())
     }
-    // Now, after the wait for keys and its turn.
-    const currentDate = new Date(this.#now())
-    // RFC 8725 §3.1: the service and its keys choose the algorithm, the token does not.
-    const options = { algorithms: keys.algorithms, issuer, requiredClaims: ['exp'], clockTolerance }
-    const more = audienceClaim === 'aud' ? { audience: [...audience] } : {}
-    try {
-      const verified = await jwtVerify(token, keyOf, { ...options, ...more, currentDate })
-      checkHeader(verified.protectedHeader)
-      return readCaller(verified.payload, this.#rules)
-    } catch (error) {
-      // What this key has not signed, the next one may have. Any other error is final: else a token
-      // that has expired would become one with a wrong signature.
-      if (left.length === 0 || !(error instanceof errors.JWSSignatureVerificationFailed))
-        throw error
+    while (true) {
+      // Now, after the wait for keys and its turn.
+      const currentDate = new Date(this.#now())
+      try {
+        const verified = await jwtVerify(token, keyOf, { ...options, ...more, currentDate })
+        checkHeader(verified.protectedHeader)
+        return readCaller(verified.payload, this.#rules)
+      } catch (error) {
+        // What this key has not signed, the next one may have. Any other error is final: else a
+        // token that has expired would become one with a wrong signature.
+        if (left.length === 0 || !(error instanceof errors.JWSSignatureVerificationFailed))
+          throw error
+      }
       // As between two tokens: the journal's writes come first to the threads.
       await nextTick()
-      return this.#callerOf(token, keys, left)
     }
   }
 }
 
-/** @throws HttpError tokenInvalid if this is not so. */
+/** @throws TokenRefused tokenInvalid if this is not so. */
 function demand(isSo: boolean, reason: string): void {
-  if (!isSo) throw invalidToken('tokenInvalid', reason)
+  if (!isSo) throw new TokenRefused('tokenInvalid', reason)
 }
 
 /**
@@ -205,7 +193,7 @@ function checkKey(token: string, key: CryptoKey | undefined): CryptoKey {
 /**
  * Checks that a token is one compact JWS in its only spelling (RFC 7515 §2, §3.1), so that two
  * different strings are never the same token. Nothing is verified yet.
- * @throws HttpError tokenInvalid.
+ * @throws TokenRefused tokenInvalid.
  */
 function checkForm(token: string): void {
   // Characters are bytes here: all others differ once they are encoded again.
@@ -223,16 +211,18 @@ function checkForm(token: string): void {
   demand(bytes.slice(0, 2).every(isUtf8), 'the header or the payload is not UTF-8')
 }
 
-/** @throws HttpError tokenInvalid if the header is no JSON object. */
-function kidOf(token: string): unknown {
+/** Which key the token names. @throws TokenRefused tokenInvalid if its form is wrong. */
+function readKid(token: string, request: TokenRequest): unknown {
+  if (request.isOver) throw new ClientGone()
+  checkForm(token)
   try {
     return decodeProtectedHeader(token).kid
   } catch {
-    throw invalidToken('tokenInvalid', 'the header is no JSON object')
+    throw new TokenRefused('tokenInvalid', 'the header is no JSON object')
   }
 }
 
-/** @throws HttpError tokenInvalid. */
+/** @throws TokenRefused tokenInvalid. */
 function checkHeader({ typ, b64 }: CompactJWSHeaderParameters): void {
   const isOurs = typ === undefined || (typeof typ === 'string' && ACCEPTED_TYP.test(typ))
   demand(isOurs, 'a token of another kind, by its typ')
@@ -240,15 +230,16 @@ function checkHeader({ typ, b64 }: CompactJWSHeaderParameters): void {
   demand(b64 === undefined || b64 === true, 'unencoded payload')
 }
 
-/** The error with its condition. jose's own errors carry the claims, which must not be logged. */
+/** What jose and Node throw, as a refusal. jose's errors carry the claims, which are not logged. */
 function refusalOf(error: unknown): unknown {
   // Node cannot import the key that the token names. The issuer may have written it wrong.
-  if (isError(error) && error.name === 'DataError') return invalidToken('tokenInvalid', UNUSABLE)
+  const isUnusable = isError(error) && error.name === 'DataError'
+  if (isUnusable) return new TokenRefused('tokenInvalid', UNUSABLE)
   if (!(error instanceof errors.JOSEError)) return error
+  if (error instanceof errors.JWTExpired) return new TokenRefused('tokenExpired', error.message)
+  if (error instanceof errors.JWTClaimValidationFailed)
+    return new TokenRefused('tokenUnacceptable', error.message)
   // Its message quotes the token.
   const isExtended = error instanceof errors.JOSENotSupported
-  if (isExtended) return invalidToken('tokenInvalid', 'unknown extension')
-  if (error instanceof errors.JWTExpired) return invalidToken('tokenExpired', error.message)
-  const isClaim = error instanceof errors.JWTClaimValidationFailed
-  return invalidToken(isClaim ? 'tokenUnacceptable' : 'tokenInvalid', error.message)
+  return new TokenRefused('tokenInvalid', isExtended ? 'unknown extension' : error.message)
 }

@@ -1,6 +1,8 @@
 /* Bounds what the requests of owners hold: bytes of memory, or places in a queue. */
 
-import { HttpError } from '../errors.ts'
+/** There is no room now: to be tried again. The message, if any, says for what. */
+export class Overloaded extends Error {}
+Overloaded.prototype.name = 'Overloaded'
 
 /** All owners together hold at most `max`, and one of them at most half of what is free. */
 export class Budget {
@@ -16,10 +18,10 @@ export class Budget {
     return this.#held
   }
 
-  /** @throws HttpError `overloaded` if there is no room. */
-  reserve(owner: string, amount: number, cause?: string): Hold {
+  /** @throws Overloaded if there is no room. */
+  reserve(owner: string, amount: number, what?: string): Hold {
     const hold = new Hold(this, owner)
-    if (!hold.grow(amount)) throw overloaded(cause)
+    if (!hold.grow(amount)) throw overloaded(what)
     return hold
   }
 
@@ -62,6 +64,6 @@ export class Hold {
   }
 }
 
-export function overloaded(cause?: string): HttpError {
-  return new HttpError('overloaded', ['Retry-After', '1'], cause)
+export function overloaded(what?: string): Overloaded {
+  return new Overloaded(what)
 }

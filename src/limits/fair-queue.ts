@@ -1,5 +1,5 @@
 import { Budget } from './budget.ts'
-import { Turns } from './turns.ts'
+import { WaitingWork } from './waiting-work.ts'
 
 /** Time for queued work in one tick of the event loop, so that sockets and probes are served. */
 const TICK_MS = 3
@@ -12,6 +12,7 @@ const RESET_MS = 1
 const ARRIVAL_MS = 10
 /** Pieces that wait. Those whose client has left wait too. */
 const PLACES = 4096
+const TOO_MUCH = 'too much work waits'
 /** In place of the owner whose token is not verified yet. No owner is empty. */
 export const STRANGERS = ''
 
@@ -23,10 +24,10 @@ export const STRANGERS = ''
  * wait, every second piece is theirs: as one more owner they would wait for all owners.
  */
 export class FairQueue {
-  readonly #owners = new Turns<() => void>()
-  readonly #strangers = new Turns<() => void>()
-  #isStrangersTurn = false
   readonly #places = new Budget(PLACES)
+  readonly #owners = new WaitingWork(this.#places, TOO_MUCH)
+  readonly #strangers = new WaitingWork(this.#places, TOO_MUCH)
+  #isStrangersTurn = false
   #spentMs = 0
   #isScheduled = false
   #hasArrival = false
@@ -36,21 +37,14 @@ export class FairQueue {
    * While it waits it takes `places`, of which one owner has at most half of those that are free;
    * 0 if the caller bounds how many there are.
    * @throws what `work` throws; as a rejection if it had to wait.
-   * @throws HttpError `overloaded` if too much waits.
+   * @throws Overloaded if too much waits.
    */
   run<T>(owner: string, work: () => T | Promise<T>, places = 1): T | Promise<T> {
     if (this.#count === 0 && this.#spentMs < TICK_MS) return this.#timed(work)
-    const hold = this.#places.reserve(owner, places, 'too much work waits')
-    // What it throws is a rejection.
-    const piece = async (): Promise<T> => {
-      hold.set(0)
-      return this.#timed(work)
-    }
-    return new Promise((resolve) => {
-      const waiting = owner === STRANGERS ? this.#strangers : this.#owners
-      waiting.add(owner, () => resolve(piece()))
-      this.#schedule()
-    })
+    const waiting = owner === STRANGERS ? this.#strangers : this.#owners
+    const result = waiting.add(owner, () => this.#timed(work), places)
+    this.#schedule()
+    return result
   }
 
   /** Call this for each accepted connection; more may wait to be accepted. */
@@ -63,10 +57,11 @@ export class FairQueue {
   }
 
   /** While both wait, owners and strangers alternate. */
-  #shift(): (() => void) | undefined {
+  #startNext(): void {
     const isTheirs = !this.#isStrangersTurn || this.#owners.count === 0
     this.#isStrangersTurn = isTheirs && this.#strangers.count > 0
-    return (this.#isStrangersTurn ? this.#strangers : this.#owners).shift()
+    const waiting = this.#isStrangersTurn ? this.#strangers : this.#owners
+    waiting.startNext()
   }
 
   #timed<T>(work: () => T): T {
@@ -93,7 +88,7 @@ export class FairQueue {
     const isSpent = this.#spentMs >= TICK_MS
     this.#spentMs = 0
     if (!isArriving && !isSpent) {
-      while (this.#count > 0 && this.#spentMs < TICK_MS) this.#shift()?.()
+      while (this.#count > 0 && this.#spentMs < TICK_MS) this.#startNext()
       this.#spentMs = 0
       this.#ranAtMs = performance.now()
     }

@@ -1,35 +1,32 @@
 import { Budget } from './budget.ts'
-import { Turns } from './turns.ts'
+import { WaitingWork } from './waiting-work.ts'
 
 /** Bounds how much work of one kind runs at once, and how much waits. Owners take turns. */
 export class Limiter {
   /** How much more may run at once. */
   #room: number
-  readonly #waiting = new Turns<() => void>()
-  readonly #places: Budget
-  readonly #what: string
+  readonly #waiting: WaitingWork
 
   /**
    * Of the `places` of what waits, one owner has at most half of those that are free. `what` is for
    * the log, in the plural.
    */
   constructor(what: string, maxRunning: number, places: number) {
-    this.#what = what
     this.#room = maxRunning
-    this.#places = new Budget(places)
+    this.#waiting = new WaitingWork(new Budget(places), `too many ${what} wait`)
   }
 
   /**
    * Runs the work once there is room. The work itself must see then whether it is still wanted.
-   * @throws HttpError `overloaded` if too much waits.
+   * @throws Overloaded if too much waits.
    */
   async run<T>(owner: string, work: () => T | Promise<T>): Promise<T> {
-    if (this.#room > 0) this.#room--
-    else {
-      const hold = this.#places.reserve(owner, 1, `too many ${this.#what} wait`)
-      await new Promise<void>((start) => this.#waiting.add(owner, start))
-      hold.set(0)
-    }
+    if (this.#room === 0) return this.#waiting.add(owner, () => this.#run(work))
+    this.#room--
+    return this.#run(work)
+  }
+
+  async #run<T>(work: () => T | Promise<T>): Promise<T> {
     try {
       return await work()
     } finally {
@@ -40,8 +37,6 @@ export class Limiter {
 
   /** Passes the room of work that ended to the next in turn, so that no newcomer is before it. */
   #next(): void {
-    const start = this.#waiting.shift()
-    if (start) start()
-    else this.#room++
+    if (!this.#waiting.startNext()) this.#room++
   }
 }

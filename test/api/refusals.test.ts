@@ -1,7 +1,8 @@
 import assert from 'node:assert/strict'
 import { type TestContext, test } from 'node:test'
 import { readSecrets } from '../../dist/auth/secrets.js'
-import { HttpError } from '../../dist/errors.js'
+import { CATALOGUE } from '../../dist/errors.js'
+import { Overloaded } from '../../dist/limits/budget.js'
 import { StoreUnavailable } from '../../dist/plants/store.js'
 import { SqljsStore } from '../../dist/store/sqljs/sqljs-store.js'
 import {
@@ -129,8 +130,9 @@ test('refused tokens: the log has error and cause, and the table each of them', 
   const busy = verifier(fixed(keys))
   for (let n = 0; n < 512; n++) void busy.verify(GOOD)
   await assert.rejects(Promise.resolve(busy.verify(GOOD)), (error) => {
-    assert.ok(error instanceof HttpError)
-    return found.push({ error: error.error, cause: error.cause }) > 0
+    assert.ok(error instanceof Overloaded)
+    const [value] = CATALOGUE.overloaded
+    return found.push({ error: value, cause: error.message }) > 0
   })
   const used = new Set(found.map((line) => `${String(line['error'])} ${textOf(line)}`))
   const inTable = ROWS.flatMap(({ error, texts }) => texts.map((text) => `${error} ${text}`))

@@ -35,7 +35,7 @@ import {
 const [AT_ONCE, PLACES] = [16, 512]
 
 const SLOW_SET = keyFile(jwk(p521.publicKey, { kid: 'one' }))
-const OVERLOADED = { condition: 'overloaded' }
+const OVERLOADED = { name: 'Overloaded' }
 
 /** Signed by the key of the set; each subject has another token. */
 function es512(sub: string): string {
@@ -120,7 +120,7 @@ test('tokens in turn: a token that others verified meanwhile is not verified aga
   }
   assert.equal(begun(), AT_ONCE)
   assert.equal(await metric('tokens_verified_total{result="accepted"}'), AT_ONCE)
-  assert.equal(await metric('tokens_remembered_total'), 4)
+  assert.equal(await metric('token_cache_hits_total'), 4)
 })
 
 test('tokens in turn: a new token is a piece of the queue, and a cached one is none', async (t) => {

@@ -50,7 +50,7 @@ async function ownerOf(payload: Members | string, rules?: Partial<TokenRules>): 
   return (await callerOf(payload, rules)).owner
 }
 
-const unacceptable = { condition: 'tokenUnacceptable' }
+const unacceptable = { refusal: 'tokenUnacceptable' }
 
 const SIGNERS: Readonly<Record<string, readonly [KeyPair, ...string[]]>> = {
   rsa: [rsa, 'RS256', 'RS384', 'RS512', 'PS256', 'PS384', 'PS512'],
@@ -155,7 +155,7 @@ test('claims: a name with dots is a claim, or else the path to one through objec
   for (const ownerClaim of ['tenant.list.0', 'tenant.x', 'x.id', 'tenant.id.a', 'tenant.', '.sub'])
     await assert.rejects(of({ ownerClaim }), {
       ...unacceptable,
-      cause: `missing required "${ownerClaim}" claim`,
+      message: `missing required "${ownerClaim}" claim`,
     })
   for (const audienceClaim of ['api.none', 'tenant.id'])
     await assert.rejects(of({ audienceClaim }), unacceptable)
@@ -244,7 +244,7 @@ test('refusal: the reason quotes nothing of header or payload', async () => {
   for (const part of ['xyzzy', '{"xyzzy":}', '"xyzzy"', '{"alg":"HS256"} xyzzy']) {
     const extension = hs256(claims(), { crit: [part], [part]: 1 })
     for (const text of [token(part, claims(), SECRET, 'HS256'), hs256(part), extension])
-      await assert.rejects(verify(text), { cause: /^(?!.*xyz)/ })
+      await assert.rejects(verify(text), { message: /^(?!.*xyz)/ })
   }
 })
 

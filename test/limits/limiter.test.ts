@@ -22,7 +22,7 @@ function limited(maxRunning: number, places: number) {
   return { limiter, begun, running, add, end }
 }
 
-const OVERLOADED = { condition: 'overloaded', cause: 'too many calls wait' }
+const OVERLOADED = { name: 'Overloaded', message: 'too many calls wait' }
 
 test('limiter: runs so much at once, then owners in turn', async () => {
   const { begun, running, add, end } = limited(2, 100)

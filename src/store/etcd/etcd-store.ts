@@ -1,5 +1,6 @@
 /** Plants in an etcd cluster. */
-import { HttpError, reasonOf } from '../../errors.ts'
+import { reasonOf } from '../../errors.ts'
+import { Overloaded } from '../../limits/budget.ts'
 import { Limiter } from '../../limits/limiter.ts'
 import type { NewPlant } from '../../plants/plant.ts'
 import type { Created, PlantList, PlantStore, RangeOf } from '../../plants/store.ts'
@@ -25,13 +26,14 @@ const NO_SPACE = /database space exceeded/
 /** Up to half a MiB above etcd's --max-request-bytes, and above that. */
 const TOO_LARGE = /request is too large|message larger than max/
 /** The errors that `PlantStore` names, and the one of a `Limiter`. */
-const FOR_CALLERS = [PlantTooLarge, StoreFull, StoreUnavailable, HttpError]
+const FOR_CALLERS = [PlantTooLarge, StoreFull, StoreUnavailable, Overloaded]
 
 /**
  * Plants in an etcd cluster, which any number of instances share. A create is one transaction,
  * alone or with others. A list is read range by range, with linearizable reads. Nothing is cached.
  */
 export class EtcdStore implements PlantStore {
+  readonly isShared = true
   readonly #client: EtcdClient
   readonly #prefix: string
   /** Of creates, and of the ranges of lists. */
@@ -66,7 +68,6 @@ export class EtcdStore implements PlantStore {
     return created
   }
 
-  /** Always promises: HTTP caches only chunks returned at once, and could not invalidate these. */
   list(owner: string, { after, limit = Infinity }: RangeOf<'after' | 'limit'>): PlantList {
     const read = (query: wire.RangeQuery, isFirst: boolean) =>
       this.#inTurn(owner, (deadline) => this.#read({ ...query, deadline }, isFirst))

@@ -199,7 +199,7 @@ test('2,048 creates of an owner may wait; one more is refused, and others go on'
   const bob = store.create('bob', plant(1n))
   gate.release()
   assert.deepEqual(tally(await running), { stored: RUNNING_MAX })
-  assert.deepEqual(tally(await crowd), { stored: WAITING_MAX / 2, HttpError: 100 })
+  assert.deepEqual(tally(await crowd), { stored: WAITING_MAX / 2, Overloaded: 100 })
   assert.equal(await bob, 'stored')
   // Owners take turns, so bob is in the first transaction of what waited.
   const [, second] = asked

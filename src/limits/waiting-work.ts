@@ -1,0 +1,39 @@
+import type { Budget } from './budget.ts'
+import { Turns } from './turns.ts'
+
+/** Work that waits until it is started. Owners take turns. */
+export class WaitingWork {
+  readonly #turns = new Turns<() => void>()
+  readonly #places: Budget
+  readonly #refusal: string
+
+  /** Work takes `places` until it starts; `refusal` is for the log. */
+  constructor(places: Budget, refusal: string) {
+    this.#places = places
+    this.#refusal = refusal
+  }
+
+  get count(): number {
+    return this.#turns.count
+  }
+
+  /**
+   * Resolves or rejects as the work does.
+   * @throws Overloaded at once if there is no place.
+   */
+  add<T>(owner: string, work: () => T | Promise<T>, places = 1): Promise<T> {
+    const hold = this.#places.reserve(owner, places, this.#refusal)
+    const start = async (): Promise<T> => {
+      hold.set(0)
+      return work()
+    }
+    return new Promise((resolve) => this.#turns.add(owner, () => resolve(start())))
+  }
+
+  /** Starts what is next. False if nothing waits. */
+  startNext(): boolean {
+    const start = this.#turns.shift()
+    start?.()
+    return start !== undefined
+  }
+}
