@@ -25,7 +25,8 @@ export function listPlants(call: Call): HttpResponse | Promise<HttpResponse> {
     if (next instanceof Promise) return next.then(({ value }) => respond(call, list, limit, value))
     const response = respond(call, list, limit, next.value)
     // A response that was awaited is not cached: a create may have come in between.
-    if (!(response instanceof Promise)) pageCache.add(owner, query, response, cutOf(next.value))
+    if (!store().isShared && !(response instanceof Promise))
+      pageCache.add(owner, query, response, cutOf(next.value))
     return response
   })
 }

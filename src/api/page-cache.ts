@@ -33,7 +33,7 @@ interface OwnPages {
  * Responses to GET, by owner and query. A new plant removes the pages that may show it before the
  * POST is answered; it changes no other owner's list. Plants are listed by id, ascending, and none
  * is ever deleted: so a page that is cut before the new id stays as it is. A create by another
- * process is not seen here: of a store that others write to, lists are promises, and not cached.
+ * process is not seen here: lists of a store that `isShared` are not cached.
  */
 export class PageCache {
   readonly #owners = new Map<string, OwnPages>()

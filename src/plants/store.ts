@@ -44,6 +44,8 @@ export type PlantList = Iterator<PlantChunk, undefined> | AsyncIterator<PlantChu
  * text that UTF-8 can encode.
  */
 export interface PlantStore {
+  /** True if other processes add plants too: then no list may be cached. */
+  readonly isShared: boolean
   /**
    * Stores a plant under (owner, id).
    * @throws StoreUnavailable if it is not certain that the plant is stored. Repeating is safe.
@@ -78,7 +80,7 @@ StoreFull.prototype.name = 'StoreFull'
 export interface Recovered {
   readonly plants: number
   /** Batches that were replayed from the journals. */
-  readonly groups: number
+  readonly batches: number
   /** Bytes of a torn last line, which were put aside. */
   readonly tornBytes: number
   readonly ms: number

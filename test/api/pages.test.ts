@@ -3,6 +3,7 @@ import { test } from 'node:test'
 import { writeCursor } from '../../dist/api/cursor.js'
 import { PageCache } from '../../dist/api/page-cache.js'
 import type { HttpResponse } from '../../dist/http/response.js'
+import { listOf, startBare } from '../support/bare.ts'
 import { call, post } from '../support/http.ts'
 import { Random, seeded } from '../support/random.ts'
 import { THOROUGH } from '../support/scale.ts'
@@ -216,4 +217,14 @@ test('pages: long names of owners count', () => {
   assert.equal(pages.get(`0 ${name}`, ''), undefined)
   for (let owner = 0; owner < 3000; owner++) pages.invalidate(`${owner} ${name}`, 1n)
   assert.equal(pages.bytes, 0)
+})
+
+test('pages: a list of a store that others write to is not cached', async (t) => {
+  for (const isShared of [false, true]) {
+    let lists = 0
+    const list = () => listOf([[{ name: String(++lists) }]])
+    const { port } = await startBare(t, { store: { isShared, list } })
+    for (const _ of [1, 2, 3]) assert.equal((await call(port)).status, 200)
+    assert.equal(lists, isShared ? 3 : 1)
+  }
 })

@@ -88,6 +88,7 @@ export async function startBare(
   const refused: unknown[] = []
   const failures: unknown[] = []
   const whole: PlantStore = {
+    isShared: false,
     create: (_owner: string, { id, name }: NewPlant): Promise<Created> => {
       plants.set(id, { name })
       return Promise.resolve('stored')

@@ -34,6 +34,7 @@ const CLOSED = 'the store is closed'
  * So the database has durable plants alone, and two creates of one id always meet.
  */
 export class SqljsStore implements PlantStore {
+  readonly isShared = false
   readonly recovered: Recovered
   readonly #options: ResolvedOptions
   readonly #lock: DirectoryLock
@@ -90,7 +91,7 @@ export class SqljsStore implements PlantStore {
       await directory.checkLock()
       const store = new SqljsStore(resolved, lock, recovery, journal, {
         plants: recovery.database.count,
-        groups: recovery.batches,
+        batches: recovery.batches,
         tornBytes: recovery.last?.torn.length ?? 0,
         ms: Math.round(performance.now() - startedAtMs),
       })
