@@ -16,15 +16,12 @@ export interface Output {
 export class LogWriter {
   readonly #output: Output
   readonly #reportOf: (dropped: number) => string
-  /** The lines of this tick. */
-  #lines: string[] = []
-  #chars = 0
+  /** What this tick writes: how many lines, and how many lost ones its reports name. */
+  #batch = { text: '', lines: 0, reported: 0 }
   /** Lines lost so far. */
   dropped = 0
-  /** How many of them a line has reported. */
-  #reported = 0
-  /** What `#reported` was before this tick: if the write fails, its report is lost too. */
-  #reportedBefore = 0
+  /** How many of them no line has reported. */
+  #unreported = 0
   /** The last write failed, and may have left half a line. */
   #hasFailed = false
 
@@ -35,19 +32,15 @@ export class LogWriter {
   }
 
   add(line: string): void {
-    const unread = (this.#output.writableLength ?? 0) + this.#chars
-    if (unread + line.length > UNREAD_MAX_BYTES) {
-      this.dropped++
-      return
-    }
-    if (this.#lines.length === 0) {
-      setImmediate(() => this.#write())
-      this.#reportedBefore = this.#reported
-    }
-    const gap = this.dropped - this.#reported
-    this.#reported = this.dropped
-    this.#lines.push(gap > 0 ? this.#reportOf(gap) + line : line)
-    this.#chars += line.length
+    const batch = this.#batch
+    const unread = (this.#output.writableLength ?? 0) + batch.text.length
+    if (unread + line.length > UNREAD_MAX_BYTES) return this.#lose(1)
+    if (batch.lines === 0) setImmediate(() => this.#write())
+    if (this.#unreported > 0) batch.text += this.#reportOf(this.#unreported)
+    batch.reported += this.#unreported
+    this.#unreported = 0
+    batch.text += line
+    batch.lines++
   }
 
   /** Resolves once all is written or lost, or after the timeout. */
@@ -59,17 +52,19 @@ export class LogWriter {
   }
 
   #write(written = (): void => {}): void {
-    const [lines, reportedBefore] = [this.#lines, this.#reportedBefore]
-    this.#lines = []
-    this.#chars = 0
-    this.#output.write((this.#hasFailed ? '\n' : '') + lines.join(''), (error) => {
+    const { text, lines, reported } = this.#batch
+    this.#batch = { text: '', lines: 0, reported: 0 }
+    this.#output.write((this.#hasFailed ? '\n' : '') + text, (error) => {
       this.#hasFailed = Boolean(error)
-      if (error) {
-        this.dropped += lines.length
-        this.#reported = Math.min(this.#reported, reportedBefore)
-      }
+      if (error) this.#lose(lines, reported)
       written()
     })
+  }
+
+  /** Lines are lost, and with them the report of others. */
+  #lose(lines: number, reported = 0): void {
+    this.dropped += lines
+    this.#unreported += lines + reported
   }
 }
 
