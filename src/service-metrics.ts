@@ -35,12 +35,12 @@ export function addServiceMetrics(
   metrics.gauge('plant_store_connections', 'Open connections.', () => http.size)
   metrics.counter('plant_store_connections_refused_total', refused, () => http.refused)
   metrics.gauge('plant_store_held_body_bytes', ofBodies, () => bodies.held)
-  metrics.gauge('plant_store_held_answer_bytes', ofResponses, () => responses.held)
+  metrics.gauge('plant_store_held_response_bytes', ofResponses, () => responses.held)
   metrics.counter('plant_store_tokens_verified_total', 'Tokens verified, by result.', () => [
     [{ result: 'accepted' }, counts.accepted],
     [{ result: 'refused' }, counts.refused],
   ])
-  metrics.counter('plant_store_tokens_remembered_total', cached, () => counts.cached)
+  metrics.counter('plant_store_token_cache_hits_total', cached, () => counts.cached)
   // A secret has no age and is never stale; a set has an age if it was fetched and is usable.
   metrics.gauge('plant_store_keys_stale', stale, () => keys.isStale)
   metrics.gauge('plant_store_key_set_age_seconds', age, () => keys.ageSeconds)

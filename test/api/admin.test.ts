@@ -176,7 +176,7 @@ test('admin: probes are answered during a long recovery', async (t) => {
   }
   // A replay yields every 50 ms, and a probe needs a few ticks. A kubelet waits 1 s for a probe.
   assert.ok(starting >= 18, `in that time only ${starting} pairs of probes were answered`)
-  const recovered = { plants: BATCHES, groups: BATCHES, tornBytes: 0, ms: 0 }
+  const recovered = { plants: BATCHES, batches: BATCHES, tornBytes: 0, ms: 0 }
   assert.deepEqual({ ...(await listening).recovered, ms: 0 }, recovered)
   assert.equal((await scrape(admin)).value('plant_store_plants'), BATCHES)
 })

@@ -159,7 +159,7 @@ test('metrics: verified, refused and cached tokens are counted separately', asyn
   const { value } = await scrape(adminPort)
   assert.equal(value('plant_store_tokens_verified_total{result="accepted"}'), 2)
   assert.equal(value('plant_store_tokens_verified_total{result="refused"}'), 3)
-  assert.equal(value('plant_store_tokens_remembered_total'), 3)
+  assert.equal(value('plant_store_token_cache_hits_total'), 3)
 })
 
 function keySet(): string {

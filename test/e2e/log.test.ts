@@ -46,7 +46,7 @@ test('log: a start, a failed batch and a crash say what is needed, and no secret
   const first = await startProcess(t, directory, broken)
   const { time, recovered, ...line } = startLine(first)
   assert.ok(Math.abs(Date.parse(time) - Date.now()) < 60_000)
-  assert.deepEqual({ ...recovered, ms: 0 }, { plants: 0, groups: 0, tornBytes: 0, ms: 0 })
+  assert.deepEqual({ ...recovered, ms: 0 }, { plants: 0, batches: 0, tornBytes: 0, ms: 0 })
   assert.deepEqual(line, {
     level: 'info',
     message: 'listening',
@@ -75,7 +75,7 @@ test('log: a start, a failed batch and a crash say what is needed, and no secret
   })
   const { keys, keysFrom, recovered: again } = startLine(second)
   assert.deepEqual([keys, keysFrom], ['url', 'http://127.0.0.1:1/keys'])
-  assert.deepEqual({ ...again, ms: 0 }, { plants: 4, groups: 4, tornBytes: 16, ms: 0 })
+  assert.deepEqual({ ...again, ms: 0 }, { plants: 4, batches: 4, tornBytes: 16, ms: 0 })
   assert.equal(await second.kill('SIGUSR2'), 1)
   await until('it is on stderr', () => second.output().includes('Error: the sky is falling'))
 })

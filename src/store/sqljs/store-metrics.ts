@@ -1,4 +1,4 @@
-/* What the store measures. The names keep the word "groups" for batches. */
+/* What the store measures. */
 
 import type { Compactor } from './compactor.ts'
 import type { JournalWriter } from './journal-writer.ts'
@@ -25,9 +25,9 @@ export function addStoreMetrics(
   metrics.counter('plant_store_compactions_total', 'Compactions of the journals.', () =>
     Object.entries(compactor.results).map(([result, count]) => [{ result }, count]),
   )
-  const [sync, group] = ['Time until a batch was durable.', 'Plants made durable by one sync.']
+  const [sync, batch] = ['Time until a batch was durable.', 'Plants made durable by one sync.']
   return {
     syncSeconds: metrics.histograms('plant_store_sync_seconds', sync, SYNC_BOUNDS_SECONDS)(),
-    batchPlants: metrics.histograms('plant_store_group_plants', group, BATCH_BOUNDS)(),
+    batchPlants: metrics.histograms('plant_store_batch_plants', batch, BATCH_BOUNDS)(),
   }
 }
