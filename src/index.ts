@@ -1,7 +1,6 @@
 /* What an application imports to embed the service. */
 
 import './version.ts'
-import { dirname, resolve } from 'node:path'
 import { ConfigError } from './errors.ts'
 import { Adapter } from './http/adapter.ts'
 import { type PlantService, Service } from './service.ts'
@@ -39,6 +38,3 @@ export function createPlantService(
   const logError = (message: string): void => log.error(message)
   return service.mount((responder) => new Adapter(responder, logError))
 }
-
-// `node .` in the folder of the package runs the file that `main` names, which is this one.
-if (resolve(process.argv[1] ?? '') === dirname(import.meta.dirname)) void import('./main.ts')

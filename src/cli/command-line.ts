@@ -13,10 +13,10 @@ async function main(): Promise<string | undefined> {
   if (values.version) return VERSION
   const command = COMMANDS.get(name)
   if (!command) throw new UsageError(`there is no command ${JSON.stringify(name)}`)
-  const [usage, load] = command
-  const stray = Object.keys(values).find((option) => !usage.includes(`--${option}`))
+  const [, load, takes = []] = command
+  const stray = Object.keys(values).find((given) => !takes.some((option) => option === given))
   if (stray !== undefined) throw new UsageError(`${name} takes no --${stray}`)
-  const [count, what] = usage.endsWith('FILE') ? [1, 'one FILE'] : [0, 'no argument']
+  const [count, what] = takes.includes('file') ? [1, 'one FILE'] : [0, 'no argument']
   if (files.length !== count) throw new UsageError(`${name} takes ${what}`)
   const { run } = await load()
   return run({ ...values, file: files[0] ?? '' })

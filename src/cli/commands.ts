@@ -17,16 +17,22 @@ type Flags = ReturnType<typeof parseArgs<{ options: typeof OPTIONS }>>['values']
 /** Does the work of a command. Returns what is to be printed. `file` is empty if it takes none. */
 type Run = (given: Flags & { readonly file: string }) => Promise<string | undefined> | string
 
-/** A command takes the options that its usage names, and one file if that ends in FILE. */
-type Command = readonly [usage: string, load: () => Promise<{ readonly run: Run }>]
+/** `takes`: options, and `file` if it takes one file. What is in `usage` is for people. */
+type Command = readonly [
+  usage: string,
+  load: () => Promise<{ readonly run: Run }>,
+  takes?: readonly (keyof typeof OPTIONS | 'file')[],
+]
+
+const OF_TOKEN = 'token --sub NAME [--ttl SECONDS] [--scope "SCOPE …"]'
 
 /** Each command has a file, which only this command loads. */
 export const COMMANDS: ReadonlyMap<string, Command> = new Map<string, Command>([
-  ['serve', ['[serve] [--dev]', () => import('./serve.ts')]],
-  ['token', ['token --sub NAME [--ttl SECONDS] [--scope "SCOPE …"]', () => import('./token.ts')]],
+  ['serve', ['[serve] [--dev]', () => import('./serve.ts'), ['dev']]],
+  ['token', [OF_TOKEN, () => import('./token.ts'), ['sub', 'ttl', 'scope']]],
   ['check', ['check', () => import('./check.ts')]],
-  ['export', ['export FILE', () => import('./export.ts')]],
-  ['import', ['import FILE', () => import('./import.ts')]],
+  ['export', ['export FILE', () => import('./export.ts'), ['file']]],
+  ['import', ['import FILE', () => import('./import.ts'), ['file']]],
   ['health', ['health', () => import('./health.ts')]],
   ['config', ['config', () => import('./config.ts')]],
   ['openapi', ['openapi', () => import('./openapi.ts')]],

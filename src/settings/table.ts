@@ -36,8 +36,8 @@ const SETTINGS = {
   etcdCaFile: [pem, NONE, "file with PEM certificates of etcd's authorities; unset: those of Node"],
   etcdCertFile: [pem, NONE, 'file with the PEM client certificate for etcd'],
   etcdKeyFile: [pemKey, NONE, 'file with the PEM key of that certificate'],
-  issuer: [one, REQUIRED, 'required: the iss that a token must have'],
-  audience: [audiences, REQUIRED, 'required: one to eight audiences, with commas; tokens need one'],
+  issuer: [one, REQUIRED, 'the iss that a token must have'],
+  audience: [audiences, REQUIRED, 'one to eight audiences, with commas; tokens need one'],
   jwtSecretFile: [secretFiles, NONE, 'files with an HS256 secret each, one to four, with commas'],
   jwtSecret: [secret, NONE, 'the HS256 secret itself, 32 bytes or more'],
   jwksFile: [path, NONE, 'file with a JSON Web Key Set; read again when it changes'],
@@ -70,14 +70,14 @@ export type Values = { readonly [O in Option]: ValueOf<(typeof SETTINGS)[O]> }
 const ENTRIES = Object.entries(SETTINGS) as [Option, Setting][]
 
 /** `fallback` is as an operator would write it; empty if there is none. */
-export const VARIABLES = ENTRIES.map(([option, [kind, fallback, meaning]]) => ({
+export const VARIABLES = ENTRIES.map(([option, [kind, fallback, what]]) => ({
   name: variableOf(option),
   option,
   fallback: String(fallback ?? ''),
-  meaning,
+  meaning: fallback === REQUIRED ? `required: ${what}` : what,
   /** Reads what was given, or else the default. @throws Error that says what is wrong. */
   read(given: unknown = fallback ?? undefined): unknown {
-    if (given === undefined && fallback === REQUIRED) throw new Error(`is ${meaning}`)
+    if (given === undefined && fallback === REQUIRED) throw new Error(`is required: ${what}`)
     if (typeof given === 'string' && given.trim() !== given)
       throw new Error('must not begin or end with a blank or a line break')
     return given === undefined ? undefined : kind(given)

@@ -14,7 +14,9 @@ const MINIMUM = { PLANTS_ISSUER: 'https://issuer.test', PLANTS_AUDIENCE: 'plants
 test('help: the one text has every command with its options and its file', () => {
   const text = help()
   for (const option of Object.keys(OPTIONS)) assert.match(text, new RegExp(`--${option}\\b`))
-  for (const [name, [usage]] of COMMANDS) {
+  for (const [name, [usage, , takes = []]] of COMMANDS) {
+    const shown = [...usage.matchAll(/--([a-z]+)/g)].map(([, option]) => option)
+    assert.deepEqual([...shown, ...(usage.endsWith(' FILE') ? ['file'] : [])], takes, name)
     assert.ok(text.includes(` plant-store ${usage}\n`), name)
     assert.match(text, new RegExp(`^${name} +[a-z]`, 'm'))
   }

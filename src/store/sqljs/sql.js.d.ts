@@ -1,6 +1,6 @@
 /**
- * What this folder uses of sql.js 1.16. The published types know neither `useBigInt`, nor that a
- * bigint may be bound, nor SQLite's own functions.
+ * What this folder uses of sql.js 1.16. The published types know neither that a bigint may be
+ * bound, nor SQLite's own functions.
  */
 declare module 'sql.js' {
   export type Value = string | number | bigint | Uint8Array | null
@@ -21,8 +21,8 @@ declare module 'sql.js' {
     bind(values: readonly Value[]): boolean
     /** True while there is a row. */
     step(): boolean
-    /** The current row's columns; with `useBigInt`, integers are bigint and exact. */
-    get(values?: null, config?: { readonly useBigInt?: boolean }): Value[]
+    /** The current row's columns. An integer above 2^53 is not exact. */
+    get(): Value[]
     reset(): boolean
     free(): boolean
   }
