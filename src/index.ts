@@ -35,6 +35,5 @@ export function createPlantService(
   const { onLog } = options
   const log = onLog ? createCallbackLog(logLevel, onLog) : createLog(logLevel)
   const service = new Service({ ...config, log, onFatal, nameOf: (option) => option })
-  const logError = (message: string): void => log.error(message)
-  return service.mount((responder) => new Adapter(responder, logError))
+  return service.mount((responder) => new Adapter(responder, log.error))
 }

@@ -29,7 +29,7 @@ export class FairQueue {
   readonly #strangers = new WaitingWork(this.#places, TOO_MUCH)
   #isStrangersTurn = false
   #spentMs = 0
-  #isScheduled = false
+  #nextTick: NodeJS.Immediate | undefined
   #hasArrival = false
   #ranAtMs = 0
 
@@ -75,13 +75,11 @@ export class FairQueue {
   }
 
   #schedule(): void {
-    if (this.#isScheduled) return
-    this.#isScheduled = true
-    setImmediate(() => this.#tick())
+    this.#nextTick ??= setImmediate(() => this.#tick())
   }
 
   #tick(): void {
-    this.#isScheduled = false
+    this.#nextTick = undefined
     const isArriving = this.#hasArrival && performance.now() - this.#ranAtMs < ARRIVAL_MS
     this.#hasArrival = false
     // Work that ran at once before this tick counts: as much again must not follow it.
