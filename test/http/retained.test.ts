@@ -10,7 +10,7 @@ import { readCaller } from '../../dist/auth/caller.js'
 import { TokenCache } from '../../dist/auth/token-cache.js'
 import type { PlantList, PlantStore } from '../../dist/plants/store.js'
 import { readChunks } from '../../dist/store/etcd/ranges.js'
-import { type Answer, plantKey, plantRange, plantValue } from '../../dist/store/etcd/wire.js'
+import { type EtcdResponse, plantKey, plantRange, plantValue } from '../../dist/store/etcd/wire.js'
 import { PlantDatabase } from '../../dist/store/sqljs/database.js'
 import type { Row } from '../../dist/store/sqljs/journal-format.js'
 import { ALL } from '../contract/store.contract.ts'
@@ -82,7 +82,7 @@ for (const [what, requestOf] of [
   })
 
 /** New ones each time: what a list keeps of them is its own. */
-function longPart(): Answer {
+function longPart(): EtcdResponse {
   const value = plantValue({ name: 'x'.repeat(MIB) })
   return { kvs: [{ key: plantKey('plants/', 'alice', 1n), value }], more: true }
 }

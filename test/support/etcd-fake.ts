@@ -16,7 +16,7 @@ export interface Asked {
 /** How much the fakes of a test have put: they are one cluster. */
 const puts = new WeakMap<TestContext, number>()
 
-type Answer = (asked: Asked) => FakeReply | undefined | Promise<FakeReply>
+type EtcdResponse = (asked: Asked) => FakeReply | undefined | Promise<FakeReply>
 
 interface FakeEtcd {
   readonly endpoint: string
@@ -78,8 +78,8 @@ export function passOn(endpoint = ''): (asked: Asked) => Promise<FakeReply> {
  */
 export async function fakeEtcd(
   t: TestContext,
-  answer?: Answer,
-  answerProbe: Answer = () => ok(),
+  answer?: EtcdResponse,
+  answerProbe: EtcdResponse = () => ok(),
 ): Promise<FakeEtcd> {
   const [asked, probes]: [Asked[], Asked[]] = [[], []]
   const replies: FakeReply[] = []

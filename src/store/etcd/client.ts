@@ -3,7 +3,7 @@ import type { Agent } from 'node:http'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { reasonOf } from '../../errors.ts'
 import { StoreUnavailable } from '../../plants/store.ts'
-import { AnswerTooLong, ask, createAgent, EtcdRefusal, isRefusal, NotAMember } from './gateway.ts'
+import { ResponseTooLong, ask, createAgent, EtcdRefusal, isRefusal, NotAMember } from './gateway.ts'
 import * as wire from './wire.ts'
 
 export interface EtcdConfig {
@@ -72,10 +72,10 @@ export class EtcdClient {
   }
 
   /**
-   * @throws EtcdRefusal; AnswerTooLong; StoreUnavailable if there was no answer in time, or an
+   * @throws EtcdRefusal; ResponseTooLong; StoreUnavailable if there was no answer in time, or an
    * attempt before a refusal had none: etcd may have carried the request out, or may still do so.
    */
-  async call(request: wire.EtcdRequest, deadline: number): Promise<wire.Answer> {
+  async call(request: wire.EtcdRequest, deadline: number): Promise<wire.EtcdResponse> {
     const { endpoints, user } = this.#options
     const failures: unknown[] = []
     let endpoint = this.#endpoint
@@ -88,7 +88,7 @@ export class EtcdClient {
         token = (await login) ?? ''
         return await this.#attempt(request, endpoint, token, deadline)
       } catch (error) {
-        if (error instanceof AnswerTooLong) throw error
+        if (error instanceof ResponseTooLong) throw error
         const isRefused = error instanceof EtcdRefusal
         if (!isRefused) failures.push(error)
         const refusal = token === '' ? MISSING_TOKEN : STALE_TOKEN
@@ -136,7 +136,7 @@ export class EtcdClient {
    * Why it does not answer the call. Each call is linearizable: its revision is not below one that
    * was seen before it was sent. Calls that run at once may be answered in any order.
    */
-  #whyNot(answer: wire.Answer, lowest: number): string | undefined {
+  #whyNot(answer: wire.EtcdResponse, lowest: number): string | undefined {
     const [id, revision] = [answer.header?.cluster_id, Number(answer.header?.revision)]
     if (id === undefined || !(revision > 0)) return "gave an answer that is not etcd's"
     this.#clusterId ??= id

@@ -2,7 +2,7 @@
 import { Agent, request } from 'node:http'
 import { type AgentOptions, Agent as TlsAgent, request as tlsRequest } from 'node:https'
 import { setImmediate as nextTick } from 'node:timers/promises'
-import type { Answer, EtcdRequest } from './wire.ts'
+import type { EtcdRequest, EtcdResponse } from './wire.ts'
 
 /** Reading 1 MiB of small plants takes 8 ms, so only one answer above this is read in a tick. */
 const SHORT_BYTES = 64 * 1024
@@ -29,8 +29,8 @@ export class NotAMember extends Error {}
 NotAMember.prototype.name = 'NotAMember'
 
 /** The answer is longer than the caller accepts. */
-export class AnswerTooLong extends Error {}
-AnswerTooLong.prototype.name = 'AnswerTooLong'
+export class ResponseTooLong extends Error {}
+ResponseTooLong.prototype.name = 'ResponseTooLong'
 
 /** A request to one member. */
 interface Attempt extends EtcdRequest {
@@ -51,9 +51,9 @@ export function createAgent(isSecure: boolean, tls: AgentOptions): Agent {
 
 /**
  * Resolves with the body of the answer.
- * @throws EtcdRefusal, AnswerTooLong, NotAMember, or Error if another attempt may succeed.
+ * @throws EtcdRefusal, ResponseTooLong, NotAMember, or Error if another attempt may succeed.
  */
-export async function ask(attempt: Attempt): Promise<Answer> {
+export async function ask(attempt: Attempt): Promise<EtcdResponse> {
   const { agent, message, token, timeoutMs, maxBytes } = attempt
   const url = attempt.origin + attempt.path
   const send = url.startsWith('https:') ? tlsRequest : request
@@ -72,7 +72,7 @@ export async function ask(attempt: Attempt): Promise<Answer> {
       res.setEncoding('latin1')
       res.on('data', (chunk: string) => {
         text += chunk
-        if (text.length > maxBytes) fail(new AnswerTooLong(`${url} answered too much`))
+        if (text.length > maxBytes) fail(new ResponseTooLong(`${url} answered too much`))
       })
       res.on('error', reject)
       res.on('end', () => resolve(res.statusCode ?? 0))
@@ -87,11 +87,11 @@ export async function ask(attempt: Attempt): Promise<Answer> {
     req.end(JSON.stringify(message))
   })
   if (text.length > SHORT_BYTES) await (lastRead = lastRead.then(() => nextTick()))
-  return readAnswer(status, text)
+  return readResponse(status, text)
 }
 
 /** Does not quote a body that is not JSON: a proxy may have written anything into it. */
-function readAnswer(status: number, text: string): Answer {
+function readResponse(status: number, text: string): EtcdResponse {
   let body: unknown
   try {
     body = JSON.parse(text)
@@ -102,7 +102,7 @@ function readAnswer(status: number, text: string): Answer {
     throw new Error(`etcd answered ${status} without JSON`)
   }
   // etcd's rpc.proto defines it. The client looks at the header, which every answer has.
-  if (status === 200) return (body ?? {}) as Answer
+  if (status === 200) return (body ?? {}) as EtcdResponse
   // etcd 3.3 has no "message", 3.6 no "error". `Object` makes an object of any JSON.
   const said = Object(body) as Readonly<Record<'message' | 'error', unknown>>
   const message = String(said.message || said.error || `etcd answered ${status}`)

@@ -1,7 +1,7 @@
 /** Puts plants into etcd: what comes while a transaction runs shares the next one. */
 import { setImmediate as nextTick } from 'node:timers/promises'
 import { EtcdRefusal } from './gateway.ts'
-import { type Answer, partsOf } from './wire.ts'
+import { type EtcdResponse, partsOf } from './wire.ts'
 
 /** etcd's default of --max-txn-ops, which counts the operations of each branch apart. */
 const SHARED_MAX = 128
@@ -21,7 +21,7 @@ type Waiting = Put & { readonly decide: (decision: Decision | Promise<Decision>)
  * quota. The result rejects with what the last transaction with this plant throws.
  * @param transact sends `putRequest` of `wire.ts`
  */
-export function sharedPuts(transact: (puts: readonly Put[]) => Promise<Answer>) {
+export function sharedPuts(transact: (puts: readonly Put[]) => Promise<EtcdResponse>) {
   const waiting: Waiting[] = []
   /** Settles when no transaction runs any more. */
   let running: Promise<void> = Promise.resolve()

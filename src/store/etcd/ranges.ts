@@ -1,7 +1,8 @@
 /** Lists of plants, read from etcd range by range. First ranges share calls. */
 import type { PlantChunk } from '../../plants/store.ts'
-import { AnswerTooLong, EtcdRefusal } from './gateway.ts'
+import { ResponseTooLong, EtcdRefusal } from './gateway.ts'
 import * as wire from './wire.ts'
+import type { EtcdResponse } from './wire.ts'
 
 /** The first range serves the usual limits. The size of the plants is not known yet. */
 const FIRST_ENTRIES = 32
@@ -14,7 +15,8 @@ const SHRINKING = 8
 
 /** A range, and when its list must have an answer. */
 type TimedQuery = wire.RangeQuery & { readonly deadline: number }
-type Waiting = TimedQuery & { readonly resolve: (part: Promise<wire.Answer> | wire.Answer) => void }
+type Part = EtcdResponse | Promise<EtcdResponse>
+type Waiting = TimedQuery & { readonly resolve: (part: Part) => void }
 
 /**
  * At most `limit` plants of a range; at least one chunk. Each chunk has what is in etcd when it is
@@ -22,7 +24,7 @@ type Waiting = TimedQuery & { readonly resolve: (part: Promise<wire.Answer> | wi
  * `next` throws what `read` throws, and Error if etcd holds something else than plants.
  */
 export function readChunks(
-  read: (query: wire.RangeQuery, isFirst: boolean) => Promise<wire.Answer>,
+  read: (query: wire.RangeQuery, isFirst: boolean) => Promise<EtcdResponse>,
   { own, first: begin, end }: wire.OwnRange,
   limit: number,
 ): AsyncIterator<PlantChunk, undefined> {
@@ -32,9 +34,9 @@ export function readChunks(
     const wanted = Math.min(left, entries)
     const query = { first, end, limit: wanted }
     // To etcd a limit of 0 means all.
-    const reading = wanted === 0 ? Promise.resolve<wire.Answer>({}) : read(query, first === begin)
+    const reading = wanted === 0 ? Promise.resolve<EtcdResponse>({}) : read(query, first === begin)
     const found = await reading.catch((error: unknown) => {
-      if (wanted === 1 || !(error instanceof AnswerTooLong)) throw error
+      if (wanted === 1 || !(error instanceof ResponseTooLong)) throw error
       entries = Math.ceil(wanted / SHRINKING)
     })
     if (found === undefined) return next()
@@ -61,7 +63,7 @@ export function readChunks(
  * Reads a range; shared ones that wait when a tick ends share calls of `ask`. A call costs etcd
  * more than reading twenty plants: shared, twice as many lists are read.
  */
-export function sharedRanges(ask: (queries: readonly TimedQuery[]) => Promise<wire.Answer>) {
+export function sharedRanges(ask: (queries: readonly TimedQuery[]) => Promise<EtcdResponse>) {
   const waiting: Waiting[] = []
 
   /** Never rejects. */
@@ -71,7 +73,7 @@ export function sharedRanges(ask: (queries: readonly TimedQuery[]) => Promise<wi
       for (const [at, part] of parts.entries()) batch[at]?.resolve(part)
     } catch (error) {
       // One range may be the cause.
-      const isOfOne = error instanceof AnswerTooLong || error instanceof EtcdRefusal
+      const isOfOne = error instanceof ResponseTooLong || error instanceof EtcdRefusal
       const isRepeated = isOfOne && batch.length > 1
       for (const each of batch) each.resolve(isRepeated ? ask([each]) : Promise.reject(error))
     }
@@ -81,8 +83,8 @@ export function sharedRanges(ask: (queries: readonly TimedQuery[]) => Promise<wi
     while (waiting.length > 0) void answer(waiting.splice(0, SHARED_MAX))
   }
 
-  return (query: TimedQuery, isShared: boolean): Promise<wire.Answer> => {
-    if (!isShared) return ask([query])
+  return (query: TimedQuery, isFirst: boolean): Promise<EtcdResponse> => {
+    if (!isFirst) return ask([query])
     return new Promise((resolve) => {
       if (waiting.push({ ...query, resolve }) === 1) setImmediate(answerWaiting)
     })

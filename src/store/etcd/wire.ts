@@ -15,7 +15,7 @@ export type EtcdUser = { readonly name: string; readonly password: string }
 export interface EtcdRequest {
   readonly path: string
   readonly message: unknown
-  /** Of the answer: a longer one is AnswerTooLong. */
+  /** Of the response: a longer one is ResponseTooLong. */
   readonly maxBytes: number
   /** True if it may store plants. */
   readonly isPut?: boolean
@@ -35,19 +35,19 @@ export type Entry = { readonly key: string; readonly value?: string }
  * transaction: whether its comparisons held, and the answers of the branch that ran. Or to a login:
  * its token. The header of a part has no cluster.
  */
-export interface Answer {
+export interface EtcdResponse {
   readonly header?: { readonly revision?: string; readonly cluster_id?: string }
   readonly token?: string
   readonly kvs?: readonly Entry[]
   readonly more?: boolean
   readonly count?: string
   readonly succeeded?: boolean
-  readonly responses?: readonly { readonly response_range?: Answer }[]
+  readonly responses?: readonly { readonly response_range?: EtcdResponse }[]
 }
 
 const RANGE_PATH = '/v3/kv/range'
-/** Of an answer. One that has a single plant may be longer: PLANTS_MAX_BODY_BYTES is its bound. */
-const ANSWER_MAX_BYTES = 4 * 1024 * 1024
+/** Of a response. One that has a single plant may be longer: PLANTS_MAX_BODY_BYTES is its bound. */
+const MAX_BYTES = 4 * 1024 * 1024
 const ONE_PLANT_MAX_BYTES = 32 * 1024 * 1024
 const ID_DIGITS = 16
 const ID_OF_KEY = /^[0-9a-f]{16}$/
@@ -141,16 +141,16 @@ export function rangesRequest(queries: readonly RangeQuery[]): EtcdRequest {
   }))
   const [range, second] = ranges
   if (!range || second) return txnRequest([], ranges, [])
-  const maxBytes = queries[0]?.limit === 1 ? ONE_PLANT_MAX_BYTES : ANSWER_MAX_BYTES
+  const maxBytes = queries[0]?.limit === 1 ? ONE_PLANT_MAX_BYTES : MAX_BYTES
   return { path: RANGE_PATH, message: range.request_range, maxBytes }
 }
 
 export function loginRequest(user: EtcdUser): EtcdRequest {
-  return { path: '/v3/auth/authenticate', message: user, maxBytes: ANSWER_MAX_BYTES }
+  return { path: '/v3/auth/authenticate', message: user, maxBytes: MAX_BYTES }
 }
 
 function txnRequest(compare: object[], success: object[], failure: object[]): EtcdRequest {
-  return { path: '/v3/kv/txn', message: { compare, success, failure }, maxBytes: ANSWER_MAX_BYTES }
+  return { path: '/v3/kv/txn', message: { compare, success, failure }, maxBytes: MAX_BYTES }
 }
 
 function countOf(key: string): object {
@@ -158,10 +158,10 @@ function countOf(key: string): object {
 }
 
 /**
- * The answers to so many ranges of one request. That to a single range is the whole answer.
+ * The responses to this many ranges of one request. To one range it is the whole response.
  * @throws Error if one is missing or is not etcd's
  */
-export function partsOf(answer: Answer, count: number): readonly Answer[] {
+export function partsOf(answer: EtcdResponse, count: number): readonly EtcdResponse[] {
   const parts = answer.responses?.map((each) => each.response_range ?? {}) ?? [answer]
   // Without its revision it would look like an empty range.
   const isWhole = parts.every(({ header }) => Number(header?.revision) > 0)

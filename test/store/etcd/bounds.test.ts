@@ -12,8 +12,8 @@ import { PATIENCE_MS, until } from '../../support/time.ts'
 const RUNNING_MAX = 64
 const ANSWERS = 32
 const SHORT_BYTES = 64 * 1024
-const ANSWER_MAX_BYTES = 4 * 1024 * 1024
-const ONE_PLANT_MAX_BYTES = 8 * ANSWER_MAX_BYTES
+const MAX_BYTES = 4 * 1024 * 1024
+const ONE_PLANT_MAX_BYTES = 8 * MAX_BYTES
 /** A busy machine may take seconds to write a long answer. */
 const TIMING = hasty(60_000)
 
@@ -99,8 +99,8 @@ test('an answer above 4 MiB is asked for again with fewer plants', async (t) => 
 })
 
 for (const [bytes, asks, isListed] of [
-  [ANSWER_MAX_BYTES, 1, true],
-  [ANSWER_MAX_BYTES + 1, 3, true],
+  [MAX_BYTES, 1, true],
+  [MAX_BYTES + 1, 3, true],
   [ONE_PLANT_MAX_BYTES, 3, true],
   [ONE_PLANT_MAX_BYTES + 1, 3, false],
 ] as const) {

@@ -5,7 +5,7 @@ import type { NewPlant } from '../../../dist/plants/plant.js'
 import { EtcdRefusal } from '../../../dist/store/etcd/gateway.js'
 import { type Put, sharedPuts } from '../../../dist/store/etcd/puts.js'
 import type { EtcdStore } from '../../../dist/store/etcd/etcd-store.js'
-import { type Answer, putRequest } from '../../../dist/store/etcd/wire.js'
+import { type EtcdResponse, putRequest } from '../../../dist/store/etcd/wire.js'
 import { Gate, plant } from '../../contract/store.contract.ts'
 import { NO_ETCD } from '../../support/etcd.ts'
 import { fakeEtcd, HEADER, keysPut, passOn, PUT } from '../../support/etcd-fake.ts'
@@ -44,7 +44,8 @@ function tally(all: readonly string[]): Readonly<Record<string, number>> {
   return counts
 }
 
-type Transact = (keys: readonly string[], at: number) => Answer | Error | Promise<Answer>
+type Outcome = EtcdResponse | Error | Promise<EtcdResponse>
+type Transact = (keys: readonly string[], at: number) => Outcome
 
 /** Puts without a cluster: each transaction is answered by the function. */
 function shared(answer: Transact) {
@@ -61,7 +62,7 @@ function shared(answer: Transact) {
   return { sent, sizes: () => sent.map(({ length }) => length), putAll }
 }
 
-const ALL_STORED: Answer = { succeeded: true }
+const ALL_STORED: EtcdResponse = { succeeded: true }
 
 test('puts of one tick share transactions of at most 128 plants', async () => {
   const { sizes, putAll } = shared(() => ALL_STORED)
@@ -112,7 +113,7 @@ test('puts that come while a transaction runs share the next one', async () => {
 })
 
 /** None is put. The gateway leaves out a count of 0. */
-function counted(keys: readonly string[], there = ''): Answer {
+function counted(keys: readonly string[], there = ''): EtcdResponse {
   const ranges = keys.map((key) => ({ header: HEADER, ...(there.includes(key) && { count: '1' }) }))
   return { responses: ranges.map((response_range) => ({ response_range })) }
 }

@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { isDeepStrictEqual } from 'node:util'
-import { AnswerTooLong, EtcdRefusal } from '../../../dist/store/etcd/gateway.js'
+import { ResponseTooLong, EtcdRefusal } from '../../../dist/store/etcd/gateway.js'
 import { sharedRanges } from '../../../dist/store/etcd/ranges.js'
-import type { Answer } from '../../../dist/store/etcd/wire.js'
+import type { EtcdResponse } from '../../../dist/store/etcd/wire.js'
 import { plant } from '../../contract/store.contract.ts'
 import { NO_ETCD } from '../../support/etcd.ts'
 import { HEADER } from '../../support/etcd-fake.ts'
@@ -11,12 +11,12 @@ import { configured, fill, namesIn, openStore, testUnless } from '../../support/
 
 const testEtcd = testUnless(NO_ETCD)
 
-function partOf(first: string): Answer {
+function partOf(first: string): EtcdResponse {
   return { header: HEADER, kvs: [{ key: first }] }
 }
 
 /** Reads ranges without a cluster: each transaction is answered by the function. */
-function shared(answer: (firsts: readonly string[]) => readonly Answer[] | Error) {
+function shared(answer: (firsts: readonly string[]) => readonly EtcdResponse[] | Error) {
   const sent: string[] = []
   const share = sharedRanges(async (queries) => {
     const firsts = queries.map(({ first }) => first)
@@ -50,7 +50,7 @@ test('ranges of one tick share calls of at most eight, and each has its part', a
 const failure = new Error('no answer')
 const missing = new Error('etcd has not answered every range')
 for (const [what, answer, error, sentAfter] of [
-  ['that is too long is read one by one', new AnswerTooLong('long'), undefined, ['a', 'b', 'c']],
+  ['that is too long is read one by one', new ResponseTooLong('long'), undefined, ['a', 'b', 'c']],
   ['that is refused is read one by one', new EtcdRefusal('no'), undefined, ['a', 'b', 'c']],
   ['without an answer fails all lists', failure, failure, []],
   ['without one of the answers is no empty list', [partOf('a')], missing, []],
