@@ -165,6 +165,12 @@ for (const [how, fail] of Object.entries<OnLog>({
     assert.deepEqual(told, ['plant-store: onLog failed: gone'])
   })
 
+test('embedding: a program gets what is documented, and may destructure it', async (t) => {
+  const { health, ...others } = await embed(t, {})
+  assert.equal(health().status, 'unavailable')
+  assert.deepEqual(Object.keys(others).sort(), ['close', 'handler', 'listen', 'metrics', 'open'])
+})
+
 test('embedding: health is that of /readyz, also without listeners', async (t) => {
   const ok = { status: 'ok', checks: { service: 'ok', keys: 'ok', storage: 'ok' } }
   const service = await embed(t)

@@ -20,7 +20,7 @@ const FUNCTION_LINES_MAX = 60
 const MAY_IMPORT: Readonly<Record<string, readonly string[]>> = {
   'src/plants': [],
   'src/settings': ['src/errors.ts', 'src/telemetry', 'src/auth', 'src/http'],
-  'src/limits': ['src/errors.ts'],
+  'src/limits': [],
   'src/telemetry': ['src/errors.ts'],
   'src/auth': ['src/errors.ts', 'src/limits', 'src/telemetry'],
   'src/http': ['src/errors.ts', 'src/limits'],
@@ -155,6 +155,12 @@ test('house: imports lead only where their folder may look', () => {
     allowed.some((name) => STORES.test(name)),
   )
   assert.deepEqual(ofStores, [])
+})
+
+test('house: only http/ and api/ know the errors that have a status', () => {
+  const users = SOURCES.filter((file) => /\bHttpError\b/.test(textOf(file)))
+  const others = users.filter((file) => !/^src\/(?:http|api)\//.test(file))
+  assert.deepEqual(others, ['src/errors.ts'])
 })
 
 test('house: no long functions, and no puzzles', () => {
