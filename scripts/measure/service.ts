@@ -1,8 +1,8 @@
 import { join } from 'node:path'
 import type { Row } from '../../dist/store/sqljs/journal-format.js'
 import { temporaryDirectorySync } from '../../test/support/directories.ts'
-import { type Environment, launch, type Program, type ServerProcess } from '../../test/support/launch.ts'
-import { serviceEnvironment } from '../../test/support/launch.ts'
+import type { Environment, Program, ServerProcess } from '../../test/support/launch.ts'
+import { launch, serviceEnvironment } from '../../test/support/launch.ts'
 import { type Memory, memoryOf } from '../../test/support/memory.ts'
 import { writeStore } from '../../test/support/store-files.ts'
 
