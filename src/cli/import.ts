@@ -24,7 +24,7 @@ type OpenTarget = (log: Log) => Promise<PlantStore>
 export async function run({ file }: { readonly file: string }): Promise<string> {
   const config = readWithoutKeys(process.env, 'ignored')
   // After a fatal error each create fails, and its row is told as not stored.
-  const open: OpenTarget = (log) => openStore(config, { log, onFatal: () => {} })
+  const open: OpenTarget = (log) => openStore(config, { log, onFatal: () => {}, opensForCreates: true })
   return escaped(await importStore(open, resolve(file)))
 }
 

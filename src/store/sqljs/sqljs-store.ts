@@ -122,7 +122,7 @@ export class SqljsStore implements PlantStore {
   }
 
   unavailableReason(): string | undefined {
-    return this.#fatal ?? this.#journal.unavailableReason
+    return this.#fatal ?? this.#compactor.reason ?? this.#journal.unavailableReason
   }
 
   close(): Promise<void> {
@@ -137,6 +137,7 @@ export class SqljsStore implements PlantStore {
     let batch = new Batch()
     try {
       while (this.#waiting.count > 0) {
+        const refused = await this.#compactor.check()
         await this.#gather()
         // Decide. Also what durable plants decide is answered with the batch.
         batch = new Batch()
@@ -144,8 +145,8 @@ export class SqljsStore implements PlantStore {
         const { rows, decided } = batch
         // Append and sync. After this the batch survives a crash.
         const startedAtMs = performance.now()
-        if (!(await this.#journal.append(rows))) {
-          batch.rejectAll(new StoreUnavailable(this.#journal.unavailableReason))
+        if (refused !== undefined || !(await this.#journal.append(rows))) {
+          batch.rejectAll(new StoreUnavailable(refused ?? this.#journal.unavailableReason))
           continue
         }
         if (rows.length > 0) {
