@@ -11,8 +11,12 @@ import {
   symlinkSync,
   writeFileSync,
 } from 'node:fs'
+import promises from 'node:fs/promises'
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { syncBuiltinESMExports } from 'node:module'
 import { dirname } from 'node:path'
-import { test } from 'node:test'
+import { test, type TestContext } from 'node:test'
 import { type Row, StoreCorrupt } from '../../dist/store/sqljs/journal-format.js'
 import { type Files, nodeFiles } from '../../dist/store/sqljs/files.js'
 import { batchLine, journalName } from '../../dist/store/sqljs/journal-format.js'
@@ -21,6 +25,7 @@ import { checkStore } from '../../dist/cli/check.js'
 import { exportStore } from '../../dist/cli/export.js'
 import { Progress } from '../../dist/cli/progress.js'
 import { plant } from '../contract/store.contract.ts'
+import { systemError } from '../faults/simulated-disk.ts'
 import { temporaryDirectory } from '../support/service.ts'
 import { oldHead, writeStore } from '../support/store-files.ts'
 import { directoryOf, filesReading, killedAfter, list } from '../store/sqljs/fixtures.ts'
@@ -215,3 +220,66 @@ test('check and export: an empty store that was served has 0 plants', async () =
   for (const name of left) if (name !== 'lock-1') rmSync(`${served}/${name}`)
   assert.match(await checkStore(served), /is sound: 0 plants in no snapshot and 0 journals/)
 })
+
+/** Lets a call of the file system fail in this process. */
+function failing(t: TestContext, call: 'link', code: string): void {
+  t.mock.method(promises, call, () => Promise.reject(systemError(code, call)))
+  syncBuiltinESMExports()
+  t.after(() => {
+    t.mock.restoreAll()
+    syncBuiltinESMExports()
+  })
+}
+
+for (const code of ['EPERM', 'ENOTSUP', 'ENOSYS'])
+  test(`export: without hard links (${code}) the name is reserved, then replaced`, async (t) => {
+    failing(t, 'link', code)
+    const data = await storeOfTwo()
+    const folder = await temporaryDirectory()
+    const file = `${folder}/plants.db`
+    let reserved: readonly string[] = []
+    const files = filesReading(() => (reserved = readdirSync(folder)))
+    assert.equal(await exportStore(data, file, files), `2 plants written to ${file}`)
+    assert.ok(reserved.includes('plants.db') && reserved.length === 2)
+    assert.equal(lstatSync(file).mode & 0o777, 0o600)
+    assert.match(await checkExport(file), /2 plants in a snapshot/)
+    // What failed leaves no name, and what someone writes there stays.
+    const broken = filesReading(() => Promise.reject(new Error('EIO')))
+    await assert.rejects(exportStore(data, `${folder}/b`, broken), { message: 'EIO' })
+    assert.deepEqual(readdirSync(folder), ['plants.db'])
+    const taking = filesReading(() => writeFileSync(`${folder}/c`, 'mine'))
+    await assert.rejects(exportStore(data, `${folder}/c`, taking), { message: `${folder}/c ${TAKEN}` })
+    assert.equal(readFileSync(`${folder}/c`, 'utf8'), 'mine')
+  })
+
+test('export: a folder without hard links and without room fails before the work', async (t) => {
+  failing(t, 'link', 'EXDEV')
+  const data = await storeOfTwo()
+  const folder = await temporaryDirectory()
+  const files = filesReading(() => assert.fail('it was read'))
+  await assert.rejects(exportStore(data, `${folder}/a`, files), /EXDEV/)
+  assert.deepEqual(readdirSync(folder), [])
+})
+
+for (const signal of ['SIGTERM', 'SIGINT', 'SIGHUP'] as const)
+  test(`export: ${signal} leaves no file`, async () => {
+    const data = await storeOfTwo()
+    const folder = await temporaryDirectory()
+    const script = `
+      import { exportStore } from ${JSON.stringify(import.meta.resolve('../../dist/cli/export.js'))}
+      import { nodeFiles } from ${JSON.stringify(import.meta.resolve('../../dist/store/sqljs/files.js'))}
+      setInterval(() => {}, 1000)
+      const open = async (path, mode) => {
+        const file = await nodeFiles.open(path, mode)
+        const lengthBytes = () => (process.stdout.write('reading'), new Promise(() => {}))
+        return { ...file, lengthBytes }
+      }
+      await exportStore(${JSON.stringify(data)}, ${JSON.stringify(`${folder}/a`)}, { ...nodeFiles, open })`
+    const child = spawn(process.execPath, ['--input-type=module', '-e', script])
+    const ended = once(child, 'exit')
+    await once(child.stdout, 'data')
+    assert.equal(readdirSync(folder).length, 1)
+    child.kill(signal)
+    assert.deepEqual(await ended, [null, signal])
+    assert.deepEqual(readdirSync(folder), [])
+  })

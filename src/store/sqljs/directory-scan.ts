@@ -47,12 +47,13 @@ export interface DirectoryScan {
 export async function scanDirectory<T>(
   directory: StoreDirectory,
   use: (scan: DirectoryScan) => Promise<T>,
+  read = readSnapshot,
 ): Promise<T> {
   const { names, files } = await openFiles(directory)
   try {
     const found = await readHeads(directory, files)
     const file = files.get(SNAPSHOT)
-    const snapshot = file && (await readSnapshot(directory.pathOf(SNAPSHOT), file))
+    const snapshot = file && (await read(directory.pathOf(SNAPSHOT), file))
     const { obsolete, ...arranged } = arrange(directory, snapshot, found)
     const temporary = names.filter((name) => name.endsWith(TEMPORARY))
     const obsoleteFiles = [...temporary, ...obsolete.map(({ number }) => journalName(number))]

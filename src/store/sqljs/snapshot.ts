@@ -124,7 +124,9 @@ export async function readSnapshot(path: string, file: File): Promise<Snapshot> 
   const sha = await shaOf(pages)
   if (sha === undefined) {
     const what = 'the checksum after the last page does not fit'
-    const edited = 'Only if this file was edited on purpose, run "plant-store import" on it instead'
+    const edited =
+      'Only if another program changed this file on purpose, run "plant-store import" on it, with' +
+      ' its journals beside it, into another directory'
     throw new StoreCorrupt(path, trailerAt, what, `${RESTORE}. ${edited}`)
   }
   const trailer = trailerOf(pages)
