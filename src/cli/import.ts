@@ -25,7 +25,8 @@ type OpenTarget = (log: Log) => Promise<PlantStore>
 export async function run({ file }: { readonly file: string }): Promise<string> {
   const config = readWithoutKeys(process.env, 'ignored')
   // After a fatal error each create fails, and its row is told as not stored.
-  const open: OpenTarget = (log) => openStore(config, { log, onFatal: () => {}, opensForCreates: true })
+  const hooks = { onFatal: () => {}, opensForCreates: true }
+  const open: OpenTarget = (log) => openStore(config, { log, ...hooks })
   return escaped(await importStore(open, resolve(file)))
 }
 

@@ -248,7 +248,8 @@ for (const code of ['EPERM', 'ENOTSUP', 'ENOSYS'])
     await assert.rejects(exportStore(data, `${folder}/b`, broken), { message: 'EIO' })
     assert.deepEqual(readdirSync(folder), ['plants.db'])
     const taking = filesReading(() => writeFileSync(`${folder}/c`, 'mine'))
-    await assert.rejects(exportStore(data, `${folder}/c`, taking), { message: `${folder}/c ${TAKEN}` })
+    const message = `${folder}/c ${TAKEN}`
+    await assert.rejects(exportStore(data, `${folder}/c`, taking), { message })
     assert.equal(readFileSync(`${folder}/c`, 'utf8'), 'mine')
   })
 
@@ -265,17 +266,19 @@ for (const signal of ['SIGTERM', 'SIGINT', 'SIGHUP'] as const)
   test(`export: ${signal} leaves no file`, async () => {
     const data = await storeOfTwo()
     const folder = await temporaryDirectory()
+    const built = JSON.stringify(import.meta.resolve('../../dist/'))
     const script = `
-      import { exportStore } from ${JSON.stringify(import.meta.resolve('../../dist/cli/export.js'))}
-      import { nodeFiles } from ${JSON.stringify(import.meta.resolve('../../dist/store/sqljs/files.js'))}
+      const { exportStore } = await import(${built} + 'cli/export.js')
+      const { nodeFiles } = await import(${built} + 'store/sqljs/files.js')
       setInterval(() => {}, 1000)
       const open = async (path, mode) => {
         const file = await nodeFiles.open(path, mode)
         const lengthBytes = () => (process.stdout.write('reading'), new Promise(() => {}))
         return { ...file, lengthBytes }
       }
-      await exportStore(${JSON.stringify(data)}, ${JSON.stringify(`${folder}/a`)}, { ...nodeFiles, open })`
-    const child = spawn(process.execPath, ['--input-type=module', '-e', script])
+      await exportStore(process.argv[1], process.argv[2], { ...nodeFiles, open })`
+    const options = ['--input-type=module', '-e', script, data, `${folder}/a`]
+    const child = spawn(process.execPath, options)
     const ended = once(child, 'exit')
     await once(child.stdout, 'data')
     assert.equal(readdirSync(folder).length, 1)

@@ -126,6 +126,8 @@ export async function saveMemory(
 ): Promise<Omit<Compacted, 'end'>> {
   const pages = new PageFile(path, file)
   const meta = { format: FORMAT_VERSION, position, complete: false, replaced }
+  // Of an empty file sql.js would make a file of its own, in memory.
+  pages.write(emptyFile(await loadSqlite()), 0)
   return database.copiedTo(pages, (db) => {
     writeMeta(db, meta)
     return verified(db, pages, file, meta)

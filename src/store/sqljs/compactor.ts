@@ -154,7 +154,8 @@ export class Compactor {
     const closedBefore = this.#journal.current
     // What makes the snapshot does not know whether the lock was lost before.
     await directory.checkLock()
-    const isCovered = (name: string): boolean => (journalNumber(name) ?? Infinity) < closedBefore.number
+    const { number } = closedBefore
+    const isCovered = (name: string): boolean => (journalNumber(name) ?? Infinity) < number
     const covered = (await directory.list()).filter(isCovered)
     const startedAtMs = performance.now()
     const temporary = temporaryName(SNAPSHOT)
@@ -193,8 +194,8 @@ export class Compactor {
     const made = await compact(job, isQuiet ? undefined : this.#stopped.signal)
     const { end } = made
     // The files that a new id replaces end with the same write.
-    const expected = end.id === this.#replaced.id && this.#missing !== undefined
-      ? { ...end, sequence: position.sequence } : position
+    const isReplaced = this.#missing !== undefined && end.id === this.#replaced.id
+    const expected = isReplaced ? { ...end, sequence: position.sequence } : position
     if (made.plants !== plants || !isSamePosition(end, expected)) {
       const found = `${made.plants} plants up to write ${end.sequence}`
       throw new Error(`the new snapshot has ${found}, not ${plants} up to ${position.sequence}`)

@@ -5,8 +5,8 @@ import type { Row } from './journal-format.ts'
 import { PlantLists } from './list.ts'
 import type { PageFile } from './page-file.ts'
 import { createTables, type Snapshot, upgradeTables } from './snapshot.ts'
-import { bound, boundId, copyPages, loadSqlite, Query, returnSqlite, type Schema } from './sqlite.ts'
-import { valueOf } from './sqlite.ts'
+import { bound, boundId, copyPages, loadSqlite, Query, returnSqlite } from './sqlite.ts'
+import { type Schema, valueOf } from './sqlite.ts'
 
 /** Adds the schema `mem` to a connection, without tables. */
 export const ATTACH_MEMORY = "ATTACH ':memory:' AS mem; PRAGMA mem.journal_mode = OFF"

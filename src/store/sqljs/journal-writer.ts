@@ -135,7 +135,7 @@ export class JournalWriter {
   #beginNext(): Promise<void> {
     const { number, end, bytesBefore, goodBytes, plants } = this.#journal
     const next = emptyJournal(number + 1, end, bytesBefore + goodBytes, plants)
-    return this.#create(next, headLines(end))
+    return this.#create(next)
   }
 
   /**
@@ -195,23 +195,22 @@ export class JournalWriter {
   /** Puts the journal's acknowledged lines, or a new journal, in place. Never throws. */
   #rewrite(): Promise<boolean> {
     const rewrite = async (): Promise<void> => {
-      const { begin } = this.#journal
       const lines = this.hasLines ? await this.#readBack(this.#journal) : Buffer.of()
       await this.#putAside()
-      await this.#create(this.#journal, headLines(begin), lines)
+      await this.#create(this.#journal, lines)
       freeBytes(lines)
     }
     return this.#exclusively(() => this.#succeeds(rewrite))
   }
 
   /** Creates a journal's file, durable together with its name, and goes on with it. */
-  async #create(journal: Journal, head: Uint8Array, lines: Uint8Array = Buffer.of()): Promise<void> {
+  async #create(journal: Journal, lines: Uint8Array = Buffer.of()): Promise<void> {
     const { directory } = this.#options
     const name = journalName(journal.number)
     const temporary = temporaryName(name)
     await directory.writeTemporary(temporary, async (file) => {
-      await writeWhole(file, head, 0)
-      await writeWhole(file, lines, head.length)
+      await writeWhole(file, headLines(journal.begin), 0)
+      await writeWhole(file, lines, journal.headBytes)
     })
     // From now on it may be in place.
     this.#journal = journal

@@ -119,8 +119,9 @@ const PAGES_A_STEP = 64
 export type Schema = 'main' | 'mem'
 
 /**
- * Makes a schema of a database the copy of another one's, page by page, with SQLite's backup API (sqlite.org/c3ref/backup_finish.html). With `INSERT ... SELECT`, which copies cells, a
- * start with 1,000,000 plants took twice as long.
+ * Makes a schema of a database the copy of another one's, page by page, with SQLite's backup API
+ * (sqlite.org/c3ref/backup_finish.html). With `INSERT ... SELECT`, which copies cells, a start with
+ * 1,000,000 plants took twice as long.
  * @throws Error if SQLite cannot read what is copied, or has no memory left.
  */
 export async function copyPages(

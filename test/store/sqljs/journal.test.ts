@@ -2,8 +2,8 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { crc32 } from 'node:zlib'
 import { batchLine, journalName, journalNumber } from '../../../dist/store/sqljs/journal-format.js'
-import { headLines, LINE_START, readHead, readJournal } from '../../../dist/store/sqljs/journal-format.js'
-import type { Row } from '../../../dist/store/sqljs/journal-format.js'
+import { headLines, LINE_START, readHead } from '../../../dist/store/sqljs/journal-format.js'
+import { readJournal, type Row } from '../../../dist/store/sqljs/journal-format.js'
 import { textLength } from '../../faults/simulated-disk.ts'
 import { sampled } from '../../support/scale.ts'
 import { BIT_PATTERNS, corruptAt, withoutStacks } from './fixtures.ts'
@@ -260,7 +260,8 @@ test('journal: zeros over any part of acknowledged lines, before a good one: dam
       for (let to = from + 1; to <= lastAt; to++) {
         const bytes = Buffer.concat([JOURNAL, padding]).fill(0, from, to)
         ranges += 1
-        assert.throws(() => read(bytes), corruptAt(FILE, damagedLineOf(from)), `from ${from} to ${to}`)
+        const damage = corruptAt(FILE, damagedLineOf(from))
+        assert.throws(() => read(bytes), damage, `from ${from} to ${to}`)
       }
     }
   }
